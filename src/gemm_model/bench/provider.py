@@ -1,0 +1,113 @@
+"""The interface behind which kernel libraries are benchmarked.
+
+A provider turns (problem, config) into something that can be launched; timing, checking, order, resume and
+tables are common code. A module under `bench/` registers its provider's loader in `PROVIDERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from gemm_model.errors import InputError, MissingExtraError
+from gemm_model.kernel import KernelConfig
+from gemm_model.problem import GemmProblem
+
+DISPOSITIONS = (
+    "ok",
+    "unsupported",
+    "compile_failed",
+    "launch_failed",
+    "incorrect",
+    "out_of_memory",
+    "crashed",
+    "hung",
+)
+"""What became of a row: only 'ok' rows carry times."""
+
+Launch = Callable[[], object]
+"""Enqueues the kernel once on the current stream and returns without waiting for it."""
+
+
+class KernelError(Exception):
+    """One kernel could not be built, launched or trusted; the run goes on with the next row."""
+
+    disposition = "launch_failed"
+
+
+class CompileError(KernelError):
+    disposition = "compile_failed"
+
+
+class UnsupportedError(KernelError):
+    disposition = "unsupported"
+
+
+class IncorrectResultError(KernelError):
+    disposition = "incorrect"
+
+
+class OutOfMemoryError(KernelError):
+    disposition = "out_of_memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operands:
+    """Device tensors of one problem: out[m, n] = a[m, k] x b[n, k]^T, each with its last axis contiguous.
+
+    Block-scaled problems also carry `a_scale` and `b_scale`, in the layout that the hardware reads.
+    """
+
+    a: Any
+    b: Any
+    out: Any
+    a_scale: Any = None
+    b_scale: Any = None
+
+
+class Provider(Protocol):
+    """One library of GEMM kernels."""
+
+    name: str
+    """Value of the `kernel` column."""
+
+    def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
+        """Why the types of `problem` cannot run on such a GPU; empty where they can."""
+
+    def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[KernelConfig]:
+        """The configurations worth timing for `problem`, in a fixed order."""
+
+    def kernel_key(self, problem: GemmProblem, config: KernelConfig) -> Hashable:
+        """Equal for rows that share one compiled kernel, so that it is compiled once."""
+
+    def compile(
+        self, problem: GemmProblem, config: KernelConfig, compute_capability: tuple[int, int]
+    ) -> None:
+        """Put the kernel into the cache on disk; needs no GPU. Raises CompileError."""
+
+    def prepare(self, problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:
+        """A callable that launches the kernel on `operands`. Raises KernelError."""
+
+
+PROVIDERS: dict[str, str] = {
+    "quack": "gemm_model.bench.quack:QuackProvider",
+    "cublas": "gemm_model.bench.cublas:CublasProvider",
+}
+"""Provider name -> 'module:class'; the module is imported only when the provider is asked for."""
+
+
+def load_provider(name: str) -> Provider:
+    """The provider called `name`; InputError if unknown, MissingExtraError if its library is not installed."""
+    target = PROVIDERS.get(name)
+    if target is None:
+        raise InputError(f"unknown kernel provider {name!r}; expected one of {', '.join(PROVIDERS)}")
+    module_name, class_name = target.split(":")
+    try:
+        provider: Provider = getattr(import_module(module_name), class_name)()
+    except ImportError as error:
+        raise MissingExtraError(
+            f"kernel provider {name!r} needs the package {error.name!r}: pip install 'gemm-model[bench]'"
+        ) from error
+    return provider
