@@ -1,0 +1,45 @@
+"""gemm-model: how fast a GPU matrix multiplication will run, and why, without running it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gemm_model.api import predict, predict_table
+    from gemm_model.gpu import GpuSpec, load_gpu
+    from gemm_model.kernel import KernelConfig
+    from gemm_model.models import models
+    from gemm_model.prediction import Prediction
+    from gemm_model.problem import GemmProblem
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "predict": "gemm_model.api",
+    "predict_table": "gemm_model.api",
+    "GpuSpec": "gemm_model.gpu",
+    "load_gpu": "gemm_model.gpu",
+    "KernelConfig": "gemm_model.kernel",
+    "models": "gemm_model.models",
+    "Prediction": "gemm_model.prediction",
+    "GemmProblem": "gemm_model.problem",
+}
+
+__all__ = [
+    "GemmProblem",
+    "GpuSpec",
+    "KernelConfig",
+    "Prediction",
+    "load_gpu",
+    "models",
+    "predict",
+    "predict_table",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Names are imported when first used, so that `import gemm_model` itself stays a matter of milliseconds.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

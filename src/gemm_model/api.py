@@ -1,0 +1,50 @@
+"""The Python interface: predict one kernel, or a table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gemm_model.batch import batch_of
+from gemm_model.gpu import GpuSpec
+from gemm_model.kernel import KernelConfig
+from gemm_model.models import DEFAULT_MODEL, model_for
+from gemm_model.prediction import Prediction
+from gemm_model.problem import GemmProblem
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def predict(
+    problem: GemmProblem,
+    config: KernelConfig,
+    gpu: GpuSpec | str,
+    model: str = DEFAULT_MODEL,
+    *,
+    options: Mapping[str, Any] | None = None,
+) -> Prediction:
+    """Predict one kernel: runtime in us, limiter, phases, bytes by level, caveats.
+
+    `gpu` is a GpuSpec, a name or a YAML file; `options` are the model's (`config/model/<model>.yaml`).
+    Raises InputError for a model, GPU, option or type that does not exist.
+    """
+    return model_for(model, gpu, options).predict_batch(batch_of([(problem, config)])).row(0)
+
+
+def predict_table(
+    frame: pd.DataFrame,
+    gpu: GpuSpec | str,
+    model: str = DEFAULT_MODEL,
+    *,
+    options: Mapping[str, Any] | None = None,
+) -> pd.DataFrame:
+    """Predict every row of a table (columns: `gemm_model.table`), in its order.
+
+    Returns the table with `predicted_runtime` (us), `limiter`, phases, details and bytes as further columns,
+    and `actual_runtime` and `ratio` = predicted / measured where the table has `runtime_us`.
+    """
+    from gemm_model.table import batch_from_frame, with_prediction
+
+    chosen = model_for(model, gpu, options)
+    return with_prediction(frame, chosen.predict_batch(batch_from_frame(frame, needs_tile=chosen.needs_tile)))

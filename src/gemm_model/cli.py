@@ -1,0 +1,79 @@
+"""The command `gemm-model`: finds the verb's module, runs it, and turns errors into exit codes.
+
+Exit codes: 0 fine, 1 a threshold missed, 2 bad input, 3 a GPU or an extra is missing, 4 a partial result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from gemm_model import __version__
+from gemm_model.errors import GemmModelError, InputError
+
+VERBS = {
+    "predict": "predict runtimes of a table of kernels, or of one kernel, and explain them",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse that reports a bad argument in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see {self.prog} --help)")
+
+
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="gemm-model",
+        description="How fast a GPU matrix multiplication will run, and why, without running it.",
+    )
+    parser.add_argument("--version", action="version", version=f"gemm-model {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    named = next((word for word in argv if not word.startswith("-")), None)
+    for verb, summary in VERBS.items():
+        child = verbs.add_parser(verb, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if verb == named:
+            # Only the verb that runs is imported: the others may need packages that are not installed.
+            module = import_module(f"gemm_model.commands.{verb}")
+            module.add_arguments(child)
+            child.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    return run_and_report(lambda: _run(words))
+
+
+def _run(words: Sequence[str]) -> int:
+    args = _parser(words).parse_args(list(words))
+    result: int = args.run(args)
+    return result
+
+
+def run_and_report(work: Callable[[], int]) -> int:
+    """Run `work` and turn this package's errors into one sentence on stderr and their exit code."""
+    try:
+        result = work()
+        sys.stdout.flush()
+        return result
+    except GemmModelError as error:
+        print(f"gemm-model: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of stdout went away (`gemm-model ... | head`): nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("gemm-model: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

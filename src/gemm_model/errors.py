@@ -1,0 +1,27 @@
+"""Errors that end a command, each with the exit code that it stands for."""
+
+from __future__ import annotations
+
+
+class GemmModelError(Exception):
+    """Base of this package's errors: one clear sentence for the user, no traceback."""
+
+    exit_code = 1
+
+
+class InputError(GemmModelError):
+    """What the user gave cannot be used: says which file, row, column and what was expected."""
+
+    exit_code = 2
+
+
+class MissingExtraError(GemmModelError):
+    """A GPU or an optional package is needed and is not there."""
+
+    exit_code = 3
+
+
+class PartialResultError(GemmModelError):
+    """The work ended early (time-out, interruption); what was found so far has been reported."""
+
+    exit_code = 4

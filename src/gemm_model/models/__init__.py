@@ -1,0 +1,69 @@
+"""The models, found by name; a module is imported when its model is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, Protocol
+
+from gemm_model.batch import GemmBatch
+from gemm_model.errors import InputError
+from gemm_model.gpu import GpuSpec
+from gemm_model.prediction import BatchPrediction
+
+_MODULES = {
+    "SOLModel": "gemm_model.models.sol",
+    "WSPersistentGEMMModel": "gemm_model.models.ws_persistent",
+}
+
+DEFAULT_MODEL = "WSPersistentGEMMModel"
+
+
+class Model(Protocol):
+    """A pure function from a batch to predictions, for a given GPU and given options.
+
+    The class is called as `Model(gpu, **options)`; options are the keys of `config/model/<name>.yaml`.
+    """
+
+    @property
+    def needs_tile(self) -> bool:
+        """Whether the model needs the kernel's tile, or the problem alone."""
+        ...
+
+    def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...
+
+
+def models() -> list[str]:
+    """Names of all models."""
+    return list(_MODULES)
+
+
+def create_model(name: str, gpu: GpuSpec, options: Mapping[str, Any] | None = None) -> Model:
+    """The model of that name for a GPU; raises InputError for an unknown name or option."""
+    if name not in _MODULES:
+        raise InputError(f"unknown model {name!r}; expected one of {', '.join(_MODULES)}")
+    model_class = getattr(import_module(_MODULES[name]), name)
+    try:
+        model: Model = model_class(gpu, **(options or {}))
+    except TypeError as error:
+        raise InputError(f"{name}: {error}") from None
+    return model
+
+
+@lru_cache(maxsize=32)
+def _default_model(name: str, gpu_name: str) -> Model:
+    from gemm_model.gpu import load_gpu
+
+    return create_model(name, load_gpu(gpu_name))
+
+
+def model_for(name: str, gpu: GpuSpec | str, options: Mapping[str, Any] | None = None) -> Model:
+    """A model ready to use; those of a packaged GPU with default options are made once."""
+    if isinstance(gpu, str) and not options:
+        return _default_model(name, gpu)
+    if isinstance(gpu, str):
+        from gemm_model.gpu import load_gpu
+
+        gpu = load_gpu(gpu)
+    return create_model(name, gpu, options)

@@ -1,0 +1,68 @@
+"""What a model says of a kernel: its runtime, what limits it, and the parts that add up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gemm_model.batch import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """One kernel's prediction."""
+
+    runtime_us: float
+    limiter: str
+    phases_us: Mapping[str, float]
+    """Parts that add up to the runtime."""
+    details: Mapping[str, float]
+    """Further figures of the model, each with its unit in its name."""
+    bytes_by_level: Mapping[str, float]
+    """Bytes moved at each level of the memory hierarchy ('dram', 'l2', 'smem')."""
+    caveats: tuple[str, ...] = ()
+    error_band: float | None = None
+    """Relative error that 90 % of held-out measurements stay within; None where none was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPrediction:
+    """Predictions of a batch, column by column; the fields are those of `Prediction`."""
+
+    runtime_us: FloatArray
+    limiter: IntArray
+    """Position in `limiter_names`."""
+    limiter_names: tuple[str, ...]
+    phases_us: Mapping[str, FloatArray]
+    details: Mapping[str, FloatArray] = field(default_factory=dict)
+    bytes_by_level: Mapping[str, FloatArray] = field(default_factory=dict)
+    caveats: tuple[str, ...] = ()
+    error_band: FloatArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.runtime_us)
+
+    def row(self, index: int) -> Prediction:
+        """The prediction of one row."""
+        return Prediction(
+            runtime_us=float(self.runtime_us[index]),
+            limiter=self.limiter_names[int(self.limiter[index])],
+            phases_us={name: float(values[index]) for name, values in self.phases_us.items()},
+            details={name: float(values[index]) for name, values in self.details.items()},
+            bytes_by_level={name: float(values[index]) for name, values in self.bytes_by_level.items()},
+            caveats=self.caveats,
+            error_band=None if self.error_band is None else float(self.error_band[index]),
+        )
+
+
+def limiting(names: tuple[str, ...], times: tuple[FloatArray, ...]) -> IntArray:
+    """Position of the largest of the times, row by row (the first of equals)."""
+    largest = times[0].copy()
+    position = np.zeros(len(largest), dtype=np.int64)
+    for index in range(1, len(names)):
+        larger = times[index] > largest
+        position[larger] = index
+        np.maximum(largest, times[index], out=largest)
+    return position
