@@ -27,6 +27,9 @@ DISPOSITIONS = (
 )
 """What became of a row: only 'ok' rows carry times."""
 
+Config = KernelConfig | None
+"""None stands for a library that chooses its kernel itself."""
+
 Launch = Callable[[], object]
 """Enqueues the kernel once on the current stream and returns without waiting for it."""
 
@@ -76,18 +79,16 @@ class Provider(Protocol):
     def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
         """Why the types of `problem` cannot run on such a GPU; empty where they can."""
 
-    def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[KernelConfig]:
-        """The configurations worth timing for `problem`, in a fixed order."""
+    def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
+        """The configurations worth timing for `problem`, in a fixed order; (None,) where the library chooses."""
 
-    def kernel_key(self, problem: GemmProblem, config: KernelConfig) -> Hashable:
+    def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
         """Equal for rows that share one compiled kernel, so that it is compiled once."""
 
-    def compile(
-        self, problem: GemmProblem, config: KernelConfig, compute_capability: tuple[int, int]
-    ) -> None:
+    def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
         """Put the kernel into the cache on disk; needs no GPU. Raises CompileError."""
 
-    def prepare(self, problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:
+    def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
         """A callable that launches the kernel on `operands`. Raises KernelError."""
 
 
@@ -99,11 +100,14 @@ PROVIDERS: dict[str, str] = {
 
 
 def load_provider(name: str) -> Provider:
-    """The provider called `name`; InputError if unknown, MissingExtraError if its library is not installed."""
-    target = PROVIDERS.get(name)
-    if target is None:
+    """The provider called `name`, or found at 'module:class'.
+
+    Raises InputError for an unknown name, MissingExtraError where its library is not installed.
+    """
+    target = PROVIDERS.get(name, name)
+    module_name, separator, class_name = target.partition(":")
+    if not separator:
         raise InputError(f"unknown kernel provider {name!r}; expected one of {', '.join(PROVIDERS)}")
-    module_name, class_name = target.split(":")
     try:
         provider: Provider = getattr(import_module(module_name), class_name)()
     except ImportError as error:
