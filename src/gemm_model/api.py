@@ -9,7 +9,7 @@ from gemm_model.batch import batch_of
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel import KernelConfig
 from gemm_model.models import DEFAULT_MODEL, model_for
-from gemm_model.prediction import Prediction
+from gemm_model.prediction import Prediction, predict_in_chunks
 from gemm_model.problem import GemmProblem
 
 if TYPE_CHECKING:
@@ -47,4 +47,5 @@ def predict_table(
     from gemm_model.table import batch_from_frame, with_prediction
 
     chosen = model_for(model, gpu, options)
-    return with_prediction(frame, chosen.predict_batch(batch_from_frame(frame, needs_tile=chosen.needs_tile)))
+    batch = batch_from_frame(frame, needs_tile=chosen.needs_tile)
+    return with_prediction(frame, predict_in_chunks(chosen.predict_batch, batch))

@@ -117,7 +117,7 @@ def _require_positive(gpu: str, name: str, value: object, *, whole: bool = False
 
 
 def gpu_from_mapping(values: Mapping[str, Any]) -> GpuSpec:
-    """A GpuSpec from plain values (one `config/gpu/*.yaml`); raises InputError for a missing or unknown key."""
+    """A GpuSpec from plain values (a `config/gpu/*.yaml`); raises InputError for a missing or unknown key."""
     label = values.get("name", "<unnamed>")
     known = {spec.name: spec for spec in fields(GpuSpec)}
     for key in values:

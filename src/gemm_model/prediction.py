@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from gemm_model.batch import FloatArray, IntArray
+from gemm_model.batch import FloatArray, GemmBatch, IntArray
+
+ROWS_PER_CHUNK = 16384
+"""Rows predicted at once: a column of float64 is then 128 KiB, and a model's columns fit a core's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +70,42 @@ def limiting(names: tuple[str, ...], times: tuple[FloatArray, ...]) -> IntArray:
         position[larger] = index
         np.maximum(largest, times[index], out=largest)
     return position
+
+
+def predict_in_chunks(predict: Callable[[GemmBatch], BatchPrediction], batch: GemmBatch) -> BatchPrediction:
+    """The prediction of a long batch, made chunk by chunk so that intermediate columns stay in the cache."""
+    if len(batch) <= ROWS_PER_CHUNK:
+        return predict(batch)
+    starts = range(0, len(batch), ROWS_PER_CHUNK)
+    whole: BatchPrediction | None = None
+    for start in starts:
+        rows = slice(start, min(start + ROWS_PER_CHUNK, len(batch)))
+        part = predict(batch[rows])
+        if whole is None:
+            whole = _room_for(part, len(batch))
+        for target, source in zip(_columns(whole), _columns(part), strict=True):
+            target[rows] = source
+    assert whole is not None
+    return whole
+
+
+def _columns(prediction: BatchPrediction) -> Iterator[Any]:
+    yield prediction.runtime_us
+    yield prediction.limiter
+    for mapping in (prediction.phases_us, prediction.details, prediction.bytes_by_level):
+        yield from mapping.values()
+    if prediction.error_band is not None:
+        yield prediction.error_band
+
+
+def _room_for(part: BatchPrediction, rows: int) -> BatchPrediction:
+    """A prediction of `rows` rows with the columns of `part`, its values still to be filled in."""
+    return replace(
+        part,
+        runtime_us=np.empty(rows),
+        limiter=np.empty(rows, dtype=np.int64),
+        phases_us={name: np.empty(rows) for name in part.phases_us},
+        details={name: np.empty(rows) for name in part.details},
+        bytes_by_level={name: np.empty(rows) for name in part.bytes_by_level},
+        error_band=None if part.error_band is None else np.empty(rows),
+    )

@@ -63,7 +63,8 @@ class WSPersistentGEMMModel:
                 f"cluster of {int(cluster_size[row])} CTAs; expected at most {gpu.sm_count}, the SMs of {gpu.name}"
             )
 
-        tiles = np.ceil(batch.m / batch.cta_m) * np.ceil(batch.n / batch.cta_n) * batch.batch
+        tiles = whole_clusters(batch.m / batch.cta_m, batch.cluster_m)
+        tiles *= whole_clusters(batch.n / batch.cta_n, batch.cluster_n) * batch.batch
         full_waves = np.floor(tiles / sms)
         last_sms = tiles - full_waves * sms
 
@@ -75,7 +76,7 @@ class WSPersistentGEMMModel:
         first_sms = np.where(full_waves > 0, sms, last_sms)
 
         overhead_us = np.full(len(batch), self.overhead_us)
-        first_load_us = load_bytes_per_k * first_k * first_sms / per_us
+        first_load_us = load_bytes_per_k * first_k * (self.dram_share / per_us) * first_sms
         load_us = load_us_per_sm * sms
         math_us = (
             2.0 * batch.cta_m * batch.cta_n * batch.k / (flop_per_clk_per_sm(batch, gpu) * gpu.sm_clk_mhz)
@@ -133,6 +134,12 @@ def load_bytes_of_one_k(batch: GemmBatch) -> FloatArray:
     a_bytes = batch.cta_m * a_bytes_per_element(batch) / batch.cluster_n
     b_bytes = batch.cta_n * b_bytes_per_element(batch) / batch.cluster_m
     result: FloatArray = a_bytes + b_bytes
+    return result
+
+
+def whole_clusters(tiles: FloatArray, cluster: FloatArray) -> FloatArray:
+    """Tiles along one extent, rounded up to whole tiles and then to whole clusters."""
+    result: FloatArray = np.ceil(np.ceil(tiles) / cluster) * cluster
     return result
 
 
