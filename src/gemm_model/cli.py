@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -18,6 +19,8 @@ from gemm_model.errors import GemmModelError, InputError
 VERBS = {
     "predict": "predict runtimes of a table of kernels, or of one kernel, and explain them",
 }
+
+_OVERRIDE = re.compile(r"(\+\+|\+|~)?[A-Za-z_][\w.]*=")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -52,7 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    args = _parser(words).parse_args(list(words))
+    overrides = [word for word in words if _OVERRIDE.match(word)]
+    rest = [word for word in words if not _OVERRIDE.match(word)]
+    args = _parser(rest).parse_args(rest)
+    args.overrides = overrides
+    args.command_line = " ".join(["gemm-model", *words])
     result: int = args.run(args)
     return result
 

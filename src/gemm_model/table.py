@@ -142,6 +142,30 @@ def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
     return columns
 
 
+def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame, list[str]]:
+    """The rows that a model can be compared with, and a sentence on each group of rows that is left out.
+
+    Left out are rows of a failed run (column `disposition`) and, where the model needs a tile, rows of
+    library kernels that do not tell theirs.
+    """
+    notes = []
+    kept = frame
+    if "disposition" in kept:
+        failed = kept["disposition"].fillna("").astype(str) != "ok"
+        if failed.any():
+            notes.append(f"{int(failed.sum())} rows without a measurement (column disposition) are left out")
+        kept = kept[~failed]
+    if needs_tile and "kernel" in kept and "cta_m" in kept:
+        untiled = kept["cta_m"].isna() | (kept["cta_m"].astype(str) == "")
+        for kernel, rows in kept[untiled].groupby("kernel"):
+            notes.append(f"{len(rows)} rows of kernel {kernel} have no tile and are left out")
+        kept = kept[~(untiled & (kept["kernel"].astype(str) != ""))]
+    kept.attrs = dict(frame.attrs)
+    if len(kept) == 0:
+        raise InputError(f"{_name(frame)}: no row with a tile and a measurement; expected at least one")
+    return kept, notes
+
+
 def runtimes_us(frame: pd.DataFrame) -> FloatArray | None:
     """The measured runtimes, or None where there are none; raises InputError for one that is not above 0."""
     if "runtime_us" not in frame:
@@ -160,7 +184,7 @@ def with_prediction(frame: pd.DataFrame, prediction: BatchPrediction) -> pd.Data
     columns["predicted_runtime"] = prediction.runtime_us
     if actual_us is not None:
         columns["ratio"] = prediction.runtime_us / actual_us
-    columns["limiter"] = pd.Categorical.from_codes(prediction.limiter, list(prediction.limiter_names))
+    columns["limiter"] = pd.Categorical.from_codes(prediction.limiter, pd.Index(prediction.limiter_names))
     columns |= {f"phase_{name}_us": values for name, values in prediction.phases_us.items()}
     columns |= prediction.details
     columns |= {f"{level}_bytes": values for level, values in prediction.bytes_by_level.items()}

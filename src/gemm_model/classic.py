@@ -1,0 +1,43 @@
+"""The classic scripts' command lines, in front of the code that the command `gemm-model` runs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from gemm_model.cli import run_and_report
+from gemm_model.errors import InputError
+
+CLASSIC_DEFAULTS = {"gpu": "b200", "model": "WSPersistentGEMMModel"}
+
+PREDICT_USAGE = (
+    "python predict_gemm.py +input_csv=TABLE +output_dir=DIR [model=NAME] [gpu=NAME] [key=value ...]"
+)
+
+
+def predict_main(words: Sequence[str]) -> int:
+    """`predict_gemm.py`: Hydra-style words only; returns the exit code."""
+    if any(word in ("-h", "--help") for word in words):
+        print(f"usage: {PREDICT_USAGE}")
+        return 0
+    return run_and_report(lambda: _predict(words))
+
+
+def _predict(words: Sequence[str]) -> int:
+    from gemm_model.commands import common
+    from gemm_model.commands.predict import predict_table_file
+
+    paths: dict[str, Path] = {}
+    overrides = []
+    for word in words:
+        key, _, value = word.lstrip("+").partition("=")
+        if key in ("input_csv", "output_dir") and value:
+            paths[key] = Path(value)
+        else:
+            overrides.append(word)
+    for key in ("input_csv", "output_dir"):
+        if key not in paths:
+            raise InputError(f"+{key}= is missing; expected {PREDICT_USAGE}")
+    chosen = common.settings(argparse.Namespace(overrides=overrides), **CLASSIC_DEFAULTS)
+    return predict_table_file(paths["input_csv"], paths["output_dir"], chosen, "table")

@@ -1,0 +1,1 @@
+"""Showing predictions and their accuracy: console texts and plots."""

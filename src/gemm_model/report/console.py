@@ -1,0 +1,113 @@
+"""Texts for the terminal: one kernel's explanation, and the accuracy of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from gemm_model.accuracy import best_single_config, choice_figures, error_figures, top1_efficiency
+from gemm_model.prediction import Prediction
+
+INDENT = "    "
+
+
+def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: float | None = None) -> str:
+    """A kernel's prediction in the manner of the classic readme: sizes, ratio, phases, further figures.
+
+    `kernel` holds m, n, k and, where known, cta_m, cta_n, cluster_m, cluster_n and schedule.
+    """
+    lines = ["MNK {m} {n} {k}".format(**kernel)]
+    if kernel.get("cta_m"):
+        lines.append("CTA ({cta_m} {cta_n})".format(**kernel))
+        lines.append("CLUSTER ({cluster_m} {cluster_n})".format(**kernel))
+    if kernel.get("schedule"):
+        lines.append(f"SCHEDULE {kernel['schedule']}")
+    if actual_us is not None:
+        lines.append(f"RATIO: {prediction.runtime_us / actual_us:.6g}")
+    lines.append(f"{INDENT}predicted: {prediction.runtime_us:.6g} us")
+    if actual_us is not None:
+        lines.append(f"{INDENT}actual: {actual_us:.6g} us")
+    if prediction.error_band is not None:
+        lines.append(f"{INDENT}error band: +-{prediction.error_band:.1%} (90 % of held-out measurements)")
+    lines.append(f"{INDENT}limiter: {prediction.limiter}")
+    lines.append("PHASES (us)")
+    lines += [f"{INDENT}{name}: {value:.6g}" for name, value in prediction.phases_us.items()]
+    if prediction.details:
+        lines.append("DETAILS")
+        lines += [f"{INDENT}{name}: {value:.6g}" for name, value in prediction.details.items()]
+    if prediction.bytes_by_level:
+        lines.append("BYTES")
+        lines += [f"{INDENT}{name}: {value:.6g}" for name, value in prediction.bytes_by_level.items()]
+    lines += [f"caveat: {caveat}" for caveat in prediction.caveats]
+    return "\n".join(lines)
+
+
+def extreme_rows(frame: pd.DataFrame, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows with the highest and with the lowest ratio predicted / measured, most extreme first."""
+    by_ratio = frame.sort_values("ratio", kind="stable")
+    return by_ratio.tail(count).iloc[::-1], by_ratio.head(count)
+
+
+def accuracy_summary(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Error and choice figures of a predicted table: over all rows, then for each operand type."""
+    groups = [("all", frame)]
+    if "in_dtype" in frame and frame["in_dtype"].nunique() > 1:
+        groups += [(str(name), rows) for name, rows in frame.groupby("in_dtype", observed=True)]
+    return [{"rows of": name, **_figures(rows)} for name, rows in groups]
+
+
+def _figures(frame: pd.DataFrame) -> dict[str, Any]:
+    errors = asdict(error_figures(frame["predicted_runtime"].to_numpy(), frame["actual_runtime"].to_numpy()))
+    figures: dict[str, Any] = dict(errors)
+    choice = choice_figures(top1_efficiency(frame))
+    figures |= {
+        "shapes": choice.shapes,
+        "top1": choice.mean,
+        "top1_p5": choice.p5,
+        "top1_min": choice.minimum,
+    }
+    single = best_single_config(frame) if "cta_m" in frame else None
+    if single is not None:
+        best = choice_figures(single)
+        figures |= {"best_single": best.mean, "best_single_p5": best.p5, "best_single_min": best.minimum}
+    return figures
+
+
+_PERCENTAGES = (
+    *("mape", "median", "p95", "worst", "top1", "top1_p5", "top1_min"),
+    *("best_single", "best_single_p5", "best_single_min"),
+)
+
+
+def accuracy_text(summary: list[dict[str, Any]]) -> str:
+    """The accuracy table: one line a figure, one column a group of rows."""
+    columns = {str(row["rows of"]): {key: row[key] for key in row if key != "rows of"} for row in summary}
+    names = {
+        "rows": "rows",
+        "mape": "MAPE",
+        "median": "median error",
+        "p95": "p95 error",
+        "worst": "worst error",
+        "mean_ratio": "mean predicted/measured",
+        "rank_correlation": "rank correlation",
+        "shapes": "shapes",
+        "top1": "top-1 efficiency, mean",
+        "top1_p5": "top-1 efficiency, p5",
+        "top1_min": "top-1 efficiency, min",
+        "best_single": "best single config, mean",
+        "best_single_p5": "best single config, p5",
+        "best_single_min": "best single config, min",
+    }
+    table = {group: [_cell(key, figures.get(key)) for key in names] for group, figures in columns.items()}
+    return pd.DataFrame(table, index=pd.Index(list(names.values()))).to_string()
+
+
+def _cell(key: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if key in _PERCENTAGES:
+        return f"{value:.2%}"
+    return f"{value:.4f}" if isinstance(value, float) else f"{value}"

@@ -1,0 +1,72 @@
+"""Plots of a predicted table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from gemm_model.files import atomic_path
+
+DPI = 110
+
+
+def _title(frame: pd.DataFrame) -> str:
+    if "in_dtype" not in frame:
+        return "all rows"
+    kinds = frame.groupby("in_dtype", observed=True)["out_dtype"].unique() if "out_dtype" in frame else None
+    if kinds is None:
+        return ", ".join(map(str, frame["in_dtype"].unique()))
+    return ", ".join(f"{name}_{out}" for name, outs in kinds.items() for out in outs)
+
+
+def s_curve(frame: pd.DataFrame, model: str, gpu: str, path: Path) -> None:
+    """The ratio predicted / measured of every kernel, sorted: 1 is right, above 1 is pessimistic."""
+    ratio = np.sort(frame["ratio"].to_numpy())
+    figure, axes = plt.subplots(figsize=(9, 4.5))
+    axes.fill_between(np.arange(len(ratio)), 1, ratio, step="mid", color="tab:blue", alpha=0.35, linewidth=0)
+    axes.step(np.arange(len(ratio)), ratio, where="mid", color="tab:blue", linewidth=1.2)
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_yscale("log", base=2)
+    ticks = (0.125, 0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4, 8)
+    inside = [value for value in ticks if ratio[0] * 0.9 <= value <= ratio[-1] * 1.1]
+    axes.set_yticks(inside, [f"{value:g}x" for value in inside])
+    axes.minorticks_off()
+    axes.set_xlim(0, max(len(ratio) - 1, 1))
+    axes.set_xlabel("kernel, sorted by ratio")
+    axes.set_ylabel("predicted / measured")
+    axes.set_title(f"{model} on {gpu}: {_title(frame)}, {len(ratio)} kernels")
+    axes.grid(axis="y", alpha=0.3)
+    _save(figure, path)
+
+
+def predicted_against_measured(frame: pd.DataFrame, model: str, gpu: str, path: Path) -> None:
+    """Every kernel's predicted runtime over its measured one, coloured by limiter."""
+    figure, axes = plt.subplots(figsize=(6, 6))
+    for limiter, rows in frame.groupby("limiter", observed=True):
+        axes.scatter(rows["actual_runtime"], rows["predicted_runtime"], s=5, alpha=0.5, label=str(limiter))
+    low = min(frame["actual_runtime"].min(), frame["predicted_runtime"].min())
+    high = max(frame["actual_runtime"].max(), frame["predicted_runtime"].max())
+    axes.plot([low, high], [low, high], color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("measured (us)")
+    axes.set_ylabel("predicted (us)")
+    axes.set_title(f"{model} on {gpu}")
+    axes.legend(title="limiter", markerscale=2)
+    axes.grid(alpha=0.3)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.tight_layout()
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=DPI)
+    plt.close(figure)

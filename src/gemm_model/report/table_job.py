@@ -1,0 +1,95 @@
+"""The main job: a table of measured kernels in; predictions, accuracy and plots out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gemm_model import __version__
+from gemm_model.commands.common import Settings
+from gemm_model.files import atomic_path, atomic_write
+from gemm_model.models import create_model
+from gemm_model.prediction import BatchPrediction, predict_in_chunks
+from gemm_model.report.console import accuracy_summary
+from gemm_model.table import batch_from_frame, read_table, runtimes_us, usable_rows, with_prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableReport:
+    """What the main job found and wrote."""
+
+    rows: pd.DataFrame
+    prediction: BatchPrediction
+    accuracy: list[dict[str, Any]]
+    """Empty where the table holds no measurements."""
+    notes: list[str]
+    files: list[Path]
+
+
+def predict_file(
+    input_path: Path, output_dir: Path | None, chosen: Settings, step: Callable[[str], None]
+) -> TableReport:
+    """Predict every kernel of a file; write predictions, summary and plots where a folder is given.
+
+    `step` is told of each step before it starts. Raises InputError for a bad table before writing anything.
+    """
+    step(f"reading {input_path}")
+    model = create_model(chosen.model, chosen.gpu, chosen.options)
+    frame, notes = usable_rows(read_table(input_path), needs_tile=model.needs_tile)
+    batch = batch_from_frame(frame, needs_tile=model.needs_tile)
+    measured = runtimes_us(frame) is not None
+    step(f"predicting {len(frame)} kernels with {chosen.model} on {chosen.gpu.name}")
+    prediction = predict_in_chunks(model.predict_batch, batch)
+    rows = with_prediction(frame, prediction)
+    accuracy = accuracy_summary(rows) if measured else []
+    notes += prediction.caveats
+    files = [] if output_dir is None else _write(input_path, output_dir, chosen, rows, accuracy, notes, step)
+    return TableReport(rows=rows, prediction=prediction, accuracy=accuracy, notes=notes, files=files)
+
+
+def file_suffix(chosen: Settings) -> str:
+    """What tells the outputs of one choice apart: the model and, where one is set, its L2 hit rate."""
+    hit_rate = chosen.options.get("l2_hit_rate") or 0
+    return f"{chosen.model}_l2hit{hit_rate:g}" if hit_rate else chosen.model
+
+
+def _write(
+    input_path: Path,
+    output_dir: Path,
+    chosen: Settings,
+    rows: pd.DataFrame,
+    accuracy: list[dict[str, Any]],
+    notes: list[str],
+    step: Callable[[str], None],
+) -> list[Path]:
+    suffix = file_suffix(chosen)
+    predictions = output_dir / f"predictions_{suffix}.csv"
+    step(f"writing {predictions}")
+    with atomic_path(predictions) as temporary:
+        rows.to_csv(temporary, index=False)
+    files = [predictions]
+    if accuracy:
+        from gemm_model.report.plots import predicted_against_measured, s_curve
+
+        step("plotting")
+        files += [output_dir / f"s_curve_{suffix}.png", output_dir / f"predicted_vs_measured_{suffix}.png"]
+        s_curve(rows, suffix, chosen.gpu.name, files[-2])
+        predicted_against_measured(rows, suffix, chosen.gpu.name, files[-1])
+    summary = {
+        "gemm_model": __version__,
+        "input": input_path.name,
+        "gpu": chosen.gpu.name,
+        "model": chosen.model,
+        "model_opts": dict(chosen.options),
+        "rows": len(rows),
+        "accuracy": accuracy,
+        "notes": notes,
+    }
+    files.append(output_dir / f"summary_{suffix}.json")
+    atomic_write(files[-1], json.dumps(summary, indent=2) + "\n")
+    return files
