@@ -95,6 +95,7 @@ class Provider(Protocol):
 PROVIDERS: dict[str, str] = {
     "quack": "gemm_model.bench.quack:QuackProvider",
     "cublas": "gemm_model.bench.cublas:CublasProvider",
+    "simt": "gemm_model.bench.simt.provider:SimtProvider",
 }
 """Provider name -> 'module:class'; the module is imported only when the provider is asked for."""
 

@@ -1,0 +1,1 @@
+"""The project's own fp32 GEMM kernels on the CUDA cores, rung by rung, and their benchmark provider."""

@@ -1,0 +1,73 @@
+"""The ladder of CUDA-core kernels as a provider of the benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+
+from gemm_model.bench.provider import Config, KernelError, Launch, Operands, UnsupportedError
+from gemm_model.bench.simt.driver import compiled_path, launcher, load
+from gemm_model.bench.simt.ladder import LADDER, SimtKernel, kernel_of
+from gemm_model.errors import InputError
+from gemm_model.problem import GemmProblem
+
+LARGEST_EXTENT = 2**31 - 1
+"""The kernels take extents as 32-bit integers."""
+
+
+class SimtProvider:
+    """fp32 kernels without tensor cores; `mma_m` x `mma_n` of a configuration is the tile of one warp."""
+
+    name = "simt"
+
+    def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
+        types = (problem.a_dtype, problem.b_dtype, problem.out_dtype, problem.acc_dtype)
+        if any(dtype.name != "fp32" for dtype in types):
+            return "the simt kernels multiply fp32 only"
+        majors = (problem.a_major, problem.b_major, problem.c_major)
+        if majors != ("k", "k", "n") or problem.batch != 1:
+            return "the simt kernels take one problem with A and B contiguous along k and C along n"
+        return ""
+
+    def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
+        return tuple(kernel.config for kernel in LADDER if not misfit(kernel, problem))
+
+    def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
+        return _kernel(config).name
+
+    def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
+        compiled_path(_kernel(config), compute_capability)
+
+    def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
+        kernel = _kernel(config)
+        reason = misfit(kernel, problem)
+        if reason:
+            raise UnsupportedError(reason)
+        path = compiled_path(kernel, torch.cuda.get_device_capability())
+        torch.cuda.current_stream()  # makes torch's context the current one
+        return launcher(
+            load(path, kernel.dynamic_smem_bytes),
+            kernel,
+            (operands.a.data_ptr(), operands.b.data_ptr(), operands.out.data_ptr()),
+            (problem.m, problem.n, problem.k),
+            lambda: torch.cuda.current_stream().cuda_stream,
+        )
+
+
+def misfit(kernel: SimtKernel, problem: GemmProblem) -> str:
+    """Why the kernel cannot run the problem's sizes; empty where it can."""
+    for extent in ("m", "n", "k"):
+        size, tile = getattr(problem, extent), getattr(kernel, f"cta_{extent}") or 1
+        if size % tile or size > LARGEST_EXTENT:
+            return f"{extent} is {size}; {kernel.name} needs a 32-bit multiple of {tile}"
+    return ""
+
+
+def _kernel(config: Config) -> SimtKernel:
+    if config is None:
+        raise KernelError("the simt kernels need a tile")
+    try:
+        return kernel_of(config)
+    except InputError as error:
+        raise UnsupportedError(str(error)) from error
