@@ -74,7 +74,8 @@ def resources(function: Any, threads: int, dynamic_smem_bytes: int) -> dict[str,
         "static_smem_bytes": names.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
     }
     found = {
-        name: int(_ask_driver(driver.cuFuncGetAttribute(which, function))[0]) for name, which in wanted.items()
+        name: int(_ask_driver(driver.cuFuncGetAttribute(which, function))[0])
+        for name, which in wanted.items()
     }
     occupancy = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, dynamic_smem_bytes)
     return found | {"ctas_per_sm": int(_ask_driver(occupancy)[0])}

@@ -42,7 +42,9 @@ class SimtKernel:
         for extent in ("m", "n"):
             cta, warp = getattr(self, f"cta_{extent}"), getattr(self, f"warp_{extent}")
             if warp < 1 or cta % warp:
-                raise InputError(f"{self.name}: cta_{extent} is {cta}; expected a multiple of the warp's {warp}")
+                raise InputError(
+                    f"{self.name}: cta_{extent} is {cta}; expected a multiple of the warp's {warp}"
+                )
 
     @property
     def name(self) -> str:

@@ -1,0 +1,176 @@
+"""The `counters` regime: NVIDIA's profiler `ncu` around a worker, and its CSV read back.
+
+Each row is one launch from a card that rested while the profiler worked on the row before; caches are flushed
+and clocks left alone. The SM clock inside the kernel is its SM cycles over its duration.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gemm_model.bench.rows import Outcome, Row
+from gemm_model.errors import MissingExtraError
+
+METRICS = {
+    "gpu__time_duration.sum": "duration_us",
+    "sm__cycles_elapsed.max": "sm_cycles",
+    "dram__bytes_read.sum": "dram_read_bytes",
+    "dram__bytes_write.sum": "dram_write_bytes",
+    "lts__t_bytes.sum": "l2_bytes",
+    "lts__t_sectors_op_read.sum": "l2_read_sectors",
+    "lts__t_sectors_op_write.sum": "l2_write_sectors",
+    "lts__t_sector_hit_rate.pct": "l2_hit_pct",
+    "launch__registers_per_thread": "registers_per_thread",
+    "launch__shared_mem_per_block_dynamic": "smem_bytes_per_cta",
+}
+"""ncu's metric -> column of the table."""
+
+TEXT_COLUMNS = {"Grid Size": "grid", "Block Size": "block"}
+LABEL = re.compile(r"gemm-row-(\d+)")
+NS_PER_US = 1e3
+SUMMED = ("duration_us", "sm_cycles", "dram_read_bytes", "dram_write_bytes", "l2_bytes")
+"""Added up over the kernels of a row that launches several."""
+
+
+def profiler_path() -> str:
+    """Where ncu is; MissingExtraError without it."""
+    found = shutil.which("ncu")
+    if found is None:
+        raise MissingExtraError("the counters regime needs NVIDIA's profiler: no 'ncu' on the PATH")
+    return found
+
+
+def label(index: int) -> str:
+    """The NVTX range around row `index`, by which its kernels are found in ncu's output."""
+    return f"gemm-row-{index}"
+
+
+def profiler_command(ncu: str, requests: Path, replies: Path, device: str) -> list[str]:
+    """ncu around a worker that launches the rows of `requests` in order."""
+    options = ["--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(METRICS)]
+    options += ["--clock-control", "none", "--cache-control", "all", "--replay-mode", "kernel"]
+    options += ["--nvtx", "--nvtx-include", "regex:gemm-row-[0-9]+/", "--print-nvtx-rename", "kernel"]
+    worker = [sys.executable, "-m", "gemm_model.bench.profiled_worker"]
+    return [
+        ncu,
+        *options,
+        *worker,
+        "--device",
+        device,
+        "--requests",
+        str(requests),
+        "--replies",
+        str(replies),
+    ]
+
+
+def profile_rows(rows: Sequence[Row], device: str, limit_s: float) -> list[Outcome]:
+    """Outcomes of these rows, in their order, from one profiler process."""
+    with tempfile.TemporaryDirectory(prefix="gemm-ncu-") as directory:
+        requests, replies, output = (Path(directory) / name for name in ("requests", "replies", "ncu.csv"))
+        requests.write_text(
+            "".join(
+                json.dumps({"operation": "profile", "row": row.columns(), "label": label(index)}) + "\n"
+                for index, row in enumerate(rows)
+            )
+        )
+        # ncu takes turns with other ncu processes through a lock file in TMPDIR; each card has its own turn.
+        environment = {**os.environ, "TMPDIR": directory}
+        command = profiler_command(profiler_path(), requests, replies, device)
+        with output.open("w") as stdout:
+            process = subprocess.Popen(
+                command, stdout=stdout, stderr=subprocess.PIPE, env=environment, start_new_session=True
+            )
+            try:
+                _, stderr = process.communicate(timeout=limit_s)
+                ending = ("crashed", f"ncu ended with code {process.returncode}: {_last_line(stderr)}")
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                ending = ("hung", f"no end within {limit_s:.0f} s")
+        answered = [json.loads(line) for line in replies.read_text().splitlines()] if replies.exists() else []
+        counters = parse_profiler_csv(output.read_text(errors="replace").splitlines())
+    return merge_outcomes(len(rows), answered, counters, ending)
+
+
+def merge_outcomes(
+    count: int,
+    replies: Sequence[Mapping[str, Any]],
+    counters: Mapping[int, Mapping[str, Any]],
+    ending: tuple[str, str],
+) -> list[Outcome]:
+    """One outcome a row: its counters, or why there are none."""
+    outcomes = []
+    for index in range(count):
+        if index >= len(replies):
+            # The first row without a reply was in flight; those behind it never ran.
+            outcomes.append(Outcome(disposition=ending[0], detail=ending[1]))
+            break
+        reply = replies[index]
+        if reply["disposition"] != "ok":
+            outcomes.append(Outcome(disposition=reply["disposition"], detail=reply.get("detail", "")))
+        elif index in counters:
+            values = {**reply.get("values", {}), **counters[index]}
+            outcomes.append(Outcome(disposition="ok", values=values))
+        else:
+            outcomes.append(Outcome(disposition="launch_failed", detail="the profiler saw no kernel"))
+    return outcomes
+
+
+def parse_profiler_csv(lines: Iterable[str]) -> dict[int, dict[str, Any]]:
+    """Row index -> counters from ncu's raw CSV page (base units: nanoseconds, bytes, cycles)."""
+    table = [line for line in lines if line.startswith('"')]
+    if len(table) < 2:
+        return {}
+    found: dict[int, dict[str, Any]] = {}
+    reader = csv.DictReader(table)
+    next(reader)  # the line of units
+    for cells in reader:
+        match = LABEL.search(" ".join(str(cell) for cell in cells.values()))
+        if match:
+            index = int(match.group(1))
+            values = _values(cells)
+            found[index] = _added(found[index], values) if index in found else values
+    for values in found.values():
+        values["sm_mhz"] = round(values["sm_cycles"] / values["duration_us"], 2)
+        values["runtime_us"] = values["duration_us"]
+    return found
+
+
+def _values(cells: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for metric, column in METRICS.items():
+        text = (cells.get(metric) or "").replace(",", "")
+        if text:
+            number = float(text)
+            values[column] = number / NS_PER_US if column == "duration_us" else _shortest(number)
+    for name, column in TEXT_COLUMNS.items():
+        values[column] = (cells.get(name) or "").replace(",", "")
+    return values
+
+
+def _added(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Sums where a row launches several kernels; the rest is the first kernel's."""
+    return {
+        **first,
+        **{name: first[name] + second[name] for name in SUMMED if name in first and name in second},
+    }
+
+
+def _shortest(number: float) -> float | int:
+    return int(number) if number.is_integer() else number
+
+
+def _last_line(text: bytes) -> str:
+    lines = text.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""

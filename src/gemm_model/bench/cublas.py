@@ -1,0 +1,66 @@
+"""cuBLAS through torch: the time that users compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import partial
+
+import torch
+
+from gemm_model.bench.provider import Config, KernelError, Launch, Operands, OutOfMemoryError
+from gemm_model.problem import GemmProblem
+
+DENSE_TYPES = ("fp32", "bf16", "fp16")
+FP8_TYPES = ("e4m3", "e5m2")
+FIRST_FP8_CAPABILITY = (8, 9)
+
+
+class CublasProvider:
+    """torch.mm for 16- and 32-bit types, torch._scaled_mm with unit scales for fp8."""
+
+    name = "cublas"
+
+    def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
+        a, b = problem.a_dtype.name, problem.b_dtype.name
+        if problem.a_scale is not None or problem.b_scale is not None:
+            return "block-scaled types are not run through cuBLAS here"
+        if a in FP8_TYPES and b in FP8_TYPES:
+            if compute_capability < FIRST_FP8_CAPABILITY:
+                return "this GPU has no fp8 tensor cores"
+            return "cuBLAS multiplies no e5m2 by e5m2" if a == b == "e5m2" else ""
+        if a != b or a not in DENSE_TYPES:
+            return f"cuBLAS multiplies no {a} x {b} here"
+        return (
+            ""
+            if problem.out_dtype == problem.a_dtype
+            else f"torch.mm writes {a}, not {problem.out_dtype.name}"
+        )
+
+    def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
+        return (None,)
+
+    def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
+        return self.name
+
+    def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
+        """Nothing to do: the library is compiled."""
+
+    def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
+        b = operands.b.mT
+        if problem.a_dtype.name not in FP8_TYPES:
+            return _checked(partial(torch.mm, operands.a, b, out=operands.out))
+        one = torch.ones((), dtype=torch.float32, device=operands.a.device)
+        return _checked(
+            partial(torch._scaled_mm, operands.a, b, one, one, out_dtype=operands.out.dtype, out=operands.out)
+        )
+
+
+def _checked(launch: Launch) -> Launch:
+    """Run `launch` once, so that what cuBLAS refuses is said before anything is timed."""
+    try:
+        launch()
+    except torch.cuda.OutOfMemoryError as error:
+        raise OutOfMemoryError(str(error).splitlines()[0]) from error
+    except RuntimeError as error:
+        raise KernelError(str(error).splitlines()[0]) from error
+    return launch

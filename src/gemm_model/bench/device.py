@@ -1,0 +1,80 @@
+"""The GPU as the benchmark sees it: identity, operands, checks and the timing protocols."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gemm_model.bench.provider import Launch, Operands
+from gemm_model.problem import GemmProblem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingSettings:
+    """How long to look. All protocols stop early for long kernels; times in milliseconds."""
+
+    repeats: int = 9
+    min_repeats: int = 3
+    row_budget_ms: float = 40.0
+    """Burst: no more repeats than fit into this, but never fewer than `min_repeats`."""
+    spin_ms: float = 0.4
+    spin_factor: float = 8.0
+    """Burst: the card rests max(spin_ms, spin_factor x kernel time) before each launch."""
+    settle_min_ms: float = 60.0
+    settle_max_ms: float = 150.0
+    settle_tolerance: float = 0.003
+    """Sustained: run back to back until successive windows agree this well, between these limits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Times of one row in microseconds, and the card's state while they were taken."""
+
+    samples_us: tuple[float, ...]
+    count: int
+    state: Mapping[str, Any]
+
+    def columns(self) -> dict[str, Any]:
+        ordered = sorted(self.samples_us)
+        return {
+            "runtime_us": round(statistics.median(ordered), 4),
+            "min_us": round(ordered[0], 4),
+            "p90_us": round(percentile(ordered, 0.9), 4),
+            "count": self.count,
+            **self.state,
+        }
+
+
+def percentile(ordered: list[float], fraction: float) -> float:
+    """Linear interpolation between the closest ranks of an ascending list."""
+    position = fraction * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+class Device(Protocol):
+    """A card that launches kernels; `gemm_model.bench.torch_device:TorchDevice` is the real one."""
+
+    def describe(self) -> dict[str, Any]:
+        """Name, UUID, compute capability, SMs, memory, driver: what identifies the card and its software."""
+
+    def operands(self, problem: GemmProblem) -> Operands:
+        """Random operands and an output; raises OutOfMemoryError."""
+
+    def check(self, problem: GemmProblem, operands: Operands, launch: Launch) -> float:
+        """Relative error of the kernel's result; raises IncorrectResultError, or KernelError from the launch."""
+
+    def time_burst(self, launch: Launch, settings: TimingSettings, *, cold_l2: bool) -> Timing:
+        """Times of launches from a rested card."""
+
+    def time_sustained(self, launch: Launch, settings: TimingSettings) -> Timing:
+        """Time of one launch among many back to back, once clock and power have settled."""
+
+    def profile(self, launch: Launch, label: str) -> Mapping[str, Any]:
+        """Launch once under a label that a profiler sees; the card's state."""
+
+    def healthy(self) -> bool:
+        """Whether further kernels can run in this process."""

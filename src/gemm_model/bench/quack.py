@@ -1,0 +1,329 @@
+"""QuACK's CuTeDSL persistent GEMM kernels: SM90 cooperative and ping-pong, SM100 1- and 2-CTA, SM120.
+
+QuACK keeps compiled kernels on disk (environment variable QUACK_CACHE_DIR), keyed by types, tile, cluster and
+schedule but not by sizes, so every process of a benchmark shares them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+import quack.gemm as quack_gemm
+import quack.gemm_tvm_ffi_utils as quack_ffi
+import torch
+from quack.cache import async_compile, jit_cache
+from quack.cute_dsl_utils import get_max_active_clusters, torch2cute_dtype_map
+from quack.gemm_config import SplitKMode
+from quack.gemm_default_epi import GemmDefaultEpiMixin, GemmDefaultSm90
+from quack.rounding import RoundingMode
+
+from gemm_model.bench.provider import CompileError, Config, KernelError, Launch, Operands, OutOfMemoryError
+from gemm_model.bench.tensors import torch_dtype
+from gemm_model.kernel import KernelConfig
+from gemm_model.problem import GemmProblem
+
+SM90_COOPERATIVE = (
+    *product((64,), (64, 128, 256)),
+    *product((128,), (32, 64, 96, 128, 160, 192, 224, 256)),
+    *product((192,), (64, 128, 160, 192, 256)),
+    *product((256,), (32, 64, 96, 128, 160, 192, 224)),
+)
+"""CTA tiles whose consumer warpgroups share one tile (`GemmSm90.__init__` states what is legal)."""
+
+SM90_PINGPONG = (
+    *product((64,), (32, 64, 96, 128, 160, 192, 256)),
+    *product((128,), (32, 64, 96, 128, 160, 192, 208)),
+    *product((192,), (64, 96, 128)),
+)
+"""CTA tiles that two consumer warpgroups take in turn, each holding one tile's accumulators."""
+
+SM100_TILE_N = (64, 128, 192, 256)
+SM120_COOPERATIVE = ((128, 128), (128, 64), (64, 128), (128, 160), (128, 192))
+SM120_PINGPONG = ((128, 128), (128, 64), (64, 128), (128, 160))
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
+SWIZZLES = (1, 2, 4, 8, 16)
+DEFAULT_SWIZZLE = 8
+
+SPILL_ACCUMULATORS_PER_THREAD = 256
+"""From here on the accumulators alone exceed the 255 registers that a thread can have."""
+
+DENSE_TYPES = {
+    9: ("bf16", "fp16", "e4m3", "e5m2"),
+    10: ("bf16", "fp16", "e4m3", "e5m2"),
+    12: ("bf16", "fp16"),
+}
+BLOCK_SCALED_TYPES = {10: (("e4m3", "e8m0", 32), ("e2m1", "e8m0", 32), ("e2m1", "e4m3", 16))}
+BLOCK_FORMATS = {
+    ("e4m3", "e8m0", 32): "mxfp8_e4m3",
+    ("e2m1", "e8m0", 32): "mxfp4",
+    ("e2m1", "e4m3", 16): "nvfp4",
+}
+"""(element, scale, vector size) -> QuACK's name of the block-scaled format."""
+
+
+class QuackProvider:
+    """Kernels of the `quack-kernels` package; `raster` is its scheduler's heuristic, `stages` its own rule."""
+
+    name = "quack"
+
+    def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
+        major = compute_capability[0]
+        if major not in DENSE_TYPES:
+            return f"QuACK has no kernel for compute capability {major}.{compute_capability[1]}"
+        if problem.batch != 1:
+            return "batched problems are not benchmarked"
+        if problem.acc_dtype.name != "fp32":
+            return f"QuACK accumulates in fp32, not {problem.acc_dtype.name}"
+        if problem.a_scale is not None:
+            key = (problem.a_dtype.name, problem.a_scale.dtype.name, problem.a_scale.vec_size)
+            known = key in BLOCK_SCALED_TYPES.get(major, ()) and problem.a_scale == problem.b_scale
+            return "" if known else f"QuACK has no {problem.a_dtype.name} block-scaled kernel for SM{major}0"
+        if problem.a_dtype.name not in DENSE_TYPES[major] or problem.a_dtype.bits != problem.b_dtype.bits:
+            return f"QuACK multiplies no {problem.a_dtype.name} x {problem.b_dtype.name} on SM{major}0"
+        if problem.a_dtype.bits == 16 and problem.a_dtype != problem.b_dtype:
+            return "QuACK takes 16-bit operands of one type only"
+        return ""
+
+    def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
+        family = {9: _sm90_configs, 10: _sm100_configs, 12: _sm120_configs}[compute_capability[0]]
+        return tuple(family(problem))
+
+    def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
+        config = _require_config(config)
+        types = (problem.a_dtype, problem.b_dtype, problem.out_dtype, problem.a_scale, problem.b_scale)
+        cluster = (config.cluster_m, config.cluster_n)
+        tile = (config.mma_m, config.cta_n, config.cta_k)
+        return (types, tile, cluster, config.schedule, config.split_k, config.fast_accum)
+
+    def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
+        pin_target(compute_capability)
+        try:
+            _compiled(problem, _require_config(config), compute_capability)
+        except (RuntimeError, ValueError, TypeError, AssertionError, OSError, NotImplementedError) as error:
+            raise CompileError(_first_line(error)) from error
+
+    def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
+        config = _require_config(config)
+        try:
+            return _prepared(problem, config, operands)
+        except torch.cuda.OutOfMemoryError as error:
+            raise OutOfMemoryError(_first_line(error)) from error
+        except (RuntimeError, ValueError, TypeError, AssertionError, NotImplementedError) as error:
+            raise KernelError(_first_line(error)) from error
+
+
+def pin_target(compute_capability: tuple[int, int]) -> None:
+    """Make QuACK and the DSL trace and assemble for this architecture, whatever GPU is (not) here."""
+    major, minor = compute_capability
+    os.environ["QUACK_ARCH"] = f"{major}{minor}"
+    os.environ["CUTE_DSL_ARCH"] = f"sm_{major}{minor}a"
+    async_compile._pin_dsl_arch(os.environ["CUTE_DSL_ARCH"])
+
+
+def _require_config(config: Config) -> KernelConfig:
+    if config is None:
+        raise KernelError("QuACK needs a tile and a cluster")
+    return config
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:200]
+
+
+def accumulators_per_thread(cta_m: int, cta_n: int, schedule: str, *, slow_fp8: bool) -> int:
+    """Accumulator registers of one thread of an SM90 kernel; slow fp8 accumulation holds them twice."""
+    if schedule == "pingpong" or cta_m == 64:
+        warpgroups = 1
+    elif cta_m == 192 and cta_n <= 128:
+        warpgroups = 3
+    else:
+        warpgroups = 2
+    return cta_m * cta_n // (128 * warpgroups) * (2 if slow_fp8 else 1)
+
+
+def _sm90_configs(problem: GemmProblem) -> Iterator[KernelConfig]:
+    tiles = [(tile, "cooperative") for tile in SM90_COOPERATIVE] + [
+        (tile, "pingpong") for tile in SM90_PINGPONG
+    ]
+    slow_fp8 = problem.a_dtype.bits == 8
+    for ((cta_m, cta_n), schedule), (cluster_m, cluster_n), swizzle in product(tiles, CLUSTERS, SWIZZLES):
+        accumulators = accumulators_per_thread(cta_m, cta_n, schedule, slow_fp8=slow_fp8)
+        if accumulators <= SPILL_ACCUMULATORS_PER_THREAD:
+            yield KernelConfig(
+                cta_m=cta_m,
+                cta_n=cta_n,
+                cluster_m=cluster_m,
+                cluster_n=cluster_n,
+                schedule=schedule,
+                swizzle=swizzle,
+                fast_accum=not slow_fp8,
+            )
+
+
+def _sm100_configs(problem: GemmProblem) -> Iterator[KernelConfig]:
+    for cta_n, (cluster_m, cluster_n) in product(SM100_TILE_N, CLUSTERS):
+        yield KernelConfig(cta_m=128, cta_n=cta_n, cluster_m=cluster_m, cluster_n=cluster_n)
+        if cluster_m % 2 == 0:
+            yield KernelConfig(
+                cta_m=128, cta_n=cta_n, cluster_m=cluster_m, cluster_n=cluster_n, schedule="2cta"
+            )
+
+
+def _sm120_configs(problem: GemmProblem) -> Iterator[KernelConfig]:
+    for tiles, schedule in ((SM120_COOPERATIVE, "cooperative"), (SM120_PINGPONG, "pingpong")):
+        for cta_m, cta_n in tiles:
+            yield KernelConfig(cta_m=cta_m, cta_n=cta_n, schedule=schedule)
+
+
+def _uses_fast_fp8(problem: GemmProblem, config: KernelConfig, compute_capability: tuple[int, int]) -> bool:
+    """QuACK's entry point always promotes fp8 sums on SM90; the kernel itself also offers the fast way."""
+    return compute_capability[0] == 9 and problem.a_dtype.bits == 8 and config.fast_accum
+
+
+def _cutlass_type(name: str) -> Any:
+    return torch2cute_dtype_map[torch_dtype(name)]
+
+
+def _tile(config: KernelConfig) -> tuple[int, ...]:
+    return (config.mma_m, config.cta_n) + ((config.cta_k,) if config.cta_k else ())
+
+
+def _compiled(problem: GemmProblem, config: KernelConfig, compute_capability: tuple[int, int]) -> Any:
+    """The compiled kernel, from the cache on disk where it is there."""
+    a, b, out = (_cutlass_type(dtype.name) for dtype in (problem.a_dtype, problem.b_dtype, problem.out_dtype))
+    cluster = (config.cluster_m, config.cluster_n, 1)
+    pingpong = config.schedule == "pingpong"
+    if _uses_fast_fp8(problem, config, compute_capability):
+        return _compile_fast_fp8(a, b, out, _tile(config), cluster, pingpong)
+    # QuACK's cache is keyed by the positional arguments that its entry point passes, defaults included.
+    arguments = inspect.signature(quack_gemm._compile_gemm).bind(
+        a_dtype=a,
+        b_dtype=b,
+        d_dtype=out,
+        c_dtype=None,
+        a_major="k",
+        b_major="k",
+        d_major="n",
+        c_major=None,
+        tile_shape_mn=_tile(config),
+        cluster_shape_mnk=cluster,
+        pingpong=pingpong,
+        persistent=True,
+        is_dynamic_persistent=compute_capability[0] > 9,
+        rowvec_dtype=None,
+        colvec_dtype=None,
+        colvec_ndim=0,
+        alpha_mode=0,
+        beta_mode=0,
+        add_to_output=False,
+        concat_layout=(),
+        varlen_m=False,
+        varlen_k=False,
+        gather_A=False,
+        use_tma_gather=False,
+        has_batch_idx_permute=False,
+        device_capacity=compute_capability,
+        rounding_mode=RoundingMode.RN,
+        sr_seed_mode=0,
+        num_warps=None,
+        split_k=config.split_k,
+        split_k_mode=SplitKMode.SERIAL,
+        batched=config.split_k > 1,
+        sf_dtype=_cutlass_type(problem.a_scale.dtype.name) if problem.a_scale else None,
+        sf_vec_size=problem.a_scale.vec_size if problem.a_scale else None,
+        sf_batched=problem.a_scale is None,
+        a_mma_dtype=a if problem.a_scale else None,
+        b_mma_dtype=b if problem.a_scale else None,
+    )
+    arguments.apply_defaults()
+    return quack_gemm._compile_gemm(*arguments.args)
+
+
+@jit_cache
+def _compile_fast_fp8(
+    a: Any, b: Any, out: Any, tile: tuple[int, ...], cluster: tuple[int, ...], pingpong: bool
+) -> Any:
+    """An SM90 fp8 kernel that leaves all partial sums in the tensor core's accumulators."""
+    m_a, m_b, m_out, _, _, _, _, _ = quack_ffi.make_fake_gemm_tensors(
+        a, b, out, None, "k", "k", "n", None, batched=False
+    )
+
+    def accumulate_fast(kernel: Any) -> None:
+        kernel.fp8_slow_accum = False
+
+    return quack_ffi.compile_gemm_kernel(
+        GemmDefaultSm90,
+        a,
+        tile,
+        cluster,
+        pingpong,
+        True,
+        False,
+        False,
+        (9, 0),
+        m_a,
+        m_b,
+        m_out,
+        None,
+        _plain_epilogue(),
+        quack_ffi.make_fake_scheduler_args(False, False, None, has_ag=False),
+        quack_ffi.make_fake_varlen_args(False, False, False, None),
+        post_init=accumulate_fast,
+    )
+
+
+def _plain_epilogue() -> Any:
+    return GemmDefaultEpiMixin.EpilogueArguments(
+        alpha=None,
+        beta=None,
+        mRowVecBroadcast=None,
+        mColVecBroadcast=None,
+        add_to_output=None,
+        rounding_mode=None,
+        sr_seed=None,
+    )
+
+
+def _prepared(problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:
+    compute_capability = torch.cuda.get_device_capability(operands.a.device)
+    if _uses_fast_fp8(problem, config, compute_capability):
+        kernel = _compiled(problem, config, compute_capability)
+        clusters = get_max_active_clusters(config.ctas_per_cluster, device_capacity=compute_capability)
+        scheduler = quack_ffi.make_scheduler_args(clusters, config.swizzle, None, None)
+        varlen = quack_ffi.make_varlen_args(None, None, None)
+        matrices = (operands.a, operands.b, operands.out, None)
+        return partial(kernel, *matrices, _plain_epilogue(), scheduler, varlen, None, None)
+    a, b, out = operands.a, operands.b, operands.out
+    if config.split_k > 1:
+        a, b, out = a.unsqueeze(0), b.unsqueeze(0), out.unsqueeze(0)
+    scales: dict[str, Any] = {}
+    if problem.a_scale is not None and problem.b_scale is not None:
+        key = (problem.a_dtype.name, problem.a_scale.dtype.name, problem.a_scale.vec_size)
+        scales = {"SFA": operands.a_scale, "SFB": operands.b_scale}
+        formats = {"bs_format_a": BLOCK_FORMATS[key], "bs_format_b": BLOCK_FORMATS[key]}
+    else:
+        formats = {}
+    plan = quack_gemm.gemm(
+        a,
+        b,
+        out,
+        None,
+        None,
+        config.mma_m,
+        config.cta_n,
+        config.cluster_m,
+        config.cluster_n,
+        tile_K=config.cta_k or None,
+        pingpong=config.schedule == "pingpong",
+        is_dynamic_persistent=compute_capability[0] > 9,
+        max_swizzle_size=config.swizzle,
+        split_k=config.split_k,
+        **scales,
+        **formats,
+    )
+    return partial(quack_gemm.run_gemm_plan, plan, a, b, out, None, **scales)

@@ -1,0 +1,97 @@
+"""The table on disk: appended and flushed row by row, and taken up again after any end."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gemm_model.bench.rows import Row
+from gemm_model.errors import InputError
+
+
+class RowLog:
+    """A CSV file that only ever holds whole rows, in the order of the sweep."""
+
+    def __init__(self, path: Path, columns: Sequence[str], descriptor: int) -> None:
+        self.path = path
+        self._columns = tuple(columns)
+        self._descriptor = descriptor
+
+    @classmethod
+    def create(cls, path: Path, columns: Sequence[str]) -> RowLog:
+        """A new table; InputError where there is one already, or no place for one."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        except FileExistsError:
+            raise InputError(
+                f"{path}: already there; expected a new file, or --resume to go on with it"
+            ) from None
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written ({error.strerror})") from None
+        log = cls(path, columns, descriptor)
+        log._write_line(list(columns))
+        return log
+
+    @classmethod
+    def resume(cls, path: Path, columns: Sequence[str], rows: Sequence[Row]) -> tuple[RowLog, int]:
+        """The table to go on with and how many rows it holds; a torn last line is cut off.
+
+        Raises InputError where its rows are not the first rows of this sweep.
+        """
+        try:
+            data = path.read_bytes()
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+        except OSError as error:
+            raise InputError(
+                f"{path}: cannot be read ({error.strerror}); expected a table to resume"
+            ) from None
+        whole = data[: data.rfind(b"\n") + 1]
+        os.ftruncate(descriptor, len(whole))
+        lines = list(csv.reader(io.StringIO(whole.decode("utf-8", errors="replace"))))
+        log = cls(path, columns, descriptor)
+        if not lines:
+            log._write_line(list(columns))
+            return log, 0
+        if tuple(lines[0]) != tuple(columns):
+            raise InputError(
+                f"{path}: its columns are not those of this benchmark; expected a table to resume"
+            )
+        done = [dict(zip(lines[0], line, strict=False)) for line in lines[1:]]
+        for number, cells in enumerate(done):
+            if number >= len(rows) or not _same(cells, rows[number]):
+                raise InputError(
+                    f"{path}: row {number + 1} is not row {number + 1} of this sweep; cannot resume"
+                )
+        return log, len(done)
+
+    def append(self, cells: Mapping[str, Any]) -> None:
+        """Add one row, whole or not at all; InputError where the disk takes no more."""
+        self._write_line([cells.get(name, "") for name in self._columns])
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _write_line(self, cells: Sequence[Any]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(cells)
+        data = text.getvalue().encode()
+        end = os.fstat(self._descriptor).st_size
+        try:
+            written = os.write(self._descriptor, data)
+        except OSError as error:
+            raise self._refused(error.strerror or "write error") from None
+        if written != len(data):
+            os.ftruncate(self._descriptor, end)
+            raise self._refused("no space left on the device")
+
+    def _refused(self, reason: str) -> InputError:
+        return InputError(f"{self.path}: {reason}; the rows so far are safe, --resume goes on from there")
+
+
+def _same(cells: Mapping[str, str], row: Row) -> bool:
+    return all(cells.get(name, "") == str(value) for name, value in row.columns().items())

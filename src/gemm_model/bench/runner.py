@@ -1,0 +1,300 @@
+"""Runs a sweep: compile in parallel, check every result, time in mixed order, and lose nothing on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gemm_model.bench import counters
+from gemm_model.bench.device import TimingSettings
+from gemm_model.bench.environment import (
+    environment_path,
+    new_environment,
+    resumed_environment,
+    timestamp,
+    write_environment,
+)
+from gemm_model.bench.provider import Provider
+from gemm_model.bench.row_log import RowLog
+from gemm_model.bench.rows import COLUMNS, COUNTERS_TABLE_COLUMNS, Outcome, Row
+from gemm_model.bench.sweep import digest, estimated_kernel_us
+from gemm_model.bench.worker import check_request, time_request
+from gemm_model.bench.worker_process import WorkerProcess
+from gemm_model.errors import InputError
+
+TORCH_DEVICE = "gemm_model.bench.torch_device:TorchDevice"
+SENTINEL_DRIFT_LIMIT = 0.01
+FIRST_CALL_LIMIT_S = 300.0
+COMPILE_LIMIT_S = 120.0
+PROFILED_ROW_LIMIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How to run a sweep; everything that does not change what is measured."""
+
+    settings: TimingSettings = field(default_factory=TimingSettings)
+    device: str = TORCH_DEVICE
+    compile_jobs: int = 1
+    time_budget_s: float = math.inf
+    row_limit_s: float = 60.0
+    sentinel_every_s: float = 60.0
+    rows_per_profiler: int = 400
+
+
+Progress = Callable[[str, int, int], None]
+"""Called with the phase, what is done and what there is to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """What a run did."""
+
+    rows: int
+    done: int
+    dispositions: Mapping[str, int]
+    sentinel_drift: float
+
+    @property
+    def complete(self) -> bool:
+        return self.done == self.rows
+
+
+def describe_device(device: str) -> dict[str, Any]:
+    """The card's description, read in a process of its own; MissingExtraError without a GPU."""
+    worker = WorkerProcess(device)
+    try:
+        outcome = worker.ask({"operation": "describe"}, FIRST_CALL_LIMIT_S)
+    finally:
+        worker.close()
+    if outcome.disposition != "ok":
+        raise InputError(f"the GPU does not answer ({outcome.disposition}: {outcome.detail})")
+    return dict(outcome.values)
+
+
+def compile_rows(
+    rows: Sequence[Row],
+    providers: Mapping[str, Provider],
+    compute_capability: tuple[int, int],
+    options: RunOptions,
+    progress: Progress,
+) -> dict[int, Outcome]:
+    """Compile each distinct kernel once, several at a time; the failures by row index."""
+    groups: dict[Any, list[int]] = {}
+    for index, row in enumerate(rows):
+        groups.setdefault((row.kernel, providers[row.kernel].kernel_key(row.problem, row.config)), []).append(
+            index
+        )
+    todo: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    for indices in groups.values():
+        todo.put(indices)
+    kernels = sorted({row.kernel for row in rows})
+    failures: dict[int, Outcome] = {}
+    finished = 0
+    lock = threading.Lock()
+
+    def compile_some() -> None:
+        nonlocal finished
+        worker = WorkerProcess(
+            options.device, kernels, needs_device=False, environment={"CUDA_VISIBLE_DEVICES": ""}
+        )
+        try:
+            while True:
+                try:
+                    indices = todo.get_nowait()
+                except queue.Empty:
+                    return
+                request = {
+                    "operation": "compile",
+                    "row": rows[indices[0]].columns(),
+                    "compute_capability": list(compute_capability),
+                }
+                outcome = worker.ask(request, COMPILE_LIMIT_S)
+                with lock:
+                    finished += 1
+                    if outcome.disposition != "ok":
+                        reason = f"{outcome.disposition}: {outcome.detail}".removeprefix("compile_failed: ")
+                        failed = Outcome(disposition="compile_failed", detail=reason)
+                        failures.update(dict.fromkeys(indices, failed))
+                    progress("compile", finished, len(groups))
+        finally:
+            worker.close()
+
+    progress("compile", 0, len(groups))
+    threads = [threading.Thread(target=compile_some) for _ in range(min(options.compile_jobs, len(groups)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failures
+
+
+class Run:
+    """One run of a sweep into one table."""
+
+    def __init__(
+        self, rows: Sequence[Row], table: Path, card: Mapping[str, Any], options: RunOptions, *, resume: bool
+    ) -> None:
+        self._rows = rows
+        self._options = options
+        self._card = dict(card)
+        self._regime = rows[0].regime
+        self._columns = COUNTERS_TABLE_COLUMNS if self._regime == "counters" else COLUMNS
+        self._environment_path = environment_path(table)
+        sweep = digest(rows)
+        if resume:
+            self._environment = resumed_environment(self._environment_path, self._card, sweep)
+            self._log, self._done = RowLog.resume(table, self._columns, rows)
+        else:
+            settings = dataclasses.asdict(options.settings)
+            self._log, self._done = RowLog.create(table, self._columns), 0
+            self._environment = new_environment(self._card, sweep, settings, len(rows))
+        write_environment(self._environment_path, self._environment)
+        self._dispositions: dict[str, int] = {}
+        self._known: dict[int, Outcome] = {}
+        self._errors: dict[int, float] = {}
+        self._deadline = time.monotonic() + options.time_budget_s
+
+    @property
+    def done(self) -> int:
+        return self._done
+
+    def go(self, failures: Mapping[int, Outcome], progress: Progress) -> RunSummary:
+        """Check and time what is left. `failures` are rows known to be impossible, by index."""
+        self._known.update(failures)
+        worker = WorkerProcess(self._options.device, sorted({row.kernel for row in self._rows}))
+        try:
+            self._check(worker, progress)
+            if self._regime == "counters":
+                worker.stop()
+                self._profile(progress)
+            else:
+                self._time(worker, progress)
+        finally:
+            worker.close()
+            self._log.close()
+            self._finish()
+        return RunSummary(
+            rows=len(self._rows),
+            done=self._done,
+            dispositions=dict(self._dispositions),
+            sentinel_drift=self._drift(),
+        )
+
+    def _check(self, worker: WorkerProcess, progress: Progress) -> None:
+        """Compare every result that is still to be timed with the reference, shape by shape."""
+        left = [index for index in range(self._done, len(self._rows)) if index not in self._known]
+        left.sort(key=lambda index: (_shape_key(self._rows[index]), index))
+        for number, index in enumerate(left):
+            if self._out_of_time():
+                return
+            outcome = worker.ask(check_request(self._rows[index]), self._options.row_limit_s)
+            if outcome.disposition == "ok":
+                self._errors[index] = outcome.values["relative_error"]
+            else:
+                self._known[index] = outcome
+            progress("check", number + 1, len(left))
+
+    def _time(self, worker: WorkerProcess, progress: Progress) -> None:
+        sentinel = self._sentinel()
+        next_sentinel = time.monotonic()
+        progress("time", self._done, len(self._rows))
+        while self._done < len(self._rows) and not self._out_of_time():
+            if sentinel is not None and time.monotonic() >= next_sentinel:
+                self._watch(worker, sentinel)
+                next_sentinel = time.monotonic() + self._options.sentinel_every_s
+            index = self._done
+            outcome = self._known.get(index) or worker.ask(
+                time_request(self._rows[index], self._options.settings), self._options.row_limit_s
+            )
+            self._record(index, outcome)
+            progress("time", self._done, len(self._rows))
+
+    def _profile(self, progress: Progress) -> None:
+        """Rows in groups, one profiler process each; what a crash leaves undone goes into the next group."""
+        progress("profile", self._done, len(self._rows))
+        while self._done < len(self._rows) and not self._out_of_time():
+            first = self._done
+            group = range(first, min(first + self._options.rows_per_profiler, len(self._rows)))
+            runnable = [index for index in group if index not in self._known]
+            limit_s = FIRST_CALL_LIMIT_S + PROFILED_ROW_LIMIT_S * len(runnable)
+            rows = [self._rows[index] for index in runnable]
+            profiled = counters.profile_rows(rows, self._options.device, limit_s) if rows else []
+            outcomes = dict(zip(runnable, profiled, strict=False))
+            for index in group:
+                outcome = self._known.get(index) or outcomes.get(index)
+                if outcome is None:
+                    break
+                self._record(index, outcome)
+                progress("profile", self._done, len(self._rows))
+
+    def _record(self, index: int, outcome: Outcome) -> None:
+        ok = outcome.disposition == "ok"
+        cells: dict[str, Any] = {
+            **self._rows[index].columns(),
+            **(outcome.values if ok else {}),
+            "gpu": self._card["gpu_name"],
+            "gpu_uuid": self._card["gpu_uuid"],
+            "disposition": outcome.disposition,
+            "detail": outcome.detail,
+            "order": index,
+            "time": timestamp(),
+        }
+        if index in self._errors:
+            cells["relative_error"] = f"{self._errors[index]:.2e}"
+        self._log.append(cells)
+        self._done += 1
+        self._dispositions[outcome.disposition] = self._dispositions.get(outcome.disposition, 0) + 1
+
+    def _sentinel(self) -> Row | None:
+        """The row of middling length, timed again and again to show drift."""
+        good = [row for index, row in enumerate(self._rows) if index not in self._known]
+        good.sort(key=lambda row: estimated_kernel_us(row.problem))
+        return good[len(good) // 2] if good else None
+
+    def _watch(self, worker: WorkerProcess, sentinel: Row) -> None:
+        outcome = worker.ask(time_request(sentinel, self._options.settings), self._options.row_limit_s)
+        if outcome.disposition == "ok":
+            reading = {"time": timestamp(), "order": self._done, **outcome.values}
+            self._environment["sentinel"].append(reading)
+            self._environment["sentinel_row"] = sentinel.columns()
+            write_environment(self._environment_path, self._environment)
+
+    def _drift(self) -> float:
+        """Largest over smallest sentinel time, less one."""
+        times = [reading["runtime_us"] for reading in self._environment["sentinel"]]
+        return max(times) / min(times) - 1 if times else 0.0
+
+    def _finish(self) -> None:
+        self._environment["finished"] = timestamp()
+        self._environment["done"] = self._done
+        self._environment["sentinel_drift"] = round(self._drift(), 5)
+        write_environment(self._environment_path, self._environment)
+
+    def _out_of_time(self) -> bool:
+        return time.monotonic() >= self._deadline
+
+
+def _shape_key(row: Row) -> tuple[Any, ...]:
+    problem = row.problem
+    return (
+        problem.a_dtype.name,
+        problem.b_dtype.name,
+        problem.out_dtype.name,
+        problem.m,
+        problem.n,
+        problem.k,
+    )
+
+
+def default_compile_jobs() -> int:
+    """One less than the processors of this machine."""
+    return max(1, (os.cpu_count() or 2) - 1)

@@ -1,0 +1,170 @@
+"""What a benchmark runs, and in which order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gemm_model.bench.device import TimingSettings
+from gemm_model.bench.provider import Config, Provider
+from gemm_model.bench.rows import Row, padded, row_from_columns
+from gemm_model.errors import InputError
+from gemm_model.kernel import KernelConfig
+from gemm_model.problem import GemmProblem
+from gemm_model.table import read_table
+
+SHUFFLE_SEED = 17
+ASSUMED_FLOP_PER_US = 3e8
+ASSUMED_BYTES_PER_US = 2e6
+LAUNCH_US = 5.0
+"""A rough card for the estimate of a dry run; nothing measured depends on it."""
+ROW_OVERHEAD_MS = 3.0
+COUNTERS_ROW_MS = 120.0
+COMPILE_S = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFilter:
+    """Which of a provider's configurations to run; an empty selection takes all."""
+
+    tiles: tuple[tuple[int, int], ...] = ()
+    clusters: tuple[tuple[int, int], ...] = ()
+    schedules: tuple[str, ...] = ()
+    swizzles: tuple[int, ...] = ()
+    split_k: tuple[int, ...] = (1,)
+
+    def apply(self, configs: Iterable[Config]) -> list[Config]:
+        kept: list[Config] = []
+        for config in configs:
+            if config is None:
+                kept.append(None)
+            elif self._takes(config):
+                kept.extend(replace(config, split_k=split) for split in self.split_k)
+        return kept
+
+    def _takes(self, config: KernelConfig) -> bool:
+        return (
+            (not self.tiles or (config.cta_m, config.cta_n) in self.tiles)
+            and (not self.clusters or (config.cluster_m, config.cluster_n) in self.clusters)
+            and (not self.schedules or config.schedule in self.schedules)
+            and (not self.swizzles or config.swizzle in self.swizzles)
+        )
+
+
+def rows_of_problems(
+    problems: Sequence[GemmProblem],
+    providers: Sequence[Provider],
+    compute_capability: tuple[int, int],
+    config_filter: ConfigFilter,
+    *,
+    regime: str,
+    l2: str,
+) -> list[Row]:
+    """Every problem with every configuration that the filter lets through; InputError where nothing is left."""
+    rows: list[Row] = []
+    refusals: list[str] = []
+    for problem in problems:
+        asked = (problem.m, problem.n, problem.k)
+        for provider in providers:
+            reason = provider.unsupported(problem, compute_capability)
+            if reason:
+                refusals.append(f"{provider.name}: {reason}")
+                continue
+            fitting = padded(problem)
+            for config in config_filter.apply(provider.configs(fitting, compute_capability)):
+                rows.append(
+                    Row(
+                        kernel=provider.name,
+                        problem=fitting,
+                        config=config,
+                        asked=asked,
+                        regime=regime,
+                        l2=l2,
+                    )
+                )
+    if not rows:
+        raise InputError(refusals[0] if refusals else "no configuration is left to run; widen the selection")
+    return rows
+
+
+def rows_of_table(path: Path, *, regime: str, l2: str) -> list[Row]:
+    """The rows of an earlier table, to be measured again."""
+    frame = read_table(path)
+    for name in ("kernel", "in_dtype", "out_dtype", "m", "n", "k"):
+        if name not in frame:
+            raise InputError(f"{path}: column {name!r} is missing; expected the columns of a benchmark table")
+    rows: dict[str, Row] = {}
+    for line, cells in zip(frame.index, frame.to_dict("records"), strict=True):
+        try:
+            row = row_from_columns({str(name): value for name, value in cells.items()}, regime=regime, l2=l2)
+        except (InputError, ValueError) as error:
+            raise InputError(f"{path}: line {line}: {error}") from None
+        rows.setdefault(row_key(row), row)
+    return list(rows.values())
+
+
+def configs_of_table(path: Path, kernel: str) -> list[Config]:
+    """The configurations listed in a CSV: cta_m, cta_n and, where given, cluster, schedule, swizzle, split_k."""
+    frame = read_table(path)
+    for name in ("cta_m", "cta_n"):
+        if name not in frame:
+            raise InputError(f"{path}: column {name!r} is missing; expected cta_m and cta_n")
+    configs: list[Config] = []
+    for line, cells in zip(frame.index, frame.to_dict("records"), strict=True):
+        sizes = {"kernel": kernel, "m": 1, "n": 1, "k": 1, "in_dtype": "bf16", "out_dtype": "bf16"}
+        try:
+            configs.append(
+                row_from_columns(sizes | {str(name): value for name, value in cells.items()}).config
+            )
+        except (InputError, ValueError) as error:
+            raise InputError(f"{path}: line {line}: {error}") from None
+    return configs
+
+
+def row_key(row: Row) -> str:
+    """A text that is equal for equal rows."""
+    return json.dumps(row.columns(), sort_keys=True)
+
+
+def digest(rows: Sequence[Row]) -> str:
+    """Identifies a sweep: its rows in their order."""
+    summary = hashlib.sha256()
+    for row in rows:
+        summary.update(row_key(row).encode())
+    return summary.hexdigest()[:16]
+
+
+def arranged(rows: Sequence[Row], *, sample: int | None, shard: tuple[int, int], seed: int) -> list[Row]:
+    """Rows in an order that mixes shapes and configurations, so that a drifting clock favours none of them.
+
+    `sample` keeps so many of them, the same for every shard count; shard (i, n) then takes each n-th row.
+    """
+    order = list(rows)
+    random.Random(seed).shuffle(order)
+    index, count = shard
+    return order[:sample][index::count]
+
+
+def estimated_kernel_us(problem: GemmProblem) -> float:
+    """A rough time of a good kernel on a large GPU, for the estimate of a dry run only."""
+    in_bytes = problem.a_dtype.bytes_per_element
+    out_bytes = problem.m * problem.n * problem.out_dtype.bytes_per_element
+    moved = (problem.m + problem.n) * problem.k * in_bytes + out_bytes
+    rate = ASSUMED_FLOP_PER_US * (2.0 if problem.a_dtype.bits <= 8 else 1.0)
+    return LAUNCH_US + max(problem.flop / rate, moved / ASSUMED_BYTES_PER_US)
+
+
+def estimated_row_ms(row: Row, settings: TimingSettings) -> float:
+    """Time that one row takes, from the protocol's own rules."""
+    if row.regime == "counters":
+        return COUNTERS_ROW_MS
+    if row.regime == "sustained":
+        return ROW_OVERHEAD_MS + settings.settle_max_ms
+    kernel_ms = estimated_kernel_us(row.problem) / 1e3
+    launch_ms = max(settings.spin_ms, settings.spin_factor * kernel_ms) + kernel_ms
+    count = min(settings.repeats, max(settings.min_repeats, int(settings.row_budget_ms / launch_ms)))
+    return ROW_OVERHEAD_MS + (count + 1) * launch_ms

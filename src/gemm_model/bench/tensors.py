@@ -1,0 +1,142 @@
+"""Device tensors for a benchmark: random operands, references in higher precision, comparison."""
+
+from __future__ import annotations
+
+import torch
+
+from gemm_model.bench.provider import IncorrectResultError, Operands, UnsupportedError
+from gemm_model.problem import GemmProblem
+
+TORCH_DTYPES = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+    "e8m0": torch.float8_e8m0fnu,
+    "e2m1": torch.float4_e2m1fn_x2,
+}
+
+ALIGNMENT_BYTES = 256
+CHUNK_ELEMENTS = 2**26
+POISON_BYTE = 0xFF
+"""All bits set: NaN in every floating-point type of 8 or more bits."""
+
+RELATIVE_ERROR_LIMITS = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 5e-3, "e4m3": 5e-2, "e5m2": 1e-1}
+"""Largest ||out - reference|| / ||reference|| by output type: a few times its rounding error."""
+
+FP8_SUM_ERROR = 1e-2
+"""What the tensor core's short fp8 accumulators may add (Hopper keeps about 14 bits of a partial sum)."""
+
+LARGEST_ELEMENT_ERROR = 12.0
+"""One element may be off by this many times the limit times the reference's root mean square: rounding of
+the largest of millions of normal values stays below 6 of them."""
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The torch type of an element type's name; UnsupportedError where torch has none."""
+    found = TORCH_DTYPES.get(name)
+    if found is None:
+        raise UnsupportedError(f"torch has no type for {name}")
+    return found
+
+
+class OperandPool:
+    """Random numbers made once; operands of any shape are views into them.
+
+    A pool per type holds normally distributed values, so a new shape costs no time. A and B never overlap.
+    """
+
+    def __init__(self, device: str, seed: int, elements: int) -> None:
+        self._device = device
+        self._seed = seed
+        self._minimum = elements
+        self._inputs: dict[str, torch.Tensor] = {}
+        self._output = torch.empty(0, dtype=torch.uint8, device=device)
+
+    def operands(self, problem: GemmProblem) -> Operands:
+        if problem.a_scale is not None or problem.b_scale is not None:
+            from gemm_model.bench.block_scaled import random_block_scaled
+
+            a, a_scale = random_block_scaled(problem.m, problem.k, problem, self._device, self._seed)
+            b, b_scale = random_block_scaled(problem.n, problem.k, problem, self._device, self._seed + 1)
+            return Operands(a=a, b=b, out=self._out(problem), a_scale=a_scale, b_scale=b_scale)
+        a_size, b_size = problem.m * problem.k, problem.n * problem.k
+        start_b = _round_up(a_size, ALIGNMENT_BYTES)
+        if problem.a_dtype == problem.b_dtype:
+            pool = self._input(problem.a_dtype.name, start_b + b_size)
+            flat_a, flat_b = pool[:a_size], pool[start_b : start_b + b_size]
+        else:
+            flat_a = self._input(problem.a_dtype.name, a_size)[:a_size]
+            flat_b = self._input(problem.b_dtype.name, b_size)[:b_size]
+        return Operands(
+            a=flat_a.view(problem.m, problem.k), b=flat_b.view(problem.n, problem.k), out=self._out(problem)
+        )
+
+    def _input(self, dtype: str, elements: int) -> torch.Tensor:
+        pool = self._inputs.get(dtype)
+        if pool is None or pool.numel() < elements:
+            self._inputs.pop(dtype, None)
+            pool = self._random(dtype, max(elements, self._minimum))
+            self._inputs[dtype] = pool
+        return pool
+
+    def _random(self, dtype: str, elements: int) -> torch.Tensor:
+        generator = torch.Generator(device=self._device).manual_seed(self._seed)
+        pool = torch.empty(elements, dtype=torch_dtype(dtype), device=self._device)
+        for start in range(0, elements, CHUNK_ELEMENTS):
+            part = pool[start : start + CHUNK_ELEMENTS]
+            part.copy_(torch.randn(part.numel(), generator=generator, device=self._device))
+        return pool
+
+    def _out(self, problem: GemmProblem) -> torch.Tensor:
+        dtype = torch_dtype(problem.out_dtype.name)
+        size = problem.m * problem.n * dtype.itemsize
+        if self._output.numel() < size:
+            self._output = torch.empty(size, dtype=torch.uint8, device=self._device)
+        return self._output[:size].view(dtype).view(problem.m, problem.n)
+
+
+def reference_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
+    """A x B^T in fp64 for fp32 operands, else in fp32 without TF32."""
+    wide = torch.float64 if problem.a_dtype.bits == 32 else torch.float32
+    if operands.a_scale is not None:
+        from gemm_model.bench.block_scaled import dequantized
+
+        a, b = (
+            dequantized(operands.a, operands.a_scale, problem),
+            dequantized(operands.b, operands.b_scale, problem),
+        )
+    else:
+        a, b = operands.a.to(wide), operands.b.to(wide)
+    return a.to(wide) @ b.to(wide).mT
+
+
+def poison(out: torch.Tensor) -> None:
+    """Fill the output with NaN, so that an element never written shows."""
+    out.view(torch.uint8).fill_(POISON_BYTE)
+
+
+def error_limit(problem: GemmProblem) -> float:
+    """Largest relative error (Frobenius norm) that a right kernel may show."""
+    limit = RELATIVE_ERROR_LIMITS[problem.out_dtype.name]
+    return limit + (FP8_SUM_ERROR if problem.a_dtype.bits <= 8 else 0.0)
+
+
+def compare(out: torch.Tensor, reference: torch.Tensor, limit: float) -> float:
+    """Relative error of `out`; IncorrectResultError above `limit`, for one far-off element, or for a NaN."""
+    difference = out.to(reference.dtype)
+    difference -= reference
+    scale = torch.linalg.vector_norm(reference)
+    relative = float(torch.linalg.vector_norm(difference) / scale)
+    root_mean_square = float(scale) / reference.numel() ** 0.5
+    largest = float(difference.abs_().max()) / root_mean_square
+    if not relative <= limit:
+        raise IncorrectResultError(f"relative error {relative:.3g}, expected at most {limit:.3g}")
+    if not largest <= LARGEST_ELEMENT_ERROR * limit:
+        raise IncorrectResultError(f"one element is off by {largest:.3g} times the root mean square")
+    return relative
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

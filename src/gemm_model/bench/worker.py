@@ -1,0 +1,125 @@
+"""The process that touches the GPU. It reads requests and writes replies, one JSON object a line.
+
+It is apart from the runner so that a kernel that crashes or hangs takes no measurement with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from importlib import import_module
+from typing import IO, Any
+
+from gemm_model.bench.device import Device, TimingSettings
+from gemm_model.bench.provider import KernelError, Launch, Operands, Provider, load_provider
+from gemm_model.bench.rows import Outcome, Row, row_from_columns
+from gemm_model.errors import GemmModelError
+
+
+def load_device(target: str) -> Device:
+    """A new device from 'module:class'."""
+    module_name, _, class_name = target.partition(":")
+    device: Device = getattr(import_module(module_name), class_name)()
+    return device
+
+
+class Worker:
+    """Answers requests with the device and the providers it has loaded."""
+
+    def __init__(self, device_target: str) -> None:
+        self._device_target = device_target
+        self._device: Device | None = None
+        self._providers: dict[str, Provider] = {}
+
+    @property
+    def device(self) -> Device:
+        if self._device is None:
+            self._device = load_device(self._device_target)
+        return self._device
+
+    def provider(self, name: str) -> Provider:
+        if name not in self._providers:
+            self._providers[name] = load_provider(name)
+        return self._providers[name]
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The reply to one request; a kernel's failure is a reply, not an exception."""
+        operation = request["operation"]
+        if operation == "load":
+            for name in request["kernels"]:
+                self.provider(name)
+            return {"disposition": "ok", "values": {"device": bool(request["device"] and self.device)}}
+        if operation == "describe":
+            return {"disposition": "ok", "values": self.device.describe()}
+        row = row_from_columns(request["row"])
+        try:
+            if operation == "compile":
+                capability = tuple(request["compute_capability"])
+                self.provider(row.kernel).compile(row.problem, row.config, (capability[0], capability[1]))
+                return {"disposition": "ok"}
+            operands, launch = self._prepare(row)
+            values = self._measure(operation, row, operands, launch, request)
+        except KernelError as error:
+            return {"disposition": error.disposition, "detail": str(error)}
+        return {"disposition": "ok", "values": values}
+
+    def _prepare(self, row: Row) -> tuple[Operands, Launch]:
+        operands = self.device.operands(row.problem)
+        return operands, self.provider(row.kernel).prepare(row.problem, row.config, operands)
+
+    def _measure(
+        self, operation: str, row: Row, operands: Operands, launch: Launch, request: dict[str, Any]
+    ) -> dict[str, Any]:
+        if operation == "check":
+            return {"relative_error": self.device.check(row.problem, operands, launch)}
+        if operation == "profile":
+            return dict(self.device.profile(launch, request["label"]))
+        settings = TimingSettings(**request["settings"])
+        if row.regime == "sustained":
+            return self.device.time_sustained(launch, settings).columns()
+        return self.device.time_burst(launch, settings, cold_l2=row.l2 == "cold").columns()
+
+
+def time_request(row: Row, settings: TimingSettings) -> dict[str, Any]:
+    return {"operation": "time", "row": row.columns(), "settings": dataclasses.asdict(settings)}
+
+
+def check_request(row: Row) -> dict[str, Any]:
+    return {"operation": "check", "row": row.columns()}
+
+
+def outcome_of(reply: dict[str, Any]) -> Outcome:
+    return Outcome(
+        disposition=reply["disposition"], detail=reply.get("detail", ""), values=reply.get("values", {})
+    )
+
+
+def serve(worker: Worker, requests: IO[str], replies: IO[str]) -> int:
+    """Answer until the requests end; stop early where the device cannot go on."""
+    for line in requests:
+        try:
+            reply = worker.answer(json.loads(line))
+        except GemmModelError as error:
+            reply = {"error": str(error), "exit_code": error.exit_code}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+        if reply.get("disposition") in ("launch_failed", "out_of_memory") and not worker.device.healthy():
+            return 1
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", required=True, help="module:class of the device")
+    arguments = parser.parse_args()
+    # Libraries print to stdout; replies keep the original one to themselves.
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return serve(Worker(arguments.device), sys.stdin, replies)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""`gemm-model benchmark`: time real GEMM kernels on this machine's GPU."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gemm_model.bench.device import TimingSettings
+from gemm_model.bench.provider import PROVIDERS, Config, Provider, load_provider
+from gemm_model.bench.rows import L2_STATES, REGIMES, Row
+from gemm_model.bench.sweep import (
+    COMPILE_S,
+    SHUFFLE_SEED,
+    ConfigFilter,
+    arranged,
+    configs_of_table,
+    estimated_row_ms,
+    rows_of_problems,
+    rows_of_table,
+)
+from gemm_model.errors import InputError, PartialResultError
+from gemm_model.kernel import SCHEDULES, parse_extent
+from gemm_model.problem import GemmProblem
+from gemm_model.table import batch_from_frame, read_table
+
+DRY_RUN_CAPABILITY = (9, 0)
+PROGRESS_EVERY_S = 5.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("what to run")
+    what.add_argument("--input", "--input_csv", dest="input", type=Path, help="CSV of sizes: m, n, k")
+    what.add_argument("--rows", type=Path, help="an earlier table whose rows are measured again")
+    what.add_argument("--dtype", default="bf16", help="operand types, such as bf16 or bf16,fp16,fp8")
+    what.add_argument(
+        "--out-dtype", help="output type (default: the operand type, bf16 for 8 bits and fewer)"
+    )
+    what.add_argument(
+        "--kernels", default="quack,cublas", help=f"providers: {', '.join(PROVIDERS)}, module:class"
+    )
+    what.add_argument("--tiles", default="", help="CTA tiles, such as 128x256,128x128 (default: all)")
+    what.add_argument("--clusters", default="", help="clusters, such as 1x1,2x1 (default: all)")
+    what.add_argument("--schedules", default="", help=f"of {', '.join(SCHEDULES)} (default: all)")
+    what.add_argument("--swizzles", default="8", help="swizzle sizes, such as 1,4,8")
+    what.add_argument("--split-k", default="1", help="split-K factors, such as 1,2,4")
+    what.add_argument("--configs", type=Path, help="CSV of configurations: cta_m, cta_n, cluster_m, ...")
+    what.add_argument("--sample", type=int, metavar="N", help="a random N of the rows")
+    what.add_argument("--shard", default="0/1", help="i/n: each n-th row from row i, for one of n cards")
+    how = parser.add_argument_group("how to measure")
+    how.add_argument("--regime", default="burst", choices=REGIMES)
+    how.add_argument("--l2", choices=L2_STATES, help="cold (default) or warm; sustained runs are warm")
+    how.add_argument("--repeats", type=int, default=TimingSettings().repeats, help="launches timed per row")
+    how.add_argument("--time-budget", type=float, default=math.inf, metavar="S", help="stop after S seconds")
+    how.add_argument("--seed", type=int, default=SHUFFLE_SEED, help="of the order and the sample")
+    how.add_argument("--jobs", type=int, help="processes that compile (default: processors less one)")
+    how.add_argument("--device", help="module:class of the device (default: CUDA through torch)")
+    out = parser.add_argument_group("where to")
+    out.add_argument("--output", "--output_csv", dest="output", type=Path, help="CSV to write, row by row")
+    out.add_argument("--resume", action="store_true", help="go on with an output that was begun")
+    out.add_argument("--compile-only", action="store_true", help="fill the kernel cache and stop")
+    out.add_argument("--dry-run", action="store_true", help="say what would run and how long it would take")
+
+
+def run(args: argparse.Namespace) -> int:
+    providers = {name: load_provider(name) for name in _words(args.kernels)}
+    _use_kernel_cache()
+    if args.dry_run:
+        _report_plan(_rows(args, providers, DRY_RUN_CAPABILITY), args, providers)
+        return 0
+    from gemm_model.bench import runner
+
+    options = runner.RunOptions(
+        settings=TimingSettings(repeats=_positive("--repeats", args.repeats)),
+        device=args.device or runner.TORCH_DEVICE,
+        compile_jobs=args.jobs or runner.default_compile_jobs(),
+        time_budget_s=args.time_budget,
+    )
+    card = runner.describe_device(options.device)
+    capability = (int(card["compute_capability"][0]), int(card["compute_capability"][1]))
+    rows = _rows(args, providers, capability)
+    for row in rows:
+        if row.kernel not in providers:
+            providers[row.kernel] = load_provider(row.kernel)
+    progress = ProgressLine()
+    if args.compile_only:
+        failures = runner.compile_rows(rows, providers, capability, options, progress)
+        print(f"{len(failures)} of {len(rows)} rows have a kernel that does not compile", file=sys.stderr)
+        return 0
+    if args.output is None:
+        raise InputError("no --output given; expected the CSV to write")
+    begun = runner.Run(rows, args.output, card, options, resume=args.resume)
+    left = rows[begun.done :]
+    failures = runner.compile_rows(left, providers, capability, options, progress) if left else {}
+    shifted = {begun.done + index: outcome for index, outcome in failures.items()}
+    summary = begun.go(shifted, progress)
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(summary.dispositions.items()))
+    print(f"{args.output}: {summary.done} of {summary.rows} rows ({counts})", file=sys.stderr)
+    if summary.sentinel_drift > runner.SENTINEL_DRIFT_LIMIT:
+        print(
+            f"warning: the sentinel drifted by {summary.sentinel_drift:.1%} during this run", file=sys.stderr
+        )
+    if not summary.complete:
+        raise PartialResultError(f"{args.output}: time budget spent; go on with --resume")
+    return 0
+
+
+def _use_kernel_cache() -> None:
+    """One cache of compiled kernels for all processes, wherever their temporary files are."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gemm-model" / "quack"
+    os.environ.setdefault("QUACK_CACHE_DIR", str(cache))
+
+
+def _rows(args: argparse.Namespace, providers: dict[str, Provider], capability: tuple[int, int]) -> list[Row]:
+    l2 = args.l2 or ("warm" if args.regime == "sustained" else "cold")
+    if args.regime == "sustained" and l2 == "cold":
+        raise InputError("--l2 cold with --regime sustained; launches back to back find a warm L2")
+    if (args.input is None) == (args.rows is None):
+        raise InputError("expected either --input with sizes or --rows with an earlier table")
+    if args.rows is not None:
+        rows = rows_of_table(args.rows, regime=args.regime, l2=l2)
+    else:
+        rows = []
+        for dtype in _words(args.dtype):
+            problems = _problems(args.input, dtype, args.out_dtype)
+            selected = _config_filter(args)
+            if args.configs is None:
+                chosen: Sequence[Provider] = list(providers.values())
+            else:
+                chosen = [_Listed(provider, args.configs) for provider in providers.values()]
+                selected = ConfigFilter()
+            rows += rows_of_problems(problems, chosen, capability, selected, regime=args.regime, l2=l2)
+    if args.sample is not None:
+        _positive("--sample", args.sample)
+    shard = _shard(args.shard)
+    ordered = arranged(rows, sample=args.sample, shard=shard, seed=args.seed)
+    if not ordered:
+        raise InputError(f"shard {args.shard} of {len(rows)} rows is empty")
+    return ordered
+
+
+class _Listed:
+    """A provider that runs the configurations of a file instead of its own choice."""
+
+    def __init__(self, provider: Provider, path: Path) -> None:
+        self._provider = provider
+        self._path = path
+        self.name = provider.name
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._provider, name)
+
+    def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
+        own = self._provider.configs(problem, compute_capability)
+        return own if own == (None,) else configs_of_table(self._path, self.name)
+
+
+def _problems(path: Path, dtype: str, out_dtype: str | None) -> list[GemmProblem]:
+    frame = read_table(path)
+    frame["in_dtype"] = dtype
+    batch = batch_from_frame(frame, needs_tile=False)
+    sizes = dict.fromkeys((int(m), int(n), int(k)) for m, n, k in zip(batch.m, batch.n, batch.k, strict=True))
+    return [GemmProblem.of(m, n, k, dtype, out_dtype) for m, n, k in sizes]
+
+
+def _config_filter(args: argparse.Namespace) -> ConfigFilter:
+    schedules = tuple(_words(args.schedules))
+    for schedule in schedules:
+        if schedule not in SCHEDULES:
+            raise InputError(f"--schedules has {schedule!r}; expected some of {', '.join(SCHEDULES)}")
+    return ConfigFilter(
+        tiles=_pairs("--tiles", args.tiles),
+        clusters=_pairs("--clusters", args.clusters),
+        schedules=schedules,
+        swizzles=_numbers("--swizzles", args.swizzles),
+        split_k=_numbers("--split-k", args.split_k),
+    )
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _pairs(option: str, text: str) -> tuple[tuple[int, int], ...]:
+    extents = [parse_extent(word, option) for word in _words(text)]
+    return tuple((extent[0], extent[1]) for extent in extents)
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    words = _words(text)
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise InputError(f"{option} is {text!r}; expected positive whole numbers, such as 1,2,4")
+    return tuple(int(word) for word in words)
+
+
+def _positive(option: str, value: int) -> int:
+    if value < 1:
+        raise InputError(f"{option} is {value}; expected a positive whole number")
+    return value
+
+
+def _shard(text: str) -> tuple[int, int]:
+    index, separator, count = text.partition("/")
+    if not (separator and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise InputError(f"--shard is {text!r}; expected i/n with i from 0 to n-1")
+    return int(index), int(count)
+
+
+def _report_plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[str, Provider]) -> None:
+    settings = replace(TimingSettings(), repeats=args.repeats)
+    shapes = {(row.problem.m, row.problem.n, row.problem.k) for row in rows}
+    kernels = {
+        (row.kernel, providers[row.kernel].kernel_key(row.problem, row.config))
+        for row in rows
+        if row.kernel in providers and row.config is not None
+    }
+    jobs = args.jobs or max(1, (os.cpu_count() or 2) - 1)
+    seconds = sum(estimated_row_ms(row, settings) for row in rows) / 1e3
+    print(f"rows      {len(rows)} ({args.regime}), {len(shapes)} shapes, {len(kernels)} kernels to compile")
+    print(f"compile   about {len(kernels) * COMPILE_S / jobs:.0f} s with {jobs} processes")
+    print(f"measure   about {seconds:.0f} s on a card of 300 TFLOP/s and 2 TB/s")
+    for row in rows[:10]:
+        config = row.config
+        tile = "library's choice" if config is None else f"{config.cta_m}x{config.cta_n} {config.schedule}"
+        print(
+            f"  {row.kernel} {row.problem.a_dtype.name} {row.problem.m}x{row.problem.n}x{row.problem.k} {tile}"
+        )
+    if len(rows) > 10:
+        print(f"  ... and {len(rows) - 10} more")
+
+
+@dataclass(slots=True)
+class ProgressLine:
+    """A line on stderr: rows done, rate, time left. On a terminal it is rewritten in place."""
+
+    clock: Callable[[], float] = time.monotonic
+    _phase: str = ""
+    _started: float = 0.0
+    _first: int = 0
+    _shown: float = 0.0
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        now = self.clock()
+        if phase != self._phase:
+            self._phase, self._started, self._first, self._shown = phase, now, done, now
+        rewritten = sys.stderr.isatty()
+        if done < total and now - self._shown < (0.2 if rewritten else PROGRESS_EVERY_S):
+            return
+        self._shown = now
+        rate = (done - self._first) / (now - self._started) if now > self._started else 0.0
+        left = f", {(total - done) / rate:.0f} s left" if rate > 0 else ""
+        end = "\n" if done >= total or not rewritten else "\r"
+        print(f"{phase} {done}/{total}, {rate:.1f}/s{left}   ", end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,127 @@
+"""A provider and a device without a GPU. The problem's n says in which way a row fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from gemm_model.bench.device import Timing, TimingSettings
+from gemm_model.bench.provider import (
+    CompileError,
+    IncorrectResultError,
+    KernelError,
+    Operands,
+    OutOfMemoryError,
+)
+from gemm_model.kernel import KernelConfig
+from gemm_model.problem import GemmProblem
+
+COMPILE_FAILS, WRONG, CRASHES, HANGS, NO_MEMORY, LAUNCH_FAILS, COMPILER_CRASHES = (
+    1008,
+    1016,
+    1024,
+    1032,
+    1040,
+    1048,
+    1056,
+)
+DISPOSITIONS = {
+    COMPILE_FAILS: "compile_failed",
+    WRONG: "incorrect",
+    CRASHES: "crashed",
+    HANGS: "hung",
+    NO_MEMORY: "out_of_memory",
+    LAUNCH_FAILS: "launch_failed",
+    COMPILER_CRASHES: "compile_failed",
+}
+UUID = "GPU-fake-0001"
+
+
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class FakeProvider:
+    name = "tests.bench.fakes:FakeProvider"
+
+    def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
+        return "the fake has no fp32" if problem.a_dtype.name == "fp32" else ""
+
+    def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> list[KernelConfig]:
+        return [
+            KernelConfig(cta_m=128, cta_n=cta_n, swizzle=swizzle, kernel=self.name)
+            for cta_n in (64, 128)
+            for swizzle in (1, 8)
+        ]
+
+    def kernel_key(self, problem: GemmProblem, config: Any) -> Any:
+        return (problem.a_dtype, problem.n, config.cta_n)
+
+    def compile(self, problem: GemmProblem, config: Any, compute_capability: tuple[int, int]) -> None:
+        if problem.n == COMPILE_FAILS:
+            raise CompileError("the fake compiler refuses")
+        if problem.n == COMPILER_CRASHES:
+            crash()
+
+    def prepare(self, problem: GemmProblem, config: Any, operands: Operands) -> Any:
+        if problem.n == LAUNCH_FAILS:
+            raise KernelError("the fake launch fails")
+
+        def launch() -> tuple[GemmProblem, Any]:
+            if problem.n == CRASHES:
+                crash()
+            if problem.n == HANGS:
+                time.sleep(60)
+            return problem, config
+
+        return launch
+
+
+class FakeDevice:
+    """Its times depend on the row alone. FAKE_GPU_UUID and FAKE_ROW_SECONDS change it."""
+
+    def __init__(self) -> None:
+        self._clock = 0
+
+    def describe(self) -> dict[str, Any]:
+        uuid = os.environ.get("FAKE_GPU_UUID", UUID)
+        return {"gpu_name": "Fake GPU", "gpu_uuid": uuid, "compute_capability": [9, 0]}
+
+    def operands(self, problem: GemmProblem) -> Operands:
+        if problem.n == NO_MEMORY:
+            raise OutOfMemoryError("the fake GPU is full")
+        return Operands(a=None, b=None, out=None)
+
+    def check(self, problem: GemmProblem, operands: Operands, launch: Any) -> float:
+        launch()
+        if problem.n == WRONG:
+            raise IncorrectResultError("relative error 0.7, expected at most 0.005")
+        return 0.001
+
+    def time_burst(self, launch: Any, settings: TimingSettings, *, cold_l2: bool) -> Timing:
+        time.sleep(float(os.environ.get("FAKE_ROW_SECONDS", "0")))
+        log = os.environ.get("FAKE_LAUNCH_LOG")
+        problem, config = launch()
+        if log:
+            with Path(log).open("a") as file:
+                file.write(json.dumps([problem.m, problem.n, config.cta_n, config.swizzle]) + "\n")
+        base = problem.m / 64 + config.cta_n / 128 + config.swizzle / 100 + float(not cold_l2)
+        drift = float(os.environ.get("FAKE_DRIFT", "0")) * self._clock
+        self._clock += 1
+        samples = tuple(base + drift + 0.25 * index for index in range(settings.repeats))
+        return Timing(samples_us=samples, count=len(samples), state={"sm_mhz": 1980, "power_w": 100.0})
+
+    def time_sustained(self, launch: Any, settings: TimingSettings) -> Timing:
+        launch()
+        return Timing(samples_us=(5.0, 5.5, 6.0), count=300, state={"sm_mhz": 1410, "power_w": 699.0})
+
+    def profile(self, launch: Any, label: str) -> dict[str, Any]:
+        launch()
+        return {"power_w": 90.0}
+
+    def healthy(self) -> bool:
+        return True

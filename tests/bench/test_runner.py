@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gemm_model.bench.device import TimingSettings
+from gemm_model.commands import benchmark
+from tests.bench import fakes
+
+ROOT = Path(__file__).parents[2]
+GOOD = (256, 512)
+
+
+def write_sizes(path: Path, n_values: tuple[int, ...], m_values: tuple[int, ...] = (64, 128)) -> Path:
+    lines = ["m,n,k", *(f"{m},{n},256" for m in m_values for n in n_values)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def arguments(sizes: Path, output: Path, *more: str) -> list[str]:
+    fixed = ["--device", "tests.bench.fakes:FakeDevice", "--kernels", fakes.FakeProvider.name]
+    fixed += ["--swizzles", "1,8", "--jobs", "2"]
+    return ["--input", str(sizes), "--output", str(output), *fixed, *more]
+
+
+SCRIPT = """
+import argparse, sys
+from gemm_model.bench import runner
+from gemm_model.cli import run_and_report
+from gemm_model.commands import benchmark
+parser = argparse.ArgumentParser()
+benchmark.add_arguments(parser)
+limit = float(sys.argv[1])
+options = runner.RunOptions
+runner.RunOptions = lambda **given: options(**given, row_limit_s=limit, sentinel_every_s=0.05)
+sys.exit(run_and_report(lambda: benchmark.run(parser.parse_args(sys.argv[2:]))))
+"""
+
+
+def command(words: list[str], row_limit_s: float = 30.0) -> list[str]:
+    return [sys.executable, "-c", SCRIPT, str(row_limit_s), *words]
+
+
+def environment(**more: str) -> dict[str, str]:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    return {**os.environ, "PYTHONPATH": paths, **more}
+
+
+def bench(words: list[str], row_limit_s: float = 30.0, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(words, row_limit_s),
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def key(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(row[name] for name in ("m", "n", "cta_n", "swizzle"))
+
+
+def test_each_row_is_timed_once_and_names_its_card(tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    done = bench(arguments(write_sizes(tmp_path / "s.csv", GOOD), output))
+    assert done.returncode == 0, done.stderr
+    rows = table(output)
+    assert len(rows) == 2 * 2 * 4
+    assert len({key(row) for row in rows}) == 16
+    assert {row["disposition"] for row in rows} == {"ok"}
+    assert {row["gpu_uuid"] for row in rows} == {fakes.UUID}
+    assert [int(row["order"]) for row in rows] == list(range(16))
+    for row in rows:
+        base = int(row["m"]) / 64 + int(row["cta_n"]) / 128 + int(row["swizzle"]) / 100
+        assert float(row["min_us"]) == pytest.approx(base)
+        assert float(row["runtime_us"]) == pytest.approx(base + 0.25 * 4)
+        assert float(row["p90_us"]) == pytest.approx(base + 0.25 * 7.2)
+        assert row["count"] == str(TimingSettings().repeats)
+    described = json.loads((tmp_path / "out.json").read_text())
+    assert described["gpu_uuid"] == fakes.UUID
+    assert described["done"] == described["rows"] == 16
+    assert described["sentinel"][0]["runtime_us"] > 0
+    assert "torch" in described["packages"] or "python" in described["packages"]
+
+
+def test_shapes_are_mixed_in_the_order(tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    bench(arguments(write_sizes(tmp_path / "s.csv", GOOD), output))
+    sizes = [(row["m"], row["n"]) for row in table(output)]
+    changes = sum(first != second for first, second in zip(sizes, sizes[1:], strict=False))
+    assert changes > 3, "rows are run shape by shape"
+
+
+def test_every_failure_is_a_row_and_the_run_goes_on(tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    sizes = write_sizes(tmp_path / "s.csv", (256, *fakes.DISPOSITIONS), (64,))
+    done = bench(arguments(sizes, output, "--swizzles", "8", "--tiles", "128x64"), row_limit_s=1.5)
+    assert done.returncode == 0, done.stderr
+    rows = table(output)
+    expected = {256: "ok", **fakes.DISPOSITIONS}
+    assert {int(row["n"]): row["disposition"] for row in rows} == expected
+    for row in rows:
+        assert (row["runtime_us"] != "") == (row["disposition"] == "ok")
+        assert (row["detail"] != "") == (row["disposition"] != "ok")
+
+
+def test_an_existing_output_is_left_alone(tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    output.write_text("mine\n")
+    done = bench(arguments(write_sizes(tmp_path / "s.csv", GOOD), output))
+    assert done.returncode == 2
+    assert "--resume" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert output.read_text() == "mine\n"
+
+
+def test_kill_9_loses_at_most_the_row_in_flight(tmp_path: Path) -> None:
+    output, launches = tmp_path / "out.csv", tmp_path / "launches"
+    sizes = write_sizes(tmp_path / "s.csv", (*GOOD, 768), (64, 128, 192))
+    words = arguments(sizes, output)
+    slow = environment(FAKE_ROW_SECONDS="0.05", FAKE_LAUNCH_LOG=str(launches))
+    process = subprocess.Popen(command(words), env=slow, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (not output.exists() or output.read_bytes().count(b"\n") < 8):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = table(output)
+    assert 7 <= len(before) < 36
+    with output.open("a") as file:
+        file.write("Fake GPU,torn li")
+    done = bench([*words, "--resume"])
+    assert done.returncode == 0, done.stderr
+    rows = table(output)
+    assert rows[: len(before)] == before
+    assert len(rows) == len({key(row) for row in rows}) == 36
+    assert [int(row["order"]) for row in rows] == list(range(36))
+    assert len(json.loads((tmp_path / "out.json").read_text())["commands"]) == 2
+
+
+def test_resume_refuses_another_card_or_sweep(tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    sizes = write_sizes(tmp_path / "s.csv", GOOD)
+    assert bench(arguments(sizes, output, "--time-budget", "0")).returncode == 4
+    content = output.read_bytes()
+    other_card = bench([*arguments(sizes, output), "--resume"], FAKE_GPU_UUID="GPU-other")
+    assert other_card.returncode == 2
+    assert "GPU-other" in other_card.stderr
+    other_sweep = bench([*arguments(sizes, output), "--resume", "--seed", "3"])
+    assert other_sweep.returncode == 2
+    assert "sweep" in other_sweep.stderr
+    assert output.read_bytes() == content
+    assert bench([*arguments(sizes, output), "--resume"]).returncode == 0
+    assert len(table(output)) == 16
+
+
+def test_a_full_disk_ends_the_run_and_keeps_whole_rows(tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    words = arguments(write_sizes(tmp_path / "s.csv", GOOD), output)
+    limited = ["bash", "-c", 'ulimit -f 3; trap "" XFSZ; exec "$@"', "bash", *command(words)]
+    done = subprocess.run(
+        limited, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "--resume" in done.stderr
+    kept = output.read_bytes()
+    assert kept.endswith(b"\n")
+    rows = table(output)
+    assert 1 <= len(rows) < 16
+    assert bench([*words, "--resume"]).returncode == 0
+    assert len({key(row) for row in table(output)}) == 16
+
+
+def test_shards_are_disjoint_and_complete(tmp_path: Path) -> None:
+    sizes = write_sizes(tmp_path / "s.csv", GOOD)
+    seen = []
+    for index in range(3):
+        output = tmp_path / f"{index}.csv"
+        assert bench(arguments(sizes, output, "--shard", f"{index}/3")).returncode == 0
+        seen += [key(row) for row in table(output)]
+    assert len(seen) == len(set(seen)) == 16
+
+
+def test_rows_of_a_table_are_measured_again(tmp_path: Path) -> None:
+    first, second = tmp_path / "1.csv", tmp_path / "2.csv"
+    words = arguments(write_sizes(tmp_path / "s.csv", GOOD), first)
+    assert bench(words).returncode == 0
+    again = ["--rows", str(first), "--output", str(second), *words[4:], "--sample", "5", "--seed", "4"]
+    done = bench(again)
+    assert done.returncode == 0, done.stderr
+    before = {key(row): row["runtime_us"] for row in table(first)}
+    rows = table(second)
+    assert len(rows) == 5
+    assert all(before[key(row)] == row["runtime_us"] for row in rows)
+
+
+def test_a_drifting_sentinel_is_said(tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    words = arguments(write_sizes(tmp_path / "s.csv", GOOD), output)
+    done = bench(words, FAKE_DRIFT="0.5", FAKE_ROW_SECONDS="0.02")
+    assert done.returncode == 0
+    assert "sentinel drifted" in done.stderr
+    assert json.loads((tmp_path / "out.json").read_text())["sentinel_drift"] > 0.01
+
+
+def test_sustained_rows_are_warm(tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    sizes = write_sizes(tmp_path / "s.csv", GOOD)
+    assert bench(arguments(sizes, output, "--regime", "sustained")).returncode == 0
+    rows = table(output)
+    assert {(row["regime"], row["l2"], row["sm_mhz"]) for row in rows} == {("sustained", "warm", "1410")}
+    refused = bench(arguments(sizes, tmp_path / "b.csv", "--regime", "sustained", "--l2", "cold"))
+    assert refused.returncode == 2
+
+
+def test_dry_run_needs_no_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    benchmark.add_arguments(parser)
+    words = arguments(write_sizes(tmp_path / "s.csv", GOOD), tmp_path / "out.csv", "--dry-run")
+    assert benchmark.run(parser.parse_args([*words, "--device", "no.such:Device"])) == 0
+    printed = capsys.readouterr().out
+    assert "rows      16 (burst)" in printed
+    assert not (tmp_path / "out.csv").exists()
