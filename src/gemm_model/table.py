@@ -133,7 +133,7 @@ def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
     columns["b_k_major"] = _choice(frame, "b_major", ("k", "n"), default=0) == 0
     columns["c_n_major"] = _choice(frame, "c_major", ("n", "m"), default=0) == 0
     columns["raster"] = _choice(frame, "raster", RASTERS, default=0)
-    columns["fast_accum"] = _choice(frame, "fast_accum", ("1", "0"), default=0) == 0
+    columns["fast_accum"] = _choice(frame, "fast_accum", ("0", "1"), default=0) == 1
     if "schedule" in frame:
         columns["schedule"] = _choice(frame, "schedule", SCHEDULES, default=0)
     else:
