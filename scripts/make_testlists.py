@@ -1,7 +1,7 @@
 """Write `testlists/*.csv`: GEMM shapes of published architectures, squares, and a seeded random list.
 
-Run from the repository root: `python scripts/make_testlists.py`. D[m, n] = A[m, k] x B[n, k]^T; m is the number
-of tokens in forward GEMMs.
+Run from the repository root: `python scripts/make_testlists.py`. D[m, n] = A[m, k] x B[n, k]^T; m is the
+number of tokens in forward GEMMs.
 """
 
 from __future__ import annotations

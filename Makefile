@@ -1,0 +1,36 @@
+# Two commands do everything: `make demo` runs the main job, `make test` passes the tests.
+# Each sets up its own virtual environment in .venv on first use.
+
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO_TABLE := data/measurements/h200/plain_dsv3_square.csv.gz
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test lint clean
+
+demo: .venv/package-installed
+	$(BIN)/gemm-model predict --input $(DEMO_TABLE) --output results/h200
+
+test: .venv/tests-installed
+	$(BIN)/python -m pytest -n 2
+
+lint: .venv/tests-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/package-installed: .venv/bin/python pyproject.toml
+	$(PIP_INSTALL) --editable .
+	touch $@
+
+# The benchmark extra is installed too: its kernels are compiled in the tests, which needs no GPU.
+.venv/tests-installed: .venv/package-installed constraints-test.txt
+	$(PIP_INSTALL) --constraint constraints-test.txt --editable '.[dev,smt,bench]'
+	touch $@
+
+clean:
+	rm -rf .venv results build

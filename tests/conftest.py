@@ -1,0 +1,52 @@
+"""What the tests share: a small measured table, and running the command in this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gemm_model.cli import main
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def gemm_model(capsys):
+    """Run `gemm-model WORDS`; returns exit code, stdout and stderr."""
+
+    def run(*words: object) -> Outcome:
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run
+
+
+CLASSIC_HEADER = (
+    "in_dtype,acc_dtype,out_dtype,sf_dtype,sf_vec_size,a_major,b_major,c_major,"
+    "mma_m,mma_n,cta_m,cta_n,cluster_m,cluster_n,m,n,k,runtime_us"
+)
+CLASSIC_ROWS = (
+    "e2m1,fp32,fp32,e8m0,16,k,k,n,256,64,128,64,2,1,4096,4096,16384,225.27999877929688",
+    "fp8,fp32,fp8,,0,k,k,n,128,256,64,256,2,1,4096,7168,257,35.63520014286041",
+    "fp8,fp32,fp8,,0,k,k,n,256,256,128,256,2,1,4096,7168,257,33.5",
+)
+
+
+@pytest.fixture
+def classic_table(tmp_path):
+    path = tmp_path / "classic.csv"
+    path.write_text("\n".join([CLASSIC_HEADER, *CLASSIC_ROWS]) + "\n")
+    return path

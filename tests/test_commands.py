@@ -1,0 +1,152 @@
+"""The command and the classic script, run as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from tests.conftest import ROOT
+
+
+def run_python(*words: object, cwd=ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_classic_script_and_command_do_the_same_work(tmp_path, classic_table, gemm_model):
+    script = run_python(
+        ROOT / "predict_gemm.py",
+        f"+input_csv={classic_table}",
+        f"+output_dir={tmp_path / 'a'}",
+        *("model=WSPersistentGEMMModel", "gpu=b200", "model_opts.l2_hit_rate=0.4"),
+    )
+    assert script.returncode == 0, script.stderr
+    words = ("--model", "WSPersistentGEMMModel", "--gpu", "b200", "model_opts.l2_hit_rate=0.4")
+    command = gemm_model("predict", "--input", classic_table, "--output", tmp_path / "b", *words)
+    assert command.code == 0
+    names = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert names == [
+        "predicted_vs_measured_WSPersistentGEMMModel_l2hit0.4.png",
+        "predictions_WSPersistentGEMMModel_l2hit0.4.csv",
+        "s_curve_WSPersistentGEMMModel_l2hit0.4.png",
+        "summary_WSPersistentGEMMModel_l2hit0.4.json",
+    ]
+    assert names == sorted(path.name for path in (tmp_path / "b").iterdir())
+    for name in names[1], names[3]:
+        assert (tmp_path / "a" / name).read_text() == (tmp_path / "b" / name).read_text()
+    assert script.stdout == command.out
+
+
+def test_predictions_file_holds_inputs_times_ratio_and_phases(tmp_path, classic_table, gemm_model):
+    words = ("--model", "WSPersistentGEMMModel", "--gpu", "b200")
+    assert gemm_model("predict", "--input", classic_table, "--output", tmp_path, *words).code == 0
+    written = pd.read_csv(tmp_path / "predictions_WSPersistentGEMMModel.csv")
+    assert written["predicted_runtime"].iloc[0] == pytest.approx(376.1631394230768, rel=1e-12)
+    assert written["ratio"].iloc[1] == pytest.approx(0.5794853639180193, rel=1e-9)
+    assert written["limiter"].tolist()[:2] == ["LOAD", "EPILOGUE"]
+    phases = written[[name for name in written if name.startswith("phase_")]].sum(axis=1)
+    assert phases.tolist() == pytest.approx(written["predicted_runtime"].tolist())
+    summary = json.loads((tmp_path / "summary_WSPersistentGEMMModel.json").read_text())
+    assert summary["rows"] == 3
+    assert {group["rows of"] for group in summary["accuracy"]} == {"all", "e2m1", "fp8"}
+
+
+def test_formats_put_data_on_stdout_and_words_on_stderr(classic_table, gemm_model):
+    words = ("predict", "--input", classic_table, "--model", "WSPersistentGEMMModel", "--gpu", "b200")
+    as_json = gemm_model(*words, "--format", "json")
+    assert json.loads(as_json.out)["rows"] == 3
+    assert "predicting 3 kernels" in as_json.err
+    as_csv = gemm_model(*words, "--format", "csv")
+    assert as_csv.out.splitlines()[0].startswith("in_dtype,acc_dtype")
+    assert len(as_csv.out.splitlines()) == 4
+
+
+def test_one_kernel_is_predicted_and_explained(gemm_model):
+    words = ("--m", 4096, "--n", 4096, "--k", 4096, "--dtype", "fp8", "--cta", "128x256", "--cluster", "2x1")
+    words += ("--gpu", "h200", "--model", "WSPersistentGEMMModel")
+    text = gemm_model("predict", *words)
+    assert text.code == 0
+    assert "MNK 4096 4096 4096" in text.out
+    assert "limiter: LOAD" in text.out
+    data = json.loads(gemm_model("predict", *words, "--format", "json").out)
+    assert data["limiter"] == "LOAD"
+    assert sum(data["phases_us"].values()) == pytest.approx(data["runtime_us"])
+
+
+def test_unvalidated_gpus_carry_a_caveat(gemm_model):
+    words = ("predict", "--m", 64, "--n", 64, "--k", 64, "--cta", "64x64", "--model", "SOLModel")
+    assert "caveat: GPU rtx_4090: not validated" in gemm_model(*words, "--gpu", "rtx_4090").out
+    assert "caveat" not in gemm_model(*words, "--gpu", "h200").out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("predict",),
+        ("predict", "--m", "4", "--n", "4"),
+        ("predict", "--m", "4", "--n", "4", "--k", "0", "--cta", "64x64"),
+        ("predict", "--m", "x"),
+        ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64"),
+        ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--gpu", "h9000"),
+        ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--model", "Crystal"),
+        ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--dtype", "bf17"),
+        ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "model_opts.typo=1"),
+        ("foretell",),
+        (),
+    ],
+)
+def test_bad_words_get_one_sentence_and_exit_code_2(gemm_model, words):
+    result = gemm_model(*words)
+    assert result.code == 2
+    assert result.out == ""
+    assert len(result.err.strip().splitlines()) == 1
+    assert result.err.startswith("gemm-model: ")
+
+
+def test_an_output_that_cannot_be_written_is_refused(tmp_path, classic_table, gemm_model):
+    blocker = tmp_path / "file"
+    blocker.write_text("in the way")
+    result = gemm_model("predict", "--input", classic_table, "--output", blocker, "--gpu", "b200")
+    assert result.code == 2
+    assert "cannot be written" in result.err
+    assert blocker.read_text() == "in the way"
+
+
+def test_classic_script_asks_for_its_paths():
+    result = run_python(ROOT / "predict_gemm.py", "gpu=b200")
+    assert result.returncode == 2
+    assert "+input_csv= is missing" in result.stderr
+
+
+def test_import_needs_nothing_heavy_and_is_fast():
+    code = (
+        "import sys, time; t = time.perf_counter(); import gemm_model; t = time.perf_counter() - t;"
+        "names = ('torch', 'cutlass', 'quack', 'triton', 'numba', 'pandas', 'hydra', 'matplotlib');"
+        "print(t, [name for name in names if name in sys.modules])"
+    )
+    seconds, heavy = run_python("-c", code).stdout.split(maxsplit=1)
+    assert heavy.strip() == "[]"
+    assert float(seconds) < 0.3
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    table = tmp_path / "long.csv"
+    table.write_text("in_dtype,m,n,k\n" + "bf16,128,128,128\n" * 20_000)
+    predict = f"'{sys.executable}' -m gemm_model.cli predict --input '{table}' --model SOLModel --format csv"
+    command = f"{predict} | head -n 1"
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ,
+    )
+    assert result.returncode == 0
+    assert "Traceback" not in result.stderr
