@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,8 +24,8 @@ def predict_main(words: Sequence[str]) -> int:
 
 
 def _predict(words: Sequence[str]) -> int:
-    from gemm_model.commands import common
     from gemm_model.commands.predict import predict_table_file
+    from gemm_model.settings import load_settings
 
     paths: dict[str, Path] = {}
     overrides = []
@@ -39,5 +38,5 @@ def _predict(words: Sequence[str]) -> int:
     for key in ("input_csv", "output_dir"):
         if key not in paths:
             raise InputError(f"+{key}= is missing; expected {PREDICT_USAGE}")
-    chosen = common.settings(argparse.Namespace(overrides=overrides), **CLASSIC_DEFAULTS)
+    chosen = load_settings(overrides, CLASSIC_DEFAULTS)
     return predict_table_file(paths["input_csv"], paths["output_dir"], chosen, "table")

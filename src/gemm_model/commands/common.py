@@ -5,28 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
-from gemm_model.config import load_config
 from gemm_model.errors import InputError
-from gemm_model.gpu import GpuSpec, gpu_from_mapping
 from gemm_model.kernel import RASTERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.problem import GemmProblem
+from gemm_model.settings import Settings, load_settings
 
 FORMATS = ("table", "json", "csv")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The configuration that a verb runs with."""
-
-    gpu: GpuSpec
-    model: str
-    options: Mapping[str, Any]
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -38,10 +25,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 def settings(args: argparse.Namespace, **defaults: str) -> Settings:
     """The configuration from `--gpu`, `--model` and the `key=value` words, over a verb's own defaults."""
     chosen = {key: value for key in ("gpu", "model") if (value := getattr(args, key, None))}
-    config = load_config(args.overrides, {**defaults, **chosen})
-    return Settings(
-        gpu=gpu_from_mapping(config["gpu"]), model=config["model"], options=config["model_opts"] or {}
-    )
+    return load_settings(args.overrides, {**defaults, **chosen})
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gemm_model.commands import common
 from gemm_model.errors import InputError
+from gemm_model.settings import Settings
 
 if TYPE_CHECKING:
     from gemm_model.report.table_job import TableReport
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def predict_table_file(
-    input_path: Path, output_dir: Path | None, chosen: common.Settings, output_format: str
+    input_path: Path, output_dir: Path | None, chosen: Settings, output_format: str
 ) -> int:
     """The main job with its console output; the classic script runs the same."""
     from gemm_model.report.table_job import predict_file

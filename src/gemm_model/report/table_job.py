@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from gemm_model import __version__
-from gemm_model.commands.common import Settings
 from gemm_model.files import atomic_path, atomic_write
 from gemm_model.models import create_model
 from gemm_model.prediction import BatchPrediction, predict_in_chunks
 from gemm_model.report.console import accuracy_summary
+from gemm_model.settings import Settings
 from gemm_model.table import batch_from_frame, read_table, runtimes_us, usable_rows, with_prediction
 
 
