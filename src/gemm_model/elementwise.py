@@ -12,46 +12,46 @@ from typing import Any
 import numpy as np
 
 Values = Any
-"""A float, a bool, or an array of either: what the formulas take and return."""
+"""A float, a bool, or an array of either: what the formulas take and return. Numbers are never ints."""
 
 
 def is_number(value: Values) -> bool:
-    return isinstance(value, float | int)
+    return type(value) is float
 
 
 def maximum(a: Values, b: Values) -> Values:
-    if is_number(a) and is_number(b):
-        return max(a, b)
+    if type(a) is float and type(b) is float:
+        return a if a >= b else b  # noqa: FURB136 - a call would double the time
     return np.maximum(a, b)
 
 
 def minimum(a: Values, b: Values) -> Values:
-    if is_number(a) and is_number(b):
-        return min(a, b)
+    if type(a) is float and type(b) is float:
+        return a if a <= b else b  # noqa: FURB136 - a call would double the time
     return np.minimum(a, b)
 
 
 def where(condition: Values, yes: Values, no: Values) -> Values:
     """Both branches are computed: neither may divide by zero."""
-    if isinstance(condition, bool):
+    if condition is True or condition is False:
         return yes if condition else no
     return np.where(condition, yes, no)
 
 
 def floor(value: Values) -> Values:
-    return float(math.floor(value)) if is_number(value) else np.floor(value)
+    return float(math.floor(value)) if type(value) is float else np.floor(value)
 
 
 def ceil(value: Values) -> Values:
-    return float(math.ceil(value)) if is_number(value) else np.ceil(value)
+    return float(math.ceil(value)) if type(value) is float else np.ceil(value)
 
 
 def sqrt(value: Values) -> Values:
-    return math.sqrt(value) if is_number(value) else np.sqrt(value)
+    return math.sqrt(value) if type(value) is float else np.sqrt(value)
 
 
 def exp(value: Values) -> Values:
-    return math.exp(value) if is_number(value) else np.exp(value)
+    return math.exp(value) if type(value) is float else np.exp(value)
 
 
 def negated(condition: Values) -> Values:
@@ -63,3 +63,22 @@ def greatest_common_divisor(a: Values, b: int) -> Values:
     if is_number(a):
         return float(math.gcd(int(a), b))
     return np.gcd(a.astype(np.int64), b).astype(np.float64)
+
+
+def smooth_maximum(*values: Values) -> Values:
+    """The norm of order 16 of non-negative values: their maximum, up to 4 % more for each near-equal rival.
+
+    Overlapped phases do not hide each other perfectly where they take about the same time.
+    """
+    largest = values[0]
+    for value in values[1:]:
+        largest = maximum(largest, value)
+    largest = maximum(largest, 1e-30)
+    total: Values = 0.0
+    for value in values:
+        share = value / largest
+        share = share * share
+        share = share * share
+        share = share * share
+        total = total + share * share
+    return largest * sqrt(sqrt(sqrt(sqrt(total))))

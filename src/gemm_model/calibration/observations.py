@@ -1,0 +1,76 @@
+"""Measured rows in the form that a fit takes: geometry, measured quantities, weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.accuracy import shape_columns
+from gemm_model.batch import BoolArray, FloatArray, IntArray
+from gemm_model.gpu import GpuSpec
+from gemm_model.kernel_time import Geometry, geometry
+from gemm_model.models.throughput import flop_per_clk_per_sm
+from gemm_model.table import batch_from_frame, runtimes_us
+
+NEAR_BEST = 1.15
+"""Configurations within this factor of a shape's best take part in the ranking term."""
+CHOICE_WEIGHT_FLOOR = 0.3
+"""Weight of a configuration far slower than its shape's best: a choice never falls on it, a what-if may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """Rows of one regime and one rate class of types; arrays of equal length."""
+
+    frame: pd.DataFrame
+    shape: Geometry
+    runtime_us: FloatArray
+    sm_clk_mhz: FloatArray
+    """In-kernel clock where counters read it, else NaN."""
+    dram_read_bytes: FloatArray
+    power_w: FloatArray
+    shape_id: IntArray
+    weight: FloatArray
+    """Shapes weighted alike, fast configurations more than slow ones; mean square 1."""
+    best_row: IntArray
+    """Row of the fastest configuration of the same shape."""
+    near_best: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.runtime_us)
+
+    def rows(self, keep: BoolArray, gpu: GpuSpec, without: Collection[str] = ()) -> Observations:
+        return observe(self.frame[keep], gpu, without)
+
+
+def observe(frame: pd.DataFrame, gpu: GpuSpec, without: Collection[str] = ()) -> Observations:
+    """Observations of a checked table with column runtime_us."""
+    batch = batch_from_frame(frame, needs_tile=True)
+    measured = runtimes_us(frame)
+    assert measured is not None
+    shape_id = frame.groupby(shape_columns(frame), sort=False, dropna=False).ngroup().to_numpy(dtype=np.int64)
+    best_us = pd.Series(measured).groupby(shape_id).transform("min").to_numpy()
+    best_row = pd.Series(measured).groupby(shape_id).transform("idxmin").to_numpy()
+    count = np.bincount(shape_id)[shape_id]
+    weight = np.sqrt(np.maximum(best_us / measured, CHOICE_WEIGHT_FLOOR) / count)
+    return Observations(
+        frame=frame,
+        shape=geometry(batch, flop_per_clk_per_sm(batch, gpu), gpu, without),
+        runtime_us=measured,
+        sm_clk_mhz=_optional(frame, "sm_clk_mhz"),
+        dram_read_bytes=_optional(frame, "dram_read_bytes"),
+        power_w=_optional(frame, "power_w"),
+        shape_id=shape_id,
+        weight=weight / np.sqrt(np.mean(weight**2)),
+        best_row=best_row,
+        near_best=measured <= NEAR_BEST * best_us,
+    )
+
+
+def _optional(frame: pd.DataFrame, name: str) -> FloatArray:
+    if name not in frame:
+        return np.full(len(frame), np.nan)
+    return pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=np.float64)

@@ -1,0 +1,88 @@
+"""The SM clock inside a kernel, and its power: a supply that sags with the load, and a power cap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from gemm_model.elementwise import Values, maximum, minimum, sqrt
+from gemm_model.errors import InputError
+from gemm_model.gpu import GpuSpec
+from gemm_model.kernel_parameters import KernelParameters
+
+LOWEST_SHARE = 0.4
+"""Of the boost clock; no kernel was seen below it."""
+VOLTAGE_FLOOR = 0.62
+"""Voltage over its boost value towards low clocks: power then falls with the clock alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerModel:
+    """Power = idle + energy of the work per second, the work's energy growing with the voltage squared."""
+
+    idle_w: float
+    pj_per_flop: float
+    pj_per_l2_byte: float
+    pj_per_dram_byte: float
+    sustained_launch_us: float
+    """Fixed time of a launch that follows another without a gap."""
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e4:
+                raise InputError(f"power parameter {spec.name} is {value!r}; expected 0 to 10000")
+
+
+def burst_clock_mhz(
+    gpu: GpuSpec, p: KernelParameters, math_share: Values, l2_share: Values, dram_share: Values
+) -> Values:
+    """The clock inside a kernel on a rested card, from the shares of peak that its three consumers reach.
+
+    The supply sags with the current, and the clock follows within microseconds: linear in each rate. A clock
+    probe before or after the kernel sees nothing of it; counters inside do.
+    """
+    sag = p.droop_mma * math_share + p.droop_l2 * l2_share + p.droop_dram * dram_share
+    return gpu.sm_clk_mhz * maximum(p.clock_share - sag, LOWEST_SHARE)
+
+
+def voltage_squared(clock_share: Values) -> Values:
+    """Square of the voltage over that at boost: linear in the clock down to a floor."""
+    voltage = maximum(clock_share, VOLTAGE_FLOOR)
+    return voltage * voltage
+
+
+def energy_uj(
+    power: PowerModel,
+    flop: Values,
+    l2_bytes: Values,
+    dram_bytes: Values,
+    clock_share: Values,
+    runtime_us: Values,
+) -> Values:
+    """Energy of one kernel: idle power over its time, and its work at the voltage of its clock."""
+    work_pj = power.pj_per_flop * flop + power.pj_per_l2_byte * l2_bytes
+    switching = work_pj * voltage_squared(clock_share) + power.pj_per_dram_byte * dram_bytes
+    return power.idle_w * runtime_us + switching * 1e-6
+
+
+def capped_clock_share(
+    power: PowerModel, cap_w: float, clocked_w_at_boost: Values, dram_w: Values, highest: Values
+) -> Values:
+    """The clock (over boost) at which work that scales with the clock meets the power cap, at most `highest`.
+
+    idle + dram + clocked x share x voltage(share)^2 = cap. Above the voltage floor that is a cube, below it
+    linear.
+    """
+    budget = maximum(cap_w - power.idle_w - dram_w, 1.0) / maximum(clocked_w_at_boost, 1e-9)
+    linear = budget / (VOLTAGE_FLOOR * VOLTAGE_FLOOR)
+    cube = _cube_root(budget)
+    share = maximum(minimum(linear, VOLTAGE_FLOOR), cube * (linear > VOLTAGE_FLOOR))
+    return maximum(minimum(share, highest), LOWEST_SHARE)
+
+
+def _cube_root(value: Values) -> Values:
+    """By Newton's steps from the square root's neighbourhood; exact to 1e-6 between 1e-3 and 10."""
+    root = sqrt(sqrt(value)) * sqrt(sqrt(sqrt(sqrt(value)))) + 1e-9
+    for _ in range(4):
+        root = (2.0 * root + value / (root * root)) / 3.0
+    return root

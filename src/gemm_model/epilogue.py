@@ -1,0 +1,42 @@
+"""The epilogue of a tile, and how it and the mainloop share the MMA warps."""
+
+from __future__ import annotations
+
+from gemm_model.batch import GemmBatch
+from gemm_model.elementwise import Values, maximum, where
+from gemm_model.feasibility import PINGPONG, WARPGROUP_THREADS, Resources
+from gemm_model.gpu import GpuSpec
+from gemm_model.kernel_parameters import KernelParameters
+
+
+def epilogue_clk(batch: GemmBatch, found: Resources, p: KernelParameters) -> Values:
+    """Clocks from the last MMA of a tile to its last store: convert, write to shared memory, store by TMA.
+
+    The warpgroups of a tile work side by side, each thread on one output at a time.
+    """
+    rows = batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * found.warpgroups)
+    return p.epilogue_clk + p.epilogue_clk_per_row * rows
+
+
+def math_chain_clk(
+    batch: GemmBatch, gpu: GpuSpec, found: Resources, mainloop: Values, epilogue: Values, p: KernelParameters
+) -> Values:
+    """Clocks between tiles in the MMA warps, if operands are always there.
+
+    Cooperative: mainloop, then epilogue. Ping-pong: two consumers take the mainloop in turn, so that a tile
+    takes the longer of one mainloop and half of one consumer's round. In tensor memory the accumulators are
+    double-buffered where two fit: the longer of mainloop and epilogue.
+    """
+    serial = mainloop + epilogue
+    turns = maximum(mainloop + p.handover_clk, (serial + p.handover_clk) / 2.0)
+    if gpu.tmem_columns > 0:
+        buffered = 2.0 * found.tmem_columns <= gpu.tmem_columns
+        return where(buffered, maximum(mainloop, epilogue), serial)
+    return where(batch.schedule == PINGPONG, turns, serial)
+
+
+def exposed_clk(batch: GemmBatch, gpu: GpuSpec, found: Resources, epilogue: Values) -> Values:
+    """Clocks of the last epilogue that nothing hides and that `math_chain_clk` does not hold already."""
+    if gpu.tmem_columns > 0:
+        return where(2.0 * found.tmem_columns <= gpu.tmem_columns, epilogue, 0.0)
+    return where(batch.schedule == PINGPONG, epilogue, 0.0)

@@ -1,0 +1,218 @@
+"""The physical parameters of the calibrated kernel model: meaning, unit, bounds and start of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from gemm_model.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One parameter: `source` says where start value and bounds come from."""
+
+    name: str
+    unit: str
+    start: float
+    low: float
+    high: float
+    meaning: str
+    source: str
+
+
+_ROWS = (
+    (
+        "launch_us",
+        "us",
+        3.0,
+        0.5,
+        12.0,
+        "launch, first load and last store of a kernel",
+        "grid ramp 1.2 us and DRAM latency",
+    ),
+    (
+        "event_us",
+        "us",
+        2.5,
+        0.0,
+        5.0,
+        "what a pair of events reads beside the kernel",
+        "empty kernel: 4.0 us",
+    ),
+    (
+        "mma_efficiency",
+        "1",
+        0.96,
+        0.75,
+        1.0,
+        "sustained share of the peak MMA rate",
+        "WGMMA microbenchmarks: N/2 + 1 clocks",
+    ),
+    ("k_step_clk", "clk", 10.0, 0.0, 120.0, "barrier wait and release of one k step", "measured here"),
+    (
+        "promotion_share",
+        "1",
+        0.5,
+        0.0,
+        2.0,
+        "exposed share of the register adds of slow fp8 accumulation",
+        "128 adds a clock",
+    ),
+    (
+        "drain_clk",
+        "clk",
+        60.0,
+        0.0,
+        400.0,
+        "emptying the MMA pipe at each k step of slow fp8 accumulation",
+        "wait_group 0: 46 clk",
+    ),
+    (
+        "spill_clk",
+        "clk",
+        50.0,
+        0.0,
+        400.0,
+        "one spilled register, stored and loaded, at each k step",
+        "measured here",
+    ),
+    (
+        "port_bytes_per_clk",
+        "B/clk",
+        70.0,
+        40.0,
+        128.0,
+        "what one SM takes from L2 and multicast",
+        "64 B/clk and multicast",
+    ),
+    (
+        "latency_clk",
+        "clk",
+        1000.0,
+        300.0,
+        4000.0,
+        "load latency, hidden by the stages",
+        "TMA load from DRAM 703 clk",
+    ),
+    ("l2_efficiency", "1", 0.85, 0.4, 1.3, "reachable share of the device's L2 bandwidth", "measured here"),
+    (
+        "coalescing",
+        "1",
+        0.8,
+        0.0,
+        1.0,
+        "share of equal requests of neighbouring SMs that merge",
+        "L2 counters",
+    ),
+    ("fill_share", "1", 1.0, 0.0, 2.5, "L2 bandwidth that a byte filled from DRAM takes", "L2 counters"),
+    (
+        "out_of_range_weight",
+        "1",
+        3.0,
+        0.0,
+        8.0,
+        "cost at L2 of a row outside the matrix, in rows",
+        "a first fit: 2.9",
+    ),
+    (
+        "l2_capacity_share",
+        "1",
+        0.4,
+        0.08,
+        1.0,
+        "share of L2 that keeps a panel until its reuse",
+        "two partitions hold copies",
+    ),
+    (
+        "dram_efficiency",
+        "1",
+        0.7,
+        0.4,
+        0.98,
+        "reachable share of the DRAM bandwidth",
+        "copy: 4.3 of 4.9 TB/s",
+    ),
+    ("epilogue_clk", "clk", 500.0, 0.0, 4000.0, "fixed time of one tile's epilogue", "a first fit: 470 clk"),
+    (
+        "epilogue_clk_per_row",
+        "clk",
+        10.0,
+        0.0,
+        60.0,
+        "epilogue time for each 128 outputs of a warpgroup",
+        "a first fit",
+    ),
+    ("handover_clk", "clk", 60.0, 0.0, 1000.0, "passing the tensor cores on in ping-pong", "barrier latency"),
+    (
+        "clock_share",
+        "1",
+        0.94,
+        0.8,
+        1.0,
+        "in-kernel clock under light load over the boost clock",
+        "counters: 1.75-1.80 GHz",
+    ),
+    ("droop_mma", "1", 0.2, 0.0, 0.6, "loss of clock at the full MMA rate", "counters: 1.4-1.6 GHz"),
+    ("droop_l2", "1", 0.03, 0.0, 0.4, "loss of clock at the full L2 rate", "counters"),
+    ("droop_dram", "1", 0.08, 0.0, 0.5, "loss of clock at the full DRAM rate", "counters"),
+)
+
+PARAMETERS = tuple(
+    Parameter(name=name, unit=unit, start=start, low=low, high=high, meaning=meaning, source=source)
+    for name, unit, start, low, high, meaning, source in _ROWS
+)
+"""What a calibration fits, in the order in which a launch meets them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelParameters:
+    """Values of `PARAMETERS`, one set for each rate class of operand types."""
+
+    launch_us: float
+    event_us: float
+    mma_efficiency: float
+    k_step_clk: float
+    promotion_share: float
+    drain_clk: float
+    spill_clk: float
+    port_bytes_per_clk: float
+    latency_clk: float
+    l2_efficiency: float
+    coalescing: float
+    fill_share: float
+    out_of_range_weight: float
+    l2_capacity_share: float
+    dram_efficiency: float
+    epilogue_clk: float
+    epilogue_clk_per_row: float
+    handover_clk: float
+    clock_share: float
+    droop_mma: float
+    droop_l2: float
+    droop_dram: float
+
+    def __post_init__(self) -> None:
+        for spec in PARAMETERS:
+            value = getattr(self, spec.name)
+            good = isinstance(value, int | float) and not isinstance(value, bool)
+            if not good or not spec.low <= value <= spec.high:
+                raise InputError(
+                    f"parameter {spec.name} is {value!r}; expected {spec.low} to {spec.high} {spec.unit}"
+                )
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, float], where: str) -> KernelParameters:
+        """Parameters from a calibration file; `where` names it in errors."""
+        names = [spec.name for spec in fields(cls)]
+        for name in names:
+            if name not in values:
+                raise InputError(f"{where}: parameter {name} is missing; expected {', '.join(names)}")
+        for name in values:
+            if name not in names:
+                raise InputError(f"{where}: unknown parameter {name!r}; expected {', '.join(names)}")
+        return cls(**{name: values[name] for name in names})
+
+
+def start_values() -> dict[str, float]:
+    return {spec.name: spec.start for spec in PARAMETERS}

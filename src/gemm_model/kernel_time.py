@@ -1,0 +1,238 @@
+"""The time of a persistent kernel from its mechanisms: waves as long as their slowest resource."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from gemm_model.batch import GemmBatch
+from gemm_model.clock import PowerModel, burst_clock_mhz, capped_clock_share
+from gemm_model.elementwise import Values, maximum, minimum, smooth_maximum, where
+from gemm_model.epilogue import epilogue_clk, exposed_clk, math_chain_clk
+from gemm_model.feasibility import Resources, resources
+from gemm_model.gpu import GpuSpec
+from gemm_model.kernel_parameters import KernelParameters
+from gemm_model.mainloop import KStep, k_step
+from gemm_model.schedule import TileSchedule, tile_schedule
+from gemm_model.traffic import Traffic, traffic
+
+REGIMES = ("burst", "sustained", "counters")
+"""burst: one launch on a rested card, timed by events; sustained: back to back until clock and power settle;
+counters: the kernel's own duration, as a profiler reads it."""
+
+MECHANISMS = ("tensor", "epilogue", "port", "latency", "l2", "dram", "waves", "clock", "launch")
+"""What `without` can leave out, for what-if tables and ablation."""
+
+FIRST_CLOCK_SHARE = 0.85
+"""Of the boost clock: where the search for the clock begins."""
+L2_GB_PER_S_PER_SM_MHZ = 11300.0 / (132 * 1980)
+"""L2 bandwidth of a GPU for which it was not measured, by SM and clock: the H200's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTime:
+    """Times in us unless named otherwise; each field a number or an array."""
+
+    runtime_us: Values
+    launch_us: Values
+    waves_us: Values
+    """All waves of tiles: what is between launch and the last epilogue."""
+    exposed_us: Values
+    """The last epilogue where nothing hides it."""
+    tensor_us: Values
+    """Each mechanism's own time over all waves, as if it were alone; they overlap."""
+    epilogue_us: Values
+    port_us: Values
+    latency_us: Values
+    l2_us: Values
+    dram_us: Values
+    sm_clk_mhz: Values
+    schedule: TileSchedule
+    traffic: Traffic
+    resources: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What a kernel's time needs of the problem and the kernel alone; a fit computes it once."""
+
+    batch: GemmBatch
+    rate: Values
+    """Peak FLOP per clock of one SM."""
+    resources: Resources
+    schedule: TileSchedule
+
+
+def geometry(batch: GemmBatch, rate: Values, gpu: GpuSpec, without: Collection[str] = ()) -> Geometry:
+    found = resources(batch, gpu)
+    schedule = tile_schedule(batch, gpu, found, whole_waves="waves" not in without)
+    return Geometry(batch, rate, found, schedule)
+
+
+def l2_bytes_per_us(gpu: GpuSpec, p: KernelParameters) -> float:
+    known = gpu.l2_gb_per_s
+    peak = known if known is not None else L2_GB_PER_S_PER_SM_MHZ * gpu.sm_count * gpu.sm_clk_mhz
+    return peak * 1e3 * p.l2_efficiency
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The resources of one wave with every slot busy: clocks of an SM, and bytes of the whole kernel."""
+
+    chain_clk: Values
+    load_clk: Values
+    l2_us: Values
+    dram_us: Values
+    schedule: TileSchedule
+
+    def waves_us(self, sm_clk_mhz: Values) -> Values:
+        """All waves at a clock: the full ones, then the partial one, whose fewer tiles share L2 and DRAM."""
+        schedule = self.schedule
+        full_us = self._wave_us(schedule.slots, sm_clk_mhz)
+        last_us = self._wave_us(schedule.last_tiles, sm_clk_mhz)
+        return schedule.full_waves * full_us + where(schedule.last_tiles > 0, last_us, 0.0)
+
+    def _wave_us(self, tiles: Values, sm_clk_mhz: Values) -> Values:
+        share = tiles / self.schedule.tiles
+        chain_us = self.chain_clk / sm_clk_mhz
+        load_us = self.load_clk / sm_clk_mhz
+        return smooth_maximum(chain_us, load_us, self.l2_us * share, self.dram_us * share)
+
+
+def kernel_time(
+    shape: Geometry,
+    gpu: GpuSpec,
+    p: KernelParameters,
+    *,
+    regime: str = "burst",
+    power: PowerModel | None = None,
+    warm: bool = False,
+    without: Collection[str] = (),
+) -> KernelTime:
+    """The time of each row; the sustained regime needs the power model."""
+    batch, schedule, found = shape.batch, shape.schedule, shape.resources
+    bytes_moved = traffic(batch, gpu, found, schedule, p, warm=warm)
+    step = k_step(batch, shape.rate, found, p)
+    work, epilogue = _work(shape, gpu, p, bytes_moved, step, without)
+    clock = _clock_rule(shape, gpu, p, bytes_moved, regime, power, without)
+    sm_clk_mhz = _settle(work, clock, gpu)
+
+    waves_us = work.waves_us(sm_clk_mhz)
+    exposed_us = exposed_clk(batch, gpu, found, epilogue) / sm_clk_mhz
+    launch_us = _launch_us(p, regime, power, without) + 0.0 * waves_us
+    rounds = schedule.full_waves + where(schedule.last_tiles > 0, 1.0, 0.0)
+    steps = rounds * schedule.k_steps
+    floor_us = _speed_of_light_us(shape, gpu, bytes_moved)
+    return KernelTime(
+        runtime_us=maximum(launch_us + waves_us + exposed_us, floor_us),
+        launch_us=launch_us,
+        waves_us=waves_us,
+        exposed_us=exposed_us,
+        tensor_us=steps * step.math_clk / sm_clk_mhz,
+        epilogue_us=rounds * epilogue / sm_clk_mhz,
+        port_us=steps * step.port_clk / sm_clk_mhz,
+        latency_us=steps * step.latency_clk / sm_clk_mhz,
+        l2_us=work.l2_us,
+        dram_us=work.dram_us,
+        sm_clk_mhz=sm_clk_mhz,
+        schedule=schedule,
+        traffic=bytes_moved,
+        resources=found,
+    )
+
+
+def _work(
+    shape: Geometry,
+    gpu: GpuSpec,
+    p: KernelParameters,
+    bytes_moved: Traffic,
+    step: KStep,
+    without: Collection[str],
+) -> tuple[_Work, Values]:
+    """The work of the waves, and the clocks of one epilogue."""
+    schedule = shape.schedule
+    epilogue = epilogue_clk(shape.batch, shape.resources, p) * ("epilogue" not in without)
+    mainloop = schedule.k_steps * step.math_clk * ("tensor" not in without)
+    port = step.port_clk * ("port" not in without)
+    latency = step.latency_clk * ("latency" not in without)
+    l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, p)
+    dram_bytes = bytes_moved.dram_read_bytes + bytes_moved.dram_write_bytes
+    work = _Work(
+        chain_clk=math_chain_clk(shape.batch, gpu, shape.resources, mainloop, epilogue, p),
+        load_clk=schedule.k_steps * maximum(port, latency),
+        l2_us=l2_us * ("l2" not in without),
+        dram_us=dram_bytes / (gpu.dram_bytes_per_us * p.dram_efficiency) * ("dram" not in without),
+        schedule=schedule,
+    )
+    return work, epilogue
+
+
+_ClockRule = Callable[[Values, Values], Values]
+"""The clock in MHz of a kernel whose waves take so many us at such a clock."""
+
+
+def _clock_rule(
+    shape: Geometry,
+    gpu: GpuSpec,
+    p: KernelParameters,
+    bytes_moved: Traffic,
+    regime: str,
+    power: PowerModel | None,
+    without: Collection[str],
+) -> _ClockRule:
+    flop = shape.batch.flop
+    l2_bytes = bytes_moved.l2_request_bytes
+    dram_bytes = bytes_moved.dram_read_bytes + bytes_moved.dram_write_bytes
+    flop_per_clk = shape.rate * gpu.sm_count
+    l2_peak = l2_bytes_per_us(gpu, p)
+
+    def burst(waves_us: Values, sm_clk_mhz: Values) -> Values:
+        math_share = flop / (flop_per_clk * sm_clk_mhz * waves_us)
+        l2_share = l2_bytes / (l2_peak * waves_us)
+        dram_share = dram_bytes / (gpu.dram_bytes_per_us * waves_us)
+        shares = (minimum(share, 1.0) for share in (math_share, l2_share, dram_share))
+        return burst_clock_mhz(gpu, p, *shares)
+
+    def sustained(waves_us: Values, sm_clk_mhz: Values) -> Values:
+        assert power is not None
+        share = sm_clk_mhz / gpu.sm_clk_mhz
+        work_uj = (power.pj_per_flop * flop + power.pj_per_l2_byte * l2_bytes) * 1e-6
+        dram_w = power.pj_per_dram_byte * dram_bytes * 1e-6 / waves_us
+        highest = burst(waves_us, sm_clk_mhz) / gpu.sm_clk_mhz
+        cap_w = gpu.power_cap_w or float("inf")
+        return gpu.sm_clk_mhz * capped_clock_share(power, cap_w, work_uj / waves_us / share, dram_w, highest)
+
+    if "clock" in without:
+        return lambda _waves_us, sm_clk_mhz: gpu.sm_clk_mhz * p.clock_share + 0.0 * sm_clk_mhz
+    return sustained if regime == "sustained" else burst
+
+
+def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:
+    """The clock at which a kernel's intensity calls for that same clock.
+
+    A slower clock makes a kernel less intense, so the rule is a falling function of the clock and has one
+    fixed point; two steps and Aitken's extrapolation find it to a few parts in 10^5.
+    """
+    first = gpu.sm_clk_mhz * FIRST_CLOCK_SHARE
+    second = clock(work.waves_us(first), first)
+    third = clock(work.waves_us(second), second)
+    change = second - first
+    # The slope of the rule lies between -1 and 1; a change of zero is settled already.
+    slope = (third - second) / where(change * change > 1e-9, change, 1.0)
+    slope = maximum(minimum(slope, 0.9), -0.9)
+    return first + change / (1.0 - slope)
+
+
+def _launch_us(p: KernelParameters, regime: str, power: PowerModel | None, without: Collection[str]) -> float:
+    if "launch" in without:
+        return 0.0
+    if regime == "sustained" and power is not None:
+        return power.sustained_launch_us
+    return p.launch_us + (p.event_us if regime == "burst" else 0.0)
+
+
+def _speed_of_light_us(shape: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:
+    """No kernel is faster than its FLOP at the peak rate, or its bytes at the DRAM's (classic SOL model)."""
+    math_us = shape.batch.flop / (shape.rate * gpu.sm_count * gpu.sm_clk_mhz)
+    dram_us = (bytes_moved.operand_bytes + bytes_moved.output_bytes) / gpu.dram_bytes_per_us
+    return maximum(math_us, dram_us)

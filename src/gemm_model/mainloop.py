@@ -1,0 +1,56 @@
+"""One k step of the mainloop of one CTA, in SM clocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemm_model.batch import GemmBatch
+from gemm_model.elementwise import Values, maximum, where
+from gemm_model.feasibility import WARPGROUP_THREADS, Resources
+from gemm_model.kernel_parameters import KernelParameters
+
+ADDS_PER_CLK = 128.0
+"""fp32 additions an SM issues in a clock: what promoting fp8 sums costs."""
+NARROW_INSTRUCTION = 128.0
+"""Columns of an MMA instruction up to which spilling costs once; wider ones spill their operands as well."""
+WIDE_SPILL = 2.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KStep:
+    """Clocks of one k step of one CTA; each field a number or an array."""
+
+    math_clk: Values
+    """The MMAs and what the MMA warps do besides."""
+    port_clk: Values
+    """Bringing the A and B tiles into the SM."""
+    latency_clk: Values
+    """A slot's round trip from load to release, over the slots that are under way."""
+
+
+def k_step(batch: GemmBatch, rate: Values, found: Resources, p: KernelParameters) -> KStep:
+    """`rate` is the peak FLOP per clock of one SM for the row's types."""
+    flop = 2.0 * batch.cta_m * batch.cta_n * found.cta_k
+    math = flop / (rate * p.mma_efficiency) + p.k_step_clk
+    math = math + _promotion(batch, found, p) + _spilling(batch, found, p)
+    port = found.stage_bytes / p.port_bytes_per_clk
+    # A slot is released one k step after its use (one MMA group stays in flight): one stage fewer is free.
+    stages = maximum(found.stages - 1.0, 1.0)
+    return KStep(math_clk=math, port_clk=port, latency_clk=(p.latency_clk + port + math) / stages)
+
+
+def _promotion(batch: GemmBatch, found: Resources, p: KernelParameters) -> Values:
+    """Slow fp8 accumulation: drain the MMA pipe at each k step, add its sums to a second set of registers.
+
+    Two warpgroups on one tile hide each other's drain; one alone (64 rows, or ping-pong) does not.
+    """
+    slow = found.accumulator_registers > batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * found.warpgroups)
+    adds = batch.cta_m * batch.cta_n / ADDS_PER_CLK
+    drain = where(found.warpgroups > 1, 0.0, p.drain_clk)
+    return where(slow, p.promotion_share * adds + drain, 0.0)
+
+
+def _spilling(batch: GemmBatch, found: Resources, p: KernelParameters) -> Values:
+    """Registers beyond the budget, stored and loaded at each k step by each warpgroup of the tile."""
+    wide = where(batch.cta_n > NARROW_INSTRUCTION, WIDE_SPILL, 1.0)
+    return found.spilled_registers * p.spill_clk * wide * found.warpgroups

@@ -1,0 +1,222 @@
+"""The calibrated model of warp-specialized persistent GEMM kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from gemm_model.batch import FloatArray, GemmBatch
+from gemm_model.clock import energy_uj
+from gemm_model.dtypes import MATH_KINDS
+from gemm_model.errors import InputError
+from gemm_model.gpu import GpuSpec
+from gemm_model.kernel_calibration import (
+    FALLBACK,
+    SITUATIONS,
+    UNCALIBRATED_BAND_FACTOR,
+    Calibration,
+    calibration_names,
+    load_calibration,
+    situation,
+)
+from gemm_model.kernel_time import MECHANISMS, REGIMES, KernelTime, geometry, kernel_time
+from gemm_model.models.throughput import flop_per_clk_per_sm
+from gemm_model.prediction import BatchPrediction, limiting
+
+LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
+L2_STATES = ("cold", "warm")
+
+
+class WarpSpecializedModel:
+    """runtime = launch + waves of tiles + last epilogue, each wave as long as its slowest resource.
+
+    The resources are the tensor cores with the epilogue, the SM's port, the load latency over the stages, L2
+    and DRAM; the schedule, the traffic and the clock are the kernel's own (`docs/model.md`).
+
+    Options: `calibration` is a name, a YAML file, or 'auto' for the GPU's own; `regime` is one of REGIMES;
+    `l2` is 'cold' or 'warm' at the start; `without` names mechanisms to leave out.
+    """
+
+    needs_tile = True
+
+    def __init__(
+        self,
+        gpu: GpuSpec,
+        *,
+        calibration: str | Calibration = "auto",
+        regime: str = "burst",
+        l2: str = "cold",
+        without: Sequence[str] = (),
+    ) -> None:
+        if regime not in REGIMES:
+            raise InputError(f"regime is {regime!r}; expected one of {', '.join(REGIMES)}")
+        if l2 not in L2_STATES:
+            raise InputError(f"l2 is {l2!r}; expected one of {', '.join(L2_STATES)}")
+        for mechanism in without:
+            if mechanism not in MECHANISMS:
+                raise InputError(f"without {mechanism!r}; expected some of {', '.join(MECHANISMS)}")
+        self.gpu = gpu
+        self.regime = regime
+        self.warm = l2 == "warm"
+        self.without = frozenset(without)
+        self.calibration = _calibration_for(gpu, calibration)
+        self.calibrated_gpu = self.calibration.gpu == gpu.name
+        if regime == "sustained" and self.calibration.power is None:
+            raise InputError(
+                f"calibration {self.calibration.gpu} has no power model; the sustained regime needs one"
+            )
+
+    def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
+        kinds = np.unique(batch.math_kind)
+        if len(kinds) == 1:
+            return self._predict_kind(batch, MATH_KINDS[int(kinds[0])])
+        rows = [np.flatnonzero(batch.math_kind == kind) for kind in kinds]
+        parts = [
+            self._predict_kind(batch[index], MATH_KINDS[int(kind)])
+            for index, kind in zip(rows, kinds, strict=True)
+        ]
+        return _interleaved(parts, rows)
+
+    def times(self, batch: GemmBatch) -> KernelTime:
+        """All figures of a batch of one rate class of types."""
+        return self._times(batch, MATH_KINDS[int(batch.math_kind[0])])
+
+    def _times(self, batch: GemmBatch, kind: str) -> KernelTime:
+        parameters = self.calibration.parameters[self.calibration.kind_for(kind)]
+        rate = flop_per_clk_per_sm(batch, self.gpu)
+        if len(batch) == 1:
+            batch, rate = _as_numbers(batch), float(rate[0])
+        return kernel_time(
+            geometry(batch, rate, self.gpu, self.without),
+            self.gpu,
+            parameters,
+            regime=self.regime,
+            power=self.calibration.power,
+            warm=self.warm,
+            without=self.without,
+        )
+
+    def _predict_kind(self, batch: GemmBatch, kind: str) -> BatchPrediction:
+        times = self._times(batch, kind)
+        rows = len(batch)
+
+        def column(values: Any) -> FloatArray:
+            filled: FloatArray = np.full(rows, values) if isinstance(values, float) else values
+            return filled
+
+        schedule, moved, found = times.schedule, times.traffic, times.resources
+        mechanisms = (
+            times.tensor_us,
+            times.epilogue_us,
+            times.port_us,
+            times.latency_us,
+            times.l2_us,
+            times.dram_us,
+            times.launch_us,
+        )
+        mechanism_us = tuple(column(values) for values in mechanisms)
+        waves = column(schedule.waves)
+        waves_us = column(times.waves_us)
+        return BatchPrediction(
+            runtime_us=column(times.runtime_us),
+            limiter=limiting(LIMITERS, mechanism_us),
+            limiter_names=LIMITERS,
+            phases_us={
+                "launch": column(times.launch_us),
+                "waves": column(times.runtime_us - times.launch_us - times.exposed_us),
+                "last_epilogue": column(times.exposed_us),
+            },
+            details={
+                **{f"{name.lower()}_us": values for name, values in zip(LIMITERS, mechanism_us, strict=True)},
+                "full_waves": column(schedule.full_waves),
+                "last_wave_tiles": column(schedule.last_tiles),
+                "tiles_per_wave": column(schedule.slots),
+                "stages": column(found.stages),
+                "spilled_registers": column(found.spilled_registers),
+                "sm_clk_mhz": column(times.sm_clk_mhz),
+                **self._energy(batch, times, column),
+            },
+            bytes_by_level={
+                "dram": column(moved.dram_read_bytes + moved.dram_write_bytes),
+                "l2": column(moved.l2_request_bytes),
+                "smem": column(
+                    found.stage_bytes * schedule.k_steps * schedule.tiles * batch.cluster_m * batch.cluster_n
+                ),
+            },
+            caveats=self._caveats(kind),
+            error_band=self._error_band(
+                kind,
+                situation(waves, waves_us, np.maximum(mechanism_us[4], mechanism_us[5]), mechanism_us[0]),
+            ),
+        )
+
+    def _energy(self, batch: GemmBatch, times: KernelTime, column: Any) -> dict[str, FloatArray]:
+        power = self.calibration.power
+        if power is None:
+            return {}
+        moved = times.traffic
+        dram_bytes = moved.dram_read_bytes + moved.dram_write_bytes
+        share = times.sm_clk_mhz / self.gpu.sm_clk_mhz
+        spent = energy_uj(power, batch.flop, moved.l2_request_bytes, dram_bytes, share, times.runtime_us)
+        return {"energy_uj": column(spent)}
+
+    def _error_band(self, kind: str, where: np.ndarray) -> FloatArray | None:
+        served = self.calibration.kind_for(kind)
+        bands = self.calibration.error_band.get(served)
+        if bands is None:
+            return None
+        factor = 1.0 if self.calibrated_gpu and served == kind else UNCALIBRATED_BAND_FACTOR
+        table = np.array([bands[name] * factor for name in SITUATIONS])
+        result: FloatArray = table[where]
+        return result
+
+    def _caveats(self, kind: str) -> tuple[str, ...]:
+        caveats = self.gpu.caveats
+        if not self.calibrated_gpu:
+            caveats += (f"calibrated on {self.calibration.gpu}, not on {self.gpu.name}",)
+        served = self.calibration.kind_for(kind)
+        if served != kind:
+            caveats += (f"{kind} is not calibrated; the parameters are those of {served}",)
+        return caveats
+
+
+def _calibration_for(gpu: GpuSpec, calibration: str | Calibration) -> Calibration:
+    if isinstance(calibration, Calibration):
+        return calibration
+    if calibration != "auto":
+        return load_calibration(calibration)
+    return load_calibration(gpu.name if gpu.name in calibration_names() else FALLBACK)
+
+
+def _as_numbers(batch: GemmBatch) -> GemmBatch:
+    """The same row as Python numbers: the formulas then run without numpy."""
+    return GemmBatch(**{spec.name: getattr(batch, spec.name)[0].item() for spec in fields(batch)})
+
+
+def _interleaved(parts: Sequence[BatchPrediction], rows: Sequence[np.ndarray]) -> BatchPrediction:
+    """One prediction from those of disjoint rows."""
+    total = sum(len(index) for index in rows)
+
+    def merged(columns: Sequence[np.ndarray]) -> Any:
+        result = np.empty(total, dtype=columns[0].dtype)
+        for index, values in zip(rows, columns, strict=True):
+            result[index] = values
+        return result
+
+    first = parts[0]
+    bands = [part.error_band for part in parts if part.error_band is not None]
+    return BatchPrediction(
+        runtime_us=merged([part.runtime_us for part in parts]),
+        limiter=merged([part.limiter for part in parts]),
+        limiter_names=first.limiter_names,
+        phases_us={name: merged([part.phases_us[name] for part in parts]) for name in first.phases_us},
+        details={name: merged([part.details[name] for part in parts]) for name in first.details},
+        bytes_by_level={
+            name: merged([part.bytes_by_level[name] for part in parts]) for name in first.bytes_by_level
+        },
+        caveats=tuple(dict.fromkeys(caveat for part in parts for caveat in part.caveats)),
+        error_band=merged(bands) if len(bands) == len(parts) else None,
+    )

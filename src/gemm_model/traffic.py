@@ -1,0 +1,125 @@
+"""Bytes that a kernel moves: DRAM, L2, and into the shared memory of one SM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemm_model.batch import GemmBatch
+from gemm_model.elementwise import Values, maximum, where
+from gemm_model.feasibility import Resources
+from gemm_model.gpu import GpuSpec
+from gemm_model.kernel_parameters import KernelParameters
+from gemm_model.schedule import TileSchedule
+
+SMS_PER_COALESCER = 6.0
+"""SMs whose L2 requests meet before they leave: a CPC of three TPCs on Hopper."""
+PARTIAL_SUM_BYTES = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Bytes of the whole kernel; each field a number or an array."""
+
+    operand_bytes: Values
+    """A and B, once."""
+    output_bytes: Values
+    dram_read_bytes: Values
+    dram_write_bytes: Values
+    l2_request_bytes: Values
+    """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
+    l2_load_bytes: Values
+    """The work of L2 in bytes: requests, fills from DRAM, and rows outside the matrix at their weight."""
+    wave_footprint_bytes: Values
+    """Distinct panels that one full wave reads."""
+
+
+def traffic(
+    batch: GemmBatch,
+    gpu: GpuSpec,
+    found: Resources,
+    schedule: TileSchedule,
+    p: KernelParameters,
+    *,
+    warm: bool = False,
+) -> Traffic:
+    """Bytes by level for a kernel that starts with a cold L2 (or, `warm`, with what an earlier run left)."""
+    a_bytes = (batch.a_bits + batch.a_scale_bits) / 8.0
+    b_bytes = (batch.b_bits + batch.b_scale_bits) / 8.0
+    operands = (batch.m * a_bytes + batch.n * b_bytes) * batch.k * batch.batch
+    output = batch.m * batch.n * batch.batch * batch.out_bits / 8.0
+    partial_sums = batch.m * batch.n * batch.batch * PARTIAL_SUM_BYTES * 2.0 * (batch.split_k - 1.0)
+
+    m_panel = batch.cluster_m * batch.cta_m * a_bytes * batch.k
+    n_panel = batch.cluster_n * batch.cta_n * b_bytes * batch.k
+    fast_panel = where(schedule.fast_is_m, m_panel * schedule.filled_m, n_panel * schedule.filled_n)
+    slow_panel = where(schedule.fast_is_m, n_panel * schedule.filled_n, m_panel * schedule.filled_m)
+    shared = schedule.fast_panels * fast_panel
+    footprint = shared + schedule.slow_panels * slow_panel
+    reads = _dram_reads(gpu, schedule, p, operands, footprint, shared)
+    if warm:
+        reads = reads * (1.0 - _kept(operands + output, p.l2_capacity_share * gpu.l2_bytes))
+
+    cluster_size = batch.cluster_m * batch.cluster_n
+    groups = maximum(SMS_PER_COALESCER / cluster_size, 1.0)
+    merged_fast = p.coalescing * _merged(schedule.fast_panels, groups)
+    merged_slow = p.coalescing * _merged(schedule.slow_panels, groups)
+    a_kept = 1.0 - where(schedule.fast_is_m, merged_fast, merged_slow)
+    b_kept = 1.0 - where(schedule.fast_is_m, merged_slow, merged_fast)
+    # Multicast: the CTAs of a cluster row share A, those of a column share B.
+    a_requests = batch.cta_m * a_bytes / batch.cluster_n
+    b_requests = batch.cta_n * b_bytes / batch.cluster_m
+    requests = a_requests * schedule.filled_m * a_kept + b_requests * schedule.filled_n * b_kept
+    outside = a_requests * (1.0 - schedule.filled_m) + b_requests * (1.0 - schedule.filled_n)
+    k_bytes = schedule.tiles * cluster_size * schedule.k_steps * found.cta_k
+    writes = output + partial_sums
+    return Traffic(
+        operand_bytes=operands,
+        output_bytes=output,
+        dram_read_bytes=reads,
+        dram_write_bytes=output,
+        l2_request_bytes=requests * k_bytes + writes,
+        l2_load_bytes=(requests + p.out_of_range_weight * outside) * k_bytes + p.fill_share * reads + writes,
+        wave_footprint_bytes=footprint,
+    )
+
+
+def _merged(panels: Values, requesters: Values) -> Values:
+    """Share of requests that merge where `requesters` SMs (or clusters) each want one of `panels` at random.
+
+    They want panels (1 - (1 - 1/panels)^requesters) distinct ones on average. `requesters` is 6, 3 or less
+    for clusters of 1, 2 and more: the power is taken by multiplication.
+    """
+    miss = 1.0 - 1.0 / maximum(panels, 1.0)
+    cubed = miss * miss * miss
+    power = where(requesters == 6.0, cubed * cubed, where(requesters == 3.0, cubed, miss))
+    distinct = panels * (1.0 - power)
+    return where(requesters > 1.5, maximum(1.0 - distinct / requesters, 0.0), 0.0)
+
+
+def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
+    """Share of some data that L2 still holds when it is wanted again: a smooth step at the capacity."""
+    ratio = needed_bytes / capacity_bytes
+    squared = ratio * ratio
+    return 1.0 / (1.0 + squared * squared)
+
+
+def _dram_reads(
+    gpu: GpuSpec,
+    schedule: TileSchedule,
+    p: KernelParameters,
+    operands: Values,
+    footprint: Values,
+    shared: Values,
+) -> Values:
+    """Bytes of A and B from DRAM: each wave's distinct panels, less what L2 keeps from the wave before.
+
+    Within a wave the tiles advance together, so that L2 serves every further use of a panel. The next wave of
+    a group uses the same fast panels (`shared`). Operands that fit in L2 together are read once.
+    """
+    capacity = p.l2_capacity_share * gpu.l2_bytes
+    waves = schedule.tiles / schedule.slots
+    streamed = maximum(waves, 1.0) * footprint - maximum(waves - 1.0, 0.0) * shared * _kept(
+        footprint, capacity
+    )
+    fits = _kept(operands, capacity)
+    return maximum(fits * operands + (1.0 - fits) * streamed, operands)
