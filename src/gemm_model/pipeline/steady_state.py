@@ -1,44 +1,268 @@
 """What the pipeline's recurrences come to: closed forms that cost the same for any K.
 
-A k step of index i = 1, 2, ... is loaded into slot i mod M of a ring buffer with M slots and multiplied:
+k step i = 1, 2, ... of a tile is loaded into slot i mod M of a ring with M slots, then multiplied:
 
     load start  X(i) = max(X(i-1) + load, Y(i-M) + math)
     math start  Y(i) = max(Y(i-1) + math, X(i) + load + latency)
 
-`load` is how long a step keeps the producer busy, `latency` how much later its data are visible; loads of
-further steps may be issued meanwhile. All functions take scalars and arrays alike, in any one unit of time.
+`load` is how long a step keeps the producer busy: A and B together for one DMA warp, the longer of the two
+for two (the slower warp starts no load earlier than the faster one, so that it alone decides). `latency` is
+how much later the data are visible; the producer goes on meanwhile.
+
+An event's time is the longest path to it through the recurrence, seen as a graph. A path alternates between
+runs of loads, runs of math, crossings from a load to its math, and returns from a math to the load that waits
+for its slot, M steps on. Each round trip (crossing and return) gains load + latency + math where M steps of
+the slower of load and math would have gained as many times that. The difference is the same for each round
+trip, so that a longest path takes either as few or as many as it can, and its length has a closed form.
+
+The functions take scalars and arrays alike, in any one unit of time.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Time = TypeVar("Time", float, NDArray[np.float64])
+from gemm_model.batch import BoolArray, FloatArray
+from gemm_model.elementwise import Values, floor, maximum, where
+from gemm_model.pipeline.machine import Number, PipelineMachine, StepTimes, Workload
 
 
-def time_per_k_step(load: Time, latency: Time, math: Time, stages: Time) -> Time:
+def time_per_k_step(load: Values, latency: Values, math: Values, stages: Values) -> Values:
     """Time between k steps once the pipeline is in its periodic regime.
 
     The largest mean weight of a cycle of the recurrence: the producer alone, the consumer alone, or a slot's
     round trip (load, latency, math), of which `stages` are under way at a time.
     """
-    round_trip = (load + latency + math) / stages
-    result: Time = np.maximum(np.maximum(load, math), round_trip)
+    return maximum(maximum(load, math), (load + latency + math) / stages)
+
+
+def math_start(step: Values, load: Values, latency: Values, math: Values, stages: Values) -> Values:
+    """When the math of a k step (1, 2, ...) starts, in a pipeline that starts empty at time 0."""
+    return _Paths(load, latency, math, stages).load_to_math(step - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """Longest paths over `n` >= 0 k steps of a uniform pipeline; -inf where there is none."""
+
+    load: Values
+    latency: Values
+    math: Values
+    stages: Values
+
+    def load_to_math(self, n: Values) -> Values:
+        slower = maximum(self.load, self.math)
+        crossing = self.load + self.latency
+        gain = maximum(crossing + self.math - self.stages * slower, 0.0)
+        return where(n >= 0, crossing + n * slower + floor(n / self.stages) * gain, -np.inf)
+
+    def load_to_load(self, n: Values) -> Values:
+        direct = where(n >= 0, n * self.load, -np.inf)
+        return maximum(direct, self.load_to_math(n - self.stages) + self.math)
+
+    def math_to_math(self, n: Values) -> Values:
+        direct = where(n >= 0, n * self.math, -np.inf)
+        return maximum(direct, self.load_to_math(n - self.stages) + self.math)
+
+    def math_to_load(self, n: Values) -> Values:
+        left = n - self.stages
+        direct = where(left >= 0, left * maximum(self.load, self.math), -np.inf)
+        return self.math + maximum(direct, self.load_to_math(left - self.stages) + self.math)
+
+
+def load_of_step(times: StepTimes, dma_warps: int) -> Number:
+    """How long a k step keeps the producer busy."""
+    if dma_warps == 1:
+        return times.load_a + times.load_b
+    result: Number = np.maximum(times.load_a, times.load_b)
     return result
 
 
-def math_start(step: Time, load: Time, latency: Time, math: Time, stages: Time) -> Time:
-    """When the math of a k step (1, 2, ...) starts, in a pipeline that starts empty at time 0.
+def kernel_time(work: Workload, machine: PipelineMachine) -> Number:
+    """When the kernel is done, T_INIT included; ps, equal to `recurrence.run(...).end`.
 
-    The longest path of the recurrence to Y(step): it crosses from loads to math once at least, and each
-    further round trip adds load + latency + math in place of `stages` steps of the slower of the two. The
-    gain is the same for each round trip, so that the longest path takes none or as many as fit.
+    The cost does not depend on the number of k steps. Where tiles follow each other without a pause
+    (cooperative, pingpong) it grows with the ring and with the tiles until their rhythm repeats.
     """
-    slower = np.maximum(load, math)
-    trips = np.floor((step - 1) / stages)
-    gain = np.maximum(load + latency + math - stages * slower, 0.0)
-    result: Time = load + latency + (step - 1) * slower + trips * gain
-    return result
+    if machine.consumers == "single":
+        math_starts = _last_math_starts(work, machine)
+        full, tail = (
+            start + (times.math if machine.counts_last_math else 0.0) + work.epilogue
+            for start, times in zip(math_starts, (work.full_last, work.tail_last), strict=True)
+        )
+        result: Number = (work.waves - 1) * full + tail + work.init
+        return result
+    return _persistent(work, machine)[0]
+
+
+def consumer_wait(work: Workload, machine: PipelineMachine) -> Number:
+    """Total time in ps that the busiest SM's consumers wait before their last epilogue.
+
+    For restarting waves this is the paper's sum of Wait(i) over all stages and waves.
+    """
+    busy_full = (work.steps - 1) * work.full.math + work.full_last.math
+    busy_tail = (work.steps - 1) * work.tail.math + work.tail_last.math
+    if machine.consumers == "single":
+        full, tail = _last_math_starts(work, machine)
+        full_wait = full + work.full_last.math - busy_full
+        tail_wait = tail + work.tail_last.math - busy_tail
+        result: Number = (work.waves - 1) * full_wait + tail_wait
+        return result
+    _, last_epilogue, epilogue_before = _persistent(work, machine)
+    busy = (work.waves - 1) * busy_full + busy_tail
+    if machine.consumers == "cooperative":
+        return last_epilogue - busy - (work.waves - 1) * work.epilogue
+    # The two consumers' last epilogues; each has done all its tiles' math and its epilogues but the last.
+    epilogues = np.maximum(work.waves - 2, 0) * work.epilogue
+    return last_epilogue + np.where(work.waves > 1, epilogue_before, 0.0) - busy - epilogues
+
+
+def _last_math_starts(work: Workload, machine: PipelineMachine) -> tuple[Number, Number]:
+    """Start of the last math of a tile that starts with an empty pipeline: in a full and in the last wave."""
+    starts = []
+    for regular, last in ((work.full, work.full_last), (work.tail, work.tail_last)):
+        paths = _Paths(load_of_step(regular, machine.dma_warps), work.latency, regular.math, work.stages)
+        before = np.where(work.steps > 1, paths.load_to_math(work.steps - 2) + regular.math, 0.0)
+        loaded = paths.load_to_load(work.steps - 1) + load_of_step(last, machine.dma_warps) + work.latency
+        starts.append(np.maximum(before, loaded))
+    return starts[0], starts[1]
+
+
+@dataclass(slots=True)
+class _State:
+    """Where the pipeline stands between two tiles; times in ps, one column for each kernel.
+
+    `slots` (stages, rows) holds when the slots of the next steps become free, in ring order.
+    """
+
+    slots: FloatArray
+    producer: FloatArray
+    main_end: FloatArray
+    epilogue_ends: FloatArray
+    """Of the tile before the last, and of the last; shape (2, rows)."""
+    epilogue_start: FloatArray
+    epilogue_start_before: FloatArray
+
+    def stacked(self) -> FloatArray:
+        singles = [self.producer, self.main_end, self.epilogue_start, self.epilogue_start_before]
+        return np.vstack([self.slots, self.epilogue_ends, *singles])
+
+    @classmethod
+    def of(cls, stacked: FloatArray, stages: int) -> _State:
+        slots, ends, rest = np.split(stacked, [stages, stages + 2])
+        return cls(slots, rest[0], rest[1], ends, rest[2], rest[3])
+
+
+def _persistent(work: Workload, machine: PipelineMachine) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """End of the kernel, start of the last epilogue and of the one before it, for tiles without a pause."""
+    columns = _columns(work)
+    rows = len(columns["waves"])
+    result = np.empty((3, rows))
+    for stages in np.unique(columns["stages"]):
+        of_stages = np.flatnonzero(columns["stages"] == stages)
+        chosen = {name: values[of_stages] for name, values in columns.items()}
+        result[:, of_stages] = _persistent_ring(chosen, int(stages), machine)
+    if np.ndim(work.waves) == 0 and rows == 1:
+        return result[0, 0], result[1, 0], result[2, 0]
+    return result[0], result[1], result[2]
+
+
+def _columns(work: Workload) -> dict[str, FloatArray]:
+    """The workload's fields as arrays of one length."""
+    named: dict[str, Number] = {}
+    for name in ("waves", "steps", "stages", "latency", "epilogue", "init"):
+        named[name] = getattr(work, name)
+    for kind in ("full", "full_last", "tail", "tail_last"):
+        for part in ("load_a", "load_b", "math"):
+            named[f"{kind}.{part}"] = getattr(getattr(work, kind), part)
+    arrays = np.broadcast_arrays(
+        *[np.atleast_1d(np.asarray(value, dtype=np.float64)) for value in named.values()]
+    )
+    return dict(zip(named, arrays, strict=True))
+
+
+def _times(columns: dict[str, FloatArray], kind: str) -> StepTimes:
+    return StepTimes(
+        load_a=columns[f"{kind}.load_a"], load_b=columns[f"{kind}.load_b"], math=columns[f"{kind}.math"]
+    )
+
+
+def _persistent_ring(columns: dict[str, FloatArray], stages: int, machine: PipelineMachine) -> FloatArray:
+    """The kernels of one ring size, tile by tile; whole periods are skipped once the rhythm repeats."""
+    rows = len(columns["waves"])
+    states = np.zeros((stages + 6, rows))
+    left = columns["waves"] - 1
+    history: list[FloatArray] = [states.copy()]
+    longest_period = stages + 2
+    while (active := np.flatnonzero(left > 0)).size:
+        chosen = {name: values[active] for name, values in columns.items()}
+        after = _one_tile(_State.of(states[:, active], stages), chosen, "full", machine).stacked()
+        states[:, active] = after
+        left[active] -= 1
+        # Max-plus linear: a state that equals an earlier one but for a shift repeats with that period.
+        unskipped = np.ones(len(active), dtype=bool)
+        for period, earlier in enumerate(reversed(history), start=1):
+            shift = after - earlier[:, active]
+            repeats: BoolArray = unskipped & (shift == shift[0]).all(axis=0)
+            unskipped &= ~repeats
+            found = active[repeats]
+            periods = np.floor(left[found] / period)
+            states[:, found] += periods * shift[0, repeats]
+            left[found] -= periods * period
+        history.append(states.copy())
+        del history[:-longest_period]
+    final = _one_tile(_State.of(states, stages), columns, "tail", machine)
+    return np.vstack(
+        [final.epilogue_ends[1] + columns["init"], final.epilogue_start, final.epilogue_start_before]
+    )
+
+
+def _one_tile(state: _State, columns: dict[str, FloatArray], kind: str, machine: PipelineMachine) -> _State:
+    """The state after one more tile: all k steps but the last in closed form, the last by the recurrence."""
+    regular, last = _times(columns, kind), _times(columns, f"{kind}_last")
+    stages, steps = len(state.slots), columns["steps"]
+    load = load_of_step(regular, machine.dma_warps)
+    paths = _Paths(load, columns["latency"], regular.math, float(stages))
+    consumer = state.epilogue_ends[1 if machine.consumers == "cooperative" else 0]
+    consumer = np.maximum(state.main_end, consumer)
+
+    def math_end(step: FloatArray) -> FloatArray:
+        start = np.maximum(
+            state.producer + paths.load_to_math(step - 1), consumer + paths.math_to_math(step - 1)
+        )
+        for slot in range(stages):
+            np.maximum(start, state.slots[slot] + paths.load_to_math(step - 1 - slot), out=start)
+        return np.asarray(start + regular.math)
+
+    def load_start(step: FloatArray) -> FloatArray:
+        start = np.maximum(
+            state.producer + paths.load_to_load(step - 1), consumer + paths.math_to_load(step - 1)
+        )
+        for slot in range(stages):
+            np.maximum(start, state.slots[slot] + paths.load_to_load(step - 1 - slot), out=start)
+        return np.asarray(start)
+
+    # Slot releases after the tile: those of its last k steps, and of earlier ones where it has fewer.
+    slots = np.empty_like(state.slots)
+    for position in range(stages - 1):
+        step = steps - (stages - 1) + position
+        before = np.clip(step + stages - 1, 0, stages - 1).astype(np.int64)
+        earlier = np.take_along_axis(state.slots, before[None, :], axis=0)[0]
+        slots[position] = np.where(step >= 1, math_end(step), earlier)
+    start = np.maximum(
+        load_start(steps) + load_of_step(last, machine.dma_warps) + columns["latency"],
+        np.where(steps > 1, math_end(steps - 1), consumer),
+    )
+    main_end = start + last.math
+    slots[stages - 1] = main_end
+    epilogue_start = np.maximum(main_end, state.epilogue_ends[1])
+    return _State(
+        slots=slots,
+        producer=load_start(steps) + load_of_step(last, machine.dma_warps),
+        main_end=main_end,
+        epilogue_ends=np.vstack([state.epilogue_ends[1], epilogue_start + columns["epilogue"]]),
+        epilogue_start=epilogue_start,
+        epilogue_start_before=state.epilogue_start,
+    )

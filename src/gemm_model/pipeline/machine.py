@@ -1,0 +1,282 @@
+"""The machine that runs the pipeline, and the work that a GEMM gives it.
+
+Inside, all times are whole picoseconds: sums and maxima of them are exact in double precision, so that the
+recurrence, its closed form, the event simulation and the solvers can be held to equality.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gemm_model.batch import FloatArray
+from gemm_model.config import CONFIG_DIR, read_yaml_mapping
+from gemm_model.errors import InputError
+
+PS_PER_US = 1e6
+
+CONSUMERS = ("single", "cooperative", "pingpong")
+"""How consumers share an SM's tiles.
+
+single: one tile after the other, the pipeline starts empty for each (the paper's waves);
+cooperative: one tile after the other, the producer runs ahead into the next tile;
+pingpong: two consumers take tiles in turn, one's epilogue runs under the other's math.
+"""
+
+Number = float | FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileSpace:
+    """The legal tiles and ring buffers of a machine."""
+
+    tile_m: tuple[int, ...] = (32, 64, 128)
+    tile_n: tuple[int, ...] = (32, 64, 128)
+    tile_k: tuple[int, ...] = (32, 64, 128)
+    smem_bytes: int = 101376
+    """Shared memory for the ring buffer."""
+    max_stages: int = 8
+    max_accumulators: int = 65536
+    """Elements of the output tile that the registers hold."""
+
+    def __post_init__(self) -> None:
+        for name in ("tile_m", "tile_n", "tile_k"):
+            sizes = getattr(self, name)
+            good = isinstance(sizes, list | tuple) and all(_whole(size) for size in sizes)
+            if not good or not sizes or len(set(sizes)) < len(sizes):
+                raise InputError(f"{name} is {sizes!r}; expected distinct positive whole numbers")
+            object.__setattr__(self, name, tuple(sorted(sizes)))
+        for name in ("smem_bytes", "max_stages", "max_accumulators"):
+            if not _whole(getattr(self, name)):
+                raise InputError(f"{name} is {getattr(self, name)!r}; expected a positive whole number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineMachine:
+    """Rates, latencies and rules of one machine; rates are those of one SM and may be infinite.
+
+    Every number may be an array, one entry for each kernel of a batch.
+    T_MATH = tile_m tile_n tile_k / mac_per_us + math_startup_us, and
+    T_LOAD-A = tile_m tile_k a_element_bytes / load_bytes_per_us + load_startup_us, B alike.
+    """
+
+    name: str = "machine"
+    sm_count: Number = 1
+    mac_per_us: Number = math.inf
+    math_startup_us: Number = 0.0
+    load_bytes_per_us: Number = math.inf
+    load_startup_us: Number = 0.0
+    """Time that a load keeps its DMA warp busy besides its bytes (the paper's LoadStartupLatency)."""
+    load_latency_us: Number = 0.0
+    """How much later the data are there; the DMA warp issues further loads meanwhile (0 in the paper)."""
+    device_load_bytes_per_us: Number = math.inf
+    """What the SMs that are at work can load together; multicast bytes count once."""
+    epilogue_us: Number = 0.0
+    epilogue_elements_per_us: Number = math.inf
+    init_us: Number = 0.0
+    a_element_bytes: Number = 2.0
+    b_element_bytes: Number = 2.0
+    dma_warps: int = 1
+    """1: one DMA warp loads A, then B; 2: one DMA warp for each."""
+    consumers: str = "single"
+    counts_last_math: bool = True
+    """False: a wave ends T_EPILOGUE after its last math *starts*, as the paper's formula is printed."""
+    pads_k: bool = False
+    """Whether a last k step that reaches beyond K costs as much as a full one (zero fill)."""
+    tiles: TileSpace = field(default_factory=TileSpace)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in (
+            "mac_per_us",
+            "load_bytes_per_us",
+            "device_load_bytes_per_us",
+            "epilogue_elements_per_us",
+        ):
+            _require(self.name, name, getattr(self, name), lambda v: v > 0, "a positive rate")
+        for name in ("math_startup_us", "load_startup_us", "load_latency_us", "epilogue_us", "init_us"):
+            _require(
+                self.name,
+                name,
+                getattr(self, name),
+                lambda v: (v >= 0) & np.isfinite(v),
+                "a time of at least 0",
+            )
+        for name in ("a_element_bytes", "b_element_bytes"):
+            _require(
+                self.name, name, getattr(self, name), lambda v: (v > 0) & np.isfinite(v), "a positive number"
+            )
+        _require(
+            self.name, "sm_count", self.sm_count, lambda v: (v >= 1) & (v == np.floor(v)), "a number of SMs"
+        )
+        if self.dma_warps not in (1, 2):
+            raise InputError(f"machine {self.name}: dma_warps is {self.dma_warps!r}; expected 1 or 2")
+        if self.consumers not in CONSUMERS:
+            raise InputError(
+                f"machine {self.name}: consumers is {self.consumers!r}; expected one of {CONSUMERS}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """How long one k step takes: loading its A and B tile, and its math; ps, scalars or arrays."""
+
+    load_a: Number
+    load_b: Number
+    math: Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What the busiest SM has to do; times in ps, all fields scalars or arrays of one length.
+
+    The SM computes `waves` output tiles of `steps` k steps each through a ring of `stages` slots. Its last
+    tile belongs to the last wave, where fewer SMs may share the device's load rate: `tail` and `tail_last`
+    are the steps of that tile, `full` and `full_last` those of the others; `*_last` is the last k step of a
+    tile, which may be ragged.
+    """
+
+    waves: Number
+    steps: Number
+    stages: Number
+    full: StepTimes
+    full_last: StepTimes
+    tail: StepTimes
+    tail_last: StepTimes
+    latency: Number
+    epilogue: Number
+    init: Number
+    ctas: Number = 1.0
+    """CTAs of the whole kernel."""
+    ctas_per_wave: Number = 1.0
+
+
+def machine_names() -> list[str]:
+    """Names of the packaged machines."""
+    return sorted(path.stem for path in (CONFIG_DIR / "pipeline").glob("*.yaml"))
+
+
+def load_machine(name_or_path: str) -> PipelineMachine:
+    """A machine of the package, or one described by a YAML file."""
+    if name_or_path.endswith((".yaml", ".yml")):
+        return machine_from_mapping(read_yaml_mapping(Path(name_or_path), "a pipeline machine"))
+    if name_or_path not in machine_names():
+        raise InputError(
+            f"unknown machine {name_or_path!r}; expected a YAML file or one of {', '.join(machine_names())}"
+        )
+    path = CONFIG_DIR / "pipeline" / f"{name_or_path}.yaml"
+    return machine_from_mapping(read_yaml_mapping(path, "a pipeline machine"))
+
+
+def machine_from_mapping(values: Mapping[str, Any]) -> PipelineMachine:
+    """A machine from plain values; raises InputError for an unknown parameter or a bad value."""
+    return with_parameters(PipelineMachine(name=str(values.get("name", "machine"))), values)
+
+
+def with_parameters(machine: PipelineMachine, values: Mapping[str, Any]) -> PipelineMachine:
+    """The machine with some of its parameters replaced; those of `tiles` in a mapping of their own."""
+    known = [spec.name for spec in fields(PipelineMachine)]
+    for key in values:
+        if key not in known:
+            raise InputError(
+                f"machine {machine.name}: unknown parameter {key!r}; expected one of {', '.join(known)}"
+            )
+    changed = dict(values)
+    if "tiles" in changed:
+        space = changed["tiles"]
+        names = [spec.name for spec in fields(TileSpace)]
+        wrong = [key for key in space if key not in names] if isinstance(space, Mapping) else [repr(space)]
+        if wrong:
+            raise InputError(
+                f"machine {machine.name}: unknown parameter tiles.{wrong[0]}; "
+                f"expected one of {', '.join(names)}"
+            )
+        changed["tiles"] = replace(machine.tiles, **space)
+    return replace(machine, **changed)
+
+
+def workload(
+    machine: PipelineMachine,
+    *,
+    m: Number,
+    n: Number,
+    k: Number,
+    tile_m: Number,
+    tile_n: Number,
+    tile_k: Number,
+    stages: Number,
+    batch: Number = 1.0,
+    cluster_m: Number = 1.0,
+    cluster_n: Number = 1.0,
+) -> Workload:
+    """The work of a GEMM's busiest SM; sizes in elements, scalars or arrays.
+
+    Tiles at the edge of M and N are computed in full, as the kernels do. A waves' worth is one tile on each
+    SM; clusters run whole. Raises InputError for a size or a number of stages below 1.
+    """
+    for name, value in (("m", m), ("n", n), ("k", k), ("stages", stages), ("batch", batch)):
+        _require("work", name, value, lambda v: v >= 1, "at least 1")
+    for name, value in (("tile_m", tile_m), ("tile_n", tile_n), ("tile_k", tile_k)):
+        _require("work", name, value, lambda v: v >= 1, "at least 1")
+    cluster = cluster_m * cluster_n
+    clusters = np.ceil(np.ceil(m / tile_m) / cluster_m) * np.ceil(np.ceil(n / tile_n) / cluster_n) * batch
+    slots = np.floor(machine.sm_count / cluster)
+    _require(
+        "work", "cluster", slots, lambda v: v >= 1, f"at most {machine.sm_count} CTAs, the machine's SMs"
+    )
+    waves = np.ceil(clusters / slots)
+    tail_sms = (clusters - (waves - 1) * slots) * cluster
+    steps = np.ceil(k / tile_k)
+    last_k = np.where(machine.pads_k, tile_k, k - (steps - 1) * tile_k)
+
+    def step_times(depth: Number, sms: Number) -> StepTimes:
+        a_bytes = tile_m * depth * machine.a_element_bytes
+        b_bytes = tile_n * depth * machine.b_element_bytes
+        # A slice of A is shared by the CTAs along n of a cluster, a slice of B by those along m.
+        shared = (a_bytes / cluster_n + b_bytes / cluster_m) / (a_bytes + b_bytes)
+        ps_per_byte = np.maximum(
+            PS_PER_US / machine.load_bytes_per_us,
+            PS_PER_US / machine.device_load_bytes_per_us * (sms * shared),
+        )
+        startup = machine.load_startup_us * PS_PER_US
+        macs = tile_m * tile_n * depth
+        return StepTimes(
+            load_a=np.rint(a_bytes * ps_per_byte + startup),
+            load_b=np.rint(b_bytes * ps_per_byte + startup),
+            math=np.rint(macs * (PS_PER_US / machine.mac_per_us) + machine.math_startup_us * PS_PER_US),
+        )
+
+    full_sms = np.where(waves > 1, slots * cluster, tail_sms)
+    epilogue_us = machine.epilogue_us + tile_m * tile_n / machine.epilogue_elements_per_us
+    return Workload(
+        waves=waves,
+        steps=steps,
+        stages=stages,
+        full=step_times(tile_k, full_sms),
+        full_last=step_times(last_k, full_sms),
+        tail=step_times(tile_k, tail_sms),
+        tail_last=step_times(last_k, tail_sms),
+        latency=np.rint(machine.load_latency_us * PS_PER_US),
+        epilogue=np.rint(epilogue_us * PS_PER_US),
+        init=np.rint(machine.init_us * PS_PER_US),
+        ctas=clusters * cluster,
+        ctas_per_wave=slots * cluster,
+    )
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _require(owner: str, name: str, value: Any, good: Any, expected: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number | np.ndarray):
+        raise InputError(f"{owner}: {name} is {value!r}; expected {expected}")
+    met = good(np.asarray(value, dtype=np.float64))
+    if not np.all(met):
+        first = value if np.ndim(value) == 0 else np.asarray(value)[int(np.argmin(met))]
+        raise InputError(f"{owner}: {name} is {first:g}; expected {expected}")

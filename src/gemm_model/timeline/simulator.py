@@ -1,0 +1,306 @@
+"""Event simulation of one SM's producer/consumer pipeline.
+
+Warps are processes that keep busy for a while or wait for a barrier; a queue of events moves the clock. Slots
+of the ring are handed over as the hardware does it: the transfers of A and B arrive at a slot's full barrier,
+the consumer arrives at its empty barrier, and each waits for the other's phase. Nothing of the recurrences is
+used here, so that the two check each other.
+
+All SMs run alike: an SM differs from the busiest one only in that it may have no tile in the last wave. So
+one SM is simulated, and the others are copies of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+from gemm_model.errors import InputError
+from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, StepTimes, Workload
+
+MAX_EVENTS = 2_000_000
+"""A timeline beyond this would fill memory; the closed form gives the time of any size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One thing that a warp does, or one wait; times in ps from the kernel's launch.
+
+    `kind` is load_a, load_b, math, epilogue, init, or wait; `wave` and `step` count from 1, `slot` from 0;
+    step 0 stands for the whole tile, wave 0 for the kernel. `reason` says what a wait was for.
+    """
+
+    warp: str
+    kind: str
+    start: float
+    end: float
+    wave: int = 0
+    step: int = 0
+    slot: int = -1
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """All spans of one SM in the order of their start, and how many slots of the ring were taken when."""
+
+    spans: tuple[Span, ...]
+    occupancy: tuple[tuple[float, int], ...]
+    """(time in ps, slots taken from then on)"""
+    end: float
+    stages: int
+
+    @property
+    def runtime_us(self) -> float:
+        return self.end / PS_PER_US
+
+    def consumer_wait(self) -> float:
+        """Total time in ps that consumers waited."""
+        return sum(
+            span.end - span.start
+            for span in self.spans
+            if span.kind == "wait" and span.warp.startswith("consumer")
+        )
+
+    def occupancy_share(self) -> dict[int, float]:
+        """Share of the time from the first to the last change that each number of slots was taken."""
+        spent: dict[int, float] = {}
+        for (start, taken), (stop, _) in pairwise(self.occupancy):
+            spent[taken] = spent.get(taken, 0.0) + stop - start
+        total = sum(spent.values())
+        return {taken: spent[taken] / total for taken in sorted(spent)} if total else {}
+
+
+class Barrier:
+    """Counts arrivals; every `count` of them complete a phase and wake those who wait for it."""
+
+    __slots__ = ("_arrived", "_count", "_waiting", "phase")
+
+    def __init__(self, count: int) -> None:
+        self.phase = 0
+        self._count = count
+        self._arrived = 0
+        self._waiting: list[tuple[int, _Warp]] = []
+
+    def arrive(self, clock: _Clock) -> None:
+        self._arrived += 1
+        if self._arrived == self._count:
+            self._arrived = 0
+            self.phase += 1
+            waiting, self._waiting = self._waiting, []
+            for phase, warp in waiting:
+                self.wait(clock, phase, warp)
+
+    def wait(self, clock: _Clock, phase: int, warp: _Warp) -> None:
+        if self.phase >= phase:
+            clock.resume(warp)
+        else:
+            self._waiting.append((phase, warp))
+
+
+_Step = float | tuple[Barrier, int]
+_Warp = Generator[_Step, None, None]
+
+
+@dataclass(slots=True)
+class _Clock:
+    """The queue of events: warps that go on at a time, and transfers that arrive."""
+
+    now: float = 0.0
+    _queue: list[tuple[float, int, _Warp | Callable[[], None]]] = field(default_factory=list)
+    _tickets: int = 0
+
+    def at(self, time: float, event: _Warp | Callable[[], None]) -> None:
+        self._tickets += 1
+        heapq.heappush(self._queue, (time, self._tickets, event))
+
+    def resume(self, warp: _Warp) -> None:
+        self.at(self.now, warp)
+
+    def run(self) -> None:
+        while self._queue:
+            self.now, _, event = heapq.heappop(self._queue)
+            if callable(event):
+                event()
+                continue
+            step = next(event, None)
+            if isinstance(step, tuple):
+                step[0].wait(self, step[1], event)
+            elif step is not None:
+                self.at(self.now + step, event)
+
+
+@dataclass(slots=True)
+class _Sm:
+    """One SM: its clock, the ring's barriers, and what is recorded."""
+
+    machine: PipelineMachine
+    work: Workload
+    clock: _Clock
+    spans: list[Span] = field(default_factory=list)
+    taken: int = 0
+    occupancy: list[tuple[float, int]] = field(default_factory=list)
+    full: list[Barrier] = field(default_factory=list)
+    empty: list[Barrier] = field(default_factory=list)
+    loading: list[int] = field(default_factory=list)
+
+    def new_ring(self) -> None:
+        stages = int(self.work.stages)
+        self.full = [Barrier(2) for _ in range(stages)]
+        self.empty = [Barrier(1) for _ in range(stages)]
+        self.loading = [0] * stages
+
+    def times(self, wave: int, step: int) -> StepTimes:
+        tail, last = wave == int(self.work.waves), step == int(self.work.steps)
+        if tail:
+            return self.work.tail_last if last else self.work.tail
+        return self.work.full_last if last else self.work.full
+
+    def waited(self, warp: str, since: float, reason: str, wave: int, step: int = 0, slot: int = -1) -> None:
+        if self.clock.now > since:
+            self.spans.append(
+                Span(
+                    warp=warp,
+                    kind="wait",
+                    start=since,
+                    end=self.clock.now,
+                    wave=wave,
+                    step=step,
+                    slot=slot,
+                    reason=reason,
+                )
+            )
+
+    def busy(self, warp: str, kind: str, length: float, wave: int, step: int = 0, slot: int = -1) -> float:
+        now = self.clock.now
+        self.spans.append(
+            Span(warp=warp, kind=kind, start=now, end=now + length, wave=wave, step=step, slot=slot)
+        )
+        return length
+
+    def take(self, slot: int, phase: int) -> None:
+        # A slot counts as taken from the first of its two loads on.
+        if self.loading[slot] == phase:
+            self.loading[slot] += 1
+            self._occupied(1)
+
+    def release(self, slot: int) -> None:
+        self.empty[slot].arrive(self.clock)
+        self._occupied(-1)
+
+    def _occupied(self, change: int) -> None:
+        self.taken += change
+        if self.occupancy and self.occupancy[-1][0] == self.clock.now:
+            self.occupancy.pop()
+        self.occupancy.append((self.clock.now, self.taken))
+
+    def producer(self, warp: str, operands: str, first_wave: int, last_wave: int) -> _Warp:
+        """A DMA warp that loads the tiles of some operands for all k steps of some waves."""
+        work, stages = self.work, int(self.work.stages)
+        full, empty = self.full, self.empty
+        latency, steps = float(work.latency), int(work.steps)
+        uses = 0
+        for wave in range(first_wave, last_wave + 1):
+            for step in range(1, steps + 1):
+                slot, phase = uses % stages, uses // stages
+                uses += 1
+                times = self.times(wave, step)
+                since = self.clock.now
+                yield empty[slot], phase
+                self.waited(warp, since, "a free slot", wave, step, slot)
+                self.take(slot, phase)
+                for operand in operands:
+                    length = float(times.load_a if operand == "a" else times.load_b)
+                    yield self.busy(warp, f"load_{operand}", length, wave, step, slot)
+                    self.clock.at(self.clock.now + latency, partial(full[slot].arrive, self.clock))
+
+    def mainloop(self, warp: str, wave: int, uses: int) -> _Warp:
+        """A consumer's math over the k steps of one tile; `uses` counts the slots used before."""
+        stages, full = int(self.work.stages), self.full
+        for step in range(1, int(self.work.steps) + 1):
+            slot, phase = uses % stages, uses // stages
+            uses += 1
+            since = self.clock.now
+            yield full[slot], phase + 1
+            self.waited(warp, since, "loaded data", wave, step, slot)
+            yield self.busy(warp, "math", float(self.times(wave, step).math), wave, step, slot)
+            self.release(slot)
+
+
+def simulate(work: Workload, machine: PipelineMachine) -> Timeline:
+    """Simulate the busiest SM; all fields of the workload are scalars.
+
+    Raises InputError where there would be more events than fit.
+    """
+    events = 3 * int(work.waves) * int(work.steps)
+    if events > MAX_EVENTS:
+        raise InputError(
+            f"{int(work.waves)} waves of {int(work.steps)} k steps make {events} events; "
+            f"expected at most {MAX_EVENTS}"
+        )
+    sm = _Sm(machine=machine, work=work, clock=_Clock())
+    sm.clock.now = float(work.init)
+    if work.init > 0:
+        sm.spans.append(Span(warp="launch", kind="init", start=0.0, end=float(work.init)))
+    end = _restarting(sm) if machine.consumers == "single" else _persistent(sm)
+    return Timeline(
+        spans=tuple(sorted(sm.spans, key=lambda span: span.start)),
+        occupancy=tuple(sm.occupancy),
+        end=end,
+        stages=int(work.stages),
+    )
+
+
+def _start_producers(sm: _Sm, first_wave: int, last_wave: int) -> None:
+    if sm.machine.dma_warps == 1:
+        sm.clock.resume(sm.producer("DMA", "ab", first_wave, last_wave))
+        return
+    for operand in "ab":
+        sm.clock.resume(sm.producer(f"DMA {operand.upper()}", operand, first_wave, last_wave))
+
+
+def _restarting(sm: _Sm) -> float:
+    """One CTA after the other: each starts when the one before has stored its tile."""
+    epilogue = float(sm.work.epilogue)
+    for wave in range(1, int(sm.work.waves) + 1):
+        sm.new_ring()
+        sm.taken = 0
+        _start_producers(sm, wave, wave)
+        sm.clock.resume(sm.mainloop("consumer", wave, 0))
+        sm.clock.run()
+        stored_from = sm.clock.now
+        if not sm.machine.counts_last_math:
+            stored_from = next(span.start for span in reversed(sm.spans) if span.kind == "math")
+        sm.clock.now = stored_from
+        sm.busy("consumer", "epilogue", epilogue, wave)
+        sm.clock.now = stored_from + epilogue
+    return sm.clock.now
+
+
+def _persistent(sm: _Sm) -> float:
+    """Consumers take tile after tile while the producers run ahead."""
+    waves, steps = int(sm.work.waves), int(sm.work.steps)
+    consumers = 2 if sm.machine.consumers == "pingpong" else 1
+    sm.new_ring()
+    math_turn, store_turn = Barrier(1), Barrier(1)
+
+    def consumer(warp: str, first_wave: int) -> _Warp:
+        for wave in range(first_wave, waves + 1, consumers):
+            since = sm.clock.now
+            yield math_turn, wave - 1
+            sm.waited(warp, since, "its turn at the tensor cores", wave)
+            yield from sm.mainloop(warp, wave, (wave - 1) * steps)
+            math_turn.arrive(sm.clock)
+            since = sm.clock.now
+            yield store_turn, wave - 1
+            sm.waited(warp, since, "its turn to store", wave)
+            yield sm.busy(warp, "epilogue", float(sm.work.epilogue), wave)
+            store_turn.arrive(sm.clock)
+
+    _start_producers(sm, 1, waves)
+    for number in range(consumers):
+        sm.clock.resume(consumer("consumer" if consumers == 1 else f"consumer {number + 1}", number + 1))
+    sm.clock.run()
+    return sm.clock.now
