@@ -15,6 +15,7 @@ from gemm_model.prediction import BatchPrediction
 _MODULES = {
     "SOLModel": "gemm_model.models.sol",
     "WSPersistentGEMMModel": "gemm_model.models.ws_persistent",
+    "PipelineModel": "gemm_model.models.pipeline",
     "WarpSpecializedModel": "gemm_model.models.warp_specialized",
 }
 

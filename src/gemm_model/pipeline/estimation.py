@@ -1,0 +1,179 @@
+"""A machine's parameters from measurements: two points by hand, or any number of runs by a robust fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import least_squares
+from scipy.stats import t as student_t
+
+from gemm_model.batch import FloatArray
+from gemm_model.errors import InputError
+
+CONFIDENCE = 0.95
+OUTLIER = 0.05
+"""Relative error beyond which the loss grows linearly: single bad runs do not steer the fit."""
+_STEP = 1e-3
+"""Step of the derivatives, in units of a start value: far above the picosecond that times are rounded to."""
+_INVISIBLE = 1e-6
+"""Singular values below this share of the largest belong to directions that the data do not see."""
+_HIDDEN_SHARE = 1e-3
+"""A parameter with more than this share in such a direction is not identified."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearCost:
+    """time = size / throughput_per_us + startup_us"""
+
+    throughput_per_us: float
+    startup_us: float
+
+
+def two_point_estimate(size: float, time_us: float, other_size: float, other_time_us: float) -> LinearCost:
+    """Throughput and startup latency from two timed operations of different size.
+
+    Equations 4 to 7 of Liu and Grover: elements (or bytes) for a load, multiply-adds for math. The paper's
+    equation 5 prints T_M x T_N where the first operand's T_M x T_K is loaded; `size` is what is moved.
+    """
+    if size == other_size or time_us == other_time_us or (size > other_size) != (time_us > other_time_us):
+        raise InputError(
+            f"{size:g} in {time_us:g} us and {other_size:g} in {other_time_us:g} us; expected two sizes of "
+            "which the larger takes longer"
+        )
+    throughput = (size - other_size) / (time_us - other_time_us)
+    return LinearCost(throughput_per_us=throughput, startup_us=time_us - size / throughput)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A parameter to fit: its name, start value and bounds.
+
+    A rate (`*_per_us`, `*_per_clk`) is fitted as the time of one unit, so that an infinite rate is in reach.
+    """
+
+    name: str
+    start: float
+    low: float = 0.0
+    high: float = np.inf
+
+    @property
+    def is_rate(self) -> bool:
+        return self.name.endswith(("_per_us", "_per_clk"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterEstimate:
+    """A fitted value with its confidence interval."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    identified: bool
+    """False where the measurements do not tell this parameter from others: the value is one of many."""
+    at_bound: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What a fit found; errors are |predicted / measured - 1| over the measurements it was given."""
+
+    parameters: tuple[ParameterEstimate, ...]
+    mean_error: float
+    worst_error: float
+
+    @property
+    def values(self) -> dict[str, float]:
+        return {estimate.name: estimate.value for estimate in self.parameters}
+
+
+def fit_parameters(
+    predict_us: Callable[[Mapping[str, float]], FloatArray],
+    measured_us: FloatArray,
+    parameters: Sequence[Parameter],
+    weights: FloatArray | None = None,
+) -> Fit:
+    """Fit parameters to measured runtimes by log(predicted / measured), outliers damped.
+
+    `predict_us` maps parameter values to the runtimes of the measured kernels; `weights` (default: alike)
+    say how much each counts. The confidence intervals are those of the linearised fit. Raises InputError for
+    fewer measurements than parameters or for a measurement that is not positive.
+    """
+    if len(measured_us) < len(parameters):
+        raise InputError(
+            f"{len(measured_us)} measurements for {len(parameters)} parameters; expected at least as many"
+        )
+    if not (np.isfinite(measured_us) & (measured_us > 0)).all():
+        raise InputError("a measured runtime is not a positive number; expected microseconds")
+    root = np.ones(len(measured_us)) if weights is None else np.sqrt(weights / weights.mean())
+    # In units of their start values the parameters are of order one.
+    scale = np.array([abs(_reciprocal_of_rate(p, p.start)) for p in parameters])
+    bounds = [(_reciprocal_of_rate(p, p.low), _reciprocal_of_rate(p, p.high)) for p in parameters]
+    limits = np.sort(np.array(bounds), axis=1) / scale[:, None]
+
+    def values(point: FloatArray) -> dict[str, float]:
+        return {p.name: _reciprocal_of_rate(p, float(x)) for p, x in zip(parameters, point * scale, strict=True)}
+
+    def residuals(point: FloatArray) -> FloatArray:
+        return np.asarray(root * np.log(predict_us(values(point)) / measured_us))
+
+    def jacobian(point: FloatArray) -> FloatArray:
+        here = residuals(point)
+        columns = []
+        for index, high in enumerate(limits[:, 1]):
+            step = np.zeros(len(point))
+            step[index] = -_STEP if point[index] + _STEP > high else _STEP
+            columns.append((residuals(point + step) - here) / step[index])
+        return np.stack(columns, axis=1)
+
+    solution = least_squares(
+        residuals,
+        np.clip(np.ones(len(parameters)), limits[:, 0], limits[:, 1]),
+        jac=jacobian,
+        bounds=(limits[:, 0], limits[:, 1]),
+        loss="soft_l1",
+        f_scale=OUTLIER,
+        max_nfev=500,
+    )
+    half_widths, identified = _uncertainty(jacobian(solution.x), residuals(solution.x))
+    estimates = []
+    for index, parameter in enumerate(parameters):
+        edges = solution.x[index] + np.array([-1.0, 1.0]) * half_widths[index]
+        edges = np.clip(edges, *limits[index]) if identified[index] else limits[index]
+        low, high = sorted(_reciprocal_of_rate(parameter, float(edge * scale[index])) for edge in edges)
+        estimates.append(
+            ParameterEstimate(
+                name=parameter.name,
+                value=_reciprocal_of_rate(parameter, float(solution.x[index] * scale[index])),
+                low=low,
+                high=high,
+                identified=bool(identified[index]),
+                at_bound=bool(solution.active_mask[index]),
+            )
+        )
+    errors = np.abs(predict_us(values(solution.x)) / measured_us - 1)
+    return Fit(
+        parameters=tuple(estimates), mean_error=float(errors.mean()), worst_error=float(errors.max())
+    )
+
+
+def _reciprocal_of_rate(parameter: Parameter, value: float) -> float:
+    """Between a parameter and what is fitted in its place; its own inverse."""
+    if not parameter.is_rate:
+        return value
+    return np.inf if value == 0 else 1.0 / value
+
+
+def _uncertainty(jacobian: FloatArray, residuals: FloatArray) -> tuple[FloatArray, list[bool]]:
+    """Half widths of the confidence intervals, and which parameters the data tell from the others."""
+    _, singular, right = np.linalg.svd(jacobian, full_matrices=False)
+    seen = singular > _INVISIBLE * max(float(singular[0]), np.finfo(float).tiny)
+    freedom = max(len(residuals) - int(seen.sum()), 1)
+    # Robust scale of the residuals: the median absolute one, as of a normal distribution.
+    spread = 1.4826 * float(np.median(np.abs(residuals)))
+    variances = ((right[seen] / singular[seen, None]) ** 2).sum(axis=0) * spread**2
+    half_widths = student_t.ppf(0.5 + CONFIDENCE / 2, freedom) * np.sqrt(variances)
+    hidden = np.abs(right[~seen]).max(axis=0, initial=0.0)
+    return half_widths, [bool(share < _HIDDEN_SHARE) for share in hidden]
