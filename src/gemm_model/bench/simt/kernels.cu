@@ -124,47 +124,45 @@ __global__ void __launch_bounds__(CTA_M* CTA_N / (THREAD_M * THREAD_N), CTAS)
             C[(size_t)(blockIdx.y * CTA_M + row + r * ROWS) * n + blockIdx.x * CTA_N + column + c * COLUMNS] = sum[r][c];
 }
 
-// One operand's share of a CTA tile on its way from global memory through registers to shared memory, where
-// it lies transposed: tile[k][row]. A pair of lanes reads the 32 bytes of a row that make one DRAM sector.
-// The padding of 4 words puts the two lanes of a pair 16 banks apart: 16 rows x 2 lanes hit 32 banks.
+// Copies one operand's CTA tile to shared memory without passing registers, transposed: tile[k][row].
+// A warp copies 4 rows of 8 words: each row's 32 bytes are one sector of global memory, and with 4 words of
+// padding the 32 words land in 32 banks.
 template <int EXTENT, int CTA_K, int THREADS>
-struct Loader {
+struct Copier {
     static constexpr int PITCH = EXTENT + VECTOR;
     static constexpr int SIZE = CTA_K * PITCH;
-    static constexpr int COUNT = EXTENT * CTA_K / (VECTOR * THREADS);
-    static constexpr int LANES_K = 2;
-    static constexpr int ROWS = THREADS / LANES_K;
-    static_assert(COUNT * VECTOR * THREADS == EXTENT * CTA_K, "threads share the tile evenly");
-    static_assert(EXTENT % ROWS == 0 || ROWS % EXTENT == 0, "a pass covers whole rows");
-    float4 staged[COUNT];
+    static constexpr int LANES_K = 8;
+    static constexpr int ROWS = THREADS / LANES_K < EXTENT ? THREADS / LANES_K : EXTENT;
+    static constexpr int DEPTH = LANES_K * (THREADS / LANES_K / ROWS);
+    static_assert(EXTENT % WARP == 0 && EXTENT % ROWS == 0 && CTA_K % DEPTH == 0, "threads share the tile evenly");
 
-    static __device__ __forceinline__ int row(int i) { return (threadIdx.x / LANES_K + i * ROWS) % EXTENT; }
-    static __device__ __forceinline__ int depth(int i) {
-        return VECTOR * (threadIdx.x % LANES_K + LANES_K * ((threadIdx.x / LANES_K + i * ROWS) / EXTENT));
+    const float* source;
+    unsigned place;
+
+    __device__ __forceinline__ Copier(const float* operand, const float* tile, int k) {
+        const int row = threadIdx.x / LANES_K % ROWS;
+        const int depth = threadIdx.x % LANES_K + LANES_K * (threadIdx.x / LANES_K / ROWS);
+        source = operand + (size_t)row * k + depth;
+        place = (unsigned)__cvta_generic_to_shared(tile + depth * PITCH + row);
     }
-    __device__ __forceinline__ void load(const float* source, int k) {
+    __device__ __forceinline__ void copy(int k0, int k, unsigned stage_bytes) const {
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i)
-            staged[i] = *reinterpret_cast<const float4*>(source + (size_t)row(i) * k + depth(i));
-    }
-    __device__ __forceinline__ void store(float* tile) const {
+        for (int r = 0; r < EXTENT; r += ROWS)
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            float* place = tile + depth(i) * PITCH + row(i);
-            place[0] = staged[i].x;
-            place[PITCH] = staged[i].y;
-            place[2 * PITCH] = staged[i].z;
-            place[3 * PITCH] = staged[i].w;
-        }
+            for (int d = 0; d < CTA_K; d += DEPTH)
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
+                                 place + stage_bytes + (unsigned)sizeof(float) * (d * PITCH + r)),
+                             "l"(source + k0 + (size_t)r * k + d));
     }
 };
 
-// Rung 4. Register tiles with 128-bit accesses and two buffers: the next tile travels from global memory while
-// this one is multiplied, and the next words of shared memory while these are.
+// Rung 4. Register tiles with 128-bit accesses and a ring of buffers: the next tiles travel to shared memory
+// while this one is multiplied, and the next words of it to registers while these are.
 // A thread's tile is a grid of 4 x 4 blocks, spread over the warp's tile.
 // INTERLEAVED lanes: bit 0 of the lane counts columns and bit 1 rows, so that in each load some neighbour asks
 // for the same 16 bytes and the hardware serves half a warp, not a quarter, in one clock.
-template <int CTA_M, int CTA_N, int CTA_K, int THREAD_M, int THREAD_N, int LANES_M, int WARPS_M, int CTAS, bool INTERLEAVED>
+template <int CTA_M, int CTA_N, int CTA_K, int THREAD_M, int THREAD_N, int LANES_M, int WARPS_M, int STAGES, int CTAS,
+          bool INTERLEAVED>
 __global__ void __launch_bounds__(CTA_M* CTA_N / (THREAD_M * THREAD_N), CTAS)
     pipelined(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int m, int n, int k) {
     constexpr int LANES_N = WARP / LANES_M;
@@ -176,64 +174,59 @@ __global__ void __launch_bounds__(CTA_M* CTA_N / (THREAD_M * THREAD_N), CTAS)
     constexpr int STEP_N = LANES_N * VECTOR;
     static_assert(WARPS_M * LANES_M * THREAD_M == CTA_M && WARPS_N * LANES_N * THREAD_N == CTA_N, "warps tile the CTA");
     static_assert(!INTERLEAVED || (LANES_M >= 2 && LANES_N >= 2), "interleaving needs two lanes each way");
-    using LoaderA = Loader<CTA_M, CTA_K, THREADS>;
-    using LoaderB = Loader<CTA_N, CTA_K, THREADS>;
+    using CopierA = Copier<CTA_M, CTA_K, THREADS>;
+    using CopierB = Copier<CTA_N, CTA_K, THREADS>;
+    constexpr int STAGE = CopierA::SIZE + CopierB::SIZE;
     extern __shared__ __align__(16) float tiles[];
-    constexpr int STAGE = LoaderA::SIZE + LoaderB::SIZE;
 
     const int lane = threadIdx.x % WARP;
     const int warp = threadIdx.x / WARP;
-    const int pair = lane / 4;
-    const int lane_m = INTERLEAVED ? (lane / 2) % 2 + 2 * (pair / (LANES_N / 2)) : lane / LANES_N;
-    const int lane_n = INTERLEAVED ? lane % 2 + 2 * (pair % (LANES_N / 2)) : lane % LANES_N;
+    const int quad = lane / 4;
+    const int lane_m = INTERLEAVED ? (lane / 2) % 2 + 2 * (quad / (LANES_N / 2)) : lane / LANES_N;
+    const int lane_n = INTERLEAVED ? lane % 2 + 2 * (quad % (LANES_N / 2)) : lane % LANES_N;
     const int row = (warp / WARPS_N) * (LANES_M * THREAD_M) + lane_m * VECTOR;
     const int column = (warp % WARPS_N) * (LANES_N * THREAD_N) + lane_n * VECTOR;
-    const float* a = A + (size_t)blockIdx.y * CTA_M * k;
-    const float* b = B + (size_t)blockIdx.x * CTA_N * k;
-
-    LoaderA load_a;
-    LoaderB load_b;
-    load_a.load(a, k);
-    load_b.load(b, k);
-    load_a.store(tiles);
-    load_b.store(tiles + LoaderA::SIZE);
-    __syncthreads();
+    const CopierA copy_a(A + (size_t)blockIdx.y * CTA_M * k, tiles, k);
+    const CopierB copy_b(B + (size_t)blockIdx.x * CTA_N * k, tiles + CopierA::SIZE, k);
+    // Past the end the last tile is fetched again into a buffer that nobody reads: no branch in the loop.
+    auto fetch_tile = [&](int k0, int stage) {
+        const int inside = min(k0, k - CTA_K);
+        copy_a.copy(inside, k, (unsigned)sizeof(float) * stage * STAGE);
+        copy_b.copy(inside, k, (unsigned)sizeof(float) * stage * STAGE);
+        asm volatile("cp.async.commit_group;");
+    };
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; ++s) fetch_tile(s * CTA_K, s);
 
     float sum[THREAD_M][THREAD_N] = {};
     float4 a_part[2][BLOCKS_M], b_part[2][BLOCKS_N];
     int stage = 0;
     for (int k0 = 0; k0 < k; k0 += CTA_K) {
-        const bool more = k0 + CTA_K < k;
-        if (more) {
-            load_a.load(a + k0 + CTA_K, k);
-            load_b.load(b + k0 + CTA_K, k);
-        }
+        // This tile has arrived for every thread, and nobody reads the buffer that is refilled next any more.
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        __syncthreads();
+        fetch_tile(k0 + (STAGES - 1) * CTA_K, stage == 0 ? STAGES - 1 : stage - 1);
         const float* a_tile = tiles + stage * STAGE + row;
-        const float* b_tile = tiles + stage * STAGE + LoaderA::SIZE + column;
-        auto fetch = [&](int i, int slot) {
+        const float* b_tile = tiles + stage * STAGE + CopierA::SIZE + column;
+        auto fetch_words = [&](int i, int slot) {
 #pragma unroll
             for (int r = 0; r < BLOCKS_M; ++r)
-                a_part[slot][r] = *reinterpret_cast<const float4*>(a_tile + i * LoaderA::PITCH + r * STEP_M);
+                a_part[slot][r] = *reinterpret_cast<const float4*>(a_tile + i * CopierA::PITCH + r * STEP_M);
 #pragma unroll
             for (int c = 0; c < BLOCKS_N; ++c)
-                b_part[slot][c] = *reinterpret_cast<const float4*>(b_tile + i * LoaderB::PITCH + c * STEP_N);
+                b_part[slot][c] = *reinterpret_cast<const float4*>(b_tile + i * CopierB::PITCH + c * STEP_N);
         };
-        fetch(0, 0);
+        fetch_words(0, 0);
 #pragma unroll
         for (int i = 0; i < CTA_K; ++i) {
-            if (i + 1 < CTA_K) fetch(i + 1, (i + 1) % 2);
+            if (i + 1 < CTA_K) fetch_words(i + 1, (i + 1) % 2);
 #pragma unroll
             for (int r = 0; r < THREAD_M; ++r)
 #pragma unroll
                 for (int c = 0; c < THREAD_N; ++c)
                     sum[r][c] += (&a_part[i % 2][r / VECTOR].x)[r % VECTOR] * (&b_part[i % 2][c / VECTOR].x)[c % VECTOR];
         }
-        if (more) {
-            stage ^= 1;
-            load_a.store(tiles + stage * STAGE);
-            load_b.store(tiles + stage * STAGE + LoaderA::SIZE);
-            __syncthreads();
-        }
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
     float* c_tile = C + (size_t)(blockIdx.y * CTA_M + row) * n + blockIdx.x * CTA_N + column;
 #pragma unroll

@@ -19,7 +19,7 @@ FP32_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimtKernel:
-    """One kernel of the ladder; extents in elements.
+    """One kernel of the ladder; extents in elements, `stages` in tiles of each operand in shared memory.
 
     A thread computes `thread_m` x `thread_n` outputs; a warp is `lanes_m` x (32 / lanes_m) threads; `cta_k`
     is 0 for the naive rung, which stages nothing. `ctas_per_sm` is what the kernel asks the compiler to
@@ -33,6 +33,7 @@ class SimtKernel:
     thread_m: int = 1
     thread_n: int = 1
     lanes_m: int = 4
+    stages: int = 0
     ctas_per_sm: int = 1
     interleaved: bool = False
 
@@ -50,9 +51,10 @@ class SimtKernel:
     def name(self) -> str:
         depth = f"x{self.cta_k}" if self.cta_k else ""
         order = "i" if self.interleaved else ""
+        ring = f"_s{self.stages}" if self.stages > 1 else ""
         return (
             f"{self.rung}_{self.cta_m}x{self.cta_n}{depth}_t{self.thread_m}x{self.thread_n}"
-            f"_w{self.lanes_m}x{self.lanes_n}{order}"
+            f"_w{self.lanes_m}x{self.lanes_n}{order}{ring}"
         )
 
     @property
@@ -72,18 +74,13 @@ class SimtKernel:
         return self.cta_m * self.cta_n // (self.thread_m * self.thread_n)
 
     @property
-    def stages(self) -> int:
-        """Tiles of each operand that shared memory holds."""
-        return {"naive": 0, "shared": 1, "registers": 1, "pipelined": 2}[self.rung]
-
-    @property
     def vector(self) -> int:
         """fp32 words that one load from shared memory brings to a lane."""
         return VECTOR if self.rung == "pipelined" else 1
 
     @property
     def dynamic_smem_bytes(self) -> int:
-        """Shared memory that the launch asks for: padded tiles of both operands (`kernels.cu`, Loader)."""
+        """Shared memory that the launch asks for: padded tiles of both operands (`kernels.cu`, Copier)."""
         if self.rung != "pipelined":
             return 0
         return self.stages * self.cta_k * (self.cta_m + self.cta_n + 2 * VECTOR) * FP32_BYTES
@@ -101,7 +98,7 @@ class SimtKernel:
             return f"register_tile<{cta}, {self.cta_k}, {thread}, {self.ctas_per_sm}>"
         warps_m = self.cta_m // self.warp_m
         interleaved = "true" if self.interleaved else "false"
-        return f"pipelined<{cta}, {self.cta_k}, {thread}, {warps_m}, {self.ctas_per_sm}, {interleaved}>"
+        return f"pipelined<{cta}, {self.cta_k}, {thread}, {warps_m}, {self.stages}, {self.ctas_per_sm}, {interleaved}>"
 
     @property
     def config(self) -> KernelConfig:
@@ -123,7 +120,7 @@ def _naive(cta_m: int, cta_n: int, lanes_m: int) -> SimtKernel:
 
 
 def _shared(cta_m: int, cta_n: int, cta_k: int, lanes_m: int) -> SimtKernel:
-    return SimtKernel(rung="shared", cta_m=cta_m, cta_n=cta_n, cta_k=cta_k, lanes_m=lanes_m)
+    return SimtKernel(rung="shared", cta_m=cta_m, cta_n=cta_n, cta_k=cta_k, lanes_m=lanes_m, stages=1)
 
 
 def _registers(
@@ -139,6 +136,7 @@ def _registers(
         thread_m=thread_m,
         thread_n=thread_n,
         lanes_m=lanes_m,
+        stages=1,
         ctas_per_sm=ctas_per_sm,
     )
 
@@ -149,6 +147,7 @@ def _pipelined(
     ctas_per_sm: int,
     lanes_m: int = 4,
     *,
+    stages: int = 2,
     interleaved: bool = True,
 ) -> SimtKernel:
     cta_m, cta_n, cta_k = cta
@@ -161,6 +160,7 @@ def _pipelined(
         thread_m=thread_m,
         thread_n=thread_n,
         lanes_m=lanes_m,
+        stages=stages,
         ctas_per_sm=ctas_per_sm,
         interleaved=interleaved,
     )
@@ -195,17 +195,19 @@ LADDER = (
     _pipelined((64, 64, 16), (4, 4), 4),
     _pipelined((128, 64, 16), (8, 4), 2),
     _pipelined((64, 128, 16), (4, 8), 2),
-    _pipelined((64, 64, 16), (8, 8), 6),
-    _pipelined((128, 64, 16), (8, 8), 3),
-    _pipelined((128, 128, 8), (8, 8), 2),
+    _pipelined((64, 64, 16), (8, 8), 8),
+    _pipelined((128, 64, 16), (8, 8), 4),
+    _pipelined((128, 128, 8), (8, 8), 2, stages=3),
     _pipelined((128, 128, 16), (8, 8), 2),
     _pipelined((128, 128, 16), (8, 8), 2, 8, interleaved=False),
     _pipelined((256, 128, 16), (8, 8), 1),
-    _pipelined((128, 128, 16), (16, 8), 2),
-    _pipelined((256, 128, 8), (16, 8), 1),
     _pipelined((256, 128, 16), (16, 8), 1),
-    _pipelined((256, 128, 16), (16, 8), 1, 8, interleaved=False),
+    _pipelined((64, 128, 16), (8, 16), 4),
+    _pipelined((128, 128, 16), (8, 16), 2),
+    _pipelined((128, 256, 8), (8, 16), 1, stages=3),
     _pipelined((128, 256, 16), (8, 16), 1),
+    _pipelined((128, 256, 16), (8, 16), 1, stages=3),
+    _pipelined((128, 256, 32), (8, 16), 1),
 )
 """Every kernel, rung by rung; tiles that the model calls too small are in it on purpose."""
 
