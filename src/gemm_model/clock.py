@@ -34,15 +34,21 @@ class PowerModel:
 
 
 def burst_clock_mhz(
-    gpu: GpuSpec, p: KernelParameters, math_share: Values, l2_share: Values, dram_share: Values
+    gpu: GpuSpec,
+    p: KernelParameters,
+    math_share: Values,
+    l2_share: Values,
+    dram_share: Values,
+    waves_us: Values,
 ) -> Values:
     """The clock inside a kernel on a rested card, from the shares of peak that its three consumers reach.
 
-    The supply sags with the current, and the clock follows within microseconds: linear in each rate. A clock
-    probe before or after the kernel sees nothing of it; counters inside do.
+    The supply sags with the current, linear in each rate, and the clock follows within `droop_us`: a short
+    kernel keeps more of it. A clock probe before or after the kernel sees nothing of this; counters do.
     """
     sag = p.droop_mma * math_share + p.droop_l2 * l2_share + p.droop_dram * dram_share
-    return gpu.sm_clk_mhz * maximum(p.clock_share - sag, LOWEST_SHARE)
+    settled = waves_us / (waves_us + p.droop_us)
+    return gpu.sm_clk_mhz * maximum(p.clock_share - sag * settled, LOWEST_SHARE)
 
 
 def voltage_squared(clock_share: Values) -> Values:

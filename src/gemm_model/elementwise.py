@@ -58,11 +58,11 @@ def negated(condition: Values) -> Values:
     return not condition if isinstance(condition, bool) else np.logical_not(condition)
 
 
-def greatest_common_divisor(a: Values, b: int) -> Values:
+def greatest_common_divisor(a: Values, b: Values) -> Values:
     """Of whole numbers held as floats."""
-    if is_number(a):
-        return float(math.gcd(int(a), b))
-    return np.gcd(a.astype(np.int64), b).astype(np.float64)
+    if is_number(a) and is_number(b):
+        return float(math.gcd(int(a), int(b)))
+    return np.gcd(np.asarray(a).astype(np.int64), np.asarray(b).astype(np.int64)).astype(np.float64)
 
 
 def smooth_maximum(*values: Values) -> Values:

@@ -37,6 +37,8 @@ MIN_STAGES = 2
 """A stage is released one k step after it was consumed, so a ring of one would never turn."""
 EPILOGUE_BUFFERS = 2.0
 WARPGROUP_THREADS = 128.0
+TMEM_LANES = 128
+REGISTER_BITS = 32
 WORKING_REGISTERS = 24.0
 """Registers of an MMA thread beside its accumulators: addresses, descriptors, barrier phases."""
 MMA_REGISTERS = 232.0
@@ -82,8 +84,8 @@ def warpgroups_per_tile(batch: GemmBatch, gpu: GpuSpec) -> Values:
 def epilogue_tile_elements(batch: GemmBatch, warpgroups: Values) -> Values:
     """Elements of the tile that one epilogue buffer holds (QuACK `_compute_tile_shape_or_override`)."""
     rows_split = (warpgroups > 1) & negated((batch.cta_m == 192) & (batch.cta_n > 128)) & (batch.cta_m != 320)
-    narrow = greatest_common_divisor(batch.cta_n, 32)
-    wide = where(batch.out_bits == 8, greatest_common_divisor(batch.cta_n, 64), narrow)
+    narrow = greatest_common_divisor(batch.cta_n, 32.0)
+    wide = where(batch.out_bits == 8, greatest_common_divisor(batch.cta_n, 64.0), narrow)
     tall = where(batch.cta_m == 192, 192.0, 128.0)
     return where(rows_split, tall * narrow, 64.0 * wide)
 
@@ -308,6 +310,24 @@ _RULES = (
         ),
     ),
 )
+
+
+def first_impossible(batch: GemmBatch, gpu: GpuSpec) -> tuple[int, str] | None:
+    """The first row that no kernel of any family could run, and why; None where there is no such row.
+
+    A tile's accumulators must fit an SM's tensor memory, or else its registers, and a cluster the GPU's limit.
+    """
+    cells = gpu.tmem_columns * TMEM_LANES if gpu.tmem_columns else gpu.registers_per_sm
+    no_room = batch.cta_m * batch.cta_n * batch.acc_bits > cells * REGISTER_BITS
+    too_large = batch.cluster_m * batch.cluster_n > gpu.max_cluster_size
+    impossible = no_room | too_large
+    if not impossible.any():
+        return None
+    row = int(np.argmax(impossible))
+    one = batch[row : row + 1]
+    if no_room[row]:
+        return row, f"tile {_tile(one)} has more accumulators than an SM of {gpu.name} has room for"
+    return row, f"cluster {_cluster(one)}; expected at most {gpu.max_cluster_size} CTAs on {gpu.name}"
 
 
 def check(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec) -> str | None:

@@ -107,13 +107,31 @@ _ROWS = (
     ),
     ("fill_share", "1", 1.0, 0.0, 2.5, "L2 bandwidth that a byte filled from DRAM takes", "L2 counters"),
     (
-        "out_of_range_weight",
+        "straddle_weight",
         "1",
-        3.0,
+        0.8,
         0.0,
-        8.0,
-        "cost at L2 of a row outside the matrix, in rows",
-        "a first fit: 2.9",
+        2.0,
+        "cost at L2 of the second line of a row that lies across two, in lines",
+        "pitches that are not a multiple of 128 bytes take twice the lines",
+    ),
+    (
+        "zero_fill_clk",
+        "clk",
+        400.0,
+        0.0,
+        1500.0,
+        "a TMA box that reaches outside the matrix, at each k step",
+        "decode shapes: 64 rows outside cost 500-700 clk, 256 rows 1200",
+    ),
+    (
+        "zero_fill_clk_per_row",
+        "clk",
+        3.3,
+        0.0,
+        12.0,
+        "a row of zeros that TMA writes",
+        "decode shapes",
     ),
     (
         "l2_capacity_share",
@@ -156,6 +174,24 @@ _ROWS = (
     ("droop_mma", "1", 0.2, 0.0, 0.6, "loss of clock at the full MMA rate", "counters: 1.4-1.6 GHz"),
     ("droop_l2", "1", 0.03, 0.0, 0.4, "loss of clock at the full L2 rate", "counters"),
     ("droop_dram", "1", 0.08, 0.0, 0.5, "loss of clock at the full DRAM rate", "counters"),
+    (
+        "droop_us",
+        "us",
+        30.0,
+        0.0,
+        200.0,
+        "how long the clock takes to follow the load",
+        "counters: 46 us at 0.69 of peak read 1.74 GHz",
+    ),
+    (
+        "drift_per_ms",
+        "1/ms",
+        0.5,
+        0.0,
+        3.0,
+        "loss of lock-step of tiles that wait for L2, and with it of reuse within a wave",
+        "counters: DRAM reads of long L2-bound kernels are 2 to 3 times the distinct panels",
+    ),
 )
 
 PARAMETERS = tuple(
@@ -181,7 +217,9 @@ class KernelParameters:
     l2_efficiency: float
     coalescing: float
     fill_share: float
-    out_of_range_weight: float
+    straddle_weight: float
+    zero_fill_clk: float
+    zero_fill_clk_per_row: float
     l2_capacity_share: float
     dram_efficiency: float
     epilogue_clk: float
@@ -191,6 +229,8 @@ class KernelParameters:
     droop_mma: float
     droop_l2: float
     droop_dram: float
+    droop_us: float
+    drift_per_ms: float
 
     def __post_init__(self) -> None:
         for spec in PARAMETERS:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemm_model.batch import GemmBatch
-from gemm_model.elementwise import Values, maximum, where
+from gemm_model.elementwise import Values, floor, greatest_common_divisor, maximum, where
 from gemm_model.feasibility import Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
@@ -14,6 +14,9 @@ from gemm_model.schedule import TileSchedule
 SMS_PER_COALESCER = 6.0
 """SMs whose L2 requests meet before they leave: a CPC of three TPCs on Hopper."""
 PARTIAL_SUM_BYTES = 4.0
+LINE_BYTES = 128.0
+MOST_LOST_REUSE = 2.5
+"""Reads beyond the distinct panels, over them, that the loss of lock-step comes to in the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +31,11 @@ class Traffic:
     l2_request_bytes: Values
     """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
     l2_load_bytes: Values
-    """The work of L2 in bytes: requests, fills from DRAM, and rows outside the matrix at their weight."""
+    """The work of L2 in bytes: requests, a second line for rows that straddle two, and fills from DRAM."""
     wave_footprint_bytes: Values
     """Distinct panels that one full wave reads."""
+    streamed_share: Values
+    """Share of the operands that L2 does not keep from start to end."""
 
 
 def traffic(
@@ -55,7 +60,8 @@ def traffic(
     slow_panel = where(schedule.fast_is_m, n_panel * schedule.filled_n, m_panel * schedule.filled_m)
     shared = schedule.fast_panels * fast_panel
     footprint = shared + schedule.slow_panels * slow_panel
-    reads = _dram_reads(gpu, schedule, p, operands, footprint, shared)
+    kept = _kept(operands, p.l2_capacity_share * gpu.l2_bytes)
+    reads = _dram_reads(gpu, schedule, p, operands, footprint, shared, kept)
     if warm:
         reads = reads * (1.0 - _kept(operands + output, p.l2_capacity_share * gpu.l2_bytes))
 
@@ -68,8 +74,12 @@ def traffic(
     # Multicast: the CTAs of a cluster row share A, those of a column share B.
     a_requests = batch.cta_m * a_bytes / batch.cluster_n
     b_requests = batch.cta_n * b_bytes / batch.cluster_m
-    requests = a_requests * schedule.filled_m * a_kept + b_requests * schedule.filled_n * b_kept
-    outside = a_requests * (1.0 - schedule.filled_m) + b_requests * (1.0 - schedule.filled_n)
+    a_requests = a_requests * schedule.filled_m * a_kept
+    b_requests = b_requests * schedule.filled_n * b_kept
+    requests = a_requests + b_requests
+    a_straddling = _straddling(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
+    b_straddling = _straddling(where(batch.b_k_major, batch.k, batch.n) * batch.b_bits / 8.0)
+    lines = requests + p.straddle_weight * (a_requests * a_straddling + b_requests * b_straddling)
     k_bytes = schedule.tiles * cluster_size * schedule.k_steps * found.cta_k
     writes = output + partial_sums
     return Traffic(
@@ -78,8 +88,9 @@ def traffic(
         dram_read_bytes=reads,
         dram_write_bytes=output,
         l2_request_bytes=requests * k_bytes + writes,
-        l2_load_bytes=(requests + p.out_of_range_weight * outside) * k_bytes + p.fill_share * reads + writes,
+        l2_load_bytes=lines * k_bytes + p.fill_share * reads + writes,
         wave_footprint_bytes=footprint,
+        streamed_share=1.0 - kept,
     )
 
 
@@ -96,6 +107,11 @@ def _merged(panels: Values, requesters: Values) -> Values:
     return where(requesters > 1.5, maximum(1.0 - distinct / requesters, 0.0), 0.0)
 
 
+def _straddling(pitch_bytes: Values) -> Values:
+    """Share of 128-byte rows that lie across two lines of L2: all but those whose start a line meets."""
+    return 1.0 - greatest_common_divisor(floor(pitch_bytes), LINE_BYTES) / LINE_BYTES
+
+
 def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
     """Share of some data that L2 still holds when it is wanted again: a smooth step at the capacity."""
     ratio = needed_bytes / capacity_bytes
@@ -110,6 +126,7 @@ def _dram_reads(
     operands: Values,
     footprint: Values,
     shared: Values,
+    fits: Values,
 ) -> Values:
     """Bytes of A and B from DRAM: each wave's distinct panels, less what L2 keeps from the wave before.
 
@@ -121,5 +138,22 @@ def _dram_reads(
     streamed = maximum(waves, 1.0) * footprint - maximum(waves - 1.0, 0.0) * shared * _kept(
         footprint, capacity
     )
-    fits = _kept(operands, capacity)
     return maximum(fits * operands + (1.0 - fits) * streamed, operands)
+
+
+def with_drift(moved: Traffic, l2_us: Values, math_us: Values, p: KernelParameters) -> Traffic:
+    """The traffic once tiles that wait for L2 have lost their lock-step.
+
+    Tiles paced by the tensor cores advance together. Those that wait for L2 are served unevenly and drift
+    apart, the longer the further, until a panel has left L2 before the last of them wants it.
+    """
+    ratio = l2_us / maximum(math_us, 1e-9)
+    fourth = ratio * ratio * ratio * ratio
+    waiting = fourth * fourth / (1.0 + fourth * fourth)
+    lost = p.drift_per_ms * l2_us * 1e-3
+    extra = moved.dram_read_bytes * moved.streamed_share * waiting * lost / (1.0 + lost / MOST_LOST_REUSE)
+    return replace(
+        moved,
+        dram_read_bytes=moved.dram_read_bytes + extra,
+        l2_load_bytes=moved.l2_load_bytes + p.fill_share * extra,
+    )

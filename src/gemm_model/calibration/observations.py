@@ -29,7 +29,7 @@ class Observations:
     shape: Geometry
     runtime_us: FloatArray
     sm_clk_mhz: FloatArray
-    """In-kernel clock where counters read it, else NaN."""
+    """In-kernel clock where counters read it, settled clock of the sustained regime, else NaN."""
     dram_read_bytes: FloatArray
     power_w: FloatArray
     shape_id: IntArray
@@ -60,7 +60,7 @@ def observe(frame: pd.DataFrame, gpu: GpuSpec, without: Collection[str] = ()) ->
         frame=frame,
         shape=geometry(batch, flop_per_clk_per_sm(batch, gpu), gpu, without),
         runtime_us=measured,
-        sm_clk_mhz=_optional(frame, "sm_clk_mhz"),
+        sm_clk_mhz=_in_kernel_clock(frame),
         dram_read_bytes=_optional(frame, "dram_read_bytes"),
         power_w=_optional(frame, "power_w"),
         shape_id=shape_id,
@@ -68,6 +68,13 @@ def observe(frame: pd.DataFrame, gpu: GpuSpec, without: Collection[str] = ()) ->
         best_row=best_row,
         near_best=measured <= NEAR_BEST * best_us,
     )
+
+
+def _in_kernel_clock(frame: pd.DataFrame) -> FloatArray:
+    """`sm_mhz`, but not in the burst regime: there it is a probe beside the kernel, which sees nothing."""
+    clock = _optional(frame, "sm_mhz")
+    told = frame["regime"].isin(("counters", "sustained")).to_numpy() if "regime" in frame else False
+    return np.where(told, clock, np.nan)
 
 
 def _optional(frame: pd.DataFrame, name: str) -> FloatArray:
