@@ -192,10 +192,16 @@ def test_bad_options_are_refused(options, words):
 
 
 def test_a_cluster_larger_than_the_gpu_is_refused():
-    with pytest.raises(InputError, match="cluster of 256 CTAs"):
+    with pytest.raises(InputError, match="cluster 16x16; expected at most 16 CTAs on b200"):
         predict(
             FP8, KernelConfig(cta_m=64, cta_n=64, cluster_m=16, cluster_n=16), "b200", "WSPersistentGEMMModel"
         )
+
+
+def test_a_tile_that_cannot_exist_is_refused():
+    # 512 x 256 fp32 accumulators are 128 Ki registers; an SM has 64 Ki.
+    with pytest.raises(InputError, match="tile 512x256 has more accumulators than an SM of h200"):
+        predict(FP8, KernelConfig(cta_m=512, cta_n=256), "h200", "WSPersistentGEMMModel")
 
 
 def test_a_type_that_the_gpu_lacks_is_refused():

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.batch import batch_of
+from gemm_model.errors import InputError
+from gemm_model.feasibility import first_impossible
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel import KernelConfig
 from gemm_model.models import DEFAULT_MODEL, model_for
-from gemm_model.prediction import Prediction, predict_in_chunks
+from gemm_model.prediction import Prediction
 from gemm_model.problem import GemmProblem
 
 if TYPE_CHECKING:
@@ -27,9 +29,15 @@ def predict(
     """Predict one kernel: runtime in us, limiter, phases, bytes by level, caveats.
 
     `gpu` is a GpuSpec, a name or a YAML file; `options` are the model's (`config/model/<model>.yaml`).
-    Raises InputError for a model, GPU, option or type that does not exist.
+    Raises InputError for a model, GPU, option or type that does not exist, or a kernel
+    that cannot.
     """
-    return model_for(model, gpu, options).predict_batch(batch_of([(problem, config)])).row(0)
+    chosen = model_for(model, gpu, options)
+    batch = batch_of([(problem, config)])
+    impossible = first_impossible(batch, chosen.gpu) if chosen.needs_tile else None
+    if impossible is not None:
+        raise InputError(impossible[1])
+    return chosen.predict_batch(batch).row(0)
 
 
 def predict_table(
@@ -44,8 +52,6 @@ def predict_table(
     Returns the table with `predicted_runtime` (us), `limiter`, phases, details and bytes as further columns,
     and `actual_runtime` and `ratio` = predicted / measured where the table has `runtime_us`.
     """
-    from gemm_model.table import batch_from_frame, with_prediction
+    from gemm_model.table import predict_frame, with_prediction
 
-    chosen = model_for(model, gpu, options)
-    batch = batch_from_frame(frame, needs_tile=chosen.needs_tile)
-    return with_prediction(frame, predict_in_chunks(chosen.predict_batch, batch))
+    return with_prediction(frame, predict_frame(frame, model_for(model, gpu, options)))

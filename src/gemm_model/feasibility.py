@@ -315,7 +315,7 @@ _RULES = (
 def first_impossible(batch: GemmBatch, gpu: GpuSpec) -> tuple[int, str] | None:
     """The first row that no kernel of any family could run, and why; None where there is no such row.
 
-    A tile's accumulators must fit an SM's tensor memory, or else its registers, and a cluster the GPU's limit.
+    Accumulators must fit an SM's tensor memory, or else its registers; a cluster, the GPU's limit.
     """
     cells = gpu.tmem_columns * TMEM_LANES if gpu.tmem_columns else gpu.registers_per_sm
     no_room = batch.cta_m * batch.cta_n * batch.acc_bits > cells * REGISTER_BITS

@@ -25,8 +25,10 @@ import pandas as pd
 from gemm_model.batch import BoolArray, FloatArray, GemmBatch, IntArray
 from gemm_model.dtypes import MATH_KINDS, BlockScale, DataType, element_type, math_kind, operand_type
 from gemm_model.errors import InputError
+from gemm_model.feasibility import first_impossible
 from gemm_model.kernel import RASTERS, SCHEDULES
-from gemm_model.prediction import BatchPrediction
+from gemm_model.models import Model
+from gemm_model.prediction import BatchPrediction, predict_in_chunks
 from gemm_model.problem import MAX_SIZE
 
 SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k")
@@ -119,6 +121,15 @@ def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
     columns |= _operand_columns(frame)
     columns |= _kernel_columns(frame if needs_tile else frame[[]])
     return GemmBatch(**columns)
+
+
+def predict_frame(frame: pd.DataFrame, model: Model) -> BatchPrediction:
+    """A model's predictions of all rows; raises InputError for a bad value or a kernel that cannot exist."""
+    batch = batch_from_frame(frame, needs_tile=model.needs_tile)
+    impossible = first_impossible(batch, model.gpu) if model.needs_tile else None
+    if impossible is not None:
+        raise _bad_value(frame, "cta_m", *impossible)
+    return predict_in_chunks(model.predict_batch, batch)
 
 
 def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:

@@ -29,6 +29,9 @@ class Model(Protocol):
     """
 
     @property
+    def gpu(self) -> GpuSpec: ...
+
+    @property
     def needs_tile(self) -> bool:
         """Whether the model needs the kernel's tile, or the problem alone."""
         ...

@@ -57,12 +57,6 @@ class WSPersistentGEMMModel:
         per_us = gpu.dram_bytes_per_us
         cluster_size = batch.cluster_m * batch.cluster_n
         sms = np.floor(gpu.sm_count / cluster_size) * cluster_size
-        if not sms.all():
-            row = int(np.argmin(sms))
-            raise InputError(
-                f"cluster of {int(cluster_size[row])} CTAs; expected at most {gpu.sm_count}, the SMs of {gpu.name}"
-            )
-
         tiles = whole_clusters(batch.m / batch.cta_m, batch.cluster_m)
         tiles *= whole_clusters(batch.n / batch.cta_n, batch.cluster_n) * batch.batch
         full_waves = np.floor(tiles / sms)

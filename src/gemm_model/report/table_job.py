@@ -13,10 +13,10 @@ import pandas as pd
 from gemm_model import __version__
 from gemm_model.files import atomic_path, atomic_write
 from gemm_model.models import create_model
-from gemm_model.prediction import BatchPrediction, predict_in_chunks
+from gemm_model.prediction import BatchPrediction
 from gemm_model.report.console import accuracy_summary
 from gemm_model.settings import Settings
-from gemm_model.table import batch_from_frame, read_table, runtimes_us, usable_rows, with_prediction
+from gemm_model.table import predict_frame, read_table, runtimes_us, usable_rows, with_prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +41,9 @@ def predict_file(
     step(f"reading {input_path}")
     model = create_model(chosen.model, chosen.gpu, chosen.options)
     frame, notes = usable_rows(read_table(input_path), needs_tile=model.needs_tile)
-    batch = batch_from_frame(frame, needs_tile=model.needs_tile)
     measured = runtimes_us(frame) is not None
     step(f"predicting {len(frame)} kernels with {chosen.model} on {chosen.gpu.name}")
-    prediction = predict_in_chunks(model.predict_batch, batch)
+    prediction = predict_frame(frame, model)
     rows = with_prediction(frame, prediction)
     accuracy = accuracy_summary(rows) if measured else []
     notes += prediction.caveats
