@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from gemm_model.batch import FloatArray, GemmBatch
-from gemm_model.dtypes import MATH_KINDS
 from gemm_model.elementwise import Values
 from gemm_model.errors import InputError
 from gemm_model.feasibility import PINGPONG, TWO_CTA, Resources, resources
@@ -24,7 +23,7 @@ from gemm_model.pipeline.machine import (
     with_parameters,
     workload,
 )
-from gemm_model.pipeline.steady_state import consumer_wait, kernel_time, load_of_step, time_per_k_step
+from gemm_model.pipeline.steady_state import load_of_step, time_per_k_step, timing
 from gemm_model.prediction import BatchPrediction, limiting
 
 FLOP_PER_MAC = 2.0
@@ -108,7 +107,7 @@ class PipelineModel:
         return with_parameters(self._base, {**changes, **self.parameters})
 
     def work_of(self, batch: GemmBatch, machine: PipelineMachine) -> Workload:
-        """The work that the kernels of a batch give to that machine; the kernel family fills tile K and stages."""
+        """The work of a batch on that machine; tile K and stages are the kernel family's where not given."""
         found = resources(batch, self.gpu)
         return workload(
             machine,
@@ -149,7 +148,7 @@ class PipelineModel:
             for name, values in self._predict_alike(batch[rows], CONSUMERS[int(kind)]).items():
                 columns.setdefault(name, np.empty(len(batch)))[rows] = values
         rhythm = tuple(columns[f"{name}_us_per_k_step"] for name in ("load", "math", "latency", "epilogue"))
-        dram_bytes = columns.pop("l2_bytes")
+        l2_bytes = columns.pop("l2_bytes")
         runtime_us = columns.pop("runtime_us")
         phases = {name: columns.pop(name) for name in ("launch", "first_load", "mainloop", "epilogues")}
         return BatchPrediction(
@@ -158,7 +157,7 @@ class PipelineModel:
             limiter_names=LIMITERS,
             phases_us=phases,
             details=columns,
-            bytes_by_level={"l2": dram_bytes},
+            bytes_by_level={"l2": l2_bytes},
             caveats=self.gpu.caveats,
         )
 
@@ -169,7 +168,8 @@ class PipelineModel:
             _column(value, batch)
             for value in (load_of_step(work.full, machine.dma_warps), work.latency, work.full.math)
         )
-        runtime_us = _column(kernel_time(work, machine), batch) / PS_PER_US
+        timed = timing(work, machine)
+        runtime_us = _column(timed.end, batch) / PS_PER_US
         launch_us = _column(work.init, batch) / PS_PER_US
         first_load_us = (load + latency) / PS_PER_US
         step_us = time_per_k_step(load, latency, math_ps, work.stages) / PS_PER_US
@@ -189,7 +189,7 @@ class PipelineModel:
             "math_us_per_k_step": math_ps / PS_PER_US,
             "latency_us_per_k_step": (load + latency + math_ps) / work.stages / PS_PER_US,
             "epilogue_us_per_k_step": _column(work.epilogue, batch) / work.steps / PS_PER_US,
-            "consumer_wait_us": _column(consumer_wait(work, machine), batch) / PS_PER_US,
+            "consumer_wait_us": _column(timed.consumer_wait, batch) / PS_PER_US,
             "l2_bytes": tile_bytes * batch.k * work.ctas,
         }
 

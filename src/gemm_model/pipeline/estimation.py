@@ -114,7 +114,9 @@ def fit_parameters(
     limits = np.sort(np.array(bounds), axis=1) / scale[:, None]
 
     def values(point: FloatArray) -> dict[str, float]:
-        return {p.name: _reciprocal_of_rate(p, float(x)) for p, x in zip(parameters, point * scale, strict=True)}
+        return {
+            p.name: _reciprocal_of_rate(p, float(x)) for p, x in zip(parameters, point * scale, strict=True)
+        }
 
     def residuals(point: FloatArray) -> FloatArray:
         return np.asarray(root * np.log(predict_us(values(point)) / measured_us))
@@ -154,9 +156,7 @@ def fit_parameters(
             )
         )
     errors = np.abs(predict_us(values(solution.x)) / measured_us - 1)
-    return Fit(
-        parameters=tuple(estimates), mean_error=float(errors.mean()), worst_error=float(errors.max())
-    )
+    return Fit(parameters=tuple(estimates), mean_error=float(errors.mean()), worst_error=float(errors.max()))
 
 
 def _reciprocal_of_rate(parameter: Parameter, value: float) -> float:

@@ -20,7 +20,7 @@ The functions take scalars and arrays alike, in any one unit of time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -80,43 +80,59 @@ def load_of_step(times: StepTimes, dma_warps: int) -> Number:
     return result
 
 
-def kernel_time(work: Workload, machine: PipelineMachine) -> Number:
-    """When the kernel is done, T_INIT included; ps, equal to `recurrence.run(...).end`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """What the pipeline comes to; ps, scalars or arrays."""
+
+    end: Number
+    """When the kernel is done, T_INIT included; equal to `recurrence.run(...).end`."""
+    consumer_wait: Number
+    """Total time that the busiest SM's consumers wait before their last epilogue.
+
+    For restarting waves this is the paper's sum of Wait(i) over all k steps and waves.
+    """
+
+
+def timing(work: Workload, machine: PipelineMachine) -> Timing:
+    """Time of the kernel and waiting of its consumers.
 
     The cost does not depend on the number of k steps. Where tiles follow each other without a pause
-    (cooperative, pingpong) it grows with the ring and with the tiles until their rhythm repeats.
-    """
-    if machine.consumers == "single":
-        math_starts = _last_math_starts(work, machine)
-        full, tail = (
-            start + (times.math if machine.counts_last_math else 0.0) + work.epilogue
-            for start, times in zip(math_starts, (work.full_last, work.tail_last), strict=True)
-        )
-        result: Number = (work.waves - 1) * full + tail + work.init
-        return result
-    return _persistent(work, machine)[0]
-
-
-def consumer_wait(work: Workload, machine: PipelineMachine) -> Number:
-    """Total time in ps that the busiest SM's consumers wait before their last epilogue.
-
-    For restarting waves this is the paper's sum of Wait(i) over all stages and waves.
+    (cooperative, pingpong) it grows with the ring, and with the tiles until their rhythm repeats.
     """
     busy_full = (work.steps - 1) * work.full.math + work.full_last.math
     busy_tail = (work.steps - 1) * work.tail.math + work.tail_last.math
+    before = work.waves - 1
     if machine.consumers == "single":
         full, tail = _last_math_starts(work, machine)
-        full_wait = full + work.full_last.math - busy_full
-        tail_wait = tail + work.tail_last.math - busy_tail
-        result: Number = (work.waves - 1) * full_wait + tail_wait
-        return result
-    _, last_epilogue, epilogue_before = _persistent(work, machine)
-    busy = (work.waves - 1) * busy_full + busy_tail
+        counted_full, counted_tail = (
+            times.math if machine.counts_last_math else 0.0 for times in (work.full_last, work.tail_last)
+        )
+        return Timing(
+            end=before * (full + counted_full + work.epilogue)
+            + tail
+            + counted_tail
+            + work.epilogue
+            + work.init,
+            consumer_wait=before * (full + work.full_last.math - busy_full)
+            + (tail + work.tail_last.math - busy_tail),
+        )
+    end, last_epilogue, epilogue_before = _persistent(work, machine)
+    busy = before * busy_full + busy_tail
     if machine.consumers == "cooperative":
-        return last_epilogue - busy - (work.waves - 1) * work.epilogue
+        return Timing(end=end, consumer_wait=last_epilogue - busy - before * work.epilogue)
     # The two consumers' last epilogues; each has done all its tiles' math and its epilogues but the last.
-    epilogues = np.maximum(work.waves - 2, 0) * work.epilogue
-    return last_epilogue + np.where(work.waves > 1, epilogue_before, 0.0) - busy - epilogues
+    both = last_epilogue + np.where(work.waves > 1, epilogue_before, 0.0)
+    return Timing(end=end, consumer_wait=both - busy - np.maximum(work.waves - 2, 0) * work.epilogue)
+
+
+def kernel_time(work: Workload, machine: PipelineMachine) -> Number:
+    """When the kernel is done, in ps: `timing(...).end`."""
+    return timing(work, machine).end
+
+
+def consumer_wait(work: Workload, machine: PipelineMachine) -> Number:
+    """How long consumers wait, in ps: `timing(...).consumer_wait`."""
+    return timing(work, machine).consumer_wait
 
 
 def _last_math_starts(work: Workload, machine: PipelineMachine) -> tuple[Number, Number]:
@@ -191,78 +207,116 @@ def _times(columns: dict[str, FloatArray], kind: str) -> StepTimes:
 
 def _persistent_ring(columns: dict[str, FloatArray], stages: int, machine: PipelineMachine) -> FloatArray:
     """The kernels of one ring size, tile by tile; whole periods are skipped once the rhythm repeats."""
-    rows = len(columns["waves"])
-    states = np.zeros((stages + 6, rows))
+    states = np.zeros((stages + 6, len(columns["waves"])))
     left = columns["waves"] - 1
-    history: list[FloatArray] = [states.copy()]
-    longest_period = stages + 2
-    while (active := np.flatnonzero(left > 0)).size:
-        chosen = {name: values[active] for name, values in columns.items()}
-        after = _one_tile(_State.of(states[:, active], stages), chosen, "full", machine).stacked()
-        states[:, active] = after
-        left[active] -= 1
+    running = np.flatnonzero(left > 0)
+    tile = _Tile.of({name: values[running] for name, values in columns.items()}, "full", stages, machine)
+    history = [states[:, running]]
+    while running.size:
+        now = tile.after(_State.of(history[-1], stages)).stacked()
+        left[running] -= 1
         # Max-plus linear: a state that equals an earlier one but for a shift repeats with that period.
-        unskipped = np.ones(len(active), dtype=bool)
+        skipped = np.zeros(len(running), dtype=bool)
+        shifts = np.zeros(len(running))
         for period, earlier in enumerate(reversed(history), start=1):
-            shift = after - earlier[:, active]
-            repeats: BoolArray = unskipped & (shift == shift[0]).all(axis=0)
-            unskipped &= ~repeats
-            found = active[repeats]
-            periods = np.floor(left[found] / period)
-            states[:, found] += periods * shift[0, repeats]
-            left[found] -= periods * period
-        history.append(states.copy())
-        del history[:-longest_period]
-    final = _one_tile(_State.of(states, stages), columns, "tail", machine)
+            shift = now - earlier
+            repeats: BoolArray = (shift == shift[0]).all(axis=0) & ~skipped
+            periods = np.floor(left[running[repeats]] / period)
+            shifts[repeats] = periods * shift[0, repeats]
+            left[running[repeats]] -= periods * period
+            skipped |= repeats
+        history.append(now + shifts)
+        del history[: -stages - 2]
+        done = left[running] == 0
+        if done.any():
+            states[:, running[done]] = history[-1][:, done]
+            history = [earlier[:, ~done] for earlier in history]
+            tile, running = tile.rows(~done), running[~done]
+    last = _Tile.of(columns, "tail", stages, machine).after(_State.of(states, stages))
     return np.vstack(
-        [final.epilogue_ends[1] + columns["init"], final.epilogue_start, final.epilogue_start_before]
+        [last.epilogue_ends[1] + columns["init"], last.epilogue_start, last.epilogue_start_before]
     )
 
 
-def _one_tile(state: _State, columns: dict[str, FloatArray], kind: str, machine: PipelineMachine) -> _State:
-    """The state after one more tile: all k steps but the last in closed form, the last by the recurrence."""
-    regular, last = _times(columns, kind), _times(columns, f"{kind}_last")
-    stages, steps = len(state.slots), columns["steps"]
-    load = load_of_step(regular, machine.dma_warps)
-    paths = _Paths(load, columns["latency"], regular.math, float(stages))
-    consumer = state.epilogue_ends[1 if machine.consumers == "cooperative" else 0]
-    consumer = np.maximum(state.main_end, consumer)
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """How one tile moves the state on: all k steps but the last in closed form, the last by the recurrence.
 
-    def math_end(step: FloatArray) -> FloatArray:
-        start = np.maximum(
-            state.producer + paths.load_to_math(step - 1), consumer + paths.math_to_math(step - 1)
+    Path lengths to the tile's last k steps; row d - 1 of a table reaches over `steps` - d steps.
+    """
+
+    steps: FloatArray
+    load_to_math: FloatArray
+    math_to_math: FloatArray
+    load_to_load: FloatArray
+    math_to_load: FloatArray
+    math: FloatArray
+    last_load: FloatArray
+    last_math: FloatArray
+    latency: FloatArray
+    epilogue: FloatArray
+    consumer_waits_for_own_epilogue: bool
+
+    @classmethod
+    def of(cls, columns: dict[str, FloatArray], kind: str, stages: int, machine: PipelineMachine) -> _Tile:
+        regular, last = _times(columns, kind), _times(columns, f"{kind}_last")
+        steps = columns["steps"]
+        paths = _Paths(
+            load_of_step(regular, machine.dma_warps), columns["latency"], regular.math, float(stages)
         )
-        for slot in range(stages):
-            np.maximum(start, state.slots[slot] + paths.load_to_math(step - 1 - slot), out=start)
-        return np.asarray(start + regular.math)
-
-    def load_start(step: FloatArray) -> FloatArray:
-        start = np.maximum(
-            state.producer + paths.load_to_load(step - 1), consumer + paths.math_to_load(step - 1)
+        reach = steps - np.arange(1.0, 2 * stages + 1)[:, None]
+        return cls(
+            steps=steps,
+            load_to_math=paths.load_to_math(reach),
+            math_to_math=paths.math_to_math(reach),
+            load_to_load=paths.load_to_load(reach[:stages]),
+            math_to_load=paths.math_to_load(reach[0]),
+            math=np.asarray(regular.math),
+            last_load=np.asarray(load_of_step(last, machine.dma_warps)),
+            last_math=np.asarray(last.math),
+            latency=columns["latency"],
+            epilogue=columns["epilogue"],
+            consumer_waits_for_own_epilogue=machine.consumers == "cooperative",
         )
-        for slot in range(stages):
-            np.maximum(start, state.slots[slot] + paths.load_to_load(step - 1 - slot), out=start)
-        return np.asarray(start)
 
-    # Slot releases after the tile: those of its last k steps, and of earlier ones where it has fewer.
-    slots = np.empty_like(state.slots)
-    for position in range(stages - 1):
-        step = steps - (stages - 1) + position
-        before = np.clip(step + stages - 1, 0, stages - 1).astype(np.int64)
-        earlier = np.take_along_axis(state.slots, before[None, :], axis=0)[0]
-        slots[position] = np.where(step >= 1, math_end(step), earlier)
-    start = np.maximum(
-        load_start(steps) + load_of_step(last, machine.dma_warps) + columns["latency"],
-        np.where(steps > 1, math_end(steps - 1), consumer),
-    )
-    main_end = start + last.math
-    slots[stages - 1] = main_end
-    epilogue_start = np.maximum(main_end, state.epilogue_ends[1])
-    return _State(
-        slots=slots,
-        producer=load_start(steps) + load_of_step(last, machine.dma_warps),
-        main_end=main_end,
-        epilogue_ends=np.vstack([state.epilogue_ends[1], epilogue_start + columns["epilogue"]]),
-        epilogue_start=epilogue_start,
-        epilogue_start_before=state.epilogue_start,
-    )
+    def rows(self, kept: BoolArray) -> _Tile:
+        """The tiles of some kernels."""
+        names = [spec.name for spec in fields(self) if spec.type == "FloatArray"]
+        tables = {name: getattr(self, name)[..., kept] for name in names}
+        return replace(self, **tables)
+
+    def after(self, state: _State) -> _State:
+        stages = len(state.slots)
+        epilogue_before = state.epilogue_ends[1 if self.consumer_waits_for_own_epilogue else 0]
+        consumer = np.maximum(state.main_end, epilogue_before)
+
+        def math_end(back: int) -> FloatArray:
+            """End of the math `back` k steps before the last."""
+            start = (state.slots[:stages] + self.load_to_math[back : back + stages]).max(axis=0)
+            np.maximum(start, state.producer + self.load_to_math[back], out=start)
+            np.maximum(start, consumer + self.math_to_math[back], out=start)
+            return np.asarray(start + self.math)
+
+        # Slot releases after the tile: those of its last k steps, and of earlier ones where it has fewer.
+        slots = np.empty_like(state.slots)
+        for back in range(1, stages):
+            slots[stages - 1 - back] = math_end(back)
+            missing = np.flatnonzero(self.steps <= back)
+            earlier = (stages - 1 - back + self.steps[missing]).astype(np.int64)
+            slots[stages - 1 - back, missing] = state.slots[earlier, missing]
+        load_start = (state.slots + self.load_to_load).max(axis=0)
+        np.maximum(load_start, state.producer + self.load_to_load[0], out=load_start)
+        np.maximum(load_start, consumer + self.math_to_load, out=load_start)
+        producer = load_start + self.last_load
+        before = math_end(1) if stages == 1 else slots[stages - 2]
+        start = np.maximum(producer + self.latency, np.where(self.steps > 1, before, consumer))
+        slots[stages - 1] = start + self.last_math
+        epilogue_start = np.maximum(slots[stages - 1], state.epilogue_ends[1])
+        return _State(
+            slots=slots,
+            producer=producer,
+            main_end=slots[stages - 1],
+            epilogue_ends=np.vstack([state.epilogue_ends[1], epilogue_start + self.epilogue]),
+            epilogue_start=epilogue_start,
+            epilogue_start_before=state.epilogue_start,
+        )
