@@ -91,7 +91,7 @@ class FakeDevice:
         uuid = os.environ.get("FAKE_GPU_UUID", UUID)
         return {"gpu_name": "Fake GPU", "gpu_uuid": uuid, "compute_capability": [9, 0]}
 
-    def operands(self, problem: GemmProblem) -> Operands:
+    def operands(self, problem: GemmProblem, placement: int) -> Operands:
         if problem.n == NO_MEMORY:
             raise OutOfMemoryError("the fake GPU is full")
         return Operands(a=None, b=None, out=None)
@@ -102,10 +102,10 @@ class FakeDevice:
             raise IncorrectResultError("relative error 0.7, expected at most 0.005")
         return 0.001
 
-    def time_burst(self, launch: Any, settings: TimingSettings, *, cold_l2: bool) -> Timing:
+    def time_burst(self, launches: Any, settings: TimingSettings, *, cold_l2: bool) -> Timing:
         time.sleep(float(os.environ.get("FAKE_ROW_SECONDS", "0")))
         log = os.environ.get("FAKE_LAUNCH_LOG")
-        problem, config = launch()
+        problem, config = launches[0]()
         if log:
             with Path(log).open("a") as file:
                 file.write(json.dumps([problem.m, problem.n, config.cta_n, config.swizzle]) + "\n")
@@ -115,8 +115,8 @@ class FakeDevice:
         samples = tuple(base + drift + 0.25 * index for index in range(settings.repeats))
         return Timing(samples_us=samples, count=len(samples), state={"sm_mhz": 1980, "power_w": 100.0})
 
-    def time_sustained(self, launch: Any, settings: TimingSettings) -> Timing:
-        launch()
+    def time_sustained(self, launches: Any, settings: TimingSettings) -> Timing:
+        launches[0]()
         return Timing(samples_us=(5.0, 5.5, 6.0), count=300, state={"sm_mhz": 1410, "power_w": 699.0})
 
     def profile(self, launch: Any, label: str) -> dict[str, Any]:

@@ -20,6 +20,9 @@ class CublasProvider:
 
     name = "cublas"
 
+    def __init__(self) -> None:
+        self._tried: GemmProblem | None = None
+
     def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
         a, b = problem.a_dtype.name, problem.b_dtype.name
         if problem.a_scale is not None or problem.b_scale is not None:
@@ -46,21 +49,23 @@ class CublasProvider:
         """Nothing to do: the library is compiled."""
 
     def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
-        b = operands.b.mT
-        if problem.a_dtype.name not in FP8_TYPES:
-            return _checked(partial(torch.mm, operands.a, b, out=operands.out))
-        one = torch.ones((), dtype=torch.float32, device=operands.a.device)
-        return _checked(
-            partial(torch._scaled_mm, operands.a, b, one, one, out_dtype=operands.out.dtype, out=operands.out)
-        )
+        launch = _launch(problem, operands)
+        if self._tried != problem:
+            # What cuBLAS refuses is said before anything is timed.
+            try:
+                launch()
+            except torch.cuda.OutOfMemoryError as error:
+                raise OutOfMemoryError(str(error).splitlines()[0]) from error
+            except RuntimeError as error:
+                raise KernelError(str(error).splitlines()[0]) from error
+            self._tried = problem
+        return launch
 
 
-def _checked(launch: Launch) -> Launch:
-    """Run `launch` once, so that what cuBLAS refuses is said before anything is timed."""
-    try:
-        launch()
-    except torch.cuda.OutOfMemoryError as error:
-        raise OutOfMemoryError(str(error).splitlines()[0]) from error
-    except RuntimeError as error:
-        raise KernelError(str(error).splitlines()[0]) from error
-    return launch
+def _launch(problem: GemmProblem, operands: Operands) -> Launch:
+    b = operands.b.mT
+    if problem.a_dtype.name not in FP8_TYPES:
+        return partial(torch.mm, operands.a, b, out=operands.out)
+    one = torch.ones((), dtype=torch.float32, device=operands.a.device)
+    types = {"out_dtype": operands.out.dtype, "out": operands.out}
+    return partial(torch._scaled_mm, operands.a, b, one, one, **types)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,19 +13,20 @@ from gemm_model.problem import GemmProblem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingSettings:
-    """How long to look. All protocols stop early for long kernels; times in milliseconds."""
+    """How long to look; times in milliseconds."""
 
-    repeats: int = 9
-    min_repeats: int = 3
+    repeats: int = 24
+    min_repeats: int = 4
+    placements: int = 12
+    """The launches of a row go in turn to so many places in memory: one place alone may be lucky or not."""
     row_budget_ms: float = 40.0
     """Burst: no more repeats than fit into this, but never fewer than `min_repeats`."""
     spin_ms: float = 0.4
     spin_factor: float = 8.0
     """Burst: the card rests max(spin_ms, spin_factor x kernel time) before each launch."""
-    settle_min_ms: float = 60.0
-    settle_max_ms: float = 150.0
-    settle_tolerance: float = 0.003
-    """Sustained: run back to back until successive windows agree this well, between these limits."""
+    settle_ms: float = 180.0
+    sustained_ms: float = 140.0
+    """Sustained: run back to back so long until clock and power settle, and so long while measuring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +62,16 @@ class Device(Protocol):
     def describe(self) -> dict[str, Any]:
         """Name, UUID, compute capability, SMs, memory, driver: what identifies the card and its software."""
 
-    def operands(self, problem: GemmProblem) -> Operands:
-        """Random operands and an output; raises OutOfMemoryError."""
+    def operands(self, problem: GemmProblem, placement: int) -> Operands:
+        """Random operands and an output at a place in memory; raises OutOfMemoryError."""
 
     def check(self, problem: GemmProblem, operands: Operands, launch: Launch) -> float:
         """Relative error of the kernel's result; raises IncorrectResultError, or KernelError from the launch."""
 
-    def time_burst(self, launch: Launch, settings: TimingSettings, *, cold_l2: bool) -> Timing:
-        """Times of launches from a rested card."""
+    def time_burst(self, launches: Sequence[Launch], settings: TimingSettings, *, cold_l2: bool) -> Timing:
+        """Times of launches from a rested card, the placements in turn."""
 
-    def time_sustained(self, launch: Launch, settings: TimingSettings) -> Timing:
+    def time_sustained(self, launches: Sequence[Launch], settings: TimingSettings) -> Timing:
         """Time of one launch among many back to back, once clock and power have settled."""
 
     def profile(self, launch: Launch, label: str) -> Mapping[str, Any]:

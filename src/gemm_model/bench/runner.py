@@ -25,7 +25,7 @@ from gemm_model.bench.environment import (
 from gemm_model.bench.provider import Provider
 from gemm_model.bench.row_log import RowLog
 from gemm_model.bench.rows import COLUMNS, COUNTERS_TABLE_COLUMNS, Outcome, Row
-from gemm_model.bench.sweep import digest, estimated_kernel_us
+from gemm_model.bench.sweep import digest, estimated_kernel_us, shape_key
 from gemm_model.bench.worker import check_request, time_request
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.errors import InputError
@@ -68,13 +68,9 @@ class RunSummary:
         return self.done == self.rows
 
 
-def describe_device(device: str) -> dict[str, Any]:
-    """The card's description, read in a process of its own; MissingExtraError without a GPU."""
-    worker = WorkerProcess(device)
-    try:
-        outcome = worker.ask({"operation": "describe"}, FIRST_CALL_LIMIT_S)
-    finally:
-        worker.close()
+def describe_card(worker: WorkerProcess) -> dict[str, Any]:
+    """The card's description; MissingExtraError without a GPU."""
+    outcome = worker.ask({"operation": "describe"}, FIRST_CALL_LIMIT_S)
     if outcome.disposition != "ok":
         raise InputError(f"the GPU does not answer ({outcome.disposition}: {outcome.detail})")
     return dict(outcome.values)
@@ -167,10 +163,9 @@ class Run:
     def done(self) -> int:
         return self._done
 
-    def go(self, failures: Mapping[int, Outcome], progress: Progress) -> RunSummary:
+    def go(self, worker: WorkerProcess, failures: Mapping[int, Outcome], progress: Progress) -> RunSummary:
         """Check and time what is left. `failures` are rows known to be impossible, by index."""
         self._known.update(failures)
-        worker = WorkerProcess(self._options.device, sorted({row.kernel for row in self._rows}))
         try:
             self._check(worker, progress)
             if self._regime == "counters":
@@ -179,7 +174,6 @@ class Run:
             else:
                 self._time(worker, progress)
         finally:
-            worker.close()
             self._log.close()
             self._finish()
         return RunSummary(
@@ -192,7 +186,7 @@ class Run:
     def _check(self, worker: WorkerProcess, progress: Progress) -> None:
         """Compare every result that is still to be timed with the reference, shape by shape."""
         left = [index for index in range(self._done, len(self._rows)) if index not in self._known]
-        left.sort(key=lambda index: (_shape_key(self._rows[index]), index))
+        left.sort(key=lambda index: (shape_key(self._rows[index]), index))
         for number, index in enumerate(left):
             if self._out_of_time():
                 return
@@ -281,18 +275,6 @@ class Run:
 
     def _out_of_time(self) -> bool:
         return time.monotonic() >= self._deadline
-
-
-def _shape_key(row: Row) -> tuple[Any, ...]:
-    problem = row.problem
-    return (
-        problem.a_dtype.name,
-        problem.b_dtype.name,
-        problem.out_dtype.name,
-        problem.m,
-        problem.n,
-        problem.k,
-    )
 
 
 def default_compile_jobs() -> int:

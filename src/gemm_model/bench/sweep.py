@@ -138,15 +138,52 @@ def digest(rows: Sequence[Row]) -> str:
     return summary.hexdigest()[:16]
 
 
-def arranged(rows: Sequence[Row], *, sample: int | None, shard: tuple[int, int], seed: int) -> list[Row]:
+def arranged(
+    rows: Sequence[Row],
+    *,
+    seed: int,
+    sample: int | None = None,
+    sample_shapes: int | None = None,
+    shard: tuple[int, int] = (0, 1),
+) -> list[Row]:
     """Rows in an order that mixes shapes and configurations, so that a drifting clock favours none of them.
 
-    `sample` keeps so many of them, the same for every shard count; shard (i, n) then takes each n-th row.
+    `sample` keeps so many rows, `sample_shapes` all rows of so many shapes. Shard (i, n) is the i-th of n parts of
+    about equal length; a shape stays on one card, so that its configurations are compared on one card.
     """
+    draw = random.Random(seed)
     order = list(rows)
-    random.Random(seed).shuffle(order)
+    draw.shuffle(order)
+    order = order[:sample]
+    if sample_shapes is not None:
+        names = sorted({shape_key(row) for row in order})
+        chosen = set(draw.sample(names, min(sample_shapes, len(names))))
+        order = [row for row in order if shape_key(row) in chosen]
     index, count = shard
-    return order[:sample][index::count]
+    owner = _shard_of_shapes(order, count)
+    return [row for row in order if owner[shape_key(row)] == index]
+
+
+def shape_key(row: Row) -> tuple[str, str, str, int, int, int]:
+    """Types and sizes: rows with equal keys solve the same problem."""
+    problem = row.problem
+    types = (problem.a_dtype.name, problem.b_dtype.name, problem.out_dtype.name)
+    return (*types, problem.m, problem.n, problem.k)
+
+
+def _shard_of_shapes(rows: Sequence[Row], count: int) -> dict[tuple[str, str, str, int, int, int], int]:
+    """Longest shapes first, each to the shard that has least to do so far."""
+    cost_ms: dict[tuple[str, str, str, int, int, int], float] = {}
+    settings = TimingSettings()
+    for row in rows:
+        key = shape_key(row)
+        cost_ms[key] = cost_ms.get(key, 0.0) + estimated_row_ms(row, settings)
+    loads = [0.0] * count
+    owner = {}
+    for key in sorted(cost_ms, key=lambda key: (-cost_ms[key], key)):
+        owner[key] = loads.index(min(loads))
+        loads[owner[key]] += cost_ms[key]
+    return owner
 
 
 def estimated_kernel_us(problem: GemmProblem) -> float:
@@ -163,7 +200,7 @@ def estimated_row_ms(row: Row, settings: TimingSettings) -> float:
     if row.regime == "counters":
         return COUNTERS_ROW_MS
     if row.regime == "sustained":
-        return ROW_OVERHEAD_MS + settings.settle_max_ms
+        return ROW_OVERHEAD_MS + settings.settle_ms + settings.sustained_ms
     kernel_ms = estimated_kernel_us(row.problem) / 1e3
     launch_ms = max(settings.spin_ms, settings.spin_factor * kernel_ms) + kernel_ms
     count = min(settings.repeats, max(settings.min_repeats, int(settings.row_budget_ms / launch_ms)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import torch
 
 from gemm_model.bench.provider import IncorrectResultError, Operands, UnsupportedError
@@ -18,6 +20,7 @@ TORCH_DTYPES = {
 }
 
 ALIGNMENT_BYTES = 256
+PLACEMENT_ALIGNMENT = 4096
 CHUNK_ELEMENTS = 2**26
 POISON_BYTE = 0xFF
 """All bits set: NaN in every floating-point type of 8 or more bits."""
@@ -44,7 +47,9 @@ def torch_dtype(name: str) -> torch.dtype:
 class OperandPool:
     """Random numbers made once; operands of any shape are views into them.
 
-    A pool per type holds normally distributed values, so a new shape costs no time. A and B never overlap.
+    A pool per type holds normally distributed values, so a new shape costs no time. A placement is a number that
+    says where in the pool the operands lie: where a matrix lies in physical memory decides which L2 slices and
+    DRAM channels serve it, and with them the time of some kernels (by up to half on an H200).
     """
 
     def __init__(self, device: str, seed: int, elements: int) -> None:
@@ -54,24 +59,28 @@ class OperandPool:
         self._inputs: dict[str, torch.Tensor] = {}
         self._output = torch.empty(0, dtype=torch.uint8, device=device)
 
-    def operands(self, problem: GemmProblem) -> Operands:
+    def operands(self, problem: GemmProblem, placement: int = 0) -> Operands:
+        """Views for `problem`; A and B never overlap."""
+        draw = random.Random(placement)
+        out = self._out(problem, draw)
         if problem.a_scale is not None or problem.b_scale is not None:
             from gemm_model.bench.block_scaled import random_block_scaled
 
             a, a_scale = random_block_scaled(problem.m, problem.k, problem, self._device, self._seed)
             b, b_scale = random_block_scaled(problem.n, problem.k, problem, self._device, self._seed + 1)
-            return Operands(a=a, b=b, out=self._out(problem), a_scale=a_scale, b_scale=b_scale)
+            return Operands(a=a, b=b, out=out, a_scale=a_scale, b_scale=b_scale)
         a_size, b_size = problem.m * problem.k, problem.n * problem.k
-        start_b = _round_up(a_size, ALIGNMENT_BYTES)
+        room = _round_up(a_size, ALIGNMENT_BYTES) + b_size
         if problem.a_dtype == problem.b_dtype:
-            pool = self._input(problem.a_dtype.name, start_b + b_size)
-            flat_a, flat_b = pool[:a_size], pool[start_b : start_b + b_size]
+            pool = self._input(problem.a_dtype.name, room)
+            start_a = _place(draw, pool.numel() - room)
+            start_b = _round_up(start_a + a_size, ALIGNMENT_BYTES)
+            start_b += _place(draw, pool.numel() - start_b - b_size)
+            flat_a, flat_b = pool[start_a : start_a + a_size], pool[start_b : start_b + b_size]
         else:
             flat_a = self._input(problem.a_dtype.name, a_size)[:a_size]
             flat_b = self._input(problem.b_dtype.name, b_size)[:b_size]
-        return Operands(
-            a=flat_a.view(problem.m, problem.k), b=flat_b.view(problem.n, problem.k), out=self._out(problem)
-        )
+        return Operands(a=flat_a.view(problem.m, problem.k), b=flat_b.view(problem.n, problem.k), out=out)
 
     def _input(self, dtype: str, elements: int) -> torch.Tensor:
         pool = self._inputs.get(dtype)
@@ -89,12 +98,18 @@ class OperandPool:
             part.copy_(torch.randn(part.numel(), generator=generator, device=self._device))
         return pool
 
-    def _out(self, problem: GemmProblem) -> torch.Tensor:
+    def _out(self, problem: GemmProblem, draw: random.Random) -> torch.Tensor:
         dtype = torch_dtype(problem.out_dtype.name)
         size = problem.m * problem.n * dtype.itemsize
         if self._output.numel() < size:
-            self._output = torch.empty(size, dtype=torch.uint8, device=self._device)
-        return self._output[:size].view(dtype).view(problem.m, problem.n)
+            self._output = torch.empty(max(size, self._minimum), dtype=torch.uint8, device=self._device)
+        start = _place(draw, self._output.numel() - size)
+        return self._output[start : start + size].view(dtype).view(problem.m, problem.n)
+
+
+def _place(draw: random.Random, room: int) -> int:
+    """A random aligned offset of at most `room`."""
+    return draw.randint(0, max(0, room) // PLACEMENT_ALIGNMENT) * PLACEMENT_ALIGNMENT
 
 
 def reference_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:

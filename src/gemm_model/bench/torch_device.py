@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -14,9 +16,11 @@ from gemm_model.errors import MissingExtraError
 from gemm_model.problem import GemmProblem
 
 OPERAND_SEED = 20240229
-POOL_ELEMENTS = 2**26
+POOL_ELEMENTS = 2**30
+POOL_SHARE_OF_MEMORY = 32
 FLUSH_L2_MULTIPLE = 4
 GRAPH_LAUNCHES = 64
+SUSTAINED_PLACEMENTS = 4
 WINDOW_MS = 8.0
 """Sustained: length of one window; its mean launch time is one sample."""
 
@@ -80,7 +84,8 @@ class TorchDevice:
         torch.cuda.set_device(0)
         self._properties = torch.cuda.get_device_properties(0)
         self._sensors = Sensors(self.uuid)
-        self._pool = OperandPool("cuda", OPERAND_SEED, POOL_ELEMENTS)
+        elements = min(POOL_ELEMENTS, self._properties.total_memory // POOL_SHARE_OF_MEMORY)
+        self._pool = OperandPool("cuda", OPERAND_SEED, elements)
         self._flush = torch.ones(
             FLUSH_L2_MULTIPLE * self._properties.L2_cache_size // 4, dtype=torch.float32, device="cuda"
         )
@@ -107,9 +112,9 @@ class TorchDevice:
             "cuda": torch.version.cuda,
         }
 
-    def operands(self, problem: GemmProblem) -> Operands:
+    def operands(self, problem: GemmProblem, placement: int) -> Operands:
         try:
-            return self._pool.operands(problem)
+            return self._pool.operands(problem, placement)
         except torch.cuda.OutOfMemoryError as error:
             torch.cuda.empty_cache()
             raise OutOfMemoryError(str(error).splitlines()[0]) from error
@@ -130,44 +135,48 @@ class TorchDevice:
         except RuntimeError as error:
             raise KernelError(str(error).splitlines()[0]) from error
 
-    def time_burst(self, launch: Launch, settings: TimingSettings, *, cold_l2: bool) -> Timing:
+    def time_burst(self, launches: Sequence[Launch], settings: TimingSettings, *, cold_l2: bool) -> Timing:
         """Each launch queued behind a one-thread spin and the flush, so that the card rests, the host is
         ahead, and the pair of events brackets the kernel alone."""
         flush = self._read_through_l2 if cold_l2 else None
-        launch()
-        estimate_ms = self._spaced_launches(launch, flush, settings.spin_ms, 1)[0]
+        launches[0]()
+        estimate_ms = self._spaced_launches(launches, flush, settings.spin_ms, 1)[0]
         rest_ms = max(settings.spin_ms, settings.spin_factor * estimate_ms)
         affordable = int(settings.row_budget_ms / (rest_ms + estimate_ms))
         count = min(settings.repeats, max(settings.min_repeats, affordable))
-        samples = self._spaced_launches(launch, flush, rest_ms, count)
+        samples = self._spaced_launches(launches, flush, rest_ms, count)
         return Timing(
             samples_us=tuple(1e3 * sample for sample in samples), count=count, state=self._sensors.read()
         )
 
-    def time_sustained(self, launch: Launch, settings: TimingSettings) -> Timing:
-        """Windows of graph replays until time and with it clock and power settle; the settled half counts."""
-        launch()
-        estimate_ms = self._spaced_launches(launch, None, settings.spin_ms, 1)[0]
-        launches = min(GRAPH_LAUNCHES, max(1, round(WINDOW_MS / estimate_ms)))
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(launches):
-                launch()
-        replays = max(1, round(WINDOW_MS / (launches * estimate_ms)))
-        windows: list[float] = []
-        state: dict[str, Any] = {}
+    def time_sustained(self, launches: Sequence[Launch], settings: TimingSettings) -> Timing:
+        """Windows of graph replays, one placement each, in turn; those after the settling time count."""
+        launches[0]()
+        estimate_ms = self._spaced_launches(launches, None, settings.spin_ms, 1)[0]
+        repeats = min(GRAPH_LAUNCHES, max(1, round(WINDOW_MS / estimate_ms)))
+        graphs = [_captured(launch, repeats) for launch in launches[:SUSTAINED_PLACEMENTS]]
+        replays = max(1, round(WINDOW_MS / (repeats * estimate_ms)))
+        kept_us: list[float] = []
+        states: list[dict[str, Any]] = []
         spent_ms = 0.0
-        while spent_ms < settings.settle_max_ms:
+        for graph in cycle(graphs):
             window_ms, state = self._window(graph, replays)
-            windows.append(window_ms / (replays * launches))
+            if spent_ms >= settings.settle_ms or not states:
+                states.append(state)
+            if spent_ms >= settings.settle_ms:
+                kept_us.append(1e3 * window_ms / (replays * repeats))
             spent_ms += window_ms
-            if spent_ms >= settings.settle_min_ms and _settled(windows, settings.settle_tolerance):
+            if spent_ms >= settings.settle_ms + settings.sustained_ms and kept_us:
                 break
-        kept = windows[len(windows) // 2 :]
+        settled = states[1:]
         return Timing(
-            samples_us=tuple(1e3 * window for window in kept),
-            count=replays * launches * len(kept),
-            state=state,
+            samples_us=tuple(kept_us),
+            count=replays * repeats * len(kept_us),
+            state={
+                **settled[-1],
+                "sm_mhz": round(statistics.mean(state["sm_mhz"] for state in settled), 1),
+                "power_w": round(statistics.mean(state["power_w"] for state in settled), 1),
+            },
         )
 
     def profile(self, launch: Launch, label: str) -> dict[str, Any]:
@@ -186,6 +195,13 @@ class TorchDevice:
             return False
         return True
 
+    def read_sensors(self) -> dict[str, Any]:
+        return self._sensors.read()
+
+    def median_rested_us(self, launch: Launch, count: int) -> float:
+        """Median time of `count` launches, each after a short spin; caches are left as they are."""
+        return 1e3 * statistics.median(self._spaced_launches([launch], None, TimingSettings().spin_ms, count))
+
     def _measure_spin(self) -> float:
         """Cycles of torch's one-thread spin in a millisecond."""
         cycles = 4_000_000
@@ -201,9 +217,11 @@ class TorchDevice:
         """Reads, not writes: the lines left behind are clean, so the kernel pays no write-back for them."""
         torch.sum(self._flush, dim=0, out=self._flush_sum)
 
-    def _spaced_launches(self, launch: Launch, flush: Any, rest_ms: float, count: int) -> list[float]:
+    def _spaced_launches(
+        self, launches: Sequence[Launch], flush: Launch | None, rest_ms: float, count: int
+    ) -> list[float]:
         pairs = []
-        for _ in range(count):
+        for _, launch in zip(range(count), cycle(launches), strict=False):
             start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             torch.cuda._sleep(int(rest_ms * self._spin_cycles_per_ms))
             if flush is not None:
@@ -227,7 +245,10 @@ class TorchDevice:
         return float(start.elapsed_time(stop)), state
 
 
-def _settled(windows: list[float], tolerance: float) -> bool:
-    """Whether the last three windows agree within `tolerance` of their median."""
-    last = windows[-3:]
-    return len(last) == 3 and max(last) - min(last) <= tolerance * statistics.median(last)
+def _captured(launch: Launch, repeats: int) -> torch.cuda.CUDAGraph:
+    """A graph of `repeats` launches back to back."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(repeats):
+            launch()
+    return graph

@@ -60,27 +60,29 @@ class Worker:
                 capability = tuple(request["compute_capability"])
                 self.provider(row.kernel).compile(row.problem, row.config, (capability[0], capability[1]))
                 return {"disposition": "ok"}
-            operands, launch = self._prepare(row)
-            values = self._measure(operation, row, operands, launch, request)
+            values = self._measure(operation, row, request)
         except KernelError as error:
             return {"disposition": error.disposition, "detail": str(error)}
         return {"disposition": "ok", "values": values}
 
-    def _prepare(self, row: Row) -> tuple[Operands, Launch]:
-        operands = self.device.operands(row.problem)
-        return operands, self.provider(row.kernel).prepare(row.problem, row.config, operands)
-
-    def _measure(
-        self, operation: str, row: Row, operands: Operands, launch: Launch, request: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _measure(self, operation: str, row: Row, request: dict[str, Any]) -> dict[str, Any]:
         if operation == "check":
+            operands, launch = self._prepare(row, 0)
             return {"relative_error": self.device.check(row.problem, operands, launch)}
         if operation == "profile":
+            _, launch = self._prepare(row, 0)
             return dict(self.device.profile(launch, request["label"]))
         settings = TimingSettings(**request["settings"])
+        # Block-scaled operands are made anew for each placement, which takes too long to do it often.
+        placements = settings.placements if row.problem.a_scale is None else 1
+        launches = [self._prepare(row, placement)[1] for placement in range(placements)]
         if row.regime == "sustained":
-            return self.device.time_sustained(launch, settings).columns()
-        return self.device.time_burst(launch, settings, cold_l2=row.l2 == "cold").columns()
+            return self.device.time_sustained(launches, settings).columns()
+        return self.device.time_burst(launches, settings, cold_l2=row.l2 == "cold").columns()
+
+    def _prepare(self, row: Row, placement: int) -> tuple[Operands, Launch]:
+        operands = self.device.operands(row.problem, placement)
+        return operands, self.provider(row.kernel).prepare(row.problem, row.config, operands)
 
 
 def time_request(row: Row, settings: TimingSettings) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gemm_model.bench.device import TimingSettings
 from gemm_model.bench.provider import PROVIDERS, Config, Provider, load_provider
@@ -28,6 +29,10 @@ from gemm_model.errors import InputError, PartialResultError
 from gemm_model.kernel import SCHEDULES, parse_extent
 from gemm_model.problem import GemmProblem
 from gemm_model.table import batch_from_frame, read_table
+
+if TYPE_CHECKING:
+    from gemm_model.bench.runner import RunOptions
+    from gemm_model.bench.worker_process import WorkerProcess
 
 DRY_RUN_CAPABILITY = (9, 0)
 PROGRESS_EVERY_S = 5.0
@@ -51,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--split-k", default="1", help="split-K factors, such as 1,2,4")
     what.add_argument("--configs", type=Path, help="CSV of configurations: cta_m, cta_n, cluster_m, ...")
     what.add_argument("--sample", type=int, metavar="N", help="a random N of the rows")
-    what.add_argument("--shard", default="0/1", help="i/n: each n-th row from row i, for one of n cards")
+    what.add_argument("--sample-shapes", type=int, metavar="N", help="all rows of a random N of the shapes")
+    what.add_argument("--shard", default="0/1", help="i/n: part i of n about equal ones, for one of n cards")
     how = parser.add_argument_group("how to measure")
     how.add_argument("--regime", default="burst", choices=REGIMES)
     how.add_argument("--l2", choices=L2_STATES, help="cold (default) or warm; sustained runs are warm")
@@ -63,17 +69,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out = parser.add_argument_group("where to")
     out.add_argument("--output", "--output_csv", dest="output", type=Path, help="CSV to write, row by row")
     out.add_argument("--resume", action="store_true", help="go on with an output that was begun")
+    out.add_argument(
+        "--compiled", action="store_true", help="do not compile ahead: the kernel cache is filled"
+    )
     out.add_argument("--compile-only", action="store_true", help="fill the kernel cache and stop")
     out.add_argument("--dry-run", action="store_true", help="say what would run and how long it would take")
 
 
 def run(args: argparse.Namespace) -> int:
-    providers = {name: load_provider(name) for name in _words(args.kernels)}
     _use_kernel_cache()
     if args.dry_run:
+        providers = _providers(args)
         _report_plan(_rows(args, providers, DRY_RUN_CAPABILITY), args, providers)
         return 0
+    if args.output is None and not args.compile_only:
+        raise InputError("no --output given; expected the CSV to write")
     from gemm_model.bench import runner
+    from gemm_model.bench.worker_process import WorkerProcess
 
     options = runner.RunOptions(
         settings=TimingSettings(repeats=_positive("--repeats", args.repeats)),
@@ -81,24 +93,33 @@ def run(args: argparse.Namespace) -> int:
         compile_jobs=args.jobs or runner.default_compile_jobs(),
         time_budget_s=args.time_budget,
     )
-    card = runner.describe_device(options.device)
+    worker = WorkerProcess(options.device, [] if args.compile_only else _words(args.kernels))
+    try:
+        return _run_on(worker, args, options)
+    finally:
+        worker.close()
+
+
+def _run_on(worker: WorkerProcess, args: argparse.Namespace, options: RunOptions) -> int:
+    from gemm_model.bench import runner
+
+    card = runner.describe_card(worker)
     capability = (int(card["compute_capability"][0]), int(card["compute_capability"][1]))
+    # Rows of a table say themselves what they run; their kernels' libraries are needed only to compile them.
+    providers = _providers(args) if args.rows is None else {}
     rows = _rows(args, providers, capability)
-    for row in rows:
-        if row.kernel not in providers:
-            providers[row.kernel] = load_provider(row.kernel)
+    if not args.compiled:
+        providers = {name: load_provider(name) for name in sorted({row.kernel for row in rows})}
     progress = ProgressLine()
     if args.compile_only:
         failures = runner.compile_rows(rows, providers, capability, options, progress)
         print(f"{len(failures)} of {len(rows)} rows have a kernel that does not compile", file=sys.stderr)
         return 0
-    if args.output is None:
-        raise InputError("no --output given; expected the CSV to write")
     begun = runner.Run(rows, args.output, card, options, resume=args.resume)
-    left = rows[begun.done :]
+    left = [] if args.compiled else rows[begun.done :]
     failures = runner.compile_rows(left, providers, capability, options, progress) if left else {}
     shifted = {begun.done + index: outcome for index, outcome in failures.items()}
-    summary = begun.go(shifted, progress)
+    summary = begun.go(worker, shifted, progress)
     counts = ", ".join(f"{count} {name}" for name, count in sorted(summary.dispositions.items()))
     print(f"{args.output}: {summary.done} of {summary.rows} rows ({counts})", file=sys.stderr)
     if summary.sentinel_drift > runner.SENTINEL_DRIFT_LIMIT:
@@ -108,6 +129,10 @@ def run(args: argparse.Namespace) -> int:
     if not summary.complete:
         raise PartialResultError(f"{args.output}: time budget spent; go on with --resume")
     return 0
+
+
+def _providers(args: argparse.Namespace) -> dict[str, Provider]:
+    return {name: load_provider(name) for name in _words(args.kernels)}
 
 
 def _use_kernel_cache() -> None:
@@ -135,10 +160,16 @@ def _rows(args: argparse.Namespace, providers: dict[str, Provider], capability: 
                 chosen = [_Listed(provider, args.configs) for provider in providers.values()]
                 selected = ConfigFilter()
             rows += rows_of_problems(problems, chosen, capability, selected, regime=args.regime, l2=l2)
-    if args.sample is not None:
-        _positive("--sample", args.sample)
-    shard = _shard(args.shard)
-    ordered = arranged(rows, sample=args.sample, shard=shard, seed=args.seed)
+    for option, number in (("--sample", args.sample), ("--sample-shapes", args.sample_shapes)):
+        if number is not None:
+            _positive(option, number)
+    ordered = arranged(
+        rows,
+        seed=args.seed,
+        sample=args.sample,
+        sample_shapes=args.sample_shapes,
+        shard=_shard(args.shard),
+    )
     if not ordered:
         raise InputError(f"shard {args.shard} of {len(rows)} rows is empty")
     return ordered

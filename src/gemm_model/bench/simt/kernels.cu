@@ -134,6 +134,8 @@ struct Copier {
     static constexpr int LANES_K = 8;
     static constexpr int ROWS = THREADS / LANES_K < EXTENT ? THREADS / LANES_K : EXTENT;
     static constexpr int DEPTH = LANES_K * (THREADS / LANES_K / ROWS);
+    static constexpr int PASSES = EXTENT / ROWS;
+    static constexpr int PIECES = PASSES * (CTA_K / DEPTH);
     static_assert(EXTENT % WARP == 0 && EXTENT % ROWS == 0 && CTA_K % DEPTH == 0, "threads share the tile evenly");
 
     const float* source;
@@ -145,14 +147,16 @@ struct Copier {
         source = operand + (size_t)row * k + depth;
         place = (unsigned)__cvta_generic_to_shared(tile + depth * PITCH + row);
     }
-    __device__ __forceinline__ void copy(int k0, int k, unsigned stage_bytes) const {
+    // Part `part` of `parts`: a warp's loads from shared memory queue behind its copies, so a tile copied in one
+    // go would hold them up; spread over the k steps the copies take turns with the loads.
+    __device__ __forceinline__ void copy(int part, int parts, int k0, int k, unsigned stage_bytes) const {
 #pragma unroll
-        for (int r = 0; r < EXTENT; r += ROWS)
-#pragma unroll
-            for (int d = 0; d < CTA_K; d += DEPTH)
-                asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
-                                 place + stage_bytes + (unsigned)sizeof(float) * (d * PITCH + r)),
-                             "l"(source + k0 + (size_t)r * k + d));
+        for (int piece = part * PIECES / parts; piece < (part + 1) * PIECES / parts; ++piece) {
+            const int r = piece % PASSES * ROWS, d = piece / PASSES * DEPTH;
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
+                             place + stage_bytes + (unsigned)sizeof(float) * (d * PITCH + r)),
+                         "l"(source + k0 + (size_t)r * k + d));
+        }
     }
 };
 
@@ -189,14 +193,16 @@ __global__ void __launch_bounds__(CTA_M* CTA_N / (THREAD_M * THREAD_N), CTAS)
     const CopierA copy_a(A + (size_t)blockIdx.y * CTA_M * k, tiles, k);
     const CopierB copy_b(B + (size_t)blockIdx.x * CTA_N * k, tiles + CopierA::SIZE, k);
     // Past the end the last tile is fetched again into a buffer that nobody reads: no branch in the loop.
-    auto fetch_tile = [&](int k0, int stage) {
+    auto fetch_tile = [&](int part, int parts, int k0, int stage) {
         const int inside = min(k0, k - CTA_K);
-        copy_a.copy(inside, k, (unsigned)sizeof(float) * stage * STAGE);
-        copy_b.copy(inside, k, (unsigned)sizeof(float) * stage * STAGE);
-        asm volatile("cp.async.commit_group;");
+        copy_a.copy(part, parts, inside, k, (unsigned)sizeof(float) * stage * STAGE);
+        copy_b.copy(part, parts, inside, k, (unsigned)sizeof(float) * stage * STAGE);
     };
 #pragma unroll
-    for (int s = 0; s < STAGES - 1; ++s) fetch_tile(s * CTA_K, s);
+    for (int s = 0; s < STAGES - 1; ++s) {
+        fetch_tile(0, 1, s * CTA_K, s);
+        asm volatile("cp.async.commit_group;");
+    }
 
     float sum[THREAD_M][THREAD_N] = {};
     float4 a_part[2][BLOCKS_M], b_part[2][BLOCKS_N];
@@ -205,7 +211,7 @@ __global__ void __launch_bounds__(CTA_M* CTA_N / (THREAD_M * THREAD_N), CTAS)
         // This tile has arrived for every thread, and nobody reads the buffer that is refilled next any more.
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         __syncthreads();
-        fetch_tile(k0 + (STAGES - 1) * CTA_K, stage == 0 ? STAGES - 1 : stage - 1);
+        const int refilled = stage == 0 ? STAGES - 1 : stage - 1;
         const float* a_tile = tiles + stage * STAGE + row;
         const float* b_tile = tiles + stage * STAGE + CopierA::SIZE + column;
         auto fetch_words = [&](int i, int slot) {
@@ -220,12 +226,14 @@ __global__ void __launch_bounds__(CTA_M* CTA_N / (THREAD_M * THREAD_N), CTAS)
 #pragma unroll
         for (int i = 0; i < CTA_K; ++i) {
             if (i + 1 < CTA_K) fetch_words(i + 1, (i + 1) % 2);
+            fetch_tile(i, CTA_K, k0 + (STAGES - 1) * CTA_K, refilled);
 #pragma unroll
             for (int r = 0; r < THREAD_M; ++r)
 #pragma unroll
                 for (int c = 0; c < THREAD_N; ++c)
                     sum[r][c] += (&a_part[i % 2][r / VECTOR].x)[r % VECTOR] * (&b_part[i % 2][c / VECTOR].x)[c % VECTOR];
         }
+        asm volatile("cp.async.commit_group;");
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
     float* c_tile = C + (size_t)(blockIdx.y * CTA_M + row) * n + blockIdx.x * CTA_N + column;

@@ -1,0 +1,103 @@
+"""CUDA C++ compiled at run time (NVRTC) and launched through the driver, on torch's stream and memory."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from cuda.bindings import driver, nvrtc
+
+from gemm_model.bench.provider import CompileError, KernelError
+
+SMEM_WITHOUT_OPT_IN = 48 * 1024
+
+
+def compile_to_cubin(source: str, compute_capability: tuple[int, int]) -> bytes:
+    """Machine code of `source`; needs no GPU. Raises CompileError with the compiler's first error."""
+    major, minor = compute_capability
+    arch = f"--gpu-architecture=sm_{major}{minor}{'a' if major >= 9 else ''}"
+    _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"microbenchmark.cu", 0, [], [])
+    options = [arch.encode(), b"--std=c++17"]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        _, size = nvrtc.nvrtcGetProgramLogSize(program)
+        log = b" " * size
+        nvrtc.nvrtcGetProgramLog(program, log)
+        text = log.decode(errors="replace")
+        errors = [line for line in text.splitlines() if "error" in line]
+        raise CompileError((errors or [text.strip()])[0])
+    _, size = nvrtc.nvrtcGetCUBINSize(program)
+    cubin = b" " * size
+    nvrtc.nvrtcGetCUBIN(program, cubin)
+    return cubin
+
+
+class CudaKernel:
+    """One kernel of a compiled program. Arguments are device tensors, ints (as 64-bit) or None."""
+
+    def __init__(self, cubin: bytes, name: str) -> None:
+        self._module = _require(driver.cuModuleLoadData(cubin))
+        self._function = _require(driver.cuModuleGetFunction(self._module, name.encode()))
+        self._smem = 0
+
+    def launch(
+        self,
+        grid: int,
+        block: int,
+        arguments: Sequence[Any],
+        *,
+        smem_bytes: int = 0,
+        stream: int = 0,
+    ) -> None:
+        """Enqueue the kernel; raises KernelError."""
+        self._allow_smem(smem_bytes)
+        values = tuple(_pointer_or_number(argument) for argument in arguments)
+        types = tuple(
+            ctypes.c_void_p if hasattr(argument, "data_ptr") else ctypes.c_longlong for argument in arguments
+        )
+        parameters = (values, types) if values else 0
+        _require(
+            driver.cuLaunchKernel(self._function, grid, 1, 1, block, 1, 1, smem_bytes, stream, parameters, 0)
+        )
+
+    def resident_clusters(self, cluster_size: int, block: int, smem_bytes: int) -> int:
+        """How many clusters of this size the card holds at once (cuOccupancyMaxActiveClusters)."""
+        self._allow_smem(smem_bytes)
+        if cluster_size > 8:
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            _require(driver.cuFuncSetAttribute(self._function, attribute, 1))
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = cluster_size, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+        config.sharedMemBytes = smem_bytes
+        cluster = driver.CUlaunchAttribute()
+        cluster.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = (
+            cluster_size,
+            1,
+            1,
+        )
+        config.attrs, config.numAttrs = [cluster], 1
+        return int(_require(driver.cuOccupancyMaxActiveClusters(self._function, config)))
+
+    def registers(self) -> int:
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS
+        return int(_require(driver.cuFuncGetAttribute(attribute, self._function)))
+
+    def _allow_smem(self, smem_bytes: int) -> None:
+        if smem_bytes > max(self._smem, SMEM_WITHOUT_OPT_IN):
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _require(driver.cuFuncSetAttribute(self._function, attribute, smem_bytes))
+            self._smem = smem_bytes
+
+
+def _pointer_or_number(argument: Any) -> int:
+    return int(argument.data_ptr()) if hasattr(argument, "data_ptr") else int(argument)
+
+
+def _require(result: tuple[Any, ...]) -> Any:
+    status, *values = result
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise KernelError(f"CUDA driver: {status.name}")
+    return values[0] if values else None

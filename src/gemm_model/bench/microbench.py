@@ -1,0 +1,253 @@
+"""Microbenchmarks: what a GPU really does, in place of its datasheet."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gemm_model.bench import microbenchmark_kernels as sources
+from gemm_model.bench.cuda_program import CudaKernel, compile_to_cubin
+from gemm_model.bench.torch_device import TorchDevice
+
+MIB = 2**20
+CHUNK_BYTES = 16384
+RING_BYTES = 8 * CHUNK_BYTES
+FOOTPRINTS_MIB = (4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 100, 150, 200)
+SHARERS = (1, 2, 4, 12, 33, 132)
+LATENCY_BYTES = (128, 1024, 4096, 16384, 32768)
+CLUSTER_SIZES = (1, 2, 4, 8, 16)
+MMA_N = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
+MMA_K = {"bf16": 16, "e4m3": 32}
+MMA_STAGES = 4
+SAMPLES = 7
+LOAD_S = 0.7
+"""How long a load runs before its clock and power count as settled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One number: what it is of, at which parameters, and its unit."""
+
+    name: str
+    value: float
+    unit: str
+    parameters: dict[str, Any]
+
+
+class Microbenchmarks:
+    """Runs on the first visible CUDA device; each method yields its measurements."""
+
+    def __init__(self) -> None:
+        self._device = TorchDevice()
+        properties = torch.cuda.get_device_properties(0)
+        self._capability = (properties.major, properties.minor)
+        self._sms = properties.multi_processor_count
+        self._smem_bytes = properties.shared_memory_per_block_optin
+        self._clocks = torch.zeros(2 * 4 * self._sms, dtype=torch.int64, device="cuda")
+        self._sink = torch.zeros(32, dtype=torch.float32, device="cuda")
+        self._buffer = torch.empty(2048 * MIB, dtype=torch.uint8, device="cuda").random_()
+
+    def describe(self) -> dict[str, Any]:
+        return self._device.describe()
+
+    def all(self) -> Iterator[Measurement]:
+        yield from self.launch_overhead()
+        yield from self.resident_clusters()
+        yield from self.dram_bandwidth()
+        yield from self.l2_bandwidth()
+        yield from self.load_latency()
+        yield from self.store_bandwidth()
+        yield from self.smem_bandwidth()
+        yield from self.tensor_throughput()
+        yield from self.clock_and_power()
+
+    def launch_overhead(self) -> Iterator[Measurement]:
+        """Event pairs around nothing and around an empty kernel, and empty kernels back to back in a graph."""
+        kernel = self._kernel(sources.EMPTY, "empty_kernel")
+        nothing = self._median_us(lambda: None, 51)
+        empty = self._median_us(lambda: kernel.launch(1, 32, (), stream=_stream()), 51)
+        yield _measured("event_pair", nothing, "us", around="nothing")
+        yield _measured("event_pair", empty, "us", around="empty kernel")
+        graph = torch.cuda.CUDAGraph()
+        count = 1000
+        with torch.cuda.graph(graph):
+            for _ in range(count):
+                kernel.launch(1, 32, (), stream=_stream())
+        yield _measured(
+            "launch_interval", self._median_us(graph.replay, SAMPLES) / count, "us", within="graph"
+        )
+
+    def resident_clusters(self) -> Iterator[Measurement]:
+        """Clusters at once when each CTA takes all shared memory of an SM."""
+        kernel = self._kernel(sources.EMPTY, "empty_kernel")
+        for size in CLUSTER_SIZES:
+            count = kernel.resident_clusters(size, 128, self._smem_bytes)
+            yield _measured("resident_clusters", count, "clusters", cluster_size=size)
+
+    def dram_bandwidth(self) -> Iterator[Measurement]:
+        """Reading and copying buffers far larger than L2."""
+        region = self._buffer.numel() // self._sms // CHUNK_BYTES * CHUNK_BYTES
+        chunks = region // CHUNK_BYTES
+        moved = chunks * CHUNK_BYTES * self._sms
+        microseconds = self._bulk_read_us(region, self._sms, chunks)
+        yield _measured("dram_read_bandwidth", moved / microseconds / 1e3, "GB/s")
+        half = self._buffer.numel() // 2
+        copy_us = self._median_us(lambda: self._buffer[:half].copy_(self._buffer[half:]), SAMPLES)
+        yield _measured("dram_copy_bandwidth", 2 * half / copy_us / 1e3, "GB/s", counting="both ways")
+        write_us = self._median_us(lambda: self._buffer.zero_(), SAMPLES)
+        yield _measured("dram_write_bandwidth", 2 * half / write_us / 1e3, "GB/s")
+        self._buffer.random_()
+
+    def l2_bandwidth(self) -> Iterator[Measurement]:
+        """All SMs reading a footprint over and over, so many of them the same bytes."""
+        chunks = 512
+        for sharers in (count for count in SHARERS if self._sms % count == 0):
+            regions = self._sms // sharers
+            for footprint in FOOTPRINTS_MIB:
+                region = footprint * MIB // regions // CHUNK_BYTES * CHUNK_BYTES
+                if region == 0:
+                    continue
+                microseconds = self._bulk_read_us(region, regions, chunks)
+                rate = chunks * CHUNK_BYTES * self._sms / microseconds / 1e3
+                yield _measured("l2_read_bandwidth", rate, "GB/s", footprint_mib=footprint, sharers=sharers)
+
+    def load_latency(self) -> Iterator[Measurement]:
+        """One bulk copy at a time into shared memory, of fresh bytes or of bytes just read."""
+        kernel = self._kernel(sources.LATENCY, "bulk_latency_kernel")
+        repeats = 2000
+        for level, twice in (("dram", 0), ("l2", 1)):
+            for size in LATENCY_BYTES:
+                stride = self._buffer.numel() // repeats // CHUNK_BYTES * CHUNK_BYTES
+                arguments = (self._buffer, size, stride, repeats, twice, self._clocks)
+                kernel.launch(1, 32, arguments, smem_bytes=RING_BYTES, stream=_stream())
+                clocks, nanoseconds = self._clocks[:2].tolist()
+                yield _measured("load_latency", nanoseconds / repeats, "ns", level=level, bytes=size)
+                yield _measured("load_latency", clocks / repeats, "clk", level=level, bytes=size)
+
+    def store_bandwidth(self) -> Iterator[Measurement]:
+        """Bulk stores of tiles from shared memory, as an epilogue does, into L2 or through it."""
+        kernel = self._kernel(sources.BULK_STORE, "bulk_store_kernel")
+        chunks = 512
+        for footprint in (16, 32, 64, 256, 1024):
+            arguments = (self._buffer, footprint * MIB // CHUNK_BYTES, chunks, self._clocks)
+
+            def store(arguments: tuple[Any, ...] = arguments) -> None:
+                kernel.launch(self._sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream())
+
+            microseconds = self._median_us(store, SAMPLES)
+            rate = chunks * CHUNK_BYTES * self._sms / microseconds / 1e3
+            yield _measured("store_bandwidth", rate, "GB/s", footprint_mib=footprint)
+        self._buffer.random_()
+
+    def smem_bandwidth(self) -> Iterator[Measurement]:
+        """16-byte reads of 512 threads."""
+        kernel = self._kernel(sources.SMEM_READ, "smem_read_kernel")
+        rounds, threads = 2000, 512
+        arguments = (rounds, self._clocks, self._sink)
+        kernel.launch(self._sms, threads, arguments, smem_bytes=64 * 1024, stream=_stream())
+        clocks = self._median_clocks(self._sms)
+        yield _measured("smem_read_bandwidth", rounds * 8 * threads * 16 / clocks, "B/clk/SM")
+
+    def tensor_throughput(self) -> Iterator[Measurement]:
+        """Warpgroup MMAs with operands in shared memory, by N, type and warpgroups of an SM."""
+        if self._capability[0] != 9:
+            return
+        rounds = 1000
+        for dtype, k in MMA_K.items():
+            for n in MMA_N:
+                kernel = self._kernel(sources.wgmma_source(n, dtype), "wgmma_kernel")
+                for warpgroups in (1, 2):
+                    self._launch_mma(kernel, n, warpgroups, rounds, self._sms)
+                    clocks = self._median_clocks(self._sms)
+                    flop = 2 * 64 * n * k * 4 * rounds * warpgroups
+                    shape: dict[str, Any] = {"dtype": dtype, "mma_n": n, "warpgroups": warpgroups}
+                    yield _measured("tensor_throughput", flop / clocks, "FLOP/clk/SM", **shape)
+                    yield _measured("mma_interval", clocks / (4 * rounds * warpgroups), "clk", **shape)
+
+    def clock_and_power(self) -> Iterator[Measurement]:
+        """Settled SM clock and power under a tensor-bound and a DRAM-bound load on part or all of the SMs."""
+        region = self._buffer.numel() // self._sms // CHUNK_BYTES * CHUNK_BYTES
+        chunks = region // CHUNK_BYTES
+        reader = self._kernel(sources.BULK_READ, "bulk_read_kernel")
+        loads: list[tuple[str, Callable[[int], None]]] = []
+        if self._capability[0] == 9:
+            for dtype in MMA_K:
+                mma = self._kernel(sources.wgmma_source(256, dtype), "wgmma_kernel")
+                loads.append(
+                    (f"tensor {dtype}", lambda sms, mma=mma: self._launch_mma(mma, 256, 2, 4000, sms))
+                )  # type: ignore[misc]
+        arguments = (self._buffer, region, self._sms, chunks, 0, self._clocks)
+        loads.append(
+            (
+                "dram read",
+                lambda sms: reader.launch(sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream()),
+            )
+        )
+        idle = self._device.read_sensors()
+        yield _measured("power", idle["power_w"], "W", load="little", sms=0)
+        for name, launch in loads:
+            for part in (4, 2, 1):
+                sms = self._sms // part
+                clock_mhz, sensors = self._settled(launch, sms)
+                yield _measured("sm_clock_under_load", clock_mhz, "MHz", load=name, sms=sms, by="SM counters")
+                yield _measured(
+                    "sm_clock_under_load", sensors["sm_mhz"], "MHz", load=name, sms=sms, by="NVML"
+                )
+                yield _measured("power", sensors["power_w"], "W", load=name, sms=sms)
+
+    def _settled(self, launch: Callable[[int], None], sms: int) -> tuple[float, dict[str, Any]]:
+        """In-kernel clock and sensors at the end of LOAD_S of this load, launches queued ahead."""
+        deadline = time.monotonic() + LOAD_S
+        sensors: dict[str, Any] = {}
+        while time.monotonic() < deadline:
+            for _ in range(8):
+                launch(sms)
+            sensors = self._device.read_sensors()
+            torch.cuda.synchronize()
+        pairs = self._clocks[: 2 * sms].view(-1, 2).tolist()
+        return 1e3 * statistics.median(clocks / nanoseconds for clocks, nanoseconds in pairs), sensors
+
+    def _bulk_read_us(self, region: int, regions: int, chunks: int) -> float:
+        kernel = self._kernel(sources.BULK_READ, "bulk_read_kernel")
+        stagger = int(regions < self._sms)
+        arguments = (self._buffer, region, regions, chunks, stagger, self._clocks)
+
+        def read() -> None:
+            kernel.launch(self._sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream())
+
+        return self._median_us(read, SAMPLES)
+
+    def _launch_mma(self, kernel: CudaKernel, n: int, warpgroups: int, rounds: int, sms: int) -> None:
+        stage_bytes = 128 * (64 * warpgroups + n)
+        kernel.launch(
+            sms,
+            128 * warpgroups,
+            (rounds, MMA_STAGES, self._clocks, self._sink),
+            smem_bytes=MMA_STAGES * stage_bytes + 1024,
+            stream=_stream(),
+        )
+
+    def _median_us(self, launch: Callable[[], object], count: int) -> float:
+        """Median over `count` rested launches, caches as the launch before left them."""
+        launch()
+        return self._device.median_rested_us(launch, count)
+
+    def _median_clocks(self, ctas: int) -> float:
+        torch.cuda.synchronize()
+        return float(statistics.median(self._clocks[: 2 * ctas].view(-1, 2)[:, 0].tolist()))
+
+    def _kernel(self, source: str, name: str) -> CudaKernel:
+        return CudaKernel(compile_to_cubin(source, self._capability), name)
+
+
+def _measured(name: str, value: float, unit: str, **parameters: Any) -> Measurement:
+    return Measurement(name=name, value=value, unit=unit, parameters=parameters)
+
+
+def _stream() -> int:
+    return int(torch.cuda.current_stream().cuda_stream)
