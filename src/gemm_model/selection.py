@@ -1,0 +1,298 @@
+"""Choosing a configuration by prediction: ranking, ties within the error band, and why not another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gemm_model.batch import BoolArray, FloatArray, IntArray
+from gemm_model.candidates import (
+    DEFAULT_FAMILY,
+    Candidate,
+    CandidateSpace,
+    candidate_space,
+    family_of,
+)
+from gemm_model.errors import InputError
+from gemm_model.feasibility import check
+from gemm_model.gpu import GpuSpec, load_gpu
+from gemm_model.kernel import SCHEDULES, KernelConfig, parse_extent
+from gemm_model.models import DEFAULT_MODEL, Model, create_model
+from gemm_model.prediction import BatchPrediction, Prediction, predict_in_chunks
+from gemm_model.problem import GemmProblem
+
+CACHED_RANKINGS = 65536
+SAME_TIME = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One candidate in its place."""
+
+    rank: int
+    """From 1, by predicted time."""
+    candidate: Candidate
+    prediction: Prediction
+    tie_group: int
+    """From 1; the candidates of a group differ by less than the error band of its first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The fastest candidates of a problem, in order."""
+
+    problem: GemmProblem
+    gpu: GpuSpec
+    choices: tuple[Choice, ...]
+    candidates: int
+    """How many legal candidates there were."""
+    tied_with_best: int
+    """Candidates within the error band of the first, itself included."""
+
+    @property
+    def best(self) -> Choice:
+        return self.choices[0]
+
+    @property
+    def reason(self) -> str:
+        """Why the first beats the second, in one sentence."""
+        if len(self.choices) < 2:
+            return "it is the only candidate listed"
+        return comparison(self.choices[1], self.best)
+
+
+class Ranker:
+    """Ranks the candidates of one family on one GPU; columns and rankings are kept for the next call."""
+
+    def __init__(
+        self,
+        gpu: GpuSpec | str,
+        *,
+        model: str = DEFAULT_MODEL,
+        family: str = DEFAULT_FAMILY,
+        sms: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        spec = load_gpu(gpu) if isinstance(gpu, str) else gpu
+        self.gpu = spec if sms is None else with_sms(spec, sms)
+        self.family = family_of(family)
+        self.model: Model = create_model(model, self.gpu, options)
+        if not self.model.needs_tile:
+            raise InputError(f"{model} predicts the same time for every tile; expected a model that needs it")
+        self._spaces: dict[GemmProblem, CandidateSpace] = {}
+        self.rank = lru_cache(CACHED_RANKINGS)(self._rank)
+
+    def space(self, problem: GemmProblem) -> CandidateSpace:
+        """The candidates for the problem's types and layouts."""
+        types = replace(problem, m=1, n=1, k=1, batch=1)
+        found = self._spaces.get(types)
+        if found is None:
+            found = self._spaces[types] = candidate_space(self.family, self.gpu, types)
+        return found
+
+    def predict(self, problem: GemmProblem) -> tuple[CandidateSpace, BatchPrediction, FloatArray]:
+        """The candidates, what the model says of them, and their times in us (infinite where illegal)."""
+        space = self.space(problem)
+        batch = space.batch(problem)
+        prediction = predict_in_chunks(self.model.predict_batch, batch)
+        legal = space.legal(batch, self.gpu)
+        times_us = prediction.runtime_us
+        return space, prediction, times_us if legal is None else np.where(legal, times_us, np.inf)
+
+    def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
+        """The `top_k` fastest candidates; raises InputError where there is none."""
+        if top_k < 1:
+            raise InputError(f"top_k is {top_k}; expected a positive whole number")
+        space, prediction, times_us = self.predict(problem)
+        order = _fastest(times_us, top_k)
+        band = None if prediction.error_band is None else prediction.error_band[order]
+        groups = tie_groups(times_us[order], band)
+        choices = tuple(
+            Choice(
+                rank=place + 1,
+                candidate=space.candidate(int(index)),
+                prediction=prediction.row(int(index)),
+                tie_group=int(groups[place]),
+            )
+            for place, index in enumerate(order)
+        )
+        best_us = times_us[order[0]]
+        margin = SAME_TIME if band is None else max(float(band[0]), SAME_TIME)
+        return Ranking(
+            problem=problem,
+            gpu=self.gpu,
+            choices=choices,
+            candidates=int(np.isfinite(times_us).sum()),
+            tied_with_best=int((times_us <= best_us * (1.0 + margin)).sum()),
+        )
+
+    def why_not(self, problem: GemmProblem, description: str) -> str:
+        """Why the configuration described did not win: illegal, slower by how much and where, or tied.
+
+        `description` is a tile and, after commas, any of cluster=, schedule=, swizzle=, raster=, split_k=,
+        stages=, swap_ab=, such as '128x128,cluster=1x1'; of the candidates that it fits the fastest stands.
+        """
+        wanted = parse_description(description)
+        space, prediction, times_us = self.predict(problem)
+        fits = _matching(space, wanted) & np.isfinite(times_us)
+        if not fits.any():
+            return f"{description}: {self._why_illegal(problem, wanted)}"
+        index = int(np.argmin(np.where(fits, times_us, np.inf)))
+        best = self.rank(problem, 1).best
+        place = int((times_us < times_us[index] * (1.0 - SAME_TIME)).sum()) + 1
+        other = Choice(
+            rank=place,
+            candidate=space.candidate(index),
+            prediction=prediction.row(index),
+            tie_group=0,
+        )
+        name = describe(other.candidate)
+        if place == 1:
+            return f"{name} is predicted as fast as any: {other.prediction.runtime_us:.2f} us"
+        return f"{name} is number {place} of {int(np.isfinite(times_us).sum())}: {comparison(other, best)}"
+
+    def _why_illegal(self, problem: GemmProblem, wanted: Mapping[str, Any]) -> str:
+        kernel = {name: value for name, value in wanted.items() if name != "swap_ab"}
+        config = KernelConfig(**kernel, kernel=self.family.name, fast_accum=self.family.fast_accum)
+        reason = check(problem, config, self.gpu)
+        return reason or f"no {self.family.name} kernel is offered with these values"
+
+
+def rank(
+    problem: GemmProblem,
+    gpu: GpuSpec | str = "h200",
+    top_k: int = 8,
+    *,
+    model: str = DEFAULT_MODEL,
+    family: str = DEFAULT_FAMILY,
+    sms: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Ranking:
+    """The `top_k` configurations of a kernel family that are predicted to be the fastest for a problem.
+
+    `sms` plans for a kernel that may use only so many SMs. Raises InputError where nothing is legal, with
+    the reason. A problem seen before is answered from memory; keep a `Ranker` where `gpu` is not a name.
+    """
+    if isinstance(gpu, str) and not options:
+        return _named_ranker(gpu, model, family, sms).rank(problem, top_k)
+    return Ranker(gpu, model=model, family=family, sms=sms, options=options).rank(problem, top_k)
+
+
+@lru_cache(maxsize=64)
+def _named_ranker(gpu: str, model: str, family: str, sms: int | None) -> Ranker:
+    return Ranker(gpu, model=model, family=family, sms=sms)
+
+
+def with_sms(gpu: GpuSpec, sms: int) -> GpuSpec:
+    """The GPU as a kernel sees it that may use only `sms` SMs; memory and L2 stay whole."""
+    if not 1 <= sms <= gpu.sm_count:
+        raise InputError(f"sms is {sms}; expected 1 to {gpu.sm_count}, the SMs of {gpu.name}")
+    clusters = {size: min(count, sms // size) for size, count in gpu.resident_clusters.items()}
+    return replace(
+        gpu, sm_count=sms, resident_clusters={size: count for size, count in clusters.items() if count}
+    )
+
+
+def _fastest(times_us: FloatArray, count: int) -> IntArray:
+    """Positions of the smallest times in order; of equals the first stands first."""
+    finite = int(np.isfinite(times_us).sum())
+    if finite == 0:
+        raise InputError("no legal configuration; expected a larger k or a smaller split_k")
+    count = min(count, finite)
+    limit = np.partition(times_us, count - 1)[count - 1]
+    near = np.flatnonzero(times_us <= limit)
+    result: IntArray = near[np.argsort(times_us[near], kind="stable")][:count]
+    return result
+
+
+def tie_groups(times_us: FloatArray, error_band: FloatArray | None) -> IntArray:
+    """Group numbers from 1 for ascending times: a group ends where a time leaves the band of its first."""
+    groups = np.empty(len(times_us), dtype=np.int64)
+    group, limit = 0, -np.inf
+    for place, time in enumerate(times_us):
+        if time > limit:
+            group += 1
+            band = SAME_TIME if error_band is None else max(float(error_band[place]), SAME_TIME)
+            limit = time * (1.0 + band)
+        groups[place] = group
+    return groups
+
+
+def describe(candidate: Candidate) -> str:
+    """A candidate in the words that `why_not` takes."""
+    config = candidate.config
+    text = f"{config.cta_m}x{config.cta_n},cluster={config.cluster_m}x{config.cluster_n}"
+    text += f",schedule={config.schedule},swizzle={config.swizzle}"
+    if config.raster != "heuristic":
+        text += f",raster={config.raster}"
+    if config.stages:
+        text += f",stages={config.stages}"
+    if config.split_k > 1:
+        text += f",split_k={config.split_k}"
+    return text + (",swap_ab=1" if candidate.swap_ab else "")
+
+
+def parse_description(text: str) -> dict[str, Any]:
+    """Values of a description such as '128x128,cluster=1x1,swizzle=4'; raises InputError for other words."""
+    first, *rest = [word.strip() for word in text.split(",")]
+    cta_m, cta_n = parse_extent(first, "the tile")
+    values: dict[str, Any] = {"cta_m": cta_m, "cta_n": cta_n}
+    for word in rest:
+        name, separator, value = word.partition("=")
+        if name == "cluster":
+            values["cluster_m"], values["cluster_n"] = parse_extent(value, "cluster")
+        elif separator and name in ("schedule", "raster"):
+            values[name] = value
+        elif name in ("swizzle", "split_k", "stages") and value.isdecimal():
+            values[name] = int(value)
+        elif name == "swap_ab" and value in ("0", "1"):
+            values[name] = value == "1"
+        else:
+            raise InputError(
+                f"{word!r} in {text!r}; expected cluster=MxN, schedule=, raster=, swizzle=, split_k=, stages= "
+                "or swap_ab=0|1"
+            )
+    return values
+
+
+def _matching(space: CandidateSpace, wanted: Mapping[str, Any]) -> BoolArray:
+    fits = np.ones(len(space), dtype=bool)
+    codes = {"schedule": SCHEDULES, "raster": ("heuristic", "along_m", "along_n")}
+    for name, value in wanted.items():
+        if name == "swap_ab":
+            fits &= space.swapped == value
+        elif name in codes:
+            if value not in codes[name]:
+                raise InputError(f"{name} is {value!r}; expected one of {', '.join(codes[name])}")
+            fits &= space.kernel[name] == codes[name].index(value)
+        else:
+            fits &= space.kernel[name] == value
+    return fits
+
+
+def comparison(slower: Choice, faster: Choice) -> str:
+    """Where the time of one choice goes that the other does not spend, in one sentence."""
+    a, b = slower.prediction, faster.prediction
+    if abs(a.runtime_us - b.runtime_us) <= SAME_TIME * b.runtime_us:
+        return f"{a.runtime_us:.2f} us, the same as {describe(faster.candidate)}"
+    percent = 100.0 * (a.runtime_us / b.runtime_us - 1.0)
+    text = f"{a.runtime_us:.2f} us, {percent:.1f} % more than {describe(faster.candidate)}"
+    if b.error_band is not None and a.runtime_us <= b.runtime_us * (1.0 + b.error_band):
+        text += f" and within its error band of {100.0 * b.error_band:.1f} %"
+    phase = max(a.phases_us, key=lambda name: a.phases_us[name] - b.phases_us.get(name, 0.0))
+    more_us = a.phases_us[phase] - b.phases_us.get(phase, 0.0)
+    text += f"; most of it in {phase} (+{more_us:.2f} us)"
+    resources = {
+        name: (a.details[name], b.details[name])
+        for name in a.details
+        if name.endswith("_us") and name in b.details and name not in a.phases_us
+    }
+    grown = {name: pair for name, pair in resources.items() if pair[0] > pair[1] * (1.0 + SAME_TIME)}
+    if grown:
+        name = max(grown, key=lambda key: grown[key][0] - grown[key][1])
+        text += f", {name.removesuffix('_us')} {grown[name][1]:.2f} -> {grown[name][0]:.2f} us"
+    return f"{text}; limited by {a.limiter}, the other by {b.limiter}"
