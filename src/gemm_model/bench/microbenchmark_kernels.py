@@ -222,8 +222,8 @@ extern "C" __global__ void __launch_bounds__(256) wgmma_kernel(
     for (int index = 0; index < {registers}; ++index) sum[index] = 0.0f;
     const u64 clock_start = clock64();
     const u64 time_start = now_ns();
+    u32 stage = base;
     for (long long round = 0; round < rounds; ++round) {{
-        const u32 stage = base + static_cast<u32>(round % stages) * stage_bytes;
         const u64 a = descriptor(stage + warpgroup * A_BYTES);
         const u64 b = descriptor(stage + warpgroups * A_BYTES);
         asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -238,6 +238,7 @@ extern "C" __global__ void __launch_bounds__(256) wgmma_kernel(
         }}
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        stage = stage + stage_bytes == base + stages * stage_bytes ? base : stage + stage_bytes;
     }}
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
     const u64 clock_stop = clock64();

@@ -224,7 +224,7 @@ def _sm90_configs(problem: GemmProblem) -> Iterator[KernelConfig]:
                 cluster_n=cluster_n,
                 schedule=schedule,
                 swizzle=swizzle,
-                fast_accum=not slow_fp8,
+                fast_accum=False,
             )
 
 

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemm_model.bench.device import Timing, TimingSettings, percentile
+from gemm_model.bench.provider import PROVIDERS, load_provider
+from gemm_model.bench.rows import COLUMNS, Row, padded, row_from_columns
+from gemm_model.bench.sweep import (
+    ConfigFilter,
+    arranged,
+    configs_of_table,
+    estimated_row_ms,
+    rows_of_problems,
+    rows_of_table,
+    shape_key,
+)
+from gemm_model.errors import InputError
+from gemm_model.kernel import KernelConfig
+from gemm_model.problem import GemmProblem
+from tests.bench.fakes import FakeProvider
+
+SIZES = st.integers(min_value=1, max_value=20000)
+DTYPES = st.sampled_from(["bf16", "fp16", "fp8", "e5m2", "fp32", "mxfp8", "nvfp4"])
+
+
+def texts(row: Row) -> dict[str, str]:
+    """The row's cells as a CSV file gives them back."""
+    return {name: str(row.columns().get(name, "")) for name in COLUMNS}
+
+
+@given(
+    m=SIZES,
+    n=SIZES,
+    k=SIZES,
+    dtype=DTYPES,
+    schedule=st.sampled_from(["cooperative", "pingpong", "2cta"]),
+    swizzle=st.sampled_from([1, 8]),
+    split_k=st.integers(1, 4),
+    fast=st.booleans(),
+    stages=st.integers(0, 9),
+)
+def test_a_row_comes_back_from_its_columns(
+    m: int, n: int, k: int, dtype: str, schedule: str, swizzle: int, split_k: int, fast: bool, stages: int
+) -> None:
+    config = KernelConfig(
+        cta_m=128,
+        cta_n=192,
+        cluster_m=2,
+        schedule=schedule,
+        swizzle=swizzle,
+        split_k=split_k,
+        fast_accum=fast,
+        stages=stages,
+    )
+    row = Row(kernel="quack", problem=padded(GemmProblem.of(m, n, k, dtype)), config=config, asked=(m, n, k))
+    assert row_from_columns(texts(row)) == row
+
+
+def test_a_row_without_a_tile_comes_back_too() -> None:
+    row = Row(
+        kernel="cublas",
+        problem=GemmProblem.of(64, 64, 64),
+        config=None,
+        asked=(64, 64, 64),
+        regime="sustained",
+    )
+    assert row_from_columns(texts(row)) == row
+
+
+@given(m=SIZES, n=SIZES, k=SIZES, dtype=DTYPES)
+def test_padding_aligns_rows_in_memory_and_adds_less_than_one_unit(
+    m: int, n: int, k: int, dtype: str
+) -> None:
+    asked = GemmProblem.of(m, n, k, dtype)
+    fitting = padded(asked)
+    assert fitting.m == m
+    assert fitting.k * asked.a_dtype.bits % 128 == 0
+    assert fitting.n * asked.out_dtype.bits % 128 == 0
+    assert 0 <= fitting.n - n < 128 // asked.out_dtype.bits
+    assert 0 <= fitting.k - k < 32
+
+
+def test_median_minimum_and_percentile() -> None:
+    columns = Timing(samples_us=(4.0, 1.0, 3.0, 2.0), count=4, state={"power_w": 5}).columns()
+    assert columns == {"runtime_us": 2.5, "min_us": 1.0, "p90_us": 3.7, "count": 4, "power_w": 5}
+    assert percentile([1.0, 2.0, 3.0], 0.5) == 2.0
+
+
+def sample_rows() -> list[Row]:
+    problems = [GemmProblem.of(m, n, 512) for m in (16, 128, 4096) for n in (256, 4096)]
+    return rows_of_problems(problems, [FakeProvider()], (9, 0), ConfigFilter(), regime="burst", l2="cold")
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5])
+def test_shards_split_the_sweep_and_keep_shapes_together(count: int) -> None:
+    rows = sample_rows()
+    shards = [arranged(rows, seed=1, shard=(index, count)) for index in range(count)]
+    assert sorted(map(id, rows)) == sorted(id(row) for shard in shards for row in shard)
+    owners = [{shape_key(row) for row in shard} for shard in shards]
+    assert sum(map(len, owners)) == len(set().union(*owners))
+    assert all(shards)
+
+
+def test_the_order_depends_on_the_seed_alone() -> None:
+    rows = sample_rows()
+    assert arranged(rows, seed=1) == arranged(rows, seed=1)
+    assert arranged(rows, seed=1) != arranged(rows, seed=2)
+    assert sorted(map(id, arranged(rows, seed=2))) == sorted(map(id, rows))
+
+
+def test_sampling_shapes_takes_all_their_rows() -> None:
+    rows = sample_rows()
+    chosen = arranged(rows, seed=3, sample_shapes=2)
+    keys = {shape_key(row) for row in chosen}
+    assert len(keys) == 2
+    assert len(chosen) == sum(shape_key(row) in keys for row in rows)
+    assert len(arranged(rows, seed=3, sample=5)) == 5
+
+
+def test_the_filter_selects_and_multiplies() -> None:
+    problem = GemmProblem.of(128, 128, 128)
+    configs = FakeProvider().configs(problem, (9, 0))
+    assert len(ConfigFilter().apply(configs)) == 4
+    narrow = ConfigFilter(tiles=((128, 64),), swizzles=(8,), split_k=(1, 2)).apply([*configs, None])
+    assert [config.split_k if config else None for config in narrow] == [1, 2, None]
+    assert ConfigFilter(schedules=("pingpong",)).apply(configs) == []
+
+
+def test_what_no_provider_can_run_is_refused() -> None:
+    with pytest.raises(InputError, match="the fake has no fp32"):
+        rows_of_problems(
+            [GemmProblem.of(64, 64, 64, "fp32")],
+            [FakeProvider()],
+            (9, 0),
+            ConfigFilter(),
+            regime="burst",
+            l2="cold",
+        )
+
+
+def test_longer_kernels_take_longer_rows() -> None:
+    small, large = (
+        Row(kernel="x", problem=GemmProblem.of(n, n, n), config=None, asked=(n, n, n)) for n in (256, 16384)
+    )
+    settings = TimingSettings()
+    assert estimated_row_ms(large, settings) > 10 * estimated_row_ms(small, settings)
+    sustained = replace(small, regime="sustained", l2="warm")
+    assert estimated_row_ms(sustained, settings) > settings.settle_ms + settings.sustained_ms
+
+
+def test_tables_are_read_or_refused_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("kernel,in_dtype,out_dtype,m,n,k,cta_m,cta_n\nquack,bf16,bf16,64,64,64,128,64\n" * 1)
+    rows = rows_of_table(path, regime="burst", l2="cold")
+    assert [(row.problem.m, row.config and row.config.cta_n) for row in rows] == [(64, 64)]
+    path.write_text("kernel,in_dtype,out_dtype,m,n,k\nquack,bf16,bf16,64,zero,64\n")
+    with pytest.raises(InputError, match="line 2"):
+        rows_of_table(path, regime="burst", l2="cold")
+    path.write_text("m,n,k\n1,2,3\n")
+    with pytest.raises(InputError, match="'kernel' is missing"):
+        rows_of_table(path, regime="burst", l2="cold")
+    path.write_text("cta_m,cta_n,cluster_m,schedule\n128,64,2,pingpong\n")
+    (config,) = configs_of_table(path, "quack")
+    assert config == KernelConfig(cta_m=128, cta_n=64, cluster_m=2, schedule="pingpong", kernel="quack")
+
+
+def test_an_unknown_provider_is_refused() -> None:
+    with pytest.raises(InputError, match="quack"):
+        load_provider("cutless")
+    assert load_provider("tests.bench.fakes:FakeProvider").name == FakeProvider.name
+    assert {"quack", "cublas"} <= set(PROVIDERS)
