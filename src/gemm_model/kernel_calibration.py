@@ -41,7 +41,8 @@ class Calibration:
     parameters: Mapping[str, KernelParameters]
     error_band: Mapping[str, Mapping[str, float]]
     """By class and situation: relative error that 90 % of held-out rows stay within."""
-    power: PowerModel | None
+    power: Mapping[str, PowerModel]
+    """By class; empty where no sustained rows were there to fit it."""
     fitted_to: Mapping[str, Any]
 
     def kind_for(self, math_kind: str) -> str:
@@ -94,13 +95,12 @@ def _from_mapping(values: Mapping[str, Any], where: str) -> Calibration:
         for kind in NEAREST_KINDS
         if kind in by_kind
     }
-    power = values["power"]
     return Calibration(
         gpu=str(values["gpu"]),
         kernel=str(values["kernel"]),
         parameters=parameters,
         error_band=values["error_band"],
-        power=PowerModel(**power) if power else None,
+        power={kind: PowerModel(**found) for kind, found in (values["power"] or {}).items()},
         fitted_to=values["fitted_to"],
     )
 
@@ -113,7 +113,7 @@ def as_mapping(calibration: Calibration) -> dict[str, Any]:
         "kernel": calibration.kernel,
         "fitted_to": dict(calibration.fitted_to),
         "parameters": {kind: asdict(values) for kind, values in calibration.parameters.items()},
-        "power": asdict(calibration.power) if calibration.power else None,
+        "power": {kind: asdict(found) for kind, found in calibration.power.items()},
         "error_band": {kind: dict(bands) for kind, bands in calibration.error_band.items()},
     }
 

@@ -204,8 +204,9 @@ def _clock_rule(
         math_share = flop / (flop_per_clk * sm_clk_mhz * waves_us)
         l2_share = l2_bytes / (l2_peak * waves_us)
         dram_share = dram_bytes / (gpu.dram_bytes_per_us * waves_us)
-        shares = (minimum(share, 1.0) for share in (math_share, l2_share, dram_share))
-        return burst_clock_mhz(gpu, p, *shares, waves_us)
+        return burst_clock_mhz(
+            gpu, p, minimum(math_share, 1.0), minimum(l2_share, 1.0), minimum(dram_share, 1.0), waves_us
+        )
 
     def sustained(waves_us: Values, sm_clk_mhz: Values) -> Values:
         assert power is not None

@@ -21,6 +21,8 @@ CLOCK_WEIGHT = 1.0
 DRAM_WEIGHT = 0.05
 """DRAM bytes inform the traffic, but a byte too many costs less than a microsecond too many."""
 MAX_EVALUATIONS = 60
+TOLERANCE = 1e-4
+"""Relative change of cost or parameters at which the fit ends."""
 DIFFERENCE_STEP = 1e-3
 AT_BOUND = 1e-3
 """Of a parameter's range: closer to a bound than this is called at the bound."""
@@ -82,6 +84,8 @@ def fit(
         x_scale="jac",
         diff_step=DIFFERENCE_STEP,
         max_nfev=MAX_EVALUATIONS,
+        ftol=TOLERANCE,
+        xtol=TOLERANCE,
     )
     names = [name for name, use in zip(NAMES, free, strict=True) if use]
     half_width = _half_widths(solved.jac, solved.fun, span[free])

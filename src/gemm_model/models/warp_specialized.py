@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.batch import FloatArray, GemmBatch
-from gemm_model.clock import energy_uj
+from gemm_model.clock import PowerModel, energy_uj
 from gemm_model.dtypes import MATH_KINDS
 from gemm_model.errors import InputError
 from gemm_model.gpu import GpuSpec
@@ -64,7 +64,7 @@ class WarpSpecializedModel:
         self.without = frozenset(without)
         self.calibration = _calibration_for(gpu, calibration)
         self.calibrated_gpu = self.calibration.gpu == gpu.name
-        if regime == "sustained" and self.calibration.power is None:
+        if regime == "sustained" and not self.calibration.power:
             raise InputError(
                 f"calibration {self.calibration.gpu} has no power model; the sustained regime needs one"
             )
@@ -94,7 +94,7 @@ class WarpSpecializedModel:
             self.gpu,
             parameters,
             regime=self.regime,
-            power=self.calibration.power,
+            power=self._power(kind),
             warm=self.warm,
             without=self.without,
         )
@@ -137,7 +137,7 @@ class WarpSpecializedModel:
                 "stages": column(found.stages),
                 "spilled_registers": column(found.spilled_registers),
                 "sm_clk_mhz": column(times.sm_clk_mhz),
-                **self._energy(batch, times, column),
+                **self._energy(kind, batch, times, column),
             },
             bytes_by_level={
                 "dram": column(moved.dram_read_bytes + moved.dram_write_bytes),
@@ -153,8 +153,11 @@ class WarpSpecializedModel:
             ),
         )
 
-    def _energy(self, batch: GemmBatch, times: KernelTime, column: Any) -> dict[str, FloatArray]:
-        power = self.calibration.power
+    def _power(self, kind: str) -> PowerModel | None:
+        return self.calibration.power.get(self.calibration.kind_for(kind))
+
+    def _energy(self, kind: str, batch: GemmBatch, times: KernelTime, column: Any) -> dict[str, FloatArray]:
+        power = self._power(kind)
         if power is None:
             return {}
         moved = times.traffic

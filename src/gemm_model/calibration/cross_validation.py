@@ -1,0 +1,75 @@
+"""Predicting every row from a fit that has not seen it: by shape, by configuration, by family, by card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import numpy as np
+
+from gemm_model.accuracy import config_columns
+from gemm_model.batch import FloatArray, IntArray
+from gemm_model.calibration.fit import fit
+from gemm_model.calibration.observations import Observations
+from gemm_model.gpu import GpuSpec
+from gemm_model.kernel_parameters import KernelParameters
+from gemm_model.kernel_time import kernel_time
+
+FOLDS = 8
+
+
+def folds_of(groups: IntArray, seed: int, count: int = FOLDS) -> IntArray:
+    """A fold for each row, whole groups together, folds of about as many groups each."""
+    order = np.random.default_rng(seed).permutation(int(groups.max()) + 1)
+    result: IntArray = (order % min(count, len(order)))[groups]
+    return result
+
+
+def config_groups(seen: Observations) -> IntArray:
+    """Rows of one kernel configuration have one number."""
+    grouped = seen.frame.groupby(config_columns(seen.frame), sort=False, dropna=False)
+    return grouped.ngroup().to_numpy().astype(np.int64)
+
+
+def held_out(
+    burst: Observations,
+    counters: Observations | None,
+    gpu: GpuSpec,
+    folds: IntArray,
+    *,
+    start: KernelParameters | None = None,
+    without: Collection[str] = (),
+    frozen: Collection[str] = (),
+    progress: Callable[[], None] = lambda: None,
+) -> FloatArray:
+    """Runtime of each row in us, from a fit to the rows of all other folds; NaN in folds below 0.
+
+    Counter rows of a held-out shape are left out of that fold's fit as well.
+    """
+    predicted = np.full(len(burst), np.nan)
+    for fold in np.unique(folds[folds >= 0]):
+        test = folds == fold
+        unseen_shapes = _shapes(burst, test)
+        known = None
+        if counters is not None:
+            keep = ~np.isin(_keys(counters), unseen_shapes)
+            known = counters.rows(keep, gpu, without) if keep.any() else None
+        found = fit(
+            burst.rows(~test, gpu, without), known, gpu, start=start, without=without, frozen=frozen
+        )
+        part = burst.rows(test, gpu, without)
+        times = kernel_time(part.shape, gpu, found.parameters, without=without)
+        predicted[test] = times.runtime_us
+        progress()
+    return predicted
+
+
+def _keys(seen: Observations) -> np.ndarray:
+    batch = seen.shape.batch
+    return np.char.add(
+        np.char.add(batch.m.astype(int).astype(str), "x"),
+        np.char.add(np.char.add(batch.n.astype(int).astype(str), "x"), batch.k.astype(int).astype(str)),
+    )
+
+
+def _shapes(seen: Observations, rows: np.ndarray) -> np.ndarray:
+    return np.unique(_keys(seen)[rows])

@@ -1,0 +1,73 @@
+"""The calibration file and its report in words and figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from gemm_model.calibration.run import CalibrationResult
+from gemm_model.files import atomic_write
+from gemm_model.kernel_calibration import as_mapping
+from gemm_model.kernel_parameters import PARAMETERS
+
+
+def write_calibration(result: CalibrationResult, path: Path) -> None:
+    """The YAML file that `WarpSpecializedModel` reads."""
+    header = f"# Calibration of {result.calibration.kernel} kernels on {result.calibration.gpu}, fitted by gemm-model calibrate.\n"
+    text = yaml.safe_dump(as_mapping(result.calibration), sort_keys=False)
+    atomic_write(path, header + text)
+
+
+def validation_table(result: CalibrationResult) -> pd.DataFrame:
+    """Held-out figures: one line for each way of holding out and each type."""
+    lines = []
+    for found in result.kinds.values():
+        for each in found.validations:
+            line = {
+                "held out": each.what,
+                "type": each.in_dtype,
+                "rows": each.errors.rows,
+                "MAPE": f"{each.errors.mape:.2%}",
+                "median": f"{each.errors.median:.2%}",
+                "p95": f"{each.errors.p95:.1%}",
+                "worst": f"{each.errors.worst:.0%}",
+            }
+            for name, choice in (("top-1", each.top1), ("best of 4", each.top4)):
+                line[name] = f"{choice.mean:.2%}" if choice else "-"
+                line[f"{name} p5"] = f"{choice.p5:.1%}" if choice else "-"
+            lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def parameter_table(result: CalibrationResult) -> pd.DataFrame:
+    """Each parameter with its unit, bounds, and by class its value and 95 % confidence half-width."""
+    lines = []
+    for spec in PARAMETERS:
+        line = {"parameter": spec.name, "unit": spec.unit, "low": spec.low, "high": spec.high, "start": spec.start}
+        for kind, found in result.kinds.items():
+            value = getattr(found.fit.parameters, spec.name)
+            width = found.fit.half_width.get(spec.name)
+            mark = " (at bound)" if spec.name in found.fit.at_bound else ""
+            line[kind] = f"{value:.4g} (not fitted)" if width is None else f"{value:.4g} +- {width:.2g}{mark}"
+        line["meaning"] = spec.meaning
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def report_text(result: CalibrationResult) -> str:
+    """The whole report."""
+    parts = ["HELD-OUT ACCURACY, |predicted / measured - 1| in the burst regime", validation_table(result).to_string(index=False)]
+    parts += ["", "PARAMETERS (95 % confidence)", parameter_table(result).to_string(index=False)]
+    for kind, found in result.kinds.items():
+        if found.fit.at_bound:
+            parts.append(f"{kind}: at a bound: {', '.join(found.fit.at_bound)}")
+    parts += ["", "ERROR BANDS (90 % of held-out rows)"]
+    parts.append(pd.DataFrame(result.calibration.error_band).map("{:.1%}".format).to_string())
+    if result.calibration.power:
+        parts += ["", "POWER MODEL", pd.DataFrame(as_mapping(result.calibration)["power"]).to_string()]
+    if result.data.cards:
+        parts += ["", f"cards: {', '.join(result.data.cards)}"]
+    parts += [f"note: {note}" for note in result.data.notes]
+    return "\n".join(parts)

@@ -1,0 +1,217 @@
+"""A calibration from start to end: fit, cross-validation, error bands, power."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.accuracy import (
+    ChoiceFigures,
+    ErrorFigures,
+    choice_figures,
+    error_figures,
+    shape_columns,
+    top1_efficiency,
+)
+from gemm_model.batch import BoolArray, FloatArray, IntArray
+from gemm_model.calibration.cross_validation import FOLDS, config_groups, folds_of, held_out
+from gemm_model.calibration.fit import Fit, fit
+from gemm_model.calibration.observations import Observations, observe
+from gemm_model.calibration.power import fit_power
+from gemm_model.calibration.tables import CalibrationData, load_tables
+from gemm_model.gpu import GpuSpec
+from gemm_model.kernel_calibration import KERNEL_FAMILY, SITUATIONS, Calibration, situation
+from gemm_model.kernel_parameters import KernelParameters
+from gemm_model.kernel_time import kernel_time
+from gemm_model.table import read_table
+
+BAND_QUANTILE = 0.9
+SIGNIFICANT_DIGITS = 6
+UNUSED_IN_16_BIT = ("promotion_share", "drain_clk", "spill_clk")
+"""Parameters that only slow fp8 accumulation moves; spilling rows are not calibrated on."""
+UNUSED_IN_8_BIT = ("spill_clk",)
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Figures of one way of holding out, for one type."""
+
+    what: str
+    in_dtype: str
+    errors: ErrorFigures
+    top1: ChoiceFigures | None
+    top4: ChoiceFigures | None
+
+
+@dataclass(frozen=True, slots=True)
+class KindResult:
+    """What came of one rate class."""
+
+    fit: Fit
+    predicted_us: FloatArray
+    """Of the burst rows, each from a fit that had not seen its shape."""
+    burst: Observations
+    validations: list[Validation]
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationResult:
+    calibration: Calibration
+    kinds: dict[str, KindResult]
+    data: CalibrationData
+
+
+def calibrate(
+    inputs: Sequence[Path],
+    gpu: GpuSpec,
+    *,
+    hold_out_lists: Sequence[Path] = (),
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda step: None,
+) -> CalibrationResult:
+    """Fit each rate class of types in the tables, and judge the fit on held-out rows."""
+    data = load_tables(inputs, gpu)
+    family = _listed_shapes(hold_out_lists)
+    kinds = {kind: _kind(kind, regimes, gpu, family, seed, progress) for kind, regimes in data.by_kind.items()}
+    power = {}
+    for kind, regimes in data.by_kind.items():
+        if "sustained" in regimes:
+            progress(f"{kind}: power model")
+            power[kind] = fit_power(observe(regimes["sustained"], gpu), gpu, kinds[kind].fit.parameters)
+    calibration = Calibration(
+        gpu=gpu.name,
+        kernel=KERNEL_FAMILY,
+        parameters={kind: _rounded(result.fit.parameters) for kind, result in kinds.items()},
+        error_band={kind: _bands(result, gpu) for kind, result in kinds.items()},
+        power={kind: replace(found, **_digits(asdict(found))) for kind, found in power.items()},
+        fitted_to={
+            "tables": [path.name for path in inputs],
+            "rows": {kind: {name: len(rows) for name, rows in found.items()} for kind, found in data.by_kind.items()},
+            "seed": seed,
+        },
+    )
+    return CalibrationResult(calibration, kinds, data)
+
+
+def _kind(
+    kind: str,
+    regimes: dict[str, pd.DataFrame],
+    gpu: GpuSpec,
+    family: set[tuple[int, int, int]],
+    seed: int,
+    progress: Callable[[str], None],
+) -> KindResult:
+    counters = observe(regimes["counters"], gpu) if "counters" in regimes else None
+    burst = observe(regimes["burst"], gpu)
+    frozen = UNUSED_IN_8_BIT if kind == "fp8" else UNUSED_IN_16_BIT
+    if counters is None:
+        frozen = (*frozen, "event_us")
+    progress(f"{kind}: fit to {len(burst)} rows")
+    found = fit(burst, counters, gpu, frozen=frozen)
+
+    def validated(what: str, folds: IntArray) -> FloatArray:
+        progress(f"{kind}: {what}")
+        return held_out(burst, counters, gpu, folds, start=found.parameters, frozen=frozen)
+
+    by_shape = validated("shapes held out", folds_of(burst.shape_id, seed))
+    validations = _figures("shape", burst, by_shape)
+    by_config = validated("configurations held out", folds_of(config_groups(burst), seed))
+    validations += _figures("config", burst, by_config)
+    listed = _in_family(burst, family)
+    if listed.any() and not listed.all():
+        validations += _figures("family", burst, validated("family held out", np.where(listed, 0, -1)))
+    cards = _cards(burst)
+    if cards is not None:
+        validations += _figures("card", burst, validated("cards held out", cards))
+    return KindResult(found, by_shape, burst, validations)
+
+
+def _figures(what: str, seen: Observations, predicted_us: FloatArray) -> list[Validation]:
+    """By type; choice figures where whole shapes were predicted."""
+    known = np.isfinite(predicted_us)
+    frame = seen.frame[known].assign(
+        actual_runtime=seen.runtime_us[known], predicted_runtime=predicted_us[known]
+    )
+    result = []
+    for name, rows in frame.groupby("in_dtype"):
+        whole = what in ("shape", "family")
+        result.append(
+            Validation(
+                what=what,
+                in_dtype=str(name),
+                errors=error_figures(rows["predicted_runtime"].to_numpy(), rows["actual_runtime"].to_numpy()),
+                top1=choice_figures(top1_efficiency(rows)) if whole else None,
+                top4=choice_figures(best_of_top(rows, 4)) if whole else None,
+            )
+        )
+    return result
+
+
+def best_of_top(frame: pd.DataFrame, count: int) -> pd.Series:
+    """For each shape: best measured time over the best among the `count` configurations predicted fastest."""
+    keys = shape_columns(frame)
+    shapes = frame.groupby(keys, sort=False, dropna=False)
+    rank = shapes["predicted_runtime"].rank(method="first")
+    chosen = frame[rank <= count].groupby(keys, sort=False, dropna=False)["actual_runtime"].min()
+    efficiency: pd.Series = shapes["actual_runtime"].min() / chosen
+    return efficiency
+
+
+def situations(seen: Observations, gpu: GpuSpec, p: KernelParameters) -> IntArray:
+    """The situation of each row, as the model itself sees it."""
+    times = kernel_time(seen.shape, gpu, p)
+    memory_us = np.maximum(times.l2_us, times.dram_us)
+    return situation(seen.shape.schedule.waves, times.waves_us, memory_us, times.tensor_us)
+
+
+def _bands(result: KindResult, gpu: GpuSpec) -> dict[str, float]:
+    """Held-out error that BAND_QUANTILE of the rows stay within, by situation; of all rows where few are there."""
+    error = np.abs(result.predicted_us / result.burst.runtime_us - 1.0)
+    where = situations(result.burst, gpu, result.fit.parameters)
+    overall = float(np.quantile(error, BAND_QUANTILE))
+    bands = {}
+    for code, name in enumerate(SITUATIONS):
+        rows = where == code
+        enough = rows.sum() >= 30
+        bands[name] = round(float(np.quantile(error[rows], BAND_QUANTILE)) if enough else overall, 4)
+    return bands
+
+
+def _listed_shapes(paths: Sequence[Path]) -> set[tuple[int, int, int]]:
+    listed: set[tuple[int, int, int]] = set()
+    for path in paths:
+        frame = read_table(path)
+        listed |= {(int(m), int(n), int(k)) for m, n, k in zip(frame["m"], frame["n"], frame["k"], strict=True)}
+    return listed
+
+
+def _in_family(seen: Observations, family: set[tuple[int, int, int]]) -> BoolArray:
+    names = ("asked_m", "asked_n", "asked_k") if "asked_m" in seen.frame else ("m", "n", "k")
+    sizes = [seen.frame[name].astype(float).astype(int) for name in names]
+    return np.array([size in family for size in zip(*sizes, strict=True)], dtype=bool)
+
+
+def _cards(seen: Observations) -> IntArray | None:
+    """A fold for each card, where there are several with a fair share of the rows."""
+    if "gpu_uuid" not in seen.frame:
+        return None
+    codes, names = pd.factorize(seen.frame["gpu_uuid"])
+    if len(names) < 2:
+        return None
+    rows = np.bincount(codes)
+    return np.where(rows[codes] >= 0.02 * len(codes), codes, -1).astype(np.int64)
+
+
+def _digits(values: dict[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.{SIGNIFICANT_DIGITS}g}") for name, value in values.items()}
+
+
+def _rounded(parameters: KernelParameters) -> KernelParameters:
+    return KernelParameters(**_digits(asdict(parameters)))
+
+
+__all__ = ["FOLDS", "CalibrationResult", "KindResult", "Validation", "best_of_top", "calibrate", "situations"]

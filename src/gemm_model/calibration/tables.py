@@ -1,0 +1,123 @@
+"""Reading measured tables for a calibration, and refusing what cannot be calibrated on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.accuracy import shape_columns
+from gemm_model.dtypes import operand_type
+from gemm_model.errors import InputError
+from gemm_model.feasibility import resources
+from gemm_model.gpu import GpuSpec
+from gemm_model.kernel_calibration import KERNEL_FAMILY
+from gemm_model.kernel_time import REGIMES
+from gemm_model.models.sol import SOLModel
+from gemm_model.table import batch_from_frame, read_table, runtimes_us, usable_rows
+
+FEWEST_SHAPES = 8
+"""One for each fold of the cross-validation."""
+FASTEST_OVER_SOL = 0.98
+"""A row this much faster than the speed of light cannot be: the clock may exceed the description's a little."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationData:
+    """Rows of one rate class by regime; `notes` says what was left out and why."""
+
+    by_kind: dict[str, dict[str, pd.DataFrame]]
+    notes: list[str]
+    rows_left_out: int
+    cards: tuple[str, ...]
+
+
+def load_tables(paths: Sequence[Path], gpu: GpuSpec, *, l2: str = "cold") -> CalibrationData:
+    """The usable rows of some tables of measurements on one kind of GPU.
+
+    Raises InputError for rows of several kinds of GPU, unknown regimes, or too few shapes.
+    """
+    notes: list[str] = []
+    frames = []
+    for path in paths:
+        frame, left_out = usable_rows(read_table(path), needs_tile=True)
+        notes += [f"{path}: {sentence}" for sentence in left_out]
+        frames.append(_own_rows(frame, path, notes))
+    table = pd.concat(frames, ignore_index=True)
+    table.attrs["path"] = ", ".join(map(str, paths))
+    _require_one_gpu(table)
+    if "regime" not in table:
+        table["regime"] = "burst"
+    table["regime"] = table["regime"].replace("", np.nan).fillna("burst")
+    unknown = sorted(set(table["regime"]) - set(REGIMES))
+    if unknown:
+        raise InputError(f"{table.attrs['path']}: regime {unknown[0]!r}; expected one of {', '.join(REGIMES)}")
+    if "l2" in table:
+        other = (table["regime"] == "burst") & ~table["l2"].isin((l2, ""))
+        table = _without(table, other, f"rows in the burst regime with an L2 that was not {l2}", notes)
+    before = len(table)
+    table = _possible_rows(table, gpu, notes)
+    cards = tuple(sorted(set(table["gpu_uuid"]))) if "gpu_uuid" in table else ()
+    by_kind: dict[str, dict[str, pd.DataFrame]] = {}
+    kinds = table["in_dtype"].map(lambda name: operand_type(str(name))[0].math_kind)
+    for kind, rows in table.groupby(kinds, sort=True):
+        regimes = {str(name): part.reset_index(drop=True) for name, part in rows.groupby("regime")}
+        for part in regimes.values():
+            part.attrs = dict(table.attrs)
+        by_kind[str(kind)] = regimes
+    _require_shapes(by_kind, str(table.attrs["path"]))
+    return CalibrationData(by_kind, notes, before - len(table), cards)
+
+
+def _own_rows(frame: pd.DataFrame, path: Path, notes: list[str]) -> pd.DataFrame:
+    """Rows of the kernel family that the model describes (a table without the column is taken to be that)."""
+    if "kernel" not in frame:
+        return frame
+    foreign = ~frame["kernel"].isin((KERNEL_FAMILY, ""))
+    kept = _without(frame, foreign, f"rows of {path} of kernels other than {KERNEL_FAMILY}", notes)
+    if len(kept) == 0:
+        raise InputError(f"{path}: no row of kernel {KERNEL_FAMILY}; expected measurements of that family")
+    return kept
+
+
+def _without(frame: pd.DataFrame, drop: pd.Series, what: str, notes: list[str]) -> pd.DataFrame:
+    if not drop.any():
+        return frame
+    lines = ", ".join(str(line) for line in frame.index[drop][:5])
+    notes.append(f"{int(drop.sum())} {what} are left out (first at {lines})")
+    kept = frame[~drop]
+    kept.attrs = dict(frame.attrs)
+    return kept
+
+
+def _require_one_gpu(table: pd.DataFrame) -> None:
+    if "gpu" in table and table["gpu"].nunique() > 1:
+        found = ", ".join(sorted(map(str, table["gpu"].unique())))
+        raise InputError(f"{table.attrs['path']}: rows of several GPUs ({found}); expected one kind")
+
+
+def _possible_rows(table: pd.DataFrame, gpu: GpuSpec, notes: list[str]) -> pd.DataFrame:
+    """Without rows faster than the speed of light, and those of kernels that spill or do not fit."""
+    batch = batch_from_frame(table, needs_tile=True)
+    measured = runtimes_us(table)
+    if measured is None:
+        raise InputError(f"{table.attrs['path']}: column 'runtime_us' is missing; expected measurements")
+    floor_us = SOLModel(gpu).predict_batch(batch).runtime_us
+    found = resources(batch, gpu)
+    impossible = pd.Series(measured < FASTEST_OVER_SOL * floor_us, index=table.index)
+    spilling = pd.Series(found.spilled_registers > 0, index=table.index)
+    kept = _without(table, impossible, "rows faster than the speed of light", notes)
+    return _without(kept, spilling[kept.index], "rows of kernels that spill registers", notes)
+
+
+def _require_shapes(by_kind: dict[str, dict[str, pd.DataFrame]], path: str) -> None:
+    for kind, regimes in by_kind.items():
+        main = regimes.get("burst", regimes.get("counters"))
+        shapes = 0 if main is None else main.groupby(shape_columns(main)).ngroups
+        if shapes < FEWEST_SHAPES:
+            raise InputError(
+                f"{path}: {shapes} shapes of {kind} operands in the burst regime; expected {FEWEST_SHAPES} or more"
+            )

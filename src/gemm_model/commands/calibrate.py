@@ -1,0 +1,60 @@
+"""`gemm-model calibrate`: fit the kernel model's parameters to measured tables."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gemm_model.commands import common
+from gemm_model.errors import InputError
+from gemm_model.gpu import load_gpu
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--input",
+        type=Path,
+        action="append",
+        required=True,
+        help="CSV of measurements (also .gz); may be given several times: burst, counters, sustained",
+    )
+    parser.add_argument("--gpu", default="h200", help="the GPU that was measured (default: h200)")
+    parser.add_argument("--output", type=Path, required=True, help="the calibration file to write (YAML)")
+    parser.add_argument("--report", type=Path, help="a file for the report as well as stdout")
+    parser.add_argument(
+        "--hold-out",
+        type=Path,
+        action="append",
+        default=[],
+        help="a test list whose shapes form a family to be held out; may be given several times",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the folds (default: 0)")
+
+
+def run(args: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from gemm_model.calibration.report import report_text, write_calibration
+    from gemm_model.calibration.run import calibrate
+    from gemm_model.files import atomic_write
+
+    if args.output.suffix not in (".yaml", ".yml"):
+        raise InputError(f"--output is {args.output}; expected a file that ends in .yaml")
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("reading", total=None)
+        result = calibrate(
+            args.input,
+            load_gpu(args.gpu),
+            hold_out_lists=args.hold_out,
+            seed=args.seed,
+            progress=lambda step: bar.update(task, description=step),
+        )
+    write_calibration(result, args.output)
+    text = report_text(result)
+    print(text)
+    if args.report is not None:
+        atomic_write(args.report, text + "\n")
+    common.words(f"wrote {args.output}")
+    return 0
