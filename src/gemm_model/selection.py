@@ -20,7 +20,7 @@ from gemm_model.candidates import (
 from gemm_model.errors import InputError
 from gemm_model.feasibility import check
 from gemm_model.gpu import GpuSpec, load_gpu
-from gemm_model.kernel import SCHEDULES, KernelConfig, parse_extent
+from gemm_model.kernel import RASTERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
 from gemm_model.prediction import BatchPrediction, Prediction, predict_in_chunks
 from gemm_model.problem import GemmProblem
@@ -52,6 +52,8 @@ class Ranking:
     """How many legal candidates there were."""
     tied_with_best: int
     """Candidates within the error band of the first, itself included."""
+    runner_up: Choice | None
+    """The fastest candidate that is predicted to be slower than the first."""
 
     @property
     def best(self) -> Choice:
@@ -59,10 +61,10 @@ class Ranking:
 
     @property
     def reason(self) -> str:
-        """Why the first beats the second, in one sentence."""
-        if len(self.choices) < 2:
-            return "it is the only candidate listed"
-        return comparison(self.choices[1], self.best)
+        """Why the first beats the runner-up, in one sentence."""
+        if self.runner_up is None:
+            return "all candidates are predicted to take the same time"
+        return f"{describe(self.runner_up.candidate)} takes {comparison(self.runner_up, self.best)}"
 
 
 class Ranker:
@@ -111,23 +113,30 @@ class Ranker:
         order = _fastest(times_us, top_k)
         band = None if prediction.error_band is None else prediction.error_band[order]
         groups = tie_groups(times_us[order], band)
-        choices = tuple(
-            Choice(
-                rank=place + 1,
-                candidate=space.candidate(int(index)),
-                prediction=prediction.row(int(index)),
-                tie_group=int(groups[place]),
+
+        def choice(index: int, place: int, group: int) -> Choice:
+            return Choice(
+                rank=place,
+                candidate=space.candidate(index),
+                prediction=prediction.row(index),
+                tie_group=group,
             )
-            for place, index in enumerate(order)
-        )
+
         best_us = times_us[order[0]]
         margin = SAME_TIME if band is None else max(float(band[0]), SAME_TIME)
+        slower = np.where(times_us > best_us * (1.0 + SAME_TIME), times_us, np.inf)
+        second = int(np.argmin(slower))
+        second_group = 1 if slower[second] <= best_us * (1.0 + margin) else 2
+        runner_up = choice(second, int((times_us < slower[second]).sum()) + 1, second_group)
         return Ranking(
             problem=problem,
             gpu=self.gpu,
-            choices=choices,
+            choices=tuple(
+                choice(int(index), place + 1, int(groups[place])) for place, index in enumerate(order)
+            ),
             candidates=int(np.isfinite(times_us).sum()),
             tied_with_best=int((times_us <= best_us * (1.0 + margin)).sum()),
+            runner_up=runner_up if np.isfinite(slower[second]) else None,
         )
 
     def why_not(self, problem: GemmProblem, description: str) -> str:
@@ -253,15 +262,15 @@ def parse_description(text: str) -> dict[str, Any]:
             values[name] = value == "1"
         else:
             raise InputError(
-                f"{word!r} in {text!r}; expected cluster=MxN, schedule=, raster=, swizzle=, split_k=, stages= "
-                "or swap_ab=0|1"
+                f"{word!r} in {text!r}; expected cluster=MxN, schedule=, raster=, swizzle=, split_k=, "
+                "stages= or swap_ab=0|1"
             )
     return values
 
 
 def _matching(space: CandidateSpace, wanted: Mapping[str, Any]) -> BoolArray:
     fits = np.ones(len(space), dtype=bool)
-    codes = {"schedule": SCHEDULES, "raster": ("heuristic", "along_m", "along_n")}
+    codes = {"schedule": SCHEDULES, "raster": RASTERS}
     for name, value in wanted.items():
         if name == "swap_ab":
             fits &= space.swapped == value

@@ -54,16 +54,18 @@ def rank_table(frame: pd.DataFrame, ranker: Ranker) -> pd.DataFrame:
     sizes = _sizes(types)
     names = [name for name in TYPE_COLUMNS if name in types]
     chunks: list[tuple[CandidateSpace, IntArray]] = []
-    for texts, rows in types.reset_index(drop=True).groupby(names, sort=False, dropna=False).indices.items():
-        words = texts if isinstance(texts, tuple) else (texts,)
-        space = ranker.space(_problem(dict(zip(names, map(str, words), strict=True)), 1, 1, 1, 1))
+    codes = types.groupby(names, sort=False, dropna=False).ngroup().to_numpy()
+    for code in range(int(codes.max()) + 1):
+        rows: IntArray = np.flatnonzero(codes == code)
+        texts = {name: str(types[name].iloc[rows[0]]) for name in names}
+        space = ranker.space(_problem(texts, 1, 1, 1, 1))
         shapes = max(ROWS_PER_CHUNK // space.kernels, 1)
         chunks += [(space, rows[start : start + shapes]) for start in range(0, len(rows), shapes)]
     # The formulas are numpy's, which leaves the interpreter to other threads while it computes.
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         parts = list(pool.map(lambda chunk: _best_of_chunk(ranker, chunk[0], sizes[:, chunk[1]]), chunks))
-    rows = np.concatenate([rows for _, rows in chunks])
-    added = pd.concat(parts, ignore_index=True).iloc[np.argsort(rows)].set_axis(frame.index)
+    order = np.argsort(np.concatenate([rows for _, rows in chunks]))
+    added = pd.concat(parts, ignore_index=True).iloc[order].set_axis(frame.index)
     kept = frame.drop(columns=[name for name in added if name in frame])
     result = pd.concat([kept, added], axis=1)
     result.attrs = dict(frame.attrs)
@@ -110,7 +112,8 @@ def _predicted(
     ranker: Ranker, space: CandidateSpace, sizes: FloatArray, rows: IntArray
 ) -> tuple[FloatArray, BatchPrediction]:
     """Times in us, (shapes, candidates), infinite where illegal, and the whole prediction behind them."""
-    batch = space.batch_of_shapes(*sizes, rows=rows)
+    m, n, k, matrices = sizes
+    batch = space.batch_of_shapes(m, n, k, matrices, rows)
     prediction = ranker.model.predict_batch(batch)
     legal = space.legal(batch, ranker.gpu)
     times_us = prediction.runtime_us if legal is None else np.where(legal, prediction.runtime_us, np.inf)
