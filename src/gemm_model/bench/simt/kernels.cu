@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(CTA_M* CTA_N / (THREAD_M * THREAD_N), CTAS)
 #pragma unroll
         for (int i = 0; i < CTA_K; ++i) {
             if (i + 1 < CTA_K) fetch_words(i + 1, (i + 1) % 2);
-            fetch_tile(i, CTA_K, k0 + (STAGES - 1) * CTA_K, refilled);
+            if (i < CTA_K / 2) fetch_tile(i, CTA_K / 2, k0 + (STAGES - 1) * CTA_K, refilled);
 #pragma unroll
             for (int r = 0; r < THREAD_M; ++r)
 #pragma unroll

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.errors import InputError
+from gemm_model.hierarchy.blocking import Blocking
 from gemm_model.kernel import AUTO, KernelConfig
 
 RUNGS = ("naive", "shared", "registers", "pipelined")
@@ -99,6 +100,22 @@ class SimtKernel:
         warps_m = self.cta_m // self.warp_m
         interleaved = "true" if self.interleaved else "false"
         return f"pipelined<{cta}, {self.cta_k}, {thread}, {warps_m}, {self.stages}, {self.ctas_per_sm}, {interleaved}>"
+
+    @property
+    def blocking(self) -> Blocking:
+        """The memory-hierarchy model's view of the kernel."""
+        return Blocking(
+            cta_m=self.cta_m,
+            cta_n=self.cta_n,
+            cta_k=self.cta_k or 1,
+            warp_m=self.warp_m,
+            warp_n=self.warp_n,
+            thread_m=self.thread_m,
+            thread_n=self.thread_n,
+            stages=self.stages,
+            vector=self.vector,
+            interleaved=self.interleaved,
+        )
 
     @property
     def config(self) -> KernelConfig:
