@@ -53,9 +53,7 @@ def held_out(
         if counters is not None:
             keep = ~np.isin(_keys(counters), unseen_shapes)
             known = counters.rows(keep, gpu, without) if keep.any() else None
-        found = fit(
-            burst.rows(~test, gpu, without), known, gpu, start=start, without=without, frozen=frozen
-        )
+        found = fit(burst.rows(~test, gpu, without), known, gpu, start=start, without=without, frozen=frozen)
         part = burst.rows(test, gpu, without)
         times = kernel_time(part.shape, gpu, found.parameters, without=without)
         predicted[test] = times.runtime_us

@@ -51,7 +51,9 @@ def observe(frame: pd.DataFrame, gpu: GpuSpec, without: Collection[str] = ()) ->
     batch = batch_from_frame(frame, needs_tile=True)
     measured = runtimes_us(frame)
     assert measured is not None
-    shape_id = frame.groupby(shape_columns(frame), sort=False, dropna=False).ngroup().to_numpy().astype(np.int64)
+    shape_id = (
+        frame.groupby(shape_columns(frame), sort=False, dropna=False).ngroup().to_numpy().astype(np.int64)
+    )
     best_us = pd.Series(measured).groupby(shape_id).transform("min").to_numpy()
     best_row = pd.Series(measured).groupby(shape_id).transform("idxmin").to_numpy()
     count = np.bincount(shape_id)[shape_id]

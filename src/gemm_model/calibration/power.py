@@ -1,4 +1,4 @@
-"""The power model of the sustained regime, fitted to launches that ran back to back until the clock settled."""
+"""The power model of the sustained regime, fitted to launches back to back with a settled clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,13 @@ def fit_power(seen: Observations, gpu: GpuSpec, parameters: KernelParameters) ->
         return np.concatenate([time_error, CLOCK_WEIGHT * clock_error])
 
     solved = least_squares(
-        residuals, _START, bounds=(_LOW, _HIGH), loss="soft_l1", f_scale=OUTLIER_SCALE, x_scale=_START, diff_step=1e-3
+        residuals,
+        _START,
+        bounds=(_LOW, _HIGH),
+        loss="soft_l1",
+        f_scale=OUTLIER_SCALE,
+        x_scale=_START,
+        diff_step=1e-3,
     )
     return _model(solved.x)
 

@@ -15,8 +15,9 @@ from gemm_model.kernel_parameters import PARAMETERS
 
 def write_calibration(result: CalibrationResult, path: Path) -> None:
     """The YAML file that `WarpSpecializedModel` reads."""
-    header = f"# Calibration of {result.calibration.kernel} kernels on {result.calibration.gpu}, fitted by gemm-model calibrate.\n"
-    text = yaml.safe_dump(as_mapping(result.calibration), sort_keys=False)
+    found = result.calibration
+    header = f"# Calibration of {found.kernel} kernels on {found.gpu}, written by gemm-model calibrate.\n"
+    text = yaml.safe_dump(as_mapping(found), sort_keys=False)
     atomic_write(path, header + text)
 
 
@@ -45,7 +46,13 @@ def parameter_table(result: CalibrationResult) -> pd.DataFrame:
     """Each parameter with its unit, bounds, and by class its value and 95 % confidence half-width."""
     lines = []
     for spec in PARAMETERS:
-        line = {"parameter": spec.name, "unit": spec.unit, "low": spec.low, "high": spec.high, "start": spec.start}
+        line = {
+            "parameter": spec.name,
+            "unit": spec.unit,
+            "low": spec.low,
+            "high": spec.high,
+            "start": spec.start,
+        }
         for kind, found in result.kinds.items():
             value = getattr(found.fit.parameters, spec.name)
             width = found.fit.half_width.get(spec.name)
@@ -58,7 +65,10 @@ def parameter_table(result: CalibrationResult) -> pd.DataFrame:
 
 def report_text(result: CalibrationResult) -> str:
     """The whole report."""
-    parts = ["HELD-OUT ACCURACY, |predicted / measured - 1| in the burst regime", validation_table(result).to_string(index=False)]
+    parts = [
+        "HELD-OUT ACCURACY, |predicted / measured - 1| in the burst regime",
+        validation_table(result).to_string(index=False),
+    ]
     parts += ["", "PARAMETERS (95 % confidence)", parameter_table(result).to_string(index=False)]
     for kind, found in result.kinds.items():
         if found.fit.at_bound:

@@ -60,6 +60,8 @@ class KindResult:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationResult:
+    """The calibration, what each class came to, and the rows it stands on."""
+
     calibration: Calibration
     kinds: dict[str, KindResult]
     data: CalibrationData
@@ -71,12 +73,14 @@ def calibrate(
     *,
     hold_out_lists: Sequence[Path] = (),
     seed: int = 0,
-    progress: Callable[[str], None] = lambda step: None,
+    progress: Callable[[str], None] = lambda _step: None,
 ) -> CalibrationResult:
     """Fit each rate class of types in the tables, and judge the fit on held-out rows."""
     data = load_tables(inputs, gpu)
     family = _listed_shapes(hold_out_lists)
-    kinds = {kind: _kind(kind, regimes, gpu, family, seed, progress) for kind, regimes in data.by_kind.items()}
+    kinds = {
+        kind: _kind(kind, regimes, gpu, family, seed, progress) for kind, regimes in data.by_kind.items()
+    }
     power = {}
     for kind, regimes in data.by_kind.items():
         if "sustained" in regimes:
@@ -90,7 +94,10 @@ def calibrate(
         power={kind: replace(found, **_digits(asdict(found))) for kind, found in power.items()},
         fitted_to={
             "tables": [path.name for path in inputs],
-            "rows": {kind: {name: len(rows) for name, rows in found.items()} for kind, found in data.by_kind.items()},
+            "rows": {
+                kind: {name: len(rows) for name, rows in found.items()}
+                for kind, found in data.by_kind.items()
+            },
             "seed": seed,
         },
     )
@@ -169,7 +176,7 @@ def situations(seen: Observations, gpu: GpuSpec, p: KernelParameters) -> IntArra
 
 
 def _bands(result: KindResult, gpu: GpuSpec) -> dict[str, float]:
-    """Held-out error that BAND_QUANTILE of the rows stay within, by situation; of all rows where few are there."""
+    """Held-out error that BAND_QUANTILE of the rows stay within, by situation (of all rows where few are)."""
     error = np.abs(result.predicted_us / result.burst.runtime_us - 1.0)
     where = situations(result.burst, gpu, result.fit.parameters)
     overall = float(np.quantile(error, BAND_QUANTILE))
@@ -185,7 +192,9 @@ def _listed_shapes(paths: Sequence[Path]) -> set[tuple[int, int, int]]:
     listed: set[tuple[int, int, int]] = set()
     for path in paths:
         frame = read_table(path)
-        listed |= {(int(m), int(n), int(k)) for m, n, k in zip(frame["m"], frame["n"], frame["k"], strict=True)}
+        listed |= {
+            (int(m), int(n), int(k)) for m, n, k in zip(frame["m"], frame["n"], frame["k"], strict=True)
+        }
     return listed
 
 

@@ -22,7 +22,7 @@ from gemm_model.table import batch_from_frame, read_table, runtimes_us, usable_r
 FEWEST_SHAPES = 8
 """One for each fold of the cross-validation."""
 FASTEST_OVER_SOL = 0.98
-"""A row this much faster than the speed of light cannot be: the clock may exceed the description's a little."""
+"""A row this much faster than the speed of light cannot be (clocks may exceed the description a little)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,9 @@ def load_tables(paths: Sequence[Path], gpu: GpuSpec, *, l2: str = "cold") -> Cal
     table["regime"] = table["regime"].replace("", np.nan).fillna("burst")
     unknown = sorted(set(table["regime"]) - set(REGIMES))
     if unknown:
-        raise InputError(f"{table.attrs['path']}: regime {unknown[0]!r}; expected one of {', '.join(REGIMES)}")
+        raise InputError(
+            f"{table.attrs['path']}: regime {unknown[0]!r}; expected one of {', '.join(REGIMES)}"
+        )
     if "l2" in table:
         other = (table["regime"] == "burst") & ~table["l2"].isin((l2, ""))
         table = _without(table, other, f"rows in the burst regime with an L2 that was not {l2}", notes)
@@ -119,5 +121,5 @@ def _require_shapes(by_kind: dict[str, dict[str, pd.DataFrame]], path: str) -> N
         shapes = 0 if main is None else main.groupby(shape_columns(main)).ngroups
         if shapes < FEWEST_SHAPES:
             raise InputError(
-                f"{path}: {shapes} shapes of {kind} operands in the burst regime; expected {FEWEST_SHAPES} or more"
+                f"{path}: {shapes} shapes of {kind} operands in the burst regime; expected {FEWEST_SHAPES}"
             )

@@ -104,8 +104,7 @@ class WarpSpecializedModel:
         rows = len(batch)
 
         def column(values: Any) -> FloatArray:
-            filled: FloatArray = np.full(rows, values) if isinstance(values, float) else values
-            return filled
+            return np.broadcast_to(np.asarray(values, dtype=np.float64), (rows,))
 
         schedule, moved, found = times.schedule, times.traffic, times.resources
         mechanisms = (

@@ -1,0 +1,69 @@
+"""`gemm-model explain`: why one kernel takes its time, and what would change it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+import pandas as pd
+
+from gemm_model.commands import common
+from gemm_model.errors import InputError
+from gemm_model.explanation import Explanation, explain
+from gemm_model.feasibility import check
+
+MODEL = "WarpSpecializedModel"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.add_settings(parser)
+    common.add_problem(parser, required=True)
+    common.add_config(parser)
+    common.add_format(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    chosen = common.settings(args, model=MODEL)
+    if chosen.model != MODEL:
+        raise InputError(f"--model is {chosen.model}; expected {MODEL}, the model that explains itself")
+    problem, config = common.problem(args), common.config(args)
+    reason = check(problem, config, chosen.gpu)
+    if reason is not None:
+        common.words(f"note: this kernel cannot run as it is: {reason}")
+    found = explain(problem, config, chosen.gpu, chosen.options)
+    if args.format == "json":
+        print(json.dumps(asdict(found), indent=2))
+    elif args.format == "csv":
+        common.show(pd.DataFrame([asdict(each) for each in found.what_if]), "csv")
+    else:
+        print(_text(found))
+    return 0
+
+
+def _text(found: Explanation) -> str:
+    prediction = found.prediction
+    band = "" if prediction.error_band is None else f" +- {prediction.error_band:.1%}"
+    lines = [f"predicted {prediction.runtime_us:.4g} us{band}, limited by {prediction.limiter}"]
+    lines.append(f"waves: {found.wave_occupancy:.1%} of their slots have a tile")
+    mechanisms = pd.DataFrame(
+        {
+            "mechanism": [each.name for each in found.mechanisms],
+            "us": [f"{each.time_us:.4g}" for each in found.mechanisms],
+            "of runtime": [f"{each.share_of_runtime:.0%}" for each in found.mechanisms],
+            "what it is": [each.meaning for each in found.mechanisms],
+        }
+    )
+    lines += ["", "MECHANISMS, each as if it were alone", mechanisms.to_string(index=False)]
+    moved = ", ".join(f"{level} {value / 1e6:.4g} MB" for level, value in prediction.bytes_by_level.items())
+    lines += ["", f"BYTES: {moved}"]
+    worlds = pd.DataFrame(
+        {
+            "what if": [each.change for each in found.what_if],
+            "us": [f"{each.runtime_us:.4g}" for each in found.what_if],
+            "change": [f"{each.relative - 1:+.1%}" for each in found.what_if],
+        }
+    )
+    lines += ["", "WHAT IF", worlds.to_string(index=False)]
+    lines += [f"caveat: {caveat}" for caveat in prediction.caveats]
+    return "\n".join(lines)
