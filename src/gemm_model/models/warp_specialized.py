@@ -11,6 +11,7 @@ import numpy as np
 from gemm_model.batch import FloatArray, GemmBatch
 from gemm_model.clock import PowerModel, energy_uj
 from gemm_model.dtypes import MATH_KINDS
+from gemm_model.elementwise import Values
 from gemm_model.errors import InputError
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_calibration import (
@@ -86,7 +87,7 @@ class WarpSpecializedModel:
 
     def _times(self, batch: GemmBatch, kind: str) -> KernelTime:
         parameters = self.calibration.parameters[self.calibration.kind_for(kind)]
-        rate = flop_per_clk_per_sm(batch, self.gpu)
+        rate: Values = flop_per_clk_per_sm(batch, self.gpu)
         if len(batch) == 1:
             batch, rate = _as_numbers(batch), float(rate[0])
         return kernel_time(
