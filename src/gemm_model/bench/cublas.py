@@ -12,6 +12,7 @@ from gemm_model.problem import GemmProblem
 
 DENSE_TYPES = ("fp32", "bf16", "fp16")
 FP8_TYPES = ("e4m3", "e5m2")
+FP8_MULTIPLE = 16
 FIRST_FP8_CAPABILITY = (8, 9)
 
 
@@ -30,6 +31,8 @@ class CublasProvider:
         if a in FP8_TYPES and b in FP8_TYPES:
             if compute_capability < FIRST_FP8_CAPABILITY:
                 return "this GPU has no fp8 tensor cores"
+            if problem.n % FP8_MULTIPLE or problem.k % FP8_MULTIPLE:
+                return f"cuBLAS takes fp8 sizes n and k in multiples of {FP8_MULTIPLE}"
             return "cuBLAS multiplies no e5m2 by e5m2" if a == b == "e5m2" else ""
         if a != b or a not in DENSE_TYPES:
             return f"cuBLAS multiplies no {a} x {b} here"

@@ -15,17 +15,17 @@ from gemm_model.problem import GemmProblem
 class TimingSettings:
     """How long to look; times in milliseconds."""
 
-    repeats: int = 24
+    repeats: int = 32
     min_repeats: int = 4
-    placements: int = 12
+    placements: int = 32
     """The launches of a row go in turn to so many places in memory: one place alone may be lucky or not."""
-    row_budget_ms: float = 40.0
+    row_budget_ms: float = 28.0
     """Burst: no more repeats than fit into this, but never fewer than `min_repeats`."""
     spin_ms: float = 0.4
     spin_factor: float = 8.0
     """Burst: the card rests max(spin_ms, spin_factor x kernel time) before each launch."""
-    settle_ms: float = 180.0
-    sustained_ms: float = 140.0
+    settle_ms: float = 140.0
+    sustained_ms: float = 110.0
     """Sustained: run back to back so long until clock and power settle, and so long while measuring."""
 
 

@@ -70,11 +70,11 @@ def rows_of_problems(
     for problem in problems:
         asked = (problem.m, problem.n, problem.k)
         for provider in providers:
-            reason = provider.unsupported(problem, compute_capability)
+            fitting = padded(problem)
+            reason = provider.unsupported(fitting, compute_capability)
             if reason:
                 refusals.append(f"{provider.name}: {reason}")
                 continue
-            fitting = padded(problem)
             for config in config_filter.apply(provider.configs(fitting, compute_capability)):
                 rows.append(
                     Row(
