@@ -18,6 +18,8 @@ from gemm_model.errors import GemmModelError, InputError
 
 VERBS = {
     "predict": "predict runtimes of a table of kernels, or of one kernel, and explain them",
+    "rank": "choose a kernel configuration for a problem, or for a table of problems, by prediction",
+    "portfolio": "choose the few kernels that together serve a list of shapes best",
 }
 
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?[A-Za-z_][\w.]*=")
