@@ -1,0 +1,161 @@
+"""Exact search: every legal tile and ring buffer, timed at once in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemm_model.batch import BoolArray, FloatArray
+from gemm_model.errors import InputError
+from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, workload
+from gemm_model.pipeline.steady_state import timing
+
+OBJECTIVES = ("time", "wait")
+"""What is minimised: the run time, or the total waiting of the consumers (the paper's two goals)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Legal choices, one row each; sizes in elements."""
+
+    tile_m: FloatArray
+    tile_n: FloatArray
+    tile_k: FloatArray
+    stages: FloatArray
+    ring_bytes: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.tile_m)
+
+    def __getitem__(self, rows: BoolArray) -> Candidates:
+        return Candidates(**{name: getattr(self, name)[rows] for name in self.__slots__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A tile and ring buffer with what they come to; `time_ps` and `wait_ps` are whole numbers."""
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    stages: int
+    time_ps: int
+    wait_ps: int
+
+    def objective_ps(self, objective: str) -> int:
+        return self.time_ps if objective == "time" else self.wait_ps
+
+    @property
+    def runtime_us(self) -> float:
+        return self.time_ps / PS_PER_US
+
+    @property
+    def wait_us(self) -> float:
+        return self.wait_ps / PS_PER_US
+
+    def __str__(self) -> str:
+        return f"{self.tile_m}x{self.tile_n}x{self.tile_k} with {self.stages} stages"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """The optimum and the best choice with another tile; `candidates` counts what was compared."""
+
+    best: Choice
+    runner_up: Choice | None
+    candidates: int
+
+
+def require_objective(objective: str) -> None:
+    if objective not in OBJECTIVES:
+        raise InputError(f"objective is {objective!r}; expected one of {OBJECTIVES}")
+
+
+def legal_candidates(machine: PipelineMachine) -> Candidates:
+    """Every tile that the accumulators hold, with every ring that shared memory holds.
+
+    Raises InputError where nothing is legal.
+    """
+    space = machine.tiles
+    grid = np.meshgrid(
+        np.array(space.tile_m, dtype=np.float64),
+        np.array(space.tile_n, dtype=np.float64),
+        np.array(space.tile_k, dtype=np.float64),
+        np.arange(1.0, space.max_stages + 1),
+        indexing="ij",
+    )
+    tile_m, tile_n, tile_k, stages = (axis.ravel() for axis in grid)
+    ring = stages * (tile_m * machine.a_element_bytes + tile_n * machine.b_element_bytes) * tile_k
+    legal = (ring <= space.smem_bytes) & (tile_m * tile_n <= space.max_accumulators)
+    if not legal.any():
+        raise InputError(
+            f"machine {machine.name}: no legal tile; the smallest ring of one slot takes "
+            f"{ring.min():.0f} bytes of shared memory ({space.smem_bytes} are there), the smallest tile "
+            f"{(tile_m * tile_n).min():.0f} accumulators ({space.max_accumulators} are there)"
+        )
+    everything = Candidates(tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, stages=stages, ring_bytes=ring)
+    return everything[legal]
+
+
+def solve_exact(
+    m: int,
+    n: int,
+    k: int,
+    machine: PipelineMachine,
+    objective: str = "time",
+    *,
+    batch: int = 1,
+    allowed: Callable[[Candidates], BoolArray] | None = None,
+) -> Solution:
+    """The legal choice with the least time (or waiting) by `objective`.
+
+    Equal choices are told apart by the smaller ring, then by the taller and the narrower tile. `allowed`
+    marks the candidates that a kernel family offers. Raises InputError for an empty space.
+    """
+    require_objective(objective)
+    candidates = legal_candidates(machine)
+    if allowed is not None:
+        mask = allowed(candidates)
+        if not mask.any():
+            raise InputError(
+                f"machine {machine.name}: none of {len(candidates)} tiles and rings is one that the kernels "
+                "offer"
+            )
+        candidates = candidates[mask]
+    work = workload(
+        machine,
+        m=float(m),
+        n=float(n),
+        k=float(k),
+        tile_m=candidates.tile_m,
+        tile_n=candidates.tile_n,
+        tile_k=candidates.tile_k,
+        stages=candidates.stages,
+        batch=float(batch),
+    )
+    timed = timing(work, machine)
+    goal = timed.end if objective == "time" else timed.consumer_wait
+    order = np.lexsort(
+        (candidates.tile_k, candidates.tile_n, -candidates.tile_m, candidates.ring_bytes, np.asarray(goal))
+    )
+
+    def choice(row: int) -> Choice:
+        return Choice(
+            tile_m=int(candidates.tile_m[row]),
+            tile_n=int(candidates.tile_n[row]),
+            tile_k=int(candidates.tile_k[row]),
+            stages=int(candidates.stages[row]),
+            time_ps=int(np.asarray(timed.end)[row]),
+            wait_ps=int(np.asarray(timed.consumer_wait)[row]),
+        )
+
+    best = order[0]
+    tiles = np.stack([candidates.tile_m, candidates.tile_n, candidates.tile_k])
+    other = np.flatnonzero((tiles[:, order] != tiles[:, [best]]).any(axis=0))
+    return Solution(
+        best=choice(best),
+        runner_up=choice(order[other[0]]) if other.size else None,
+        candidates=len(candidates),
+    )
