@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gemm_model.api import predict, predict_table
     from gemm_model.gpu import GpuSpec, load_gpu
+    from gemm_model.integrations.torch_timer import GemmTimer
+    from gemm_model.integrations.triton import triton_perf_model
     from gemm_model.kernel import KernelConfig
     from gemm_model.models import models
     from gemm_model.prediction import Prediction
     from gemm_model.problem import GemmProblem
+    from gemm_model.selection import rank
 
 __version__ = "0.1.0"
 
@@ -24,10 +27,14 @@ _HOMES = {
     "models": "gemm_model.models",
     "Prediction": "gemm_model.prediction",
     "GemmProblem": "gemm_model.problem",
+    "rank": "gemm_model.selection",
+    "GemmTimer": "gemm_model.integrations.torch_timer",
+    "triton_perf_model": "gemm_model.integrations.triton",
 }
 
 __all__ = [
     "GemmProblem",
+    "GemmTimer",
     "GpuSpec",
     "KernelConfig",
     "Prediction",
@@ -35,6 +42,8 @@ __all__ = [
     "models",
     "predict",
     "predict_table",
+    "rank",
+    "triton_perf_model",
 ]
 
 

@@ -20,6 +20,9 @@ VERBS = {
     "predict": "predict runtimes of a table of kernels, or of one kernel, and explain them",
     "rank": "choose a kernel configuration for a problem, or for a table of problems, by prediction",
     "portfolio": "choose the few kernels that together serve a list of shapes best",
+    "torch": "predict the GEMMs of a PyTorch model, module by module, without running it",
+    "simulate": "simulate one SM's producer/consumer pipeline event by event; trace for Perfetto, table, plot",
+    "solve": "find the tile and ring buffer that run fastest, by exact search or by a proof with Z3",
 }
 
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?[A-Za-z_][\w.]*=")

@@ -119,6 +119,6 @@ def _notes(found: Portfolio) -> list[str]:
     quality = "the best of its size" if found.gap <= PROVEN_GAP else f"at most {found.gap:.3%} from the best"
     worst = float(found.loss.max())
     return [
-        f"{len(found.kernels)} kernels for {len(found.problems)} shapes lose {found.mean_loss:.2%} on average "
-        f"and {worst:.2%} at worst against all kernels; {quality}"
+        f"{len(found.kernels)} kernels for {len(found.problems)} shapes lose {found.mean_loss:.2%} on "
+        f"average and {worst:.2%} at worst against all kernels; {quality}"
     ]

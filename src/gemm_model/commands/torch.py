@@ -1,0 +1,41 @@
+"""`gemm-model torch`: the predicted time of a PyTorch model's GEMMs, module by module, without running it."""
+
+from __future__ import annotations
+
+import argparse
+
+from gemm_model.candidates import DEFAULT_FAMILY, FAMILIES
+from gemm_model.commands import common
+from gemm_model.errors import InputError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "builder",
+        metavar="MODULE:FUNCTION",
+        help="function (also file.py:function) that returns (model, input or tuple of inputs); it is called "
+        "with the meta device as default",
+    )
+    parser.add_argument("--train", action="store_true", help="count the backward pass too")
+    parser.add_argument("--depth", type=int, help="add up modules below this depth")
+    common.add_settings(parser)
+    parser.add_argument(
+        "--family", default=DEFAULT_FAMILY, help=f"kernels to predict: {', '.join(FAMILIES)} (default: quack)"
+    )
+    common.add_format(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from gemm_model.integrations.torch_timer import GemmTimer, load_model_builder, run_on_meta
+
+    chosen = common.settings(args)
+    timer = GemmTimer(
+        chosen.gpu, model=chosen.model, family=args.family, options=dict(chosen.options), display=False
+    )
+    if args.depth is not None and args.depth < 1:
+        raise InputError(f"--depth is {args.depth}; expected a positive whole number")
+    run_on_meta(load_model_builder(args.builder), timer, train=args.train)
+    common.show(timer.table(depth=args.depth), args.format)
+    for line in timer.notes():
+        common.words(line)
+    return 0
