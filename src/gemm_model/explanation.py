@@ -113,7 +113,6 @@ def _worlds(config: KernelConfig, gpu: GpuSpec, stages: int) -> dict[str, _World
         "L2 of unlimited bandwidth": without("l2"),
         "DRAM of unlimited bandwidth": without("dram"),
         "no wave quantization": without("waves"),
-        "no rows outside the matrix": without("edge"),
         "no loss of clock under load": without("clock"),
         "no launch overhead": without("launch"),
         "twice the L2 capacity": changed(config, replace(gpu, l2_bytes=2 * gpu.l2_bytes)),

@@ -116,22 +116,13 @@ _ROWS = (
         "pitches that are not a multiple of 128 bytes take twice the lines",
     ),
     (
-        "zero_fill_clk",
-        "clk",
-        400.0,
+        "out_of_range_weight",
+        "1",
+        2.0,
         0.0,
-        1500.0,
-        "a TMA box that reaches outside the matrix, at each k step",
-        "decode shapes: 64 rows outside cost 500-700 clk, 256 rows 1200",
-    ),
-    (
-        "zero_fill_clk_per_row",
-        "clk",
-        3.3,
-        0.0,
-        12.0,
-        "a row of zeros that TMA writes",
-        "decode shapes",
+        8.0,
+        "cost at L2 of a row outside the matrix, in rows",
+        "decode shapes: 17 such rows a clock, where L2 serves 43",
     ),
     (
         "l2_capacity_share",
@@ -218,8 +209,7 @@ class KernelParameters:
     coalescing: float
     fill_share: float
     straddle_weight: float
-    zero_fill_clk: float
-    zero_fill_clk_per_row: float
+    out_of_range_weight: float
     l2_capacity_share: float
     dram_efficiency: float
     epilogue_clk: float

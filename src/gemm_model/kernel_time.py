@@ -20,7 +20,7 @@ REGIMES = ("burst", "sustained", "counters")
 """burst: one launch on a rested card, timed by events; sustained: back to back until clock and power settle;
 counters: the kernel's own duration, as a profiler reads it."""
 
-MECHANISMS = ("tensor", "epilogue", "port", "latency", "edge", "l2", "dram", "waves", "clock", "launch")
+MECHANISMS = ("tensor", "epilogue", "port", "latency", "l2", "dram", "waves", "clock", "launch")
 """What `without` can leave out, for what-if tables and ablation."""
 
 FIRST_CLOCK_SHARE = 0.85
@@ -83,8 +83,6 @@ class _Work:
     load_clk: Values
     l2_us: Values
     dram_us: Values
-    edge_clk: Values
-    """What tiles on the matrix's edge add for the slot that gets most of them."""
     schedule: TileSchedule
 
     def waves_us(self, sm_clk_mhz: Values) -> Values:
@@ -92,8 +90,7 @@ class _Work:
         schedule = self.schedule
         full_us = self._wave_us(schedule.slots, sm_clk_mhz)
         last_us = self._wave_us(schedule.last_tiles, sm_clk_mhz)
-        inner_us = schedule.full_waves * full_us + where(schedule.last_tiles > 0, last_us, 0.0)
-        return inner_us + self.edge_clk / sm_clk_mhz
+        return schedule.full_waves * full_us + where(schedule.last_tiles > 0, last_us, 0.0)
 
     def _wave_us(self, tiles: Values, sm_clk_mhz: Values) -> Values:
         share = tiles / self.schedule.tiles
@@ -115,7 +112,7 @@ def kernel_time(
     """The time of each row; the sustained regime needs the power model."""
     batch, schedule, found = shape.batch, shape.schedule, shape.resources
     bytes_moved = traffic(batch, gpu, found, schedule, p, warm=warm)
-    step = k_step(batch, shape.rate, found, schedule, p)
+    step = k_step(batch, shape.rate, found, p)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, p)
     rounds = schedule.full_waves + where(schedule.last_tiles > 0, 1.0, 0.0)
     steps = rounds * schedule.k_steps
@@ -163,17 +160,9 @@ def _work(
     latency = step.latency_clk * ("latency" not in without)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, p)
     dram_bytes = bytes_moved.dram_read_bytes + bytes_moved.dram_write_bytes
-    chain_clk = math_chain_clk(shape.batch, gpu, shape.resources, mainloop, epilogue, p)
-    load_clk = schedule.k_steps * maximum(port, latency)
-    inner_clk = maximum(chain_clk, load_clk)
-    edge_clk = schedule.edge_rounds_m * maximum(schedule.k_steps * step.edge_m_clk - inner_clk, 0.0)
-    edge_clk = edge_clk + schedule.edge_rounds_n * maximum(
-        schedule.k_steps * step.edge_n_clk - inner_clk, 0.0
-    )
     work = _Work(
-        chain_clk=chain_clk,
-        load_clk=load_clk,
-        edge_clk=edge_clk * ("edge" not in without),
+        chain_clk=math_chain_clk(shape.batch, gpu, shape.resources, mainloop, epilogue, p),
+        load_clk=schedule.k_steps * maximum(port, latency),
         l2_us=l2_us * ("l2" not in without),
         dram_us=dram_bytes / (gpu.dram_bytes_per_us * p.dram_efficiency) * ("dram" not in without),
         schedule=schedule,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
-from gemm_model.elementwise import Values, ceil, maximum, minimum, where
+from gemm_model.elementwise import Values, maximum, where
 from gemm_model.feasibility import WARPGROUP_THREADS, Resources
 from gemm_model.kernel_parameters import KernelParameters
-from gemm_model.schedule import TileSchedule
 
 ADDS_PER_CLK = 128.0
 """fp32 additions an SM issues in a clock: what promoting fp8 sums costs."""
@@ -27,14 +26,9 @@ class KStep:
     """Bringing the A and B tiles into the SM."""
     latency_clk: Values
     """A slot's round trip from load to release, over the slots that are under way."""
-    edge_m_clk: Values
-    """Filling the boxes of A that reach outside the matrix, in a tile of the last row."""
-    edge_n_clk: Values
 
 
-def k_step(
-    batch: GemmBatch, rate: Values, found: Resources, schedule: TileSchedule, p: KernelParameters
-) -> KStep:
+def k_step(batch: GemmBatch, rate: Values, found: Resources, p: KernelParameters) -> KStep:
     """`rate` is the peak FLOP per clock of one SM for the row's types."""
     flop = 2.0 * batch.cta_m * batch.cta_n * found.cta_k
     math = flop / (rate * p.mma_efficiency) + p.k_step_clk
@@ -46,18 +40,7 @@ def k_step(
         math_clk=math,
         port_clk=port,
         latency_clk=(p.latency_clk + port + math) / stages,
-        edge_m_clk=_zero_fill(schedule.outside_m, batch.cta_m, batch.cluster_n, p),
-        edge_n_clk=_zero_fill(schedule.outside_n, batch.cta_n, batch.cluster_m, p),
     )
-
-
-def _zero_fill(outside: Values, rows: Values, boxes: Values, p: KernelParameters) -> Values:
-    """TMA writes the rows outside the matrix as zeros itself, a box at a time.
-
-    Multicast cuts the tile into one box for each CTA that shares it; those that reach outside count.
-    """
-    reached = minimum(ceil(outside * boxes / rows), boxes)
-    return where(outside > 0, reached * p.zero_fill_clk + outside * p.zero_fill_clk_per_row, 0.0)
 
 
 def _promotion(batch: GemmBatch, found: Resources, p: KernelParameters) -> Values:

@@ -11,7 +11,6 @@ from gemm_model.elementwise import (
     Values,
     ceil,
     floor,
-    greatest_common_divisor,
     is_number,
     maximum,
     minimum,
@@ -48,12 +47,6 @@ class TileSchedule:
     filled_m: Values
     """Share of the tile rows that lie inside the matrix; the rest is zero-filled and computed too."""
     filled_n: Values
-    outside_m: Values
-    """Rows outside the matrix in the worst CTA of the last cluster row."""
-    outside_n: Values
-    edge_rounds_m: Values
-    """Tiles of the last cluster row that fall to the slot that gets most of them; 0 where it is full."""
-    edge_rounds_n: Values
 
     @property
     def waves(self) -> Values:
@@ -103,13 +96,8 @@ def tile_schedule(
     slow = where(fast_is_m, clusters_n, clusters_m)
     group = minimum(group_limit, fast)
     fast_panels, slow_panels = _panels(slots / batch.split_k, per_matrix, fast, slow, group)
-    waves = ceil(tiles / slots)
-    fast_edge = _fast_edge_rounds(waves, slots, fast, group)
-    slow_edge = _slow_edge_rounds(waves, slots, fast, slow, group)
     padded_m = clusters_m * batch.cluster_m * batch.cta_m
     padded_n = clusters_n * batch.cluster_n * batch.cta_n
-    outside_m = minimum(padded_m - batch.m, batch.cta_m)
-    outside_n = minimum(padded_n - batch.n, batch.cta_n)
     return TileSchedule(
         tiles=tiles,
         slots=slots,
@@ -122,10 +110,6 @@ def tile_schedule(
         group=group,
         filled_m=batch.m / padded_m,
         filled_n=batch.n / padded_n,
-        outside_m=outside_m,
-        outside_n=outside_n,
-        edge_rounds_m=where(outside_m > 0, where(fast_is_m, fast_edge, slow_edge), 0.0),
-        edge_rounds_n=where(outside_n > 0, where(fast_is_m, slow_edge, fast_edge), 0.0),
     )
 
 
@@ -147,24 +131,3 @@ def _panels(
     fast_panels = minimum(fast_panels, fast)
     slow_panels = minimum(maximum(slow_panels, 1.0), slow)
     return fast_panels * matrices, slow_panels * matrices
-
-
-def _fast_edge_rounds(waves: Values, slots: Values, fast: Values, group: Values) -> Values:
-    """Tiles on the last fast panel that the unluckiest slot gets.
-
-    The last panel lies in the last group, of width w. A slot's tiles there are `slots` apart in an order of
-    period w, so that they meet the last panel each time, or every w / gcd(slots, w)th time.
-    """
-    tail = fast - group * (ceil(fast / group) - 1.0)
-    rounds = waves * tail / fast
-    return minimum(ceil(rounds * greatest_common_divisor(slots, tail) / tail), waves)
-
-
-def _slow_edge_rounds(waves: Values, slots: Values, fast: Values, slow: Values, group: Values) -> Values:
-    """Tiles on the last slow panel that the unluckiest slot gets.
-
-    A serpentine meets the last slow panel once in two groups, in a run of up to two groups' widths.
-    """
-    runs = ceil(ceil(fast / group) / 2.0)
-    repeats = maximum(runs * minimum(2.0 * group / slots, 1.0), 1.0)
-    return where(slow == 1, waves, minimum(repeats, waves))

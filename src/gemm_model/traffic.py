@@ -31,7 +31,7 @@ class Traffic:
     l2_request_bytes: Values
     """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
     l2_load_bytes: Values
-    """The work of L2 in bytes: requests, a second line for rows that straddle two, and fills from DRAM."""
+    """The work of L2 in bytes: requests, a second line where a row straddles two, rows of zeros, fills."""
     wave_footprint_bytes: Values
     """Distinct panels that one full wave reads."""
     streamed_share: Values
@@ -80,6 +80,10 @@ def traffic(
     a_straddling = _straddling(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
     b_straddling = _straddling(where(batch.b_k_major, batch.k, batch.n) * batch.b_bits / 8.0)
     lines = requests + p.straddle_weight * (a_requests * a_straddling + b_requests * b_straddling)
+    # TMA fills rows outside the matrix with zeros in every CTA that receives them, multicast or not.
+    outside = batch.cta_m * a_bytes * (1.0 - schedule.filled_m)
+    outside = outside + batch.cta_n * b_bytes * (1.0 - schedule.filled_n)
+    lines = lines + p.out_of_range_weight * outside
     k_bytes = schedule.tiles * cluster_size * schedule.k_steps * found.cta_k
     writes = output + partial_sums
     return Traffic(
