@@ -2,8 +2,9 @@
 
     python scripts/pack_wheels.py --extra bench --python 3.12 --part-mb 60 --output packed
 
-fetches this project's wheel and everything that the extra needs with pip, and writes `part-000`, `part-001`, ...,
-a list of checksums and `install.py`. Carry them over in any number of trips into one folder, then run there
+fetches this project's wheel and everything that the extra needs with pip, and writes `part-000`,
+`part-001`, ..., a list of checksums and `install.py`. Carry them over in any number of trips into one
+folder, then run there
 
     python install.py --extra bench            (or with --target FOLDER, to be put on PYTHONPATH)
 
@@ -23,10 +24,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
-MANYLINUX = tuple(f"manylinux_2_{minor}_x86_64" for minor in (39, 35, 34, 31, 28, 27, 26, 24, 17, 12, 5))
+MANYLINUX_MINORS = (39, 35, 34, 31, 28, 27, 26, 24, 17, 12, 5)
+MANYLINUX = tuple(f"manylinux_2_{minor}_x86_64" for minor in MANYLINUX_MINORS)
 MEGABYTE = 10**6
 
-INSTALLER = '''"""Check the parts beside this file, join them, and install the wheels in them without an index."""
+INSTALLER = '''"""Check the parts beside this file, join them, install their wheels without an index."""
 
 import argparse
 import hashlib
@@ -48,7 +50,7 @@ def main() -> int:
     for name, digest in manifest.items():
         part = here / name
         if not part.exists():
-            print(f"{part}: missing; expected all of {len(manifest)} parts beside install.py", file=sys.stderr)
+            print(f"{part}: missing; expected {len(manifest)} parts here", file=sys.stderr)
             return 2
         if hashlib.sha256(part.read_bytes()).hexdigest() != digest:
             print(f"{part}: damaged; copy it again", file=sys.stderr)
@@ -74,7 +76,7 @@ if __name__ == "__main__":
 
 
 def fetch_wheels(extra: str, python: str, skip: Sequence[str], folder: Path) -> None:
-    """This project's wheel and what it needs, into `folder`, for x86-64 Linux and the given Python."""
+    """The project's wheel and what it needs, into `folder`, for x86-64 Linux and the given Python."""
     pip = [sys.executable, "-m", "pip"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(PROJECT)], check=True)
     (own,) = folder.glob("gemm_model-*.whl")
@@ -108,7 +110,9 @@ def split_into_parts(wheels: Sequence[Path], output: Path, part_bytes: int) -> l
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--extra", default="bench", help="extra to pack; empty for the package alone")
     parser.add_argument("--python", default="3.12", help="Python version of the other machine")
     parser.add_argument("--skip", nargs="*", default=[], help="packages that the other machine has")

@@ -3,8 +3,9 @@
     python scripts/plan_measurements.py --output plan.csv
     gemm-model benchmark --rows plan.csv --output burst.csv
 
-Every draw is seeded, so the plan is the same each time. A shape gets the whole grid of common tiles and clusters at
-swizzle 8, and a random draw from all other legal tiles, clusters and swizzles; the longest shapes get fewer.
+Every draw is seeded, so the plan is the same each time. A shape gets the whole grid of common tiles and
+clusters at swizzle 8, and a random draw from all other legal tiles, clusters and swizzles; the longest shapes
+get fewer.
 """
 
 from __future__ import annotations
@@ -109,8 +110,10 @@ def planned_rows() -> list[Row]:
                     break
             configs = [config for config in quack.configs(problem, HOPPER) if config is not None]
             sizes = (asked.m, asked.n, asked.k)
-            for config in chosen_configs(problem, configs, count, draw):
-                rows.append(Row(kernel="quack", problem=problem, config=config, asked=sizes))
+            rows.extend(
+                Row(kernel="quack", problem=problem, config=config, asked=sizes)
+                for config in chosen_configs(problem, configs, count, draw)
+            )
             if not cublas.unsupported(problem, HOPPER):
                 rows.append(Row(kernel="cublas", problem=problem, config=None, asked=sizes))
     return rows

@@ -103,7 +103,8 @@ echo '"ID","Kernel Name","gpu__time_duration.sum","sm__cycles_elapsed.max","Grid
 echo '"","","ns","cycle","",""'
 index=0
 while read -r reply; do
-  case "$reply" in *'"ok"'*) echo "\\"0\\",\\"gemm-row-$index\\",\\"2,000\\",\\"3,000\\",\\"(1, 1, 1)\\",\\"(32, 1, 1)\\"";; esac
+  line="'0','gemm-row-$index','2,000','3,000','(1, 1, 1)','(32, 1, 1)'"
+  case "$reply" in *'"ok"'*) echo "${line//\\'/\\"}";; esac
   index=$((index + 1))
 done < "$replies"
 """

@@ -93,7 +93,7 @@ def test_median_minimum_and_percentile() -> None:
 
 def sample_rows() -> list[Row]:
     problems = [GemmProblem.of(m, n, 512) for m in (16, 128, 4096) for n in (256, 4096)]
-    return rows_of_problems(problems, [FakeProvider()], (9, 0), ConfigFilter(), regime="burst", l2="cold")
+    return rows_of_problems(problems, FakeProvider(), (9, 0), ConfigFilter(), regime="burst", l2="cold")
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5])
@@ -131,16 +131,13 @@ def test_the_filter_selects_and_multiplies() -> None:
     assert ConfigFilter(schedules=("pingpong",)).apply(configs) == []
 
 
-def test_what_no_provider_can_run_is_refused() -> None:
-    with pytest.raises(InputError, match="the fake has no fp32"):
-        rows_of_problems(
-            [GemmProblem.of(64, 64, 64, "fp32")],
-            [FakeProvider()],
-            (9, 0),
-            ConfigFilter(),
-            regime="burst",
-            l2="cold",
-        )
+def test_what_the_provider_cannot_run_is_left_out_and_a_list_takes_the_place_of_its_choice() -> None:
+    problems = [GemmProblem.of(64, 64, 64, "fp32"), GemmProblem.of(64, 64, 64)]
+    listed = [KernelConfig(cta_m=256, cta_n=32)]
+    rows = rows_of_problems(
+        problems, FakeProvider(), (9, 0), ConfigFilter(), listed=listed, regime="burst", l2="cold"
+    )
+    assert [(row.problem.a_dtype.name, row.config) for row in rows] == [("bf16", listed[0])]
 
 
 def test_longer_kernels_take_longer_rows() -> None:

@@ -56,7 +56,7 @@ def label(index: int) -> str:
 
 
 def profiler_command(ncu: str, requests: Path, replies: Path, device: str) -> list[str]:
-    """ncu around a worker that launches the rows of `requests` in order."""
+    """The command that runs ncu around a worker that launches the rows of `requests` in order."""
     options = ["--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(METRICS)]
     options += ["--clock-control", "none", "--cache-control", "all", "--replay-mode", "kernel"]
     options += ["--nvtx", "--nvtx-include", "regex:gemm-row-[0-9]+/", "--print-nvtx-rename", "kernel"]

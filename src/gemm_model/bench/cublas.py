@@ -42,16 +42,16 @@ class CublasProvider:
             else f"torch.mm writes {a}, not {problem.out_dtype.name}"
         )
 
-    def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
+    def configs(self, *_: object) -> Sequence[Config]:
         return (None,)
 
-    def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
+    def kernel_key(self, *_: object) -> Hashable:
         return self.name
 
-    def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
+    def compile(self, *_: object) -> None:
         """Nothing to do: the library is compiled."""
 
-    def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
+    def prepare(self, problem: GemmProblem, _: Config, operands: Operands) -> Launch:
         launch = _launch(problem, operands)
         if self._tried != problem:
             # What cuBLAS refuses is said before anything is timed.

@@ -30,7 +30,7 @@ def compile_to_cubin(source: str, compute_capability: tuple[int, int]) -> bytes:
     _, size = nvrtc.nvrtcGetCUBINSize(program)
     cubin = b" " * size
     nvrtc.nvrtcGetCUBIN(program, cubin)
-    return cubin
+    return bytes(cubin)
 
 
 class CudaKernel:

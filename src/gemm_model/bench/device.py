@@ -66,7 +66,7 @@ class Device(Protocol):
         """Random operands and an output at a place in memory; raises OutOfMemoryError."""
 
     def check(self, problem: GemmProblem, operands: Operands, launch: Launch) -> float:
-        """Relative error of the kernel's result; raises IncorrectResultError, or KernelError from the launch."""
+        """Relative error of the result; raises IncorrectResultError, or KernelError from the launch."""
 
     def time_burst(self, launches: Sequence[Launch], settings: TimingSettings, *, cold_l2: bool) -> Timing:
         """Times of launches from a rested card, the placements in turn."""

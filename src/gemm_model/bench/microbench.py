@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,7 +68,7 @@ class Microbenchmarks:
         yield from self.clock_and_power()
 
     def launch_overhead(self) -> Iterator[Measurement]:
-        """Event pairs around nothing and around an empty kernel, and empty kernels back to back in a graph."""
+        """Event pairs around nothing and around an empty kernel; empty kernels back to back in a graph."""
         kernel = self._kernel(sources.EMPTY, "empty_kernel")
         nothing = self._median_us(lambda: None, 51)
         empty = self._median_us(lambda: kernel.launch(1, 32, (), stream=_stream()), 51)
@@ -178,9 +179,7 @@ class Microbenchmarks:
         if self._capability[0] == 9:
             for dtype in MMA_K:
                 mma = self._kernel(sources.wgmma_source(256, dtype), "wgmma_kernel")
-                loads.append(
-                    (f"tensor {dtype}", lambda sms, mma=mma: self._launch_mma(mma, 256, 2, 4000, sms))
-                )  # type: ignore[misc]
+                loads.append((f"tensor {dtype}", partial(self._launch_mma, mma, 256, 2, 4000)))
         arguments = (self._buffer, region, self._sms, chunks, 0, self._clocks)
         loads.append(
             (

@@ -1,4 +1,4 @@
-"""CUDA sources of the microbenchmarks. Every kernel writes what it measured, so that nothing is optimised away."""
+"""CUDA sources of the microbenchmarks. Every kernel writes what it measured, so that none is left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
 }
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     asm volatile(
@@ -44,12 +45,13 @@ extern "C" __global__ void empty_kernel() {}
 BULK_READ = (
     COMMON
     + r"""
-// Each CTA streams its group's region through a ring of bulk copies. CTAs of one group read the same bytes, each
-// from its own starting point where `stagger` is set.
+// Each CTA streams its group's region through a ring of bulk copies. CTAs of one group read the same bytes,
+// each from its own starting point where `stagger` is set.
 constexpr u32 SLOTS = 8;
 constexpr u32 BYTES = 16384;
 extern "C" __global__ void __launch_bounds__(32) bulk_read_kernel(
-    const char* data, long long region_bytes, long long regions, long long chunks, long long stagger, u64* clocks) {
+    const char* data, long long region_bytes, long long regions, long long chunks, long long stagger,
+    u64* clocks) {
     extern __shared__ __align__(128) char ring[];
     __shared__ __align__(8) u64 barriers[SLOTS];
     if (threadIdx.x != 0) return;
@@ -231,7 +233,8 @@ extern "C" __global__ void __launch_bounds__(256) wgmma_kernel(
         for (int step = 0; step < 4; ++step) {{
             asm volatile(
                 "{{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"
-                "wgmma.mma_async.sync.aligned.{shape}.{types} {{{operands}}}, %{registers}, %{registers + 1}, "
+                "wgmma.mma_async.sync.aligned.{shape}.{types} {{{operands}}}, "
+                "%{registers}, %{registers + 1}, "
                 "p, {flags};\n}}\n"
                 : {outputs}
                 : "l"(a + step * 2), "l"(b + step * 2));

@@ -41,18 +41,26 @@ class KernelError(Exception):
 
 
 class CompileError(KernelError):
+    """The kernel's compiler refused it."""
+
     disposition = "compile_failed"
 
 
 class UnsupportedError(KernelError):
+    """The library has no kernel for this."""
+
     disposition = "unsupported"
 
 
 class IncorrectResultError(KernelError):
+    """The kernel ran and its numbers are wrong."""
+
     disposition = "incorrect"
 
 
 class OutOfMemoryError(KernelError):
+    """The GPU has no room for the operands."""
+
     disposition = "out_of_memory"
 
 
@@ -80,7 +88,7 @@ class Provider(Protocol):
         """Why the types of `problem` cannot run on such a GPU; empty where they can."""
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
-        """The configurations worth timing for `problem`, in a fixed order; (None,) where the library chooses."""
+        """The configurations worth timing, in a fixed order; (None,) where the library chooses."""
 
     def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
         """Equal for rows that share one compiled kernel, so that it is compiled once."""

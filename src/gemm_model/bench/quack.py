@@ -73,7 +73,7 @@ BLOCK_FORMATS = {
 
 
 class QuackProvider:
-    """Kernels of the `quack-kernels` package; `raster` is its scheduler's heuristic, `stages` its own rule."""
+    """Kernels of the `quack-kernels` package; raster order and stages follow its own rules."""
 
     name = "quack"
 
@@ -100,8 +100,9 @@ class QuackProvider:
         return ""
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
-        family = {9: _sm90_configs, 10: _sm100_configs, 12: _sm120_configs}[compute_capability[0]]
-        return tuple(family(problem))
+        if compute_capability[0] == 9:
+            return tuple(_sm90_configs(problem))
+        return tuple(_sm100_configs() if compute_capability[0] == 10 else _sm120_configs())
 
     def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
         config = _require_config(config)
@@ -192,8 +193,8 @@ def accumulators_per_thread(cta_m: int, cta_n: int, schedule: str, *, slow_fp8: 
 def sm90_stages(cta_m: int, cta_n: int, schedule: str, out_bits: int) -> int:
     """Stages of the operand ring: what shared memory holds besides the epilogue's buffers.
 
-    Restates `GemmSm90._compute_stages` (quack-kernels 0.6.5) for a kernel without C: one stage is 128 bytes of K
-    for each row of A and B; the epilogue keeps two subtiles (four where they are 16 columns or fewer).
+    Restates `GemmSm90._compute_stages` (quack-kernels 0.6.5) for a kernel without C: one stage is 128 bytes
+    of K for each row of A and B; the epilogue keeps two subtiles (four where they are 16 columns or fewer).
     """
     paired = schedule != "pingpong" and (cta_m % 128 == 0 or (cta_m == 192 and cta_n <= 128))
     if paired:
@@ -228,7 +229,7 @@ def _sm90_configs(problem: GemmProblem) -> Iterator[KernelConfig]:
             )
 
 
-def _sm100_configs(problem: GemmProblem) -> Iterator[KernelConfig]:
+def _sm100_configs() -> Iterator[KernelConfig]:
     for cta_n, (cluster_m, cluster_n) in product(SM100_TILE_N, CLUSTERS):
         yield KernelConfig(cta_m=128, cta_n=cta_n, cluster_m=cluster_m, cluster_n=cluster_n)
         if cluster_m % 2 == 0:
@@ -237,7 +238,7 @@ def _sm100_configs(problem: GemmProblem) -> Iterator[KernelConfig]:
             )
 
 
-def _sm120_configs(problem: GemmProblem) -> Iterator[KernelConfig]:
+def _sm120_configs() -> Iterator[KernelConfig]:
     for tiles, schedule in ((SM120_COOPERATIVE, "cooperative"), (SM120_PINGPONG, "pingpong")):
         for cta_m, cta_n in tiles:
             yield KernelConfig(cta_m=cta_m, cta_n=cta_n, schedule=schedule)

@@ -198,13 +198,13 @@ def _config(kernel: str, cells: Mapping[str, Any]) -> Config:
         if cells.get(name)
     }
     numbers["split_k"] = int(cells.get("split_k") or 1)
-    flags = {"fast_accum": str(cells["fast_accum"]) not in ("0", "False")} if cells.get("fast_accum") else {}
+    fast_accum = str(cells.get("fast_accum") or "0") not in ("0", "False")
     return KernelConfig(
         **numbers,
         schedule=cells.get("schedule") or "cooperative",
         raster=cells.get("raster") or "heuristic",
         kernel=kernel,
-        **flags,
+        fast_accum=fast_accum,
     )
 
 

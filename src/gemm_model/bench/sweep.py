@@ -57,37 +57,30 @@ class ConfigFilter:
 
 def rows_of_problems(
     problems: Sequence[GemmProblem],
-    providers: Sequence[Provider],
+    provider: Provider,
     compute_capability: tuple[int, int],
     config_filter: ConfigFilter,
     *,
+    listed: Sequence[Config] | None = None,
     regime: str,
     l2: str,
 ) -> list[Row]:
-    """Every problem with every configuration that the filter lets through; InputError where nothing is left."""
+    """Every problem that the provider can run, with each of its configurations that the filter takes.
+
+    `listed` configurations stand in place of the provider's own, unless its library chooses for itself.
+    """
     rows: list[Row] = []
-    refusals: list[str] = []
     for problem in problems:
+        fitting = padded(problem)
+        if provider.unsupported(fitting, compute_capability):
+            continue
+        own = provider.configs(fitting, compute_capability)
+        chosen = own if listed is None or None in own else listed
         asked = (problem.m, problem.n, problem.k)
-        for provider in providers:
-            fitting = padded(problem)
-            reason = provider.unsupported(fitting, compute_capability)
-            if reason:
-                refusals.append(f"{provider.name}: {reason}")
-                continue
-            for config in config_filter.apply(provider.configs(fitting, compute_capability)):
-                rows.append(
-                    Row(
-                        kernel=provider.name,
-                        problem=fitting,
-                        config=config,
-                        asked=asked,
-                        regime=regime,
-                        l2=l2,
-                    )
-                )
-    if not rows:
-        raise InputError(refusals[0] if refusals else "no configuration is left to run; widen the selection")
+        rows.extend(
+            Row(kernel=provider.name, problem=fitting, config=config, asked=asked, regime=regime, l2=l2)
+            for config in (config_filter.apply(chosen) if chosen is own else chosen)
+        )
     return rows
 
 
@@ -108,7 +101,7 @@ def rows_of_table(path: Path, *, regime: str, l2: str) -> list[Row]:
 
 
 def configs_of_table(path: Path, kernel: str) -> list[Config]:
-    """The configurations listed in a CSV: cta_m, cta_n and, where given, cluster, schedule, swizzle, split_k."""
+    """The configurations listed in a CSV: cta_m, cta_n and, where given, cluster, schedule, swizzle, ..."""
     frame = read_table(path)
     for name in ("cta_m", "cta_n"):
         if name not in frame:
@@ -148,8 +141,8 @@ def arranged(
 ) -> list[Row]:
     """Rows in an order that mixes shapes and configurations, so that a drifting clock favours none of them.
 
-    `sample` keeps so many rows, `sample_shapes` all rows of so many shapes. Shard (i, n) is the i-th of n parts of
-    about equal length; a shape stays on one card, so that its configurations are compared on one card.
+    `sample` keeps so many rows, `sample_shapes` all rows of so many shapes. Shard (i, n) is the i-th of n
+    parts of about equal length; a shape stays on one card, where all its configurations are compared.
     """
     draw = random.Random(seed)
     order = list(rows)

@@ -47,9 +47,9 @@ def torch_dtype(name: str) -> torch.dtype:
 class OperandPool:
     """Random numbers made once; operands of any shape are views into them.
 
-    A pool per type holds normally distributed values, so a new shape costs no time. A placement is a number that
-    says where in the pool the operands lie: where a matrix lies in physical memory decides which L2 slices and
-    DRAM channels serve it, and with them the time of some kernels (by up to half on an H200).
+    A pool per type holds normally distributed values, so a new shape costs no time. A placement is a number
+    that says where in the pool the operands lie: where a matrix lies in physical memory decides which L2
+    slices and DRAM channels serve it, and with them the time of some kernels (by up to half on an H200).
     """
 
     def __init__(self, device: str, seed: int, elements: int) -> None:

@@ -137,7 +137,8 @@ class TorchDevice:
 
     def time_burst(self, launches: Sequence[Launch], settings: TimingSettings, *, cold_l2: bool) -> Timing:
         """Each launch queued behind a one-thread spin and the flush, so that the card rests, the host is
-        ahead, and the pair of events brackets the kernel alone."""
+        ahead, and the pair of events brackets the kernel alone.
+        """
         flush = self._read_through_l2 if cold_l2 else None
         launches[0]()
         estimate_ms = self._spaced_launches(launches, flush, settings.spin_ms, 1)[0]

@@ -1,4 +1,4 @@
-"""A worker process seen from the runner: requests with a time limit, and a new process after a crash or a hang."""
+"""A worker process seen from the runner: requests have a time limit, a crash or a hang ends in a new one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,9 @@ class WorkerProcess:
         self._command = [sys.executable, "-m", "gemm_model.bench.worker", "--device", device]
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
-        self._stderr = tempfile.NamedTemporaryFile(prefix="gemm-bench-", suffix=".log", delete=False)
+        descriptor, name = tempfile.mkstemp(prefix="gemm-bench-", suffix=".log")
+        self._stderr = os.fdopen(descriptor, "wb")
+        self._stderr_path = Path(name)
         self._buffer = b""
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> Outcome:
@@ -55,7 +58,8 @@ class WorkerProcess:
 
     def _exchange(self, request: Mapping[str, Any], limit_s: float) -> Outcome:
         process = self._process
-        assert process is not None and process.stdin is not None
+        assert process is not None
+        assert process.stdin is not None
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
@@ -82,10 +86,8 @@ class WorkerProcess:
         if kill:
             process.kill()
         if process.stdin is not None:
-            try:
+            with suppress(BrokenPipeError):
                 process.stdin.close()
-            except BrokenPipeError:
-                pass
         try:
             process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -95,7 +97,7 @@ class WorkerProcess:
     def close(self) -> None:
         self.stop()
         self._stderr.close()
-        Path(self._stderr.name).unlink(missing_ok=True)
+        self._stderr_path.unlink(missing_ok=True)
 
     def _start(self) -> None:
         self._buffer = b""
@@ -110,7 +112,8 @@ class WorkerProcess:
 
     def _read_line(self, limit_s: float) -> bytes:
         """One line of the worker's stdout; b'' at its end; TimeoutError after `limit_s`."""
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         stdout = self._process.stdout
         with selectors.DefaultSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ)
@@ -125,7 +128,7 @@ class WorkerProcess:
         return line
 
     def _stderr_tail(self) -> str:
-        text = Path(self._stderr.name).read_text(errors="replace").strip()
+        text = self._stderr_path.read_text(errors="replace").strip()
         lines = text[-STDERR_TAIL:].splitlines()
         return lines[-1].strip() if lines else ""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemm_model.bench.device import TimingSettings
-from gemm_model.bench.provider import PROVIDERS, Config, Provider, load_provider
+from gemm_model.bench.provider import PROVIDERS, Provider, load_provider
 from gemm_model.bench.rows import L2_STATES, REGIMES, Row
 from gemm_model.bench.sweep import (
     COMPILE_S,
@@ -154,12 +154,13 @@ def _rows(args: argparse.Namespace, providers: dict[str, Provider], capability: 
         for dtype in _words(args.dtype):
             problems = _problems(args.input, dtype, args.out_dtype)
             selected = _config_filter(args)
-            if args.configs is None:
-                chosen: Sequence[Provider] = list(providers.values())
-            else:
-                chosen = [_Listed(provider, args.configs) for provider in providers.values()]
-                selected = ConfigFilter()
-            rows += rows_of_problems(problems, chosen, capability, selected, regime=args.regime, l2=l2)
+            for name, provider in providers.items():
+                listed = configs_of_table(args.configs, name) if args.configs else None
+                rows += rows_of_problems(
+                    problems, provider, capability, selected, listed=listed, regime=args.regime, l2=l2
+                )
+        if not rows:
+            raise InputError(_why_nothing(problems, list(providers.values()), capability))
     for option, number in (("--sample", args.sample), ("--sample-shapes", args.sample_shapes)):
         if number is not None:
             _positive(option, number)
@@ -175,20 +176,15 @@ def _rows(args: argparse.Namespace, providers: dict[str, Provider], capability: 
     return ordered
 
 
-class _Listed:
-    """A provider that runs the configurations of a file instead of its own choice."""
-
-    def __init__(self, provider: Provider, path: Path) -> None:
-        self._provider = provider
-        self._path = path
-        self.name = provider.name
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._provider, name)
-
-    def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
-        own = self._provider.configs(problem, compute_capability)
-        return own if own == (None,) else configs_of_table(self._path, self.name)
+def _why_nothing(
+    problems: Sequence[GemmProblem], providers: Sequence[Provider], capability: tuple[int, int]
+) -> str:
+    for provider in providers:
+        for problem in problems:
+            reason = provider.unsupported(problem, capability)
+            if reason:
+                return f"{provider.name}: {reason}"
+    return "no configuration is left to run; widen the selection"
 
 
 def _problems(path: Path, dtype: str, out_dtype: str | None) -> list[GemmProblem]:
@@ -258,9 +254,8 @@ def _report_plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[
     for row in rows[:10]:
         config = row.config
         tile = "library's choice" if config is None else f"{config.cta_m}x{config.cta_n} {config.schedule}"
-        print(
-            f"  {row.kernel} {row.problem.a_dtype.name} {row.problem.m}x{row.problem.n}x{row.problem.k} {tile}"
-        )
+        problem = row.problem
+        print(f"  {row.kernel} {problem.a_dtype.name} {problem.m}x{problem.n}x{problem.k} {tile}")
     if len(rows) > 10:
         print(f"  ... and {len(rows) - 10} more")
 

@@ -16,6 +16,7 @@ WARP = 32
 VECTOR = 4
 """fp32 words of one 128-bit access."""
 FP32_BYTES = 4
+THREADS_PER_SM = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,12 @@ class SimtKernel:
     @property
     def threads(self) -> int:
         return self.cta_m * self.cta_n // (self.thread_m * self.thread_n)
+
+    @property
+    def resident_ctas(self) -> int:
+        """CTAs of this kernel on an SM: as many as threads allow, fewer where registers are the limit."""
+        by_threads = THREADS_PER_SM // self.threads
+        return by_threads if self.rung in ("naive", "shared") else min(by_threads, self.ctas_per_sm)
 
     @property
     def vector(self) -> int:
@@ -212,13 +219,16 @@ LADDER = (
     _pipelined((64, 64, 16), (4, 4), 4),
     _pipelined((128, 64, 16), (8, 4), 2),
     _pipelined((64, 128, 16), (4, 8), 2),
-    _pipelined((64, 64, 16), (8, 8), 8),
+    _pipelined((64, 64, 16), (8, 8), 6),
     _pipelined((128, 64, 16), (8, 8), 4),
     _pipelined((128, 128, 8), (8, 8), 2, stages=3),
     _pipelined((128, 128, 16), (8, 8), 2),
     _pipelined((128, 128, 16), (8, 8), 2, 8, interleaved=False),
     _pipelined((256, 128, 16), (8, 8), 1),
+    _pipelined((128, 128, 16), (16, 8), 2),
     _pipelined((256, 128, 16), (16, 8), 1),
+    _pipelined((256, 128, 16), (16, 8), 1, stages=3),
+    _pipelined((256, 128, 32), (16, 8), 1),
     _pipelined((64, 128, 16), (8, 16), 4),
     _pipelined((128, 128, 16), (8, 16), 2),
     _pipelined((128, 256, 8), (8, 16), 1, stages=3),
