@@ -43,7 +43,7 @@ vm.runInThisContext(bundle, { filename: "engine_bundle.js" });
 
 const port = {};
 globalThis.onmessage({ data: port });
-await new Promise((resolve) => setTimeout(resolve, Number(process.env.PERFETTO_START_MS ?? 1500)));
+await new Promise((resolve) => setTimeout(resolve, 50));
 
 const engine = new LocalEngine(port);
 await engine.parse(new Uint8Array(readFileSync(tracePath)));

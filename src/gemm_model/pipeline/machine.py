@@ -155,6 +155,16 @@ class Workload:
     """CTAs of the whole kernel."""
     ctas_per_wave: Number = 1.0
 
+    def row(self, index: int) -> Workload:
+        """The work of one kernel of a batch, all fields scalars."""
+
+        def pick(value: Number | StepTimes) -> Any:
+            if isinstance(value, StepTimes):
+                return StepTimes(load_a=pick(value.load_a), load_b=pick(value.load_b), math=pick(value.math))
+            return float(value) if np.ndim(value) == 0 else float(np.asarray(value)[index])
+
+        return Workload(**{spec.name: pick(getattr(self, spec.name)) for spec in fields(self)})
+
 
 def machine_names() -> list[str]:
     """Names of the packaged machines."""

@@ -1,0 +1,137 @@
+"""What `simulate` and `solve` share: which machine runs the pipeline, and the work it gets."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from gemm_model import feasibility
+from gemm_model.batch import GemmBatch, batch_of
+from gemm_model.commands import common
+from gemm_model.errors import InputError
+from gemm_model.kernel import KernelConfig
+from gemm_model.models.pipeline import PipelineModel
+from gemm_model.pipeline.machine import (
+    CONSUMERS,
+    PipelineMachine,
+    Workload,
+    load_machine,
+    machine_names,
+    with_parameters,
+    workload,
+)
+from gemm_model.settings import Settings
+
+
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    """Arguments that choose the machine: a GPU, or a machine described by its rates and latencies.
+
+    Words `parameter=value` change the machine's parameters, or the configuration where a GPU is chosen.
+    """
+    parser.add_argument("--gpu", help="a GPU's name or a YAML file (default: h200)")
+    parser.add_argument(
+        "--machine",
+        help=f"in place of a GPU: a YAML file of rates and latencies, or one of {', '.join(machine_names())}",
+    )
+    parser.add_argument("--consumers", choices=CONSUMERS, help="how consumers share an SM's tiles")
+    parser.add_argument("--dma-warps", type=int, choices=(1, 2), help="1: A then B; 2: one warp for each")
+
+
+def _schedule(args: argparse.Namespace) -> dict[str, Any]:
+    given = {"consumers": args.consumers, "dma_warps": args.dma_warps}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text, text)
+
+
+def named_machine(args: argparse.Namespace) -> PipelineMachine | None:
+    """The machine of `--machine` with its `parameter=value` words, or None where a GPU runs the kernel."""
+    if args.machine is None:
+        return None
+    if args.gpu is not None:
+        raise InputError("--machine comes with --gpu; expected one of them")
+    words = dict(word.split("=", 1) for word in args.overrides)
+    parameters = {name.lstrip("+"): _value(text) for name, text in words.items()}
+    return with_parameters(load_machine(args.machine), {**parameters, **_schedule(args)})
+
+
+def gpu_model(args: argparse.Namespace) -> tuple[Settings, PipelineModel]:
+    """The pipeline model of `--gpu` with its options."""
+    chosen = common.settings(args, model="PipelineModel")
+    options = dict(chosen.options)
+    options["parameters"] = {**(options.get("parameters") or {}), **_schedule(args)}
+    return chosen, PipelineModel(chosen.gpu, **options)
+
+
+def machine_on_gpu(model: PipelineModel, batch: GemmBatch) -> PipelineMachine:
+    """The machine that a GPU is for the first kernel of a batch; all its parameters are scalars."""
+    machine = model.machine_of(batch, CONSUMERS[int(model.consumers_of(batch)[0])])
+    arrays = {spec.name: getattr(machine, spec.name) for spec in fields(machine)}
+    return with_parameters(
+        machine,
+        {name: float(values[0]) for name, values in arrays.items() if isinstance(values, np.ndarray)},
+    )
+
+
+def machine_and_work(args: argparse.Namespace) -> tuple[PipelineMachine, Workload, str]:
+    """The machine, the work of the kernel that the arguments describe, and a title for both.
+
+    Raises InputError where the kernel cannot run there.
+    """
+    problem, config = common.problem(args), common.config(args)
+    size = f"{problem.m} x {problem.n} x {problem.k}"
+    machine = named_machine(args)
+    if machine is not None:
+        config = _completed(config, machine)
+        work = workload(
+            machine,
+            m=problem.m,
+            n=problem.n,
+            k=problem.k,
+            batch=problem.batch,
+            tile_m=config.cta_m,
+            tile_n=config.cta_n,
+            tile_k=config.cta_k,
+            stages=config.stages,
+            cluster_m=config.cluster_m,
+            cluster_n=config.cluster_n,
+        )
+        return machine, work, f"{size} on machine {machine.name}"
+    chosen, model = gpu_model(args)
+    reason = feasibility.check(problem, config, chosen.gpu)
+    if reason is not None:
+        raise InputError(f"{size} on {chosen.gpu.name}: {reason}")
+    batch = batch_of([(problem, config)])
+    machine = machine_on_gpu(model, batch)
+    return machine, model.work_of(batch, machine).row(0), f"{size} on {chosen.gpu.name}"
+
+
+def _completed(config: KernelConfig, machine: PipelineMachine) -> KernelConfig:
+    """The configuration with tile K given and a ring that fits."""
+    if not config.cta_k:
+        raise InputError("--cta has no K; a machine needs all of MxNxK, such as 128x128x64")
+    a_bytes, b_bytes = float(machine.a_element_bytes), float(machine.b_element_bytes)
+    stage_bytes = (config.cta_m * a_bytes + config.cta_n * b_bytes) * config.cta_k
+    fitting = int(np.floor(machine.tiles.smem_bytes / stage_bytes))
+    stages = config.stages or min(fitting, machine.tiles.max_stages)
+    if not 1 <= stages <= fitting:
+        raise InputError(
+            f"tile {config.cta_m}x{config.cta_n}x{config.cta_k} needs {stage_bytes:.0f} bytes a stage; "
+            f"{machine.tiles.smem_bytes} bytes on {machine.name} do not hold {max(stages, 1)}"
+        )
+    if config.cta_m * config.cta_n > machine.tiles.max_accumulators:
+        raise InputError(
+            f"tile {config.cta_m}x{config.cta_n} needs {config.cta_m * config.cta_n} accumulators; "
+            f"{machine.name} has {machine.tiles.max_accumulators}"
+        )
+    return replace(config, stages=stages)

@@ -1,0 +1,175 @@
+"""`gemm-model solve`: the tile and ring buffer that run fastest, the runner-up, and why."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import fields, replace
+from time import perf_counter
+
+import numpy as np
+import pandas as pd
+
+from gemm_model import feasibility
+from gemm_model.batch import BoolArray, GemmBatch, batch_of
+from gemm_model.commands import common
+from gemm_model.commands.pipeline_choice import add_machine, gpu_model, machine_on_gpu, named_machine
+from gemm_model.errors import InputError, PartialResultError
+from gemm_model.kernel import SCHEDULES, KernelConfig
+from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, TileSpace, workload
+from gemm_model.pipeline.steady_state import load_of_step, time_per_k_step
+from gemm_model.problem import GemmProblem
+from gemm_model.solve.exact import OBJECTIVES, Candidates, Choice, solve_exact
+from gemm_model.solve.smt import DEFAULT_TIMEOUT_S, solve_smt
+
+METHODS = ("exact", "smt", "both")
+MAX_STAGES = 12
+TILE_STEP = 16
+MAX_TILE = 256
+
+Allowed = Callable[[Candidates], BoolArray]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.add_problem(parser, required=True)
+    add_machine(parser)
+    parser.add_argument("--schedule", choices=SCHEDULES, default="cooperative", help="of the GPU's kernels")
+    parser.add_argument(
+        "--objective",
+        choices=OBJECTIVES,
+        default="time",
+        help="least run time, or least waiting of consumers",
+    )
+    parser.add_argument(
+        "--method", choices=METHODS, default="exact", help="exact search, a proof with Z3, or both compared"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=DEFAULT_TIMEOUT_S, help="seconds for Z3 (default: %(default)g)"
+    )
+    common.add_format(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    problem = common.problem(args)
+    machine, allowed = named_machine(args), None
+    if machine is None:
+        if args.method != "exact":
+            raise InputError(f"--method {args.method} without --machine; expected a machine for Z3 to solve")
+        machine, allowed = _gpu_kernels(args, problem)
+    choices: list[Choice] = []
+    notes, proven = [], True
+    sizes = (problem.m, problem.n, problem.k)
+    if args.method != "smt":
+        started = perf_counter()
+        found = solve_exact(*sizes, machine, args.objective, batch=problem.batch, allowed=allowed)
+        spent_ms = (perf_counter() - started) * 1e3
+        choices = [found.best] if found.runner_up is None else [found.best, found.runner_up]
+        notes.append(f"exact search: best of {found.candidates} tiles and rings, {spent_ms:.1f} ms")
+    if args.method != "exact":
+        started = perf_counter()
+        proof = solve_smt(*sizes, machine, args.objective, batch=problem.batch, timeout_s=args.timeout)
+        proven = proof.proven
+        verdict = "proven optimal" if proven else "time ran out, not proven"
+        notes.append(
+            f"Z3: {proof.best}, {verdict}, {proof.queries} queries, {perf_counter() - started:.2f} s"
+        )
+        if choices and proven and proof.best != choices[0]:
+            raise AssertionError(f"exact search found {choices[0]}, Z3 {proof.best}")
+        choices = choices or [proof.best]
+    rows = [_explained(choice, problem, machine) for choice in choices]
+    _print(args, rows, notes)
+    if not proven:
+        raise PartialResultError(f"Z3 found no proof within {args.timeout:g} s; the best found is above")
+    return 0
+
+
+def _gpu_kernels(args: argparse.Namespace, problem: GemmProblem) -> tuple[PipelineMachine, Allowed]:
+    """The machine that the GPU is for kernels of this schedule, and which tiles they offer there."""
+    chosen, model = gpu_model(args)
+    pair = (problem, KernelConfig(cta_m=128, cta_n=128, schedule=args.schedule))
+    kernel = batch_of([pair])
+    default_k = int(feasibility.resources(kernel, chosen.gpu).cta_k[0])
+    ctas = 2 if args.schedule == "2cta" else 1
+    space = TileSpace(
+        tile_m=(64, 128, 192, 256),
+        tile_n=tuple(range(TILE_STEP, MAX_TILE + 1, TILE_STEP)),
+        tile_k=(default_k // 2, default_k, 2 * default_k),
+        smem_bytes=chosen.gpu.smem_bytes_per_cta,
+        max_stages=MAX_STAGES,
+    )
+    machine = replace(machine_on_gpu(model, kernel), tiles=space)
+
+    def allowed(candidates: Candidates) -> BoolArray:
+        columns = {
+            spec.name: np.repeat(getattr(kernel, spec.name), len(candidates)) for spec in fields(GemmBatch)
+        }
+        columns |= {
+            "cta_m": candidates.tile_m,
+            "cta_n": candidates.tile_n,
+            "cta_k": candidates.tile_k,
+            "mma_m": ctas * candidates.tile_m,
+            "mma_n": candidates.tile_n,
+            "stages": candidates.stages,
+        }
+        return feasibility.feasible_mask(GemmBatch(**columns), chosen.gpu)
+
+    return machine, allowed
+
+
+def _explained(choice: Choice, problem: GemmProblem, machine: PipelineMachine) -> dict[str, object]:
+    """The figures that tell why a choice takes as long as it does."""
+    work = workload(
+        machine,
+        m=problem.m,
+        n=problem.n,
+        k=problem.k,
+        batch=problem.batch,
+        tile_m=choice.tile_m,
+        tile_n=choice.tile_n,
+        tile_k=choice.tile_k,
+        stages=choice.stages,
+    )
+    load, math = float(load_of_step(work.full, machine.dma_warps)), float(work.full.math)
+    step = float(time_per_k_step(load, float(work.latency), math, float(choice.stages)))
+    bound = "math" if step == math else "load" if step == load else "latency"
+    return {
+        "tile": f"{choice.tile_m}x{choice.tile_n}x{choice.tile_k}",
+        "stages": choice.stages,
+        "runtime_us": choice.runtime_us,
+        "wait_us": choice.wait_us,
+        "tiles_per_sm": int(work.waves),
+        "k_steps": int(work.steps),
+        "us_per_k_step": step / PS_PER_US,
+        "bound_by": bound,
+        "load_us": load / PS_PER_US,
+        "math_us": math / PS_PER_US,
+        "epilogue_us": float(work.epilogue) / PS_PER_US,
+    }
+
+
+def _why(best: dict[str, object], other: dict[str, object], objective: str) -> str:
+    column = "runtime_us" if objective == "time" else "wait_us"
+    slower = float(str(other[column])) / max(float(str(best[column])), 1e-12) - 1
+
+    def words(row: dict[str, object]) -> str:
+        return (
+            f"{row['tiles_per_sm']} x {row['k_steps']} k steps of {row['us_per_k_step']:.4g} us, "
+            f"bound by {row['bound_by']}"
+        )
+
+    what = "takes as long" if slower < 1e-9 else f"takes {slower:.2%} more {objective}"
+    return f"{best['tile']}: {words(best)}; the runner-up {other['tile']} {what}: {words(other)}"
+
+
+def _print(args: argparse.Namespace, rows: list[dict[str, object]], notes: list[str]) -> None:
+    if len(rows) > 1:
+        notes = [*notes, _why(rows[0], rows[1], args.objective)]
+    if args.format == "json":
+        print(json.dumps({"choices": rows, "notes": notes}, indent=2))
+    else:
+        frame = pd.DataFrame(rows)
+        frame.insert(0, "rank", ["optimum", "runner-up"][: len(rows)])
+        common.show(frame, args.format)
+    for note in notes:
+        common.words(note)

@@ -1,0 +1,149 @@
+"""A timeline as a table, as a trace for Perfetto, and as a plot."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from gemm_model.files import atomic_path
+from gemm_model.pipeline.machine import PS_PER_US, Workload
+from gemm_model.timeline.chrome_trace import TraceCounter, TraceEvent
+from gemm_model.timeline.simulator import Span, Timeline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TRACK_ORDER = ("launch", "DMA", "DMA A", "DMA B", "consumer", "consumer 1", "consumer 2")
+COLORS = {
+    "init": "#b0b0b0",
+    "load_a": "#4c78a8",
+    "load_b": "#72b7b2",
+    "math": "#54a24b",
+    "epilogue": "#e45756",
+    "wait": "#eeeeee",
+}
+
+
+def event_table(timeline: Timeline, work: Workload) -> pd.DataFrame:
+    """One row for each event and wait of SM 0; times in us from the launch, `cta` counts from 0."""
+    rows = [
+        {
+            "warp": span.warp,
+            "event": span.kind,
+            "wave": span.wave,
+            "cta": _cta(span, work, 0),
+            "step": span.step,
+            "slot": span.slot,
+            "start_us": span.start / PS_PER_US,
+            "end_us": span.end / PS_PER_US,
+            "duration_us": (span.end - span.start) / PS_PER_US,
+            "reason": span.reason,
+        }
+        for span in timeline.spans
+    ]
+    return pd.DataFrame(rows)
+
+
+def warp_table(timeline: Timeline) -> pd.DataFrame:
+    """For each warp and each thing that it does or waits for: how often, how long in all, what share."""
+    totals: dict[tuple[str, str], list[float]] = {}
+    for span in timeline.spans:
+        what = f"wait for {span.reason}" if span.kind == "wait" else span.kind
+        entry = totals.setdefault((span.warp, what), [0, 0.0])
+        entry[0] += 1
+        entry[1] += span.end - span.start
+    ordered = sorted(totals.items(), key=lambda item: TRACK_ORDER.index(item[0][0]))
+    rows = [
+        {
+            "warp": warp,
+            "activity": what,
+            "count": int(count),
+            "total_us": total / PS_PER_US,
+            "share": total / timeline.end if timeline.end else 0.0,
+        }
+        for (warp, what), (count, total) in ordered
+    ]
+    return pd.DataFrame(rows)
+
+
+def trace_events(
+    timeline: Timeline, work: Workload, sms: int = 1
+) -> tuple[list[TraceEvent], list[TraceCounter]]:
+    """The timeline for `chrome_trace`: one process for each of the first `sms` SMs, one track for each warp.
+
+    SMs without a tile in the last wave end with the wave before.
+    """
+    events, counters = [], []
+    for sm in range(min(sms, int(min(work.ctas, work.ctas_per_wave)))):
+        process = f"SM {sm}"
+        spans = [span for span in timeline.spans if _cta(span, work, sm) < work.ctas]
+        events += [
+            TraceEvent(
+                process=process,
+                track=span.warp,
+                name=f"wait for {span.reason}" if span.kind == "wait" else span.kind,
+                category="wait" if span.kind == "wait" else "work",
+                start_us=span.start / PS_PER_US,
+                duration_us=(span.end - span.start) / PS_PER_US,
+                args={"wave": span.wave, "cta": _cta(span, work, sm), "step": span.step, "slot": span.slot},
+            )
+            for span in sorted(spans, key=lambda item: TRACK_ORDER.index(item.warp))
+        ]
+        end = max((span.end for span in spans), default=0.0)
+        counters += [
+            TraceCounter(process=process, track="ring slots taken", time_us=time / PS_PER_US, value=taken)
+            for time, taken in timeline.occupancy
+            if time <= end
+        ]
+    return events, counters
+
+
+def _cta(span: Span, work: Workload, sm: int) -> int:
+    return max(span.wave - 1, 0) * int(work.ctas_per_wave) + sm
+
+
+def plot_timeline(timeline: Timeline, path: Path, title: str) -> None:
+    """Draw one SM over its waves: a bar for each event of each warp, and the ring's slots below."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    mpl.use("agg")
+    warps = [warp for warp in TRACK_ORDER if any(span.warp == warp for span in timeline.spans)]
+    figure = Figure(figsize=(12, 1.6 + 0.6 * len(warps)), layout="constrained")
+    tracks, ring = figure.subplots(2, 1, sharex=True, height_ratios=(max(len(warps), 1), 1.2))
+    _draw_warps(tracks, timeline, warps)
+    times = [time / PS_PER_US for time, _ in timeline.occupancy]
+    ring.step(times, [taken for _, taken in timeline.occupancy], where="post", color="#333333", linewidth=0.8)
+    ring.set_ylim(0, timeline.stages + 0.3)
+    ring.set_ylabel("slots taken")
+    ring.set_xlabel("time in us")
+    tracks.set_title(title)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=130)
+
+
+def _draw_warps(axes: Axes, timeline: Timeline, warps: list[str]) -> None:
+    labelled = set()
+    for row, warp in enumerate(warps):
+        for kind, color in COLORS.items():
+            spans = [span for span in timeline.spans if span.warp == warp and span.kind == kind]
+            if not spans:
+                continue
+            axes.broken_barh(
+                [(span.start / PS_PER_US, (span.end - span.start) / PS_PER_US) for span in spans],
+                (row - 0.4, 0.8),
+                facecolors=color,
+                edgecolor="white",
+                linewidth=0.2,
+                label=None if kind in labelled else kind.replace("_", " "),
+            )
+            labelled.add(kind)
+    ends = sorted({span.end for span in timeline.spans if span.kind == "epilogue"})
+    for earlier, _ in pairwise(ends):
+        axes.axvline(earlier / PS_PER_US, color="#888888", linewidth=0.6, linestyle=":")
+    axes.set_yticks(range(len(warps)), warps)
+    axes.invert_yaxis()
+    axes.legend(ncols=len(labelled), loc="lower left", bbox_to_anchor=(0, 1.08), frameon=False)

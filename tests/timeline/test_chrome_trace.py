@@ -1,0 +1,135 @@
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemm_model.errors import InputError
+from gemm_model.timeline.chrome_trace import (
+    TraceCounter,
+    TraceEvent,
+    chrome_trace_json,
+    write_chrome_trace,
+)
+from tests.timeline.trace_rules import broken_rules
+
+times = st.floats(0, 1e5, allow_nan=False)
+events = st.lists(
+    st.builds(
+        TraceEvent,
+        process=st.sampled_from(("SM 0", "SM 1")),
+        track=st.sampled_from(("DMA", "consumer")),
+        name=st.just("work"),
+        start_us=times,
+        duration_us=st.one_of(st.just(0.0), st.floats(0, 50)),
+    ),
+    max_size=40,
+)
+
+
+def slices(text):
+    return [event for event in json.loads(text)["traceEvents"] if event["ph"] == "X"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(events=events)
+def test_any_events_make_a_trace_by_the_rules(events):
+    text = chrome_trace_json(events)
+    assert broken_rules(text) == []
+    written = sorted((event["ts"], event["dur"]) for event in slices(text))
+    assert len(written) == len(events)
+    for (ts, dur), event in zip(written, sorted(events, key=lambda e: round(e.start_us * 1000)), strict=True):
+        assert ts == pytest.approx(event.start_us, abs=1e-3)
+        assert dur >= 0
+
+
+def test_overlapping_slices_get_a_track_of_their_own():
+    overlapping = [
+        TraceEvent(track="DMA", name="a", start_us=0, duration_us=10),
+        TraceEvent(track="DMA", name="b", start_us=5, duration_us=10),
+        TraceEvent(track="DMA", name="inner", start_us=2, duration_us=3),
+        TraceEvent(track="DMA", name="next", start_us=10, duration_us=3),
+    ]
+    text = chrome_trace_json(overlapping)
+    names = {
+        event["tid"]: event["args"]["name"]
+        for event in json.loads(text)["traceEvents"]
+        if event["name"] == "thread_name"
+    }
+    assert {event["name"]: names[event["tid"]] for event in slices(text)} == {
+        "a": "DMA",
+        "inner": "DMA",
+        "next": "DMA",
+        "b": "DMA (2)",
+    }
+
+
+def test_the_rules_catch_a_partial_overlap():
+    event = {"ph": "X", "name": "x", "pid": 1, "tid": 1, "ts": 0, "dur": 2}
+    name = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "t"}}
+    trace = {"displayTimeUnit": "ns", "traceEvents": [name, event, {**event, "ts": 1}]}
+    assert "overlap" in " ".join(broken_rules(json.dumps(trace)))
+
+
+@pytest.mark.parametrize(("start", "length"), [(-1.0, 1.0), (0.0, -1.0), (float("nan"), 1.0)])
+def test_bad_times_are_refused(start, length):
+    with pytest.raises(InputError, match="expected a number of at least 0"):
+        TraceEvent(track="t", name="x", start_us=start, duration_us=length)
+
+
+def test_bad_counter_is_refused():
+    with pytest.raises(InputError, match="expected finite numbers"):
+        TraceCounter(track="t", time_us=1.0, value=float("inf"))
+
+
+def test_an_unwritable_place_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_chrome_trace(tmp_path / "file" / "trace.json", [])
+
+
+PERFETTO = os.environ.get("PERFETTO_ENGINE_DIR", "")
+"""A folder with Perfetto's trace processor as WebAssembly: engine_bundle.node.js, engine.mjs, *.wasm."""
+COUNTS = """
+    select process.name as process, thread.name as track, slice.name as name, ts, dur
+    from slice join thread_track on slice.track_id = thread_track.id
+    join thread using (utid) join process using (upid) order by ts, dur, track, slice.name
+"""
+
+
+@pytest.mark.skipif(not PERFETTO or not shutil.which("node"), reason="needs PERFETTO_ENGINE_DIR and node")
+@pytest.mark.parametrize("consumers", ["cooperative", "pingpong"])
+def test_perfetto_reads_every_slice(tmp_path, consumers):
+    from gemm_model.pipeline.machine import load_machine, with_parameters, workload
+    from gemm_model.timeline.simulator import simulate
+    from gemm_model.timeline.views import trace_events
+
+    machine = with_parameters(load_machine("shared_rate"), {"consumers": consumers, "dma_warps": 2})
+    work = workload(machine, m=1024, n=1024, k=1000, tile_m=128, tile_n=64, tile_k=64, stages=3)
+    written, counters = trace_events(simulate(work, machine), work, sms=2)
+    trace = tmp_path / "trace.json"
+    write_chrome_trace(trace, written, counters)
+    script = Path(__file__).with_name("perfetto_query.mjs")
+    done = subprocess.run(
+        ["node", str(script), PERFETTO, str(trace), COUNTS], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [tuple(row.values()) for row in json.loads(done.stdout)]
+    expected = sorted(
+        (
+            (
+                event.process,
+                event.track,
+                event.name,
+                round(event.start_us * 1000),
+                round((event.start_us + event.duration_us) * 1000) - round(event.start_us * 1000),
+            )
+            for event in written
+        ),
+        key=lambda row: (row[3], row[4], row[1], row[2]),
+    )
+    assert sorted(rows) == sorted(expected)
