@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
 from gemm_model.bench import microbenchmark_kernels as sources
+from gemm_model.bench.characterization import Measurement
 from gemm_model.bench.cuda_program import CudaKernel, compile_to_cubin
 from gemm_model.bench.torch_device import TorchDevice
 
@@ -28,16 +28,6 @@ MMA_STAGES = 4
 SAMPLES = 7
 LOAD_S = 0.7
 """How long a load runs before its clock and power count as settled."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """One number: what it is of, at which parameters, and its unit."""
-
-    name: str
-    value: float
-    unit: str
-    parameters: dict[str, Any]
 
 
 class Microbenchmarks:
@@ -61,6 +51,7 @@ class Microbenchmarks:
         yield from self.resident_clusters()
         yield from self.dram_bandwidth()
         yield from self.l2_bandwidth()
+        yield from self.l2_port()
         yield from self.load_latency()
         yield from self.store_bandwidth()
         yield from self.smem_bandwidth()
@@ -116,6 +107,20 @@ class Microbenchmarks:
                 microseconds = self._bulk_read_us(region, regions, chunks)
                 rate = chunks * CHUNK_BYTES * self._sms / microseconds / 1e3
                 yield _measured("l2_read_bandwidth", rate, "GB/s", footprint_mib=footprint, sharers=sharers)
+
+    def l2_port(self) -> Iterator[Measurement]:
+        """A few SMs reading bytes that L2 holds: what one SM takes when the others are silent."""
+        kernel = self._kernel(sources.BULK_READ, "bulk_read_kernel")
+        chunks = 512
+        for sms in (1, 2, 4, 8, 16, 33, 66):
+            arguments = (self._buffer, MIB, sms, chunks, 0, self._clocks)
+
+            def read(sms: int = sms, arguments: tuple[Any, ...] = arguments) -> None:
+                kernel.launch(sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream())
+
+            self._median_us(read, SAMPLES)
+            rate = chunks * CHUNK_BYTES / self._median_clocks(sms)
+            yield _measured("l2_port_bandwidth", rate, "B/clk/SM", sms=sms)
 
     def load_latency(self) -> Iterator[Measurement]:
         """One bulk copy at a time into shared memory, of fresh bytes or of bytes just read."""

@@ -54,6 +54,13 @@ class Sensors:
     def power_cap_w(self) -> float:
         return float(self._nvml.nvmlDeviceGetEnforcedPowerLimit(self._handle)) / 1e3
 
+    def highest_clocks(self) -> dict[str, int]:
+        nvml = self._nvml
+        return {
+            "max_sm_mhz": nvml.nvmlDeviceGetMaxClockInfo(self._handle, nvml.NVML_CLOCK_SM),
+            "mem_mhz": nvml.nvmlDeviceGetMaxClockInfo(self._handle, nvml.NVML_CLOCK_MEM),
+        }
+
     def read(self) -> dict[str, Any]:
         nvml, handle = self._nvml, self._handle
         mask = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
@@ -108,6 +115,7 @@ class TorchDevice:
             "l2_bytes": properties.L2_cache_size,
             "memory_bytes": properties.total_memory,
             "power_cap_w": self._sensors.power_cap_w(),
+            **self._sensors.highest_clocks(),
             "driver": self._sensors.driver(),
             "cuda": torch.version.cuda,
         }

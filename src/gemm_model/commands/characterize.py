@@ -1,0 +1,58 @@
+"""`gemm-model characterize`: measure this machine's GPU and write its description."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+
+from gemm_model.bench.characterization import base_gpu, gpu_description, measurement_rows
+from gemm_model.config import gpu_names, load_gpu_mapping
+from gemm_model.errors import InputError, MissingExtraError
+from gemm_model.files import atomic_path, atomic_write
+from gemm_model.gpu import gpu_from_mapping
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", type=Path, required=True, help="YAML to write: a GPU for --gpu")
+    parser.add_argument("--table", type=Path, help="CSV to write: every number that was measured")
+    parser.add_argument(
+        "--base", help="packaged GPU for what cannot be measured (default: by the card's name)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    import yaml
+
+    if args.output.suffix not in (".yaml", ".yml"):
+        raise InputError(f"{args.output}: expected a name that ends in .yaml")
+    if args.base is not None:
+        load_gpu_mapping(args.base)
+    try:
+        from gemm_model.bench.microbench import Microbenchmarks
+    except ImportError as error:
+        raise MissingExtraError(
+            f"characterize needs the package {error.name!r}: pip install 'gemm-model[bench]'"
+        ) from error
+    benchmarks = Microbenchmarks()
+    card = benchmarks.describe()
+    base = load_gpu_mapping(args.base or base_gpu(card["gpu_name"], gpu_names()))
+    measurements = []
+    for measurement in benchmarks.all():
+        measurements.append(measurement)
+        where = ", ".join(f"{name} {value}" for name, value in measurement.parameters.items())
+        print(f"{measurement.name} {measurement.value:.6g} {measurement.unit} ({where})", file=sys.stderr)
+    described = gpu_description(base, card, measurements)
+    gpu_from_mapping(described)
+    heading = f"# {card['gpu_name']}, {card['gpu_uuid']}, driver {card['driver']}, CUDA {card['cuda']}.\n"
+    text = yaml.safe_dump(described, sort_keys=False, width=110, default_flow_style=None)
+    atomic_write(args.output, heading + text)
+    if args.table is not None:
+        columns, rows = measurement_rows(measurements)
+        with atomic_path(args.table) as path, path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    print(f"{args.output}: {len(measurements)} numbers measured")
+    return 0
