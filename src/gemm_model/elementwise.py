@@ -58,11 +58,13 @@ def negated(condition: Values) -> Values:
     return not condition if isinstance(condition, bool) else np.logical_not(condition)
 
 
-def greatest_common_divisor(a: Values, b: Values) -> Values:
-    """Of whole numbers held as floats."""
-    if is_number(a) and is_number(b):
-        return float(math.gcd(int(a), int(b)))
-    return np.gcd(np.asarray(a).astype(np.int64), np.asarray(b).astype(np.int64)).astype(np.float64)
+def power_of_two_divisor(value: Values) -> Values:
+    """The largest power of two that divides a positive whole number held as a float."""
+    if is_number(value):
+        whole = int(value)
+        return float(whole & -whole)
+    wholes = np.asarray(value).astype(np.int64)
+    return (wholes & -wholes).astype(np.float64)
 
 
 def smooth_maximum(*values: Values) -> Values:

@@ -17,10 +17,10 @@ from gemm_model.dtypes import MATH_KINDS
 from gemm_model.elementwise import (
     Values,
     floor,
-    greatest_common_divisor,
     maximum,
     minimum,
     negated,
+    power_of_two_divisor,
     where,
 )
 from gemm_model.gpu import GpuSpec
@@ -84,8 +84,9 @@ def warpgroups_per_tile(batch: GemmBatch, gpu: GpuSpec) -> Values:
 def epilogue_tile_elements(batch: GemmBatch, warpgroups: Values) -> Values:
     """Elements of the tile that one epilogue buffer holds (QuACK `_compute_tile_shape_or_override`)."""
     rows_split = (warpgroups > 1) & negated((batch.cta_m == 192) & (batch.cta_n > 128)) & (batch.cta_m != 320)
-    narrow = greatest_common_divisor(batch.cta_n, 32.0)
-    wide = where(batch.out_bits == 8, greatest_common_divisor(batch.cta_n, 64.0), narrow)
+    divisor = power_of_two_divisor(batch.cta_n)
+    narrow = minimum(divisor, 32.0)
+    wide = where(batch.out_bits == 8, minimum(divisor, 64.0), narrow)
     tall = where(batch.cta_m == 192, 192.0, 128.0)
     return where(rows_split, tall * narrow, 64.0 * wide)
 

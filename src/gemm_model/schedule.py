@@ -14,6 +14,7 @@ from gemm_model.elementwise import (
     is_number,
     maximum,
     minimum,
+    power_of_two_divisor,
     where,
 )
 from gemm_model.feasibility import Resources
@@ -116,18 +117,35 @@ def tile_schedule(
 def _panels(
     slots: Values, per_matrix: Values, fast: Values, slow: Values, group: Values
 ) -> tuple[Values, Values]:
-    """Distinct fast and slow panels of one wave, averaged over where in its group the wave begins.
+    """Distinct fast and slow panels of one wave, averaged over the waves.
 
-    A wave of w tiles covers w / group steps along the slow extent. Where it runs past the end of its group it
-    touches the next group's fast panels too, and turns back over the same slow panels (serpentine): of the
-    steps it then saves a quarter on average. A wave larger than a matrix of the batch touches several.
+    The last group may be narrower than the others; each counts by its share of the tiles. A wave larger than
+    a matrix of the batch touches several matrices.
     """
     matrices = maximum(slots / per_matrix, 1.0)
-    steps = minimum(slots, per_matrix) / group
-    past_the_end = where(fast > group, minimum(steps / slow, 1.0), 0.0)
-    inside = steps <= slow
-    fast_panels = where(inside, group * (1.0 + past_the_end), group * (1.0 + steps / slow))
-    slow_panels = where(inside, steps * (1.0 - 0.25 * past_the_end), slow)
-    fast_panels = minimum(fast_panels, fast)
-    slow_panels = minimum(maximum(slow_panels, 1.0), slow)
+    wave = minimum(slots, per_matrix)
+    regular = floor(fast / group) * group
+    tail = where(fast > regular, fast - regular, group)
+    share = regular / fast
+    fast_regular, slow_regular = _panels_in_group(wave, fast, slow, group)
+    fast_tail, slow_tail = _panels_in_group(wave, fast, slow, tail)
+    fast_panels = share * fast_regular + (1.0 - share) * fast_tail
+    slow_panels = share * slow_regular + (1.0 - share) * slow_tail
     return fast_panels * matrices, slow_panels * matrices
+
+
+def _panels_in_group(wave: Values, fast: Values, slow: Values, width: Values) -> tuple[Values, Values]:
+    """Distinct panels of a wave that begins in a group of `width` fast panels.
+
+    The wave covers wave / width steps along the slow extent, and a part of one more unless it begins at a
+    step (it begins at multiples of the common divisor). Where it runs past the end of its group it touches
+    the next group's fast panels too, and turns back over the same slow panels: of the steps it then saves a
+    quarter on average.
+    """
+    aligned = minimum(minimum(power_of_two_divisor(wave), power_of_two_divisor(width)), wave)
+    steps = (wave - aligned) / width + 1.0
+    past_the_end = where(fast > width, minimum(steps / slow, 1.0), 0.0)
+    inside = steps <= slow
+    fast_panels = where(inside, width * (1.0 + past_the_end), width * (1.0 + steps / slow))
+    slow_panels = where(inside, steps * (1.0 - 0.25 * past_the_end), slow)
+    return minimum(fast_panels, fast), minimum(maximum(slow_panels, 1.0), slow)

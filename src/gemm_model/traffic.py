@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gemm_model.batch import GemmBatch
-from gemm_model.elementwise import Values, floor, greatest_common_divisor, maximum, where
+from gemm_model.elementwise import Values, floor, maximum, minimum, power_of_two_divisor, where
 from gemm_model.feasibility import Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
@@ -113,7 +113,8 @@ def _merged(panels: Values, requesters: Values) -> Values:
 
 def _straddling(pitch_bytes: Values) -> Values:
     """Share of 128-byte rows that lie across two lines of L2: all but those whose start a line meets."""
-    return 1.0 - greatest_common_divisor(floor(pitch_bytes), LINE_BYTES) / LINE_BYTES
+    pitch = maximum(floor(pitch_bytes), 1.0)
+    return 1.0 - minimum(power_of_two_divisor(pitch), LINE_BYTES) / LINE_BYTES
 
 
 def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
