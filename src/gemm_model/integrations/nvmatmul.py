@@ -1,0 +1,145 @@
+"""nvMatmulHeuristics beside this package's models: its predicted times and choices in the same shapes.
+
+An optional baseline (wheel nvidia-matmul-heuristics, written for 0.1.0.27); nothing is fitted to its output.
+It runs on a CPU. Destroying its interface object can crash the process, so that one is made for each GPU and
+type and kept until the process ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gemm_model.batch import FloatArray
+from gemm_model.candidates import Candidate
+from gemm_model.errors import InputError, MissingExtraError
+from gemm_model.kernel import KernelConfig
+from gemm_model.problem import GemmProblem
+
+GPUS = {
+    "h100_sxm": "H100_SXM",
+    "h200": "H200_SXM",
+    "b200": "B200",
+    "a100_sxm_80gb": "A100_SXM_80GB",
+    "rtx_4090": "RTX_4090",
+    "rtx_5090": "RTX_5090",
+    "rtx_a6000": "RTX_A6000",
+    "l40s": "L40S",
+}
+"""This package's GPUs -> the library's names."""
+
+PRECISIONS = {"fp32": "SSS", "fp16": "HSH", "bf16": "TST"}
+"""Operand type -> A, compute and output type in the library's letters; fp8 is spelled with all five."""
+
+EIGHT_BIT = {"e4m3": "Q", "e5m2": "R"}
+OUTPUT = {"bf16": "T", "fp16": "H", "fp32": "S"}
+
+
+class NvMatmulHeuristics:
+    """The library for one GPU, its CUTLASS 3 kernels and row-major outputs of K-major operands."""
+
+    def __init__(self, gpu: str = "h200") -> None:
+        if gpu not in GPUS:
+            raise InputError(f"nvMatmulHeuristics does not know {gpu!r}; expected one of {', '.join(GPUS)}")
+        self.gpu = gpu
+        self._library = _library(gpu)
+
+    def predict_us(self, problem: GemmProblem, configs: Sequence[KernelConfig]) -> FloatArray:
+        """Its runtime in us of some kernel configurations; infinite where it gives none."""
+        library, described = self._library, self._problem(problem)
+        precision = precision_of(problem)
+        library._ensure_discovery_loaded(library.target, precision, described.matmulLayout)
+        times = [
+            library.nvMatmulHeuristicsEstimateRuntime(
+                library.handle,
+                precision.encode("ascii"),
+                ctypes.c_int(library.target),
+                ctypes.byref(described),
+                ctypes.byref(self._configuration(problem, config)),
+                library.hardware_descriptor,
+            )
+            for config in configs
+        ]
+        seconds = np.array(times, dtype=np.float64)
+        return np.where(seconds > 0, 1e6 * seconds, np.inf)
+
+    def rank(self, problem: GemmProblem, top_k: int = 8) -> list[tuple[Candidate, float]]:
+        """Its own choices, best first, each with its runtime in us."""
+        found = self._library.get(self._problem(problem), top_k, precision=precision_of(problem))
+        return [(Candidate(config=_config_of(entry["kernel"])), 1e6 * entry["runtime"]) for entry in found]
+
+    def _problem(self, problem: GemmProblem) -> Any:
+        if (problem.a_major, problem.b_major, problem.c_major) != ("k", "k", "n"):
+            raise InputError("nvMatmulHeuristics is asked for K-major operands and row-major outputs only")
+        return self._library.makeNvMatmulHeuristicsProblem(
+            problem.m, problem.n, problem.k, _layout(), problem.batch
+        )
+
+    def _configuration(self, problem: GemmProblem, config: KernelConfig) -> Any:
+        """The library's structure; warps as CUTLASS 3 has them, a stage count of what shared memory holds."""
+        described = self._library.nvmmhKernelConfiguration()
+        bits = max(problem.a_dtype.bits, problem.b_dtype.bits)
+        cta_k = config.cta_k or 1024 // bits
+        described.cta[:] = (config.cta_m, config.cta_n, cta_k)
+        described.warp[:] = (64, config.cta_n, cta_k)
+        described.instr[:] = (64, config.cta_n, 256 // bits)
+        described.splitK = config.split_k
+        stage_bytes = (config.cta_m + config.cta_n) * cta_k * bits // 8
+        described.loadStages = config.stages or max((228 - 32) * 1024 // stage_bytes, 2)
+        described.gridSwizzle = config.swizzle
+        described.ctaOrder = 0
+        described.cluster[:] = (config.cluster_m, config.cluster_n)
+        return described
+
+
+def precision_of(problem: GemmProblem) -> str:
+    """The library's letters for a problem's types; raises InputError for types that it does not have."""
+    a, b, out = problem.a_dtype.name, problem.b_dtype.name, problem.out_dtype.name
+    if problem.a_scale is None and problem.b_scale is None:
+        if a in EIGHT_BIT and b in EIGHT_BIT and out in OUTPUT:
+            return EIGHT_BIT[a] + EIGHT_BIT[b] + OUTPUT[out] + "S" + OUTPUT[out]
+        if a == b and a in PRECISIONS and out == a:
+            return PRECISIONS[a]
+    raise InputError(f"nvMatmulHeuristics is not asked for {a} x {b} -> {out}")
+
+
+@cache
+def _library(gpu: str) -> Any:
+    try:
+        import nvMatmulHeuristics as NvMmh
+    except ImportError as error:
+        raise MissingExtraError(
+            "the baseline needs the package nvidia-matmul-heuristics: pip install nvidia-matmul-heuristics"
+        ) from error
+    return NvMmh.NvMatmulHeuristicsInterfaceEx(
+        backend=NvMmh.NvMatmulHeuristicsTarget.CUTLASS3,
+        flags=NvMmh.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
+        load_discovery_implicitly=True,
+        gpu=getattr(NvMmh.NvMatmulHeuristicsNvidiaGpu, GPUS[gpu]),
+    )
+
+
+def _layout() -> Any:
+    from nvMatmulHeuristics import NvMatmulHeuristicsMatmulLayout
+
+    return NvMatmulHeuristicsMatmulLayout.TN_ROW_MAJOR
+
+
+def _config_of(kernel: Any) -> KernelConfig:
+    return KernelConfig(
+        cta_m=kernel.cta_tile_m,
+        cta_n=kernel.cta_tile_n,
+        cta_k=kernel.cta_tile_k,
+        cluster_m=kernel.cluster_m,
+        cluster_n=kernel.cluster_n,
+        stages=kernel.stages,
+        swizzle=max(kernel.swizzle_factor, 1),
+        split_k=max(kernel.split_k, 1),
+        raster="along_n" if kernel.cta_order else "along_m",
+        kernel="cutlass",
+        fast_accum=True,
+    )
