@@ -22,7 +22,8 @@ CACHE_VARIABLE = "GEMM_MODEL_CACHE_DIR"
 def compiled_path(kernel: SimtKernel, compute_capability: tuple[int, int]) -> Path:
     """The kernel's cubin in the cache, compiled if it is not there. Its first line is the entry's name.
 
-    The file name holds a hash of source, template arguments and compiler, so what changed is compiled anew. Raises CompileError.
+    The file name holds a hash of source, template arguments and compiler, so what changed is compiled anew.
+    Raises CompileError.
     """
     arch = f"sm_{compute_capability[0]}{compute_capability[1]}"
     source = SOURCE.read_bytes()
@@ -49,7 +50,7 @@ def _compile(source: bytes, expression: str, arch: str) -> bytes:
         name = _ask_nvrtc(nvrtc.nvrtcGetLoweredName(program, expression.encode()))[0]
         cubin = b" " * _ask_nvrtc(nvrtc.nvrtcGetCUBINSize(program))[0]
         _ask_nvrtc(nvrtc.nvrtcGetCUBIN(program, cubin))
-        return bytes(name) + b"\n" + cubin
+        return b"\n".join((bytes(name), cubin))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 

@@ -106,7 +106,8 @@ class SimtKernel:
             return f"register_tile<{cta}, {self.cta_k}, {thread}, {self.ctas_per_sm}>"
         warps_m = self.cta_m // self.warp_m
         interleaved = "true" if self.interleaved else "false"
-        return f"pipelined<{cta}, {self.cta_k}, {thread}, {warps_m}, {self.stages}, {self.ctas_per_sm}, {interleaved}>"
+        rest = f"{warps_m}, {self.stages}, {self.ctas_per_sm}, {interleaved}"
+        return f"pipelined<{cta}, {self.cta_k}, {thread}, {rest}>"
 
     @property
     def blocking(self) -> Blocking:
@@ -245,6 +246,6 @@ def kernel_of(config: KernelConfig) -> SimtKernel:
         if kernel.config == config:
             return kernel
     raise InputError(
-        f"the simt ladder has no kernel with CTA tile {config.cta_m}x{config.cta_n}x{config.cta_k}, warp tile "
-        f"{config.mma_m}x{config.mma_n} and {config.stages} stages; expected one of its {len(LADDER)} kernels"
+        f"the simt ladder has no kernel with CTA tile {config.cta_m}x{config.cta_n}x{config.cta_k}, "
+        f"warp tile {config.mma_m}x{config.mma_n} and {config.stages} stages; it has {len(LADDER)} others"
     )

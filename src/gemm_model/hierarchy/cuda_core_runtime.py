@@ -1,0 +1,160 @@
+"""How long a CUDA-core GEMM kernel runs: the busiest unit of an SM, and the waits that CTAs do not hide.
+
+A CTA alternates between keeping the SM's units busy and waiting: for its tile to arrive (one buffer) or at a
+barrier (several). The CTAs of an SM share its units. That is a closed queueing network with one station and a
+delay, whose throughput mean value analysis gives exactly (Reiser and Lavenberg, J. ACM 27(2), 1980).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from gemm_model.errors import InputError
+from gemm_model.hierarchy.blocking import WARP, Blocking
+from gemm_model.hierarchy.instructions import SCHEDULERS, work_per_k
+from gemm_model.hierarchy.levels import FLOP_PER_FMA, Machine
+
+UNITS = ("issue", "smem", "l2", "dram")
+LIMITERS = (*UNITS, "latency")
+"""What a kernel waits for most: instruction slots, the L1 / shared-memory SRAM, L2, DRAM, or the waits
+themselves, where too few CTAs hide them."""
+
+BUSY = 0.7
+"""A unit that works less than this share of the time is not what a kernel waits for: latency is."""
+CLOCKS_BETWEEN_ISSUES = 2
+"""A warp starts an instruction every other clock at best, so a scheduler needs two warps to be always busy.
+Measured: a lone CTA of 2 or 4 warps takes 3.8 or 2.0 times its share of a full SM's time; here 4 and 2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeParameters:
+    """What the model takes from measurements; all else is counted or stands in the GPU's description."""
+
+    issue_efficiency: float
+    """Share of the instruction slots that compiled code uses: register banks and dispatch take the rest."""
+    load_latency_clk: float
+    """Wait for a tile that passes registers: load from L2 or DRAM, store, two barriers."""
+    barrier_clk: float
+    """Wait for a tile that is already there: one barrier and the first load from shared memory."""
+    overlap_exponent: float
+    """How well two units work at once: p of the p-norm of their times; infinite is perfectly."""
+
+    def __post_init__(self) -> None:
+        _require("issue_efficiency", self.issue_efficiency, 0.0, 1.0)
+        for name in ("load_latency_clk", "barrier_clk"):
+            _require(name, getattr(self, name), 0.0, 1e6)
+        _require("overlap_exponent", self.overlap_exponent, 1.0, 1e3)
+
+
+def _require(name: str, value: object, low: float, high: float) -> None:
+    if not isinstance(value, int | float) or value is True or not low <= value <= high or value == 0:
+        raise InputError(f"{name} is {value!r}; expected a positive number from {low:g} to {high:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """A kernel's predicted run."""
+
+    runtime_us: float
+    limiter: str
+    fraction_of_peak: float
+    clocks: Mapping[str, float]
+    """SM clocks that one CTA tile keeps each unit busy, and those that it waits."""
+
+
+def runtime(
+    machine: Machine,
+    blocking: Blocking,
+    shape: tuple[int, int, int],
+    ctas_per_sm: int,
+    parameters: RuntimeParameters,
+) -> Runtime:
+    """Runtime of one GEMM of `shape` (m, n, k) with `ctas_per_sm` CTAs resident on each SM."""
+    m, n, k = shape
+    tiles = ceil(m / blocking.cta_m) * ceil(n / blocking.cta_n)
+    most_tiles = ceil(tiles / machine.gpu.sm_count)
+    resident = min(ctas_per_sm, most_tiles)
+    rounds, left = divmod(most_tiles, resident)
+    clocks = tile_clocks(machine, blocking, shape, resident, parameters)
+    rate = _throughput_of(clocks, resident, parameters)
+    total = rounds * resident / rate
+    if left:
+        # The last tiles of an SM run with fewer beside them: less is hidden, and fewer warps issue.
+        last = tile_clocks(machine, blocking, shape, left, parameters)
+        total += left / _throughput_of(last, left, parameters)
+    busiest = max(UNITS, key=lambda unit: clocks[unit])
+    peak = machine.datapath.fma_per_clk * machine.gpu.sm_count
+    return Runtime(
+        runtime_us=total / machine.gpu.sm_clk_mhz,
+        limiter=busiest if rate * clocks[busiest] >= BUSY else "latency",
+        fraction_of_peak=m * n * k / (peak * total),
+        clocks=clocks,
+    )
+
+
+def _throughput_of(clocks: Mapping[str, float], resident: int, parameters: RuntimeParameters) -> float:
+    """CTA tiles per clock: units that work at the same time slow each other down by the p-norm."""
+    exponent = parameters.overlap_exponent
+    busy = sum(clocks[unit] ** exponent for unit in UNITS) ** (1.0 / exponent)
+    return throughput(busy, clocks["latency"], resident)
+
+
+def tile_clocks(
+    machine: Machine,
+    blocking: Blocking,
+    shape: tuple[int, int, int],
+    resident: int,
+    parameters: RuntimeParameters,
+) -> dict[str, float]:
+    """Clocks of each unit for one CTA tile, each alone, and the waits between its slices of k.
+
+    `resident` CTAs share the SM.
+    """
+    m, n, k = shape
+    work = work_per_k(blocking)
+    fma_clocks = work.fma_instructions * WARP / machine.datapath.fma_per_clk
+    slots = min(SCHEDULERS, resident * blocking.warps / CLOCKS_BETWEEN_ISSUES)
+    issue_clocks = work.instructions / slots / parameters.issue_efficiency
+    l2 = machine.level("l2")
+    l2_rates = [rate for rate in (l2.bytes_per_clk, l2.port_bytes_per_clk) if rate is not None]
+    dram = machine.level("dram").bytes_per_clk
+    assert dram is not None
+    # Tiles that run at once lie along n: together they read some rows of A, and of B at most all of it.
+    at_once = resident * machine.gpu.sm_count
+    columns = min(ceil(n / blocking.cta_n), at_once)
+    rows = min(ceil(m / blocking.cta_m), ceil(at_once / columns))
+    dram_bytes = work.l2_bytes / (blocking.cta_m + blocking.cta_n)
+    dram_bytes *= (rows * blocking.cta_m + columns * blocking.cta_n) / (rows * columns)
+    slices = ceil(k / blocking.cta_k)
+    if blocking.stages == 0:
+        wait = 0.0
+    else:
+        wait = slices * (parameters.load_latency_clk if blocking.stages == 1 else parameters.barrier_clk)
+    return {
+        "issue": k * max(fma_clocks, issue_clocks),
+        "smem": k * work.wavefronts,
+        "l2": k * work.l2_bytes / min(l2_rates) if l2_rates else 0.0,
+        "dram": k * dram_bytes / dram,
+        "latency": wait + parameters.load_latency_clk,
+    }
+
+
+def throughput(busy: float, wait: float, customers: int) -> float:
+    """CTA tiles per clock of an SM that holds `customers` of them (mean value analysis, one station).
+
+    A tile that arrives finds on average what a network with one customer less holds at the station.
+    """
+    queue = 0.0
+    rate = 0.0
+    for count in range(1, customers + 1):
+        response = busy * (1.0 + queue)
+        rate = count / (wait + response)
+        queue = rate * response
+    return rate
+
+
+def tflops(shape: tuple[int, int, int], runtime_us: float) -> float:
+    m, n, k = shape
+    return FLOP_PER_FMA * m * n * k / runtime_us / 1e6

@@ -1,0 +1,110 @@
+"""What a CUDA-core GEMM kernel issues: instructions and shared-memory clocks of one CTA, from its tiles.
+
+A *slice* is `cta_k` steps of k: the depth of one stage. Counts were checked against the counters of every
+kernel of the ladder on an H200 (docs/throughput-matching.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemm_model.hierarchy.blocking import WARP, Blocking
+
+SCHEDULERS = 4
+"""Warp instructions that an SM starts per clock: one for each of its four parts (since Volta)."""
+LINE_BYTES = 128
+"""One wavefront: what the L1 / shared-memory SRAM delivers in a clock, or one line of global memory."""
+WORD_BYTES = 4
+HALF_WARP_CLOCKS = 2
+QUARTER_WARP_CLOCKS = 4
+"""Clocks of a 128-bit load: half a warp a clock where each lane asks for the same 16 bytes as the lane whose
+number differs in bit 0 (or, for all lanes, bit 1), else a quarter (measured: 2.0 and 4.0)."""
+
+COPY_LANES_K = 8
+"""Words of one row that a warp's asynchronous copy takes: one 32-byte sector."""
+COPY_WRITE_WAVEFRONTS = 1.5
+"""Wavefronts that write what a warp's asynchronous copy brought (counted: 5.4 a copy, 4 of them reads)."""
+ADDRESS_INSTRUCTIONS = {"registers": 6.5, "asynchronous": 1.6}
+"""Integer instructions beside each word that a thread copies, by the way it takes (counted in the ladder)."""
+LOOP_INSTRUCTIONS = {"registers": 2.0, "asynchronous": 20.0}
+"""Barriers, counters and branch of one slice (counted in the ladder)."""
+NAIVE_LOOP_INSTRUCTIONS = 1.0
+"""Pointer increments of one k step without staging, the loop unrolled (counted in the ladder)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one CTA does in one k step, on average over a slice."""
+
+    fma_instructions: float
+    instructions: float
+    """All warp instructions, the FMAs among them."""
+    wavefronts: float
+    """Clocks of the SM's L1 / shared-memory SRAM."""
+    l2_bytes: float
+
+    @property
+    def fma_share(self) -> float:
+        return self.fma_instructions / self.instructions
+
+
+def work_per_k(blocking: Blocking) -> Work:
+    """Instructions, wavefronts and L2 bytes of one CTA for one step of k."""
+    warps = blocking.warps
+    fma = float(warps * blocking.thread_m * blocking.thread_n)
+    l2_bytes = float(WORD_BYTES * (blocking.cta_m + blocking.cta_n))
+    if blocking.stages == 0:
+        loads = 2.0 * warps
+        return Work(
+            fma_instructions=fma,
+            instructions=fma + loads + NAIVE_LOOP_INSTRUCTIONS * warps,
+            wavefronts=warps * unstaged_wavefronts(blocking),
+            l2_bytes=l2_bytes,
+        )
+    # Words that each thread of a warp copies for one step of k, times the warps.
+    copies = (blocking.cta_m + blocking.cta_n) / WARP
+    loads = warps * (blocking.thread_m + blocking.thread_n) / blocking.vector
+    if blocking.stages == 1:
+        way, moves = "registers", 2.0
+        rows = max(1.0, WARP / blocking.cta_k)
+        wavefronts_per_copy = rows + 1.0
+    else:
+        way, moves = "asynchronous", 1.0
+        wavefronts_per_copy = WARP / COPY_LANES_K + COPY_WRITE_WAVEFRONTS
+    other = copies * ADDRESS_INSTRUCTIONS[way] + LOOP_INSTRUCTIONS[way] * warps / blocking.cta_k
+    return Work(
+        fma_instructions=fma,
+        instructions=fma + loads + moves * copies + other,
+        wavefronts=warps * staged_wavefronts(blocking) + copies * wavefronts_per_copy,
+        l2_bytes=l2_bytes,
+    )
+
+
+def unstaged_wavefronts(blocking: Blocking) -> float:
+    """Wavefronts of a warp's two loads from global memory, one for every line that they touch.
+
+    Lanes of a row share A's word and each row is another line; lanes of a column likewise for B, unless B is
+    contiguous along n: then neighbouring columns share a line.
+    """
+    b_lines = blocking.lanes_n if blocking.b_major == "k" else 1
+    return float(blocking.lanes_m + b_lines)
+
+
+def staged_wavefronts(blocking: Blocking) -> float:
+    """Wavefronts of a warp's loads from shared memory for one step of k.
+
+    32-bit loads: one each, since neighbouring lanes ask for neighbouring or equal words. 128-bit loads: see
+    HALF_WARP_CLOCKS; with row-by-row lanes A's words are shared along a row, B's only where a row is short.
+    """
+    if blocking.vector == 1:
+        return float(blocking.thread_m + blocking.thread_n)
+    a_shared = blocking.interleaved or blocking.lanes_n >= 2
+    b_shared = blocking.interleaved or blocking.lanes_n <= 2
+    a_clocks = HALF_WARP_CLOCKS if a_shared else QUARTER_WARP_CLOCKS
+    b_clocks = HALF_WARP_CLOCKS if b_shared else QUARTER_WARP_CLOCKS
+    return (blocking.thread_m * a_clocks + blocking.thread_n * b_clocks) / blocking.vector
+
+
+def operand_wavefronts(blocking: Blocking) -> float:
+    """Wavefronts that bring a warp the operands of one step of k."""
+    return unstaged_wavefronts(blocking) if blocking.stages == 0 else staged_wavefronts(blocking)

@@ -1,0 +1,99 @@
+"""The ladder of CUDA-core kernels: predicted, and compared with a table of measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.errors import InputError
+from gemm_model.hierarchy.blocking import Blocking
+from gemm_model.hierarchy.cuda_core_runtime import BUSY, RuntimeParameters, runtime, tflops
+from gemm_model.hierarchy.levels import Machine
+
+COUNTER_OF_UNIT = {"issue": "issue_pct", "smem": "wavefront_pct", "l2": "l2_pct", "dram": "dram_pct"}
+"""The hardware counter of a table (percent of the unit's peak) for each unit that may limit a kernel."""
+REACHABLE_BY_KERNELS = ("issue_pct", "wavefront_pct")
+"""Counters to be judged by the highest that any kernel of the table reached: no code uses all slots."""
+
+Kernel = tuple[str, str, Blocking, int]
+"""Name, rung, tiles and CTAs per SM."""
+
+
+def predicted(
+    machine: Machine,
+    kernels: Sequence[Kernel],
+    shape: tuple[int, int, int],
+    parameters: RuntimeParameters,
+) -> pd.DataFrame:
+    """One row per kernel: runtime, throughput, limiter and the clocks of each unit for one CTA tile."""
+    rows = []
+    for name, rung, blocking, ctas_per_sm in kernels:
+        run = runtime(machine, blocking, shape, ctas_per_sm, parameters)
+        rows.append(
+            {
+                "kernel": name,
+                "rung": rung,
+                "m": shape[0],
+                "n": shape[1],
+                "k": shape[2],
+                "predicted_us": run.runtime_us,
+                "predicted_tflops": tflops(shape, run.runtime_us),
+                "limiter": run.limiter,
+                **{f"{unit}_clk": clocks for unit, clocks in run.clocks.items()},
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def read_measurements(path: Path) -> pd.DataFrame:
+    """A table that `benchmarks/simt_ladder.py` wrote; raises InputError for a file that is none."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; expected a table of the ladder's measurements")
+    try:
+        table = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not readable as CSV ({str(error).splitlines()[0]})") from None
+    for column in ("kernel", "rung", "m", "n", "k", "runtime_us", "tflops"):
+        if column not in table:
+            raise InputError(f"{path}: column {column} is missing; expected the columns of the simt ladder")
+    return table
+
+
+def compared(table: pd.DataFrame, predict: Callable[[tuple[int, int, int]], pd.DataFrame]) -> pd.DataFrame:
+    """The measured kernels of `table` with predictions: `error` is predicted / measured runtime - 1."""
+    frames = []
+    for m, n, k in table[["m", "n", "k"]].drop_duplicates().itertuples(index=False):
+        frames.append(predict((int(m), int(n), int(k))))
+    joined = table.merge(pd.concat(frames), on=["kernel", "rung", "m", "n", "k"], how="inner")
+    joined["error"] = joined.predicted_us / joined.runtime_us - 1
+    joined["counted_limiter"] = _counted_limiter(joined)
+    return joined
+
+
+def _counted_limiter(table: pd.DataFrame) -> pd.Series:
+    """What the counters say limits each row: its busiest unit, or 'latency' where none is busy (see BUSY)."""
+    columns = list(COUNTER_OF_UNIT.values())
+    if not set(columns) <= set(table.columns):
+        return pd.Series("", index=table.index)
+    shares = table[columns] / 100.0
+    for column in REACHABLE_BY_KERNELS:
+        shares[column] /= shares[column].max()
+    values = np.nan_to_num(shares.to_numpy(dtype=np.float64), nan=0.0)
+    busiest = np.array(list(COUNTER_OF_UNIT))[values.argmax(axis=1)]
+    named = np.where(values.max(axis=1) >= BUSY, busiest, "latency")
+    return pd.Series(np.where(shares.isna().any(axis=1), "", named), index=table.index)
+
+
+def by_rung(joined: pd.DataFrame) -> pd.DataFrame:
+    """Per rung: kernels, best measured and predicted throughput, mean and largest error."""
+    grouped = joined.assign(absolute=joined.error.abs()).groupby("rung", sort=False)
+    return grouped.agg(
+        rows=("kernel", "size"),
+        best_tflops=("tflops", "max"),
+        best_predicted=("predicted_tflops", "max"),
+        mean_error=("absolute", "mean"),
+        largest_error=("absolute", "max"),
+    ).reset_index()

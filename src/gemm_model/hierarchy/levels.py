@@ -1,0 +1,129 @@
+"""The machine model: the levels of memory that operands pass, and the datapath that consumes them.
+
+All rates are a single SM's, in bytes or FMAs per SM clock; what all SMs share is divided among them.
+Source of the picture: Yifan Yang, 'Throughput matching' (a GEMM on CUDA cores from first principles).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemm_model.dtypes import math_kind, operand_type
+from gemm_model.errors import InputError
+from gemm_model.gpu import GpuSpec
+
+LEVELS = ("dram", "l2", "smem", "registers")
+"""From the outermost to the level that feeds the datapath."""
+
+DATAPATHS = ("cuda_cores", "tensor_cores")
+REGISTER_BYTES = 4
+BYTES_PER_MB = 1e6
+FLOP_PER_FMA = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Datapath:
+    """The units that multiply: their rate and the widths of what they take."""
+
+    name: str
+    dtype: str
+    fma_per_clk: float
+    a_bytes: float
+    b_bytes: float
+    acc_bytes: float = 4.0
+
+    @property
+    def demand_bytes_per_clk(self) -> float:
+        """Operand bytes that keep the units busy: one element of A and one of B for each FMA."""
+        return self.fma_per_clk * (self.a_bytes + self.b_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One memory level as one SM sees it."""
+
+    name: str
+    capacity_bytes: float | None
+    """Bytes that hold tiles: all SMs' for L2, one SM's below it; None where nothing is bounded by it."""
+    bytes_per_clk: float | None
+    """One SM's share of what the level delivers while all SMs read; None where that is unknown."""
+    port_bytes_per_clk: float | None = None
+    """What one SM can take in, however little the others read: multicast does not widen it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A GPU's slice for one SM."""
+
+    gpu: GpuSpec
+    datapath: Datapath
+    levels: tuple[Level, ...]
+
+    def level(self, name: str) -> Level:
+        """The level of that name; raises InputError for an unknown one."""
+        for level in self.levels:
+            if level.name == name:
+                return level
+        raise InputError(f"unknown level {name!r}; expected one of {', '.join(LEVELS)}")
+
+    def required_amplification(self, name: str) -> float:
+        """How many times each byte that this level delivers must be used: demand / bandwidth."""
+        level = self.level(name)
+        if level.bytes_per_clk is None:
+            raise InputError(f"GPU {self.gpu.name}: the bandwidth of {name} is not known")
+        return self.datapath.demand_bytes_per_clk / level.bytes_per_clk
+
+    @property
+    def peak_tflops(self) -> float:
+        return FLOP_PER_FMA * self.datapath.fma_per_clk * self.gpu.sm_count * self.gpu.sm_clk_mhz / 1e6
+
+
+def datapath_of(gpu: GpuSpec, name: str, dtype: str) -> Datapath:
+    """The GPU's datapath for an operand type; raises InputError where it has none."""
+    if name not in DATAPATHS:
+        raise InputError(f"unknown datapath {name!r}; expected one of {', '.join(DATAPATHS)}")
+    element, scale = operand_type(dtype)
+    width = element.bytes_per_element + (scale.bytes_per_element if scale else 0.0)
+    if name == "cuda_cores":
+        if element.name != "fp32":
+            raise InputError(f"the CUDA cores multiply fp32 here, not {dtype}; expected --dtype fp32")
+        rate = gpu.cuda_core_fma_per_clk_per_sm
+    else:
+        kind = math_kind(element, element)
+        # The tensor cores take fp32 data as tf32.
+        kind = "tf32" if kind == "fp32" else kind
+        flop = gpu.flop_per_clk_per_sm.get(kind)
+        if flop is None:
+            known = ", ".join(known for known in gpu.flop_per_clk_per_sm if known != "fp32")
+            raise InputError(f"GPU {gpu.name} has no {kind} tensor cores; expected one of {known}")
+        rate = flop / FLOP_PER_FMA
+    return Datapath(name=name, dtype=element.name, fma_per_clk=rate, a_bytes=width, b_bytes=width)
+
+
+def machine_of(gpu: GpuSpec, datapath: Datapath) -> Machine:
+    """The per-SM picture of a GPU.
+
+    The registers' rate is what the datapath demands: the register file is built to feed it, so no more is
+    of use.
+    """
+    per_sm_us = gpu.sm_count * gpu.sm_clk_mhz
+    levels = (
+        Level(name="dram", capacity_bytes=None, bytes_per_clk=gpu.dram_bytes_per_us / per_sm_us),
+        Level(
+            name="l2",
+            capacity_bytes=gpu.l2_bytes,
+            bytes_per_clk=None if gpu.l2_gb_per_s is None else gpu.l2_gb_per_s * 1e3 / per_sm_us,
+            port_bytes_per_clk=gpu.l2_bytes_per_clk_per_sm,
+        ),
+        Level(
+            name="smem",
+            capacity_bytes=float(gpu.smem_bytes_per_cta),
+            bytes_per_clk=gpu.smem_bytes_per_clk_per_sm,
+        ),
+        Level(
+            name="registers",
+            capacity_bytes=float(REGISTER_BYTES * gpu.registers_per_sm),
+            bytes_per_clk=datapath.demand_bytes_per_clk,
+        ),
+    )
+    return Machine(gpu=gpu, datapath=datapath, levels=levels)

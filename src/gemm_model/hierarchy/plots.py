@@ -1,0 +1,129 @@
+"""Plots of the memory hierarchy: rooflines, the frontier of tiles, the ladder of kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gemm_model.errors import InputError
+from gemm_model.files import atomic_path
+from gemm_model.hierarchy.levels import Machine
+from gemm_model.hierarchy.matching import Matching
+from gemm_model.hierarchy.roofline import roofs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gemm_model.hierarchy.solve import Solution
+
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+COLOURS = ("tab:blue", "tab:green", "tab:orange", "tab:purple", "tab:brown")
+
+
+def _figure(width: float, height: float) -> tuple[Any, Any]:
+    """A figure without a window, whatever backend the environment names."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots()
+
+
+def _save(figure: Any, path: Path) -> None:
+    if path.suffix.lower() not in PLOT_SUFFIXES:
+        raise InputError(
+            f"{path}: unknown kind of plot; expected a name ending in {', '.join(PLOT_SUFFIXES)}"
+        )
+    # Without the date, equal input gives an equal file.
+    metadata: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(
+        path.suffix.lower(), {}
+    )
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=110, metadata=metadata)
+
+
+def plot_roofline(machine: Machine, matching: Matching, path: Path) -> None:
+    """One roof per level, the kernel's dot under each, and the datapath's peak above all."""
+    figure, axes = _figure(7.5, 5)
+    found = roofs(machine, matching)
+    peak = machine.peak_tflops
+    low = min(min(roof.flop_per_byte, roof.ridge_flop_per_byte) for roof in found) / 4
+    high = max(max(roof.flop_per_byte, roof.ridge_flop_per_byte) for roof in found) * 4
+    intensity = np.geomspace(low, high, 200)
+    for colour, roof in zip(COLOURS, found, strict=False):
+        axes.plot(intensity, np.minimum(peak, roof.tb_per_s * intensity), color=colour, linewidth=1.2)
+        axes.plot(
+            roof.flop_per_byte,
+            roof.bound_tflops,
+            "o",
+            color=colour,
+            label=f"{roof.level}: {roof.tb_per_s:.3g} TB/s, {roof.flop_per_byte:.3g} FLOP/B",
+        )
+    reached = matching.fraction_of_peak * peak
+    axes.axhline(reached, color="black", linestyle=":", linewidth=1)
+    axes.annotate(
+        f"{matching.limiting.name} allows {reached:.1f} TFLOP/s",
+        (low, reached),
+        xytext=(4, -12),
+        textcoords="offset points",
+    )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("FLOP per byte that crosses the level")
+    axes.set_ylabel("TFLOP/s")
+    axes.set_title(f"{machine.gpu.name}, {machine.datapath.name}, peak {peak:.1f} TFLOP/s")
+    axes.legend(fontsize=8, loc="lower right")
+    axes.grid(True, which="both", alpha=0.2)
+    _save(figure, path)
+
+
+def plot_frontier(machine: Machine, solution: Solution, path: Path) -> None:
+    """Fraction of peak over the size of the CTA tile, for the tiles that no smaller one beats."""
+    figure, axes = _figure(7.5, 4.5)
+    sizes = [candidate.tile_size for candidate in solution.frontier]
+    fractions = [candidate.fraction_of_peak for candidate in solution.frontier]
+    axes.step(sizes, fractions, where="post", color="tab:blue")
+    axes.plot(sizes, fractions, "o", color="tab:blue")
+    for candidate in solution.frontier:
+        tile = candidate.blocking
+        inner = f"{tile.thread_m or tile.mma_m}x{tile.thread_n or tile.mma_n}"
+        axes.annotate(
+            f"{tile.cta_m}x{tile.cta_n}x{tile.cta_k}\n{inner}",
+            (candidate.tile_size, candidate.fraction_of_peak),
+            xytext=(4, -22),
+            textcoords="offset points",
+            fontsize=7,
+        )
+    axes.axhline(solution.target, color="black", linestyle=":", linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(0, 1.05)
+    axes.set_xlabel("outputs of the CTA tile")
+    axes.set_ylabel("fraction of peak")
+    axes.set_title(f"tiles that fit {machine.gpu.name}, {machine.datapath.name}")
+    axes.grid(True, alpha=0.2)
+    _save(figure, path)
+
+
+def plot_ladder(joined: pd.DataFrame, path: Path) -> None:
+    """Measured and predicted throughput of every kernel of the ladder, coloured by rung."""
+    if joined.empty:
+        raise InputError("no measured kernel of that shape; expected --shape to be one of the table's")
+    figure, axes = _figure(9, 7.5)
+    rungs = list(dict.fromkeys(joined.rung))
+    positions = np.arange(len(joined))[::-1]
+    for colour, rung in zip(COLOURS, rungs, strict=False):
+        chosen = (joined.rung == rung).to_numpy()
+        axes.barh(
+            positions[chosen], joined.tflops[chosen], color=colour, alpha=0.55, label=f"{rung}, measured"
+        )
+    axes.plot(joined.predicted_tflops, positions, "k|", markersize=8, label="predicted")
+    axes.set_yticks(positions, joined.kernel, fontsize=6)
+    axes.set_xlabel("TFLOP/s")
+    first = joined.iloc[0]
+    axes.set_title(f"fp32 on CUDA cores, {first.m:.0f} x {first.n:.0f} x {first.k:.0f}")
+    axes.legend(fontsize=8, loc="lower right")
+    axes.grid(True, axis="x", alpha=0.2)
+    _save(figure, path)

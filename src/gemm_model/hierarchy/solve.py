@@ -1,0 +1,201 @@
+"""The inverse question: which tiles match the demand, and what to change where none does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from gemm_model.errors import InputError
+from gemm_model.hierarchy.blocking import (
+    WARP,
+    Blocking,
+    Footprint,
+    footprint,
+    instruction_tile,
+)
+from gemm_model.hierarchy.levels import Machine
+from gemm_model.hierarchy.matching import Matching, match, resident_grid
+
+THREAD_EXTENTS = (4, 8, 16)
+LANES_M = (4, 8)
+WARP_GRIDS = tuple(product((1, 2, 4, 8), repeat=2))
+DEPTHS = (8, 16, 32)
+"""Candidate tiles on CUDA cores: outputs of a thread, rows of lanes, warps of a CTA, depth of a slice."""
+
+TENSOR_CTA_M = (64, 128, 192, 256)
+TENSOR_CTA_N = (32, 64, 96, 128, 160, 192, 224, 256)
+SLICE_BYTES = 128
+"""Depth of a tensor-core slice: one row of the 128-byte swizzle."""
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One blocking that fits, with its figures."""
+
+    blocking: Blocking
+    footprint: Footprint
+    matching: Matching
+
+    @property
+    def fraction_of_peak(self) -> float:
+        return self.matching.fraction_of_peak
+
+    @property
+    def tile_size(self) -> int:
+        """Outputs of the CTA tile: what makes one candidate smaller than another."""
+        return self.blocking.cta_m * self.blocking.cta_n
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """What the search found.
+
+    `smallest` is the smallest CTA tile that reaches the target (None where none does), `frontier` the
+    candidates that no smaller or equal tile beats, smallest first, `advice` what to change.
+    """
+
+    target: float
+    smallest: Candidate | None
+    smallest_by_stage: dict[str, Candidate]
+    """For each stage, the candidate with the smallest tile there that lets this stage reach the target."""
+    frontier: tuple[Candidate, ...]
+    candidates: int
+    advice: tuple[str, ...]
+
+
+def solve(
+    machine: Machine,
+    shape: tuple[int, int, int],
+    *,
+    stages: int,
+    target: float = 1.0,
+    reuse_in_l2: bool = True,
+    output: str = "ignored",
+) -> Solution:
+    """Search all candidate tiles that fit registers and shared memory with `stages` buffers.
+
+    `target` is the fraction of the datapath's peak to reach. Raises InputError for a target outside (0, 1] or
+    where nothing fits at all.
+    """
+    if not 0 < target <= 1:
+        raise InputError(f"target is {target!r}; expected a fraction of peak above 0, at most 1")
+    found: list[Candidate] = []
+    refusals: list[str] = []
+    for blocking in _candidates(machine, stages):
+        try:
+            taken = footprint(blocking, machine.gpu, machine.datapath)
+        except InputError as error:
+            refusals.append(str(error))
+            continue
+        grid = resident_grid(machine, blocking, taken.ctas_per_sm, shape)
+        matching = match(machine, blocking, grid, reuse_in_l2=reuse_in_l2, output=output)
+        found.append(Candidate(blocking=blocking, footprint=taken, matching=matching))
+    if not found:
+        raise InputError(
+            f"no tile fits {machine.gpu.name} with {stages} stages ({refusals[0]}); expected fewer stages"
+        )
+    ordered = sorted(found, key=lambda item: (item.tile_size, -item.fraction_of_peak))
+    frontier: list[Candidate] = []
+    for candidate in ordered:
+        if not frontier or candidate.fraction_of_peak > frontier[-1].fraction_of_peak + 1e-9:
+            frontier.append(candidate)
+    reaching = [candidate for candidate in ordered if candidate.fraction_of_peak >= target - 1e-9]
+    return Solution(
+        target=target,
+        smallest=reaching[0] if reaching else None,
+        smallest_by_stage=_smallest_by_stage(found, target),
+        frontier=tuple(frontier),
+        candidates=len(found),
+        advice=() if reaching else _advice(frontier[-1], target, stages),
+    )
+
+
+def _smallest_by_stage(found: list[Candidate], target: float) -> dict[str, Candidate]:
+    names = [stage.name for stage in found[0].matching.stages]
+    best: dict[str, Candidate] = {}
+    for position, name in enumerate(names):
+        enough = [c for c in found if c.matching.stages[position].fraction >= target - 1e-9]
+        if enough:
+
+            def tile(candidate: Candidate, index: int = position) -> tuple[float, int]:
+                stage = candidate.matching.stages[index]
+                return (stage.tile_m * stage.tile_n, candidate.tile_size)
+
+            best[name] = min(enough, key=tile)
+    return best
+
+
+def _candidates(machine: Machine, stages: int) -> Iterator[Blocking]:
+    if machine.datapath.name == "cuda_cores":
+        yield from _cuda_core_candidates(stages)
+    else:
+        yield from _tensor_core_candidates(machine, stages)
+
+
+def _cuda_core_candidates(stages: int) -> Iterator[Blocking]:
+    threads = product(THREAD_EXTENTS, repeat=2)
+    for (thread_m, thread_n), lanes_m, (warps_m, warps_n), depth in product(
+        threads, LANES_M, WARP_GRIDS, DEPTHS
+    ):
+        warp_m, warp_n = lanes_m * thread_m, WARP // lanes_m * thread_n
+        yield Blocking(
+            cta_m=warps_m * warp_m,
+            cta_n=warps_n * warp_n,
+            cta_k=depth,
+            warp_m=warp_m,
+            warp_n=warp_n,
+            thread_m=thread_m,
+            thread_n=thread_n,
+            stages=stages,
+        )
+
+
+def _tensor_core_candidates(machine: Machine, stages: int) -> Iterator[Blocking]:
+    depth = int(SLICE_BYTES / max(machine.datapath.a_bytes, machine.datapath.b_bytes))
+    for cta_m, cta_n, (cluster_m, cluster_n) in product(TENSOR_CTA_M, TENSOR_CTA_N, CLUSTERS):
+        if cluster_m * cluster_n > machine.gpu.max_cluster_size:
+            continue
+        mma_m, mma_n = instruction_tile(machine.gpu.architecture, cta_m, cta_n)
+        blocking = Blocking(
+            cta_m=cta_m,
+            cta_n=cta_n,
+            cta_k=depth,
+            warp_m=mma_m,
+            warp_n=mma_n,
+            mma_m=mma_m,
+            mma_n=mma_n,
+            stages=stages,
+        )
+        yield replace(blocking, cluster_m=cluster_m, cluster_n=cluster_n)
+
+
+REMEDIES = {
+    "dram -> l2": "let more tiles that share rows and columns run at once, or enlarge the CTA tile",
+    "dram -> smem": "enlarge the CTA tile, or share its tiles in a cluster",
+    "dram -> l1": "stage tiles in shared memory",
+    "l2 -> all SMs": "enlarge the CTA tile, or let the CTAs of a cluster share theirs by multicast",
+    "l2 -> one SM": "enlarge the CTA tile: multicast does not widen one SM's port",
+    "smem -> registers": "enlarge the thread's or warp's tile, or let more lanes share each wide load",
+    "smem -> mma": "take a wider instruction, or keep A in registers",
+    "l1 -> registers": "stage tiles in shared memory",
+    "instruction slots": "a larger thread tile needs fewer loads per FMA; no tile leaves FMAs all slots",
+    "registers -> datapath": "nothing: this is the peak",
+}
+
+
+def _advice(best: Candidate, target: float, stages: int) -> tuple[str, ...]:
+    limit = best.matching.limiting
+    taken = best.footprint
+    lines = [
+        f"no tile reaches {target:.0%} of peak; the best reaches {best.fraction_of_peak:.1%}, limited by "
+        f"{limit.name}: it needs an amplification of {limit.required:.3g} and gets {limit.amplification:.3g}",
+        f"to change it: {REMEDIES[limit.name]}",
+    ]
+    if limit.name != "instruction slots":
+        lines.append(
+            f"that tile takes {taken.registers_per_thread} registers a thread and {taken.smem_bytes} bytes "
+            f"of shared memory with {stages} stages; fewer or shallower ones make room for a larger tile"
+        )
+    return tuple(lines)
