@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -54,15 +55,19 @@ def _value(text: str) -> Any:
     return {"true": True, "false": False}.get(text, text)
 
 
+def changed_machine(name_or_path: str, words: Sequence[str]) -> PipelineMachine:
+    """A machine with the parameters that `parameter=value` words replace."""
+    pairs = (word.lstrip("+").split("=", 1) for word in words)
+    return with_parameters(load_machine(name_or_path), {name: _value(text) for name, text in pairs})
+
+
 def named_machine(args: argparse.Namespace) -> PipelineMachine | None:
     """The machine of `--machine` with its `parameter=value` words, or None where a GPU runs the kernel."""
     if args.machine is None:
         return None
     if args.gpu is not None:
         raise InputError("--machine comes with --gpu; expected one of them")
-    words = dict(word.split("=", 1) for word in args.overrides)
-    parameters = {name.lstrip("+"): _value(text) for name, text in words.items()}
-    return with_parameters(load_machine(args.machine), {**parameters, **_schedule(args)})
+    return with_parameters(changed_machine(args.machine, args.overrides), _schedule(args))
 
 
 def gpu_model(args: argparse.Namespace) -> tuple[Settings, PipelineModel]:

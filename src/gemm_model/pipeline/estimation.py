@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -11,6 +11,8 @@ from scipy.stats import t as student_t
 
 from gemm_model.batch import FloatArray
 from gemm_model.errors import InputError
+from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, with_parameters, workload
+from gemm_model.pipeline.steady_state import kernel_time
 
 CONFIDENCE = 0.95
 OUTLIER = 0.05
@@ -58,6 +60,10 @@ class Parameter:
     low: float = 0.0
     high: float = np.inf
 
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.start) and self.start > 0):
+            raise InputError(f"start value of {self.name} is {self.start:g}; expected a positive number")
+
     @property
     def is_rate(self) -> bool:
         return self.name.endswith(("_per_us", "_per_clk"))
@@ -93,13 +99,12 @@ def fit_parameters(
     predict_us: Callable[[Mapping[str, float]], FloatArray],
     measured_us: FloatArray,
     parameters: Sequence[Parameter],
-    weights: FloatArray | None = None,
 ) -> Fit:
     """Fit parameters to measured runtimes by log(predicted / measured), outliers damped.
 
-    `predict_us` maps parameter values to the runtimes of the measured kernels; `weights` (default: alike)
-    say how much each counts. The confidence intervals are those of the linearised fit. Raises InputError for
-    fewer measurements than parameters or for a measurement that is not positive.
+    `predict_us` maps parameter values to the runtimes of the measured kernels. The confidence intervals are
+    those of the linearised fit for independent errors. Raises InputError for fewer measurements than
+    parameters or for a measurement that is not positive.
     """
     if len(measured_us) < len(parameters):
         raise InputError(
@@ -107,7 +112,6 @@ def fit_parameters(
         )
     if not (np.isfinite(measured_us) & (measured_us > 0)).all():
         raise InputError("a measured runtime is not a positive number; expected microseconds")
-    root = np.ones(len(measured_us)) if weights is None else np.sqrt(weights / weights.mean())
     # In units of their start values the parameters are of order one.
     scale = np.array([abs(_reciprocal_of_rate(p, p.start)) for p in parameters])
     bounds = [(_reciprocal_of_rate(p, p.low), _reciprocal_of_rate(p, p.high)) for p in parameters]
@@ -119,15 +123,16 @@ def fit_parameters(
         }
 
     def residuals(point: FloatArray) -> FloatArray:
-        return np.asarray(root * np.log(predict_us(values(point)) / measured_us))
+        return np.asarray(np.log(predict_us(values(point)) / measured_us))
 
     def jacobian(point: FloatArray) -> FloatArray:
-        here = residuals(point)
+        # Runtimes are piecewise linear in what is fitted, so that their differences are exact.
+        here = predict_us(values(point))
         columns = []
         for index, high in enumerate(limits[:, 1]):
             step = np.zeros(len(point))
             step[index] = -_STEP if point[index] + _STEP > high else _STEP
-            columns.append((residuals(point + step) - here) / step[index])
+            columns.append((predict_us(values(point + step)) / here - 1) / step[index])
         return np.stack(columns, axis=1)
 
     solution = least_squares(
@@ -157,6 +162,35 @@ def fit_parameters(
         )
     errors = np.abs(predict_us(values(solution.x)) / measured_us - 1)
     return Fit(parameters=tuple(estimates), mean_error=float(errors.mean()), worst_error=float(errors.max()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Measured kernels, one row each; sizes in elements, runtimes in us."""
+
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+    tile_m: FloatArray
+    tile_n: FloatArray
+    tile_k: FloatArray
+    stages: FloatArray
+    runtime_us: FloatArray
+
+
+def predict_runs(machine: PipelineMachine, runs: Runs) -> FloatArray:
+    """The runtimes in us that a machine gives to the kernels."""
+    sizes = {spec.name: getattr(runs, spec.name) for spec in fields(Runs) if spec.name != "runtime_us"}
+    return np.asarray(kernel_time(workload(machine, **sizes, whole=False), machine) / PS_PER_US)
+
+
+def fit_machine(start: PipelineMachine, runs: Runs, names: Sequence[str]) -> tuple[PipelineMachine, Fit]:
+    """The machine with the named parameters fitted to measured kernels, from the start machine's values."""
+    parameters = [Parameter(name=name, start=float(getattr(start, name))) for name in names]
+    fit = fit_parameters(
+        lambda values: predict_runs(with_parameters(start, values), runs), runs.runtime_us, parameters
+    )
+    return with_parameters(start, fit.values), fit
 
 
 def _reciprocal_of_rate(parameter: Parameter, value: float) -> float:

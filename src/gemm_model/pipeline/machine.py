@@ -223,8 +223,11 @@ def workload(
     batch: Number = 1.0,
     cluster_m: Number = 1.0,
     cluster_n: Number = 1.0,
+    whole: bool = True,
 ) -> Workload:
     """The work of a GEMM's busiest SM; sizes in elements, scalars or arrays.
+
+    Times are rounded to whole picoseconds unless `whole` is False: a fit needs smooth times.
 
     Tiles at the edge of M and N are computed in full, as the kernels do. A waves' worth is one tile on each
     SM; clusters run whole. Raises InputError for a size or a number of stages below 1.
@@ -244,6 +247,9 @@ def workload(
     steps = np.ceil(k / tile_k)
     last_k = np.where(machine.pads_k, tile_k, k - (steps - 1) * tile_k)
 
+    def ps(time: Number) -> Number:
+        return np.rint(time) if whole else time
+
     def step_times(depth: Number, sms: Number) -> StepTimes:
         a_bytes = tile_m * depth * machine.a_element_bytes
         b_bytes = tile_n * depth * machine.b_element_bytes
@@ -256,9 +262,9 @@ def workload(
         startup = machine.load_startup_us * PS_PER_US
         macs = tile_m * tile_n * depth
         return StepTimes(
-            load_a=np.rint(a_bytes * ps_per_byte + startup),
-            load_b=np.rint(b_bytes * ps_per_byte + startup),
-            math=np.rint(macs * (PS_PER_US / machine.mac_per_us) + machine.math_startup_us * PS_PER_US),
+            load_a=ps(a_bytes * ps_per_byte + startup),
+            load_b=ps(b_bytes * ps_per_byte + startup),
+            math=ps(macs * (PS_PER_US / machine.mac_per_us) + machine.math_startup_us * PS_PER_US),
         )
 
     full_sms = np.where(waves > 1, slots * cluster, tail_sms)
@@ -271,9 +277,9 @@ def workload(
         full_last=step_times(last_k, full_sms),
         tail=step_times(tile_k, tail_sms),
         tail_last=step_times(last_k, tail_sms),
-        latency=np.rint(machine.load_latency_us * PS_PER_US),
-        epilogue=np.rint(epilogue_us * PS_PER_US),
-        init=np.rint(machine.init_us * PS_PER_US),
+        latency=ps(machine.load_latency_us * PS_PER_US),
+        epilogue=ps(epilogue_us * PS_PER_US),
+        init=ps(machine.init_us * PS_PER_US),
         ctas=clusters * cluster,
         ctas_per_wave=slots * cluster,
     )
