@@ -17,6 +17,7 @@ _MODULES = {
     "WSPersistentGEMMModel": "gemm_model.models.ws_persistent",
     "PipelineModel": "gemm_model.models.pipeline",
     "WarpSpecializedModel": "gemm_model.models.warp_specialized",
+    "MemoryHierarchyModel": "gemm_model.models.memory_hierarchy",
 }
 
 DEFAULT_MODEL = "WSPersistentGEMMModel"
