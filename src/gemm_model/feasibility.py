@@ -102,7 +102,9 @@ def resources(batch: GemmBatch, gpu: GpuSpec) -> Resources:
     cta_k = where(batch.cta_k > 0, batch.cta_k, default_k)
     a_bytes = (batch.a_bits + batch.a_scale_bits) / 8.0
     b_bytes = (batch.b_bits + batch.b_scale_bits) / 8.0
-    stage_bytes = (batch.cta_m * a_bytes + batch.cta_n * b_bytes) * cta_k
+    # A pair of CTAs on one MMA keeps half of B in each.
+    b_rows = batch.cta_n * where(batch.schedule == TWO_CTA, 0.5, 1.0)
+    stage_bytes = (batch.cta_m * a_bytes + b_rows * b_bytes) * cta_k
     warpgroups = warpgroups_per_tile(batch, gpu)
     buffer = epilogue_tile_elements(batch, warpgroups)
     buffers = minimum(batch.cta_m * batch.cta_n / buffer, EPILOGUE_BUFFERS)

@@ -82,7 +82,7 @@ _ROWS = (
         "B/clk",
         70.0,
         40.0,
-        128.0,
+        256.0,
         "what one SM takes from L2 and multicast",
         "64 B/clk and multicast",
     ),

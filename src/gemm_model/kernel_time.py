@@ -25,8 +25,8 @@ MECHANISMS = ("tensor", "epilogue", "port", "latency", "l2", "dram", "waves", "c
 
 FIRST_CLOCK_SHARE = 0.85
 """Of the boost clock: where the search for the clock begins."""
-L2_GB_PER_S_PER_SM_MHZ = 11300.0 / (132 * 1980)
-"""L2 bandwidth of a GPU for which it was not measured, by SM and clock: the H200's."""
+L2_GB_PER_S_PER_SM = 11300.0 / 132
+"""L2 bandwidth of a GPU for which it was not measured: the H200's by SM (it does not follow the SM clock)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def geometry(batch: GemmBatch, rate: Values, gpu: GpuSpec, without: Collection[s
 
 def l2_bytes_per_us(gpu: GpuSpec, p: KernelParameters) -> float:
     known = gpu.l2_gb_per_s
-    peak = known if known is not None else L2_GB_PER_S_PER_SM_MHZ * gpu.sm_count * gpu.sm_clk_mhz
+    peak = known if known is not None else L2_GB_PER_S_PER_SM * gpu.sm_count
     return peak * 1e3 * p.l2_efficiency
 
 

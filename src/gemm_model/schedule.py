@@ -148,4 +148,4 @@ def _panels_in_group(wave: Values, fast: Values, slow: Values, width: Values) ->
     inside = steps <= slow
     fast_panels = where(inside, width * (1.0 + past_the_end), width * (1.0 + steps / slow))
     slow_panels = where(inside, steps * (1.0 - 0.25 * past_the_end), slow)
-    return minimum(fast_panels, fast), minimum(maximum(slow_panels, 1.0), slow)
+    return minimum(minimum(fast_panels, fast), wave), minimum(maximum(slow_panels, 1.0), slow)

@@ -54,7 +54,9 @@ def test_never_faster_than_light_and_always_a_number(pair):
         for values in columns.values():
             assert np.isfinite(values).all()
             assert (values >= -1e-9).all()
-    assert sum(values[0] for values in prediction.phases_us.values()) == pytest.approx(prediction.runtime_us[0])
+    assert sum(values[0] for values in prediction.phases_us.values()) == pytest.approx(
+        prediction.runtime_us[0]
+    )
 
 
 @given(pairs=st.lists(legal, min_size=2, max_size=8))
@@ -101,7 +103,9 @@ def test_a_better_gpu_is_never_slower(pair, factor):
         assert runtime(*pair, gpu) <= before * (1 + 2e-3)
 
 
-@pytest.mark.parametrize("mechanism", ["epilogue", "port", "latency", "l2", "dram", "waves", "launch", "tensor"])
+@pytest.mark.parametrize(
+    "mechanism", ["epilogue", "port", "latency", "l2", "dram", "waves", "launch", "tensor"]
+)
 def test_a_kernel_without_a_mechanism_is_not_slower(mechanism):
     for shape in ((16, 7168, 2048), (4096, 7168, 2048), (1000, 3000, 520)):
         problem = GemmProblem.of(*shape)
@@ -110,7 +114,9 @@ def test_a_kernel_without_a_mechanism_is_not_slower(mechanism):
 
 
 def test_limiter_of_clear_cases():
-    big = predict(GemmProblem.of(8192, 8192, 8192), KernelConfig(cta_m=128, cta_n=256, cluster_m=2), "h200", MODEL)
+    big = predict(
+        GemmProblem.of(8192, 8192, 8192), KernelConfig(cta_m=128, cta_n=256, cluster_m=2), "h200", MODEL
+    )
     assert big.limiter == "TENSOR"
     tiny = predict(GemmProblem.of(64, 64, 64), KernelConfig(cta_m=64, cta_n=64), "h200", MODEL)
     assert tiny.limiter == "LAUNCH"
