@@ -1,0 +1,144 @@
+"""What shipped measurements say about themselves, as Markdown: counts, repeatability, kernels over cuBLAS.
+
+python scripts/report_measurements.py data/measurements/h200
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+SHAPE = ["in_dtype", "out_dtype", "m", "n", "k"]
+CONFIG = [
+    "kernel",
+    "cta_m",
+    "cta_n",
+    "schedule",
+    "cluster_m",
+    "cluster_n",
+    "swizzle",
+    "split_k",
+    "fast_accum",
+]
+FAMILIES = (
+    ("m up to 16", 0, 16),
+    ("m 17 to 256", 16, 256),
+    ("m 257 to 2048", 256, 2048),
+    ("m over 2048", 2048, np.inf),
+)
+
+
+def measured(folder: Path, name: str) -> pd.DataFrame:
+    """The rows of a table that carry times."""
+    table = pd.read_csv(folder / f"{name}.csv.gz", low_memory=False)
+    return table[table["disposition"] == "ok"]
+
+
+def counts(folder: Path) -> list[str]:
+    lines = [
+        "| table | rows | with times | cards | shapes | bf16 | fp16 | fp8 |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in ("burst", "repeat", "counters", "sustained"):
+        table = pd.read_csv(folder / f"{name}.csv.gz", low_memory=False)
+        good = table[table["disposition"] == "ok"]
+        types = [int((good["in_dtype"] == dtype).sum()) for dtype in ("bf16", "fp16", "e4m3")]
+        shapes = len(good[["m", "n", "k"]].drop_duplicates())
+        cells = [name, len(table), len(good), table["gpu_uuid"].nunique(), shapes, *types]
+        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    return lines
+
+
+def paired(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """Rows that both runs measured; the second run's columns end in _2."""
+    keys = [*SHAPE, *CONFIG]
+    one, two = (
+        table.assign(**{name: table[name].fillna("") for name in CONFIG}) for table in (first, second)
+    )
+    return one.merge(two, on=keys, suffixes=("", "_2"), validate="one_to_one")
+
+
+def winners_loss(pairs: pd.DataFrame, column: str) -> pd.Series:
+    """Per shape: run 2's time of run 1's best configuration over run 2's best time, less one."""
+
+    def loss(shape: pd.DataFrame) -> float:
+        winner = shape[column].idxmin()
+        return float(shape.loc[winner, f"{column}_2"] / shape[f"{column}_2"].min() - 1)
+
+    own = pairs[pairs["kernel"] != "cublas"]
+    return own.groupby(SHAPE)[[column, f"{column}_2"]].apply(loss)
+
+
+def repeatability(folder: Path) -> list[str]:
+    pairs = paired(measured(folder, "burst"), measured(folder, "repeat"))
+    other_card = (pairs["gpu_uuid"] != pairs["gpu_uuid_2"]).mean()
+    lines = [
+        f"{len(pairs)} rows measured twice, {other_card:.0%} of them on another card.",
+        "",
+        "| rows | statistic | median | p95 | worst | signed median | winners of run 1 lose (mean, worst) |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    parts = [("all", pairs)]
+    parts += [(str(dtype), part) for dtype, part in pairs.groupby("in_dtype")]
+    parts += [
+        (f"{low}-{high} us", pairs[(pairs["runtime_us"] > low) & (pairs["runtime_us"] <= high)])
+        for low, high in ((0, 10), (10, 30), (30, 100), (100, 1000), (1000, 1e9))
+    ]
+    for label, part in parts:
+        for column in ("runtime_us", "min_us") if label == "all" else ("runtime_us",):
+            signed = part[f"{column}_2"] / part[column] - 1
+            change = signed.abs()
+            loss = winners_loss(part, column)
+            lines.append(
+                f"| {label} ({len(part)}) | {'median' if column == 'runtime_us' else 'minimum'} | "
+                f"{change.median():.2%} | {change.quantile(0.95):.2%} | {change.max():.1%} | "
+                f"{signed.median():+.2%} | {loss.mean():.2%}, {loss.max():.1%} |"
+            )
+    return lines
+
+
+def over_cublas(folder: Path) -> list[str]:
+    table = measured(folder, "burst")
+    own = table[table["kernel"] == "quack"].groupby(SHAPE)["runtime_us"].min()
+    library = table[table["kernel"] == "cublas"].groupby(SHAPE)["runtime_us"].min()
+    both = pd.concat({"own": own, "library": library}, axis=1).dropna().reset_index()
+    both["speedup"] = both["library"] / both["own"]
+    lines = ["| type | shapes | count | geometric mean | worst | best |", "|---|---|---|---|---|---|"]
+    for dtype, part in both.groupby("in_dtype"):
+        groups = [("all", part)]
+        groups += [(name, part[(part["m"] > low) & (part["m"] <= high)]) for name, low, high in FAMILIES]
+        for name, group in groups:
+            if len(group):
+                mean = np.exp(np.log(group["speedup"]).mean())
+                worst = group.loc[group["speedup"].idxmin()]
+                where = f"{worst['m']:.0f}x{worst['n']:.0f}x{worst['k']:.0f}"
+                lines.append(
+                    f"| {dtype} | {name} | {len(group)} | {mean:.3f} | {worst['speedup']:.2f} ({where}) | "
+                    f"{group['speedup'].max():.2f} |"
+                )
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    sections = (
+        ("What was measured", counts),
+        ("Repeatability of the burst regime", repeatability),
+        ("Best kernel over cuBLAS (times as fast)", over_cublas),
+    )
+    for title, section in sections:
+        print(f"## {title}\n")
+        print("\n".join(section(folder)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
