@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import csv
 import itertools
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gemm_model.bench.device import TimingSettings
+from gemm_model.cli import run_and_report
 from gemm_model.commands import benchmark
 from tests.bench import fakes
 
@@ -230,8 +232,6 @@ def test_sustained_rows_are_warm(tmp_path: Path) -> None:
 
 
 def test_dry_run_needs_no_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import argparse
-
     parser = argparse.ArgumentParser()
     benchmark.add_arguments(parser)
     words = arguments(write_sizes(tmp_path / "s.csv", GOOD), tmp_path / "out.csv", "--dry-run")
@@ -239,3 +239,40 @@ def test_dry_run_needs_no_device(tmp_path: Path, capsys: pytest.CaptureFixture[s
     printed = capsys.readouterr().out
     assert "rows      16 (burst)" in printed
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_without_a_gpu_the_exit_code_is_3(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="the extra gemm-model[bench] is not installed")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    words = ["--input", str(write_sizes(tmp_path / "s.csv", GOOD)), "--output", str(tmp_path / "out.csv")]
+    done = bench([*words, "--kernels", "cublas"])
+    assert done.returncode == 3
+    assert done.stderr.strip() == "gemm-model: no CUDA GPU is visible; the benchmark needs one"
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--shard", "4/4"],
+        ["--sample", "0"],
+        ["--swizzles", "1,x"],
+        ["--tiles", "128"],
+        ["--schedules", "triple"],
+        ["--dtype", "fp32"],
+        ["--dtype", "bf17"],
+        ["--tiles", "64x64"],
+        ["--kernels", "cutless"],
+        ["--rows", "also.csv"],
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+
+    parser = argparse.ArgumentParser()
+    benchmark.add_arguments(parser)
+    given = arguments(write_sizes(tmp_path / "s.csv", GOOD), tmp_path / "out.csv", "--dry-run", *words)
+    assert run_and_report(lambda: benchmark.run(parser.parse_args(given))) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
