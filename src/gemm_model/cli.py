@@ -18,11 +18,13 @@ from gemm_model.errors import GemmModelError, InputError
 
 VERBS = {
     "predict": "predict runtimes of a table of kernels, or of one kernel, and explain them",
+    "explain": "say why one kernel takes its time, and what would change it",
+    "calibrate": "fit the kernel model's parameters to measured tables",
     "rank": "choose a kernel configuration for a problem, or for a table of problems, by prediction",
     "portfolio": "choose the few kernels that together serve a list of shapes best",
     "torch": "predict the GEMMs of a PyTorch model, module by module, without running it",
     "cutlass_profiler": "write test lists for the CUTLASS profiler, and read its results as measurements",
-    "simulate": "simulate one SM's producer/consumer pipeline event by event; trace for Perfetto, table, plot",
+    "simulate": "simulate one SM's producer/consumer pipeline by events: trace for Perfetto, table, plot",
     "solve": "find the tile and ring buffer that run fastest, by exact search or by a proof with Z3",
     "estimate": "estimate a pipeline machine's rates and latencies from measured kernels",
     "hierarchy": "match the throughput of every memory level to what the datapath demands",
