@@ -16,7 +16,9 @@ from gemm_model.batch import BoolArray, GemmBatch, batch_of
 from gemm_model.commands import common
 from gemm_model.commands.pipeline_choice import add_machine, gpu_model, machine_on_gpu, named_machine
 from gemm_model.errors import InputError, PartialResultError
+from gemm_model.gpu import GpuSpec
 from gemm_model.kernel import SCHEDULES, KernelConfig
+from gemm_model.models.pipeline import PipelineModel
 from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, TileSpace, workload
 from gemm_model.pipeline.steady_state import load_of_step, time_per_k_step
 from gemm_model.problem import GemmProblem
@@ -56,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     if machine is None:
         if args.method != "exact":
             raise InputError(f"--method {args.method} without --machine; expected a machine for Z3 to solve")
-        machine, allowed = _gpu_kernels(args, problem)
+        chosen, model = gpu_model(args)
+        machine, allowed = kernels_on_gpu(chosen.gpu, model, args.schedule, problem)
     choices: list[Choice] = []
     notes, proven = [], True
     sizes = (problem.m, problem.n, problem.k)
@@ -84,18 +87,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _gpu_kernels(args: argparse.Namespace, problem: GemmProblem) -> tuple[PipelineMachine, Allowed]:
-    """The machine that the GPU is for kernels of this schedule, and which tiles they offer there."""
-    chosen, model = gpu_model(args)
-    pair = (problem, KernelConfig(cta_m=128, cta_n=128, schedule=args.schedule))
-    kernel = batch_of([pair])
-    default_k = int(feasibility.resources(kernel, chosen.gpu).cta_k[0])
-    ctas = 2 if args.schedule == "2cta" else 1
+def kernels_on_gpu(
+    gpu: GpuSpec, model: PipelineModel, schedule: str, problem: GemmProblem
+) -> tuple[PipelineMachine, Allowed]:
+    """The machine that a GPU is for kernels of a schedule, and which tiles and rings they offer there."""
+    kernel = batch_of([(problem, KernelConfig(cta_m=128, cta_n=128, schedule=schedule))])
+    default_k = int(feasibility.resources(kernel, gpu).cta_k[0])
+    ctas = 2 if schedule == "2cta" else 1
     space = TileSpace(
         tile_m=(64, 128, 192, 256),
         tile_n=tuple(range(TILE_STEP, MAX_TILE + 1, TILE_STEP)),
         tile_k=(default_k // 2, default_k, 2 * default_k),
-        smem_bytes=chosen.gpu.smem_bytes_per_cta,
+        smem_bytes=gpu.smem_bytes_per_cta,
         max_stages=MAX_STAGES,
     )
     machine = replace(machine_on_gpu(model, kernel), tiles=space)
@@ -112,7 +115,7 @@ def _gpu_kernels(args: argparse.Namespace, problem: GemmProblem) -> tuple[Pipeli
             "mma_n": candidates.tile_n,
             "stages": candidates.stages,
         }
-        return feasibility.feasible_mask(GemmBatch(**columns), chosen.gpu)
+        return feasibility.feasible_mask(GemmBatch(**columns), gpu)
 
     return machine, allowed
 

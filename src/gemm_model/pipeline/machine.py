@@ -165,6 +165,10 @@ class Workload:
 
         return Workload(**{spec.name: pick(getattr(self, spec.name)) for spec in fields(self)})
 
+    def of_one_sm(self) -> Workload:
+        """What the busiest SM alone sees: the same for kernels that differ in the number of other CTAs."""
+        return replace(self.row(0), ctas=1.0, ctas_per_wave=1.0)
+
 
 def machine_names() -> list[str]:
     """Names of the packaged machines."""

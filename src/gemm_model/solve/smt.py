@@ -91,7 +91,7 @@ class _Query:
         self._z3 = z3
         self._machine = machine
         self._objective = objective
-        self._problem = {"m": m, "n": n, "k": k, "batch": batch}
+        self._m, self._n, self._k, self._batch = m, n, k, batch
         self.solver = z3.Solver()
         space = machine.tiles
         self._tile_m, self._tile_n, self._tile_k, self._stages = z3.Ints("tile_m tile_n tile_k stages")
@@ -132,7 +132,15 @@ class _Query:
 
     def _work(self, tile_m: int, tile_n: int, tile_k: int, stages: int) -> Workload:
         return workload(
-            self._machine, **self._problem, tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, stages=stages
+            self._machine,
+            m=self._m,
+            n=self._n,
+            k=self._k,
+            batch=self._batch,
+            tile_m=tile_m,
+            tile_n=tile_n,
+            tile_k=tile_k,
+            stages=stages,
         )
 
     def _add_goal(self, works: dict[tuple[int, int, int], Workload]) -> None:

@@ -1,0 +1,109 @@
+"""Speed of the pipeline's machinery against what it has to reach.
+
+    python benchmarks/pipeline_speed.py
+
+Exits with 1 where a figure misses its limit. Best of several runs, one process.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from gemm_model.commands.solve import kernels_on_gpu
+from gemm_model.gpu import load_gpu
+from gemm_model.kernel import SCHEDULES
+from gemm_model.models.pipeline import PipelineModel
+from gemm_model.pipeline import recurrence
+from gemm_model.pipeline.machine import load_machine, machine_names, workload
+from gemm_model.pipeline.steady_state import kernel_time, math_start
+from gemm_model.problem import GemmProblem
+from gemm_model.solve.exact import solve_exact
+from gemm_model.solve.smt import solve_smt
+from gemm_model.timeline.simulator import simulate
+
+TABLE_1 = ((1024, 1024, 1024), (1024, 512, 1024), (1024, 1024, 512), (1024, 512, 512), (512, 512, 512))
+
+
+def best_of(runs: int, work: Callable[[], object]) -> float:
+    spent = []
+    for _ in range(runs):
+        started = time.perf_counter()
+        work()
+        spent.append(time.perf_counter() - started)
+    return min(spent)
+
+
+def figures() -> list[tuple[str, float, float]]:
+    """(what, seconds, limit in seconds), one row each."""
+    machines = [load_machine(name) for name in machine_names()]
+    rows = []
+    exact = max(
+        best_of(5, lambda m=machine, p=problem: solve_exact(*p, m))
+        for machine in machines
+        for problem in TABLE_1
+    )
+    rows.append(("exact search, slowest of the paper's five problems on all machines", exact, 5e-3))
+    smt = max(
+        best_of(1, lambda m=machine, p=problem: solve_smt(*p, m))
+        for machine in machines
+        for problem in TABLE_1
+    )
+    rows.append(("Z3 with its proof, slowest of the paper's five problems on all machines", smt, 2.0))
+    large = (16384, 16384, 16384)
+    rows.append(
+        (
+            "exact search, 16384^3, slowest machine",
+            max(best_of(5, lambda m=machine: solve_exact(*large, m)) for machine in machines),
+            50e-3,
+        )
+    )
+    gpu = load_gpu("h200")
+    for schedule in SCHEDULES[:2]:
+        machine, allowed = kernels_on_gpu(gpu, PipelineModel(gpu), schedule, GemmProblem.of(*large))
+        found = solve_exact(*large, machine, allowed=allowed).candidates
+        spent = best_of(5, lambda m=machine, a=allowed: solve_exact(*large, m, allowed=a))
+        rows.append((f"exact search, 16384^3, H200 {schedule}, {found} tiles and rings", spent, 50e-3))
+    for name in ("balanced", "latency_bound"):
+        machine = load_machine(name)
+        work = workload(machine, m=1024, n=1024, k=1024, tile_m=64, tile_n=64, tile_k=32, stages=4)
+        rows.append(
+            (
+                f"event simulation of 1024^3 on {name}",
+                best_of(5, lambda w=work, m=machine: simulate(w, m)),
+                50e-3,
+            )
+        )
+    load, latency, math = np.random.default_rng(0).random((3, 1_000_000))
+    rows.append(
+        (
+            "a million recurrences of 64 k steps, step by step",
+            best_of(3, lambda: recurrence.math_starts(load, latency, math, 64, 4)),
+            1.0,
+        )
+    )
+    rows.append(
+        ("the same in closed form", best_of(3, lambda: math_start(64.0, load, latency, math, 4.0)), 1.0)
+    )
+    machine = load_machine("balanced")
+    for k in (1024, 1024 * 2**20):
+        work = workload(machine, m=4096, n=4096, k=k, tile_m=128, tile_n=128, tile_k=64, stages=4)
+        spent = best_of(20, lambda w=work: kernel_time(w, machine))
+        rows.append((f"closed form of one kernel with K = {k}", spent, 1e-3))
+    return rows
+
+
+def main() -> int:
+    missed = 0
+    for what, seconds, limit in figures():
+        verdict = "ok" if seconds < limit else "MISSED"
+        missed += seconds >= limit
+        print(f"{what:75} {seconds * 1e3:10.3f} ms  (limit {limit * 1e3:6.0f} ms)  {verdict}", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
