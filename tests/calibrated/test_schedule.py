@@ -66,7 +66,7 @@ def test_distinct_panels_of_a_wave_match_the_order_on_average():
     for _ in range(200):
         clusters_m, clusters_n = (int(size) for size in random.integers(1, 70, 2))
         swizzle = int(random.choice([1, 2, 4, 8, 16]))
-        fast_is_m, order = tile_order(clusters_m, clusters_n, swizzle)
+        _, order = tile_order(clusters_m, clusters_n, swizzle)
         slots = min(132, len(order))
         waves = [order[first : first + slots] for first in range(0, len(order) - slots + 1, slots)]
         fast = np.mean([len({tile[0] for tile in wave}) for wave in waves])

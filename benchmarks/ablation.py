@@ -1,0 +1,149 @@
+"""What each mechanism of the calibrated model buys: the model without it, refitted, on held-out shapes.
+
+    python benchmarks/ablation.py --input data/measurements/h200/burst.csv.gz --output docs/ablation.md
+
+Each line leaves out one mechanism, fits all other parameters again, and predicts shapes that the fit has not
+seen (folds by shape). A sample of the shapes keeps the run to minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.accuracy import choice_figures, error_figures, top1_efficiency
+from gemm_model.calibration.cross_validation import folds_of, held_out
+from gemm_model.calibration.observations import Observations, observe
+from gemm_model.calibration.run import UNUSED_IN_8_BIT, UNUSED_IN_16_BIT
+from gemm_model.calibration.tables import load_tables
+from gemm_model.files import atomic_write
+from gemm_model.gpu import GpuSpec, load_gpu
+from gemm_model.kernel_calibration import load_calibration
+from gemm_model.kernel_parameters import KernelParameters
+
+FOLDS = 3
+
+
+@dataclass(frozen=True)
+class Ablation:
+    name: str
+    without: tuple[str, ...] = ()
+    fixed: tuple[tuple[str, float], ...] = ()
+    """Parameters held at values that take the mechanism away."""
+
+
+ABLATIONS = (
+    Ablation("nothing: the full model"),
+    Ablation("bandwidth of L2", without=("l2",)),
+    Ablation("bandwidth of DRAM", without=("dram",)),
+    Ablation("whole waves (fractional instead)", without=("waves",)),
+    Ablation("clock under load", without=("clock",)),
+    Ablation("epilogue", without=("epilogue",)),
+    Ablation("load latency over the stages", without=("latency",)),
+    Ablation("SM port", without=("port",)),
+    Ablation("time constant of the clock", fixed=(("droop_us", 0.0),)),
+    Ablation("coalescing of L2 requests", fixed=(("coalescing", 0.0),)),
+    Ablation("fills from DRAM in L2's work", fixed=(("fill_share", 0.0),)),
+    Ablation("rows outside the matrix", fixed=(("out_of_range_weight", 0.0),)),
+    Ablation("rows that straddle two lines", fixed=(("straddle_weight", 0.0),)),
+    Ablation("loss of lock-step", fixed=(("drift_per_ms", 0.0),)),
+    Ablation("overhead of a k step", fixed=(("k_step_clk", 0.0),)),
+    Ablation("hand-over in ping-pong", fixed=(("handover_clk", 0.0),)),
+    Ablation("promotion of fp8 sums", fixed=(("promotion_share", 0.0), ("drain_clk", 0.0))),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--input", type=Path, action="append", required=True)
+    parser.add_argument("--gpu", default="h200")
+    parser.add_argument("--output", type=Path, help="a Markdown file for the table")
+    parser.add_argument("--shapes", type=int, default=80, help="shapes sampled of each type class")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    gpu = load_gpu(args.gpu)
+    data = load_tables(args.input, gpu)
+    tables = []
+    for kind, regimes in data.by_kind.items():
+        sampled = _sample(regimes["burst"], args.shapes, args.seed)
+        counters = regimes.get("counters")
+        tables.append(_ablate(kind, sampled, counters, gpu, args.seed))
+    text = _markdown(pd.concat(tables, axis=1), args)
+    print(text)
+    if args.output is not None:
+        atomic_write(args.output, text)
+
+
+def _sample(frame: pd.DataFrame, shapes: int, seed: int) -> pd.DataFrame:
+    keys = frame[["in_dtype", "m", "n", "k"]].agg("|".join, axis=1)
+    names = np.random.default_rng(seed).permutation(sorted(keys.unique()))[:shapes]
+    kept = frame[keys.isin(names)].reset_index(drop=True)
+    kept.attrs = dict(frame.attrs)
+    return kept
+
+
+def _ablate(
+    kind: str, frame: pd.DataFrame, counters: pd.DataFrame | None, gpu: GpuSpec, seed: int
+) -> pd.DataFrame:
+    start = load_calibration(gpu.name).parameters[kind]
+    unused = UNUSED_IN_8_BIT if kind == "fp8" else UNUSED_IN_16_BIT
+    lines = {}
+    for ablation in ABLATIONS:
+        seen = observe(frame, gpu, ablation.without)
+        known = observe(counters, gpu, ablation.without) if counters is not None else None
+        lines[ablation.name] = _figures(seen, known, gpu, start, unused, ablation, seed)
+        print(kind, ablation.name, lines[ablation.name], flush=True)
+    table = pd.DataFrame(lines).T
+    table.columns = pd.Index([f"{kind} {name}" for name in table.columns])
+    return table
+
+
+def _figures(
+    seen: Observations,
+    counters: Observations | None,
+    gpu: GpuSpec,
+    start: KernelParameters,
+    unused: tuple[str, ...],
+    ablation: Ablation,
+    seed: int,
+) -> dict[str, str]:
+    fixed = dict(ablation.fixed)
+    predicted_us = held_out(
+        seen,
+        counters,
+        gpu,
+        folds_of(seen.shape_id, seed, FOLDS),
+        start=replace(start, **fixed),
+        without=ablation.without,
+        frozen=(*unused, *fixed, *(("event_us",) if counters is None else ())),
+    )
+    errors = error_figures(predicted_us, seen.runtime_us)
+    frame = seen.frame.assign(actual_runtime=seen.runtime_us, predicted_runtime=predicted_us)
+    top1 = choice_figures(top1_efficiency(frame))
+    return {"MAPE": f"{errors.mape:.2%}", "p95": f"{errors.p95:.1%}", "top-1": f"{top1.mean:.2%}"}
+
+
+def _markdown(table: pd.DataFrame, args: argparse.Namespace) -> str:
+    header = "| without | " + " | ".join(table.columns) + " |"
+    rule = "|---|" + "---:|" * len(table.columns)
+    lines = [
+        f"| {name} | " + " | ".join(row) + " |"
+        for name, row in zip(table.index, table.to_numpy(), strict=True)
+    ]
+    intro = (
+        "# What each mechanism buys\n\n"
+        "The calibrated model without one mechanism, all other parameters fitted again; errors on shapes\n"
+        f"that the fit had not seen ({FOLDS} folds by shape, {args.shapes} shapes of each type class,\n"
+        "burst regime). Written by `python benchmarks/ablation.py`.\n\n"
+    )
+    return intro + "\n".join([header, rule, *lines]) + "\n"
+
+
+if __name__ == "__main__":
+    main()
