@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ Shape = tuple[int, int, int]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--gpu", default="h200", help="a GPU's name or a YAML file (default: h200)")
+    parser.add_argument("--gpu", help="a GPU's name or a YAML file (default: h200)")
     parser.add_argument("--datapath", default="cuda_cores", help="cuda_cores (default) or tensor_cores")
     parser.add_argument("--dtype", default="fp32", help="operand type (default: fp32)")
     parser.add_argument(
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tile",
         action="append",
         default=[],
-        metavar="LEVEL=MxN",
+        metavar="LEVEL:MxN",
         help="a tile: cluster (in CTAs), cta (MxN or MxNxK), warp, thread or mma; may be repeated",
     )
     parser.add_argument("--stages", type=int, default=2, help="buffers in shared memory (default: 2)")
@@ -46,17 +47,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gemm_model.gpu import load_gpu
     from gemm_model.hierarchy.levels import datapath_of, machine_of
     from gemm_model.kernel import parse_extent
 
     if args.measurements is not None and not args.ladder:
         raise InputError("--measurements is given without --ladder; expected both or neither")
-    gpu = load_gpu(args.gpu)
-    machine = machine_of(gpu, datapath_of(gpu, args.datapath, args.dtype))
+    chosen = common.settings(args, model="MemoryHierarchyModel")
+    machine = machine_of(chosen.gpu, datapath_of(chosen.gpu, args.datapath, args.dtype))
     m, n, k = parse_extent(args.shape, "--shape", (3,))
     if args.ladder:
-        return _ladder(args, machine, (m, n, k))
+        return _ladder(args, machine, (m, n, k), chosen.options)
     if args.solve:
         return _solve(args, machine, (m, n, k))
     return _picture(args, machine, (m, n, k))
@@ -235,15 +235,14 @@ def _solve(args: argparse.Namespace, machine: Machine, shape: Shape) -> int:
     return 0
 
 
-def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape) -> int:
+def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: Mapping[str, Any]) -> int:
     from gemm_model.bench.simt.ladder import LADDER
-    from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters
     from gemm_model.hierarchy.ladder_report import by_rung, compared, predicted, read_measurements
-    from gemm_model.models.memory_hierarchy import default_parameters
+    from gemm_model.models.memory_hierarchy import runtime_parameters
 
     if machine.datapath.name != "cuda_cores":
         raise InputError(f"--ladder is for CUDA cores; expected --datapath cuda_cores, not {args.datapath}")
-    parameters = RuntimeParameters(**default_parameters())
+    parameters = runtime_parameters(options)
     kernels = [(kernel.name, kernel.rung, kernel.blocking, kernel.resident_ctas) for kernel in LADDER]
     table = predicted(machine, kernels, shape, parameters)
     if args.measurements is None:

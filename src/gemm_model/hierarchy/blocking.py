@@ -164,13 +164,13 @@ def instruction_tile(architecture: str, cta_m: int, cta_n: int) -> tuple[int, in
 
 
 def parse_tiles(words: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
-    """Tiles from words such as 'cta=128x128x16'; raises InputError for an unknown level or a bad extent."""
+    """Tiles from words such as 'cta:128x128x16'; raises InputError for an unknown level or a bad extent."""
     tiles: dict[str, tuple[int, ...]] = {}
     for word in words:
-        level, separator, extent = word.partition("=")
+        level, separator, extent = word.partition(":")
         if not separator or level not in TILE_LEVELS:
             raise InputError(
-                f"--tile {word!r}: unknown level {level!r}; expected LEVEL=MxN, "
+                f"--tile {word!r}: unknown level {level!r}; expected LEVEL:MxN, "
                 f"LEVEL one of {', '.join(TILE_LEVELS)}"
             )
         tiles[level] = parse_extent(extent, f"--tile {level}", (2, 3) if level == "cta" else (2,))
@@ -192,7 +192,7 @@ def blocking_of(
     cluster_m, cluster_n = tiles.get("cluster", (1, 1))[:2]
     if cluster_m * cluster_n > gpu.max_cluster_size:
         raise InputError(
-            f"--tile cluster={cluster_m}x{cluster_n}; expected at most the {gpu.max_cluster_size} CTAs "
+            f"--tile cluster:{cluster_m}x{cluster_n}; expected at most the {gpu.max_cluster_size} CTAs "
             f"of a cluster on {gpu.name}"
         )
     if cuda_cores:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from math import ceil
 from typing import Any
 
@@ -76,7 +77,11 @@ class MemoryHierarchyModel:
         self.output = output
         self.reuse_in_l2 = reuse_in_l2
         self.lanes_m = lanes_m
-        self.parameters = RuntimeParameters(**{**default_parameters(), **parameters})
+        known = {field.name for field in fields(RuntimeParameters)}
+        unknown = sorted(set(parameters) - known)
+        if unknown:
+            raise InputError(f"unknown option {unknown[0]!r}; expected one of {', '.join(sorted(known))}")
+        self.parameters = runtime_parameters(parameters)
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         predict_row = self._cuda_core_row if self.datapath == "cuda_cores" else self._tensor_core_row
@@ -201,13 +206,13 @@ class _Row:
     fraction_of_peak: float
 
 
-def default_parameters() -> dict[str, float]:
-    """The fitted parameters of the packaged configuration (`config/model/MemoryHierarchyModel.yaml`)."""
+def runtime_parameters(options: Mapping[str, Any] | None = None) -> RuntimeParameters:
+    """The parameters among `options`, the others as `config/model/MemoryHierarchyModel.yaml` has them."""
     from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 
-    options = read_yaml_mapping(CONFIG_DIR / "model" / "MemoryHierarchyModel.yaml", "a model's options")
-    names = RuntimeParameters.__dataclass_fields__
-    return {name: value for name, value in options["model_opts"].items() if name in names}
+    packaged = read_yaml_mapping(CONFIG_DIR / "model" / "MemoryHierarchyModel.yaml", "a model's options")
+    values = {**packaged["model_opts"], **(options or {})}
+    return RuntimeParameters(**{field.name: values[field.name] for field in fields(RuntimeParameters)})
 
 
 def _shape(batch: GemmBatch, index: int) -> tuple[int, int, int]:

@@ -1,0 +1,128 @@
+"""The runtime model against queueing theory, hand counts and the measurements of the ladder."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemm_model.bench.simt.ladder import LADDER
+from gemm_model.errors import InputError
+from gemm_model.gpu import load_gpu
+from gemm_model.hierarchy.blocking import Blocking
+from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime, throughput
+from gemm_model.hierarchy.instructions import operand_wavefronts, work_per_k
+from gemm_model.hierarchy.ladder_report import by_rung, compared, predicted, read_measurements
+from gemm_model.hierarchy.levels import datapath_of, machine_of
+from gemm_model.models.memory_hierarchy import runtime_parameters
+
+H200 = load_gpu("h200")
+MACHINE = machine_of(H200, datapath_of(H200, "cuda_cores", "fp32"))
+PARAMETERS = runtime_parameters()
+TABLE = Path(__file__).parents[2] / "data/measurements/h200/simt.csv.gz"
+KERNELS = [(kernel.name, kernel.rung, kernel.blocking, kernel.resident_ctas) for kernel in LADDER]
+POSITIVE = st.floats(0.1, 1e4)
+
+
+def test_mean_value_analysis_by_the_balance_equations():
+    # Two customers, one station with rate 1/b, delay with rate 1/w each: states 0, 1, 2 at the station.
+    busy, wait = 3.0, 2.0
+    weights = [1.0, 2 * busy / wait, 2 * (busy / wait) ** 2]
+    expected = (weights[1] + weights[2]) / sum(weights) / busy
+    assert throughput(busy, wait, 2) == pytest.approx(expected)
+
+
+@given(busy=POSITIVE, wait=POSITIVE, customers=st.integers(1, 16))
+def test_throughput_stays_under_both_bounds_and_grows(busy, wait, customers):
+    rate = throughput(busy, wait, customers)
+    assert rate <= min(1 / busy, customers / (busy + wait)) * (1 + 1e-9)
+    assert throughput(busy, wait, customers + 1) >= rate * (1 - 1e-9)
+
+
+def test_wavefronts_counted_by_hand():
+    naive = Blocking(
+        cta_m=32, cta_n=32, cta_k=1, warp_m=4, warp_n=8, thread_m=1, thread_n=1, stages=0, vector=1
+    )
+    assert operand_wavefronts(naive) == 4 + 8
+    scalar = Blocking(
+        cta_m=64, cta_n=64, cta_k=16, warp_m=16, warp_n=32, thread_m=4, thread_n=4, stages=1, vector=1
+    )
+    assert operand_wavefronts(scalar) == 4 + 4
+    wide = Blocking(cta_m=128, cta_n=128, cta_k=16, warp_m=32, warp_n=64, thread_m=8, thread_n=8)
+    assert operand_wavefronts(wide) == 4 * 2
+    row_by_row = Blocking(
+        cta_m=128, cta_n=128, cta_k=16, warp_m=64, warp_n=32, thread_m=8, thread_n=8, interleaved=False
+    )
+    assert operand_wavefronts(row_by_row) == 2 * 2 + 2 * 4
+
+
+def test_instructions_counted_by_hand():
+    tile = Blocking(cta_m=128, cta_n=128, cta_k=16, warp_m=32, warp_n=64, thread_m=8, thread_n=8)
+    work = work_per_k(tile)
+    # 8 warps: 64 FMAs and 4 loads each; 256 words copied a k step, 8 warps' worth of lanes.
+    assert work.fma_instructions == 8 * 64
+    assert work.instructions == pytest.approx(8 * 68 + 8 * (1 + 1.6) + 20 * 8 / 16)
+    assert work.l2_bytes == 4 * 256
+
+
+@pytest.fixture(scope="module")
+def joined():
+    if not TABLE.is_file():
+        pytest.skip("the measurements are not beside this checkout")
+    return compared(read_measurements(TABLE), lambda shape: predicted(MACHINE, KERNELS, shape, PARAMETERS))
+
+
+def test_predictions_of_every_kernel_and_shape(joined):
+    assert joined.kernel.nunique() >= 24
+    assert joined.error.abs().mean() < 0.03
+    unseen = joined[~((joined.m == 4096) & (joined.n == 4096) & (joined.k == 4096))]
+    assert unseen.error.abs().mean() < 0.03
+    assert (joined.groupby("rung").error.agg(lambda errors: errors.abs().mean()) < 0.04).all()
+
+
+def test_the_order_of_the_rungs(joined):
+    rungs = by_rung(joined).set_index("rung")
+    order = ["naive", "shared", "registers", "pipelined"]
+    assert list(rungs.sort_values("best_tflops").index) == order
+    assert list(rungs.sort_values("best_predicted").index) == order
+
+
+def test_the_limiting_unit_is_the_one_that_the_counters_show(joined):
+    counted = joined[joined.counted_limiter != ""]
+    assert len(counted) == len(LADDER)
+    assert (counted.limiter == counted.counted_limiter).mean() > 0.9
+    for _, rung in counted.groupby("rung"):
+        assert rung.limiter.mode()[0] == rung.counted_limiter.mode()[0]
+
+
+@pytest.mark.parametrize("size", [4096, 8192])
+def test_the_tile_that_the_model_prefers_reaches_85_percent_of_cublas(joined, size):
+    measured = read_measurements(TABLE)
+    cublas = measured[
+        (measured.kernel == "cublas") & (measured.m == size) & (measured.k == size)
+    ].tflops.max()
+    cube = joined[(joined.m == size) & (joined.n == size) & (joined.k == size)]
+    chosen = cube.loc[cube.predicted_tflops.idxmax()]
+    assert chosen.tflops >= 0.85 * cublas
+
+
+def test_tiles_that_the_model_calls_too_small_are(joined):
+    cube = joined[(joined.m == 4096) & (joined.n == 4096) & (joined.k == 4096)]
+    starved = cube[cube.limiter == "smem"].tflops.max()
+    fed = cube[(cube.limiter == "issue") & (cube.rung == "pipelined")].tflops.min()
+    assert starved < fed
+
+
+def test_few_warps_cannot_fill_the_schedulers():
+    # 3072 / 64 x 3072 / 128 tiles are 8.7 an SM: 4 + 4 + 1, and the lone one's 2 warps fill a quarter.
+    kernel = next(k for k in LADDER if k.name == "pipelined_64x128x16_t8x16_w4x8i_s2")
+    ragged = runtime(MACHINE, kernel.blocking, (3072, 3072, 3072), 4, PARAMETERS)
+    even = runtime(MACHINE, kernel.blocking, (4096, 3072, 3072), 4, PARAMETERS)
+    assert ragged.fraction_of_peak < 0.85 * even.fraction_of_peak
+
+
+def test_bad_parameters_are_refused():
+    with pytest.raises(InputError, match="issue_efficiency is 1.2"):
+        RuntimeParameters(issue_efficiency=1.2, load_latency_clk=1, barrier_clk=1, overlap_exponent=2)
+    with pytest.raises(InputError, match="overlap_exponent is 'x'"):
+        RuntimeParameters(issue_efficiency=0.9, load_latency_clk=1, barrier_clk=1, overlap_exponent="x")

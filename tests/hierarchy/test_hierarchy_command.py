@@ -1,0 +1,117 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from gemm_model.cli import main
+
+TABLE = Path(__file__).parents[2] / "data/measurements/h200/simt.csv.gz"
+
+
+def answer(capsys, *words):
+    code = main(["hierarchy", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_picture_as_json(capsys):
+    code, out, _ = answer(
+        capsys, "--gpu", "a100_sxm_80gb", "--no-l2", "--tile", "thread:4x4", "--format", "json"
+    )
+    document = json.loads(out)
+    assert code == 0
+    assert [level["level"] for level in document["levels"]] == ["dram", "l2", "smem", "registers"]
+    assert document["stages"][0]["required"] == pytest.approx(38.24, rel=1e-3)
+    assert document["figures"]["intensity_fma_per_byte"] == pytest.approx(4096 / 12)
+    modes = document["fraction_of_peak_by_output_mode"]
+    assert modes["ignored"] >= modes["once"] >= modes["each_slice"]
+
+
+def test_the_picture_as_table_and_csv(capsys):
+    code, out, _ = answer(capsys, "--datapath", "tensor_cores", "--dtype", "bf16", "--tile", "cta:128x32")
+    assert code == 0
+    assert "smem -> mma" in out
+    code, out, _ = answer(capsys, "--format", "csv")
+    assert code == 0
+    assert out.splitlines()[0].startswith("stage,bytes_per_clk,tile")
+
+
+def test_solve(capsys, tmp_path):
+    plot = tmp_path / "frontier.svg"
+    code, out, err = answer(capsys, "--solve", "--format", "json", "--plot", str(plot))
+    document = json.loads(out)
+    assert code == 0
+    assert document["smallest"]["fraction_of_peak"] >= 0.9
+    assert document["frontier"][-1]["limiting_stage"] == "instruction slots"
+    assert plot.read_text().count("<svg") == 1
+    assert "frontier.svg" in err
+
+
+def test_solve_says_what_to_change(capsys):
+    code, out, err = answer(capsys, "--solve", "--target", "1.0")
+    assert code == 0
+    assert "FRONTIER" in out
+    assert "no tile reaches 100% of peak" in err
+
+
+def test_ladder_against_measurements(capsys, tmp_path):
+    if not TABLE.is_file():
+        pytest.skip("the measurements are not beside this checkout")
+    plot = tmp_path / "ladder.png"
+    code, out, _ = answer(capsys, "--ladder", "--measurements", str(TABLE), "--plot", str(plot))
+    assert code == 0
+    assert "BY RUNG" in out
+    assert plot.stat().st_size > 10_000
+
+
+def test_ladder_of_another_gpu(capsys):
+    code, out, _ = answer(capsys, "--ladder", "--gpu", "a100_sxm_80gb", "--format", "json")
+    rows = json.loads(out)
+    assert code == 0
+    assert {row["rung"] for row in rows} == {"naive", "shared", "registers", "pipelined"}
+
+
+def test_roofline_plot(capsys, tmp_path):
+    plot = tmp_path / "roofline.png"
+    code, _, _ = answer(capsys, "--plot", str(plot))
+    assert code == 0
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--tile", "cta:100x128"], "cta_m is 100; expected a multiple of warp_m, 32"),
+        (["--tile", "thread:16x16"], "352 registers per thread"),
+        (["--tile", "cta:128x128x512"], "bytes of shared memory"),
+        (["--tile", "l3:4x4"], "unknown level 'l3'"),
+        (["--tile", "cta:4"], "--tile cta is '4'"),
+        (["--datapath", "tensor_cores", "--dtype", "fp8", "--gpu", "v100_sxm2"], "no fp8 tensor cores"),
+        (["--dtype", "bf16"], "CUDA cores multiply fp32"),
+        (["--datapath", "abacus"], "unknown datapath 'abacus'"),
+        (["--output-mode", "twice"], "output is 'twice'"),
+        (["--gpu", "voodoo"], "unknown GPU 'voodoo'"),
+        (["--shape", "1x2"], "--shape is '1x2'"),
+        (["--solve", "--target", "0"], "target is 0.0"),
+        (["--solve", "--tile", "cta:64x64"], "--tile is given with --solve"),
+        (["--ladder", "--datapath", "tensor_cores", "--dtype", "bf16"], "--ladder is for CUDA cores"),
+        (["--measurements", "x.csv"], "--measurements is given without --ladder"),
+        (["--ladder", "--measurements", "missing.csv"], "missing.csv: no such file"),
+        (["--plot", "roof.bmp"], "unknown kind of plot"),
+        (["--stages", "-1"], "stages is -1"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(capsys, words, part):
+    code, out, err = answer(capsys, *words)
+    assert code == 2
+    assert part in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_a_table_of_something_else(capsys, tmp_path):
+    table = tmp_path / "other.csv"
+    table.write_text("a,b\n1,2\n")
+    code, _, err = answer(capsys, "--ladder", "--measurements", str(table))
+    assert code == 2
+    assert "column kernel is missing" in err
