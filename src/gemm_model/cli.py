@@ -19,6 +19,8 @@ from gemm_model.errors import GemmModelError, InputError
 VERBS = {
     "predict": "predict runtimes of a table of kernels, or of one kernel, and explain them",
     "explain": "say why one kernel takes its time, and what would change it",
+    "benchmark": "measure real kernels on this machine's GPU, and keep every row",
+    "characterize": "measure a GPU's own numbers and write its description",
     "calibrate": "fit the kernel model's parameters to measured tables",
     "rank": "choose a kernel configuration for a problem, or for a table of problems, by prediction",
     "portfolio": "choose the few kernels that together serve a list of shapes best",

@@ -79,6 +79,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raster", choices=RASTERS, default="heuristic")
     parser.add_argument("--swizzle", type=int, default=8, help="largest raster group (default: 8)")
     parser.add_argument("--split-k", type=int, default=1, help="parts that K is split into (default: 1)")
+    parser.add_argument("--fast-accum", action="store_true", help="fp8: keep sums in the tensor cores alone")
 
 
 def config(args: argparse.Namespace) -> KernelConfig:
@@ -97,4 +98,5 @@ def config(args: argparse.Namespace) -> KernelConfig:
         raster=args.raster,
         swizzle=args.swizzle,
         split_k=args.split_k,
+        fast_accum=args.fast_accum,
     )

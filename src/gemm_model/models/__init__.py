@@ -20,7 +20,7 @@ _MODULES = {
     "MemoryHierarchyModel": "gemm_model.models.memory_hierarchy",
 }
 
-DEFAULT_MODEL = "WSPersistentGEMMModel"
+DEFAULT_MODEL = "WarpSpecializedModel"
 
 
 class Model(Protocol):
