@@ -27,6 +27,9 @@ from gemm_model.pipeline.steady_state import load_of_step, time_per_k_step, timi
 from gemm_model.prediction import BatchPrediction, limiting
 
 FLOP_PER_MAC = 2.0
+BYTES_PER_US_OF_GB_PER_S = 1e3
+FITTED_ON = "h200"
+"""The GPU whose timings the default figures come from."""
 LIMITERS = ("LOAD", "MATH", "LATENCY", "EPILOGUE")
 
 
@@ -49,15 +52,15 @@ class PipelineModel:
         machine: str = "auto",
         dma_warps: int = 1,
         consumers: str = "auto",
-        launch_us: float = 4.0,
-        math_efficiency: float = 0.9,
-        math_startup_clk: float = 0.0,
-        load_bytes_per_clk: float = 64.0,
-        load_startup_clk: float = 0.0,
-        load_latency_clk: float = 1000.0,
-        device_load_gb_per_s: float | None = None,
-        epilogue_clk: float = 500.0,
-        epilogue_elements_per_clk: float = 16.0,
+        launch_us: float = 3.19,
+        math_efficiency: float = 0.774,
+        math_startup_clk: float = 63.9,
+        load_bytes_per_clk: float = 79.5,
+        load_startup_clk: float = 20.8,
+        load_latency_clk: float = 2484.0,
+        device_load_efficiency: float = 0.917,
+        epilogue_clk: float = 645.0,
+        epilogue_elements_per_clk: float = 30.7,
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
         if consumers not in ("auto", *CONSUMERS):
@@ -68,7 +71,7 @@ class PipelineModel:
         self.math_efficiency = math_efficiency
         self.machine = machine
         clk = gpu.sm_clk_mhz
-        device_gb_per_s = device_load_gb_per_s or gpu.l2_gb_per_s
+        device_gb_per_s = math.inf if gpu.l2_gb_per_s is None else gpu.l2_gb_per_s
         if machine == "auto":
             self._base = PipelineMachine(
                 name=gpu.name,
@@ -77,7 +80,7 @@ class PipelineModel:
                 load_bytes_per_us=load_bytes_per_clk * clk,
                 load_startup_us=load_startup_clk / clk,
                 load_latency_us=load_latency_clk / clk,
-                device_load_bytes_per_us=device_gb_per_s * 1e3 if device_gb_per_s else math.inf,
+                device_load_bytes_per_us=device_gb_per_s * BYTES_PER_US_OF_GB_PER_S * device_load_efficiency,
                 epilogue_us=epilogue_clk / clk,
                 epilogue_elements_per_us=epilogue_elements_per_clk * clk,
                 init_us=launch_us,
@@ -158,8 +161,13 @@ class PipelineModel:
             phases_us=phases,
             details=columns,
             bytes_by_level={"l2": l2_bytes},
-            caveats=self.gpu.caveats,
+            caveats=(*self.gpu.caveats, *self._caveats()),
         )
+
+    def _caveats(self) -> tuple[str, ...]:
+        if self.machine != "auto" or self.gpu.name == FITTED_ON:
+            return ()
+        return (f"PipelineModel: efficiencies and latencies fitted on {FITTED_ON}",)
 
     def _predict_alike(self, batch: GemmBatch, consumers: str) -> dict[str, FloatArray]:
         machine = self.machine_of(batch, consumers)

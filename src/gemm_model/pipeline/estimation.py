@@ -142,7 +142,7 @@ def fit_parameters(
         bounds=(limits[:, 0], limits[:, 1]),
         loss="soft_l1",
         f_scale=OUTLIER,
-        max_nfev=500,
+        max_nfev=100,
     )
     half_widths, identified = _uncertainty(jacobian(solution.x), residuals(solution.x))
     estimates = []

@@ -1,0 +1,182 @@
+import inspect
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_model.api import predict, predict_table
+from gemm_model.batch import batch_of
+from gemm_model.config import load_config
+from gemm_model.errors import InputError
+from gemm_model.gpu import load_gpu
+from gemm_model.kernel import KernelConfig
+from gemm_model.models import create_model
+from gemm_model.models.pipeline import PipelineModel
+from gemm_model.pipeline.machine import CONSUMERS
+from gemm_model.problem import GemmProblem
+from gemm_model.timeline.simulator import simulate
+
+H200 = load_gpu("h200")
+PROBLEM = GemmProblem.of(4096, 2048, 2048)
+CONFIG = KernelConfig(cta_m=128, cta_n=128)
+# Round figures: 1980 MHz, 4096 FLOP per clock, 128 x 128 x 64 per k step, 32 KiB loaded per k step.
+PLAIN = {
+    "launch_us": 5.0,
+    "math_efficiency": 1.0,
+    "math_startup_clk": 0.0,
+    "load_bytes_per_clk": 64.0,
+    "load_startup_clk": 0.0,
+    "load_latency_clk": 0.0,
+    "device_load_efficiency": 1e6,
+    "epilogue_clk": 0.0,
+    "epilogue_elements_per_clk": 16.0,
+}
+
+
+def test_cooperative_kernel_by_hand():
+    # 512 tiles on 132 SMs: 4 tiles of 32 k steps. Math takes 2 x 128 x 128 x 64 / 4096 = 512 clk a step,
+    # loads as long; the epilogue stores 128 x 128 elements at 16 a clock. Loads run ahead under the epilogues.
+    found = predict(PROBLEM, CONFIG, H200, "PipelineModel", options=PLAIN)
+    clk = 512 + 4 * 32 * 512 + 4 * 128 * 128 / 16
+    assert found.runtime_us == pytest.approx(5.0 + clk / 1980, rel=1e-6)
+    assert found.details["stages"] == 6
+    assert found.details["waves"] == 4
+    assert sum(found.phases_us.values()) == pytest.approx(found.runtime_us)
+
+
+def test_pingpong_hides_all_epilogues_but_the_last():
+    config = KernelConfig(cta_m=128, cta_n=128, schedule="pingpong")
+    found = predict(PROBLEM, config, H200, "PipelineModel", options=PLAIN)
+    clk = 512 + 4 * 32 * 512 + 128 * 128 / 16
+    assert found.runtime_us == pytest.approx(5.0 + clk / 1980, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "limiter"),
+    [
+        ({"load_bytes_per_clk": 32.0}, "LOAD"),
+        ({"load_bytes_per_clk": 128.0}, "MATH"),
+        ({"load_latency_clk": 10_000.0}, "LATENCY"),
+        ({"epilogue_clk": 100_000.0}, "EPILOGUE"),
+    ],
+)
+def test_the_limiter_is_what_sets_the_rhythm(options, limiter):
+    assert predict(PROBLEM, CONFIG, H200, "PipelineModel", options={**PLAIN, **options}).limiter == limiter
+
+
+def test_prediction_is_the_simulated_time():
+    model = create_model("PipelineModel", H200)
+    for schedule in ("cooperative", "pingpong"):
+        batch = batch_of([(PROBLEM, KernelConfig(cta_m=128, cta_n=192, cluster_m=2, schedule=schedule))])
+        machine = model.machine_of(batch, CONSUMERS[int(model.consumers_of(batch)[0])])
+        timeline = simulate(model.work_of(batch, machine).row(0), machine)
+        assert model.predict_batch(batch).runtime_us[0] == timeline.runtime_us
+
+
+def test_more_stages_help_where_latency_decides():
+    options = {**PLAIN, "load_latency_clk": 3000.0}
+    times = [
+        predict(
+            PROBLEM,
+            KernelConfig(cta_m=128, cta_n=128, stages=stages),
+            H200,
+            "PipelineModel",
+            options=options,
+        ).runtime_us
+        for stages in (2, 3, 4, 5, 6)
+    ]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 1.5 * times[-1]
+
+
+def test_multicast_helps_where_the_device_rate_decides():
+    options = {**PLAIN, "device_load_efficiency": 3000 / 11300}
+    single = predict(PROBLEM, CONFIG, H200, "PipelineModel", options=options)
+    pair = predict(
+        PROBLEM,
+        KernelConfig(cta_m=128, cta_n=128, cluster_m=2),
+        H200,
+        "PipelineModel",
+        options=options,
+    )
+    assert pair.runtime_us < 0.85 * single.runtime_us
+    assert pair.bytes_by_level["l2"] == pytest.approx(0.75 * single.bytes_by_level["l2"])
+
+
+def test_table_and_single_predictions_agree():
+    frame = pd.DataFrame(
+        {
+            "in_dtype": ["bf16", "fp8", "bf16"],
+            "m": [512, 4096, 64],
+            "n": [512, 7168, 24576],
+            "k": [7168, 2048, 1536],
+            "cta_m": [128, 128, 64],
+            "cta_n": [128, 192, 64],
+            "cluster_m": [1, 2, 1],
+            "cluster_n": [1, 1, 4],
+            "schedule": ["cooperative", "pingpong", "pingpong"],
+        }
+    )
+    table = predict_table(frame, H200, "PipelineModel")
+    for row in frame.itertuples():
+        config = KernelConfig(
+            cta_m=row.cta_m,
+            cta_n=row.cta_n,
+            cluster_m=row.cluster_m,
+            cluster_n=row.cluster_n,
+            schedule=row.schedule,
+        )
+        one = predict(GemmProblem.of(row.m, row.n, row.k, row.in_dtype), config, H200, "PipelineModel")
+        assert table["predicted_runtime"].iloc[row.Index] == pytest.approx(one.runtime_us)
+
+
+@pytest.mark.parametrize("gpu", ["a100_sxm_80gb", "b200", "rtx_4090", "rtx_a6000"])
+def test_other_gpus_give_finite_times(gpu):
+    found = predict(PROBLEM, CONFIG, gpu, "PipelineModel")
+    assert np.isfinite(found.runtime_us)
+    assert found.runtime_us > 0
+
+
+def test_a_named_machine_runs_the_kernel():
+    config = KernelConfig(cta_m=128, cta_n=128, cta_k=64, stages=3)
+    problem = GemmProblem.of(1024, 1024, 1024)
+    found = predict(problem, config, H200, "PipelineModel", options={"machine": "paper_a6000"})
+    # The measured time of this row of the paper's Table 2.
+    assert found.runtime_us == pytest.approx(21.748, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"consumers": "many"}, "consumers is 'many'"),
+        ({"machine": "nope"}, "unknown machine 'nope'"),
+        ({"parameters": {"speed": 1}}, "unknown parameter 'speed'"),
+        ({"load_latency_clk": -1.0}, "load_latency_us is -"),
+        ({"math_efficiency": 0.0}, "mac_per_us is 0"),
+        ({"warps": 3}, "unexpected keyword argument 'warps'"),
+    ],
+)
+def test_bad_options_are_refused(options, words):
+    with pytest.raises(InputError) as caught:
+        predict(PROBLEM, CONFIG, H200, "PipelineModel", options=options)
+    assert words in str(caught.value)
+
+
+def test_defaults_are_those_of_the_configuration():
+    signature = inspect.signature(PipelineModel.__init__).parameters
+    options = load_config(["model=PipelineModel"])["model_opts"]
+    assert options.pop("parameters") == {}
+    assert {name: signature[name].default for name in options} == options
+
+
+def test_a_tile_without_room_for_a_stage_is_refused():
+    batch = batch_of([(PROBLEM, KernelConfig(cta_m=1024, cta_n=1024))])
+    with pytest.raises(InputError, match="leaves no room for a pipeline stage"):
+        create_model("PipelineModel", H200).predict_batch(batch)
+
+
+def test_figures_of_another_gpu_are_said_to_be():
+    assert not any("fitted" in words for words in predict(PROBLEM, CONFIG, H200, "PipelineModel").caveats)
+    assert any(
+        "fitted on h200" in words for words in predict(PROBLEM, CONFIG, "b200", "PipelineModel").caveats
+    )
