@@ -20,7 +20,7 @@ import pandas as pd
 from gemm_model import predict_table
 
 ROOT = Path(__file__).parent.parent
-DEMO_TABLE = ROOT / "data/measurements/h200/plain_dsv3_square.csv.gz"
+DEMO_TABLE = ROOT / "data/measurements/h200/burst.csv.gz"
 TARGET_ROWS_PER_S = {"SOLModel": 2e6, "WSPersistentGEMMModel": 1e6}
 TARGET_MAIN_JOB_S = 8.0
 REPEATS = 5

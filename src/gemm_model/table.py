@@ -97,12 +97,17 @@ def _parse_rows(path: Path, text: str) -> pd.DataFrame:
             raise InputError(f"{path}: column {name!r} appears twice in the header; expected each name once")
     if len(rows) == 1:
         raise InputError(f"{path}: no rows below the header; expected at least one")
-    for (number, _), row in zip(lines, rows, strict=False):
-        if len(row) != len(header):
-            raise InputError(
-                f"{path}: line {number} has {len(row)} fields; expected {len(header)} as in the header"
-            )
-    columns = {name: [row[index].strip() for row in rows[1:]] for index, name in enumerate(header)}
+    if set(map(len, rows)) != {len(header)}:
+        number, row = next(
+            (number, row) for (number, _), row in zip(lines, rows, strict=False) if len(row) != len(header)
+        )
+        raise InputError(
+            f"{path}: line {number} has {len(row)} fields; expected {len(header)} as in the header"
+        )
+    columns = {
+        name: list(map(str.strip, texts))
+        for name, texts in zip(header, zip(*rows[1:], strict=True), strict=True)
+    }
     frame = pd.DataFrame(columns, index=pd.Index([number for number, _ in lines[1 : len(rows)]], name="line"))
     frame.attrs["path"] = str(path)
     return frame

@@ -16,6 +16,8 @@ from matplotlib.figure import Figure
 from gemm_model.files import atomic_path
 
 DPI = 110
+MARGINS = {"left": 0.11, "right": 0.97, "bottom": 0.12, "top": 0.92}
+"""Fixed: letting matplotlib fit them to logarithmic labels takes longer than drawing the plot."""
 
 
 def _title(frame: pd.DataFrame) -> str:
@@ -30,7 +32,7 @@ def _title(frame: pd.DataFrame) -> str:
 def s_curve(frame: pd.DataFrame, model: str, gpu: str, path: Path) -> None:
     """The ratio predicted / measured of every kernel, sorted: 1 is right, above 1 is pessimistic."""
     ratio = np.sort(frame["ratio"].to_numpy())
-    figure, axes = plt.subplots(figsize=(9, 4.5))
+    figure, axes = plt.subplots(figsize=(9, 4.5), gridspec_kw=MARGINS)
     axes.fill_between(np.arange(len(ratio)), 1, ratio, step="mid", color="tab:blue", alpha=0.35, linewidth=0)
     axes.step(np.arange(len(ratio)), ratio, where="mid", color="tab:blue", linewidth=1.2)
     axes.axhline(1, color="black", linewidth=0.8)
@@ -49,7 +51,7 @@ def s_curve(frame: pd.DataFrame, model: str, gpu: str, path: Path) -> None:
 
 def predicted_against_measured(frame: pd.DataFrame, model: str, gpu: str, path: Path) -> None:
     """Every kernel's predicted runtime over its measured one, coloured by limiter."""
-    figure, axes = plt.subplots(figsize=(6, 6))
+    figure, axes = plt.subplots(figsize=(6, 6), gridspec_kw=MARGINS)
     for limiter, rows in frame.groupby("limiter", observed=True):
         axes.scatter(rows["actual_runtime"], rows["predicted_runtime"], s=5, alpha=0.5, label=str(limiter))
     low = min(frame["actual_runtime"].min(), frame["predicted_runtime"].min())
@@ -66,7 +68,6 @@ def predicted_against_measured(frame: pd.DataFrame, model: str, gpu: str, path: 
 
 
 def _save(figure: Figure, path: Path) -> None:
-    figure.tight_layout()
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=DPI)
     plt.close(figure)
