@@ -1,0 +1,211 @@
+"""How good are choices made by prediction? Top-1 and best-of-top-4 efficiency by type, beside baselines.
+
+    python benchmarks/choice_quality.py --input TABLE [--input TABLE] --output docs/choice_quality.md
+
+The space of a shape is all its measured configurations; the efficiency of a choice is the best measured time
+over the time of what was chosen. Models that are fitted predict each shape from a fit to the other shapes
+(8 folds). The baselines: the classic model, the one configuration that is best on average, gradient boosting
+on the same columns and folds (needs scikit-learn), nvMatmulHeuristics where it is installed, and, where a
+table holds rows measured twice, a choice by the first measurement judged by the second.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.accuracy import (
+    ChoiceFigures,
+    choice_figures,
+    config_columns,
+    shape_columns,
+    top1_efficiency,
+)
+from gemm_model.calibration.cross_validation import folds_of, held_out
+from gemm_model.calibration.observations import Observations, observe
+from gemm_model.calibration.run import best_of_top
+from gemm_model.calibration.tables import load_tables
+from gemm_model.errors import GemmModelError
+from gemm_model.files import atomic_path, atomic_write
+from gemm_model.gpu import GpuSpec, load_gpu
+from gemm_model.kernel import KernelConfig
+from gemm_model.kernel_calibration import load_calibration
+from gemm_model.models import create_model
+from gemm_model.prediction import predict_in_chunks
+from gemm_model.problem import GemmProblem
+from gemm_model.table import batch_from_frame
+
+SHARE_OF_SHAPES = 0.5
+"""A single configuration must have been measured on so many of the shapes to be a candidate."""
+SEED = 0
+
+
+def calibrated(
+    burst: Observations, counters: Observations | None, gpu: GpuSpec, folds: np.ndarray
+) -> np.ndarray:
+    kind = "fp8" if burst.frame["in_dtype"].iloc[0] in ("fp8", "e4m3", "e5m2") else "fp16"
+    start = load_calibration(gpu.name).parameters[kind]
+    unused = ("spill_clk",) if kind == "fp8" else ("promotion_share", "drain_clk", "spill_clk")
+    frozen = unused if counters is not None else (*unused, "event_us")
+    return held_out(burst, counters, gpu, folds, start=start, frozen=frozen)
+
+
+def packaged(model: str, burst: Observations, gpu: GpuSpec) -> np.ndarray:
+    batch = batch_from_frame(burst.frame, needs_tile=True)
+    return predict_in_chunks(create_model(model, gpu).predict_batch, batch).runtime_us
+
+
+def boosted(burst: Observations, folds: np.ndarray) -> np.ndarray:
+    """Gradient boosting on logarithms of sizes, tile, cluster, waves and work."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    batch = batch_from_frame(burst.frame, needs_tile=True)
+    tiles = np.ceil(np.ceil(batch.m / batch.cta_m) / batch.cluster_m) * batch.cluster_m
+    tiles *= np.ceil(np.ceil(batch.n / batch.cta_n) / batch.cluster_n) * batch.cluster_n
+    columns = [batch.m, batch.n, batch.k, batch.cta_m, batch.cta_n, batch.cluster_m, batch.cluster_n]
+    columns += [batch.swizzle, batch.schedule + 1.0, batch.a_bits, tiles, np.ceil(tiles / 132), batch.flop]
+    columns += [tiles * (batch.cta_m + batch.cta_n) * batch.k, tiles / 132 / np.ceil(tiles / 132)]
+    features, target = np.log2(np.array(columns)).T, np.log(burst.runtime_us)
+    predicted = np.empty(len(target))
+    for fold in np.unique(folds):
+        test = folds == fold
+        trees = HistGradientBoostingRegressor(max_iter=600, learning_rate=0.06, random_state=SEED)
+        trees.fit(features[~test], target[~test], sample_weight=burst.weight[~test])
+        predicted[test] = trees.predict(features[test])
+    return np.exp(predicted)
+
+
+def nvidia(burst: Observations, gpu: GpuSpec) -> np.ndarray:
+    from gemm_model.integrations.nvmatmul import NvMatmulHeuristics
+
+    library = NvMatmulHeuristics(gpu.name)
+    predicted = np.empty(len(burst))
+    frame = burst.frame
+    for rows in frame.groupby(shape_columns(frame), sort=False).indices.values():
+        first = frame.iloc[rows[0]]
+        m, n, k = (int(first[name]) for name in ("m", "n", "k"))
+        problem = GemmProblem.of(m, n, k, str(first["in_dtype"]), str(first["out_dtype"]))
+        configs = [
+            KernelConfig(
+                **{name: int(row[name]) for name in ("cta_m", "cta_n", "cluster_m", "cluster_n", "swizzle")}
+            )
+            for _, row in frame.iloc[rows].iterrows()
+        ]
+        predicted[rows] = library.predict_us(problem, configs)
+    return predicted
+
+
+def single_config(frame: pd.DataFrame) -> tuple[pd.Series, float]:
+    """Efficiency by shape of the configuration that is best on average, and its share of the shapes."""
+    shape = frame.groupby(shape_columns(frame), sort=False, dropna=False)
+    efficiency = shape["actual_runtime"].transform("min") / frame["actual_runtime"]
+    config = frame.groupby(config_columns(frame), sort=False, dropna=False).ngroup()
+    table = pd.DataFrame({"shape": shape.ngroup(), "config": config, "efficiency": efficiency})
+    by_config = table.groupby(["config", "shape"])["efficiency"].mean().unstack("shape")
+    share = by_config.notna().mean(axis=1)
+    often = by_config[share >= SHARE_OF_SHAPES]
+    if often.empty:
+        often = by_config[share == share.max()]
+    best = often.mean(axis=1).idxmax()
+    return often.loc[best].dropna(), float(share.loc[best])
+
+
+def repeated(frame: pd.DataFrame) -> pd.Series | None:
+    """Efficiency of a choice by the first of two measurements of each row, judged by the second."""
+    keys = [*shape_columns(frame), *config_columns(frame)]
+    order = frame.groupby(keys, sort=False, dropna=False).cumcount()
+    first, second = (frame[order == place].set_index(keys)["actual_runtime"] for place in (0, 1))
+    both = pd.DataFrame({"first": first, "second": second}).dropna().reset_index()
+    shapes = shape_columns(frame)
+    several = both.groupby(shapes)["first"].transform("size") > 1
+    if not several.any():
+        return None
+    renamed = both[several].rename(columns={"first": "predicted_runtime", "second": "actual_runtime"})
+    return top1_efficiency(renamed)
+
+
+def figures_of(frame: pd.DataFrame, predicted_us: np.ndarray) -> tuple[ChoiceFigures, ChoiceFigures, float]:
+    known = np.isfinite(predicted_us)
+    rows = frame.assign(predicted_runtime=np.where(known, predicted_us, 1e9))
+    error = np.abs(predicted_us[known] / frame["actual_runtime"].to_numpy()[known] - 1.0)
+    return choice_figures(top1_efficiency(rows)), choice_figures(best_of_top(rows, 4)), float(error.mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--input", type=Path, action="append", required=True)
+    parser.add_argument("--gpu", default="h200")
+    parser.add_argument("--output", type=Path, help="Markdown file for the table")
+    parser.add_argument("--predictions", type=Path, help="CSV file for the held-out predictions of every row")
+    parser.add_argument("--skip", action="append", default=[], choices=("boosting", "nvidia"))
+    args = parser.parse_args()
+    gpu = load_gpu(args.gpu)
+    data = load_tables(args.input, gpu)
+    lines, kept = [], []
+    for regimes in data.by_kind.values():
+        burst = observe(regimes["burst"], gpu)
+        counters = observe(regimes["counters"], gpu) if "counters" in regimes else None
+        folds = folds_of(burst.shape_id, SEED)
+        methods: dict[str, Callable[[], np.ndarray]] = {
+            "WarpSpecializedModel, shapes held out": lambda: calibrated(burst, counters, gpu, folds),  # noqa: B023
+            "classic model (WSPersistentGEMMModel)": lambda: packaged("WSPersistentGEMMModel", burst, gpu),  # noqa: B023
+        }
+        if "boosting" not in args.skip:
+            methods["gradient boosting, shapes held out"] = lambda: boosted(burst, folds)  # noqa: B023
+        if "nvidia" not in args.skip:
+            methods["nvMatmulHeuristics 0.1.0.27"] = lambda: nvidia(burst, gpu)  # noqa: B023
+        predictions = {}
+        for name, method in methods.items():
+            try:
+                predictions[name] = method()
+            except (GemmModelError, ImportError) as error:
+                print(f"{name}: {error}")
+        frame = burst.frame.assign(actual_runtime=burst.runtime_us)
+        if args.predictions:
+            kept.append(frame.assign(predicted_runtime=next(iter(predictions.values()))))
+        for dtype, rows in frame.reset_index(drop=True).groupby("in_dtype"):
+            lines += lines_of(str(dtype), rows, predictions)
+    text = table_text(lines)
+    print(text)
+    if args.output:
+        atomic_write(args.output, text + "\n")
+    if args.predictions:
+        with atomic_path(args.predictions) as path:
+            pd.concat(kept).to_csv(path, index=False)
+
+
+def lines_of(dtype: str, rows: pd.DataFrame, predictions: dict[str, np.ndarray]) -> list[str]:
+    lines = []
+    for name, predicted in predictions.items():
+        top1, top4, error = figures_of(rows, predicted[rows.index.to_numpy()])
+        lines.append(
+            f"| {dtype} | {name} | {top1.shapes} | {top1.mean:.1%} | {top1.p5:.1%} | {top1.minimum:.1%} "
+            f"| {top4.mean:.1%} | {top4.p5:.1%} | {error:.1%} |"
+        )
+    single, share = single_config(rows)
+    figures = choice_figures(single)
+    lines.append(
+        f"| {dtype} | best single configuration (measured on {share:.0%} of the shapes) | {figures.shapes} "
+        f"| {figures.mean:.1%} | {figures.p5:.1%} | {figures.minimum:.1%} | | | |"
+    )
+    again = repeated(rows)
+    if again is not None:
+        figures = choice_figures(again)
+        lines.append(
+            f"| {dtype} | the data itself, measured again | {figures.shapes} | {figures.mean:.1%} "
+            f"| {figures.p5:.1%} | {figures.minimum:.1%} | | | |"
+        )
+    return lines
+
+
+def table_text(lines: list[str]) -> str:
+    header = "| type | method | shapes | top-1 mean | p5 | worst | best of top 4, mean | p5 | MAPE |"
+    return "\n".join([header, "|---|---|---|---|---|---|---|---|---|", *lines])
+
+
+if __name__ == "__main__":
+    main()

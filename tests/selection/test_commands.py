@@ -1,0 +1,98 @@
+import csv
+import io
+import json
+
+import pytest
+
+MODEL = "WSPersistentGEMMModel"
+SIZES = ("--m", 4096, "--n", 4096, "--k", 4096, "--model", MODEL)
+
+
+def test_rank_lists_the_candidates(gemm_model):
+    outcome = gemm_model("rank", *SIZES, "--gpu", "h200", "--top", 3, "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(outcome.out)))
+    assert outcome.code == 0
+    assert [row["rank"] for row in rows] == ["1", "2", "3"]
+    assert float(rows[0]["predicted_us"]) <= float(rows[2]["predicted_us"])
+    assert "legal candidates on h200" in outcome.err
+    assert "why the first" in outcome.err
+
+
+def test_rank_as_json_holds_the_predictions(gemm_model):
+    found = json.loads(gemm_model("rank", *SIZES, "--top", 2, "--format", "json").out)
+    assert len(found["choices"]) == 2
+    choice = found["choices"][0]
+    assert choice["prediction"]["runtime_us"] == choice["predicted_us"]
+
+
+def test_rank_as_table_shows_no_empty_columns(gemm_model):
+    out = gemm_model("rank", *SIZES, "--top", 1).out
+    assert "stages" not in out
+    assert "limiter" in out
+
+
+def test_why_not_and_emit(gemm_model):
+    assert "more than" in gemm_model("rank", *SIZES, "--why-not", "128x128,cluster=1x1").out
+    assert gemm_model("rank", *SIZES, "--emit", "quack").out.startswith("GemmConfig(")
+
+
+def test_rank_of_a_table(gemm_model, tmp_path):
+    path = tmp_path / "shapes.csv"
+    path.write_text("m,n,k\n128,4096,4096\n4096,4096,4096\n")
+    output = tmp_path / "best.csv"
+    outcome = gemm_model("rank", "--table", path, "--model", MODEL, "--output", output)
+    assert outcome.code == 0
+    rows = list(csv.DictReader(output.open()))
+    assert [row["m"] for row in rows] == ["128", "4096"]
+    assert all(float(row["predicted_runtime"]) > 0 for row in rows)
+    printed = gemm_model("rank", "--table", path, "--model", MODEL, "--format", "csv").out
+    assert printed == output.read_text()
+
+
+def test_portfolio(gemm_model, tmp_path):
+    path = tmp_path / "shapes.csv"
+    path.write_text("m,n,k,count\n128,4096,4096,3\n4096,4096,4096,1\n8192,1024,2048,2\n")
+    outcome = gemm_model(
+        *("portfolio", "--table", path, "--max-kernels", 2, "--weight", "count", "--model", MODEL),
+        *("--format", "json", "--output", tmp_path / "out.csv"),
+    )
+    found = json.loads(outcome.out)
+    assert outcome.code == 0
+    assert len(found["kernels"]) <= 2
+    assert sum(kernel["shapes"] for kernel in found["kernels"]) == 3
+    weighted = sum(weight * (1 + row["loss"]) for weight, row in zip((3, 1, 2), found["shapes"], strict=True))
+    assert weighted / 6 - 1 == pytest.approx(found["mean_loss"], abs=1e-6)
+    assert "the best of its size" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("rank", "--m", 0, "--n", 1, "--k", 1), "m is 0"),
+        (("rank", "--n", 1, "--k", 1), "--m is missing"),
+        (("rank", *SIZES, "--dtype", "nvfp4"), "GPU h200 has no fp4 math"),
+        (("rank", *SIZES, "--family", "cublas"), "unknown kernel family 'cublas'"),
+        (("rank", *SIZES, "--sms", 0), "sms is 0"),
+        (("rank", *SIZES, "--top", 0), "top_k is 0"),
+        (("rank", *SIZES, "--why-not", "fast"), "the tile is 'fast'"),
+        (("rank", "--table", "none.csv", "--m", 4), "--table comes with --m"),
+        (("rank", "--table", "none.csv"), "none.csv: no such file"),
+        (("portfolio", "--table", "none.csv", "--max-kernels", 2), "none.csv: no such file"),
+        (("torch", "nowhere"), "expected module:function"),
+        (("torch", "no.such.module:build"), "cannot be imported"),
+        (("cutlass_profiler", "--output", "x.csv"), "expected either --problems or --results"),
+    ],
+)
+def test_bad_input_ends_with_code_2_and_one_sentence(gemm_model, words, message):
+    outcome = gemm_model(*words)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_weight_that_is_no_number_is_named(gemm_model, tmp_path):
+    path = tmp_path / "shapes.csv"
+    path.write_text("m,n,k,count\n128,4096,4096,3\n4096,4096,4096,many\n")
+    outcome = gemm_model("portfolio", "--table", path, "--max-kernels", 2, "--weight", "count")
+    assert outcome.code == 2
+    assert "line 3, column count" in outcome.err
