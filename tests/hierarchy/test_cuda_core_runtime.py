@@ -102,8 +102,9 @@ def test_the_tile_that_the_model_prefers_reaches_85_percent_of_cublas(joined, si
         (measured.kernel == "cublas") & (measured.m == size) & (measured.k == size)
     ].tflops.max()
     cube = joined[(joined.m == size) & (joined.n == size) & (joined.k == size)]
-    chosen = cube.loc[cube.predicted_tflops.idxmax()]
-    assert chosen.tflops >= 0.85 * cublas
+    # A tile and its mirror image are equal to the model.
+    preferred = cube[cube.predicted_tflops >= 0.999 * cube.predicted_tflops.max()]
+    assert (preferred.tflops >= 0.85 * cublas).all()
 
 
 def test_tiles_that_the_model_calls_too_small_are(joined):

@@ -64,6 +64,13 @@ def test_ladder_against_measurements(capsys, tmp_path):
     assert plot.stat().st_size > 10_000
 
 
+def test_the_text_s_kernels(capsys):
+    code, out, _ = answer(capsys, "--text", "--format", "json")
+    rows = json.loads(out)
+    assert code == 0
+    assert [row["measured_tflops"] for row in rows] == [1.9, 3.7, 10.7]
+
+
 def test_ladder_of_another_gpu(capsys):
     code, out, _ = answer(capsys, "--ladder", "--gpu", "a100_sxm_80gb", "--format", "json")
     rows = json.loads(out)
@@ -99,6 +106,7 @@ def test_roofline_plot(capsys, tmp_path):
         (["--ladder", "--measurements", "missing.csv"], "missing.csv: no such file"),
         (["--plot", "roof.bmp"], "unknown kind of plot"),
         (["--stages", "-1"], "stages is -1"),
+        (["--solve", "--text"], "more than one of --solve, --ladder and --text"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(capsys, words, part):

@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", type=float, default=0.9, help="--solve: fraction of peak (default: 0.9)")
     parser.add_argument("--ladder", action="store_true", help="predict the ladder of CUDA-core kernels")
     parser.add_argument("--measurements", type=Path, help="--ladder: a table of measurements to compare with")
+    parser.add_argument(
+        "--text", action="store_true", help="the text's three V100 kernels, and what we predict"
+    )
     parser.add_argument("--plot", type=Path, help="write a plot of what was asked (.png, .svg or .pdf)")
     common.add_format(parser)
 
@@ -52,11 +55,17 @@ def run(args: argparse.Namespace) -> int:
 
     if args.measurements is not None and not args.ladder:
         raise InputError("--measurements is given without --ladder; expected both or neither")
+    if args.solve + args.ladder + args.text > 1:
+        raise InputError("more than one of --solve, --ladder and --text is given; expected one")
+    if args.text:
+        args.gpu = args.gpu or "v100_sxm2"
     chosen = common.settings(args, model="MemoryHierarchyModel")
     machine = machine_of(chosen.gpu, datapath_of(chosen.gpu, args.datapath, args.dtype))
     m, n, k = parse_extent(args.shape, "--shape", (3,))
     if args.ladder:
         return _ladder(args, machine, (m, n, k), chosen.options)
+    if args.text:
+        return _text(args, machine, chosen.options)
     if args.solve:
         return _solve(args, machine, (m, n, k))
     return _picture(args, machine, (m, n, k))
@@ -264,4 +273,22 @@ def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: M
         print("\nBY RUNG")
         common.show(by_rung(joined), "table")
         print(f"\nmean |error| of {len(joined)} rows: {joined.error.abs().mean():.1%}")
+    return 0
+
+
+def _text(args: argparse.Namespace, machine: Machine, options: Mapping[str, Any]) -> int:
+    from dataclasses import asdict
+
+    import pandas as pd
+
+    from gemm_model.hierarchy.text_kernels import text_predictions
+    from gemm_model.models.memory_hierarchy import runtime_parameters
+
+    if machine.datapath.name != "cuda_cores":
+        raise InputError(f"--text is for CUDA cores; expected --datapath cuda_cores, not {args.datapath}")
+    rows = text_predictions(machine, runtime_parameters(options))
+    common.show(
+        pd.DataFrame([asdict(row) | {"measured_of_cublas": row.measured_of_cublas} for row in rows]),
+        args.format,
+    )
     return 0

@@ -50,25 +50,30 @@ def plot_roofline(machine: Machine, matching: Matching, path: Path) -> None:
     figure, axes = _figure(7.5, 5)
     found = roofs(machine, matching)
     peak = machine.peak_tflops
+    reached = matching.fraction_of_peak * peak
     low = min(min(roof.flop_per_byte, roof.ridge_flop_per_byte) for roof in found) / 4
     high = max(max(roof.flop_per_byte, roof.ridge_flop_per_byte) for roof in found) * 4
     intensity = np.geomspace(low, high, 200)
-    for colour, roof in zip(COLOURS, found, strict=False):
+    for position, (colour, roof) in enumerate(zip(COLOURS, found, strict=False)):
         axes.plot(intensity, np.minimum(peak, roof.tb_per_s * intensity), color=colour, linewidth=1.2)
         axes.plot(
             roof.flop_per_byte,
-            roof.bound_tflops,
+            reached,
             "o",
+            # Levels with equal tiles have equal intensity: rings of different size show each.
+            markersize=6 + 4 * position,
+            markerfacecolor="none",
+            markeredgewidth=2,
             color=colour,
             label=f"{roof.level}: {roof.tb_per_s:.3g} TB/s, {roof.flop_per_byte:.3g} FLOP/B",
         )
-    reached = matching.fraction_of_peak * peak
     axes.axhline(reached, color="black", linestyle=":", linewidth=1)
     axes.annotate(
-        f"{matching.limiting.name} allows {reached:.1f} TFLOP/s",
-        (low, reached),
-        xytext=(4, -12),
+        f"{reached:.1f} TFLOP/s: {matching.limiting.name}",
+        (high, reached),
+        xytext=(-4, -14),
         textcoords="offset points",
+        horizontalalignment="right",
     )
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -99,6 +104,7 @@ def plot_frontier(machine: Machine, solution: Solution, path: Path) -> None:
         )
     axes.axhline(solution.target, color="black", linestyle=":", linewidth=1)
     axes.set_xscale("log", base=2)
+    axes.set_xlim(sizes[0] / 1.5, sizes[-1] * 2.5)
     axes.set_ylim(0, 1.05)
     axes.set_xlabel("outputs of the CTA tile")
     axes.set_ylabel("fraction of peak")
@@ -124,6 +130,6 @@ def plot_ladder(joined: pd.DataFrame, path: Path) -> None:
     axes.set_xlabel("TFLOP/s")
     first = joined.iloc[0]
     axes.set_title(f"fp32 on CUDA cores, {first.m:.0f} x {first.n:.0f} x {first.k:.0f}")
-    axes.legend(fontsize=8, loc="lower right")
+    axes.legend(fontsize=8, loc="upper right")
     axes.grid(True, axis="x", alpha=0.2)
     _save(figure, path)

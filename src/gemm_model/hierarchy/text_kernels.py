@@ -1,0 +1,99 @@
+"""The three V100 kernels of the text 'Throughput matching': its measurements beside the model's predictions.
+
+The text gives throughputs, not tiles. The tiles here are an assumption: CTAs of 32 x 32 threads for the first
+two kernels, and for the third the register tile that the text's arithmetic asks for, 4 x 4 (amplification 4).
+B is contiguous along n, as in the text's code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemm_model.hierarchy.blocking import Blocking
+from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime, tflops
+from gemm_model.hierarchy.levels import Machine
+from gemm_model.hierarchy.matching import Grid, match
+
+SHAPE = (4096, 4096, 4096)
+CUBLAS_TFLOPS = 12.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextKernel:
+    """One line of the text's table."""
+
+    name: str
+    measured_tflops: float
+    blocking: Blocking
+    ctas_per_sm: int
+
+
+TEXT_KERNELS = (
+    TextKernel(
+        name="naive",
+        measured_tflops=1.9,
+        blocking=Blocking(
+            cta_m=32,
+            cta_n=32,
+            cta_k=1,
+            warp_m=1,
+            warp_n=32,
+            thread_m=1,
+            thread_n=1,
+            stages=0,
+            vector=1,
+            b_major="n",
+        ),
+        ctas_per_sm=2,
+    ),
+    TextKernel(
+        name="shared-memory tiling",
+        measured_tflops=3.7,
+        blocking=Blocking(
+            cta_m=32, cta_n=32, cta_k=32, warp_m=1, warp_n=32, thread_m=1, thread_n=1, stages=1, vector=1
+        ),
+        ctas_per_sm=2,
+    ),
+    TextKernel(
+        name="register tiling",
+        measured_tflops=10.7,
+        blocking=Blocking(
+            cta_m=64, cta_n=64, cta_k=16, warp_m=16, warp_n=32, thread_m=4, thread_n=4, stages=1, vector=1
+        ),
+        ctas_per_sm=4,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPrediction:
+    """What the model says of one line."""
+
+    name: str
+    measured_tflops: float
+    predicted_tflops: float
+    bound_tflops: float
+    """What throughput matching alone allows: no latency, no instruction overhead but the counted one."""
+    limiter: str
+
+    @property
+    def measured_of_cublas(self) -> float:
+        return self.measured_tflops / CUBLAS_TFLOPS
+
+
+def text_predictions(machine: Machine, parameters: RuntimeParameters) -> tuple[TextPrediction, ...]:
+    """The text's table for its machine (a V100), in its order."""
+    rows = []
+    for kernel in TEXT_KERNELS:
+        run = runtime(machine, kernel.blocking, SHAPE, kernel.ctas_per_sm, parameters)
+        matched = match(machine, kernel.blocking, Grid(rows=10, columns=16, k=SHAPE[2]))
+        rows.append(
+            TextPrediction(
+                name=kernel.name,
+                measured_tflops=kernel.measured_tflops,
+                predicted_tflops=tflops(SHAPE, run.runtime_us),
+                bound_tflops=matched.fraction_of_peak * machine.peak_tflops,
+                limiter=run.limiter,
+            )
+        )
+    return tuple(rows)
