@@ -35,7 +35,7 @@ PLAIN = {
 
 def test_cooperative_kernel_by_hand():
     # 512 tiles on 132 SMs: 4 tiles of 32 k steps. Math takes 2 x 128 x 128 x 64 / 4096 = 512 clk a step,
-    # loads as long; the epilogue stores 128 x 128 elements at 16 a clock. Loads run ahead under the epilogues.
+    # loads as long; the epilogue stores 16 elements a clock. Loads run ahead under the epilogues.
     found = predict(PROBLEM, CONFIG, H200, "PipelineModel", options=PLAIN)
     clk = 512 + 4 * 32 * 512 + 4 * 128 * 128 / 16
     assert found.runtime_us == pytest.approx(5.0 + clk / 1980, rel=1e-6)

@@ -1,8 +1,10 @@
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemm_model.errors import InputError
+from gemm_model.errors import InputError, MissingExtraError
 from gemm_model.pipeline import recurrence
 from gemm_model.pipeline.machine import PipelineMachine, TileSpace, load_machine, machine_names, workload
 from gemm_model.solve.exact import OBJECTIVES, legal_candidates, solve_exact
@@ -150,3 +152,9 @@ def test_an_early_end_is_not_called_a_proof():
     else:
         best = solve_exact(1024, 1024, 1024, load_machine("shared_rate")).best
         assert found.best == best or not found.proven
+
+
+def test_without_z3_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "z3", None)
+    with pytest.raises(MissingExtraError, match=r"gemm-model\[smt\]"):
+        solve_smt(64, 64, 64, load_machine("balanced"))
