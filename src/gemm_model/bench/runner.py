@@ -48,6 +48,8 @@ class RunOptions:
     row_limit_s: float = 60.0
     sentinel_every_s: float = 60.0
     rows_per_profiler: int = 400
+    rest_after_check_s: float = 2.0
+    """Checking heats the card; without a rest the first rows are timed under the power cap."""
 
 
 Progress = Callable[[str, int, int], None]
@@ -198,6 +200,7 @@ class Run:
             progress("check", number + 1, len(left))
 
     def _time(self, worker: WorkerProcess, progress: Progress) -> None:
+        time.sleep(self._options.rest_after_check_s)
         sentinel = self._sentinel()
         next_sentinel = time.monotonic()
         progress("time", self._done, len(self._rows))
