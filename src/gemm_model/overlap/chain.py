@@ -1,0 +1,227 @@
+"""A chain of layers (previous kernel, weight-prefetch GEMM) as one CUDA graph with programmatic edges.
+
+Each layer has its own weights, so that a chain reads far more than L2 holds. Layer l normalizes (or reduces)
+the output of layer l - 1 and multiplies it by its weights. Needs the CuTe DSL, torch and a Hopper GPU.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import cuda.bindings.driver as cuda
+import cutlass.cute as cute
+import torch
+from cutlass import BFloat16, Float32, Int32, Int64
+from cutlass.cute.runtime import make_ptr
+
+from gemm_model.overlap.config import (
+    OPERAND_BYTES,
+    TRACE_EVENTS,
+    KernelBuild,
+    OverlapSetting,
+)
+from gemm_model.overlap.kernel import ELEMENT_TYPE, WeightPrefetchGemm
+from gemm_model.overlap.previous_kernel import PreviousKernel
+
+TORCH_TYPE = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviousSpec:
+    """The kernel before each GEMM: sum of ``parts`` inputs, normalized or not, ``extra_clocks`` longer.
+
+    trigger_early: it lets the GEMM start at once instead of after its last store.
+    """
+
+    parts: int = 1
+    normalize: bool = True
+    extra_clocks: int = 0
+    trigger_early: bool = True
+
+
+def device_pointer(element_type: Any, address: int) -> Any:
+    """Global-memory pointer, 16-byte aligned as TMA demands."""
+    return make_ptr(element_type, address, cute.AddressSpace.gmem, assumed_align=16)
+
+
+@cache
+def compile_gemm(build: KernelBuild) -> Any:
+    """The compiled GEMM; works without a GPU (for ``CUTE_DSL_ARCH=sm_90a``)."""
+    return cute.compile(
+        WeightPrefetchGemm(build),
+        device_pointer(ELEMENT_TYPE[build.a_type], 0),
+        device_pointer(ELEMENT_TYPE[build.b_type], 0),
+        device_pointer(BFloat16, 0),
+        device_pointer(Int64, 0),
+        Int32(64),
+        Int32(8),
+        Int32(128),
+        Int32(64),
+        Int32(1),
+        Float32(-1),
+        Float32(0),
+        cuda.CUstream(0),
+    )
+
+
+@cache
+def compile_previous(out_type: str, parts: int, normalize: bool, dependent_launch: bool, trace: bool) -> Any:
+    """The compiled previous kernel; works without a GPU."""
+    kernel = PreviousKernel(
+        out_type,
+        parts=parts,
+        normalize=normalize,
+        dependent_launch=dependent_launch,
+        trace=trace,
+    )
+    return cute.compile(
+        kernel,
+        device_pointer(BFloat16, 0),
+        device_pointer(ELEMENT_TYPE[out_type], 0),
+        device_pointer(Int64, 0),
+        Int32(8),
+        Int32(128),
+        Int32(128),
+        Int32(1),
+        Int32(0),
+        cuda.CUstream(0),
+    )
+
+
+def current_stream() -> Any:
+    return cuda.CUstream(torch.cuda.current_stream().cuda_stream)
+
+
+def random_operand(shape: tuple[int, ...], element: str, scale: float, seed: int) -> torch.Tensor:
+    """Normal values in ``element`` type on the GPU."""
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    values = torch.randn(shape, generator=generator, device="cuda", dtype=torch.bfloat16) * scale
+    return values.to(TORCH_TYPE[element])
+
+
+class LayerChain:
+    """``layers`` pairs of previous kernel and GEMM D[n, m] = Y[n, k] A[m, k]^T with weights of their own."""
+
+    def __init__(
+        self, m: int, n: int, k: int, a_type: str, b_type: str, *, layers: int = 16, parts: int = 1
+    ) -> None:
+        self.m, self.n, self.k, self.layers, self.parts = m, n, k, layers, parts
+        self.a_type, self.b_type = a_type, b_type
+        self.pitch = max(m, k)
+        self.sm_count = torch.cuda.get_device_properties(0).multi_processor_count
+        self.trace = torch.zeros((layers, 1024, len(TRACE_EVENTS)), dtype=torch.int64, device="cuda")
+        self.previous_trace = torch.zeros((layers, n, len(TRACE_EVENTS)), dtype=torch.int64, device="cuda")
+        self.weights = [random_operand((m, k), a_type, k**-0.5, layer) for layer in range(layers)]
+        # outputs[l] is the input of layer l and outputs[l + 1] its output; part 0 is what a GEMM writes.
+        self.outputs = [
+            random_operand((parts, n, self.pitch), "bf16", 1.0, 1000 + i) for i in range(layers + 1)
+        ]
+        self.inputs = [torch.empty((n, k), dtype=TORCH_TYPE[b_type], device="cuda") for _ in range(layers)]
+
+    def weight_bytes(self) -> int:
+        """Bytes of the weights of one layer."""
+        return self.m * self.k * OPERAND_BYTES[self.a_type]
+
+    def poison(self) -> None:
+        """Fill all that the kernels write with NaN."""
+        for y, d in zip(self.inputs, self.outputs[1:], strict=True):
+            y.view(torch.uint8).fill_(0xFF)
+            d[0, :, : self.m] = float("nan")
+
+    def launch(self, build: KernelBuild, setting: OverlapSetting, previous: PreviousSpec) -> None:
+        """Enqueue all layers on the current stream."""
+        gemm = compile_gemm(build)
+        norm = compile_previous(
+            self.b_type,
+            self.parts,
+            previous.normalize,
+            build.dependent_launch,
+            build.trace,
+        )
+        stream = current_stream()
+        for layer in range(self.layers):
+            y = device_pointer(ELEMENT_TYPE[self.b_type], self.inputs[layer].data_ptr())
+            norm(
+                device_pointer(BFloat16, self.outputs[layer].data_ptr()),
+                y,
+                device_pointer(Int64, self.previous_trace[layer].data_ptr()),
+                Int32(self.n),
+                Int32(self.k),
+                Int32(self.pitch),
+                Int32(int(previous.trigger_early)),
+                Int32(previous.extra_clocks),
+                stream,
+            )
+            gemm(
+                device_pointer(ELEMENT_TYPE[self.a_type], self.weights[layer].data_ptr()),
+                y,
+                device_pointer(BFloat16, self.outputs[layer + 1].data_ptr()),
+                device_pointer(Int64, self.trace[layer].data_ptr()),
+                Int32(self.m),
+                Int32(self.n),
+                Int32(self.k),
+                Int32(self.pitch),
+                Int32(build.clusters),
+                Float32(setting.overlap_ratio),
+                Float32(setting.prefetch_ratio),
+                stream,
+            )
+
+    def capture(
+        self, build: KernelBuild, setting: OverlapSetting, previous: PreviousSpec
+    ) -> torch.cuda.CUDAGraph:
+        """The chain as a CUDA graph (modules are loaded before the capture)."""
+        self.launch(build, setting, previous)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+            self.launch(build, setting, previous)
+        return graph
+
+    def layer_time_us(
+        self,
+        build: KernelBuild,
+        setting: OverlapSetting,
+        previous: PreviousSpec,
+        *,
+        replays: int = 4,
+        repeats: int = 5,
+    ) -> float:
+        """Median microseconds per layer over ``repeats`` runs of ``replays`` graphs back to back."""
+        graph = self.capture(build, setting, previous)
+        graph.replay()
+        times: list[float] = []
+        for _ in range(repeats):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            for _ in range(replays):
+                graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end) * 1e3 / (replays * self.layers))
+        return statistics.median(times)
+
+    def worst_error(self, previous: PreviousSpec) -> tuple[float, float]:
+        """Largest error of any layer's (previous kernel, GEMM) against float64, each over its scale.
+
+        The scale of a GEMM output is the sum of absolute products of its row and column; that of the previous
+        kernel is the value itself, in units of the output type's spacing.
+        """
+        worst_previous = worst_gemm = 0.0
+        spacing = {"e4m3": 2.0**-3, "e5m2": 2.0**-2, "bf16": 2.0**-7}[self.b_type]
+        tiny = {"e4m3": 2.0**-9, "e5m2": 2.0**-16, "bf16": 2.0**-126}[self.b_type]
+        for layer in range(self.layers):
+            x = self.outputs[layer][:, :, : self.k].double().sum(dim=0)
+            if previous.normalize:
+                x = x * torch.rsqrt((x * x).mean(dim=1, keepdim=True) + 1e-6)
+            y = self.inputs[layer].double()
+            worst_previous = max(worst_previous, ((y - x).abs() / (x.abs() * spacing + tiny)).max().item())
+            a = self.weights[layer].double()
+            d = self.outputs[layer + 1][0, :, : self.m].double()
+            scale = y.abs() @ a.abs().T
+            error = ((d - y @ a.T).abs() - d.abs() * 2.0**-8).clamp(min=0) / scale
+            worst_gemm = max(worst_gemm, float("inf") if torch.isnan(d).any() else float(error.max()))
+        return worst_previous, worst_gemm
