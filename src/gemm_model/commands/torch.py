@@ -28,13 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from gemm_model.integrations.torch_timer import GemmTimer, load_model_builder, run_on_meta
 
+    if args.depth is not None and args.depth < 1:
+        raise InputError(f"--depth is {args.depth}; expected a positive whole number")
+    builder = load_model_builder(args.builder)
     chosen = common.settings(args)
     timer = GemmTimer(
         chosen.gpu, model=chosen.model, family=args.family, options=dict(chosen.options), display=False
     )
-    if args.depth is not None and args.depth < 1:
-        raise InputError(f"--depth is {args.depth}; expected a positive whole number")
-    run_on_meta(load_model_builder(args.builder), timer, train=args.train)
+    run_on_meta(builder, timer, train=args.train)
     common.show(timer.table(depth=args.depth), args.format)
     for line in timer.notes():
         common.words(line)

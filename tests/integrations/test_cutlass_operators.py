@@ -1,0 +1,91 @@
+import pytest
+
+ops = pytest.importorskip("cutlass.operators")
+
+import torch  # noqa: E402
+from cutlass.operators.arguments.operand import ScaledOperand  # noqa: E402
+
+from gemm_model import predict  # noqa: E402
+from gemm_model.integrations.cutlass_operators import (  # noqa: E402
+    GemmModelHeuristic,
+    config_of,
+    problem_of,
+)
+
+MODEL = "WSPersistentGEMMModel"
+M, N, K = 512, 768, 1024
+
+
+def dense(dtype=torch.float16, out=torch.float16):
+    a, b = torch.empty(M, K, dtype=dtype), torch.empty(N, K, dtype=dtype).t()
+    return ops.GemmArguments(a, b, torch.empty(M, N, dtype=out), accumulator_type=torch.float32)
+
+
+def block_scaled():
+    def operand(tensor, rows):
+        scales = torch.empty(rows * K // 32, dtype=torch.float8_e8m0fnu)
+        return ScaledOperand(tensor, scales, ops.ScaleMode.Blockwise1x32, ops.ScaleSwizzleMode.Swizzle32x4x4)
+
+    a = operand(torch.empty(M, K, dtype=torch.float8_e4m3fn), M)
+    b = operand(torch.empty(N, K, dtype=torch.float8_e4m3fn).t(), N)
+    out = torch.empty(M, N, dtype=torch.bfloat16)
+    return ops.GemmArguments(a, b, out, accumulator_type=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "target", "gpu"),
+    [
+        (dense(), "90a", "h200"),
+        (dense(torch.float8_e4m3fn, torch.bfloat16), "90a", "h200"),
+        (dense(), "100a", "b200"),
+        (block_scaled(), "100a", "b200"),
+    ],
+)
+def test_operators_come_in_order_of_predicted_time(arguments, target, gpu):
+    heuristic = ops.get_heuristic("gemm_model")(gpu=gpu, model=MODEL)
+    operators = ops.get_operators(arguments, target_sm=target)
+    ranked = ops.get_operators(arguments, target_sm=target, heuristic=heuristic)
+    assert sorted(map(id, ranked)) == sorted(map(id, operators)) or len(ranked) == len(operators)
+    own = [
+        each
+        for each in ranked
+        if f"sm{each.metadata.operator_class.designed_for_min_cc}" == heuristic.gpu.architecture
+    ]
+    assert own
+    assert ranked[: len(own)] == own
+    problem = problem_of(arguments)
+    times = [predict(problem, config_of(each.metadata.design), gpu, MODEL).runtime_us for each in own]
+    assert times == pytest.approx(sorted(times))
+
+
+def test_a_limit_keeps_the_first():
+    heuristic = GemmModelHeuristic(gpu="h200", model=MODEL)
+    every = ops.get_operators(dense(), target_sm="90a", heuristic=heuristic)
+    few = ops.get_operators(dense(), target_sm="90a", heuristic=heuristic, limit=3)
+    assert [each.metadata.operator_name for each in few] == [
+        each.metadata.operator_name for each in every[:3]
+    ]
+
+
+def test_block_scales_are_read():
+    problem = problem_of(block_scaled())
+    assert (problem.m, problem.n, problem.k) == (M, N, K)
+    assert (problem.a_scale.dtype.name, problem.a_scale.vec_size) == ("e8m0", 32)
+    assert (problem.a_dtype.name, problem.out_dtype.name) == ("e4m3", "bf16")
+    assert (problem.a_major, problem.b_major, problem.c_major) == ("k", "k", "n")
+
+
+def test_the_tile_of_a_pair_of_ctas_is_that_of_the_mma():
+    operators = ops.get_operators(dense(), target_sm="100a")
+    pairs = [
+        each.metadata.design for each in operators if getattr(each.metadata.design, "use_2cta_mma", False)
+    ]
+    config = config_of(pairs[0])
+    assert config.mma_m == pairs[0].tile_shape[0] == 2 * config.cta_m
+
+
+def test_other_arguments_are_refused():
+    heuristic = GemmModelHeuristic(gpu="h200", model=MODEL)
+    assert heuristic.rank(None, []) == []
+    with pytest.raises(TypeError, match="ranks GemmArguments"):
+        heuristic.rank(None, [object()])

@@ -1,0 +1,39 @@
+import numpy as np
+import pytest
+
+pytest.importorskip("nvMatmulHeuristics")
+
+from gemm_model import GemmProblem, KernelConfig
+from gemm_model.errors import InputError
+from gemm_model.integrations.nvmatmul import NvMatmulHeuristics, precision_of
+
+PROBLEM = GemmProblem.of(4096, 4096, 4096)
+
+
+def test_choices_come_with_their_times():
+    found = NvMatmulHeuristics("h200").rank(PROBLEM, 4)
+    times = [time_us for _, time_us in found]
+    assert len(found) == 4
+    assert 50 < times[0] < 1000
+    assert found[0][0].config.kernel == "cutlass"
+
+
+def test_times_of_given_kernels():
+    library = NvMatmulHeuristics("h200")
+    small, large = library.predict_us(
+        PROBLEM, [KernelConfig(cta_m=64, cta_n=64), KernelConfig(cta_m=128, cta_n=256, cluster_m=2)]
+    )
+    assert np.isfinite([small, large]).all()
+    assert large < small
+
+
+@pytest.mark.parametrize(("dtype", "letters"), [("bf16", "TST"), ("fp16", "HSH"), ("fp8", "QQTST")])
+def test_types_in_the_librarys_letters(dtype, letters):
+    assert precision_of(GemmProblem.of(1, 1, 1, dtype)) == letters
+
+
+def test_what_it_does_not_know_is_refused():
+    with pytest.raises(InputError, match="does not know 'v100_sxm2'"):
+        NvMatmulHeuristics("v100_sxm2")
+    with pytest.raises(InputError, match="not asked for e2m1"):
+        precision_of(GemmProblem.of(1, 1, 1, "nvfp4"))

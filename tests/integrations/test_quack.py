@@ -1,0 +1,93 @@
+import pytest
+
+gemm_configs = pytest.importorskip("quack.gemm_config")
+
+import torch  # noqa: E402
+
+from gemm_model import GemmProblem, rank  # noqa: E402
+from gemm_model.emit import quack_arguments  # noqa: E402
+from gemm_model.errors import InputError  # noqa: E402
+from gemm_model.feasibility import check  # noqa: E402
+from gemm_model.gpu import load_gpu  # noqa: E402
+from gemm_model.integrations.quack import (  # noqa: E402
+    candidate_of,
+    early_config_prune,
+    gemm_config,
+    problem_of,
+    swapped,
+)
+
+MODEL = "WSPersistentGEMMModel"
+PROBLEM = GemmProblem.of(4096, 2048, 1024)
+
+
+class Choice:
+    """What QuACK's autotuner hands to a pruner."""
+
+    def __init__(self, config):
+        self.kwargs = {"config": config}
+
+
+HOPPER = [Choice(c) for c in gemm_configs.get_all_configs() if c.device_capacity == 9]
+TENSORS = {
+    "A": torch.empty(4096, 1024, dtype=torch.bfloat16, device="meta"),
+    "B": torch.empty(1024, 2048, dtype=torch.bfloat16, device="meta"),
+}
+
+
+def test_the_config_is_the_first_of_the_ranking():
+    config = gemm_config(PROBLEM, "h200", model=MODEL)
+    assert isinstance(config, gemm_configs.GemmConfig)
+    assert candidate_of(config) == rank(PROBLEM, "h200", 1, model=MODEL).best.candidate
+
+
+@pytest.mark.parametrize("capacity", [9, 10])
+def test_a_config_survives_the_way_there_and_back(capacity):
+    gpu = load_gpu("h200" if capacity == 9 else "b200")
+    configs = [c for c in gemm_configs.get_all_configs() if c.device_capacity == capacity]
+    assert configs
+    for config in configs[::7]:
+        arguments = quack_arguments(candidate_of(config), gpu)
+        same = ("tile_m", "tile_n", "pingpong", "cluster_m", "cluster_n", "swap_ab", "max_swizzle_size")
+        assert {name: arguments[name] for name in same} == {name: getattr(config, name) for name in same}
+
+
+def test_all_hopper_configs_of_quack_are_legal():
+    gpu = load_gpu("h200")
+    assert [check(PROBLEM, candidate_of(each.kwargs["config"]).config, gpu) for each in HOPPER] == [
+        None
+    ] * len(HOPPER)
+
+
+def test_the_pruner_keeps_the_fastest():
+    kept = early_config_prune("h200", top_k=3, model=MODEL)(HOPPER, TENSORS)
+    assert len(kept) == 3
+    assert all(each in HOPPER for each in kept)
+    everything = early_config_prune("h200", top_k=len(HOPPER) - 1, model=MODEL)(HOPPER, TENSORS)
+    assert everything[:3] == kept
+
+
+def test_another_pruner_may_run_before():
+    only = [each for each in HOPPER if not each.kwargs["config"].swap_ab]
+    kept = early_config_prune("h200", top_k=3, model=MODEL, after=lambda *_args, **_kwargs: only)(
+        HOPPER, TENSORS
+    )
+    assert len(kept) == 3
+    assert not any(each.kwargs["config"].swap_ab for each in kept)
+
+
+def test_a_short_list_stays_as_it_is():
+    assert early_config_prune("h200", top_k=4, model=MODEL)(HOPPER[:2], {}) == HOPPER[:2]
+
+
+def test_swapping_twice_changes_nothing():
+    assert swapped(swapped(PROBLEM)) == PROBLEM
+    assert swapped(PROBLEM).m == PROBLEM.n
+
+
+def test_tensors_tell_the_problem():
+    assert problem_of(TENSORS) == PROBLEM
+    with pytest.raises(InputError, match="QuACK call without A"):
+        problem_of({})
+    with pytest.raises(InputError, match="top_k is 0"):
+        early_config_prune("h200", top_k=0)

@@ -1,0 +1,265 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from gemm_model import GemmProblem, GemmTimer, rank  # noqa: E402
+from gemm_model.errors import InputError  # noqa: E402
+from gemm_model.gpu import load_gpu  # noqa: E402
+from gemm_model.integrations.torch_timer import Attention, run_on_meta  # noqa: E402
+
+MODEL = "WSPersistentGEMMModel"
+
+
+def timer(**arguments):
+    return GemmTimer("h200", **{"model": MODEL, "display": False, **arguments})
+
+
+def meta(*shape, dtype=torch.bfloat16, **arguments):
+    return torch.empty(*shape, dtype=dtype, device="meta", **arguments)
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(64, 256, dtype=torch.bfloat16)
+        self.down = nn.Linear(256, 64, bias=False, dtype=torch.bfloat16)
+
+    def forward(self, x):
+        return x + self.down(functional.silu(self.up(x)))
+
+
+class Net(nn.Module):
+    def __init__(self, layers=3):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def works(seen):
+    return [timing.work for timing in seen.timings]
+
+
+def sizes(seen):
+    return [(work.batch, work.m, work.n, work.k) for work in works(seen)]
+
+
+def test_each_gemm_operator_is_read():
+    with timer() as seen:
+        meta(32, 64) @ meta(64, 16)
+        torch.addmm(meta(8), meta(4, 24), meta(24, 8))
+        torch.bmm(meta(3, 16, 32), meta(3, 32, 8))
+        torch.baddbmm(meta(3, 16, 8), meta(3, 16, 40), meta(3, 40, 8))
+        meta(16, 48) @ meta(48)
+        functional.linear(meta(2, 5, 56), meta(24, 56))
+        torch.einsum("bij,bjk->bik", meta(2, 16, 72), meta(2, 72, 8))
+    assert sizes(seen) == [
+        (1, 32, 16, 64),
+        (1, 4, 8, 24),
+        (3, 16, 8, 32),
+        (3, 16, 8, 40),
+        (1, 16, 1, 48),
+        (1, 10, 24, 56),
+        (2, 16, 8, 72),
+    ]
+    assert not seen.unmodelled
+
+
+def test_types_and_layouts_are_read():
+    with timer() as seen:
+        meta(32, 64, dtype=torch.float16) @ meta(16, 64, dtype=torch.float16).t()
+        meta(64, 32).t() @ meta(64, 16)
+        one = meta((), dtype=torch.float32)
+        a, b = meta(32, 64, dtype=torch.float8_e4m3fn), meta(16, 64, dtype=torch.float8_e4m3fn)
+        torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    half, transposed, scaled = works(seen)
+    assert (half.a_dtype.name, half.out_dtype.name, half.a_major, half.b_major) == ("fp16", "fp16", "k", "k")
+    assert (transposed.a_major, transposed.b_major) == ("m", "n")
+    assert (scaled.a_dtype.name, scaled.out_dtype.name, scaled.k) == ("e4m3", "bf16", 64)
+
+
+def test_a_gemm_takes_the_time_of_its_best_kernel():
+    with timer() as seen:
+        functional.linear(meta(4096, 4096), meta(4096, 4096))
+    best = rank(GemmProblem.of(4096, 4096, 4096), "h200", 1, model=MODEL).best.prediction
+    assert seen.total_us == pytest.approx(best.runtime_us)
+    assert seen.timings[0].limiter == best.limiter
+    assert seen.flop == 2 * 4096**3
+
+
+def test_fewer_sms_take_longer():
+    times = []
+    for sms in (132, 33):
+        with timer(sms=sms) as seen:
+            functional.linear(meta(4096, 4096), meta(4096, 4096))
+        times.append(seen.total_us)
+    assert times[1] > 2 * times[0]
+
+
+def test_modules_are_named_and_numbered_layers_added_up():
+    net = Net().to("meta")
+    with timer() as seen:
+        net(meta(32, 64))
+    table = seen.table()
+    assert table["module"].tolist() == ["Net.layers.*.up", "Net.layers.*.down"]
+    assert table["count"].tolist() == [3, 3]
+    assert table["flop"].tolist() == [3 * 2 * 32 * 256 * 64] * 2
+    assert table["share"].sum() == pytest.approx(1)
+    assert len(seen.table(merge_numbered=False)) == 6
+    assert seen.table(depth=1)["module"].tolist() == ["Net"]
+    assert seen.table()["predicted_us"].sum() == pytest.approx(seen.total_us)
+
+
+def test_backward_counts_two_gemms_for_each_forward_one():
+    net = Net(2).to("meta")
+    with timer() as seen:
+        net(meta(32, 64, requires_grad=True)).sum().backward()
+    table = seen.table().groupby("pass")[["count", "flop"]].sum()
+    assert table.loc["forward", "count"] == 4
+    assert table.loc["backward", "count"] == 8
+    assert table.loc["backward", "flop"] == 2 * table.loc["forward", "flop"]
+    assert set(seen.table()["module"]) == {"Net.layers.*.up", "Net.layers.*.down"}
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu", "fake"])
+def test_attention_is_one_operator_with_a_lower_bound(device):
+    def run():
+        query = torch.empty(2, 4, 32, 16, dtype=torch.bfloat16, device=where, requires_grad=True)
+        key = torch.empty(2, 4, 32, 16, dtype=torch.bfloat16, device=where, requires_grad=True)
+        out = functional.scaled_dot_product_attention(query, key, key, is_causal=True)
+        out.sum().backward()
+
+    where = "cpu" if device == "fake" else device
+    with timer() as seen:
+        if device == "fake":
+            with FakeTensorMode():
+                run()
+        else:
+            run()
+    forward, backward = works(seen)
+    assert (forward.heads, forward.queries, forward.keys, forward.v_dim) == (8, 32, 32, 16)
+    assert forward.causal
+    assert not forward.backward
+    assert backward.backward
+    # Two products forward and five backward, half of each under the causal mask (with its diagonal).
+    assert forward.flop == pytest.approx(2 * 2 * 8 * 32 * 32 * 16 * (32 + 1) / (2 * 32))
+    assert backward.flop == pytest.approx(forward.flop * 5 / 2)
+
+
+def test_grouped_query_attention_counts_every_query_head():
+    with timer() as seen:
+        functional.scaled_dot_product_attention(
+            meta(1, 8, 32, 16), meta(1, 2, 32, 16), meta(1, 2, 32, 16), enable_gqa=True
+        )
+    assert works(seen)[0].heads == 8
+
+
+def test_the_bound_of_attention_is_math_or_memory():
+    gpu = load_gpu("h200")
+    long = Attention(
+        heads=32, queries=4096, keys=4096, qk_dim=128, v_dim=128, causal=False, backward=False, dtype="bf16"
+    )
+    peak_us = 4 * 32 * 4096**2 * 128 / (4096 * 132 * 1980)
+    assert long.bound_us(gpu) == (pytest.approx(peak_us), "MATH BOUND")
+    decode = Attention(
+        heads=32, queries=1, keys=4096, qk_dim=128, v_dim=128, causal=False, backward=False, dtype="bf16"
+    )
+    bytes_moved = 32 * 2 * (256 + 4096 * 256)
+    assert decode.bound_us(gpu) == (pytest.approx(bytes_moved / gpu.dram_bytes_per_us), "DRAM BOUND")
+
+
+def test_what_is_not_modelled_is_named_and_counted():
+    with timer() as seen:
+        nn.Conv1d(8, 8, 3, device="meta", dtype=torch.bfloat16)(meta(1, 8, 64))
+        nn.Conv1d(8, 8, 3, device="meta", dtype=torch.bfloat16)(meta(1, 8, 64))
+        meta(8, 8, dtype=torch.float64) @ meta(8, 8, dtype=torch.float64)
+        torch.relu(meta(8, 8))
+    assert seen.unmodelled == {"aten::convolution": 2, "aten::mm (type float64)": 1}
+    assert "not modelled: aten::convolution, 2 calls" in str(seen)
+    assert works(seen) == []
+
+
+def test_an_empty_gemm_costs_nothing():
+    with timer() as seen:
+        meta(0, 64) @ meta(64, 16)
+    assert seen.timings == ()
+    assert "no GEMM was seen" in str(seen)
+
+
+def test_symbolic_sizes_are_refused():
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    real = torch.empty(7, 64)
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        x = mode.from_tensor(real, static_shapes=False)
+        weight = torch.empty(64, 32)
+        with pytest.raises(InputError, match="mm: size s[0-9]+ is symbolic"), timer():
+            x @ weight
+
+
+def test_results_are_those_of_the_model_itself():
+    torch.manual_seed(0)
+    net, x = Net(1).float(), torch.randn(4, 64)
+    with timer():
+        timed = net(x)
+    assert torch.equal(timed, net(x))
+
+
+def test_the_table_is_printed_at_the_end(capsys):
+    with timer(display=True):
+        functional.linear(meta(64, 64), meta(64, 64))
+    out = capsys.readouterr().out
+    assert "1 GEMMs" in out
+    assert "predicted on h200" in out
+
+
+def test_a_large_model_runs_on_meta_tensors():
+    seen = timer()
+    run_on_meta(
+        lambda: (nn.Linear(8192, 28672, dtype=torch.bfloat16), torch.empty(1, 8192, dtype=torch.bfloat16)),
+        seen,
+        train=False,
+    )
+    assert sizes(seen) == [(1, 1, 28672, 8192)]
+
+
+MODEL_FILE = """
+import torch
+
+def build():
+    return torch.nn.Linear(64, 32), torch.empty(16, 64, requires_grad=True)
+
+def wrong():
+    return 3
+"""
+
+
+def test_the_verb_counts_backward_with_train(gemm_model, tmp_path):
+    path = tmp_path / "net.py"
+    path.write_text(MODEL_FILE)
+    outcome = gemm_model("torch", f"{path}:build", "--train", "--model", MODEL, "--format", "csv")
+    assert outcome.code == 0
+    assert [line.split(",")[1:3] for line in outcome.out.splitlines()[1:]] == [
+        ["forward", "1"],
+        ["backward", "2"],
+    ]
+    assert "3 GEMMs" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [("wrong", "expected (model, input or inputs)"), ("none", "has no function 'none'")],
+)
+def test_the_verb_refuses_what_is_no_model(gemm_model, tmp_path, function, words):
+    path = tmp_path / "net.py"
+    path.write_text(MODEL_FILE)
+    outcome = gemm_model("torch", f"{path}:{function}", "--model", MODEL)
+    assert outcome.code == 2
+    assert words in outcome.err
