@@ -30,6 +30,8 @@ def test_a_tile_that_matches_runs_whole_waves_at_the_peak():
     assert found.runtime_us == pytest.approx(4 * 128 * 256 * 4096 / 2048 / 1980)
     assert found.limiter == "math"
     assert found.details["fraction_of_peak"] == pytest.approx(512 / (4 * 132))
+    # Each tile reads 128 rows and 256 columns of 4096 two-byte elements.
+    assert found.bytes_by_level["l2"] == pytest.approx(512 * (128 + 256) * 4096 * 2)
 
 
 def test_a_narrow_tile_waits_for_the_port_to_l2():
@@ -55,6 +57,11 @@ def test_cuda_core_rows_are_the_ladder_s_runtime():
     expected = runtime(machine, kernel.blocking, (4096,) * 3, 2, runtime_parameters())
     assert found.runtime_us == pytest.approx(expected.runtime_us)
     assert found.limiter == expected.limiter == "issue"
+    # 132 SMs x 2 tiles at once: 8.25 rows of 32 tiles, so 9 rows of A's tiles and all of B.
+    assert found.bytes_by_level["dram"] == pytest.approx(1024 / (9 * 32) * (9 + 32) * 128 * 4096 * 4)
+
+    usual = predict(problem, KernelConfig(cta_m=128, cta_n=128, cta_k=16, stages=2), datapath="cuda_cores")
+    assert usual.runtime_us == pytest.approx(expected.runtime_us)
 
 
 def test_a_batch_is_its_rows():

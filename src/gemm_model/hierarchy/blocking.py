@@ -212,7 +212,7 @@ def blocking_of(
             stages=stages,
         )
     cta = tiles.get("cta", (128, 256))
-    depth = cta[2] if len(cta) > 2 else int(WARPGROUP / max(datapath.a_bytes, datapath.b_bytes))
+    depth = cta[2] if len(cta) > 2 else datapath.slice_depth
     mma = tiles.get("mma", instruction_tile(gpu.architecture, *tiles.get("warp", cta[:2])))
     mma_m, mma_n = mma[:2]
     warp_m, warp_n = tiles.get("warp", (mma_m, mma_n))

@@ -62,6 +62,8 @@ class Runtime:
     fraction_of_peak: float
     clocks: Mapping[str, float]
     """SM clocks that one CTA tile keeps each unit busy, and those that it waits."""
+    dram_bytes: float
+    l2_bytes: float
 
 
 def runtime(
@@ -91,6 +93,8 @@ def runtime(
         limiter=busiest if rate * clocks[busiest] >= BUSY else "latency",
         fraction_of_peak=m * n * k / (peak * total),
         clocks=clocks,
+        dram_bytes=tiles * clocks["dram"] * machine.dram_bytes_per_clk,
+        l2_bytes=tiles * k * work_per_k(blocking).l2_bytes,
     )
 
 
@@ -119,8 +123,6 @@ def tile_clocks(
     issue_clocks = work.instructions / slots / parameters.issue_efficiency
     l2 = machine.level("l2")
     l2_rates = [rate for rate in (l2.bytes_per_clk, l2.port_bytes_per_clk) if rate is not None]
-    dram = machine.level("dram").bytes_per_clk
-    assert dram is not None
     # Tiles that run at once lie along n: together they read some rows of A, and of B at most all of it.
     at_once = resident * machine.gpu.sm_count
     columns = min(ceil(n / blocking.cta_n), at_once)
@@ -136,7 +138,7 @@ def tile_clocks(
         "issue": k * max(fma_clocks, issue_clocks),
         "smem": k * work.wavefronts,
         "l2": k * work.l2_bytes / min(l2_rates) if l2_rates else 0.0,
-        "dram": k * dram_bytes / dram,
+        "dram": k * dram_bytes / machine.dram_bytes_per_clk,
         "latency": wait + parameters.load_latency_clk,
     }
 

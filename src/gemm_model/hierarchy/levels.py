@@ -17,7 +17,7 @@ LEVELS = ("dram", "l2", "smem", "registers")
 
 DATAPATHS = ("cuda_cores", "tensor_cores")
 REGISTER_BYTES = 4
-BYTES_PER_MB = 1e6
+SLICE_BYTES = 128
 FLOP_PER_FMA = 2
 
 
@@ -29,8 +29,16 @@ class Datapath:
     dtype: str
     fma_per_clk: float
     a_bytes: float
+    """Bytes of one element of A with its share of the scale factors; B likewise."""
     b_bytes: float
+    element_bytes: float
+    """Bytes of the wider operand's element alone."""
     acc_bytes: float = 4.0
+
+    @property
+    def slice_depth(self) -> int:
+        """Elements of k in the 128 bytes that one row of a tile takes in shared memory (one swizzle atom)."""
+        return int(SLICE_BYTES / self.element_bytes)
 
     @property
     def demand_bytes_per_clk(self) -> float:
@@ -74,6 +82,13 @@ class Machine:
         return self.datapath.demand_bytes_per_clk / level.bytes_per_clk
 
     @property
+    def dram_bytes_per_clk(self) -> float:
+        """One SM's share of the DRAM bandwidth, which every GPU's description has."""
+        rate = self.level("dram").bytes_per_clk
+        assert rate is not None
+        return rate
+
+    @property
     def peak_tflops(self) -> float:
         return FLOP_PER_FMA * self.datapath.fma_per_clk * self.gpu.sm_count * self.gpu.sm_clk_mhz / 1e6
 
@@ -97,7 +112,14 @@ def datapath_of(gpu: GpuSpec, name: str, dtype: str) -> Datapath:
             known = ", ".join(known for known in gpu.flop_per_clk_per_sm if known != "fp32")
             raise InputError(f"GPU {gpu.name} has no {kind} tensor cores; expected one of {known}")
         rate = flop / FLOP_PER_FMA
-    return Datapath(name=name, dtype=element.name, fma_per_clk=rate, a_bytes=width, b_bytes=width)
+    return Datapath(
+        name=name,
+        dtype=dtype,
+        fma_per_clk=rate,
+        a_bytes=width,
+        b_bytes=width,
+        element_bytes=element.bytes_per_element,
+    )
 
 
 def machine_of(gpu: GpuSpec, datapath: Datapath) -> Machine:

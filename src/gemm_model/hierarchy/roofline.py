@@ -38,9 +38,7 @@ class Roof:
 
 def ridge_fma_per_byte(machine: Machine) -> float:
     """FMAs per DRAM byte from which a GEMM is compute-bound: the plain roofline's ridge point."""
-    dram = machine.level("dram").bytes_per_clk
-    assert dram is not None
-    return machine.datapath.fma_per_clk / dram
+    return machine.datapath.fma_per_clk / machine.dram_bytes_per_clk
 
 
 def plain_bound_tflops(machine: Machine, fma_per_byte: float) -> float:

@@ -25,8 +25,6 @@ DEPTHS = (8, 16, 32)
 
 TENSOR_CTA_M = (64, 128, 192, 256)
 TENSOR_CTA_N = (32, 64, 96, 128, 160, 192, 224, 256)
-SLICE_BYTES = 128
-"""Depth of a tensor-core slice: one row of the 128-byte swizzle."""
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
 
 
@@ -153,7 +151,6 @@ def _cuda_core_candidates(stages: int) -> Iterator[Blocking]:
 
 
 def _tensor_core_candidates(machine: Machine, stages: int) -> Iterator[Blocking]:
-    depth = int(SLICE_BYTES / max(machine.datapath.a_bytes, machine.datapath.b_bytes))
     for cta_m, cta_n, (cluster_m, cluster_n) in product(TENSOR_CTA_M, TENSOR_CTA_N, CLUSTERS):
         if cluster_m * cluster_n > machine.gpu.max_cluster_size:
             continue
@@ -161,7 +158,7 @@ def _tensor_core_candidates(machine: Machine, stages: int) -> Iterator[Blocking]
         blocking = Blocking(
             cta_m=cta_m,
             cta_n=cta_n,
-            cta_k=depth,
+            cta_k=machine.datapath.slice_depth,
             warp_m=mma_m,
             warp_n=mma_n,
             mma_m=mma_m,

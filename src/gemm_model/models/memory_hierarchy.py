@@ -13,6 +13,7 @@ from gemm_model.batch import FloatArray, GemmBatch
 from gemm_model.dtypes import MATH_KINDS
 from gemm_model.errors import InputError
 from gemm_model.gpu import GpuSpec
+from gemm_model.hierarchy.amplification import tiling
 from gemm_model.hierarchy.blocking import (
     WARP,
     Blocking,
@@ -37,8 +38,8 @@ LIMITER_OF_STAGE = {
     "registers -> datapath": MATH,
 }
 DEFAULT_STAGES = 2
-SLICE_BITS = 1024.0
-"""Depth of a slice where the kernel family chooses: one 128-byte row."""
+USUAL_THREAD_EXTENT = 8
+"""Outputs of a CUDA-core thread along m and n where the warp's tile is not given (it then is the CTA's)."""
 
 
 class MemoryHierarchyModel:
@@ -46,9 +47,9 @@ class MemoryHierarchyModel:
 
     Tensor cores: the fraction is the smallest of delivered / demanded over the stages of
     `hierarchy.matching`: a ceiling without latencies and launch. CUDA cores: `hierarchy.cuda_core_runtime`,
-    whose five parameters were fitted to the ladder of kernels on the H200; `mma_m` x `mma_n` of a
-    configuration is then the tile of one warp of `lanes_m` x (32 / lanes_m) threads, and a kernel without
-    `cta_k` stages nothing.
+    whose four parameters were fitted to the ladder of kernels on the H200; `mma_m` x `mma_n` of a
+    configuration is then the tile of one warp of `lanes_m` x (32 / lanes_m) threads (the CTA's tile stands
+    for 8 x 8 outputs a thread), and a kernel without `cta_k` stages nothing.
 
     Options: `datapath` ('tensor_cores' or 'cuda_cores'), `output` (one of `matching.OUTPUT_MODES`),
     `reuse_in_l2`, and the parameters of `RuntimeParameters`.
@@ -100,6 +101,10 @@ class MemoryHierarchyModel:
             limiter_names=LIMITER_NAMES,
             phases_us={"overlapped": runtime_us},
             details={"fraction_of_peak": np.array([row.fraction_of_peak for row in rows])},
+            bytes_by_level={
+                "dram": np.array([row.dram_bytes for row in rows]),
+                "l2": np.array([row.l2_bytes for row in rows]),
+            },
             caveats=self.gpu.caveats,
         )
 
@@ -120,6 +125,7 @@ class MemoryHierarchyModel:
             fma_per_clk=flop / FLOP_PER_FMA,
             a_bytes=a_bytes,
             b_bytes=b_bytes,
+            element_bytes=float(max(batch.a_bits[index], batch.b_bits[index])) / BITS_PER_BYTE,
             acc_bytes=float(batch.acc_bits[index]) / BITS_PER_BYTE,
         )
         return machine_of(self.gpu, path)
@@ -128,11 +134,10 @@ class MemoryHierarchyModel:
         machine = self._machine(batch, index)
         cta_m, cta_n = int(batch.cta_m[index]), int(batch.cta_n[index])
         mma_m, mma_n = instruction_tile(self.gpu.architecture, cta_m, cta_n)
-        widest = float(max(batch.a_bits[index], batch.b_bits[index]))
         blocking = Blocking(
             cta_m=cta_m,
             cta_n=cta_n,
-            cta_k=int(batch.cta_k[index]) or int(SLICE_BITS / widest),
+            cta_k=int(batch.cta_k[index]) or machine.datapath.slice_depth,
             warp_m=mma_m,
             warp_n=mma_n,
             mma_m=mma_m,
@@ -161,16 +166,23 @@ class MemoryHierarchyModel:
         tile_clk = cta_m * cta_n * k / (machine.datapath.fma_per_clk * matching.fraction_of_peak)
         runtime_us = ceil(tiles / at_once) * tile_clk / self.gpu.sm_clk_mhz
         limit = matching.limiting
+        path = machine.datapath
+        bytes_taken = tiles * cta_m * cta_n * k * (path.a_bytes + path.b_bytes)
+        amplification_by_tile = float(tiling(cta_m, cta_n, path.a_bytes, path.b_bytes))
         return _Row(
             runtime_us=runtime_us,
             limiter=LIMITER_OF_STAGE[limit.name] if limit.fraction < 1 else MATH,
             fraction_of_peak=float(batch.flop[index]) / (runtime_us * machine.peak_tflops * 1e6),
+            dram_bytes=bytes_taken / matching.stages[0].amplification,
+            l2_bytes=bytes_taken / amplification_by_tile,
         )
 
     def _cuda_core_row(self, batch: GemmBatch, index: int) -> _Row:
         machine = self._machine(batch, index)
         lanes_n = WARP // self.lanes_m
         warp_m, warp_n = int(batch.mma_m[index]), int(batch.mma_n[index])
+        if (warp_m, warp_n) == (batch.cta_m[index], batch.cta_n[index]):
+            warp_m, warp_n = USUAL_THREAD_EXTENT * self.lanes_m, USUAL_THREAD_EXTENT * lanes_n
         if warp_m % self.lanes_m or warp_n % lanes_n:
             raise InputError(
                 f"row {index}: a warp tile of {warp_m}x{warp_n}; "
@@ -196,6 +208,8 @@ class MemoryHierarchyModel:
             runtime_us=times * found.runtime_us,
             limiter=found.limiter,
             fraction_of_peak=found.fraction_of_peak,
+            dram_bytes=times * found.dram_bytes,
+            l2_bytes=times * found.l2_bytes,
         )
 
 
@@ -204,6 +218,8 @@ class _Row:
     runtime_us: float
     limiter: str
     fraction_of_peak: float
+    dram_bytes: float
+    l2_bytes: float
 
 
 def runtime_parameters(options: Mapping[str, Any] | None = None) -> RuntimeParameters:
