@@ -40,6 +40,7 @@ def test_a_batch_gives_what_its_rows_give(works, machine):
     assert list(consumer_wait(batch, machine)) == [consumer_wait(work, machine) for work in works]
 
 
+@settings(deadline=None)
 @given(load=st.integers(0, 9), latency=st.integers(0, 30), math=st.integers(0, 9), stages=st.integers(1, 7))
 def test_rhythm_is_the_slope_of_the_math_starts(load, latency, math, stages):
     steps = np.array([1000.0, 1000.0 + stages])

@@ -237,9 +237,9 @@ def workload(
     SM; clusters run whole. Raises InputError for a size or a number of stages below 1.
     """
     for name, value in (("m", m), ("n", n), ("k", k), ("stages", stages), ("batch", batch)):
-        _require("work", name, value, lambda v: v >= 1, "at least 1")
+        _require("kernel", name, value, lambda v: v >= 1, "at least 1")
     for name, value in (("tile_m", tile_m), ("tile_n", tile_n), ("tile_k", tile_k)):
-        _require("work", name, value, lambda v: v >= 1, "at least 1")
+        _require("kernel", name, value, lambda v: v >= 1, "at least 1")
     cluster = cluster_m * cluster_n
     clusters = np.ceil(np.ceil(m / tile_m) / cluster_m) * np.ceil(np.ceil(n / tile_n) / cluster_n) * batch
     slots = np.floor(machine.sm_count / cluster)

@@ -146,6 +146,10 @@ def _last_math_starts(work: Workload, machine: PipelineMachine) -> tuple[Number,
     return starts[0], starts[1]
 
 
+_BESIDE_THE_SLOTS = 6
+"""Rows of a stacked `_State` that are not slots."""
+
+
 @dataclass(slots=True)
 class _State:
     """Where the pipeline stands between two tiles; times in ps, one column for each kernel.
@@ -207,7 +211,7 @@ def _times(columns: dict[str, FloatArray], kind: str) -> StepTimes:
 
 def _persistent_ring(columns: dict[str, FloatArray], stages: int, machine: PipelineMachine) -> FloatArray:
     """The kernels of one ring size, tile by tile; whole periods are skipped once the rhythm repeats."""
-    states = np.zeros((stages + 6, len(columns["waves"])))
+    states = np.zeros((stages + _BESIDE_THE_SLOTS, len(columns["waves"])))
     left = columns["waves"] - 1
     running = np.flatnonzero(left > 0)
     tile = _Tile.of({name: values[running] for name, values in columns.items()}, "full", stages, machine)
