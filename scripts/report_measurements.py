@@ -24,6 +24,13 @@ CONFIG = [
     "split_k",
     "fast_accum",
 ]
+LENGTHS = (
+    ("up to 10 us", 0, 10),
+    ("10 to 30 us", 10, 30),
+    ("30 to 100 us", 30, 100),
+    ("100 us to 1 ms", 100, 1000),
+    ("over 1 ms", 1000, np.inf),
+)
 FAMILIES = (
     ("m up to 16", 0, 16),
     ("m 17 to 256", 16, 256),
@@ -57,7 +64,7 @@ def paired(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     """Rows that both runs measured; the second run's columns end in _2."""
     keys = [*SHAPE, *CONFIG]
     one, two = (
-        table.assign(**{name: table[name].fillna("") for name in CONFIG}) for table in (first, second)
+        table.assign(**{name: table[name].astype(str) for name in CONFIG}) for table in (first, second)
     )
     return one.merge(two, on=keys, suffixes=("", "_2"), validate="one_to_one")
 
@@ -73,31 +80,54 @@ def winners_loss(pairs: pd.DataFrame, column: str) -> pd.Series:
     return own.groupby(SHAPE)[[column, f"{column}_2"]].apply(loss)
 
 
+def repeat_line(label: str, part: pd.DataFrame, column: str = "runtime_us") -> str:
+    signed = part[f"{column}_2"] / part[column] - 1
+    change, loss = signed.abs(), winners_loss(part, column)
+    changes = (change.median(), change.quantile(0.95), change.max())
+    cells = [label, str(len(part)), *(f"{value:.2%}" for value in changes), f"{signed.median():+.2%}"]
+    return "| " + " | ".join([*cells, f"{loss.mean():.2%}", f"{loss.max():.1%}"]) + " |"
+
+
 def repeatability(folder: Path) -> list[str]:
+    """Run 2 over run 1, by statistic, type, length, rows of A, and pair of cards."""
     pairs = paired(measured(folder, "burst"), measured(folder, "repeat"))
     other_card = (pairs["gpu_uuid"] != pairs["gpu_uuid_2"]).mean()
-    lines = [
-        f"{len(pairs)} rows measured twice, {other_card:.0%} of them on another card.",
-        "",
-        "| rows | statistic | median | p95 | worst | signed median | winners of run 1 lose (mean, worst) |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    parts = [("all", pairs)]
-    parts += [(str(dtype), part) for dtype, part in pairs.groupby("in_dtype")]
+    parts = [(str(dtype), part) for dtype, part in pairs.groupby("in_dtype")]
     parts += [
-        (f"{low}-{high} us", pairs[(pairs["runtime_us"] > low) & (pairs["runtime_us"] <= high)])
-        for low, high in ((0, 10), (10, 30), (30, 100), (100, 1000), (1000, 1e9))
+        (label, pairs[pairs["runtime_us"].between(low, high, inclusive="right")])
+        for label, low, high in LENGTHS
     ]
-    for label, part in parts:
-        for column in ("runtime_us", "min_us") if label == "all" else ("runtime_us",):
-            signed = part[f"{column}_2"] / part[column] - 1
-            change = signed.abs()
-            loss = winners_loss(part, column)
-            lines.append(
-                f"| {label} ({len(part)}) | {'median' if column == 'runtime_us' else 'minimum'} | "
-                f"{change.median():.2%} | {change.quantile(0.95):.2%} | {change.max():.1%} | "
-                f"{signed.median():+.2%} | {loss.mean():.2%}, {loss.max():.1%} |"
-            )
+    parts += [(label, pairs[(pairs["m"] > low) & (pairs["m"] <= high)]) for label, low, high in FAMILIES]
+    cards = pairs["gpu_uuid"].str[4:8] + " then " + pairs["gpu_uuid_2"].str[4:8]
+    parts += [(f"card {name}", part) for name, part in pairs.groupby(cards)]
+    lines = [
+        f"{len(pairs)} rows measured twice, {other_card:.0%} of them on another card. The change is the absolute",
+        "value of run 2 / run 1 - 1; the loss is what run 1's best QuACK configuration of a shape costs on run 2",
+        "over run 2's best.",
+        "",
+        "| rows | count | median | p95 | worst | signed median | loss, mean | loss, worst |",
+        "|---|---|---|---|---|---|---|---|",
+        repeat_line("all, median of launches", pairs),
+        repeat_line("all, minimum of launches", pairs, "min_us"),
+    ]
+    return lines + [repeat_line(label, part) for label, part in parts]
+
+
+def over_burst(folder: Path) -> list[str]:
+    """The same kernels in the other two regimes."""
+    burst = measured(folder, "burst")
+    lines = [
+        "| regime | burst time | rows | time over burst: p5, median, p95 | SM clock, median MHz |",
+        "|---|---|---|---|---|",
+    ]
+    for name in ("counters", "sustained"):
+        pairs = paired(burst, measured(folder, name))
+        for label, low, high in LENGTHS:
+            part = pairs[(pairs["runtime_us"] > low) & (pairs["runtime_us"] <= high)]
+            ratio = part["runtime_us_2"] / part["runtime_us"]
+            spread = ", ".join(f"{ratio.quantile(share):.3f}" for share in (0.05, 0.5, 0.95))
+            clock = part["sm_mhz_2"].median()
+            lines.append(f"| {name} | {label} | {len(part)} | {spread} | {clock:.0f} |")
     return lines
 
 
@@ -132,7 +162,8 @@ def main() -> int:
     sections = (
         ("What was measured", counts),
         ("Repeatability of the burst regime", repeatability),
-        ("Best kernel over cuBLAS (times as fast)", over_cublas),
+        ("Best QuACK kernel over cuBLAS (times as fast, burst)", over_cublas),
+        ("The other two regimes over burst", over_burst),
     )
     for title, section in sections:
         print(f"## {title}\n")
