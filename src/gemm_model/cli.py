@@ -25,7 +25,7 @@ VERBS = {
     "rank": "choose a kernel configuration for a problem, or for a table of problems, by prediction",
     "portfolio": "choose the few kernels that together serve a list of shapes best",
     "torch": "predict the GEMMs of a PyTorch model, module by module, without running it",
-    "cutlass_profiler": "write test lists for the CUTLASS profiler, and read its results as measurements",
+    "cutlass-profiler": "write test lists for the CUTLASS profiler, and read its results as measurements",
     "simulate": "simulate one SM's producer/consumer pipeline by events: trace for Perfetto, table, plot",
     "solve": "find the tile and ring buffer that run fastest, by exact search or by a proof with Z3",
     "estimate": "estimate a pipeline machine's rates and latencies from measured kernels",
@@ -54,7 +54,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         child = verbs.add_parser(verb, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if verb == named:
             # Only the verb that runs is imported: the others may need packages that are not installed.
-            module = import_module(f"gemm_model.commands.{verb}")
+            module = import_module(f"gemm_model.commands.{verb.replace('-', '_')}")
             module.add_arguments(child)
             child.set_defaults(run=module.run)
     return parser

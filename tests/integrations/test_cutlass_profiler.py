@@ -165,7 +165,7 @@ def test_the_verb_reads_and_writes(gemm_model, tmp_path):
     tests = tmp_path / "tests.csv"
     outcome = gemm_model(
         *(
-            "cutlass_profiler",
+            "cutlass-profiler",
             "--problems",
             problems_file(tmp_path, ENTRY),
             "--output",
@@ -176,6 +176,6 @@ def test_the_verb_reads_and_writes(gemm_model, tmp_path):
     )
     assert (outcome.code, "wrote 4 tests" in outcome.err) == (0, True)
     table = tmp_path / "table.csv"
-    outcome = gemm_model("cutlass_profiler", "--results", results_file(tmp_path, result()), "--output", table)
+    outcome = gemm_model("cutlass-profiler", "--results", results_file(tmp_path, result()), "--output", table)
     assert (outcome.code, "wrote 1 measurements" in outcome.err) == (0, True)
     assert gemm_model("predict", "--input", table, "--model", MODEL).code == 0

@@ -80,7 +80,7 @@ def test_portfolio(gemm_model, tmp_path):
         (("portfolio", "--table", "none.csv", "--max-kernels", 2), "none.csv: no such file"),
         (("torch", "nowhere"), "expected module:function"),
         (("torch", "no.such.module:build"), "cannot be imported"),
-        (("cutlass_profiler", "--output", "x.csv"), "expected either --problems or --results"),
+        (("cutlass-profiler", "--output", "x.csv"), "expected either --problems or --results"),
     ],
 )
 def test_bad_input_ends_with_code_2_and_one_sentence(gemm_model, words, message):

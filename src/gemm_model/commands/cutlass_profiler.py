@@ -1,4 +1,4 @@
-"""`gemm-model cutlass_profiler`: test lists for the CUTLASS profiler, and its results as measurements."""
+"""`gemm-model cutlass-profiler`: test lists for the CUTLASS profiler, and its results as measurements."""
 
 from __future__ import annotations
 
