@@ -101,9 +101,9 @@ def repeatability(folder: Path) -> list[str]:
     cards = pairs["gpu_uuid"].str[4:8] + " then " + pairs["gpu_uuid_2"].str[4:8]
     parts += [(f"card {name}", part) for name, part in pairs.groupby(cards)]
     lines = [
-        f"{len(pairs)} rows measured twice, {other_card:.0%} of them on another card. The change is the absolute",
-        "value of run 2 / run 1 - 1; the loss is what run 1's best QuACK configuration of a shape costs on run 2",
-        "over run 2's best.",
+        f"{len(pairs)} rows measured twice, {other_card:.0%} of them on another card. The change is the",
+        "absolute value of run 2 / run 1 - 1; the loss is what run 1's best QuACK configuration of a shape",
+        "costs on run 2 over run 2's best.",
         "",
         "| rows | count | median | p95 | worst | signed median | loss, mean | loss, worst |",
         "|---|---|---|---|---|---|---|---|",

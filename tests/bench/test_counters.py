@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import stat
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 
 from gemm_model.bench import counters
 from gemm_model.bench.rows import Outcome, Row
+from gemm_model.bench.runner import Run, RunOptions
+from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.errors import MissingExtraError
 from gemm_model.kernel import KernelConfig
 from gemm_model.problem import GemmProblem
@@ -110,15 +113,48 @@ done < "$replies"
 """
 
 
-def test_a_group_runs_under_the_profiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def fake_profiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ncu = tmp_path / "ncu"
     ncu.write_text(FAKE_NCU)
     ncu.chmod(ncu.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     root = Path(__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", f"{root}:{root / 'src'}")
+
+
+@pytest.mark.usefixtures("fake_profiler")
+def test_a_crash_under_the_profiler_costs_one_row(tmp_path: Path) -> None:
+    rows = profiled_rows(256, 512, fakes.CRASHES, 768, 1280)
+    card = {"gpu_name": "Fake GPU", "gpu_uuid": fakes.UUID}
+    options = RunOptions(device="tests.bench.fakes:FakeDevice", rows_per_profiler=4)
+    run = Run(rows, tmp_path / "out.csv", card, options, resume=False)
+    worker = WorkerProcess(options.device)
+    # The check finds the crash first; told that the row is fine, the profiled worker meets it.
+    run._check = lambda *_: None  # type: ignore[method-assign]
+    summary = run.go(worker, {}, lambda *_: None)
+    worker.close()
+    assert summary.complete
+    assert summary.dispositions == {"ok": 4, "crashed": 1}
+    with (tmp_path / "out.csv").open() as file:
+        written = list(csv.DictReader(file))
+    assert [row["disposition"] for row in written] == ["ok", "ok", "crashed", "ok", "ok"]
+    assert [row["n"] for row in written] == ["256", "512", str(fakes.CRASHES), "768", "1280"]
+    assert written[0]["sm_mhz"] == "1500.0"
+
+
+@pytest.mark.usefixtures("fake_profiler")
+def test_a_group_runs_under_the_profiler() -> None:
+    rows = profiled_rows(256, fakes.NO_MEMORY, 512, fakes.CRASHES, 768)
+    outcomes = counters.profile_rows(rows, "tests.bench.fakes:FakeDevice", 30.0)
+    assert [outcome.disposition for outcome in outcomes] == ["ok", "out_of_memory", "ok", "crashed"]
+    assert outcomes[2].values["sm_mhz"] == 1500.0
+    assert outcomes[2].values["power_w"] == 90.0
+
+
+def profiled_rows(*sizes: int) -> list[Row]:
     config = KernelConfig(cta_m=128, cta_n=64)
-    rows = [
+    return [
         Row(
             kernel=fakes.FakeProvider.name,
             problem=GemmProblem.of(64, n, 256),
@@ -126,9 +162,5 @@ def test_a_group_runs_under_the_profiler(monkeypatch: pytest.MonkeyPatch, tmp_pa
             asked=(64, n, 256),
             regime="counters",
         )
-        for n in (256, fakes.NO_MEMORY, 512, fakes.CRASHES, 768)
+        for n in sizes
     ]
-    outcomes = counters.profile_rows(rows, "tests.bench.fakes:FakeDevice", 30.0)
-    assert [outcome.disposition for outcome in outcomes] == ["ok", "out_of_memory", "ok", "crashed"]
-    assert outcomes[2].values["sm_mhz"] == 1500.0
-    assert outcomes[2].values["power_w"] == 90.0

@@ -43,7 +43,8 @@ parser = argparse.ArgumentParser()
 benchmark.add_arguments(parser)
 limit = float(sys.argv[1])
 options = runner.RunOptions
-runner.RunOptions = lambda **given: options(**given, row_limit_s=limit, sentinel_every_s=0.05, rest_after_check_s=0)
+quick = {"row_limit_s": limit, "sentinel_every_s": 0.05, "rest_after_check_s": 0}
+runner.RunOptions = lambda **given: options(**given, **quick)
 sys.exit(run_and_report(lambda: benchmark.run(parser.parse_args(sys.argv[2:]))))
 """
 
