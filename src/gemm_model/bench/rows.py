@@ -16,9 +16,6 @@ REGIMES = ("burst", "sustained", "counters")
 L2_STATES = ("cold", "warm")
 
 IDENTITY_COLUMNS = (
-    "gpu",
-    "gpu_uuid",
-    "kernel",
     "in_dtype",
     "acc_dtype",
     "out_dtype",
@@ -37,9 +34,12 @@ IDENTITY_COLUMNS = (
     "n",
     "k",
 )
-"""The classic columns, in their order, after the card."""
+"""The classic columns, in their order."""
 
 DETAIL_COLUMNS = (
+    "gpu",
+    "gpu_uuid",
+    "kernel",
     "asked_m",
     "asked_n",
     "asked_k",
