@@ -1,18 +1,19 @@
 """How good are choices made by prediction? Top-1 and best-of-top-4 efficiency by type, beside baselines.
 
-    python benchmarks/choice_quality.py --input TABLE [--input TABLE] --output docs/choice_quality.md
+    python benchmarks/choice_quality.py --input burst.csv.gz --input counters.csv.gz --repeat repeat.csv.gz
 
 The space of a shape is all its measured configurations; the efficiency of a choice is the best measured time
 over the time of what was chosen. Models that are fitted predict each shape from a fit to the other shapes
 (8 folds). The baselines: the classic model, the one configuration that is best on average, gradient boosting
-on the same columns and folds (needs scikit-learn), nvMatmulHeuristics where it is installed, and, where a
-table holds rows measured twice, a choice by the first measurement judged by the second.
+on the same columns and folds (needs scikit-learn), nvMatmulHeuristics where it is installed, and the data's
+own repeatability: the choice by a second measurement of the same rows, judged by the first.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ from gemm_model.kernel_calibration import load_calibration
 from gemm_model.models import create_model
 from gemm_model.prediction import predict_in_chunks
 from gemm_model.problem import GemmProblem
-from gemm_model.table import batch_from_frame
+from gemm_model.table import batch_from_frame, read_table, usable_rows
 
 SHARE_OF_SHAPES = 0.5
 """A single configuration must have been measured on so many of the shapes to be a candidate."""
@@ -114,18 +115,23 @@ def single_config(frame: pd.DataFrame) -> tuple[pd.Series, float]:
     return often.loc[best].dropna(), float(share.loc[best])
 
 
-def repeated(frame: pd.DataFrame) -> pd.Series | None:
-    """Efficiency of a choice by the first of two measurements of each row, judged by the second."""
+def repeated(frame: pd.DataFrame, again: pd.DataFrame) -> pd.Series | None:
+    """Efficiency of a choice by the measurements of `again`, judged by those of `frame`."""
     keys = [*shape_columns(frame), *config_columns(frame)]
-    order = frame.groupby(keys, sort=False, dropna=False).cumcount()
-    first, second = (frame[order == place].set_index(keys)["actual_runtime"] for place in (0, 1))
-    both = pd.DataFrame({"first": first, "second": second}).dropna().reset_index()
-    shapes = shape_columns(frame)
-    several = both.groupby(shapes)["first"].transform("size") > 1
-    if not several.any():
-        return None
-    renamed = both[several].rename(columns={"first": "predicted_runtime", "second": "actual_runtime"})
-    return top1_efficiency(renamed)
+    second = again.groupby(keys, dropna=False)["actual_runtime"].mean().rename("predicted_runtime")
+    both = frame.join(second, on=keys).dropna(subset=["predicted_runtime"])
+    return top1_efficiency(both) if len(both) else None
+
+
+def numeric(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with its numbers as numbers, so that rows of two tables compare."""
+    return frame.assign(
+        **{
+            name: pd.to_numeric(frame[name])
+            for name in (*shape_columns(frame), *config_columns(frame), "runtime_us")
+            if name not in ("in_dtype", "out_dtype", "kernel", "schedule", "raster")
+        }
+    )
 
 
 def figures_of(frame: pd.DataFrame, predicted_us: np.ndarray) -> tuple[ChoiceFigures, ChoiceFigures, float]:
@@ -141,34 +147,41 @@ def main() -> None:
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--output", type=Path, help="Markdown file for the table")
     parser.add_argument("--predictions", type=Path, help="CSV file for the held-out predictions of every row")
-    parser.add_argument("--skip", action="append", default=[], choices=("boosting", "nvidia"))
+    parser.add_argument("--repeat", type=Path, help="a second measurement of some of the rows")
+    parser.add_argument("--methods", default="calibrated,classic,boosting,nvidia", help="some of the default")
     args = parser.parse_args()
     gpu = load_gpu(args.gpu)
     data = load_tables(args.input, gpu)
+    repeat = None
+    if args.repeat:
+        repeat, _ = usable_rows(read_table(args.repeat), needs_tile=True)
+        repeat = numeric(repeat).assign(actual_runtime=lambda rows: rows["runtime_us"])
     lines, kept = [], []
     for regimes in data.by_kind.values():
         burst = observe(regimes["burst"], gpu)
         counters = observe(regimes["counters"], gpu) if "counters" in regimes else None
         folds = folds_of(burst.shape_id, SEED)
-        methods: dict[str, Callable[[], np.ndarray]] = {
-            "WarpSpecializedModel, shapes held out": lambda: calibrated(burst, counters, gpu, folds),  # noqa: B023
-            "classic model (WSPersistentGEMMModel)": lambda: packaged("WSPersistentGEMMModel", burst, gpu),  # noqa: B023
+        methods: dict[str, tuple[str, Callable[[], np.ndarray]]] = {
+            "calibrated": (
+                "WarpSpecializedModel, shapes held out",
+                partial(calibrated, burst, counters, gpu, folds),
+            ),
+            "classic": ("classic model", partial(packaged, "WSPersistentGEMMModel", burst, gpu)),
+            "boosting": ("gradient boosting, shapes held out", partial(boosted, burst, folds)),
+            "nvidia": ("nvMatmulHeuristics 0.1.0.27", partial(nvidia, burst, gpu)),
         }
-        if "boosting" not in args.skip:
-            methods["gradient boosting, shapes held out"] = lambda: boosted(burst, folds)  # noqa: B023
-        if "nvidia" not in args.skip:
-            methods["nvMatmulHeuristics 0.1.0.27"] = lambda: nvidia(burst, gpu)  # noqa: B023
         predictions = {}
-        for name, method in methods.items():
+        for key in args.methods.split(","):
+            name, method = methods[key]
             try:
                 predictions[name] = method()
             except (GemmModelError, ImportError) as error:
                 print(f"{name}: {error}")
-        frame = burst.frame.assign(actual_runtime=burst.runtime_us)
+        frame = numeric(burst.frame).assign(actual_runtime=burst.runtime_us)
         if args.predictions:
             kept.append(frame.assign(predicted_runtime=next(iter(predictions.values()))))
         for dtype, rows in frame.reset_index(drop=True).groupby("in_dtype"):
-            lines += lines_of(str(dtype), rows, predictions)
+            lines += lines_of(str(dtype), rows, predictions, repeat)
     text = table_text(lines)
     print(text)
     if args.output:
@@ -178,7 +191,9 @@ def main() -> None:
             pd.concat(kept).to_csv(path, index=False)
 
 
-def lines_of(dtype: str, rows: pd.DataFrame, predictions: dict[str, np.ndarray]) -> list[str]:
+def lines_of(
+    dtype: str, rows: pd.DataFrame, predictions: dict[str, np.ndarray], repeat: pd.DataFrame | None
+) -> list[str]:
     lines = []
     for name, predicted in predictions.items():
         top1, top4, error = figures_of(rows, predicted[rows.index.to_numpy()])
@@ -192,7 +207,7 @@ def lines_of(dtype: str, rows: pd.DataFrame, predictions: dict[str, np.ndarray])
         f"| {dtype} | best single configuration (measured on {share:.0%} of the shapes) | {figures.shapes} "
         f"| {figures.mean:.1%} | {figures.p5:.1%} | {figures.minimum:.1%} | | | |"
     )
-    again = repeated(rows)
+    again = None if repeat is None else repeated(rows, repeat)
     if again is not None:
         figures = choice_figures(again)
         lines.append(

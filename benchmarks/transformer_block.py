@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gemm_model import GemmProblem, GemmTimer
 from gemm_model.files import atomic_path
 
 HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM = 4096, 14336, 32, 8, 128
@@ -138,6 +139,59 @@ def _operator_times(profile: torch.profiler.profile) -> dict[tuple[str, str], tu
     return {key: (len(times), sum(times)) for key, times in found.items()}
 
 
+def predicted(tokens: int) -> pd.DataFrame:
+    """The same operators of one forward and backward pass, as GemmTimer predicts them from meta tensors."""
+    block, x = block_and_input(tokens, "meta")
+    with GemmTimer("h200", display=False) as timer:
+        out = block(x)
+        out.backward(torch.ones_like(out))
+    rows = []
+    for timing in timer.timings:
+        work = timing.work
+        if isinstance(work, GemmProblem):
+            kind, shape = "GEMM", f"{work.m}x{work.n}x{work.k}"
+        else:
+            kind, shape = "attention", "backward" if work.backward else "forward"
+        rows.append({"kind": kind, "shape": shape, "predicted_us": timing.total_us, "calls": timing.count})
+    return pd.DataFrame(rows).groupby(["kind", "shape"], as_index=False).sum()
+
+
+def measured_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Measured time of each shape; torch's operands are (m, k) and (k, n)."""
+    rows = []
+    for row in table[table["operator"] != "forward pass"].itertuples():
+        shapes = json.loads(row.shapes)
+        if row.operator in GEMM_OPS:
+            (m, k), n = shapes[0], shapes[1][1]
+            kind, shape = "GEMM", f"{m}x{n}x{k}"
+        else:
+            kind, shape = "attention", "backward" if "backward" in row.operator else "forward"
+        rows.append(
+            {"kind": kind, "shape": shape, "measured_us": row.measured_us, "measured_calls": row.calls}
+        )
+    return pd.DataFrame(rows).groupby(["kind", "shape"], as_index=False).sum()
+
+
+def compare(path: Path) -> None:
+    """Print measured and predicted times side by side, and how far they are apart."""
+    table = pd.read_csv(path)
+    parts = []
+    for tokens, rows in table.groupby("tokens"):
+        both = measured_rows(rows).merge(predicted(int(tokens)), on=["kind", "shape"], how="outer")
+        parts.append(both.assign(tokens=tokens))
+    both = pd.concat(parts, ignore_index=True)
+    assert (both["measured_calls"] == both["calls"]).all(), "the passes ran other operators"
+    both["ratio"] = both["predicted_us"] / both["measured_us"]
+    columns = ["tokens", "kind", "shape", "calls", "measured_us", "predicted_us", "ratio"]
+    print(both[columns].to_string(index=False, float_format=lambda value: f"{value:.3g}"))
+    for kind, rows in both.groupby("kind"):
+        error = (rows["ratio"] - 1.0).abs()
+        print(f"{kind}: |predicted / measured - 1| mean {error.mean():.1%}, worst {error.max():.1%}")
+        totals = rows.groupby("tokens")[["measured_us", "predicted_us"]].sum()
+        totals["ratio"] = totals["predicted_us"] / totals["measured_us"]
+        print(totals.to_string(float_format=lambda value: f"{value:.4g}"))
+
+
 def _forward_us(block: nn.Module, x: torch.Tensor) -> float:
     """A whole forward pass between events, behind enough work that no launch is waited for."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -155,9 +209,13 @@ def main() -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
     measuring = verbs.add_parser("measure")
     measuring.add_argument("--output", type=Path, required=True)
+    comparing = verbs.add_parser("compare")
+    comparing.add_argument("--measured", type=Path, required=True)
     args = parser.parse_args()
     if args.verb == "measure":
         measure(args.output)
+    else:
+        compare(args.measured)
 
 
 if __name__ == "__main__":

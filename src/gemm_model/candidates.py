@@ -158,14 +158,13 @@ class CandidateSpace:
         Sizes are columns of one value for each problem. `rows`, of shape (problems, candidates of each), are
         positions in this space; without it each problem gets all candidates.
         """
-        index = np.arange(len(self))[None, :] if rows is None else rows
-        shape = (len(m), index.shape[1])
+        shape = (len(m), len(self) if rows is None else rows.shape[1])
 
         def of_problem(values: FloatArray) -> FloatArray:
             return np.broadcast_to(values[:, None], shape).reshape(-1)
 
         def of_candidate(values: Any) -> Any:
-            return np.broadcast_to(values[index], shape).reshape(-1)
+            return np.broadcast_to(values if rows is None else values[rows], shape).reshape(-1)
 
         swapped = of_candidate(self.swapped)
         return GemmBatch(

@@ -94,6 +94,16 @@ def test_a_gemm_takes_the_time_of_its_best_kernel():
     assert seen.flop == 2 * 4096**3
 
 
+def test_kernels_in_a_stream_take_their_own_duration():
+    with GemmTimer("h200", model="WarpSpecializedModel", display=False) as seen:
+        functional.linear(meta(512, 4096), meta(4096, 4096))
+    options = {"regime": "counters"}
+    best = rank(
+        GemmProblem.of(512, 4096, 4096), "h200", 1, model="WarpSpecializedModel", options=options
+    ).best
+    assert seen.total_us == pytest.approx(best.prediction.runtime_us)
+
+
 def test_fewer_sms_take_longer():
     times = []
     for sms in (132, 33):

@@ -26,14 +26,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gemm_model.integrations.torch_timer import GemmTimer, load_model_builder, run_on_meta
+    from gemm_model.integrations.torch_timer import (
+        IN_A_STREAM,
+        GemmTimer,
+        load_model_builder,
+        run_on_meta,
+    )
 
     if args.depth is not None and args.depth < 1:
         raise InputError(f"--depth is {args.depth}; expected a positive whole number")
     builder = load_model_builder(args.builder)
     chosen = common.settings(args)
     timer = GemmTimer(
-        chosen.gpu, model=chosen.model, family=args.family, options=dict(chosen.options), display=False
+        chosen.gpu,
+        model=chosen.model,
+        family=args.family,
+        options={**chosen.options, **IN_A_STREAM.get(chosen.model, {})},
+        display=False,
     )
     run_on_meta(builder, timer, train=args.train)
     common.show(timer.table(depth=args.depth), args.format)

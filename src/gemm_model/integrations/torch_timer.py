@@ -49,6 +49,10 @@ DTYPES = {
 }
 """torch's names of the types that a GEMM can have here."""
 
+IN_A_STREAM: Mapping[str, Mapping[str, Any]] = {"WarpSpecializedModel": {"regime": "counters"}}
+"""Options with which a model predicts a kernel's own duration: kernels of a model follow each other on a
+stream, so that what a pair of events reads beside a lonely launch is not part of their time."""
+
 MATMUL_LIKE = re.compile(
     r"(^|_)(b|badd|add|int|scaled|grouped|scaled_grouped|sparse)?_?(mm|mv|matmul|gemm|linear|conv\w*|attention\w*"
     r"|lstm|gru|rnn|bilinear|einsum)(_|$)"
@@ -126,7 +130,8 @@ class GemmTimer:
 
     mm, addmm, bmm, baddbmm, mv, linear and scaled_mm are ranked like any problem; fused attention counts with
     a lower bound of its GEMMs' time. Other operators that multiply matrices are counted by name in
-    `unmodelled`. With `display` the table is printed when the block ends.
+    `unmodelled`. Without `options` a model predicts a kernel's own duration where it can (IN_A_STREAM). With
+    `display` the table is printed when the block ends.
 
     Raises InputError for symbolic sizes and for an unknown GPU, model or family.
     """
@@ -141,7 +146,8 @@ class GemmTimer:
         options: Mapping[str, Any] | None = None,
         display: bool = True,
     ) -> None:
-        self.ranker = Ranker(gpu, model=model, family=family, sms=sms, options=options)
+        chosen = IN_A_STREAM.get(model, {}) if options is None else options
+        self.ranker = Ranker(gpu, model=model, family=family, sms=sms, options=chosen)
         self.display = display
         self.unmodelled: Counter[str] = Counter()
         """Calls by name (and reason) of operators that have no prediction."""
