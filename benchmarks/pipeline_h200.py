@@ -1,6 +1,6 @@
 """The pipeline model on the H200: parameters from some shapes, errors on the others.
 
-    python benchmarks/pipeline_h200.py [--data FILE] [--dtype bf16] [--folds 4] [--seed 0]
+    python benchmarks/pipeline_h200.py [--data FILE] [--dtype bf16] [--folds 4] [--fix NAME=VALUE]
 
 Fits PipelineModel's figures to QuACK's kernels of one data type, once for each fold with a quarter of the
 *shapes* held out, then on all shapes (the figures that config/model/PipelineModel.yaml ships), and compares
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,15 +25,16 @@ from gemm_model.models import create_model
 from gemm_model.pipeline.estimation import Fit, Parameter, fit_parameters
 from gemm_model.table import predict_frame, read_table
 
-DATA = Path(__file__).parents[1] / "data" / "measurements" / "h200" / "plain_dsv3_square.csv.gz"
+DATA = Path(__file__).parents[1] / "data" / "measurements" / "h200" / "burst.csv.gz"
 PARAMETERS = (
     Parameter(name="launch_us", start=4.0),
     Parameter(name="math_efficiency", start=0.9, low=0.1, high=1.0),
     Parameter(name="math_startup_clk", start=20.0),
-    Parameter(name="load_bytes_per_clk", start=64.0),
+    Parameter(name="load_bytes_per_clk", start=64.0, low=1.0, high=128.0),
     Parameter(name="load_startup_clk", start=10.0),
     Parameter(name="load_latency_clk", start=1000.0),
-    Parameter(name="device_load_efficiency", start=0.9, low=0.1, high=2.0),
+    Parameter(name="device_load_efficiency", start=0.9, low=0.1, high=1.0),
+    Parameter(name="dram_efficiency", start=0.9, low=0.1, high=1.0),
     Parameter(name="epilogue_clk", start=500.0),
     Parameter(name="epilogue_elements_per_clk", start=16.0),
 )
@@ -43,8 +45,13 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--folds", type=int, default=4)
+    parser.add_argument("--fit-rows", type=int, default=3000, help="rows that a fit sees, drawn at random")
+    parser.add_argument(
+        "--fix", action="append", default=[], metavar="NAME=VALUE", help="do not fit this figure"
+    )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    fixed = {name: float(value) for name, value in (item.split("=") for item in args.fix)}
 
     frame = read_table(args.data)
     frame = frame[(frame.kernel == "quack") & (frame.in_dtype == args.dtype)].reset_index(drop=True)
@@ -56,8 +63,8 @@ def main() -> int:
     for fold in range(args.folds):
         held_out = np.isin(shape, order[fold :: args.folds])
         started = time.perf_counter()
-        fit = fitted(frame[~held_out])
-        predicted_us[held_out] = predicted(frame[held_out], fit)
+        fit = fitted(drawn(frame[~held_out], args.fit_rows, args.seed), fixed)
+        predicted_us[held_out] = predicted(frame[held_out], fit, fixed)
         report(
             f"fold {fold + 1}, {time.perf_counter() - started:.0f} s", frame[held_out], predicted_us[held_out]
         )
@@ -66,8 +73,8 @@ def main() -> int:
         classic = create_model("WSPersistentGEMMModel", load_gpu("h200"), {"l2_hit_rate": options})
         report(name, frame, predict_frame(frame, classic).runtime_us)
 
-    fit = fitted(frame)
-    report("fitted to all rows (not held out)", frame, predicted(frame, fit))
+    fit = fitted(drawn(frame, args.fit_rows, args.seed), fixed)
+    report("fitted on all shapes (not held out)", frame, predicted(frame, fit, fixed))
     for estimate in fit.parameters:
         note = "" if estimate.identified else "  not identified"
         note += "  at its bound" if estimate.at_bound else ""
@@ -75,17 +82,23 @@ def main() -> int:
     return 0
 
 
-def fitted(frame: pd.DataFrame) -> Fit:
+def drawn(frame: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    return frame.sample(min(rows, len(frame)), random_state=seed).sort_index()
+
+
+def fitted(frame: pd.DataFrame, fixed: Mapping[str, float]) -> Fit:
     gpu, measured_us = load_gpu("h200"), frame["runtime_us"].to_numpy(float)
 
-    def predict_us(values: dict[str, float]) -> FloatArray:
-        return predict_frame(frame, create_model("PipelineModel", gpu, values)).runtime_us
+    def predict_us(values: Mapping[str, float]) -> FloatArray:
+        return predict_frame(frame, create_model("PipelineModel", gpu, {**values, **fixed})).runtime_us
 
-    return fit_parameters(predict_us, measured_us, PARAMETERS)
+    free = [parameter for parameter in PARAMETERS if parameter.name not in fixed]
+    return fit_parameters(predict_us, measured_us, free, tolerance=1e-5)
 
 
-def predicted(frame: pd.DataFrame, fit: Fit) -> FloatArray:
-    return predict_frame(frame, create_model("PipelineModel", load_gpu("h200"), fit.values)).runtime_us
+def predicted(frame: pd.DataFrame, fit: Fit, fixed: Mapping[str, float]) -> FloatArray:
+    options = {**fit.values, **fixed}
+    return predict_frame(frame, create_model("PipelineModel", load_gpu("h200"), options)).runtime_us
 
 
 def report(what: str, frame: pd.DataFrame, predicted_us: FloatArray) -> None:

@@ -58,6 +58,13 @@ def test_multicast_bytes_count_once_for_the_device():
     assert shared.full.load_a / alone.full.load_a == pytest.approx(160 / 192, rel=1e-6)
 
 
+def test_bytes_that_no_sm_loaded_before_come_at_their_own_rate():
+    machine = with_parameters(MACHINE, {"device_fresh_bytes_per_us": 2e4, "load_startup_us": 0.0})
+    work = workload(machine, **SHAPE)
+    # 128 tiles load 192 rows each, 2048 rows are in the matrices: 1 / 12 is fresh. 84 SMs share the rate.
+    assert work.full.load_a == pytest.approx(128 * 64 * 2 * 84 / 12 / 2e4 * 1e6, abs=1)
+
+
 def test_arrays_give_what_scalars_give():
     tiles = np.array([32.0, 64.0, 128.0])
     batch = workload(MACHINE, **{**SHAPE, "tile_m": tiles})

@@ -28,6 +28,7 @@ PLAIN = {
     "load_startup_clk": 0.0,
     "load_latency_clk": 0.0,
     "device_load_efficiency": 1e6,
+    "dram_efficiency": 1e6,
     "epilogue_clk": 0.0,
     "epilogue_elements_per_clk": 16.0,
 }

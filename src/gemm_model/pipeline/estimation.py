@@ -99,11 +99,14 @@ def fit_parameters(
     predict_us: Callable[[Mapping[str, float]], FloatArray],
     measured_us: FloatArray,
     parameters: Sequence[Parameter],
+    *,
+    tolerance: float = 1e-10,
 ) -> Fit:
     """Fit parameters to measured runtimes by log(predicted / measured), outliers damped.
 
     `predict_us` maps parameter values to the runtimes of the measured kernels. The confidence intervals are
-    those of the linearised fit for independent errors. Raises InputError for fewer measurements than
+    those of the linearised fit for independent errors. The fit ends when neither the loss nor the parameters
+    change by more than `tolerance`. Raises InputError for fewer measurements than
     parameters or for a measurement that is not positive.
     """
     if len(measured_us) < len(parameters):
@@ -142,6 +145,9 @@ def fit_parameters(
         bounds=(limits[:, 0], limits[:, 1]),
         loss="soft_l1",
         f_scale=OUTLIER,
+        ftol=tolerance,
+        xtol=tolerance,
+        gtol=tolerance,
         max_nfev=100,
     )
     half_widths, identified = _uncertainty(jacobian(solution.x), residuals(solution.x))

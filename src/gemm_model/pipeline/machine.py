@@ -76,6 +76,8 @@ class PipelineMachine:
     """How much later the data are there; the DMA warp issues further loads meanwhile (0 in the paper)."""
     device_load_bytes_per_us: Number = math.inf
     """What the SMs that are at work can load together; multicast bytes count once."""
+    device_fresh_bytes_per_us: Number = math.inf
+    """The same for bytes that no SM has loaded before: from DRAM where a cache serves the others."""
     epilogue_us: Number = 0.0
     epilogue_elements_per_us: Number = math.inf
     init_us: Number = 0.0
@@ -254,15 +256,19 @@ def workload(
     def ps(time: Number) -> Number:
         return np.rint(time) if whole else time
 
+    a_row, b_row = tile_m * machine.a_element_bytes, tile_n * machine.b_element_bytes
+    # A slice of A is shared by the CTAs along n of a cluster, a slice of B by those along m.
+    cluster_row = a_row / cluster_n + b_row / cluster_m
+    shared = cluster_row / (a_row + b_row)
+    fresh_row = (m * machine.a_element_bytes + n * machine.b_element_bytes) * batch
+    fresh = np.minimum(fresh_row / (clusters * cluster * cluster_row), 1.0)
+    device_ps_per_byte = np.maximum(
+        PS_PER_US / machine.device_load_bytes_per_us, fresh * PS_PER_US / machine.device_fresh_bytes_per_us
+    )
+
     def step_times(depth: Number, sms: Number) -> StepTimes:
-        a_bytes = tile_m * depth * machine.a_element_bytes
-        b_bytes = tile_n * depth * machine.b_element_bytes
-        # A slice of A is shared by the CTAs along n of a cluster, a slice of B by those along m.
-        shared = (a_bytes / cluster_n + b_bytes / cluster_m) / (a_bytes + b_bytes)
-        ps_per_byte = np.maximum(
-            PS_PER_US / machine.load_bytes_per_us,
-            PS_PER_US / machine.device_load_bytes_per_us * (sms * shared),
-        )
+        a_bytes, b_bytes = a_row * depth, b_row * depth
+        ps_per_byte = np.maximum(PS_PER_US / machine.load_bytes_per_us, device_ps_per_byte * (sms * shared))
         startup = machine.load_startup_us * PS_PER_US
         macs = tile_m * tile_n * depth
         return StepTimes(
