@@ -244,20 +244,7 @@ def main() -> None:
         )
         for config in configs:
             time_ms = everything["timings_ms"].get(label(config), float("inf"))
-            measurements.append(
-                {
-                    "in_dtype": "bf16",
-                    "out_dtype": "bf16",
-                    "m": m,
-                    "n": n,
-                    "k": k,
-                    **{name.lower(): value for name, value in config.kwargs.items()},
-                    "num_warps": config.num_warps,
-                    "num_stages": config.num_stages,
-                    "runtime_us": 1e3 * time_ms,
-                    "compile_s": seconds[label(config)],
-                }
-            )
+            measurements.append(measurement((m, n, k), config, time_ms, seconds[label(config)]))
     table = pd.DataFrame(rows)
     with atomic_path(args.output / "tuning.csv") as path:
         table.to_csv(path, index=False)
@@ -266,6 +253,37 @@ def main() -> None:
     summary = summary_of(table, seconds)
     atomic_write(args.output / "summary.json", json.dumps(summary, indent=2) + "\n")
     print(json.dumps(summary, indent=2))
+
+
+def measurement(
+    shape: tuple[int, int, int], config: triton.Config, time_ms: float, compile_s: float
+) -> dict[str, object]:
+    """A row in the columns of this package's tables."""
+    m, n, k = shape
+    ran = time_ms < float("inf")
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "kernel": "triton",
+        "in_dtype": "bf16",
+        "acc_dtype": "fp32",
+        "out_dtype": "bf16",
+        "cta_m": config.kwargs["BLOCK_M"],
+        "cta_n": config.kwargs["BLOCK_N"],
+        "cluster_m": 1,
+        "cluster_n": 1,
+        "m": m,
+        "n": n,
+        "k": k,
+        "runtime_us": 1e3 * time_ms if ran else "",
+        "cta_k": config.kwargs["BLOCK_K"],
+        "stages": config.num_stages,
+        "schedule": "cooperative",
+        "raster": "along_m",
+        "swizzle": config.kwargs["GROUP_M"],
+        "num_warps": config.num_warps,
+        "compile_s": compile_s,
+        "disposition": "ok" if ran else "launch_failed",
+    }
 
 
 def summary_of(table: pd.DataFrame, seconds: dict[str, float]) -> dict[str, object]:
