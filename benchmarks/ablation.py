@@ -49,10 +49,8 @@ ABLATIONS = (
     Ablation("coalescing of L2 requests", fixed=(("coalescing", 0.0),)),
     Ablation("fills from DRAM in L2's work", fixed=(("fill_share", 0.0),)),
     Ablation("rows outside the matrix", fixed=(("out_of_range_weight", 0.0),)),
-    Ablation("rows that straddle two lines", fixed=(("straddle_weight", 0.0),)),
+    Ablation("misaligned rows", fixed=(("read_misalignment", 0.0), ("write_misalignment", 0.0))),
     Ablation("loss of lock-step", fixed=(("drift_per_ms", 0.0),)),
-    Ablation("overhead of a k step", fixed=(("k_step_clk", 0.0),)),
-    Ablation("hand-over in ping-pong", fixed=(("handover_clk", 0.0),)),
     Ablation("promotion of fp8 sums", fixed=(("promotion_share", 0.0), ("drain_clk", 0.0))),
 )
 

@@ -15,11 +15,11 @@ def epilogue_clk(batch: GemmBatch, found: Resources, p: KernelParameters) -> Val
     The warpgroups of a tile work side by side, each thread on one output at a time.
     """
     rows = batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * found.warpgroups)
-    return p.epilogue_clk + p.epilogue_clk_per_row * rows
+    return p.epilogue_clk_per_row * rows
 
 
 def math_chain_clk(
-    batch: GemmBatch, gpu: GpuSpec, found: Resources, mainloop: Values, epilogue: Values, p: KernelParameters
+    batch: GemmBatch, gpu: GpuSpec, found: Resources, mainloop: Values, epilogue: Values
 ) -> Values:
     """Clocks between tiles in the MMA warps, if operands are always there.
 
@@ -28,7 +28,7 @@ def math_chain_clk(
     double-buffered where two fit: the longer of mainloop and epilogue.
     """
     serial = mainloop + epilogue
-    turns = maximum(mainloop + p.handover_clk, (serial + p.handover_clk) / 2.0)
+    turns = maximum(mainloop, serial / 2.0)
     if gpu.tmem_columns > 0:
         buffered = 2.0 * found.tmem_columns <= gpu.tmem_columns
         return where(buffered, maximum(mainloop, epilogue), serial)

@@ -49,7 +49,6 @@ _ROWS = (
         "sustained share of the peak MMA rate",
         "WGMMA microbenchmarks: N/2 + 1 clocks",
     ),
-    ("k_step_clk", "clk", 10.0, 0.0, 120.0, "barrier wait and release of one k step", "measured here"),
     (
         "promotion_share",
         "1",
@@ -97,6 +96,15 @@ _ROWS = (
     ),
     ("l2_efficiency", "1", 0.85, 0.4, 1.3, "reachable share of the device's L2 bandwidth", "measured here"),
     (
+        "multicast_cost",
+        "1",
+        0.2,
+        0.0,
+        1.0,
+        "cost at L2 of a byte that multicast delivers to one more SM, in requested bytes",
+        "clusters of 2x2: a quarter of a request",
+    ),
+    (
         "coalescing",
         "1",
         0.8,
@@ -107,22 +115,31 @@ _ROWS = (
     ),
     ("fill_share", "1", 1.0, 0.0, 2.5, "L2 bandwidth that a byte filled from DRAM takes", "L2 counters"),
     (
-        "straddle_weight",
+        "read_misalignment",
+        "1",
+        0.2,
+        0.0,
+        1.0,
+        "cost at L2 of reading rows that start off 64-byte boundaries, for each further piece",
+        "K pitches of odd multiples of 16 bytes cost 1.6 times the aligned ones",
+    ),
+    (
+        "write_misalignment",
         "1",
         0.8,
         0.0,
-        2.0,
-        "cost at L2 of the second line of a row that lies across two, in lines",
-        "pitches that are not a multiple of 128 bytes take twice the lines",
+        4.0,
+        "the same for writing rows of the output",
+        "output pitches of odd multiples of 16 bytes cost 3.7 times the aligned ones",
     ),
     (
         "out_of_range_weight",
         "1",
-        2.0,
+        1.5,
         0.0,
         8.0,
         "cost at L2 of a row outside the matrix, in rows",
-        "decode shapes: 17 such rows a clock, where L2 serves 43",
+        "decode shapes with all SMs busy: 17 such rows a clock, where L2 serves 43",
     ),
     (
         "l2_capacity_share",
@@ -142,7 +159,6 @@ _ROWS = (
         "reachable share of the DRAM bandwidth",
         "copy: 4.3 of 4.9 TB/s",
     ),
-    ("epilogue_clk", "clk", 500.0, 0.0, 4000.0, "fixed time of one tile's epilogue", "a first fit: 470 clk"),
     (
         "epilogue_clk_per_row",
         "clk",
@@ -152,7 +168,6 @@ _ROWS = (
         "epilogue time for each 128 outputs of a warpgroup",
         "a first fit",
     ),
-    ("handover_clk", "clk", 60.0, 0.0, 1000.0, "passing the tensor cores on in ping-pong", "barrier latency"),
     (
         "clock_share",
         "1",
@@ -165,6 +180,15 @@ _ROWS = (
     ("droop_mma", "1", 0.2, 0.0, 0.6, "loss of clock at the full MMA rate", "counters: 1.4-1.6 GHz"),
     ("droop_l2", "1", 0.03, 0.0, 0.4, "loss of clock at the full L2 rate", "counters"),
     ("droop_dram", "1", 0.08, 0.0, 0.5, "loss of clock at the full DRAM rate", "counters"),
+    (
+        "droop_free",
+        "1",
+        0.08,
+        0.0,
+        0.3,
+        "loss of clock that the supply makes up for",
+        "counters: no loss up to a third of the MMA rate",
+    ),
     (
         "droop_us",
         "us",
@@ -199,26 +223,26 @@ class KernelParameters:
     launch_us: float
     event_us: float
     mma_efficiency: float
-    k_step_clk: float
     promotion_share: float
     drain_clk: float
     spill_clk: float
     port_bytes_per_clk: float
     latency_clk: float
     l2_efficiency: float
+    multicast_cost: float
     coalescing: float
     fill_share: float
-    straddle_weight: float
+    read_misalignment: float
+    write_misalignment: float
     out_of_range_weight: float
     l2_capacity_share: float
     dram_efficiency: float
-    epilogue_clk: float
     epilogue_clk_per_row: float
-    handover_clk: float
     clock_share: float
     droop_mma: float
     droop_l2: float
     droop_dram: float
+    droop_free: float
     droop_us: float
     drift_per_ms: float
 

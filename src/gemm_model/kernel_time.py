@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
-from gemm_model.clock import PowerModel, burst_clock_mhz, capped_clock_share
+from gemm_model.clock import PowerModel, burst_clock_mhz, capped_clock_share, quiet
 from gemm_model.elementwise import Values, maximum, minimum, smooth_maximum, where
 from gemm_model.epilogue import epilogue_clk, exposed_clk, math_chain_clk
 from gemm_model.feasibility import Resources, resources
@@ -161,7 +161,7 @@ def _work(
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, p)
     dram_bytes = bytes_moved.dram_read_bytes + bytes_moved.dram_write_bytes
     work = _Work(
-        chain_clk=math_chain_clk(shape.batch, gpu, shape.resources, mainloop, epilogue, p),
+        chain_clk=math_chain_clk(shape.batch, gpu, shape.resources, mainloop, epilogue),
         load_clk=schedule.k_steps * maximum(port, latency),
         l2_us=l2_us * ("l2" not in without),
         dram_us=dram_bytes / (gpu.dram_bytes_per_us * p.dram_efficiency) * ("dram" not in without),
@@ -197,18 +197,22 @@ def _clock_rule(
             gpu, p, minimum(math_share, 1.0), minimum(l2_share, 1.0), minimum(dram_share, 1.0), waves_us
         )
 
+    def at_boost(waves_us: Values, sm_clk_mhz: Values) -> Values:
+        few = quiet(shape.schedule.slots, shape.batch.cluster_m * shape.batch.cluster_n)
+        return where(few, gpu.sm_clk_mhz, burst(waves_us, sm_clk_mhz))
+
     def sustained(waves_us: Values, sm_clk_mhz: Values) -> Values:
         assert power is not None
         share = sm_clk_mhz / gpu.sm_clk_mhz
         work_uj = (power.pj_per_flop * flop + power.pj_per_l2_byte * l2_bytes) * 1e-6
         dram_w = power.pj_per_dram_byte * dram_bytes * 1e-6 / waves_us
-        highest = burst(waves_us, sm_clk_mhz) / gpu.sm_clk_mhz
+        highest = at_boost(waves_us, sm_clk_mhz) / gpu.sm_clk_mhz
         cap_w = gpu.power_cap_w or float("inf")
         return gpu.sm_clk_mhz * capped_clock_share(power, cap_w, work_uj / waves_us / share, dram_w, highest)
 
     if "clock" in without:
         return lambda _waves_us, sm_clk_mhz: gpu.sm_clk_mhz * p.clock_share + 0.0 * sm_clk_mhz
-    return sustained if regime == "sustained" else burst
+    return sustained if regime == "sustained" else at_boost
 
 
 def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:

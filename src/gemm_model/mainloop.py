@@ -31,7 +31,7 @@ class KStep:
 def k_step(batch: GemmBatch, rate: Values, found: Resources, p: KernelParameters) -> KStep:
     """`rate` is the peak FLOP per clock of one SM for the row's types."""
     flop = 2.0 * batch.cta_m * batch.cta_n * found.cta_k
-    math = flop / (rate * p.mma_efficiency) + p.k_step_clk
+    math = flop / (rate * p.mma_efficiency)
     math = math + _promotion(batch, found, p) + _spilling(batch, found, p)
     port = found.stage_bytes / p.port_bytes_per_clk
     # A slot is released one k step after its use (one MMA group stays in flight): one stage fewer is free.

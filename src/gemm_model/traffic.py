@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gemm_model.batch import GemmBatch
-from gemm_model.elementwise import Values, floor, maximum, minimum, power_of_two_divisor, where
+from gemm_model.elementwise import Values, floor, maximum, minimum, power_of_two_divisor, sqrt, where
 from gemm_model.feasibility import Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
@@ -14,7 +14,8 @@ from gemm_model.schedule import TileSchedule
 SMS_PER_COALESCER = 6.0
 """SMs whose L2 requests meet before they leave: a CPC of three TPCs on Hopper."""
 PARTIAL_SUM_BYTES = 4.0
-LINE_BYTES = 128.0
+ALIGNED_BYTES = 64.0
+TMA_ALIGNMENT_BYTES = 16.0
 MOST_LOST_REUSE = 2.5
 """Reads beyond the distinct panels, over them, that the loss of lock-step comes to in the end."""
 
@@ -31,7 +32,7 @@ class Traffic:
     l2_request_bytes: Values
     """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
     l2_load_bytes: Values
-    """The work of L2 in bytes: requests, a second line where a row straddles two, rows of zeros, fills."""
+    """The work of L2 in bytes: requests, misaligned rows, rows of zeros, fills, and writes."""
     wave_footprint_bytes: Values
     """Distinct panels that one full wave reads."""
     streamed_share: Values
@@ -77,22 +78,29 @@ def traffic(
     a_requests = a_requests * schedule.filled_m * a_kept
     b_requests = b_requests * schedule.filled_n * b_kept
     requests = a_requests + b_requests
-    a_straddling = _straddling(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
-    b_straddling = _straddling(where(batch.b_k_major, batch.k, batch.n) * batch.b_bits / 8.0)
-    lines = requests + p.straddle_weight * (a_requests * a_straddling + b_requests * b_straddling)
+    a_copies = batch.cta_m * a_bytes * schedule.filled_m * (1.0 - 1.0 / batch.cluster_n)
+    b_copies = batch.cta_n * b_bytes * schedule.filled_n * (1.0 - 1.0 / batch.cluster_m)
+    a_pieces = _further_pieces(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
+    b_pieces = _further_pieces(where(batch.b_k_major, batch.k, batch.n) * batch.b_bits / 8.0)
+    output_pieces = _further_pieces(where(batch.c_n_major, batch.n, batch.m) * batch.out_bits / 8.0)
+    lines = requests + p.read_misalignment * (a_requests * a_pieces + b_requests * b_pieces)
+    lines = lines + p.multicast_cost * (a_copies + b_copies)
     # TMA fills rows outside the matrix with zeros in every CTA that receives them, multicast or not.
     outside = batch.cta_m * a_bytes * (1.0 - schedule.filled_m)
     outside = outside + batch.cta_n * b_bytes * (1.0 - schedule.filled_n)
-    lines = lines + p.out_of_range_weight * outside
+    # Mostly a cost of the SM: it falls with the number of SMs that share it, but not in proportion.
+    crowd = gpu.sm_count / (schedule.slots * cluster_size)
+    lines = lines + p.out_of_range_weight * outside * sqrt(crowd) * sqrt(sqrt(crowd))
     k_bytes = schedule.tiles * cluster_size * schedule.k_steps * found.cta_k
     writes = output + partial_sums
+    write_load = writes + p.write_misalignment * output * output_pieces
     return Traffic(
         operand_bytes=operands,
         output_bytes=output,
         dram_read_bytes=reads,
         dram_write_bytes=output,
         l2_request_bytes=requests * k_bytes + writes,
-        l2_load_bytes=lines * k_bytes + p.fill_share * reads + writes,
+        l2_load_bytes=lines * k_bytes + p.fill_share * reads + write_load,
         wave_footprint_bytes=footprint,
         streamed_share=1.0 - kept,
     )
@@ -111,10 +119,14 @@ def _merged(panels: Values, requesters: Values) -> Values:
     return where(requesters > 1.5, maximum(1.0 - distinct / requesters, 0.0), 0.0)
 
 
-def _straddling(pitch_bytes: Values) -> Values:
-    """Share of 128-byte rows that lie across two lines of L2: all but those whose start a line meets."""
+def _further_pieces(pitch_bytes: Values) -> Values:
+    """Pieces of 64 bytes or less beyond the first that a row falls into, by where its pitch lets rows start.
+
+    None where rows start at multiples of 64 bytes, one at 32, three at 16 (TMA allows no less).
+    """
     pitch = maximum(floor(pitch_bytes), 1.0)
-    return 1.0 - minimum(power_of_two_divisor(pitch), LINE_BYTES) / LINE_BYTES
+    divisor = maximum(minimum(power_of_two_divisor(pitch), ALIGNED_BYTES), TMA_ALIGNMENT_BYTES)
+    return ALIGNED_BYTES / divisor - 1.0
 
 
 def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
