@@ -258,7 +258,7 @@ def _empty_cells(column: pd.Series) -> BoolArray | None:
 def _operand_columns(frame: pd.DataFrame) -> dict[str, Any]:
     """Widths, scale bytes and rate class from the type columns, looked up once per distinct name."""
     names = [f"{operand}_dtype" if f"{operand}_dtype" in frame else "in_dtype" for operand in ("a", "b")]
-    require_columns(frame, names)
+    require_columns(frame, list(dict.fromkeys(names)))
     by_column = {name: _types(frame, name) for name in dict.fromkeys(names)}
     scale_codes, scales = _scales(frame)
     named_bits = np.array([_scale_bits(scale) for scale in scales])[scale_codes]
