@@ -1,0 +1,107 @@
+"""Fit the model's constants to measured layers."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, fields
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.batch import FloatArray
+from gemm_model.gpu import GpuSpec
+from gemm_model.overlap.model import OverlapParameters, chains_of, timeline
+from gemm_model.overlap.surfaces import LAYERS, cases_of
+
+SPREAD = 0.35
+"""Standard deviation of the logarithm of random starts around the first one."""
+MAX_EVALUATIONS = 110
+CONTRAST_WEIGHT = 1.0
+MISLED_WEIGHT = 7.0
+"""Weights of the residual of each setting relative to its surface's best one: of all, and (in addition) of
+those that the model finds better against the best than they are. The tuner lives on the latter."""
+
+BOUNDS: dict[str, tuple[float, float, float]] = {
+    "dram_bytes_per_us": (3.5e6, 4.4e6, 4.8e6),
+    "l2_bytes_per_us": (4.5e6, 5e6, 9e6),
+    "launch_us": (0.4, 0.77, 1.2),
+    "release_us": (0.3, 0.6, 1.3),
+    "serial_launch_us": (0.5, 1.2, 3.0),
+    "previous_us": (0.1, 0.3, 1.5),
+    "read_us": (0.1, 0.4, 1.0),
+    "loaded_read_us": (0.2, 2.0, 8.0),
+    "prefetch_read_us": (0.1, 1.5, 8.0),
+    "loaded_store_us": (0.5, 3.0, 20.0),
+    "prefetch_store_us": (0.5, 6.0, 20.0),
+    "build_us": (0.0, 1.0, 4.0),
+    "early_us": (0.0, 0.3, 1.5),
+    "head_us": (0.1, 1.0, 3.0),
+    "step_us": (0.03, 0.12, 0.4),
+    "tail_us": (0.5, 2.0, 6.0),
+    "unfairness": (0.0, 0.05, 0.4),
+    "exchange_us": (0.0, 0.3, 1.5),
+    "imbalance": (0.0, 0.3, 2.0),
+    "refill_us": (-4.0, 0.5, 4.0),
+    "interference": (0.0, 0.5, 2.0),
+    "poll_us": (0.01, 0.1, 1.0),
+    "burst_share": (0.0, 0.4, 1.0),
+    "paced_share": (0.0, 0.6, 1.0),
+    "chain_us": (0.0, 2.0, 10.0),
+}
+"""Least, first guess and most of each constant; guesses from traces of single layers."""
+
+
+def fit_parameters(
+    table: pd.DataFrame,
+    gpu: GpuSpec,
+    *,
+    start: OverlapParameters | None = None,
+    starts: int = 3,
+    seed: int = 0,
+) -> OverlapParameters:
+    """Constants that fit the measured layers best: robust least squares on log(predicted / measured).
+
+    Tries `starts` points: `start` (or the first guesses) and random ones around it.
+    """
+    from scipy.optimize import least_squares
+
+    names = [spec.name for spec in fields(OverlapParameters)]
+    low, guess, high = (np.array(column) for column in zip(*(BOUNDS[name] for name in names), strict=True))
+    center = guess if start is None else np.array(astuple(start))
+    chains = chains_of(cases_of(table), gpu)
+    measured = np.log(table["layer_us"].to_numpy())
+    overlapped = np.flatnonzero(table["serialized"].to_numpy() == 0)
+    best = _best_rows(table)[overlapped]
+
+    def residuals(values: FloatArray) -> FloatArray:
+        parameters = OverlapParameters(**dict(zip(names, values.tolist(), strict=True)))
+        error = np.log(timeline(chains, parameters, gpu.l2_bytes, LAYERS).layer_us) - measured
+        contrast = error[overlapped] - error[best]
+        return np.concatenate([error, CONTRAST_WEIGHT * contrast, MISLED_WEIGHT * np.minimum(contrast, 0.0)])
+
+    random = np.random.default_rng(seed)
+    found = None
+    for number in range(starts):
+        factor = 1.0 if number == 0 else np.exp(random.normal(0.0, SPREAD, len(names)))
+        margin = 1e-3 * (high - low)
+        result = least_squares(
+            residuals,
+            np.clip(center * factor, low + margin, high - margin),
+            bounds=(low, high),
+            x_scale=np.maximum(np.abs(guess), 0.05),
+            loss="soft_l1",
+            f_scale=0.05,
+            max_nfev=MAX_EVALUATIONS,
+        )
+        if found is None or result.cost < found.cost:
+            found = result
+    assert found is not None
+    return OverlapParameters(**dict(zip(names, found.x.tolist(), strict=True)))
+
+
+def _best_rows(table: pd.DataFrame) -> np.ndarray:
+    """For each row the position of the fastest overlapped row of its surface."""
+    positions = pd.Series(range(len(table)), index=table.index)
+    overlapped = table[table["serialized"] == 0]
+    best = positions[overlapped.groupby("surface")["layer_us"].idxmin()].to_numpy()
+    of_surface = dict(zip(table.loc[table.index[best], "surface"], best, strict=True))
+    return table["surface"].map(of_surface).to_numpy()

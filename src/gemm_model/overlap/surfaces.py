@@ -1,0 +1,113 @@
+"""Measured time per layer over the grid of both parameters: the table that the model is fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.errors import InputError
+from gemm_model.gpu import GpuSpec
+from gemm_model.overlap.config import KernelBuild, OverlapSetting
+from gemm_model.overlap.model import LayerCase, OverlapParameters, chains_of, prefetch_pays, timeline
+
+CASE_COLUMNS = (
+    *("m", "n", "k", "a_type", "b_type", "split_k", "stages", "clusters"),
+    *("extra_clocks", "serialized", "overlap_ratio", "prefetch_ratio", "layer_us"),
+)
+SURFACE_COLUMNS = ["m", "n", "k", "a_type", "b_type", "split_k", "stages", "clusters", "extra_clocks"]
+"""What is the same all over a surface; a table of several runs is split by `run` too."""
+LAYERS = 16
+"""Layers of the measured chains."""
+CLOCK_MHZ = 1980.0
+"""SM clock at which the previous kernel's extra clocks pass (the H200's boost clock: it idles meanwhile)."""
+
+
+def read_surfaces(path: Path) -> pd.DataFrame:
+    """The table of measured layers, with the number of its surface in the column `surface`."""
+    try:
+        table = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not readable as a table of measured layers ({error})") from None
+    for column in CASE_COLUMNS:
+        if column not in table:
+            raise InputError(f"{path}: column {column} is missing; expected a table of measured layers")
+    bad = table.index[~(table["layer_us"] > 0)]
+    if len(bad):
+        raise InputError(f"{path}: row {bad[0] + 2}, column layer_us: expected a time above 0")
+    keys = [*(["run"] if "run" in table else []), *SURFACE_COLUMNS]
+    return table.assign(surface=table.groupby(keys, sort=False).ngroup())
+
+
+def cases_of(table: pd.DataFrame) -> list[LayerCase]:
+    """The cases of a table of measured layers, row by row."""
+    return [_case(row) for row in table[list(CASE_COLUMNS)].to_dict("records")]
+
+
+def _case(row: dict[Hashable, Any]) -> LayerCase:
+    return LayerCase(
+        m=row["m"],
+        n=row["n"],
+        k=row["k"],
+        build=KernelBuild(
+            a_type=row["a_type"],
+            b_type=row["b_type"],
+            tile_n=-(-row["n"] // 8) * 8,
+            split_k=row["split_k"],
+            stages=row["stages"],
+            clusters=row["clusters"],
+            dependent_launch=not row["serialized"],
+        ),
+        setting=OverlapSetting(overlap_ratio=row["overlap_ratio"], prefetch_ratio=row["prefetch_ratio"]),
+        extra_us=row["extra_clocks"] / CLOCK_MHZ,
+        serialized=bool(row["serialized"]),
+    )
+
+
+def accuracy(table: pd.DataFrame, gpu: GpuSpec, parameters: OverlapParameters) -> pd.DataFrame:
+    """Per surface: mean error, measured best, the tuner's pick and how much slower than the best it is.
+
+    Serialized rows count for the error only.
+    """
+    from gemm_model.overlap.tuner import choose
+
+    chains = chains_of(cases_of(table), gpu)
+    predicted = timeline(chains, parameters, gpu.l2_bytes, LAYERS).layer_us
+    rows: list[dict[str, Any]] = []
+    for surface, part in table.assign(
+        predicted=predicted, prefetch_pays=prefetch_pays(chains, parameters)
+    ).groupby("surface"):
+        grid = part[part["serialized"] == 0]
+        measured = grid["layer_us"].to_numpy(dtype=np.float64)
+        overlap = grid["overlap_ratio"].to_numpy(dtype=np.float64)
+        prefetch = grid["prefetch_ratio"].to_numpy(dtype=np.float64)
+        pick = choose(
+            overlap,
+            prefetch,
+            grid["predicted"].to_numpy(dtype=np.float64),
+            prefetch_pays=bool(grid["prefetch_pays"].iloc[0]),
+        )
+        best = int(measured.argmin())
+        serialized = part.loc[part["serialized"] == 1, "layer_us"].to_numpy(dtype=np.float64)
+        error = part["predicted"].to_numpy() / part["layer_us"].to_numpy() - 1
+        first = grid.iloc[0]
+        rows.append(
+            {
+                "surface": surface,
+                **{name: first[name] for name in SURFACE_COLUMNS if not name.endswith("_type")},
+                "settings": len(grid),
+                "mean_error": float(np.abs(error).mean()),
+                "best_us": measured[best],
+                "best_overlap": overlap[best],
+                "best_prefetch": prefetch[best],
+                "pick_us": measured[pick],
+                "pick_overlap": overlap[pick],
+                "pick_prefetch": prefetch[pick],
+                "regret": measured[pick] / measured[best] - 1,
+                "serialized_us": serialized[0] if len(serialized) else np.nan,
+            }
+        )
+    return pd.DataFrame(rows)

@@ -1,0 +1,111 @@
+"""The best (overlap_ratio, prefetch_ratio) of a layer: from the model, refined by a few measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from gemm_model.batch import FloatArray
+from gemm_model.overlap.config import OverlapSetting
+from gemm_model.overlap.model import LayerCase, OverlapModel
+
+OVERLAP_RATIOS = (-1.0, 0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
+PREFETCH_RATIOS = (-1.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
+NEEDED_GAIN = 0.02
+"""A prefetch must promise that much over the best setting without one: differences below are not resolved."""
+TIE = 0.01
+"""Settings whose predictions differ by less are taken as equal."""
+SAFE_OVERLAP = 0.75
+"""Among equals, the trigger nearest to this one: late enough for the previous kernel to have ended."""
+CANDIDATES = 6
+"""Settings that a refinement measures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What the tuner proposes."""
+
+    setting: OverlapSetting
+    layer_us: float
+    no_overlap_us: float
+    """The same layer without any overlap."""
+    candidates: tuple[OverlapSetting, ...]
+    """Settings worth measuring, the proposed one first."""
+    measured: bool = False
+    """Whether the times are measured or predicted."""
+
+
+def choose(
+    overlap: FloatArray, prefetch: FloatArray, layer_us: FloatArray, *, prefetch_pays: bool = True
+) -> int:
+    """Position of the setting to take, given predictions of a grid.
+
+    A prefetch is only taken where the wait leaves time for it and for a gain that the model can resolve; ties
+    go to the cheaper prefetch (none, best effort, fixed share) and then to the safest trigger.
+    """
+    without = prefetch == 0
+    pool = np.ones(len(layer_us), dtype=bool)
+    if without.any():
+        gain = 1 - layer_us.min() / layer_us[without].min()
+        if not prefetch_pays or gain <= NEEDED_GAIN:
+            pool = without
+    tied = np.flatnonzero(pool & (layer_us <= layer_us[pool].min() * (1 + TIE)))
+    cost = np.where(prefetch == 0, 0, np.where(prefetch < 0, 1, 2))
+    distance = np.where(overlap < 0, 1.0, np.abs(overlap - SAFE_OVERLAP))
+    return int(min(tied, key=lambda i: (cost[i], distance[i], layer_us[i])))
+
+
+def tune(
+    model: OverlapModel,
+    case: LayerCase,
+    overlap_ratios: Sequence[float] = OVERLAP_RATIOS,
+    prefetch_ratios: Sequence[float] = PREFETCH_RATIOS,
+) -> Tuning:
+    """The proposal from the model alone; `case.setting` does not matter."""
+    settings = [
+        OverlapSetting(overlap_ratio=overlap, prefetch_ratio=prefetch)
+        for overlap, prefetch in product(overlap_ratios, prefetch_ratios)
+    ]
+    cases = [replace(case, setting=setting, serialized=False) for setting in settings]
+    times = model.layer_us([*cases, replace(case, serialized=True)])
+    grid = times[:-1]
+    best = choose(
+        np.array([s.overlap_ratio for s in settings]),
+        np.array([s.prefetch_ratio for s in settings]),
+        grid,
+        prefetch_pays=bool(model.prefetch_pays([case])[0]),
+    )
+    order = [best, *(i for i in np.argsort(grid, kind="stable") if i != best)]
+    return Tuning(
+        setting=settings[best],
+        layer_us=float(grid[best]),
+        no_overlap_us=float(times[-1]),
+        candidates=tuple(settings[i] for i in order[:CANDIDATES]),
+    )
+
+
+def refine(
+    proposal: Tuning,
+    measure_us: Callable[[OverlapSetting], float],
+    measure_no_overlap_us: Callable[[], float],
+) -> Tuning:
+    """The fastest of the proposal's candidates by measurement, each measured once.
+
+    The settings that cost nothing are measured too, so that what is proposed is not slower than they are.
+    """
+    plain = [
+        OverlapSetting(overlap_ratio=overlap, prefetch_ratio=prefetch)
+        for overlap, prefetch in ((-1.0, 0.0), (SAFE_OVERLAP, 0.0), (-1.0, -1.0))
+    ]
+    times = {setting: measure_us(setting) for setting in dict.fromkeys([*proposal.candidates, *plain])}
+    best = min(times, key=lambda setting: times[setting])
+    return Tuning(
+        setting=best,
+        layer_us=times[best],
+        no_overlap_us=measure_no_overlap_us(),
+        candidates=tuple(sorted(times, key=lambda setting: times[setting])),
+        measured=True,
+    )
