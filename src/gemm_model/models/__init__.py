@@ -18,6 +18,7 @@ _MODULES = {
     "PipelineModel": "gemm_model.models.pipeline",
     "WarpSpecializedModel": "gemm_model.models.warp_specialized",
     "MemoryHierarchyModel": "gemm_model.models.memory_hierarchy",
+    "OverlapModel": "gemm_model.overlap.model",
 }
 
 DEFAULT_MODEL = "WarpSpecializedModel"
