@@ -33,6 +33,13 @@ def test_a_gpus_own_kernels(schedule, capsys):
     assert tile_m * tile_n <= (128 * 208 if schedule == "pingpong" else 256 * 208)
 
 
+def test_pairs_of_ctas(capsys):
+    words = ["solve", "--m", "4096", "--n", "4096", "--k", "4096", "--gpu", "b200", "--schedule", "2cta"]
+    assert main([*words, "--dtype", "fp8", "--format", "json"]) == 0
+    best = json.loads(capsys.readouterr().out)["choices"][0]
+    assert best["tile"].startswith(("64x", "128x"))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -42,6 +49,7 @@ def test_a_gpus_own_kernels(schedule, capsys):
             [*PROBLEM, "--machine", "balanced", "--timeout", "0", "--method", "smt"],
             "positive number of seconds",
         ),
+        ([*PROBLEM, "--machine", "balanced", "--cluster", "2x1"], "--cluster comes with --machine"),
         ([*PROBLEM, "--gpu", "h200", "--method", "smt"], "expected a machine for Z3"),
         (
             [*PROBLEM, "--machine", "balanced", "--consumers", "pingpong", "--method", "smt"],

@@ -48,6 +48,8 @@ def test_sms_without_a_tile_in_the_last_wave_end_earlier(tmp_path):
         ([*ON_MACHINE, "--gpu", "h200"], "--machine comes with --gpu"),
         ([*ON_MACHINE, "--stages", "99"], "do not hold 99"),
         ([*ON_MACHINE, "--stages", "-1"], "--stages is -1"),
+        ([*ON_MACHINE, "--stages", "0"], "--stages is 0"),
+        ([*ON_MACHINE, "--plot", "plot.xyz"], "expected a name that ends in one of .png"),
         ([*ON_MACHINE, "--cta", "128x64"], "--cta has no K"),
         ([*ON_MACHINE, "--sms", "0"], "--sms is 0"),
         ([*ON_MACHINE, "tiles=3"], "unknown parameter tiles"),

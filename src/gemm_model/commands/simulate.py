@@ -9,14 +9,18 @@ from pathlib import Path
 from gemm_model.commands import common
 from gemm_model.commands.pipeline_choice import add_machine, machine_and_work
 from gemm_model.errors import InputError
+from gemm_model.kernel import AUTO
 from gemm_model.timeline.chrome_trace import write_chrome_trace
 from gemm_model.timeline.simulator import simulate
 from gemm_model.timeline.views import event_table, plot_timeline, trace_events, warp_table
+
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_problem(parser, required=True)
     common.add_config(parser)
+    parser.set_defaults(stages=None)
     add_machine(parser)
     parser.add_argument("--output", type=Path, help="Chrome-trace JSON file, for Perfetto")
     parser.add_argument("--sms", type=int, default=1, help="how many SMs the trace shows (default: 1)")
@@ -28,8 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.sms < 1:
         raise InputError(f"--sms is {args.sms}; expected at least 1")
-    if args.stages < 0:
+    if args.stages is not None and args.stages < 1:
         raise InputError(f"--stages is {args.stages}; expected at least 1")
+    args.stages = args.stages or AUTO
+    if args.plot is not None and args.plot.suffix not in PLOT_SUFFIXES:
+        raise InputError(
+            f"--plot {args.plot}; expected a name that ends in one of {', '.join(PLOT_SUFFIXES)}"
+        )
     machine, work, title = machine_and_work(args)
     timeline = simulate(work, machine)
     table = event_table(timeline, work) if args.events else warp_table(timeline)

@@ -17,7 +17,7 @@ from gemm_model.commands import common
 from gemm_model.commands.pipeline_choice import add_machine, gpu_model, machine_on_gpu, named_machine
 from gemm_model.errors import InputError, PartialResultError
 from gemm_model.gpu import GpuSpec
-from gemm_model.kernel import SCHEDULES, KernelConfig
+from gemm_model.kernel import SCHEDULES, KernelConfig, parse_extent
 from gemm_model.models.pipeline import PipelineModel
 from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, TileSpace, workload
 from gemm_model.pipeline.steady_state import load_of_step, time_per_k_step
@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_problem(parser, required=True)
     add_machine(parser)
     parser.add_argument("--schedule", choices=SCHEDULES, default="cooperative", help="of the GPU's kernels")
+    parser.add_argument("--cluster", help="CTAs of the GPU's kernels, MxN (default: 1x1, 2x1 for 2cta)")
     parser.add_argument(
         "--objective",
         choices=OBJECTIVES,
@@ -54,18 +55,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     problem = common.problem(args)
-    machine, allowed = named_machine(args), None
+    machine, allowed, cluster = named_machine(args), None, (1, 1)
     if machine is None:
         if args.method != "exact":
             raise InputError(f"--method {args.method} without --machine; expected a machine for Z3 to solve")
         chosen, model = gpu_model(args)
-        machine, allowed = kernels_on_gpu(chosen.gpu, model, args.schedule, problem)
+        cluster = _cluster(args)
+        machine, allowed = kernels_on_gpu(chosen.gpu, model, args.schedule, problem, cluster)
+    elif args.cluster is not None:
+        raise InputError("--cluster comes with --machine; expected it with a GPU's kernels")
     choices: list[Choice] = []
     notes, proven = [], True
     sizes = (problem.m, problem.n, problem.k)
     if args.method != "smt":
         started = perf_counter()
-        found = solve_exact(*sizes, machine, args.objective, batch=problem.batch, allowed=allowed)
+        found = solve_exact(
+            *sizes, machine, args.objective, batch=problem.batch, cluster=cluster, allowed=allowed
+        )
         spent_ms = (perf_counter() - started) * 1e3
         choices = [found.best] if found.runner_up is None else [found.best, found.runner_up]
         notes.append(f"exact search: best of {found.candidates} tiles and rings, {spent_ms:.1f} ms")
@@ -80,18 +86,29 @@ def run(args: argparse.Namespace) -> int:
         if choices and proven and proof.best != choices[0]:
             raise AssertionError(f"exact search found {choices[0]}, Z3 {proof.best}")
         choices = choices or [proof.best]
-    rows = [_explained(choice, problem, machine) for choice in choices]
+    rows = [_explained(choice, problem, machine, cluster) for choice in choices]
     _print(args, rows, notes)
     if not proven:
         raise PartialResultError(f"Z3 found no proof within {args.timeout:g} s; the best found is above")
     return 0
 
 
+def _cluster(args: argparse.Namespace) -> tuple[int, int]:
+    default = "2x1" if args.schedule == "2cta" else "1x1"
+    cluster_m, cluster_n = parse_extent(args.cluster or default, "--cluster")
+    return cluster_m, cluster_n
+
+
 def kernels_on_gpu(
-    gpu: GpuSpec, model: PipelineModel, schedule: str, problem: GemmProblem
+    gpu: GpuSpec,
+    model: PipelineModel,
+    schedule: str,
+    problem: GemmProblem,
+    cluster: tuple[int, int] = (1, 1),
 ) -> tuple[PipelineMachine, Allowed]:
     """The machine that a GPU is for kernels of a schedule, and which tiles and rings they offer there."""
-    kernel = batch_of([(problem, KernelConfig(cta_m=128, cta_n=128, schedule=schedule))])
+    config = KernelConfig(cta_m=128, cta_n=128, cluster_m=cluster[0], cluster_n=cluster[1], schedule=schedule)
+    kernel = batch_of([(problem, config)])
     default_k = int(feasibility.resources(kernel, gpu).cta_k[0])
     ctas = 2 if schedule == "2cta" else 1
     space = TileSpace(
@@ -120,7 +137,9 @@ def kernels_on_gpu(
     return machine, allowed
 
 
-def _explained(choice: Choice, problem: GemmProblem, machine: PipelineMachine) -> dict[str, object]:
+def _explained(
+    choice: Choice, problem: GemmProblem, machine: PipelineMachine, cluster: tuple[int, int]
+) -> dict[str, object]:
     """The figures that tell why a choice takes as long as it does."""
     work = workload(
         machine,
@@ -132,6 +151,8 @@ def _explained(choice: Choice, problem: GemmProblem, machine: PipelineMachine) -
         tile_n=choice.tile_n,
         tile_k=choice.tile_k,
         stages=choice.stages,
+        cluster_m=cluster[0],
+        cluster_n=cluster[1],
     )
     load, math = float(load_of_step(work.full, machine.dma_warps)), float(work.full.math)
     step = float(time_per_k_step(load, float(work.latency), math, float(choice.stages)))

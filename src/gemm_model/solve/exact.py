@@ -107,6 +107,7 @@ def solve_exact(
     objective: str = "time",
     *,
     batch: int = 1,
+    cluster: tuple[int, int] = (1, 1),
     allowed: Callable[[Candidates], BoolArray] | None = None,
 ) -> Solution:
     """The legal choice with the least time (or waiting) by `objective`.
@@ -134,6 +135,8 @@ def solve_exact(
         tile_k=candidates.tile_k,
         stages=candidates.stages,
         batch=float(batch),
+        cluster_m=float(cluster[0]),
+        cluster_n=float(cluster[1]),
     )
     timed = timing(work, machine)
     goal = timed.end if objective == "time" else timed.consumer_wait
