@@ -25,7 +25,7 @@ from gemm_model.models import DEFAULT_MODEL, Model, create_model
 from gemm_model.prediction import BatchPrediction, Prediction, predict_in_chunks
 from gemm_model.problem import GemmProblem
 
-CACHED_RANKINGS = 65536
+CACHED_RANKINGS = 4096
 SAME_TIME = 1e-9
 
 
