@@ -1,0 +1,102 @@
+"""What `gemm-model overlap` shows: trace, sensitivity table, plots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.files import atomic_path
+from gemm_model.overlap.config import OverlapSetting
+from gemm_model.overlap.model import LayerCase, OverlapModel, Timeline
+from gemm_model.overlap.tuner import OVERLAP_RATIOS, PREFETCH_RATIOS
+from gemm_model.timeline.chrome_trace import TraceEvent
+
+
+def sensitivity(model: OverlapModel, case: LayerCase) -> pd.DataFrame:
+    """Predicted microseconds per layer: one row per overlap ratio, one column per prefetch ratio."""
+    grid = list(product(OVERLAP_RATIOS, PREFETCH_RATIOS))
+    cases = [
+        replace(case, setting=OverlapSetting(overlap_ratio=o, prefetch_ratio=p), serialized=False)
+        for o, p in grid
+    ]
+    times = model.layer_us(cases).reshape(len(OVERLAP_RATIOS), len(PREFETCH_RATIOS))
+    table = pd.DataFrame(times, columns=[f"p={p:g}" for p in PREFETCH_RATIOS])
+    table.insert(0, "overlap_ratio", OVERLAP_RATIOS)
+    return table
+
+
+def trace_events(line: Timeline, chain: int = 0) -> list[TraceEvent]:
+    """Slices of one chain for Perfetto: each kernel's wait and work, a track per kernel of a layer."""
+    events = []
+    for layer in range(len(line.gemm_end)):
+        at = {name: float(getattr(line, name)[layer, chain]) for name in _EDGES}
+        parity = "even" if layer % 2 == 0 else "odd"
+        for track, name, start, end in (
+            ("previous kernel", "wait", at["previous_start"], at["previous_waited"]),
+            ("previous kernel", "norm", at["previous_waited"], at["previous_end"]),
+            (f"GEMM, {parity} layers", "fill rings and L2", at["gemm_start"], at["gemm_waited"]),
+            (f"GEMM, {parity} layers", "stream weights", at["gemm_waited"], at["streamed"]),
+            (f"GEMM, {parity} layers", "tail", at["streamed"], at["gemm_end"]),
+        ):
+            if end > start:
+                events.append(
+                    TraceEvent(
+                        track=track,
+                        name=name,
+                        start_us=start,
+                        duration_us=end - start,
+                        process="GPU",
+                        args={"layer": layer},
+                    )
+                )
+    return events
+
+
+_EDGES = (
+    *("previous_start", "previous_waited", "previous_end"),
+    *("gemm_start", "gemm_waited", "streamed", "gemm_end"),
+)
+
+
+def plot_surfaces(table: pd.DataFrame, path: Path) -> None:
+    """Predicted against measured time per layer, one panel per surface.
+
+    `table` has the columns surface, title, overlap_ratio, prefetch_ratio, layer_us and predicted.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    surfaces = table["surface"].unique()
+    columns = 4
+    figure, axes = plt.subplots(
+        -(-len(surfaces) // columns), columns, figsize=(15, 2.9 * -(-len(surfaces) // columns)), squeeze=False
+    )
+    for panel, surface in zip(axes.flat, surfaces, strict=False):
+        rows = table[table["surface"] == surface]
+        for color, (prefetch, part) in zip(
+            plt.get_cmap("viridis")(np.linspace(0, 0.9, rows["prefetch_ratio"].nunique())),
+            rows.groupby("prefetch_ratio"),
+            strict=True,
+        ):
+            panel.plot(part["overlap_ratio"], part["layer_us"], "o", color=color, label=f"{prefetch:g}", ms=4)
+            panel.plot(part["overlap_ratio"], part["predicted"], "-", color=color, lw=1)
+        panel.set_ylim(0.8 * rows["layer_us"].min(), 1.15 * rows["layer_us"].max())
+        panel.set_title(rows["title"].iloc[0], fontsize=7)
+        panel.set_xlabel("overlap ratio", fontsize=7)
+        panel.set_ylabel("us per layer", fontsize=7)
+        panel.tick_params(labelsize=7)
+        panel.grid(alpha=0.3)
+    for panel in axes.flat[len(surfaces) :]:
+        panel.set_visible(False)
+    axes.flat[0].legend(title="prefetch ratio", fontsize=6, title_fontsize=6)
+    figure.suptitle("Time per layer: points measured, lines predicted", fontsize=10)
+    figure.tight_layout(rect=(0, 0, 1, 0.98))
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=80)
+    plt.close(figure)

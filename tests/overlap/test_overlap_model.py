@@ -1,0 +1,177 @@
+"""The timeline: cases that can be added up by hand, limits, and the measured chains."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemm_model.config import load_config
+from gemm_model.errors import InputError
+from gemm_model.gpu import load_gpu
+from gemm_model.models import create_model
+from gemm_model.overlap.config import KernelBuild, OverlapSetting
+from gemm_model.overlap.fit import BOUNDS
+from gemm_model.overlap.model import LayerCase, OverlapModel, OverlapParameters, pass_reads
+from gemm_model.overlap.surfaces import accuracy, cases_of, read_surfaces
+from gemm_model.problem import GemmProblem
+
+SURFACES = Path(__file__).parents[2] / "data/measurements/h200/overlap_surfaces.csv.gz"
+BUILD = KernelBuild(a_type="e4m3", b_type="e5m2", tile_n=16, split_k=1, stages=10, clusters=128)
+NONE = OverlapSetting(overlap_ratio=-1, prefetch_ratio=0)
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    return load_gpu("h200")
+
+
+@pytest.fixture(scope="module")
+def options():
+    return load_config([], {"gpu": "h200", "model": "OverlapModel"})["model_opts"]
+
+
+@pytest.fixture(scope="module")
+def model(gpu, options):
+    found = create_model("OverlapModel", gpu, options)
+    assert isinstance(found, OverlapModel)
+    return found
+
+
+def case(**changes):
+    return replace(LayerCase(m=8192, n=16, k=8192, build=BUILD, setting=NONE), **changes)
+
+
+def test_serialized_layer_is_the_sum_of_its_parts(gpu, options):
+    simple = dict.fromkeys(options["parameters"], 0.0) | {
+        "dram_bytes_per_us": 4e6,
+        "l2_bytes_per_us": 8e6,
+        "serial_launch_us": 2.0,
+        "previous_us": 1.0,
+        "read_us": 0.5,
+        "loaded_read_us": 9.0,
+        "prefetch_read_us": 9.0,
+        "loaded_store_us": 9.0,
+        "prefetch_store_us": 9.0,
+        "head_us": 0.25,
+        "tail_us": 3.0,
+        "step_us": 0.01,
+        "poll_us": 0.1,
+        "chain_us": 2.0,
+    }
+    model = create_model("OverlapModel", gpu, {**options, "parameters": simple})
+    # launch, one read of 8192 elements, 5 us more, second pass; launch, head, 64 MiB at 4 TB/s, tail.
+    expected = 2 + 0.5 + 5 + 1 + 2 + 0.25 + 8192 * 8192 / 4e6 + 3
+    assert model.layer_us([case(serialized=True, extra_us=5.0)])[0] == pytest.approx(expected)
+
+
+def test_reads_of_a_pass_by_hand():
+    # Batches of 8192 elements at once, the rest in single accesses of 2048.
+    assert [pass_reads(k) for k in (2048, 4096, 7168, 8192, 14336, 16384)] == [1, 2, 4, 1, 4, 2]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    m=st.integers(8, 800).map(lambda x: 64 * x),
+    k=st.integers(4, 120).map(lambda x: 128 * x),
+    overlap=st.one_of(st.just(-1.0), st.floats(0, 1)),
+    prefetch=st.one_of(st.just(-1.0), st.floats(0, 1)),
+    extra=st.floats(0, 40),
+)
+def test_no_chain_beats_dram_and_prefetch_adds_up(model, m, k, overlap, prefetch, extra):
+    build = replace(BUILD, clusters=max(m // 64, 1))
+    one = case(
+        m=m,
+        k=k,
+        build=build,
+        extra_us=extra,
+        setting=OverlapSetting(overlap_ratio=overlap, prefetch_ratio=prefetch),
+    )
+    line = model.timeline([one, replace(one, serialized=True)])
+    weights = m * k
+    assert line.layer_us[0] > weights / model.parameters.dram_bytes_per_us * (1 - 1 / model.layers)
+    assert line.layer_us[0] > extra
+    assert np.all(line.prefetched_bytes >= line.wasted_bytes - 1e-6)
+    assert np.all(line.prefetched_bytes <= weights)
+    assert np.all(line.prefetched_bytes[:, 1] == 0)
+    for earlier, later in (
+        ("previous_start", "previous_waited"),
+        ("previous_waited", "previous_end"),
+        ("previous_end", "gemm_waited"),
+        ("gemm_start", "gemm_waited"),
+        ("gemm_waited", "streamed"),
+        ("streamed", "gemm_end"),
+    ):
+        assert np.all(getattr(line, earlier) <= getattr(line, later) + 1e-9)
+    assert np.all(np.diff(line.gemm_end, axis=0) > 0)
+
+
+def test_a_long_previous_kernel_hides_the_ring_fill(model):
+    """With an endless previous kernel a layer costs what is left: everything but the bytes in the rings."""
+    deep = case(extra_us=500.0)
+    shallow = case(extra_us=500.0, build=replace(BUILD, stages=2))
+    saved = np.subtract(*model.layer_us([shallow, deep]))
+    bytes_saved = 128 * (10 - 2) * 64 * 128
+    p = model.parameters
+    assert saved == pytest.approx(bytes_saved / p.dram_bytes_per_us * (1 + p.unfairness), rel=1e-6)
+
+
+def test_model_of_the_registry_predicts_a_gemm(model):
+    from gemm_model.batch import batch_of
+    from gemm_model.kernel import KernelConfig
+
+    problem = GemmProblem.of(16, 8192, 8192, "e4m3", "bf16")
+    prediction = model.predict_batch(batch_of([(problem, KernelConfig(cta_m=64, cta_n=16))])).row(0)
+    assert sum(prediction.phases_us.values()) == pytest.approx(prediction.runtime_us)
+    assert 15 < prediction.runtime_us < 25
+
+
+def test_bad_models(gpu, options):
+    with pytest.raises(InputError, match="Hopper"):
+        create_model("OverlapModel", load_gpu("a100_sxm_80gb"), options)
+    with pytest.raises(InputError, match="layers must be at least 1"):
+        create_model("OverlapModel", gpu, {**options, "layers": 0})
+    parameters = {k: v for k, v in options["parameters"].items() if k != "launch_us"}
+    with pytest.raises(InputError, match="parameters launch_us are missing or unknown"):
+        create_model("OverlapModel", gpu, {**options, "parameters": parameters})
+    with pytest.raises(InputError, match="extra time"):
+        case(extra_us=-1.0)
+
+
+def test_fit_starts_inside_its_bounds():
+    assert set(BOUNDS) == {spec.name for spec in fields(OverlapParameters)}
+    assert all(low <= guess <= high for low, guess, high in BOUNDS.values())
+
+
+def test_measured_chains_are_predicted(model, gpu):
+    table = read_surfaces(SURFACES)
+    rows = accuracy(table, gpu, model.parameters)
+    assert len(rows) == 34
+    assert rows["mean_error"].mean() < 0.06
+    assert rows["mean_error"].max() < 0.12
+    # The tuner's pick: never slower than no overlap, and how far from the best of the grid it is today.
+    known = rows[rows["serialized_us"].notna()]
+    assert (known["pick_us"] <= known["serialized_us"]).all()
+    assert (rows["regret"] <= 0.03).sum() >= 25
+    assert rows["regret"].max() < 0.08
+
+
+def test_cases_keep_the_rows(model):
+    table = read_surfaces(SURFACES).head(3)
+    assert [c.m for c in cases_of(table)] == table["m"].tolist()
+
+
+def test_bad_surfaces(tmp_path):
+    path = tmp_path / "table.csv"
+    with pytest.raises(InputError, match="not readable"):
+        read_surfaces(path)
+    path.write_text("m,n,k\n1,2,3\n")
+    with pytest.raises(InputError, match="column a_type is missing"):
+        read_surfaces(path)
+    table = read_surfaces(SURFACES).drop(columns="surface").head(2)
+    table.loc[1, "layer_us"] = 0
+    table.to_csv(path, index=False)
+    with pytest.raises(InputError, match="row 3, column layer_us"):
+        read_surfaces(path)

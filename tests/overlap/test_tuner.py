@@ -1,0 +1,68 @@
+"""The choice of both ratios."""
+
+import numpy as np
+import pytest
+
+from gemm_model.config import load_config
+from gemm_model.gpu import load_gpu
+from gemm_model.models import model_for
+from gemm_model.overlap.config import OverlapSetting, plan_build
+from gemm_model.overlap.model import LayerCase
+from gemm_model.overlap.tuner import choose, refine, tune
+
+
+@pytest.fixture(scope="module")
+def model():
+    options = load_config([], {"gpu": "h200", "model": "OverlapModel"})["model_opts"]
+    return model_for("OverlapModel", load_gpu("h200"), options)
+
+
+def layer(extra_us=0.0):
+    return LayerCase(
+        m=8192,
+        n=16,
+        k=8192,
+        build=plan_build(8192, 16, 8192, "e4m3", "e5m2"),
+        setting=OverlapSetting(overlap_ratio=0.5, prefetch_ratio=0.5),
+        extra_us=extra_us,
+    )
+
+
+def test_prefetch_needs_a_gain():
+    overlap, prefetch = np.array([0.5, 0.5, -1.0]), np.array([0.0, -1.0, 0.0])
+    assert choose(overlap, prefetch, np.array([20.0, 19.8, 21.0])) == 0
+    assert choose(overlap, prefetch, np.array([20.0, 18.0, 21.0])) == 1
+    assert choose(overlap, prefetch, np.array([20.0, 18.0, 21.0]), prefetch_pays=False) == 0
+
+
+def test_ties_go_to_the_safest_trigger():
+    overlap, prefetch = np.array([-1.0, 0.0, 0.9, 1.0]), np.zeros(4)
+    assert choose(overlap, prefetch, np.array([20.0, 20.0, 20.1, 20.0])) == 2
+    assert choose(overlap, prefetch, np.array([19.0, 20.0, 20.1, 20.0])) == 0
+
+
+def test_short_norm_no_prefetch_long_norm_prefetch(model):
+    short, long = tune(model, layer()), tune(model, layer(8.6))
+    assert short.setting.prefetch_ratio == 0
+    assert long.setting.prefetch_ratio == -1
+    for proposal in (short, long):
+        assert proposal.layer_us < proposal.no_overlap_us
+        assert proposal.candidates[0] == proposal.setting
+        assert not proposal.measured
+
+
+def test_refinement_takes_the_fastest_measured(model):
+    proposal = tune(model, layer())
+    wanted = proposal.candidates[3]
+    asked = []
+
+    def measure(setting):
+        asked.append(setting)
+        return 10.0 if setting == wanted else 12.0
+
+    refined = refine(proposal, measure, lambda: 14.0)
+    assert refined.setting == wanted
+    assert refined.measured
+    assert (refined.layer_us, refined.no_overlap_us) == (10.0, 14.0)
+    assert len(asked) == len(set(asked)) <= 9
+    assert OverlapSetting(overlap_ratio=-1.0, prefetch_ratio=0.0) in asked
