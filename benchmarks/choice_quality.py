@@ -27,6 +27,7 @@ from gemm_model.accuracy import (
     top1_efficiency,
 )
 from gemm_model.calibration.cross_validation import folds_of, held_out
+from gemm_model.calibration.fit import fit
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.run import best_of_top
 from gemm_model.calibration.tables import load_tables
@@ -34,7 +35,6 @@ from gemm_model.errors import GemmModelError
 from gemm_model.files import atomic_path, atomic_write
 from gemm_model.gpu import GpuSpec, load_gpu
 from gemm_model.kernel import KernelConfig
-from gemm_model.kernel_calibration import load_calibration
 from gemm_model.models import create_model
 from gemm_model.prediction import predict_in_chunks
 from gemm_model.problem import GemmProblem
@@ -49,9 +49,9 @@ def calibrated(
     burst: Observations, counters: Observations | None, gpu: GpuSpec, folds: np.ndarray
 ) -> np.ndarray:
     kind = "fp8" if burst.frame["in_dtype"].iloc[0] in ("fp8", "e4m3", "e5m2") else "fp16"
-    start = load_calibration(gpu.name).parameters[kind]
     unused = ("spill_clk",) if kind == "fp8" else ("promotion_share", "drain_clk", "spill_clk")
     frozen = unused if counters is not None else (*unused, "event_us")
+    start = fit(burst, counters, gpu, frozen=frozen).parameters
     return held_out(burst, counters, gpu, folds, start=start, frozen=frozen)
 
 

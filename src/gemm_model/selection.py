@@ -43,17 +43,18 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """The fastest candidates of a problem, in order."""
+    """The fastest kernels of a problem in order, each with its best tile order."""
 
     problem: GemmProblem
     gpu: GpuSpec
     choices: tuple[Choice, ...]
     candidates: int
-    """How many legal candidates there were."""
+    """How many legal candidates there were: kernels with each of their tile orders."""
+    kernels: int
     tied_with_best: int
-    """Candidates within the error band of the first, itself included."""
+    """Kernels within the error band of the first, itself included."""
     runner_up: Choice | None
-    """The fastest candidate that is predicted to be slower than the first."""
+    """The fastest kernel that is predicted to be slower than the first."""
 
     @property
     def best(self) -> Choice:
@@ -63,7 +64,7 @@ class Ranking:
     def reason(self) -> str:
         """Why the first beats the runner-up, in one sentence."""
         if self.runner_up is None:
-            return "all candidates are predicted to take the same time"
+            return "all kernels are predicted to take the same time"
         return f"{describe(self.runner_up.candidate)} takes {comparison(self.runner_up, self.best)}"
 
 
@@ -106,11 +107,14 @@ class Ranker:
         return space, prediction, times_us if legal is None else np.where(legal, times_us, np.inf)
 
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
-        """The `top_k` fastest candidates; raises InputError where there is none."""
+        """The `top_k` fastest kernels, each with its best order; raises InputError where none is legal."""
         if top_k < 1:
             raise InputError(f"top_k is {top_k}; expected a positive whole number")
         space, prediction, times_us = self.predict(problem)
-        order = _fastest(times_us, top_k)
+        by_kernel = times_us.reshape(space.kernels, -1)
+        candidates = by_kernel.argmin(axis=1) + np.arange(space.kernels) * by_kernel.shape[1]
+        kernel_us = times_us[candidates]
+        order = candidates[_fastest(kernel_us, top_k)]
         band = None if prediction.error_band is None else prediction.error_band[order]
         groups = tie_groups(times_us[order], band)
 
@@ -124,10 +128,13 @@ class Ranker:
 
         best_us = times_us[order[0]]
         margin = SAME_TIME if band is None else max(float(band[0]), SAME_TIME)
-        slower = np.where(times_us > best_us * (1.0 + SAME_TIME), times_us, np.inf)
-        second = int(np.argmin(slower))
-        second_group = 1 if slower[second] <= best_us * (1.0 + margin) else 2
-        runner_up = choice(second, int((times_us < slower[second]).sum()) + 1, second_group)
+        slower_us = np.where(kernel_us > best_us * (1.0 + SAME_TIME), kernel_us, np.inf)
+        second_us = slower_us.min()
+        runner_up = None
+        if np.isfinite(second_us):
+            place = int((kernel_us < second_us).sum()) + 1
+            group = 1 if second_us <= best_us * (1.0 + margin) else 2
+            runner_up = choice(int(candidates[np.argmin(slower_us)]), place, group)
         return Ranking(
             problem=problem,
             gpu=self.gpu,
@@ -135,8 +142,9 @@ class Ranker:
                 choice(int(index), place + 1, int(groups[place])) for place, index in enumerate(order)
             ),
             candidates=int(np.isfinite(times_us).sum()),
-            tied_with_best=int((times_us <= best_us * (1.0 + margin)).sum()),
-            runner_up=runner_up if np.isfinite(slower[second]) else None,
+            kernels=int(np.isfinite(kernel_us).sum()),
+            tied_with_best=int((kernel_us <= best_us * (1.0 + margin)).sum()),
+            runner_up=runner_up,
         )
 
     def why_not(self, problem: GemmProblem, description: str) -> str:
@@ -181,7 +189,7 @@ def rank(
     sms: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Ranking:
-    """The `top_k` configurations of a kernel family that are predicted to be the fastest for a problem.
+    """The `top_k` kernels of a family that are predicted to be the fastest, each with its best tile order.
 
     `sms` plans for a kernel that may use only so many SMs. Raises InputError where nothing is legal, with
     the reason. A problem seen before is answered from memory; keep a `Ranker` where `gpu` is not a name.

@@ -64,12 +64,21 @@ def test_ties_are_one_group_up_to_the_band_of_its_first():
     assert tie_groups(np.array([1.0, 1.0, 1.1]), None).tolist() == [1, 1, 2]
 
 
-def test_the_number_of_ties_counts_all_candidates_in_the_band():
+def test_the_number_of_ties_counts_all_kernels_in_the_band():
     ranking = RANKER.rank(PROBLEM, 3)
-    _, prediction, times = RANKER.predict(PROBLEM)
-    if prediction.error_band is None:
-        assert ranking.tied_with_best == int((times <= times.min() * (1 + 1e-9)).sum())
-    assert ranking.candidates == len(times)
+    space, _, times = RANKER.predict(PROBLEM)
+    by_kernel = times.reshape(space.kernels, -1).min(axis=1)
+    assert ranking.tied_with_best == int((by_kernel <= times.min() * (1 + 1e-9)).sum())
+    assert (ranking.candidates, ranking.kernels) == (len(times), len(by_kernel))
+
+
+def test_each_kernel_is_listed_once_with_its_best_order():
+    space, _, times = RANKER.predict(PROBLEM)
+    choices = RANKER.rank(PROBLEM, space.kernels).choices
+    kernels = {(replace(c.candidate.config, swizzle=1), c.candidate.swap_ab) for c in choices}
+    assert len(kernels) == len(choices) == space.kernels
+    expected = np.sort(times.reshape(space.kernels, -1).min(axis=1))
+    assert [c.prediction.runtime_us for c in choices] == pytest.approx(expected)
 
 
 def test_the_reason_names_the_runner_up_and_where_its_time_goes():

@@ -24,7 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_problem(parser, required=False)
     common.add_settings(parser)
     add_family(parser)
-    parser.add_argument("--top", type=int, default=8, help="how many configurations to list (default: 8)")
+    parser.add_argument(
+        "--top",
+        type=int,
+        default=8,
+        help="how many kernels to list, each with its best tile order (default: 8)",
+    )
     parser.add_argument(
         "--why-not", metavar="CONFIG", help="why a configuration did not win, such as 128x128,cluster=1x1"
     )
@@ -95,6 +100,7 @@ def _show(ranking: Ranking, output_format: str) -> None:
         figures = {
             "gpu": ranking.gpu.name,
             "candidates": ranking.candidates,
+            "kernels": ranking.kernels,
             "tied_with_best": ranking.tied_with_best,
             "reason": ranking.reason,
             "choices": [
@@ -134,12 +140,11 @@ def _row(choice: Choice, problem: GemmProblem) -> dict[str, Any]:
 
 def _notes(ranking: Ranking) -> list[str]:
     best = ranking.best.prediction
-    notes = [f"{ranking.candidates} legal candidates on {ranking.gpu.name}"]
+    notes = [f"{ranking.candidates} legal candidates on {ranking.gpu.name}, of {ranking.kernels} kernels"]
     if best.error_band is None:
         notes[0] += "; the model has no error band, so that only equal times tie"
     else:
-        notes[0] += (
-            f"; {ranking.tied_with_best} lie within the best one's error band of {best.error_band:.1%}"
-        )
+        tied = ranking.tied_with_best
+        notes[0] += f"; {tied} kernels lie within the best one's error band of {best.error_band:.1%}"
     notes.append(f"why the first: {ranking.reason}")
     return notes + [f"note: {caveat}" for caveat in best.caveats]

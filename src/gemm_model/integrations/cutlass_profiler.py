@@ -130,13 +130,8 @@ def write_test_list(
         raise InputError("a test list is written for the family cutlass on an sm90 GPU")
     rows: list[dict[str, Any]] = []
     for each in problems:
-        # So many places hold as many kernels at least, even if all orders of each stand before the next.
-        choices = ranker.rank(each.problem, configs_per_problem * ranker.family.orders_per_kernel).choices
-        by_kernel: dict[str, dict[str, Any]] = {}
-        for choice in choices:
-            row = _test_row(each, choice.candidate)
-            by_kernel.setdefault(row["operation_name"], row)
-        rows += list(by_kernel.values())[:configs_per_problem]
+        choices = ranker.rank(each.problem, configs_per_problem).choices
+        rows += [_test_row(each, choice.candidate) for choice in choices]
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = StringIO()
     writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
