@@ -18,7 +18,7 @@ import pandas as pd
 from gemm_model.accuracy import choice_figures, error_figures, top1_efficiency
 from gemm_model.calibration.cross_validation import folds_of, held_out
 from gemm_model.calibration.observations import Observations, observe
-from gemm_model.calibration.run import UNUSED_IN_8_BIT, UNUSED_IN_16_BIT
+from gemm_model.calibration.run import UNUSED_IN_16_BIT
 from gemm_model.calibration.tables import load_tables
 from gemm_model.files import atomic_write
 from gemm_model.gpu import GpuSpec, load_gpu
@@ -90,7 +90,7 @@ def _ablate(
     kind: str, frame: pd.DataFrame, counters: pd.DataFrame | None, gpu: GpuSpec, seed: int
 ) -> pd.DataFrame:
     start = load_calibration(gpu.name).parameters[kind]
-    unused = UNUSED_IN_8_BIT if kind == "fp8" else UNUSED_IN_16_BIT
+    unused = () if kind == "fp8" else UNUSED_IN_16_BIT
     lines = {}
     for ablation in ABLATIONS:
         seen = observe(frame, gpu, ablation.without)

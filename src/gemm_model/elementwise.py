@@ -68,7 +68,7 @@ def power_of_two_divisor(value: Values) -> Values:
 
 
 def smooth_maximum(*values: Values) -> Values:
-    """The norm of order 16 of non-negative values: their maximum, up to 4 % more for each near-equal rival.
+    """The norm of order 8 of non-negative values: their maximum, up to 9 % more for each near-equal rival.
 
     Overlapped phases do not hide each other perfectly where they take about the same time.
     """
@@ -81,6 +81,5 @@ def smooth_maximum(*values: Values) -> Values:
         share = value / largest
         share = share * share
         share = share * share
-        share = share * share
         total = total + share * share
-    return largest * sqrt(sqrt(sqrt(sqrt(total))))
+    return largest * sqrt(sqrt(sqrt(total)))

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from gemm_model.batch import GemmBatch
 from gemm_model.elementwise import Values, maximum, where
-from gemm_model.feasibility import PINGPONG, WARPGROUP_THREADS, Resources
+from gemm_model.feasibility import PINGPONG, Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
 
 
-def epilogue_clk(batch: GemmBatch, found: Resources, p: KernelParameters) -> Values:
+def epilogue_clk(batch: GemmBatch, p: KernelParameters) -> Values:
     """Clocks from the last MMA of a tile to its last store: convert, write to shared memory, store by TMA.
 
-    The warpgroups of a tile work side by side, each thread on one output at a time.
+    As many for one warpgroup as for two or three: the store sets the pace, not the threads.
     """
-    rows = batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * found.warpgroups)
-    return p.epilogue_clk_per_row * rows
+    return batch.cta_m * batch.cta_n * (batch.out_bits / 8.0) / p.store_bytes_per_clk
 
 
 def math_chain_clk(

@@ -25,7 +25,7 @@ _ROWS = (
     (
         "launch_us",
         "us",
-        3.0,
+        4.0,
         0.5,
         12.0,
         "launch, first load and last store of a kernel",
@@ -34,7 +34,7 @@ _ROWS = (
     (
         "event_us",
         "us",
-        2.5,
+        2.2,
         0.0,
         5.0,
         "what a pair of events reads beside the kernel",
@@ -43,7 +43,7 @@ _ROWS = (
     (
         "mma_efficiency",
         "1",
-        0.96,
+        0.97,
         0.75,
         1.0,
         "sustained share of the peak MMA rate",
@@ -52,7 +52,7 @@ _ROWS = (
     (
         "promotion_share",
         "1",
-        0.5,
+        0.3,
         0.0,
         2.0,
         "exposed share of the register adds of slow fp8 accumulation",
@@ -61,7 +61,7 @@ _ROWS = (
     (
         "drain_clk",
         "clk",
-        60.0,
+        150.0,
         0.0,
         400.0,
         "emptying the MMA pipe at each k step of slow fp8 accumulation",
@@ -70,16 +70,16 @@ _ROWS = (
     (
         "spill_clk",
         "clk",
-        50.0,
+        350.0,
         0.0,
-        400.0,
-        "one spilled register, stored and loaded, at each k step",
-        "measured here",
+        2000.0,
+        "spilling at each k step, over the root of the registers that one warpgroup spills",
+        "128x128 ping-pong in fp8: 40 registers, 2190 clocks",
     ),
     (
         "port_bytes_per_clk",
         "B/clk",
-        70.0,
+        72.0,
         40.0,
         256.0,
         "what one SM takes from L2 and multicast",
@@ -88,17 +88,17 @@ _ROWS = (
     (
         "latency_clk",
         "clk",
-        1000.0,
+        700.0,
         300.0,
         4000.0,
         "load latency, hidden by the stages",
         "TMA load from DRAM 703 clk",
     ),
-    ("l2_efficiency", "1", 0.85, 0.4, 1.3, "reachable share of the device's L2 bandwidth", "measured here"),
+    ("l2_efficiency", "1", 0.86, 0.4, 1.3, "reachable share of the device's L2 bandwidth", "measured here"),
     (
         "multicast_cost",
         "1",
-        0.2,
+        0.12,
         0.0,
         1.0,
         "cost at L2 of a byte that multicast delivers to one more SM, in requested bytes",
@@ -107,17 +107,17 @@ _ROWS = (
     (
         "coalescing",
         "1",
-        0.8,
+        0.5,
         0.0,
         1.0,
         "share of equal requests of neighbouring SMs that merge",
         "L2 counters",
     ),
-    ("fill_share", "1", 1.0, 0.0, 2.5, "L2 bandwidth that a byte filled from DRAM takes", "L2 counters"),
+    ("fill_share", "1", 0.6, 0.0, 2.5, "L2 bandwidth that a byte filled from DRAM takes", "L2 counters"),
     (
         "read_misalignment",
         "1",
-        0.2,
+        0.15,
         0.0,
         1.0,
         "cost at L2 of reading rows that start off 64-byte boundaries, for each further piece",
@@ -126,7 +126,7 @@ _ROWS = (
     (
         "write_misalignment",
         "1",
-        0.8,
+        0.9,
         0.0,
         4.0,
         "the same for writing rows of the output",
@@ -135,7 +135,7 @@ _ROWS = (
     (
         "out_of_range_weight",
         "1",
-        1.5,
+        2.0,
         0.0,
         8.0,
         "cost at L2 of a row outside the matrix, in rows",
@@ -144,7 +144,7 @@ _ROWS = (
     (
         "l2_capacity_share",
         "1",
-        0.4,
+        0.75,
         0.08,
         1.0,
         "share of L2 that keeps a panel until its reuse",
@@ -153,37 +153,37 @@ _ROWS = (
     (
         "dram_efficiency",
         "1",
-        0.7,
+        0.83,
         0.4,
         0.98,
         "reachable share of the DRAM bandwidth",
         "copy: 4.3 of 4.9 TB/s",
     ),
     (
-        "epilogue_clk_per_row",
-        "clk",
-        10.0,
-        0.0,
-        60.0,
-        "epilogue time for each 128 outputs of a warpgroup",
-        "a first fit",
+        "store_bytes_per_clk",
+        "B/clk",
+        23.0,
+        6.0,
+        200.0,
+        "rate at which the epilogue converts and stores a tile",
+        "kernels of few k steps",
     ),
     (
         "clock_share",
         "1",
-        0.94,
+        0.924,
         0.8,
         1.0,
         "in-kernel clock under light load over the boost clock",
         "counters: 1.75-1.80 GHz",
     ),
     ("droop_mma", "1", 0.2, 0.0, 0.6, "loss of clock at the full MMA rate", "counters: 1.4-1.6 GHz"),
-    ("droop_l2", "1", 0.03, 0.0, 0.4, "loss of clock at the full L2 rate", "counters"),
-    ("droop_dram", "1", 0.08, 0.0, 0.5, "loss of clock at the full DRAM rate", "counters"),
+    ("droop_l2", "1", 0.12, 0.0, 0.4, "loss of clock at the full L2 rate", "counters"),
+    ("droop_dram", "1", 0.17, 0.0, 0.5, "loss of clock at the full DRAM rate", "counters"),
     (
         "droop_free",
         "1",
-        0.08,
+        0.13,
         0.0,
         0.3,
         "loss of clock that the supply makes up for",
@@ -192,7 +192,7 @@ _ROWS = (
     (
         "droop_us",
         "us",
-        30.0,
+        45.0,
         0.0,
         200.0,
         "how long the clock takes to follow the load",
@@ -201,7 +201,7 @@ _ROWS = (
     (
         "drift_per_ms",
         "1/ms",
-        0.5,
+        0.05,
         0.0,
         3.0,
         "loss of lock-step of tiles that wait for L2, and with it of reuse within a wave",
@@ -237,7 +237,7 @@ class KernelParameters:
     out_of_range_weight: float
     l2_capacity_share: float
     dram_efficiency: float
-    epilogue_clk_per_row: float
+    store_bytes_per_clk: float
     clock_share: float
     droop_mma: float
     droop_l2: float

@@ -154,7 +154,7 @@ def _work(
 ) -> tuple[_Work, Values]:
     """The work of the waves, and the clocks of one epilogue."""
     schedule = shape.schedule
-    epilogue = epilogue_clk(shape.batch, shape.resources, p) * ("epilogue" not in without)
+    epilogue = epilogue_clk(shape.batch, p) * ("epilogue" not in without)
     mainloop = schedule.k_steps * step.math_clk * ("tensor" not in without)
     port = step.port_clk * ("port" not in without)
     latency = step.latency_clk * ("latency" not in without)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
-from gemm_model.elementwise import Values, maximum, where
+from gemm_model.elementwise import Values, maximum, sqrt, where
 from gemm_model.feasibility import WARPGROUP_THREADS, Resources
 from gemm_model.kernel_parameters import KernelParameters
+from gemm_model.traffic import further_pieces
 
 ADDS_PER_CLK = 128.0
 """fp32 additions an SM issues in a clock: what promoting fp8 sums costs."""
 NARROW_INSTRUCTION = 128.0
 """Columns of an MMA instruction up to which spilling costs once; wider ones spill their operands as well."""
-WIDE_SPILL = 2.5
+WIDE_SPILL = 3.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,8 @@ def k_step(batch: GemmBatch, rate: Values, found: Resources, p: KernelParameters
     flop = 2.0 * batch.cta_m * batch.cta_n * found.cta_k
     math = flop / (rate * p.mma_efficiency)
     math = math + _promotion(batch, found, p) + _spilling(batch, found, p)
-    port = found.stage_bytes / p.port_bytes_per_clk
+    pieces = further_pieces(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
+    port = found.stage_bytes / p.port_bytes_per_clk * (1.0 + p.read_misalignment * pieces)
     # A slot is released one k step after its use (one MMA group stays in flight): one stage fewer is free.
     stages = maximum(found.stages - 1.0, 1.0)
     return KStep(
@@ -55,6 +57,12 @@ def _promotion(batch: GemmBatch, found: Resources, p: KernelParameters) -> Value
 
 
 def _spilling(batch: GemmBatch, found: Resources, p: KernelParameters) -> Values:
-    """Registers beyond the budget, stored and loaded at each k step by each warpgroup of the tile."""
+    """Storing and loading the registers beyond the budget at each k step.
+
+    A wide instruction has all its accumulators live at once, so that more than the excess goes to memory.
+    The warpgroups of a tile share the way there. Powers as timings of seven spilling fp8 kernels have them.
+    """
     wide = where(batch.cta_n > NARROW_INSTRUCTION, WIDE_SPILL, 1.0)
-    return found.spilled_registers * p.spill_clk * wide * found.warpgroups
+    narrow_halves = (batch.cta_m == 192) & (batch.cta_n <= 2.0 * NARROW_INSTRUCTION)
+    wide = where(narrow_halves, 1.0, wide)
+    return p.spill_clk * wide * sqrt(found.spilled_registers * found.warpgroups)

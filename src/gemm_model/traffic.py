@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gemm_model.batch import GemmBatch
-from gemm_model.elementwise import Values, floor, maximum, minimum, power_of_two_divisor, sqrt, where
+from gemm_model.elementwise import Values, floor, maximum, minimum, power_of_two_divisor, where
 from gemm_model.feasibility import Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
@@ -16,6 +16,8 @@ SMS_PER_COALESCER = 6.0
 PARTIAL_SUM_BYTES = 4.0
 ALIGNED_BYTES = 64.0
 TMA_ALIGNMENT_BYTES = 16.0
+ISSUED_ZEROS_SHARE = 0.65
+"""What a row of zeros costs the SM that issues it, over what it costs the SMs that receive it."""
 MOST_LOST_REUSE = 2.5
 """Reads beyond the distinct panels, over them, that the loss of lock-step comes to in the end."""
 
@@ -80,17 +82,19 @@ def traffic(
     requests = a_requests + b_requests
     a_copies = batch.cta_m * a_bytes * schedule.filled_m * (1.0 - 1.0 / batch.cluster_n)
     b_copies = batch.cta_n * b_bytes * schedule.filled_n * (1.0 - 1.0 / batch.cluster_m)
-    a_pieces = _further_pieces(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
-    b_pieces = _further_pieces(where(batch.b_k_major, batch.k, batch.n) * batch.b_bits / 8.0)
-    output_pieces = _further_pieces(where(batch.c_n_major, batch.n, batch.m) * batch.out_bits / 8.0)
+    a_pieces = further_pieces(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
+    b_pieces = further_pieces(where(batch.b_k_major, batch.k, batch.n) * batch.b_bits / 8.0)
+    output_pieces = further_pieces(where(batch.c_n_major, batch.n, batch.m) * batch.out_bits / 8.0)
     lines = requests + p.read_misalignment * (a_requests * a_pieces + b_requests * b_pieces)
     lines = lines + p.multicast_cost * (a_copies + b_copies)
-    # TMA fills rows outside the matrix with zeros in every CTA that receives them, multicast or not.
-    outside = batch.cta_m * a_bytes * (1.0 - schedule.filled_m)
-    outside = outside + batch.cta_n * b_bytes * (1.0 - schedule.filled_n)
-    # Mostly a cost of the SM: it falls with the number of SMs that share it, but not in proportion.
+    outside_m = batch.cta_m * a_bytes * (1.0 - schedule.filled_m)
+    outside_n = batch.cta_n * b_bytes * (1.0 - schedule.filled_n)
+    # TMA fills rows outside the matrix with zeros: work for every CTA that receives them, and for the SM
+    # that issues them on top, which SMs without a tile do not share.
+    issued = outside_m / batch.cluster_n + outside_n / batch.cluster_m
     crowd = gpu.sm_count / (schedule.slots * cluster_size)
-    lines = lines + p.out_of_range_weight * outside * sqrt(crowd) * sqrt(sqrt(crowd))
+    outside = outside_m + outside_n + ISSUED_ZEROS_SHARE * issued * (crowd - 1.0)
+    lines = lines + p.out_of_range_weight * outside
     k_bytes = schedule.tiles * cluster_size * schedule.k_steps * found.cta_k
     writes = output + partial_sums
     write_load = writes + p.write_misalignment * output * output_pieces
@@ -119,7 +123,7 @@ def _merged(panels: Values, requesters: Values) -> Values:
     return where(requesters > 1.5, maximum(1.0 - distinct / requesters, 0.0), 0.0)
 
 
-def _further_pieces(pitch_bytes: Values) -> Values:
+def further_pieces(pitch_bytes: Values) -> Values:
     """Pieces of 64 bytes or less beyond the first that a row falls into, by where its pitch lets rows start.
 
     None where rows start at multiples of 64 bytes, one at 32, three at 16 (TMA allows no less).

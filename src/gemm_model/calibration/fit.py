@@ -21,6 +21,8 @@ CLOCK_WEIGHT = 4.0
 """Counter rows are few and their clocks exact: they alone tell clock from cycles."""
 DRAM_WEIGHT = 0.05
 """DRAM bytes inform the traffic, but a byte too many costs less than a microsecond too many."""
+PRIOR_WEIGHT = 1.0
+"""Weak pull towards the start values: it settles what the data do not tell, and nothing else."""
 MAX_EVALUATIONS = 60
 TOLERANCE = 1e-4
 """Relative change of cost or parameters at which the fit ends."""
@@ -73,8 +75,10 @@ def fit(
             parts += _time_residuals(burst, gpu, p, "burst", without)
         if counters is not None:
             parts += _time_residuals(counters, gpu, p, "counters", without)
+        parts.append(PRIOR_WEIGHT * (unit - prior))
         return np.concatenate(parts)
 
+    prior = ((np.array([spec.start for spec in PARAMETERS]) - LOW) / span)[free]
     unit = np.clip((first - LOW) / span, 0.01, 0.99)[free]
     solved = least_squares(
         residuals,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from scipy.optimize import least_squares
 
+from gemm_model.accuracy import ErrorFigures, error_figures
 from gemm_model.batch import FloatArray
+from gemm_model.calibration.cross_validation import folds_of
 from gemm_model.calibration.observations import Observations
 from gemm_model.clock import PowerModel
 from gemm_model.gpu import GpuSpec
@@ -43,6 +47,34 @@ def fit_power(seen: Observations, gpu: GpuSpec, parameters: KernelParameters) ->
         diff_step=1e-3,
     )
     return _model(solved.x)
+
+
+@dataclass(frozen=True, slots=True)
+class SustainedErrors:
+    """Errors on held-out shapes of the sustained regime."""
+
+    runtime: ErrorFigures
+    clock: float
+    """Mean |predicted / settled clock - 1|."""
+
+
+def validate_power(
+    seen: Observations, gpu: GpuSpec, parameters: KernelParameters, seed: int
+) -> SustainedErrors:
+    """Fit the power model to some shapes of the sustained rows, predict the others."""
+    folds = folds_of(seen.shape_id, seed)
+    runtime_us = np.empty(len(seen))
+    clock_mhz = np.empty(len(seen))
+    for fold in np.unique(folds):
+        test = folds == fold
+        power = fit_power(seen.rows(~test, gpu), gpu, parameters)
+        part = seen.rows(test, gpu)
+        found = kernel_time(part.shape, gpu, parameters, regime="sustained", power=power, warm=True)
+        runtime_us[test] = found.runtime_us
+        clock_mhz[test] = found.sm_clk_mhz
+    known = np.isfinite(seen.sm_clk_mhz)
+    clock_error = np.abs(clock_mhz[known] / seen.sm_clk_mhz[known] - 1.0)
+    return SustainedErrors(error_figures(runtime_us, seen.runtime_us), float(clock_error.mean()))
 
 
 def _model(values: FloatArray) -> PowerModel:

@@ -77,6 +77,11 @@ def report_text(result: CalibrationResult) -> str:
     parts.append(pd.DataFrame(result.calibration.error_band).map("{:.1%}".format).to_string())
     if result.calibration.power:
         parts += ["", "POWER MODEL", pd.DataFrame(as_mapping(result.calibration)["power"]).to_string()]
+    for kind, errors in result.sustained.items():
+        parts.append(
+            f"{kind} sustained, shapes held out: MAPE {errors.runtime.mape:.2%}, median "
+            f"{errors.runtime.median:.2%}, p95 {errors.runtime.p95:.1%}, settled clock {errors.clock:.2%}"
+        )
     if result.data.cards:
         parts += ["", f"cards: {', '.join(result.data.cards)}"]
     parts += [f"note: {note}" for note in result.data.notes]

@@ -21,8 +21,9 @@ from gemm_model.batch import BoolArray, FloatArray, IntArray
 from gemm_model.calibration.cross_validation import FOLDS, config_groups, folds_of, held_out
 from gemm_model.calibration.fit import Fit, fit
 from gemm_model.calibration.observations import Observations, observe
-from gemm_model.calibration.power import fit_power
+from gemm_model.calibration.power import SustainedErrors, fit_power, validate_power
 from gemm_model.calibration.tables import CalibrationData, load_tables
+from gemm_model.clock import PowerModel
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_calibration import KERNEL_FAMILY, SITUATIONS, Calibration, situation
 from gemm_model.kernel_parameters import KernelParameters
@@ -31,9 +32,8 @@ from gemm_model.table import read_table
 
 BAND_QUANTILE = 0.9
 SIGNIFICANT_DIGITS = 6
-UNUSED_IN_16_BIT = ("promotion_share", "drain_clk", "spill_clk")
-"""Parameters that only slow fp8 accumulation moves; spilling rows are not calibrated on."""
-UNUSED_IN_8_BIT = ("spill_clk",)
+UNUSED_IN_16_BIT = ("promotion_share", "drain_clk")
+"""Parameters that only slow fp8 accumulation moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ class CalibrationResult:
 
     calibration: Calibration
     kinds: dict[str, KindResult]
+    sustained: dict[str, SustainedErrors]
     data: CalibrationData
 
 
@@ -81,11 +82,14 @@ def calibrate(
     kinds = {
         kind: _kind(kind, regimes, gpu, family, seed, progress) for kind, regimes in data.by_kind.items()
     }
-    power = {}
+    power: dict[str, PowerModel] = {}
+    sustained: dict[str, SustainedErrors] = {}
     for kind, regimes in data.by_kind.items():
         if "sustained" in regimes:
             progress(f"{kind}: power model")
-            power[kind] = fit_power(observe(regimes["sustained"], gpu), gpu, kinds[kind].fit.parameters)
+            seen, parameters = observe(regimes["sustained"], gpu), kinds[kind].fit.parameters
+            power[kind] = fit_power(seen, gpu, parameters)
+            sustained[kind] = validate_power(seen, gpu, parameters, seed)
     calibration = Calibration(
         gpu=gpu.name,
         kernel=KERNEL_FAMILY,
@@ -101,7 +105,7 @@ def calibrate(
             "seed": seed,
         },
     )
-    return CalibrationResult(calibration, kinds, data)
+    return CalibrationResult(calibration, kinds, sustained, data)
 
 
 def _kind(
@@ -114,7 +118,7 @@ def _kind(
 ) -> KindResult:
     counters = observe(regimes["counters"], gpu) if "counters" in regimes else None
     burst = observe(regimes["burst"], gpu)
-    frozen = UNUSED_IN_8_BIT if kind == "fp8" else UNUSED_IN_16_BIT
+    frozen: tuple[str, ...] = () if kind == "fp8" else UNUSED_IN_16_BIT
     if counters is None:
         frozen = (*frozen, "event_us")
     progress(f"{kind}: fit to {len(burst)} rows")
@@ -122,7 +126,7 @@ def _kind(
 
     def validated(what: str, folds: IntArray) -> FloatArray:
         progress(f"{kind}: {what}")
-        return held_out(burst, counters, gpu, folds, start=found.parameters, frozen=frozen)
+        return held_out(burst, counters, gpu, folds, frozen=frozen)
 
     by_shape = validated("shapes held out", folds_of(burst.shape_id, seed))
     validations = _figures("shape", burst, by_shape)

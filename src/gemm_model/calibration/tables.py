@@ -12,7 +12,6 @@ import pandas as pd
 from gemm_model.accuracy import shape_columns
 from gemm_model.dtypes import operand_type
 from gemm_model.errors import InputError
-from gemm_model.feasibility import resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_calibration import KERNEL_FAMILY
 from gemm_model.kernel_time import REGIMES
@@ -102,17 +101,14 @@ def _require_one_gpu(table: pd.DataFrame) -> None:
 
 
 def _possible_rows(table: pd.DataFrame, gpu: GpuSpec, notes: list[str]) -> pd.DataFrame:
-    """Without rows faster than the speed of light, and those of kernels that spill or do not fit."""
+    """Without rows faster than the speed of light."""
     batch = batch_from_frame(table, needs_tile=True)
     measured = runtimes_us(table)
     if measured is None:
         raise InputError(f"{table.attrs['path']}: column 'runtime_us' is missing; expected measurements")
     floor_us = SOLModel(gpu).predict_batch(batch).runtime_us
-    found = resources(batch, gpu)
     impossible = pd.Series(measured < FASTEST_OVER_SOL * floor_us, index=table.index)
-    spilling = pd.Series(found.spilled_registers > 0, index=table.index)
-    kept = _without(table, impossible, "rows faster than the speed of light", notes)
-    return _without(kept, spilling[kept.index], "rows of kernels that spill registers", notes)
+    return _without(table, impossible, "rows faster than the speed of light", notes)
 
 
 def _require_shapes(by_kind: dict[str, dict[str, pd.DataFrame]], path: str) -> None:
