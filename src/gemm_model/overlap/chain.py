@@ -22,6 +22,7 @@ from gemm_model.overlap.config import (
     TRACE_EVENTS,
     KernelBuild,
     OverlapSetting,
+    check_problem,
 )
 from gemm_model.overlap.kernel import ELEMENT_TYPE, WeightPrefetchGemm
 from gemm_model.overlap.previous_kernel import PreviousKernel
@@ -132,7 +133,8 @@ class LayerChain:
             d[0, :, : self.m] = float("nan")
 
     def launch(self, build: KernelBuild, setting: OverlapSetting, previous: PreviousSpec) -> None:
-        """Enqueue all layers on the current stream."""
+        """Enqueue all layers on the current stream; raises InputError for a build that cannot take them."""
+        check_problem(self.m, self.n, self.k, build)
         gemm = compile_gemm(build)
         norm = compile_previous(
             self.b_type,
