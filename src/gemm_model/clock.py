@@ -84,10 +84,8 @@ def energy_uj(
     return power.idle_w * runtime_us + switching * 1e-6
 
 
-def capped_clock_share(
-    power: PowerModel, cap_w: float, clocked_w_at_boost: Values, dram_w: Values, highest: Values
-) -> Values:
-    """The clock (over boost) at which work that scales with the clock meets the power cap, at most `highest`.
+def capped_clock_share(power: PowerModel, cap_w: float, clocked_w_at_boost: Values, dram_w: Values) -> Values:
+    """The clock (over boost, at most 1) at which work that scales with the clock meets the power cap.
 
     idle + dram + clocked x share x voltage(share)^2 = cap. Above the voltage floor that is a cube, below it
     linear.
@@ -96,7 +94,7 @@ def capped_clock_share(
     linear = budget / (VOLTAGE_FLOOR * VOLTAGE_FLOOR)
     cube = _cube_root(budget)
     share = maximum(minimum(linear, VOLTAGE_FLOOR), cube * (linear > VOLTAGE_FLOOR))
-    return maximum(minimum(share, highest), LOWEST_SHARE)
+    return maximum(minimum(share, 1.0), LOWEST_SHARE)
 
 
 def _cube_root(value: Values) -> Values:

@@ -47,6 +47,9 @@ class KernelTime:
     l2_us: Values
     dram_us: Values
     sm_clk_mhz: Values
+    """Inside the kernel, as counters read it."""
+    set_clk_mhz: Values
+    """What the card is set to, as its driver reports it: the boost clock unless power caps it."""
     schedule: TileSchedule
     traffic: Traffic
     resources: Resources
@@ -120,7 +123,7 @@ def kernel_time(
     bytes_moved = with_drift(bytes_moved, l2_us, math_us, p)
     work, epilogue = _work(shape, gpu, p, bytes_moved, step, without)
     clock = _clock_rule(shape, gpu, p, bytes_moved, regime, power, without)
-    sm_clk_mhz = _settle(work, clock, gpu)
+    sm_clk_mhz = _settle(work, clock.inside, gpu)
 
     waves_us = work.waves_us(sm_clk_mhz)
     exposed_us = exposed_clk(batch, gpu, found, epilogue) / sm_clk_mhz
@@ -138,6 +141,7 @@ def kernel_time(
         l2_us=work.l2_us,
         dram_us=work.dram_us,
         sm_clk_mhz=sm_clk_mhz,
+        set_clk_mhz=gpu.sm_clk_mhz * sm_clk_mhz / clock.at_boost(waves_us, sm_clk_mhz),
         schedule=schedule,
         traffic=bytes_moved,
         resources=found,
@@ -174,6 +178,14 @@ _ClockRule = Callable[[Values, Values], Values]
 """The clock in MHz of a kernel whose waves take so many us at such a clock."""
 
 
+@dataclass(frozen=True, slots=True)
+class _ClockRules:
+    at_boost: _ClockRule
+    """Inside the kernel while the card is set to its boost clock."""
+    inside: _ClockRule
+    """Inside the kernel in the regime that is asked for."""
+
+
 def _clock_rule(
     shape: Geometry,
     gpu: GpuSpec,
@@ -182,7 +194,7 @@ def _clock_rule(
     regime: str,
     power: PowerModel | None,
     without: Collection[str],
-) -> _ClockRule:
+) -> _ClockRules:
     flop = shape.batch.flop
     l2_bytes = bytes_moved.l2_request_bytes
     dram_bytes = bytes_moved.dram_read_bytes + bytes_moved.dram_write_bytes
@@ -203,16 +215,19 @@ def _clock_rule(
 
     def sustained(waves_us: Values, sm_clk_mhz: Values) -> Values:
         assert power is not None
-        share = sm_clk_mhz / gpu.sm_clk_mhz
+        inside = at_boost(waves_us, sm_clk_mhz) / gpu.sm_clk_mhz
         work_uj = (power.pj_per_flop * flop + power.pj_per_l2_byte * l2_bytes) * 1e-6
         dram_w = power.pj_per_dram_byte * dram_bytes * 1e-6 / waves_us
-        highest = at_boost(waves_us, sm_clk_mhz) / gpu.sm_clk_mhz
         cap_w = gpu.power_cap_w or float("inf")
-        return gpu.sm_clk_mhz * capped_clock_share(power, cap_w, work_uj / waves_us / share, dram_w, highest)
+        set_share = sm_clk_mhz / (gpu.sm_clk_mhz * inside)
+        share = capped_clock_share(power, cap_w, work_uj / waves_us / set_share, dram_w)
+        return gpu.sm_clk_mhz * share * inside
 
     if "clock" in without:
-        return lambda _waves_us, sm_clk_mhz: gpu.sm_clk_mhz * p.clock_share + 0.0 * sm_clk_mhz
-    return sustained if regime == "sustained" else at_boost
+        return _ClockRules(
+            at_boost, lambda _waves_us, clk_mhz: gpu.sm_clk_mhz * p.clock_share + 0.0 * clk_mhz
+        )
+    return _ClockRules(at_boost, sustained if regime == "sustained" else at_boost)
 
 
 def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:

@@ -122,7 +122,7 @@ def test_a_table_that_cannot_be_calibrated_on_says_why(tmp_path, gemm_model, cha
     [
         (("version: 1", "version: 9"), "version"),
         (("kernel: quack", "kernel: cublas"), "cublas"),
-        (("  fp16:", "  fp17:"), "rate class"),
+        (("parameters:\n  fp16:", "parameters:\n  fp17:"), "rate class"),
         (("    launch_us:", "    lunch_us:"), "launch_us"),
     ],
 )

@@ -34,7 +34,7 @@ def fit_power(seen: Observations, gpu: GpuSpec, parameters: KernelParameters) ->
         power = _model(values)
         predicted = kernel_time(seen.shape, gpu, parameters, regime="sustained", power=power, warm=True)
         time_error = seen.weight * np.log(predicted.runtime_us / seen.runtime_us)
-        clock_error = (seen.weight * np.log(predicted.sm_clk_mhz / seen.sm_clk_mhz))[clocked]
+        clock_error = (seen.weight * np.log(predicted.set_clk_mhz / seen.sm_clk_mhz))[clocked]
         return np.concatenate([time_error, CLOCK_WEIGHT * clock_error])
 
     solved = least_squares(
@@ -55,7 +55,7 @@ class SustainedErrors:
 
     runtime: ErrorFigures
     clock: float
-    """Mean |predicted / settled clock - 1|."""
+    """Mean |predicted / settled clock - 1|, the clock as the driver reports it."""
 
 
 def validate_power(
@@ -71,7 +71,7 @@ def validate_power(
         part = seen.rows(test, gpu)
         found = kernel_time(part.shape, gpu, parameters, regime="sustained", power=power, warm=True)
         runtime_us[test] = found.runtime_us
-        clock_mhz[test] = found.sm_clk_mhz
+        clock_mhz[test] = found.set_clk_mhz
     known = np.isfinite(seen.sm_clk_mhz)
     clock_error = np.abs(clock_mhz[known] / seen.sm_clk_mhz[known] - 1.0)
     return SustainedErrors(error_figures(runtime_us, seen.runtime_us), float(clock_error.mean()))

@@ -137,6 +137,7 @@ class WarpSpecializedModel:
                 "stages": column(found.stages),
                 "spilled_registers": column(found.spilled_registers),
                 "sm_clk_mhz": column(times.sm_clk_mhz),
+                "set_clk_mhz": column(times.set_clk_mhz),
                 **self._energy(kind, batch, times, column),
             },
             bytes_by_level={
@@ -162,7 +163,7 @@ class WarpSpecializedModel:
             return {}
         moved = times.traffic
         dram_bytes = moved.dram_read_bytes + moved.dram_write_bytes
-        share = times.sm_clk_mhz / self.gpu.sm_clk_mhz
+        share = times.set_clk_mhz / self.gpu.sm_clk_mhz
         spent = energy_uj(power, batch.flop, moved.l2_request_bytes, dram_bytes, share, times.runtime_us)
         return {"energy_uj": column(spent)}
 
