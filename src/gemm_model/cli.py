@@ -29,6 +29,7 @@ VERBS = {
     "simulate": "simulate one SM's producer/consumer pipeline by events: trace for Perfetto, table, plot",
     "solve": "find the tile and ring buffer that run fastest, by exact search or by a proof with Z3",
     "estimate": "estimate a pipeline machine's rates and latencies from measured kernels",
+    "overlap": "predict and tune chains of norms and GEMMs under programmatic dependent launch",
     "hierarchy": "match the throughput of every memory level to what the datapath demands",
 }
 
