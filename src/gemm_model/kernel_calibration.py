@@ -122,6 +122,5 @@ def situation(
     waves: FloatArray, waves_us: FloatArray, memory_us: FloatArray, tensor_us: FloatArray
 ) -> IntArray:
     """Position in SITUATIONS of each row."""
-    return np.select(
-        [waves_us < TINY_US, memory_us > tensor_us, waves <= FEW_WAVES], [0, 1, 2], default=3
-    ).astype(np.int64)
+    memory_bound = np.where(memory_us > tensor_us, 1, np.where(waves <= FEW_WAVES, 2, 3))
+    return np.where(waves_us < TINY_US, 0, memory_bound).astype(np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 from gemm_model.batch import FloatArray, GemmBatch
 from gemm_model.clock import PowerModel, energy_uj
 from gemm_model.dtypes import MATH_KINDS
-from gemm_model.elementwise import Values
+from gemm_model.elementwise import Values, is_number
 from gemm_model.errors import InputError
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_calibration import (
@@ -105,7 +105,9 @@ class WarpSpecializedModel:
         rows = len(batch)
 
         def column(values: Any) -> FloatArray:
-            return np.broadcast_to(np.asarray(values, dtype=np.float64), (rows,))
+            if is_number(values):
+                return np.array([values]) if rows == 1 else np.full(rows, values)
+            return values  # type: ignore[no-any-return]
 
         schedule, moved, found = times.schedule, times.traffic, times.resources
         mechanisms = (
