@@ -29,6 +29,7 @@ from gemm_model.prediction import BatchPrediction, limiting
 
 LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
 L2_STATES = ("cold", "warm")
+_COLUMNS = tuple(spec.name for spec in fields(GemmBatch))
 
 
 class WarpSpecializedModel:
@@ -71,9 +72,10 @@ class WarpSpecializedModel:
             )
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
+        first = int(batch.math_kind[0])
+        if len(batch) == 1 or bool((batch.math_kind == first).all()):
+            return self._predict_kind(batch, MATH_KINDS[first])
         kinds = np.unique(batch.math_kind)
-        if len(kinds) == 1:
-            return self._predict_kind(batch, MATH_KINDS[int(kinds[0])])
         rows = [np.flatnonzero(batch.math_kind == kind) for kind in kinds]
         parts = [
             self._predict_kind(batch[index], MATH_KINDS[int(kind)])
@@ -87,9 +89,11 @@ class WarpSpecializedModel:
 
     def _times(self, batch: GemmBatch, kind: str) -> KernelTime:
         parameters = self.calibration.parameters[self.calibration.kind_for(kind)]
-        rate: Values = flop_per_clk_per_sm(batch, self.gpu)
-        if len(batch) == 1:
-            batch, rate = _as_numbers(batch), float(rate[0])
+        rate: Values = self.gpu.flop_per_clk_per_sm.get(kind)
+        if rate is None or len(batch) > 1:
+            rate = flop_per_clk_per_sm(batch, self.gpu)
+        else:
+            batch, rate = _as_numbers(batch), float(rate)
         return kernel_time(
             geometry(batch, rate, self.gpu, self.without),
             self.gpu,
@@ -199,7 +203,7 @@ def _calibration_for(gpu: GpuSpec, calibration: str | Calibration) -> Calibratio
 
 def _as_numbers(batch: GemmBatch) -> GemmBatch:
     """The same row as Python numbers: the formulas then run without numpy."""
-    return GemmBatch(**{spec.name: getattr(batch, spec.name)[0].item() for spec in fields(batch)})
+    return GemmBatch(**{name: getattr(batch, name).item() for name in _COLUMNS})
 
 
 def _interleaved(parts: Sequence[BatchPrediction], rows: Sequence[np.ndarray]) -> BatchPrediction:
