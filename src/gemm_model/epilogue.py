@@ -14,7 +14,7 @@ def epilogue_clk(batch: GemmBatch, p: KernelParameters) -> Values:
 
     As many for one warpgroup as for two or three: the store sets the pace, not the threads.
     """
-    return batch.cta_m * batch.cta_n * (batch.out_bits / 8.0) / p.store_bytes_per_clk
+    return batch.cta_m * batch.cta_n / p.outputs_per_clk
 
 
 def math_chain_clk(
