@@ -1,0 +1,170 @@
+"""The mechanisms' formulas against numbers worked out by hand and against an independent path."""
+
+import math
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from gemm_model.batch import GemmBatch, batch_of
+from gemm_model.clock import (
+    PowerModel,
+    burst_clock_mhz,
+    capped_clock_share,
+    energy_uj,
+    quiet,
+    voltage_squared,
+)
+from gemm_model.elementwise import power_of_two_divisor, smooth_maximum
+from gemm_model.epilogue import epilogue_clk, exposed_clk, math_chain_clk
+from gemm_model.feasibility import resources
+from gemm_model.gpu import load_gpu
+from gemm_model.kernel import KernelConfig
+from gemm_model.kernel_parameters import PARAMETERS, KernelParameters, start_values
+from gemm_model.mainloop import k_step
+from gemm_model.pipeline.steady_state import time_per_k_step
+from gemm_model.problem import GemmProblem
+from gemm_model.schedule import tile_schedule
+from gemm_model.traffic import further_pieces, traffic, with_drift
+
+H200 = load_gpu("h200")
+P = KernelParameters(**start_values())
+POWER = PowerModel(
+    idle_w=100, pj_per_flop=1.0, pj_per_l2_byte=30, pj_per_dram_byte=80, sustained_launch_us=1.6
+)
+
+
+def row(problem=None, **kernel):
+    return batch_of([(problem or GemmProblem.of(4096, 4096, 4096), KernelConfig(**kernel))])
+
+
+def moved(batch, p=P, **options):
+    found = resources(batch, H200)
+    return traffic(batch, H200, found, tile_schedule(batch, H200, found), p, **options)
+
+
+def test_parameters_are_25_bounded_and_explained():
+    assert 12 <= len(PARAMETERS) <= 25
+    assert [spec.name for spec in PARAMETERS] == [spec.name for spec in fields(KernelParameters)]
+    for spec in PARAMETERS:
+        assert spec.low <= spec.start <= spec.high
+        assert spec.unit
+        assert spec.meaning
+        assert spec.source
+
+
+def test_smooth_maximum_is_a_maximum_with_a_charge_for_ties():
+    assert smooth_maximum(3.0, 0.0, 0.1) == pytest.approx(3.0, rel=1e-6)
+    assert smooth_maximum(2.0, 2.0) == pytest.approx(2 * 2 ** (1 / 8))
+    values = np.array([1.0, 5.0])
+    assert smooth_maximum(values, values).tolist() == pytest.approx((values * 2 ** (1 / 8)).tolist())
+
+
+@pytest.mark.parametrize(("value", "divisor"), [(1, 1), (96, 32), (1040, 16), (4096, 4096), (7, 1)])
+def test_power_of_two_divisor(value, divisor):
+    assert power_of_two_divisor(float(value)) == divisor == math.gcd(value, 2**40)
+    assert power_of_two_divisor(np.array([float(value)]))[0] == divisor
+
+
+@pytest.mark.parametrize(("pitch", "pieces"), [(128, 0), (192, 0), (96, 1), (1040, 3), (1036, 3), (2080, 1)])
+def test_rows_off_64_byte_boundaries_fall_into_further_pieces(pitch, pieces):
+    assert further_pieces(float(pitch)) == pieces
+
+
+def test_mma_clocks_of_one_k_step():
+    # 2 x 128 x 256 x 64 FLOP at 4096 a clock: 1024 clocks at full efficiency.
+    batch = row(cta_m=128, cta_n=256)
+    step = k_step(batch, 4096.0, resources(batch, H200), P)
+    assert step.math_clk[0] == pytest.approx(1024 / P.mma_efficiency)
+    assert step.port_clk[0] == pytest.approx((128 + 256) * 128 / P.port_bytes_per_clk)
+
+
+def test_the_slots_round_trip_is_the_pipelines():
+    batch = row(cta_m=128, cta_n=128, stages=3)
+    step = k_step(batch, 4096.0, resources(batch, H200), P)
+    one_stage_held = 3.0 - 1.0
+    expected = time_per_k_step(step.port_clk, P.latency_clk, step.math_clk, one_stage_held)
+    assert np.maximum(np.maximum(step.port_clk, step.math_clk), step.latency_clk) == pytest.approx(expected)
+
+
+def test_slow_fp8_accumulation_drains_one_warpgroup_but_not_two():
+    problem = GemmProblem.of(4096, 4096, 4096, "fp8")
+    alone, both = row(problem, cta_m=64, cta_n=128), row(problem, cta_m=128, cta_n=128)
+    for batch, drain in ((alone, P.drain_clk), (both, 0.0)):
+        fast = replace(batch, fast_accum=np.array([True]))
+        slow_clk = k_step(batch, 8192.0, resources(batch, H200), P).math_clk[0]
+        fast_clk = k_step(fast, 8192.0, resources(fast, H200), P).math_clk[0]
+        adds = batch.cta_m[0] * batch.cta_n[0] / 128
+        assert slow_clk - fast_clk == pytest.approx(P.promotion_share * adds + drain)
+
+
+def test_epilogue_is_serial_or_under_the_other_consumers_mainloop():
+    cooperative = row(cta_m=128, cta_n=128)
+    pingpong = row(cta_m=128, cta_n=128, schedule="pingpong")
+    epilogue = epilogue_clk(cooperative, P)
+    assert epilogue[0] == pytest.approx(128 * 128 / P.outputs_per_clk)
+    for mainloop, tile in ((5000.0, 5000.0), (100.0, (100.0 + epilogue[0]) / 2)):
+        chain = math_chain_clk(pingpong, H200, resources(pingpong, H200), mainloop, epilogue)
+        assert chain[0] == pytest.approx(tile)
+        chain = math_chain_clk(cooperative, H200, resources(cooperative, H200), mainloop, epilogue)
+        assert chain[0] == pytest.approx(mainloop + epilogue[0])
+    assert exposed_clk(pingpong, H200, resources(pingpong, H200), epilogue)[0] == epilogue[0]
+    assert exposed_clk(cooperative, H200, resources(cooperative, H200), epilogue)[0] == 0
+
+
+def test_one_wave_reads_each_operand_once_from_dram():
+    batch = row(GemmProblem.of(1024, 1024, 1024), cta_m=128, cta_n=128)
+    found = moved(batch)
+    assert found.dram_read_bytes[0] == pytest.approx(2 * 1024 * 1024 * 2)
+    assert found.dram_write_bytes[0] == 1024 * 1024 * 2
+    assert moved(batch, warm=True).dram_read_bytes[0] < 0.01 * found.dram_read_bytes[0]
+
+
+def test_multicast_divides_the_requests():
+    alone = replace(P, coalescing=0.0)
+    single = moved(row(cta_m=128, cta_n=128), alone).l2_request_bytes[0]
+    pair = moved(row(cta_m=128, cta_n=128, cluster_m=2), alone).l2_request_bytes[0]
+    output = 4096 * 4096 * 2
+    # Each CTA asks for 128 + 128 rows alone, and for 128 + 64 where two share B.
+    assert (pair - output) / (single - output) == pytest.approx(192 / 256)
+
+
+def test_drift_reads_more_only_where_tiles_wait_for_l2():
+    found = moved(row(GemmProblem.of(16384, 16384, 16384), cta_m=128, cta_n=128))
+    paced = with_drift(found, np.array([1000.0]), np.array([3000.0]), P)
+    waiting = with_drift(found, np.array([3000.0]), np.array([1000.0]), P)
+    assert paced.dram_read_bytes[0] == pytest.approx(found.dram_read_bytes[0], rel=1e-3)
+    assert waiting.dram_read_bytes[0] > 1.05 * found.dram_read_bytes[0]
+
+
+def test_clock_stands_sags_and_settles():
+    light = burst_clock_mhz(H200, P, 0.05, 0.1, 0.1, 100.0)
+    heavy = burst_clock_mhz(H200, P, 0.95, 0.8, 0.3, 1e4)
+    short = burst_clock_mhz(H200, P, 0.95, 0.8, 0.3, 5.0)
+    assert light == pytest.approx(H200.sm_clk_mhz * P.clock_share)
+    assert heavy < short < light
+    assert quiet(11.0, 1.0)
+    assert not quiet(12.0, 2.0)
+    assert quiet(7.0, 4.0)
+    assert not quiet(8.0, 4.0)
+
+
+def test_capped_clock_meets_the_cap():
+    for clocked_w in (300.0, 900.0, 2000.0, 5000.0):
+        share = capped_clock_share(POWER, 700.0, clocked_w, 100.0)
+        spent_w = POWER.idle_w + 100.0 + clocked_w * share * voltage_squared(share)
+        assert share <= 1
+        assert spent_w == pytest.approx(700.0, rel=1e-4) if 0.4 < share < 1 else share in (0.4, 1.0)
+
+
+def test_energy_adds_up():
+    # 1e6 FLOP at 1 pJ, 1e4 L2 bytes at 30 pJ, 1e3 DRAM bytes at 80 pJ, 2 us at 100 W.
+    assert energy_uj(POWER, 1e6, 1e4, 1e3, 1.0, 2.0) == pytest.approx(1.0 + 0.3 + 0.08 + 200.0)
+
+
+def test_numbers_and_arrays_take_the_same_formulas():
+    batch = row(GemmProblem.of(1000, 3000, 520), cta_m=128, cta_n=192, cluster_m=2)
+    numbers = GemmBatch(**{spec.name: getattr(batch, spec.name)[0].item() for spec in fields(batch)})
+    arrays, scalars = moved(batch), moved(numbers)
+    for spec in fields(arrays):
+        assert getattr(arrays, spec.name)[0] == pytest.approx(getattr(scalars, spec.name), rel=1e-12)
