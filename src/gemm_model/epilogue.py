@@ -8,13 +8,18 @@ from gemm_model.feasibility import PINGPONG, Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
 
+STORE_BYTES_PER_CLK = 24.0
+"""What an SM stores in a clock: the H200's 16-bit outputs leave at 23 to 24."""
+
 
 def epilogue_clk(batch: GemmBatch, p: KernelParameters) -> Values:
     """Clocks from the last MMA of a tile to its last store: convert, write to shared memory, store by TMA.
 
-    As many for one warpgroup as for two or three: the store sets the pace, not the threads.
+    As many for one warpgroup as for two or three: the store sets the pace, not the threads. Wide outputs are
+    bound by their bytes.
     """
-    return batch.cta_m * batch.cta_n / p.outputs_per_clk
+    clk_per_output = maximum(1.0 / p.outputs_per_clk, batch.out_bits / 8.0 / STORE_BYTES_PER_CLK)
+    return batch.cta_m * batch.cta_n * clk_per_output
 
 
 def math_chain_clk(
