@@ -51,9 +51,14 @@ def test_best_single_config_by_hand():
     assert best_single_config(choices()).tolist() == pytest.approx([0.5, 1.0])
 
 
-def test_no_single_config_where_none_was_measured_everywhere():
-    frame = choices().iloc[[0, 3]]
-    assert best_single_config(frame) is None
+def test_a_single_config_needs_half_of_the_shapes():
+    # Config 64 on shape 1 of 3, config 128 on shape 2 of 3, config 256 on shapes 2 and 3.
+    rows = [(1, 64, 10.0), (2, 128, 10.0), (2, 256, 20.0), (3, 256, 30.0)]
+    frame = pd.DataFrame(rows, columns=["m", "cta_m", "actual_runtime"]).assign(n=1, k=1)
+    assert best_single_config(frame).tolist() == pytest.approx([0.5, 1.0])
+    assert best_single_config(frame.iloc[[0, 1]].assign(m=[1, 2])).tolist() == [1.0]
+    three_apart = frame.iloc[[0, 1, 3]]
+    assert best_single_config(three_apart) is None
 
 
 B200 = Path(__file__).parents[2] / "shared" / "data" / "b200"

@@ -11,6 +11,8 @@ from gemm_model.table import CONFIG_COLUMNS, SHAPE_COLUMNS
 
 LOW_PERCENTILE = 5
 HIGH_PERCENTILE = 95
+SINGLE_CONFIG_COVERAGE = 0.5
+"""Share of a table's shapes that a configuration must have been measured on to stand for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +87,9 @@ def top1_efficiency(frame: pd.DataFrame) -> pd.Series:
 
 
 def best_single_config(frame: pd.DataFrame) -> pd.Series | None:
-    """Efficiency by shape of the one configuration that is best on average, of those measured on all shapes.
+    """Efficiency by shape of the configuration that is best on average, on the shapes it was measured on.
 
-    None where no configuration was measured on every shape.
+    Configurations count that were measured on at least half of the shapes; None where there is none.
     """
     shape = frame.groupby(shape_columns(frame), sort=False, dropna=False)
     config = frame.groupby(config_columns(frame), sort=False, dropna=False)
@@ -99,10 +101,10 @@ def best_single_config(frame: pd.DataFrame) -> pd.Series | None:
         }
     )
     by_config = efficiency.groupby(["config", "shape"])["efficiency"].mean().unstack("shape")
-    everywhere = by_config.dropna()
-    if everywhere.empty:
+    widespread = by_config[by_config.notna().mean(axis=1) >= SINGLE_CONFIG_COVERAGE]
+    if widespread.empty:
         return None
-    return everywhere.iloc[int(everywhere.mean(axis=1).to_numpy().argmax())]
+    return widespread.iloc[int(widespread.mean(axis=1).to_numpy().argmax())].dropna()
 
 
 def choice_figures(efficiency: pd.Series) -> ChoiceFigures:

@@ -72,7 +72,12 @@ def _figures(frame: pd.DataFrame) -> dict[str, Any]:
     single = best_single_config(frame) if "cta_m" in frame else None
     if single is not None:
         best = choice_figures(single)
-        figures |= {"best_single": best.mean, "best_single_p5": best.p5, "best_single_min": best.minimum}
+        figures |= {
+            "best_single_shapes": best.shapes,
+            "best_single": best.mean,
+            "best_single_p5": best.p5,
+            "best_single_min": best.minimum,
+        }
     return figures
 
 
@@ -97,6 +102,7 @@ def accuracy_text(summary: list[dict[str, Any]]) -> str:
         "top1": "top-1 efficiency, mean",
         "top1_p5": "top-1 efficiency, p5",
         "top1_min": "top-1 efficiency, min",
+        "best_single_shapes": "best single config, on shapes",
         "best_single": "best single config, mean",
         "best_single_p5": "best single config, p5",
         "best_single_min": "best single config, min",
