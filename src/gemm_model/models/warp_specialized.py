@@ -83,21 +83,11 @@ class WarpSpecializedModel:
         ]
         return _interleaved(parts, rows)
 
-    def times(self, batch: GemmBatch) -> KernelTime:
-        """All figures of a batch of one rate class of types."""
-        return self._times(batch, MATH_KINDS[int(batch.math_kind[0])])
-
-    def _times(self, batch: GemmBatch, kind: str) -> KernelTime:
-        parameters = self.calibration.parameters[self.calibration.kind_for(kind)]
-        rate: Values = self.gpu.flop_per_clk_per_sm.get(kind)
-        if rate is None or len(batch) > 1:
-            rate = flop_per_clk_per_sm(batch, self.gpu)
-        else:
-            batch, rate = _as_numbers(batch), float(rate)
+    def _times(self, shapes: GemmBatch, rate: Values, kind: str) -> KernelTime:
         return kernel_time(
-            geometry(batch, rate, self.gpu, self.without),
+            geometry(shapes, rate, self.gpu, self.without),
             self.gpu,
-            parameters,
+            self.calibration.parameters[self.calibration.kind_for(kind)],
             regime=self.regime,
             power=self._power(kind),
             warm=self.warm,
@@ -105,8 +95,14 @@ class WarpSpecializedModel:
         )
 
     def _predict_kind(self, batch: GemmBatch, kind: str) -> BatchPrediction:
-        times = self._times(batch, kind)
         rows = len(batch)
+        rate: Values = self.gpu.flop_per_clk_per_sm.get(kind)
+        if rate is None or rows > 1:
+            rate = flop_per_clk_per_sm(batch, self.gpu)
+        else:
+            # One row goes through the formulas as Python numbers.
+            batch, rate = _as_numbers(batch), float(rate)
+        times = self._times(batch, rate, kind)
 
         def column(values: Any) -> FloatArray:
             if is_number(values):
