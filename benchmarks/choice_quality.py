@@ -2,12 +2,13 @@
 
     python benchmarks/choice_quality.py --input burst.csv.gz --input counters.csv.gz --repeat repeat.csv.gz
 
-The space of a shape is all its measured configurations; the efficiency of a choice is the best measured time
-over the time of what was chosen. Models that are fitted predict each shape from a fit to the other shapes
-(8 folds). The corrected line shows what a black box still finds in the physical model's residuals; it is not
-part of the package. The baselines: the classic model, the one configuration that is best on average, gradient
-boosting on the same folds (needs scikit-learn), nvMatmulHeuristics where it is installed, and the data's own
-repeatability: the choice by a second measurement of the same rows, judged by the first.
+The space of a shape is all its measured configurations that are legal, which leaves out those that spill; the
+efficiency of a choice is the best measured time over the time of what was chosen. Models that are fitted predict
+each shape from a fit to the other shapes (8 folds). The corrected line shows what a black box still finds in the
+physical model's residuals; it is not part of the package. The baselines: the classic model, the one configuration
+that is best on average, gradient boosting on the same folds (needs scikit-learn), nvMatmulHeuristics where it is
+installed, and the data's own repeatability: the choice by a second measurement of the same rows, judged by the
+first.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.run import UNUSED_IN_16_BIT, best_of_top
 from gemm_model.calibration.tables import load_tables
 from gemm_model.errors import GemmModelError
+from gemm_model.feasibility import feasible_mask
 from gemm_model.files import atomic_path, atomic_write
 from gemm_model.gpu import GpuSpec, load_gpu
 from gemm_model.kernel import KernelConfig
@@ -216,7 +218,8 @@ def main() -> None:
         frame = numeric(burst.frame).assign(actual_runtime=burst.runtime_us)
         if args.predictions:
             kept.append(frame.assign(predicted_runtime=next(iter(predictions.values()))))
-        for dtype, rows in frame.reset_index(drop=True).groupby("in_dtype"):
+        legal = feasible_mask(batch_from_frame(burst.frame, needs_tile=True), gpu)
+        for dtype, rows in frame.reset_index(drop=True)[legal].groupby("in_dtype"):
             lines += lines_of(str(dtype), rows, predictions, repeat)
     text = table_text(lines)
     print(text)
