@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gemm_model.dtypes import MATH_KINDS
+from gemm_model.dtypes import MATH_KINDS, BlockScale
 from gemm_model.errors import InputError
 from gemm_model.kernel import RASTERS, SCHEDULES, KernelConfig
 from gemm_model.problem import GemmProblem
@@ -72,34 +71,49 @@ class GemmBatch:
         return 2.0 * self.m * self.n * self.k * self.batch
 
 
-_PROBLEM_COLUMNS = ("m", "n", "k", "batch")
-_CONFIG_COLUMNS = (
-    *("cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n"),
-    *("stages", "swizzle", "split_k"),
+_FLOAT_COLUMNS = (
+    *("m", "n", "k", "batch", "a_bits", "b_bits", "out_bits", "acc_bits", "a_scale_bits", "b_scale_bits"),
+    *("cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n", "stages", "swizzle", "split_k"),
 )
+_CODE_COLUMNS = ("math_kind", "schedule", "raster")
+_FLAG_COLUMNS = ("a_k_major", "b_k_major", "c_n_major", "fast_accum")
 
 
 def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
     """The batch of some (problem, configuration) pairs, in their order."""
     if not pairs:
         raise InputError("no (problem, configuration) pair given; expected at least one")
-    columns: dict[str, Any] = {}
-    for name in _PROBLEM_COLUMNS:
-        columns[name] = np.array([float(getattr(problem, name)) for problem, _ in pairs])
-    for name in _CONFIG_COLUMNS:
-        columns[name] = np.array([float(getattr(config, name)) for _, config in pairs])
-    for operand in ("a", "b", "out", "acc"):
-        columns[f"{operand}_bits"] = np.array([float(getattr(p, f"{operand}_dtype").bits) for p, _ in pairs])
-    for operand in ("a", "b"):
-        scales = [getattr(problem, f"{operand}_scale") for problem, _ in pairs]
-        columns[f"{operand}_scale_bits"] = np.array(
-            [scale.dtype.bits / scale.vec_size if scale else 0.0 for scale in scales]
-        )
-    columns["math_kind"] = np.array([MATH_KINDS.index(problem.math_kind) for problem, _ in pairs])
-    columns["a_k_major"] = np.array([problem.a_major == "k" for problem, _ in pairs])
-    columns["b_k_major"] = np.array([problem.b_major == "k" for problem, _ in pairs])
-    columns["c_n_major"] = np.array([problem.c_major == "n" for problem, _ in pairs])
-    columns["schedule"] = np.array([SCHEDULES.index(config.schedule) for _, config in pairs])
-    columns["raster"] = np.array([RASTERS.index(config.raster) for _, config in pairs])
-    columns["fast_accum"] = np.array([config.fast_accum for _, config in pairs])
-    return GemmBatch(**columns)
+    # One array for each kind of column, not one for each column: a single prediction is made of little else.
+    floats = np.array([_floats(problem, config) for problem, config in pairs], dtype=np.float64).T.copy()
+    codes = np.array([_codes(problem, config) for problem, config in pairs], dtype=np.int64).T.copy()
+    flags = np.array([_flags(problem, config) for problem, config in pairs], dtype=np.bool_).T.copy()
+    return GemmBatch(
+        **dict(zip(_FLOAT_COLUMNS, floats, strict=True)),
+        **dict(zip(_CODE_COLUMNS, codes, strict=True)),
+        **dict(zip(_FLAG_COLUMNS, flags, strict=True)),
+    )
+
+
+def _floats(p: GemmProblem, c: KernelConfig) -> tuple[float, ...]:
+    """The values of _FLOAT_COLUMNS."""
+    return (
+        *(p.m, p.n, p.k, p.batch, p.a_dtype.bits, p.b_dtype.bits, p.out_dtype.bits, p.acc_dtype.bits),
+        *(scale_bits(p.a_scale), scale_bits(p.b_scale)),
+        *(c.cta_m, c.cta_n, c.cta_k, c.mma_m, c.mma_n, c.cluster_m, c.cluster_n),
+        *(c.stages, c.swizzle, c.split_k),
+    )
+
+
+def _codes(p: GemmProblem, c: KernelConfig) -> tuple[int, ...]:
+    """The values of _CODE_COLUMNS."""
+    return MATH_KINDS.index(p.math_kind), SCHEDULES.index(c.schedule), RASTERS.index(c.raster)
+
+
+def _flags(p: GemmProblem, c: KernelConfig) -> tuple[bool, ...]:
+    """The values of _FLAG_COLUMNS."""
+    return p.a_major == "k", p.b_major == "k", p.c_major == "n", c.fast_accum
+
+
+def scale_bits(scale: BlockScale | None) -> float:
+    """Scale-factor bits that travel with one element."""
+    return scale.dtype.bits / scale.vec_size if scale else 0.0

@@ -63,12 +63,8 @@ class BatchPrediction:
 
 def limiting(names: tuple[str, ...], times: tuple[FloatArray, ...]) -> IntArray:
     """Position of the largest of the times, row by row (the first of equals)."""
-    largest = times[0].copy()
-    position = np.zeros(len(largest), dtype=np.int64)
-    for index in range(1, len(names)):
-        larger = times[index] > largest
-        position[larger] = index
-        np.maximum(largest, times[index], out=largest)
+    assert len(names) == len(times)
+    position: IntArray = np.argmax(np.stack(times), axis=0)
     return position
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gemm_model.batch import BoolArray, FloatArray, GemmBatch, IntArray
+from gemm_model.batch import BoolArray, FloatArray, GemmBatch, IntArray, scale_bits
 from gemm_model.dtypes import MATH_KINDS, BlockScale, DataType, element_type, math_kind, operand_type
 from gemm_model.errors import InputError
 from gemm_model.feasibility import first_impossible
@@ -261,12 +261,12 @@ def _operand_columns(frame: pd.DataFrame) -> dict[str, Any]:
     require_columns(frame, list(dict.fromkeys(names)))
     by_column = {name: _types(frame, name) for name in dict.fromkeys(names)}
     scale_codes, scales = _scales(frame)
-    named_bits = np.array([_scale_bits(scale) for scale in scales])[scale_codes]
+    named_bits = np.array([scale_bits(scale) for scale in scales])[scale_codes]
     columns: dict[str, Any] = {}
     for operand, name in zip(("a", "b"), names, strict=True):
         codes, types, own_scales = by_column[name]
         columns[f"{operand}_bits"] = np.array([float(each.bits) for each in types])[codes]
-        own_bits = np.array([_scale_bits(scale) for scale in own_scales])[codes]
+        own_bits = np.array([scale_bits(scale) for scale in own_scales])[codes]
         columns[f"{operand}_scale_bits"] = np.where(named_bits > 0, named_bits, own_bits)
     (a_codes, a_types, _), (b_codes, b_types, _) = (by_column[name] for name in names)
     kinds = np.array([[MATH_KINDS.index(math_kind(a, b)) for b in b_types] for a in a_types])
@@ -274,10 +274,6 @@ def _operand_columns(frame: pd.DataFrame) -> dict[str, Any]:
     columns["acc_bits"] = _element_bits(frame, "acc_dtype", 32.0)
     columns["out_bits"] = _element_bits(frame, "out_dtype", np.maximum(columns["a_bits"], 16.0))
     return columns
-
-
-def _scale_bits(scale: BlockScale | None) -> float:
-    return scale.dtype.bits / scale.vec_size if scale else 0.0
 
 
 def _codes(column: pd.Series) -> tuple[IntArray, list[str]]:
