@@ -2,13 +2,13 @@
 
     python benchmarks/choice_quality.py --input burst.csv.gz --input counters.csv.gz --repeat repeat.csv.gz
 
-The space of a shape is all its measured configurations that are legal, which leaves out those that spill; the
-efficiency of a choice is the best measured time over the time of what was chosen. Models that are fitted predict
-each shape from a fit to the other shapes (8 folds). The corrected line shows what a black box still finds in the
-physical model's residuals; it is not part of the package. The baselines: the classic model, the one configuration
-that is best on average, gradient boosting on the same folds (needs scikit-learn), nvMatmulHeuristics where it is
-installed, and the data's own repeatability: the choice by a second measurement of the same rows, judged by the
-first.
+The space of a shape is all its measured configurations that are legal, which leaves out those that spill;
+the efficiency of a choice is the best measured time over the time of what was chosen. Models that are
+fitted predict each shape from a fit to the other shapes (8 folds). The corrected line shows what a black
+box still finds in the physical model's residuals; it is not part of the package. The baselines: the classic
+model, the one configuration that is best on average, gradient boosting on the same folds (needs scikit-
+learn), nvMatmulHeuristics where it is installed, and the data's own repeatability: the choice by a second
+measurement of the same rows, judged by the first.
 """
 
 from __future__ import annotations
