@@ -19,7 +19,13 @@ from gemm_model.problem import GemmProblem
 from gemm_model.table import batch_from_frame, read_table, usable_rows
 from tests.conftest import CLASSIC_HEADER, CLASSIC_ROWS
 
-MODELS = ("SOLModel", "WSPersistentGEMMModel")
+MODELS = (
+    "SOLModel",
+    "WSPersistentGEMMModel",
+    "WarpSpecializedModel",
+    "PipelineModel",
+    "MemoryHierarchyModel",
+)
 
 
 def test_a_classic_table_becomes_a_batch(classic_table):
