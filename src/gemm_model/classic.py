@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gemm_model.cli import run_and_report
+from gemm_model.cli import OneSentenceParser, run_and_report, split_overrides
 from gemm_model.errors import InputError
 
 CLASSIC_DEFAULTS = {"gpu": "b200", "model": "WSPersistentGEMMModel"}
@@ -40,3 +40,19 @@ def _predict(words: Sequence[str]) -> int:
             raise InputError(f"+{key}= is missing; expected {PREDICT_USAGE}")
     chosen = load_settings(overrides, CLASSIC_DEFAULTS)
     return predict_table_file(paths["input_csv"], paths["output_dir"], chosen, "table")
+
+
+def benchmark_main(words: Sequence[str]) -> int:
+    """`benchmark_gemm.py`: the options of `gemm-model benchmark`; returns the exit code."""
+    return run_and_report(lambda: _benchmark(words))
+
+
+def _benchmark(words: Sequence[str]) -> int:
+    from gemm_model.commands import benchmark
+
+    overrides, rest = split_overrides(words)
+    parser = OneSentenceParser(prog="benchmark_gemm.py", description=benchmark.__doc__)
+    benchmark.add_arguments(parser)
+    args = parser.parse_args(rest)
+    args.overrides = overrides
+    return benchmark.run(args)

@@ -36,7 +36,13 @@ VERBS = {
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?[A-Za-z_][\w.]*=")
 
 
-class _Parser(argparse.ArgumentParser):
+def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The `key=value` words of a command line, and the rest of it."""
+    overrides = [word for word in words if _OVERRIDE.match(word)]
+    return overrides, [word for word in words if not _OVERRIDE.match(word)]
+
+
+class OneSentenceParser(argparse.ArgumentParser):
     """argparse that reports a bad argument in one sentence."""
 
     def error(self, message: str) -> NoReturn:
@@ -44,7 +50,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = OneSentenceParser(
         prog="gemm-model",
         description="How fast a GPU matrix multiplication will run, and why, without running it.",
     )
@@ -68,11 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    overrides = [word for word in words if _OVERRIDE.match(word)]
-    rest = [word for word in words if not _OVERRIDE.match(word)]
+    overrides, rest = split_overrides(words)
     args = _parser(rest).parse_args(rest)
     args.overrides = overrides
-    args.command_line = " ".join(["gemm-model", *words])
     result: int = args.run(args)
     return result
 

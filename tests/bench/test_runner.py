@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import csv
 import itertools
 import json
@@ -13,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gemm_model.bench.device import TimingSettings
-from gemm_model.cli import run_and_report
-from gemm_model.commands import benchmark
+from gemm_model.bench.device import TimingSettings, timing_settings
+from gemm_model.classic import benchmark_main
+from gemm_model.config import load_config
 from tests.bench import fakes
 
 ROOT = Path(__file__).parents[2]
@@ -35,17 +34,14 @@ def arguments(sizes: Path, output: Path, *more: str) -> list[str]:
 
 
 SCRIPT = """
-import argparse, sys
+import sys
 from gemm_model.bench import runner
-from gemm_model.cli import run_and_report
-from gemm_model.commands import benchmark
-parser = argparse.ArgumentParser()
-benchmark.add_arguments(parser)
+from gemm_model.classic import benchmark_main
 limit = float(sys.argv[1])
 options = runner.RunOptions
 quick = {"row_limit_s": limit, "sentinel_every_s": 0.05, "rest_after_check_s": 0}
 runner.RunOptions = lambda **given: options(**given, **quick)
-sys.exit(run_and_report(lambda: benchmark.run(parser.parse_args(sys.argv[2:]))))
+sys.exit(benchmark_main(sys.argv[2:]))
 """
 
 
@@ -233,10 +229,8 @@ def test_sustained_rows_are_warm(tmp_path: Path) -> None:
 
 
 def test_dry_run_needs_no_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    benchmark.add_arguments(parser)
     words = arguments(write_sizes(tmp_path / "s.csv", GOOD), tmp_path / "out.csv", "--dry-run")
-    assert benchmark.run(parser.parse_args([*words, "--device", "no.such:Device"])) == 0
+    assert benchmark_main([*words, "--device", "no.such:Device"]) == 0
     printed = capsys.readouterr().out
     assert "rows      16 (burst)" in printed
     assert not (tmp_path / "out.csv").exists()
@@ -271,9 +265,20 @@ def test_without_a_gpu_the_exit_code_is_3(tmp_path: Path) -> None:
 def test_bad_input_is_one_sentence_and_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-
-    parser = argparse.ArgumentParser()
-    benchmark.add_arguments(parser)
     given = arguments(write_sizes(tmp_path / "s.csv", GOOD), tmp_path / "out.csv", "--dry-run", *words)
-    assert run_and_report(lambda: benchmark.run(parser.parse_args(given))) == 2
+    assert benchmark_main(given) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_timing_is_configured_as_the_settings_default() -> None:
+    assert timing_settings(load_config()["timing"]) == TimingSettings()
+    assert timing_settings(load_config(["timing.repeats=5"])["timing"]).repeats == 5
+
+
+@pytest.mark.parametrize(
+    "override", ["timing.repeats=0", "timing.spin_ms=fast", "timing.repeets=3", "gpu.sm_cout=3"]
+)
+def test_a_bad_override_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], override: str) -> None:
+    given = arguments(write_sizes(tmp_path / "s.csv", GOOD), tmp_path / "out.csv", "--dry-run", override)
+    assert benchmark_main(given) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1

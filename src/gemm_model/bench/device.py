@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gemm_model.bench.provider import Launch, Operands
+from gemm_model.errors import InputError
 from gemm_model.problem import GemmProblem
 
 
@@ -27,6 +29,17 @@ class TimingSettings:
     settle_ms: float = 140.0
     sustained_ms: float = 110.0
     """Sustained: run back to back so long until clock and power settle, and so long while measuring."""
+
+
+def timing_settings(values: Mapping[str, Any]) -> TimingSettings:
+    """Settings from the configuration's `timing`; raises InputError for a value that is not above 0."""
+    for name, value in values.items():
+        whole = name in ("repeats", "min_repeats", "placements")
+        number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+        if not number or not 0 < value < math.inf:
+            expected = "a positive whole number" if whole else "a positive number"
+            raise InputError(f"timing.{name} is {value!r}; expected {expected}")
+    return TimingSettings(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,7 +115,7 @@ class QuackProvider:
         pin_target(compute_capability)
         try:
             _compiled(problem, _require_config(config), compute_capability)
-        except (RuntimeError, ValueError, TypeError, AssertionError, OSError, NotImplementedError) as error:
+        except (RuntimeError, ValueError, TypeError, AssertionError, OSError) as error:
             raise CompileError(_first_line(error)) from error
 
     def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
@@ -124,7 +124,7 @@ class QuackProvider:
             return self._prepared(problem, config, operands)
         except torch.cuda.OutOfMemoryError as error:
             raise OutOfMemoryError(_first_line(error)) from error
-        except (RuntimeError, ValueError, TypeError, AssertionError, NotImplementedError) as error:
+        except (RuntimeError, ValueError, TypeError, AssertionError) as error:
             raise KernelError(_first_line(error)) from error
 
     def _prepared(self, problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:

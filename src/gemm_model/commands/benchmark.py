@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemm_model.bench.device import TimingSettings
+from gemm_model.bench.device import TimingSettings, timing_settings
 from gemm_model.bench.provider import PROVIDERS, Provider, load_provider
 from gemm_model.bench.rows import L2_STATES, REGIMES, Row
 from gemm_model.bench.sweep import (
@@ -25,6 +25,7 @@ from gemm_model.bench.sweep import (
     rows_of_problems,
     rows_of_table,
 )
+from gemm_model.config import load_config
 from gemm_model.errors import InputError, PartialResultError
 from gemm_model.kernel import SCHEDULES, parse_extent
 from gemm_model.problem import GemmProblem
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to measure")
     how.add_argument("--regime", default="burst", choices=REGIMES)
     how.add_argument("--l2", choices=L2_STATES, help="cold (default) or warm; sustained runs are warm")
-    how.add_argument("--repeats", type=int, default=TimingSettings().repeats, help="launches timed per row")
+    how.add_argument("--repeats", type=int, help="launches timed per row (default: timing.repeats)")
     how.add_argument("--time-budget", type=float, default=math.inf, metavar="S", help="stop after S seconds")
     how.add_argument("--seed", type=int, default=SHUFFLE_SEED, help="of the order and the sample")
     how.add_argument("--jobs", type=int, help="processes that compile (default: processors less one)")
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.bench.worker_process import WorkerProcess
 
     options = runner.RunOptions(
-        settings=TimingSettings(repeats=_positive("--repeats", args.repeats)),
+        settings=_timing(args),
         device=args.device or runner.TORCH_DEVICE,
         compile_jobs=args.jobs or runner.default_compile_jobs(),
         time_budget_s=args.time_budget,
@@ -238,8 +239,16 @@ def _shard(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
+def _timing(args: argparse.Namespace) -> TimingSettings:
+    """How long to look: the configuration's `timing`, changed by `key=value` words and `--repeats`."""
+    configured = timing_settings(load_config(args.overrides)["timing"])
+    if args.repeats is None:
+        return configured
+    return replace(configured, repeats=_positive("--repeats", args.repeats))
+
+
 def _report_plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[str, Provider]) -> None:
-    settings = replace(TimingSettings(), repeats=args.repeats)
+    settings = _timing(args)
     shapes = {(row.problem.m, row.problem.n, row.problem.k) for row in rows}
     kernels = {
         (row.kernel, providers[row.kernel].kernel_key(row.problem, row.config))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from gemm_model.commands import common
 from gemm_model.errors import InputError
-from gemm_model.gpu import load_gpu
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         task = bar.add_task("reading", total=None)
         result = calibrate(
             args.input,
-            load_gpu(args.gpu),
+            common.settings(args).gpu,
             hold_out_lists=args.hold_out,
             seed=args.seed,
             progress=lambda step: bar.update(task, description=step),

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from gemm_model.bench.characterization import base_gpu, gpu_description, measurement_rows
-from gemm_model.config import gpu_names, load_gpu_mapping
+from gemm_model.config import gpu_names, load_config
 from gemm_model.errors import InputError, MissingExtraError
 from gemm_model.files import atomic_path, atomic_write
 from gemm_model.gpu import gpu_from_mapping
@@ -27,8 +27,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.output.suffix not in (".yaml", ".yml"):
         raise InputError(f"{args.output}: expected a name that ends in .yaml")
-    if args.base is not None:
-        load_gpu_mapping(args.base)
+    # A misspelled override is refused before anything is measured.
+    load_config(args.overrides, {"gpu": args.base} if args.base else {})
     try:
         from gemm_model.bench.microbench import Microbenchmarks
     except ImportError as error:
@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
         ) from error
     benchmarks = Microbenchmarks()
     card = benchmarks.describe()
-    base = load_gpu_mapping(args.base or base_gpu(card["gpu_name"], gpu_names()))
+    base_name = args.base or base_gpu(card["gpu_name"], gpu_names())
+    base = load_config(args.overrides, {"gpu": base_name})["gpu"]
     measurements = []
     for measurement in benchmarks.all():
         measurements.append(measurement)
