@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
 
 from gemm_model.bench.characterization import Measurement, base_gpu, gpu_description, measurement_rows
-from gemm_model.cli import run_and_report
-from gemm_model.commands import characterize
+from gemm_model.cli import main
 from gemm_model.config import gpu_names, load_gpu_mapping
 from gemm_model.errors import InputError
 from gemm_model.gpu import gpu_from_mapping
@@ -85,9 +83,7 @@ def test_an_unknown_card_needs_a_base() -> None:
 
 
 def command(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    characterize.add_arguments(parser)
-    return run_and_report(lambda: characterize.run(parser.parse_args(words)))
+    return main(["characterize", *words])
 
 
 def test_without_a_gpu_the_exit_code_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,6 +96,13 @@ def test_without_a_gpu_the_exit_code_is_3(tmp_path: Path, capsys: pytest.Capture
     assert not output.exists()
 
 
-@pytest.mark.parametrize("words", [("--output", "gpu.txt"), ("--output", "g.yaml", "--base", "h201")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--output", "gpu.txt"),
+        ("--output", "g.yaml", "--base", "h201"),
+        ("--output", "g.yaml", "gpu.sm_cout=3"),
+    ],
+)
 def test_bad_arguments_are_refused(words: tuple[str, ...]) -> None:
     assert command(*words) == 2
