@@ -5,6 +5,7 @@ environment as JSON into the folder given. Needs a Hopper GPU; about a minute.
 """
 
 import argparse
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +14,15 @@ import torch
 from gemm_model.bench.environment import new_environment, write_environment
 from gemm_model.overlap.chain import LayerChain, PreviousSpec
 from gemm_model.overlap.config import OverlapSetting, plan_build
-from gemm_model.overlap.measure import EXTRA_CLOCKS, PROJECTIONS, describe, layer_events_us, surface_rows
+from gemm_model.overlap.measure import (
+    EXTRA_CLOCKS,
+    PROJECTIONS,
+    REPLAYS,
+    ROUNDS,
+    describe,
+    layer_events_us,
+    surface_rows,
+)
 
 EVENT_SETTINGS = ((-1, 0), (0.5, 0), (0.5, 0.125), (0.5, -1), (1, 0))
 EVENT_PROJECTIONS = ("llama3-70b out", "llama3-8b gate-up", "llama3-8b down", "deepseek-v3 expert up")
@@ -41,19 +50,20 @@ def main() -> None:
     output = parser.parse_args().output
     output.mkdir(parents=True, exist_ok=True)
     rows = []
+    start = time.perf_counter()
     for projection in PROJECTIONS:
         rows += surface_rows(projection)
         torch.cuda.empty_cache()
         # Written after each projection: a run that ends early leaves whole surfaces.
         pd.DataFrame(rows).to_csv(output / "overlap_surfaces.csv.gz", index=False, float_format="%.4f")
         best = min((r for r in rows if r["name"] == projection.name), key=lambda r: r["layer_us"])
-        print(best, flush=True)
+        print(f"{time.perf_counter() - start:.0f} s", best, flush=True)
     events = pd.DataFrame(event_rows())
     events.to_csv(output / "overlap_events.csv.gz", index=False, float_format="%.3f")
     card = torch.cuda.get_device_properties(0)
     device = {"gpu": card.name, "sm_count": card.multi_processor_count, "cuda": torch.version.cuda}
     environment = new_environment(
-        device, "overlap_surfaces", {"layers": 16, "replays": 4, "repeats": 5}, len(rows)
+        device, "overlap_surfaces", {"layers": 16, "replays": REPLAYS, "rounds": ROUNDS}, len(rows)
     )
     write_environment(output / "overlap_surfaces.json", environment)
 

@@ -7,7 +7,7 @@ the output of layer l - 1 and multiplies it by its weights. Needs the CuTe DSL, 
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -135,7 +135,7 @@ class LayerChain:
     def launch(self, build: KernelBuild, setting: OverlapSetting, previous: PreviousSpec) -> None:
         """Enqueue all layers on the current stream; raises InputError for a build that cannot take them."""
         check_problem(self.m, self.n, self.k, build)
-        gemm = compile_gemm(build)
+        gemm = compile_gemm(replace(build, clusters=1))  # the grid is no part of the code
         norm = compile_previous(
             self.b_type,
             self.parts,
@@ -195,16 +195,17 @@ class LayerChain:
         """Median microseconds per layer over ``repeats`` runs of ``replays`` graphs back to back."""
         graph = self.capture(build, setting, previous)
         graph.replay()
-        times: list[float] = []
-        for _ in range(repeats):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            for _ in range(replays):
-                graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(start.elapsed_time(end) * 1e3 / (replays * self.layers))
-        return statistics.median(times)
+        return statistics.median(self.replay_time_us(graph, replays) for _ in range(repeats))
+
+    def replay_time_us(self, graph: torch.cuda.CUDAGraph, replays: int) -> float:
+        """Microseconds per layer of ``replays`` captured chains back to back."""
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(replays):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3 / (replays * self.layers)
 
     def worst_error(self, previous: PreviousSpec) -> tuple[float, float]:
         """Largest error of any layer's (previous kernel, GEMM) against float64, each over its scale.

@@ -5,8 +5,10 @@ Needs the CuTe DSL, torch and a Hopper GPU.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -18,6 +20,9 @@ OVERLAP_RATIOS = (-1.0, 0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 PREFETCH_RATIOS = (-1.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
 EXTRA_CLOCKS = (0, 17000)
 """The previous kernel as it is, and about 9 us longer."""
+REPLAYS = 4
+ROUNDS = 7
+"""Chains replayed back to back for one time, and such times of a setting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,29 +57,37 @@ PROJECTIONS = (
 
 
 def surface_rows(projection: Projection, *, layers: int = 16) -> Iterator[dict[str, Any]]:
-    """One row per setting and length of the previous kernel; the first of each is serialized (no overlap)."""
+    """One row per setting and length of the previous kernel; the first of each is serialized (no overlap).
+
+    All settings of a surface are captured first and replayed in turns, `ROUNDS` times: a drift of the card
+    reaches all of them alike. Each time is the median of its rounds, `spread` their half range over it.
+    """
     p = projection
     chain = LayerChain(p.m, p.n, p.k, p.a_type, p.b_type, layers=layers)
     build = plan_build(p.m, p.n, p.k, p.a_type, p.b_type, sm_count=chain.sm_count)
+    serial = replace(build, dependent_launch=False)
     for extra in EXTRA_CLOCKS:
-        kind = describe(p, build, extra)
-        timeline = previous_time_us(chain, build, PreviousSpec(extra_clocks=extra, trigger_early=False))
-        serial = replace(build, dependent_launch=False)
+        before = PreviousSpec(extra_clocks=extra, trigger_early=False)
+        kind = describe(p, build, extra) | {"previous_us": previous_time_us(chain, build, before)}
         never = OverlapSetting(overlap_ratio=-1, prefetch_ratio=0)
-        time = chain.layer_time_us(serial, never, PreviousSpec(extra_clocks=extra, trigger_early=False))
-        kind |= {"previous_us": timeline}
-        yield kind | {"serialized": 1, "overlap_ratio": -1.0, "prefetch_ratio": 0.0, "layer_us": time}
-        previous = PreviousSpec(extra_clocks=extra)
-        for overlap in OVERLAP_RATIOS:
-            for prefetch in PREFETCH_RATIOS:
-                setting = OverlapSetting(overlap_ratio=overlap, prefetch_ratio=prefetch)
-                time = chain.layer_time_us(build, setting, previous)
-                yield kind | {
-                    "serialized": 0,
-                    "overlap_ratio": overlap,
-                    "prefetch_ratio": prefetch,
-                    "layer_us": time,
-                }
+        runs = [(1, never, chain.capture(serial, never, before))]
+        for overlap, prefetch in product(OVERLAP_RATIOS, PREFETCH_RATIOS):
+            setting = OverlapSetting(overlap_ratio=overlap, prefetch_ratio=prefetch)
+            runs.append((0, setting, chain.capture(build, setting, PreviousSpec(extra_clocks=extra))))
+        times: list[list[float]] = [[] for _ in runs]
+        for _ in range(ROUNDS):
+            for (_, _, graph), found in zip(runs, times, strict=True):
+                graph.replay()
+                found.append(chain.replay_time_us(graph, REPLAYS))
+        for (serialized, setting, _), found in zip(runs, times, strict=True):
+            median = statistics.median(found)
+            yield kind | {
+                "serialized": serialized,
+                "overlap_ratio": setting.overlap_ratio,
+                "prefetch_ratio": setting.prefetch_ratio,
+                "layer_us": median,
+                "spread": (max(found) - min(found)) / (2 * median),
+            }
 
 
 def describe(p: Projection, build: KernelBuild, extra: int) -> dict[str, Any]:
