@@ -11,12 +11,17 @@ from gemm_model.kernel_parameters import KernelParameters
 
 LOWEST_SHARE = 0.4
 """Of the boost clock; no kernel was seen below it."""
-QUIET_CLUSTERS = 11.0
-"""Clusters of one or two CTAs that run at the boost clock; one more, and the whole card steps down by 8 %.
+QUIET_CTAS, QUIET_CLUSTERS = 15.0, 7.0
+"""Single CTAs, and clusters of several, that run at the boost clock; one more, and the card steps down by 8 %.
 
-Counters of four H200: 1.97 GHz up to 11 clusters (7 of four CTAs), 1.83 GHz from there on, without exception.
+A cluster lives in one of the eight GPCs of the H200: seven leave one idle. Tensor-bound timings of the burst
+regime step there; the step of single CTAs lies between 14 and 16.
 """
-QUIET_LARGE_CLUSTERS = 7.0
+COUNTED_QUIET_CLUSTERS, COUNTED_QUIET_LARGE_CLUSTERS = 11.0, 7.0
+"""The same under a profiler: clusters of one or two CTAs, and of four.
+
+Counters of four H200: 1.97 GHz up to there, 1.83 GHz from there on, without exception.
+"""
 VOLTAGE_FLOOR = 0.62
 """Voltage over its boost value towards low clocks: power then falls with the clock alone."""
 
@@ -39,9 +44,11 @@ class PowerModel:
                 raise InputError(f"power parameter {spec.name} is {value!r}; expected 0 to 10000")
 
 
-def quiet(slots: Values, ctas_per_cluster: Values) -> Values:
-    """Whether so few clusters run that the clock stays at its boost."""
-    return slots <= where(ctas_per_cluster > 2, QUIET_LARGE_CLUSTERS, QUIET_CLUSTERS)
+def quiet(slots: Values, ctas_per_cluster: Values, *, counted: bool) -> Values:
+    """Whether so few clusters run that the clock stays at its boost; `counted` is a run under a profiler."""
+    if counted:
+        return slots <= where(ctas_per_cluster > 2, COUNTED_QUIET_LARGE_CLUSTERS, COUNTED_QUIET_CLUSTERS)
+    return slots <= where(ctas_per_cluster > 1, QUIET_CLUSTERS, QUIET_CTAS)
 
 
 def burst_clock_mhz(

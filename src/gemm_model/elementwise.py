@@ -54,6 +54,10 @@ def exp(value: Values) -> Values:
     return math.exp(value) if type(value) is float else np.exp(value)
 
 
+def log(value: Values) -> Values:
+    return math.log(value) if type(value) is float else np.log(value)
+
+
 def negated(condition: Values) -> Values:
     return not condition if isinstance(condition, bool) else np.logical_not(condition)
 

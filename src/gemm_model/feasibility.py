@@ -39,7 +39,7 @@ EPILOGUE_BUFFERS = 2.0
 WARPGROUP_THREADS = 128.0
 TMEM_LANES = 128
 REGISTER_BITS = 32
-WORKING_REGISTERS = 24.0
+WORKING_REGISTERS = 30.0
 """Registers of an MMA thread beside its accumulators: addresses, descriptors, barrier phases."""
 MMA_REGISTERS = 232.0
 HEAVY_MMA_REGISTERS = 240.0

@@ -32,13 +32,13 @@ _ROWS = (
         "grid ramp 1.2 us and DRAM latency",
     ),
     (
-        "event_us",
+        "cluster_launch_us",
         "us",
-        2.2,
+        0.3,
         0.0,
-        5.0,
-        "what a pair of events reads beside the kernel",
-        "empty kernel: 4.0 us",
+        2.0,
+        "placing clusters of several CTAs, and their barrier at the end",
+        "kernels of few k steps, clusters against single CTAs",
     ),
     (
         "mma_efficiency",
@@ -48,24 +48,6 @@ _ROWS = (
         1.0,
         "sustained share of the peak MMA rate",
         "WGMMA microbenchmarks: N/2 + 1 clocks",
-    ),
-    (
-        "promotion_share",
-        "1",
-        0.3,
-        0.0,
-        2.0,
-        "exposed share of the register adds of slow fp8 accumulation",
-        "128 adds a clock",
-    ),
-    (
-        "drain_clk",
-        "clk",
-        150.0,
-        0.0,
-        400.0,
-        "emptying the MMA pipe at each k step of slow fp8 accumulation",
-        "wait_group 0: 46 clk",
     ),
     (
         "spill_clk",
@@ -82,8 +64,17 @@ _ROWS = (
         72.0,
         40.0,
         256.0,
-        "what one SM takes from L2 and multicast",
-        "64 B/clk and multicast",
+        "what one SM takes from L2",
+        "64 B/clk, more where neighbours ask for the same",
+    ),
+    (
+        "multicast_port_saving",
+        "1",
+        0.3,
+        0.0,
+        1.0,
+        "what a byte that another SM of the cluster asked for saves at the port, in bytes",
+        "clusters of 2x2 take 80 B/clk, single CTAs 64",
     ),
     (
         "latency_clk",
@@ -113,7 +104,25 @@ _ROWS = (
         "share of equal requests of neighbouring SMs that merge",
         "L2 counters",
     ),
-    ("fill_share", "1", 0.6, 0.0, 2.5, "L2 bandwidth that a byte filled from DRAM takes", "L2 counters"),
+    (
+        "lockstep_loss_per_ms",
+        "1/ms",
+        1.0,
+        0.0,
+        20.0,
+        "loss of lock-step of tiles that wait for L2, and with it of requests that merge",
+        "counters: L2 reads over requests rise from 0.7 in kernels of 50 us to 1.1 in those of 1 ms",
+    ),
+    ("fill_share", "1", 0.3, 0.0, 2.5, "L2 bandwidth that a byte filled from DRAM takes", "L2 counters"),
+    (
+        "memory_overlap_loss",
+        "1",
+        0.1,
+        0.0,
+        0.5,
+        "share of the shorter of L2 and DRAM time that the longer does not hide",
+        "kernels bound by both",
+    ),
     (
         "read_misalignment",
         "1",
@@ -198,15 +207,6 @@ _ROWS = (
         "how long the clock takes to follow the load",
         "counters: 46 us at 0.69 of peak read 1.74 GHz",
     ),
-    (
-        "drift_per_ms",
-        "1/ms",
-        0.05,
-        0.0,
-        3.0,
-        "loss of lock-step of tiles that wait for L2, and with it of reuse within a wave",
-        "counters: DRAM reads of long L2-bound kernels are 2 to 3 times the distinct panels",
-    ),
 )
 
 PARAMETERS = tuple(
@@ -221,17 +221,18 @@ class KernelParameters:
     """Values of `PARAMETERS`, one set for each rate class of operand types."""
 
     launch_us: float
-    event_us: float
+    cluster_launch_us: float
     mma_efficiency: float
-    promotion_share: float
-    drain_clk: float
     spill_clk: float
     port_bytes_per_clk: float
+    multicast_port_saving: float
     latency_clk: float
     l2_efficiency: float
     multicast_cost: float
     coalescing: float
+    lockstep_loss_per_ms: float
     fill_share: float
+    memory_overlap_loss: float
     read_misalignment: float
     write_misalignment: float
     out_of_range_weight: float
@@ -244,7 +245,6 @@ class KernelParameters:
     droop_dram: float
     droop_free: float
     droop_us: float
-    drift_per_ms: float
 
     def __post_init__(self) -> None:
         for spec in PARAMETERS:

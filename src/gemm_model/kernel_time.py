@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
 from gemm_model.clock import PowerModel, burst_clock_mhz, capped_clock_share, quiet
-from gemm_model.elementwise import Values, maximum, minimum, smooth_maximum, where
+from gemm_model.elementwise import Values, exp, log, maximum, minimum, smooth_maximum, where
 from gemm_model.epilogue import epilogue_clk, exposed_clk, math_chain_clk
 from gemm_model.feasibility import Resources, resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
 from gemm_model.mainloop import KStep, k_step
 from gemm_model.schedule import TileSchedule, tile_schedule
-from gemm_model.traffic import Traffic, traffic, with_drift
+from gemm_model.traffic import Traffic, out_of_step, traffic
 
 REGIMES = ("burst", "sustained", "counters")
 """burst: one launch on a rested card, timed by events; sustained: back to back until clock and power settle;
@@ -23,6 +23,8 @@ counters: the kernel's own duration, as a profiler reads it."""
 MECHANISMS = ("tensor", "epilogue", "port", "latency", "l2", "dram", "waves", "clock", "launch")
 """What `without` can leave out, for what-if tables and ablation."""
 
+EVENT_US = 2.15
+"""What a pair of events reads beside the kernel between them: bursts against counters of the same 1,600 rows."""
 FIRST_CLOCK_SHARE = 0.85
 """Of the boost clock: where the search for the clock begins."""
 L2_GB_PER_S_PER_SM = 11300.0 / 132
@@ -85,7 +87,11 @@ class _Work:
     chain_clk: Values
     load_clk: Values
     l2_us: Values
+    zeros_us: Values
+    """L2's work for rows outside the matrix."""
+    zeros_power: Values
     dram_us: Values
+    overlap_loss: float
     schedule: TileSchedule
 
     def waves_us(self, sm_clk_mhz: Values) -> Values:
@@ -99,7 +105,11 @@ class _Work:
         share = tiles / self.schedule.tiles
         chain_us = self.chain_clk / sm_clk_mhz
         load_us = self.load_clk / sm_clk_mhz
-        return smooth_maximum(chain_us, load_us, self.l2_us * share, self.dram_us * share)
+        alone = self.schedule.slots / maximum(tiles, 1.0)
+        l2_us = (self.l2_us + self.zeros_us * exp(self.zeros_power * log(alone))) * share
+        dram_us = self.dram_us * share
+        longest_us = smooth_maximum(chain_us, load_us, l2_us, dram_us)
+        return longest_us + self.overlap_loss * minimum(l2_us, dram_us)
 
 
 def kernel_time(
@@ -120,14 +130,14 @@ def kernel_time(
     rounds = schedule.full_waves + where(schedule.last_tiles > 0, 1.0, 0.0)
     steps = rounds * schedule.k_steps
     math_us = steps * step.math_clk / (FIRST_CLOCK_SHARE * gpu.sm_clk_mhz)
-    bytes_moved = with_drift(bytes_moved, l2_us, math_us, p)
+    bytes_moved = out_of_step(bytes_moved, l2_us, math_us, p)
     work, epilogue = _work(shape, gpu, p, bytes_moved, step, without)
     clock = _clock_rule(shape, gpu, p, bytes_moved, regime, power, without)
     sm_clk_mhz = _settle(work, clock.inside, gpu)
 
     waves_us = work.waves_us(sm_clk_mhz)
     exposed_us = exposed_clk(batch, gpu, found, epilogue) / sm_clk_mhz
-    launch_us = _launch_us(p, regime, power, without) + 0.0 * waves_us
+    launch_us = _launch_us(p, batch, regime, power, without) + 0.0 * waves_us
     floor_us = _speed_of_light_us(shape, gpu, bytes_moved)
     return KernelTime(
         runtime_us=maximum(launch_us + waves_us + exposed_us, floor_us),
@@ -138,7 +148,7 @@ def kernel_time(
         epilogue_us=rounds * epilogue / sm_clk_mhz,
         port_us=steps * step.port_clk / sm_clk_mhz,
         latency_us=steps * step.latency_clk / sm_clk_mhz,
-        l2_us=work.l2_us,
+        l2_us=work.l2_us + work.zeros_us,
         dram_us=work.dram_us,
         sm_clk_mhz=sm_clk_mhz,
         set_clk_mhz=gpu.sm_clk_mhz * sm_clk_mhz / clock.at_boost(waves_us, sm_clk_mhz),
@@ -163,11 +173,15 @@ def _work(
     port = step.port_clk * ("port" not in without)
     latency = step.latency_clk * ("latency" not in without)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, p)
+    zeros_us = bytes_moved.l2_zeros_bytes / l2_bytes_per_us(gpu, p)
     dram_bytes = bytes_moved.dram_read_bytes + bytes_moved.dram_write_bytes
     work = _Work(
         chain_clk=math_chain_clk(shape.batch, gpu, shape.resources, mainloop, epilogue),
         load_clk=schedule.k_steps * maximum(port, latency),
         l2_us=l2_us * ("l2" not in without),
+        zeros_us=zeros_us * ("l2" not in without),
+        zeros_power=bytes_moved.zeros_power,
+        overlap_loss=p.memory_overlap_loss,
         dram_us=dram_bytes / (gpu.dram_bytes_per_us * p.dram_efficiency) * ("dram" not in without),
         schedule=schedule,
     )
@@ -210,7 +224,8 @@ def _clock_rule(
         )
 
     def at_boost(waves_us: Values, sm_clk_mhz: Values) -> Values:
-        few = quiet(shape.schedule.slots, shape.batch.cluster_m * shape.batch.cluster_n)
+        ctas = shape.batch.cluster_m * shape.batch.cluster_n
+        few = quiet(shape.schedule.slots, ctas, counted=regime == "counters")
         return where(few, gpu.sm_clk_mhz, burst(waves_us, sm_clk_mhz))
 
     def sustained(waves_us: Values, sm_clk_mhz: Values) -> Values:
@@ -246,12 +261,15 @@ def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:
     return first + change / (1.0 - slope)
 
 
-def _launch_us(p: KernelParameters, regime: str, power: PowerModel | None, without: Collection[str]) -> float:
+def _launch_us(
+    p: KernelParameters, batch: GemmBatch, regime: str, power: PowerModel | None, without: Collection[str]
+) -> Values:
     if "launch" in without:
         return 0.0
     if regime == "sustained" and power is not None:
         return power.sustained_launch_us
-    return p.launch_us + (p.event_us if regime == "burst" else 0.0)
+    clusters_us = where(batch.cluster_m * batch.cluster_n > 1, p.cluster_launch_us, 0.0)
+    return p.launch_us + clusters_us + (EVENT_US if regime == "burst" else 0.0)
 
 
 def _speed_of_light_us(shape: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:

@@ -15,6 +15,8 @@ ADDS_PER_CLK = 128.0
 NARROW_INSTRUCTION = 128.0
 """Columns of an MMA instruction up to which spilling costs once; wider ones spill their operands as well."""
 WIDE_SPILL = 3.3
+DRAIN_CLK = 115.0
+"""Emptying the MMA pipe at each k step of slow fp8 accumulation: tiles of 64 rows and 32 to 192 columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +35,10 @@ def k_step(batch: GemmBatch, rate: Values, found: Resources, p: KernelParameters
     """`rate` is the peak FLOP per clock of one SM for the row's types."""
     flop = 2.0 * batch.cta_m * batch.cta_n * found.cta_k
     math = flop / (rate * p.mma_efficiency)
-    math = math + _promotion(batch, found, p) + _spilling(batch, found, p)
+    math = math + _promotion(batch, found) + _spilling(batch, found, p)
+    port = _port_bytes(batch, found, p) / p.port_bytes_per_clk
     pieces = further_pieces(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
-    port = found.stage_bytes / p.port_bytes_per_clk * (1.0 + p.read_misalignment * pieces)
+    port = port * (1.0 + p.read_misalignment * pieces)
     # A slot is released one k step after its use (one MMA group stays in flight): one stage fewer is free.
     stages = maximum(found.stages - 1.0, 1.0)
     return KStep(
@@ -45,15 +48,25 @@ def k_step(batch: GemmBatch, rate: Values, found: Resources, p: KernelParameters
     )
 
 
-def _promotion(batch: GemmBatch, found: Resources, p: KernelParameters) -> Values:
+def _port_bytes(batch: GemmBatch, found: Resources, p: KernelParameters) -> Values:
+    """Bytes of one stage, less what the port saves on those that another SM of the cluster asked for.
+
+    With multicast the CTAs of a cluster row share A, those of a column share B: each asks for its part.
+    """
+    a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0
+    b_bytes = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0
+    others = a_bytes * (1.0 - 1.0 / batch.cluster_n) + b_bytes * (1.0 - 1.0 / batch.cluster_m)
+    return found.stage_bytes - p.multicast_port_saving * others * found.cta_k
+
+
+def _promotion(batch: GemmBatch, found: Resources) -> Values:
     """Slow fp8 accumulation: drain the MMA pipe at each k step, add its sums to a second set of registers.
 
-    Two warpgroups on one tile hide each other's drain; one alone (64 rows, or ping-pong) does not.
+    Two warpgroups on one tile hide each other's drain and adds; one alone (64 rows, or ping-pong) does not.
     """
     slow = found.accumulator_registers > batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * found.warpgroups)
     adds = batch.cta_m * batch.cta_n / ADDS_PER_CLK
-    drain = where(found.warpgroups > 1, 0.0, p.drain_clk)
-    return where(slow, p.promotion_share * adds + drain, 0.0)
+    return where(slow & (found.warpgroups <= 1.0), adds + DRAIN_CLK, 0.0)
 
 
 def _spilling(batch: GemmBatch, found: Resources, p: KernelParameters) -> Values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gemm_model.batch import GemmBatch
-from gemm_model.elementwise import Values, floor, maximum, minimum, power_of_two_divisor, where
+from gemm_model.elementwise import Values, exp, floor, log, maximum, minimum, power_of_two_divisor, where
 from gemm_model.feasibility import Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
@@ -16,10 +16,11 @@ SMS_PER_COALESCER = 6.0
 PARTIAL_SUM_BYTES = 4.0
 ALIGNED_BYTES = 64.0
 TMA_ALIGNMENT_BYTES = 16.0
-ISSUED_ZEROS_SHARE = 0.65
-"""What a row of zeros costs the SM that issues it, over what it costs the SMs that receive it."""
-MOST_LOST_REUSE = 2.5
-"""Reads beyond the distinct panels, over them, that the loss of lock-step comes to in the end."""
+ZEROS_POWER = 0.8
+"""Cost of rows of zeros in a tile grows with this power of their share: decode timings and a TMA benchmark."""
+ALONE_POWER, ALONE_MULTICAST_POWER = 0.78, 0.35
+"""Where fewer SMs work, zeros cost each of them less, but not in proportion: the TMA unit and the way to the
+SM bound them as well as L2 does. With multicast they are bound by L2 more. From decode timings, 16 to 132 SMs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +35,15 @@ class Traffic:
     l2_request_bytes: Values
     """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
     l2_load_bytes: Values
-    """The work of L2 in bytes: requests, misaligned rows, rows of zeros, fills, and writes."""
+    """The work of L2 in bytes: requests, misaligned rows, fills, and writes."""
+    l2_zeros_bytes: Values
+    """The work of L2 for rows outside the matrix, in bytes of rows inside, while every slot has a tile."""
+    zeros_power: Values
+    """How `l2_zeros_bytes` per tile grows where fewer slots have a tile: with this power of the ratio."""
+    merged_bytes: Values
+    """What coalescing saves L2 while neighbouring SMs stay in lock-step."""
     wave_footprint_bytes: Values
     """Distinct panels that one full wave reads."""
-    streamed_share: Values
-    """Share of the operands that L2 does not keep from start to end."""
 
 
 def traffic(
@@ -80,6 +85,7 @@ def traffic(
     a_requests = a_requests * schedule.filled_m * a_kept
     b_requests = b_requests * schedule.filled_n * b_kept
     requests = a_requests + b_requests
+    merged = a_requests / a_kept - a_requests + b_requests / b_kept - b_requests
     a_copies = batch.cta_m * a_bytes * schedule.filled_m * (1.0 - 1.0 / batch.cluster_n)
     b_copies = batch.cta_n * b_bytes * schedule.filled_n * (1.0 - 1.0 / batch.cluster_m)
     a_pieces = further_pieces(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
@@ -89,12 +95,11 @@ def traffic(
     lines = lines + p.multicast_cost * (a_copies + b_copies)
     outside_m = batch.cta_m * a_bytes * (1.0 - schedule.filled_m)
     outside_n = batch.cta_n * b_bytes * (1.0 - schedule.filled_n)
-    # TMA fills rows outside the matrix with zeros: work for every CTA that receives them, and for the SM
-    # that issues them on top, which SMs without a tile do not share.
-    issued = outside_m / batch.cluster_n + outside_n / batch.cluster_m
-    crowd = gpu.sm_count / (schedule.slots * cluster_size)
-    outside = outside_m + outside_n + ISSUED_ZEROS_SHARE * issued * (crowd - 1.0)
-    lines = lines + p.out_of_range_weight * outside
+    alone = gpu.sm_count / (schedule.slots * cluster_size)
+    power_m = where(batch.cluster_n > 1, ALONE_MULTICAST_POWER, ALONE_POWER)
+    power_n = where(batch.cluster_m > 1, ALONE_MULTICAST_POWER, ALONE_POWER)
+    zeros = _zeros_cost(outside_m, batch.cta_m * a_bytes) * exp(power_m * log(alone))
+    zeros = zeros + _zeros_cost(outside_n, batch.cta_n * b_bytes) * exp(power_n * log(alone))
     k_bytes = schedule.tiles * cluster_size * schedule.k_steps * found.cta_k
     writes = output + partial_sums
     write_load = writes + p.write_misalignment * output * output_pieces
@@ -105,9 +110,20 @@ def traffic(
         dram_write_bytes=output,
         l2_request_bytes=requests * k_bytes + writes,
         l2_load_bytes=lines * k_bytes + p.fill_share * reads + write_load,
+        l2_zeros_bytes=p.out_of_range_weight * zeros * k_bytes,
+        zeros_power=where(outside_m > 0, power_m, power_n),
+        merged_bytes=merged * k_bytes,
         wave_footprint_bytes=footprint,
-        streamed_share=1.0 - kept,
     )
+
+
+def _zeros_cost(outside_bytes: Values, tile_bytes: Values) -> Values:
+    """Cost of the bytes of a tile that TMA fills with zeros: less than in proportion where there are many.
+
+    Rows outside the matrix do not merge between SMs as rows do that neighbours share.
+    """
+    share = outside_bytes / tile_bytes
+    return tile_bytes * where(share > 0, exp(ZEROS_POWER * log(maximum(share, 1e-9))), 0.0)
 
 
 def _merged(panels: Values, requesters: Values) -> Values:
@@ -162,19 +178,18 @@ def _dram_reads(
     return maximum(fits * operands + (1.0 - fits) * streamed, operands)
 
 
-def with_drift(moved: Traffic, l2_us: Values, math_us: Values, p: KernelParameters) -> Traffic:
-    """The traffic once tiles that wait for L2 have lost their lock-step.
+def out_of_step(moved: Traffic, l2_us: Values, math_us: Values, p: KernelParameters) -> Traffic:
+    """The traffic once tiles that wait for L2 have lost their lock-step, and with it requests that merge.
 
     Tiles paced by the tensor cores advance together. Those that wait for L2 are served unevenly and drift
-    apart, the longer the further, until a panel has left L2 before the last of them wants it.
+    apart, the longer the further, until neighbours no longer ask for the same at the same time.
     """
     ratio = l2_us / maximum(math_us, 1e-9)
     fourth = ratio * ratio * ratio * ratio
-    waiting = fourth * fourth / (1.0 + fourth * fourth)
-    lost = p.drift_per_ms * l2_us * 1e-3
-    extra = moved.dram_read_bytes * moved.streamed_share * waiting * lost / (1.0 + lost / MOST_LOST_REUSE)
+    elapsed = p.lockstep_loss_per_ms * 1e-3 * l2_us * fourth / (1.0 + fourth)
+    lost = moved.merged_bytes * elapsed / (1.0 + elapsed)
     return replace(
         moved,
-        dram_read_bytes=moved.dram_read_bytes + extra,
-        l2_load_bytes=moved.l2_load_bytes + p.fill_share * extra,
+        l2_request_bytes=moved.l2_request_bytes + lost,
+        l2_load_bytes=moved.l2_load_bytes + lost,
     )

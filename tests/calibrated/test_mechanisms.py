@@ -21,11 +21,11 @@ from gemm_model.feasibility import resources
 from gemm_model.gpu import load_gpu
 from gemm_model.kernel import KernelConfig
 from gemm_model.kernel_parameters import PARAMETERS, KernelParameters, start_values
-from gemm_model.mainloop import k_step
+from gemm_model.mainloop import DRAIN_CLK, k_step
 from gemm_model.pipeline.steady_state import time_per_k_step
 from gemm_model.problem import GemmProblem
 from gemm_model.schedule import tile_schedule
-from gemm_model.traffic import further_pieces, traffic, with_drift
+from gemm_model.traffic import further_pieces, out_of_step, traffic
 
 H200 = load_gpu("h200")
 P = KernelParameters(**start_values())
@@ -87,15 +87,25 @@ def test_the_slots_round_trip_is_the_pipelines():
     assert np.maximum(np.maximum(step.port_clk, step.math_clk), step.latency_clk) == pytest.approx(expected)
 
 
+def test_the_port_saves_part_of_what_the_cluster_shares():
+    batch = row(cta_m=128, cta_n=64, cluster_m=2)
+    free = replace(P, multicast_port_saving=0.0)
+    half = replace(P, multicast_port_saving=0.5)
+    found = resources(batch, H200)
+    alone_clk = k_step(batch, 4096.0, found, free).port_clk[0]
+    shared_clk = k_step(batch, 4096.0, found, half).port_clk[0]
+    # Two CTAs share B: of 128 + 64 rows, 32 come by the other's request, and half of those is saved.
+    assert shared_clk / alone_clk == pytest.approx((192 - 16) / 192)
+
+
 def test_slow_fp8_accumulation_drains_one_warpgroup_but_not_two():
     problem = GemmProblem.of(4096, 4096, 4096, "fp8")
     alone, both = row(problem, cta_m=64, cta_n=128), row(problem, cta_m=128, cta_n=128)
-    for batch, drain in ((alone, P.drain_clk), (both, 0.0)):
+    for batch, exposed_clks in ((alone, 64 * 128 / 128 + DRAIN_CLK), (both, 0.0)):
         fast = replace(batch, fast_accum=np.array([True]))
         slow_clk = k_step(batch, 8192.0, resources(batch, H200), P).math_clk[0]
         fast_clk = k_step(fast, 8192.0, resources(fast, H200), P).math_clk[0]
-        adds = batch.cta_m[0] * batch.cta_n[0] / 128
-        assert slow_clk - fast_clk == pytest.approx(P.promotion_share * adds + drain)
+        assert slow_clk - fast_clk == pytest.approx(exposed_clks)
 
 
 def test_epilogue_is_serial_or_under_the_other_consumers_mainloop():
@@ -129,12 +139,34 @@ def test_multicast_divides_the_requests():
     assert (pair - output) / (single - output) == pytest.approx(192 / 256)
 
 
-def test_drift_reads_more_only_where_tiles_wait_for_l2():
-    found = moved(row(GemmProblem.of(16384, 16384, 16384), cta_m=128, cta_n=128))
-    paced = with_drift(found, np.array([1000.0]), np.array([3000.0]), P)
-    waiting = with_drift(found, np.array([3000.0]), np.array([1000.0]), P)
-    assert paced.dram_read_bytes[0] == pytest.approx(found.dram_read_bytes[0], rel=1e-3)
-    assert waiting.dram_read_bytes[0] > 1.05 * found.dram_read_bytes[0]
+def test_requests_stop_merging_only_where_tiles_wait_for_l2():
+    losing = replace(P, lockstep_loss_per_ms=1.0)
+    found = moved(row(GemmProblem.of(16384, 16384, 16384), cta_m=128, cta_n=128), losing)
+    paced = out_of_step(found, np.array([1000.0]), np.array([10000.0]), losing)
+    waiting = out_of_step(found, np.array([3000.0]), np.array([300.0]), losing)
+    assert paced.l2_request_bytes[0] == pytest.approx(found.l2_request_bytes[0], rel=1e-3)
+    # Three milliseconds at a loss of 1 / ms: three quarters of what merged.
+    lost = waiting.l2_request_bytes[0] - found.l2_request_bytes[0]
+    assert lost == pytest.approx(0.75 * found.merged_bytes[0], rel=1e-3)
+
+
+def test_merging_only_saves_requests():
+    batch = row(GemmProblem.of(8192, 8192, 8192), cta_m=128, cta_n=128)
+    merging, alone = moved(batch, replace(P, coalescing=0.8)), moved(batch, replace(P, coalescing=0.0))
+    assert alone.merged_bytes[0] == 0
+    saved = alone.l2_request_bytes[0] - merging.l2_request_bytes[0]
+    assert saved == pytest.approx(merging.merged_bytes[0])
+
+
+def test_rows_of_zeros_cost_with_a_power_of_their_share():
+    full = moved(row(GemmProblem.of(128, 132 * 128, 4096), cta_m=128, cta_n=128))
+    quarter = moved(row(GemmProblem.of(32, 132 * 128, 4096), cta_m=128, cta_n=128))
+    assert full.l2_zeros_bytes[0] == 0
+    # All 132 SMs have one tile of 128 rows, three quarters of them outside, 4096 columns of 2 bytes.
+    bytes_outside = 132 * 128 * 4096 * 2 * 0.75**0.8
+    assert quarter.l2_zeros_bytes[0] == pytest.approx(P.out_of_range_weight * bytes_outside)
+    few = moved(row(GemmProblem.of(32, 33 * 128, 4096), cta_m=128, cta_n=128))
+    assert few.l2_zeros_bytes[0] == pytest.approx(quarter.l2_zeros_bytes[0] / 4 * 4**0.78)
 
 
 def test_clock_stands_sags_and_settles():
@@ -143,10 +175,12 @@ def test_clock_stands_sags_and_settles():
     short = burst_clock_mhz(H200, P, 0.95, 0.8, 0.3, 5.0)
     assert light == pytest.approx(H200.sm_clk_mhz * P.clock_share)
     assert heavy < short < light
-    assert quiet(11.0, 1.0)
-    assert not quiet(12.0, 2.0)
-    assert quiet(7.0, 4.0)
-    assert not quiet(8.0, 4.0)
+    assert quiet(15.0, 1.0, counted=False) and not quiet(16.0, 1.0, counted=False)
+    assert quiet(7.0, 2.0, counted=False) and not quiet(8.0, 2.0, counted=False)
+    assert quiet(11.0, 1.0, counted=True)
+    assert not quiet(12.0, 2.0, counted=True)
+    assert quiet(7.0, 4.0, counted=True)
+    assert not quiet(8.0, 4.0, counted=True)
 
 
 def test_capped_clock_meets_the_cap():

@@ -14,6 +14,7 @@ from gemm_model.errors import InputError
 from gemm_model.feasibility import check
 from gemm_model.gpu import load_gpu
 from gemm_model.kernel import KernelConfig
+from gemm_model.kernel_time import EVENT_US
 from gemm_model.models.sol import SOLModel
 from gemm_model.models.warp_specialized import WarpSpecializedModel
 from gemm_model.problem import GemmProblem
@@ -143,8 +144,15 @@ def test_regimes_differ_by_what_surrounds_the_kernel():
     problem, config = GemmProblem.of(512, 512, 512), KernelConfig(cta_m=64, cta_n=64)
     burst = runtime(problem, config)
     counters = runtime(problem, config, regime="counters")
+    assert burst - counters == pytest.approx(EVENT_US, rel=1e-9)
+
+
+def test_clusters_take_longer_to_launch():
+    problem = GemmProblem.of(64, 64, 64)
+    single = runtime(problem, KernelConfig(cta_m=64, cta_n=64))
+    pair = runtime(problem, KernelConfig(cta_m=64, cta_n=64, cluster_m=2))
     parameters = WarpSpecializedModel(H200).calibration.parameters["fp16"]
-    assert burst - counters == pytest.approx(parameters.event_us, rel=1e-9)
+    assert pair - single == pytest.approx(parameters.cluster_launch_us, abs=0.1)
 
 
 def test_spilling_kernels_are_priced_not_hidden():
