@@ -6,7 +6,9 @@ python scripts/report_measurements.py data/measurements/h200
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -47,13 +49,13 @@ def measured(folder: Path, name: str) -> pd.DataFrame:
 
 def counts(folder: Path) -> list[str]:
     lines = [
-        "| table | rows | with times | cards | shapes | bf16 | fp16 | fp8 |",
-        "|---|---|---|---|---|---|---|---|",
+        "| table | rows | with times | cards | shapes | bf16 | fp16 | e4m3 | e5m2 |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for name in ("burst", "repeat", "counters", "sustained"):
+    for name in ("burst", "repeat", "repeat_runs", "counters", "sustained", "variants", "warm"):
         table = pd.read_csv(folder / f"{name}.csv.gz", low_memory=False)
         good = table[table["disposition"] == "ok"]
-        types = [int((good["in_dtype"] == dtype).sum()) for dtype in ("bf16", "fp16", "e4m3")]
+        types = [int((good["in_dtype"] == dtype).sum()) for dtype in ("bf16", "fp16", "e4m3", "e5m2")]
         shapes = len(good[["m", "n", "k"]].drop_duplicates())
         cells = [name, len(table), len(good), table["gpu_uuid"].nunique(), shapes, *types]
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
@@ -113,6 +115,73 @@ def repeatability(folder: Path) -> list[str]:
     return lines + [repeat_line(label, part) for label, part in parts]
 
 
+def runs(folder: Path) -> list[str]:
+    """Every two runs of `repeat_runs`, as measured and less what an empty kernel read in each run."""
+    table = measured(folder, "repeat_runs")
+    environments = json.loads((folder / "repeat_runs.json").read_text())
+    parts = [
+        table[table["time"].between(environment["started"][0], environment["finished"])]
+        for environment in environments
+    ]
+    lines = [
+        "| runs | empty kernel, us | median | p95 | loss, mean | less empty kernel: median | p95 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one, two in combinations(range(len(parts)), 2):
+        cards = [environments[index]["gpu_uuid"][4:8] for index in (one, two)]
+        empty = [environments[index]["empty_kernel_us"] for index in (one, two)]
+        pairs = paired(parts[one], parts[two])
+        plain = (pairs["runtime_us_2"] / pairs["runtime_us"] - 1).abs()
+        shift = empty[1] - empty[0]
+        less = ((pairs["runtime_us_2"] - shift) / pairs["runtime_us"] - 1).abs()
+        cells = [f"{cards[0]}, {cards[1]}", f"{empty[0]:.2f}, {empty[1]:.2f}"]
+        cells += [f"{plain.median():.2%}", f"{plain.quantile(0.95):.2%}"]
+        cells += [f"{winners_loss(pairs, 'runtime_us').mean():.2%}"]
+        cells += [f"{less.median():.2%}", f"{less.quantile(0.95):.2%}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def ratio_line(label: str, first: pd.DataFrame, second: pd.DataFrame, keys: list[str]) -> str:
+    pairs = first.merge(second, on=keys, suffixes=("", "_2"), validate="one_to_one")
+    ratio = pairs["runtime_us_2"] / pairs["runtime_us"]
+    cells = [label, str(len(pairs)), *(f"{ratio.quantile(share):.3f}" for share in (0.05, 0.5, 0.95))]
+    return "| " + " | ".join([*cells, f"{pairs['relative_error_2'].median():.2%}"]) + " |"
+
+
+def variants(folder: Path) -> list[str]:
+    """What a variant costs on the same card and configuration."""
+    own = measured(folder, "variants").query("kernel == 'quack'")
+    keys = [name for name in [*SHAPE, *CONFIG] if name not in ("in_dtype", "split_k", "fast_accum")]
+    plain = own[(own["split_k"] == 1) & (own["fast_accum"] == 0)]
+    e4m3 = plain[plain["in_dtype"] == "e4m3"]
+    fast = own[own["fast_accum"] == 1]
+    # With 128 accumulators a thread, the second set of slow accumulation takes registers beyond 255.
+    pingpong = e4m3["schedule"] == "pingpong"
+    warpgroups = np.where(pingpong | (e4m3["cta_m"] == 64), 1, 2)
+    large = e4m3["cta_m"] * e4m3["cta_n"] / (128 * warpgroups) >= 128
+    lines = [
+        "| variant over plain row | rows | p5 | median | p95 | relative error |",
+        "|---|---|---|---|---|---|",
+        ratio_line("e5m2 over e4m3", e4m3, plain[plain["in_dtype"] == "e5m2"], keys),
+        ratio_line("fast over slow accumulation, up to 96 accumulators", e4m3[~large], fast, keys),
+        ratio_line("fast over slow accumulation, 128 accumulators", e4m3[large], fast, keys),
+    ]
+    typed = [*keys, "in_dtype"]
+    tiles = np.ceil(plain["m"] / plain["cta_m"]) * np.ceil(plain["n"] / plain["cta_n"])
+    for split in (2, 4, 8):
+        divided = own[own["split_k"] == split]
+        for label, fits in (("up to 33", tiles <= 33), ("34 to 132", (tiles > 33) & (tiles <= 132))):
+            lines.append(ratio_line(f"split-K {split}, {label} tiles", plain[fits], divided, typed))
+        lines.append(ratio_line(f"split-K {split}, more tiles", plain[tiles > 132], divided, typed))
+    rows = measured(folder, "warm").assign(**{name: lambda t, n=name: t[n].astype(str) for name in CONFIG})
+    cold, warm = (rows[rows["l2"] == state] for state in ("cold", "warm"))
+    for label, low, high in LENGTHS:
+        part = cold[cold["runtime_us"].between(low, high, inclusive="right")]
+        lines.append(ratio_line(f"warm over cold L2, {label}", part, warm, [*SHAPE, *CONFIG]))
+    return lines
+
+
 def over_burst(folder: Path) -> list[str]:
     """The same kernels in the other two regimes."""
     burst = measured(folder, "burst")
@@ -162,8 +231,10 @@ def main() -> int:
     sections = (
         ("What was measured", counts),
         ("Repeatability of the burst regime", repeatability),
+        ("Five runs of 442 rows on two cards of two hosts", runs),
         ("Best QuACK kernel over cuBLAS (times as fast, burst)", over_cublas),
         ("The other two regimes over burst", over_burst),
+        ("Variants", variants),
     )
     for title, section in sections:
         print(f"## {title}\n")

@@ -228,6 +228,13 @@ def test_sustained_rows_are_warm(tmp_path: Path) -> None:
     assert refused.returncode == 2
 
 
+def test_counters_are_cold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = write_sizes(tmp_path / "s.csv", GOOD)
+    words = arguments(sizes, tmp_path / "a.csv", "--regime", "counters", "--l2", "warm", "--dry-run")
+    assert benchmark_main(words) == 2
+    assert "the profiler flushes caches" in capsys.readouterr().err
+
+
 def test_dry_run_needs_no_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = arguments(write_sizes(tmp_path / "s.csv", GOOD), tmp_path / "out.csv", "--dry-run")
     assert benchmark_main([*words, "--device", "no.such:Device"]) == 0

@@ -10,7 +10,8 @@ from gemm_model.bench.rows import COLUMNS, COUNTERS_TABLE_COLUMNS, row_from_colu
 from gemm_model.bench.sweep import row_key
 
 FOLDER = Path(__file__).parents[2] / "data" / "measurements" / "h200"
-TABLES = ("burst", "repeat", "counters", "sustained")
+TABLES = ("burst", "repeat", "counters", "sustained", "variants", "warm")
+FEWEST_ROWS = {"burst": 24_000, "repeat": 3_000, "counters": 3_000, "sustained": 2_000}
 
 
 def table(name: str) -> pd.DataFrame:
@@ -24,13 +25,46 @@ def test_rows_are_whole_unique_and_name_their_card(name: str) -> None:
     assert tuple(rows.columns) == expected
     cards = {entry["gpu_uuid"]: entry for entry in json.loads((FOLDER / f"{name}.json").read_text())}
     assert set(rows["gpu_uuid"]) == set(cards)
-    assert set(rows["regime"]) == {"burst" if name == "repeat" else name}
+    assert set(rows["regime"]) == {name if name in ("counters", "sustained") else "burst"}
+    assert len(rows) >= FEWEST_ROWS.get(name, 1_000)
     assert set(rows["disposition"]) == {"ok"}
     assert (rows["runtime_us"].astype(float) > 0).all()
     identity = [column for column in expected if column in ("kernel", "in_dtype", "m", "n", "k", "swizzle")]
-    identity += ["cta_m", "cta_n", "cluster_m", "cluster_n", "schedule"]
+    identity += ["cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "split_k", "fast_accum", "l2"]
     assert not rows.duplicated(identity).any()
-    assert set(rows["in_dtype"]) == {"bf16", "fp16", "e4m3"}
+    assert set(rows["in_dtype"]) - {"e5m2"} == {"bf16", "fp16", "e4m3"}
+
+
+def test_only_the_variants_table_holds_variants() -> None:
+    for name in TABLES:
+        rows = table(name)
+        plain = rows["split_k"].isin(["", "1"]) & (rows["fast_accum"] != "1") & (rows["in_dtype"] != "e5m2")
+        assert plain.all() == (name != "variants")
+        assert set(rows["l2"]) == {"sustained": {"warm"}, "warm": {"cold", "warm"}}.get(name, {"cold"})
+
+
+def test_a_variant_has_its_plain_row_on_the_same_card() -> None:
+    rows = table("variants").query("kernel == 'quack'")
+    sizes = ["m", "n", "k", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle", "gpu_uuid"]
+    plain = rows[(rows["split_k"] == "1") & (rows["fast_accum"] == "0")]
+    e4m3 = set(map(tuple, plain[plain["in_dtype"] == "e4m3"][sizes].to_numpy()))
+    for variant in (rows[rows["in_dtype"] == "e5m2"], rows[rows["fast_accum"] == "1"]):
+        assert len(variant) >= 300
+        assert set(map(tuple, variant[sizes].to_numpy())) <= e4m3
+    split = rows[rows["split_k"] != "1"]
+    assert len(split) >= 300
+    types = ["in_dtype", *sizes]
+    assert set(map(tuple, split[types].to_numpy())) <= set(map(tuple, plain[types].to_numpy()))
+
+
+def test_warm_rows_have_cold_partners_and_small_problems_gain() -> None:
+    rows = table("warm").astype({"runtime_us": float})
+    keys = ["kernel", "in_dtype", "m", "n", "k", "cta_m", "cta_n", "schedule", "cluster_m", "gpu_uuid"]
+    cold, warm = (rows[rows["l2"] == state] for state in ("cold", "warm"))
+    pairs = cold.merge(warm, on=keys, suffixes=("", "_warm"), validate="one_to_one")
+    assert len(pairs) == len(cold) == len(warm)
+    short = pairs[pairs["runtime_us"] <= 10]
+    assert 0.85 < (short["runtime_us_warm"] / short["runtime_us"]).median() < 0.97
 
 
 def test_every_burst_row_comes_back_as_a_row_of_its_own() -> None:

@@ -17,11 +17,11 @@ from gemm_model.problem import GemmProblem
 class TimingSettings:
     """How long to look; times in milliseconds."""
 
-    repeats: int = 32
-    min_repeats: int = 4
-    placements: int = 32
+    repeats: int = 40
+    min_repeats: int = 6
+    placements: int = 40
     """The launches of a row go in turn to so many places in memory: one place alone may be lucky or not."""
-    row_budget_ms: float = 28.0
+    row_budget_ms: float = 32.0
     """Burst: no more repeats than fit into this, but never fewer than `min_repeats`."""
     spin_ms: float = 0.4
     spin_factor: float = 8.0

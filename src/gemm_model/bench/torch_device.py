@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -20,6 +21,7 @@ POOL_ELEMENTS = 2**30
 POOL_SHARE_OF_MEMORY = 32
 FLUSH_L2_MULTIPLE = 4
 GRAPH_LAUNCHES = 64
+EMPTY_LAUNCHES = 96
 SUSTAINED_PLACEMENTS = 4
 WINDOW_MS = 8.0
 """Sustained: length of one window; its mean launch time is one sample."""
@@ -118,6 +120,7 @@ class TorchDevice:
             **self._sensors.highest_clocks(),
             "driver": self._sensors.driver(),
             "cuda": torch.version.cuda,
+            "empty_kernel_us": round(self._empty_kernel_us(), 3),
         }
 
     def operands(self, problem: GemmProblem, placement: int) -> Operands:
@@ -144,16 +147,16 @@ class TorchDevice:
             raise KernelError(str(error).splitlines()[0]) from error
 
     def time_burst(self, launches: Sequence[Launch], settings: TimingSettings, *, cold_l2: bool) -> Timing:
-        """Each launch queued behind a one-thread spin and the flush, so that the card rests, the host is
-        ahead, and the pair of events brackets the kernel alone.
+        """Each launch queued behind a one-thread spin, so that the card rests, the host is ahead, and the
+        pair of events brackets the kernel alone. Before it L2 is flushed, or filled by the same launch.
         """
-        flush = self._read_through_l2 if cold_l2 else None
+        caches = {"flush": cold_l2, "fill": not cold_l2}
         launches[0]()
-        estimate_ms = self._spaced_launches(launches, flush, settings.spin_ms, 1)[0]
+        estimate_ms = self._spaced_launches(launches, settings.spin_ms, 1, **caches)[0]
         rest_ms = max(settings.spin_ms, settings.spin_factor * estimate_ms)
         affordable = int(settings.row_budget_ms / (rest_ms + estimate_ms))
         count = min(settings.repeats, max(settings.min_repeats, affordable))
-        samples = self._spaced_launches(launches, flush, rest_ms, count)
+        samples = self._spaced_launches(launches, rest_ms, count, **caches)
         return Timing(
             samples_us=tuple(1e3 * sample for sample in samples), count=count, state=self._sensors.read()
         )
@@ -161,7 +164,7 @@ class TorchDevice:
     def time_sustained(self, launches: Sequence[Launch], settings: TimingSettings) -> Timing:
         """Windows of graph replays, one placement each, in turn; those after the settling time count."""
         launches[0]()
-        estimate_ms = self._spaced_launches(launches, None, settings.spin_ms, 1)[0]
+        estimate_ms = self._spaced_launches(launches, settings.spin_ms, 1)[0]
         repeats = min(GRAPH_LAUNCHES, max(1, round(WINDOW_MS / estimate_ms)))
         graphs = [_captured(launch, repeats) for launch in launches[:SUSTAINED_PLACEMENTS]]
         replays = max(1, round(WINDOW_MS / (repeats * estimate_ms)))
@@ -209,7 +212,13 @@ class TorchDevice:
 
     def median_rested_us(self, launch: Launch, count: int) -> float:
         """Median time of `count` launches, each after a short spin; caches are left as they are."""
-        return 1e3 * statistics.median(self._spaced_launches([launch], None, TimingSettings().spin_ms, count))
+        return 1e3 * statistics.median(self._spaced_launches([launch], TimingSettings().spin_ms, count))
+
+    def _empty_kernel_us(self) -> float:
+        """What a burst row reads for a kernel of no work: it differs by half a microsecond among hosts."""
+        empty = partial(torch.cuda._sleep, 0)
+        spin_ms = TimingSettings().spin_ms
+        return 1e3 * statistics.median(self._spaced_launches([empty], spin_ms, EMPTY_LAUNCHES, flush=True))
 
     def _measure_spin(self) -> float:
         """Cycles of torch's one-thread spin in a millisecond."""
@@ -227,14 +236,24 @@ class TorchDevice:
         torch.sum(self._flush, dim=0, out=self._flush_sum)
 
     def _spaced_launches(
-        self, launches: Sequence[Launch], flush: Launch | None, rest_ms: float, count: int
+        self,
+        launches: Sequence[Launch],
+        rest_ms: float,
+        count: int,
+        *,
+        flush: bool = False,
+        fill: bool = False,
     ) -> list[float]:
+        """Milliseconds of launches after a rest, L2 flushed or filled before each, or left as it is."""
         pairs = []
         for _, launch in zip(range(count), cycle(launches), strict=False):
             start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            if fill:
+                # Launches take turns in memory: only this one's own run leaves its operands in L2.
+                launch()
             torch.cuda._sleep(int(rest_ms * self._spin_cycles_per_ms))
-            if flush is not None:
-                flush()
+            if flush:
+                self._read_through_l2()
             start.record()
             launch()
             stop.record()

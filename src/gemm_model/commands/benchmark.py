@@ -146,6 +146,8 @@ def _rows(args: argparse.Namespace, providers: dict[str, Provider], capability: 
     l2 = args.l2 or ("warm" if args.regime == "sustained" else "cold")
     if args.regime == "sustained" and l2 == "cold":
         raise InputError("--l2 cold with --regime sustained; launches back to back find a warm L2")
+    if args.regime == "counters" and l2 == "warm":
+        raise InputError("--l2 warm with --regime counters; the profiler flushes caches before each launch")
     if (args.input is None) == (args.rows is None):
         raise InputError("expected either --input with sizes or --rows with an earlier table")
     if args.rows is not None:
