@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from gemm_model.accuracy import config_columns
-from gemm_model.batch import FloatArray, IntArray
+from gemm_model.batch import BoolArray, FloatArray, IntArray
 from gemm_model.calibration.fit import fit
 from gemm_model.calibration.observations import Observations
 from gemm_model.gpu import GpuSpec
@@ -30,6 +31,43 @@ def config_groups(seen: Observations) -> IntArray:
     return grouped.ngroup().to_numpy().astype(np.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class FoldFit:
+    """The fit of one fold."""
+
+    test: BoolArray
+    """Which rows it has not seen."""
+    seen: Observations
+    unseen: Observations
+    parameters: KernelParameters
+
+
+def fold_fits(
+    burst: Observations,
+    counters: Observations | None,
+    gpu: GpuSpec,
+    folds: IntArray,
+    *,
+    start: KernelParameters | None = None,
+    without: Collection[str] = (),
+    frozen: Collection[str] = (),
+) -> Iterator[FoldFit]:
+    """For each fold, a fit to the rows of all other folds; folds below 0 are seen by every fit.
+
+    Counter rows of a held-out shape are left out of that fold's fit as well.
+    """
+    for fold in np.unique(folds[folds >= 0]):
+        test = folds == fold
+        unseen_shapes = _shapes(burst, test)
+        known = None
+        if counters is not None:
+            keep = ~np.isin(_keys(counters), unseen_shapes)
+            known = counters.rows(keep, gpu, without) if keep.any() else None
+        seen = burst.rows(~test, gpu, without)
+        found = fit(seen, known, gpu, start=start, without=without, frozen=frozen)
+        yield FoldFit(test, seen, burst.rows(test, gpu, without), found.parameters)
+
+
 def held_out(
     burst: Observations,
     counters: Observations | None,
@@ -41,22 +79,11 @@ def held_out(
     frozen: Collection[str] = (),
     progress: Callable[[], None] = lambda: None,
 ) -> FloatArray:
-    """Runtime of each row in us, from a fit to the rows of all other folds; NaN in folds below 0.
-
-    Counter rows of a held-out shape are left out of that fold's fit as well.
-    """
+    """Runtime of each row in us, from a fit to the rows of all other folds; NaN in folds below 0."""
     predicted = np.full(len(burst), np.nan)
-    for fold in np.unique(folds[folds >= 0]):
-        test = folds == fold
-        unseen_shapes = _shapes(burst, test)
-        known = None
-        if counters is not None:
-            keep = ~np.isin(_keys(counters), unseen_shapes)
-            known = counters.rows(keep, gpu, without) if keep.any() else None
-        found = fit(burst.rows(~test, gpu, without), known, gpu, start=start, without=without, frozen=frozen)
-        part = burst.rows(test, gpu, without)
-        times = kernel_time(part.shape, gpu, found.parameters, without=without)
-        predicted[test] = times.runtime_us
+    for each in fold_fits(burst, counters, gpu, folds, start=start, without=without, frozen=frozen):
+        times = kernel_time(each.unseen.shape, gpu, each.parameters, without=without)
+        predicted[each.test] = times.runtime_us
         progress()
     return predicted
 

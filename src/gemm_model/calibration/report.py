@@ -11,6 +11,7 @@ from gemm_model.calibration.run import CalibrationResult
 from gemm_model.files import atomic_write
 from gemm_model.kernel_calibration import as_mapping
 from gemm_model.kernel_parameters import PARAMETERS
+from gemm_model.residual import as_text
 
 
 def write_calibration(result: CalibrationResult, path: Path) -> None:
@@ -19,6 +20,12 @@ def write_calibration(result: CalibrationResult, path: Path) -> None:
     header = f"# Calibration of {found.kernel} kernels on {found.gpu}, written by gemm-model calibrate.\n"
     text = yaml.safe_dump(as_mapping(found), sort_keys=False)
     atomic_write(path, header + text)
+
+
+def write_residual(result: CalibrationResult, path: Path) -> None:
+    """The YAML file that option `residual` of `WarpSpecializedModel` reads."""
+    assert result.residual is not None
+    atomic_write(path, as_text(result.residual))
 
 
 def validation_table(result: CalibrationResult) -> pd.DataFrame:
@@ -75,6 +82,9 @@ def report_text(result: CalibrationResult) -> str:
             parts.append(f"{kind}: at a bound: {', '.join(found.fit.at_bound)}")
     parts += ["", "ERROR BANDS (90 % of held-out rows)"]
     parts.append(pd.DataFrame(result.calibration.error_band).map("{:.1%}".format).to_string())
+    if result.residual is not None:
+        parts += ["", "ERROR BANDS WITH THE RESIDUAL"]
+        parts.append(pd.DataFrame(result.residual.error_band).map("{:.1%}".format).to_string())
     if result.calibration.power:
         parts += ["", "POWER MODEL", pd.DataFrame(as_mapping(result.calibration)["power"]).to_string()]
     for kind, errors in result.sustained.items():

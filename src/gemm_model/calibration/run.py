@@ -18,22 +18,22 @@ from gemm_model.accuracy import (
     top1_efficiency,
 )
 from gemm_model.batch import BoolArray, FloatArray, IntArray
-from gemm_model.calibration.cross_validation import FOLDS, config_groups, folds_of, held_out
+from gemm_model.calibration.cross_validation import FOLDS, config_groups, fold_fits, folds_of, held_out
 from gemm_model.calibration.fit import Fit, fit
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.power import SustainedErrors, fit_power, validate_power
+from gemm_model.calibration.residual_fit import held_out_with_residual, train
 from gemm_model.calibration.tables import CalibrationData, load_tables
 from gemm_model.clock import PowerModel
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_calibration import KERNEL_FAMILY, SITUATIONS, Calibration, situation
 from gemm_model.kernel_parameters import KernelParameters
 from gemm_model.kernel_time import kernel_time
+from gemm_model.residual import Residual, fingerprint, lightgbm
 from gemm_model.table import read_table
 
 BAND_QUANTILE = 0.9
 SIGNIFICANT_DIGITS = 6
-UNUSED_IN_16_BIT = ("promotion_share", "drain_clk")
-"""Parameters that only slow fp8 accumulation moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class KindResult:
     fit: Fit
     predicted_us: FloatArray
     """Of the burst rows, each from a fit that had not seen its shape."""
+    corrected_us: FloatArray | None
+    """The same with a residual that had not seen the shape either; None where none was asked for."""
     burst: Observations
     validations: list[Validation]
 
@@ -65,6 +67,7 @@ class CalibrationResult:
     calibration: Calibration
     kinds: dict[str, KindResult]
     sustained: dict[str, SustainedErrors]
+    residual: Residual | None
     data: CalibrationData
 
 
@@ -74,13 +77,20 @@ def calibrate(
     *,
     hold_out_lists: Sequence[Path] = (),
     seed: int = 0,
+    with_residual: bool = False,
     progress: Callable[[str], None] = lambda _step: None,
 ) -> CalibrationResult:
-    """Fit each rate class of types in the tables, and judge the fit on held-out rows."""
+    """Fit each rate class of types in the tables, and judge the fit on held-out rows.
+
+    `with_residual` trains and judges the clipped residual too; raises MissingExtraError without LightGBM.
+    """
+    if with_residual:
+        lightgbm()
     data = load_tables(inputs, gpu)
     family = _listed_shapes(hold_out_lists)
     kinds = {
-        kind: _kind(kind, regimes, gpu, family, seed, progress) for kind, regimes in data.by_kind.items()
+        kind: _kind(kind, regimes, gpu, family, seed, with_residual, progress)
+        for kind, regimes in data.by_kind.items()
     }
     power: dict[str, PowerModel] = {}
     sustained: dict[str, SustainedErrors] = {}
@@ -94,7 +104,7 @@ def calibrate(
         gpu=gpu.name,
         kernel=KERNEL_FAMILY,
         parameters={kind: _rounded(result.fit.parameters) for kind, result in kinds.items()},
-        error_band={kind: _bands(result, gpu) for kind, result in kinds.items()},
+        error_band={kind: _bands(result, result.predicted_us, gpu) for kind, result in kinds.items()},
         power={kind: replace(found, **_digits(asdict(found))) for kind, found in power.items()},
         fitted_to={
             "tables": [path.name for path in inputs],
@@ -105,7 +115,27 @@ def calibrate(
             "seed": seed,
         },
     )
-    return CalibrationResult(calibration, kinds, sustained, data)
+    residual = _residual(calibration, kinds, gpu, progress) if with_residual else None
+    return CalibrationResult(calibration, kinds, sustained, residual, data)
+
+
+def _residual(
+    calibration: Calibration, kinds: dict[str, KindResult], gpu: GpuSpec, progress: Callable[[str], None]
+) -> Residual:
+    """Trained on all rows of the burst regime and the times that the finished calibration gives them."""
+    progress("residual")
+    return Residual(
+        gpu=gpu.name,
+        fingerprint=fingerprint(calibration),
+        boosters={
+            kind: train(result.burst, gpu, calibration.parameters[kind]) for kind, result in kinds.items()
+        },
+        error_band={
+            kind: _bands(result, result.corrected_us, gpu)
+            for kind, result in kinds.items()
+            if result.corrected_us is not None
+        },
+    )
 
 
 def _kind(
@@ -114,34 +144,41 @@ def _kind(
     gpu: GpuSpec,
     family: set[tuple[int, int, int]],
     seed: int,
+    with_residual: bool,
     progress: Callable[[str], None],
 ) -> KindResult:
     counters = observe(regimes["counters"], gpu) if "counters" in regimes else None
     burst = observe(regimes["burst"], gpu)
-    frozen: tuple[str, ...] = () if kind == "fp8" else UNUSED_IN_16_BIT
-    if counters is None:
-        frozen = (*frozen, "event_us")
     progress(f"{kind}: fit to {len(burst)} rows")
-    found = fit(burst, counters, gpu, frozen=frozen)
+    found = fit(burst, counters, gpu)
 
-    def validated(what: str, folds: IntArray) -> FloatArray:
-        progress(f"{kind}: {what}")
-        return held_out(burst, counters, gpu, folds, frozen=frozen)
+    validations: list[Validation] = []
 
-    by_shape = validated("shapes held out", folds_of(burst.shape_id, seed))
-    validations = _figures("shape", burst, by_shape)
-    by_config = validated("configurations held out", folds_of(config_groups(burst), seed))
-    validations += _figures("config", burst, by_config)
+    def validated(what: str, folds: IntArray) -> tuple[FloatArray, FloatArray | None]:
+        progress(f"{kind}: {what} held out")
+        whole_shapes = what in ("shape", "family")
+        if not with_residual:
+            predicted_us = held_out(burst, counters, gpu, folds)
+            validations.extend(_figures(what, burst, predicted_us, whole_shapes))
+            return predicted_us, None
+        fits = fold_fits(burst, counters, gpu, folds)
+        predicted_us, corrected_us = held_out_with_residual(fits, len(burst), gpu)
+        validations.extend(_figures(what, burst, predicted_us, whole_shapes))
+        validations.extend(_figures(f"{what} + residual", burst, corrected_us, whole_shapes))
+        return predicted_us, corrected_us
+
+    predicted_us, corrected_us = validated("shape", folds_of(burst.shape_id, seed))
+    validated("config", folds_of(config_groups(burst), seed))
     listed = _in_family(burst, family)
     if listed.any() and not listed.all():
-        validations += _figures("family", burst, validated("family held out", np.where(listed, 0, -1)))
+        validated("family", np.where(listed, 0, -1))
     cards = _cards(burst)
     if cards is not None:
-        validations += _figures("card", burst, validated("cards held out", cards))
-    return KindResult(found, by_shape, burst, validations)
+        validated("card", cards)
+    return KindResult(found, predicted_us, corrected_us, burst, validations)
 
 
-def _figures(what: str, seen: Observations, predicted_us: FloatArray) -> list[Validation]:
+def _figures(what: str, seen: Observations, predicted_us: FloatArray, whole_shapes: bool) -> list[Validation]:
     """By type; choice figures where whole shapes were predicted."""
     known = np.isfinite(predicted_us)
     frame = seen.frame[known].assign(
@@ -149,14 +186,13 @@ def _figures(what: str, seen: Observations, predicted_us: FloatArray) -> list[Va
     )
     result = []
     for name, rows in frame.groupby("in_dtype"):
-        whole = what in ("shape", "family")
         result.append(
             Validation(
                 what=what,
                 in_dtype=str(name),
                 errors=error_figures(rows["predicted_runtime"].to_numpy(), rows["actual_runtime"].to_numpy()),
-                top1=choice_figures(top1_efficiency(rows)) if whole else None,
-                top4=choice_figures(best_of_top(rows, 4)) if whole else None,
+                top1=choice_figures(top1_efficiency(rows)) if whole_shapes else None,
+                top4=choice_figures(best_of_top(rows, 4)) if whole_shapes else None,
             )
         )
     return result
@@ -179,9 +215,9 @@ def situations(seen: Observations, gpu: GpuSpec, p: KernelParameters) -> IntArra
     return situation(seen.shape.schedule.waves, times.waves_us, memory_us, times.tensor_us)
 
 
-def _bands(result: KindResult, gpu: GpuSpec) -> dict[str, float]:
+def _bands(result: KindResult, predicted_us: FloatArray, gpu: GpuSpec) -> dict[str, float]:
     """Held-out error that BAND_QUANTILE of the rows stay within, by situation (of all rows where few are)."""
-    error = np.abs(result.predicted_us / result.burst.runtime_us - 1.0)
+    error = np.abs(predicted_us / result.burst.runtime_us - 1.0)
     where = situations(result.burst, gpu, result.fit.parameters)
     overall = float(np.quantile(error, BAND_QUANTILE))
     bands = {}

@@ -19,6 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--gpu", default="h200", help="the GPU that was measured (default: h200)")
     parser.add_argument("--output", type=Path, required=True, help="the calibration file to write (YAML)")
+    parser.add_argument(
+        "--residual",
+        type=Path,
+        help="train the clipped residual too, and a file to write it to (YAML; needs lightgbm)",
+    )
     parser.add_argument("--report", type=Path, help="a file for the report as well as stdout")
     parser.add_argument(
         "--hold-out",
@@ -34,12 +39,13 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from gemm_model.calibration.report import report_text, write_calibration
+    from gemm_model.calibration.report import report_text, write_calibration, write_residual
     from gemm_model.calibration.run import calibrate
     from gemm_model.files import atomic_write
 
-    if args.output.suffix not in (".yaml", ".yml"):
-        raise InputError(f"--output is {args.output}; expected a file that ends in .yaml")
+    for option, path in (("--output", args.output), ("--residual", args.residual)):
+        if path is not None and path.suffix not in (".yaml", ".yml"):
+            raise InputError(f"{option} is {path}; expected a file that ends in .yaml")
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("reading", total=None)
@@ -48,12 +54,17 @@ def run(args: argparse.Namespace) -> int:
             common.settings(args).gpu,
             hold_out_lists=args.hold_out,
             seed=args.seed,
+            with_residual=args.residual is not None,
             progress=lambda step: bar.update(task, description=step),
         )
     write_calibration(result, args.output)
+    if args.residual is not None:
+        write_residual(result, args.residual)
     text = report_text(result)
     print(text)
     if args.report is not None:
         atomic_write(args.report, text + "\n")
     common.words(f"wrote {args.output}")
+    if args.residual is not None:
+        common.words(f"wrote {args.residual}")
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -23,9 +23,11 @@ from gemm_model.kernel_calibration import (
     load_calibration,
     situation,
 )
-from gemm_model.kernel_time import MECHANISMS, REGIMES, KernelTime, geometry, kernel_time
+from gemm_model.kernel_time import MECHANISMS, REGIMES, Geometry, KernelTime, geometry, kernel_time
+from gemm_model.models.sol import SOLModel
 from gemm_model.models.throughput import flop_per_clk_per_sm
 from gemm_model.prediction import BatchPrediction, limiting
+from gemm_model.residual import OFF, Residual, corrected_us, features, load_residual
 
 LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
 L2_STATES = ("cold", "warm")
@@ -40,6 +42,8 @@ class WarpSpecializedModel:
 
     Options: `calibration` is a name, a YAML file, or 'auto' for the GPU's own; `regime` is one of REGIMES;
     `l2` is 'cold' or 'warm' at the start; `without` names mechanisms to leave out.
+    `residual` is 'off', 'auto' for the one shipped with the calibration, or a YAML file: a clipped correction
+    by trees (`residual.py`), shown as a phase of its own; the sustained regime leaves it out.
     """
 
     needs_tile = True
@@ -52,6 +56,7 @@ class WarpSpecializedModel:
         regime: str = "burst",
         l2: str = "cold",
         without: Sequence[str] = (),
+        residual: str = OFF,
     ) -> None:
         if regime not in REGIMES:
             raise InputError(f"regime is {regime!r}; expected one of {', '.join(REGIMES)}")
@@ -70,6 +75,15 @@ class WarpSpecializedModel:
             raise InputError(
                 f"calibration {self.calibration.gpu} has no power model; the sustained regime needs one"
             )
+        self.residual = None if residual == OFF else self._residual(residual)
+
+    def _residual(self, name_or_path: str) -> Residual:
+        if not self.calibrated_gpu:
+            raise InputError(
+                f"residual {name_or_path!r} corrects {self.calibration.gpu}, not {self.gpu.name}; "
+                f"expected {OFF} for a GPU without a calibration of its own"
+            )
+        return load_residual(name_or_path, self.calibration)
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         first = int(batch.math_kind[0])
@@ -83,26 +97,38 @@ class WarpSpecializedModel:
         ]
         return _interleaved(parts, rows)
 
-    def _times(self, shapes: GemmBatch, rate: Values, kind: str) -> KernelTime:
+    def _times(self, shape: Geometry, kind: str, without: Collection[str]) -> KernelTime:
         return kernel_time(
-            geometry(shapes, rate, self.gpu, self.without),
+            shape,
             self.gpu,
             self.calibration.parameters[self.calibration.kind_for(kind)],
             regime=self.regime,
             power=self._power(kind),
             warm=self.warm,
-            without=self.without,
+            without=without,
         )
 
-    def _predict_kind(self, batch: GemmBatch, kind: str) -> BatchPrediction:
-        rows = len(batch)
+    def _correcting(self, kind: str) -> Residual | None:
+        """The residual where it applies: a fitted class of types, and single launches."""
+        if self.residual is None or self.regime == "sustained" or kind not in self.residual.boosters:
+            return None
+        return self.residual
+
+    def _log_error(self, residual: Residual, batch: GemmBatch, rate: Values, kind: str) -> FloatArray:
+        """What the trees expect of the complete model: a what-if question leaves the correction as it is."""
+        shape = geometry(batch, rate, self.gpu)
+        return residual.log_error(kind, features(shape, self._times(shape, kind, ())))
+
+    def _predict_kind(self, table: GemmBatch, kind: str) -> BatchPrediction:
+        rows = len(table)
+        batch = table
         rate: Values = self.gpu.flop_per_clk_per_sm.get(kind)
         if rate is None or rows > 1:
-            rate = flop_per_clk_per_sm(batch, self.gpu)
+            rate = flop_per_clk_per_sm(table, self.gpu)
         else:
             # One row goes through the formulas as Python numbers.
-            batch, rate = _as_numbers(batch), float(rate)
-        times = self._times(batch, rate, kind)
+            batch, rate = _as_numbers(table), float(rate)
+        times = self._times(geometry(batch, rate, self.gpu, self.without), kind, self.without)
 
         def column(values: Any) -> FloatArray:
             if is_number(values):
@@ -122,14 +148,21 @@ class WarpSpecializedModel:
         mechanism_us = tuple(column(values) for values in mechanisms)
         waves = column(schedule.waves)
         waves_us = column(times.waves_us)
+        physical_us = runtime_us = column(times.runtime_us)
+        residual = self._correcting(kind)
+        if residual is not None:
+            log_error = self._log_error(residual, batch, rate, kind)
+            floor_us = SOLModel(self.gpu).predict_batch(table).runtime_us
+            runtime_us = corrected_us(physical_us, log_error, floor_us)
         return BatchPrediction(
-            runtime_us=column(times.runtime_us),
+            runtime_us=runtime_us,
             limiter=limiting(LIMITERS, mechanism_us),
             limiter_names=LIMITERS,
             phases_us={
                 "launch": column(times.launch_us),
                 "waves": column(times.runtime_us - times.launch_us - times.exposed_us),
                 "last_epilogue": column(times.exposed_us),
+                **({} if self.residual is None else {"residual": runtime_us - physical_us}),
             },
             details={
                 **{f"{name.lower()}_us": values for name, values in zip(LIMITERS, mechanism_us, strict=True)},
@@ -171,7 +204,7 @@ class WarpSpecializedModel:
 
     def _error_band(self, kind: str, where: np.ndarray) -> FloatArray | None:
         served = self.calibration.kind_for(kind)
-        bands = self.calibration.error_band.get(served)
+        bands = (self._correcting(kind) or self.calibration).error_band.get(served)
         if bands is None:
             return None
         factor = 1.0 if self.calibrated_gpu and served == kind else UNCALIBRATED_BAND_FACTOR
@@ -186,6 +219,9 @@ class WarpSpecializedModel:
         served = self.calibration.kind_for(kind)
         if served != kind:
             caveats += (f"{kind} is not calibrated; the parameters are those of {served}",)
+        if self.residual is not None and self._correcting(kind) is None:
+            where = "the sustained regime" if self.regime == "sustained" else kind
+            caveats += (f"the residual does not cover {where}: the physical model alone",)
         return caveats
 
 
