@@ -114,10 +114,12 @@ class WarpSpecializedModel:
             return None
         return self.residual
 
-    def _log_error(self, residual: Residual, batch: GemmBatch, rate: Values, kind: str) -> FloatArray:
+    def _log_error(self, residual: Residual, shape: Geometry, times: KernelTime, kind: str) -> FloatArray:
         """What the trees expect of the complete model: a what-if question leaves the correction as it is."""
-        shape = geometry(batch, rate, self.gpu)
-        return residual.log_error(kind, features(shape, self._times(shape, kind, ())))
+        if self.without:
+            shape = geometry(shape.batch, shape.rate, self.gpu)
+            times = self._times(shape, kind, ())
+        return residual.log_error(kind, features(shape, times))
 
     def _predict_kind(self, table: GemmBatch, kind: str) -> BatchPrediction:
         rows = len(table)
@@ -128,7 +130,8 @@ class WarpSpecializedModel:
         else:
             # One row goes through the formulas as Python numbers.
             batch, rate = _as_numbers(table), float(rate)
-        times = self._times(geometry(batch, rate, self.gpu, self.without), kind, self.without)
+        shape = geometry(batch, rate, self.gpu, self.without)
+        times = self._times(shape, kind, self.without)
 
         def column(values: Any) -> FloatArray:
             if is_number(values):
@@ -151,7 +154,7 @@ class WarpSpecializedModel:
         physical_us = runtime_us = column(times.runtime_us)
         residual = self._correcting(kind)
         if residual is not None:
-            log_error = self._log_error(residual, batch, rate, kind)
+            log_error = self._log_error(residual, shape, times, kind)
             floor_us = SOLModel(self.gpu).predict_batch(table).runtime_us
             runtime_us = corrected_us(physical_us, log_error, floor_us)
         return BatchPrediction(
