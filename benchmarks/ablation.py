@@ -18,7 +18,6 @@ import pandas as pd
 from gemm_model.accuracy import choice_figures, error_figures, top1_efficiency
 from gemm_model.calibration.cross_validation import folds_of, held_out
 from gemm_model.calibration.observations import Observations, observe
-from gemm_model.calibration.run import UNUSED_IN_16_BIT
 from gemm_model.calibration.tables import load_tables
 from gemm_model.files import atomic_write
 from gemm_model.gpu import GpuSpec, load_gpu
@@ -50,8 +49,12 @@ ABLATIONS = (
     Ablation("fills from DRAM in L2's work", fixed=(("fill_share", 0.0),)),
     Ablation("rows outside the matrix", fixed=(("out_of_range_weight", 0.0),)),
     Ablation("misaligned rows", fixed=(("read_misalignment", 0.0), ("write_misalignment", 0.0))),
-    Ablation("loss of lock-step", fixed=(("drift_per_ms", 0.0),)),
-    Ablation("promotion of fp8 sums", fixed=(("promotion_share", 0.0), ("drain_clk", 0.0))),
+    Ablation("loss of lock-step", fixed=(("lockstep_loss_per_ms", 0.0),)),
+    Ablation("multicast at the port", fixed=(("multicast_port_saving", 0.0),)),
+    Ablation("multicast at L2", fixed=(("multicast_cost", 0.0),)),
+    Ablation("L2 and DRAM hiding each other in part", fixed=(("memory_overlap_loss", 0.0),)),
+    Ablation("launch of clusters", fixed=(("cluster_launch_us", 0.0),)),
+    Ablation("spilled registers", fixed=(("spill_clk", 0.0),)),
 )
 
 
@@ -90,12 +93,11 @@ def _ablate(
     kind: str, frame: pd.DataFrame, counters: pd.DataFrame | None, gpu: GpuSpec, seed: int
 ) -> pd.DataFrame:
     start = load_calibration(gpu.name).parameters[kind]
-    unused = () if kind == "fp8" else UNUSED_IN_16_BIT
     lines = {}
     for ablation in ABLATIONS:
         seen = observe(frame, gpu, ablation.without)
         known = observe(counters, gpu, ablation.without) if counters is not None else None
-        lines[ablation.name] = _figures(seen, known, gpu, start, unused, ablation, seed)
+        lines[ablation.name] = _figures(seen, known, gpu, start, ablation, seed)
         print(kind, ablation.name, lines[ablation.name], flush=True)
     table = pd.DataFrame(lines).T
     table.columns = pd.Index([f"{kind} {name}" for name in table.columns])
@@ -107,7 +109,6 @@ def _figures(
     counters: Observations | None,
     gpu: GpuSpec,
     start: KernelParameters,
-    unused: tuple[str, ...],
     ablation: Ablation,
     seed: int,
 ) -> dict[str, str]:
@@ -119,7 +120,7 @@ def _figures(
         folds_of(seen.shape_id, seed, FOLDS),
         start=replace(start, **fixed),
         without=ablation.without,
-        frozen=(*unused, *fixed, *(("event_us",) if counters is None else ())),
+        frozen=tuple(fixed),
     )
     errors = error_figures(predicted_us, seen.runtime_us)
     frame = seen.frame.assign(actual_runtime=seen.runtime_us, predicted_runtime=predicted_us)

@@ -31,7 +31,7 @@ from gemm_model.accuracy import (
 from gemm_model.calibration.cross_validation import folds_of, held_out
 from gemm_model.calibration.fit import fit
 from gemm_model.calibration.observations import Observations, observe
-from gemm_model.calibration.run import UNUSED_IN_16_BIT, best_of_top
+from gemm_model.calibration.run import best_of_top
 from gemm_model.calibration.tables import load_tables
 from gemm_model.errors import GemmModelError
 from gemm_model.feasibility import feasible_mask
@@ -53,11 +53,8 @@ CORRECTION_LIMIT = 0.08
 def calibrated(
     burst: Observations, counters: Observations | None, gpu: GpuSpec, folds: np.ndarray
 ) -> np.ndarray:
-    kind = "fp8" if burst.frame["in_dtype"].iloc[0] in ("fp8", "e4m3", "e5m2") else "fp16"
-    unused = () if kind == "fp8" else UNUSED_IN_16_BIT
-    frozen = unused if counters is not None else (*unused, "event_us")
-    start = fit(burst, counters, gpu, frozen=frozen).parameters
-    return held_out(burst, counters, gpu, folds, start=start, frozen=frozen)
+    start = fit(burst, counters, gpu).parameters
+    return held_out(burst, counters, gpu, folds, start=start)
 
 
 def packaged(model: str, burst: Observations, gpu: GpuSpec) -> np.ndarray:

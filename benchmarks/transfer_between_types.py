@@ -27,9 +27,8 @@ LOCKED_CLOCK = {
     "droop_l2": 0.0,
     "droop_dram": 0.0,
     "droop_free": 0.0,
-    "event_us": 0.0,
 }
-NOT_TOLD = ("droop_us", "spill_clk", "promotion_share", "drain_clk", "drift_per_ms")
+NOT_TOLD = ("droop_us", "spill_clk", "lockstep_loss_per_ms")
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from gemm_model.kernel_parameters import KernelParameters
 LOWEST_SHARE = 0.4
 """Of the boost clock; no kernel was seen below it."""
 QUIET_CTAS, QUIET_CLUSTERS = 15.0, 7.0
-"""Single CTAs, and clusters of several, that run at the boost clock; one more, and the card steps down by 8 %.
+"""Single CTAs, and clusters of several, that run at the boost clock; one more: the card steps down by 8 %.
 
 A cluster lives in one of the eight GPCs of the H200: seven leave one idle. Tensor-bound timings of the burst
 regime step there; the step of single CTAs lies between 14 and 16.

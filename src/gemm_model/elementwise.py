@@ -54,8 +54,15 @@ def exp(value: Values) -> Values:
     return math.exp(value) if type(value) is float else np.exp(value)
 
 
-def log(value: Values) -> Values:
-    return math.log(value) if type(value) is float else np.log(value)
+def three_quarter_power(value: Values) -> Values:
+    """By square roots, which are ten times faster than a general power."""
+    root = sqrt(value)
+    return root * sqrt(root)
+
+
+def three_eighth_power(value: Values) -> Values:
+    root = sqrt(sqrt(value))
+    return root * sqrt(root)
 
 
 def negated(condition: Values) -> Values:

@@ -17,7 +17,7 @@ from gemm_model.dtypes import MATH_KINDS
 from gemm_model.errors import InputError
 from gemm_model.kernel_parameters import KernelParameters
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 KERNEL_FAMILY = "quack"
 CALIBRATION_DIR = CONFIG_DIR / "calibration"
 FALLBACK = "h200"
@@ -64,8 +64,9 @@ def load_calibration(name_or_path: str) -> Calibration:
     return _packaged(name_or_path)
 
 
-def calibration_names() -> list[str]:
-    return sorted(path.stem for path in CALIBRATION_DIR.glob("*.yaml"))
+@lru_cache(maxsize=1)
+def calibration_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in CALIBRATION_DIR.glob("*.yaml")))
 
 
 @lru_cache(maxsize=16)

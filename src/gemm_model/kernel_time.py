@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
 from gemm_model.clock import PowerModel, burst_clock_mhz, capped_clock_share, quiet
-from gemm_model.elementwise import Values, exp, log, maximum, minimum, smooth_maximum, where
+from gemm_model.elementwise import Values, maximum, minimum, smooth_maximum, where
 from gemm_model.epilogue import epilogue_clk, exposed_clk, math_chain_clk
 from gemm_model.feasibility import Resources, resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
 from gemm_model.mainloop import KStep, k_step
 from gemm_model.schedule import TileSchedule, tile_schedule
-from gemm_model.traffic import Traffic, out_of_step, traffic
+from gemm_model.traffic import Traffic, out_of_step, traffic, zeros_alone
 
 REGIMES = ("burst", "sustained", "counters")
 """burst: one launch on a rested card, timed by events; sustained: back to back until clock and power settle;
@@ -24,7 +24,7 @@ MECHANISMS = ("tensor", "epilogue", "port", "latency", "l2", "dram", "waves", "c
 """What `without` can leave out, for what-if tables and ablation."""
 
 EVENT_US = 2.15
-"""What a pair of events reads beside the kernel between them: bursts against counters of the same 1,600 rows."""
+"""What a pair of events reads beside the kernel between them: bursts against counters of the same rows."""
 FIRST_CLOCK_SHARE = 0.85
 """Of the boost clock: where the search for the clock begins."""
 L2_GB_PER_S_PER_SM = 11300.0 / 132
@@ -82,34 +82,32 @@ def l2_bytes_per_us(gpu: GpuSpec, p: KernelParameters) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The resources of one wave with every slot busy: clocks of an SM, and bytes of the whole kernel."""
+    """What the waves of a kernel wait for, before the clock is known.
 
-    chain_clk: Values
-    load_clk: Values
+    The norm of a wave's times is taken in two halves, which it allows: one that scales with the SM clock, and
+    one that does not.
+    """
+
+    step_clk: Values
+    """Norm of the MMA chain and the loads of one tile, in clocks."""
+    memory_us: Values
+    """Norm of L2 and DRAM time of a full wave, and of the last one, whose fewer tiles share both."""
+    last_memory_us: Values
+    unhidden_us: Values
+    """What L2 and DRAM do not hide of each other, in the same waves."""
+    last_unhidden_us: Values
     l2_us: Values
-    zeros_us: Values
-    """L2's work for rows outside the matrix."""
-    zeros_power: Values
+    """Of all waves together."""
     dram_us: Values
-    overlap_loss: float
     schedule: TileSchedule
 
     def waves_us(self, sm_clk_mhz: Values) -> Values:
-        """All waves at a clock: the full ones, then the partial one, whose fewer tiles share L2 and DRAM."""
+        """All waves at a clock: the full ones, then the partial one."""
         schedule = self.schedule
-        full_us = self._wave_us(schedule.slots, sm_clk_mhz)
-        last_us = self._wave_us(schedule.last_tiles, sm_clk_mhz)
+        step_us = self.step_clk / sm_clk_mhz
+        full_us = smooth_maximum(step_us, self.memory_us) + self.unhidden_us
+        last_us = smooth_maximum(step_us, self.last_memory_us) + self.last_unhidden_us
         return schedule.full_waves * full_us + where(schedule.last_tiles > 0, last_us, 0.0)
-
-    def _wave_us(self, tiles: Values, sm_clk_mhz: Values) -> Values:
-        share = tiles / self.schedule.tiles
-        chain_us = self.chain_clk / sm_clk_mhz
-        load_us = self.load_clk / sm_clk_mhz
-        alone = self.schedule.slots / maximum(tiles, 1.0)
-        l2_us = (self.l2_us + self.zeros_us * exp(self.zeros_power * log(alone))) * share
-        dram_us = self.dram_us * share
-        longest_us = smooth_maximum(chain_us, load_us, l2_us, dram_us)
-        return longest_us + self.overlap_loss * minimum(l2_us, dram_us)
 
 
 def kernel_time(
@@ -129,8 +127,7 @@ def kernel_time(
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, p)
     rounds = schedule.full_waves + where(schedule.last_tiles > 0, 1.0, 0.0)
     steps = rounds * schedule.k_steps
-    math_us = steps * step.math_clk / (FIRST_CLOCK_SHARE * gpu.sm_clk_mhz)
-    bytes_moved = out_of_step(bytes_moved, l2_us, math_us, p)
+    bytes_moved = out_of_step(bytes_moved, l2_us, p)
     work, epilogue = _work(shape, gpu, p, bytes_moved, step, without)
     clock = _clock_rule(shape, gpu, p, bytes_moved, regime, power, without)
     sm_clk_mhz = _settle(work, clock.inside, gpu)
@@ -148,7 +145,7 @@ def kernel_time(
         epilogue_us=rounds * epilogue / sm_clk_mhz,
         port_us=steps * step.port_clk / sm_clk_mhz,
         latency_us=steps * step.latency_clk / sm_clk_mhz,
-        l2_us=work.l2_us + work.zeros_us,
+        l2_us=work.l2_us,
         dram_us=work.dram_us,
         sm_clk_mhz=sm_clk_mhz,
         set_clk_mhz=gpu.sm_clk_mhz * sm_clk_mhz / clock.at_boost(waves_us, sm_clk_mhz),
@@ -175,14 +172,26 @@ def _work(
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, p)
     zeros_us = bytes_moved.l2_zeros_bytes / l2_bytes_per_us(gpu, p)
     dram_bytes = bytes_moved.dram_read_bytes + bytes_moved.dram_write_bytes
+    dram_us = dram_bytes / (gpu.dram_bytes_per_us * p.dram_efficiency) * ("dram" not in without)
+    l2_us = l2_us * ("l2" not in without)
+    zeros_us = zeros_us * ("l2" not in without)
+
+    full = schedule.slots / schedule.tiles
+    last = schedule.last_tiles / schedule.tiles
+    alone = schedule.slots / maximum(schedule.last_tiles, 1.0)
+    full_l2_us = (l2_us + zeros_us) * full
+    last_l2_us = (l2_us + zeros_us * zeros_alone(alone, bytes_moved.zeros_multicast)) * last
     work = _Work(
-        chain_clk=math_chain_clk(shape.batch, gpu, shape.resources, mainloop, epilogue),
-        load_clk=schedule.k_steps * maximum(port, latency),
-        l2_us=l2_us * ("l2" not in without),
-        zeros_us=zeros_us * ("l2" not in without),
-        zeros_power=bytes_moved.zeros_power,
-        overlap_loss=p.memory_overlap_loss,
-        dram_us=dram_bytes / (gpu.dram_bytes_per_us * p.dram_efficiency) * ("dram" not in without),
+        step_clk=smooth_maximum(
+            math_chain_clk(shape.batch, gpu, shape.resources, mainloop, epilogue),
+            schedule.k_steps * maximum(port, latency),
+        ),
+        memory_us=smooth_maximum(full_l2_us, dram_us * full),
+        last_memory_us=smooth_maximum(last_l2_us, dram_us * last),
+        unhidden_us=p.memory_overlap_loss * minimum(full_l2_us, dram_us * full),
+        last_unhidden_us=p.memory_overlap_loss * minimum(last_l2_us, dram_us * last),
+        l2_us=l2_us + zeros_us,
+        dram_us=dram_us,
         schedule=schedule,
     )
     return work, epilogue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
-from gemm_model.elementwise import Values, maximum, sqrt, where
+from gemm_model.elementwise import Values, maximum, three_eighth_power, three_quarter_power, where
 from gemm_model.feasibility import WARPGROUP_THREADS, Resources
 from gemm_model.kernel_parameters import KernelParameters
 from gemm_model.traffic import further_pieces
@@ -13,8 +13,11 @@ from gemm_model.traffic import further_pieces
 ADDS_PER_CLK = 128.0
 """fp32 additions an SM issues in a clock: what promoting fp8 sums costs."""
 NARROW_INSTRUCTION = 128.0
-"""Columns of an MMA instruction up to which spilling costs once; wider ones spill their operands as well."""
-WIDE_SPILL = 3.3
+"""Columns of an MMA instruction up to which spilling costs by the register."""
+WIDE_SPILL = 39.0
+"""A wide instruction has all its accumulators live at once: far more goes to memory than the excess."""
+PORT_CLK = 40.0
+"""Of each k step at the SM's port beside the bytes: issue of the loads and the barriers of a stage."""
 DRAIN_CLK = 115.0
 """Emptying the MMA pipe at each k step of slow fp8 accumulation: tiles of 64 rows and 32 to 192 columns."""
 
@@ -38,7 +41,7 @@ def k_step(batch: GemmBatch, rate: Values, found: Resources, p: KernelParameters
     math = math + _promotion(batch, found) + _spilling(batch, found, p)
     port = _port_bytes(batch, found, p) / p.port_bytes_per_clk
     pieces = further_pieces(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
-    port = port * (1.0 + p.read_misalignment * pieces)
+    port = port * (1.0 + p.read_misalignment * pieces) + PORT_CLK
     # A slot is released one k step after its use (one MMA group stays in flight): one stage fewer is free.
     stages = maximum(found.stages - 1.0, 1.0)
     return KStep(
@@ -72,10 +75,11 @@ def _promotion(batch: GemmBatch, found: Resources) -> Values:
 def _spilling(batch: GemmBatch, found: Resources, p: KernelParameters) -> Values:
     """Storing and loading the registers beyond the budget at each k step.
 
-    A wide instruction has all its accumulators live at once, so that more than the excess goes to memory.
-    The warpgroups of a tile share the way there. Powers as timings of seven spilling fp8 kernels have them.
+    Warpgroups that spill at the same time share the way to memory. Powers as timings of seven spilling fp8
+    kernels have them.
     """
-    wide = where(batch.cta_n > NARROW_INSTRUCTION, WIDE_SPILL, 1.0)
-    narrow_halves = (batch.cta_m == 192) & (batch.cta_n <= 2.0 * NARROW_INSTRUCTION)
-    wide = where(narrow_halves, 1.0, wide)
-    return p.spill_clk * wide * sqrt(found.spilled_registers * found.warpgroups)
+    halves = (batch.cta_m == 192) & (batch.cta_n <= 2.0 * NARROW_INSTRUCTION)
+    narrow = (batch.cta_n <= NARROW_INSTRUCTION) | halves
+    by_register = found.spilled_registers * three_quarter_power(found.warpgroups)
+    at_once = WIDE_SPILL * three_eighth_power(found.spilled_registers * found.warpgroups)
+    return p.spill_clk * where(narrow, by_register, at_once)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gemm_model.batch import GemmBatch
-from gemm_model.elementwise import Values, exp, floor, log, maximum, minimum, power_of_two_divisor, where
+from gemm_model.elementwise import (
+    Values,
+    floor,
+    maximum,
+    minimum,
+    power_of_two_divisor,
+    three_eighth_power,
+    three_quarter_power,
+    where,
+)
 from gemm_model.feasibility import Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
@@ -16,11 +25,6 @@ SMS_PER_COALESCER = 6.0
 PARTIAL_SUM_BYTES = 4.0
 ALIGNED_BYTES = 64.0
 TMA_ALIGNMENT_BYTES = 16.0
-ZEROS_POWER = 0.8
-"""Cost of rows of zeros in a tile grows with this power of their share: decode timings and a TMA benchmark."""
-ALONE_POWER, ALONE_MULTICAST_POWER = 0.78, 0.35
-"""Where fewer SMs work, zeros cost each of them less, but not in proportion: the TMA unit and the way to the
-SM bound them as well as L2 does. With multicast they are bound by L2 more. From decode timings, 16 to 132 SMs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +42,8 @@ class Traffic:
     """The work of L2 in bytes: requests, misaligned rows, fills, and writes."""
     l2_zeros_bytes: Values
     """The work of L2 for rows outside the matrix, in bytes of rows inside, while every slot has a tile."""
-    zeros_power: Values
-    """How `l2_zeros_bytes` per tile grows where fewer slots have a tile: with this power of the ratio."""
+    zeros_multicast: Values
+    """Whether multicast delivers the rows outside."""
     merged_bytes: Values
     """What coalescing saves L2 while neighbouring SMs stay in lock-step."""
     wave_footprint_bytes: Values
@@ -95,11 +99,12 @@ def traffic(
     lines = lines + p.multicast_cost * (a_copies + b_copies)
     outside_m = batch.cta_m * a_bytes * (1.0 - schedule.filled_m)
     outside_n = batch.cta_n * b_bytes * (1.0 - schedule.filled_n)
+    zeros_m = _zeros_cost(outside_m, batch.cta_m * a_bytes)
+    zeros_n = _zeros_cost(outside_n, batch.cta_n * b_bytes)
+    # One factor for both: hardly a tile has rows and columns outside.
+    zeros_multicast = where(outside_m > 0, batch.cluster_n > 1, batch.cluster_m > 1)
     alone = gpu.sm_count / (schedule.slots * cluster_size)
-    power_m = where(batch.cluster_n > 1, ALONE_MULTICAST_POWER, ALONE_POWER)
-    power_n = where(batch.cluster_m > 1, ALONE_MULTICAST_POWER, ALONE_POWER)
-    zeros = _zeros_cost(outside_m, batch.cta_m * a_bytes) * exp(power_m * log(alone))
-    zeros = zeros + _zeros_cost(outside_n, batch.cta_n * b_bytes) * exp(power_n * log(alone))
+    zeros = (zeros_m + zeros_n) * zeros_alone(alone, zeros_multicast)
     k_bytes = schedule.tiles * cluster_size * schedule.k_steps * found.cta_k
     writes = output + partial_sums
     write_load = writes + p.write_misalignment * output * output_pieces
@@ -111,7 +116,7 @@ def traffic(
         l2_request_bytes=requests * k_bytes + writes,
         l2_load_bytes=lines * k_bytes + p.fill_share * reads + write_load,
         l2_zeros_bytes=p.out_of_range_weight * zeros * k_bytes,
-        zeros_power=where(outside_m > 0, power_m, power_n),
+        zeros_multicast=zeros_multicast,
         merged_bytes=merged * k_bytes,
         wave_footprint_bytes=footprint,
     )
@@ -120,10 +125,19 @@ def traffic(
 def _zeros_cost(outside_bytes: Values, tile_bytes: Values) -> Values:
     """Cost of the bytes of a tile that TMA fills with zeros: less than in proportion where there are many.
 
-    Rows outside the matrix do not merge between SMs as rows do that neighbours share.
+    Rows outside the matrix do not merge between SMs as rows do that neighbours share. The power is that of
+    timings of decode shapes, tiles of 64 to 256 rows.
     """
-    share = outside_bytes / tile_bytes
-    return tile_bytes * where(share > 0, exp(ZEROS_POWER * log(maximum(share, 1e-9))), 0.0)
+    return tile_bytes * three_quarter_power(outside_bytes / tile_bytes)
+
+
+def zeros_alone(alone: Values, multicast: Values) -> Values:
+    """What rows of zeros cost more, in L2's work, where `alone` times fewer SMs have a tile.
+
+    Not so much more that each SM is as slow as among all: the way to the SM bounds zeros as well as L2 does.
+    With multicast L2 bounds them more. Powers from timings of decode shapes on 16 to 132 SMs.
+    """
+    return where(multicast, three_eighth_power(alone), three_quarter_power(alone))
 
 
 def _merged(panels: Values, requesters: Values) -> Values:
@@ -178,15 +192,13 @@ def _dram_reads(
     return maximum(fits * operands + (1.0 - fits) * streamed, operands)
 
 
-def out_of_step(moved: Traffic, l2_us: Values, math_us: Values, p: KernelParameters) -> Traffic:
+def out_of_step(moved: Traffic, l2_us: Values, p: KernelParameters) -> Traffic:
     """The traffic once tiles that wait for L2 have lost their lock-step, and with it requests that merge.
 
-    Tiles paced by the tensor cores advance together. Those that wait for L2 are served unevenly and drift
-    apart, the longer the further, until neighbours no longer ask for the same at the same time.
+    Tiles are served unevenly and drift apart, the longer L2 works the further, until neighbours no longer ask
+    for the same at the same time.
     """
-    ratio = l2_us / maximum(math_us, 1e-9)
-    fourth = ratio * ratio * ratio * ratio
-    elapsed = p.lockstep_loss_per_ms * 1e-3 * l2_us * fourth / (1.0 + fourth)
+    elapsed = p.lockstep_loss_per_ms * 1e-3 * l2_us
     lost = moved.merged_bytes * elapsed / (1.0 + elapsed)
     return replace(
         moved,

@@ -120,7 +120,7 @@ def test_a_table_that_cannot_be_calibrated_on_says_why(tmp_path, gemm_model, cha
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        (("version: 1", "version: 9"), "version"),
+        (("version: 2", "version: 9"), "version"),
         (("kernel: quack", "kernel: cublas"), "cublas"),
         (("parameters:\n  fp16:", "parameters:\n  fp17:"), "rate class"),
         (("    launch_us:", "    lunch_us:"), "launch_us"),
