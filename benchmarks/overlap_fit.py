@@ -1,6 +1,6 @@
-"""Fit the overlap model to measured surfaces, and test it on shapes that the fit has not seen.
+"""Fit the overlap model to measured surfaces, and test it on shapes or norms that the fit has not seen.
 
-    python benchmarks/overlap_fit.py data/measurements/h200/overlap_surfaces.csv.gz [--hold-out] [--starts 4]
+    python benchmarks/overlap_fit.py data/measurements/h200/overlap_surfaces.csv.gz [--hold-out shape]
 
 Prints the constants as YAML for config/model/OverlapModel.yaml and the accuracy per surface.
 """
@@ -21,10 +21,11 @@ def show(title, rows):
     with pd.option_context("display.width", 250, "display.max_columns", 30):
         print(rows.drop(columns=["surface", "n"]).round(4).to_string(index=False))
     count = (rows["regret"] <= 0.03).sum()
+    slower = (rows["pick_us"] > rows["serialized_us"]).sum()
     print(
         f"# mean error {rows['mean_error'].mean():.2%}, worst surface {rows['mean_error'].max():.2%}; "
         f"pick within 3 % of the grid's best in {count} of {len(rows)}, mean {rows['regret'].mean():.2%}, "
-        f"worst {rows['regret'].max():.2%}",
+        f"worst {rows['regret'].max():.2%}; slower than no overlap: {slower}",
         flush=True,
     )
 
@@ -32,21 +33,26 @@ def show(title, rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("table", type=Path)
-    parser.add_argument("--hold-out", action="store_true", help="leave out each shape in turn")
-    parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument(
+        "--hold-out",
+        choices=("shape", "norm"),
+        help="leave out each shape or norm length in turn",
+    )
+    parser.add_argument("--starts", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     gpu = load_gpu("h200")
     table = read_surfaces(args.table)
     if args.hold_out:
         parts = []
-        for shape in table[["m", "k"]].drop_duplicates().itertuples(index=False):
-            held = (table["m"] == shape.m) & (table["k"] == shape.k)
+        keys = ["m", "k"] if args.hold_out == "shape" else ["extra_clocks"]
+        for value, group in table.groupby(keys, sort=False):
+            held = table.index.isin(group.index)
             seen = table[~held].reset_index(drop=True)
             parameters = fit_parameters(seen, gpu, starts=args.starts, seed=args.seed)
             parts.append(accuracy(table[held], gpu, parameters))
-            show(f"held out: {shape.m} x {shape.k}", parts[-1])
-        show("all held-out shapes", pd.concat(parts))
+            show(f"held out: {', '.join(map(str, value))}", parts[-1])
+        show("all held out", pd.concat(parts))
         return
     parameters = fit_parameters(table, gpu, starts=args.starts, seed=args.seed)
     for name, value in asdict(parameters).items():

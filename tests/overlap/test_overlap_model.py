@@ -14,7 +14,14 @@ from gemm_model.gpu import load_gpu
 from gemm_model.models import create_model
 from gemm_model.overlap.config import KernelBuild, OverlapSetting
 from gemm_model.overlap.fit import BOUNDS
-from gemm_model.overlap.model import LayerCase, OverlapModel, OverlapParameters, pass_reads
+from gemm_model.overlap.model import (
+    LayerCase,
+    OverlapModel,
+    OverlapParameters,
+    chains_of,
+    pass_reads,
+    queue_delay_us,
+)
 from gemm_model.overlap.surfaces import accuracy, cases_of, read_surfaces
 from gemm_model.problem import GemmProblem
 
@@ -59,6 +66,7 @@ def test_serialized_layer_is_the_sum_of_its_parts(gpu, options):
         "tail_us": 3.0,
         "step_us": 0.01,
         "poll_us": 0.1,
+        "sm_bytes_per_us": 6e4,
         "chain_us": 2.0,
     }
     model = create_model("OverlapModel", gpu, {**options, "parameters": simple})
@@ -68,8 +76,34 @@ def test_serialized_layer_is_the_sum_of_its_parts(gpu, options):
 
 
 def test_reads_of_a_pass_by_hand():
-    # Batches of 8192 elements at once, the rest in single accesses of 2048.
-    assert [pass_reads(k) for k in (2048, 4096, 7168, 8192, 14336, 16384)] == [1, 2, 4, 1, 4, 2]
+    # 256 threads with four accesses of eight elements under way: batches of 8192 elements.
+    assert [pass_reads(k) for k in (2048, 7168, 8192, 14336, 16384, 28672)] == [1, 1, 1, 2, 2, 4]
+
+
+def test_queue_delay_by_hand():
+    at = np.array([0.0, 1.0, 2.5, 4.0, 9.0])
+    # Rings are asked for until the queues are full at 1 (half felt there) and delivered by 3, a prefetch by 5.
+    delay = queue_delay_us(at, np.float64(1.0), np.float64(3.0), np.float64(5.0), 1.5, 0.75)
+    assert delay == pytest.approx([0.0, 0.5 * (1.5 + 0.75), 0.5 + 0.75, 0.75, 0.0])
+
+
+def test_ratios_count_whole_k_tiles(gpu):
+    """14 K tiles per CTA, ten in the ring: 0.75 triggers after the tenth, which waits for nothing."""
+    build = replace(BUILD, split_k=4, clusters=32)
+    setting = OverlapSetting(overlap_ratio=0.75, prefetch_ratio=0.05)
+    at_once = case(m=2048, k=7168, build=build, setting=setting)
+    later = replace(at_once, setting=OverlapSetting(overlap_ratio=0.9, prefetch_ratio=-1))
+    chains = chains_of([at_once, later], gpu)
+    assert chains.steps.tolist() == [14, 14]
+    assert chains.trigger_share.tolist() == [0, 0.5]
+    assert chains.asked_share.tolist() == [0.25, 1]
+
+
+def test_the_previous_kernel_keeps_ctas_out(gpu):
+    """16 SMs hold the norm: of 128 CTAs with an SM each, 116 find one."""
+    deep = case(build=replace(BUILD, stages=20))
+    assert chains_of([deep], gpu).blocked_share[0] == pytest.approx(12 / 128)
+    assert chains_of([case()], gpu).blocked_share[0] == 0
 
 
 @settings(deadline=None, max_examples=60)
@@ -148,14 +182,13 @@ def test_fit_starts_inside_its_bounds():
 def test_measured_chains_are_predicted(model, gpu):
     table = read_surfaces(SURFACES)
     rows = accuracy(table, gpu, model.parameters)
-    assert len(rows) == 34
+    assert len(rows) == 45
     assert rows["mean_error"].mean() < 0.06
-    assert rows["mean_error"].max() < 0.12
+    assert rows["mean_error"].max() < 0.16
     # The tuner's pick: never slower than no overlap, and how far from the best of the grid it is today.
-    known = rows[rows["serialized_us"].notna()]
-    assert (known["pick_us"] <= known["serialized_us"]).all()
-    assert (rows["regret"] <= 0.03).sum() >= 25
-    assert rows["regret"].max() < 0.08
+    assert (rows["pick_us"] <= rows["serialized_us"]).all()
+    assert (rows["regret"] <= 0.03).sum() >= 37
+    assert rows["regret"].max() < 0.06
 
 
 def test_cases_keep_the_rows(model):

@@ -14,11 +14,13 @@ from gemm_model.overlap.surfaces import LAYERS, cases_of
 
 SPREAD = 0.35
 """Standard deviation of the logarithm of random starts around the first one."""
-MAX_EVALUATIONS = 110
-CONTRAST_WEIGHT = 1.0
-MISLED_WEIGHT = 7.0
-"""Weights of the residual of each setting relative to its surface's best one: of all, and (in addition) of
-those that the model finds better against the best than they are. The tuner lives on the latter."""
+MAX_EVALUATIONS = 150
+CONTRAST_WEIGHT = 0.5
+MISLED_WEIGHT = 4.0
+"""Weights of the residual of each setting relative to its surface's best one, and of what a setting that is
+slower than the best by more than `RESOLVED` lacks to be predicted slower by `MARGIN`."""
+RESOLVED = 0.01
+MARGIN = 0.02
 
 BOUNDS: dict[str, tuple[float, float, float]] = {
     "dram_bytes_per_us": (3.5e6, 4.4e6, 4.8e6),
@@ -28,14 +30,15 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
     "serial_launch_us": (0.5, 1.2, 3.0),
     "previous_us": (0.1, 0.3, 1.5),
     "read_us": (0.1, 0.4, 1.0),
-    "loaded_read_us": (0.2, 2.0, 8.0),
+    "loaded_read_us": (0.2, 3.0, 8.0),
     "prefetch_read_us": (0.1, 1.5, 8.0),
-    "loaded_store_us": (0.5, 3.0, 20.0),
-    "prefetch_store_us": (0.5, 6.0, 20.0),
+    "loaded_store_us": (0.5, 4.0, 20.0),
+    "prefetch_store_us": (0.5, 3.0, 20.0),
     "build_us": (0.0, 1.0, 4.0),
     "early_us": (0.0, 0.3, 1.5),
     "head_us": (0.1, 1.0, 3.0),
     "step_us": (0.03, 0.12, 0.4),
+    "sm_bytes_per_us": (3e4, 4.7e4, 9e4),
     "tail_us": (0.5, 2.0, 6.0),
     "unfairness": (0.0, 0.05, 0.4),
     "exchange_us": (0.0, 0.3, 1.5),
@@ -71,21 +74,24 @@ def fit_parameters(
     measured = np.log(table["layer_us"].to_numpy())
     overlapped = np.flatnonzero(table["serialized"].to_numpy() == 0)
     best = _best_rows(table)[overlapped]
+    slower = measured[overlapped] - measured[best]
+    margin = np.clip(slower - RESOLVED, 0.0, MARGIN)
 
     def residuals(values: FloatArray) -> FloatArray:
         parameters = OverlapParameters(**dict(zip(names, values.tolist(), strict=True)))
         error = np.log(timeline(chains, parameters, gpu.l2_bytes, LAYERS).layer_us) - measured
         contrast = error[overlapped] - error[best]
-        return np.concatenate([error, CONTRAST_WEIGHT * contrast, MISLED_WEIGHT * np.minimum(contrast, 0.0)])
+        misled = np.minimum(contrast + slower - margin, 0.0)
+        return np.concatenate([error, CONTRAST_WEIGHT * contrast, MISLED_WEIGHT * misled])
 
     random = np.random.default_rng(seed)
     found = None
     for number in range(starts):
         factor = 1.0 if number == 0 else np.exp(random.normal(0.0, SPREAD, len(names)))
-        margin = 1e-3 * (high - low)
+        inside = 1e-3 * (high - low)
         result = least_squares(
             residuals,
-            np.clip(center * factor, low + margin, high - margin),
+            np.clip(center * factor, low + inside, high - inside),
             bounds=(low, high),
             x_scale=np.maximum(np.abs(guess), 0.05),
             loss="soft_l1",

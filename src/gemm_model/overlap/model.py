@@ -38,8 +38,8 @@ from gemm_model.prediction import BatchPrediction
 
 PREVIOUS_BATCH = 8192
 """Elements of a row that the previous kernel reads at once: 256 threads, four accesses of eight elements."""
-PREVIOUS_STEP = 2048
-"""Elements of a row of one access of all threads."""
+BUILD_RAMP_US = 0.5
+"""Over that time the queues of the memory system fill up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +61,13 @@ class OverlapParameters:
     read_us: float
     """One dependent read of the previous kernel from an idle memory system."""
     loaded_read_us: float
-    """The same while the GEMM behind it fills its rings."""
+    """The most that a read of the previous kernel waits behind the ring fill of the GEMM behind it."""
     prefetch_read_us: float
-    """The same while that GEMM brings weights into L2."""
+    """The same behind weights on their way to L2."""
     loaded_store_us: float
-    """The second pass with its stores while the GEMM fills its rings."""
+    """The most that its second pass with the stores waits behind the ring fill."""
     prefetch_store_us: float
-    """The same while that GEMM brings weights into L2."""
+    """The same behind weights on their way to L2."""
     build_us: float
     """From the start of the GEMM's CTAs to a memory system so full that others notice."""
     early_us: float
@@ -76,6 +76,8 @@ class OverlapParameters:
     """From the end of the wait to the first free ring slot: activations, first MMA."""
     step_us: float
     """One K tile through barrier, MMA and release."""
+    sm_bytes_per_us: float
+    """Weights that one SM alone can stream from DRAM."""
     tail_us: float
     """From the last byte to the end of the grid: latency, MMA, epilogue."""
     unfairness: float
@@ -109,6 +111,10 @@ class Chains:
     """K tiles of one CTA."""
     early_share: FloatArray
     """Share of a layer's CTAs that fit beside those of the layer before."""
+    blocked_share: FloatArray
+    """Share of a layer's CTAs that find no room on an SM while CTAs of the previous kernel sit there alone."""
+    slice_bytes: FloatArray
+    """Weights that one SM streams in a layer."""
     waves: FloatArray
     """Rounds in which the clusters of a layer run: more than one where they do not all fit at once."""
     imbalance: FloatArray
@@ -116,10 +122,18 @@ class Chains:
     split_k: FloatArray
     reads: FloatArray
     """Dependent reads of one pass of the previous kernel over its row."""
+    activation_bytes: FloatArray
+    """Activations that all CTAs of a layer read from L2, after the wait."""
     extra_us: FloatArray
     """Time that the previous kernel spends between its passes."""
-    overlap_ratio: FloatArray
-    prefetch_ratio: FloatArray
+    never: FloatArray
+    """1 where the next kernel starts at the end of this one."""
+    trigger_share: FloatArray
+    """Share of the K tiles beyond the ring that a CTA has loaded when it lets the next kernel start."""
+    best_effort: FloatArray
+    """1 where the prefetch ends with the wait."""
+    asked_share: FloatArray
+    """Share of the weights that a prefetch asks for, of what the rings leave."""
     serialized: FloatArray
     """1 where nothing overlaps: launched without dependent launch."""
 
@@ -151,7 +165,12 @@ def chains_of(cases: Sequence[LayerCase], gpu: GpuSpec) -> Chains:
         units = math.ceil(case.m / UNIT_M)
         own_units = units / build.clusters
         most_units = math.ceil(own_units)
-        steps = math.ceil(case.k / build.tile_k) / build.split_k * math.ceil(most_units / 2)
+        steps = math.ceil(math.ceil(case.k / build.tile_k) / build.split_k) * math.ceil(most_units / 2)
+        beyond = max(steps - build.stages, 0)
+        # Whole K tiles, as the kernel counts them: those of the ring are loaded without waiting for anything.
+        trigger_at = math.floor(max(case.setting.overlap_ratio, 0.0) * steps)
+        best_effort = case.setting.prefetch_ratio < 0
+        asked = beyond if best_effort else min(math.ceil(case.setting.prefetch_ratio * steps), beyond)
         stage_bytes = min(own_units, 2.0) * UNIT_M * TILE_K_BYTES
         at_once = gpu.clusters_at_once(build.split_k) * build.ctas_per_sm
         weights = float(case.m * case.k * build.operand_bytes)
@@ -160,13 +179,18 @@ def chains_of(cases: Sequence[LayerCase], gpu: GpuSpec) -> Chains:
             "ring_bytes": min(weights, build.ctas * min(build.stages, steps) * stage_bytes),
             "steps": steps,
             "early_share": min(max(at_once / build.clusters - 1, 0.0), 1.0),
+            "blocked_share": max(1 - max(gpu.sm_count - case.n, 0) * build.ctas_per_sm / build.ctas, 0.0),
+            "slice_bytes": weights / build.ctas * math.ceil(build.ctas / gpu.sm_count),
             "waves": math.ceil(build.clusters / at_once),
             "imbalance": max(most_units / own_units - 1, 0.0) if own_units >= 1 else 0.0,
             "split_k": build.split_k,
             "reads": pass_reads(case.k),
+            "activation_bytes": float(build.ctas * build.b_stage_bytes * steps),
             "extra_us": case.extra_us,
-            "overlap_ratio": case.setting.overlap_ratio,
-            "prefetch_ratio": case.setting.prefetch_ratio,
+            "never": float(case.setting.overlap_ratio < 0),
+            "trigger_share": max(trigger_at - build.stages, 0) / max(beyond, 1),
+            "best_effort": float(best_effort),
+            "asked_share": asked / max(beyond, 1),
             "serialized": float(case.serialized),
         }
         for name, value in row.items():
@@ -175,9 +199,8 @@ def chains_of(cases: Sequence[LayerCase], gpu: GpuSpec) -> Chains:
 
 
 def pass_reads(k: int) -> int:
-    """Dependent reads of one pass over a row: whole batches at once, then the rest access by access."""
-    batches, rest = divmod(k, PREVIOUS_BATCH)
-    return batches + math.ceil(rest / PREVIOUS_STEP)
+    """Dependent reads of one pass over a row: each takes a batch at once."""
+    return math.ceil(k / PREVIOUS_BATCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,38 +233,32 @@ def prefetch_pays(chains: Chains, p: OverlapParameters) -> BoolArray:
     return pays
 
 
-def read_time_us(
-    start: FloatArray,
-    reads: FloatArray,
-    phases: Sequence[tuple[FloatArray, float]],
-    quiet_us: float,
+def queue_delay_us(
+    at: FloatArray,
+    quiet_until: FloatArray,
+    ring_until: FloatArray,
+    prefetch_until: FloatArray,
+    most_behind_ring_us: float,
+    most_behind_prefetch_us: float,
 ) -> FloatArray:
-    """Time of `reads` dependent reads that take as long as the phase they fall into says.
-
-    `phases`: pairs (end of the phase, microseconds per read) in order of time; after the last, `quiet_us`.
-    """
-    now = start
-    left = reads
-    for until, read_us in phases:
-        spent = np.minimum(np.maximum(until - now, 0.0), left * read_us)
-        now = now + spent
-        left = left - spent / read_us
-    elapsed: FloatArray = now + left * quiet_us - start
-    return elapsed
+    """What an access issued at `at` waits behind the weights already asked for, which DRAM delivers first."""
+    felt = np.clip((at - quiet_until) / BUILD_RAMP_US + 0.5, 0.0, 1.0)
+    ring = np.clip(ring_until - at, 0.0, most_behind_ring_us)
+    prefetch = np.clip(prefetch_until - np.maximum(at, ring_until), 0.0, most_behind_prefetch_us)
+    delay: FloatArray = felt * (ring + prefetch)
+    return delay
 
 
 def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int = 16) -> Timeline:
     """The recurrences of the module's docstring for all chains at once."""
     c = chains
-    never = c.overlap_ratio < 0
-    best_effort = c.prefetch_ratio < 0
+    never = c.never > 0
+    best_effort = c.best_effort > 0
     serial = c.serialized > 0
     launch = np.where(serial, p.serial_launch_us, p.launch_us)
     room = c.weight_bytes - c.ring_bytes
-    asked = np.where(best_effort, room, np.minimum(c.prefetch_ratio * c.weight_bytes, room))
-    asked = np.where(serial, 0.0, asked)
-    # Trigger: K tiles beyond the ring are loaded in the main loop only.
-    beyond_ring = np.maximum(c.overlap_ratio * c.weight_bytes - c.ring_bytes, 0.0) / np.maximum(room, 1.0)
+    asked = np.where(serial, 0.0, c.asked_share * room)
+    beyond_ring = c.trigger_share
     tail = (
         p.tail_us
         + p.exchange_us * np.log2(c.split_k)
@@ -265,27 +282,26 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
         late = np.maximum(allowed, streamed + p.refill_us)
         start = c.early_share * np.minimum(allowed, late) + (1 - c.early_share) * late
         ring_until = start + c.ring_bytes / p.dram_bytes_per_us
-        early = np.where(never | serial | (beyond_ring > 0), 0.0, p.early_us)
+        early = np.where(never | serial | (beyond_ring > 0), 0.0, p.early_us * c.early_share)
         prefetch_until = ring_until + asked / p.dram_bytes_per_us
         quiet_until = np.where(serial, np.inf, start + p.build_us)
-        phases = (
-            (quiet_until, p.read_us),
-            (ring_until, p.loaded_read_us),
-            (prefetch_until, p.prefetch_read_us),
-        )
-        second = waited + read_time_us(waited, c.reads, phases, p.read_us) + c.extra_us + early
-        phases = (
-            (quiet_until, p.previous_us),
-            (ring_until, p.loaded_store_us),
-            (prefetch_until, p.prefetch_store_us),
-        )
-        one = np.ones_like(zero)
-        previous_end = second + read_time_us(second, one, phases, p.previous_us)
+        queue = (quiet_until, ring_until, prefetch_until)
+        now = waited
+        for read in range(int(c.reads.max())):
+            delay = queue_delay_us(now, *queue, p.loaded_read_us, p.prefetch_read_us)
+            now = now + np.where(read < c.reads, p.read_us + delay, 0.0)
+        second = now + c.extra_us + early
+        delay = queue_delay_us(second, *queue, p.loaded_store_us, p.prefetch_store_us)
+        previous_end = second + p.previous_us + delay
         start = np.where(serial, previous_end + launch, start)
         released = previous_end + p.release_us
         ready = np.where(serial, start, np.maximum(released, start))
 
-        in_ring = np.minimum(c.ring_bytes, np.maximum(ready - start, 0.0) * p.dram_bytes_per_us)
+        # Without an early trigger the previous kernel starts on empty SMs and keeps some CTAs out of theirs.
+        blocked = np.where(never & ~serial, c.blocked_share, 0.0)
+        in_ring = (1 - blocked) * np.minimum(
+            c.ring_bytes, np.maximum(ready - start, 0.0) * p.dram_bytes_per_us
+        )
         polled = np.maximum(ready - start, 0.0) / (p.poll_us * c.steps) * c.weight_bytes
         issued = np.where(best_effort, np.minimum(asked, polled), asked)
         kept = np.minimum(issued, np.where(best_effort, p.paced_share, p.burst_share) * l2_bytes)
@@ -295,8 +311,10 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
         main = np.maximum(
             np.maximum(kept / p.l2_bytes_per_us, (kept - arrived) / p.dram_bytes_per_us)
             + from_dram / p.dram_bytes_per_us,
-            c.steps * p.step_us,
+            (c.weight_bytes - in_ring + c.activation_bytes) / p.l2_bytes_per_us,
         )
+        main = np.maximum(main, c.steps * p.step_us)
+        main = np.where(blocked > 0, np.maximum(main, c.slice_bytes / p.sm_bytes_per_us), main)
         # The next layer's early CTAs fetch beside this one's main loop.
         trigger = np.maximum(ready + p.head_us + beyond_ring * main, start)
         trigger = np.where(beyond_ring > 0, trigger, start)
@@ -326,7 +344,7 @@ class OverlapModel:
         gpu: GpuSpec,
         *,
         parameters: Mapping[str, float],
-        overlap_ratio: float = 0.75,
+        overlap_ratio: float = 0.9,
         prefetch_ratio: float = 0.0,
         previous_extra_us: float = 0.0,
         layers: int = 16,

@@ -14,12 +14,13 @@ from gemm_model.overlap.model import LayerCase, OverlapModel
 
 OVERLAP_RATIOS = (-1.0, 0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 PREFETCH_RATIOS = (-1.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
-NEEDED_GAIN = 0.02
-"""A prefetch must promise that much over the best setting without one: differences below are not resolved."""
-TIE = 0.01
-"""Settings whose predictions differ by less are taken as equal."""
-SAFE_OVERLAP = 0.75
-"""Among equals, the trigger nearest to this one: late enough for the previous kernel to have ended."""
+SAFE_OVERLAP = 0.9
+"""The trigger of the default, without a prefetch: late enough for the next layer's ring fill to keep out of the
+way of this layer's main loop, early enough to hide the launch."""
+LATE_OVERLAP = 0.75
+"""Earlier triggers gain nothing that could be resolved: most lie within the ring and act at once."""
+NEEDED_GAIN = 0.01
+"""What another setting must promise over the default."""
 CANDIDATES = 6
 """Settings that a refinement measures."""
 
@@ -43,19 +44,19 @@ def choose(
 ) -> int:
     """Position of the setting to take, given predictions of a grid.
 
-    A prefetch is only taken where the wait leaves time for it and for a gain that the model can resolve; ties
-    go to the cheaper prefetch (none, best effort, fixed share) and then to the safest trigger.
+    The default (no prefetch, a late trigger) is left for the fastest prediction only where that promises a gain
+    that the model can resolve; considered are late triggers and none, without a prefetch and (if it pays) with
+    best effort. A fixed share, issued in one burst, delays the kernel that it waits for and is never proposed.
     """
-    without = prefetch == 0
-    pool = np.ones(len(layer_us), dtype=bool)
-    if without.any():
-        gain = 1 - layer_us.min() / layer_us[without].min()
-        if not prefetch_pays or gain <= NEEDED_GAIN:
-            pool = without
-    tied = np.flatnonzero(pool & (layer_us <= layer_us[pool].min() * (1 + TIE)))
-    cost = np.where(prefetch == 0, 0, np.where(prefetch < 0, 1, 2))
+    late = (overlap < 0) | (overlap >= LATE_OVERLAP)
+    pool = late & ((prefetch == 0) | ((prefetch < 0) & prefetch_pays))
+    if not pool.any():
+        return int(layer_us.argmin())
+    considered = np.flatnonzero(pool)
     distance = np.where(overlap < 0, 1.0, np.abs(overlap - SAFE_OVERLAP))
-    return int(min(tied, key=lambda i: (cost[i], distance[i], layer_us[i])))
+    default = min(considered, key=lambda i: (prefetch[i] != 0, distance[i]))
+    best = min(considered, key=lambda i: layer_us[i])
+    return int(best if layer_us[best] < layer_us[default] * (1 - NEEDED_GAIN) else default)
 
 
 def tune(
@@ -94,11 +95,11 @@ def refine(
 ) -> Tuning:
     """The fastest of the proposal's candidates by measurement, each measured once.
 
-    The settings that cost nothing are measured too, so that what is proposed is not slower than they are.
+    Four plain settings are measured too: without a prefetch and with best effort, with a late trigger and none.
     """
     plain = [
         OverlapSetting(overlap_ratio=overlap, prefetch_ratio=prefetch)
-        for overlap, prefetch in ((-1.0, 0.0), (SAFE_OVERLAP, 0.0), (-1.0, -1.0))
+        for overlap, prefetch in ((-1.0, 0.0), (SAFE_OVERLAP, 0.0), (-1.0, -1.0), (1.0, -1.0))
     ]
     times = {setting: measure_us(setting) for setting in dict.fromkeys([*proposal.candidates, *plain])}
     best = min(times, key=lambda setting: times[setting])
