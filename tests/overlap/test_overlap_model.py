@@ -82,7 +82,7 @@ def test_reads_of_a_pass_by_hand():
 
 def test_queue_delay_by_hand():
     at = np.array([0.0, 1.0, 2.5, 4.0, 9.0])
-    # Rings are asked for until the queues are full at 1 (half felt there) and delivered by 3, a prefetch by 5.
+    # The queues are full from 1 on (half felt there), the rings delivered by 3, a prefetch by 5.
     delay = queue_delay_us(at, np.float64(1.0), np.float64(3.0), np.float64(5.0), 1.5, 0.75)
     assert delay == pytest.approx([0.0, 0.5 * (1.5 + 0.75), 0.5 + 0.75, 0.75, 0.0])
 

@@ -8,8 +8,11 @@ microseconds, sizes in bytes. For layer i, with the GEMM of layer i - 1 before i
     GEMM CTAs         start `launch` after the previous kernel has let them, as soon as there is room on an
                       SM: beside the CTAs of the GEMM before, or when those leave
     fill              ring and prefetched tiles stream from DRAM from the start of the CTAs on
-    contention        while they do, each dependent read of the previous kernel takes `loaded_read` instead of
-                      `read`, and its stores longer too: early starters slow down the kernel they wait for
+    contention        meanwhile an access of the previous kernel waits behind weights already asked for, up to
+                      `loaded_*` behind the rings and `prefetch_*` behind a prefetch: early starters slow down
+                      the kernel they wait for
+    room              a previous kernel that starts on empty SMs (no trigger) keeps some CTAs out of theirs;
+                      these start with an empty ring, and one SM alone streams at most `sm_bytes_per_us`
     wait              ends `release` after the previous kernel; the main loop then finds the ring full, reads
                       prefetched tiles at L2 speed and the rest from DRAM, in this order
     end               the last CTA leaves `tail` after DRAM has delivered everything
@@ -112,7 +115,7 @@ class Chains:
     early_share: FloatArray
     """Share of a layer's CTAs that fit beside those of the layer before."""
     blocked_share: FloatArray
-    """Share of a layer's CTAs that find no room on an SM while CTAs of the previous kernel sit there alone."""
+    """Share of a layer's CTAs without room on the SMs that the previous kernel leaves alone."""
     slice_bytes: FloatArray
     """Weights that one SM streams in a layer."""
     waves: FloatArray

@@ -15,8 +15,8 @@ from gemm_model.overlap.model import LayerCase, OverlapModel
 OVERLAP_RATIOS = (-1.0, 0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 PREFETCH_RATIOS = (-1.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
 SAFE_OVERLAP = 0.9
-"""The trigger of the default, without a prefetch: late enough for the next layer's ring fill to keep out of the
-way of this layer's main loop, early enough to hide the launch."""
+"""The trigger of the default, without a prefetch: late enough for the next layer's ring fill to keep out of
+the way of this layer's main loop, early enough to hide the launch."""
 LATE_OVERLAP = 0.75
 """Earlier triggers gain nothing that could be resolved: most lie within the ring and act at once."""
 NEEDED_GAIN = 0.01
@@ -44,9 +44,9 @@ def choose(
 ) -> int:
     """Position of the setting to take, given predictions of a grid.
 
-    The default (no prefetch, a late trigger) is left for the fastest prediction only where that promises a gain
-    that the model can resolve; considered are late triggers and none, without a prefetch and (if it pays) with
-    best effort. A fixed share, issued in one burst, delays the kernel that it waits for and is never proposed.
+    The default (no prefetch, a late trigger) is left for the fastest prediction only where that promises a
+    gain; considered are late triggers and none, without a prefetch and (if it pays) with best effort. A fixed
+    share, issued in one burst, delays the kernel that it waits for and is never proposed.
     """
     late = (overlap < 0) | (overlap >= LATE_OVERLAP)
     pool = late & ((prefetch == 0) | ((prefetch < 0) & prefetch_pays))
@@ -95,7 +95,7 @@ def refine(
 ) -> Tuning:
     """The fastest of the proposal's candidates by measurement, each measured once.
 
-    Four plain settings are measured too: without a prefetch and with best effort, with a late trigger and none.
+    Four plain settings are measured too: a late trigger or none, no prefetch or best effort.
     """
     plain = [
         OverlapSetting(overlap_ratio=overlap, prefetch_ratio=prefetch)
