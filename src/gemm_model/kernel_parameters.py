@@ -87,15 +87,6 @@ _ROWS = (
     ),
     ("l2_efficiency", "1", 0.86, 0.4, 2.5, "reachable share of the device's L2 bandwidth", "measured here"),
     (
-        "multicast_cost",
-        "1",
-        0.12,
-        0.0,
-        1.0,
-        "cost at L2 of a byte that multicast delivers to one more SM, in requested bytes",
-        "clusters of 2x2: a quarter of a request",
-    ),
-    (
         "coalescing",
         "1",
         0.5,
@@ -228,7 +219,6 @@ class KernelParameters:
     multicast_port_saving: float
     latency_clk: float
     l2_efficiency: float
-    multicast_cost: float
     coalescing: float
     lockstep_loss_per_ms: float
     fill_share: float

@@ -148,7 +148,7 @@ def kernel_time(
         l2_us=work.l2_us,
         dram_us=work.dram_us,
         sm_clk_mhz=sm_clk_mhz,
-        set_clk_mhz=gpu.sm_clk_mhz * sm_clk_mhz / clock.at_boost(waves_us, sm_clk_mhz),
+        set_clk_mhz=clock.card(waves_us, sm_clk_mhz),
         schedule=schedule,
         traffic=bytes_moved,
         resources=found,
@@ -203,10 +203,10 @@ _ClockRule = Callable[[Values, Values], Values]
 
 @dataclass(frozen=True, slots=True)
 class _ClockRules:
-    at_boost: _ClockRule
-    """Inside the kernel while the card is set to its boost clock."""
+    card: _ClockRule
+    """What the card is set to: its boost clock unless power caps it."""
     inside: _ClockRule
-    """Inside the kernel in the regime that is asked for."""
+    """Inside the kernel: the card's, or less where the supply sags."""
 
 
 def _clock_rule(
@@ -237,21 +237,27 @@ def _clock_rule(
         few = quiet(shape.schedule.slots, ctas, counted=regime == "counters")
         return where(few, gpu.sm_clk_mhz, burst(waves_us, sm_clk_mhz))
 
-    def sustained(waves_us: Values, sm_clk_mhz: Values) -> Values:
+    def boost(_waves_us: Values, sm_clk_mhz: Values) -> Values:
+        return gpu.sm_clk_mhz + 0.0 * sm_clk_mhz
+
+    def capped(waves_us: Values, sm_clk_mhz: Values) -> Values:
         assert power is not None
-        inside = at_boost(waves_us, sm_clk_mhz) / gpu.sm_clk_mhz
         work_uj = (power.pj_per_flop * flop + power.pj_per_l2_byte * l2_bytes) * 1e-6
-        dram_w = power.pj_per_dram_byte * dram_bytes * 1e-6 / waves_us
         cap_w = gpu.power_cap_w or float("inf")
-        set_share = sm_clk_mhz / (gpu.sm_clk_mhz * inside)
-        share = capped_clock_share(power, cap_w, work_uj / waves_us / set_share, dram_w)
-        return gpu.sm_clk_mhz * share * inside
+        # Power is controlled over many launches: the gap between two of them counts.
+        period_us = waves_us + power.sustained_launch_us
+        dram_w = power.pj_per_dram_byte * dram_bytes * 1e-6 / period_us
+        work_w_at_boost = work_uj / period_us * gpu.sm_clk_mhz / sm_clk_mhz
+        share = capped_clock_share(power, cap_w, work_w_at_boost, dram_w)
+        return gpu.sm_clk_mhz * share
+
+    def sustained(waves_us: Values, sm_clk_mhz: Values) -> Values:
+        # At the lower voltage of a capped clock the supply does not sag beyond the share of a light load.
+        return minimum(p.clock_share * capped(waves_us, sm_clk_mhz), at_boost(waves_us, sm_clk_mhz))
 
     if "clock" in without:
-        return _ClockRules(
-            at_boost, lambda _waves_us, clk_mhz: gpu.sm_clk_mhz * p.clock_share + 0.0 * clk_mhz
-        )
-    return _ClockRules(at_boost, sustained if regime == "sustained" else at_boost)
+        return _ClockRules(boost, lambda _waves_us, clk_mhz: gpu.sm_clk_mhz * p.clock_share + 0.0 * clk_mhz)
+    return _ClockRules(capped, sustained) if regime == "sustained" else _ClockRules(boost, at_boost)
 
 
 def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:

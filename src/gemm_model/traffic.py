@@ -90,13 +90,10 @@ def traffic(
     b_requests = b_requests * schedule.filled_n * b_kept
     requests = a_requests + b_requests
     merged = a_requests / a_kept - a_requests + b_requests / b_kept - b_requests
-    a_copies = batch.cta_m * a_bytes * schedule.filled_m * (1.0 - 1.0 / batch.cluster_n)
-    b_copies = batch.cta_n * b_bytes * schedule.filled_n * (1.0 - 1.0 / batch.cluster_m)
     a_pieces = further_pieces(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
     b_pieces = further_pieces(where(batch.b_k_major, batch.k, batch.n) * batch.b_bits / 8.0)
     output_pieces = further_pieces(where(batch.c_n_major, batch.n, batch.m) * batch.out_bits / 8.0)
     lines = requests + p.read_misalignment * (a_requests * a_pieces + b_requests * b_pieces)
-    lines = lines + p.multicast_cost * (a_copies + b_copies)
     outside_m = batch.cta_m * a_bytes * (1.0 - schedule.filled_m)
     outside_n = batch.cta_n * b_bytes * (1.0 - schedule.filled_n)
     zeros_m = _zeros_cost(outside_m, batch.cta_m * a_bytes)
