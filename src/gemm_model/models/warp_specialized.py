@@ -11,7 +11,7 @@ import numpy as np
 from gemm_model.batch import FloatArray, GemmBatch
 from gemm_model.clock import PowerModel, energy_uj
 from gemm_model.dtypes import MATH_KINDS
-from gemm_model.elementwise import Values, is_number
+from gemm_model.elementwise import Values, is_number, maximum
 from gemm_model.errors import InputError
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_calibration import (
@@ -149,8 +149,6 @@ class WarpSpecializedModel:
             times.launch_us,
         )
         mechanism_us = tuple(column(values) for values in mechanisms)
-        waves = column(schedule.waves)
-        waves_us = column(times.waves_us)
         physical_us = runtime_us = column(times.runtime_us)
         residual = self._correcting(kind)
         if residual is not None:
@@ -188,7 +186,9 @@ class WarpSpecializedModel:
             caveats=self._caveats(kind),
             error_band=self._error_band(
                 kind,
-                situation(waves, waves_us, np.maximum(mechanism_us[4], mechanism_us[5]), mechanism_us[0]),
+                situation(
+                    schedule.waves, times.waves_us, maximum(times.l2_us, times.dram_us), times.tensor_us
+                ),
             ),
         )
 
