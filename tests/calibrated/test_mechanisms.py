@@ -204,3 +204,11 @@ def test_numbers_and_arrays_take_the_same_formulas():
     arrays, scalars = moved(batch), moved(numbers)
     for spec in fields(arrays):
         assert getattr(arrays, spec.name)[0] == pytest.approx(getattr(scalars, spec.name), rel=1e-12)
+
+
+def test_half_the_merging_is_left_for_rows_off_64_byte_boundaries():
+    # Pitches of 8192 and 8224 bytes: multiples of 64 and of 32.
+    aligned = moved(row(GemmProblem.of(8192, 8192, 4096), cta_m=128, cta_n=128))
+    askew = moved(row(GemmProblem.of(8192, 8192, 4112), cta_m=128, cta_n=128))
+    steps = 65 / 64
+    assert askew.merged_bytes[0] == pytest.approx(aligned.merged_bytes[0] * steps / 2)
