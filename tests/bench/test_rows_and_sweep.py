@@ -161,6 +161,17 @@ def test_tables_are_read_or_refused_in_one_sentence(tmp_path: Path) -> None:
     path.write_text("m,n,k\n1,2,3\n")
     with pytest.raises(InputError, match="'kernel' is missing"):
         rows_of_table(path, regime="burst", l2="cold")
+
+
+def test_whole_numbers_with_a_decimal_point_are_read_and_others_named(tmp_path):
+    header = "kernel,in_dtype,out_dtype,m,n,k,cta_m,cta_n,fast_accum\n"
+    path = tmp_path / "gaps.csv"
+    path.write_text(header + "quack,bf16,bf16,256.0,256,256,128.0,64.0,0.0\n")
+    (row,) = rows_of_table(path, regime="burst", l2="cold")
+    assert (row.problem.m, row.config.cta_m, row.config.fast_accum) == (256, 128, False)
+    path.write_text(header + "quack,bf16,bf16,256,256,256,128.5,64,0\n")
+    with pytest.raises(InputError, match=r"line 2: column cta_m is '128.5'; expected a whole number"):
+        rows_of_table(path, regime="burst", l2="cold")
     path.write_text("cta_m,cta_n,cluster_m,schedule\n128,64,2,pingpong\n")
     (config,) = configs_of_table(path, "quack")
     assert config == KernelConfig(cta_m=128, cta_n=64, cluster_m=2, schedule="pingpong", kernel="quack")

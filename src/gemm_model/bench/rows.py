@@ -150,9 +150,9 @@ def row_from_columns(cells: Mapping[str, Any], *, regime: str = "", l2: str = ""
     kernel = cells["kernel"]
     scale = _scale(cells)
     problem = GemmProblem(
-        m=int(cells["m"]),
-        n=int(cells["n"]),
-        k=int(cells["k"]),
+        m=_whole(cells, "m"),
+        n=_whole(cells, "n"),
+        k=_whole(cells, "k"),
         a_dtype=element_type(cells["in_dtype"]),
         b_dtype=element_type(cells.get("b_dtype") or cells["in_dtype"]),
         out_dtype=element_type(cells["out_dtype"]),
@@ -163,7 +163,9 @@ def row_from_columns(cells: Mapping[str, Any], *, regime: str = "", l2: str = ""
         b_major=cells.get("b_major") or "k",
         c_major=cells.get("c_major") or "n",
     )
-    asked = tuple(int(cells.get(f"asked_{extent}") or cells[extent]) for extent in "mnk")
+    asked = tuple(
+        _whole(cells, f"asked_{extent}" if cells.get(f"asked_{extent}") else extent) for extent in "mnk"
+    )
     return Row(
         kernel=kernel,
         problem=problem,
@@ -174,16 +176,27 @@ def row_from_columns(cells: Mapping[str, Any], *, regime: str = "", l2: str = ""
     )
 
 
+def _whole(cells: Mapping[str, Any], name: str) -> int:
+    """A cell as a whole number; other programs write 128 as 128.0 where a column has gaps."""
+    try:
+        value = float(cells[name])
+    except ValueError:
+        value = float("nan")
+    if not value.is_integer():
+        raise InputError(f"column {name} is {cells[name]!r}; expected a whole number")
+    return int(value)
+
+
 def _scale(cells: Mapping[str, Any]) -> BlockScale | None:
     name = cells.get("sf_dtype")
-    return BlockScale(dtype=element_type(name), vec_size=int(cells["sf_vec_size"])) if name else None
+    return BlockScale(dtype=element_type(name), vec_size=_whole(cells, "sf_vec_size")) if name else None
 
 
 def _config(kernel: str, cells: Mapping[str, Any]) -> Config:
     if not cells.get("cta_m"):
         return None
     numbers = {
-        name: int(cells[name])
+        name: _whole(cells, name)
         for name in (
             "cta_m",
             "cta_n",
@@ -197,8 +210,8 @@ def _config(kernel: str, cells: Mapping[str, Any]) -> Config:
         )
         if cells.get(name)
     }
-    numbers["split_k"] = int(cells.get("split_k") or 1)
-    fast_accum = str(cells.get("fast_accum") or "0") not in ("0", "False")
+    numbers["split_k"] = _whole(cells, "split_k") if cells.get("split_k") else 1
+    fast_accum = str(cells.get("fast_accum") or "0") not in ("0", "0.0", "False")
     return KernelConfig(
         **numbers,
         schedule=cells.get("schedule") or "cooperative",
