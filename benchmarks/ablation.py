@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.accuracy import choice_figures, error_figures, top1_efficiency
-from gemm_model.calibration.cross_validation import folds_of, held_out
+from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.tables import load_tables
 from gemm_model.files import atomic_write
@@ -112,7 +112,7 @@ def _figures(
     seed: int,
 ) -> dict[str, str]:
     fixed = dict(ablation.fixed)
-    predicted_us = held_out(
+    fits = fold_fits(
         seen,
         counters,
         gpu,
@@ -121,6 +121,7 @@ def _figures(
         without=ablation.without,
         frozen=tuple(fixed),
     )
+    predicted_us = held_out(fits, len(seen))
     errors = error_figures(predicted_us, seen.runtime_us)
     frame = seen.frame.assign(actual_runtime=seen.runtime_us, predicted_runtime=predicted_us)
     top1 = choice_figures(top1_efficiency(frame))

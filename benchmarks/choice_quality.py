@@ -52,7 +52,7 @@ SMS = 132
 def calibrated(
     burst: Observations, counters: Observations | None, gpu: GpuSpec, folds: np.ndarray
 ) -> np.ndarray:
-    return held_out(burst, counters, gpu, folds)
+    return held_out(fold_fits(burst, counters, gpu, folds), len(burst))
 
 
 def corrected(

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_model.calibration.cross_validation import folds_of, held_out
+from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out
 from gemm_model.calibration.fit import fit
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.run import best_of_top
@@ -57,7 +57,7 @@ def test_held_out_rows_come_from_fits_that_did_not_see_them():
         assert len(np.unique(folds[seen.shape_id == shape])) == 1
     start = load_calibration("h200").parameters["fp16"]
     folds[folds == 2] = -1
-    predicted = held_out(seen, None, H200, folds, start=start)
+    predicted = held_out(fold_fits(seen, None, H200, folds, start=start), len(seen))
     assert np.isnan(predicted[folds == -1]).all()
     assert np.abs(predicted[folds >= 0] / seen.runtime_us[folds >= 0] - 1).max() < 0.05
 

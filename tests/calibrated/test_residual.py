@@ -142,15 +142,18 @@ def test_no_feature_is_a_size_of_the_problem():
     assert not {"m", "n", "k"} & set(FEATURES)
 
 
+def fold_of(seen, test, parameters):
+    unseen = seen.rows(test, H200)
+    times = kernel_time(unseen.shape, H200, parameters)
+    return FoldFit(test, seen.rows(~test, H200), unseen, parameters, times)
+
+
 @needs_trees
 def test_a_hidden_effect_is_learned_on_shapes_held_out():
     seen = observe(measured(32), H200)
     parameters = CALIBRATION.parameters["fp16"]
     folds = folds_of(seen.shape_id, seed=0, count=4)
-    fits = [
-        FoldFit(folds == fold, seen.rows(folds != fold, H200), seen.rows(folds == fold, H200), parameters)
-        for fold in range(4)
-    ]
+    fits = [fold_of(seen, folds == fold, parameters) for fold in range(4)]
     physical, corrected = held_out_with_residual(fits, len(seen), H200)
     wide = (seen.frame["cta_n"] == 256).to_numpy()
     assert physical[wide] / seen.runtime_us[wide] == pytest.approx(1 / HIDDEN)
@@ -163,7 +166,7 @@ def test_a_hidden_effect_is_learned_on_shapes_held_out():
 def test_rows_in_no_fold_stay_unpredicted():
     seen = observe(measured(8), H200)
     test = seen.shape_id < 4
-    fold = FoldFit(test, seen.rows(~test, H200), seen.rows(test, H200), CALIBRATION.parameters["fp16"])
+    fold = fold_of(seen, test, CALIBRATION.parameters["fp16"])
     physical, corrected = held_out_with_residual([fold], len(seen), H200)
     assert np.isfinite(corrected[test]).all()
     assert np.isnan(corrected[~test]).all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from gemm_model.calibration.fit import fit
 from gemm_model.calibration.observations import Observations
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
-from gemm_model.kernel_time import kernel_time
+from gemm_model.kernel_time import KernelTime, kernel_time
 
 FOLDS = 8
 
@@ -40,6 +40,8 @@ class FoldFit:
     seen: Observations
     unseen: Observations
     parameters: KernelParameters
+    times: KernelTime
+    """What the fit predicts for the unseen rows."""
 
 
 def fold_fits(
@@ -65,27 +67,17 @@ def fold_fits(
             known = counters.rows(keep, gpu, without) if keep.any() else None
         seen = burst.rows(~test, gpu, without)
         found = fit(seen, known, gpu, start=start, without=without, frozen=frozen)
-        yield FoldFit(test, seen, burst.rows(test, gpu, without), found.parameters)
+        unseen = burst.rows(test, gpu, without)
+        times = kernel_time(unseen.shape, gpu, found.parameters, without=without)
+        yield FoldFit(test, seen, unseen, found.parameters, times)
 
 
-def held_out(
-    burst: Observations,
-    counters: Observations | None,
-    gpu: GpuSpec,
-    folds: IntArray,
-    *,
-    start: KernelParameters | None = None,
-    without: Collection[str] = (),
-    frozen: Collection[str] = (),
-    progress: Callable[[], None] = lambda: None,
-) -> FloatArray:
-    """Runtime of each row in us, from a fit to the rows of all other folds; NaN in folds below 0."""
-    predicted = np.full(len(burst), np.nan)
-    for each in fold_fits(burst, counters, gpu, folds, start=start, without=without, frozen=frozen):
-        times = kernel_time(each.unseen.shape, gpu, each.parameters, without=without)
-        predicted[each.test] = times.runtime_us
-        progress()
-    return predicted
+def held_out(fits: Iterable[FoldFit], rows: int) -> FloatArray:
+    """Runtime in us of each of `rows` rows, from the fit that had not seen it; NaN where all had."""
+    predicted_us = np.full(rows, np.nan)
+    for each in fits:
+        predicted_us[each.test] = each.times.runtime_us
+    return predicted_us
 
 
 def _keys(seen: Observations) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -47,25 +47,20 @@ def train(seen: Observations, gpu: GpuSpec, parameters: KernelParameters) -> Any
     return package.train(settings, rows, TREES)
 
 
-def corrected(booster: Any, seen: Observations, gpu: GpuSpec, parameters: KernelParameters) -> FloatArray:
-    """Runtimes in us of the rows with the correction."""
-    times = kernel_time(seen.shape, gpu, parameters)
-    log_error = booster.predict(features(seen.shape, times), num_threads=1)
-    floor_us = SOLModel(gpu).predict_batch(seen.shape.batch).runtime_us
-    return corrected_us(times.runtime_us, log_error, floor_us)
-
-
-def held_out_with_residual(
-    fits: Iterable[FoldFit], rows: int, gpu: GpuSpec, progress: Callable[[], None] = lambda: None
-) -> tuple[FloatArray, FloatArray]:
+def held_out_with_residual(fits: Iterable[FoldFit], rows: int, gpu: GpuSpec) -> tuple[FloatArray, FloatArray]:
     """Runtime of each row in us, physical and corrected; NaN for rows that no fold holds out.
 
     A fold's trees are trained on the rows of that fold's fit, and on the times that this fit gives them.
     """
     physical_us, with_residual_us = np.full(rows, np.nan), np.full(rows, np.nan)
     for each in fits:
-        booster = train(each.seen, gpu, each.parameters)
-        physical_us[each.test] = kernel_time(each.unseen.shape, gpu, each.parameters).runtime_us
-        with_residual_us[each.test] = corrected(booster, each.unseen, gpu, each.parameters)
-        progress()
+        physical_us[each.test] = each.times.runtime_us
+        with_residual_us[each.test] = _corrected(each, gpu)
     return physical_us, with_residual_us
+
+
+def _corrected(each: FoldFit, gpu: GpuSpec) -> FloatArray:
+    booster = train(each.seen, gpu, each.parameters)
+    log_error = booster.predict(features(each.unseen.shape, each.times), num_threads=1)
+    floor_us = SOLModel(gpu).predict_batch(each.unseen.shape.batch).runtime_us
+    return corrected_us(each.times.runtime_us, log_error, floor_us)

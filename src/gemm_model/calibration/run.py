@@ -157,11 +157,11 @@ def _kind(
     def validated(what: str, folds: IntArray) -> tuple[FloatArray, FloatArray | None]:
         progress(f"{kind}: {what} held out")
         whole_shapes = what in ("shape", "family")
+        fits = fold_fits(burst, counters, gpu, folds)
         if not with_residual:
-            predicted_us = held_out(burst, counters, gpu, folds)
+            predicted_us = held_out(fits, len(burst))
             validations.extend(_figures(what, burst, predicted_us, whole_shapes))
             return predicted_us, None
-        fits = fold_fits(burst, counters, gpu, folds)
         predicted_us, corrected_us = held_out_with_residual(fits, len(burst), gpu)
         validations.extend(_figures(what, burst, predicted_us, whole_shapes))
         validations.extend(_figures(f"{what} + residual", burst, corrected_us, whole_shapes))

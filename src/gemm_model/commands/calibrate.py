@@ -57,11 +57,11 @@ def run(args: argparse.Namespace) -> int:
             with_residual=args.residual is not None,
             progress=lambda step: bar.update(task, description=step),
         )
+    text = report_text(result)
+    print(text)
     write_calibration(result, args.output)
     if args.residual is not None:
         write_residual(result, args.residual)
-    text = report_text(result)
-    print(text)
     if args.report is not None:
         atomic_write(args.report, text + "\n")
     common.words(f"wrote {args.output}")
