@@ -75,7 +75,9 @@ def traffic(
     shared = schedule.fast_panels * fast_panel
     footprint = shared + schedule.slow_panels * slow_panel
     kept = _kept(operands, p.l2_capacity_share * gpu.l2_bytes)
-    reads = _dram_reads(gpu, schedule, p, operands, footprint, shared, kept)
+    # Until a fast panel is wanted again, the rest of its group comes by, which may be more than a wave.
+    until_reuse = where(schedule.group > schedule.slots, schedule.group * fast_panel, footprint)
+    reads = _dram_reads(gpu, schedule, p, operands, footprint, shared, until_reuse, kept)
     if warm:
         reads = reads * (1.0 - _kept(operands + output, p.l2_capacity_share * gpu.l2_bytes))
 
@@ -178,17 +180,19 @@ def _dram_reads(
     operands: Values,
     footprint: Values,
     shared: Values,
+    until_reuse: Values,
     fits: Values,
 ) -> Values:
     """Bytes of A and B from DRAM: each wave's distinct panels, less what L2 keeps from the wave before.
 
     Within a wave the tiles advance together, so that L2 serves every further use of a panel. The next wave of
-    a group uses the same fast panels (`shared`). Operands that fit in L2 together are read once.
+    a group uses the same fast panels (`shared`), if L2 keeps them for so many bytes (`until_reuse`). Operands
+    that fit in L2 together are read once.
     """
     capacity = p.l2_capacity_share * gpu.l2_bytes
     waves = schedule.tiles / schedule.slots
     streamed = maximum(waves, 1.0) * footprint - maximum(waves - 1.0, 0.0) * shared * _kept(
-        footprint, capacity
+        until_reuse, capacity
     )
     return maximum(fits * operands + (1.0 - fits) * streamed, operands)
 
