@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_model import predict_table
+from gemm_model import load_gpu, predict_table
 from gemm_model.accuracy import best_single_config, choice_figures, error_figures, top1_efficiency
+from gemm_model.calibration.fit import fit
 from gemm_model.table import read_table
 
 
@@ -83,3 +85,21 @@ def test_the_classic_model_has_its_known_accuracy_on_b200(table, hit_rate, mape,
     figures = error_figures(result["predicted_runtime"].to_numpy(), result["actual_runtime"].to_numpy())
     assert figures.mape == pytest.approx(mape, abs=6e-4)
     assert choice_figures(top1_efficiency(result)).mean == pytest.approx(top1, abs=6e-4)
+
+
+def test_blackwell_fitted_to_fp8_predicts_nvfp4_and_chooses_well():
+    tables = [B200 / f"dsv3_{dtype}.csv" for dtype in ("fp8", "nvfp4")]
+    if not all(path.exists() for path in tables):
+        pytest.skip("the B200 tables are not here")
+    source = Path(__file__).parents[1] / "benchmarks" / "transfer_between_types.py"
+    spec = importlib.util.spec_from_file_location("transfer_between_types", source)
+    assert spec is not None
+    assert spec.loader is not None
+    transfer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(transfer)
+    gpu = load_gpu("b200")
+    known, unseen = (transfer.observations(path, gpu) for path in tables)
+    parameters = fit(known, None, gpu, frozen=transfer.NOT_TOLD).parameters
+    errors, choices = transfer.figures(unseen, gpu, parameters)
+    assert errors.mape < 0.10
+    assert choices.mean > 0.98

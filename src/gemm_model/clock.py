@@ -51,6 +51,11 @@ def quiet(slots: Values, ctas_per_cluster: Values, *, counted: bool) -> Values:
     return slots <= where(ctas_per_cluster > 1, QUIET_CLUSTERS, QUIET_CTAS)
 
 
+def light_load_share(gpu: GpuSpec, p: KernelParameters) -> float:
+    """The clock of a busy card under a light load, over its own; a locked clock holds there."""
+    return p.clock_share if gpu.clock_recovery_us is None else 1.0
+
+
 def burst_clock_mhz(
     gpu: GpuSpec,
     p: KernelParameters,
@@ -64,7 +69,13 @@ def burst_clock_mhz(
     The clock of a busy card stands at `clock_share` of the boost. Beyond a current that the supply holds
     (`droop_free`), it sags with the current, linear in each rate, within `droop_us`: a short kernel keeps
     more of it. A clock probe before or after the kernel sees nothing of this; counters do.
+
+    A locked clock far below the boost leaves the supply room to spare: only the MMAs pull it down, at once,
+    and it comes back within some `clock_recovery_us`: the time lost levels off with the kernel's length.
     """
+    if gpu.clock_recovery_us is not None:
+        lasting = gpu.clock_recovery_us / (waves_us + gpu.clock_recovery_us)
+        return gpu.sm_clk_mhz * maximum(1.0 - p.droop_mma * math_share * lasting, LOWEST_SHARE)
     current = p.droop_mma * math_share + p.droop_l2 * l2_share + p.droop_dram * dram_share
     sag = maximum(current - p.droop_free, 0.0)
     settled = waves_us / (waves_us + p.droop_us)

@@ -10,16 +10,29 @@ from gemm_model.kernel_parameters import KernelParameters
 
 STORE_BYTES_PER_CLK = 24.0
 """What an SM stores in a clock: the H200's 16-bit outputs leave at 23 to 24."""
+TMEM_STORE_BYTES_PER_CLK = 32.0
+"""The same where accumulators live in tensor memory: the width of an SM's way to L2."""
 
 
-def epilogue_clk(batch: GemmBatch, p: KernelParameters) -> Values:
+def epilogue_clk(batch: GemmBatch, gpu: GpuSpec, p: KernelParameters) -> Values:
     """Clocks from the last MMA of a tile to its last store: convert, write to shared memory, store by TMA.
 
     As many for one warpgroup as for two or three: the store sets the pace, not the threads. Wide outputs are
     bound by their bytes.
     """
-    clk_per_output = maximum(1.0 / p.outputs_per_clk, batch.out_bits / 8.0 / STORE_BYTES_PER_CLK)
+    rate = TMEM_STORE_BYTES_PER_CLK if gpu.tmem_columns > 0 else STORE_BYTES_PER_CLK
+    clk_per_output = maximum(1.0 / p.outputs_per_clk, batch.out_bits / 8.0 / rate)
     return batch.cta_m * batch.cta_n * clk_per_output
+
+
+def port_store_clk(batch: GemmBatch, gpu: GpuSpec) -> Values:
+    """Clocks that the stores of one tile take of the SM's port, at which the next tile's loads wait.
+
+    Only where the MMA goes on under the epilogue (tensor memory); elsewhere it waits for both in turn.
+    """
+    if gpu.tmem_columns == 0:
+        return 0.0
+    return batch.cta_m * batch.cta_n * batch.out_bits / 8.0 / TMEM_STORE_BYTES_PER_CLK
 
 
 def math_chain_clk(
@@ -29,18 +42,21 @@ def math_chain_clk(
 
     Cooperative: mainloop, then epilogue. Ping-pong: two consumers take the mainloop in turn, so that a tile
     takes the longer of one mainloop and half of one consumer's round. In tensor memory the accumulators are
-    double-buffered where two fit: the longer of mainloop and epilogue.
+    double-buffered where two fit beside the scale factors: the longer of mainloop and epilogue.
     """
     serial = mainloop + epilogue
     turns = maximum(mainloop, serial / 2.0)
     if gpu.tmem_columns > 0:
-        buffered = 2.0 * found.tmem_columns <= gpu.tmem_columns
-        return where(buffered, maximum(mainloop, epilogue), serial)
+        return where(_double_buffered(gpu, found), maximum(mainloop, epilogue), serial)
     return where(batch.schedule == PINGPONG, turns, serial)
 
 
 def exposed_clk(batch: GemmBatch, gpu: GpuSpec, found: Resources, epilogue: Values) -> Values:
     """Clocks of the last epilogue that nothing hides and that `math_chain_clk` does not hold already."""
     if gpu.tmem_columns > 0:
-        return where(2.0 * found.tmem_columns <= gpu.tmem_columns, epilogue, 0.0)
+        return where(_double_buffered(gpu, found), epilogue, 0.0)
     return where(batch.schedule == PINGPONG, epilogue, 0.0)
+
+
+def _double_buffered(gpu: GpuSpec, found: Resources) -> Values:
+    return 2.0 * found.tmem_columns + found.scale_columns <= gpu.tmem_columns

@@ -16,6 +16,7 @@ from gemm_model.batch import BoolArray, GemmBatch, batch_of
 from gemm_model.dtypes import MATH_KINDS
 from gemm_model.elementwise import (
     Values,
+    ceil,
     floor,
     maximum,
     minimum,
@@ -38,6 +39,10 @@ MIN_STAGES = 2
 EPILOGUE_BUFFERS = 2.0
 WARPGROUP_THREADS = 128.0
 TMEM_LANES = 128
+SCALE_BLOCK_ROWS = 128.0
+"""Rows of an operand whose scale factors lie, are loaded and are kept together."""
+SCALE_BYTES_PER_COLUMN = 128.0
+"""Scale factors in one column of tensor memory: each quarter of its lanes holds the same."""
 REGISTER_BITS = 32
 WORKING_REGISTERS = 30.0
 """Registers of an MMA thread beside its accumulators: addresses, descriptors, barrier phases."""
@@ -56,6 +61,8 @@ class Resources:
     cta_k: Values
     stage_bytes: Values
     """A and B tiles, with their scale factors, of one k step."""
+    scale_bytes: Values
+    """The scale factors of them."""
     epilogue_bytes: Values
     stages: Values
     """Pipeline stages; below MIN_STAGES the kernel does not fit."""
@@ -66,6 +73,8 @@ class Resources:
     spilled_registers: Values
     tmem_columns: Values
     """Tensor-memory columns of one accumulator tile; 0 where there is none."""
+    scale_columns: Values
+    """Tensor-memory columns of the scale factors of one k step."""
 
 
 def warpgroups_per_tile(batch: GemmBatch, gpu: GpuSpec) -> Values:
@@ -100,11 +109,10 @@ def resources(batch: GemmBatch, gpu: GpuSpec) -> Resources:
     k_bits = maximum(batch.a_bits, batch.b_bits)
     default_k = K_BYTES_PER_STAGE * 8.0 / k_bits
     cta_k = where(batch.cta_k > 0, batch.cta_k, default_k)
-    a_bytes = (batch.a_bits + batch.a_scale_bits) / 8.0
-    b_bytes = (batch.b_bits + batch.b_scale_bits) / 8.0
-    # A pair of CTAs on one MMA keeps half of B in each.
+    # A pair of CTAs on one MMA keeps half of B in each, but all scales of B.
     b_rows = batch.cta_n * where(batch.schedule == TWO_CTA, 0.5, 1.0)
-    stage_bytes = (batch.cta_m * a_bytes + b_rows * b_bytes) * cta_k
+    scale_bytes = _scale_bytes(batch) * cta_k
+    stage_bytes = (batch.cta_m * batch.a_bits + b_rows * batch.b_bits) / 8.0 * cta_k + scale_bytes
     warpgroups = warpgroups_per_tile(batch, gpu)
     buffer = epilogue_tile_elements(batch, warpgroups)
     buffers = minimum(batch.cta_m * batch.cta_n / buffer, EPILOGUE_BUFFERS)
@@ -122,13 +130,22 @@ def resources(batch: GemmBatch, gpu: GpuSpec) -> Resources:
     return Resources(
         cta_k=cta_k,
         stage_bytes=stage_bytes,
+        scale_bytes=scale_bytes,
         epilogue_bytes=epilogue_bytes,
         stages=stages,
         warpgroups=warpgroups,
         accumulator_registers=accumulators,
         spilled_registers=maximum(accumulators + WORKING_REGISTERS - budget, 0.0),
         tmem_columns=batch.cta_n * (1.0 if in_tmem else 0.0),
+        scale_columns=scale_bytes / SCALE_BYTES_PER_COLUMN * (1.0 if in_tmem else 0.0),
     )
+
+
+def _scale_bytes(batch: GemmBatch) -> Values:
+    """Scale factors that one element of K brings to a CTA, in whole blocks of rows."""
+    a_rows = ceil(batch.cta_m / SCALE_BLOCK_ROWS) * SCALE_BLOCK_ROWS
+    b_rows = ceil(batch.cta_n / SCALE_BLOCK_ROWS) * SCALE_BLOCK_ROWS
+    return (a_rows * batch.a_scale_bits + b_rows * batch.b_scale_bits) / 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +252,7 @@ def _spills(_: GemmBatch, __: GpuSpec, found: Resources) -> Values:
 
 
 def _tmem_exceeded(_: GemmBatch, gpu: GpuSpec, found: Resources) -> Values:
-    return found.tmem_columns > max(gpu.tmem_columns, 0)
+    return found.tmem_columns + found.scale_columns > max(gpu.tmem_columns, 0)
 
 
 def _split_too_deep(batch: GemmBatch, _: GpuSpec, found: Resources) -> Values:
@@ -302,7 +319,7 @@ _RULES = (
     _Rule(
         _tmem_exceeded,
         lambda b, g, r: (
-            f"tile {_tile(b)} needs {r.tmem_columns[0]:.0f} tensor-memory columns; "
+            f"tile {_tile(b)} needs {r.tmem_columns[0] + r.scale_columns[0]:.0f} tensor-memory columns; "
             f"{g.name} has {g.tmem_columns}"
         ),
     ),

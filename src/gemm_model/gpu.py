@@ -50,6 +50,8 @@ class GpuSpec:
     """What one SM can read from L2 per SM clock."""
     l2_gb_per_s: float | None = None
     """What all SMs together can read from L2."""
+    clock_recovery_us: float | None = None
+    """Where the SM clock is locked: how long the supply takes to restore it under load. None: not locked."""
     power_cap_w: float | None = None
     idle_power_w: float | None = None
     validated: bool = False
@@ -68,6 +70,8 @@ class GpuSpec:
         for name in ("sm_clk_mhz", "dram_clk_mhz", "l2_bytes", "smem_bytes_per_clk_per_sm"):
             _require_positive(self.name, name, getattr(self, name))
         _require_positive(self.name, "cuda_core_fma_per_clk_per_sm", self.cuda_core_fma_per_clk_per_sm)
+        if self.clock_recovery_us is not None:
+            _require_positive(self.name, "clock_recovery_us", self.clock_recovery_us)
         for kind, rate in self.flop_per_clk_per_sm.items():
             if kind not in MATH_KINDS:
                 raise InputError(f"GPU {self.name}: flop_per_clk_per_sm.{kind}; expected one of {MATH_KINDS}")

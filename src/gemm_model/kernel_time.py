@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
-from gemm_model.clock import PowerModel, burst_clock_mhz, capped_clock_share, quiet
+from gemm_model.clock import PowerModel, burst_clock_mhz, capped_clock_share, light_load_share, quiet
 from gemm_model.elementwise import Values, maximum, minimum, smooth_maximum, where
-from gemm_model.epilogue import epilogue_clk, exposed_clk, math_chain_clk
+from gemm_model.epilogue import epilogue_clk, exposed_clk, math_chain_clk, port_store_clk
 from gemm_model.feasibility import Resources, resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
@@ -123,7 +123,7 @@ def kernel_time(
     """The time of each row; the sustained regime needs the power model."""
     batch, schedule, found = shape.batch, shape.schedule, shape.resources
     bytes_moved = traffic(batch, gpu, found, schedule, p, warm=warm)
-    step = k_step(batch, shape.rate, found, p)
+    step = k_step(batch, gpu, shape.rate, found, p)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, p)
     rounds = schedule.full_waves + where(schedule.last_tiles > 0, 1.0, 0.0)
     steps = rounds * schedule.k_steps
@@ -143,7 +143,7 @@ def kernel_time(
         exposed_us=exposed_us,
         tensor_us=steps * step.math_clk / sm_clk_mhz,
         epilogue_us=rounds * epilogue / sm_clk_mhz,
-        port_us=steps * step.port_clk / sm_clk_mhz,
+        port_us=(steps * step.port_clk + rounds * port_store_clk(batch, gpu)) / sm_clk_mhz,
         latency_us=steps * step.latency_clk / sm_clk_mhz,
         l2_us=work.l2_us,
         dram_us=work.dram_us,
@@ -165,7 +165,8 @@ def _work(
 ) -> tuple[_Work, Values]:
     """The work of the waves, and the clocks of one epilogue."""
     schedule = shape.schedule
-    epilogue = epilogue_clk(shape.batch, p) * ("epilogue" not in without)
+    epilogue = epilogue_clk(shape.batch, gpu, p) * ("epilogue" not in without)
+    stores = port_store_clk(shape.batch, gpu) * ("epilogue" not in without)
     mainloop = schedule.k_steps * step.math_clk * ("tensor" not in without)
     port = step.port_clk * ("port" not in without)
     latency = step.latency_clk * ("latency" not in without)
@@ -184,7 +185,7 @@ def _work(
     work = _Work(
         step_clk=smooth_maximum(
             math_chain_clk(shape.batch, gpu, shape.resources, mainloop, epilogue),
-            schedule.k_steps * maximum(port, latency),
+            maximum(schedule.k_steps * port + stores, schedule.k_steps * latency),
         ),
         memory_us=smooth_maximum(full_l2_us, dram_us * full),
         last_memory_us=smooth_maximum(last_l2_us, dram_us * last),
@@ -223,6 +224,7 @@ def _clock_rule(
     dram_bytes = bytes_moved.dram_read_bytes + bytes_moved.dram_write_bytes
     flop_per_clk = shape.rate * gpu.sm_count
     l2_peak = l2_bytes_per_us(gpu, p)
+    light = light_load_share(gpu, p)
 
     def burst(waves_us: Values, sm_clk_mhz: Values) -> Values:
         math_share = flop / (flop_per_clk * sm_clk_mhz * waves_us)
@@ -253,10 +255,10 @@ def _clock_rule(
 
     def sustained(waves_us: Values, sm_clk_mhz: Values) -> Values:
         # At the lower voltage of a capped clock the supply does not sag beyond the share of a light load.
-        return minimum(p.clock_share * capped(waves_us, sm_clk_mhz), at_boost(waves_us, sm_clk_mhz))
+        return minimum(light * capped(waves_us, sm_clk_mhz), at_boost(waves_us, sm_clk_mhz))
 
     if "clock" in without:
-        return _ClockRules(boost, lambda _waves_us, clk_mhz: gpu.sm_clk_mhz * p.clock_share + 0.0 * clk_mhz)
+        return _ClockRules(boost, lambda _waves_us, clk_mhz: gpu.sm_clk_mhz * light + 0.0 * clk_mhz)
     return _ClockRules(capped, sustained) if regime == "sustained" else _ClockRules(boost, at_boost)
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
 from gemm_model.elementwise import Values, maximum, three_eighth_power, three_quarter_power, where
-from gemm_model.feasibility import WARPGROUP_THREADS, Resources
+from gemm_model.feasibility import TWO_CTA, WARPGROUP_THREADS, Resources
+from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
-from gemm_model.traffic import further_pieces
+from gemm_model.traffic import ALIGNED_BYTES, TMA_ALIGNMENT_BYTES, further_pieces
 
 ADDS_PER_CLK = 128.0
 """fp32 additions an SM issues in a clock: what promoting fp8 sums costs."""
@@ -18,6 +19,10 @@ WIDE_SPILL = 39.0
 """A wide instruction has all its accumulators live at once: far more goes to memory than the excess."""
 PORT_CLK = 40.0
 """Of each k step at the SM's port beside the bytes: issue of the loads and the barriers of a stage."""
+CALIBRATED_PORT_BYTES_PER_CLK = 64.0
+"""What a Hopper SM takes from L2 by its description: `port_bytes_per_clk` counts on that much."""
+SCALE_ROW_BYTES = TMA_ALIGNMENT_BYTES
+"""Scale factors lie in rows of 16 bytes; each takes the port as long as a piece of 64 bytes."""
 DRAIN_CLK = 115.0
 """Emptying the MMA pipe at each k step of slow fp8 accumulation: tiles of 64 rows and 32 to 192 columns."""
 
@@ -34,12 +39,12 @@ class KStep:
     """A slot's round trip from load to release, over the slots that are under way."""
 
 
-def k_step(batch: GemmBatch, rate: Values, found: Resources, p: KernelParameters) -> KStep:
+def k_step(batch: GemmBatch, gpu: GpuSpec, rate: Values, found: Resources, p: KernelParameters) -> KStep:
     """`rate` is the peak FLOP per clock of one SM for the row's types."""
     flop = 2.0 * batch.cta_m * batch.cta_n * found.cta_k
     math = flop / (rate * p.mma_efficiency)
     math = math + _promotion(batch, found) + _spilling(batch, found, p)
-    port = _port_bytes(batch, found, p) / p.port_bytes_per_clk
+    port = _port_bytes(batch, found, p) / _port_bytes_per_clk(gpu, p)
     pieces = further_pieces(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
     port = port * (1.0 + p.read_misalignment * pieces) + PORT_CLK
     # A slot is released one k step after its use (one MMA group stays in flight): one stage fewer is free.
@@ -51,15 +56,24 @@ def k_step(batch: GemmBatch, rate: Values, found: Resources, p: KernelParameters
     )
 
 
+def _port_bytes_per_clk(gpu: GpuSpec, p: KernelParameters) -> float:
+    """What one SM takes from L2: the calibrated figure, scaled where the GPU's port is known to be wider."""
+    known = gpu.l2_bytes_per_clk_per_sm
+    return p.port_bytes_per_clk * (1.0 if known is None else known / CALIBRATED_PORT_BYTES_PER_CLK)
+
+
 def _port_bytes(batch: GemmBatch, found: Resources, p: KernelParameters) -> Values:
     """Bytes of one stage, less what the port saves on those that another SM of the cluster asked for.
 
-    With multicast the CTAs of a cluster row share A, those of a column share B: each asks for its part.
+    With multicast the CTAs of a cluster row share A, those of a column share B: each asks for its part. The
+    half of B that a pair of CTAs leaves to the other SM never comes.
     """
     a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0
     b_bytes = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0
-    others = a_bytes * (1.0 - 1.0 / batch.cluster_n) + b_bytes * (1.0 - 1.0 / batch.cluster_m)
-    return found.stage_bytes - p.multicast_port_saving * others * found.cta_k
+    b_arrives = where(batch.schedule == TWO_CTA, 0.5, 1.0)
+    others = a_bytes * (1.0 - 1.0 / batch.cluster_n) + b_bytes * (b_arrives - 1.0 / batch.cluster_m)
+    scale_pieces = found.scale_bytes * (ALIGNED_BYTES / SCALE_ROW_BYTES - 1.0)
+    return found.stage_bytes + scale_pieces - p.multicast_port_saving * others * found.cta_k
 
 
 def _promotion(batch: GemmBatch, found: Resources) -> Values:

@@ -51,6 +51,37 @@ def test_warpgroups_that_share_a_tile(tile, schedule, warpgroups):
     assert found("bf16", config(*tile, schedule=schedule)).warpgroups[0] == warpgroups
 
 
+def pair(cta_n, cta_m=128, **more):
+    """A 2-CTA kernel of Blackwell."""
+    return config(cta_m, cta_n, schedule="2cta", cluster_m=2, **more)
+
+
+@pytest.mark.parametrize(
+    ("cta_n", "scale_bytes", "stage_bytes", "columns", "stages"),
+    [
+        # A k step of nvfp4 is 256 elements: 128 bytes and 16 scales of a row. Scales of A: one block of 128
+        # rows. Scales of B: all of the pair's columns in whole blocks, though each CTA keeps half of B.
+        (64, (128 + 128) * 16, (128 + 32) * 128 + 4096, 16 + 16, 8),  # 198656 // 24576
+        (128, (128 + 128) * 16, (128 + 64) * 128 + 4096, 16 + 16, 6),  # 198656 // 28672
+        (192, (128 + 256) * 16, (128 + 96) * 128 + 6144, 16 + 32, 5),  # 198656 // 34816
+        (256, (128 + 256) * 16, (128 + 128) * 128 + 6144, 16 + 32, 5),  # 198656 // 38912
+    ],
+)
+def test_scale_factors_take_shared_and_tensor_memory(cta_n, scale_bytes, stage_bytes, columns, stages):
+    problem = GemmProblem.of(4096, 4096, 4096, "nvfp4", out_dtype="fp32")
+    taken = resources(batch_of([(problem, pair(cta_n))]), B200)
+    assert (taken.scale_bytes[0], taken.stage_bytes[0]) == (scale_bytes, stage_bytes)
+    assert (taken.tmem_columns[0], taken.scale_columns[0]) == (cta_n, columns)
+    # Two buffers of 128 x 32 outputs of 4 bytes: 232448 - 1024 - 32768 = 198656 bytes are left.
+    assert taken.stages[0] == stages
+
+
+def test_operands_without_scales_take_no_room_for_them():
+    taken = found("fp8", pair(256), B200)
+    assert (taken.scale_bytes[0], taken.scale_columns[0]) == (0, 0)
+    assert taken.stage_bytes[0] == (128 + 128) * 128
+
+
 def test_slow_fp8_accumulation_keeps_two_sets_of_accumulators():
     slow = found("fp8", config(128, 256, fast_accum=False))
     fast = found("fp8", config(128, 256, fast_accum=True))

@@ -12,22 +12,24 @@ from gemm_model.clock import (
     burst_clock_mhz,
     capped_clock_share,
     energy_uj,
+    light_load_share,
     quiet,
     voltage_squared,
 )
 from gemm_model.elementwise import power_of_two_divisor, smooth_maximum
-from gemm_model.epilogue import epilogue_clk, exposed_clk, math_chain_clk
+from gemm_model.epilogue import epilogue_clk, exposed_clk, math_chain_clk, port_store_clk
 from gemm_model.feasibility import resources
 from gemm_model.gpu import load_gpu
 from gemm_model.kernel import KernelConfig
 from gemm_model.kernel_parameters import PARAMETERS, KernelParameters, start_values
+from gemm_model.kernel_time import geometry, kernel_time
 from gemm_model.mainloop import DRAIN_CLK, PORT_CLK, k_step
 from gemm_model.pipeline.steady_state import time_per_k_step
 from gemm_model.problem import GemmProblem
 from gemm_model.schedule import tile_schedule
 from gemm_model.traffic import further_pieces, out_of_step, traffic
 
-H200 = load_gpu("h200")
+H200, B200 = load_gpu("h200"), load_gpu("b200")
 P = KernelParameters(**start_values())
 POWER = PowerModel(
     idle_w=100, pj_per_flop=1.0, pj_per_l2_byte=30, pj_per_dram_byte=80, sustained_launch_us=1.6
@@ -74,14 +76,14 @@ def test_rows_off_64_byte_boundaries_fall_into_further_pieces(pitch, pieces):
 def test_mma_clocks_of_one_k_step():
     # 2 x 128 x 256 x 64 FLOP at 4096 a clock: 1024 clocks at full efficiency.
     batch = row(cta_m=128, cta_n=256)
-    step = k_step(batch, 4096.0, resources(batch, H200), P)
+    step = k_step(batch, H200, 4096.0, resources(batch, H200), P)
     assert step.math_clk[0] == pytest.approx(1024 / P.mma_efficiency)
     assert step.port_clk[0] == pytest.approx((128 + 256) * 128 / P.port_bytes_per_clk + PORT_CLK)
 
 
 def test_the_slots_round_trip_is_the_pipelines():
     batch = row(cta_m=128, cta_n=128, stages=3)
-    step = k_step(batch, 4096.0, resources(batch, H200), P)
+    step = k_step(batch, H200, 4096.0, resources(batch, H200), P)
     one_stage_held = 3.0 - 1.0
     expected = time_per_k_step(step.port_clk, P.latency_clk, step.math_clk, one_stage_held)
     assert np.maximum(np.maximum(step.port_clk, step.math_clk), step.latency_clk) == pytest.approx(expected)
@@ -92,10 +94,60 @@ def test_the_port_saves_part_of_what_the_cluster_shares():
     free = replace(P, multicast_port_saving=0.0)
     half = replace(P, multicast_port_saving=0.5)
     found = resources(batch, H200)
-    alone_clk = k_step(batch, 4096.0, found, free).port_clk[0]
-    shared_clk = k_step(batch, 4096.0, found, half).port_clk[0]
+    alone_clk = k_step(batch, H200, 4096.0, found, free).port_clk[0]
+    shared_clk = k_step(batch, H200, 4096.0, found, half).port_clk[0]
     # Two CTAs share B: of 128 + 64 rows, 32 come by the other's request, and half of those is saved.
     assert (shared_clk - PORT_CLK) / (alone_clk - PORT_CLK) == pytest.approx((192 - 16) / 192)
+
+
+def blackwell(cta_n, dtype="fp8", cluster_n=1, problem=None, **more):
+    """One row of a 2-CTA kernel with tiles of 128 rows a CTA."""
+    problem = problem or GemmProblem.of(4096, 4096, 4096, dtype, **more)
+    return row(problem, cta_m=128, cta_n=cta_n, cluster_m=2, cluster_n=cluster_n, schedule="2cta")
+
+
+def port_bytes(batch, saving):
+    p = replace(P, multicast_port_saving=saving)
+    clk = k_step(batch, B200, 16384.0, resources(batch, B200), p).port_clk[0]
+    # Blackwell's port is twice as wide as Hopper's, where the parameter comes from.
+    return (clk - PORT_CLK) * 2 * P.port_bytes_per_clk
+
+
+def test_half_of_b_never_comes_to_one_sm_of_a_pair():
+    # Of A 128 rows and of B its own 128 of 256, of 128 bytes each. A pair shares nothing else: no saving.
+    assert port_bytes(blackwell(256), 0.0) == pytest.approx(256 * 128)
+    assert port_bytes(blackwell(256), 0.5) == pytest.approx(256 * 128)
+    # Two pairs side by side share A: 64 rows come by the other pair's request, and half of those is saved.
+    assert port_bytes(blackwell(256, cluster_n=2), 0.5) == pytest.approx((256 - 32) * 128)
+
+
+def test_scale_factors_take_the_port_in_pieces_of_64_bytes():
+    # 128 + 256 rows with 16 scales each, in rows of 16 bytes.
+    expected = 256 * 128 + 4 * (128 + 256) * 16
+    assert port_bytes(blackwell(256, "nvfp4"), 0.0) == pytest.approx(expected)
+
+
+def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales():
+    # 2 x 256 columns fill the 512; with 48 columns of scales one accumulator is left; 2 x 192 + 48 fit.
+    for cta_n, dtype, two in ((256, "fp8", True), (256, "nvfp4", False), (192, "nvfp4", True)):
+        batch = blackwell(cta_n, dtype)
+        found = resources(batch, B200)
+        chain = math_chain_clk(batch, B200, found, 5000.0, 3000.0)
+        assert chain[0] == (5000.0 if two else 8000.0)
+        assert exposed_clk(batch, B200, found, 3000.0)[0] == (3000.0 if two else 0.0)
+
+
+def test_stores_of_a_tile_share_the_port_with_the_next_tiles_loads():
+    batch = blackwell(256, "nvfp4", out_dtype="fp32")
+    # 128 x 256 outputs of 4 bytes at 32 bytes a clock.
+    assert port_store_clk(batch, B200)[0] == epilogue_clk(batch, B200, P)[0] == 4096
+    assert port_store_clk(row(cta_m=128, cta_n=256), H200) == 0
+    # 74 pairs, 74 tiles, 64 k steps of fp8 each: 32768 bytes at 144 a clock and 40 clocks.
+    one = GemmProblem.of(256, 74 * 256, 8192, "fp8", out_dtype="fp32")
+    batch = blackwell(256, problem=one)
+    times = kernel_time(geometry(batch, np.array([16384.0]), B200), B200, P)
+    expected_clk = 64 * (32768 / 144 + 40) + 4096
+    assert times.port_us[0] * times.sm_clk_mhz[0] == pytest.approx(expected_clk)
 
 
 def test_slow_fp8_accumulation_drains_one_warpgroup_but_not_two():
@@ -103,15 +155,15 @@ def test_slow_fp8_accumulation_drains_one_warpgroup_but_not_two():
     alone, both = row(problem, cta_m=64, cta_n=128), row(problem, cta_m=128, cta_n=128)
     for batch, exposed_clks in ((alone, 64 * 128 / 128 + DRAIN_CLK), (both, 0.0)):
         fast = replace(batch, fast_accum=np.array([True]))
-        slow_clk = k_step(batch, 8192.0, resources(batch, H200), P).math_clk[0]
-        fast_clk = k_step(fast, 8192.0, resources(fast, H200), P).math_clk[0]
+        slow_clk = k_step(batch, H200, 8192.0, resources(batch, H200), P).math_clk[0]
+        fast_clk = k_step(fast, H200, 8192.0, resources(fast, H200), P).math_clk[0]
         assert slow_clk - fast_clk == pytest.approx(exposed_clks)
 
 
 def test_epilogue_is_serial_or_under_the_other_consumers_mainloop():
     cooperative = row(cta_m=128, cta_n=128)
     pingpong = row(cta_m=128, cta_n=128, schedule="pingpong")
-    epilogue = epilogue_clk(cooperative, P)
+    epilogue = epilogue_clk(cooperative, H200, P)
     assert epilogue[0] == pytest.approx(128 * 128 / P.outputs_per_clk)
     for mainloop, tile in ((5000.0, 5000.0), (100.0, (100.0 + epilogue[0]) / 2)):
         chain = math_chain_clk(pingpong, H200, resources(pingpong, H200), mainloop, epilogue)
@@ -158,6 +210,20 @@ def test_merging_only_saves_requests():
     assert saved == pytest.approx(merging.merged_bytes[0])
 
 
+def test_panels_of_a_group_larger_than_a_wave_come_from_dram_again():
+    # 500 rows of tiles, walked first: 74 of them make a wave, and until one is wanted again the other 426
+    # have come by, 524 MB of A. So A is read for each of the 28 columns of tiles; B is small.
+    batch = blackwell(256, problem=GemmProblem.of(128000, 7168, 4096, "fp8"))
+    found = resources(batch, B200)
+    reads = traffic(batch, B200, found, tile_schedule(batch, B200, found), P).dram_read_bytes[0]
+    assert reads == pytest.approx(28 * 128000 * 4096, rel=0.03)
+    # Thin enough to stay, A is read once: 65 MB in an L2 of 132 MB, three quarters of it usable.
+    batch = blackwell(256, problem=GemmProblem.of(128000, 71680, 512, "fp8"))
+    found = resources(batch, B200)
+    reads = traffic(batch, B200, found, tile_schedule(batch, B200, found), P).dram_read_bytes[0]
+    assert reads < 0.3 * 280 * 128000 * 512
+
+
 def test_rows_of_zeros_cost_with_a_power_of_their_share():
     full = moved(row(GemmProblem.of(128, 132 * 128, 4096), cta_m=128, cta_n=128))
     quarter = moved(row(GemmProblem.of(32, 132 * 128, 4096), cta_m=128, cta_n=128))
@@ -183,6 +249,19 @@ def test_clock_stands_sags_and_settles():
     assert not quiet(12.0, 2.0, counted=True)
     assert quiet(7.0, 4.0, counted=True)
     assert not quiet(8.0, 4.0, counted=True)
+
+
+def test_a_locked_clock_sags_under_mma_load_and_comes_back():
+    recovery_us = B200.clock_recovery_us
+    assert light_load_share(B200, P) == 1.0
+    assert light_load_share(H200, P) == P.clock_share
+    # After as long as the recovery takes, half of the sag is left; L2 and DRAM do not count.
+    half = burst_clock_mhz(B200, P, 0.8, 1.0, 1.0, recovery_us)
+    assert half == pytest.approx(1300 * (1 - P.droop_mma * 0.8 / 2))
+    # The time lost levels off at droop x recovery.
+    for waves_us in (1e3, 1e5):
+        lost_us = waves_us * (1 - burst_clock_mhz(B200, P, 1.0, 0.0, 0.0, waves_us) / 1300)
+        assert lost_us == pytest.approx(P.droop_mma * recovery_us / (1 + recovery_us / waves_us))
 
 
 def test_capped_clock_meets_the_cap():
