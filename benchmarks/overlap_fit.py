@@ -1,6 +1,6 @@
 """Fit the overlap model to measured surfaces, and test it on shapes or norms that the fit has not seen.
 
-    python benchmarks/overlap_fit.py data/measurements/h200/overlap_surfaces.csv.gz [--hold-out shape]
+    python benchmarks/overlap_fit.py data/measurements/h200/overlap_surfaces*.csv.gz [--hold-out shape]
 
 Prints the constants as YAML for config/model/OverlapModel.yaml and the accuracy per surface.
 """
@@ -32,7 +32,7 @@ def show(title, rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("table", type=Path)
+    parser.add_argument("tables", type=Path, nargs="+", help="runs of the same cases; their mean counts")
     parser.add_argument(
         "--hold-out",
         choices=("shape", "norm"),
@@ -42,7 +42,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     gpu = load_gpu("h200")
-    table = read_surfaces(args.table)
+    table = read_surfaces(*args.tables)
     if args.hold_out:
         parts = []
         keys = ["m", "k"] if args.hold_out == "shape" else ["extra_clocks"]

@@ -29,6 +29,13 @@ def test_shared_memory_by_hand():
     assert BUILD.ctas == 256
 
 
+def test_weights_under_way_by_hand():
+    # 256 CTAs with 8 KiB tiles: 6 MiB are three tiles each; 2 MiB at 2500 bytes per clock are 839 clocks.
+    assert BUILD.fill_window == 3
+    assert BUILD.prefetch_interval_clocks == 839
+    assert replace(BUILD, clusters=1, stages=4).fill_window == 4
+
+
 @pytest.mark.parametrize("value", [-0.5, 1.01, 2, float("nan")])
 def test_ratio_outside_the_range(value):
     with pytest.raises(InputError, match="overlap_ratio must be -1 or lie between 0 and 1"):
@@ -48,6 +55,7 @@ def test_ratio_outside_the_range(value):
         ({"stages": 1}, "stages must be at least 2"),
         ({"stages": 23}, "of shared memory"),
         ({"clusters": 0}, "clusters must be at least 1"),
+        ({"fill_delay_clocks": -1}, "fill_delay_clocks must be at least 0"),
     ],
 )
 def test_bad_build(changes, words):
@@ -87,13 +95,15 @@ def test_every_plan_takes_its_problem(m, n, k, types):
 
 def test_measured_shapes_get_their_measured_builds():
     found = {
-        (m, k): (b.split_k, b.stages, b.clusters)
-        for m, k in ((8192, 8192), (4096, 14336), (28672, 4096), (2048, 7168))
+        (m, k): (b.split_k, b.stages, b.clusters, b.fill_delay_clocks)
+        for m, k in ((8192, 8192), (4096, 14336), (28672, 4096), (2048, 7168), (10240, 8192), (24576, 1536))
         for b in [plan_build(m, 16, k, "e4m3", "e5m2")]
     }
     assert found == {
-        (8192, 8192): (2, 10, 128),
-        (4096, 14336): (2, 20, 64),
-        (28672, 4096): (1, 10, 256),
-        (2048, 7168): (4, 10, 32),
+        (8192, 8192): (2, 10, 128, 0),
+        (4096, 14336): (2, 20, 64, 0),
+        (28672, 4096): (1, 10, 256, 0),
+        (2048, 7168): (4, 10, 32, 800),
+        (10240, 8192): (2, 6, 160, 0),
+        (24576, 1536): (1, 7, 384, 0),
     }

@@ -33,8 +33,9 @@ def test_chain_against_float64(types, shape):
             stages=5,
             clusters=clusters,
             split_loading=split_loading,
+            fill_delay_clocks=800 if split_k == 8 else 0,
         )
-        for number, (overlap, prefetch) in enumerate(((-1, 0), (0, 1), (0.5, -1), (1, 0.5))):
+        for number, (overlap, prefetch) in enumerate(((-1, 0), (0, 1), (0.25, -1), (1, 0.5))):
             previous = PreviousSpec(trigger_early=bool(number % 2))
             chain.poison()
             chain.launch(build, OverlapSetting(overlap_ratio=overlap, prefetch_ratio=prefetch), previous)

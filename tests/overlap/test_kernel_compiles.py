@@ -19,8 +19,8 @@ for a, b, n, split, joint in (
     build = dict(a_type=a, b_type=b, tile_n=n, split_k=split, stages=4, clusters=4)
     compile_gemm(KernelBuild(**build, split_loading=not joint))
     print("compiled", a, b)
-compile_previous("e4m3", 1, True, True, False)
-compile_previous("bf16", 2, False, True, False)
+compile_previous("e4m3", 7, 1, True, True, False)
+compile_previous("bf16", 1, 2, False, True, False)
 print("compiled previous")
 """
 

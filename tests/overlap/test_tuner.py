@@ -29,24 +29,24 @@ def layer(extra_us=0.0, m=8192, k=8192):
 
 
 def test_the_default_is_left_for_a_gain_only():
-    overlap, prefetch = np.array([0.9, 0.9, -1.0, 0.75]), np.array([0.0, -1.0, 0.0, 0.0])
-    assert choose(overlap, prefetch, np.array([20.0, 19.9, 19.9, 19.9])) == 0
-    assert choose(overlap, prefetch, np.array([20.0, 18.0, 21.0, 20.0])) == 1
-    assert choose(overlap, prefetch, np.array([20.0, 18.0, 19.0, 20.0]), prefetch_pays=False) == 2
+    overlap, prefetch = np.array([0.25, 0.25, -1.0, -1.0]), np.array([-1.0, 0.0, 0.0, -1.0])
+    assert choose(overlap, prefetch, np.array([20.0, 19.7, 19.7, 19.7])) == 0
+    assert choose(overlap, prefetch, np.array([20.0, 19.5, 19.7, 19.7])) == 1
+    assert choose(overlap, prefetch, np.array([20.0, 19.5, 19.4, 19.7])) == 2
 
 
-def test_early_triggers_and_fixed_shares_are_not_proposed():
-    overlap, prefetch = np.array([0.0, 0.9, 1.0]), np.array([0.0, 0.5, 0.0])
+def test_later_triggers_and_fixed_shares_are_not_proposed():
+    overlap, prefetch = np.array([0.9, 0.25, 0.25]), np.array([-1.0, 0.5, -1.0])
     assert choose(overlap, prefetch, np.array([10.0, 10.0, 20.0])) == 2
-    # A grid without anything else: the fastest prediction.
+    # A grid without the default: the fastest prediction.
     assert choose(overlap[:2], prefetch[:2], np.array([10.0, 9.0])) == 1
 
 
-def test_short_norm_no_prefetch_long_norm_prefetch(model):
-    short, long = (tune(model, layer(extra, m=24576, k=1536)) for extra in (0.0, 8.6))
-    assert short.setting.prefetch_ratio == 0
-    assert long.setting.prefetch_ratio == -1
-    for proposal in (short, long):
+def test_proposals(model):
+    """Large layers prefetch; small ones, two of which fit beside each other, do not."""
+    for m, k, extra, prefetch in ((8192, 8192, 0.0, -1), (8192, 8192, 8.6, -1), (2048, 7168, 0.0, 0)):
+        proposal = tune(model, layer(extra, m=m, k=k))
+        assert (proposal.setting.overlap_ratio, proposal.setting.prefetch_ratio) == (0.25, prefetch)
         assert proposal.layer_us < proposal.no_overlap_us
         assert proposal.candidates[0] == proposal.setting
         assert not proposal.measured

@@ -48,7 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--measure", action="store_true", help="measure the chain on this machine's GPU; with --tune, refine"
     )
     parser.add_argument("--trace", type=Path, help="write the chain's timeline as Chrome trace, for Perfetto")
-    parser.add_argument("--surfaces", type=Path, help="a table of measured layers: print the accuracy on it")
+    parser.add_argument(
+        "--surfaces",
+        type=Path,
+        nargs="+",
+        help="tables of measured layers, runs of the same cases: print the accuracy on their mean",
+    )
     parser.add_argument("--plot", type=Path, help="--surfaces: predicted against measured (.png, .svg, .pdf)")
     parser.add_argument("--gpu", help="a GPU's name or a YAML file (default: h200)")
     common.add_format(parser)
@@ -170,7 +175,7 @@ def _measure(case: LayerCase, tuning: Tuning | None) -> dict[str, Any]:
         raise InputError(f"--measure needs a Hopper GPU (compute capability 9.0); this one is {name}")
     from gemm_model.overlap.chain import LayerChain, PreviousSpec
     from gemm_model.overlap.config import OverlapSetting
-    from gemm_model.overlap.surfaces import CLOCK_MHZ
+    from gemm_model.overlap.model import CLOCK_MHZ
     from gemm_model.overlap.tuner import refine
 
     chain = LayerChain(case.m, case.n, case.k, case.build.a_type, case.build.b_type)
@@ -198,10 +203,11 @@ def _measure(case: LayerCase, tuning: Tuning | None) -> dict[str, Any]:
 
 
 def _surfaces(args: argparse.Namespace, model: OverlapModel) -> int:
+    from gemm_model.overlap.model import CLOCK_MHZ
     from gemm_model.overlap.surfaces import accuracy, cases_of, read_surfaces
     from gemm_model.overlap.views import plot_surfaces
 
-    table = read_surfaces(args.surfaces)
+    table = read_surfaces(*args.surfaces)
     rows = accuracy(table, model.gpu, model.parameters)
     common.show(rows, args.format)
     within = int((rows["regret"] <= 0.03).sum())
@@ -222,7 +228,9 @@ def _surfaces(args: argparse.Namespace, model: OverlapModel) -> int:
             + " clusters, "
             + table["stages"].astype(str)
             + " stages"
-            + table["extra_clocks"].map(lambda clocks: ", long norm" if clocks else "")
+            + table["extra_clocks"].map(
+                lambda clocks: f", norm {clocks / CLOCK_MHZ:.0f} us longer" if clocks else ""
+            )
         )
         shown = table.assign(title=titles, predicted=model.layer_us(cases_of(table)))
         plot_surfaces(shown[(shown["serialized"] == 0)], args.plot)

@@ -25,7 +25,7 @@ from gemm_model.overlap.config import (
     check_problem,
 )
 from gemm_model.overlap.kernel import ELEMENT_TYPE, WeightPrefetchGemm
-from gemm_model.overlap.previous_kernel import PreviousKernel
+from gemm_model.overlap.previous_kernel import PreviousKernel, vectors_per_thread
 
 TORCH_TYPE = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "bf16": torch.bfloat16}
 
@@ -64,15 +64,21 @@ def compile_gemm(build: KernelBuild) -> Any:
         Int32(1),
         Float32(-1),
         Float32(0),
+        Int32(0),
+        Int32(1),
+        Int32(0),
         cuda.CUstream(0),
     )
 
 
 @cache
-def compile_previous(out_type: str, parts: int, normalize: bool, dependent_launch: bool, trace: bool) -> Any:
+def compile_previous(
+    out_type: str, vectors: int, parts: int, normalize: bool, dependent_launch: bool, trace: bool
+) -> Any:
     """The compiled previous kernel; works without a GPU."""
     kernel = PreviousKernel(
         out_type,
+        vectors=vectors,
         parts=parts,
         normalize=normalize,
         dependent_launch=dependent_launch,
@@ -135,9 +141,10 @@ class LayerChain:
     def launch(self, build: KernelBuild, setting: OverlapSetting, previous: PreviousSpec) -> None:
         """Enqueue all layers on the current stream; raises InputError for a build that cannot take them."""
         check_problem(self.m, self.n, self.k, build)
-        gemm = compile_gemm(replace(build, clusters=1))  # the grid is no part of the code
+        gemm = compile_gemm(replace(build, clusters=1, fill_delay_clocks=0))  # neither is part of the code
         norm = compile_previous(
             self.b_type,
+            vectors_per_thread(self.k),
             self.parts,
             previous.normalize,
             build.dependent_launch,
@@ -169,6 +176,9 @@ class LayerChain:
                 Int32(build.clusters),
                 Float32(setting.overlap_ratio),
                 Float32(setting.prefetch_ratio),
+                Int32(build.fill_delay_clocks),
+                Int32(build.fill_window),
+                Int32(build.prefetch_interval_clocks),
                 stream,
             )
 

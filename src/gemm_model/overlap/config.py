@@ -29,6 +29,14 @@ THREADS = 128 + 3 * 32
 """One MMA warpgroup and three load warps (A, B, prefetch)."""
 CLUSTER_SIZES = (1, 2, 4, 8)
 """Clusters above eight CTAs are not portable."""
+FILL_BYTES_IN_FLIGHT = 6 << 20
+"""Weights that all CTAs together have asked for at a time while they fill their rings: what keeps DRAM busy
+for its latency. More would queue up in front of the previous kernel's accesses."""
+PREFETCH_BYTES_PER_CLOCK = 2500.0
+"""Pace of all CTAs' prefetches together, per SM clock: about what DRAM delivers, for the same reason."""
+FILL_DELAY_CLOCKS = 800
+"""How long a layer that fits beside the one before keeps from filling its rings: about the time in which the
+previous kernel, which starts at the same moment, reads its input."""
 TRACE_EVENTS = ("start", "previous_done", "loaded", "end", "sm", "prefetched")
 """Columns of a trace, one row per CTA: nanoseconds of the global timer, the SM, K tiles prefetched."""
 
@@ -70,6 +78,8 @@ class KernelBuild:
     """Depth of the shared-memory ring in K tiles."""
     clusters: int
     """Clusters of the grid; each takes an even share of the rows."""
+    fill_delay_clocks: int = 0
+    """SM clocks that a CTA waits before it fills its ring."""
     split_loading: bool = True
     """Separate load warps for A and B, so that A is loaded before the wait for the previous kernel."""
     dependent_launch: bool = True
@@ -91,6 +101,8 @@ class KernelBuild:
             raise InputError(f"split_k must be one of {CLUSTER_SIZES}, not {self.split_k}")
         if self.clusters < 1:
             raise InputError(f"clusters must be at least 1, not {self.clusters}")
+        if self.fill_delay_clocks < 0:
+            raise InputError(f"fill_delay_clocks must be at least 0, not {self.fill_delay_clocks}")
         if self.stages < 2:
             raise InputError(f"stages must be at least 2, not {self.stages}")
         if self.smem_bytes > SMEM_PER_CTA:
@@ -142,6 +154,16 @@ class KernelBuild:
         return self.owned_groups * self.split_k * 128 * 16 if self.split_k > 1 else 0
 
     @property
+    def fill_window(self) -> int:
+        """K tiles of A that a CTA has under way while it fills its ring."""
+        return min(max(math.ceil(FILL_BYTES_IN_FLIGHT / (self.ctas * self.a_stage_bytes)), 1), self.stages)
+
+    @property
+    def prefetch_interval_clocks(self) -> int:
+        """SM clocks between two prefetched K tiles of a CTA."""
+        return round(self.ctas * self.a_stage_bytes / PREFETCH_BYTES_PER_CLOCK)
+
+    @property
     def smem_bytes(self) -> int:
         """Ring, output staging, exchange buffer, and 1 KiB for barriers and alignment."""
         output = self.column_groups * 8 * TILE_M * 2
@@ -185,19 +207,24 @@ def plan_build(m: int, n: int, k: int, a_type: str, b_type: str, *, sm_count: in
 
     Two CTAs per SM hide each other's first and last microseconds: K is split in two where the tiles are
     fewer than the SMs, further only where they are very few (larger clusters are slower to place and to sum);
-    without a split the rows are dealt out to as many CTAs as run at once. Where the grid has at most one CTA
-    per SM, its ring takes the whole SM if K is long, else half of it, so that two layers fit side by side. A
-    few SMs stay free for the previous kernel.
+    without a split the rows are dealt out to as many CTAs as run at once. Three smaller ones per SM where
+    that gives each one tile. Where the grid has at most one CTA per SM, its ring takes the whole SM if K is
+    long, else half of it, so that two layers fit side by side; then the later one has a layer's time to fill
+    its rings, and can leave the previous kernel alone at first. A few SMs stay free for that kernel.
     """
     if min(m, n, k) < 1:
         raise InputError(f"m, n and k must be at least 1, not {m}, {n} and {k}")
     tiles = math.ceil(m / TILE_M)
-    split_k = 1 if tiles > sm_count else 2 if tiles > sm_count // 4 else 4
-    clusters = tiles if tiles <= sm_count else min(math.ceil(m / UNIT_M), sm_count // 64 * 64 * 2)
+    tile_n = max(8, math.ceil(n / 8) * 8)
+    # A third CTA per SM, with fewer stages, where that leaves each one tile only.
+    three = tile_n <= 32 and any(2 * sm_count < tiles * split <= 3 * sm_count for split in (1, 2))
+    split_k = 1 if tiles > sm_count * (1.5 if three else 1) else 2 if tiles > sm_count // 4 else 4
+    even = min(math.ceil(m / UNIT_M), sm_count // 64 * 64 * 2)
+    clusters = tiles if three or tiles <= sm_count else even
     least = KernelBuild(
         a_type=a_type,
         b_type=b_type,
-        tile_n=max(8, math.ceil(n / 8) * 8),
+        tile_n=tile_n,
         split_k=split_k,
         stages=2,
         clusters=clusters,
@@ -209,9 +236,14 @@ def plan_build(m: int, n: int, k: int, a_type: str, b_type: str, *, sm_count: in
         room = min(SMEM_PER_SM // ctas_per_sm - RESERVED_SMEM - free, SMEM_PER_CTA) - least.smem_bytes
         return 2 + max(room // least.stage_bytes, 0)
 
+    if three:
+        return replace(least, stages=stages(3))
     if least.min_ctas_per_sm == 1:
         return replace(least, stages=stages(1))
     half = stages(2)
     k_tiles = math.ceil(k / least.tile_k) // split_k
-    whole = least.ctas <= sm_count and k_tiles > 2 * half
-    return replace(least, stages=stages(1) if whole else half)
+    if least.ctas > sm_count:
+        return replace(least, stages=half)
+    if k_tiles > 2 * half:
+        return replace(least, stages=stages(1))
+    return replace(least, stages=half, fill_delay_clocks=FILL_DELAY_CLOCKS)

@@ -8,9 +8,11 @@ CTAs of a cluster share a tile by splitting K and exchange partial sums through 
 
 Warp roles of a CTA (224 threads):
     warps 0-3  MMA warpgroup and epilogue
-    warp 4     loads A; with split loading it starts before ``griddepcontrol.wait``
+    warp 4     loads A; with split loading it starts before ``griddepcontrol.wait``, with few tiles under way:
+               the previous kernel's accesses queue up behind all that were asked for
     warp 5     loads B after ``griddepcontrol.wait`` (with joint loading warp 4 loads both and this one rests)
-    warp 6     brings later K tiles of A into L2 until the previous kernel has ended
+    warp 6     brings later K tiles of A into L2, after the ring and at the pace of DRAM; it skips those that
+               warp 4 already loads
 """
 
 import cuda.bindings.driver as cuda
@@ -57,6 +59,9 @@ class WeightPrefetchGemm:
         clusters: Int32,
         overlap_ratio: Float32,
         prefetch_ratio: Float32,
+        fill_delay: Int32,
+        fill_window: Int32,
+        prefetch_interval: Int32,
         stream: cuda.CUstream,
     ):
         build = self.build
@@ -94,6 +99,7 @@ class WeightPrefetchGemm:
         @cute.struct
         class SharedStorage:
             full: cute.struct.MemRange[Int64, build.stages]
+            full_b: cute.struct.MemRange[Int64, build.stages]
             empty: cute.struct.MemRange[Int64, build.stages]
             waited: cute.struct.MemRange[Int64, 1]
             received: cute.struct.MemRange[Int64, 1]
@@ -120,6 +126,9 @@ class WeightPrefetchGemm:
             cute.ceil_div(k, build.tile_k),
             overlap_ratio,
             prefetch_ratio,
+            fill_delay,
+            fill_window,
+            prefetch_interval,
         ).launch(
             grid=(build.split_k, clusters, 1),
             block=(THREADS, 1, 1),
@@ -149,6 +158,9 @@ class WeightPrefetchGemm:
         k_tiles: Int32,
         overlap_ratio: Float32,
         prefetch_ratio: Float32,
+        fill_delay: Int32,
+        fill_window: Int32,
+        prefetch_interval: Int32,
     ):
         build = self.build
         split_k = build.split_k
@@ -166,7 +178,8 @@ class WeightPrefetchGemm:
         steps = tiles * count
 
         storage = cutlass.utils.SmemAllocator().allocate(self.storage)
-        full, empty = storage.full.data_ptr(), storage.empty.data_ptr()
+        full, full_b = storage.full.data_ptr(), storage.full_b.data_ptr()
+        empty = storage.empty.data_ptr()
         waited, received = storage.waited.data_ptr(), storage.received.data_ptr()
         s_a = storage.a.get_tensor(a_layout.outer, swizzle=a_layout.inner)
         s_a_box = storage.a.get_tensor(a_box_layout.outer, swizzle=a_box_layout.inner)
@@ -180,7 +193,9 @@ class WeightPrefetchGemm:
         if tidx == 0:
             self.record(trace, 0, rank, cluster)
             for stage in cutlass.range_constexpr(build.stages):
-                cute.arch.mbarrier_init(full + stage, 2 if build.split_loading else 1)
+                cute.arch.mbarrier_init(full + stage, 1)
+                if const_expr(build.split_loading):
+                    cute.arch.mbarrier_init(full_b + stage, 1)
                 cute.arch.mbarrier_init(empty + stage, MMA_THREADS // 32)
             cute.arch.mbarrier_init(waited, 1)
             cute.arch.mbarrier_init(received, 1)
@@ -204,6 +219,10 @@ class WeightPrefetchGemm:
                 trigger_at = Int32(-1)
             if const_expr(not build.split_loading):
                 self.wait_for_previous(waited)
+            elif fill_delay > 0:
+                begin = Int64(cute.arch.clock64())
+                while Int64(cute.arch.clock64()) - begin < Int64(fill_delay):
+                    pass
             if trigger_at == 0:
                 cute.arch.griddepcontrol_launch_dependents()
             for tile in cutlass.range(tiles, unroll=1):
@@ -214,6 +233,10 @@ class WeightPrefetchGemm:
                 for i in cutlass.range(count, unroll=1):
                     step = tile * count + i
                     stage = step % build.stages
+                    if const_expr(build.split_loading):  # noqa: SIM102 - one when compiled, one when run
+                        # While the ring fills for the first time, only a few tiles are under way.
+                        if step >= fill_window and step < build.stages:
+                            cute.arch.mbarrier_wait(full + (step - fill_window), 0)
                     cute.arch.mbarrier_wait(empty + stage, ((step // build.stages) & 1) ^ 1)
                     with cute.arch.elect_one():
                         cute.arch.mbarrier_arrive_and_expect_tx(
@@ -253,9 +276,9 @@ class WeightPrefetchGemm:
                         stage = step % build.stages
                         cute.arch.mbarrier_wait(empty + stage, ((step // build.stages) & 1) ^ 1)
                         with cute.arch.elect_one():
-                            cute.arch.mbarrier_arrive_and_expect_tx(full + stage, build.b_stage_bytes)
+                            cute.arch.mbarrier_arrive_and_expect_tx(full_b + stage, build.b_stage_bytes)
                         self.load(
-                            b_atom, t_g_b[None, first_k + i], t_s_b[None, stage], full + stage, EVICT_LAST
+                            b_atom, t_g_b[None, first_k + i], t_s_b[None, stage], full_b + stage, EVICT_LAST
                         )
         elif warp == PREFETCH_WARP:
             # With split loading the ring already holds the first steps.
@@ -264,6 +287,17 @@ class WeightPrefetchGemm:
             best_effort = prefetch_ratio < 0.0
             if best_effort:
                 end = steps
+            if const_expr(build.split_loading):
+                # DRAM fills the ring first, but for half a window, so that it does not run dry in between.
+                # (The ring's barriers turn again only after the wait.)
+                filled = start == end
+                nearly = cutlass.max(Int32(build.stages - 1) - (fill_window + 1) // 2, Int32(0))
+                while not filled:
+                    filled = cute.arch.mbarrier_test_wait(full + nearly, 0)
+                    if cute.arch.mbarrier_test_wait(waited, 0):
+                        filled = True
+            due = Int64(cute.arch.clock64())
+            issued = Int32(0)
             step = start
             while step < end:
                 stop = False
@@ -271,16 +305,21 @@ class WeightPrefetchGemm:
                     stop = cute.arch.mbarrier_test_wait(waited, 0)
                 if stop:
                     end = step
-                else:
-                    tile = step // count
-                    i = step - tile * count
-                    self.prefetch(a_atom, t_g_a[None, first_unit + 2 * tile, first_k + i], full)
-                    if own_units - 2 * tile >= 2:
-                        self.prefetch(a_atom, t_g_a[None, first_unit + 2 * tile + 1, first_k + i], full)
+                elif Int64(cute.arch.clock64()) >= due:
+                    # A free slot of the ring: the load of this tile is under way already.
+                    slot = step % build.stages
+                    if not cute.arch.mbarrier_test_wait(empty + slot, ((step // build.stages) & 1) ^ 1):
+                        tile = step // count
+                        i = step - tile * count
+                        self.prefetch(a_atom, t_g_a[None, first_unit + 2 * tile, first_k + i], full)
+                        if own_units - 2 * tile >= 2:
+                            self.prefetch(a_atom, t_g_a[None, first_unit + 2 * tile + 1, first_k + i], full)
+                        due += Int64(prefetch_interval)
+                        issued += 1
                     step += 1
             if const_expr(build.trace):
                 with cute.arch.elect_one():
-                    trace[5, rank, cluster] = Int64(end - start)
+                    trace[5, rank, cluster] = Int64(issued)
         elif warp < A_WARP:
             self.multiply_and_store(
                 tiled_mma,
@@ -346,7 +385,8 @@ class WeightPrefetchGemm:
         """Tile by tile: main loop of the MMA warpgroup, sum over the cluster, TMA stores of its groups."""
         build = self.build
         split_k = build.split_k
-        full, empty = storage.full.data_ptr(), storage.empty.data_ptr()
+        full, full_b = storage.full.data_ptr(), storage.full_b.data_ptr()
+        empty = storage.empty.data_ptr()
         thread_mma = tiled_mma.get_slice(tidx)
         f_a = tiled_mma.make_fragment_A(thread_mma.partition_A(s_a))
         f_b = tiled_mma.make_fragment_B(thread_mma.partition_B(s_b))
@@ -366,6 +406,8 @@ class WeightPrefetchGemm:
                 step = tile * count + i
                 stage = step % build.stages
                 cute.arch.mbarrier_wait(full + stage, (step // build.stages) & 1)
+                if const_expr(build.split_loading):
+                    cute.arch.mbarrier_wait(full_b + stage, (step // build.stages) & 1)
                 warpgroup.fence()
                 mma = cute.make_mma_atom(tiled_mma.op)
                 mma.set(warpgroup.Field.ACCUMULATE, not self.promote)

@@ -102,6 +102,7 @@ def describe(p: Projection, build: KernelBuild, extra: int) -> dict[str, Any]:
         "split_k": build.split_k,
         "stages": build.stages,
         "clusters": build.clusters,
+        "fill_delay_clocks": build.fill_delay_clocks,
         "extra_clocks": extra,
     }
 

@@ -4,13 +4,12 @@ A timeline of recurrences from layer to layer, array-safe: one chain or a whole 
 microseconds, sizes in bytes. For layer i, with the GEMM of layer i - 1 before it:
 
     previous kernel   starts `launch` after the last CTA of the GEMM before has let it (or after that GEMM's
-                      end), waits for that GEMM's end plus `release`, then reads its rows twice
+                      end), waits for that GEMM's end plus `release`, then reads its rows
     GEMM CTAs         start `launch` after the previous kernel has let them, as soon as there is room on an
-                      SM: beside the CTAs of the GEMM before, or when those leave
-    fill              ring and prefetched tiles stream from DRAM from the start of the CTAs on
-    contention        meanwhile an access of the previous kernel waits behind weights already asked for, up to
-                      `loaded_*` behind the rings and `prefetch_*` behind a prefetch: early starters slow down
-                      the kernel they wait for
+                      SM: beside the CTAs of the GEMM before, or when those leave, one after another
+    fill              the rings fill from DRAM, a window at a time; prefetched tiles follow at the same speed
+    contention        meanwhile an access of the previous kernel waits up to `loaded_*` behind the weights
+                      already asked for: early starters slow down the kernel they wait for
     room              a previous kernel that starts on empty SMs (no trigger) keeps some CTAs out of theirs;
                       these start with an empty ring, and one SM alone streams at most `sm_bytes_per_us`
     wait              ends `release` after the previous kernel; the main loop then finds the ring full, reads
@@ -26,7 +25,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from gemm_model.batch import BoolArray, FloatArray, GemmBatch
+from gemm_model.batch import FloatArray, GemmBatch
 from gemm_model.errors import InputError
 from gemm_model.gpu import GpuSpec
 from gemm_model.overlap.config import (
@@ -40,7 +39,10 @@ from gemm_model.overlap.config import (
 from gemm_model.prediction import BatchPrediction
 
 PREVIOUS_BATCH = 8192
-"""Elements of a row that the previous kernel reads at once: 256 threads, four accesses of eight elements."""
+"""Elements of a row that the previous kernel reads in the time of one access: 256 threads, four accesses of
+eight elements each. Longer rows take longer in proportion."""
+CLOCK_MHZ = 1980.0
+"""SM clock of the kernels' delays (the H200's boost clock: little else runs meanwhile)."""
 BUILD_RAMP_US = 0.5
 """Over that time the queues of the memory system fill up."""
 
@@ -53,6 +55,8 @@ class OverlapParameters:
     """Weights streamed from DRAM by all SMs."""
     l2_bytes_per_us: float
     """Prefetched weights read from L2 by all SMs."""
+    intake_bytes_per_us: float
+    """Weights and activations that all SMs take in, wherever they come from."""
     launch_us: float
     """From the last CTA's trigger (or end) to the first instruction of the dependent kernel."""
     release_us: float
@@ -60,17 +64,13 @@ class OverlapParameters:
     serial_launch_us: float
     """From the end of a kernel to the next one's first instruction without dependent launch."""
     previous_us: float
-    """The second pass of the previous kernel with its stores, in an idle memory system."""
+    """The previous kernel's stores and end, in an idle memory system."""
     read_us: float
-    """One dependent read of the previous kernel from an idle memory system."""
+    """Its read of a row of `PREVIOUS_BATCH` elements from an idle memory system."""
     loaded_read_us: float
-    """The most that a read of the previous kernel waits behind the ring fill of the GEMM behind it."""
-    prefetch_read_us: float
-    """The same behind weights on their way to L2."""
+    """The most that this read waits behind the ring fill of the GEMM behind it."""
     loaded_store_us: float
-    """The most that its second pass with the stores waits behind the ring fill."""
-    prefetch_store_us: float
-    """The same behind weights on their way to L2."""
+    """The most that its stores and end wait behind the ring fill."""
     build_us: float
     """From the start of the GEMM's CTAs to a memory system so full that others notice."""
     early_us: float
@@ -89,16 +89,12 @@ class OverlapParameters:
     """Sum over a cluster, per doubling of its CTAs."""
     imbalance: float
     """Share of the rows' imbalance that shows as a longer tail."""
-    refill_us: float
-    """From the last byte of one layer to the first request of the next on the same SM."""
-    interference: float
-    """Slow-down of the running GEMM per byte that the next one fetches beside it, against a DRAM byte."""
-    poll_us: float
-    """One barrier poll and prefetch in best-effort mode, per CTA."""
-    burst_share: float
-    """Share of L2 that keeps weights prefetched in one burst (a fixed share of the K tiles) until used."""
-    paced_share: float
-    """The same for prefetches at the pace of the polls of the best-effort mode."""
+    spread: float
+    """Share of a main loop in which CTAs leave one after another: where the next layer's may start."""
+    kept_share: float
+    """Share of L2 that keeps prefetched weights until they are used."""
+    switch_us: float
+    """What a main loop with prefetched weights costs beside their bytes where an SM has one CTA only."""
     chain_us: float
     """Start of the chain's graph."""
 
@@ -116,6 +112,8 @@ class Chains:
     """Share of a layer's CTAs that fit beside those of the layer before."""
     blocked_share: FloatArray
     """Share of a layer's CTAs without room on the SMs that the previous kernel leaves alone."""
+    alone: FloatArray
+    """1 where an SM has one CTA of a layer at most."""
     slice_bytes: FloatArray
     """Weights that one SM streams in a layer."""
     waves: FloatArray
@@ -123,14 +121,18 @@ class Chains:
     imbalance: FloatArray
     """Rows of the fullest CTA over the mean, less one."""
     split_k: FloatArray
+    fill_delay_us: FloatArray
+    """What a CTA waits before it fills its ring."""
     reads: FloatArray
-    """Dependent reads of one pass of the previous kernel over its row."""
+    """Length of the previous kernel's read of its row (`row_reads`)."""
     activation_bytes: FloatArray
     """Activations that all CTAs of a layer read from L2, after the wait."""
     extra_us: FloatArray
     """Time that the previous kernel spends between its passes."""
     never: FloatArray
     """1 where the next kernel starts at the end of this one."""
+    fill_trigger_share: FloatArray
+    """Share of its ring that has arrived when a CTA lets the next kernel start while the ring fills."""
     trigger_share: FloatArray
     """Share of the K tiles beyond the ring that a CTA has loaded when it lets the next kernel start."""
     best_effort: FloatArray
@@ -183,14 +185,17 @@ def chains_of(cases: Sequence[LayerCase], gpu: GpuSpec) -> Chains:
             "steps": steps,
             "early_share": min(max(at_once / build.clusters - 1, 0.0), 1.0),
             "blocked_share": max(1 - max(gpu.sm_count - case.n, 0) * build.ctas_per_sm / build.ctas, 0.0),
+            "alone": float(build.ctas <= gpu.sm_count),
             "slice_bytes": weights / build.ctas * math.ceil(build.ctas / gpu.sm_count),
             "waves": math.ceil(build.clusters / at_once),
             "imbalance": max(most_units / own_units - 1, 0.0) if own_units >= 1 else 0.0,
             "split_k": build.split_k,
-            "reads": pass_reads(case.k),
+            "fill_delay_us": build.fill_delay_clocks / CLOCK_MHZ,
+            "reads": row_reads(case.k),
             "activation_bytes": float(build.ctas * build.b_stage_bytes * steps),
             "extra_us": case.extra_us,
             "never": float(case.setting.overlap_ratio < 0),
+            "fill_trigger_share": min(max(trigger_at - build.fill_window, 0) / build.stages, 1.0),
             "trigger_share": max(trigger_at - build.stages, 0) / max(beyond, 1),
             "best_effort": float(best_effort),
             "asked_share": asked / max(beyond, 1),
@@ -201,9 +206,9 @@ def chains_of(cases: Sequence[LayerCase], gpu: GpuSpec) -> Chains:
     return Chains(**{name: np.array(values, dtype=np.float64) for name, values in columns.items()})
 
 
-def pass_reads(k: int) -> int:
-    """Dependent reads of one pass over a row: each takes a batch at once."""
-    return math.ceil(k / PREVIOUS_BATCH)
+def row_reads(k: int) -> float:
+    """Time to read a row of k elements, in reads of `PREVIOUS_BATCH` elements; no row takes less than one."""
+    return max(k / PREVIOUS_BATCH, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +225,7 @@ class Timeline:
     prefetched_bytes: FloatArray
     """Brought into L2 per layer."""
     wasted_bytes: FloatArray
-    """Of these, evicted before use or asked for when the main loop already read them itself."""
+    """Of these, evicted before use."""
 
     @property
     def layer_us(self) -> FloatArray:
@@ -229,26 +234,12 @@ class Timeline:
         return mean
 
 
-def prefetch_pays(chains: Chains, p: OverlapParameters) -> BoolArray:
-    """Whether the previous kernel alone outlasts the fill of the rings, so that DRAM would rest meanwhile."""
-    alone = chains.reads * p.read_us + chains.extra_us + p.previous_us
-    pays: BoolArray = alone > chains.ring_bytes / p.dram_bytes_per_us
-    return pays
-
-
 def queue_delay_us(
-    at: FloatArray,
-    quiet_until: FloatArray,
-    ring_until: FloatArray,
-    prefetch_until: FloatArray,
-    most_behind_ring_us: float,
-    most_behind_prefetch_us: float,
+    at: FloatArray, quiet_until: FloatArray, ring_until: FloatArray, most_us: float
 ) -> FloatArray:
     """What an access issued at `at` waits behind the weights already asked for, which DRAM delivers first."""
     felt = np.clip((at - quiet_until) / BUILD_RAMP_US + 0.5, 0.0, 1.0)
-    ring = np.clip(ring_until - at, 0.0, most_behind_ring_us)
-    prefetch = np.clip(prefetch_until - np.maximum(at, ring_until), 0.0, most_behind_prefetch_us)
-    delay: FloatArray = felt * (ring + prefetch)
+    delay: FloatArray = felt * np.clip(ring_until - at, 0.0, most_us)
     return delay
 
 
@@ -270,7 +261,7 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
     )
 
     zero = np.zeros_like(c.weight_bytes)
-    end = trigger = streamed = zero
+    end = trigger = streamed = main = zero
     first = np.full_like(zero, p.chain_us)
     rows: list[tuple[FloatArray, ...]] = []
     for layer in range(layers):
@@ -282,48 +273,43 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
             waited = np.maximum(previous_start, end + np.where(serial, 0.0, p.release_us))
         # CTAs beside those of the layer before start early, the others as these leave.
         allowed = previous_start + p.launch_us
-        late = np.maximum(allowed, streamed + p.refill_us)
+        late = np.maximum(allowed, streamed - p.spread * main)
         start = c.early_share * np.minimum(allowed, late) + (1 - c.early_share) * late
-        ring_until = start + c.ring_bytes / p.dram_bytes_per_us
+        fill = start + c.fill_delay_us
+        ring_until = fill + c.ring_bytes / p.dram_bytes_per_us
         early = np.where(never | serial | (beyond_ring > 0), 0.0, p.early_us * c.early_share)
-        prefetch_until = ring_until + asked / p.dram_bytes_per_us
-        quiet_until = np.where(serial, np.inf, start + p.build_us)
-        queue = (quiet_until, ring_until, prefetch_until)
-        now = waited
-        for read in range(int(c.reads.max())):
-            delay = queue_delay_us(now, *queue, p.loaded_read_us, p.prefetch_read_us)
-            now = now + np.where(read < c.reads, p.read_us + delay, 0.0)
-        second = now + c.extra_us + early
-        delay = queue_delay_us(second, *queue, p.loaded_store_us, p.prefetch_store_us)
+        quiet_until = np.where(serial, np.inf, fill + p.build_us)
+        delay = queue_delay_us(waited, quiet_until, ring_until, p.loaded_read_us)
+        second = waited + c.reads * p.read_us + delay + c.extra_us + early
+        delay = queue_delay_us(second, quiet_until, ring_until, p.loaded_store_us)
         previous_end = second + p.previous_us + delay
         start = np.where(serial, previous_end + launch, start)
+        fill = start + c.fill_delay_us
         released = previous_end + p.release_us
         ready = np.where(serial, start, np.maximum(released, start))
 
         # Without an early trigger the previous kernel starts on empty SMs and keeps some CTAs out of theirs.
         blocked = np.where(never & ~serial, c.blocked_share, 0.0)
         in_ring = (1 - blocked) * np.minimum(
-            c.ring_bytes, np.maximum(ready - start, 0.0) * p.dram_bytes_per_us
+            c.ring_bytes, np.maximum(ready - fill, 0.0) * p.dram_bytes_per_us
         )
-        polled = np.maximum(ready - start, 0.0) / (p.poll_us * c.steps) * c.weight_bytes
-        issued = np.where(best_effort, np.minimum(asked, polled), asked)
-        kept = np.minimum(issued, np.where(best_effort, p.paced_share, p.burst_share) * l2_bytes)
-        arrived = np.clip((ready - ring_until) * p.dram_bytes_per_us, 0.0, kept)
+        # Prefetches follow the ring fill at the speed of DRAM; best effort ends with the wait.
+        in_time = np.clip((ready - ring_until) * p.dram_bytes_per_us, 0.0, asked)
+        issued = np.where(best_effort, in_time, asked)
+        kept = np.minimum(issued, p.kept_share * l2_bytes)
+        arrived = np.minimum(in_time, kept)
         # In order: prefetched tiles at the speed of L2 or of their arrival, then the rest from DRAM.
         from_dram = c.weight_bytes - in_ring - kept
         main = np.maximum(
             np.maximum(kept / p.l2_bytes_per_us, (kept - arrived) / p.dram_bytes_per_us)
             + from_dram / p.dram_bytes_per_us,
-            (c.weight_bytes - in_ring + c.activation_bytes) / p.l2_bytes_per_us,
+            (c.weight_bytes - in_ring + c.activation_bytes) / p.intake_bytes_per_us,
         )
         main = np.maximum(main, c.steps * p.step_us)
         main = np.where(blocked > 0, np.maximum(main, c.slice_bytes / p.sm_bytes_per_us), main)
-        # The next layer's early CTAs fetch beside this one's main loop.
-        trigger = np.maximum(ready + p.head_us + beyond_ring * main, start)
-        trigger = np.where(beyond_ring > 0, trigger, start)
-        overlapped = np.clip(1 - (trigger + 2 * p.launch_us - ready) / np.maximum(main, 1e-9), 0.0, 1.0)
-        beside = np.where(never | serial, 0.0, c.early_share * overlapped * (c.ring_bytes + asked))
-        main = main + p.interference * np.minimum(beside, from_dram) / p.dram_bytes_per_us
+        main = main + np.where(kept > 0, p.switch_us * c.alone, 0.0)
+        filling = fill + c.fill_trigger_share * c.ring_bytes / p.dram_bytes_per_us
+        trigger = np.where(beyond_ring > 0, ready + p.head_us + beyond_ring * main, filling)
         streamed = ready + p.head_us + main
         end = streamed + tail + p.unfairness * from_dram / p.dram_bytes_per_us
         rows.append(
@@ -347,8 +333,8 @@ class OverlapModel:
         gpu: GpuSpec,
         *,
         parameters: Mapping[str, float],
-        overlap_ratio: float = 0.9,
-        prefetch_ratio: float = 0.0,
+        overlap_ratio: float = 0.25,
+        prefetch_ratio: float = -1.0,
         previous_extra_us: float = 0.0,
         layers: int = 16,
     ) -> None:
@@ -375,10 +361,6 @@ class OverlapModel:
     def layer_us(self, cases: Sequence[LayerCase]) -> FloatArray:
         """Microseconds per layer of each case."""
         return self.timeline(cases).layer_us
-
-    def prefetch_pays(self, cases: Sequence[LayerCase]) -> BoolArray:
-        """Whether a prefetch beyond the rings can pay in each case."""
-        return prefetch_pays(chains_of(cases, self.gpu), self.parameters)
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         cases = [self._case(batch, row) for row in range(len(batch))]

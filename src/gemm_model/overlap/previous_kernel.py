@@ -2,8 +2,10 @@
 # The DSL gives these annotations a meaning of its own and rewrites the bodies; they run on the GPU only.
 """The kernel that a weight-prefetch GEMM waits for: RMSNorm or a split reduction, one CTA per token.
 
-y[row] = cast(sum over parts of x[part, row]), divided by its root mean square if ``normalize``. It lets its
-dependents start either at once or after its last store, and can be made longer by a number of SM clocks.
+y[row] = cast(sum over parts of x[part, row]), divided by its root mean square if ``normalize``. A row is read
+once, all loads at a time, and stays in registers: the fewer dependent accesses, the less it waits behind the
+weights that the next GEMM already asks for. It lets its dependents start either at once or after its last
+store, and can be made longer by a number of SM clocks.
 """
 
 import cuda.bindings.driver as cuda
@@ -19,20 +21,32 @@ VECTOR = 8  # elements per access: 16 bytes of bf16
 EPSILON = 1e-6
 
 
+def vectors_per_thread(k: int) -> int:
+    """Accesses of a thread to a row of k elements."""
+    return -(-k // (VECTOR * THREADS))
+
+
 class PreviousKernel:
-    """RMSNorm (``normalize``) or plain sum of ``parts`` bf16 inputs, written as ``out_type``."""
+    """RMSNorm (``normalize``) or plain sum of ``parts`` bf16 inputs, written as ``out_type``.
+
+    vectors: accesses of a thread to one row (`vectors_per_thread`).
+    """
 
     def __init__(
         self,
         out_type: str,
         *,
+        vectors: int,
         parts: int = 1,
         normalize: bool = True,
         dependent_launch: bool = True,
         trace: bool = False,
     ) -> None:
         self.out_type = ELEMENT_TYPE[out_type]
+        self.vectors = vectors
         self.parts = parts
+        # One bf16 input is kept as it is, a sum in fp32.
+        self.held_type = BFloat16 if parts == 1 else Float32
         self.normalize = normalize
         self.dependent_launch = dependent_launch
         self.trace = trace
@@ -67,6 +81,8 @@ class PreviousKernel:
             grid=(n, 1, 1),
             block=(THREADS, 1, 1),
             stream=stream,
+            # At most 128 registers: one CTA fits beside two of the GEMM.
+            min_blocks_per_mp=2,
             # The GEMM's shared-memory carve-out: kernels that want different ones cannot share an SM.
             preferred_smem_carveout=100,
             use_pdl=self.dependent_launch,
@@ -92,12 +108,16 @@ class PreviousKernel:
         if tidx == 0:
             self.record(trace, 1, row)
 
+        held = cute.make_rmem_tensor((VECTOR, self.vectors), self.held_type)
+        held.fill(0.0)
+        for i in cutlass.range_constexpr(self.vectors):
+            v = tidx + i * THREADS
+            if v < k // VECTOR:
+                self.read(x, v, row, held[None, i])
         scale = Float32(1.0)
         if const_expr(self.normalize):
-            squares = Float32(0.0)
-            for v in cutlass.range(tidx, k // VECTOR, THREADS, unroll=4):
-                values = self.sum_of_parts(x, v, row)
-                squares += (values * values).reduce(cute.ReductionOp.ADD, 0.0, 0)
+            values = held.load().to(Float32)
+            squares = (values * values).reduce(cute.ReductionOp.ADD, 0.0, 0)
             scale = cute.math.rsqrt(sum_over_cta(squares, tidx) / Float32(k) + EPSILON)
         if extra_clocks > 0:
             # One warp watches the clock: more would take issue slots from the CTAs beside this one.
@@ -106,10 +126,12 @@ class PreviousKernel:
                 while Int64(cute.arch.clock64()) - start < Int64(extra_clocks):
                     pass
             cute.arch.sync_threads()
-        for v in cutlass.range(tidx, k // VECTOR, THREADS, unroll=4):
-            out = cute.make_rmem_tensor((VECTOR,), self.out_type)
-            out.store((self.sum_of_parts(x, v, row) * scale).to(self.out_type))
-            cute.autovec_copy(out, y[(None, v), row])
+        for i in cutlass.range_constexpr(self.vectors):
+            v = tidx + i * THREADS
+            if v < k // VECTOR:
+                out = cute.make_rmem_tensor((VECTOR,), self.out_type)
+                out.store((held[None, i].load().to(Float32) * scale).to(self.out_type))
+                cute.autovec_copy(out, y[(None, v), row])
         if trigger_early == 0:
             cute.arch.griddepcontrol_launch_dependents()
         if tidx == 0:
@@ -124,15 +146,15 @@ class PreviousKernel:
             trace[event, row] = Int64(cute.arch.globaltimer())
 
     @cute.jit
-    def sum_of_parts(self, x: cute.Tensor, v: Int32, row: Int32):
-        """fp32 sum over parts of one vector."""
-        loaded = cute.make_rmem_tensor((VECTOR,), BFloat16)
-        total = cute.make_rmem_tensor((VECTOR,), Float32)
-        total.fill(0.0)
-        for part in cutlass.range_constexpr(self.parts):
-            cute.autovec_copy(x[(None, v), row, part], loaded)
-            total.store(total.load() + loaded.load().to(Float32))
-        return total.load()
+    def read(self, x: cute.Tensor, v: Int32, row: Int32, held: cute.Tensor):
+        """One vector of the row, summed over the parts."""
+        if const_expr(self.parts == 1):
+            cute.autovec_copy(x[(None, v), row, 0], held)
+        else:
+            for part in cutlass.range_constexpr(self.parts):
+                loaded = cute.make_rmem_tensor((VECTOR,), BFloat16)
+                cute.autovec_copy(x[(None, v), row, part], loaded)
+                held.store(held.load() + loaded.load().to(Float32))
 
 
 @cute.jit

@@ -12,22 +12,36 @@ import pandas as pd
 from gemm_model.errors import InputError
 from gemm_model.gpu import GpuSpec
 from gemm_model.overlap.config import KernelBuild, OverlapSetting
-from gemm_model.overlap.model import LayerCase, OverlapParameters, chains_of, prefetch_pays, timeline
+from gemm_model.overlap.model import CLOCK_MHZ, LayerCase, OverlapParameters, chains_of, timeline
 
 CASE_COLUMNS = (
-    *("m", "n", "k", "a_type", "b_type", "split_k", "stages", "clusters"),
+    *("m", "n", "k", "a_type", "b_type", "split_k", "stages", "clusters", "fill_delay_clocks"),
     *("extra_clocks", "serialized", "overlap_ratio", "prefetch_ratio", "layer_us"),
 )
 SURFACE_COLUMNS = ["m", "n", "k", "a_type", "b_type", "split_k", "stages", "clusters", "extra_clocks"]
-"""What is the same all over a surface; a table of several runs is split by `run` too."""
+"""What is the same all over a surface."""
 LAYERS = 16
 """Layers of the measured chains."""
-CLOCK_MHZ = 1980.0
-"""SM clock at which the previous kernel's extra clocks pass (the H200's boost clock: it idles meanwhile)."""
 
 
-def read_surfaces(path: Path) -> pd.DataFrame:
-    """The table of measured layers, with the number of its surface in the column `surface`."""
+def read_surfaces(*paths: Path) -> pd.DataFrame:
+    """The measured layers with the number of their surface in the column `surface`.
+
+    Several tables are runs of the same cases: `layer_us` is their mean. The best of 56 noisy cells of one run
+    is in part the luckiest one.
+    """
+    tables = [_read_table(path) for path in paths]
+    first, case = tables[0], list(CASE_COLUMNS[:-1])
+    for path, table in zip(paths[1:], tables[1:], strict=True):
+        if not table[case].equals(first[case]):
+            raise InputError(f"{path}: expected the same cases in the same order as in {paths[0]}")
+    return first.assign(
+        layer_us=np.mean([table["layer_us"] for table in tables], axis=0),
+        surface=first.groupby(SURFACE_COLUMNS, sort=False).ngroup(),
+    )
+
+
+def _read_table(path: Path) -> pd.DataFrame:
     try:
         table = pd.read_csv(path)
     except (OSError, ValueError) as error:
@@ -38,8 +52,7 @@ def read_surfaces(path: Path) -> pd.DataFrame:
     bad = table.index[~(table["layer_us"] > 0)]
     if len(bad):
         raise InputError(f"{path}: row {bad[0] + 2}, column layer_us: expected a time above 0")
-    keys = [*(["run"] if "run" in table else []), *SURFACE_COLUMNS]
-    return table.assign(surface=table.groupby(keys, sort=False).ngroup())
+    return table
 
 
 def cases_of(table: pd.DataFrame) -> list[LayerCase]:
@@ -59,6 +72,7 @@ def _case(row: dict[Hashable, Any]) -> LayerCase:
             split_k=row["split_k"],
             stages=row["stages"],
             clusters=row["clusters"],
+            fill_delay_clocks=row["fill_delay_clocks"],
             dependent_launch=not row["serialized"],
         ),
         setting=OverlapSetting(overlap_ratio=row["overlap_ratio"], prefetch_ratio=row["prefetch_ratio"]),
@@ -77,19 +91,12 @@ def accuracy(table: pd.DataFrame, gpu: GpuSpec, parameters: OverlapParameters) -
     chains = chains_of(cases_of(table), gpu)
     predicted = timeline(chains, parameters, gpu.l2_bytes, LAYERS).layer_us
     rows: list[dict[str, Any]] = []
-    for surface, part in table.assign(
-        predicted=predicted, prefetch_pays=prefetch_pays(chains, parameters)
-    ).groupby("surface"):
+    for surface, part in table.assign(predicted=predicted).groupby("surface"):
         grid = part[part["serialized"] == 0]
         measured = grid["layer_us"].to_numpy(dtype=np.float64)
         overlap = grid["overlap_ratio"].to_numpy(dtype=np.float64)
         prefetch = grid["prefetch_ratio"].to_numpy(dtype=np.float64)
-        pick = choose(
-            overlap,
-            prefetch,
-            grid["predicted"].to_numpy(dtype=np.float64),
-            prefetch_pays=bool(grid["prefetch_pays"].iloc[0]),
-        )
+        pick = choose(overlap, prefetch, grid["predicted"].to_numpy(dtype=np.float64))
         best = int(measured.argmin())
         serialized = part.loc[part["serialized"] == 1, "layer_us"].to_numpy(dtype=np.float64)
         error = part["predicted"].to_numpy() / part["layer_us"].to_numpy() - 1

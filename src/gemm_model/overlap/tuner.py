@@ -14,13 +14,11 @@ from gemm_model.overlap.model import LayerCase, OverlapModel
 
 OVERLAP_RATIOS = (-1.0, 0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 PREFETCH_RATIOS = (-1.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
-SAFE_OVERLAP = 0.9
-"""The trigger of the default, without a prefetch: late enough for the next layer's ring fill to keep out of
-the way of this layer's main loop, early enough to hide the launch."""
-LATE_OVERLAP = 0.75
-"""Earlier triggers gain nothing that could be resolved: most lie within the ring and act at once."""
-NEEDED_GAIN = 0.01
-"""What another setting must promise over the default."""
+EARLY_OVERLAP = 0.25
+"""The trigger of the default: the next layer's CTAs stand ready when this one's leave."""
+NO_PREFETCH, BEST_EFFORT = 0.0, -1.0
+NEEDED_GAIN = 0.02
+"""What another setting must promise over the default, early and with best effort."""
 CANDIDATES = 6
 """Settings that a refinement measures."""
 
@@ -39,24 +37,21 @@ class Tuning:
     """Whether the times are measured or predicted."""
 
 
-def choose(
-    overlap: FloatArray, prefetch: FloatArray, layer_us: FloatArray, *, prefetch_pays: bool = True
-) -> int:
+def choose(overlap: FloatArray, prefetch: FloatArray, layer_us: FloatArray) -> int:
     """Position of the setting to take, given predictions of a grid.
 
-    The default (no prefetch, a late trigger) is left for the fastest prediction only where that promises a
-    gain; considered are late triggers and none, without a prefetch and (if it pays) with best effort. A fixed
-    share, issued in one burst, delays the kernel that it waits for and is never proposed.
+    Considered are the early trigger and none, each without a prefetch and with best effort. The default is
+    left only for a promised gain. Later triggers leave SMs empty when CTAs finish unevenly; a fixed share
+    goes on when the main loop has begun. A grid without the default: the fastest prediction.
     """
-    late = (overlap < 0) | (overlap >= LATE_OVERLAP)
-    pool = late & ((prefetch == 0) | ((prefetch < 0) & prefetch_pays))
-    if not pool.any():
+    default = np.flatnonzero((overlap == EARLY_OVERLAP) & (prefetch == BEST_EFFORT))
+    if not default.size:
         return int(layer_us.argmin())
-    considered = np.flatnonzero(pool)
-    distance = np.where(overlap < 0, 1.0, np.abs(overlap - SAFE_OVERLAP))
-    default = min(considered, key=lambda i: (prefetch[i] != 0, distance[i]))
-    best = min(considered, key=lambda i: layer_us[i])
-    return int(best if layer_us[best] < layer_us[default] * (1 - NEEDED_GAIN) else default)
+    considered = np.flatnonzero(
+        np.isin(overlap, (-1.0, EARLY_OVERLAP)) & np.isin(prefetch, (NO_PREFETCH, BEST_EFFORT))
+    )
+    best = considered[layer_us[considered].argmin()]
+    return int(best if layer_us[best] < layer_us[default[0]] * (1 - NEEDED_GAIN) else default[0])
 
 
 def tune(
@@ -77,7 +72,6 @@ def tune(
         np.array([s.overlap_ratio for s in settings]),
         np.array([s.prefetch_ratio for s in settings]),
         grid,
-        prefetch_pays=bool(model.prefetch_pays([case])[0]),
     )
     order = [best, *(i for i in np.argsort(grid, kind="stable") if i != best)]
     return Tuning(
@@ -95,11 +89,11 @@ def refine(
 ) -> Tuning:
     """The fastest of the proposal's candidates by measurement, each measured once.
 
-    Four plain settings are measured too: a late trigger or none, no prefetch or best effort.
+    The four settings that `choose` considers are measured too.
     """
     plain = [
         OverlapSetting(overlap_ratio=overlap, prefetch_ratio=prefetch)
-        for overlap, prefetch in ((-1.0, 0.0), (SAFE_OVERLAP, 0.0), (-1.0, -1.0), (1.0, -1.0))
+        for overlap, prefetch in product((-1.0, EARLY_OVERLAP), (NO_PREFETCH, BEST_EFFORT))
     ]
     times = {setting: measure_us(setting) for setting in dict.fromkeys([*proposal.candidates, *plain])}
     best = min(times, key=lambda setting: times[setting])
