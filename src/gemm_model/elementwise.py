@@ -55,14 +55,19 @@ def exp(value: Values) -> Values:
 
 
 def three_quarter_power(value: Values) -> Values:
-    """By square roots, which are ten times faster than a general power."""
-    root = sqrt(value)
-    return root * sqrt(root)
+    """By square roots, which are ten times faster on arrays than a general power."""
+    if type(value) is float:
+        return value**0.75
+    root = np.sqrt(value)
+    return root * np.sqrt(root)
 
 
 def three_eighth_power(value: Values) -> Values:
-    root = sqrt(sqrt(value))
-    return root * sqrt(root)
+    return three_quarter_power(sqrt(value))
+
+
+def eighth_power(value: Values) -> Values:
+    return value**0.125 if type(value) is float else np.sqrt(np.sqrt(np.sqrt(value)))
 
 
 def negated(condition: Values) -> Values:
@@ -78,19 +83,13 @@ def power_of_two_divisor(value: Values) -> Values:
     return (wholes & -wholes).astype(np.float64)
 
 
-def smooth_maximum(*values: Values) -> Values:
-    """The norm of order 8 of non-negative values: their maximum, up to 9 % more for each near-equal rival.
+def smooth_maximum(a: Values, b: Values) -> Values:
+    """The norm of order 8 of two non-negative values: their maximum, up to 9 % more where they are equal.
 
     Overlapped phases do not hide each other perfectly where they take about the same time.
     """
-    largest = values[0]
-    for value in values[1:]:
-        largest = maximum(largest, value)
-    largest = maximum(largest, 1e-30)
-    total: Values = 0.0
-    for value in values:
-        share = value / largest
-        share = share * share
-        share = share * share
-        total = total + share * share
-    return largest * sqrt(sqrt(sqrt(total)))
+    larger = maximum(a, b)
+    share = minimum(a, b) / maximum(larger, 1e-30)
+    share = share * share
+    share = share * share
+    return larger * eighth_power(1.0 + share * share)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemm_model.batch import GemmBatch
 from gemm_model.elementwise import Values, maximum, where
-from gemm_model.feasibility import PINGPONG, Resources
+from gemm_model.feasibility import PINGPONG, Resources, epilogue_tile_elements
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
 
@@ -14,15 +14,24 @@ TMEM_STORE_BYTES_PER_CLK = 32.0
 """The same where accumulators live in tensor memory: the width of an SM's way to L2."""
 
 
-def epilogue_clk(batch: GemmBatch, gpu: GpuSpec, p: KernelParameters) -> Values:
+SMALL_STORE, SMALL_STORE_CLK = 1500.0, 65.0
+"""Outputs of one warpgroup's store below which it takes longer, and by how much: tiles of 208 columns."""
+
+
+def epilogue_clk(batch: GemmBatch, gpu: GpuSpec, found: Resources, p: KernelParameters) -> Values:
     """Clocks from the last MMA of a tile to its last store: convert, write to shared memory, store by TMA.
 
     As many for one warpgroup as for two or three: the store sets the pace, not the threads. Wide outputs are
     bound by their bytes.
     """
     rate = TMEM_STORE_BYTES_PER_CLK if gpu.tmem_columns > 0 else STORE_BYTES_PER_CLK
-    clk_per_output = maximum(1.0 / p.outputs_per_clk, batch.out_bits / 8.0 / rate)
-    return batch.cta_m * batch.cta_n * clk_per_output
+    outputs = batch.cta_m * batch.cta_n
+    clk = outputs * maximum(1.0 / p.outputs_per_clk, batch.out_bits / 8.0 / rate)
+    if gpu.tmem_columns > 0:
+        return clk
+    stored = epilogue_tile_elements(batch, found.warpgroups)
+    small = stored / found.warpgroups < SMALL_STORE
+    return clk + where(small, SMALL_STORE_CLK * outputs / stored, 0.0)
 
 
 def port_store_clk(batch: GemmBatch, gpu: GpuSpec) -> Values:

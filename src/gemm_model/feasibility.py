@@ -90,9 +90,14 @@ def warpgroups_per_tile(batch: GemmBatch, gpu: GpuSpec) -> Values:
     return where(batch.schedule == PINGPONG, 1.0, cooperative)
 
 
+def columns_split(batch: GemmBatch, warpgroups: Values) -> Values:
+    """Whether the warpgroups of a tile share its columns, not its rows (QuACK `_setup_tiled_mma`)."""
+    return (warpgroups > 1) & (((batch.cta_m == 192) & (batch.cta_n > 128)) | (batch.cta_m == 320))
+
+
 def epilogue_tile_elements(batch: GemmBatch, warpgroups: Values) -> Values:
     """Elements of the tile that one epilogue buffer holds (QuACK `_compute_tile_shape_or_override`)."""
-    rows_split = (warpgroups > 1) & negated((batch.cta_m == 192) & (batch.cta_n > 128)) & (batch.cta_m != 320)
+    rows_split = (warpgroups > 1) & negated(columns_split(batch, warpgroups))
     divisor = power_of_two_divisor(batch.cta_n)
     narrow = minimum(divisor, 32.0)
     wide = where(batch.out_bits == 8, minimum(divisor, 64.0), narrow)

@@ -6,24 +6,37 @@ from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
 from gemm_model.elementwise import Values, maximum, three_eighth_power, three_quarter_power, where
-from gemm_model.feasibility import TWO_CTA, WARPGROUP_THREADS, Resources
+from gemm_model.feasibility import TWO_CTA, WARPGROUP_THREADS, Resources, columns_split
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
-from gemm_model.traffic import ALIGNED_BYTES, TMA_ALIGNMENT_BYTES, further_pieces
+from gemm_model.schedule import TileSchedule
+from gemm_model.traffic import ALIGNED_BYTES, TMA_ALIGNMENT_BYTES, further_pieces, k_tail
 
-ADDS_PER_CLK = 128.0
-"""fp32 additions an SM issues in a clock: what promoting fp8 sums costs."""
+ADDS_PER_CLK = 75.0
+"""fp32 additions of one warpgroup in a clock: what promoting fp8 sums costs."""
+ISSUE_CLK = 26.0
+"""Of each k step in the MMA warps beside the MMAs: barriers of a stage and the start of its MMAs."""
+CLUSTER_STEP_CLK = 8.0
+"""The same in clusters: releasing a stage to the other CTAs."""
+SMEM_BOUND_COLUMNS = 32.0
+"""An instruction of 64 x N takes max(N/2, 16 + N/4) clocks: reading its operands bounds it below 64."""
+SMEM_CONTENTION = 1.5
+"""What of that excess is seen beside the writes of the loads."""
 NARROW_INSTRUCTION = 128.0
 """Columns of an MMA instruction up to which spilling costs by the register."""
 WIDE_SPILL = 39.0
 """A wide instruction has all its accumulators live at once: far more goes to memory than the excess."""
-PORT_CLK = 40.0
-"""Of each k step at the SM's port beside the bytes: issue of the loads and the barriers of a stage."""
+PORT_CLK, PAIR_PORT_CLK, FOUR_PORT_CLK = 28.0, 13.0, 53.0
+"""Of each k step at the SM's port beside the bytes, in clusters of 1, 2 and more: loads and barriers."""
+FIRST_STEP_SPILL = -0.35
+"""Of a step's spilling that the first of several does not have, where all accumulators are live at once."""
+TILE_SPILL = 0.2
+"""Of a step's spilling: what narrow instructions spill between two tiles."""
 CALIBRATED_PORT_BYTES_PER_CLK = 64.0
 """What a Hopper SM takes from L2 by its description: `port_bytes_per_clk` counts on that much."""
 SCALE_ROW_BYTES = TMA_ALIGNMENT_BYTES
 """Scale factors lie in rows of 16 bytes; each takes the port as long as a piece of 64 bytes."""
-DRAIN_CLK = 115.0
+DRAIN_CLK = 78.0
 """Emptying the MMA pipe at each k step of slow fp8 accumulation: tiles of 64 rows and 32 to 192 columns."""
 
 
@@ -37,23 +50,50 @@ class KStep:
     """Bringing the A and B tiles into the SM."""
     latency_clk: Values
     """A slot's round trip from load to release, over the slots that are under way."""
+    tile_clk: Values
+    """What the MMA warps do once for each tile (less than nothing where its first step is shorter)."""
 
 
-def k_step(batch: GemmBatch, gpu: GpuSpec, rate: Values, found: Resources, p: KernelParameters) -> KStep:
+def k_step(
+    batch: GemmBatch,
+    gpu: GpuSpec,
+    rate: Values,
+    found: Resources,
+    schedule: TileSchedule,
+    p: KernelParameters,
+) -> KStep:
     """`rate` is the peak FLOP per clock of one SM for the row's types."""
     flop = 2.0 * batch.cta_m * batch.cta_n * found.cta_k
-    math = flop / (rate * p.mma_efficiency)
-    math = math + _promotion(batch, found) + _spilling(batch, found, p)
-    port = _port_bytes(batch, found, p) / _port_bytes_per_clk(gpu, p)
+    ctas = batch.cluster_m * batch.cluster_n
+    promotion = _promotion(batch, found)
+    spilling, narrow = _spilling(batch, found, p)
+    math = flop / (rate * p.mma_efficiency) * _smem_bound(batch, gpu, found) + promotion + spilling
+    math = math + where(promotion > 0, 0.0, ISSUE_CLK) + where(ctas > 1, CLUSTER_STEP_CLK, 0.0)
+    port = _port_bytes(batch, found, schedule, p) / _port_bytes_per_clk(gpu, p)
     pieces = further_pieces(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
-    port = port * (1.0 + p.read_misalignment * pieces) + PORT_CLK
+    port = port * (1.0 + p.read_misalignment * pieces)
+    port = port + where(ctas > 2, FOUR_PORT_CLK, where(ctas > 1, PAIR_PORT_CLK, PORT_CLK))
+    port = port * k_tail(batch, found)
     # A slot is released one k step after its use (one MMA group stays in flight): one stage fewer is free.
     stages = maximum(found.stages - 1.0, 1.0)
+    several = where(schedule.k_steps > 1, FIRST_STEP_SPILL, 0.0)
     return KStep(
         math_clk=math,
         port_clk=port,
         latency_clk=(p.latency_clk + port + math) / stages,
+        tile_clk=spilling * where(narrow, TILE_SPILL, several),
     )
+
+
+def _smem_bound(batch: GemmBatch, gpu: GpuSpec, found: Resources) -> Values:
+    """Clocks of the MMA instructions over those at the peak rate, where reading operands bounds them.
+
+    WGMMA of m64nNk16 takes max(N/2, 16 + N/4) clocks (microbenchmarks). Tensor memory spares the reads.
+    """
+    if gpu.tmem_columns > 0 or gpu.architecture != "sm90":
+        return 1.0
+    columns = where(columns_split(batch, found.warpgroups), batch.cta_n / 2.0, batch.cta_n)
+    return 1.0 + SMEM_CONTENTION * maximum(SMEM_BOUND_COLUMNS / columns - 0.5, 0.0)
 
 
 def _port_bytes_per_clk(gpu: GpuSpec, p: KernelParameters) -> float:
@@ -62,8 +102,8 @@ def _port_bytes_per_clk(gpu: GpuSpec, p: KernelParameters) -> float:
     return p.port_bytes_per_clk * (1.0 if known is None else known / CALIBRATED_PORT_BYTES_PER_CLK)
 
 
-def _port_bytes(batch: GemmBatch, found: Resources, p: KernelParameters) -> Values:
-    """Bytes of one stage, less what the port saves on those that another SM of the cluster asked for.
+def _port_bytes(batch: GemmBatch, found: Resources, schedule: TileSchedule, p: KernelParameters) -> Values:
+    """Bytes of one stage inside the matrix, less what the port saves on those that another SM asked for.
 
     With multicast the CTAs of a cluster row share A, those of a column share B: each asks for its part. The
     half of B that a pair of CTAs leaves to the other SM never comes.
@@ -73,7 +113,9 @@ def _port_bytes(batch: GemmBatch, found: Resources, p: KernelParameters) -> Valu
     b_arrives = where(batch.schedule == TWO_CTA, 0.5, 1.0)
     others = a_bytes * (1.0 - 1.0 / batch.cluster_n) + b_bytes * (b_arrives - 1.0 / batch.cluster_m)
     scale_pieces = found.scale_bytes * (ALIGNED_BYTES / SCALE_ROW_BYTES - 1.0)
-    return found.stage_bytes + scale_pieces - p.multicast_port_saving * others * found.cta_k
+    outside = a_bytes * (1.0 - schedule.filled_m) + b_bytes * b_arrives * (1.0 - schedule.filled_n)
+    saved = p.multicast_port_saving * others + outside
+    return maximum(found.stage_bytes + scale_pieces - saved * found.cta_k, 0.0)
 
 
 def _promotion(batch: GemmBatch, found: Resources) -> Values:
@@ -86,8 +128,8 @@ def _promotion(batch: GemmBatch, found: Resources) -> Values:
     return where(slow & (found.warpgroups <= 1.0), adds + DRAIN_CLK, 0.0)
 
 
-def _spilling(batch: GemmBatch, found: Resources, p: KernelParameters) -> Values:
-    """Storing and loading the registers beyond the budget at each k step.
+def _spilling(batch: GemmBatch, found: Resources, p: KernelParameters) -> tuple[Values, Values]:
+    """Storing and loading the registers beyond the budget at each k step; whether instructions are narrow.
 
     Warpgroups that spill at the same time share the way to memory. Powers as timings of seven spilling fp8
     kernels have them.
@@ -96,4 +138,4 @@ def _spilling(batch: GemmBatch, found: Resources, p: KernelParameters) -> Values
     narrow = (batch.cta_n <= NARROW_INSTRUCTION) | halves
     by_register = found.spilled_registers * three_quarter_power(found.warpgroups)
     at_once = WIDE_SPILL * three_eighth_power(found.spilled_registers * found.warpgroups)
-    return p.spill_clk * where(narrow, by_register, at_once)
+    return p.spill_clk * where(narrow, by_register, at_once), narrow

@@ -66,7 +66,14 @@ class BatchPrediction:
 def limiting(names: tuple[str, ...], times: tuple[FloatArray, ...]) -> IntArray:
     """Position of the largest of the times, row by row (the first of equals)."""
     assert len(names) == len(times)
-    position: IntArray = np.array(times).argmax(axis=0)
+    if len(times[0]) == 1:
+        return np.array(times).argmax(axis=0)
+    # Pair by pair: an argmax across long columns goes through memory the wrong way.
+    position: IntArray = np.zeros(len(times[0]), dtype=np.int64)
+    longest = times[0]
+    for index, time in enumerate(times[1:], start=1):
+        position[time > longest] = index
+        longest = np.maximum(longest, time)
     return position
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from gemm_model.batch import GemmBatch
 from gemm_model.elementwise import (
     Values,
+    ceil,
     floor,
     maximum,
     minimum,
     power_of_two_divisor,
-    three_eighth_power,
-    three_quarter_power,
     where,
 )
 from gemm_model.feasibility import Resources
@@ -20,13 +19,23 @@ from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
 from gemm_model.schedule import TileSchedule
 
-SMS_PER_COALESCER = 6.0
-"""SMs whose L2 requests meet before they leave: a CPC of three TPCs on Hopper."""
+SMS_PER_COALESCER = 8.0
+"""SMs that merge equal requests as well as the 16 or 18 of a GPC do, of which up to four requests merge.
+
+Pairs of SMs that stream the same bytes: L2 counts them once within a GPC, twice across two.
+"""
 PARTIAL_SUM_BYTES = 4.0
 ALIGNED_BYTES = 64.0
+SECTOR_BYTES = 32.0
 TMA_ALIGNMENT_BYTES = 16.0
-MISALIGNED_MERGING = 0.5
-"""Share of the merging that is left where rows start off 64-byte boundaries: as TMA loads alone have it."""
+WRITE_COST = 1.3
+"""What L2 does for a byte written, over a byte read."""
+K_TAIL_COST = 1.5
+"""What the part of the last k step beyond K costs, over k that is there."""
+DRIFT_FOOTPRINT = 0.06
+"""Of a wave's panels: what comes between two uses of a line once tiles have lost their lock-step."""
+DRIFT_MISSES = 0.44
+"""Share of the requests that then go to DRAM, at most. DRAM counters of kernels of 0.1 to 30 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +51,6 @@ class Traffic:
     """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
     l2_load_bytes: Values
     """The work of L2 in bytes: requests, misaligned rows, fills, and writes."""
-    l2_zeros_bytes: Values
-    """The work of L2 for rows outside the matrix, in bytes of rows inside, while every slot has a tile."""
-    zeros_multicast: Values
-    """Whether multicast delivers the rows outside."""
     merged_bytes: Values
     """What coalescing saves L2 while neighbouring SMs stay in lock-step."""
     wave_footprint_bytes: Values
@@ -82,76 +87,56 @@ def traffic(
         reads = reads * (1.0 - _kept(operands + output, p.l2_capacity_share * gpu.l2_bytes))
 
     cluster_size = batch.cluster_m * batch.cluster_n
-    groups = maximum(SMS_PER_COALESCER / cluster_size, 1.0)
-    merged_fast = p.coalescing * _merged(schedule.fast_panels, groups)
-    merged_slow = p.coalescing * _merged(schedule.slow_panels, groups)
+    requesters = SMS_PER_COALESCER / cluster_size
     a_pieces = further_pieces(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
     b_pieces = further_pieces(where(batch.b_k_major, batch.k, batch.n) * batch.b_bits / 8.0)
-    a_merging = where(a_pieces > 0, MISALIGNED_MERGING, 1.0)
-    b_merging = where(b_pieces > 0, MISALIGNED_MERGING, 1.0)
-    a_kept = 1.0 - a_merging * where(schedule.fast_is_m, merged_fast, merged_slow)
-    b_kept = 1.0 - b_merging * where(schedule.fast_is_m, merged_slow, merged_fast)
+    # Multicast requests do not merge, nor do rows that share sectors with their neighbours.
+    a_alone = (batch.cluster_n < 2) & (a_pieces < ALIGNED_BYTES / SECTOR_BYTES)
+    b_alone = (batch.cluster_m < 2) & (b_pieces < ALIGNED_BYTES / SECTOR_BYTES)
+    a_panels = where(schedule.fast_is_m, schedule.fast_panels, schedule.slow_panels)
+    b_panels = where(schedule.fast_is_m, schedule.slow_panels, schedule.fast_panels)
+    a_merged = p.coalescing * a_alone * _merged(a_panels, requesters)
+    b_merged = p.coalescing * b_alone * _merged(b_panels, requesters)
     # Multicast: the CTAs of a cluster row share A, those of a column share B.
-    a_requests = batch.cta_m * a_bytes / batch.cluster_n
-    b_requests = batch.cta_n * b_bytes / batch.cluster_m
-    a_requests = a_requests * schedule.filled_m * a_kept
-    b_requests = b_requests * schedule.filled_n * b_kept
+    a_asked = batch.cta_m * a_bytes / batch.cluster_n * schedule.filled_m
+    b_asked = batch.cta_n * b_bytes / batch.cluster_m * schedule.filled_n
+    a_requests = a_asked * (1.0 - a_merged)
+    b_requests = b_asked * (1.0 - b_merged)
     requests = a_requests + b_requests
-    merged = a_requests / a_kept - a_requests + b_requests / b_kept - b_requests
     output_pieces = further_pieces(where(batch.c_n_major, batch.n, batch.m) * batch.out_bits / 8.0)
     lines = requests + p.read_misalignment * (a_requests * a_pieces + b_requests * b_pieces)
-    outside_m = batch.cta_m * a_bytes * (1.0 - schedule.filled_m)
-    outside_n = batch.cta_n * b_bytes * (1.0 - schedule.filled_n)
-    zeros_m = _zeros_cost(outside_m, batch.cta_m * a_bytes)
-    zeros_n = _zeros_cost(outside_n, batch.cta_n * b_bytes)
-    # One factor for both: hardly a tile has rows and columns outside.
-    zeros_multicast = where(outside_m > 0, batch.cluster_n > 1, batch.cluster_m > 1)
-    alone = gpu.sm_count / (schedule.slots * cluster_size)
-    zeros = (zeros_m + zeros_n) * zeros_alone(alone, zeros_multicast)
     k_bytes = schedule.tiles * cluster_size * schedule.k_steps * found.cta_k
     writes = output + partial_sums
-    write_load = writes + p.write_misalignment * output * output_pieces
+    write_load = WRITE_COST * writes + p.write_misalignment * output * output_pieces
     return Traffic(
         operand_bytes=operands,
         output_bytes=output,
         dram_read_bytes=reads,
         dram_write_bytes=output,
         l2_request_bytes=requests * k_bytes + writes,
-        l2_load_bytes=lines * k_bytes + p.fill_share * reads + write_load,
-        l2_zeros_bytes=p.out_of_range_weight * zeros * k_bytes,
-        zeros_multicast=zeros_multicast,
-        merged_bytes=merged * k_bytes,
+        l2_load_bytes=lines * k_bytes * k_tail(batch, found) + p.fill_share * reads + write_load,
+        merged_bytes=(a_asked * a_merged + b_asked * b_merged) * k_bytes,
         wave_footprint_bytes=footprint,
     )
 
 
-def _zeros_cost(outside_bytes: Values, tile_bytes: Values) -> Values:
-    """Cost of the bytes of a tile that TMA fills with zeros: less than in proportion where there are many.
-
-    Rows outside the matrix do not merge between SMs as rows do that neighbours share. The power is that of
-    timings of decode shapes, tiles of 64 to 256 rows.
-    """
-    return tile_bytes * three_quarter_power(outside_bytes / tile_bytes)
-
-
-def zeros_alone(alone: Values, multicast: Values) -> Values:
-    """What rows of zeros cost more, in L2's work, where `alone` times fewer SMs have a tile.
-
-    Not so much more that each SM is as slow as among all: the way to the SM bounds zeros as well as L2 does.
-    With multicast L2 bounds them more. Powers from timings of decode shapes on 16 to 132 SMs.
-    """
-    return where(multicast, three_eighth_power(alone), three_quarter_power(alone))
+def k_tail(batch: GemmBatch, found: Resources) -> Values:
+    """Loads of all k steps over those of whole ones: the last may reach beyond K."""
+    steps = ceil(batch.k / found.cta_k)
+    inside = batch.k / (steps * found.cta_k)
+    return inside + K_TAIL_COST * (1.0 - inside)
 
 
 def _merged(panels: Values, requesters: Values) -> Values:
-    """Share of requests that merge where `requesters` SMs (or clusters) each want one of `panels` at random.
+    """Share of requests that merge where `requesters` clusters each want one of `panels` at random.
 
-    They want panels (1 - (1 - 1/panels)^requesters) distinct ones on average. `requesters` is 6, 3 or less
-    for clusters of 1, 2 and more: the power is taken by multiplication.
+    They want panels (1 - (1 - 1/panels)^requesters) distinct ones on average. `requesters` is 8, 4, 2 or less
+    for clusters of 1, 2, 4 and more: the power is taken by multiplication.
     """
     miss = 1.0 - 1.0 / maximum(panels, 1.0)
-    cubed = miss * miss * miss
-    power = where(requesters == 6.0, cubed * cubed, where(requesters == 3.0, cubed, miss))
+    squared = miss * miss
+    fourth = squared * squared
+    power = where(requesters == 8.0, fourth * fourth, where(requesters == 4.0, fourth, squared))
     distinct = panels * (1.0 - power)
     return where(requesters > 1.5, maximum(1.0 - distinct / requesters, 0.0), 0.0)
 
@@ -197,16 +182,20 @@ def _dram_reads(
     return maximum(fits * operands + (1.0 - fits) * streamed, operands)
 
 
-def out_of_step(moved: Traffic, l2_us: Values, p: KernelParameters) -> Traffic:
-    """The traffic once tiles that wait for L2 have lost their lock-step, and with it requests that merge.
+def out_of_step(moved: Traffic, l2_us: Values, gpu: GpuSpec, p: KernelParameters) -> Traffic:
+    """The traffic once tiles have lost their lock-step, and with it requests that merge, and reuse in L2.
 
     Tiles are served unevenly and drift apart, the longer L2 works the further, until neighbours no longer ask
-    for the same at the same time.
+    for the same at the same time, and what the first has read is gone when the last one asks for it.
     """
     elapsed = p.lockstep_loss_per_ms * 1e-3 * l2_us
     lost = moved.merged_bytes * elapsed / (1.0 + elapsed)
+    between = DRIFT_FOOTPRINT * elapsed * moved.wave_footprint_bytes / gpu.l2_bytes
+    hits = maximum(moved.l2_request_bytes - moved.output_bytes - moved.dram_read_bytes, 0.0)
+    again = DRIFT_MISSES * hits * between / (1.0 + between)
     return replace(
         moved,
+        dram_read_bytes=moved.dram_read_bytes + again,
         l2_request_bytes=moved.l2_request_bytes + lost,
-        l2_load_bytes=moved.l2_load_bytes + lost,
+        l2_load_bytes=moved.l2_load_bytes + lost + p.fill_share * again,
     )

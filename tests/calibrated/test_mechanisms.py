@@ -17,17 +17,33 @@ from gemm_model.clock import (
     voltage_squared,
 )
 from gemm_model.elementwise import power_of_two_divisor, smooth_maximum
-from gemm_model.epilogue import epilogue_clk, exposed_clk, math_chain_clk, port_store_clk
-from gemm_model.feasibility import resources
+from gemm_model.epilogue import (
+    SMALL_STORE_CLK,
+    epilogue_clk,
+    exposed_clk,
+    math_chain_clk,
+    port_store_clk,
+)
+from gemm_model.feasibility import columns_split, resources
 from gemm_model.gpu import load_gpu
 from gemm_model.kernel import KernelConfig
 from gemm_model.kernel_parameters import PARAMETERS, KernelParameters, start_values
 from gemm_model.kernel_time import geometry, kernel_time
-from gemm_model.mainloop import DRAIN_CLK, PORT_CLK, k_step
+from gemm_model.mainloop import (
+    ADDS_PER_CLK,
+    DRAIN_CLK,
+    FOUR_PORT_CLK,
+    ISSUE_CLK,
+    PAIR_PORT_CLK,
+    PORT_CLK,
+    SMEM_CONTENTION,
+    k_step,
+)
+from gemm_model.outside_rows import CROWDED_SHARE, FOUR_CTA_COST, crowding, outside_rows
 from gemm_model.pipeline.steady_state import time_per_k_step
 from gemm_model.problem import GemmProblem
 from gemm_model.schedule import tile_schedule
-from gemm_model.traffic import further_pieces, out_of_step, traffic
+from gemm_model.traffic import K_TAIL_COST, further_pieces, k_tail, out_of_step, traffic
 
 H200, B200 = load_gpu("h200"), load_gpu("b200")
 P = KernelParameters(**start_values())
@@ -56,7 +72,8 @@ def test_parameters_are_25_bounded_and_explained():
 
 
 def test_smooth_maximum_is_a_maximum_with_a_charge_for_ties():
-    assert smooth_maximum(3.0, 0.0, 0.1) == pytest.approx(3.0, rel=1e-6)
+    assert smooth_maximum(0.1, 3.0) == pytest.approx(3.0, rel=1e-6)
+    assert smooth_maximum(0.0, 0.0) == 0
     assert smooth_maximum(2.0, 2.0) == pytest.approx(2 * 2 ** (1 / 8))
     values = np.array([1.0, 5.0])
     assert smooth_maximum(values, values).tolist() == pytest.approx((values * 2 ** (1 / 8)).tolist())
@@ -73,17 +90,39 @@ def test_rows_off_64_byte_boundaries_fall_into_further_pieces(pitch, pieces):
     assert further_pieces(float(pitch)) == pieces
 
 
+def step_of(batch, p=P, rate=4096.0, gpu=H200):
+    found = resources(batch, gpu)
+    return k_step(batch, gpu, rate, found, tile_schedule(batch, gpu, found), p)
+
+
 def test_mma_clocks_of_one_k_step():
     # 2 x 128 x 256 x 64 FLOP at 4096 a clock: 1024 clocks at full efficiency.
-    batch = row(cta_m=128, cta_n=256)
-    step = k_step(batch, H200, 4096.0, resources(batch, H200), P)
-    assert step.math_clk[0] == pytest.approx(1024 / P.mma_efficiency)
+    step = step_of(row(cta_m=128, cta_n=256))
+    assert step.math_clk[0] == pytest.approx(1024 / P.mma_efficiency + ISSUE_CLK)
     assert step.port_clk[0] == pytest.approx((128 + 256) * 128 / P.port_bytes_per_clk + PORT_CLK)
+    assert step.tile_clk[0] == 0
+
+
+@pytest.mark.parametrize(("cta_n", "excess"), [(32, 0.5), (64, 0.0), (256, 0.0)])
+def test_reading_operands_from_shared_memory_bounds_narrow_instructions(cta_n, excess):
+    # 64 x 32 takes 16 + 8 = 24 clocks where the MMA alone takes 16; 64 x 64 takes 32 either way.
+    step = step_of(row(cta_m=64, cta_n=cta_n, schedule="pingpong"))
+    clk = 2 * 64 * cta_n * 64 / 4096 / P.mma_efficiency
+    assert step.math_clk[0] == pytest.approx(clk * (1 + SMEM_CONTENTION * excess) + ISSUE_CLK)
+
+
+def test_warpgroups_that_split_the_columns_issue_narrower_instructions():
+    # 192 x 160 as two halves of 80 columns; 192 x 128 as three of 64 rows. None is below 64 columns.
+    for cta_n, halves in ((160, True), (128, False)):
+        batch = row(cta_m=192, cta_n=cta_n)
+        assert columns_split(batch, resources(batch, H200).warpgroups)[0] == halves
+        assert step_of(batch).math_clk[0] == pytest.approx(
+            192 * cta_n * 128 / 4096 / P.mma_efficiency + ISSUE_CLK
+        )
 
 
 def test_the_slots_round_trip_is_the_pipelines():
-    batch = row(cta_m=128, cta_n=128, stages=3)
-    step = k_step(batch, H200, 4096.0, resources(batch, H200), P)
+    step = step_of(row(cta_m=128, cta_n=128, stages=3))
     one_stage_held = 3.0 - 1.0
     expected = time_per_k_step(step.port_clk, P.latency_clk, step.math_clk, one_stage_held)
     assert np.maximum(np.maximum(step.port_clk, step.math_clk), step.latency_clk) == pytest.approx(expected)
@@ -91,13 +130,22 @@ def test_the_slots_round_trip_is_the_pipelines():
 
 def test_the_port_saves_part_of_what_the_cluster_shares():
     batch = row(cta_m=128, cta_n=64, cluster_m=2)
-    free = replace(P, multicast_port_saving=0.0)
-    half = replace(P, multicast_port_saving=0.5)
-    found = resources(batch, H200)
-    alone_clk = k_step(batch, H200, 4096.0, found, free).port_clk[0]
-    shared_clk = k_step(batch, H200, 4096.0, found, half).port_clk[0]
+    alone_clk = step_of(batch, replace(P, multicast_port_saving=0.0)).port_clk[0]
+    shared_clk = step_of(batch, replace(P, multicast_port_saving=0.5)).port_clk[0]
     # Two CTAs share B: of 128 + 64 rows, 32 come by the other's request, and half of those is saved.
-    assert (shared_clk - PORT_CLK) / (alone_clk - PORT_CLK) == pytest.approx((192 - 16) / 192)
+    assert (shared_clk - PAIR_PORT_CLK) / (alone_clk - PAIR_PORT_CLK) == pytest.approx((192 - 16) / 192)
+
+
+def test_the_port_brings_rows_inside_the_matrix_only():
+    inside = step_of(row(GemmProblem.of(32, 132 * 64, 4096), cta_m=128, cta_n=64)).port_clk[0]
+    assert inside == pytest.approx((32 + 64) * 128 / P.port_bytes_per_clk + PORT_CLK)
+
+
+def test_a_last_k_step_beyond_k_costs_more_than_what_is_there():
+    # K of 96: a whole step of 64 and half a step, whose other half costs half as much again.
+    batch = row(GemmProblem.of(4096, 4096, 96), cta_m=128, cta_n=128)
+    assert k_tail(batch, resources(batch, H200))[0] == pytest.approx(0.75 + K_TAIL_COST * 0.25)
+    assert k_tail(row(cta_m=128, cta_n=128), resources(batch, H200))[0] == 1
 
 
 def blackwell(cta_n, dtype="fp8", cluster_n=1, problem=None, **more):
@@ -108,9 +156,10 @@ def blackwell(cta_n, dtype="fp8", cluster_n=1, problem=None, **more):
 
 def port_bytes(batch, saving):
     p = replace(P, multicast_port_saving=saving)
-    clk = k_step(batch, B200, 16384.0, resources(batch, B200), p).port_clk[0]
+    clk = step_of(batch, p, 16384.0, B200).port_clk[0]
+    once = FOUR_PORT_CLK if batch.cluster_m[0] * batch.cluster_n[0] > 2 else PAIR_PORT_CLK
     # Blackwell's port is twice as wide as Hopper's, where the parameter comes from.
-    return (clk - PORT_CLK) * 2 * P.port_bytes_per_clk
+    return (clk - once) * 2 * P.port_bytes_per_clk
 
 
 def test_half_of_b_never_comes_to_one_sm_of_a_pair():
@@ -140,30 +189,30 @@ def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales():
 def test_stores_of_a_tile_share_the_port_with_the_next_tiles_loads():
     batch = blackwell(256, "nvfp4", out_dtype="fp32")
     # 128 x 256 outputs of 4 bytes at 32 bytes a clock.
-    assert port_store_clk(batch, B200)[0] == epilogue_clk(batch, B200, P)[0] == 4096
+    assert port_store_clk(batch, B200)[0] == epilogue_clk(batch, B200, resources(batch, B200), P)[0] == 4096
     assert port_store_clk(row(cta_m=128, cta_n=256), H200) == 0
-    # 74 pairs, 74 tiles, 64 k steps of fp8 each: 32768 bytes at 144 a clock and 40 clocks.
+    # 74 pairs, 74 tiles, 64 k steps of fp8 each: 32768 bytes at twice Hopper's port.
     one = GemmProblem.of(256, 74 * 256, 8192, "fp8", out_dtype="fp32")
     batch = blackwell(256, problem=one)
     times = kernel_time(geometry(batch, np.array([16384.0]), B200), B200, P)
-    expected_clk = 64 * (32768 / 144 + 40) + 4096
+    expected_clk = 64 * (32768 / (2 * P.port_bytes_per_clk) + PAIR_PORT_CLK) + 4096
     assert times.port_us[0] * times.sm_clk_mhz[0] == pytest.approx(expected_clk)
 
 
 def test_slow_fp8_accumulation_drains_one_warpgroup_but_not_two():
     problem = GemmProblem.of(4096, 4096, 4096, "fp8")
     alone, both = row(problem, cta_m=64, cta_n=128), row(problem, cta_m=128, cta_n=128)
-    for batch, exposed_clks in ((alone, 64 * 128 / 128 + DRAIN_CLK), (both, 0.0)):
+    for batch, exposed_clks in ((alone, 64 * 128 / ADDS_PER_CLK + DRAIN_CLK - ISSUE_CLK), (both, 0.0)):
         fast = replace(batch, fast_accum=np.array([True]))
-        slow_clk = k_step(batch, H200, 8192.0, resources(batch, H200), P).math_clk[0]
-        fast_clk = k_step(fast, H200, 8192.0, resources(fast, H200), P).math_clk[0]
+        slow_clk = step_of(batch, rate=8192.0).math_clk[0]
+        fast_clk = step_of(fast, rate=8192.0).math_clk[0]
         assert slow_clk - fast_clk == pytest.approx(exposed_clks)
 
 
 def test_epilogue_is_serial_or_under_the_other_consumers_mainloop():
     cooperative = row(cta_m=128, cta_n=128)
     pingpong = row(cta_m=128, cta_n=128, schedule="pingpong")
-    epilogue = epilogue_clk(cooperative, H200, P)
+    epilogue = epilogue_clk(cooperative, H200, resources(cooperative, H200), P)
     assert epilogue[0] == pytest.approx(128 * 128 / P.outputs_per_clk)
     for mainloop, tile in ((5000.0, 5000.0), (100.0, (100.0 + epilogue[0]) / 2)):
         chain = math_chain_clk(pingpong, H200, resources(pingpong, H200), mainloop, epilogue)
@@ -172,6 +221,13 @@ def test_epilogue_is_serial_or_under_the_other_consumers_mainloop():
         assert chain[0] == pytest.approx(mainloop + epilogue[0])
     assert exposed_clk(pingpong, H200, resources(pingpong, H200), epilogue)[0] == epilogue[0]
     assert exposed_clk(cooperative, H200, resources(cooperative, H200), epilogue)[0] == 0
+
+
+def test_stores_of_16_columns_take_longer():
+    # 208 columns are a multiple of 16 only: 13 stores of 64 x 16 for 64 rows.
+    batch = row(cta_m=64, cta_n=208, schedule="pingpong")
+    clk = epilogue_clk(batch, H200, resources(batch, H200), P)[0]
+    assert clk == pytest.approx(64 * 208 / P.outputs_per_clk + 13 * SMALL_STORE_CLK)
 
 
 def test_one_wave_reads_each_operand_once_from_dram():
@@ -194,12 +250,27 @@ def test_multicast_divides_the_requests():
 def test_requests_stop_merging_the_longer_l2_works():
     losing = replace(P, lockstep_loss_per_ms=1.0)
     found = moved(row(GemmProblem.of(16384, 16384, 16384), cta_m=128, cta_n=128), losing)
-    short = out_of_step(found, np.array([1.0]), losing)
-    long = out_of_step(found, np.array([3000.0]), losing)
+    short = out_of_step(found, np.array([1.0]), H200, losing)
+    long = out_of_step(found, np.array([3000.0]), H200, losing)
     assert short.l2_request_bytes[0] == pytest.approx(found.l2_request_bytes[0], rel=1e-3)
     # Three milliseconds at a loss of 1 / ms: three quarters of what merged.
     lost = long.l2_request_bytes[0] - found.l2_request_bytes[0]
     assert lost == pytest.approx(0.75 * found.merged_bytes[0])
+    # 0.06 x 3 of a wave's panels come between two uses; what then misses in L2 goes to DRAM again.
+    between = 0.06 * 3 * found.wave_footprint_bytes[0] / H200.l2_bytes
+    hits = found.l2_request_bytes[0] - found.output_bytes[0] - found.dram_read_bytes[0]
+    again = long.dram_read_bytes[0] - found.dram_read_bytes[0]
+    assert again == pytest.approx(0.44 * hits * between / (1 + between))
+
+
+def test_neither_multicast_requests_nor_rows_off_sectors_merge():
+    merging = replace(P, coalescing=1.0)
+    both = moved(row(cta_m=128, cta_n=128, cluster_m=2, cluster_n=2), merging)
+    assert both.merged_bytes[0] == 0
+    # Rows of 4104 elements start at odd multiples of 16 bytes: they share sectors with their neighbours.
+    assert moved(row(GemmProblem.of(4096, 4096, 4104), cta_m=128, cta_n=128), merging).merged_bytes[0] == 0
+    # Rows of 4112 start at sectors.
+    assert moved(row(GemmProblem.of(4096, 4096, 4112), cta_m=128, cta_n=128), merging).merged_bytes[0] > 0
 
 
 def test_merging_only_saves_requests():
@@ -224,15 +295,55 @@ def test_panels_of_a_group_larger_than_a_wave_come_from_dram_again():
     assert reads < 0.3 * 280 * 128000 * 512
 
 
+def outside_of(problem, **config):
+    batch = row(problem, **config)
+    found = resources(batch, H200)
+    return outside_rows(batch, tile_schedule(batch, H200, found), found)
+
+
 def test_rows_of_zeros_cost_with_a_power_of_their_share():
-    full = moved(row(GemmProblem.of(128, 132 * 128, 4096), cta_m=128, cta_n=128))
-    quarter = moved(row(GemmProblem.of(32, 132 * 128, 4096), cta_m=128, cta_n=128))
-    assert full.l2_zeros_bytes[0] == 0
+    full = outside_of(GemmProblem.of(128, 132 * 128, 4096), cta_m=128, cta_n=128)
+    assert full.bytes_per_wave[0] == 0
+    assert full.slow_load[0] == 1
     # All 132 SMs have one tile of 128 rows, three quarters of them outside, 4096 columns of 2 bytes.
-    bytes_outside = 132 * 128 * 4096 * 2 * 0.75**0.75
-    assert quarter.l2_zeros_bytes[0] == pytest.approx(P.out_of_range_weight * bytes_outside)
-    few = moved(row(GemmProblem.of(32, 33 * 128, 4096), cta_m=128, cta_n=128))
-    assert few.l2_zeros_bytes[0] == pytest.approx(quarter.l2_zeros_bytes[0] / 4 * 4**0.75)
+    quarter = outside_of(GemmProblem.of(32, 132 * 128, 4096), cta_m=128, cta_n=128)
+    assert quarter.bytes_per_wave[0] == pytest.approx(132 * 128 * 4096 * 2 * 0.75 ** (7 / 8))
+    assert quarter.slow_load[0] == 1
+    assert quarter.fast_load[0] == 0
+
+
+def test_a_slot_that_keeps_its_row_of_tiles_has_all_the_zeros_or_none():
+    # Two rows of 192; two thirds of the second lie outside. 66 columns: each slot has one tile.
+    once = outside_of(GemmProblem.of(256, 66 * 64, 4096), cta_m=192, cta_n=64)
+    share = (2 / 3) ** (7 / 8)
+    assert once.bytes_per_wave[0] == pytest.approx(132 * 192 * share * 2 ** (-3 / 8) * 4096 * 2)
+    # Rows inside: 64 + 64 in the second row, 192 + 64 in the first, 128 + 64 on average.
+    assert once.slow_load[0] == pytest.approx(128 / 192)
+    assert once.fast_load[0] == pytest.approx(256 / 192)
+    # Three times as many tiles, walked along m: the 132 slots are a multiple of two rows.
+    again = outside_of(GemmProblem.of(256, 3 * 66 * 64, 4096), cta_m=192, cta_n=64)
+    assert again.bytes_per_wave[0] == pytest.approx(132 * 192 * share * 2 ** (-1 / 8) * 4096 * 2)
+    # Walked along n, a slot comes to both rows: half of its tiles have zeros.
+    turns = outside_of(GemmProblem.of(256, 3 * 66 * 64, 4096), cta_m=192, cta_n=64, raster="along_n")
+    assert turns.bytes_per_wave[0] == pytest.approx(132 * 192 * share / 2 * 4096 * 2)
+    assert turns.fast_load[0] == 0
+
+
+def test_zeros_are_bound_by_the_device_until_most_sms_have_some():
+    batch = row(cta_m=64, cta_n=64)
+    assert crowding(132.0, batch, H200)[0] == 1
+    assert crowding(100.0, batch, H200)[0] == pytest.approx(1.32)
+    assert crowding(10.0, batch, H200)[0] == crowding(66.0, batch, H200)[0] == CROWDED_SHARE
+    four = row(cta_m=64, cta_n=64, cluster_m=2, cluster_n=2)
+    assert crowding(30.0, four, H200)[0] == FOUR_CTA_COST
+
+
+def test_loads_wait_at_the_port_and_at_l2_in_turn():
+    batch = row(GemmProblem.of(1024, 132 * 128, 8192), cta_m=128, cta_n=128)
+    slow_mma = replace(P, memory_overlap_loss=0.0, clock_share=1.0, droop_mma=0.0, droop_l2=0.0)
+    shape = geometry(batch, np.array([1e9]), H200)
+    times = kernel_time(shape, H200, slow_mma, without=("dram", "epilogue", "latency"))
+    assert times.waves_us[0] == pytest.approx(math.hypot(times.port_us[0], times.l2_us[0]), rel=1e-3)
 
 
 def test_clock_stands_sags_and_settles():
@@ -283,11 +394,3 @@ def test_numbers_and_arrays_take_the_same_formulas():
     arrays, scalars = moved(batch), moved(numbers)
     for spec in fields(arrays):
         assert getattr(arrays, spec.name)[0] == pytest.approx(getattr(scalars, spec.name), rel=1e-12)
-
-
-def test_half_the_merging_is_left_for_rows_off_64_byte_boundaries():
-    # Pitches of 8192 and 8224 bytes: multiples of 64 and of 32.
-    aligned = moved(row(GemmProblem.of(8192, 8192, 4096), cta_m=128, cta_n=128))
-    askew = moved(row(GemmProblem.of(8192, 8192, 4112), cta_m=128, cta_n=128))
-    steps = 65 / 64
-    assert askew.merged_bytes[0] == pytest.approx(aligned.merged_bytes[0] * steps / 2)

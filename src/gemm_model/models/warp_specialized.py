@@ -31,6 +31,8 @@ from gemm_model.residual import OFF, Residual, corrected_us, features, load_resi
 
 LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
 L2_STATES = ("cold", "warm")
+COLUMNS = 64
+"""More than a prediction has."""
 _COLUMNS = tuple(spec.name for spec in fields(GemmBatch))
 
 
@@ -133,10 +135,17 @@ class WarpSpecializedModel:
         shape = geometry(batch, rate, self.gpu, self.without)
         times = self._times(shape, kind, self.without)
 
+        # Rows of one array: to make an array for each value would take as long as the model.
+        cells = iter(np.empty((COLUMNS, 1)))
+
         def column(values: Any) -> FloatArray:
-            if is_number(values):
-                return np.array([values]) if rows == 1 else np.full(rows, values)
-            return values  # type: ignore[no-any-return]
+            if not is_number(values):
+                return values  # type: ignore[no-any-return]
+            if rows > 1:
+                return np.full(rows, values)
+            cell: FloatArray = next(cells)
+            cell[0] = values
+            return cell
 
         schedule, moved, found = times.schedule, times.traffic, times.resources
         mechanisms = (
