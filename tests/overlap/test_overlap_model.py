@@ -27,6 +27,7 @@ from gemm_model.problem import GemmProblem
 
 SURFACES = Path(__file__).parents[2] / "data/measurements/h200/overlap_surfaces.csv.gz"
 REPEAT = SURFACES.with_name("overlap_surfaces_repeat.csv.gz")
+OTHER = SURFACES.with_name("overlap_other_shapes.csv.gz")
 BUILD = KernelBuild(a_type="e4m3", b_type="e5m2", tile_n=16, split_k=1, stages=10, clusters=128)
 NONE = OverlapSetting(overlap_ratio=-1, prefetch_ratio=0)
 
@@ -56,7 +57,7 @@ def test_serialized_layer_is_the_sum_of_its_parts(gpu, options):
     simple = dict.fromkeys(options["parameters"], 0.0) | {
         "dram_bytes_per_us": 4e6,
         "l2_bytes_per_us": 8e6,
-        "intake_bytes_per_us": 8e6,
+        "activation_bytes_per_us": 1e12,
         "serial_launch_us": 2.0,
         "previous_us": 1.0,
         "read_us": 0.5,
@@ -184,10 +185,20 @@ def test_measured_chains_are_predicted(model, gpu):
     for tables in ((SURFACES, REPEAT), (SURFACES,), (REPEAT,)):
         rows = accuracy(read_surfaces(*tables), gpu, model.parameters)
         assert len(rows) == 45
-        assert rows["mean_error"].mean() < 0.05
-        assert rows["mean_error"].max() < 0.12
+        assert rows["mean_error"].mean() < 0.04
+        assert rows["mean_error"].max() < 0.10
         assert (rows["pick_us"] <= rows["serialized_us"]).all()
         assert rows["regret"].max() <= 0.03
+
+
+def test_other_shapes_are_predicted(model, gpu):
+    """Shapes that no constant was fitted to: the error; the tuner's picks there are good for two thirds."""
+    rows = accuracy(read_surfaces(OTHER), gpu, model.parameters)
+    assert len(rows) == 22
+    assert rows["mean_error"].mean() < 0.06
+    assert (rows["pick_us"] <= rows["serialized_us"]).all()
+    assert (rows["regret"] <= 0.03).sum() >= 14
+    assert rows["regret"].max() < 0.12
 
 
 def test_runs_of_the_same_cases_are_averaged(tmp_path):

@@ -25,7 +25,7 @@ MARGIN = 0.02
 BOUNDS: dict[str, tuple[float, float, float]] = {
     "dram_bytes_per_us": (3.5e6, 4.4e6, 4.8e6),
     "l2_bytes_per_us": (4e6, 5e6, 9e6),
-    "intake_bytes_per_us": (5e6, 8e6, 1.6e7),
+    "activation_bytes_per_us": (5e6, 1.5e7, 1e8),
     "launch_us": (0.4, 0.77, 1.2),
     "release_us": (0.3, 0.6, 1.3),
     "serial_launch_us": (0.5, 1.2, 3.0),
@@ -44,6 +44,7 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
     "imbalance": (0.0, 0.3, 2.0),
     "spread": (0.0, 0.1, 0.6),
     "kept_share": (0.0, 0.6, 1.0),
+    "late_share": (0.0, 0.15, 1.0),
     "switch_us": (0.0, 0.2, 1.0),
     "chain_us": (0.0, 2.0, 10.0),
 }

@@ -55,8 +55,8 @@ class OverlapParameters:
     """Weights streamed from DRAM by all SMs."""
     l2_bytes_per_us: float
     """Prefetched weights read from L2 by all SMs."""
-    intake_bytes_per_us: float
-    """Weights and activations that all SMs take in, wherever they come from."""
+    activation_bytes_per_us: float
+    """Activations that all SMs read from L2, beside the weights."""
     launch_us: float
     """From the last CTA's trigger (or end) to the first instruction of the dependent kernel."""
     release_us: float
@@ -93,6 +93,8 @@ class OverlapParameters:
     """Share of a main loop in which CTAs leave one after another: where the next layer's may start."""
     kept_share: float
     """Share of L2 that keeps prefetched weights until they are used."""
+    late_share: float
+    """What a prefetch costs that is issued after the wait, as a share of reading its bytes from DRAM."""
     switch_us: float
     """What a main loop with prefetched weights costs beside their bytes where an SM has one CTA only."""
     chain_us: float
@@ -225,7 +227,7 @@ class Timeline:
     prefetched_bytes: FloatArray
     """Brought into L2 per layer."""
     wasted_bytes: FloatArray
-    """Of these, evicted before use."""
+    """Of these, evicted before use or issued after the wait."""
 
     @property
     def layer_us(self) -> FloatArray:
@@ -271,9 +273,10 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
             let_go = np.where(never | serial, end, np.minimum(trigger, end))
             previous_start = let_go + launch
             waited = np.maximum(previous_start, end + np.where(serial, 0.0, p.release_us))
-        # CTAs beside those of the layer before start early, the others as these leave.
+        # CTAs beside those of the layer before start early, the others as these leave, one after another.
+        first_exit = streamed - p.spread * main
         allowed = previous_start + p.launch_us
-        late = np.maximum(allowed, streamed - p.spread * main)
+        late = np.maximum(allowed, first_exit)
         start = c.early_share * np.minimum(allowed, late) + (1 - c.early_share) * late
         fill = start + c.fill_delay_us
         ring_until = fill + c.ring_bytes / p.dram_bytes_per_us
@@ -288,25 +291,27 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
         released = previous_end + p.release_us
         ready = np.where(serial, start, np.maximum(released, start))
 
-        # Without an early trigger the previous kernel starts on empty SMs and keeps some CTAs out of theirs.
-        blocked = np.where(never & ~serial, c.blocked_share, 0.0)
+        # A previous kernel that starts when SMs are empty already keeps some CTAs out of theirs.
+        empty = np.clip((previous_start - first_exit) / np.maximum(end - first_exit, 1e-9), 0.0, 1.0)
+        blocked = np.where(serial, 0.0, c.blocked_share * empty)
         in_ring = (1 - blocked) * np.minimum(
             c.ring_bytes, np.maximum(ready - fill, 0.0) * p.dram_bytes_per_us
         )
-        # Prefetches follow the ring fill at the speed of DRAM; best effort ends with the wait.
+        # Prefetches follow the ring fill at the speed of DRAM; best effort ends with the wait, a fixed share
+        # goes on beside the loads.
         in_time = np.clip((ready - ring_until) * p.dram_bytes_per_us, 0.0, asked)
         issued = np.where(best_effort, in_time, asked)
-        kept = np.minimum(issued, p.kept_share * l2_bytes)
-        arrived = np.minimum(in_time, kept)
-        # In order: prefetched tiles at the speed of L2 or of their arrival, then the rest from DRAM.
+        kept = np.minimum(in_time, p.kept_share * l2_bytes)
+        # In order: prefetched tiles at the speed of L2, then the rest from DRAM.
         from_dram = c.weight_bytes - in_ring - kept
-        main = np.maximum(
-            np.maximum(kept / p.l2_bytes_per_us, (kept - arrived) / p.dram_bytes_per_us)
-            + from_dram / p.dram_bytes_per_us,
-            (c.weight_bytes - in_ring + c.activation_bytes) / p.intake_bytes_per_us,
+        main = (
+            kept / p.l2_bytes_per_us
+            + (from_dram + p.late_share * (issued - in_time)) / p.dram_bytes_per_us
+            + c.activation_bytes / p.activation_bytes_per_us
         )
         main = np.maximum(main, c.steps * p.step_us)
-        main = np.where(blocked > 0, np.maximum(main, c.slice_bytes / p.sm_bytes_per_us), main)
+        alone = np.maximum(c.slice_bytes / p.sm_bytes_per_us - main, 0.0)
+        main = main + np.where(blocked > 0, empty * alone, 0.0)
         main = main + np.where(kept > 0, p.switch_us * c.alone, 0.0)
         filling = fill + c.fill_trigger_share * c.ring_bytes / p.dram_bytes_per_us
         trigger = np.where(beyond_ring > 0, ready + p.head_us + beyond_ring * main, filling)

@@ -89,11 +89,11 @@ def refine(
 ) -> Tuning:
     """The fastest of the proposal's candidates by measurement, each measured once.
 
-    The four settings that `choose` considers are measured too.
+    The four settings that `choose` considers are measured too, and a trigger halfway.
     """
     plain = [
         OverlapSetting(overlap_ratio=overlap, prefetch_ratio=prefetch)
-        for overlap, prefetch in product((-1.0, EARLY_OVERLAP), (NO_PREFETCH, BEST_EFFORT))
+        for overlap, prefetch in product((-1.0, EARLY_OVERLAP, 0.5), (NO_PREFETCH, BEST_EFFORT))
     ]
     times = {setting: measure_us(setting) for setting in dict.fromkeys([*proposal.candidates, *plain])}
     best = min(times, key=lambda setting: times[setting])
