@@ -14,6 +14,8 @@ TMEM_STORE_BYTES_PER_CLK = 32.0
 """The same where accumulators live in tensor memory: the width of an SM's way to L2."""
 
 
+HANDOVER_CLK = 200.0
+"""From the last MMA of one ping-pong consumer to the first of the other: barrier, drain and start."""
 SMALL_STORE, SMALL_STORE_CLK = 1500.0, 65.0
 """Outputs of one warpgroup's store below which it takes longer, and by how much: tiles of 208 columns."""
 
@@ -50,13 +52,14 @@ def math_chain_clk(
     """Clocks between tiles in the MMA warps, if operands are always there.
 
     Cooperative: mainloop, then epilogue. Ping-pong: two consumers take the mainloop in turn, so that a tile
-    takes the longer of one mainloop and half of one consumer's round. In tensor memory the accumulators are
-    double-buffered where two fit beside the scale factors: the longer of mainloop and epilogue.
+    takes the longer of one mainloop with its handover and half of one consumer's round. In tensor memory the
+    accumulators are double-buffered where two fit beside the scale factors: the longer of mainloop and
+    epilogue.
     """
     serial = mainloop + epilogue
-    turns = maximum(mainloop, serial / 2.0)
     if gpu.tmem_columns > 0:
         return where(_double_buffered(gpu, found), maximum(mainloop, epilogue), serial)
+    turns = maximum(mainloop + HANDOVER_CLK, (serial + HANDOVER_CLK) / 2.0)
     return where(batch.schedule == PINGPONG, turns, serial)
 
 

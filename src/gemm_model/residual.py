@@ -42,11 +42,13 @@ FEATURE_DECIMALS = 6
 FEATURES = (
     *("cta_m", "cta_n", "cluster_m", "cluster_n", "pingpong", "swizzle"),
     *("filled_m", "filled_n", "empty_ctas_m", "empty_ctas_n"),
-    *("tensor_share", "epilogue_share", "port_share", "l2_share", "dram_share", "launch_share"),
+    *("tensor_share", "epilogue_share", "port_share", "latency_share", "l2_share", "dram_share"),
+    *("launch_share", "sm_clk_mhz", "k_step_us"),
     *("operand_alignment", "output_alignment"),
-    *("waves", "last_wave_share", "slots", "ctas", "k_steps"),
+    *("waves", "last_wave_share", "slots", "ctas", "k_steps", "stages", "group", "fast_is_m"),
+    *("zeros_over_loads", "merged_over_loads", "slow_load"),
 )
-"""Columns of `features`: the kernel, how tiles fill the matrix, shares of the time, alignment, waves."""
+"""Columns of `features`: kernel, how tiles fill the matrix, shares of the time, alignment, waves, traffic."""
 
 
 def features(shape: Geometry, times: KernelTime) -> FloatArray:
@@ -70,9 +72,12 @@ def features(shape: Geometry, times: KernelTime) -> FloatArray:
         times.tensor_us / runtime_us,
         times.epilogue_us / runtime_us,
         times.port_us / runtime_us,
+        times.latency_us / runtime_us,
         times.l2_us / runtime_us,
         times.dram_us / runtime_us,
         times.launch_us / runtime_us,
+        times.sm_clk_mhz,
+        times.waves_us / (schedule.waves * schedule.k_steps),
         minimum(_alignment(a_pitch), _alignment(b_pitch)),
         _alignment(output_pitch),
         schedule.waves,
@@ -80,6 +85,12 @@ def features(shape: Geometry, times: KernelTime) -> FloatArray:
         schedule.slots,
         schedule.slots * batch.cluster_m * batch.cluster_n,
         schedule.k_steps,
+        shape.resources.stages,
+        schedule.group,
+        schedule.fast_is_m,
+        shape.outside.bytes_per_wave / times.traffic.l2_load_bytes,
+        times.traffic.merged_bytes / times.traffic.l2_load_bytes,
+        shape.outside.slow_load,
     )
     table = np.empty((np.size(runtime_us), len(FEATURES)))
     for position, values in enumerate(columns):

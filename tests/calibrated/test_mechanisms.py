@@ -18,6 +18,7 @@ from gemm_model.clock import (
 )
 from gemm_model.elementwise import power_of_two_divisor, smooth_maximum
 from gemm_model.epilogue import (
+    HANDOVER_CLK,
     SMALL_STORE_CLK,
     epilogue_clk,
     exposed_clk,
@@ -214,7 +215,8 @@ def test_epilogue_is_serial_or_under_the_other_consumers_mainloop():
     pingpong = row(cta_m=128, cta_n=128, schedule="pingpong")
     epilogue = epilogue_clk(cooperative, H200, resources(cooperative, H200), P)
     assert epilogue[0] == pytest.approx(128 * 128 / P.outputs_per_clk)
-    for mainloop, tile in ((5000.0, 5000.0), (100.0, (100.0 + epilogue[0]) / 2)):
+    turn = HANDOVER_CLK
+    for mainloop, tile in ((5000.0, 5000.0 + turn), (100.0, (100.0 + epilogue[0] + turn) / 2)):
         chain = math_chain_clk(pingpong, H200, resources(pingpong, H200), mainloop, epilogue)
         assert chain[0] == pytest.approx(tile)
         chain = math_chain_clk(cooperative, H200, resources(cooperative, H200), mainloop, epilogue)
