@@ -9,12 +9,16 @@ seen (folds by shape). A sample of the shapes keeps the run to minutes.
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 
+from gemm_model import epilogue, kernel_time, mainloop, outside_rows, traffic
 from gemm_model.accuracy import choice_figures, error_figures, top1_efficiency
 from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out
 from gemm_model.calibration.observations import Observations, observe
@@ -33,6 +37,8 @@ class Ablation:
     without: tuple[str, ...] = ()
     fixed: tuple[tuple[str, float], ...] = ()
     """Parameters held at values that take the mechanism away."""
+    constants: tuple[tuple[ModuleType, str, float], ...] = ()
+    """The same for constants of the model's modules."""
 
 
 ABLATIONS = (
@@ -54,6 +60,29 @@ ABLATIONS = (
     Ablation("L2 and DRAM hiding each other in part", fixed=(("memory_overlap_loss", 0.0),)),
     Ablation("launch of clusters", fixed=(("cluster_launch_us", 0.0),)),
     Ablation("spilled registers", fixed=(("spill_clk", 0.0),)),
+    Ablation("slots that keep their row of tiles", constants=((outside_rows, "FIXED_ROWS", 0.0),)),
+    Ablation(
+        "crowding of rows outside",
+        constants=((outside_rows, "CROWDED_SHARE", 1e9), (outside_rows, "FOUR_CTA_COST", 1.0)),
+    ),
+    Ablation("own pace of few SMs", constants=((kernel_time, "DRAM_SMS", 0.0), (kernel_time, "L2_SMS", 0.0))),
+    Ablation("drift to DRAM", constants=((traffic, "DRIFT_MISSES", 0.0),)),
+    Ablation("cost of the k tail", constants=((traffic, "K_TAIL_COST", 1.0),)),
+    Ablation("dearer writes", constants=((traffic, "WRITE_COST", 1.0),)),
+    Ablation("operands of narrow MMAs", constants=((mainloop, "SMEM_CONTENTION", 0.0),)),
+    Ablation("start of each k step's MMAs", constants=((mainloop, "ISSUE_CLK", 0.0),)),
+    Ablation("cluster barrier of a k step", constants=((mainloop, "CLUSTER_STEP_CLK", 0.0),)),
+    Ablation(
+        "load issue of a k step",
+        constants=tuple((mainloop, f"{name}PORT_CLK", 0.0) for name in ("", "PAIR_", "FOUR_")),
+    ),
+    Ablation(
+        "spilling between tiles",
+        constants=((mainloop, "FIRST_STEP_SPILL", 0.0), (mainloop, "TILE_SPILL", 0.0)),
+    ),
+    Ablation("handover of ping-pong", constants=((epilogue, "HANDOVER_CLK", 0.0),)),
+    Ablation("stores of 16 columns", constants=((epilogue, "SMALL_STORE_CLK", 0.0),)),
+    Ablation("launch of a large grid", constants=((kernel_time, "GRID_US", 0.0),)),
 )
 
 
@@ -94,9 +123,12 @@ def _ablate(
     start = load_calibration(gpu.name).parameters[kind]
     lines = {}
     for ablation in ABLATIONS:
-        seen = observe(frame, gpu, ablation.without)
-        known = observe(counters, gpu, ablation.without) if counters is not None else None
-        lines[ablation.name] = _figures(seen, known, gpu, start, ablation, seed)
+        with ExitStack() as patched:
+            for module, name, value in ablation.constants:
+                patched.enter_context(patch.object(module, name, value))
+            seen = observe(frame, gpu, ablation.without)
+            known = observe(counters, gpu, ablation.without) if counters is not None else None
+            lines[ablation.name] = _figures(seen, known, gpu, start, ablation, seed)
         print(kind, ablation.name, lines[ablation.name], flush=True)
     table = pd.DataFrame(lines).T
     table.columns = pd.Index([f"{kind} {name}" for name in table.columns])

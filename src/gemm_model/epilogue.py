@@ -63,6 +63,16 @@ def math_chain_clk(
     return where(batch.schedule == PINGPONG, turns, serial)
 
 
+def chain_beside_stores(
+    batch: GemmBatch, gpu: GpuSpec, found: Resources, mainloop: Values
+) -> tuple[Values, Values]:
+    """What `math_chain_clk` has beside epilogues, and how many epilogues: for stores that L2 holds up."""
+    if gpu.tmem_columns > 0:
+        return where(_double_buffered(gpu, found), 0.0, mainloop), 1.0
+    pingpong = batch.schedule == PINGPONG
+    return where(pingpong, (mainloop + HANDOVER_CLK) / 2.0, mainloop), where(pingpong, 0.5, 1.0)
+
+
 def exposed_clk(batch: GemmBatch, gpu: GpuSpec, found: Resources, epilogue: Values) -> Values:
     """Clocks of the last epilogue that nothing hides and that `math_chain_clk` does not hold already."""
     if gpu.tmem_columns > 0:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gemm_model.batch import GemmBatch
 from gemm_model.clock import PowerModel, burst_clock_mhz, capped_clock_share, light_load_share, quiet
 from gemm_model.elementwise import Values, maximum, minimum, smooth_maximum, sqrt, where
-from gemm_model.epilogue import epilogue_clk, exposed_clk, math_chain_clk, port_store_clk
+from gemm_model.epilogue import chain_beside_stores, epilogue_clk, exposed_clk, math_chain_clk, port_store_clk
 from gemm_model.feasibility import Resources, resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
@@ -30,7 +30,7 @@ FIRST_CLOCK_SHARE = 0.85
 """Of the boost clock: where the search for the clock begins."""
 GRID_US = 0.35
 """Launching a grid that fills the GPU, over one of a single CTA."""
-DRAM_SMS, L2_SMS = 0.27, 0.42
+DRAM_SMS, L2_SMS = 0.18, 0.36
 """Share of the SMs that reach most of the bandwidth of DRAM, and of L2: decode shapes on 1 to 132 SMs."""
 L2_GB_PER_S_PER_SM = 11300.0 / 132
 """L2 bandwidth of a GPU for which it was not measured: the H200's by SM (it does not follow the SM clock)."""
@@ -86,7 +86,7 @@ def l2_bytes_per_us(gpu: GpuSpec, p: KernelParameters) -> float:
     return peak * 1e3 * p.l2_efficiency
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Memory:
     """Times of one wave."""
 
@@ -94,16 +94,20 @@ class _Memory:
     zeros_us: Values
     """Filling rows outside the matrix, in the slots that have most of them."""
     dram_us: Values
+    stores_us: Values
+    """Writing the outputs to L2, as far as the MMA warps wait for it."""
     unhidden_us: Values
     """What L2 and DRAM do not hide of each other."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Work:
     """What a tile and the waves of a kernel wait for, before the clock is known."""
 
     math_clk: Values
     """The MMA warps on one tile."""
+    beside_stores_clk: Values
+    """The same without the epilogue."""
     port_clk: Values
     """The loads of one tile at the port of its SM, or their latency over the stages."""
     full: _Memory
@@ -131,9 +135,8 @@ class _Work:
         loads_us = sqrt(port_us * port_us + memory.l2_us * memory.l2_us)
         slowest_us = loads_us * self.outside.slow_load + memory.zeros_us
         loads_us = maximum(slowest_us, loads_us * self.outside.fast_load)
-        return (
-            maximum(self.math_clk / sm_clk_mhz, smooth_maximum(loads_us, memory.dram_us)) + memory.unhidden_us
-        )
+        math_us = maximum(self.math_clk, self.beside_stores_clk + memory.stores_us * sm_clk_mhz) / sm_clk_mhz
+        return maximum(math_us, smooth_maximum(loads_us, memory.dram_us)) + memory.unhidden_us
 
 
 def kernel_time(
@@ -198,11 +201,13 @@ def _work(
     latency = schedule.k_steps * step.latency_clk * ("latency" not in without)
     busy = schedule.slots * batch.cluster_m * batch.cluster_n / gpu.sm_count
     l2_peak = l2_bytes_per_us(gpu, p)
-    l2_us = bytes_moved.l2_load_bytes / l2_peak * _reach(L2_SMS, busy) * ("l2" not in without)
+    own_bytes = _own_dram_bytes(bytes_moved, schedule)
+    l2_us = _l2_us(bytes_moved, busy, own_bytes, l2_peak, p) * ("l2" not in without)
     zeros_us = p.out_of_range_weight * shape.outside.bytes_per_wave / l2_peak * ("l2" not in without)
-    dram_bytes = bytes_moved.dram_read_bytes + bytes_moved.dram_write_bytes
-    dram_us = dram_bytes / (gpu.dram_bytes_per_us * p.dram_efficiency) * ("dram" not in without)
-    dram_us = dram_us * _reach(DRAM_SMS, busy)
+    dram_peak = gpu.dram_bytes_per_us * p.dram_efficiency
+    dram_us = _dram_us(bytes_moved, busy, own_bytes, dram_peak) * ("dram" not in without)
+    beside_stores, epilogues = chain_beside_stores(batch, gpu, shape.resources, mainloop)
+    stores_us = epilogues * bytes_moved.l2_store_bytes / l2_peak * ("epilogue" not in without)
 
     def memory(tiles: Values) -> _Memory:
         share = tiles / schedule.tiles
@@ -210,11 +215,13 @@ def _work(
             l2_us=l2_us * share,
             zeros_us=zeros_us * tiles / schedule.slots * crowding(maximum(tiles, 1.0), batch, gpu),
             dram_us=dram_us * share,
+            stores_us=stores_us * share,
             unhidden_us=p.memory_overlap_loss * minimum(l2_us, dram_us) * share,
         )
 
     work = _Work(
         math_clk=math_chain_clk(batch, gpu, shape.resources, mainloop, epilogue),
+        beside_stores_clk=beside_stores,
         port_clk=maximum(port, latency),
         full=memory(schedule.slots),
         last=memory(schedule.last_tiles),
@@ -226,11 +233,32 @@ def _work(
     return work, epilogue
 
 
-def _reach(share: float, busy: Values) -> Values:
-    """Time over that at full bandwidth where the share `busy` of the SMs asks for it: 1 where all do."""
-    few = share / busy
-    few = few * few
-    return sqrt(sqrt(1.0 + few * few))
+def _own_dram_bytes(moved: Traffic, schedule: TileSchedule) -> Values:
+    """Bytes that SMs wait for DRAM to bring: in a single wave all that they ask for, whoever else does."""
+    asked_bytes = moved.l2_request_bytes + moved.merged_bytes
+    return where(
+        schedule.tiles <= schedule.slots, asked_bytes, moved.dram_read_bytes + moved.dram_write_bytes
+    )
+
+
+def _l2_us(
+    moved: Traffic, busy: Values, own_dram_bytes: Values, l2_peak: float, p: KernelParameters
+) -> Values:
+    """L2 time of all waves, or that of few busy SMs at their own pace, which merging does not help."""
+    dram_bytes = moved.dram_read_bytes + moved.dram_write_bytes
+    own_bytes = moved.l2_load_bytes + moved.merged_bytes + p.fill_share * (own_dram_bytes - dram_bytes)
+    return _norm4(moved.l2_load_bytes, own_bytes * L2_SMS / busy) / l2_peak
+
+
+def _dram_us(moved: Traffic, busy: Values, own_dram_bytes: Values, dram_peak: float) -> Values:
+    """DRAM time of all waves, or that of few busy SMs."""
+    dram_bytes = moved.dram_read_bytes + moved.dram_write_bytes
+    return _norm4(dram_bytes, own_dram_bytes * DRAM_SMS / busy) / dram_peak
+
+
+def _norm4(a: Values, b: Values) -> Values:
+    a, b = a * a, b * b
+    return sqrt(sqrt(a * a + b * b))
 
 
 _ClockRule = Callable[[Values, Values], Values]

@@ -14,7 +14,7 @@ from gemm_model.traffic import ALIGNED_BYTES, TMA_ALIGNMENT_BYTES, further_piece
 
 ADDS_PER_CLK = 75.0
 """fp32 additions of one warpgroup in a clock: what promoting fp8 sums costs."""
-ISSUE_CLK = 26.0
+ISSUE_CLK = 28.0
 """Of each k step in the MMA warps beside the MMAs: barriers of a stage and the start of its MMAs."""
 CLUSTER_STEP_CLK = 8.0
 """The same in clusters: releasing a stage to the other CTAs."""
@@ -26,7 +26,7 @@ NARROW_INSTRUCTION = 128.0
 """Columns of an MMA instruction up to which spilling costs by the register."""
 WIDE_SPILL = 39.0
 """A wide instruction has all its accumulators live at once: far more goes to memory than the excess."""
-PORT_CLK, PAIR_PORT_CLK, FOUR_PORT_CLK = 28.0, 13.0, 53.0
+PORT_CLK, PAIR_PORT_CLK, FOUR_PORT_CLK = 30.0, 20.0, 55.0
 """Of each k step at the SM's port beside the bytes, in clusters of 1, 2 and more: loads and barriers."""
 FIRST_STEP_SPILL = -0.35
 """Of a step's spilling that the first of several does not have, where all accumulators are live at once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,8 @@ def limiting(names: tuple[str, ...], times: tuple[FloatArray, ...]) -> IntArray:
     """Position of the largest of the times, row by row (the first of equals)."""
     assert len(names) == len(times)
     if len(times[0]) == 1:
-        return np.array(times).argmax(axis=0)
+        only: IntArray = np.array(times).argmax(axis=0)
+        return only
     # Pair by pair: an argmax across long columns goes through memory the wrong way.
     position: IntArray = np.zeros(len(times[0]), dtype=np.int64)
     longest = times[0]
@@ -87,15 +89,21 @@ def predict_in_chunks(predict: Callable[[GemmBatch], BatchPrediction], batch: Ge
     if len(starts) <= 1:
         return predict(batch)
     chunks = [slice(start, min(start + ROWS_PER_CHUNK, len(batch))) for start in starts]
-    whole: BatchPrediction | None = None
+    wholes: list[BatchPrediction] = []
+    lock = Lock()
+
+    def fill(rows: slice) -> None:
+        part = predict(batch[rows])
+        with lock:
+            if not wholes:
+                wholes.append(_room_for(part, len(batch)))
+        for target, source in zip(_columns(wholes[0]), _columns(part), strict=True):
+            target[rows] = source
+
     with ThreadPoolExecutor(THREADS) as pool:
-        for rows, part in zip(chunks, pool.map(lambda rows: predict(batch[rows]), chunks), strict=True):
-            if whole is None:
-                whole = _room_for(part, len(batch))
-            for target, source in zip(_columns(whole), _columns(part), strict=True):
-                target[rows] = source
-    assert whole is not None
-    return whole
+        for _ in pool.map(fill, chunks):
+            pass
+    return wholes[0]
 
 
 def _columns(prediction: BatchPrediction) -> Iterator[Any]:

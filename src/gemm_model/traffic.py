@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
 from gemm_model.elementwise import (
@@ -51,6 +51,8 @@ class Traffic:
     """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
     l2_load_bytes: Values
     """The work of L2 in bytes: requests, misaligned rows, fills, and writes."""
+    l2_store_bytes: Values
+    """The part of it that is writes."""
     merged_bytes: Values
     """What coalescing saves L2 while neighbouring SMs stay in lock-step."""
     wave_footprint_bytes: Values
@@ -115,6 +117,7 @@ def traffic(
         dram_write_bytes=output,
         l2_request_bytes=requests * k_bytes + writes,
         l2_load_bytes=lines * k_bytes * k_tail(batch, found) + p.fill_share * reads + write_load,
+        l2_store_bytes=write_load,
         merged_bytes=(a_asked * a_merged + b_asked * b_merged) * k_bytes,
         wave_footprint_bytes=footprint,
     )
@@ -193,9 +196,15 @@ def out_of_step(moved: Traffic, l2_us: Values, gpu: GpuSpec, p: KernelParameters
     between = DRIFT_FOOTPRINT * elapsed * moved.wave_footprint_bytes / gpu.l2_bytes
     hits = maximum(moved.l2_request_bytes - moved.output_bytes - moved.dram_read_bytes, 0.0)
     again = DRIFT_MISSES * hits * between / (1.0 + between)
-    return replace(
-        moved,
+    # Written out: `dataclasses.replace` would take a tenth of the whole model's time on one row.
+    return Traffic(
+        operand_bytes=moved.operand_bytes,
+        output_bytes=moved.output_bytes,
         dram_read_bytes=moved.dram_read_bytes + again,
+        dram_write_bytes=moved.dram_write_bytes,
         l2_request_bytes=moved.l2_request_bytes + lost,
         l2_load_bytes=moved.l2_load_bytes + lost + p.fill_share * again,
+        l2_store_bytes=moved.l2_store_bytes,
+        merged_bytes=moved.merged_bytes - lost,
+        wave_footprint_bytes=moved.wave_footprint_bytes,
     )

@@ -20,6 +20,7 @@ from gemm_model.elementwise import power_of_two_divisor, smooth_maximum
 from gemm_model.epilogue import (
     HANDOVER_CLK,
     SMALL_STORE_CLK,
+    chain_beside_stores,
     epilogue_clk,
     exposed_clk,
     math_chain_clk,
@@ -223,6 +224,20 @@ def test_epilogue_is_serial_or_under_the_other_consumers_mainloop():
         assert chain[0] == pytest.approx(mainloop + epilogue[0])
     assert exposed_clk(pingpong, H200, resources(pingpong, H200), epilogue)[0] == epilogue[0]
     assert exposed_clk(cooperative, H200, resources(cooperative, H200), epilogue)[0] == 0
+
+
+def test_stores_that_l2_holds_up_take_the_place_of_the_epilogue():
+    for schedule, clk, tiles in (("cooperative", 700.0, 1.0), ("pingpong", (700.0 + HANDOVER_CLK) / 2, 0.5)):
+        batch = row(cta_m=128, cta_n=128, schedule=schedule)
+        beside, epilogues = chain_beside_stores(batch, H200, resources(batch, H200), np.array([700.0]))
+        assert beside[0] == pytest.approx(clk)
+        assert epilogues[0] == tiles
+    # One tile of 128 x 128 on each SM, a single k step: 4.3 MB of outputs at a thousandth of L2's rate.
+    slow = replace(P, l2_efficiency=0.4)
+    gpu = replace(H200, l2_gb_per_s=10.0)
+    batch = row(GemmProblem.of(128, 132 * 128, 64), cta_m=128, cta_n=128)
+    times = kernel_time(geometry(batch, np.array([4096.0]), gpu), gpu, slow, without=("dram",))
+    assert times.waves_us[0] > 1.3 * 132 * 128 * 128 * 2 / (10e3 * 0.4)
 
 
 def test_stores_of_16_columns_take_longer():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ L2_STATES = ("cold", "warm")
 COLUMNS = 64
 """More than a prediction has."""
 _COLUMNS = tuple(spec.name for spec in fields(GemmBatch))
+_columns_of = attrgetter(*_COLUMNS)
 
 
 class WarpSpecializedModel:
@@ -247,7 +249,9 @@ def _calibration_for(gpu: GpuSpec, calibration: str | Calibration) -> Calibratio
 
 def _as_numbers(batch: GemmBatch) -> GemmBatch:
     """The same row as Python numbers: the formulas then run without numpy."""
-    return GemmBatch(**{name: getattr(batch, name).item() for name in _COLUMNS})
+    return GemmBatch(
+        **{name: column.item() for name, column in zip(_COLUMNS, _columns_of(batch), strict=True)}
+    )
 
 
 def _interleaved(parts: Sequence[BatchPrediction], rows: Sequence[np.ndarray]) -> BatchPrediction:
