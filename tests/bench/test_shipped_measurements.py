@@ -10,8 +10,17 @@ from gemm_model.bench.rows import COLUMNS, COUNTERS_TABLE_COLUMNS, row_from_colu
 from gemm_model.bench.sweep import row_key
 
 FOLDER = Path(__file__).parents[2] / "data" / "measurements" / "h200"
-TABLES = ("burst", "repeat", "repeat_card", "counters", "sustained", "variants", "warm")
-FEWEST_ROWS = {"burst": 24_000, "repeat": 3_000, "repeat_card": 12_000, "counters": 3_000, "sustained": 2_000}
+TESTLISTS = Path(__file__).parents[2] / "testlists"
+TABLES = ("burst", "repeat", "repeat_card", "counters", "sustained", "variants", "warm", "unseen")
+FEWEST_ROWS = {
+    "burst": 24_000,
+    "repeat": 3_000,
+    "repeat_card": 12_000,
+    "counters": 3_000,
+    "sustained": 2_000,
+    "unseen": 2_000,
+}
+TYPES = {"unseen": {"bf16", "e4m3"}}
 
 
 def table(name: str) -> pd.DataFrame:
@@ -32,7 +41,7 @@ def test_rows_are_whole_unique_and_name_their_card(name: str) -> None:
     identity = [column for column in expected if column in ("kernel", "in_dtype", "m", "n", "k", "swizzle")]
     identity += ["cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "split_k", "fast_accum", "l2"]
     assert not rows.duplicated(identity).any()
-    assert set(rows["in_dtype"]) - {"e5m2"} == {"bf16", "fp16", "e4m3"}
+    assert set(rows["in_dtype"]) - {"e5m2"} == TYPES.get(name, {"bf16", "fp16", "e4m3"})
 
 
 def test_only_the_variants_table_holds_variants() -> None:
@@ -65,6 +74,20 @@ def test_warm_rows_have_cold_partners_and_small_problems_gain() -> None:
     assert len(pairs) == len(cold) == len(warm)
     short = pairs[pairs["runtime_us"] <= 10]
     assert 0.85 < (short["runtime_us_warm"] / short["runtime_us"]).median() < 0.97
+
+
+def test_no_other_table_has_the_unseen_shapes_and_burst_has_half_of_their_configurations() -> None:
+    sizes = ["m", "n", "k"]
+    config = ["in_dtype", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle"]
+    unseen, burst = table("unseen"), table("burst")
+    shapes = set(map(tuple, unseen[sizes].astype(int).to_numpy().tolist()))
+    others = [table(name) for name in TABLES if name != "unseen"]
+    others += [pd.read_csv(path, comment="#") for path in sorted(TESTLISTS.glob("*.csv"))]
+    assert len(shapes) == 61
+    for other in others:
+        assert shapes.isdisjoint(map(tuple, other[sizes].astype(float).astype(int).to_numpy().tolist()))
+    known = set(map(tuple, burst[config].to_numpy()))
+    assert sum(tuple(cells) in known for cells in unseen[config].to_numpy()) == len(unseen) / 2
 
 
 def test_every_burst_row_comes_back_as_a_row_of_its_own() -> None:
