@@ -68,7 +68,6 @@ ABLATIONS = (
     Ablation("own pace of few SMs", constants=((kernel_time, "DRAM_SMS", 0.0), (kernel_time, "L2_SMS", 0.0))),
     Ablation("drift to DRAM", constants=((traffic, "DRIFT_MISSES", 0.0),)),
     Ablation("cost of the k tail", constants=((traffic, "K_TAIL_COST", 1.0),)),
-    Ablation("dearer writes", constants=((traffic, "WRITE_COST", 1.0),)),
     Ablation("operands of narrow MMAs", constants=((mainloop, "SMEM_CONTENTION", 0.0),)),
     Ablation("start of each k step's MMAs", constants=((mainloop, "ISSUE_CLK", 0.0),)),
     Ablation("cluster barrier of a k step", constants=((mainloop, "CLUSTER_STEP_CLK", 0.0),)),

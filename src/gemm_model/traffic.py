@@ -28,8 +28,6 @@ PARTIAL_SUM_BYTES = 4.0
 ALIGNED_BYTES = 64.0
 SECTOR_BYTES = 32.0
 TMA_ALIGNMENT_BYTES = 16.0
-WRITE_COST = 1.3
-"""What L2 does for a byte written, over a byte read."""
 K_TAIL_COST = 1.5
 """What the part of the last k step beyond K costs, over k that is there."""
 DRIFT_FOOTPRINT = 0.06
@@ -109,7 +107,7 @@ def traffic(
     lines = requests + p.read_misalignment * (a_requests * a_pieces + b_requests * b_pieces)
     k_bytes = schedule.tiles * cluster_size * schedule.k_steps * found.cta_k
     writes = output + partial_sums
-    write_load = WRITE_COST * writes + p.write_misalignment * output * output_pieces
+    write_load = writes + p.write_misalignment * output * output_pieces
     return Traffic(
         operand_bytes=operands,
         output_bytes=output,
