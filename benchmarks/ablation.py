@@ -63,7 +63,7 @@ ABLATIONS = (
     Ablation("slots that keep their row of tiles", constants=((outside_rows, "FIXED_ROWS", 0.0),)),
     Ablation(
         "crowding of rows outside",
-        constants=((outside_rows, "CROWDED_SHARE", 1e9), (outside_rows, "FOUR_CTA_COST", 1.0)),
+        constants=((outside_rows, "CROWDED_SHARE", 1e9), (outside_rows, "TWO_WAY_COST", 1.0)),
     ),
     Ablation("own pace of few SMs", constants=((kernel_time, "DRAM_SMS", 0.0), (kernel_time, "L2_SMS", 0.0))),
     Ablation("drift to DRAM", constants=((traffic, "DRIFT_MISSES", 0.0),)),

@@ -62,6 +62,7 @@ def counts(folder: Path) -> list[str]:
         "sustained",
         "variants",
         "warm",
+        "unseen",
     ):
         table = pd.read_csv(folder / f"{name}.csv.gz", low_memory=False)
         good = table[table["disposition"] == "ok"]

@@ -41,7 +41,13 @@ from gemm_model.mainloop import (
     SMEM_CONTENTION,
     k_step,
 )
-from gemm_model.outside_rows import CROWDED_SHARE, FOUR_CTA_COST, crowding, outside_rows
+from gemm_model.outside_rows import (
+    CROWDED_SHARE,
+    TWO_WAY_COST,
+    WIDE_MULTICAST_COST,
+    crowding,
+    outside_rows,
+)
 from gemm_model.pipeline.steady_state import time_per_k_step
 from gemm_model.problem import GemmProblem
 from gemm_model.schedule import tile_schedule
@@ -351,8 +357,18 @@ def test_zeros_are_bound_by_the_device_until_most_sms_have_some():
     assert crowding(132.0, batch, H200)[0] == 1
     assert crowding(100.0, batch, H200)[0] == pytest.approx(1.32)
     assert crowding(10.0, batch, H200)[0] == crowding(66.0, batch, H200)[0] == CROWDED_SHARE
-    four = row(cta_m=64, cta_n=64, cluster_m=2, cluster_n=2)
-    assert crowding(30.0, four, H200)[0] == FOUR_CTA_COST
+    both = row(cta_m=64, cta_n=64, cluster_m=2, cluster_n=2)
+    assert crowding(30.0, both, H200)[0] == TWO_WAY_COST
+    wide = row(cta_m=64, cta_n=64, cluster_n=4)
+    assert crowding(33.0, wide, H200)[0] == 1
+
+
+def test_zeros_for_four_ctas_at_once_cost_less():
+    narrow = outside_of(GemmProblem.of(32, 132 * 64, 4096), cta_m=64, cta_n=64, cluster_n=2)
+    wide = outside_of(GemmProblem.of(32, 120 * 64, 4096), cta_m=64, cta_n=64, cluster_n=4)
+    cta_bytes = 64 * 0.5 ** (7 / 8) * 4096 * 2
+    assert narrow.bytes_per_wave[0] == pytest.approx(132 * cta_bytes)
+    assert wide.bytes_per_wave[0] == pytest.approx(120 * cta_bytes * WIDE_MULTICAST_COST)
 
 
 def test_loads_wait_at_the_port_and_at_l2_in_turn():
