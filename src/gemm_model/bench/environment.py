@@ -38,8 +38,9 @@ def package_versions() -> dict[str, str]:
 
 
 def command_line() -> str:
-    """The command as it was given, without the directories it was found in."""
-    return shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
+    """The command as it was given; absolute paths, which mean nothing elsewhere, by their last part."""
+    arguments = (os.path.basename(word) if os.path.isabs(word) else word for word in sys.argv[1:])
+    return shlex.join([os.path.basename(sys.argv[0]), *arguments])
 
 
 def environment_path(table: Path) -> Path:
