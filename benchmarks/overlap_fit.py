@@ -1,6 +1,7 @@
 """Fit the overlap model to measured surfaces, and test it on shapes or norms that the fit has not seen.
 
-    python benchmarks/overlap_fit.py data/measurements/h200/overlap_surfaces*.csv.gz [--hold-out shape]
+    cd data/measurements/h200; fit=../../../benchmarks/overlap_fit.py
+    python $fit overlap_surfaces*.csv.gz --others overlap_other_shapes.csv.gz [--hold-out shape]
 
 Prints the constants as YAML for config/model/OverlapModel.yaml and the accuracy per surface.
 """
@@ -34,6 +35,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", type=Path, nargs="+", help="runs of the same cases; their mean counts")
     parser.add_argument(
+        "--others", type=Path, nargs="*", default=[], help="tables of other cases, to be added"
+    )
+    parser.add_argument(
         "--hold-out",
         choices=("shape", "norm"),
         help="leave out each shape or norm length in turn",
@@ -43,6 +47,10 @@ def main():
     args = parser.parse_args()
     gpu = load_gpu("h200")
     table = read_surfaces(*args.tables)
+    for path in args.others:
+        other = read_surfaces(path)
+        table = pd.concat([table, other.assign(surface=other["surface"] + table["surface"].max() + 1)])
+    table = table.reset_index(drop=True)
     if args.hold_out:
         parts = []
         keys = ["m", "k"] if args.hold_out == "shape" else ["extra_clocks"]

@@ -67,6 +67,7 @@ def test_serialized_layer_is_the_sum_of_its_parts(gpu, options):
         "tail_us": 3.0,
         "step_us": 0.01,
         "sm_bytes_per_us": 6e4,
+        "packed_sm_bytes_per_us": 6e4,
         "chain_us": 2.0,
     }
     model = create_model("OverlapModel", gpu, {**options, "parameters": simple})
@@ -105,6 +106,40 @@ def test_the_previous_kernel_keeps_ctas_out(gpu):
     deep = case(build=replace(BUILD, stages=20))
     assert chains_of([deep], gpu).blocked_share[0] == pytest.approx(12 / 128)
     assert chains_of([case()], gpu).blocked_share[0] == 0
+
+
+def test_sms_of_a_layer(gpu):
+    """160 CTAs, two per SM: 132 SMs when all are empty, 80 when packed, 116 beside a norm on 16 SMs."""
+    build = replace(BUILD, split_k=2, clusters=80)
+    part = case(m=5120, k=5120, build=build)
+    chains = chains_of([part, case(n=64, build=replace(BUILD, tile_n=64, stages=5))], gpu)
+    assert chains.sms.tolist() == [132, 128]
+    assert chains.packed_sms.tolist() == [80, 64]
+    assert chains.free_sms.tolist() == [116, 68]
+    # 128 CTAs find room on the 68 SMs beside 64 norms; of 160 the last 24 come when the norm has ended.
+    more = case(m=5120, k=5120, n=64, build=replace(build, tile_n=64, stages=5))
+    assert chains_of([more], gpu).free_sms[0] == pytest.approx(68 + 24)
+
+
+def test_layers_beside_each_other_are_packed(gpu, options):
+    """After an endless norm a layer takes its bytes beyond the rings over the rate of its SMs."""
+    simple = dict.fromkeys(options["parameters"], 0.0) | {
+        "dram_bytes_per_us": 1e9,
+        "l2_bytes_per_us": 1e9,
+        "activation_bytes_per_us": 1e15,
+        "sm_bytes_per_us": 1e9,
+        "packed_sm_bytes_per_us": 4e4,
+        "tail_us": 3.0,
+        "chain_us": 1.0,
+    }
+    model = create_model("OverlapModel", gpu, {**options, "parameters": simple, "layers": 4})
+    part = case(m=5120, k=5120, build=replace(BUILD, split_k=2, clusters=80), extra_us=500.0)
+    early = replace(part, setting=OverlapSetting(overlap_ratio=0.5, prefetch_ratio=0))
+    # Half of the 20 K tiles of a CTA are in its ring. A chain's first layer has nothing beside it.
+    beyond = 5120 * 5120 / 2
+    packed, alone = (500 + beyond / (sms * 4e4) + 3 for sms in (80, 116))
+    assert model.layer_us([part])[0] == pytest.approx((1 + 4 * alone) / 4)
+    assert model.layer_us([early])[0] == pytest.approx((1 + alone + 3 * packed) / 4)
 
 
 @settings(deadline=None, max_examples=60)
@@ -192,13 +227,14 @@ def test_measured_chains_are_predicted(model, gpu):
 
 
 def test_other_shapes_are_predicted(model, gpu):
-    """Shapes that no constant was fitted to: the error; the tuner's picks there are good for two thirds."""
+    """Shapes measured once: the error; all picks but that of 1536 x 7168 are within 3 % of the best."""
     rows = accuracy(read_surfaces(OTHER), gpu, model.parameters)
     assert len(rows) == 22
-    assert rows["mean_error"].mean() < 0.06
+    assert rows["mean_error"].mean() < 0.04
+    assert rows["mean_error"].max() < 0.10
     assert (rows["pick_us"] <= rows["serialized_us"]).all()
-    assert (rows["regret"] <= 0.03).sum() >= 14
-    assert rows["regret"].max() < 0.12
+    assert (rows["regret"] <= 0.03).sum() >= 21
+    assert rows["regret"].max() < 0.06
 
 
 def test_runs_of_the_same_cases_are_averaged(tmp_path):

@@ -6,8 +6,8 @@ Needs the CuTe DSL, torch and a Hopper GPU.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -15,48 +15,17 @@ import torch
 
 from gemm_model.overlap.chain import LayerChain, PreviousSpec
 from gemm_model.overlap.config import KernelBuild, OverlapSetting, plan_build
+from gemm_model.overlap.projections import EXTRA_CLOCKS, Projection
+from gemm_model.overlap.tuner import OVERLAP_RATIOS, PREFETCH_RATIOS
 
-OVERLAP_RATIOS = (-1.0, 0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
-PREFETCH_RATIOS = (-1.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
-EXTRA_CLOCKS = (0, 8000, 17000)
-"""The previous kernel as it is, and about 4 and 9 us longer."""
 REPLAYS = 4
 ROUNDS = 7
 """Chains replayed back to back for one time, and such times of a setting."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Projection:
-    """One weight matrix of a model: m output features, k input features, n tokens."""
-
-    name: str
-    m: int
-    k: int
-    n: int = 16
-    a_type: str = "e4m3"
-    b_type: str = "e5m2"
-
-
-PROJECTIONS = (
-    Projection(name="llama3-8b qkv", m=6144, k=4096),
-    Projection(name="llama3-8b out", m=4096, k=4096),
-    Projection(name="llama3-8b gate-up", m=28672, k=4096),
-    Projection(name="llama3-8b down", m=4096, k=14336),
-    Projection(name="llama3-70b qkv", m=10240, k=8192),
-    Projection(name="llama3-70b out", m=8192, k=8192),
-    Projection(name="llama3-70b down", m=8192, k=28672),
-    Projection(name="deepseek-v3 q-kv-a", m=2112, k=7168),
-    Projection(name="deepseek-v3 q-b", m=24576, k=1536),
-    Projection(name="deepseek-v3 out", m=7168, k=16384),
-    Projection(name="deepseek-v3 expert gate-up", m=4096, k=7168),
-    Projection(name="deepseek-v3 expert down", m=7168, k=2048),
-    Projection(name="deepseek-v3 expert up", m=2048, k=7168),
-    Projection(name="llama3-70b out, 64 tokens", m=8192, k=8192, n=64),
-    Projection(name="llama3-8b out, bf16", m=4096, k=4096, a_type="bf16", b_type="bf16"),
-)
-
-
-def surface_rows(projection: Projection, *, layers: int = 16) -> Iterator[dict[str, Any]]:
+def surface_rows(
+    projection: Projection, *, extra_clocks: Sequence[int] = EXTRA_CLOCKS, layers: int = 16
+) -> Iterator[dict[str, Any]]:
     """One row per setting and length of the previous kernel; the first of each is serialized (no overlap).
 
     All settings of a surface are captured first and replayed in turns, `ROUNDS` times: a drift of the card
@@ -66,7 +35,7 @@ def surface_rows(projection: Projection, *, layers: int = 16) -> Iterator[dict[s
     chain = LayerChain(p.m, p.n, p.k, p.a_type, p.b_type, layers=layers)
     build = plan_build(p.m, p.n, p.k, p.a_type, p.b_type, sm_count=chain.sm_count)
     serial = replace(build, dependent_launch=False)
-    for extra in EXTRA_CLOCKS:
+    for extra in extra_clocks:
         before = PreviousSpec(extra_clocks=extra, trigger_early=False)
         kind = describe(p, build, extra) | {"previous_us": previous_time_us(chain, build, before)}
         never = OverlapSetting(overlap_ratio=-1, prefetch_ratio=0)

@@ -12,6 +12,8 @@ microseconds, sizes in bytes. For layer i, with the GEMM of layer i - 1 before i
                       already asked for: early starters slow down the kernel they wait for
     room              a previous kernel that starts on empty SMs (no trigger) keeps some CTAs out of theirs;
                       these start with an empty ring, and one SM alone streams at most `sm_bytes_per_us`
+    packing           a layer that starts beside the one before gets the slots that this one leaves: it is
+                      packed on a part of the SMs, which stream at most `packed_sm_bytes_per_us` each
     wait              ends `release` after the previous kernel; the main loop then finds the ring full, reads
                       prefetched tiles at L2 speed and the rest from DRAM, in this order
     end               the last CTA leaves `tail` after DRAM has delivered everything
@@ -73,14 +75,14 @@ class OverlapParameters:
     """The most that its stores and end wait behind the ring fill."""
     build_us: float
     """From the start of the GEMM's CTAs to a memory system so full that others notice."""
-    early_us: float
-    """Delay of the previous kernel by dependents that start before it has ended."""
     head_us: float
     """From the end of the wait to the first free ring slot: activations, first MMA."""
     step_us: float
     """One K tile through barrier, MMA and release."""
     sm_bytes_per_us: float
     """Weights that one SM alone can stream from DRAM."""
+    packed_sm_bytes_per_us: float
+    """The same, with all its slots taken, where a layer is packed on a part of the SMs."""
     tail_us: float
     """From the last byte to the end of the grid: latency, MMA, epilogue."""
     unfairness: float
@@ -118,6 +120,12 @@ class Chains:
     """1 where an SM has one CTA of a layer at most."""
     slice_bytes: FloatArray
     """Weights that one SM streams in a layer."""
+    sms: FloatArray
+    """SMs that hold a layer when all are empty: as many as it can use."""
+    packed_sms: FloatArray
+    """SMs that hold a layer when it takes all slots of each."""
+    free_sms: FloatArray
+    """SMs that hold a layer when the previous kernel started first, on SMs of its own."""
     waves: FloatArray
     """Rounds in which the clusters of a layer run: more than one where they do not all fit at once."""
     imbalance: FloatArray
@@ -181,14 +189,18 @@ def chains_of(cases: Sequence[LayerCase], gpu: GpuSpec) -> Chains:
         stage_bytes = min(own_units, 2.0) * UNIT_M * TILE_K_BYTES
         at_once = gpu.clusters_at_once(build.split_k) * build.ctas_per_sm
         weights = float(case.m * case.k * build.operand_bytes)
+        blocked = max(1 - max(gpu.sm_count - case.n, 0) * build.ctas_per_sm / build.ctas, 0.0)
         row = {
             "weight_bytes": weights,
             "ring_bytes": min(weights, build.ctas * min(build.stages, steps) * stage_bytes),
             "steps": steps,
             "early_share": min(max(at_once / build.clusters - 1, 0.0), 1.0),
-            "blocked_share": max(1 - max(gpu.sm_count - case.n, 0) * build.ctas_per_sm / build.ctas, 0.0),
+            "blocked_share": blocked,
             "alone": float(build.ctas <= gpu.sm_count),
             "slice_bytes": weights / build.ctas * math.ceil(build.ctas / gpu.sm_count),
+            "sms": min(build.ctas, gpu.sm_count),
+            "packed_sms": min(build.ctas / build.ctas_per_sm, gpu.sm_count),
+            "free_sms": min(build.ctas, gpu.sm_count, max(gpu.sm_count - case.n, 0) + blocked * build.ctas),
             "waves": math.ceil(build.clusters / at_once),
             "imbalance": max(most_units / own_units - 1, 0.0) if own_units >= 1 else 0.0,
             "split_k": build.split_k,
@@ -277,13 +289,16 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
         first_exit = streamed - p.spread * main
         allowed = previous_start + p.launch_us
         late = np.maximum(allowed, first_exit)
+        # Layers that start beside each other pack each other: one takes the SMs that the other leaves empty.
+        leaving = np.maximum(end - first_exit, 1e-9)
+        beside = np.where(serial, 0.0, np.clip((end - allowed) / leaving, 0.0, 1.0))
+        sms = c.sms - beside * (c.sms - c.packed_sms)
         start = c.early_share * np.minimum(allowed, late) + (1 - c.early_share) * late
         fill = start + c.fill_delay_us
         ring_until = fill + c.ring_bytes / p.dram_bytes_per_us
-        early = np.where(never | serial | (beyond_ring > 0), 0.0, p.early_us * c.early_share)
         quiet_until = np.where(serial, np.inf, fill + p.build_us)
         delay = queue_delay_us(waited, quiet_until, ring_until, p.loaded_read_us)
-        second = waited + c.reads * p.read_us + delay + c.extra_us + early
+        second = waited + c.reads * p.read_us + delay + c.extra_us
         delay = queue_delay_us(second, quiet_until, ring_until, p.loaded_store_us)
         previous_end = second + p.previous_us + delay
         start = np.where(serial, previous_end + launch, start)
@@ -291,9 +306,11 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
         released = previous_end + p.release_us
         ready = np.where(serial, start, np.maximum(released, start))
 
-        # A previous kernel that starts when SMs are empty already keeps some CTAs out of theirs.
-        empty = np.clip((previous_start - first_exit) / np.maximum(end - first_exit, 1e-9), 0.0, 1.0)
-        blocked = np.where(serial, 0.0, c.blocked_share * empty)
+        # A previous kernel that starts when SMs are empty already keeps them for itself: the others hold all
+        # CTAs that fit, the rest wait.
+        empty = np.where(serial, 0.0, np.clip((previous_start - first_exit) / leaving, 0.0, 1.0))
+        blocked = c.blocked_share * empty
+        sms = sms - empty * (c.sms - c.free_sms)
         in_ring = (1 - blocked) * np.minimum(
             c.ring_bytes, np.maximum(ready - fill, 0.0) * p.dram_bytes_per_us
         )
@@ -309,8 +326,10 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
             + (from_dram + p.late_share * (issued - in_time)) / p.dram_bytes_per_us
             + c.activation_bytes / p.activation_bytes_per_us
         )
+        main = np.maximum(main, (from_dram + kept) / (sms * p.packed_sm_bytes_per_us))
         main = np.maximum(main, c.steps * p.step_us)
-        alone = np.maximum(c.slice_bytes / p.sm_bytes_per_us - main, 0.0)
+        # What starts late gets its share of DRAM meanwhile and streams the rest alone.
+        alone = np.maximum(c.slice_bytes - main * p.dram_bytes_per_us / c.sms, 0.0) / p.sm_bytes_per_us
         main = main + np.where(blocked > 0, empty * alone, 0.0)
         main = main + np.where(kept > 0, p.switch_us * c.alone, 0.0)
         filling = fill + c.fill_trigger_share * c.ring_bytes / p.dram_bytes_per_us
