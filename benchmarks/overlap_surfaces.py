@@ -14,15 +14,8 @@ import torch
 from gemm_model.bench.environment import new_environment, write_environment
 from gemm_model.overlap.chain import LayerChain, PreviousSpec
 from gemm_model.overlap.config import OverlapSetting, plan_build
-from gemm_model.overlap.measure import (
-    EXTRA_CLOCKS,
-    PROJECTIONS,
-    REPLAYS,
-    ROUNDS,
-    describe,
-    layer_events_us,
-    surface_rows,
-)
+from gemm_model.overlap.measure import REPLAYS, ROUNDS, describe, layer_events_us, surface_rows
+from gemm_model.overlap.projections import EXTRA_CLOCKS, PROJECTIONS, TEST_EXTRA_CLOCKS, TEST_PROJECTIONS
 
 EVENT_SETTINGS = ((-1, 0), (0.5, 0), (0.5, 0.125), (0.5, -1), (1, 0))
 EVENT_PROJECTIONS = ("llama3-70b out", "llama3-8b gate-up", "llama3-8b down", "deepseek-v3 expert up")
@@ -47,19 +40,25 @@ def event_rows():
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", type=Path)
-    output = parser.parse_args().output
+    parser.add_argument(
+        "--test", action="store_true", help="the shapes that nothing was fitted to, without events"
+    )
+    args = parser.parse_args()
+    output = args.output
+    projections, lengths = (TEST_PROJECTIONS, TEST_EXTRA_CLOCKS) if args.test else (PROJECTIONS, EXTRA_CLOCKS)
     output.mkdir(parents=True, exist_ok=True)
     rows = []
     start = time.perf_counter()
-    for projection in PROJECTIONS:
-        rows += surface_rows(projection)
+    for projection in projections:
+        rows += surface_rows(projection, extra_clocks=lengths)
         torch.cuda.empty_cache()
         # Written after each projection: a run that ends early leaves whole surfaces.
         pd.DataFrame(rows).to_csv(output / "overlap_surfaces.csv.gz", index=False, float_format="%.4f")
         best = min((r for r in rows if r["name"] == projection.name), key=lambda r: r["layer_us"])
         print(f"{time.perf_counter() - start:.0f} s", best, flush=True)
-    events = pd.DataFrame(event_rows())
-    events.to_csv(output / "overlap_events.csv.gz", index=False, float_format="%.3f")
+    if not args.test:
+        events = pd.DataFrame(event_rows())
+        events.to_csv(output / "overlap_events.csv.gz", index=False, float_format="%.3f")
     card = torch.cuda.get_device_properties(0)
     device = {"gpu": card.name, "sm_count": card.multi_processor_count, "cuda": torch.version.cuda}
     environment = new_environment(
