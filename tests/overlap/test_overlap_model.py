@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ from gemm_model.problem import GemmProblem
 SURFACES = Path(__file__).parents[2] / "data/measurements/h200/overlap_surfaces.csv.gz"
 REPEAT = SURFACES.with_name("overlap_surfaces_repeat.csv.gz")
 OTHER = SURFACES.with_name("overlap_other_shapes.csv.gz")
+TESTED = tuple(SURFACES.with_name(f"overlap_test_shapes{run}.csv.gz") for run in ("", "_repeat"))
 BUILD = KernelBuild(a_type="e4m3", b_type="e5m2", tile_n=16, split_k=1, stages=10, clusters=128)
 NONE = OverlapSetting(overlap_ratio=-1, prefetch_ratio=0)
 
@@ -227,13 +229,16 @@ def test_measured_chains_are_predicted(model, gpu):
 
 
 def test_other_shapes_are_predicted(model, gpu):
-    """Shapes measured once: the error; all picks but that of 1536 x 7168 are within 3 % of the best."""
-    rows = accuracy(read_surfaces(OTHER), gpu, model.parameters)
-    assert len(rows) == 22
-    assert rows["mean_error"].mean() < 0.04
-    assert rows["mean_error"].max() < 0.10
+    """Fitted shapes measured once, and shapes that nothing was fitted to: 43 of 46 picks are within 3 %."""
+    other = accuracy(read_surfaces(OTHER), gpu, model.parameters)
+    never_fitted = accuracy(read_surfaces(*TESTED), gpu, model.parameters)
+    assert other["mean_error"].mean() < 0.04
+    assert other["mean_error"].max() < 0.10
+    assert never_fitted["mean_error"].mean() < 0.06
+    rows = pd.concat([other, never_fitted])
+    assert len(rows) == 46
     assert (rows["pick_us"] <= rows["serialized_us"]).all()
-    assert (rows["regret"] <= 0.03).sum() >= 21
+    assert (rows["regret"] <= 0.03).sum() >= 43
     assert rows["regret"].max() < 0.06
 
 

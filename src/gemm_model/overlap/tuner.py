@@ -14,12 +14,12 @@ from gemm_model.overlap.model import LayerCase, OverlapModel, chains_of
 
 OVERLAP_RATIOS = (-1.0, 0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 PREFETCH_RATIOS = (-1.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
-EARLY, HALFWAY, LATE, NEVER = 0.25, 0.5, 1.0, -1.0
+EARLY, HALFWAY, NEVER = 0.25, 0.5, -1.0
 """Triggers that are considered (`considered_triggers`)."""
 ROOM_BESIDE = 0.1
 """Share of the next layer's CTAs from which on they count as fitting beside this one's."""
 NO_PREFETCH, BEST_EFFORT = 0.0, -1.0
-NEEDED_GAIN = 0.015
+NEEDED_GAIN = 0.01
 """What another setting must promise over the default."""
 CANDIDATES = 6
 """Settings that a refinement measures."""
@@ -44,12 +44,9 @@ def considered_triggers(early_share: float) -> tuple[float, ...]:
 
     Where the grid fills the card nothing starts before this layer's CTAs leave; the next layer's should stand
     ready then. Where slots are free they start at once, and their ring fill gets in the way of this layer's
-    first loads: half-way these are over. Where only a part of them fits, that packs the layers; a trigger
-    after the last load starts them when this layer's CTAs leave.
+    first loads: half-way these are over.
     """
-    if early_share <= ROOM_BESIDE:
-        return EARLY, NEVER
-    return (HALFWAY, NEVER) if early_share >= 1 else (HALFWAY, LATE, NEVER)
+    return (EARLY if early_share <= ROOM_BESIDE else HALFWAY), NEVER
 
 
 def choose(
