@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gemm_model import predict_table
-from gemm_model.batch import batch_of
+from gemm_model.batch import EMPTY_KERNEL_US, batch_of
 from gemm_model.errors import InputError
 from gemm_model.kernel import KernelConfig
 from gemm_model.problem import GemmProblem
@@ -59,6 +59,22 @@ def test_frame_and_objects_give_the_same_batch():
     from_objects = batch_of([(GemmProblem.of(5, 6, 7, "nvfp4", "bf16", batch=2), config)])
     for name in from_objects.__slots__:
         np.testing.assert_array_equal(getattr(from_frame, name), getattr(from_objects, name), err_msg=name)
+
+
+def test_what_an_empty_kernel_reads_on_the_measuring_host():
+    """The usual reading where a table or a cell does not tell; a bad one is refused."""
+    rows = pd.DataFrame(
+        {"m": 512, "n": 512, "k": 512, "in_dtype": "bf16", "cta_m": 128, "cta_n": 128}, [1, 2]
+    )
+    rows[["cluster_m", "cluster_n"]] = 1
+    assert (batch_from_frame(rows, needs_tile=True).empty_kernel_us == EMPTY_KERNEL_US).all()
+    told = rows.assign(empty_kernel_us=["4.25", ""])
+    assert batch_from_frame(told, needs_tile=True).empty_kernel_us.tolist() == [4.25, EMPTY_KERNEL_US]
+    times = [predict_table(frame, "h200")["predicted_runtime"].to_numpy() for frame in (told, rows)]
+    assert (times[0] - times[1]).tolist() == pytest.approx([4.25 - EMPTY_KERNEL_US, 0.0])
+    for bad in ("-1", "x", "1e9", "nan"):
+        with pytest.raises(InputError, match="column empty_kernel_us: .* microseconds from 0 to 100"):
+            batch_from_frame(rows.assign(empty_kernel_us=[bad, "3"]), needs_tile=True)
 
 
 def test_gzip_comments_blank_lines_and_a_byte_order_mark(tmp_path):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.batch import BoolArray, FloatArray, GemmBatch, IntArray, batch_of
+from gemm_model.batch import EMPTY_KERNEL_US, BoolArray, FloatArray, GemmBatch, IntArray, batch_of
 from gemm_model.errors import InputError
 from gemm_model.feasibility import check, feasible_mask
 from gemm_model.gpu import GpuSpec
@@ -172,6 +172,7 @@ class CandidateSpace:
             n=np.where(swapped, of_problem(m), of_problem(n)),
             k=of_problem(k),
             batch=of_problem(batch),
+            empty_kernel_us=np.broadcast_to(np.asarray(EMPTY_KERNEL_US), swapped.shape),
             **{name: of_candidate(values) for name, values in self.types.items()},
             **{name: of_candidate(values) for name, values in self.kernel.items()},
         )

@@ -24,8 +24,9 @@ counters: the kernel's own duration, as a profiler reads it."""
 MECHANISMS = ("tensor", "epilogue", "port", "latency", "l2", "dram", "waves", "clock", "launch")
 """What `without` can leave out, for what-if tables and ablation."""
 
-EVENT_US = 2.15
-"""What a pair of events reads beside the kernel between them: bursts against counters of the same rows."""
+EMPTY_KERNEL_OWN_US = 2.0
+"""Of what a pair of events reads around an empty kernel, that kernel's own: bursts on hosts that read 4.15
+lie 2.15 us above counters of the same rows."""
 FIRST_CLOCK_SHARE = 0.85
 """Of the boost clock: where the search for the clock begins."""
 GRID_US = 0.35
@@ -356,7 +357,8 @@ def _launch_us(
     ctas_per_cluster = shape.batch.cluster_m * shape.batch.cluster_n
     clusters_us = where(ctas_per_cluster > 1, p.cluster_launch_us, 0.0)
     grid_us = GRID_US * shape.schedule.slots * ctas_per_cluster / gpu.sm_count
-    return p.launch_us + clusters_us + grid_us + (EVENT_US if regime == "burst" else 0.0)
+    events_us = maximum(shape.batch.empty_kernel_us - EMPTY_KERNEL_OWN_US, 0.0) if regime == "burst" else 0.0
+    return p.launch_us + clusters_us + grid_us + events_us
 
 
 def _speed_of_light_us(shape: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:

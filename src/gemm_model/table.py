@@ -4,7 +4,8 @@ Columns (sizes in elements, times in microseconds; the classic gemm-model's come
 
     in_dtype, acc_dtype, out_dtype, sf_dtype, sf_vec_size, a_major, b_major, c_major,
     mma_m, mma_n, cta_m, cta_n, cluster_m, cluster_n, m, n, k, runtime_us,
-    a_dtype, b_dtype, batch, cta_k, stages, schedule, raster, swizzle, split_k, fast_accum, kernel, gpu
+    a_dtype, b_dtype, batch, cta_k, stages, schedule, raster, swizzle, split_k, fast_accum, kernel, gpu,
+    empty_kernel_us
 
 Only m, n, k and in_dtype are required, and the tile and cluster for a model that needs them. Further columns
 travel along untouched.
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gemm_model.batch import BoolArray, FloatArray, GemmBatch, IntArray, scale_bits
+from gemm_model.batch import EMPTY_KERNEL_US, BoolArray, FloatArray, GemmBatch, IntArray, scale_bits
 from gemm_model.dtypes import MATH_KINDS, BlockScale, DataType, element_type, math_kind, operand_type
 from gemm_model.errors import InputError
 from gemm_model.feasibility import first_impossible
@@ -52,6 +53,7 @@ _KERNEL_SIZE_DEFAULTS = {
 }
 _AUTO_SIZES = ("cta_k", "stages")
 _FIRST_LINE = 1
+MAX_EMPTY_KERNEL_US = 100.0
 
 
 def read_table(path: Path | str) -> pd.DataFrame:
@@ -125,6 +127,7 @@ def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
     columns["batch"] = sizes(frame, "batch", default=1.0)
     columns |= _operand_columns(frame)
     columns |= _kernel_columns(frame if needs_tile else frame[[]])
+    columns["empty_kernel_us"] = _empty_kernel_us(frame)
     return GemmBatch(**columns)
 
 
@@ -156,6 +159,19 @@ def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
         two_ctas = columns["mma_m"] == 2 * columns["cta_m"]
         columns["schedule"] = np.where(two_ctas, SCHEDULES.index("2cta"), SCHEDULES.index("cooperative"))
     return columns
+
+
+def _empty_kernel_us(frame: pd.DataFrame) -> FloatArray:
+    """What the measuring host reads for an empty kernel; the usual reading where the table does not tell."""
+    if "empty_kernel_us" not in frame:
+        return np.broadcast_to(np.asarray(EMPTY_KERNEL_US), (len(frame),))
+    values = _numbers(frame, "empty_kernel_us")
+    empty = _empty_cells(frame["empty_kernel_us"])
+    if empty is not None:
+        values = np.where(empty, EMPTY_KERNEL_US, values)
+    good = (values >= 0) & (values <= MAX_EMPTY_KERNEL_US)
+    _reject(frame, "empty_kernel_us", ~good, f"a number of microseconds from 0 to {MAX_EMPTY_KERNEL_US:g}")
+    return values
 
 
 def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame, list[str]]:

@@ -89,7 +89,12 @@ class FakeDevice:
 
     def describe(self) -> dict[str, Any]:
         uuid = os.environ.get("FAKE_GPU_UUID", UUID)
-        return {"gpu_name": "Fake GPU", "gpu_uuid": uuid, "compute_capability": [9, 0]}
+        return {
+            "gpu_name": "Fake GPU",
+            "gpu_uuid": uuid,
+            "compute_capability": [9, 0],
+            "empty_kernel_us": 3.4,
+        }
 
     def operands(self, problem: GemmProblem, placement: int) -> Operands:
         if problem.n == NO_MEMORY:

@@ -126,7 +126,7 @@ def fake_profiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("fake_profiler")
 def test_a_crash_under_the_profiler_costs_one_row(tmp_path: Path) -> None:
     rows = profiled_rows(256, 512, fakes.CRASHES, 768, 1280)
-    card = {"gpu_name": "Fake GPU", "gpu_uuid": fakes.UUID}
+    card = {"gpu_name": "Fake GPU", "gpu_uuid": fakes.UUID, "empty_kernel_us": 3.4}
     options = RunOptions(device="tests.bench.fakes:FakeDevice", rows_per_profiler=4)
     run = Run(rows, tmp_path / "out.csv", card, options, resume=False)
     worker = WorkerProcess(options.device)

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemm_model.api import predict
-from gemm_model.batch import batch_of
+from gemm_model.batch import EMPTY_KERNEL_US, batch_of
 from gemm_model.errors import InputError
 from gemm_model.feasibility import check
 from gemm_model.gpu import load_gpu
 from gemm_model.kernel import KernelConfig
-from gemm_model.kernel_time import EVENT_US
+from gemm_model.kernel_time import EMPTY_KERNEL_OWN_US
 from gemm_model.models.sol import SOLModel
 from gemm_model.models.warp_specialized import WarpSpecializedModel
 from gemm_model.problem import GemmProblem
@@ -144,7 +144,7 @@ def test_regimes_differ_by_what_surrounds_the_kernel():
     problem, config = GemmProblem.of(512, 512, 512), KernelConfig(cta_m=64, cta_n=64)
     burst = runtime(problem, config)
     counters = runtime(problem, config, regime="counters")
-    assert burst - counters == pytest.approx(EVENT_US, rel=1e-9)
+    assert burst - counters == pytest.approx(EMPTY_KERNEL_US - EMPTY_KERNEL_OWN_US, rel=1e-9)
 
 
 def test_clusters_take_longer_to_launch():

@@ -55,7 +55,7 @@ DETAIL_COLUMNS = (
     "l2",
 )
 
-TIMING_COLUMNS = ("min_us", "p90_us", "count")
+TIMING_COLUMNS = ("min_us", "p90_us", "count", "empty_kernel_us")
 STATE_COLUMNS = ("sm_mhz", "mem_mhz", "power_w", "temp_c", "throttle")
 LOG_COLUMNS = ("relative_error", "disposition", "detail", "order", "time")
 COUNTER_COLUMNS = (

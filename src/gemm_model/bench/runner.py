@@ -240,6 +240,7 @@ class Run:
             **(outcome.values if ok else {}),
             "gpu": self._card["gpu_name"],
             "gpu_uuid": self._card["gpu_uuid"],
+            "empty_kernel_us": self._card["empty_kernel_us"],
             "disposition": outcome.disposition,
             "detail": outcome.detail,
             "order": index,
