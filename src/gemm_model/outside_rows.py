@@ -16,7 +16,10 @@ CROWDED_SHARE = 1.62
 """Zeros are bound by the device while up to 1 / 1.62 of the SMs have a tile, by the SM beyond."""
 TWO_WAY_COST = 1.18
 """Clusters that share both operands: bound by the device on all SMs."""
-WIDE_MULTICAST = 4.0
+WIDE = 4.0
+WIDE_CLUSTER_COST = 0.85
+"""Zeros of an operand along whose extent a cluster has four CTAs or more, most of them wholly outside, over
+those of smaller clusters: decode shapes in clusters of 4x1."""
 WIDE_MULTICAST_COST = 0.6
 """Zeros that one request brings to four CTAs or more, over those of one: TMA loads in clusters of 1x4."""
 
@@ -42,8 +45,10 @@ def outside_rows(batch: GemmBatch, schedule: TileSchedule, found: Resources) -> 
     outside_n = minimum((1.0 - schedule.filled_n) * rows_n, 1.0)
     a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0
     b_bytes = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0
-    zeros = a_bytes * _zeros_cost(outside_m, rows_m, fixed_m, batch.cluster_n, schedule)
-    zeros = zeros + b_bytes * _zeros_cost(outside_n, rows_n, fixed_n, batch.cluster_m, schedule)
+    zeros = a_bytes * _zeros_cost(outside_m, rows_m, fixed_m, batch.cluster_m, batch.cluster_n, schedule)
+    zeros = zeros + b_bytes * _zeros_cost(
+        outside_n, rows_n, fixed_n, batch.cluster_n, batch.cluster_m, schedule
+    )
     mean = a_bytes * schedule.filled_m + b_bytes * schedule.filled_n
     slow_a = a_bytes * where(fixed_m, 1.0 - outside_m, schedule.filled_m)
     slow_b = b_bytes * where(fixed_n, 1.0 - outside_n, schedule.filled_n)
@@ -71,16 +76,18 @@ def _fixed(
 
 
 def _zeros_cost(
-    outside: Values, rows: Values, fixed: Values, sharers: Values, schedule: TileSchedule
+    outside: Values, rows: Values, fixed: Values, along: Values, sharers: Values, schedule: TileSchedule
 ) -> Values:
     """Cost of the zeros of one operand's tile, as a share of the tile, for a slot's mean wave.
 
     `outside` is their share of the row of tiles that has them. They cost less than in proportion where they
     are many, and less where fewer SMs have them. Slots that keep their row have all of it or none; the others
-    have their turn. `sharers` CTAs take a tile by multicast. Powers from timings of decode shapes.
+    have their turn. A cluster has `along` CTAs along the operand's extent, and `sharers` that take a tile by
+    multicast. Powers from timings of decode shapes.
     """
     share = outside / maximum(eighth_power(outside), 1e-9)
-    share = share * where(sharers >= WIDE_MULTICAST, WIDE_MULTICAST_COST, 1.0)
+    share = share * where(sharers >= WIDE, WIDE_MULTICAST_COST, 1.0)
+    share = share * where(along >= WIDE, WIDE_CLUSTER_COST, 1.0)
     eighth = eighth_power(rows)
     alike = where((schedule.tiles <= schedule.slots) | (sharers > 1), eighth * eighth * eighth, eighth)
     return share / where(fixed, alike, rows)

@@ -44,6 +44,7 @@ from gemm_model.mainloop import (
 from gemm_model.outside_rows import (
     CROWDED_SHARE,
     TWO_WAY_COST,
+    WIDE_CLUSTER_COST,
     WIDE_MULTICAST_COST,
     crowding,
     outside_rows,
@@ -369,6 +370,15 @@ def test_zeros_for_four_ctas_at_once_cost_less():
     cta_bytes = 64 * 0.5 ** (7 / 8) * 4096 * 2
     assert narrow.bytes_per_wave[0] == pytest.approx(132 * cta_bytes)
     assert wide.bytes_per_wave[0] == pytest.approx(120 * cta_bytes * WIDE_MULTICAST_COST)
+
+
+def test_zeros_of_a_tall_cluster_cost_less():
+    """32 rows of 128 and of 256 inside, in two and in four CTAs of 64: shares 3/4 and 7/8 outside."""
+    small = outside_of(GemmProblem.of(32, 132 * 64, 4096), cta_m=64, cta_n=64, cluster_m=2)
+    tall = outside_of(GemmProblem.of(32, 120 * 64, 4096), cta_m=64, cta_n=64, cluster_m=4)
+    cta_bytes = 64 * 4096 * 2
+    assert small.bytes_per_wave[0] == pytest.approx(132 * cta_bytes * 0.75 ** (7 / 8))
+    assert tall.bytes_per_wave[0] == pytest.approx(120 * cta_bytes * 0.875 ** (7 / 8) * WIDE_CLUSTER_COST)
 
 
 def test_loads_wait_at_the_port_and_at_l2_in_turn():
