@@ -14,8 +14,14 @@ import torch
 from gemm_model.bench.environment import new_environment, write_environment
 from gemm_model.overlap.chain import LayerChain, PreviousSpec
 from gemm_model.overlap.config import OverlapSetting, plan_build
-from gemm_model.overlap.measure import REPLAYS, ROUNDS, describe, layer_events_us, surface_rows
-from gemm_model.overlap.projections import EXTRA_CLOCKS, PROJECTIONS, TEST_EXTRA_CLOCKS, TEST_PROJECTIONS
+from gemm_model.overlap.measure import REPLAYS, ROUNDS, layer_events_us, surface_rows
+from gemm_model.overlap.projections import (
+    EXTRA_CLOCKS,
+    PROJECTIONS,
+    TEST_EXTRA_CLOCKS,
+    TEST_PROJECTIONS,
+    describe,
+)
 
 EVENT_SETTINGS = ((-1, 0), (0.5, 0), (0.5, 0.125), (0.5, -1), (1, 0))
 EVENT_PROJECTIONS = ("llama3-70b out", "llama3-8b gate-up", "llama3-8b down", "deepseek-v3 expert up")

@@ -19,7 +19,7 @@ from gemm_model.gpu import load_gpu
 from gemm_model.models import model_for
 from gemm_model.overlap.config import OverlapSetting, plan_build
 from gemm_model.overlap.model import CLOCK_MHZ, LayerCase
-from gemm_model.overlap.projections import TEST_EXTRA_CLOCKS, TEST_PROJECTIONS
+from gemm_model.overlap.projections import TEST_EXTRA_CLOCKS, TEST_PROJECTIONS, describe
 from gemm_model.overlap.tuner import OVERLAP_RATIOS, PREFETCH_RATIOS, tune
 
 SURFACE = ["name", "m", "n", "k", "a_type", "b_type", "split_k", "stages", "clusters", "extra_clocks"]
@@ -48,16 +48,7 @@ def predicted_rows(model, projection, extra):
     pick = tune(model, overlapped).setting
     for case, time in zip(cases, model.layer_us(cases), strict=True):
         yield {
-            "name": p.name,
-            "m": p.m,
-            "n": p.n,
-            "k": p.k,
-            "a_type": p.a_type,
-            "b_type": p.b_type,
-            "split_k": build.split_k,
-            "stages": build.stages,
-            "clusters": build.clusters,
-            "extra_clocks": extra,
+            **describe(p, build, extra),
             "serialized": int(case.serialized),
             "overlap_ratio": case.setting.overlap_ratio,
             "prefetch_ratio": case.setting.prefetch_ratio,

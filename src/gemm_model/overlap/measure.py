@@ -15,7 +15,7 @@ import torch
 
 from gemm_model.overlap.chain import LayerChain, PreviousSpec
 from gemm_model.overlap.config import KernelBuild, OverlapSetting, plan_build
-from gemm_model.overlap.projections import EXTRA_CLOCKS, Projection
+from gemm_model.overlap.projections import EXTRA_CLOCKS, Projection, describe
 from gemm_model.overlap.tuner import OVERLAP_RATIOS, PREFETCH_RATIOS
 
 REPLAYS = 4
@@ -57,23 +57,6 @@ def surface_rows(
                 "layer_us": median,
                 "spread": (max(found) - min(found)) / (2 * median),
             }
-
-
-def describe(p: Projection, build: KernelBuild, extra: int) -> dict[str, Any]:
-    """What was measured: problem, build and previous kernel."""
-    return {
-        "name": p.name,
-        "m": p.m,
-        "n": p.n,
-        "k": p.k,
-        "a_type": p.a_type,
-        "b_type": p.b_type,
-        "split_k": build.split_k,
-        "stages": build.stages,
-        "clusters": build.clusters,
-        "fill_delay_clocks": build.fill_delay_clocks,
-        "extra_clocks": extra,
-    }
 
 
 def layer_events_us(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from gemm_model.overlap.config import KernelBuild
 
 EXTRA_CLOCKS = (0, 8000, 17000)
 """The previous kernel as it is, and about 4 and 9 us longer."""
@@ -20,6 +23,23 @@ class Projection:
     n: int = 16
     a_type: str = "e4m3"
     b_type: str = "e5m2"
+
+
+def describe(p: Projection, build: KernelBuild, extra: int) -> dict[str, Any]:
+    """Columns of a surface: problem, build and previous kernel."""
+    return {
+        "name": p.name,
+        "m": p.m,
+        "n": p.n,
+        "k": p.k,
+        "a_type": p.a_type,
+        "b_type": p.b_type,
+        "split_k": build.split_k,
+        "stages": build.stages,
+        "clusters": build.clusters,
+        "fill_delay_clocks": build.fill_delay_clocks,
+        "extra_clocks": extra,
+    }
 
 
 PROJECTIONS = (
