@@ -1,10 +1,11 @@
 """Predict the test shapes before they are measured, and compare the predictions with the measurement.
 
     python benchmarks/overlap_test.py predicted.csv.gz
-    python benchmarks/overlap_test.py predicted.csv.gz --measured overlap_surfaces.csv.gz
+    python benchmarks/overlap_test.py predicted.csv.gz --measured overlap_surfaces.csv.gz [another_run.csv.gz]
 
 Without --measured it writes the predicted time of each setting of `TEST_PROJECTIONS` and the tuner's pick; no
-GPU is needed. With it nothing is predicted again. `overlap_surfaces.py --test` measures.
+GPU is needed. With it nothing is predicted again, and several runs count by their mean.
+`overlap_surfaces.py --test` measures.
 """
 
 import argparse
@@ -15,11 +16,14 @@ from pathlib import Path
 import pandas as pd
 
 from gemm_model.config import load_config
+from gemm_model.errors import InputError
+from gemm_model.files import atomic_path
 from gemm_model.gpu import load_gpu
 from gemm_model.models import model_for
 from gemm_model.overlap.config import OverlapSetting, plan_build
 from gemm_model.overlap.model import CLOCK_MHZ, LayerCase
 from gemm_model.overlap.projections import TEST_EXTRA_CLOCKS, TEST_PROJECTIONS, describe
+from gemm_model.overlap.surfaces import read_surfaces
 from gemm_model.overlap.tuner import OVERLAP_RATIOS, PREFETCH_RATIOS, tune
 
 SURFACE = ["name", "m", "n", "k", "a_type", "b_type", "split_k", "stages", "clusters", "extra_clocks"]
@@ -63,7 +67,7 @@ def compare(predicted, measured):
         measured[[*SURFACE, *SETTING, "layer_us"]], on=[*SURFACE, *SETTING], validate="1:1"
     )
     if len(both) != len(predicted):
-        raise SystemExit(f"{len(both)} of {len(predicted)} predicted settings were measured")
+        raise InputError(f"{len(both)} of {len(predicted)} predicted settings were measured; expected all")
     both["error"] = (both["predicted_us"] / both["layer_us"] - 1).abs()
     rows = []
     for surface, part in both.groupby(SURFACE, sort=False):
@@ -86,9 +90,16 @@ def compare(predicted, measured):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("predicted", type=Path)
-    parser.add_argument("--measured", type=Path)
+    parser.add_argument("--measured", type=Path, nargs="+")
     args = parser.parse_args()
-    if args.measured is None:
+    try:
+        run(args.predicted, args.measured)
+    except InputError as error:
+        parser.error(str(error))
+
+
+def run(path, measured):
+    if measured is None:
         options = load_config([], {"gpu": "h200", "model": "OverlapModel"})["model_opts"]
         model = model_for("OverlapModel", load_gpu("h200"), options)
         rows = [
@@ -96,9 +107,12 @@ def main():
             for projection, extra in product(TEST_PROJECTIONS, TEST_EXTRA_CLOCKS)
             for row in predicted_rows(model, projection, extra)
         ]
-        pd.DataFrame(rows).to_csv(args.predicted, index=False, float_format="%.4f")
+        with atomic_path(path) as temporary:
+            pd.DataFrame(rows).to_csv(temporary, index=False, float_format="%.4f")
         return
-    rows = compare(pd.read_csv(args.predicted), pd.read_csv(args.measured))
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; expected predictions written by this script")
+    rows = compare(pd.read_csv(path), read_surfaces(*measured))
     print(rows.round(4).to_string(index=False))
     print(
         f"mean error {rows['mean_error'].mean():.2%}, worst surface {rows['mean_error'].max():.2%}; pick "

@@ -63,6 +63,8 @@ def counts(folder: Path) -> list[str]:
         "variants",
         "warm",
         "unseen",
+        "unseen_second",
+        "host_of_four",
     ):
         table = pd.read_csv(folder / f"{name}.csv.gz", low_memory=False)
         good = table[table["disposition"] == "ok"]

@@ -261,6 +261,10 @@ def test_bad_surfaces(tmp_path):
     path = tmp_path / "table.csv"
     with pytest.raises(InputError, match="not readable"):
         read_surfaces(path)
+    path.write_text("some\ntext, not a table\n")
+    with pytest.raises(InputError, match="not readable") as refused:
+        read_surfaces(path)
+    assert "\n" not in str(refused.value)
     path.write_text("m,n,k\n1,2,3\n")
     with pytest.raises(InputError, match="column a_type is missing"):
         read_surfaces(path)

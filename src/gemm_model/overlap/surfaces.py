@@ -45,7 +45,9 @@ def _read_table(path: Path) -> pd.DataFrame:
     try:
         table = pd.read_csv(path)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not readable as a table of measured layers ({error})") from None
+        # pandas ends some sentences with a line break.
+        reason = getattr(error, "strerror", None) or str(error).strip()
+        raise InputError(f"{path}: not readable as a table of measured layers ({reason})") from None
     for column in CASE_COLUMNS:
         if column not in table:
             raise InputError(f"{path}: column {column} is missing; expected a table of measured layers")
