@@ -261,7 +261,7 @@ def test_bad_surfaces(tmp_path):
     path = tmp_path / "table.csv"
     with pytest.raises(InputError, match="not readable"):
         read_surfaces(path)
-    path.write_text("some\ntext, not a table\n")
+    path.write_text("no\ntable,\nbut, some, text\n")
     with pytest.raises(InputError, match="not readable") as refused:
         read_surfaces(path)
     assert "\n" not in str(refused.value)
