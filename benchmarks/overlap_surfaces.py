@@ -13,16 +13,23 @@ import torch
 
 from gemm_model.bench.environment import new_environment, write_environment
 from gemm_model.overlap.chain import LayerChain, PreviousSpec
-from gemm_model.overlap.config import OverlapSetting, plan_build
+from gemm_model.overlap.config import OverlapSetting
 from gemm_model.overlap.measure import REPLAYS, ROUNDS, layer_events_us, surface_rows
+from gemm_model.overlap.plan import plan_build
 from gemm_model.overlap.projections import (
     EXTRA_CLOCKS,
+    OTHER_PROJECTIONS,
     PROJECTIONS,
-    TEST_EXTRA_CLOCKS,
     TEST_PROJECTIONS,
+    TWO_EXTRA_CLOCKS,
     describe,
 )
 
+SHAPES = {
+    "main": (PROJECTIONS, EXTRA_CLOCKS),
+    "other": (OTHER_PROJECTIONS, TWO_EXTRA_CLOCKS),
+    "test": (TEST_PROJECTIONS, TWO_EXTRA_CLOCKS),
+}
 EVENT_SETTINGS = ((-1, 0), (0.5, 0), (0.5, 0.125), (0.5, -1), (1, 0))
 EVENT_PROJECTIONS = ("llama3-70b out", "llama3-8b gate-up", "llama3-8b down", "deepseek-v3 expert up")
 
@@ -47,11 +54,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", type=Path)
     parser.add_argument(
-        "--test", action="store_true", help="the shapes that nothing was fitted to, without events"
+        "--shapes",
+        choices=SHAPES,
+        default="main",
+        help="main: with events; other: what the model is fitted to besides; test: what it never is",
     )
     args = parser.parse_args()
     output = args.output
-    projections, lengths = (TEST_PROJECTIONS, TEST_EXTRA_CLOCKS) if args.test else (PROJECTIONS, EXTRA_CLOCKS)
+    projections, lengths = SHAPES[args.shapes]
     output.mkdir(parents=True, exist_ok=True)
     rows = []
     start = time.perf_counter()
@@ -62,7 +72,7 @@ def main() -> None:
         pd.DataFrame(rows).to_csv(output / "overlap_surfaces.csv.gz", index=False, float_format="%.4f")
         best = min((r for r in rows if r["name"] == projection.name), key=lambda r: r["layer_us"])
         print(f"{time.perf_counter() - start:.0f} s", best, flush=True)
-    if not args.test:
+    if args.shapes == "main":
         events = pd.DataFrame(event_rows())
         events.to_csv(output / "overlap_events.csv.gz", index=False, float_format="%.3f")
     card = torch.cuda.get_device_properties(0)

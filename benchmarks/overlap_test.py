@@ -5,7 +5,7 @@
 
 Without --measured it writes the predicted time of each setting of `TEST_PROJECTIONS` and the tuner's pick; no
 GPU is needed. With it nothing is predicted again, and several runs count by their mean.
-`overlap_surfaces.py --test` measures.
+`overlap_surfaces.py --shapes test` measures.
 """
 
 import argparse
@@ -20,9 +20,10 @@ from gemm_model.errors import InputError
 from gemm_model.files import atomic_path
 from gemm_model.gpu import load_gpu
 from gemm_model.models import model_for
-from gemm_model.overlap.config import OverlapSetting, plan_build
+from gemm_model.overlap.config import OverlapSetting
 from gemm_model.overlap.model import CLOCK_MHZ, LayerCase
-from gemm_model.overlap.projections import TEST_EXTRA_CLOCKS, TEST_PROJECTIONS, describe
+from gemm_model.overlap.plan import plan_build
+from gemm_model.overlap.projections import TEST_PROJECTIONS, TWO_EXTRA_CLOCKS, describe
 from gemm_model.overlap.surfaces import read_surfaces
 from gemm_model.overlap.tuner import OVERLAP_RATIOS, PREFETCH_RATIOS, tune
 
@@ -104,7 +105,7 @@ def run(path, measured):
         model = model_for("OverlapModel", load_gpu("h200"), options)
         rows = [
             row
-            for projection, extra in product(TEST_PROJECTIONS, TEST_EXTRA_CLOCKS)
+            for projection, extra in product(TEST_PROJECTIONS, TWO_EXTRA_CLOCKS)
             for row in predicted_rows(model, projection, extra)
         ]
         with atomic_path(path) as temporary:

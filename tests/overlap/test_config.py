@@ -1,20 +1,14 @@
 """Builds, settings and the plan: what is accepted, and what shared memory it takes."""
 
-import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gemm_model.errors import InputError
 from gemm_model.overlap.config import (
-    SMEM_PER_CTA,
-    TILE_M,
     KernelBuild,
     OverlapSetting,
     check_problem,
-    plan_build,
 )
 
 BUILD = KernelBuild(a_type="e4m3", b_type="e5m2", tile_n=16, split_k=2, stages=10, clusters=128)
@@ -77,33 +71,3 @@ def test_bad_build(changes, words):
 def test_bad_problem(sizes, words):
     with pytest.raises(InputError, match=words):
         check_problem(*sizes, BUILD)
-
-
-@given(
-    m=st.integers(1, 8000).map(lambda x: 8 * x),
-    n=st.integers(1, 128),
-    k=st.integers(1, 2000).map(lambda x: 16 * x),
-    types=st.sampled_from([("e4m3", "e5m2"), ("bf16", "bf16")]),
-)
-def test_every_plan_takes_its_problem(m, n, k, types):
-    build = plan_build(m, n, k, *types)
-    check_problem(m, n, k, build)
-    assert build.smem_bytes <= SMEM_PER_CTA
-    # All CTAs of a plan run at once, unless a split forces one cluster per tile.
-    assert build.ctas <= 132 * max(build.ctas_per_sm, 1) * 2 or build.clusters == math.ceil(m / TILE_M)
-
-
-def test_measured_shapes_get_their_measured_builds():
-    found = {
-        (m, k): (b.split_k, b.stages, b.clusters, b.fill_delay_clocks)
-        for m, k in ((8192, 8192), (4096, 14336), (28672, 4096), (2048, 7168), (10240, 8192), (24576, 1536))
-        for b in [plan_build(m, 16, k, "e4m3", "e5m2")]
-    }
-    assert found == {
-        (8192, 8192): (2, 10, 128, 0),
-        (4096, 14336): (2, 20, 64, 0),
-        (28672, 4096): (1, 10, 256, 0),
-        (2048, 7168): (4, 10, 32, 800),
-        (10240, 8192): (2, 6, 160, 0),
-        (24576, 1536): (1, 7, 384, 0),
-    }

@@ -6,9 +6,10 @@ import pytest
 from gemm_model.config import load_config
 from gemm_model.gpu import load_gpu
 from gemm_model.models import model_for
-from gemm_model.overlap.config import OverlapSetting, plan_build
+from gemm_model.overlap.config import OverlapSetting
 from gemm_model.overlap.model import LayerCase
-from gemm_model.overlap.tuner import choose, considered_triggers, refine, tune
+from gemm_model.overlap.plan import plan_build
+from gemm_model.overlap.tuner import Grid, choose, considered_triggers, refine, tune
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +29,47 @@ def layer(extra_us=0.0, m=8192, k=8192):
     )
 
 
+def grid(settings, layer_us, early_share=0.0, split_k=2, prefetched_tiles=5.0, rings_wait_us=0.0):
+    """A grid of (overlap, prefetch) pairs; K has eight tiles beyond the ring."""
+    ones = np.ones(len(settings))
+    return Grid(
+        overlap=np.array([overlap for overlap, _ in settings]),
+        prefetch=np.array([prefetch for _, prefetch in settings]),
+        layer_us=np.array(layer_us),
+        prefetched_tiles=prefetched_tiles * ones,
+        rings_wait_us=rings_wait_us * ones,
+        tiles_beyond_ring=8.0,
+        early_share=early_share,
+        split_k=split_k,
+    )
+
+
 def test_the_default_is_left_for_a_gain_only():
-    overlap, prefetch = np.array([0.25, 0.25, -1.0, -1.0]), np.array([-1.0, 0.0, 0.0, -1.0])
-    triggers = (0.25, -1.0)
-    assert choose(overlap, prefetch, np.array([20.0, 19.85, 19.85, 19.85]), triggers) == 0
-    assert choose(overlap, prefetch, np.array([20.0, 19.5, 19.7, 19.7]), triggers) == 1
-    assert choose(overlap, prefetch, np.array([20.0, 19.5, 19.4, 19.7]), triggers) == 2
+    settings = [(0.25, -1.0), (0.25, 0.0), (-1.0, 0.0), (-1.0, -1.0)]
+    assert choose(grid(settings, [20.0, 19.85, 19.85, 19.85])) == 0
+    assert choose(grid(settings, [20.0, 19.5, 19.7, 19.7])) == 1
+    assert choose(grid(settings, [20.0, 19.5, 19.4, 19.7])) == 2
+
+
+def test_few_tiles_where_the_wait_ends_as_the_rings_are_full():
+    settings = [(0.5, -1.0), (0.5, 0.0625), (0.5, 0.0)]
+    times = [20.0, 20.2, 20.1]
+    assert choose(grid(settings, times, early_share=0.3, prefetched_tiles=1.9)) == 1
+    assert choose(grid(settings, times, early_share=0.3, prefetched_tiles=2.0)) == 0
+    # Promised gains count against it; a grid without it keeps best effort.
+    assert choose(grid(settings, [20.0, 21.0, 20.5], early_share=0.3, prefetched_tiles=0.0)) == 0
+    assert choose(grid(settings[:1], [20.0], early_share=0.3, prefetched_tiles=0.0)) == 0
+    settings = [(0.25, -1.0), (0.25, 0.0625)]
+    assert choose(grid(settings, [20.0, 19.0], prefetched_tiles=0.0)) == 0
+
+
+def test_no_trigger_where_large_clusters_have_all_the_time():
+    settings = [(0.5, -1.0), (-1.0, -1.0)]
+    long_wait = {"early_share": 0.3, "rings_wait_us": 3.0}
+    assert choose(grid(settings, [20.0, 20.01], split_k=4, **long_wait)) == 1
+    assert choose(grid(settings, [20.0, 20.1], split_k=4, **long_wait)) == 0
+    assert choose(grid(settings, [20.0, 20.01], split_k=2, **long_wait)) == 0
+    assert choose(grid(settings, [20.0, 20.01], split_k=8, early_share=0.3, rings_wait_us=0.5)) == 0
 
 
 def test_triggers_follow_the_room_for_the_next_layer(model):
@@ -46,10 +82,9 @@ def test_triggers_follow_the_room_for_the_next_layer(model):
 
 
 def test_other_triggers_and_fixed_shares_are_not_proposed():
-    overlap, prefetch = np.array([0.9, 0.25, 0.25]), np.array([-1.0, 0.5, -1.0])
-    assert choose(overlap, prefetch, np.array([10.0, 10.0, 20.0]), (0.25, -1.0)) == 2
+    assert choose(grid([(0.9, -1.0), (0.25, 0.5), (0.25, -1.0)], [10.0, 10.0, 20.0])) == 2
     # A grid without the default: the fastest prediction.
-    assert choose(overlap[:2], prefetch[:2], np.array([10.0, 9.0]), (0.25, -1.0)) == 1
+    assert choose(grid([(0.9, -1.0), (0.25, 0.5)], [10.0, 9.0])) == 1
 
 
 def test_proposals(model):

@@ -112,8 +112,9 @@ def _layer(args: argparse.Namespace, model: OverlapModel) -> int:
 
 
 def _case(args: argparse.Namespace, model: OverlapModel) -> LayerCase:
-    from gemm_model.overlap.config import OverlapSetting, plan_build
+    from gemm_model.overlap.config import OverlapSetting
     from gemm_model.overlap.model import LayerCase
+    from gemm_model.overlap.plan import plan_build
 
     for name in ("m", "k"):
         if getattr(args, name) is None:

@@ -6,7 +6,7 @@ Nothing here needs a GPU or the CuTe DSL.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gemm_model.errors import InputError
 
@@ -34,9 +34,6 @@ FILL_BYTES_IN_FLIGHT = 6 << 20
 for its latency. More would queue up in front of the previous kernel's accesses."""
 PREFETCH_BYTES_PER_CLOCK = 2500.0
 """Pace of all CTAs' prefetches together, per SM clock: about what DRAM delivers, for the same reason."""
-FILL_DELAY_CLOCKS = 800
-"""How long a layer that fits beside the one before keeps from filling its rings: about the time in which the
-previous kernel, which starts at the same moment, reads its input."""
 TRACE_EVENTS = ("start", "previous_done", "loaded", "end", "sm", "prefetched")
 """Columns of a trace, one row per CTA: nanoseconds of the global timer, the SM, K tiles prefetched."""
 
@@ -200,50 +197,3 @@ def check_problem(m: int, n: int, k: int, build: KernelBuild) -> None:
             f"with split_k {build.split_k} each cluster takes one tile of {TILE_M} rows: m = {m} needs "
             f"{math.ceil(m / TILE_M)} clusters, not {build.clusters}"
         )
-
-
-def plan_build(m: int, n: int, k: int, a_type: str, b_type: str, *, sm_count: int = 132) -> KernelBuild:
-    """A build that keeps the whole GPU streaming weights (rules found on an H200, 2026-11).
-
-    Two CTAs per SM hide each other's first and last microseconds: K is split in two where the tiles are
-    fewer than the SMs, further only where they are very few (larger clusters are slower to place and to sum);
-    without a split the rows are dealt out to as many CTAs as run at once. Three smaller ones per SM where
-    that gives each one tile. Where the grid has at most one CTA per SM, its ring takes the whole SM if K is
-    long, else half of it, so that two layers fit side by side; then the later one has a layer's time to fill
-    its rings, and can leave the previous kernel alone at first. A few SMs stay free for that kernel.
-    """
-    if min(m, n, k) < 1:
-        raise InputError(f"m, n and k must be at least 1, not {m}, {n} and {k}")
-    tiles = math.ceil(m / TILE_M)
-    tile_n = max(8, math.ceil(n / 8) * 8)
-    # A third CTA per SM, with fewer stages, where that leaves each one tile only.
-    three = tile_n <= 32 and any(2 * sm_count < tiles * split <= 3 * sm_count for split in (1, 2))
-    split_k = 1 if tiles > sm_count * (1.5 if three else 1) else 2 if tiles > sm_count // 4 else 4
-    even = min(math.ceil(m / UNIT_M), sm_count // 64 * 64 * 2)
-    clusters = tiles if three or tiles <= sm_count else even
-    least = KernelBuild(
-        a_type=a_type,
-        b_type=b_type,
-        tile_n=tile_n,
-        split_k=split_k,
-        stages=2,
-        clusters=clusters,
-    )
-
-    def stages(ctas_per_sm: int) -> int:
-        # Some stays free for CTAs of the previous kernel beside it: one, or several where nothing else runs.
-        free = 1024 if ctas_per_sm > 1 else 12 * 1024
-        room = min(SMEM_PER_SM // ctas_per_sm - RESERVED_SMEM - free, SMEM_PER_CTA) - least.smem_bytes
-        return 2 + max(room // least.stage_bytes, 0)
-
-    if three:
-        return replace(least, stages=stages(3))
-    if least.min_ctas_per_sm == 1:
-        return replace(least, stages=stages(1))
-    half = stages(2)
-    k_tiles = math.ceil(k / least.tile_k) // split_k
-    if least.ctas > sm_count:
-        return replace(least, stages=half)
-    if k_tiles > 2 * half:
-        return replace(least, stages=stages(1))
-    return replace(least, stages=half, fill_delay_clocks=FILL_DELAY_CLOCKS)

@@ -36,8 +36,8 @@ from gemm_model.overlap.config import (
     KernelBuild,
     OverlapSetting,
     check_problem,
-    plan_build,
 )
+from gemm_model.overlap.plan import plan_build
 from gemm_model.prediction import BatchPrediction
 
 PREVIOUS_BATCH = 8192
@@ -233,6 +233,8 @@ class Timeline:
     previous_waited: FloatArray
     previous_end: FloatArray
     gemm_start: FloatArray
+    ring_full: FloatArray
+    """Where kernels may overlap."""
     gemm_waited: FloatArray
     streamed: FloatArray
     gemm_end: FloatArray
@@ -336,8 +338,9 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
         trigger = np.where(beyond_ring > 0, ready + p.head_us + beyond_ring * main, filling)
         streamed = ready + p.head_us + main
         end = streamed + tail + p.unfairness * from_dram / p.dram_bytes_per_us
+        wasted = issued - kept
         rows.append(
-            (previous_start, waited, previous_end, start, ready, streamed, end, issued, issued - kept)
+            (previous_start, waited, previous_end, start, ring_until, ready, streamed, end, issued, wasted)
         )
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     return Timeline(**dict(zip((spec.name for spec in fields(Timeline)), columns, strict=True)))

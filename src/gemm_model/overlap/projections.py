@@ -9,8 +9,8 @@ from gemm_model.overlap.config import KernelBuild
 
 EXTRA_CLOCKS = (0, 8000, 17000)
 """The previous kernel as it is, and about 4 and 9 us longer."""
-TEST_EXTRA_CLOCKS = (0, 12000)
-"""The same for `TEST_PROJECTIONS`: as it is, and about 6 us longer."""
+TWO_EXTRA_CLOCKS = (0, 12000)
+"""The same for `OTHER_PROJECTIONS` and `TEST_PROJECTIONS`: as it is, and about 6 us longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,18 @@ PROJECTIONS = (
     Projection(name="llama3-8b out, bf16", m=4096, k=4096, a_type="bf16", b_type="bf16"),
 )
 
-TEST_PROJECTIONS = (
+OTHER_PROJECTIONS = (
+    Projection(name="5120 x 5120", m=5120, k=5120),
+    Projection(name="14336 x 4096", m=14336, k=4096),
+    Projection(name="1536 x 7168", m=1536, k=7168),
+    Projection(name="18432 x 7168", m=18432, k=7168),
+    Projection(name="7168 x 18432", m=7168, k=18432),
+    Projection(name="3072 x 3072", m=3072, k=3072),
+    Projection(name="12288 x 4096", m=12288, k=4096),
+    Projection(name="8192 x 2048, 8 tokens", m=8192, k=2048, n=8),
+    Projection(name="6144 x 4096, 32 tokens", m=6144, k=4096, n=32),
+    Projection(name="6144 x 4096, bf16", m=6144, k=4096, a_type="bf16", b_type="bf16"),
+    Projection(name="5120 x 5120, 64 tokens", m=5120, k=5120, n=64),
     Projection(name="qwen2.5-7b qkv, 1 token", m=4608, k=3584, n=1),
     Projection(name="qwen2.5-7b down", m=3584, k=18944),
     Projection(name="qwen3-30b-a3b expert gate-up", m=1536, k=2048),
@@ -73,5 +84,21 @@ TEST_PROJECTIONS = (
     Projection(name="gpt-oss-120b out, bf16", m=2880, k=4096, a_type="bf16", b_type="bf16"),
     Projection(name="llama4-scout expert down, 24 tokens", m=5120, k=8192, n=24),
     Projection(name="llama4-scout expert gate-up, 8 tokens", m=16384, k=5120, n=8),
+)
+"""Shapes beside the main ones that the model is fitted to: other models and sizes, tokens and types."""
+
+TEST_PROJECTIONS = (
+    Projection(name="olmo-2-7b gate-up", m=22016, k=4096),
+    Projection(name="qwen3-4b down, 8 tokens", m=2560, k=9728, n=8),
+    Projection(name="phi-4 down", m=5120, k=17920),
+    Projection(name="phi-4 qkv, 32 tokens", m=7680, k=5120, n=32),
+    Projection(name="llama3.2-3b down, bf16", m=3072, k=8192, a_type="bf16", b_type="bf16"),
+    Projection(name="llama3.2-1b down, 1 token", m=2048, k=8192, n=1),
+    Projection(name="deepseek-v2-lite expert down", m=2048, k=1408),
+    Projection(name="glm-4.5-air expert gate-up, 24 tokens", m=2816, k=4096, n=24),
+    Projection(name="gemma-3-12b down", m=3840, k=15360),
+    Projection(name="command-r-plus out, 64 tokens", m=12288, k=12288, n=64),
+    Projection(name="granite-3-8b gate-up, 4 tokens", m=25600, k=4096, n=4),
+    Projection(name="qwen3-30b-a3b out, bf16, 8 tokens", m=2048, k=4096, n=8, a_type="bf16", b_type="bf16"),
 )
 """Shapes to test the model and the tuner with, never to fit them to."""

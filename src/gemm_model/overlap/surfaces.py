@@ -88,19 +88,21 @@ def accuracy(table: pd.DataFrame, gpu: GpuSpec, parameters: OverlapParameters) -
 
     Serialized rows count for the error only.
     """
-    from gemm_model.overlap.tuner import choose, considered_triggers
+    from gemm_model.overlap.tuner import choose, grid_of
 
-    chains = chains_of(cases_of(table), gpu)
-    predicted = timeline(chains, parameters, gpu.l2_bytes, LAYERS).layer_us
+    cases = cases_of(table)
+    predicted = timeline(chains_of(cases, gpu), parameters, gpu.l2_bytes, LAYERS).layer_us
     rows: list[dict[str, Any]] = []
-    known = table.assign(predicted=predicted, early_share=chains.early_share)
+    known = table.assign(predicted=predicted, position=range(len(table)))
     for surface, part in known.groupby("surface"):
         grid = part[part["serialized"] == 0]
         measured = grid["layer_us"].to_numpy(dtype=np.float64)
         overlap = grid["overlap_ratio"].to_numpy(dtype=np.float64)
         prefetch = grid["prefetch_ratio"].to_numpy(dtype=np.float64)
-        triggers = considered_triggers(float(grid["early_share"].iloc[0]))
-        pick = choose(overlap, prefetch, grid["predicted"].to_numpy(dtype=np.float64), triggers)
+        own = [cases[position] for position in grid["position"]]
+        chains = chains_of(own, gpu)
+        lines = timeline(chains, parameters, gpu.l2_bytes, LAYERS)
+        pick = choose(grid_of([case.setting for case in own], chains, lines))
         best = int(measured.argmin())
         serialized = part.loc[part["serialized"] == 1, "layer_us"].to_numpy(dtype=np.float64)
         error = part["predicted"].to_numpy() / part["layer_us"].to_numpy() - 1

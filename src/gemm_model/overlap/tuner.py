@@ -10,7 +10,7 @@ import numpy as np
 
 from gemm_model.batch import FloatArray
 from gemm_model.overlap.config import OverlapSetting
-from gemm_model.overlap.model import LayerCase, OverlapModel, chains_of
+from gemm_model.overlap.model import Chains, LayerCase, OverlapModel, Timeline, chains_of
 
 OVERLAP_RATIOS = (-1.0, 0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 PREFETCH_RATIOS = (-1.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
@@ -19,8 +19,17 @@ EARLY, HALFWAY, NEVER = 0.25, 0.5, -1.0
 ROOM_BESIDE = 0.1
 """Share of the next layer's CTAs from which on they count as fitting beside this one's."""
 NO_PREFETCH, BEST_EFFORT = 0.0, -1.0
-NEEDED_GAIN = 0.01
+FEW_TILES = 0.0625
+TILES_WORTH_IT = 2.0
+"""K tiles per CTA below which best effort gives way to a small fixed share: the wait ends about when the
+rings are full, and tiles asked for after it fill the time until the first slots are free."""
+NEEDED_GAIN = 0.015
 """What another setting must promise over the default."""
+NO_DIFFERENCE = 0.001
+LONG_WAIT_US = 1.0
+LARGE_CLUSTER = 4
+"""No trigger is taken where the model sees no (relative) difference, the rings are full so long before the
+wait ends even then, and clusters have so many CTAs: those that start early share SMs with other layers'."""
 CANDIDATES = 6
 """Settings that a refinement measures."""
 
@@ -49,21 +58,75 @@ def considered_triggers(early_share: float) -> tuple[float, ...]:
     return (EARLY if early_share <= ROOM_BESIDE else HALFWAY), NEVER
 
 
-def choose(
-    overlap: FloatArray, prefetch: FloatArray, layer_us: FloatArray, triggers: tuple[float, ...]
-) -> int:
-    """Position of the setting to take, given predictions of a grid.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Predictions of a grid of settings of one layer; arrays have one value per setting."""
 
-    Considered are `triggers`, each without a prefetch and with best effort; the default, the first of them
-    with best effort, is left only for a promised gain. A fixed share goes on when the main loop has begun.
-    A grid without the default: the fastest prediction.
+    overlap: FloatArray
+    prefetch: FloatArray
+    layer_us: FloatArray
+    prefetched_tiles: FloatArray
+    """K tiles that a CTA brings into L2."""
+    rings_wait_us: FloatArray
+    """How long full rings wait for the previous kernel."""
+    tiles_beyond_ring: float
+    """K tiles of a CTA that its ring does not hold."""
+    early_share: float
+    """Share of the next layer that fits beside this one."""
+    split_k: int
+
+    def at(self, overlap: float, prefetch: float) -> list[int]:
+        """Position of a setting, nothing where the grid lacks it."""
+        return [int(i) for i in np.flatnonzero((self.overlap == overlap) & (self.prefetch == prefetch))]
+
+    def plain(self, overlap: float) -> list[int]:
+        """Positions of a trigger without a prefetch and with best effort."""
+        return self.at(overlap, NO_PREFETCH) + self.at(overlap, BEST_EFFORT)
+
+    def fastest(self, positions: Sequence[int]) -> int:
+        return min(positions, key=lambda position: float(self.layer_us[position]))
+
+
+def grid_of(settings: Sequence[OverlapSetting], chains: Chains, lines: Timeline) -> Grid:
+    """The grid of one layer, from the rows of its settings and their timelines."""
+    share = lines.prefetched_bytes[-1] / chains.weight_bytes
+    ring = float(chains.ring_bytes[0] / chains.weight_bytes[0])
+    return Grid(
+        overlap=np.array([setting.overlap_ratio for setting in settings]),
+        prefetch=np.array([setting.prefetch_ratio for setting in settings]),
+        layer_us=lines.layer_us,
+        prefetched_tiles=share * chains.steps,
+        rings_wait_us=lines.gemm_waited[-1] - lines.ring_full[-1],
+        tiles_beyond_ring=float(chains.steps[0]) * (1 - ring),
+        early_share=float(chains.early_share[0]),
+        split_k=int(chains.split_k[0]),
+    )
+
+
+def choose(grid: Grid) -> int:
+    """Position of the setting to take.
+
+    Considered are two triggers (`considered_triggers`), each without a prefetch and with best effort. The
+    default, the first of them with best effort (or `FEW_TILES`), is left only for a promised gain. A larger
+    fixed share would go on when the main loop has begun. A grid without the default: the fastest prediction.
     """
-    default = np.flatnonzero((overlap == triggers[0]) & (prefetch == BEST_EFFORT))
-    if not default.size:
-        return int(layer_us.argmin())
-    considered = np.flatnonzero(np.isin(overlap, triggers) & np.isin(prefetch, (NO_PREFETCH, BEST_EFFORT)))
-    best = considered[layer_us[considered].argmin()]
-    return int(best if layer_us[best] < layer_us[default[0]] * (1 - NEEDED_GAIN) else default[0])
+    trigger, never = considered_triggers(grid.early_share)
+    default = grid.at(trigger, BEST_EFFORT)
+    if not default:
+        return int(grid.layer_us.argmin())
+    taken = default[0]
+    beside = grid.early_share > ROOM_BESIDE
+    if beside and grid.prefetched_tiles[taken] < min(TILES_WORTH_IT, grid.tiles_beyond_ring):
+        taken = (grid.at(trigger, FEW_TILES) or default)[0]
+    best = grid.fastest(grid.plain(trigger) + grid.plain(never))
+    if grid.layer_us[best] < grid.layer_us[taken] * (1 - NEEDED_GAIN):
+        return best
+    if beside and grid.split_k >= LARGE_CLUSTER and grid.plain(never):
+        late = grid.fastest(grid.plain(never))
+        same = grid.layer_us[late] <= grid.layer_us[taken] * (1 + NO_DIFFERENCE)
+        if same and grid.rings_wait_us[late] > LONG_WAIT_US:
+            return late
+    return taken
 
 
 def tune(
@@ -78,20 +141,13 @@ def tune(
         for overlap, prefetch in product(overlap_ratios, prefetch_ratios)
     ]
     cases = [replace(case, setting=setting, serialized=False) for setting in settings]
-    times = model.layer_us([*cases, replace(case, serialized=True)])
-    grid = times[:-1]
-    early_share = float(chains_of(cases[:1], model.gpu).early_share[0])
-    best = choose(
-        np.array([s.overlap_ratio for s in settings]),
-        np.array([s.prefetch_ratio for s in settings]),
-        grid,
-        considered_triggers(early_share),
-    )
-    order = [best, *(i for i in np.argsort(grid, kind="stable") if i != best)]
+    grid = grid_of(settings, chains_of(cases, model.gpu), model.timeline(cases))
+    best = choose(grid)
+    order = [best, *(int(i) for i in np.argsort(grid.layer_us, kind="stable") if i != best)]
     return Tuning(
         setting=settings[best],
-        layer_us=float(grid[best]),
-        no_overlap_us=float(times[-1]),
+        layer_us=float(grid.layer_us[best]),
+        no_overlap_us=float(model.layer_us([replace(case, serialized=True)])[0]),
         candidates=tuple(settings[i] for i in order[:CANDIDATES]),
     )
 
