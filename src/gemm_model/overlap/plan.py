@@ -23,8 +23,9 @@ CLUSTER_SMS = 10 / 11
 CLUSTER_ROOM = 0.9
 """Share of the places for clusters up to which a layer takes several CTAs per SM: 60 clusters of four on 60
 places take 1.3 times as long as on 90."""
-EIGHT_K_TILES, FOUR_K_TILES = 6, 4
-"""K tiles of a CTA from which on clusters of eight, or of four, pay for their sum."""
+EIGHT_K_TILES, CROWDED_K_TILES, FOUR_K_TILES = 6, 8, 4
+"""K tiles of a CTA from which on clusters pay for their sum: of eight with up to two CTAs an SM, of eight with
+three, and of four."""
 FEW_SMS = 3 / 4
 """Share of the SMs up to which a layer with one CTA on each leaves room for most of the next one."""
 MOST_SMS = 0.8
@@ -89,6 +90,8 @@ def _grid_of_few(tiles: int, k: int, least: KernelBuild, sm_count: int) -> _Grid
 
     if k_tiles // 8 >= EIGHT_K_TILES and fit(8, 2):
         return _Grid(8, tiles, 1 if tiles <= places[8] else 2)
+    if k_tiles // 8 >= CROWDED_K_TILES and least.min_ctas_per_sm >= 3 and fit(8, 3):
+        return _Grid(8, tiles, 3)
     if tiles <= sm_count // 4:
         return _few_ctas(4, tiles, k_tiles, least, sm_count)
     deep = tiles * 2 <= sm_count and _wants_deep_ring(2, k_tiles, least)

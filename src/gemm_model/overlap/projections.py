@@ -100,5 +100,13 @@ TEST_PROJECTIONS = (
     Projection(name="command-r-plus out, 64 tokens", m=12288, k=12288, n=64),
     Projection(name="granite-3-8b gate-up, 4 tokens", m=25600, k=4096, n=4),
     Projection(name="qwen3-30b-a3b out, bf16, 8 tokens", m=2048, k=4096, n=8, a_type="bf16", b_type="bf16"),
+    Projection(name="llama3.2-3b gate-up", m=16384, k=3072),
+    Projection(name="qwen3-4b gate-up", m=19456, k=2560),
+    Projection(name="qwen3-14b qkv", m=7168, k=5120),
+    Projection(name="qwen3-8b down, bf16", m=4096, k=12288, a_type="bf16", b_type="bf16"),
+    Projection(name="gemma-3-4b down", m=2560, k=10240),
+    Projection(name="smollm3-3b down, 64 tokens", m=2048, k=11008, n=64),
+    Projection(name="hunyuan-a13b expert down, 32 tokens", m=4096, k=3072, n=32),
+    Projection(name="olmo-2-13b down, 128 tokens", m=5120, k=13824, n=128),
 )
 """Shapes to test the model and the tuner with, never to fit them to."""
