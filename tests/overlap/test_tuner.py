@@ -29,7 +29,7 @@ def layer(extra_us=0.0, m=8192, k=8192):
     )
 
 
-def grid(settings, layer_us, early_share=0.0, split_k=2, prefetched_tiles=5.0, rings_wait_us=0.0):
+def grid(settings, layer_us, early_share=0.0, split_k=2, prefetched_tiles=5.0, rings_wait_us=0.0, tokens=16):
     """A grid of (overlap, prefetch) pairs; K has eight tiles beyond the ring."""
     ones = np.ones(len(settings))
     return Grid(
@@ -40,6 +40,7 @@ def grid(settings, layer_us, early_share=0.0, split_k=2, prefetched_tiles=5.0, r
         rings_wait_us=rings_wait_us * ones,
         tiles_beyond_ring=8.0,
         early_share=early_share,
+        previous_share=tokens / 132,
         split_k=split_k,
     )
 
@@ -68,6 +69,7 @@ def test_no_trigger_where_large_clusters_have_all_the_time():
     long_wait = {"early_share": 0.3, "rings_wait_us": 3.0}
     assert choose(grid(settings, [20.0, 20.01], split_k=4, **long_wait)) == 1
     assert choose(grid(settings, [20.0, 20.1], split_k=4, **long_wait)) == 0
+    assert choose(grid(settings, [20.0, 15.0], split_k=4, tokens=32, **long_wait)) == 0
     assert choose(grid(settings, [20.0, 20.01], split_k=2, **long_wait)) == 0
     assert choose(grid(settings, [20.0, 20.01], split_k=8, early_share=0.3, rings_wait_us=0.5)) == 0
 
@@ -76,6 +78,8 @@ def test_triggers_follow_the_room_for_the_next_layer(model):
     assert considered_triggers(4 / 128) == (0.25, -1.0)
     assert considered_triggers(52 / 80) == (0.5, -1.0)
     assert considered_triggers(1.0) == (0.5, -1.0)
+    assert considered_triggers(1.0, 26 / 132) == (0.5, -1.0)
+    assert considered_triggers(1.0, 32 / 132) == (0.5,)
     # 80 clusters of two fill 80 of the card's 132 places for them; 128 of 132 leave next to none.
     for m, k, allowed in ((5120, 5120, {0.5, -1.0}), (8192, 8192, {0.25, -1.0})):
         assert tune(model, layer(m=m, k=k)).setting.overlap_ratio in allowed

@@ -116,6 +116,8 @@ class Chains:
     """Share of a layer's CTAs that fit beside those of the layer before."""
     blocked_share: FloatArray
     """Share of a layer's CTAs without room on the SMs that the previous kernel leaves alone."""
+    previous_share: FloatArray
+    """Share of the SMs that the previous kernel's CTAs take, one for each token."""
     alone: FloatArray
     """1 where an SM has one CTA of a layer at most."""
     slice_bytes: FloatArray
@@ -196,6 +198,7 @@ def chains_of(cases: Sequence[LayerCase], gpu: GpuSpec) -> Chains:
             "steps": steps,
             "early_share": min(max(at_once / build.clusters - 1, 0.0), 1.0),
             "blocked_share": blocked,
+            "previous_share": case.n / gpu.sm_count,
             "alone": float(build.ctas <= gpu.sm_count),
             "slice_bytes": weights / build.ctas * math.ceil(build.ctas / gpu.sm_count),
             "sms": min(build.ctas, gpu.sm_count),

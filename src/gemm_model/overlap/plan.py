@@ -24,8 +24,8 @@ CLUSTER_ROOM = 0.9
 """Share of the places for clusters up to which a layer takes several CTAs per SM: 60 clusters of four on 60
 places take 1.3 times as long as on 90."""
 EIGHT_K_TILES, CROWDED_K_TILES, FOUR_K_TILES = 6, 8, 4
-"""K tiles of a CTA from which on clusters pay for their sum: of eight with up to two CTAs an SM, of eight with
-three, and of four."""
+"""K tiles of a CTA from which on clusters pay for their sum: of eight with up to two CTAs an SM, of eight
+with three, and of four."""
 FEW_SMS = 3 / 4
 """Share of the SMs up to which a layer with one CTA on each leaves room for most of the next one."""
 MOST_SMS = 0.8

@@ -108,5 +108,11 @@ TEST_PROJECTIONS = (
     Projection(name="smollm3-3b down, 64 tokens", m=2048, k=11008, n=64),
     Projection(name="hunyuan-a13b expert down, 32 tokens", m=4096, k=3072, n=32),
     Projection(name="olmo-2-13b down, 128 tokens", m=5120, k=13824, n=128),
+    Projection(name="qwen3-8b gate-up, 32 tokens", m=24576, k=4096, n=32),
+    Projection(name="mistral-7b down, 48 tokens", m=4096, k=14336, n=48),
+    Projection(name="gemma-3-4b gate-up, 32 tokens", m=20480, k=2560, n=32),
+    Projection(name="llama3.2-1b qkv, 64 tokens", m=3072, k=2048, n=64),
+    Projection(name="granite-3-2b down, 40 tokens", m=2048, k=8192, n=40),
+    Projection(name="qwen2.5-3b down, bf16, 32 tokens", m=2048, k=11008, n=32, a_type="bf16", b_type="bf16"),
 )
 """Shapes to test the model and the tuner with, never to fit them to."""

@@ -18,6 +18,8 @@ EARLY, HALFWAY, NEVER = 0.25, 0.5, -1.0
 """Triggers that are considered (`considered_triggers`)."""
 ROOM_BESIDE = 0.1
 """Share of the next layer's CTAs from which on they count as fitting beside this one's."""
+FEW_TOKENS = 0.2
+"""Share of the SMs up to which the previous kernel's CTAs, one for each token, count as few."""
 NO_PREFETCH, BEST_EFFORT = 0.0, -1.0
 FEW_TILES = 0.0625
 TILES_WORTH_IT = 2.0
@@ -48,14 +50,16 @@ class Tuning:
     """Whether the times are measured or predicted."""
 
 
-def considered_triggers(early_share: float) -> tuple[float, ...]:
-    """Triggers worth considering, the default first, where that share of the next layer fits beside this one.
+def considered_triggers(early_share: float, previous_share: float = 0.0) -> tuple[float, ...]:
+    """Triggers worth considering, the default first.
 
+    `early_share` of the next layer fits beside this one; the previous kernel takes `previous_share` of the SMs.
     Where the grid fills the card nothing starts before this layer's CTAs leave; the next layer's should stand
     ready then. Where slots are free they start at once, and their ring fill gets in the way of this layer's
-    first loads: half-way these are over.
+    first loads: half-way these are over. Without a trigger a previous kernel of many tokens takes its SMs first.
     """
-    return (EARLY if early_share <= ROOM_BESIDE else HALFWAY), NEVER
+    default = EARLY if early_share <= ROOM_BESIDE else HALFWAY
+    return (default, NEVER) if previous_share <= FEW_TOKENS else (default,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,8 @@ class Grid:
     """K tiles of a CTA that its ring does not hold."""
     early_share: float
     """Share of the next layer that fits beside this one."""
+    previous_share: float
+    """Share of the SMs that the previous kernel takes."""
     split_k: int
 
     def at(self, overlap: float, prefetch: float) -> list[int]:
@@ -99,6 +105,7 @@ def grid_of(settings: Sequence[OverlapSetting], chains: Chains, lines: Timeline)
         rings_wait_us=lines.gemm_waited[-1] - lines.ring_full[-1],
         tiles_beyond_ring=float(chains.steps[0]) * (1 - ring),
         early_share=float(chains.early_share[0]),
+        previous_share=float(chains.previous_share[0]),
         split_k=int(chains.split_k[0]),
     )
 
@@ -110,7 +117,8 @@ def choose(grid: Grid) -> int:
     default, the first of them with best effort (or `FEW_TILES`), is left only for a promised gain. A larger
     fixed share would go on when the main loop has begun. A grid without the default: the fastest prediction.
     """
-    trigger, never = considered_triggers(grid.early_share)
+    triggers = considered_triggers(grid.early_share, grid.previous_share)
+    trigger = triggers[0]
     default = grid.at(trigger, BEST_EFFORT)
     if not default:
         return int(grid.layer_us.argmin())
@@ -118,14 +126,14 @@ def choose(grid: Grid) -> int:
     beside = grid.early_share > ROOM_BESIDE
     if beside and grid.prefetched_tiles[taken] < min(TILES_WORTH_IT, grid.tiles_beyond_ring):
         taken = (grid.at(trigger, FEW_TILES) or default)[0]
-    best = grid.fastest(grid.plain(trigger) + grid.plain(never))
+    best = grid.fastest([position for each in triggers for position in grid.plain(each)])
     if grid.layer_us[best] < grid.layer_us[taken] * (1 - NEEDED_GAIN):
         return best
-    if beside and grid.split_k >= LARGE_CLUSTER and grid.plain(never):
-        late = grid.fastest(grid.plain(never))
-        same = grid.layer_us[late] <= grid.layer_us[taken] * (1 + NO_DIFFERENCE)
-        if same and grid.rings_wait_us[late] > LONG_WAIT_US:
-            return late
+    late = grid.plain(NEVER) if NEVER in triggers else []
+    if beside and late and grid.split_k >= LARGE_CLUSTER:
+        same = grid.layer_us[grid.fastest(late)] <= grid.layer_us[taken] * (1 + NO_DIFFERENCE)
+        if same and grid.rings_wait_us[late[0]] > LONG_WAIT_US:
+            return grid.fastest(late)
     return taken
 
 
