@@ -53,10 +53,11 @@ class Tuning:
 def considered_triggers(early_share: float, previous_share: float = 0.0) -> tuple[float, ...]:
     """Triggers worth considering, the default first.
 
-    `early_share` of the next layer fits beside this one; the previous kernel takes `previous_share` of the SMs.
-    Where the grid fills the card nothing starts before this layer's CTAs leave; the next layer's should stand
-    ready then. Where slots are free they start at once, and their ring fill gets in the way of this layer's
-    first loads: half-way these are over. Without a trigger a previous kernel of many tokens takes its SMs first.
+    `early_share` of the next layer fits beside this one, the previous kernel takes `previous_share` of the
+    SMs. Where the grid fills the card nothing starts before this layer's CTAs leave; the next layer's should
+    stand ready then. Where slots are free they start at once, and their ring fill gets in the way of this
+    layer's first loads: half-way these are over. Without a trigger a previous kernel of many tokens takes its
+    SMs first.
     """
     default = EARLY if early_share <= ROOM_BESIDE else HALFWAY
     return (default, NEVER) if previous_share <= FEW_TOKENS else (default,)
