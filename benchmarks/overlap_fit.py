@@ -1,7 +1,7 @@
 """Fit the overlap model to measured surfaces, and test it on shapes or norms that the fit has not seen.
 
     cd data/measurements/h200; fit=../../../benchmarks/overlap_fit.py
-    python $fit overlap_surfaces*.csv.gz --others overlap_other_shapes.csv.gz [--hold-out shape]
+    python $fit overlap_surfaces.csv.gz --others overlap_other_shapes.csv.gz [--hold-out shape]
 
 Prints the constants as YAML for config/model/OverlapModel.yaml and the accuracy per surface.
 """

@@ -4,7 +4,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,8 +27,10 @@ from gemm_model.problem import GemmProblem
 
 SURFACES = Path(__file__).parents[2] / "data/measurements/h200/overlap_surfaces.csv.gz"
 REPEAT = SURFACES.with_name("overlap_surfaces_repeat.csv.gz")
-OTHER = SURFACES.with_name("overlap_other_shapes.csv.gz")
-TESTED = tuple(SURFACES.with_name(f"overlap_test_shapes{run}.csv.gz") for run in ("", "_repeat"))
+OTHER, OTHER_REPEAT, TESTED, TESTED_BEFORE = (
+    SURFACES.with_name(f"overlap_{name}.csv.gz")
+    for name in ("other_shapes", "other_shapes_repeat", "test_shapes", "test_shapes_repeat")
+)
 BUILD = KernelBuild(a_type="e4m3", b_type="e5m2", tile_n=16, split_k=1, stages=10, clusters=128)
 NONE = OverlapSetting(overlap_ratio=-1, prefetch_ratio=0)
 
@@ -218,7 +219,7 @@ def test_fit_starts_inside_its_bounds():
 
 
 def test_measured_chains_are_predicted(model, gpu):
-    """Both runs of all surfaces: the error, and the tuner's pick by the model alone."""
+    """Both runs and their mean: the error, and the tuner's pick by the model alone."""
     for tables in ((SURFACES, REPEAT), (SURFACES,), (REPEAT,)):
         rows = accuracy(read_surfaces(*tables), gpu, model.parameters)
         assert len(rows) == 45
@@ -229,17 +230,21 @@ def test_measured_chains_are_predicted(model, gpu):
 
 
 def test_other_shapes_are_predicted(model, gpu):
-    """Fitted shapes measured once, and shapes that nothing was fitted to: 43 of 46 picks are within 3 %."""
-    other = accuracy(read_surfaces(OTHER), gpu, model.parameters)
-    never_fitted = accuracy(read_surfaces(*TESTED), gpu, model.parameters)
-    assert other["mean_error"].mean() < 0.04
-    assert other["mean_error"].max() < 0.10
-    assert never_fitted["mean_error"].mean() < 0.06
-    rows = pd.concat([other, never_fitted])
+    """Both runs of further shapes: the error, and the tuner's pick by the model alone."""
+    rows = accuracy(read_surfaces(OTHER, OTHER_REPEAT), gpu, model.parameters)
     assert len(rows) == 46
+    assert rows["mean_error"].mean() < 0.06
     assert (rows["pick_us"] <= rows["serialized_us"]).all()
-    assert (rows["regret"] <= 0.03).sum() >= 43
-    assert rows["regret"].max() < 0.06
+    assert rows["regret"].max() <= 0.03
+
+
+@pytest.mark.parametrize(("table", "surfaces"), [(TESTED, 52), (TESTED_BEFORE, 40)])
+def test_shapes_that_nothing_was_fitted_to(model, gpu, table, surfaces):
+    rows = accuracy(read_surfaces(table), gpu, model.parameters)
+    assert len(rows) == surfaces
+    assert rows["mean_error"].mean() < 0.07
+    assert (rows["pick_us"] <= rows["serialized_us"]).all()
+    assert rows["regret"].max() <= 0.03
 
 
 def test_runs_of_the_same_cases_are_averaged(tmp_path):
