@@ -18,7 +18,7 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 
-from gemm_model import epilogue, kernel_time, mainloop, outside_rows, traffic
+from gemm_model import epilogue, kernel_time, mainloop, outside_rows, spilling, traffic
 from gemm_model.accuracy import choice_figures, error_figures, top1_efficiency
 from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out
 from gemm_model.calibration.observations import Observations, observe
@@ -77,7 +77,7 @@ ABLATIONS = (
     ),
     Ablation(
         "spilling between tiles",
-        constants=((mainloop, "FIRST_STEP_SPILL", 0.0), (mainloop, "TILE_SPILL", 0.0)),
+        constants=((spilling, "FIRST_STEP_SPILL", 0.0), (spilling, "TILE_SPILL", 0.0)),
     ),
     Ablation("handover of ping-pong", constants=((epilogue, "HANDOVER_CLK", 0.0),)),
     Ablation("stores of 16 columns", constants=((epilogue, "SMALL_STORE_CLK", 0.0),)),

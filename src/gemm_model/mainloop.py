@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
-from gemm_model.elementwise import Values, maximum, three_eighth_power, three_quarter_power, where
+from gemm_model.elementwise import Values, maximum, where
 from gemm_model.feasibility import TWO_CTA, WARPGROUP_THREADS, Resources, columns_split
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
 from gemm_model.schedule import TileSchedule
+from gemm_model.spilling import spilled_step
 from gemm_model.traffic import ALIGNED_BYTES, TMA_ALIGNMENT_BYTES, further_pieces, k_tail
 
 ADDS_PER_CLK = 75.0
@@ -22,16 +23,8 @@ SMEM_BOUND_COLUMNS = 32.0
 """An instruction of 64 x N takes max(N/2, 16 + N/4) clocks: reading its operands bounds it below 64."""
 SMEM_CONTENTION = 1.5
 """What of that excess is seen beside the writes of the loads."""
-NARROW_INSTRUCTION = 128.0
-"""Columns of an MMA instruction up to which spilling costs by the register."""
-WIDE_SPILL = 39.0
-"""A wide instruction has all its accumulators live at once: far more goes to memory than the excess."""
 PORT_CLK, PAIR_PORT_CLK, FOUR_PORT_CLK = 30.0, 20.0, 55.0
 """Of each k step at the SM's port beside the bytes, in clusters of 1, 2 and more: loads and barriers."""
-FIRST_STEP_SPILL = -0.35
-"""Of a step's spilling that the first of several does not have, where all accumulators are live at once."""
-TILE_SPILL = 0.2
-"""Of a step's spilling: what narrow instructions spill between two tiles."""
 CALIBRATED_PORT_BYTES_PER_CLK = 64.0
 """What a Hopper SM takes from L2 by its description: `port_bytes_per_clk` counts on that much."""
 SCALE_ROW_BYTES = TMA_ALIGNMENT_BYTES
@@ -66,8 +59,8 @@ def k_step(
     flop = 2.0 * batch.cta_m * batch.cta_n * found.cta_k
     ctas = batch.cluster_m * batch.cluster_n
     promotion = _promotion(batch, found)
-    spilling, narrow = _spilling(batch, found, p)
-    math = flop / (rate * p.mma_efficiency) * _smem_bound(batch, gpu, found) + promotion + spilling
+    spilled = spilled_step(batch, found, schedule.k_steps > 1, p)
+    math = flop / (rate * p.mma_efficiency) * _smem_bound(batch, gpu, found) + promotion + spilled.step_clk
     math = math + where(promotion > 0, 0.0, ISSUE_CLK) + where(ctas > 1, CLUSTER_STEP_CLK, 0.0)
     port = _port_bytes(batch, found, schedule, p) / _port_bytes_per_clk(gpu, p)
     pieces = further_pieces(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
@@ -76,12 +69,11 @@ def k_step(
     port = port * k_tail(batch, found)
     # A slot is released one k step after its use (one MMA group stays in flight): one stage fewer is free.
     stages = maximum(found.stages - 1.0, 1.0)
-    several = where(schedule.k_steps > 1, FIRST_STEP_SPILL, 0.0)
     return KStep(
         math_clk=math,
         port_clk=port,
         latency_clk=(p.latency_clk + port + math) / stages,
-        tile_clk=spilling * where(narrow, TILE_SPILL, several),
+        tile_clk=spilled.tile_clk,
     )
 
 
@@ -126,16 +118,3 @@ def _promotion(batch: GemmBatch, found: Resources) -> Values:
     slow = found.accumulator_registers > batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * found.warpgroups)
     adds = batch.cta_m * batch.cta_n / ADDS_PER_CLK
     return where(slow & (found.warpgroups <= 1.0), adds + DRAIN_CLK, 0.0)
-
-
-def _spilling(batch: GemmBatch, found: Resources, p: KernelParameters) -> tuple[Values, Values]:
-    """Storing and loading the registers beyond the budget at each k step; whether instructions are narrow.
-
-    Warpgroups that spill at the same time share the way to memory. Powers as timings of seven spilling fp8
-    kernels have them.
-    """
-    halves = (batch.cta_m == 192) & (batch.cta_n <= 2.0 * NARROW_INSTRUCTION)
-    narrow = (batch.cta_n <= NARROW_INSTRUCTION) | halves
-    by_register = found.spilled_registers * three_quarter_power(found.warpgroups)
-    at_once = WIDE_SPILL * three_eighth_power(found.spilled_registers * found.warpgroups)
-    return p.spill_clk * where(narrow, by_register, at_once), narrow

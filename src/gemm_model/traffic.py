@@ -18,6 +18,7 @@ from gemm_model.feasibility import Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
 from gemm_model.schedule import TileSchedule
+from gemm_model.spilling import spilled_l2_bytes
 
 SMS_PER_COALESCER = 8.0
 """SMs that merge equal requests as well as the 16 or 18 of a GPC do, of which up to four requests merge.
@@ -48,7 +49,7 @@ class Traffic:
     l2_request_bytes: Values
     """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
     l2_load_bytes: Values
-    """The work of L2 in bytes: requests, misaligned rows, fills, and writes."""
+    """The work of L2 in bytes: requests, misaligned rows, fills, spilled registers, and writes."""
     l2_store_bytes: Values
     """The part of it that is writes."""
     merged_bytes: Values
@@ -105,7 +106,9 @@ def traffic(
     requests = a_requests + b_requests
     output_pieces = further_pieces(where(batch.c_n_major, batch.n, batch.m) * batch.out_bits / 8.0)
     lines = requests + p.read_misalignment * (a_requests * a_pieces + b_requests * b_pieces)
-    k_bytes = schedule.tiles * cluster_size * schedule.k_steps * found.cta_k
+    cta_steps = schedule.tiles * cluster_size * schedule.k_steps
+    k_bytes = cta_steps * found.cta_k
+    spilled = spilled_l2_bytes(batch, found) * cta_steps
     writes = output + partial_sums
     write_load = writes + p.write_misalignment * output * output_pieces
     return Traffic(
@@ -114,7 +117,7 @@ def traffic(
         dram_read_bytes=reads,
         dram_write_bytes=output,
         l2_request_bytes=requests * k_bytes + writes,
-        l2_load_bytes=lines * k_bytes * k_tail(batch, found) + p.fill_share * reads + write_load,
+        l2_load_bytes=lines * k_bytes * k_tail(batch, found) + p.fill_share * reads + write_load + spilled,
         l2_store_bytes=write_load,
         merged_bytes=(a_asked * a_merged + b_asked * b_merged) * k_bytes,
         wave_footprint_bytes=footprint,
