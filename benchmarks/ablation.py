@@ -20,7 +20,7 @@ import pandas as pd
 
 from gemm_model import epilogue, kernel_time, mainloop, outside_rows, spilling, traffic
 from gemm_model.accuracy import choice_figures, error_figures, top1_efficiency
-from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out
+from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.tables import load_tables
 from gemm_model.files import atomic_write
@@ -147,7 +147,7 @@ def _figures(
         seen,
         counters,
         gpu,
-        folds_of(seen.shape_id, seed, FOLDS),
+        folds_of(size_groups(seen), seed, FOLDS),
         start=replace(start, **fixed),
         without=ablation.without,
         frozen=tuple(fixed),

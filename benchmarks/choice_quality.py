@@ -28,7 +28,7 @@ from gemm_model.accuracy import (
     shape_columns,
     top1_efficiency,
 )
-from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out
+from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.residual_fit import held_out_with_residual
 from gemm_model.calibration.run import best_of_top
@@ -185,7 +185,7 @@ def main() -> None:
     for regimes in data.by_kind.values():
         burst = observe(regimes["burst"], gpu)
         counters = observe(regimes["counters"], gpu) if "counters" in regimes else None
-        folds = folds_of(burst.shape_id, SEED)
+        folds = folds_of(size_groups(burst), SEED)
         methods: dict[str, tuple[str, Callable[[], np.ndarray]]] = {
             "calibrated": (
                 "WarpSpecializedModel, shapes held out",

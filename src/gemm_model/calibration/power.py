@@ -9,7 +9,7 @@ from scipy.optimize import least_squares
 
 from gemm_model.accuracy import ErrorFigures, error_figures
 from gemm_model.batch import FloatArray
-from gemm_model.calibration.cross_validation import folds_of
+from gemm_model.calibration.cross_validation import folds_of, size_groups
 from gemm_model.calibration.observations import Observations
 from gemm_model.clock import PowerModel
 from gemm_model.gpu import GpuSpec
@@ -62,7 +62,7 @@ def validate_power(
     seen: Observations, gpu: GpuSpec, parameters: KernelParameters, seed: int
 ) -> SustainedErrors:
     """Fit the power model to some shapes of the sustained rows, predict the others."""
-    folds = folds_of(seen.shape_id, seed)
+    folds = folds_of(size_groups(seen), seed)
     runtime_us = np.empty(len(seen))
     clock_mhz = np.empty(len(seen))
     for fold in np.unique(folds):

@@ -18,7 +18,14 @@ from gemm_model.accuracy import (
     top1_efficiency,
 )
 from gemm_model.batch import BoolArray, FloatArray, IntArray
-from gemm_model.calibration.cross_validation import FOLDS, config_groups, fold_fits, folds_of, held_out
+from gemm_model.calibration.cross_validation import (
+    FOLDS,
+    config_groups,
+    fold_fits,
+    folds_of,
+    held_out,
+    size_groups,
+)
 from gemm_model.calibration.fit import Fit, fit
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.power import SustainedErrors, fit_power, validate_power
@@ -167,7 +174,7 @@ def _kind(
         validations.extend(_figures(f"{what} + residual", burst, corrected_us, whole_shapes))
         return predicted_us, corrected_us
 
-    predicted_us, corrected_us = validated("shape", folds_of(burst.shape_id, seed))
+    predicted_us, corrected_us = validated("shape", folds_of(size_groups(burst), seed))
     validated("config", folds_of(config_groups(burst), seed))
     listed = _in_family(burst, family)
     if listed.any() and not listed.all():
