@@ -29,6 +29,8 @@ PARTIAL_SUM_BYTES = 4.0
 ALIGNED_BYTES = 64.0
 SECTOR_BYTES = 32.0
 TMA_ALIGNMENT_BYTES = 16.0
+KEPT_MISALIGNMENT = 0.35
+"""What `write_misalignment` is while L2 keeps the whole output: pieces of a sector meet there."""
 K_TAIL_COST = 1.5
 """What the part of the last k step beyond K costs, over k that is there."""
 DRIFT_FOOTPRINT = 0.06
@@ -110,7 +112,9 @@ def traffic(
     k_bytes = cta_steps * found.cta_k
     spilled = spilled_l2_bytes(batch, found) * cta_steps
     writes = output + partial_sums
-    write_load = writes + p.write_misalignment * output * output_pieces
+    kept_output = _kept(output, p.l2_capacity_share * gpu.l2_bytes)
+    write_misalignment = kept_output * KEPT_MISALIGNMENT + (1.0 - kept_output) * p.write_misalignment
+    write_load = writes + write_misalignment * output * output_pieces
     return Traffic(
         operand_bytes=operands,
         output_bytes=output,
