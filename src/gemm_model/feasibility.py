@@ -146,6 +146,11 @@ def resources(batch: GemmBatch, gpu: GpuSpec) -> Resources:
     )
 
 
+def accumulates_slowly(batch: GemmBatch, found: Resources) -> Values:
+    """Whether a second set of registers takes the sums of each k step (slow fp8 accumulation)."""
+    return found.accumulator_registers > batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * found.warpgroups)
+
+
 def _scale_bytes(batch: GemmBatch) -> Values:
     """Scale factors that one element of K brings to a CTA, in whole blocks of rows."""
     a_rows = ceil(batch.cta_m / SCALE_BLOCK_ROWS) * SCALE_BLOCK_ROWS

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
 from gemm_model.elementwise import Values, maximum, where
-from gemm_model.feasibility import TWO_CTA, WARPGROUP_THREADS, Resources, columns_split
+from gemm_model.feasibility import TWO_CTA, Resources, accumulates_slowly, columns_split
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
 from gemm_model.schedule import TileSchedule
@@ -115,6 +115,5 @@ def _promotion(batch: GemmBatch, found: Resources) -> Values:
 
     Two warpgroups on one tile hide each other's drain and adds; one alone (64 rows, or ping-pong) does not.
     """
-    slow = found.accumulator_registers > batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * found.warpgroups)
     adds = batch.cta_m * batch.cta_n / ADDS_PER_CLK
-    return where(slow & (found.warpgroups <= 1.0), adds + DRAIN_CLK, 0.0)
+    return where(accumulates_slowly(batch, found) & (found.warpgroups <= 1.0), adds + DRAIN_CLK, 0.0)

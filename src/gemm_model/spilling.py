@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
 from gemm_model.elementwise import Values, sqrt, three_eighth_power, three_quarter_power, where
-from gemm_model.feasibility import WARPGROUP_THREADS, Resources
+from gemm_model.feasibility import WARPGROUP_THREADS, Resources, accumulates_slowly
 from gemm_model.kernel_parameters import KernelParameters
 
 NARROW_INSTRUCTION = 128.0
@@ -22,8 +22,10 @@ TILE_SPILL = 0.25
 REGISTER_BYTES = 4.0
 NARROW_STORED = 1.37
 """Registers that a narrow instruction stores for each beyond the budget: 64 for 46, 40 for 30 (counters)."""
-WIDE_STORED_PER_COLUMN = 0.5
-"""What a wide instruction stores: 136 registers of 256 columns, 112 of 224."""
+WIDE_STORED_PER_COLUMN = 0.53
+"""What a wide instruction stores: 136 registers of 256 columns, 112 of 224 (counters)."""
+SWAPS = 4.0
+"""How often it does so at a k step without slow accumulation, at each of four MMAs: 470 of 224 (counters)."""
 L2_BYTES_PER_BYTE = 2.5
 """Work of L2 for a byte that is spilled: read once, and written, which counts one and a half times."""
 
@@ -58,7 +60,8 @@ def spilled_step(
 def spilled_l2_bytes(batch: GemmBatch, found: Resources) -> Values:
     """Work of L2, in bytes, for what one CTA spills at one k step."""
     excess = NARROW_STORED * found.spilled_registers
-    stored = where(_is_narrow(batch), excess, WIDE_STORED_PER_COLUMN * batch.cta_n)
+    swaps = where(accumulates_slowly(batch, found), 1.0, SWAPS)
+    stored = where(_is_narrow(batch), excess, WIDE_STORED_PER_COLUMN * batch.cta_n * swaps)
     threads = WARPGROUP_THREADS * found.warpgroups
     return where(found.spilled_registers > 0, L2_BYTES_PER_BYTE * REGISTER_BYTES * threads * stored, 0.0)
 
