@@ -14,9 +14,10 @@ NARROW_INSTRUCTION = 128.0
 WIDE_SPILL = 25.5
 """A wide instruction has all its accumulators live at once: far more goes to memory than the excess."""
 ALONE = 1.055
-"""Such spilling without a cluster, over that in one."""
+"""Such spilling without a cluster, over that in one (slow accumulation)."""
 FIRST_STEP_SPILL = -0.5
-"""Of a step's spilling that the first of several does not have, where all accumulators are live at once."""
+"""Of a wide instruction's spilling that the first of several steps does not have: there are no sums to add to
+yet (slow accumulation)."""
 TILE_SPILL = 0.25
 """Of a step's spilling: what narrow instructions spill between two tiles."""
 REGISTER_BYTES = 4.0
@@ -51,9 +52,10 @@ def spilled_step(
     narrow = _is_narrow(batch)
     by_register = found.spilled_registers * three_quarter_power(found.warpgroups)
     at_once = WIDE_SPILL * sqrt(found.spilled_registers) * three_eighth_power(found.warpgroups)
-    at_once = at_once * where(batch.cluster_m * batch.cluster_n > 1, 1.0, ALONE)
+    slow = accumulates_slowly(batch, found)
+    at_once = at_once * where(slow & (batch.cluster_m * batch.cluster_n <= 1), ALONE, 1.0)
     step_clk = p.spill_clk * where(narrow, by_register, at_once)
-    first_step = where(several_steps, FIRST_STEP_SPILL, 0.0)
+    first_step = where(slow & several_steps, FIRST_STEP_SPILL, 0.0)
     return SpilledStep(step_clk=step_clk, tile_clk=step_clk * where(narrow, TILE_SPILL, first_step))
 
 
