@@ -79,6 +79,8 @@ ABLATIONS = (
         "spilling between tiles",
         constants=((spilling, "FIRST_STEP_SPILL", 0.0), (spilling, "TILE_SPILL", 0.0)),
     ),
+    Ablation("spilled registers in L2", constants=((spilling, "L2_BYTES_PER_BYTE", 0.0),)),
+    Ablation("cheaper misaligned writes in L2", constants=((traffic, "KEPT_MISALIGNMENT", 0.9),)),
     Ablation("handover of ping-pong", constants=((epilogue, "HANDOVER_CLK", 0.0),)),
     Ablation("stores of 16 columns", constants=((epilogue, "SMALL_STORE_CLK", 0.0),)),
     Ablation("launch of a large grid", constants=((kernel_time, "GRID_US", 0.0),)),

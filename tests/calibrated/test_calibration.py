@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out
+from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
 from gemm_model.calibration.fit import fit
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.run import best_of_top
@@ -60,6 +60,15 @@ def test_held_out_rows_come_from_fits_that_did_not_see_them():
     predicted = held_out(fold_fits(seen, None, H200, folds, start=start), len(seen))
     assert np.isnan(predicted[folds == -1]).all()
     assert np.abs(predicted[folds >= 0] / seen.runtime_us[folds >= 0] - 1).max() < 0.05
+
+
+def test_a_size_is_held_out_in_all_types_at_once():
+    """Types of one size in different folds would tell of each other: their times are almost the same."""
+    bf16 = measured(shapes=6)
+    seen = observe(pd.concat([bf16, bf16.assign(in_dtype="fp16", out_dtype="fp16")], ignore_index=True), H200)
+    groups = size_groups(seen)
+    assert len(np.unique(groups)) == 6
+    assert (groups[: len(bf16)] == groups[len(bf16) :]).all()
 
 
 def test_folds_are_reproducible_by_seed():

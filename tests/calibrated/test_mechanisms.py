@@ -99,6 +99,18 @@ def test_rows_off_64_byte_boundaries_fall_into_further_pieces(pitch, pieces):
     assert further_pieces(float(pitch)) == pieces
 
 
+def test_misaligned_writes_cost_less_while_l2_keeps_the_output():
+    """Pitches of odd multiples of 16 bytes: three further pieces at 0.35 in L2, else write_misalignment."""
+
+    def extra(m):
+        batch = row(GemmProblem.of(m, 4104, 64), cta_m=128, cta_n=128)
+        return moved(batch, replace(P, write_misalignment=2.0)).l2_store_bytes[0] / (m * 4104 * 2) - 1
+
+    assert extra(64) == pytest.approx(3 * 0.35, rel=1e-3)
+    assert extra(400_000) == pytest.approx(3 * 2.0, rel=1e-3)
+    assert 3 * 0.35 < extra(4096) < 3 * 2.0
+
+
 def step_of(batch, p=P, rate=4096.0, gpu=H200):
     found = resources(batch, gpu)
     return k_step(batch, gpu, rate, found, tile_schedule(batch, gpu, found), p)
