@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
@@ -32,8 +32,6 @@ from gemm_model.residual import OFF, Residual, corrected_us, features, load_resi
 
 LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
 L2_STATES = ("cold", "warm")
-COLUMNS = 64
-"""More than a prediction has."""
 _COLUMNS = tuple(spec.name for spec in fields(GemmBatch))
 _columns_of = attrgetter(*_COLUMNS)
 
@@ -137,63 +135,57 @@ class WarpSpecializedModel:
         shape = geometry(batch, rate, self.gpu, self.without)
         times = self._times(shape, kind, self.without)
 
-        # Rows of one array: to make an array for each value would take as long as the model.
-        cells = iter(np.empty((COLUMNS, 1)))
-
-        def column(values: Any) -> FloatArray:
-            if not is_number(values):
-                return values  # type: ignore[no-any-return]
-            if rows > 1:
-                return np.full(rows, values)
-            cell: FloatArray = next(cells)
-            cell[0] = values
-            return cell
-
         schedule, moved, found = times.schedule, times.traffic, times.resources
-        mechanisms = (
-            times.tensor_us,
-            times.epilogue_us,
-            times.port_us,
-            times.latency_us,
-            times.l2_us,
-            times.dram_us,
-            times.launch_us,
+        mechanism_us = {
+            "tensor_us": times.tensor_us,
+            "epilogue_us": times.epilogue_us,
+            "port_us": times.port_us,
+            "latency_us": times.latency_us,
+            "l2_us": times.l2_us,
+            "dram_us": times.dram_us,
+            "launch_us": times.launch_us,
+        }
+        phases_us = {
+            "launch": times.launch_us,
+            "waves": times.runtime_us - times.launch_us - times.exposed_us,
+            "last_epilogue": times.exposed_us,
+        }
+        details = {
+            **mechanism_us,
+            "full_waves": schedule.full_waves,
+            "last_wave_tiles": schedule.last_tiles,
+            "tiles_per_wave": schedule.slots,
+            "stages": found.stages,
+            "spilled_registers": found.spilled_registers,
+            "sm_clk_mhz": times.sm_clk_mhz,
+            "set_clk_mhz": times.set_clk_mhz,
+            **self._energy(kind, batch, times),
+        }
+        bytes_by_level = {
+            "dram": moved.dram_read_bytes + moved.dram_write_bytes,
+            "l2": moved.l2_request_bytes,
+            "smem": (
+                found.stage_bytes * schedule.k_steps * schedule.tiles * batch.cluster_m * batch.cluster_n
+            ),
+        }
+        runtime, phase, detail, level = _as_columns(
+            ({"runtime_us": times.runtime_us}, phases_us, details, bytes_by_level), rows
         )
-        mechanism_us = tuple(column(values) for values in mechanisms)
-        physical_us = runtime_us = column(times.runtime_us)
+        physical_us = runtime_us = runtime["runtime_us"]
         residual = self._correcting(kind)
         if residual is not None:
             log_error = self._log_error(residual, shape, times, kind)
             floor_us = SOLModel(self.gpu).predict_batch(table).runtime_us
             runtime_us = corrected_us(physical_us, log_error, floor_us)
+        if self.residual is not None:
+            phase["residual"] = runtime_us - physical_us
         return BatchPrediction(
             runtime_us=runtime_us,
-            limiter=limiting(LIMITERS, mechanism_us),
+            limiter=limiting(LIMITERS, tuple(detail[name] for name in mechanism_us)),
             limiter_names=LIMITERS,
-            phases_us={
-                "launch": column(times.launch_us),
-                "waves": column(times.runtime_us - times.launch_us - times.exposed_us),
-                "last_epilogue": column(times.exposed_us),
-                **({} if self.residual is None else {"residual": runtime_us - physical_us}),
-            },
-            details={
-                **{f"{name.lower()}_us": values for name, values in zip(LIMITERS, mechanism_us, strict=True)},
-                "full_waves": column(schedule.full_waves),
-                "last_wave_tiles": column(schedule.last_tiles),
-                "tiles_per_wave": column(schedule.slots),
-                "stages": column(found.stages),
-                "spilled_registers": column(found.spilled_registers),
-                "sm_clk_mhz": column(times.sm_clk_mhz),
-                "set_clk_mhz": column(times.set_clk_mhz),
-                **self._energy(kind, batch, times, column),
-            },
-            bytes_by_level={
-                "dram": column(moved.dram_read_bytes + moved.dram_write_bytes),
-                "l2": column(moved.l2_request_bytes),
-                "smem": column(
-                    found.stage_bytes * schedule.k_steps * schedule.tiles * batch.cluster_m * batch.cluster_n
-                ),
-            },
+            phases_us=phase,
+            details=detail,
+            bytes_by_level=level,
             caveats=self._caveats(kind),
             error_band=self._error_band(
                 kind,
@@ -206,7 +198,7 @@ class WarpSpecializedModel:
     def _power(self, kind: str) -> PowerModel | None:
         return self.calibration.power.get(self.calibration.kind_for(kind))
 
-    def _energy(self, kind: str, batch: GemmBatch, times: KernelTime, column: Any) -> dict[str, FloatArray]:
+    def _energy(self, kind: str, batch: GemmBatch, times: KernelTime) -> dict[str, Values]:
         power = self._power(kind)
         if power is None:
             return {}
@@ -214,7 +206,7 @@ class WarpSpecializedModel:
         dram_bytes = moved.dram_read_bytes + moved.dram_write_bytes
         share = times.set_clk_mhz / self.gpu.sm_clk_mhz
         spent = energy_uj(power, batch.flop, moved.l2_request_bytes, dram_bytes, share, times.runtime_us)
-        return {"energy_uj": column(spent)}
+        return {"energy_uj": spent}
 
     def _error_band(self, kind: str, where: np.ndarray) -> FloatArray | None:
         served = self.calibration.kind_for(kind)
@@ -252,6 +244,19 @@ def _as_numbers(batch: GemmBatch) -> GemmBatch:
     return GemmBatch(
         **{name: column.item() for name, column in zip(_COLUMNS, _columns_of(batch), strict=True)}
     )
+
+
+def _as_columns(groups: Sequence[Mapping[str, Values]], rows: int) -> list[dict[str, FloatArray]]:
+    """The same groups of named values as columns of so many rows.
+
+    One array for all where they are numbers: to make one for each would take as long as the model.
+    """
+    values = [value for group in groups for value in group.values()]
+    if all(is_number(value) for value in values):
+        columns = iter(np.array(values)[:, np.newaxis].repeat(rows, axis=1))
+    else:
+        columns = iter([np.full(rows, value) if is_number(value) else value for value in values])
+    return [{name: next(columns) for name in group} for group in groups]
 
 
 def _interleaved(parts: Sequence[BatchPrediction], rows: Sequence[np.ndarray]) -> BatchPrediction:
