@@ -252,11 +252,12 @@ def _as_columns(groups: Sequence[Mapping[str, Values]], rows: int) -> list[dict[
     One array for all where they are numbers: to make one for each would take as long as the model.
     """
     values = [value for group in groups for value in group.values()]
-    if all(is_number(value) for value in values):
-        columns = iter(np.array(values)[:, np.newaxis].repeat(rows, axis=1))
+    if rows == 1 and set(map(type, values)) == {float}:
+        columns = iter(np.array(values)[:, np.newaxis])
     else:
         columns = iter([np.full(rows, value) if is_number(value) else value for value in values])
-    return [{name: next(columns) for name in group} for group in groups]
+    # Each group takes as many columns as it has names.
+    return [dict(zip(group, columns, strict=False)) for group in groups]
 
 
 def _interleaved(parts: Sequence[BatchPrediction], rows: Sequence[np.ndarray]) -> BatchPrediction:
