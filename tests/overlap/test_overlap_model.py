@@ -233,7 +233,7 @@ def test_other_shapes_are_predicted(model, gpu):
     """Both runs of further shapes: the error, and the tuner's pick by the model alone."""
     rows = accuracy(read_surfaces(OTHER, OTHER_REPEAT), gpu, model.parameters)
     assert len(rows) == 46
-    assert rows["mean_error"].mean() < 0.06
+    assert rows["mean_error"].mean() < 0.055
     assert (rows["pick_us"] <= rows["serialized_us"]).all()
     assert rows["regret"].max() <= 0.03
 
@@ -242,7 +242,7 @@ def test_other_shapes_are_predicted(model, gpu):
 def test_shapes_that_nothing_was_fitted_to(model, gpu, table, surfaces):
     rows = accuracy(read_surfaces(table), gpu, model.parameters)
     assert len(rows) == surfaces
-    assert rows["mean_error"].mean() < 0.07
+    assert rows["mean_error"].mean() < 0.068
     assert (rows["pick_us"] <= rows["serialized_us"]).all()
     assert rows["regret"].max() <= 0.03
 
