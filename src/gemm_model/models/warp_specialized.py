@@ -31,6 +31,8 @@ from gemm_model.prediction import BatchPrediction, limiting
 from gemm_model.residual import OFF, Residual, corrected_us, features, load_residual
 
 LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
+LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
+"""Where a prediction's details hold the time of each."""
 L2_STATES = ("cold", "warm")
 _COLUMNS = tuple(spec.name for spec in fields(GemmBatch))
 _columns_of = attrgetter(*_COLUMNS)
@@ -136,7 +138,12 @@ class WarpSpecializedModel:
         times = self._times(shape, kind, self.without)
 
         schedule, moved, found = times.schedule, times.traffic, times.resources
-        mechanism_us = {
+        phases_us = {
+            "launch": times.launch_us,
+            "waves": times.runtime_us - times.launch_us - times.exposed_us,
+            "last_epilogue": times.exposed_us,
+        }
+        details = {
             "tensor_us": times.tensor_us,
             "epilogue_us": times.epilogue_us,
             "port_us": times.port_us,
@@ -144,14 +151,6 @@ class WarpSpecializedModel:
             "l2_us": times.l2_us,
             "dram_us": times.dram_us,
             "launch_us": times.launch_us,
-        }
-        phases_us = {
-            "launch": times.launch_us,
-            "waves": times.runtime_us - times.launch_us - times.exposed_us,
-            "last_epilogue": times.exposed_us,
-        }
-        details = {
-            **mechanism_us,
             "full_waves": schedule.full_waves,
             "last_wave_tiles": schedule.last_tiles,
             "tiles_per_wave": schedule.slots,
@@ -181,7 +180,7 @@ class WarpSpecializedModel:
             phase["residual"] = runtime_us - physical_us
         return BatchPrediction(
             runtime_us=runtime_us,
-            limiter=limiting(LIMITERS, tuple(detail[name] for name in mechanism_us)),
+            limiter=limiting(LIMITERS, tuple(detail[name] for name in LIMITER_DETAILS)),
             limiter_names=LIMITERS,
             phases_us=phase,
             details=detail,

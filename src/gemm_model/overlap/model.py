@@ -237,7 +237,7 @@ class Timeline:
     previous_end: FloatArray
     gemm_start: FloatArray
     ring_full: FloatArray
-    """Where kernels may overlap."""
+    """When the last ring is full, had its fill nothing to wait for (of no meaning for serialized kernels)."""
     gemm_waited: FloatArray
     streamed: FloatArray
     gemm_end: FloatArray
