@@ -13,16 +13,22 @@ FOLDER = Path(__file__).parents[2] / "data" / "measurements" / "h200"
 TESTLISTS = Path(__file__).parents[2] / "testlists"
 UNSEEN = {"unseen": 61, "unseen_second": 60}
 """Tables that nothing is fitted to, and their shapes."""
-TABLES = ("burst", "repeat", "repeat_card", "counters", "sustained", "variants", "warm", *UNSEEN)
+LAYERS = "unseen_layers"
+TABLES = (
+    *("burst", "wide", "repeat", "repeat_card", "counters", "sustained", "variants", "warm"),
+    *(*UNSEEN, LAYERS),
+)
 FEWEST_ROWS = {
     "burst": 24_000,
+    "wide": 43_000,
+    LAYERS: 5_000,
     "repeat": 3_000,
     "repeat_card": 12_000,
     "counters": 3_000,
     "sustained": 2_000,
     **dict.fromkeys(UNSEEN, 2_000),
 }
-TYPES = {name: {"bf16", "e4m3"} for name in UNSEEN}
+TYPES = {name: {"bf16", "e4m3"} for name in (*UNSEEN, LAYERS)}
 
 
 def table(name: str) -> pd.DataFrame:
@@ -108,6 +114,18 @@ def test_no_other_table_has_the_unseen_shapes_and_burst_has_half_of_their_config
         assert shapes.isdisjoint(map(tuple, other[sizes].astype(float).astype(int).to_numpy().tolist()))
     known = set(map(tuple, burst[config].to_numpy()))
     assert sum(tuple(cells) in known for cells in unseen[config].to_numpy()) == len(unseen) / 2
+
+
+@pytest.mark.parametrize(("name", "shapes", "configs"), [("wide", 2400, 18), (LAYERS, 44, 60)])
+def test_wide_and_layers_have_shapes_that_no_other_table_has(name: str, shapes: int, configs: int) -> None:
+    sizes = ["m", "n", "k"]
+    rows = table(name)
+    own = set(map(tuple, rows[sizes].astype(int).to_numpy().tolist()))
+    each = rows.groupby(["in_dtype", "asked_m", "asked_n", "asked_k"]).size()
+    assert len(rows.groupby(["asked_m", "asked_n", "asked_k"])) == shapes
+    assert (each == configs).all()
+    for other in (table(other) for other in TABLES if other != name):
+        assert own.isdisjoint(map(tuple, other[sizes].astype(float).astype(int).to_numpy().tolist()))
 
 
 def test_every_burst_row_comes_back_as_a_row_of_its_own() -> None:
