@@ -1,14 +1,15 @@
-"""How good are choices made by prediction? Top-1 and best-of-top-4 efficiency by type, beside baselines.
+"""How good are choices made by prediction? Top-1 and best-of-top-4 efficiency by table and type.
 
-    python benchmarks/choice_quality.py --input burst.csv.gz --input counters.csv.gz --repeat repeat.csv.gz
+    python benchmarks/choice_quality.py --input burst.csv.gz --input wide.csv.gz --input counters.csv.gz \\
+        --repeat repeat.csv.gz
 
-The space of a shape is all its measured configurations that are legal, which leaves out those that spill;
-the efficiency of a choice is the best measured time over the time of what was chosen. Models that are
-fitted predict each shape from a fit to the other shapes (8 folds), the clipped residual from trees that have
-seen the other shapes alone (needs lightgbm). The baselines: the classic model, the one configuration that is
-best on average, gradient boosting on the same folds (needs scikit-learn), nvMatmulHeuristics where it is
-installed, and the data's own repeatability: the choice by a second measurement of the same rows, judged by
-the first.
+Models are fitted to all tables together and judged on each by itself. The space of a shape is all its
+measured configurations that are legal, which leaves out those that spill; the efficiency of a choice is the
+best measured time over the time of what was chosen. Models that are fitted predict each shape from a fit to
+the other shapes (8 folds), the clipped residual from trees that have seen the other shapes alone (needs
+lightgbm). The baselines: the classic model, the one configuration that is best on average, gradient
+boosting on the same folds (needs scikit-learn), nvMatmulHeuristics where it is installed, and the data's
+own repeatability: the choice by a second measurement of the same rows, judged by the first.
 """
 
 from __future__ import annotations
@@ -123,19 +124,15 @@ def nvidia(burst: Observations, gpu: GpuSpec) -> np.ndarray:
     return predicted
 
 
-def single_config(frame: pd.DataFrame) -> tuple[pd.Series, float]:
-    """Efficiency by shape of the configuration that is best on average, and its share of the shapes."""
+def single_config(frame: pd.DataFrame) -> pd.Series | None:
+    """Efficiency by shape of the configuration that is best on average; None where none is common."""
     shape = frame.groupby(shape_columns(frame), sort=False, dropna=False)
     efficiency = shape["actual_runtime"].transform("min") / frame["actual_runtime"]
     config = frame.groupby(config_columns(frame), sort=False, dropna=False).ngroup()
     table = pd.DataFrame({"shape": shape.ngroup(), "config": config, "efficiency": efficiency})
     by_config = table.groupby(["config", "shape"])["efficiency"].mean().unstack("shape")
-    share = by_config.notna().mean(axis=1)
-    often = by_config[share >= SHARE_OF_SHAPES]
-    if often.empty:
-        often = by_config[share == share.max()]
-    best = often.mean(axis=1).idxmax()
-    return often.loc[best].dropna(), float(share.loc[best])
+    often = by_config[by_config.notna().mean(axis=1) >= SHARE_OF_SHAPES]
+    return None if often.empty else often.loc[often.mean(axis=1).idxmax()].dropna()
 
 
 def repeated(frame: pd.DataFrame, again: pd.DataFrame) -> pd.Series | None:
@@ -210,8 +207,8 @@ def main() -> None:
         if args.predictions:
             kept.append(frame.assign(predicted_runtime=next(iter(predictions.values()))))
         legal = feasible_mask(batch_from_frame(burst.frame, needs_tile=True), gpu)
-        for dtype, rows in frame.reset_index(drop=True)[legal].groupby("in_dtype"):
-            lines += lines_of(str(dtype), rows, predictions, repeat)
+        for (table, dtype), rows in frame.reset_index(drop=True)[legal].groupby(["table", "in_dtype"]):
+            lines += lines_of(f"{table} | {dtype}", rows, predictions, repeat)
     text = table_text(lines)
     print(text)
     if args.output:
@@ -222,34 +219,36 @@ def main() -> None:
 
 
 def lines_of(
-    dtype: str, rows: pd.DataFrame, predictions: dict[str, np.ndarray], repeat: pd.DataFrame | None
+    of: str, rows: pd.DataFrame, predictions: dict[str, np.ndarray], repeat: pd.DataFrame | None
 ) -> list[str]:
     lines = []
     for name, predicted in predictions.items():
         top1, top4, error = figures_of(rows, predicted[rows.index.to_numpy()])
         lines.append(
-            f"| {dtype} | {name} | {top1.shapes} | {top1.mean:.1%} | {top1.p5:.1%} | {top1.minimum:.1%} "
+            f"| {of} | {name} | {top1.shapes} | {top1.mean:.1%} | {top1.p5:.1%} | {top1.minimum:.1%} "
             f"| {top4.mean:.1%} | {top4.p5:.1%} | {error:.1%} |"
         )
-    single, share = single_config(rows)
-    figures = choice_figures(single)
-    lines.append(
-        f"| {dtype} | best single configuration (measured on {share:.0%} of the shapes) | {figures.shapes} "
-        f"| {figures.mean:.1%} | {figures.p5:.1%} | {figures.minimum:.1%} | | | |"
-    )
+    single = single_config(rows)
+    if single is not None:
+        figures = choice_figures(single)
+        share = figures.shapes / rows.groupby(shape_columns(rows), dropna=False).ngroups
+        lines.append(
+            f"| {of} | best single configuration (measured on {share:.0%} of the shapes) | {figures.shapes} "
+            f"| {figures.mean:.1%} | {figures.p5:.1%} | {figures.minimum:.1%} | | | |"
+        )
     again = None if repeat is None else repeated(rows, repeat)
     if again is not None:
         figures = choice_figures(again)
         lines.append(
-            f"| {dtype} | the data itself, measured again | {figures.shapes} | {figures.mean:.1%} "
+            f"| {of} | the data itself, measured again | {figures.shapes} | {figures.mean:.1%} "
             f"| {figures.p5:.1%} | {figures.minimum:.1%} | | | |"
         )
     return lines
 
 
 def table_text(lines: list[str]) -> str:
-    header = "| type | method | shapes | top-1 mean | p5 | worst | best of top 4, mean | p5 | MAPE |"
-    return "\n".join([header, "|---|---|---|---|---|---|---|---|---|", *lines])
+    header = "| table | type | method | shapes | top-1 mean | p5 | worst | best of top 4, mean | p5 | MAPE |"
+    return "\n".join([header, "|---|---|---|---|---|---|---|---|---|---|", *lines])
 
 
 if __name__ == "__main__":

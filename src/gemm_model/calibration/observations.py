@@ -34,7 +34,7 @@ class Observations:
     power_w: FloatArray
     shape_id: IntArray
     weight: FloatArray
-    """Shapes weighted alike, fast configurations more than slow ones; mean square 1."""
+    """A shape counts as the root of its rows, fast configurations more than slow ones; mean square 1."""
     best_row: IntArray
     """Row of the fastest configuration of the same shape."""
     near_best: BoolArray
@@ -57,7 +57,7 @@ def observe(frame: pd.DataFrame, gpu: GpuSpec, without: Collection[str] = ()) ->
     best_us = pd.Series(measured).groupby(shape_id).transform("min").to_numpy()
     best_row = pd.Series(measured).groupby(shape_id).transform("idxmin").to_numpy()
     count = np.bincount(shape_id)[shape_id]
-    weight = np.sqrt(np.maximum(best_us / measured, CHOICE_WEIGHT_FLOOR) / count)
+    weight = np.sqrt(np.maximum(best_us / measured, CHOICE_WEIGHT_FLOOR) / np.sqrt(count))
     return Observations(
         frame=frame,
         shape=geometry(batch, flop_per_clk_per_sm(batch, gpu), gpu, without),

@@ -29,12 +29,13 @@ def write_residual(result: CalibrationResult, path: Path) -> None:
 
 
 def validation_table(result: CalibrationResult) -> pd.DataFrame:
-    """Held-out figures: one line for each way of holding out and each type."""
+    """Held-out figures: one line for each way of holding out, each table and each type."""
     lines = []
     for found in result.kinds.values():
         for each in found.validations:
             line = {
                 "held out": each.what,
+                "table": each.table,
                 "type": each.in_dtype,
                 "rows": each.errors.rows,
                 "MAPE": f"{each.errors.mape:.2%}",

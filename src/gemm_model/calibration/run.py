@@ -45,9 +45,10 @@ SIGNIFICANT_DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Figures of one way of holding out, for one type."""
+    """Figures of one way of holding out, for one type and one table."""
 
     what: str
+    table: str
     in_dtype: str
     errors: ErrorFigures
     top1: ChoiceFigures | None
@@ -186,16 +187,17 @@ def _kind(
 
 
 def _figures(what: str, seen: Observations, predicted_us: FloatArray, whole_shapes: bool) -> list[Validation]:
-    """By type; choice figures where whole shapes were predicted."""
+    """By table and type; choice figures where whole shapes were predicted."""
     known = np.isfinite(predicted_us)
     frame = seen.frame[known].assign(
         actual_runtime=seen.runtime_us[known], predicted_runtime=predicted_us[known]
     )
     result = []
-    for name, rows in frame.groupby("in_dtype"):
+    for (table, name), rows in frame.groupby(["table", "in_dtype"]):
         result.append(
             Validation(
                 what=what,
+                table=str(table),
                 in_dtype=str(name),
                 errors=error_figures(rows["predicted_runtime"].to_numpy(), rows["actual_runtime"].to_numpy()),
                 top1=choice_figures(top1_efficiency(rows)) if whole_shapes else None,
@@ -238,17 +240,18 @@ def _bands(result: KindResult, predicted_us: FloatArray, gpu: GpuSpec) -> dict[s
 def _listed_shapes(paths: Sequence[Path]) -> set[tuple[int, int, int]]:
     listed: set[tuple[int, int, int]] = set()
     for path in paths:
-        frame = read_table(path)
-        listed |= {
-            (int(m), int(n), int(k)) for m, n, k in zip(frame["m"], frame["n"], frame["k"], strict=True)
-        }
+        listed |= set(_asked_sizes(read_table(path)))
     return listed
 
 
 def _in_family(seen: Observations, family: set[tuple[int, int, int]]) -> BoolArray:
-    names = ("asked_m", "asked_n", "asked_k") if "asked_m" in seen.frame else ("m", "n", "k")
-    sizes = [seen.frame[name].astype(float).astype(int) for name in names]
-    return np.array([size in family for size in zip(*sizes, strict=True)], dtype=bool)
+    return np.array([size in family for size in _asked_sizes(seen.frame)], dtype=bool)
+
+
+def _asked_sizes(frame: pd.DataFrame) -> list[tuple[int, int, int]]:
+    """m, n, k of each row, before padding where the table tells."""
+    names = ("asked_m", "asked_n", "asked_k") if "asked_m" in frame else ("m", "n", "k")
+    return list(zip(*(frame[name].astype(float).astype(int) for name in names), strict=True))
 
 
 def _cards(seen: Observations) -> IntArray | None:

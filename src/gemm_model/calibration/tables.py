@@ -44,7 +44,7 @@ def load_tables(paths: Sequence[Path], gpu: GpuSpec, *, l2: str = "cold") -> Cal
     for path in paths:
         frame, left_out = usable_rows(read_table(path), needs_tile=True)
         notes += [f"{path}: {sentence}" for sentence in left_out]
-        frames.append(_own_rows(frame, path, notes))
+        frames.append(_own_rows(frame, path, notes).assign(table=table_name(path)))
     table = pd.concat(frames, ignore_index=True)
     table.attrs["path"] = ", ".join(map(str, paths))
     _require_one_gpu(table)
@@ -71,6 +71,11 @@ def load_tables(paths: Sequence[Path], gpu: GpuSpec, *, l2: str = "cold") -> Cal
         by_kind[str(kind)] = regimes
     _require_shapes(by_kind, str(table.attrs["path"]))
     return CalibrationData(by_kind, notes, before - len(table), cards)
+
+
+def table_name(path: Path) -> str:
+    """A table's file name without its endings."""
+    return path.name.split(".")[0]
 
 
 def _own_rows(frame: pd.DataFrame, path: Path, notes: list[str]) -> pd.DataFrame:

@@ -27,15 +27,22 @@ def _is_gpu_file(name_or_path: str) -> bool:
     return name_or_path.endswith(GPU_FILE_SUFFIXES)
 
 
-def read_yaml_mapping(path: Path, what: str) -> dict[str, Any]:
-    """The mapping in a YAML file; raises InputError for a file that is not there or holds something else."""
+def read_yaml_mapping(path: Path, what: str, *, interpolated: bool = True) -> dict[str, Any]:
+    """The mapping in a YAML file; raises InputError for a file that is not there or holds something else.
+
+    `interpolated` False is for large files of plain values: OmegaConf's own loader takes a second a megabyte.
+    """
     import yaml
     from omegaconf import OmegaConf
 
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected a YAML file with {what}")
     try:
-        loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        if interpolated:
+            loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        else:
+            fastest = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+            loaded = yaml.load(path.read_text(), Loader=fastest)
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise InputError(f"{path}: not readable as YAML ({str(error).splitlines()[0]})") from None
     if not isinstance(loaded, dict):
