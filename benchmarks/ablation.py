@@ -1,6 +1,8 @@
 """What each mechanism of the calibrated model buys: the model without it, refitted, on held-out shapes.
 
-    python benchmarks/ablation.py --input data/measurements/h200/burst.csv.gz --output docs/ablation.md
+    python benchmarks/ablation.py --input data/measurements/h200/burst.csv.gz \\
+        --input data/measurements/h200/wide.csv.gz --input data/measurements/h200/counters.csv.gz \\
+        --shapes 400 --output docs/ablation.md
 
 Each line leaves out one mechanism, fits all other parameters again, and predicts shapes that the fit has not
 seen (folds by shape). A sample of the shapes keeps the run to minutes.
@@ -18,11 +20,11 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 
-from gemm_model import epilogue, kernel_time, mainloop, outside_rows, spilling, traffic
+from gemm_model import clock, epilogue, kernel_time, mainloop, outside_rows, spilling, traffic
 from gemm_model.accuracy import choice_figures, error_figures, top1_efficiency
 from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
 from gemm_model.calibration.observations import Observations, observe
-from gemm_model.calibration.tables import load_tables
+from gemm_model.calibration.tables import load_tables, table_name
 from gemm_model.files import atomic_write
 from gemm_model.gpu import GpuSpec, load_gpu
 from gemm_model.kernel_calibration import load_calibration
@@ -65,15 +67,24 @@ ABLATIONS = (
         "crowding of rows outside",
         constants=((outside_rows, "CROWDED_SHARE", 1e9), (outside_rows, "TWO_WAY_COST", 1.0)),
     ),
-    Ablation("own pace of few SMs", constants=((kernel_time, "DRAM_SMS", 0.0), (kernel_time, "L2_SMS", 0.0))),
+    Ablation("own pace of few SMs", constants=((kernel_time, "L2_SMS", 0.0),)),
     Ablation("drift to DRAM", constants=((traffic, "DRIFT_MISSES", 0.0),)),
-    Ablation("cost of the k tail", constants=((traffic, "K_TAIL_COST", 1.0),)),
+    Ablation(
+        "rows of the last k step beyond K",
+        constants=tuple((mainloop, f"TAIL_{alignment}", 0.0) for alignment in (64, 32, 16)),
+    ),
+    Ablation(
+        "rows that cross lines, at the port",
+        constants=tuple((mainloop, f"LINE_{alignment}", 0.0) for alignment in (64, 32, 16)),
+    ),
     Ablation("operands of narrow MMAs", constants=((mainloop, "SMEM_CONTENTION", 0.0),)),
     Ablation("start of each k step's MMAs", constants=((mainloop, "ISSUE_CLK", 0.0),)),
     Ablation("cluster barrier of a k step", constants=((mainloop, "CLUSTER_STEP_CLK", 0.0),)),
     Ablation(
-        "load issue of a k step",
-        constants=tuple((mainloop, f"{name}PORT_CLK", 0.0) for name in ("", "PAIR_", "FOUR_")),
+        "signals that bound a k step",
+        constants=tuple(
+            (mainloop, f"{name}ROUND_TRIP_CLK", 0.0) for name in ("", "PAIR_", "SQUARE_", "FOUR_", "SLOW_")
+        ),
     ),
     Ablation(
         "spilling between tiles",
@@ -81,7 +92,11 @@ ABLATIONS = (
     ),
     Ablation("spilled registers in L2", constants=((spilling, "L2_BYTES_PER_BYTE", 0.0),)),
     Ablation("cheaper misaligned writes in L2", constants=((traffic, "KEPT_MISALIGNMENT", 0.9),)),
+    Ablation("fixed clocks of a tile", constants=((epilogue, "TILE_CLK", 0.0),)),
     Ablation("handover of ping-pong", constants=((epilogue, "HANDOVER_CLK", 0.0),)),
+    Ablation("what slow accumulation has drained", constants=((epilogue, "DRAINED_CLK", 0.0),)),
+    Ablation("first loads", constants=((kernel_time, "RAMP_US", 0.0),)),
+    Ablation("clock of few SMs", constants=((clock, "FEW_SMS_SHARE", 0.0),)),
     Ablation("stores of 16 columns", constants=((epilogue, "SMALL_STORE_CLK", 0.0),)),
     Ablation("launch of a large grid", constants=((kernel_time, "GRID_US", 0.0),)),
 )
@@ -161,6 +176,10 @@ def _figures(
     return {"MAPE": f"{errors.mape:.2%}", "p95": f"{errors.p95:.1%}", "top-1": f"{top1.mean:.2%}"}
 
 
+def _named(tables: list[Path]) -> str:
+    return ", ".join(f"`{table_name(path)}`" for path in tables)
+
+
 def _markdown(table: pd.DataFrame, args: argparse.Namespace) -> str:
     header = "| without | " + " | ".join(table.columns) + " |"
     rule = "|---|" + "---:|" * len(table.columns)
@@ -171,8 +190,8 @@ def _markdown(table: pd.DataFrame, args: argparse.Namespace) -> str:
     intro = (
         "# What each mechanism buys\n\n"
         "The calibrated model without one mechanism, all other parameters fitted again; errors on shapes\n"
-        f"that the fit had not seen ({FOLDS} folds by shape, {args.shapes} shapes of each type class,\n"
-        "burst regime). Written by `python benchmarks/ablation.py`.\n\n"
+        f"that the fit had not seen ({FOLDS} folds by shape, {args.shapes} shapes of each class drawn from\n"
+        f"{_named(args.input)}, burst regime). Written by `python benchmarks/ablation.py`.\n\n"
     )
     return intro + "\n".join([header, rule, *lines]) + "\n"
 

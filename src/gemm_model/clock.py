@@ -11,14 +11,12 @@ from gemm_model.kernel_parameters import KernelParameters
 
 LOWEST_SHARE = 0.4
 """Of the boost clock; no kernel was seen below it."""
-QUIET_CTAS, QUIET_CLUSTERS = 15.0, 7.0
-"""Single CTAs, and clusters of several, that run at the boost clock; one more: the card steps down by 8 %.
-
-A cluster lives in one of the eight GPCs of the H200: seven leave one idle. Tensor-bound timings of the burst
-regime step there; the step of single CTAs lies between 14 and 16.
-"""
+FEW_SMS_SHARE, FEW_SMS = 0.05, 0.28
+"""How much more of the boost clock a rested card keeps with hardly an SM at work, and the share of them from
+which on it keeps no more. Tensor-bound timings on eleven cards: 1.90 GHz up to 16 CTAs, 1.86 with 32, 1.83
+with 64."""
 COUNTED_QUIET_CLUSTERS, COUNTED_QUIET_LARGE_CLUSTERS = 11.0, 7.0
-"""The same under a profiler: clusters of one or two CTAs, and of four.
+"""Clusters of one or two CTAs, and of four, that run at the boost clock under a profiler.
 
 Counters of four H200: 1.97 GHz up to there, 1.83 GHz from there on, without exception.
 """
@@ -44,11 +42,18 @@ class PowerModel:
                 raise InputError(f"power parameter {spec.name} is {value!r}; expected 0 to 10000")
 
 
-def quiet(slots: Values, ctas_per_cluster: Values, *, counted: bool) -> Values:
-    """Whether so few clusters run that the clock stays at its boost; `counted` is a run under a profiler."""
-    if counted:
-        return slots <= where(ctas_per_cluster > 2, COUNTED_QUIET_LARGE_CLUSTERS, COUNTED_QUIET_CLUSTERS)
-    return slots <= where(ctas_per_cluster > 1, QUIET_CLUSTERS, QUIET_CTAS)
+def counted_quiet(slots: Values, ctas_per_cluster: Values) -> Values:
+    """Whether so few clusters run that the clock stays at its boost under a profiler."""
+    return slots <= where(ctas_per_cluster > 2, COUNTED_QUIET_LARGE_CLUSTERS, COUNTED_QUIET_CLUSTERS)
+
+
+def few_sms_share(gpu: GpuSpec, busy: Values) -> Values:
+    """What a rested card's clock gains, over its boost clock, where a share `busy` of the SMs is at work.
+
+    A locked clock gains nothing.
+    """
+    rested = FEW_SMS_SHARE if gpu.clock_recovery_us is None else 0.0
+    return rested * maximum(1.0 - busy / FEW_SMS, 0.0)
 
 
 def light_load_share(gpu: GpuSpec, p: KernelParameters) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemm_model.batch import GemmBatch
 from gemm_model.elementwise import Values, maximum, where
-from gemm_model.feasibility import PINGPONG, Resources, epilogue_tile_elements
+from gemm_model.feasibility import PINGPONG, Resources, accumulates_slowly
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
 
@@ -14,10 +14,16 @@ TMEM_STORE_BYTES_PER_CLK = 32.0
 """The same where accumulators live in tensor memory: the width of an SM's way to L2."""
 
 
-HANDOVER_CLK = 200.0
-"""From the last MMA of one ping-pong consumer to the first of the other: barrier, drain and start."""
-SMALL_STORE, SMALL_STORE_CLK = 1500.0, 65.0
+TILE_CLK = 300.0
+"""Once for each tile of a cooperative kernel: its number, its first MMAs, draining the last ones."""
+HANDOVER_CLK = 520.0
+"""From the last MMA of one ping-pong consumer to the first of the other: the same, and a barrier."""
+DRAINED_CLK = 100.0
+"""What slow accumulation saves of either: the pipe is drained at the last k step already."""
+SMALL_STORE, SMALL_STORE_CLK = 1500.0, 55.0
 """Outputs of one warpgroup's store below which it takes longer, and by how much: tiles of 208 columns."""
+SMALL_STORE_QUEUE = 1.2
+"""Such epilogues of the two ping-pong consumers wait for each other: what a tile takes at least, over one."""
 
 
 def epilogue_clk(batch: GemmBatch, gpu: GpuSpec, found: Resources, p: KernelParameters) -> Values:
@@ -31,9 +37,11 @@ def epilogue_clk(batch: GemmBatch, gpu: GpuSpec, found: Resources, p: KernelPara
     clk = outputs * maximum(1.0 / p.outputs_per_clk, batch.out_bits / 8.0 / rate)
     if gpu.tmem_columns > 0:
         return clk
-    stored = epilogue_tile_elements(batch, found.warpgroups)
-    small = stored / found.warpgroups < SMALL_STORE
-    return clk + where(small, SMALL_STORE_CLK * outputs / stored, 0.0)
+    return clk + where(_small_stores(found), SMALL_STORE_CLK * outputs / found.store_elements, 0.0)
+
+
+def _small_stores(found: Resources) -> Values:
+    return found.store_elements < SMALL_STORE * found.warpgroups
 
 
 def port_store_clk(batch: GemmBatch, gpu: GpuSpec) -> Values:
@@ -59,8 +67,14 @@ def math_chain_clk(
     serial = mainloop + epilogue
     if gpu.tmem_columns > 0:
         return where(_double_buffered(gpu, found), maximum(mainloop, epilogue), serial)
-    turns = maximum(mainloop + HANDOVER_CLK, (serial + HANDOVER_CLK) / 2.0)
-    return where(batch.schedule == PINGPONG, turns, serial)
+    handover = _less_drained(HANDOVER_CLK, batch, found)
+    turns = maximum(mainloop + handover, (serial + handover + TILE_CLK) / 2.0)
+    turns = maximum(turns, where(_small_stores(found), SMALL_STORE_QUEUE * epilogue, 0.0))
+    return where(batch.schedule == PINGPONG, turns, serial + _less_drained(TILE_CLK, batch, found))
+
+
+def _less_drained(clk: float, batch: GemmBatch, found: Resources) -> Values:
+    return clk - where(accumulates_slowly(batch, found), DRAINED_CLK, 0.0)
 
 
 def chain_beside_stores(
@@ -70,7 +84,9 @@ def chain_beside_stores(
     if gpu.tmem_columns > 0:
         return where(_double_buffered(gpu, found), 0.0, mainloop), 1.0
     pingpong = batch.schedule == PINGPONG
-    return where(pingpong, (mainloop + HANDOVER_CLK) / 2.0, mainloop), where(pingpong, 0.5, 1.0)
+    handover = _less_drained(HANDOVER_CLK, batch, found)
+    tile = _less_drained(TILE_CLK, batch, found)
+    return where(pingpong, (mainloop + handover) / 2.0, mainloop + tile), where(pingpong, 0.5, 1.0)
 
 
 def exposed_clk(batch: GemmBatch, gpu: GpuSpec, found: Resources, epilogue: Values) -> Values:

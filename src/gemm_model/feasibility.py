@@ -64,6 +64,8 @@ class Resources:
     scale_bytes: Values
     """The scale factors of them."""
     epilogue_bytes: Values
+    store_elements: Values
+    """Outputs that one store of the epilogue writes."""
     stages: Values
     """Pipeline stages; below MIN_STAGES the kernel does not fit."""
     warpgroups: Values
@@ -137,6 +139,7 @@ def resources(batch: GemmBatch, gpu: GpuSpec) -> Resources:
         stage_bytes=stage_bytes,
         scale_bytes=scale_bytes,
         epilogue_bytes=epilogue_bytes,
+        store_elements=buffer,
         stages=stages,
         warpgroups=warpgroups,
         accumulator_registers=accumulators,

@@ -6,7 +6,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
-from gemm_model.clock import PowerModel, burst_clock_mhz, capped_clock_share, light_load_share, quiet
+from gemm_model.clock import (
+    PowerModel,
+    burst_clock_mhz,
+    capped_clock_share,
+    counted_quiet,
+    few_sms_share,
+    light_load_share,
+)
 from gemm_model.elementwise import Values, maximum, minimum, smooth_maximum, sqrt, where
 from gemm_model.epilogue import chain_beside_stores, epilogue_clk, exposed_clk, math_chain_clk, port_store_clk
 from gemm_model.feasibility import Resources, resources
@@ -31,8 +38,13 @@ FIRST_CLOCK_SHARE = 0.85
 """Of the boost clock: where the search for the clock begins."""
 GRID_US = 0.35
 """Launching a grid that fills the GPU, over one of a single CTA."""
-DRAM_SMS, L2_SMS = 0.18, 0.36
-"""Share of the SMs that reach most of the bandwidth of DRAM, and of L2: decode shapes on 1 to 132 SMs."""
+L2_SMS = 0.38
+"""Share of the SMs that would reach L2's bandwidth, were it not for its own bound: 1 to 132 SMs at work."""
+FILL_SMS = 0.2
+"""Share of the SMs up to which fills from DRAM take as long as on so many."""
+RAMP_US, RAMP_STEPS = 0.69, 4.0
+"""What the first loads take longer than later ones (no translations, no open pages) in a kernel of many
+k steps, and after how many it has taken half of that. Kernels of a single wave."""
 L2_GB_PER_S_PER_SM = 11300.0 / 132
 """L2 bandwidth of a GPU for which it was not measured: the H200's by SM (it does not follow the SM clock)."""
 
@@ -173,7 +185,7 @@ def kernel_time(
         exposed_us=exposed_us,
         tensor_us=steps * step.math_clk / sm_clk_mhz,
         epilogue_us=rounds * epilogue / sm_clk_mhz,
-        port_us=(steps * step.port_clk + rounds * port_store_clk(batch, gpu)) / sm_clk_mhz,
+        port_us=(steps * step.port_clk + rounds * (step.tail_clk + port_store_clk(batch, gpu))) / sm_clk_mhz,
         latency_us=steps * step.latency_clk / sm_clk_mhz,
         l2_us=work.l2_us,
         dram_us=work.dram_us,
@@ -198,15 +210,14 @@ def _work(
     epilogue = epilogue_clk(batch, gpu, shape.resources, p) * ("epilogue" not in without)
     stores = port_store_clk(batch, gpu) * ("epilogue" not in without)
     mainloop = (schedule.k_steps * step.math_clk + step.tile_clk) * ("tensor" not in without)
-    port = schedule.k_steps * step.port_clk * ("port" not in without) + stores
+    port = (schedule.k_steps * step.port_clk + step.tail_clk) * ("port" not in without) + stores
     latency = schedule.k_steps * step.latency_clk * ("latency" not in without)
     busy = schedule.slots * batch.cluster_m * batch.cluster_n / gpu.sm_count
     l2_peak = l2_bytes_per_us(gpu, p)
-    own_bytes = _own_dram_bytes(bytes_moved, schedule)
-    l2_us = _l2_us(bytes_moved, busy, own_bytes, l2_peak, p) * ("l2" not in without)
+    l2_us = _l2_us(bytes_moved, busy, l2_peak, p) * ("l2" not in without)
     zeros_us = p.out_of_range_weight * shape.outside.bytes_per_wave / l2_peak * ("l2" not in without)
     dram_peak = gpu.dram_bytes_per_us * p.dram_efficiency
-    dram_us = _dram_us(bytes_moved, busy, own_bytes, dram_peak) * ("dram" not in without)
+    dram_us = bytes_moved.dram_bytes / dram_peak * ("dram" not in without)
     beside_stores, epilogues = chain_beside_stores(batch, gpu, shape.resources, mainloop)
     stores_us = epilogues * bytes_moved.l2_store_bytes / l2_peak * ("epilogue" not in without)
 
@@ -234,32 +245,16 @@ def _work(
     return work, epilogue
 
 
-def _own_dram_bytes(moved: Traffic, schedule: TileSchedule) -> Values:
-    """Bytes that SMs wait for DRAM to bring: in a single wave all that they ask for, whoever else does."""
-    asked_bytes = moved.l2_request_bytes + moved.merged_bytes
-    return where(
-        schedule.tiles <= schedule.slots, asked_bytes, moved.dram_read_bytes + moved.dram_write_bytes
-    )
+def _l2_us(moved: Traffic, busy: Values, l2_peak: float, p: KernelParameters) -> Values:
+    """L2 time of all waves, or that of few busy SMs at their own pace: the norm of order 4 of the two.
 
-
-def _l2_us(
-    moved: Traffic, busy: Values, own_dram_bytes: Values, l2_peak: float, p: KernelParameters
-) -> Values:
-    """L2 time of all waves, or that of few busy SMs at their own pace, which merging does not help."""
-    dram_bytes = moved.dram_read_bytes + moved.dram_write_bytes
-    own_bytes = moved.l2_load_bytes + moved.merged_bytes + p.fill_share * (own_dram_bytes - dram_bytes)
-    return _norm4(moved.l2_load_bytes, own_bytes * L2_SMS / busy) / l2_peak
-
-
-def _dram_us(moved: Traffic, busy: Values, own_dram_bytes: Values, dram_peak: float) -> Values:
-    """DRAM time of all waves, or that of few busy SMs."""
-    dram_bytes = moved.dram_read_bytes + moved.dram_write_bytes
-    return _norm4(dram_bytes, own_dram_bytes * DRAM_SMS / busy) / dram_peak
-
-
-def _norm4(a: Values, b: Values) -> Values:
-    a, b = a * a, b * b
-    return sqrt(sqrt(a * a + b * b))
+    Merging does not help their own pace. Fills, which they share, hold up a few SMs less.
+    """
+    fills = p.fill_share * moved.dram_read_bytes
+    asked_bytes = moved.l2_load_bytes + moved.merged_bytes - fills
+    own_bytes = L2_SMS * (asked_bytes / busy + fills / maximum(busy, FILL_SMS))
+    device, own = moved.l2_load_bytes * moved.l2_load_bytes, own_bytes * own_bytes
+    return sqrt(sqrt(device * device + own * own)) / l2_peak
 
 
 _ClockRule = Callable[[Values, Values], Values]
@@ -285,7 +280,7 @@ def _clock_rule(
 ) -> _ClockRules:
     flop = shape.batch.flop
     l2_bytes = bytes_moved.l2_request_bytes
-    dram_bytes = bytes_moved.dram_read_bytes + bytes_moved.dram_write_bytes
+    dram_bytes = bytes_moved.dram_bytes
     flop_per_clk = shape.rate * gpu.sm_count
     l2_peak = l2_bytes_per_us(gpu, p)
     light = light_load_share(gpu, p)
@@ -300,8 +295,10 @@ def _clock_rule(
 
     def at_boost(waves_us: Values, sm_clk_mhz: Values) -> Values:
         ctas = shape.batch.cluster_m * shape.batch.cluster_n
-        few = quiet(shape.schedule.slots, ctas, counted=regime == "counters")
-        return where(few, gpu.sm_clk_mhz, burst(waves_us, sm_clk_mhz))
+        loaded = burst(waves_us, sm_clk_mhz)
+        if regime == "counters":
+            return where(counted_quiet(shape.schedule.slots, ctas), gpu.sm_clk_mhz, loaded)
+        return loaded + gpu.sm_clk_mhz * few_sms_share(gpu, shape.schedule.slots * ctas / gpu.sm_count)
 
     def boost(_waves_us: Values, sm_clk_mhz: Values) -> Values:
         return gpu.sm_clk_mhz + 0.0 * sm_clk_mhz
@@ -358,7 +355,8 @@ def _launch_us(
     clusters_us = where(ctas_per_cluster > 1, p.cluster_launch_us, 0.0)
     grid_us = GRID_US * shape.schedule.slots * ctas_per_cluster / gpu.sm_count
     events_us = maximum(shape.batch.empty_kernel_us - EMPTY_KERNEL_OWN_US, 0.0) if regime == "burst" else 0.0
-    return p.launch_us + clusters_us + grid_us + events_us
+    ramp_us = RAMP_US * shape.schedule.k_steps / (shape.schedule.k_steps + RAMP_STEPS)
+    return p.launch_us + clusters_us + grid_us + events_us + ramp_us
 
 
 def _speed_of_light_us(shape: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
-from gemm_model.elementwise import Values, ceil, eighth_power, maximum, minimum, where
+from gemm_model.elementwise import Values, ceil, eighth_power, maximum, minimum, negated, where
 from gemm_model.feasibility import Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.schedule import TileSchedule
@@ -20,7 +20,7 @@ WIDE = 4.0
 WIDE_CLUSTER_COST = 0.85
 """Zeros of an operand along whose extent a cluster has four CTAs or more, most of them wholly outside, over
 those of smaller clusters: decode shapes in clusters of 4x1."""
-WIDE_MULTICAST_COST = 0.6
+WIDE_MULTICAST_COST = 0.55
 """Zeros that one request brings to four CTAs or more, over those of one: TMA loads in clusters of 1x4."""
 
 
@@ -55,10 +55,12 @@ def outside_rows(batch: GemmBatch, schedule: TileSchedule, found: Resources) -> 
     fast_a = a_bytes * where(fixed_m, 1.0, schedule.filled_m)
     fast_b = b_bytes * where(fixed_n, 1.0, schedule.filled_n)
     ctas = schedule.slots * batch.cluster_m * batch.cluster_n
+    spills = found.spilled_registers > 0
     return OutsideRows(
         bytes_per_wave=zeros * ctas * schedule.k_steps * found.cta_k,
-        slow_load=(slow_a + slow_b) / mean,
-        fast_load=where(fixed_m | fixed_n, (fast_a + fast_b) / mean, 0.0),
+        # What a kernel spills, most of its L2 bytes, is the same in all slots.
+        slow_load=where(spills, 1.0, (slow_a + slow_b) / mean),
+        fast_load=where((fixed_m | fixed_n) & negated(spills), (fast_a + fast_b) / mean, 0.0),
     )
 
 

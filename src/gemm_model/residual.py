@@ -185,7 +185,7 @@ def load_residual(name_or_path: str, calibration: Calibration) -> Residual:
 @lru_cache(maxsize=4)
 def _read(path: Path, _modified: int) -> Residual:
     """A file's residual, read again once the file has changed."""
-    values = read_yaml_mapping(path, "a residual")
+    values = read_yaml_mapping(path, "a residual", interpolated=False)
     expected = ("version", "gpu", "fingerprint", "error_band", "trees")
     for key in expected:
         if key not in values:
@@ -215,6 +215,30 @@ def _booster(text: str, where_from: str) -> Any:
     return booster
 
 
+KEPT_LINES = (
+    *("tree", "version", "num_class", "num_tree_per_iteration", "label_index", "max_feature_idx"),
+    *("objective", "feature_names", "feature_infos", "end of trees"),
+    *("Tree", "num_leaves", "num_cat", "split_feature", "left_child", "right_child"),
+)
+"""What LightGBM needs of its text of a model to predict."""
+DECIMALS = {"threshold": FEATURE_DECIMALS, "leaf_value": 5}
+
+
+def trees_text(booster: Any) -> str:
+    """LightGBM's text of a model, without what only training needs (gains, counts, sizes, settings)."""
+    lines = []
+    for line in booster.model_to_string().splitlines():
+        name, _, values = line.partition("=")
+        if name in DECIMALS:
+            rounded = (f"{float(value):.{DECIMALS[name]}f}" for value in values.split())
+            lines.append(f"{name}={' '.join(value.rstrip('0').rstrip('.') for value in rounded)}")
+        elif name in KEPT_LINES or not line:
+            lines.append(line)
+        if line == "end of trees":
+            break
+    return "\n".join(lines) + "\n"
+
+
 def as_text(residual: Residual) -> str:
     """The file that `load_residual` reads: LightGBM's own text of each class's trees in a YAML mapping."""
     head = {
@@ -226,5 +250,5 @@ def as_text(residual: Residual) -> str:
     text = "# Clipped residual of a calibration, written by gemm-model calibrate --residual.\n"
     text += yaml.safe_dump(head, sort_keys=False) + "trees:\n"
     for kind, booster in residual.boosters.items():
-        text += f"  {kind}: |\n" + indent(booster.model_to_string(), "    ")
+        text += f"  {kind}: |\n" + indent(trees_text(booster), "    ")
     return text

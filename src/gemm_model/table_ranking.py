@@ -19,7 +19,7 @@ from gemm_model.problem import GemmProblem
 from gemm_model.selection import Ranker
 from gemm_model.table import batch_from_frame
 
-KERNELS_LOOKED_AT_CLOSELY = 16
+KERNELS_LOOKED_AT_CLOSELY = 32
 """Kernels of a shape whose tile orders are all predicted, after a first look at each with one order."""
 
 TYPE_COLUMNS = ("in_dtype", "a_dtype", "b_dtype", "out_dtype")

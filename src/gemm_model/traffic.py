@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from gemm_model.batch import GemmBatch
 from gemm_model.elementwise import (
     Values,
-    ceil,
     floor,
     maximum,
     minimum,
@@ -25,14 +24,17 @@ SMS_PER_COALESCER = 8.0
 
 Pairs of SMs that stream the same bytes: L2 counts them once within a GPC, twice across two.
 """
+SMS_THAT_MEET, MOST_MERGED = 12.0, 4.0
+"""Where panels are few, so many SMs ask for each of them alike, and up to four requests for one merge."""
+NARROW_WRITES = 0.6
+"""What pieces of an output row cost more where tiles store rows of 32 bytes (208 columns), not of 64."""
 PARTIAL_SUM_BYTES = 4.0
 ALIGNED_BYTES = 64.0
 SECTOR_BYTES = 32.0
 TMA_ALIGNMENT_BYTES = 16.0
-KEPT_MISALIGNMENT = 0.35
+LINE_BYTES = 128.0
+KEPT_MISALIGNMENT = 0.58
 """What `write_misalignment` is while L2 keeps the whole output: pieces of a sector meet there."""
-K_TAIL_COST = 1.5
-"""What the part of the last k step beyond K costs, over k that is there."""
 DRIFT_FOOTPRINT = 0.06
 """Of a wave's panels: what comes between two uses of a line once tiles have lost their lock-step."""
 DRIFT_MISSES = 0.44
@@ -58,6 +60,10 @@ class Traffic:
     """What coalescing saves L2 while neighbouring SMs stay in lock-step."""
     wave_footprint_bytes: Values
     """Distinct panels that one full wave reads."""
+
+    @property
+    def dram_bytes(self) -> Values:
+        return self.dram_read_bytes + self.dram_write_bytes
 
 
 def traffic(
@@ -98,8 +104,8 @@ def traffic(
     b_alone = (batch.cluster_m < 2) & (b_pieces < ALIGNED_BYTES / SECTOR_BYTES)
     a_panels = where(schedule.fast_is_m, schedule.fast_panels, schedule.slow_panels)
     b_panels = where(schedule.fast_is_m, schedule.slow_panels, schedule.fast_panels)
-    a_merged = p.coalescing * a_alone * _merged(a_panels, requesters)
-    b_merged = p.coalescing * b_alone * _merged(b_panels, requesters)
+    a_merged = p.coalescing * a_alone * merged_share(a_panels, requesters)
+    b_merged = p.coalescing * b_alone * merged_share(b_panels, requesters)
     # Multicast: the CTAs of a cluster row share A, those of a column share B.
     a_asked = batch.cta_m * a_bytes / batch.cluster_n * schedule.filled_m
     b_asked = batch.cta_n * b_bytes / batch.cluster_m * schedule.filled_n
@@ -114,31 +120,27 @@ def traffic(
     writes = output + partial_sums
     kept_output = _kept(output, p.l2_capacity_share * gpu.l2_bytes)
     write_misalignment = kept_output * KEPT_MISALIGNMENT + (1.0 - kept_output) * p.write_misalignment
-    write_load = writes + write_misalignment * output * output_pieces
+    stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, ALIGNED_BYTES)
+    narrow = 1.0 + NARROW_WRITES * (ALIGNED_BYTES / stored_row - 1.0)
+    write_load = writes + write_misalignment * output * output_pieces * narrow
     return Traffic(
         operand_bytes=operands,
         output_bytes=output,
         dram_read_bytes=reads,
         dram_write_bytes=output,
         l2_request_bytes=requests * k_bytes + writes,
-        l2_load_bytes=lines * k_bytes * k_tail(batch, found) + p.fill_share * reads + write_load + spilled,
+        l2_load_bytes=lines * k_bytes + p.fill_share * reads + write_load + spilled,
         l2_store_bytes=write_load,
         merged_bytes=(a_asked * a_merged + b_asked * b_merged) * k_bytes,
         wave_footprint_bytes=footprint,
     )
 
 
-def k_tail(batch: GemmBatch, found: Resources) -> Values:
-    """Loads of all k steps over those of whole ones: the last may reach beyond K."""
-    steps = ceil(batch.k / found.cta_k)
-    inside = batch.k / (steps * found.cta_k)
-    return inside + K_TAIL_COST * (1.0 - inside)
-
-
-def _merged(panels: Values, requesters: Values) -> Values:
+def merged_share(panels: Values, requesters: Values) -> Values:
     """Share of requests that merge where `requesters` clusters each want one of `panels` at random.
 
-    They want panels (1 - (1 - 1/panels)^requesters) distinct ones on average. `requesters` is 8, 4, 2 or less
+    They want panels (1 - (1 - 1/panels)^requesters) distinct ones on average; where panels are fewer than the
+    clusters on SMS_THAT_MEET, all of those meet, up to MOST_MERGED. `requesters` is 8, 4, 2 or less
     for clusters of 1, 2, 4 and more: the power is taken by multiplication.
     """
     miss = 1.0 - 1.0 / maximum(panels, 1.0)
@@ -146,7 +148,9 @@ def _merged(panels: Values, requesters: Values) -> Values:
     fourth = squared * squared
     power = where(requesters == 8.0, fourth * fourth, where(requesters == 4.0, fourth, squared))
     distinct = panels * (1.0 - power)
-    return where(requesters > 1.5, maximum(1.0 - distinct / requesters, 0.0), 0.0)
+    meeting = requesters * (SMS_THAT_MEET / SMS_PER_COALESCER)
+    asked = minimum(distinct / requesters, maximum(panels / meeting, 1.0 / MOST_MERGED))
+    return where(requesters > 1.5, maximum(1.0 - asked, 0.0), 0.0)
 
 
 def further_pieces(pitch_bytes: Values) -> Values:
@@ -154,9 +158,13 @@ def further_pieces(pitch_bytes: Values) -> Values:
 
     None where rows start at multiples of 64 bytes, one at 32, three at 16 (TMA allows no less).
     """
+    return ALIGNED_BYTES / minimum(row_alignment(pitch_bytes), ALIGNED_BYTES) - 1.0
+
+
+def row_alignment(pitch_bytes: Values) -> Values:
+    """What divides where rows start, in bytes: a power of two from 16 (TMA's least) to 128 (a line)."""
     pitch = maximum(floor(pitch_bytes), 1.0)
-    divisor = maximum(minimum(power_of_two_divisor(pitch), ALIGNED_BYTES), TMA_ALIGNMENT_BYTES)
-    return ALIGNED_BYTES / divisor - 1.0
+    return maximum(minimum(power_of_two_divisor(pitch), LINE_BYTES), TMA_ALIGNMENT_BYTES)
 
 
 def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
