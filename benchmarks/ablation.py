@@ -2,7 +2,7 @@
 
     python benchmarks/ablation.py --input data/measurements/h200/burst.csv.gz \\
         --input data/measurements/h200/wide.csv.gz --input data/measurements/h200/counters.csv.gz \\
-        --shapes 400 --output docs/ablation.md
+        --shapes 200 --output docs/ablation.md
 
 Each line leaves out one mechanism, fits all other parameters again, and predicts shapes that the fit has not
 seen (folds by shape). A sample of the shapes keeps the run to minutes.

@@ -63,6 +63,14 @@ class BatchPrediction:
             error_band=None if self.error_band is None else float(self.error_band[index]),
         )
 
+    def corrected(self, rows: IntArray | slice, runtime_us: FloatArray, phase: str) -> BatchPrediction:
+        """The same with other runtimes of the given rows; `phase` takes what they differ by."""
+        times_us = self.runtime_us.copy()
+        times_us[rows] = runtime_us
+        return replace(
+            self, runtime_us=times_us, phases_us={**self.phases_us, phase: times_us - self.runtime_us}
+        )
+
 
 def limiting(names: tuple[str, ...], times: tuple[FloatArray, ...]) -> IntArray:
     """Position of the largest of the times, row by row (the first of equals)."""

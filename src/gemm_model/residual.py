@@ -29,6 +29,8 @@ from gemm_model.kernel_time import Geometry, KernelTime
 
 LIMIT = 0.08
 """The correction's bound, as a share of the physical model's time."""
+CORRECTIONS_APART = (1.0 + LIMIT) / (1.0 - LIMIT)
+"""A kernel whose physical time is more than so many times another's stays the slower one."""
 OFF = "off"
 AUTO = "auto"
 FORMAT_VERSION = 1

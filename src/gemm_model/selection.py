@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.batch import BoolArray, FloatArray, IntArray
+from gemm_model.batch import BoolArray, FloatArray, GemmBatch, IntArray
 from gemm_model.candidates import (
     DEFAULT_FAMILY,
     Candidate,
@@ -22,8 +22,10 @@ from gemm_model.feasibility import check
 from gemm_model.gpu import GpuSpec, load_gpu
 from gemm_model.kernel import RASTERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
+from gemm_model.models.warp_specialized import RESIDUAL_PHASE, Correction, WarpSpecializedModel
 from gemm_model.prediction import BatchPrediction, Prediction, predict_in_chunks
 from gemm_model.problem import GemmProblem
+from gemm_model.residual import CORRECTIONS_APART
 
 CACHED_RANKINGS = 4096
 SAME_TIME = 1e-9
@@ -52,7 +54,8 @@ class Ranking:
     """How many legal candidates there were: kernels with each of their tile orders."""
     kernels: int
     tied_with_best: int
-    """Kernels within the error band of the first, itself included."""
+    """Kernels within the error band of the first, itself included; those that a residual cannot lift among
+    the choices count by their physical time."""
     runner_up: Choice | None
     """The fastest kernel that is predicted to be slower than the first."""
 
@@ -104,19 +107,38 @@ class Ranker:
         prediction = predict_in_chunks(self.model.predict_batch, batch)
         legal = space.legal(batch, self.gpu)
         times_us = prediction.runtime_us
-        return space, prediction, times_us if legal is None else np.where(legal, times_us, np.inf)
+        return space, prediction, _where_legal(times_us, legal)
+
+    def first_look(self, batch: GemmBatch) -> tuple[BatchPrediction, Correction | None]:
+        """What the model says of candidates without its residual, and what corrects some of them."""
+        if isinstance(self.model, WarpSpecializedModel):
+            return self.model.first_look(batch)
+        return self.model.predict_batch(batch), None
 
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
-        """The `top_k` fastest kernels, each with its best order; raises InputError where none is legal."""
+        """The `top_k` fastest kernels, each with its best order; raises InputError where none is legal.
+
+        A residual corrects kernels in their physically best order, as it hardly tells orders apart, and only
+        those that it can lift among the choices.
+        """
         if top_k < 1:
             raise InputError(f"top_k is {top_k}; expected a positive whole number")
-        space, prediction, times_us = self.predict(problem)
+        space = self.space(problem)
+        batch = space.batch(problem)
+        prediction, correction = self.first_look(batch)
+        times_us = _where_legal(prediction.runtime_us, space.legal(batch, self.gpu))
         by_kernel = times_us.reshape(space.kernels, -1)
         candidates = by_kernel.argmin(axis=1) + np.arange(space.kernels) * by_kernel.shape[1]
         kernel_us = times_us[candidates]
-        order = candidates[_fastest(kernel_us, top_k)]
+        if correction is not None:
+            slowest_us = kernel_us[_fastest(kernel_us, top_k)[-1]]
+            near = kernel_us <= slowest_us * CORRECTIONS_APART
+            kernel_us[near] = correction(candidates[near])
+            prediction = prediction.corrected(candidates[near], kernel_us[near], RESIDUAL_PHASE)
+        first = _fastest(kernel_us, top_k)
+        order = candidates[first]
         band = None if prediction.error_band is None else prediction.error_band[order]
-        groups = tie_groups(times_us[order], band)
+        groups = tie_groups(kernel_us[first], band)
 
         def choice(index: int, place: int, group: int) -> Choice:
             return Choice(
@@ -126,7 +148,7 @@ class Ranker:
                 tie_group=group,
             )
 
-        best_us = times_us[order[0]]
+        best_us = kernel_us[first[0]]
         margin = SAME_TIME if band is None else max(float(band[0]), SAME_TIME)
         slower_us = np.where(kernel_us > best_us * (1.0 + SAME_TIME), kernel_us, np.inf)
         second_us = slower_us.min()
@@ -168,7 +190,7 @@ class Ranker:
             tie_group=0,
         )
         name = describe(other.candidate)
-        if place == 1:
+        if other.prediction.runtime_us <= best.prediction.runtime_us * (1.0 + SAME_TIME):
             return f"{name} is predicted as fast as any: {other.prediction.runtime_us:.2f} us"
         return f"{name} is number {place} of {int(np.isfinite(times_us).sum())}: {comparison(other, best)}"
 
@@ -212,6 +234,10 @@ def with_sms(gpu: GpuSpec, sms: int) -> GpuSpec:
     return replace(
         gpu, sm_count=sms, resident_clusters={size: count for size, count in clusters.items() if count}
     )
+
+
+def _where_legal(times_us: FloatArray, legal: BoolArray | None) -> FloatArray:
+    return times_us if legal is None else np.where(legal, times_us, np.inf)
 
 
 def _fastest(times_us: FloatArray, count: int) -> IntArray:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from gemm_model.batch import FloatArray, GemmBatch
+from gemm_model.batch import FloatArray, GemmBatch, IntArray
 from gemm_model.clock import PowerModel, energy_uj
 from gemm_model.dtypes import MATH_KINDS
 from gemm_model.elementwise import Values, is_number, maximum
@@ -34,6 +34,9 @@ LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
 LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
 """Where a prediction's details hold the time of each."""
 L2_STATES = ("cold", "warm")
+RESIDUAL_PHASE = "residual"
+Correction = Callable[[IntArray | slice], FloatArray]
+"""Of some rows of a batch the runtimes in us with the residual."""
 _COLUMNS = tuple(spec.name for spec in fields(GemmBatch))
 _columns_of = attrgetter(*_COLUMNS)
 
@@ -89,6 +92,14 @@ class WarpSpecializedModel:
             )
         return load_residual(name_or_path, self.calibration)
 
+    def first_look(self, batch: GemmBatch) -> tuple[BatchPrediction, Correction | None]:
+        """Physical predictions of a batch of one type, and what tells the runtimes of rows with the residual.
+
+        The residual's trees take ten times as long as all the rest: who looks for the fastest rows asks for
+        few. None where no residual applies.
+        """
+        return self._physical(batch, MATH_KINDS[int(batch.math_kind[0])])
+
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         first = int(batch.math_kind[0])
         if len(batch) == 1 or bool((batch.math_kind == first).all()):
@@ -118,14 +129,31 @@ class WarpSpecializedModel:
             return None
         return self.residual
 
-    def _log_error(self, residual: Residual, shape: Geometry, times: KernelTime, kind: str) -> FloatArray:
-        """What the trees expect of the complete model: a what-if question leaves the correction as it is."""
-        if self.without:
-            shape = geometry(shape.batch, shape.rate, self.gpu)
-            times = self._times(shape, kind, ())
-        return residual.log_error(kind, features(shape, times))
-
     def _predict_kind(self, table: GemmBatch, kind: str) -> BatchPrediction:
+        prediction, correction = self._physical(table, kind)
+        if correction is not None:
+            every_row = slice(None)
+            prediction = prediction.corrected(every_row, correction(every_row), RESIDUAL_PHASE)
+        return prediction
+
+    def _correction(
+        self, residual: Residual, table: GemmBatch, kind: str, shape: Geometry, times: KernelTime
+    ) -> Correction:
+        """Of rows of a table the runtimes with the residual, from what the physical model found."""
+
+        def runtime_us(rows: IntArray | slice) -> FloatArray:
+            seen_shape, seen_times = shape, times
+            if self.without:
+                # Trees see the complete model: a what-if question leaves the correction as it is.
+                seen_shape = geometry(shape.batch, shape.rate, self.gpu)
+                seen_times = self._times(seen_shape, kind, ())
+            log_error = residual.log_error(kind, features(seen_shape, seen_times)[rows])
+            floor_us = SOLModel(self.gpu).predict_batch(table[rows]).runtime_us
+            return corrected_us(np.atleast_1d(times.runtime_us)[rows], log_error, floor_us)
+
+        return runtime_us
+
+    def _physical(self, table: GemmBatch, kind: str) -> tuple[BatchPrediction, Correction | None]:
         rows = len(table)
         batch = table
         rate: Values = self.gpu.flop_per_clk_per_sm.get(kind)
@@ -170,16 +198,10 @@ class WarpSpecializedModel:
         runtime, phase, detail, level = _as_columns(
             ({"runtime_us": times.runtime_us}, phases_us, details, bytes_by_level), rows
         )
-        physical_us = runtime_us = runtime["runtime_us"]
-        residual = self._correcting(kind)
-        if residual is not None:
-            log_error = self._log_error(residual, shape, times, kind)
-            floor_us = SOLModel(self.gpu).predict_batch(table).runtime_us
-            runtime_us = corrected_us(physical_us, log_error, floor_us)
         if self.residual is not None:
-            phase["residual"] = runtime_us - physical_us
-        return BatchPrediction(
-            runtime_us=runtime_us,
+            phase[RESIDUAL_PHASE] = np.zeros(rows)
+        prediction = BatchPrediction(
+            runtime_us=runtime["runtime_us"],
             limiter=limiting(LIMITERS, tuple(detail[name] for name in LIMITER_DETAILS)),
             limiter_names=LIMITERS,
             phases_us=phase,
@@ -193,6 +215,10 @@ class WarpSpecializedModel:
                 ),
             ),
         )
+        residual = self._correcting(kind)
+        if residual is None:
+            return prediction, None
+        return prediction, self._correction(residual, table, kind, shape, times)
 
     def _power(self, kind: str) -> PowerModel | None:
         return self.calibration.power.get(self.calibration.kind_for(kind))
