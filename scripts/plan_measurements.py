@@ -119,6 +119,16 @@ def planned_rows() -> list[Row]:
     return rows
 
 
+def write_plan(rows: list[Row], output: Path) -> None:
+    """Writes the rows as a table for `gemm-model benchmark --rows`."""
+    names = [name for name in (*IDENTITY_COLUMNS, *DETAIL_COLUMNS) if name not in ("gpu", "gpu_uuid")]
+    with atomic_path(output) as path, path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row.columns() for row in rows)
+    print(f"{output}: {len(rows)} rows")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -126,12 +136,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
     rows = planned_rows()
-    names = [name for name in (*IDENTITY_COLUMNS, *DETAIL_COLUMNS) if name not in ("gpu", "gpu_uuid")]
-    with atomic_path(arguments.output) as path, path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row.columns() for row in rows)
-    print(f"{arguments.output}: {len(rows)} rows")
+    write_plan(rows, arguments.output)
 
 
 if __name__ == "__main__":

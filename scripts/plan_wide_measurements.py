@@ -11,7 +11,6 @@ that are legal. Every draw is seeded; with another calibration the fast half is 
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from plan_measurements import write_plan
 
 from gemm_model.batch import batch_of
-from gemm_model.bench.rows import DETAIL_COLUMNS, IDENTITY_COLUMNS, Row, padded
+from gemm_model.bench.rows import Row, padded
 from gemm_model.candidates import CandidateSpace, candidate_space, family_of
 from gemm_model.feasibility import resources
-from gemm_model.files import atomic_path
 from gemm_model.gpu import load_gpu
 from gemm_model.kernel import KernelConfig
 from gemm_model.models import DEFAULT_MODEL, create_model
@@ -146,13 +145,8 @@ def main() -> None:
     for table in arguments.not_in:
         sizes = pd.read_csv(table, usecols=["m", "n", "k"]).drop_duplicates()
         taken |= {(int(m), int(n), int(k)) for m, n, k in sizes.itertuples(index=False)}
-    names = [name for name in (*IDENTITY_COLUMNS, *DETAIL_COLUMNS) if name not in ("gpu", "gpu_uuid")]
     rows = list(planned_rows(arguments.shapes, arguments.configs, taken))
-    with atomic_path(arguments.output) as path, path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row.columns() for row in rows)
-    print(f"{arguments.output}: {len(rows)} rows")
+    write_plan(rows, arguments.output)
 
 
 if __name__ == "__main__":
