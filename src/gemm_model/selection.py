@@ -105,36 +105,53 @@ class Ranker:
         space = self.space(problem)
         batch = space.batch(problem)
         prediction = predict_in_chunks(self.model.predict_batch, batch)
-        legal = space.legal(batch, self.gpu)
-        times_us = prediction.runtime_us
-        return space, prediction, _where_legal(times_us, legal)
+        return space, prediction, self._legal_us(space, batch, prediction)
 
-    def first_look(self, batch: GemmBatch) -> tuple[BatchPrediction, Correction | None]:
-        """What the model says of candidates without its residual, and what corrects some of them."""
+    def _legal_us(self, space: CandidateSpace, batch: GemmBatch, prediction: BatchPrediction) -> FloatArray:
+        legal = space.legal(batch, self.gpu)
+        return prediction.runtime_us if legal is None else np.where(legal, prediction.runtime_us, np.inf)
+
+    def first_look(
+        self, space: CandidateSpace, batch: GemmBatch
+    ) -> tuple[BatchPrediction, FloatArray, Correction | None]:
+        """The prediction of a batch without residual, its times as in `predict`, and what corrects them."""
+        correction = None
         if isinstance(self.model, WarpSpecializedModel):
-            return self.model.first_look(batch)
-        return self.model.predict_batch(batch), None
+            prediction, correction = self.model.first_look(batch)
+        else:
+            prediction = self.model.predict_batch(batch)
+        return prediction, self._legal_us(space, batch, prediction), correction
+
+    def kernels_in_best_order(
+        self, space: CandidateSpace, batch: GemmBatch, shapes: int, kernels: int, top_k: int
+    ) -> tuple[IntArray, FloatArray, BatchPrediction]:
+        """Each kernel with its fastest tile order, of a batch in the order (shapes, kernels, tile orders).
+
+        Returns the rows of those orders and their times in us, infinite if illegal, each (shapes, kernels);
+        and the prediction of the batch. A residual corrects kernels in their physically best order, as it
+        hardly tells orders apart, and only those that it can lift among the `top_k` of a shape.
+        """
+        prediction, every_us, correction = self.first_look(space, batch)
+        times_us = every_us.reshape(shapes, kernels, -1)
+        rows: IntArray = np.arange(shapes * kernels).reshape(shapes, kernels) * times_us.shape[2]
+        rows += times_us.argmin(axis=2)
+        kernel_us = times_us.min(axis=2)
+        if correction is not None:
+            last = min(top_k, kernels) - 1
+            slowest_us = np.partition(kernel_us, last, axis=1)[:, last, None]
+            near = np.isfinite(kernel_us) & (kernel_us <= slowest_us * CORRECTIONS_APART)
+            kernel_us[near] = correction(rows[near])
+            prediction = prediction.corrected(rows[near], kernel_us[near], RESIDUAL_PHASE)
+        return rows, kernel_us, prediction
 
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
-        """The `top_k` fastest kernels, each with its best order; raises InputError where none is legal.
-
-        A residual corrects kernels in their physically best order, as it hardly tells orders apart, and only
-        those that it can lift among the choices.
-        """
+        """The `top_k` fastest kernels, each with its best order; raises InputError where none is legal."""
         if top_k < 1:
             raise InputError(f"top_k is {top_k}; expected a positive whole number")
         space = self.space(problem)
         batch = space.batch(problem)
-        prediction, correction = self.first_look(batch)
-        times_us = _where_legal(prediction.runtime_us, space.legal(batch, self.gpu))
-        by_kernel = times_us.reshape(space.kernels, -1)
-        candidates = by_kernel.argmin(axis=1) + np.arange(space.kernels) * by_kernel.shape[1]
-        kernel_us = times_us[candidates]
-        if correction is not None:
-            slowest_us = kernel_us[_fastest(kernel_us, top_k)[-1]]
-            near = kernel_us <= slowest_us * CORRECTIONS_APART
-            kernel_us[near] = correction(candidates[near])
-            prediction = prediction.corrected(candidates[near], kernel_us[near], RESIDUAL_PHASE)
+        rows, times_us, prediction = self.kernels_in_best_order(space, batch, 1, space.kernels, top_k)
+        candidates, kernel_us = rows[0], times_us[0]
         first = _fastest(kernel_us, top_k)
         order = candidates[first]
         band = None if prediction.error_band is None else prediction.error_band[order]
@@ -163,7 +180,8 @@ class Ranker:
             choices=tuple(
                 choice(int(index), place + 1, int(groups[place])) for place, index in enumerate(order)
             ),
-            candidates=int(np.isfinite(times_us).sum()),
+            # Whether a kernel is legal does not depend on its tile order.
+            candidates=int(np.isfinite(kernel_us).sum()) * (len(space) // space.kernels),
             kernels=int(np.isfinite(kernel_us).sum()),
             tied_with_best=int((kernel_us <= best_us * (1.0 + margin)).sum()),
             runner_up=runner_up,
@@ -234,10 +252,6 @@ def with_sms(gpu: GpuSpec, sms: int) -> GpuSpec:
     return replace(
         gpu, sm_count=sms, resident_clusters={size: count for size, count in clusters.items() if count}
     )
-
-
-def _where_legal(times_us: FloatArray, legal: BoolArray | None) -> FloatArray:
-    return times_us if legal is None else np.where(legal, times_us, np.inf)
 
 
 def _fastest(times_us: FloatArray, count: int) -> IntArray:

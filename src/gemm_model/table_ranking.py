@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gemm_model.batch import FloatArray, IntArray
+from gemm_model.batch import FloatArray, GemmBatch, IntArray
 from gemm_model.candidates import CandidateSpace
 from gemm_model.errors import InputError
 from gemm_model.kernel import RASTERS, SCHEDULES
-from gemm_model.models.warp_specialized import RESIDUAL_PHASE, Correction
 from gemm_model.prediction import ROWS_PER_CHUNK, BatchPrediction
 from gemm_model.problem import GemmProblem
-from gemm_model.residual import CORRECTIONS_APART
 from gemm_model.selection import Ranker
 from gemm_model.table import batch_from_frame
 
@@ -97,40 +95,25 @@ def _problem(texts: dict[str, str], m: int, n: int, k: int, batch: int) -> GemmP
 def _best_of_chunk(ranker: Ranker, space: CandidateSpace, sizes: FloatArray) -> pd.DataFrame:
     shapes = sizes.shape[1]
     first = np.broadcast_to(space.first_orders(), (shapes, space.kernels))
-    times_us, *_ = _first_look(ranker, space, sizes, first)
+    _, every_us, _ = ranker.first_look(space, _batch(space, sizes, first))
     count = min(KERNELS_LOOKED_AT_CLOSELY, space.kernels)
-    near = first[0][np.argpartition(times_us, count - 1, axis=1)[:, :count]]
+    nearest = np.argpartition(every_us.reshape(first.shape), count - 1, axis=1)[:, :count]
     orders = np.arange(space.family.orders_per_kernel)
     # Ascending positions, so that of candidates predicted alike the first of the space is taken.
-    close = np.sort((near[:, :, None] + orders).reshape(shapes, -1), axis=1)
-    times_us, prediction, correction = _first_look(ranker, space, sizes, close)
-    best = np.argmin(times_us, axis=1)
-    if correction is not None:
-        by_kernel = times_us.reshape(shapes, count, -1)
-        columns = by_kernel.argmin(axis=2) + np.arange(count) * by_kernel.shape[2]
-        flat = columns + np.arange(shapes)[:, None] * times_us.shape[1]
-        kernel_us = by_kernel.min(axis=2)
-        near = np.isfinite(kernel_us)
-        near &= kernel_us <= kernel_us.min(axis=1, keepdims=True) * CORRECTIONS_APART
-        kernel_us[near] = correction(flat[near])
-        prediction = prediction.corrected(flat[near], kernel_us[near], RESIDUAL_PHASE)
-        best = columns[np.arange(shapes), kernel_us.argmin(axis=1)]
-    if not np.isfinite(times_us[np.arange(shapes), best]).all():
+    close = np.sort((first[0][nearest][:, :, None] + orders).reshape(shapes, -1), axis=1)
+    rows, times_us, prediction = ranker.kernels_in_best_order(
+        space, _batch(space, sizes, close), shapes, count, 1
+    )
+    each, best = np.arange(shapes), np.argmin(times_us, axis=1)
+    if not np.isfinite(times_us[each, best]).all():
         raise InputError("a shape without any legal configuration; expected a larger k or a smaller split_k")
-    flat = np.arange(shapes) * close.shape[1] + best
-    return pd.DataFrame(dict(_columns(space, close[np.arange(shapes), best], prediction, flat)))
+    chosen = rows[each, best]
+    return pd.DataFrame(dict(_columns(space, close.ravel()[chosen], prediction, chosen)))
 
 
-def _first_look(
-    ranker: Ranker, space: CandidateSpace, sizes: FloatArray, rows: IntArray
-) -> tuple[FloatArray, BatchPrediction, Correction | None]:
-    """Times in us, (shapes, candidates), infinite where illegal; what is behind them; their correction."""
+def _batch(space: CandidateSpace, sizes: FloatArray, rows: IntArray) -> GemmBatch:
     m, n, k, matrices = sizes
-    batch = space.batch_of_shapes(m, n, k, matrices, rows)
-    prediction, correction = ranker.first_look(batch)
-    legal = space.legal(batch, ranker.gpu)
-    times_us = prediction.runtime_us if legal is None else np.where(legal, prediction.runtime_us, np.inf)
-    return times_us.reshape(rows.shape), prediction, correction
+    return space.batch_of_shapes(m, n, k, matrices, rows)
 
 
 def _columns(

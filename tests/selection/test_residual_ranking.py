@@ -1,16 +1,15 @@
 """Ranking with the clipped residual: it corrects few kernels, and the order is that of correcting all."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_model import GemmProblem, KernelConfig, predict
+from gemm_model import GemmProblem, predict
 from gemm_model.models import DEFAULT_MODEL
 from gemm_model.prediction import BatchPrediction
 from gemm_model.selection import Ranker, describe
 from gemm_model.table_ranking import problems_of_table, rank_table
+from tests.selection.test_selection import config_of, transposed
 
 pytest.importorskip("lightgbm")
 
@@ -48,16 +47,8 @@ def test_a_table_takes_kernels_by_their_corrected_times():
     result = rank_table(frame, CORRECTED)
     losses = []
     for row, problem in zip(result.itertuples(), problems_of_table(frame), strict=True):
-        config = KernelConfig(
-            cta_m=row.cta_m,
-            cta_n=row.cta_n,
-            cluster_m=row.cluster_m,
-            cluster_n=row.cluster_n,
-            schedule=row.schedule,
-            swizzle=row.swizzle,
-        )
-        same = replace(problem, m=problem.n, n=problem.m, c_major="m") if row.swap_ab else problem
-        told = predict(same, config, "h200", DEFAULT_MODEL, options={"residual": "auto"})
+        same = transposed(problem) if row.swap_ab else problem
+        told = predict(same, config_of(row), "h200", DEFAULT_MODEL, options={"residual": "auto"})
         assert told.runtime_us == pytest.approx(row.predicted_runtime)
         best = CORRECTED.rank(problem, 1).best.prediction.runtime_us
         losses.append(row.predicted_runtime / best - 1.0)

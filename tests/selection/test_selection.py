@@ -173,6 +173,12 @@ def table(rows):
     return frame.assign(in_dtype=np.where(np.arange(rows) % 3 == 0, "fp8", "bf16"))
 
 
+def config_of(row):
+    """The kernel that a row of `rank_table` names."""
+    names = ("cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle")
+    return KernelConfig(**{name: getattr(row, name) for name in names})
+
+
 @pytest.mark.parametrize("model", [CLASSIC, DEFAULT_MODEL])
 def test_a_table_is_ranked_like_its_single_problems(model):
     frame = table(40)
@@ -182,16 +188,8 @@ def test_a_table_is_ranked_like_its_single_problems(model):
     for row, problem in zip(result.itertuples(), problems_of_table(frame), strict=True):
         best = ranker.rank(problem, 1).best.prediction.runtime_us
         assert row.predicted_runtime == pytest.approx(best, rel=2e-3)
-        config = KernelConfig(
-            cta_m=row.cta_m,
-            cta_n=row.cta_n,
-            cluster_m=row.cluster_m,
-            cluster_n=row.cluster_n,
-            schedule=row.schedule,
-            swizzle=row.swizzle,
-        )
         same = transposed(problem) if row.swap_ab else problem
-        assert predict(same, config, "h200", model).runtime_us == pytest.approx(row.predicted_runtime)
+        assert predict(same, config_of(row), "h200", model).runtime_us == pytest.approx(row.predicted_runtime)
 
 
 def test_a_bad_row_of_a_table_is_named():

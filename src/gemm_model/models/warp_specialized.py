@@ -189,7 +189,7 @@ class WarpSpecializedModel:
             **self._energy(kind, batch, times),
         }
         bytes_by_level = {
-            "dram": moved.dram_read_bytes + moved.dram_write_bytes,
+            "dram": moved.dram_bytes,
             "l2": moved.l2_request_bytes,
             "smem": (
                 found.stage_bytes * schedule.k_steps * schedule.tiles * batch.cluster_m * batch.cluster_n
@@ -228,9 +228,10 @@ class WarpSpecializedModel:
         if power is None:
             return {}
         moved = times.traffic
-        dram_bytes = moved.dram_read_bytes + moved.dram_write_bytes
         share = times.set_clk_mhz / self.gpu.sm_clk_mhz
-        spent = energy_uj(power, batch.flop, moved.l2_request_bytes, dram_bytes, share, times.runtime_us)
+        spent = energy_uj(
+            power, batch.flop, moved.l2_request_bytes, moved.dram_bytes, share, times.runtime_us
+        )
         return {"energy_uj": spent}
 
     def _error_band(self, kind: str, where: np.ndarray) -> FloatArray | None:
