@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemm_model.batch import GemmBatch
 from gemm_model.elementwise import Values, maximum, where
-from gemm_model.feasibility import PINGPONG, Resources, accumulates_slowly
+from gemm_model.feasibility import PINGPONG, Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
 
@@ -67,14 +67,14 @@ def math_chain_clk(
     serial = mainloop + epilogue
     if gpu.tmem_columns > 0:
         return where(_double_buffered(gpu, found), maximum(mainloop, epilogue), serial)
-    handover = _less_drained(HANDOVER_CLK, batch, found)
+    handover = _less_drained(HANDOVER_CLK, found)
     turns = maximum(mainloop + handover, (serial + handover + TILE_CLK) / 2.0)
     turns = maximum(turns, where(_small_stores(found), SMALL_STORE_QUEUE * epilogue, 0.0))
-    return where(batch.schedule == PINGPONG, turns, serial + _less_drained(TILE_CLK, batch, found))
+    return where(batch.schedule == PINGPONG, turns, serial + _less_drained(TILE_CLK, found))
 
 
-def _less_drained(clk: float, batch: GemmBatch, found: Resources) -> Values:
-    return clk - where(accumulates_slowly(batch, found), DRAINED_CLK, 0.0)
+def _less_drained(clk: float, found: Resources) -> Values:
+    return clk - where(found.slow_sums, DRAINED_CLK, 0.0)
 
 
 def chain_beside_stores(
@@ -84,8 +84,8 @@ def chain_beside_stores(
     if gpu.tmem_columns > 0:
         return where(_double_buffered(gpu, found), 0.0, mainloop), 1.0
     pingpong = batch.schedule == PINGPONG
-    handover = _less_drained(HANDOVER_CLK, batch, found)
-    tile = _less_drained(TILE_CLK, batch, found)
+    handover = _less_drained(HANDOVER_CLK, found)
+    tile = _less_drained(TILE_CLK, found)
     return where(pingpong, (mainloop + handover) / 2.0, mainloop + tile), where(pingpong, 0.5, 1.0)
 
 

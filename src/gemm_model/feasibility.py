@@ -70,8 +70,12 @@ class Resources:
     """Pipeline stages; below MIN_STAGES the kernel does not fit."""
     warpgroups: Values
     """MMA warpgroups that share one tile."""
+    columns_split: Values
+    """Whether they share its columns, not its rows."""
     accumulator_registers: Values
     """Per MMA thread; slow fp8 accumulation keeps a second set. 0 where they live in tensor memory."""
+    slow_sums: Values
+    """Whether a second set of registers takes the sums of each k step (slow fp8 accumulation)."""
     spilled_registers: Values
     tmem_columns: Values
     """Tensor-memory columns of one accumulator tile; 0 where there is none."""
@@ -97,9 +101,9 @@ def columns_split(batch: GemmBatch, warpgroups: Values) -> Values:
     return (warpgroups > 1) & (((batch.cta_m == 192) & (batch.cta_n > 128)) | (batch.cta_m == 320))
 
 
-def epilogue_tile_elements(batch: GemmBatch, warpgroups: Values) -> Values:
+def epilogue_tile_elements(batch: GemmBatch, warpgroups: Values, by_columns: Values) -> Values:
     """Elements of the tile that one epilogue buffer holds (QuACK `_compute_tile_shape_or_override`)."""
-    rows_split = (warpgroups > 1) & negated(columns_split(batch, warpgroups))
+    rows_split = (warpgroups > 1) & negated(by_columns)
     divisor = power_of_two_divisor(batch.cta_n)
     narrow = minimum(divisor, 32.0)
     wide = where(batch.out_bits == 8, minimum(divisor, 64.0), narrow)
@@ -121,7 +125,8 @@ def resources(batch: GemmBatch, gpu: GpuSpec) -> Resources:
     scale_bytes = _scale_bytes(batch) * cta_k
     stage_bytes = (batch.cta_m * batch.a_bits + b_rows * batch.b_bits) / 8.0 * cta_k + scale_bytes
     warpgroups = warpgroups_per_tile(batch, gpu)
-    buffer = epilogue_tile_elements(batch, warpgroups)
+    by_columns = columns_split(batch, warpgroups)
+    buffer = epilogue_tile_elements(batch, warpgroups, by_columns)
     buffers = minimum(batch.cta_m * batch.cta_n / buffer, EPILOGUE_BUFFERS)
     epilogue_bytes = maximum(buffers, 1.0) * buffer * batch.out_bits / 8.0
     free = float(gpu.smem_bytes_per_cta) - BARRIER_BYTES - epilogue_bytes
@@ -129,8 +134,8 @@ def resources(batch: GemmBatch, gpu: GpuSpec) -> Resources:
 
     in_tmem = gpu.tmem_columns > 0
     eight_bit = (k_bits == 8) & (batch.math_kind == MATH_KINDS.index("fp8"))
-    sets = where(eight_bit & negated(batch.fast_accum), 2.0, 1.0)
-    tile_registers = sets * batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * warpgroups)
+    two_sets = eight_bit & negated(batch.fast_accum)
+    tile_registers = where(two_sets, 2.0, 1.0) * batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * warpgroups)
     accumulators = 0.0 * tile_registers if in_tmem else tile_registers
     heavy = where(accumulators >= 208, HEAVY_MMA_REGISTERS, MMA_REGISTERS)
     budget = where(warpgroups == 3, THREE_WARPGROUP_REGISTERS, heavy)
@@ -142,16 +147,13 @@ def resources(batch: GemmBatch, gpu: GpuSpec) -> Resources:
         store_elements=buffer,
         stages=stages,
         warpgroups=warpgroups,
+        columns_split=by_columns,
         accumulator_registers=accumulators,
+        slow_sums=two_sets & (not in_tmem),
         spilled_registers=maximum(accumulators + WORKING_REGISTERS - budget, 0.0),
         tmem_columns=batch.cta_n * (1.0 if in_tmem else 0.0),
         scale_columns=scale_bytes / SCALE_BYTES_PER_COLUMN * (1.0 if in_tmem else 0.0),
     )
-
-
-def accumulates_slowly(batch: GemmBatch, found: Resources) -> Values:
-    """Whether a second set of registers takes the sums of each k step (slow fp8 accumulation)."""
-    return found.accumulator_registers > batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * found.warpgroups)
 
 
 def _scale_bytes(batch: GemmBatch) -> Values:

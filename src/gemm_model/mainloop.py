@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
 from gemm_model.elementwise import Values, maximum, smooth_maximum, where
-from gemm_model.feasibility import PINGPONG, TWO_CTA, Resources, accumulates_slowly, columns_split
+from gemm_model.feasibility import PINGPONG, TWO_CTA, Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
 from gemm_model.schedule import TileSchedule
@@ -97,9 +97,11 @@ def _math_clk(batch: GemmBatch, gpu: GpuSpec, rate: Values, found: Resources, p:
     flop = 2.0 * batch.cta_m * batch.cta_n * found.cta_k
     mma = flop / (rate * p.mma_efficiency) * _smem_bound(batch, gpu, found)
     in_turn = mma + ISSUE_CLK
+    if found.slow_sums is False:
+        return in_turn
     alone = mma / found.warpgroups + _promotion_clk(batch, found)
     slow = where(found.warpgroups > 1.0, smooth_maximum(in_turn, alone), alone)
-    return where(accumulates_slowly(batch, found), slow, in_turn)
+    return where(found.slow_sums, slow, in_turn)
 
 
 def _promotion_clk(batch: GemmBatch, found: Resources) -> Values:
@@ -119,7 +121,7 @@ def _round_trip_clk(batch: GemmBatch, gpu: GpuSpec, found: Resources) -> Values:
     ctas = batch.cluster_m * batch.cluster_n
     large = where(square, SQUARE_ROUND_TRIP_CLK, FOUR_ROUND_TRIP_CLK)
     clk = where(ctas > 2, large, where(ctas > 1, PAIR_ROUND_TRIP_CLK, ROUND_TRIP_CLK))
-    return clk + where(accumulates_slowly(batch, found), SLOW_ROUND_TRIP_CLK, 0.0)
+    return clk + where(found.slow_sums, SLOW_ROUND_TRIP_CLK, 0.0)
 
 
 def _by_alignment(alignment: Values, values: tuple[float, float, float, float]) -> Values:
@@ -150,7 +152,7 @@ def _smem_bound(batch: GemmBatch, gpu: GpuSpec, found: Resources) -> Values:
     """
     if gpu.tmem_columns > 0 or gpu.architecture != "sm90":
         return 1.0
-    columns = where(columns_split(batch, found.warpgroups), batch.cta_n / 2.0, batch.cta_n)
+    columns = where(found.columns_split, batch.cta_n / 2.0, batch.cta_n)
     return 1.0 + SMEM_CONTENTION * maximum(SMEM_BOUND_COLUMNS / columns - 0.5, 0.0)
 
 

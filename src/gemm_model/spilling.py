@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
 from gemm_model.elementwise import Values, sqrt, three_eighth_power, three_quarter_power, where
-from gemm_model.feasibility import WARPGROUP_THREADS, Resources, accumulates_slowly
+from gemm_model.feasibility import WARPGROUP_THREADS, Resources
 from gemm_model.kernel_parameters import KernelParameters
 
 NARROW_INSTRUCTION = 128.0
@@ -52,7 +52,7 @@ def spilled_step(
     narrow = _is_narrow(batch)
     by_register = found.spilled_registers * three_quarter_power(found.warpgroups)
     at_once = WIDE_SPILL * sqrt(found.spilled_registers) * three_eighth_power(found.warpgroups)
-    slow = accumulates_slowly(batch, found)
+    slow = found.slow_sums
     at_once = at_once * where(slow & (batch.cluster_m * batch.cluster_n <= 1), ALONE, 1.0)
     step_clk = p.spill_clk * where(narrow, by_register, at_once)
     first_step = where(slow & several_steps, FIRST_STEP_SPILL, 0.0)
@@ -62,7 +62,7 @@ def spilled_step(
 def spilled_l2_bytes(batch: GemmBatch, found: Resources) -> Values:
     """Work of L2, in bytes, for what one CTA spills at one k step."""
     excess = NARROW_STORED * found.spilled_registers
-    swaps = where(accumulates_slowly(batch, found), 1.0, SWAPS)
+    swaps = where(found.slow_sums, 1.0, SWAPS)
     stored = where(_is_narrow(batch), excess, WIDE_STORED_PER_COLUMN * batch.cta_n * swaps)
     threads = WARPGROUP_THREADS * found.warpgroups
     return where(found.spilled_registers > 0, L2_BYTES_PER_BYTE * REGISTER_BYTES * threads * stored, 0.0)
