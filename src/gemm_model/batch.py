@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ EMPTY_KERNEL_US = 3.5
 class GemmBatch:
     """Columns of equal length; sizes in elements, widths in bits, codes as positions in their tuples.
 
+    Formulas also take one row as numbers, and columns that broadcast (`feasibility.Grid`).
     Not frozen, for speed alone: a prediction makes two of them, and setting 28 frozen fields takes 5 us.
     """
 
@@ -77,6 +79,28 @@ class GemmBatch:
     @property
     def flop(self) -> FloatArray:
         return 2.0 * self.m * self.n * self.k * self.batch
+
+
+@dataclass(frozen=True, slots=True)
+class GridRows:
+    """Some rows of a grid."""
+
+    orders: IntArray
+    kernels: IntArray
+    cells: IntArray
+    """Their positions in an array of (tile orders, kernels), read order by order."""
+
+
+def picked(values: Any, rows: GridRows) -> Any:
+    """Some rows of what was computed from a grid: of an array, a number, or a dataclass of them."""
+    if isinstance(values, np.ndarray):
+        if values.ndim == 1:
+            return values[rows.kernels]
+        # A single column is the same for all kernels.
+        return values.ravel()[rows.cells if values.shape[1] > 1 else rows.orders]
+    if isinstance(values, float | int):
+        return values
+    return type(values)(**{spec: picked(getattr(values, spec), rows) for spec in values.__dataclass_fields__})
 
 
 _FLOAT_COLUMNS = (

@@ -7,15 +7,16 @@ which combinations are legal. The columns are built once for a GPU and a set of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from gemm_model.batch import EMPTY_KERNEL_US, BoolArray, FloatArray, GemmBatch, IntArray, batch_of
+from gemm_model.elementwise import Values, where
 from gemm_model.errors import InputError
-from gemm_model.feasibility import check, feasible_mask
+from gemm_model.feasibility import Grid, Resources, check, feasible_mask, resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel import AUTO, RASTERS, SCHEDULES, KernelConfig
 from gemm_model.problem import MAX_SIZE, GemmProblem
@@ -86,6 +87,8 @@ FAMILIES: Mapping[str, Family] = {
 """Kernel families by name; the first swizzle is the one that a quick look at a kernel uses."""
 
 DEFAULT_FAMILY = "quack"
+ALL_ORDERS, FIRST_ORDER = slice(None), slice(1)
+"""Which tile orders of a kernel."""
 
 
 def family_of(name: str) -> Family:
@@ -113,6 +116,11 @@ class CandidateSpace:
     """The batch's type and layout columns, exchanged where the candidate swaps its operands."""
     kernel: Mapping[str, Any]
     """The batch's kernel columns."""
+    grid: Mapping[str, Values]
+    """`swapped`, `types` and `kernel` without repeats: a number, a value for each kernel, or, for what
+    depends on the tile order, a column of shape (tile orders, 1)."""
+    resources: Resources
+    """Of each kernel."""
 
     def __len__(self) -> int:
         return len(self.swapped)
@@ -121,10 +129,6 @@ class CandidateSpace:
     def kernels(self) -> int:
         """Distinct compiled kernels."""
         return len(self) // self.family.orders_per_kernel
-
-    def first_orders(self) -> IntArray:
-        """Positions of the candidates with their kernel's first tile order."""
-        return np.arange(0, len(self), self.family.orders_per_kernel)
 
     def candidate(self, index: int) -> Candidate:
         whole = {
@@ -142,44 +146,63 @@ class CandidateSpace:
 
     def batch(self, problem: GemmProblem) -> GemmBatch:
         """All candidates of one problem, in order."""
-        sizes = np.array([[problem.m], [problem.n], [problem.k], [problem.batch]], dtype=np.float64)
-        return self.batch_of_shapes(*sizes)
+        return self.grid_of(problem).rows()
 
-    def batch_of_shapes(
+    def grid_of(self, problem: GemmProblem) -> Grid:
+        """All candidates of one problem."""
+        sizes = np.array([[problem.m], [problem.n], [problem.k], [problem.batch]], dtype=np.float64)
+        return self.grid_of_shapes(*sizes)
+
+    def grid_of_shapes(
         self,
         m: FloatArray,
         n: FloatArray,
         k: FloatArray,
         batch: FloatArray,
-        rows: IntArray | None = None,
-    ) -> GemmBatch:
-        """Candidates of several problems, one problem after another.
+        *,
+        kernels: IntArray | None = None,
+        orders: slice = ALL_ORDERS,
+    ) -> Grid:
+        """Kernels of several problems, one problem's after another's, in some of their tile orders.
 
-        Sizes are columns of one value for each problem. `rows`, of shape (problems, candidates of each), are
-        positions in this space; without it each problem gets all candidates.
+        Sizes are columns of one value for each problem. `kernels`, of shape (problems, kernels of each), are
+        positions among the kernels of this space; without it each problem gets all.
         """
-        shape = (len(m), len(self) if rows is None else rows.shape[1])
+        problems, each = len(m), self.kernels if kernels is None else kernels.shape[1]
 
-        def of_problem(values: FloatArray) -> FloatArray:
-            return np.broadcast_to(values[:, None], shape).reshape(-1)
+        def of_kernel(values: Values) -> Values:
+            if not isinstance(values, np.ndarray):
+                return values
+            if values.ndim == 2:
+                return values[orders]
+            if kernels is not None:
+                return values[kernels.reshape(-1)]
+            return values if problems == 1 else np.tile(values, problems)
 
-        def of_candidate(values: Any) -> Any:
-            return np.broadcast_to(values if rows is None else values[rows], shape).reshape(-1)
+        def of_problem(values: FloatArray) -> Values:
+            return values.item() if problems == 1 else np.repeat(values, each)
 
-        swapped = of_candidate(self.swapped)
-        return GemmBatch(
-            m=np.where(swapped, of_problem(n), of_problem(m)),
-            n=np.where(swapped, of_problem(m), of_problem(n)),
-            k=of_problem(k),
-            batch=of_problem(batch),
-            empty_kernel_us=np.broadcast_to(np.asarray(EMPTY_KERNEL_US), swapped.shape),
-            **{name: of_candidate(values) for name, values in self.types.items()},
-            **{name: of_candidate(values) for name, values in self.kernel.items()},
+        columns = {name: of_kernel(values) for name, values in self.grid.items()}
+        swapped = columns.pop("swapped")
+        m, n = np.repeat(m, each), np.repeat(n, each)
+        columns["m"], columns["n"] = where(swapped, n, m), where(swapped, m, n)
+        columns["empty_kernel_us"] = EMPTY_KERNEL_US
+        found = {spec.name: of_kernel(getattr(self.resources, spec.name)) for spec in fields(Resources)}
+        return Grid(
+            GemmBatch(**columns, k=of_problem(k), batch=of_problem(batch)),
+            len(range(self.family.orders_per_kernel)[orders]),
+            Resources(**found),
         )
 
-    def legal(self, batch: GemmBatch, gpu: GpuSpec) -> BoolArray | None:
-        """Which rows of a batch can run, or None where all can: only split-K depends on a problem's sizes."""
-        return None if self.family.split_k == (1,) else feasible_mask(batch, gpu)
+    def legal(self, grid: Grid, gpu: GpuSpec) -> BoolArray | None:
+        """Which rows of a grid can run, of its shape, or None where all can.
+
+        Only split-K depends on a problem's sizes.
+        """
+        if self.family.split_k == (1,):
+            return None
+        legal: BoolArray = feasible_mask(grid.rows(), gpu).reshape(-1, grid.orders).T
+        return legal
 
 
 def candidate_space(family: Family, gpu: GpuSpec, problem: GemmProblem) -> CandidateSpace:
@@ -190,22 +213,50 @@ def candidate_space(family: Family, gpu: GpuSpec, problem: GemmProblem) -> Candi
     if problem.a_scale or problem.b_scale:
         # No family offers block-scaled operands in exchanged places.
         family = replace(family, swaps=(False,))
-    space = _all_combinations(family, problem)
+    space = _all_combinations(family, gpu, problem)
     unlimited = replace(problem, k=MAX_SIZE)
     legal = feasible_mask(space.batch(unlimited), gpu)
     if not legal.any():
         example = KernelConfig(cta_m=128, cta_n=128, kernel=family.name, fast_accum=family.fast_accum)
         reason = check(unlimited, example, gpu) or "no tile of the family is one that the GPU's kernels offer"
         raise InputError(f"no legal {family.name} configuration on {gpu.name}: {reason}")
-    return CandidateSpace(
-        family=family,
-        swapped=space.swapped[legal],
-        types={name: values[legal] for name, values in space.types.items()},
-        kernel={name: values[legal] for name, values in space.kernel.items()},
+    return _space(
+        family,
+        gpu,
+        space.swapped[legal],
+        {name: values[legal] for name, values in space.types.items()},
+        {name: values[legal] for name, values in space.kernel.items()},
     )
 
 
-def _all_combinations(family: Family, problem: GemmProblem) -> CandidateSpace:
+def _space(
+    family: Family, gpu: GpuSpec, swapped: BoolArray, types: Mapping[str, Any], kernel: Mapping[str, Any]
+) -> CandidateSpace:
+    orders = family.orders_per_kernel
+    columns = {name: _without_repeats(values, orders) for name, values in {**types, **kernel}.items()}
+    # Resources depend on no size.
+    sizes: dict[str, Any] = dict.fromkeys(("m", "n", "k", "batch", "empty_kernel_us"), 1.0)
+    return CandidateSpace(
+        family=family,
+        swapped=swapped,
+        types=types,
+        kernel=kernel,
+        grid={"swapped": _without_repeats(swapped, orders), **columns},
+        resources=resources(GemmBatch(**columns, **sizes), gpu),
+    )
+
+
+def _without_repeats(values: Any, orders: int) -> Values:
+    """A column as `CandidateSpace.grid` has it; each kernel has the same tile orders."""
+    by_kernel = values.reshape(-1, orders)
+    if (values == values[0]).all():
+        return values[0].item()
+    if (by_kernel == by_kernel[:, :1]).all():
+        return by_kernel[:, 0].copy()
+    return by_kernel[0][:, np.newaxis].copy()
+
+
+def _all_combinations(family: Family, gpu: GpuSpec, problem: GemmProblem) -> CandidateSpace:
     """Every combination, legal or not; tile orders vary fastest, so that a kernel's stand together."""
     schedules = [SCHEDULES.index(name) for name in family.schedules]
     rasters = [RASTERS.index(name) for name in family.rasters]
@@ -233,9 +284,7 @@ def _all_combinations(family: Family, problem: GemmProblem) -> CandidateSpace:
         "split_k": split_k.astype(np.float64),
         "fast_accum": np.full(rows, family.fast_accum),
     }
-    return CandidateSpace(
-        family=family, swapped=swapped, types=_type_columns(problem, swapped), kernel=kernel
-    )
+    return _space(family, gpu, swapped, _type_columns(problem, swapped), kernel)
 
 
 def _type_columns(problem: GemmProblem, swapped: BoolArray) -> dict[str, Any]:

@@ -8,7 +8,7 @@ rules of sm100 those of the CuTe DSL persistent dense GEMM for Blackwell.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -81,6 +81,31 @@ class Resources:
     """Tensor-memory columns of one accumulator tile; 0 where there is none."""
     scale_columns: Values
     """Tensor-memory columns of the scale factors of one k step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Kernels in several tile orders, as columns that broadcast to (tile orders, kernels).
+
+    A formula computes what does not depend on the order once for all orders, and what is alike for all
+    kernels, which stays a number, once. The kernels may be those of several problems, one after another's.
+    """
+
+    batch: GemmBatch
+    orders: int
+    resources: Resources
+    """Of the kernels: no problem's sizes change them."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.orders, len(self.batch)
+
+    def rows(self) -> GemmBatch:
+        """One kernel after another, each in all orders, as columns of equal length."""
+        columns = ((spec.name, getattr(self.batch, spec.name)) for spec in fields(self.batch))
+        return GemmBatch(
+            **{name: np.broadcast_to(values, self.shape).T.reshape(-1) for name, values in columns}
+        )
 
 
 def warpgroups_per_tile(batch: GemmBatch, gpu: GpuSpec) -> Values:

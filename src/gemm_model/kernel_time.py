@@ -54,6 +54,8 @@ class KernelTime:
     """Times in us unless named otherwise; each field a number or an array."""
 
     runtime_us: Values
+    floor_us: Values
+    """The speed of light: no runtime is below it."""
     launch_us: Values
     waves_us: Values
     """All waves of tiles: what is between launch and the last epilogue."""
@@ -70,9 +72,7 @@ class KernelTime:
     """Inside the kernel, as counters read it."""
     set_clk_mhz: Values
     """What the card is set to, as its driver reports it: the boost clock unless power caps it."""
-    schedule: TileSchedule
     traffic: Traffic
-    resources: Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,16 @@ class Geometry:
     outside: OutsideRows
 
 
-def geometry(batch: GemmBatch, rate: Values, gpu: GpuSpec, without: Collection[str] = ()) -> Geometry:
-    found = resources(batch, gpu)
+def geometry(
+    batch: GemmBatch,
+    rate: Values,
+    gpu: GpuSpec,
+    without: Collection[str] = (),
+    found: Resources | None = None,
+) -> Geometry:
+    """The geometry of each row; `found` are its resources where they are known already."""
+    if found is None:
+        found = resources(batch, gpu)
     schedule = tile_schedule(batch, gpu, found, whole_waves="waves" not in without)
     return Geometry(batch, rate, found, schedule, outside_rows(batch, schedule, found))
 
@@ -180,6 +188,7 @@ def kernel_time(
     floor_us = _speed_of_light_us(shape, gpu, bytes_moved)
     return KernelTime(
         runtime_us=maximum(launch_us + waves_us + exposed_us, floor_us),
+        floor_us=floor_us,
         launch_us=launch_us,
         waves_us=waves_us,
         exposed_us=exposed_us,
@@ -191,9 +200,7 @@ def kernel_time(
         dram_us=work.dram_us,
         sm_clk_mhz=sm_clk_mhz,
         set_clk_mhz=clock.card(waves_us, sm_clk_mhz),
-        schedule=schedule,
         traffic=bytes_moved,
-        resources=found,
     )
 
 
@@ -293,12 +300,14 @@ def _clock_rule(
             gpu, p, minimum(math_share, 1.0), minimum(l2_share, 1.0), minimum(dram_share, 1.0), waves_us
         )
 
+    ctas = shape.batch.cluster_m * shape.batch.cluster_n
+    rested_mhz = gpu.sm_clk_mhz * few_sms_share(gpu, shape.schedule.slots * ctas / gpu.sm_count)
+
     def at_boost(waves_us: Values, sm_clk_mhz: Values) -> Values:
-        ctas = shape.batch.cluster_m * shape.batch.cluster_n
         loaded = burst(waves_us, sm_clk_mhz)
         if regime == "counters":
             return where(counted_quiet(shape.schedule.slots, ctas), gpu.sm_clk_mhz, loaded)
-        return loaded + gpu.sm_clk_mhz * few_sms_share(gpu, shape.schedule.slots * ctas / gpu.sm_count)
+        return loaded + rested_mhz
 
     def boost(_waves_us: Values, sm_clk_mhz: Values) -> Values:
         return gpu.sm_clk_mhz + 0.0 * sm_clk_mhz

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from gemm_model.batch import FloatArray, GemmBatch, IntArray
+from gemm_model.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray
 
 ROWS_PER_CHUNK = 131072
 """Rows predicted at once: enough for two threads to work side by side, few enough for 100 MiB of columns."""
@@ -63,13 +63,73 @@ class BatchPrediction:
             error_band=None if self.error_band is None else float(self.error_band[index]),
         )
 
-    def corrected(self, rows: IntArray | slice, runtime_us: FloatArray, phase: str) -> BatchPrediction:
-        """The same with other runtimes of the given rows; `phase` takes what they differ by."""
-        times_us = self.runtime_us.copy()
-        times_us[rows] = runtime_us
+    def rows(self, index: IntArray) -> BatchPrediction:
+        """The predictions of some rows."""
+
+        def some(columns: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+            return {name: values[index] for name, values in columns.items()}
+
         return replace(
-            self, runtime_us=times_us, phases_us={**self.phases_us, phase: times_us - self.runtime_us}
+            self,
+            runtime_us=self.runtime_us[index],
+            limiter=self.limiter[index],
+            phases_us=some(self.phases_us),
+            details=some(self.details),
+            bytes_by_level=some(self.bytes_by_level),
+            error_band=None if self.error_band is None else self.error_band[index],
         )
+
+    def corrected(self, runtime_us: FloatArray, phase: str) -> BatchPrediction:
+        """The same with other runtimes; `phase` takes what they differ by."""
+        return replace(
+            self, runtime_us=runtime_us, phases_us={**self.phases_us, phase: runtime_us - self.runtime_us}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """What corrects the runtimes of some rows, as far as it is asked to."""
+
+    runtime_us: Callable[[BoolArray | slice], FloatArray]
+    """Of those rows the corrected runtimes in us of the ones that are marked."""
+    error_band: Callable[[], FloatArray | None]
+    """Of each row, as in `BatchPrediction`."""
+
+
+class Look(Protocol):
+    """What a model says of a grid (`CandidateSpace.grid_of_shapes`): all runtimes, the rest of few rows."""
+
+    @property
+    def runtime_us(self) -> FloatArray:
+        """Before a correction, of shape (tile orders, kernels)."""
+        ...
+
+    def predictions(self, rows: GridRows) -> BatchPrediction:
+        """All about some rows, before a correction."""
+        ...
+
+    def correction(self, rows: GridRows) -> Correction | None:
+        """What corrects some rows; None where the model corrects nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedLook:
+    """The `Look` of a model that predicts all of a grid's rows alike."""
+
+    prediction: BatchPrediction
+    """Kernel by kernel, each in all orders."""
+    orders: int
+
+    @property
+    def runtime_us(self) -> FloatArray:
+        return self.prediction.runtime_us.reshape(-1, self.orders).T
+
+    def predictions(self, rows: GridRows) -> BatchPrediction:
+        return self.prediction.rows(rows.kernels * self.orders + rows.orders)
+
+    def correction(self, _rows: GridRows) -> None:
+        return None
 
 
 def limiting(names: tuple[str, ...], times: tuple[FloatArray, ...]) -> IntArray:

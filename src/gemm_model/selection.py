@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.batch import BoolArray, FloatArray, GemmBatch, IntArray
+from gemm_model.batch import BoolArray, FloatArray, GridRows, IntArray
 from gemm_model.candidates import (
     DEFAULT_FAMILY,
     Candidate,
@@ -18,14 +18,14 @@ from gemm_model.candidates import (
     family_of,
 )
 from gemm_model.errors import InputError
-from gemm_model.feasibility import check
+from gemm_model.feasibility import Grid, check
 from gemm_model.gpu import GpuSpec, load_gpu
 from gemm_model.kernel import RASTERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
-from gemm_model.models.warp_specialized import RESIDUAL_PHASE, Correction, WarpSpecializedModel
-from gemm_model.prediction import BatchPrediction, Prediction, predict_in_chunks
+from gemm_model.models.warp_specialized import RESIDUAL_PHASE, WarpSpecializedModel
+from gemm_model.prediction import BatchPrediction, Look, PredictedLook, Prediction, predict_in_chunks
 from gemm_model.problem import GemmProblem
-from gemm_model.residual import CORRECTIONS_APART
+from gemm_model.residual import CORRECTIONS_APART, LIMIT
 
 CACHED_RANKINGS = 4096
 SAME_TIME = 1e-9
@@ -71,6 +71,75 @@ class Ranking:
         return f"{describe(self.runner_up.candidate)} takes {comparison(self.runner_up, self.best)}"
 
 
+@dataclass(slots=True)
+class KernelTimes:
+    """Kernels of some shapes, each in its physically fastest tile order."""
+
+    look: Look
+    orders: IntArray
+    """The tile order of each kernel, one shape after another."""
+    times_us: FloatArray
+    """Of shape (shapes, kernels), infinite where illegal."""
+    corrected: bool = False
+
+    def correct(self, top_k: int, *, with_ties: bool = False) -> None:
+        """Corrects the kernels that a residual can bring among the `top_k` of a shape.
+
+        With ties: also those that it can bring into the error band of the best, or before its runner-up. The
+        nearest go first, and tell up to which time the others matter: no correction exceeds LIMIT. A
+        residual hardly tells orders apart, so that each kernel keeps its physically fastest.
+        """
+        physical_us, top_k = self.times_us, min(top_k, self.times_us.shape[1])
+        slowest_us = _smallest(physical_us, top_k)
+        near = np.isfinite(physical_us) & (physical_us <= slowest_us * CORRECTIONS_APART)
+        kernels = np.flatnonzero(near)
+        correction = self.look.correction(self._rows(kernels))
+        if correction is None:
+            return
+        band = np.zeros_like(physical_us)
+        known_band = correction.error_band() if with_ties else None
+        if known_band is not None:
+            band[near] = known_band
+        least_us = physical_us * (1.0 - LIMIT)
+        matters_us = slowest_us * (1.0 - LIMIT)
+        corrected_us = np.full_like(physical_us, np.inf)
+        while (more := near & np.isinf(corrected_us) & (least_us <= matters_us)).any():
+            corrected_us[more] = correction.runtime_us(more[near])
+            matters_us = _smallest(corrected_us, top_k)
+            if with_ties:
+                matters_us = np.maximum(matters_us, _tied_or_next(corrected_us, band))
+            matters_us = matters_us * (1.0 + SAME_TIME)
+        self.times_us = np.where(np.isfinite(corrected_us), corrected_us, physical_us)
+        self.corrected = True
+
+    def predictions(self, kernels: IntArray) -> BatchPrediction:
+        """All about some kernels, by their positions in the grid."""
+        prediction = self.look.predictions(self._rows(kernels))
+        if not self.corrected:
+            return prediction
+        return prediction.corrected(self.times_us.reshape(-1)[kernels], RESIDUAL_PHASE)
+
+    def _rows(self, kernels: IntArray) -> GridRows:
+        orders = self.orders[kernels]
+        return GridRows(orders, kernels, orders * len(self.orders) + kernels)
+
+
+def _smallest(times_us: FloatArray, count: int) -> FloatArray:
+    """The last of the so many smallest times of each row, as a column."""
+    smallest: FloatArray = np.partition(times_us, count - 1, axis=1)
+    return smallest[:, count - 1, np.newaxis]
+
+
+def _tied_or_next(times_us: FloatArray, error_band: FloatArray) -> FloatArray:
+    """Up to where times are tied with the smallest of their row, or the next larger one if that is more."""
+    best = times_us.argmin(axis=1, keepdims=True)
+    best_us = np.take_along_axis(times_us, best, axis=1)
+    next_us = np.where(times_us > best_us * (1.0 + SAME_TIME), times_us, np.inf).min(axis=1, keepdims=True)
+    tied_us = best_us * (1.0 + np.take_along_axis(error_band, best, axis=1))
+    result: FloatArray = np.maximum(tied_us, next_us)
+    return result
+
+
 class Ranker:
     """Ranks the candidates of one family on one GPU; columns and rankings are kept for the next call."""
 
@@ -103,85 +172,66 @@ class Ranker:
     def predict(self, problem: GemmProblem) -> tuple[CandidateSpace, BatchPrediction, FloatArray]:
         """The candidates, what the model says of them, and their times in us (infinite where illegal)."""
         space = self.space(problem)
-        batch = space.batch(problem)
-        prediction = predict_in_chunks(self.model.predict_batch, batch)
-        return space, prediction, self._legal_us(space, batch, prediction)
+        grid = space.grid_of(problem)
+        prediction = predict_in_chunks(self.model.predict_batch, grid.rows())
+        legal = space.legal(grid, self.gpu)
+        times_us = prediction.runtime_us
+        if legal is not None:
+            times_us = np.where(legal.T.reshape(-1), times_us, np.inf)
+        return space, prediction, times_us
 
-    def _legal_us(self, space: CandidateSpace, batch: GemmBatch, prediction: BatchPrediction) -> FloatArray:
-        legal = space.legal(batch, self.gpu)
-        return prediction.runtime_us if legal is None else np.where(legal, prediction.runtime_us, np.inf)
-
-    def first_look(
-        self, space: CandidateSpace, batch: GemmBatch
-    ) -> tuple[BatchPrediction, FloatArray, Correction | None]:
-        """The prediction of a batch without residual, its times as in `predict`, and what corrects them."""
-        correction = None
+    def kernels(self, space: CandidateSpace, grid: Grid, shapes: int = 1) -> KernelTimes:
+        """The kernels of a grid of so many shapes, each in its fastest of the grid's tile orders."""
+        look: Look
         if isinstance(self.model, WarpSpecializedModel):
-            prediction, correction = self.model.first_look(batch)
+            look = self.model.first_look(grid)
         else:
-            prediction = self.model.predict_batch(batch)
-        return prediction, self._legal_us(space, batch, prediction), correction
-
-    def kernels_in_best_order(
-        self, space: CandidateSpace, batch: GemmBatch, shapes: int, kernels: int, top_k: int
-    ) -> tuple[IntArray, FloatArray, BatchPrediction]:
-        """Each kernel with its fastest tile order, of a batch in the order (shapes, kernels, tile orders).
-
-        Returns the rows of those orders and their times in us, infinite if illegal, each (shapes, kernels);
-        and the prediction of the batch. A residual corrects kernels in their physically best order, as it
-        hardly tells orders apart, and only those that it can lift among the `top_k` of a shape.
-        """
-        prediction, every_us, correction = self.first_look(space, batch)
-        times_us = every_us.reshape(shapes, kernels, -1)
-        rows: IntArray = np.arange(shapes * kernels).reshape(shapes, kernels) * times_us.shape[2]
-        rows += times_us.argmin(axis=2)
-        kernel_us = times_us.min(axis=2)
-        if correction is not None:
-            last = min(top_k, kernels) - 1
-            slowest_us = np.partition(kernel_us, last, axis=1)[:, last, None]
-            near = np.isfinite(kernel_us) & (kernel_us <= slowest_us * CORRECTIONS_APART)
-            kernel_us[near] = correction(rows[near])
-            prediction = prediction.corrected(rows[near], kernel_us[near], RESIDUAL_PHASE)
-        return rows, kernel_us, prediction
+            look = PredictedLook(self.model.predict_batch(grid.rows()), grid.orders)
+        legal = space.legal(grid, self.gpu)
+        every_us = look.runtime_us if legal is None else np.where(legal, look.runtime_us, np.inf)
+        return KernelTimes(look, every_us.argmin(axis=0), every_us.min(axis=0).reshape(shapes, -1))
 
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
         """The `top_k` fastest kernels, each with its best order; raises InputError where none is legal."""
         if top_k < 1:
             raise InputError(f"top_k is {top_k}; expected a positive whole number")
         space = self.space(problem)
-        batch = space.batch(problem)
-        rows, times_us, prediction = self.kernels_in_best_order(space, batch, 1, space.kernels, top_k)
-        candidates, kernel_us = rows[0], times_us[0]
+        kernels = self.kernels(space, space.grid_of(problem))
+        kernels.correct(top_k, with_ties=True)
+        kernel_us = kernels.times_us[0]
         first = _fastest(kernel_us, top_k)
-        order = candidates[first]
-        band = None if prediction.error_band is None else prediction.error_band[order]
+        best_us = kernel_us[first[0]]
+        slower_us = np.where(kernel_us > best_us * (1.0 + SAME_TIME), kernel_us, np.inf)
+        second = int(slower_us.argmin())
+        prediction = kernels.predictions(np.append(first, second))
+        band = prediction.error_band
         groups = tie_groups(kernel_us[first], band)
 
-        def choice(index: int, place: int, group: int) -> Choice:
+        def choice(row: int, kernel: int, place: int, group: int) -> Choice:
             return Choice(
                 rank=place,
-                candidate=space.candidate(index),
-                prediction=prediction.row(index),
+                candidate=space.candidate(
+                    kernel * space.family.orders_per_kernel + int(kernels.orders[kernel])
+                ),
+                prediction=prediction.row(row),
                 tie_group=group,
             )
 
-        best_us = kernel_us[first[0]]
         margin = SAME_TIME if band is None else max(float(band[0]), SAME_TIME)
-        slower_us = np.where(kernel_us > best_us * (1.0 + SAME_TIME), kernel_us, np.inf)
-        second_us = slower_us.min()
+        second_us = slower_us[second]
         runner_up = None
         if np.isfinite(second_us):
             place = int((kernel_us < second_us).sum()) + 1
             group = 1 if second_us <= best_us * (1.0 + margin) else 2
-            runner_up = choice(int(candidates[np.argmin(slower_us)]), place, group)
+            runner_up = choice(len(first), second, place, group)
         return Ranking(
             problem=problem,
             gpu=self.gpu,
             choices=tuple(
-                choice(int(index), place + 1, int(groups[place])) for place, index in enumerate(order)
+                choice(row, int(kernel), row + 1, int(groups[row])) for row, kernel in enumerate(first)
             ),
             # Whether a kernel is legal does not depend on its tile order.
-            candidates=int(np.isfinite(kernel_us).sum()) * (len(space) // space.kernels),
+            candidates=int(np.isfinite(kernel_us).sum()) * space.family.orders_per_kernel,
             kernels=int(np.isfinite(kernel_us).sum()),
             tied_with_best=int((kernel_us <= best_us * (1.0 + margin)).sum()),
             runner_up=runner_up,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gemm_model.batch import FloatArray, GemmBatch, IntArray
-from gemm_model.candidates import CandidateSpace
+from gemm_model.batch import FloatArray, IntArray
+from gemm_model.candidates import FIRST_ORDER, CandidateSpace
 from gemm_model.errors import InputError
 from gemm_model.kernel import RASTERS, SCHEDULES
 from gemm_model.prediction import ROWS_PER_CHUNK, BatchPrediction
@@ -93,38 +93,31 @@ def _problem(texts: dict[str, str], m: int, n: int, k: int, batch: int) -> GemmP
 
 
 def _best_of_chunk(ranker: Ranker, space: CandidateSpace, sizes: FloatArray) -> pd.DataFrame:
-    shapes = sizes.shape[1]
-    first = np.broadcast_to(space.first_orders(), (shapes, space.kernels))
-    _, every_us, _ = ranker.first_look(space, _batch(space, sizes, first))
-    count = min(KERNELS_LOOKED_AT_CLOSELY, space.kernels)
-    nearest = np.argpartition(every_us.reshape(first.shape), count - 1, axis=1)[:, :count]
-    orders = np.arange(space.family.orders_per_kernel)
-    # Ascending positions, so that of candidates predicted alike the first of the space is taken.
-    close = np.sort((first[0][nearest][:, :, None] + orders).reshape(shapes, -1), axis=1)
-    rows, times_us, prediction = ranker.kernels_in_best_order(
-        space, _batch(space, sizes, close), shapes, count, 1
-    )
-    each, best = np.arange(shapes), np.argmin(times_us, axis=1)
-    if not np.isfinite(times_us[each, best]).all():
-        raise InputError("a shape without any legal configuration; expected a larger k or a smaller split_k")
-    chosen = rows[each, best]
-    return pd.DataFrame(dict(_columns(space, close.ravel()[chosen], prediction, chosen)))
-
-
-def _batch(space: CandidateSpace, sizes: FloatArray, rows: IntArray) -> GemmBatch:
     m, n, k, matrices = sizes
-    return space.batch_of_shapes(m, n, k, matrices, rows)
+    shapes = len(m)
+    first = ranker.kernels(space, space.grid_of_shapes(m, n, k, matrices, orders=FIRST_ORDER), shapes)
+    count = min(KERNELS_LOOKED_AT_CLOSELY, space.kernels)
+    # Ascending positions, so that of kernels predicted alike the first of the space is taken.
+    nearest = np.sort(np.argpartition(first.times_us, count - 1, axis=1)[:, :count], axis=1)
+    kernels = ranker.kernels(space, space.grid_of_shapes(m, n, k, matrices, kernels=nearest), shapes)
+    kernels.correct(1)
+    best = kernels.times_us.argmin(axis=1)
+    if not np.isfinite(kernels.times_us.min(axis=1)).all():
+        raise InputError("a shape without any legal configuration; expected a larger k or a smaller split_k")
+    rows = np.arange(shapes) * count + best
+    chosen = nearest.reshape(-1)[rows] * space.family.orders_per_kernel + kernels.orders[rows]
+    return pd.DataFrame(dict(_columns(space, chosen, kernels.predictions(rows))))
 
 
 def _columns(
-    space: CandidateSpace, chosen: IntArray, prediction: BatchPrediction, rows: IntArray
+    space: CandidateSpace, chosen: IntArray, prediction: BatchPrediction
 ) -> Iterator[tuple[str, Any]]:
     for name in ("cta_m", "cta_n", "cluster_m", "cluster_n", "swizzle", "stages", "split_k"):
         yield name, space.kernel[name][chosen].astype(np.int64)
     yield "schedule", np.array(SCHEDULES)[space.kernel["schedule"][chosen]]
     yield "raster", np.array(RASTERS)[space.kernel["raster"][chosen]]
     yield "swap_ab", space.swapped[chosen].astype(np.int64)
-    yield "predicted_runtime", prediction.runtime_us[rows]
-    yield "limiter", np.array(prediction.limiter_names)[prediction.limiter[rows]]
+    yield "predicted_runtime", prediction.runtime_us
+    yield "limiter", np.array(prediction.limiter_names)[prediction.limiter]
     if prediction.error_band is not None:
-        yield "error_band", prediction.error_band[rows]
+        yield "error_band", prediction.error_band

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemm_model.batch import batch_of
-from gemm_model.candidates import FAMILIES, candidate_space, family_of
+from gemm_model.candidates import FAMILIES, FIRST_ORDER, candidate_space, family_of
 from gemm_model.errors import InputError
 from gemm_model.feasibility import check, feasible_mask
 from gemm_model.gpu import load_gpu
@@ -70,23 +70,40 @@ def test_orders_of_one_kernel_stand_together(name):
 def test_several_shapes_make_the_batches_of_each():
     problems = [GemmProblem.of(128, 256, 512), GemmProblem.of(4096, 64, 1024, batch=3)]
     sizes = np.array([[p.m, p.n, p.k, p.batch] for p in problems], dtype=float).T
-    together = SPACE.batch_of_shapes(*sizes)
+    orders = SPACE.family.orders_per_kernel
+    together = SPACE.grid_of_shapes(*sizes).rows()
     single = SPACE.batch(problems[1])
     assert (together.m[len(SPACE) :] == single.m).all()
     assert (together.batch[len(SPACE) :] == 3).all()
-    rows = np.array([[5, 9], [2, 4]])
-    some = SPACE.batch_of_shapes(*sizes, rows=rows)
-    assert some.cta_n.tolist() == [SPACE.kernel["cta_n"][i] for i in (5, 9, 2, 4)]
-    assert some.k.tolist() == [512, 512, 1024, 1024]
+    kernels = np.array([[1, 5], [0, 7]])
+    some = SPACE.grid_of_shapes(*sizes, kernels=kernels).rows()
+    assert some.cta_n[::orders].tolist() == [SPACE.kernel["cta_n"][i * orders] for i in (1, 5, 0, 7)]
+    assert some.swizzle.tolist() == SPACE.kernel["swizzle"][:orders].tolist() * 4
+    assert some.k[::orders].tolist() == [512, 512, 1024, 1024]
+    first = SPACE.grid_of_shapes(*sizes, kernels=kernels, orders=FIRST_ORDER).rows()
+    assert first.cta_n.tolist() == some.cta_n[::orders].tolist()
+    assert first.swizzle.tolist() == [SPACE.kernel["swizzle"][0]] * 4
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "problem", [BF16, GemmProblem.of(1, 1, 1, "e4m3"), replace(BF16, a_major="m", c_major="m")]
+)
+def test_a_grid_holds_every_candidate_once(name, problem):
+    space = candidate_space(FAMILIES[name], H200, problem)
+    batch = space.batch(problem)
+    for column, values in {**space.types, **space.kernel}.items():
+        assert (getattr(batch, column) == values).all(), column
+    assert space.grid_of(problem).shape == (space.family.orders_per_kernel, space.kernels)
+    assert len(batch) == len(space)
 
 
 def test_split_k_needs_a_k_step_for_each_part():
     family = replace(FAMILIES["quack"], split_k=(1, 4))
     space = candidate_space(family, H200, BF16)
-    batch = space.batch(GemmProblem.of(512, 512, 128))
-    legal = space.legal(batch, H200)
+    legal = space.legal(space.grid_of(GemmProblem.of(512, 512, 128)), H200)
     assert legal is not None
-    assert (legal == (space.kernel["split_k"] == 1)).all()
+    assert (legal.T.reshape(-1) == (space.kernel["split_k"] == 1)).all()
 
 
 def test_block_scaled_operands_are_not_exchanged():

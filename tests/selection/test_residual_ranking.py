@@ -35,6 +35,45 @@ def test_the_first_kernels_are_those_of_correcting_every_candidate(sizes, dtype)
     assert ranking.candidates == PHYSICAL.rank(problem, 8).candidates
 
 
+def kernels_corrected_one_and_all(problem):
+    """The time of every kernel in its physically best order and the band of the best, in us."""
+    space, prediction, corrected_us = CORRECTED.predict(problem)
+    physical_us = PHYSICAL.predict(problem)[2].reshape(space.kernels, -1)
+    rows = np.arange(space.kernels) * physical_us.shape[1] + physical_us.argmin(axis=1)
+    kernel_us = corrected_us[rows]
+    return kernel_us, prediction.error_band[rows[kernel_us.argmin()]]
+
+
+@pytest.mark.parametrize("top_k", [1, 3, 40])
+@pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
+def test_ties_and_the_runner_up_are_those_of_correcting_every_kernel(dtype, top_k):
+    sizes = np.exp2(np.random.default_rng(top_k).uniform(1, 11, (12, 3))).astype(int) * 8
+    for m, n, k in sizes.tolist():
+        problem = GemmProblem.of(m, n, k, dtype)
+        kernel_us, band = kernels_corrected_one_and_all(problem)
+        ranking = CORRECTED.rank(problem, top_k)
+        best_us = kernel_us.min()
+        times = [choice.prediction.runtime_us for choice in ranking.choices]
+        assert times == pytest.approx(np.sort(kernel_us)[:top_k], rel=1e-12)
+        assert ranking.tied_with_best == (kernel_us <= best_us * (1.0 + band)).sum()
+        slower_us = kernel_us[kernel_us > best_us * (1.0 + 1e-9)].min()
+        assert ranking.runner_up.prediction.runtime_us == pytest.approx(slower_us, rel=1e-12)
+
+
+def test_a_choice_is_predicted_like_the_same_kernel_alone():
+    options = {"residual": "auto", "without": ["waves"]}
+    ranking = Ranker("h200", options=options).rank(GemmProblem.of(640, 4096, 1544), 3)
+    for choice in (*ranking.choices, ranking.runner_up):
+        same = transposed(ranking.problem) if choice.candidate.swap_ab else ranking.problem
+        alone = predict(same, choice.candidate.config, "h200", DEFAULT_MODEL, options=options)
+        told = choice.prediction
+        assert told.runtime_us == pytest.approx(alone.runtime_us, rel=1e-9)
+        assert told.phases_us == pytest.approx(alone.phases_us, rel=1e-9)
+        assert told.details == pytest.approx(alone.details, rel=1e-9)
+        assert told.bytes_by_level == pytest.approx(alone.bytes_by_level, rel=1e-9)
+        assert (told.limiter, told.error_band) == (alone.limiter, alone.error_band)
+
+
 def test_the_best_is_not_told_why_it_did_not_win():
     problem = GemmProblem.of(1024, 4096, 4096)
     best = CORRECTED.rank(problem, 1).best.candidate
@@ -63,7 +102,7 @@ def test_corrected_rows_differ_by_a_phase():
         limiter_names=("A", "B"),
         phases_us={"waves": np.array([1.0, 2.0, 3.0])},
     )
-    after = before.corrected(np.array([2, 0]), np.array([2.5, 1.25]), "residual")
+    after = before.corrected(np.array([1.25, 2.0, 2.5]), "residual")
     assert after.runtime_us.tolist() == [1.25, 2.0, 2.5]
     assert after.phases_us["residual"].tolist() == [0.25, 0.0, -0.5]
     assert after.phases_us["waves"].tolist() == [1.0, 2.0, 3.0]

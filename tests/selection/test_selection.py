@@ -6,6 +6,7 @@ import pytest
 
 import gemm_model
 from gemm_model import GemmProblem, KernelConfig, predict
+from gemm_model.candidates import FAMILIES
 from gemm_model.errors import InputError
 from gemm_model.gpu import load_gpu
 from gemm_model.models import DEFAULT_MODEL
@@ -197,3 +198,37 @@ def test_a_bad_row_of_a_table_is_named():
     frame.loc[1, "m"] = -5
     with pytest.raises(InputError, match="row 1, column m"):
         rank_table(frame, RANKER)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("model", [CLASSIC, DEFAULT_MODEL])
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem.of(1000, 520, 776),
+        GemmProblem.of(128, 9000, 512, "e4m3", batch=3),
+        replace(GemmProblem.of(264, 264, 4096), a_major="m", c_major="m"),
+    ],
+)
+def test_kernels_have_the_times_of_their_fastest_candidates(family, model, problem):
+    """The grid computes what does not depend on the tile order once; candidates are predicted row by row."""
+    ranker = Ranker("h200", model=model, family=family)
+    space, prediction, times_us = ranker.predict(problem)
+    by_kernel_us = times_us.reshape(space.kernels, -1)
+    kernels = ranker.kernels(space, space.grid_of(problem))
+    assert (kernels.times_us[0] == by_kernel_us.min(axis=1)).all()
+    assert (kernels.orders == by_kernel_us.argmin(axis=1)).all()
+    some = np.array([0, space.kernels // 2, space.kernels - 1])
+    told = kernels.predictions(some)
+    for row, candidate in enumerate(some * by_kernel_us.shape[1] + kernels.orders[some]):
+        assert told.row(row) == prediction.row(candidate)
+
+
+def test_illegal_kernels_of_a_grid_take_forever():
+    ranker = Ranker("h200")
+    ranker.family = replace(FAMILIES["quack"], split_k=(1, 4))
+    problem = GemmProblem.of(512, 512, 128)
+    space, _, times_us = ranker.predict(problem)
+    kernels = ranker.kernels(space, space.grid_of(problem))
+    assert np.isinf(times_us).any()
+    assert (kernels.times_us[0] == times_us.reshape(space.kernels, -1).min(axis=1)).all()

@@ -18,10 +18,16 @@ def flop_per_clk_per_sm(batch: GemmBatch, gpu: GpuSpec) -> FloatArray:
     found: FloatArray = rates[batch.math_kind]
     missing = np.isnan(found)
     if missing.any():
-        kind = MATH_KINDS[int(batch.math_kind[int(np.argmax(missing))])]
+        flop_per_clk_of(MATH_KINDS[int(batch.math_kind[int(np.argmax(missing))])], gpu)
+    return found
+
+
+def flop_per_clk_of(kind: str, gpu: GpuSpec) -> float:
+    """Peak FLOP per clock of one SM for a class of types; raises InputError where the GPU lacks it."""
+    if kind not in gpu.flop_per_clk_per_sm:
         known = ", ".join(gpu.flop_per_clk_per_sm)
         raise InputError(f"GPU {gpu.name} has no {kind} math; expected one of {known}")
-    return found
+    return float(gpu.flop_per_clk_per_sm[kind])
 
 
 def a_bytes_per_element(batch: GemmBatch) -> FloatArray:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from gemm_model.batch import FloatArray, GemmBatch, IntArray
+from gemm_model.batch import BoolArray, FloatArray, GemmBatch, GridRows, picked
 from gemm_model.clock import PowerModel, energy_uj
 from gemm_model.dtypes import MATH_KINDS
 from gemm_model.elementwise import Values, is_number, maximum
 from gemm_model.errors import InputError
+from gemm_model.feasibility import Grid, Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_calibration import (
     FALLBACK,
@@ -25,9 +26,8 @@ from gemm_model.kernel_calibration import (
     situation,
 )
 from gemm_model.kernel_time import MECHANISMS, REGIMES, Geometry, KernelTime, geometry, kernel_time
-from gemm_model.models.sol import SOLModel
-from gemm_model.models.throughput import flop_per_clk_per_sm
-from gemm_model.prediction import BatchPrediction, limiting
+from gemm_model.models.throughput import flop_per_clk_of
+from gemm_model.prediction import BatchPrediction, Correction, limiting
 from gemm_model.residual import OFF, Residual, corrected_us, features, load_residual
 
 LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
@@ -35,8 +35,6 @@ LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
 """Where a prediction's details hold the time of each."""
 L2_STATES = ("cold", "warm")
 RESIDUAL_PHASE = "residual"
-Correction = Callable[[IntArray | slice], FloatArray]
-"""Of some rows of a batch the runtimes in us with the residual."""
 _COLUMNS = tuple(spec.name for spec in fields(GemmBatch))
 _columns_of = attrgetter(*_COLUMNS)
 
@@ -92,13 +90,14 @@ class WarpSpecializedModel:
             )
         return load_residual(name_or_path, self.calibration)
 
-    def first_look(self, batch: GemmBatch) -> tuple[BatchPrediction, Correction | None]:
-        """Physical predictions of a batch of one type, and what tells the runtimes of rows with the residual.
+    def first_look(self, grid: Grid) -> PhysicalLook:
+        """The physical times of a grid of one type.
 
-        The residual's trees take ten times as long as all the rest: who looks for the fastest rows asks for
-        few. None where no residual applies.
+        Who looks for the fastest rows asks for the rest of few: the residual's trees alone take ten times as
+        long as the times.
         """
-        return self._physical(batch, MATH_KINDS[int(batch.math_kind[0])])
+        kind = MATH_KINDS[int(grid.batch.math_kind)]
+        return self._look(grid.batch, kind, grid.shape, grid.resources)
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         first = int(batch.math_kind[0])
@@ -112,60 +111,88 @@ class WarpSpecializedModel:
         ]
         return _interleaved(parts, rows)
 
-    def _times(self, shape: Geometry, kind: str, without: Collection[str]) -> KernelTime:
+    def _predict_kind(self, table: GemmBatch, kind: str) -> BatchPrediction:
+        rows = len(table)
+        # One row goes through the formulas as Python numbers.
+        look = self._look(table if rows > 1 else _as_numbers(table), kind, (rows,))
+        prediction = look.prediction()
+        residual = self.residual_of(kind)
+        if residual is None:
+            return prediction
+        return prediction.corrected(look.corrected_by(residual).runtime_us(slice(None)), RESIDUAL_PHASE)
+
+    def _look(
+        self, batch: GemmBatch, kind: str, shape: tuple[int, ...], found: Resources | None = None
+    ) -> PhysicalLook:
+        whole = geometry(batch, flop_per_clk_of(kind, self.gpu), self.gpu, self.without, found)
+        return PhysicalLook(self, kind, whole, self.times(whole, kind, self.without), shape)
+
+    def times(self, found: Geometry, kind: str, without: Collection[str]) -> KernelTime:
+        """The physical times of a geometry in this model's regime."""
         return kernel_time(
-            shape,
+            found,
             self.gpu,
             self.calibration.parameters[self.calibration.kind_for(kind)],
             regime=self.regime,
-            power=self._power(kind),
+            power=self.power(kind),
             warm=self.warm,
             without=without,
         )
 
-    def _correcting(self, kind: str) -> Residual | None:
+    def residual_of(self, kind: str) -> Residual | None:
         """The residual where it applies: a fitted class of types, and single launches."""
         if self.residual is None or self.regime == "sustained" or kind not in self.residual.boosters:
             return None
         return self.residual
 
-    def _predict_kind(self, table: GemmBatch, kind: str) -> BatchPrediction:
-        prediction, correction = self._physical(table, kind)
-        if correction is not None:
-            every_row = slice(None)
-            prediction = prediction.corrected(every_row, correction(every_row), RESIDUAL_PHASE)
-        return prediction
+    def power(self, kind: str) -> PowerModel | None:
+        """The power model that serves a class of types."""
+        return self.calibration.power.get(self.calibration.kind_for(kind))
 
-    def _correction(
-        self, residual: Residual, table: GemmBatch, kind: str, shape: Geometry, times: KernelTime
-    ) -> Correction:
-        """Of rows of a table the runtimes with the residual, from what the physical model found."""
+    def caveats(self, kind: str) -> tuple[str, ...]:
+        """What to keep in mind about predictions of a class of types."""
+        caveats = self.gpu.caveats
+        if not self.calibrated_gpu:
+            caveats += (f"calibrated on {self.calibration.gpu}, not on {self.gpu.name}",)
+        served = self.calibration.kind_for(kind)
+        if served != kind:
+            caveats += (f"{kind} is not calibrated; the parameters are those of {served}",)
+        if self.residual is not None and self.residual_of(kind) is None:
+            where = "the sustained regime" if self.regime == "sustained" else kind
+            caveats += (f"the residual does not cover {where}: the physical model alone",)
+        return caveats
 
-        def runtime_us(rows: IntArray | slice) -> FloatArray:
-            seen_shape, seen_times = shape, times
-            if self.without:
-                # Trees see the complete model: a what-if question leaves the correction as it is.
-                seen_shape = geometry(shape.batch, shape.rate, self.gpu)
-                seen_times = self._times(seen_shape, kind, ())
-            log_error = residual.log_error(kind, features(seen_shape, seen_times)[rows])
-            floor_us = SOLModel(self.gpu).predict_batch(table[rows]).runtime_us
-            return corrected_us(np.atleast_1d(times.runtime_us)[rows], log_error, floor_us)
 
-        return runtime_us
+@dataclass(frozen=True, slots=True)
+class PhysicalLook:
+    """What the physical model found out about the rows of a batch, or of a grid (a `Look`)."""
 
-    def _physical(self, table: GemmBatch, kind: str) -> tuple[BatchPrediction, Correction | None]:
-        rows = len(table)
-        batch = table
-        rate: Values = self.gpu.flop_per_clk_per_sm.get(kind)
-        if rate is None or rows > 1:
-            rate = flop_per_clk_per_sm(table, self.gpu)
-        else:
-            # One row goes through the formulas as Python numbers.
-            batch, rate = _as_numbers(table), float(rate)
-        shape = geometry(batch, rate, self.gpu, self.without)
-        times = self._times(shape, kind, self.without)
+    model: WarpSpecializedModel
+    kind: str
+    geometry: Geometry
+    times: KernelTime
+    shape: tuple[int, ...]
+    """Rows; of a grid, tile orders and kernels."""
 
-        schedule, moved, found = times.schedule, times.traffic, times.resources
+    @property
+    def runtime_us(self) -> FloatArray:
+        return np.broadcast_to(self.times.runtime_us, self.shape)
+
+    def predictions(self, rows: GridRows) -> BatchPrediction:
+        return self._picked(rows).prediction()
+
+    def correction(self, rows: GridRows) -> Correction | None:
+        residual = self.model.residual_of(self.kind)
+        return None if residual is None else self._picked(rows).corrected_by(residual)
+
+    def _picked(self, rows: GridRows) -> PhysicalLook:
+        found, times = picked(self.geometry, rows), picked(self.times, rows)
+        return PhysicalLook(self.model, self.kind, found, times, rows.cells.shape)
+
+    def prediction(self) -> BatchPrediction:
+        """All about these rows, without a residual."""
+        times, moved = self.times, self.times.traffic
+        batch, schedule, found = self.geometry.batch, self.geometry.schedule, self.geometry.resources
         phases_us = {
             "launch": times.launch_us,
             "waves": times.runtime_us - times.launch_us - times.exposed_us,
@@ -186,7 +213,7 @@ class WarpSpecializedModel:
             "spilled_registers": found.spilled_registers,
             "sm_clk_mhz": times.sm_clk_mhz,
             "set_clk_mhz": times.set_clk_mhz,
-            **self._energy(kind, batch, times),
+            **self._energy(),
         }
         bytes_by_level = {
             "dram": moved.dram_bytes,
@@ -195,66 +222,63 @@ class WarpSpecializedModel:
                 found.stage_bytes * schedule.k_steps * schedule.tiles * batch.cluster_m * batch.cluster_n
             ),
         }
+        (rows,) = self.shape
         runtime, phase, detail, level = _as_columns(
             ({"runtime_us": times.runtime_us}, phases_us, details, bytes_by_level), rows
         )
-        if self.residual is not None:
+        if self.model.residual is not None:
             phase[RESIDUAL_PHASE] = np.zeros(rows)
-        prediction = BatchPrediction(
+        return BatchPrediction(
             runtime_us=runtime["runtime_us"],
             limiter=limiting(LIMITERS, tuple(detail[name] for name in LIMITER_DETAILS)),
             limiter_names=LIMITERS,
             phases_us=phase,
             details=detail,
             bytes_by_level=level,
-            caveats=self._caveats(kind),
-            error_band=self._error_band(
-                kind,
-                situation(
-                    schedule.waves, times.waves_us, maximum(times.l2_us, times.dram_us), times.tensor_us
-                ),
-            ),
+            caveats=self.model.caveats(self.kind),
+            error_band=self.error_band(),
         )
-        residual = self._correcting(kind)
-        if residual is None:
-            return prediction, None
-        return prediction, self._correction(residual, table, kind, shape, times)
 
-    def _power(self, kind: str) -> PowerModel | None:
-        return self.calibration.power.get(self.calibration.kind_for(kind))
-
-    def _energy(self, kind: str, batch: GemmBatch, times: KernelTime) -> dict[str, Values]:
-        power = self._power(kind)
+    def _energy(self) -> dict[str, Values]:
+        power = self.model.power(self.kind)
         if power is None:
             return {}
-        moved = times.traffic
-        share = times.set_clk_mhz / self.gpu.sm_clk_mhz
-        spent = energy_uj(
-            power, batch.flop, moved.l2_request_bytes, moved.dram_bytes, share, times.runtime_us
-        )
+        times, moved = self.times, self.times.traffic
+        share = times.set_clk_mhz / self.model.gpu.sm_clk_mhz
+        flop = self.geometry.batch.flop
+        spent = energy_uj(power, flop, moved.l2_request_bytes, moved.dram_bytes, share, times.runtime_us)
         return {"energy_uj": spent}
 
-    def _error_band(self, kind: str, where: np.ndarray) -> FloatArray | None:
-        served = self.calibration.kind_for(kind)
-        bands = (self._correcting(kind) or self.calibration).error_band.get(served)
+    def error_band(self) -> FloatArray | None:
+        """Of each row, as in `BatchPrediction`."""
+        calibration, times = self.model.calibration, self.times
+        served = calibration.kind_for(self.kind)
+        bands = (self.model.residual_of(self.kind) or calibration).error_band.get(served)
         if bands is None:
             return None
-        factor = 1.0 if self.calibrated_gpu and served == kind else UNCALIBRATED_BAND_FACTOR
+        factor = 1.0 if self.model.calibrated_gpu and served == self.kind else UNCALIBRATED_BAND_FACTOR
         table = np.array([bands[name] * factor for name in SITUATIONS])
-        result: FloatArray = table[where]
+        memory_us = maximum(times.l2_us, times.dram_us)
+        result: FloatArray = table[
+            situation(self.geometry.schedule.waves, times.waves_us, memory_us, times.tensor_us)
+        ]
         return result
 
-    def _caveats(self, kind: str) -> tuple[str, ...]:
-        caveats = self.gpu.caveats
-        if not self.calibrated_gpu:
-            caveats += (f"calibrated on {self.calibration.gpu}, not on {self.gpu.name}",)
-        served = self.calibration.kind_for(kind)
-        if served != kind:
-            caveats += (f"{kind} is not calibrated; the parameters are those of {served}",)
-        if self.residual is not None and self._correcting(kind) is None:
-            where = "the sustained regime" if self.regime == "sustained" else kind
-            caveats += (f"the residual does not cover {where}: the physical model alone",)
-        return caveats
+    def corrected_by(self, residual: Residual) -> Correction:
+        """What corrects these rows by a residual's trees."""
+        model, times = self.model, self.times
+        complete, complete_times = self.geometry, times
+        if model.without:
+            # Trees see the complete model: a what-if question leaves the correction as it is.
+            complete = geometry(complete.batch, complete.rate, model.gpu)
+            complete_times = model.times(complete, self.kind, ())
+        seen = features(complete, complete_times)
+        physical_us, floor_us = np.atleast_1d(times.runtime_us, times.floor_us)
+
+        def runtime_us(rows: BoolArray | slice) -> FloatArray:
+            return corrected_us(physical_us[rows], residual.log_error(self.kind, seen[rows]), floor_us[rows])
+
+        return Correction(runtime_us=runtime_us, error_band=self.error_band)
 
 
 def _calibration_for(gpu: GpuSpec, calibration: str | Calibration) -> Calibration:
