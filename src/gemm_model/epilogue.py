@@ -16,9 +16,9 @@ TMEM_STORE_BYTES_PER_CLK = 32.0
 
 TILE_CLK = 300.0
 """Once for each tile of a cooperative kernel: its number, its first MMAs, draining the last ones."""
-HANDOVER_CLK = 520.0
+HANDOVER_CLK = 540.0
 """From the last MMA of one ping-pong consumer to the first of the other: the same, and a barrier."""
-DRAINED_CLK = 100.0
+DRAINED_CLK, HANDOVER_DRAINED_CLK = 130.0, 330.0
 """What slow accumulation saves of either: the pipe is drained at the last k step already."""
 SMALL_STORE, SMALL_STORE_CLK = 1500.0, 55.0
 """Outputs of one warpgroup's store below which it takes longer, and by how much: tiles of 208 columns."""
@@ -67,14 +67,14 @@ def math_chain_clk(
     serial = mainloop + epilogue
     if gpu.tmem_columns > 0:
         return where(_double_buffered(gpu, found), maximum(mainloop, epilogue), serial)
-    handover = _less_drained(HANDOVER_CLK, found)
+    handover = _less_drained(HANDOVER_CLK, HANDOVER_DRAINED_CLK, found)
     turns = maximum(mainloop + handover, (serial + handover + TILE_CLK) / 2.0)
     turns = maximum(turns, where(_small_stores(found), SMALL_STORE_QUEUE * epilogue, 0.0))
-    return where(batch.schedule == PINGPONG, turns, serial + _less_drained(TILE_CLK, found))
+    return where(batch.schedule == PINGPONG, turns, serial + _less_drained(TILE_CLK, DRAINED_CLK, found))
 
 
-def _less_drained(clk: float, found: Resources) -> Values:
-    return clk - where(found.slow_sums, DRAINED_CLK, 0.0)
+def _less_drained(clk: float, drained_clk: float, found: Resources) -> Values:
+    return clk - where(found.slow_sums, drained_clk, 0.0)
 
 
 def chain_beside_stores(
@@ -84,8 +84,8 @@ def chain_beside_stores(
     if gpu.tmem_columns > 0:
         return where(_double_buffered(gpu, found), 0.0, mainloop), 1.0
     pingpong = batch.schedule == PINGPONG
-    handover = _less_drained(HANDOVER_CLK, found)
-    tile = _less_drained(TILE_CLK, found)
+    handover = _less_drained(HANDOVER_CLK, HANDOVER_DRAINED_CLK, found)
+    tile = _less_drained(TILE_CLK, DRAINED_CLK, found)
     return where(pingpong, (mainloop + handover) / 2.0, mainloop + tile), where(pingpong, 0.5, 1.0)
 
 

@@ -154,7 +154,9 @@ class _Work:
         """
         port_us = self.port_clk / sm_clk_mhz
         loads_us = sqrt(port_us * port_us + memory.l2_us * memory.l2_us)
-        slowest_us = loads_us * self.outside.slow_load + memory.zeros_us
+        slow_us, zeros_us = loads_us * self.outside.slow_load, memory.zeros_us
+        hidden_us = self.outside.hidden * slow_us * zeros_us / (slow_us + zeros_us + 1e-30)
+        slowest_us = slow_us + zeros_us - hidden_us
         loads_us = maximum(slowest_us, loads_us * self.outside.fast_load)
         math_us = maximum(self.math_clk, self.beside_stores_clk + memory.stores_us * sm_clk_mhz) / sm_clk_mhz
         return maximum(math_us, smooth_maximum(loads_us, memory.dram_us)) + memory.unhidden_us
@@ -172,7 +174,7 @@ def kernel_time(
 ) -> KernelTime:
     """The time of each row; the sustained regime needs the power model."""
     batch, schedule, found = shape.batch, shape.schedule, shape.resources
-    bytes_moved = traffic(batch, gpu, found, schedule, p, warm=warm)
+    bytes_moved = traffic(batch, gpu, found, schedule, shape.outside, p, warm=warm)
     step = k_step(batch, gpu, shape.rate, found, schedule, p)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, p)
     rounds = schedule.full_waves + where(schedule.last_tiles > 0, 1.0, 0.0)

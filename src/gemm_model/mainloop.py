@@ -13,22 +13,21 @@ from gemm_model.schedule import TileSchedule
 from gemm_model.spilling import spilled_step
 from gemm_model.traffic import ALIGNED_BYTES, TMA_ALIGNMENT_BYTES, row_alignment
 
-ADDS_PER_CLK, PINGPONG_ADDS_PER_CLK = 91.5, 69.0
+ADDS_PER_CLK, PINGPONG_ADDS_PER_CLK = 84.0, 62.0
 """fp32 additions of one warpgroup in a clock: what promoting fp8 sums costs."""
-ISSUE_CLK = 28.0
+ISSUE_CLK = 20.0
 """Of each k step in the MMA warps beside the MMAs: barriers of a stage and the start of its MMAs."""
-CLUSTER_STEP_CLK = 5.0
-"""The same in clusters: releasing a stage to the other CTAs."""
 ROUND_TRIP_CLK, PAIR_ROUND_TRIP_CLK = 150.0, 171.0
 SQUARE_ROUND_TRIP_CLK, FOUR_ROUND_TRIP_CLK = 188.0, 203.0
 """What a k step takes at least, in clusters of one CTA, two, 2x2, and four in a row: the producer waits for
 the consumers to release a slot, they for its loads. Timings of tiles of 64x32 on few SMs."""
-SLOW_ROUND_TRIP_CLK = 48.0
+SLOW_ROUND_TRIP_CLK = 53.0
 """The same beyond it where sums are promoted: a slot is released once the MMA pipe is drained."""
-SMEM_BOUND_COLUMNS = 32.0
-"""An instruction of 64 x N takes max(N/2, 16 + N/4) clocks: reading its operands bounds it below 64."""
-SMEM_CONTENTION = 1.1
-"""What of that excess is seen beside the writes of the loads."""
+SMEM_BOUND_COLUMNS = 38.0
+"""An instruction of 64 x N takes max(N/2, 16 + N/4) clocks: reading its operands bounds it below 64. Beside
+the writes of the loads, which take their share of shared memory, it does so below 76."""
+SMEM_CONTENTION = 0.85
+"""What of that excess is seen."""
 LINE_64, LINE_32, LINE_16 = 0.2, 0.4, 1.0
 """What rows of 128 bytes cost the port beyond aligned ones, by where their pitch lets them start: at 64, 32
 or 16 bytes they fall into two lines, at 16 into a fifth sector. Kernels on few SMs."""
@@ -40,7 +39,7 @@ CALIBRATED_PORT_BYTES_PER_CLK = 64.0
 """What a Hopper SM takes from L2 by its description: `port_bytes_per_clk` counts on that much."""
 SCALE_ROW_BYTES = TMA_ALIGNMENT_BYTES
 """Scale factors lie in rows of 16 bytes; each takes the port as long as a piece of 64 bytes."""
-DRAIN_CLK = 81.0
+DRAIN_CLK = 75.0
 """Emptying the MMA pipe at each k step of slow fp8 accumulation: tiles of 64 rows and 32 to 192 columns."""
 
 
@@ -69,10 +68,9 @@ def k_step(
     p: KernelParameters,
 ) -> KStep:
     """`rate` is the peak FLOP per clock of one SM for the row's types."""
-    ctas = batch.cluster_m * batch.cluster_n
     spilled = spilled_step(batch, found, schedule.k_steps > 1, p)
     math = smooth_maximum(_math_clk(batch, gpu, rate, found, p), _round_trip_clk(batch, gpu, found))
-    math = math + where(ctas > 1, CLUSTER_STEP_CLK, 0.0) + spilled.step_clk
+    math = math + spilled.step_clk
     pitch_bytes = where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0
     port = _port_bytes(batch, found, schedule, p) / _port_bytes_per_clk(gpu, p)
     port = port * (1.0 + _by_alignment(row_alignment(pitch_bytes), (0.0, LINE_64, LINE_32, LINE_16)))

@@ -5,23 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
-from gemm_model.elementwise import Values, ceil, eighth_power, maximum, minimum, negated, where
+from gemm_model.elementwise import Values, ceil, eighth_power, floor, maximum, minimum, negated, sqrt, where
 from gemm_model.feasibility import Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.schedule import TileSchedule
 
 FIXED_ROWS = 8.0
 """Up to so many rows of clusters a slot can keep its row of the output from tile to tile."""
-CROWDED_SHARE = 1.62
-"""Zeros are bound by the device while up to 1 / 1.62 of the SMs have a tile, by the SM beyond."""
-TWO_WAY_COST = 1.18
-"""Clusters that share both operands: bound by the device on all SMs."""
+TPC_SHARE = 0.5
+"""Up to here, as a share of the SMs, kernels put one CTA on each TPC; beyond, its second SM has one too."""
+SECOND_SM, SECOND_SM_OF_PAIRS = 0.11, 0.3
+"""What zeros on the second SM of a TPC add to the device's time, over those on the first: single CTAs, and
+clusters of two. Clusters of four: as much again."""
+TWO_WAY_COST = 1.35
+"""Zeros in clusters that share both operands, over those in others."""
+TWO_WAY_HIDDEN = 0.52
+"""What zeros and loads hide of each other in such clusters, in parts of half their harmonic mean."""
+WHOLE_MULTICAST_COST = 1.17
+"""Zeros of a CTA that lies wholly outside, over those of one that lies there in part, where they arrive by
+multicast."""
 WIDE = 4.0
-WIDE_CLUSTER_COST = 0.85
-"""Zeros of an operand along whose extent a cluster has four CTAs or more, most of them wholly outside, over
-those of smaller clusters: decode shapes in clusters of 4x1."""
-WIDE_MULTICAST_COST = 0.55
-"""Zeros that one request brings to four CTAs or more, over those of one: TMA loads in clusters of 1x4."""
+WIDE_MULTICAST_COST = 0.62
+"""Zeros that one request brings to four CTAs or more, over those of one: clusters of 1x4."""
+IN_STEP_ROWS, OUT_OF_STEP_ROWS = 24.0, 84.0
+"""Rows of zeros of one CTA up to which its requests merge with its neighbours', and from which on none do."""
+EDGE = 1e-6
+"""CTAs; less than this outside is rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +43,31 @@ class OutsideRows:
     """Loads of the slowest slots for rows inside, over the mean of all slots."""
     fast_load: Values
     """The same of slots without zeros; 0 where every slot has its turn of zeros."""
+    hidden: Values
+    """What zeros and loads of the slowest slots hide of each other, in parts of half their harmonic mean."""
+    a_in_step: Values
+    """Share of the requests for A that merge in spite of zeros."""
+    b_in_step: Values
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """How the tiles of one operand lie over the edge of the matrix; each field a number or an array."""
+
+    outside: Values
+    """Share of the last row of clusters."""
+    rows: Values
+    """Rows of clusters."""
+    fixed: Values
+    """Whether a slot keeps its row for all its tiles."""
+    along: Values
+    """CTAs of a cluster along the operand's extent."""
+    sharers: Values
+    """CTAs that take a tile of it by multicast."""
+    whole: Values
+    """CTAs of the last cluster that lie wholly outside."""
+    partial: Values
+    """Share of the tile of the CTA that the edge crosses."""
 
 
 def outside_rows(batch: GemmBatch, schedule: TileSchedule, found: Resources) -> OutsideRows:
@@ -41,27 +75,54 @@ def outside_rows(batch: GemmBatch, schedule: TileSchedule, found: Resources) -> 
     fixed_m, rows_m = _fixed(batch, schedule, batch.m / (batch.cta_m * batch.cluster_m), schedule.fast_is_m)
     along_n = schedule.fast_is_m < 0.5
     fixed_n, rows_n = _fixed(batch, schedule, batch.n / (batch.cta_n * batch.cluster_n), along_n)
-    outside_m = minimum((1.0 - schedule.filled_m) * rows_m, 1.0)
-    outside_n = minimum((1.0 - schedule.filled_n) * rows_n, 1.0)
+    a_edge = _edge(schedule.filled_m, rows_m, fixed_m, batch.cluster_m, batch.cluster_n)
+    b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n, batch.cluster_m)
     a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0
     b_bytes = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0
-    zeros = a_bytes * _zeros_cost(outside_m, rows_m, fixed_m, batch.cluster_m, batch.cluster_n, schedule)
-    zeros = zeros + b_bytes * _zeros_cost(
-        outside_n, rows_n, fixed_n, batch.cluster_n, batch.cluster_m, schedule
-    )
+    zeros = a_bytes * _zeros_cost(a_edge, schedule) + b_bytes * _zeros_cost(b_edge, schedule)
     mean = a_bytes * schedule.filled_m + b_bytes * schedule.filled_n
-    slow_a = a_bytes * where(fixed_m, 1.0 - outside_m, schedule.filled_m)
-    slow_b = b_bytes * where(fixed_n, 1.0 - outside_n, schedule.filled_n)
+    slow_a = a_bytes * where(fixed_m, 1.0 - a_edge.outside, schedule.filled_m)
+    slow_b = b_bytes * where(fixed_n, 1.0 - b_edge.outside, schedule.filled_n)
     fast_a = a_bytes * where(fixed_m, 1.0, schedule.filled_m)
     fast_b = b_bytes * where(fixed_n, 1.0, schedule.filled_n)
     ctas = schedule.slots * batch.cluster_m * batch.cluster_n
     spills = found.spilled_registers > 0
+    a_lost, a_mixed = _out_of_step(a_edge, batch.cta_m)
+    b_lost, b_mixed = _out_of_step(b_edge, batch.cta_n)
     return OutsideRows(
         bytes_per_wave=zeros * ctas * schedule.k_steps * found.cta_k,
         # What a kernel spills, most of its L2 bytes, is the same in all slots.
         slow_load=where(spills, 1.0, (slow_a + slow_b) / mean),
         fast_load=where((fixed_m | fixed_n) & negated(spills), (fast_a + fast_b) / mean, 0.0),
+        hidden=where(_two_way(batch), TWO_WAY_HIDDEN, 0.0),
+        a_in_step=(1.0 - a_lost) * (1.0 - b_mixed),
+        b_in_step=(1.0 - b_lost) * (1.0 - a_mixed),
     )
+
+
+def _two_way(batch: GemmBatch) -> Values:
+    return (batch.cluster_m > 1) & (batch.cluster_n > 1)
+
+
+def _edge(filled: Values, rows: Values, fixed: Values, along: Values, sharers: Values) -> _Edge:
+    outside = minimum((1.0 - filled) * rows, 1.0)
+    whole = floor(outside * along + EDGE)
+    partial = maximum(outside * along - whole, 0.0)
+    return _Edge(outside, rows, fixed, along, sharers, whole, partial)
+
+
+def _out_of_step(edge: _Edge, tile: Values) -> tuple[Values, Values]:
+    """Share of an operand's requests that no longer merge, and of the other operand's.
+
+    A CTA that is filled with zeros advances at another pace than its neighbours. Those that take the same
+    tile of the other operand have zeros too, unless some CTAs with rows inside have none. Decode shapes;
+    the root of the rows of clusters because the more there are, the fewer neighbours have zeros.
+    """
+    zeros = edge.partial * tile
+    lost = minimum(maximum(zeros - IN_STEP_ROWS, 0.0) / (OUT_OF_STEP_ROWS - IN_STEP_ROWS), 1.0)
+    lost = lost / sqrt(edge.rows)
+    mixed = (edge.rows > 1.0) | (edge.along - edge.whole > 1.5)
+    return lost, where(mixed, lost, 0.0)
 
 
 def _fixed(
@@ -77,30 +138,33 @@ def _fixed(
     return few & (returns | (schedule.tiles <= schedule.slots)), rows
 
 
-def _zeros_cost(
-    outside: Values, rows: Values, fixed: Values, along: Values, sharers: Values, schedule: TileSchedule
-) -> Values:
+def _zeros_cost(edge: _Edge, schedule: TileSchedule) -> Values:
     """Cost of the zeros of one operand's tile, as a share of the tile, for a slot's mean wave.
 
-    `outside` is their share of the row of tiles that has them. They cost less than in proportion where they
-    are many, and less where fewer SMs have them. Slots that keep their row have all of it or none; the others
-    have their turn. A cluster has `along` CTAs along the operand's extent, and `sharers` that take a tile by
-    multicast. Powers from timings of decode shapes.
+    They cost less than in proportion where they are many, and less where fewer SMs have them. Slots that
+    keep their row have all of it or none; the others have their turn. Powers from timings of decode shapes.
     """
-    share = outside / maximum(eighth_power(outside), 1e-9)
-    share = share * where(sharers >= WIDE, WIDE_MULTICAST_COST, 1.0)
-    share = share * where(along >= WIDE, WIDE_CLUSTER_COST, 1.0)
-    eighth = eighth_power(rows)
-    alike = where((schedule.tiles <= schedule.slots) | (sharers > 1), eighth * eighth * eighth, eighth)
-    return share / where(fixed, alike, rows)
+    whole_cost = where(edge.sharers > 1.0, WHOLE_MULTICAST_COST, 1.0)
+    share = (edge.partial + whole_cost * edge.whole) / edge.along
+    share = share / maximum(eighth_power(share), 1e-9)
+    share = share * where(edge.sharers >= WIDE, WIDE_MULTICAST_COST, 1.0)
+    eighth = eighth_power(edge.rows)
+    quarter = eighth * eighth
+    shared = where(edge.along > 1.0, quarter * quarter, quarter * eighth)
+    alike = where(edge.sharers > 1.0, shared, where(schedule.tiles <= schedule.slots, quarter, eighth))
+    return share / where(edge.fixed, alike, edge.rows)
 
 
 def crowding(slots: Values, batch: GemmBatch, gpu: GpuSpec) -> Values:
     """What zeros take of the device's time over what they take where every SM has a tile.
 
-    Up to some share of the SMs the device fills so many rows in a microsecond, whoever asks for them; beyond,
-    the two SMs of a TPC help each other. Timings of decode shapes: 25 rows a ns up to 80 SMs, 40 on 132.
+    The device fills so many rows in a microsecond, whoever asks for them, but the two SMs of a TPC fill
+    theirs together, unless they belong to clusters of four. Timings of decode shapes, the same in 16-bit and
+    fp8: their time grows with the CTAs up to half of the SMs, and by little beyond.
     """
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
-    spread = minimum(gpu.sm_count / (slots * ctas_per_cluster), CROWDED_SHARE)
-    return where((batch.cluster_m > 1) & (batch.cluster_n > 1), TWO_WAY_COST, spread)
+    busy = slots * ctas_per_cluster / gpu.sm_count
+    second = where(ctas_per_cluster > 2.0, 1.0, where(ctas_per_cluster > 1.0, SECOND_SM_OF_PAIRS, SECOND_SM))
+    device = minimum(busy, TPC_SHARE) + second * maximum(busy - TPC_SHARE, 0.0)
+    whole_device = TPC_SHARE + second * (1.0 - TPC_SHARE)
+    return where(_two_way(batch), TWO_WAY_COST, 1.0) * device / whole_device / busy

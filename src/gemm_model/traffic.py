@@ -16,6 +16,7 @@ from gemm_model.elementwise import (
 from gemm_model.feasibility import Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
+from gemm_model.outside_rows import OutsideRows
 from gemm_model.schedule import TileSchedule
 from gemm_model.spilling import spilled_l2_bytes
 
@@ -71,6 +72,7 @@ def traffic(
     gpu: GpuSpec,
     found: Resources,
     schedule: TileSchedule,
+    outside: OutsideRows,
     p: KernelParameters,
     *,
     warm: bool = False,
@@ -104,8 +106,8 @@ def traffic(
     b_alone = (batch.cluster_m < 2) & (b_pieces < ALIGNED_BYTES / SECTOR_BYTES)
     a_panels = where(schedule.fast_is_m, schedule.fast_panels, schedule.slow_panels)
     b_panels = where(schedule.fast_is_m, schedule.slow_panels, schedule.fast_panels)
-    a_merged = p.coalescing * a_alone * merged_share(a_panels, requesters)
-    b_merged = p.coalescing * b_alone * merged_share(b_panels, requesters)
+    a_merged = p.coalescing * a_alone * outside.a_in_step * merged_share(a_panels, requesters)
+    b_merged = p.coalescing * b_alone * outside.b_in_step * merged_share(b_panels, requesters)
     # Multicast: the CTAs of a cluster row share A, those of a column share B.
     a_asked = batch.cta_m * a_bytes / batch.cluster_n * schedule.filled_m
     b_asked = batch.cta_n * b_bytes / batch.cluster_m * schedule.filled_n
