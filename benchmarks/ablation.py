@@ -64,9 +64,18 @@ ABLATIONS = (
     Ablation("spilled registers", fixed=(("spill_clk", 0.0),)),
     Ablation("slots that keep their row of tiles", constants=((outside_rows, "FIXED_ROWS", 0.0),)),
     Ablation(
-        "crowding of rows outside",
-        constants=((outside_rows, "CROWDED_SHARE", 1e9), (outside_rows, "TWO_WAY_COST", 1.0)),
+        "faster zeros beyond half of the SMs",
+        constants=((outside_rows, "FURTHER_SM", 1.0), (outside_rows, "FURTHER_SM_OF_PAIRS", 1.0)),
     ),
+    Ablation(
+        "zeros in clusters that share both operands",
+        constants=((outside_rows, "TWO_WAY_COST", 1.0), (outside_rows, "TWO_WAY_HIDDEN", 0.0)),
+    ),
+    Ablation(
+        "zeros by multicast",
+        constants=((outside_rows, "WHOLE_MULTICAST_COST", 1.0), (outside_rows, "WIDE_MULTICAST_COST", 1.0)),
+    ),
+    Ablation("tiles that zeros put out of step", constants=((outside_rows, "OUT_OF_STEP_ROWS", 1e9),)),
     Ablation("own pace of few SMs", constants=((kernel_time, "L2_SMS", 0.0),)),
     Ablation("drift to DRAM", constants=((traffic, "DRIFT_MISSES", 0.0),)),
     Ablation(
@@ -79,7 +88,6 @@ ABLATIONS = (
     ),
     Ablation("operands of narrow MMAs", constants=((mainloop, "SMEM_CONTENTION", 0.0),)),
     Ablation("start of each k step's MMAs", constants=((mainloop, "ISSUE_CLK", 0.0),)),
-    Ablation("cluster barrier of a k step", constants=((mainloop, "CLUSTER_STEP_CLK", 0.0),)),
     Ablation(
         "signals that bound a k step",
         constants=tuple(
@@ -94,7 +102,10 @@ ABLATIONS = (
     Ablation("cheaper misaligned writes in L2", constants=((traffic, "KEPT_MISALIGNMENT", 0.9),)),
     Ablation("fixed clocks of a tile", constants=((epilogue, "TILE_CLK", 0.0),)),
     Ablation("handover of ping-pong", constants=((epilogue, "HANDOVER_CLK", 0.0),)),
-    Ablation("what slow accumulation has drained", constants=((epilogue, "DRAINED_CLK", 0.0),)),
+    Ablation(
+        "what slow accumulation has drained",
+        constants=((epilogue, "DRAINED_CLK", 0.0), (epilogue, "HANDOVER_DRAINED_CLK", 0.0)),
+    ),
     Ablation("first loads", constants=((kernel_time, "RAMP_US", 0.0),)),
     Ablation("clock of few SMs", constants=((clock, "FEW_SMS_SHARE", 0.0),)),
     Ablation("stores of 16 columns", constants=((epilogue, "SMALL_STORE_CLK", 0.0),)),

@@ -12,11 +12,12 @@ from gemm_model.schedule import TileSchedule
 
 FIXED_ROWS = 8.0
 """Up to so many rows of clusters a slot can keep its row of the output from tile to tile."""
-TPC_SHARE = 0.5
-"""Up to here, as a share of the SMs, kernels put one CTA on each TPC; beyond, its second SM has one too."""
-SECOND_SM, SECOND_SM_OF_PAIRS = 0.11, 0.3
-"""What zeros on the second SM of a TPC add to the device's time, over those on the first: single CTAs, and
-clusters of two. Clusters of four: as much again."""
+HALF = 0.5
+"""Share of the SMs at work up to which zeros take time in proportion to it. Where single CTAs are no more,
+most have a TPC to themselves; beyond, two share one."""
+FURTHER_SM, FURTHER_SM_OF_PAIRS = 0.11, 0.3
+"""What an SM beyond adds to that time, over one up to there: single CTAs, and clusters of two. In clusters of
+four it adds as much."""
 TWO_WAY_COST = 1.35
 """Zeros in clusters that share both operands, over those in others."""
 TWO_WAY_HIDDEN = 0.52
@@ -158,13 +159,13 @@ def _zeros_cost(edge: _Edge, schedule: TileSchedule) -> Values:
 def crowding(slots: Values, batch: GemmBatch, gpu: GpuSpec) -> Values:
     """What zeros take of the device's time over what they take where every SM has a tile.
 
-    The device fills so many rows in a microsecond, whoever asks for them, but the two SMs of a TPC fill
-    theirs together, unless they belong to clusters of four. Timings of decode shapes, the same in 16-bit and
-    fp8: their time grows with the CTAs up to half of the SMs, and by little beyond.
+    The device fills so many rows in a microsecond, whoever asks for them, but more of them once more than
+    half of its SMs ask, except in clusters of four. Timings of decode shapes, alike in 16-bit and fp8.
     """
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
     busy = slots * ctas_per_cluster / gpu.sm_count
-    second = where(ctas_per_cluster > 2.0, 1.0, where(ctas_per_cluster > 1.0, SECOND_SM_OF_PAIRS, SECOND_SM))
-    device = minimum(busy, TPC_SHARE) + second * maximum(busy - TPC_SHARE, 0.0)
-    whole_device = TPC_SHARE + second * (1.0 - TPC_SHARE)
+    few = where(ctas_per_cluster > 1.0, FURTHER_SM_OF_PAIRS, FURTHER_SM)
+    further = where(ctas_per_cluster > 2.0, 1.0, few)
+    device = minimum(busy, HALF) + further * maximum(busy - HALF, 0.0)
+    whole_device = HALF + further * (1.0 - HALF)
     return where(_two_way(batch), TWO_WAY_COST, 1.0) * device / whole_device / busy

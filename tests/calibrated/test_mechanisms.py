@@ -21,6 +21,7 @@ from gemm_model.elementwise import power_of_two_divisor, smooth_maximum
 from gemm_model.epilogue import (
     DRAINED_CLK,
     HANDOVER_CLK,
+    HANDOVER_DRAINED_CLK,
     SMALL_STORE_CLK,
     SMALL_STORE_QUEUE,
     TILE_CLK,
@@ -46,7 +47,6 @@ from gemm_model.kernel_time import (
 from gemm_model.mainloop import (
     ADDS_PER_CLK,
     BLACKWELL_PORT_CLK,
-    CLUSTER_STEP_CLK,
     DRAIN_CLK,
     FOUR_ROUND_TRIP_CLK,
     ISSUE_CLK,
@@ -65,9 +65,13 @@ from gemm_model.mainloop import (
     k_step,
 )
 from gemm_model.outside_rows import (
-    CROWDED_SHARE,
+    FURTHER_SM,
+    FURTHER_SM_OF_PAIRS,
+    IN_STEP_ROWS,
+    OUT_OF_STEP_ROWS,
     TWO_WAY_COST,
-    WIDE_CLUSTER_COST,
+    TWO_WAY_HIDDEN,
+    WHOLE_MULTICAST_COST,
     WIDE_MULTICAST_COST,
     crowding,
     outside_rows,
@@ -88,9 +92,10 @@ def row(problem=None, **kernel):
     return batch_of([(problem or GemmProblem.of(4096, 4096, 4096), KernelConfig(**kernel))])
 
 
-def moved(batch, p=P, **options):
-    found = resources(batch, H200)
-    return traffic(batch, H200, found, tile_schedule(batch, H200, found), p, **options)
+def moved(batch, p=P, gpu=H200, **options):
+    found = resources(batch, gpu)
+    schedule = tile_schedule(batch, gpu, found)
+    return traffic(batch, gpu, found, schedule, outside_rows(batch, schedule, found), p, **options)
 
 
 def test_parameters_are_25_bounded_and_explained():
@@ -147,9 +152,9 @@ def test_mma_clocks_of_one_k_step():
     assert step.tile_clk[0] == step.tail_clk[0] == 0
 
 
-@pytest.mark.parametrize(("cta_n", "excess"), [(32, 0.5), (64, 0.0), (256, 0.0)])
+@pytest.mark.parametrize(("cta_n", "excess"), [(32, 38 / 32 - 0.5), (64, 38 / 64 - 0.5), (256, 0.0)])
 def test_reading_operands_from_shared_memory_bounds_narrow_instructions(cta_n, excess):
-    # 64 x 32 takes 16 + 8 = 24 clocks where the MMA alone takes 16; 64 x 64 takes 32 either way.
+    """64 x N takes the MMA N/2 clocks, and reading 19 + N/4 beside the loads."""
     step = step_of(row(cta_m=64, cta_n=cta_n, schedule="pingpong"))
     clk = 2 * 64 * cta_n * 64 / 4096 / P.mma_efficiency
     issued = clk * (1 + SMEM_CONTENTION * excess) + ISSUE_CLK
@@ -170,17 +175,16 @@ def test_reading_operands_from_shared_memory_bounds_narrow_instructions(cta_n, e
 def test_signals_between_producer_and_consumers_bound_a_k_step(cluster, least_clk):
     """At a rate at which the MMAs take no time."""
     kernel = {"cta_m": 64, "cta_n": 32, "cluster_m": cluster[0], "cluster_n": cluster[1]}
-    beside = CLUSTER_STEP_CLK if cluster != (1, 1) else 0.0
     bf16 = step_of(row(schedule="pingpong", **kernel), rate=1e9).math_clk[0]
-    assert bf16 == pytest.approx(smooth_maximum(ISSUE_CLK, least_clk) + beside)
+    assert bf16 == pytest.approx(smooth_maximum(ISSUE_CLK, least_clk))
     fp8 = step_of(row(GemmProblem.of(4096, 4096, 4096, "fp8"), schedule="pingpong", **kernel), rate=1e9)
     promoted = 64 * 32 / PINGPONG_ADDS_PER_CLK + DRAIN_CLK
-    expected = smooth_maximum(promoted, least_clk + SLOW_ROUND_TRIP_CLK) + beside
+    expected = smooth_maximum(promoted, least_clk + SLOW_ROUND_TRIP_CLK)
     assert fp8.math_clk[0] == pytest.approx(expected, rel=1e-5)
 
 
 def test_warpgroups_that_split_the_columns_issue_narrower_instructions():
-    # 192 x 160 as two halves of 80 columns; 192 x 128 as three of 64 rows. None is below 64 columns.
+    # 192 x 160 as two halves of 80 columns; 192 x 128 as three of 64 rows. None is below 76 columns.
     for cta_n, halves in ((160, True), (128, False)):
         batch = row(cta_m=192, cta_n=cta_n)
         assert columns_split(batch, resources(batch, H200).warpgroups)[0] == halves
@@ -344,11 +348,14 @@ def test_stores_of_16_columns_take_longer():
 
 def test_a_tile_of_slow_accumulation_has_drained_its_mmas():
     problem = GemmProblem.of(4096, 4096, 4096, "fp8")
-    for schedule, fixed_clk in (("cooperative", TILE_CLK), ("pingpong", HANDOVER_CLK)):
+    for schedule, fixed_clk in (
+        ("cooperative", TILE_CLK - DRAINED_CLK),
+        ("pingpong", HANDOVER_CLK - HANDOVER_DRAINED_CLK),
+    ):
         batch = row(problem, cta_m=128, cta_n=64, schedule=schedule)
         chain = math_chain_clk(batch, H200, resources(batch, H200), 5000.0, np.array([10.0]))
         stored = 10.0 if schedule == "cooperative" else 0.0
-        assert chain[0] == pytest.approx(5000.0 + stored + fixed_clk - DRAINED_CLK)
+        assert chain[0] == pytest.approx(5000.0 + stored + fixed_clk)
 
 
 def test_first_loads_take_longer_than_later_ones():
@@ -469,13 +476,11 @@ def test_panels_of_a_group_larger_than_a_wave_come_from_dram_again():
     # 500 rows of tiles, walked first: 74 of them make a wave, and until one is wanted again the other 426
     # have come by, 524 MB of A. So A is read for each of the 28 columns of tiles; B is small.
     batch = blackwell(256, problem=GemmProblem.of(128000, 7168, 4096, "fp8"))
-    found = resources(batch, B200)
-    reads = traffic(batch, B200, found, tile_schedule(batch, B200, found), P).dram_read_bytes[0]
+    reads = moved(batch, gpu=B200).dram_read_bytes[0]
     assert reads == pytest.approx(28 * 128000 * 4096, rel=0.03)
     # Thin enough to stay, A is read once: 65 MB in an L2 of 132 MB, three quarters of it usable.
     batch = blackwell(256, problem=GemmProblem.of(128000, 71680, 512, "fp8"))
-    found = resources(batch, B200)
-    reads = traffic(batch, B200, found, tile_schedule(batch, B200, found), P).dram_read_bytes[0]
+    reads = moved(batch, gpu=B200).dram_read_bytes[0]
     assert reads < 0.3 * 280 * 128000 * 512
 
 
@@ -500,7 +505,7 @@ def test_a_slot_that_keeps_its_row_of_tiles_has_all_the_zeros_or_none():
     # Two rows of 192; two thirds of the second lie outside. 66 columns: each slot has one tile.
     once = outside_of(GemmProblem.of(256, 66 * 64, 4096), cta_m=192, cta_n=64)
     share = (2 / 3) ** (7 / 8)
-    assert once.bytes_per_wave[0] == pytest.approx(132 * 192 * share * 2 ** (-3 / 8) * 4096 * 2)
+    assert once.bytes_per_wave[0] == pytest.approx(132 * 192 * share * 2 ** (-1 / 4) * 4096 * 2)
     # Rows inside: 64 + 64 in the second row, 192 + 64 in the first, 128 + 64 on average.
     assert once.slow_load[0] == pytest.approx(128 / 192)
     assert once.fast_load[0] == pytest.approx(256 / 192)
@@ -513,15 +518,55 @@ def test_a_slot_that_keeps_its_row_of_tiles_has_all_the_zeros_or_none():
     assert turns.fast_load[0] == 0
 
 
-def test_zeros_are_bound_by_the_device_until_most_sms_have_some():
-    batch = row(cta_m=64, cta_n=64)
-    assert crowding(132.0, batch, H200)[0] == 1
-    assert crowding(100.0, batch, H200)[0] == pytest.approx(1.32)
-    assert crowding(10.0, batch, H200)[0] == crowding(66.0, batch, H200)[0] == CROWDED_SHARE
+def test_slots_that_share_a_tile_by_multicast_are_held_up_less_where_rows_are_many():
+    # Four rows of 64, half of the last outside, in clusters of 1x2: two rows of 128 in clusters of 2x2.
+    rows = outside_of(GemmProblem.of(224, 30 * 64, 4096), cta_m=64, cta_n=64, cluster_n=2)
+    assert rows.bytes_per_wave[0] == pytest.approx(120 * 64 * 0.5 ** (7 / 8) * 4 ** (-3 / 8) * 4096 * 2)
+    both = outside_of(GemmProblem.of(224, 30 * 64, 4096), cta_m=64, cta_n=64, cluster_m=2, cluster_n=2)
+    assert both.bytes_per_wave[0] == pytest.approx(120 * 64 * 0.25 ** (7 / 8) * 2 ** (-1 / 2) * 4096 * 2)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "further"),
+    [((1, 1), FURTHER_SM), ((2, 1), FURTHER_SM_OF_PAIRS), ((1, 2), FURTHER_SM_OF_PAIRS), ((1, 4), 1.0)],
+)
+def test_beyond_half_of_the_sms_zeros_take_little_more_time(cluster, further):
+    """Time of the device: of 33 SMs half of that of 66, which is 1 / (1 + further) of that of all 132."""
+    batch = row(cta_m=64, cta_n=64, cluster_m=cluster[0], cluster_n=cluster[1])
+    size = cluster[0] * cluster[1]
+
+    def device_time(ctas):
+        return crowding(ctas / size, batch, H200)[0] * ctas / 132
+
+    assert device_time(132.0) == pytest.approx(1)
+    assert device_time(66.0) == pytest.approx(1 / (1 + further))
+    assert device_time(33.0) == pytest.approx(0.5 / (1 + further))
+    assert device_time(99.0) == pytest.approx((1 + further / 2) / (1 + further))
+
+
+def test_zeros_in_clusters_that_share_both_operands():
     both = row(cta_m=64, cta_n=64, cluster_m=2, cluster_n=2)
-    assert crowding(30.0, both, H200)[0] == TWO_WAY_COST
-    wide = row(cta_m=64, cta_n=64, cluster_n=4)
-    assert crowding(33.0, wide, H200)[0] == 1
+    assert crowding(30.0, both, H200)[0] == pytest.approx(TWO_WAY_COST)
+    # 32 of 128 rows inside: one CTA half outside, the other wholly, both filled by multicast.
+    square = outside_of(GemmProblem.of(32, 120 * 64, 4096), cta_m=64, cta_n=64, cluster_m=2, cluster_n=2)
+    share = (0.5 + WHOLE_MULTICAST_COST) / 2
+    assert square.bytes_per_wave[0] == pytest.approx(120 * 64 * share ** (7 / 8) * 4096 * 2)
+    assert square.hidden[0] == TWO_WAY_HIDDEN
+
+
+@pytest.mark.parametrize("hidden", [0.0, TWO_WAY_HIDDEN])
+def test_zeros_come_after_the_loads_and_hide_part_of_them_in_two_way_clusters(hidden):
+    batch = row(GemmProblem.of(32, 132 * 64, 65536), cta_m=64, cta_n=64)
+    shape = geometry(batch, np.array([1e9]), H200)
+    shape = replace(shape, outside=replace(shape.outside, hidden=hidden))
+    alone = ("dram", "epilogue", "latency", "tensor")
+    together = kernel_time(shape, H200, P, without=alone)
+    loads = kernel_time(shape, H200, replace(P, out_of_range_weight=0.0), without=alone).waves_us[0]
+    l2_peak = H200.l2_gb_per_s * 1e3 * P.l2_efficiency
+    zeros = P.out_of_range_weight * shape.outside.bytes_per_wave[0] / l2_peak
+    expected = loads + zeros - hidden * loads * zeros / (loads + zeros)
+    # The clocks of the two differ by their loads.
+    assert together.waves_us[0] == pytest.approx(expected, rel=0.01)
 
 
 def test_zeros_for_four_ctas_at_once_cost_less():
@@ -532,13 +577,33 @@ def test_zeros_for_four_ctas_at_once_cost_less():
     assert wide.bytes_per_wave[0] == pytest.approx(120 * cta_bytes * WIDE_MULTICAST_COST)
 
 
-def test_zeros_of_a_tall_cluster_cost_less():
+def test_zeros_of_a_cluster_are_the_mean_of_its_ctas():
     """32 rows of 128 and of 256 inside, in two and in four CTAs of 64: shares 3/4 and 7/8 outside."""
     small = outside_of(GemmProblem.of(32, 132 * 64, 4096), cta_m=64, cta_n=64, cluster_m=2)
     tall = outside_of(GemmProblem.of(32, 120 * 64, 4096), cta_m=64, cta_n=64, cluster_m=4)
     cta_bytes = 64 * 4096 * 2
     assert small.bytes_per_wave[0] == pytest.approx(132 * cta_bytes * 0.75 ** (7 / 8))
-    assert tall.bytes_per_wave[0] == pytest.approx(120 * cta_bytes * 0.875 ** (7 / 8) * WIDE_CLUSTER_COST)
+    assert tall.bytes_per_wave[0] == pytest.approx(120 * cta_bytes * 0.875 ** (7 / 8))
+
+
+def test_requests_of_tiles_with_many_zeros_do_not_merge():
+    def in_step(m, **config):
+        found = outside_of(GemmProblem.of(int(m), 66 * 64, 4096), cta_m=128, cta_n=64, **config)
+        return found.a_in_step[0], found.b_in_step[0]
+
+    halfway = (IN_STEP_ROWS + OUT_OF_STEP_ROWS) / 2
+    assert in_step(128) == (1, 1)
+    assert in_step(128 - IN_STEP_ROWS) == (1, 1)
+    # All tiles are alike: columns of B still merge.
+    assert in_step(128 - halfway) == pytest.approx((0.5, 1))
+    assert in_step(8) == (0, 1)
+    # Two rows of tiles, of which one has zeros: half of the neighbours are alike, for B too.
+    two_rows = 1 - 0.5 / math.sqrt(2)
+    assert in_step(256 - halfway) == pytest.approx((two_rows, two_rows))
+    # A cluster of two in one row: the first CTA full, the second filled halfway.
+    assert in_step(256 - halfway, cluster_m=2) == pytest.approx((0.5, 0.5))
+    # Nothing of the second lies inside: the first CTAs, alike in all clusters, are full.
+    assert in_step(128, cluster_m=2) == (1, 1)
 
 
 def test_loads_wait_at_the_port_and_at_l2_in_turn():

@@ -10,6 +10,7 @@ from gemm_model.feasibility import resources
 from gemm_model.gpu import load_gpu
 from gemm_model.kernel import KernelConfig
 from gemm_model.kernel_parameters import KernelParameters, start_values
+from gemm_model.outside_rows import outside_rows
 from gemm_model.problem import GemmProblem
 from gemm_model.schedule import tile_schedule
 from gemm_model.spilling import spilled_l2_bytes, spilled_step
@@ -48,7 +49,8 @@ def test_spilled_registers_are_work_of_l2():
     batch, found = row("bf16", cta_m=256, cta_n=224)
     schedule = tile_schedule(batch, H200, found)
     kept = replace(found, spilled_registers=0.0 * found.spilled_registers)
-    spills, fits = (traffic(batch, H200, each, schedule, P) for each in (found, kept))
+    outside = outside_rows(batch, schedule, found)
+    spills, fits = (traffic(batch, H200, each, schedule, outside, P) for each in (found, kept))
     # 16 x 19 tiles (18.3 beside each other) of 64 k steps.
     more = spilled_l2_bytes(batch, found)[0] * 16 * 19 * 64
     assert spills.l2_load_bytes[0] - fits.l2_load_bytes[0] == pytest.approx(more)
