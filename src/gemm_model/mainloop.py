@@ -16,7 +16,8 @@ from gemm_model.traffic import ALIGNED_BYTES, TMA_ALIGNMENT_BYTES, row_alignment
 ADDS_PER_CLK, PINGPONG_ADDS_PER_CLK = 84.0, 62.0
 """fp32 additions of one warpgroup in a clock: what promoting fp8 sums costs."""
 ISSUE_CLK = 20.0
-"""Of each k step in the MMA warps beside the MMAs: barriers of a stage and the start of its MMAs."""
+"""Of each k step in the MMA warps beside the MMAs: barriers of a stage and the start of its MMAs. MMAs into
+tensor memory need none: one thread starts them ahead of time."""
 ROUND_TRIP_CLK, PAIR_ROUND_TRIP_CLK = 150.0, 171.0
 SQUARE_ROUND_TRIP_CLK, FOUR_ROUND_TRIP_CLK = 188.0, 203.0
 """What a k step takes at least, in clusters of one CTA, two, 2x2, and four in a row: the producer waits for
@@ -94,7 +95,7 @@ def _math_clk(batch: GemmBatch, gpu: GpuSpec, rate: Values, found: Resources, p:
     """
     flop = 2.0 * batch.cta_m * batch.cta_n * found.cta_k
     mma = flop / (rate * p.mma_efficiency) * _smem_bound(batch, gpu, found)
-    in_turn = mma + ISSUE_CLK
+    in_turn = mma + (ISSUE_CLK if gpu.tmem_columns == 0 else 0.0)
     if found.slow_sums is False:
         return in_turn
     alone = mma / found.warpgroups + _promotion_clk(batch, found)

@@ -152,6 +152,15 @@ def test_mma_clocks_of_one_k_step():
     assert step.tile_clk[0] == step.tail_clk[0] == 0
 
 
+def test_mmas_into_tensor_memory_are_started_ahead_of_time():
+    # Half of 2 x 256 x 256 x 128 FLOP in each SM of the pair, at 8192 a clock.
+    batch = blackwell(256)
+    found = resources(batch, B200)
+    step = k_step(batch, B200, np.array([8192.0]), found, tile_schedule(batch, B200, found), P)
+    flop = 2 * batch.cta_m[0] * batch.cta_n[0] * found.cta_k[0]
+    assert step.math_clk[0] == pytest.approx(flop / (8192 * P.mma_efficiency))
+
+
 @pytest.mark.parametrize(("cta_n", "excess"), [(32, 38 / 32 - 0.5), (64, 38 / 64 - 0.5), (256, 0.0)])
 def test_reading_operands_from_shared_memory_bounds_narrow_instructions(cta_n, excess):
     """64 x N takes the MMA N/2 clocks, and reading 19 + N/4 beside the loads."""
