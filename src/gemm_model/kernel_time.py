@@ -14,7 +14,7 @@ from gemm_model.clock import (
     few_sms_share,
     light_load_share,
 )
-from gemm_model.elementwise import Values, maximum, minimum, smooth_maximum, sqrt, where
+from gemm_model.elementwise import Values, is_number, maximum, minimum, smooth_maximum, sqrt, where
 from gemm_model.epilogue import chain_beside_stores, epilogue_clk, exposed_clk, math_chain_clk, port_store_clk
 from gemm_model.feasibility import Resources, resources
 from gemm_model.gpu import GpuSpec
@@ -144,8 +144,10 @@ class _Work:
     def waves_us(self, sm_clk_mhz: Values) -> Values:
         """All waves at a clock: the full ones, then the partial one."""
         schedule = self.schedule
-        last_us = where(schedule.last_tiles > 0, self._wave_us(self.last, sm_clk_mhz), 0.0)
-        return schedule.full_waves * self._wave_us(self.full, sm_clk_mhz) + last_us
+        full_us = schedule.full_waves * self._wave_us(self.full, sm_clk_mhz)
+        if is_number(schedule.last_tiles) and schedule.last_tiles == 0.0:
+            return full_us
+        return full_us + where(schedule.last_tiles > 0, self._wave_us(self.last, sm_clk_mhz), 0.0)
 
     def _wave_us(self, memory: _Memory, sm_clk_mhz: Values) -> Values:
         """The MMA warps, or the loads: those wait in turn at the port and at L2, and for zeros after them.

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
-from gemm_model.elementwise import Values, ceil, eighth_power, floor, maximum, minimum, negated, sqrt, where
+from gemm_model.elementwise import (
+    Values,
+    ceil,
+    eighth_power,
+    floor,
+    is_number,
+    maximum,
+    minimum,
+    negated,
+    sqrt,
+    where,
+)
 from gemm_model.feasibility import Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.schedule import TileSchedule
@@ -51,6 +62,12 @@ class OutsideRows:
     b_in_step: Values
 
 
+ALL_INSIDE = OutsideRows(
+    bytes_per_wave=0.0, slow_load=1.0, fast_load=0.0, hidden=0.0, a_in_step=1.0, b_in_step=1.0
+)
+"""Of one row whose tiles fill the matrix."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Edge:
     """How the tiles of one operand lie over the edge of the matrix; each field a number or an array."""
@@ -73,6 +90,8 @@ class _Edge:
 
 def outside_rows(batch: GemmBatch, schedule: TileSchedule, found: Resources) -> OutsideRows:
     """Zeros per wave, from the share of the tiles that lies outside along m and along n."""
+    if is_number(schedule.filled_m) and schedule.filled_m == schedule.filled_n == 1.0:
+        return ALL_INSIDE
     fixed_m, rows_m = _fixed(batch, schedule, batch.m / (batch.cta_m * batch.cluster_m), schedule.fast_is_m)
     along_n = schedule.fast_is_m < 0.5
     fixed_n, rows_n = _fixed(batch, schedule, batch.n / (batch.cta_n * batch.cluster_n), along_n)
