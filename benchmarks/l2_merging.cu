@@ -1,7 +1,7 @@
 // Which SMs' equal requests merge before L2, and which SM each cluster of a launch gets.
 //
 //     nvcc -O2 -std=c++17 -arch=sm_90a benchmarks/l2_merging.cu -o l2_merging
-//     ./l2_merging map                                  # SMs in the order of CTAs, for seven cluster shapes
+//     ./l2_merging map      # SMs in the order of CTAs, for seven cluster shapes; TPCs of smaller grids
 //     ncu --clock-control none --cache-control none --csv -k regex:stream \
 //         --metrics lts__t_sectors_srcunit_tex.sum,lts__t_sectors_op_read.sum ./l2_merging merging
 //
@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <vector>
 
 constexpr int kSms = 132, kStages = 4, kChunkBytes = 8192, kSmemBytes = 200 * 1024;
@@ -80,30 +81,44 @@ void check(cudaError_t error, const char* what) {
   std::exit(1);
 }
 
+// The SM of each CTA of so many clusters; a cluster of 0 x 0 is a launch without clusters.
+std::vector<int> sms_of(int cluster_m, int cluster_n, int clusters) {
+  static int* sm_of_cta = nullptr;
+  if (!sm_of_cta) check(cudaMallocManaged(&sm_of_cta, kSms * sizeof(int)), "memory");
+  const dim3 grid(cluster_m ? cluster_m : 1, cluster_n ? cluster_n : 1, clusters);
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = grid.x;
+  cluster.val.clusterDim.y = grid.y;
+  cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = grid;
+  launch.blockDim = dim3(384);
+  launch.dynamicSmemBytes = kSmemBytes;
+  launch.attrs = &cluster;
+  launch.numAttrs = cluster_m ? 1 : 0;
+  check(cudaLaunchKernelEx(&launch, note_sm, sm_of_cta, 200000), "launch");
+  check(cudaDeviceSynchronize(), "run");
+  return std::vector<int>(sm_of_cta, sm_of_cta + grid.x * grid.y * clusters);
+}
+
 void print_map() {
-  int* sm_of_cta;
-  check(cudaMallocManaged(&sm_of_cta, kSms * sizeof(int)), "memory");
   check(cudaFuncSetAttribute(note_sm, cudaFuncAttributeMaxDynamicSharedMemorySize, kSmemBytes), "shared memory");
   check(cudaFuncSetAttribute(note_sm, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cluster size");
   const int shapes[][3] = {{1, 1, 132}, {2, 1, 66}, {1, 2, 66}, {2, 2, 30}, {4, 1, 30}, {8, 1, 15}, {16, 1, 7}};
   for (const auto& shape : shapes) {
-    cudaLaunchAttribute cluster;
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = shape[0];
-    cluster.val.clusterDim.y = shape[1];
-    cluster.val.clusterDim.z = 1;
-    cudaLaunchConfig_t launch = {};
-    launch.gridDim = dim3(shape[0], shape[1], shape[2]);
-    launch.blockDim = dim3(384);
-    launch.dynamicSmemBytes = kSmemBytes;
-    launch.attrs = &cluster;
-    launch.numAttrs = 1;
-    check(cudaLaunchKernelEx(&launch, note_sm, sm_of_cta, 200000), "launch");
-    check(cudaDeviceSynchronize(), "run");
     std::printf("%dx%d:", shape[0], shape[1]);
-    for (int cta = 0; cta < shape[0] * shape[1] * shape[2]; ++cta) std::printf(" %d", sm_of_cta[cta]);
+    for (int sm : sms_of(shape[0], shape[1], shape[2])) std::printf(" %d", sm);
     std::printf("\n");
   }
+  const int sizes[][2] = {{0, 0}, {1, 1}, {2, 1}, {1, 2}};
+  for (const auto& size : sizes)
+    for (int ctas : {8, 16, 24, 32, 48, 64, 66, 80, 100, 132}) {
+      std::set<int> tpcs;
+      for (int sm : sms_of(size[0], size[1], ctas / (size[0] * size[1] ? size[0] * size[1] : 1)))
+        tpcs.insert(sm / 2);
+      std::printf("%dx%d, %d CTAs: %zu TPCs\n", size[0], size[1], ctas, tpcs.size());
+    }
 }
 
 void run_merging() {

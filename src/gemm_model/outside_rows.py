@@ -24,8 +24,7 @@ from gemm_model.schedule import TileSchedule
 FIXED_ROWS = 8.0
 """Up to so many rows of clusters a slot can keep its row of the output from tile to tile."""
 HALF = 0.5
-"""Share of the SMs at work up to which zeros take time in proportion to it. Where single CTAs are no more,
-most have a TPC to themselves; beyond, two share one."""
+"""Share of the SMs at work up to which zeros take time in proportion to it."""
 FURTHER_SM, FURTHER_SM_OF_PAIRS = 0.11, 0.3
 """What an SM beyond adds to that time, over one up to there: single CTAs, and clusters of two. In clusters of
 four it adds as much."""
