@@ -25,7 +25,7 @@ from gemm_model.models import DEFAULT_MODEL, Model, create_model
 from gemm_model.models.warp_specialized import RESIDUAL_PHASE, WarpSpecializedModel
 from gemm_model.prediction import BatchPrediction, Look, PredictedLook, Prediction, predict_in_chunks
 from gemm_model.problem import GemmProblem
-from gemm_model.residual import CORRECTIONS_APART, LIMIT
+from gemm_model.residual import CORRECTIONS_APART, FILE_SUFFIXES, LIMIT
 
 CACHED_RANKINGS = 4096
 SAME_TIME = 1e-9
@@ -282,16 +282,25 @@ def rank(
     """The `top_k` kernels of a family that are predicted to be the fastest, each with its best tile order.
 
     `sms` plans for a kernel that may use only so many SMs. Raises InputError where nothing is legal, with
-    the reason. A problem seen before is answered from memory; keep a `Ranker` where `gpu` is not a name.
+    the reason. A problem seen before is answered from memory; keep a `Ranker` where `gpu` is not a name or an
+    option is a file or an object.
     """
-    if isinstance(gpu, str) and not options:
-        return _named_ranker(gpu, model, family, sms).rank(problem, top_k)
+    settings = tuple(sorted((options or {}).items()))
+    if isinstance(gpu, str) and all(_is_word(value) for _, value in settings):
+        return _named_ranker(gpu, model, family, sms, settings).rank(problem, top_k)
     return Ranker(gpu, model=model, family=family, sms=sms, options=options).rank(problem, top_k)
 
 
+def _is_word(value: Any) -> bool:
+    """Whether an option says all by itself; a file may change."""
+    return isinstance(value, int | float) or (isinstance(value, str) and not value.endswith(FILE_SUFFIXES))
+
+
 @lru_cache(maxsize=64)
-def _named_ranker(gpu: str, model: str, family: str, sms: int | None) -> Ranker:
-    return Ranker(gpu, model=model, family=family, sms=sms)
+def _named_ranker(
+    gpu: str, model: str, family: str, sms: int | None, settings: tuple[tuple[str, Any], ...]
+) -> Ranker:
+    return Ranker(gpu, model=model, family=family, sms=sms, options=dict(settings))
 
 
 def with_sms(gpu: GpuSpec, sms: int) -> GpuSpec:

@@ -5,9 +5,11 @@ import pandas as pd
 import pytest
 
 from gemm_model import GemmProblem, predict
+from gemm_model.errors import InputError
 from gemm_model.models import DEFAULT_MODEL
 from gemm_model.prediction import BatchPrediction
-from gemm_model.selection import Ranker, describe
+from gemm_model.residual import RESIDUAL_DIR
+from gemm_model.selection import Ranker, describe, rank
 from gemm_model.table_ranking import problems_of_table, rank_table
 from tests.selection.test_selection import config_of, transposed
 
@@ -33,6 +35,21 @@ def test_the_first_kernels_are_those_of_correcting_every_candidate(sizes, dtype)
     assert found == pytest.approx(np.sort(kernel_us)[:8], rel=1e-9)
     assert all("residual" in choice.prediction.phases_us for choice in ranking.choices)
     assert ranking.candidates == PHYSICAL.rank(problem, 8).candidates
+
+
+def test_a_shape_seen_before_with_a_named_residual_is_answered_from_memory(tmp_path):
+    problem = GemmProblem.of(1024, 4096, 4096)
+    named = rank(problem, "h200", 3, options={"residual": "auto"})
+    assert rank(problem, "h200", 3, options={"residual": "auto"}) is named
+    assert named == CORRECTED.rank(problem, 3)
+    # A file may be another one at the next call.
+    copy = tmp_path / "residual.yaml"
+    copy.write_text((RESIDUAL_DIR / "h200.yaml").read_text())
+    from_file = rank(problem, "h200", 3, options={"residual": str(copy)})
+    assert from_file == named
+    copy.write_text("version: 1")
+    with pytest.raises(InputError, match=f"{copy}: key gpu is missing"):
+        rank(problem, "h200", 3, options={"residual": str(copy)})
 
 
 def kernels_corrected_one_and_all(problem):
