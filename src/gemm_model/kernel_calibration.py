@@ -12,7 +12,7 @@ import numpy as np
 
 from gemm_model.batch import IntArray
 from gemm_model.clock import PowerModel
-from gemm_model.config import CONFIG_DIR, read_yaml_mapping
+from gemm_model.config import CONFIG_DIR, is_yaml_file, read_yaml_mapping
 from gemm_model.dtypes import MATH_KINDS
 from gemm_model.elementwise import Values, where
 from gemm_model.errors import InputError
@@ -57,7 +57,7 @@ class Calibration:
 
 def load_calibration(name_or_path: str) -> Calibration:
     """A calibration of the package by its name, or a YAML file written by `gemm-model calibrate`."""
-    if name_or_path.endswith((".yaml", ".yml")):
+    if is_yaml_file(name_or_path):
         return _from_mapping(read_yaml_mapping(Path(name_or_path), "a calibration"), name_or_path)
     if name_or_path not in calibration_names():
         known = ", ".join(calibration_names())

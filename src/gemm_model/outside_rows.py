@@ -23,7 +23,7 @@ from gemm_model.schedule import TileSchedule
 
 FIXED_ROWS = 8.0
 """Up to so many rows of clusters a slot can keep its row of the output from tile to tile."""
-HALF = 0.5
+BEND = 0.5
 """Share of the SMs at work up to which zeros take time in proportion to it."""
 FURTHER_SM, FURTHER_SM_OF_PAIRS = 0.11, 0.3
 """What an SM beyond adds to that time, over one up to there: single CTAs, and clusters of two. In clusters of
@@ -184,6 +184,6 @@ def crowding(slots: Values, batch: GemmBatch, gpu: GpuSpec) -> Values:
     busy = slots * ctas_per_cluster / gpu.sm_count
     few = where(ctas_per_cluster > 1.0, FURTHER_SM_OF_PAIRS, FURTHER_SM)
     further = where(ctas_per_cluster > 2.0, 1.0, few)
-    device = minimum(busy, HALF) + further * maximum(busy - HALF, 0.0)
-    whole_device = HALF + further * (1.0 - HALF)
+    device = minimum(busy, BEND) + further * maximum(busy - BEND, 0.0)
+    whole_device = BEND + further * (1.0 - BEND)
     return where(_two_way(batch), TWO_WAY_COST, 1.0) * device / whole_device / busy

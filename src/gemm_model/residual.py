@@ -20,7 +20,7 @@ import numpy as np
 import yaml
 
 from gemm_model.batch import FloatArray
-from gemm_model.config import read_yaml_mapping
+from gemm_model.config import is_yaml_file, read_yaml_mapping
 from gemm_model.elementwise import Values, ceil, floor, maximum, minimum, power_of_two_divisor, where
 from gemm_model.errors import InputError, MissingExtraError
 from gemm_model.feasibility import PINGPONG
@@ -35,7 +35,6 @@ OFF = "off"
 AUTO = "auto"
 FORMAT_VERSION = 1
 RESIDUAL_DIR = CALIBRATION_DIR / "residual"
-FILE_SUFFIXES = (".yaml", ".yml")
 ALIGNED_BYTES = 128.0
 """An alignment beyond a 128-byte line makes no difference."""
 FEATURE_DECIMALS = 6
@@ -170,7 +169,7 @@ def load_residual(name_or_path: str, calibration: Calibration) -> Residual:
             raise InputError(
                 f"no residual comes with calibration {calibration.gpu}; expected a YAML file or off"
             )
-    elif isinstance(name_or_path, str) and name_or_path.endswith(FILE_SUFFIXES):
+    elif isinstance(name_or_path, str) and is_yaml_file(name_or_path):
         path = Path(name_or_path)
     else:
         raise InputError(f"residual is {name_or_path!r}; expected {OFF}, {AUTO} or a YAML file")

@@ -17,6 +17,7 @@ from gemm_model.candidates import (
     candidate_space,
     family_of,
 )
+from gemm_model.config import is_yaml_file
 from gemm_model.errors import InputError
 from gemm_model.feasibility import Grid, check
 from gemm_model.gpu import GpuSpec, load_gpu
@@ -25,7 +26,7 @@ from gemm_model.models import DEFAULT_MODEL, Model, create_model
 from gemm_model.models.warp_specialized import RESIDUAL_PHASE, WarpSpecializedModel
 from gemm_model.prediction import BatchPrediction, Look, PredictedLook, Prediction, predict_in_chunks
 from gemm_model.problem import GemmProblem
-from gemm_model.residual import CORRECTIONS_APART, FILE_SUFFIXES, LIMIT
+from gemm_model.residual import CORRECTIONS_APART, LIMIT
 
 CACHED_RANKINGS = 4096
 SAME_TIME = 1e-9
@@ -293,7 +294,7 @@ def rank(
 
 def _is_word(value: Any) -> bool:
     """Whether an option says all by itself; a file may change."""
-    return isinstance(value, int | float) or (isinstance(value, str) and not value.endswith(FILE_SUFFIXES))
+    return isinstance(value, int | float) or (isinstance(value, str) and not is_yaml_file(value))
 
 
 @lru_cache(maxsize=64)

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from gemm_model.commands import common
+from gemm_model.config import is_yaml_file
 from gemm_model.errors import InputError
 
 
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.files import atomic_write
 
     for option, path in (("--output", args.output), ("--residual", args.residual)):
-        if path is not None and path.suffix not in (".yaml", ".yml"):
+        if path is not None and not is_yaml_file(path.name):
             raise InputError(f"{option} is {path}; expected a file that ends in .yaml")
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from gemm_model.bench.characterization import base_gpu, gpu_description, measurement_rows
-from gemm_model.config import gpu_names, load_config
+from gemm_model.config import gpu_names, is_yaml_file, load_config
 from gemm_model.errors import InputError, MissingExtraError
 from gemm_model.files import atomic_path, atomic_write
 from gemm_model.gpu import gpu_from_mapping
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import yaml
 
-    if args.output.suffix not in (".yaml", ".yml"):
+    if not is_yaml_file(args.output.name):
         raise InputError(f"{args.output}: expected a name that ends in .yaml")
     # A misspelled override is refused before anything is measured.
     load_config(args.overrides, {"gpu": args.base} if args.base else {})

@@ -10,7 +10,7 @@ from typing import Any
 from gemm_model.errors import InputError
 
 CONFIG_DIR = Path(__file__).parent
-GPU_FILE_SUFFIXES = (".yaml", ".yml")
+YAML_SUFFIXES = (".yaml", ".yml")
 
 
 def gpu_names() -> list[str]:
@@ -23,8 +23,9 @@ def model_names() -> list[str]:
     return sorted(path.stem for path in (CONFIG_DIR / "model").glob("*.yaml"))
 
 
-def _is_gpu_file(name_or_path: str) -> bool:
-    return name_or_path.endswith(GPU_FILE_SUFFIXES)
+def is_yaml_file(name_or_path: str) -> bool:
+    """Whether a name is that of a file, not of something in the package."""
+    return name_or_path.endswith(YAML_SUFFIXES)
 
 
 def read_yaml_mapping(path: Path, what: str, *, interpolated: bool = True) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def _packaged_gpu(name: str) -> dict[str, Any]:
 
 def load_gpu_mapping(name_or_path: str) -> dict[str, Any]:
     """Plain values of a GPU description, from the package or from a file."""
-    if _is_gpu_file(name_or_path):
+    if is_yaml_file(name_or_path):
         return read_yaml_mapping(Path(name_or_path), "a GPU description")
     if name_or_path not in gpu_names():
         raise InputError(
@@ -88,7 +89,7 @@ def load_config(overrides: Sequence[str] = (), defaults: Mapping[str, str] | Non
             choices[key] = value
         else:
             rest.append(override)
-    gpu_file = choices.pop("gpu") if _is_gpu_file(choices.get("gpu", "")) else None
+    gpu_file = choices.pop("gpu") if is_yaml_file(choices.get("gpu", "")) else None
     if "gpu" in choices and choices["gpu"] not in gpu_names():
         load_gpu_mapping(choices["gpu"])
     if "model" in choices and choices["model"] not in model_names():

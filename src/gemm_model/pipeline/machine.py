@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.batch import FloatArray
-from gemm_model.config import CONFIG_DIR, read_yaml_mapping
+from gemm_model.config import CONFIG_DIR, is_yaml_file, read_yaml_mapping
 from gemm_model.errors import InputError
 
 PS_PER_US = 1e6
@@ -179,7 +179,7 @@ def machine_names() -> list[str]:
 
 def load_machine(name_or_path: str) -> PipelineMachine:
     """A machine of the package, or one described by a YAML file."""
-    if name_or_path.endswith((".yaml", ".yml")):
+    if is_yaml_file(name_or_path):
         return machine_from_mapping(read_yaml_mapping(Path(name_or_path), "a pipeline machine"))
     if name_or_path not in machine_names():
         raise InputError(
