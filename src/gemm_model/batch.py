@@ -30,7 +30,7 @@ class GemmBatch:
     """Columns of equal length; sizes in elements, widths in bits, codes as positions in their tuples.
 
     Formulas also take one row as numbers, and columns that broadcast (`feasibility.Grid`).
-    Not frozen, for speed alone: a prediction makes two of them, and setting 28 frozen fields takes 5 us.
+    Not frozen, for speed alone: a prediction makes two of them, and setting 29 frozen fields takes 5 us.
     """
 
     m: FloatArray
@@ -46,6 +46,8 @@ class GemmBatch:
     b_scale_bits: FloatArray
     math_kind: IntArray
     """Position in `dtypes.MATH_KINDS`."""
+    multiplier_share: FloatArray
+    """What the MMAs draw, over those of the widest type of the rate class (`dtypes.multiplier_share`)."""
     a_k_major: BoolArray
     b_k_major: BoolArray
     c_n_major: BoolArray
@@ -106,7 +108,7 @@ def picked(values: Any, rows: GridRows) -> Any:
 _FLOAT_COLUMNS = (
     *("m", "n", "k", "batch", "a_bits", "b_bits", "out_bits", "acc_bits", "a_scale_bits", "b_scale_bits"),
     *("cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n", "stages", "swizzle", "split_k"),
-    "empty_kernel_us",
+    *("multiplier_share", "empty_kernel_us"),
 )
 _CODE_COLUMNS = ("math_kind", "schedule", "raster")
 _FLAG_COLUMNS = ("a_k_major", "b_k_major", "c_n_major", "fast_accum")
@@ -133,7 +135,7 @@ def _floats(p: GemmProblem, c: KernelConfig) -> tuple[float, ...]:
         *(p.m, p.n, p.k, p.batch, p.a_dtype.bits, p.b_dtype.bits, p.out_dtype.bits, p.acc_dtype.bits),
         *(scale_bits(p.a_scale), scale_bits(p.b_scale)),
         *(c.cta_m, c.cta_n, c.cta_k, c.mma_m, c.mma_n, c.cluster_m, c.cluster_n),
-        *(c.stages, c.swizzle, c.split_k, EMPTY_KERNEL_US),
+        *(c.stages, c.swizzle, c.split_k, p.multiplier_share, EMPTY_KERNEL_US),
     )
 
 

@@ -300,7 +300,7 @@ def _type_columns(problem: GemmProblem, swapped: BoolArray) -> dict[str, Any]:
     }
     columns = {name: column(name, other) for name, other in pairs.items()}
     columns |= {other: column(other, name) for name, other in pairs.items()}
-    for name in ("out_bits", "acc_bits", "math_kind"):
+    for name in ("out_bits", "acc_bits", "math_kind", "multiplier_share"):
         columns[name] = np.full(len(swapped), getattr(one, name)[0])
     columns["c_n_major"] = one.c_n_major[0] != swapped
     return columns

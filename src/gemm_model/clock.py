@@ -30,6 +30,7 @@ class PowerModel:
 
     idle_w: float
     pj_per_flop: float
+    """Of the widest type of a rate class; others take their `multiplier_share` of it."""
     pj_per_l2_byte: float
     pj_per_dram_byte: float
     sustained_launch_us: float
@@ -71,6 +72,8 @@ def burst_clock_mhz(
 ) -> Values:
     """The clock inside a kernel on a rested card, from the shares of peak that its three consumers reach.
 
+    `math_share` is what the MMAs draw over the most that they can: their rate times `multiplier_share`.
+
     The clock of a busy card stands at `clock_share` of the boost. Beyond a current that the supply holds
     (`droop_free`), it sags with the current, linear in each rate, within `droop_us`: a short kernel keeps
     more of it. A clock probe before or after the kernel sees nothing of this; counters do.
@@ -95,14 +98,17 @@ def voltage_squared(clock_share: Values) -> Values:
 
 def energy_uj(
     power: PowerModel,
-    flop: Values,
+    switched_flop: Values,
     l2_bytes: Values,
     dram_bytes: Values,
     clock_share: Values,
     runtime_us: Values,
 ) -> Values:
-    """Energy of one kernel: idle power over its time, and its work at the voltage of its clock."""
-    work_pj = power.pj_per_flop * flop + power.pj_per_l2_byte * l2_bytes
+    """Energy of one kernel: idle power over its time, and its work at the voltage of its clock.
+
+    `switched_flop` counts each FLOP by its `multiplier_share`.
+    """
+    work_pj = power.pj_per_flop * switched_flop + power.pj_per_l2_byte * l2_bytes
     switching = work_pj * voltage_squared(clock_share) + power.pj_per_dram_byte * dram_bytes
     return power.idle_w * runtime_us + switching * 1e-6
 

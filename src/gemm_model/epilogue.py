@@ -14,9 +14,9 @@ TMEM_STORE_BYTES_PER_CLK = 32.0
 """The same where accumulators live in tensor memory: the width of an SM's way to L2."""
 
 
-TILE_CLK = 300.0
+TILE_CLK = 340.0
 """Once for each tile of a cooperative kernel: its number, its first MMAs, draining the last ones."""
-HANDOVER_CLK = 540.0
+HANDOVER_CLK = 620.0
 """From the last MMA of one ping-pong consumer to the first of the other: the same, and a barrier."""
 DRAINED_CLK, HANDOVER_DRAINED_CLK = 130.0, 330.0
 """What slow accumulation saves of either: the pipe is drained at the last k step already."""

@@ -45,6 +45,8 @@ FILL_SMS = 0.2
 RAMP_US, RAMP_STEPS = 0.69, 4.0
 """What the first loads take longer than later ones (no translations, no open pages) in a kernel of many
 k steps, and after how many it has taken half of that. Kernels of a single wave."""
+FILL_STEPS = 1.5
+"""k steps at the port until the MMAs of a kernel begin: one, and cold ones take longer. Kernels of few steps."""
 L2_GB_PER_S_PER_SM = 11300.0 / 132
 """L2 bandwidth of a GPU for which it was not measured: the H200's by SM (it does not follow the SM clock)."""
 
@@ -58,7 +60,9 @@ class KernelTime:
     """The speed of light: no runtime is below it."""
     launch_us: Values
     waves_us: Values
-    """All waves of tiles: what is between launch and the last epilogue."""
+    """All waves of tiles: what is between the first loads and the last epilogue."""
+    first_load_us: Values
+    """Filling the pipeline, while the MMAs have nothing to do."""
     exposed_us: Values
     """The last epilogue where nothing hides it."""
     tensor_us: Values
@@ -187,14 +191,16 @@ def kernel_time(
     sm_clk_mhz = _settle(work, clock.inside, gpu)
 
     waves_us = work.waves_us(sm_clk_mhz)
+    first_load_us = FILL_STEPS * step.port_clk / sm_clk_mhz
     exposed_us = exposed_clk(batch, gpu, found, epilogue) / sm_clk_mhz
     launch_us = _launch_us(shape, gpu, p, regime, power, without) + 0.0 * waves_us
     floor_us = _speed_of_light_us(shape, gpu, bytes_moved)
     return KernelTime(
-        runtime_us=maximum(launch_us + waves_us + exposed_us, floor_us),
+        runtime_us=maximum(launch_us + first_load_us + waves_us + exposed_us, floor_us),
         floor_us=floor_us,
         launch_us=launch_us,
         waves_us=waves_us,
+        first_load_us=first_load_us,
         exposed_us=exposed_us,
         tensor_us=steps * step.math_clk / sm_clk_mhz,
         epilogue_us=rounds * epilogue / sm_clk_mhz,
@@ -289,7 +295,8 @@ def _clock_rule(
     power: PowerModel | None,
     without: Collection[str],
 ) -> _ClockRules:
-    flop = shape.batch.flop
+    multipliers = shape.batch.multiplier_share
+    switched = shape.batch.flop * multipliers
     l2_bytes = bytes_moved.l2_request_bytes
     dram_bytes = bytes_moved.dram_bytes
     flop_per_clk = shape.rate * gpu.sm_count
@@ -297,11 +304,11 @@ def _clock_rule(
     light = light_load_share(gpu, p)
 
     def burst(waves_us: Values, sm_clk_mhz: Values) -> Values:
-        math_share = flop / (flop_per_clk * sm_clk_mhz * waves_us)
+        math_share = switched / (flop_per_clk * sm_clk_mhz * waves_us)
         l2_share = l2_bytes / (l2_peak * waves_us)
         dram_share = dram_bytes / (gpu.dram_bytes_per_us * waves_us)
         return burst_clock_mhz(
-            gpu, p, minimum(math_share, 1.0), minimum(l2_share, 1.0), minimum(dram_share, 1.0), waves_us
+            gpu, p, minimum(math_share, multipliers), minimum(l2_share, 1.0), minimum(dram_share, 1.0), waves_us
         )
 
     ctas = shape.batch.cluster_m * shape.batch.cluster_n
@@ -318,7 +325,7 @@ def _clock_rule(
 
     def capped(waves_us: Values, sm_clk_mhz: Values) -> Values:
         assert power is not None
-        work_uj = (power.pj_per_flop * flop + power.pj_per_l2_byte * l2_bytes) * 1e-6
+        work_uj = (power.pj_per_flop * switched + power.pj_per_l2_byte * l2_bytes) * 1e-6
         cap_w = gpu.power_cap_w or float("inf")
         # Power is controlled over many launches: the gap between two of them counts.
         period_us = waves_us + power.sustained_launch_us

@@ -28,16 +28,24 @@ BEND = 0.5
 FURTHER_SM, FURTHER_SM_OF_PAIRS = 0.11, 0.3
 """What an SM beyond adds to that time, over one up to there: single CTAs, and clusters of two. In clusters of
 four it adds as much."""
-TWO_WAY_COST = 1.35
+TWO_WAY_COST = 1.36
 """Zeros in clusters that share both operands, over those in others."""
-TWO_WAY_HIDDEN = 0.52
+TWO_WAY_HIDDEN = 0.62
 """What zeros and loads hide of each other in such clusters, in parts of half their harmonic mean."""
-WHOLE_MULTICAST_COST = 1.17
-"""Zeros of a CTA that lies wholly outside, over those of one that lies there in part, where they arrive by
-multicast."""
+WHOLE_BOX_COST, FURTHER_PART_COST = 1.18, 0.65
+"""A box of multicast rows that lies wholly outside, and the rows outside of one that lies there in part beside
+such a box, over the same rows without multicast."""
 WIDE = 4.0
-WIDE_MULTICAST_COST = 0.62
+WIDE_MULTICAST_COST = 0.575
 """Zeros that one request brings to four CTAs or more, over those of one: clusters of 1x4."""
+WORST_CTA = 0.06
+"""How far a cluster whose CTAs lie outside in different parts waits for the one that does so most."""
+STEPS_AT_COST = 64.0
+"""k steps at which zeros cost what these constants say: 2 % less for each doubling, from 5 steps to 1000.
+Timings of decode shapes, alike in 16-bit and fp8; why is not known."""
+GPC_SHARE = 0.41
+"""Part of the time of zeros that clusters of four share with those of their GPC, not of the whole device."""
+CTAS_OF_LARGE_GPC = 16
 IN_STEP_ROWS, OUT_OF_STEP_ROWS = 24.0, 84.0
 """Rows of zeros of one CTA up to which its requests merge with its neighbours', and from which on none do."""
 EDGE = 1e-6
@@ -109,7 +117,7 @@ def outside_rows(batch: GemmBatch, schedule: TileSchedule, found: Resources) -> 
     a_lost, a_mixed = _out_of_step(a_edge, batch.cta_m)
     b_lost, b_mixed = _out_of_step(b_edge, batch.cta_n)
     return OutsideRows(
-        bytes_per_wave=zeros * ctas * schedule.k_steps * found.cta_k,
+        bytes_per_wave=zeros * ctas * schedule.k_steps * found.cta_k * _by_steps(schedule.k_steps),
         # What a kernel spills, most of its L2 bytes, is the same in all slots.
         slow_load=where(spills, 1.0, (slow_a + slow_b) / mean),
         fast_load=where((fixed_m | fixed_n) & negated(spills), (fast_a + fast_b) / mean, 0.0),
@@ -117,6 +125,11 @@ def outside_rows(batch: GemmBatch, schedule: TileSchedule, found: Resources) -> 
         a_in_step=(1.0 - a_lost) * (1.0 - b_mixed),
         b_in_step=(1.0 - b_lost) * (1.0 - a_mixed),
     )
+
+
+def _by_steps(k_steps: Values) -> Values:
+    """(STEPS_AT_COST / k_steps) to the power 1/32."""
+    return eighth_power(sqrt(sqrt(STEPS_AT_COST / k_steps)))
 
 
 def _two_way(batch: GemmBatch) -> Values:
@@ -160,12 +173,15 @@ def _fixed(
 def _zeros_cost(edge: _Edge, schedule: TileSchedule) -> Values:
     """Cost of the zeros of one operand's tile, as a share of the tile, for a slot's mean wave.
 
-    They cost less than in proportion where they are many, and less where fewer SMs have them. Slots that
-    keep their row have all of it or none; the others have their turn. Powers from timings of decode shapes.
+    Each of the CTAs that share a tile by multicast asks for a box of it. Zeros cost less where fewer SMs have
+    them. Slots that keep their row have all of it or none; the others have their turn. Costs and powers from
+    timings of decode shapes.
     """
-    whole_cost = where(edge.sharers > 1.0, WHOLE_MULTICAST_COST, 1.0)
-    share = (edge.partial + whole_cost * edge.whole) / edge.along
-    share = share / maximum(eighth_power(share), 1e-9)
+    boxes = edge.along * edge.sharers
+    whole = floor(edge.outside * boxes + EDGE)
+    part = maximum(edge.outside * boxes - whole, 0.0) * where(whole > 0.0, FURTHER_PART_COST, 1.0)
+    share = where(edge.sharers > 1.0, (WHOLE_BOX_COST * whole + part) / boxes, edge.outside)
+    share = share + WORST_CTA * (minimum(edge.outside * edge.along, 1.0) - edge.outside)
     share = share * where(edge.sharers >= WIDE, WIDE_MULTICAST_COST, 1.0)
     eighth = eighth_power(edge.rows)
     quarter = eighth * eighth
@@ -182,8 +198,27 @@ def crowding(slots: Values, batch: GemmBatch, gpu: GpuSpec) -> Values:
     """
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
     busy = slots * ctas_per_cluster / gpu.sm_count
+    felt = _felt_by_fours(busy, slots, ctas_per_cluster, gpu)
     few = where(ctas_per_cluster > 1.0, FURTHER_SM_OF_PAIRS, FURTHER_SM)
     further = where(ctas_per_cluster > 2.0, 1.0, few)
-    device = minimum(busy, BEND) + further * maximum(busy - BEND, 0.0)
+    device = minimum(felt, BEND) + further * maximum(felt - BEND, 0.0)
     whole_device = BEND + further * (1.0 - BEND)
     return where(_two_way(batch), TWO_WAY_COST, 1.0) * device / whole_device / busy
+
+
+def _felt_by_fours(busy: Values, slots: Values, ctas_per_cluster: Values, gpu: GpuSpec) -> Values:
+    """Share of the SMs that zeros have to share the device with, as clusters of four feel it.
+
+    They spread evenly over the GPCs; on an H200 seven hold four of them and one holds two. The time of zeros
+    steps up with the clusters on the fullest: from 16 clusters to 17, from 23 to 24.
+    """
+    large = gpu.resident_clusters.get(CTAS_OF_LARGE_GPC)
+    if large is None or (is_number(ctas_per_cluster) and ctas_per_cluster != 4):
+        return busy
+    at_once = gpu.clusters_at_once(4)
+    each = CTAS_OF_LARGE_GPC // 4
+    small = max(at_once - each * large, 0)
+    gpcs = large + (small > 0)
+    on_fullest = maximum(ceil(slots / gpcs), ceil((slots - small) / large))
+    by_gpc = on_fullest / each * (at_once * 4 / gpu.sm_count)
+    return where(ctas_per_cluster == 4, busy + GPC_SHARE * (by_gpc - busy), busy)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gemm_model.dtypes import BlockScale, DataType, element_type, math_kind, operand_type
+from gemm_model.dtypes import (
+    BlockScale,
+    DataType,
+    element_type,
+    math_kind,
+    multiplier_share,
+    operand_type,
+)
 from gemm_model.errors import InputError
 
 MAX_SIZE = 2**40
@@ -87,3 +94,7 @@ class GemmProblem:
     @property
     def math_kind(self) -> str:
         return math_kind(self.a_dtype, self.b_dtype)
+
+    @property
+    def multiplier_share(self) -> float:
+        return multiplier_share(self.a_dtype, self.b_dtype)

@@ -24,7 +24,15 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.batch import EMPTY_KERNEL_US, BoolArray, FloatArray, GemmBatch, IntArray, scale_bits
-from gemm_model.dtypes import MATH_KINDS, BlockScale, DataType, element_type, math_kind, operand_type
+from gemm_model.dtypes import (
+    MATH_KINDS,
+    BlockScale,
+    DataType,
+    element_type,
+    math_kind,
+    multiplier_share,
+    operand_type,
+)
 from gemm_model.errors import InputError
 from gemm_model.feasibility import first_impossible
 from gemm_model.kernel import RASTERS, SCHEDULES
@@ -287,6 +295,8 @@ def _operand_columns(frame: pd.DataFrame) -> dict[str, Any]:
     (a_codes, a_types, _), (b_codes, b_types, _) = (by_column[name] for name in names)
     kinds = np.array([[MATH_KINDS.index(math_kind(a, b)) for b in b_types] for a in a_types])
     columns["math_kind"] = kinds[a_codes, b_codes]
+    shares = np.array([[multiplier_share(a, b) for b in b_types] for a in a_types])
+    columns["multiplier_share"] = shares[a_codes, b_codes]
     columns["acc_bits"] = _element_bits(frame, "acc_dtype", 32.0)
     columns["out_bits"] = _element_bits(frame, "out_dtype", np.maximum(columns["a_bits"], 16.0))
     return columns

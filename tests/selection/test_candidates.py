@@ -52,6 +52,7 @@ GEMM_COLUMNS = (
     *("m", "n", "k", "batch", "a_bits", "b_bits", "out_bits", "acc_bits", "math_kind", "a_k_major"),
     *("b_k_major", "c_n_major", "cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n"),
     *("stages", "schedule", "raster", "swizzle", "split_k", "fast_accum", "a_scale_bits", "b_scale_bits"),
+    "multiplier_share",
 )
 
 

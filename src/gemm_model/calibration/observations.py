@@ -17,8 +17,6 @@ from gemm_model.table import batch_from_frame, runtimes_us
 
 NEAR_BEST = 1.15
 """Configurations within this factor of a shape's best take part in the ranking term."""
-CHOICE_WEIGHT_FLOOR = 0.3
-"""Weight of a configuration far slower than its shape's best: a choice never falls on it, a what-if may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class Observations:
     power_w: FloatArray
     shape_id: IntArray
     weight: FloatArray
-    """A shape counts as the root of its rows, fast configurations more than slow ones; mean square 1."""
+    """A shape counts by the power 3/4 of its rows; mean square 1."""
     best_row: IntArray
     """Row of the fastest configuration of the same shape."""
     near_best: BoolArray
@@ -57,7 +55,7 @@ def observe(frame: pd.DataFrame, gpu: GpuSpec, without: Collection[str] = ()) ->
     best_us = pd.Series(measured).groupby(shape_id).transform("min").to_numpy()
     best_row = pd.Series(measured).groupby(shape_id).transform("idxmin").to_numpy()
     count = np.bincount(shape_id)[shape_id]
-    weight = np.sqrt(np.maximum(best_us / measured, CHOICE_WEIGHT_FLOOR) / np.sqrt(count))
+    weight = count**-0.125
     return Observations(
         frame=frame,
         shape=geometry(batch, flop_per_clk_per_sm(batch, gpu), gpu, without),

@@ -195,7 +195,8 @@ class PhysicalLook:
         batch, schedule, found = self.geometry.batch, self.geometry.schedule, self.geometry.resources
         phases_us = {
             "launch": times.launch_us,
-            "waves": times.runtime_us - times.launch_us - times.exposed_us,
+            "first_load": times.first_load_us,
+            "waves": times.runtime_us - times.launch_us - times.first_load_us - times.exposed_us,
             "last_epilogue": times.exposed_us,
         }
         details = {
@@ -245,8 +246,9 @@ class PhysicalLook:
             return {}
         times, moved = self.times, self.times.traffic
         share = times.set_clk_mhz / self.model.gpu.sm_clk_mhz
-        flop = self.geometry.batch.flop
-        spent = energy_uj(power, flop, moved.l2_request_bytes, moved.dram_bytes, share, times.runtime_us)
+        batch = self.geometry.batch
+        switched = batch.flop * batch.multiplier_share
+        spent = energy_uj(power, switched, moved.l2_request_bytes, moved.dram_bytes, share, times.runtime_us)
         return {"energy_uj": spent}
 
     def error_band(self) -> FloatArray | None:
