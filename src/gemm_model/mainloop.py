@@ -29,10 +29,11 @@ SMEM_BOUND_COLUMNS = 38.0
 the writes of the loads, which take their share of shared memory, it does so below 76."""
 SMEM_CONTENTION = 0.85
 """What of that excess is seen."""
-LINE_64, LINE_32, LINE_16 = 0.2, 0.4, 1.0
+LINE_64, LINE_32, LINE_16 = 0.2, 0.52, 1.5
 """What rows of 128 bytes cost the port beyond aligned ones, by where their pitch lets them start: at 64, 32
 or 16 bytes they fall into two lines, at 16 into a fifth sector. Kernels on few SMs."""
-TAIL_64, TAIL_32, TAIL_16 = 2.5, 3.4, 5.0
+RECEIVED_TAIL = 0.6
+TAIL_64, TAIL_32, TAIL_16 = 3.0, 3.2, 4.2
 """Clocks of each row of a tile's last k step that reaches beyond K, by what divides its bytes up to K."""
 BLACKWELL_PORT_CLK = 55.0
 """Of each k step at the port beside the bytes, where loads of scale factors are issued too: B200, nvfp4."""
@@ -73,8 +74,9 @@ def k_step(
     math = smooth_maximum(_math_clk(batch, gpu, rate, found, p), _round_trip_clk(batch, gpu, found))
     math = math + spilled.step_clk
     pitch_bytes = where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0
-    port = _port_bytes(batch, found, schedule, p) / _port_bytes_per_clk(gpu, p)
-    port = port * (1.0 + _by_alignment(row_alignment(pitch_bytes), (0.0, LINE_64, LINE_32, LINE_16)))
+    further_lines = _by_alignment(row_alignment(pitch_bytes), (0.0, LINE_64, LINE_32, LINE_16))
+    port = _port_bytes(batch, found, schedule, p) + further_lines * _requested_bytes(batch, found, schedule)
+    port = port / _port_bytes_per_clk(gpu, p)
     port = port + (BLACKWELL_PORT_CLK if gpu.tmem_columns > 0 else 0.0)
     # A slot is released one k step after its use (one MMA group stays in flight): one stage fewer is free.
     stages = maximum(found.stages - 1.0, 1.0)
@@ -139,7 +141,8 @@ def _tail_clk(batch: GemmBatch, gpu: GpuSpec, found: Resources) -> Values:
     if gpu.tmem_columns > 0:
         return 0.0
     tail_bytes = (batch.k % found.cta_k) * batch.a_bits / 8.0
-    rows = batch.cta_m / batch.cluster_n + batch.cta_n / batch.cluster_m
+    asked = batch.cta_m / batch.cluster_n + batch.cta_n / batch.cluster_m
+    rows = asked + RECEIVED_TAIL * (batch.cta_m + batch.cta_n - asked)
     row_clk = _by_alignment(row_alignment(tail_bytes), (TAIL_64, TAIL_64, TAIL_32, TAIL_16))
     return where(tail_bytes > 0.0, rows * row_clk, 0.0)
 
@@ -175,3 +178,10 @@ def _port_bytes(batch: GemmBatch, found: Resources, schedule: TileSchedule, p: K
     outside = a_bytes * (1.0 - schedule.filled_m) + b_bytes * b_arrives * (1.0 - schedule.filled_n)
     saved = p.multicast_port_saving * others + outside
     return maximum(found.stage_bytes + scale_pieces - saved * found.cta_k, 0.0)
+
+
+def _requested_bytes(batch: GemmBatch, found: Resources, schedule: TileSchedule) -> Values:
+    """Bytes of one stage inside the matrix that the CTA asks for itself: its part of each multicast."""
+    a_bytes = batch.cta_m * batch.a_bits / 8.0 * schedule.filled_m / batch.cluster_n
+    b_bytes = batch.cta_n * batch.b_bits / 8.0 * schedule.filled_n / batch.cluster_m
+    return (a_bytes + b_bytes) * found.cta_k

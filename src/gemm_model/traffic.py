@@ -17,6 +17,7 @@ from gemm_model.feasibility import Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
 from gemm_model.outside_rows import OutsideRows
+from gemm_model.placement import MOST_MERGED, requests_in_order
 from gemm_model.schedule import TileSchedule
 from gemm_model.spilling import spilled_l2_bytes
 
@@ -25,8 +26,10 @@ SMS_PER_COALESCER = 8.0
 
 Pairs of SMs that stream the same bytes: L2 counts them once within a GPC, twice across two.
 """
-SMS_THAT_MEET, MOST_MERGED = 12.0, 4.0
-"""Where panels are few, so many SMs ask for each of them alike, and up to four requests for one merge."""
+SMS_THAT_MEET = 12.0
+"""Where panels are few, so many SMs ask for each of them alike, and up to MOST_MERGED requests for one merge."""
+IN_ORDER = 0.55
+"""How far the order in which tiles go to GPCs tells which requests meet; the rest is chance."""
 NARROW_WRITES = 0.6
 """What pieces of an output row cost more where tiles store rows of 32 bytes (208 columns), not of 64."""
 PARTIAL_SUM_BYTES = 4.0
@@ -106,8 +109,15 @@ def traffic(
     b_alone = (batch.cluster_m < 2) & (b_pieces < ALIGNED_BYTES / SECTOR_BYTES)
     a_panels = where(schedule.fast_is_m, schedule.fast_panels, schedule.slow_panels)
     b_panels = where(schedule.fast_is_m, schedule.slow_panels, schedule.fast_panels)
-    a_merged = p.coalescing * a_alone * outside.a_in_step * merged_share(a_panels, requesters)
-    b_merged = p.coalescing * b_alone * outside.b_in_step * merged_share(b_panels, requesters)
+    a_equal, b_equal = merged_share(a_panels, requesters), merged_share(b_panels, requesters)
+    in_order = requests_in_order(schedule, cluster_size, gpu)
+    if in_order is not None:
+        fast, slow = in_order
+        placed = IN_ORDER * (requesters > 2.0)
+        a_equal = a_equal + placed * (1.0 - where(schedule.fast_is_m, fast, slow) - a_equal)
+        b_equal = b_equal + placed * (1.0 - where(schedule.fast_is_m, slow, fast) - b_equal)
+    a_merged = p.coalescing * a_alone * outside.a_in_step * a_equal
+    b_merged = p.coalescing * b_alone * outside.b_in_step * b_equal
     # Multicast: the CTAs of a cluster row share A, those of a column share B.
     a_asked = batch.cta_m * a_bytes / batch.cluster_n * schedule.filled_m
     b_asked = batch.cta_n * b_bytes / batch.cluster_m * schedule.filled_n
