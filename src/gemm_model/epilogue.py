@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemm_model.batch import GemmBatch
-from gemm_model.elementwise import Values, maximum, where
+from gemm_model.elementwise import Values, maximum, minimum, where
 from gemm_model.feasibility import PINGPONG, Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
@@ -14,12 +14,15 @@ TMEM_STORE_BYTES_PER_CLK = 32.0
 """The same where accumulators live in tensor memory: the width of an SM's way to L2."""
 
 
-TILE_CLK = 340.0
+TILE_CLK = 370.0
 """Once for each tile of a cooperative kernel: its number, its first MMAs, draining the last ones."""
-HANDOVER_CLK = 620.0
+HANDOVER_CLK = 600.0
 """From the last MMA of one ping-pong consumer to the first of the other: the same, and a barrier."""
 DRAINED_CLK, HANDOVER_DRAINED_CLK = 130.0, 330.0
 """What slow accumulation saves of either: the pipe is drained at the last k step already."""
+APART = 0.27
+"""Warpgroups that share a tile drift apart: what one's epilogue and the other's MMAs of the next tile hide of the
+shorter of the two."""
 SMALL_STORE, SMALL_STORE_CLK = 1500.0, 55.0
 """Outputs of one warpgroup's store below which it takes longer, and by how much: tiles of 208 columns."""
 SMALL_STORE_QUEUE = 1.2
@@ -59,7 +62,7 @@ def math_chain_clk(
 ) -> Values:
     """Clocks between tiles in the MMA warps, if operands are always there.
 
-    Cooperative: mainloop, then epilogue. Ping-pong: two consumers take the mainloop in turn, so that a tile
+    Cooperative: mainloop, then epilogue, less what warpgroups hide of each other's. Ping-pong: two consumers take the mainloop in turn, so that a tile
     takes the longer of one mainloop with its handover and half of one consumer's round. In tensor memory the
     accumulators are double-buffered where two fit beside the scale factors: the longer of mainloop and
     epilogue.
@@ -70,7 +73,13 @@ def math_chain_clk(
     handover = _less_drained(HANDOVER_CLK, HANDOVER_DRAINED_CLK, found)
     turns = maximum(mainloop + handover, (serial + handover + TILE_CLK) / 2.0)
     turns = maximum(turns, where(_small_stores(found), SMALL_STORE_QUEUE * epilogue, 0.0))
-    return where(batch.schedule == PINGPONG, turns, serial + _less_drained(TILE_CLK, DRAINED_CLK, found))
+    cooperative = serial - _hidden_clk(found, mainloop, epilogue) + _less_drained(TILE_CLK, DRAINED_CLK, found)
+    return where(batch.schedule == PINGPONG, turns, cooperative)
+
+
+def _hidden_clk(found: Resources, mainloop: Values, epilogue: Values) -> Values:
+    """What the warpgroups of a cooperative kernel hide of a tile's epilogue under the next tile's mainloop."""
+    return where(found.warpgroups > 1.0, APART * minimum(mainloop, epilogue), 0.0)
 
 
 def _less_drained(clk: float, drained_clk: float, found: Resources) -> Values:
@@ -89,11 +98,13 @@ def chain_beside_stores(
     return where(pingpong, (mainloop + handover) / 2.0, mainloop + tile), where(pingpong, 0.5, 1.0)
 
 
-def exposed_clk(batch: GemmBatch, gpu: GpuSpec, found: Resources, epilogue: Values) -> Values:
+def exposed_clk(
+    batch: GemmBatch, gpu: GpuSpec, found: Resources, mainloop: Values, epilogue: Values
+) -> Values:
     """Clocks of the last epilogue that nothing hides and that `math_chain_clk` does not hold already."""
     if gpu.tmem_columns > 0:
         return where(_double_buffered(gpu, found), epilogue, 0.0)
-    return where(batch.schedule == PINGPONG, epilogue, 0.0)
+    return where(batch.schedule == PINGPONG, epilogue, _hidden_clk(found, mainloop, epilogue))
 
 
 def _double_buffered(gpu: GpuSpec, found: Resources) -> Values:

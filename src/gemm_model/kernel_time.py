@@ -186,13 +186,13 @@ def kernel_time(
     rounds = schedule.full_waves + where(schedule.last_tiles > 0, 1.0, 0.0)
     steps = rounds * schedule.k_steps
     bytes_moved = out_of_step(bytes_moved, l2_us, gpu, p)
-    work, epilogue = _work(shape, gpu, p, bytes_moved, step, without)
+    work, epilogue, exposed = _work(shape, gpu, p, bytes_moved, step, without)
     clock = _clock_rule(shape, gpu, p, bytes_moved, regime, power, without)
     sm_clk_mhz = _settle(work, clock.inside, gpu)
 
     waves_us = work.waves_us(sm_clk_mhz)
     first_load_us = FILL_STEPS * step.port_clk / sm_clk_mhz
-    exposed_us = exposed_clk(batch, gpu, found, epilogue) / sm_clk_mhz
+    exposed_us = exposed / sm_clk_mhz
     launch_us = _launch_us(shape, gpu, p, regime, power, without) + 0.0 * waves_us
     floor_us = _speed_of_light_us(shape, gpu, bytes_moved)
     return KernelTime(
@@ -221,8 +221,8 @@ def _work(
     bytes_moved: Traffic,
     step: KStep,
     without: Collection[str],
-) -> tuple[_Work, Values]:
-    """The work of the waves, and the clocks of one epilogue."""
+) -> tuple[_Work, Values, Values]:
+    """The work of the waves, and the clocks of one epilogue and of what is exposed of the last one."""
     batch, schedule = shape.batch, shape.schedule
     epilogue = epilogue_clk(batch, gpu, shape.resources, p) * ("epilogue" not in without)
     stores = port_store_clk(batch, gpu) * ("epilogue" not in without)
@@ -259,7 +259,7 @@ def _work(
         outside=shape.outside,
         schedule=schedule,
     )
-    return work, epilogue
+    return work, epilogue, exposed_clk(batch, gpu, shape.resources, mainloop, epilogue)
 
 
 def _l2_us(moved: Traffic, busy: Values, l2_peak: float, p: KernelParameters) -> Values:

@@ -48,6 +48,8 @@ GPC_SHARE = 0.41
 CTAS_OF_LARGE_GPC = 16
 IN_STEP_ROWS, OUT_OF_STEP_ROWS = 24.0, 84.0
 """Rows of zeros of one CTA up to which its requests merge with its neighbours', and from which on none do."""
+MIXED_LOSS = 0.35
+"""Of the requests for the other operand that then no longer merge, where some of those who ask have no zeros."""
 EDGE = 1e-6
 """CTAs; less than this outside is rounding."""
 
@@ -154,7 +156,7 @@ def _out_of_step(edge: _Edge, tile: Values) -> tuple[Values, Values]:
     lost = minimum(maximum(zeros - IN_STEP_ROWS, 0.0) / (OUT_OF_STEP_ROWS - IN_STEP_ROWS), 1.0)
     lost = lost / sqrt(edge.rows)
     mixed = (edge.rows > 1.0) | (edge.along - edge.whole > 1.5)
-    return lost, where(mixed, lost, 0.0)
+    return lost, where(mixed, MIXED_LOSS * lost, 0.0)
 
 
 def _fixed(
