@@ -40,6 +40,8 @@ WIDE_MULTICAST_COST = 0.575
 """Zeros that one request brings to four CTAs or more, over those of one: clusters of 1x4."""
 WORST_CTA = 0.06
 """How far a cluster whose CTAs lie outside in different parts waits for the one that does so most."""
+ONE_ROW_COST = 1.08
+"""Zeros beside the only row of a matrix, over those beside two rows or more: timings with m = 1."""
 STEPS_AT_COST = 64.0
 """k steps at which zeros cost what these constants say: 2 % less for each doubling, from 5 steps to 1000.
 Timings of decode shapes, alike in 16-bit and fp8; why is not known."""
@@ -108,7 +110,8 @@ def outside_rows(batch: GemmBatch, schedule: TileSchedule, found: Resources) -> 
     b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n, batch.cluster_m)
     a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0
     b_bytes = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0
-    zeros = a_bytes * _zeros_cost(a_edge, schedule) + b_bytes * _zeros_cost(b_edge, schedule)
+    a_zeros = a_bytes * _zeros_cost(a_edge, schedule) * where(batch.m == 1, ONE_ROW_COST, 1.0)
+    b_zeros = b_bytes * _zeros_cost(b_edge, schedule) * where(batch.n == 1, ONE_ROW_COST, 1.0)
     mean = a_bytes * schedule.filled_m + b_bytes * schedule.filled_n
     slow_a = a_bytes * where(fixed_m, 1.0 - a_edge.outside, schedule.filled_m)
     slow_b = b_bytes * where(fixed_n, 1.0 - b_edge.outside, schedule.filled_n)
@@ -119,7 +122,7 @@ def outside_rows(batch: GemmBatch, schedule: TileSchedule, found: Resources) -> 
     a_lost, a_mixed = _out_of_step(a_edge, batch.cta_m)
     b_lost, b_mixed = _out_of_step(b_edge, batch.cta_n)
     return OutsideRows(
-        bytes_per_wave=zeros * ctas * schedule.k_steps * found.cta_k * _by_steps(schedule.k_steps),
+        bytes_per_wave=(a_zeros + b_zeros) * ctas * schedule.k_steps * found.cta_k * _by_steps(schedule.k_steps),
         # What a kernel spills, most of its L2 bytes, is the same in all slots.
         slow_load=where(spills, 1.0, (slow_a + slow_b) / mean),
         fast_load=where((fixed_m | fixed_n) & negated(spills), (fast_a + fast_b) / mean, 0.0),
