@@ -6,7 +6,14 @@ import pytest
 
 from gemm_model import GemmProblem, KernelConfig, load_gpu
 from gemm_model.config import gpu_names, load_config, load_gpu_mapping
-from gemm_model.dtypes import BLOCK_SCALED_TYPES, MATH_KINDS, element_type, math_kind, operand_type
+from gemm_model.dtypes import (
+    BLOCK_SCALED_TYPES,
+    MATH_KINDS,
+    element_type,
+    math_kind,
+    multiplier_share,
+    operand_type,
+)
 from gemm_model.errors import InputError
 from gemm_model.gpu import gpu_from_mapping
 from gemm_model.kernel import parse_extent
@@ -164,3 +171,17 @@ def test_overrides_reach_gpu_and_model_options():
     )
     assert config["gpu"]["sm_count"] == 100
     assert config["model_opts"]["l2_hit_rate"] == 0.4
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "share"),
+    [
+        ("fp16", "fp16", 1),
+        ("bf16", "bf16", 8 / 11),
+        ("e5m2", "e5m2", 3 / 4),
+        ("e4m3", "e5m2", 7 / 8),
+        ("fp32", "fp32", 1),
+    ],
+)
+def test_what_multipliers_draw_follows_the_significands(a, b, share):
+    assert multiplier_share(element_type(a), element_type(b)) == pytest.approx(share)

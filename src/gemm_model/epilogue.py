@@ -21,8 +21,8 @@ HANDOVER_CLK = 600.0
 DRAINED_CLK, HANDOVER_DRAINED_CLK = 130.0, 330.0
 """What slow accumulation saves of either: the pipe is drained at the last k step already."""
 APART = 0.27
-"""Warpgroups that share a tile drift apart: what one's epilogue and the other's MMAs of the next tile hide of the
-shorter of the two."""
+"""Warpgroups that share a tile drift apart: what one's epilogue and the other's MMAs of the next tile hide of
+each other, in parts of the shorter one."""
 SMALL_STORE, SMALL_STORE_CLK = 1500.0, 55.0
 """Outputs of one warpgroup's store below which it takes longer, and by how much: tiles of 208 columns."""
 SMALL_STORE_QUEUE = 1.2
@@ -62,10 +62,10 @@ def math_chain_clk(
 ) -> Values:
     """Clocks between tiles in the MMA warps, if operands are always there.
 
-    Cooperative: mainloop, then epilogue, less what warpgroups hide of each other's. Ping-pong: two consumers take the mainloop in turn, so that a tile
-    takes the longer of one mainloop with its handover and half of one consumer's round. In tensor memory the
-    accumulators are double-buffered where two fit beside the scale factors: the longer of mainloop and
-    epilogue.
+    Cooperative: mainloop, then epilogue, less what warpgroups hide of each other's. Ping-pong: two consumers
+    take the mainloop in turn, so that a tile takes the longer of one mainloop with its handover and half of
+    one consumer's round. In tensor memory the accumulators are double-buffered where two fit beside the scale
+    factors: the longer of mainloop and epilogue.
     """
     serial = mainloop + epilogue
     if gpu.tmem_columns > 0:
@@ -73,12 +73,14 @@ def math_chain_clk(
     handover = _less_drained(HANDOVER_CLK, HANDOVER_DRAINED_CLK, found)
     turns = maximum(mainloop + handover, (serial + handover + TILE_CLK) / 2.0)
     turns = maximum(turns, where(_small_stores(found), SMALL_STORE_QUEUE * epilogue, 0.0))
-    cooperative = serial - _hidden_clk(found, mainloop, epilogue) + _less_drained(TILE_CLK, DRAINED_CLK, found)
+    cooperative = (
+        serial - _hidden_clk(found, mainloop, epilogue) + _less_drained(TILE_CLK, DRAINED_CLK, found)
+    )
     return where(batch.schedule == PINGPONG, turns, cooperative)
 
 
 def _hidden_clk(found: Resources, mainloop: Values, epilogue: Values) -> Values:
-    """What the warpgroups of a cooperative kernel hide of a tile's epilogue under the next tile's mainloop."""
+    """What the warpgroups of a cooperative kernel hide of a tile's epilogue and the next tile's mainloop."""
     return where(found.warpgroups > 1.0, APART * minimum(mainloop, epilogue), 0.0)
 
 

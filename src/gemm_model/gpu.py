@@ -47,8 +47,8 @@ class GpuSpec:
     resident_clusters: Mapping[int, int] = field(default_factory=dict)
     """How many clusters of a size run at once, where the occupancy query was asked; else whole clusters."""
     tpc_rounds: tuple[tuple[int, ...], ...] = ()
-    """GPC of each TPC, in the order in which the launcher gives them CTAs: rounds of TPCs, of which a grid fills
-    one SM each, then the other, before it goes on."""
+    """GPC of each TPC, in the order in which the launcher gives them CTAs: rounds of TPCs, of which a grid
+    fills one SM each, then the other, before it goes on."""
     l2_bytes_per_clk_per_sm: float | None = None
     """What one SM can read from L2 per SM clock."""
     l2_gb_per_s: float | None = None
@@ -147,12 +147,12 @@ def gpu_from_mapping(values: Mapping[str, Any]) -> GpuSpec:
 
 def _rounds(label: str, value: object) -> tuple[tuple[int, ...], ...]:
     """`tpc_rounds` from a list of lists."""
-    rounds = value if isinstance(value, list) else [value]
-    for each in rounds:
-        good = isinstance(each, list) and all(isinstance(gpc, int) and gpc >= 0 for gpc in each)
-        if not good:
+    rounds: list[tuple[int, ...]] = []
+    for each in value if isinstance(value, list) else [value]:
+        if not isinstance(each, list) or not all(isinstance(gpc, int) and gpc >= 0 for gpc in each):
             raise InputError(f"GPU {label}: tpc_rounds holds {each!r}; expected lists of GPC numbers from 0")
-    return tuple(tuple(each) for each in rounds)
+        rounds.append(tuple(each))
+    return tuple(rounds)
 
 
 def load_gpu(name_or_path: str) -> GpuSpec:

@@ -46,7 +46,8 @@ RAMP_US, RAMP_STEPS = 0.69, 4.0
 """What the first loads take longer than later ones (no translations, no open pages) in a kernel of many
 k steps, and after how many it has taken half of that. Kernels of a single wave."""
 FILL_STEPS = 1.5
-"""k steps at the port until the MMAs of a kernel begin: one, and cold ones take longer. Kernels of few steps."""
+"""k steps at the port until the MMAs of a kernel begin: one, and cold ones take longer. Kernels of few steps,
+whose larger tiles take longer than their MMAs and epilogues explain."""
 L2_GB_PER_S_PER_SM = 11300.0 / 132
 """L2 bandwidth of a GPU for which it was not measured: the H200's by SM (it does not follow the SM clock)."""
 
@@ -308,7 +309,12 @@ def _clock_rule(
         l2_share = l2_bytes / (l2_peak * waves_us)
         dram_share = dram_bytes / (gpu.dram_bytes_per_us * waves_us)
         return burst_clock_mhz(
-            gpu, p, minimum(math_share, multipliers), minimum(l2_share, 1.0), minimum(dram_share, 1.0), waves_us
+            gpu,
+            p,
+            minimum(math_share, multipliers),
+            minimum(l2_share, 1.0),
+            minimum(dram_share, 1.0),
+            waves_us,
         )
 
     ctas = shape.batch.cluster_m * shape.batch.cluster_n

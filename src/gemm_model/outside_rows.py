@@ -33,8 +33,8 @@ TWO_WAY_COST = 1.36
 TWO_WAY_HIDDEN = 0.62
 """What zeros and loads hide of each other in such clusters, in parts of half their harmonic mean."""
 WHOLE_BOX_COST, FURTHER_PART_COST = 1.18, 0.65
-"""A box of multicast rows that lies wholly outside, and the rows outside of one that lies there in part beside
-such a box, over the same rows without multicast."""
+"""A box of multicast rows that lies wholly outside, and the rows outside of one that lies there in part
+beside such a box, over the same rows without multicast."""
 WIDE = 4.0
 WIDE_MULTICAST_COST = 0.575
 """Zeros that one request brings to four CTAs or more, over those of one: clusters of 1x4."""
@@ -51,7 +51,7 @@ CTAS_OF_LARGE_GPC = 16
 IN_STEP_ROWS, OUT_OF_STEP_ROWS = 24.0, 84.0
 """Rows of zeros of one CTA up to which its requests merge with its neighbours', and from which on none do."""
 MIXED_LOSS = 0.35
-"""Of the requests for the other operand that then no longer merge, where some of those who ask have no zeros."""
+"""Of the other operand's requests as many stop to merge, where some of those who ask have no zeros."""
 EDGE = 1e-6
 """CTAs; less than this outside is rounding."""
 
@@ -122,7 +122,11 @@ def outside_rows(batch: GemmBatch, schedule: TileSchedule, found: Resources) -> 
     a_lost, a_mixed = _out_of_step(a_edge, batch.cta_m)
     b_lost, b_mixed = _out_of_step(b_edge, batch.cta_n)
     return OutsideRows(
-        bytes_per_wave=(a_zeros + b_zeros) * ctas * schedule.k_steps * found.cta_k * _by_steps(schedule.k_steps),
+        bytes_per_wave=(a_zeros + b_zeros)
+        * ctas
+        * schedule.k_steps
+        * found.cta_k
+        * _by_steps(schedule.k_steps),
         # What a kernel spills, most of its L2 bytes, is the same in all slots.
         slow_load=where(spills, 1.0, (slow_a + slow_b) / mean),
         fast_load=where((fixed_m | fixed_n) & negated(spills), (fast_a + fast_b) / mean, 0.0),

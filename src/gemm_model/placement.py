@@ -23,7 +23,7 @@ SMS_PER_TPC = 2
 def requests_in_order(
     schedule: TileSchedule, ctas_per_cluster: Values, gpu: GpuSpec
 ) -> tuple[Values, Values] | None:
-    """Requests that L2 sees for each one that an SM makes: for panels of the fast extent, and of the slow one.
+    """Requests that L2 sees for each that an SM makes: for panels of the fast extent, and of the slow one.
 
     Tiles go to slots in their order, slots to GPCs in that of the launcher, and requests of one GPC for the
     same panel merge. For clusters of one or two; None where the order of the GPU's TPCs is not known.
@@ -33,16 +33,15 @@ def requests_in_order(
     table = _requests_table(gpu.tpc_rounds)
     last = table.shape[-1] - 1
     numbers = (schedule.group, schedule.slots, ctas_per_cluster)
+    limits = (WIDEST_GROUP, last, SMS_PER_TPC)
     if all(map(is_number, numbers)):
-        group, slots, ctas = (int(value) for value in numbers)
-        place = (min(ctas, SMS_PER_TPC) - 1, min(group, WIDEST_GROUP), min(slots, last))
-        return float(table[0][place]), float(table[1][place])
-    group, slots, ctas = (np.asarray(value, dtype=np.int64) for value in numbers)
-    places = (
-        np.minimum(ctas, SMS_PER_TPC) - 1,
-        np.minimum(group, WIDEST_GROUP),
-        np.minimum(slots, last),
+        group, slots, ctas = (min(int(value), limit) for value, limit in zip(numbers, limits, strict=True))
+        return float(table[0, ctas - 1, group, slots]), float(table[1, ctas - 1, group, slots])
+    groups, slots_of, sizes = (
+        np.minimum(np.asarray(value, dtype=np.int64), limit)
+        for value, limit in zip(numbers, limits, strict=True)
     )
+    places = (sizes - 1, groups, slots_of)
     return table[0][places], table[1][places]
 
 

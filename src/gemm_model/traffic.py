@@ -27,7 +27,7 @@ SMS_PER_COALESCER = 8.0
 Pairs of SMs that stream the same bytes: L2 counts them once within a GPC, twice across two.
 """
 SMS_THAT_MEET = 12.0
-"""Where panels are few, so many SMs ask for each of them alike, and up to MOST_MERGED requests for one merge."""
+"""Where panels are few, so many SMs ask for each of them alike, and up to MOST_MERGED of them merge."""
 IN_ORDER = 0.55
 """How far the order in which tiles go to GPCs tells which requests meet; the rest is chance."""
 NARROW_WRITES = 0.6

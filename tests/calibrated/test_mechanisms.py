@@ -19,6 +19,7 @@ from gemm_model.clock import (
 )
 from gemm_model.elementwise import power_of_two_divisor, smooth_maximum
 from gemm_model.epilogue import (
+    APART,
     DRAINED_CLK,
     HANDOVER_CLK,
     HANDOVER_DRAINED_CLK,
@@ -37,6 +38,7 @@ from gemm_model.kernel import KernelConfig
 from gemm_model.kernel_parameters import PARAMETERS, KernelParameters, start_values
 from gemm_model.kernel_time import (
     FILL_SMS,
+    FILL_STEPS,
     L2_SMS,
     RAMP_STEPS,
     RAMP_US,
@@ -55,6 +57,7 @@ from gemm_model.mainloop import (
     LINE_64,
     PAIR_ROUND_TRIP_CLK,
     PINGPONG_ADDS_PER_CLK,
+    RECEIVED_TAIL,
     ROUND_TRIP_CLK,
     SLOW_ROUND_TRIP_CLK,
     SMEM_CONTENTION,
@@ -65,14 +68,19 @@ from gemm_model.mainloop import (
     k_step,
 )
 from gemm_model.outside_rows import (
+    FURTHER_PART_COST,
     FURTHER_SM,
     FURTHER_SM_OF_PAIRS,
+    GPC_SHARE,
     IN_STEP_ROWS,
+    MIXED_LOSS,
+    ONE_ROW_COST,
     OUT_OF_STEP_ROWS,
     TWO_WAY_COST,
     TWO_WAY_HIDDEN,
-    WHOLE_MULTICAST_COST,
+    WHOLE_BOX_COST,
     WIDE_MULTICAST_COST,
+    WORST_CTA,
     crowding,
     outside_rows,
 )
@@ -229,9 +237,10 @@ def test_rows_of_a_last_k_step_beyond_k_cost_by_what_divides_their_bytes(k, row_
     """Of 64 elements of 2 bytes a step: 32 left are 64 bytes, 16 are 32, 8 are 16."""
     problem = GemmProblem.of(4096, 4096, k)
     assert step_of(row(problem, cta_m=128, cta_n=192)).tail_clk[0] == (128 + 192) * row_clk
-    # Two CTAs share B, four A: each asks for its part.
-    assert step_of(row(problem, cta_m=128, cta_n=192, cluster_m=2)).tail_clk[0] == (128 + 96) * row_clk
-    assert step_of(row(problem, cta_m=128, cta_n=192, cluster_n=4)).tail_clk[0] == (32 + 192) * row_clk
+    # Two CTAs share B, four A: each asks for its part, and what the others ask for costs it less.
+    for cluster in ({"cluster_m": 2}, {"cluster_n": 4}):
+        tail_clk = step_of(row(problem, cta_m=128, cta_n=192, **cluster)).tail_clk[0]
+        assert tail_clk == pytest.approx((224 + RECEIVED_TAIL * 96) * row_clk)
 
 
 @pytest.mark.parametrize(("k", "dearer"), [(4096, 0.0), (4128, LINE_64), (4112, LINE_32), (4104, LINE_16)])
@@ -240,6 +249,10 @@ def test_rows_that_cross_lines_take_the_port_longer(k, dearer):
         step_of(row(GemmProblem.of(4096, 4096, size), cta_m=128, cta_n=128)).port_clk[0] for size in (4096, k)
     )
     assert crossing / aligned == pytest.approx(1 + dearer)
+    # In clusters of two each asks for half of B, and only for that do its rows cost more.
+    alone = replace(P, multicast_port_saving=0.0)
+    pair = row(GemmProblem.of(4096, 4096, k), cta_m=128, cta_n=128, cluster_m=2)
+    assert step_of(pair, alone).port_clk[0] / aligned == pytest.approx(1 + 0.75 * dearer)
     assert row_alignment(2.0 * k) == min(math.gcd(2 * k, 2**20), 128)
 
 
@@ -277,7 +290,7 @@ def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales():
         found = resources(batch, B200)
         chain = math_chain_clk(batch, B200, found, 5000.0, 3000.0)
         assert chain[0] == (5000.0 if two else 8000.0)
-        assert exposed_clk(batch, B200, found, 3000.0)[0] == (3000.0 if two else 0.0)
+        assert exposed_clk(batch, B200, found, 5000.0, 3000.0)[0] == (3000.0 if two else 0.0)
 
 
 def test_stores_of_a_tile_share_the_port_with_the_next_tiles_loads():
@@ -323,9 +336,16 @@ def test_epilogue_is_serial_or_under_the_other_consumers_mainloop():
         chain = math_chain_clk(pingpong, H200, resources(pingpong, H200), mainloop, epilogue)
         assert chain[0] == pytest.approx(tile)
         chain = math_chain_clk(cooperative, H200, resources(cooperative, H200), mainloop, epilogue)
-        assert chain[0] == pytest.approx(mainloop + epilogue[0] + TILE_CLK)
-    assert exposed_clk(pingpong, H200, resources(pingpong, H200), epilogue)[0] == epilogue[0]
-    assert exposed_clk(cooperative, H200, resources(cooperative, H200), epilogue)[0] == 0
+        # Two warpgroups drift apart, until the last tile.
+        hidden = APART * min(mainloop, epilogue[0])
+        assert chain[0] == pytest.approx(mainloop + epilogue[0] + TILE_CLK - hidden)
+        last = exposed_clk(cooperative, H200, resources(cooperative, H200), mainloop, epilogue)
+        assert last[0] == pytest.approx(hidden)
+        last = exposed_clk(pingpong, H200, resources(pingpong, H200), mainloop, epilogue)
+        assert last[0] == epilogue[0]
+    single = row(cta_m=64, cta_n=128)
+    chain = math_chain_clk(single, H200, resources(single, H200), 100.0, epilogue)
+    assert chain[0] == pytest.approx(100.0 + epilogue[0] + TILE_CLK)
 
 
 def test_stores_that_l2_holds_up_take_the_place_of_the_epilogue():
@@ -363,7 +383,7 @@ def test_a_tile_of_slow_accumulation_has_drained_its_mmas():
     ):
         batch = row(problem, cta_m=128, cta_n=64, schedule=schedule)
         chain = math_chain_clk(batch, H200, resources(batch, H200), 5000.0, np.array([10.0]))
-        stored = 10.0 if schedule == "cooperative" else 0.0
+        stored = 10.0 * (1 - APART) if schedule == "cooperative" else 0.0
         assert chain[0] == pytest.approx(5000.0 + stored + fixed_clk)
 
 
@@ -376,6 +396,15 @@ def test_first_loads_take_longer_than_later_ones():
 
     ramped_us = launch_us(1000 * RAMP_STEPS) - launch_us(RAMP_STEPS)
     assert ramped_us == pytest.approx(RAMP_US * (1000 / 1001 - 0.5))
+
+
+def test_the_pipeline_fills_before_the_first_mma():
+    batch = row(GemmProblem.of(128, 128, 4096), cta_m=128, cta_n=128)
+    times = kernel_time(geometry(batch, np.array([4096.0]), H200), H200, P)
+    filled_us = FILL_STEPS * step_of(batch).port_clk[0] / times.sm_clk_mhz[0]
+    assert times.first_load_us[0] == pytest.approx(filled_us)
+    total_us = times.launch_us + times.first_load_us + times.waves_us + times.exposed_us
+    assert times.runtime_us[0] == pytest.approx(total_us[0])
 
 
 def test_few_sms_take_l2_at_their_own_pace():
@@ -499,21 +528,27 @@ def outside_of(problem, **config):
     return outside_rows(batch, tile_schedule(batch, H200, found), found)
 
 
-def test_rows_of_zeros_cost_with_a_power_of_their_share():
+def test_rows_of_zeros_cost_in_proportion_to_their_share():
     full = outside_of(GemmProblem.of(128, 132 * 128, 4096), cta_m=128, cta_n=128)
     assert full.bytes_per_wave[0] == 0
     assert full.slow_load[0] == 1
     # All 132 SMs have one tile of 128 rows, three quarters of them outside, 4096 columns of 2 bytes.
     quarter = outside_of(GemmProblem.of(32, 132 * 128, 4096), cta_m=128, cta_n=128)
-    assert quarter.bytes_per_wave[0] == pytest.approx(132 * 128 * 4096 * 2 * 0.75 ** (7 / 8))
+    assert quarter.bytes_per_wave[0] == pytest.approx(132 * 128 * 4096 * 2 * 0.75)
     assert quarter.slow_load[0] == 1
     assert quarter.fast_load[0] == 0
+    # 2 % less for each doubling of the k steps, from 64.
+    longer = outside_of(GemmProblem.of(32, 132 * 128, 8192), cta_m=128, cta_n=128)
+    assert longer.bytes_per_wave[0] == pytest.approx(quarter.bytes_per_wave[0] * 2 * 0.5 ** (1 / 32))
+    # Beside the only row of a matrix they cost more.
+    one = outside_of(GemmProblem.of(1, 132 * 128, 4096), cta_m=128, cta_n=128)
+    assert one.bytes_per_wave[0] == pytest.approx(132 * 127 * 4096 * 2 * ONE_ROW_COST)
 
 
 def test_a_slot_that_keeps_its_row_of_tiles_has_all_the_zeros_or_none():
     # Two rows of 192; two thirds of the second lie outside. 66 columns: each slot has one tile.
     once = outside_of(GemmProblem.of(256, 66 * 64, 4096), cta_m=192, cta_n=64)
-    share = (2 / 3) ** (7 / 8)
+    share = 2 / 3
     assert once.bytes_per_wave[0] == pytest.approx(132 * 192 * share * 2 ** (-1 / 4) * 4096 * 2)
     # Rows inside: 64 + 64 in the second row, 192 + 64 in the first, 128 + 64 on average.
     assert once.slow_load[0] == pytest.approx(128 / 192)
@@ -530,14 +565,18 @@ def test_a_slot_that_keeps_its_row_of_tiles_has_all_the_zeros_or_none():
 def test_slots_that_share_a_tile_by_multicast_are_held_up_less_where_rows_are_many():
     # Four rows of 64, half of the last outside, in clusters of 1x2: two rows of 128 in clusters of 2x2.
     rows = outside_of(GemmProblem.of(224, 30 * 64, 4096), cta_m=64, cta_n=64, cluster_n=2)
-    assert rows.bytes_per_wave[0] == pytest.approx(120 * 64 * 0.5 ** (7 / 8) * 4 ** (-3 / 8) * 4096 * 2)
+    # One of the two boxes of 32 rows lies outside.
+    share = WHOLE_BOX_COST / 2
+    assert rows.bytes_per_wave[0] == pytest.approx(120 * 64 * share * 4 ** (-3 / 8) * 4096 * 2)
     both = outside_of(GemmProblem.of(224, 30 * 64, 4096), cta_m=64, cta_n=64, cluster_m=2, cluster_n=2)
-    assert both.bytes_per_wave[0] == pytest.approx(120 * 64 * 0.25 ** (7 / 8) * 2 ** (-1 / 2) * 4096 * 2)
+    # One of four, all of it in one of the two CTAs.
+    share = WHOLE_BOX_COST / 4 + WORST_CTA * (1 / 2 - 1 / 4)
+    assert both.bytes_per_wave[0] == pytest.approx(120 * 64 * share * 2 ** (-1 / 2) * 4096 * 2)
 
 
 @pytest.mark.parametrize(
     ("cluster", "further"),
-    [((1, 1), FURTHER_SM), ((2, 1), FURTHER_SM_OF_PAIRS), ((1, 2), FURTHER_SM_OF_PAIRS), ((1, 4), 1.0)],
+    [((1, 1), FURTHER_SM), ((2, 1), FURTHER_SM_OF_PAIRS), ((1, 2), FURTHER_SM_OF_PAIRS)],
 )
 def test_beyond_half_of_the_sms_zeros_take_little_more_time(cluster, further):
     """Time of the device: of 33 SMs half of that of 66, which is 1 / (1 + further) of that of all 132."""
@@ -553,14 +592,32 @@ def test_beyond_half_of_the_sms_zeros_take_little_more_time(cluster, further):
     assert device_time(99.0) == pytest.approx((1 + further / 2) / (1 + further))
 
 
+@pytest.mark.parametrize(
+    ("clusters", "on_fullest"), [(7, 1), (8, 1), (16, 2), (17, 3), (23, 3), (24, 4), (30, 4)]
+)
+def test_clusters_of_four_feel_those_of_their_gpc(clusters, on_fullest):
+    """Seven GPCs hold four of them, one holds two: 23 are three on each of seven and two on the last."""
+    wide = row(cta_m=64, cta_n=64, cluster_n=4)
+    busy, by_gpc = clusters * 4 / 132, on_fullest / 4 * 120 / 132
+    felt = (1 - GPC_SHARE) * busy + GPC_SHARE * by_gpc
+    assert crowding(float(clusters), wide, H200)[0] * busy == pytest.approx(felt)
+    # A GPU whose GPCs are not known: in proportion to the SMs at work.
+    unknown = replace(H200, resident_clusters={4: 30})
+    assert crowding(float(clusters), wide, unknown)[0] == pytest.approx(1)
+
+
 def test_zeros_in_clusters_that_share_both_operands():
     both = row(cta_m=64, cta_n=64, cluster_m=2, cluster_n=2)
     assert crowding(30.0, both, H200)[0] == pytest.approx(TWO_WAY_COST)
-    # 32 of 128 rows inside: one CTA half outside, the other wholly, both filled by multicast.
+    # 32 of 128 rows inside: one CTA half outside, the other wholly: three of four boxes.
     square = outside_of(GemmProblem.of(32, 120 * 64, 4096), cta_m=64, cta_n=64, cluster_m=2, cluster_n=2)
-    share = (0.5 + WHOLE_MULTICAST_COST) / 2
-    assert square.bytes_per_wave[0] == pytest.approx(120 * 64 * share ** (7 / 8) * 4096 * 2)
+    share = 3 / 4 * WHOLE_BOX_COST + WORST_CTA * (1 - 3 / 4)
+    assert square.bytes_per_wave[0] == pytest.approx(120 * 64 * share * 4096 * 2)
     assert square.hidden[0] == TWO_WAY_HIDDEN
+    # 48 inside: half of the second box is outside, beside two that are wholly.
+    part = outside_of(GemmProblem.of(48, 120 * 64, 4096), cta_m=64, cta_n=64, cluster_m=2, cluster_n=2)
+    share = (2 * WHOLE_BOX_COST + 0.5 * FURTHER_PART_COST) / 4 + WORST_CTA * (1 - 5 / 8)
+    assert part.bytes_per_wave[0] == pytest.approx(120 * 64 * share * 4096 * 2)
 
 
 @pytest.mark.parametrize("hidden", [0.0, TWO_WAY_HIDDEN])
@@ -581,7 +638,8 @@ def test_zeros_come_after_the_loads_and_hide_part_of_them_in_two_way_clusters(hi
 def test_zeros_for_four_ctas_at_once_cost_less():
     narrow = outside_of(GemmProblem.of(32, 132 * 64, 4096), cta_m=64, cta_n=64, cluster_n=2)
     wide = outside_of(GemmProblem.of(32, 120 * 64, 4096), cta_m=64, cta_n=64, cluster_n=4)
-    cta_bytes = 64 * 0.5 ** (7 / 8) * 4096 * 2
+    # Half of the tile outside: one box of two, two of four.
+    cta_bytes = 64 * WHOLE_BOX_COST / 2 * 4096 * 2
     assert narrow.bytes_per_wave[0] == pytest.approx(132 * cta_bytes)
     assert wide.bytes_per_wave[0] == pytest.approx(120 * cta_bytes * WIDE_MULTICAST_COST)
 
@@ -591,8 +649,9 @@ def test_zeros_of_a_cluster_are_the_mean_of_its_ctas():
     small = outside_of(GemmProblem.of(32, 132 * 64, 4096), cta_m=64, cta_n=64, cluster_m=2)
     tall = outside_of(GemmProblem.of(32, 120 * 64, 4096), cta_m=64, cta_n=64, cluster_m=4)
     cta_bytes = 64 * 4096 * 2
-    assert small.bytes_per_wave[0] == pytest.approx(132 * cta_bytes * 0.75 ** (7 / 8))
-    assert tall.bytes_per_wave[0] == pytest.approx(120 * cta_bytes * 0.875 ** (7 / 8))
+    # The CTAs that lie wholly outside hold up the first one a little.
+    assert small.bytes_per_wave[0] == pytest.approx(132 * cta_bytes * (0.75 + WORST_CTA * 0.25))
+    assert tall.bytes_per_wave[0] == pytest.approx(120 * cta_bytes * (0.875 + WORST_CTA * 0.125))
 
 
 def test_requests_of_tiles_with_many_zeros_do_not_merge():
@@ -607,10 +666,10 @@ def test_requests_of_tiles_with_many_zeros_do_not_merge():
     assert in_step(128 - halfway) == pytest.approx((0.5, 1))
     assert in_step(8) == (0, 1)
     # Two rows of tiles, of which one has zeros: half of the neighbours are alike, for B too.
-    two_rows = 1 - 0.5 / math.sqrt(2)
-    assert in_step(256 - halfway) == pytest.approx((two_rows, two_rows))
+    lost = 0.5 / math.sqrt(2)
+    assert in_step(256 - halfway) == pytest.approx((1 - lost, 1 - MIXED_LOSS * lost))
     # A cluster of two in one row: the first CTA full, the second filled halfway.
-    assert in_step(256 - halfway, cluster_m=2) == pytest.approx((0.5, 0.5))
+    assert in_step(256 - halfway, cluster_m=2) == pytest.approx((0.5, 1 - MIXED_LOSS * 0.5))
     # Nothing of the second lies inside: the first CTAs, alike in all clusters, are full.
     assert in_step(128, cluster_m=2) == (1, 1)
 
@@ -633,6 +692,25 @@ def test_clock_stands_sags_and_settles():
     assert not counted_quiet(12.0, 2.0)
     assert counted_quiet(7.0, 4.0)
     assert not counted_quiet(8.0, 4.0)
+
+
+def test_types_of_shorter_significands_draw_less():
+    """bf16 multiplies 8 bits of significand where fp16 multiplies 11."""
+
+    def at(dtype, regime):
+        batch = row(GemmProblem.of(8192, 8192, 8192, dtype), cta_m=128, cta_n=256, cluster_m=2)
+        return kernel_time(
+            geometry(batch, np.array([4096.0]), H200), H200, P, regime=regime, power=POWER, warm=True
+        )
+
+    bf16, fp16 = at("bf16", "burst"), at("fp16", "burst")
+    assert bf16.sm_clk_mhz[0] > 1.01 * fp16.sm_clk_mhz[0]
+    # As if fp16 drew 8/11 at the full MMA rate: a lighter droop gives the same clock.
+    lighter = replace(P, droop_mma=P.droop_mma * 8 / 11)
+    batch = row(GemmProblem.of(8192, 8192, 8192, "fp16"), cta_m=128, cta_n=256, cluster_m=2)
+    same = kernel_time(geometry(batch, np.array([4096.0]), H200), H200, lighter)
+    assert same.sm_clk_mhz[0] == pytest.approx(bf16.sm_clk_mhz[0], rel=1e-4)
+    assert at("bf16", "sustained").set_clk_mhz[0] > 1.03 * at("fp16", "sustained").set_clk_mhz[0]
 
 
 def test_a_rested_card_keeps_more_of_its_clock_with_few_sms_at_work():
