@@ -15,12 +15,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 
-from gemm_model import clock, epilogue, kernel_time, mainloop, outside_rows, spilling, traffic
+from gemm_model import clock, epilogue, kernel_time, mainloop, outside_rows, spilling, table, traffic
 from gemm_model.accuracy import choice_figures, error_figures, top1_efficiency
 from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
 from gemm_model.calibration.observations import Observations, observe
@@ -39,8 +40,8 @@ class Ablation:
     without: tuple[str, ...] = ()
     fixed: tuple[tuple[str, float], ...] = ()
     """Parameters held at values that take the mechanism away."""
-    constants: tuple[tuple[ModuleType, str, float], ...] = ()
-    """The same for constants of the model's modules."""
+    constants: tuple[tuple[ModuleType, str, Any], ...] = ()
+    """The same for constants and formulas of the model's modules."""
 
 
 ABLATIONS = (
@@ -73,9 +74,18 @@ ABLATIONS = (
     ),
     Ablation(
         "zeros by multicast",
-        constants=((outside_rows, "WHOLE_MULTICAST_COST", 1.0), (outside_rows, "WIDE_MULTICAST_COST", 1.0)),
+        constants=tuple(
+            (outside_rows, f"{name}_COST", 1.0) for name in ("WHOLE_BOX", "FURTHER_PART", "WIDE_MULTICAST")
+        ),
     ),
+    Ablation("zeros of the worst CTA", constants=((outside_rows, "WORST_CTA", 0.0),)),
+    Ablation(
+        "zeros by the number of k steps", constants=((outside_rows, "_by_steps", lambda _k_steps: 1.0),)
+    ),
+    Ablation("zeros beside the only row", constants=((outside_rows, "ONE_ROW_COST", 1.0),)),
+    Ablation("GPCs of clusters of four", constants=((outside_rows, "GPC_SHARE", 0.0),)),
     Ablation("tiles that zeros put out of step", constants=((outside_rows, "OUT_OF_STEP_ROWS", 1e9),)),
+    Ablation("order in which tiles go to GPCs", constants=((traffic, "IN_ORDER", 0.0),)),
     Ablation("own pace of few SMs", constants=((kernel_time, "L2_SMS", 0.0),)),
     Ablation("drift to DRAM", constants=((traffic, "DRIFT_MISSES", 0.0),)),
     Ablation(
@@ -107,6 +117,9 @@ ABLATIONS = (
         constants=((epilogue, "DRAINED_CLK", 0.0), (epilogue, "HANDOVER_DRAINED_CLK", 0.0)),
     ),
     Ablation("first loads", constants=((kernel_time, "RAMP_US", 0.0),)),
+    Ablation("filling of the pipeline", constants=((kernel_time, "FILL_STEPS", 0.0),)),
+    Ablation("warpgroups that drift apart", constants=((epilogue, "APART", 0.0),)),
+    Ablation("significands", constants=((table, "multiplier_share", lambda _a, _b: 1.0),)),
     Ablation("clock of few SMs", constants=((clock, "FEW_SMS_SHARE", 0.0),)),
     Ablation("stores of 16 columns", constants=((epilogue, "SMALL_STORE_CLK", 0.0),)),
     Ablation("launch of a large grid", constants=((kernel_time, "GRID_US", 0.0),)),
@@ -157,9 +170,9 @@ def _ablate(
             known = observe(counters, gpu, ablation.without) if counters is not None else None
             lines[ablation.name] = _figures(seen, known, gpu, start, ablation, seed)
         print(kind, ablation.name, lines[ablation.name], flush=True)
-    table = pd.DataFrame(lines).T
-    table.columns = pd.Index([f"{kind} {name}" for name in table.columns])
-    return table
+    figures = pd.DataFrame(lines).T
+    figures.columns = pd.Index([f"{kind} {name}" for name in figures.columns])
+    return figures
 
 
 def _figures(
@@ -191,12 +204,12 @@ def _named(tables: list[Path]) -> str:
     return ", ".join(f"`{table_name(path)}`" for path in tables)
 
 
-def _markdown(table: pd.DataFrame, args: argparse.Namespace) -> str:
-    header = "| without | " + " | ".join(table.columns) + " |"
-    rule = "|---|" + "---:|" * len(table.columns)
+def _markdown(figures: pd.DataFrame, args: argparse.Namespace) -> str:
+    header = "| without | " + " | ".join(figures.columns) + " |"
+    rule = "|---|" + "---:|" * len(figures.columns)
     lines = [
         f"| {name} | " + " | ".join(row) + " |"
-        for name, row in zip(table.index, table.to_numpy(), strict=True)
+        for name, row in zip(figures.index, figures.to_numpy(), strict=True)
     ]
     intro = (
         "# What each mechanism buys\n\n"
