@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.batch import batch_of
+from gemm_model.batch import batch_of, numbers_of
 from gemm_model.errors import InputError
-from gemm_model.feasibility import first_impossible
+from gemm_model.feasibility import first_impossible, impossible
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel import KernelConfig
 from gemm_model.models import DEFAULT_MODEL, model_for
@@ -33,11 +33,14 @@ def predict(
     that cannot.
     """
     chosen = model_for(model, gpu, options)
-    batch = batch_of([(problem, config)])
-    impossible = first_impossible(batch, chosen.gpu) if chosen.needs_tile else None
-    if impossible is not None:
-        raise InputError(impossible[1])
-    return chosen.predict_batch(batch).row(0)
+    row = numbers_of(problem, config)
+    if chosen.needs_tile and any(impossible(row, chosen.gpu)):
+        found = first_impossible(batch_of([(problem, config)]), chosen.gpu)
+        assert found is not None
+        raise InputError(found[1])
+    predict_row = getattr(chosen, "predict_row", None)
+    predicted: Prediction | None = None if predict_row is None else predict_row(row)
+    return chosen.predict_batch(batch_of([(problem, config)])).row(0) if predicted is None else predicted
 
 
 def predict_table(

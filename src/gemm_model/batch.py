@@ -129,6 +129,14 @@ def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
     )
 
 
+def numbers_of(problem: GemmProblem, config: KernelConfig) -> GemmBatch:
+    """One row as Python numbers: the formulas then run without numpy."""
+    columns: dict[str, Any] = dict(zip(_FLOAT_COLUMNS, map(float, _floats(problem, config)), strict=True))
+    columns.update(zip(_CODE_COLUMNS, _codes(problem, config), strict=True))
+    columns.update(zip(_FLAG_COLUMNS, _flags(problem, config), strict=True))
+    return GemmBatch(**columns)
+
+
 def _floats(p: GemmProblem, c: KernelConfig) -> tuple[float, ...]:
     """The values of _FLOAT_COLUMNS."""
     return (

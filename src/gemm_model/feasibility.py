@@ -377,17 +377,22 @@ def first_impossible(batch: GemmBatch, gpu: GpuSpec) -> tuple[int, str] | None:
 
     Accumulators must fit an SM's tensor memory, or else its registers; a cluster, the GPU's limit.
     """
-    cells = gpu.tmem_columns * TMEM_LANES if gpu.tmem_columns else gpu.registers_per_sm
-    no_room = batch.cta_m * batch.cta_n * batch.acc_bits > cells * REGISTER_BITS
-    too_large = batch.cluster_m * batch.cluster_n > gpu.max_cluster_size
-    impossible = no_room | too_large
-    if not impossible.any():
+    no_room, too_large = impossible(batch, gpu)
+    either = no_room | too_large
+    if not either.any():
         return None
-    row = int(np.argmax(impossible))
+    row = int(np.argmax(either))
     one = batch[row : row + 1]
     if no_room[row]:
         return row, f"tile {_tile(one)} has more accumulators than an SM of {gpu.name} has room for"
     return row, f"cluster {_cluster(one)}; expected at most {gpu.max_cluster_size} CTAs on {gpu.name}"
+
+
+def impossible(batch: GemmBatch, gpu: GpuSpec) -> tuple[Values, Values]:
+    """Whether a tile has too many accumulators for an SM, and whether a cluster is too large for the GPU."""
+    cells = gpu.tmem_columns * TMEM_LANES if gpu.tmem_columns else gpu.registers_per_sm
+    no_room = batch.cta_m * batch.cta_n * batch.acc_bits > cells * REGISTER_BITS
+    return no_room, batch.cluster_m * batch.cluster_n > gpu.max_cluster_size
 
 
 def check(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec) -> str | None:

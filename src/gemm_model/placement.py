@@ -30,10 +30,9 @@ def requests_in_order(
     """
     if not gpu.tpc_rounds:
         return None
-    table = _requests_table(gpu.tpc_rounds)
-    last = table.shape[-1] - 1
     numbers = (schedule.group, schedule.slots, ctas_per_cluster)
-    limits = (WIDEST_GROUP, last, SMS_PER_TPC)
+    table = _requests_table(gpu.tpc_rounds)
+    limits = (WIDEST_GROUP, table.shape[-1] - 1, SMS_PER_TPC)
     if all(map(is_number, numbers)):
         group, slots, ctas = (min(int(value), limit) for value, limit in zip(numbers, limits, strict=True))
         return float(table[0, ctas - 1, group, slots]), float(table[1, ctas - 1, group, slots])

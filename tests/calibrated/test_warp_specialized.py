@@ -41,6 +41,21 @@ configs = st.builds(
 legal = st.tuples(problems, configs).filter(lambda pair: check(*pair, H200) is None)
 
 
+@given(pair=legal)
+@settings(max_examples=60, deadline=None)
+def test_one_prediction_is_the_row_of_a_batch(pair):
+    one = predict(*pair, "h200")
+    row = WarpSpecializedModel(H200).predict_batch(batch_of([pair])).row(0)
+    assert one.limiter == row.limiter
+    assert one.caveats == row.caveats
+    assert one.error_band == row.error_band
+    assert one.runtime_us == pytest.approx(row.runtime_us, rel=1e-12)
+    for name in ("phases_us", "details", "bytes_by_level"):
+        mine, theirs = getattr(one, name), getattr(row, name)
+        assert mine == pytest.approx(theirs, rel=1e-9, abs=1e-9)
+        assert {type(value) for value in mine.values()} == {float}
+
+
 def runtime(problem, config, gpu=H200, **options):
     return WarpSpecializedModel(gpu, **options).predict_batch(batch_of([(problem, config)])).runtime_us[0]
 

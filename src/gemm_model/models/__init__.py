@@ -27,6 +27,8 @@ DEFAULT_MODEL = "WarpSpecializedModel"
 class Model(Protocol):
     """A pure function from a batch to predictions, for a given GPU and given options.
 
+    A model may offer `predict_row` besides, the same for one row of Python numbers (`batch.numbers_of`).
+
     The class is called as `Model(gpu, **options)`; options are the keys of `config/model/<name>.yaml`.
     """
 

@@ -27,7 +27,7 @@ from gemm_model.kernel_calibration import (
 )
 from gemm_model.kernel_time import MECHANISMS, REGIMES, Geometry, KernelTime, geometry, kernel_time
 from gemm_model.models.throughput import flop_per_clk_of
-from gemm_model.prediction import BatchPrediction, Correction, limiting
+from gemm_model.prediction import BatchPrediction, Correction, Prediction, limiting
 from gemm_model.residual import OFF, Residual, corrected_us, features, load_residual
 
 LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
@@ -121,6 +121,16 @@ class WarpSpecializedModel:
             return prediction
         return prediction.corrected(look.corrected_by(residual).runtime_us(slice(None)), RESIDUAL_PHASE)
 
+    def predict_row(self, row: GemmBatch) -> Prediction | None:
+        """The prediction of one row of Python numbers; None where a residual takes part.
+
+        What `predict_batch` says of a batch of that row, without columns of one: half of the time of one
+        prediction was theirs.
+        """
+        if self.residual is not None:
+            return None
+        return self._look(row, MATH_KINDS[row.math_kind], (1,)).row()
+
     def _look(
         self, batch: GemmBatch, kind: str, shape: tuple[int, ...], found: Resources | None = None
     ) -> PhysicalLook:
@@ -189,8 +199,8 @@ class PhysicalLook:
         found, times = picked(self.geometry, rows), picked(self.times, rows)
         return PhysicalLook(self.model, self.kind, found, times, rows.cells.shape)
 
-    def prediction(self) -> BatchPrediction:
-        """All about these rows, without a residual."""
+    def _parts(self) -> tuple[dict[str, Values], dict[str, Values], dict[str, Values]]:
+        """Phases in us that add up, further figures, and bytes by level."""
         times, moved = self.times, self.times.traffic
         batch, schedule, found = self.geometry.batch, self.geometry.schedule, self.geometry.resources
         phases_us = {
@@ -223,10 +233,28 @@ class PhysicalLook:
                 found.stage_bytes * schedule.k_steps * schedule.tiles * batch.cluster_m * batch.cluster_n
             ),
         }
-        (rows,) = self.shape
-        runtime, phase, detail, level = _as_columns(
-            ({"runtime_us": times.runtime_us}, phases_us, details, bytes_by_level), rows
+        return phases_us, details, bytes_by_level
+
+    def row(self) -> Prediction:
+        """All about a single row of numbers, without a residual."""
+        phases_us, details, bytes_by_level = self._parts()
+        slowest = max(LIMITER_DETAILS, key=details.__getitem__)
+        band = self.error_band()
+        return Prediction(
+            runtime_us=self.times.runtime_us,
+            limiter=LIMITERS[LIMITER_DETAILS.index(slowest)],
+            phases_us=phases_us,
+            details=details,
+            bytes_by_level=bytes_by_level,
+            caveats=self.model.caveats(self.kind),
+            error_band=None if band is None else band.item(),
         )
+
+    def prediction(self) -> BatchPrediction:
+        """All about these rows, without a residual."""
+        (rows,) = self.shape
+        groups = ({"runtime_us": self.times.runtime_us}, *self._parts())
+        runtime, phase, detail, level = _as_columns(groups, rows)
         if self.model.residual is not None:
             phase[RESIDUAL_PHASE] = np.zeros(rows)
         return BatchPrediction(
