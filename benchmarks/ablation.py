@@ -59,7 +59,6 @@ ABLATIONS = (
     Ablation("rows outside the matrix", fixed=(("out_of_range_weight", 0.0),)),
     Ablation("misaligned rows", fixed=(("read_misalignment", 0.0), ("write_misalignment", 0.0))),
     Ablation("loss of lock-step", fixed=(("lockstep_loss_per_ms", 0.0),)),
-    Ablation("multicast at the port", fixed=(("multicast_port_saving", 0.0),)),
     Ablation("L2 and DRAM hiding each other in part", fixed=(("memory_overlap_loss", 0.0),)),
     Ablation("launch of clusters", fixed=(("cluster_launch_us", 0.0),)),
     Ablation("spilled registers", fixed=(("spill_clk", 0.0),)),

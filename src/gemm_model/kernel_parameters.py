@@ -68,15 +68,6 @@ _ROWS = (
         "64 to 88 B/clk beside what L2 takes itself",
     ),
     (
-        "multicast_port_saving",
-        "1",
-        0.6,
-        0.0,
-        1.0,
-        "what a byte that another SM of the cluster asked for saves at the port, in bytes",
-        "clusters of 2x2 take 80 B/clk, single CTAs 64",
-    ),
-    (
         "latency_clk",
         "clk",
         365.0,
@@ -216,7 +207,6 @@ class KernelParameters:
     mma_efficiency: float
     spill_clk: float
     port_bytes_per_clk: float
-    multicast_port_saving: float
     latency_clk: float
     l2_efficiency: float
     coalescing: float

@@ -75,7 +75,7 @@ def k_step(
     math = math + spilled.step_clk
     pitch_bytes = where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0
     further_lines = _by_alignment(row_alignment(pitch_bytes), (0.0, LINE_64, LINE_32, LINE_16))
-    port = _port_bytes(batch, found, schedule, p) + further_lines * _requested_bytes(batch, found, schedule)
+    port = _port_bytes(batch, found, schedule) + further_lines * _requested_bytes(batch, found, schedule)
     port = port / _port_bytes_per_clk(gpu, p)
     port = port + (BLACKWELL_PORT_CLK if gpu.tmem_columns > 0 else 0.0)
     # A slot is released one k step after its use (one MMA group stays in flight): one stage fewer is free.
@@ -164,20 +164,17 @@ def _port_bytes_per_clk(gpu: GpuSpec, p: KernelParameters) -> float:
     return p.port_bytes_per_clk * (1.0 if known is None else known / CALIBRATED_PORT_BYTES_PER_CLK)
 
 
-def _port_bytes(batch: GemmBatch, found: Resources, schedule: TileSchedule, p: KernelParameters) -> Values:
-    """Bytes of one stage inside the matrix, less what the port saves on those that another SM asked for.
+def _port_bytes(batch: GemmBatch, found: Resources, schedule: TileSchedule) -> Values:
+    """Bytes of one stage inside the matrix, whoever asked for them.
 
-    With multicast the CTAs of a cluster row share A, those of a column share B: each asks for its part. The
-    half of B that a pair of CTAs leaves to the other SM never comes.
+    The half of B that a pair of CTAs leaves to the other SM never comes.
     """
     a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0
     b_bytes = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0
     b_arrives = where(batch.schedule == TWO_CTA, 0.5, 1.0)
-    others = a_bytes * (1.0 - 1.0 / batch.cluster_n) + b_bytes * (b_arrives - 1.0 / batch.cluster_m)
     scale_pieces = found.scale_bytes * (ALIGNED_BYTES / SCALE_ROW_BYTES - 1.0)
     outside = a_bytes * (1.0 - schedule.filled_m) + b_bytes * b_arrives * (1.0 - schedule.filled_n)
-    saved = p.multicast_port_saving * others + outside
-    return maximum(found.stage_bytes + scale_pieces - saved * found.cta_k, 0.0)
+    return maximum(found.stage_bytes + scale_pieces - outside * found.cta_k, 0.0)
 
 
 def _requested_bytes(batch: GemmBatch, found: Resources, schedule: TileSchedule) -> Values:

@@ -217,12 +217,9 @@ def test_the_slots_round_trip_is_the_pipelines():
     assert np.maximum(np.maximum(step.port_clk, step.math_clk), step.latency_clk) == pytest.approx(expected)
 
 
-def test_the_port_saves_part_of_what_the_cluster_shares():
-    batch = row(cta_m=128, cta_n=64, cluster_m=2)
-    alone_clk = step_of(batch, replace(P, multicast_port_saving=0.0)).port_clk[0]
-    shared_clk = step_of(batch, replace(P, multicast_port_saving=0.5)).port_clk[0]
-    # Two CTAs share B: of 128 + 64 rows, 32 come by the other's request, and half of those is saved.
-    assert shared_clk / alone_clk == pytest.approx((192 - 16) / 192)
+def test_the_port_takes_all_rows_whoever_asked_for_them():
+    single = step_of(row(cta_m=128, cta_n=64)).port_clk[0]
+    assert step_of(row(cta_m=128, cta_n=64, cluster_m=2)).port_clk[0] == pytest.approx(single)
 
 
 def test_the_port_brings_rows_inside_the_matrix_only():
@@ -250,9 +247,8 @@ def test_rows_that_cross_lines_take_the_port_longer(k, dearer):
     )
     assert crossing / aligned == pytest.approx(1 + dearer)
     # In clusters of two each asks for half of B, and only for that do its rows cost more.
-    alone = replace(P, multicast_port_saving=0.0)
     pair = row(GemmProblem.of(4096, 4096, k), cta_m=128, cta_n=128, cluster_m=2)
-    assert step_of(pair, alone).port_clk[0] / aligned == pytest.approx(1 + 0.75 * dearer)
+    assert step_of(pair).port_clk[0] / aligned == pytest.approx(1 + 0.75 * dearer)
     assert row_alignment(2.0 * k) == min(math.gcd(2 * k, 2**20), 128)
 
 
@@ -262,25 +258,22 @@ def blackwell(cta_n, dtype="fp8", cluster_n=1, problem=None, **more):
     return row(problem, cta_m=128, cta_n=cta_n, cluster_m=2, cluster_n=cluster_n, schedule="2cta")
 
 
-def port_bytes(batch, saving):
-    p = replace(P, multicast_port_saving=saving)
-    clk = step_of(batch, p, 16384.0, B200).port_clk[0]
+def port_bytes(batch):
+    clk = step_of(batch, P, 16384.0, B200).port_clk[0]
     # Blackwell's port is twice as wide as Hopper's, where the parameter comes from.
     return (clk - BLACKWELL_PORT_CLK) * 2 * P.port_bytes_per_clk
 
 
 def test_half_of_b_never_comes_to_one_sm_of_a_pair():
-    # Of A 128 rows and of B its own 128 of 256, of 128 bytes each. A pair shares nothing else: no saving.
-    assert port_bytes(blackwell(256), 0.0) == pytest.approx(256 * 128)
-    assert port_bytes(blackwell(256), 0.5) == pytest.approx(256 * 128)
-    # Two pairs side by side share A: 64 rows come by the other pair's request, and half of those is saved.
-    assert port_bytes(blackwell(256, cluster_n=2), 0.5) == pytest.approx((256 - 32) * 128)
+    # Of A 128 rows and of B its own 128 of 256, of 128 bytes each, whether another pair shares A or not.
+    assert port_bytes(blackwell(256)) == pytest.approx(256 * 128)
+    assert port_bytes(blackwell(256, cluster_n=2)) == pytest.approx(256 * 128)
 
 
 def test_scale_factors_take_the_port_in_pieces_of_64_bytes():
     # 128 + 256 rows with 16 scales each, in rows of 16 bytes.
     expected = 256 * 128 + 4 * (128 + 256) * 16
-    assert port_bytes(blackwell(256, "nvfp4"), 0.0) == pytest.approx(expected)
+    assert port_bytes(blackwell(256, "nvfp4")) == pytest.approx(expected)
 
 
 def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales():
