@@ -40,7 +40,7 @@ _columns_of = attrgetter(*_COLUMNS)
 
 
 class WarpSpecializedModel:
-    """runtime = launch + first load + waves of tiles + last epilogue; a wave is as long as its slowest resource.
+    """runtime = launch + first load + waves of tiles + last epilogue, each wave as its slowest resource.
 
     The resources are the tensor cores with the epilogue, the SM's port, the load latency over the stages, L2
     and DRAM; the schedule, the traffic and the clock are the kernel's own (`docs/model.md`).
