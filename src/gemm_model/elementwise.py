@@ -46,6 +46,11 @@ def ceil(value: Values) -> Values:
     return float(math.ceil(value)) if type(value) is float else np.ceil(value)
 
 
+def remainder(whole: Values, divisor: Values) -> Values:
+    """Of whole numbers held as floats; numpy's own `%` takes as long as eight divisions."""
+    return whole - floor(whole / divisor) * divisor
+
+
 def sqrt(value: Values) -> Values:
     return math.sqrt(value) if type(value) is float else np.sqrt(value)
 

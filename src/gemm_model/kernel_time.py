@@ -241,9 +241,10 @@ def _work(
 
     def memory(tiles: Values) -> _Memory:
         share = tiles / schedule.tiles
+        crowded = crowding(maximum(tiles, 1.0), batch, gpu, shape.outside.fixed)
         return _Memory(
             l2_us=l2_us * share,
-            zeros_us=zeros_us * tiles / schedule.slots * crowding(maximum(tiles, 1.0), batch, gpu),
+            zeros_us=zeros_us * tiles / schedule.slots * crowded,
             dram_us=dram_us * share,
             stores_us=stores_us * share,
             unhidden_us=p.memory_overlap_loss * minimum(l2_us, dram_us) * share,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.batch import GemmBatch
-from gemm_model.elementwise import Values, maximum, smooth_maximum, where
+from gemm_model.elementwise import Values, maximum, remainder, smooth_maximum, where
 from gemm_model.feasibility import PINGPONG, TWO_CTA, Resources
 from gemm_model.gpu import GpuSpec
 from gemm_model.kernel_parameters import KernelParameters
@@ -33,6 +33,7 @@ LINE_64, LINE_32, LINE_16 = 0.2, 0.52, 1.5
 """What rows of 128 bytes cost the port beyond aligned ones, by where their pitch lets them start: at 64, 32
 or 16 bytes they fall into two lines, at 16 into a fifth sector. Kernels on few SMs."""
 RECEIVED_TAIL = 0.6
+"""Cost of such a row where another CTA of the cluster asks for it, over one that the CTA asks for itself."""
 TAIL_64, TAIL_32, TAIL_16 = 3.0, 3.2, 4.2
 """Clocks of each row of a tile's last k step that reaches beyond K, by what divides its bytes up to K."""
 BLACKWELL_PORT_CLK = 55.0
@@ -140,7 +141,7 @@ def _tail_clk(batch: GemmBatch, gpu: GpuSpec, found: Resources) -> Values:
     """
     if gpu.tmem_columns > 0:
         return 0.0
-    tail_bytes = (batch.k % found.cta_k) * batch.a_bits / 8.0
+    tail_bytes = remainder(batch.k, found.cta_k) * batch.a_bits / 8.0
     asked = batch.cta_m / batch.cluster_n + batch.cta_n / batch.cluster_m
     rows = asked + RECEIVED_TAIL * (batch.cta_m + batch.cta_n - asked)
     row_clk = _by_alignment(row_alignment(tail_bytes), (TAIL_64, TAIL_64, TAIL_32, TAIL_16))

@@ -14,6 +14,7 @@ from gemm_model.elementwise import (
     maximum,
     minimum,
     negated,
+    remainder,
     sqrt,
     where,
 )
@@ -25,9 +26,9 @@ FIXED_ROWS = 8.0
 """Up to so many rows of clusters a slot can keep its row of the output from tile to tile."""
 BEND = 0.5
 """Share of the SMs at work up to which zeros take time in proportion to it."""
-FURTHER_SM, FURTHER_SM_OF_PAIRS = 0.11, 0.3
-"""What an SM beyond adds to that time, over one up to there: single CTAs, and clusters of two. In clusters of
-four it adds as much."""
+FURTHER_SM, FURTHER_SM_OF_PAIRS, FURTHER_SM_OF_FEW = 0.11, 0.3, 0.5
+"""What an SM beyond adds to that time, over one up to there: single CTAs, clusters of two, and either where
+only the slots of one row have zeros. In clusters of four it adds as much."""
 TWO_WAY_COST = 1.36
 """Zeros in clusters that share both operands, over those in others."""
 TWO_WAY_HIDDEN = 0.62
@@ -38,6 +39,9 @@ beside such a box, over the same rows without multicast."""
 WIDE = 4.0
 WIDE_MULTICAST_COST = 0.575
 """Zeros that one request brings to four CTAs or more, over those of one: clusters of 1x4."""
+TURNS_COST = 1.4
+"""Zeros that slots take turns at where the rows are walked first, over an even share of them: some slots have
+more turns than others."""
 WORST_CTA = 0.06
 """How far a cluster whose CTAs lie outside in different parts waits for the one that does so most."""
 ONE_ROW_COST = 1.08
@@ -48,6 +52,7 @@ Timings of decode shapes, alike in 16-bit and fp8; why is not known."""
 GPC_SHARE = 0.41
 """Part of the time of zeros that clusters of four share with those of their GPC, not of the whole device."""
 CTAS_OF_LARGE_GPC = 16
+"""Of clusters of so many CTAs as many run as there are GPCs that hold four clusters of four."""
 IN_STEP_ROWS, OUT_OF_STEP_ROWS = 24.0, 84.0
 """Rows of zeros of one CTA up to which its requests merge with its neighbours', and from which on none do."""
 MIXED_LOSS = 0.35
@@ -64,6 +69,8 @@ class OutsideRows:
     """Zeros that all slots of a full wave would be filled with if each were like the slowest."""
     slow_load: Values
     """Loads of the slowest slots for rows inside, over the mean of all slots."""
+    fixed: Values
+    """Whether some slots have zeros for all their tiles, and the others none."""
     fast_load: Values
     """The same of slots without zeros; 0 where every slot has its turn of zeros."""
     hidden: Values
@@ -74,7 +81,13 @@ class OutsideRows:
 
 
 ALL_INSIDE = OutsideRows(
-    bytes_per_wave=0.0, slow_load=1.0, fast_load=0.0, hidden=0.0, a_in_step=1.0, b_in_step=1.0
+    bytes_per_wave=0.0,
+    slow_load=1.0,
+    fixed=False,
+    fast_load=0.0,
+    hidden=0.0,
+    a_in_step=1.0,
+    b_in_step=1.0,
 )
 """Of one row whose tiles fill the matrix."""
 
@@ -89,6 +102,8 @@ class _Edge:
     """Rows of clusters."""
     fixed: Values
     """Whether a slot keeps its row for all its tiles."""
+    walked: Values
+    """Whether consecutive tiles walk along all rows."""
     along: Values
     """CTAs of a cluster along the operand's extent."""
     sharers: Values
@@ -103,11 +118,13 @@ def outside_rows(batch: GemmBatch, schedule: TileSchedule, found: Resources) -> 
     """Zeros per wave, from the share of the tiles that lies outside along m and along n."""
     if is_number(schedule.filled_m) and schedule.filled_m == schedule.filled_n == 1.0:
         return ALL_INSIDE
-    fixed_m, rows_m = _fixed(batch, schedule, batch.m / (batch.cta_m * batch.cluster_m), schedule.fast_is_m)
-    along_n = schedule.fast_is_m < 0.5
-    fixed_n, rows_n = _fixed(batch, schedule, batch.n / (batch.cta_n * batch.cluster_n), along_n)
-    a_edge = _edge(schedule.filled_m, rows_m, fixed_m, batch.cluster_m, batch.cluster_n)
-    b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n, batch.cluster_m)
+    rows_m = ceil(batch.m / (batch.cta_m * batch.cluster_m))
+    rows_n = ceil(batch.n / (batch.cta_n * batch.cluster_n))
+    walked_m = (rows_m <= batch.swizzle) & (schedule.fast_is_m > 0.5)
+    walked_n = (rows_n <= batch.swizzle) & (schedule.fast_is_m < 0.5)
+    fixed_m, fixed_n = _fixed(schedule, rows_m, walked_m), _fixed(schedule, rows_n, walked_n)
+    a_edge = _edge(schedule.filled_m, rows_m, fixed_m, walked_m, batch.cluster_m, batch.cluster_n)
+    b_edge = _edge(schedule.filled_n, rows_n, fixed_n, walked_n, batch.cluster_n, batch.cluster_m)
     a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0
     b_bytes = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0
     a_zeros = a_bytes * _zeros_cost(a_edge, schedule) * where(batch.m == 1, ONE_ROW_COST, 1.0)
@@ -129,6 +146,7 @@ def outside_rows(batch: GemmBatch, schedule: TileSchedule, found: Resources) -> 
         * _by_steps(schedule.k_steps),
         # What a kernel spills, most of its L2 bytes, is the same in all slots.
         slow_load=where(spills, 1.0, (slow_a + slow_b) / mean),
+        fixed=fixed_m | fixed_n,
         fast_load=where((fixed_m | fixed_n) & negated(spills), (fast_a + fast_b) / mean, 0.0),
         hidden=where(_two_way(batch), TWO_WAY_HIDDEN, 0.0),
         a_in_step=(1.0 - a_lost) * (1.0 - b_mixed),
@@ -145,11 +163,13 @@ def _two_way(batch: GemmBatch) -> Values:
     return (batch.cluster_m > 1) & (batch.cluster_n > 1)
 
 
-def _edge(filled: Values, rows: Values, fixed: Values, along: Values, sharers: Values) -> _Edge:
+def _edge(
+    filled: Values, rows: Values, fixed: Values, walked: Values, along: Values, sharers: Values
+) -> _Edge:
     outside = minimum((1.0 - filled) * rows, 1.0)
     whole = floor(outside * along + EDGE)
     partial = maximum(outside * along - whole, 0.0)
-    return _Edge(outside, rows, fixed, along, sharers, whole, partial)
+    return _Edge(outside, rows, fixed, walked, along, sharers, whole, partial)
 
 
 def _out_of_step(edge: _Edge, tile: Values) -> tuple[Values, Values]:
@@ -166,17 +186,14 @@ def _out_of_step(edge: _Edge, tile: Values) -> tuple[Values, Values]:
     return lost, where(mixed, MIXED_LOSS * lost, 0.0)
 
 
-def _fixed(
-    batch: GemmBatch, schedule: TileSchedule, clusters: Values, is_fast: Values
-) -> tuple[Values, Values]:
-    """Whether a slot keeps its row (or column) of the output for all its tiles, and how many rows there are.
+def _fixed(schedule: TileSchedule, rows: Values, walked: Values) -> Values:
+    """Whether a slot keeps its row (or column) of the output for all its tiles.
 
     It does where it has one tile, or where the rows are walked first and divide the number of slots.
     """
-    rows = ceil(clusters)
-    returns = (rows <= batch.swizzle) & (schedule.slots % rows < 0.5) & (is_fast > 0.5)
+    returns = walked & (remainder(schedule.slots, rows) < 0.5)
     few = (rows > 1.0) & (rows <= FIXED_ROWS)
-    return few & (returns | (schedule.tiles <= schedule.slots)), rows
+    return few & (returns | (schedule.tiles <= schedule.slots))
 
 
 def _zeros_cost(edge: _Edge, schedule: TileSchedule) -> Values:
@@ -196,19 +213,22 @@ def _zeros_cost(edge: _Edge, schedule: TileSchedule) -> Values:
     quarter = eighth * eighth
     shared = where(edge.along > 1.0, quarter * quarter, quarter * eighth)
     alike = where(edge.sharers > 1.0, shared, where(schedule.tiles <= schedule.slots, quarter, eighth))
-    return share / where(edge.fixed, alike, edge.rows)
+    turns = edge.walked & (edge.rows > 1.0) & (schedule.tiles > schedule.slots)
+    in_turn = edge.rows / where(turns, TURNS_COST, 1.0)
+    return share / where(edge.fixed, alike, in_turn)
 
 
-def crowding(slots: Values, batch: GemmBatch, gpu: GpuSpec) -> Values:
+def crowding(slots: Values, batch: GemmBatch, gpu: GpuSpec, fixed: Values) -> Values:
     """What zeros take of the device's time over what they take where every SM has a tile.
 
     The device fills so many rows in a microsecond, whoever asks for them, but more of them once more than
-    half of its SMs ask, except in clusters of four. Timings of decode shapes, alike in 16-bit and fp8.
+    half of its SMs are at work, except in clusters of four; less so where only the slots of one row ask
+    (`fixed`). Timings of decode shapes, alike in 16-bit and fp8.
     """
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
     busy = slots * ctas_per_cluster / gpu.sm_count
     felt = _felt_by_fours(busy, slots, ctas_per_cluster, gpu)
-    few = where(ctas_per_cluster > 1.0, FURTHER_SM_OF_PAIRS, FURTHER_SM)
+    few = where(fixed, FURTHER_SM_OF_FEW, where(ctas_per_cluster > 1.0, FURTHER_SM_OF_PAIRS, FURTHER_SM))
     further = where(ctas_per_cluster > 2.0, 1.0, few)
     device = minimum(felt, BEND) + further * maximum(felt - BEND, 0.0)
     whole_device = BEND + further * (1.0 - BEND)

@@ -28,8 +28,9 @@ Pairs of SMs that stream the same bytes: L2 counts them once within a GPC, twice
 """
 SMS_THAT_MEET = 12.0
 """Where panels are few, so many SMs ask for each of them alike, and up to MOST_MERGED of them merge."""
-IN_ORDER = 0.55
-"""How far the order in which tiles go to GPCs tells which requests meet; the rest is chance."""
+IN_ORDER_US = 80.0
+"""Work of L2 after which the order in which tiles went to GPCs tells half of which requests meet; the rest is
+chance. Timings of 10 us to 1 ms, alike in 16-bit and fp8."""
 NARROW_WRITES = 0.6
 """What pieces of an output row cost more where tiles store rows of 32 bytes (208 columns), not of 64."""
 PARTIAL_SUM_BYTES = 4.0
@@ -61,7 +62,9 @@ class Traffic:
     l2_store_bytes: Values
     """The part of it that is writes."""
     merged_bytes: Values
-    """What coalescing saves L2 while neighbouring SMs stay in lock-step."""
+    """What coalescing saves L2 while neighbouring SMs stay in lock-step, if requests meet by chance."""
+    ordered_bytes: Values
+    """What it saves beyond that while tiles stay where they began (it may be less than nothing)."""
     wave_footprint_bytes: Values
     """Distinct panels that one full wave reads."""
 
@@ -110,19 +113,20 @@ def traffic(
     a_panels = where(schedule.fast_is_m, schedule.fast_panels, schedule.slow_panels)
     b_panels = where(schedule.fast_is_m, schedule.slow_panels, schedule.fast_panels)
     a_equal, b_equal = merged_share(a_panels, requesters), merged_share(b_panels, requesters)
-    in_order = requests_in_order(schedule, cluster_size, gpu)
-    if in_order is not None:
-        fast, slow = in_order
-        placed = IN_ORDER * (requesters > 2.0)
-        a_equal = a_equal + placed * (1.0 - where(schedule.fast_is_m, fast, slow) - a_equal)
-        b_equal = b_equal + placed * (1.0 - where(schedule.fast_is_m, slow, fast) - b_equal)
-    a_merged = p.coalescing * a_alone * outside.a_in_step * a_equal
-    b_merged = p.coalescing * b_alone * outside.b_in_step * b_equal
     # Multicast: the CTAs of a cluster row share A, those of a column share B.
     a_asked = batch.cta_m * a_bytes / batch.cluster_n * schedule.filled_m
     b_asked = batch.cta_n * b_bytes / batch.cluster_m * schedule.filled_n
-    a_requests = a_asked * (1.0 - a_merged)
-    b_requests = b_asked * (1.0 - b_merged)
+    a_mergeable = p.coalescing * a_alone * outside.a_in_step * a_asked
+    b_mergeable = p.coalescing * b_alone * outside.b_in_step * b_asked
+    a_merged, b_merged = a_mergeable * a_equal, b_mergeable * b_equal
+    a_requests, b_requests = a_asked - a_merged, b_asked - b_merged
+    in_order = requests_in_order(schedule, cluster_size, gpu)
+    ordered: Values = 0.0
+    if in_order is not None:
+        fast, slow = in_order
+        a_ordered = a_mergeable * (1.0 - where(schedule.fast_is_m, fast, slow) - a_equal)
+        b_ordered = b_mergeable * (1.0 - where(schedule.fast_is_m, slow, fast) - b_equal)
+        ordered = (requesters > 2.0) * (a_ordered + b_ordered)
     requests = a_requests + b_requests
     output_pieces = further_pieces(where(batch.c_n_major, batch.n, batch.m) * batch.out_bits / 8.0)
     lines = requests + p.read_misalignment * (a_requests * a_pieces + b_requests * b_pieces)
@@ -143,7 +147,8 @@ def traffic(
         l2_request_bytes=requests * k_bytes + writes,
         l2_load_bytes=lines * k_bytes + p.fill_share * reads + write_load + spilled,
         l2_store_bytes=write_load,
-        merged_bytes=(a_asked * a_merged + b_asked * b_merged) * k_bytes,
+        merged_bytes=(a_merged + b_merged) * k_bytes,
+        ordered_bytes=ordered * k_bytes,
         wave_footprint_bytes=footprint,
     )
 
@@ -217,10 +222,13 @@ def out_of_step(moved: Traffic, l2_us: Values, gpu: GpuSpec, p: KernelParameters
     for the same at the same time, and what the first has read is gone when the last one asks for it.
     """
     elapsed = p.lockstep_loss_per_ms * 1e-3 * l2_us
-    lost = moved.merged_bytes * elapsed / (1.0 + elapsed)
+    ordered = moved.ordered_bytes * (IN_ORDER_US / (IN_ORDER_US + l2_us))
+    merged = (moved.merged_bytes + ordered) / (1.0 + elapsed)
+    lost = moved.merged_bytes - merged
     between = DRIFT_FOOTPRINT * elapsed * moved.wave_footprint_bytes / gpu.l2_bytes
     hits = maximum(moved.l2_request_bytes - moved.output_bytes - moved.dram_read_bytes, 0.0)
-    again = DRIFT_MISSES * hits * between / (1.0 + between)
+    squared = between * between
+    again = DRIFT_MISSES * hits * squared / (1.0 + squared)
     # Written out: `dataclasses.replace` would take a tenth of the whole model's time on one row.
     return Traffic(
         operand_bytes=moved.operand_bytes,
@@ -230,6 +238,7 @@ def out_of_step(moved: Traffic, l2_us: Values, gpu: GpuSpec, p: KernelParameters
         l2_request_bytes=moved.l2_request_bytes + lost,
         l2_load_bytes=moved.l2_load_bytes + lost + p.fill_share * again,
         l2_store_bytes=moved.l2_store_bytes,
-        merged_bytes=moved.merged_bytes - lost,
+        merged_bytes=merged,
+        ordered_bytes=ordered,
         wave_footprint_bytes=moved.wave_footprint_bytes,
     )
