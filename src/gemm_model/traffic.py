@@ -40,7 +40,7 @@ TMA_ALIGNMENT_BYTES = 16.0
 LINE_BYTES = 128.0
 KEPT_MISALIGNMENT = 0.58
 """What `write_misalignment` is while L2 keeps the whole output: pieces of a sector meet there."""
-DRIFT_FOOTPRINT = 0.06
+DRIFT_FOOTPRINT = 0.07
 """Of a wave's panels: what comes between two uses of a line once tiles have lost their lock-step."""
 DRIFT_MISSES = 0.44
 """Share of the requests that then go to DRAM, at most. DRAM counters of kernels of 0.1 to 30 ms."""
