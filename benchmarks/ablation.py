@@ -65,8 +65,9 @@ ABLATIONS = (
     Ablation("slots that keep their row of tiles", constants=((outside_rows, "FIXED_ROWS", 0.0),)),
     Ablation(
         "faster zeros beyond half of the SMs",
-        constants=((outside_rows, "FURTHER_SM", 1.0), (outside_rows, "FURTHER_SM_OF_PAIRS", 1.0)),
+        constants=tuple((outside_rows, f"FURTHER_SM{of}", 1.0) for of in ("", "_OF_PAIRS", "_OF_FEW")),
     ),
+    Ablation("zeros that slots take turns at", constants=((outside_rows, "TURNS_COST", 1.0),)),
     Ablation(
         "zeros in clusters that share both operands",
         constants=((outside_rows, "TWO_WAY_COST", 1.0), (outside_rows, "TWO_WAY_HIDDEN", 0.0)),
@@ -84,7 +85,7 @@ ABLATIONS = (
     Ablation("zeros beside the only row", constants=((outside_rows, "ONE_ROW_COST", 1.0),)),
     Ablation("GPCs of clusters of four", constants=((outside_rows, "GPC_SHARE", 0.0),)),
     Ablation("tiles that zeros put out of step", constants=((outside_rows, "OUT_OF_STEP_ROWS", 1e9),)),
-    Ablation("order in which tiles go to GPCs", constants=((traffic, "IN_ORDER", 0.0),)),
+    Ablation("order in which tiles go to GPCs", constants=((traffic, "IN_ORDER_US", 0.0),)),
     Ablation("own pace of few SMs", constants=((kernel_time, "L2_SMS", 0.0),)),
     Ablation("drift to DRAM", constants=((traffic, "DRIFT_MISSES", 0.0),)),
     Ablation(

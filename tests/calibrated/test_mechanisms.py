@@ -70,12 +70,14 @@ from gemm_model.mainloop import (
 from gemm_model.outside_rows import (
     FURTHER_PART_COST,
     FURTHER_SM,
+    FURTHER_SM_OF_FEW,
     FURTHER_SM_OF_PAIRS,
     GPC_SHARE,
     IN_STEP_ROWS,
     MIXED_LOSS,
     ONE_ROW_COST,
     OUT_OF_STEP_ROWS,
+    TURNS_COST,
     TWO_WAY_COST,
     TWO_WAY_HIDDEN,
     WHOLE_BOX_COST,
@@ -87,7 +89,7 @@ from gemm_model.outside_rows import (
 from gemm_model.pipeline.steady_state import time_per_k_step
 from gemm_model.problem import GemmProblem
 from gemm_model.schedule import tile_schedule
-from gemm_model.traffic import further_pieces, merged_share, out_of_step, row_alignment, traffic
+from gemm_model.traffic import IN_ORDER_US, further_pieces, merged_share, out_of_step, row_alignment, traffic
 
 H200, B200 = load_gpu("h200"), load_gpu("b200")
 P = KernelParameters(**start_values())
@@ -434,17 +436,21 @@ def test_multicast_divides_the_requests():
 def test_requests_stop_merging_the_longer_l2_works():
     losing = replace(P, lockstep_loss_per_ms=1.0)
     found = moved(row(GemmProblem.of(16384, 16384, 16384), cta_m=128, cta_n=128), losing)
-    short = out_of_step(found, np.array([1.0]), H200, losing)
+    short = out_of_step(found, np.array([0.01]), H200, losing)
     long = out_of_step(found, np.array([3000.0]), H200, losing)
-    assert short.l2_request_bytes[0] == pytest.approx(found.l2_request_bytes[0], rel=1e-3)
+    # At once all that meets in the order of tiles merges.
+    in_order = found.l2_request_bytes[0] - found.ordered_bytes[0]
+    assert short.l2_request_bytes[0] == pytest.approx(in_order, rel=1e-3)
     # Three milliseconds at a loss of 1 / ms: three quarters of what merged.
+    # Of what more merges by the order of tiles, 80 of 3080 parts are left before that.
+    ordered = found.ordered_bytes[0] * IN_ORDER_US / (IN_ORDER_US + 3000)
     lost = long.l2_request_bytes[0] - found.l2_request_bytes[0]
-    assert lost == pytest.approx(0.75 * found.merged_bytes[0])
-    # 0.06 x 3 of a wave's panels come between two uses; what then misses in L2 goes to DRAM again.
-    between = 0.06 * 3 * found.wave_footprint_bytes[0] / H200.l2_bytes
+    assert lost == pytest.approx(found.merged_bytes[0] - 0.25 * (found.merged_bytes[0] + ordered))
+    # 0.07 x 3 of a wave's panels come between two uses; what then misses in L2 goes to DRAM again.
+    between = 0.07 * 3 * found.wave_footprint_bytes[0] / H200.l2_bytes
     hits = found.l2_request_bytes[0] - found.output_bytes[0] - found.dram_read_bytes[0]
     again = long.dram_read_bytes[0] - found.dram_read_bytes[0]
-    assert again == pytest.approx(0.44 * hits * between / (1 + between))
+    assert again == pytest.approx(0.44 * hits * between**2 / (1 + between**2))
 
 
 def test_neither_multicast_requests_nor_rows_off_sectors_merge():
@@ -546,6 +552,7 @@ def test_a_slot_that_keeps_its_row_of_tiles_has_all_the_zeros_or_none():
     # Rows inside: 64 + 64 in the second row, 192 + 64 in the first, 128 + 64 on average.
     assert once.slow_load[0] == pytest.approx(128 / 192)
     assert once.fast_load[0] == pytest.approx(256 / 192)
+    assert once.fixed[0]
     # Three times as many tiles, walked along m: the 132 slots are a multiple of two rows.
     again = outside_of(GemmProblem.of(256, 3 * 66 * 64, 4096), cta_m=192, cta_n=64)
     assert again.bytes_per_wave[0] == pytest.approx(132 * 192 * share * 2 ** (-1 / 8) * 4096 * 2)
@@ -553,6 +560,10 @@ def test_a_slot_that_keeps_its_row_of_tiles_has_all_the_zeros_or_none():
     turns = outside_of(GemmProblem.of(256, 3 * 66 * 64, 4096), cta_m=192, cta_n=64, raster="along_n")
     assert turns.bytes_per_wave[0] == pytest.approx(132 * 192 * share / 2 * 4096 * 2)
     assert turns.fast_load[0] == 0
+    assert not turns.fixed[0]
+    # Five rows of 64, half of the last outside, walked first: 132 slots come to all of them in turn.
+    walked = outside_of(GemmProblem.of(288, 2 * 132 * 64, 4096), cta_m=64, cta_n=64)
+    assert walked.bytes_per_wave[0] == pytest.approx(132 * 64 / 2 / 5 * TURNS_COST * 4096 * 2)
 
 
 def test_slots_that_share_a_tile_by_multicast_are_held_up_less_where_rows_are_many():
@@ -568,16 +579,22 @@ def test_slots_that_share_a_tile_by_multicast_are_held_up_less_where_rows_are_ma
 
 
 @pytest.mark.parametrize(
-    ("cluster", "further"),
-    [((1, 1), FURTHER_SM), ((2, 1), FURTHER_SM_OF_PAIRS), ((1, 2), FURTHER_SM_OF_PAIRS)],
+    ("cluster", "fixed", "further"),
+    [
+        ((1, 1), False, FURTHER_SM),
+        ((2, 1), False, FURTHER_SM_OF_PAIRS),
+        ((1, 2), False, FURTHER_SM_OF_PAIRS),
+        ((1, 1), True, FURTHER_SM_OF_FEW),
+        ((2, 1), True, FURTHER_SM_OF_FEW),
+    ],
 )
-def test_beyond_half_of_the_sms_zeros_take_little_more_time(cluster, further):
+def test_beyond_half_of_the_sms_zeros_take_little_more_time(cluster, fixed, further):
     """Time of the device: of 33 SMs half of that of 66, which is 1 / (1 + further) of that of all 132."""
     batch = row(cta_m=64, cta_n=64, cluster_m=cluster[0], cluster_n=cluster[1])
     size = cluster[0] * cluster[1]
 
     def device_time(ctas):
-        return crowding(ctas / size, batch, H200)[0] * ctas / 132
+        return crowding(ctas / size, batch, H200, fixed)[0] * ctas / 132
 
     assert device_time(132.0) == pytest.approx(1)
     assert device_time(66.0) == pytest.approx(1 / (1 + further))
@@ -593,15 +610,15 @@ def test_clusters_of_four_feel_those_of_their_gpc(clusters, on_fullest):
     wide = row(cta_m=64, cta_n=64, cluster_n=4)
     busy, by_gpc = clusters * 4 / 132, on_fullest / 4 * 120 / 132
     felt = (1 - GPC_SHARE) * busy + GPC_SHARE * by_gpc
-    assert crowding(float(clusters), wide, H200)[0] * busy == pytest.approx(felt)
+    assert crowding(float(clusters), wide, H200, False)[0] * busy == pytest.approx(felt)
     # A GPU whose GPCs are not known: in proportion to the SMs at work.
     unknown = replace(H200, resident_clusters={4: 30})
-    assert crowding(float(clusters), wide, unknown)[0] == pytest.approx(1)
+    assert crowding(float(clusters), wide, unknown, False)[0] == pytest.approx(1)
 
 
 def test_zeros_in_clusters_that_share_both_operands():
     both = row(cta_m=64, cta_n=64, cluster_m=2, cluster_n=2)
-    assert crowding(30.0, both, H200)[0] == pytest.approx(TWO_WAY_COST)
+    assert crowding(30.0, both, H200, False)[0] == pytest.approx(TWO_WAY_COST)
     # 32 of 128 rows inside: one CTA half outside, the other wholly: three of four boxes.
     square = outside_of(GemmProblem.of(32, 120 * 64, 4096), cta_m=64, cta_n=64, cluster_m=2, cluster_n=2)
     share = 3 / 4 * WHOLE_BOX_COST + WORST_CTA * (1 - 3 / 4)

@@ -218,6 +218,17 @@ def test_scalar_is_table_and_both_stay_within_the_bounds(trained_file, pairs, re
     assert (np.abs(table.runtime_us / physical - 1) <= LIMIT + 1e-9).all()
 
 
+@needs_trees
+def test_equal_rows_are_predicted_as_one(trained_file):
+    model = WarpSpecializedModel(H200, residual=str(trained_file))
+    one = model.predict_batch(EXAMPLE)
+    three = model.predict_batch(EXAMPLE[np.zeros(3, dtype=np.int64)])
+    assert three.runtime_us == pytest.approx(one.runtime_us.repeat(3))
+    assert three.error_band == pytest.approx(one.error_band.repeat(3))
+    for name, values in three.details.items():
+        assert values == pytest.approx(one.details[name].repeat(3))
+
+
 EXAMPLE = batch_of([(GemmProblem.of(4096, 4096, 4096), KernelConfig(cta_m=128, cta_n=256))])
 
 

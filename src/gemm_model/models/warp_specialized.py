@@ -320,15 +320,19 @@ def _calibration_for(gpu: GpuSpec, calibration: str | Calibration) -> Calibratio
 
 
 def _with_numbers(batch: GemmBatch) -> GemmBatch:
-    """The same rows, columns of one value as Python numbers: formulas of numbers run without numpy."""
+    """The same rows, columns of one value as Python numbers: formulas of numbers run without numpy.
+
+    Several rows keep the column of m, so that their times are columns too.
+    """
+    one = len(batch) == 1
+    columns = zip(_COLUMNS, _columns_of(batch), strict=True)
     return GemmBatch(
-        **{name: _number_or_column(column) for name, column in zip(_COLUMNS, _columns_of(batch), strict=True)}
+        **{name: column.item() if one else _number_or_column(name, column) for name, column in columns}
     )
 
 
-def _number_or_column(column: np.ndarray) -> Values:
-    first = column[0]
-    return first.item() if len(column) == 1 or (column == first).all() else column
+def _number_or_column(name: str, column: np.ndarray) -> Values:
+    return column[0].item() if name != "m" and (column == column[0]).all() else column
 
 
 def _as_columns(groups: Sequence[Mapping[str, Values]], rows: int) -> list[dict[str, FloatArray]]:
