@@ -40,9 +40,9 @@ TMA_ALIGNMENT_BYTES = 16.0
 LINE_BYTES = 128.0
 KEPT_MISALIGNMENT = 0.58
 """What `write_misalignment` is while L2 keeps the whole output: pieces of a sector meet there."""
-DRIFT_FOOTPRINT = 0.07
+DRIFT_FOOTPRINT = 0.06
 """Of a wave's panels: what comes between two uses of a line once tiles have lost their lock-step."""
-DRIFT_MISSES = 0.44
+DRIFT_MISSES = 0.55
 """Share of the requests that then go to DRAM, at most. DRAM counters of kernels of 0.1 to 30 ms."""
 
 
@@ -227,8 +227,7 @@ def out_of_step(moved: Traffic, l2_us: Values, gpu: GpuSpec, p: KernelParameters
     lost = moved.merged_bytes - merged
     between = DRIFT_FOOTPRINT * elapsed * moved.wave_footprint_bytes / gpu.l2_bytes
     hits = maximum(moved.l2_request_bytes - moved.output_bytes - moved.dram_read_bytes, 0.0)
-    squared = between * between
-    again = DRIFT_MISSES * hits * squared / (1.0 + squared)
+    again = DRIFT_MISSES * hits * between / (1.0 + between)
     # Written out: `dataclasses.replace` would take a tenth of the whole model's time on one row.
     return Traffic(
         operand_bytes=moved.operand_bytes,
