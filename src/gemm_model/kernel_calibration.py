@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ TINY_US = 10.0
 FEW_WAVES = 4.0
 UNCALIBRATED_BAND_FACTOR = 2.5
 """Wider band where a calibration stands in for another GPU's or another type's."""
+Record = TypeVar("Record", KernelParameters, PowerModel)
 NEAREST_KINDS = ("fp16", "fp8", "tf32", "int8", "fp6", "fp4", "fp32")
 
 
@@ -93,7 +94,7 @@ def _from_mapping(values: Mapping[str, Any], where: str) -> Calibration:
     if not isinstance(by_kind, Mapping) or not by_kind or any(kind not in MATH_KINDS for kind in by_kind):
         raise InputError(f"{where}: parameters; expected a mapping by rate class ({', '.join(MATH_KINDS)})")
     parameters = {
-        kind: KernelParameters.from_mapping(by_kind[kind], f"{where}, {kind}")
+        kind: _named_numbers(KernelParameters, by_kind[kind], f"{where}, {kind}")
         for kind in NEAREST_KINDS
         if kind in by_kind
     }
@@ -102,9 +103,29 @@ def _from_mapping(values: Mapping[str, Any], where: str) -> Calibration:
         kernel=str(values["kernel"]),
         parameters=parameters,
         error_band=values["error_band"],
-        power={kind: PowerModel(**found) for kind, found in (values["power"] or {}).items()},
+        power={
+            kind: _named_numbers(PowerModel, found, f"{where}, power of {kind}")
+            for kind, found in (values["power"] or {}).items()
+        },
         fitted_to=values["fitted_to"],
     )
+
+
+def _named_numbers(record: type[Record], values: Mapping[str, float], where: str) -> Record:
+    """A record of a calibration file: all of its fields and no other; `where` names it in errors."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"{where} is {values!r}; expected a mapping of parameters")
+    names = tuple(record.__dataclass_fields__)
+    for name in names:
+        if name not in values:
+            raise InputError(f"{where}: parameter {name} is missing; expected {', '.join(names)}")
+    for name in values:
+        if name not in names:
+            raise InputError(f"{where}: unknown parameter {name!r}; expected {', '.join(names)}")
+    try:
+        return record(**values)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def as_mapping(calibration: Calibration) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from gemm_model.errors import InputError
 
@@ -231,21 +230,10 @@ class KernelParameters:
             value = getattr(self, spec.name)
             good = isinstance(value, int | float) and not isinstance(value, bool)
             if not good or not spec.low <= value <= spec.high:
+                unit = "" if spec.unit == "1" else f" {spec.unit}"
                 raise InputError(
-                    f"parameter {spec.name} is {value!r}; expected {spec.low} to {spec.high} {spec.unit}"
+                    f"parameter {spec.name} is {value!r}; expected {spec.low} to {spec.high}{unit}"
                 )
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, float], where: str) -> KernelParameters:
-        """Parameters from a calibration file; `where` names it in errors."""
-        names = [spec.name for spec in fields(cls)]
-        for name in names:
-            if name not in values:
-                raise InputError(f"{where}: parameter {name} is missing; expected {', '.join(names)}")
-        for name in values:
-            if name not in names:
-                raise InputError(f"{where}: unknown parameter {name!r}; expected {', '.join(names)}")
-        return cls(**{name: values[name] for name in names})
 
 
 def start_values() -> dict[str, float]:

@@ -151,7 +151,9 @@ def predict_frame(frame: pd.DataFrame, model: Model) -> BatchPrediction:
 def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for name, default in _KERNEL_SIZE_DEFAULTS.items():
-        columns[name] = sizes(frame, name, default=default)
+        # A tile is never guessed: where a table has the column, each row must tell.
+        told = name in _TILE and name in frame
+        columns[name] = sizes(frame, name, default=None if told else default)
     for name in _AUTO_SIZES:
         columns[name] = sizes(frame, name, default=0.0, low=0)
     for name in ("m", "n"):

@@ -133,6 +133,12 @@ def test_a_table_that_cannot_be_calibrated_on_says_why(tmp_path, gemm_model, cha
         (("kernel: quack", "kernel: cublas"), "cublas"),
         (("parameters:\n  fp16:", "parameters:\n  fp17:"), "rate class"),
         (("    launch_us:", "    lunch_us:"), "launch_us"),
+        (
+            ("    mma_efficiency: 0.", "    mma_efficiency: 9."),
+            "c.yaml, fp16: parameter mma_efficiency is 9.",
+        ),
+        (("    idle_w: ", "    idle_w: -"), "c.yaml, power of fp16: power parameter idle_w is -"),
+        (("    idle_w: ", "    idle: "), "c.yaml, power of fp16: parameter idle_w is missing"),
     ],
 )
 def test_a_calibration_of_another_kind_is_refused(tmp_path, gemm_model, change, word):
