@@ -5,7 +5,7 @@ Does what `gemm-model predict` does, with the classic defaults: GPU b200, model 
 
 import sys
 
-from gemm_model.classic import predict_main
+from gemm_model.classic_scripts import predict_main
 
 if __name__ == "__main__":
     sys.exit(predict_main(sys.argv[1:]))

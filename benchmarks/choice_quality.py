@@ -22,27 +22,27 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_model.accuracy import (
+from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
+from gemm_model.calibration.observations import Observations, observe
+from gemm_model.calibration.residual_fit import held_out_with_residual
+from gemm_model.calibration.run import best_of_top
+from gemm_model.calibration.tables import load_tables
+from gemm_model.core.errors import GemmModelError
+from gemm_model.core.files import atomic_path, atomic_write
+from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.prediction import predict_in_chunks
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.feasibility import feasible_mask
+from gemm_model.models import create_model
+from gemm_model.tables.accuracy import (
     ChoiceFigures,
     choice_figures,
     config_columns,
     shape_columns,
     top1_efficiency,
 )
-from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
-from gemm_model.calibration.observations import Observations, observe
-from gemm_model.calibration.residual_fit import held_out_with_residual
-from gemm_model.calibration.run import best_of_top
-from gemm_model.calibration.tables import load_tables
-from gemm_model.errors import GemmModelError
-from gemm_model.feasibility import feasible_mask
-from gemm_model.files import atomic_path, atomic_write
-from gemm_model.gpu import GpuSpec, load_gpu
-from gemm_model.kernel import KernelConfig
-from gemm_model.models import create_model
-from gemm_model.prediction import predict_in_chunks
-from gemm_model.problem import GemmProblem
-from gemm_model.table import batch_from_frame, read_table, usable_rows
+from gemm_model.tables.table import batch_from_frame, read_table, usable_rows
 
 SHARE_OF_SHAPES = 0.5
 """A single configuration must have been measured on so many of the shapes to be a candidate."""

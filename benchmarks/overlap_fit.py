@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from gemm_model.gpu import load_gpu
+from gemm_model.core.gpu import load_gpu
 from gemm_model.overlap.fit import fit_parameters
 from gemm_model.overlap.surfaces import accuracy, read_surfaces
 

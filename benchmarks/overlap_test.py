@@ -16,9 +16,9 @@ from pathlib import Path
 import pandas as pd
 
 from gemm_model.config import load_config
-from gemm_model.errors import InputError
-from gemm_model.files import atomic_path
-from gemm_model.gpu import load_gpu
+from gemm_model.core.errors import InputError
+from gemm_model.core.files import atomic_path
+from gemm_model.core.gpu import load_gpu
 from gemm_model.models import model_for
 from gemm_model.overlap.config import OverlapSetting
 from gemm_model.overlap.model import CLOCK_MHZ, LayerCase

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_model.accuracy import choice_figures, error_figures, top1_efficiency
-from gemm_model.batch import FloatArray
-from gemm_model.gpu import load_gpu
+from gemm_model.core.batch import FloatArray
+from gemm_model.core.gpu import load_gpu
 from gemm_model.models import create_model
 from gemm_model.pipeline.estimation import Fit, Parameter, fit_parameters
-from gemm_model.table import predict_frame, read_table
+from gemm_model.tables.accuracy import choice_figures, error_figures, top1_efficiency
+from gemm_model.tables.table import predict_frame, read_table
 
 DATA = Path(__file__).parents[1] / "data" / "measurements" / "h200" / "burst.csv.gz"
 PARAMETERS = (

@@ -14,13 +14,13 @@ from collections.abc import Callable
 import numpy as np
 
 from gemm_model.commands.solve import kernels_on_gpu
-from gemm_model.gpu import load_gpu
-from gemm_model.kernel import SCHEDULES
-from gemm_model.models.pipeline import PipelineModel
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import SCHEDULES
+from gemm_model.core.problem import GemmProblem
 from gemm_model.pipeline import recurrence
 from gemm_model.pipeline.machine import load_machine, machine_names, workload
+from gemm_model.pipeline.model import PipelineModel
 from gemm_model.pipeline.steady_state import kernel_time, math_start
-from gemm_model.problem import GemmProblem
 from gemm_model.solve.exact import solve_exact
 from gemm_model.solve.smt import solve_smt
 from gemm_model.timeline.simulator import simulate

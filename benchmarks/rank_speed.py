@@ -14,10 +14,10 @@ from time import perf_counter, process_time
 import numpy as np
 import pandas as pd
 
+from gemm_model.choice.selection import Ranker, rank
+from gemm_model.choice.table_ranking import problems_of_table, rank_table
+from gemm_model.core.problem import GemmProblem
 from gemm_model.models import DEFAULT_MODEL
-from gemm_model.problem import GemmProblem
-from gemm_model.selection import Ranker, rank
-from gemm_model.table_ranking import problems_of_table, rank_table
 
 NEW_SHAPES = 200
 CALLS = 20_000

@@ -16,7 +16,7 @@ import pandas as pd
 from scipy.optimize import minimize
 
 from gemm_model.bench.simt.ladder import LADDER
-from gemm_model.gpu import load_gpu
+from gemm_model.core.gpu import load_gpu
 from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime
 from gemm_model.hierarchy.ladder_report import read_measurements
 from gemm_model.hierarchy.levels import datapath_of, machine_of

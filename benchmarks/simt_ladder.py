@@ -30,8 +30,8 @@ from gemm_model.bench.provider import Operands
 from gemm_model.bench.simt.driver import compiled_path, load, resources
 from gemm_model.bench.simt.ladder import LADDER
 from gemm_model.bench.simt.provider import SimtProvider
-from gemm_model.files import atomic_path, atomic_write
-from gemm_model.problem import GemmProblem
+from gemm_model.core.files import atomic_path, atomic_write
+from gemm_model.core.problem import GemmProblem
 
 SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (2048, 2048, 8192), (3072, 3072, 3072), (4096, 8192, 1024))
 CHECK_SHAPE = (512, 768, 192)

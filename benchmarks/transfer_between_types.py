@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from gemm_model.accuracy import (
+from gemm_model.calibration.fit import fit
+from gemm_model.calibration.observations import Observations, observe
+from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.persistent.kernel_parameters import KernelParameters
+from gemm_model.persistent.kernel_time import kernel_time
+from gemm_model.tables.accuracy import (
     ChoiceFigures,
     ErrorFigures,
     choice_figures,
     error_figures,
     top1_efficiency,
 )
-from gemm_model.calibration.fit import fit
-from gemm_model.calibration.observations import Observations, observe
-from gemm_model.gpu import GpuSpec, load_gpu
-from gemm_model.kernel_parameters import KernelParameters
-from gemm_model.kernel_time import kernel_time
-from gemm_model.table import read_table, usable_rows
+from gemm_model.tables.table import read_table, usable_rows
 
 NOT_TOLD = (
     "clock_share",

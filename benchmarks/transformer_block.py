@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn import functional
 
 from gemm_model import GemmProblem, GemmTimer
-from gemm_model.files import atomic_path
+from gemm_model.core.files import atomic_path
 
 HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM = 4096, 14336, 32, 8, 128
 TOKENS = (256, 1024, 2048, 4096, 8192)

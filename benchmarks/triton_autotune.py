@@ -24,7 +24,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gemm_model.files import atomic_path, atomic_write
+from gemm_model.core.files import atomic_path, atomic_write
 from gemm_model.integrations.triton import prune_configs_by
 from gemm_model.models import DEFAULT_MODEL
 

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from gemm_model.bench.environment import environment_path
-from gemm_model.files import atomic_path, atomic_write
+from gemm_model.core.files import atomic_path, atomic_write
 
 
 def merge(tables: list[Path], output: Path) -> int:

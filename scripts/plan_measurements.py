@@ -18,10 +18,10 @@ from pathlib import Path
 from gemm_model.bench.provider import load_provider
 from gemm_model.bench.rows import DETAIL_COLUMNS, IDENTITY_COLUMNS, Row, padded
 from gemm_model.bench.sweep import estimated_kernel_us
-from gemm_model.files import atomic_path
-from gemm_model.kernel import KernelConfig
-from gemm_model.problem import GemmProblem
-from gemm_model.table import batch_from_frame, read_table
+from gemm_model.core.files import atomic_path
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.tables.table import batch_from_frame, read_table
 
 SEED = 20261121
 HOPPER = (9, 0)

@@ -21,14 +21,14 @@ import numpy as np
 import pandas as pd
 from plan_measurements import write_plan
 
-from gemm_model.batch import batch_of
 from gemm_model.bench.rows import Row, padded
-from gemm_model.candidates import CandidateSpace, candidate_space, family_of
-from gemm_model.feasibility import resources
-from gemm_model.gpu import load_gpu
-from gemm_model.kernel import KernelConfig
+from gemm_model.core.batch import batch_of
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.candidates import CandidateSpace, candidate_space, family_of
+from gemm_model.kernels.feasibility import resources
 from gemm_model.models import DEFAULT_MODEL, create_model
-from gemm_model.problem import GemmProblem
 
 SEED = 20261122
 Shape = tuple[int, int, int]

@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gemm_model.api import predict, predict_table
-    from gemm_model.gpu import GpuSpec, load_gpu
+    from gemm_model.choice.selection import rank
+    from gemm_model.core.gpu import GpuSpec, load_gpu
+    from gemm_model.core.kernel_config import KernelConfig
+    from gemm_model.core.prediction import Prediction
+    from gemm_model.core.problem import GemmProblem
     from gemm_model.integrations.torch_timer import GemmTimer
     from gemm_model.integrations.triton import triton_perf_model
-    from gemm_model.kernel import KernelConfig
     from gemm_model.models import models
-    from gemm_model.prediction import Prediction
-    from gemm_model.problem import GemmProblem
-    from gemm_model.selection import rank
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "predict": "gemm_model.api",
     "predict_table": "gemm_model.api",
-    "GpuSpec": "gemm_model.gpu",
-    "load_gpu": "gemm_model.gpu",
-    "KernelConfig": "gemm_model.kernel",
+    "GpuSpec": "gemm_model.core.gpu",
+    "load_gpu": "gemm_model.core.gpu",
+    "KernelConfig": "gemm_model.core.kernel_config",
     "models": "gemm_model.models",
-    "Prediction": "gemm_model.prediction",
-    "GemmProblem": "gemm_model.problem",
-    "rank": "gemm_model.selection",
+    "Prediction": "gemm_model.core.prediction",
+    "GemmProblem": "gemm_model.core.problem",
+    "rank": "gemm_model.choice.selection",
     "GemmTimer": "gemm_model.integrations.torch_timer",
     "triton_perf_model": "gemm_model.integrations.triton",
 }

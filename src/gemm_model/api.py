@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.batch import batch_of, numbers_of
-from gemm_model.errors import InputError
-from gemm_model.feasibility import first_impossible, impossible
-from gemm_model.gpu import GpuSpec
-from gemm_model.kernel import KernelConfig
+from gemm_model.core.batch import batch_of, numbers_of
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.prediction import Prediction
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.feasibility import first_impossible, impossible
 from gemm_model.models import DEFAULT_MODEL, model_for
-from gemm_model.prediction import Prediction
-from gemm_model.problem import GemmProblem
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,11 +50,11 @@ def predict_table(
     *,
     options: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """Predict every row of a table (columns: `gemm_model.table`), in its order.
+    """Predict every row of a table (columns: `gemm_model.tables.table`), in its order.
 
     Returns the table with `predicted_runtime` (us), `limiter`, phases, details and bytes as further columns,
     and `actual_runtime` and `ratio` = predicted / measured where the table has `runtime_us`.
     """
-    from gemm_model.table import predict_frame, with_prediction
+    from gemm_model.tables.table import predict_frame, with_prediction
 
     return with_prediction(frame, predict_frame(frame, model_for(model, gpu, options)))

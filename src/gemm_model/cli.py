@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from gemm_model import __version__
-from gemm_model.errors import GemmModelError, InputError
+from gemm_model.core.errors import GemmModelError, InputError
 
 VERBS = {
     "predict": "predict runtimes of a table of kernels, or of one kernel, and explain them",

@@ -17,8 +17,8 @@ from gemm_model.bench.provider import (
     Operands,
     OutOfMemoryError,
 )
-from gemm_model.kernel import KernelConfig
-from gemm_model.problem import GemmProblem
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
 
 COMPILE_FAILS, WRONG, CRASHES, HANGS, NO_MEMORY, LAUNCH_FAILS, COMPILER_CRASHES = (
     1008,

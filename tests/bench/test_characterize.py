@@ -7,8 +7,8 @@ import pytest
 from gemm_model.bench.characterization import Measurement, base_gpu, gpu_description, measurement_rows
 from gemm_model.cli import main
 from gemm_model.config import gpu_names, load_gpu_mapping
-from gemm_model.errors import InputError
-from gemm_model.gpu import gpu_from_mapping
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import gpu_from_mapping
 
 CARD = {
     "gpu_name": "NVIDIA H200",

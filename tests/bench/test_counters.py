@@ -10,9 +10,9 @@ from gemm_model.bench import counters
 from gemm_model.bench.rows import Outcome, Row
 from gemm_model.bench.runner import Run, RunOptions
 from gemm_model.bench.worker_process import WorkerProcess
-from gemm_model.errors import MissingExtraError
-from gemm_model.kernel import KernelConfig
-from gemm_model.problem import GemmProblem
+from gemm_model.core.errors import MissingExtraError
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
 from tests.bench import fakes
 
 HEADER = ["ID", "Kernel Name", "Push/Pop", "Block Size", "Grid Size", *counters.METRICS]

@@ -15,8 +15,8 @@ import quack.cache as quack_cache  # noqa: E402
 
 from gemm_model.bench import quack  # noqa: E402
 from gemm_model.bench.provider import CompileError  # noqa: E402
-from gemm_model.kernel import KernelConfig  # noqa: E402
-from gemm_model.problem import GemmProblem  # noqa: E402
+from gemm_model.core.kernel_config import KernelConfig  # noqa: E402
+from gemm_model.core.problem import GemmProblem  # noqa: E402
 
 CUTLASS_TYPES = {"bf16": cutlass.BFloat16, "fp16": cutlass.Float16, "e4m3": cutlass.Float8E4M3FN}
 

@@ -19,9 +19,9 @@ from gemm_model.bench.sweep import (
     rows_of_table,
     shape_key,
 )
-from gemm_model.errors import InputError
-from gemm_model.kernel import KernelConfig
-from gemm_model.problem import GemmProblem
+from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
 from tests.bench.fakes import FakeProvider
 
 SIZES = st.integers(min_value=1, max_value=20000)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gemm_model.bench.device import TimingSettings, timing_settings
-from gemm_model.classic import benchmark_main
+from gemm_model.classic_scripts import benchmark_main
 from gemm_model.config import load_config
 from tests.bench import fakes
 
@@ -36,7 +36,7 @@ def arguments(sizes: Path, output: Path, *more: str) -> list[str]:
 SCRIPT = """
 import sys
 from gemm_model.bench import runner
-from gemm_model.classic import benchmark_main
+from gemm_model.classic_scripts import benchmark_main
 limit = float(sys.argv[1])
 options = runner.RunOptions
 quick = {"row_limit_s": limit, "sentinel_every_s": 0.05, "rest_after_check_s": 0}

@@ -14,7 +14,7 @@ from gemm_model.bench.tensors import (  # noqa: E402
     reference_product,
     torch_dtype,
 )
-from gemm_model.problem import GemmProblem  # noqa: E402
+from gemm_model.core.problem import GemmProblem  # noqa: E402
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8", "e5m2", "fp32"])

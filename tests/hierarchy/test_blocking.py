@@ -1,7 +1,7 @@
 import pytest
 
-from gemm_model.errors import InputError
-from gemm_model.gpu import load_gpu
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
 from gemm_model.hierarchy.blocking import Blocking, blocking_of, footprint, instruction_tile, parse_tiles
 from gemm_model.hierarchy.levels import datapath_of, machine_of
 

@@ -3,11 +3,11 @@
 import pytest
 
 from gemm_model.bench.simt.ladder import LADDER, RUNGS, SimtKernel, kernel_of
-from gemm_model.errors import InputError
-from gemm_model.gpu import load_gpu
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.hierarchy.blocking import footprint
 from gemm_model.hierarchy.levels import datapath_of
-from gemm_model.kernel import KernelConfig
 
 WARP = 32
 
@@ -75,7 +75,7 @@ def test_provider_takes_what_divides():
     pytest.importorskip("torch")
     pytest.importorskip("cuda.bindings.driver", exc_type=ImportError)
     from gemm_model.bench.provider import UnsupportedError, load_provider
-    from gemm_model.problem import GemmProblem
+    from gemm_model.core.problem import GemmProblem
 
     provider = load_provider("simt")
     assert provider.unsupported(GemmProblem.of(512, 512, 512, "fp32"), (9, 0)) == ""

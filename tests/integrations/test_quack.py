@@ -5,10 +5,8 @@ gemm_configs = pytest.importorskip("quack.gemm_config")
 import torch  # noqa: E402
 
 from gemm_model import GemmProblem, rank  # noqa: E402
-from gemm_model.emit import quack_arguments  # noqa: E402
-from gemm_model.errors import InputError  # noqa: E402
-from gemm_model.feasibility import check  # noqa: E402
-from gemm_model.gpu import load_gpu  # noqa: E402
+from gemm_model.core.errors import InputError  # noqa: E402
+from gemm_model.core.gpu import load_gpu  # noqa: E402
 from gemm_model.integrations.quack import (  # noqa: E402
     candidate_of,
     early_config_prune,
@@ -16,6 +14,8 @@ from gemm_model.integrations.quack import (  # noqa: E402
     problem_of,
     swapped,
 )
+from gemm_model.kernels.emit import quack_arguments  # noqa: E402
+from gemm_model.kernels.feasibility import check  # noqa: E402
 
 MODEL = "WSPersistentGEMMModel"
 PROBLEM = GemmProblem.of(4096, 2048, 1024)

@@ -7,8 +7,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from gemm_model import GemmProblem, GemmTimer, rank  # noqa: E402
-from gemm_model.errors import InputError  # noqa: E402
-from gemm_model.gpu import load_gpu  # noqa: E402
+from gemm_model.core.errors import InputError  # noqa: E402
+from gemm_model.core.gpu import load_gpu  # noqa: E402
 from gemm_model.integrations.torch_timer import Attention, run_on_meta  # noqa: E402
 
 MODEL = "WSPersistentGEMMModel"

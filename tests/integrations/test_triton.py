@@ -5,7 +5,7 @@ import pytest
 
 import gemm_model
 from gemm_model import GemmProblem, KernelConfig, predict
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
 from gemm_model.integrations.triton import (
     config_from,
     problem_from,

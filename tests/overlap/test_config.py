@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
 from gemm_model.overlap.config import (
     KernelBuild,
     OverlapSetting,

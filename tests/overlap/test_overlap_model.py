@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemm_model.config import load_config
-from gemm_model.errors import InputError
-from gemm_model.gpu import load_gpu
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.problem import GemmProblem
 from gemm_model.models import create_model
 from gemm_model.overlap.config import KernelBuild, OverlapSetting
 from gemm_model.overlap.fit import BOUNDS
@@ -24,7 +25,6 @@ from gemm_model.overlap.model import (
     row_reads,
 )
 from gemm_model.overlap.surfaces import accuracy, cases_of, read_surfaces
-from gemm_model.problem import GemmProblem
 
 SURFACES = Path(__file__).parents[2] / "data/measurements/h200/overlap_surfaces.csv.gz"
 REPEAT = SURFACES.with_name("overlap_surfaces_repeat.csv.gz")
@@ -196,8 +196,8 @@ def test_a_long_previous_kernel_hides_the_ring_fill(model):
 
 
 def test_model_of_the_registry_predicts_a_gemm(model):
-    from gemm_model.batch import batch_of
-    from gemm_model.kernel import KernelConfig
+    from gemm_model.core.batch import batch_of
+    from gemm_model.core.kernel_config import KernelConfig
 
     problem = GemmProblem.of(16, 8192, 8192, "e4m3", "bf16")
     prediction = model.predict_batch(batch_of([(problem, KernelConfig(cta_m=64, cta_n=16))])).row(0)

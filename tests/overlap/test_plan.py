@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemm_model.errors import InputError
-from gemm_model.gpu import load_gpu
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
 from gemm_model.overlap.config import SMEM_PER_CTA, TILE_M, check_problem
 from gemm_model.overlap.plan import plan_build
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gemm_model.config import load_config
-from gemm_model.gpu import load_gpu
+from gemm_model.core.gpu import load_gpu
 from gemm_model.models import model_for
 from gemm_model.overlap.config import OverlapSetting
 from gemm_model.overlap.model import LayerCase

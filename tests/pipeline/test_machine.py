@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
 from gemm_model.pipeline.machine import (
     PipelineMachine,
     TileSpace,

@@ -5,15 +5,15 @@ import pandas as pd
 import pytest
 
 from gemm_model.api import predict, predict_table
-from gemm_model.batch import batch_of
 from gemm_model.config import load_config
-from gemm_model.errors import InputError
-from gemm_model.gpu import load_gpu
-from gemm_model.kernel import KernelConfig
+from gemm_model.core.batch import batch_of
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
 from gemm_model.models import create_model
-from gemm_model.models.pipeline import PipelineModel
 from gemm_model.pipeline.machine import CONSUMERS
-from gemm_model.problem import GemmProblem
+from gemm_model.pipeline.model import PipelineModel
 from gemm_model.timeline.simulator import simulate
 
 H200 = load_gpu("h200")

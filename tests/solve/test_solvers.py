@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemm_model.errors import InputError, MissingExtraError
+from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.pipeline import recurrence
 from gemm_model.pipeline.machine import PipelineMachine, TileSpace, load_machine, machine_names, workload
 from gemm_model.solve.exact import OBJECTIVES, legal_candidates, solve_exact

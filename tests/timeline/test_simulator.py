@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
 from gemm_model.pipeline import recurrence
 from gemm_model.pipeline.machine import PipelineMachine, workload
 from gemm_model.pipeline.steady_state import consumer_wait

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 
 from gemm_model.bench.tensors import torch_dtype
-from gemm_model.dtypes import BlockScale
-from gemm_model.problem import GemmProblem
+from gemm_model.core.dtypes import BlockScale
+from gemm_model.core.problem import GemmProblem
 
 BLOCK_ROWS = 128
 BLOCK_SCALES = 4

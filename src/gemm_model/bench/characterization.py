@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
 
 L2_FOOTPRINT_MIB = 24
 """A footprint that every L2 of interest holds even twice, as a split L2 does for shared lines."""

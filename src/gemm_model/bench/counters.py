@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.bench.rows import Outcome, Row
-from gemm_model.errors import MissingExtraError
+from gemm_model.core.errors import MissingExtraError
 
 METRICS = {
     "gpu__time_duration.sum": "duration_us",

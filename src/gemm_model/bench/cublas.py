@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from gemm_model.bench.provider import Config, KernelError, Launch, Operands, OutOfMemoryError
-from gemm_model.problem import GemmProblem
+from gemm_model.core.problem import GemmProblem
 
 DENSE_TYPES = ("fp32", "bf16", "fp16")
 FP8_TYPES = ("e4m3", "e5m2")

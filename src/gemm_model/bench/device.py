@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gemm_model.bench.provider import Launch, Operands
-from gemm_model.errors import InputError
-from gemm_model.problem import GemmProblem
+from gemm_model.core.errors import InputError
+from gemm_model.core.problem import GemmProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model import __version__
-from gemm_model.errors import InputError
-from gemm_model.files import atomic_write
+from gemm_model.core.errors import InputError
+from gemm_model.core.files import atomic_write
 
 PACKAGES = (
     "torch",

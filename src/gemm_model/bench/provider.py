@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-from gemm_model.errors import InputError, MissingExtraError
-from gemm_model.kernel import KernelConfig
-from gemm_model.problem import GemmProblem
+from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
 
 DISPOSITIONS = (
     "ok",

@@ -25,8 +25,8 @@ from quack.rounding import RoundingMode
 
 from gemm_model.bench.provider import CompileError, Config, KernelError, Launch, Operands, OutOfMemoryError
 from gemm_model.bench.tensors import torch_dtype
-from gemm_model.kernel import KernelConfig
-from gemm_model.problem import GemmProblem
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
 
 SM90_COOPERATIVE = (
     *product((64,), (64, 128, 256)),

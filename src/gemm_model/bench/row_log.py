@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.bench.rows import Row
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
 
 
 class RowLog:

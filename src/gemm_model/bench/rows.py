@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gemm_model.bench.provider import Config
-from gemm_model.dtypes import BlockScale, element_type
-from gemm_model.errors import InputError
-from gemm_model.kernel import KernelConfig
-from gemm_model.problem import GemmProblem
+from gemm_model.core.dtypes import BlockScale, element_type
+from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
 
 REGIMES = ("burst", "sustained", "counters")
 L2_STATES = ("cold", "warm")

@@ -28,7 +28,7 @@ from gemm_model.bench.rows import COLUMNS, COUNTERS_TABLE_COLUMNS, Outcome, Row
 from gemm_model.bench.sweep import digest, estimated_kernel_us, shape_key
 from gemm_model.bench.worker import check_request, time_request
 from gemm_model.bench.worker_process import WorkerProcess
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
 
 TORCH_DEVICE = "gemm_model.bench.torch_device:TorchDevice"
 SENTINEL_DRIFT_LIMIT = 0.01

@@ -12,10 +12,10 @@ from pathlib import Path
 from gemm_model.bench.device import TimingSettings
 from gemm_model.bench.provider import Config, Provider
 from gemm_model.bench.rows import Row, padded, row_from_columns
-from gemm_model.errors import InputError
-from gemm_model.kernel import KernelConfig
-from gemm_model.problem import GemmProblem
-from gemm_model.table import read_table
+from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.tables.table import read_table
 
 SHUFFLE_SEED = 17
 ASSUMED_FLOP_PER_US = 3e8

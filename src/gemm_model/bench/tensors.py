@@ -7,7 +7,7 @@ import random
 import torch
 
 from gemm_model.bench.provider import IncorrectResultError, Operands, UnsupportedError
-from gemm_model.problem import GemmProblem
+from gemm_model.core.problem import GemmProblem
 
 TORCH_DTYPES = {
     "fp32": torch.float32,

@@ -13,8 +13,8 @@ import torch
 from gemm_model.bench.device import Timing, TimingSettings
 from gemm_model.bench.provider import KernelError, Launch, Operands, OutOfMemoryError
 from gemm_model.bench.tensors import OperandPool, compare, error_limit, poison, reference_product
-from gemm_model.errors import MissingExtraError
-from gemm_model.problem import GemmProblem
+from gemm_model.core.errors import MissingExtraError
+from gemm_model.core.problem import GemmProblem
 
 OPERAND_SEED = 20240229
 POOL_ELEMENTS = 2**30

@@ -16,7 +16,7 @@ from typing import IO, Any
 from gemm_model.bench.device import Device, TimingSettings
 from gemm_model.bench.provider import KernelError, Launch, Operands, Provider, load_provider
 from gemm_model.bench.rows import Outcome, Row, row_from_columns
-from gemm_model.errors import GemmModelError
+from gemm_model.core.errors import GemmModelError
 
 
 def load_device(target: str) -> Device:

@@ -16,7 +16,7 @@ from typing import Any
 
 from gemm_model.bench.rows import Outcome
 from gemm_model.bench.worker import outcome_of
-from gemm_model.errors import GemmModelError, InputError, MissingExtraError
+from gemm_model.core.errors import GemmModelError, InputError, MissingExtraError
 
 START_LIMIT_S = 180.0
 """Importing torch and a kernel DSL takes about 15 s on an idle machine."""

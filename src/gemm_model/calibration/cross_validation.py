@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gemm_model.accuracy import config_columns
-from gemm_model.batch import BoolArray, FloatArray, IntArray
 from gemm_model.calibration.fit import fit
 from gemm_model.calibration.observations import Observations
-from gemm_model.gpu import GpuSpec
-from gemm_model.kernel_parameters import KernelParameters
-from gemm_model.kernel_time import KernelTime, kernel_time
+from gemm_model.core.batch import BoolArray, FloatArray, IntArray
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.persistent.kernel_parameters import KernelParameters
+from gemm_model.persistent.kernel_time import KernelTime, kernel_time
+from gemm_model.tables.accuracy import config_columns
 
 FOLDS = 8
 

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from gemm_model.batch import FloatArray
 from gemm_model.calibration.observations import Observations
-from gemm_model.gpu import GpuSpec
-from gemm_model.kernel_parameters import PARAMETERS, KernelParameters
-from gemm_model.kernel_time import kernel_time
+from gemm_model.core.batch import FloatArray
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.persistent.kernel_parameters import PARAMETERS, KernelParameters
+from gemm_model.persistent.kernel_time import kernel_time
 
 OUTLIER_SCALE = 0.04
 """Residual (relative error) from which the soft-L1 loss grows linearly."""

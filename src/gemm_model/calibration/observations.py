@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from gemm_model.accuracy import shape_columns
-from gemm_model.batch import BoolArray, FloatArray, IntArray
-from gemm_model.gpu import GpuSpec
-from gemm_model.kernel_time import Geometry, geometry
-from gemm_model.models.throughput import flop_per_clk_per_sm
-from gemm_model.table import batch_from_frame, runtimes_us
+from gemm_model.classic_models.throughput import flop_per_clk_per_sm
+from gemm_model.core.batch import BoolArray, FloatArray, IntArray
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.persistent.kernel_time import Geometry, geometry
+from gemm_model.tables.accuracy import shape_columns
+from gemm_model.tables.table import batch_from_frame, runtimes_us
 
 NEAR_BEST = 1.15
 """Configurations within this factor of a shape's best take part in the ranking term."""

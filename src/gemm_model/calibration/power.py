@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from gemm_model.accuracy import ErrorFigures, error_figures
-from gemm_model.batch import FloatArray
 from gemm_model.calibration.cross_validation import folds_of, size_groups
 from gemm_model.calibration.observations import Observations
-from gemm_model.clock import PowerModel
-from gemm_model.gpu import GpuSpec
-from gemm_model.kernel_parameters import KernelParameters
-from gemm_model.kernel_time import kernel_time
+from gemm_model.core.batch import FloatArray
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.persistent.clock import PowerModel
+from gemm_model.persistent.kernel_parameters import KernelParameters
+from gemm_model.persistent.kernel_time import kernel_time
+from gemm_model.tables.accuracy import ErrorFigures, error_figures
 
 _START = np.array([90.0, 0.6, 20.0, 60.0, 2.0])
 _LOW = np.array([30.0, 0.05, 0.0, 0.0, 0.0])

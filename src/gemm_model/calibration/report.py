@@ -8,10 +8,10 @@ import pandas as pd
 import yaml
 
 from gemm_model.calibration.run import CalibrationResult
-from gemm_model.files import atomic_write
-from gemm_model.kernel_calibration import as_mapping
-from gemm_model.kernel_parameters import PARAMETERS
-from gemm_model.residual import as_text
+from gemm_model.core.files import atomic_write
+from gemm_model.persistent.calibration_file import as_mapping
+from gemm_model.persistent.kernel_parameters import PARAMETERS
+from gemm_model.persistent.residual import as_text
 
 
 def write_calibration(result: CalibrationResult, path: Path) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.batch import FloatArray
 from gemm_model.calibration.cross_validation import FoldFit
 from gemm_model.calibration.observations import Observations
-from gemm_model.gpu import GpuSpec
-from gemm_model.kernel_parameters import KernelParameters
-from gemm_model.kernel_time import kernel_time
-from gemm_model.models.sol import SOLModel
-from gemm_model.residual import FEATURES, corrected_us, features, lightgbm, trees_text
+from gemm_model.classic_models.sol import SOLModel
+from gemm_model.core.batch import FloatArray
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.persistent.kernel_parameters import KernelParameters
+from gemm_model.persistent.kernel_time import kernel_time
+from gemm_model.persistent.residual import FEATURES, corrected_us, features, lightgbm, trees_text
 
 TREES = 200
 LEAVES = 88

@@ -9,15 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_model.accuracy import (
-    ChoiceFigures,
-    ErrorFigures,
-    choice_figures,
-    error_figures,
-    shape_columns,
-    top1_efficiency,
-)
-from gemm_model.batch import BoolArray, FloatArray, IntArray
 from gemm_model.calibration.cross_validation import (
     FOLDS,
     config_groups,
@@ -31,13 +22,22 @@ from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.power import SustainedErrors, fit_power, validate_power
 from gemm_model.calibration.residual_fit import held_out_with_residual, train
 from gemm_model.calibration.tables import CalibrationData, load_tables
-from gemm_model.clock import PowerModel
-from gemm_model.gpu import GpuSpec
-from gemm_model.kernel_calibration import KERNEL_FAMILY, SITUATIONS, Calibration, situation
-from gemm_model.kernel_parameters import KernelParameters
-from gemm_model.kernel_time import kernel_time
-from gemm_model.residual import Residual, fingerprint, lightgbm
-from gemm_model.table import read_table
+from gemm_model.core.batch import BoolArray, FloatArray, IntArray
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.persistent.calibration_file import KERNEL_FAMILY, SITUATIONS, Calibration, situation
+from gemm_model.persistent.clock import PowerModel
+from gemm_model.persistent.kernel_parameters import KernelParameters
+from gemm_model.persistent.kernel_time import kernel_time
+from gemm_model.persistent.residual import Residual, fingerprint, lightgbm
+from gemm_model.tables.accuracy import (
+    ChoiceFigures,
+    ErrorFigures,
+    choice_figures,
+    error_figures,
+    shape_columns,
+    top1_efficiency,
+)
+from gemm_model.tables.table import read_table
 
 BAND_QUANTILE = 0.9
 SIGNIFICANT_DIGITS = 6

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_model.accuracy import shape_columns
-from gemm_model.dtypes import operand_type
-from gemm_model.errors import InputError
-from gemm_model.gpu import GpuSpec
-from gemm_model.kernel_calibration import KERNEL_FAMILY
-from gemm_model.kernel_time import REGIMES
-from gemm_model.models.sol import SOLModel
-from gemm_model.table import batch_from_frame, read_table, runtimes_us, usable_rows
+from gemm_model.classic_models.sol import SOLModel
+from gemm_model.core.dtypes import operand_type
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.persistent.calibration_file import KERNEL_FAMILY
+from gemm_model.persistent.kernel_time import REGIMES
+from gemm_model.tables.accuracy import shape_columns
+from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
 
 FEWEST_SHAPES = 8
 """One for each fold of the cross-validation."""

@@ -26,10 +26,10 @@ from gemm_model.bench.sweep import (
     rows_of_table,
 )
 from gemm_model.config import load_config
-from gemm_model.errors import InputError, PartialResultError
-from gemm_model.kernel import SCHEDULES, parse_extent
-from gemm_model.problem import GemmProblem
-from gemm_model.table import batch_from_frame, read_table
+from gemm_model.core.errors import InputError, PartialResultError
+from gemm_model.core.kernel_config import SCHEDULES, parse_extent
+from gemm_model.core.problem import GemmProblem
+from gemm_model.tables.table import batch_from_frame, read_table
 
 if TYPE_CHECKING:
     from gemm_model.bench.runner import RunOptions

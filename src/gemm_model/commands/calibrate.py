@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gemm_model.commands import common
 from gemm_model.config import is_yaml_file
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
     from gemm_model.calibration.report import report_text, write_calibration, write_residual
     from gemm_model.calibration.run import calibrate
-    from gemm_model.files import atomic_write
+    from gemm_model.core.files import atomic_write
 
     for option, path in (("--output", args.output), ("--residual", args.residual)):
         if path is not None and not is_yaml_file(path.name):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from gemm_model.bench.characterization import base_gpu, gpu_description, measurement_rows
 from gemm_model.config import gpu_names, is_yaml_file, load_config
-from gemm_model.errors import InputError, MissingExtraError
-from gemm_model.files import atomic_path, atomic_write
-from gemm_model.gpu import gpu_from_mapping
+from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.files import atomic_path, atomic_write
+from gemm_model.core.gpu import gpu_from_mapping
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

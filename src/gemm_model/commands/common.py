@@ -8,10 +8,10 @@ import sys
 
 import pandas as pd
 
-from gemm_model.errors import InputError
-from gemm_model.kernel import RASTERS, SCHEDULES, KernelConfig, parse_extent
-from gemm_model.problem import GemmProblem
-from gemm_model.settings import Settings, load_settings
+from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import RASTERS, SCHEDULES, KernelConfig, parse_extent
+from gemm_model.core.problem import GemmProblem
+from gemm_model.core.settings import Settings, load_settings
 
 FORMATS = ("table", "json", "csv")
 

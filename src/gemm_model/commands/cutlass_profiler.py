@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from gemm_model.commands import common
-from gemm_model.errors import InputError
-from gemm_model.files import atomic_path
+from gemm_model.core.errors import InputError
+from gemm_model.core.files import atomic_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from gemm_model.choice.selection import Ranker
     from gemm_model.integrations.cutlass_profiler import read_problems, read_results, write_test_list
-    from gemm_model.selection import Ranker
 
     if (args.problems is None) == (args.results is None):
         raise InputError("expected either --problems or --results")

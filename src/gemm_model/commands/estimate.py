@@ -11,8 +11,8 @@ import pandas as pd
 
 from gemm_model.commands import common
 from gemm_model.commands.pipeline_choice import changed_machine
-from gemm_model.errors import InputError
-from gemm_model.files import atomic_write
+from gemm_model.core.errors import InputError
+from gemm_model.core.files import atomic_write
 from gemm_model.pipeline.estimation import Fit, Runs, fit_machine
 from gemm_model.pipeline.machine import PipelineMachine, machine_names
 

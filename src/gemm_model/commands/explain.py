@@ -9,9 +9,9 @@ from dataclasses import asdict
 import pandas as pd
 
 from gemm_model.commands import common
-from gemm_model.errors import InputError
-from gemm_model.explanation import Explanation, explain
-from gemm_model.feasibility import check
+from gemm_model.core.errors import InputError
+from gemm_model.kernels.feasibility import check
+from gemm_model.persistent.explanation import Explanation, explain
 
 MODEL = "WarpSpecializedModel"
 

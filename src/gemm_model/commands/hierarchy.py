@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
 
 if TYPE_CHECKING:
     from gemm_model.hierarchy.blocking import Blocking
@@ -50,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from gemm_model.core.kernel_config import parse_extent
     from gemm_model.hierarchy.levels import datapath_of, machine_of
-    from gemm_model.kernel import parse_extent
 
     if args.measurements is not None and not args.ladder:
         raise InputError("--measurements is given without --ladder; expected both or neither")
@@ -247,7 +247,7 @@ def _solve(args: argparse.Namespace, machine: Machine, shape: Shape) -> int:
 def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: Mapping[str, Any]) -> int:
     from gemm_model.bench.simt.ladder import LADDER
     from gemm_model.hierarchy.ladder_report import by_rung, compared, predicted, read_measurements
-    from gemm_model.models.memory_hierarchy import runtime_parameters
+    from gemm_model.hierarchy.model import runtime_parameters
 
     if machine.datapath.name != "cuda_cores":
         raise InputError(f"--ladder is for CUDA cores; expected --datapath cuda_cores, not {args.datapath}")
@@ -281,8 +281,8 @@ def _text(args: argparse.Namespace, machine: Machine, options: Mapping[str, Any]
 
     import pandas as pd
 
+    from gemm_model.hierarchy.model import runtime_parameters
     from gemm_model.hierarchy.text_kernels import text_predictions
-    from gemm_model.models.memory_hierarchy import runtime_parameters
 
     if machine.datapath.name != "cuda_cores":
         raise InputError(f"--text is for CUDA cores; expected --datapath cuda_cores, not {args.datapath}")

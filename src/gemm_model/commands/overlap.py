@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
-from gemm_model.errors import InputError, MissingExtraError
+from gemm_model.core.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from gemm_model.overlap.config import OverlapSetting

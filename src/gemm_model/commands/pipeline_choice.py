@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model import feasibility
-from gemm_model.batch import GemmBatch, batch_of
 from gemm_model.commands import common
-from gemm_model.errors import InputError
-from gemm_model.kernel import KernelConfig
-from gemm_model.models.pipeline import PipelineModel
+from gemm_model.core.batch import GemmBatch, batch_of
+from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.settings import Settings
+from gemm_model.kernels import feasibility
 from gemm_model.pipeline.machine import (
     CONSUMERS,
     PipelineMachine,
@@ -24,7 +24,7 @@ from gemm_model.pipeline.machine import (
     with_parameters,
     workload,
 )
-from gemm_model.settings import Settings
+from gemm_model.pipeline.model import PipelineModel
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:

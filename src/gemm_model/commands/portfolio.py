@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gemm_model.candidates import Candidate
+from gemm_model.choice.portfolio import PROVEN_GAP, Portfolio, choose_portfolio
 from gemm_model.commands import common
 from gemm_model.commands.rank import add_family, ranker_of
-from gemm_model.errors import InputError
-from gemm_model.files import atomic_path
-from gemm_model.portfolio import PROVEN_GAP, Portfolio, choose_portfolio
+from gemm_model.core.errors import InputError
+from gemm_model.core.files import atomic_path
+from gemm_model.kernels.candidates import Candidate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gemm_model.table import read_table
-    from gemm_model.table_ranking import problems_of_table
+    from gemm_model.choice.table_ranking import problems_of_table
+    from gemm_model.tables.table import read_table
 
     frame = read_table(args.table)
     if "in_dtype" not in frame and "a_dtype" not in frame:

@@ -10,8 +10,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from gemm_model.commands import common
-from gemm_model.errors import InputError
-from gemm_model.settings import Settings
+from gemm_model.core.errors import InputError
+from gemm_model.core.settings import Settings
 
 if TYPE_CHECKING:
     from gemm_model.report.table_job import TableReport

@@ -11,13 +11,13 @@ from typing import Any
 
 import pandas as pd
 
-from gemm_model.candidates import DEFAULT_FAMILY, FAMILIES
+from gemm_model.choice.selection import Choice, Ranker, Ranking
 from gemm_model.commands import common
-from gemm_model.emit import EMITTERS, emit
-from gemm_model.errors import InputError
-from gemm_model.files import atomic_path
-from gemm_model.problem import GemmProblem
-from gemm_model.selection import Choice, Ranker, Ranking
+from gemm_model.core.errors import InputError
+from gemm_model.core.files import atomic_path
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.candidates import DEFAULT_FAMILY, FAMILIES
+from gemm_model.kernels.emit import EMITTERS, emit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rank_table(args: argparse.Namespace, ranker: Ranker) -> int:
-    from gemm_model.table import read_table
-    from gemm_model.table_ranking import rank_table
+    from gemm_model.choice.table_ranking import rank_table
+    from gemm_model.tables.table import read_table
 
     frame = read_table(args.table)
     if "in_dtype" not in frame and "a_dtype" not in frame:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gemm_model.commands import common
 from gemm_model.commands.pipeline_choice import add_machine, machine_and_work
-from gemm_model.errors import InputError
-from gemm_model.kernel import AUTO
+from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import AUTO
 from gemm_model.timeline.chrome_trace import write_chrome_trace
 from gemm_model.timeline.simulator import simulate
 from gemm_model.timeline.views import event_table, plot_timeline, trace_events, warp_table

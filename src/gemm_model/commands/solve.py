@@ -11,17 +11,17 @@ from time import perf_counter
 import numpy as np
 import pandas as pd
 
-from gemm_model import feasibility
-from gemm_model.batch import BoolArray, GemmBatch, batch_of
 from gemm_model.commands import common
 from gemm_model.commands.pipeline_choice import add_machine, gpu_model, machine_on_gpu, named_machine
-from gemm_model.errors import InputError, PartialResultError
-from gemm_model.gpu import GpuSpec
-from gemm_model.kernel import SCHEDULES, KernelConfig, parse_extent
-from gemm_model.models.pipeline import PipelineModel
+from gemm_model.core.batch import BoolArray, GemmBatch, batch_of
+from gemm_model.core.errors import InputError, PartialResultError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels import feasibility
 from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, TileSpace, workload
+from gemm_model.pipeline.model import PipelineModel
 from gemm_model.pipeline.steady_state import load_of_step, time_per_k_step
-from gemm_model.problem import GemmProblem
 from gemm_model.solve.exact import OBJECTIVES, Candidates, Choice, solve_exact
 from gemm_model.solve.smt import DEFAULT_TIMEOUT_S, solve_smt
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from gemm_model.candidates import DEFAULT_FAMILY, FAMILIES
 from gemm_model.commands import common
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
+from gemm_model.kernels.candidates import DEFAULT_FAMILY, FAMILIES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
 
 CONFIG_DIR = Path(__file__).parent
 YAML_SUFFIXES = (".yaml", ".yml")

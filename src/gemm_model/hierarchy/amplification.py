@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gemm_model.batch import FloatArray
+from gemm_model.core.batch import FloatArray
 
 
 def tiling(m: ArrayLike, n: ArrayLike, a_bytes: ArrayLike, b_bytes: ArrayLike) -> FloatArray:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, gcd
 
-from gemm_model.errors import InputError
-from gemm_model.gpu import GpuSpec
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import parse_extent
+from gemm_model.core.problem import require_size
 from gemm_model.hierarchy.levels import REGISTER_BYTES, Datapath
-from gemm_model.kernel import parse_extent
-from gemm_model.problem import require_size
 
 WARP = 32
 WARPGROUP = 128

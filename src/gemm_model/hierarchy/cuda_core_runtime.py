@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
 from gemm_model.hierarchy.blocking import WARP, Blocking
 from gemm_model.hierarchy.instructions import SCHEDULERS, work_per_k
 from gemm_model.hierarchy.levels import FLOP_PER_FMA, Machine

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
 from gemm_model.hierarchy.blocking import Blocking
 from gemm_model.hierarchy.cuda_core_runtime import BUSY, RuntimeParameters, runtime, tflops
 from gemm_model.hierarchy.levels import Machine

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemm_model.dtypes import math_kind, operand_type
-from gemm_model.errors import InputError
-from gemm_model.gpu import GpuSpec
+from gemm_model.core.dtypes import math_kind, operand_type
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
 
 LEVELS = ("dram", "l2", "smem", "registers")
 """From the outermost to the level that feeds the datapath."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, isqrt
 
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
 from gemm_model.hierarchy.amplification import multicast, output_bytes_per_fma, tiling
 from gemm_model.hierarchy.blocking import OPERANDS_FROM_SMEM, WARP, Blocking
 from gemm_model.hierarchy.instructions import LINE_BYTES, SCHEDULERS, operand_wavefronts, work_per_k

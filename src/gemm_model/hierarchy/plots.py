@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gemm_model.errors import InputError
-from gemm_model.files import atomic_path
+from gemm_model.core.errors import InputError
+from gemm_model.core.files import atomic_path
 from gemm_model.hierarchy.levels import Machine
 from gemm_model.hierarchy.matching import Matching
 from gemm_model.hierarchy.roofline import roofs

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
 from gemm_model.hierarchy.blocking import (
     WARP,
     Blocking,

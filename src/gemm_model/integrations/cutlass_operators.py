@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.batch import batch_of
-from gemm_model.dtypes import BlockScale, DataType, element_type
-from gemm_model.errors import InputError, MissingExtraError
-from gemm_model.gpu import GpuSpec, load_gpu
-from gemm_model.kernel import KernelConfig
+from gemm_model.core.batch import batch_of
+from gemm_model.core.dtypes import BlockScale, DataType, element_type
+from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
 from gemm_model.models import DEFAULT_MODEL, create_model
-from gemm_model.problem import GemmProblem
 
 try:
     from cutlass.operators import GemmArguments, Heuristic, ScaledOperand, register_heuristic

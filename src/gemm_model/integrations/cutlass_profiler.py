@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gemm_model.candidates import Candidate
-from gemm_model.dtypes import element_type
-from gemm_model.emit import k_step
-from gemm_model.errors import InputError
-from gemm_model.files import atomic_write
-from gemm_model.problem import GemmProblem, require_size
-from gemm_model.selection import Ranker
-from gemm_model.table import read_table, require_columns
+from gemm_model.choice.selection import Ranker
+from gemm_model.core.dtypes import element_type
+from gemm_model.core.errors import InputError
+from gemm_model.core.files import atomic_write
+from gemm_model.core.problem import GemmProblem, require_size
+from gemm_model.kernels.candidates import Candidate
+from gemm_model.kernels.emit import k_step
+from gemm_model.tables.table import read_table, require_columns
 
 TYPES = {
     "f32": "fp32",

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.batch import FloatArray
-from gemm_model.candidates import Candidate
-from gemm_model.errors import InputError, MissingExtraError
-from gemm_model.kernel import KernelConfig
-from gemm_model.problem import GemmProblem
+from gemm_model.core.batch import FloatArray
+from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.candidates import Candidate
 
 GPUS = {
     "h100_sxm": "H100_SXM",

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gemm_model.batch import batch_of
-from gemm_model.candidates import Candidate
-from gemm_model.emit import quack_arguments
-from gemm_model.errors import InputError, MissingExtraError
-from gemm_model.feasibility import feasible_mask
-from gemm_model.gpu import GpuSpec, load_gpu
-from gemm_model.kernel import KernelConfig
+from gemm_model.choice.selection import rank
+from gemm_model.core.batch import batch_of
+from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.candidates import Candidate
+from gemm_model.kernels.emit import quack_arguments
+from gemm_model.kernels.feasibility import feasible_mask
 from gemm_model.models import DEFAULT_MODEL, create_model
-from gemm_model.problem import GemmProblem
-from gemm_model.selection import rank
 
 if TYPE_CHECKING:
     from quack.gemm_config import GemmConfig

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from gemm_model.candidates import DEFAULT_FAMILY
-from gemm_model.dtypes import operand_type
-from gemm_model.errors import InputError, MissingExtraError
-from gemm_model.gpu import GpuSpec
+from gemm_model.choice.selection import Ranker
+from gemm_model.core.dtypes import operand_type
+from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.candidates import DEFAULT_FAMILY
 from gemm_model.models import DEFAULT_MODEL
-from gemm_model.problem import GemmProblem
-from gemm_model.selection import Ranker
 
 try:
     import torch

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from gemm_model.batch import GemmBatch, batch_of
-from gemm_model.errors import InputError
-from gemm_model.feasibility import WORKING_REGISTERS, resources
-from gemm_model.gpu import GpuSpec, load_gpu
-from gemm_model.kernel import KernelConfig
+from gemm_model.core.batch import GemmBatch, batch_of
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.feasibility import WORKING_REGISTERS, resources
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
-from gemm_model.problem import GemmProblem
 
 SIZE_NAMES = {"m": ("M", "m"), "n": ("N", "n"), "k": ("K", "k")}
 """Names under which kernels commonly take the sizes of the problem."""

@@ -7,17 +7,17 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Protocol
 
-from gemm_model.batch import GemmBatch
-from gemm_model.errors import InputError
-from gemm_model.gpu import GpuSpec
-from gemm_model.prediction import BatchPrediction
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.prediction import BatchPrediction
 
 _MODULES = {
-    "SOLModel": "gemm_model.models.sol",
-    "WSPersistentGEMMModel": "gemm_model.models.ws_persistent",
-    "PipelineModel": "gemm_model.models.pipeline",
-    "WarpSpecializedModel": "gemm_model.models.warp_specialized",
-    "MemoryHierarchyModel": "gemm_model.models.memory_hierarchy",
+    "SOLModel": "gemm_model.classic_models.sol",
+    "WSPersistentGEMMModel": "gemm_model.classic_models.ws_persistent",
+    "PipelineModel": "gemm_model.pipeline.model",
+    "WarpSpecializedModel": "gemm_model.persistent.model",
+    "MemoryHierarchyModel": "gemm_model.hierarchy.model",
     "OverlapModel": "gemm_model.overlap.model",
 }
 
@@ -62,7 +62,7 @@ def create_model(name: str, gpu: GpuSpec, options: Mapping[str, Any] | None = No
 
 @lru_cache(maxsize=32)
 def _default_model(name: str, gpu_name: str) -> Model:
-    from gemm_model.gpu import load_gpu
+    from gemm_model.core.gpu import load_gpu
 
     return create_model(name, load_gpu(gpu_name))
 
@@ -72,7 +72,7 @@ def model_for(name: str, gpu: GpuSpec | str, options: Mapping[str, Any] | None =
     if isinstance(gpu, str) and not options:
         return _default_model(name, gpu)
     if isinstance(gpu, str):
-        from gemm_model.gpu import load_gpu
+        from gemm_model.core.gpu import load_gpu
 
         gpu = load_gpu(gpu)
     return create_model(name, gpu, options)

@@ -7,8 +7,8 @@ from dataclasses import astuple, fields
 import numpy as np
 import pandas as pd
 
-from gemm_model.batch import FloatArray
-from gemm_model.gpu import GpuSpec
+from gemm_model.core.batch import FloatArray
+from gemm_model.core.gpu import GpuSpec
 from gemm_model.overlap.model import OverlapParameters, chains_of, timeline
 from gemm_model.overlap.surfaces import LAYERS, cases_of
 

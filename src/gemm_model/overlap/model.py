@@ -27,9 +27,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from gemm_model.batch import FloatArray, GemmBatch
-from gemm_model.errors import InputError
-from gemm_model.gpu import GpuSpec
+from gemm_model.core.batch import FloatArray, GemmBatch
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.prediction import BatchPrediction
 from gemm_model.overlap.config import (
     TILE_K_BYTES,
     UNIT_M,
@@ -38,7 +39,6 @@ from gemm_model.overlap.config import (
     check_problem,
 )
 from gemm_model.overlap.plan import plan_build
-from gemm_model.prediction import BatchPrediction
 
 PREVIOUS_BATCH = 8192
 """Elements of a row that the previous kernel reads in the time of one access: 256 threads, four accesses of

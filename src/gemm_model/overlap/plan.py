@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
 from gemm_model.overlap.config import (
     RESERVED_SMEM,
     SMEM_PER_CTA,

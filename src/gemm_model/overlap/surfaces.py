@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gemm_model.errors import InputError
-from gemm_model.gpu import GpuSpec
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
 from gemm_model.overlap.config import KernelBuild, OverlapSetting
 from gemm_model.overlap.model import CLOCK_MHZ, LayerCase, OverlapParameters, chains_of, timeline
 

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from gemm_model.batch import FloatArray
+from gemm_model.core.batch import FloatArray
 from gemm_model.overlap.config import OverlapSetting
 from gemm_model.overlap.model import Chains, LayerCase, OverlapModel, Timeline, chains_of
 

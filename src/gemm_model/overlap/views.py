@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_model.files import atomic_path
+from gemm_model.core.files import atomic_path
 from gemm_model.overlap.config import OverlapSetting
 from gemm_model.overlap.model import LayerCase, OverlapModel, Timeline
 from gemm_model.overlap.tuner import OVERLAP_RATIOS, PREFETCH_RATIOS

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.optimize import least_squares
 from scipy.stats import t as student_t
 
-from gemm_model.batch import FloatArray
-from gemm_model.errors import InputError
+from gemm_model.core.batch import FloatArray
+from gemm_model.core.errors import InputError
 from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, with_parameters, workload
 from gemm_model.pipeline.steady_state import kernel_time
 

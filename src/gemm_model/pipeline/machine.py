@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.batch import FloatArray
 from gemm_model.config import CONFIG_DIR, is_yaml_file, read_yaml_mapping
-from gemm_model.errors import InputError
+from gemm_model.core.batch import FloatArray
+from gemm_model.core.errors import InputError
 
 PS_PER_US = 1e6
 

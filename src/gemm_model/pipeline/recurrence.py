@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gemm_model.batch import FloatArray
+from gemm_model.core.batch import FloatArray
 from gemm_model.pipeline.machine import Number, PipelineMachine, StepTimes, Workload
 
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from gemm_model.batch import BoolArray, FloatArray
-from gemm_model.elementwise import Values, floor, maximum, where
+from gemm_model.core.batch import BoolArray, FloatArray
+from gemm_model.core.elementwise import Values, floor, maximum, where
 from gemm_model.pipeline.machine import Number, PipelineMachine, StepTimes, Workload
 
 

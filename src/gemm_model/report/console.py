@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from gemm_model.accuracy import best_single_config, choice_figures, error_figures, top1_efficiency
-from gemm_model.prediction import Prediction
+from gemm_model.core.prediction import Prediction
+from gemm_model.tables.accuracy import best_single_config, choice_figures, error_figures, top1_efficiency
 
 INDENT = "    "
 

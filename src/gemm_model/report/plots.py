@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from gemm_model.files import atomic_path
+from gemm_model.core.files import atomic_path
 
 DPI = 110
 MARGINS = {"left": 0.11, "right": 0.97, "bottom": 0.12, "top": 0.92}

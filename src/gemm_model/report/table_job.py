@@ -11,12 +11,12 @@ from typing import Any
 import pandas as pd
 
 from gemm_model import __version__
-from gemm_model.files import atomic_path, atomic_write
+from gemm_model.core.files import atomic_path, atomic_write
+from gemm_model.core.prediction import BatchPrediction
+from gemm_model.core.settings import Settings
 from gemm_model.models import create_model
-from gemm_model.prediction import BatchPrediction
 from gemm_model.report.console import accuracy_summary
-from gemm_model.settings import Settings
-from gemm_model.table import predict_frame, read_table, runtimes_us, usable_rows, with_prediction
+from gemm_model.tables.table import predict_frame, read_table, runtimes_us, usable_rows, with_prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gemm_model.batch import BoolArray, FloatArray
-from gemm_model.errors import InputError
+from gemm_model.core.batch import BoolArray, FloatArray
+from gemm_model.core.errors import InputError
 from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, workload
 from gemm_model.pipeline.steady_state import timing
 

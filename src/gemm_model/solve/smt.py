@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from gemm_model.errors import InputError, MissingExtraError
+from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.pipeline import recurrence
 from gemm_model.pipeline.machine import PipelineMachine, Workload, workload
 from gemm_model.solve.exact import Choice, require_objective

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from gemm_model.files import atomic_path
+from gemm_model.core.files import atomic_path
 from gemm_model.pipeline.machine import PS_PER_US, Workload
 from gemm_model.timeline.chrome_trace import TraceCounter, TraceEvent
 from gemm_model.timeline.simulator import Span, Timeline

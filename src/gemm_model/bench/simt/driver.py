@@ -13,7 +13,7 @@ from cuda.bindings import driver, nvrtc
 
 from gemm_model.bench.provider import CompileError, KernelError
 from gemm_model.bench.simt.ladder import SimtKernel
-from gemm_model.files import atomic_path
+from gemm_model.core.files import atomic_path
 
 SOURCE = Path(__file__).with_name("kernels.cu")
 CACHE_VARIABLE = "GEMM_MODEL_CACHE_DIR"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemm_model.errors import InputError
+from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import AUTO, KernelConfig
 from gemm_model.hierarchy.blocking import Blocking
-from gemm_model.kernel import AUTO, KernelConfig
 
 RUNGS = ("naive", "shared", "registers", "pipelined")
 WARP = 32

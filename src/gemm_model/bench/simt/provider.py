@@ -9,8 +9,8 @@ import torch
 from gemm_model.bench.provider import Config, KernelError, Launch, Operands, UnsupportedError
 from gemm_model.bench.simt.driver import compiled_path, launcher, load
 from gemm_model.bench.simt.ladder import LADDER, SimtKernel, kernel_of
-from gemm_model.errors import InputError
-from gemm_model.problem import GemmProblem
+from gemm_model.core.errors import InputError
+from gemm_model.core.problem import GemmProblem
 
 LARGEST_EXTENT = 2**31 - 1
 """The kernels take extents as 32-bit integers."""

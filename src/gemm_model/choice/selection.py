@@ -1,0 +1,415 @@
+"""Choosing a configuration by prediction: ranking, ties within the error band, and why not another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gemm_model.config import is_yaml_file
+from gemm_model.core.batch import BoolArray, FloatArray, GridRows, IntArray
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.core.kernel_config import RASTERS, SCHEDULES, KernelConfig, parse_extent
+from gemm_model.core.prediction import BatchPrediction, Look, PredictedLook, Prediction, predict_in_chunks
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.candidates import (
+    DEFAULT_FAMILY,
+    Candidate,
+    CandidateSpace,
+    candidate_space,
+    family_of,
+)
+from gemm_model.kernels.feasibility import Grid, check
+from gemm_model.models import DEFAULT_MODEL, Model, create_model
+from gemm_model.persistent.model import RESIDUAL_PHASE, WarpSpecializedModel
+from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT
+
+CACHED_RANKINGS = 4096
+SAME_TIME = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One candidate in its place."""
+
+    rank: int
+    """From 1, by predicted time."""
+    candidate: Candidate
+    prediction: Prediction
+    tie_group: int
+    """From 1; the candidates of a group differ by less than the error band of its first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The fastest kernels of a problem in order, each with its best tile order."""
+
+    problem: GemmProblem
+    gpu: GpuSpec
+    choices: tuple[Choice, ...]
+    candidates: int
+    """How many legal candidates there were: kernels with each of their tile orders."""
+    kernels: int
+    tied_with_best: int
+    """Kernels within the error band of the first, itself included; those that a residual cannot lift among
+    the choices count by their physical time."""
+    runner_up: Choice | None
+    """The fastest kernel that is predicted to be slower than the first."""
+
+    @property
+    def best(self) -> Choice:
+        return self.choices[0]
+
+    @property
+    def reason(self) -> str:
+        """Why the first beats the runner-up, in one sentence."""
+        if self.runner_up is None:
+            return "all kernels are predicted to take the same time"
+        return f"{describe(self.runner_up.candidate)} takes {comparison(self.runner_up, self.best)}"
+
+
+@dataclass(slots=True)
+class KernelTimes:
+    """Kernels of some shapes, each in its physically fastest tile order."""
+
+    look: Look
+    orders: IntArray
+    """The tile order of each kernel, one shape after another."""
+    times_us: FloatArray
+    """Of shape (shapes, kernels), infinite where illegal."""
+    corrected: bool = False
+
+    def correct(self, top_k: int, *, with_ties: bool = False) -> None:
+        """Corrects the kernels that a residual can bring among the `top_k` of a shape.
+
+        With ties: also those that it can bring into the error band of the best, or before its runner-up. The
+        nearest go first, and tell up to which time the others matter: no correction exceeds LIMIT. A
+        residual hardly tells orders apart, so that each kernel keeps its physically fastest.
+        """
+        physical_us, top_k = self.times_us, min(top_k, self.times_us.shape[1])
+        slowest_us = _smallest(physical_us, top_k)
+        near = np.isfinite(physical_us) & (physical_us <= slowest_us * CORRECTIONS_APART)
+        kernels = np.flatnonzero(near)
+        correction = self.look.correction(self._rows(kernels))
+        if correction is None:
+            return
+        band = np.zeros_like(physical_us)
+        known_band = correction.error_band() if with_ties else None
+        if known_band is not None:
+            band[near] = known_band
+        least_us = physical_us * (1.0 - LIMIT)
+        matters_us = slowest_us * (1.0 - LIMIT)
+        corrected_us = np.full_like(physical_us, np.inf)
+        while (more := near & np.isinf(corrected_us) & (least_us <= matters_us)).any():
+            corrected_us[more] = correction.runtime_us(more[near])
+            matters_us = _smallest(corrected_us, top_k)
+            if with_ties:
+                matters_us = np.maximum(matters_us, _tied_or_next(corrected_us, band))
+            matters_us = matters_us * (1.0 + SAME_TIME)
+        self.times_us = np.where(np.isfinite(corrected_us), corrected_us, physical_us)
+        self.corrected = True
+
+    def predictions(self, kernels: IntArray) -> BatchPrediction:
+        """All about some kernels, by their positions in the grid."""
+        prediction = self.look.predictions(self._rows(kernels))
+        if not self.corrected:
+            return prediction
+        return prediction.corrected(self.times_us.reshape(-1)[kernels], RESIDUAL_PHASE)
+
+    def _rows(self, kernels: IntArray) -> GridRows:
+        orders = self.orders[kernels]
+        return GridRows(orders, kernels, orders * len(self.orders) + kernels)
+
+
+def _smallest(times_us: FloatArray, count: int) -> FloatArray:
+    """The last of the so many smallest times of each row, as a column."""
+    smallest: FloatArray = np.partition(times_us, count - 1, axis=1)
+    return smallest[:, count - 1, np.newaxis]
+
+
+def _tied_or_next(times_us: FloatArray, error_band: FloatArray) -> FloatArray:
+    """Up to where times are tied with the smallest of their row, or the next larger one if that is more."""
+    best = times_us.argmin(axis=1, keepdims=True)
+    best_us = np.take_along_axis(times_us, best, axis=1)
+    next_us = np.where(times_us > best_us * (1.0 + SAME_TIME), times_us, np.inf).min(axis=1, keepdims=True)
+    tied_us = best_us * (1.0 + np.take_along_axis(error_band, best, axis=1))
+    result: FloatArray = np.maximum(tied_us, next_us)
+    return result
+
+
+class Ranker:
+    """Ranks the candidates of one family on one GPU; columns and rankings are kept for the next call."""
+
+    def __init__(
+        self,
+        gpu: GpuSpec | str,
+        *,
+        model: str = DEFAULT_MODEL,
+        family: str = DEFAULT_FAMILY,
+        sms: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        spec = load_gpu(gpu) if isinstance(gpu, str) else gpu
+        self.gpu = spec if sms is None else with_sms(spec, sms)
+        self.family = family_of(family)
+        self.model: Model = create_model(model, self.gpu, options)
+        if not self.model.needs_tile:
+            raise InputError(f"{model} predicts the same time for every tile; expected a model that needs it")
+        self._spaces: dict[GemmProblem, CandidateSpace] = {}
+        self.rank = lru_cache(CACHED_RANKINGS)(self._rank)
+
+    def space(self, problem: GemmProblem) -> CandidateSpace:
+        """The candidates for the problem's types and layouts."""
+        types = replace(problem, m=1, n=1, k=1, batch=1)
+        found = self._spaces.get(types)
+        if found is None:
+            found = self._spaces[types] = candidate_space(self.family, self.gpu, types)
+        return found
+
+    def predict(self, problem: GemmProblem) -> tuple[CandidateSpace, BatchPrediction, FloatArray]:
+        """The candidates, what the model says of them, and their times in us (infinite where illegal)."""
+        space = self.space(problem)
+        grid = space.grid_of(problem)
+        prediction = predict_in_chunks(self.model.predict_batch, grid.rows())
+        legal = space.legal(grid, self.gpu)
+        times_us = prediction.runtime_us
+        if legal is not None:
+            times_us = np.where(legal.T.reshape(-1), times_us, np.inf)
+        return space, prediction, times_us
+
+    def kernels(self, space: CandidateSpace, grid: Grid, shapes: int = 1) -> KernelTimes:
+        """The kernels of a grid of so many shapes, each in its fastest of the grid's tile orders."""
+        look: Look
+        if isinstance(self.model, WarpSpecializedModel):
+            look = self.model.first_look(grid)
+        else:
+            look = PredictedLook(self.model.predict_batch(grid.rows()), grid.orders)
+        legal = space.legal(grid, self.gpu)
+        every_us = look.runtime_us if legal is None else np.where(legal, look.runtime_us, np.inf)
+        return KernelTimes(look, every_us.argmin(axis=0), every_us.min(axis=0).reshape(shapes, -1))
+
+    def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
+        """The `top_k` fastest kernels, each with its best order; raises InputError where none is legal."""
+        if top_k < 1:
+            raise InputError(f"top_k is {top_k}; expected a positive whole number")
+        space = self.space(problem)
+        kernels = self.kernels(space, space.grid_of(problem))
+        kernels.correct(top_k, with_ties=True)
+        kernel_us = kernels.times_us[0]
+        first = _fastest(kernel_us, top_k)
+        best_us = kernel_us[first[0]]
+        slower_us = np.where(kernel_us > best_us * (1.0 + SAME_TIME), kernel_us, np.inf)
+        second = int(slower_us.argmin())
+        prediction = kernels.predictions(np.append(first, second))
+        band = prediction.error_band
+        groups = tie_groups(kernel_us[first], band)
+
+        def choice(row: int, kernel: int, place: int, group: int) -> Choice:
+            return Choice(
+                rank=place,
+                candidate=space.candidate(
+                    kernel * space.family.orders_per_kernel + int(kernels.orders[kernel])
+                ),
+                prediction=prediction.row(row),
+                tie_group=group,
+            )
+
+        margin = SAME_TIME if band is None else max(float(band[0]), SAME_TIME)
+        second_us = slower_us[second]
+        runner_up = None
+        if np.isfinite(second_us):
+            place = int((kernel_us < second_us).sum()) + 1
+            group = 1 if second_us <= best_us * (1.0 + margin) else 2
+            runner_up = choice(len(first), second, place, group)
+        return Ranking(
+            problem=problem,
+            gpu=self.gpu,
+            choices=tuple(
+                choice(row, int(kernel), row + 1, int(groups[row])) for row, kernel in enumerate(first)
+            ),
+            # Whether a kernel is legal does not depend on its tile order.
+            candidates=int(np.isfinite(kernel_us).sum()) * space.family.orders_per_kernel,
+            kernels=int(np.isfinite(kernel_us).sum()),
+            tied_with_best=int((kernel_us <= best_us * (1.0 + margin)).sum()),
+            runner_up=runner_up,
+        )
+
+    def why_not(self, problem: GemmProblem, description: str) -> str:
+        """Why the configuration described did not win: illegal, slower by how much and where, or tied.
+
+        `description` is a tile and, after commas, any of cluster=, schedule=, swizzle=, raster=, split_k=,
+        stages=, swap_ab=, such as '128x128,cluster=1x1'; of the candidates that it fits the fastest stands.
+        """
+        wanted = parse_description(description)
+        space, prediction, times_us = self.predict(problem)
+        fits = _matching(space, wanted) & np.isfinite(times_us)
+        if not fits.any():
+            return f"{description}: {self._why_illegal(problem, wanted)}"
+        index = int(np.argmin(np.where(fits, times_us, np.inf)))
+        best = self.rank(problem, 1).best
+        place = int((times_us < times_us[index] * (1.0 - SAME_TIME)).sum()) + 1
+        other = Choice(
+            rank=place,
+            candidate=space.candidate(index),
+            prediction=prediction.row(index),
+            tie_group=0,
+        )
+        name = describe(other.candidate)
+        if other.prediction.runtime_us <= best.prediction.runtime_us * (1.0 + SAME_TIME):
+            return f"{name} is predicted as fast as any: {other.prediction.runtime_us:.2f} us"
+        return f"{name} is number {place} of {int(np.isfinite(times_us).sum())}: {comparison(other, best)}"
+
+    def _why_illegal(self, problem: GemmProblem, wanted: Mapping[str, Any]) -> str:
+        kernel = {name: value for name, value in wanted.items() if name != "swap_ab"}
+        config = KernelConfig(**kernel, kernel=self.family.name, fast_accum=self.family.fast_accum)
+        reason = check(problem, config, self.gpu)
+        return reason or f"no {self.family.name} kernel is offered with these values"
+
+
+def rank(
+    problem: GemmProblem,
+    gpu: GpuSpec | str = "h200",
+    top_k: int = 8,
+    *,
+    model: str = DEFAULT_MODEL,
+    family: str = DEFAULT_FAMILY,
+    sms: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Ranking:
+    """The `top_k` kernels of a family that are predicted to be the fastest, each with its best tile order.
+
+    `sms` plans for a kernel that may use only so many SMs. Raises InputError where nothing is legal, with
+    the reason. A problem seen before is answered from memory; keep a `Ranker` where `gpu` is not a name or an
+    option is a file or an object.
+    """
+    settings = tuple(sorted((options or {}).items()))
+    if isinstance(gpu, str) and all(_is_word(value) for _, value in settings):
+        return _named_ranker(gpu, model, family, sms, settings).rank(problem, top_k)
+    return Ranker(gpu, model=model, family=family, sms=sms, options=options).rank(problem, top_k)
+
+
+def _is_word(value: Any) -> bool:
+    """Whether an option says all by itself; a file may change."""
+    return isinstance(value, int | float) or (isinstance(value, str) and not is_yaml_file(value))
+
+
+@lru_cache(maxsize=64)
+def _named_ranker(
+    gpu: str, model: str, family: str, sms: int | None, settings: tuple[tuple[str, Any], ...]
+) -> Ranker:
+    return Ranker(gpu, model=model, family=family, sms=sms, options=dict(settings))
+
+
+def with_sms(gpu: GpuSpec, sms: int) -> GpuSpec:
+    """The GPU as a kernel sees it that may use only `sms` SMs; memory and L2 stay whole."""
+    if not 1 <= sms <= gpu.sm_count:
+        raise InputError(f"sms is {sms}; expected 1 to {gpu.sm_count}, the SMs of {gpu.name}")
+    clusters = {size: min(count, sms // size) for size, count in gpu.resident_clusters.items()}
+    return replace(
+        gpu, sm_count=sms, resident_clusters={size: count for size, count in clusters.items() if count}
+    )
+
+
+def _fastest(times_us: FloatArray, count: int) -> IntArray:
+    """Positions of the smallest times in order; of equals the first stands first."""
+    finite = int(np.isfinite(times_us).sum())
+    if finite == 0:
+        raise InputError("no legal configuration; expected a larger k or a smaller split_k")
+    count = min(count, finite)
+    limit = np.partition(times_us, count - 1)[count - 1]
+    near = np.flatnonzero(times_us <= limit)
+    result: IntArray = near[np.argsort(times_us[near], kind="stable")][:count]
+    return result
+
+
+def tie_groups(times_us: FloatArray, error_band: FloatArray | None) -> IntArray:
+    """Group numbers from 1 for ascending times: a group ends where a time leaves the band of its first."""
+    groups = np.empty(len(times_us), dtype=np.int64)
+    group, limit = 0, -np.inf
+    for place, time in enumerate(times_us):
+        if time > limit:
+            group += 1
+            band = SAME_TIME if error_band is None else max(float(error_band[place]), SAME_TIME)
+            limit = time * (1.0 + band)
+        groups[place] = group
+    return groups
+
+
+def describe(candidate: Candidate) -> str:
+    """A candidate in the words that `why_not` takes."""
+    config = candidate.config
+    text = f"{config.cta_m}x{config.cta_n},cluster={config.cluster_m}x{config.cluster_n}"
+    text += f",schedule={config.schedule},swizzle={config.swizzle}"
+    if config.raster != "heuristic":
+        text += f",raster={config.raster}"
+    if config.stages:
+        text += f",stages={config.stages}"
+    if config.split_k > 1:
+        text += f",split_k={config.split_k}"
+    return text + (",swap_ab=1" if candidate.swap_ab else "")
+
+
+def parse_description(text: str) -> dict[str, Any]:
+    """Values of a description such as '128x128,cluster=1x1,swizzle=4'; raises InputError for other words."""
+    first, *rest = [word.strip() for word in text.split(",")]
+    cta_m, cta_n = parse_extent(first, "the tile")
+    values: dict[str, Any] = {"cta_m": cta_m, "cta_n": cta_n}
+    for word in rest:
+        name, separator, value = word.partition("=")
+        if name == "cluster":
+            values["cluster_m"], values["cluster_n"] = parse_extent(value, "cluster")
+        elif separator and name in ("schedule", "raster"):
+            values[name] = value
+        elif name in ("swizzle", "split_k", "stages") and value.isdecimal():
+            values[name] = int(value)
+        elif name == "swap_ab" and value in ("0", "1"):
+            values[name] = value == "1"
+        else:
+            raise InputError(
+                f"{word!r} in {text!r}; expected cluster=MxN, schedule=, raster=, swizzle=, split_k=, "
+                "stages= or swap_ab=0|1"
+            )
+    return values
+
+
+def _matching(space: CandidateSpace, wanted: Mapping[str, Any]) -> BoolArray:
+    fits = np.ones(len(space), dtype=bool)
+    codes = {"schedule": SCHEDULES, "raster": RASTERS}
+    for name, value in wanted.items():
+        if name == "swap_ab":
+            fits &= space.swapped == value
+        elif name in codes:
+            if value not in codes[name]:
+                raise InputError(f"{name} is {value!r}; expected one of {', '.join(codes[name])}")
+            fits &= space.kernel[name] == codes[name].index(value)
+        else:
+            fits &= space.kernel[name] == value
+    return fits
+
+
+def comparison(slower: Choice, faster: Choice) -> str:
+    """Where the time of one choice goes that the other does not spend, in one sentence."""
+    a, b = slower.prediction, faster.prediction
+    if abs(a.runtime_us - b.runtime_us) <= SAME_TIME * b.runtime_us:
+        return f"{a.runtime_us:.2f} us, the same as {describe(faster.candidate)}"
+    percent = 100.0 * (a.runtime_us / b.runtime_us - 1.0)
+    text = f"{a.runtime_us:.2f} us, {percent:.1f} % more than {describe(faster.candidate)}"
+    if b.error_band is not None and a.runtime_us <= b.runtime_us * (1.0 + b.error_band):
+        text += f" and within its error band of {100.0 * b.error_band:.1f} %"
+    phase = max(a.phases_us, key=lambda name: a.phases_us[name] - b.phases_us.get(name, 0.0))
+    more_us = a.phases_us[phase] - b.phases_us.get(phase, 0.0)
+    text += f"; most of it in {phase} (+{more_us:.2f} us)"
+    resources = {
+        name: (a.details[name], b.details[name])
+        for name in a.details
+        if name.endswith("_us") and name in b.details and name not in a.phases_us
+    }
+    grown = {name: pair for name, pair in resources.items() if pair[0] > pair[1] * (1.0 + SAME_TIME)}
+    if grown:
+        name = max(grown, key=lambda key: grown[key][0] - grown[key][1])
+        text += f", {name.removesuffix('_us')} {grown[name][1]:.2f} -> {grown[name][0]:.2f} us"
+    return f"{text}; limited by {a.limiter}, the other by {b.limiter}"

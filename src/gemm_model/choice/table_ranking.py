@@ -1,0 +1,123 @@
+"""The best candidate for every shape of a table, without predicting every candidate of every shape."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.choice.selection import Ranker
+from gemm_model.core.batch import FloatArray, IntArray
+from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import RASTERS, SCHEDULES
+from gemm_model.core.prediction import ROWS_PER_CHUNK, BatchPrediction
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.candidates import FIRST_ORDER, CandidateSpace
+from gemm_model.tables.table import batch_from_frame
+
+KERNELS_LOOKED_AT_CLOSELY = 32
+"""Kernels of a shape whose tile orders are all predicted, after a first look at each with one order."""
+
+TYPE_COLUMNS = ("in_dtype", "a_dtype", "b_dtype", "out_dtype")
+DEFAULT_DTYPE = "bf16"
+
+
+def problems_of_table(frame: pd.DataFrame) -> list[GemmProblem]:
+    """The problems of a table (columns m, n, k; in_dtype, a_dtype, b_dtype, out_dtype, batch where present).
+
+    Raises InputError naming the row and column of a bad value.
+    """
+    sizes = _sizes(_with_types(frame))
+    types = _with_types(frame)
+    names = [name for name in TYPE_COLUMNS if name in types]
+    result = []
+    for row, texts in enumerate(zip(*(types[name].astype(str) for name in names), strict=True)):
+        m, n, k, batch = (int(value) for value in sizes[:, row])
+        result.append(_problem(dict(zip(names, texts, strict=True)), m, n, k, batch))
+    return result
+
+
+def rank_table(frame: pd.DataFrame, ranker: Ranker) -> pd.DataFrame:
+    """The best candidate for each row of a table of problems (columns: `problems_of_table`).
+
+    The table comes back with the choice's columns behind its own: cta_m, cta_n, cluster_m, cluster_n,
+    schedule, raster, swizzle, stages, split_k, swap_ab, `predicted_runtime` (us), `limiter` and, where the
+    model has one, `error_band`.
+
+    Each kernel is looked at with its first tile order, and of the fastest few all orders are predicted. A
+    residual corrects those of them, in their best order, that it can make the fastest.
+    """
+    types = _with_types(frame)
+    sizes = _sizes(types)
+    names = [name for name in TYPE_COLUMNS if name in types]
+    chunks: list[tuple[CandidateSpace, IntArray]] = []
+    codes = types.groupby(names, sort=False, dropna=False).ngroup().to_numpy()
+    for code in range(int(codes.max()) + 1):
+        rows: IntArray = np.flatnonzero(codes == code)
+        texts = {name: str(types[name].iloc[rows[0]]) for name in names}
+        space = ranker.space(_problem(texts, 1, 1, 1, 1))
+        shapes = max(ROWS_PER_CHUNK // space.kernels, 1)
+        chunks += [(space, rows[start : start + shapes]) for start in range(0, len(rows), shapes)]
+    # The formulas are numpy's, which leaves the interpreter to other threads while it computes.
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        parts = list(pool.map(lambda chunk: _best_of_chunk(ranker, chunk[0], sizes[:, chunk[1]]), chunks))
+    order = np.argsort(np.concatenate([rows for _, rows in chunks]))
+    added = pd.concat(parts, ignore_index=True).iloc[order].set_axis(frame.index)
+    kept = frame.drop(columns=[name for name in added if name in frame])
+    result = pd.concat([kept, added], axis=1)
+    result.attrs = dict(frame.attrs)
+    return result
+
+
+def _with_types(frame: pd.DataFrame) -> pd.DataFrame:
+    if "in_dtype" in frame or ("a_dtype" in frame and "b_dtype" in frame):
+        return frame
+    return frame.assign(in_dtype=DEFAULT_DTYPE)
+
+
+def _sizes(frame: pd.DataFrame) -> FloatArray:
+    """m, n, k and batch as rows; every value is checked."""
+    batch = batch_from_frame(frame, needs_tile=False)
+    return np.array([batch.m, batch.n, batch.k, batch.batch])
+
+
+def _problem(texts: dict[str, str], m: int, n: int, k: int, batch: int) -> GemmProblem:
+    common = texts.get("in_dtype", "")
+    a, b = texts.get("a_dtype") or common, texts.get("b_dtype") or common
+    out = texts.get("out_dtype") or None
+    return GemmProblem.of(m, n, k, a, out, b_dtype=b, batch=batch)
+
+
+def _best_of_chunk(ranker: Ranker, space: CandidateSpace, sizes: FloatArray) -> pd.DataFrame:
+    m, n, k, matrices = sizes
+    shapes = len(m)
+    first = ranker.kernels(space, space.grid_of_shapes(m, n, k, matrices, orders=FIRST_ORDER), shapes)
+    count = min(KERNELS_LOOKED_AT_CLOSELY, space.kernels)
+    # Ascending positions, so that of kernels predicted alike the first of the space is taken.
+    nearest = np.sort(np.argpartition(first.times_us, count - 1, axis=1)[:, :count], axis=1)
+    kernels = ranker.kernels(space, space.grid_of_shapes(m, n, k, matrices, kernels=nearest), shapes)
+    kernels.correct(1)
+    best = kernels.times_us.argmin(axis=1)
+    if not np.isfinite(kernels.times_us.min(axis=1)).all():
+        raise InputError("a shape without any legal configuration; expected a larger k or a smaller split_k")
+    rows = np.arange(shapes) * count + best
+    chosen = nearest.reshape(-1)[rows] * space.family.orders_per_kernel + kernels.orders[rows]
+    return pd.DataFrame(dict(_columns(space, chosen, kernels.predictions(rows))))
+
+
+def _columns(
+    space: CandidateSpace, chosen: IntArray, prediction: BatchPrediction
+) -> Iterator[tuple[str, Any]]:
+    for name in ("cta_m", "cta_n", "cluster_m", "cluster_n", "swizzle", "stages", "split_k"):
+        yield name, space.kernel[name][chosen].astype(np.int64)
+    yield "schedule", np.array(SCHEDULES)[space.kernel["schedule"][chosen]]
+    yield "raster", np.array(RASTERS)[space.kernel["raster"][chosen]]
+    yield "swap_ab", space.swapped[chosen].astype(np.int64)
+    yield "predicted_runtime", prediction.runtime_us
+    yield "limiter", np.array(prediction.limiter_names)[prediction.limiter]
+    if prediction.error_band is not None:
+        yield "error_band", prediction.error_band

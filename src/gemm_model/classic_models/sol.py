@@ -1,0 +1,49 @@
+"""Speed of light: the larger of peak math time and peak DRAM time."""
+
+from __future__ import annotations
+
+from gemm_model.classic_models.throughput import (
+    BITS_PER_BYTE,
+    a_bytes_per_element,
+    b_bytes_per_element,
+    flop_per_clk_per_sm,
+)
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.prediction import BatchPrediction, limiting
+
+LIMITERS = ("MATH", "DRAM")
+
+
+class SOLModel:
+    """runtime = max(2 m n k at the peak rate, A and B read once and C written once at the DRAM peak).
+
+    Source: the classic gemm-model, 'SOL Model'.
+    """
+
+    needs_tile = False
+
+    def __init__(self, gpu: GpuSpec) -> None:
+        self.gpu = gpu
+
+    def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
+        gpu = self.gpu
+        math_us = batch.flop / (flop_per_clk_per_sm(batch, gpu) * gpu.sm_count * gpu.sm_clk_mhz)
+        read_bytes = batch.m * batch.k * a_bytes_per_element(batch)
+        read_bytes += batch.n * batch.k * b_bytes_per_element(batch)
+        write_bytes = batch.m * batch.n * (batch.out_bits / BITS_PER_BYTE)
+        dram_bytes = (read_bytes + write_bytes) * batch.batch
+        dram_us = dram_bytes / gpu.dram_bytes_per_us
+        limiter = limiting(LIMITERS, (math_us, dram_us))
+        runtime_us = math_us.copy()
+        dram_bound = limiter == 1
+        runtime_us[dram_bound] = dram_us[dram_bound]
+        return BatchPrediction(
+            runtime_us=runtime_us,
+            limiter=limiter,
+            limiter_names=LIMITERS,
+            phases_us={"overlapped": runtime_us},
+            details={"math_us": math_us, "dram_us": dram_us},
+            bytes_by_level={"dram": dram_bytes},
+            caveats=gpu.caveats,
+        )

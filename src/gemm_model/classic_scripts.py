@@ -1,0 +1,58 @@
+"""The classic scripts' command lines, in front of the code that the command `gemm-model` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gemm_model.cli import OneSentenceParser, run_and_report, split_overrides
+from gemm_model.core.errors import InputError
+
+CLASSIC_DEFAULTS = {"gpu": "b200", "model": "WSPersistentGEMMModel"}
+
+PREDICT_USAGE = (
+    "python predict_gemm.py +input_csv=TABLE +output_dir=DIR [model=NAME] [gpu=NAME] [key=value ...]"
+)
+
+
+def predict_main(words: Sequence[str]) -> int:
+    """`predict_gemm.py`: Hydra-style words only; returns the exit code."""
+    if any(word in ("-h", "--help") for word in words):
+        print(f"usage: {PREDICT_USAGE}")
+        return 0
+    return run_and_report(lambda: _predict(words))
+
+
+def _predict(words: Sequence[str]) -> int:
+    from gemm_model.commands.predict import predict_table_file
+    from gemm_model.core.settings import load_settings
+
+    paths: dict[str, Path] = {}
+    overrides = []
+    for word in words:
+        key, _, value = word.lstrip("+").partition("=")
+        if key in ("input_csv", "output_dir") and value:
+            paths[key] = Path(value)
+        else:
+            overrides.append(word)
+    for key in ("input_csv", "output_dir"):
+        if key not in paths:
+            raise InputError(f"+{key}= is missing; expected {PREDICT_USAGE}")
+    chosen = load_settings(overrides, CLASSIC_DEFAULTS)
+    return predict_table_file(paths["input_csv"], paths["output_dir"], chosen, "table")
+
+
+def benchmark_main(words: Sequence[str]) -> int:
+    """`benchmark_gemm.py`: the options of `gemm-model benchmark`; returns the exit code."""
+    return run_and_report(lambda: _benchmark(words))
+
+
+def _benchmark(words: Sequence[str]) -> int:
+    from gemm_model.commands import benchmark
+
+    overrides, rest = split_overrides(words)
+    parser = OneSentenceParser(prog="benchmark_gemm.py", description=benchmark.__doc__)
+    benchmark.add_arguments(parser)
+    args = parser.parse_args(rest)
+    args.overrides = overrides
+    return benchmark.run(args)

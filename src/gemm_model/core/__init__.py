@@ -1,0 +1,1 @@
+"""The vocabulary: types, problem, kernel configuration, GPU, batches, predictions."""

@@ -1,0 +1,162 @@
+"""Many (problem, kernel configuration) pairs as columns: what every model's formulas take.
+
+A single prediction is a batch of one row, so that scalar and table go through the same formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemm_model.core.dtypes import MATH_KINDS, BlockScale
+from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import RASTERS, SCHEDULES, KernelConfig
+from gemm_model.core.problem import GemmProblem
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+EMPTY_KERNEL_US = 3.5
+"""What a pair of events reads around an empty kernel: 3.36 to 3.62 beside five single H200s."""
+
+
+@dataclass(slots=True, kw_only=True)
+class GemmBatch:
+    """Columns of equal length; sizes in elements, widths in bits, codes as positions in their tuples.
+
+    Formulas also take one row as numbers, and columns that broadcast (`feasibility.Grid`).
+    Not frozen, for speed alone: a prediction makes two of them, and setting 29 frozen fields takes 5 us.
+    """
+
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+    batch: FloatArray
+    a_bits: FloatArray
+    b_bits: FloatArray
+    out_bits: FloatArray
+    acc_bits: FloatArray
+    a_scale_bits: FloatArray
+    """Scale-factor bits that travel with one element of A; 0 without block scales."""
+    b_scale_bits: FloatArray
+    math_kind: IntArray
+    """Position in `dtypes.MATH_KINDS`."""
+    multiplier_share: FloatArray
+    """What the MMAs draw, over those of the widest type of the rate class (`dtypes.multiplier_share`)."""
+    a_k_major: BoolArray
+    b_k_major: BoolArray
+    c_n_major: BoolArray
+    cta_m: FloatArray
+    cta_n: FloatArray
+    cta_k: FloatArray
+    """0 where the kernel family chooses."""
+    mma_m: FloatArray
+    mma_n: FloatArray
+    cluster_m: FloatArray
+    cluster_n: FloatArray
+    stages: FloatArray
+    """0 where the kernel family chooses."""
+    schedule: IntArray
+    """Position in `kernel.SCHEDULES`."""
+    raster: IntArray
+    """Position in `kernel.RASTERS`."""
+    swizzle: FloatArray
+    split_k: FloatArray
+    fast_accum: BoolArray
+    empty_kernel_us: FloatArray
+    """What the events of the measuring host read around an empty kernel: a burst time holds it."""
+
+    def __len__(self) -> int:
+        return len(self.m)
+
+    def __getitem__(self, rows: slice | IntArray | BoolArray) -> GemmBatch:
+        """The batch of some rows."""
+        return GemmBatch(**{spec.name: getattr(self, spec.name)[rows] for spec in fields(self)})
+
+    @property
+    def flop(self) -> FloatArray:
+        return 2.0 * self.m * self.n * self.k * self.batch
+
+
+@dataclass(frozen=True, slots=True)
+class GridRows:
+    """Some rows of a grid."""
+
+    orders: IntArray
+    kernels: IntArray
+    cells: IntArray
+    """Their positions in an array of (tile orders, kernels), read order by order."""
+
+
+def picked(values: Any, rows: GridRows) -> Any:
+    """Some rows of what was computed from a grid: of an array, a number, or a dataclass of them."""
+    if isinstance(values, np.ndarray):
+        if values.ndim == 1:
+            return values[rows.kernels]
+        # A single column is the same for all kernels.
+        return values.ravel()[rows.cells if values.shape[1] > 1 else rows.orders]
+    if isinstance(values, float | int):
+        return values
+    return type(values)(**{spec: picked(getattr(values, spec), rows) for spec in values.__dataclass_fields__})
+
+
+_FLOAT_COLUMNS = (
+    *("m", "n", "k", "batch", "a_bits", "b_bits", "out_bits", "acc_bits", "a_scale_bits", "b_scale_bits"),
+    *("cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n", "stages", "swizzle", "split_k"),
+    *("multiplier_share", "empty_kernel_us"),
+)
+_CODE_COLUMNS = ("math_kind", "schedule", "raster")
+_FLAG_COLUMNS = ("a_k_major", "b_k_major", "c_n_major", "fast_accum")
+
+
+def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
+    """The batch of some (problem, configuration) pairs, in their order."""
+    if not pairs:
+        raise InputError("no (problem, configuration) pair given; expected at least one")
+    # One array for each kind of column, not one for each column: a single prediction is made of little else.
+    floats = np.array([_floats(problem, config) for problem, config in pairs], dtype=np.float64).T.copy()
+    codes = np.array([_codes(problem, config) for problem, config in pairs], dtype=np.int64).T.copy()
+    flags = np.array([_flags(problem, config) for problem, config in pairs], dtype=np.bool_).T.copy()
+    return GemmBatch(
+        **dict(zip(_FLOAT_COLUMNS, floats, strict=True)),
+        **dict(zip(_CODE_COLUMNS, codes, strict=True)),
+        **dict(zip(_FLAG_COLUMNS, flags, strict=True)),
+    )
+
+
+def numbers_of(problem: GemmProblem, config: KernelConfig) -> GemmBatch:
+    """One row as Python numbers: the formulas then run without numpy."""
+    columns: dict[str, Any] = dict(zip(_FLOAT_COLUMNS, map(float, _floats(problem, config)), strict=True))
+    columns.update(zip(_CODE_COLUMNS, _codes(problem, config), strict=True))
+    columns.update(zip(_FLAG_COLUMNS, _flags(problem, config), strict=True))
+    return GemmBatch(**columns)
+
+
+def _floats(p: GemmProblem, c: KernelConfig) -> tuple[float, ...]:
+    """The values of _FLOAT_COLUMNS."""
+    return (
+        *(p.m, p.n, p.k, p.batch, p.a_dtype.bits, p.b_dtype.bits, p.out_dtype.bits, p.acc_dtype.bits),
+        *(scale_bits(p.a_scale), scale_bits(p.b_scale)),
+        *(c.cta_m, c.cta_n, c.cta_k, c.mma_m, c.mma_n, c.cluster_m, c.cluster_n),
+        *(c.stages, c.swizzle, c.split_k, p.multiplier_share, EMPTY_KERNEL_US),
+    )
+
+
+def _codes(p: GemmProblem, c: KernelConfig) -> tuple[int, ...]:
+    """The values of _CODE_COLUMNS."""
+    return MATH_KINDS.index(p.math_kind), SCHEDULES.index(c.schedule), RASTERS.index(c.raster)
+
+
+def _flags(p: GemmProblem, c: KernelConfig) -> tuple[bool, ...]:
+    """The values of _FLAG_COLUMNS."""
+    return p.a_major == "k", p.b_major == "k", p.c_major == "n", c.fast_accum
+
+
+def scale_bits(scale: BlockScale | None) -> float:
+    """Scale-factor bits that travel with one element."""
+    return scale.dtype.bits / scale.vec_size if scale else 0.0

@@ -1,0 +1,74 @@
+"""The configuration of a warp-specialized persistent GEMM kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemm_model.core.errors import InputError
+from gemm_model.core.problem import require_size
+
+SCHEDULES = ("cooperative", "pingpong", "2cta")
+"""How the MMA warps share tiles: both on one tile, in turn on two tiles, or a pair of CTAs on one MMA."""
+
+RASTERS = ("heuristic", "along_m", "along_n")
+"""Along which extent consecutive clusters advance; 'heuristic' leaves it to the kernel's scheduler."""
+
+AUTO = 0
+"""Value of `cta_k` and `stages` that leaves the choice to the kernel family's own rule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelConfig:
+    """Tile, cluster and schedule of one kernel; sizes in elements.
+
+    `cta_*` is the output tile of one CTA, `mma_*` that of one MMA instruction group: for 2-CTA MMA
+    mma_m = 2 cta_m. `swizzle` is the largest group of cluster rows (or columns) that the scheduler walks
+    together. `stages` and `cta_k` of 0 stand for the kernel family's own choice. `fast_accum` matters for
+    fp8 on sm90 alone: False (QuACK's way) adds every k step to a second set of accumulators.
+    """
+
+    cta_m: int
+    cta_n: int
+    cta_k: int = AUTO
+    mma_m: int = 0
+    mma_n: int = 0
+    cluster_m: int = 1
+    cluster_n: int = 1
+    stages: int = AUTO
+    schedule: str = "cooperative"
+    raster: str = "heuristic"
+    swizzle: int = 8
+    split_k: int = 1
+    kernel: str = "quack"
+    fast_accum: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("cta_m", "cta_n", "cluster_m", "cluster_n", "swizzle", "split_k"):
+            require_size(name, getattr(self, name))
+        for name in ("cta_k", "stages"):
+            if getattr(self, name) != AUTO:
+                require_size(name, getattr(self, name))
+        if self.schedule not in SCHEDULES:
+            raise InputError(f"schedule is {self.schedule!r}; expected one of {SCHEDULES}")
+        if self.raster not in RASTERS:
+            raise InputError(f"raster is {self.raster!r}; expected one of {RASTERS}")
+        ctas_per_mma = 2 if self.schedule == "2cta" else 1
+        if self.mma_m == 0:
+            object.__setattr__(self, "mma_m", ctas_per_mma * self.cta_m)
+        if self.mma_n == 0:
+            object.__setattr__(self, "mma_n", self.cta_n)
+        require_size("mma_m", self.mma_m)
+        require_size("mma_n", self.mma_n)
+
+    @property
+    def ctas_per_cluster(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+
+def parse_extent(text: str, what: str, parts: tuple[int, ...] = (2,)) -> tuple[int, ...]:
+    """Numbers of an extent such as '128x256'; `parts` says how many numbers may be given."""
+    words = text.lower().split("x")
+    if len(words) not in parts or not all(word.isdecimal() and int(word) > 0 for word in words):
+        form = " or ".join("x".join("MNK"[:count]) for count in parts)
+        raise InputError(f"{what} is {text!r}; expected {form} in positive whole numbers, such as 128x256")
+    return tuple(int(word) for word in words)

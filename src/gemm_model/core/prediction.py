@@ -1,0 +1,196 @@
+"""What a model says of a kernel: its runtime, what limits it, and the parts that add up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any, Protocol
+
+import numpy as np
+
+from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray
+
+ROWS_PER_CHUNK = 131072
+"""Rows predicted at once: enough for two threads to work side by side, few enough for 100 MiB of columns."""
+THREADS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """One kernel's prediction."""
+
+    runtime_us: float
+    limiter: str
+    phases_us: Mapping[str, float]
+    """Parts that add up to the runtime."""
+    details: Mapping[str, float]
+    """Further figures of the model, each with its unit in its name."""
+    bytes_by_level: Mapping[str, float]
+    """Bytes moved at each level of the memory hierarchy ('dram', 'l2', 'smem')."""
+    caveats: tuple[str, ...] = ()
+    error_band: float | None = None
+    """Relative error that 90 % of held-out measurements stay within; None where none was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPrediction:
+    """Predictions of a batch, column by column; the fields are those of `Prediction`."""
+
+    runtime_us: FloatArray
+    limiter: IntArray
+    """Position in `limiter_names`."""
+    limiter_names: tuple[str, ...]
+    phases_us: Mapping[str, FloatArray]
+    details: Mapping[str, FloatArray] = field(default_factory=dict)
+    bytes_by_level: Mapping[str, FloatArray] = field(default_factory=dict)
+    caveats: tuple[str, ...] = ()
+    error_band: FloatArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.runtime_us)
+
+    def row(self, index: int) -> Prediction:
+        """The prediction of one row."""
+        return Prediction(
+            runtime_us=float(self.runtime_us[index]),
+            limiter=self.limiter_names[int(self.limiter[index])],
+            phases_us={name: float(values[index]) for name, values in self.phases_us.items()},
+            details={name: float(values[index]) for name, values in self.details.items()},
+            bytes_by_level={name: float(values[index]) for name, values in self.bytes_by_level.items()},
+            caveats=self.caveats,
+            error_band=None if self.error_band is None else float(self.error_band[index]),
+        )
+
+    def rows(self, index: IntArray) -> BatchPrediction:
+        """The predictions of some rows."""
+
+        def some(columns: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+            return {name: values[index] for name, values in columns.items()}
+
+        return replace(
+            self,
+            runtime_us=self.runtime_us[index],
+            limiter=self.limiter[index],
+            phases_us=some(self.phases_us),
+            details=some(self.details),
+            bytes_by_level=some(self.bytes_by_level),
+            error_band=None if self.error_band is None else self.error_band[index],
+        )
+
+    def corrected(self, runtime_us: FloatArray, phase: str) -> BatchPrediction:
+        """The same with other runtimes; `phase` takes what they differ by."""
+        return replace(
+            self, runtime_us=runtime_us, phases_us={**self.phases_us, phase: runtime_us - self.runtime_us}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """What corrects the runtimes of some rows, as far as it is asked to."""
+
+    runtime_us: Callable[[BoolArray | slice], FloatArray]
+    """Of those rows the corrected runtimes in us of the ones that are marked."""
+    error_band: Callable[[], FloatArray | None]
+    """Of each row, as in `BatchPrediction`."""
+
+
+class Look(Protocol):
+    """What a model says of a grid (`CandidateSpace.grid_of_shapes`): all runtimes, the rest of few rows."""
+
+    @property
+    def runtime_us(self) -> FloatArray:
+        """Before a correction, of shape (tile orders, kernels)."""
+        ...
+
+    def predictions(self, rows: GridRows) -> BatchPrediction:
+        """All about some rows, before a correction."""
+        ...
+
+    def correction(self, rows: GridRows) -> Correction | None:
+        """What corrects some rows; None where the model corrects nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedLook:
+    """The `Look` of a model that predicts all of a grid's rows alike."""
+
+    prediction: BatchPrediction
+    """Kernel by kernel, each in all orders."""
+    orders: int
+
+    @property
+    def runtime_us(self) -> FloatArray:
+        return self.prediction.runtime_us.reshape(-1, self.orders).T
+
+    def predictions(self, rows: GridRows) -> BatchPrediction:
+        return self.prediction.rows(rows.kernels * self.orders + rows.orders)
+
+    def correction(self, _rows: GridRows) -> None:
+        return None
+
+
+def limiting(names: tuple[str, ...], times: tuple[FloatArray, ...]) -> IntArray:
+    """Position of the largest of the times, row by row (the first of equals)."""
+    assert len(names) == len(times)
+    if len(times[0]) == 1:
+        only: IntArray = np.array(times).argmax(axis=0)
+        return only
+    # Pair by pair: an argmax across long columns goes through memory the wrong way.
+    position: IntArray = np.zeros(len(times[0]), dtype=np.int64)
+    longest = times[0]
+    for index, time in enumerate(times[1:], start=1):
+        position[time > longest] = index
+        longest = np.maximum(longest, time)
+    return position
+
+
+def predict_in_chunks(predict: Callable[[GemmBatch], BatchPrediction], batch: GemmBatch) -> BatchPrediction:
+    """The prediction of a long batch, made chunk by chunk, two at a time.
+
+    numpy lets go of the interpreter within an operation on long columns, so that two threads are 1.3 times as
+    fast as one on two cores.
+    """
+    starts = range(0, len(batch), ROWS_PER_CHUNK)
+    if len(starts) <= 1:
+        return predict(batch)
+    chunks = [slice(start, min(start + ROWS_PER_CHUNK, len(batch))) for start in starts]
+    wholes: list[BatchPrediction] = []
+    lock = Lock()
+
+    def fill(rows: slice) -> None:
+        part = predict(batch[rows])
+        with lock:
+            if not wholes:
+                wholes.append(_room_for(part, len(batch)))
+        for target, source in zip(_columns(wholes[0]), _columns(part), strict=True):
+            target[rows] = source
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for _ in pool.map(fill, chunks):
+            pass
+    return wholes[0]
+
+
+def _columns(prediction: BatchPrediction) -> Iterator[Any]:
+    yield prediction.runtime_us
+    yield prediction.limiter
+    for mapping in (prediction.phases_us, prediction.details, prediction.bytes_by_level):
+        yield from mapping.values()
+    if prediction.error_band is not None:
+        yield prediction.error_band
+
+
+def _room_for(part: BatchPrediction, rows: int) -> BatchPrediction:
+    """A prediction of `rows` rows with the columns of `part`, its values still to be filled in."""
+    return replace(
+        part,
+        runtime_us=np.empty(rows),
+        limiter=np.empty(rows, dtype=np.int64),
+        phases_us={name: np.empty(rows) for name in part.phases_us},
+        details={name: np.empty(rows) for name in part.details},
+        bytes_by_level={name: np.empty(rows) for name in part.bytes_by_level},
+        error_band=None if part.error_band is None else np.empty(rows),
+    )

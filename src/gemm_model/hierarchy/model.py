@@ -1,0 +1,247 @@
+"""Throughput matching as a model of the registry: the stage of the memory hierarchy that delivers least."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from gemm_model.classic_models.throughput import BITS_PER_BYTE, a_bytes_per_element, b_bytes_per_element
+from gemm_model.core.batch import FloatArray, GemmBatch
+from gemm_model.core.dtypes import MATH_KINDS
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.prediction import BatchPrediction
+from gemm_model.hierarchy.amplification import tiling
+from gemm_model.hierarchy.blocking import (
+    WARP,
+    Blocking,
+    footprint,
+    instruction_tile,
+)
+from gemm_model.hierarchy.cuda_core_runtime import LIMITERS, RuntimeParameters, runtime
+from gemm_model.hierarchy.levels import DATAPATHS, FLOP_PER_FMA, Datapath, Machine, datapath_of, machine_of
+from gemm_model.hierarchy.matching import OUTPUT_MODES, match, resident_grid
+
+MATH = "math"
+LIMITER_NAMES = (MATH, *LIMITERS)
+LIMITER_OF_STAGE = {
+    "dram -> l2": "dram",
+    "dram -> smem": "dram",
+    "l2 -> all SMs": "l2",
+    "l2 -> one SM": "l2",
+    "smem -> mma": "smem",
+    "smem -> registers": "smem",
+    "registers -> datapath": MATH,
+}
+DEFAULT_STAGES = 2
+USUAL_THREAD_EXTENT = 8
+"""Outputs of a CUDA-core thread along m and n where the warp's tile is not given (it then is the CTA's)."""
+
+
+class MemoryHierarchyModel:
+    """runtime = waves of CTA tiles x FMAs of a tile / (peak rate x the fraction that the hierarchy delivers).
+
+    Tensor cores: the fraction is the smallest of delivered / demanded over the stages of
+    `hierarchy.matching`: a ceiling without latencies and launch. CUDA cores: `hierarchy.cuda_core_runtime`,
+    whose four parameters were fitted to the ladder of kernels on the H200; `mma_m` x `mma_n` of a
+    configuration is then the tile of one warp of `lanes_m` x (32 / lanes_m) threads (the CTA's tile stands
+    for 8 x 8 outputs a thread), and a kernel without `cta_k` stages nothing.
+
+    Options: `datapath` ('tensor_cores' or 'cuda_cores'), `output` (one of `matching.OUTPUT_MODES`),
+    `reuse_in_l2`, and the parameters of `RuntimeParameters`.
+    """
+
+    needs_tile = True
+
+    def __init__(
+        self,
+        gpu: GpuSpec,
+        *,
+        datapath: str = "tensor_cores",
+        output: str = "ignored",
+        reuse_in_l2: bool = True,
+        lanes_m: int = 4,
+        **parameters: Any,
+    ) -> None:
+        if datapath not in DATAPATHS:
+            raise InputError(f"datapath is {datapath!r}; expected one of {', '.join(DATAPATHS)}")
+        if output not in OUTPUT_MODES:
+            raise InputError(f"output is {output!r}; expected one of {', '.join(OUTPUT_MODES)}")
+        if lanes_m not in (1, 2, 4, 8, 16, 32):
+            raise InputError(f"lanes_m is {lanes_m!r}; expected a power of two up to {WARP}")
+        self.gpu = gpu
+        self.datapath = datapath
+        self.output = output
+        self.reuse_in_l2 = reuse_in_l2
+        self.lanes_m = lanes_m
+        known = {field.name for field in fields(RuntimeParameters)}
+        unknown = sorted(set(parameters) - known)
+        if unknown:
+            raise InputError(f"unknown option {unknown[0]!r}; expected one of {', '.join(sorted(known))}")
+        self.parameters = runtime_parameters(parameters)
+
+    def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
+        predict_row = self._cuda_core_row if self.datapath == "cuda_cores" else self._tensor_core_row
+        known: dict[tuple[float, ...], _Row] = {}
+        rows = []
+        columns = _distinguishing(batch)
+        for index in range(len(batch)):
+            key = tuple(columns[index])
+            if key not in known:
+                known[key] = predict_row(batch, index)
+            rows.append(known[key])
+        runtime_us = np.array([row.runtime_us for row in rows])
+        return BatchPrediction(
+            runtime_us=runtime_us,
+            limiter=np.array([LIMITER_NAMES.index(row.limiter) for row in rows]),
+            limiter_names=LIMITER_NAMES,
+            phases_us={"overlapped": runtime_us},
+            details={"fraction_of_peak": np.array([row.fraction_of_peak for row in rows])},
+            bytes_by_level={
+                "dram": np.array([row.dram_bytes for row in rows]),
+                "l2": np.array([row.l2_bytes for row in rows]),
+            },
+            caveats=self.gpu.caveats,
+        )
+
+    def _machine(self, batch: GemmBatch, index: int) -> Machine:
+        a_bytes = float(a_bytes_per_element(batch)[index])
+        b_bytes = float(b_bytes_per_element(batch)[index])
+        kind = MATH_KINDS[int(batch.math_kind[index])]
+        if self.datapath == "cuda_cores":
+            if kind != "fp32":
+                raise InputError(f"row {index}: the CUDA cores multiply fp32 here, not {kind}")
+            return machine_of(self.gpu, datapath_of(self.gpu, "cuda_cores", "fp32"))
+        flop = self.gpu.flop_per_clk_per_sm.get("tf32" if kind == "fp32" else kind)
+        if flop is None:
+            raise InputError(f"GPU {self.gpu.name} has no {kind} tensor cores")
+        path = Datapath(
+            name="tensor_cores",
+            dtype=kind,
+            fma_per_clk=flop / FLOP_PER_FMA,
+            a_bytes=a_bytes,
+            b_bytes=b_bytes,
+            element_bytes=float(max(batch.a_bits[index], batch.b_bits[index])) / BITS_PER_BYTE,
+            acc_bytes=float(batch.acc_bits[index]) / BITS_PER_BYTE,
+        )
+        return machine_of(self.gpu, path)
+
+    def _tensor_core_row(self, batch: GemmBatch, index: int) -> _Row:
+        machine = self._machine(batch, index)
+        cta_m, cta_n = int(batch.cta_m[index]), int(batch.cta_n[index])
+        mma_m, mma_n = instruction_tile(self.gpu.architecture, cta_m, cta_n)
+        blocking = Blocking(
+            cta_m=cta_m,
+            cta_n=cta_n,
+            cta_k=int(batch.cta_k[index]) or machine.datapath.slice_depth,
+            warp_m=mma_m,
+            warp_n=mma_n,
+            mma_m=mma_m,
+            mma_n=mma_n,
+            cluster_m=int(batch.cluster_m[index]),
+            cluster_n=int(batch.cluster_n[index]),
+            stages=int(batch.stages[index]) or DEFAULT_STAGES,
+        )
+        shape = _shape(batch, index)
+        matching = match(
+            machine,
+            blocking,
+            resident_grid(machine, blocking, 1, shape),
+            reuse_in_l2=self.reuse_in_l2,
+            output=self.output,
+            out_bytes=float(batch.out_bits[index]) / BITS_PER_BYTE,
+        )
+        cluster = blocking.cluster_m * blocking.cluster_n
+        at_once = self.gpu.clusters_at_once(cluster) * cluster
+        if at_once == 0:
+            raise InputError(
+                f"cluster of {cluster} CTAs; expected at most {self.gpu.sm_count}, the SMs of {self.gpu.name}"
+            )
+        m, n, k = shape
+        tiles = ceil(m / cta_m) * ceil(n / cta_n) * float(batch.batch[index])
+        tile_clk = cta_m * cta_n * k / (machine.datapath.fma_per_clk * matching.fraction_of_peak)
+        runtime_us = ceil(tiles / at_once) * tile_clk / self.gpu.sm_clk_mhz
+        limit = matching.limiting
+        path = machine.datapath
+        bytes_taken = tiles * cta_m * cta_n * k * (path.a_bytes + path.b_bytes)
+        amplification_by_tile = float(tiling(cta_m, cta_n, path.a_bytes, path.b_bytes))
+        return _Row(
+            runtime_us=runtime_us,
+            limiter=LIMITER_OF_STAGE[limit.name] if limit.fraction < 1 else MATH,
+            fraction_of_peak=float(batch.flop[index]) / (runtime_us * machine.peak_tflops * 1e6),
+            dram_bytes=bytes_taken / matching.stages[0].amplification,
+            l2_bytes=bytes_taken / amplification_by_tile,
+        )
+
+    def _cuda_core_row(self, batch: GemmBatch, index: int) -> _Row:
+        machine = self._machine(batch, index)
+        lanes_n = WARP // self.lanes_m
+        warp_m, warp_n = int(batch.mma_m[index]), int(batch.mma_n[index])
+        if (warp_m, warp_n) == (batch.cta_m[index], batch.cta_n[index]):
+            warp_m, warp_n = USUAL_THREAD_EXTENT * self.lanes_m, USUAL_THREAD_EXTENT * lanes_n
+        if warp_m % self.lanes_m or warp_n % lanes_n:
+            raise InputError(
+                f"row {index}: a warp tile of {warp_m}x{warp_n}; "
+                f"expected a multiple of its {self.lanes_m}x{lanes_n} lanes"
+            )
+        staged = int(batch.cta_k[index]) > 0
+        stages = max(1, int(batch.stages[index])) if staged else 0
+        blocking = Blocking(
+            cta_m=int(batch.cta_m[index]),
+            cta_n=int(batch.cta_n[index]),
+            cta_k=int(batch.cta_k[index]) or 1,
+            warp_m=warp_m,
+            warp_n=warp_n,
+            thread_m=warp_m // self.lanes_m,
+            thread_n=warp_n // lanes_n,
+            stages=stages,
+            vector=4 if stages > 1 else 1,
+        )
+        ctas_per_sm = footprint(blocking, self.gpu, machine.datapath).ctas_per_sm
+        found = runtime(machine, blocking, _shape(batch, index), ctas_per_sm, self.parameters)
+        times = float(batch.batch[index])
+        return _Row(
+            runtime_us=times * found.runtime_us,
+            limiter=found.limiter,
+            fraction_of_peak=found.fraction_of_peak,
+            dram_bytes=times * found.dram_bytes,
+            l2_bytes=times * found.l2_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    runtime_us: float
+    limiter: str
+    fraction_of_peak: float
+    dram_bytes: float
+    l2_bytes: float
+
+
+def runtime_parameters(options: Mapping[str, Any] | None = None) -> RuntimeParameters:
+    """The parameters among `options`, the others as `config/model/MemoryHierarchyModel.yaml` has them."""
+    from gemm_model.config import CONFIG_DIR, read_yaml_mapping
+
+    packaged = read_yaml_mapping(CONFIG_DIR / "model" / "MemoryHierarchyModel.yaml", "a model's options")
+    values = {**packaged["model_opts"], **(options or {})}
+    return RuntimeParameters(**{field.name: values[field.name] for field in fields(RuntimeParameters)})
+
+
+def _shape(batch: GemmBatch, index: int) -> tuple[int, int, int]:
+    return int(batch.m[index]), int(batch.n[index]), int(batch.k[index])
+
+
+def _distinguishing(batch: GemmBatch) -> FloatArray:
+    """What tells rows apart for this model, one line a row."""
+    names = (
+        *("m", "n", "k", "batch", "a_bits", "b_bits", "out_bits", "acc_bits", "a_scale_bits", "b_scale_bits"),
+        *("math_kind", "cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n", "stages"),
+    )
+    result: FloatArray = np.column_stack(
+        [np.asarray(getattr(batch, name), dtype=np.float64) for name in names]
+    )
+    return result

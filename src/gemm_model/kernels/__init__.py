@@ -1,0 +1,1 @@
+"""Kernel families: what their kernels offer, need and can run."""

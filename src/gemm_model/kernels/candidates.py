@@ -1,0 +1,306 @@
+"""All configurations of a kernel family that can run: what a choice is made from.
+
+A family lists the values it offers for each part of a configuration; `kernels.feasibility` alone decides
+which combinations are legal. The columns are built once for a GPU and a set of types, shared by all problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gemm_model.core.batch import EMPTY_KERNEL_US, BoolArray, FloatArray, GemmBatch, IntArray, batch_of
+from gemm_model.core.elementwise import Values, where
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import AUTO, RASTERS, SCHEDULES, KernelConfig
+from gemm_model.core.problem import MAX_SIZE, GemmProblem
+from gemm_model.kernels.feasibility import Grid, Resources, check, feasible_mask, resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """The values that the kernels of a family offer for each part of their configuration."""
+
+    name: str
+    cta_m: tuple[int, ...]
+    cta_n: tuple[int, ...]
+    clusters: tuple[tuple[int, int], ...]
+    schedules: tuple[str, ...]
+    swizzles: tuple[int, ...]
+    rasters: tuple[str, ...] = ("heuristic",)
+    stages: tuple[int, ...] = (AUTO,)
+    split_k: tuple[int, ...] = (1,)
+    swaps: tuple[bool, ...] = (False,)
+    """Whether D^T = B A^T may be computed instead: the tile's rows then run along n."""
+    fast_accum: bool = False
+    """Whether fp8 sums stay in the tensor core's accumulators."""
+
+    @property
+    def orders_per_kernel(self) -> int:
+        """Tile orders of one compiled kernel: raster and swizzle are arguments of its launch."""
+        return len(self.rasters) * len(self.swizzles)
+
+
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+WIDE_CLUSTERS = (*CLUSTERS, (4, 2), (2, 4), (4, 4))
+
+FAMILIES: Mapping[str, Family] = {
+    family.name: family
+    for family in (
+        Family(
+            name="quack",
+            cta_m=(64, 128, 192, 256, 320),
+            cta_n=(*range(32, 257, 32), 208),
+            clusters=CLUSTERS,
+            schedules=("cooperative", "pingpong", "2cta"),
+            swizzles=(8, 1, 2, 4, 16),
+            swaps=(False, True),
+        ),
+        Family(
+            name="cutlass",
+            cta_m=(64, 128, 256),
+            cta_n=(16, *range(32, 257, 32)),
+            clusters=WIDE_CLUSTERS,
+            schedules=("cooperative", "pingpong", "2cta"),
+            swizzles=(1, 2, 4, 8),
+            rasters=("heuristic", "along_m", "along_n"),
+            fast_accum=True,
+        ),
+        Family(
+            name="triton",
+            cta_m=(64, 128, 256),
+            cta_n=(32, 64, 128, 256),
+            clusters=((1, 1),),
+            schedules=("cooperative",),
+            swizzles=(8, 1, 4, 16),
+            rasters=("along_m",),
+            stages=(2, 3, 4, 5, 6),
+            fast_accum=True,
+        ),
+    )
+}
+"""Kernel families by name; the first swizzle is the one that a quick look at a kernel uses."""
+
+DEFAULT_FAMILY = "quack"
+ALL_ORDERS, FIRST_ORDER = slice(None), slice(1)
+"""Which tile orders of a kernel."""
+
+
+def family_of(name: str) -> Family:
+    """The kernel family called `name`; raises InputError for an unknown one."""
+    if name not in FAMILIES:
+        raise InputError(f"unknown kernel family {name!r}; expected one of {', '.join(FAMILIES)}")
+    return FAMILIES[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One way to run a problem: a configuration, on the problem itself or with its operands swapped."""
+
+    config: KernelConfig
+    swap_ab: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateSpace:
+    """The legal candidates of a family for given types, as columns; those of one kernel stand together."""
+
+    family: Family
+    swapped: BoolArray
+    types: Mapping[str, Any]
+    """The batch's type and layout columns, exchanged where the candidate swaps its operands."""
+    kernel: Mapping[str, Any]
+    """The batch's kernel columns."""
+    grid: Mapping[str, Values]
+    """`swapped`, `types` and `kernel` without repeats: a number, a value for each kernel, or, for what
+    depends on the tile order, a column of shape (tile orders, 1)."""
+    resources: Resources
+    """Of each kernel."""
+
+    def __len__(self) -> int:
+        return len(self.swapped)
+
+    @property
+    def kernels(self) -> int:
+        """Distinct compiled kernels."""
+        return len(self) // self.family.orders_per_kernel
+
+    def candidate(self, index: int) -> Candidate:
+        whole = {
+            name: int(self.kernel[name][index])
+            for name in ("cta_m", "cta_n", "cluster_m", "cluster_n", "stages", "swizzle", "split_k")
+        }
+        config = KernelConfig(
+            **whole,
+            schedule=SCHEDULES[int(self.kernel["schedule"][index])],
+            raster=RASTERS[int(self.kernel["raster"][index])],
+            kernel=self.family.name,
+            fast_accum=self.family.fast_accum,
+        )
+        return Candidate(config=config, swap_ab=bool(self.swapped[index]))
+
+    def batch(self, problem: GemmProblem) -> GemmBatch:
+        """All candidates of one problem, in order."""
+        return self.grid_of(problem).rows()
+
+    def grid_of(self, problem: GemmProblem) -> Grid:
+        """All candidates of one problem."""
+        sizes = np.array([[problem.m], [problem.n], [problem.k], [problem.batch]], dtype=np.float64)
+        return self.grid_of_shapes(*sizes)
+
+    def grid_of_shapes(
+        self,
+        m: FloatArray,
+        n: FloatArray,
+        k: FloatArray,
+        batch: FloatArray,
+        *,
+        kernels: IntArray | None = None,
+        orders: slice = ALL_ORDERS,
+    ) -> Grid:
+        """Kernels of several problems, one problem's after another's, in some of their tile orders.
+
+        Sizes are columns of one value for each problem. `kernels`, of shape (problems, kernels of each), are
+        positions among the kernels of this space; without it each problem gets all.
+        """
+        problems, each = len(m), self.kernels if kernels is None else kernels.shape[1]
+
+        def of_kernel(values: Values) -> Values:
+            if not isinstance(values, np.ndarray):
+                return values
+            if values.ndim == 2:
+                return values[orders]
+            if kernels is not None:
+                return values[kernels.reshape(-1)]
+            return values if problems == 1 else np.tile(values, problems)
+
+        def of_problem(values: FloatArray) -> Values:
+            return values.item() if problems == 1 else np.repeat(values, each)
+
+        columns = {name: of_kernel(values) for name, values in self.grid.items()}
+        swapped = columns.pop("swapped")
+        m, n = np.repeat(m, each), np.repeat(n, each)
+        columns["m"], columns["n"] = where(swapped, n, m), where(swapped, m, n)
+        columns["empty_kernel_us"] = EMPTY_KERNEL_US
+        found = {spec.name: of_kernel(getattr(self.resources, spec.name)) for spec in fields(Resources)}
+        return Grid(
+            GemmBatch(**columns, k=of_problem(k), batch=of_problem(batch)),
+            len(range(self.family.orders_per_kernel)[orders]),
+            Resources(**found),
+        )
+
+    def legal(self, grid: Grid, gpu: GpuSpec) -> BoolArray | None:
+        """Which rows of a grid can run, of its shape, or None where all can.
+
+        Only split-K depends on a problem's sizes.
+        """
+        if self.family.split_k == (1,):
+            return None
+        legal: BoolArray = feasible_mask(grid.rows(), gpu).reshape(-1, grid.orders).T
+        return legal
+
+
+def candidate_space(family: Family, gpu: GpuSpec, problem: GemmProblem) -> CandidateSpace:
+    """The candidates that can run the types and layouts of `problem` on a GPU.
+
+    Raises InputError, with the reason, where there is none.
+    """
+    if problem.a_scale or problem.b_scale:
+        # No family offers block-scaled operands in exchanged places.
+        family = replace(family, swaps=(False,))
+    space = _all_combinations(family, gpu, problem)
+    unlimited = replace(problem, k=MAX_SIZE)
+    legal = feasible_mask(space.batch(unlimited), gpu)
+    if not legal.any():
+        example = KernelConfig(cta_m=128, cta_n=128, kernel=family.name, fast_accum=family.fast_accum)
+        reason = check(unlimited, example, gpu) or "no tile of the family is one that the GPU's kernels offer"
+        raise InputError(f"no legal {family.name} configuration on {gpu.name}: {reason}")
+    return _space(
+        family,
+        gpu,
+        space.swapped[legal],
+        {name: values[legal] for name, values in space.types.items()},
+        {name: values[legal] for name, values in space.kernel.items()},
+    )
+
+
+def _space(
+    family: Family, gpu: GpuSpec, swapped: BoolArray, types: Mapping[str, Any], kernel: Mapping[str, Any]
+) -> CandidateSpace:
+    orders = family.orders_per_kernel
+    columns = {name: _without_repeats(values, orders) for name, values in {**types, **kernel}.items()}
+    # Resources depend on no size.
+    sizes: dict[str, Any] = dict.fromkeys(("m", "n", "k", "batch", "empty_kernel_us"), 1.0)
+    return CandidateSpace(
+        family=family,
+        swapped=swapped,
+        types=types,
+        kernel=kernel,
+        grid={"swapped": _without_repeats(swapped, orders), **columns},
+        resources=resources(GemmBatch(**columns, **sizes), gpu),
+    )
+
+
+def _without_repeats(values: Any, orders: int) -> Values:
+    """A column as `CandidateSpace.grid` has it; each kernel has the same tile orders."""
+    by_kernel = values.reshape(-1, orders)
+    if (values == values[0]).all():
+        return values[0].item()
+    if (by_kernel == by_kernel[:, :1]).all():
+        return by_kernel[:, 0].copy()
+    return by_kernel[0][:, np.newaxis].copy()
+
+
+def _all_combinations(family: Family, gpu: GpuSpec, problem: GemmProblem) -> CandidateSpace:
+    """Every combination, legal or not; tile orders vary fastest, so that a kernel's stand together."""
+    schedules = [SCHEDULES.index(name) for name in family.schedules]
+    rasters = [RASTERS.index(name) for name in family.rasters]
+    clusters = range(len(family.clusters))
+    axes = (
+        *(family.swaps, schedules, family.cta_m, family.cta_n, family.stages, clusters, family.split_k),
+        *(rasters, family.swizzles),
+    )
+    grid = np.array(list(product(*axes)), dtype=np.int64)
+    swap, schedule, cta_m, cta_n, stages, cluster, split_k, raster, swizzle = grid.T
+    swapped = swap == 1
+    rows = len(grid)
+    kernel: dict[str, Any] = {
+        "cta_m": cta_m.astype(np.float64),
+        "cta_n": cta_n.astype(np.float64),
+        "cta_k": np.full(rows, float(AUTO)),
+        "mma_m": np.where(schedule == SCHEDULES.index("2cta"), 2.0, 1.0) * cta_m,
+        "mma_n": cta_n.astype(np.float64),
+        "cluster_m": np.array([float(size) for size, _ in family.clusters])[cluster],
+        "cluster_n": np.array([float(size) for _, size in family.clusters])[cluster],
+        "stages": stages.astype(np.float64),
+        "schedule": schedule.copy(),
+        "raster": raster.copy(),
+        "swizzle": swizzle.astype(np.float64),
+        "split_k": split_k.astype(np.float64),
+        "fast_accum": np.full(rows, family.fast_accum),
+    }
+    return _space(family, gpu, swapped, _type_columns(problem, swapped), kernel)
+
+
+def _type_columns(problem: GemmProblem, swapped: BoolArray) -> dict[str, Any]:
+    one = batch_of([(problem, KernelConfig(cta_m=128, cta_n=128))])
+
+    def column(name: str, exchanged: str) -> Any:
+        return np.where(swapped, getattr(one, exchanged)[0], getattr(one, name)[0])
+
+    pairs = {
+        "a_bits": "b_bits",
+        "a_scale_bits": "b_scale_bits",
+        "a_k_major": "b_k_major",
+    }
+    columns = {name: column(name, other) for name, other in pairs.items()}
+    columns |= {other: column(other, name) for name, other in pairs.items()}
+    for name in ("out_bits", "acc_bits", "math_kind", "multiplier_share"):
+        columns[name] = np.full(len(swapped), getattr(one, name)[0])
+    columns["c_n_major"] = one.c_n_major[0] != swapped
+    return columns

@@ -1,0 +1,165 @@
+"""A chosen configuration as text that can be pasted into the tool that runs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.candidates import Candidate
+
+K_BYTES_PER_STAGE = 128
+ACCUMULATORS_PER_THREAD = 128
+"""What a Triton kernel's threads hold at most here: 128x128 over four warps, 128x256 over eight."""
+TRITON_STAGES = 3
+DEVICE_CAPACITY = {"sm80": 8, "sm89": 8, "sm90": 9, "sm100": 10, "sm120": 12}
+CUTLASS_ARCH = {"sm80": "Sm80", "sm89": "Sm89", "sm90": "Sm90", "sm100": "Sm100", "sm120": "Sm120"}
+CUTLASS_TYPES = {
+    "fp32": "float",
+    "tf32": "cutlass::tfloat32_t",
+    "fp16": "cutlass::half_t",
+    "bf16": "cutlass::bfloat16_t",
+    "e4m3": "cutlass::float_e4m3_t",
+    "e5m2": "cutlass::float_e5m2_t",
+    "int8": "int8_t",
+    "int32": "int32_t",
+    "e2m1": "cutlass::float_e2m1_t",
+}
+
+
+def emit(target: str, problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
+    """The configuration for 'quack', 'triton', 'cutlass' or as 'json'; raises InputError for other words."""
+    if target not in EMITTERS:
+        raise InputError(f"cannot emit {target!r}; expected one of {', '.join(EMITTERS)}")
+    return EMITTERS[target](problem, candidate, gpu)
+
+
+def quack_arguments(candidate: Candidate, gpu: GpuSpec) -> dict[str, object]:
+    """Arguments of QuACK's `GemmConfig`: its tile_m is that of the MMA, shared by a pair of CTAs."""
+    config = candidate.config
+    arguments: dict[str, object] = {
+        "tile_m": config.mma_m,
+        "tile_n": config.cta_n,
+        "pingpong": config.schedule == "pingpong",
+        "cluster_m": config.cluster_m,
+        "cluster_n": config.cluster_n,
+        "swap_ab": candidate.swap_ab,
+        "max_swizzle_size": config.swizzle,
+        "split_k": config.split_k,
+        "is_dynamic_persistent": gpu.architecture == "sm100",
+        "device_capacity": DEVICE_CAPACITY.get(gpu.architecture, 9),
+    }
+    if config.cta_k:
+        arguments["tile_k"] = config.cta_k
+    return arguments
+
+
+def _quack(_: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
+    words = ", ".join(f"{name}={value!r}" for name, value in quack_arguments(candidate, gpu).items())
+    return f"GemmConfig({words})"
+
+
+def triton_warps(config: KernelConfig) -> int:
+    """Warps among which a tile's accumulators fit: 4 or 8."""
+    return 4 if config.cta_m * config.cta_n <= 4 * 32 * ACCUMULATORS_PER_THREAD else 8
+
+
+def _triton(problem: GemmProblem, candidate: Candidate, _: GpuSpec) -> str:
+    config = _unswapped(candidate, "triton")
+    meta = {
+        "BLOCK_M": config.cta_m,
+        "BLOCK_N": config.cta_n,
+        "BLOCK_K": k_step(problem, config),
+        "GROUP_M": config.swizzle,
+    }
+    if config.split_k > 1:
+        meta["SPLIT_K"] = config.split_k
+    stages = config.stages or TRITON_STAGES
+    return f"triton.Config({json.dumps(meta)}, num_warps={triton_warps(config)}, num_stages={stages})"
+
+
+def k_step(problem: GemmProblem, config: KernelConfig) -> int:
+    """Elements of K in a pipeline stage: the configuration's, or 128 bytes."""
+    return config.cta_k or K_BYTES_PER_STAGE * 8 // max(problem.a_dtype.bits, problem.b_dtype.bits)
+
+
+def _cutlass(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
+    config = _unswapped(candidate, "cutlass")
+    mainloop, epilogue = _cutlass_schedules(config, problem, gpu)
+    types = {name: CUTLASS_TYPES[getattr(problem, f"{name}_dtype").name] for name in ("a", "b", "out", "acc")}
+    raster = {"along_m": "AlongM", "along_n": "AlongN"}.get(config.raster, "Heuristic")
+    stages = (
+        f"cutlass::gemm::collective::StageCount<{config.stages}>"
+        if config.stages
+        else "cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(\n"
+        "        sizeof(typename CollectiveEpilogue::SharedStorage))>"
+    )
+    arch = CUTLASS_ARCH.get(gpu.architecture, "Sm90")
+    align = {name: max(128 // getattr(problem, f"{name}_dtype").bits, 1) for name in ("a", "b", "out")}
+    majors = {
+        "A": "RowMajor" if problem.a_major == "k" else "ColumnMajor",
+        "B": "ColumnMajor" if problem.b_major == "k" else "RowMajor",
+        "D": "RowMajor" if problem.c_major == "n" else "ColumnMajor",
+    }
+    layout = {name: f"cutlass::layout::{major}" for name, major in majors.items()}
+    return f"""\
+using TileShape = cute::Shape<cute::_{config.mma_m}, cute::_{config.mma_n}, cute::_{k_step(problem, config)}>;
+using ClusterShape = cute::Shape<cute::_{config.cluster_m}, cute::_{config.cluster_n}, cute::_1>;
+using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
+    cutlass::arch::{arch}, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
+    cutlass::epilogue::collective::EpilogueTileAuto, {types["acc"]}, {types["acc"]},
+    void, {layout["D"]}, {align["out"]}, {types["out"]}, {layout["D"]}, {align["out"]},
+    {epilogue}>::CollectiveOp;
+using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
+    cutlass::arch::{arch}, cutlass::arch::OpClassTensorOp,
+    {types["a"]}, {layout["A"]}, {align["a"]}, {types["b"]}, {layout["B"]}, {align["b"]}, {types["acc"]},
+    TileShape, ClusterShape, {stages},
+    {mainloop}>::CollectiveOp;
+// at run time:
+arguments.scheduler.max_swizzle_size = {config.swizzle};
+arguments.scheduler.raster_order =
+    cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90::RasterOrderOptions::{raster};"""
+
+
+def _cutlass_schedules(config: KernelConfig, problem: GemmProblem, gpu: GpuSpec) -> tuple[str, str]:
+    if problem.a_scale or problem.b_scale:
+        raise InputError("cutlass: block-scaled kernels are not emitted; expected a dense type, or json")
+    if gpu.architecture == "sm100":
+        pair = "2Sm" if config.schedule == "2cta" else "1Sm"
+        return (
+            f"cutlass::gemm::KernelTmaWarpSpecialized{pair}Sm100",
+            f"cutlass::epilogue::TmaWarpSpecialized{pair}",
+        )
+    if gpu.architecture != "sm90":
+        raise InputError(f"cutlass: no collective is emitted for {gpu.architecture}; expected sm90 or sm100")
+    way = "Pingpong" if config.schedule == "pingpong" else "Cooperative"
+    fast = "FP8FastAccum" if problem.math_kind == "fp8" and config.fast_accum else ""
+    epilogue = "cutlass::epilogue::TmaWarpSpecialized" + ("" if way == "Pingpong" else "Cooperative")
+    return f"cutlass::gemm::KernelTmaWarpSpecialized{way}{fast}", epilogue
+
+
+def _unswapped(candidate: Candidate, target: str) -> KernelConfig:
+    if candidate.swap_ab:
+        raise InputError(
+            f"{target}: the choice swaps A and B, which its text cannot say; expected --family {target}"
+        )
+    return candidate.config
+
+
+def _json(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
+    sizes = {name: getattr(problem, name) for name in ("m", "n", "k", "batch")}
+    types = {f"{name}_dtype": getattr(problem, f"{name}_dtype").name for name in ("a", "b", "out", "acc")}
+    config = {**asdict(candidate.config), "swap_ab": candidate.swap_ab}
+    return json.dumps({"gpu": gpu.name, "problem": {**sizes, **types}, "config": config}, indent=2)
+
+
+EMITTERS: Mapping[str, Callable[[GemmProblem, Candidate, GpuSpec], str]] = {
+    "quack": _quack,
+    "triton": _triton,
+    "cutlass": _cutlass,
+    "json": _json,
+}

@@ -1,0 +1,1 @@
+"""The calibrated model of persistent kernels."""

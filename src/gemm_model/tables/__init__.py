@@ -1,0 +1,1 @@
+"""Tables of kernels, and how far predictions are from their measurements."""

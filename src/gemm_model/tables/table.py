@@ -1,0 +1,392 @@
+"""Tables of kernels: reading CSV files, checking columns, and turning them into batches.
+
+Columns (sizes in elements, times in microseconds; the classic gemm-model's come first):
+
+    in_dtype, acc_dtype, out_dtype, sf_dtype, sf_vec_size, a_major, b_major, c_major,
+    mma_m, mma_n, cta_m, cta_n, cluster_m, cluster_n, m, n, k, runtime_us,
+    a_dtype, b_dtype, batch, cta_k, stages, schedule, raster, swizzle, split_k, fast_accum, kernel, gpu,
+    empty_kernel_us
+
+Only m, n, k and in_dtype are required, and the tile and cluster for a model that needs them. Further columns
+travel along untouched.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.core.batch import EMPTY_KERNEL_US, BoolArray, FloatArray, GemmBatch, IntArray, scale_bits
+from gemm_model.core.dtypes import (
+    MATH_KINDS,
+    BlockScale,
+    DataType,
+    element_type,
+    math_kind,
+    multiplier_share,
+    operand_type,
+)
+from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import RASTERS, SCHEDULES
+from gemm_model.core.prediction import BatchPrediction, predict_in_chunks
+from gemm_model.core.problem import MAX_SIZE
+from gemm_model.kernels.feasibility import first_impossible
+from gemm_model.models import Model
+
+SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k")
+"""What makes two rows the same GEMM, as far as a table holds them."""
+
+CONFIG_COLUMNS = (
+    *("kernel", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle", "raster", "stages"),
+    *("split_k", "fast_accum"),
+)
+"""What makes two rows the same kernel configuration, as far as a table holds them."""
+
+_SIZES = ("m", "n", "k")
+_TILE = ("cta_m", "cta_n", "cluster_m", "cluster_n")
+_KERNEL_SIZE_DEFAULTS = {
+    "cta_m": 1.0,
+    "cta_n": 1.0,
+    "cluster_m": 1.0,
+    "cluster_n": 1.0,
+    "swizzle": 8.0,
+    "split_k": 1.0,
+}
+_AUTO_SIZES = ("cta_k", "stages")
+_FIRST_LINE = 1
+MAX_EMPTY_KERNEL_US = 100.0
+
+
+def read_table(path: Path | str) -> pd.DataFrame:
+    """A CSV file (also .gz) as a frame of texts, checked for shape but not for values.
+
+    Raises InputError, naming the file, for what is not a CSV table with a header and at least one row.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path}: is a directory; expected a CSV file")
+    if not path.exists():
+        raise InputError(f"{path}: no such file; expected a CSV file")
+    try:
+        text = _read_text(path)
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error):
+        raise InputError(f"{path}: not a text file; expected a CSV file (plain or .gz)") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); expected a CSV file") from None
+    if "\0" in text:
+        raise InputError(f"{path}: not a text file; expected a CSV file (plain or .gz)")
+    return _parse_rows(path, text)
+
+
+def _read_text(path: Path) -> str:
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        data = gzip.decompress(data)
+    return data.decode("utf-8-sig")
+
+
+def _parse_rows(path: Path, text: str) -> pd.DataFrame:
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=_FIRST_LINE)]
+    lines = [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]
+    if not lines:
+        raise InputError(f"{path}: empty; expected a header line and at least one row")
+    try:
+        rows = list(csv.reader([line for _, line in lines], strict=True))
+    except csv.Error as error:
+        raise InputError(f"{path}: not readable as CSV ({error})") from None
+    header = [name.strip() for name in rows[0]]
+    for name in header:
+        if header.count(name) > 1:
+            raise InputError(f"{path}: column {name!r} appears twice in the header; expected each name once")
+    if len(rows) == 1:
+        raise InputError(f"{path}: no rows below the header; expected at least one")
+    if set(map(len, rows)) != {len(header)}:
+        number, row = next(
+            (number, row) for (number, _), row in zip(lines, rows, strict=False) if len(row) != len(header)
+        )
+        raise InputError(
+            f"{path}: line {number} has {len(row)} fields; expected {len(header)} as in the header"
+        )
+    columns = {
+        name: list(map(str.strip, texts))
+        for name, texts in zip(header, zip(*rows[1:], strict=True), strict=True)
+    }
+    frame = pd.DataFrame(columns, index=pd.Index([number for number, _ in lines[1 : len(rows)]], name="line"))
+    frame.attrs["path"] = str(path)
+    return frame
+
+
+def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
+    """The columns that models take; raises InputError naming the table, row and column of a bad value.
+
+    Without `needs_tile` the kernel's columns are neither read nor checked, and stand at their defaults.
+    """
+    require_columns(frame, [*_SIZES, *(_TILE if needs_tile else ())])
+    if len(frame) == 0:
+        raise InputError(f"{_name(frame)}: no rows; expected at least one")
+    columns: dict[str, Any] = {name: sizes(frame, name) for name in _SIZES}
+    columns["batch"] = sizes(frame, "batch", default=1.0)
+    columns |= _operand_columns(frame)
+    columns |= _kernel_columns(frame if needs_tile else frame[[]])
+    columns["empty_kernel_us"] = _empty_kernel_us(frame)
+    return GemmBatch(**columns)
+
+
+def predict_frame(frame: pd.DataFrame, model: Model) -> BatchPrediction:
+    """A model's predictions of all rows; raises InputError for a bad value or a kernel that cannot exist."""
+    batch = batch_from_frame(frame, needs_tile=model.needs_tile)
+    impossible = first_impossible(batch, model.gpu) if model.needs_tile else None
+    if impossible is not None:
+        raise _bad_value(frame, "cta_m", *impossible)
+    return predict_in_chunks(model.predict_batch, batch)
+
+
+def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    for name, default in _KERNEL_SIZE_DEFAULTS.items():
+        # A tile is never guessed: where a table has the column, each row must tell.
+        told = name in _TILE and name in frame
+        columns[name] = sizes(frame, name, default=None if told else default)
+    for name in _AUTO_SIZES:
+        columns[name] = sizes(frame, name, default=0.0, low=0)
+    for name in ("m", "n"):
+        columns[f"mma_{name}"] = sizes(frame, f"mma_{name}", default=columns[f"cta_{name}"])
+    columns["a_k_major"] = _choice(frame, "a_major", ("k", "m"), default=0) == 0
+    columns["b_k_major"] = _choice(frame, "b_major", ("k", "n"), default=0) == 0
+    columns["c_n_major"] = _choice(frame, "c_major", ("n", "m"), default=0) == 0
+    columns["raster"] = _choice(frame, "raster", RASTERS, default=0)
+    columns["fast_accum"] = _choice(frame, "fast_accum", ("0", "1"), default=0) == 1
+    if "schedule" in frame:
+        columns["schedule"] = _choice(frame, "schedule", SCHEDULES, default=0)
+    else:
+        two_ctas = columns["mma_m"] == 2 * columns["cta_m"]
+        columns["schedule"] = np.where(two_ctas, SCHEDULES.index("2cta"), SCHEDULES.index("cooperative"))
+    return columns
+
+
+def _empty_kernel_us(frame: pd.DataFrame) -> FloatArray:
+    """What the measuring host reads for an empty kernel; the usual reading where the table does not tell."""
+    if "empty_kernel_us" not in frame:
+        return np.broadcast_to(np.asarray(EMPTY_KERNEL_US), (len(frame),))
+    values = _numbers(frame, "empty_kernel_us")
+    empty = _empty_cells(frame["empty_kernel_us"])
+    if empty is not None:
+        values = np.where(empty, EMPTY_KERNEL_US, values)
+    good = (values >= 0) & (values <= MAX_EMPTY_KERNEL_US)
+    _reject(frame, "empty_kernel_us", ~good, f"a number of microseconds from 0 to {MAX_EMPTY_KERNEL_US:g}")
+    return values
+
+
+def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame, list[str]]:
+    """The rows that a model can be compared with, and a sentence on each group of rows that is left out.
+
+    Left out are rows of a failed run (column `disposition`) and, where the model needs a tile, rows of
+    library kernels that do not tell theirs.
+    """
+    notes = []
+    kept = frame
+    if "disposition" in kept:
+        failed = kept["disposition"].fillna("").astype(str) != "ok"
+        if failed.any():
+            notes.append(f"{int(failed.sum())} rows without a measurement (column disposition) are left out")
+        kept = kept[~failed]
+    if needs_tile and "kernel" in kept and "cta_m" in kept:
+        untiled = kept["cta_m"].isna() | (kept["cta_m"].astype(str) == "")
+        for kernel, rows in kept[untiled].groupby("kernel"):
+            notes.append(f"{len(rows)} rows of kernel {kernel} have no tile and are left out")
+        kept = kept[~(untiled & (kept["kernel"].astype(str) != ""))]
+    kept.attrs = dict(frame.attrs)
+    if len(kept) == 0:
+        raise InputError(f"{_name(frame)}: no row with a tile and a measurement; expected at least one")
+    return kept, notes
+
+
+def runtimes_us(frame: pd.DataFrame) -> FloatArray | None:
+    """The measured runtimes, or None where there are none; raises InputError for one that is not above 0."""
+    if "runtime_us" not in frame:
+        return None
+    values = _numbers(frame, "runtime_us")
+    _reject(frame, "runtime_us", ~(np.isfinite(values) & (values > 0)), "a positive number of microseconds")
+    return values
+
+
+def with_prediction(frame: pd.DataFrame, prediction: BatchPrediction) -> pd.DataFrame:
+    """The table with the prediction's columns behind its own, and the ratio predicted / measured."""
+    columns: dict[str, Any] = {}
+    actual_us = runtimes_us(frame)
+    if actual_us is not None:
+        columns["actual_runtime"] = actual_us
+    columns["predicted_runtime"] = prediction.runtime_us
+    if actual_us is not None:
+        columns["ratio"] = prediction.runtime_us / actual_us
+    columns["limiter"] = pd.Categorical.from_codes(prediction.limiter, pd.Index(prediction.limiter_names))
+    columns |= {f"phase_{name}_us": values for name, values in prediction.phases_us.items()}
+    columns |= prediction.details
+    columns |= {f"{level}_bytes": values for level, values in prediction.bytes_by_level.items()}
+    if prediction.error_band is not None:
+        columns["error_band"] = prediction.error_band
+    added = pd.DataFrame(columns, index=frame.index, copy=False)
+    kept = frame.drop(columns=[name for name in columns if name in frame])
+    result = pd.concat([kept, added], axis=1)
+    result.attrs = dict(frame.attrs)
+    return result
+
+
+def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
+    """Raise InputError naming the first column that the table lacks."""
+    for name in names:
+        if name not in frame:
+            raise InputError(f"{_name(frame)}: column {name!r} is missing; expected {', '.join(names)}")
+
+
+def sizes(
+    frame: pd.DataFrame, name: str, *, default: float | FloatArray | None = None, low: int = 1
+) -> FloatArray:
+    """A column of whole numbers from `low` on; `default` fills an absent column and empty cells."""
+    if name not in frame:
+        if default is None:
+            raise InputError(f"{_name(frame)}: column {name!r} is missing")
+        return np.broadcast_to(np.asarray(default, dtype=np.float64), (len(frame),))
+    values = _numbers(frame, name)
+    if default is not None:
+        empty = _empty_cells(frame[name])
+        if empty is not None:
+            values = np.where(empty, default, values)
+    good = (values >= low) & (values <= MAX_SIZE)
+    if not np.issubdtype(frame[name].to_numpy().dtype, np.integer):
+        good &= values == np.floor(values)
+    _reject(frame, name, ~good, f"a whole number of at least {low}")
+    return values
+
+
+def _numbers(frame: pd.DataFrame, name: str) -> FloatArray:
+    column = frame[name]
+    if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    return pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _empty_cells(column: pd.Series) -> BoolArray | None:
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        missing = column.isna().to_numpy()
+    else:
+        missing = (column.isna() | (column == "")).to_numpy(dtype=bool)
+    return missing if missing.any() else None
+
+
+def _operand_columns(frame: pd.DataFrame) -> dict[str, Any]:
+    """Widths, scale bytes and rate class from the type columns, looked up once per distinct name."""
+    names = [f"{operand}_dtype" if f"{operand}_dtype" in frame else "in_dtype" for operand in ("a", "b")]
+    require_columns(frame, list(dict.fromkeys(names)))
+    by_column = {name: _types(frame, name) for name in dict.fromkeys(names)}
+    scale_codes, scales = _scales(frame)
+    named_bits = np.array([scale_bits(scale) for scale in scales])[scale_codes]
+    columns: dict[str, Any] = {}
+    for operand, name in zip(("a", "b"), names, strict=True):
+        codes, types, own_scales = by_column[name]
+        columns[f"{operand}_bits"] = np.array([float(each.bits) for each in types])[codes]
+        own_bits = np.array([scale_bits(scale) for scale in own_scales])[codes]
+        columns[f"{operand}_scale_bits"] = np.where(named_bits > 0, named_bits, own_bits)
+    (a_codes, a_types, _), (b_codes, b_types, _) = (by_column[name] for name in names)
+    kinds = np.array([[MATH_KINDS.index(math_kind(a, b)) for b in b_types] for a in a_types])
+    columns["math_kind"] = kinds[a_codes, b_codes]
+    shares = np.array([[multiplier_share(a, b) for b in b_types] for a in a_types])
+    columns["multiplier_share"] = shares[a_codes, b_codes]
+    columns["acc_bits"] = _element_bits(frame, "acc_dtype", 32.0)
+    columns["out_bits"] = _element_bits(frame, "out_dtype", np.maximum(columns["a_bits"], 16.0))
+    return columns
+
+
+def _codes(column: pd.Series) -> tuple[IntArray, list[str]]:
+    """Positions into the distinct texts of a column; an empty cell is the text ''."""
+    values = column.to_numpy()
+    if values.dtype == object and isinstance(values[0], str) and bool((values == values[0]).all()):
+        # One comparison per row finds out faster than hashing that a column holds a single text.
+        return np.zeros(len(column), dtype=np.int64), [values[0]]
+    codes, names = pd.factorize(column, use_na_sentinel=False)
+    return codes.astype(np.int64, copy=False), ["" if pd.isna(name) else str(name) for name in names]
+
+
+def _types(frame: pd.DataFrame, name: str) -> tuple[IntArray, list[DataType], list[BlockScale | None]]:
+    codes, names = _codes(frame[name])
+    found = []
+    for code, type_name in enumerate(names):
+        try:
+            found.append(operand_type(type_name))
+        except InputError as error:
+            raise _bad_value(frame, name, int(np.argmax(codes == code)), str(error)) from None
+    return codes, [element for element, _ in found], [scale for _, scale in found]
+
+
+def _scales(frame: pd.DataFrame) -> tuple[IntArray, list[BlockScale | None]]:
+    """Codes and values of the scale-factor columns; no scale where the type or the vector size is empty."""
+    if "sf_dtype" not in frame:
+        return np.zeros(len(frame), dtype=np.int64), [None]
+    dtype_codes, dtype_names = _codes(frame["sf_dtype"])
+    vec_sizes = sizes(frame, "sf_vec_size", default=0.0, low=0)
+    vec_codes, known_vecs = pd.factorize(vec_sizes)
+    scales: list[BlockScale | None] = []
+    for code, name in enumerate(dtype_names):
+        for vec_size in known_vecs:
+            if name in ("", "none", "None"):
+                scales.append(None)
+                continue
+            rows = (dtype_codes == code) & (vec_sizes == vec_size)
+            if not rows.any():
+                scales.append(None)
+                continue
+            try:
+                scales.append(BlockScale(dtype=element_type(name), vec_size=int(vec_size)))
+            except InputError as error:
+                raise _bad_value(frame, "sf_dtype", int(np.argmax(rows)), str(error)) from None
+    return dtype_codes * len(known_vecs) + vec_codes, scales
+
+
+def _element_bits(frame: pd.DataFrame, name: str, default: float | FloatArray) -> FloatArray:
+    if name not in frame:
+        return np.broadcast_to(np.asarray(default, dtype=np.float64), (len(frame),))
+    codes, names = _codes(frame[name])
+    bits = []
+    for code, type_name in enumerate(names):
+        try:
+            bits.append(float(element_type(type_name).bits) if type_name else np.nan)
+        except InputError as error:
+            raise _bad_value(frame, name, int(np.argmax(codes == code)), str(error)) from None
+    values: FloatArray = np.array(bits)[codes]
+    return np.where(np.isnan(values), default, values) if np.isnan(bits).any() else values
+
+
+def _choice(frame: pd.DataFrame, name: str, allowed: tuple[str, ...], default: int) -> IntArray:
+    """Positions of a column's texts in `allowed`; an absent column or empty cell is `default`."""
+    if name not in frame:
+        return np.broadcast_to(np.int64(default), (len(frame),))
+    codes, names = _codes(frame[name])
+    positions = []
+    for code, value in enumerate(names):
+        if value and value not in allowed:
+            row = int(np.argmax(codes == code))
+            raise _bad_value(frame, name, row, f"{value!r}; expected one of {', '.join(allowed)}")
+        positions.append(allowed.index(value) if value else default)
+    return np.array(positions)[codes]
+
+
+def _reject(frame: pd.DataFrame, name: str, bad: BoolArray, expected: str) -> None:
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise _bad_value(frame, name, row, f"{frame[name].iloc[row]!r}; expected {expected}")
+
+
+def _bad_value(frame: pd.DataFrame, name: str, row: int, what: str) -> InputError:
+    where = f"line {frame.index[row]}" if frame.index.name == "line" else f"row {row}"
+    return InputError(f"{_name(frame)}: {where}, column {name}: {what}")
+
+
+def _name(frame: pd.DataFrame) -> str:
+    return str(frame.attrs.get("path", "table"))

@@ -1,0 +1,126 @@
+"""Ranking with the clipped residual: it corrects few kernels, and the order is that of correcting all."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_model import GemmProblem, predict
+from gemm_model.choice.selection import Ranker, describe, rank
+from gemm_model.choice.table_ranking import problems_of_table, rank_table
+from gemm_model.core.errors import InputError
+from gemm_model.core.prediction import BatchPrediction
+from gemm_model.models import DEFAULT_MODEL
+from gemm_model.persistent.residual import RESIDUAL_DIR
+from tests.choice.test_selection import config_of, transposed
+
+pytest.importorskip("lightgbm")
+
+CORRECTED = Ranker("h200", options={"residual": "auto"})
+PHYSICAL = Ranker("h200")
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1024, 4096, 4096), (64, 4096, 7168), (8192, 8192, 8192), (264, 1544, 7168)]
+)
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_the_first_kernels_are_those_of_correcting_every_candidate(sizes, dtype):
+    problem = GemmProblem.of(*sizes, dtype)
+    space, _, corrected_us = CORRECTED.predict(problem)
+    _, _, physical_us = PHYSICAL.predict(problem)
+    orders = len(space) // space.kernels
+    best_order = physical_us.reshape(space.kernels, orders).argmin(axis=1)
+    kernel_us = corrected_us.reshape(space.kernels, orders)[np.arange(space.kernels), best_order]
+    ranking = CORRECTED.rank(problem, 8)
+    found = [choice.prediction.runtime_us for choice in ranking.choices]
+    assert found == pytest.approx(np.sort(kernel_us)[:8], rel=1e-9)
+    assert all("residual" in choice.prediction.phases_us for choice in ranking.choices)
+    assert ranking.candidates == PHYSICAL.rank(problem, 8).candidates
+
+
+def test_a_shape_seen_before_with_a_named_residual_is_answered_from_memory(tmp_path):
+    problem = GemmProblem.of(1024, 4096, 4096)
+    named = rank(problem, "h200", 3, options={"residual": "auto"})
+    assert rank(problem, "h200", 3, options={"residual": "auto"}) is named
+    assert named == CORRECTED.rank(problem, 3)
+    # A file may be another one at the next call.
+    copy = tmp_path / "residual.yaml"
+    copy.write_text((RESIDUAL_DIR / "h200.yaml").read_text())
+    from_file = rank(problem, "h200", 3, options={"residual": str(copy)})
+    assert from_file == named
+    copy.write_text("version: 1")
+    with pytest.raises(InputError, match=f"{copy}: key gpu is missing"):
+        rank(problem, "h200", 3, options={"residual": str(copy)})
+
+
+def kernels_corrected_one_and_all(problem):
+    """The time of every kernel in its physically best order and the band of the best, in us."""
+    space, prediction, corrected_us = CORRECTED.predict(problem)
+    physical_us = PHYSICAL.predict(problem)[2].reshape(space.kernels, -1)
+    rows = np.arange(space.kernels) * physical_us.shape[1] + physical_us.argmin(axis=1)
+    kernel_us = corrected_us[rows]
+    return kernel_us, prediction.error_band[rows[kernel_us.argmin()]]
+
+
+@pytest.mark.parametrize("top_k", [1, 3, 40])
+@pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
+def test_ties_and_the_runner_up_are_those_of_correcting_every_kernel(dtype, top_k):
+    sizes = np.exp2(np.random.default_rng(top_k).uniform(1, 11, (12, 3))).astype(int) * 8
+    for m, n, k in sizes.tolist():
+        problem = GemmProblem.of(m, n, k, dtype)
+        kernel_us, band = kernels_corrected_one_and_all(problem)
+        ranking = CORRECTED.rank(problem, top_k)
+        best_us = kernel_us.min()
+        times = [choice.prediction.runtime_us for choice in ranking.choices]
+        assert times == pytest.approx(np.sort(kernel_us)[:top_k], rel=1e-12)
+        assert ranking.tied_with_best == (kernel_us <= best_us * (1.0 + band)).sum()
+        slower_us = kernel_us[kernel_us > best_us * (1.0 + 1e-9)].min()
+        assert ranking.runner_up.prediction.runtime_us == pytest.approx(slower_us, rel=1e-12)
+
+
+def test_a_choice_is_predicted_like_the_same_kernel_alone():
+    options = {"residual": "auto", "without": ["waves"]}
+    ranking = Ranker("h200", options=options).rank(GemmProblem.of(640, 4096, 1544), 3)
+    for choice in (*ranking.choices, ranking.runner_up):
+        same = transposed(ranking.problem) if choice.candidate.swap_ab else ranking.problem
+        alone = predict(same, choice.candidate.config, "h200", DEFAULT_MODEL, options=options)
+        told = choice.prediction
+        assert told.runtime_us == pytest.approx(alone.runtime_us, rel=1e-9)
+        assert told.phases_us == pytest.approx(alone.phases_us, rel=1e-9)
+        assert told.details == pytest.approx(alone.details, rel=1e-9)
+        assert told.bytes_by_level == pytest.approx(alone.bytes_by_level, rel=1e-9)
+        assert (told.limiter, told.error_band) == (alone.limiter, alone.error_band)
+
+
+def test_the_best_is_not_told_why_it_did_not_win():
+    problem = GemmProblem.of(1024, 4096, 4096)
+    best = CORRECTED.rank(problem, 1).best.candidate
+    assert "as fast as any" in CORRECTED.why_not(problem, describe(best))
+
+
+def test_a_table_takes_kernels_by_their_corrected_times():
+    sizes = np.random.default_rng(5).integers(1, 500, (30, 3)) * 16
+    frame = pd.DataFrame(sizes, columns=["m", "n", "k"])
+    result = rank_table(frame, CORRECTED)
+    losses = []
+    for row, problem in zip(result.itertuples(), problems_of_table(frame), strict=True):
+        same = transposed(problem) if row.swap_ab else problem
+        told = predict(same, config_of(row), "h200", DEFAULT_MODEL, options={"residual": "auto"})
+        assert told.runtime_us == pytest.approx(row.predicted_runtime)
+        best = CORRECTED.rank(problem, 1).best.prediction.runtime_us
+        losses.append(row.predicted_runtime / best - 1.0)
+    assert min(losses) >= -1e-9
+    assert np.mean(losses) < 2e-3
+
+
+def test_corrected_rows_differ_by_a_phase():
+    before = BatchPrediction(
+        runtime_us=np.array([1.0, 2.0, 3.0]),
+        limiter=np.array([0, 1, 0]),
+        limiter_names=("A", "B"),
+        phases_us={"waves": np.array([1.0, 2.0, 3.0])},
+    )
+    after = before.corrected(np.array([1.25, 2.0, 2.5]), "residual")
+    assert after.runtime_us.tolist() == [1.25, 2.0, 2.5]
+    assert after.phases_us["residual"].tolist() == [0.25, 0.0, -0.5]
+    assert after.phases_us["waves"].tolist() == [1.0, 2.0, 3.0]
+    assert before.runtime_us.tolist() == [1.0, 2.0, 3.0]

@@ -1,0 +1,234 @@
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import gemm_model
+from gemm_model import GemmProblem, KernelConfig, predict
+from gemm_model.choice.selection import (
+    Ranker,
+    describe,
+    parse_description,
+    rank,
+    tie_groups,
+    with_sms,
+)
+from gemm_model.choice.table_ranking import problems_of_table, rank_table
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.kernels.candidates import FAMILIES
+from gemm_model.models import DEFAULT_MODEL
+
+CLASSIC = "WSPersistentGEMMModel"
+PROBLEM = GemmProblem.of(4096, 4096, 4096)
+RANKER = Ranker("h200", model=CLASSIC)
+
+
+def test_the_list_is_in_order_and_its_head_is_the_minimum_of_single_predictions():
+    ranking = rank(PROBLEM, "h200", 20, model=CLASSIC)
+    times = [choice.prediction.runtime_us for choice in ranking.choices]
+    assert times == sorted(times)
+    assert [choice.rank for choice in ranking.choices] == list(range(1, 21))
+    best = ranking.best
+    single = predict(PROBLEM, best.candidate.config, "h200", CLASSIC)
+    assert single.runtime_us == pytest.approx(best.prediction.runtime_us)
+    for tile in ((128, 128), (128, 256), (256, 128), (64, 256)):
+        other = predict(PROBLEM, KernelConfig(cta_m=tile[0], cta_n=tile[1]), "h200", CLASSIC)
+        assert best.prediction.runtime_us <= other.runtime_us
+
+
+def transposed(problem):
+    """D^T = B A^T: what is contiguous in D's rows is so in the columns of D^T."""
+    return replace(problem, m=problem.n, n=problem.m, c_major="m")
+
+
+def test_a_swapped_candidate_is_predicted_like_the_transposed_problem():
+    problem = GemmProblem.of(48, 8192, 2048)
+    space, prediction, _ = RANKER.predict(problem)
+    index = int(np.flatnonzero(space.swapped)[17])
+    single = predict(transposed(problem), space.candidate(index).config, "h200", CLASSIC)
+    assert prediction.runtime_us[index] == pytest.approx(single.runtime_us)
+
+
+def test_the_package_exports_rank_with_its_default_model():
+    ranking = gemm_model.rank(GemmProblem.of(512, 512, 512), "h200", top_k=2)
+    single = predict(ranking.problem, ranking.best.candidate.config, "h200", DEFAULT_MODEL)
+    if not ranking.best.candidate.swap_ab:
+        assert single.runtime_us == pytest.approx(ranking.best.prediction.runtime_us)
+    assert len(ranking.choices) == 2
+
+
+def test_ties_are_one_group_up_to_the_band_of_its_first():
+    times = np.array([10.0, 10.4, 10.5, 10.6, 11.2, 11.3])
+    assert tie_groups(times, np.full(6, 0.05)).tolist() == [1, 1, 1, 2, 3, 3]
+    assert tie_groups(np.array([1.0, 1.0, 1.1]), None).tolist() == [1, 1, 2]
+
+
+def test_the_number_of_ties_counts_all_kernels_in_the_band():
+    ranking = RANKER.rank(PROBLEM, 3)
+    space, _, times = RANKER.predict(PROBLEM)
+    by_kernel = times.reshape(space.kernels, -1).min(axis=1)
+    assert ranking.tied_with_best == int((by_kernel <= times.min() * (1 + 1e-9)).sum())
+    assert (ranking.candidates, ranking.kernels) == (len(times), len(by_kernel))
+
+
+def test_each_kernel_is_listed_once_with_its_best_order():
+    space, _, times = RANKER.predict(PROBLEM)
+    choices = RANKER.rank(PROBLEM, space.kernels).choices
+    kernels = {(replace(c.candidate.config, swizzle=1), c.candidate.swap_ab) for c in choices}
+    assert len(kernels) == len(choices) == space.kernels
+    expected = np.sort(times.reshape(space.kernels, -1).min(axis=1))
+    assert [c.prediction.runtime_us for c in choices] == pytest.approx(expected)
+
+
+def test_the_reason_names_the_runner_up_and_where_its_time_goes():
+    ranking = RANKER.rank(PROBLEM, 1)
+    assert ranking.runner_up is not None
+    assert ranking.runner_up.prediction.runtime_us > ranking.best.prediction.runtime_us
+    assert ranking.reason.startswith(describe(ranking.runner_up.candidate))
+    assert "most of it in" in ranking.reason
+    assert "limited by" in ranking.reason
+
+
+def test_why_not_says_place_loss_and_limiter():
+    text = RANKER.why_not(PROBLEM, "128x128,cluster=1x1")
+    single = predict(PROBLEM, KernelConfig(cta_m=128, cta_n=128), "h200", CLASSIC)
+    best = RANKER.rank(PROBLEM, 1).best.prediction
+    assert f"{single.runtime_us:.2f} us" in text
+    assert f"{100 * (single.runtime_us / best.runtime_us - 1):.1f} % more" in text
+    assert "limited by LOAD" in text
+
+
+def test_why_not_of_an_illegal_kernel_gives_the_reason_of_feasibility():
+    assert "would spill" in RANKER.why_not(PROBLEM, "256x256")
+    assert "is not one that" in RANKER.why_not(PROBLEM, "100x128")
+
+
+def test_why_not_of_the_winner_says_so():
+    name = describe(RANKER.rank(PROBLEM, 1).best.candidate)
+    assert "as fast as any" in RANKER.why_not(PROBLEM, name)
+
+
+@pytest.mark.parametrize("index", [0, 100, 2000])
+def test_a_description_is_read_back(index):
+    space = RANKER.space(PROBLEM)
+    candidate = space.candidate(index)
+    wanted = parse_description(describe(candidate))
+    config = replace(candidate.config, **{k: v for k, v in wanted.items() if k != "swap_ab"})
+    assert config == candidate.config
+    assert wanted.get("swap_ab", False) == candidate.swap_ab
+
+
+@pytest.mark.parametrize("text", ["128", "128x128,cluster=2", "128x128,colour=red", "128x128,swap_ab=yes"])
+def test_a_bad_description_is_refused(text):
+    with pytest.raises(InputError, match="expected"):
+        RANKER.why_not(PROBLEM, text)
+
+
+def test_a_bad_schedule_is_refused():
+    with pytest.raises(InputError, match="schedule is 'fast'"):
+        RANKER.why_not(PROBLEM, "128x128,schedule=fast")
+
+
+def test_fewer_sms_never_help():
+    times = [
+        rank(PROBLEM, "h200", 1, model=CLASSIC, sms=sms).best.prediction.runtime_us for sms in (132, 96, 32)
+    ]
+    assert times == sorted(times)
+    assert times[2] > 2 * times[0]
+
+
+def test_sms_bound_resident_clusters():
+    part = with_sms(load_gpu("h200"), 7)
+    assert part.sm_count == 7
+    assert [part.clusters_at_once(size) for size in (1, 2, 4)] == [7, 3, 1]
+    with pytest.raises(InputError, match="sms is 133; expected 1 to 132"):
+        with_sms(load_gpu("h200"), 133)
+
+
+def test_a_gpu_description_does_as_well_as_its_name():
+    named = rank(PROBLEM, "h200", 1, model=CLASSIC).best
+    described = rank(PROBLEM, load_gpu("h200"), 1, model=CLASSIC).best
+    assert described == named
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"family": "cublas"}, "unknown kernel family 'cublas'"),
+        ({"model": "SOLModel"}, "same time for every tile"),
+        ({"top_k": 0}, "top_k is 0"),
+        ({"gpu": "gtx"}, "unknown GPU 'gtx'"),
+    ],
+)
+def test_bad_choices_are_refused(arguments, words):
+    with pytest.raises(InputError, match=words):
+        rank(PROBLEM, **{"gpu": "h200", "model": CLASSIC, **arguments})
+
+
+def table(rows):
+    draw = np.random.default_rng(3)
+    sizes = draw.integers(1, 500, (rows, 3)) * 16
+    frame = pd.DataFrame(sizes, columns=["m", "n", "k"])
+    return frame.assign(in_dtype=np.where(np.arange(rows) % 3 == 0, "fp8", "bf16"))
+
+
+def config_of(row):
+    """The kernel that a row of `rank_table` names."""
+    names = ("cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle")
+    return KernelConfig(**{name: getattr(row, name) for name in names})
+
+
+@pytest.mark.parametrize("model", [CLASSIC, DEFAULT_MODEL])
+def test_a_table_is_ranked_like_its_single_problems(model):
+    frame = table(40)
+    ranker = Ranker("h200", model=model)
+    result = rank_table(frame, ranker)
+    assert result[["m", "n", "k"]].equals(frame[["m", "n", "k"]])
+    for row, problem in zip(result.itertuples(), problems_of_table(frame), strict=True):
+        best = ranker.rank(problem, 1).best.prediction.runtime_us
+        assert row.predicted_runtime == pytest.approx(best, rel=2e-3)
+        same = transposed(problem) if row.swap_ab else problem
+        assert predict(same, config_of(row), "h200", model).runtime_us == pytest.approx(row.predicted_runtime)
+
+
+def test_a_bad_row_of_a_table_is_named():
+    frame = table(3)
+    frame.loc[1, "m"] = -5
+    with pytest.raises(InputError, match="row 1, column m"):
+        rank_table(frame, RANKER)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("model", [CLASSIC, DEFAULT_MODEL])
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem.of(1000, 520, 776),
+        GemmProblem.of(128, 9000, 512, "e4m3", batch=3),
+        replace(GemmProblem.of(264, 264, 4096), a_major="m", c_major="m"),
+    ],
+)
+def test_kernels_have_the_times_of_their_fastest_candidates(family, model, problem):
+    """The grid computes what does not depend on the tile order once; candidates are predicted row by row."""
+    ranker = Ranker("h200", model=model, family=family)
+    space, prediction, times_us = ranker.predict(problem)
+    by_kernel_us = times_us.reshape(space.kernels, -1)
+    kernels = ranker.kernels(space, space.grid_of(problem))
+    assert (kernels.times_us[0] == by_kernel_us.min(axis=1)).all()
+    assert (kernels.orders == by_kernel_us.argmin(axis=1)).all()
+    some = np.array([0, space.kernels // 2, space.kernels - 1])
+    told = kernels.predictions(some)
+    for row, candidate in enumerate(some * by_kernel_us.shape[1] + kernels.orders[some]):
+        assert told.row(row) == prediction.row(candidate)
+
+
+def test_illegal_kernels_of_a_grid_take_forever():
+    ranker = Ranker("h200")
+    ranker.family = replace(FAMILIES["quack"], split_k=(1, 4))
+    problem = GemmProblem.of(512, 512, 128)
+    space, _, times_us = ranker.predict(problem)
+    kernels = ranker.kernels(space, space.grid_of(problem))
+    assert np.isinf(times_us).any()
+    assert (kernels.times_us[0] == times_us.reshape(space.kernels, -1).min(axis=1)).all()

@@ -1,0 +1,209 @@
+"""Both classic models against the classic readme's printed figures and against numbers derived by hand."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from gemm_model import GemmProblem, KernelConfig, load_gpu, predict, predict_table
+from gemm_model.core.dtypes import BlockScale, element_type
+from gemm_model.core.errors import InputError
+
+PRINTED = 1e-9
+
+E2M1 = element_type("e2m1")
+E8M0_16 = BlockScale(dtype=element_type("e8m0"), vec_size=16)
+
+NVFP4 = GemmProblem(
+    m=4096,
+    n=4096,
+    k=16384,
+    a_dtype=E2M1,
+    b_dtype=E2M1,
+    a_scale=E8M0_16,
+    b_scale=E8M0_16,
+    out_dtype=element_type("fp32"),
+)
+NVFP4_CONFIG = KernelConfig(cta_m=128, cta_n=64, cluster_m=2, cluster_n=1, schedule="2cta")
+
+FP8 = GemmProblem.of(4096, 7168, 257, "fp8", "fp8")
+FP8_CONFIG = KernelConfig(cta_m=64, cta_n=256, cluster_m=2, cluster_n=1, schedule="2cta")
+
+CASES = {
+    "nvfp4": (
+        NVFP4,
+        NVFP4_CONFIG,
+        376.1631394230768,
+        225.27999877929688,
+        1.6697582628788883,
+        {
+            "load_us": 26.64,
+            "math_us": 6.3015384615384615,
+            "epilogue_us": 1.3612307692307692,
+            "last_load_us": 22.32,
+            "last_math_us": 6.3015384615384615,
+            "last_epilogue_us": 1.2652307692307692,
+        },
+        {"overhead": 6.153846153846154, "first_load": 0.1040625},
+        "LOAD",
+    ),
+    "fp8": (
+        FP8,
+        FP8_CONFIG,
+        20.65007692307692,
+        35.63520014286041,
+        0.5794853639180193,
+        {
+            "load_us": 0.89146875,
+            "math_us": 0.3953846153846154,
+            "epilogue_us": 1.0652307692307692,
+            "last_load_us": 0.096375,
+            "last_math_us": 0.3953846153846154,
+            "last_epilogue_us": 0.8012307692307692,
+        },
+        {"overhead": 6.153846153846154, "first_load": 0.111},
+        "EPILOGUE",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_printed_figure_of_the_classic_readme(name):
+    problem, config, predicted, actual, ratio, details, phases, limiter = CASES[name]
+    result = predict(problem, config, "b200", "WSPersistentGEMMModel")
+    assert result.runtime_us == pytest.approx(predicted, rel=PRINTED)
+    assert result.runtime_us / actual == pytest.approx(ratio, rel=PRINTED)
+    assert result.limiter == limiter
+    for key, value in details.items():
+        assert result.details[key] == pytest.approx(value, rel=PRINTED), key
+    for key, value in phases.items():
+        assert result.phases_us[key] == pytest.approx(value, rel=PRINTED), key
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_phases_add_up_to_the_runtime(name):
+    problem, config, *_ = CASES[name]
+    result = predict(problem, config, "b200", "WSPersistentGEMMModel")
+    assert sum(result.phases_us.values()) == pytest.approx(result.runtime_us, rel=1e-12)
+
+
+def test_sol_is_the_larger_of_math_and_dram_by_hand():
+    gpu = load_gpu("b200")
+    problem = GemmProblem.of(4096, 4096, 4096, "fp8", "bf16")
+    math_us = 2 * 4096**3 / (16384 * 148 * 1300)
+    dram_us = (2 * 4096 * 4096 * 1 + 4096 * 4096 * 2) / (8192 / 8 * 2 * 4000)
+    result = predict(problem, FP8_CONFIG, gpu, "SOLModel")
+    assert result.details["math_us"] == pytest.approx(math_us, rel=1e-12)
+    assert result.details["dram_us"] == pytest.approx(dram_us, rel=1e-12)
+    assert result.runtime_us == pytest.approx(max(math_us, dram_us), rel=1e-12)
+    assert result.limiter == "MATH"
+
+
+def test_sol_is_dram_bound_for_one_row():
+    result = predict(GemmProblem.of(1, 8192, 8192), NVFP4_CONFIG, "h200", "SOLModel")
+    assert result.limiter == "DRAM"
+    assert result.bytes_by_level["dram"] == 2 * (8192 + 8192 * 8192 + 8192)
+
+
+def test_hit_rate_takes_its_share_of_the_load_time_alone():
+    base = predict(NVFP4, NVFP4_CONFIG, "b200", "WSPersistentGEMMModel")
+    hit = predict(NVFP4, NVFP4_CONFIG, "b200", "WSPersistentGEMMModel", options={"l2_hit_rate": 0.4})
+    assert hit.details["load_us"] == pytest.approx(0.6 * base.details["load_us"], rel=1e-12)
+    assert hit.details["math_us"] == base.details["math_us"]
+    assert hit.details["epilogue_us"] == base.details["epilogue_us"]
+
+
+def test_multicast_divides_each_operand_by_the_cluster_across_it():
+    # fp8, one byte an element: A is 64 rows shared by cluster_n = 4, B is 256 rows shared by cluster_m = 2.
+    config = KernelConfig(cta_m=64, cta_n=256, cluster_m=2, cluster_n=4)
+    result = predict(FP8, config, "b200", "WSPersistentGEMMModel")
+    sms = 148 // 8 * 8
+    bytes_per_k = 64 / 4 + 256 / 2
+    assert result.details["sms_per_wave"] == sms
+    assert result.details["load_us"] == pytest.approx(bytes_per_k * 257 * sms / 8192000, rel=1e-12)
+
+
+def test_tiles_are_rounded_up_to_whole_clusters():
+    # 3 tiles along m in clusters of 2 make 4; one along n; so the only wave uses 4 SMs.
+    problem = GemmProblem.of(300, 64, 64)
+    result = predict(problem, KernelConfig(cta_m=128, cta_n=64, cluster_m=2), "h200", "WSPersistentGEMMModel")
+    assert result.details["full_waves"] == 0
+    assert result.details["last_wave_sms"] == 4
+
+
+def test_whole_waves_leave_no_partial_one():
+    problem = GemmProblem.of(128 * 132, 128, 64)
+    result = predict(problem, KernelConfig(cta_m=128, cta_n=128), "h200", "WSPersistentGEMMModel")
+    assert (result.details["full_waves"], result.details["last_wave_sms"]) == (1, 0)
+    assert result.details["last_epilogue_us"] == 0
+    assert result.phases_us["last_epilogue"] == result.details["epilogue_us"]
+
+
+@pytest.mark.parametrize("model", ["SOLModel", "WSPersistentGEMMModel"])
+def test_scalar_and_table_give_identical_numbers(model):
+    rows = [
+        (m, n, k, cta, cluster)
+        for m in (1, 100, 4096)
+        for n in (8, 7168)
+        for k in (16, 257, 9999)
+        for cta in ((64, 256), (128, 128))
+        for cluster in ((1, 1), (2, 1), (2, 4))
+    ]
+    frame = pd.DataFrame(
+        [
+            {
+                "in_dtype": "fp8",
+                "out_dtype": "bf16",
+                **{"m": m, "n": n, "k": k},
+                **{"cta_m": cta[0], "cta_n": cta[1], "cluster_m": cluster[0], "cluster_n": cluster[1]},
+            }
+            for m, n, k, cta, cluster in rows
+        ]
+    )
+    table = predict_table(frame, "h200", model)
+    for index, (m, n, k, cta, cluster) in enumerate(rows):
+        config = KernelConfig(cta_m=cta[0], cta_n=cta[1], cluster_m=cluster[0], cluster_n=cluster[1])
+        one = predict(GemmProblem.of(m, n, k, "fp8", "bf16"), config, "h200", model)
+        assert table["predicted_runtime"].iloc[index] == one.runtime_us
+        assert table["limiter"].iloc[index] == one.limiter
+
+
+def test_a_long_table_is_the_same_as_its_chunks():
+    rows = 40_000
+    frame = pd.DataFrame({"in_dtype": "bf16", "m": range(1, rows + 1), "n": 512, "k": 512})
+    frame[["cta_m", "cta_n", "cluster_m", "cluster_n"]] = (128, 128, 1, 1)
+    whole = predict_table(frame, "h200", "WSPersistentGEMMModel")
+    part = predict_table(frame.iloc[20_000:20_010], "h200", "WSPersistentGEMMModel")
+    pd.testing.assert_frame_equal(whole.iloc[20_000:20_010], part)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"l2_hit_rate": 1.5}, "l2_hit_rate is 1.5"),
+        ({"l2_hit_rate": "high"}, "l2_hit_rate is 'high'"),
+        ({"fixed_overhead_cycles": -1}, "fixed_overhead_cycles is -1"),
+        ({"no_such_option": 1}, "no_such_option"),
+    ],
+)
+def test_bad_options_are_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        predict(FP8, FP8_CONFIG, "b200", "WSPersistentGEMMModel", options=options)
+
+
+def test_a_cluster_larger_than_the_gpu_is_refused():
+    with pytest.raises(InputError, match="cluster 16x16; expected at most 16 CTAs on b200"):
+        predict(
+            FP8, KernelConfig(cta_m=64, cta_n=64, cluster_m=16, cluster_n=16), "b200", "WSPersistentGEMMModel"
+        )
+
+
+def test_a_tile_that_cannot_exist_is_refused():
+    # 512 x 256 fp32 accumulators are 128 Ki registers; an SM has 64 Ki.
+    with pytest.raises(InputError, match="tile 512x256 has more accumulators than an SM of h200"):
+        predict(FP8, KernelConfig(cta_m=512, cta_n=256), "h200", "WSPersistentGEMMModel")
+
+
+def test_a_type_that_the_gpu_lacks_is_refused():
+    with pytest.raises(InputError, match="GPU a100_sxm_80gb has no fp8 math"):
+        predict(FP8, FP8_CONFIG, "a100_sxm_80gb", "SOLModel")

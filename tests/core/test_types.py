@@ -1,0 +1,187 @@
+"""Data types, problems, configurations and GPU descriptions validate themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemm_model import GemmProblem, KernelConfig, load_gpu
+from gemm_model.config import gpu_names, load_config, load_gpu_mapping
+from gemm_model.core.dtypes import (
+    BLOCK_SCALED_TYPES,
+    MATH_KINDS,
+    element_type,
+    math_kind,
+    multiplier_share,
+    operand_type,
+)
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import gpu_from_mapping
+from gemm_model.core.kernel_config import parse_extent
+
+GPUS = (
+    *("a100_sxm_80gb", "b200", "h100_sxm", "h200", "l40s"),
+    *("rtx_4090", "rtx_5090", "rtx_a6000", "v100_sxm2"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "scale_bits", "vec_size"),
+    [("mxfp8", 8, 8, 32), ("mxfp6", 6, 8, 32), ("mxfp4", 4, 8, 32), ("nvfp4", 4, 8, 16)],
+)
+def test_block_scaled_types(name, bits, scale_bits, vec_size):
+    element, scale = operand_type(name)
+    assert element.bits == bits
+    assert (scale.dtype.bits, scale.vec_size) == (scale_bits, vec_size)
+    assert scale.bytes_per_element == scale_bits / 8 / vec_size
+
+
+def test_nvfp4_scales_are_e4m3_and_mx_scales_e8m0():
+    assert BLOCK_SCALED_TYPES["nvfp4"][1] == "e4m3"
+    assert {BLOCK_SCALED_TYPES[name][1] for name in ("mxfp8", "mxfp6", "mxfp4")} == {"e8m0"}
+
+
+@pytest.mark.parametrize("name", ["fp32", "tf32", "fp16", "bf16", "fp8", "e4m3", "e5m2", "int8", "e2m1"])
+def test_plain_types_have_no_scale_and_a_known_rate_class(name):
+    element, scale = operand_type(name)
+    assert scale is None
+    assert element.math_kind in MATH_KINDS
+
+
+def test_mixed_types_run_at_the_rate_of_the_wider():
+    assert math_kind(element_type("e4m3"), element_type("e2m1")) == "fp8"
+    assert math_kind(element_type("e2m1"), element_type("bf16")) == "fp16"
+
+
+def test_unknown_type_names_the_known_ones():
+    with pytest.raises(InputError, match=r"unknown data type 'fp7'; expected one of .*bf16.*nvfp4"):
+        operand_type("fp7")
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, "64", True, None, 2**41])
+def test_sizes_are_positive_whole_numbers(size):
+    with pytest.raises(InputError, match="m is .* expected a positive whole number"):
+        GemmProblem.of(size, 1, 1)
+    with pytest.raises(InputError, match="cta_m is .* expected a positive whole number"):
+        KernelConfig(cta_m=size, cta_n=64)
+
+
+def test_output_type_defaults_to_the_operand_type_of_16_bits_or_more():
+    assert GemmProblem.of(1, 1, 1, "fp16").out_dtype.name == "fp16"
+    assert GemmProblem.of(1, 1, 1, "fp8").out_dtype.name == "bf16"
+    assert GemmProblem.of(3, 5, 7, batch=2).flop == 2 * 3 * 5 * 7 * 2
+
+
+def test_two_cta_mma_spans_two_tiles():
+    config = KernelConfig(cta_m=128, cta_n=64, schedule="2cta")
+    assert (config.cta_m, config.mma_m, config.mma_n) == (128, 256, 64)
+
+
+@pytest.mark.parametrize(("field", "value"), [("schedule", "wavy"), ("raster", "diagonal")])
+def test_unknown_choices_are_refused(field, value):
+    with pytest.raises(InputError, match=f"{field} is '{value}'; expected one of"):
+        KernelConfig(**{"cta_m": 64, "cta_n": 64, field: value})
+
+
+def test_extents_are_parsed_or_refused():
+    assert parse_extent("128x256", "--cta") == (128, 256)
+    assert parse_extent("128x256x64", "--cta", (2, 3)) == (128, 256, 64)
+    for text in ("128", "128x", "ax2", "0x4", "-1x2", "1x2x3"):
+        with pytest.raises(InputError, match="--cta is"):
+            parse_extent(text, "--cta")
+
+
+def test_every_gpu_is_described_and_tells_its_sources():
+    assert gpu_names() == sorted(GPUS)
+    for name in GPUS:
+        gpu = load_gpu(name)
+        assert gpu.name == name
+        numbers = set(load_gpu_mapping(name)) - {"name", "architecture", "validated", "sources"}
+        assert {key for key in numbers if not gpu.sources.get(key)} == set()
+        assert gpu.validated or name in gpu.caveats[0]
+
+
+def test_the_classic_b200():
+    gpu = load_gpu("b200")
+    assert (gpu.sm_count, gpu.sm_clk_mhz, gpu.dram_bus_bits, gpu.dram_clk_mhz) == (148, 1300, 8192, 4000)
+    rates = gpu.flop_per_clk_per_sm
+    assert (rates["fp32"], rates["fp16"], rates["fp8"], rates["fp4"]) == (4096, 8192, 16384, 32768)
+    assert gpu.dram_gb_per_s == 8192
+
+
+def test_known_bandwidths():
+    # Datasheets: A100 80GB 2039 GB/s, H100 SXM 3352 GB/s, RTX 4090 1008 GB/s.
+    assert load_gpu("a100_sxm_80gb").dram_gb_per_s == pytest.approx(2039, rel=1e-3)
+    assert load_gpu("h100_sxm").dram_gb_per_s == pytest.approx(3352, rel=1e-3)
+    assert load_gpu("rtx_4090").dram_gb_per_s == pytest.approx(1008, rel=1e-3)
+
+
+def test_gpu_from_a_yaml_file(tmp_path):
+    values = load_config()["gpu"] | {"name": "mine", "sm_count": 7}
+    path = tmp_path / "mine.yaml"
+    lines = [f"{key}: {value}" for key, value in values.items() if not isinstance(value, dict)]
+    lines.append("flop_per_clk_per_sm: {fp16: 4096}")
+    path.write_text("\n".join(lines).replace("True", "true").replace("None", "null"))
+    assert load_gpu(str(path)).sm_count == 7
+    assert load_config([f"gpu={path}", "gpu.sm_count=9"])["gpu"]["sm_count"] == 9
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sm_count": 0}, "sm_count is 0; expected a positive whole number"),
+        ({"sm_count": 1.5}, "sm_count is 1.5; expected a positive whole number"),
+        ({"sm_clk_mhz": float("nan")}, "sm_clk_mhz is nan; expected a positive number"),
+        ({"speed": 3}, "unknown key 'speed'"),
+        ({"flop_per_clk_per_sm": {"fp99": 1}}, "flop_per_clk_per_sm.fp99"),
+        ({"flop_per_clk_per_sm": 4}, "expected a mapping"),
+    ],
+)
+def test_a_bad_gpu_description_is_refused(change, words):
+    with pytest.raises(InputError, match=words):
+        gpu_from_mapping(load_config()["gpu"] | change)
+
+
+def test_a_missing_gpu_number_is_named():
+    values = load_config()["gpu"]
+    del values["sm_count"]
+    with pytest.raises(InputError, match="missing key 'sm_count'"):
+        gpu_from_mapping(values)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model_opts.l2hit=1",
+        "gpu.smcount=1",
+        "gpu=h9000",
+        "model=Crystal",
+        "nonsense",
+        "=1",
+        "gpu=missing.yaml",
+    ],
+)
+def test_a_misspelled_override_is_refused(override):
+    with pytest.raises(InputError):
+        load_config([override], {"model": "WSPersistentGEMMModel"})
+
+
+def test_overrides_reach_gpu_and_model_options():
+    config = load_config(
+        ["gpu=b200", "gpu.sm_count=100", "model=WSPersistentGEMMModel", "model_opts.l2_hit_rate=0.4"]
+    )
+    assert config["gpu"]["sm_count"] == 100
+    assert config["model_opts"]["l2_hit_rate"] == 0.4
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "share"),
+    [
+        ("fp16", "fp16", 1),
+        ("bf16", "bf16", 8 / 11),
+        ("e5m2", "e5m2", 3 / 4),
+        ("e4m3", "e5m2", 7 / 8),
+        ("fp32", "fp32", 1),
+    ],
+)
+def test_what_multipliers_draw_follows_the_significands(a, b, share):
+    assert multiplier_share(element_type(a), element_type(b)) == pytest.approx(share)

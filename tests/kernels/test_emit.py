@@ -1,0 +1,109 @@
+import json
+
+import pytest
+
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.candidates import Candidate
+from gemm_model.kernels.emit import emit, triton_warps
+
+H200, B200 = load_gpu("h200"), load_gpu("b200")
+PROBLEM = GemmProblem.of(4096, 4096, 4096)
+PINGPONG = KernelConfig(cta_m=128, cta_n=192, cluster_m=2, schedule="pingpong", swizzle=4)
+PAIR = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, schedule="2cta")
+
+
+def test_quack_text_builds_the_config():
+    text = emit("quack", PROBLEM, Candidate(config=PINGPONG, swap_ab=True), H200)
+    config = eval(text, {"GemmConfig": dict})
+    assert config["tile_m"] == 128
+    assert config["tile_n"] == 192
+    assert config["pingpong"] is True
+    assert config["cluster_m"] == 2
+    assert config["swap_ab"] is True
+    assert config["max_swizzle_size"] == 4
+    assert config["device_capacity"] == 9
+
+
+def test_quack_tile_is_that_of_the_mma():
+    text = emit("quack", PROBLEM, Candidate(config=PAIR), B200)
+    config = eval(text, {"GemmConfig": dict})
+    assert (config["tile_m"], config["device_capacity"]) == (256, 10)
+
+
+def test_quack_itself_takes_the_text():
+    gemm_config = pytest.importorskip("quack.gemm_config")
+    config = eval(emit("quack", PROBLEM, Candidate(config=PINGPONG), H200), vars(gemm_config))
+    assert config == gemm_config.GemmConfig(
+        tile_m=128, tile_n=192, pingpong=True, is_dynamic_persistent=False, cluster_m=2, max_swizzle_size=4
+    )
+
+
+def test_triton_text_builds_the_config():
+    kernel = KernelConfig(cta_m=128, cta_n=256, stages=4, swizzle=8)
+    config = eval(
+        emit("triton", PROBLEM, Candidate(config=kernel), H200),
+        {"triton": type("triton", (), {"Config": lambda meta, **kwargs: (meta, kwargs)})},
+    )
+    assert config == (
+        {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 8},
+        {"num_warps": 8, "num_stages": 4},
+    )
+
+
+def test_triton_warps_hold_the_accumulators():
+    assert triton_warps(KernelConfig(cta_m=128, cta_n=128)) == 4
+    assert triton_warps(KernelConfig(cta_m=128, cta_n=256)) == 8
+
+
+def test_k_step_follows_the_type():
+    text = emit("triton", GemmProblem.of(64, 64, 64, "fp8"), Candidate(config=PINGPONG), H200)
+    assert '"BLOCK_K": 128' in text
+
+
+def test_cutlass_text_names_tile_cluster_schedule_and_order():
+    text = emit("cutlass", PROBLEM, Candidate(config=PINGPONG), H200)
+    for words in (
+        "cute::Shape<cute::_128, cute::_192, cute::_64>",
+        "cute::Shape<cute::_2, cute::_1, cute::_1>",
+        "KernelTmaWarpSpecializedPingpong>",
+        "cutlass::epilogue::TmaWarpSpecialized>",
+        "cutlass::arch::Sm90",
+        "max_swizzle_size = 4",
+    ):
+        assert words in text
+    assert text.count("(") == text.count(")")
+    assert text.count("<") == text.count(">")
+
+
+def test_cutlass_pair_of_ctas_and_fast_accumulation():
+    assert "KernelTmaWarpSpecialized2SmSm100" in emit("cutlass", PROBLEM, Candidate(config=PAIR), B200)
+    fast = KernelConfig(cta_m=128, cta_n=128, fast_accum=True)
+    text = emit("cutlass", GemmProblem.of(64, 64, 64, "fp8"), Candidate(config=fast), H200)
+    assert "KernelTmaWarpSpecializedCooperativeFP8FastAccum" in text
+    assert "cutlass::float_e4m3_t" in text
+
+
+def test_json_holds_problem_and_config():
+    found = json.loads(emit("json", PROBLEM, Candidate(config=PINGPONG), H200))
+    assert found["gpu"] == "h200"
+    assert found["problem"]["m"] == 4096
+    assert found["config"]["schedule"] == "pingpong"
+    assert found["config"]["swap_ab"] is False
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "swap", "gpu", "words"),
+    [
+        ("cublas", "bf16", False, H200, "cannot emit 'cublas'"),
+        ("triton", "bf16", True, H200, "swaps A and B"),
+        ("cutlass", "nvfp4", False, B200, "block-scaled kernels are not emitted"),
+        ("cutlass", "bf16", False, load_gpu("a100_sxm_80gb"), "no collective is emitted for sm80"),
+    ],
+)
+def test_what_cannot_be_said_is_refused(target, dtype, swap, gpu, words):
+    candidate = Candidate(config=KernelConfig(cta_m=128, cta_n=128), swap_ab=swap)
+    with pytest.raises(InputError, match=words):
+        emit(target, GemmProblem.of(64, 64, 64, dtype), candidate, gpu)

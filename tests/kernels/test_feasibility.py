@@ -1,0 +1,134 @@
+"""Validity of configurations, against the rules worked out by hand."""
+
+import numpy as np
+import pytest
+
+from gemm_model.core.batch import batch_of
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.feasibility import check, feasible_mask, resources
+
+H200, B200, A100 = load_gpu("h200"), load_gpu("b200"), load_gpu("a100_sxm_80gb")
+
+
+def config(cta_m, cta_n, **more):
+    return KernelConfig(cta_m=cta_m, cta_n=cta_n, **more)
+
+
+def found(dtype, kernel, gpu=H200):
+    return resources(batch_of([(GemmProblem.of(4096, 4096, 4096, dtype), kernel)]), gpu)
+
+
+@pytest.mark.parametrize(
+    ("tile", "schedule", "stages"),
+    [
+        # (232448 - 1024 - two epilogue buffers) // ((m + n) 128 bytes), by hand:
+        ((128, 256), "cooperative", 4),  # (231424 - 16384) // 49152
+        ((128, 128), "cooperative", 6),  # (231424 - 16384) // 32768
+        ((64, 64), "pingpong", 13),  # (231424 - 8192) // 16384
+        ((128, 128), "pingpong", 6),  # (231424 - 8192) // 32768
+        ((192, 128), "cooperative", 5),  # (231424 - 24576) // 40960
+        ((256, 192), "cooperative", 3),  # (231424 - 16384) // 57344
+    ],
+)
+def test_stages_are_what_shared_memory_holds(tile, schedule, stages):
+    assert found("bf16", config(*tile, schedule=schedule)).stages[0] == stages
+
+
+@pytest.mark.parametrize(
+    ("tile", "schedule", "warpgroups"),
+    [
+        ((64, 256), "cooperative", 1),
+        ((128, 256), "cooperative", 2),
+        ((192, 128), "cooperative", 3),
+        ((192, 256), "cooperative", 2),
+        ((256, 128), "cooperative", 2),
+        ((128, 128), "pingpong", 1),
+    ],
+)
+def test_warpgroups_that_share_a_tile(tile, schedule, warpgroups):
+    assert found("bf16", config(*tile, schedule=schedule)).warpgroups[0] == warpgroups
+
+
+def pair(cta_n, cta_m=128, **more):
+    """A 2-CTA kernel of Blackwell."""
+    return config(cta_m, cta_n, schedule="2cta", cluster_m=2, **more)
+
+
+@pytest.mark.parametrize(
+    ("cta_n", "scale_bytes", "stage_bytes", "columns", "stages"),
+    [
+        # A k step of nvfp4 is 256 elements: 128 bytes and 16 scales of a row. Scales of A: one block of 128
+        # rows. Scales of B: all of the pair's columns in whole blocks, though each CTA keeps half of B.
+        (64, (128 + 128) * 16, (128 + 32) * 128 + 4096, 16 + 16, 8),  # 198656 // 24576
+        (128, (128 + 128) * 16, (128 + 64) * 128 + 4096, 16 + 16, 6),  # 198656 // 28672
+        (192, (128 + 256) * 16, (128 + 96) * 128 + 6144, 16 + 32, 5),  # 198656 // 34816
+        (256, (128 + 256) * 16, (128 + 128) * 128 + 6144, 16 + 32, 5),  # 198656 // 38912
+    ],
+)
+def test_scale_factors_take_shared_and_tensor_memory(cta_n, scale_bytes, stage_bytes, columns, stages):
+    problem = GemmProblem.of(4096, 4096, 4096, "nvfp4", out_dtype="fp32")
+    taken = resources(batch_of([(problem, pair(cta_n))]), B200)
+    assert (taken.scale_bytes[0], taken.stage_bytes[0]) == (scale_bytes, stage_bytes)
+    assert (taken.tmem_columns[0], taken.scale_columns[0]) == (cta_n, columns)
+    # Two buffers of 128 x 32 outputs of 4 bytes: 232448 - 1024 - 32768 = 198656 bytes are left.
+    assert taken.stages[0] == stages
+
+
+def test_operands_without_scales_take_no_room_for_them():
+    taken = found("fp8", pair(256), B200)
+    assert (taken.scale_bytes[0], taken.scale_columns[0]) == (0, 0)
+    assert taken.stage_bytes[0] == (128 + 128) * 128
+
+
+def test_slow_fp8_accumulation_keeps_two_sets_of_accumulators():
+    slow = found("fp8", config(128, 256, fast_accum=False))
+    fast = found("fp8", config(128, 256, fast_accum=True))
+    assert slow.accumulator_registers[0] == 2 * fast.accumulator_registers[0] == 256
+    assert slow.spilled_registers[0] > 0
+    assert fast.spilled_registers[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kernel", "gpu", "word"),
+    [
+        ("nvfp4", config(128, 128), H200, "no fp4 math"),
+        ("fp8", config(128, 128), A100, "no fp8 math"),
+        ("bf16", config(128, 256, schedule="pingpong"), H200, "not one that"),
+        ("bf16", config(192, 288), H200, "not one that"),
+        ("bf16", config(128, 128, cluster_m=3), H200, "powers of two"),
+        ("bf16", config(128, 128, cluster_m=4, cluster_n=2), H200, "at most 4"),
+        ("bf16", config(128, 128, stages=12), H200, "do not hold"),
+        ("bf16", config(128, 128, stages=1), H200, "at least 2"),
+        ("bf16", config(256, 256), H200, "spill"),
+        ("fp8", config(128, 256), H200, "spill"),
+        ("bf16", config(128, 128, schedule="2cta", cluster_m=2), H200, "does not exist"),
+        ("bf16", config(128, 128, schedule="2cta"), B200, "even cluster_m"),
+        ("bf16", config(128, 512), B200, "not one that"),
+        ("bf16", config(128, 128, cta_k=24), H200, "MMA instruction"),
+        ("bf16", config(128, 128, split_k=100), H200, "split_k"),
+    ],
+)
+def test_what_cannot_run_says_why_in_one_sentence(dtype, kernel, gpu, word):
+    problem = GemmProblem.of(4096, 4096, 4096, dtype)
+    reason = check(problem, kernel, gpu)
+    assert reason is not None
+    assert word in reason
+    assert "\n" not in reason
+    assert not feasible_mask(batch_of([(problem, kernel)]), gpu)[0]
+
+
+def test_check_and_mask_agree_over_many_configurations():
+    problem = GemmProblem.of(1000, 3000, 520, "fp8")
+    kernels = [
+        config(cta_m, cta_n, cluster_m=cluster, schedule=schedule)
+        for cta_m in (64, 96, 128, 192, 256, 320)
+        for cta_n in (16, 64, 100, 128, 160, 208, 256)
+        for cluster in (1, 2, 8)
+        for schedule in ("cooperative", "pingpong", "2cta")
+    ]
+    mask = feasible_mask(batch_of([(problem, kernel) for kernel in kernels]), H200)
+    expected = [check(problem, kernel, H200) is None for kernel in kernels]
+    assert mask.tolist() == expected
+    assert 0 < np.count_nonzero(mask) < len(kernels)

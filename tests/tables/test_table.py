@@ -1,0 +1,208 @@
+"""Reading tables, and refusing damaged ones in one sentence."""
+
+from __future__ import annotations
+
+import gzip
+import string
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gemm_model import predict_table
+from gemm_model.core.batch import EMPTY_KERNEL_US, batch_of
+from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.tables.table import batch_from_frame, read_table, usable_rows
+from tests.conftest import CLASSIC_HEADER, CLASSIC_ROWS
+
+MODELS = (
+    "SOLModel",
+    "WSPersistentGEMMModel",
+    "WarpSpecializedModel",
+    "PipelineModel",
+    "MemoryHierarchyModel",
+)
+
+
+def test_a_classic_table_becomes_a_batch(classic_table):
+    batch = batch_from_frame(read_table(classic_table), needs_tile=True)
+    assert batch.m.tolist() == [4096, 4096, 4096]
+    assert batch.a_bits.tolist() == [4, 8, 8]
+    assert batch.a_scale_bits.tolist() == [0.5, 0, 0]
+    assert batch.mma_m.tolist() == [256, 128, 256]
+    assert batch.schedule.tolist() == [2, 2, 2]
+
+
+def test_frame_and_objects_give_the_same_batch():
+    frame = pd.DataFrame(
+        {
+            **{"in_dtype": ["nvfp4"], "out_dtype": ["bf16"], "m": [5], "n": [6], "k": [7], "batch": [2]},
+            **{"cta_m": [128], "cta_n": [64], "cluster_m": [2], "cluster_n": [1], "stages": [3]},
+            **{
+                "schedule": ["pingpong"],
+                "raster": ["along_n"],
+                "swizzle": [4],
+                "split_k": [2],
+                "fast_accum": [0],
+            },
+        }
+    )
+    config = KernelConfig(
+        **{"cta_m": 128, "cta_n": 64, "cluster_m": 2, "stages": 3, "schedule": "pingpong"},
+        **{"raster": "along_n", "swizzle": 4, "split_k": 2, "fast_accum": False},
+    )
+    from_frame = batch_from_frame(frame.astype({"fast_accum": str}), needs_tile=True)
+    from_objects = batch_of([(GemmProblem.of(5, 6, 7, "nvfp4", "bf16", batch=2), config)])
+    for name in from_objects.__slots__:
+        np.testing.assert_array_equal(getattr(from_frame, name), getattr(from_objects, name), err_msg=name)
+
+
+def test_what_an_empty_kernel_reads_on_the_measuring_host():
+    """The usual reading where a table or a cell does not tell; a bad one is refused."""
+    rows = pd.DataFrame(
+        {"m": 512, "n": 512, "k": 512, "in_dtype": "bf16", "cta_m": 128, "cta_n": 128}, [1, 2]
+    )
+    rows[["cluster_m", "cluster_n"]] = 1
+    assert (batch_from_frame(rows, needs_tile=True).empty_kernel_us == EMPTY_KERNEL_US).all()
+    told = rows.assign(empty_kernel_us=["4.25", ""])
+    assert batch_from_frame(told, needs_tile=True).empty_kernel_us.tolist() == [4.25, EMPTY_KERNEL_US]
+    times = [predict_table(frame, "h200")["predicted_runtime"].to_numpy() for frame in (told, rows)]
+    assert (times[0] - times[1]).tolist() == pytest.approx([4.25 - EMPTY_KERNEL_US, 0.0])
+    for bad in ("-1", "x", "1e9", "nan"):
+        with pytest.raises(InputError, match="column empty_kernel_us: .* microseconds from 0 to 100"):
+            batch_from_frame(rows.assign(empty_kernel_us=[bad, "3"]), needs_tile=True)
+
+
+def test_gzip_comments_blank_lines_and_a_byte_order_mark(tmp_path):
+    path = tmp_path / "t.csv.gz"
+    text = "\ufeff# a comment\nin_dtype,m,n,k\n\nbf16, 1 ,2,3\n"
+    path.write_bytes(gzip.compress(text.encode("utf-8")))
+    frame = read_table(path)
+    assert frame.columns.tolist() == ["in_dtype", "m", "n", "k"]
+    assert frame.index.tolist() == [4]
+    assert frame["m"].tolist() == ["1"]
+
+
+def write(tmp_path, text):
+    path = tmp_path / "bad.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+HEAD = "in_dtype,cta_m,cta_n,cluster_m,cluster_n,m,n,k,runtime_us\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "bad.csv: empty; expected a header line"),
+        ("# only a comment\n", "bad.csv: empty"),
+        (HEAD, "bad.csv: no rows below the header"),
+        (b"\x00\x01\x02\xff\xfe", "bad.csv: not a text file"),
+        (b"\x1f\x8b\x08\x00", "bad.csv: not a text file"),
+        ("in_dtype,m,m,k\nbf16,1,1,1\n", "column 'm' appears twice"),
+        (HEAD + "bf16,64,64,1,1,1,1\n", "line 2 has 7 fields; expected 9"),
+        (HEAD + '"bf16,64,64,1,1,1,1,1,1\n', "not readable as CSV"),
+        ("in_dtype,m,n\nbf16,1,1\n", "column 'k' is missing"),
+        ("m,n,k,cta_m,cta_n,cluster_m,cluster_n\n1,1,1,1,1,1,1\n", "column 'in_dtype' is missing"),
+        ("in_dtype,m,n,k\nbf16,1,1,1\n", "column 'cta_m' is missing"),
+        (HEAD + "bf17,64,64,1,1,1,1,1,1\n", "line 2, column in_dtype: unknown data type 'bf17'"),
+        (
+            HEAD + "bf16,64,64,1,1,8,1,1,1\nbf16,64,64,1,1,0,1,1,1\n",
+            "line 3, column m: '0'; expected a whole number",
+        ),
+        (HEAD + "bf16,64,64,1,1,-8,1,1,1\n", "line 2, column m: '-8'"),
+        (HEAD + "bf16,64,64,1,1,1.5,1,1,1\n", "line 2, column m: '1.5'"),
+        (HEAD + "bf16,64,64,1,1,many,1,1,1\n", "line 2, column m: 'many'"),
+        (HEAD + "bf16,64,64,1,1,,1,1,1\n", "line 2, column m: ''"),
+        (HEAD + "bf16,64,64,1,1,1e30,1,1,1\n", "line 2, column m: '1e30'"),
+        (HEAD + "bf16,64,64,1,1,inf,1,1,1\n", "line 2, column m: 'inf'"),
+        (HEAD + "bf16,0,64,1,1,1,1,1,1\n", "line 2, column cta_m: '0'"),
+        (HEAD + "bf16,64,,1,1,1,1,1,1\n", "line 2, column cta_n: ''; expected a whole number"),
+        (HEAD + "bf16,64,64,,1,1,1,1,1\n", "line 2, column cluster_m: ''"),
+        (HEAD + "bf16,64,64,1,1,8,8,8,1\nbf16,512,512,1,1,8,8,8,1\n", "line 3, column cta_m: tile 512x512"),
+        (HEAD + "bf16,64,64,1,1,1,1,1,nan\n", "line 2, column runtime_us: 'nan'; expected a positive number"),
+        (HEAD + "bf16,64,64,1,1,1,1,1,0\n", "line 2, column runtime_us: '0'"),
+        (HEAD + "bf16,64,64,1,1,1,1,1,-3\n", "line 2, column runtime_us: '-3'"),
+        (
+            HEAD.strip() + ",schedule\nbf16,64,64,1,1,1,1,1,1,zigzag\n",
+            "column schedule: 'zigzag'; expected one of",
+        ),
+        (
+            HEAD.strip() + ",sf_dtype,sf_vec_size\nfp8,64,64,1,1,1,1,1,1,e8m0,0\n",
+            "column sf_dtype: scale vector size 0",
+        ),
+    ],
+)
+def test_a_damaged_table_is_refused_in_one_sentence_and_nothing_is_written(tmp_path, gemm_model, text, words):
+    path = write(tmp_path, text)
+    result = gemm_model(
+        "predict", "--input", path, "--output", tmp_path / "out", "--model", "WSPersistentGEMMModel"
+    )
+    assert result.code == 2
+    last = result.err.strip().splitlines()[-1]
+    assert words in last
+    assert last.startswith("gemm-model: ")
+    assert str(path) in last
+    assert result.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_and_a_missing_file_are_refused(tmp_path, gemm_model):
+    assert "is a directory" in gemm_model("predict", "--input", tmp_path).err
+    missing = gemm_model("predict", "--input", tmp_path / "nowhere.csv")
+    assert missing.code == 2
+    assert "no such file" in missing.err
+
+
+def test_rows_without_tile_or_measurement_are_left_out_and_counted():
+    frame = pd.DataFrame(
+        {
+            "kernel": ["cublas", "quack", "quack"],
+            "cta_m": [None, 64, 64],
+            "disposition": ["ok", "ok", "compile_failed"],
+        }
+    )
+    kept, notes = usable_rows(frame, needs_tile=True)
+    assert kept.index.tolist() == [1]
+    assert notes == [
+        "1 rows without a measurement (column disposition) are left out",
+        "1 rows of kernel cublas have no tile and are left out",
+    ]
+
+
+FIELDS = CLASSIC_HEADER.split(",")
+ODD = st.one_of(
+    st.sampled_from(
+        ["", "0", "-1", "1.5", "nan", "inf", "-inf", "1e308", "99999999999999999999", "k", "fp8", "\0", "é"]
+    ),
+    st.integers(-10, 10**7).map(str),
+    st.text(alphabet=string.printable, max_size=6),
+)
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 2), st.integers(0, len(FIELDS) - 1), ODD), max_size=3),
+    cut=st.none() | st.integers(0, 400),
+    model=st.sampled_from(MODELS),
+)
+def test_random_damage_gives_one_sentence_or_finite_positive_times(tmp_path, changes, cut, model):
+    rows = [row.split(",") for row in CLASSIC_ROWS]
+    for row, column, value in changes:
+        rows[row][column] = value
+    text = "\n".join([CLASSIC_HEADER, *(",".join(row) for row in rows)])
+    path = tmp_path / "damaged.csv"
+    path.write_text(text[:cut], encoding="utf-8")
+    try:
+        result = predict_table(read_table(path), "b200", model)
+    except InputError as error:
+        assert "\n" not in str(error).strip()
+    else:
+        times = result["predicted_runtime"].to_numpy()
+        assert np.isfinite(times).all()
+        assert (times > 0).all()
