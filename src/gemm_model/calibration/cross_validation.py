@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from gemm_model.calibration.fit import fit
+from gemm_model.calibration.fit import DEFAULT_FREE, fit
 from gemm_model.calibration.observations import Observations
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.persistent.kernel_parameters import KernelParameters
+from gemm_model.kernels.mechanisms import KernelNumbers
 from gemm_model.persistent.kernel_time import KernelTime, kernel_time
 from gemm_model.tables.accuracy import config_columns
 
@@ -48,37 +48,39 @@ class FoldFit:
     """Which rows it has not seen."""
     seen: Observations
     unseen: Observations
-    parameters: KernelParameters
+    numbers: KernelNumbers
     times: KernelTime
     """What the fit predicts for the unseen rows."""
 
 
 def fold_fits(
-    burst: Observations,
-    counters: Observations | None,
+    regimes: Mapping[str, Observations],
+    main: str,
     gpu: GpuSpec,
     folds: IntArray,
     *,
-    start: KernelParameters | None = None,
+    free: Collection[str] = DEFAULT_FREE,
+    start: Mapping[str, float] | None = None,
     without: Collection[str] = (),
-    frozen: Collection[str] = (),
 ) -> Iterator[FoldFit]:
-    """For each fold, a fit to the rows of all other folds; folds below 0 are seen by every fit.
+    """For each fold of the rows of regime `main`, a fit to the rows of all other folds.
 
-    Counter rows of a held-out shape are left out of that fold's fit as well.
+    Folds below 0 are seen by every fit. Rows of other regimes of a held-out shape are left out as well.
     """
+    rows = regimes[main]
     for fold in np.unique(folds[folds >= 0]):
         test = folds == fold
-        unseen_sizes = np.unique(_sizes(burst)[test])
-        known = None
-        if counters is not None:
-            keep = ~np.isin(_sizes(counters), unseen_sizes)
-            known = counters.rows(keep, gpu, without) if keep.any() else None
-        seen = burst.rows(~test, gpu, without)
-        found = fit(seen, known, gpu, start=start, without=without, frozen=frozen)
-        unseen = burst.rows(test, gpu, without)
-        times = kernel_time(unseen.shape, gpu, found.parameters, without=without)
-        yield FoldFit(test, seen, unseen, found.parameters, times)
+        unseen_sizes = np.unique(_sizes(rows)[test])
+        known = {main: rows.rows(~test, gpu)}
+        for regime, others in regimes.items():
+            keep = ~np.isin(_sizes(others), unseen_sizes)
+            if regime != main and keep.any():
+                known[regime] = others.rows(keep, gpu)
+        found = fit(known, gpu, free=free, start=start, without=without)
+        unseen = rows.rows(test, gpu)
+        warm = main == "sustained"
+        times = kernel_time(unseen.shape, gpu, found.numbers.without(without), regime=main, warm=warm)
+        yield FoldFit(test, known[main], unseen, found.numbers, times)
 
 
 def held_out(fits: Iterable[FoldFit], rows: int) -> FloatArray:

@@ -1,9 +1,9 @@
-"""The robust, bounded fit of the physical parameters."""
+"""The robust, bounded fit of a kernel family's numbers to measured rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -11,78 +11,82 @@ from scipy.optimize import least_squares
 from gemm_model.calibration.observations import Observations
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.persistent.kernel_parameters import PARAMETERS, KernelParameters
-from gemm_model.persistent.kernel_time import kernel_time
+from gemm_model.kernels.mechanisms import NUMBERS, KernelNumbers, kernel_numbers, start_values
+from gemm_model.persistent.kernel_time import KernelTime, kernel_time
 
 OUTLIER_SCALE = 0.04
-"""Residual (relative error) from which the soft-L1 loss grows linearly."""
+"""Error from which the soft-L1 loss grows linearly [1]; all fits; chosen near the median error."""
 RANKING_WEIGHT = 1.0
-CLOCK_WEIGHT = 4.0
-"""Counter rows are few and their clocks exact: they alone tell clock from cycles."""
+"""Weight of errors relative to a shape's best configuration [1]; burst rows; chosen."""
+CLOCK_WEIGHT = {"counters": 4.0, "sustained": 1.0}
+"""Weight of clock errors [1]; by regime. Counter rows are few and their clocks exact: they alone tell clock
+from cycles."""
 DRAM_WEIGHT = 0.05
-"""DRAM bytes inform the traffic, but a byte too many costs less than a microsecond too many."""
+"""Weight of errors of DRAM bytes [1]; counter rows. A byte too many costs less than a microsecond too many."""
 PRIOR_WEIGHT = 1.0
-"""Weak pull towards the start values: it settles what the data do not tell, and nothing else."""
+"""Weak pull towards the prior [1]; it settles what the data do not tell, and nothing else."""
 MAX_EVALUATIONS = 60
+"""Most steps of a fit; none was seen to need more than 40."""
 TOLERANCE = 1e-4
-"""Relative change of cost or parameters at which the fit ends."""
+"""Relative change of cost or numbers at which the fit ends [1]."""
 DIFFERENCE_STEP = 1e-3
+"""Step of the differences, of a number's range [1]."""
 AT_BOUND = 1e-3
-"""Of a parameter's range: closer to a bound than this is called at the bound."""
+"""Distance from a bound, of a number's range, up to which a value is called at the bound [1]."""
 
-NAMES = tuple(spec.name for spec in PARAMETERS)
-LOW = np.array([spec.low for spec in PARAMETERS])
-HIGH = np.array([spec.high for spec in PARAMETERS])
+POWER_NUMBERS = tuple(name for name in NUMBERS if name.startswith("power."))
+"""What only sustained rows tell."""
+DEFAULT_FREE = tuple(name for name, spec in NUMBERS.items() if spec.fitted and name not in POWER_NUMBERS)
+"""What a calibration fits to burst and counter rows unless told otherwise."""
+DEFAULT_FREE_POWER = tuple(name for name in POWER_NUMBERS if NUMBERS[name].fitted)
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Fitted values, their 95 % confidence half-widths (linearised), and those that ended at a bound."""
+    """Fitted numbers, their 95 % confidence half-widths (linearised), and those that ended at a bound."""
 
-    parameters: KernelParameters
+    numbers: KernelNumbers
     half_width: dict[str, float]
     at_bound: tuple[str, ...]
     evaluations: int
 
 
 def fit(
-    burst: Observations | None,
-    counters: Observations | None,
+    seen: Mapping[str, Observations],
     gpu: GpuSpec,
     *,
-    start: KernelParameters | None = None,
-    frozen: Collection[str] = (),
+    free: Collection[str] = DEFAULT_FREE,
+    start: Mapping[str, float] | None = None,
+    prior: Mapping[str, float] | None = None,
+    prior_weight: float = PRIOR_WEIGHT,
     without: Collection[str] = (),
     progress: Callable[[], None] = lambda: None,
 ) -> Fit:
-    """Fit to timings of the burst regime, to counters, or to both; `frozen` parameters keep their start."""
-    first = np.array([spec.start for spec in PARAMETERS])
-    if start is not None:
-        first = np.array([asdict(start)[name] for name in NAMES])
-    free = np.array([name not in frozen for name in NAMES])
-    span = HIGH - LOW
+    """Fit the `free` numbers to rows by regime; the others keep their values in `start`.
 
-    def parameters(unit: FloatArray) -> KernelParameters:
-        values = first.copy()
-        values[free] = (LOW + unit * span)[free] if len(unit) == len(NAMES) else LOW[free] + unit * span[free]
-        return KernelParameters(**dict(zip(NAMES, np.clip(values, LOW, HIGH).tolist(), strict=True)))
+    `prior` is what the data have to speak against (default: the numbers' own start values); `without` names
+    mechanisms that are switched off.
+    """
+    first = dict(start or start_values())
+    names = [name for name in NUMBERS if name in free]
+    low = np.array([NUMBERS[name].low for name in names])
+    span = np.array([NUMBERS[name].high for name in names]) - low
+    pull = np.array([(prior or start_values())[name] for name in names])
+
+    def numbers(unit: FloatArray) -> KernelNumbers:
+        values = np.clip(low + unit * span, low, low + span)
+        return kernel_numbers({**first, **dict(zip(names, values.tolist(), strict=True))})
 
     def residuals(unit: FloatArray) -> FloatArray:
         progress()
-        p = parameters(unit)
-        parts: list[FloatArray] = []
-        if burst is not None:
-            parts += _time_residuals(burst, gpu, p, "burst", without)
-        if counters is not None:
-            parts += _time_residuals(counters, gpu, p, "counters", without)
-        parts.append(PRIOR_WEIGHT * (unit - prior))
-        return np.concatenate(parts)
+        found = numbers(unit).without(without)
+        parts = [part for regime, rows in seen.items() for part in _errors(rows, gpu, found, regime)]
+        return np.concatenate([*parts, prior_weight * (unit - (pull - low) / span)])
 
-    prior = ((np.array([spec.start for spec in PARAMETERS]) - LOW) / span)[free]
-    unit = np.clip((first - LOW) / span, 0.01, 0.99)[free]
+    begin = np.clip((np.array([first[name] for name in names]) - low) / span, 0.01, 0.99)
     solved = least_squares(
         residuals,
-        unit,
+        begin,
         bounds=(0.0, 1.0),
         loss="soft_l1",
         f_scale=OUTLIER_SCALE,
@@ -92,38 +96,44 @@ def fit(
         ftol=TOLERANCE,
         xtol=TOLERANCE,
     )
-    names = [name for name, use in zip(NAMES, free, strict=True) if use]
-    half_width = _half_widths(solved.jac, solved.fun, span[free])
+    half_width = _half_widths(solved.jac, solved.fun, span)
     at_bound = [
         name for name, value in zip(names, solved.x, strict=True) if min(value, 1.0 - value) < AT_BOUND
     ]
     return Fit(
-        parameters=parameters(solved.x),
+        numbers=numbers(solved.x),
         half_width=dict(zip(names, half_width.tolist(), strict=True)),
         at_bound=tuple(at_bound),
         evaluations=int(solved.nfev),
     )
 
 
-def _time_residuals(
-    seen: Observations, gpu: GpuSpec, p: KernelParameters, regime: str, without: Collection[str]
-) -> Sequence[FloatArray]:
-    """Weighted log errors of time, of time over the shape's best, of clock and DRAM bytes where counted."""
-    predicted = kernel_time(seen.shape, gpu, p, regime=regime, without=without)
-    error = np.log(predicted.runtime_us / seen.runtime_us)
-    ranking = RANKING_WEIGHT * (error - error[seen.best_row])[seen.near_best]
-    parts = [seen.weight * error, seen.weight[seen.near_best] * ranking]
-    clocked = np.isfinite(seen.sm_clk_mhz)
-    if regime == "counters" and clocked.any():
-        clock_error = np.log(predicted.sm_clk_mhz / seen.sm_clk_mhz)
-        parts.append(CLOCK_WEIGHT * (seen.weight * clock_error)[clocked])
-        dram_error = np.log(predicted.traffic.dram_read_bytes / np.maximum(seen.dram_read_bytes, 1.0))
-        parts.append(DRAM_WEIGHT * (seen.weight * dram_error)[np.isfinite(dram_error)])
+def _errors(rows: Observations, gpu: GpuSpec, numbers: KernelNumbers, regime: str) -> Sequence[FloatArray]:
+    """Weighted log errors of time, of time over the shape's best, of clock and DRAM bytes where known."""
+    predicted = kernel_time(rows.shape, gpu, numbers, regime=regime, warm=regime == "sustained")
+    error = np.log(predicted.runtime_us / rows.runtime_us)
+    parts = [rows.weight * error]
+    if regime != "sustained":
+        ranking = RANKING_WEIGHT * (error - error[rows.best_row])[rows.near_best]
+        parts.append(rows.weight[rows.near_best] * ranking)
+    if regime in CLOCK_WEIGHT:
+        parts.append(CLOCK_WEIGHT[regime] * _clock_errors(rows, predicted, regime))
+    if regime == "counters":
+        dram_error = np.log(predicted.traffic.dram_read_bytes / np.maximum(rows.dram_read_bytes, 1.0))
+        parts.append(DRAM_WEIGHT * (rows.weight * dram_error)[np.isfinite(dram_error)])
     return parts
 
 
+def _clock_errors(rows: Observations, predicted: KernelTime, regime: str) -> FloatArray:
+    """Of rows whose clock is known: counters read the kernel's own, sustained rows what the card is set to."""
+    clk_mhz = predicted.set_clk_mhz if regime == "sustained" else predicted.sm_clk_mhz
+    error = rows.weight * np.log(clk_mhz / rows.sm_clk_mhz)
+    known: FloatArray = error[np.isfinite(rows.sm_clk_mhz)]
+    return known
+
+
 def _half_widths(jacobian: FloatArray, residual: FloatArray, span: FloatArray) -> FloatArray:
-    """1.96 standard errors from the linearised problem; infinite where a parameter has no influence."""
+    """1.96 standard errors from the linearised problem; infinite where a number has no influence."""
     degrees = max(len(residual) - jacobian.shape[1], 1)
     variance = float(residual @ residual) / degrees
     covariance = np.linalg.pinv(jacobian.T @ jacobian) * variance

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,11 +39,11 @@ class Observations:
     def __len__(self) -> int:
         return len(self.runtime_us)
 
-    def rows(self, keep: BoolArray, gpu: GpuSpec, without: Collection[str] = ()) -> Observations:
-        return observe(self.frame[keep], gpu, without)
+    def rows(self, keep: BoolArray, gpu: GpuSpec) -> Observations:
+        return observe(self.frame[keep], gpu)
 
 
-def observe(frame: pd.DataFrame, gpu: GpuSpec, without: Collection[str] = ()) -> Observations:
+def observe(frame: pd.DataFrame, gpu: GpuSpec) -> Observations:
     """Observations of a checked table with column runtime_us."""
     batch = batch_from_frame(frame, needs_tile=True)
     measured = runtimes_us(frame)
@@ -58,7 +57,7 @@ def observe(frame: pd.DataFrame, gpu: GpuSpec, without: Collection[str] = ()) ->
     weight = count**-0.125
     return Observations(
         frame=frame,
-        shape=geometry(batch, flop_per_clk_per_sm(batch, gpu), gpu, without),
+        shape=geometry(batch, flop_per_clk_per_sm(batch, gpu), gpu),
         runtime_us=measured,
         sm_clk_mhz=_in_kernel_clock(frame),
         dram_read_bytes=_optional(frame, "dram_read_bytes"),

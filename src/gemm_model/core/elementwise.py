@@ -59,22 +59,6 @@ def exp(value: Values) -> Values:
     return math.exp(value) if type(value) is float else np.exp(value)
 
 
-def three_quarter_power(value: Values) -> Values:
-    """By square roots, which are ten times faster on arrays than a general power."""
-    if type(value) is float:
-        return value**0.75
-    root = np.sqrt(value)
-    return root * np.sqrt(root)
-
-
-def three_eighth_power(value: Values) -> Values:
-    return three_quarter_power(sqrt(value))
-
-
-def eighth_power(value: Values) -> Values:
-    return value**0.125 if type(value) is float else np.sqrt(np.sqrt(np.sqrt(value)))
-
-
 def negated(condition: Values) -> Values:
     return not condition if isinstance(condition, bool) else np.logical_not(condition)
 
@@ -88,13 +72,29 @@ def power_of_two_divisor(value: Values) -> Values:
     return (wholes & -wholes).astype(np.float64)
 
 
-def smooth_maximum(a: Values, b: Values) -> Values:
-    """The norm of order 8 of two non-negative values: their maximum, up to 9 % more where they are equal.
+def smooth_maximum(a: Values, b: Values, order: float) -> Values:
+    """The norm of an order of two non-negative values: (a^order + b^order)^(1/order).
 
-    Overlapped phases do not hide each other perfectly where they take about the same time.
+    Overlapped phases do not hide each other perfectly where they take about the same time: order 8 adds 9 %
+    where they are equal, order 2, of queues in a row, 41 %.
     """
     larger = maximum(a, b)
     share = minimum(a, b) / maximum(larger, 1e-30)
-    share = share * share
-    share = share * share
-    return larger * eighth_power(1.0 + share * share)
+    return larger * _root(1.0 + _power(share, order), order)
+
+
+def _power(value: Values, order: float) -> Values:
+    """By squaring where the order is a power of two: ten times faster on arrays than a general power."""
+    if order not in (2.0, 4.0, 8.0, 16.0):
+        return value**order
+    while order > 1.0:
+        value, order = value * value, order / 2.0
+    return value
+
+
+def _root(value: Values, order: float) -> Values:
+    if order not in (2.0, 4.0, 8.0, 16.0):
+        return value ** (1.0 / order)
+    while order > 1.0:
+        value, order = sqrt(value), order / 2.0
+    return value

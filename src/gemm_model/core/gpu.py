@@ -14,6 +14,8 @@ from gemm_model.core.errors import InputError
 BITS_PER_BYTE = 8
 TRANSFERS_PER_CLK = 2
 """DRAM moves data on both clock edges."""
+L2_GB_PER_S_PER_SM = 11300.0 / 132
+"""L2 bandwidth by SM [GB/s]; a GPU for which it was not measured; the H200's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +51,10 @@ class GpuSpec:
     tpc_rounds: tuple[tuple[int, ...], ...] = ()
     """GPC of each TPC, in the order in which the launcher gives them CTAs: rounds of TPCs, of which a grid
     fills one SM each, then the other, before it goes on."""
-    l2_bytes_per_clk_per_sm: float | None = None
+    l2_bytes_per_clk_per_sm: float = 64.0
     """What one SM can read from L2 per SM clock."""
     l2_gb_per_s: float | None = None
-    """What all SMs together can read from L2."""
+    """What all SMs together can read from L2; None: `L2_GB_PER_S_PER_SM` for each SM."""
     clock_recovery_us: float | None = None
     """Where the SM clock is locked: how long the supply takes to restore it under load. None: not locked."""
     power_cap_w: float | None = None
@@ -86,6 +88,12 @@ class GpuSpec:
     def dram_bytes_per_us(self) -> float:
         """Peak DRAM bandwidth: bus width x two transfers per memory clock."""
         return self.dram_bus_bits / BITS_PER_BYTE * TRANSFERS_PER_CLK * self.dram_clk_mhz
+
+    @property
+    def l2_bytes_per_us(self) -> float:
+        """L2 bandwidth of the whole GPU; it does not follow the SM clock."""
+        known = self.l2_gb_per_s
+        return 1e3 * (known if known is not None else L2_GB_PER_S_PER_SM * self.sm_count)
 
     @property
     def dram_gb_per_s(self) -> float:

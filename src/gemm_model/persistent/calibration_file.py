@@ -1,12 +1,19 @@
-"""Calibrations: fitted parameters of a kernel family on a GPU, with the errors that held-out data showed."""
+"""Calibrations: all empirical numbers of a kernel family on a GPU, with the errors that held-out data showed.
+
+A calibration is found by GPU and family, such as `h200:quack`, in `config/calibration/<gpu>/<family>.yaml`.
+Where a pair has none, the nearest is borrowed by the order of `BORROWING`, and the prediction says so.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -15,129 +22,280 @@ from gemm_model.core.batch import IntArray
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, where
 from gemm_model.core.errors import InputError
-from gemm_model.persistent.clock import PowerModel
-from gemm_model.persistent.kernel_parameters import KernelParameters
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernels.mechanisms import NUMBERS, KernelNumbers, kernel_numbers
 
-FORMAT_VERSION = 2
-KERNEL_FAMILY = "quack"
+FORMAT_VERSION = 3
 CALIBRATION_DIR = CONFIG_DIR / "calibration"
-FALLBACK = "h200"
-"""The calibration that stands in for a GPU that has none."""
+BORROWED_BANDS = CONFIG_DIR / "calibration" / "borrowed_bands.yaml"
+LAST_RESORT = "h200:quack"
+"""What stands in where no calibration shares family or architecture."""
 
 SITUATIONS = ("tiny", "memory_bound", "few_waves", "many_waves")
 """What the error band depends on: a kernel of a few microseconds; L2 or DRAM; waves to quantize; the rest."""
 TINY_US = 10.0
+"""Longest waves of a tiny kernel [us]; error bands; chosen."""
 FEW_WAVES = 4.0
-UNCALIBRATED_BAND_FACTOR = 2.5
-"""Wider band where a calibration stands in for another GPU's or another type's."""
-Record = TypeVar("Record", KernelParameters, PowerModel)
+"""Most waves of a kernel of few [waves]; error bands; chosen."""
 NEAREST_KINDS = ("fp16", "fp8", "tf32", "int8", "fp6", "fp4", "fp32")
+"""Rate classes in the order in which they stand in for others."""
+KEYS = ("version", "gpu", "family", "architecture", "fitted_to", "error_band", "numbers")
+NUMBER_KEYS = ("unit", "value", "status", "interval", "meaning", "source")
+STATUSES = ("fitted", "frozen")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """One calibration file; parameters and bands by rate class of the operand types."""
+    """One calibration file; numbers and bands by rate class of the operand types."""
 
     gpu: str
-    kernel: str
-    parameters: Mapping[str, KernelParameters]
+    family: str
+    architecture: str
+    numbers: Mapping[str, KernelNumbers]
+    intervals: Mapping[str, Mapping[str, float]]
+    """By class: 95 % confidence half-width of each fitted number."""
+    sources: Mapping[str, str]
+    """By number: what it was fitted to, or where a frozen one comes from."""
     error_band: Mapping[str, Mapping[str, float]]
-    """By class and situation: relative error that 90 % of held-out rows stay within."""
-    power: Mapping[str, PowerModel]
-    """By class; empty where no sustained rows were there to fit it."""
+    """By class and situation: relative error that 90 % of held-out rows stay within. Empty where none were."""
     fitted_to: Mapping[str, Any]
 
+    @property
+    def name(self) -> str:
+        return f"{self.gpu}:{self.family}"
+
+    @property
+    def fitted(self) -> frozenset[str]:
+        """Names of the numbers that were fitted in some class."""
+        return frozenset(name for found in self.intervals.values() for name in found)
+
     def kind_for(self, math_kind: str) -> str:
-        """The rate class whose parameters serve `math_kind`: its own, else the nearest that was fitted."""
-        if math_kind in self.parameters:
+        """The rate class whose numbers serve `math_kind`: its own, else the nearest that was fitted."""
+        if math_kind in self.numbers:
             return math_kind
         narrow_first = math_kind in ("fp8", "int8", "fp6", "fp4")
-        order = reversed(tuple(self.parameters)) if narrow_first else iter(self.parameters)
+        order = reversed(tuple(self.numbers)) if narrow_first else iter(self.numbers)
         return next(order)
 
+    def fingerprint(self) -> str:
+        """A short name of all its numbers: any other value of one of them gives another."""
+        values = {kind: found.values() for kind, found in self.numbers.items()}
+        told = json.dumps([self.gpu, self.family, values], sort_keys=True)
+        return sha256(told.encode()).hexdigest()[:16]
 
-def load_calibration(name_or_path: str) -> Calibration:
-    """A calibration of the package by its name, or a YAML file written by `gemm-model calibrate`."""
-    if is_yaml_file(name_or_path):
-        return _from_mapping(read_yaml_mapping(Path(name_or_path), "a calibration"), name_or_path)
-    if name_or_path not in calibration_names():
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Borrowing:
+    """One way to borrow a calibration where a pair has none of its own."""
+
+    name: str
+    """Its key in `borrowed_bands.yaml`."""
+    same_gpu: bool
+    same_family: bool
+    same_architecture: bool
+
+    def takes(self, calibration: Calibration, gpu: GpuSpec, family: str) -> bool:
+        return (
+            (not self.same_gpu or calibration.gpu == gpu.name)
+            and (not self.same_family or calibration.family == family)
+            and (not self.same_architecture or calibration.architecture == gpu.architecture)
+        )
+
+
+BORROWING = (
+    Borrowing(name="own", same_gpu=True, same_family=True, same_architecture=True),
+    Borrowing(name="other_gpu", same_gpu=False, same_family=True, same_architecture=True),
+    Borrowing(name="other_family", same_gpu=True, same_family=False, same_architecture=True),
+    Borrowing(name="other_gpu_and_family", same_gpu=False, same_family=False, same_architecture=True),
+    Borrowing(name="other_architecture", same_gpu=False, same_family=True, same_architecture=False),
+)
+"""The order in which a calibration is looked for; the last resort after them is `LAST_RESORT`."""
+
+
+def calibration_for(gpu: GpuSpec, family: str) -> tuple[Calibration, str]:
+    """The calibration that serves a family on a GPU, and how it is borrowed ('own' where it is not)."""
+    known = [load_calibration(name) for name in calibration_names()]
+    for borrowing in BORROWING:
+        for calibration in known:
+            if borrowing.takes(calibration, gpu, family):
+                return calibration, borrowing.name
+    return load_calibration(LAST_RESORT), BORROWING[-1].name
+
+
+def how_borrowed(calibration: Calibration, gpu: GpuSpec, family: str) -> str:
+    """The name of the first way of borrowing by which this calibration serves the pair."""
+    for borrowing in BORROWING:
+        if borrowing.takes(calibration, gpu, family):
+            return borrowing.name
+    return BORROWING[-1].name
+
+
+@cache
+def borrowed_bands() -> Mapping[str, float]:
+    """By way of borrowing: relative error that 90 % of measured rows stayed within where it was tried."""
+    bands: dict[str, float] = {}
+    for name, found in read_yaml_mapping(BORROWED_BANDS, "bands of borrowed calibrations")["bands"].items():
+        bands[name] = float(found["band"])
+    return bands
+
+
+def load_calibration(name_or_path: str | Path) -> Calibration:
+    """A calibration of the package by its name (`h200:quack`, or `h200`), or a YAML file of `calibrate`."""
+    text = str(name_or_path)
+    if is_yaml_file(text):
+        return _from_mapping(read_yaml_mapping(Path(text), "a calibration"), text)
+    name = text if ":" in text else f"{text}:quack"
+    if name not in calibration_names():
         known = ", ".join(calibration_names())
-        raise InputError(f"unknown calibration {name_or_path!r}; expected a YAML file or one of {known}")
-    return _packaged(name_or_path)
+        raise InputError(f"unknown calibration {text!r}; expected a YAML file or one of {known}")
+    return _packaged(name)
 
 
-@lru_cache(maxsize=1)
+@cache
 def calibration_names() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in CALIBRATION_DIR.glob("*.yaml")))
+    """Names of the shipped calibrations, such as `h200:quack`; the last resort first."""
+    found = [f"{path.parent.name}:{path.stem}" for path in sorted(CALIBRATION_DIR.glob("*/*.yaml"))]
+    return tuple(sorted(found, key=lambda name: (name != LAST_RESORT, name)))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _packaged(name: str) -> Calibration:
-    path = CALIBRATION_DIR / f"{name}.yaml"
-    return _from_mapping(read_yaml_mapping(path, "a calibration"), path.name)
+    gpu, _, family = name.partition(":")
+    path = CALIBRATION_DIR / gpu / f"{family}.yaml"
+    return _from_mapping(read_yaml_mapping(path, "a calibration"), f"{gpu}/{path.name}")
 
 
-def _from_mapping(values: Mapping[str, Any], where: str) -> Calibration:
-    expected = ("version", "gpu", "kernel", "parameters", "error_band", "power", "fitted_to")
-    for key in expected:
+def _from_mapping(values: Mapping[str, Any], where_from: str) -> Calibration:
+    version = values.get("version")
+    if version != FORMAT_VERSION:
+        raise InputError(
+            f"{where_from}: calibration of format version {version!r}; expected {FORMAT_VERSION}: "
+            "run gemm-model calibrate again"
+        )
+    for key in KEYS:
         if key not in values:
-            raise InputError(f"{where}: key {key} is missing; expected {', '.join(expected)}")
-    if values["version"] != FORMAT_VERSION:
-        raise InputError(
-            f"{where}: calibration of format version {values['version']!r}; expected {FORMAT_VERSION}"
-        )
-    if values["kernel"] != KERNEL_FAMILY:
-        raise InputError(
-            f"{where}: calibration of kernel family {values['kernel']!r}; expected {KERNEL_FAMILY}"
-        )
-    by_kind = values["parameters"]
-    if not isinstance(by_kind, Mapping) or not by_kind or any(kind not in MATH_KINDS for kind in by_kind):
-        raise InputError(f"{where}: parameters; expected a mapping by rate class ({', '.join(MATH_KINDS)})")
-    parameters = {
-        kind: _named_numbers(KernelParameters, by_kind[kind], f"{where}, {kind}")
-        for kind in NEAREST_KINDS
-        if kind in by_kind
-    }
+            raise InputError(f"{where_from}: key {key} is missing; expected {', '.join(KEYS)}")
+    numbers, intervals, sources = _numbers(values["numbers"], where_from)
     return Calibration(
         gpu=str(values["gpu"]),
-        kernel=str(values["kernel"]),
-        parameters=parameters,
-        error_band=values["error_band"],
-        power={
-            kind: _named_numbers(PowerModel, found, f"{where}, power of {kind}")
-            for kind, found in (values["power"] or {}).items()
-        },
+        family=str(values["family"]),
+        architecture=str(values["architecture"]),
+        numbers=numbers,
+        intervals=intervals,
+        sources=sources,
+        error_band=_bands(values["error_band"], where_from),
         fitted_to=values["fitted_to"],
     )
 
 
-def _named_numbers(record: type[Record], values: Mapping[str, float], where: str) -> Record:
-    """A record of a calibration file: all of its fields and no other; `where` names it in errors."""
-    if not isinstance(values, Mapping):
-        raise InputError(f"{where} is {values!r}; expected a mapping of parameters")
-    names = tuple(record.__dataclass_fields__)
-    for name in names:
-        if name not in values:
-            raise InputError(f"{where}: parameter {name} is missing; expected {', '.join(names)}")
-    for name in values:
-        if name not in names:
-            raise InputError(f"{where}: unknown parameter {name!r}; expected {', '.join(names)}")
-    try:
-        return record(**values)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+def _numbers(
+    found: object, where_from: str
+) -> tuple[dict[str, KernelNumbers], dict[str, dict[str, float]], dict[str, str]]:
+    """Records by rate class, half-widths by class, and sources, from the file's mapping of numbers."""
+    if not isinstance(found, Mapping):
+        raise InputError(f"{where_from}: numbers is {found!r}; expected a mapping by name")
+    values: dict[str, dict[str, float]] = {}
+    intervals: dict[str, dict[str, float]] = {}
+    sources: dict[str, str] = {}
+    kinds = _kinds(found, where_from)
+    for name, entry in found.items():
+        place = f"{where_from}, {name}"
+        if name not in NUMBERS:
+            raise InputError(f"{place}: unknown number; expected one of {', '.join(NUMBERS)}")
+        _require_entry(entry, NUMBERS[name].unit, place)
+        for kind in kinds:
+            values.setdefault(kind, {})[name] = _of_kind(entry["value"], kind, place)
+            width = entry["interval"].get(kind) if isinstance(entry["interval"], Mapping) else None
+            if width is not None:
+                intervals.setdefault(kind, {})[name] = float(width)
+        sources[name] = str(entry["source"])
+    records = {}
+    for kind in kinds:
+        try:
+            records[kind] = kernel_numbers(values.get(kind, {}))
+        except InputError as error:
+            raise InputError(f"{where_from}, {kind}: {error}") from None
+    return records, intervals, sources
+
+
+def _kinds(found: Mapping[str, Any], where_from: str) -> list[str]:
+    """The rate classes that some number tells apart, in their order."""
+    named = {
+        kind
+        for entry in found.values()
+        if isinstance(entry, Mapping) and isinstance(entry.get("value"), Mapping)
+        for kind in entry["value"]
+    }
+    for kind in named:
+        if kind not in MATH_KINDS:
+            raise InputError(f"{where_from}: rate class {kind!r}; expected some of {', '.join(MATH_KINDS)}")
+    kinds = [kind for kind in NEAREST_KINDS if kind in named]
+    if not kinds:
+        raise InputError(f"{where_from}: numbers of no rate class; expected some of {', '.join(MATH_KINDS)}")
+    return kinds
+
+
+def _require_entry(entry: object, unit: str, place: str) -> None:
+    if not isinstance(entry, Mapping) or set(entry) != set(NUMBER_KEYS):
+        raise InputError(f"{place} is {entry!r}; expected a mapping of {', '.join(NUMBER_KEYS)}")
+    if str(entry["unit"]) != unit:
+        raise InputError(f"{place}: unit {entry['unit']!r}; expected {unit!r}")
+    if entry["status"] not in STATUSES:
+        raise InputError(f"{place}: status {entry['status']!r}; expected one of {', '.join(STATUSES)}")
+
+
+def _of_kind(value: object, kind: str, place: str) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    if kind not in value:
+        raise InputError(f"{place}: no value for {kind}; expected one for each rate class")
+    return value[kind]
+
+
+def _bands(found: object, where_from: str) -> dict[str, dict[str, float]]:
+    """Bands by class and situation, each a positive share."""
+    if not isinstance(found, Mapping):
+        raise InputError(f"{where_from}: error_band is {found!r}; expected a mapping by rate class")
+    for kind, bands in found.items():
+        good = isinstance(bands, Mapping) and set(bands) == set(SITUATIONS)
+        if not good or not all(_is_share(value) for value in bands.values()):
+            raise InputError(
+                f"{where_from}: error_band of {kind} is {bands!r}; expected a share above 0 for each of "
+                f"{', '.join(SITUATIONS)}"
+            )
+    return {kind: dict(bands) for kind, bands in found.items()}
+
+
+def _is_share(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value) and 0.0 < value < 10.0  # type: ignore[operator, arg-type]
 
 
 def as_mapping(calibration: Calibration) -> dict[str, Any]:
     """Plain values of a calibration, as they stand in its file."""
+    by_kind = {kind: found.values() for kind, found in calibration.numbers.items()}
+    entries: dict[str, Any] = {}
+    for name, spec in NUMBERS.items():
+        values = {kind: found[name] for kind, found in by_kind.items()}
+        alike = len(set(values.values())) == 1 and name not in calibration.fitted
+        entries[name] = {
+            "value": next(iter(values.values())) if alike else values,
+            "unit": spec.unit,
+            "status": STATUSES[name not in calibration.fitted],
+            "interval": {
+                kind: found[name] for kind, found in calibration.intervals.items() if name in found
+            },
+            "meaning": spec.meaning,
+            "source": calibration.sources.get(name, spec.source),
+        }
     return {
         "version": FORMAT_VERSION,
         "gpu": calibration.gpu,
-        "kernel": calibration.kernel,
+        "family": calibration.family,
+        "architecture": calibration.architecture,
         "fitted_to": dict(calibration.fitted_to),
-        "parameters": {kind: asdict(values) for kind, values in calibration.parameters.items()},
-        "power": {kind: asdict(found) for kind, found in calibration.power.items()},
         "error_band": {kind: dict(bands) for kind, bands in calibration.error_band.items()},
+        "numbers": entries,
     }
 
 

@@ -2,69 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
-from gemm_model.core.elementwise import Values, maximum, minimum, sqrt, where
-from gemm_model.core.errors import InputError
+from gemm_model.core.elementwise import Values, maximum, minimum, sqrt
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.persistent.kernel_parameters import KernelParameters
+from gemm_model.kernels.mechanisms import Clock, Power, QuietClock
 
 LOWEST_SHARE = 0.4
-"""Of the boost clock; no kernel was seen below it."""
-FEW_SMS_SHARE, FEW_SMS = 0.05, 0.28
-"""How much more of the boost clock a rested card keeps with hardly an SM at work, and the share of them from
-which on it keeps no more. Tensor-bound timings on eleven cards: 1.90 GHz up to 16 CTAs, 1.86 with 32, 1.83
-with 64."""
-COUNTED_QUIET_CLUSTERS, COUNTED_QUIET_LARGE_CLUSTERS = 11.0, 7.0
-"""Clusters of one or two CTAs, and of four, that run at the boost clock under a profiler.
-
-Counters of four H200: 1.97 GHz up to there, 1.83 GHz from there on, without exception.
-"""
-VOLTAGE_FLOOR = 0.62
-"""Voltage over its boost value towards low clocks: power then falls with the clock alone."""
+"""Lowest clock over the boost clock [1]; everywhere; no kernel was seen below it: a guard for the search."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerModel:
-    """Power = idle + energy of the work per second, the work's energy growing with the voltage squared."""
+def counted_quiet(quiet: QuietClock, clusters: Values, ctas_per_cluster: Values) -> Values:
+    """Whether so few TPCs (pairs of SMs) work that the clock stays at its boost under a profiler.
 
-    idle_w: float
-    pj_per_flop: float
-    """Of the widest type of a rate class; others take their `multiplier_share` of it."""
-    pj_per_l2_byte: float
-    pj_per_dram_byte: float
-    sustained_launch_us: float
-    """Fixed time of a launch that follows another without a gap."""
-
-    def __post_init__(self) -> None:
-        for spec in fields(self):
-            value = getattr(self, spec.name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e4:
-                raise InputError(f"power parameter {spec.name} is {value!r}; expected 0 to 10000")
-
-
-def counted_quiet(slots: Values, ctas_per_cluster: Values) -> Values:
-    """Whether so few clusters run that the clock stays at its boost under a profiler."""
-    return slots <= where(ctas_per_cluster > 2, COUNTED_QUIET_LARGE_CLUSTERS, COUNTED_QUIET_CLUSTERS)
-
-
-def few_sms_share(gpu: GpuSpec, busy: Values) -> Values:
-    """What a rested card's clock gains, over its boost clock, where a share `busy` of the SMs is at work.
-
-    A locked clock gains nothing.
+    A cluster of one CTA takes a TPC of its own while there are enough.
     """
-    rested = FEW_SMS_SHARE if gpu.clock_recovery_us is None else 0.0
-    return rested * maximum(1.0 - busy / FEW_SMS, 0.0)
+    return clusters * maximum(ctas_per_cluster / 2.0, 1.0) <= quiet.counted_tpcs
 
 
-def light_load_share(gpu: GpuSpec, p: KernelParameters) -> float:
+def light_load_share(gpu: GpuSpec, clock: Clock) -> float:
     """The clock of a busy card under a light load, over its own; a locked clock holds there."""
-    return p.clock_share if gpu.clock_recovery_us is None else 1.0
+    return clock.light_share if gpu.clock_recovery_us is None else 1.0
 
 
 def burst_clock_mhz(
     gpu: GpuSpec,
-    p: KernelParameters,
+    clock: Clock,
     math_share: Values,
     l2_share: Values,
     dram_share: Values,
@@ -74,7 +35,7 @@ def burst_clock_mhz(
 
     `math_share` is what the MMAs draw over the most that they can: their rate times `multiplier_share`.
 
-    The clock of a busy card stands at `clock_share` of the boost. Beyond a current that the supply holds
+    The clock of a busy card stands at `light_share` of the boost. Beyond a current that the supply holds
     (`droop_free`), it sags with the current, linear in each rate, within `droop_us`: a short kernel keeps
     more of it. A clock probe before or after the kernel sees nothing of this; counters do.
 
@@ -83,21 +44,21 @@ def burst_clock_mhz(
     """
     if gpu.clock_recovery_us is not None:
         lasting = gpu.clock_recovery_us / (waves_us + gpu.clock_recovery_us)
-        return gpu.sm_clk_mhz * maximum(1.0 - p.droop_mma * math_share * lasting, LOWEST_SHARE)
-    current = p.droop_mma * math_share + p.droop_l2 * l2_share + p.droop_dram * dram_share
-    sag = maximum(current - p.droop_free, 0.0)
-    settled = waves_us / (waves_us + p.droop_us)
-    return gpu.sm_clk_mhz * maximum(p.clock_share - sag * settled, LOWEST_SHARE)
+        return gpu.sm_clk_mhz * maximum(1.0 - clock.droop_mma * math_share * lasting, LOWEST_SHARE)
+    current = clock.droop_mma * math_share + clock.droop_l2 * l2_share + clock.droop_dram * dram_share
+    sag = maximum(current - clock.droop_free, 0.0)
+    settled = waves_us / (waves_us + clock.droop_us)
+    return gpu.sm_clk_mhz * maximum(clock.light_share - sag * settled, LOWEST_SHARE)
 
 
-def voltage_squared(clock_share: Values) -> Values:
+def voltage_squared(power: Power, clock_share: Values) -> Values:
     """Square of the voltage over that at boost: linear in the clock down to a floor."""
-    voltage = maximum(clock_share, VOLTAGE_FLOOR)
+    voltage = maximum(clock_share, power.voltage_floor)
     return voltage * voltage
 
 
 def energy_uj(
-    power: PowerModel,
+    power: Power,
     switched_flop: Values,
     l2_bytes: Values,
     dram_bytes: Values,
@@ -109,20 +70,21 @@ def energy_uj(
     `switched_flop` counts each FLOP by its `multiplier_share`.
     """
     work_pj = power.pj_per_flop * switched_flop + power.pj_per_l2_byte * l2_bytes
-    switching = work_pj * voltage_squared(clock_share) + power.pj_per_dram_byte * dram_bytes
+    switching = work_pj * voltage_squared(power, clock_share) + power.pj_per_dram_byte * dram_bytes
     return power.idle_w * runtime_us + switching * 1e-6
 
 
-def capped_clock_share(power: PowerModel, cap_w: float, clocked_w_at_boost: Values, dram_w: Values) -> Values:
+def capped_clock_share(power: Power, cap_w: float, clocked_w_at_boost: Values, dram_w: Values) -> Values:
     """The clock (over boost, at most 1) at which work that scales with the clock meets the power cap.
 
     idle + dram + clocked x share x voltage(share)^2 = cap. Above the voltage floor that is a cube, below it
     linear.
     """
+    floor = power.voltage_floor
     budget = maximum(cap_w - power.idle_w - dram_w, 1.0) / maximum(clocked_w_at_boost, 1e-9)
-    linear = budget / (VOLTAGE_FLOOR * VOLTAGE_FLOOR)
+    linear = budget / (floor * floor)
     cube = _cube_root(budget)
-    share = maximum(minimum(linear, VOLTAGE_FLOOR), cube * (linear > VOLTAGE_FLOOR))
+    share = maximum(minimum(linear, floor), cube * (linear > floor))
     return maximum(minimum(share, 1.0), LOWEST_SHARE)
 
 

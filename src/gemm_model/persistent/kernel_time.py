@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, is_number, maximum, minimum, smooth_maximum, sqrt, where
+from gemm_model.core.elementwise import Values, is_number, maximum, minimum, smooth_maximum, where
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernels.family import TilePeriod
 from gemm_model.kernels.feasibility import Resources, resources
+from gemm_model.kernels.mechanisms import KernelNumbers
 from gemm_model.persistent.clock import (
-    PowerModel,
     burst_clock_mhz,
     capped_clock_share,
     counted_quiet,
-    few_sms_share,
     light_load_share,
 )
-from gemm_model.persistent.edge_tiles import OutsideRows, crowding, outside_rows
+from gemm_model.persistent.edge_tiles import EdgeFill, crowding, edge_fill
 from gemm_model.persistent.epilogue import (
-    chain_beside_stores,
     epilogue_clk,
     exposed_clk,
-    math_chain_clk,
+    period_beside_stores,
     port_store_clk,
+    tile_period_clk,
 )
-from gemm_model.persistent.kernel_parameters import KernelParameters
-from gemm_model.persistent.mainloop import KStep, k_step
+from gemm_model.persistent.mainloop import KTile, k_tile
 from gemm_model.persistent.tile_schedule import TileSchedule, tile_schedule
 from gemm_model.persistent.traffic import Traffic, out_of_step, traffic
 
@@ -34,28 +33,8 @@ REGIMES = ("burst", "sustained", "counters")
 """burst: one launch on a rested card, timed by events; sustained: back to back until clock and power settle;
 counters: the kernel's own duration, as a profiler reads it."""
 
-MECHANISMS = ("tensor", "epilogue", "port", "latency", "l2", "dram", "waves", "clock", "launch")
-"""What `without` can leave out, for what-if tables and ablation."""
-
-EMPTY_KERNEL_OWN_US = 2.0
-"""Of what a pair of events reads around an empty kernel, that kernel's own: bursts on hosts that read 4.15
-lie 2.15 us above counters of the same rows."""
 FIRST_CLOCK_SHARE = 0.85
-"""Of the boost clock: where the search for the clock begins."""
-GRID_US = 0.35
-"""Launching a grid that fills the GPU, over one of a single CTA."""
-L2_SMS = 0.38
-"""Share of the SMs that would reach L2's bandwidth, were it not for its own bound: 1 to 132 SMs at work."""
-FILL_SMS = 0.2
-"""Share of the SMs up to which fills from DRAM take as long as on so many."""
-RAMP_US, RAMP_STEPS = 0.69, 4.0
-"""What the first loads take longer than later ones (no translations, no open pages) in a kernel of many
-k steps, and after how many it has taken half of that. Kernels of a single wave."""
-FILL_STEPS = 1.5
-"""k steps at the port until the MMAs of a kernel begin: one, and cold ones take longer. Kernels of few steps,
-whose larger tiles take longer than their MMAs and epilogues explain."""
-L2_GB_PER_S_PER_SM = 11300.0 / 132
-"""L2 bandwidth of a GPU for which it was not measured: the H200's by SM (it does not follow the SM clock)."""
+"""Of the boost clock [1]; where the search for the clock begins; its end does not depend on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +63,7 @@ class KernelTime:
     set_clk_mhz: Values
     """What the card is set to, as its driver reports it: the boost clock unless power caps it."""
     traffic: Traffic
+    edge: EdgeFill
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +75,19 @@ class Geometry:
     """Peak FLOP per clock of one SM."""
     resources: Resources
     schedule: TileSchedule
-    outside: OutsideRows
+    period: TilePeriod
 
 
-def geometry(
-    batch: GemmBatch,
-    rate: Values,
-    gpu: GpuSpec,
-    without: Collection[str] = (),
-    found: Resources | None = None,
-) -> Geometry:
+def geometry(batch: GemmBatch, rate: Values, gpu: GpuSpec, found: Resources | None = None) -> Geometry:
     """The geometry of each row; `found` are its resources where they are known already."""
     if found is None:
         found = resources(batch, gpu)
-    schedule = tile_schedule(batch, gpu, found, whole_waves="waves" not in without)
-    return Geometry(batch, rate, found, schedule, outside_rows(batch, schedule, found))
+    period = TilePeriod(accumulators="tensor_memory" if gpu.tmem_columns else "registers")
+    return Geometry(batch, rate, found, tile_schedule(batch, gpu, found), period)
 
 
-def l2_bytes_per_us(gpu: GpuSpec, p: KernelParameters) -> float:
-    known = gpu.l2_gb_per_s
-    peak = known if known is not None else L2_GB_PER_S_PER_SM * gpu.sm_count
-    return peak * 1e3 * p.l2_efficiency
+def l2_bytes_per_us(gpu: GpuSpec, numbers: KernelNumbers) -> float:
+    return gpu.l2_bytes_per_us * numbers.l2.efficiency
 
 
 @dataclass(slots=True)
@@ -123,8 +95,8 @@ class _Memory:
     """Times of one wave."""
 
     l2_us: Values
-    zeros_us: Values
-    """Filling rows outside the matrix, in the slots that have most of them."""
+    fill_us: Values
+    """Out-of-bounds fill of the clusters that have most of it."""
     dram_us: Values
     stores_us: Values
     """Writing the outputs to L2, as far as the MMA warps wait for it."""
@@ -136,21 +108,22 @@ class _Memory:
 class _Work:
     """What a tile and the waves of a kernel wait for, before the clock is known."""
 
-    math_clk: Values
+    period_clk: Values
     """The MMA warps on one tile."""
     beside_stores_clk: Values
     """The same without the epilogue."""
     port_clk: Values
     """The loads of one tile at the port of its SM, or their latency over the stages."""
     full: _Memory
-    """A wave in which every slot has a tile."""
+    """A wave in which every resident cluster has a tile."""
     last: _Memory
     """The last one, whose fewer tiles share L2 and DRAM."""
     l2_us: Values
     """Of all waves together."""
     dram_us: Values
-    outside: OutsideRows
+    edge: EdgeFill
     schedule: TileSchedule
+    numbers: KernelNumbers
 
     def waves_us(self, sm_clk_mhz: Values) -> Values:
         """All waves at a clock: the full ones, then the partial one."""
@@ -158,50 +131,56 @@ class _Work:
         full_us = schedule.full_waves * self._wave_us(self.full, sm_clk_mhz)
         if is_number(schedule.last_tiles) and schedule.last_tiles == 0.0:
             return full_us
-        return full_us + where(schedule.last_tiles > 0, self._wave_us(self.last, sm_clk_mhz), 0.0)
+        quantized = self.numbers.whole_waves.quantized
+        share = schedule.last_tiles / schedule.slots
+        weight = quantized + (1.0 - quantized) * share
+        last_us = weight * self._wave_us(self.last, sm_clk_mhz)
+        return full_us + where(schedule.last_tiles > 0, last_us, 0.0)
 
     def _wave_us(self, memory: _Memory, sm_clk_mhz: Values) -> Values:
-        """The MMA warps, or the loads: those wait in turn at the port and at L2, and for zeros after them.
-
-        Queues in a row: the root of the sum of squares fits better than any sharper norm, on 26,000 timings.
-        """
-        port_us = self.port_clk / sm_clk_mhz
-        loads_us = sqrt(port_us * port_us + memory.l2_us * memory.l2_us)
-        slow_us, zeros_us = loads_us * self.outside.slow_load, memory.zeros_us
-        hidden_us = self.outside.hidden * slow_us * zeros_us / (slow_us + zeros_us + 1e-30)
-        slowest_us = slow_us + zeros_us - hidden_us
-        loads_us = maximum(slowest_us, loads_us * self.outside.fast_load)
-        math_us = maximum(self.math_clk, self.beside_stores_clk + memory.stores_us * sm_clk_mhz) / sm_clk_mhz
-        return maximum(math_us, smooth_maximum(loads_us, memory.dram_us)) + memory.unhidden_us
+        """The MMA warps, or the loads: those wait in turn at the port and at L2, and for fill after them."""
+        overlap, edge = self.numbers.overlap, self.edge
+        loads_us = smooth_maximum(self.port_clk / sm_clk_mhz, memory.l2_us, overlap.port_l2_order)
+        slow_us, fill_us = loads_us * edge.slow_load, memory.fill_us
+        hidden_us = edge.hidden * slow_us * fill_us / (slow_us + fill_us + 1e-30)
+        slowest_us = slow_us + fill_us - hidden_us
+        loads_us = maximum(slowest_us, loads_us * edge.fast_load)
+        stores_clk = self.beside_stores_clk + memory.stores_us * sm_clk_mhz
+        math_us = maximum(self.period_clk, stores_clk) / sm_clk_mhz
+        fetched_us = smooth_maximum(loads_us, memory.dram_us, overlap.loads_dram_order)
+        return maximum(math_us, fetched_us) + memory.unhidden_us
 
 
 def kernel_time(
     shape: Geometry,
     gpu: GpuSpec,
-    p: KernelParameters,
+    numbers: KernelNumbers,
     *,
     regime: str = "burst",
-    power: PowerModel | None = None,
     warm: bool = False,
-    without: Collection[str] = (),
 ) -> KernelTime:
-    """The time of each row; the sustained regime needs the power model."""
+    """The time of each row in a regime, with a cold L2 or one that an earlier run left `warm`."""
     batch, schedule, found = shape.batch, shape.schedule, shape.resources
-    bytes_moved = traffic(batch, gpu, found, schedule, shape.outside, p, warm=warm)
-    step = k_step(batch, gpu, shape.rate, found, schedule, p)
-    l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, p)
-    rounds = schedule.full_waves + where(schedule.last_tiles > 0, 1.0, 0.0)
-    steps = rounds * schedule.k_steps
-    bytes_moved = out_of_step(bytes_moved, l2_us, gpu, p)
-    work, epilogue, exposed = _work(shape, gpu, p, bytes_moved, step, without)
-    clock = _clock_rule(shape, gpu, p, bytes_moved, regime, power, without)
+    edge = edge_fill(batch, schedule, found, numbers)
+    bytes_moved = traffic(batch, gpu, found, schedule, edge, numbers, warm=warm)
+    step = k_tile(batch, gpu, shape.rate, found, schedule, numbers)
+    l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
+    bytes_moved = out_of_step(bytes_moved, l2_us, numbers.coalescing.loss_per_ms)
+    mainloop = schedule.k_steps * step.math_clk
+    epilogue = epilogue_clk(batch, found, numbers.epilogue)
+    work = _work(shape, gpu, numbers, bytes_moved, edge, step, epilogue)
+    clock = _clock_rule(shape, gpu, numbers, bytes_moved, regime)
     sm_clk_mhz = _settle(work, clock.inside, gpu)
 
+    rounds = schedule.waves
+    steps = rounds * schedule.k_steps
     waves_us = work.waves_us(sm_clk_mhz)
-    first_load_us = FILL_STEPS * step.port_clk / sm_clk_mhz
+    first_load_us = step.port_clk / sm_clk_mhz
+    exposed = exposed_clk(batch, gpu, shape.period, found, numbers.epilogue, mainloop, epilogue)
     exposed_us = exposed / sm_clk_mhz
-    launch_us = _launch_us(shape, gpu, p, regime, power, without) + 0.0 * waves_us
+    launch_us = _launch_us(shape, gpu, numbers, regime) + 0.0 * waves_us
     floor_us = _speed_of_light_us(shape, gpu, bytes_moved)
+    stores = port_store_clk(batch, shape.period, numbers.epilogue)
     return KernelTime(
         runtime_us=maximum(launch_us + first_load_us + waves_us + exposed_us, floor_us),
         floor_us=floor_us,
@@ -211,75 +190,74 @@ def kernel_time(
         exposed_us=exposed_us,
         tensor_us=steps * step.math_clk / sm_clk_mhz,
         epilogue_us=rounds * epilogue / sm_clk_mhz,
-        port_us=(steps * step.port_clk + rounds * (step.tail_clk + port_store_clk(batch, gpu))) / sm_clk_mhz,
+        port_us=(steps * step.port_clk + rounds * (step.tail_clk + stores)) / sm_clk_mhz,
         latency_us=steps * step.latency_clk / sm_clk_mhz,
         l2_us=work.l2_us,
         dram_us=work.dram_us,
         sm_clk_mhz=sm_clk_mhz,
         set_clk_mhz=clock.card(waves_us, sm_clk_mhz),
         traffic=bytes_moved,
+        edge=edge,
     )
 
 
 def _work(
     shape: Geometry,
     gpu: GpuSpec,
-    p: KernelParameters,
+    numbers: KernelNumbers,
     bytes_moved: Traffic,
-    step: KStep,
-    without: Collection[str],
-) -> tuple[_Work, Values, Values]:
-    """The work of the waves, and the clocks of one epilogue and of what is exposed of the last one."""
-    batch, schedule = shape.batch, shape.schedule
-    epilogue = epilogue_clk(batch, gpu, shape.resources, p) * ("epilogue" not in without)
-    stores = port_store_clk(batch, gpu) * ("epilogue" not in without)
-    mainloop = (schedule.k_steps * step.math_clk + step.tile_clk) * ("tensor" not in without)
-    port = (schedule.k_steps * step.port_clk + step.tail_clk) * ("port" not in without) + stores
-    latency = schedule.k_steps * step.latency_clk * ("latency" not in without)
+    edge: EdgeFill,
+    step: KTile,
+    epilogue: Values,
+) -> _Work:
+    """The work of the waves."""
+    batch, schedule, found, period = shape.batch, shape.schedule, shape.resources, shape.period
+    mainloop = schedule.k_steps * step.math_clk
+    stores = port_store_clk(batch, period, numbers.epilogue)
+    port = schedule.k_steps * step.port_clk + step.tail_clk + stores
     busy = schedule.slots * batch.cluster_m * batch.cluster_n / gpu.sm_count
-    l2_peak = l2_bytes_per_us(gpu, p)
-    l2_us = _l2_us(bytes_moved, busy, l2_peak, p) * ("l2" not in without)
-    zeros_us = p.out_of_range_weight * shape.outside.bytes_per_wave / l2_peak * ("l2" not in without)
-    dram_peak = gpu.dram_bytes_per_us * p.dram_efficiency
-    dram_us = bytes_moved.dram_bytes / dram_peak * ("dram" not in without)
-    beside_stores, epilogues = chain_beside_stores(batch, gpu, shape.resources, mainloop)
-    stores_us = epilogues * bytes_moved.l2_store_bytes / l2_peak * ("epilogue" not in without)
+    l2_peak = l2_bytes_per_us(gpu, numbers)
+    l2_us = _l2_us(bytes_moved, busy, l2_peak, numbers)
+    fill_us = numbers.edge_tiles.row_cost * edge.bytes_per_wave / l2_peak
+    dram_us = bytes_moved.dram_bytes / (gpu.dram_bytes_per_us * numbers.dram.efficiency)
+    beside, epilogues = period_beside_stores(batch, gpu, period, found, numbers, mainloop)
+    stores_us = epilogues * bytes_moved.l2_store_bytes / l2_peak
 
     def memory(tiles: Values) -> _Memory:
         share = tiles / schedule.tiles
-        crowded = crowding(maximum(tiles, 1.0), batch, gpu, shape.outside.fixed)
+        crowded = crowding(maximum(tiles, 1.0), batch, gpu, numbers)
         return _Memory(
             l2_us=l2_us * share,
-            zeros_us=zeros_us * tiles / schedule.slots * crowded,
+            fill_us=fill_us * tiles / schedule.slots * crowded,
             dram_us=dram_us * share,
             stores_us=stores_us * share,
-            unhidden_us=p.memory_overlap_loss * minimum(l2_us, dram_us) * share,
+            unhidden_us=numbers.overlap.l2_dram_loss * minimum(l2_us, dram_us) * share,
         )
 
-    work = _Work(
-        math_clk=math_chain_clk(batch, gpu, shape.resources, mainloop, epilogue),
-        beside_stores_clk=beside_stores,
-        port_clk=maximum(port, latency),
+    return _Work(
+        period_clk=tile_period_clk(batch, gpu, period, found, numbers, mainloop, epilogue),
+        beside_stores_clk=beside,
+        port_clk=maximum(port, schedule.k_steps * step.latency_clk),
         full=memory(schedule.slots),
         last=memory(schedule.last_tiles),
-        l2_us=l2_us + zeros_us * schedule.tiles / schedule.slots,
+        l2_us=l2_us + fill_us * schedule.tiles / schedule.slots,
         dram_us=dram_us,
-        outside=shape.outside,
+        edge=edge,
         schedule=schedule,
+        numbers=numbers,
     )
-    return work, epilogue, exposed_clk(batch, gpu, shape.resources, mainloop, epilogue)
 
 
-def _l2_us(moved: Traffic, busy: Values, l2_peak: float, p: KernelParameters) -> Values:
-    """L2 time of all waves, or that of few busy SMs at their own pace: the norm of order 4 of the two.
+def _l2_us(moved: Traffic, busy: Values, l2_peak: float, numbers: KernelNumbers) -> Values:
+    """L2 time of all waves, or that of few busy SMs at their own pace.
 
     Merging does not help their own pace. Fills, which they share, hold up a few SMs less.
     """
-    fills = p.fill_share * moved.dram_read_bytes
+    few = numbers.partial_occupancy
+    fills = numbers.l2.fill_share * moved.dram_read_bytes
     asked_bytes = moved.l2_load_bytes + moved.merged_bytes - fills
-    own_bytes = L2_SMS * (asked_bytes / busy + fills / maximum(busy, FILL_SMS))
-    device, own = moved.l2_load_bytes * moved.l2_load_bytes, own_bytes * own_bytes
-    return sqrt(sqrt(device * device + own * own)) / l2_peak
+    own_bytes = few.sms_to_saturate * (asked_bytes / busy + fills / maximum(busy, few.fill_sms))
+    return smooth_maximum(moved.l2_load_bytes, own_bytes, numbers.overlap.partial_l2_order) / l2_peak
 
 
 _ClockRule = Callable[[Values, Values], Values]
@@ -295,21 +273,15 @@ class _ClockRules:
 
 
 def _clock_rule(
-    shape: Geometry,
-    gpu: GpuSpec,
-    p: KernelParameters,
-    bytes_moved: Traffic,
-    regime: str,
-    power: PowerModel | None,
-    without: Collection[str],
+    shape: Geometry, gpu: GpuSpec, numbers: KernelNumbers, bytes_moved: Traffic, regime: str
 ) -> _ClockRules:
     multipliers = shape.batch.multiplier_share
     switched = shape.batch.flop * multipliers
     l2_bytes = bytes_moved.l2_request_bytes
     dram_bytes = bytes_moved.dram_bytes
     flop_per_clk = shape.rate * gpu.sm_count
-    l2_peak = l2_bytes_per_us(gpu, p)
-    light = light_load_share(gpu, p)
+    l2_peak = l2_bytes_per_us(gpu, numbers)
+    light, power = light_load_share(gpu, numbers.clock), numbers.power
 
     def burst(waves_us: Values, sm_clk_mhz: Values) -> Values:
         math_share = switched / (flop_per_clk * sm_clk_mhz * waves_us)
@@ -317,7 +289,7 @@ def _clock_rule(
         dram_share = dram_bytes / (gpu.dram_bytes_per_us * waves_us)
         return burst_clock_mhz(
             gpu,
-            p,
+            numbers.clock,
             minimum(math_share, multipliers),
             minimum(l2_share, 1.0),
             minimum(dram_share, 1.0),
@@ -325,23 +297,22 @@ def _clock_rule(
         )
 
     ctas = shape.batch.cluster_m * shape.batch.cluster_n
-    rested_mhz = gpu.sm_clk_mhz * few_sms_share(gpu, shape.schedule.slots * ctas / gpu.sm_count)
+    quiet = numbers.quiet_clock
 
     def at_boost(waves_us: Values, sm_clk_mhz: Values) -> Values:
         loaded = burst(waves_us, sm_clk_mhz)
         if regime == "counters":
-            return where(counted_quiet(shape.schedule.slots, ctas), gpu.sm_clk_mhz, loaded)
-        return loaded + rested_mhz
+            return where(counted_quiet(quiet, shape.schedule.slots, ctas), gpu.sm_clk_mhz, loaded)
+        return loaded
 
     def boost(_waves_us: Values, sm_clk_mhz: Values) -> Values:
         return gpu.sm_clk_mhz + 0.0 * sm_clk_mhz
 
     def capped(waves_us: Values, sm_clk_mhz: Values) -> Values:
-        assert power is not None
         work_uj = (power.pj_per_flop * switched + power.pj_per_l2_byte * l2_bytes) * 1e-6
         cap_w = gpu.power_cap_w or float("inf")
         # Power is controlled over many launches: the gap between two of them counts.
-        period_us = waves_us + power.sustained_launch_us
+        period_us = waves_us + power.launch_us
         dram_w = power.pj_per_dram_byte * dram_bytes * 1e-6 / period_us
         work_w_at_boost = work_uj / period_us * gpu.sm_clk_mhz / sm_clk_mhz
         share = capped_clock_share(power, cap_w, work_w_at_boost, dram_w)
@@ -351,10 +322,7 @@ def _clock_rule(
         # At the lower voltage of a capped clock the supply does not sag beyond the share of a light load.
         return minimum(light * capped(waves_us, sm_clk_mhz), at_boost(waves_us, sm_clk_mhz))
 
-    if "clock" in without:
-        return _ClockRules(boost, lambda _waves_us, clk_mhz: gpu.sm_clk_mhz * light + 0.0 * clk_mhz)
     return _ClockRules(capped, sustained) if regime == "sustained" else _ClockRules(boost, at_boost)
-
 
 def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:
     """The clock at which a kernel's intensity calls for that same clock.
@@ -372,24 +340,19 @@ def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:
     return first + change / (1.0 - slope)
 
 
-def _launch_us(
-    shape: Geometry,
-    gpu: GpuSpec,
-    p: KernelParameters,
-    regime: str,
-    power: PowerModel | None,
-    without: Collection[str],
-) -> Values:
-    if "launch" in without:
-        return 0.0
-    if regime == "sustained" and power is not None:
-        return power.sustained_launch_us
+def _launch_us(shape: Geometry, gpu: GpuSpec, numbers: KernelNumbers, regime: str) -> Values:
+    """What a launch takes beside its waves."""
+    if regime == "sustained":
+        return numbers.power.launch_us
+    launch, first = numbers.launch, numbers.first_loads
     ctas_per_cluster = shape.batch.cluster_m * shape.batch.cluster_n
-    clusters_us = where(ctas_per_cluster > 1, p.cluster_launch_us, 0.0)
-    grid_us = GRID_US * shape.schedule.slots * ctas_per_cluster / gpu.sm_count
-    events_us = maximum(shape.batch.empty_kernel_us - EMPTY_KERNEL_OWN_US, 0.0) if regime == "burst" else 0.0
-    ramp_us = RAMP_US * shape.schedule.k_steps / (shape.schedule.k_steps + RAMP_STEPS)
-    return p.launch_us + clusters_us + grid_us + events_us + ramp_us
+    clusters_us = where(ctas_per_cluster > 1, numbers.cluster_launch.clusters_us, 0.0)
+    grid_us = launch.full_grid_us * shape.schedule.slots * ctas_per_cluster / gpu.sm_count
+    ramp_us = first.ramp_us * shape.schedule.k_steps / (shape.schedule.k_steps + first.ramp_k_tiles)
+    started_us = launch.kernel_us + clusters_us + grid_us + ramp_us
+    if regime != "burst":
+        return started_us
+    return started_us + maximum(shape.batch.empty_kernel_us - launch.events_us, 0.0)
 
 
 def _speed_of_light_us(shape: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:

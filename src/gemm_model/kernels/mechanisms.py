@@ -1,0 +1,917 @@
+"""The mechanisms of a kernel's time, and the empirical numbers that each of them owns.
+
+One record a mechanism. A field is a number with its unit, start value, bounds, meaning and source; a
+calibration holds the values. The neutral values of a mechanism switch it off: what-if questions, ablation and
+families that lack it all use them, and no formula asks whether a mechanism is there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import Any, get_type_hints
+
+from gemm_model.core.errors import InputError
+
+INFINITE = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """What is known of one empirical number before it is fitted."""
+
+    name: str
+    unit: str
+    start: float
+    low: float
+    high: float
+    neutral: float | None
+    """The value that switches its mechanism off; None where the others do that alone."""
+    fitted: bool
+    """Whether a calibration fits it unless told otherwise."""
+    meaning: str
+    source: str
+
+
+def number(
+    unit: str,
+    start: float,
+    bounds: tuple[float, float],
+    meaning: str,
+    source: str,
+    *,
+    neutral: float | None = None,
+    fitted: bool = False,
+) -> Any:
+    """A field of a mechanism's record."""
+    low, high = bounds
+    return field(
+        metadata={
+            "number": {
+                "unit": unit,
+                "start": start,
+                "low": low,
+                "high": high,
+                "neutral": neutral,
+                "fitted": fitted,
+                "meaning": meaning,
+                "source": source,
+            }
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Launching a kernel: its grid, its first load and its last store."""
+
+    kernel_us: float = number(
+        "us",
+        4.0,
+        (0.5, 12.0),
+        "launch, first load and last store of a kernel that starts on an idle GPU",
+        "grid ramp 1.2 us and DRAM latency",
+        neutral=0.0,
+        fitted=True,
+    )
+    full_grid_us: float = number(
+        "us",
+        0.35,
+        (0.0, 2.0),
+        "launching a grid that fills the GPU, over one of a single CTA",
+        "kernels of one wave on 1 to 132 SMs (h200 wide)",
+        neutral=0.0,
+    )
+    events_us: float = number(
+        "us",
+        2.0,
+        (0.0, 5.0),
+        "of what a pair of events reads around an empty kernel, the part that kernel_us holds already",
+        "bursts on hosts that read 4.15 us lie 2.15 us above counters of the same rows (h200 burst, counters)",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterLaunch:
+    """Placing clusters of several CTAs, and their barrier at the end."""
+
+    clusters_us: float = number(
+        "us",
+        0.3,
+        (0.0, 2.0),
+        "a launch of clusters of several CTAs, over one of single CTAs",
+        "kernels of few k tiles, clusters against single CTAs",
+        neutral=0.0,
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstLoads:
+    """The first loads of a kernel find no translations and no open pages."""
+
+    ramp_us: float = number(
+        "us",
+        0.95,
+        (0.0, 3.0),
+        "what they take longer than later loads in a kernel of many k tiles",
+        "kernels of a single wave (h200 wide)",
+        neutral=0.0,
+    )
+    ramp_k_tiles: float = number(
+        "k tiles", 7.0, (0.5, 32.0), "k tiles after which half of that is taken", "as ramp_us"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """The MMAs."""
+
+    efficiency: float = number(
+        "1",
+        0.97,
+        (0.75, 1.0),
+        "sustained share of the peak MMA rate",
+        "WGMMA microbenchmarks: N/2 + 1 clocks",
+        neutral=INFINITE,
+        fitted=True,
+    )
+    issue_clk: float = number(
+        "clk",
+        14.0,
+        (0.0, 100.0),
+        "of each k tile in the MMA warps beside the MMAs: barriers of a stage and the start of its MMAs",
+        "large tiles of long K (h200 burst)",
+        neutral=0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NarrowMma:
+    """Reading operands from shared memory bounds narrow MMA instructions."""
+
+    bound_columns: float = number(
+        "columns",
+        75.0,
+        (40.0, 128.0),
+        "columns of an instruction of 64 rows below which its reads bound it, beside the writes of the loads",
+        "an instruction of 64 x N takes max(N/2, 16 + N/4) clocks; tiles of 32 to 96 columns (h200 wide)",
+    )
+    seen: float = number(
+        "1",
+        0.9,
+        (0.0, 2.0),
+        "part of the excess over the MMA's own clocks that is seen",
+        "tiles of 32 to 96 columns (h200 wide)",
+        neutral=0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promotion:
+    """Slow fp8 accumulation: the sums of each k tile are added to a second set of registers."""
+
+    adds_per_clk: float = number(
+        "1/clk",
+        84.0,
+        (20.0, 256.0),
+        "fp32 additions of one warpgroup in a clock, cooperative kernels",
+        "e4m3 kernels on few SMs",
+        neutral=INFINITE,
+    )
+    pingpong_adds_per_clk: float = number(
+        "1/clk", 62.0, (20.0, 256.0), "the same in ping-pong kernels", "as adds_per_clk", neutral=INFINITE
+    )
+    drain_clk: float = number(
+        "clk",
+        75.0,
+        (0.0, 300.0),
+        "emptying the MMA pipe at each k tile",
+        "e4m3 tiles of 64 rows and 32 to 192 columns",
+        neutral=0.0,
+    )
+    drained_share: float = number(
+        "1",
+        0.45,
+        (0.0, 1.0),
+        "share of the fixed clocks of a tile that it spares: the pipe is drained at the last k tile already",
+        "e4m3 kernels of few k tiles, cooperative and ping-pong",
+        neutral=0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTrip:
+    """Signals between producer and consumers bound a k tile, across the cluster."""
+
+    single_clk: float = number(
+        "clk",
+        147.0,
+        (0.0, 600.0),
+        "least time of a k tile in a cluster of one CTA",
+        "tiles of 64x32 on few SMs",
+        neutral=0.0,
+    )
+    doubling_clk: float = number(
+        "clk",
+        21.0,
+        (0.0, 200.0),
+        "what each doubling of the cluster adds to it",
+        "tiles of 64x32 on few SMs: 150, 171, 188 to 203 clk in clusters of 1, 2, 4",
+        neutral=0.0,
+    )
+    promoted_clk: float = number(
+        "clk",
+        53.0,
+        (0.0, 300.0),
+        "what slow fp8 accumulation adds: a stage is released once the MMA pipe is drained",
+        "e4m3 tiles of 64x32 on few SMs",
+        neutral=0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spilling:
+    """Registers beyond a thread's budget go to memory and come back at each k tile."""
+
+    register_clk: float = number(
+        "clk",
+        35.0,
+        (0.0, 400.0),
+        "spilling one register of one warpgroup at a k tile, narrow instructions",
+        "128x128 ping-pong in e4m3: 46 registers, 2030 clocks",
+        neutral=0.0,
+        fitted=True,
+    )
+    narrow_columns: float = number(
+        "columns",
+        128.0,
+        (64.0, 256.0),
+        "columns of an instruction up to which spilling costs by the register",
+        "seven spilling e4m3 kernels",
+    )
+    wide_registers: float = number(
+        "registers",
+        24.5,
+        (1.0, 100.0),
+        "what a wide instruction spills, in narrow ones' registers over the root of the excess",
+        "seven spilling e4m3 kernels",
+    )
+    first_tile_share: float = number(
+        "1",
+        0.5,
+        (0.0, 1.0),
+        "what the first of a tile's k tiles spills, over a later one, wide instructions: no sums to add to yet",
+        "spilling e4m3 kernels of 2 to 16 k tiles",
+    )
+    sharing: float = number(
+        "1",
+        0.77,
+        (0.0, 1.0),
+        "power of the warpgroups that spill at the same time: 1 where they take turns, 0 where they do not wait",
+        "seven spilling e4m3 kernels of one to three warpgroups",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """L2-to-SM bandwidth: bringing A and B tiles into one SM."""
+
+    efficiency: float = number(
+        "1",
+        1.5,
+        (0.6, 4.0),
+        "what one SM takes from L2, over the rate of its GPU's description, beside what L2 takes itself",
+        "published microbenchmarks: 64 to 88 B/clk",
+        neutral=INFINITE,
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineCrossing:
+    """Rows of 128 bytes whose pitch lets them start off a line cost the port more."""
+
+    line_cost: float = number(
+        "1",
+        0.25,
+        (0.0, 1.0),
+        "cost of a row for each further place in a line where it may start, over an aligned row",
+        "K pitches of multiples of 64, 32 and 16 bytes on few SMs: 0.2, 0.52, 1.5",
+        neutral=0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KTail:
+    """Rows of a tile's last k tile that reach beyond K."""
+
+    row_clk: float = number(
+        "clk",
+        3.0,
+        (0.0, 20.0),
+        "each row of the last k tile that its CTA asks for itself",
+        "K beyond multiples of the k tile by 16 to 112 bytes: 3.0 to 4.2 clk (h200 wide)",
+        neutral=0.0,
+    )
+    received_share: float = number(
+        "1", 0.6, (0.0, 1.0), "cost of a row that another CTA of the cluster asks for", "as row_clk"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Load latency, hidden by the stages that are under way."""
+
+    load_clk: float = number(
+        "clk",
+        365.0,
+        (100.0, 4000.0),
+        "latency of a load",
+        "TMA load from L2 365 clk, from DRAM 703",
+        neutral=0.0,
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpilogueStores:
+    """Converting a tile's sums and storing them."""
+
+    outputs_per_clk: float = number(
+        "1/clk",
+        14.0,
+        (3.0, 100.0),
+        "rate at which a tile's outputs are converted and stored",
+        "kernels of few k tiles",
+        neutral=INFINITE,
+        fitted=True,
+    )
+    store_bytes_per_clk: float = number(
+        "B/clk",
+        24.0,
+        (8.0, 128.0),
+        "what one SM stores",
+        "16-bit and fp32 outputs leave at 23 to 24",
+        neutral=INFINITE,
+    )
+    store_clk: float = number(
+        "clk",
+        50.0,
+        (0.0, 400.0),
+        "fixed clocks of each store of a part of the tile",
+        "tiles of 208 columns, whose stores are half as large as others'",
+        neutral=0.0,
+        fitted=True,
+    )
+    tile_clk: float = number(
+        "clk",
+        400.0,
+        (0.0, 2000.0),
+        "fixed clocks of a cooperative tile: its number, its first MMAs, draining the last ones",
+        "kernels of few k tiles (h200 wide)",
+        neutral=0.0,
+    )
+    apart: float = number(
+        "1",
+        0.3,
+        (0.0, 1.0),
+        "what warpgroups that share a tile hide of one's epilogue and the other's next mainloop, of the shorter",
+        "cooperative kernels of many tiles (h200 burst)",
+        neutral=0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """Ping-pong: from the last MMA of one consumer to the first of the other."""
+
+    handover_clk: float = number(
+        "clk",
+        595.0,
+        (0.0, 3000.0),
+        "handover between the consumers: the fixed clocks of a tile, and a barrier",
+        "ping-pong kernels of few k tiles (h200 wide)",
+        neutral=0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class L2Bandwidth:
+    """The device's L2: requests, fills from DRAM, and writes share its bandwidth."""
+
+    efficiency: float = number(
+        "1",
+        0.95,
+        (0.4, 2.5),
+        "reachable share of the device's L2 bandwidth",
+        "measured by the fit",
+        neutral=INFINITE,
+        fitted=True,
+    )
+    fill_share: float = number(
+        "1", 0.3, (0.0, 2.5), "L2 bandwidth that a byte filled from DRAM takes", "L2 counters", fitted=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialOccupancy:
+    """Few SMs at work take L2 at their own pace."""
+
+    sms_to_saturate: float = number(
+        "1",
+        0.375,
+        (0.05, 1.0),
+        "share of the SMs that would saturate L2, without the device-wide limit",
+        "kernels on 1 to 132 SMs (h200 wide)",
+        neutral=0.0,
+    )
+    fill_sms: float = number(
+        "1",
+        0.2,
+        (0.0, 1.0),
+        "share of the SMs up to which fills from DRAM take as long as on so many",
+        "kernels on 1 to 132 SMs that stream weights (h200 wide)",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coalescing:
+    """Equal requests of SMs of one GPC merge on the way to L2."""
+
+    share: float = number(
+        "1",
+        0.9,
+        (0.0, 1.0),
+        "share of equal requests that merge while tiles are in lock-step",
+        "pairs of SMs that stream the same bytes: all; L2 counters of kernels: 0.6 to 0.9",
+        neutral=0.0,
+        fitted=True,
+    )
+    loss_per_ms: float = number(
+        "1/ms",
+        1.0,
+        (0.0, 20.0),
+        "loss of lock-step of tiles that wait for L2, and with it of requests that merge",
+        "counters: L2 reads over requests rise from 0.7 in kernels of 50 us to 1.1 in those of 1 ms",
+        fitted=True,
+    )
+    requesters: float = number(
+        "SMs",
+        8.0,
+        (1.0, 18.0),
+        "SMs that merge equal requests as well as the 16 or 18 of a GPC do",
+        "L2 counters of SMs that stream the same bytes",
+    )
+    meeting_sms: float = number(
+        "SMs",
+        14.0,
+        (1.0, 18.0),
+        "SMs that ask for each of a few panels alike",
+        "L2 counters of kernels with few panels",
+    )
+    most_merged: float = number(
+        "requests",
+        4.0,
+        (1.0, 18.0),
+        "equal requests of a GPC that L2 sees as one, at most",
+        "L2 counters of SMs that stream the same bytes",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Resources hide each other: the norm of an order of their times, sharper for a higher order."""
+
+    port_l2_order: float = number(
+        "1",
+        2.0,
+        (1.0, 16.0),
+        "order for the port of an SM and L2, queues in a row",
+        "26,000 timings fit it better than any sharper order (h200 burst)",
+    )
+    partial_l2_order: float = number(
+        "1", 4.0, (1.0, 16.0), "order for L2's bandwidth and the pace of few SMs", "kernels on 1 to 132 SMs"
+    )
+    loads_dram_order: float = number(
+        "1",
+        8.0,
+        (1.0, 16.0),
+        "order for loads and DRAM, and for MMAs and their signals",
+        "kernels bound by both",
+    )
+    l2_dram_loss: float = number(
+        "1",
+        0.1,
+        (0.0, 0.5),
+        "share of the shorter of L2 and DRAM time that the longer does not hide",
+        "kernels bound by both",
+        neutral=0.0,
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misalignment:
+    """Rows that start off 64-byte boundaries fall into more pieces at L2."""
+
+    read_cost: float = number(
+        "1",
+        0.15,
+        (0.0, 1.0),
+        "cost of reading a row, for each further piece",
+        "K pitches of odd multiples of 16 bytes cost 1.6 times the aligned ones",
+        neutral=0.0,
+        fitted=True,
+    )
+    write_cost: float = number(
+        "1",
+        0.9,
+        (0.0, 4.0),
+        "the same for writing rows of the output",
+        "output pitches of odd multiples of 16 bytes cost 3.7 times the aligned ones",
+        neutral=0.0,
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeTiles:
+    """Out-of-bounds fill: rows of a tile outside the matrix take longer than rows inside."""
+
+    row_cost: float = number(
+        "1",
+        2.0,
+        (0.0, 8.0),
+        "what L2 does in the time in which a row outside the matrix is filled, in rows",
+        "decode shapes with all SMs busy: 3.3 ns a row and SM, where L2 serves a row in 1.7",
+        neutral=0.0,
+        fitted=True,
+    )
+    proportional_sms: float = number(
+        "1",
+        0.48,
+        (0.1, 1.0),
+        "share of the SMs at work up to which the fill takes time in proportion to it",
+        "decode shapes, alike in 16-bit and e4m3",
+    )
+    further_sm: float = number(
+        "1",
+        0.14,
+        (0.0, 1.0),
+        "what a further SM adds to that time, over one up to there: single CTAs",
+        "decode shapes, alike in 16-bit and e4m3",
+    )
+    further_sm_of_pairs: float = number(
+        "1", 0.3, (0.0, 1.0), "the same in clusters of two (in larger ones it adds as much)", "as further_sm"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeMulticast:
+    """Out-of-bounds fill that arrives in boxes by multicast."""
+
+    whole_box_cost: float = number(
+        "1",
+        1.16,
+        (0.3, 3.0),
+        "a box wholly outside, over the same rows without multicast",
+        "decode shapes in clusters (h200 burst)",
+        neutral=1.0,
+    )
+    further_part_cost: float = number(
+        "1",
+        0.62,
+        (0.0, 2.0),
+        "rows outside of a box that lies there in part, beside one wholly outside",
+        "decode shapes in clusters (h200 burst)",
+        neutral=1.0,
+    )
+    wide_cost: float = number(
+        "1",
+        0.6,
+        (0.1, 2.0),
+        "rows outside that one request brings to four CTAs or more, over those of one",
+        "clusters of 1x4",
+        neutral=1.0,
+    )
+    two_way_cost: float = number(
+        "1",
+        1.38,
+        (0.3, 4.0),
+        "rows outside in clusters that share both operands, over those in others",
+        "clusters of 2x2",
+        neutral=1.0,
+    )
+    two_way_hidden: float = number(
+        "1",
+        0.63,
+        (0.0, 1.0),
+        "what the fill and loads hide of each other there, in parts of half their harmonic mean",
+        "clusters of 2x2",
+        neutral=0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeOrder:
+    """Clusters that keep their edge row from tile to tile, and edge tiles that fall out of step."""
+
+    fixed_rows: float = number(
+        "rows of clusters",
+        8.0,
+        (0.0, 64.0),
+        "rows of clusters up to which a resident cluster can keep its row of the output",
+        "decode shapes walked along their rows (h200 burst)",
+        neutral=0.0,
+    )
+    in_step_rows: float = number(
+        "rows",
+        20.0,
+        (0.0, 128.0),
+        "rows outside of one CTA up to which its requests merge with its neighbours'",
+        "m of 1 to 256 on one weight matrix (h200 burst)",
+    )
+    out_of_step_rows: float = number(
+        "rows",
+        84.0,
+        (1.0, INFINITE),
+        "rows outside of one CTA from which on none of its requests merge",
+        "m of 1 to 256 on one weight matrix (h200 burst)",
+        neutral=INFINITE,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class L2Capacity:
+    """What L2 keeps between waves."""
+
+    share: float = number(
+        "1",
+        0.75,
+        (0.08, 1.0),
+        "share of L2 that keeps a panel until its reuse",
+        "two partitions hold copies",
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DramBandwidth:
+    """DRAM."""
+
+    efficiency: float = number(
+        "1",
+        0.88,
+        (0.4, 0.98),
+        "reachable share of the DRAM bandwidth",
+        "copy: 4.3 of 4.9 TB/s (h200)",
+        neutral=INFINITE,
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """The SM clock sags with the current that the kernel draws."""
+
+    light_share: float = number(
+        "1",
+        0.924,
+        (0.8, 1.0),
+        "in-kernel clock under light load over the boost clock",
+        "counters: 1.75-1.80 GHz",
+        neutral=1.0,
+        fitted=True,
+    )
+    droop_mma: float = number(
+        "1",
+        0.2,
+        (0.0, 0.6),
+        "loss of clock at the full MMA rate",
+        "counters: 1.4-1.6 GHz",
+        neutral=0.0,
+        fitted=True,
+    )
+    droop_l2: float = number(
+        "1", 0.12, (0.0, 0.4), "loss of clock at the full L2 rate", "counters", neutral=0.0, fitted=True
+    )
+    droop_dram: float = number(
+        "1", 0.17, (0.0, 0.5), "loss of clock at the full DRAM rate", "counters", neutral=0.0, fitted=True
+    )
+    droop_free: float = number(
+        "1",
+        0.13,
+        (0.0, 0.3),
+        "loss of clock that the supply makes up for",
+        "counters: no loss up to a third of the MMA rate",
+        fitted=True,
+    )
+    droop_us: float = number(
+        "us",
+        45.0,
+        (0.0, 200.0),
+        "how long the clock takes to follow the load",
+        "counters: 46 us at 0.69 of peak read 1.74 GHz",
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuietClock:
+    """Under a profiler the clock stays at its boost while few SMs are at work."""
+
+    counted_tpcs: float = number(
+        "TPCs",
+        11.0,
+        (0.0, 66.0),
+        "TPCs at work up to which the clock stays at its boost under a profiler",
+        "counters of four H200: 1.97 GHz up to 11 clusters of one or two CTAs, 1.83 GHz from there on",
+        neutral=0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """The power cap: idle power, and the energy of the work at the voltage of its clock."""
+
+    idle_w: float = number("W", 90.0, (30.0, 300.0), "power without work", "sustained rows", fitted=True)
+    pj_per_flop: float = number(
+        "pJ",
+        0.6,
+        (0.05, 3.0),
+        "energy of a FLOP of the widest type of a rate class at the boost clock",
+        "sustained rows",
+        fitted=True,
+    )
+    pj_per_l2_byte: float = number(
+        "pJ", 20.0, (0.0, 200.0), "energy of a byte that SMs ask of L2", "sustained rows", fitted=True
+    )
+    pj_per_dram_byte: float = number(
+        "pJ", 60.0, (0.0, 300.0), "energy of a byte from or to DRAM", "sustained rows", fitted=True
+    )
+    launch_us: float = number(
+        "us",
+        2.0,
+        (0.0, 8.0),
+        "fixed time of a launch that follows another without a gap",
+        "sustained rows",
+        fitted=True,
+    )
+    voltage_floor: float = number(
+        "1",
+        0.62,
+        (0.3, 1.0),
+        "voltage over its boost value towards low clocks: power then falls with the clock alone",
+        "settled clocks of sustained rows",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeWaves:
+    """A partial last wave takes as long as its tiles do, however few they are."""
+
+    quantized: float = number(
+        "1",
+        1.0,
+        (0.0, 1.0),
+        "time of a partial wave over that of its tiles: 1 as each takes it, 0 in proportion to their number",
+        "a static schedule: no tile is shared",
+        neutral=0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleFactors:
+    """Loads of block-scale factors, in rows of 16 bytes."""
+
+    row_bytes: float = number(
+        "B",
+        64.0,
+        (16.0, 128.0),
+        "bytes that a row of 16 bytes of scale factors takes of the port's time",
+        "a piece of a row at L2 is 64 bytes",
+        neutral=16.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelNumbers:
+    """All empirical numbers of a kernel family on a GPU, for one rate class of operand types."""
+
+    launch: Launch
+    cluster_launch: ClusterLaunch
+    first_loads: FirstLoads
+    tensor: Tensor
+    narrow_mma: NarrowMma
+    promotion: Promotion
+    round_trip: RoundTrip
+    spilling: Spilling
+    port: Port
+    line_crossing: LineCrossing
+    k_tail: KTail
+    latency: Latency
+    epilogue: EpilogueStores
+    handover: Handover
+    l2: L2Bandwidth
+    partial_occupancy: PartialOccupancy
+    coalescing: Coalescing
+    overlap: Overlap
+    misalignment: Misalignment
+    edge_tiles: EdgeTiles
+    edge_multicast: EdgeMulticast
+    edge_order: EdgeOrder
+    l2_capacity: L2Capacity
+    whole_waves: WholeWaves
+    dram: DramBandwidth
+    clock: Clock
+    quiet_clock: QuietClock
+    power: Power
+    scale_factors: ScaleFactors
+
+    def without(self, names: Collection[str]) -> KernelNumbers:
+        """The same with some mechanisms switched off."""
+        if not names:
+            return self
+        return replace(self, **{name: _switched_off(getattr(self, name)) for name in names})
+
+    def values(self) -> dict[str, float]:
+        """Values by full name, such as 'launch.kernel_us'."""
+        return {spec.name: getattr(getattr(self, part), rest) for part, rest, spec in _places()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mechanism:
+    """One mechanism: its name, what it is, and its numbers."""
+
+    name: str
+    meaning: str
+    numbers: tuple[Number, ...]
+
+
+def _mechanisms() -> tuple[Mechanism, ...]:
+    records = get_type_hints(KernelNumbers)
+    return tuple(
+        Mechanism(
+            name=name,
+            meaning=(record.__doc__ or "").strip(),
+            numbers=tuple(
+                Number(name=f"{name}.{spec.name}", **spec.metadata["number"]) for spec in fields(record)
+            ),
+        )
+        for name, record in records.items()
+    )
+
+
+MECHANISMS: tuple[Mechanism, ...] = _mechanisms()
+"""All mechanisms, in the order in which a launch meets them."""
+MECHANISM_NAMES = tuple(mechanism.name for mechanism in MECHANISMS)
+NUMBERS: Mapping[str, Number] = {spec.name: spec for mechanism in MECHANISMS for spec in mechanism.numbers}
+"""All numbers by their full names."""
+
+
+@cache
+def _places() -> tuple[tuple[str, str, Number], ...]:
+    return tuple((*name.split("."), spec) for name, spec in NUMBERS.items())  # type: ignore[misc]
+
+
+def _switched_off(record: Any) -> Any:
+    neutral = {
+        spec.name: spec.metadata["number"]["neutral"]
+        for spec in fields(record)
+        if spec.metadata["number"]["neutral"] is not None
+    }
+    return replace(record, **neutral)
+
+
+def kernel_numbers(values: Mapping[str, float]) -> KernelNumbers:
+    """The records from values by full name.
+
+    Raises InputError for a missing or unknown name, or a value that is not finite or outside its bounds.
+    """
+    for name in values:
+        if name not in NUMBERS:
+            raise InputError(f"unknown number {name!r}; expected one of {', '.join(NUMBERS)}")
+    arguments: dict[str, dict[str, float]] = {name: {} for name in MECHANISM_NAMES}
+    for part, rest, spec in _places():
+        if spec.name not in values:
+            raise InputError(f"number {spec.name} is missing")
+        arguments[part][rest] = checked(spec, values[spec.name])
+    records = get_type_hints(KernelNumbers)
+    return KernelNumbers(**{name: records[name](**found) for name, found in arguments.items()})
+
+
+def checked(spec: Number, value: object) -> float:
+    """A value within the bounds of its number; raises InputError for any other."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not good or not spec.low <= value <= spec.high:  # type: ignore[operator]
+        unit = "" if spec.unit == "1" else f" {spec.unit}"
+        raise InputError(f"number {spec.name} is {value!r}; expected {spec.low:g} to {spec.high:g}{unit}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def start_values() -> dict[str, float]:
+    """The start value of each number, by full name."""
+    return {name: spec.start for name, spec in NUMBERS.items()}

@@ -1,0 +1,28 @@
+"""Where rows of a matrix start: lines, sectors, and the pieces that a misaligned row falls into."""
+
+from __future__ import annotations
+
+from gemm_model.core.elementwise import Values, floor, maximum, minimum, power_of_two_divisor
+
+LINE_BYTES = 128.0
+"""A line of L2 [B]; all NVIDIA GPUs; CUDA C++ Programming Guide."""
+PIECE_BYTES = 64.0
+"""Bytes of a row that L2 serves at once [B]: two sectors; Hopper; L2 counters of misaligned rows."""
+TMA_ALIGNMENT_BYTES = 16.0
+"""Least alignment of a row [B]; TMA loads and stores; CUDA driver API, tensor maps."""
+SCALE_ROW_BYTES = 16.0
+"""A row of scale factors [B]; block-scaled operands; PTX ISA, layout of scale factors."""
+
+
+def row_alignment(pitch_bytes: Values) -> Values:
+    """What divides where rows start, in bytes: a power of two from 16 (TMA's least) to 128 (a line)."""
+    pitch = maximum(floor(pitch_bytes), 1.0)
+    return maximum(minimum(power_of_two_divisor(pitch), LINE_BYTES), TMA_ALIGNMENT_BYTES)
+
+
+def further_pieces(pitch_bytes: Values) -> Values:
+    """Pieces of 64 bytes or less beyond the first that a row falls into, by where its pitch lets rows start.
+
+    None where rows start at multiples of 64 bytes, one at 32, three at 16.
+    """
+    return PIECE_BYTES / minimum(row_alignment(pitch_bytes), PIECE_BYTES) - 1.0
