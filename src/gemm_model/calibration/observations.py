@@ -11,6 +11,8 @@ import pandas as pd
 from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernels.registry import family_of
+from gemm_model.persistent.calibration_file import KERNEL_FAMILY
 from gemm_model.persistent.kernel_time import Geometry, geometry
 from gemm_model.tables.accuracy import shape_columns
 from gemm_model.tables.table import batch_from_frame, runtimes_us
@@ -58,7 +60,7 @@ def observe(frame: pd.DataFrame, gpu: GpuSpec, without: Collection[str] = ()) ->
     weight = count**-0.125
     return Observations(
         frame=frame,
-        shape=geometry(batch, flop_per_clk_per_sm(batch, gpu), gpu, without),
+        shape=geometry(batch, flop_per_clk_per_sm(batch, gpu), gpu, family_of(KERNEL_FAMILY, gpu), without),
         runtime_us=measured,
         sm_clk_mhz=_in_kernel_clock(frame),
         dram_read_bytes=_optional(frame, "dram_read_bytes"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from gemm_model.core.batch import GemmBatch
+from gemm_model.core.batch import GemmBatch, GridRows, picked
 from gemm_model.core.elementwise import Values, is_number, maximum, minimum, smooth_maximum, sqrt, where
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Resources, resources
 from gemm_model.persistent.clock import (
     PowerModel,
@@ -91,25 +92,38 @@ class Geometry:
     """What a kernel's time needs of the problem and the kernel alone; a fit computes it once."""
 
     batch: GemmBatch
+    family: KernelFamily
     rate: Values
     """Peak FLOP per clock of one SM."""
     resources: Resources
     schedule: TileSchedule
     outside: OutsideRows
 
+    def picked(self, rows: GridRows) -> Geometry:
+        """Some rows of a grid's geometry."""
+        return Geometry(
+            picked(self.batch, rows),
+            self.family,
+            picked(self.rate, rows),
+            picked(self.resources, rows),
+            picked(self.schedule, rows),
+            picked(self.outside, rows),
+        )
+
 
 def geometry(
     batch: GemmBatch,
     rate: Values,
     gpu: GpuSpec,
+    family: KernelFamily,
     without: Collection[str] = (),
     found: Resources | None = None,
 ) -> Geometry:
-    """The geometry of each row; `found` are its resources where they are known already."""
+    """The geometry of each row of a family's kernels; `found` are the resources where they are known."""
     if found is None:
-        found = resources(batch, gpu)
-    schedule = tile_schedule(batch, gpu, found, whole_waves="waves" not in without)
-    return Geometry(batch, rate, found, schedule, outside_rows(batch, schedule, found))
+        found = resources(batch, gpu, family)
+    schedule = tile_schedule(batch, gpu, found, family.tile_order, whole_waves="waves" not in without)
+    return Geometry(batch, family, rate, found, schedule, outside_rows(batch, schedule, found))
 
 
 def l2_bytes_per_us(gpu: GpuSpec, p: KernelParameters) -> float:

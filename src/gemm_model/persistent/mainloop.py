@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, maximum, remainder, smooth_maximum, where
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.kernels.feasibility import PINGPONG, TWO_CTA, Resources
+from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
+from gemm_model.kernels.feasibility import Resources
 from gemm_model.persistent.kernel_parameters import KernelParameters
 from gemm_model.persistent.spilling import spilled_step
 from gemm_model.persistent.tile_schedule import TileSchedule

@@ -13,10 +13,12 @@ from gemm_model.classic_models.throughput import flop_per_clk_of
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, picked
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, is_number, maximum
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction, Correction, Prediction, limiting
-from gemm_model.kernels.feasibility import Grid, Resources
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources
+from gemm_model.kernels.registry import family_at
 from gemm_model.persistent.calibration_file import (
     FALLBACK,
     SITUATIONS,
@@ -97,24 +99,30 @@ class WarpSpecializedModel:
         long as the times.
         """
         kind = MATH_KINDS[int(grid.batch.math_kind)]
-        return self._look(grid.batch, kind, grid.shape, grid.resources)
+        family = family_at(int(grid.batch.kernel), self.gpu)
+        return self._look(grid.batch, family, kind, grid.shape, grid.resources)
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
-        first = int(batch.math_kind[0])
-        if len(batch) == 1 or bool((batch.math_kind == first).all()):
-            return self._predict_kind(batch, MATH_KINDS[first])
-        kinds = np.unique(batch.math_kind)
-        rows = [np.flatnonzero(batch.math_kind == kind) for kind in kinds]
-        parts = [
-            self._predict_kind(batch[index], MATH_KINDS[int(kind)])
-            for index, kind in zip(rows, kinds, strict=True)
-        ]
+        """Raises RefusedKernelError for a kernel that cannot run."""
+        alike = batch.kernel * len(MATH_KINDS) + batch.math_kind
+        first = int(alike[0])
+        if len(batch) == 1 or bool((alike == first).all()):
+            return self._predict_alike(batch, *divmod(first, len(MATH_KINDS)))
+        parts, rows = [], []
+        for group in np.unique(alike):
+            index = np.flatnonzero(alike == group)
+            try:
+                parts.append(self._predict_alike(batch[index], *divmod(int(group), len(MATH_KINDS))))
+            except RefusedKernelError as refused:
+                raise RefusedKernelError(int(index[refused.row]), refused.reason) from None
+            rows.append(index)
         return _interleaved(parts, rows)
 
-    def _predict_kind(self, table: GemmBatch, kind: str) -> BatchPrediction:
-        rows = len(table)
+    def _predict_alike(self, table: GemmBatch, kernel: int, math_kind: int) -> BatchPrediction:
+        """Rows of one kernel family and one class of types, by their codes."""
+        rows, kind = len(table), MATH_KINDS[math_kind]
         # One row goes through the formulas as Python numbers.
-        look = self._look(_with_numbers(table), kind, (rows,))
+        look = self._checked(_with_numbers(table), family_at(kernel, self.gpu), kind, (rows,))
         prediction = look.prediction()
         residual = self.residual_of(kind)
         if residual is None:
@@ -129,12 +137,20 @@ class WarpSpecializedModel:
         """
         if self.residual is not None:
             return None
-        return self._look(row, MATH_KINDS[row.math_kind], (1,)).row()
+        family = family_at(int(row.kernel), self.gpu)
+        return self._checked(row, family, MATH_KINDS[row.math_kind], (1,)).row()
+
+    def _checked(
+        self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...]
+    ) -> PhysicalLook:
+        found = resources(batch, self.gpu, family)
+        refuse_impossible(batch, self.gpu, family, found)
+        return self._look(batch, family, kind, shape, found)
 
     def _look(
-        self, batch: GemmBatch, kind: str, shape: tuple[int, ...], found: Resources | None = None
+        self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...], found: Resources
     ) -> PhysicalLook:
-        whole = geometry(batch, flop_per_clk_of(kind, self.gpu), self.gpu, self.without, found)
+        whole = geometry(batch, flop_per_clk_of(kind, self.gpu), self.gpu, family, self.without, found)
         return PhysicalLook(self, kind, whole, self.times(whole, kind, self.without), shape)
 
     def times(self, found: Geometry, kind: str, without: Collection[str]) -> KernelTime:
@@ -196,7 +212,7 @@ class PhysicalLook:
         return None if residual is None else self._picked(rows).corrected_by(residual)
 
     def _picked(self, rows: GridRows) -> PhysicalLook:
-        found, times = picked(self.geometry, rows), picked(self.times, rows)
+        found, times = self.geometry.picked(rows), picked(self.times, rows)
         return PhysicalLook(self.model, self.kind, found, times, rows.cells.shape)
 
     def _parts(self) -> tuple[dict[str, Values], dict[str, Values], dict[str, Values]]:
@@ -246,7 +262,7 @@ class PhysicalLook:
             phases_us=phases_us,
             details=details,
             bytes_by_level=bytes_by_level,
-            caveats=self.model.caveats(self.kind),
+            caveats=self.caveats(),
             error_band=None if band is None else band.item(),
         )
 
@@ -264,9 +280,16 @@ class PhysicalLook:
             phases_us=phase,
             details=detail,
             bytes_by_level=level,
-            caveats=self.model.caveats(self.kind),
+            caveats=self.caveats(),
             error_band=self.error_band(),
         )
+
+    def caveats(self) -> tuple[str, ...]:
+        """What to keep in mind about these rows."""
+        spilled = self.geometry.resources.spilled_registers
+        most = spilled if is_number(spilled) else float(np.max(spilled))
+        spills = () if most == 0 else (f"up to {most:.0f} registers of a thread spill (spilled_registers)",)
+        return self.model.caveats(self.kind) + self.geometry.family.tile_order.caveats + spills
 
     def _energy(self) -> dict[str, Values]:
         power = self.model.power(self.kind)
@@ -300,7 +323,7 @@ class PhysicalLook:
         complete, complete_times = self.geometry, times
         if model.without:
             # Trees see the complete model: a what-if question leaves the correction as it is.
-            complete = geometry(complete.batch, complete.rate, model.gpu)
+            complete = geometry(complete.batch, complete.rate, model.gpu, complete.family)
             complete_times = model.times(complete, self.kind, ())
         seen = features(complete, complete_times)
         physical_us, floor_us = np.atleast_1d(times.runtime_us, times.floor_us)

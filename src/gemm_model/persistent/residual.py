@@ -23,7 +23,7 @@ from gemm_model.config import is_yaml_file, read_yaml_mapping
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.elementwise import Values, ceil, floor, maximum, minimum, power_of_two_divisor, where
 from gemm_model.core.errors import InputError, MissingExtraError
-from gemm_model.kernels.feasibility import PINGPONG
+from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.persistent.calibration_file import CALIBRATION_DIR, Calibration
 from gemm_model.persistent.kernel_time import Geometry, KernelTime
 

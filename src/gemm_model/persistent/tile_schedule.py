@@ -14,14 +14,14 @@ from gemm_model.core.elementwise import (
     is_number,
     maximum,
     minimum,
+    negated,
     power_of_two_divisor,
     where,
 )
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.kernel_config import RASTERS
+from gemm_model.core.kernel_config import ALONG_M, HEURISTIC
+from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
-
-HEURISTIC, ALONG_M, ALONG_N = range(len(RASTERS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,33 +70,30 @@ def _round_up(value: Values, step: Values) -> Values:
 
 
 def tile_schedule(
-    batch: GemmBatch, gpu: GpuSpec, found: Resources, *, whole_waves: bool = True
+    batch: GemmBatch, gpu: GpuSpec, found: Resources, order: TileOrder, *, whole_waves: bool = True
 ) -> TileSchedule:
-    """The static persistent schedule: slot s takes tiles s, s + slots, s + 2 slots, ...
+    """Who takes which tiles: cluster s takes tiles s, s + slots, s + 2 slots, ... in the family's order.
 
-    Order of the tiles: groups of `swizzle` cluster rows or columns along the fast extent, walked along the
-    slow one in serpentines; the fast extent of raster 'heuristic' is the one with fewer clusters, rounded up
-    to groups (a tie goes to n). Source: QuACK `TileScheduler`. On sm100 the CuTe DSL's scheduler walks all
-    of m first. With `whole_waves` False the last wave takes only its share of a wave (for what-if tables).
+    Clusters that fetch their tiles dynamically end together with such a stride where tiles last equally long,
+    as is assumed here. With `whole_waves` False the last wave takes only its share of a wave (for what-if
+    tables).
     """
-    clusters_m = ceil(ceil(batch.m / batch.cta_m) / batch.cluster_m)
-    clusters_n = ceil(ceil(batch.n / batch.cta_n) / batch.cluster_n)
+    ctas_m, ctas_n = ceil(batch.m / batch.cta_m), ceil(batch.n / batch.cta_n)
+    clusters_m, clusters_n = ceil(ctas_m / batch.cluster_m), ceil(ctas_n / batch.cluster_n)
+    swizzle = _swizzle(batch, order, clusters_m, clusters_n)
+    grouped_m, grouped_n = _round_up(clusters_m, swizzle), _round_up(clusters_n, swizzle)
+    fast_is_m = _groups_m(batch, order, grouped_m, grouped_n)
+    if order.padded:
+        clusters_m, clusters_n = grouped_m, grouped_n
     per_matrix = clusters_m * clusters_n
     tiles = per_matrix * batch.batch * batch.split_k
     slots = minimum(resident_clusters(batch.cluster_m * batch.cluster_n, gpu), tiles)
     full_waves = floor(tiles / slots) if whole_waves else tiles / slots
-    k_steps = ceil(ceil(batch.k / found.cta_k) / batch.split_k)
 
-    fewer_m = _round_up(clusters_n, batch.swizzle) > _round_up(clusters_m, batch.swizzle)
-    fast_is_m = where(batch.raster == HEURISTIC, fewer_m, batch.raster == ALONG_M)
-    group_limit = batch.swizzle
-    if gpu.architecture == "sm100":
-        fast_is_m = where(batch.raster == HEURISTIC, fewer_m | True, fast_is_m)
-        group_limit = maximum(clusters_m, batch.swizzle)
     fast = where(fast_is_m, clusters_m, clusters_n)
     slow = where(fast_is_m, clusters_n, clusters_m)
-    group = minimum(group_limit, fast)
-    fast_panels, slow_panels = _panels(slots / batch.split_k, per_matrix, fast, slow, group)
+    group = fast if order.whole_extent else minimum(swizzle, fast)
+    fast_panels, slow_panels = _panels(slots / batch.split_k, per_matrix, fast, slow, group, order)
     padded_m = clusters_m * batch.cluster_m * batch.cta_m
     padded_n = clusters_n * batch.cluster_n * batch.cta_n
     return TileSchedule(
@@ -104,7 +101,7 @@ def tile_schedule(
         slots=slots,
         full_waves=full_waves,
         last_tiles=tiles - full_waves * slots,
-        k_steps=k_steps,
+        k_steps=ceil(ceil(batch.k / found.cta_k) / batch.split_k),
         fast_is_m=fast_is_m,
         fast_panels=fast_panels,
         slow_panels=slow_panels,
@@ -114,8 +111,31 @@ def tile_schedule(
     )
 
 
+def _swizzle(batch: GemmBatch, order: TileOrder, clusters_m: Values, clusters_n: Values) -> Values:
+    """Panels that are walked together, as far as the kernel's scheduler allows it for the problem."""
+    swizzle = minimum(batch.swizzle, order.widest_group)
+    if not order.cut_to_problem:
+        return swizzle
+    # CUTLASS `get_log_swizzle_size`: by the CTA tiles, in whole clusters, of the shorter extent.
+    shorter = minimum(clusters_m * batch.cluster_m, clusters_n * batch.cluster_n)
+    allowed = where(shorter >= 6, 8.0, where(shorter >= 3, 4.0, where(shorter >= 2, 2.0, 1.0)))
+    wanted = where(swizzle >= 8, 8.0, where(swizzle >= 4, 4.0, where(swizzle >= 2, 2.0, 1.0)))
+    return minimum(wanted, allowed)
+
+
+def _groups_m(batch: GemmBatch, order: TileOrder, grouped_m: Values, grouped_n: Values) -> Values:
+    """Whether the panels that are walked together are rows; the extents are counted in whole groups."""
+    if order.always_along_m:
+        along_m = batch.raster <= ALONG_M
+    else:
+        if order.cut_to_problem:
+            grouped_m, grouped_n = grouped_m * batch.cluster_m, grouped_n * batch.cluster_n
+        along_m = where(batch.raster == HEURISTIC, grouped_n > grouped_m, batch.raster == ALONG_M)
+    return along_m if order.grouped == "along" else negated(along_m)
+
+
 def _panels(
-    slots: Values, per_matrix: Values, fast: Values, slow: Values, group: Values
+    slots: Values, per_matrix: Values, fast: Values, slow: Values, group: Values, order: TileOrder
 ) -> tuple[Values, Values]:
     """Distinct fast and slow panels of one wave, averaged over the waves.
 
@@ -127,25 +147,28 @@ def _panels(
     regular = floor(fast / group) * group
     tail = where(fast > regular, fast - regular, group)
     share = regular / fast
-    fast_regular, slow_regular = _panels_in_group(wave, fast, slow, group)
-    fast_tail, slow_tail = _panels_in_group(wave, fast, slow, tail)
+    fast_regular, slow_regular = _panels_in_group(wave, fast, slow, group, order)
+    fast_tail, slow_tail = _panels_in_group(wave, fast, slow, tail, order)
     fast_panels = share * fast_regular + (1.0 - share) * fast_tail
     slow_panels = share * slow_regular + (1.0 - share) * slow_tail
     return fast_panels * matrices, slow_panels * matrices
 
 
-def _panels_in_group(wave: Values, fast: Values, slow: Values, width: Values) -> tuple[Values, Values]:
+def _panels_in_group(
+    wave: Values, fast: Values, slow: Values, width: Values, order: TileOrder
+) -> tuple[Values, Values]:
     """Distinct panels of a wave that begins in a group of `width` fast panels.
 
     The wave covers wave / width steps along the slow extent, and a part of one more unless it begins at a
     step (it begins at multiples of the common divisor). Where it runs past the end of its group it touches
-    the next group's fast panels too, and turns back over the same slow panels: of the steps it then saves a
-    quarter on average.
+    the next group's fast panels too; a serpentine then turns back over the same slow panels, which saves a
+    quarter of the steps on average.
     """
+    saved = 0.25 if order.serpentine else 0.0
     aligned = minimum(minimum(power_of_two_divisor(wave), power_of_two_divisor(width)), wave)
     steps = (wave - aligned) / width + 1.0
     past_the_end = where(fast > width, minimum(steps / slow, 1.0), 0.0)
     inside = steps <= slow
     fast_panels = where(inside, width * (1.0 + past_the_end), width * (1.0 + steps / slow))
-    slow_panels = where(inside, steps * (1.0 - 0.25 * past_the_end), slow)
+    slow_panels = where(inside, steps * (1.0 - saved * past_the_end), slow)
     return minimum(minimum(fast_panels, fast), wave), minimum(maximum(slow_panels, 1.0), slow)
