@@ -34,6 +34,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import predict_in_chunks
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import feasible_mask
+from gemm_model.kernels.registry import family_of
 from gemm_model.models import create_model
 from gemm_model.tables.accuracy import (
     ChoiceFigures,
@@ -206,7 +207,7 @@ def main() -> None:
         frame = numeric(burst.frame).assign(actual_runtime=burst.runtime_us)
         if args.predictions:
             kept.append(frame.assign(predicted_runtime=next(iter(predictions.values()))))
-        legal = feasible_mask(batch_from_frame(burst.frame, needs_tile=True), gpu)
+        legal = feasible_mask(batch_from_frame(burst.frame, needs_tile=True), gpu, family_of("quack", gpu))
         for (table, dtype), rows in frame.reset_index(drop=True)[legal].groupby(["table", "in_dtype"]):
             lines += lines_of(f"{table} | {dtype}", rows, predictions, repeat)
     text = table_text(lines)

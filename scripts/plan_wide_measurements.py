@@ -26,8 +26,9 @@ from gemm_model.core.batch import batch_of
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.candidates import CandidateSpace, candidate_space, family_of
+from gemm_model.kernels.candidates import CandidateSpace, candidate_space
 from gemm_model.kernels.feasibility import resources
+from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, create_model
 
 SEED = 20261122
@@ -115,7 +116,7 @@ def drawn_configs(draw: random.Random, problem: GemmProblem, space: CandidateSpa
 
 def as_run(problem: GemmProblem, config: KernelConfig) -> KernelConfig:
     """The configuration with the stages and the k extent that the kernel chooses itself."""
-    found = resources(batch_of([(problem, config)]), GPU)
+    found = resources(batch_of([(problem, config)]), GPU, family_of("quack", GPU))
     return replace(config, stages=int(found.stages[0]), cta_k=int(np.ravel(found.cta_k)[0]))
 
 
@@ -123,7 +124,7 @@ def planned_rows(count: int, configs: int, taken: set[Shape]) -> Iterator[Row]:
     draw = random.Random(SEED)
     for m, n, k in shapes(draw, count, taken):
         problem = padded(GemmProblem.of(m, n, k, draw.choices(*TYPES)[0]))
-        space = candidate_space(family_of("quack"), GPU, problem)
+        space = candidate_space(family_of("quack", GPU), GPU, problem)
         for position in drawn_configs(draw, problem, space, configs):
             config = as_run(problem, space.candidate(position).config)
             yield Row(kernel="quack", problem=problem, config=config, asked=(m, n, k))

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.core.batch import batch_of, numbers_of
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.feasibility import first_impossible, impossible
+from gemm_model.kernels.feasibility import refuse_in_any_family
 from gemm_model.models import DEFAULT_MODEL, model_for
 
 if TYPE_CHECKING:
@@ -34,10 +33,8 @@ def predict(
     """
     chosen = model_for(model, gpu, options)
     row = numbers_of(problem, config)
-    if chosen.needs_tile and any(impossible(row, chosen.gpu)):
-        found = first_impossible(batch_of([(problem, config)]), chosen.gpu)
-        assert found is not None
-        raise InputError(found[1])
+    if chosen.needs_tile:
+        refuse_in_any_family(row, chosen.gpu)
     predict_row = getattr(chosen, "predict_row", None)
     predicted: Prediction | None = None if predict_row is None else predict_row(row)
     return chosen.predict_batch(batch_of([(problem, config)])).row(0) if predicted is None else predicted

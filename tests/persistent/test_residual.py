@@ -132,7 +132,7 @@ def test_features_are_those_of_the_kernel():
         "cta_m": 128, "cta_n": 256, "cluster_m": 2, "cluster_n": 1, "pingpong": 1, "swizzle": 4,
         "filled_m": 300 / 512, "filled_n": 1000 / 1024, "empty_ctas_m": 1, "empty_ctas_n": 0,
         "operand_alignment": 16, "output_alignment": 16, "waves": 1, "last_wave_share": 0,
-        "slots": 8, "ctas": 16, "k_steps": 3,
+        "slots": 8, "ctas": 16, "k_tiles": 3,
     }  # fmt: skip
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     assert found["dram_share"] == pytest.approx(times.dram_us[0] / times.runtime_us[0], abs=1e-6)

@@ -25,15 +25,15 @@ def schedule_of(m, n, **kernel):
 
 def tile_order(clusters_m, clusters_n, swizzle):
     """Cluster coordinates in the order of their work index: groups along the fast extent, serpentine."""
-    fast_is_m = math.ceil(clusters_n / swizzle) * swizzle > math.ceil(clusters_m / swizzle) * swizzle
-    fast, slow = (clusters_m, clusters_n) if fast_is_m else (clusters_n, clusters_m)
+    minor_is_m = math.ceil(clusters_n / swizzle) * swizzle > math.ceil(clusters_m / swizzle) * swizzle
+    fast, slow = (clusters_m, clusters_n) if minor_is_m else (clusters_n, clusters_m)
     group = min(swizzle, fast)
     order = []
     for first in range(0, fast, group):
         width = min(group, fast - first)
         steps = range(slow) if (first // group) % 2 == 0 else reversed(range(slow))
         order += [(first + column, step) for step in steps for column in range(width)]
-    return fast_is_m, order
+    return minor_is_m, order
 
 
 @given(
@@ -55,9 +55,9 @@ def test_waves_are_those_of_the_persistent_loop(clusters_m, clusters_n, cluster)
 @pytest.mark.parametrize("swizzle", [1, 2, 8, 16])
 def test_raster_follows_the_extent_with_fewer_clusters(swizzle):
     for clusters_m, clusters_n in ((3, 40), (40, 3), (16, 16), (30, 31)):
-        fast_is_m, _ = tile_order(clusters_m, clusters_n, swizzle)
+        minor_is_m, _ = tile_order(clusters_m, clusters_n, swizzle)
         found = schedule_of(128 * clusters_m, 128 * clusters_n, swizzle=swizzle)
-        assert bool(found.fast_is_m[0]) == fast_is_m
+        assert bool(found.minor_is_m[0]) == minor_is_m
 
 
 def test_distinct_panels_of_a_wave_match_the_order_on_average():
@@ -72,7 +72,7 @@ def test_distinct_panels_of_a_wave_match_the_order_on_average():
         fast = np.mean([len({tile[0] for tile in wave}) for wave in waves])
         slow = np.mean([len({tile[1] for tile in wave}) for wave in waves])
         found = schedule_of(128 * clusters_m, 128 * clusters_n, swizzle=swizzle)
-        errors.append((found.fast_panels[0] / fast - 1, found.slow_panels[0] / slow - 1))
+        errors.append((found.minor_panels[0] / fast - 1, found.major_panels[0] / slow - 1))
     errors = np.abs(errors)
     assert errors.mean() < 0.06
     assert np.quantile(errors, 0.9) < 0.15
@@ -82,14 +82,14 @@ def test_one_wave_touches_every_panel_once():
     found = schedule_of(128 * 8, 128 * 8)
     assert found.full_waves[0] == 1
     assert found.last_tiles[0] == 0
-    assert (found.fast_panels[0], found.slow_panels[0]) == (8, 8)
+    assert (found.minor_panels[0], found.major_panels[0]) == (8, 8)
 
 
 def test_split_k_multiplies_tiles_and_divides_steps():
     whole = schedule_of(512, 512)
     split = schedule_of(512, 512, split_k=4)
     assert split.tiles[0] == 4 * whole.tiles[0]
-    assert split.k_steps[0] == whole.k_steps[0] / 4
+    assert split.k_tiles[0] == whole.k_tiles[0] / 4
 
 
 def test_rows_outside_the_matrix():

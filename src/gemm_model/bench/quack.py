@@ -7,13 +7,14 @@ schedule but not by sizes, so every process of a benchmark shares them.
 from __future__ import annotations
 
 import inspect
-import math
 import os
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
 
+import numpy as np
 import quack.gemm as quack_gemm
 import quack.gemm_tvm_ffi_utils as quack_ffi
 import torch
@@ -25,38 +26,20 @@ from quack.rounding import RoundingMode
 
 from gemm_model.bench.provider import CompileError, Config, KernelError, Launch, Operands, OutOfMemoryError
 from gemm_model.bench.tensors import torch_dtype
+from gemm_model.core.batch import batch_of
+from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.feasibility import K_BYTES_PER_STAGE, resources, runnable_mask
+from gemm_model.kernels.registry import family_of
 
-SM90_COOPERATIVE = (
-    *product((64,), (64, 128, 256)),
-    *product((128,), (32, 64, 96, 128, 160, 192, 224, 256)),
-    *product((192,), (64, 128, 160, 192, 256)),
-    *product((256,), (32, 64, 96, 128, 160, 192, 224)),
-)
-"""CTA tiles whose consumer warpgroups share one tile (`GemmSm90.__init__` states what is legal)."""
-
-SM90_PINGPONG = (
-    *product((64,), (32, 64, 96, 128, 160, 192, 256)),
-    *product((128,), (32, 64, 96, 128, 160, 192, 208)),
-    *product((192,), (64, 96, 128)),
-)
-"""CTA tiles that two consumer warpgroups take in turn, each holding one tile's accumulators."""
-
-SM100_TILE_N = (64, 128, 192, 256)
-SM120_COOPERATIVE = ((128, 128), (128, 64), (64, 128), (128, 160), (128, 192))
-SM120_PINGPONG = ((128, 128), (128, 64), (64, 128), (128, 160))
-CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
-SWIZZLES = (1, 2, 4, 8, 16)
-DEFAULT_SWIZZLE = 8
-
-SM90_SMEM_BYTES = 232448
-BARRIER_BYTES = 1024
-STAGE_BYTES_PER_ROW = 128
-MIN_STAGES = 2
-
-SPILL_ACCUMULATORS_PER_THREAD = 256
-"""From here on the accumulators alone exceed the 255 registers that a thread can have."""
+SWEPT_CLUSTER = 2
+"""CTAs of a swept cluster along each extent, at most."""
+MOST_ACCUMULATORS = 255.0
+"""Accumulators of a thread [registers], at most: all that it can have. Kernels that spill others are swept."""
+GPUS = {9: "h200", 10: "b200", 12: "rtx_5090"}
+"""A GPU of each compute capability that QuACK has kernels for: what its kernels need is alike on all of them."""
 
 DENSE_TYPES = {
     9: ("bf16", "fp16", "e4m3", "e5m2"),
@@ -100,9 +83,8 @@ class QuackProvider:
         return ""
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
-        if compute_capability[0] == 9:
-            return tuple(_sm90_configs(problem))
-        return tuple(_sm100_configs() if compute_capability[0] == 10 else _sm120_configs())
+        gpu = load_gpu(GPUS[compute_capability[0]])
+        return tuple(_configs(problem, gpu, family_of(self.name, gpu)))
 
     def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
         config = _require_config(config)
@@ -179,69 +161,30 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:200]
 
 
-def accumulators_per_thread(cta_m: int, cta_n: int, schedule: str, *, slow_fp8: bool) -> int:
-    """Accumulator registers of one thread of an SM90 kernel; slow fp8 accumulation holds them twice."""
-    if schedule == "pingpong" or cta_m == 64:
-        warpgroups = 1
-    elif cta_m == 192 and cta_n <= 128:
-        warpgroups = 3
-    else:
-        warpgroups = 2
-    return cta_m * cta_n // (128 * warpgroups) * (2 if slow_fp8 else 1)
-
-
-def sm90_stages(cta_m: int, cta_n: int, schedule: str, out_bits: int) -> int:
-    """Stages of the operand ring: what shared memory holds besides the epilogue's buffers.
-
-    Restates `GemmSm90._compute_stages` (quack-kernels 0.6.5) for a kernel without C: one stage is 128 bytes
-    of K for each row of A and B; the epilogue keeps two subtiles (four where they are 16 columns or fewer).
-    """
-    paired = schedule != "pingpong" and (cta_m % 128 == 0 or (cta_m == 192 and cta_n <= 128))
-    if paired:
-        epilogue_m, epilogue_n = 192 if cta_m == 192 else 128, math.gcd(32, cta_n)
-    else:
-        epilogue_m, epilogue_n = 64, math.gcd(64 if out_bits == 8 else 32, cta_n)
-    subtiles = cta_m * cta_n // (epilogue_m * epilogue_n)
-    buffers = min(subtiles, 4 if epilogue_n <= 16 else 2)
-    epilogue_bytes = buffers * epilogue_m * epilogue_n * out_bits // 8
-    return (SM90_SMEM_BYTES - BARRIER_BYTES - epilogue_bytes) // (STAGE_BYTES_PER_ROW * (cta_m + cta_n))
-
-
-def _sm90_configs(problem: GemmProblem) -> Iterator[KernelConfig]:
-    tiles = [(tile, "cooperative") for tile in SM90_COOPERATIVE] + [
-        (tile, "pingpong") for tile in SM90_PINGPONG
+def _configs(problem: GemmProblem, gpu: GpuSpec, family: KernelFamily) -> Iterator[KernelConfig]:
+    """All kernels of the family that run, with the stages that they choose, in each of their tile orders."""
+    space = family.space
+    clusters = [cluster for cluster in space.clusters if max(cluster) <= SWEPT_CLUSTER]
+    kernels = [
+        KernelConfig(
+            cta_m=cta_m,
+            cta_n=cta_n,
+            cluster_m=cluster_m,
+            cluster_n=cluster_n,
+            schedule=schedule,
+            kernel=family.name,
+        )
+        for schedule, cta_m, cta_n, (cluster_m, cluster_n) in product(
+            space.schedules, space.cta_m, space.cta_n, clusters
+        )
     ]
-    slow_fp8 = problem.a_dtype.bits == 8
-    for ((cta_m, cta_n), schedule), (cluster_m, cluster_n), swizzle in product(tiles, CLUSTERS, SWIZZLES):
-        accumulators = accumulators_per_thread(cta_m, cta_n, schedule, slow_fp8=slow_fp8)
-        stages = sm90_stages(cta_m, cta_n, schedule, problem.out_dtype.bits)
-        if accumulators <= SPILL_ACCUMULATORS_PER_THREAD and stages >= MIN_STAGES:
-            yield KernelConfig(
-                cta_m=cta_m,
-                cta_n=cta_n,
-                cta_k=STAGE_BYTES_PER_ROW * 8 // problem.a_dtype.bits,
-                stages=stages,
-                cluster_m=cluster_m,
-                cluster_n=cluster_n,
-                schedule=schedule,
-                swizzle=swizzle,
-                fast_accum=False,
-            )
-
-
-def _sm100_configs() -> Iterator[KernelConfig]:
-    for cta_n, (cluster_m, cluster_n) in product(SM100_TILE_N, CLUSTERS):
-        yield KernelConfig(cta_m=128, cta_n=cta_n, cluster_m=cluster_m, cluster_n=cluster_n)
-        if cluster_m % 2 == 0:
-            yield KernelConfig(
-                cta_m=128, cta_n=cta_n, cluster_m=cluster_m, cluster_n=cluster_n, schedule="2cta"
-            )
-
-
-def _sm120_configs() -> Iterator[KernelConfig]:
-    for tiles, schedule in ((SM120_COOPERATIVE, "cooperative"), (SM120_PINGPONG, "pingpong")):
-        for cta_m, cta_n in tiles:
-            yield KernelConfig(cta_m=cta_m, cta_n=cta_n, schedule=schedule)
+    batch = batch_of([(problem, kernel) for kernel in kernels])
+    found = resources(batch, gpu, family)
+    swept = runnable_mask(batch, gpu, family) & (found.accumulator_registers <= MOST_ACCUMULATORS)
+    for row in np.flatnonzero(swept):
+        as_run = replace(kernels[row], cta_k=int(found.cta_k[row]), stages=int(found.stages[row]))
+        for swizzle in sorted(space.swizzles):
+            yield replace(as_run, swizzle=swizzle)
 
 
 def _uses_fast_fp8(problem: GemmProblem, config: KernelConfig, compute_capability: tuple[int, int]) -> bool:
@@ -255,7 +198,7 @@ def _cutlass_type(name: str) -> Any:
 
 def _tile_k(problem: GemmProblem, config: KernelConfig) -> int | None:
     """Tile K where it is not QuACK's own choice of 128 bytes."""
-    return None if config.cta_k in (0, STAGE_BYTES_PER_ROW * 8 // problem.a_dtype.bits) else config.cta_k
+    return None if config.cta_k in (0, int(K_BYTES_PER_STAGE) * 8 // problem.a_dtype.bits) else config.cta_k
 
 
 def _tile(problem: GemmProblem, config: KernelConfig) -> tuple[int, ...]:

@@ -10,6 +10,8 @@ import pandas as pd
 from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernels.registry import family_of
+from gemm_model.persistent.calibration_file import KERNEL_FAMILY
 from gemm_model.persistent.kernel_time import Geometry, geometry
 from gemm_model.tables.accuracy import shape_columns
 from gemm_model.tables.table import batch_from_frame, runtimes_us
@@ -40,10 +42,10 @@ class Observations:
         return len(self.runtime_us)
 
     def rows(self, keep: BoolArray, gpu: GpuSpec) -> Observations:
-        return observe(self.frame[keep], gpu)
+        return observe(self.frame[keep], gpu, self.shape.family)
 
 
-def observe(frame: pd.DataFrame, gpu: GpuSpec) -> Observations:
+def observe(frame: pd.DataFrame, gpu: GpuSpec, family: KernelFamily) -> Observations:
     """Observations of a checked table with column runtime_us."""
     batch = batch_from_frame(frame, needs_tile=True)
     measured = runtimes_us(frame)
@@ -57,7 +59,7 @@ def observe(frame: pd.DataFrame, gpu: GpuSpec) -> Observations:
     weight = count**-0.125
     return Observations(
         frame=frame,
-        shape=geometry(batch, flop_per_clk_per_sm(batch, gpu), gpu),
+        shape=geometry(batch, flop_per_clk_per_sm(batch, gpu), gpu, family),
         runtime_us=measured,
         sm_clk_mhz=_in_kernel_clock(frame),
         dram_read_bytes=_optional(frame, "dram_read_bytes"),

@@ -94,7 +94,7 @@ def choose_portfolio(
     space = ranker.space(problems[0])
     if any(ranker.space(problem) is not space for problem in problems):
         raise InputError("problems of different types or layouts; expected one set of types for a portfolio")
-    orders = space.family.orders_per_kernel
+    orders = space.family.space.orders_per_kernel
     times_us = np.empty((len(problems), space.kernels))
     best_order = np.empty((len(problems), space.kernels), dtype=np.int64)
     for row, problem in enumerate(problems):

@@ -13,17 +13,12 @@ from gemm_model.config import is_yaml_file
 from gemm_model.core.batch import BoolArray, FloatArray, GridRows, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, load_gpu
-from gemm_model.core.kernel_config import RASTERS, SCHEDULES, KernelConfig, parse_extent
+from gemm_model.core.kernel_config import AUTO_KERNEL, RASTERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.prediction import BatchPrediction, Look, PredictedLook, Prediction, predict_in_chunks
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.candidates import (
-    DEFAULT_FAMILY,
-    Candidate,
-    CandidateSpace,
-    candidate_space,
-    family_of,
-)
+from gemm_model.kernels.candidates import Candidate, CandidateSpace, candidate_space
 from gemm_model.kernels.feasibility import Grid, check
+from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
 from gemm_model.persistent.model import RESIDUAL_PHASE, WarpSpecializedModel
 from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT
@@ -149,13 +144,13 @@ class Ranker:
         gpu: GpuSpec | str,
         *,
         model: str = DEFAULT_MODEL,
-        family: str = DEFAULT_FAMILY,
+        family: str = AUTO_KERNEL,
         sms: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         spec = load_gpu(gpu) if isinstance(gpu, str) else gpu
         self.gpu = spec if sms is None else with_sms(spec, sms)
-        self.family = family_of(family)
+        self.family = family_of(family, self.gpu)
         self.model: Model = create_model(model, self.gpu, options)
         if not self.model.needs_tile:
             raise InputError(f"{model} predicts the same time for every tile; expected a model that needs it")
@@ -212,7 +207,7 @@ class Ranker:
             return Choice(
                 rank=place,
                 candidate=space.candidate(
-                    kernel * space.family.orders_per_kernel + int(kernels.orders[kernel])
+                    kernel * space.family.space.orders_per_kernel + int(kernels.orders[kernel])
                 ),
                 prediction=prediction.row(row),
                 tie_group=group,
@@ -232,7 +227,7 @@ class Ranker:
                 choice(row, int(kernel), row + 1, int(groups[row])) for row, kernel in enumerate(first)
             ),
             # Whether a kernel is legal does not depend on its tile order.
-            candidates=int(np.isfinite(kernel_us).sum()) * space.family.orders_per_kernel,
+            candidates=int(np.isfinite(kernel_us).sum()) * space.family.space.orders_per_kernel,
             kernels=int(np.isfinite(kernel_us).sum()),
             tied_with_best=int((kernel_us <= best_us * (1.0 + margin)).sum()),
             runner_up=runner_up,
@@ -265,7 +260,7 @@ class Ranker:
 
     def _why_illegal(self, problem: GemmProblem, wanted: Mapping[str, Any]) -> str:
         kernel = {name: value for name, value in wanted.items() if name != "swap_ab"}
-        config = KernelConfig(**kernel, kernel=self.family.name, fast_accum=self.family.fast_accum)
+        config = KernelConfig(**kernel, kernel=self.family.name, fast_accum=self.family.space.fast_accum)
         reason = check(problem, config, self.gpu)
         return reason or f"no {self.family.name} kernel is offered with these values"
 
@@ -276,7 +271,7 @@ def rank(
     top_k: int = 8,
     *,
     model: str = DEFAULT_MODEL,
-    family: str = DEFAULT_FAMILY,
+    family: str = AUTO_KERNEL,
     sms: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Ranking:

@@ -105,7 +105,7 @@ def _best_of_chunk(ranker: Ranker, space: CandidateSpace, sizes: FloatArray) -> 
     if not np.isfinite(kernels.times_us.min(axis=1)).all():
         raise InputError("a shape without any legal configuration; expected a larger k or a smaller split_k")
     rows = np.arange(shapes) * count + best
-    chosen = nearest.reshape(-1)[rows] * space.family.orders_per_kernel + kernels.orders[rows]
+    chosen = nearest.reshape(-1)[rows] * space.family.space.orders_per_kernel + kernels.orders[rows]
     return pd.DataFrame(dict(_columns(space, chosen, kernels.predictions(rows))))
 
 

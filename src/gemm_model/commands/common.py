@@ -9,7 +9,7 @@ import sys
 import pandas as pd
 
 from gemm_model.core.errors import InputError
-from gemm_model.core.kernel_config import RASTERS, SCHEDULES, KernelConfig, parse_extent
+from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.settings import Settings, load_settings
 
@@ -79,6 +79,9 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raster", choices=RASTERS, default="heuristic")
     parser.add_argument("--swizzle", type=int, default=8, help="largest raster group (default: 8)")
     parser.add_argument("--split-k", type=int, default=1, help="parts that K is split into (default: 1)")
+    parser.add_argument(
+        "--kernel", default=AUTO_KERNEL, help=f"kernel family: {', '.join(KERNELS)} (default: the GPU's own)"
+    )
     parser.add_argument("--fast-accum", action="store_true", help="fp8: keep sums in the tensor cores alone")
 
 
@@ -98,5 +101,6 @@ def config(args: argparse.Namespace) -> KernelConfig:
         raster=args.raster,
         swizzle=args.swizzle,
         split_k=args.split_k,
+        kernel=args.kernel,
         fast_accum=args.fast_accum,
     )

@@ -10,7 +10,6 @@ import pandas as pd
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
-from gemm_model.kernels.feasibility import check
 from gemm_model.persistent.explanation import Explanation, explain
 
 MODEL = "WarpSpecializedModel"
@@ -28,9 +27,6 @@ def run(args: argparse.Namespace) -> int:
     if chosen.model != MODEL:
         raise InputError(f"--model is {chosen.model}; expected {MODEL}, the model that explains itself")
     problem, config = common.problem(args), common.config(args)
-    reason = check(problem, config, chosen.gpu)
-    if reason is not None:
-        common.words(f"note: this kernel cannot run as it is: {reason}")
     found = explain(problem, config, chosen.gpu, chosen.options)
     if args.format == "json":
         print(json.dumps(asdict(found), indent=2))

@@ -15,9 +15,10 @@ from gemm_model.choice.selection import Choice, Ranker, Ranking
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
+from gemm_model.core.kernel_config import AUTO_KERNEL
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.candidates import DEFAULT_FAMILY, FAMILIES
 from gemm_model.kernels.emit import EMITTERS, emit
+from gemm_model.kernels.registry import families
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_family(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--family",
-        default=DEFAULT_FAMILY,
-        help=f"kernels to choose from: {', '.join(FAMILIES)} (default: quack)",
+        default=AUTO_KERNEL,
+        help=f"kernels to choose from: {', '.join(families())} (default: the GPU's first)",
     )
     parser.add_argument("--sms", type=int, help="plan for a kernel that may use only so many SMs")
 

@@ -16,9 +16,10 @@ from gemm_model.commands.pipeline_choice import add_machine, gpu_model, machine_
 from gemm_model.core.batch import BoolArray, GemmBatch, batch_of
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
+from gemm_model.core.kernel_config import AUTO_KERNEL, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels import feasibility
+from gemm_model.kernels.registry import family_of
 from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, TileSpace, workload
 from gemm_model.pipeline.model import PipelineModel
 from gemm_model.pipeline.steady_state import load_of_step, time_per_k_step
@@ -109,7 +110,8 @@ def kernels_on_gpu(
     """The machine that a GPU is for kernels of a schedule, and which tiles and rings they offer there."""
     config = KernelConfig(cta_m=128, cta_n=128, cluster_m=cluster[0], cluster_n=cluster[1], schedule=schedule)
     kernel = batch_of([(problem, config)])
-    default_k = int(feasibility.resources(kernel, gpu).cta_k[0])
+    family = family_of(AUTO_KERNEL, gpu)
+    default_k = int(feasibility.resources(kernel, gpu, family).cta_k[0])
     ctas = 2 if schedule == "2cta" else 1
     space = TileSpace(
         tile_m=(64, 128, 192, 256),
@@ -132,7 +134,7 @@ def kernels_on_gpu(
             "mma_n": candidates.tile_n,
             "stages": candidates.stages,
         }
-        return feasibility.feasible_mask(GemmBatch(**columns), gpu)
+        return feasibility.feasible_mask(GemmBatch(**columns), gpu, family)
 
     return machine, allowed
 

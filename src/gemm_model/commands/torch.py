@@ -6,7 +6,8 @@ import argparse
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
-from gemm_model.kernels.candidates import DEFAULT_FAMILY, FAMILIES
+from gemm_model.core.kernel_config import AUTO_KERNEL
+from gemm_model.kernels.registry import families
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--depth", type=int, help="add up modules below this depth")
     common.add_settings(parser)
     parser.add_argument(
-        "--family", default=DEFAULT_FAMILY, help=f"kernels to predict: {', '.join(FAMILIES)} (default: quack)"
+        "--family",
+        default=AUTO_KERNEL,
+        help=f"kernels to predict: {', '.join(families())} (default: the GPU's first)",
     )
     common.add_format(parser)
 

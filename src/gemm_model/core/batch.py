@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gemm_model.core.dtypes import MATH_KINDS, BlockScale
 from gemm_model.core.errors import InputError
-from gemm_model.core.kernel_config import RASTERS, SCHEDULES, KernelConfig
+from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, KernelConfig
 from gemm_model.core.problem import GemmProblem
 
 FloatArray = NDArray[np.float64]
@@ -30,7 +30,7 @@ class GemmBatch:
     """Columns of equal length; sizes in elements, widths in bits, codes as positions in their tuples.
 
     Formulas also take one row as numbers, and columns that broadcast (`feasibility.Grid`).
-    Not frozen, for speed alone: a prediction makes two of them, and setting 29 frozen fields takes 5 us.
+    Not frozen, for speed alone: a prediction makes two of them, and setting 30 frozen fields takes 5 us.
     """
 
     m: FloatArray
@@ -61,10 +61,12 @@ class GemmBatch:
     cluster_n: FloatArray
     stages: FloatArray
     """0 where the kernel family chooses."""
+    kernel: IntArray
+    """The kernel family: position in `kernel_config.KERNELS`."""
     schedule: IntArray
-    """Position in `kernel.SCHEDULES`."""
+    """Position in `kernel_config.SCHEDULES`."""
     raster: IntArray
-    """Position in `kernel.RASTERS`."""
+    """Position in `kernel_config.RASTERS`."""
     swizzle: FloatArray
     split_k: FloatArray
     fast_accum: BoolArray
@@ -110,7 +112,7 @@ _FLOAT_COLUMNS = (
     *("cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n", "stages", "swizzle", "split_k"),
     *("multiplier_share", "empty_kernel_us"),
 )
-_CODE_COLUMNS = ("math_kind", "schedule", "raster")
+_CODE_COLUMNS = ("math_kind", "kernel", "schedule", "raster")
 _FLAG_COLUMNS = ("a_k_major", "b_k_major", "c_n_major", "fast_accum")
 
 
@@ -149,7 +151,10 @@ def _floats(p: GemmProblem, c: KernelConfig) -> tuple[float, ...]:
 
 def _codes(p: GemmProblem, c: KernelConfig) -> tuple[int, ...]:
     """The values of _CODE_COLUMNS."""
-    return MATH_KINDS.index(p.math_kind), SCHEDULES.index(c.schedule), RASTERS.index(c.raster)
+    return (
+        *(MATH_KINDS.index(p.math_kind), KERNELS.index(c.kernel)),
+        *(SCHEDULES.index(c.schedule), RASTERS.index(c.raster)),
+    )
 
 
 def _flags(p: GemmProblem, c: KernelConfig) -> tuple[bool, ...]:

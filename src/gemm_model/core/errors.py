@@ -15,6 +15,15 @@ class InputError(GemmModelError):
     exit_code = 2
 
 
+class RefusedKernelError(InputError):
+    """A kernel that cannot run: the row of the batch that holds it, and why."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+        self.reason = reason
+
+
 class MissingExtraError(GemmModelError):
     """A GPU or an optional package is needed and is not there."""
 

@@ -10,8 +10,20 @@ from gemm_model.core.problem import require_size
 SCHEDULES = ("cooperative", "pingpong", "2cta")
 """How the MMA warps share tiles: both on one tile, in turn on two tiles, or a pair of CTAs on one MMA."""
 
+COOPERATIVE, PINGPONG, TWO_CTA = range(len(SCHEDULES))
+"""Positions in SCHEDULES."""
+
 RASTERS = ("heuristic", "along_m", "along_n")
 """Along which extent consecutive clusters advance; 'heuristic' leaves it to the kernel's scheduler."""
+
+HEURISTIC, ALONG_M, ALONG_N = range(len(RASTERS))
+"""Positions in RASTERS."""
+
+AUTO_KERNEL = "auto"
+"""The kernel family that is the default one of the GPU."""
+
+KERNELS = (AUTO_KERNEL, "quack", "cutlass", "cublas", "triton", "simt")
+"""Names of kernel families; 'simt' stands for CUDA-core kernels, which the calibrated model does not describe."""
 
 AUTO = 0
 """Value of `cta_k` and `stages` that leaves the choice to the kernel family's own rule."""
@@ -23,8 +35,9 @@ class KernelConfig:
 
     `cta_*` is the output tile of one CTA, `mma_*` that of one MMA instruction group: for 2-CTA MMA
     mma_m = 2 cta_m. `swizzle` is the largest group of cluster rows (or columns) that the scheduler walks
-    together. `stages` and `cta_k` of 0 stand for the kernel family's own choice. `fast_accum` matters for
-    fp8 on sm90 alone: False (QuACK's way) adds every k step to a second set of accumulators.
+    together. `stages` and `cta_k` of 0 stand for the kernel family's own choice, a `kernel` of 'auto' for the
+    GPU's default family. `fast_accum` matters for fp8 on sm90 alone: False (QuACK's way) adds every k step to
+    a second set of accumulators.
     """
 
     cta_m: int
@@ -39,7 +52,7 @@ class KernelConfig:
     raster: str = "heuristic"
     swizzle: int = 8
     split_k: int = 1
-    kernel: str = "quack"
+    kernel: str = AUTO_KERNEL
     fast_accum: bool = False
 
     def __post_init__(self) -> None:
@@ -52,6 +65,8 @@ class KernelConfig:
             raise InputError(f"schedule is {self.schedule!r}; expected one of {SCHEDULES}")
         if self.raster not in RASTERS:
             raise InputError(f"raster is {self.raster!r}; expected one of {RASTERS}")
+        if self.kernel not in KERNELS:
+            raise InputError(f"unknown kernel family {self.kernel!r}; expected one of {', '.join(KERNELS)}")
         ctas_per_mma = 2 if self.schedule == "2cta" else 1
         if self.mma_m == 0:
             object.__setattr__(self, "mma_m", ctas_per_mma * self.cta_m)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray
+from gemm_model.core.errors import RefusedKernelError
 
 ROWS_PER_CHUNK = 131072
 """Rows predicted at once: enough for two threads to work side by side, few enough for 100 MiB of columns."""
@@ -158,11 +159,16 @@ def predict_in_chunks(predict: Callable[[GemmBatch], BatchPrediction], batch: Ge
         return predict(batch)
     chunks = [slice(start, min(start + ROWS_PER_CHUNK, len(batch))) for start in starts]
     wholes: list[BatchPrediction] = []
+    caveats: list[tuple[str, ...]] = [()] * len(chunks)
     lock = Lock()
 
     def fill(rows: slice) -> None:
-        part = predict(batch[rows])
+        try:
+            part = predict(batch[rows])
+        except RefusedKernelError as refused:
+            raise RefusedKernelError(rows.start + refused.row, refused.reason) from None
         with lock:
+            caveats[rows.start // ROWS_PER_CHUNK] = part.caveats
             if not wholes:
                 wholes.append(_room_for(part, len(batch)))
         for target, source in zip(_columns(wholes[0]), _columns(part), strict=True):
@@ -171,7 +177,7 @@ def predict_in_chunks(predict: Callable[[GemmBatch], BatchPrediction], batch: Ge
     with ThreadPoolExecutor(THREADS) as pool:
         for _ in pool.map(fill, chunks):
             pass
-    return wholes[0]
+    return replace(wholes[0], caveats=tuple(dict.fromkeys(each for part in caveats for each in part)))
 
 
 def _columns(prediction: BatchPrediction) -> Iterator[Any]:

@@ -20,6 +20,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.emit import quack_arguments
 from gemm_model.kernels.feasibility import feasible_mask
+from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, create_model
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def gemm_config(
         raise MissingExtraError(
             "a GemmConfig needs the package quack-kernels: pip install quack-kernels"
         ) from error
-    ranking = rank(problem, gpu, 1, model=model, sms=sms, options=options)
+    ranking = rank(problem, gpu, 1, model=model, family="quack", sms=sms, options=options)
     return GemmConfig(**quack_arguments(ranking.best.candidate, ranking.gpu))
 
 
@@ -65,6 +66,7 @@ def candidate_of(config: Any) -> Candidate:
         schedule=schedule,
         swizzle=config.max_swizzle_size,
         split_k=config.split_k,
+        kernel="quack",
     )
     return Candidate(config=kernel, swap_ab=config.swap_ab)
 
@@ -115,8 +117,10 @@ def early_config_prune(
         candidates = [candidate_of(config.kwargs["config"]) for config in valid]
         exchanged = swapped(problem)
         batch = batch_of([(exchanged if each.swap_ab else problem, each.config) for each in candidates])
-        times_us = predictor.predict_batch(batch).runtime_us
-        times_us = np.where(feasible_mask(batch, spec), times_us, np.inf)
+        legal = feasible_mask(batch, spec, family_of("quack", spec))
+        times_us = np.full(len(batch), np.inf)
+        if legal.any():
+            times_us[legal] = predictor.predict_batch(batch[legal]).runtime_us
         return [valid[index] for index in np.argsort(times_us, kind="stable")[:top_k]]
 
     return prune

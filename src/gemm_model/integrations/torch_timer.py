@@ -19,8 +19,8 @@ from gemm_model.choice.selection import Ranker
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import AUTO_KERNEL
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.candidates import DEFAULT_FAMILY
 from gemm_model.models import DEFAULT_MODEL
 
 try:
@@ -141,7 +141,7 @@ class GemmTimer:
         gpu: GpuSpec | str = "h200",
         *,
         model: str = DEFAULT_MODEL,
-        family: str = DEFAULT_FAMILY,
+        family: str = AUTO_KERNEL,
         sms: int | None = None,
         options: Mapping[str, Any] | None = None,
         display: bool = True,

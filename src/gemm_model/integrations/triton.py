@@ -12,11 +12,12 @@ from functools import lru_cache
 from typing import Any
 
 from gemm_model.core.batch import GemmBatch, batch_of
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import WORKING_REGISTERS, resources
+from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
 
 SIZE_NAMES = {"m": ("M", "m"), "n": ("N", "n"), "k": ("K", "k")}
@@ -40,7 +41,7 @@ DEFAULT_NUM_STAGES = 3
 class TritonPerfModel:
     """The predicted runtime in microseconds of a Triton matmul with given arguments: `perf_model`.
 
-    A configuration that does not fit is predicted to take for ever. `dtype` is the operand type; None takes
+    A configuration that does not fit or cannot run is predicted to take for ever. `dtype` is the operand type; None takes
     it from the first tensor among the arguments. `output_tile_in_smem` says that the kernel keeps room for
     its output tile beside the pipeline, as persistent kernels with TMA stores do.
     """
@@ -54,7 +55,10 @@ class TritonPerfModel:
         batch = _batch(arguments, self.dtype)
         if not fits(batch, num_warps(arguments), self.gpu, output_tile_in_smem=self.output_tile_in_smem):
             return float("inf")
-        return float(self.model.predict_batch(batch).runtime_us[0])
+        try:
+            return float(self.model.predict_batch(batch).runtime_us[0])
+        except RefusedKernelError:
+            return float("inf")
 
     def early_config_prune(
         self, configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any
@@ -153,7 +157,7 @@ def fits(batch: GemmBatch, warps: int, gpu: GpuSpec, *, output_tile_in_smem: boo
     All warps share a tile, whose accumulators are in registers where the GPU has no tensor memory.
     """
     tile = float(batch.cta_m[0] * batch.cta_n[0])
-    smem_bytes = float(batch.stages[0] * resources(batch, gpu).stage_bytes[0])
+    smem_bytes = float(batch.stages[0] * resources(batch, gpu, family_of("triton", gpu)).stage_bytes[0])
     if output_tile_in_smem:
         smem_bytes += tile * float(batch.out_bits[0]) / 8.0
     accumulators = 0.0 if gpu.tmem_columns else tile / (warps * THREADS_PER_WARP)

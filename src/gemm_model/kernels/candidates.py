@@ -1,6 +1,6 @@
 """All configurations of a kernel family that can run: what a choice is made from.
 
-A family lists the values it offers for each part of a configuration; `kernels.feasibility` alone decides
+A family's `ConfigSpace` lists the values of each part of a configuration; `kernels.feasibility` alone decides
 which combinations are legal. The columns are built once for a GPU and a set of types, shared by all problems.
 """
 
@@ -17,85 +17,13 @@ from gemm_model.core.batch import EMPTY_KERNEL_US, BoolArray, FloatArray, GemmBa
 from gemm_model.core.elementwise import Values, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.kernel_config import AUTO, RASTERS, SCHEDULES, KernelConfig
+from gemm_model.core.kernel_config import AUTO, KERNELS, RASTERS, SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import MAX_SIZE, GemmProblem
+from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid, Resources, check, feasible_mask, resources
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """The values that the kernels of a family offer for each part of their configuration."""
-
-    name: str
-    cta_m: tuple[int, ...]
-    cta_n: tuple[int, ...]
-    clusters: tuple[tuple[int, int], ...]
-    schedules: tuple[str, ...]
-    swizzles: tuple[int, ...]
-    rasters: tuple[str, ...] = ("heuristic",)
-    stages: tuple[int, ...] = (AUTO,)
-    split_k: tuple[int, ...] = (1,)
-    swaps: tuple[bool, ...] = (False,)
-    """Whether D^T = B A^T may be computed instead: the tile's rows then run along n."""
-    fast_accum: bool = False
-    """Whether fp8 sums stay in the tensor core's accumulators."""
-
-    @property
-    def orders_per_kernel(self) -> int:
-        """Tile orders of one compiled kernel: raster and swizzle are arguments of its launch."""
-        return len(self.rasters) * len(self.swizzles)
-
-
-CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
-WIDE_CLUSTERS = (*CLUSTERS, (4, 2), (2, 4), (4, 4))
-
-FAMILIES: Mapping[str, Family] = {
-    family.name: family
-    for family in (
-        Family(
-            name="quack",
-            cta_m=(64, 128, 192, 256, 320),
-            cta_n=(*range(32, 257, 32), 208),
-            clusters=CLUSTERS,
-            schedules=("cooperative", "pingpong", "2cta"),
-            swizzles=(8, 1, 2, 4, 16),
-            swaps=(False, True),
-        ),
-        Family(
-            name="cutlass",
-            cta_m=(64, 128, 256),
-            cta_n=(16, *range(32, 257, 32)),
-            clusters=WIDE_CLUSTERS,
-            schedules=("cooperative", "pingpong", "2cta"),
-            swizzles=(1, 2, 4, 8),
-            rasters=("heuristic", "along_m", "along_n"),
-            fast_accum=True,
-        ),
-        Family(
-            name="triton",
-            cta_m=(64, 128, 256),
-            cta_n=(32, 64, 128, 256),
-            clusters=((1, 1),),
-            schedules=("cooperative",),
-            swizzles=(8, 1, 4, 16),
-            rasters=("along_m",),
-            stages=(2, 3, 4, 5, 6),
-            fast_accum=True,
-        ),
-    )
-}
-"""Kernel families by name; the first swizzle is the one that a quick look at a kernel uses."""
-
-DEFAULT_FAMILY = "quack"
 ALL_ORDERS, FIRST_ORDER = slice(None), slice(1)
 """Which tile orders of a kernel."""
-
-
-def family_of(name: str) -> Family:
-    """The kernel family called `name`; raises InputError for an unknown one."""
-    if name not in FAMILIES:
-        raise InputError(f"unknown kernel family {name!r}; expected one of {', '.join(FAMILIES)}")
-    return FAMILIES[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +38,7 @@ class Candidate:
 class CandidateSpace:
     """The legal candidates of a family for given types, as columns; those of one kernel stand together."""
 
-    family: Family
+    family: KernelFamily
     swapped: BoolArray
     types: Mapping[str, Any]
     """The batch's type and layout columns, exchanged where the candidate swaps its operands."""
@@ -128,7 +56,7 @@ class CandidateSpace:
     @property
     def kernels(self) -> int:
         """Distinct compiled kernels."""
-        return len(self) // self.family.orders_per_kernel
+        return len(self) // self.family.space.orders_per_kernel
 
     def candidate(self, index: int) -> Candidate:
         whole = {
@@ -140,7 +68,7 @@ class CandidateSpace:
             schedule=SCHEDULES[int(self.kernel["schedule"][index])],
             raster=RASTERS[int(self.kernel["raster"][index])],
             kernel=self.family.name,
-            fast_accum=self.family.fast_accum,
+            fast_accum=self.family.space.fast_accum,
         )
         return Candidate(config=config, swap_ab=bool(self.swapped[index]))
 
@@ -190,7 +118,7 @@ class CandidateSpace:
         found = {spec.name: of_kernel(getattr(self.resources, spec.name)) for spec in fields(Resources)}
         return Grid(
             GemmBatch(**columns, k=of_problem(k), batch=of_problem(batch)),
-            len(range(self.family.orders_per_kernel)[orders]),
+            len(range(self.family.space.orders_per_kernel)[orders]),
             Resources(**found),
         )
 
@@ -199,25 +127,25 @@ class CandidateSpace:
 
         Only split-K depends on a problem's sizes.
         """
-        if self.family.split_k == (1,):
+        if self.family.space.split_k == (1,):
             return None
-        legal: BoolArray = feasible_mask(grid.rows(), gpu).reshape(-1, grid.orders).T
+        legal: BoolArray = feasible_mask(grid.rows(), gpu, self.family).reshape(-1, grid.orders).T
         return legal
 
 
-def candidate_space(family: Family, gpu: GpuSpec, problem: GemmProblem) -> CandidateSpace:
+def candidate_space(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) -> CandidateSpace:
     """The candidates that can run the types and layouts of `problem` on a GPU.
 
     Raises InputError, with the reason, where there is none.
     """
     if problem.a_scale or problem.b_scale:
         # No family offers block-scaled operands in exchanged places.
-        family = replace(family, swaps=(False,))
+        family = replace(family, space=replace(family.space, swaps=(False,)))
     space = _all_combinations(family, gpu, problem)
     unlimited = replace(problem, k=MAX_SIZE)
-    legal = feasible_mask(space.batch(unlimited), gpu)
+    legal = feasible_mask(space.batch(unlimited), gpu, family)
     if not legal.any():
-        example = KernelConfig(cta_m=128, cta_n=128, kernel=family.name, fast_accum=family.fast_accum)
+        example = KernelConfig(cta_m=128, cta_n=128, kernel=family.name, fast_accum=family.space.fast_accum)
         reason = check(unlimited, example, gpu) or "no tile of the family is one that the GPU's kernels offer"
         raise InputError(f"no legal {family.name} configuration on {gpu.name}: {reason}")
     return _space(
@@ -230,9 +158,13 @@ def candidate_space(family: Family, gpu: GpuSpec, problem: GemmProblem) -> Candi
 
 
 def _space(
-    family: Family, gpu: GpuSpec, swapped: BoolArray, types: Mapping[str, Any], kernel: Mapping[str, Any]
+    family: KernelFamily,
+    gpu: GpuSpec,
+    swapped: BoolArray,
+    types: Mapping[str, Any],
+    kernel: Mapping[str, Any],
 ) -> CandidateSpace:
-    orders = family.orders_per_kernel
+    orders = family.space.orders_per_kernel
     columns = {name: _without_repeats(values, orders) for name, values in {**types, **kernel}.items()}
     # Resources depend on no size.
     sizes: dict[str, Any] = dict.fromkeys(("m", "n", "k", "batch", "empty_kernel_us"), 1.0)
@@ -242,7 +174,7 @@ def _space(
         types=types,
         kernel=kernel,
         grid={"swapped": _without_repeats(swapped, orders), **columns},
-        resources=resources(GemmBatch(**columns, **sizes), gpu),
+        resources=resources(GemmBatch(**columns, **sizes), gpu, family),
     )
 
 
@@ -256,14 +188,15 @@ def _without_repeats(values: Any, orders: int) -> Values:
     return by_kernel[0][:, np.newaxis].copy()
 
 
-def _all_combinations(family: Family, gpu: GpuSpec, problem: GemmProblem) -> CandidateSpace:
+def _all_combinations(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) -> CandidateSpace:
     """Every combination, legal or not; tile orders vary fastest, so that a kernel's stand together."""
-    schedules = [SCHEDULES.index(name) for name in family.schedules]
-    rasters = [RASTERS.index(name) for name in family.rasters]
-    clusters = range(len(family.clusters))
+    space = family.space
+    schedules = [SCHEDULES.index(name) for name in space.schedules]
+    rasters = [RASTERS.index(name) for name in space.rasters]
+    clusters = range(len(space.clusters))
     axes = (
-        *(family.swaps, schedules, family.cta_m, family.cta_n, family.stages, clusters, family.split_k),
-        *(rasters, family.swizzles),
+        *(space.swaps, schedules, space.cta_m, space.cta_n, space.stages, clusters, space.split_k),
+        *(rasters, space.swizzles),
     )
     grid = np.array(list(product(*axes)), dtype=np.int64)
     swap, schedule, cta_m, cta_n, stages, cluster, split_k, raster, swizzle = grid.T
@@ -273,16 +206,17 @@ def _all_combinations(family: Family, gpu: GpuSpec, problem: GemmProblem) -> Can
         "cta_m": cta_m.astype(np.float64),
         "cta_n": cta_n.astype(np.float64),
         "cta_k": np.full(rows, float(AUTO)),
-        "mma_m": np.where(schedule == SCHEDULES.index("2cta"), 2.0, 1.0) * cta_m,
+        "mma_m": np.where(schedule == TWO_CTA, 2.0, 1.0) * cta_m,
         "mma_n": cta_n.astype(np.float64),
-        "cluster_m": np.array([float(size) for size, _ in family.clusters])[cluster],
-        "cluster_n": np.array([float(size) for _, size in family.clusters])[cluster],
+        "cluster_m": np.array([float(size) for size, _ in space.clusters])[cluster],
+        "cluster_n": np.array([float(size) for _, size in space.clusters])[cluster],
         "stages": stages.astype(np.float64),
+        "kernel": np.full(rows, KERNELS.index(family.name)),
         "schedule": schedule.copy(),
         "raster": raster.copy(),
         "swizzle": swizzle.astype(np.float64),
         "split_k": split_k.astype(np.float64),
-        "fast_accum": np.full(rows, family.fast_accum),
+        "fast_accum": np.full(rows, space.fast_accum),
     }
     return _space(family, gpu, swapped, _type_columns(problem, swapped), kernel)
 

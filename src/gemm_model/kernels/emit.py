@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
+from gemm_model.core.batch import numbers_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import Candidate
+from gemm_model.kernels.feasibility import K_BYTES_PER_STAGE, check
+from gemm_model.kernels.registry import family_of
 
-K_BYTES_PER_STAGE = 128
-ACCUMULATORS_PER_THREAD = 128
-"""What a Triton kernel's threads hold at most here: 128x128 over four warps, 128x256 over eight."""
 TRITON_STAGES = 3
-DEVICE_CAPACITY = {"sm80": 8, "sm89": 8, "sm90": 9, "sm100": 10, "sm120": 12}
-CUTLASS_ARCH = {"sm80": "Sm80", "sm89": "Sm89", "sm90": "Sm90", "sm100": "Sm100", "sm120": "Sm120"}
+WARPS_PER_WARPGROUP = 4
+DEVICE_CAPACITY = {"sm90": 9, "sm100": 10, "sm120": 12}
+CUTLASS_ARCH = {"sm90": "Sm90", "sm100": "Sm100"}
 CUTLASS_TYPES = {
     "fp32": "float",
     "tf32": "cutlass::tfloat32_t",
@@ -32,9 +33,17 @@ CUTLASS_TYPES = {
 
 
 def emit(target: str, problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
-    """The configuration for 'quack', 'triton', 'cutlass' or as 'json'; raises InputError for other words."""
+    """The configuration for 'quack', 'triton', 'cutlass' or as 'json'.
+
+    Raises InputError for other words, for a library that has no kernels for the GPU, and for a kernel that
+    this library does not have.
+    """
     if target not in EMITTERS:
         raise InputError(f"cannot emit {target!r}; expected one of {', '.join(EMITTERS)}")
+    if target != "json" and candidate.config.kernel != target:
+        reason = check(problem, replace(candidate.config, kernel=target), gpu)
+        if reason is not None:
+            raise InputError(f"{target}: {reason}; expected --family {target}")
     return EMITTERS[target](problem, candidate, gpu)
 
 
@@ -50,8 +59,8 @@ def quack_arguments(candidate: Candidate, gpu: GpuSpec) -> dict[str, object]:
         "swap_ab": candidate.swap_ab,
         "max_swizzle_size": config.swizzle,
         "split_k": config.split_k,
-        "is_dynamic_persistent": gpu.architecture == "sm100",
-        "device_capacity": DEVICE_CAPACITY.get(gpu.architecture, 9),
+        "is_dynamic_persistent": family_of("quack", gpu).tile_order.dynamic,
+        "device_capacity": DEVICE_CAPACITY[gpu.architecture],
     }
     if config.cta_k:
         arguments["tile_k"] = config.cta_k
@@ -63,12 +72,7 @@ def _quack(_: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
     return f"GemmConfig({words})"
 
 
-def triton_warps(config: KernelConfig) -> int:
-    """Warps among which a tile's accumulators fit: 4 or 8."""
-    return 4 if config.cta_m * config.cta_n <= 4 * 32 * ACCUMULATORS_PER_THREAD else 8
-
-
-def _triton(problem: GemmProblem, candidate: Candidate, _: GpuSpec) -> str:
+def _triton(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
     config = _unswapped(candidate, "triton")
     meta = {
         "BLOCK_M": config.cta_m,
@@ -79,12 +83,14 @@ def _triton(problem: GemmProblem, candidate: Candidate, _: GpuSpec) -> str:
     if config.split_k > 1:
         meta["SPLIT_K"] = config.split_k
     stages = config.stages or TRITON_STAGES
-    return f"triton.Config({json.dumps(meta)}, num_warps={triton_warps(config)}, num_stages={stages})"
+    warpgroups = family_of("triton", gpu).resources.warpgroups(numbers_of(problem, config))
+    warps = WARPS_PER_WARPGROUP * int(warpgroups)
+    return f"triton.Config({json.dumps(meta)}, num_warps={warps}, num_stages={stages})"
 
 
 def k_step(problem: GemmProblem, config: KernelConfig) -> int:
     """Elements of K in a pipeline stage: the configuration's, or 128 bytes."""
-    return config.cta_k or K_BYTES_PER_STAGE * 8 // max(problem.a_dtype.bits, problem.b_dtype.bits)
+    return config.cta_k or int(K_BYTES_PER_STAGE) * 8 // max(problem.a_dtype.bits, problem.b_dtype.bits)
 
 
 def _cutlass(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
@@ -98,7 +104,7 @@ def _cutlass(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
         else "cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(\n"
         "        sizeof(typename CollectiveEpilogue::SharedStorage))>"
     )
-    arch = CUTLASS_ARCH.get(gpu.architecture, "Sm90")
+    arch = CUTLASS_ARCH[gpu.architecture]
     align = {name: max(128 // getattr(problem, f"{name}_dtype").bits, 1) for name in ("a", "b", "out")}
     majors = {
         "A": "RowMajor" if problem.a_major == "k" else "ColumnMajor",

@@ -2,8 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
+
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.elementwise import Values
+from gemm_model.core.kernel_config import AUTO
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSpace:
+    """The values that the kernels of a family offer for each part of their configuration."""
+
+    cta_m: tuple[int, ...]
+    cta_n: tuple[int, ...]
+    clusters: tuple[tuple[int, int], ...]
+    schedules: tuple[str, ...]
+    swizzles: tuple[int, ...]
+    """The first is the one that a quick look at a kernel uses."""
+    rasters: tuple[str, ...] = ("heuristic",)
+    stages: tuple[int, ...] = (AUTO,)
+    split_k: tuple[int, ...] = (1,)
+    swaps: tuple[bool, ...] = (False,)
+    """Whether D^T = B A^T may be computed instead: the tile's rows then run along n."""
+    fast_accum: bool = False
+    """Whether fp8 sums stay in the tensor core's accumulators."""
+
+    @property
+    def orders_per_kernel(self) -> int:
+        """Tile orders of one compiled kernel: raster and swizzle are arguments of its launch."""
+        return len(self.rasters) * len(self.swizzles)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceRules:
+    """What one CTA of a family's kernels takes of an SM, and which tiles, clusters and types they exist for.
+
+    The rules take the columns of a batch, or one row as numbers. A warpgroup is 128 threads.
+    """
+
+    offers_tile: Callable[[GemmBatch], Values]
+    """Whether there is a kernel of this CTA tile and schedule."""
+    warpgroups: Callable[[GemmBatch], Values]
+    """MMA warpgroups that share one tile."""
+    splits_columns: Callable[[GemmBatch, Values], Values]
+    """Whether those (second argument) share the tile's columns, not its rows."""
+    epilogue_tile: Callable[[GemmBatch, Values], tuple[Values, Values]]
+    """Rows and columns of the outputs that one epilogue buffer holds; takes whether rows are shared."""
+    epilogue_buffers: Callable[[Values], Values]
+    """Epilogue buffers beside the operand ring, by their columns; a tile may have fewer."""
+    mma_registers: Callable[[Values, Values], Values]
+    """Registers that a thread may have, by its accumulators and the warpgroups of the tile."""
+    largest_cluster: int
+    """CTAs of a cluster, at most."""
+    barrier_bytes: float = 1024.0
+    """Shared memory that barriers and the tile scheduler take [bytes a CTA]."""
+    stage_barrier_bytes: float = 0.0
+    """The same for each stage of the operand ring [bytes]."""
+    fewest_stages: float = 2.0
+    """Stages of the ring, at least: where one is released a k step after its use, a ring of one never turns."""
+    most_stages: float = float("inf")
+    """Stages that a kernel takes where more would fit."""
+    mixed_widths: bool = False
+    """Whether operands of different widths are multiplied."""
+    block_scaled: bool = False
+    """Whether operands may have block scales."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,18 +76,35 @@ class TileOrder:
     """In which order a grid walks the tiles; a panel is a row or a column of clusters.
 
     Panels of one extent are walked together in groups of `swizzle`; within a group consecutive clusters run
-    over the group's panels first, then advance along the other extent.
+    over the group's panels first, then advance along the other extent. Raster 'heuristic' is along the
+    shorter extent (a tie goes to n) unless `always_along_m`.
     """
 
     name: str
-    grouped: Literal["shorter", "longer", "m"]
-    """The extent whose panels are grouped where the raster is 'heuristic'."""
+    grouped: Literal["along", "across"] = "along"
+    """Whether the grouped panels are those that the raster names, or those of the other extent."""
+    always_along_m: bool = False
+    """Whether raster 'heuristic' is along m whatever the sizes."""
     whole_extent: bool = False
     """Whether a group is all panels of its extent, whatever the swizzle."""
-    serpentine: bool = True
+    widest_group: float = float("inf")
+    """Panels of a group, at most."""
+    cut_to_problem: bool = False
+    """Whether a problem of few CTA tiles cuts the swizzle down to 4, 2 or 1, and the order counts CTA tiles,
+    not clusters (CUTLASS `get_log_swizzle_size`)."""
+    padded: bool = False
+    """Whether both extents are rounded up to whole groups, whose tiles outside the matrix are computed too."""
+    serpentine: bool = False
     """Whether every other group is walked backwards."""
     dynamic: bool = False
-    """Whether a cluster fetches its next tile when it is free, so that no static stride assigns tiles."""
+    """Whether a cluster fetches its next tile when it is free (cluster launch control), so that no static
+    stride assigns tiles."""
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        if not self.dynamic:
+            return ()
+        return ("dynamic tile fetch: all tiles are taken to last equally long, so that waves come out whole",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,3 +118,21 @@ class TilePeriod:
     @property
     def in_tensor_memory(self) -> bool:
         return self.accumulators == "tensor_memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFamily:
+    """The kernels of one library on some architectures."""
+
+    name: str
+    architectures: tuple[str, ...]
+    space: ConfigSpace
+    resources: ResourceRules
+    tile_order: TileOrder
+    tile_period: TilePeriod
+    mechanisms: tuple[str, ...] = MECHANISM_NAMES
+    """Mechanisms of the time model that these kernels have; the others are switched off."""
+
+    @property
+    def absent_mechanisms(self) -> frozenset[str]:
+        return frozenset(MECHANISM_NAMES) - frozenset(self.mechanisms)

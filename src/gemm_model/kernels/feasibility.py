@@ -1,18 +1,19 @@
 """What can run: shared memory, registers, tensor memory, clusters, tile shapes. The only source of validity.
 
-`check` says why one configuration cannot run, `feasible_mask` marks the rows of a batch that can. Both go
-through the same rules. The rules of the sm90 family are those of QuACK's Hopper GEMM (version 0.6.5), the
-rules of sm100 those of the CuTe DSL persistent dense GEMM for Blackwell.
+`check` says why one configuration cannot run, `refused` finds the first row of a batch that cannot, and
+`feasible_mask` marks the rows worth choosing from. All go through the same rules, which read what a kernel
+family offers and takes (`kernels.family.ResourceRules`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
-from gemm_model.core.batch import BoolArray, GemmBatch, batch_of
+from gemm_model.core.batch import BoolArray, GemmBatch, numbers_of
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import (
     Values,
@@ -24,19 +25,15 @@ from gemm_model.core.elementwise import (
     power_of_two_divisor,
     where,
 )
+from gemm_model.core.errors import RefusedKernelError
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.kernel_config import SCHEDULES, KernelConfig
+from gemm_model.core.kernel_config import SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
-
-COOPERATIVE, PINGPONG, TWO_CTA = range(len(SCHEDULES))
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.registry import by_family, family_of
 
 K_BYTES_PER_STAGE = 128.0
 """Bytes of K in one row of a pipeline stage: one 128-byte swizzle atom."""
-BARRIER_BYTES = 1024.0
-"""Shared memory that the barriers and the tile scheduler take."""
-MIN_STAGES = 2
-"""A stage is released one k step after it was consumed, so a ring of one would never turn."""
-EPILOGUE_BUFFERS = 2.0
 WARPGROUP_THREADS = 128.0
 TMEM_LANES = 128
 SCALE_BLOCK_ROWS = 128.0
@@ -46,12 +43,6 @@ SCALE_BYTES_PER_COLUMN = 128.0
 REGISTER_BITS = 32
 WORKING_REGISTERS = 30.0
 """Registers of an MMA thread beside its accumulators: addresses, descriptors, barrier phases."""
-MMA_REGISTERS = 232.0
-HEAVY_MMA_REGISTERS = 240.0
-"""`setmaxnreg` of an MMA thread with at least 208 accumulators."""
-THREE_WARPGROUP_REGISTERS = 160.0
-MAX_CLUSTER_DIM = {"sm90": 4, "sm100": 16}
-WARP_SPECIALIZED = ("sm90", "sm100", "sm120")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +58,7 @@ class Resources:
     store_elements: Values
     """Outputs that one store of the epilogue writes."""
     stages: Values
-    """Pipeline stages; below MIN_STAGES the kernel does not fit."""
+    """Pipeline stages; below `ResourceRules.fewest_stages` the kernel does not fit."""
     warpgroups: Values
     """MMA warpgroups that share one tile."""
     columns_split: Values
@@ -108,62 +99,35 @@ class Grid:
         )
 
 
-def warpgroups_per_tile(batch: GemmBatch, gpu: GpuSpec) -> Values:
-    """MMA warpgroups (128 threads) that share a tile: the kernel's layout of MMA atoms.
-
-    Ping-pong gives each tile to one. Source: QuACK `GemmSm90.__init__`; two elsewhere.
-    """
-    if gpu.architecture != "sm90":
-        return where(batch.cta_m > 0, 2.0, 2.0)
-    rows = minimum(floor(maximum(batch.cta_m, 64.0) / 64.0), 2.0)
-    three = (batch.cta_m == 192) & (batch.cta_n <= 128)
-    cooperative = where(three, 3.0, where(batch.cta_m > 64, 2.0, rows))
-    return where(batch.schedule == PINGPONG, 1.0, cooperative)
-
-
-def columns_split(batch: GemmBatch, warpgroups: Values) -> Values:
-    """Whether the warpgroups of a tile share its columns, not its rows (QuACK `_setup_tiled_mma`)."""
-    return (warpgroups > 1) & (((batch.cta_m == 192) & (batch.cta_n > 128)) | (batch.cta_m == 320))
-
-
-def epilogue_tile_elements(batch: GemmBatch, warpgroups: Values, by_columns: Values) -> Values:
-    """Elements of the tile that one epilogue buffer holds (QuACK `_compute_tile_shape_or_override`)."""
-    rows_split = (warpgroups > 1) & negated(by_columns)
-    divisor = power_of_two_divisor(batch.cta_n)
-    narrow = minimum(divisor, 32.0)
-    wide = where(batch.out_bits == 8, minimum(divisor, 64.0), narrow)
-    tall = where(batch.cta_m == 192, 192.0, 128.0)
-    return where(rows_split, tall * narrow, 64.0 * wide)
-
-
-def resources(batch: GemmBatch, gpu: GpuSpec) -> Resources:
-    """Shared memory, stages, registers and tensor memory of each row.
+def resources(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resources:
+    """Shared memory, stages, registers and tensor memory of each row of a family's kernels.
 
     A requested number of stages or cta_k is taken as it is; otherwise cta_k is 128 bytes, and the stages are
-    what shared memory holds after barriers and two epilogue buffers.
+    what shared memory holds after barriers and epilogue buffers.
     """
+    rules = family.resources
     k_bits = maximum(batch.a_bits, batch.b_bits)
-    default_k = K_BYTES_PER_STAGE * 8.0 / k_bits
-    cta_k = where(batch.cta_k > 0, batch.cta_k, default_k)
+    cta_k = where(batch.cta_k > 0, batch.cta_k, K_BYTES_PER_STAGE * 8.0 / k_bits)
     # A pair of CTAs on one MMA keeps half of B in each, but all scales of B.
     b_rows = batch.cta_n * where(batch.schedule == TWO_CTA, 0.5, 1.0)
     scale_bytes = _scale_bytes(batch) * cta_k
     stage_bytes = (batch.cta_m * batch.a_bits + b_rows * batch.b_bits) / 8.0 * cta_k + scale_bytes
-    warpgroups = warpgroups_per_tile(batch, gpu)
-    by_columns = columns_split(batch, warpgroups)
-    buffer = epilogue_tile_elements(batch, warpgroups, by_columns)
-    buffers = minimum(batch.cta_m * batch.cta_n / buffer, EPILOGUE_BUFFERS)
-    epilogue_bytes = maximum(buffers, 1.0) * buffer * batch.out_bits / 8.0
-    free = float(gpu.smem_bytes_per_cta) - BARRIER_BYTES - epilogue_bytes
-    stages = where(batch.stages > 0, batch.stages, maximum(floor(free / stage_bytes), 0.0))
+    warpgroups = rules.warpgroups(batch)
+    by_columns = rules.splits_columns(batch, warpgroups)
+    rows, columns = rules.epilogue_tile(batch, (warpgroups > 1) & negated(by_columns))
+    buffer = rows * columns
+    buffers = minimum(batch.cta_m * batch.cta_n / buffer, rules.epilogue_buffers(columns))
+    epilogue_bytes = buffers * buffer * batch.out_bits / 8.0
+    free = float(gpu.smem_bytes_per_cta) - rules.barrier_bytes - epilogue_bytes
+    held = maximum(floor(free / (stage_bytes + rules.stage_barrier_bytes)), 0.0)
+    stages = where(batch.stages > 0, batch.stages, minimum(held, rules.most_stages))
 
-    in_tmem = gpu.tmem_columns > 0
+    in_tmem = family.tile_period.in_tensor_memory
     eight_bit = (k_bits == 8) & (batch.math_kind == MATH_KINDS.index("fp8"))
     two_sets = eight_bit & negated(batch.fast_accum)
     tile_registers = where(two_sets, 2.0, 1.0) * batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * warpgroups)
     accumulators = 0.0 * tile_registers if in_tmem else tile_registers
-    heavy = where(accumulators >= 208, HEAVY_MMA_REGISTERS, MMA_REGISTERS)
-    budget = where(warpgroups == 3, THREE_WARPGROUP_REGISTERS, heavy)
+    spilled = accumulators + WORKING_REGISTERS - rules.mma_registers(accumulators, warpgroups)
     return Resources(
         cta_k=cta_k,
         stage_bytes=stage_bytes,
@@ -175,10 +139,24 @@ def resources(batch: GemmBatch, gpu: GpuSpec) -> Resources:
         columns_split=by_columns,
         accumulator_registers=accumulators,
         slow_sums=two_sets & (not in_tmem),
-        spilled_registers=maximum(accumulators + WORKING_REGISTERS - budget, 0.0),
+        spilled_registers=maximum(spilled, 0.0),
         tmem_columns=batch.cta_n * (1.0 if in_tmem else 0.0),
         scale_columns=scale_bytes / SCALE_BYTES_PER_COLUMN * (1.0 if in_tmem else 0.0),
     )
+
+
+def resources_by_row(batch: GemmBatch, gpu: GpuSpec) -> Resources:
+    """The same of rows of several families, as columns."""
+    groups = [(family, rows, resources(batch[rows], gpu, family)) for family, rows in by_family(batch, gpu)]
+
+    def merged(name: str) -> Values:
+        values = [np.broadcast_to(getattr(found, name), rows.shape) for _, rows, found in groups]
+        column = np.empty(len(batch), dtype=np.result_type(*values))
+        for (_, rows, _), part in zip(groups, values, strict=True):
+            column[rows] = part
+        return column
+
+    return Resources(**{spec.name: merged(spec.name) for spec in fields(Resources)})
 
 
 def _scale_bytes(batch: GemmBatch) -> Values:
@@ -189,226 +167,285 @@ def _scale_bytes(batch: GemmBatch) -> Values:
 
 
 @dataclass(frozen=True, slots=True)
+class _Kernels:
+    """Rows that are checked, or one of them as numbers."""
+
+    batch: GemmBatch
+    gpu: GpuSpec
+    family: KernelFamily
+    resources: Resources
+
+    @property
+    def largest_cluster(self) -> int:
+        return min(self.gpu.max_cluster_size, self.family.resources.largest_cluster)
+
+    @property
+    def fewest_stages(self) -> float:
+        return self.family.resources.fewest_stages
+
+    # What sentences say of one row.
+    @property
+    def tile(self) -> str:
+        return f"{self.batch.cta_m:.0f}x{self.batch.cta_n:.0f}"
+
+    @property
+    def cluster(self) -> str:
+        return f"{self.batch.cluster_m:.0f}x{self.batch.cluster_n:.0f}"
+
+    @property
+    def schedule(self) -> str:
+        return SCHEDULES[int(self.batch.schedule)]
+
+    @property
+    def kernels(self) -> str:
+        return f"{self.family.name} kernels on {self.gpu.architecture}"
+
+
+@dataclass(frozen=True, slots=True)
 class _Rule:
     """`broken` marks the rows that break it; `reason` is the sentence for one such row."""
 
-    broken: Callable[[GemmBatch, GpuSpec, Resources], Values]
-    reason: Callable[[GemmBatch, GpuSpec, Resources], str]
+    broken: Callable[[_Kernels], Values]
+    reason: Callable[[_Kernels], str]
 
 
-def _tile(batch: GemmBatch) -> str:
-    return f"{batch.cta_m[0]:.0f}x{batch.cta_n[0]:.0f}"
+def _among(values: Values, codes: list[int]) -> Values:
+    found = False
+    for code in codes:
+        found = found | (values == code)
+    return found
 
 
-def _cluster(batch: GemmBatch) -> str:
-    return f"{batch.cluster_m[0]:.0f}x{batch.cluster_n[0]:.0f}"
+def _type_missing(k: _Kernels) -> Values:
+    missing = [code for code, kind in enumerate(MATH_KINDS) if kind not in k.gpu.flop_per_clk_per_sm]
+    return _among(k.batch.math_kind, missing)
 
 
-def _power_of_two(values: Values) -> Values:
-    whole = np.asarray(values, dtype=np.int64)
-    return (whole & (whole - 1)) == 0
+def _mixed_widths(k: _Kernels) -> Values:
+    return (not k.family.resources.mixed_widths) & (k.batch.a_bits != k.batch.b_bits)
 
 
-def _type_missing(batch: GemmBatch, gpu: GpuSpec, _: Resources) -> Values:
-    known = np.array([kind in gpu.flop_per_clk_per_sm for kind in MATH_KINDS])
-    return ~known[batch.math_kind]
+def _scales_missing(k: _Kernels) -> Values:
+    scaled = (k.batch.a_scale_bits > 0) | (k.batch.b_scale_bits > 0)
+    return (not k.family.resources.block_scaled) & scaled
 
 
-def _mixed_widths(batch: GemmBatch, gpu: GpuSpec, _: Resources) -> Values:
-    return (batch.a_bits != batch.b_bits) & (gpu.architecture != "sm100")
+def _not_k_major(k: _Kernels) -> Values:
+    narrow = (k.batch.a_bits < 16) | (k.batch.b_bits < 16)
+    return narrow & negated(k.batch.a_k_major & k.batch.b_k_major)
 
 
-def _scales_missing(batch: GemmBatch, gpu: GpuSpec, _: Resources) -> Values:
-    scaled = (batch.a_scale_bits > 0) | (batch.b_scale_bits > 0)
-    return scaled & (gpu.architecture not in ("sm100", "sm120"))
-
-
-def _not_k_major(batch: GemmBatch, _: GpuSpec, __: Resources) -> Values:
-    return (np.minimum(batch.a_bits, batch.b_bits) < 16) & ~(batch.a_k_major & batch.b_k_major)
-
-
-def _schedule_missing(batch: GemmBatch, gpu: GpuSpec, _: Resources) -> Values:
-    two_cta = (batch.schedule == TWO_CTA) & (gpu.architecture != "sm100")
-    pingpong = (batch.schedule == PINGPONG) & (gpu.architecture not in ("sm90", "sm120"))
-    return two_cta | pingpong
-
-
-def _cluster_too_large(batch: GemmBatch, gpu: GpuSpec, _: Resources) -> Values:
-    limit = min(gpu.max_cluster_size, MAX_CLUSTER_DIM.get(gpu.architecture, 1))
-    size = batch.cluster_m * batch.cluster_n
-    return (size > limit) | ~_power_of_two(batch.cluster_m) | ~_power_of_two(batch.cluster_n)
-
-
-def _pair_odd(batch: GemmBatch, _: GpuSpec, __: Resources) -> Values:
-    return (batch.schedule == TWO_CTA) & (batch.cluster_m % 2 != 0)
-
-
-def _sm90_tile_wrong(batch: GemmBatch) -> Values:
-    """Tile limits of QuACK's `GemmSm90.__init__`."""
-    m, n = batch.cta_m, batch.cta_n
-    two_columns = np.isin(m, (192, 320))
-    widest = np.where(m == 192, 256, 160)
-    cooperative = np.where(
-        two_columns,
-        (n % 32 == 0) & (n <= widest),
-        np.isin(m, (64, 128, 256)) & (((n % 16 == 0) & (n <= 256)) | ((n % 32 == 0) & (n <= 512))),
+def _schedule_missing(k: _Kernels) -> Values:
+    offered = k.family.space.schedules
+    return _among(
+        k.batch.schedule, [code for code, schedule in enumerate(SCHEDULES) if schedule not in offered]
     )
-    widest_turn = np.select([m == 64, m == 128], [256, 208], 128)
-    pingpong = np.isin(m, (64, 128, 192)) & (n % 16 == 0) & (n <= widest_turn)
-    return ~np.where(batch.schedule == PINGPONG, pingpong, cooperative)
 
 
-def _sm100_tile_wrong(batch: GemmBatch) -> Values:
-    """MMA shapes of tcgen05: 64 or 128 rows a CTA, N a multiple of 16 up to 256."""
-    two = batch.schedule == TWO_CTA
-    rows = np.where(two, np.isin(batch.mma_m, (128, 256)), np.isin(batch.mma_m, (64, 128)))
-    return ~(rows & (batch.cta_n % 16 == 0) & (batch.cta_n <= 256) & (batch.cta_n >= 16))
+def _cluster_wrong(k: _Kernels) -> Values:
+    m, n = k.batch.cluster_m, k.batch.cluster_n
+    return (m * n > k.largest_cluster) | (power_of_two_divisor(m * n) != m * n)
 
 
-def _tile_wrong(batch: GemmBatch, gpu: GpuSpec, _: Resources) -> Values:
-    if gpu.architecture == "sm90":
-        return _sm90_tile_wrong(batch)
-    if gpu.architecture == "sm100":
-        return _sm100_tile_wrong(batch)
-    return (batch.cta_m % 16 != 0) | (batch.cta_n % 8 != 0) | (batch.cta_m > 256) | (batch.cta_n > 256)
+def _pair_odd(k: _Kernels) -> Values:
+    return (k.batch.schedule == TWO_CTA) & (k.batch.cluster_m % 2 != 0)
 
 
-def _mma_k_wrong(batch: GemmBatch, _: GpuSpec, found: Resources) -> Values:
-    mma_k = 256.0 / np.maximum(batch.a_bits, batch.b_bits)
-    return found.cta_k % mma_k != 0
+def _tile_missing(k: _Kernels) -> Values:
+    return negated(k.family.resources.offers_tile(k.batch))
 
 
-def _smem_exceeded(_: GemmBatch, gpu: GpuSpec, found: Resources) -> Values:
-    used = BARRIER_BYTES + found.epilogue_bytes + np.maximum(found.stages, MIN_STAGES) * found.stage_bytes
-    return used > gpu.smem_bytes_per_cta
+def _mma_k_wrong(k: _Kernels) -> Values:
+    mma_k = 256.0 / maximum(k.batch.a_bits, k.batch.b_bits)
+    return k.resources.cta_k % mma_k != 0
 
 
-def _too_few_stages(_: GemmBatch, __: GpuSpec, found: Resources) -> Values:
-    return found.stages < MIN_STAGES
+def _smem_exceeded(k: _Kernels) -> Values:
+    found = k.resources
+    ring = maximum(found.stages, k.fewest_stages) * found.stage_bytes
+    return k.family.resources.barrier_bytes + found.epilogue_bytes + ring > k.gpu.smem_bytes_per_cta
 
 
-def _spills(_: GemmBatch, __: GpuSpec, found: Resources) -> Values:
-    return found.spilled_registers > 0
+def _too_few_stages(k: _Kernels) -> Values:
+    return k.resources.stages < k.fewest_stages
 
 
-def _tmem_exceeded(_: GemmBatch, gpu: GpuSpec, found: Resources) -> Values:
-    return found.tmem_columns + found.scale_columns > max(gpu.tmem_columns, 0)
+def _accumulators_exceed_the_sm(k: _Kernels) -> Values:
+    return accumulators_exceed(k.batch, k.gpu)
 
 
-def _split_too_deep(batch: GemmBatch, _: GpuSpec, found: Resources) -> Values:
-    return batch.split_k > np.maximum(np.ceil(batch.k / found.cta_k), 1)
+def _tmem_exceeded(k: _Kernels) -> Values:
+    if not k.family.tile_period.in_tensor_memory:
+        return False
+    return k.resources.tmem_columns + k.resources.scale_columns > k.gpu.tmem_columns
+
+
+def _split_too_deep(k: _Kernels) -> Values:
+    return k.batch.split_k > maximum(ceil(k.batch.k / k.resources.cta_k), 1.0)
+
+
+def _spills(k: _Kernels) -> Values:
+    return k.resources.spilled_registers > 0
 
 
 _RULES = (
-    _Rule(
-        _type_missing,
-        lambda b, g, _: f"GPU {g.name} has no {MATH_KINDS[int(b.math_kind[0])]} math",
-    ),
+    _Rule(_type_missing, lambda k: f"GPU {k.gpu.name} has no {MATH_KINDS[int(k.batch.math_kind)]} math"),
     _Rule(
         _mixed_widths,
-        lambda b, g, _: (
-            f"operands of {b.a_bits[0]:.0f} and {b.b_bits[0]:.0f} bits; {g.architecture} needs equal widths"
+        lambda k: (
+            f"operands of {k.batch.a_bits:.0f} and {k.batch.b_bits:.0f} bits; {k.kernels} need equal widths"
         ),
     ),
-    _Rule(
-        _scales_missing,
-        lambda _, g, __: f"block-scaled types need sm100 or later; {g.name} is {g.architecture}",
-    ),
-    _Rule(_not_k_major, lambda _, __, ___: "operands of 8 bits or fewer must be K-major"),
+    _Rule(_scales_missing, lambda k: f"block-scaled operands; {k.kernels} have no block scales"),
+    _Rule(_not_k_major, lambda _: "operands of 8 bits or fewer must be K-major"),
     _Rule(
         _schedule_missing,
-        lambda b, g, _: f"schedule {SCHEDULES[int(b.schedule[0])]} does not exist on {g.architecture}",
-    ),
-    _Rule(
-        _cluster_too_large,
-        lambda b, g, _: (
-            f"cluster {_cluster(b)}; expected powers of two with a product of at most "
-            f"{min(g.max_cluster_size, MAX_CLUSTER_DIM.get(g.architecture, 1))} on {g.name}"
-        ),
-    ),
-    _Rule(_pair_odd, lambda b, _, __: f"cluster {_cluster(b)}; a 2-CTA MMA needs an even cluster_m"),
-    _Rule(
-        _tile_wrong,
-        lambda b, g, _: (
-            f"tile {_tile(b)} with schedule {SCHEDULES[int(b.schedule[0])]} is not one that the "
-            f"{g.architecture} kernels offer"
+        lambda k: (
+            f"schedule {k.schedule} does not exist for {k.kernels}; "
+            f"expected one of {', '.join(k.family.space.schedules)}"
         ),
     ),
     _Rule(
-        _mma_k_wrong, lambda b, _, __: f"cta_k {b.cta_k[0]:.0f} is not a multiple of the MMA instruction's K"
+        _cluster_wrong,
+        lambda k: (
+            f"cluster {k.cluster}; expected powers of two with a product of at most {k.largest_cluster} "
+            f"for {k.kernels}"
+        ),
+    ),
+    _Rule(_pair_odd, lambda k: f"cluster {k.cluster}; a 2-CTA MMA needs an even cluster_m"),
+    _Rule(
+        _tile_missing,
+        lambda k: f"tile {k.tile} with schedule {k.schedule} is not one that {k.kernels} offer",
+    ),
+    _Rule(
+        _mma_k_wrong, lambda k: f"cta_k {k.resources.cta_k:.0f} is not a multiple of the MMA instruction's K"
     ),
     _Rule(
         _smem_exceeded,
-        lambda b, g, r: (
-            f"tile {_tile(b)} needs {r.stage_bytes[0]:.0f} bytes of shared memory a stage and "
-            f"{r.epilogue_bytes[0]:.0f} for the epilogue; {g.smem_bytes_per_cta} bytes do not hold "
-            f"{max(float(r.stages[0]), MIN_STAGES):.0f} stages"
+        lambda k: (
+            f"tile {k.tile} needs {k.resources.stage_bytes:.0f} bytes of shared memory a stage and "
+            f"{k.resources.epilogue_bytes:.0f} for the epilogue; {k.gpu.smem_bytes_per_cta} bytes do not hold "
+            f"{max(k.resources.stages, k.fewest_stages):.0f} stages"
         ),
     ),
     _Rule(
         _too_few_stages,
-        lambda _, __, r: f"{r.stages[0]:.0f} stages; the pipeline needs at least {MIN_STAGES}",
+        lambda k: f"{k.resources.stages:.0f} stages; the pipeline needs at least {k.fewest_stages:.0f}",
     ),
     _Rule(
-        _spills,
-        lambda b, _, r: (
-            f"tile {_tile(b)} needs {r.accumulator_registers[0]:.0f} accumulator registers a thread and "
-            f"would spill {r.spilled_registers[0]:.0f} of them"
-        ),
+        _accumulators_exceed_the_sm,
+        lambda k: _no_room(k.batch, k.gpu),
     ),
     _Rule(
         _tmem_exceeded,
-        lambda b, g, r: (
-            f"tile {_tile(b)} needs {r.tmem_columns[0] + r.scale_columns[0]:.0f} tensor-memory columns; "
-            f"{g.name} has {g.tmem_columns}"
+        lambda k: (
+            f"tile {k.tile} needs {k.resources.tmem_columns + k.resources.scale_columns:.0f} tensor-memory "
+            f"columns; {k.gpu.name} has {k.gpu.tmem_columns}"
         ),
     ),
     _Rule(
         _split_too_deep,
-        lambda b, _, r: (
-            f"split_k {b.split_k[0]:.0f}; expected at most one for each k step of {r.cta_k[0]:.0f}"
+        lambda k: (
+            f"split_k {k.batch.split_k:.0f}; expected at most one for each k step of {k.resources.cta_k:.0f}"
         ),
     ),
 )
+"""What a kernel that breaks one of them cannot be: it does not exist, or does not start."""
+
+_SPILLS = _Rule(
+    _spills,
+    lambda k: (
+        f"tile {k.tile} needs {k.resources.accumulator_registers:.0f} accumulator registers a thread and "
+        f"would spill {k.resources.spilled_registers:.0f} of them"
+    ),
+)
+"""A kernel that spills runs, at several times the time; it is not worth choosing."""
 
 
-def first_impossible(batch: GemmBatch, gpu: GpuSpec) -> tuple[int, str] | None:
-    """The first row that no kernel of any family could run, and why; None where there is no such row.
-
-    Accumulators must fit an SM's tensor memory, or else its registers; a cluster, the GPU's limit.
-    """
-    no_room, too_large = impossible(batch, gpu)
-    either = no_room | too_large
-    if not either.any():
-        return None
-    row = int(np.argmax(either))
-    one = batch[row : row + 1]
-    if no_room[row]:
-        return row, f"tile {_tile(one)} has more accumulators than an SM of {gpu.name} has room for"
-    return row, f"cluster {_cluster(one)}; expected at most {gpu.max_cluster_size} CTAs on {gpu.name}"
-
-
-def impossible(batch: GemmBatch, gpu: GpuSpec) -> tuple[Values, Values]:
-    """Whether a tile has too many accumulators for an SM, and whether a cluster is too large for the GPU."""
+def accumulators_exceed(batch: GemmBatch, gpu: GpuSpec) -> Values:
+    """Whether a tile has more accumulators than an SM's tensor memory, or else its registers, have room for."""
     cells = gpu.tmem_columns * TMEM_LANES if gpu.tmem_columns else gpu.registers_per_sm
-    no_room = batch.cta_m * batch.cta_n * batch.acc_bits > cells * REGISTER_BITS
-    return no_room, batch.cluster_m * batch.cluster_n > gpu.max_cluster_size
+    return batch.cta_m * batch.cta_n * batch.acc_bits > cells * REGISTER_BITS
+
+
+def refuse_in_any_family(batch: GemmBatch, gpu: GpuSpec) -> None:
+    """Raise RefusedKernelError for the first row that no kernel of any family could run.
+
+    For models that know no kernel family: accumulators must fit an SM, a cluster the GPU's limit.
+    """
+    no_room = accumulators_exceed(batch, gpu)
+    refused = no_room | (batch.cluster_m * batch.cluster_n > gpu.max_cluster_size)
+    if not _any(refused):
+        return
+    row = int(np.argmax(refused))
+    one = _row(batch, row)
+    if accumulators_exceed(one, gpu):
+        raise RefusedKernelError(row, _no_room(one, gpu))
+    cluster = f"{one.cluster_m:.0f}x{one.cluster_n:.0f}"
+    raise RefusedKernelError(
+        row, f"cluster {cluster}; expected at most {gpu.max_cluster_size} CTAs on {gpu.name}"
+    )
+
+
+def _no_room(one: GemmBatch, gpu: GpuSpec) -> str:
+    return f"tile {one.cta_m:.0f}x{one.cta_n:.0f} has more accumulators than an SM of {gpu.name} has room for"
 
 
 def check(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec) -> str | None:
-    """None where the kernel can run on the GPU, else one sentence that says why not."""
-    batch = batch_of([(problem, config)])
-    found = resources(batch, gpu)
-    for rule in _RULES:
-        if bool(np.any(rule.broken(batch, gpu, found))):
-            return rule.reason(batch, gpu, found)
-    return None
+    """None where the kernel is worth running on the GPU, else one sentence that says why not.
+
+    Raises InputError for a kernel family that has no kernels for the GPU.
+    """
+    family = family_of(config.kernel, gpu)
+    row = numbers_of(problem, config)
+    kernels = _Kernels(row, gpu, family, resources(row, gpu, family))
+    return next((rule.reason(kernels) for rule in (*_RULES, _SPILLS) if rule.broken(kernels)), None)
 
 
-def feasible_mask(batch: GemmBatch, gpu: GpuSpec) -> BoolArray:
-    """Which rows can run on the GPU."""
-    found = resources(batch, gpu)
+def refuse_impossible(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily, found: Resources) -> None:
+    """Raise RefusedKernelError for the first row that cannot run; a kernel that spills can.
+
+    `found` are the resources of the rows; the columns of both may be numbers.
+    """
+    kernels = _Kernels(batch, gpu, family, found)
+    broken = [rule.broken(kernels) for rule in _RULES]
+    refused = [np.flatnonzero(np.atleast_1d(marks))[:1] for marks in broken if _any(marks)]
+    if not refused:
+        return
+    row = int(min(first[0] for first in refused))
+    one = _Kernels(_row(batch, row), gpu, family, _row(found, row))
+    reason = next(rule.reason(one) for rule in _RULES if rule.broken(one))
+    raise RefusedKernelError(row, reason)
+
+
+def _any(marks: Values) -> bool:
+    return marks if isinstance(marks, bool) else bool(marks.any())
+
+
+def _row(columns: Any, row: int) -> Any:
+    """One row of a batch, or of its resources, as numbers."""
+    values = {spec.name: getattr(columns, spec.name) for spec in fields(columns)}
+    return type(columns)(
+        **{
+            name: value[row].item() if isinstance(value, np.ndarray) else value
+            for name, value in values.items()
+        }
+    )
+
+
+def runnable_mask(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> BoolArray:
+    """Which rows of a family's kernels can run on the GPU."""
+    return _unbroken(_RULES, batch, gpu, family)
+
+
+def feasible_mask(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> BoolArray:
+    """Which rows of a family's kernels are worth running on the GPU: those that can, and do not spill."""
+    return _unbroken((*_RULES, _SPILLS), batch, gpu, family)
+
+
+def _unbroken(rules: Sequence[_Rule], batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> BoolArray:
+    kernels = _Kernels(batch, gpu, family, resources(batch, gpu, family))
     mask = np.ones(len(batch), dtype=bool)
-    for rule in _RULES:
-        mask &= ~rule.broken(batch, gpu, found)
+    for rule in rules:
+        mask &= negated(rule.broken(kernels))
     return mask

@@ -102,8 +102,9 @@ class Borrowing:
         )
 
 
+OWN = "own"
 BORROWING = (
-    Borrowing(name="own", same_gpu=True, same_family=True, same_architecture=True),
+    Borrowing(name=OWN, same_gpu=True, same_family=True, same_architecture=True),
     Borrowing(name="other_gpu", same_gpu=False, same_family=True, same_architecture=True),
     Borrowing(name="other_family", same_gpu=True, same_family=False, same_architecture=True),
     Borrowing(name="other_gpu_and_family", same_gpu=False, same_family=False, same_architecture=True),

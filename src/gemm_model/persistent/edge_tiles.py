@@ -81,8 +81,8 @@ def edge_fill(
     order, multicast = numbers.edge_order, numbers.edge_multicast
     rows_m = ceil(batch.m / (batch.cta_m * batch.cluster_m))
     rows_n = ceil(batch.n / (batch.cta_n * batch.cluster_n))
-    fixed_m = _fixed(schedule, rows_m, (rows_m <= batch.swizzle) & (schedule.fast_is_m > 0.5), order)
-    fixed_n = _fixed(schedule, rows_n, (rows_n <= batch.swizzle) & (schedule.fast_is_m < 0.5), order)
+    fixed_m = _fixed(schedule, rows_m, (rows_m <= schedule.group) & (schedule.minor_is_m > 0.5), order)
+    fixed_n = _fixed(schedule, rows_n, (rows_n <= schedule.group) & (schedule.minor_is_m < 0.5), order)
     a_edge = _edge(schedule.filled_m, rows_m, fixed_m, batch.cluster_m, batch.cluster_n)
     b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n, batch.cluster_m)
     a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0
@@ -93,9 +93,9 @@ def edge_fill(
     slow_b = b_bytes * where(fixed_n, 1.0 - b_edge.outside, schedule.filled_n)
     fast_a = a_bytes * where(fixed_m, 1.0, schedule.filled_m)
     fast_b = b_bytes * where(fixed_n, 1.0, schedule.filled_n)
-    ctas = schedule.slots * batch.cluster_m * batch.cluster_n
+    ctas = schedule.resident * batch.cluster_m * batch.cluster_n
     return EdgeFill(
-        bytes_per_wave=fill * ctas * schedule.k_steps * found.cta_k,
+        bytes_per_wave=fill * ctas * schedule.k_tiles * found.cta_k,
         slow_load=(slow_a + slow_b) / mean,
         fixed=fixed_m | fixed_n,
         fast_load=where(fixed_m | fixed_n, (fast_a + fast_b) / mean, 0.0),
@@ -130,9 +130,9 @@ def _fixed(schedule: TileSchedule, rows: Values, walked: Values, order: EdgeOrde
 
     It does where it has one tile, or where the rows are walked first and divide the number of clusters.
     """
-    returns = walked & (remainder(schedule.slots, rows) < 0.5)
+    returns = walked & (remainder(schedule.resident, rows) < 0.5)
     few = (rows > 1.0) & (rows <= order.fixed_rows)
-    return few & (returns | (schedule.tiles <= schedule.slots))
+    return few & (returns | (schedule.tiles <= schedule.resident))
 
 
 def _fill_cost(edge: _Edge, schedule: TileSchedule, multicast: EdgeMulticast) -> Values:
@@ -154,7 +154,7 @@ def _fill_cost(edge: _Edge, schedule: TileSchedule, multicast: EdgeMulticast) ->
     return share / where(edge.fixed, several, edge.rows)
 
 
-def crowding(slots: Values, batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+def crowding(clusters: Values, batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
     """What fill takes of the device's time over what it takes where every SM has a tile.
 
     The device fills so many rows in a microsecond, whoever asks for them, but more of them once more than
@@ -162,7 +162,7 @@ def crowding(slots: Values, batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbe
     """
     edge: EdgeTiles = numbers.edge_tiles
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
-    busy = slots * ctas_per_cluster / gpu.sm_count
+    busy = clusters * ctas_per_cluster / gpu.sm_count
     pairs = where(ctas_per_cluster > 1.0, edge.further_sm_of_pairs, edge.further_sm)
     further = where(ctas_per_cluster > 2.0, 1.0, pairs)
     bend = edge.proportional_sms

@@ -5,8 +5,9 @@ from __future__ import annotations
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, maximum, minimum, where
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels.family import TilePeriod
-from gemm_model.kernels.feasibility import PINGPONG, Resources
+from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import EpilogueStores, KernelNumbers
 
 

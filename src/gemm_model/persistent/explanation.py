@@ -105,6 +105,7 @@ def _worlds(config: KernelConfig, gpu: GpuSpec, stages: int) -> dict[str, _World
     def changed(new_config: KernelConfig, new_gpu: GpuSpec, **more: Any) -> _World:
         return lambda problem, options: _predict(problem, new_config, new_gpu, {**options, **more}).runtime_us
 
+    twice_the_smem = replace(gpu, smem_bytes_per_cta=2 * gpu.smem_bytes_per_cta)
     return {
         "tensor cores of unlimited rate": without("tensor"),
         "no epilogue": without("epilogue"),
@@ -116,7 +117,7 @@ def _worlds(config: KernelConfig, gpu: GpuSpec, stages: int) -> dict[str, _World
         "no loss of clock under load": without("clock"),
         "no launch overhead": without("launch"),
         "twice the L2 capacity": changed(config, replace(gpu, l2_bytes=2 * gpu.l2_bytes)),
-        "twice the stages": changed(replace(config, stages=2 * max(stages, 1)), gpu),
+        "twice the stages": changed(replace(config, stages=2 * stages), twice_the_smem),
         "operands warm in L2": changed(config, gpu, l2="warm"),
     }
 

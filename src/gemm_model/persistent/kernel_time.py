@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gemm_model.core.batch import GemmBatch
+from gemm_model.core.batch import GemmBatch, GridRows, picked
 from gemm_model.core.elementwise import Values, is_number, maximum, minimum, smooth_maximum, where
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.kernels.family import TilePeriod
+from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Resources, resources
 from gemm_model.kernels.mechanisms import KernelNumbers
 from gemm_model.persistent.clock import (
@@ -71,19 +71,31 @@ class Geometry:
     """What a kernel's time needs of the problem and the kernel alone; a fit computes it once."""
 
     batch: GemmBatch
+    family: KernelFamily
     rate: Values
     """Peak FLOP per clock of one SM."""
     resources: Resources
     schedule: TileSchedule
-    period: TilePeriod
+
+    def picked(self, rows: GridRows) -> Geometry:
+        """Some rows of a grid's geometry."""
+        return Geometry(
+            picked(self.batch, rows),
+            self.family,
+            picked(self.rate, rows),
+            picked(self.resources, rows),
+            picked(self.schedule, rows),
+        )
 
 
-def geometry(batch: GemmBatch, rate: Values, gpu: GpuSpec, found: Resources | None = None) -> Geometry:
-    """The geometry of each row; `found` are its resources where they are known already."""
+def geometry(
+    batch: GemmBatch, rate: Values, gpu: GpuSpec, family: KernelFamily, found: Resources | None = None
+) -> Geometry:
+    """The geometry of each row of a family's kernels; `found` are the resources where they are known."""
     if found is None:
-        found = resources(batch, gpu)
-    period = TilePeriod(accumulators="tensor_memory" if gpu.tmem_columns else "registers")
-    return Geometry(batch, rate, found, tile_schedule(batch, gpu, found), period)
+        found = resources(batch, gpu, family)
+    schedule = tile_schedule(batch, gpu, found, family.tile_order)
+    return Geometry(batch, family, rate, found, schedule)
 
 
 def l2_bytes_per_us(gpu: GpuSpec, numbers: KernelNumbers) -> float:
@@ -132,7 +144,7 @@ class _Work:
         if is_number(schedule.last_tiles) and schedule.last_tiles == 0.0:
             return full_us
         quantized = self.numbers.whole_waves.quantized
-        share = schedule.last_tiles / schedule.slots
+        share = schedule.last_tiles / schedule.resident
         weight = quantized + (1.0 - quantized) * share
         last_us = weight * self._wave_us(self.last, sm_clk_mhz)
         return full_us + where(schedule.last_tiles > 0, last_us, 0.0)
@@ -166,21 +178,21 @@ def kernel_time(
     step = k_tile(batch, gpu, shape.rate, found, schedule, numbers)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
     bytes_moved = out_of_step(bytes_moved, l2_us, numbers.coalescing.loss_per_ms)
-    mainloop = schedule.k_steps * step.math_clk
+    mainloop = schedule.k_tiles * step.math_clk
     epilogue = epilogue_clk(batch, found, numbers.epilogue)
     work = _work(shape, gpu, numbers, bytes_moved, edge, step, epilogue)
     clock = _clock_rule(shape, gpu, numbers, bytes_moved, regime)
     sm_clk_mhz = _settle(work, clock.inside, gpu)
 
     rounds = schedule.waves
-    steps = rounds * schedule.k_steps
+    steps = rounds * schedule.k_tiles
     waves_us = work.waves_us(sm_clk_mhz)
     first_load_us = step.port_clk / sm_clk_mhz
-    exposed = exposed_clk(batch, gpu, shape.period, found, numbers.epilogue, mainloop, epilogue)
+    exposed = exposed_clk(batch, gpu, shape.family.tile_period, found, numbers.epilogue, mainloop, epilogue)
     exposed_us = exposed / sm_clk_mhz
     launch_us = _launch_us(shape, gpu, numbers, regime) + 0.0 * waves_us
     floor_us = _speed_of_light_us(shape, gpu, bytes_moved)
-    stores = port_store_clk(batch, shape.period, numbers.epilogue)
+    stores = port_store_clk(batch, shape.family.tile_period, numbers.epilogue)
     return KernelTime(
         runtime_us=maximum(launch_us + first_load_us + waves_us + exposed_us, floor_us),
         floor_us=floor_us,
@@ -211,11 +223,11 @@ def _work(
     epilogue: Values,
 ) -> _Work:
     """The work of the waves."""
-    batch, schedule, found, period = shape.batch, shape.schedule, shape.resources, shape.period
-    mainloop = schedule.k_steps * step.math_clk
+    batch, schedule, found, period = shape.batch, shape.schedule, shape.resources, shape.family.tile_period
+    mainloop = schedule.k_tiles * step.math_clk
     stores = port_store_clk(batch, period, numbers.epilogue)
-    port = schedule.k_steps * step.port_clk + step.tail_clk + stores
-    busy = schedule.slots * batch.cluster_m * batch.cluster_n / gpu.sm_count
+    port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
+    busy = schedule.resident * batch.cluster_m * batch.cluster_n / gpu.sm_count
     l2_peak = l2_bytes_per_us(gpu, numbers)
     l2_us = _l2_us(bytes_moved, busy, l2_peak, numbers)
     fill_us = numbers.edge_tiles.row_cost * edge.bytes_per_wave / l2_peak
@@ -228,7 +240,7 @@ def _work(
         crowded = crowding(maximum(tiles, 1.0), batch, gpu, numbers)
         return _Memory(
             l2_us=l2_us * share,
-            fill_us=fill_us * tiles / schedule.slots * crowded,
+            fill_us=fill_us * tiles / schedule.resident * crowded,
             dram_us=dram_us * share,
             stores_us=stores_us * share,
             unhidden_us=numbers.overlap.l2_dram_loss * minimum(l2_us, dram_us) * share,
@@ -237,10 +249,10 @@ def _work(
     return _Work(
         period_clk=tile_period_clk(batch, gpu, period, found, numbers, mainloop, epilogue),
         beside_stores_clk=beside,
-        port_clk=maximum(port, schedule.k_steps * step.latency_clk),
-        full=memory(schedule.slots),
+        port_clk=maximum(port, schedule.k_tiles * step.latency_clk),
+        full=memory(schedule.resident),
         last=memory(schedule.last_tiles),
-        l2_us=l2_us + fill_us * schedule.tiles / schedule.slots,
+        l2_us=l2_us + fill_us * schedule.tiles / schedule.resident,
         dram_us=dram_us,
         edge=edge,
         schedule=schedule,
@@ -302,7 +314,7 @@ def _clock_rule(
     def at_boost(waves_us: Values, sm_clk_mhz: Values) -> Values:
         loaded = burst(waves_us, sm_clk_mhz)
         if regime == "counters":
-            return where(counted_quiet(quiet, shape.schedule.slots, ctas), gpu.sm_clk_mhz, loaded)
+            return where(counted_quiet(quiet, shape.schedule.resident, ctas), gpu.sm_clk_mhz, loaded)
         return loaded
 
     def boost(_waves_us: Values, sm_clk_mhz: Values) -> Values:
@@ -347,8 +359,8 @@ def _launch_us(shape: Geometry, gpu: GpuSpec, numbers: KernelNumbers, regime: st
     launch, first = numbers.launch, numbers.first_loads
     ctas_per_cluster = shape.batch.cluster_m * shape.batch.cluster_n
     clusters_us = where(ctas_per_cluster > 1, numbers.cluster_launch.clusters_us, 0.0)
-    grid_us = launch.full_grid_us * shape.schedule.slots * ctas_per_cluster / gpu.sm_count
-    ramp_us = first.ramp_us * shape.schedule.k_steps / (shape.schedule.k_steps + first.ramp_k_tiles)
+    grid_us = launch.full_grid_us * shape.schedule.resident * ctas_per_cluster / gpu.sm_count
+    ramp_us = first.ramp_us * shape.schedule.k_tiles / (shape.schedule.k_tiles + first.ramp_k_tiles)
     started_us = launch.kernel_us + clusters_us + grid_us + ramp_us
     if regime != "burst":
         return started_us

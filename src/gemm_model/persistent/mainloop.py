@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, maximum, minimum, remainder, smooth_maximum, where
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.kernels.feasibility import PINGPONG, TWO_CTA, Resources
+from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
+from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Promotion, RoundTrip
 from gemm_model.persistent.alignment import LINE_BYTES, SCALE_ROW_BYTES, row_alignment
 from gemm_model.persistent.spilling import spilled_clk
@@ -42,7 +43,7 @@ def k_tile(
         _round_trip_clk(batch, found, numbers.round_trip),
         numbers.overlap.loads_dram_order,
     )
-    math = math + spilled_clk(batch, found, schedule.k_steps, numbers.spilling)
+    math = math + spilled_clk(batch, found, schedule.k_tiles, numbers.spilling)
     port = _port_bytes(batch, found, schedule, numbers) + _crossing_bytes(batch, found, schedule, numbers)
     port = port / (numbers.port.efficiency * gpu.l2_bytes_per_clk_per_sm)
     # A stage is released one k tile after its use (one MMA group stays in flight): one stage fewer is free.

@@ -13,21 +13,25 @@ from gemm_model.classic_models.throughput import flop_per_clk_of
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, picked
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, is_number, maximum
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction, Correction, Prediction, limiting
-from gemm_model.kernels.feasibility import Grid, Resources
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES, KernelNumbers
+from gemm_model.kernels.registry import family_at
 from gemm_model.persistent.calibration_file import (
-    FALLBACK,
+    OWN,
     SITUATIONS,
-    UNCALIBRATED_BAND_FACTOR,
     Calibration,
-    calibration_names,
+    borrowed_bands,
+    calibration_for,
+    how_borrowed,
     load_calibration,
     situation,
 )
-from gemm_model.persistent.clock import PowerModel, energy_uj
-from gemm_model.persistent.kernel_time import MECHANISMS, REGIMES, Geometry, KernelTime, geometry, kernel_time
+from gemm_model.persistent.clock import energy_uj
+from gemm_model.persistent.kernel_time import REGIMES, Geometry, KernelTime, geometry, kernel_time
 from gemm_model.persistent.residual import OFF, Residual, corrected_us, features, load_residual
 
 LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
@@ -35,6 +39,7 @@ LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
 """Where a prediction's details hold the time of each."""
 L2_STATES = ("cold", "warm")
 RESIDUAL_PHASE = "residual"
+DEFAULT_FAMILY = "quack"
 _COLUMNS = tuple(spec.name for spec in fields(GemmBatch))
 _columns_of = attrgetter(*_COLUMNS)
 
@@ -45,8 +50,9 @@ class WarpSpecializedModel:
     The resources are the tensor cores with the epilogue, the SM's port, the load latency over the stages, L2
     and DRAM; the schedule, the traffic and the clock are the kernel's own (`docs/model.md`).
 
-    Options: `calibration` is a name, a YAML file, or 'auto' for the GPU's own; `regime` is one of REGIMES;
-    `l2` is 'cold' or 'warm' at the start; `without` names mechanisms to leave out.
+    Options: `calibration` is a name such as `h200:quack`, a YAML file, or 'auto' for that of the GPU and each
+    kernel's family, the nearest being borrowed where there is none; `regime` is one of REGIMES;
+    `l2` is 'cold' or 'warm' at the start; `without` names mechanisms to switch off.
     `residual` is 'off', 'auto' for the one shipped with the calibration, or a YAML file: a clipped correction
     by trees (`residual.py`), shown as a phase of its own; the sustained regime leaves it out.
     """
@@ -68,27 +74,39 @@ class WarpSpecializedModel:
         if l2 not in L2_STATES:
             raise InputError(f"l2 is {l2!r}; expected one of {', '.join(L2_STATES)}")
         for mechanism in without:
-            if mechanism not in MECHANISMS:
-                raise InputError(f"without {mechanism!r}; expected some of {', '.join(MECHANISMS)}")
+            if mechanism not in MECHANISM_NAMES:
+                raise InputError(f"without {mechanism!r}; expected some of {', '.join(MECHANISM_NAMES)}")
         self.gpu = gpu
         self.regime = regime
         self.warm = l2 == "warm"
         self.without = frozenset(without)
-        self.calibration = _calibration_for(gpu, calibration)
-        self.calibrated_gpu = self.calibration.gpu == gpu.name
-        if regime == "sustained" and not self.calibration.power:
-            raise InputError(
-                f"calibration {self.calibration.gpu} has no power model; the sustained regime needs one"
-            )
+        self._named = _named_calibration(calibration)
+        self._knowledge: dict[tuple[str, str], Knowledge] = {}
         self.residual = None if residual == OFF else self._residual(residual)
 
     def _residual(self, name_or_path: str) -> Residual:
-        if not self.calibrated_gpu:
+        calibration, borrowed = self.calibration_of(DEFAULT_FAMILY)
+        if borrowed != OWN:
             raise InputError(
-                f"residual {name_or_path!r} corrects {self.calibration.gpu}, not {self.gpu.name}; "
+                f"residual {name_or_path!r} corrects {calibration.name}, not {self.gpu.name}; "
                 f"expected {OFF} for a GPU without a calibration of its own"
             )
-        return load_residual(name_or_path, self.calibration)
+        return load_residual(name_or_path, calibration)
+
+    def calibration_of(self, family: str) -> tuple[Calibration, str]:
+        """The calibration that serves a family's kernels, and how it is borrowed."""
+        if self._named is not None:
+            return self._named, how_borrowed(self._named, self.gpu, family)
+        return calibration_for(self.gpu, family)
+
+    def knowledge(self, family: KernelFamily, kind: str) -> Knowledge:
+        """What is known of a family's kernels on this GPU for a class of types."""
+        found = self._knowledge.get((family.name, kind))
+        if found is None:
+            calibration, borrowed = self.calibration_of(family.name)
+            found = Knowledge(calibration, borrowed, family, kind)
+            self._knowledge[family.name, kind] = found
+        return found
 
     def first_look(self, grid: Grid) -> PhysicalLook:
         """The physical times of a grid of one type.
@@ -97,24 +115,30 @@ class WarpSpecializedModel:
         long as the times.
         """
         kind = MATH_KINDS[int(grid.batch.math_kind)]
-        return self._look(grid.batch, kind, grid.shape, grid.resources)
+        family = family_at(int(grid.batch.kernel), self.gpu)
+        return self._look(grid.batch, family, kind, grid.shape, grid.resources)
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
-        first = int(batch.math_kind[0])
-        if len(batch) == 1 or bool((batch.math_kind == first).all()):
-            return self._predict_kind(batch, MATH_KINDS[first])
-        kinds = np.unique(batch.math_kind)
-        rows = [np.flatnonzero(batch.math_kind == kind) for kind in kinds]
-        parts = [
-            self._predict_kind(batch[index], MATH_KINDS[int(kind)])
-            for index, kind in zip(rows, kinds, strict=True)
-        ]
+        """Raises RefusedKernelError for a kernel that cannot run."""
+        alike = batch.kernel * len(MATH_KINDS) + batch.math_kind
+        first = int(alike[0])
+        if len(batch) == 1 or bool((alike == first).all()):
+            return self._predict_alike(batch, *divmod(first, len(MATH_KINDS)))
+        parts, rows = [], []
+        for group in np.unique(alike):
+            index = np.flatnonzero(alike == group)
+            try:
+                parts.append(self._predict_alike(batch[index], *divmod(int(group), len(MATH_KINDS))))
+            except RefusedKernelError as refused:
+                raise RefusedKernelError(int(index[refused.row]), refused.reason) from None
+            rows.append(index)
         return _interleaved(parts, rows)
 
-    def _predict_kind(self, table: GemmBatch, kind: str) -> BatchPrediction:
-        rows = len(table)
+    def _predict_alike(self, table: GemmBatch, kernel: int, math_kind: int) -> BatchPrediction:
+        """Rows of one kernel family and one class of types, by their codes."""
+        rows, kind = len(table), MATH_KINDS[math_kind]
         # One row goes through the formulas as Python numbers.
-        look = self._look(_with_numbers(table), kind, (rows,))
+        look = self._checked(_with_numbers(table), family_at(kernel, self.gpu), kind, (rows,))
         prediction = look.prediction()
         residual = self.residual_of(kind)
         if residual is None:
@@ -129,25 +153,26 @@ class WarpSpecializedModel:
         """
         if self.residual is not None:
             return None
-        return self._look(row, MATH_KINDS[row.math_kind], (1,)).row()
+        family = family_at(int(row.kernel), self.gpu)
+        return self._checked(row, family, MATH_KINDS[row.math_kind], (1,)).row()
+
+    def _checked(
+        self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...]
+    ) -> PhysicalLook:
+        found = resources(batch, self.gpu, family)
+        refuse_impossible(batch, self.gpu, family, found)
+        return self._look(batch, family, kind, shape, found)
 
     def _look(
-        self, batch: GemmBatch, kind: str, shape: tuple[int, ...], found: Resources | None = None
+        self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...], found: Resources
     ) -> PhysicalLook:
-        whole = geometry(batch, flop_per_clk_of(kind, self.gpu), self.gpu, self.without, found)
+        whole = geometry(batch, flop_per_clk_of(kind, self.gpu), self.gpu, family, found)
         return PhysicalLook(self, kind, whole, self.times(whole, kind, self.without), shape)
 
     def times(self, found: Geometry, kind: str, without: Collection[str]) -> KernelTime:
         """The physical times of a geometry in this model's regime."""
-        return kernel_time(
-            found,
-            self.gpu,
-            self.calibration.parameters[self.calibration.kind_for(kind)],
-            regime=self.regime,
-            power=self.power(kind),
-            warm=self.warm,
-            without=without,
-        )
+        numbers = self.knowledge(found.family, kind).numbers.without(without)
+        return kernel_time(found, self.gpu, numbers, regime=self.regime, warm=self.warm)
 
     def residual_of(self, kind: str) -> Residual | None:
         """The residual where it applies: a fitted class of types, and single launches."""
@@ -155,22 +180,46 @@ class WarpSpecializedModel:
             return None
         return self.residual
 
-    def power(self, kind: str) -> PowerModel | None:
-        """The power model that serves a class of types."""
-        return self.calibration.power.get(self.calibration.kind_for(kind))
-
-    def caveats(self, kind: str) -> tuple[str, ...]:
-        """What to keep in mind about predictions of a class of types."""
-        caveats = self.gpu.caveats
-        if not self.calibrated_gpu:
-            caveats += (f"calibrated on {self.calibration.gpu}, not on {self.gpu.name}",)
-        served = self.calibration.kind_for(kind)
-        if served != kind:
-            caveats += (f"{kind} is not calibrated; the parameters are those of {served}",)
-        if self.residual is not None and self.residual_of(kind) is None:
-            where = "the sustained regime" if self.regime == "sustained" else kind
+    def caveats(self, known: Knowledge) -> tuple[str, ...]:
+        """What to keep in mind about predictions of a family's kernels for a class of types."""
+        caveats = self.gpu.caveats + known.caveats(self.gpu)
+        if self.residual is not None and self.residual_of(known.kind) is None:
+            where = "the sustained regime" if self.regime == "sustained" else known.kind
             caveats += (f"the residual does not cover {where}: the physical model alone",)
         return caveats
+
+
+class Knowledge:
+    """The numbers that serve a family's kernels for a class of types, and whose they are."""
+
+    def __init__(self, calibration: Calibration, borrowed: str, family: KernelFamily, kind: str) -> None:
+        self.calibration = calibration
+        self.borrowed = borrowed
+        self.family = family
+        self.kind = kind
+        self.served = calibration.kind_for(kind)
+        self.numbers: KernelNumbers = calibration.numbers[self.served].without(family.absent_mechanisms)
+
+    def caveats(self, gpu: GpuSpec) -> tuple[str, ...]:
+        """Whose calibration this is, where it is not the pair's and the class's own."""
+        caveats: tuple[str, ...] = ()
+        if self.borrowed != OWN:
+            caveats += (f"calibration borrowed from {self.calibration.name} for {gpu.name}:{self.family.name}",)
+        if self.served != self.kind:
+            caveats += (f"{self.kind} is not calibrated; the numbers are those of {self.served}",)
+        return caveats
+
+    def band_table(self, own_bands: Mapping[str, Mapping[str, float]]) -> FloatArray | None:
+        """Error bands by situation: measured on held-out rows, or what such borrowing was measured to cost."""
+        if self.borrowed == OWN and self.served == self.kind:
+            bands = own_bands.get(self.served)
+            return None if bands is None else np.array([bands[name] for name in SITUATIONS])
+        costs = [borrowed_bands().get(self.borrowed)] if self.borrowed != OWN else []
+        if self.served != self.kind:
+            costs.append(borrowed_bands().get("other_rate_class"))
+        if any(cost is None for cost in costs):
+            return None
+        return np.full(len(SITUATIONS), max(cost for cost in costs if cost is not None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +245,7 @@ class PhysicalLook:
         return None if residual is None else self._picked(rows).corrected_by(residual)
 
     def _picked(self, rows: GridRows) -> PhysicalLook:
-        found, times = picked(self.geometry, rows), picked(self.times, rows)
+        found, times = self.geometry.picked(rows), picked(self.times, rows)
         return PhysicalLook(self.model, self.kind, found, times, rows.cells.shape)
 
     def _parts(self) -> tuple[dict[str, Values], dict[str, Values], dict[str, Values]]:
@@ -219,7 +268,7 @@ class PhysicalLook:
             "launch_us": times.launch_us,
             "full_waves": schedule.full_waves,
             "last_wave_tiles": schedule.last_tiles,
-            "tiles_per_wave": schedule.slots,
+            "tiles_per_wave": schedule.resident,
             "stages": found.stages,
             "spilled_registers": found.spilled_registers,
             "sm_clk_mhz": times.sm_clk_mhz,
@@ -230,7 +279,7 @@ class PhysicalLook:
             "dram": moved.dram_bytes,
             "l2": moved.l2_request_bytes,
             "smem": (
-                found.stage_bytes * schedule.k_steps * schedule.tiles * batch.cluster_m * batch.cluster_n
+                found.stage_bytes * schedule.k_tiles * schedule.tiles * batch.cluster_m * batch.cluster_n
             ),
         }
         return phases_us, details, bytes_by_level
@@ -246,7 +295,7 @@ class PhysicalLook:
             phases_us=phases_us,
             details=details,
             bytes_by_level=bytes_by_level,
-            caveats=self.model.caveats(self.kind),
+            caveats=self.caveats(),
             error_band=None if band is None else band.item(),
         )
 
@@ -264,14 +313,19 @@ class PhysicalLook:
             phases_us=phase,
             details=detail,
             bytes_by_level=level,
-            caveats=self.model.caveats(self.kind),
+            caveats=self.caveats(),
             error_band=self.error_band(),
         )
 
+    def caveats(self) -> tuple[str, ...]:
+        """What to keep in mind about these rows."""
+        spilled = self.geometry.resources.spilled_registers
+        most = spilled if is_number(spilled) else float(np.max(spilled))
+        spills = () if most == 0 else (f"up to {most:.0f} registers of a thread spill (spilled_registers)",)
+        return self.model.caveats(self._known) + self.geometry.family.tile_order.caveats + spills
+
     def _energy(self) -> dict[str, Values]:
-        power = self.model.power(self.kind)
-        if power is None:
-            return {}
+        power = self._known.numbers.power
         times, moved = self.times, self.times.traffic
         share = times.set_clk_mhz / self.model.gpu.sm_clk_mhz
         batch = self.geometry.batch
@@ -279,15 +333,17 @@ class PhysicalLook:
         spent = energy_uj(power, switched, moved.l2_request_bytes, moved.dram_bytes, share, times.runtime_us)
         return {"energy_uj": spent}
 
+    @property
+    def _known(self) -> Knowledge:
+        return self.model.knowledge(self.geometry.family, self.kind)
+
     def error_band(self) -> FloatArray | None:
         """Of each row, as in `BatchPrediction`."""
-        calibration, times = self.model.calibration, self.times
-        served = calibration.kind_for(self.kind)
-        bands = (self.model.residual_of(self.kind) or calibration).error_band.get(served)
-        if bands is None:
+        times, known = self.times, self._known
+        residual = self.model.residual_of(self.kind)
+        table = known.band_table((residual or known.calibration).error_band)
+        if table is None:
             return None
-        factor = 1.0 if self.model.calibrated_gpu and served == self.kind else UNCALIBRATED_BAND_FACTOR
-        table = np.array([bands[name] * factor for name in SITUATIONS])
         memory_us = maximum(times.l2_us, times.dram_us)
         result: FloatArray = table[
             situation(self.geometry.schedule.waves, times.waves_us, memory_us, times.tensor_us)
@@ -297,12 +353,11 @@ class PhysicalLook:
     def corrected_by(self, residual: Residual) -> Correction:
         """What corrects these rows by a residual's trees."""
         model, times = self.model, self.times
-        complete, complete_times = self.geometry, times
+        complete_times = times
         if model.without:
             # Trees see the complete model: a what-if question leaves the correction as it is.
-            complete = geometry(complete.batch, complete.rate, model.gpu)
-            complete_times = model.times(complete, self.kind, ())
-        seen = features(complete, complete_times)
+            complete_times = model.times(self.geometry, self.kind, ())
+        seen = features(self.geometry, complete_times)
         physical_us, floor_us = np.atleast_1d(times.runtime_us, times.floor_us)
 
         def runtime_us(rows: BoolArray | slice) -> FloatArray:
@@ -311,12 +366,11 @@ class PhysicalLook:
         return Correction(runtime_us=runtime_us, error_band=self.error_band)
 
 
-def _calibration_for(gpu: GpuSpec, calibration: str | Calibration) -> Calibration:
+def _named_calibration(calibration: str | Calibration) -> Calibration | None:
+    """The calibration that was asked for; None for 'auto'."""
     if isinstance(calibration, Calibration):
         return calibration
-    if calibration != "auto":
-        return load_calibration(calibration)
-    return load_calibration(gpu.name if gpu.name in calibration_names() else FALLBACK)
+    return None if calibration == "auto" else load_calibration(calibration)
 
 
 def _with_numbers(batch: GemmBatch) -> GemmBatch:

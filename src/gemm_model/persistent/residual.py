@@ -23,7 +23,7 @@ from gemm_model.config import is_yaml_file, read_yaml_mapping
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.elementwise import Values, ceil, floor, maximum, minimum, power_of_two_divisor, where
 from gemm_model.core.errors import InputError, MissingExtraError
-from gemm_model.kernels.feasibility import PINGPONG
+from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.persistent.calibration_file import CALIBRATION_DIR, Calibration
 from gemm_model.persistent.kernel_time import Geometry, KernelTime
 
@@ -46,7 +46,7 @@ FEATURES = (
     *("tensor_share", "epilogue_share", "port_share", "latency_share", "l2_share", "dram_share"),
     *("launch_share", "sm_clk_mhz", "k_step_us"),
     *("operand_alignment", "output_alignment"),
-    *("waves", "last_wave_share", "slots", "ctas", "k_steps", "stages", "group", "fast_is_m"),
+    *("waves", "last_wave_share", "slots", "ctas", "k_tiles", "stages", "group", "minor_is_m"),
     *("zeros_over_loads", "merged_over_loads", "slow_load"),
 )
 """Columns of `features`: kernel, how tiles fill the matrix, shares of the time, alignment, waves, traffic."""
@@ -78,17 +78,17 @@ def features(shape: Geometry, times: KernelTime) -> FloatArray:
         times.dram_us / runtime_us,
         times.launch_us / runtime_us,
         times.sm_clk_mhz,
-        times.waves_us / (schedule.waves * schedule.k_steps),
+        times.waves_us / (schedule.waves * schedule.k_tiles),
         minimum(_alignment(a_pitch), _alignment(b_pitch)),
         _alignment(output_pitch),
         schedule.waves,
-        schedule.last_tiles / schedule.slots,
-        schedule.slots,
-        schedule.slots * batch.cluster_m * batch.cluster_n,
-        schedule.k_steps,
+        schedule.last_tiles / schedule.resident,
+        schedule.resident,
+        schedule.resident * batch.cluster_m * batch.cluster_n,
+        schedule.k_tiles,
         shape.resources.stages,
         schedule.group,
-        schedule.fast_is_m,
+        schedule.minor_is_m,
         shape.outside.bytes_per_wave / times.traffic.l2_load_bytes,
         times.traffic.merged_bytes / times.traffic.l2_load_bytes,
         shape.outside.slow_load,

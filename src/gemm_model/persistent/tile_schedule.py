@@ -14,14 +14,14 @@ from gemm_model.core.elementwise import (
     is_number,
     maximum,
     minimum,
+    negated,
     power_of_two_divisor,
     where,
 )
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.kernel_config import RASTERS
+from gemm_model.core.kernel_config import ALONG_M, HEURISTIC
+from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
-
-HEURISTIC, ALONG_M, ALONG_N = range(len(RASTERS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,19 +30,19 @@ class TileSchedule:
 
     tiles: Values
     """Cluster tiles of the whole problem, batch and split-K included."""
-    slots: Values
+    resident: Values
     """Clusters that run at once: the persistent grid."""
     full_waves: Values
     """Waves in which every slot has a tile."""
     last_tiles: Values
     """Tiles of the partial last wave; 0 where the waves come out even."""
-    k_steps: Values
+    k_tiles: Values
     """Pipeline steps of one tile."""
-    fast_is_m: Values
+    minor_is_m: Values
     """Whether consecutive tiles advance along m (True) or along n."""
-    fast_panels: Values
-    """Distinct panels of the fast extent that one full wave touches, as cluster rows or columns."""
-    slow_panels: Values
+    minor_panels: Values
+    """Distinct panels of the minor extent that one full wave touches, as cluster rows or columns."""
+    major_panels: Values
     group: Values
     """Cluster rows (or columns) that are walked together."""
     filled_m: Values
@@ -70,82 +70,104 @@ def _round_up(value: Values, step: Values) -> Values:
 
 
 def tile_schedule(
-    batch: GemmBatch, gpu: GpuSpec, found: Resources, *, whole_waves: bool = True
+    batch: GemmBatch, gpu: GpuSpec, found: Resources, order: TileOrder
 ) -> TileSchedule:
-    """The static persistent schedule: slot s takes tiles s, s + slots, s + 2 slots, ...
+    """Who takes which tiles: cluster s takes tiles s, s + resident, s + 2 resident, ... in the family's order.
 
-    Order of the tiles: groups of `swizzle` cluster rows or columns along the fast extent, walked along the
-    slow one in serpentines; the fast extent of raster 'heuristic' is the one with fewer clusters, rounded up
-    to groups (a tie goes to n). Source: QuACK `TileScheduler`. On sm100 the CuTe DSL's scheduler walks all
-    of m first. With `whole_waves` False the last wave takes only its share of a wave (for what-if tables).
+    Clusters that fetch their tiles dynamically end together with such a stride where tiles last equally long,
+    as is assumed here.
     """
-    clusters_m = ceil(ceil(batch.m / batch.cta_m) / batch.cluster_m)
-    clusters_n = ceil(ceil(batch.n / batch.cta_n) / batch.cluster_n)
+    ctas_m, ctas_n = ceil(batch.m / batch.cta_m), ceil(batch.n / batch.cta_n)
+    clusters_m, clusters_n = ceil(ctas_m / batch.cluster_m), ceil(ctas_n / batch.cluster_n)
+    swizzle = _swizzle(batch, order, clusters_m, clusters_n)
+    grouped_m, grouped_n = _round_up(clusters_m, swizzle), _round_up(clusters_n, swizzle)
+    minor_is_m = _groups_m(batch, order, grouped_m, grouped_n)
+    if order.padded:
+        clusters_m, clusters_n = grouped_m, grouped_n
     per_matrix = clusters_m * clusters_n
     tiles = per_matrix * batch.batch * batch.split_k
-    slots = minimum(resident_clusters(batch.cluster_m * batch.cluster_n, gpu), tiles)
-    full_waves = floor(tiles / slots) if whole_waves else tiles / slots
-    k_steps = ceil(ceil(batch.k / found.cta_k) / batch.split_k)
+    resident = minimum(resident_clusters(batch.cluster_m * batch.cluster_n, gpu), tiles)
+    full_waves = floor(tiles / resident)
 
-    fewer_m = _round_up(clusters_n, batch.swizzle) > _round_up(clusters_m, batch.swizzle)
-    fast_is_m = where(batch.raster == HEURISTIC, fewer_m, batch.raster == ALONG_M)
-    group_limit = batch.swizzle
-    if gpu.architecture == "sm100":
-        fast_is_m = where(batch.raster == HEURISTIC, fewer_m | True, fast_is_m)
-        group_limit = maximum(clusters_m, batch.swizzle)
-    fast = where(fast_is_m, clusters_m, clusters_n)
-    slow = where(fast_is_m, clusters_n, clusters_m)
-    group = minimum(group_limit, fast)
-    fast_panels, slow_panels = _panels(slots / batch.split_k, per_matrix, fast, slow, group)
+    minor = where(minor_is_m, clusters_m, clusters_n)
+    major = where(minor_is_m, clusters_n, clusters_m)
+    group = minor if order.whole_extent else minimum(swizzle, minor)
+    minor_panels, major_panels = _panels(resident / batch.split_k, per_matrix, minor, major, group, order)
     padded_m = clusters_m * batch.cluster_m * batch.cta_m
     padded_n = clusters_n * batch.cluster_n * batch.cta_n
     return TileSchedule(
         tiles=tiles,
-        slots=slots,
+        resident=resident,
         full_waves=full_waves,
-        last_tiles=tiles - full_waves * slots,
-        k_steps=k_steps,
-        fast_is_m=fast_is_m,
-        fast_panels=fast_panels,
-        slow_panels=slow_panels,
+        last_tiles=tiles - full_waves * resident,
+        k_tiles=ceil(ceil(batch.k / found.cta_k) / batch.split_k),
+        minor_is_m=minor_is_m,
+        minor_panels=minor_panels,
+        major_panels=major_panels,
         group=group,
         filled_m=batch.m / padded_m,
         filled_n=batch.n / padded_n,
     )
 
 
+def _swizzle(batch: GemmBatch, order: TileOrder, clusters_m: Values, clusters_n: Values) -> Values:
+    """Panels that are walked together, as far as the kernel's scheduler allows it for the problem."""
+    swizzle = minimum(batch.swizzle, order.widest_group)
+    if not order.cut_to_problem:
+        return swizzle
+    # CUTLASS `get_log_swizzle_size`: by the CTA tiles, in whole clusters, of the shorter extent.
+    shorter = minimum(clusters_m * batch.cluster_m, clusters_n * batch.cluster_n)
+    allowed = where(shorter >= 6, 8.0, where(shorter >= 3, 4.0, where(shorter >= 2, 2.0, 1.0)))
+    wanted = where(swizzle >= 8, 8.0, where(swizzle >= 4, 4.0, where(swizzle >= 2, 2.0, 1.0)))
+    return minimum(wanted, allowed)
+
+
+def _groups_m(batch: GemmBatch, order: TileOrder, grouped_m: Values, grouped_n: Values) -> Values:
+    """Whether the panels that are walked together are rows; the extents are counted in whole groups."""
+    if order.always_along_m:
+        along_m = batch.raster <= ALONG_M
+    else:
+        if order.cut_to_problem:
+            grouped_m, grouped_n = grouped_m * batch.cluster_m, grouped_n * batch.cluster_n
+        along_m = where(batch.raster == HEURISTIC, grouped_n > grouped_m, batch.raster == ALONG_M)
+    return along_m if order.grouped == "along" else negated(along_m)
+
+
 def _panels(
-    slots: Values, per_matrix: Values, fast: Values, slow: Values, group: Values
+    resident: Values, per_matrix: Values, minor: Values, major: Values, group: Values, order: TileOrder
 ) -> tuple[Values, Values]:
-    """Distinct fast and slow panels of one wave, averaged over the waves.
+    """Distinct minor and major panels of one wave, averaged over the waves.
 
     The last group may be narrower than the others; each counts by its share of the tiles. A wave larger than
     a matrix of the batch touches several matrices.
     """
-    matrices = maximum(slots / per_matrix, 1.0)
-    wave = minimum(slots, per_matrix)
-    regular = floor(fast / group) * group
-    tail = where(fast > regular, fast - regular, group)
-    share = regular / fast
-    fast_regular, slow_regular = _panels_in_group(wave, fast, slow, group)
-    fast_tail, slow_tail = _panels_in_group(wave, fast, slow, tail)
-    fast_panels = share * fast_regular + (1.0 - share) * fast_tail
-    slow_panels = share * slow_regular + (1.0 - share) * slow_tail
-    return fast_panels * matrices, slow_panels * matrices
+    matrices = maximum(resident / per_matrix, 1.0)
+    wave = minimum(resident, per_matrix)
+    regular = floor(minor / group) * group
+    tail = where(minor > regular, minor - regular, group)
+    share = regular / minor
+    minor_regular, major_regular = _panels_in_group(wave, minor, major, group, order)
+    minor_tail, major_tail = _panels_in_group(wave, minor, major, tail, order)
+    minor_panels = share * minor_regular + (1.0 - share) * minor_tail
+    major_panels = share * major_regular + (1.0 - share) * major_tail
+    return minor_panels * matrices, major_panels * matrices
 
 
-def _panels_in_group(wave: Values, fast: Values, slow: Values, width: Values) -> tuple[Values, Values]:
-    """Distinct panels of a wave that begins in a group of `width` fast panels.
+def _panels_in_group(
+    wave: Values, minor: Values, major: Values, width: Values, order: TileOrder
+) -> tuple[Values, Values]:
+    """Distinct panels of a wave that begins in a group of `width` minor panels.
 
-    The wave covers wave / width steps along the slow extent, and a part of one more unless it begins at a
+    The wave covers wave / width steps along the major extent, and a part of one more unless it begins at a
     step (it begins at multiples of the common divisor). Where it runs past the end of its group it touches
-    the next group's fast panels too, and turns back over the same slow panels: of the steps it then saves a
-    quarter on average.
+    the next group's minor panels too; a serpentine then turns back over the same major panels, which saves a
+    quarter of the steps on average.
     """
+    saved = 0.25 if order.serpentine else 0.0
     aligned = minimum(minimum(power_of_two_divisor(wave), power_of_two_divisor(width)), wave)
     steps = (wave - aligned) / width + 1.0
-    past_the_end = where(fast > width, minimum(steps / slow, 1.0), 0.0)
-    inside = steps <= slow
-    fast_panels = where(inside, width * (1.0 + past_the_end), width * (1.0 + steps / slow))
-    slow_panels = where(inside, steps * (1.0 - 0.25 * past_the_end), slow)
-    return minimum(minimum(fast_panels, fast), wave), minimum(maximum(slow_panels, 1.0), slow)
+    past_the_end = where(minor > width, minimum(steps / major, 1.0), 0.0)
+    inside = steps <= major
+    minor_panels = where(inside, width * (1.0 + past_the_end), width * (1.0 + steps / major))
+    major_panels = where(inside, steps * (1.0 - saved * past_the_end), major)
+    return minimum(minimum(minor_panels, minor), wave), minimum(maximum(major_panels, 1.0), major)

@@ -56,7 +56,7 @@ def traffic(
     if warm:
         reads = reads * (1.0 - _kept(operands + output, numbers.l2_capacity.share * gpu.l2_bytes))
     asked = _requests(batch, schedule, edge, numbers)
-    k_bytes = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_steps * found.cta_k
+    k_bytes = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles * found.cta_k
     partial_sums = batch.m * batch.n * batch.batch * PARTIAL_SUM_BYTES * 2.0 * (batch.split_k - 1.0)
     writes = output + partial_sums
     output_pieces = further_pieces(where(batch.c_n_major, batch.n, batch.m) * batch.out_bits / 8.0)
@@ -97,8 +97,8 @@ def _requests(
     # Multicast requests do not merge, nor do rows that share sectors with their neighbours.
     a_alone = (batch.cluster_n < 2) & (a_pieces < 2.0)
     b_alone = (batch.cluster_m < 2) & (b_pieces < 2.0)
-    a_panels = where(schedule.fast_is_m, schedule.fast_panels, schedule.slow_panels)
-    b_panels = where(schedule.fast_is_m, schedule.slow_panels, schedule.fast_panels)
+    a_panels = where(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
+    b_panels = where(schedule.minor_is_m, schedule.major_panels, schedule.minor_panels)
     cluster_size = batch.cluster_m * batch.cluster_n
     coalescing = numbers.coalescing
     a_equal = merged_share(a_panels, cluster_size, coalescing)
@@ -146,13 +146,13 @@ def _dram_reads(
     operands = (batch.m * a_bytes + batch.n * b_bytes) * batch.k * batch.batch
     m_panel = batch.cluster_m * batch.cta_m * a_bytes * batch.k * schedule.filled_m
     n_panel = batch.cluster_n * batch.cta_n * b_bytes * batch.k * schedule.filled_n
-    fast_panel = where(schedule.fast_is_m, m_panel, n_panel)
-    slow_panel = where(schedule.fast_is_m, n_panel, m_panel)
-    shared = schedule.fast_panels * fast_panel
-    footprint = shared + schedule.slow_panels * slow_panel
-    until_reuse = where(schedule.group > schedule.slots, schedule.group * fast_panel, footprint)
+    minor_panel = where(schedule.minor_is_m, m_panel, n_panel)
+    major_panel = where(schedule.minor_is_m, n_panel, m_panel)
+    shared = schedule.minor_panels * minor_panel
+    footprint = shared + schedule.major_panels * major_panel
+    until_reuse = where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint)
     capacity = numbers.l2_capacity.share * gpu.l2_bytes
-    waves = schedule.tiles / schedule.slots
+    waves = schedule.tiles / schedule.resident
     streamed = maximum(waves, 1.0) * footprint - maximum(waves - 1.0, 0.0) * shared * _kept(
         until_reuse, capacity
     )

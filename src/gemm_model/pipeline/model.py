@@ -13,8 +13,9 @@ from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.elementwise import Values
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
 from gemm_model.core.prediction import BatchPrediction, limiting
-from gemm_model.kernels.feasibility import PINGPONG, TWO_CTA, Resources, resources
+from gemm_model.kernels.feasibility import Resources, resources_by_row
 from gemm_model.pipeline.machine import (
     CONSUMERS,
     PS_PER_US,
@@ -113,7 +114,7 @@ class PipelineModel:
 
     def work_of(self, batch: GemmBatch, machine: PipelineMachine) -> Workload:
         """The work of a batch on that machine; tile K and stages are the kernel family's where not given."""
-        found = resources(batch, self.gpu)
+        found = resources_by_row(batch, self.gpu)
         return workload(
             machine,
             m=batch.m,

@@ -33,11 +33,11 @@ from gemm_model.core.dtypes import (
     multiplier_share,
     operand_type,
 )
-from gemm_model.core.errors import InputError
-from gemm_model.core.kernel_config import RASTERS, SCHEDULES
+from gemm_model.core.errors import InputError, RefusedKernelError
+from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES
 from gemm_model.core.prediction import BatchPrediction, predict_in_chunks
 from gemm_model.core.problem import MAX_SIZE
-from gemm_model.kernels.feasibility import first_impossible
+from gemm_model.kernels.feasibility import refuse_in_any_family
 from gemm_model.models import Model
 
 SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k")
@@ -142,10 +142,12 @@ def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
 def predict_frame(frame: pd.DataFrame, model: Model) -> BatchPrediction:
     """A model's predictions of all rows; raises InputError for a bad value or a kernel that cannot exist."""
     batch = batch_from_frame(frame, needs_tile=model.needs_tile)
-    impossible = first_impossible(batch, model.gpu) if model.needs_tile else None
-    if impossible is not None:
-        raise _bad_value(frame, "cta_m", *impossible)
-    return predict_in_chunks(model.predict_batch, batch)
+    try:
+        if model.needs_tile:
+            refuse_in_any_family(batch, model.gpu)
+        return predict_in_chunks(model.predict_batch, batch)
+    except RefusedKernelError as refused:
+        raise InputError(f"{_name(frame)}: {_where(frame, refused.row)}: {refused.reason}") from None
 
 
 def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
@@ -161,6 +163,7 @@ def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
     columns["a_k_major"] = _choice(frame, "a_major", ("k", "m"), default=0) == 0
     columns["b_k_major"] = _choice(frame, "b_major", ("k", "n"), default=0) == 0
     columns["c_n_major"] = _choice(frame, "c_major", ("n", "m"), default=0) == 0
+    columns["kernel"] = _choice(frame, "kernel", KERNELS, default=0)
     columns["raster"] = _choice(frame, "raster", RASTERS, default=0)
     columns["fast_accum"] = _choice(frame, "fast_accum", ("0", "1"), default=0) == 1
     if "schedule" in frame:
@@ -384,8 +387,11 @@ def _reject(frame: pd.DataFrame, name: str, bad: BoolArray, expected: str) -> No
 
 
 def _bad_value(frame: pd.DataFrame, name: str, row: int, what: str) -> InputError:
-    where = f"line {frame.index[row]}" if frame.index.name == "line" else f"row {row}"
-    return InputError(f"{_name(frame)}: {where}, column {name}: {what}")
+    return InputError(f"{_name(frame)}: {_where(frame, row)}, column {name}: {what}")
+
+
+def _where(frame: pd.DataFrame, row: int) -> str:
+    return f"line {frame.index[row]}" if frame.index.name == "line" else f"row {row}"
 
 
 def _name(frame: pd.DataFrame) -> str:

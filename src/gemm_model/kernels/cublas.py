@@ -1,0 +1,79 @@
+"""Kernels of cuBLAS: nvjet from Hopper on (what their names tell), multistage kernels before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.elementwise import Values, where
+from gemm_model.core.kernel_config import PINGPONG
+from gemm_model.kernels import cutlass, multistage, warpgroup_mma
+from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
+
+
+def offers_sm90_tile(batch: GemmBatch) -> Values:
+    """Warpgroup MMAs of m64nN in whole eights: either extent of the tile can be the rows of the MMA.
+
+    Tiles seen by name: 8x64 to 8x512, 64x96, 64x112, 128x144, 128x320, 64x448 (cta_m x cta_n: cuBLAS computes
+    D^T and names the extent along n first).
+    """
+    m, n = batch.cta_m, batch.cta_n
+    along_m = (m % 64 == 0) & (n % 8 == 0)
+    along_n = (n % 64 == 0) & (m % 8 == 0)
+    return (along_m | along_n) & (m <= 512) & (n <= 512)
+
+
+def sm90_warpgroups(batch: GemmBatch) -> Values:
+    return where(batch.schedule == PINGPONG, 1.0, 2.0)
+
+
+def sm90_splits_columns(batch: GemmBatch, warpgroups: Values) -> Values:
+    """coopB: a tile of 64 rows is shared by columns."""
+    return (warpgroups > 1) & (batch.cta_m == 64)
+
+
+NVJET_ORDER = TileOrder(name="raster by name, one panel at a time", grouped="across", widest_group=1.0)
+"""'h' and 'v' in the name are the raster; no group is known."""
+
+CUBLAS_SM90 = KernelFamily(
+    name="cublas",
+    architectures=("sm90",),
+    space=ConfigSpace(
+        cta_m=(8, 16, 24, 32, 64, 128, 192, 256),
+        cta_n=(8, 16, 24, 32, *range(64, 257, 32), 320, 384, 448, 512),
+        clusters=(*cutlass.WIDE_CLUSTERS[:-1],),
+        schedules=("cooperative", "pingpong"),
+        swizzles=(1,),
+        rasters=("along_m", "along_n"),
+        fast_accum=True,
+    ),
+    resources=ResourceRules(
+        offers_tile=offers_sm90_tile,
+        warpgroups=sm90_warpgroups,
+        splits_columns=sm90_splits_columns,
+        epilogue_tile=warpgroup_mma.epilogue_tile,
+        epilogue_buffers=warpgroup_mma.two_buffers,
+        mma_registers=warpgroup_mma.set_registers,
+        largest_cluster=8,
+    ),
+    tile_order=NVJET_ORDER,
+    tile_period=TilePeriod(accumulators="registers"),
+)
+
+
+def _blackwell(like: KernelFamily) -> KernelFamily:
+    """Nvjet on Blackwell: CUTLASS's tiles, in an order of which only the raster is known."""
+    space = replace(like.space, swizzles=(1,), rasters=("along_m", "along_n"))
+    return replace(like, name="cublas", space=space)
+
+
+def _multistage(like: KernelFamily) -> KernelFamily:
+    """CuBLAS before Hopper takes CUTLASS's multistage kernels, among others of the same build."""
+    return replace(like, name="cublas")
+
+
+FAMILIES = (
+    CUBLAS_SM90,
+    *(_blackwell(like) for like in (cutlass.CUTLASS_SM100, cutlass.CUTLASS_SM120)),
+    *(_multistage(like) for like in cutlass.FAMILIES if like.tile_period == multistage.ONE_CTA_A_TILE),
+)

@@ -1,0 +1,135 @@
+"""Kernels of CUTLASS: the 3.x collectives from Hopper on, multistage kernels before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.elementwise import Values, where
+from gemm_model.core.kernel_config import PINGPONG
+from gemm_model.kernels import multistage, quack, warpgroup_mma
+from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
+from gemm_model.kernels.warpgroup_mma import one_of
+
+WIDE_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4), (4, 4))
+RASTERS = ("heuristic", "along_m", "along_n")
+SWIZZLES = (1, 2, 4, 8)
+
+
+def offers_sm90_tile(batch: GemmBatch) -> Values:
+    """Tiles of the collective builder: two warpgroups of a cooperative kernel need 64 rows each."""
+    rows = where(
+        batch.schedule == PINGPONG,
+        one_of(batch.cta_m, (64.0, 128.0, 256.0)),
+        one_of(batch.cta_m, (128.0, 256.0)),
+    )
+    return rows & (batch.cta_n % 8 == 0) & (batch.cta_n <= 256)
+
+
+def sm90_warpgroups(batch: GemmBatch) -> Values:
+    return where(batch.schedule == PINGPONG, 1.0, 2.0)
+
+
+SM90_ORDER = TileOrder(
+    name="the shorter extent first, in groups of the longer",
+    grouped="across",
+    cut_to_problem=True,
+    padded=True,
+)
+"""`PersistentTileSchedulerSm90`: it walks the raster's extent, the shorter one, in groups of `swizzle` panels
+of the other."""
+
+CUTLASS_SM90 = KernelFamily(
+    name="cutlass",
+    architectures=("sm90",),
+    space=ConfigSpace(
+        cta_m=(64, 128, 256),
+        cta_n=(8, 16, *range(32, 257, 32)),
+        clusters=WIDE_CLUSTERS,
+        schedules=("cooperative", "pingpong"),
+        swizzles=SWIZZLES,
+        rasters=RASTERS,
+        fast_accum=True,
+    ),
+    resources=ResourceRules(
+        offers_tile=offers_sm90_tile,
+        warpgroups=sm90_warpgroups,
+        splits_columns=warpgroup_mma.rows_shared,
+        epilogue_tile=warpgroup_mma.epilogue_tile,
+        epilogue_buffers=warpgroup_mma.two_buffers,
+        mma_registers=warpgroup_mma.set_registers,
+        largest_cluster=8,
+        # StageCountAutoCarveout: the epilogue's storage with its barriers in whole 128 bytes, and a pair of
+        # barriers a stage.
+        barrier_bytes=128.0,
+        stage_barrier_bytes=16.0,
+    ),
+    tile_order=SM90_ORDER,
+    tile_period=TilePeriod(accumulators="registers"),
+)
+
+CUTLASS_SM100 = KernelFamily(
+    name="cutlass",
+    architectures=("sm100",),
+    space=ConfigSpace(
+        cta_m=(64, 128),
+        cta_n=(16, *range(32, 257, 32)),
+        clusters=WIDE_CLUSTERS,
+        schedules=("cooperative", "2cta"),
+        swizzles=SWIZZLES,
+        rasters=RASTERS,
+        fast_accum=True,
+    ),
+    resources=replace(quack.QUACK_SM100.resources, epilogue_buffers=warpgroup_mma.two_buffers),
+    tile_order=quack.QUACK_SM100.tile_order,
+    tile_period=TilePeriod(accumulators="tensor_memory"),
+)
+
+CUTLASS_SM120 = KernelFamily(
+    name="cutlass",
+    architectures=("sm120",),
+    space=ConfigSpace(
+        cta_m=(64, 128, 256),
+        cta_n=(32, 64, 96, 128, 256),
+        clusters=((1, 1),),
+        schedules=("cooperative", "pingpong"),
+        swizzles=SWIZZLES,
+        rasters=RASTERS,
+        fast_accum=True,
+    ),
+    resources=quack.QUACK_SM120.resources,
+    tile_order=SM90_ORDER,
+    tile_period=TilePeriod(accumulators="registers"),
+)
+
+THREADBLOCK_SWIZZLE = TileOrder(name="groups of n", grouped="across", always_along_m=True)
+"""CUTLASS 2.x `GemmIdentityThreadblockSwizzle`: blocks along m, in groups of n."""
+
+MULTISTAGE_SPACE = ConfigSpace(
+    cta_m=(64, 128, 256),
+    cta_n=(32, 64, 128, 256),
+    clusters=((1, 1),),
+    schedules=("cooperative",),
+    swizzles=SWIZZLES,
+    fast_accum=True,
+)
+
+
+def _multistage(architectures: tuple[str, ...], rules: ResourceRules) -> KernelFamily:
+    return KernelFamily(
+        name="cutlass",
+        architectures=architectures,
+        space=MULTISTAGE_SPACE,
+        resources=rules,
+        tile_order=THREADBLOCK_SWIZZLE,
+        tile_period=multistage.ONE_CTA_A_TILE,
+    )
+
+
+FAMILIES = (
+    CUTLASS_SM90,
+    CUTLASS_SM100,
+    CUTLASS_SM120,
+    _multistage(multistage.ASYNC_COPY, multistage.resource_rules()),
+    _multistage(("sm70",), multistage.resource_rules(stages=2.0)),
+)

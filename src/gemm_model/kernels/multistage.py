@@ -1,0 +1,43 @@
+"""Kernels before Hopper, whatever the library: warp MMAs, a ring of stages in shared memory, one CTA a tile.
+
+From sm80 on the ring is filled by asynchronous copies (cp.async); on sm70 through registers, two stages deep.
+"""
+
+from __future__ import annotations
+
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.elementwise import Values, where
+from gemm_model.kernels import warpgroup_mma
+from gemm_model.kernels.family import ResourceRules, TilePeriod
+
+FOUR_WARP_TILE = 128 * 128
+"""Outputs of a tile that four warps share at most, 128 accumulators a thread; eight take larger ones."""
+
+ASYNC_COPY = ("sm80", "sm86", "sm89")
+
+
+def offers_tile(batch: GemmBatch) -> Values:
+    """Whole MMA instructions of m16n8, up to 256 x 256."""
+    m, n = batch.cta_m, batch.cta_n
+    return (m % 16 == 0) & (n % 8 == 0) & (m <= 256) & (n <= 256)
+
+
+def warpgroups(batch: GemmBatch) -> Values:
+    return where(batch.cta_m * batch.cta_n <= FOUR_WARP_TILE, 1.0, 2.0)
+
+
+def resource_rules(*, stages: float = float("inf")) -> ResourceRules:
+    return ResourceRules(
+        offers_tile=offers_tile,
+        warpgroups=warpgroups,
+        splits_columns=warpgroup_mma.rows_shared,
+        epilogue_tile=warpgroup_mma.epilogue_tile,
+        epilogue_buffers=warpgroup_mma.no_buffers,
+        mma_registers=warpgroup_mma.whole_register_file,
+        largest_cluster=1,
+        barrier_bytes=0.0,
+        most_stages=stages,
+    )
+
+
+ONE_CTA_A_TILE = TilePeriod(accumulators="registers", persistent=False)

@@ -1,0 +1,160 @@
+"""QuACK's CuTe DSL GEMM kernels (quack-kernels 0.6.5): Hopper, datacenter Blackwell, GeForce Blackwell."""
+
+from __future__ import annotations
+
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.elementwise import Values, maximum, minimum, power_of_two_divisor, where
+from gemm_model.core.kernel_config import PINGPONG
+from gemm_model.kernels import warpgroup_mma
+from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES
+from gemm_model.kernels.warpgroup_mma import one_of
+
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+SWIZZLES = (8, 1, 2, 4, 16)
+
+
+def offers_sm90_tile(batch: GemmBatch) -> Values:
+    """Tile limits of `GemmSm90.__init__`."""
+    m, n = batch.cta_m, batch.cta_n
+    widest = where(m == 192, 256.0, 160.0)
+    by_16 = n % 16 == 0
+    by_32 = n % 32 == 0
+    cooperative = where(
+        one_of(m, (192.0, 320.0)),
+        by_32 & (n <= widest),
+        one_of(m, (64.0, 128.0, 256.0)) & ((by_16 & (n <= 256)) | (by_32 & (n <= 512))),
+    )
+    widest_turn = where(m == 64, 256.0, where(m == 128, 208.0, 128.0))
+    pingpong = one_of(m, (64.0, 128.0, 192.0)) & by_16 & (n <= widest_turn)
+    return where(batch.schedule == PINGPONG, pingpong, cooperative)
+
+
+def sm90_warpgroups(batch: GemmBatch) -> Values:
+    """Layout of MMA atoms in `GemmSm90.__init__`; ping-pong gives each tile to one warpgroup."""
+    three = (batch.cta_m == 192) & (batch.cta_n <= 128)
+    cooperative = where(three, 3.0, where(batch.cta_m > 64, 2.0, 1.0))
+    return where(batch.schedule == PINGPONG, 1.0, cooperative)
+
+
+def sm90_splits_columns(batch: GemmBatch, warpgroups: Values) -> Values:
+    """`_setup_tiled_mma`: rows of 192 and 320 that two warpgroups cannot halve in blocks of 64."""
+    return (warpgroups > 1) & (((batch.cta_m == 192) & (batch.cta_n > 128)) | (batch.cta_m == 320))
+
+
+def offers_sm120_tile(batch: GemmBatch) -> Values:
+    """`GemmSm120.__init__`: columns in multiples of 32; whole blocks of 128 with block scales."""
+    m, n = batch.cta_m, batch.cta_n
+    plain = (m % 64 == 0) & (m <= 256) & (n % 32 == 0) & (n <= 256)
+    whole = one_of(m, (128.0, 256.0)) & one_of(n, (128.0, 256.0))
+    return plain & (whole | ((batch.a_scale_bits == 0) & (batch.b_scale_bits == 0)))
+
+
+def sm120_warpgroups(batch: GemmBatch) -> Values:
+    """Eight warps on a tile, or four on each of two in turn."""
+    return where(batch.schedule == PINGPONG, 1.0, 2.0)
+
+
+def sm120_epilogue_tile(batch: GemmBatch, _rows_shared: Values) -> tuple[Values, Values]:
+    """`GemmSm120._compute_tile_shape_or_override`: 64 rows, and at least the 32 columns of a pair of warps."""
+    widest = where(batch.out_bits == 8, 64.0, 32.0)
+    columns = maximum(minimum(power_of_two_divisor(batch.cta_n), widest), 32.0)
+    return where(batch.cta_m > 0, 64.0, 64.0), columns
+
+
+def sm120_registers(_accumulators: Values, _warpgroups: Values) -> Values:
+    return 232.0
+
+
+TENSOR_MEMORY_MECHANISMS = tuple(
+    name
+    for name in MECHANISM_NAMES
+    if name not in ("narrow_mma", "promotion", "round_trip", "spilling", "k_tail", "handover")
+)
+"""One thread starts the MMAs of tensor memory ahead of time and they release a stage themselves; sums need no
+registers. Kernels on a B200 show no cost of rows beyond K."""
+WGMMA_MECHANISMS = tuple(name for name in MECHANISM_NAMES if name != "scale_factors")
+
+SERPENTINE = TileOrder(name="groups in serpentines", serpentine=True)
+"""QuACK `TileScheduler`: groups of `swizzle` panels of the extent with fewer clusters."""
+
+QUACK_SM90 = KernelFamily(
+    name="quack",
+    architectures=("sm90",),
+    space=ConfigSpace(
+        cta_m=(64, 128, 192, 256, 320),
+        cta_n=(*range(32, 257, 32), 208),
+        clusters=CLUSTERS,
+        schedules=("cooperative", "pingpong"),
+        swizzles=SWIZZLES,
+        swaps=(False, True),
+    ),
+    resources=ResourceRules(
+        offers_tile=offers_sm90_tile,
+        warpgroups=sm90_warpgroups,
+        splits_columns=sm90_splits_columns,
+        epilogue_tile=warpgroup_mma.epilogue_tile,
+        epilogue_buffers=warpgroup_mma.more_narrow_buffers,
+        mma_registers=warpgroup_mma.set_registers,
+        largest_cluster=4,
+    ),
+    tile_order=SERPENTINE,
+    tile_period=TilePeriod(accumulators="registers"),
+    mechanisms=WGMMA_MECHANISMS,
+)
+
+QUACK_SM100 = KernelFamily(
+    name="quack",
+    architectures=("sm100",),
+    space=ConfigSpace(
+        cta_m=(64, 128),
+        cta_n=(*range(32, 257, 32), 208),
+        clusters=CLUSTERS,
+        schedules=("cooperative", "2cta"),
+        swizzles=SWIZZLES,
+        swaps=(False, True),
+    ),
+    resources=ResourceRules(
+        offers_tile=warpgroup_mma.tcgen05_tile,
+        warpgroups=warpgroup_mma.two_warpgroups,
+        splits_columns=warpgroup_mma.rows_shared,
+        epilogue_tile=warpgroup_mma.epilogue_tile,
+        epilogue_buffers=warpgroup_mma.more_narrow_buffers,
+        mma_registers=warpgroup_mma.set_registers,
+        largest_cluster=16,
+        mixed_widths=True,
+        block_scaled=True,
+    ),
+    tile_order=TileOrder(
+        name="all of m first, fetched dynamically", always_along_m=True, whole_extent=True, dynamic=True
+    ),
+    tile_period=TilePeriod(accumulators="tensor_memory"),
+    mechanisms=TENSOR_MEMORY_MECHANISMS,
+)
+
+QUACK_SM120 = KernelFamily(
+    name="quack",
+    architectures=("sm120",),
+    space=ConfigSpace(
+        cta_m=(64, 128, 256),
+        cta_n=tuple(range(32, 257, 32)),
+        clusters=((1, 1),),
+        schedules=("cooperative", "pingpong"),
+        swizzles=SWIZZLES,
+        swaps=(False, True),
+    ),
+    resources=ResourceRules(
+        offers_tile=offers_sm120_tile,
+        warpgroups=sm120_warpgroups,
+        splits_columns=warpgroup_mma.rows_shared,
+        epilogue_tile=sm120_epilogue_tile,
+        epilogue_buffers=warpgroup_mma.two_buffers,
+        mma_registers=sm120_registers,
+        largest_cluster=1,
+        block_scaled=True,
+    ),
+    tile_order=TileOrder(name="groups in serpentines, fetched dynamically", serpentine=True, dynamic=True),
+    tile_period=TilePeriod(accumulators="registers"),
+)
+
+FAMILIES = (QUACK_SM90, QUACK_SM100, QUACK_SM120)

@@ -1,0 +1,62 @@
+"""The kernel families, found by name and architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from gemm_model.core.batch import GemmBatch, IntArray
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS
+from gemm_model.kernels import cublas, cutlass, quack, triton
+from gemm_model.kernels.family import KernelFamily
+
+_FAMILIES: Mapping[tuple[str, str], KernelFamily] = {
+    (family.name, architecture): family
+    for module in (quack, cublas, cutlass, triton)
+    for family in module.FAMILIES
+    for architecture in family.architectures
+}
+"""By name and architecture; the first of an architecture is its default."""
+
+
+def families(gpu: GpuSpec | None = None) -> tuple[str, ...]:
+    """Names of the kernel families, all or those that have kernels for a GPU, the default one first."""
+    return tuple(dict.fromkeys(name for name, arch in _FAMILIES if gpu is None or arch == gpu.architecture))
+
+
+def family_of(name: str, gpu: GpuSpec) -> KernelFamily:
+    """The family called `name` on a GPU, 'auto' for the GPU's default one.
+
+    Raises InputError for an unknown name, and for a family that has no kernels for the GPU.
+    """
+    found = _FAMILIES.get((name, gpu.architecture))
+    if found is not None:
+        return found
+    known = families(gpu)
+    if not known:
+        architectures = ", ".join(dict.fromkeys(arch for _, arch in _FAMILIES))
+        raise InputError(
+            f"no kernel family has kernels for {gpu.architecture} of GPU {gpu.name}; expected {architectures}"
+        )
+    if name == AUTO_KERNEL:
+        return _FAMILIES[known[0], gpu.architecture]
+    if name not in KERNELS:
+        raise InputError(f"unknown kernel family {name!r}; expected one of {AUTO_KERNEL}, {', '.join(known)}")
+    raise InputError(
+        f"kernel family {name!r} is not described on {gpu.name} ({gpu.architecture}); "
+        f"expected one of {AUTO_KERNEL}, {', '.join(known)}"
+    )
+
+
+def family_at(code: int, gpu: GpuSpec) -> KernelFamily:
+    """The family of a value of `GemmBatch.kernel`; raises InputError like `family_of`."""
+    return family_of(KERNELS[code], gpu)
+
+
+def by_family(batch: GemmBatch, gpu: GpuSpec) -> Iterator[tuple[KernelFamily, IntArray]]:
+    """The families of a batch's rows, each with the positions of its rows."""
+    for code in np.unique(batch.kernel):
+        yield family_at(int(code), gpu), np.flatnonzero(batch.kernel == code)

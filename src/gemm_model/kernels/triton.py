@@ -1,0 +1,76 @@
+"""Triton's matrix multiplication: blocks of powers of two, grouped along m; persistent from Hopper on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.elementwise import Values, power_of_two_divisor
+from gemm_model.kernels import multistage, warpgroup_mma
+from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
+
+
+def offers_tile(batch: GemmBatch) -> Values:
+    """Blocks are powers of two, at least one MMA instruction of m16n8."""
+    m, n = batch.cta_m, batch.cta_n
+    whole = (power_of_two_divisor(m) == m) & (power_of_two_divisor(n) == n)
+    return whole & (m >= 16) & (n >= 8) & (m <= 256) & (n <= 256)
+
+
+GROUPED_ALONG_M = TileOrder(name="groups of m", always_along_m=True)
+"""GROUP_M of the tutorials: `swizzle` blocks of m, then along n."""
+
+SPACE = ConfigSpace(
+    cta_m=(64, 128, 256),
+    cta_n=(32, 64, 128, 256),
+    clusters=((1, 1),),
+    schedules=("cooperative",),
+    swizzles=(8, 1, 4, 16),
+    rasters=("along_m",),
+    stages=(2, 3, 4, 5, 6),
+    fast_accum=True,
+)
+
+
+RULES = ResourceRules(
+    offers_tile=offers_tile,
+    # All warps share one tile: four or eight of them.
+    warpgroups=multistage.warpgroups,
+    splits_columns=warpgroup_mma.rows_shared,
+    epilogue_tile=warpgroup_mma.epilogue_tile,
+    # The allocator lays the output's change of layout over the stages of the operands.
+    epilogue_buffers=warpgroup_mma.no_buffers,
+    mma_registers=warpgroup_mma.whole_register_file,
+    largest_cluster=1,
+    barrier_bytes=0.0,
+    fewest_stages=1.0,
+)
+
+TRITON_SM90 = KernelFamily(
+    name="triton",
+    architectures=("sm90", "sm120"),
+    space=SPACE,
+    resources=replace(RULES, largest_cluster=8),
+    tile_order=GROUPED_ALONG_M,
+    tile_period=TilePeriod(accumulators="registers"),
+)
+
+TRITON_SM100 = replace(
+    TRITON_SM90,
+    architectures=("sm100",),
+    resources=replace(RULES, largest_cluster=8, block_scaled=True),
+    tile_period=TilePeriod(accumulators="tensor_memory"),
+)
+
+TRITON_MULTISTAGE = KernelFamily(
+    name="triton",
+    architectures=multistage.ASYNC_COPY,
+    space=SPACE,
+    resources=RULES,
+    tile_order=GROUPED_ALONG_M,
+    tile_period=multistage.ONE_CTA_A_TILE,
+)
+
+TRITON_SM70 = replace(TRITON_MULTISTAGE, architectures=("sm70",), space=replace(SPACE, stages=(2,)))
+
+FAMILIES = (TRITON_SM90, TRITON_SM100, TRITON_MULTISTAGE, TRITON_SM70)

@@ -1,0 +1,74 @@
+"""Rules of kernels whose warpgroups issue the MMAs (wgmma on sm90) or drain tensor memory (tcgen05 on sm100)."""
+
+from __future__ import annotations
+
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.elementwise import Values, minimum, power_of_two_divisor, where
+from gemm_model.core.kernel_config import TWO_CTA
+
+HEAVY_ACCUMULATORS = 208.0
+"""Accumulators of a thread from which on its load warps give up registers for it [registers]; QuACK and
+CUTLASS."""
+
+
+def one_of(values: Values, options: tuple[float, ...]) -> Values:
+    """Whether values are among some."""
+    found = values == options[0]
+    for option in options[1:]:
+        found = found | (values == option)
+    return found
+
+
+def epilogue_tile(batch: GemmBatch, rows_shared: Values) -> tuple[Values, Values]:
+    """Rows and columns of one epilogue buffer: QuACK `_compute_tile_shape_or_override`, alike in CUTLASS.
+
+    32 columns (64 of an 8-bit output where one warpgroup stores its rows alone), or what divides the tile.
+    """
+    divisor = power_of_two_divisor(batch.cta_n)
+    narrow = minimum(divisor, 32.0)
+    alone = where(batch.out_bits == 8, minimum(divisor, 64.0), narrow)
+    tall = where(batch.cta_m == 192, 192.0, 128.0)
+    rows = minimum(where(rows_shared, tall, 64.0), batch.cta_m)
+    return rows, where(rows_shared, narrow, alone)
+
+
+def two_buffers(_columns: Values) -> Values:
+    """Two epilogue buffers: CUTLASS `sm90_get_tma_dispatch_policy` (StagesD)."""
+    return 2.0
+
+
+def more_narrow_buffers(columns: Values) -> Values:
+    """Four epilogue buffers of 16 columns or fewer, else two: QuACK `_compute_stages`."""
+    return where(columns <= 16, 4.0, 2.0)
+
+
+def no_buffers(_columns: Values) -> Values:
+    """The epilogue waits for the operand ring and uses its shared memory."""
+    return 0.0
+
+
+def set_registers(accumulators: Values, warpgroups: Values) -> Values:
+    """`setmaxnreg` of an MMA thread: QuACK `GemmSm90.__init__`, alike in CUTLASS (which has no three)."""
+    return where(warpgroups == 3, 160.0, where(accumulators >= HEAVY_ACCUMULATORS, 240.0, 232.0))
+
+
+def whole_register_file(_accumulators: Values, _warpgroups: Values) -> Values:
+    """Registers of a thread that no warp specialization limits."""
+    return 255.0
+
+
+def rows_shared(_batch: GemmBatch, _warpgroups: Values) -> Values:
+    """Warpgroups share the tile's rows."""
+    return False
+
+
+def two_warpgroups(_batch: GemmBatch) -> Values:
+    return 2.0
+
+
+def tcgen05_tile(batch: GemmBatch) -> Values:
+    """MMA shapes of tcgen05: 64 or 128 rows a CTA (an MMA of 128 or 256 by a pair), n a multiple of 16 to 256."""
+    rows = where(
+        batch.schedule == TWO_CTA, one_of(batch.mma_m, (128.0, 256.0)), one_of(batch.mma_m, (64.0, 128.0))
+    )
+    return rows & (batch.cta_n % 16 == 0) & (batch.cta_n <= 256)
