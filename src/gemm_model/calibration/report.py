@@ -11,21 +11,23 @@ from gemm_model.calibration.run import CalibrationResult
 from gemm_model.core.files import atomic_write
 from gemm_model.persistent.calibration_file import as_mapping
 from gemm_model.persistent.kernel_parameters import PARAMETERS
-from gemm_model.persistent.residual import as_text
+from gemm_model.persistent.residual import residual_beside, write_residual
 
 
-def write_calibration(result: CalibrationResult, path: Path) -> None:
-    """The YAML file that `WarpSpecializedModel` reads."""
-    found = result.calibration
+def write_calibration(result: CalibrationResult, path: Path) -> list[Path]:
+    """The YAML file that `WarpSpecializedModel` reads, and the residual beside it; returns what was written.
+
+    Without a residual, that of the calibration that was there before goes with it.
+    """
+    found, residual_path = result.calibration, residual_beside(path)
     header = f"# Calibration of {found.kernel} kernels on {found.gpu}, written by gemm-model calibrate.\n"
     text = yaml.safe_dump(as_mapping(found), sort_keys=False)
     atomic_write(path, header + text)
-
-
-def write_residual(result: CalibrationResult, path: Path) -> None:
-    """The YAML file that option `residual` of `WarpSpecializedModel` reads."""
-    assert result.residual is not None
-    atomic_write(path, as_text(result.residual))
+    if result.residual is None:
+        residual_path.unlink(missing_ok=True)
+        return [path]
+    write_residual(result.residual, residual_path)
+    return [path, residual_path]
 
 
 def validation_table(result: CalibrationResult) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from gemm_model.calibration.cross_validation import (
 from gemm_model.calibration.fit import Fit, fit
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.power import SustainedErrors, fit_power, validate_power
-from gemm_model.calibration.residual_fit import held_out_with_residual, train
+from gemm_model.calibration.residual_fit import catboost, held_out_with_residual, train_on
 from gemm_model.calibration.tables import CalibrationData, load_tables
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
@@ -28,7 +28,7 @@ from gemm_model.persistent.calibration_file import KERNEL_FAMILY, SITUATIONS, Ca
 from gemm_model.persistent.clock import PowerModel
 from gemm_model.persistent.kernel_parameters import KernelParameters
 from gemm_model.persistent.kernel_time import kernel_time
-from gemm_model.persistent.residual import Residual, fingerprint, lightgbm
+from gemm_model.persistent.residual import Residual, fingerprint
 from gemm_model.tables.accuracy import (
     ChoiceFigures,
     ErrorFigures,
@@ -85,15 +85,15 @@ def calibrate(
     *,
     hold_out_lists: Sequence[Path] = (),
     seed: int = 0,
-    with_residual: bool = False,
+    with_residual: bool = True,
     progress: Callable[[str], None] = lambda _step: None,
 ) -> CalibrationResult:
     """Fit each rate class of types in the tables, and judge the fit on held-out rows.
 
-    `with_residual` trains and judges the clipped residual too; raises MissingExtraError without LightGBM.
+    `with_residual` trains and judges the clipped residual too; raises MissingExtraError without CatBoost.
     """
     if with_residual:
-        lightgbm()
+        catboost()
     data = load_tables(inputs, gpu)
     family = _listed_shapes(hold_out_lists)
     kinds = {
@@ -135,8 +135,8 @@ def _residual(
     return Residual(
         gpu=gpu.name,
         fingerprint=fingerprint(calibration),
-        boosters={
-            kind: train(result.burst, gpu, calibration.parameters[kind]) for kind, result in kinds.items()
+        forests={
+            kind: train_on(result.burst, gpu, calibration.parameters[kind]) for kind, result in kinds.items()
         },
         error_band={
             kind: _bands(result, result.corrected_us, gpu)

@@ -22,8 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, required=True, help="the calibration file to write (YAML)")
     parser.add_argument(
         "--residual",
-        type=Path,
-        help="train the clipped residual too, and a file to write it to (YAML; needs lightgbm)",
+        choices=("on", "off"),
+        default="on",
+        help="on trains the clipped residual too, for a file beside the calibration (needs catboost)",
     )
     parser.add_argument("--report", type=Path, help="a file for the report as well as stdout")
     parser.add_argument(
@@ -40,13 +41,12 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from gemm_model.calibration.report import report_text, write_calibration, write_residual
+    from gemm_model.calibration.report import report_text, write_calibration
     from gemm_model.calibration.run import calibrate
     from gemm_model.core.files import atomic_write
 
-    for option, path in (("--output", args.output), ("--residual", args.residual)):
-        if path is not None and not is_yaml_file(path.name):
-            raise InputError(f"{option} is {path}; expected a file that ends in .yaml")
+    if not is_yaml_file(args.output.name):
+        raise InputError(f"--output is {args.output}; expected a file that ends in .yaml")
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("reading", total=None)
@@ -55,17 +55,14 @@ def run(args: argparse.Namespace) -> int:
             common.settings(args).gpu,
             hold_out_lists=args.hold_out,
             seed=args.seed,
-            with_residual=args.residual is not None,
+            with_residual=args.residual == "on",
             progress=lambda step: bar.update(task, description=step),
         )
     text = report_text(result)
     print(text)
-    write_calibration(result, args.output)
-    if args.residual is not None:
-        write_residual(result, args.residual)
+    written = write_calibration(result, args.output)
     if args.report is not None:
         atomic_write(args.report, text + "\n")
-    common.words(f"wrote {args.output}")
-    if args.residual is not None:
-        common.words(f"wrote {args.residual}")
+    for path in written:
+        common.words(f"wrote {path}")
     return 0

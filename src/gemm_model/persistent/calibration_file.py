@@ -66,6 +66,11 @@ def load_calibration(name_or_path: str) -> Calibration:
     return _packaged(name_or_path)
 
 
+def calibration_path(name_or_path: str) -> Path:
+    """Where a calibration lies that `load_calibration` knows by this name or path."""
+    return Path(name_or_path) if is_yaml_file(name_or_path) else CALIBRATION_DIR / f"{name_or_path}.yaml"
+
+
 @lru_cache(maxsize=1)
 def calibration_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in CALIBRATION_DIR.glob("*.yaml")))
@@ -73,7 +78,7 @@ def calibration_names() -> tuple[str, ...]:
 
 @lru_cache(maxsize=16)
 def _packaged(name: str) -> Calibration:
-    path = CALIBRATION_DIR / f"{name}.yaml"
+    path = calibration_path(name)
     return _from_mapping(read_yaml_mapping(path, "a calibration"), path.name)
 
 

@@ -15,7 +15,7 @@ from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, is_number, maximum
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.prediction import BatchPrediction, Correction, Prediction, limiting
+from gemm_model.core.prediction import RESIDUAL_PHASE, BatchPrediction, Correction, Prediction, limiting
 from gemm_model.kernels.feasibility import Grid, Resources
 from gemm_model.persistent.calibration_file import (
     FALLBACK,
@@ -23,18 +23,26 @@ from gemm_model.persistent.calibration_file import (
     UNCALIBRATED_BAND_FACTOR,
     Calibration,
     calibration_names,
+    calibration_path,
     load_calibration,
     situation,
 )
 from gemm_model.persistent.clock import PowerModel, energy_uj
 from gemm_model.persistent.kernel_time import MECHANISMS, REGIMES, Geometry, KernelTime, geometry, kernel_time
-from gemm_model.persistent.residual import OFF, Residual, corrected_us, features, load_residual
+from gemm_model.persistent.residual import (
+    AUTO,
+    OFF,
+    Residual,
+    corrected_us,
+    features,
+    load_residual,
+    residual_beside,
+)
 
 LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
 LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
 """Where a prediction's details hold the time of each."""
 L2_STATES = ("cold", "warm")
-RESIDUAL_PHASE = "residual"
 _COLUMNS = tuple(spec.name for spec in fields(GemmBatch))
 _columns_of = attrgetter(*_COLUMNS)
 
@@ -47,8 +55,9 @@ class WarpSpecializedModel:
 
     Options: `calibration` is a name, a YAML file, or 'auto' for the GPU's own; `regime` is one of REGIMES;
     `l2` is 'cold' or 'warm' at the start; `without` names mechanisms to leave out.
-    `residual` is 'off', 'auto' for the one shipped with the calibration, or a YAML file: a clipped correction
-    by trees (`residual.py`), shown as a phase of its own; the sustained regime leaves it out.
+    `residual` is 'auto' for the one beside the calibration's file where there is one, 'off', or an .npz file:
+    a clipped correction by trees (`residual.py`), shown as a phase of its own. It covers the rate classes
+    that it was trained on, in single launches on the GPU that was calibrated.
     """
 
     needs_tile = True
@@ -61,7 +70,7 @@ class WarpSpecializedModel:
         regime: str = "burst",
         l2: str = "cold",
         without: Sequence[str] = (),
-        residual: str = OFF,
+        residual: str = AUTO,
     ) -> None:
         if regime not in REGIMES:
             raise InputError(f"regime is {regime!r}; expected one of {', '.join(REGIMES)}")
@@ -80,21 +89,30 @@ class WarpSpecializedModel:
             raise InputError(
                 f"calibration {self.calibration.gpu} has no power model; the sustained regime needs one"
             )
-        self.residual = None if residual == OFF else self._residual(residual)
+        self.residual = self._residual(residual, calibration)
+        self.residual_named = residual not in (OFF, AUTO)
 
-    def _residual(self, name_or_path: str) -> Residual:
-        if not self.calibrated_gpu:
-            raise InputError(
-                f"residual {name_or_path!r} corrects {self.calibration.gpu}, not {self.gpu.name}; "
-                f"expected {OFF} for a GPU without a calibration of its own"
-            )
-        return load_residual(name_or_path, self.calibration)
+    def _residual(self, wanted: str, calibration: str | Calibration) -> Residual | None:
+        """The residual asked for; a borrowed calibration has none."""
+        if wanted == OFF:
+            return None
+        if wanted != AUTO:
+            if not self.calibrated_gpu:
+                raise InputError(
+                    f"residual {wanted!r} corrects {self.calibration.gpu}, not {self.gpu.name}; "
+                    f"expected {OFF} or {AUTO} for a GPU without a calibration of its own"
+                )
+            return load_residual(wanted, self.calibration)
+        if not self.calibrated_gpu or self.regime == "sustained" or isinstance(calibration, Calibration):
+            return None
+        path = residual_beside(calibration_path(_calibration_name(self.gpu, calibration)))
+        return load_residual(path, self.calibration) if path.is_file() else None
 
     def first_look(self, grid: Grid) -> PhysicalLook:
         """The physical times of a grid of one type.
 
-        Who looks for the fastest rows asks for the rest of few: the residual's trees alone take ten times as
-        long as the times.
+        Who looks for the fastest rows asks for the rest of few: the residual's trees alone take longer than
+        the times.
         """
         kind = MATH_KINDS[int(grid.batch.math_kind)]
         return self._look(grid.batch, kind, grid.shape, grid.resources)
@@ -119,16 +137,14 @@ class WarpSpecializedModel:
         residual = self.residual_of(kind)
         if residual is None:
             return prediction
-        return prediction.corrected(look.corrected_by(residual).runtime_us(slice(None)), RESIDUAL_PHASE)
+        return prediction.corrected(look.corrected_by(residual).runtime_us(slice(None)))
 
-    def predict_row(self, row: GemmBatch) -> Prediction | None:
-        """The prediction of one row of Python numbers; None where a residual takes part.
+    def predict_row(self, row: GemmBatch) -> Prediction:
+        """The prediction of one row of Python numbers.
 
         What `predict_batch` says of a batch of that row, without columns of one: a fifth of the time of
         one prediction was theirs.
         """
-        if self.residual is not None:
-            return None
         return self._look(row, MATH_KINDS[row.math_kind], (1,)).row()
 
     def _look(
@@ -151,7 +167,7 @@ class WarpSpecializedModel:
 
     def residual_of(self, kind: str) -> Residual | None:
         """The residual where it applies: a fitted class of types, and single launches."""
-        if self.residual is None or self.regime == "sustained" or kind not in self.residual.boosters:
+        if self.residual is None or self.regime == "sustained" or kind not in self.residual.forests:
             return None
         return self.residual
 
@@ -167,7 +183,7 @@ class WarpSpecializedModel:
         served = self.calibration.kind_for(kind)
         if served != kind:
             caveats += (f"{kind} is not calibrated; the parameters are those of {served}",)
-        if self.residual is not None and self.residual_of(kind) is None:
+        if self.residual_named and self.residual_of(kind) is None:
             where = "the sustained regime" if self.regime == "sustained" else kind
             caveats += (f"the residual does not cover {where}: the physical model alone",)
         return caveats
@@ -236,12 +252,18 @@ class PhysicalLook:
         return phases_us, details, bytes_by_level
 
     def row(self) -> Prediction:
-        """All about a single row of numbers, without a residual."""
+        """All about a single row of numbers, with the residual where it applies."""
         phases_us, details, bytes_by_level = self._parts()
+        runtime_us = self.times.runtime_us
+        residual = self.model.residual_of(self.kind)
+        if residual is not None:
+            runtime_us = self.corrected_by(residual).runtime_us(slice(None)).item()
+        if self.model.residual is not None:
+            phases_us[RESIDUAL_PHASE] = runtime_us - self.times.runtime_us
         slowest = max(LIMITER_DETAILS, key=details.__getitem__)
         band = self.error_band()
         return Prediction(
-            runtime_us=self.times.runtime_us,
+            runtime_us=runtime_us,
             limiter=LIMITERS[LIMITER_DETAILS.index(slowest)],
             phases_us=phases_us,
             details=details,
@@ -304,9 +326,10 @@ class PhysicalLook:
             complete_times = model.times(complete, self.kind, ())
         seen = features(complete, complete_times)
         physical_us, floor_us = np.atleast_1d(times.runtime_us, times.floor_us)
+        forest = residual.forests[self.kind]
 
         def runtime_us(rows: BoolArray | slice) -> FloatArray:
-            return corrected_us(physical_us[rows], residual.log_error(self.kind, seen[rows]), floor_us[rows])
+            return corrected_us(physical_us[rows], forest.predict(seen[:, rows]), floor_us[rows])
 
         return Correction(runtime_us=runtime_us, error_band=self.error_band)
 
@@ -314,9 +337,13 @@ class PhysicalLook:
 def _calibration_for(gpu: GpuSpec, calibration: str | Calibration) -> Calibration:
     if isinstance(calibration, Calibration):
         return calibration
+    return load_calibration(_calibration_name(gpu, calibration))
+
+
+def _calibration_name(gpu: GpuSpec, calibration: str) -> str:
     if calibration != "auto":
-        return load_calibration(calibration)
-    return load_calibration(gpu.name if gpu.name in calibration_names() else FALLBACK)
+        return calibration
+    return gpu.name if gpu.name in calibration_names() else FALLBACK
 
 
 def _with_numbers(batch: GemmBatch) -> GemmBatch:
