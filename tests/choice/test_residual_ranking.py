@@ -10,13 +10,11 @@ from gemm_model.choice.table_ranking import problems_of_table, rank_table
 from gemm_model.core.errors import InputError
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.models import DEFAULT_MODEL
-from gemm_model.persistent.residual import RESIDUAL_DIR
+from gemm_model.persistent.calibration_file import CALIBRATION_DIR
 from tests.choice.test_selection import config_of, transposed
 
-pytest.importorskip("lightgbm")
-
-CORRECTED = Ranker("h200", options={"residual": "auto"})
-PHYSICAL = Ranker("h200")
+CORRECTED = Ranker("h200")
+PHYSICAL = Ranker("h200", options={"residual": "off"})
 
 
 @pytest.mark.parametrize(
@@ -43,12 +41,12 @@ def test_a_shape_seen_before_with_a_named_residual_is_answered_from_memory(tmp_p
     assert rank(problem, "h200", 3, options={"residual": "auto"}) is named
     assert named == CORRECTED.rank(problem, 3)
     # A file may be another one at the next call.
-    copy = tmp_path / "residual.yaml"
-    copy.write_text((RESIDUAL_DIR / "h200.yaml").read_text())
+    copy = tmp_path / "residual.npz"
+    copy.write_bytes((CALIBRATION_DIR / "h200.residual.npz").read_bytes())
     from_file = rank(problem, "h200", 3, options={"residual": str(copy)})
     assert from_file == named
     copy.write_text("version: 1")
-    with pytest.raises(InputError, match=f"{copy}: key gpu is missing"):
+    with pytest.raises(InputError, match=f"{copy}: not a residual"):
         rank(problem, "h200", 3, options={"residual": str(copy)})
 
 
@@ -78,7 +76,7 @@ def test_ties_and_the_runner_up_are_those_of_correcting_every_kernel(dtype, top_
 
 
 def test_a_choice_is_predicted_like_the_same_kernel_alone():
-    options = {"residual": "auto", "without": ["waves"]}
+    options = {"without": ["waves"]}
     ranking = Ranker("h200", options=options).rank(GemmProblem.of(640, 4096, 1544), 3)
     for choice in (*ranking.choices, ranking.runner_up):
         same = transposed(ranking.problem) if choice.candidate.swap_ab else ranking.problem
@@ -104,7 +102,7 @@ def test_a_table_takes_kernels_by_their_corrected_times():
     losses = []
     for row, problem in zip(result.itertuples(), problems_of_table(frame), strict=True):
         same = transposed(problem) if row.swap_ab else problem
-        told = predict(same, config_of(row), "h200", DEFAULT_MODEL, options={"residual": "auto"})
+        told = predict(same, config_of(row), "h200", DEFAULT_MODEL)
         assert told.runtime_us == pytest.approx(row.predicted_runtime)
         best = CORRECTED.rank(problem, 1).best.prediction.runtime_us
         losses.append(row.predicted_runtime / best - 1.0)
@@ -119,7 +117,7 @@ def test_corrected_rows_differ_by_a_phase():
         limiter_names=("A", "B"),
         phases_us={"waves": np.array([1.0, 2.0, 3.0])},
     )
-    after = before.corrected(np.array([1.25, 2.0, 2.5]), "residual")
+    after = before.corrected(np.array([1.25, 2.0, 2.5]))
     assert after.runtime_us.tolist() == [1.25, 2.0, 2.5]
     assert after.phases_us["residual"].tolist() == [0.25, 0.0, -0.5]
     assert after.phases_us["waves"].tolist() == [1.0, 2.0, 3.0]

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from gemm_model.persistent.kernel_parameters import PARAMETERS, KernelParameters, start_values
 
 from gemm_model.core.batch import GemmBatch, batch_of
 from gemm_model.core.elementwise import power_of_two_divisor, smooth_maximum
@@ -55,7 +56,6 @@ from gemm_model.persistent.epilogue import (
     math_chain_clk,
     port_store_clk,
 )
-from gemm_model.persistent.kernel_parameters import PARAMETERS, KernelParameters, start_values
 from gemm_model.persistent.kernel_time import (
     FILL_SMS,
     FILL_STEPS,

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from gemm_model.persistent.kernel_parameters import KernelParameters, start_values
 
 from gemm_model.core.batch import batch_of
 from gemm_model.core.gpu import load_gpu
@@ -11,7 +12,6 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import resources
 from gemm_model.persistent.edge_tiles import outside_rows
-from gemm_model.persistent.kernel_parameters import KernelParameters, start_values
 from gemm_model.persistent.spilling import spilled_l2_bytes, spilled_step
 from gemm_model.persistent.tile_schedule import tile_schedule
 from gemm_model.persistent.traffic import traffic

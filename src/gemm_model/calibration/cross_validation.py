@@ -61,6 +61,7 @@ def fold_fits(
     *,
     free: Collection[str] = DEFAULT_FREE,
     start: Mapping[str, float] | None = None,
+    prior: Mapping[str, float] | None = None,
     without: Collection[str] = (),
 ) -> Iterator[FoldFit]:
     """For each fold of the rows of regime `main`, a fit to the rows of all other folds.
@@ -76,7 +77,7 @@ def fold_fits(
             keep = ~np.isin(_sizes(others), unseen_sizes)
             if regime != main and keep.any():
                 known[regime] = others.rows(keep, gpu)
-        found = fit(known, gpu, free=free, start=start, without=without)
+        found = fit(known, gpu, free=free, start=start, prior=prior, without=without)
         unseen = rows.rows(test, gpu)
         warm = main == "sustained"
         times = kernel_time(unseen.shape, gpu, found.numbers.without(without), regime=main, warm=warm)

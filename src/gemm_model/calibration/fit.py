@@ -22,7 +22,7 @@ CLOCK_WEIGHT = {"counters": 4.0, "sustained": 1.0}
 """Weight of clock errors [1]; by regime. Counter rows are few and their clocks exact: they alone tell clock
 from cycles."""
 DRAM_WEIGHT = 0.05
-"""Weight of errors of DRAM bytes [1]; counter rows. A byte too many costs less than a microsecond too many."""
+"""Weight of errors of DRAM bytes [1]; counter rows. A byte too many costs less than a us too many."""
 PRIOR_WEIGHT = 1.0
 """Weak pull towards the prior [1]; it settles what the data do not tell, and nothing else."""
 MAX_EVALUATIONS = 60
@@ -125,7 +125,7 @@ def _errors(rows: Observations, gpu: GpuSpec, numbers: KernelNumbers, regime: st
 
 
 def _clock_errors(rows: Observations, predicted: KernelTime, regime: str) -> FloatArray:
-    """Of rows whose clock is known: counters read the kernel's own, sustained rows what the card is set to."""
+    """Of rows whose clock is known: counters read the kernel's, sustained rows what the card is set to."""
     clk_mhz = predicted.set_clk_mhz if regime == "sustained" else predicted.sm_clk_mhz
     error = rows.weight * np.log(clk_mhz / rows.sm_clk_mhz)
     known: FloatArray = error[np.isfinite(rows.sm_clk_mhz)]

@@ -9,23 +9,25 @@ import yaml
 
 from gemm_model.calibration.run import CalibrationResult
 from gemm_model.core.files import atomic_write
+from gemm_model.kernels.mechanisms import NUMBERS
 from gemm_model.persistent.calibration_file import as_mapping
-from gemm_model.persistent.kernel_parameters import PARAMETERS
-from gemm_model.persistent.residual import as_text
+from gemm_model.persistent.residual import residual_beside, write_residual
 
 
-def write_calibration(result: CalibrationResult, path: Path) -> None:
-    """The YAML file that `WarpSpecializedModel` reads."""
-    found = result.calibration
-    header = f"# Calibration of {found.kernel} kernels on {found.gpu}, written by gemm-model calibrate.\n"
+def write_calibration(result: CalibrationResult, path: Path) -> list[Path]:
+    """The YAML file that `WarpSpecializedModel` reads, and the residual beside it; returns what was written.
+
+    Without a residual, that of the calibration that was there before goes with it.
+    """
+    found, residual_path = result.calibration, residual_beside(path)
+    header = f"# Calibration of {found.family} kernels on {found.gpu}, written by gemm-model calibrate.\n"
     text = yaml.safe_dump(as_mapping(found), sort_keys=False)
     atomic_write(path, header + text)
-
-
-def write_residual(result: CalibrationResult, path: Path) -> None:
-    """The YAML file that option `residual` of `WarpSpecializedModel` reads."""
-    assert result.residual is not None
-    atomic_write(path, as_text(result.residual))
+    if result.residual is None:
+        residual_path.unlink(missing_ok=True)
+        return [path]
+    write_residual(result.residual, residual_path)
+    return [path, residual_path]
 
 
 def validation_table(result: CalibrationResult) -> pd.DataFrame:
@@ -50,22 +52,19 @@ def validation_table(result: CalibrationResult) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def parameter_table(result: CalibrationResult) -> pd.DataFrame:
-    """Each parameter with its unit, bounds, and by class its value and 95 % confidence half-width."""
+def number_table(result: CalibrationResult) -> pd.DataFrame:
+    """Each fitted number with its unit, bounds, and by class its value and 95 % confidence half-width."""
     lines = []
-    for spec in PARAMETERS:
-        line = {
-            "parameter": spec.name,
-            "unit": spec.unit,
-            "low": spec.low,
-            "high": spec.high,
-            "start": spec.start,
-        }
+    fitted = result.calibration.fitted
+    for name, spec in NUMBERS.items():
+        if name not in fitted:
+            continue
+        line = {"number": name, "unit": spec.unit, "low": spec.low, "high": spec.high}
         for kind, found in result.kinds.items():
-            value = getattr(found.fit.parameters, spec.name)
-            width = found.fit.half_width.get(spec.name)
-            mark = " (at bound)" if spec.name in found.fit.at_bound else ""
-            line[kind] = f"{value:.4g} (not fitted)" if width is None else f"{value:.4g} +- {width:.2g}{mark}"
+            value = result.calibration.numbers[kind].values()[name]
+            width = result.calibration.intervals[kind].get(name)
+            mark = " (at bound)" if name in found.fit.at_bound else ""
+            line[kind] = f"{value:.4g} (kept)" if width is None else f"{value:.4g} +- {width:.2g}{mark}"
         line["meaning"] = spec.meaning
         lines.append(line)
     return pd.DataFrame(lines)
@@ -77,7 +76,7 @@ def report_text(result: CalibrationResult) -> str:
         "HELD-OUT ACCURACY, |predicted / measured - 1| in the burst regime",
         validation_table(result).to_string(index=False),
     ]
-    parts += ["", "PARAMETERS (95 % confidence)", parameter_table(result).to_string(index=False)]
+    parts += ["", "FITTED NUMBERS (95 % confidence)", number_table(result).to_string(index=False)]
     for kind, found in result.kinds.items():
         if found.fit.at_bound:
             parts.append(f"{kind}: at a bound: {', '.join(found.fit.at_bound)}")
@@ -86,13 +85,13 @@ def report_text(result: CalibrationResult) -> str:
     if result.residual is not None:
         parts += ["", "ERROR BANDS WITH THE RESIDUAL"]
         parts.append(pd.DataFrame(result.residual.error_band).map("{:.1%}".format).to_string())
-    if result.calibration.power:
-        parts += ["", "POWER MODEL", pd.DataFrame(as_mapping(result.calibration)["power"]).to_string()]
-    for kind, errors in result.sustained.items():
-        parts.append(
-            f"{kind} sustained, shapes held out: MAPE {errors.runtime.mape:.2%}, median "
-            f"{errors.runtime.median:.2%}, p95 {errors.runtime.p95:.1%}, settled clock {errors.clock:.2%}"
-        )
+    for kind, found in result.kinds.items():
+        if found.sustained is not None:
+            errors = found.sustained.runtime
+            parts.append(
+                f"{kind} sustained, shapes held out: MAPE {errors.mape:.2%}, median {errors.median:.2%}, "
+                f"p95 {errors.p95:.1%}, settled clock {found.sustained.clock:.2%}"
+            )
     if result.data.cards:
         parts += ["", f"cards: {', '.join(result.data.cards)}"]
     parts += [f"note: {note}" for note in result.data.notes]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,46 +15,86 @@ from gemm_model.calibration.cross_validation import FoldFit
 from gemm_model.calibration.observations import Observations
 from gemm_model.classic_models.sol import SOLModel
 from gemm_model.core.batch import FloatArray
+from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.persistent.kernel_parameters import KernelParameters
+from gemm_model.kernels.mechanisms import KernelNumbers
+from gemm_model.persistent.forest import LEAF_UNIT, MAX_DEPTH, Features, Forest
 from gemm_model.persistent.kernel_time import kernel_time
-from gemm_model.persistent.residual import FEATURES, corrected_us, features, lightgbm, trees_text
+from gemm_model.persistent.residual import corrected_us, features
 
 TREES = 200
-LEAVES = 88
-LEARNING_RATE = 0.1
-ROWS_PER_LEAF = 20
-LEAF_PENALTY = 20.0
+LEARNING_RATE = 0.2
+LEAF_PENALTY = 3.0
 """On the square of a leaf's value, in rows: leaves of few rows say little."""
+BORDERS = 32
+"""Of each feature: where its values may be split."""
 OUTLIER_SCALE = 0.1
 """Log error from which Huber's loss grows linearly: a little above the largest correction."""
 
 
-def train(seen: Observations, gpu: GpuSpec, parameters: KernelParameters) -> Any:
-    """Trees (`lightgbm.Booster`) fitted to log(physical / measured) of the rows, by Huber's loss.
+def catboost() -> ModuleType:
+    """The package that trains oblivious trees; raises MissingExtraError where it is not there."""
+    try:
+        import catboost as package
+    except (ImportError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise MissingExtraError(
+            f"training a residual needs the package catboost: pip install 'gemm-model[residual]' ({reason})"
+        ) from error
+    return package  # type: ignore[no-any-return]
 
-    Nothing is drawn at random: the same rows give the same trees.
+
+def train(seen: Features, log_error: FloatArray) -> Forest:
+    """A forest fitted to the log errors of rows (`seen` of shape (features, rows)), by Huber's loss.
+
+    Nothing is drawn at random: the same rows give the same trees. Raises MissingExtraError without CatBoost.
     """
-    package = lightgbm()
-    times = kernel_time(seen.shape, gpu, parameters)
-    log_error = np.log(times.runtime_us / seen.runtime_us)
-    settings = {
-        "objective": "huber",
-        "alpha": OUTLIER_SCALE,
-        "num_leaves": LEAVES,
-        "learning_rate": LEARNING_RATE,
-        "min_data_in_leaf": ROWS_PER_LEAF,
-        "lambda_l2": LEAF_PENALTY,
-        "num_threads": 1,
-        "deterministic": True,
-        "force_row_wise": True,
-        "verbosity": -1,
-    }
-    rows = package.Dataset(
-        features(seen.shape, times), log_error, feature_name=list(FEATURES), params={"verbosity": -1}
+    trees = catboost().CatBoostRegressor(
+        iterations=TREES,
+        depth=MAX_DEPTH,
+        learning_rate=LEARNING_RATE,
+        l2_leaf_reg=LEAF_PENALTY,
+        border_count=BORDERS,
+        loss_function=f"Huber:delta={OUTLIER_SCALE}",
+        boosting_type="Plain",
+        bootstrap_type="No",
+        random_strength=0,
+        random_seed=0,
+        thread_count=1,
+        allow_writing_files=False,
+        verbose=False,
     )
-    # As the file has them: thresholds and leaves rounded.
-    return package.Booster(model_str=trees_text(package.train(settings, rows, TREES)))
+    trees.fit(seen.T, log_error)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trees.json"
+        trees.save_model(str(path), format="json")
+        return _forest(json.loads(path.read_text())["oblivious_trees"], len(seen))
+
+
+def _forest(trees: list[dict[str, Any]], feature_count: int) -> Forest:
+    """A forest from CatBoost's JSON, each distinct split once and leaves in whole steps."""
+    asked = [[(split["float_feature_index"], split["border"]) for split in tree["splits"]] for tree in trees]
+    splits = sorted({split for tree in asked for split in tree})
+    position = {split: index for index, split in enumerate(splits)}
+    depth = max(len(tree) for tree in asked)
+    # A lower tree asks anything for the bits it lacks, and has the same leaf for both answers.
+    numbers = [[position[split] for split in tree] + [0] * (depth - len(tree)) for tree in asked]
+    leaves = [np.tile(tree["leaf_values"], (1 << depth) // len(tree["leaf_values"])) for tree in trees]
+    longest = np.iinfo(np.int16)
+    steps = np.round(np.array(leaves) / LEAF_UNIT).clip(longest.min, longest.max)
+    return Forest(
+        features=feature_count,
+        split_feature=np.array([feature for feature, _ in splits], dtype=np.uint8),
+        split_border=np.array([border for _, border in splits], dtype=np.float32),
+        tree_splits=np.array(numbers, dtype=np.uint16).T.copy(),
+        leaves=steps.astype(np.int16),
+    )
+
+
+def train_on(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> Forest:
+    """A forest for the errors that the physical model with these numbers makes on the rows."""
+    times = kernel_time(seen.shape, gpu, numbers)
+    return train(features(seen.shape, times), np.log(times.runtime_us / seen.runtime_us))
 
 
 def held_out_with_residual(fits: Iterable[FoldFit], rows: int, gpu: GpuSpec) -> tuple[FloatArray, FloatArray]:
@@ -66,7 +110,7 @@ def held_out_with_residual(fits: Iterable[FoldFit], rows: int, gpu: GpuSpec) -> 
 
 
 def _corrected(each: FoldFit, gpu: GpuSpec) -> FloatArray:
-    booster = train(each.seen, gpu, each.parameters)
-    log_error = booster.predict(features(each.unseen.shape, each.times), num_threads=1)
+    forest = train_on(each.seen, gpu, each.numbers)
+    log_error = forest.predict(features(each.unseen.shape, each.times))
     floor_us = SOLModel(gpu).predict_batch(each.unseen.shape.batch).runtime_us
     return corrected_us(each.times.runtime_us, log_error, floor_us)

@@ -1,34 +1,39 @@
-"""A calibration from start to end: fit, cross-validation, error bands, power."""
+"""A calibration from start to end: fit, cross-validation, error bands, power, residual."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from gemm_model.calibration.cross_validation import (
-    FOLDS,
     config_groups,
     fold_fits,
     folds_of,
     held_out,
     size_groups,
 )
-from gemm_model.calibration.fit import Fit, fit
+from gemm_model.calibration.fit import DEFAULT_FREE, DEFAULT_FREE_POWER, Fit, fit
 from gemm_model.calibration.observations import Observations, observe
-from gemm_model.calibration.power import SustainedErrors, fit_power, validate_power
-from gemm_model.calibration.residual_fit import held_out_with_residual, train
+from gemm_model.calibration.residual_fit import catboost, held_out_with_residual, train_on
 from gemm_model.calibration.tables import CalibrationData, load_tables
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
+from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.persistent.calibration_file import KERNEL_FAMILY, SITUATIONS, Calibration, situation
-from gemm_model.persistent.clock import PowerModel
-from gemm_model.persistent.kernel_parameters import KernelParameters
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.mechanisms import NUMBERS, KernelNumbers, kernel_numbers
+from gemm_model.kernels.registry import family_of
+from gemm_model.persistent.calibration_file import (
+    SITUATIONS,
+    Calibration,
+    calibration_for,
+    situation,
+)
 from gemm_model.persistent.kernel_time import kernel_time
-from gemm_model.persistent.residual import Residual, fingerprint, lightgbm
+from gemm_model.persistent.residual import Residual
 from gemm_model.tables.accuracy import (
     ChoiceFigures,
     ErrorFigures,
@@ -40,7 +45,30 @@ from gemm_model.tables.accuracy import (
 from gemm_model.tables.table import read_table
 
 BAND_QUANTILE = 0.9
+"""Share of held-out rows within an error band [1]; every band; chosen."""
+FEWEST_BAND_ROWS = 30
+"""Rows of a situation from which on it has a band of its own [rows]; chosen."""
 SIGNIFICANT_DIGITS = 6
+SINGLE_LAUNCH_REGIMES = ("burst", "counters")
+"""Regimes that the kernel's own numbers are fitted to; the first that a table has is held out and judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What a calibration fits and what it judges itself by."""
+
+    family: str = "auto"
+    donor: Calibration | None = None
+    """Whose numbers the rows have to speak against, and which are kept where they do not; else the numbers'
+    own start values, against which they have to speak hardly at all."""
+    free: Collection[str] | None = None
+    """Numbers to fit; None for those that a calibration fits by default."""
+    hold_out_lists: Sequence[Path] = ()
+    """Test lists whose shapes are held out together, as a family of shapes."""
+    seed: int = 0
+    with_residual: bool = True
+    shapes_only: bool = False
+    """Whether only shapes are held out, for the error bands, not configurations, lists and cards too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +84,33 @@ class Validation:
 
 
 @dataclass(frozen=True, slots=True)
+class SustainedErrors:
+    """Errors on held-out shapes of the sustained regime."""
+
+    runtime: ErrorFigures
+    clock: float
+    """Mean |predicted / settled clock - 1|, the clock as the driver reports it."""
+
+
+@dataclass(frozen=True, slots=True)
 class KindResult:
     """What came of one rate class."""
 
     fit: Fit
+    power: Fit | None
+    """Where there were sustained rows."""
+    rows: Observations
+    """Of the regime that was judged."""
     predicted_us: FloatArray
-    """Of the burst rows, each from a fit that had not seen its shape."""
+    """Of these rows, each from a fit that had not seen its shape."""
     corrected_us: FloatArray | None
     """The same with a residual that had not seen the shape either; None where none was asked for."""
-    burst: Observations
     validations: list[Validation]
+    sustained: SustainedErrors | None
+
+    @property
+    def numbers(self) -> KernelNumbers:
+        return (self.power or self.fit).numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +119,6 @@ class CalibrationResult:
 
     calibration: Calibration
     kinds: dict[str, KindResult]
-    sustained: dict[str, SustainedErrors]
     residual: Residual | None
     data: CalibrationData
 
@@ -82,61 +126,181 @@ class CalibrationResult:
 def calibrate(
     inputs: Sequence[Path],
     gpu: GpuSpec,
-    *,
-    hold_out_lists: Sequence[Path] = (),
-    seed: int = 0,
-    with_residual: bool = False,
+    choices: Choices,
     progress: Callable[[str], None] = lambda _step: None,
 ) -> CalibrationResult:
     """Fit each rate class of types in the tables, and judge the fit on held-out rows.
 
-    `with_residual` trains and judges the clipped residual too; raises MissingExtraError without LightGBM.
+    Raises InputError for tables that cannot be calibrated on, MissingExtraError where a residual is asked for
+    without CatBoost.
     """
-    if with_residual:
-        lightgbm()
-    data = load_tables(inputs, gpu)
-    family = _listed_shapes(hold_out_lists)
+    if choices.with_residual:
+        catboost()
+    family = family_of(choices.family, gpu)
+    data = load_tables(inputs, gpu, family)
+    base = choices.donor or calibration_for(gpu, family.name)[0]
     kinds = {
-        kind: _kind(kind, regimes, gpu, family, seed, with_residual, progress)
+        kind: _Kind(kind, regimes, gpu, family, base, choices, progress).result()
         for kind, regimes in data.by_kind.items()
     }
-    power: dict[str, PowerModel] = {}
-    sustained: dict[str, SustainedErrors] = {}
-    for kind, regimes in data.by_kind.items():
-        if "sustained" in regimes:
-            progress(f"{kind}: power model")
-            seen, parameters = observe(regimes["sustained"], gpu), kinds[kind].fit.parameters
-            power[kind] = fit_power(seen, gpu, parameters)
-            sustained[kind] = validate_power(seen, gpu, parameters, seed)
+    told = ", ".join(path.name for path in inputs)
     calibration = Calibration(
         gpu=gpu.name,
-        kernel=KERNEL_FAMILY,
-        parameters={kind: _rounded(result.fit.parameters) for kind, result in kinds.items()},
-        error_band={kind: _bands(result, result.predicted_us, gpu) for kind, result in kinds.items()},
-        power={kind: replace(found, **_digits(asdict(found))) for kind, found in power.items()},
+        family=family.name,
+        architecture=gpu.architecture,
+        numbers={kind: _rounded(found.numbers) for kind, found in kinds.items()},
+        intervals={kind: _intervals(found) for kind, found in kinds.items()},
+        sources=_sources(kinds, base, told),
+        error_band={kind: _bands(found, found.predicted_us, gpu) for kind, found in kinds.items()},
         fitted_to={
             "tables": [path.name for path in inputs],
             "rows": {
                 kind: {name: len(rows) for name, rows in found.items()}
                 for kind, found in data.by_kind.items()
             },
-            "seed": seed,
+            "donor": base.name,
+            "seed": choices.seed,
         },
     )
-    residual = _residual(calibration, kinds, gpu, progress) if with_residual else None
-    return CalibrationResult(calibration, kinds, sustained, residual, data)
+    residual = _residual(calibration, kinds, gpu, progress) if choices.with_residual else None
+    return CalibrationResult(calibration, kinds, residual, data)
+
+
+class _Kind:
+    """The calibration of one rate class."""
+
+    def __init__(
+        self,
+        kind: str,
+        regimes: Mapping[str, pd.DataFrame],
+        gpu: GpuSpec,
+        family: KernelFamily,
+        base: Calibration,
+        choices: Choices,
+        progress: Callable[[str], None],
+    ) -> None:
+        self.kind, self.gpu, self.family, self.choices, self.progress = kind, gpu, family, choices, progress
+        self.start = base.numbers[base.kind_for(kind)].values()
+        self.prior = None if choices.donor is None else self.start
+        self.seen = {
+            name: observe(regimes[name], gpu, family) for name in SINGLE_LAUNCH_REGIMES if name in regimes
+        }
+        self.main = next(iter(self.seen))
+        self.rows = self.seen[self.main]
+        self.sustained = observe(regimes["sustained"], gpu, family) if "sustained" in regimes else None
+        self.validations: list[Validation] = []
+
+    @property
+    def free(self) -> Collection[str]:
+        asked = DEFAULT_FREE if self.choices.free is None else self.choices.free
+        return [name for name in asked if name.partition(".")[0] not in self.family.absent_mechanisms]
+
+    def result(self) -> KindResult:
+        self.progress(f"{self.kind}: fit to {len(self.rows)} rows")
+        found = self._fit(self.seen, self.free, self.start)
+        self.start = found.numbers.values()
+        predicted_us, corrected_us = self._held_out(
+            "shape", folds_of(size_groups(self.rows), self.choices.seed)
+        )
+        if not self.choices.shapes_only:
+            self._further_hold_outs()
+        power, sustained = self._power()
+        return KindResult(found, power, self.rows, predicted_us, corrected_us, self.validations, sustained)
+
+    def _fit(
+        self, seen: Mapping[str, Observations], free: Collection[str], start: Mapping[str, float]
+    ) -> Fit:
+        absent = self.family.absent_mechanisms
+        return fit(seen, self.gpu, free=free, start=start, prior=self.prior, without=absent)
+
+    def _further_hold_outs(self) -> None:
+        self._held_out("config", folds_of(config_groups(self.rows), self.choices.seed))
+        listed = _in_lists(self.rows, _listed_shapes(self.choices.hold_out_lists))
+        if listed.any() and not listed.all():
+            self._held_out("family", np.where(listed, 0, -1))
+        cards = _cards(self.rows)
+        if cards is not None:
+            self._held_out("card", cards)
+
+    def _held_out(self, what: str, folds: IntArray) -> tuple[FloatArray, FloatArray | None]:
+        self.progress(f"{self.kind}: {what} held out")
+        whole_shapes = what in ("shape", "family")
+        fits = fold_fits(
+            self.seen,
+            self.main,
+            self.gpu,
+            folds,
+            free=self.free,
+            start=self.start,
+            prior=self.prior,
+            without=self.family.absent_mechanisms,
+        )
+        if not self.choices.with_residual:
+            predicted_us = held_out(fits, len(self.rows))
+            self.validations.extend(_figures(what, self.rows, predicted_us, whole_shapes))
+            return predicted_us, None
+        predicted_us, corrected_us = held_out_with_residual(fits, len(self.rows), self.gpu)
+        self.validations.extend(_figures(what, self.rows, predicted_us, whole_shapes))
+        self.validations.extend(_figures(f"{what} + residual", self.rows, corrected_us, whole_shapes))
+        return predicted_us, corrected_us
+
+    def _power(self) -> tuple[Fit | None, SustainedErrors | None]:
+        """The power model: fitted to sustained rows while the kernel's own numbers stay as they are."""
+        if self.sustained is None:
+            return None, None
+        self.progress(f"{self.kind}: power model")
+        found = self._fit({"sustained": self.sustained}, DEFAULT_FREE_POWER, self.start)
+        folds = folds_of(size_groups(self.sustained), self.choices.seed)
+        runtime_us, clk_mhz = np.empty(len(self.sustained)), np.empty(len(self.sustained))
+        for each in fold_fits(
+            {"sustained": self.sustained},
+            "sustained",
+            self.gpu,
+            folds,
+            free=DEFAULT_FREE_POWER,
+            start=found.numbers.values(),
+            prior=self.prior,
+            without=self.family.absent_mechanisms,
+        ):
+            runtime_us[each.test] = each.times.runtime_us
+            clk_mhz[each.test] = each.times.set_clk_mhz
+        known = np.isfinite(self.sustained.sm_clk_mhz)
+        clock_error = np.abs(clk_mhz[known] / self.sustained.sm_clk_mhz[known] - 1.0)
+        errors = error_figures(runtime_us, self.sustained.runtime_us)
+        return found, SustainedErrors(errors, float(clock_error.mean()))
+
+
+def chosen_numbers(fitted: Sequence[str], frozen: Sequence[str]) -> Collection[str] | None:
+    """The numbers to fit: those named, or the default ones, less the frozen ones; None for the default.
+
+    A mechanism's name stands for all its numbers. Raises InputError for an unknown name.
+    """
+    if not fitted and not frozen:
+        return None
+    chosen = set(_full_names(fitted)) if fitted else set(DEFAULT_FREE)
+    return [name for name in NUMBERS if name in chosen - set(_full_names(frozen))]
+
+
+def _full_names(words: Sequence[str]) -> list[str]:
+    names: list[str] = []
+    for word in words:
+        found = [name for name in NUMBERS if name == word or name.partition(".")[0] == word]
+        if not found:
+            raise InputError(f"unknown number {word!r}; expected one of {', '.join(NUMBERS)}")
+        names += found
+    return names
 
 
 def _residual(
     calibration: Calibration, kinds: dict[str, KindResult], gpu: GpuSpec, progress: Callable[[str], None]
 ) -> Residual:
-    """Trained on all rows of the burst regime and the times that the finished calibration gives them."""
+    """Trained on all judged rows and the times that the finished calibration gives them."""
     progress("residual")
     return Residual(
         gpu=gpu.name,
-        fingerprint=fingerprint(calibration),
-        boosters={
-            kind: train(result.burst, gpu, calibration.parameters[kind]) for kind, result in kinds.items()
+        fingerprint=calibration.fingerprint(),
+        forests={
+            kind: train_on(result.rows, gpu, calibration.numbers[kind]) for kind, result in kinds.items()
         },
         error_band={
             kind: _bands(result, result.corrected_us, gpu)
@@ -146,44 +310,18 @@ def _residual(
     )
 
 
-def _kind(
-    kind: str,
-    regimes: dict[str, pd.DataFrame],
-    gpu: GpuSpec,
-    family: set[tuple[int, int, int]],
-    seed: int,
-    with_residual: bool,
-    progress: Callable[[str], None],
-) -> KindResult:
-    counters = observe(regimes["counters"], gpu) if "counters" in regimes else None
-    burst = observe(regimes["burst"], gpu)
-    progress(f"{kind}: fit to {len(burst)} rows")
-    found = fit(burst, counters, gpu)
+def _intervals(found: KindResult) -> dict[str, float]:
+    """Half-widths of the fitted numbers; a number without influence has none and counts as frozen."""
+    widths = dict(found.fit.half_width) | (found.power.half_width if found.power else {})
+    return _digits({name: width for name, width in widths.items() if np.isfinite(width)})
 
-    validations: list[Validation] = []
 
-    def validated(what: str, folds: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        progress(f"{kind}: {what} held out")
-        whole_shapes = what in ("shape", "family")
-        fits = fold_fits(burst, counters, gpu, folds)
-        if not with_residual:
-            predicted_us = held_out(fits, len(burst))
-            validations.extend(_figures(what, burst, predicted_us, whole_shapes))
-            return predicted_us, None
-        predicted_us, corrected_us = held_out_with_residual(fits, len(burst), gpu)
-        validations.extend(_figures(what, burst, predicted_us, whole_shapes))
-        validations.extend(_figures(f"{what} + residual", burst, corrected_us, whole_shapes))
-        return predicted_us, corrected_us
-
-    predicted_us, corrected_us = validated("shape", folds_of(size_groups(burst), seed))
-    validated("config", folds_of(config_groups(burst), seed))
-    listed = _in_family(burst, family)
-    if listed.any() and not listed.all():
-        validated("family", np.where(listed, 0, -1))
-    cards = _cards(burst)
-    if cards is not None:
-        validated("card", cards)
-    return KindResult(found, predicted_us, corrected_us, burst, validations)
+def _sources(kinds: Mapping[str, KindResult], base: Calibration, tables: str) -> dict[str, str]:
+    fitted = {name for found in kinds.values() for name in _intervals(found)}
+    return {
+        name: f"fitted to {tables}" if name in fitted else base.sources.get(name, spec.source)
+        for name, spec in NUMBERS.items()
+    }
 
 
 def _figures(what: str, seen: Observations, predicted_us: FloatArray, whole_shapes: bool) -> list[Validation]:
@@ -217,22 +355,22 @@ def best_of_top(frame: pd.DataFrame, count: int) -> pd.Series:
     return efficiency
 
 
-def situations(seen: Observations, gpu: GpuSpec, p: KernelParameters) -> IntArray:
+def situations(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> IntArray:
     """The situation of each row, as the model itself sees it."""
-    times = kernel_time(seen.shape, gpu, p)
+    times = kernel_time(seen.shape, gpu, numbers)
     memory_us = np.maximum(times.l2_us, times.dram_us)
     return situation(seen.shape.schedule.waves, times.waves_us, memory_us, times.tensor_us)
 
 
 def _bands(result: KindResult, predicted_us: FloatArray, gpu: GpuSpec) -> dict[str, float]:
     """Held-out error that BAND_QUANTILE of the rows stay within, by situation (of all rows where few are)."""
-    error = np.abs(predicted_us / result.burst.runtime_us - 1.0)
-    where = situations(result.burst, gpu, result.fit.parameters)
+    error = np.abs(predicted_us / result.rows.runtime_us - 1.0)
+    where = situations(result.rows, gpu, result.fit.numbers)
     overall = float(np.quantile(error, BAND_QUANTILE))
     bands = {}
     for code, name in enumerate(SITUATIONS):
         rows = where == code
-        enough = rows.sum() >= 30
+        enough = rows.sum() >= FEWEST_BAND_ROWS
         bands[name] = round(float(np.quantile(error[rows], BAND_QUANTILE)) if enough else overall, 4)
     return bands
 
@@ -244,8 +382,8 @@ def _listed_shapes(paths: Sequence[Path]) -> set[tuple[int, int, int]]:
     return listed
 
 
-def _in_family(seen: Observations, family: set[tuple[int, int, int]]) -> BoolArray:
-    return np.array([size in family for size in _asked_sizes(seen.frame)], dtype=bool)
+def _in_lists(seen: Observations, listed: set[tuple[int, int, int]]) -> BoolArray:
+    return np.array([size in listed for size in _asked_sizes(seen.frame)], dtype=bool)
 
 
 def _asked_sizes(frame: pd.DataFrame) -> list[tuple[int, int, int]]:
@@ -265,12 +403,9 @@ def _cards(seen: Observations) -> IntArray | None:
     return np.where(rows[codes] >= 0.02 * len(codes), codes, -1).astype(np.int64)
 
 
-def _digits(values: dict[str, float]) -> dict[str, float]:
+def _digits(values: Mapping[str, float]) -> dict[str, float]:
     return {name: float(f"{value:.{SIGNIFICANT_DIGITS}g}") for name, value in values.items()}
 
 
-def _rounded(parameters: KernelParameters) -> KernelParameters:
-    return KernelParameters(**_digits(asdict(parameters)))
-
-
-__all__ = ["FOLDS", "CalibrationResult", "KindResult", "Validation", "best_of_top", "calibrate", "situations"]
+def _rounded(numbers: KernelNumbers) -> KernelNumbers:
+    return kernel_numbers(_digits(numbers.values()))

@@ -13,7 +13,7 @@ from gemm_model.classic_models.sol import SOLModel
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
-KERNEL_FAMILY = "quack"
+from gemm_model.kernels.family import KernelFamily
 from gemm_model.persistent.kernel_time import REGIMES
 from gemm_model.tables.accuracy import shape_columns
 from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
@@ -30,12 +30,13 @@ class CalibrationData:
 
     by_kind: dict[str, dict[str, pd.DataFrame]]
     notes: list[str]
-    rows_left_out: int
     cards: tuple[str, ...]
 
 
-def load_tables(paths: Sequence[Path], gpu: GpuSpec, *, l2: str = "cold") -> CalibrationData:
-    """The usable rows of some tables of measurements on one kind of GPU.
+def load_tables(
+    paths: Sequence[Path], gpu: GpuSpec, family: KernelFamily, *, l2: str = "cold"
+) -> CalibrationData:
+    """The usable rows of a family's kernels in some tables of measurements on one kind of GPU.
 
     Raises InputError for rows of several kinds of GPU, unknown regimes, or too few shapes.
     """
@@ -44,7 +45,7 @@ def load_tables(paths: Sequence[Path], gpu: GpuSpec, *, l2: str = "cold") -> Cal
     for path in paths:
         frame, left_out = usable_rows(read_table(path), needs_tile=True)
         notes += [f"{path}: {sentence}" for sentence in left_out]
-        frames.append(_own_rows(frame, path, notes).assign(table=table_name(path)))
+        frames.append(_own_rows(frame, path, family.name, notes).assign(table=table_name(path)))
     table = pd.concat(frames, ignore_index=True)
     table.attrs["path"] = ", ".join(map(str, paths))
     _require_one_gpu(table)
@@ -59,7 +60,6 @@ def load_tables(paths: Sequence[Path], gpu: GpuSpec, *, l2: str = "cold") -> Cal
     if "l2" in table:
         other = (table["regime"] == "burst") & ~table["l2"].isin((l2, ""))
         table = _without(table, other, f"rows in the burst regime with an L2 that was not {l2}", notes)
-    before = len(table)
     table = _possible_rows(table, gpu, notes)
     cards = tuple(sorted(set(table["gpu_uuid"]))) if "gpu_uuid" in table else ()
     by_kind: dict[str, dict[str, pd.DataFrame]] = {}
@@ -70,7 +70,7 @@ def load_tables(paths: Sequence[Path], gpu: GpuSpec, *, l2: str = "cold") -> Cal
             part.attrs = dict(table.attrs)
         by_kind[str(kind)] = regimes
     _require_shapes(by_kind, str(table.attrs["path"]))
-    return CalibrationData(by_kind, notes, before - len(table), cards)
+    return CalibrationData(by_kind, notes, cards)
 
 
 def table_name(path: Path) -> str:
@@ -78,14 +78,14 @@ def table_name(path: Path) -> str:
     return path.name.split(".")[0]
 
 
-def _own_rows(frame: pd.DataFrame, path: Path, notes: list[str]) -> pd.DataFrame:
-    """Rows of the kernel family that the model describes (a table without the column is taken to be that)."""
+def _own_rows(frame: pd.DataFrame, path: Path, family: str, notes: list[str]) -> pd.DataFrame:
+    """Rows of the kernel family (a table without the column is taken to be that)."""
     if "kernel" not in frame:
         return frame
-    foreign = ~frame["kernel"].isin((KERNEL_FAMILY, ""))
-    kept = _without(frame, foreign, f"rows of {path} of kernels other than {KERNEL_FAMILY}", notes)
+    foreign = ~frame["kernel"].isin((family, ""))
+    kept = _without(frame, foreign, f"rows of {path} of kernels other than {family}", notes)
     if len(kept) == 0:
-        raise InputError(f"{path}: no row of kernel {KERNEL_FAMILY}; expected measurements of that family")
+        raise InputError(f"{path}: no row of kernel {family}; expected measurements of that family")
     return kept
 
 

@@ -20,8 +20,8 @@ from gemm_model.kernels.candidates import Candidate, CandidateSpace, candidate_s
 from gemm_model.kernels.feasibility import Grid, check
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
-from gemm_model.persistent.model import RESIDUAL_PHASE, WarpSpecializedModel
-from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT
+from gemm_model.persistent.model import WarpSpecializedModel
+from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT, is_residual_file
 
 CACHED_RANKINGS = 4096
 SAME_TIME = 1e-9
@@ -113,7 +113,7 @@ class KernelTimes:
         prediction = self.look.predictions(self._rows(kernels))
         if not self.corrected:
             return prediction
-        return prediction.corrected(self.times_us.reshape(-1)[kernels], RESIDUAL_PHASE)
+        return prediction.corrected(self.times_us.reshape(-1)[kernels])
 
     def _rows(self, kernels: IntArray) -> GridRows:
         orders = self.orders[kernels]
@@ -289,7 +289,8 @@ def rank(
 
 def _is_word(value: Any) -> bool:
     """Whether an option says all by itself; a file may change."""
-    return isinstance(value, int | float) or (isinstance(value, str) and not is_yaml_file(value))
+    is_file = isinstance(value, str) and (is_yaml_file(value) or is_residual_file(value))
+    return isinstance(value, str | int | float) and not is_file
 
 
 @lru_cache(maxsize=64)

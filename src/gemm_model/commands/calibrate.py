@@ -22,8 +22,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, required=True, help="the calibration file to write (YAML)")
     parser.add_argument(
         "--residual",
-        type=Path,
-        help="train the clipped residual too, and a file to write it to (YAML; needs lightgbm)",
+        choices=("on", "off"),
+        default="on",
+        help="on trains the clipped residual too, for a file beside the calibration (needs catboost)",
+    )
+    parser.add_argument(
+        "--family", default="auto", help="the kernel family that was measured (default: auto)"
+    )
+    parser.add_argument(
+        "--from",
+        dest="donor",
+        metavar="CALIBRATION",
+        help="a calibration to adapt, such as h200:quack: what few rows cannot tell is kept from it",
+    )
+    parser.add_argument("--fit", default="", help="numbers or mechanisms to fit (default: the usual ones)")
+    parser.add_argument("--freeze", default="", help="numbers or mechanisms that keep their values")
+    parser.add_argument(
+        "--hold-outs",
+        choices=("all", "shapes"),
+        default="all",
+        help="what the fit is judged on: shapes, or configurations, lists and cards too (default: all)",
     )
     parser.add_argument("--report", type=Path, help="a file for the report as well as stdout")
     parser.add_argument(
@@ -40,32 +58,40 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from gemm_model.calibration.report import report_text, write_calibration, write_residual
-    from gemm_model.calibration.run import calibrate
+    from gemm_model.calibration.report import report_text, write_calibration
+    from gemm_model.calibration.run import Choices, calibrate, chosen_numbers
     from gemm_model.core.files import atomic_write
+    from gemm_model.persistent.calibration_file import load_calibration
 
-    for option, path in (("--output", args.output), ("--residual", args.residual)):
-        if path is not None and not is_yaml_file(path.name):
-            raise InputError(f"{option} is {path}; expected a file that ends in .yaml")
+    if not is_yaml_file(args.output.name):
+        raise InputError(f"--output is {args.output}; expected a file that ends in .yaml")
+    choices = Choices(
+        family=args.family,
+        donor=None if args.donor is None else load_calibration(args.donor),
+        free=chosen_numbers(_words(args.fit), _words(args.freeze)),
+        hold_out_lists=args.hold_out,
+        seed=args.seed,
+        with_residual=args.residual == "on",
+        shapes_only=args.hold_outs == "shapes",
+    )
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("reading", total=None)
         result = calibrate(
             args.input,
             common.settings(args).gpu,
-            hold_out_lists=args.hold_out,
-            seed=args.seed,
-            with_residual=args.residual is not None,
+            choices,
             progress=lambda step: bar.update(task, description=step),
         )
     text = report_text(result)
     print(text)
-    write_calibration(result, args.output)
-    if args.residual is not None:
-        write_residual(result, args.residual)
+    written = write_calibration(result, args.output)
     if args.report is not None:
         atomic_write(args.report, text + "\n")
-    common.words(f"wrote {args.output}")
-    if args.residual is not None:
-        common.words(f"wrote {args.residual}")
+    for path in written:
+        common.words(f"wrote {path}")
     return 0
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]

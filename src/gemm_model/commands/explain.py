@@ -10,6 +10,7 @@ import pandas as pd
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
+from gemm_model.core.prediction import RESIDUAL_PHASE
 from gemm_model.persistent.explanation import Explanation, explain
 
 MODEL = "WarpSpecializedModel"
@@ -29,7 +30,10 @@ def run(args: argparse.Namespace) -> int:
     problem, config = common.problem(args), common.config(args)
     found = explain(problem, config, chosen.gpu, chosen.options)
     if args.format == "json":
-        print(json.dumps(asdict(found), indent=2))
+        told = asdict(found)
+        if found.prediction.residual_share is not None:
+            told["prediction"]["residual_share"] = found.prediction.residual_share
+        print(json.dumps(told, indent=2))
     elif args.format == "csv":
         common.show(pd.DataFrame([asdict(each) for each in found.what_if]), "csv")
     else:
@@ -41,6 +45,9 @@ def _text(found: Explanation) -> str:
     prediction = found.prediction
     band = "" if prediction.error_band is None else f" +- {prediction.error_band:.1%}"
     lines = [f"predicted {prediction.runtime_us:.4g} us{band}, limited by {prediction.limiter}"]
+    if prediction.residual_share is not None:
+        added_us = prediction.phases_us[RESIDUAL_PHASE]
+        lines.append(f"residual: {added_us:+.4g} us ({prediction.residual_share:+.1%} of the formulas' time)")
     lines.append(f"waves: {found.wave_occupancy:.1%} of their slots have a tile")
     mechanisms = pd.DataFrame(
         {

@@ -109,7 +109,10 @@ def _predict_one(args: argparse.Namespace) -> int:
         names = ("cta_m", "cta_n", "cluster_m", "cluster_n", "schedule")
         kernel |= {name: getattr(config, name) for name in names}
     if args.format == "json":
-        print(json.dumps({**kernel, **asdict(prediction)}, indent=2))
+        told = {**kernel, **asdict(prediction)}
+        if prediction.residual_share is not None:
+            told["residual_share"] = prediction.residual_share
+        print(json.dumps(told, indent=2))
     elif args.format == "csv":
         import pandas as pd
 

@@ -13,6 +13,8 @@ import numpy as np
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray
 from gemm_model.core.errors import RefusedKernelError
 
+RESIDUAL_PHASE = "residual"
+"""The phase that holds what a correction adds to the model's own time; negative where it takes time off."""
 ROWS_PER_CHUNK = 131072
 """Rows predicted at once: enough for two threads to work side by side, few enough for 100 MiB of columns."""
 THREADS = 2
@@ -33,6 +35,12 @@ class Prediction:
     caveats: tuple[str, ...] = ()
     error_band: float | None = None
     """Relative error that 90 % of held-out measurements stay within; None where none was measured."""
+
+    @property
+    def residual_share(self) -> float | None:
+        """What a correction adds, as a share of the model's own time; None where none took part."""
+        added_us = self.phases_us.get(RESIDUAL_PHASE)
+        return None if added_us is None else added_us / (self.runtime_us - added_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +88,10 @@ class BatchPrediction:
             error_band=None if self.error_band is None else self.error_band[index],
         )
 
-    def corrected(self, runtime_us: FloatArray, phase: str) -> BatchPrediction:
-        """The same with other runtimes; `phase` takes what they differ by."""
-        return replace(
-            self, runtime_us=runtime_us, phases_us={**self.phases_us, phase: runtime_us - self.runtime_us}
-        )
+    def corrected(self, runtime_us: FloatArray) -> BatchPrediction:
+        """The same with other runtimes; RESIDUAL_PHASE takes what they differ by."""
+        added_us = runtime_us - self.runtime_us
+        return replace(self, runtime_us=runtime_us, phases_us={**self.phases_us, RESIDUAL_PHASE: added_us})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

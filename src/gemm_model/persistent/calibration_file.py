@@ -59,6 +59,8 @@ class Calibration:
     error_band: Mapping[str, Mapping[str, float]]
     """By class and situation: relative error that 90 % of held-out rows stay within. Empty where none were."""
     fitted_to: Mapping[str, Any]
+    path: Path | None = None
+    """The file that it was read from."""
 
     @property
     def name(self) -> str:
@@ -144,7 +146,7 @@ def load_calibration(name_or_path: str | Path) -> Calibration:
     """A calibration of the package by its name (`h200:quack`, or `h200`), or a YAML file of `calibrate`."""
     text = str(name_or_path)
     if is_yaml_file(text):
-        return _from_mapping(read_yaml_mapping(Path(text), "a calibration"), text)
+        return _from_mapping(read_yaml_mapping(Path(text), "a calibration"), text, Path(text))
     name = text if ":" in text else f"{text}:quack"
     if name not in calibration_names():
         known = ", ".join(calibration_names())
@@ -163,10 +165,10 @@ def calibration_names() -> tuple[str, ...]:
 def _packaged(name: str) -> Calibration:
     gpu, _, family = name.partition(":")
     path = CALIBRATION_DIR / gpu / f"{family}.yaml"
-    return _from_mapping(read_yaml_mapping(path, "a calibration"), f"{gpu}/{path.name}")
+    return _from_mapping(read_yaml_mapping(path, "a calibration"), f"{gpu}/{path.name}", path)
 
 
-def _from_mapping(values: Mapping[str, Any], where_from: str) -> Calibration:
+def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Calibration:
     version = values.get("version")
     if version != FORMAT_VERSION:
         raise InputError(
@@ -186,6 +188,7 @@ def _from_mapping(values: Mapping[str, Any], where_from: str) -> Calibration:
         sources=sources,
         error_band=_bands(values["error_band"], where_from),
         fitted_to=values["fitted_to"],
+        path=path,
     )
 
 
@@ -283,9 +286,7 @@ def as_mapping(calibration: Calibration) -> dict[str, Any]:
             "value": next(iter(values.values())) if alike else values,
             "unit": spec.unit,
             "status": STATUSES[name not in calibration.fitted],
-            "interval": {
-                kind: found[name] for kind, found in calibration.intervals.items() if name in found
-            },
+            "interval": {kind: found[name] for kind, found in calibration.intervals.items() if name in found},
             "meaning": spec.meaning,
             "source": calibration.sources.get(name, spec.source),
         }

@@ -72,9 +72,7 @@ class _Edge:
     """CTAs that take a tile of it by multicast."""
 
 
-def edge_fill(
-    batch: GemmBatch, schedule: TileSchedule, found: Resources, numbers: KernelNumbers
-) -> EdgeFill:
+def edge_fill(batch: GemmBatch, schedule: TileSchedule, found: Resources, numbers: KernelNumbers) -> EdgeFill:
     """Out-of-bounds fill per wave, from the share of the tiles that lies outside along m and along n."""
     if is_number(schedule.filled_m) and schedule.filled_m == schedule.filled_n == 1.0:
         return NO_EDGE
@@ -87,7 +85,9 @@ def edge_fill(
     b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n, batch.cluster_m)
     a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0
     b_bytes = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0
-    fill = a_bytes * _fill_cost(a_edge, schedule, multicast) + b_bytes * _fill_cost(b_edge, schedule, multicast)
+    fill = a_bytes * _fill_cost(a_edge, schedule, multicast) + b_bytes * _fill_cost(
+        b_edge, schedule, multicast
+    )
     mean = a_bytes * schedule.filled_m + b_bytes * schedule.filled_n
     slow_a = a_bytes * where(fixed_m, 1.0 - a_edge.outside, schedule.filled_m)
     slow_b = b_bytes * where(fixed_n, 1.0 - b_edge.outside, schedule.filled_n)

@@ -336,6 +336,7 @@ def _clock_rule(
 
     return _ClockRules(capped, sustained) if regime == "sustained" else _ClockRules(boost, at_boost)
 
+
 def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:
     """The clock at which a kernel's intensity calls for that same clock.
 

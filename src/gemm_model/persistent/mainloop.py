@@ -99,9 +99,7 @@ def _tail_clk(batch: GemmBatch, found: Resources, tail: KTail) -> Values:
     return where(beyond, rows * tail.row_clk, 0.0)
 
 
-def _port_bytes(
-    batch: GemmBatch, found: Resources, schedule: TileSchedule, numbers: KernelNumbers
-) -> Values:
+def _port_bytes(batch: GemmBatch, found: Resources, schedule: TileSchedule, numbers: KernelNumbers) -> Values:
     """Bytes of one stage inside the matrix, whoever asked for them.
 
     The half of B that a pair of CTAs leaves to the other SM never comes.

@@ -15,16 +15,14 @@ from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, is_number, maximum
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.prediction import BatchPrediction, Correction, Prediction, limiting
+from gemm_model.core.prediction import RESIDUAL_PHASE, BatchPrediction, Correction, Prediction, limiting
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources
-from gemm_model.kernels.mechanisms import MECHANISM_NAMES, KernelNumbers
-from gemm_model.kernels.registry import family_at
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES
+from gemm_model.kernels.registry import families, family_at
 from gemm_model.persistent.calibration_file import (
     OWN,
-    SITUATIONS,
     Calibration,
-    borrowed_bands,
     calibration_for,
     how_borrowed,
     load_calibration,
@@ -32,14 +30,21 @@ from gemm_model.persistent.calibration_file import (
 )
 from gemm_model.persistent.clock import energy_uj
 from gemm_model.persistent.kernel_time import REGIMES, Geometry, KernelTime, geometry, kernel_time
-from gemm_model.persistent.residual import OFF, Residual, corrected_us, features, load_residual
+from gemm_model.persistent.knowledge import Knowledge, knowledge
+from gemm_model.persistent.residual import (
+    AUTO,
+    OFF,
+    Residual,
+    corrected_us,
+    features,
+    load_residual,
+    residual_beside,
+)
 
 LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
 LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
 """Where a prediction's details hold the time of each."""
 L2_STATES = ("cold", "warm")
-RESIDUAL_PHASE = "residual"
-DEFAULT_FAMILY = "quack"
 _COLUMNS = tuple(spec.name for spec in fields(GemmBatch))
 _columns_of = attrgetter(*_COLUMNS)
 
@@ -53,8 +58,9 @@ class WarpSpecializedModel:
     Options: `calibration` is a name such as `h200:quack`, a YAML file, or 'auto' for that of the GPU and each
     kernel's family, the nearest being borrowed where there is none; `regime` is one of REGIMES;
     `l2` is 'cold' or 'warm' at the start; `without` names mechanisms to switch off.
-    `residual` is 'off', 'auto' for the one shipped with the calibration, or a YAML file: a clipped correction
-    by trees (`residual.py`), shown as a phase of its own; the sustained regime leaves it out.
+    `residual` is 'auto' for the one beside the calibration's file where there is one, 'off', or an .npz file:
+    a clipped correction by trees (`residual.py`), shown as a phase of its own. It covers the rate classes
+    that it was trained on, in single launches of the family and on the GPU that were calibrated.
     """
 
     needs_tile = True
@@ -67,7 +73,7 @@ class WarpSpecializedModel:
         regime: str = "burst",
         l2: str = "cold",
         without: Sequence[str] = (),
-        residual: str = OFF,
+        residual: str = AUTO,
     ) -> None:
         if regime not in REGIMES:
             raise InputError(f"regime is {regime!r}; expected one of {', '.join(REGIMES)}")
@@ -82,16 +88,26 @@ class WarpSpecializedModel:
         self.without = frozenset(without)
         self._named = _named_calibration(calibration)
         self._knowledge: dict[tuple[str, str], Knowledge] = {}
-        self.residual = None if residual == OFF else self._residual(residual)
+        self._residuals = self._own_residuals(residual) if regime != "sustained" else {}
 
-    def _residual(self, name_or_path: str) -> Residual:
-        calibration, borrowed = self.calibration_of(DEFAULT_FAMILY)
-        if borrowed != OWN:
-            raise InputError(
-                f"residual {name_or_path!r} corrects {calibration.name}, not {self.gpu.name}; "
-                f"expected {OFF} for a GPU without a calibration of its own"
-            )
-        return load_residual(name_or_path, calibration)
+    def _own_residuals(self, wanted: str) -> dict[str, Residual]:
+        """By family the residual asked for; a borrowed calibration has none."""
+        if wanted == OFF:
+            return {}
+        found: dict[str, Residual] = {}
+        for family in families(self.gpu):
+            calibration, borrowed = self.calibration_of(family)
+            path = residual_beside(calibration.path) if calibration.path is not None else None
+            if wanted == AUTO and borrowed == OWN and path is not None and path.is_file():
+                found[family] = load_residual(path, calibration)
+            if wanted != AUTO and family == families(self.gpu)[0]:
+                if borrowed != OWN:
+                    raise InputError(
+                        f"residual {wanted!r} corrects {calibration.name}, not {self.gpu.name}:{family}; "
+                        f"expected {OFF} or {AUTO} without a calibration of its own"
+                    )
+                found[family] = load_residual(wanted, calibration)
+        return found
 
     def calibration_of(self, family: str) -> tuple[Calibration, str]:
         """The calibration that serves a family's kernels, and how it is borrowed."""
@@ -104,9 +120,14 @@ class WarpSpecializedModel:
         found = self._knowledge.get((family.name, kind))
         if found is None:
             calibration, borrowed = self.calibration_of(family.name)
-            found = Knowledge(calibration, borrowed, family, kind)
+            found = knowledge(calibration, borrowed, self.gpu, family, kind, self._residuals.get(family.name))
             self._knowledge[family.name, kind] = found
         return found
+
+    @property
+    def corrects(self) -> bool:
+        """Whether a residual takes part in some predictions: all of them then have its phase."""
+        return bool(self._residuals)
 
     def first_look(self, grid: Grid) -> PhysicalLook:
         """The physical times of a grid of one type.
@@ -140,19 +161,17 @@ class WarpSpecializedModel:
         # One row goes through the formulas as Python numbers.
         look = self._checked(_with_numbers(table), family_at(kernel, self.gpu), kind, (rows,))
         prediction = look.prediction()
-        residual = self.residual_of(kind)
+        residual = look.known.residual
         if residual is None:
             return prediction
-        return prediction.corrected(look.corrected_by(residual).runtime_us(slice(None)), RESIDUAL_PHASE)
+        return prediction.corrected(look.corrected_by(residual).runtime_us(slice(None)))
 
-    def predict_row(self, row: GemmBatch) -> Prediction | None:
-        """The prediction of one row of Python numbers; None where a residual takes part.
+    def predict_row(self, row: GemmBatch) -> Prediction:
+        """The prediction of one row of Python numbers.
 
         What `predict_batch` says of a batch of that row, without columns of one: a fifth of the time of
         one prediction was theirs.
         """
-        if self.residual is not None:
-            return None
         family = family_at(int(row.kernel), self.gpu)
         return self._checked(row, family, MATH_KINDS[row.math_kind], (1,)).row()
 
@@ -174,53 +193,6 @@ class WarpSpecializedModel:
         numbers = self.knowledge(found.family, kind).numbers.without(without)
         return kernel_time(found, self.gpu, numbers, regime=self.regime, warm=self.warm)
 
-    def residual_of(self, kind: str) -> Residual | None:
-        """The residual where it applies: a fitted class of types, and single launches."""
-        if self.residual is None or self.regime == "sustained" or kind not in self.residual.boosters:
-            return None
-        return self.residual
-
-    def caveats(self, known: Knowledge) -> tuple[str, ...]:
-        """What to keep in mind about predictions of a family's kernels for a class of types."""
-        caveats = self.gpu.caveats + known.caveats(self.gpu)
-        if self.residual is not None and self.residual_of(known.kind) is None:
-            where = "the sustained regime" if self.regime == "sustained" else known.kind
-            caveats += (f"the residual does not cover {where}: the physical model alone",)
-        return caveats
-
-
-class Knowledge:
-    """The numbers that serve a family's kernels for a class of types, and whose they are."""
-
-    def __init__(self, calibration: Calibration, borrowed: str, family: KernelFamily, kind: str) -> None:
-        self.calibration = calibration
-        self.borrowed = borrowed
-        self.family = family
-        self.kind = kind
-        self.served = calibration.kind_for(kind)
-        self.numbers: KernelNumbers = calibration.numbers[self.served].without(family.absent_mechanisms)
-
-    def caveats(self, gpu: GpuSpec) -> tuple[str, ...]:
-        """Whose calibration this is, where it is not the pair's and the class's own."""
-        caveats: tuple[str, ...] = ()
-        if self.borrowed != OWN:
-            caveats += (f"calibration borrowed from {self.calibration.name} for {gpu.name}:{self.family.name}",)
-        if self.served != self.kind:
-            caveats += (f"{self.kind} is not calibrated; the numbers are those of {self.served}",)
-        return caveats
-
-    def band_table(self, own_bands: Mapping[str, Mapping[str, float]]) -> FloatArray | None:
-        """Error bands by situation: measured on held-out rows, or what such borrowing was measured to cost."""
-        if self.borrowed == OWN and self.served == self.kind:
-            bands = own_bands.get(self.served)
-            return None if bands is None else np.array([bands[name] for name in SITUATIONS])
-        costs = [borrowed_bands().get(self.borrowed)] if self.borrowed != OWN else []
-        if self.served != self.kind:
-            costs.append(borrowed_bands().get("other_rate_class"))
-        if any(cost is None for cost in costs):
-            return None
-        return np.full(len(SITUATIONS), max(cost for cost in costs if cost is not None))
-
 
 @dataclass(frozen=True, slots=True)
 class PhysicalLook:
@@ -241,7 +213,7 @@ class PhysicalLook:
         return self._picked(rows).prediction()
 
     def correction(self, rows: GridRows) -> Correction | None:
-        residual = self.model.residual_of(self.kind)
+        residual = self.known.residual
         return None if residual is None else self._picked(rows).corrected_by(residual)
 
     def _picked(self, rows: GridRows) -> PhysicalLook:
@@ -285,12 +257,17 @@ class PhysicalLook:
         return phases_us, details, bytes_by_level
 
     def row(self) -> Prediction:
-        """All about a single row of numbers, without a residual."""
+        """All about a single row of numbers, with the residual where it applies."""
         phases_us, details, bytes_by_level = self._parts()
+        runtime_us = self.times.runtime_us
+        if self.known.residual is not None:
+            runtime_us = self.corrected_by(self.known.residual).runtime_us(slice(None)).item()
+        if self.model.corrects:
+            phases_us[RESIDUAL_PHASE] = runtime_us - self.times.runtime_us
         slowest = max(LIMITER_DETAILS, key=details.__getitem__)
         band = self.error_band()
         return Prediction(
-            runtime_us=self.times.runtime_us,
+            runtime_us=runtime_us,
             limiter=LIMITERS[LIMITER_DETAILS.index(slowest)],
             phases_us=phases_us,
             details=details,
@@ -304,7 +281,7 @@ class PhysicalLook:
         (rows,) = self.shape
         groups = ({"runtime_us": self.times.runtime_us}, *self._parts())
         runtime, phase, detail, level = _as_columns(groups, rows)
-        if self.model.residual is not None:
+        if self.model.corrects:
             phase[RESIDUAL_PHASE] = np.zeros(rows)
         return BatchPrediction(
             runtime_us=runtime["runtime_us"],
@@ -322,10 +299,10 @@ class PhysicalLook:
         spilled = self.geometry.resources.spilled_registers
         most = spilled if is_number(spilled) else float(np.max(spilled))
         spills = () if most == 0 else (f"up to {most:.0f} registers of a thread spill (spilled_registers)",)
-        return self.model.caveats(self._known) + self.geometry.family.tile_order.caveats + spills
+        return self.model.gpu.caveats + self.known.caveats + self.geometry.family.tile_order.caveats + spills
 
     def _energy(self) -> dict[str, Values]:
-        power = self._known.numbers.power
+        power = self.known.numbers.power
         times, moved = self.times, self.times.traffic
         share = times.set_clk_mhz / self.model.gpu.sm_clk_mhz
         batch = self.geometry.batch
@@ -334,14 +311,12 @@ class PhysicalLook:
         return {"energy_uj": spent}
 
     @property
-    def _known(self) -> Knowledge:
+    def known(self) -> Knowledge:
         return self.model.knowledge(self.geometry.family, self.kind)
 
     def error_band(self) -> FloatArray | None:
         """Of each row, as in `BatchPrediction`."""
-        times, known = self.times, self._known
-        residual = self.model.residual_of(self.kind)
-        table = known.band_table((residual or known.calibration).error_band)
+        times, table = self.times, self.known.band_table
         if table is None:
             return None
         memory_us = maximum(times.l2_us, times.dram_us)
@@ -359,9 +334,10 @@ class PhysicalLook:
             complete_times = model.times(self.geometry, self.kind, ())
         seen = features(self.geometry, complete_times)
         physical_us, floor_us = np.atleast_1d(times.runtime_us, times.floor_us)
+        forest = residual.forests[self.kind]
 
         def runtime_us(rows: BoolArray | slice) -> FloatArray:
-            return corrected_us(physical_us[rows], residual.log_error(self.kind, seen[rows]), floor_us[rows])
+            return corrected_us(physical_us[rows], forest.predict(seen[:, rows]), floor_us[rows])
 
         return Correction(runtime_us=runtime_us, error_band=self.error_band)
 

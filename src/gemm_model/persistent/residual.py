@@ -1,61 +1,59 @@
-"""The clipped residual: a small correction of the physical model's time by boosted trees, off by default.
+"""The clipped residual: what a calibration's formulas leave over, corrected by a forest of small trees.
 
-The trees (LightGBM) predict log(physical / measured) from what the physical model found out about a kernel;
-never from m, n and k themselves. The correction is clipped, so that the physical model stays the answer.
+The forest predicts log(physical / measured) from what the physical model found out about a kernel; never
+from m, n and k themselves. The correction is clipped, so that the physical model stays the answer.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
-from textwrap import indent
-from types import ModuleType
 from typing import Any
 
 import numpy as np
-import yaml
 
-from gemm_model.config import is_yaml_file, read_yaml_mapping
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.elementwise import Values, ceil, floor, maximum, minimum, power_of_two_divisor, where
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.elementwise import Values, floor, maximum, minimum, power_of_two_divisor, where
+from gemm_model.core.errors import InputError
+from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import PINGPONG
-from gemm_model.persistent.calibration_file import CALIBRATION_DIR, Calibration
+from gemm_model.persistent.calibration_file import SITUATIONS, Calibration
+from gemm_model.persistent.forest import FOREST_ARRAYS, Features, Forest
 from gemm_model.persistent.kernel_time import Geometry, KernelTime
 
 LIMIT = 0.08
-"""The correction's bound, as a share of the physical model's time."""
+"""**The correction's bound [share of the physical model's time]**."""
 CORRECTIONS_APART = (1.0 + LIMIT) / (1.0 - LIMIT)
 """A kernel whose physical time is more than so many times another's stays the slower one."""
 OFF = "off"
 AUTO = "auto"
-FORMAT_VERSION = 1
-RESIDUAL_DIR = CALIBRATION_DIR / "residual"
+SUFFIX = ".residual.npz"
+"""A calibration `h200.yaml` has its residual beside it, in `h200.residual.npz`."""
+FORMAT_VERSION = 2
 ALIGNED_BYTES = 128.0
-"""An alignment beyond a 128-byte line makes no difference."""
+"""**A line of memory [bytes]**; an alignment beyond it makes no difference."""
 FEATURE_DECIMALS = 6
 """Trees are steps: features are rounded, so that the last bits of a sum do not choose the step."""
 
 FEATURES = (
-    *("cta_m", "cta_n", "cluster_m", "cluster_n", "pingpong", "swizzle"),
-    *("filled_m", "filled_n", "empty_ctas_m", "empty_ctas_n"),
-    *("tensor_share", "epilogue_share", "port_share", "latency_share", "l2_share", "dram_share"),
-    *("launch_share", "sm_clk_mhz", "k_step_us"),
-    *("operand_alignment", "output_alignment"),
-    *("waves", "last_wave_share", "slots", "ctas", "k_tiles", "stages", "group", "minor_is_m"),
-    *("zeros_over_loads", "merged_over_loads", "slow_load"),
+    *("cta_m", "cta_n", "cluster_m", "cluster_n", "pingpong", "filled_m", "filled_n"),
+    *("launch_share", "tensor_share", "epilogue_share", "port_share", "latency_share", "l2_share"),
+    *("dram_share", "k_tile_us", "operand_alignment", "output_alignment"),
+    *("waves", "last_wave_share", "resident", "k_tiles"),
 )
-"""Columns of `features`: kernel, how tiles fill the matrix, shares of the time, alignment, waves, traffic."""
+"""Rows of `features`: the kernel, how its tiles fill the matrix, each resource's share of the time, the time
+of a k tile, alignments of the pitches in bytes, and the walk over the tiles."""
 
 
-def features(shape: Geometry, times: KernelTime) -> FloatArray:
-    """What the trees see of each row: one row of FEATURES for each, of numbers and arrays alike."""
+def features(shape: Geometry, times: KernelTime) -> Features:
+    """What the trees see: of shape (FEATURES, rows), of numbers and arrays alike."""
     batch, schedule = shape.batch, shape.schedule
-    runtime_us = times.runtime_us
+    of_runtime = 1.0 / times.runtime_us
     a_pitch = where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0
     b_pitch = where(batch.b_k_major, batch.k, batch.n) * batch.b_bits / 8.0
     output_pitch = where(batch.c_n_major, batch.n, batch.m) * batch.out_bits / 8.0
@@ -65,44 +63,27 @@ def features(shape: Geometry, times: KernelTime) -> FloatArray:
         batch.cluster_m,
         batch.cluster_n,
         batch.schedule == PINGPONG,
-        batch.swizzle,
         schedule.filled_m,
         schedule.filled_n,
-        _empty_ctas(batch.m, batch.cta_m, batch.cluster_m),
-        _empty_ctas(batch.n, batch.cta_n, batch.cluster_n),
-        times.tensor_us / runtime_us,
-        times.epilogue_us / runtime_us,
-        times.port_us / runtime_us,
-        times.latency_us / runtime_us,
-        times.l2_us / runtime_us,
-        times.dram_us / runtime_us,
-        times.launch_us / runtime_us,
-        times.sm_clk_mhz,
+        times.launch_us * of_runtime,
+        times.tensor_us * of_runtime,
+        times.epilogue_us * of_runtime,
+        times.port_us * of_runtime,
+        times.latency_us * of_runtime,
+        times.l2_us * of_runtime,
+        times.dram_us * of_runtime,
         times.waves_us / (schedule.waves * schedule.k_tiles),
         minimum(_alignment(a_pitch), _alignment(b_pitch)),
         _alignment(output_pitch),
         schedule.waves,
         schedule.last_tiles / schedule.resident,
         schedule.resident,
-        schedule.resident * batch.cluster_m * batch.cluster_n,
         schedule.k_tiles,
-        shape.resources.stages,
-        schedule.group,
-        schedule.minor_is_m,
-        shape.outside.bytes_per_wave / times.traffic.l2_load_bytes,
-        times.traffic.merged_bytes / times.traffic.l2_load_bytes,
-        shape.outside.slow_load,
     )
-    table = np.empty((np.size(runtime_us), len(FEATURES)))
-    for position, values in enumerate(columns):
-        table[:, position] = values
-    return np.round(table, FEATURE_DECIMALS)
-
-
-def _empty_ctas(size: Values, tile: Values, cluster: Values) -> Values:
-    """CTAs of the last cluster along an extent that lie wholly outside the matrix."""
-    tiles = ceil(size / tile)
-    return ceil(tiles / cluster) * cluster - tiles
+    table = np.empty((len(FEATURES), np.size(times.runtime_us)))
+    for row, values in zip(table, columns, strict=True):
+        row[:] = values
+    return np.round(table, FEATURE_DECIMALS, out=table).astype(np.float32)
 
 
 def _alignment(pitch_bytes: Values) -> Values:
@@ -110,7 +91,7 @@ def _alignment(pitch_bytes: Values) -> Values:
     return minimum(power_of_two_divisor(maximum(floor(pitch_bytes), 1.0)), ALIGNED_BYTES)
 
 
-def corrected_us(physical_us: FloatArray, log_error: FloatArray, floor_us: FloatArray) -> FloatArray:
+def corrected_us(physical_us: Values, log_error: FloatArray, floor_us: Values) -> FloatArray:
     """The physical model's times less their expected error, at most LIMIT of it, never below `floor_us`."""
     log_factor = np.clip(-log_error, np.log(1.0 - LIMIT), np.log(1.0 + LIMIT))
     result: FloatArray = np.maximum(physical_us * np.exp(log_factor), floor_us)
@@ -119,66 +100,42 @@ def corrected_us(physical_us: FloatArray, log_error: FloatArray, floor_us: Float
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """The trees that belong to one calibration, and the errors that held-out data showed with them."""
+    """The forests that belong to one calibration, and the errors that held-out data showed with them."""
 
     gpu: str
     fingerprint: str
-    """Of the calibration whose times the trees correct."""
-    boosters: Mapping[str, Any]
-    """By rate class, a `lightgbm.Booster` of FEATURES."""
+    """Of the calibration whose times the forests correct."""
+    forests: Mapping[str, Forest]
+    """By rate class, of FEATURES."""
     error_band: Mapping[str, Mapping[str, float]]
     """As in a calibration, with the correction."""
 
-    def log_error(self, math_kind: str, seen: FloatArray) -> FloatArray:
-        """Expected log(physical / measured), not clipped, of rows of `features`."""
-        result: FloatArray = self.boosters[math_kind].predict(seen, num_threads=1)
-        return result
+
+def residual_beside(calibration_path: Path) -> Path:
+    """Where the residual of a calibration file lies."""
+    return calibration_path.with_suffix(SUFFIX)
 
 
-def lightgbm() -> ModuleType:
-    """The package of the trees; raises MissingExtraError where it or its OpenMP library is not there."""
-    try:
-        import lightgbm as package
-    except (ImportError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise MissingExtraError(
-            f"the residual needs the package lightgbm: pip install 'gemm-model[residual]' ({reason})"
-        ) from error
-    return package  # type: ignore[no-any-return]
+def is_residual_file(name: object) -> bool:
+    """Whether an option names a file with a residual, rather than being a word."""
+    return isinstance(name, str | Path) and str(name).endswith(".npz")
 
 
-def fingerprint(calibration: Calibration) -> str:
-    """A short name of a calibration's parameters: any other value of one of them gives another."""
-    parameters = {
-        kind: {name: float(value) for name, value in asdict(values).items()}
-        for kind, values in calibration.parameters.items()
-    }
-    told = json.dumps([calibration.gpu, calibration.kernel, parameters], sort_keys=True)
-    return sha256(told.encode()).hexdigest()[:16]
+def load_residual(file: str | Path, calibration: Calibration) -> Residual:
+    """The residual in a file of `gemm-model calibrate`.
 
-
-def load_residual(name_or_path: str, calibration: Calibration) -> Residual:
-    """The residual shipped with a calibration ('auto'), or one from a file of `calibrate --residual`.
-
-    Raises InputError where there is none, or where it was trained on another calibration's times;
-    MissingExtraError without LightGBM.
+    Raises InputError where there is none, or where it was trained on another calibration's times.
     """
-    if name_or_path == AUTO:
-        path = RESIDUAL_DIR / f"{calibration.gpu}.yaml"
-        if not path.is_file():
-            raise InputError(
-                f"no residual comes with calibration {calibration.gpu}; expected a YAML file or off"
-            )
-    elif isinstance(name_or_path, str) and is_yaml_file(name_or_path):
-        path = Path(name_or_path)
-    else:
-        raise InputError(f"residual is {name_or_path!r}; expected {OFF}, {AUTO} or a YAML file")
+    if not is_residual_file(file):
+        raise InputError(f"residual is {file!r}; expected {AUTO}, {OFF} or an .npz file")
+    path = Path(file)
     found = _read(path, path.stat().st_mtime_ns if path.is_file() else 0)
-    expected = fingerprint(calibration)
+    expected = calibration.fingerprint()
     if found.fingerprint != expected:
         raise InputError(
             f"{path.name}: a residual of another calibration ({found.gpu}, fingerprint {found.fingerprint}); "
-            f"expected that of {calibration.gpu} with {expected}: run gemm-model calibrate --residual again"
+            f"expected that of {calibration.gpu} with {expected}: run gemm-model calibrate again, "
+            f"or set residual={OFF}"
         )
     return found
 
@@ -186,70 +143,65 @@ def load_residual(name_or_path: str, calibration: Calibration) -> Residual:
 @lru_cache(maxsize=4)
 def _read(path: Path, _modified: int) -> Residual:
     """A file's residual, read again once the file has changed."""
-    values = read_yaml_mapping(path, "a residual", interpolated=False)
-    expected = ("version", "gpu", "fingerprint", "error_band", "trees")
-    for key in expected:
-        if key not in values:
-            raise InputError(f"{path}: key {key} is missing; expected {', '.join(expected)}")
-    if values["version"] != FORMAT_VERSION:
-        raise InputError(
-            f"{path}: residual of format version {values['version']!r}; expected {FORMAT_VERSION}"
-        )
-    if not isinstance(values["trees"], Mapping) or not values["trees"]:
-        raise InputError(f"{path}: trees; expected LightGBM models by rate class")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        about = json.loads(str(arrays.pop("about")))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; expected a residual of gemm-model calibrate") from None
+    except (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: not a residual of gemm-model calibrate ({error})") from None
+    for key, kind_of_value in (("version", int), ("gpu", str), ("fingerprint", str), ("error_band", dict)):
+        if not isinstance(about, dict) or not isinstance(about.get(key), kind_of_value):
+            raise InputError(f"{path}: key {key} of about is missing or no {kind_of_value.__name__}")
+    if about["version"] != FORMAT_VERSION:
+        raise InputError(f"{path}: residual of format version {about['version']}; expected {FORMAT_VERSION}")
+    if about.get("features") != list(FEATURES):
+        raise InputError(f"{path}: a residual of other features; expected {', '.join(FEATURES)}")
     return Residual(
-        gpu=str(values["gpu"]),
-        fingerprint=str(values["fingerprint"]),
-        boosters={kind: _booster(text, f"{path}, {kind}") for kind, text in values["trees"].items()},
-        error_band=values["error_band"],
+        gpu=about["gpu"],
+        fingerprint=about["fingerprint"],
+        forests={kind: _forest(arrays, kind, path) for kind in about["error_band"]},
+        error_band={kind: _band(bands, f"{path}, {kind}") for kind, bands in about["error_band"].items()},
     )
 
 
-def _booster(text: str, where_from: str) -> Any:
-    package = lightgbm()
+def _forest(arrays: Mapping[str, Any], kind: str, path: Path) -> Forest:
+    """The forest of one rate class among a file's arrays."""
+    found = {}
+    for name in FOREST_ARRAYS:
+        key = f"{kind}.{name}"
+        if key not in arrays:
+            raise InputError(f"{path}: array {key} is missing")
+        found[name] = arrays[key]
     try:
-        booster = package.Booster(model_str=text)
-    except (package.basic.LightGBMError, TypeError) as error:
-        raise InputError(f"{where_from}: not a LightGBM model ({error})") from None
-    if tuple(booster.feature_name()) != FEATURES:
-        raise InputError(f"{where_from}: trees of other features; expected {', '.join(FEATURES)}")
-    return booster
+        return Forest(features=len(FEATURES), **found)
+    except ValueError as error:
+        raise InputError(f"{path}, {kind}: {error}") from None
 
 
-KEPT_LINES = (
-    *("tree", "version", "num_class", "num_tree_per_iteration", "label_index", "max_feature_idx"),
-    *("objective", "feature_names", "feature_infos", "end of trees"),
-    *("Tree", "num_leaves", "num_cat", "split_feature", "left_child", "right_child"),
-)
-"""What LightGBM needs of its text of a model to predict."""
-DECIMALS = {"threshold": FEATURE_DECIMALS, "leaf_value": 5}
+def _band(bands: Any, place: str) -> dict[str, float]:
+    known = isinstance(bands, dict) and set(bands) == set(SITUATIONS)
+    if not known or not all(isinstance(band, float) and 0.0 <= band < math.inf for band in bands.values()):
+        raise InputError(
+            f"{place}: error_band is {bands!r}; expected a share for each of {', '.join(SITUATIONS)}"
+        )
+    return dict(bands)
 
 
-def trees_text(booster: Any) -> str:
-    """LightGBM's text of a model, without what only training needs (gains, counts, sizes, settings)."""
-    lines = []
-    for line in booster.model_to_string().splitlines():
-        name, _, values = line.partition("=")
-        if name in DECIMALS:
-            rounded = (f"{float(value):.{DECIMALS[name]}f}" for value in values.split())
-            lines.append(f"{name}={' '.join(value.rstrip('0').rstrip('.') for value in rounded)}")
-        elif name in KEPT_LINES or not line:
-            lines.append(line)
-        if line == "end of trees":
-            break
-    return "\n".join(lines) + "\n"
-
-
-def as_text(residual: Residual) -> str:
-    """The file that `load_residual` reads: LightGBM's own text of each class's trees in a YAML mapping."""
-    head = {
+def write_residual(residual: Residual, path: Path) -> None:
+    """The file that `load_residual` reads; the same residual gives the same bytes."""
+    about = {
         "version": FORMAT_VERSION,
         "gpu": residual.gpu,
         "fingerprint": residual.fingerprint,
+        "features": FEATURES,
         "error_band": {kind: dict(bands) for kind, bands in residual.error_band.items()},
     }
-    text = "# Clipped residual of a calibration, written by gemm-model calibrate --residual.\n"
-    text += yaml.safe_dump(head, sort_keys=False) + "trees:\n"
-    for kind, booster in residual.boosters.items():
-        text += f"  {kind}: |\n" + indent(trees_text(booster), "    ")
-    return text
+    arrays = {
+        f"{kind}.{name}": getattr(forest, name)
+        for kind, forest in residual.forests.items()
+        for name in FOREST_ARRAYS
+    }
+    with atomic_path(path) as temporary:
+        np.savez_compressed(temporary, about=np.array(json.dumps(about)), **arrays)

@@ -69,9 +69,7 @@ def _round_up(value: Values, step: Values) -> Values:
     return ceil(value / step) * step
 
 
-def tile_schedule(
-    batch: GemmBatch, gpu: GpuSpec, found: Resources, order: TileOrder
-) -> TileSchedule:
+def tile_schedule(batch: GemmBatch, gpu: GpuSpec, found: Resources, order: TileOrder) -> TileSchedule:
     """Who takes which tiles: cluster s takes tiles s, s + resident, s + 2 resident, ... in the family's order.
 
     Clusters that fetch their tiles dynamically end together with such a stride where tiles last equally long,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, maximum, minimum, power_of_two_divisor, where
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.kernels.mechanisms import Coalescing, KernelNumbers
 from gemm_model.kernels.feasibility import Resources
+from gemm_model.kernels.mechanisms import Coalescing, KernelNumbers
 from gemm_model.persistent.alignment import PIECE_BYTES, further_pieces
 from gemm_model.persistent.edge_tiles import EdgeFill
 from gemm_model.persistent.tile_schedule import TileSchedule
@@ -86,9 +86,7 @@ class _Requests:
     merged: Values
 
 
-def _requests(
-    batch: GemmBatch, schedule: TileSchedule, edge: EdgeFill, numbers: KernelNumbers
-) -> _Requests:
+def _requests(batch: GemmBatch, schedule: TileSchedule, edge: EdgeFill, numbers: KernelNumbers) -> _Requests:
     """Multicast: the CTAs of a cluster row share A, those of a column share B."""
     a_asked = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0 / batch.cluster_n * schedule.filled_m
     b_asked = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0 / batch.cluster_m * schedule.filled_n

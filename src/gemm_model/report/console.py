@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from gemm_model.core.prediction import Prediction
+from gemm_model.core.prediction import RESIDUAL_PHASE, Prediction
 from gemm_model.tables.accuracy import best_single_config, choice_figures, error_figures, top1_efficiency
 
 INDENT = "    "
@@ -34,7 +34,14 @@ def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: fl
         lines.append(f"{INDENT}error band: +-{prediction.error_band:.1%} (90 % of held-out measurements)")
     lines.append(f"{INDENT}limiter: {prediction.limiter}")
     lines.append("PHASES (us)")
-    lines += [f"{INDENT}{name}: {value:.6g}" for name, value in prediction.phases_us.items()]
+    lines += [
+        f"{INDENT}{name}: {value:.6g}"
+        for name, value in prediction.phases_us.items()
+        if name != RESIDUAL_PHASE
+    ]
+    if prediction.residual_share is not None:
+        added_us = prediction.phases_us[RESIDUAL_PHASE]
+        lines.append(f"{INDENT}{RESIDUAL_PHASE}: {added_us:+.6g} ({prediction.residual_share:+.1%})")
     if prediction.details:
         lines.append("DETAILS")
         lines += [f"{INDENT}{name}: {value:.6g}" for name, value in prediction.details.items()]

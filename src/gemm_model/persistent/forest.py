@@ -1,0 +1,87 @@
+"""Forests of oblivious trees: every node of a level asks the same question, so that answers number the leaf.
+
+Few questions are asked of every row alike, which numpy does column by column: no library of trees is needed
+to predict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemm_model.core.batch import FloatArray
+
+LEAF_UNIT = 1e-5
+"""**What one step of a stored leaf stands for [log time]**; sums of whole numbers do not depend on their
+order, so that one row is predicted exactly as it is within a table."""
+MAX_DEPTH = 8
+"""**Levels of a tree**; a leaf's number must fit a byte."""
+ROWS_PER_BLOCK = 1024
+"""**Rows predicted at once**; their answers for all trees stay in a core's own cache."""
+
+Features = NDArray[np.float32]
+"""Of shape (features, rows)."""
+
+
+FOREST_ARRAYS = {
+    "split_feature": np.uint8,
+    "split_border": np.float32,
+    "tree_splits": np.uint16,
+    "leaves": np.int16,
+}
+"""What a forest consists of, and as what each is stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Forest:
+    """Sum of oblivious trees; each split is a question `feature > border`, asked once for all trees.
+
+    Raises ValueError where its arrays do not fit together.
+    """
+
+    features: int
+    """How many there are."""
+    split_feature: NDArray[np.uint8]
+    """Of shape (splits,): position of the feature."""
+    split_border: NDArray[np.float32]
+    """Of shape (splits,)."""
+    tree_splits: NDArray[np.uint16]
+    """Of shape (depth, trees): the split that gives each bit of a leaf's number, the lowest first."""
+    leaves: NDArray[np.int16]
+    """Of shape (trees, 2**depth), in LEAF_UNIT."""
+
+    def __post_init__(self) -> None:
+        for name, kind in FOREST_ARRAYS.items():
+            if getattr(self, name).dtype != kind:
+                raise ValueError(f"{name} of type {getattr(self, name).dtype}; expected {kind.__name__}")
+        splits = self.split_feature.size
+        if self.split_feature.ndim != 1 or not (self.split_feature < self.features).all():
+            raise ValueError(f"split_feature; expected a list of positions below {self.features}")
+        if self.split_border.shape != (splits,) or not np.isfinite(self.split_border).all():
+            raise ValueError(f"split_border; expected a finite number for each of {splits} splits")
+        depth, trees = self.tree_splits.shape if self.tree_splits.ndim == 2 else (0, 0)
+        if not 1 <= depth <= MAX_DEPTH or not trees or not (self.tree_splits < splits).all():
+            raise ValueError(f"tree_splits; expected 1 to {MAX_DEPTH} of {splits} splits for each tree")
+        if self.leaves.shape != (trees, 1 << depth):
+            raise ValueError(f"leaves of shape {self.leaves.shape}; expected {(trees, 1 << depth)}")
+
+    def predict(self, features: Features) -> FloatArray:
+        """The forest's value of each row of `features`, of shape (features, rows)."""
+        steps = np.empty(features.shape[1], dtype=np.int64)
+        for start in range(0, len(steps), ROWS_PER_BLOCK):
+            rows = slice(start, start + ROWS_PER_BLOCK)
+            steps[rows] = self._steps(features[:, rows])
+        return steps * LEAF_UNIT
+
+    def _steps(self, features: Features) -> NDArray[np.int64]:
+        depth, trees = self.tree_splits.shape
+        answers = (features[self.split_feature] > self.split_border[:, np.newaxis]).view(np.uint8)
+        bits = answers[self.tree_splits]
+        leaf = bits[0]
+        for level in range(1, depth):
+            leaf |= np.left_shift(bits[level], level, out=bits[level])
+        first_leaf = np.arange(0, trees << depth, 1 << depth)[:, np.newaxis]
+        steps: NDArray[np.int64] = self.leaves.reshape(-1).take(leaf + first_leaf).sum(axis=0, dtype=np.int64)
+        return steps

@@ -1,0 +1,85 @@
+"""What is known of a family's kernels on a GPU for one class of types: whose numbers, bands and residual."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemm_model.core.batch import FloatArray
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.mechanisms import KernelNumbers
+from gemm_model.persistent.calibration_file import OWN, SITUATIONS, Calibration, borrowed_bands
+from gemm_model.persistent.residual import Residual
+
+OTHER_RATE_CLASS = "other_rate_class"
+"""The way of borrowing that takes another class's numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """Numbers, bands and residual that serve a family's kernels, and whose they are."""
+
+    calibration: Calibration
+    borrowed: str
+    """How the calibration is borrowed; OWN where it is the pair's."""
+    served: str
+    """The rate class whose numbers serve."""
+    numbers: KernelNumbers
+    residual: Residual | None
+    """What corrects these predictions; None where nothing was trained on such rows."""
+    band_table: FloatArray | None
+    """Error band by situation; None where none was measured."""
+    caveats: tuple[str, ...]
+
+
+def knowledge(
+    calibration: Calibration,
+    borrowed: str,
+    gpu: GpuSpec,
+    family: KernelFamily,
+    kind: str,
+    residual: Residual | None,
+) -> Knowledge:
+    """What serves `kind` operands; `residual` is the calibration's, of any class."""
+    served = calibration.kind_for(kind)
+    own = borrowed == OWN and served == kind
+    corrects = residual if own and residual is not None and kind in residual.forests else None
+    return Knowledge(
+        calibration=calibration,
+        borrowed=borrowed,
+        served=served,
+        numbers=calibration.numbers[served].without(family.absent_mechanisms),
+        residual=corrects,
+        band_table=_own_bands((corrects or calibration).error_band, kind)
+        if own
+        else _borrowed_bands(borrowed, served == kind),
+        caveats=_caveats(calibration, borrowed, gpu, family, kind, served),
+    )
+
+
+def _own_bands(bands: Mapping[str, Mapping[str, float]], kind: str) -> FloatArray | None:
+    found = bands.get(kind)
+    return None if found is None else np.array([found[name] for name in SITUATIONS])
+
+
+def _borrowed_bands(borrowed: str, same_kind: bool) -> FloatArray | None:
+    """What such borrowing was measured to cost; None where it was not measured."""
+    ways = [] if borrowed == OWN else [borrowed]
+    ways += [] if same_kind else [OTHER_RATE_CLASS]
+    costs = [borrowed_bands().get(way) for way in ways]
+    known = [cost for cost in costs if cost is not None]
+    return np.full(len(SITUATIONS), max(known)) if len(known) == len(costs) else None
+
+
+def _caveats(
+    calibration: Calibration, borrowed: str, gpu: GpuSpec, family: KernelFamily, kind: str, served: str
+) -> tuple[str, ...]:
+    caveats: tuple[str, ...] = ()
+    if borrowed != OWN:
+        caveats += (f"calibration of {gpu.name}:{family.name} borrowed from {calibration.name}",)
+    if served != kind:
+        caveats += (f"{kind} is not calibrated; the numbers are those of {served}",)
+    return caveats
