@@ -11,16 +11,20 @@ from gemm_model.core.gpu import gpu_from_mapping, load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import resources
+from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.placement import gpc_of_slots, requests_in_order
 from gemm_model.persistent.tile_schedule import tile_schedule
 
 H200 = load_gpu("h200")
+QUACK = family_of("quack", H200)
 TWO_GPCS = replace(H200, tpc_rounds=((0, 1), (0, 1)), resident_clusters={1: 8, 2: 4}, sm_count=8)
 
 
 def asked(gpu, m, n, **kernel):
     batch = batch_of([(GemmProblem.of(m, n, 4096), KernelConfig(cta_m=128, cta_n=128, **kernel))])
-    schedule = tile_schedule(batch, gpu, resources(batch, gpu))
+    schedule = tile_schedule(
+        batch, gpu, resources(batch, gpu, family_of("quack", gpu)), family_of("quack", gpu).tile_order
+    )
     return requests_in_order(schedule, batch.cluster_m * batch.cluster_n, gpu)
 
 
@@ -58,7 +62,7 @@ def test_no_more_than_four_requests_merge():
 
 def test_numbers_and_columns_agree():
     batch = batch_of([(GemmProblem.of(4096, 4096, 4096), KernelConfig(cta_m=128, cta_n=128))])
-    schedule = tile_schedule(batch, H200, resources(batch, H200))
+    schedule = tile_schedule(batch, H200, resources(batch, H200, QUACK), QUACK.tile_order)
     names = ("group", "slots")
     numbers = replace(schedule, **{name: float(np.ravel(getattr(schedule, name))[0]) for name in names})
     for column, number in zip(

@@ -20,6 +20,7 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import check
+from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import load_calibration
 from gemm_model.persistent.kernel_time import geometry, kernel_time
 from gemm_model.persistent.model import WarpSpecializedModel
@@ -37,6 +38,7 @@ from gemm_model.persistent.residual import (
 )
 
 H200 = load_gpu("h200")
+QUACK = family_of("quack", H200)
 CALIBRATION = load_calibration("h200")
 HIDDEN = 1.05
 """What kernels with 256 columns take longer than the physical model knows."""
@@ -124,7 +126,7 @@ def test_features_are_those_of_the_kernel():
     problem = GemmProblem.of(300, 1000, 136)
     config = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, cluster_n=1, schedule="pingpong", swizzle=4)
     batch = batch_of([(problem, config)])
-    shape = geometry(batch, flop_per_clk_per_sm(batch, H200), H200)
+    shape = geometry(batch, flop_per_clk_per_sm(batch, H200), H200, QUACK)
     times = kernel_time(shape, H200, CALIBRATION.parameters["fp16"])
     found = dict(zip(FEATURES, features(shape, times)[0], strict=True))
     # Three CTA rows in clusters of two leave one CTA row empty; 272-byte and 2000-byte pitches.
