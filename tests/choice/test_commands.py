@@ -71,7 +71,7 @@ def test_portfolio(gemm_model, tmp_path):
         (("rank", "--m", 0, "--n", 1, "--k", 1), "m is 0"),
         (("rank", "--n", 1, "--k", 1), "--m is missing"),
         (("rank", *SIZES, "--dtype", "nvfp4"), "GPU h200 has no fp4 math"),
-        (("rank", *SIZES, "--family", "cublas"), "unknown kernel family 'cublas'"),
+        (("rank", *SIZES, "--family", "cudnn"), "unknown kernel family 'cudnn'"),
         (("rank", *SIZES, "--sms", 0), "sms is 0"),
         (("rank", *SIZES, "--top", 0), "top_k is 0"),
         (("rank", *SIZES, "--why-not", "fast"), "the tile is 'fast'"),

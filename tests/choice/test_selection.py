@@ -17,7 +17,7 @@ from gemm_model.choice.selection import (
 from gemm_model.choice.table_ranking import problems_of_table, rank_table
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
-from gemm_model.kernels.candidates import FAMILIES
+from gemm_model.kernels.registry import families, family_of
 from gemm_model.models import DEFAULT_MODEL
 
 CLASSIC = "WSPersistentGEMMModel"
@@ -156,7 +156,7 @@ def test_a_gpu_description_does_as_well_as_its_name():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"family": "cublas"}, "unknown kernel family 'cublas'"),
+        ({"family": "cudnn"}, "unknown kernel family 'cudnn'"),
         ({"model": "SOLModel"}, "same time for every tile"),
         ({"top_k": 0}, "top_k is 0"),
         ({"gpu": "gtx"}, "unknown GPU 'gtx'"),
@@ -200,7 +200,7 @@ def test_a_bad_row_of_a_table_is_named():
         rank_table(frame, RANKER)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families())
 @pytest.mark.parametrize("model", [CLASSIC, DEFAULT_MODEL])
 @pytest.mark.parametrize(
     "problem",
@@ -226,7 +226,8 @@ def test_kernels_have_the_times_of_their_fastest_candidates(family, model, probl
 
 def test_illegal_kernels_of_a_grid_take_forever():
     ranker = Ranker("h200")
-    ranker.family = replace(FAMILIES["quack"], split_k=(1, 4))
+    quack = family_of("quack", ranker.gpu)
+    ranker.family = replace(quack, space=replace(quack.space, split_k=(1, 4)))
     problem = GemmProblem.of(512, 512, 128)
     space, _, times_us = ranker.predict(problem)
     kernels = ranker.kernels(space, space.grid_of(problem))

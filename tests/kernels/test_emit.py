@@ -7,7 +7,7 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import Candidate
-from gemm_model.kernels.emit import emit, triton_warps
+from gemm_model.kernels.emit import emit
 
 H200, B200 = load_gpu("h200"), load_gpu("b200")
 PROBLEM = GemmProblem.of(4096, 4096, 4096)
@@ -54,12 +54,15 @@ def test_triton_text_builds_the_config():
 
 
 def test_triton_warps_hold_the_accumulators():
-    assert triton_warps(KernelConfig(cta_m=128, cta_n=128)) == 4
-    assert triton_warps(KernelConfig(cta_m=128, cta_n=256)) == 8
+    for cta_n, warps in ((128, 4), (256, 8)):
+        # 128 x 128 sums in the registers of 4 x 32 threads: 128 each.
+        kernel = Candidate(config=KernelConfig(cta_m=128, cta_n=cta_n))
+        assert f"num_warps={warps}," in emit("triton", PROBLEM, kernel, H200)
 
 
 def test_k_step_follows_the_type():
-    text = emit("triton", GemmProblem.of(64, 64, 64, "fp8"), Candidate(config=PINGPONG), H200)
+    kernel = Candidate(config=KernelConfig(cta_m=128, cta_n=128, fast_accum=True))
+    text = emit("triton", GemmProblem.of(64, 64, 64, "fp8"), kernel, H200)
     assert '"BLOCK_K": 128' in text
 
 
@@ -99,6 +102,8 @@ def test_json_holds_problem_and_config():
     [
         ("cublas", "bf16", False, H200, "cannot emit 'cublas'"),
         ("triton", "bf16", True, H200, "swaps A and B"),
+        ("quack", "bf16", False, load_gpu("v100_sxm2"), "family 'quack' is not described on v100_sxm2"),
+        ("quack", "bf16", False, load_gpu("rtx_4090"), "family 'quack' is not described on rtx_4090"),
         ("cutlass", "nvfp4", False, B200, "block-scaled kernels are not emitted"),
         ("cutlass", "bf16", False, load_gpu("a100_sxm_80gb"), "no collective is emitted for sm80"),
     ],
@@ -107,3 +112,23 @@ def test_what_cannot_be_said_is_refused(target, dtype, swap, gpu, words):
     candidate = Candidate(config=KernelConfig(cta_m=128, cta_n=128), swap_ab=swap)
     with pytest.raises(InputError, match=words):
         emit(target, GemmProblem.of(64, 64, 64, dtype), candidate, gpu)
+
+
+@pytest.mark.parametrize(
+    ("target", "kernel", "words"),
+    [
+        ("triton", {"cta_m": 128, "cta_n": 192}, "triton: tile 128x192 .* expected --family triton"),
+        ("triton", {"cta_m": 128, "cta_n": 128, "schedule": "pingpong"}, "schedule pingpong does not exist"),
+        ("cutlass", {"cta_m": 192, "cta_n": 128}, "cutlass: tile 192x128"),
+        ("quack", {"cta_m": 128, "cta_n": 8, "kernel": "cutlass"}, "quack: tile 128x8 .* quack kernels"),
+    ],
+)
+def test_a_kernel_that_the_library_lacks_is_not_emitted(target, kernel, words):
+    with pytest.raises(InputError, match=words):
+        emit(target, PROBLEM, Candidate(config=KernelConfig(**kernel)), H200)
+
+
+def test_cutlass_tiles_of_64_rows_are_those_of_one_warpgroup():
+    text = emit("cutlass", PROBLEM, Candidate(config=KernelConfig(cta_m=64, cta_n=128)), H200)
+    assert "KernelTmaWarpSpecialized>" in text
+    assert "cutlass::epilogue::TmaWarpSpecialized>" in text

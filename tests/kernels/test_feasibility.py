@@ -8,6 +8,7 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import check, feasible_mask, resources
+from gemm_model.kernels.registry import family_of
 
 H200, B200, A100 = load_gpu("h200"), load_gpu("b200"), load_gpu("a100_sxm_80gb")
 
@@ -17,7 +18,9 @@ def config(cta_m, cta_n, **more):
 
 
 def found(dtype, kernel, gpu=H200):
-    return resources(batch_of([(GemmProblem.of(4096, 4096, 4096, dtype), kernel)]), gpu)
+    return resources(
+        batch_of([(GemmProblem.of(4096, 4096, 4096, dtype), kernel)]), gpu, family_of(kernel.kernel, gpu)
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,7 @@ def pair(cta_n, cta_m=128, **more):
 )
 def test_scale_factors_take_shared_and_tensor_memory(cta_n, scale_bytes, stage_bytes, columns, stages):
     problem = GemmProblem.of(4096, 4096, 4096, "nvfp4", out_dtype="fp32")
-    taken = resources(batch_of([(problem, pair(cta_n))]), B200)
+    taken = resources(batch_of([(problem, pair(cta_n))]), B200, family_of("quack", B200))
     assert (taken.scale_bytes[0], taken.stage_bytes[0]) == (scale_bytes, stage_bytes)
     assert (taken.tmem_columns[0], taken.scale_columns[0]) == (cta_n, columns)
     # Two buffers of 128 x 32 outputs of 4 bytes: 232448 - 1024 - 32768 = 198656 bytes are left.
@@ -116,7 +119,7 @@ def test_what_cannot_run_says_why_in_one_sentence(dtype, kernel, gpu, word):
     assert reason is not None
     assert word in reason
     assert "\n" not in reason
-    assert not feasible_mask(batch_of([(problem, kernel)]), gpu)[0]
+    assert not feasible_mask(batch_of([(problem, kernel)]), gpu, family_of("auto", gpu))[0]
 
 
 def test_check_and_mask_agree_over_many_configurations():
@@ -128,7 +131,7 @@ def test_check_and_mask_agree_over_many_configurations():
         for cluster in (1, 2, 8)
         for schedule in ("cooperative", "pingpong", "2cta")
     ]
-    mask = feasible_mask(batch_of([(problem, kernel) for kernel in kernels]), H200)
+    mask = feasible_mask(batch_of([(problem, kernel) for kernel in kernels]), H200, family_of("quack", H200))
     expected = [check(problem, kernel, H200) is None for kernel in kernels]
     assert mask.tolist() == expected
     assert 0 < np.count_nonzero(mask) < len(kernels)

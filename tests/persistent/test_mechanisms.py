@@ -12,7 +12,8 @@ from gemm_model.core.elementwise import power_of_two_divisor, smooth_maximum
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.feasibility import columns_split, resources
+from gemm_model.kernels.feasibility import resources
+from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.clock import (
     PowerModel,
     burst_clock_mhz,
@@ -99,6 +100,8 @@ from gemm_model.persistent.traffic import (
 from gemm_model.pipeline.steady_state import time_per_k_step
 
 H200, B200 = load_gpu("h200"), load_gpu("b200")
+QUACK = family_of("quack", H200)
+QUACK_SM100 = family_of("quack", B200)
 P = KernelParameters(**start_values())
 POWER = PowerModel(
     idle_w=100, pj_per_flop=1.0, pj_per_l2_byte=30, pj_per_dram_byte=80, sustained_launch_us=1.6
@@ -110,8 +113,8 @@ def row(problem=None, **kernel):
 
 
 def moved(batch, p=P, gpu=H200, **options):
-    found = resources(batch, gpu)
-    schedule = tile_schedule(batch, gpu, found)
+    found = resources(batch, gpu, family_of("quack", gpu))
+    schedule = tile_schedule(batch, gpu, found, family_of("quack", gpu).tile_order)
     return traffic(batch, gpu, found, schedule, outside_rows(batch, schedule, found), p, **options)
 
 
@@ -157,8 +160,10 @@ def test_misaligned_writes_cost_less_while_l2_keeps_the_output():
 
 
 def step_of(batch, p=P, rate=4096.0, gpu=H200):
-    found = resources(batch, gpu)
-    return k_step(batch, gpu, rate, found, tile_schedule(batch, gpu, found), p)
+    found = resources(batch, gpu, family_of("quack", gpu))
+    return k_step(
+        batch, gpu, rate, found, tile_schedule(batch, gpu, found, family_of("quack", gpu).tile_order), p
+    )
 
 
 def test_mma_clocks_of_one_k_step():
@@ -172,8 +177,15 @@ def test_mma_clocks_of_one_k_step():
 def test_mmas_into_tensor_memory_are_started_ahead_of_time():
     # Half of 2 x 256 x 256 x 128 FLOP in each SM of the pair, at 8192 a clock.
     batch = blackwell(256)
-    found = resources(batch, B200)
-    step = k_step(batch, B200, np.array([8192.0]), found, tile_schedule(batch, B200, found), P)
+    found = resources(batch, B200, QUACK_SM100)
+    step = k_step(
+        batch,
+        B200,
+        np.array([8192.0]),
+        found,
+        tile_schedule(batch, B200, found, QUACK_SM100.tile_order),
+        P,
+    )
     flop = 2 * batch.cta_m[0] * batch.cta_n[0] * found.cta_k[0]
     assert step.math_clk[0] == pytest.approx(flop / (8192 * P.mma_efficiency))
 
@@ -213,7 +225,7 @@ def test_warpgroups_that_split_the_columns_issue_narrower_instructions():
     # 192 x 160 as two halves of 80 columns; 192 x 128 as three of 64 rows. None is below 76 columns.
     for cta_n, halves in ((160, True), (128, False)):
         batch = row(cta_m=192, cta_n=cta_n)
-        assert columns_split(batch, resources(batch, H200).warpgroups)[0] == halves
+        assert resources(batch, H200, QUACK).columns_split[0] == halves
         assert step_of(batch).math_clk[0] == pytest.approx(
             192 * cta_n * 128 / 4096 / P.mma_efficiency + ISSUE_CLK
         )
@@ -289,7 +301,7 @@ def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales():
     # 2 x 256 columns fill the 512; with 48 columns of scales one accumulator is left; 2 x 192 + 48 fit.
     for cta_n, dtype, two in ((256, "fp8", True), (256, "nvfp4", False), (192, "nvfp4", True)):
         batch = blackwell(cta_n, dtype)
-        found = resources(batch, B200)
+        found = resources(batch, B200, QUACK_SM100)
         chain = math_chain_clk(batch, B200, found, 5000.0, 3000.0)
         assert chain[0] == (5000.0 if two else 8000.0)
         assert exposed_clk(batch, B200, found, 5000.0, 3000.0)[0] == (3000.0 if two else 0.0)
@@ -298,12 +310,16 @@ def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales():
 def test_stores_of_a_tile_share_the_port_with_the_next_tiles_loads():
     batch = blackwell(256, "nvfp4", out_dtype="fp32")
     # 128 x 256 outputs of 4 bytes at 32 bytes a clock.
-    assert port_store_clk(batch, B200)[0] == epilogue_clk(batch, B200, resources(batch, B200), P)[0] == 4096
+    assert (
+        port_store_clk(batch, B200)[0]
+        == epilogue_clk(batch, B200, resources(batch, B200, QUACK_SM100), P)[0]
+        == 4096
+    )
     assert port_store_clk(row(cta_m=128, cta_n=256), H200) == 0
     # 74 pairs, 74 tiles, 64 k steps of fp8 each: 32768 bytes at twice Hopper's port.
     one = GemmProblem.of(256, 74 * 256, 8192, "fp8", out_dtype="fp32")
     batch = blackwell(256, problem=one)
-    times = kernel_time(geometry(batch, np.array([16384.0]), B200), B200, P)
+    times = kernel_time(geometry(batch, np.array([16384.0]), B200, QUACK_SM100), B200, P)
     expected_clk = 64 * (32768 / (2 * P.port_bytes_per_clk) + BLACKWELL_PORT_CLK) + 4096
     assert times.port_us[0] * times.sm_clk_mhz[0] == pytest.approx(expected_clk)
 
@@ -331,22 +347,22 @@ def test_slow_fp8_accumulation_drains_one_warpgroup_and_two_in_turn():
 def test_epilogue_is_serial_or_under_the_other_consumers_mainloop():
     cooperative = row(cta_m=128, cta_n=128)
     pingpong = row(cta_m=128, cta_n=128, schedule="pingpong")
-    epilogue = epilogue_clk(cooperative, H200, resources(cooperative, H200), P)
+    epilogue = epilogue_clk(cooperative, H200, resources(cooperative, H200, QUACK), P)
     assert epilogue[0] == pytest.approx(128 * 128 / P.outputs_per_clk)
     turn = HANDOVER_CLK
     for mainloop, tile in ((5000.0, 5000.0 + turn), (100.0, (100.0 + epilogue[0] + turn + TILE_CLK) / 2)):
-        chain = math_chain_clk(pingpong, H200, resources(pingpong, H200), mainloop, epilogue)
+        chain = math_chain_clk(pingpong, H200, resources(pingpong, H200, QUACK), mainloop, epilogue)
         assert chain[0] == pytest.approx(tile)
-        chain = math_chain_clk(cooperative, H200, resources(cooperative, H200), mainloop, epilogue)
+        chain = math_chain_clk(cooperative, H200, resources(cooperative, H200, QUACK), mainloop, epilogue)
         # Two warpgroups drift apart, until the last tile.
         hidden = APART * min(mainloop, epilogue[0])
         assert chain[0] == pytest.approx(mainloop + epilogue[0] + TILE_CLK - hidden)
-        last = exposed_clk(cooperative, H200, resources(cooperative, H200), mainloop, epilogue)
+        last = exposed_clk(cooperative, H200, resources(cooperative, H200, QUACK), mainloop, epilogue)
         assert last[0] == pytest.approx(hidden)
-        last = exposed_clk(pingpong, H200, resources(pingpong, H200), mainloop, epilogue)
+        last = exposed_clk(pingpong, H200, resources(pingpong, H200, QUACK), mainloop, epilogue)
         assert last[0] == epilogue[0]
     single = row(cta_m=64, cta_n=128)
-    chain = math_chain_clk(single, H200, resources(single, H200), 100.0, epilogue)
+    chain = math_chain_clk(single, H200, resources(single, H200, QUACK), 100.0, epilogue)
     assert chain[0] == pytest.approx(100.0 + epilogue[0] + TILE_CLK)
 
 
@@ -356,24 +372,26 @@ def test_stores_that_l2_holds_up_take_the_place_of_the_epilogue():
         ("pingpong", (700.0 + HANDOVER_CLK) / 2, 0.5),
     ):
         batch = row(cta_m=128, cta_n=128, schedule=schedule)
-        beside, epilogues = chain_beside_stores(batch, H200, resources(batch, H200), np.array([700.0]))
+        beside, epilogues = chain_beside_stores(batch, H200, resources(batch, H200, QUACK), np.array([700.0]))
         assert beside[0] == pytest.approx(clk)
         assert epilogues[0] == tiles
     # One tile of 128 x 128 on each SM, a single k step: 4.3 MB of outputs at a thousandth of L2's rate.
     slow = replace(P, l2_efficiency=0.4)
     gpu = replace(H200, l2_gb_per_s=10.0)
     batch = row(GemmProblem.of(128, 132 * 128, 64), cta_m=128, cta_n=128)
-    times = kernel_time(geometry(batch, np.array([4096.0]), gpu), gpu, slow, without=("dram",))
+    times = kernel_time(
+        geometry(batch, np.array([4096.0]), gpu, family_of("quack", gpu)), gpu, slow, without=("dram",)
+    )
     assert times.waves_us[0] > 1.3 * 132 * 128 * 128 * 2 / (10e3 * 0.4)
 
 
 def test_stores_of_16_columns_take_longer():
     # 208 columns are a multiple of 16 only: 13 stores of 64 x 16 for 64 rows.
     batch = row(cta_m=64, cta_n=208, schedule="pingpong")
-    clk = epilogue_clk(batch, H200, resources(batch, H200), P)[0]
+    clk = epilogue_clk(batch, H200, resources(batch, H200, QUACK), P)[0]
     assert clk == pytest.approx(64 * 208 / P.outputs_per_clk + 13 * SMALL_STORE_CLK)
     # The two consumers store in turn: their mainloops do not hide it.
-    chain = math_chain_clk(batch, H200, resources(batch, H200), 100.0, clk)
+    chain = math_chain_clk(batch, H200, resources(batch, H200, QUACK), 100.0, clk)
     assert chain[0] == pytest.approx(SMALL_STORE_QUEUE * clk)
 
 
@@ -384,7 +402,7 @@ def test_a_tile_of_slow_accumulation_has_drained_its_mmas():
         ("pingpong", HANDOVER_CLK - HANDOVER_DRAINED_CLK),
     ):
         batch = row(problem, cta_m=128, cta_n=64, schedule=schedule)
-        chain = math_chain_clk(batch, H200, resources(batch, H200), 5000.0, np.array([10.0]))
+        chain = math_chain_clk(batch, H200, resources(batch, H200, QUACK), 5000.0, np.array([10.0]))
         stored = 10.0 * (1 - APART) if schedule == "cooperative" else 0.0
         assert chain[0] == pytest.approx(5000.0 + stored + fixed_clk)
 
@@ -394,7 +412,7 @@ def test_first_loads_take_longer_than_later_ones():
 
     def launch_us(steps):
         batch = row(GemmProblem.of(128, 128, 64 * int(steps)), cta_m=128, cta_n=128)
-        return kernel_time(geometry(batch, np.array([4096.0]), H200), H200, P).launch_us[0]
+        return kernel_time(geometry(batch, np.array([4096.0]), H200, QUACK), H200, P).launch_us[0]
 
     ramped_us = launch_us(1000 * RAMP_STEPS) - launch_us(RAMP_STEPS)
     assert ramped_us == pytest.approx(RAMP_US * (1000 / 1001 - 0.5))
@@ -402,7 +420,7 @@ def test_first_loads_take_longer_than_later_ones():
 
 def test_the_pipeline_fills_before_the_first_mma():
     batch = row(GemmProblem.of(128, 128, 4096), cta_m=128, cta_n=128)
-    times = kernel_time(geometry(batch, np.array([4096.0]), H200), H200, P)
+    times = kernel_time(geometry(batch, np.array([4096.0]), H200, QUACK), H200, P)
     filled_us = FILL_STEPS * step_of(batch).port_clk[0] / times.sm_clk_mhz[0]
     assert times.first_load_us[0] == pytest.approx(filled_us)
     total_us = times.launch_us + times.first_load_us + times.waves_us + times.exposed_us
@@ -413,7 +431,7 @@ def test_few_sms_take_l2_at_their_own_pace():
     """One wave of 132 CTAs, and of 22, each with its own columns of B: the norm of order 4."""
     for ctas in (22, 132):
         batch = row(GemmProblem.of(128, ctas * 128, 4096), cta_m=128, cta_n=128)
-        times = kernel_time(geometry(batch, np.array([4096.0]), H200), H200, P)
+        times = kernel_time(geometry(batch, np.array([4096.0]), H200, QUACK), H200, P)
         work, merged = times.traffic.l2_load_bytes[0], times.traffic.merged_bytes[0]
         assert merged > 0
         fills = P.fill_share * times.traffic.dram_read_bytes[0]
@@ -530,8 +548,8 @@ def test_panels_of_a_group_larger_than_a_wave_come_from_dram_again():
 
 def outside_of(problem, **config):
     batch = row(problem, **config)
-    found = resources(batch, H200)
-    return outside_rows(batch, tile_schedule(batch, H200, found), found)
+    found = resources(batch, H200, QUACK)
+    return outside_rows(batch, tile_schedule(batch, H200, found, QUACK.tile_order), found)
 
 
 def test_rows_of_zeros_cost_in_proportion_to_their_share():
@@ -640,7 +658,7 @@ def test_zeros_in_clusters_that_share_both_operands():
 @pytest.mark.parametrize("hidden", [0.0, TWO_WAY_HIDDEN])
 def test_zeros_come_after_the_loads_and_hide_part_of_them_in_two_way_clusters(hidden):
     batch = row(GemmProblem.of(32, 132 * 64, 65536), cta_m=64, cta_n=64)
-    shape = geometry(batch, np.array([1e9]), H200)
+    shape = geometry(batch, np.array([1e9]), H200, QUACK)
     shape = replace(shape, outside=replace(shape.outside, hidden=hidden))
     alone = ("dram", "epilogue", "latency", "tensor")
     together = kernel_time(shape, H200, P, without=alone)
@@ -694,7 +712,7 @@ def test_requests_of_tiles_with_many_zeros_do_not_merge():
 def test_loads_wait_at_the_port_and_at_l2_in_turn():
     batch = row(GemmProblem.of(1024, 132 * 128, 8192), cta_m=128, cta_n=128)
     slow_mma = replace(P, memory_overlap_loss=0.0, clock_share=1.0, droop_mma=0.0, droop_l2=0.0)
-    shape = geometry(batch, np.array([1e9]), H200)
+    shape = geometry(batch, np.array([1e9]), H200, QUACK)
     times = kernel_time(shape, H200, slow_mma, without=("dram", "epilogue", "latency"))
     assert times.waves_us[0] == pytest.approx(math.hypot(times.port_us[0], times.l2_us[0]), rel=1e-3)
 
@@ -717,7 +735,12 @@ def test_types_of_shorter_significands_draw_less():
     def at(dtype, regime):
         batch = row(GemmProblem.of(8192, 8192, 8192, dtype), cta_m=128, cta_n=256, cluster_m=2)
         return kernel_time(
-            geometry(batch, np.array([4096.0]), H200), H200, P, regime=regime, power=POWER, warm=True
+            geometry(batch, np.array([4096.0]), H200, QUACK),
+            H200,
+            P,
+            regime=regime,
+            power=POWER,
+            warm=True,
         )
 
     bf16, fp16 = at("bf16", "burst"), at("fp16", "burst")
@@ -725,7 +748,7 @@ def test_types_of_shorter_significands_draw_less():
     # As if fp16 drew 8/11 at the full MMA rate: a lighter droop gives the same clock.
     lighter = replace(P, droop_mma=P.droop_mma * 8 / 11)
     batch = row(GemmProblem.of(8192, 8192, 8192, "fp16"), cta_m=128, cta_n=256, cluster_m=2)
-    same = kernel_time(geometry(batch, np.array([4096.0]), H200), H200, lighter)
+    same = kernel_time(geometry(batch, np.array([4096.0]), H200, QUACK), H200, lighter)
     assert same.sm_clk_mhz[0] == pytest.approx(bf16.sm_clk_mhz[0], rel=1e-4)
     assert at("bf16", "sustained").set_clk_mhz[0] > 1.03 * at("fp16", "sustained").set_clk_mhz[0]
 

@@ -11,18 +11,20 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import resources
+from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.edge_tiles import outside_rows
 from gemm_model.persistent.spilling import spilled_l2_bytes, spilled_step
 from gemm_model.persistent.tile_schedule import tile_schedule
 from gemm_model.persistent.traffic import traffic
 
 H200 = load_gpu("h200")
+QUACK = family_of("quack", H200)
 P = replace(KernelParameters(**start_values()), spill_clk=10.0)
 
 
 def row(dtype, **config):
     batch = batch_of([(GemmProblem.of(4096, 4096, 4096, dtype), KernelConfig(**config))])
-    return batch, resources(batch, H200)
+    return batch, resources(batch, H200, QUACK)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_registers_that_l2_counters_saw(dtype, config, registers):
 
 def test_spilled_registers_are_work_of_l2():
     batch, found = row("bf16", cta_m=256, cta_n=224)
-    schedule = tile_schedule(batch, H200, found)
+    schedule = tile_schedule(batch, H200, found, QUACK.tile_order)
     kept = replace(found, spilled_registers=0.0 * found.spilled_registers)
     outside = outside_rows(batch, schedule, found)
     spills, fits = (traffic(batch, H200, each, schedule, outside, P) for each in (found, kept))

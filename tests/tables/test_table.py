@@ -124,7 +124,7 @@ HEAD = "in_dtype,cta_m,cta_n,cluster_m,cluster_n,m,n,k,runtime_us\n"
         (HEAD + "bf16,0,64,1,1,1,1,1,1\n", "line 2, column cta_m: '0'"),
         (HEAD + "bf16,64,,1,1,1,1,1,1\n", "line 2, column cta_n: ''; expected a whole number"),
         (HEAD + "bf16,64,64,,1,1,1,1,1\n", "line 2, column cluster_m: ''"),
-        (HEAD + "bf16,64,64,1,1,8,8,8,1\nbf16,512,512,1,1,8,8,8,1\n", "line 3, column cta_m: tile 512x512"),
+        (HEAD + "bf16,64,64,1,1,8,8,8,1\nbf16,512,512,1,1,8,8,8,1\n", "line 3: tile 512x512"),
         (HEAD + "bf16,64,64,1,1,1,1,1,nan\n", "line 2, column runtime_us: 'nan'; expected a positive number"),
         (HEAD + "bf16,64,64,1,1,1,1,1,0\n", "line 2, column runtime_us: '0'"),
         (HEAD + "bf16,64,64,1,1,1,1,1,-3\n", "line 2, column runtime_us: '-3'"),

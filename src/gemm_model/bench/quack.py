@@ -37,9 +37,9 @@ from gemm_model.kernels.registry import family_of
 SWEPT_CLUSTER = 2
 """CTAs of a swept cluster along each extent, at most."""
 MOST_ACCUMULATORS = 255.0
-"""Accumulators of a thread [registers], at most: all that it can have. Kernels that spill others are swept."""
+"""Accumulators of a thread [registers], at most; kernels that spill other registers are swept."""
 GPUS = {9: "h200", 10: "b200", 12: "rtx_5090"}
-"""A GPU of each compute capability that QuACK has kernels for: what its kernels need is alike on all of them."""
+"""A GPU of each compute capability that QuACK has kernels for: all of one offer the same tiles and stages."""
 
 DENSE_TYPES = {
     9: ("bf16", "fp16", "e4m3", "e5m2"),

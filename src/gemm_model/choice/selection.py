@@ -25,6 +25,7 @@ from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT, is_residual
 
 CACHED_RANKINGS = 4096
 SAME_TIME = 1e-9
+NOTHING_LEGAL = "no legal configuration; expected a larger k or a smaller split_k"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,15 +167,24 @@ class Ranker:
         return found
 
     def predict(self, problem: GemmProblem) -> tuple[CandidateSpace, BatchPrediction, FloatArray]:
-        """The candidates, what the model says of them, and their times in us (infinite where illegal)."""
+        """The candidates, what the model says of them, and their times in us (infinite where illegal).
+
+        What stands of an illegal candidate is the prediction of a legal one.
+        """
         space = self.space(problem)
         grid = space.grid_of(problem)
-        prediction = predict_in_chunks(self.model.predict_batch, grid.rows())
         legal = space.legal(grid, self.gpu)
-        times_us = prediction.runtime_us
-        if legal is not None:
-            times_us = np.where(legal.T.reshape(-1), times_us, np.inf)
-        return space, prediction, times_us
+        rows = grid.rows()
+        if legal is None:
+            prediction = predict_in_chunks(self.model.predict_batch, rows)
+            return space, prediction, prediction.runtime_us
+        by_row = legal.T.reshape(-1)
+        if not by_row.any():
+            raise InputError(NOTHING_LEGAL)
+        prediction = predict_in_chunks(self.model.predict_batch, rows[by_row]).rows(
+            np.maximum(np.cumsum(by_row) - 1, 0)
+        )
+        return space, prediction, np.where(by_row, prediction.runtime_us, np.inf)
 
     def kernels(self, space: CandidateSpace, grid: Grid, shapes: int = 1) -> KernelTimes:
         """The kernels of a grid of so many shapes, each in its fastest of the grid's tile orders."""
@@ -314,7 +324,7 @@ def _fastest(times_us: FloatArray, count: int) -> IntArray:
     """Positions of the smallest times in order; of equals the first stands first."""
     finite = int(np.isfinite(times_us).sum())
     if finite == 0:
-        raise InputError("no legal configuration; expected a larger k or a smaller split_k")
+        raise InputError(NOTHING_LEGAL)
     count = min(count, finite)
     limit = np.partition(times_us, count - 1)[count - 1]
     near = np.flatnonzero(times_us <= limit)

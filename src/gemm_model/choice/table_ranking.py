@@ -44,7 +44,7 @@ def problems_of_table(frame: pd.DataFrame) -> list[GemmProblem]:
 def rank_table(frame: pd.DataFrame, ranker: Ranker) -> pd.DataFrame:
     """The best candidate for each row of a table of problems (columns: `problems_of_table`).
 
-    The table comes back with the choice's columns behind its own: cta_m, cta_n, cluster_m, cluster_n,
+    The table comes back with the choice's columns behind its own: kernel, cta_m, cta_n, cluster_m, cluster_n,
     schedule, raster, swizzle, stages, split_k, swap_ab, `predicted_runtime` (us), `limiter` and, where the
     model has one, `error_band`.
 
@@ -112,6 +112,7 @@ def _best_of_chunk(ranker: Ranker, space: CandidateSpace, sizes: FloatArray) -> 
 def _columns(
     space: CandidateSpace, chosen: IntArray, prediction: BatchPrediction
 ) -> Iterator[tuple[str, Any]]:
+    yield "kernel", np.full(len(chosen), space.family.name)
     for name in ("cta_m", "cta_n", "cluster_m", "cluster_n", "swizzle", "stages", "split_k"):
         yield name, space.kernel[name][chosen].astype(np.int64)
     yield "schedule", np.array(SCHEDULES)[space.kernel["schedule"][chosen]]

@@ -23,7 +23,7 @@ AUTO_KERNEL = "auto"
 """The kernel family that is the default one of the GPU."""
 
 KERNELS = (AUTO_KERNEL, "quack", "cutlass", "cublas", "triton", "simt")
-"""Names of kernel families; 'simt' stands for CUDA-core kernels, which the calibrated model does not describe."""
+"""Names of kernel families; 'simt' are CUDA-core kernels, which only the memory-hierarchy model describes."""
 
 AUTO = 0
 """Value of `cta_k` and `stages` that leaves the choice to the kernel family's own rule."""

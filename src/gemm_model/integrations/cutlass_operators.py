@@ -17,6 +17,8 @@ from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.feasibility import runnable_mask
+from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, create_model
 
 try:
@@ -78,7 +80,10 @@ class GemmModelHeuristic(Heuristic):  # type: ignore[misc]
             return others
         problem = problem_of(args)
         batch = batch_of([(problem, config_of(operator.metadata.design)) for operator in known])
-        times_us = self.model.predict_batch(batch).runtime_us
+        times_us = np.full(len(batch), np.inf)
+        runnable = runnable_mask(batch, self.gpu, family_of("cutlass", self.gpu))
+        if runnable.any():
+            times_us[runnable] = self.model.predict_batch(batch[runnable]).runtime_us
         return [known[index] for index in np.argsort(times_us, kind="stable")] + others
 
     def _describes(self, operator: Any) -> bool:

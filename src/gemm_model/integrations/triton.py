@@ -41,9 +41,9 @@ DEFAULT_NUM_STAGES = 3
 class TritonPerfModel:
     """The predicted runtime in microseconds of a Triton matmul with given arguments: `perf_model`.
 
-    A configuration that does not fit or cannot run is predicted to take for ever. `dtype` is the operand type; None takes
-    it from the first tensor among the arguments. `output_tile_in_smem` says that the kernel keeps room for
-    its output tile beside the pipeline, as persistent kernels with TMA stores do.
+    A configuration that does not fit or cannot run is predicted to take for ever. `dtype` is the operand
+    type; None takes it from the first tensor among the arguments. `output_tile_in_smem` says that the kernel
+    keeps room for its output tile beside the pipeline, as persistent kernels with TMA stores do.
     """
 
     gpu: GpuSpec

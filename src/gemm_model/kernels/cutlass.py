@@ -17,17 +17,13 @@ SWIZZLES = (1, 2, 4, 8)
 
 
 def offers_sm90_tile(batch: GemmBatch) -> Values:
-    """Tiles of the collective builder: two warpgroups of a cooperative kernel need 64 rows each."""
-    rows = where(
-        batch.schedule == PINGPONG,
-        one_of(batch.cta_m, (64.0, 128.0, 256.0)),
-        one_of(batch.cta_m, (128.0, 256.0)),
-    )
-    return rows & (batch.cta_n % 8 == 0) & (batch.cta_n <= 256)
+    """Tiles of the collective builder; n in whole eights, as wgmma has it."""
+    return one_of(batch.cta_m, (64.0, 128.0, 256.0)) & (batch.cta_n % 8 == 0) & (batch.cta_n <= 256)
 
 
 def sm90_warpgroups(batch: GemmBatch) -> Values:
-    return where(batch.schedule == PINGPONG, 1.0, 2.0)
+    """Two share the rows of a cooperative tile; 64 rows are those of one (KernelTmaWarpSpecialized)."""
+    return where((batch.schedule == PINGPONG) | (batch.cta_m == 64), 1.0, 2.0)
 
 
 SM90_ORDER = TileOrder(

@@ -142,9 +142,9 @@ def _cutlass_schedules(config: KernelConfig, problem: GemmProblem, gpu: GpuSpec)
         )
     if gpu.architecture != "sm90":
         raise InputError(f"cutlass: no collective is emitted for {gpu.architecture}; expected sm90 or sm100")
-    way = "Pingpong" if config.schedule == "pingpong" else "Cooperative"
+    way = "Pingpong" if config.schedule == "pingpong" else "Cooperative" if config.cta_m > 64 else ""
     fast = "FP8FastAccum" if problem.math_kind == "fp8" and config.fast_accum else ""
-    epilogue = "cutlass::epilogue::TmaWarpSpecialized" + ("" if way == "Pingpong" else "Cooperative")
+    epilogue = "cutlass::epilogue::TmaWarpSpecialized" + ("Cooperative" if way == "Cooperative" else "")
     return f"cutlass::gemm::KernelTmaWarpSpecialized{way}{fast}", epilogue
 
 

@@ -62,7 +62,7 @@ class ResourceRules:
     stage_barrier_bytes: float = 0.0
     """The same for each stage of the operand ring [bytes]."""
     fewest_stages: float = 2.0
-    """Stages of the ring, at least: where one is released a k step after its use, a ring of one never turns."""
+    """Stages of the ring, at least; one is released a k step after its use, so a ring of one never turns."""
     most_stages: float = float("inf")
     """Stages that a kernel takes where more would fit."""
     mixed_widths: bool = False
@@ -93,7 +93,7 @@ class TileOrder:
     """Whether a problem of few CTA tiles cuts the swizzle down to 4, 2 or 1, and the order counts CTA tiles,
     not clusters (CUTLASS `get_log_swizzle_size`)."""
     padded: bool = False
-    """Whether both extents are rounded up to whole groups, whose tiles outside the matrix are computed too."""
+    """Whether both extents are rounded up to whole groups, and tiles outside the matrix computed too."""
     serpentine: bool = False
     """Whether every other group is walked backwards."""
     dynamic: bool = False

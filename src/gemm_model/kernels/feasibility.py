@@ -324,8 +324,8 @@ _RULES = (
         _smem_exceeded,
         lambda k: (
             f"tile {k.tile} needs {k.resources.stage_bytes:.0f} bytes of shared memory a stage and "
-            f"{k.resources.epilogue_bytes:.0f} for the epilogue; {k.gpu.smem_bytes_per_cta} bytes do not hold "
-            f"{max(k.resources.stages, k.fewest_stages):.0f} stages"
+            f"{k.resources.epilogue_bytes:.0f} for the epilogue; {k.gpu.smem_bytes_per_cta} bytes do not "
+            f"hold {max(k.resources.stages, k.fewest_stages):.0f} stages"
         ),
     ),
     _Rule(
@@ -363,7 +363,7 @@ _SPILLS = _Rule(
 
 
 def accumulators_exceed(batch: GemmBatch, gpu: GpuSpec) -> Values:
-    """Whether a tile has more accumulators than an SM's tensor memory, or else its registers, have room for."""
+    """Whether a tile has more accumulators than an SM's tensor memory, or else its registers, can hold."""
     cells = gpu.tmem_columns * TMEM_LANES if gpu.tmem_columns else gpu.registers_per_sm
     return batch.cta_m * batch.cta_n * batch.acc_bits > cells * REGISTER_BITS
 

@@ -56,7 +56,7 @@ def sm120_warpgroups(batch: GemmBatch) -> Values:
 
 
 def sm120_epilogue_tile(batch: GemmBatch, _rows_shared: Values) -> tuple[Values, Values]:
-    """`GemmSm120._compute_tile_shape_or_override`: 64 rows, and at least the 32 columns of a pair of warps."""
+    """`GemmSm120._compute_tile_shape_or_override`: 64 rows, at least the 32 columns of two warps."""
     widest = where(batch.out_bits == 8, 64.0, 32.0)
     columns = maximum(minimum(power_of_two_divisor(batch.cta_n), widest), 32.0)
     return where(batch.cta_m > 0, 64.0, 64.0), columns

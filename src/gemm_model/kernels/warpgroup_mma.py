@@ -1,4 +1,4 @@
-"""Rules of kernels whose warpgroups issue the MMAs (wgmma on sm90) or drain tensor memory (tcgen05 on sm100)."""
+"""Rules of kernels whose warpgroups issue MMAs (wgmma, sm90) or empty tensor memory (tcgen05, sm100)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def two_warpgroups(_batch: GemmBatch) -> Values:
 
 
 def tcgen05_tile(batch: GemmBatch) -> Values:
-    """MMA shapes of tcgen05: 64 or 128 rows a CTA (an MMA of 128 or 256 by a pair), n a multiple of 16 to 256."""
+    """MMA shapes of tcgen05: 64 or 128 rows a CTA (a pair: 128 or 256 together), n in sixteens to 256."""
     rows = where(
         batch.schedule == TWO_CTA, one_of(batch.mma_m, (128.0, 256.0)), one_of(batch.mma_m, (64.0, 128.0))
     )
