@@ -89,7 +89,7 @@ class Launch:
         2.0,
         (0.0, 5.0),
         "of what a pair of events reads around an empty kernel, the part that kernel_us holds already",
-        "bursts on hosts that read 4.15 us lie 2.15 us above counters of the same rows (h200 burst, counters)",
+        "bursts on hosts that read 4.15 us lie 2.15 us above counters of the same rows (h200)",
     )
 
 
@@ -263,14 +263,14 @@ class Spilling:
         "1",
         0.5,
         (0.0, 1.0),
-        "what the first of a tile's k tiles spills, over a later one, wide instructions: no sums to add to yet",
+        "what the first k tile of a tile spills over a later one, wide instructions: no sums yet",
         "spilling e4m3 kernels of 2 to 16 k tiles",
     )
     sharing: float = number(
         "1",
         0.77,
         (0.0, 1.0),
-        "power of the warpgroups that spill at the same time: 1 where they take turns, 0 where they do not wait",
+        "power of the warpgroups that spill at once: 1 where they take turns, 0 where none waits",
         "seven spilling e4m3 kernels of one to three warpgroups",
     )
 
@@ -378,7 +378,7 @@ class EpilogueStores:
         "1",
         0.3,
         (0.0, 1.0),
-        "what warpgroups that share a tile hide of one's epilogue and the other's next mainloop, of the shorter",
+        "share of the shorter of epilogue and next mainloop that warpgroups of a tile hide of each other",
         "cooperative kernels of many tiles (h200 burst)",
         neutral=0.0,
     )

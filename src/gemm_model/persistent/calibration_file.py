@@ -57,7 +57,7 @@ class Calibration:
     sources: Mapping[str, str]
     """By number: what it was fitted to, or where a frozen one comes from."""
     error_band: Mapping[str, Mapping[str, float]]
-    """By class and situation: relative error that 90 % of held-out rows stay within. Empty where none were."""
+    """By class and situation: relative error of 90 % of held-out rows. Empty where none were."""
     fitted_to: Mapping[str, Any]
     path: Path | None = None
     """The file that it was read from."""

@@ -38,7 +38,7 @@ class EdgeFill:
     fast_load: Values
     """The same as `slow_load` of clusters without fill; 0 where every cluster has its turn of edge tiles."""
     hidden: Values
-    """What fill and loads of the slowest clusters hide of each other, in parts of half their harmonic mean."""
+    """What fill and loads of the slowest clusters hide of each other, of half their harmonic mean."""
     a_in_step: Values
     """Share of the requests for A that merge in spite of the fill."""
     b_in_step: Values
@@ -85,9 +85,7 @@ def edge_fill(batch: GemmBatch, schedule: TileSchedule, found: Resources, number
     b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n, batch.cluster_m)
     a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0
     b_bytes = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0
-    fill = a_bytes * _fill_cost(a_edge, schedule, multicast) + b_bytes * _fill_cost(
-        b_edge, schedule, multicast
-    )
+    fill = a_bytes * _fill_cost(a_edge, multicast) + b_bytes * _fill_cost(b_edge, multicast)
     mean = a_bytes * schedule.filled_m + b_bytes * schedule.filled_n
     slow_a = a_bytes * where(fixed_m, 1.0 - a_edge.outside, schedule.filled_m)
     slow_b = b_bytes * where(fixed_n, 1.0 - b_edge.outside, schedule.filled_n)
@@ -116,8 +114,8 @@ def _edge(filled: Values, rows: Values, fixed: Values, along: Values, sharers: V
 def _out_of_step(edge: _Edge, tile: Values, order: EdgeOrder) -> Values:
     """Share of an operand's requests that no longer merge.
 
-    A CTA that is filled advances at another pace than its neighbours. The root of the rows of clusters because
-    the more there are, the fewer neighbours are filled.
+    A CTA that is filled advances at another pace than its neighbours. The root of the rows of clusters: the
+    more there are, the fewer neighbours are filled.
     """
     whole = floor(edge.outside * edge.along + ROUNDING)
     rows_outside = maximum(edge.outside * edge.along - whole, 0.0) * tile
@@ -135,7 +133,7 @@ def _fixed(schedule: TileSchedule, rows: Values, walked: Values, order: EdgeOrde
     return few & (returns | (schedule.tiles <= schedule.resident))
 
 
-def _fill_cost(edge: _Edge, schedule: TileSchedule, multicast: EdgeMulticast) -> Values:
+def _fill_cost(edge: _Edge, multicast: EdgeMulticast) -> Values:
     """Cost of the fill of one operand's tile, as a share of the tile, for a cluster's mean wave.
 
     Each of the CTAs that share a tile by multicast asks for a box of it. Fill costs less where fewer SMs have

@@ -70,7 +70,7 @@ def _round_up(value: Values, step: Values) -> Values:
 
 
 def tile_schedule(batch: GemmBatch, gpu: GpuSpec, found: Resources, order: TileOrder) -> TileSchedule:
-    """Who takes which tiles: cluster s takes tiles s, s + resident, s + 2 resident, ... in the family's order.
+    """Who takes which tiles: cluster s takes s, s + resident, s + 2 resident, ... in the family's order.
 
     Clusters that fetch their tiles dynamically end together with such a stride where tiles last equally long,
     as is assumed here.
