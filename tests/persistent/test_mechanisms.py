@@ -359,12 +359,12 @@ def test_stores_that_l2_holds_up_take_the_place_of_the_epilogue():
         beside, epilogues = chain_beside_stores(batch, H200, resources(batch, H200), np.array([700.0]))
         assert beside[0] == pytest.approx(clk)
         assert epilogues[0] == tiles
-    # One tile of 128 x 128 on each SM, a single k step: 4.3 MB of outputs at a thousandth of L2's rate.
-    slow = replace(P, l2_efficiency=0.4)
-    gpu = replace(H200, l2_gb_per_s=10.0)
+    # One tile of 128 x 128 on each SM, a single k step: 4.3 MB of outputs at a hundredth of L2's rate.
+    slow = replace(P, l2_efficiency=0.5)
+    gpu = replace(H200, l2_read_gb_per_s=100.0)
     batch = row(GemmProblem.of(128, 132 * 128, 64), cta_m=128, cta_n=128)
     times = kernel_time(geometry(batch, np.array([4096.0]), gpu), gpu, slow, without=("dram",))
-    assert times.waves_us[0] > 1.3 * 132 * 128 * 128 * 2 / (10e3 * 0.4)
+    assert times.waves_us[0] > 1.3 * 132 * 128 * 128 * 2 / (100e3 * 0.5)
 
 
 def test_stores_of_16_columns_take_longer():
@@ -645,7 +645,7 @@ def test_zeros_come_after_the_loads_and_hide_part_of_them_in_two_way_clusters(hi
     alone = ("dram", "epilogue", "latency", "tensor")
     together = kernel_time(shape, H200, P, without=alone)
     loads = kernel_time(shape, H200, replace(P, out_of_range_weight=0.0), without=alone).waves_us[0]
-    l2_peak = H200.l2_gb_per_s * 1e3 * P.l2_efficiency
+    l2_peak = H200.l2_read_gb_per_s * 1e3 * P.l2_efficiency
     zeros = P.out_of_range_weight * shape.outside.bytes_per_wave[0] / l2_peak
     expected = loads + zeros - hidden * loads * zeros / (loads + zeros)
     # The clocks of the two differ by their loads.

@@ -50,8 +50,8 @@ def quack_arguments(candidate: Candidate, gpu: GpuSpec) -> dict[str, object]:
         "swap_ab": candidate.swap_ab,
         "max_swizzle_size": config.swizzle,
         "split_k": config.split_k,
-        "is_dynamic_persistent": gpu.architecture == "sm100",
-        "device_capacity": DEVICE_CAPACITY.get(gpu.architecture, 9),
+        "is_dynamic_persistent": gpu.kernel_architecture == "sm100",
+        "device_capacity": DEVICE_CAPACITY.get(gpu.kernel_architecture, 9),
     }
     if config.cta_k:
         arguments["tile_k"] = config.cta_k
@@ -128,7 +128,7 @@ arguments.scheduler.raster_order =
 def _cutlass_schedules(config: KernelConfig, problem: GemmProblem, gpu: GpuSpec) -> tuple[str, str]:
     if problem.a_scale or problem.b_scale:
         raise InputError("cutlass: block-scaled kernels are not emitted; expected a dense type, or json")
-    if gpu.architecture == "sm100":
+    if gpu.kernel_architecture == "sm100":
         pair = "2Sm" if config.schedule == "2cta" else "1Sm"
         return (
             f"cutlass::gemm::KernelTmaWarpSpecialized{pair}Sm100",

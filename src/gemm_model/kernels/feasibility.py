@@ -113,7 +113,7 @@ def warpgroups_per_tile(batch: GemmBatch, gpu: GpuSpec) -> Values:
 
     Ping-pong gives each tile to one. Source: QuACK `GemmSm90.__init__`; two elsewhere.
     """
-    if gpu.architecture != "sm90":
+    if gpu.kernel_architecture != "sm90":
         return where(batch.cta_m > 0, 2.0, 2.0)
     rows = minimum(floor(maximum(batch.cta_m, 64.0) / 64.0), 2.0)
     three = (batch.cta_m == 192) & (batch.cta_n <= 128)
@@ -215,12 +215,12 @@ def _type_missing(batch: GemmBatch, gpu: GpuSpec, _: Resources) -> Values:
 
 
 def _mixed_widths(batch: GemmBatch, gpu: GpuSpec, _: Resources) -> Values:
-    return (batch.a_bits != batch.b_bits) & (gpu.architecture != "sm100")
+    return (batch.a_bits != batch.b_bits) & (gpu.kernel_architecture != "sm100")
 
 
 def _scales_missing(batch: GemmBatch, gpu: GpuSpec, _: Resources) -> Values:
     scaled = (batch.a_scale_bits > 0) | (batch.b_scale_bits > 0)
-    return scaled & (gpu.architecture not in ("sm100", "sm120"))
+    return scaled & (gpu.kernel_architecture not in ("sm100", "sm120"))
 
 
 def _not_k_major(batch: GemmBatch, _: GpuSpec, __: Resources) -> Values:
@@ -228,13 +228,13 @@ def _not_k_major(batch: GemmBatch, _: GpuSpec, __: Resources) -> Values:
 
 
 def _schedule_missing(batch: GemmBatch, gpu: GpuSpec, _: Resources) -> Values:
-    two_cta = (batch.schedule == TWO_CTA) & (gpu.architecture != "sm100")
-    pingpong = (batch.schedule == PINGPONG) & (gpu.architecture not in ("sm90", "sm120"))
+    two_cta = (batch.schedule == TWO_CTA) & (gpu.kernel_architecture != "sm100")
+    pingpong = (batch.schedule == PINGPONG) & (gpu.kernel_architecture not in ("sm90", "sm120"))
     return two_cta | pingpong
 
 
 def _cluster_too_large(batch: GemmBatch, gpu: GpuSpec, _: Resources) -> Values:
-    limit = min(gpu.max_cluster_size, MAX_CLUSTER_DIM.get(gpu.architecture, 1))
+    limit = min(gpu.max_cluster_size, MAX_CLUSTER_DIM.get(gpu.kernel_architecture, 1))
     size = batch.cluster_m * batch.cluster_n
     return (size > limit) | ~_power_of_two(batch.cluster_m) | ~_power_of_two(batch.cluster_n)
 
@@ -266,9 +266,9 @@ def _sm100_tile_wrong(batch: GemmBatch) -> Values:
 
 
 def _tile_wrong(batch: GemmBatch, gpu: GpuSpec, _: Resources) -> Values:
-    if gpu.architecture == "sm90":
+    if gpu.kernel_architecture == "sm90":
         return _sm90_tile_wrong(batch)
-    if gpu.architecture == "sm100":
+    if gpu.kernel_architecture == "sm100":
         return _sm100_tile_wrong(batch)
     return (batch.cta_m % 16 != 0) | (batch.cta_n % 8 != 0) | (batch.cta_m > 256) | (batch.cta_n > 256)
 
@@ -323,7 +323,7 @@ _RULES = (
         _cluster_too_large,
         lambda b, g, _: (
             f"cluster {_cluster(b)}; expected powers of two with a product of at most "
-            f"{min(g.max_cluster_size, MAX_CLUSTER_DIM.get(g.architecture, 1))} on {g.name}"
+            f"{min(g.max_cluster_size, MAX_CLUSTER_DIM.get(g.kernel_architecture, 1))} on {g.name}"
         ),
     ),
     _Rule(_pair_odd, lambda b, _, __: f"cluster {_cluster(b)}; a 2-CTA MMA needs an even cluster_m"),

@@ -54,8 +54,6 @@ k steps, and after how many it has taken half of that. Kernels of a single wave.
 FILL_STEPS = 1.5
 """k steps at the port until the MMAs of a kernel begin: one, and cold ones take longer. Kernels of few steps,
 whose larger tiles take longer than their MMAs and epilogues explain."""
-L2_GB_PER_S_PER_SM = 11300.0 / 132
-"""L2 bandwidth of a GPU for which it was not measured: the H200's by SM (it does not follow the SM clock)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +111,7 @@ def geometry(
 
 
 def l2_bytes_per_us(gpu: GpuSpec, p: KernelParameters) -> float:
-    known = gpu.l2_gb_per_s
-    peak = known if known is not None else L2_GB_PER_S_PER_SM * gpu.sm_count
-    return peak * 1e3 * p.l2_efficiency
+    return gpu.l2_read_gb_per_s * 1e3 * p.l2_efficiency
 
 
 @dataclass(slots=True)
@@ -240,7 +236,7 @@ def _work(
     l2_peak = l2_bytes_per_us(gpu, p)
     l2_us = _l2_us(bytes_moved, busy, l2_peak, p) * ("l2" not in without)
     zeros_us = p.out_of_range_weight * shape.outside.bytes_per_wave / l2_peak * ("l2" not in without)
-    dram_peak = gpu.dram_bytes_per_us * p.dram_efficiency
+    dram_peak = gpu.dram_read_gb_per_s * 1e3 * p.dram_efficiency
     dram_us = bytes_moved.dram_bytes / dram_peak * ("dram" not in without)
     beside_stores, epilogues = chain_beside_stores(batch, gpu, shape.resources, mainloop)
     stores_us = epilogues * bytes_moved.l2_store_bytes / l2_peak * ("epilogue" not in without)

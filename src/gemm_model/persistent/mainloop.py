@@ -38,8 +38,8 @@ TAIL_64, TAIL_32, TAIL_16 = 3.0, 3.2, 4.2
 """Clocks of each row of a tile's last k step that reaches beyond K, by what divides its bytes up to K."""
 BLACKWELL_PORT_CLK = 55.0
 """Of each k step at the port beside the bytes, where loads of scale factors are issued too: B200, nvfp4."""
-CALIBRATED_PORT_BYTES_PER_CLK = 64.0
-"""What a Hopper SM takes from L2 by its description: `port_bytes_per_clk` counts on that much."""
+CALIBRATED_PORT_BYTES_PER_CLK = 88.0
+"""What a Hopper SM reads from L2 by its description: `port_bytes_per_clk` counts on that much."""
 SCALE_ROW_BYTES = TMA_ALIGNMENT_BYTES
 """Scale factors lie in rows of 16 bytes; each takes the port as long as a piece of 64 bytes."""
 DRAIN_CLK = 75.0
@@ -161,7 +161,7 @@ def _smem_bound(batch: GemmBatch, gpu: GpuSpec, found: Resources) -> Values:
 
 def _port_bytes_per_clk(gpu: GpuSpec, p: KernelParameters) -> float:
     """What one SM takes from L2: the calibrated figure, scaled where the GPU's port is known to be wider."""
-    known = gpu.l2_bytes_per_clk_per_sm
+    known = gpu.l2_read_bytes_per_clk_per_sm
     return p.port_bytes_per_clk * (1.0 if known is None else known / CALIBRATED_PORT_BYTES_PER_CLK)
 
 

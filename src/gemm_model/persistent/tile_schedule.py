@@ -90,7 +90,7 @@ def tile_schedule(
     fewer_m = _round_up(clusters_n, batch.swizzle) > _round_up(clusters_m, batch.swizzle)
     fast_is_m = where(batch.raster == HEURISTIC, fewer_m, batch.raster == ALONG_M)
     group_limit = batch.swizzle
-    if gpu.architecture == "sm100":
+    if gpu.kernel_architecture == "sm100":
         fast_is_m = where(batch.raster == HEURISTIC, fewer_m | True, fast_is_m)
         group_limit = maximum(clusters_m, batch.swizzle)
     fast = where(fast_is_m, clusters_m, clusters_n)
