@@ -7,7 +7,8 @@
 was fastest there, others of the faster half and others still, and 60 shapes that no table has; 600 of them
 under a profiler, 800 back to back, and 1,000, of whole shapes, once more on a second card. `gemm-model
 benchmark` mixes the order of the rows, so that a run that is stopped early loses a little of everything.
-All use the kernels of the table `burst`, which spares compiling others. Every draw is seeded.
+All use the kernels of the table `burst`, which spares compiling others. `design` holds the 250 rows that
+`gemm-model calibrate --quick` would measure. Every draw is seeded.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from plan_measurements import HOPPER, chosen_configs, write_plan
+from plan_measurements import HOPPER, chosen_configs
 from plan_wide_measurements import shapes
 
 from gemm_model.bench.device import TimingSettings
 from gemm_model.bench.provider import load_provider
-from gemm_model.bench.rows import Row, padded, row_from_columns
+from gemm_model.bench.rows import Row, padded, row_from_columns, write_plan
 from gemm_model.bench.sweep import estimated_kernel_us, estimated_row_ms, shape_key
+from gemm_model.calibration.quick import designed_rows
+from gemm_model.core.gpu import load_gpu
 from gemm_model.core.problem import GemmProblem
+from gemm_model.persistent.calibration_file import load_calibration
 
 SEED = 20261123
 H200_TABLES = Path(__file__).parents[1] / "data" / "measurements" / "h200"
@@ -132,7 +136,9 @@ def plans() -> dict[str, tuple[list[Row], float]]:
         return sum(estimated_row_ms(row, BURST_SETTINGS) for row in part) / 1e3
 
     sustained_s = (SUSTAINED_SETTINGS.settle_ms + SUSTAINED_SETTINGS.sustained_ms) / 1e3
+    designed = designed_rows(load_gpu("h100_sxm"), load_calibration("h200"))
     return {
+        "design": (designed, burst_s(designed)),
         "burst": (rows, burst_s(rows)),
         "repeat": (repeated, burst_s(repeated)),
         "counters": (spread(short, COUNTERS, draw), COUNTERS * COUNTERS_ROW_S),
@@ -147,8 +153,9 @@ def main() -> None:
     parser.add_argument("--output-folder", type=Path, required=True)
     arguments = parser.parse_args()
     for name, (rows, seconds) in plans().items():
-        write_plan(rows, arguments.output_folder / f"{name}.csv")
-        print(f"  about {seconds:.0f} s of a card")
+        path = arguments.output_folder / f"{name}.csv"
+        write_plan(rows, path)
+        print(f"{path}: {len(rows)} rows, about {seconds:.0f} s of a card")
 
 
 if __name__ == "__main__":
