@@ -148,6 +148,7 @@ def test_gpu_from_a_yaml_file(tmp_path):
         ({"name": [1]}, r"GPU name is \[1\]; expected a text"),
         ({"device_names": "NVIDIA H200"}, "device_names is 'NVIDIA H200'; expected a list of names"),
         ({"resident_clusters": {4: 34}}, "resident_clusters.4 is 34; expected .* from 1 to 33"),
+        ({"sources": {"sm_count": [3]}}, r"sources.sm_count is \[3\]; expected a text"),
         ({"resident_clusters": {0: 3}}, "a size of resident_clusters is 0"),
         ({"smem_bytes_per_cta": 300000}, "smem_bytes_per_cta is 300000; expected at most"),
         ({"tmem_columns": 512}, "tmem_columns is 512; expected 0 on sm90"),

@@ -153,6 +153,9 @@ class GpuSpec:
             QUANTITIES["max_cluster_size"].require(self.name, "a size of resident_clusters", size)
             most = Quantity(unit="clusters", low=1, high=self.sm_count // size, whole=True)
             most.require(self.name, f"resident_clusters.{size}", clusters)
+        for name, source in self.sources.items():
+            if not isinstance(source, str):
+                raise InputError(f"GPU {self.name}: sources.{name} is {source!r}; expected a text")
         for contradiction in _contradictions(self):
             raise InputError(f"GPU {self.name}: {contradiction}")
 
