@@ -33,7 +33,7 @@ PARAMETERS = (
     Parameter(name="load_bytes_per_clk", start=64.0, low=1.0, high=128.0),
     Parameter(name="load_startup_clk", start=10.0),
     Parameter(name="load_latency_clk", start=1000.0),
-    Parameter(name="device_load_efficiency", start=0.9, low=0.1, high=1.0),
+    Parameter(name="device_load_efficiency", start=1.15, low=0.13, high=1.274),
     Parameter(name="dram_efficiency", start=0.9, low=0.1, high=1.0),
     Parameter(name="epilogue_clk", start=500.0),
     Parameter(name="epilogue_elements_per_clk", start=16.0),

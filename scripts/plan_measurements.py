@@ -11,14 +11,12 @@ get fewer.
 from __future__ import annotations
 
 import argparse
-import csv
 import random
 from pathlib import Path
 
 from gemm_model.bench.provider import load_provider
-from gemm_model.bench.rows import DETAIL_COLUMNS, IDENTITY_COLUMNS, Row, padded
+from gemm_model.bench.rows import Row, padded, write_plan
 from gemm_model.bench.sweep import estimated_kernel_us
-from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.tables.table import batch_from_frame, read_table
@@ -119,16 +117,6 @@ def planned_rows() -> list[Row]:
     return rows
 
 
-def write_plan(rows: list[Row], output: Path) -> None:
-    """Writes the rows as a table for `gemm-model benchmark --rows`."""
-    names = [name for name in (*IDENTITY_COLUMNS, *DETAIL_COLUMNS) if name not in ("gpu", "gpu_uuid")]
-    with atomic_path(output) as path, path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row.columns() for row in rows)
-    print(f"{output}: {len(rows)} rows")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -137,6 +125,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = planned_rows()
     write_plan(rows, arguments.output)
+    print(f"{arguments.output}: {len(rows)} rows")
 
 
 if __name__ == "__main__":

@@ -19,9 +19,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from plan_measurements import write_plan
 
-from gemm_model.bench.rows import Row, padded
+from gemm_model.bench.rows import Row, padded, write_plan
 from gemm_model.core.batch import batch_of
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
@@ -148,6 +147,7 @@ def main() -> None:
         taken |= {(int(m), int(n), int(k)) for m, n, k in sizes.itertuples(index=False)}
     rows = list(planned_rows(arguments.shapes, arguments.configs, taken))
     write_plan(rows, arguments.output)
+    print(f"{arguments.output}: {len(rows)} rows")
 
 
 if __name__ == "__main__":

@@ -70,10 +70,11 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    return run_and_report(lambda: _run(words))
+    return run_and_report(lambda: run_command(words))
 
 
-def _run(words: Sequence[str]) -> int:
+def run_command(words: Sequence[str]) -> int:
+    """Run the command, also one made of others; returns the exit code. Raises GemmModelError."""
     overrides, rest = split_overrides(words)
     args = _parser(rest).parse_args(rest)
     args.overrides = overrides

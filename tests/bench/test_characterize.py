@@ -1,85 +1,143 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gemm_model.bench.characterization import Measurement, base_gpu, gpu_description, measurement_rows
+from gemm_model.bench.characterization import (
+    Measurement,
+    Readings,
+    agreed,
+    base_gpu,
+    gpu_description,
+    measurement_rows,
+    require_agreement,
+)
 from gemm_model.cli import main
 from gemm_model.config import gpu_names, load_gpu_mapping
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import gpu_from_mapping
+from gemm_model.core.gpu import gpu_from_mapping, load_gpu
 
 CARD = {
     "gpu_name": "NVIDIA H200",
-    "sm_count": 130,
+    "compute_capability": [9, 0],
+    "sm_count": 132,
     "l2_bytes": 62914560,
+    "dram_bus_bits": 6144,
+    "smem_bytes_per_cta": 232448,
     "power_cap_w": 650.0,
     "max_sm_mhz": 1980,
     "mem_mhz": 3201,
 }
+READINGS = Readings(
+    numbers={
+        "sm_clk_mhz": 1976.0,
+        "dram_read_gb_per_s": 4600.0,
+        "dram_latency_ns": 390.0,
+        "l2_read_gb_per_s": 8870.0,
+        "l2_read_bytes_per_clk_per_sm": 88.26,
+        "l2_write_bytes_per_clk_per_sm": 23.7,
+        "l2_latency_clk": 318.0,
+        "smem_bytes_per_clk_per_sm": 127.87,
+        "graph_launch_us": 0.5012,
+        "idle_power_w": 130.0,
+    },
+    tensor_flop_per_clk={"fp16": 4093.2, "fp8": 8186.3},
+    resident_clusters={1: 132, 4: 31},
+    sm_mhz=1980,
+    throttle="none",
+)
 
 
-def measured(name: str, value: float, **parameters: object) -> Measurement:
-    return Measurement(name=name, value=value, unit="?", parameters=parameters)
-
-
-MEASUREMENTS = [
-    measured("resident_clusters", 130, cluster_size=1),
-    measured("resident_clusters", 31, cluster_size=4),
-    measured("resident_clusters", 0, cluster_size=16),
-    measured("tensor_throughput", 4093.2, dtype="bf16", mma_n=256, warpgroups=2),
-    measured("tensor_throughput", 739.3, dtype="bf16", mma_n=8, warpgroups=1),
-    measured("tensor_throughput", 8186.3, dtype="e4m3", mma_n=256, warpgroups=2),
-    measured("smem_read_bandwidth", 127.87),
-    measured("l2_read_bandwidth", 8900.0, footprint_mib=24, sharers=132),
-    measured("l2_read_bandwidth", 9300.0, footprint_mib=4, sharers=132),
-    measured("power", 129.9, load="little", sms=0),
-    measured("power", 680.0, load="tensor bf16", sms=132),
-]
+def reading(**numbers: float) -> Readings:
+    return replace(READINGS, numbers={**READINGS.numbers, **numbers})
 
 
 def test_measured_numbers_replace_the_base_and_say_so() -> None:
     base = load_gpu_mapping("h200")
-    described = gpu_description(base, CARD, MEASUREMENTS)
+    described = gpu_description(base, CARD, agreed(READINGS, reading(l2_read_gb_per_s=8950.0)))
     gpu = gpu_from_mapping(described)
-    assert gpu.sm_count == 130
-    assert dict(gpu.resident_clusters) == {1: 130, 4: 31}
-    assert gpu.flop_per_clk_per_sm["fp16"] == 4093
-    assert gpu.flop_per_clk_per_sm["fp8"] == 8186
+    assert dict(gpu.resident_clusters) == {1: 132, 4: 31}
+    assert (gpu.flop_per_clk_per_sm["fp16"], gpu.flop_per_clk_per_sm["fp8"]) == (4093, 8186)
     assert gpu.flop_per_clk_per_sm["tf32"] == base["flop_per_clk_per_sm"]["tf32"]
-    assert gpu.l2_gb_per_s == 8900
-    assert gpu.idle_power_w == 129.9
-    for field in ("sm_count", "resident_clusters", "flop_per_clk_per_sm", "l2_gb_per_s", "power_cap_w"):
+    assert gpu.l2_read_gb_per_s == 8910
+    assert gpu.sm_clk_mhz == 1980
+    assert gpu.power_cap_w == 650
+    assert gpu.idle_power_w == 130
+    for field in (*READINGS.numbers, "resident_clusters", "flop_per_clk_per_sm", "power_cap_w"):
         assert gpu.sources[field].startswith("measured")
     assert gpu.sources["dram_bus_bits"] == base["sources"]["dram_bus_bits"]
     assert base == load_gpu_mapping("h200")
 
 
+def test_a_locked_clock_is_described_as_it_runs() -> None:
+    described = gpu_description(load_gpu_mapping("h200"), CARD, reading(sm_clk_mhz=1304.0))
+    assert described["sm_clk_mhz"] == 1304
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (
+            reading(l2_read_gb_per_s=7000.0),
+            "l2_read_gb_per_s read 8870, then 7000 .*1980.*throttled by: none",
+        ),
+        (reading(sm_clk_mhz=1410.0), "sm_clk_mhz read 1976, then 1410"),
+        (replace(READINGS, tensor_flop_per_clk={"fp16": 4093.0, "fp8": 6000.0}), "flop_per_clk_per_sm.fp8"),
+    ],
+)
+def test_a_disturbed_card_is_refused(second: Readings, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        agreed(READINGS, second)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"compute_capability": [10, 0]}, "driver says architecture sm100, description h200 says sm90"),
+        ({"sm_count": 114}, "driver says sm_count 114, description h200 says 132; .* gpu.sm_count=114"),
+        ({"dram_bus_bits": 5120}, "driver says dram_bus_bits 5120"),
+        ({"smem_bytes_per_cta": 101376}, "driver says smem_bytes_per_cta 101376"),
+        ({"l2_bytes": 31457280}, "driver says l2_bytes 31457280"),
+    ],
+)
+def test_a_driver_that_contradicts_the_description_is_heard(change: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        require_agreement(load_gpu("h200"), CARD | change)
+
+
+def test_a_driver_that_agrees_or_does_not_tell_is_no_contradiction() -> None:
+    require_agreement(load_gpu("h200"), CARD | {"dram_bus_bits": None, "l2_bytes": 52428800})
+
+
 def test_the_table_holds_every_parameter() -> None:
-    columns, rows = measurement_rows(MEASUREMENTS)
-    assert columns[0] == "name"
-    assert columns[-2:] == ["value", "unit"]
-    assert len(rows) == len(MEASUREMENTS)
-    assert {"cluster_size", "dtype", "mma_n", "footprint_mib"} <= set(columns)
+    measured = [
+        Measurement(name="smem_read_bandwidth", value=127.87, unit="B/clk", parameters={}),
+        Measurement(name="power", value=680.04, unit="W", parameters={"load": "tensor bf16", "sms": 132}),
+    ]
+    columns, rows = measurement_rows(measured)
+    assert columns == ["name", "load", "sms", "value", "unit"]
+    assert [row["value"] for row in rows] == [127.87, 680.04]
 
 
 @pytest.mark.parametrize(
     ("card", "name"),
     [
         ("NVIDIA H200", "h200"),
-        ("NVIDIA B200", "b200"),
+        ("NVIDIA H100 80GB HBM3", "h100_sxm"),
+        ("NVIDIA B200", "b200_sxm"),
         ("NVIDIA L40S", "l40s"),
         ("NVIDIA GeForce RTX 4090", "rtx_4090"),
     ],
 )
 def test_the_base_is_found_by_name(card: str, name: str) -> None:
-    assert base_gpu(card, gpu_names()) == name
+    assert base_gpu(card, {each: load_gpu_mapping(each) for each in gpu_names()}) == name
 
 
 def test_an_unknown_card_needs_a_base() -> None:
     with pytest.raises(InputError, match="--base"):
-        base_gpu("Somebody's GPU", gpu_names())
+        base_gpu("Somebody's GPU", {"h200": load_gpu_mapping("h200")})
 
 
 def command(*words: str) -> int:

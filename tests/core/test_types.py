@@ -19,8 +19,9 @@ from gemm_model.core.gpu import gpu_from_mapping
 from gemm_model.core.kernel_config import parse_extent
 
 GPUS = (
-    *("a100_sxm_80gb", "b200", "h100_sxm", "h200", "l40s"),
-    *("rtx_4090", "rtx_5090", "rtx_a6000", "v100_sxm2"),
+    *("a10", "a100_sxm_80gb", "b200", "b200_sxm", "b300_sxm", "gb200", "gb300", "gh200", "h100_sxm"),
+    *("h20", "h200", "h800_sxm", "l4", "l40s", "rtx_4090", "rtx_5090", "rtx_a6000"),
+    *("rtx_pro_6000_server", "v100_sxm2"),
 )
 
 
@@ -128,9 +129,30 @@ def test_gpu_from_a_yaml_file(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"sm_count": 0}, "sm_count is 0; expected a positive whole number"),
-        ({"sm_count": 1.5}, "sm_count is 1.5; expected a positive whole number"),
-        ({"sm_clk_mhz": float("nan")}, "sm_clk_mhz is nan; expected a positive number"),
+        ({"sm_count": 0}, "sm_count is 0; expected a whole number of SMs from 1 to 1024"),
+        ({"sm_count": 1.5}, "sm_count is 1.5; expected a whole number"),
+        ({"sm_clk_mhz": float("nan")}, "sm_clk_mhz is nan; expected a number of MHz from 100 to 5000"),
+        ({"sm_clk_mhz": 1.98}, "sm_clk_mhz is 1.98; expected a number of MHz"),
+        ({"l2_read_gb_per_s": -5}, "l2_read_gb_per_s is -5; expected a number of GB/s"),
+        ({"l2_read_gb_per_s": float("nan")}, "l2_read_gb_per_s is nan; expected a number"),
+        ({"l2_read_gb_per_s": "abc"}, "l2_read_gb_per_s is 'abc'; expected a number"),
+        ({"l2_read_gb_per_s": True}, "l2_read_gb_per_s is True; expected a number"),
+        ({"l2_read_gb_per_s": 8.9e12}, "l2_read_gb_per_s is 8900000000000.0; expected a number of GB/s"),
+        ({"l2_gb_per_s": 11300}, "unknown key 'l2_gb_per_s'"),
+        ({"dram_read_gb_per_s": 5000}, "dram_read_gb_per_s is 5000; expected at most 4917"),
+        ({"power_cap_w": 0}, "power_cap_w is 0; expected a number of W from 10"),
+        ({"idle_power_w": "warm"}, "idle_power_w is 'warm'"),
+        ({"architecture": "sm75"}, "architecture is 'sm75'; expected one of sm70, sm80"),
+        ({"architecture": 90}, "architecture is 90; expected one of"),
+        ({"validated": "abc"}, "validated is 'abc'; expected true or false"),
+        ({"name": [1]}, r"GPU name is \[1\]; expected a text"),
+        ({"device_names": "NVIDIA H200"}, "device_names is 'NVIDIA H200'; expected a list of names"),
+        ({"resident_clusters": {4: 34}}, "resident_clusters.4 is 34; expected .* from 1 to 33"),
+        ({"sources": {"sm_count": [3]}}, r"sources.sm_count is \[3\]; expected a text"),
+        ({"resident_clusters": {0: 3}}, "a size of resident_clusters is 0"),
+        ({"smem_bytes_per_cta": 300000}, "smem_bytes_per_cta is 300000; expected at most"),
+        ({"tmem_columns": 512}, "tmem_columns is 512; expected 0 on sm90"),
+        ({"flop_per_clk_per_sm": {"fp16": 1e9}}, "flop_per_clk_per_sm.fp16 is 1000000000.0; expected"),
         ({"speed": 3}, "unknown key 'speed'"),
         ({"flop_per_clk_per_sm": {"fp99": 1}}, "flop_per_clk_per_sm.fp99"),
         ({"flop_per_clk_per_sm": 4}, "expected a mapping"),

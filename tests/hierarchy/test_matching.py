@@ -82,8 +82,8 @@ def test_an_unknown_l2_rate_is_said():
     gpu = load_gpu("a100_sxm_80gb")
     machine = machine_of(gpu, datapath_of(gpu, "cuda_cores", "fp32"))
     matched = match(machine, blocking_of({}, gpu, machine.datapath, 2), GRID)
-    assert len(matched.caveats) == 2
-    assert "l2" in matched.caveats[0]
+    assert len(matched.caveats) == 1
+    assert "the rate of l2 -> one SM is not known" in matched.caveats[0]
 
 
 @given(m=st.integers(1, 40000), n=st.integers(1, 40000), ctas=st.integers(1, 8))

@@ -110,15 +110,19 @@ def test_a_problem_twice_as_large_takes_longer(pair, side):
     assert runtime(larger, config) * 1.02 >= runtime(problem, config)
 
 
-@given(pair=legal, factor=st.sampled_from([1.1, 2.0, 10.0]))
+@given(pair=legal, factor=st.sampled_from([1.1, 1.5, 2.5]))
 @settings(max_examples=60, deadline=None)
 def test_a_better_gpu_is_never_slower(pair, factor):
     before = runtime(*pair)
     better = (
         replace(H200, sm_clk_mhz=H200.sm_clk_mhz * factor),
-        replace(H200, dram_clk_mhz=H200.dram_clk_mhz * factor),
+        replace(
+            H200,
+            dram_clk_mhz=H200.dram_clk_mhz * factor,
+            dram_read_gb_per_s=H200.dram_read_gb_per_s * factor,
+        ),
         replace(H200, l2_bytes=H200.l2_bytes * factor),
-        replace(H200, l2_gb_per_s=H200.l2_gb_per_s * factor),
+        replace(H200, l2_read_gb_per_s=H200.l2_read_gb_per_s * factor),
     )
     for gpu in better:
         assert runtime(*pair, gpu) <= before * (1 + 2e-3)

@@ -91,7 +91,7 @@ def test_more_stages_help_where_latency_decides():
 
 
 def test_multicast_helps_where_the_device_rate_decides():
-    options = {**PLAIN, "device_load_efficiency": 3000 / 11300}
+    options = {**PLAIN, "device_load_efficiency": 3000 / 8873}
     single = predict(PROBLEM, CONFIG, H200, "PipelineModel", options=options)
     pair = predict(
         PROBLEM,

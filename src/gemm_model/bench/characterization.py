@@ -1,15 +1,14 @@
-"""From microbenchmarks to a GPU description."""
+"""From microbenchmarks to a GPU description: measured twice, compared, and checked against the driver."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean
 from typing import Any
 
 from gemm_model.core.errors import InputError
-
-L2_FOOTPRINT_MIB = 24
-"""A footprint that every L2 of interest holds even twice, as a split L2 does for shared lines."""
+from gemm_model.core.gpu import GpuSpec, gpu_from_mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,24 +31,121 @@ def measurement_rows(measurements: Sequence[Measurement]) -> tuple[list[str], li
     return ["name", *parameters, "value", "unit"], rows
 
 
-def base_gpu(card_name: str, known: Sequence[str]) -> str:
-    """The packaged GPU whose name stands in the card's; InputError where there is none."""
-    words = card_name.lower().replace("-", " ").split()
-    fitting = [
-        name
-        for name in known
-        if all(part in words for part in name.split("_") if any(letter.isdigit() for letter in part))
-    ]
-    if len(fitting) != 1:
-        raise InputError(
-            f"no packaged description fits {card_name!r}; give --base, one of {', '.join(known)}"
-        )
-    return fitting[0]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """How a quantity is measured, and how far two readings of an undisturbed card may differ."""
+
+    how: str
+    tolerance: float
+    digits: int = 4
 
 
-def gpu_description(
-    base: Mapping[str, Any], card: Mapping[str, Any], measurements: Sequence[Measurement]
-) -> dict[str, Any]:
+PROTOCOLS: Mapping[str, Protocol] = {
+    "sm_clk_mhz": Protocol(how="SM cycles over time of one busy SM", tolerance=0.015),
+    "dram_read_gb_per_s": Protocol(how="bulk reads of 2 GiB by all SMs", tolerance=0.03),
+    "dram_latency_ns": Protocol(how="one bulk load of 128 fresh bytes", tolerance=0.1, digits=3),
+    "l2_read_gb_per_s": Protocol(how="bulk reads of a quarter of L2 that all SMs share", tolerance=0.03),
+    "l2_read_bytes_per_clk_per_sm": Protocol(how="bulk reads of one SM from L2", tolerance=0.03, digits=3),
+    "l2_write_bytes_per_clk_per_sm": Protocol(how="bulk stores of one SM to L2", tolerance=0.05, digits=3),
+    "l2_latency_clk": Protocol(how="one bulk load of 128 bytes in L2", tolerance=0.05, digits=3),
+    "smem_bytes_per_clk_per_sm": Protocol(how="16-byte reads of 512 threads", tolerance=0.01),
+    "graph_launch_us": Protocol(how="1,000 empty kernels in a graph", tolerance=0.05, digits=3),
+    "idle_power_w": Protocol(how="clocks up, nothing running", tolerance=0.3, digits=3),
+}
+"""The numbers that `characterize` measures, by field of the description; `docs/gpus.md` says how in full."""
+GRANTED_CLOCK_SHARE = 0.98
+"""A card that reaches this much of the clock that its driver grants is taken to reach all of it."""
+KNOWN_L2_SHARE = 1.3
+"""Datasheet and runtime count L2 differently (H200: 50 and 60 MB), at most by this factor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """What one pass over the microbenchmarks found."""
+
+    numbers: Mapping[str, float]
+    """By field of `PROTOCOLS`; quantities that this card's kernels cannot measure are left out."""
+    tensor_flop_per_clk: Mapping[str, float]
+    """Of one SM, by kind of math; empty where no kernel is at hand."""
+    resident_clusters: Mapping[int, int]
+    sm_mhz: float
+    """The clock that the driver reports at the end of the pass."""
+    throttle: str
+    """Reasons for a lower clock at the end of the pass, or none."""
+
+
+def base_gpu(card_name: str, known: Mapping[str, Mapping[str, Any]]) -> str:
+    """The one of the `known` descriptions, by name, that lists the card's; InputError where none does."""
+    for name, description in known.items():
+        if card_name in description.get("device_names", ()):
+            return name
+    raise InputError(f"no packaged description is of {card_name!r}; give --base, one of {', '.join(known)}")
+
+
+def require_agreement(base: GpuSpec, card: Mapping[str, Any]) -> None:
+    """Raises InputError where the driver says something of the card that its description contradicts."""
+    major, minor = card["compute_capability"]
+    driver = {
+        "architecture": f"sm{major}{minor}",
+        "sm_count": card["sm_count"],
+        "dram_bus_bits": card["dram_bus_bits"],
+        "smem_bytes_per_cta": card["smem_bytes_per_cta"],
+    }
+    for field, value in driver.items():
+        described = getattr(base, field)
+        if value is not None and value != described:
+            raise _contradiction(base, card, field, value, described)
+    l2_bytes = float(card["l2_bytes"])
+    if not base.l2_bytes / KNOWN_L2_SHARE <= l2_bytes <= base.l2_bytes * KNOWN_L2_SHARE:
+        raise _contradiction(base, card, "l2_bytes", round(l2_bytes), round(base.l2_bytes))
+
+
+def _contradiction(
+    base: GpuSpec, card: Mapping[str, Any], field: str, driver: object, described: object
+) -> InputError:
+    return InputError(
+        f"{card['gpu_name']}: the driver says {field} {driver}, description {base.name} says {described}; "
+        f"choose another --base or set gpu.{field}={driver}"
+    )
+
+
+def agreed(first: Readings, second: Readings) -> Readings:
+    """The mean of two passes; raises InputError where they differ by more than an undisturbed card does."""
+    for name, protocol in PROTOCOLS.items():
+        if (name in first.numbers) != (name in second.numbers):
+            raise InputError(f"{name} could be measured in one of two passes only; {_AGAIN}")
+        if name in first.numbers:
+            _require_close(name, first.numbers[name], second.numbers[name], protocol.tolerance, first, second)
+    for kind, rate in first.tensor_flop_per_clk.items():
+        again = second.tensor_flop_per_clk[kind]
+        _require_close(f"flop_per_clk_per_sm.{kind}", rate, again, 0.01, first, second)
+    return Readings(
+        numbers={name: mean((value, second.numbers[name])) for name, value in first.numbers.items()},
+        tensor_flop_per_clk={
+            kind: max(rate, second.tensor_flop_per_clk[kind])
+            for kind, rate in first.tensor_flop_per_clk.items()
+        },
+        resident_clusters=first.resident_clusters,
+        sm_mhz=second.sm_mhz,
+        throttle=second.throttle,
+    )
+
+
+_AGAIN = "let the card rest, end what else runs on it, and run again"
+
+
+def _require_close(
+    name: str, one: float, two: float, tolerance: float, first: Readings, second: Readings
+) -> None:
+    if abs(one - two) <= tolerance * max(one, two):
+        return
+    raise InputError(
+        f"{name} read {one:.4g}, then {two:.4g} (SM clock {first.sm_mhz:.0f}, then {second.sm_mhz:.0f} MHz; "
+        f"throttled by: {second.throttle}); {_AGAIN}"
+    )
+
+
+def gpu_description(base: Mapping[str, Any], card: Mapping[str, Any], found: Readings) -> dict[str, Any]:
     """The base description with every number that was measured in place of the base's.
 
     What a microbenchmark cannot see (bus width, register file, rates of types that were not run) stays the
@@ -62,43 +158,20 @@ def gpu_description(
         described[field] = value
         sources[field] = f"measured ({how})"
 
-    put("sm_count", int(card["sm_count"]), "driver query")
     put("l2_bytes", int(card["l2_bytes"]), "driver query")
     put("power_cap_w", float(card["power_cap_w"]), "driver query")
-    put("sm_clk_mhz", int(card["max_sm_mhz"]), "driver query: highest clock")
     put("dram_clk_mhz", int(card["mem_mhz"]), "driver query")
-    clusters = _by(measurements, "resident_clusters", "cluster_size")
-    if clusters:
-        counts = {size: int(count) for size, count in sorted(clusters.items()) if count}
-        put("resident_clusters", counts, "occupancy query, all shared memory taken")
-    rates = dict(described["flop_per_clk_per_sm"])
-    tensor = [each for each in measurements if each.name == "tensor_throughput"]
-    for dtype, kind in (("bf16", "fp16"), ("e4m3", "fp8")):
-        values = [each.value for each in tensor if each.parameters["dtype"] == dtype]
-        if values:
-            rates[kind] = round(max(values))
-    if tensor:
-        put("flop_per_clk_per_sm", rates, "warpgroup MMAs from shared memory: fp16 and fp8; others datasheet")
-    for name, field, how in (
-        ("smem_read_bandwidth", "smem_bytes_per_clk_per_sm", "16-byte reads"),
-        ("l2_port_bandwidth", "l2_bytes_per_clk_per_sm", "bulk reads of one SM"),
-    ):
-        values = [each.value for each in measurements if each.name == name]
-        if values:
-            put(field, round(max(values), 1), how)
-    resident = [
-        each.value
-        for each in measurements
-        if each.name == "l2_read_bandwidth" and each.parameters["footprint_mib"] == L2_FOOTPRINT_MIB
-    ]
-    if resident:
-        put("l2_gb_per_s", round(max(resident)), f"bulk reads of {L2_FOOTPRINT_MIB} MiB by all SMs")
-    idle = [each.value for each in measurements if each.name == "power" and each.parameters["sms"] == 0]
-    if idle:
-        put("idle_power_w", round(idle[0], 1), "clocks up, nothing running")
+    for name, value in found.numbers.items():
+        put(name, float(f"{value:.{PROTOCOLS[name].digits}g}"), PROTOCOLS[name].how)
+    if found.numbers["sm_clk_mhz"] >= GRANTED_CLOCK_SHARE * card["max_sm_mhz"]:
+        put("sm_clk_mhz", int(card["max_sm_mhz"]), "driver query, and reached under a light load")
+    if found.resident_clusters:
+        put("resident_clusters", dict(found.resident_clusters), "occupancy query, all shared memory taken")
+    if found.tensor_flop_per_clk:
+        rates = dict(described["flop_per_clk_per_sm"])
+        rates |= {kind: round(rate) for kind, rate in found.tensor_flop_per_clk.items()}
+        kinds = " and ".join(found.tensor_flop_per_clk)
+        put("flop_per_clk_per_sm", rates, f"warpgroup MMAs from shared memory: {kinds}; others the base's")
     described["sources"] = sources
+    gpu_from_mapping(described)
     return described
-
-
-def _by(measurements: Sequence[Measurement], name: str, parameter: str) -> dict[int, float]:
-    return {each.parameters[parameter]: each.value for each in measurements if each.name == name}

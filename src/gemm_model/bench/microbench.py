@@ -11,11 +11,13 @@ from typing import Any
 import torch
 
 from gemm_model.bench import microbenchmark_kernels as sources
-from gemm_model.bench.characterization import Measurement
+from gemm_model.bench.characterization import Measurement, Readings
 from gemm_model.bench.cuda_program import CudaKernel, compile_to_cubin
 from gemm_model.bench.torch_device import TorchDevice
+from gemm_model.core.errors import InputError, MissingExtraError
 
 MIB = 2**20
+FIRST_WITH_BULK_COPIES = (9, 0)
 CHUNK_BYTES = 16384
 RING_BYTES = 8 * CHUNK_BYTES
 FOOTPRINTS_MIB = (4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 100, 150, 200)
@@ -25,7 +27,13 @@ CLUSTER_SIZES = (1, 2, 4, 8, 16)
 MMA_N = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 MMA_K = {"bf16": 16, "e4m3": 32}
 MMA_STAGES = 4
+MMA_KINDS = {"fp16": "bf16", "fp8": "e4m3"}
+"""Type that is run for a kind of math."""
 SAMPLES = 7
+CHUNKS = 512
+"""Of CHUNK_BYTES, that an SM reads or stores in a launch."""
+LOADS = 2000
+REST_S = 1.0
 LOAD_S = 0.7
 """How long a load runs before its clock and power count as settled."""
 
@@ -37,16 +45,60 @@ class Microbenchmarks:
         self._device = TorchDevice()
         properties = torch.cuda.get_device_properties(0)
         self._capability = (properties.major, properties.minor)
+        if self._capability < FIRST_WITH_BULK_COPIES:
+            raise MissingExtraError(
+                f"{properties.name} has no bulk copies, which the microbenchmarks use; expected compute "
+                "capability 9.0 or later"
+            )
         self._sms = properties.multi_processor_count
         self._smem_bytes = properties.shared_memory_per_block_optin
         self._clocks = torch.zeros(2 * 4 * self._sms, dtype=torch.int64, device="cuda")
+        self._kernels: dict[str, CudaKernel] = {}
         self._sink = torch.zeros(32, dtype=torch.float32, device="cuda")
         self._buffer = torch.empty(2048 * MIB, dtype=torch.uint8, device="cuda").random_()
 
     def describe(self) -> dict[str, Any]:
-        return self._device.describe()
+        """What the driver says of the card."""
+        return {**self._device.describe(), "smem_bytes_per_cta": self._smem_bytes}
+
+    def require_alone(self) -> None:
+        """Raises InputError where another process holds memory of the card."""
+        processes = self._device.processes()
+        if processes > 1:
+            raise InputError(f"{processes - 1} other processes use this GPU; end them and run again")
+
+    def readings(self) -> Readings:
+        """One pass over the quantities of a GPU description."""
+        time.sleep(REST_S)
+        idle_w = self._device.read_sensors()["power_w"]
+        port_bytes_per_clk = self._port_bytes_per_clk(1)
+        clocks, nanoseconds = self._clocks[:2].tolist()
+        numbers = {
+            "sm_clk_mhz": 1e3 * clocks / nanoseconds,
+            "dram_read_gb_per_s": self._dram_read_gb_per_s(),
+            "dram_latency_ns": self._latency(128, twice=False)[1],
+            "l2_read_gb_per_s": self._l2_read_gb_per_s(),
+            "l2_read_bytes_per_clk_per_sm": port_bytes_per_clk,
+            "l2_write_bytes_per_clk_per_sm": self._store_bytes_per_clk(),
+            "l2_latency_clk": self._latency(128, twice=True)[0],
+            "smem_bytes_per_clk_per_sm": self._smem_bytes_per_clk(),
+            "graph_launch_us": self._graph_launch_us(),
+            "idle_power_w": idle_w,
+        }
+        tensor: dict[str, float] = {}
+        if self._capability[0] == 9:
+            tensor = {kind: self._tensor_flop_per_clk(dtype, 256, 2) for kind, dtype in MMA_KINDS.items()}
+        sensors = self._device.read_sensors()
+        return Readings(
+            numbers=numbers,
+            tensor_flop_per_clk=tensor,
+            resident_clusters={size: count for size, count in self._clusters().items() if count},
+            sm_mhz=sensors["sm_mhz"],
+            throttle=sensors["throttle"],
+        )
 
     def all(self) -> Iterator[Measurement]:
+        """Everything, also what no description holds: by footprint, by bytes, by MMA, under load."""
         yield from self.launch_overhead()
         yield from self.resident_clusters()
         yield from self.dram_bandwidth()
@@ -65,29 +117,29 @@ class Microbenchmarks:
         empty = self._median_us(lambda: kernel.launch(1, 32, (), stream=_stream()), 51)
         yield _measured("event_pair", nothing, "us", around="nothing")
         yield _measured("event_pair", empty, "us", around="empty kernel")
+        yield _measured("launch_interval", self._graph_launch_us(), "us", within="graph")
+
+    def _graph_launch_us(self) -> float:
+        kernel = self._kernel(sources.EMPTY, "empty_kernel")
         graph = torch.cuda.CUDAGraph()
         count = 1000
         with torch.cuda.graph(graph):
             for _ in range(count):
                 kernel.launch(1, 32, (), stream=_stream())
-        yield _measured(
-            "launch_interval", self._median_us(graph.replay, SAMPLES) / count, "us", within="graph"
-        )
+        return self._median_us(graph.replay, SAMPLES) / count
 
     def resident_clusters(self) -> Iterator[Measurement]:
         """Clusters at once when each CTA takes all shared memory of an SM."""
-        kernel = self._kernel(sources.EMPTY, "empty_kernel")
-        for size in CLUSTER_SIZES:
-            count = kernel.resident_clusters(size, 128, self._smem_bytes)
+        for size, count in self._clusters().items():
             yield _measured("resident_clusters", count, "clusters", cluster_size=size)
+
+    def _clusters(self) -> dict[int, int]:
+        kernel = self._kernel(sources.EMPTY, "empty_kernel")
+        return {size: kernel.resident_clusters(size, 128, self._smem_bytes) for size in CLUSTER_SIZES}
 
     def dram_bandwidth(self) -> Iterator[Measurement]:
         """Reading and copying buffers far larger than L2."""
-        region = self._buffer.numel() // self._sms // CHUNK_BYTES * CHUNK_BYTES
-        chunks = region // CHUNK_BYTES
-        moved = chunks * CHUNK_BYTES * self._sms
-        microseconds = self._bulk_read_us(region, self._sms, chunks)
-        yield _measured("dram_read_bandwidth", moved / microseconds / 1e3, "GB/s")
+        yield _measured("dram_read_bandwidth", self._dram_read_gb_per_s(), "GB/s")
         half = self._buffer.numel() // 2
         copy_us = self._median_us(lambda: self._buffer[:half].copy_(self._buffer[half:]), SAMPLES)
         yield _measured("dram_copy_bandwidth", 2 * half / copy_us / 1e3, "GB/s", counting="both ways")
@@ -95,85 +147,108 @@ class Microbenchmarks:
         yield _measured("dram_write_bandwidth", 2 * half / write_us / 1e3, "GB/s")
         self._buffer.random_()
 
+    def _dram_read_gb_per_s(self) -> float:
+        """Each SM reads its own part of the buffer, once."""
+        region = self._buffer.numel() // self._sms // CHUNK_BYTES * CHUNK_BYTES
+        return self._bulk_read_gb_per_s(region, self._sms, region // CHUNK_BYTES)
+
+    def _l2_read_gb_per_s(self) -> float:
+        """All SMs read the same quarter of L2 over and over, each from its own starting point."""
+        quarter = torch.cuda.get_device_properties(0).L2_cache_size // 4 // CHUNK_BYTES * CHUNK_BYTES
+        return self._bulk_read_gb_per_s(quarter, 1, CHUNKS)
+
     def l2_bandwidth(self) -> Iterator[Measurement]:
         """All SMs reading a footprint over and over, so many of them the same bytes."""
-        chunks = 512
         for sharers in (count for count in SHARERS if self._sms % count == 0):
             regions = self._sms // sharers
             for footprint in FOOTPRINTS_MIB:
                 region = footprint * MIB // regions // CHUNK_BYTES * CHUNK_BYTES
                 if region == 0:
                     continue
-                microseconds = self._bulk_read_us(region, regions, chunks)
-                rate = chunks * CHUNK_BYTES * self._sms / microseconds / 1e3
+                rate = self._bulk_read_gb_per_s(region, regions, CHUNKS)
                 yield _measured("l2_read_bandwidth", rate, "GB/s", footprint_mib=footprint, sharers=sharers)
 
     def l2_port(self) -> Iterator[Measurement]:
         """A few SMs reading bytes that L2 holds: what one SM takes when the others are silent."""
-        kernel = self._kernel(sources.BULK_READ, "bulk_read_kernel")
-        chunks = 512
         for sms in (1, 2, 4, 8, 16, 33, 66):
-            arguments = (self._buffer, MIB, sms, chunks, 0, self._clocks)
+            yield _measured("l2_port_bandwidth", self._port_bytes_per_clk(sms), "B/clk/SM", sms=sms)
 
-            def read(sms: int = sms, arguments: tuple[Any, ...] = arguments) -> None:
-                kernel.launch(sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream())
-
-            self._median_us(read, SAMPLES)
-            rate = chunks * CHUNK_BYTES / self._median_clocks(sms)
-            yield _measured("l2_port_bandwidth", rate, "B/clk/SM", sms=sms)
+    def _port_bytes_per_clk(self, sms: int) -> float:
+        """Of each of so many SMs that read a MiB of their own again and again."""
+        kernel = self._kernel(sources.BULK_READ, "bulk_read_kernel")
+        arguments = (self._buffer, MIB, sms, CHUNKS, 0, self._clocks)
+        self._median_us(
+            lambda: kernel.launch(sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream()), SAMPLES
+        )
+        return CHUNKS * CHUNK_BYTES / self._median_clocks(sms)
 
     def load_latency(self) -> Iterator[Measurement]:
         """One bulk copy at a time into shared memory, of fresh bytes or of bytes just read."""
-        kernel = self._kernel(sources.LATENCY, "bulk_latency_kernel")
-        repeats = 2000
-        for level, twice in (("dram", 0), ("l2", 1)):
+        for level, twice in (("dram", False), ("l2", True)):
             for size in LATENCY_BYTES:
-                stride = self._buffer.numel() // repeats // CHUNK_BYTES * CHUNK_BYTES
-                arguments = (self._buffer, size, stride, repeats, twice, self._clocks)
-                kernel.launch(1, 32, arguments, smem_bytes=RING_BYTES, stream=_stream())
-                clocks, nanoseconds = self._clocks[:2].tolist()
-                yield _measured("load_latency", nanoseconds / repeats, "ns", level=level, bytes=size)
-                yield _measured("load_latency", clocks / repeats, "clk", level=level, bytes=size)
+                clocks, nanoseconds = self._latency(size, twice=twice)
+                yield _measured("load_latency", nanoseconds, "ns", level=level, bytes=size)
+                yield _measured("load_latency", clocks, "clk", level=level, bytes=size)
+
+    def _latency(self, size: int, *, twice: bool) -> tuple[float, float]:
+        """Clocks and nanoseconds of one bulk load, of bytes that were just loaded where `twice`."""
+        kernel = self._kernel(sources.LATENCY, "bulk_latency_kernel")
+        stride = self._buffer.numel() // LOADS // CHUNK_BYTES * CHUNK_BYTES
+        arguments = (self._buffer, size, stride, LOADS, int(twice), self._clocks)
+        kernel.launch(1, 32, arguments, smem_bytes=RING_BYTES, stream=_stream())
+        clocks, nanoseconds = self._clocks[:2].tolist()
+        return clocks / LOADS, nanoseconds / LOADS
 
     def store_bandwidth(self) -> Iterator[Measurement]:
         """Bulk stores of tiles from shared memory, as an epilogue does, into L2 or through it."""
-        kernel = self._kernel(sources.BULK_STORE, "bulk_store_kernel")
-        chunks = 512
         for footprint in (16, 32, 64, 256, 1024):
-            arguments = (self._buffer, footprint * MIB // CHUNK_BYTES, chunks, self._clocks)
-
-            def store(arguments: tuple[Any, ...] = arguments) -> None:
-                kernel.launch(self._sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream())
-
-            microseconds = self._median_us(store, SAMPLES)
-            rate = chunks * CHUNK_BYTES * self._sms / microseconds / 1e3
+            microseconds = self._bulk_store_us(footprint * MIB, self._sms)
+            rate = CHUNKS * CHUNK_BYTES * self._sms / microseconds / 1e3
             yield _measured("store_bandwidth", rate, "GB/s", footprint_mib=footprint)
         self._buffer.random_()
 
+    def _store_bytes_per_clk(self) -> float:
+        """Of one SM that stores a MiB again and again."""
+        self._bulk_store_us(MIB, 1)
+        return CHUNKS * CHUNK_BYTES / self._median_clocks(1)
+
+    def _bulk_store_us(self, footprint_bytes: int, sms: int) -> float:
+        kernel = self._kernel(sources.BULK_STORE, "bulk_store_kernel")
+        arguments = (self._buffer, footprint_bytes // CHUNK_BYTES, CHUNKS, self._clocks)
+        return self._median_us(
+            lambda: kernel.launch(sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream()), SAMPLES
+        )
+
     def smem_bandwidth(self) -> Iterator[Measurement]:
         """16-byte reads of 512 threads."""
+        yield _measured("smem_read_bandwidth", self._smem_bytes_per_clk(), "B/clk/SM")
+
+    def _smem_bytes_per_clk(self) -> float:
         kernel = self._kernel(sources.SMEM_READ, "smem_read_kernel")
         rounds, threads = 2000, 512
         arguments = (rounds, self._clocks, self._sink)
         kernel.launch(self._sms, threads, arguments, smem_bytes=64 * 1024, stream=_stream())
-        clocks = self._median_clocks(self._sms)
-        yield _measured("smem_read_bandwidth", rounds * 8 * threads * 16 / clocks, "B/clk/SM")
+        return rounds * 8 * threads * 16 / self._median_clocks(self._sms)
 
     def tensor_throughput(self) -> Iterator[Measurement]:
         """Warpgroup MMAs with operands in shared memory, by N, type and warpgroups of an SM."""
         if self._capability[0] != 9:
             return
-        rounds = 1000
         for dtype, k in MMA_K.items():
             for n in MMA_N:
-                kernel = self._kernel(sources.wgmma_source(n, dtype), "wgmma_kernel")
                 for warpgroups in (1, 2):
-                    self._launch_mma(kernel, n, warpgroups, rounds, self._sms)
-                    clocks = self._median_clocks(self._sms)
-                    flop = 2 * 64 * n * k * 4 * rounds * warpgroups
+                    rate = self._tensor_flop_per_clk(dtype, n, warpgroups)
                     shape: dict[str, Any] = {"dtype": dtype, "mma_n": n, "warpgroups": warpgroups}
-                    yield _measured("tensor_throughput", flop / clocks, "FLOP/clk/SM", **shape)
-                    yield _measured("mma_interval", clocks / (4 * rounds * warpgroups), "clk", **shape)
+                    yield _measured("tensor_throughput", rate, "FLOP/clk/SM", **shape)
+                    yield _measured("mma_interval", 2 * 64 * n * k / rate, "clk", **shape)
+
+    def _tensor_flop_per_clk(self, dtype: str, n: int, warpgroups: int) -> float:
+        rounds = 1000
+        self._launch_mma(
+            self._kernel(sources.wgmma_source(n, dtype), "wgmma_kernel"), n, warpgroups, rounds, self._sms
+        )
+        flop = 2.0 * 64 * n * MMA_K[dtype] * 4 * rounds * warpgroups
+        return flop / self._median_clocks(self._sms)
 
     def clock_and_power(self) -> Iterator[Measurement]:
         """Settled SM clock and power under a tensor-bound and a DRAM-bound load on part or all of the SMs."""
@@ -216,7 +291,8 @@ class Microbenchmarks:
         pairs = self._clocks[: 2 * sms].view(-1, 2).tolist()
         return 1e3 * statistics.median(clocks / nanoseconds for clocks, nanoseconds in pairs), sensors
 
-    def _bulk_read_us(self, region: int, regions: int, chunks: int) -> float:
+    def _bulk_read_gb_per_s(self, region: int, regions: int, chunks: int) -> float:
+        """All SMs read so many chunks each, of so many regions in turn."""
         kernel = self._kernel(sources.BULK_READ, "bulk_read_kernel")
         stagger = int(regions < self._sms)
         arguments = (self._buffer, region, regions, chunks, stagger, self._clocks)
@@ -224,7 +300,8 @@ class Microbenchmarks:
         def read() -> None:
             kernel.launch(self._sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream())
 
-        return self._median_us(read, SAMPLES)
+        moved = float(chunks * CHUNK_BYTES * self._sms)
+        return moved / self._median_us(read, SAMPLES) / 1e3
 
     def _launch_mma(self, kernel: CudaKernel, n: int, warpgroups: int, rounds: int, sms: int) -> None:
         stage_bytes = 128 * (64 * warpgroups + n)
@@ -246,7 +323,9 @@ class Microbenchmarks:
         return float(statistics.median(self._clocks[: 2 * ctas].view(-1, 2)[:, 0].tolist()))
 
     def _kernel(self, source: str, name: str) -> CudaKernel:
-        return CudaKernel(compile_to_cubin(source, self._capability), name)
+        if source not in self._kernels:
+            self._kernels[source] = CudaKernel(compile_to_cubin(source, self._capability), name)
+        return self._kernels[source]
 
 
 def _measured(name: str, value: float, unit: str, **parameters: Any) -> Measurement:

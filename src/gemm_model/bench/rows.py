@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from gemm_model.bench.provider import Config
 from gemm_model.core.dtypes import BlockScale, element_type
 from gemm_model.core.errors import InputError
+from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
@@ -83,6 +86,9 @@ COUNTERS_TABLE_COLUMNS = (
     *LOG_COLUMNS,
 )
 
+PLAN_COLUMNS = tuple(name for name in (*IDENTITY_COLUMNS, *DETAIL_COLUMNS) if name not in ("gpu", "gpu_uuid"))
+"""What a row is before it has been measured."""
+
 ALIGNMENT_BITS = 128
 """Rows that TMA and cuBLAS read start at multiples of 16 bytes."""
 
@@ -134,6 +140,14 @@ class Row:
             cells |= {"stages": config.stages or "", "cta_k": config.cta_k or ""}
             cells["fast_accum"] = int(config.fast_accum)
         return cells
+
+
+def write_plan(rows: Sequence[Row], path: Path) -> None:
+    """Rows to be measured, as a table for `gemm-model benchmark --rows`."""
+    with atomic_path(path) as unfinished, unfinished.open("w", newline="") as file:
+        writer = csv.DictWriter(file, PLAN_COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row.columns() for row in rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,17 @@ class Sensors:
     def power_cap_w(self) -> float:
         return float(self._nvml.nvmlDeviceGetEnforcedPowerLimit(self._handle)) / 1e3
 
+    def dram_bus_bits(self) -> int | None:
+        """Width of the memory bus; None where the driver does not tell."""
+        try:
+            return int(self._nvml.nvmlDeviceGetMemoryBusWidth(self._handle))
+        except self._nvml.NVMLError:
+            return None
+
+    def processes(self) -> int:
+        """How many processes compute on the card, this one included."""
+        return len(self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
+
     def highest_clocks(self) -> dict[str, int]:
         nvml = self._nvml
         return {
@@ -116,6 +127,7 @@ class TorchDevice:
             "sm_count": properties.multi_processor_count,
             "l2_bytes": properties.L2_cache_size,
             "memory_bytes": properties.total_memory,
+            "dram_bus_bits": self._sensors.dram_bus_bits(),
             "power_cap_w": self._sensors.power_cap_w(),
             **self._sensors.highest_clocks(),
             "driver": self._sensors.driver(),
@@ -209,6 +221,10 @@ class TorchDevice:
 
     def read_sensors(self) -> dict[str, Any]:
         return self._sensors.read()
+
+    def processes(self) -> int:
+        """How many processes compute on the card, this one included."""
+        return self._sensors.processes()
 
     def median_rested_us(self, launch: Launch, count: int) -> float:
         """Median time of `count` launches, each after a short spin; caches are left as they are."""

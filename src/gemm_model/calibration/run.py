@@ -147,7 +147,7 @@ def calibrate(
     calibration = Calibration(
         gpu=gpu.name,
         family=family.name,
-        architecture=gpu.architecture,
+        architecture=gpu.kernel_architecture,
         numbers={kind: _rounded(found.numbers) for kind, found in kinds.items()},
         intervals={kind: _intervals(found) for kind, found in kinds.items()},
         sources=_sources(kinds, base, told),

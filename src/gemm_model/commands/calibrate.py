@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from gemm_model.commands import common
+from gemm_model.commands.quick_calibration import quick_calibration
 from gemm_model.config import is_yaml_file
 from gemm_model.core.errors import InputError
 
@@ -15,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input",
         type=Path,
         action="append",
-        required=True,
+        default=[],
         help="CSV of measurements (also .gz); may be given several times: burst, counters, sustained",
     )
     parser.add_argument("--gpu", default="h200", help="the GPU that was measured (default: h200)")
@@ -51,6 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a test list whose shapes form a family to be held out; may be given several times",
     )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="on a machine with a GPU: describe it, measure 250 designed rows, adapt the nearest calibration",
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the folds (default: 0)")
 
 
@@ -63,8 +69,12 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.core.files import atomic_write
     from gemm_model.persistent.calibration_file import load_calibration
 
+    if args.quick == bool(args.input):
+        raise InputError("expected either --input with measurements or --quick on a machine with a GPU")
     if not is_yaml_file(args.output.name):
         raise InputError(f"--output is {args.output}; expected a file that ends in .yaml")
+    if args.quick:
+        return quick_calibration(args.output)
     choices = Choices(
         family=args.family,
         donor=None if args.donor is None else load_calibration(args.donor),

@@ -1,4 +1,4 @@
-"""`gemm-model characterize`: measure this machine's GPU and write its description."""
+"""`gemm-model characterize`: measure this machine's GPU, twice, and write its description."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ import csv
 import sys
 from pathlib import Path
 
-from gemm_model.bench.characterization import base_gpu, gpu_description, measurement_rows
-from gemm_model.config import gpu_names, is_yaml_file, load_config
+from gemm_model.bench.characterization import (
+    PROTOCOLS,
+    agreed,
+    base_gpu,
+    gpu_description,
+    measurement_rows,
+    require_agreement,
+)
+from gemm_model.config import gpu_names, is_yaml_file, load_config, load_gpu_mapping
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.files import atomic_path, atomic_write
 from gemm_model.core.gpu import gpu_from_mapping
@@ -16,7 +23,11 @@ from gemm_model.core.gpu import gpu_from_mapping
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, required=True, help="YAML to write: a GPU for --gpu")
-    parser.add_argument("--table", type=Path, help="CSV to write: every number that was measured")
+    parser.add_argument(
+        "--table",
+        type=Path,
+        help="CSV to write: further numbers, which no model reads (by footprint, under load, ...)",
+    )
     parser.add_argument(
         "--base", help="packaged GPU for what cannot be measured (default: by the card's name)"
     )
@@ -37,15 +48,12 @@ def run(args: argparse.Namespace) -> int:
         ) from error
     benchmarks = Microbenchmarks()
     card = benchmarks.describe()
-    base_name = args.base or base_gpu(card["gpu_name"], gpu_names())
-    base = load_config(args.overrides, {"gpu": base_name})["gpu"]
-    measurements = []
-    for measurement in benchmarks.all():
-        measurements.append(measurement)
-        where = ", ".join(f"{name} {value}" for name, value in measurement.parameters.items())
-        print(f"{measurement.name} {measurement.value:.6g} {measurement.unit} ({where})", file=sys.stderr)
-    described = gpu_description(base, card, measurements)
-    gpu_from_mapping(described)
+    known = {name: load_gpu_mapping(name) for name in gpu_names()}
+    base = load_config(args.overrides, {"gpu": args.base or base_gpu(card["gpu_name"], known)})["gpu"]
+    require_agreement(gpu_from_mapping(base), card)
+    benchmarks.require_alone()
+    described = gpu_description(base, card, agreed(benchmarks.readings(), benchmarks.readings()))
+    measurements = list(benchmarks.all()) if args.table is not None else []
     heading = f"# {card['gpu_name']}, {card['gpu_uuid']}, driver {card['driver']}, CUDA {card['cuda']}.\n"
     text = yaml.safe_dump(described, sort_keys=False, width=110, default_flow_style=None)
     atomic_write(args.output, heading + text)
@@ -55,5 +63,7 @@ def run(args: argparse.Namespace) -> int:
             writer = csv.DictWriter(file, columns, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-    print(f"{args.output}: {len(measurements)} numbers measured")
+    for name in PROTOCOLS:
+        print(f"{name} {described[name]:g} (base {base.get(name)})", file=sys.stderr)
+    print(f"{args.output}: {len(PROTOCOLS)} numbers, measured twice")
     return 0

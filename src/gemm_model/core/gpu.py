@@ -1,8 +1,7 @@
-"""The description of a GPU: what its datasheet says and what was measured of it."""
+"""The description of a GPU: quantities that a datasheet, the driver or a microbenchmark states of it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -14,28 +13,102 @@ from gemm_model.core.errors import InputError
 BITS_PER_BYTE = 8
 TRANSFERS_PER_CLK = 2
 """DRAM moves data on both clock edges."""
-L2_GB_PER_S_PER_SM = 11300.0 / 132
-"""L2 bandwidth by SM [GB/s]; a GPU for which it was not measured; the H200's."""
+HOPPER_PORT_BYTES_PER_CLK = 88.0
+"""What one SM reads from L2 [B/clk]; a GPU for which it was not measured; bulk reads of one SM of an H200."""
+ARCHITECTURES = ("sm70", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120")
+"""Architectures whose shared memory, clusters and tensor memory the kernels' rules know."""
+WITH_TENSOR_MEMORY = ("sm100", "sm103")
+KERNELS_OF = {"sm103": "sm100"}
+"""Architectures that run another's kernels."""
+WITH_CLUSTERS = ("sm90", "sm100", "sm103", "sm120")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """Unit and range of a number of the description: a value outside it has another unit or is a slip."""
+
+    unit: str
+    low: float
+    high: float
+    whole: bool = False
+    optional: bool = False
+
+    def require(self, gpu: str, name: str, value: object) -> None:
+        """Raises InputError unless `value` is such a number, or None where that is allowed."""
+        if value is None and self.optional:
+            return
+        number = isinstance(value, int if self.whole else int | float) and not isinstance(value, bool)
+        if not number or not self.low <= value <= self.high:  # type: ignore[operator]
+            kind = "a whole number" if self.whole else "a number"
+            expected = f"{kind} of {self.unit} from {self.low:.10g} to {self.high:.10g}"
+            raise InputError(f"GPU {gpu}: {name} is {value!r}; expected {expected}")
+
+
+QUANTITIES: Mapping[str, Quantity] = {
+    "sm_count": Quantity(unit="SMs", low=1, high=1024, whole=True),
+    "sm_clk_mhz": Quantity(unit="MHz", low=100, high=5000),
+    "dram_bus_bits": Quantity(unit="bits", low=32, high=32768, whole=True),
+    "dram_clk_mhz": Quantity(unit="MHz", low=100, high=50000),
+    "dram_read_gb_per_s": Quantity(unit="GB/s", low=10, high=100000),
+    "dram_latency_ns": Quantity(unit="ns", low=50, high=5000, optional=True),
+    "cuda_core_fma_per_clk_per_sm": Quantity(unit="FMA/clk", low=1, high=1024),
+    "l2_bytes": Quantity(unit="bytes", low=2**17, high=2**34),
+    "l2_read_gb_per_s": Quantity(unit="GB/s", low=100, high=200000),
+    "l2_read_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=8, high=1024, optional=True),
+    "l2_write_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=4, high=1024, optional=True),
+    "l2_latency_clk": Quantity(unit="clk", low=50, high=5000, optional=True),
+    "smem_bytes_per_sm": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
+    "smem_bytes_per_cta": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
+    "smem_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=16, high=1024),
+    "registers_per_sm": Quantity(unit="registers", low=2**14, high=2**20, whole=True),
+    "registers_per_thread": Quantity(unit="registers", low=32, high=1024, whole=True),
+    "threads_per_sm": Quantity(unit="threads", low=512, high=4096, whole=True),
+    "ctas_per_sm": Quantity(unit="CTAs", low=1, high=128, whole=True),
+    "tmem_columns": Quantity(unit="columns", low=0, high=4096, whole=True),
+    "max_cluster_size": Quantity(unit="CTAs", low=1, high=64, whole=True),
+    "graph_launch_us": Quantity(unit="us", low=0.05, high=50, optional=True),
+    "clock_recovery_us": Quantity(unit="us", low=1, high=1e5, optional=True),
+    "power_cap_w": Quantity(unit="W", low=10, high=5000, optional=True),
+    "idle_power_w": Quantity(unit="W", low=1, high=1000, optional=True),
+}
+"""Every number of a description by its field. Definitions and protocols: `docs/gpus.md`."""
+TENSOR_FLOP = Quantity(unit="FLOP/clk", low=16, high=262144)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
     """One GPU. Every number's origin stands in `sources` under the field's name.
 
-    Clocks in MHz, capacities in bytes, rates in FLOP (or FMA, or bytes) per clock of one SM unless the
-    name says otherwise. A field of None is not known for this GPU; a model that needs it says so.
+    Each quantity is one that can be measured; `docs/gpus.md` defines it with its protocol, `QUANTITIES` has
+    its unit and range. A field of None is not known for this GPU; a model that needs it says so.
     """
 
     name: str
     architecture: str
+    device_names: tuple[str, ...] = ()
+    """What the driver calls cards of this description; none where it is of a card set up in a special way."""
     sm_count: int
     sm_clk_mhz: float
-    """The SM clock that predictions assume: a locked clock, else the boost clock."""
+    """The highest SM clock that the card reaches under a light load, or the one that it is locked at."""
     dram_bus_bits: int
     dram_clk_mhz: float
+    dram_read_gb_per_s: float
+    """What all SMs together read of a buffer far larger than L2."""
+    dram_latency_ns: float | None = None
+    """One bulk load of 128 bytes that no cache holds."""
     flop_per_clk_per_sm: Mapping[str, float]
+    """Dense tensor FLOP by kind of math."""
     cuda_core_fma_per_clk_per_sm: float
     l2_bytes: float
+    """As the runtime reports it."""
+    l2_read_gb_per_s: float
+    """What all SMs together read of a quarter of L2 that they share."""
+    l2_read_bytes_per_clk_per_sm: float | None = None
+    """What one SM reads from L2 while the others are silent."""
+    l2_write_bytes_per_clk_per_sm: float | None = None
+    """What one SM stores to L2 while the others are silent."""
+    l2_latency_clk: float | None = None
+    """One bulk load of 128 bytes that L2 holds."""
     smem_bytes_per_sm: int
     smem_bytes_per_cta: int
     smem_bytes_per_clk_per_sm: float
@@ -48,41 +121,47 @@ class GpuSpec:
     max_cluster_size: int = 1
     resident_clusters: Mapping[int, int] = field(default_factory=dict)
     """How many clusters of a size run at once, where the occupancy query was asked; else whole clusters."""
-    tpc_rounds: tuple[tuple[int, ...], ...] = ()
-    """GPC of each TPC, in the order in which the launcher gives them CTAs: rounds of TPCs, of which a grid
-    fills one SM each, then the other, before it goes on."""
-    l2_bytes_per_clk_per_sm: float = 64.0
-    """What one SM can read from L2 per SM clock."""
-    l2_gb_per_s: float | None = None
-    """What all SMs together can read from L2; None: `L2_GB_PER_S_PER_SM` for each SM."""
+    graph_launch_us: float | None = None
+    """From one empty kernel to the next within a CUDA graph."""
     clock_recovery_us: float | None = None
     """Where the SM clock is locked: how long the supply takes to restore it under load. None: not locked."""
     power_cap_w: float | None = None
     idle_power_w: float | None = None
+    """Clocks up, nothing running."""
     validated: bool = False
     """Whether predictions for this GPU were compared with measurements."""
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in (
-            "sm_count",
-            "dram_bus_bits",
-            "smem_bytes_per_sm",
-            "smem_bytes_per_cta",
-            "registers_per_sm",
-        ):
-            _require_positive(self.name, name, getattr(self, name), whole=True)
-        for name in ("sm_clk_mhz", "dram_clk_mhz", "l2_bytes", "smem_bytes_per_clk_per_sm"):
-            _require_positive(self.name, name, getattr(self, name))
-        _require_positive(self.name, "cuda_core_fma_per_clk_per_sm", self.cuda_core_fma_per_clk_per_sm)
-        if self.clock_recovery_us is not None:
-            _require_positive(self.name, "clock_recovery_us", self.clock_recovery_us)
+        if not isinstance(self.name, str) or not self.name:
+            raise InputError(f"GPU name is {self.name!r}; expected a text")
+        if self.architecture not in ARCHITECTURES:
+            raise InputError(
+                f"GPU {self.name}: architecture is {self.architecture!r}; expected one of "
+                f"{', '.join(ARCHITECTURES)}"
+            )
+        if not isinstance(self.validated, bool):
+            raise InputError(f"GPU {self.name}: validated is {self.validated!r}; expected true or false")
+        for name, quantity in QUANTITIES.items():
+            quantity.require(self.name, name, getattr(self, name))
         for kind, rate in self.flop_per_clk_per_sm.items():
             if kind not in MATH_KINDS:
                 raise InputError(f"GPU {self.name}: flop_per_clk_per_sm.{kind}; expected one of {MATH_KINDS}")
-            _require_positive(self.name, f"flop_per_clk_per_sm.{kind}", rate)
+            TENSOR_FLOP.require(self.name, f"flop_per_clk_per_sm.{kind}", rate)
         for size, clusters in self.resident_clusters.items():
-            _require_positive(self.name, f"resident_clusters.{size}", clusters, whole=True)
+            QUANTITIES["max_cluster_size"].require(self.name, "a size of resident_clusters", size)
+            most = Quantity(unit="clusters", low=1, high=self.sm_count // size, whole=True)
+            most.require(self.name, f"resident_clusters.{size}", clusters)
+        for name, source in self.sources.items():
+            if not isinstance(source, str):
+                raise InputError(f"GPU {self.name}: sources.{name} is {source!r}; expected a text")
+        for contradiction in _contradictions(self):
+            raise InputError(f"GPU {self.name}: {contradiction}")
+
+    @property
+    def kernel_architecture(self) -> str:
+        """The architecture whose kernels it runs."""
+        return KERNELS_OF.get(self.architecture, self.architecture)
 
     @property
     def dram_bytes_per_us(self) -> float:
@@ -90,10 +169,20 @@ class GpuSpec:
         return self.dram_bus_bits / BITS_PER_BYTE * TRANSFERS_PER_CLK * self.dram_clk_mhz
 
     @property
-    def l2_bytes_per_us(self) -> float:
+    def l2_read_bytes_per_us(self) -> float:
         """L2 bandwidth of the whole GPU; it does not follow the SM clock."""
-        known = self.l2_gb_per_s
-        return 1e3 * (known if known is not None else L2_GB_PER_S_PER_SM * self.sm_count)
+        return self.l2_read_gb_per_s * 1e3
+
+    @property
+    def dram_read_bytes_per_us(self) -> float:
+        """DRAM bandwidth of bulk reads."""
+        return self.dram_read_gb_per_s * 1e3
+
+    @property
+    def port_bytes_per_clk(self) -> float:
+        """What one SM reads from L2; where it was not measured, what a Hopper SM reads."""
+        known = self.l2_read_bytes_per_clk_per_sm
+        return HOPPER_PORT_BYTES_PER_CLK if known is None else known
 
     @property
     def dram_gb_per_s(self) -> float:
@@ -122,17 +211,29 @@ class GpuSpec:
         return (f"GPU {self.name}: not validated against measurements",)
 
 
-def _require_positive(gpu: str, name: str, value: object, *, whole: bool = False) -> None:
-    good = (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-    )
-    if not good or (whole and not isinstance(value, int)):
-        expected = "a positive whole number" if whole else "a positive number"
-        raise InputError(f"GPU {gpu}: {name} is {value!r}; expected {expected}")
+def _contradictions(gpu: GpuSpec) -> list[str]:
+    """What two fields of a description say against each other, as sentences."""
+    found = []
+    if gpu.smem_bytes_per_cta > gpu.smem_bytes_per_sm:
+        found.append(
+            f"smem_bytes_per_cta is {gpu.smem_bytes_per_cta}; expected at most smem_bytes_per_sm, "
+            f"{gpu.smem_bytes_per_sm}"
+        )
+    if (gpu.tmem_columns > 0) != (gpu.architecture in WITH_TENSOR_MEMORY):
+        expected = "more than 0" if gpu.tmem_columns == 0 else "0"
+        found.append(f"tmem_columns is {gpu.tmem_columns}; expected {expected} on {gpu.architecture}")
+    if gpu.max_cluster_size > 1 and gpu.architecture not in WITH_CLUSTERS:
+        found.append(f"max_cluster_size is {gpu.max_cluster_size}; expected 1 on {gpu.architecture}")
+    if gpu.dram_read_gb_per_s > gpu.dram_gb_per_s:
+        found.append(
+            f"dram_read_gb_per_s is {gpu.dram_read_gb_per_s:g}; expected at most {gpu.dram_gb_per_s:.0f}, "
+            "the bus width times two transfers of dram_clk_mhz"
+        )
+    return found
 
 
 def gpu_from_mapping(values: Mapping[str, Any]) -> GpuSpec:
-    """A GpuSpec from plain values (a `config/gpu/*.yaml`); raises InputError for a missing or unknown key."""
+    """A GpuSpec from plain values (a `config/gpu/*.yaml`); raises InputError for what none can say."""
     label = values.get("name", "<unnamed>")
     known = {spec.name: spec for spec in fields(GpuSpec)}
     for key in values:
@@ -144,23 +245,15 @@ def gpu_from_mapping(values: Mapping[str, Any]) -> GpuSpec:
             if not isinstance(arguments[key], Mapping):
                 raise InputError(f"GPU {label}: {key} is {arguments[key]!r}; expected a mapping")
             arguments[key] = MappingProxyType(dict(arguments[key]))
-    if "tpc_rounds" in arguments:
-        arguments["tpc_rounds"] = _rounds(label, arguments["tpc_rounds"])
+    names = arguments.get("device_names", ())
+    if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
+        raise InputError(f"GPU {label}: device_names is {names!r}; expected a list of names")
+    arguments["device_names"] = tuple(names)
     try:
         return GpuSpec(**arguments)
     except TypeError as error:
         missing = str(error).partition("argument")[2].lstrip("s: ")
         raise InputError(f"GPU {label}: missing key {missing}") from None
-
-
-def _rounds(label: str, value: object) -> tuple[tuple[int, ...], ...]:
-    """`tpc_rounds` from a list of lists."""
-    rounds: list[tuple[int, ...]] = []
-    for each in value if isinstance(value, list) else [value]:
-        if not isinstance(each, list) or not all(isinstance(gpc, int) and gpc >= 0 for gpc in each):
-            raise InputError(f"GPU {label}: tpc_rounds holds {each!r}; expected lists of GPC numbers from 0")
-        rounds.append(tuple(each))
-    return tuple(rounds)
 
 
 def load_gpu(name_or_path: str) -> GpuSpec:

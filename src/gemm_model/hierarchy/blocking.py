@@ -108,7 +108,11 @@ class Footprint:
 
 def threads_per_warp(gpu: GpuSpec, datapath: Datapath) -> int:
     """Threads that work on a warp tile: a warpgroup where it issues the tensor-core instructions."""
-    return WARPGROUP if datapath.name == "tensor_cores" and gpu.architecture in OPERANDS_FROM_SMEM else WARP
+    return (
+        WARPGROUP
+        if datapath.name == "tensor_cores" and gpu.kernel_architecture in OPERANDS_FROM_SMEM
+        else WARP
+    )
 
 
 def footprint(blocking: Blocking, gpu: GpuSpec, datapath: Datapath) -> Footprint:
@@ -213,7 +217,7 @@ def blocking_of(
         )
     cta = tiles.get("cta", (128, 256))
     depth = cta[2] if len(cta) > 2 else datapath.slice_depth
-    mma = tiles.get("mma", instruction_tile(gpu.architecture, *tiles.get("warp", cta[:2])))
+    mma = tiles.get("mma", instruction_tile(gpu.kernel_architecture, *tiles.get("warp", cta[:2])))
     mma_m, mma_n = mma[:2]
     warp_m, warp_n = tiles.get("warp", (mma_m, mma_n))
     return Blocking(

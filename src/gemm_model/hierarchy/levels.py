@@ -134,8 +134,8 @@ def machine_of(gpu: GpuSpec, datapath: Datapath) -> Machine:
         Level(
             name="l2",
             capacity_bytes=gpu.l2_bytes,
-            bytes_per_clk=None if gpu.l2_gb_per_s is None else gpu.l2_gb_per_s * 1e3 / per_sm_us,
-            port_bytes_per_clk=gpu.l2_bytes_per_clk_per_sm,
+            bytes_per_clk=gpu.l2_read_gb_per_s * 1e3 / per_sm_us,
+            port_bytes_per_clk=gpu.l2_read_bytes_per_clk_per_sm,
         ),
         Level(
             name="smem",

@@ -165,7 +165,7 @@ def _operand_step(machine: Machine, blocking: Blocking) -> _Step:
         shared = loaded_bytes / (operand_wavefronts(blocking) * LINE_BYTES)
         name = "l1 -> registers" if blocking.stages == 0 else "smem -> registers"
         return _Step(name, smem, thread, (1, 1), 1, None, shared)
-    if machine.gpu.architecture in OPERANDS_FROM_SMEM:
+    if machine.gpu.kernel_architecture in OPERANDS_FROM_SMEM:
         return _Step("smem -> mma", smem, (blocking.mma_m, blocking.mma_n), (1, 1), depth, None)
     return _Step("smem -> registers", smem, (blocking.warp_m, blocking.warp_n), (1, 1), depth, None)
 

@@ -133,7 +133,7 @@ class MemoryHierarchyModel:
     def _tensor_core_row(self, batch: GemmBatch, index: int) -> _Row:
         machine = self._machine(batch, index)
         cta_m, cta_n = int(batch.cta_m[index]), int(batch.cta_n[index])
-        mma_m, mma_n = instruction_tile(self.gpu.architecture, cta_m, cta_n)
+        mma_m, mma_n = instruction_tile(self.gpu.kernel_architecture, cta_m, cta_n)
         blocking = Blocking(
             cta_m=cta_m,
             cta_n=cta_n,

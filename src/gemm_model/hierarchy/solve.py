@@ -154,7 +154,7 @@ def _tensor_core_candidates(machine: Machine, stages: int) -> Iterator[Blocking]
     for cta_m, cta_n, (cluster_m, cluster_n) in product(TENSOR_CTA_M, TENSOR_CTA_N, CLUSTERS):
         if cluster_m * cluster_n > machine.gpu.max_cluster_size:
             continue
-        mma_m, mma_n = instruction_tile(machine.gpu.architecture, cta_m, cta_n)
+        mma_m, mma_n = instruction_tile(machine.gpu.kernel_architecture, cta_m, cta_n)
         blocking = Blocking(
             cta_m=cta_m,
             cta_n=cta_n,

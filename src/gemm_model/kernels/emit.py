@@ -60,7 +60,7 @@ def quack_arguments(candidate: Candidate, gpu: GpuSpec) -> dict[str, object]:
         "max_swizzle_size": config.swizzle,
         "split_k": config.split_k,
         "is_dynamic_persistent": family_of("quack", gpu).tile_order.dynamic,
-        "device_capacity": DEVICE_CAPACITY[gpu.architecture],
+        "device_capacity": DEVICE_CAPACITY[gpu.kernel_architecture],
     }
     if config.cta_k:
         arguments["tile_k"] = config.cta_k

@@ -24,7 +24,9 @@ _FAMILIES: Mapping[tuple[str, str], KernelFamily] = {
 
 def families(gpu: GpuSpec | None = None) -> tuple[str, ...]:
     """Names of the kernel families, all or those that have kernels for a GPU, the default one first."""
-    return tuple(dict.fromkeys(name for name, arch in _FAMILIES if gpu is None or arch == gpu.architecture))
+    return tuple(
+        dict.fromkeys(name for name, arch in _FAMILIES if gpu is None or arch == gpu.kernel_architecture)
+    )
 
 
 def family_of(name: str, gpu: GpuSpec) -> KernelFamily:
@@ -32,7 +34,7 @@ def family_of(name: str, gpu: GpuSpec) -> KernelFamily:
 
     Raises InputError for an unknown name, and for a family that has no kernels for the GPU.
     """
-    found = _FAMILIES.get((name, gpu.architecture))
+    found = _FAMILIES.get((name, gpu.kernel_architecture))
     if found is not None:
         return found
     known = families(gpu)
@@ -42,7 +44,7 @@ def family_of(name: str, gpu: GpuSpec) -> KernelFamily:
             f"no kernel family has kernels for {gpu.architecture} of GPU {gpu.name}; expected {architectures}"
         )
     if name == AUTO_KERNEL:
-        return _FAMILIES[known[0], gpu.architecture]
+        return _FAMILIES[known[0], gpu.kernel_architecture]
     if name not in KERNELS:
         raise InputError(f"unknown kernel family {name!r}; expected one of {AUTO_KERNEL}, {', '.join(known)}")
     raise InputError(

@@ -100,7 +100,7 @@ class Borrowing:
         return (
             (not self.same_gpu or calibration.gpu == gpu.name)
             and (not self.same_family or calibration.family == family)
-            and (not self.same_architecture or calibration.architecture == gpu.architecture)
+            and (not self.same_architecture or calibration.architecture == gpu.kernel_architecture)
         )
 
 

@@ -73,7 +73,8 @@ class Forest:
         for start in range(0, len(steps), ROWS_PER_BLOCK):
             rows = slice(start, start + ROWS_PER_BLOCK)
             steps[rows] = self._steps(features[:, rows])
-        return steps * LEAF_UNIT
+        values: FloatArray = steps.astype(np.float64) * LEAF_UNIT
+        return values
 
     def _steps(self, features: Features) -> NDArray[np.int64]:
         depth, trees = self.tree_splits.shape

@@ -99,7 +99,7 @@ def geometry(
 
 
 def l2_bytes_per_us(gpu: GpuSpec, numbers: KernelNumbers) -> float:
-    return gpu.l2_bytes_per_us * numbers.l2.efficiency
+    return gpu.l2_read_bytes_per_us * numbers.l2.efficiency
 
 
 @dataclass(slots=True)
@@ -231,7 +231,7 @@ def _work(
     l2_peak = l2_bytes_per_us(gpu, numbers)
     l2_us = _l2_us(bytes_moved, busy, l2_peak, numbers)
     fill_us = numbers.edge_tiles.row_cost * edge.bytes_per_wave / l2_peak
-    dram_us = bytes_moved.dram_bytes / (gpu.dram_bytes_per_us * numbers.dram.efficiency)
+    dram_us = bytes_moved.dram_bytes / (gpu.dram_read_bytes_per_us * numbers.dram.efficiency)
     beside, epilogues = period_beside_stores(batch, gpu, period, found, numbers, mainloop)
     stores_us = epilogues * bytes_moved.l2_store_bytes / l2_peak
 

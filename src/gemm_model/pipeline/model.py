@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,7 +58,7 @@ class PipelineModel:
         load_bytes_per_clk: float = 107.0,
         load_startup_clk: float = 88.0,
         load_latency_clk: float = 1019.0,
-        device_load_efficiency: float = 1.0,
+        device_load_efficiency: float = 1.274,
         dram_efficiency: float = 0.869,
         epilogue_clk: float = 1092.0,
         epilogue_elements_per_clk: float = 11.46,
@@ -73,7 +72,7 @@ class PipelineModel:
         self.math_efficiency = math_efficiency
         self.machine = machine
         clk = gpu.sm_clk_mhz
-        device_gb_per_s = math.inf if gpu.l2_gb_per_s is None else gpu.l2_gb_per_s
+        device_gb_per_s = gpu.l2_read_gb_per_s
         if machine == "auto":
             self._base = PipelineMachine(
                 name=gpu.name,

@@ -1,0 +1,115 @@
+"""How far is the prediction from timings that others published? By system, type and duration.
+
+    python benchmarks/external.py library_gemms.csv.gz
+    python benchmarks/external.py dsv3_fp8.csv dsv3_nvfp4.csv --gpu b200
+
+A table of library calls (columns system, in_dtype, m, n, k, runtime_us; `device` where `system` is no GPU of
+the package) names no kernel: each row is held against the best that the card could reach by prediction.
+A table that names its kernels (cta_m, cta_n, cluster_m, ... besides) is predicted row by row, and the first
+choice of each shape is judged too. Nothing is fitted to such a table: it is a judge.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gemm_model import load_gpu, predict_table
+from gemm_model.bench.characterization import base_gpu
+from gemm_model.choice.selection import Ranker
+from gemm_model.choice.table_ranking import rank_table
+from gemm_model.config import gpu_names, load_gpu_mapping
+from gemm_model.core.errors import InputError
+from gemm_model.kernels.candidates import DEFAULT_FAMILY
+from gemm_model.tables.accuracy import top1_efficiency
+from gemm_model.tables.table import read_table
+
+BINS_US = (0.0, 10.0, 30.0, 100.0, np.inf)
+BIN_NAMES = ("below 10 us", "10 to 30 us", "30 to 100 us", "above 100 us")
+NEEDED = ("in_dtype", "m", "n", "k", "runtime_us")
+
+
+def gpu_of(system: str, device: str | None) -> str:
+    """The packaged GPU that a table calls `system`, or that its driver calls `device`."""
+    if system in gpu_names() or device is None:
+        return load_gpu(system).name
+    return base_gpu(device, {name: load_gpu_mapping(name) for name in gpu_names()})
+
+
+def judged(frame: pd.DataFrame, gpu: str, family: str, options: Mapping[str, str]) -> pd.DataFrame:
+    """The rows with `predicted_runtime` and `actual_runtime` in us."""
+    measured = pd.to_numeric(frame["runtime_us"])
+    if "cta_m" in frame:
+        return predict_table(frame, gpu, options=options)
+    best = rank_table(frame[["in_dtype", "m", "n", "k"]], Ranker(gpu, family=family, options=options))
+    return best.assign(actual_runtime=measured)
+
+
+def figures(rows: pd.DataFrame) -> dict[str, object]:
+    ratio = rows["predicted_runtime"] / rows["actual_runtime"]
+    error = (ratio - 1.0).abs()
+    return {
+        "rows": len(rows),
+        "median error": f"{error.median():.1%}",
+        "mean error": f"{error.mean():.1%}",
+        "p90 error": f"{error.quantile(0.9):.1%}",
+        "predicted / measured": f"{ratio.median():.2f}",
+    }
+
+
+def report(rows: pd.DataFrame, system: str) -> Iterator[dict[str, object]]:
+    """Figures of a system by type and duration, and of all durations."""
+    for dtype, of_type in rows.groupby("in_dtype"):
+        for low, high, name in zip(BINS_US, BINS_US[1:], BIN_NAMES, strict=False):
+            part = of_type[of_type["actual_runtime"].between(low, high, inclusive="left")]
+            if len(part):
+                yield {"system": system, "type": dtype, "duration": name, **figures(part)}
+        all_sizes = figures(of_type)
+        if "cta_m" in of_type and of_type.groupby(["m", "n", "k"]).size().max() > 1:
+            all_sizes["first choice"] = f"{top1_efficiency(of_type).mean():.1%}"
+        yield {"system": system, "type": dtype, "duration": "all", **all_sizes}
+
+
+def systems(path: Path, gpu: str | None) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Name, GPU and rows of each system of a table."""
+    frame = read_table(path)
+    missing = [name for name in NEEDED if name not in frame]
+    if missing or (gpu is None and "system" not in frame):
+        raise InputError(
+            f"{path}: column {(missing or ['system'])[0]!r} is missing; expected {', '.join(NEEDED)}"
+        )
+    if gpu is not None:
+        yield path.name, gpu, frame
+        return
+    for system, rows in frame.groupby("system"):
+        device = str(rows["device"].iloc[0]) if "device" in rows else None
+        yield str(system), gpu_of(str(system), device), rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tables", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--gpu", help="the GPU of all rows (default: by the columns system and device)")
+    parser.add_argument("--family", default=DEFAULT_FAMILY, help="kernels to choose from")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the model")
+    arguments = parser.parse_args()
+    options = dict(option.split("=", 1) for option in arguments.option)
+    lines = [
+        line
+        for path in arguments.tables
+        for system, gpu, rows in systems(path, arguments.gpu)
+        for line in report(judged(rows, gpu, arguments.family, options), system)
+    ]
+    columns = list(dict.fromkeys(name for line in lines for name in line))
+    rows = [columns, ["---"] * len(columns), *([line.get(name, "") for name in columns] for line in lines)]
+    print("\n".join(f"| {' | '.join(map(str, row))} |" for row in rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Which few rows to measure on a new card: those that tell a calibration's numbers apart (D-optimal)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gemm_model.core.batch import FloatArray, IntArray
+from gemm_model.core.errors import InputError
+
+NOISE = 0.03
+"""**Log error of one timing [1]; how much a row can tell; model error and repeatability of H200s.**"""
+
+
+def log_jacobian(
+    log_times: Callable[[FloatArray], FloatArray], values: FloatArray, steps: FloatArray
+) -> FloatArray:
+    """Derivatives of `log_times(values)`, one row for each time and one column for each value.
+
+    By central differences of `steps`, in units of them: a column says what one step of a value does.
+    """
+    columns = []
+    for index, step in enumerate(steps):
+        shift = np.zeros_like(values)
+        shift[index] = step
+        columns.append((log_times(values + shift) - log_times(values - shift)) / 2.0)
+    return np.stack(columns, axis=1)
+
+
+def d_optimal(jacobian: FloatArray, count: int, *, noise: float = NOISE) -> IntArray:
+    """Positions of `count` rows whose information has the largest determinant, the most telling first.
+
+    A column is in units of what is not known of its number beforehand (its prior's standard deviation), so
+    that the information starts as the identity. Each row added is the one that adds most given those before,
+    log(1 + j' M^-1 j / noise^2); none is taken twice. Such a greedy set is within 1 - 1/e of the best, for
+    the logarithm of the determinant is submodular. Raises InputError for fewer rows than asked for.
+    """
+    rows, numbers = jacobian.shape
+    if not 0 < count <= rows:
+        raise InputError(f"a design of {count} rows from {rows}; expected 1 to {rows}")
+    if not np.isfinite(jacobian).all():
+        raise InputError(
+            "a design from derivatives that are not finite; expected rows that the model predicts"
+        )
+    scaled = jacobian / noise
+    variance = np.eye(numbers)
+    free = np.ones(rows, dtype=bool)
+    chosen = np.empty(count, dtype=np.int64)
+    for position in range(count):
+        gain = np.einsum("ij,ij->i", scaled @ variance, scaled)
+        best = int(np.argmax(np.where(free, gain, -1.0)))
+        chosen[position], free[best] = best, False
+        # Sherman and Morrison: the variance once this row is measured.
+        told = variance @ scaled[best]
+        variance = variance - np.outer(told, told) / (1.0 + gain[best])
+    return chosen
+
+
+def left_unknown(jacobian: FloatArray, *, noise: float = NOISE) -> FloatArray:
+    """Of each number, the share of its prior's standard deviation that these rows leave."""
+    information = np.eye(jacobian.shape[1]) + jacobian.T @ jacobian / noise**2
+    result: FloatArray = np.sqrt(np.diag(np.linalg.inv(information)))
+    return result

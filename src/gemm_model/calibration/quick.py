@@ -1,0 +1,127 @@
+"""The designed set of rows that adapts a calibration to a new card: 250, of a pool of common kernels."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from gemm_model.bench.rows import Row, padded
+from gemm_model.calibration.design import d_optimal, log_jacobian
+from gemm_model.calibration.fit import DEFAULT_FREE
+from gemm_model.classic_models.throughput import flop_per_clk_of
+from gemm_model.core.batch import FloatArray, batch_of
+from gemm_model.core.dtypes import operand_type
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.feasibility import feasible_mask
+from gemm_model.kernels.mechanisms import NUMBERS, kernel_numbers
+from gemm_model.kernels.registry import family_of
+from gemm_model.persistent.calibration_file import Calibration
+from gemm_model.persistent.kernel_time import geometry, kernel_time
+
+SEED = 20261122
+TYPES = ("bf16", "e4m3")
+DESIGNED, DRAWN = 100, 25
+"""Rows of each type: designed ones, and others drawn from the fast ones, which the design has few of."""
+POOL_SHAPES, POOL_KERNELS = 160, 16
+LONGEST_US = 1500.0
+NOT_KNOWN = 0.15
+"""**Relative standard deviation of a number on another card [1]; prior of the design; H100 against H200.**"""
+TILES = (
+    (64, 128, "cooperative"),
+    (128, 128, "cooperative"),
+    (128, 192, "cooperative"),
+    (128, 256, "cooperative"),
+    (256, 128, "cooperative"),
+    (64, 256, "pingpong"),
+    (128, 128, "pingpong"),
+    (64, 128, "2cta"),
+    (128, 128, "2cta"),
+    (128, 256, "2cta"),
+)
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
+SWIZZLES = (1, 8)
+
+
+def designed_rows(gpu: GpuSpec, donor: Calibration, types: Sequence[str] = TYPES) -> list[Row]:
+    """The rows to be measured on a card, of the types that it has; equal for equal descriptions."""
+    draw = random.Random(SEED)
+    rows: list[Row] = []
+    for dtype in types:
+        kind = operand_type(dtype)[0].math_kind
+        if kind in gpu.flop_per_clk_per_sm:
+            pool = list(_pool(gpu, family_of(donor.family, gpu), dtype, draw))
+            rows += _chosen(pool, kind, gpu, donor, draw)
+    return rows
+
+
+def _chosen(pool: list[Row], kind: str, gpu: GpuSpec, donor: Calibration, draw: random.Random) -> list[Row]:
+    """The designed rows of a pool, and the fastest of some other shapes."""
+    known = donor.numbers[donor.kind_for(kind)].values()
+    family = family_of(donor.family, gpu)
+    pairs = [(row.problem, row.config) for row in pool if row.config is not None]
+    shape = geometry(batch_of(pairs), flop_per_clk_of(kind, gpu), gpu, family)
+    names = [name for name in DEFAULT_FREE if name.partition(".")[0] in family.mechanisms]
+    low, high = (np.array([getattr(NUMBERS[name], end) for name in names]) for end in ("low", "high"))
+
+    def log_times(values: FloatArray) -> FloatArray:
+        moved = dict(zip(names, np.clip(values, low, high).tolist(), strict=True))
+        numbers = kernel_numbers(known | moved).without(family.absent_mechanisms)
+        result: FloatArray = np.log(kernel_time(shape, gpu, numbers).runtime_us)
+        return result
+
+    values = np.array([known[name] for name in names])
+    jacobian = log_jacobian(log_times, values, NOT_KNOWN * np.abs(values))
+    times_us = np.exp(log_times(values))
+    short = np.flatnonzero(times_us < LONGEST_US)
+    designed = short[d_optimal(jacobian[short], min(DESIGNED, len(short)))].tolist()
+    best: dict[GemmProblem, int] = {}
+    for position in short[np.argsort(times_us[short], kind="stable")].tolist():
+        best.setdefault(pool[position].problem, position)
+    fast = sorted(set(best.values()) - set(designed))
+    return [pool[position] for position in (*designed, *draw.sample(fast, min(DRAWN, len(fast))))]
+
+
+def _pool(gpu: GpuSpec, family: KernelFamily, dtype: str, draw: random.Random) -> Iterator[Row]:
+    """Legal kernels of shapes from one row to many, with long and short K, and rows that start off lines."""
+    kernels = [
+        KernelConfig(
+            cta_m=cta_m,
+            cta_n=cta_n,
+            cluster_m=cluster_m,
+            cluster_n=cluster_n,
+            schedule=schedule,
+            swizzle=swizzle,
+            kernel=family.name,
+        )
+        for cta_m, cta_n, schedule in TILES
+        for cluster_m, cluster_n in CLUSTERS
+        for swizzle in SWIZZLES
+    ]
+    any_size = GemmProblem.of(4096, 4096, 4096, dtype)
+    legal = feasible_mask(batch_of([(any_size, kernel) for kernel in kernels]), gpu, family)
+    kernels = [kernel for kernel, good in zip(kernels, legal, strict=True) if good]
+    for _ in range(POOL_SHAPES):
+        step = draw.choice((8, 64, 64, 128, 256))
+        asked = (
+            round(_log_uniform(draw, 1, 16384)),
+            _multiple(_log_uniform(draw, 256, 24576), step),
+            _multiple(_log_uniform(draw, 256, 24576), step),
+        )
+        fitting = [kernel for kernel in kernels if kernel.cta_m <= max(64, 2 * asked[0])]
+        problem = padded(GemmProblem.of(*asked, dtype))
+        for kernel in draw.sample(fitting, min(POOL_KERNELS, len(fitting))):
+            yield Row(kernel=family.name, problem=problem, config=kernel, asked=asked)
+
+
+def _log_uniform(draw: random.Random, low: float, high: float) -> float:
+    return math.exp(draw.uniform(math.log(low), math.log(high)))
+
+
+def _multiple(size: float, step: int) -> int:
+    return max(round(size / step), 1) * step

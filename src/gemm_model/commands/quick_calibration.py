@@ -1,0 +1,40 @@
+"""`gemm-model calibrate --quick`: from a card that nobody has measured to its description and calibration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gemm_model.commands import common
+from gemm_model.core.gpu import load_gpu
+from gemm_model.kernels.registry import family_of
+from gemm_model.persistent.calibration_file import calibration_for
+
+TIMING = ("timing.repeats=24", "timing.row_budget_ms=20", "timing.placements=24")
+"""A third less of each row than a large benchmark takes: the rows are few, and stand for no choice."""
+
+
+def quick_calibration(output: Path) -> int:
+    """Characterize, measure the designed rows, adapt the nearest calibration; the files lie beside `output`.
+
+    Each step is a command of its own, whose files stay where a later one fails.
+    """
+    from gemm_model.bench.rows import write_plan
+    from gemm_model.calibration.quick import designed_rows
+
+    gpu_file, plan_file, rows_file = (
+        output.with_name(output.stem + ending) for ending in ("_gpu.yaml", "_plan.csv", "_rows.csv")
+    )
+    _run("characterize", "--output", gpu_file)
+    gpu = load_gpu(str(gpu_file))
+    donor, _ = calibration_for(gpu, family_of("auto", gpu).name)
+    write_plan(designed_rows(gpu, donor), plan_file)
+    _run("benchmark", "--rows", plan_file, "--output", rows_file, *TIMING)
+    _run("calibrate", "--from", donor.name, "--input", rows_file, "--gpu", gpu_file, "--output", output)
+    common.words(f"predict with --gpu {gpu_file} model_opts.calibration={output}")
+    return 0
+
+
+def _run(*words: str | Path) -> None:
+    from gemm_model.cli import run_command
+
+    run_command([str(word) for word in words])

@@ -1,0 +1,57 @@
+"""Rows that are chosen to tell numbers apart."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from gemm_model.calibration.design import d_optimal, left_unknown, log_jacobian
+from gemm_model.core.errors import InputError
+
+
+def test_derivatives_are_in_units_of_a_step():
+    # log(a b^2): one step of 0.01 in a = 2 is 0.005, of 0.02 in b = 4 twice 0.005.
+    found = log_jacobian(
+        lambda v: np.array([math.log(v[0] * v[1] ** 2)]), np.array([2.0, 4.0]), np.array([0.01, 0.02])
+    )
+    assert found == pytest.approx(np.array([[0.005, 0.01]]), rel=1e-4)
+
+
+def test_the_first_row_is_the_longest_and_the_second_points_elsewhere():
+    rows = np.array([[1.0, 0.0], [0.99, 0.0], [0.0, 0.5], [0.4, 0.4]])
+    assert d_optimal(rows, 3, noise=0.1).tolist()[:2] == [0, 2]
+
+
+def test_the_design_is_close_to_the_best_of_all_sets():
+    draw = np.random.default_rng(3)
+    rows = draw.normal(size=(9, 3))
+
+    def information(chosen):
+        part = rows[list(chosen)]
+        return math.log(np.linalg.det(np.eye(3) + part.T @ part / 0.25))
+
+    best = max(information(chosen) for chosen in combinations(range(9), 4))
+    found = information(d_optimal(rows, 4, noise=0.5))
+    assert best * (1 - 1 / math.e) <= found <= best
+    assert found > np.mean([information(chosen) for chosen in combinations(range(9), 4)])
+
+
+def test_what_is_left_unknown_of_a_number():
+    # A single number seen twice with derivative 0.1 and noise 0.05: 1 / sqrt(1 + 2 x 4).
+    assert left_unknown(np.array([[0.1], [0.1]]), noise=0.05) == pytest.approx([1 / 3])
+    # One that no row depends on stays as it was.
+    assert left_unknown(np.array([[0.1, 0.0]]), noise=0.05)[1] == 1.0
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_too_few_rows_are_refused(count):
+    with pytest.raises(InputError, match=f"a design of {count} rows from 2; expected 1 to 2"):
+        d_optimal(np.eye(2), count)
+
+
+def test_rows_that_the_model_does_not_predict_are_refused():
+    with pytest.raises(InputError, match="not finite"):
+        d_optimal(np.array([[math.nan]]), 1)

@@ -1,0 +1,92 @@
+"""From a new card to a calibration: which rows are measured, and which commands run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gemm_model import cli
+from gemm_model.calibration.quick import designed_rows
+from gemm_model.commands.quick_calibration import nearest_calibration, quick_calibration
+from gemm_model.config import CONFIG_DIR
+from gemm_model.core.batch import batch_of
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.kernels.feasibility import feasible_mask
+from gemm_model.persistent.calibration_file import load_calibration
+
+
+@pytest.fixture(scope="module")
+def h100_rows():
+    return designed_rows(load_gpu("h100_sxm"), load_calibration("h200"))
+
+
+def test_250_legal_rows_of_two_types_and_few_kernels(h100_rows):
+    assert len(h100_rows) == 250
+    assert sum(row.problem.a_dtype.name == "bf16" for row in h100_rows) == 125
+    assert len({(row.problem, row.config) for row in h100_rows}) == 250
+    gpu = load_gpu("h100_sxm")
+    for name in ("bf16", "e4m3"):
+        pairs = [(row.problem, row.config) for row in h100_rows if row.problem.a_dtype.name == name]
+        assert feasible_mask(batch_of(pairs), gpu).all()
+    # Each kernel takes seconds to compile: types x tiles x clusters.
+    kernels = {
+        (row.problem.a_dtype, row.config.cta_m, row.config.cta_n, row.config.cluster_m, row.config.cluster_n)
+        for row in h100_rows
+    }
+    assert len(kernels) <= 60
+
+
+def test_the_design_covers_short_and_long_kernels(h100_rows):
+    flop = [row.problem.flop for row in h100_rows]
+    assert min(flop) < 1e9
+    assert max(flop) > 1e11
+    assert min(row.problem.m for row in h100_rows) <= 16
+
+
+def test_a_card_without_fp8_gets_its_own_type_alone():
+    rows = designed_rows(load_gpu("a100_sxm_80gb"), load_calibration("h200"))
+    assert {row.problem.a_dtype.name for row in rows} == {"bf16"}
+
+
+def test_the_nearest_calibration_is_of_the_same_architecture():
+    assert nearest_calibration(load_gpu("h100_sxm")).gpu == "h200"
+
+
+def test_quick_runs_three_commands_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+
+    def run_command(words: list[str]) -> int:
+        ran.append(words)
+        if words[0] == "characterize":
+            shutil.copy(CONFIG_DIR / "gpu" / "h100_sxm.yaml", words[2])
+        return 0
+
+    monkeypatch.setattr(cli, "run_command", run_command)
+    quick_calibration(tmp_path / "mine.yaml")
+    assert [words[0] for words in ran] == ["characterize", "benchmark", "calibrate"]
+    plan, rows = str(tmp_path / "mine_plan.csv"), str(tmp_path / "mine_rows.csv")
+    assert ran[1][1:5] == ["--rows", plan, "--output", rows]
+    assert ran[2][1:] == [
+        *("--from", "h200", "--input", rows),
+        *("--gpu", str(tmp_path / "mine_gpu.yaml"), "--output", str(tmp_path / "mine.yaml")),
+    ]
+    assert len(Path(plan).read_text().splitlines()) == 251
+
+
+def test_a_step_that_fails_ends_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_command(words: list[str]) -> int:
+        raise InputError(f"{words[0]} was disturbed")
+
+    monkeypatch.setattr(cli, "run_command", run_command)
+    with pytest.raises(InputError, match="characterize was disturbed"):
+        quick_calibration(tmp_path / "mine.yaml")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [(), ("--quick", "--input", "rows.csv")])
+def test_either_rows_or_quick(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["calibrate", "--output", "mine.yaml", *words]) == 2
+    assert "expected either --input" in capsys.readouterr().err
