@@ -16,7 +16,7 @@ import random
 from pathlib import Path
 
 from gemm_model.bench.provider import load_provider
-from gemm_model.bench.rows import DETAIL_COLUMNS, IDENTITY_COLUMNS, Row, padded
+from gemm_model.bench.rows import CHAIN_COLUMNS, DETAIL_COLUMNS, IDENTITY_COLUMNS, Row, padded
 from gemm_model.bench.sweep import estimated_kernel_us
 from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import KernelConfig
@@ -121,7 +121,8 @@ def planned_rows() -> list[Row]:
 
 def write_plan(rows: list[Row], output: Path) -> None:
     """Writes the rows as a table for `gemm-model benchmark --rows`."""
-    names = [name for name in (*IDENTITY_COLUMNS, *DETAIL_COLUMNS) if name not in ("gpu", "gpu_uuid")]
+    columns = (*IDENTITY_COLUMNS, *DETAIL_COLUMNS, *(CHAIN_COLUMNS if rows[0].regime == "graph" else ()))
+    names = [name for name in columns if name not in ("gpu", "gpu_uuid")]
     with atomic_path(output) as path, path.open("w", newline="") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()

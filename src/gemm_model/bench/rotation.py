@@ -10,7 +10,7 @@ COLD_L2_MULTIPLE = 4
 """**Bytes of distinct weights [L2 sizes]**; a buffer that returns after so much other traffic is cold."""
 
 MOST_COPIES = 256
-"""**Copies of the weights [launches]**; bounds the time to capture a graph; small weights stay partly warm."""
+"""**Copies of the weights [launches]**; bounds the time to capture a graph; small weights stay partly warm"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
