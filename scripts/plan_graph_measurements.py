@@ -6,7 +6,8 @@
 Shapes and QuACK's configurations are drawn from the burst rows of the H200, so that each row is also known by
 itself: for each shape half of its configurations are of the fastest quarter, half of the rest. Of some rows
 there is a twin: without PDL, with a warm or half-warm rotation, settled, or in turn with a second kernel.
-Every draw is seeded; a plan of other kernel libraries draws from what their providers list.
+Every draw is seeded. `--also` adds rows of other plans (`plan_library_measurements.py`), so that their kernels
+are compiled once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
-from plan_measurements import HOPPER, sensible, write_plan
+from plan_measurements import HOPPER, write_plan
 
 from gemm_model.bench.provider import load_provider
 from gemm_model.bench.rotation import MOST_COPIES, operand_bytes
@@ -44,8 +45,9 @@ H200_L2_BYTES = 60 * 2**20
 QUACK_SHAPES = {"burst": 70, "unseen": 24, "unseen_second": 24, "unseen_layers": 32, "wide": 60}
 CONFIGS_OF_A_SHAPE = 6
 CUBLAS_SHAPES = {"burst": 240, "unseen": 40, "unseen_second": 40, "unseen_layers": 60, "wide": 650}
-LIBRARY_SHAPES = {"burst": 18, "unseen_second": 8, "unseen_layers": 12, "wide": 12}
 """Shapes of each table of burst rows, for each kind of kernels."""
+LIBRARY_ROWS = 280
+"""Of each further plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,20 +124,20 @@ def cublas_rows(rows: pd.DataFrame, draw: random.Random) -> Iterator[Row]:
             yield row
 
 
-def library_rows(name: str, rows: pd.DataFrame, draw: random.Random, count: int) -> Iterator[Row]:
-    """So many configurations of a provider on each of a few shapes."""
-    provider = load_provider(name)
-    for part in drawn_shapes(rows, LIBRARY_SHAPES, draw):
-        row = graph_row(part.iloc[0])
-        if provider.unsupported(row.problem, HOPPER):
-            continue
-        configs = [
-            config
-            for config in provider.configs(row.problem, HOPPER)
-            if isinstance(config, KernelConfig) and sensible(row.problem, config)
-        ]
-        for config in draw.sample(configs, min(count, len(configs))):
-            yield replace(row, kernel=name, config=config)
+def library_rows(plan: Path, draw: random.Random) -> list[Row]:
+    """Rows of another plan, whole shapes, whose kernels are launched without PDL."""
+    cells = read_table(plan)
+    shapes = [part for _, part in cells.groupby(SHAPE)]
+    found: list[Row] = []
+    for part in draw.sample(shapes, len(shapes)):
+        rows = [graph_row(row) for _, row in part.iterrows()]
+        if len(found) + len(rows) <= LIBRARY_ROWS:
+            found += [
+                replace(row, config=replace(row.config, pdl=False))
+                for row in rows
+                if isinstance(row.config, KernelConfig)
+            ]
+    return found
 
 
 def twins(rows: Sequence[Row], wanted: Twins, draw: random.Random) -> Iterator[Row]:
@@ -146,7 +148,7 @@ def twins(rows: Sequence[Row], wanted: Twins, draw: random.Random) -> Iterator[R
         return draw.sample(candidates, min(count, len(candidates)))
 
     for row in some(wanted.without_pdl):
-        assert row.config is not None
+        assert isinstance(row.config, KernelConfig)
         yield replace(row, config=replace(row.config, pdl=False))
     for row in some(wanted.warm):
         yield replace(row, chain=Chain(rotation=1))
@@ -168,15 +170,15 @@ def half_warm_copies(row: Row) -> int:
     return min(MOST_COPIES, max(1, round(H200_L2_BYTES / weight_bytes)))
 
 
-def planned_rows(libraries: Sequence[str]) -> list[Row]:
+def planned_rows(library_plans: Sequence[Path]) -> list[Row]:
     measured = burst_rows()
     plan: dict[Row, None] = {}
     quack = list(quack_rows(measured, random.Random(SEED)))
     plan.update(dict.fromkeys([*quack, *twins(quack, TWINS["quack"], random.Random(SEED + 1))]))
     cublas = list(cublas_rows(measured, random.Random(SEED + 2)))
     plan.update(dict.fromkeys([*cublas, *twins(cublas, TWINS["cublas"], random.Random(SEED + 3))]))
-    for name in libraries:
-        found = list(library_rows(name, measured, random.Random(SEED + 4), CONFIGS_OF_A_SHAPE))
+    for library_plan in library_plans:
+        found = library_rows(library_plan, random.Random(SEED + 4))
         plan.update(dict.fromkeys([*found, *twins(found, TWINS["library"], random.Random(SEED + 5))]))
     return list(plan)
 
@@ -185,10 +187,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--libraries", default="", help="further providers, such as triton,cutlass")
+    parser.add_argument("--also", type=Path, action="append", default=[], help="plan of a library's rows")
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
-    write_plan(planned_rows([name for name in arguments.libraries.split(",") if name]), arguments.output)
+    write_plan(planned_rows(arguments.also), arguments.output)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A CUDA graph of launches back to back, and what its nodes and edges say about them."""
+"""A CUDA graph of launches back to back, and how they depend on each other."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ import torch
 
 from gemm_model.bench.provider import KernelError, Launch
 
-NAMED_NODES = 16
-"""The first nodes hold a whole link of any chain."""
-
 
 def captured(launches: Iterable[Launch], *, keep_graph: bool = False) -> torch.cuda.CUDAGraph:
     """A graph of the launches in their order; KernelError where they cannot be captured.
 
-    With `keep_graph` the graph is left for `graph_columns` to read.
+    With `keep_graph` the graph is left for `programmatic_edges` to read.
     """
     graph = torch.cuda.CUDAGraph(keep_graph=keep_graph)
     try:
@@ -30,43 +27,21 @@ def captured(launches: Iterable[Launch], *, keep_graph: bool = False) -> torch.c
     return graph
 
 
-def graph_columns(graph: torch.cuda.CUDAGraph) -> dict[str, Any]:
-    """Edges with programmatic dependent launch, and the names of the kernels in their order, each once.
+def programmatic_edges(graph: torch.cuda.CUDAGraph) -> int | None:
+    """Launches that depend programmatically on the one before them; None where this machine does not tell.
 
-    Empty where the CUDA bindings of this machine do not tell.
+    The graph must have been captured with `keep_graph`.
     """
     try:
+        from cuda.bindings import runtime
+
         raw = graph.raw_cuda_graph()
-        return {"programmatic_edges": _programmatic_edges(raw), "kernel_name": "+".join(_kernel_names(raw))}
-    except (ImportError, AttributeError, RuntimeError, TypeError, ValueError):
-        return {}
-
-
-def _programmatic_edges(graph: int) -> int:
-    from cuda.bindings import runtime
-
-    edges = _checked(runtime.cudaGraphGetEdges(graph, 0))[-1]
-    kinds = _checked(runtime.cudaGraphGetEdges(graph, edges))[2]
-    programmatic = int(runtime.cudaGraphDependencyType.cudaGraphDependencyTypeProgrammatic)
-    return sum(int(kind.type) == programmatic for kind in kinds)
-
-
-def _kernel_names(graph: int) -> list[str]:
-    from cuda.bindings import driver
-
-    count = _checked(driver.cuGraphGetNodes(driver.CUgraph(graph), 0))[-1]
-    nodes = _checked(driver.cuGraphGetNodes(driver.CUgraph(graph), count))[0]
-    kernel = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
-    names: dict[str, None] = {}
-    for node in nodes[:NAMED_NODES]:
-        if _checked(driver.cuGraphNodeGetType(node))[0] == kernel:
-            parameters = _checked(driver.cuGraphKernelNodeGetParams(node))[0]
-            if int(parameters.func):
-                name = _checked(driver.cuFuncGetName(parameters.func))[0]
-            else:
-                name = _checked(driver.cuKernelGetName(parameters.kern))[0]
-            names[name.decode() if isinstance(name, bytes) else str(name)] = None
-    return list(names)
+        count = _checked(runtime.cudaGraphGetEdges(raw, 0))[-1]
+        kinds = _checked(runtime.cudaGraphGetEdges(raw, count))[2]
+        programmatic = int(runtime.cudaGraphDependencyType.cudaGraphDependencyTypeProgrammatic)
+        return sum(int(kind.type) == programmatic for kind in kinds)
+    except (ImportError, AttributeError, RuntimeError, TypeError, ValueError, IndexError):
+        return None
 
 
 def _checked(answer: tuple[Any, ...]) -> tuple[Any, ...]:

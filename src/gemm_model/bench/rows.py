@@ -65,7 +65,6 @@ GRAPH_COLUMNS = (
     "warm_share",
     "graph_launches",
     "programmatic_edges",
-    "kernel_name",
     "partner_us",
 )
 """What the graph regime tells of its graph; `partner_us` is the partner's time in a graph of its own."""
@@ -192,7 +191,7 @@ class Row:
             cells |= {"stages": config.stages or "", "cta_k": config.cta_k or ""}
             cells["fast_accum"] = int(config.fast_accum)
         if self.regime == "graph":
-            cells["pdl"] = "" if config is None else int(config.pdl)
+            cells["pdl"] = int(config.pdl) if isinstance(config, KernelConfig) else ""
             cells["rotation"], cells["partner"] = self.chain.rotation, self.chain.partner
             cells["settled"] = int(self.chain.settled)
         return cells

@@ -85,7 +85,7 @@ def chained(rows: Sequence[Row], options: ChainOptions) -> list[Row]:
         rotation = row.chain.rotation if options.rotation is None else options.rotation
         chain = Chain(rotation=rotation, partner=partner, settled=options.settled or row.chain.settled)
         configs: list[Config] = [row.config]
-        if row.config is not None and options.pdl:
+        if isinstance(row.config, KernelConfig) and options.pdl:
             configs = [replace(row.config, pdl=pdl) for pdl in options.pdl]
         for config in configs:
             variant = replace(row, config=config, chain=chain)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gemm_model.bench.captured_graph import captured, graph_columns
+from gemm_model.bench.captured_graph import captured, programmatic_edges
 from gemm_model.bench.device import Timing, TimingSettings
 from gemm_model.bench.provider import KernelError, Launch, Operands, OutOfMemoryError
 from gemm_model.bench.rotation import Rotation
@@ -205,7 +205,7 @@ class TorchDevice:
         turns = max(1, min(turns, MOST_GRAPH_LAUNCHES // len(launches)))
         count = turns * len(launches)
         graph = captured(list(launches) * turns, keep_graph=True)
-        columns = {"graph_launches": count, **graph_columns(graph)}
+        columns = {"graph_launches": count, "programmatic_edges": programmatic_edges(graph)}
         if settled:
             timing = self._settled([graph], count, estimate_ms, settings.settle_ms, settings.graph_settled_ms)
             return replace(timing, state={**timing.state, **columns})
