@@ -23,12 +23,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
+
+from gemm_model import GemmTimer
+from gemm_model.core.errors import InputError
+from gemm_model.core.files import atomic_path
+from gemm_model.integrations.torch_operators import GEMM
 
 CONTEXT = 1024
 """Tokens that the key and value caches of a decode step hold."""
@@ -424,13 +430,78 @@ def measure(output: Path) -> int:
     return 4 if missing else 0
 
 
+KEY = ["block", "phase", "tokens", "module", "m", "n", "k"]
+
+
+def predicted_gemms(gpu: str, family: str, regime: str | None) -> pd.DataFrame:
+    """Each block's GEMMs on meta tensors: the predicted time of all calls of a module."""
+    rows = []
+    for case in CASES:
+        block, inputs = case.build("meta")
+        with torch.no_grad(), GemmTimer(gpu, family=family, regime=regime, display=False) as timer:
+            block(*inputs)
+        rows += [
+            {
+                **dict(zip(KEY, case.key, strict=False)),
+                "module": timing.module.removeprefix("Block").lstrip("."),
+                **{name: getattr(timing.work, name) for name in ("m", "n", "k")},
+                "predicted_us": timing.total_us,
+            }
+            for timing in timer.timings
+            if timing.kind == GEMM
+        ]
+    return pd.DataFrame(rows).astype({"tokens": int})
+
+
+def compared(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
+    """Measured and predicted time of each GEMM; a GEMM of two kernels (split-K) counts their sum."""
+    gemms = (
+        measured[measured["op"].isin(("mm", "addmm"))]
+        .groupby(KEY, as_index=False, sort=False)["runtime_us"]
+        .sum()
+    )
+    both = gemms.merge(predicted, on=KEY, how="left")
+    if both["predicted_us"].isna().any():
+        missing = both[both["predicted_us"].isna()].iloc[0]
+        raise InputError(f"{missing['block']} {missing['module']}: measured, but not among the model's GEMMs")
+    return both.assign(ratio=both["predicted_us"] / both["runtime_us"])
+
+
+def sums(both: pd.DataFrame) -> pd.DataFrame:
+    """GEMMs of each block in sum: time, ratio, and the mean error of the single ones."""
+    cases = both.groupby(KEY[:3], sort=False)
+    table = cases[["runtime_us", "predicted_us"]].sum()
+    table["ratio"] = table["predicted_us"] / table["runtime_us"]
+    table["mean_error"] = cases["ratio"].apply(lambda ratio: (ratio - 1.0).abs().mean())
+    return table.reset_index()
+
+
+def compare(args: argparse.Namespace) -> int:
+    both = compared(pd.read_csv(args.measured), predicted_gemms(args.gpu, args.family, args.regime))
+    table = sums(both)
+    print(both.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    error, off = (both["ratio"] - 1.0).abs(), (table["ratio"] - 1.0).abs()
+    print(f"each GEMM: error {error.mean():.1%} on average, {error.quantile(0.95):.1%} at p95")
+    print(f"sum of a block's GEMMs: {off.mean():.1%} off on average, {off.max():.1%} at most")
+    with atomic_path(args.output) as path:
+        both.to_csv(path, index=False)
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
     measuring = verbs.add_parser("measure")
     measuring.add_argument("--output", type=Path, required=True)
+    comparing = verbs.add_parser("compare")
+    comparing.add_argument("--measured", type=Path, required=True)
+    comparing.add_argument("--output", type=Path, required=True)
+    comparing.add_argument("--gpu", default="h200")
+    comparing.add_argument("--family", default="cublas", help="the library that torch calls")
+    comparing.add_argument("--regime", help="default: the model's own for a stream of kernels")
     args = parser.parse_args()
-    return measure(args.output)
+    return measure(args.output) if args.verb == "measure" else compare(args)
 
 
 if __name__ == "__main__":
