@@ -17,6 +17,7 @@ from gemm_model.bench.provider import (
     Operands,
     OutOfMemoryError,
 )
+from gemm_model.bench.rotation import Rotation
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
@@ -39,6 +40,7 @@ DISPOSITIONS = {
     COMPILER_CRASHES: "compile_failed",
 }
 UUID = "GPU-fake-0001"
+MEMORY_BYTES = 2**24
 
 
 def crash() -> None:
@@ -84,6 +86,8 @@ class FakeProvider:
 class FakeDevice:
     """Its times depend on the row alone. FAKE_GPU_UUID and FAKE_ROW_SECONDS change it."""
 
+    l2_bytes = 2**20
+
     def __init__(self) -> None:
         self._clock = 0
 
@@ -123,6 +127,23 @@ class FakeDevice:
     def time_sustained(self, launches: Any, settings: TimingSettings) -> Timing:
         launches[0]()
         return Timing(samples_us=(5.0, 5.5, 6.0), count=300, state={"sm_mhz": 1410, "power_w": 699.0})
+
+    def rotating_operands(
+        self, problem: GemmProblem, rotation: Rotation, part: tuple[int, int]
+    ) -> list[Operands]:
+        if rotation.footprint_bytes(problem) > MEMORY_BYTES:
+            raise OutOfMemoryError(f"a rotation of {rotation.weights} copies does not fit")
+        return [self.operands(problem, turn) for turn in range(rotation.weights)]
+
+    def norm(self, operands: Operands) -> Any:
+        return lambda: None
+
+    def time_graph(self, launches: Any, settings: TimingSettings, *, settled: bool) -> Timing:
+        """A microsecond for each launch of the turn, less without PDL, more where settled."""
+        first = launches[0]()
+        pdl = first is not None and first[1].pdl
+        time_us = len(launches) - 0.5 * pdl + 0.25 * settled
+        return Timing(samples_us=(time_us,), count=64, state={"graph_launches": 64, "sm_mhz": 1700})
 
     def profile(self, launch: Any, label: str) -> dict[str, Any]:
         launch()

@@ -176,13 +176,14 @@ def architectures(object_file: bytes) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    ("capability", "dtype", "schedule", "fast"),
+    ("capability", "dtype", "schedule", "fast", "pdl"),
     [
-        ((9, 0), "bf16", "pingpong", False),
-        ((9, 0), "fp8", "cooperative", True),
-        ((10, 0), "nvfp4", "2cta", False),
-        ((10, 0), "mxfp8", "cooperative", False),
-        ((12, 0), "bf16", "pingpong", False),
+        ((9, 0), "bf16", "pingpong", False, True),
+        ((9, 0), "bf16", "cooperative", False, False),
+        ((9, 0), "fp8", "cooperative", True, True),
+        ((10, 0), "nvfp4", "2cta", False, True),
+        ((10, 0), "mxfp8", "cooperative", False, True),
+        ((12, 0), "bf16", "pingpong", False, True),
     ],
 )
 def test_kernels_compile_without_a_gpu(
@@ -192,6 +193,7 @@ def test_kernels_compile_without_a_gpu(
     dtype: str,
     schedule: str,
     fast: bool,
+    pdl: bool,
 ) -> None:
     monkeypatch.setattr(quack_cache, "CACHE_DIR", str(tmp_path))
     for variable in ("QUACK_ARCH", "CUTE_DSL_ARCH"):
@@ -202,6 +204,7 @@ def test_kernels_compile_without_a_gpu(
         cluster_m=2 if schedule == "2cta" else 1,
         schedule=schedule,
         fast_accum=fast,
+        pdl=pdl,
     )
     quack.QuackProvider().compile(GemmProblem.of(256, 256, 512, dtype), config, capability)
     (compiled,) = tmp_path.rglob("*.o")

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -163,25 +165,103 @@ def test_attention_is_one_operator_with_a_lower_bound(device):
     assert backward.flop == pytest.approx(forward.flop * 5 / 2)
 
 
-def test_grouped_query_attention_counts_every_query_head():
+def test_grouped_query_attention_multiplies_every_query_head_and_reads_keys_once():
+    query, key = meta(3, 8, 32, 16, requires_grad=True), meta(3, 2, 32, 16, requires_grad=True)
     with timer() as seen:
-        functional.scaled_dot_product_attention(
-            meta(1, 8, 32, 16), meta(1, 2, 32, 16), meta(1, 2, 32, 16), enable_gqa=True
-        )
-    assert works(seen)[0].heads == 8
+        functional.scaled_dot_product_attention(query, key, key, enable_gqa=True).sum().backward()
+    forward, backward = works(seen)
+    assert (forward.heads, forward.kv_heads) == (backward.heads, backward.kv_heads) == (24, 6)
+    assert key.grad.shape == key.shape
+
+
+def test_values_of_another_width_than_keys():
+    with timer() as seen:
+        out = functional.scaled_dot_product_attention(meta(1, 4, 8, 48), meta(1, 4, 8, 48), meta(1, 4, 8, 32))
+    assert out.shape == (1, 4, 8, 32)
+    assert (works(seen)[0].qk_dim, works(seen)[0].v_dim) == (48, 32)
+
+
+def test_kinds_are_named_and_gemms_summed_apart():
+    with timer() as seen:
+        functional.linear(meta(64, 64), meta(128, 64))
+        torch.bmm(meta(3, 16, 32), meta(3, 32, 8))
+        query = meta(1, 4, 32, 16)
+        functional.scaled_dot_product_attention(query, query, query)
+    assert [timing.kind for timing in seen.timings] == ["GEMM", "batched GEMM", "attention"]
+    assert seen.table()["kind"].tolist() == ["GEMM", "batched GEMM", "attention"]
+    gemm, batched, attention = (timing.total_us for timing in seen.timings)
+    assert seen.gemm_us == pytest.approx(gemm + batched)
+    assert seen.total_us == pytest.approx(gemm + batched + attention)
+    assert "2 GEMMs" in seen.notes()[0]
+    assert "1 attentions" in seen.notes()[1]
+
+
+def test_groups_of_a_grouped_gemm_count_as_equal():
+    """100 rows in 8 groups are 13 each; weight gradients cut k instead."""
+    offsets = meta(8, dtype=torch.int32)
+    with timer() as seen:
+        torch._grouped_mm(meta(100, 64), meta(8, 64, 32), offs=offsets)
+        torch._grouped_mm(meta(64, 128), meta(128, 32), offs=offsets)
+        torch._grouped_mm(meta(8, 16, 64), meta(8, 64, 32))
+    assert sizes(seen) == [(8, 13, 32, 64), (8, 64, 32, 16), (8, 16, 32, 64)]
+    assert {timing.kind for timing in seen.timings} == {"grouped GEMM"}
+    assert "groups of one size" in str(seen)
+
+
+def test_other_operators_are_named_and_counted_and_views_are_not():
+    with timer() as seen:
+        x = functional.silu(meta(8, 8)) * meta(8, 8)
+        x = functional.silu(x).view(4, 16).t().detach()
+        x.add_(1)
+        torch.empty_like(x)
+    assert seen.other_operators == {"silu": 2, "mul": 1, "add_": 1}
+    assert seen.notes()[-1] == "without a time, 4 calls that are no GEMMs: silu 2, mul 1, add_ 1"
+    assert not seen.unmodelled
+
+
+@pytest.mark.parametrize("regime", ["burst", "counters"])
+def test_the_regime_is_the_models(regime):
+    with GemmTimer("h200", regime=regime, display=False) as seen:
+        functional.linear(meta(512, 4096), meta(4096, 4096))
+    best = rank(GemmProblem.of(512, 4096, 4096), "h200", 1, options={"regime": regime}).best
+    assert seen.total_us == pytest.approx(best.prediction.runtime_us)
+    assert f"regime {regime}" in seen.notes()[0]
+
+
+def test_an_unknown_regime_and_a_model_without_regimes_are_refused():
+    with pytest.raises(InputError, match="regime is 'idle'"):
+        GemmTimer("h200", regime="idle")
+    with pytest.raises(InputError, match="regime"):
+        timer(regime="burst")
 
 
 def test_the_bound_of_attention_is_math_or_memory():
     gpu = load_gpu("h200")
     long = Attention(
-        heads=32, queries=4096, keys=4096, qk_dim=128, v_dim=128, causal=False, backward=False, dtype="bf16"
+        heads=32,
+        kv_heads=32,
+        queries=4096,
+        keys=4096,
+        qk_dim=128,
+        v_dim=128,
+        causal=False,
+        backward=False,
+        dtype="bf16",
     )
     peak_us = 4 * 32 * 4096**2 * 128 / (4096 * 132 * 1980)
     assert long.bound_us(gpu) == (pytest.approx(peak_us), "MATH BOUND")
     decode = Attention(
-        heads=32, queries=1, keys=4096, qk_dim=128, v_dim=128, causal=False, backward=False, dtype="bf16"
+        heads=32,
+        kv_heads=8,
+        queries=1,
+        keys=4096,
+        qk_dim=128,
+        v_dim=128,
+        causal=False,
+        backward=False,
+        dtype="bf16",
     )
-    bytes_moved = 32 * 2 * (256 + 4096 * 256)
+    bytes_moved = 2 * (32 * 256 + 8 * 4096 * 256)
     assert decode.bound_us(gpu) == (pytest.approx(bytes_moved / gpu.dram_bytes_per_us), "DRAM BOUND")
 
 
@@ -248,6 +328,13 @@ def build():
 
 def wrong():
     return 3
+
+class Chosen(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x[x.sum(dim=-1) > 0])
+
+def chosen():
+    return Chosen(64, 32), torch.empty(16, 64)
 """
 
 
@@ -257,15 +344,36 @@ def test_the_verb_counts_backward_with_train(gemm_model, tmp_path):
     outcome = gemm_model("torch", f"{path}:build", "--train", "--model", MODEL, "--format", "csv")
     assert outcome.code == 0
     assert [line.split(",")[1:3] for line in outcome.out.splitlines()[1:]] == [
-        ["forward", "1"],
-        ["backward", "2"],
+        ["forward", "GEMM"],
+        ["backward", "GEMM"],
     ]
+    assert [line.split(",")[3] for line in outcome.out.splitlines()[1:]] == ["1", "2"]
     assert "3 GEMMs" in outcome.err
+
+
+def test_the_verb_passes_regime_and_family_on(gemm_model, tmp_path):
+    path = tmp_path / "net.py"
+    path.write_text(MODEL_FILE)
+    words = ("torch", f"{path}:build", "--format", "json", "--family", "cutlass")
+    own = gemm_model(*words)
+    alone = gemm_model(*words, "--regime", "burst")
+    assert (own.code, alone.code) == (0, 0)
+    assert "cutlass kernels, regime counters" in own.err
+    assert "cutlass kernels, regime burst" in alone.err
+    own_us, alone_us = (json.loads(outcome.out)[0]["predicted_us"] for outcome in (own, alone))
+    assert own_us < alone_us
+    refused = gemm_model(*words, "model_opts.regime=sustained")
+    assert refused.code == 2
+    assert "expected --regime" in refused.err
 
 
 @pytest.mark.parametrize(
     ("function", "words"),
-    [("wrong", "expected (model, input or inputs)"), ("none", "has no function 'none'")],
+    [
+        ("wrong", "expected (model, input or inputs)"),
+        ("none", "has no function 'none'"),
+        ("chosen", "expected shapes that do not depend on data"),
+    ],
 )
 def test_the_verb_refuses_what_is_no_model(gemm_model, tmp_path, function, words):
     path = tmp_path / "net.py"
@@ -273,3 +381,4 @@ def test_the_verb_refuses_what_is_no_model(gemm_model, tmp_path, function, words
     outcome = gemm_model("torch", f"{path}:{function}", "--model", MODEL)
     assert outcome.code == 2
     assert words in outcome.err
+    assert len(outcome.err.strip().splitlines()) == 1

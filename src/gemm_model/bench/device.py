@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gemm_model.bench.provider import Launch, Operands
+from gemm_model.bench.rotation import Rotation
 from gemm_model.core.errors import InputError
 from gemm_model.core.problem import GemmProblem
 
@@ -29,12 +30,18 @@ class TimingSettings:
     settle_ms: float = 140.0
     sustained_ms: float = 110.0
     """Sustained: run back to back so long until clock and power settle, and so long while measuring."""
+    graph_ms: float = 1.2
+    graph_rest_factor: float = 2.0
+    graph_repeats: int = 5
+    """Graph: about so long a graph; the card rests so many times as long before each of so many replays."""
+    graph_settled_ms: float = 50.0
+    """Graph, settled: so long measured after `settle_ms`."""
 
 
 def timing_settings(values: Mapping[str, Any]) -> TimingSettings:
     """Settings from the configuration's `timing`; raises InputError for a value that is not above 0."""
     for name, value in values.items():
-        whole = name in ("repeats", "min_repeats", "placements")
+        whole = name in ("repeats", "min_repeats", "placements", "graph_repeats")
         number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
         if not number or not 0 < value < math.inf:
             expected = "a positive whole number" if whole else "a positive number"
@@ -72,11 +79,21 @@ def percentile(ordered: list[float], fraction: float) -> float:
 class Device(Protocol):
     """A card that launches kernels; `gemm_model.bench.torch_device:TorchDevice` is the real one."""
 
+    l2_bytes: int
+
     def describe(self) -> dict[str, Any]:
         """Name, UUID, compute capability, SMs, memory, driver: what identifies the card and its software."""
 
     def operands(self, problem: GemmProblem, placement: int) -> Operands:
         """Random operands and an output at a place in memory; raises OutOfMemoryError."""
+
+    def rotating_operands(
+        self, problem: GemmProblem, rotation: Rotation, part: tuple[int, int]
+    ) -> list[Operands]:
+        """Operands of each launch of a rotation, in part i of n of the memory; raises OutOfMemoryError."""
+
+    def norm(self, operands: Operands) -> Launch:
+        """A launch that writes A, its rows normed."""
 
     def check(self, problem: GemmProblem, operands: Operands, launch: Launch) -> float:
         """Relative error of the result; raises IncorrectResultError, or KernelError from the launch."""
@@ -86,6 +103,9 @@ class Device(Protocol):
 
     def time_sustained(self, launches: Sequence[Launch], settings: TimingSettings) -> Timing:
         """Time of one launch among many back to back, once clock and power have settled."""
+
+    def time_graph(self, launches: Sequence[Launch], settings: TimingSettings, *, settled: bool) -> Timing:
+        """Time of one launch among many in a CUDA graph that walks through the launches in turn."""
 
     def profile(self, launch: Launch, label: str) -> Mapping[str, Any]:
         """Launch once under a label that a profiler sees; the card's state."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -24,7 +24,15 @@ from quack.gemm_config import SplitKMode
 from quack.gemm_default_epi import GemmDefaultEpiMixin, GemmDefaultSm90
 from quack.rounding import RoundingMode
 
-from gemm_model.bench.provider import CompileError, Config, KernelError, Launch, Operands, OutOfMemoryError
+from gemm_model.bench.provider import (
+    CompileError,
+    Config,
+    KernelError,
+    Launch,
+    Operands,
+    OutOfMemoryError,
+    UnsupportedError,
+)
 from gemm_model.bench.tensors import torch_dtype
 from gemm_model.core.batch import batch_of
 from gemm_model.core.gpu import GpuSpec, load_gpu
@@ -62,7 +70,7 @@ class QuackProvider:
 
     def __init__(self) -> None:
         self._latest: tuple[tuple[GemmProblem, KernelConfig], Any] | None = None
-        """The latest launch plan: further operands of the same problem need no new one."""
+        """The latest launch plan or variant: further operands of the same problem need no new one."""
 
     def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
         major = compute_capability[0]
@@ -91,7 +99,7 @@ class QuackProvider:
         types = (problem.a_dtype, problem.b_dtype, problem.out_dtype, problem.a_scale, problem.b_scale)
         cluster = (config.cluster_m, config.cluster_n)
         tile = _tile(problem, config)
-        return (types, tile, cluster, config.schedule, config.split_k, config.fast_accum)
+        return (types, tile, cluster, config.schedule, config.split_k, config.fast_accum, config.pdl)
 
     def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
         pin_target(compute_capability)
@@ -111,8 +119,11 @@ class QuackProvider:
 
     def _prepared(self, problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:
         compute_capability = torch.cuda.get_device_capability(operands.a.device)
-        if _uses_fast_fp8(problem, config, compute_capability):
-            return _prepared_fast_fp8(problem, config, operands, compute_capability)
+        if _compiled_here(problem, config, compute_capability):
+            if self._latest is None or self._latest[0] != (problem, config):
+                self._latest = ((problem, config), _variant(problem, config, compute_capability))
+            matrices = (operands.a, operands.b, operands.out, None)
+            return partial(self._latest[1].kernel, *matrices, *self._latest[1].constants)
         a, b, out = operands.a, operands.b, operands.out
         if config.split_k > 1:
             a, b, out = a.unsqueeze(0), b.unsqueeze(0), out.unsqueeze(0)
@@ -192,6 +203,12 @@ def _uses_fast_fp8(problem: GemmProblem, config: KernelConfig, compute_capabilit
     return compute_capability[0] == 9 and problem.a_dtype.bits == 8 and config.fast_accum
 
 
+def _compiled_here(problem: GemmProblem, config: KernelConfig, compute_capability: tuple[int, int]) -> bool:
+    """Whether the kernel is one that QuACK's entry point does not offer."""
+    without_pdl = compute_capability[0] == 9 and not config.pdl
+    return without_pdl or _uses_fast_fp8(problem, config, compute_capability)
+
+
 def _cutlass_type(name: str) -> Any:
     return torch2cute_dtype_map[torch_dtype(name)]
 
@@ -211,8 +228,11 @@ def _compiled(problem: GemmProblem, config: KernelConfig, compute_capability: tu
     a, b, out = (_cutlass_type(dtype.name) for dtype in (problem.a_dtype, problem.b_dtype, problem.out_dtype))
     cluster = (config.cluster_m, config.cluster_n, 1)
     pingpong = config.schedule == "pingpong"
-    if _uses_fast_fp8(problem, config, compute_capability):
-        return _compile_fast_fp8(a, b, out, _tile(problem, config), cluster, pingpong)
+    if _compiled_here(problem, config, compute_capability):
+        if config.split_k > 1:
+            raise UnsupportedError("split-K without PDL or with fast accumulation is not compiled here")
+        fast_fp8 = _uses_fast_fp8(problem, config, compute_capability)
+        return _compile_variant(a, b, out, _tile(problem, config), cluster, pingpong, fast_fp8, config.pdl)
     # QuACK's cache is keyed by the positional arguments that its entry point passes, defaults included.
     arguments = inspect.signature(quack_gemm._compile_gemm).bind(
         a_dtype=a,
@@ -258,16 +278,25 @@ def _compiled(problem: GemmProblem, config: KernelConfig, compute_capability: tu
 
 
 @jit_cache
-def _compile_fast_fp8(
-    a: Any, b: Any, out: Any, tile: tuple[int, ...], cluster: tuple[int, ...], pingpong: bool
+def _compile_variant(
+    a: Any,
+    b: Any,
+    out: Any,
+    tile: tuple[int, ...],
+    cluster: tuple[int, ...],
+    pingpong: bool,
+    fast_fp8: bool,
+    pdl: bool,
 ) -> Any:
-    """An SM90 fp8 kernel that leaves all partial sums in the tensor core's accumulators."""
+    """An SM90 kernel with fp8 sums left in the tensor core's accumulators, or launched without PDL."""
     m_a, m_b, m_out, _, _, _, _, _ = quack_ffi.make_fake_gemm_tensors(
         a, b, out, None, "k", "k", "n", None, batched=False
     )
 
-    def accumulate_fast(kernel: Any) -> None:
-        kernel.fp8_slow_accum = False
+    def vary(kernel: Any) -> None:
+        kernel.use_pdl = pdl
+        if fast_fp8:
+            kernel.fp8_slow_accum = False
 
     return quack_ffi.compile_gemm_kernel(
         GemmDefaultSm90,
@@ -286,7 +315,7 @@ def _compile_fast_fp8(
         _plain_epilogue(),
         quack_ffi.make_fake_scheduler_args(False, False, None, has_ag=False),
         quack_ffi.make_fake_varlen_args(False, False, False, None),
-        post_init=accumulate_fast,
+        post_init=vary,
     )
 
 
@@ -302,15 +331,22 @@ def _plain_epilogue() -> Any:
     )
 
 
-def _prepared_fast_fp8(
-    problem: GemmProblem, config: KernelConfig, operands: Operands, compute_capability: tuple[int, int]
-) -> Launch:
-    kernel = _compiled(problem, config, compute_capability)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Variant:
+    """A kernel compiled here, and its arguments behind the matrices."""
+
+    kernel: Any
+    constants: tuple[Any, ...]
+
+
+def _variant(problem: GemmProblem, config: KernelConfig, compute_capability: tuple[int, int]) -> _Variant:
     clusters = get_max_active_clusters(config.ctas_per_cluster, device_capacity=compute_capability)
     scheduler = quack_ffi.make_scheduler_args(clusters, config.swizzle, None, None)
     varlen = quack_ffi.make_varlen_args(None, None, None)
-    matrices = (operands.a, operands.b, operands.out, None)
-    return partial(kernel, *matrices, _plain_epilogue(), scheduler, varlen, None, None)
+    return _Variant(
+        kernel=_compiled(problem, config, compute_capability),
+        constants=(_plain_epilogue(), scheduler, varlen, None, None),
+    )
 
 
 def _block_formats(problem: GemmProblem) -> dict[str, str]:

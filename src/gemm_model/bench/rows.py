@@ -12,11 +12,12 @@ from gemm_model.bench.provider import Config
 from gemm_model.core.dtypes import BlockScale, element_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
-from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.kernel_config import KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 
-REGIMES = ("burst", "sustained", "counters")
-L2_STATES = ("cold", "warm")
+REGIMES = ("burst", "sustained", "counters", "graph")
+L2_STATES = ("cold", "warm", "rotated")
+"""Rotated: what the graph regime's rotation of the operands leaves in L2."""
 
 IDENTITY_COLUMNS = (
     "in_dtype",
@@ -58,6 +59,19 @@ DETAIL_COLUMNS = (
     "l2",
 )
 
+CHAIN_COLUMNS = ("pdl", "rotation", "partner", "settled")
+"""What is around a launch of the graph regime."""
+
+GRAPH_COLUMNS = (
+    "weight_copies",
+    "footprint_bytes",
+    "warm_share",
+    "graph_launches",
+    "programmatic_edges",
+    "partner_us",
+)
+"""What the graph regime tells of its graph; `partner_us` is the partner's time in a graph of its own."""
+
 TIMING_COLUMNS = ("min_us", "p90_us", "count", "empty_kernel_us")
 STATE_COLUMNS = ("sm_mhz", "mem_mhz", "power_w", "temp_c", "throttle")
 LOG_COLUMNS = ("relative_error", "disposition", "detail", "order", "time")
@@ -85,12 +99,50 @@ COUNTERS_TABLE_COLUMNS = (
     *STATE_COLUMNS,
     *LOG_COLUMNS,
 )
+GRAPH_TABLE_COLUMNS = (
+    *IDENTITY_COLUMNS,
+    "runtime_us",
+    *DETAIL_COLUMNS,
+    *CHAIN_COLUMNS,
+    *TIMING_COLUMNS,
+    *GRAPH_COLUMNS,
+    *STATE_COLUMNS,
+    *LOG_COLUMNS,
+)
+TABLE_COLUMNS = {"counters": COUNTERS_TABLE_COLUMNS, "graph": GRAPH_TABLE_COLUMNS}
+"""Columns of a table by regime; the others have COLUMNS."""
 
-PLAN_COLUMNS = tuple(name for name in (*IDENTITY_COLUMNS, *DETAIL_COLUMNS) if name not in ("gpu", "gpu_uuid"))
-"""What a row is before it has been measured."""
+NORM = "rmsnorm"
+"""The partner that writes the activations: a root-mean-square norm over their rows."""
 
 ALIGNMENT_BITS = 128
 """Rows that TMA and cuBLAS read start at multiples of 16 bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """What is around a launch of the graph regime.
+
+    `rotation` is the number of copies of the weights; 0 takes as many as make four times L2. `partner` is a
+    second kernel that follows in each link of the chain, an `MxNxK` GEMM of the same configuration, or that
+    precedes, NORM; without one the kernel follows itself. `settled` runs until clock and power settle, else
+    the card rests before each replay.
+    """
+
+    rotation: int = 0
+    partner: str = ""
+    settled: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rotation < 0:
+            raise InputError(f"rotation is {self.rotation}; expected a whole number from 0 on")
+        if self.partner not in ("", NORM):
+            parse_extent(self.partner, "partner", (3,))
+
+    def partner_problem(self, problem: GemmProblem) -> GemmProblem:
+        """The GEMM that takes turns with `problem`."""
+        m, n, k = parse_extent(self.partner, "partner", (3,))
+        return replace(problem, m=m, n=n, k=k)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +155,8 @@ class Row:
     asked: tuple[int, int, int]
     regime: str = "burst"
     l2: str = "cold"
+    chain: Chain = field(default_factory=Chain)
+    """Of the graph regime alone."""
 
     def __post_init__(self) -> None:
         if self.regime not in REGIMES:
@@ -139,13 +193,19 @@ class Row:
             cells |= {"schedule": config.schedule, "raster": config.raster}
             cells |= {"stages": config.stages or "", "cta_k": config.cta_k or ""}
             cells["fast_accum"] = int(config.fast_accum)
+        if self.regime == "graph":
+            cells["pdl"] = int(config.pdl) if isinstance(config, KernelConfig) else ""
+            cells["rotation"], cells["partner"] = self.chain.rotation, self.chain.partner
+            cells["settled"] = int(self.chain.settled)
         return cells
 
 
 def write_plan(rows: Sequence[Row], path: Path) -> None:
-    """Rows to be measured, as a table for `gemm-model benchmark --rows`."""
+    """Rows to be measured, of one regime, as a table for `gemm-model benchmark --rows`."""
+    columns = (*IDENTITY_COLUMNS, *DETAIL_COLUMNS, *(CHAIN_COLUMNS if rows[0].regime == "graph" else ()))
+    names = [name for name in columns if name not in ("gpu", "gpu_uuid")]
     with atomic_path(path) as unfinished, unfinished.open("w", newline="") as file:
-        writer = csv.DictWriter(file, PLAN_COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(row.columns() for row in rows)
 
@@ -187,6 +247,11 @@ def row_from_columns(cells: Mapping[str, Any], *, regime: str = "", l2: str = ""
         asked=(asked[0], asked[1], asked[2]),
         regime=regime or cells.get("regime") or "burst",
         l2=l2 or cells.get("l2") or "cold",
+        chain=Chain(
+            rotation=_whole(cells, "rotation") if cells.get("rotation") else 0,
+            partner=cells.get("partner") or "",
+            settled=_flag(cells, "settled"),
+        ),
     )
 
 
@@ -199,6 +264,10 @@ def _whole(cells: Mapping[str, Any], name: str) -> int:
     if not value.is_integer():
         raise InputError(f"column {name} is {cells[name]!r}; expected a whole number")
     return int(value)
+
+
+def _flag(cells: Mapping[str, Any], name: str) -> bool:
+    return str(cells.get(name) or "0") not in ("0", "0.0", "False")
 
 
 def _scale(cells: Mapping[str, Any]) -> BlockScale | None:
@@ -225,13 +294,13 @@ def _config(kernel: str, cells: Mapping[str, Any]) -> Config:
         if cells.get(name)
     }
     numbers["split_k"] = _whole(cells, "split_k") if cells.get("split_k") else 1
-    fast_accum = str(cells.get("fast_accum") or "0") not in ("0", "0.0", "False")
     return KernelConfig(
         **numbers,
         schedule=cells.get("schedule") or "cooperative",
         raster=cells.get("raster") or "heuristic",
         kernel=kernel,
-        fast_accum=fast_accum,
+        fast_accum=_flag(cells, "fast_accum"),
+        pdl=_flag(cells, "pdl") if cells.get("pdl") not in (None, "") else True,
     )
 
 

@@ -11,13 +11,16 @@ from pathlib import Path
 
 from gemm_model.bench.device import TimingSettings
 from gemm_model.bench.provider import Config, Provider
-from gemm_model.bench.rows import Row, padded, row_from_columns
+from gemm_model.bench.rotation import MOST_COPIES
+from gemm_model.bench.rows import Chain, Row, padded, row_from_columns
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.tables.table import read_table
 
 SHUFFLE_SEED = 17
+SWAPPED = "swapped"
+"""The partner whose weights have n and k changed: the second half of a feed-forward layer."""
 ASSUMED_FLOP_PER_US = 3e8
 ASSUMED_BYTES_PER_US = 2e6
 LAUNCH_US = 5.0
@@ -25,6 +28,8 @@ LAUNCH_US = 5.0
 ROW_OVERHEAD_MS = 3.0
 COUNTERS_ROW_MS = 120.0
 COMPILE_S = 4.0
+CAPTURE_LAUNCH_MS = 0.04
+"""Preparing and capturing one launch of a graph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,39 @@ class ConfigFilter:
             and (not self.schedules or config.schedule in self.schedules)
             and (not self.swizzles or config.swizzle in self.swizzles)
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainOptions:
+    """What the graph regime puts around each row; what is not given is left as the row has it."""
+
+    pdl: tuple[bool, ...] = ()
+    rotation: int | None = None
+    partner: str | None = None
+    settled: bool = False
+
+    def __post_init__(self) -> None:
+        if self.partner not in (None, SWAPPED):
+            Chain(partner=self.partner)
+
+
+def chained(rows: Sequence[Row], options: ChainOptions) -> list[Row]:
+    """The rows in their chains, once for each choice of PDL; each row once."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        problem = row.problem
+        partner = row.chain.partner if options.partner is None else options.partner
+        if partner == SWAPPED:
+            partner = f"{problem.m}x{problem.k}x{problem.n}"
+        rotation = row.chain.rotation if options.rotation is None else options.rotation
+        chain = Chain(rotation=rotation, partner=partner, settled=options.settled or row.chain.settled)
+        configs: list[Config] = [row.config]
+        if isinstance(row.config, KernelConfig) and options.pdl:
+            configs = [replace(row.config, pdl=pdl) for pdl in options.pdl]
+        for config in configs:
+            variant = replace(row, config=config, chain=chain)
+            found.setdefault(row_key(variant), variant)
+    return list(found.values())
 
 
 def rows_of_problems(
@@ -195,6 +233,21 @@ def estimated_row_ms(row: Row, settings: TimingSettings) -> float:
     if row.regime == "sustained":
         return ROW_OVERHEAD_MS + settings.settle_ms + settings.sustained_ms
     kernel_ms = estimated_kernel_us(row.problem) / 1e3
+    if row.regime == "graph":
+        return ROW_OVERHEAD_MS + (2.0 if row.chain.partner else 1.0) * _estimated_graph_ms(
+            kernel_ms, settings, settled=row.chain.settled
+        )
     launch_ms = max(settings.spin_ms, settings.spin_factor * kernel_ms) + kernel_ms
     count = min(settings.repeats, max(settings.min_repeats, int(settings.row_budget_ms / launch_ms)))
     return ROW_OVERHEAD_MS + (count + 1) * launch_ms
+
+
+def _estimated_graph_ms(kernel_ms: float, settings: TimingSettings, *, settled: bool) -> float:
+    """Time to capture and replay a graph of about `graph_ms`."""
+    launches = min(MOST_COPIES, max(4.0, settings.graph_ms / kernel_ms))
+    capture_ms = CAPTURE_LAUNCH_MS * launches
+    if settled:
+        return capture_ms + settings.settle_ms + settings.graph_settled_ms
+    return (
+        capture_ms + (1 + settings.graph_repeats) * (1.0 + settings.graph_rest_factor) * launches * kernel_ms
+    )

@@ -7,6 +7,7 @@ import random
 import torch
 
 from gemm_model.bench.provider import IncorrectResultError, Operands, UnsupportedError
+from gemm_model.bench.rotation import Rotation
 from gemm_model.core.problem import GemmProblem
 
 TORCH_DTYPES = {
@@ -22,6 +23,7 @@ TORCH_DTYPES = {
 ALIGNMENT_BYTES = 256
 PLACEMENT_ALIGNMENT = 4096
 CHUNK_ELEMENTS = 2**26
+OPERAND_BINS_SEED = 7
 POISON_BYTE = 0xFF
 """All bits set: NaN in every floating-point type of 8 or more bits."""
 
@@ -82,6 +84,44 @@ class OperandPool:
             flat_b = self._input(problem.b_dtype.name, b_size)[:b_size]
         return Operands(a=flat_a.view(problem.m, problem.k), b=flat_b.view(problem.n, problem.k), out=out)
 
+    def rotating(self, problem: GemmProblem, rotation: Rotation, part: tuple[int, int]) -> list[Operands]:
+        """Operands for each launch of a turn, each copy at a random place in a bin of its own.
+
+        `part` (i, n) keeps to the i-th of n parts of the pool. UnsupportedError for block-scaled types.
+        """
+        if problem.a_scale is not None or problem.b_scale is not None:
+            raise UnsupportedError("block-scaled operands are not rotated")
+        draw = random.Random(OPERAND_BINS_SEED)
+        a_size, b_size = problem.m * problem.k, problem.n * problem.k
+        a_room, b_room = rotation.activations * _binned(a_size), rotation.weights * _binned(b_size)
+        if problem.a_dtype == problem.b_dtype:
+            pool = self._part(self._input(problem.a_dtype.name, part[1] * (a_room + b_room)), part)
+            cut = a_room + (pool.numel() - a_room - b_room) * a_room // (a_room + b_room)
+            cut -= cut % PLACEMENT_ALIGNMENT
+            a_pool, b_pool = pool[:cut], pool[cut:]
+        else:
+            a_pool = self._part(self._input(problem.a_dtype.name, part[1] * a_room), part)
+            b_pool = self._part(self._input(problem.b_dtype.name, part[1] * b_room), part)
+        out_dtype = torch_dtype(problem.out_dtype.name)
+        out_size = problem.m * problem.n * out_dtype.itemsize
+        out_pool = self._part(self._output_bytes(part[1] * rotation.outputs * _binned(out_size)), part)
+        a_copies = _scattered(a_pool, rotation.activations, a_size, draw)
+        b_copies = _scattered(b_pool, rotation.weights, b_size, draw)
+        outs = _scattered(out_pool, rotation.outputs, out_size, draw)
+        return [
+            Operands(
+                a=a_copies[turn % rotation.activations].view(problem.m, problem.k),
+                b=b_copies[turn].view(problem.n, problem.k),
+                out=outs[turn % rotation.outputs].view(out_dtype).view(problem.m, problem.n),
+            )
+            for turn in range(rotation.weights)
+        ]
+
+    def _part(self, pool: torch.Tensor, part: tuple[int, int]) -> torch.Tensor:
+        index, count = part
+        size = pool.numel() // count // PLACEMENT_ALIGNMENT * PLACEMENT_ALIGNMENT
+        return pool[index * size : (index + 1) * size]
+
     def _input(self, dtype: str, elements: int) -> torch.Tensor:
         pool = self._inputs.get(dtype)
         if pool is None or pool.numel() < elements:
@@ -101,15 +141,32 @@ class OperandPool:
     def _out(self, problem: GemmProblem, draw: random.Random) -> torch.Tensor:
         dtype = torch_dtype(problem.out_dtype.name)
         size = problem.m * problem.n * dtype.itemsize
+        pool = self._output_bytes(size)
+        start = _place(draw, pool.numel() - size)
+        return pool[start : start + size].view(dtype).view(problem.m, problem.n)
+
+    def _output_bytes(self, size: int) -> torch.Tensor:
         if self._output.numel() < size:
+            self._output = torch.empty(0, dtype=torch.uint8, device=self._device)
             self._output = torch.empty(max(size, self._minimum), dtype=torch.uint8, device=self._device)
-        start = _place(draw, self._output.numel() - size)
-        return self._output[start : start + size].view(dtype).view(problem.m, problem.n)
+        return self._output
 
 
 def _place(draw: random.Random, room: int) -> int:
     """A random aligned offset of at most `room`."""
     return draw.randint(0, max(0, room) // PLACEMENT_ALIGNMENT) * PLACEMENT_ALIGNMENT
+
+
+def _binned(size: int) -> int:
+    """The smallest bin for a copy of `size`."""
+    return _round_up(size, PLACEMENT_ALIGNMENT)
+
+
+def _scattered(pool: torch.Tensor, count: int, size: int, draw: random.Random) -> list[torch.Tensor]:
+    """`count` views of `size` elements, one at a random place of each of `count` equal bins of the pool."""
+    room = pool.numel() // count // PLACEMENT_ALIGNMENT * PLACEMENT_ALIGNMENT
+    starts = (index * room + _place(draw, room - size) for index in range(count))
+    return [pool[start : start + size] for start in starts]
 
 
 def reference_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:

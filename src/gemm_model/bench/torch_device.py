@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from typing import Any
 
 import torch
 
+from gemm_model.bench.captured_graph import captured, programmatic_edges
 from gemm_model.bench.device import Timing, TimingSettings
 from gemm_model.bench.provider import KernelError, Launch, Operands, OutOfMemoryError
+from gemm_model.bench.rotation import Rotation
 from gemm_model.bench.tensors import OperandPool, compare, error_limit, poison, reference_product
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.problem import GemmProblem
@@ -23,6 +27,10 @@ FLUSH_L2_MULTIPLE = 4
 GRAPH_LAUNCHES = 64
 EMPTY_LAUNCHES = 96
 SUSTAINED_PLACEMENTS = 4
+FEWEST_GRAPH_LAUNCHES = 4
+MOST_GRAPH_LAUNCHES = 256
+USABLE_MEMORY = 0.7
+"""Share of the card's memory that a rotation may take beside the pools of the other types."""
 WINDOW_MS = 8.0
 """Sustained: length of one window; its mean launch time is one sample."""
 
@@ -103,12 +111,11 @@ class TorchDevice:
             raise MissingExtraError("no CUDA GPU is visible; the benchmark needs one")
         torch.cuda.set_device(0)
         self._properties = torch.cuda.get_device_properties(0)
+        self.l2_bytes: int = self._properties.L2_cache_size
         self._sensors = Sensors(self.uuid)
         elements = min(POOL_ELEMENTS, self._properties.total_memory // POOL_SHARE_OF_MEMORY)
         self._pool = OperandPool("cuda", OPERAND_SEED, elements)
-        self._flush = torch.ones(
-            FLUSH_L2_MULTIPLE * self._properties.L2_cache_size // 4, dtype=torch.float32, device="cuda"
-        )
+        self._flush = torch.ones(FLUSH_L2_MULTIPLE * self.l2_bytes // 4, dtype=torch.float32, device="cuda")
         self._flush_sum = torch.zeros((), dtype=torch.float32, device="cuda")
         self._reference: tuple[Any, torch.Tensor] | None = None
         self._spin_cycles_per_ms = self._measure_spin()
@@ -125,7 +132,7 @@ class TorchDevice:
             "gpu_uuid": self.uuid,
             "compute_capability": [properties.major, properties.minor],
             "sm_count": properties.multi_processor_count,
-            "l2_bytes": properties.L2_cache_size,
+            "l2_bytes": self.l2_bytes,
             "memory_bytes": properties.total_memory,
             "dram_bus_bits": self._sensors.dram_bus_bits(),
             "power_cap_w": self._sensors.power_cap_w(),
@@ -141,6 +148,27 @@ class TorchDevice:
         except torch.cuda.OutOfMemoryError as error:
             torch.cuda.empty_cache()
             raise OutOfMemoryError(str(error).splitlines()[0]) from error
+
+    def rotating_operands(
+        self, problem: GemmProblem, rotation: Rotation, part: tuple[int, int]
+    ) -> list[Operands]:
+        needed_gb = rotation.footprint_bytes(problem) * part[1] / 1e9
+        memory_gb = self._properties.total_memory / 1e9
+        if needed_gb > USABLE_MEMORY * memory_gb:
+            raise OutOfMemoryError(
+                f"a rotation of {rotation.weights} copies of the weights needs {needed_gb:.1f} GB; "
+                f"this card has {memory_gb:.1f} GB"
+            )
+        try:
+            return self._pool.rotating(problem, rotation, part)
+        except torch.cuda.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            raise OutOfMemoryError(str(error).splitlines()[0]) from error
+
+    def norm(self, operands: Operands) -> Launch:
+        from gemm_model.bench.rms_norm import rms_norm
+
+        return partial(rms_norm, operands.a, operands.a)
 
     def check(self, problem: GemmProblem, operands: Operands, launch: Launch) -> float:
         try:
@@ -178,19 +206,51 @@ class TorchDevice:
         launches[0]()
         estimate_ms = self._spaced_launches(launches, settings.spin_ms, 1)[0]
         repeats = min(GRAPH_LAUNCHES, max(1, round(WINDOW_MS / estimate_ms)))
-        graphs = [_captured(launch, repeats) for launch in launches[:SUSTAINED_PLACEMENTS]]
+        graphs = [captured([launch] * repeats) for launch in launches[:SUSTAINED_PLACEMENTS]]
+        return self._settled(graphs, repeats, estimate_ms, settings.settle_ms, settings.sustained_ms)
+
+    def time_graph(self, launches: Sequence[Launch], settings: TimingSettings, *, settled: bool) -> Timing:
+        """Replays of one graph that holds whole turns of the launches; after a rest each, or settled."""
+        launches[0]()
+        estimate_ms = self._spaced_launches(launches, settings.spin_ms, 1)[0]
+        turns = math.ceil(max(settings.graph_ms / estimate_ms, FEWEST_GRAPH_LAUNCHES) / len(launches))
+        turns = max(1, min(turns, MOST_GRAPH_LAUNCHES // len(launches)))
+        count = turns * len(launches)
+        graph = captured(list(launches) * turns, keep_graph=True)
+        columns = {"graph_launches": count, "programmatic_edges": programmatic_edges(graph)}
+        if settled:
+            timing = self._settled([graph], count, estimate_ms, settings.settle_ms, settings.graph_settled_ms)
+            return replace(timing, state={**timing.state, **columns})
+        rest_ms = max(settings.spin_ms, settings.graph_rest_factor * count * estimate_ms)
+        # The first replay also uploads the graph.
+        replays_ms = self._spaced_launches([graph.replay], rest_ms, 1 + settings.graph_repeats)[1:]
+        return Timing(
+            samples_us=tuple(1e3 * replay_ms / count for replay_ms in replays_ms),
+            count=count * len(replays_ms),
+            state={**self._sensors.read(), **columns},
+        )
+
+    def _settled(
+        self,
+        graphs: Sequence[torch.cuda.CUDAGraph],
+        repeats: int,
+        estimate_ms: float,
+        settle_ms: float,
+        measured_ms: float,
+    ) -> Timing:
+        """Windows of replays of each graph of `repeats` launches in turn; those after `settle_ms` count."""
         replays = max(1, round(WINDOW_MS / (repeats * estimate_ms)))
         kept_us: list[float] = []
         states: list[dict[str, Any]] = []
         spent_ms = 0.0
         for graph in cycle(graphs):
             window_ms, state = self._window(graph, replays)
-            if spent_ms >= settings.settle_ms or not states:
+            if spent_ms >= settle_ms or not states:
                 states.append(state)
-            if spent_ms >= settings.settle_ms:
+            if spent_ms >= settle_ms:
                 kept_us.append(1e3 * window_ms / (replays * repeats))
             spent_ms += window_ms
-            if spent_ms >= settings.settle_ms + settings.sustained_ms and kept_us:
+            if spent_ms >= settle_ms + measured_ms and kept_us:
                 break
         settled = states[1:]
         return Timing(
@@ -287,12 +347,3 @@ class TorchDevice:
         state = self._sensors.read()
         stop.synchronize()
         return float(start.elapsed_time(stop)), state
-
-
-def _captured(launch: Launch, repeats: int) -> torch.cuda.CUDAGraph:
-    """A graph of `repeats` launches back to back."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(repeats):
-            launch()
-    return graph

@@ -13,6 +13,7 @@ import sys
 from importlib import import_module
 from typing import IO, Any
 
+from gemm_model.bench.chain import time_chain
 from gemm_model.bench.device import Device, TimingSettings
 from gemm_model.bench.provider import KernelError, Launch, Operands, Provider, load_provider
 from gemm_model.bench.rows import Outcome, Row, row_from_columns
@@ -73,6 +74,8 @@ class Worker:
             _, launch = self._prepare(row, 0)
             return dict(self.device.profile(launch, request["label"]))
         settings = TimingSettings(**request["settings"])
+        if row.regime == "graph":
+            return time_chain(row, self.device, self.provider(row.kernel), settings)
         # Block-scaled operands are made anew for each placement, which takes too long to do it often.
         placements = settings.placements if row.problem.a_scale is None else 1
         launches = [self._prepare(row, placement)[1] for placement in range(placements)]

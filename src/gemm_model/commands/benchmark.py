@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 
 from gemm_model.bench.device import TimingSettings, timing_settings
 from gemm_model.bench.provider import PROVIDERS, Provider, load_provider
-from gemm_model.bench.rows import L2_STATES, REGIMES, Row
+from gemm_model.bench.rows import L2_STATES, NORM, REGIMES, Row
 from gemm_model.bench.sweep import (
     COMPILE_S,
     SHUFFLE_SEED,
+    SWAPPED,
+    ChainOptions,
     ConfigFilter,
     arranged,
+    chained,
     configs_of_table,
     estimated_row_ms,
     rows_of_problems,
@@ -34,6 +37,13 @@ from gemm_model.tables.table import batch_from_frame, read_table
 if TYPE_CHECKING:
     from gemm_model.bench.runner import RunOptions
     from gemm_model.bench.worker_process import WorkerProcess
+
+L2_OF_REGIME = {
+    "sustained": ("warm", "launches back to back find a warm L2"),
+    "counters": ("cold", "the profiler flushes caches before each launch"),
+    "graph": ("rotated", "what L2 holds follows from the rotation"),
+}
+"""The state of L2 in the regimes that leave no choice, and why."""
 
 DRY_RUN_CAPABILITY = (9, 0)
 PROGRESS_EVERY_S = 5.0
@@ -61,7 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--shard", default="0/1", help="i/n: part i of n about equal ones, for one of n cards")
     how = parser.add_argument_group("how to measure")
     how.add_argument("--regime", default="burst", choices=REGIMES)
-    how.add_argument("--l2", choices=L2_STATES, help="cold (default) or warm; sustained runs are warm")
+    how.add_argument(
+        "--l2", choices=L2_STATES, help="cold (default) or warm; other regimes have one of their own"
+    )
+    add_chain_arguments(parser.add_argument_group("regime graph"))
     how.add_argument("--repeats", type=int, help="launches timed per row (default: timing.repeats)")
     how.add_argument("--time-budget", type=float, default=math.inf, metavar="S", help="stop after S seconds")
     how.add_argument("--seed", type=int, default=SHUFFLE_SEED, help="of the order and the sample")
@@ -75,6 +88,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     out.add_argument("--compile-only", action="store_true", help="fill the kernel cache and stop")
     out.add_argument("--dry-run", action="store_true", help="say what would run and how long it would take")
+
+
+def add_chain_arguments(graph: argparse._ArgumentGroup) -> None:
+    graph.add_argument("--pdl", help="programmatic dependent launch off, on or both: 0, 1 or 0,1")
+    graph.add_argument(
+        "--rotation", type=int, metavar="N", help="copies of the weights (default: four times L2 in all)"
+    )
+    graph.add_argument(
+        "--partner",
+        help=f"what takes turns with the kernel: {NORM}, MxNxK, or {SWAPPED} (n and k change places)",
+    )
+    graph.add_argument("--settled", action="store_true", help="measure once clock and power have settled")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -143,11 +168,7 @@ def _use_kernel_cache() -> None:
 
 
 def _rows(args: argparse.Namespace, providers: dict[str, Provider], capability: tuple[int, int]) -> list[Row]:
-    l2 = args.l2 or ("warm" if args.regime == "sustained" else "cold")
-    if args.regime == "sustained" and l2 == "cold":
-        raise InputError("--l2 cold with --regime sustained; launches back to back find a warm L2")
-    if args.regime == "counters" and l2 == "warm":
-        raise InputError("--l2 warm with --regime counters; the profiler flushes caches before each launch")
+    l2, chain = _l2_state(args), _chain_options(args)
     if (args.input is None) == (args.rows is None):
         raise InputError("expected either --input with sizes or --rows with an earlier table")
     if args.rows is not None:
@@ -168,7 +189,7 @@ def _rows(args: argparse.Namespace, providers: dict[str, Provider], capability: 
         if number is not None:
             _positive(option, number)
     ordered = arranged(
-        rows,
+        chained(rows, chain) if args.regime == "graph" else rows,
         seed=args.seed,
         sample=args.sample,
         sample_shapes=args.sample_shapes,
@@ -177,6 +198,39 @@ def _rows(args: argparse.Namespace, providers: dict[str, Provider], capability: 
     if not ordered:
         raise InputError(f"shard {args.shard} of {len(rows)} rows is empty")
     return ordered
+
+
+def _l2_state(args: argparse.Namespace) -> str:
+    """What `--l2` says, or the only state that a regime has."""
+    if args.regime == "burst":
+        if args.l2 == "rotated":
+            raise InputError("--l2 rotated with --regime burst; expected cold or warm")
+        return args.l2 or "cold"
+    state, why = L2_OF_REGIME[args.regime]
+    if args.l2 not in (None, state):
+        raise InputError(f"--l2 {args.l2} with --regime {args.regime}; {why}")
+    return state
+
+
+def _chain_options(args: argparse.Namespace) -> ChainOptions:
+    """What the options say; InputError where another regime is asked for."""
+    if args.regime != "graph":
+        given = (args.pdl, args.rotation, args.partner, args.settled or None)
+        if any(option is not None for option in given):
+            raise InputError(
+                f"--pdl, --rotation, --partner and --settled belong to --regime graph, not {args.regime}"
+            )
+        return ChainOptions()
+    pdl = {"0": False, "1": True}
+    words = _words(args.pdl or "")
+    if not set(words) <= set(pdl):
+        raise InputError(f"--pdl is {args.pdl!r}; expected 0, 1 or 0,1")
+    return ChainOptions(
+        pdl=tuple(pdl[word] for word in words),
+        rotation=None if args.rotation is None else _positive("--rotation", args.rotation),
+        partner=args.partner,
+        settled=args.settled,
+    )
 
 
 def _why_nothing(

@@ -25,12 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=AUTO_KERNEL,
         help=f"kernels to predict: {', '.join(families())} (default: the GPU's first)",
     )
+    parser.add_argument(
+        "--regime",
+        help="what surrounds each launch: burst, sustained or counters (docs/regimes.md; default: counters)",
+    )
     common.add_format(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from gemm_model.integrations.torch_timer import (
-        IN_A_STREAM,
         GemmTimer,
         load_model_builder,
         run_on_meta,
@@ -38,13 +41,19 @@ def run(args: argparse.Namespace) -> int:
 
     if args.depth is not None and args.depth < 1:
         raise InputError(f"--depth is {args.depth}; expected a positive whole number")
+    if any(word.startswith("model_opts.regime=") for word in args.overrides):
+        raise InputError(
+            "model_opts.regime is given; expected --regime, which says what surrounds each launch"
+        )
     builder = load_model_builder(args.builder)
     chosen = common.settings(args)
     timer = GemmTimer(
         chosen.gpu,
         model=chosen.model,
         family=args.family,
-        options={**chosen.options, **IN_A_STREAM.get(chosen.model, {})},
+        regime=args.regime,
+        # The configuration's regime is that of lonely kernels.
+        options={name: value for name, value in chosen.options.items() if name != "regime"},
         display=False,
     )
     run_on_meta(builder, timer, train=args.train)

@@ -59,7 +59,7 @@ class CandidateSpace:
         return len(self) // self.family.space.orders_per_kernel
 
     def candidate(self, index: int) -> Candidate:
-        whole = {
+        whole: dict[str, Any] = {
             name: int(self.kernel[name][index])
             for name in ("cta_m", "cta_n", "cluster_m", "cluster_n", "stages", "swizzle", "split_k")
         }

@@ -1,0 +1,52 @@
+"""A CUDA graph of launches back to back, and how they depend on each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from gemm_model.bench.provider import KernelError, Launch
+
+
+def captured(launches: Iterable[Launch], *, keep_graph: bool = False) -> torch.cuda.CUDAGraph:
+    """A graph of the launches in their order; KernelError where they cannot be captured.
+
+    With `keep_graph` the graph is left for `programmatic_edges` to read.
+    """
+    graph = torch.cuda.CUDAGraph(keep_graph=keep_graph)
+    try:
+        with torch.cuda.graph(graph):
+            for launch in launches:
+                launch()
+        if keep_graph:
+            graph.instantiate()
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise KernelError(f"cannot be captured in a CUDA graph: {str(error).splitlines()[0]}") from error
+    return graph
+
+
+def programmatic_edges(graph: torch.cuda.CUDAGraph) -> int | None:
+    """Launches that depend programmatically on the one before them; None where this machine does not tell.
+
+    The graph must have been captured with `keep_graph`.
+    """
+    try:
+        from cuda.bindings import runtime
+
+        raw = graph.raw_cuda_graph()
+        count = _checked(runtime.cudaGraphGetEdges(raw, 0))[-1]
+        kinds = _checked(runtime.cudaGraphGetEdges(raw, count))[2]
+        programmatic = int(runtime.cudaGraphDependencyType.cudaGraphDependencyTypeProgrammatic)
+        return sum(int(kind.type) == programmatic for kind in kinds)
+    except (ImportError, AttributeError, RuntimeError, TypeError, ValueError, IndexError):
+        return None
+
+
+def _checked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a CUDA call returned, without its status; RuntimeError where it failed."""
+    status, *values = answer
+    if int(status) != 0:
+        raise RuntimeError(f"CUDA status {status}")
+    return tuple(values)

@@ -1,0 +1,49 @@
+"""How many copies of the operands a graph of launches walks through, so that none is found in L2 again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemm_model.core.problem import GemmProblem
+
+COLD_L2_MULTIPLE = 4
+"""**Bytes of distinct weights [L2 sizes]**; a buffer that returns after so much other traffic is cold."""
+
+MOST_COPIES = 256
+"""**Copies of the weights [launches]**; bounds the time to capture a graph; small weights stay partly warm"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotation:
+    """Copies of weights (B), activations (A) and outputs; launch i takes copy i modulo their number."""
+
+    weights: int
+    activations: int
+    outputs: int
+
+    def footprint_bytes(self, problem: GemmProblem) -> float:
+        """Distinct bytes that one turn touches."""
+        a, b, out = operand_bytes(problem)
+        return self.activations * a + self.weights * b + self.outputs * out
+
+
+def rotation_of(problem: GemmProblem, l2_bytes: float, asked: int = 0) -> Rotation:
+    """The rotation with cold operands, or with `asked` copies of the weights where that is not 0."""
+
+    def cold_copies(size_bytes: float) -> int:
+        return max(2, -int(-COLD_L2_MULTIPLE * l2_bytes // size_bytes))
+
+    a, b, out = operand_bytes(problem)
+    weights = asked or min(MOST_COPIES, cold_copies(b))
+    return Rotation(
+        weights=weights,
+        activations=min(weights, cold_copies(a)),
+        outputs=min(weights, cold_copies(out)),
+    )
+
+
+def operand_bytes(problem: GemmProblem) -> tuple[float, float, float]:
+    """Bytes of A, B and the output."""
+    a = problem.m * problem.k * problem.a_dtype.bytes_per_element
+    b = problem.n * problem.k * problem.b_dtype.bytes_per_element
+    return a, b, problem.m * problem.n * problem.out_dtype.bytes_per_element

@@ -1,0 +1,220 @@
+"""What the operators of PyTorch multiply: GEMMs, batched, grouped or inside a fused attention."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gemm_model.core.dtypes import operand_type
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.problem import GemmProblem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DTYPES = {
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+    "int8": "int8",
+    "int32": "int32",
+}
+"""torch's names of the types that a GEMM can have here."""
+
+MATMUL_LIKE = re.compile(
+    r"(^|_)(b|badd|add|int|scaled|grouped|scaled_grouped|sparse)?_?(mm|mv|matmul|gemm|linear|conv\w*|attention\w*"
+    r"|lstm|gru|rnn|bilinear|einsum)(_|$)"
+)
+"""Operators that multiply matrices, by their names: what is not modelled is counted, never dropped."""
+
+ATTENTION = re.compile(r"_(flash|efficient|cudnn|fused)_attention")
+FORWARD_GEMMS, BACKWARD_GEMMS = 2, 5
+"""Q K^T and P V; backward computes Q K^T again, then dV, dP, dQ and dK."""
+
+GEMM, BATCHED, GROUPED, ATTENTION_KIND = "GEMM", "batched GEMM", "grouped GEMM", "attention"
+"""Kinds of work; the groups of a grouped GEMM count as equal, since their sizes depend on data."""
+
+NO_KERNEL = re.compile(r"^(new_)?empty(_\w+)?$|^_unsafe_view$|^resize_$|^set_$")
+"""Operators that return new tensors and launch nothing; views are told by their schema."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """A fused attention: products of (queries x keys x dim) for each head, never written to memory."""
+
+    heads: int
+    kv_heads: int
+    """Both of all batch entries together; several query heads may share a head of keys and values."""
+    queries: int
+    keys: int
+    qk_dim: int
+    v_dim: int
+    causal: bool
+    backward: bool
+    dtype: str
+
+    @property
+    def flop(self) -> float:
+        """Half of the products' FLOP with a causal mask, whose upper triangle is skipped."""
+        products = BACKWARD_GEMMS if self.backward else FORWARD_GEMMS
+        of_qk = 3 if self.backward else 1
+        dims = of_qk * self.qk_dim + (products - of_qk) * self.v_dim
+        share = 0.5 * (1.0 + 1.0 / self.queries) if self.causal else 1.0
+        return 2.0 * self.heads * self.queries * self.keys * dims * share
+
+    @property
+    def dram_bytes(self) -> float:
+        """Q, K, V and O once; backward also reads dO and writes dQ, dK and dV."""
+        width = operand_type(self.dtype)[0].bytes_per_element
+        rows = self.heads * self.queries + self.kv_heads * self.keys
+        return rows * (self.qk_dim + self.v_dim) * width * (2.0 if self.backward else 1.0)
+
+    def bound_us(self, gpu: GpuSpec) -> tuple[float, str]:
+        """The time that no kernel can beat, and what sets it: peak math, or DRAM once; without softmax."""
+        math_us = self.flop / gpu.flop_per_us(operand_type(self.dtype)[0].math_kind)
+        dram_us = self.dram_bytes / gpu.dram_bytes_per_us
+        return (math_us, "MATH BOUND") if math_us >= dram_us else (dram_us, "DRAM BOUND")
+
+
+class UnmodelledError(Exception):
+    """An operator that is known but cannot be predicted as it is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class GemmReader:
+    """Where an operator has its operands, of shapes (batch, m, k) and (batch, k, n)."""
+
+    first: str
+    second: str
+    kind: str = GEMM
+
+
+GEMM_READERS: Mapping[str, GemmReader] = {
+    "mm": GemmReader("self", "mat2"),
+    "addmm": GemmReader("mat1", "mat2"),
+    "bmm": GemmReader("self", "mat2", BATCHED),
+    "baddbmm": GemmReader("batch1", "batch2", BATCHED),
+    "mv": GemmReader("self", "vec"),
+    "addmv": GemmReader("mat", "vec"),
+    "_scaled_mm": GemmReader("self", "mat2"),
+    "_int_mm": GemmReader("self", "mat2"),
+    "_grouped_mm": GemmReader("self", "mat2", GROUPED),
+    "_scaled_grouped_mm": GemmReader("self", "mat2", GROUPED),
+}
+
+
+def is_known(name: str) -> bool:
+    """Whether `work_of` reads an operator of this name."""
+    return name in GEMM_READERS or ATTENTION.search(name) is not None
+
+
+def work_of(name: str, bound: Mapping[str, Any]) -> tuple[str, GemmProblem | Attention] | None:
+    """The kind of a known operator and what it computes; None where it is empty and costs nothing.
+
+    Raises UnmodelledError, and InputError for symbolic sizes.
+    """
+    if name not in GEMM_READERS:
+        attention = _attention(bound, name)
+        return None if attention is None else (ATTENTION_KIND, attention)
+    gemm = _gemm(bound, name)
+    return None if gemm is None else (GEMM_READERS[name].kind, gemm)
+
+
+def launches_kernels(schema: Any) -> bool:
+    """Whether an operator of this schema runs on the GPU: it returns something new, or writes."""
+    name = schema.name.split("::")[-1]
+    aliases = [result.alias_info for result in schema.returns]
+    return bool(aliases) and not NO_KERNEL.search(name) and not all(a and not a.is_write for a in aliases)
+
+
+def _gemm(bound: Mapping[str, Any], name: str) -> GemmProblem | None:
+    reader = GEMM_READERS[name]
+    a, b = bound[reader.first], bound[reader.second]
+    if b.dim() == a.dim() - 1 and reader.kind != GROUPED:
+        b = b.unsqueeze(-1)
+    groups = bound.get("offs")
+    batch, m, n, k = _extents(a, b, 1 if groups is None else _size(groups.shape[0], name), name)
+    if 0 in (m, n, k, batch):
+        return None
+    a_type, b_type = (_dtype(tensor, bound.get(f"scale_{which}")) for tensor, which in ((a, "a"), (b, "b")))
+    a_element, a_scale = operand_type(a_type)
+    b_element, b_scale = operand_type(b_type)
+    packed = 2 if a_element.bits == 4 else 1
+    out = bound.get("out_dtype")
+    out_type = DTYPES.get(str(out or a.dtype).removeprefix("torch."), "bf16")
+    return GemmProblem(
+        m=m,
+        n=n,
+        k=k * packed,
+        batch=batch,
+        a_dtype=a_element,
+        b_dtype=b_element,
+        out_dtype=operand_type(out_type)[0],
+        a_scale=a_scale,
+        b_scale=b_scale,
+        a_major="k" if a.stride(-1) == 1 or m == 1 else "m",
+        b_major="k" if b.stride(-2) == 1 or n == 1 else "n",
+    )
+
+
+def _extents(a: Tensor, b: Tensor, groups: int, name: str) -> tuple[int, int, int, int]:
+    """Batch, m, n and k; an extent that offsets cut into groups counts by its mean, rounded up."""
+    m, k = (_size(value, name) for value in a.shape[-2:])
+    n = _size(b.shape[-1], name)
+    if a.dim() == b.dim() == 3:
+        return _size(a.shape[0], name), m, n, k
+    if a.dim() == 3:
+        return groups, m, -(-n // groups), k
+    if b.dim() == 3:
+        return groups, -(-m // groups), n, k
+    return groups, m, n, -(-k // groups)
+
+
+def _dtype(tensor: Tensor, scale: Tensor | None) -> str:
+    """The operand type of a tensor; block scales are told by their type."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    scale_type = "" if scale is None else str(scale.dtype).removeprefix("torch.")
+    if name == "float4_e2m1fn_x2":
+        return "nvfp4" if scale_type == "float8_e4m3fn" else "mxfp4"
+    if name == "float8_e4m3fn" and scale_type == "float8_e8m0fnu":
+        return "mxfp8"
+    if name not in DTYPES:
+        raise UnmodelledError(f"type {name}")
+    return DTYPES[name]
+
+
+def _attention(bound: Mapping[str, Any], name: str) -> Attention | None:
+    query, key, value = bound["query"], bound["key"], bound["value"]
+    if query.dim() != 4:
+        raise UnmodelledError(f"{query.dim()} dimensions")
+    batch, heads, queries, qk_dim = (_size(size, name) for size in query.shape)
+    kv_heads, keys, v_dim = (_size(size, name) for size in (*key.shape[1:3], value.shape[-1]))
+    if 0 in (batch, heads, kv_heads, queries, keys, qk_dim, v_dim):
+        return None
+    return Attention(
+        heads=batch * heads,
+        kv_heads=batch * kv_heads,
+        queries=queries,
+        keys=keys,
+        qk_dim=qk_dim,
+        v_dim=v_dim,
+        causal=bool(bound.get("is_causal", False)),
+        backward=name.endswith("backward"),
+        dtype=_dtype(query, None),
+    )
+
+
+def _size(value: Any, operator: str) -> int:
+    """A size as a number; raises InputError for one that tracing left symbolic, or that is negative."""
+    if isinstance(value, torch.SymInt):
+        raise InputError(f"{operator}: size {value} is symbolic; expected numbers (trace with static shapes)")
+    if value < 0:
+        raise InputError(f"{operator}: size {value} is negative; expected a whole number from 0 on")
+    return int(value)

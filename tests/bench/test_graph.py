@@ -1,0 +1,196 @@
+"""The graph regime without a GPU: rotation, rows, and what the command records."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from gemm_model.bench.rotation import Rotation, rotation_of
+from gemm_model.bench.rows import Chain, Row, row_from_columns
+from gemm_model.bench.sweep import ChainOptions, chained
+from gemm_model.classic_scripts import benchmark_main
+from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from tests.bench import fakes
+from tests.bench.test_runner import arguments, bench, table, write_sizes
+
+L2_BYTES = 60e6
+
+
+def test_the_rotation_holds_weights_of_four_times_l2() -> None:
+    """A weight of 8192 x 4096 x 2 bytes is 67.1 MB: four of them are the first to exceed 240 MB."""
+    rotation = rotation_of(GemmProblem.of(16, 8192, 4096, "bf16"), L2_BYTES)
+    assert rotation == Rotation(weights=4, activations=4, outputs=4)
+    footprint = 4 * (8192 * 4096 * 2 + 16 * 4096 * 2 + 16 * 8192 * 2)
+    assert rotation.footprint_bytes(GemmProblem.of(16, 8192, 4096, "bf16")) == footprint
+
+
+def test_small_weights_are_copied_256_times_and_large_activations_less_often() -> None:
+    """A weight of 64 KB would need 3,663 copies; activations of 67.1 MB are cold with four."""
+    rotation = rotation_of(GemmProblem.of(131072, 128, 256, "bf16"), L2_BYTES)
+    assert (rotation.weights, rotation.activations) == (256, 4)
+    assert rotation.outputs == 8  # of 33.6 MB
+
+
+def test_huge_weights_still_take_turns() -> None:
+    assert rotation_of(GemmProblem.of(16, 65536, 16384, "bf16"), L2_BYTES).weights == 2
+
+
+def test_a_rotation_that_is_asked_for_is_taken() -> None:
+    problem = GemmProblem.of(16, 1024, 1024, "bf16")
+    assert rotation_of(problem, L2_BYTES, 3) == Rotation(weights=3, activations=3, outputs=3)
+    assert rotation_of(problem, L2_BYTES, 1) == Rotation(weights=1, activations=1, outputs=1)
+
+
+@pytest.mark.parametrize("part", [(0, 1), (0, 2), (1, 2)])
+def test_copies_of_a_rotation_lie_apart(part: tuple[int, int]) -> None:
+    tensors = pytest.importorskip("gemm_model.bench.tensors", reason="torch is not installed")
+    problem = GemmProblem.of(40, 96, 256, "bf16")
+    pool = tensors.OperandPool("cpu", seed=3, elements=2**20)
+    operands = pool.rotating(problem, Rotation(weights=7, activations=3, outputs=2), part)
+    assert len(operands) == 7
+    spans = set()
+    for name, copies, shape in (("a", 3, (40, 256)), ("b", 7, (96, 256)), ("out", 2, (40, 96))):
+        views = [getattr(each, name) for each in operands]
+        assert {tuple(view.shape) for view in views} == {shape}
+        assert all(view.data_ptr() % 16 == 0 for view in views)
+        starts = [view.data_ptr() for view in views]
+        assert len(set(starts)) == copies
+        assert starts[0] == starts[copies % 7]
+        spans |= {(start, start + 2 * shape[0] * shape[1]) for start in starts}
+    ordered = sorted(spans)
+    assert len(ordered) == 12
+    assert all(end <= following for (_, end), (following, _) in itertools.pairwise(ordered))
+
+
+def test_halves_of_the_pool_share_nothing() -> None:
+    tensors = pytest.importorskip("gemm_model.bench.tensors", reason="torch is not installed")
+    pool = tensors.OperandPool("cpu", seed=3, elements=2**20)
+    problem, rotation = GemmProblem.of(40, 96, 256, "bf16"), Rotation(weights=4, activations=4, outputs=4)
+    first, second = (pool.rotating(problem, rotation, (index, 2)) for index in range(2))
+    last = max(view.data_ptr() + 2 * view.numel() for each in first for view in (each.a, each.b))
+    assert last <= min(view.data_ptr() for each in second for view in (each.a, each.b))
+    assert max(each.out.data_ptr() for each in first) < min(each.out.data_ptr() for each in second)
+
+
+def row(**chain: object) -> Row:
+    config = KernelConfig(cta_m=128, cta_n=128, pdl=False)
+    return Row(
+        kernel="quack",
+        problem=GemmProblem.of(64, 256, 512, "bf16"),
+        config=config,
+        asked=(64, 256, 512),
+        regime="graph",
+        l2="rotated",
+        chain=Chain(**chain),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [{}, {"rotation": 3}, {"partner": "rmsnorm", "settled": True}, {"partner": "64x512x256", "rotation": 1}],
+)
+def test_a_row_is_read_back_as_it_was_written(chain: dict[str, object]) -> None:
+    cells = {name: str(value) for name, value in row(**chain).columns().items()}
+    assert row_from_columns(cells) == row(**chain)
+    assert cells["pdl"] == "0"
+
+
+def test_rows_of_other_regimes_know_no_chain() -> None:
+    burst = Row(kernel="cublas", problem=GemmProblem.of(8, 8, 8), config=None, asked=(8, 8, 8))
+    assert not {"pdl", "rotation", "partner", "settled"} & set(burst.columns())
+
+
+def test_options_multiply_rows_and_never_repeat_one() -> None:
+    library = Row(
+        kernel="cublas", problem=GemmProblem.of(8, 16, 32), config=None, asked=(8, 16, 32), regime="graph"
+    )
+    found = chained([row(), library, library], ChainOptions(pdl=(False, True), partner="swapped", rotation=2))
+    assert [(each.kernel, each.chain.partner, each.chain.rotation) for each in found] == [
+        ("quack", "64x512x256", 2),
+        ("quack", "64x512x256", 2),
+        ("cublas", "8x32x16", 2),
+    ]
+    assert [each.config.pdl for each in found if each.config] == [False, True]
+
+
+@pytest.mark.parametrize("partner", ["layernorm", "12x13", "0x1x2", "1x2xthree"])
+def test_an_unknown_partner_is_refused(partner: str) -> None:
+    with pytest.raises(InputError, match="partner"):
+        Chain(partner=partner)
+
+
+def graph(sizes: Path, output: Path, *more: str) -> list[str]:
+    return arguments(sizes, output, "--regime", "graph", "--tiles", "128x64", "--swizzles", "8", *more)
+
+
+def test_each_row_tells_its_rotation_and_its_warm_share(tmp_path: Path) -> None:
+    """Weights of 256 x 256 x 2 bytes: the fake L2 of 1 MiB makes 32 copies of 128 KiB."""
+    output = tmp_path / "out.csv"
+    done = bench(graph(write_sizes(tmp_path / "s.csv", (256,), (64,)), output, "--pdl", "0,1"))
+    assert done.returncode == 0, done.stderr
+    rows = {cells["pdl"]: cells for cells in table(output)}
+    assert {pdl: cells["runtime_us"] for pdl, cells in rows.items()} == {"0": "32.0", "1": "31.5"}
+    cells = rows["1"]
+    assert (cells["regime"], cells["l2"], cells["rotation"], cells["settled"]) == (
+        "graph",
+        "rotated",
+        "0",
+        "0",
+    )
+    footprint = 32 * 2 * (256 * 256 + 64 * 256 + 64 * 256)
+    assert (cells["weight_copies"], cells["footprint_bytes"]) == ("32", str(footprint))
+    assert float(cells["warm_share"]) == pytest.approx(2**20 / footprint, abs=5e-5)
+    assert (cells["graph_launches"], cells["partner_us"]) == ("64", "")
+
+
+def test_a_fixed_rotation_a_partner_and_a_settled_run_are_recorded(tmp_path: Path) -> None:
+    """The fake takes a microsecond a launch of the turn, less a half with PDL, plus a quarter settled."""
+    output = tmp_path / "out.csv"
+    sizes = write_sizes(tmp_path / "s.csv", (256,), (64,))
+    words = graph(sizes, output, "--rotation", "2", "--partner", "swapped", "--settled")
+    done = bench(words)
+    assert done.returncode == 0, done.stderr
+    (cells,) = table(output)
+    assert (cells["rotation"], cells["weight_copies"], cells["partner"]) == ("2", "2", "64x256x256")
+    assert (cells["settled"], cells["partner_us"], cells["runtime_us"]) == ("1", "1.75", "2.25")
+    one_kernel = 2 * 2 * (256 * 256 + 64 * 256 + 64 * 256)
+    assert cells["footprint_bytes"] == str(2 * one_kernel)
+    assert cells["warm_share"] == "1.0"
+    again = tmp_path / "again.csv"
+    words = ["--rows", str(output), "--output", str(again), "--regime", "graph", *words[4:8]]
+    assert bench(words).returncode == 0
+    assert [cells["partner"] for cells in table(again)] == ["64x256x256"]
+
+
+def test_a_rotation_that_does_not_fit_is_one_row_and_the_run_goes_on(tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    sizes = write_sizes(tmp_path / "s.csv", (256, 65536, fakes.LAUNCH_FAILS), (64,))
+    done = bench(graph(sizes, output))
+    assert done.returncode == 0, done.stderr
+    found = {cells["n"]: (cells["disposition"], cells["detail"]) for cells in table(output)}
+    assert found["256"] == ("ok", "")
+    assert found["65536"] == ("out_of_memory", "a rotation of 2 copies does not fit")
+    assert found[str(fakes.LAUNCH_FAILS)][0] == "launch_failed"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--regime", "graph", "--l2", "cold"],
+        ["--regime", "burst", "--l2", "rotated"],
+        ["--regime", "graph", "--pdl", "2"],
+        ["--regime", "graph", "--rotation", "0"],
+        ["--regime", "graph", "--partner", "softmax"],
+        ["--pdl", "0"],
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    given = arguments(write_sizes(tmp_path / "s.csv", (256,)), tmp_path / "out.csv", "--dry-run", *words)
+    assert benchmark_main(given) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
