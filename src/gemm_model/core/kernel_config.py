@@ -35,8 +35,8 @@ class KernelConfig:
 
     `cta_*` is the output tile of one CTA, `mma_*` that of one MMA instruction group: for 2-CTA MMA
     mma_m = 2 cta_m. `swizzle` is the largest group of cluster rows (or columns) that the scheduler walks
-    together. `stages` and `cta_k` of 0 stand for the family's own choice, a `kernel` of 'auto' for the
-    GPU's default family. `fast_accum` matters for fp8 on sm90 alone: False (QuACK's way) adds every k tile to
+    together. `stages` and `cta_k` of 0 stand for the family's choice, a `kernel` of 'auto' for the
+    GPU's default family. `fast_accum` matters for fp8 on sm90 alone: False (QuACK's way) adds each k tile to
     a second set of accumulators. `pdl` matters back to back alone: with programmatic dependent launch (QuACK's
     way) the prologue runs under the end of the previous kernel.
     """
