@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gemm_model.bench.provider import Config
+from gemm_model.bench.provider import Config, LibraryChoice
 from gemm_model.core.dtypes import BlockScale, element_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
@@ -51,9 +51,17 @@ DETAIL_COLUMNS = (
     "cta_k",
     "split_k",
     "fast_accum",
+    "scheduler",
+    "warps",
+    "heuristic_rank",
+    "algorithm",
+    "kernel_name",
     "regime",
     "l2",
 )
+
+LAUNCH_COLUMNS = ("grid", "block")
+"""Of rows whose provider says what it launches; in the counters regime the profiler says so for all rows."""
 
 TIMING_COLUMNS = ("min_us", "p90_us", "count", "empty_kernel_us")
 STATE_COLUMNS = ("sm_mhz", "mem_mhz", "power_w", "temp_c", "throttle")
@@ -73,7 +81,15 @@ COUNTER_COLUMNS = (
     "block",
 )
 
-COLUMNS = (*IDENTITY_COLUMNS, "runtime_us", *DETAIL_COLUMNS, *TIMING_COLUMNS, *STATE_COLUMNS, *LOG_COLUMNS)
+COLUMNS = (
+    *IDENTITY_COLUMNS,
+    "runtime_us",
+    *DETAIL_COLUMNS,
+    *LAUNCH_COLUMNS,
+    *TIMING_COLUMNS,
+    *STATE_COLUMNS,
+    *LOG_COLUMNS,
+)
 COUNTERS_TABLE_COLUMNS = (
     *IDENTITY_COLUMNS,
     "runtime_us",
@@ -127,11 +143,14 @@ class Row:
             "regime": self.regime,
             "l2": self.l2,
         }
-        if config is not None:
+        if isinstance(config, LibraryChoice):
+            cells["heuristic_rank"] = config.rank
+        elif config is not None:
             for name in ("mma_m", "mma_n", "cta_m", "cta_n", "cluster_m", "cluster_n", "split_k", "swizzle"):
                 cells[name] = getattr(config, name)
             cells |= {"schedule": config.schedule, "raster": config.raster}
             cells |= {"stages": config.stages or "", "cta_k": config.cta_k or ""}
+            cells |= {"scheduler": config.scheduler, "warps": config.warps or ""}
             cells["fast_accum"] = int(config.fast_accum)
         return cells
 
@@ -193,6 +212,8 @@ def _scale(cells: Mapping[str, Any]) -> BlockScale | None:
 
 
 def _config(kernel: str, cells: Mapping[str, Any]) -> Config:
+    if cells.get("heuristic_rank") not in (None, ""):
+        return LibraryChoice(rank=_whole(cells, "heuristic_rank"))
     if not cells.get("cta_m"):
         return None
     numbers = {
@@ -207,6 +228,7 @@ def _config(kernel: str, cells: Mapping[str, Any]) -> Config:
             "cluster_n",
             "stages",
             "swizzle",
+            "warps",
         )
         if cells.get(name)
     }
@@ -218,6 +240,7 @@ def _config(kernel: str, cells: Mapping[str, Any]) -> Config:
         raster=cells.get("raster") or "heuristic",
         kernel=kernel,
         fast_accum=fast_accum,
+        scheduler=cells.get("scheduler") or "static",
     )
 
 
