@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
+from gemm_model.persistent.kernel_parameters import KernelParameters
 
 from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
 from gemm_model.calibration.observations import Observations, observe
@@ -29,7 +30,6 @@ from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.persistent import clock, epilogue, kernel_time, mainloop, spilling, traffic
 from gemm_model.persistent import edge_tiles as outside_rows
 from gemm_model.persistent.calibration_file import load_calibration
-from gemm_model.persistent.kernel_parameters import KernelParameters
 from gemm_model.tables import table
 from gemm_model.tables.accuracy import choice_figures, error_figures, top1_efficiency
 

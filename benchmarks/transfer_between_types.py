@@ -11,11 +11,11 @@ import argparse
 from pathlib import Path
 
 import pandas as pd
+from gemm_model.persistent.kernel_parameters import KernelParameters
 
 from gemm_model.calibration.fit import fit
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.core.gpu import GpuSpec, load_gpu
-from gemm_model.persistent.kernel_parameters import KernelParameters
 from gemm_model.persistent.kernel_time import kernel_time
 from gemm_model.tables.accuracy import (
     ChoiceFigures,

@@ -1,12 +1,15 @@
-"""cuBLAS through torch: the time that users compare with."""
+"""cuBLAS through torch: the time that users compare with. Its kernels are known by their names."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
+from gemm_model.bench.cublas_names import cells_of_names
+from gemm_model.bench.launched_kernels import launched_kernels
 from gemm_model.bench.provider import Config, KernelError, Launch, Operands, OutOfMemoryError
 from gemm_model.core.problem import GemmProblem
 
@@ -63,6 +66,23 @@ class CublasProvider:
                 raise KernelError(str(error).splitlines()[0]) from error
             self._tried = problem
         return launch
+
+    def describe(self, problem: GemmProblem, _: Config, operands: Operands) -> Mapping[str, Any]:
+        return chosen_kernel(_launch(problem, operands))
+
+
+def chosen_kernel(launch: Launch) -> dict[str, Any]:
+    """Table cells of the kernels that a cuBLAS call launches; `detail` says where they are not known."""
+    try:
+        kernels = launched_kernels(launch)
+    except (KernelError, RuntimeError) as error:
+        # The call itself is good: its time counts, whatever it ran.
+        return {"detail": f"its kernels cannot be named: {str(error).splitlines()[0]}"}
+    if not kernels:
+        return {"detail": "it launched no kernel"}
+    cells = cells_of_names([kernel.name for kernel in kernels])
+    names = " + ".join(kernel.name for kernel in kernels)
+    return {**kernels[0].cells(), **cells, "kernel_name": names}
 
 
 def _launch(problem: GemmProblem, operands: Operands) -> Launch:

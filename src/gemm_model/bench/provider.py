@@ -6,10 +6,10 @@ tables are common code. A module under `bench/` registers its provider's loader 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.kernel_config import KernelConfig
@@ -27,8 +27,21 @@ DISPOSITIONS = (
 )
 """What became of a row: only 'ok' rows carry times."""
 
-Config = KernelConfig | None
-"""None stands for a library that chooses its kernel itself."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryChoice:
+    """A kernel that the library itself proposes for the problem."""
+
+    rank: int
+    """Place among the library's proposals, its favourite first, counted from 0."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 0:
+            raise InputError(f"heuristic_rank is {self.rank}; expected a whole number from 0")
+
+
+Config = KernelConfig | LibraryChoice | None
+"""None stands for a library that chooses its kernel itself and lets nobody ask for another."""
 
 Launch = Callable[[], object]
 """Enqueues the kernel once on the current stream and returns without waiting for it."""
@@ -100,9 +113,20 @@ class Provider(Protocol):
         """A callable that launches the kernel on `operands`. Raises KernelError."""
 
 
+@runtime_checkable
+class DescribingProvider(Provider, Protocol):
+    """A provider whose kernels are known only once they are built: its library chooses or completes them."""
+
+    def describe(self, problem: GemmProblem, config: Config, operands: Operands) -> Mapping[str, Any]:
+        """Table cells that say what runs: tile, cluster, stages, the kernel's name. Raises KernelError."""
+
+
 PROVIDERS: dict[str, str] = {
     "quack": "gemm_model.bench.quack:QuackProvider",
     "cublas": "gemm_model.bench.cublas:CublasProvider",
+    "cublaslt": "gemm_model.bench.cublaslt:CublasLtProvider",
+    "cutlass": "gemm_model.bench.cutlass.provider:CutlassProvider",
+    "triton": "gemm_model.bench.triton:TritonProvider",
     "simt": "gemm_model.bench.simt.provider:SimtProvider",
 }
 """Provider name -> 'module:class'; the module is imported only when the provider is asked for."""
@@ -121,6 +145,7 @@ def load_provider(name: str) -> Provider:
         provider: Provider = getattr(import_module(module_name), class_name)()
     except ImportError as error:
         raise MissingExtraError(
-            f"kernel provider {name!r} needs the package {error.name!r}: pip install 'gemm-model[bench]'"
+            f"kernel provider {name!r} needs the package {error.name!r}: "
+            "pip install 'gemm-model[bench,libraries]'"
         ) from error
     return provider

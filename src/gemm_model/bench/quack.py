@@ -163,7 +163,7 @@ def pin_target(compute_capability: tuple[int, int]) -> None:
 
 
 def _require_config(config: Config) -> KernelConfig:
-    if config is None:
+    if not isinstance(config, KernelConfig):
         raise KernelError("QuACK needs a tile and a cluster")
     return config
 

@@ -94,4 +94,6 @@ class RowLog:
 
 
 def _same(cells: Mapping[str, str], row: Row) -> bool:
-    return all(cells.get(name, "") == str(value) for name, value in row.columns().items())
+    """Whether the table's cells are those of the row; what the row leaves open, its kernel has filled in."""
+    wanted = {name: str(value) for name, value in row.columns().items() if str(value)}
+    return all(cells.get(name, "") == value for name, value in wanted.items())

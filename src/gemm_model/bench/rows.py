@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gemm_model.bench.provider import Config
+from gemm_model.bench.provider import Config, LibraryChoice
 from gemm_model.core.dtypes import BlockScale, element_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
@@ -55,6 +55,11 @@ DETAIL_COLUMNS = (
     "cta_k",
     "split_k",
     "fast_accum",
+    "scheduler",
+    "warps",
+    "heuristic_rank",
+    "algorithm",
+    "kernel_name",
     "regime",
     "l2",
 )
@@ -71,6 +76,9 @@ GRAPH_COLUMNS = (
     "partner_us",
 )
 """What the graph regime tells of its graph; `partner_us` is the partner's time in a graph of its own."""
+
+LAUNCH_COLUMNS = ("grid", "block")
+"""Of rows whose provider says what it launches; in the counters regime the profiler says so for all rows."""
 
 TIMING_COLUMNS = ("min_us", "p90_us", "count", "empty_kernel_us")
 STATE_COLUMNS = ("sm_mhz", "mem_mhz", "power_w", "temp_c", "throttle")
@@ -90,7 +98,15 @@ COUNTER_COLUMNS = (
     "block",
 )
 
-COLUMNS = (*IDENTITY_COLUMNS, "runtime_us", *DETAIL_COLUMNS, *TIMING_COLUMNS, *STATE_COLUMNS, *LOG_COLUMNS)
+COLUMNS = (
+    *IDENTITY_COLUMNS,
+    "runtime_us",
+    *DETAIL_COLUMNS,
+    *LAUNCH_COLUMNS,
+    *TIMING_COLUMNS,
+    *STATE_COLUMNS,
+    *LOG_COLUMNS,
+)
 COUNTERS_TABLE_COLUMNS = (
     *IDENTITY_COLUMNS,
     "runtime_us",
@@ -187,11 +203,14 @@ class Row:
             "regime": self.regime,
             "l2": self.l2,
         }
-        if config is not None:
+        if isinstance(config, LibraryChoice):
+            cells["heuristic_rank"] = config.rank
+        elif config is not None:
             for name in ("mma_m", "mma_n", "cta_m", "cta_n", "cluster_m", "cluster_n", "split_k", "swizzle"):
                 cells[name] = getattr(config, name)
             cells |= {"schedule": config.schedule, "raster": config.raster}
             cells |= {"stages": config.stages or "", "cta_k": config.cta_k or ""}
+            cells |= {"scheduler": config.scheduler, "warps": config.warps or ""}
             cells["fast_accum"] = int(config.fast_accum)
         if self.regime == "graph":
             cells["pdl"] = int(config.pdl) if isinstance(config, KernelConfig) else ""
@@ -276,6 +295,8 @@ def _scale(cells: Mapping[str, Any]) -> BlockScale | None:
 
 
 def _config(kernel: str, cells: Mapping[str, Any]) -> Config:
+    if cells.get("heuristic_rank") not in (None, ""):
+        return LibraryChoice(rank=_whole(cells, "heuristic_rank"))
     if not cells.get("cta_m"):
         return None
     numbers = {
@@ -290,6 +311,7 @@ def _config(kernel: str, cells: Mapping[str, Any]) -> Config:
             "cluster_n",
             "stages",
             "swizzle",
+            "warps",
         )
         if cells.get(name)
     }
@@ -300,6 +322,7 @@ def _config(kernel: str, cells: Mapping[str, Any]) -> Config:
         raster=cells.get("raster") or "heuristic",
         kernel=kernel,
         fast_accum=_flag(cells, "fast_accum"),
+        scheduler=cells.get("scheduler") or "static",
         pdl=_flag(cells, "pdl") if cells.get("pdl") not in (None, "") else True,
     )
 

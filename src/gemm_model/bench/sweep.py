@@ -45,8 +45,8 @@ class ConfigFilter:
     def apply(self, configs: Iterable[Config]) -> list[Config]:
         kept: list[Config] = []
         for config in configs:
-            if config is None:
-                kept.append(None)
+            if not isinstance(config, KernelConfig):
+                kept.append(config)
             elif self._takes(config):
                 kept.extend(replace(config, split_k=split) for split in self.split_k)
         return kept
@@ -113,7 +113,7 @@ def rows_of_problems(
         if provider.unsupported(fitting, compute_capability):
             continue
         own = provider.configs(fitting, compute_capability)
-        chosen = own if listed is None or None in own else listed
+        chosen = listed if listed is not None and isinstance(own[0], KernelConfig) else own
         asked = (problem.m, problem.n, problem.k)
         rows.extend(
             Row(kernel=provider.name, problem=fitting, config=config, asked=asked, regime=regime, l2=l2)

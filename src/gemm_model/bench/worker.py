@@ -15,7 +15,14 @@ from typing import IO, Any
 
 from gemm_model.bench.chain import time_chain
 from gemm_model.bench.device import Device, TimingSettings
-from gemm_model.bench.provider import KernelError, Launch, Operands, Provider, load_provider
+from gemm_model.bench.provider import (
+    DescribingProvider,
+    KernelError,
+    Launch,
+    Operands,
+    Provider,
+    load_provider,
+)
 from gemm_model.bench.rows import Outcome, Row, row_from_columns
 from gemm_model.core.errors import GemmModelError
 
@@ -69,7 +76,8 @@ class Worker:
     def _measure(self, operation: str, row: Row, request: dict[str, Any]) -> dict[str, Any]:
         if operation == "check":
             operands, launch = self._prepare(row, 0)
-            return {"relative_error": self.device.check(row.problem, operands, launch)}
+            error = self.device.check(row.problem, operands, launch)
+            return {"relative_error": f"{error:.2e}", **self._description(row, operands)}
         if operation == "profile":
             _, launch = self._prepare(row, 0)
             return dict(self.device.profile(launch, request["label"]))
@@ -82,6 +90,12 @@ class Worker:
         if row.regime == "sustained":
             return self.device.time_sustained(launches, settings).columns()
         return self.device.time_burst(launches, settings, cold_l2=row.l2 == "cold").columns()
+
+    def _description(self, row: Row, operands: Operands) -> dict[str, Any]:
+        provider = self.provider(row.kernel)
+        if not isinstance(provider, DescribingProvider):
+            return {}
+        return dict(provider.describe(row.problem, row.config, operands))
 
     def _prepare(self, row: Row, placement: int) -> tuple[Operands, Launch]:
         operands = self.device.operands(row.problem, placement)

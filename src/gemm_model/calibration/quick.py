@@ -64,7 +64,7 @@ def _chosen(pool: list[Row], kind: str, gpu: GpuSpec, donor: Calibration, draw: 
     """The designed rows of a pool, and the fastest of some other shapes."""
     known = donor.numbers[donor.kind_for(kind)].values()
     family = family_of(donor.family, gpu)
-    pairs = [(row.problem, row.config) for row in pool if row.config is not None]
+    pairs = [(row.problem, row.config) for row in pool if isinstance(row.config, KernelConfig)]
     shape = geometry(batch_of(pairs), flop_per_clk_of(kind, gpu), gpu, family)
     names = [name for name in DEFAULT_FREE if name.partition(".")[0] in family.mechanisms]
     low, high = (np.array([getattr(NUMBERS[name], end) for name in names]) for end in ("low", "high"))

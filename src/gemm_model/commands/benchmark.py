@@ -30,7 +30,7 @@ from gemm_model.bench.sweep import (
 )
 from gemm_model.config import load_config
 from gemm_model.core.errors import InputError, PartialResultError
-from gemm_model.core.kernel_config import SCHEDULES, parse_extent
+from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 from gemm_model.tables.table import batch_from_frame, read_table
 
@@ -148,6 +148,8 @@ def _run_on(worker: WorkerProcess, args: argparse.Namespace, options: RunOptions
     summary = begun.go(worker, shifted, progress)
     counts = ", ".join(f"{count} {name}" for name, count in sorted(summary.dispositions.items()))
     print(f"{args.output}: {summary.done} of {summary.rows} rows ({counts})", file=sys.stderr)
+    for remark, count in sorted(summary.remarks.items()):
+        print(f"{count} rows: {remark}", file=sys.stderr)
     if summary.sentinel_drift > runner.SENTINEL_DRIFT_LIMIT:
         print(
             f"warning: the sentinel drifted by {summary.sentinel_drift:.1%} during this run", file=sys.stderr
@@ -309,7 +311,7 @@ def _report_plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[
     kernels = {
         (row.kernel, providers[row.kernel].kernel_key(row.problem, row.config))
         for row in rows
-        if row.kernel in providers and row.config is not None
+        if row.kernel in providers and isinstance(row.config, KernelConfig)
     }
     jobs = args.jobs or max(1, (os.cpu_count() or 2) - 1)
     seconds = sum(estimated_row_ms(row, settings) for row in rows) / 1e3
@@ -318,7 +320,9 @@ def _report_plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[
     print(f"measure   about {seconds:.0f} s on a card of 300 TFLOP/s and 2 TB/s")
     for row in rows[:10]:
         config = row.config
-        tile = "library's choice" if config is None else f"{config.cta_m}x{config.cta_n} {config.schedule}"
+        tile = "library's choice"
+        if isinstance(config, KernelConfig):
+            tile = f"{config.cta_m}x{config.cta_n} {config.schedule}"
         problem = row.problem
         print(f"  {row.kernel} {problem.a_dtype.name} {problem.m}x{problem.n}x{problem.k} {tile}")
     if len(rows) > 10:

@@ -25,8 +25,11 @@ AUTO_KERNEL = "auto"
 KERNELS = (AUTO_KERNEL, "quack", "cutlass", "cublas", "triton", "simt")
 """Names of kernel families; 'simt' are CUDA-core kernels, which only the memory-hierarchy model describes."""
 
+SCHEDULERS = ("static", "split_k", "stream_k")
+"""How output tiles become work: whole, k cut into equal parts, or all k steps dealt evenly to the SMs."""
+
 AUTO = 0
-"""Value of `cta_k` and `stages` that leaves the choice to the kernel family's own rule."""
+"""Value of `cta_k`, `stages` and `warps` that leaves the choice to the kernel family's own rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +38,10 @@ class KernelConfig:
 
     `cta_*` is the output tile of one CTA, `mma_*` that of one MMA instruction group: for 2-CTA MMA
     mma_m = 2 cta_m. `swizzle` is the largest group of cluster rows (or columns) that the scheduler walks
-    together. `stages` and `cta_k` of 0 stand for the family's choice, a `kernel` of 'auto' for the
-    GPU's default family. `fast_accum` matters for fp8 on sm90 alone: False (QuACK's way) adds each k tile to
-    a second set of accumulators. `pdl` matters back to back alone: with programmatic dependent launch (QuACK's
+    together. `stages`, `cta_k` and `warps` of 0 stand for the family's own choice, a `kernel` of 'auto' for
+    the GPU's default family. `scheduler` says how families that have several cut the work; QuACK splits k by
+    `split_k` alone. `fast_accum` matters for fp8 on sm90 alone: False (QuACK's way) adds every k tile to a
+    second set of accumulators. `pdl` matters back to back alone: with programmatic dependent launch (QuACK's
     way) the prologue runs under the end of the previous kernel.
     """
 
@@ -55,12 +59,14 @@ class KernelConfig:
     split_k: int = 1
     kernel: str = AUTO_KERNEL
     fast_accum: bool = False
+    scheduler: str = "static"
+    warps: int = AUTO
     pdl: bool = True
 
     def __post_init__(self) -> None:
         for name in ("cta_m", "cta_n", "cluster_m", "cluster_n", "swizzle", "split_k"):
             require_size(name, getattr(self, name))
-        for name in ("cta_k", "stages"):
+        for name in ("cta_k", "stages", "warps"):
             if getattr(self, name) != AUTO:
                 require_size(name, getattr(self, name))
         if self.schedule not in SCHEDULES:
@@ -69,6 +75,8 @@ class KernelConfig:
             raise InputError(f"raster is {self.raster!r}; expected one of {RASTERS}")
         if self.kernel not in KERNELS:
             raise InputError(f"unknown kernel family {self.kernel!r}; expected one of {', '.join(KERNELS)}")
+        if self.scheduler not in SCHEDULERS:
+            raise InputError(f"scheduler is {self.scheduler!r}; expected one of {SCHEDULERS}")
         ctas_per_mma = 2 if self.schedule == "2cta" else 1
         if self.mma_m == 0:
             object.__setattr__(self, "mma_m", ctas_per_mma * self.cta_m)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import Any
 
 from cuda.bindings import driver, nvrtc
 
+from gemm_model.bench.kernel_cache import cache_folder
 from gemm_model.bench.provider import CompileError, KernelError
 from gemm_model.bench.simt.ladder import SimtKernel
 from gemm_model.core.files import atomic_path
 
 SOURCE = Path(__file__).with_name("kernels.cu")
-CACHE_VARIABLE = "GEMM_MODEL_CACHE_DIR"
 
 
 def compiled_path(kernel: SimtKernel, compute_capability: tuple[int, int]) -> Path:
@@ -27,10 +26,9 @@ def compiled_path(kernel: SimtKernel, compute_capability: tuple[int, int]) -> Pa
     """
     arch = f"sm_{compute_capability[0]}{compute_capability[1]}"
     source = SOURCE.read_bytes()
-    folder = Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "gemm-model")
     version = "{}.{}".format(*_ask_nvrtc(nvrtc.nvrtcVersion()))
     digest = hashlib.sha256(source + f"{kernel.expression} {version}".encode()).hexdigest()[:16]
-    path = folder / "simt" / f"{kernel.name}-{arch}-{digest}.cubin"
+    path = cache_folder("simt") / f"{kernel.name}-{arch}-{digest}.cubin"
     if not path.exists():
         with atomic_path(path) as temporary:
             temporary.write_bytes(_compile(source, kernel.expression, arch))

@@ -10,6 +10,7 @@ from gemm_model.bench.provider import Config, KernelError, Launch, Operands, Uns
 from gemm_model.bench.simt.driver import compiled_path, launcher, load
 from gemm_model.bench.simt.ladder import LADDER, SimtKernel, kernel_of
 from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
 LARGEST_EXTENT = 2**31 - 1
@@ -65,7 +66,7 @@ def misfit(kernel: SimtKernel, problem: GemmProblem) -> str:
 
 
 def _kernel(config: Config) -> SimtKernel:
-    if config is None:
+    if not isinstance(config, KernelConfig):
         raise KernelError("the simt kernels need a tile")
     try:
         return kernel_of(config)

@@ -1,0 +1,132 @@
+"""What the name of a cuBLAS kernel says about it.
+
+cuBLAS thinks in columns: for our row-major D[m, n] it computes D^T, so the first extent of a name runs along
+our n and the second along our m. Three generations of names are read:
+
+    nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT    tile, k tile x stages, cluster, raster, options, layouts
+    sm90_xmma_gemm_..._tilesize128x128x64_cgasize1x2x1_stage4_warpgroupsize2x1x1_...
+    ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn, cutlass_80_tensorop_..._128x128_64x4_tn_align8
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gemm_model.core.errors import InputError
+
+NVJET = re.compile(
+    r"nvjet_(?:sm\d+_)?[a-z0-9]+_(?P<tile>\d+x\d+)_(?P<ring>\d+x\d+)_(?P<cluster>\d+x\d+)"
+    r"_(?P<options>(?:\w+_)?[hv](?:_\w+)?)_(?P<layouts>[NT]{3,4})\b"
+)
+XMMA = re.compile(
+    r"(?P<arch>sm\d+)_xmma_gemm_(?P<types>\w+?)_tilesize(?P<tile>\d+x\d+)x(?P<cta_k>\d+)(?P<options>\w*)"
+)
+STAGED = re.compile(
+    r"(?:(?P<arch>ampere|turing|volta|cutlass_\d+)_)\w*?gemm\w*?_(?P<tile>\d+x\d+)(?:_ldg\d+\w*?_stages)?"
+    r"_(?P<ring>\d+x\d+)_(?P<layouts>[nt]{2})(?![a-z])"
+)
+RASTERS = {"h": "along_m", "v": "along_n"}
+"""Horizontal walks along the columns of D^T (our rows, m), vertical along its rows (our n)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CublasKernel:
+    """One kernel by its name, extents along our D; what the name leaves out is 0 or empty."""
+
+    generation: str
+    cta_m: int
+    cta_n: int
+    cta_k: int = 0
+    stages: int = 0
+    cluster_m: int = 1
+    cluster_n: int = 1
+    schedule: str = ""
+    raster: str = ""
+    split: bool = False
+    """Whether k is split; into how many parts no name says."""
+
+    def cells(self) -> dict[str, Any]:
+        """The columns of a benchmark table that the name fills."""
+        cells: dict[str, Any] = {"cta_m": self.cta_m, "cta_n": self.cta_n, "mma_m": self.cta_m}
+        cells |= {"mma_n": self.cta_n, "cluster_m": self.cluster_m, "cluster_n": self.cluster_n}
+        cells |= {"cta_k": self.cta_k or "", "stages": self.stages or ""}
+        cells |= {"schedule": self.schedule, "raster": self.raster}
+        return cells | {"scheduler": "split_k" if self.split else "static"}
+
+
+def parse_cublas_name(name: str) -> CublasKernel:
+    """The kernel called `name` (plain or mangled); InputError where the grammar does not know it."""
+    for pattern, read in ((NVJET, _nvjet), (XMMA, _xmma), (STAGED, _staged)):
+        found = pattern.search(name)
+        if found:
+            return read(found)
+    raise InputError(f"no tile is known from the cuBLAS kernel name {name[:120]!r}")
+
+
+def _pair(text: str) -> tuple[int, int]:
+    first, second = text.split("x")
+    return int(first), int(second)
+
+
+def _nvjet(found: re.Match[str]) -> CublasKernel:
+    cta_n, cta_m = _pair(found["tile"])
+    cta_k, stages = _pair(found["ring"])
+    cluster_n, cluster_m = _pair(found["cluster"])
+    options = found["options"].split("_")
+    cooperative = "coopA" in options or "coopB" in options
+    return CublasKernel(
+        generation="nvjet",
+        cta_m=cta_m,
+        cta_n=cta_n,
+        cta_k=cta_k,
+        stages=stages,
+        cluster_m=cluster_m,
+        cluster_n=cluster_n,
+        schedule="2cta" if "2cta" in options else "cooperative" if cooperative else "pingpong",
+        raster=next(RASTERS[option] for option in options if option in RASTERS),
+        split="splitK" in options,
+    )
+
+
+def _xmma(found: re.Match[str]) -> CublasKernel:
+    cta_n, cta_m = _pair(found["tile"])
+    options = found["options"]
+    cluster = re.search(r"_cgasize(\d+x\d+)x1", options)
+    cluster_n, cluster_m = _pair(cluster[1]) if cluster else (1, 1)
+    stages = re.search(r"_stage(\d+)", options)
+    groups = re.search(r"_warpgroupsize(\d+)x(\d+)x1", options)
+    cooperative = groups is not None and int(groups[1]) * int(groups[2]) > 1
+    return CublasKernel(
+        generation="xmma",
+        cta_m=cta_m,
+        cta_n=cta_n,
+        cta_k=int(found["cta_k"]),
+        stages=int(stages[1]) if stages else 0,
+        cluster_m=cluster_m,
+        cluster_n=cluster_n,
+        schedule="cooperative" if cooperative else "",
+        split="splitK" in options,
+    )
+
+
+def _staged(found: re.Match[str]) -> CublasKernel:
+    cta_n, cta_m = _pair(found["tile"])
+    cta_k, stages = _pair(found["ring"])
+    return CublasKernel(generation="staged", cta_m=cta_m, cta_n=cta_n, cta_k=cta_k, stages=stages)
+
+
+def cells_of_names(names: Sequence[str]) -> dict[str, Any]:
+    """Table cells of a call that launched kernels of these names: those of the first one with a tile.
+
+    A call that splits k launches a reduction behind it. Where no name is known, `detail` says so.
+    """
+    remark = "the call launched no kernel"
+    for name in names:
+        try:
+            return parse_cublas_name(name).cells()
+        except InputError as error:
+            remark = str(error)
+    return {"detail": remark}

@@ -1,0 +1,80 @@
+"""Which kernels a library call launches: the call is captured into a CUDA graph and its nodes are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from cuda.bindings import driver
+
+from gemm_model.bench.provider import KernelError, Launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchedKernel:
+    """One kernel of a captured call: its (mangled) name, CTAs of its grid and threads of a CTA."""
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+    def cells(self) -> dict[str, Any]:
+        """The columns of a benchmark table."""
+        extents = {"grid": self.grid, "block": self.block}
+        return {"kernel_name": self.name, **{name: f"({x}, {y}, {z})" for name, (x, y, z) in extents.items()}}
+
+
+def launched_kernels(launch: Launch) -> list[LaunchedKernel]:
+    """The kernels of one call, in the order in which they were enqueued. Raises KernelError."""
+    stream = _side_stream()
+    with torch.cuda.stream(stream):
+        # Once outside of the capture: libraries allocate workspace for a new stream.
+        launch()
+        stream.synchronize()
+        handle = driver.CUstream(stream.cuda_stream)
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        _ask(driver.cuStreamBeginCapture(handle, mode))
+        try:
+            launch()
+        finally:
+            graph = _ask(driver.cuStreamEndCapture(handle))
+    try:
+        return _kernels(graph)
+    finally:
+        driver.cuGraphDestroy(graph)
+
+
+@lru_cache(maxsize=1)
+def _side_stream() -> torch.cuda.Stream:
+    """Work cannot be captured on the default stream."""
+    return torch.cuda.Stream()
+
+
+def _kernels(graph: Any) -> list[LaunchedKernel]:
+    _, count = _ask(driver.cuGraphGetNodes(graph))
+    nodes, _ = _ask(driver.cuGraphGetNodes(graph, count))
+    kernels = []
+    for node in nodes[:count]:
+        if _ask(driver.cuGraphNodeGetType(node)) != driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL:
+            continue
+        found = _ask(driver.cuGraphKernelNodeGetParams(node))
+        # A kernel of a lazily loaded library has a handle of its own kind.
+        answer = driver.cuKernelGetName(found.kern) if int(found.kern) else driver.cuFuncGetName(found.func)
+        name = _ask(answer)
+        kernels.append(
+            LaunchedKernel(
+                name=name.decode() if isinstance(name, bytes) else str(name),
+                grid=(found.gridDimX, found.gridDimY, found.gridDimZ),
+                block=(found.blockDimX, found.blockDimY, found.blockDimZ),
+            )
+        )
+    return kernels
+
+
+def _ask(answer: tuple[Any, ...]) -> Any:
+    status, *values = answer
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise KernelError(f"the CUDA driver answers {status.name}")
+    return values[0] if len(values) == 1 else values

@@ -1,0 +1,197 @@
+"""A persistent Triton kernel with tensor descriptors (TMA), with and without warp specialization."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from gemm_model.bench.provider import (
+    CompileError,
+    Config,
+    KernelError,
+    Launch,
+    Operands,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+
+FIRST_TMA_CAPABILITY = 9
+SPECIALIZED_WARPS = 12
+"""Warps of a specialized Hopper kernel: a group of four that loads and two groups that multiply."""
+
+WARPS_PER_GROUP = 4
+POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "e4m3": "*fp8e4nv"}
+ALIGNED = ["tt.divisibility", 16]
+
+TILES = ((64, 32), (64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256), (256, 64), (256, 128))
+TILE_K_BYTES = (128, 256)
+STAGES = (2, 3, 4, 5)
+GROUPS = (1, 4, 8)
+SMEM_BYTES = 232448
+"""What a CTA can have on Hopper."""
+
+
+@triton.jit
+def matmul_persistent(
+    a_ptr, b_ptr, d_ptr, M, N, K, GROUP_M,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    """D[M, N] = A[M, K] x B[N, K]^T; each program takes every num_programs-th tile of the grouped order."""
+    a = tl.make_tensor_descriptor(a_ptr, shape=[M, K], strides=[K, 1], block_shape=[BLOCK_M, BLOCK_K])
+    b = tl.make_tensor_descriptor(b_ptr, shape=[N, K], strides=[K, 1], block_shape=[BLOCK_N, BLOCK_K])
+    d = tl.make_tensor_descriptor(d_ptr, shape=[M, N], strides=[N, 1], block_shape=[BLOCK_M, BLOCK_N])
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    for tile in tl.range(
+        tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0),
+        flatten=not WARP_SPECIALIZE, warp_specialize=WARP_SPECIALIZE,
+    ):  # fmt: skip
+        group = tile // (GROUP_M * tiles_n)
+        first_m = group * GROUP_M
+        rows = tl.minimum(tiles_m - first_m, GROUP_M)
+        within = tile % (GROUP_M * tiles_n)
+        offset_m = (first_m + within % rows) * BLOCK_M
+        offset_n = (within // rows) * BLOCK_N
+        accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for step in range(tl.cdiv(K, BLOCK_K)):
+            a_tile = a.load([offset_m, step * BLOCK_K])
+            b_tile = b.load([offset_n, step * BLOCK_K])
+            accumulator = tl.dot(a_tile, b_tile.T, accumulator)
+        d.store([offset_m, offset_n], accumulator.to(d_ptr.dtype.element_ty))
+
+
+class TritonProvider:
+    """`swizzle` is the group of M, `warps` 4, 8, or 12 for a warp-specialized kernel; the raster is along m.
+
+    Triton's fp8 sums stay in the tensor core's accumulators (`fast_accum` 1).
+    """
+
+    name = "triton"
+
+    def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
+        if compute_capability[0] < FIRST_TMA_CAPABILITY:
+            return "tensor descriptors need compute capability 9.0"
+        if problem.batch != 1 or problem.a_scale is not None or problem.b_scale is not None:
+            return "the triton provider runs single problems of types without scales"
+        if (problem.a_major, problem.b_major, problem.c_major) != ("k", "k", "n"):
+            return "the triton provider takes A and B contiguous along k and C along n"
+        if problem.a_dtype.name not in POINTERS or problem.out_dtype.name not in POINTERS:
+            return f"the triton provider multiplies no {problem.a_dtype.name} into {problem.out_dtype.name}"
+        same = problem.a_dtype == problem.b_dtype and problem.acc_dtype.name == "fp32"
+        return "" if same else "the triton provider takes operands of one type and sums in fp32"
+
+    def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
+        return tuple(
+            KernelConfig(
+                cta_m=cta_m,
+                cta_n=cta_n,
+                cta_k=k_bytes * 8 // problem.a_dtype.bits,
+                stages=stages,
+                swizzle=group,
+                raster="along_m",
+                warps=warps,
+                kernel=self.name,
+                fast_accum=problem.a_dtype.bits == 8,
+            )
+            for (cta_m, cta_n), k_bytes, stages, group in product(TILES, TILE_K_BYTES, STAGES, GROUPS)
+            for warps in _warps(cta_m, cta_n)
+            if smem_bytes(cta_m, cta_n, k_bytes, stages, problem.out_dtype.bits) <= SMEM_BYTES
+        )
+
+    def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
+        return _kernel_key(problem, _require_config(config))
+
+    def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
+        _compiled(_kernel_key(problem, _require_config(config)), compute_capability)
+
+    def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
+        config = _require_config(config)
+        triton.set_allocator(_allocate)
+        kernel = _compiled(_kernel_key(problem, config), torch.cuda.get_device_capability())
+        tiles = -(-problem.m // config.cta_m) * -(-problem.n // config.cta_n)
+        programs = min(tiles, torch.cuda.get_device_properties(operands.a.device).multi_processor_count)
+        constants = (config.cta_m, config.cta_n, config.cta_k, config.warps == SPECIALIZED_WARPS)
+        arguments = (operands.a, operands.b, operands.out, problem.m, problem.n, problem.k, config.swizzle)
+        try:
+            run = kernel[(programs, 1, 1)]
+        except torch.cuda.OutOfMemoryError as error:
+            raise OutOfMemoryError(str(error).splitlines()[0]) from error
+        except (RuntimeError, triton.runtime.OutOfResources) as error:
+            raise UnsupportedError(str(error).splitlines()[0]) from error
+
+        def launch() -> None:
+            run(*arguments, *constants, stream=torch.cuda.current_stream().cuda_stream)
+
+        return launch
+
+    def describe(self, problem: GemmProblem, config: Config, _: Operands) -> Mapping[str, Any]:
+        kernel = _compiled(_kernel_key(problem, _require_config(config)), torch.cuda.get_device_capability())
+        told = f"smem={kernel.metadata.shared} registers={kernel.n_regs} spills={kernel.n_spills}"
+        return {"algorithm": told}
+
+
+def smem_bytes(cta_m: int, cta_n: int, k_bytes: int, stages: int, out_bits: int) -> int:
+    """Shared memory of a CTA: the ring of operands and a whole output tile, as Triton 3.6 lays it out."""
+    return stages * (cta_m + cta_n) * k_bytes + cta_m * cta_n * out_bits // 8
+
+
+def _warps(cta_m: int, cta_n: int) -> tuple[int, ...]:
+    """Warps worth trying: a warp group holds at most 64 x 256 or 128 x 128 sums in registers."""
+    groups = (4,) if cta_m * cta_n <= 64 * 128 else (4, 8) if cta_m * cta_n <= 128 * 128 else (8,)
+    return (*groups, SPECIALIZED_WARPS) if cta_m == 128 else groups
+
+
+def _kernel_key(problem: GemmProblem, config: KernelConfig) -> tuple[Any, ...]:
+    types = (problem.a_dtype.name, problem.out_dtype.name)
+    return (*types, config.cta_m, config.cta_n, config.cta_k, config.stages, config.warps)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(key: tuple[Any, ...], compute_capability: tuple[int, int]) -> Any:
+    """The compiled kernel, from Triton's cache on disk where it is there. Raises CompileError."""
+    in_type, out_type, cta_m, cta_n, cta_k, stages, warps = key
+    specialized = warps == SPECIALIZED_WARPS
+    pointers = {"a_ptr": POINTERS[in_type], "b_ptr": POINTERS[in_type], "d_ptr": POINTERS[out_type]}
+    sizes = dict.fromkeys(("M", "N", "K", "GROUP_M"), "i32")
+    constants = {"BLOCK_M": cta_m, "BLOCK_N": cta_n, "BLOCK_K": cta_k, "WARP_SPECIALIZE": specialized}
+    signature = {**pointers, **sizes, **dict.fromkeys(constants, "constexpr")}
+    names = list(signature)
+    source = ASTSource(
+        matmul_persistent,
+        signature,
+        {(names.index(name),): value for name, value in constants.items()},
+        {(names.index(name),): [ALIGNED] for name in pointers},
+    )
+    target = GPUTarget("cuda", compute_capability[0] * 10 + compute_capability[1], 32)
+    options = {
+        "num_warps": WARPS_PER_GROUP if specialized else warps or WARPS_PER_GROUP,
+        "num_stages": stages,
+    }
+    try:
+        kernel = triton.compile(source, target=target, options=options)
+    except Exception as error:  # Triton's passes fail with exceptions of many kinds
+        raise CompileError(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}") from error
+    if specialized and kernel.metadata.num_warps != SPECIALIZED_WARPS:
+        raise CompileError("this Triton does not specialize the warps of this kernel")
+    return kernel
+
+
+def _allocate(size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
+    """Workspace for the tensor descriptors that the kernel makes."""
+    return torch.empty(size, device="cuda", dtype=torch.int8)
+
+
+def _require_config(config: Config) -> KernelConfig:
+    if not isinstance(config, KernelConfig) or not config.cta_k or not config.stages:
+        raise KernelError("Triton needs a tile in m, n and k, and stages")
+    return config
