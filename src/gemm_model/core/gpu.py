@@ -121,6 +121,9 @@ class GpuSpec:
     max_cluster_size: int = 1
     resident_clusters: Mapping[int, int] = field(default_factory=dict)
     """How many clusters of a size run at once, where the occupancy query was asked; else whole clusters."""
+    tpc_rounds: tuple[tuple[int, ...], ...] = ()
+    """GPC of each TPC, in the order in which the launcher gives them CTAs: rounds of TPCs, of which a grid
+    fills one SM each, then the other, before it goes on."""
     graph_launch_us: float | None = None
     """From one empty kernel to the next within a CUDA graph."""
     clock_recovery_us: float | None = None
@@ -249,11 +252,23 @@ def gpu_from_mapping(values: Mapping[str, Any]) -> GpuSpec:
     if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
         raise InputError(f"GPU {label}: device_names is {names!r}; expected a list of names")
     arguments["device_names"] = tuple(names)
+    if "tpc_rounds" in arguments:
+        arguments["tpc_rounds"] = _rounds(label, arguments["tpc_rounds"])
     try:
         return GpuSpec(**arguments)
     except TypeError as error:
         missing = str(error).partition("argument")[2].lstrip("s: ")
         raise InputError(f"GPU {label}: missing key {missing}") from None
+
+
+def _rounds(label: str, value: object) -> tuple[tuple[int, ...], ...]:
+    """`tpc_rounds` from a list of lists."""
+    rounds: list[tuple[int, ...]] = []
+    for each in value if isinstance(value, list) else [value]:
+        if not isinstance(each, list) or not all(isinstance(gpc, int) and gpc >= 0 for gpc in each):
+            raise InputError(f"GPU {label}: tpc_rounds holds {each!r}; expected lists of GPC numbers from 0")
+        rounds.append(tuple(each))
+    return tuple(rounds)
 
 
 def load_gpu(name_or_path: str) -> GpuSpec:

@@ -266,6 +266,21 @@ class Spilling:
         "what the first k tile of a tile spills over a later one, wide instructions: no sums yet",
         "spilling e4m3 kernels of 2 to 16 k tiles",
     )
+    stored_per_column: float = number(
+        "registers",
+        0.53,
+        (0.0, 4.0),
+        "registers of a thread that a wide instruction stores at each k tile, for each of its columns",
+        "counters: 136 registers of 256 columns, 112 of 224 (h200)",
+    )
+    l2_bytes_per_byte: float = number(
+        "1",
+        2.5,
+        (0.0, 8.0),
+        "work of L2 for a byte that is spilled: it is written, which counts one and a half times, and read",
+        "spilling e4m3 kernels on all SMs",
+        neutral=0.0,
+    )
     sharing: float = number(
         "1",
         0.77,
@@ -478,6 +493,20 @@ class Coalescing:
         (1.0, 18.0),
         "equal requests of a GPC that L2 sees as one, at most",
         "L2 counters of SMs that stream the same bytes",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOrder:
+    """The launcher's order tells which clusters of a GPC ask for the same panel, until tiles have mixed."""
+
+    order_us: float = number(
+        "us",
+        80.0,
+        (0.0, 500.0),
+        "work of L2 after which the order tells half of which requests meet; the rest is chance",
+        "kernels of 10 us to 1 ms, alike in 16-bit and e4m3 (h200 burst)",
+        neutral=0.0,
     )
 
 
@@ -818,6 +847,7 @@ class KernelNumbers:
     l2: L2Bandwidth
     partial_occupancy: PartialOccupancy
     coalescing: Coalescing
+    launch_order: LaunchOrder
     overlap: Overlap
     misalignment: Misalignment
     edge_tiles: EdgeTiles

@@ -177,7 +177,7 @@ def kernel_time(
     bytes_moved = traffic(batch, gpu, found, schedule, edge, numbers, warm=warm)
     step = k_tile(batch, gpu, shape.rate, found, schedule, numbers)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
-    bytes_moved = out_of_step(bytes_moved, l2_us, numbers.coalescing.loss_per_ms)
+    bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
     mainloop = schedule.k_tiles * step.math_clk
     epilogue = epilogue_clk(batch, found, numbers.epilogue)
     work = _work(shape, gpu, numbers, bytes_moved, edge, step, epilogue)

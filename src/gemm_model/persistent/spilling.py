@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, sqrt, where
-from gemm_model.kernels.feasibility import Resources
+from gemm_model.kernels.feasibility import WARPGROUP_THREADS, Resources
 from gemm_model.kernels.mechanisms import Spilling
+
+REGISTER_BYTES = 4.0
+"""A register [B]; all GPUs; PTX ISA."""
 
 
 def spilled_clk(batch: GemmBatch, found: Resources, k_tiles: Values, spilling: Spilling) -> Values:
@@ -15,10 +18,23 @@ def spilled_clk(batch: GemmBatch, found: Resources, k_tiles: Values, spilling: S
     more goes to memory than the excess. Warpgroups that spill at the same time share the way to memory, the
     wide ones, whose traffic is longer, better.
     """
-    columns = where(found.columns_split, batch.cta_n / 2.0, batch.cta_n)
+    narrow = _is_narrow(batch, found, spilling)
     shared = found.warpgroups**spilling.sharing
     by_register = found.spilled_registers * shared
     at_once = spilling.wide_registers * sqrt(found.spilled_registers * shared)
     spared = where(k_tiles > 1.0, (1.0 - spilling.first_tile_share) / k_tiles, 0.0)
     at_once = at_once * (1.0 - spared)
-    return spilling.register_clk * where(columns <= spilling.narrow_columns, by_register, at_once)
+    return spilling.register_clk * where(narrow, by_register, at_once)
+
+
+def spilled_l2_bytes(batch: GemmBatch, found: Resources, spilling: Spilling) -> Values:
+    """Work of L2, in bytes, for what one CTA spills at one k tile."""
+    wide = spilling.stored_per_column * batch.cta_n
+    stored = where(_is_narrow(batch, found, spilling), found.spilled_registers, wide)
+    bytes_per_k_tile = REGISTER_BYTES * WARPGROUP_THREADS * found.warpgroups * stored
+    return where(found.spilled_registers > 0.0, spilling.l2_bytes_per_byte * bytes_per_k_tile, 0.0)
+
+
+def _is_narrow(batch: GemmBatch, found: Resources, spilling: Spilling) -> Values:
+    """Whether the MMA instructions of a warpgroup have so few columns that spilling costs by the register."""
+    return where(found.columns_split, batch.cta_n / 2.0, batch.cta_n) <= spilling.narrow_columns

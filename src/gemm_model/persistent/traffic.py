@@ -11,6 +11,8 @@ from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import Coalescing, KernelNumbers
 from gemm_model.persistent.alignment import PIECE_BYTES, further_pieces
 from gemm_model.persistent.edge_tiles import EdgeFill
+from gemm_model.persistent.placement import requests_in_order
+from gemm_model.persistent.spilling import spilled_l2_bytes
 from gemm_model.persistent.tile_schedule import TileSchedule
 
 PARTIAL_SUM_BYTES = 4.0
@@ -29,11 +31,13 @@ class Traffic:
     l2_request_bytes: Values
     """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
     l2_load_bytes: Values
-    """The work of L2 in bytes: requests, misaligned rows, fills, and writes."""
+    """The work of L2 in bytes: requests, misaligned rows, fills, spilled registers, and writes."""
     l2_store_bytes: Values
     """The part of it that is writes."""
     merged_bytes: Values
-    """What coalescing saves L2 while neighbouring SMs stay in lock-step."""
+    """What coalescing saves L2 while neighbouring SMs stay in lock-step, if requests meet by chance."""
+    ordered_bytes: Values
+    """What it saves beyond that while tiles stay where they began (it may be less than nothing)."""
 
     @property
     def dram_bytes(self) -> Values:
@@ -55,8 +59,10 @@ def traffic(
     operands, reads = _dram_reads(batch, gpu, schedule, numbers)
     if warm:
         reads = reads * (1.0 - _kept(operands + output, numbers.l2_capacity.share * gpu.l2_bytes))
-    asked = _requests(batch, schedule, edge, numbers)
-    k_bytes = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles * found.cta_k
+    asked = _requests(batch, gpu, schedule, edge, numbers)
+    k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
+    k_bytes = k_tiles * found.cta_k
+    spilled = spilled_l2_bytes(batch, found, numbers.spilling) * k_tiles
     partial_sums = batch.m * batch.n * batch.batch * PARTIAL_SUM_BYTES * 2.0 * (batch.split_k - 1.0)
     writes = output + partial_sums
     output_pieces = further_pieces(where(batch.c_n_major, batch.n, batch.m) * batch.out_bits / 8.0)
@@ -69,9 +75,10 @@ def traffic(
         dram_read_bytes=reads,
         dram_write_bytes=output,
         l2_request_bytes=asked.requests * k_bytes + writes,
-        l2_load_bytes=asked.lines * k_bytes + numbers.l2.fill_share * reads + write_load,
+        l2_load_bytes=asked.lines * k_bytes + numbers.l2.fill_share * reads + write_load + spilled,
         l2_store_bytes=write_load,
         merged_bytes=asked.merged * k_bytes,
+        ordered_bytes=asked.ordered * k_bytes,
     )
 
 
@@ -84,9 +91,12 @@ class _Requests:
     lines: Values
     """The same with the further pieces of misaligned rows."""
     merged: Values
+    ordered: Values
 
 
-def _requests(batch: GemmBatch, schedule: TileSchedule, edge: EdgeFill, numbers: KernelNumbers) -> _Requests:
+def _requests(
+    batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, edge: EdgeFill, numbers: KernelNumbers
+) -> _Requests:
     """Multicast: the CTAs of a cluster row share A, those of a column share B."""
     a_asked = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0 / batch.cluster_n * schedule.filled_m
     b_asked = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0 / batch.cluster_m * schedule.filled_n
@@ -101,12 +111,21 @@ def _requests(batch: GemmBatch, schedule: TileSchedule, edge: EdgeFill, numbers:
     coalescing = numbers.coalescing
     a_equal = merged_share(a_panels, cluster_size, coalescing)
     b_equal = merged_share(b_panels, cluster_size, coalescing)
-    a_merged = coalescing.share * a_alone * edge.a_in_step * a_asked * a_equal
-    b_merged = coalescing.share * b_alone * edge.b_in_step * b_asked * b_equal
+    a_mergeable = coalescing.share * a_alone * edge.a_in_step * a_asked
+    b_mergeable = coalescing.share * b_alone * edge.b_in_step * b_asked
+    a_merged, b_merged = a_mergeable * a_equal, b_mergeable * b_equal
+    ordered: Values = 0.0
+    in_order = requests_in_order(schedule, cluster_size, gpu, coalescing.most_merged)
+    if in_order is not None:
+        minor, major = in_order
+        a_ordered = a_mergeable * (1.0 - where(schedule.minor_is_m, minor, major) - a_equal)
+        b_ordered = b_mergeable * (1.0 - where(schedule.minor_is_m, major, minor) - b_equal)
+        ordered = where(cluster_size <= 2.0, a_ordered + b_ordered, 0.0)
     a_requests, b_requests = a_asked - a_merged, b_asked - b_merged
     requests = a_requests + b_requests
     pieces = a_requests * a_pieces + b_requests * b_pieces
-    return _Requests(requests, requests + numbers.misalignment.read_cost * pieces, a_merged + b_merged)
+    lines = requests + numbers.misalignment.read_cost * pieces
+    return _Requests(requests, lines, a_merged + b_merged, ordered)
 
 
 def merged_share(panels: Values, cluster_size: Values, coalescing: Coalescing) -> Values:
@@ -158,13 +177,15 @@ def _dram_reads(
     return operands, maximum(fits * operands + (1.0 - fits) * streamed, operands)
 
 
-def out_of_step(moved: Traffic, l2_us: Values, loss_per_ms: float) -> Traffic:
+def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffic:
     """The traffic once tiles have lost their lock-step, and with it requests that merge.
 
     Tiles are served unevenly and drift apart, the longer L2 works the further, until neighbours no longer ask
     for the same at the same time.
     """
-    merged = moved.merged_bytes / (1.0 + loss_per_ms * 1e-3 * l2_us)
+    order_us = numbers.launch_order.order_us
+    ordered = moved.ordered_bytes * (order_us / (order_us + l2_us))
+    merged = (moved.merged_bytes + ordered) / (1.0 + numbers.coalescing.loss_per_ms * 1e-3 * l2_us)
     lost = moved.merged_bytes - merged
     # Written out: `dataclasses.replace` would take a tenth of the whole model's time on one row.
     return Traffic(
@@ -176,4 +197,5 @@ def out_of_step(moved: Traffic, l2_us: Values, loss_per_ms: float) -> Traffic:
         l2_load_bytes=moved.l2_load_bytes + lost,
         l2_store_bytes=moved.l2_store_bytes,
         merged_bytes=merged,
+        ordered_bytes=ordered,
     )
