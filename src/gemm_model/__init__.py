@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gemm_model.core.problem import GemmProblem
     from gemm_model.integrations.torch_timer import GemmTimer
     from gemm_model.integrations.triton import triton_perf_model
+    from gemm_model.kernels.registry import families
     from gemm_model.models import models
 
 __version__ = "0.1.0"
@@ -28,6 +29,7 @@ _HOMES = {
     "Prediction": "gemm_model.core.prediction",
     "GemmProblem": "gemm_model.core.problem",
     "rank": "gemm_model.choice.selection",
+    "families": "gemm_model.kernels.registry",
     "GemmTimer": "gemm_model.integrations.torch_timer",
     "triton_perf_model": "gemm_model.integrations.triton",
 }
@@ -38,6 +40,7 @@ __all__ = [
     "GpuSpec",
     "KernelConfig",
     "Prediction",
+    "families",
     "load_gpu",
     "models",
     "predict",

@@ -55,9 +55,7 @@ class FakeProvider:
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> list[KernelConfig]:
         return [
-            KernelConfig(cta_m=128, cta_n=cta_n, swizzle=swizzle, kernel=self.name)
-            for cta_n in (64, 128)
-            for swizzle in (1, 8)
+            KernelConfig(cta_m=128, cta_n=cta_n, swizzle=swizzle) for cta_n in (64, 128) for swizzle in (1, 8)
         ]
 
     def kernel_key(self, problem: GemmProblem, config: Any) -> Any:

@@ -56,6 +56,7 @@ def test_a_row_comes_back_from_its_columns(
         split_k=split_k,
         fast_accum=fast,
         stages=stages,
+        kernel="quack",
     )
     row = Row(kernel="quack", problem=padded(GemmProblem.of(m, n, k, dtype)), config=config, asked=(m, n, k))
     assert row_from_columns(texts(row)) == row

@@ -16,13 +16,14 @@ from gemm_model.kernels.feasibility import resources
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.tile_schedule import tile_schedule
 
-H200 = load_gpu("h200")
+H200, B200 = load_gpu("h200"), load_gpu("b200")
+CUTLASS = family_of("cutlass", H200)
 QUACK = family_of("quack", H200)
 
 
-def schedule_of(m, n, **kernel):
+def schedule_of(m, n, family=QUACK, gpu=H200, **kernel):
     batch = batch_of([(GemmProblem.of(m, n, 1024), KernelConfig(cta_m=128, cta_n=128, **kernel))])
-    return tile_schedule(batch, H200, resources(batch, H200, QUACK), QUACK.tile_order)
+    return tile_schedule(batch, gpu, resources(batch, gpu, family), family.tile_order)
 
 
 def tile_order(clusters_m, clusters_n, swizzle):
@@ -48,7 +49,7 @@ def test_waves_are_those_of_the_persistent_loop(clusters_m, clusters_n, cluster)
     found = schedule_of(128 * cluster * clusters_m, 128 * clusters_n, cluster_m=cluster)
     slots = min(H200.clusters_at_once(cluster), clusters_m * clusters_n)
     tiles_of_slot = Counter(tile % slots for tile in range(clusters_m * clusters_n))
-    assert found.slots[0] == slots
+    assert found.resident[0] == slots
     assert found.full_waves[0] == min(tiles_of_slot.values())
     assert found.waves[0] == max(tiles_of_slot.values())
     assert found.last_tiles[0] == sum(1 for count in tiles_of_slot.values() if count > found.full_waves[0])
@@ -98,3 +99,92 @@ def test_rows_outside_the_matrix():
     found = schedule_of(129, 128)
     assert found.filled_m[0] == pytest.approx(129 / 256)
     assert found.filled_n[0] == 1
+
+
+def cutlass_order(ctas_m, ctas_n, max_swizzle):
+    """Tiles in the order of CUTLASS's `PersistentTileSchedulerSm90`, without clusters, index by index."""
+    shorter = min(ctas_m, ctas_n)
+    log_swizzle = 0
+    for log, fewest in ((3, 6), (2, 3), (1, 2)):
+        if max_swizzle >= 1 << log and shorter >= fewest:
+            log_swizzle = log
+            break
+    swizzle = 1 << log_swizzle
+    rows, columns = (math.ceil(ctas / swizzle) * swizzle for ctas in (ctas_m, ctas_n))
+    along_m = columns > rows
+    major = rows if along_m else columns
+    order = []
+    for index in range(rows * columns):
+        offset, rest = index % swizzle, index // swizzle
+        walked, grouped = rest % major, rest // major * swizzle + offset
+        order.append((walked, grouped) if along_m else (grouped, walked))
+    return along_m, swizzle, rows, columns, order
+
+
+@given(ctas_m=st.integers(1, 60), ctas_n=st.integers(1, 60), swizzle=st.sampled_from([1, 2, 4, 8]))
+@settings(max_examples=60, deadline=None)
+def test_cutlass_walks_the_shorter_extent_in_groups_of_the_longer(ctas_m, ctas_n, swizzle):
+    along_m, group, rows, columns, order = cutlass_order(ctas_m, ctas_n, swizzle)
+    found = schedule_of(128 * ctas_m, 128 * ctas_n, CUTLASS, swizzle=swizzle)
+    assert len(set(order)) == rows * columns == found.tiles[0]
+    assert bool(found.minor_is_m[0]) == (not along_m)
+    assert found.group[0] == group
+    # Tiles of padded groups are computed too.
+    assert found.filled_m[0] == pytest.approx(ctas_m / rows)
+    assert found.filled_n[0] == pytest.approx(ctas_n / columns)
+
+
+def test_panels_of_a_plain_order_match_it_on_average():
+    random = np.random.default_rng(11)
+    errors = []
+    for _ in range(200):
+        ctas_m, ctas_n = (int(size) for size in random.integers(6, 70, 2))
+        swizzle = int(random.choice([1, 2, 4, 8]))
+        along_m, _, _, _, order = cutlass_order(ctas_m, ctas_n, swizzle)
+        slots = min(132, len(order))
+        waves = [order[first : first + slots] for first in range(0, len(order) - slots + 1, slots)]
+        rows = np.mean([len({tile[0] for tile in wave}) for wave in waves])
+        columns = np.mean([len({tile[1] for tile in wave}) for wave in waves])
+        found = schedule_of(128 * ctas_m, 128 * ctas_n, CUTLASS, swizzle=swizzle)
+        fast, slow = (columns, rows) if along_m else (rows, columns)
+        errors.append((found.minor_panels[0] / fast - 1, found.major_panels[0] / slow - 1))
+    errors = np.abs(errors)
+    assert errors.mean() < 0.06
+    assert np.quantile(errors, 0.9) < 0.15
+
+
+@pytest.mark.parametrize(
+    ("raster", "grouped"),
+    # The raster names the extent that is walked: the other one's panels are grouped.
+    [("along_m", "n"), ("along_n", "m")],
+)
+def test_the_raster_of_cutlass_is_what_is_walked(raster, grouped):
+    found = schedule_of(128 * 20, 128 * 30, CUTLASS, raster=raster)
+    assert bool(found.minor_is_m[0]) == (grouped == "m")
+
+
+@pytest.mark.parametrize(("ctas", "swizzle"), [(1, 1), (2, 2), (3, 4), (5, 4), (6, 8), (40, 8)])
+def test_few_tiles_cut_the_swizzle_of_cutlass_down(ctas, swizzle):
+    assert schedule_of(128 * ctas, 128 * 40, CUTLASS, swizzle=8).group[0] == swizzle
+
+
+def test_triton_groups_rows_whatever_the_shape():
+    for ctas_m, ctas_n in ((40, 3), (3, 40)):
+        found = schedule_of(128 * ctas_m, 128 * ctas_n, family_of("triton", H200), swizzle=8)
+        assert bool(found.minor_is_m[0])
+        assert found.group[0] == min(8, ctas_m)
+        assert found.tiles[0] == 120
+
+
+def test_cublas_groups_one_panel():
+    assert schedule_of(128 * 20, 128 * 30, family_of("cublas", H200), swizzle=8).group[0] == 1
+
+
+def test_blackwell_walks_all_of_m_first_and_fetches_tiles_dynamically():
+    family = family_of("quack", B200)
+    found = schedule_of(128 * 20, 128 * 10, family, B200, swizzle=4)
+    assert family.tile_order.dynamic
+    assert bool(found.minor_is_m[0])
+    assert found.group[0] == 20
+    # 200 tiles of equal length on 148 SMs, whoever fetches them: two rounds.
+    assert (found.full_waves[0], found.last_tiles[0]) == (1, 52)

@@ -12,7 +12,7 @@ from gemm_model.bench.provider import Config, LibraryChoice
 from gemm_model.core.dtypes import BlockScale, element_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
-from gemm_model.core.kernel_config import KernelConfig, parse_extent
+from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 
 REGIMES = ("burst", "sustained", "counters", "graph")
@@ -320,7 +320,8 @@ def _config(kernel: str, cells: Mapping[str, Any]) -> Config:
         **numbers,
         schedule=cells.get("schedule") or "cooperative",
         raster=cells.get("raster") or "heuristic",
-        kernel=kernel,
+        # A provider need not be one of a known family.
+        kernel=kernel if kernel in KERNELS else AUTO_KERNEL,
         fast_accum=_flag(cells, "fast_accum"),
         scheduler=cells.get("scheduler") or "static",
         pdl=_flag(cells, "pdl") if cells.get("pdl") not in (None, "") else True,

@@ -49,6 +49,7 @@ def _text(found: Explanation) -> str:
         added_us = prediction.phases_us[RESIDUAL_PHASE]
         lines.append(f"residual: {added_us:+.4g} us ({prediction.residual_share:+.1%} of the formulas' time)")
     lines.append(f"waves: {found.wave_occupancy:.1%} of their slots have a tile")
+    lines.append(f"tile order: {found.tile_order}")
     mechanisms = pd.DataFrame(
         {
             "mechanism": [each.name for each in found.mechanisms],

@@ -7,6 +7,7 @@ arrays they are numpy's. So a formula is written once, and one prediction costs 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,20 @@ def ceil(value: Values) -> Values:
 def remainder(whole: Values, divisor: Values) -> Values:
     """Of whole numbers held as floats; numpy's own `%` takes as long as eight divisions."""
     return whole - floor(whole / divisor) * divisor
+
+
+def is_multiple(value: Values, step: Values) -> Values:
+    """Whether whole numbers held as floats are multiples of a step; see `remainder`."""
+    steps = value / step
+    return steps == floor(steps)
+
+
+def one_of(value: Values, options: Sequence[float]) -> Values:
+    """Whether a value is among some; False where there are none."""
+    found: Values = False
+    for option in options:
+        found = found | (value == option)
+    return found
 
 
 def sqrt(value: Values) -> Values:

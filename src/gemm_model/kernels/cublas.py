@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, where
+from gemm_model.core.elementwise import Values, is_multiple, where
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import cutlass, multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
@@ -18,8 +18,8 @@ def offers_sm90_tile(batch: GemmBatch) -> Values:
     D^T and names the extent along n first).
     """
     m, n = batch.cta_m, batch.cta_n
-    along_m = (m % 64 == 0) & (n % 8 == 0)
-    along_n = (n % 64 == 0) & (m % 8 == 0)
+    along_m = is_multiple(m, 64.0) & is_multiple(n, 8.0)
+    along_n = is_multiple(n, 64.0) & is_multiple(m, 8.0)
     return (along_m | along_n) & (m <= 512) & (n <= 512)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, where
+from gemm_model.core.elementwise import Values, is_multiple, one_of, where
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import multistage, quack, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
-from gemm_model.kernels.warpgroup_mma import one_of
 
 WIDE_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4), (4, 4))
 RASTERS = ("heuristic", "along_m", "along_n")
@@ -18,7 +17,7 @@ SWIZZLES = (1, 2, 4, 8)
 
 def offers_sm90_tile(batch: GemmBatch) -> Values:
     """Tiles of the collective builder; n in whole eights, as wgmma has it."""
-    return one_of(batch.cta_m, (64.0, 128.0, 256.0)) & (batch.cta_n % 8 == 0) & (batch.cta_n <= 256)
+    return one_of(batch.cta_m, (64.0, 128.0, 256.0)) & is_multiple(batch.cta_n, 8.0) & (batch.cta_n <= 256)
 
 
 def sm90_warpgroups(batch: GemmBatch) -> Values:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,11 @@ from gemm_model.core.elementwise import (
     Values,
     ceil,
     floor,
+    is_multiple,
     maximum,
     minimum,
     negated,
-    power_of_two_divisor,
+    one_of,
     where,
 )
 from gemm_model.core.errors import RefusedKernelError
@@ -209,16 +211,9 @@ class _Rule:
     reason: Callable[[_Kernels], str]
 
 
-def _among(values: Values, codes: list[int]) -> Values:
-    found = False
-    for code in codes:
-        found = found | (values == code)
-    return found
-
-
 def _type_missing(k: _Kernels) -> Values:
     missing = [code for code, kind in enumerate(MATH_KINDS) if kind not in k.gpu.flop_per_clk_per_sm]
-    return _among(k.batch.math_kind, missing)
+    return one_of(k.batch.math_kind, missing)
 
 
 def _mixed_widths(k: _Kernels) -> Values:
@@ -237,18 +232,25 @@ def _not_k_major(k: _Kernels) -> Values:
 
 def _schedule_missing(k: _Kernels) -> Values:
     offered = k.family.space.schedules
-    return _among(
+    return one_of(
         k.batch.schedule, [code for code, schedule in enumerate(SCHEDULES) if schedule not in offered]
     )
 
 
+@cache
+def _powers_of_two(largest: int) -> tuple[float, ...]:
+    return tuple(2.0**power for power in range(largest.bit_length()))
+
+
 def _cluster_wrong(k: _Kernels) -> Values:
-    m, n = k.batch.cluster_m, k.batch.cluster_n
-    return (m * n > k.largest_cluster) | (power_of_two_divisor(m * n) != m * n)
+    # Of two whole numbers whose product is a power of two, both are.
+    return negated(one_of(k.batch.cluster_m * k.batch.cluster_n, _powers_of_two(k.largest_cluster)))
 
 
 def _pair_odd(k: _Kernels) -> Values:
-    return (k.batch.schedule == TWO_CTA) & (k.batch.cluster_m % 2 != 0)
+    if "2cta" not in k.family.space.schedules:
+        return False
+    return (k.batch.schedule == TWO_CTA) & negated(is_multiple(k.batch.cluster_m, 2.0))
 
 
 def _tile_missing(k: _Kernels) -> Values:
@@ -257,7 +259,7 @@ def _tile_missing(k: _Kernels) -> Values:
 
 def _mma_k_wrong(k: _Kernels) -> Values:
     mma_k = 256.0 / maximum(k.batch.a_bits, k.batch.b_bits)
-    return k.resources.cta_k % mma_k != 0
+    return negated(is_multiple(k.resources.cta_k, mma_k))
 
 
 def _smem_exceeded(k: _Kernels) -> Values:

@@ -6,7 +6,7 @@ From sm80 on the ring is filled by asynchronous copies (cp.async); on sm70 throu
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, where
+from gemm_model.core.elementwise import Values, is_multiple, where
 from gemm_model.kernels import warpgroup_mma
 from gemm_model.kernels.family import ResourceRules, TilePeriod
 
@@ -19,7 +19,7 @@ ASYNC_COPY = ("sm80", "sm86", "sm89")
 def offers_tile(batch: GemmBatch) -> Values:
     """Whole MMA instructions of m16n8, up to 256 x 256."""
     m, n = batch.cta_m, batch.cta_n
-    return (m % 16 == 0) & (n % 8 == 0) & (m <= 256) & (n <= 256)
+    return is_multiple(m, 16.0) & is_multiple(n, 8.0) & (m <= 256) & (n <= 256)
 
 
 def warpgroups(batch: GemmBatch) -> Values:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, maximum, minimum, power_of_two_divisor, where
+from gemm_model.core.elementwise import (
+    Values,
+    is_multiple,
+    maximum,
+    minimum,
+    one_of,
+    power_of_two_divisor,
+    where,
+)
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES
-from gemm_model.kernels.warpgroup_mma import one_of
 
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 SWIZZLES = (8, 1, 2, 4, 16)
@@ -18,8 +25,8 @@ def offers_sm90_tile(batch: GemmBatch) -> Values:
     """Tile limits of `GemmSm90.__init__`."""
     m, n = batch.cta_m, batch.cta_n
     widest = where(m == 192, 256.0, 160.0)
-    by_16 = n % 16 == 0
-    by_32 = n % 32 == 0
+    by_16 = is_multiple(n, 16.0)
+    by_32 = is_multiple(n, 32.0)
     cooperative = where(
         one_of(m, (192.0, 320.0)),
         by_32 & (n <= widest),
@@ -45,7 +52,7 @@ def sm90_splits_columns(batch: GemmBatch, warpgroups: Values) -> Values:
 def offers_sm120_tile(batch: GemmBatch) -> Values:
     """`GemmSm120.__init__`: columns in multiples of 32; whole blocks of 128 with block scales."""
     m, n = batch.cta_m, batch.cta_n
-    plain = (m % 64 == 0) & (m <= 256) & (n % 32 == 0) & (n <= 256)
+    plain = is_multiple(m, 64.0) & (m <= 256) & is_multiple(n, 32.0) & (n <= 256)
     whole = one_of(m, (128.0, 256.0)) & one_of(n, (128.0, 256.0))
     return plain & (whole | ((batch.a_scale_bits == 0) & (batch.b_scale_bits == 0)))
 

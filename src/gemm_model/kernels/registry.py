@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -13,13 +13,15 @@ from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS
 from gemm_model.kernels import cublas, cutlass, quack, triton
 from gemm_model.kernels.family import KernelFamily
 
-_FAMILIES: Mapping[tuple[str, str], KernelFamily] = {
+_FAMILIES: dict[tuple[str, str], KernelFamily] = {
     (family.name, architecture): family
     for module in (quack, cublas, cutlass, triton)
     for family in module.FAMILIES
     for architecture in family.architectures
 }
 """By name and architecture; the first of an architecture is its default."""
+
+_DEFAULTS = {arch: family for (_, arch), family in reversed(_FAMILIES.items())}
 
 
 def families(gpu: GpuSpec | None = None) -> tuple[str, ...]:
@@ -34,7 +36,8 @@ def family_of(name: str, gpu: GpuSpec) -> KernelFamily:
 
     Raises InputError for an unknown name, and for a family that has no kernels for the GPU.
     """
-    found = _FAMILIES.get((name, gpu.kernel_architecture))
+    architecture = gpu.kernel_architecture
+    found = _DEFAULTS.get(architecture) if name == AUTO_KERNEL else _FAMILIES.get((name, architecture))
     if found is not None:
         return found
     known = families(gpu)
@@ -43,8 +46,6 @@ def family_of(name: str, gpu: GpuSpec) -> KernelFamily:
         raise InputError(
             f"no kernel family has kernels for {gpu.architecture} of GPU {gpu.name}; expected {architectures}"
         )
-    if name == AUTO_KERNEL:
-        return _FAMILIES[known[0], gpu.kernel_architecture]
     if name not in KERNELS:
         raise InputError(f"unknown kernel family {name!r}; expected one of {AUTO_KERNEL}, {', '.join(known)}")
     raise InputError(

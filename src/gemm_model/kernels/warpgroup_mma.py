@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, minimum, power_of_two_divisor, where
+from gemm_model.core.elementwise import Values, is_multiple, minimum, one_of, power_of_two_divisor, where
 from gemm_model.core.kernel_config import TWO_CTA
 
 HEAVY_ACCUMULATORS = 208.0
 """Accumulators of a thread from which on its load warps give up registers for it [registers]; QuACK and
 CUTLASS."""
-
-
-def one_of(values: Values, options: tuple[float, ...]) -> Values:
-    """Whether values are among some."""
-    found = values == options[0]
-    for option in options[1:]:
-        found = found | (values == option)
-    return found
 
 
 def epilogue_tile(batch: GemmBatch, rows_shared: Values) -> tuple[Values, Values]:
@@ -71,4 +63,4 @@ def tcgen05_tile(batch: GemmBatch) -> Values:
     rows = where(
         batch.schedule == TWO_CTA, one_of(batch.mma_m, (128.0, 256.0)), one_of(batch.mma_m, (64.0, 128.0))
     )
-    return rows & (batch.cta_n % 16 == 0) & (batch.cta_n <= 256)
+    return rows & is_multiple(batch.cta_n, 16.0) & (batch.cta_n <= 256)

@@ -12,6 +12,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.model import LIMITERS, WarpSpecializedModel
 
 MEANINGS = {
@@ -52,6 +53,8 @@ class Explanation:
     mechanisms: tuple[Mechanism, ...]
     wave_occupancy: float
     """Tiles over the slots of all waves, the partial one included."""
+    tile_order: str
+    """In which order the kernel's tiles are walked."""
     what_if: tuple[WhatIf, ...]
 
 
@@ -87,6 +90,7 @@ def explain(
         prediction=prediction,
         mechanisms=tuple(sorted(mechanisms, key=lambda each: -each.time_us)),
         wave_occupancy=minimum(occupancy, 1.0),
+        tile_order=family_of(config.kernel, gpu).tile_order.name,
         what_if=tuple(sorted(changes, key=lambda each: each.runtime_us)),
     )
 

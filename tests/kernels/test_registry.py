@@ -1,0 +1,197 @@
+"""The kernel families: which there are on which GPU, and what reads them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_model import predict, predict_table
+from gemm_model.core.batch import batch_of
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KERNELS, KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.feasibility import check, resources, resources_by_row
+from gemm_model.kernels.registry import families, family_of
+
+H200, B200, A100 = load_gpu("h200"), load_gpu("b200"), load_gpu("a100_sxm_80gb")
+PROBLEM = GemmProblem.of(4096, 4096, 4096)
+SQUARE = {"cta_m": 128, "cta_n": 128}
+OLDER = ("v100_sxm2", "a100_sxm_80gb", "rtx_a6000", "rtx_4090", "l40s")
+NEWER = ("h100_sxm", "h200", "b200", "rtx_5090")
+
+
+def test_the_default_family_is_quack_where_quack_is():
+    for name in NEWER:
+        assert families(load_gpu(name)) == ("quack", "cublas", "cutlass", "triton")
+        assert family_of("auto", load_gpu(name)).name == "quack"
+    for name in OLDER:
+        assert families(load_gpu(name)) == ("cublas", "cutlass", "triton")
+        assert family_of("auto", load_gpu(name)).name == "cublas"
+    assert set(families()) == set(KERNELS) - {"auto", "simt"}
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "words"),
+    [
+        (
+            "cudnn",
+            H200,
+            "unknown kernel family 'cudnn'; expected one of auto, quack, cublas, cutlass",
+        ),
+        (
+            "quack",
+            A100,
+            "'quack' is not described on a100_sxm_80gb .sm80.; expected one of auto, cublas",
+        ),
+        ("simt", H200, "family 'simt' is not described on h200"),
+    ],
+)
+def test_a_family_that_is_not_there_is_refused(name, gpu, words):
+    with pytest.raises(InputError, match=words):
+        family_of(name, gpu)
+
+
+def test_a_kernel_of_an_unknown_family_is_refused_where_it_is_made():
+    with pytest.raises(InputError, match="unknown kernel family 'nonsense'; expected one of auto, quack"):
+        KernelConfig(cta_m=128, cta_n=128, kernel="nonsense")
+
+
+@pytest.mark.parametrize("name", [*OLDER, *NEWER])
+def test_every_family_of_every_gpu_predicts(name):
+    gpu = load_gpu(name)
+    dtype = "fp16"
+    for family in families(gpu):
+        kernel = KernelConfig(**SQUARE, kernel=family, stages=2)
+        assert predict(GemmProblem.of(1024, 1024, 1024, dtype), kernel, gpu).runtime_us > 0
+
+
+def taken(kernel, gpu=H200, dtype="bf16"):
+    batch = batch_of([(GemmProblem.of(4096, 4096, 4096, dtype), kernel)])
+    return resources(batch, gpu, family_of(kernel.kernel, gpu))
+
+
+@pytest.mark.parametrize(
+    ("cta_m", "cta_n", "schedule", "stages"),
+    [
+        # A stage is (m + n) x 128 bytes and two barriers; the epilogue has two buffers and 128 bytes more.
+        (128, 256, "cooperative", 4),  # (232448 - 128 - 2 x 8192) / (49152 + 16) = 4.39
+        (128, 128, "cooperative", 6),  # (232448 - 128 - 2 x 8192) / (32768 + 16) = 6.59
+        (64, 128, "pingpong", 9),  # (232448 - 128 - 2 x 4096) / (24576 + 16) = 9.11
+        (
+            128,
+            16,
+            "cooperative",
+            12,
+        ),  # one buffer: (232448 - 128 - 4096) / (18432 + 16) = 12.4
+    ],
+)
+def test_cutlass_takes_the_stages_of_its_auto_carveout(cta_m, cta_n, schedule, stages):
+    kernel = KernelConfig(cta_m=cta_m, cta_n=cta_n, schedule=schedule, kernel="cutlass")
+    assert taken(kernel).stages[0] == stages
+
+
+@pytest.mark.parametrize(
+    ("cta_m", "cta_n", "schedule", "runs"),
+    [
+        (8, 64, "pingpong", True),
+        (8, 512, "cooperative", True),
+        (64, 448, "cooperative", True),
+        (144, 128, "cooperative", True),
+        (100, 128, "cooperative", False),
+        (64, 12, "pingpong", False),
+    ],
+)
+def test_cublas_has_narrow_tiles_either_way(cta_m, cta_n, schedule, runs):
+    kernel = KernelConfig(cta_m=cta_m, cta_n=cta_n, schedule=schedule, kernel="cublas")
+    reason = check(PROBLEM, kernel, H200)
+    assert (reason is None) == runs
+    assert runs or "is not one that cublas kernels on sm90 offer" in reason
+
+
+def test_before_hopper_one_cta_takes_one_tile():
+    for name in OLDER:
+        for family in families(load_gpu(name)):
+            found = family_of(family, load_gpu(name))
+            assert not found.tile_period.persistent
+            assert not found.tile_period.in_tensor_memory
+            assert found.space.schedules == ("cooperative",)
+    # Four warps hold 128 x 128 sums, 128 in each of 128 threads; 166912 bytes hold five stages of 32768.
+    assert taken(KernelConfig(**SQUARE), A100).accumulator_registers[0] == 128
+    assert taken(KernelConfig(**SQUARE), A100).stages[0] == 5
+    # The V100 has no asynchronous copies: two stages.
+    assert taken(KernelConfig(**SQUARE), load_gpu("v100_sxm2"), "fp16").stages[0] == 2
+
+
+def test_resources_of_several_families_are_those_of_each():
+    kernels = [KernelConfig(**SQUARE, kernel=name) for name in ("cutlass", "quack", "triton", "quack")]
+    batch = batch_of([(PROBLEM, kernel) for kernel in kernels])
+    together = resources_by_row(batch, H200)
+    for row, kernel in enumerate(kernels):
+        alone = taken(kernel)
+        for name in ("stages", "epilogue_bytes", "warpgroups", "spilled_registers"):
+            assert getattr(together, name)[row] == np.ravel(getattr(alone, name))[0], (name, kernel.kernel)
+
+
+def frame(**columns):
+    return pd.DataFrame(
+        {"m": 4096, "n": 4096, "k": 1024, "in_dtype": "bf16", **SQUARE, **columns}
+        | {"cluster_m": 1, "cluster_n": 1}
+    )
+
+
+def test_one_table_mixes_families():
+    names = ["quack", "cutlass", "", "triton", "cublas", "quack"]
+    mixed = predict_table(frame(kernel=names), "h200").predicted_runtime
+    for row, name in enumerate(names):
+        kernel = KernelConfig(**SQUARE, kernel=name or "quack")
+        alone = predict(GemmProblem.of(4096, 4096, 1024), kernel, "h200").runtime_us
+        assert mixed[row] == pytest.approx(alone, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"kernel": ["quack", "nonsense"]}, "row 1, column kernel: 'nonsense'; expected one of auto, quack"),
+        ({"kernel": ["quack", "simt"]}, "family 'simt' is not described on h200"),
+        ({"stages": [4, 100]}, "row 1: tile 128x128 needs 32768 bytes .* do not hold 100 stages"),
+        ({"schedule": ["2cta", "pingpong"]}, "row 0: schedule 2cta does not exist for quack kernels on sm90"),
+        ({"kernel": ["triton", "quack"], "cta_n": [128, 100]}, "row 1: tile 128x100"),
+        ({"in_dtype": ["bf16", "mxfp8"]}, "row 1: block-scaled operands; quack kernels on sm90"),
+    ],
+)
+def test_a_row_that_cannot_run_is_named(columns, words):
+    with pytest.raises(InputError, match=words):
+        predict_table(frame(**columns), "h200")
+
+
+@pytest.mark.parametrize(
+    ("problem", "kernel", "words"),
+    [
+        (PROBLEM, {**SQUARE, "stages": 100}, "do not hold 100 stages"),
+        (PROBLEM, {"cta_m": 1, "cta_n": 1}, "tile 1x1"),
+        (PROBLEM, {**SQUARE, "schedule": "2cta"}, "schedule 2cta does not exist"),
+        (PROBLEM, {**SQUARE, "cluster_m": 3}, "cluster 3x1; expected powers of two"),
+        (GemmProblem.of(64, 64, 64, "bf16", b_dtype="fp8"), SQUARE, "operands of 16 and 8 bits"),
+        (GemmProblem.of(64, 64, 64, "mxfp8"), SQUARE, "block-scaled operands"),
+    ],
+)
+def test_what_cannot_run_gets_no_time(problem, kernel, words):
+    with pytest.raises(InputError, match=words):
+        predict(problem, KernelConfig(**kernel), "h200")
+
+
+def test_what_spills_is_predicted_with_that_said():
+    problem = GemmProblem.of(4096, 4096, 4096, "fp8")
+    slow = predict(problem, KernelConfig(cta_m=128, cta_n=256), "h200")
+    # Two sets of 128 sums and 30 further registers, of 240 that a thread has.
+    assert slow.details["spilled_registers"] == 46
+    assert "up to 46 registers of a thread spill (spilled_registers)" in slow.caveats
+    assert check(problem, KernelConfig(cta_m=128, cta_n=256), H200) is not None
+    fine = predict(problem, KernelConfig(cta_m=128, cta_n=128), "h200")
+    assert not any("spill" in caveat for caveat in fine.caveats)
+
+
+def test_dynamic_tile_fetch_is_said():
+    kernel = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, schedule="2cta")
+    assert any("dynamic tile fetch" in caveat for caveat in predict(PROBLEM, kernel, "b200").caveats)
+    assert not any("dynamic" in caveat for caveat in predict(PROBLEM, KernelConfig(**SQUARE), "h200").caveats)
