@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -390,9 +391,10 @@ def test_a_file_of_another_kind_is_refused(tmp_path, gemm_model, content):
 
 
 def test_another_parameter_is_another_calibration(tmp_path, residual_file):
-    text = (CALIBRATION.path).read_text()
     path = tmp_path / "other.yaml"
-    path.write_text(text.replace("    launch_us: 2", "    launch_us: 3", 1))
+    values = yaml.safe_load(CALIBRATION.path.read_text())
+    values["numbers"]["launch.full_grid_us"]["value"] += 1e-3
+    path.write_text(yaml.safe_dump(values))
     # A changed copy has no residual beside it; the one of the original is refused.
     assert not WarpSpecializedModel(H200, calibration=str(path)).corrects
     (tmp_path / "other.residual.npz").write_bytes(residual_file.read_bytes())
