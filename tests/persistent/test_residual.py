@@ -294,7 +294,6 @@ def test_it_is_on_by_default_where_it_was_trained():
         ("h200", {"regime": "sustained"}),
         ("b200", {}),
         ("b200", {"calibration": "h200"}),
-        ("h200", {"calibration": CALIBRATION}),
     ],
 )
 def test_it_is_off_elsewhere_without_a_word(gpu, options):
