@@ -7,7 +7,7 @@ Models are fitted to all tables together and judged on each by itself. The space
 measured configurations that are legal, which leaves out those that spill; the efficiency of a choice is the
 best measured time over the time of what was chosen. Models that are fitted predict each shape from a fit to
 the other shapes (8 folds), the clipped residual from trees that have seen the other shapes alone (needs
-lightgbm). The baselines: the classic model, the one configuration that is best on average, gradient
+catboost). The baselines: the classic model, the one configuration that is best on average, gradient
 boosting on the same folds (needs scikit-learn), nvMatmulHeuristics where it is installed, and the data's
 own repeatability: the choice by a second measurement of the same rows, judged by the first.
 """
@@ -190,7 +190,7 @@ def main() -> None:
                 partial(calibrated, burst, counters, gpu, folds),
             ),
             "corrected": (
-                "the same with its clipped residual (off by default)",
+                "the same with its clipped residual",
                 partial(corrected, burst, counters, gpu, folds),
             ),
             "classic": ("classic model", partial(packaged, "WSPersistentGEMMModel", burst, gpu)),

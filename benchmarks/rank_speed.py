@@ -29,10 +29,10 @@ def main() -> None:
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--shapes", type=int, default=10_000)
-    parser.add_argument("--residual", default="off", help="'auto' ranks with the clipped residual")
+    parser.add_argument("--residual", default="auto", help="'off' ranks by the formulas alone")
     args = parser.parse_args()
     print(f"{args.model} on {args.gpu}; {os.cpu_count()} cores, {platform.machine()}, numpy {np.__version__}")
-    options = {} if args.residual == "off" else {"residual": args.residual}
+    options = {} if args.residual == "auto" else {"residual": args.residual}
     ranker = Ranker(args.gpu, model=args.model, options=options)
 
     started = perf_counter()

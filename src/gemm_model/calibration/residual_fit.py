@@ -22,8 +22,8 @@ from gemm_model.persistent.forest import LEAF_UNIT, MAX_DEPTH, Features, Forest
 from gemm_model.persistent.kernel_time import kernel_time
 from gemm_model.persistent.residual import corrected_us, features
 
-TREES = 200
-LEARNING_RATE = 0.2
+TREES = 300
+LEARNING_RATE = 0.15
 LEAF_PENALTY = 3.0
 """On the square of a leaf's value, in rows: leaves of few rows say little."""
 BORDERS = 32

@@ -33,7 +33,7 @@ CORRECTIONS_APART = (1.0 + LIMIT) / (1.0 - LIMIT)
 OFF = "off"
 AUTO = "auto"
 SUFFIX = ".residual.npz"
-"""A calibration `h200.yaml` has its residual beside it, in `h200.residual.npz`."""
+"""A calibration `quack.yaml` has its residual beside it, in `quack.residual.npz`."""
 FORMAT_VERSION = 2
 ALIGNED_BYTES = 128.0
 """**A line of memory [bytes]**; an alignment beyond it makes no difference."""
