@@ -17,8 +17,6 @@
 #include "cutlass/gemm/kernel/tile_scheduler.hpp"
 #include "cutlass/kernel_hardware_info.h"
 
-namespace {
-
 using Element = GEMM_IN_TYPE;
 using Output = GEMM_OUT_TYPE;
 using Tile = cute::Shape<cute::Int<GEMM_CTA_M>, cute::Int<GEMM_CTA_N>, cute::Int<GEMM_CTA_K>>;
@@ -58,7 +56,7 @@ struct LaunchArguments {
   int decomposition;  // 0 none (static scheduler), 1 split-K, 2 stream-K
 };
 
-cutlass::KernelHardwareInfo const& hardware() {
+static cutlass::KernelHardwareInfo const& hardware() {
   static cutlass::KernelHardwareInfo const info = [] {
     int device = 0;
     cudaGetDevice(&device);
@@ -67,7 +65,7 @@ cutlass::KernelHardwareInfo const& hardware() {
   return info;
 }
 
-typename Gemm::Arguments to_cutlass(LaunchArguments const& asked) {
+static typename Gemm::Arguments to_cutlass(LaunchArguments const& asked) {
   using cute::_1;
   auto const a_stride = cute::make_stride(int64_t(asked.k), _1{}, int64_t(0));
   auto const b_stride = cute::make_stride(int64_t(asked.k), _1{}, int64_t(0));
@@ -96,8 +94,6 @@ struct Prepared {
   typename Gemm::Arguments arguments;
   void* workspace;
 };
-
-}  // namespace
 
 extern "C" {
 
