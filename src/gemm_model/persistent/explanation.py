@@ -97,11 +97,24 @@ def explain(
 
 _World = Callable[[GemmProblem, dict[str, Any]], float]
 
+WITHOUT = {
+    "tensor cores of unlimited rate": ("tensor", "narrow_mma", "promotion", "round_trip", "spilling"),
+    "no epilogue": ("epilogue", "handover"),
+    "no load latency": ("latency",),
+    "an SM port of unlimited bandwidth": ("port", "line_crossing", "k_tail"),
+    "L2 of unlimited bandwidth": ("l2",),
+    "DRAM of unlimited bandwidth": ("dram",),
+    "no wave quantization": ("whole_waves",),
+    "no loss of clock under load": ("clock",),
+    "no launch overhead": ("launch", "cluster_launch", "first_loads"),
+}
+"""Mechanisms that a changed world lacks."""
+
 
 def _worlds(config: KernelConfig, gpu: GpuSpec, stages: int) -> dict[str, _World]:
-    def without(mechanism: str) -> _World:
+    def without(names: tuple[str, ...]) -> _World:
         def world(problem: GemmProblem, options: dict[str, Any]) -> float:
-            left_out = {*options.get("without", ()), mechanism}
+            left_out = {*options.get("without", ()), *names}
             return _predict(problem, config, gpu, {**options, "without": tuple(left_out)}).runtime_us
 
         return world
@@ -109,17 +122,10 @@ def _worlds(config: KernelConfig, gpu: GpuSpec, stages: int) -> dict[str, _World
     def changed(new_config: KernelConfig, new_gpu: GpuSpec, **more: Any) -> _World:
         return lambda problem, options: _predict(problem, new_config, new_gpu, {**options, **more}).runtime_us
 
-    twice_the_smem = replace(gpu, smem_bytes_per_cta=2 * gpu.smem_bytes_per_cta)
-    return {
-        "tensor cores of unlimited rate": without("tensor"),
-        "no epilogue": without("epilogue"),
-        "no load latency": without("latency"),
-        "an SM port of unlimited bandwidth": without("port"),
-        "L2 of unlimited bandwidth": without("l2"),
-        "DRAM of unlimited bandwidth": without("dram"),
-        "no wave quantization": without("waves"),
-        "no loss of clock under load": without("clock"),
-        "no launch overhead": without("launch"),
+    twice_the_smem = replace(
+        gpu, smem_bytes_per_cta=2 * gpu.smem_bytes_per_cta, smem_bytes_per_sm=2 * gpu.smem_bytes_per_sm
+    )
+    return {change: without(names) for change, names in WITHOUT.items()} | {
         "twice the L2 capacity": changed(config, replace(gpu, l2_bytes=2 * gpu.l2_bytes)),
         "twice the stages": changed(replace(config, stages=2 * stages), twice_the_smem),
         "operands warm in L2": changed(config, gpu, l2="warm"),
