@@ -117,7 +117,7 @@ def _markdown(figures: pd.DataFrame, args: argparse.Namespace) -> str:
     intro = (
         "# What each mechanism buys\n\n"
         "The calibrated model without one mechanism, the usual numbers of the others fitted again; errors\n"
-        f"on shapes that the fit had not seen ({FOLDS} folds by shape, {args.shapes} shapes of each class of\n"
+        f"on shapes that the fit had not seen ({FOLDS} folds, {args.shapes} shapes of each class of\n"
         f"{_named(args.input)}, burst regime). Written by `python benchmarks/ablation.py`.\n\n"
     )
     return intro + "\n".join([header, rule, *lines]) + "\n"
