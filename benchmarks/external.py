@@ -24,7 +24,7 @@ from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.config import gpu_names, load_gpu_mapping
 from gemm_model.core.errors import InputError
-from gemm_model.kernels.candidates import DEFAULT_FAMILY
+from gemm_model.core.kernel_config import AUTO_KERNEL
 from gemm_model.tables.accuracy import top1_efficiency
 from gemm_model.tables.table import read_table
 
@@ -96,7 +96,9 @@ def main() -> None:
     )
     parser.add_argument("tables", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--gpu", help="the GPU of all rows (default: by the columns system and device)")
-    parser.add_argument("--family", default=DEFAULT_FAMILY, help="kernels to choose from")
+    parser.add_argument(
+        "--family", default=AUTO_KERNEL, help="kernels to choose from (default: the GPU's own)"
+    )
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the model")
     arguments = parser.parse_args()
     options = dict(option.split("=", 1) for option in arguments.option)

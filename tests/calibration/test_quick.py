@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gemm_model import cli
 from gemm_model.calibration.quick import designed_rows
-from gemm_model.commands.quick_calibration import nearest_calibration, quick_calibration
+from gemm_model.commands.quick_calibration import quick_calibration
 from gemm_model.config import CONFIG_DIR
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.kernels.feasibility import feasible_mask
+from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import load_calibration
 
 
@@ -30,7 +32,7 @@ def test_250_legal_rows_of_two_types_and_few_kernels(h100_rows):
     gpu = load_gpu("h100_sxm")
     for name in ("bf16", "e4m3"):
         pairs = [(row.problem, row.config) for row in h100_rows if row.problem.a_dtype.name == name]
-        assert feasible_mask(batch_of(pairs), gpu).all()
+        assert feasible_mask(batch_of(pairs), gpu, family_of("quack", gpu)).all()
     # Each kernel takes seconds to compile: types x tiles x clusters.
     kernels = {
         (row.problem.a_dtype, row.config.cta_m, row.config.cta_n, row.config.cluster_m, row.config.cluster_n)
@@ -47,12 +49,15 @@ def test_the_design_covers_short_and_long_kernels(h100_rows):
 
 
 def test_a_card_without_fp8_gets_its_own_type_alone():
-    rows = designed_rows(load_gpu("a100_sxm_80gb"), load_calibration("h200"))
+    rows = designed_rows(
+        replace(load_gpu("h100_sxm"), flop_per_clk_per_sm={"fp16": 4096}), load_calibration("h200")
+    )
     assert {row.problem.a_dtype.name for row in rows} == {"bf16"}
 
 
-def test_the_nearest_calibration_is_of_the_same_architecture():
-    assert nearest_calibration(load_gpu("h100_sxm")).gpu == "h200"
+def test_a_card_without_such_kernels_is_refused():
+    with pytest.raises(InputError, match="a100_sxm_80gb"):
+        designed_rows(load_gpu("a100_sxm_80gb"), load_calibration("h200"))
 
 
 def test_quick_runs_three_commands_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +75,7 @@ def test_quick_runs_three_commands_in_turn(tmp_path: Path, monkeypatch: pytest.M
     plan, rows = str(tmp_path / "mine_plan.csv"), str(tmp_path / "mine_rows.csv")
     assert ran[1][1:5] == ["--rows", plan, "--output", rows]
     assert ran[2][1:] == [
-        *("--from", "h200", "--input", rows),
+        *("--from", "h200:quack", "--residual", "off", "--hold-outs", "shapes", "--input", rows),
         *("--gpu", str(tmp_path / "mine_gpu.yaml"), "--output", str(tmp_path / "mine.yaml")),
     ]
     assert len(Path(plan).read_text().splitlines()) == 251

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,7 +81,7 @@ def test_counting_outputs_costs_little_and_giving_up_stationarity_much():
 
 
 def test_an_unknown_l2_rate_is_said():
-    gpu = load_gpu("a100_sxm_80gb")
+    gpu = replace(load_gpu("a100_sxm_80gb"), l2_read_bytes_per_clk_per_sm=None)
     machine = machine_of(gpu, datapath_of(gpu, "cuda_cores", "fp32"))
     matched = match(machine, blocking_of({}, gpu, machine.datapath, 2), GRID)
     assert len(matched.caveats) == 1

@@ -29,7 +29,8 @@ def quick_calibration(output: Path) -> int:
     donor, _ = calibration_for(gpu, family_of("auto", gpu).name)
     write_plan(designed_rows(gpu, donor), plan_file)
     _run("benchmark", "--rows", plan_file, "--output", rows_file, *TIMING)
-    _run("calibrate", "--from", donor.name, "--input", rows_file, "--gpu", gpu_file, "--output", output)
+    adapt = ("--from", donor.name, "--residual", "off", "--hold-outs", "shapes")
+    _run("calibrate", *adapt, "--input", rows_file, "--gpu", gpu_file, "--output", output)
     common.words(f"predict with --gpu {gpu_file} model_opts.calibration={output}")
     return 0
 

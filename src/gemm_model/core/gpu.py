@@ -13,8 +13,6 @@ from gemm_model.core.errors import InputError
 BITS_PER_BYTE = 8
 TRANSFERS_PER_CLK = 2
 """DRAM moves data on both clock edges."""
-HOPPER_PORT_BYTES_PER_CLK = 88.0
-"""What one SM reads from L2 [B/clk]; a GPU for which it was not measured; bulk reads of one SM of an H200."""
 ARCHITECTURES = ("sm70", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120")
 """Architectures whose shared memory, clusters and tensor memory the kernels' rules know."""
 WITH_TENSOR_MEMORY = ("sm100", "sm103")
@@ -56,6 +54,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "l2_read_gb_per_s": Quantity(unit="GB/s", low=100, high=200000),
     "l2_read_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=8, high=1024, optional=True),
     "l2_write_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=4, high=1024, optional=True),
+    "smem_fill_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=8, high=1024, optional=True),
     "l2_latency_clk": Quantity(unit="clk", low=50, high=5000, optional=True),
     "smem_bytes_per_sm": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
     "smem_bytes_per_cta": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
@@ -107,6 +106,9 @@ class GpuSpec:
     """What one SM reads from L2 while the others are silent."""
     l2_write_bytes_per_clk_per_sm: float | None = None
     """What one SM stores to L2 while the others are silent."""
+    smem_fill_bytes_per_clk_per_sm: float | None = None
+    """What arrives in the shared memory of an SM, of its own loads and by multicast; None where that is no
+    bound."""
     l2_latency_clk: float | None = None
     """One bulk load of 128 bytes that L2 holds."""
     smem_bytes_per_sm: int
@@ -182,12 +184,6 @@ class GpuSpec:
         return self.dram_read_gb_per_s * 1e3
 
     @property
-    def port_bytes_per_clk(self) -> float:
-        """What one SM reads from L2; where it was not measured, what a Hopper SM reads."""
-        known = self.l2_read_bytes_per_clk_per_sm
-        return HOPPER_PORT_BYTES_PER_CLK if known is None else known
-
-    @property
     def dram_gb_per_s(self) -> float:
         return self.dram_bytes_per_us / 1e3
 
@@ -198,6 +194,14 @@ class GpuSpec:
             known = ", ".join(self.flop_per_clk_per_sm)
             raise InputError(f"GPU {self.name} has no {kind} math; expected one of {known}")
         return rate * self.sm_count * self.sm_clk_mhz
+
+    def known(self, name: str) -> float:
+        """The optional number `name`; raises InputError where it is not known of this GPU."""
+        value = getattr(self, name)
+        if value is None:
+            unit = QUANTITIES[name].unit
+            raise InputError(f"GPU {self.name}: {name} is not known; expected a number of {unit}")
+        return float(value)
 
     def clusters_at_once(self, ctas_per_cluster: int) -> int:
         """Clusters of this size that are resident together, one CTA per SM.

@@ -104,7 +104,7 @@ def _cutlass(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
         else "cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(\n"
         "        sizeof(typename CollectiveEpilogue::SharedStorage))>"
     )
-    arch = CUTLASS_ARCH[gpu.architecture]
+    arch = CUTLASS_ARCH[gpu.kernel_architecture]
     align = {name: max(128 // getattr(problem, f"{name}_dtype").bits, 1) for name in ("a", "b", "out")}
     majors = {
         "A": "RowMajor" if problem.a_major == "k" else "ColumnMajor",
@@ -134,13 +134,13 @@ arguments.scheduler.raster_order =
 def _cutlass_schedules(config: KernelConfig, problem: GemmProblem, gpu: GpuSpec) -> tuple[str, str]:
     if problem.a_scale or problem.b_scale:
         raise InputError("cutlass: block-scaled kernels are not emitted; expected a dense type, or json")
-    if gpu.architecture == "sm100":
+    if gpu.kernel_architecture == "sm100":
         pair = "2Sm" if config.schedule == "2cta" else "1Sm"
         return (
             f"cutlass::gemm::KernelTmaWarpSpecialized{pair}Sm100",
             f"cutlass::epilogue::TmaWarpSpecialized{pair}",
         )
-    if gpu.architecture != "sm90":
+    if gpu.kernel_architecture != "sm90":
         raise InputError(f"cutlass: no collective is emitted for {gpu.architecture}; expected sm90 or sm100")
     way = "Pingpong" if config.schedule == "pingpong" else "Cooperative" if config.cta_m > 64 else ""
     fast = "FP8FastAccum" if problem.math_kind == "fp8" and config.fast_accum else ""

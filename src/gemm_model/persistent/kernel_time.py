@@ -269,7 +269,8 @@ def _l2_us(moved: Traffic, busy: Values, l2_peak: float, numbers: KernelNumbers)
     fills = numbers.l2.fill_share * moved.dram_read_bytes
     asked_bytes = moved.l2_load_bytes + moved.merged_bytes - fills
     own_bytes = few.sms_to_saturate * (asked_bytes / busy + fills / maximum(busy, few.fill_sms))
-    return smooth_maximum(moved.l2_load_bytes, own_bytes, numbers.overlap.partial_l2_order) / l2_peak
+    served_bytes = smooth_maximum(moved.l2_load_bytes, own_bytes, numbers.overlap.partial_l2_order)
+    return maximum(served_bytes, moved.filled_bytes) / l2_peak
 
 
 _ClockRule = Callable[[Values, Values], Values]

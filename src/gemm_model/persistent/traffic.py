@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, maximum, minimum, power_of_two_divisor, where
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import TWO_CTA
 from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import Coalescing, KernelNumbers
+from gemm_model.kernels.mechanisms import Coalescing, KernelNumbers, L2Bandwidth
 from gemm_model.persistent.alignment import PIECE_BYTES, further_pieces
 from gemm_model.persistent.edge_tiles import EdgeFill
 from gemm_model.persistent.placement import requests_in_order
@@ -32,6 +33,8 @@ class Traffic:
     """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
     l2_load_bytes: Values
     """The work of L2 in bytes: requests, misaligned rows, fills, spilled registers, and writes."""
+    filled_bytes: Values
+    """The same with what L2 could serve while operands arrive in shared memory in place of the requests."""
     l2_store_bytes: Values
     """The part of it that is writes."""
     merged_bytes: Values
@@ -63,19 +66,22 @@ def traffic(
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * found.cta_k
     spilled = spilled_l2_bytes(batch, found, numbers.spilling) * k_tiles
+    filled = _filled(batch, gpu, schedule, numbers.l2)
     partial_sums = batch.m * batch.n * batch.batch * PARTIAL_SUM_BYTES * 2.0 * (batch.split_k - 1.0)
     writes = output + partial_sums
     output_pieces = further_pieces(where(batch.c_n_major, batch.n, batch.m) * batch.out_bits / 8.0)
     stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, PIECE_BYTES)
     narrow = PIECE_BYTES / stored_row
     write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
+    beside = numbers.l2.fill_share * reads + write_load + spilled
     return Traffic(
         operand_bytes=operands,
         output_bytes=output,
         dram_read_bytes=reads,
         dram_write_bytes=output,
         l2_request_bytes=asked.requests * k_bytes + writes,
-        l2_load_bytes=asked.lines * k_bytes + numbers.l2.fill_share * reads + write_load + spilled,
+        l2_load_bytes=asked.lines * k_bytes + beside,
+        filled_bytes=filled * k_bytes + beside,
         l2_store_bytes=write_load,
         merged_bytes=asked.merged * k_bytes,
         ordered_bytes=asked.ordered * k_bytes,
@@ -126,6 +132,22 @@ def _requests(
     pieces = a_requests * a_pieces + b_requests * b_pieces
     lines = requests + numbers.misalignment.read_cost * pieces
     return _Requests(requests, lines, a_merged + b_merged, ordered)
+
+
+def _filled(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, l2: L2Bandwidth) -> Values:
+    """What L2 serves while a CTA's operands pass its SM's way in, in B for each element of K; 0 unbound.
+
+    Each copy of a multicast passes it; a CTA of a pair holds half of B. Published microbenchmarks of the
+    B200: pairs fill their shared memory at 13.1 TB/s by multicast, at 13.3 without.
+    """
+    if gpu.smem_fill_bytes_per_clk_per_sm is None:
+        return 0.0
+    b_bits = batch.b_bits * where(batch.schedule == TWO_CTA, 0.5, 1.0)
+    a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0 * schedule.filled_m
+    b_bytes = batch.cta_n * (b_bits + batch.b_scale_bits) / 8.0 * schedule.filled_n
+    sms = schedule.resident * batch.cluster_m * batch.cluster_n
+    fills_per_us = gpu.smem_fill_bytes_per_clk_per_sm * gpu.sm_clk_mhz * sms
+    return (a_bytes + b_bytes) * gpu.l2_read_bytes_per_us * l2.efficiency / fills_per_us
 
 
 def merged_share(panels: Values, cluster_size: Values, coalescing: Coalescing) -> Values:
@@ -195,6 +217,7 @@ def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffi
         dram_write_bytes=moved.dram_write_bytes,
         l2_request_bytes=moved.l2_request_bytes + lost,
         l2_load_bytes=moved.l2_load_bytes + lost,
+        filled_bytes=moved.filled_bytes,
         l2_store_bytes=moved.l2_store_bytes,
         merged_bytes=merged,
         ordered_bytes=ordered,
