@@ -2,7 +2,7 @@
 
     python benchmarks/transfer_between_types.py --gpu b200 --fit fp8.csv --predict nvfp4.csv
 
-Both tables were taken on one GPU at a locked clock: most of the clock's parameters stay out of the fit.
+Both tables were taken on one GPU at a locked clock: most of the clock's numbers stay out of the fit.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import argparse
 from pathlib import Path
 
 import pandas as pd
-from gemm_model.persistent.kernel_parameters import KernelParameters
 
-from gemm_model.calibration.fit import fit
+from gemm_model.calibration.fit import DEFAULT_FREE, fit
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.kernels.mechanisms import KernelNumbers
+from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.kernel_time import kernel_time
 from gemm_model.tables.accuracy import (
     ChoiceFigures,
@@ -27,15 +28,10 @@ from gemm_model.tables.accuracy import (
 from gemm_model.tables.table import read_table, usable_rows
 
 NOT_TOLD = (
-    "clock_share",
-    "droop_l2",
-    "droop_dram",
-    "droop_free",
-    "droop_us",
-    "spill_clk",
-    "lockstep_loss_per_ms",
+    *("clock.light_share", "clock.droop_l2", "clock.droop_dram", "clock.droop_free", "clock.droop_us"),
+    *("spilling.register_clk", "coalescing.loss_per_ms"),
 )
-"""Parameters of a clock that is not locked, and what timings of one shape by several tiles hardly tell."""
+"""Numbers of a clock that is not locked, and what timings of one shape by several tiles hardly tell."""
 
 
 def main() -> None:
@@ -46,28 +42,32 @@ def main() -> None:
     args = parser.parse_args()
     gpu = load_gpu(args.gpu)
     known, unseen = (observations(path, gpu) for path in (args.fit, args.predict))
-    found = fit(known, None, gpu, frozen=NOT_TOLD)
-    lines = [_line(name, seen, gpu, found.parameters) for name, seen in (("fit", known), ("predict", unseen))]
+    numbers = fitted_numbers(known, gpu)
+    lines = [_line(name, seen, gpu, numbers) for name, seen in (("fit", known), ("predict", unseen))]
     print(pd.DataFrame(lines).to_string(index=False))
-    print(f"at a bound: {', '.join(found.at_bound) or 'none'}")
+
+
+def fitted_numbers(known: Observations, gpu: GpuSpec) -> KernelNumbers:
+    """What the rows tell of the numbers that a calibration fits, as their family's kernels see them."""
+    absent = known.shape.family.absent_mechanisms
+    free = [name for name in DEFAULT_FREE if name not in NOT_TOLD and name.partition(".")[0] not in absent]
+    return fit({"burst": known}, gpu, free=free, without=absent).numbers.without(absent)
 
 
 def observations(path: Path, gpu: GpuSpec) -> Observations:
     frame, _ = usable_rows(read_table(path), needs_tile=True)
-    return observe(frame.reset_index(drop=True), gpu)
+    return observe(frame.reset_index(drop=True), gpu, family_of("auto", gpu))
 
 
-def figures(
-    seen: Observations, gpu: GpuSpec, parameters: KernelParameters
-) -> tuple[ErrorFigures, ChoiceFigures]:
+def figures(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> tuple[ErrorFigures, ChoiceFigures]:
     """Errors of the times, and what the choices by them reach."""
-    predicted_us = kernel_time(seen.shape, gpu, parameters).runtime_us
+    predicted_us = kernel_time(seen.shape, gpu, numbers).runtime_us
     frame = seen.frame.assign(actual_runtime=seen.runtime_us, predicted_runtime=predicted_us)
     return error_figures(predicted_us, seen.runtime_us), choice_figures(top1_efficiency(frame))
 
 
-def _line(name: str, seen: Observations, gpu: GpuSpec, parameters: KernelParameters) -> dict[str, str]:
-    errors, top1 = figures(seen, gpu, parameters)
+def _line(name: str, seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> dict[str, str]:
+    errors, top1 = figures(seen, gpu, numbers)
     return {
         "table": name,
         "rows": str(errors.rows),

@@ -117,7 +117,7 @@ def _worlds(config: KernelConfig, gpu: GpuSpec, stages: int) -> dict[str, _World
         "an SM port of unlimited bandwidth": without("port"),
         "L2 of unlimited bandwidth": without("l2"),
         "DRAM of unlimited bandwidth": without("dram"),
-        "no wave quantization": without("waves"),
+        "no wave quantization": without("whole_waves"),
         "no loss of clock under load": without("clock"),
         "no launch overhead": without("launch"),
         "twice the L2 capacity": changed(config, replace(gpu, l2_bytes=2 * gpu.l2_bytes)),
