@@ -7,18 +7,31 @@ import pytest
 from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
 from gemm_model.calibration.fit import fit
 from gemm_model.calibration.observations import observe
-from gemm_model.calibration.run import best_of_top
+from gemm_model.calibration.run import best_of_top, chosen_numbers
 from gemm_model.calibration.tables import load_tables
+from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
+from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import load_calibration
 from gemm_model.persistent.kernel_time import kernel_time
+from tests.typed_numbers import VALUES, calibration_file, numbers
 
 H200 = load_gpu("h200")
+QUACK = family_of("quack", H200)
+NUMBERS = numbers().without(QUACK.absent_mechanisms)
+FREE = (
+    "launch.kernel_us",
+    "tensor.efficiency",
+    "l2.efficiency",
+    "dram.efficiency",
+    "epilogue.outputs_per_clk",
+)
+CLOCK = ("light_share", "droop_mma", "droop_l2", "droop_dram")
 TILES = ((64, 128), (128, 128), (128, 256), (256, 128))
 
 
 def measured(shapes=24, noise=0.0, dtype="bf16", seed=3):
-    """A table that the shipped calibration itself made."""
+    """A table that the typed numbers made."""
     random = np.random.default_rng(seed)
     sizes = np.round(np.exp(random.uniform(np.log(64), np.log(9000), (shapes, 3))) / 64) * 64
     rows = [
@@ -32,32 +45,60 @@ def measured(shapes=24, noise=0.0, dtype="bf16", seed=3):
         for cluster in (1, 2)
     ]  # fmt: skip
     frame = pd.DataFrame(rows)
-    seen = observe(frame, H200)
-    kind = "fp16" if dtype == "bf16" else "fp8"
-    truth = kernel_time(seen.shape, H200, load_calibration("h200").parameters[kind])
+    truth = kernel_time(observe(frame, H200, QUACK).shape, H200, NUMBERS)
     frame["runtime_us"] = truth.runtime_us * np.exp(random.normal(0, noise, len(frame)))
     return frame
 
 
-def test_a_fit_explains_the_data_that_the_model_made():
-    frame = measured(noise=0.003)
-    seen = observe(frame, H200)
-    found = fit(seen, None, H200, frozen=("spill_clk",))
-    predicted = kernel_time(seen.shape, H200, found.parameters)
-    error = np.abs(predicted.runtime_us / seen.runtime_us - 1)
-    assert np.median(error) < 0.01
-    assert error.max() < 0.06
-    assert set(found.at_bound) <= set(found.half_width)
+def test_a_fit_finds_the_numbers_that_made_the_data():
+    seen = observe(measured(noise=0.003), H200, QUACK)
+    found = fit(
+        {"burst": seen}, H200, free=FREE, start={**VALUES, "tensor.efficiency": 0.9, "l2.efficiency": 1.2}
+    )
+    values = found.numbers.values()
+    for name in FREE:
+        assert values[name] == pytest.approx(VALUES[name], rel=0.03), name
+        assert 0 < found.half_width[name] < 0.2 * VALUES[name], name
+    assert {name: values[name] for name in VALUES if name not in FREE} == {
+        name: value for name, value in VALUES.items() if name not in FREE
+    }
+    assert found.at_bound == ()
+    error = np.abs(kernel_time(seen.shape, H200, found.numbers.without(QUACK.absent_mechanisms)).runtime_us)
+    assert np.median(np.abs(error / seen.runtime_us - 1)) < 0.01
+
+
+def test_a_fit_says_which_numbers_it_left_at_a_bound():
+    frame = measured()
+    frame["runtime_us"] *= 0.5
+    found = fit({"burst": observe(frame, H200, QUACK)}, H200, free=("tensor.efficiency",), start=VALUES)
+    assert found.at_bound == ("tensor.efficiency",)
+    assert found.numbers.tensor.efficiency == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_strong_prior_keeps_what_few_rows_cannot_tell():
+    frame = measured(shapes=2)
+    frame["runtime_us"] *= 1.2
+    seen = {"burst": observe(frame, H200, QUACK)}
+    weak, strong = (
+        fit(seen, H200, free=FREE, start=VALUES, prior=VALUES, prior_weight=weight).numbers.values()
+        for weight in (1.0, 1e3)
+    )
+    assert abs(weak["tensor.efficiency"] / 0.8 - 1) > 0.02
+    assert strong == pytest.approx(VALUES, rel=1e-3)
 
 
 def test_held_out_rows_come_from_fits_that_did_not_see_them():
-    seen = observe(measured(shapes=24), H200)
+    seen = observe(measured(shapes=24), H200, QUACK)
     folds = folds_of(seen.shape_id, seed=1, count=3)
     for shape in np.unique(seen.shape_id):
         assert len(np.unique(folds[seen.shape_id == shape])) == 1
-    start = load_calibration("h200").parameters["fp16"]
     folds[folds == 2] = -1
-    predicted = held_out(fold_fits(seen, None, H200, folds, start=start), len(seen))
+    fits = list(fold_fits({"burst": seen}, "burst", H200, folds, free=FREE, start=VALUES))
+    for each in fits:
+        assert not set(map(tuple, each.seen.frame[["m", "n", "k"]].to_numpy())) & set(
+            map(tuple, each.unseen.frame[["m", "n", "k"]].to_numpy())
+        )
+    predicted = held_out(fits, len(seen))
     assert np.isnan(predicted[folds == -1]).all()
     assert np.abs(predicted[folds >= 0] / seen.runtime_us[folds >= 0] - 1).max() < 0.05
 
@@ -65,7 +106,8 @@ def test_held_out_rows_come_from_fits_that_did_not_see_them():
 def test_a_size_is_held_out_in_all_types_at_once():
     """Types of one size in different folds would tell of each other: their times are almost the same."""
     bf16 = measured(shapes=6)
-    seen = observe(pd.concat([bf16, bf16.assign(in_dtype="fp16", out_dtype="fp16")], ignore_index=True), H200)
+    both = pd.concat([bf16, bf16.assign(in_dtype="fp16", out_dtype="fp16")], ignore_index=True)
+    seen = observe(both, H200, QUACK)
     groups = size_groups(seen)
     assert len(np.unique(groups)) == 6
     assert (groups[: len(bf16)] == groups[len(bf16) :]).all()
@@ -99,7 +141,7 @@ def test_impossible_and_foreign_rows_are_left_out_and_counted(tmp_path):
     frame = measured(shapes=10)
     frame.loc[3, "runtime_us"] = 1e-3
     frame.loc[5, "kernel"] = "cublas"
-    data = load_tables([save(frame, tmp_path / "t.csv")], H200)
+    data = load_tables([save(frame, tmp_path / "t.csv")], H200, QUACK)
     assert len(data.by_kind["fp16"]["burst"]) == len(frame) - 2
     assert any("faster than the speed of light" in note for note in data.notes)
     assert any("other than quack" in note for note in data.notes)
@@ -127,31 +169,42 @@ def test_a_table_that_cannot_be_calibrated_on_says_why(tmp_path, gemm_model, cha
 
 
 @pytest.mark.parametrize(
-    ("change", "word"),
+    ("fitted", "frozen", "expected"),
     [
-        (("version: 2", "version: 9"), "version"),
-        (("kernel: quack", "kernel: cublas"), "cublas"),
-        (("parameters:\n  fp16:", "parameters:\n  fp17:"), "rate class"),
-        (("    launch_us:", "    lunch_us:"), "launch_us"),
-        (
-            ("    mma_efficiency: 0.", "    mma_efficiency: 9."),
-            "c.yaml, fp16: parameter mma_efficiency is 9.",
-        ),
-        (("    idle_w: ", "    idle_w: -"), "c.yaml, power of fp16: power parameter idle_w is -"),
-        (("    idle_w: ", "    idle: "), "c.yaml, power of fp16: parameter idle_w is missing"),
+        (["dram"], [], ["dram.efficiency"]),
+        (["clock"], ["clock.droop_us", "clock.droop_free"], ["clock." + rest for rest in CLOCK]),
+        (["l2", "dram.efficiency"], ["l2.fill_share"], ["l2.efficiency", "dram.efficiency"]),
+        (["spilling.sharing"], [], ["spilling.sharing"]),
     ],
 )
-def test_a_calibration_of_another_kind_is_refused(tmp_path, gemm_model, change, word):
-    from gemm_model.persistent.calibration_file import CALIBRATION_DIR
+def test_numbers_and_whole_mechanisms_are_fitted_or_frozen_by_name(fitted, frozen, expected):
+    assert chosen_numbers(fitted, frozen) == expected
 
-    text = (CALIBRATION_DIR / "h200.yaml").read_text()
-    assert change[0] in text
-    path = tmp_path / "c.yaml"
-    path.write_text(text.replace(*change, 1))
-    words = ("--m", 512, "--n", 512, "--k", 512, "--cta", "128x128", f"model_opts.calibration={path}")
-    outcome = gemm_model("explain", *words)
-    assert outcome.code == 2
-    assert word in outcome.err
+
+def test_unknown_numbers_are_not_chosen():
+    assert chosen_numbers([], []) is None
+    assert "dram.efficiency" not in chosen_numbers([], ["dram"])
+    with pytest.raises(InputError, match="unknown number 'gravity'"):
+        chosen_numbers(["gravity"], [])
+
+
+def test_calibrate_adapts_a_calibration_to_few_rows(tmp_path, gemm_model):
+    """The typed numbers as donor, rows that a DRAM of other efficiency made."""
+    table = save(measured(shapes=10), tmp_path / "t.csv")
+    donor = calibration_file(tmp_path / "donor.yaml")
+    output, report = tmp_path / "out.yaml", tmp_path / "report.txt"
+    words = ("--input", table, "--output", output, "--report", report, "--from", donor, "--residual", "off")
+    outcome = gemm_model("calibrate", *words, "--fit", "tensor,dram", "--hold-outs", "shapes")
+    assert outcome.code == 0, outcome.err
+    assert "HELD-OUT ACCURACY" in report.read_text()
+    found = load_calibration(output)
+    assert found.fitted == {"tensor.efficiency", "tensor.issue_clk", "dram.efficiency"}
+    values = found.numbers["fp16"].values()
+    assert values == pytest.approx(VALUES, rel=0.02)
+    assert found.sources["dram.efficiency"] == "fitted to t.csv"
+    assert found.fitted_to["rows"] == {"fp16": {"burst": 80}}
+    assert set(found.error_band) == {"fp16"}
+    assert all(0 <= band < 0.02 for band in found.error_band["fp16"].values())
 
 
 def test_explain_prints_mechanisms_and_what_if(gemm_model):

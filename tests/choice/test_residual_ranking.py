@@ -1,5 +1,7 @@
 """Ranking with the clipped residual: it corrects few kernels, and the order is that of correcting all."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,50 +12,70 @@ from gemm_model.choice.table_ranking import problems_of_table, rank_table
 from gemm_model.core.errors import InputError
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.models import DEFAULT_MODEL
-from gemm_model.persistent.calibration_file import CALIBRATION_DIR
+from gemm_model.persistent.calibration_file import load_calibration
 from tests.choice.test_selection import config_of, transposed
+from tests.typed_numbers import calibration_with_residual
 
-CORRECTED = Ranker("h200")
-PHYSICAL = Ranker("h200", options={"residual": "off"})
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory):
+    """Of a model whose residual says of wide tiles that they take 5 % longer."""
+    return {"calibration": str(calibration_with_residual(tmp_path_factory.mktemp("residual")))}
+
+
+@pytest.fixture(scope="module")
+def loaded(options):
+    """The same options, their file read once."""
+    return {"calibration": load_calibration(options["calibration"])}
+
+
+@pytest.fixture(scope="module")
+def corrected(options):
+    return Ranker("h200", options=options)
+
+
+@pytest.fixture(scope="module")
+def physical(options):
+    return Ranker("h200", options={**options, "residual": "off"})
 
 
 @pytest.mark.parametrize(
     "sizes", [(1024, 4096, 4096), (64, 4096, 7168), (8192, 8192, 8192), (264, 1544, 7168)]
 )
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
-def test_the_first_kernels_are_those_of_correcting_every_candidate(sizes, dtype):
+def test_the_first_kernels_are_those_of_correcting_every_candidate(corrected, physical, sizes, dtype):
     problem = GemmProblem.of(*sizes, dtype)
-    space, _, corrected_us = CORRECTED.predict(problem)
-    _, _, physical_us = PHYSICAL.predict(problem)
+    space, _, corrected_us = corrected.predict(problem)
+    _, _, physical_us = physical.predict(problem)
     orders = len(space) // space.kernels
     best_order = physical_us.reshape(space.kernels, orders).argmin(axis=1)
     kernel_us = corrected_us.reshape(space.kernels, orders)[np.arange(space.kernels), best_order]
-    ranking = CORRECTED.rank(problem, 8)
+    ranking = corrected.rank(problem, 8)
     found = [choice.prediction.runtime_us for choice in ranking.choices]
     assert found == pytest.approx(np.sort(kernel_us)[:8], rel=1e-9)
     assert all("residual" in choice.prediction.phases_us for choice in ranking.choices)
-    assert ranking.candidates == PHYSICAL.rank(problem, 8).candidates
+    assert ranking.candidates == physical.rank(problem, 8).candidates
 
 
-def test_a_shape_seen_before_with_a_named_residual_is_answered_from_memory(tmp_path):
+def test_a_shape_seen_before_is_answered_from_memory_and_a_file_read_again(tmp_path, options):
     problem = GemmProblem.of(1024, 4096, 4096)
     named = rank(problem, "h200", 3, options={"residual": "auto"})
     assert rank(problem, "h200", 3, options={"residual": "auto"}) is named
-    assert named == CORRECTED.rank(problem, 3)
     # A file may be another one at the next call.
+    beside = Path(options["calibration"]).with_suffix(".residual.npz")
     copy = tmp_path / "residual.npz"
-    copy.write_bytes((CALIBRATION_DIR / "h200.residual.npz").read_bytes())
-    from_file = rank(problem, "h200", 3, options={"residual": str(copy)})
-    assert from_file == named
+    copy.write_bytes(beside.read_bytes())
+    from_file = rank(problem, "h200", 3, options={**options, "residual": str(copy)})
+    assert from_file == rank(problem, "h200", 3, options=options)
     copy.write_text("version: 1")
     with pytest.raises(InputError, match=f"{copy}: not a residual"):
-        rank(problem, "h200", 3, options={"residual": str(copy)})
+        rank(problem, "h200", 3, options={**options, "residual": str(copy)})
 
 
-def kernels_corrected_one_and_all(problem):
+def kernels_corrected_one_and_all(corrected, physical, problem):
     """The time of every kernel in its physically best order and the band of the best, in us."""
-    space, prediction, corrected_us = CORRECTED.predict(problem)
-    physical_us = PHYSICAL.predict(problem)[2].reshape(space.kernels, -1)
+    space, prediction, corrected_us = corrected.predict(problem)
+    physical_us = physical.predict(problem)[2].reshape(space.kernels, -1)
     rows = np.arange(space.kernels) * physical_us.shape[1] + physical_us.argmin(axis=1)
     kernel_us = corrected_us[rows]
     return kernel_us, prediction.error_band[rows[kernel_us.argmin()]]
@@ -61,12 +83,12 @@ def kernels_corrected_one_and_all(problem):
 
 @pytest.mark.parametrize("top_k", [1, 3, 40])
 @pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
-def test_ties_and_the_runner_up_are_those_of_correcting_every_kernel(dtype, top_k):
+def test_ties_and_the_runner_up_are_those_of_correcting_every_kernel(corrected, physical, dtype, top_k):
     sizes = np.exp2(np.random.default_rng(top_k).uniform(1, 11, (12, 3))).astype(int) * 8
     for m, n, k in sizes.tolist():
         problem = GemmProblem.of(m, n, k, dtype)
-        kernel_us, band = kernels_corrected_one_and_all(problem)
-        ranking = CORRECTED.rank(problem, top_k)
+        kernel_us, band = kernels_corrected_one_and_all(corrected, physical, problem)
+        ranking = corrected.rank(problem, top_k)
         best_us = kernel_us.min()
         times = [choice.prediction.runtime_us for choice in ranking.choices]
         assert times == pytest.approx(np.sort(kernel_us)[:top_k], rel=1e-12)
@@ -75,8 +97,8 @@ def test_ties_and_the_runner_up_are_those_of_correcting_every_kernel(dtype, top_
         assert ranking.runner_up.prediction.runtime_us == pytest.approx(slower_us, rel=1e-12)
 
 
-def test_a_choice_is_predicted_like_the_same_kernel_alone():
-    options = {"without": ["waves"]}
+def test_a_choice_is_predicted_like_the_same_kernel_alone(options):
+    options = {**options, "without": ["whole_waves"]}
     ranking = Ranker("h200", options=options).rank(GemmProblem.of(640, 4096, 1544), 3)
     for choice in (*ranking.choices, ranking.runner_up):
         same = transposed(ranking.problem) if choice.candidate.swap_ab else ranking.problem
@@ -89,22 +111,22 @@ def test_a_choice_is_predicted_like_the_same_kernel_alone():
         assert (told.limiter, told.error_band) == (alone.limiter, alone.error_band)
 
 
-def test_the_best_is_not_told_why_it_did_not_win():
+def test_the_best_is_not_told_why_it_did_not_win(corrected):
     problem = GemmProblem.of(1024, 4096, 4096)
-    best = CORRECTED.rank(problem, 1).best.candidate
-    assert "as fast as any" in CORRECTED.why_not(problem, describe(best))
+    best = corrected.rank(problem, 1).best.candidate
+    assert "as fast as any" in corrected.why_not(problem, describe(best))
 
 
-def test_a_table_takes_kernels_by_their_corrected_times():
+def test_a_table_takes_kernels_by_their_corrected_times(corrected, loaded):
     sizes = np.random.default_rng(5).integers(1, 500, (30, 3)) * 16
     frame = pd.DataFrame(sizes, columns=["m", "n", "k"])
-    result = rank_table(frame, CORRECTED)
+    result = rank_table(frame, corrected)
     losses = []
     for row, problem in zip(result.itertuples(), problems_of_table(frame), strict=True):
         same = transposed(problem) if row.swap_ab else problem
-        told = predict(same, config_of(row), "h200", DEFAULT_MODEL)
+        told = predict(same, config_of(row), "h200", DEFAULT_MODEL, options=loaded)
         assert told.runtime_us == pytest.approx(row.predicted_runtime)
-        best = CORRECTED.rank(problem, 1).best.prediction.runtime_us
+        best = corrected.rank(problem, 1).best.prediction.runtime_us
         losses.append(row.predicted_runtime / best - 1.0)
     assert min(losses) >= -1e-9
     assert np.mean(losses) < 2e-3

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 from gemm_model.api import predict
 from gemm_model.classic_models.sol import SOLModel
-from gemm_model.core.batch import EMPTY_KERNEL_US, batch_of
+from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import check
-from gemm_model.persistent.kernel_time import EMPTY_KERNEL_OWN_US
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES
 from gemm_model.persistent.model import WarpSpecializedModel
+from tests.typed_numbers import calibration
 
 MODEL = "WarpSpecializedModel"
 H200 = load_gpu("h200")
@@ -130,14 +131,32 @@ def test_a_better_gpu_is_never_slower(pair, factor):
         assert runtime(*pair, gpu) <= before * (1 + 2e-3)
 
 
-@pytest.mark.parametrize(
-    "mechanism", ["epilogue", "port", "latency", "l2", "dram", "waves", "launch", "tensor"]
+OFFS = (
+    "launch",
+    "tensor",
+    "port",
+    "latency",
+    "epilogue",
+    "l2",
+    "dram",
+    "whole_waves",
+    "spilling",
+    "edge_tiles",
 )
+
+
+@pytest.mark.parametrize("mechanism", OFFS)
 def test_a_kernel_without_a_mechanism_is_not_slower(mechanism):
     for shape in ((16, 7168, 2048), (4096, 7168, 2048), (1000, 3000, 520)):
         problem = GemmProblem.of(*shape)
         config = KernelConfig(cta_m=128, cta_n=128, cluster_m=2)
         assert runtime(problem, config, without=(mechanism,)) <= runtime(problem, config) * (1 + 2e-3)
+
+
+def test_without_all_mechanisms_a_kernel_takes_what_light_does():
+    problem, config = GemmProblem.of(4096, 4096, 4096), KernelConfig(cta_m=128, cta_n=128)
+    floor = SOLModel(H200).predict_batch(batch_of([(problem, config)])).runtime_us[0]
+    assert runtime(problem, config, without=MECHANISM_NAMES) == pytest.approx(floor)
 
 
 def test_limiter_of_clear_cases():
@@ -161,19 +180,22 @@ def test_the_clock_falls_with_intensity():
     assert 1200 < busy.details["sm_clk_mhz"][0] < idle.details["sm_clk_mhz"][0] < 1980
 
 
-def test_regimes_differ_by_what_surrounds_the_kernel():
+def test_a_burst_holds_what_events_read_and_counters_do_not():
     problem, config = GemmProblem.of(512, 512, 512), KernelConfig(cta_m=64, cta_n=64)
-    burst = runtime(problem, config)
-    counters = runtime(problem, config, regime="counters")
-    assert burst - counters == pytest.approx(EMPTY_KERNEL_US - EMPTY_KERNEL_OWN_US, rel=1e-9)
+    burst, counters = (
+        runtime(problem, config, regime=regime, calibration=calibration()) for regime in ("burst", "counters")
+    )
+    # 3.5 us around an empty kernel, 2 of which the launch holds. Under the profiler the clock may differ.
+    assert burst - counters == pytest.approx(1.5, abs=0.5)
 
 
 def test_clusters_take_longer_to_launch():
     problem = GemmProblem.of(64, 64, 64)
-    single = runtime(problem, KernelConfig(cta_m=64, cta_n=64))
-    pair = runtime(problem, KernelConfig(cta_m=64, cta_n=64, cluster_m=2))
-    parameters = WarpSpecializedModel(H200).calibration.parameters["fp16"]
-    assert pair - single == pytest.approx(parameters.cluster_launch_us, abs=0.1)
+    single, pair = (
+        runtime(problem, KernelConfig(cta_m=64, cta_n=64, cluster_m=cluster), calibration=calibration())
+        for cluster in (1, 2)
+    )
+    assert pair - single == pytest.approx(0.25, abs=0.1)
 
 
 def test_spilling_kernels_are_priced_not_hidden():
@@ -181,16 +203,19 @@ def test_spilling_kernels_are_priced_not_hidden():
     spilling = KernelConfig(cta_m=128, cta_n=256)
     fits = KernelConfig(cta_m=128, cta_n=128)
     assert runtime(problem, spilling) > 3 * runtime(problem, fits)
+    told = predict(problem, spilling, "h200", MODEL)
+    assert told.details["spilled_registers"] == 46
+    assert any("46 registers" in caveat for caveat in told.caveats)
 
 
 @pytest.mark.parametrize("gpu", ["h100_sxm", "b200", "a100_sxm_80gb", "l40s", "rtx_4090"])
-def test_other_gpus_are_marked_and_get_a_wider_band(gpu):
+def test_other_gpus_are_marked_and_get_no_better_band(gpu):
     problem, config = GemmProblem.of(4096, 4096, 4096), KernelConfig(cta_m=128, cta_n=128)
-    here = predict(problem, config, "h200", MODEL)
+    here = predict(problem, config, "h200", MODEL, options={"calibration": "h200"})
     there = predict(problem, config, gpu, MODEL, options={"calibration": "h200"})
     assert here.caveats == ()
-    assert any("calibrated on h200" in caveat for caveat in there.caveats)
-    assert there.error_band > here.error_band
+    assert any("borrowed from h200:quack" in caveat for caveat in there.caveats)
+    assert there.error_band is None or there.error_band > here.error_band
     assert there.runtime_us > 0
 
 

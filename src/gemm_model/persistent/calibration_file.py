@@ -24,6 +24,7 @@ from gemm_model.core.elementwise import Values, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.mechanisms import NUMBERS, KernelNumbers, kernel_numbers
+from gemm_model.kernels.registry import families
 
 FORMAT_VERSION = 3
 CALIBRATION_DIR = CONFIG_DIR / "calibration"
@@ -178,6 +179,12 @@ def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Cal
     for key in KEYS:
         if key not in values:
             raise InputError(f"{where_from}: key {key} is missing; expected {', '.join(KEYS)}")
+    if values["family"] not in families():
+        raise InputError(
+            f"{where_from}: family {values['family']!r}; expected one of {', '.join(families())}"
+        )
+    if not isinstance(values["fitted_to"], Mapping):
+        raise InputError(f"{where_from}: fitted_to is {values['fitted_to']!r}; expected a mapping")
     numbers, intervals, sources = _numbers(values["numbers"], where_from)
     return Calibration(
         gpu=str(values["gpu"]),
@@ -209,9 +216,8 @@ def _numbers(
         _require_entry(entry, NUMBERS[name].unit, place)
         for kind in kinds:
             values.setdefault(kind, {})[name] = _of_kind(entry["value"], kind, place)
-            width = entry["interval"].get(kind) if isinstance(entry["interval"], Mapping) else None
-            if width is not None:
-                intervals.setdefault(kind, {})[name] = float(width)
+            if kind in entry["interval"]:
+                intervals.setdefault(kind, {})[name] = float(entry["interval"][kind])
         sources[name] = str(entry["source"])
     records = {}
     for kind in kinds:
@@ -246,6 +252,9 @@ def _require_entry(entry: object, unit: str, place: str) -> None:
         raise InputError(f"{place}: unit {entry['unit']!r}; expected {unit!r}")
     if entry["status"] not in STATUSES:
         raise InputError(f"{place}: status {entry['status']!r}; expected one of {', '.join(STATUSES)}")
+    widths = entry["interval"]
+    if not isinstance(widths, Mapping) or not all(_is_finite(width) for width in widths.values()):
+        raise InputError(f"{place}: interval {widths!r}; expected a finite half-width by rate class")
 
 
 def _of_kind(value: object, kind: str, place: str) -> Any:
@@ -264,15 +273,18 @@ def _bands(found: object, where_from: str) -> dict[str, dict[str, float]]:
         good = isinstance(bands, Mapping) and set(bands) == set(SITUATIONS)
         if not good or not all(_is_share(value) for value in bands.values()):
             raise InputError(
-                f"{where_from}: error_band of {kind} is {bands!r}; expected a share above 0 for each of "
+                f"{where_from}: error_band of {kind} is {bands!r}; expected a share for each of "
                 f"{', '.join(SITUATIONS)}"
             )
     return {kind: dict(bands) for kind, bands in found.items()}
 
 
 def _is_share(value: object) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value) and 0.0 < value < 10.0  # type: ignore[operator, arg-type]
+    return _is_finite(value) and 0.0 <= value < 10.0  # type: ignore[operator]
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def as_mapping(calibration: Calibration) -> dict[str, Any]:

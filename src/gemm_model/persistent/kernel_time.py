@@ -35,6 +35,8 @@ counters: the kernel's own duration, as a profiler reads it."""
 
 FIRST_CLOCK_SHARE = 0.85
 """Of the boost clock [1]; where the search for the clock begins; its end does not depend on it."""
+SHORTEST_WAVES_US = 1e-6
+"""Of a kernel without mechanisms [us]; rates in it; a guard against dividing by zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +299,7 @@ def _clock_rule(
     light, power = light_load_share(gpu, numbers.clock), numbers.power
 
     def burst(waves_us: Values, sm_clk_mhz: Values) -> Values:
+        waves_us = maximum(waves_us, SHORTEST_WAVES_US)
         math_share = switched / (flop_per_clk * sm_clk_mhz * waves_us)
         l2_share = l2_bytes / (l2_peak * waves_us)
         dram_share = dram_bytes / (gpu.dram_bytes_per_us * waves_us)

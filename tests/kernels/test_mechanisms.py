@@ -1,0 +1,83 @@
+"""The mechanisms as data: every number is explained and bounded, and each mechanism can be switched off."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from gemm_model.core.errors import InputError
+from gemm_model.kernels.mechanisms import MECHANISMS, NUMBERS, kernel_numbers, start_values
+from gemm_model.kernels.registry import family_of
+from tests.persistent.kernels import B200, H200
+from tests.typed_numbers import VALUES, numbers
+
+NEUTRAL = {
+    "launch": {"kernel_us": 0.0, "full_grid_us": 0.0},
+    "tensor": {"efficiency": math.inf, "issue_clk": 0.0},
+    "spilling": {"register_clk": 0.0},
+    "edge_order": {"fixed_rows": 0.0, "out_of_step_rows": math.inf},
+    "whole_waves": {"quantized": 0.0},
+    "scale_factors": {"row_bytes": 16.0},
+    "edge_multicast": {
+        "whole_box_cost": 1.0,
+        "further_part_cost": 1.0,
+        "wide_cost": 1.0,
+        "two_way_cost": 1.0,
+        "two_way_hidden": 0.0,
+    },
+}
+
+
+def test_there_are_at_most_30_mechanisms_and_80_numbers_all_explained():
+    assert len(MECHANISMS) <= 30
+    assert len(NUMBERS) <= 80
+    assert list(NUMBERS) == list(VALUES)
+    for mechanism in MECHANISMS:
+        assert mechanism.meaning
+        assert len({number.name for number in mechanism.numbers}) == len(mechanism.numbers)
+    for number in NUMBERS.values():
+        assert number.low <= number.start <= number.high
+        assert number.unit
+        assert number.meaning
+        assert number.source
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_a_mechanism_that_is_off_has_neutral_numbers_and_leaves_the_others_alone(name):
+    known = numbers()
+    expected = replace(known, **{name: replace(getattr(known, name), **NEUTRAL[name])})
+    assert known.without([name]) == expected
+
+
+def test_values_are_those_of_the_records():
+    assert numbers().values() == VALUES
+    assert kernel_numbers(VALUES) == numbers()
+    assert kernel_numbers(start_values()).values() == start_values()
+
+
+def test_families_lack_what_their_hardware_does_not_have():
+    assert family_of("quack", H200).absent_mechanisms == {"scale_factors"}
+    expected = {"narrow_mma", "promotion", "round_trip", "spilling", "k_tail", "handover"}
+    assert family_of("quack", B200).absent_mechanisms == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"tensor.efficiency": 9.0}, "number tensor.efficiency is 9.0; expected 0.75 to 1"),
+        ({"launch.kernel_us": -1.0}, "number launch.kernel_us is -1.0; expected 0.5 to 12 us"),
+        ({"launch.kernel_us": math.nan}, "number launch.kernel_us is nan; expected 0.5 to 12 us"),
+        ({"edge_order.out_of_step_rows": math.inf}, "out_of_step_rows is inf"),
+        ({"launch.kernel_us": "3"}, "number launch.kernel_us is '3'"),
+        ({"launch.kernel_us": True}, "number launch.kernel_us is True"),
+        ({"launch.lunch_us": 3.0}, "unknown number 'launch.lunch_us'"),
+    ],
+)
+def test_values_that_are_none_are_refused(changes, sentence):
+    with pytest.raises(InputError, match=sentence):
+        numbers(changes)
+
+
+def test_a_missing_number_is_named():
+    with pytest.raises(InputError, match="number launch.kernel_us is missing"):
+        kernel_numbers({name: value for name, value in VALUES.items() if name != "launch.kernel_us"})

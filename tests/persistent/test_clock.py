@@ -1,0 +1,93 @@
+"""The clock under load and under a power cap, by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from gemm_model.persistent.clock import (
+    burst_clock_mhz,
+    capped_clock_share,
+    counted_quiet,
+    energy_uj,
+    light_load_share,
+    voltage_squared,
+)
+from tests.persistent.kernels import B200, H200, row, times_of
+from tests.typed_numbers import numbers
+
+CLOCK, POWER = numbers().clock, numbers().power
+
+
+@pytest.mark.parametrize(
+    ("shares", "waves_us", "lost"),
+    [
+        ((0.05, 0.1, 0.1), 100.0, 0.0),  # 0.035 of 0.1 that the supply makes up for
+        ((0.95, 0.8, 0.3), 40.0, 0.1075),  # half of 0.315 - 0.1 within 40 us
+        ((0.95, 0.8, 0.3), 360.0, 0.1935),
+    ],
+)
+def test_the_clock_stands_at_light_load_sags_and_settles(shares, waves_us, lost):
+    assert burst_clock_mhz(H200, CLOCK, *shares, waves_us) == pytest.approx(1980 * (0.92 - lost))
+
+
+def test_the_clock_is_never_below_two_fifths():
+    steep = numbers({"clock.droop_mma": 0.6, "clock.droop_l2": 0.4}).clock
+    assert burst_clock_mhz(H200, steep, 1.0, 1.0, 1.0, 1e9) == pytest.approx(0.4 * 1980)
+
+
+def test_a_locked_clock_sags_under_mma_load_and_comes_back():
+    assert light_load_share(B200, CLOCK) == 1.0
+    assert light_load_share(H200, CLOCK) == 0.92
+    # After the 100 us that the recovery takes, half of the sag is left; L2 and DRAM do not count.
+    assert burst_clock_mhz(B200, CLOCK, 0.8, 1.0, 1.0, 100.0) == pytest.approx(1300 * 0.92)
+
+
+@pytest.mark.parametrize(
+    ("clusters", "ctas", "quiet"), [(11, 1, True), (12, 2, False), (5, 4, True), (6, 4, False)]
+)
+def test_few_busy_tpcs_stay_at_the_boost_clock_under_a_profiler(clusters, ctas, quiet):
+    assert counted_quiet(numbers().quiet_clock, float(clusters), float(ctas)) is quiet
+    batch = row((64, 64 * clusters * ctas, 4096), cta_m=64, cta_n=64, cluster_n=ctas)
+    counted = times_of(batch, regime="counters").sm_clk_mhz
+    assert (counted == pytest.approx(1980)) is quiet
+    assert times_of(batch, regime="burst").sm_clk_mhz < 1900
+
+
+def test_types_of_shorter_significands_draw_less():
+    """bf16 multiplies 8 bits of significand where fp16 multiplies 11: as if the MMAs drew 8/11 of fp16's."""
+    kernel = {"cta_m": 128, "cta_n": 256, "cluster_m": 2}
+    bf16, fp16 = (row((8192, 8192, 8192), dtype, **kernel) for dtype in ("bf16", "fp16"))
+    lighter = numbers({"clock.droop_mma": 0.2 * 8 / 11})
+    assert times_of(bf16).sm_clk_mhz > 1.01 * times_of(fp16).sm_clk_mhz
+    assert times_of(fp16, lighter).sm_clk_mhz == pytest.approx(times_of(bf16).sm_clk_mhz, rel=1e-4)
+    settled = [times_of(batch, regime="sustained", warm=True).set_clk_mhz for batch in (bf16, fp16)]
+    assert settled[0] > 1.03 * settled[1]
+
+
+def test_voltage_has_a_floor():
+    assert voltage_squared(POWER, 0.8) == pytest.approx(0.64)
+    assert voltage_squared(POWER, 0.5) == pytest.approx(0.36)
+
+
+@pytest.mark.parametrize("clocked_w", [300.0, 900.0, 2000.0, 5000.0])
+def test_capped_clock_meets_the_cap(clocked_w):
+    share = capped_clock_share(POWER, 700.0, clocked_w, 100.0)
+    spent_w = 100.0 + 100.0 + clocked_w * share * max(share, 0.6) ** 2
+    assert spent_w == pytest.approx(700.0, rel=1e-4) if 0.4 < share < 1 else share in (0.4, 1.0)
+    assert (share == 1.0) == (clocked_w == 300.0)
+
+
+def test_a_higher_cap_never_slows_a_sustained_kernel():
+    batch = row((8192, 8192, 8192), cta_m=128, cta_n=256, cluster_m=2)
+    clocks = [
+        times_of(batch, gpu=replace(H200, power_cap_w=cap), regime="sustained", warm=True).set_clk_mhz
+        for cap in (400.0, 700.0, None)
+    ]
+    assert clocks == sorted(clocks)
+    assert clocks[0] < clocks[2] == pytest.approx(1980)
+
+
+def test_energy_adds_up():
+    # 1e6 FLOP at 1 pJ, 1e4 L2 bytes at 30 pJ, 1e3 DRAM bytes at 80 pJ, 2 us at 100 W.
+    assert energy_uj(POWER, 1e6, 1e4, 1e3, 1.0, 2.0) == pytest.approx(1.0 + 0.3 + 0.08 + 200.0)
+    assert energy_uj(POWER, 1e6, 1e4, 1e3, 0.5, 2.0) == pytest.approx(1.3 * 0.36 + 0.08 + 200.0)

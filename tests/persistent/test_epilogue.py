@@ -1,0 +1,97 @@
+"""The epilogue and the tile period, in clocks worked out by hand."""
+
+import pytest
+
+from gemm_model.kernels.registry import family_of
+from gemm_model.persistent.epilogue import (
+    epilogue_clk,
+    exposed_clk,
+    period_beside_stores,
+    port_store_clk,
+    tile_period_clk,
+)
+from tests.persistent.kernels import B200, H200, found_of, pair_of_ctas, row
+from tests.typed_numbers import numbers
+
+STORES = numbers().epilogue
+REGISTERS = family_of("quack", H200).tile_period
+TENSOR_MEMORY = family_of("quack", B200).tile_period
+
+
+def period(batch, mainloop, epilogue):
+    return tile_period_clk(batch, H200, REGISTERS, found_of(batch), numbers(), mainloop, epilogue)
+
+
+def exposed(batch, mainloop, epilogue):
+    return exposed_clk(batch, H200, REGISTERS, found_of(batch), STORES, mainloop, epilogue)
+
+
+@pytest.mark.parametrize(
+    ("batch", "clk"),
+    [
+        # Ten outputs a clock; stores of 128 x 32 and of 64 x 32 outputs at 48 clocks each.
+        (row(cta_m=128, cta_n=128), 1638.4 + 4 * 48),
+        (row(cta_m=128, cta_n=128, schedule="pingpong"), 1638.4 + 8 * 48),
+        # 4 bytes each at 32 bytes a clock.
+        (row(cta_m=128, cta_n=128, out_dtype="fp32"), 2048 + 4 * 48),
+        # 208 columns are a multiple of 16 only: 13 stores.
+        (row(cta_m=64, cta_n=208, schedule="pingpong"), 1331.2 + 13 * 48),
+    ],
+)
+def test_clocks_of_an_epilogue(batch, clk):
+    assert epilogue_clk(batch, found_of(batch), STORES) == pytest.approx(clk)
+
+
+def test_cooperative_warpgroups_hide_a_quarter_of_the_shorter_phase():
+    batch = row(cta_m=128, cta_n=128)
+    assert period(batch, 5000.0, 1000.0) == pytest.approx(6000 - 250 + 400)
+    assert period(batch, 600.0, 1000.0) == pytest.approx(1600 - 150 + 400)
+    # After the last tile nothing hides it.
+    assert exposed(batch, 5000.0, 1000.0) == pytest.approx(250)
+    alone = row(cta_m=64, cta_n=128)
+    assert period(alone, 5000.0, 1000.0) == pytest.approx(6400)
+    assert exposed(alone, 5000.0, 1000.0) == 0
+
+
+def test_pingpong_takes_the_mainloop_in_turn():
+    batch = row(cta_m=128, cta_n=128, schedule="pingpong")
+    # The tensor cores go from tile to tile, or each consumer from its mainloop to its epilogue.
+    assert period(batch, 5000.0, 1000.0) == pytest.approx(5600)
+    assert period(batch, 100.0, 3000.0) == pytest.approx((3100 + 600 + 400) / 2)
+    assert exposed(batch, 5000.0, 1000.0) == 1000
+
+
+@pytest.mark.parametrize(("schedule", "clk"), [("cooperative", 5000 + 200), ("pingpong", 5000 + 300)])
+def test_slow_accumulation_has_drained_its_mmas_at_the_end_of_a_tile(schedule, clk):
+    batch = row(dtype="fp8", cta_m=64, cta_n=64, schedule=schedule)
+    assert period(batch, 5000.0, 0.0) == pytest.approx(clk)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "beside", "epilogues"), [("cooperative", 1100, 1.0), ("pingpong", 650, 0.5)]
+)
+def test_stores_that_l2_holds_up_take_the_place_of_the_epilogue(schedule, beside, epilogues):
+    batch = row(cta_m=128, cta_n=128, schedule=schedule)
+    found = period_beside_stores(batch, H200, REGISTERS, found_of(batch), numbers(), 700.0)
+    assert found == (pytest.approx(beside), epilogues)
+
+
+@pytest.mark.parametrize(
+    ("cta_n", "dtype", "two"), [(256, "fp8", True), (256, "nvfp4", False), (192, "nvfp4", True)]
+)
+def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales(cta_n, dtype, two):
+    """2 x 256 columns fill the 512; with 48 columns of scales one accumulator is left; 2 x 192 + 48 fit."""
+    batch = pair_of_ctas(cta_n, dtype=dtype)
+    found, known = found_of(batch, B200), numbers()
+    clk = tile_period_clk(batch, B200, TENSOR_MEMORY, found, known, 5000.0, 3000.0)
+    assert clk == (5000 if two else 8000)
+    assert exposed_clk(batch, B200, TENSOR_MEMORY, found, STORES, 5000.0, 3000.0) == (3000 if two else 0)
+    beside = period_beside_stores(batch, B200, TENSOR_MEMORY, found, known, 5000.0)
+    assert beside == ((0 if two else 5000), 1.0)
+
+
+def test_stores_share_the_port_with_the_next_tiles_loads_where_mmas_go_on():
+    # 128 x 256 outputs of 4 bytes at 32 bytes a clock.
+    batch = pair_of_ctas(256, dtype="nvfp4", out_dtype="fp32")
+    assert port_store_clk(batch, TENSOR_MEMORY, STORES) == 4096
+    assert port_store_clk(row(cta_m=128, cta_n=256), REGISTERS, STORES) == 0

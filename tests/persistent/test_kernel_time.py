@@ -1,0 +1,151 @@
+"""The time of a kernel from its parts: launch, first loads, waves and their slowest resource."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES
+from gemm_model.persistent.mainloop import k_tile
+from tests.persistent.kernels import B200, H200, found_of, pair_of_ctas, row, schedule_of, times_of
+from tests.typed_numbers import numbers
+
+L2_BYTES_PER_US = 0.8 * 11.3e6
+DRAM_BYTES_PER_US = 0.9 * 6144 / 8 * 2 * 3201
+COMPUTE_ONLY = numbers().without(["port", "latency", "l2", "dram", "clock", "edge_tiles"])
+LOADS_ONLY = ("tensor", "round_trip", "epilogue", "latency", "clock")
+
+
+def test_phases_add_up_and_the_pipeline_fills_before_the_first_mma():
+    batch = row((128, 128, 4096), cta_m=128, cta_n=128)
+    times = times_of(batch)
+    # One k tile of 256 rows of 128 bytes at 128 bytes a clock.
+    assert times.first_load_us == pytest.approx(256 / times.sm_clk_mhz)
+    total_us = times.launch_us + times.first_load_us + times.waves_us + times.exposed_us
+    assert times.runtime_us == pytest.approx(total_us)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "regime", "empty_us", "expected_us"),
+    [
+        # 3 us, a CTA of 132 of 0.4, half of the ramp after 8 k tiles; events read 3.5 us, 2 of them are in.
+        ({}, "counters", 3.5, 3.5 + 0.4 / 132),
+        ({}, "burst", 3.5, 5.0 + 0.4 / 132),
+        ({}, "burst", 4.0, 5.5 + 0.4 / 132),
+        ({}, "burst", 1.5, 3.5 + 0.4 / 132),
+        ({"cluster_m": 2}, "counters", 3.5, 3.75 + 0.8 / 132),
+        ({}, "sustained", 3.5, 1.5),
+    ],
+)
+def test_what_a_launch_takes(kernel, regime, empty_us, expected_us):
+    batch = replace(row((128, 128, 512), cta_m=128, cta_n=128, **kernel), empty_kernel_us=empty_us)
+    assert times_of(batch, regime=regime).launch_us == pytest.approx(expected_us)
+
+
+def test_first_loads_ramp_with_the_k_tiles():
+    def launch_us(k_tiles):
+        return times_of(row((128, 128, 64 * k_tiles), cta_m=128, cta_n=128)).launch_us
+
+    assert launch_us(792) - launch_us(8) == pytest.approx(0.99 - 0.5)
+
+
+def test_waves_are_mainloop_epilogue_and_fixed_clocks():
+    """132 tiles of 64 k tiles: 1280 / 2 clocks of MMAs and 16 to issue, beside 150 of signals."""
+    batch = row((128, 132 * 128, 4096), cta_m=128, cta_n=128)
+    times = times_of(batch, COMPUTE_ONLY)
+    mainloop = 64 * (656**8 + 150**8) ** (1 / 8)
+    epilogue = 1638.4 + 4 * 48
+    clk = mainloop + 0.75 * epilogue + 400
+    assert times.sm_clk_mhz == pytest.approx(1980)
+    assert times.waves_us == pytest.approx(clk / 1980)
+    assert times.exposed_us == pytest.approx(0.25 * epilogue / 1980)
+    assert times.tensor_us == pytest.approx(mainloop / 1980)
+    assert times.epilogue_us == pytest.approx(epilogue / 1980)
+
+
+@pytest.mark.parametrize(("quantized", "waves"), [(1.0, 2.0), (0.5, 1.5 + 0.5 / 132), (0.0, 1 + 1 / 132)])
+def test_a_partial_wave_takes_as_long_as_its_tiles(quantized, waves):
+    known = numbers({"whole_waves.quantized": quantized})
+    known = known.without(["port", "latency", "l2", "dram", "clock", "edge_tiles"])
+    full, further = (times_of(row((128, n * 128, 4096), cta_m=128, cta_n=128), known) for n in (132, 133))
+    assert further.waves_us == pytest.approx(waves * full.waves_us)
+
+
+@pytest.mark.parametrize("ctas", [22, 132])
+def test_few_sms_take_l2_at_their_own_pace(ctas):
+    """One wave of CTAs that each have their own columns of B: the norm of order 4."""
+    times = times_of(row((128, ctas * 128, 4096), cta_m=128, cta_n=128))
+    work, merged = times.traffic.l2_load_bytes, times.traffic.merged_bytes
+    assert merged > 0
+    fills = 0.5 * times.traffic.dram_read_bytes
+    # Fills hold up 22 SMs, a sixth of all, no more than a fifth.
+    own = 0.4 * ((work - fills + merged) * 132 / ctas + fills / max(ctas / 132, 0.2))
+    assert times.l2_us == pytest.approx((work**4 + own**4) ** 0.25 / L2_BYTES_PER_US)
+
+
+def test_loads_wait_at_the_port_and_at_l2_in_turn():
+    known = numbers().without((*LOADS_ONLY, "dram"))
+    times = times_of(row((1024, 132 * 128, 8192), cta_m=128, cta_n=128), known)
+    assert times.dram_us == 0
+    assert times.waves_us == pytest.approx(math.hypot(times.port_us, times.l2_us))
+
+
+def test_l2_and_dram_do_not_hide_each_other_wholly():
+    known = numbers().without((*LOADS_ONLY, "port"))
+    times = times_of(row((128, 132 * 128, 8192), cta_m=128, cta_n=128), known)
+    assert times.dram_us == pytest.approx(times.traffic.dram_bytes / DRAM_BYTES_PER_US)
+    overlapped = (times.l2_us**8 + times.dram_us**8) ** (1 / 8)
+    assert times.waves_us == pytest.approx(overlapped + 0.1 * min(times.l2_us, times.dram_us))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "ctas", "hidden", "crowded", "rows"),
+    [(1, 132, 0.0, 1.0, 32), (2, 120, 0.6, 1.5, 64 * 3 / 4 * 1.2)],
+)
+def test_fill_comes_after_the_loads_of_the_clusters_that_have_it(cluster, ctas, hidden, crowded, rows):
+    """32 of 64 rows outside; in clusters of 2x2, which hide part of it, three of four boxes."""
+    batch = row((32, ctas // cluster * 64, 65536), cta_m=64, cta_n=64, cluster_m=cluster, cluster_n=cluster)
+    known = numbers().without((*LOADS_ONLY, "dram"))
+    free = numbers({"edge_tiles.row_cost": 0.0}).without((*LOADS_ONLY, "dram"))
+    loads_us = times_of(batch, free).waves_us
+    fill_us = 2 * ctas * rows * 65536 * 2 / L2_BYTES_PER_US * crowded
+    expected_us = loads_us + fill_us - hidden * loads_us * fill_us / (loads_us + fill_us)
+    assert times_of(batch, known).waves_us == pytest.approx(expected_us)
+
+
+def test_stores_of_a_tile_take_the_port_where_mmas_go_on():
+    # 74 pairs, 74 tiles, 64 k tiles of fp8 each: 32768 bytes at 256 a clock, then 4096 clocks of stores.
+    times = times_of(pair_of_ctas(256, (256, 74 * 256, 8192), out_dtype="fp32"), rate=16384.0, gpu=B200)
+    assert times.port_us * times.sm_clk_mhz == pytest.approx(64 * 128 + 4096)
+
+
+def test_the_clock_is_the_one_that_its_own_time_calls_for():
+    """The kernel's rates at the clock that was found give that clock again."""
+    batch = row((8192, 8192, 8192), cta_m=128, cta_n=256, cluster_m=2)
+    times = times_of(batch)
+    waves_us, clk_mhz = times.waves_us, times.sm_clk_mhz
+    math_share = 8 / 11 * 2 * 8192**3 / (4096 * 132 * clk_mhz * waves_us)
+    l2_share = times.traffic.l2_request_bytes / (L2_BYTES_PER_US * waves_us)
+    dram_share = times.traffic.dram_bytes / (DRAM_BYTES_PER_US / 0.9 * waves_us)
+    sag = 0.2 * math_share + 0.1 * l2_share + 0.15 * dram_share - 0.1
+    assert clk_mhz == pytest.approx(1980 * (0.92 - sag * waves_us / (waves_us + 40)), rel=1e-4)
+
+
+def test_no_kernel_is_faster_than_light():
+    nothing_takes_time = numbers().without(MECHANISM_NAMES)
+    for sizes in ((8192, 8192, 8192), (64, 57344, 8192)):
+        times = times_of(row(sizes, cta_m=128, cta_n=256), nothing_takes_time)
+        m, n, k = sizes
+        math_us = 2 * m * n * k / (4096 * 132 * 1980)
+        dram_us = 2 * (m * k + n * k + m * n) / (DRAM_BYTES_PER_US / 0.9)
+        assert times.floor_us == pytest.approx(max(math_us, dram_us))
+        assert times.runtime_us == times.floor_us
+
+
+def test_latency_that_the_stages_do_not_hide_sets_the_pace():
+    batch = row((128, 132 * 128, 8192), cta_m=128, cta_n=128, stages=2)
+    slow = numbers({"latency.load_clk": 4000.0})
+    step = k_tile(batch, H200, 4096.0, found_of(batch), schedule_of(batch), slow)
+    times = times_of(batch, slow)
+    assert step.latency_clk == pytest.approx(4000 + 256 + step.math_clk)
+    assert times.waves_us >= 128 * step.latency_clk / times.sm_clk_mhz

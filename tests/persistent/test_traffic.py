@@ -1,0 +1,140 @@
+"""Bytes that a kernel moves, counted by hand."""
+
+from dataclasses import fields
+
+import pytest
+
+from gemm_model.core.batch import batch_of
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.persistent.edge_tiles import edge_fill
+from gemm_model.persistent.traffic import merged_share, out_of_step, traffic
+from tests.persistent.kernels import B200, H200, found_of, pair_of_ctas, row, schedule_of
+from tests.typed_numbers import numbers
+
+ALONE = numbers().without(["coalescing"])
+CUBE_OUTPUT = 4096 * 4096 * 2
+
+
+def moved(batch, known=None, gpu=H200, **options):
+    known = known or numbers()
+    found, schedule = found_of(batch, gpu), schedule_of(batch, gpu)
+    edge = edge_fill(batch, schedule, found, known)
+    return traffic(batch, gpu, found, schedule, edge, known, **options)
+
+
+def test_one_wave_reads_each_operand_once_from_dram():
+    found = moved(row((1024, 1024, 1024), cta_m=128, cta_n=128))
+    assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2)
+    assert found.dram_write_bytes == 1024 * 1024 * 2
+    assert found.dram_bytes == pytest.approx(3 * 1024 * 1024 * 2)
+
+
+def test_a_warm_l2_holds_what_fits_three_quarters_of_it():
+    # 6 MiB of 45 MiB.
+    found = moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), warm=True)
+    missed = 1 - 1 / (1 + (6 / 45) ** 4)
+    assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2 * missed)
+
+
+def test_panels_of_a_group_larger_than_a_wave_come_from_dram_again():
+    # 500 rows of tiles, walked first: 74 of them make a wave, and until one is wanted again the other 426
+    # have come by, 524 MB of A. So A is read for each of the 28 columns of tiles; B is small.
+    reads = moved(pair_of_ctas(256, (128000, 7168, 4096)), gpu=B200).dram_read_bytes
+    assert reads == pytest.approx(28 * 128000 * 4096, rel=0.03)
+    # Thin enough to stay, A is read once: 65 MB in an L2 of 132 MB, three quarters of it usable.
+    reads = moved(pair_of_ctas(256, (128000, 71680, 512)), gpu=B200).dram_read_bytes
+    assert reads < 0.3 * 280 * 128000 * 512
+
+
+@pytest.mark.parametrize(("cluster", "rows"), [((1, 1), 256), ((2, 1), 192), ((2, 2), 128), ((1, 4), 160)])
+def test_multicast_divides_the_requests(cluster, rows):
+    """1024 CTAs ask for so many rows of 2 bytes for each of 4096 k."""
+    batch = row(cta_m=128, cta_n=128, cluster_m=cluster[0], cluster_n=cluster[1])
+    assert moved(batch, ALONE).l2_request_bytes - CUBE_OUTPUT == pytest.approx(rows * 2 * 4096 * 1024)
+
+
+def test_merging_only_saves_requests():
+    batch = row((8192, 8192, 8192), cta_m=128, cta_n=128)
+    merging, alone = moved(batch), moved(batch, ALONE)
+    assert alone.merged_bytes == 0
+    assert merging.merged_bytes > 0
+    assert alone.l2_request_bytes - merging.l2_request_bytes == pytest.approx(merging.merged_bytes)
+
+
+@pytest.mark.parametrize(
+    ("k", "cluster", "merge"), [(4096, 1, True), (4112, 1, True), (4104, 1, False), (4096, 2, False)]
+)
+def test_neither_multicast_requests_nor_rows_off_sectors_merge(k, cluster, merge):
+    """Rows of 4104 elements start at odd multiples of 16 bytes: they share sectors with their neighbours."""
+    batch = row((4096, 4096, k), cta_m=128, cta_n=128, cluster_m=cluster, cluster_n=cluster)
+    assert (moved(batch).merged_bytes > 0) == merge
+
+
+@pytest.mark.parametrize(
+    ("panels", "cluster_size", "asked"),
+    [
+        (1, 1, 1 / 8),  # eight requesters want the same
+        (3, 1, 1 / 4),  # of the four of twelve that want each of three panels, at most four requests merge
+        (4, 1, 4 / 12),
+        (48, 1, 48 * (1 - (47 / 48) ** 8) / 8),  # eight that want one of 48 at random
+        (3, 2, 3 / 6),
+        (3, 8, 1),  # nothing is left to meet
+    ],
+)
+def test_requests_for_few_panels_meet(panels, cluster_size, asked):
+    share = merged_share(float(panels), float(cluster_size), numbers().coalescing)
+    assert share == pytest.approx(1 - asked)
+
+
+def test_requests_stop_merging_the_longer_l2_works():
+    found = moved(row((8192, 8192, 8192), cta_m=128, cta_n=128))
+    # Three milliseconds at a loss of 2 a millisecond: a seventh is left.
+    long = out_of_step(found, 3000.0, 2.0)
+    assert long.merged_bytes == pytest.approx(found.merged_bytes / 7)
+    lost = found.merged_bytes * 6 / 7
+    assert long.l2_request_bytes == pytest.approx(found.l2_request_bytes + lost)
+    assert long.l2_load_bytes == pytest.approx(found.l2_load_bytes + lost)
+    kept = ("operand_bytes", "output_bytes", "dram_read_bytes", "dram_write_bytes", "l2_store_bytes")
+    assert all(getattr(long, name) == getattr(found, name) for name in kept)
+
+
+@pytest.mark.parametrize(("k", "dearer"), [(4096, 0.0), (4112, 0.1), (4104, 0.3)])
+def test_misaligned_rows_take_l2_longer_to_read(k, dearer):
+    """A tenth for each further piece of 64 bytes: none, one, three."""
+    known = numbers({"l2.fill_share": 0.0}).without(["coalescing"])
+    found = moved(row((4096, 4096, k), cta_m=128, cta_n=128), known)
+    requests = found.l2_request_bytes - CUBE_OUTPUT
+    assert found.l2_load_bytes - found.l2_store_bytes == pytest.approx(requests * (1 + dearer))
+
+
+@pytest.mark.parametrize(
+    ("n", "cta_n", "extra"), [(4096, 128, 0.0), (4112, 128, 0.5), (4104, 128, 1.5), (4104, 208, 3.0)]
+)
+def test_misaligned_writes_cost_by_the_piece(n, cta_n, extra):
+    """Half for each further piece; 208 columns are stored 16 at a time, in pieces half as large."""
+    found = moved(row((64, n, 64), cta_m=64, cta_n=cta_n, schedule="pingpong"))
+    assert found.l2_store_bytes == pytest.approx(64 * n * 2 * (1 + extra))
+    # An output that is contiguous along m: rows of 64 elements are aligned.
+    along_m = row((64, n, 64), cta_m=64, cta_n=cta_n, schedule="pingpong", c_major="m")
+    assert moved(along_m).l2_store_bytes == pytest.approx(64 * n * 2)
+
+
+def test_fills_from_dram_take_a_share_of_l2():
+    batch = row(cta_m=128, cta_n=128)
+    half, none = moved(batch), moved(batch, numbers({"l2.fill_share": 0.0}))
+    assert half.l2_load_bytes - none.l2_load_bytes == pytest.approx(0.5 * half.dram_read_bytes)
+
+
+def test_split_k_writes_and_reads_partial_sums():
+    whole, split = (moved(row((512, 512, 4096), cta_m=128, cta_n=128, split_k=n), ALONE) for n in (1, 4))
+    # Three further sums of 4 bytes, written and read.
+    assert split.l2_request_bytes - whole.l2_request_bytes == pytest.approx(512 * 512 * 4 * 2 * 3)
+
+
+def test_numbers_and_arrays_take_the_same_formulas():
+    problem, config = GemmProblem.of(1000, 3000, 520), KernelConfig(cta_m=128, cta_n=192, cluster_m=2)
+    arrays = moved(batch_of([(problem, config)]))
+    scalars = moved(row((1000, 3000, 520), cta_m=128, cta_n=192, cluster_m=2))
+    for spec in fields(arrays):
+        assert getattr(arrays, spec.name)[0] == pytest.approx(getattr(scalars, spec.name), rel=1e-12)
