@@ -125,18 +125,14 @@ def cublas_rows(rows: pd.DataFrame, draw: random.Random) -> Iterator[Row]:
 
 
 def library_rows(plan: Path, draw: random.Random) -> list[Row]:
-    """Rows of another plan, whole shapes, whose kernels are launched without PDL."""
+    """Rows of another plan, whole shapes."""
     cells = read_table(plan)
     shapes = [part for _, part in cells.groupby(SHAPE)]
     found: list[Row] = []
     for part in draw.sample(shapes, len(shapes)):
         rows = [graph_row(row) for _, row in part.iterrows()]
         if len(found) + len(rows) <= LIBRARY_ROWS:
-            found += [
-                replace(row, config=replace(row.config, pdl=False))
-                for row in rows
-                if isinstance(row.config, KernelConfig)
-            ]
+            found += rows
     return found
 
 

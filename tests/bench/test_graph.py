@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def test_halves_of_the_pool_share_nothing() -> None:
 
 
 def row(**chain: object) -> Row:
-    config = KernelConfig(cta_m=128, cta_n=128, pdl=False)
+    config = KernelConfig(cta_m=128, cta_n=128, kernel="quack", pdl=False)
     return Row(
         kernel="quack",
         problem=GemmProblem.of(64, 256, 512, "bf16"),
@@ -97,6 +98,15 @@ def test_a_row_is_read_back_as_it_was_written(chain: dict[str, object]) -> None:
     cells = {name: str(value) for name, value in row(**chain).columns().items()}
     assert row_from_columns(cells) == row(**chain)
     assert cells["pdl"] == "0"
+
+
+@pytest.mark.parametrize(("kernel", "pdl"), [("quack", True), ("triton", False)])
+def test_a_librarys_own_way_of_launching_is_recorded(kernel: str, pdl: bool) -> None:
+    config = KernelConfig(cta_m=128, cta_n=128, kernel=kernel)
+    known = replace(row(), kernel=kernel, config=config)
+    assert known.columns()["pdl"] == ""
+    (found,) = chained([known], ChainOptions())
+    assert found.config == replace(config, pdl=pdl)
 
 
 def test_rows_of_other_regimes_know_no_chain() -> None:
@@ -151,7 +161,7 @@ def test_a_fixed_rotation_a_partner_and_a_settled_run_are_recorded(tmp_path: Pat
     """The fake takes a microsecond a launch of the turn, less a half with PDL, plus a quarter settled."""
     output = tmp_path / "out.csv"
     sizes = write_sizes(tmp_path / "s.csv", (256,), (64,))
-    words = graph(sizes, output, "--rotation", "2", "--partner", "swapped", "--settled")
+    words = graph(sizes, output, "--rotation", "2", "--partner", "swapped", "--settled", "--pdl", "1")
     done = bench(words)
     assert done.returncode == 0, done.stderr
     (cells,) = table(output)

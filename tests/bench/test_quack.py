@@ -176,14 +176,13 @@ def architectures(object_file: bytes) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    ("capability", "dtype", "schedule", "fast", "pdl"),
+    ("capability", "dtype", "schedule", "fast"),
     [
-        ((9, 0), "bf16", "pingpong", False, True),
-        ((9, 0), "bf16", "cooperative", False, False),
-        ((9, 0), "fp8", "cooperative", True, True),
-        ((10, 0), "nvfp4", "2cta", False, True),
-        ((10, 0), "mxfp8", "cooperative", False, True),
-        ((12, 0), "bf16", "pingpong", False, True),
+        ((9, 0), "bf16", "pingpong", False),
+        ((9, 0), "fp8", "cooperative", True),
+        ((10, 0), "nvfp4", "2cta", False),
+        ((10, 0), "mxfp8", "cooperative", False),
+        ((12, 0), "bf16", "pingpong", False),
     ],
 )
 def test_kernels_compile_without_a_gpu(
@@ -193,7 +192,6 @@ def test_kernels_compile_without_a_gpu(
     dtype: str,
     schedule: str,
     fast: bool,
-    pdl: bool,
 ) -> None:
     monkeypatch.setattr(quack_cache, "CACHE_DIR", str(tmp_path))
     for variable in ("QUACK_ARCH", "CUTE_DSL_ARCH"):
@@ -204,11 +202,38 @@ def test_kernels_compile_without_a_gpu(
         cluster_m=2 if schedule == "2cta" else 1,
         schedule=schedule,
         fast_accum=fast,
-        pdl=pdl,
     )
     quack.QuackProvider().compile(GemmProblem.of(256, 256, 512, dtype), config, capability)
     (compiled,) = tmp_path.rglob("*.o")
     assert capability[0] * 10 + capability[1] in architectures(compiled.read_bytes())
+
+
+def machine_code(object_file: bytes) -> bytes:
+    """The text of the kernel in the CUDA binary that an object file holds."""
+    binary = object_file[object_file.index(b"\x7fELF", 4) :]
+    (table,) = struct.unpack_from("<Q", binary, 40)
+    size, count, names = struct.unpack_from("<3H", binary, 58)
+    sections = [struct.unpack_from("<IIQQQQ", binary, table + index * size) for index in range(count)]
+    (found,) = [
+        section for section in sections if binary.startswith(b".text.", sections[names][4] + section[0])
+    ]
+    return binary[found[4] : found[4] + found[5]]
+
+
+@pytest.mark.parametrize("pdl", [None, False])
+def test_a_kernel_waits_for_the_one_before_it_where_pdl_is_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pdl: bool | None
+) -> None:
+    """SASS: opcode 0x82e (ACQBULK) waits for the previous grid, 0x82d (PREEXIT) lets the next one start."""
+    monkeypatch.setattr(quack_cache, "CACHE_DIR", str(tmp_path))
+    for variable in ("QUACK_ARCH", "CUTE_DSL_ARCH"):
+        monkeypatch.setenv(variable, "")
+    config = KernelConfig(cta_m=128, cta_n=128, kernel="quack", pdl=pdl)
+    quack.QuackProvider().compile(GemmProblem.of(256, 256, 512), config, (9, 0))
+    (compiled,) = tmp_path.rglob("*.o")
+    code = machine_code(compiled.read_bytes())
+    opcodes = {struct.unpack_from("<H", code, place)[0] & 0xFFF for place in range(0, len(code), 16)}
+    assert ({0x82D, 0x82E} <= opcodes) == (pdl is not False)
 
 
 def test_what_the_compiler_refuses_is_a_compile_error() -> None:

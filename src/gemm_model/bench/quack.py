@@ -99,7 +99,8 @@ class QuackProvider:
         types = (problem.a_dtype, problem.b_dtype, problem.out_dtype, problem.a_scale, problem.b_scale)
         cluster = (config.cluster_m, config.cluster_n)
         tile = _tile(problem, config)
-        return (types, tile, cluster, config.schedule, config.split_k, config.fast_accum, config.pdl)
+        variant = (config.fast_accum, config.pdl is not False)
+        return (types, tile, cluster, config.schedule, config.split_k, *variant)
 
     def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
         pin_target(compute_capability)
@@ -205,7 +206,7 @@ def _uses_fast_fp8(problem: GemmProblem, config: KernelConfig, compute_capabilit
 
 def _compiled_here(problem: GemmProblem, config: KernelConfig, compute_capability: tuple[int, int]) -> bool:
     """Whether the kernel is one that QuACK's entry point does not offer."""
-    without_pdl = compute_capability[0] == 9 and not config.pdl
+    without_pdl = compute_capability[0] == 9 and config.pdl is False
     return without_pdl or _uses_fast_fp8(problem, config, compute_capability)
 
 
@@ -231,8 +232,8 @@ def _compiled(problem: GemmProblem, config: KernelConfig, compute_capability: tu
     if _compiled_here(problem, config, compute_capability):
         if config.split_k > 1:
             raise UnsupportedError("split-K without PDL or with fast accumulation is not compiled here")
-        fast_fp8 = _uses_fast_fp8(problem, config, compute_capability)
-        return _compile_variant(a, b, out, _tile(problem, config), cluster, pingpong, fast_fp8, config.pdl)
+        variant = (_uses_fast_fp8(problem, config, compute_capability), config.pdl is not False)
+        return _compile_variant(a, b, out, _tile(problem, config), cluster, pingpong, *variant)
     # QuACK's cache is keyed by the positional arguments that its entry point passes, defaults included.
     arguments = inspect.signature(quack_gemm._compile_gemm).bind(
         a_dtype=a,

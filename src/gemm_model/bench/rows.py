@@ -120,6 +120,7 @@ GRAPH_TABLE_COLUMNS = (
     "runtime_us",
     *DETAIL_COLUMNS,
     *CHAIN_COLUMNS,
+    *LAUNCH_COLUMNS,
     *TIMING_COLUMNS,
     *GRAPH_COLUMNS,
     *STATE_COLUMNS,
@@ -213,7 +214,8 @@ class Row:
             cells |= {"scheduler": config.scheduler, "warps": config.warps or ""}
             cells["fast_accum"] = int(config.fast_accum)
         if self.regime == "graph":
-            cells["pdl"] = int(config.pdl) if isinstance(config, KernelConfig) else ""
+            pdl = config.pdl if isinstance(config, KernelConfig) else None
+            cells["pdl"] = "" if pdl is None else int(pdl)
             cells["rotation"], cells["partner"] = self.chain.rotation, self.chain.partner
             cells["settled"] = int(self.chain.settled)
         return cells
@@ -324,7 +326,7 @@ def _config(kernel: str, cells: Mapping[str, Any]) -> Config:
         kernel=kernel if kernel in KERNELS else AUTO_KERNEL,
         fast_accum=_flag(cells, "fast_accum"),
         scheduler=cells.get("scheduler") or "static",
-        pdl=_flag(cells, "pdl") if cells.get("pdl") not in (None, "") else True,
+        pdl=_flag(cells, "pdl") if cells.get("pdl") not in (None, "") else None,
     )
 
 

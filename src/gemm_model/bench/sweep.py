@@ -19,6 +19,9 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.tables.table import read_table
 
 SHUFFLE_SEED = 17
+PDL_KERNELS = ("quack",)
+"""Libraries that launch their kernels with programmatic dependent launch unless told otherwise."""
+
 SWAPPED = "swapped"
 """The partner whose weights have n and k changed: the second half of a feed-forward layer."""
 ASSUMED_FLOP_PER_US = 3e8
@@ -85,8 +88,9 @@ def chained(rows: Sequence[Row], options: ChainOptions) -> list[Row]:
         rotation = row.chain.rotation if options.rotation is None else options.rotation
         chain = Chain(rotation=rotation, partner=partner, settled=options.settled or row.chain.settled)
         configs: list[Config] = [row.config]
-        if isinstance(row.config, KernelConfig) and options.pdl:
-            configs = [replace(row.config, pdl=pdl) for pdl in options.pdl]
+        if isinstance(row.config, KernelConfig):
+            own = row.kernel in PDL_KERNELS if row.config.pdl is None else row.config.pdl
+            configs = [replace(row.config, pdl=pdl) for pdl in options.pdl or (own,)]
         for config in configs:
             variant = replace(row, config=config, chain=chain)
             found.setdefault(row_key(variant), variant)

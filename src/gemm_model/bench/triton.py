@@ -194,4 +194,6 @@ def _allocate(size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
 def _require_config(config: Config) -> KernelConfig:
     if not isinstance(config, KernelConfig) or not config.cta_k or not config.stages:
         raise KernelError("Triton needs a tile in m, n and k, and stages")
+    if config.pdl:
+        raise UnsupportedError("the triton provider launches without PDL")
     return config

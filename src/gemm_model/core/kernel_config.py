@@ -23,7 +23,8 @@ AUTO_KERNEL = "auto"
 """The kernel family that is the default one of the GPU."""
 
 KERNELS = (AUTO_KERNEL, "quack", "cutlass", "cublas", "triton", "simt")
-"""Names of kernel families; 'simt' are CUDA-core kernels, which only the memory-hierarchy model describes."""
+"""Names of kernel families; 'simt' are CUDA-core kernels, which only the memory-hierarchy model describes.
+A benchmark's provider of one's own stands as 'module:class'."""
 
 SCHEDULERS = ("static", "split_k", "stream_k")
 """How output tiles become work: whole, k cut into equal parts, or all k steps dealt evenly to the SMs."""
@@ -41,8 +42,8 @@ class KernelConfig:
     together. `stages`, `cta_k` and `warps` of 0 stand for the family's own choice, a `kernel` of 'auto' for
     the GPU's default family. `scheduler` says how families that have several cut the work; QuACK splits k by
     `split_k` alone. `fast_accum` matters for fp8 on sm90 alone: False (QuACK's way) adds every k tile to a
-    second set of accumulators. `pdl` matters back to back alone: with programmatic dependent launch (QuACK's
-    way) the prologue runs under the end of the previous kernel.
+    second set of accumulators. `pdl` matters back to back alone: with programmatic dependent launch the
+    prologue runs under the end of the previous kernel; None stands for the family's way.
     """
 
     cta_m: int
@@ -61,7 +62,7 @@ class KernelConfig:
     fast_accum: bool = False
     scheduler: str = "static"
     warps: int = AUTO
-    pdl: bool = True
+    pdl: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("cta_m", "cta_n", "cluster_m", "cluster_n", "swizzle", "split_k"):
@@ -73,7 +74,7 @@ class KernelConfig:
             raise InputError(f"schedule is {self.schedule!r}; expected one of {SCHEDULES}")
         if self.raster not in RASTERS:
             raise InputError(f"raster is {self.raster!r}; expected one of {RASTERS}")
-        if self.kernel not in KERNELS:
+        if self.kernel not in KERNELS and ":" not in self.kernel:
             raise InputError(f"unknown kernel family {self.kernel!r}; expected one of {', '.join(KERNELS)}")
         if self.scheduler not in SCHEDULERS:
             raise InputError(f"scheduler is {self.scheduler!r}; expected one of {SCHEDULERS}")
