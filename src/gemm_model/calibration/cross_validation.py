@@ -79,8 +79,7 @@ def fold_fits(
                 known[regime] = others.rows(keep, gpu)
         found = fit(known, gpu, free=free, start=start, prior=prior, without=without)
         unseen = rows.rows(test, gpu)
-        warm = main == "sustained"
-        times = kernel_time(unseen.shape, gpu, found.numbers.without(without), regime=main, warm=warm)
+        times = kernel_time(unseen.shape, gpu, found.numbers.without(without), regime=main)
         yield FoldFit(test, known[main], unseen, found.numbers, times)
 
 

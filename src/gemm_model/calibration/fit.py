@@ -34,8 +34,8 @@ DIFFERENCE_STEP = 1e-3
 AT_BOUND = 1e-3
 """Distance from a bound, of a number's range, up to which a value is called at the bound [1]."""
 
-POWER_NUMBERS = tuple(name for name in NUMBERS if name.startswith("power."))
-"""What only sustained rows tell."""
+POWER_NUMBERS = tuple(name for name in NUMBERS if name.startswith(("power.", "chain.")))
+"""What only launches back to back tell."""
 DEFAULT_FREE = tuple(name for name, spec in NUMBERS.items() if spec.fitted and name not in POWER_NUMBERS)
 """What a calibration fits to burst and counter rows unless told otherwise."""
 DEFAULT_FREE_POWER = tuple(name for name in POWER_NUMBERS if NUMBERS[name].fitted)
@@ -110,7 +110,7 @@ def fit(
 
 def _errors(rows: Observations, gpu: GpuSpec, numbers: KernelNumbers, regime: str) -> Sequence[FloatArray]:
     """Weighted log errors of time, of time over the shape's best, of clock and DRAM bytes where known."""
-    predicted = kernel_time(rows.shape, gpu, numbers, regime=regime, warm=regime == "sustained")
+    predicted = kernel_time(rows.shape, gpu, numbers, regime=regime)
     error = np.log(predicted.runtime_us / rows.runtime_us)
     parts = [rows.weight * error]
     if regime != "sustained":

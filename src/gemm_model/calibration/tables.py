@@ -14,7 +14,7 @@ from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.persistent.kernel_time import REGIMES
+from gemm_model.persistent.surroundings import REGIMES
 from gemm_model.tables.accuracy import shape_columns
 from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
 
@@ -52,6 +52,14 @@ def load_tables(
     if "regime" not in table:
         table["regime"] = "burst"
     table["regime"] = table["regime"].replace("", np.nan).fillna("burst")
+    if "settled" in table:
+        # Chains that ran until the clock had settled are sustained ones with operands of their own.
+        table.loc[(table["regime"] == "graph") & (table["settled"].astype(str) == "1"), "regime"] = (
+            "sustained"
+        )
+    if "partner" in table:
+        chains = table["partner"].fillna("").astype(str) != ""
+        table = _without(table, chains, "rows in turn with another kernel", notes)
     unknown = sorted(set(table["regime"]) - set(REGIMES))
     if unknown:
         raise InputError(

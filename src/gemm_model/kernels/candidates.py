@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.core.batch import EMPTY_KERNEL_US, BoolArray, FloatArray, GemmBatch, IntArray, batch_of
+from gemm_model.core.batch import (
+    EMPTY_KERNEL_US,
+    NO_SECOND_USE,
+    BoolArray,
+    FloatArray,
+    GemmBatch,
+    IntArray,
+    batch_of,
+)
 from gemm_model.core.elementwise import Values, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
@@ -114,7 +122,7 @@ class CandidateSpace:
         swapped = columns.pop("swapped")
         m, n = np.repeat(m, each), np.repeat(n, each)
         columns["m"], columns["n"] = where(swapped, n, m), where(swapped, m, n)
-        columns["empty_kernel_us"] = EMPTY_KERNEL_US
+        columns |= {"empty_kernel_us": EMPTY_KERNEL_US, "pdl": -1.0, "footprint_bytes": NO_SECOND_USE}
         found = {spec.name: of_kernel(getattr(self.resources, spec.name)) for spec in fields(Resources)}
         return Grid(
             GemmBatch(**columns, k=of_problem(k), batch=of_problem(batch)),
@@ -167,7 +175,9 @@ def _space(
     orders = family.space.orders_per_kernel
     columns = {name: _without_repeats(values, orders) for name, values in {**types, **kernel}.items()}
     # Resources depend on no size.
-    sizes: dict[str, Any] = dict.fromkeys(("m", "n", "k", "batch", "empty_kernel_us"), 1.0)
+    sizes: dict[str, Any] = dict.fromkeys(
+        ("m", "n", "k", "batch", "empty_kernel_us", "pdl", "footprint_bytes"), 1.0
+    )
     return CandidateSpace(
         family=family,
         swapped=swapped,

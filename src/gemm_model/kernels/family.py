@@ -130,6 +130,8 @@ class KernelFamily:
     resources: ResourceRules
     tile_order: TileOrder
     tile_period: TilePeriod
+    dependent_launch: bool = False
+    """Whether kernels are launched with programmatic dependent launch unless told otherwise."""
     mechanisms: tuple[str, ...] = MECHANISM_NAMES
     """Mechanisms of the time model that these kernels have; the others are switched off."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from gemm_model.core.batch import GemmBatch, GridRows, picked
 from gemm_model.core.elementwise import Values, is_number, maximum, minimum, smooth_maximum, where
@@ -26,12 +27,9 @@ from gemm_model.persistent.epilogue import (
     tile_period_clk,
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
+from gemm_model.persistent.surroundings import REGIMES, Surroundings, footprint_bytes, launch_us
 from gemm_model.persistent.tile_schedule import TileSchedule, tile_schedule
 from gemm_model.persistent.traffic import Traffic, out_of_step, traffic
-
-REGIMES = ("burst", "sustained", "counters")
-"""burst: one launch on a rested card, timed by events; sustained: back to back until clock and power settle;
-counters: the kernel's own duration, as a profiler reads it."""
 
 FIRST_CLOCK_SHARE = 0.85
 """Of the boost clock [1]; where the search for the clock begins; its end does not depend on it."""
@@ -173,17 +171,19 @@ def kernel_time(
     regime: str = "burst",
     warm: bool = False,
 ) -> KernelTime:
-    """The time of each row in a regime, with a cold L2 or one that an earlier run left `warm`."""
+    """The time of each row in a regime (one of REGIMES); `warm` where the same operands came just before."""
     batch, schedule, found = shape.batch, shape.schedule, shape.resources
+    around = REGIMES[regime]
     edge = edge_fill(batch, schedule, found, numbers)
-    bytes_moved = traffic(batch, gpu, found, schedule, edge, numbers, warm=warm)
+    between = partial(footprint_bytes, batch, around, warm=warm)
+    bytes_moved = traffic(batch, gpu, found, schedule, edge, numbers, between)
     step = k_tile(batch, gpu, shape.rate, found, schedule, numbers)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
     bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
     mainloop = schedule.k_tiles * step.math_clk
     epilogue = epilogue_clk(batch, found, numbers.epilogue)
     work = _work(shape, gpu, numbers, bytes_moved, edge, step, epilogue)
-    clock = _clock_rule(shape, gpu, numbers, bytes_moved, regime)
+    clock = _clock_rule(shape, gpu, numbers, bytes_moved, around)
     sm_clk_mhz = _settle(work, clock.inside, gpu)
 
     rounds = schedule.waves
@@ -192,13 +192,13 @@ def kernel_time(
     first_load_us = step.port_clk / sm_clk_mhz
     exposed = exposed_clk(batch, gpu, shape.family.tile_period, found, numbers.epilogue, mainloop, epilogue)
     exposed_us = exposed / sm_clk_mhz
-    launch_us = _launch_us(shape, gpu, numbers, regime) + 0.0 * waves_us
+    started_us = launch_us(batch, schedule, gpu, shape.family, numbers, around) + 0.0 * waves_us
     floor_us = _speed_of_light_us(shape, gpu, bytes_moved)
     stores = port_store_clk(batch, shape.family.tile_period, numbers.epilogue)
     return KernelTime(
-        runtime_us=maximum(launch_us + first_load_us + waves_us + exposed_us, floor_us),
+        runtime_us=maximum(started_us + first_load_us + waves_us + exposed_us, floor_us),
         floor_us=floor_us,
-        launch_us=launch_us,
+        launch_us=started_us,
         waves_us=waves_us,
         first_load_us=first_load_us,
         exposed_us=exposed_us,
@@ -288,7 +288,7 @@ class _ClockRules:
 
 
 def _clock_rule(
-    shape: Geometry, gpu: GpuSpec, numbers: KernelNumbers, bytes_moved: Traffic, regime: str
+    shape: Geometry, gpu: GpuSpec, numbers: KernelNumbers, bytes_moved: Traffic, around: Surroundings
 ) -> _ClockRules:
     multipliers = shape.batch.multiplier_share
     switched = shape.batch.flop * multipliers
@@ -310,6 +310,7 @@ def _clock_rule(
             minimum(l2_share, 1.0),
             minimum(dram_share, 1.0),
             waves_us,
+            lasting=around.chained,
         )
 
     ctas = shape.batch.cluster_m * shape.batch.cluster_n
@@ -317,7 +318,7 @@ def _clock_rule(
 
     def at_boost(waves_us: Values, sm_clk_mhz: Values) -> Values:
         loaded = burst(waves_us, sm_clk_mhz)
-        if regime == "counters":
+        if around.profiled:
             return where(counted_quiet(quiet, shape.schedule.resident, ctas), gpu.sm_clk_mhz, loaded)
         return loaded
 
@@ -328,7 +329,7 @@ def _clock_rule(
         work_uj = (power.pj_per_flop * switched + power.pj_per_l2_byte * l2_bytes) * 1e-6
         cap_w = gpu.power_cap_w or float("inf")
         # Power is controlled over many launches: the gap between two of them counts.
-        period_us = waves_us + power.launch_us
+        period_us = waves_us + numbers.chain.boundary_us
         dram_w = power.pj_per_dram_byte * dram_bytes * 1e-6 / period_us
         work_w_at_boost = work_uj / period_us * gpu.sm_clk_mhz / sm_clk_mhz
         share = capped_clock_share(power, cap_w, work_w_at_boost, dram_w)
@@ -338,7 +339,7 @@ def _clock_rule(
         # At the lower voltage of a capped clock the supply does not sag beyond the share of a light load.
         return minimum(light * capped(waves_us, sm_clk_mhz), at_boost(waves_us, sm_clk_mhz))
 
-    return _ClockRules(capped, sustained) if regime == "sustained" else _ClockRules(boost, at_boost)
+    return _ClockRules(capped, sustained) if around.settled else _ClockRules(boost, at_boost)
 
 
 def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:
@@ -355,21 +356,6 @@ def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:
     slope = (third - second) / where(change * change > 1e-9, change, 1.0)
     slope = maximum(minimum(slope, 0.9), -0.9)
     return first + change / (1.0 - slope)
-
-
-def _launch_us(shape: Geometry, gpu: GpuSpec, numbers: KernelNumbers, regime: str) -> Values:
-    """What a launch takes beside its waves."""
-    if regime == "sustained":
-        return numbers.power.launch_us
-    launch, first = numbers.launch, numbers.first_loads
-    ctas_per_cluster = shape.batch.cluster_m * shape.batch.cluster_n
-    clusters_us = where(ctas_per_cluster > 1, numbers.cluster_launch.clusters_us, 0.0)
-    grid_us = launch.full_grid_us * shape.schedule.resident * ctas_per_cluster / gpu.sm_count
-    ramp_us = first.ramp_us * shape.schedule.k_tiles / (shape.schedule.k_tiles + first.ramp_k_tiles)
-    started_us = launch.kernel_us + clusters_us + grid_us + ramp_us
-    if regime != "burst":
-        return started_us
-    return started_us + maximum(shape.batch.empty_kernel_us - launch.events_us, 0.0)
 
 
 def _speed_of_light_us(shape: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:

@@ -29,7 +29,7 @@ from gemm_model.persistent.calibration_file import (
     situation,
 )
 from gemm_model.persistent.clock import energy_uj
-from gemm_model.persistent.kernel_time import REGIMES, Geometry, KernelTime, geometry, kernel_time
+from gemm_model.persistent.kernel_time import Geometry, KernelTime, geometry, kernel_time
 from gemm_model.persistent.knowledge import Knowledge, knowledge
 from gemm_model.persistent.residual import (
     AUTO,
@@ -40,6 +40,7 @@ from gemm_model.persistent.residual import (
     load_residual,
     residual_beside,
 )
+from gemm_model.persistent.surroundings import REGIMES
 
 LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
 LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
@@ -88,7 +89,7 @@ class WarpSpecializedModel:
         self.without = frozenset(without)
         self._named = _named_calibration(calibration)
         self._knowledge: dict[tuple[str, str], Knowledge] = {}
-        self._residuals = self._own_residuals(residual) if regime != "sustained" else {}
+        self._residuals = {} if REGIMES[regime].chained else self._own_residuals(residual)
 
     def _own_residuals(self, wanted: str) -> dict[str, Residual]:
         """By family the residual asked for; a borrowed calibration has none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gemm_model.core.batch import GemmBatch
@@ -54,14 +55,12 @@ def traffic(
     schedule: TileSchedule,
     edge: EdgeFill,
     numbers: KernelNumbers,
-    *,
-    warm: bool = False,
+    between: Callable[[Values], Values],
 ) -> Traffic:
-    """Bytes by level for a kernel that starts with a cold L2 (or, `warm`, with what an earlier run left)."""
+    """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again."""
     output = batch.m * batch.n * batch.batch * batch.out_bits / 8.0
     operands, reads = _dram_reads(batch, gpu, schedule, numbers)
-    if warm:
-        reads = reads * (1.0 - _kept(operands + output, numbers.l2_capacity.share * gpu.l2_bytes))
+    reads = reads * (1.0 - _kept(between(operands + output), numbers.l2_capacity.share * gpu.l2_bytes))
     asked = _requests(batch, gpu, schedule, edge, numbers)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * found.cta_k

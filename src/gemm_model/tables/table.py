@@ -5,7 +5,7 @@ Columns (sizes in elements, times in microseconds; the classic gemm-model's come
     in_dtype, acc_dtype, out_dtype, sf_dtype, sf_vec_size, a_major, b_major, c_major,
     mma_m, mma_n, cta_m, cta_n, cluster_m, cluster_n, m, n, k, runtime_us,
     a_dtype, b_dtype, batch, cta_k, stages, schedule, raster, swizzle, split_k, fast_accum, kernel, gpu,
-    empty_kernel_us
+    empty_kernel_us, pdl, footprint_bytes
 
 Only m, n, k and in_dtype are required, and the tile and cluster for a model that needs them. Further columns
 travel along untouched.
@@ -23,7 +23,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gemm_model.core.batch import EMPTY_KERNEL_US, BoolArray, FloatArray, GemmBatch, IntArray, scale_bits
+from gemm_model.core.batch import (
+    EMPTY_KERNEL_US,
+    NO_SECOND_USE,
+    BoolArray,
+    FloatArray,
+    GemmBatch,
+    IntArray,
+    scale_bits,
+)
 from gemm_model.core.dtypes import (
     MATH_KINDS,
     BlockScale,
@@ -61,6 +69,8 @@ _KERNEL_SIZE_DEFAULTS = {
 }
 _AUTO_SIZES = ("cta_k", "stages")
 _FIRST_LINE = 1
+MAX_FOOTPRINT_BYTES = 1e13
+"""Most bytes between two uses of operands [B]; tables; far more than any card holds."""
 MAX_EMPTY_KERNEL_US = 100.0
 
 
@@ -135,7 +145,13 @@ def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
     columns["batch"] = sizes(frame, "batch", default=1.0)
     columns |= _operand_columns(frame)
     columns |= _kernel_columns(frame if needs_tile else frame[[]])
-    columns["empty_kernel_us"] = _empty_kernel_us(frame)
+    columns["empty_kernel_us"] = _told(
+        frame, "empty_kernel_us", EMPTY_KERNEL_US, MAX_EMPTY_KERNEL_US, "a number of microseconds"
+    )
+    columns["pdl"] = _told(frame, "pdl", -1.0, 1.0, "whether launches are dependent,")
+    columns["footprint_bytes"] = _told(
+        frame, "footprint_bytes", NO_SECOND_USE, MAX_FOOTPRINT_BYTES, "a number of bytes"
+    )
     return GemmBatch(**columns)
 
 
@@ -174,16 +190,16 @@ def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
     return columns
 
 
-def _empty_kernel_us(frame: pd.DataFrame) -> FloatArray:
-    """What the measuring host reads for an empty kernel; the usual reading where the table does not tell."""
-    if "empty_kernel_us" not in frame:
-        return np.broadcast_to(np.asarray(EMPTY_KERNEL_US), (len(frame),))
-    values = _numbers(frame, "empty_kernel_us")
-    empty = _empty_cells(frame["empty_kernel_us"])
+def _told(frame: pd.DataFrame, name: str, default: float, high: float, what: str) -> FloatArray:
+    """Numbers from 0 to `high` of a column that tables may lack, with `default` for empty cells."""
+    if name not in frame:
+        return np.broadcast_to(np.asarray(default), (len(frame),))
+    values = _numbers(frame, name)
+    empty = _empty_cells(frame[name])
+    good = (values >= 0) & (values <= high)
     if empty is not None:
-        values = np.where(empty, EMPTY_KERNEL_US, values)
-    good = (values >= 0) & (values <= MAX_EMPTY_KERNEL_US)
-    _reject(frame, "empty_kernel_us", ~good, f"a number of microseconds from 0 to {MAX_EMPTY_KERNEL_US:g}")
+        values, good = np.where(empty, default, values), good | empty
+    _reject(frame, name, ~good, f"{what} from 0 to {high:g}")
     return values
 
 

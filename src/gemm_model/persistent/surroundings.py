@@ -1,0 +1,76 @@
+"""Regimes: what lies before and after a launch, and what it finds in L2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.elementwise import Values, maximum, where
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.mechanisms import KernelNumbers
+from gemm_model.persistent.tile_schedule import TileSchedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """One regime; formulas read these facts and never its name."""
+
+    name: str
+    by_events: bool = False
+    """Whether a pair of events around the launch reads its time, with their own."""
+    chained: bool = False
+    """Whether launches follow each other without a gap, so that a launch hides under the one before."""
+    settled: bool = False
+    """Whether clock and power have settled, so that the power cap holds."""
+    profiled: bool = False
+    """Whether a profiler has the kernel alone on the card."""
+    keeps_operands: bool = False
+    """Whether the same operands come again and again, and L2 keeps what it can of them."""
+
+
+REGIMES: Mapping[str, Surroundings] = {
+    found.name: found
+    for found in (
+        Surroundings(name="burst", by_events=True),
+        Surroundings(name="graph", chained=True),
+        Surroundings(name="sustained", chained=True, settled=True, keeps_operands=True),
+        Surroundings(name="counters", profiled=True),
+    )
+}
+"""burst: one launch on a rested card, timed by events; graph: back to back in a CUDA graph, new operands for
+each launch, on a rested card; sustained: back to back with the same operands until clock and power settle;
+counters: the kernel's own duration, as a profiler reads it."""
+
+
+def launch_us(
+    batch: GemmBatch,
+    schedule: TileSchedule,
+    gpu: GpuSpec,
+    family: KernelFamily,
+    numbers: KernelNumbers,
+    around: Surroundings,
+) -> Values:
+    """What a launch takes beside its waves: all of it after a pause, what is not hidden in a chain."""
+    if around.chained:
+        own_way = family.dependent_launch
+        dependent = where(batch.pdl < 0.0, own_way, batch.pdl > 0.0)
+        return numbers.chain.boundary_us + where(dependent, 0.0, numbers.chain.gap_us)
+    launch, first = numbers.launch, numbers.first_loads
+    ctas_per_cluster = batch.cluster_m * batch.cluster_n
+    clusters_us = where(ctas_per_cluster > 1, numbers.cluster_launch.clusters_us, 0.0)
+    grid_us = launch.full_grid_us * schedule.resident * ctas_per_cluster / gpu.sm_count
+    ramp_us = first.ramp_us * schedule.k_tiles / (schedule.k_tiles + first.ramp_k_tiles)
+    started_us = launch.kernel_us + clusters_us + grid_us + ramp_us
+    if not around.by_events:
+        return started_us
+    return started_us + maximum(batch.empty_kernel_us - launch.events_us, 0.0)
+
+
+def footprint_bytes(batch: GemmBatch, around: Surroundings, own_bytes: Values, *, warm: bool) -> Values:
+    """Bytes that come by between two uses of the same operands; infinite where there is no second use."""
+    repeated = around.keeps_operands or warm
+    return where(
+        batch.footprint_bytes < float("inf"), batch.footprint_bytes, own_bytes if repeated else float("inf")
+    )
