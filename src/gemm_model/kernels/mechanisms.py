@@ -155,16 +155,9 @@ class NarrowMma:
     bound_columns: float = number(
         "columns",
         75.0,
-        (40.0, 128.0),
+        (0.0, 128.0),
         "columns of an instruction of 64 rows below which its reads bound it, beside the writes of the loads",
         "an instruction of 64 x N takes max(N/2, 16 + N/4) clocks; tiles of 32 to 96 columns (h200 wide)",
-    )
-    seen: float = number(
-        "1",
-        0.9,
-        (0.0, 2.0),
-        "part of the excess over the MMA's own clocks that is seen",
-        "tiles of 32 to 96 columns (h200 wide)",
         neutral=0.0,
     )
 
@@ -220,14 +213,6 @@ class RoundTrip:
         (0.0, 200.0),
         "what each doubling of the cluster adds to it",
         "tiles of 64x32 on few SMs: 150, 171, 188 to 203 clk in clusters of 1, 2, 4",
-        neutral=0.0,
-    )
-    promoted_clk: float = number(
-        "clk",
-        53.0,
-        (0.0, 300.0),
-        "what slow fp8 accumulation adds: a stage is released once the MMA pipe is drained",
-        "e4m3 tiles of 64x32 on few SMs",
         neutral=0.0,
     )
 
@@ -327,12 +312,9 @@ class KTail:
         "clk",
         3.0,
         (0.0, 20.0),
-        "each row of the last k tile that its CTA asks for itself",
+        "each row of the last k tile, whichever CTA of the cluster asks for it",
         "K beyond multiples of the k tile by 16 to 112 bytes: 3.0 to 4.2 clk (h200 wide)",
         neutral=0.0,
-    )
-    received_share: float = number(
-        "1", 0.6, (0.0, 1.0), "cost of a row that another CTA of the cluster asks for", "as row_clk"
     )
 
 
@@ -355,22 +337,14 @@ class Latency:
 class EpilogueStores:
     """Converting a tile's sums and storing them."""
 
-    outputs_per_clk: float = number(
-        "1/clk",
-        14.0,
-        (3.0, 100.0),
-        "rate at which a tile's outputs are converted and stored",
-        "kernels of few k tiles",
-        neutral=INFINITE,
-        fitted=True,
-    )
     store_bytes_per_clk: float = number(
         "B/clk",
         24.0,
         (8.0, 128.0),
-        "what one SM stores",
+        "rate at which one SM converts and stores a tile's outputs",
         "16-bit and fp32 outputs leave at 23 to 24",
         neutral=INFINITE,
+        fitted=True,
     )
     store_clk: float = number(
         "clk",
@@ -472,6 +446,14 @@ class Coalescing:
         "loss of lock-step of tiles that wait for L2, and with it of requests that merge",
         "counters: L2 reads over requests rise from 0.7 in kernels of 50 us to 1.1 in those of 1 ms",
         fitted=True,
+    )
+    drift_footprint: float = number(
+        "1",
+        0.03,
+        (0.0, 1.0),
+        "share of a wave's panels that comes between two uses of a line once lock-step is lost",
+        "DRAM counters of kernels of 0.1 to 30 ms (h200)",
+        neutral=0.0,
     )
     requesters: float = number(
         "SMs",
@@ -634,6 +616,14 @@ class EdgeMulticast:
         "clusters of 2x2",
         neutral=1.0,
     )
+    gpc_share: float = number(
+        "1",
+        0.41,
+        (0.0, 1.0),
+        "part of the fill's time that clusters of four share with their GPC, not with the whole device",
+        "its time steps up from 16 clusters to 17 and from 23 to 24 (h200 burst)",
+        neutral=0.0,
+    )
     two_way_hidden: float = number(
         "1",
         0.63,
@@ -656,18 +646,11 @@ class EdgeOrder:
         "decode shapes walked along their rows (h200 burst)",
         neutral=0.0,
     )
-    in_step_rows: float = number(
-        "rows",
-        20.0,
-        (0.0, 128.0),
-        "rows outside of one CTA up to which its requests merge with its neighbours'",
-        "m of 1 to 256 on one weight matrix (h200 burst)",
-    )
     out_of_step_rows: float = number(
         "rows",
-        84.0,
+        90.0,
         (1.0, INFINITE),
-        "rows outside of one CTA from which on none of its requests merge",
+        "rows outside of one CTA from which on no request merges with its neighbours'",
         "m of 1 to 256 on one weight matrix (h200 burst)",
         neutral=INFINITE,
     )
@@ -746,12 +729,6 @@ class Clock:
         "counters: 46 us at 0.69 of peak read 1.74 GHz",
         fitted=True,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuietClock:
-    """Under a profiler the clock stays at its boost while few SMs are at work."""
-
     counted_tpcs: float = number(
         "TPCs",
         11.0,
@@ -815,6 +792,39 @@ class Power:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SplitK:
+    """Splits of a tile add up their partial sums in turn, through a workspace in L2."""
+
+    setup_us: float = number(
+        "us",
+        1.5,
+        (0.0, 6.0),
+        "clearing the counters of the tiles before the kernel",
+        "split against whole kernels (h200 variants)",
+        neutral=0.0,
+        fitted=True,
+    )
+    turn_clk: float = number(
+        "clk",
+        800.0,
+        (0.0, 10000.0),
+        "fixed clocks of one split's turn: waiting for the signal of the split before, and giving it",
+        "two latencies of L2, a fence and a barrier",
+        neutral=0.0,
+        fitted=True,
+    )
+    bytes_per_clk: float = number(
+        "B/clk",
+        16.0,
+        (1.0, 128.0),
+        "rate at which one SM adds its partial sums to the workspace",
+        "split against whole kernels (h200 variants)",
+        neutral=INFINITE,
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WholeWaves:
     """A partial last wave takes as long as its tiles do, however few they are."""
 
@@ -870,10 +880,10 @@ class KernelNumbers:
     edge_multicast: EdgeMulticast
     edge_order: EdgeOrder
     l2_capacity: L2Capacity
+    split_k: SplitK
     whole_waves: WholeWaves
     dram: DramBandwidth
     clock: Clock
-    quiet_clock: QuietClock
     chain: Chain
     power: Power
     scale_factors: ScaleFactors

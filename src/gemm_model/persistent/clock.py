@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from gemm_model.core.elementwise import Values, maximum, minimum, sqrt
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.kernels.mechanisms import Clock, Power, QuietClock
+from gemm_model.kernels.mechanisms import Clock, Power
 
 LOWEST_SHARE = 0.4
 """Lowest clock over the boost clock [1]; everywhere; no kernel was seen below it: a guard for the search."""
 
 
-def counted_quiet(quiet: QuietClock, clusters: Values, ctas_per_cluster: Values) -> Values:
+def counted_quiet(clock: Clock, clusters: Values, ctas_per_cluster: Values) -> Values:
     """Whether so few TPCs (pairs of SMs) work that the clock stays at its boost under a profiler.
 
     A cluster of one CTA takes a TPC of its own while there are enough.
     """
-    return clusters * maximum(ctas_per_cluster / 2.0, 1.0) <= quiet.counted_tpcs
+    return clusters * maximum(ctas_per_cluster / 2.0, 1.0) <= clock.counted_tpcs
 
 
 def light_load_share(gpu: GpuSpec, clock: Clock) -> float:

@@ -14,10 +14,9 @@ from gemm_model.kernels.mechanisms import EpilogueStores, KernelNumbers
 def epilogue_clk(batch: GemmBatch, found: Resources, stores: EpilogueStores) -> Values:
     """Clocks from the last MMA of a tile to its last store: convert, write to shared memory, store by TMA.
 
-    As many for one warpgroup as for two or three: the store sets the pace, not the threads. Wide outputs are
-    bound by their bytes.
+    As many for one warpgroup as for two or three: the store sets the pace, not the threads.
     """
-    output_clk = maximum(1.0 / stores.outputs_per_clk, batch.out_bits / 8.0 / stores.store_bytes_per_clk)
+    output_clk = batch.out_bits / 8.0 / stores.store_bytes_per_clk
     each_clk = stores.store_clk / found.store_elements
     return batch.cta_m * batch.cta_n * (output_clk + each_clk)
 

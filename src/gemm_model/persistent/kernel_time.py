@@ -27,6 +27,7 @@ from gemm_model.persistent.epilogue import (
     tile_period_clk,
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
+from gemm_model.persistent.reduction import setup_us, turns_clk
 from gemm_model.persistent.surroundings import REGIMES, Surroundings, footprint_bytes, launch_us
 from gemm_model.persistent.tile_schedule import TileSchedule, tile_schedule
 from gemm_model.persistent.traffic import Traffic, out_of_step, traffic
@@ -179,7 +180,7 @@ def kernel_time(
     bytes_moved = traffic(batch, gpu, found, schedule, edge, numbers, between)
     step = k_tile(batch, gpu, shape.rate, found, schedule, numbers)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
-    bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
+    bytes_moved = out_of_step(bytes_moved, l2_us, gpu, numbers)
     mainloop = schedule.k_tiles * step.math_clk
     epilogue = epilogue_clk(batch, found, numbers.epilogue)
     work = _work(shape, gpu, numbers, bytes_moved, edge, step, epilogue)
@@ -193,6 +194,7 @@ def kernel_time(
     exposed = exposed_clk(batch, gpu, shape.family.tile_period, found, numbers.epilogue, mainloop, epilogue)
     exposed_us = exposed / sm_clk_mhz
     started_us = launch_us(batch, schedule, gpu, shape.family, numbers, around) + 0.0 * waves_us
+    started_us = started_us + setup_us(batch, numbers.split_k)
     floor_us = _speed_of_light_us(shape, gpu, bytes_moved)
     stores = port_store_clk(batch, shape.family.tile_period, numbers.epilogue)
     return KernelTime(
@@ -227,6 +229,7 @@ def _work(
     """The work of the waves."""
     batch, schedule, found, period = shape.batch, shape.schedule, shape.resources, shape.family.tile_period
     mainloop = schedule.k_tiles * step.math_clk
+    turns = turns_clk(batch, numbers.split_k)
     stores = port_store_clk(batch, period, numbers.epilogue)
     port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
     busy = schedule.resident * batch.cluster_m * batch.cluster_n / gpu.sm_count
@@ -249,8 +252,8 @@ def _work(
         )
 
     return _Work(
-        period_clk=tile_period_clk(batch, gpu, period, found, numbers, mainloop, epilogue),
-        beside_stores_clk=beside,
+        period_clk=tile_period_clk(batch, gpu, period, found, numbers, mainloop, epilogue) + turns,
+        beside_stores_clk=beside + turns,
         port_clk=maximum(port, schedule.k_tiles * step.latency_clk),
         full=memory(schedule.resident),
         last=memory(schedule.last_tiles),
@@ -314,12 +317,11 @@ def _clock_rule(
         )
 
     ctas = shape.batch.cluster_m * shape.batch.cluster_n
-    quiet = numbers.quiet_clock
 
     def at_boost(waves_us: Values, sm_clk_mhz: Values) -> Values:
         loaded = burst(waves_us, sm_clk_mhz)
         if around.profiled:
-            return where(counted_quiet(quiet, shape.schedule.resident, ctas), gpu.sm_clk_mhz, loaded)
+            return where(counted_quiet(numbers.clock, shape.schedule.resident, ctas), gpu.sm_clk_mhz, loaded)
         return loaded
 
     def boost(_waves_us: Values, sm_clk_mhz: Values) -> Values:

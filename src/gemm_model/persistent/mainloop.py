@@ -40,7 +40,7 @@ def k_tile(
     """`rate` is the peak FLOP per clock of one SM for the row's types."""
     math = smooth_maximum(
         _math_clk(batch, rate, found, numbers),
-        _round_trip_clk(batch, found, numbers.round_trip),
+        _round_trip_clk(batch, numbers.round_trip),
         numbers.overlap.loads_dram_order,
     )
     math = math + spilled_clk(batch, found, schedule.k_tiles, numbers.spilling)
@@ -65,7 +65,7 @@ def _math_clk(batch: GemmBatch, rate: Values, found: Resources, numbers: KernelN
     flop = 2.0 * batch.cta_m * batch.cta_n * found.cta_k
     narrow = numbers.narrow_mma
     columns = where(found.columns_split, batch.cta_n / 2.0, batch.cta_n)
-    reads = narrow.seen * maximum(narrow.bound_columns / columns - 1.0, 0.0) / 2.0
+    reads = maximum(narrow.bound_columns / columns - 1.0, 0.0) / 2.0
     mma = flop / (rate * numbers.tensor.efficiency) * (1.0 + reads)
     together = mma + numbers.tensor.issue_clk
     if found.slow_sums is False:
@@ -83,19 +83,17 @@ def _promotion_clk(batch: GemmBatch, found: Resources, promotion: Promotion) -> 
     return batch.cta_m * batch.cta_n / found.warpgroups / adds_per_clk + promotion.drain_clk
 
 
-def _round_trip_clk(batch: GemmBatch, found: Resources, round_trip: RoundTrip) -> Values:
+def _round_trip_clk(batch: GemmBatch, round_trip: RoundTrip) -> Values:
     """What a k tile takes at least: signals between producer and consumers, across the cluster."""
     ctas = batch.cluster_m * batch.cluster_n
     doublings = where(ctas > 2, 2.0, where(ctas > 1, 1.0, 0.0))
-    clk = round_trip.single_clk + round_trip.doubling_clk * doublings
-    return clk + where(found.slow_sums, round_trip.promoted_clk, 0.0)
+    return round_trip.single_clk + round_trip.doubling_clk * doublings
 
 
 def _tail_clk(batch: GemmBatch, found: Resources, tail: KTail) -> Values:
-    """Rows of a tile's last k tile that lie partly beyond K: each CTA asks for its part of a multicast."""
+    """Rows of a tile's last k tile that lie partly beyond K: all that arrive, whoever asked for them."""
     beyond = remainder(batch.k, found.cta_k) > 0.0
-    asked = batch.cta_m / batch.cluster_n + batch.cta_n / batch.cluster_m
-    rows = asked + tail.received_share * (batch.cta_m + batch.cta_n - asked)
+    rows = batch.cta_m + batch.cta_n
     return where(beyond, rows * tail.row_clk, 0.0)
 
 

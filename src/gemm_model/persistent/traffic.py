@@ -14,11 +14,9 @@ from gemm_model.kernels.mechanisms import Coalescing, KernelNumbers, L2Bandwidth
 from gemm_model.persistent.alignment import PIECE_BYTES, further_pieces
 from gemm_model.persistent.edge_tiles import EdgeFill
 from gemm_model.persistent.placement import requests_in_order
+from gemm_model.persistent.reduction import workspace_bytes
 from gemm_model.persistent.spilling import spilled_l2_bytes
 from gemm_model.persistent.tile_schedule import TileSchedule
-
-PARTIAL_SUM_BYTES = 4.0
-"""A partial sum in the workspace [B]; split-K; fp32 accumulation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +40,8 @@ class Traffic:
     """What coalescing saves L2 while neighbouring SMs stay in lock-step, if requests meet by chance."""
     ordered_bytes: Values
     """What it saves beyond that while tiles stay where they began (it may be less than nothing)."""
+    wave_footprint_bytes: Values
+    """Distinct panels that one full wave reads."""
 
     @property
     def dram_bytes(self) -> Values:
@@ -59,15 +59,14 @@ def traffic(
 ) -> Traffic:
     """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again."""
     output = batch.m * batch.n * batch.batch * batch.out_bits / 8.0
-    operands, reads = _dram_reads(batch, gpu, schedule, numbers)
+    operands, footprint, reads = _dram_reads(batch, gpu, schedule, numbers)
     reads = reads * (1.0 - _kept(between(operands + output), numbers.l2_capacity.share * gpu.l2_bytes))
     asked = _requests(batch, gpu, schedule, edge, numbers)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * found.cta_k
     spilled = spilled_l2_bytes(batch, found, numbers.spilling) * k_tiles
     filled = _filled(batch, gpu, schedule, numbers.l2)
-    partial_sums = batch.m * batch.n * batch.batch * PARTIAL_SUM_BYTES * 2.0 * (batch.split_k - 1.0)
-    writes = output + partial_sums
+    writes = output + workspace_bytes(batch)
     output_pieces = further_pieces(where(batch.c_n_major, batch.n, batch.m) * batch.out_bits / 8.0)
     stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, PIECE_BYTES)
     narrow = PIECE_BYTES / stored_row
@@ -84,6 +83,7 @@ def traffic(
         l2_store_bytes=write_load,
         merged_bytes=asked.merged * k_bytes,
         ordered_bytes=asked.ordered * k_bytes,
+        wave_footprint_bytes=footprint,
     )
 
 
@@ -172,12 +172,13 @@ def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
 
 def _dram_reads(
     batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers: KernelNumbers
-) -> tuple[Values, Values]:
-    """Bytes of A and B, once, and those from DRAM: each wave's distinct panels, less what L2 keeps.
+) -> tuple[Values, Values, Values]:
+    """Bytes of A and B, once, those of a wave's distinct panels, and those from DRAM.
 
-    Within a wave the tiles advance together, so that L2 serves every further use of a panel. The next wave of
-    a group uses the same fast panels, if L2 keeps them until then: until the rest of its group has come by,
-    which may be more than a wave. Operands that fit in L2 together are read once.
+    From DRAM come each wave's distinct panels, less what L2 keeps. Within a wave the tiles advance together,
+    so that L2 serves every further use of a panel. The next wave of a group uses the same minor panels, if L2
+    keeps them until the rest of its group has come by, which may be more than a wave. Operands that fit in L2
+    together are read once.
     """
     a_bytes = (batch.a_bits + batch.a_scale_bits) / 8.0
     b_bytes = (batch.b_bits + batch.b_scale_bits) / 8.0
@@ -195,29 +196,35 @@ def _dram_reads(
         until_reuse, capacity
     )
     fits = _kept(operands, capacity)
-    return operands, maximum(fits * operands + (1.0 - fits) * streamed, operands)
+    return operands, footprint, maximum(fits * operands + (1.0 - fits) * streamed, operands)
 
 
-def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffic:
-    """The traffic once tiles have lost their lock-step, and with it requests that merge.
+def out_of_step(moved: Traffic, l2_us: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Traffic:
+    """The traffic once tiles have lost their lock-step, and with it requests that merge, and reuse in L2.
 
     Tiles are served unevenly and drift apart, the longer L2 works the further, until neighbours no longer ask
-    for the same at the same time.
+    for the same at the same time, and what the first has read is gone when the last one asks for it.
     """
     order_us = numbers.launch_order.order_us
     ordered = moved.ordered_bytes * (order_us / (order_us + l2_us))
-    merged = (moved.merged_bytes + ordered) / (1.0 + numbers.coalescing.loss_per_ms * 1e-3 * l2_us)
+    coalescing = numbers.coalescing
+    elapsed = coalescing.loss_per_ms * 1e-3 * l2_us
+    merged = (moved.merged_bytes + ordered) / (1.0 + elapsed)
     lost = moved.merged_bytes - merged
+    between = coalescing.drift_footprint * elapsed * moved.wave_footprint_bytes / gpu.l2_bytes
+    hits = maximum(moved.l2_request_bytes - moved.output_bytes - moved.dram_read_bytes, 0.0)
+    again = hits * between / (1.0 + between)
     # Written out: `dataclasses.replace` would take a tenth of the whole model's time on one row.
     return Traffic(
         operand_bytes=moved.operand_bytes,
         output_bytes=moved.output_bytes,
-        dram_read_bytes=moved.dram_read_bytes,
+        dram_read_bytes=moved.dram_read_bytes + again,
         dram_write_bytes=moved.dram_write_bytes,
         l2_request_bytes=moved.l2_request_bytes + lost,
-        l2_load_bytes=moved.l2_load_bytes + lost,
+        l2_load_bytes=moved.l2_load_bytes + lost + numbers.l2.fill_share * again,
         filled_bytes=moved.filled_bytes,
         l2_store_bytes=moved.l2_store_bytes,
         merged_bytes=merged,
         ordered_bytes=ordered,
+        wave_footprint_bytes=moved.wave_footprint_bytes,
     )
