@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
 from gemm_model.core.prediction import RESIDUAL_PHASE
-from gemm_model.persistent.explanation import Explanation, explain
 from gemm_model.report.console import kernel_fields, prediction_fields, problem_fields
 from gemm_model.report.document import Document, plain, text_table
+
+if TYPE_CHECKING:
+    from gemm_model.persistent.explanation import Explanation
 
 MODEL = "WarpSpecializedModel"
 EXAMPLES = (
@@ -26,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from gemm_model.persistent.explanation import explain
+
     common.check_outputs(args.output)
     chosen = common.settings(args)
     if chosen.model != MODEL:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gemm_model.choice.portfolio import PROVEN_GAP, Portfolio, choose_portfolio
 from gemm_model.commands import common
 from gemm_model.commands.rank import add_family, ranker_of
 from gemm_model.core.errors import InputError
@@ -16,6 +15,8 @@ from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from gemm_model.choice.portfolio import Portfolio
 
 EXAMPLES = (
     "--input shapes.csv --max-kernels 4 --dtype bf16",
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from gemm_model.choice.portfolio import choose_portfolio
     from gemm_model.choice.table_ranking import problems_of_table
 
     common.check_outputs(args.output)
@@ -128,6 +130,8 @@ def _kernel(candidate: Candidate) -> dict[str, Any]:
 
 
 def _notes(found: Portfolio) -> list[str]:
+    from gemm_model.choice.portfolio import PROVEN_GAP
+
     quality = "the best of its size" if found.gap <= PROVEN_GAP else f"at most {found.gap:.3%} from the best"
     worst = float(found.loss.max())
     return [

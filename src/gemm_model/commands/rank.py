@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gemm_model.choice.selection import Choice, Ranker, Ranking, without_twins
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import AUTO_KERNEL
@@ -14,6 +13,9 @@ from gemm_model.kernels.emit import EMITTERS, emit
 from gemm_model.kernels.registry import families
 from gemm_model.report.console import kernel_fields, prediction_fields, problem_fields
 from gemm_model.report.document import Document, text_table
+
+if TYPE_CHECKING:
+    from gemm_model.choice.selection import Choice, Ranker, Ranking
 
 EXAMPLES = (
     "--m 4096 --n 4096 --k 4096 --dtype bf16 --gpu h200",
@@ -54,6 +56,8 @@ def add_family(parser: argparse.ArgumentParser) -> None:
 
 
 def ranker_of(args: argparse.Namespace) -> Ranker:
+    from gemm_model.choice.selection import Ranker
+
     chosen = common.settings(args)
     return Ranker(chosen.gpu, model=chosen.model, family=args.family, options=dict(chosen.options))
 
@@ -105,6 +109,8 @@ def _emit(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Doc
 
 
 def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
+    from gemm_model.choice.selection import without_twins
+
     if not 1 <= args.top <= MAX_TOP:
         raise InputError(f"--top is {args.top}; expected 1 to {MAX_TOP}")
     # Each kernel may have a twin, which does not count.
