@@ -78,8 +78,8 @@ def read_problems(path: Path | str) -> list[ProfilerProblem]:
         entries = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); expected a JSON list") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not readable as JSON ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{str(path)!r}: not readable as JSON ({error})") from None
     if not isinstance(entries, list) or not entries or not all(isinstance(each, dict) for each in entries):
         raise InputError(f"{path}: expected a JSON list of problems, each a mapping")
     return [
