@@ -6,7 +6,7 @@ BIN := .venv/bin
 DEMO_TABLE := data/measurements/h200/burst.csv.gz
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint fuzz clean
 
 demo: .venv/package-installed
 	$(BIN)/gemm-model predict --input $(DEMO_TABLE) --output results/h200
@@ -31,6 +31,10 @@ lint: .venv/tests-installed
 .venv/tests-installed: .venv/package-installed constraints-test.txt
 	$(PIP_INSTALL) --constraint constraints-test.txt --editable '.[dev,smt,bench]'
 	touch $@
+
+# Ten thousand hostile and ordinary words, files and Python calls; the tests run 1,500 others.
+fuzz: .venv/tests-installed
+	$(BIN)/python -m tests.fuzz --cases 10000
 
 clean:
 	rm -rf .venv results build

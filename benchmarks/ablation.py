@@ -98,7 +98,7 @@ def _figures(
     fits = fold_fits(seen, "burst", gpu, folds, free=free, start=start, without=without)
     predicted_us = held_out(fits, len(rows))
     errors = error_figures(predicted_us, rows.runtime_us)
-    frame = rows.frame.assign(actual_runtime=rows.runtime_us, predicted_runtime=predicted_us)
+    frame = rows.frame.assign(runtime_us=rows.runtime_us, predicted_us=predicted_us)
     top1 = choice_figures(top1_efficiency(frame))
     return {"MAPE": f"{errors.mape:.2%}", "p95": f"{errors.p95:.1%}", "top-1": f"{top1.mean:.2%}"}
 

@@ -128,7 +128,7 @@ def nvidia(burst: Observations, gpu: GpuSpec) -> np.ndarray:
 def single_config(frame: pd.DataFrame) -> pd.Series | None:
     """Efficiency by shape of the configuration that is best on average; None where none is common."""
     shape = frame.groupby(shape_columns(frame), sort=False, dropna=False)
-    efficiency = shape["actual_runtime"].transform("min") / frame["actual_runtime"]
+    efficiency = shape["runtime_us"].transform("min") / frame["runtime_us"]
     config = frame.groupby(config_columns(frame), sort=False, dropna=False).ngroup()
     table = pd.DataFrame({"shape": shape.ngroup(), "config": config, "efficiency": efficiency})
     by_config = table.groupby(["config", "shape"])["efficiency"].mean().unstack("shape")
@@ -139,8 +139,8 @@ def single_config(frame: pd.DataFrame) -> pd.Series | None:
 def repeated(frame: pd.DataFrame, again: pd.DataFrame) -> pd.Series | None:
     """Efficiency of a choice by the measurements of `again`, judged by those of `frame`."""
     keys = [*shape_columns(frame), *config_columns(frame)]
-    second = again.groupby(keys, dropna=False)["actual_runtime"].mean().rename("predicted_runtime")
-    both = frame.join(second, on=keys).dropna(subset=["predicted_runtime"])
+    second = again.groupby(keys, dropna=False)["runtime_us"].mean().rename("predicted_us")
+    both = frame.join(second, on=keys).dropna(subset=["predicted_us"])
     return top1_efficiency(both) if len(both) else None
 
 
@@ -157,8 +157,8 @@ def numeric(frame: pd.DataFrame) -> pd.DataFrame:
 
 def figures_of(frame: pd.DataFrame, predicted_us: np.ndarray) -> tuple[ChoiceFigures, ChoiceFigures, float]:
     known = np.isfinite(predicted_us)
-    rows = frame.assign(predicted_runtime=np.where(known, predicted_us, 1e9))
-    error = np.abs(predicted_us[known] / frame["actual_runtime"].to_numpy()[known] - 1.0)
+    rows = frame.assign(predicted_us=np.where(known, predicted_us, 1e9))
+    error = np.abs(predicted_us[known] / frame["runtime_us"].to_numpy()[known] - 1.0)
     return choice_figures(top1_efficiency(rows)), choice_figures(best_of_top(rows, 4)), float(error.mean())
 
 
@@ -178,7 +178,7 @@ def main() -> None:
     repeat = None
     if args.repeat:
         repeat, _ = usable_rows(read_table(args.repeat), needs_tile=True)
-        repeat = numeric(repeat).assign(actual_runtime=lambda rows: rows["runtime_us"])
+        repeat = numeric(repeat)
     lines, kept = [], []
     for regimes in data.by_kind.values():
         burst = observe(regimes["burst"], gpu)
@@ -204,9 +204,9 @@ def main() -> None:
                 predictions[name] = method()
             except (GemmModelError, ImportError) as error:
                 print(f"{name}: {error}")
-        frame = numeric(burst.frame).assign(actual_runtime=burst.runtime_us)
+        frame = numeric(burst.frame).assign(runtime_us=burst.runtime_us)
         if args.predictions:
-            kept.append(frame.assign(predicted_runtime=next(iter(predictions.values()))))
+            kept.append(frame.assign(predicted_us=next(iter(predictions.values()))))
         legal = feasible_mask(batch_from_frame(burst.frame, needs_tile=True), gpu, family_of("quack", gpu))
         for (table, dtype), rows in frame.reset_index(drop=True)[legal].groupby(["table", "in_dtype"]):
             lines += lines_of(f"{table} | {dtype}", rows, predictions, repeat)

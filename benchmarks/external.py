@@ -41,16 +41,16 @@ def gpu_of(system: str, device: str | None) -> str:
 
 
 def judged(frame: pd.DataFrame, gpu: str, family: str, options: Mapping[str, str]) -> pd.DataFrame:
-    """The rows with `predicted_runtime` and `actual_runtime` in us."""
+    """The rows with `predicted_us` and `runtime_us`."""
     measured = pd.to_numeric(frame["runtime_us"])
     if "cta_m" in frame:
         return predict_table(frame, gpu, options=options)
     best = rank_table(frame[["in_dtype", "m", "n", "k"]], Ranker(gpu, family=family, options=options))
-    return best.assign(actual_runtime=measured)
+    return best.assign(runtime_us=measured)
 
 
 def figures(rows: pd.DataFrame) -> dict[str, object]:
-    ratio = rows["predicted_runtime"] / rows["actual_runtime"]
+    ratio = rows["predicted_us"] / rows["runtime_us"]
     error = (ratio - 1.0).abs()
     return {
         "rows": len(rows),
@@ -65,7 +65,7 @@ def report(rows: pd.DataFrame, system: str) -> Iterator[dict[str, object]]:
     """Figures of a system by type and duration, and of all durations."""
     for dtype, of_type in rows.groupby("in_dtype"):
         for low, high, name in zip(BINS_US, BINS_US[1:], BIN_NAMES, strict=False):
-            part = of_type[of_type["actual_runtime"].between(low, high, inclusive="left")]
+            part = of_type[of_type["runtime_us"].between(low, high, inclusive="left")]
             if len(part):
                 yield {"system": system, "type": dtype, "duration": name, **figures(part)}
         all_sizes = figures(of_type)

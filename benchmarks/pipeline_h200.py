@@ -103,7 +103,7 @@ def predicted(frame: pd.DataFrame, fit: Fit, fixed: Mapping[str, float]) -> Floa
 
 def report(what: str, frame: pd.DataFrame, predicted_us: FloatArray) -> None:
     errors = error_figures(predicted_us, frame["runtime_us"].to_numpy(float))
-    table = frame.assign(predicted_runtime=predicted_us, actual_runtime=frame["runtime_us"].astype(float))
+    table = frame.assign(predicted_us=predicted_us, runtime_us=frame["runtime_us"].astype(float))
     choice = choice_figures(top1_efficiency(table))
     print(
         f"{what}: {errors.rows} rows, MAPE {errors.mape:.1%}, median {errors.median:.1%}, "

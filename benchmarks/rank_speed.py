@@ -68,7 +68,7 @@ def main() -> None:
 
     problems = problems_of_table(frame.head(CHECKED))
     full = np.array([ranker.rank(problem, 1).best.prediction.runtime_us for problem in problems])
-    loss = table["predicted_runtime"].to_numpy()[:CHECKED] / full - 1
+    loss = table["predicted_us"].to_numpy()[:CHECKED] / full - 1
     print(f"the table's choice against all candidates, {CHECKED} shapes: ", end="")
     print(f"mean loss {loss.mean():.2e}, worst {loss.max():.2e}")
 

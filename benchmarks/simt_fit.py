@@ -16,9 +16,9 @@ import pandas as pd
 from scipy.optimize import minimize
 
 from gemm_model.bench.simt.ladder import LADDER
+from gemm_model.bench.simt.measurements import read_measurements
 from gemm_model.core.gpu import load_gpu
 from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime
-from gemm_model.hierarchy.ladder_report import read_measurements
 from gemm_model.hierarchy.levels import datapath_of, machine_of
 
 STARTS = ((0.85, 1500.0, 80.0, 4.0), (0.9, 1000.0, 200.0, 2.5))

@@ -64,7 +64,7 @@ def observations(path: Path, gpu: GpuSpec) -> Observations:
 def figures(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> tuple[ErrorFigures, ChoiceFigures]:
     """Errors of the times, and what the choices by them reach."""
     predicted_us = kernel_time(seen.shape, gpu, numbers).runtime_us
-    frame = seen.frame.assign(actual_runtime=seen.runtime_us, predicted_runtime=predicted_us)
+    frame = seen.frame.assign(runtime_us=seen.runtime_us, predicted_us=predicted_us)
     return error_figures(predicted_us, seen.runtime_us), choice_figures(top1_efficiency(frame))
 
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gemm_model.api import predict, predict_table
-    from gemm_model.choice.selection import rank
+    from gemm_model.choice.selection import Ranker, rank
+    from gemm_model.config import gpu_names as gpus
+    from gemm_model.core.errors import InputError
     from gemm_model.core.gpu import GpuSpec, load_gpu
     from gemm_model.core.kernel_config import KernelConfig
     from gemm_model.core.prediction import Prediction
@@ -16,10 +18,13 @@ if TYPE_CHECKING:
     from gemm_model.integrations.triton import triton_perf_model
     from gemm_model.kernels.registry import families
     from gemm_model.models import models
+    from gemm_model.persistent.explanation import explain
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "explain": "gemm_model.persistent.explanation",
+    "families": "gemm_model.kernels.registry",
     "predict": "gemm_model.api",
     "predict_table": "gemm_model.api",
     "GpuSpec": "gemm_model.core.gpu",
@@ -29,7 +34,8 @@ _HOMES = {
     "Prediction": "gemm_model.core.prediction",
     "GemmProblem": "gemm_model.core.problem",
     "rank": "gemm_model.choice.selection",
-    "families": "gemm_model.kernels.registry",
+    "Ranker": "gemm_model.choice.selection",
+    "InputError": "gemm_model.core.errors",
     "GemmTimer": "gemm_model.integrations.torch_timer",
     "triton_perf_model": "gemm_model.integrations.triton",
 }
@@ -38,9 +44,13 @@ __all__ = [
     "GemmProblem",
     "GemmTimer",
     "GpuSpec",
+    "InputError",
     "KernelConfig",
     "Prediction",
+    "Ranker",
+    "explain",
     "families",
+    "gpus",
     "load_gpu",
     "models",
     "predict",
@@ -52,6 +62,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Names are imported when first used, so that `import gemm_model` itself stays a matter of milliseconds.
+    if name == "gpus":
+        return import_module("gemm_model.config").gpu_names
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.core.batch import batch_of, numbers_of
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def predict(
     problem: GemmProblem,
     config: KernelConfig,
-    gpu: GpuSpec | str,
+    gpu: GpuSpec | str | Path,
     model: str = DEFAULT_MODEL,
     *,
     options: Mapping[str, Any] | None = None,
@@ -42,16 +43,23 @@ def predict(
 
 def predict_table(
     frame: pd.DataFrame,
-    gpu: GpuSpec | str,
+    gpu: GpuSpec | str | Path,
     model: str = DEFAULT_MODEL,
     *,
     options: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """Predict every row of a table (columns: `gemm_model.tables.table`), in its order.
+    """Predict the rows of a table (columns: `gemm_model.tables.table`), in their order.
 
-    Returns the table with `predicted_runtime` (us), `limiter`, phases, details and bytes as further columns,
-    and `actual_runtime` and `ratio` = predicted / measured where the table has `runtime_us`.
+    Returns them with `predicted_us`, `limiter`, phases, details and bytes as further columns, and `ratio` =
+    predicted / measured where the table has `runtime_us`. Rows of failed measurements and of library kernels
+    that do not tell their tile are left out: `attrs["notes"]` of the result says how many. Raises InputError
+    naming the row and column of a bad value.
     """
-    from gemm_model.tables.table import predict_frame, with_prediction
+    from gemm_model.tables.table import predict_frame, usable_rows, with_prediction
 
-    return with_prediction(frame, predict_frame(frame, model_for(model, gpu, options)))
+    chosen = model_for(model, gpu, options)
+    rows, notes = usable_rows(frame, needs_tile=chosen.needs_tile)
+    prediction = predict_frame(rows, chosen)
+    result = with_prediction(rows, prediction)
+    result.attrs["notes"] = [*notes, *prediction.caveats]
+    return result

@@ -20,10 +20,11 @@ def predict_main(words: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in words):
         print(f"usage: {PREDICT_USAGE}")
         return 0
-    return run_and_report(lambda: _predict(words))
+    return run_and_report("predict_gemm.py", lambda: _predict(words))
 
 
 def _predict(words: Sequence[str]) -> int:
+    from gemm_model.commands.common import print_document
     from gemm_model.commands.predict import predict_table_file
     from gemm_model.core.settings import load_settings
 
@@ -39,12 +40,14 @@ def _predict(words: Sequence[str]) -> int:
         if key not in paths:
             raise InputError(f"+{key}= is missing; expected {PREDICT_USAGE}")
     chosen = load_settings(overrides, CLASSIC_DEFAULTS)
-    return predict_table_file(paths["input_csv"], paths["output_dir"], chosen, "table")
+    document = predict_table_file(paths["input_csv"], paths["output_dir"], chosen, classic=True)
+    print_document(document, "table")
+    return 0
 
 
 def benchmark_main(words: Sequence[str]) -> int:
     """`benchmark_gemm.py`: the options of `gemm-model benchmark`; returns the exit code."""
-    return run_and_report(lambda: _benchmark(words))
+    return run_and_report("benchmark_gemm.py", lambda: _benchmark(words))
 
 
 def _benchmark(words: Sequence[str]) -> int:
@@ -53,6 +56,7 @@ def _benchmark(words: Sequence[str]) -> int:
     overrides, rest = split_overrides(words)
     parser = OneSentenceParser(prog="benchmark_gemm.py", description=benchmark.__doc__)
     benchmark.add_arguments(parser)
-    args = parser.parse_args(rest)
+    parser.keep_defaults_apart()
+    args = parser.with_defaults(parser.parse_args(rest))
     args.overrides = overrides
     return benchmark.run(args)

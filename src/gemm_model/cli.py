@@ -1,6 +1,7 @@
 """The command `gemm-model`: finds the verb's module, runs it, and turns errors into exit codes.
 
-Exit codes: 0 fine, 1 a threshold missed, 2 bad input, 3 a GPU or an extra is missing, 4 a partial result.
+Exit codes: 0 fine, 1 a threshold missed, 2 bad input, 3 a GPU or an extra is missing, 4 a partial result,
+128 + the signal's number where one ended the run.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from typing import NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
-from gemm_model import __version__
 from gemm_model.core.errors import GemmModelError, InputError
 
 VERBS = {
@@ -31,9 +34,20 @@ VERBS = {
     "estimate": "estimate a pipeline machine's rates and latencies from measured kernels",
     "overlap": "predict and tune chains of norms and GEMMs under programmatic dependent launch",
     "hierarchy": "match the throughput of every memory level to what the datapath demands",
+    "list": "list what there is: gpus, models, families, types, calibrations",
+    "completion": "print a script that completes this command's words in a shell",
 }
 
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?[A-Za-z_][\w.]*=")
+_ENDING_SIGNALS = ("SIGTERM", "SIGHUP")
+UNWRITABLE_STDOUT = 2
+
+
+class Ended(BaseException):
+    """A signal asked the run to end; files under way are removed on the way out."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
 def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -43,61 +57,163 @@ def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 class OneSentenceParser(argparse.ArgumentParser):
-    """argparse that reports a bad argument in one sentence."""
+    """argparse that reports a bad argument in one sentence, tells defaults and remembers what was given."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+        self._defaults_apart: dict[str, Any] = {}
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")
 
+    def keep_defaults_apart(self) -> None:
+        """To be called once all options are there: help tells each default, `parse` knows what was given."""
+        for action in self._actions:
+            if action.dest in ("help", "version", "verb") or action.default is argparse.SUPPRESS:
+                continue
+            self._defaults_apart[action.dest] = action.default
+            if _is_told(action):
+                action.help = f"{action.help or ''} (default: %(default)s)".lstrip().replace(
+                    "%(default)s", str(action.default)
+                )
+            action.default = argparse.SUPPRESS
 
-def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    def with_defaults(self, args: argparse.Namespace) -> argparse.Namespace:
+        """The parsed options with their defaults; `given` names those of the command line."""
+        args.given = frozenset(name for name in self._defaults_apart if hasattr(args, name))
+        for name, default in self._defaults_apart.items():
+            if not hasattr(args, name):
+                setattr(args, name, default)
+        return args
+
+
+def _is_told(action: argparse.Action) -> bool:
+    """Whether the help should add the default: where there is one, and the words do not tell it."""
+    if action.help == argparse.SUPPRESS or "default" in (action.help or ""):
+        return False
+    nothing = action.default is None or action.default is False or action.default in ("", [])
+    return action.option_strings != [] and not nothing
+
+
+def parser_of(verb: str | None) -> tuple[OneSentenceParser, OneSentenceParser | None]:
+    """The command's parser with the options of one verb, or of all where it is None; and that verb's own.
+
+    Only the verb that runs is imported: the others may need packages that are not installed.
+    """
     parser = OneSentenceParser(
         prog="gemm-model",
         description="How fast a GPU matrix multiplication will run, and why, without running it.",
+        epilog="Words key=value change the configuration, such as gpu.sm_clk_mhz=1500 (see --cfg of a verb).",
     )
-    parser.add_argument("--version", action="version", version=f"gemm-model {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    named = next((word for word in argv if not word.startswith("-")), None)
-    for verb, summary in VERBS.items():
-        child = verbs.add_parser(verb, help=summary, description=summary[0].upper() + summary[1:] + ".")
-        if verb == named:
-            # Only the verb that runs is imported: the others may need packages that are not installed.
-            module = import_module(f"gemm_model.commands.{verb.replace('-', '_')}")
+    parser.add_argument(
+        "--version", action="store_true", help="version, and fingerprints of data and calibrations"
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+    named = None
+    for name, summary in VERBS.items():
+        child = verbs.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        if verb in (name, None):
+            module = import_module(f"gemm_model.commands.{name.replace('-', '_')}")
             module.add_arguments(child)
             child.set_defaults(run=module.run)
-    return parser
+            child.epilog = "examples:\n" + "\n".join(
+                f"  gemm-model {name} {words}" for words in module.EXAMPLES
+            )
+            child.keep_defaults_apart()
+            named = child
+    return parser, named if verb is not None else None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    return run_and_report(lambda: run_command(words))
+    verb = next((word for word in words if word in VERBS), None)
+    name = "gemm-model" if verb is None else f"gemm-model {verb}"
+    return run_and_report(name, lambda: run_command(words))
 
 
 def run_command(words: Sequence[str]) -> int:
     """Run the command, also one made of others; returns the exit code. Raises GemmModelError."""
     overrides, rest = split_overrides(words)
-    args = _parser(rest).parse_args(rest)
+    named = next((word for word in rest if not word.startswith("-")), "")
+    parser, child = parser_of(named)
+    args = parser.parse_args(rest)
+    if args.version:
+        from gemm_model.report.fingerprints import version_text
+
+        print(version_text())
+        return 0
+    if child is None:
+        raise InputError(f"no verb given; expected one of {', '.join(VERBS)} (see gemm-model --help)")
+    args = child.with_defaults(args)
     args.overrides = overrides
+    args.whole_parser = lambda: parser_of(None)[0]
+    if getattr(args, "cfg", False):
+        from gemm_model.commands.configuration import print_configuration
+
+        return print_configuration(args)
     result: int = args.run(args)
     return result
 
 
-def run_and_report(work: Callable[[], int]) -> int:
-    """Run `work` and turn this package's errors into one sentence on stderr and their exit code."""
+def run_and_report(name: str, work: Callable[[], int]) -> int:
+    """Run `work` and turn this package's errors into one sentence on stderr and their exit code.
+
+    `name` begins the sentence.
+    """
     try:
-        result = work()
-        sys.stdout.flush()
-        return result
+        with _ended_by_signals():
+            result = work()
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return result
     except GemmModelError as error:
-        print(f"gemm-model: {error}", file=sys.stderr)
-        return error.exit_code
+        return _fail(f"{name}: {error}", error.exit_code)
     except BrokenPipeError:
         # The reader of stdout went away (`gemm-model ... | head`): nothing is left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return 0
+    except OSError as error:
+        _drop_stdout()
+        place = "stdout" if error.filename is None else error.filename
+        return _fail(f"{name}: {place}: cannot be read or written ({error.strerror})", UNWRITABLE_STDOUT)
     except KeyboardInterrupt:
-        print("gemm-model: interrupted", file=sys.stderr)
-        return 130
+        return _fail(f"{name}: interrupted", 128 + signal.SIGINT)
+    except Ended as end:
+        return _fail(f"{name}: ended by signal {end.number}", 128 + end.number)
+
+
+def _fail(sentence: str, exit_code: int) -> int:
+    # A text from a file or the command line may hold anything, half a character too.
+    print(sentence.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+    return exit_code
+
+
+def _drop_stdout() -> None:
+    """What stdout still holds goes nowhere: Python would fail once more to write it at its end."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        return
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Lets signals that end the process unwind it, so that temporary files go; in the main thread alone."""
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        raise Ended(number)
+
+    numbers = [getattr(signal, name) for name in _ENDING_SIGNALS if hasattr(signal, name)]
+    try:
+        before = {number: signal.signal(number, end) for number in numbers}
+    except ValueError:
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -250,7 +250,7 @@ def test_without_a_gpu_the_exit_code_is_3(tmp_path: Path) -> None:
     words = ["--input", str(write_sizes(tmp_path / "s.csv", GOOD)), "--output", str(tmp_path / "out.csv")]
     done = bench([*words, "--kernels", "cublas"])
     assert done.returncode == 3
-    assert done.stderr.strip() == "gemm-model: no CUDA GPU is visible; the benchmark needs one"
+    assert done.stderr.strip() == "benchmark_gemm.py: no CUDA GPU is visible; the benchmark needs one"
     assert not (tmp_path / "out.csv").exists()
 
 

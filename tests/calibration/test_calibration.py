@@ -123,8 +123,8 @@ def test_best_of_top_looks_at_the_first_few_predictions_only():
     frame = pd.DataFrame(
         {
             "in_dtype": "bf16", "m": 1, "n": 1, "k": 1,
-            "predicted_runtime": [1.0, 2.0, 3.0],
-            "actual_runtime": [4.0, 2.0, 1.0],
+            "predicted_us": [1.0, 2.0, 3.0],
+            "runtime_us": [4.0, 2.0, 1.0],
         }
     )  # fmt: skip
     assert best_of_top(frame, 1).tolist() == [0.25]

@@ -20,9 +20,13 @@ def test_rank_lists_the_candidates(gemm_model):
 
 def test_rank_as_json_holds_the_predictions(gemm_model):
     found = json.loads(gemm_model("rank", *SIZES, "--top", 2, "--format", "json").out)
-    assert len(found["choices"]) == 2
-    choice = found["choices"][0]
-    assert choice["prediction"]["runtime_us"] == choice["predicted_us"]
+    choices = found["result"]["choices"]
+    assert len(choices) == 2
+    assert (
+        choices[0]["prediction"]["predicted_us"]
+        == choices[0]["predicted_us"]
+        == found["rows"][0]["predicted_us"]
+    )
 
 
 def test_rank_as_table_shows_no_empty_columns(gemm_model):
@@ -44,7 +48,7 @@ def test_rank_of_a_table(gemm_model, tmp_path):
     assert outcome.code == 0
     rows = list(csv.DictReader(output.open()))
     assert [row["m"] for row in rows] == ["128", "4096"]
-    assert all(float(row["predicted_runtime"]) > 0 for row in rows)
+    assert all(float(row["predicted_us"]) > 0 for row in rows)
     printed = gemm_model("rank", "--table", path, "--model", MODEL, "--format", "csv").out
     assert printed == output.read_text()
 
@@ -54,10 +58,11 @@ def test_portfolio(gemm_model, tmp_path):
     path.write_text("m,n,k,count\n128,4096,4096,3\n4096,4096,4096,1\n8192,1024,2048,2\n")
     outcome = gemm_model(
         *("portfolio", "--table", path, "--max-kernels", 2, "--weight", "count", "--model", MODEL),
-        *("--format", "json", "--output", tmp_path / "out.csv"),
+        *("--format", "json", "--output", tmp_path / "out.json"),
     )
-    found = json.loads(outcome.out)
     assert outcome.code == 0
+    document = json.loads((tmp_path / "out.json").read_text())
+    found = {**document["result"], "shapes": document["rows"]}
     assert len(found["kernels"]) <= 2
     assert sum(kernel["shapes"] for kernel in found["kernels"]) == 3
     weighted = sum(weight * (1 + row["loss"]) for weight, row in zip((3, 1, 2), found["shapes"], strict=True))
@@ -73,9 +78,9 @@ def test_portfolio(gemm_model, tmp_path):
         (("rank", *SIZES, "--dtype", "nvfp4"), "GPU h200 has no fp4 math"),
         (("rank", *SIZES, "--family", "cudnn"), "unknown kernel family 'cudnn'"),
         (("rank", *SIZES, "--sms", 0), "sms is 0"),
-        (("rank", *SIZES, "--top", 0), "top_k is 0"),
+        (("rank", *SIZES, "--top", 0), "--top is 0"),
         (("rank", *SIZES, "--why-not", "fast"), "the tile is 'fast'"),
-        (("rank", "--table", "none.csv", "--m", 4), "--table comes with --m"),
+        (("rank", "--table", "none.csv", "--m", 4), "--m has no effect with --input"),
         (("rank", "--table", "none.csv"), "none.csv: no such file"),
         (("portfolio", "--table", "none.csv", "--max-kernels", 2), "none.csv: no such file"),
         (("torch", "nowhere"), "expected module:function"),

@@ -164,7 +164,7 @@ def test_scalar_and_table_give_identical_numbers(model):
     for index, (m, n, k, cta, cluster) in enumerate(rows):
         config = KernelConfig(cta_m=cta[0], cta_n=cta[1], cluster_m=cluster[0], cluster_n=cluster[1])
         one = predict(GemmProblem.of(m, n, k, "fp8", "bf16"), config, "h200", model)
-        assert table["predicted_runtime"].iloc[index] == one.runtime_us
+        assert table["predicted_us"].iloc[index] == one.runtime_us
         assert table["limiter"].iloc[index] == one.limiter
 
 

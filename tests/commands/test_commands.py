@@ -38,8 +38,10 @@ def test_classic_script_and_command_do_the_same_work(tmp_path, classic_table, ge
         "summary_WSPersistentGEMMModel_l2hit0.4.json",
     ]
     assert names == sorted(path.name for path in (tmp_path / "b").iterdir())
-    for name in names[1], names[3]:
-        assert (tmp_path / "a" / name).read_text() == (tmp_path / "b" / name).read_text()
+    classic, today = (pd.read_csv(tmp_path / folder / names[1]) for folder in "ab")
+    assert classic["predicted_runtime"].tolist() == today["predicted_us"].tolist()
+    assert classic["actual_runtime"].tolist() == today["runtime_us"].tolist()
+    assert (tmp_path / "a" / names[3]).read_text() == (tmp_path / "b" / names[3]).read_text()
     assert script.stdout == command.out
 
 
@@ -47,11 +49,11 @@ def test_predictions_file_holds_inputs_times_ratio_and_phases(tmp_path, classic_
     words = ("--model", "WSPersistentGEMMModel", "--gpu", "b200")
     assert gemm_model("predict", "--input", classic_table, "--output", tmp_path, *words).code == 0
     written = pd.read_csv(tmp_path / "predictions_WSPersistentGEMMModel.csv")
-    assert written["predicted_runtime"].iloc[0] == pytest.approx(376.1631394230768, rel=1e-12)
+    assert written["predicted_us"].iloc[0] == pytest.approx(376.1631394230768, rel=1e-12)
     assert written["ratio"].iloc[1] == pytest.approx(0.5794853639180193, rel=1e-9)
     assert written["limiter"].tolist()[:2] == ["LOAD", "EPILOGUE"]
     phases = written[[name for name in written if name.startswith("phase_")]].sum(axis=1)
-    assert phases.tolist() == pytest.approx(written["predicted_runtime"].tolist())
+    assert phases.tolist() == pytest.approx(written["predicted_us"].tolist())
     summary = json.loads((tmp_path / "summary_WSPersistentGEMMModel.json").read_text())
     assert summary["rows"] == 3
     assert {group["rows of"] for group in summary["accuracy"]} == {"all", "e2m1", "fp8"}
@@ -60,7 +62,7 @@ def test_predictions_file_holds_inputs_times_ratio_and_phases(tmp_path, classic_
 def test_formats_put_data_on_stdout_and_words_on_stderr(classic_table, gemm_model):
     words = ("predict", "--input", classic_table, "--model", "WSPersistentGEMMModel", "--gpu", "b200")
     as_json = gemm_model(*words, "--format", "json")
-    assert json.loads(as_json.out)["rows"] == 3
+    assert [row["m"] for row in json.loads(as_json.out)["rows"]] == [4096, 4096, 4096]
     assert "predicting 3 kernels" in as_json.err
     as_csv = gemm_model(*words, "--format", "csv")
     assert as_csv.out.splitlines()[0].startswith("in_dtype,acc_dtype")
@@ -74,9 +76,12 @@ def test_one_kernel_is_predicted_and_explained(gemm_model):
     assert text.code == 0
     assert "MNK 4096 4096 4096" in text.out
     assert "limiter: LOAD" in text.out
-    data = json.loads(gemm_model("predict", *words, "--format", "json").out)
-    assert data["limiter"] == "LOAD"
-    assert sum(data["phases_us"].values()) == pytest.approx(data["runtime_us"])
+    result = json.loads(gemm_model("predict", *words, "--format", "json").out)["result"]
+    assert (result["problem"]["a_dtype"], result["kernel"]["cta_n"]) == ("e4m3", 256)
+    assert result["prediction"]["limiter"] == "LOAD"
+    assert sum(result["prediction"]["phases_us"].values()) == pytest.approx(
+        result["prediction"]["predicted_us"]
+    )
 
 
 def test_unvalidated_gpus_carry_a_caveat(gemm_model):
@@ -106,7 +111,7 @@ def test_bad_words_get_one_sentence_and_exit_code_2(gemm_model, words):
     assert result.code == 2
     assert result.out == ""
     assert len(result.err.strip().splitlines()) == 1
-    assert result.err.startswith("gemm-model: ")
+    assert result.err.startswith("gemm-model predict: " if words[:1] == ("predict",) else "gemm-model: ")
 
 
 def test_an_output_that_cannot_be_written_is_refused(tmp_path, classic_table, gemm_model):

@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemm_model.bench.simt.ladder import LADDER
+from gemm_model.bench.simt.measurements import read_measurements
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.hierarchy.blocking import Blocking
 from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime, throughput
 from gemm_model.hierarchy.instructions import operand_wavefronts, work_per_k
-from gemm_model.hierarchy.ladder_report import by_rung, compared, predicted, read_measurements
+from gemm_model.hierarchy.ladder_report import by_rung, compared, predicted
 from gemm_model.hierarchy.levels import datapath_of, machine_of
 from gemm_model.hierarchy.model import runtime_parameters
 

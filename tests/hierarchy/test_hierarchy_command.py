@@ -18,12 +18,12 @@ def test_the_picture_as_json(capsys):
     code, out, _ = answer(
         capsys, "--gpu", "a100_sxm_80gb", "--no-l2", "--tile", "thread:4x4", "--format", "json"
     )
-    document = json.loads(out)
+    result = json.loads(out)["result"]
     assert code == 0
-    assert [level["level"] for level in document["levels"]] == ["dram", "l2", "smem", "registers"]
-    assert document["stages"][0]["required"] == pytest.approx(38.24, rel=1e-3)
-    assert document["figures"]["intensity_fma_per_byte"] == pytest.approx(4096 / 12)
-    modes = document["fraction_of_peak_by_output_mode"]
+    assert [level["level"] for level in result["levels"]] == ["dram", "l2", "smem", "registers"]
+    assert json.loads(out)["rows"][0]["required"] == pytest.approx(38.24, rel=1e-3)
+    assert result["figures"]["intensity_fma_per_byte"] == pytest.approx(4096 / 12)
+    modes = result["fraction_of_peak_by_output_mode"]
     assert modes["ignored"] >= modes["once"] >= modes["each_slice"]
 
 
@@ -41,8 +41,8 @@ def test_solve(capsys, tmp_path):
     code, out, err = answer(capsys, "--solve", "--format", "json", "--plot", str(plot))
     document = json.loads(out)
     assert code == 0
-    assert document["smallest"]["fraction_of_peak"] >= 0.9
-    assert document["frontier"][-1]["limiting_stage"] == "instruction slots"
+    assert document["result"]["smallest"]["fraction_of_peak"] >= 0.9
+    assert document["rows"][-1]["limiting_stage"] == "instruction slots"
     assert plot.read_text().count("<svg") == 1
     assert "frontier.svg" in err
 
@@ -66,14 +66,14 @@ def test_ladder_against_measurements(capsys, tmp_path):
 
 def test_the_text_s_kernels(capsys):
     code, out, _ = answer(capsys, "--text", "--format", "json")
-    rows = json.loads(out)
+    rows = json.loads(out)["rows"]
     assert code == 0
     assert [row["measured_tflops"] for row in rows] == [1.9, 3.7, 10.7]
 
 
 def test_ladder_of_another_gpu(capsys):
     code, out, _ = answer(capsys, "--ladder", "--gpu", "a100_sxm_80gb", "--format", "json")
-    rows = json.loads(out)
+    rows = json.loads(out)["rows"]
     assert code == 0
     assert {row["rung"] for row in rows} == {"naive", "shared", "registers", "pipelined"}
 
@@ -100,11 +100,11 @@ def test_roofline_plot(capsys, tmp_path):
         (["--gpu", "voodoo"], "unknown GPU 'voodoo'"),
         (["--shape", "1x2"], "--shape is '1x2'"),
         (["--solve", "--target", "0"], "target is 0.0"),
-        (["--solve", "--tile", "cta:64x64"], "--tile is given with --solve"),
+        (["--solve", "--tile", "cta:64x64"], "--tile has no effect with --solve"),
         (["--ladder", "--datapath", "tensor_cores", "--dtype", "bf16"], "--ladder is for CUDA cores"),
-        (["--measurements", "x.csv"], "--measurements is given without --ladder"),
+        (["--measurements", "x.csv"], "--input has no effect without --solve or --ladder"),
         (["--ladder", "--measurements", "missing.csv"], "missing.csv: no such file"),
-        (["--plot", "roof.bmp"], "unknown kind of plot"),
+        (["--plot", "roof.bmp"], "expected a name that ends in one of .png"),
         (["--stages", "-1"], "stages is -1"),
         (["--solve", "--text"], "more than one of --solve, --ladder and --text"),
     ],
@@ -122,4 +122,4 @@ def test_a_table_of_something_else(capsys, tmp_path):
     table.write_text("a,b\n1,2\n")
     code, _, err = answer(capsys, "--ladder", "--measurements", str(table))
     assert code == 2
-    assert "column kernel is missing" in err
+    assert "column 'm' is missing" in err

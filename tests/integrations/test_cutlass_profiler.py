@@ -131,7 +131,7 @@ def test_results_become_measurements_in_microseconds(tmp_path):
     assert (first.m, first.n, first.k, first.swizzle, first.stages) == (4352, 4096, 2048, 2, 7)
     assert (first.a_major, first.b_major, first.c_major) == ("k", "k", "m")
     predicted = predict_table(frame, "h200", MODEL)
-    assert (predicted["predicted_runtime"] > 0).all()
+    assert (predicted["predicted_us"] > 0).all()
 
 
 def test_a_pair_of_ctas_halves_the_tile(tmp_path):
@@ -174,8 +174,8 @@ def test_the_verb_reads_and_writes(gemm_model, tmp_path):
             MODEL,
         )
     )
-    assert (outcome.code, "wrote 4 tests" in outcome.err) == (0, True)
+    assert (outcome.code, "wrote 4 tests" in outcome.out) == (0, True)
     table = tmp_path / "table.csv"
     outcome = gemm_model("cutlass-profiler", "--results", results_file(tmp_path, result()), "--output", table)
-    assert (outcome.code, "wrote 1 measurements" in outcome.err) == (0, True)
+    assert (outcome.code, "wrote 1 measurements" in outcome.out) == (0, True)
     assert gemm_model("predict", "--input", table, "--model", MODEL).code == 0

@@ -360,7 +360,7 @@ def test_the_verb_passes_regime_and_family_on(gemm_model, tmp_path):
     assert (own.code, alone.code) == (0, 0)
     assert "cutlass kernels, regime counters" in own.err
     assert "cutlass kernels, regime burst" in alone.err
-    own_us, alone_us = (json.loads(outcome.out)[0]["predicted_us"] for outcome in (own, alone))
+    own_us, alone_us = (json.loads(outcome.out)["rows"][0]["predicted_us"] for outcome in (own, alone))
     assert own_us < alone_us
     refused = gemm_model(*words, "model_opts.regime=sustained")
     assert refused.code == 2

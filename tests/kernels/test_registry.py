@@ -141,7 +141,7 @@ def frame(**columns):
 
 def test_one_table_mixes_families():
     names = ["quack", "cutlass", "", "triton", "cublas", "quack"]
-    mixed = predict_table(frame(kernel=names), "h200").predicted_runtime
+    mixed = predict_table(frame(kernel=names), "h200").predicted_us
     for row, name in enumerate(names):
         kernel = KernelConfig(**SQUARE, kernel=name or "quack")
         alone = predict(GemmProblem.of(4096, 4096, 1024), kernel, "h200").runtime_us

@@ -1,34 +1,29 @@
 """`gemm-model overlap`: output, files, and one sentence for bad input."""
 
-import argparse
 import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from gemm_model.cli import run_and_report
-from gemm_model.commands import overlap
+from gemm_model.cli import main
 
 SURFACES = Path(__file__).parents[2] / "data/measurements/h200/overlap_surfaces.csv.gz"
 LAYER = ["--m", "8192", "--k", "8192", "--b-type", "e5m2"]
 
 
 def run(*words):
-    parser = argparse.ArgumentParser()
-    overlap.add_arguments(parser)
-    args = parser.parse_args(words)
-    args.overrides = []
-    return run_and_report(lambda: overlap.run(args))
+    return main(["overlap", *words])
 
 
 def test_layer_as_json_with_trace(capsys, tmp_path):
     trace = tmp_path / "trace.json"
     assert run(*LAYER, "--tune", "--format", "json", "--trace", str(trace)) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert record["layer_us"] < record["no_overlap_us"]
-    assert record["build"]["clusters"] == 128
-    assert len(record["grid"]) == 7
+    document = json.loads(capsys.readouterr().out)
+    result = document["result"]
+    assert result["predicted_us"] < result["predicted_no_overlap_us"]
+    assert result["build"]["clusters"] == 128
+    assert len(document["rows"]) == 7
     names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
     assert {"wait", "norm", "stream weights", "tail"} <= names
 
@@ -54,8 +49,10 @@ def test_surfaces_with_plot(capsys, tmp_path):
         ([*LAYER, "--stages", "40"], "of shared memory"),
         ([*LAYER, "--gpu", "a100_sxm_80gb"], "Hopper"),
         ([*LAYER, "--tune", "--overlap-ratio", "0.5"], "--tune is given with"),
-        ([*LAYER, "--plot", "x.png"], "--plot is given without --surfaces"),
-        (["--surfaces", "missing.csv"], "not readable"),
+        ([*LAYER, "--plot", "x.png"], "--plot is given without --input"),
+        (["--surfaces", "missing.csv"], "no such file"),
+        ([*LAYER, "--previous-extra-us", "inf"], "--previous-extra-us is inf"),
+        (["--m", "9" * 4400, "--k", "64"], "--m: 999999999999... has 4400 characters"),
     ],
 )
 def test_bad_input(words, sentence, capsys):

@@ -282,17 +282,17 @@ def test_cases_keep_the_rows(model):
 
 def test_bad_surfaces(tmp_path):
     path = tmp_path / "table.csv"
-    with pytest.raises(InputError, match="not readable"):
+    with pytest.raises(InputError, match="no such file"):
         read_surfaces(path)
     path.write_text("no\ntable,\nbut, some, text\n")
-    with pytest.raises(InputError, match="not readable") as refused:
+    with pytest.raises(InputError, match="line 2 has 2 fields") as refused:
         read_surfaces(path)
     assert "\n" not in str(refused.value)
     path.write_text("m,n,k\n1,2,3\n")
-    with pytest.raises(InputError, match="column a_type is missing"):
+    with pytest.raises(InputError, match="column 'split_k' is missing"):
         read_surfaces(path)
     table = read_surfaces(SURFACES).drop(columns="surface").head(2)
-    table.loc[1, "layer_us"] = 0
-    table.to_csv(path, index=False)
-    with pytest.raises(InputError, match="row 3, column layer_us"):
+    table.iloc[1, list(table).index("layer_us")] = 0
+    table.head(2).to_csv(path, index=False)
+    with pytest.raises(InputError, match="line 3, column layer_us"):
         read_surfaces(path)

@@ -40,9 +40,9 @@ def test_parameters_that_are_not_identified_are_named(table, capsys):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda runs: runs.drop(columns="tile_k"), "column tile_k is missing"),
-        (lambda runs: runs.assign(k=0), "row 2, column k is 0; expected a positive number"),
-        (lambda runs: runs.assign(runtime_us="fast"), "row 2, column runtime_us is fast"),
+        (lambda runs: runs.drop(columns="tile_k"), "column 'tile_k' is missing"),
+        (lambda runs: runs.assign(k=0), "line 2, column k: '0'; expected a whole number"),
+        (lambda runs: runs.assign(runtime_us="fast"), "line 2, column runtime_us: 'fast'"),
         (lambda runs: runs[:2], "2 measurements for 3 parameters"),
     ],
 )
@@ -71,4 +71,4 @@ def test_bad_parameters_are_one_sentence_and_exit_code_2(table, words, message, 
 
 def test_a_missing_file_is_named(tmp_path, capsys):
     assert main(["estimate", "--input", str(tmp_path / "none.csv"), *START]) == 2
-    assert "none.csv: not readable as CSV" in capsys.readouterr().err
+    assert "none.csv: no such file" in capsys.readouterr().err

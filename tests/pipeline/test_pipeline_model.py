@@ -128,7 +128,7 @@ def test_table_and_single_predictions_agree():
             schedule=row.schedule,
         )
         one = predict(GemmProblem.of(row.m, row.n, row.k, row.in_dtype), config, H200, "PipelineModel")
-        assert table["predicted_runtime"].iloc[row.Index] == pytest.approx(one.runtime_us)
+        assert table["predicted_us"].iloc[row.Index] == pytest.approx(one.runtime_us)
 
 
 @pytest.mark.parametrize("gpu", ["a100_sxm_80gb", "b200", "rtx_4090", "rtx_a6000"])

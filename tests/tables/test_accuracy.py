@@ -37,7 +37,7 @@ def choices():
         (2, 64, 40.0, 5.0),
         (2, 128, 10.0, 5.0),
     ]
-    return pd.DataFrame(rows, columns=["m", "cta_m", "actual_runtime", "predicted_runtime"]).assign(n=1, k=1)
+    return pd.DataFrame(rows, columns=["m", "cta_m", "runtime_us", "predicted_us"]).assign(n=1, k=1)
 
 
 def test_top1_efficiency_by_hand_with_ties_shared():
@@ -55,7 +55,7 @@ def test_best_single_config_by_hand():
 def test_a_single_config_needs_half_of_the_shapes():
     # Config 64 on shape 1 of 3, config 128 on shape 2 of 3, config 256 on shapes 2 and 3.
     rows = [(1, 64, 10.0), (2, 128, 10.0), (2, 256, 20.0), (3, 256, 30.0)]
-    frame = pd.DataFrame(rows, columns=["m", "cta_m", "actual_runtime"]).assign(n=1, k=1)
+    frame = pd.DataFrame(rows, columns=["m", "cta_m", "runtime_us"]).assign(n=1, k=1)
     assert best_single_config(frame).tolist() == pytest.approx([0.5, 1.0])
     assert best_single_config(frame.iloc[[0, 1]].assign(m=[1, 2])).tolist() == [1.0]
     three_apart = frame.iloc[[0, 1, 3]]
@@ -81,7 +81,7 @@ def test_the_classic_model_has_its_known_accuracy_on_b200(table, hit_rate, mape,
     result = predict_table(
         read_table(path), "b200", "WSPersistentGEMMModel", options={"l2_hit_rate": hit_rate}
     )
-    figures = error_figures(result["predicted_runtime"].to_numpy(), result["actual_runtime"].to_numpy())
+    figures = error_figures(result["predicted_us"].to_numpy(), result["runtime_us"].to_numpy())
     assert figures.mape == pytest.approx(mape, abs=6e-4)
     assert choice_figures(top1_efficiency(result)).mean == pytest.approx(top1, abs=6e-4)
 

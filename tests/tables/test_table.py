@@ -71,9 +71,7 @@ def test_what_an_empty_kernel_reads_on_the_measuring_host():
     told = rows.assign(empty_kernel_us=["4.25", ""])
     assert batch_from_frame(told, needs_tile=True).empty_kernel_us.tolist() == [4.25, EMPTY_KERNEL_US]
     off = {"residual": "off"}
-    times = [
-        predict_table(frame, "h200", options=off)["predicted_runtime"].to_numpy() for frame in (told, rows)
-    ]
+    times = [predict_table(frame, "h200", options=off)["predicted_us"].to_numpy() for frame in (told, rows)]
     assert (times[0] - times[1]).tolist() == pytest.approx([4.25 - EMPTY_KERNEL_US, 0.0])
     for bad in ("-1", "x", "1e9", "nan"):
         with pytest.raises(InputError, match="column empty_kernel_us: .* microseconds from 0 to 100"):
@@ -149,7 +147,7 @@ def test_a_damaged_table_is_refused_in_one_sentence_and_nothing_is_written(tmp_p
     assert result.code == 2
     last = result.err.strip().splitlines()[-1]
     assert words in last
-    assert last.startswith("gemm-model: ")
+    assert last.startswith("gemm-model predict: ")
     assert str(path) in last
     assert result.out == ""
     assert not (tmp_path / "out").exists()
@@ -206,6 +204,6 @@ def test_random_damage_gives_one_sentence_or_finite_positive_times(tmp_path, cha
     except InputError as error:
         assert "\n" not in str(error).strip()
     else:
-        times = result["predicted_runtime"].to_numpy()
+        times = result["predicted_us"].to_numpy()
         assert np.isfinite(times).all()
         assert (times > 0).all()

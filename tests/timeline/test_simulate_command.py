@@ -13,10 +13,21 @@ ON_MACHINE = [*KERNEL, "--machine", "shared_rate", "--cta", "128x64x64", "--stag
 
 def test_trace_table_and_plot_on_a_gpu(tmp_path, capsys):
     trace, plot = tmp_path / "trace.json", tmp_path / "plot.png"
-    words = ["simulate", *KERNEL, "--cta", "128x128", "--schedule", "pingpong", "--gpu", "h200", "--sms", "2"]
-    assert main([*words, "--output", str(trace), "--plot", str(plot), "--format", "json"]) == 0
+    words = [
+        "simulate",
+        *KERNEL,
+        "--cta",
+        "128x128",
+        "--schedule",
+        "pingpong",
+        "--gpu",
+        "h200",
+        "--trace-sms",
+        "2",
+    ]
+    assert main([*words, "--trace", str(trace), "--plot", str(plot), "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["k_steps"] == 8
+    assert report["result"]["k_steps"] == 8
     assert {row["warp"] for row in report["rows"]} == {"launch", "DMA", "consumer 1"}
     assert broken_rules(trace.read_text()) == []
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -34,7 +45,7 @@ def test_every_event_of_a_machine(capsys):
 
 def test_sms_without_a_tile_in_the_last_wave_end_earlier(tmp_path):
     trace = tmp_path / "trace.json"
-    assert main(["simulate", *ON_MACHINE, "--sms", "60", "--output", str(trace)]) == 0
+    assert main(["simulate", *ON_MACHINE, "--trace-sms", "60", "--trace", str(trace)]) == 0
     events = json.loads(trace.read_text())["traceEvents"]
     ctas = {event["args"]["cta"] for event in events if event["ph"] == "X" and event["name"] == "math"}
     assert ctas == set(range(128))
@@ -51,7 +62,7 @@ def test_sms_without_a_tile_in_the_last_wave_end_earlier(tmp_path):
         ([*ON_MACHINE, "--stages", "0"], "--stages is 0"),
         ([*ON_MACHINE, "--plot", "plot.xyz"], "expected a name that ends in one of .png"),
         ([*ON_MACHINE, "--cta", "128x64"], "--cta has no K"),
-        ([*ON_MACHINE, "--sms", "0"], "--sms is 0"),
+        ([*ON_MACHINE, "--trace-sms", "0"], "--trace-sms is 0"),
         ([*ON_MACHINE, "tiles=3"], "unknown parameter tiles"),
         ([*KERNEL, "--cta", "256x256"], "spill"),
         ([*KERNEL, "--cta", "128x128", "--k", "0"], "k is 0"),

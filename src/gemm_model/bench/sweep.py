@@ -16,7 +16,6 @@ from gemm_model.bench.rows import Chain, Row, padded, row_from_columns
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.tables.table import read_table
 
 SHUFFLE_SEED = 17
 PDL_KERNELS = ("quack",)
@@ -128,6 +127,8 @@ def rows_of_problems(
 
 def rows_of_table(path: Path, *, regime: str, l2: str) -> list[Row]:
     """The rows of an earlier table, to be measured again."""
+    from gemm_model.tables.table import read_table
+
     frame = read_table(path)
     for name in ("kernel", "in_dtype", "out_dtype", "m", "n", "k"):
         if name not in frame:
@@ -144,6 +145,8 @@ def rows_of_table(path: Path, *, regime: str, l2: str) -> list[Row]:
 
 def configs_of_table(path: Path, kernel: str) -> list[Config]:
     """The configurations listed in a CSV: cta_m, cta_n and, where given, cluster, schedule, swizzle, ..."""
+    from gemm_model.tables.table import read_table
+
     frame = read_table(path)
     for name in ("cta_m", "cta_n"):
         if name not in frame:

@@ -327,9 +327,7 @@ def _sources(kinds: Mapping[str, KindResult], base: Calibration, tables: str) ->
 def _figures(what: str, seen: Observations, predicted_us: FloatArray, whole_shapes: bool) -> list[Validation]:
     """By table and type; choice figures where whole shapes were predicted."""
     known = np.isfinite(predicted_us)
-    frame = seen.frame[known].assign(
-        actual_runtime=seen.runtime_us[known], predicted_runtime=predicted_us[known]
-    )
+    frame = seen.frame[known].assign(runtime_us=seen.runtime_us[known], predicted_us=predicted_us[known])
     result = []
     for (table, name), rows in frame.groupby(["table", "in_dtype"]):
         result.append(
@@ -337,7 +335,7 @@ def _figures(what: str, seen: Observations, predicted_us: FloatArray, whole_shap
                 what=what,
                 table=str(table),
                 in_dtype=str(name),
-                errors=error_figures(rows["predicted_runtime"].to_numpy(), rows["actual_runtime"].to_numpy()),
+                errors=error_figures(rows["predicted_us"].to_numpy(), rows["runtime_us"].to_numpy()),
                 top1=choice_figures(top1_efficiency(rows)) if whole_shapes else None,
                 top4=choice_figures(best_of_top(rows, 4)) if whole_shapes else None,
             )
@@ -349,9 +347,9 @@ def best_of_top(frame: pd.DataFrame, count: int) -> pd.Series:
     """For each shape: best measured time over the best among the `count` configurations predicted fastest."""
     keys = shape_columns(frame)
     shapes = frame.groupby(keys, sort=False, dropna=False)
-    rank = shapes["predicted_runtime"].rank(method="first")
-    chosen = frame[rank <= count].groupby(keys, sort=False, dropna=False)["actual_runtime"].min()
-    efficiency: pd.Series = shapes["actual_runtime"].min() / chosen
+    rank = shapes["predicted_us"].rank(method="first")
+    chosen = frame[rank <= count].groupby(keys, sort=False, dropna=False)["runtime_us"].min()
+    efficiency: pd.Series = shapes["runtime_us"].min() / chosen
     return efficiency
 
 

@@ -11,12 +11,10 @@ Fisher and Nemhauser, Management Science 23, 1977, for all three).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_matrix, vstack
 
 from gemm_model.choice.selection import Ranker
 from gemm_model.core.batch import FloatArray, IntArray
@@ -80,11 +78,12 @@ def choose_portfolio(
     ranker: Ranker,
     max_kernels: int,
     weights: Sequence[float] | None = None,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> Portfolio:
     """The portfolio of at most `max_kernels` kernels for problems of one set of types.
 
-    `weights` say how often a problem occurs (default: alike). Raises InputError for no problems, mixed
-    types, or weights that are not positive.
+    `weights` say how often a problem occurs (default: alike); `advance` is told of problems done. Raises
+    InputError for no problems, mixed types, or weights that are not positive.
     """
     if not problems:
         raise InputError("no problems; expected at least one")
@@ -102,6 +101,7 @@ def choose_portfolio(
         by_kernel = by_candidate.reshape(-1, orders)
         best_order[row] = by_kernel.argmin(axis=1)
         times_us[row] = by_kernel.min(axis=1)
+        advance(1)
     best_us = times_us.min(axis=1)
     if not np.isfinite(best_us).all():
         raise InputError("a problem has no legal configuration; expected a larger k or a smaller split_k")
@@ -244,6 +244,10 @@ def _lagrangian_bound(cost: FloatArray, count: int, value: float) -> tuple[float
 
 def _exact(cost: FloatArray, count: int) -> tuple[list[int] | None, float]:
     """The best columns by integer programming, and the bound it proved; None where time ran out first."""
+    # Imported here: scipy takes as long as all else together, and most portfolios do without.
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import coo_matrix, vstack
+
     rows, columns = cost.shape
     cells = rows * columns
     row_of, column_of = np.divmod(np.arange(cells), columns)

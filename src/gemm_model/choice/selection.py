@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from gemm_model.config import is_yaml_file
 from gemm_model.core.batch import BoolArray, FloatArray, GridRows, IntArray
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.core.gpu import GpuSpec, load_gpu, with_sms
 from gemm_model.core.kernel_config import AUTO_KERNEL, RASTERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.prediction import BatchPrediction, Look, PredictedLook, Prediction, predict_in_chunks
 from gemm_model.core.problem import GemmProblem
@@ -26,6 +27,8 @@ from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT, is_residual
 CACHED_RANKINGS = 4096
 SAME_TIME = 1e-9
 NOTHING_LEGAL = "no legal configuration; expected a larger k or a smaller split_k"
+TWIN_TIME = 1e-3
+"""Difference up to which a kernel and the same with A and B swapped are one choice [share of the time]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,14 +145,14 @@ class Ranker:
 
     def __init__(
         self,
-        gpu: GpuSpec | str,
+        gpu: GpuSpec | str | Path,
         *,
         model: str = DEFAULT_MODEL,
         family: str = AUTO_KERNEL,
         sms: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        spec = load_gpu(gpu) if isinstance(gpu, str) else gpu
+        spec = load_gpu(gpu) if isinstance(gpu, str | Path) else gpu
         self.gpu = spec if sms is None else with_sms(spec, sms)
         self.family = family_of(family, self.gpu)
         self.model: Model = create_model(model, self.gpu, options)
@@ -277,7 +280,7 @@ class Ranker:
 
 def rank(
     problem: GemmProblem,
-    gpu: GpuSpec | str = "h200",
+    gpu: GpuSpec | str | Path = "h200",
     top_k: int = 8,
     *,
     model: str = DEFAULT_MODEL,
@@ -292,7 +295,7 @@ def rank(
     option is a file or an object.
     """
     settings = tuple(sorted((options or {}).items()))
-    if isinstance(gpu, str) and all(_is_word(value) for _, value in settings):
+    if isinstance(gpu, str) and not is_yaml_file(gpu) and all(_is_word(value) for _, value in settings):
         return _named_ranker(gpu, model, family, sms, settings).rank(problem, top_k)
     return Ranker(gpu, model=model, family=family, sms=sms, options=options).rank(problem, top_k)
 
@@ -308,16 +311,6 @@ def _named_ranker(
     gpu: str, model: str, family: str, sms: int | None, settings: tuple[tuple[str, Any], ...]
 ) -> Ranker:
     return Ranker(gpu, model=model, family=family, sms=sms, options=dict(settings))
-
-
-def with_sms(gpu: GpuSpec, sms: int) -> GpuSpec:
-    """The GPU as a kernel sees it that may use only `sms` SMs; memory and L2 stay whole."""
-    if not 1 <= sms <= gpu.sm_count:
-        raise InputError(f"sms is {sms}; expected 1 to {gpu.sm_count}, the SMs of {gpu.name}")
-    clusters = {size: min(count, sms // size) for size, count in gpu.resident_clusters.items()}
-    return replace(
-        gpu, sm_count=sms, resident_clusters={size: count for size, count in clusters.items() if count}
-    )
 
 
 def _fastest(times_us: FloatArray, count: int) -> IntArray:
@@ -343,6 +336,39 @@ def tie_groups(times_us: FloatArray, error_band: FloatArray | None) -> IntArray:
             limit = time * (1.0 + band)
         groups[place] = group
     return groups
+
+
+def without_twins(choices: Sequence[Choice], count: int) -> list[tuple[Choice, bool]]:
+    """The first `count` choices, each with whether a twin of it was left out.
+
+    A twin is the same kernel with A and B swapped that takes as long: its tile and cluster are the same or,
+    the output being transposed, mirrored. Of two that take the same time the unswapped stays.
+    """
+    kept: list[Choice] = []
+    twins: set[int] = set()
+    for choice in choices:
+        place = next((place for place, other in enumerate(kept) if _are_twins(choice, other)), None)
+        if place is None:
+            kept.append(choice)
+            continue
+        same = choice.prediction.runtime_us <= kept[place].prediction.runtime_us * (1.0 + SAME_TIME)
+        if same and not choice.candidate.swap_ab:
+            kept[place] = choice
+        twins.add(place)
+    return [(choice, place in twins) for place, choice in enumerate(kept[:count])]
+
+
+def _are_twins(a: Choice, b: Choice) -> bool:
+    one, other = a.candidate.config, b.candidate.config
+    tile = (one.cta_m, one.cta_n, one.cluster_m, one.cluster_n)
+    same = (other.cta_m, other.cta_n, other.cluster_m, other.cluster_n)
+    mirrored = (other.cta_n, other.cta_m, other.cluster_n, other.cluster_m)
+    return (
+        a.candidate.swap_ab != b.candidate.swap_ab
+        and tile in (same, mirrored)
+        and (one.schedule, one.split_k, one.stages) == (other.schedule, other.split_k, other.stages)
+        and a.prediction.runtime_us <= b.prediction.runtime_us * (1.0 + TWIN_TIME)
+    )
 
 
 def describe(candidate: Candidate) -> str:

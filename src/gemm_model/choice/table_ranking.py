@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -41,15 +41,18 @@ def problems_of_table(frame: pd.DataFrame) -> list[GemmProblem]:
     return result
 
 
-def rank_table(frame: pd.DataFrame, ranker: Ranker) -> pd.DataFrame:
+def rank_table(
+    frame: pd.DataFrame, ranker: Ranker, advance: Callable[[int], None] = lambda _: None
+) -> pd.DataFrame:
     """The best candidate for each row of a table of problems (columns: `problems_of_table`).
 
     The table comes back with the choice's columns behind its own: kernel, cta_m, cta_n, cluster_m, cluster_n,
-    schedule, raster, swizzle, stages, split_k, swap_ab, `predicted_runtime` (us), `limiter` and, where the
+    schedule, raster, swizzle, stages, split_k, swap_ab, `predicted_us`, `limiter` and, where the
     model has one, `error_band`.
 
     Each kernel is looked at with its first tile order, and of the fastest few all orders are predicted. A
-    residual corrects those of them, in their best order, that it can make the fastest.
+    residual corrects those of them, in their best order, that it can make the fastest. `advance` is told of
+    the rows done, from several threads.
     """
     types = _with_types(frame)
     sizes = _sizes(types)
@@ -62,9 +65,16 @@ def rank_table(frame: pd.DataFrame, ranker: Ranker) -> pd.DataFrame:
         space = ranker.space(_problem(texts, 1, 1, 1, 1))
         shapes = max(ROWS_PER_CHUNK // space.kernels, 1)
         chunks += [(space, rows[start : start + shapes]) for start in range(0, len(rows), shapes)]
+
+    def ranked(chunk: tuple[CandidateSpace, IntArray]) -> pd.DataFrame:
+        space, rows = chunk
+        best = _best_of_chunk(ranker, space, sizes[:, rows])
+        advance(len(rows))
+        return best
+
     # The formulas are numpy's, which leaves the interpreter to other threads while it computes.
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        parts = list(pool.map(lambda chunk: _best_of_chunk(ranker, chunk[0], sizes[:, chunk[1]]), chunks))
+        parts = list(pool.map(ranked, chunks))
     order = np.argsort(np.concatenate([rows for _, rows in chunks]))
     added = pd.concat(parts, ignore_index=True).iloc[order].set_axis(frame.index)
     kept = frame.drop(columns=[name for name in added if name in frame])
@@ -118,7 +128,7 @@ def _columns(
     yield "schedule", np.array(SCHEDULES)[space.kernel["schedule"][chosen]]
     yield "raster", np.array(RASTERS)[space.kernel["raster"][chosen]]
     yield "swap_ab", space.swapped[chosen].astype(np.int64)
-    yield "predicted_runtime", prediction.runtime_us
+    yield "predicted_us", prediction.runtime_us
     yield "limiter", np.array(prediction.limiter_names)[prediction.limiter]
     if prediction.error_band is not None:
         yield "error_band", prediction.error_band

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gemm_model.bench.device import TimingSettings, timing_settings
 from gemm_model.bench.provider import PROVIDERS, Provider, load_provider
@@ -28,16 +28,21 @@ from gemm_model.bench.sweep import (
     rows_of_problems,
     rows_of_table,
 )
+from gemm_model.commands import common
 from gemm_model.config import load_config
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
-from gemm_model.tables.table import batch_from_frame, read_table
+from gemm_model.report.document import Document
 
 if TYPE_CHECKING:
     from gemm_model.bench.runner import RunOptions
     from gemm_model.bench.worker_process import WorkerProcess
 
+EXAMPLES = (
+    "--input testlists/dsv3.csv --dtype fp8 --output results/mine.csv",
+    "--input testlists/square.csv --tiles 128x256,128x128 --dry-run",
+)
 L2_OF_REGIME = {
     "sustained": ("warm", "launches back to back find a warm L2"),
     "counters": ("cold", "the profiler flushes caches before each launch"),
@@ -88,21 +93,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     out.add_argument("--compile-only", action="store_true", help="fill the kernel cache and stop")
     out.add_argument("--dry-run", action="store_true", help="say what would run and how long it would take")
+    common.add_format(parser, ("table", "json"))
 
 
 def add_chain_arguments(graph: argparse._ArgumentGroup) -> None:
-    graph.add_argument("--pdl", help="programmatic dependent launch off, on or both: 0, 1 or 0,1")
+    graph.add_argument(
+        "--pdl", help="programmatic dependent launch off, on or both: 0, 1 or 0,1 (default: on)"
+    )
     graph.add_argument(
         "--rotation", type=int, metavar="N", help="copies of the weights (default: four times L2 in all)"
     )
     graph.add_argument(
         "--partner",
-        help=f"what takes turns with the kernel: {NORM}, MxNxK, or {SWAPPED} (n and k change places)",
+        help=f"what takes turns with the kernel: {NORM}, MxNxK, or {SWAPPED} (n and k change places; "
+        "default: nothing)",
     )
     graph.add_argument("--settled", action="store_true", help="measure once clock and power have settled")
 
 
 def run(args: argparse.Namespace) -> int:
+    common.check_outputs(args.output)
     _use_kernel_cache()
     if args.dry_run:
         providers = _providers(args)
@@ -146,6 +156,14 @@ def _run_on(worker: WorkerProcess, args: argparse.Namespace, options: RunOptions
     failures = runner.compile_rows(left, providers, capability, options, progress) if left else {}
     shifted = {begun.done + index: outcome for index, outcome in failures.items()}
     summary = begun.go(worker, shifted, progress)
+    document = Document(
+        verb="benchmark",
+        result={"file": args.output, "rows": summary.rows, "done": summary.done}
+        | {"dispositions": summary.dispositions, "sentinel_drift": summary.sentinel_drift},
+        text=lambda: "",
+    )
+    if args.format == "json":
+        common.print_document(document, "json")
     counts = ", ".join(f"{count} {name}" for name, count in sorted(summary.dispositions.items()))
     print(f"{args.output}: {summary.done} of {summary.rows} rows ({counts})", file=sys.stderr)
     for remark, count in sorted(summary.remarks.items()):
@@ -247,6 +265,8 @@ def _why_nothing(
 
 
 def _problems(path: Path, dtype: str, out_dtype: str | None) -> list[GemmProblem]:
+    from gemm_model.tables.table import batch_from_frame, read_table
+
     frame = read_table(path)
     frame["in_dtype"] = dtype
     batch = batch_from_frame(frame, needs_tile=False)
@@ -315,18 +335,28 @@ def _report_plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[
     }
     jobs = args.jobs or max(1, (os.cpu_count() or 2) - 1)
     seconds = sum(estimated_row_ms(row, settings) for row in rows) / 1e3
-    print(f"rows      {len(rows)} ({args.regime}), {len(shapes)} shapes, {len(kernels)} kernels to compile")
-    print(f"compile   about {len(kernels) * COMPILE_S / jobs:.0f} s with {jobs} processes")
-    print(f"measure   about {seconds:.0f} s on a card of 300 TFLOP/s and 2 TB/s")
-    for row in rows[:10]:
-        config = row.config
-        tile = "library's choice"
-        if isinstance(config, KernelConfig):
-            tile = f"{config.cta_m}x{config.cta_n} {config.schedule}"
-        problem = row.problem
-        print(f"  {row.kernel} {problem.a_dtype.name} {problem.m}x{problem.n}x{problem.k} {tile}")
-    if len(rows) > 10:
-        print(f"  ... and {len(rows) - 10} more")
+    compile_s = len(kernels) * COMPILE_S / jobs
+    listed = [_planned(row) for row in rows[:10]]
+    lines = [
+        f"rows      {len(rows)} ({args.regime}), {len(shapes)} shapes, {len(kernels)} kernels to compile",
+        f"compile   about {compile_s:.0f} s with {jobs} processes",
+        f"measure   about {seconds:.0f} s on a card of 300 TFLOP/s and 2 TB/s",
+        *(f"  {row}" for row in listed),
+    ]
+    if len(rows) > len(listed):
+        lines.append(f"  ... and {len(rows) - len(listed)} more")
+    plan: dict[str, Any] = {"rows": len(rows), "shapes": len(shapes), "kernels": len(kernels)}
+    plan |= {"compile_s": compile_s, "measure_s": seconds, "first": listed}
+    document = Document(verb="benchmark", result={"plan": plan}, text=lambda: "\n".join(lines))
+    common.print_document(document, args.format or "table")
+
+
+def _planned(row: Row) -> str:
+    config, problem = row.config, row.problem
+    tile = "library's choice"
+    if isinstance(config, KernelConfig):
+        tile = f"{config.cta_m}x{config.cta_n} {config.schedule}"
+    return f"{row.kernel} {problem.a_dtype.name} {problem.m}x{problem.n}x{problem.k} {tile}"
 
 
 @dataclass(slots=True)

@@ -9,6 +9,12 @@ from gemm_model.commands import common
 from gemm_model.commands.quick_calibration import quick_calibration
 from gemm_model.config import is_yaml_file
 from gemm_model.core.errors import InputError
+from gemm_model.report.document import Document
+
+EXAMPLES = (
+    "--input burst.csv.gz --input sustained.csv.gz --gpu h200 --output mine.yaml",
+    "--input burst.csv --output mine.yaml --residual off --report report.txt",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,30 +25,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="CSV of measurements (also .gz); may be given several times: burst, counters, sustained",
     )
-    parser.add_argument("--gpu", default="h200", help="the GPU that was measured (default: h200)")
+    common.add_gpu(parser)
     parser.add_argument("--output", type=Path, required=True, help="the calibration file to write (YAML)")
     parser.add_argument(
         "--residual",
-        choices=("on", "off"),
-        default="on",
-        help="on trains the clipped residual too, for a file beside the calibration (needs catboost)",
+        choices=("auto", "off"),
+        default="auto",
+        help="auto trains the clipped residual too, for a file beside the calibration (needs catboost)",
     )
-    parser.add_argument(
-        "--family", default="auto", help="the kernel family that was measured (default: auto)"
-    )
+    parser.add_argument("--family", default="auto", help="the kernel family that was measured")
     parser.add_argument(
         "--from",
         dest="donor",
         metavar="CALIBRATION",
-        help="a calibration to adapt, such as h200:quack: what few rows cannot tell is kept from it",
+        help="a calibration to adapt, such as h200:quack: what few rows cannot tell is kept "
+        "from it (default: none)",
     )
     parser.add_argument("--fit", default="", help="numbers or mechanisms to fit (default: the usual ones)")
-    parser.add_argument("--freeze", default="", help="numbers or mechanisms that keep their values")
+    parser.add_argument(
+        "--freeze", default="", help="numbers or mechanisms that keep their values (default: none)"
+    )
     parser.add_argument(
         "--hold-outs",
         choices=("all", "shapes"),
         default="all",
-        help="what the fit is judged on: shapes, or configurations, lists and cards too (default: all)",
+        help="what the fit is judged on: shapes, or configurations, lists and cards too",
     )
     parser.add_argument("--report", type=Path, help="a file for the report as well as stdout")
     parser.add_argument(
@@ -50,14 +57,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="a test list whose shapes form a family to be held out; may be given several times",
+        help="a test list whose shapes form a family to be held out; may be repeated (default: none)",
     )
     parser.add_argument(
         "--quick",
         action="store_true",
         help="on a machine with a GPU: describe it, measure 250 designed rows, adapt the nearest calibration",
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the folds (default: 0)")
+    parser.add_argument("--seed", type=common.whole_number, default=0, help="seed of the folds")
+    common.add_format(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,15 +81,20 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("expected either --input with measurements or --quick on a machine with a GPU")
     if not is_yaml_file(args.output.name):
         raise InputError(f"--output is {args.output}; expected a file that ends in .yaml")
+    common.check_outputs(args.output, args.report)
+    if not 0 <= args.seed < 2**32:
+        raise InputError(f"--seed is {args.seed}; expected 0 to 2^32 - 1")
     if args.quick:
+        common.refuse_unused(args, "with --quick", ("quick", "output"))
         return quick_calibration(args.output)
+    chosen = common.settings(args)
     choices = Choices(
         family=args.family,
         donor=None if args.donor is None else load_calibration(args.donor),
         free=chosen_numbers(_words(args.fit), _words(args.freeze)),
         hold_out_lists=args.hold_out,
         seed=args.seed,
-        with_residual=args.residual == "on",
+        with_residual=args.residual == "auto",
         shapes_only=args.hold_outs == "shapes",
     )
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -89,16 +102,20 @@ def run(args: argparse.Namespace) -> int:
         task = bar.add_task("reading", total=None)
         result = calibrate(
             args.input,
-            common.settings(args).gpu,
+            chosen.gpu,
             choices,
             progress=lambda step: bar.update(task, description=step),
         )
     text = report_text(result)
-    print(text)
-    written = write_calibration(result, args.output)
+    files = [*write_calibration(result, args.output)]
     if args.report is not None:
         atomic_write(args.report, text + "\n")
-    for path in written:
+        files.append(args.report)
+    document = Document(
+        verb="calibrate", gpu=chosen.gpu.name, result={"files": files, "report": text}, text=lambda: text
+    )
+    common.print_document(document, args.format or "table")
+    for path in files:
         common.words(f"wrote {path}")
     return 0
 

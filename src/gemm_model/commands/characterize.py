@@ -15,10 +15,14 @@ from gemm_model.bench.characterization import (
     measurement_rows,
     require_agreement,
 )
+from gemm_model.commands import common
 from gemm_model.config import gpu_names, is_yaml_file, load_config, load_gpu_mapping
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.files import atomic_path, atomic_write
 from gemm_model.core.gpu import gpu_from_mapping
+from gemm_model.report.document import Document
+
+EXAMPLES = ("--output mine.yaml", "--output mine.yaml --table numbers.csv --base h100_sxm --format json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--base", help="packaged GPU for what cannot be measured (default: by the card's name)"
     )
+    common.add_format(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not is_yaml_file(args.output.name):
         raise InputError(f"{args.output}: expected a name that ends in .yaml")
+    common.check_outputs(args.output, args.table)
     # A misspelled override is refused before anything is measured.
     load_config(args.overrides, {"gpu": args.base} if args.base else {})
     try:
@@ -65,5 +71,11 @@ def run(args: argparse.Namespace) -> int:
             writer.writerows(rows)
     for name in PROTOCOLS:
         print(f"{name} {described[name]:g} (base {base.get(name)})", file=sys.stderr)
-    print(f"{args.output}: {len(PROTOCOLS)} numbers, measured twice")
+    document = Document(
+        verb="characterize",
+        gpu=described["name"],
+        result={"file": args.output, "numbers": {name: described[name] for name in PROTOCOLS}},
+        text=lambda: f"{args.output}: {len(PROTOCOLS)} numbers, measured twice",
+    )
+    common.print_document(document, args.format or "table")
     return 0

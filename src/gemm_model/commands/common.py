@@ -1,47 +1,159 @@
-"""What several verbs share: choosing GPU and model, describing one kernel, and the output format."""
+"""The vocabulary of the verbs: options that mean the same in each of them, and where results go."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-
-import pandas as pd
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
-from gemm_model.core.settings import Settings, load_settings
+from gemm_model.core.settings import READ_BY_MODELS, Settings, load_settings
+from gemm_model.report.document import FORMATS, Document
 
-FORMATS = ("table", "json", "csv")
+if TYPE_CHECKING:
+    import pandas as pd
+
+PROBLEM = ("m", "n", "k", "batch", "dtype", "b_dtype", "out_dtype")
+CONFIG = ("cta", "cluster", "stages", "schedule", "raster", "swizzle", "split_k", "kernel", "fast_accum")
+GPU = ("gpu", "sms", "cfg")
+SETTINGS = (*GPU, "model", "regime", "calibration", "residual")
+OUTPUT = ("format", "output")
+"""Options by the functions below that add them."""
+
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+BATCH_DEFAULT_DTYPE = "bf16"
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Arguments that choose GPU and model; `key=value` words change anything else of the configuration."""
+def add_gpu(parser: argparse.ArgumentParser, *, model: str | None = None) -> None:
+    """--gpu, --sms and --cfg; `model` is the one that the verb runs where none is asked for."""
     parser.add_argument("--gpu", help="a GPU's name or a YAML file (default: h200)")
-    parser.add_argument("--model", help="a model's name (default: the configuration's)")
-
-
-def settings(args: argparse.Namespace, **defaults: str) -> Settings:
-    """The configuration from `--gpu`, `--model` and the `key=value` words, over a verb's own defaults."""
-    chosen = {key: value for key in ("gpu", "model") if (value := getattr(args, key, None))}
-    return load_settings(args.overrides, {**defaults, **chosen})
-
-
-def add_format(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sms", type=int, help="SMs that the kernel may use (default: all of the GPU's)")
     parser.add_argument(
-        "--format", choices=FORMATS, default="table", help="format of stdout (default: table)"
+        "--cfg", action="store_true", help="print the resolved configuration, each value with its source"
+    )
+    parser.set_defaults(default_model=model, parts=READ_BY_MODELS)
+
+
+def add_settings(parser: argparse.ArgumentParser, *, model: str | None = None) -> None:
+    """Options that choose GPU, model and calibration; `key=value` words change anything else."""
+    add_gpu(parser, model=model)
+    parser.add_argument("--model", help="a model's name (default: WarpSpecializedModel)")
+    parser.add_argument(
+        "--regime", help="how the kernel is launched, such as burst or sustained (default: burst)"
+    )
+    parser.add_argument(
+        "--calibration",
+        help="a calibration's name or YAML file (default: auto, the GPU's own or the nearest)",
+    )
+    parser.add_argument(
+        "--residual", help="correction by trees: off, auto or a YAML file (default: the configuration's)"
     )
 
 
-def show(frame: pd.DataFrame, output_format: str) -> None:
-    """Print a frame on stdout as an aligned table, as JSON records or as CSV."""
-    if output_format == "json":
-        print(json.dumps(json.loads(frame.to_json(orient="records")), indent=2))
-    elif output_format == "csv":
-        frame.to_csv(sys.stdout, index=False)
-    else:
-        print(frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+def settings(args: argparse.Namespace) -> Settings:
+    """The configuration that options and `key=value` words choose, over the verb's own defaults."""
+    chosen = {} if args.default_model is None else {"model": args.default_model}
+    for key in ("gpu", "model"):
+        value = getattr(args, key, None)
+        word = next((word for word in args.overrides if word.lstrip("+").startswith(f"{key}=")), None)
+        if value is None:
+            continue
+        if word is not None and word.partition("=")[2] != value:
+            raise InputError(f"--{key} {value} comes with {word}; expected one of them")
+        chosen[key] = value
+    if args.sms is not None and any(word.lstrip("+").startswith("gpu.sm_count=") for word in args.overrides):
+        raise InputError("--sms comes with gpu.sm_count; expected one of them")
+    options = {
+        name: value
+        for name in ("regime", "calibration", "residual")
+        if (value := getattr(args, name, None)) is not None
+    }
+    return load_settings(args.overrides, chosen, sms=args.sms, options=options, parts=args.parts)
+
+
+def no_overrides(args: argparse.Namespace) -> None:
+    """Refuse `key=value` words where nothing reads the configuration."""
+    if args.overrides:
+        raise InputError(f"{args.overrides[0]} has no effect here; expected no key=value words")
+
+
+def refuse_unused(args: argparse.Namespace, how: str, used: Iterable[str]) -> None:
+    """Raise InputError for an option that was given and is not read in this way of using the verb."""
+    unused = sorted(args.given - set(used))
+    if unused:
+        raise InputError(f"--{unused[0].replace('_', '-')} has no effect {how}; expected it left out")
+
+
+def add_output(parser: argparse.ArgumentParser, what: str = "the result, in place of stdout") -> None:
+    """--output and --format: where the result goes, and how it looks."""
+    parser.add_argument("--output", type=Path, help=f"a file for {what}")
+    add_format(parser)
+
+
+def add_format(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
+    parser.add_argument(
+        "--format",
+        choices=formats,
+        help="how the result looks: json is one document, jsonl one row a line (default: as the name of "
+        "--output ends, else table)",
+    )
+
+
+def add_input(parser: argparse.ArgumentParser, what: str, *, earlier_name: str | None = None) -> None:
+    """--input: the table that a verb reads; its earlier name is understood, and no longer told."""
+    parser.add_argument("--input", type=Path, help=f"{what} (CSV, also .gz)")
+    if earlier_name is not None:
+        parser.add_argument(earlier_name, dest="input", type=Path, help=argparse.SUPPRESS)
+
+
+def show(args: argparse.Namespace, document: Document) -> None:
+    """Write a document to --output, else to stdout, in the chosen format; say its notes on stderr."""
+    output: Path | None = getattr(args, "output", None)
+    output_format = chosen_format(args, output)
+    if output is None:
+        print_document(document, output_format)
+        return
+    from gemm_model.core.files import atomic_write
+
+    atomic_write(output, document.render(output_format))
+    say_notes(document)
+    words(f"wrote {output}")
+
+
+def print_document(document: Document, output_format: str) -> None:
+    """Print a document on stdout, and its notes on stderr."""
+    sys.stdout.write(document.render(output_format))
+    say_notes(document)
+
+
+def say_notes(document: Document) -> None:
+    for note in document.notes:
+        words(f"note: {note}")
+
+
+def chosen_format(args: argparse.Namespace, output: Path | None) -> str:
+    """--format, or what the name of the output file ends in."""
+    if args.format is not None:
+        return str(args.format)
+    suffix = "" if output is None else output.suffix.removeprefix(".")
+    return suffix if suffix in FORMATS else "table"
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr with the time left, for work of more than QUIET_S; to be told of each part done."""
+    from gemm_model.report.progress import Progress
+
+    bar = Progress(what, total)
+    try:
+        yield bar.advance
+    finally:
+        bar.close()
 
 
 def words(text: str) -> None:
@@ -49,16 +161,46 @@ def words(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def check_outputs(*paths: Path | None) -> None:
+    """Raise InputError where a file could not be written: before the work, not after it."""
+    from gemm_model.core.files import check_writable
+
+    for path in paths:
+        if path is not None:
+            check_writable(path)
+
+
+def check_plot(path: Path | None) -> None:
+    """Raise InputError unless a plot could be written there in a format that its name tells."""
+    if path is not None and path.suffix not in PLOT_SUFFIXES:
+        raise InputError(f"--plot {path}; expected a name that ends in one of {', '.join(PLOT_SUFFIXES)}")
+    check_outputs(path)
+
+
 def add_problem(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Arguments that describe one GEMM."""
+    """Options that describe one GEMM."""
     for name in ("m", "n", "k"):
-        parser.add_argument(f"--{name}", type=int, required=required, help=f"size {name} of the problem")
-    parser.add_argument("--batch", type=int, default=1, help="number of independent GEMMs (default: 1)")
-    parser.add_argument(
-        "--dtype", default="bf16", help="operand type, such as bf16, fp8, nvfp4 (default: bf16)"
-    )
+        parser.add_argument(
+            f"--{name}", type=whole_number, required=required, help=f"size {name} of the problem"
+        )
+    parser.add_argument("--batch", type=whole_number, default=1, help="number of independent GEMMs")
+    add_dtype(parser)
     parser.add_argument("--b-dtype", help="type of operand B (default: that of A)")
     parser.add_argument("--out-dtype", help="output type (default: that of the operands, bf16 below 16 bits)")
+
+
+def add_dtype(parser: argparse.ArgumentParser, default: str = BATCH_DEFAULT_DTYPE) -> None:
+    parser.add_argument("--dtype", default=default, help="operand type, such as bf16, fp8, nvfp4")
+
+
+def whole_number(text: str) -> int:
+    """A whole number of at most 18 digits: Python refuses, at length, to read one of thousands."""
+    if len(text) > 18:
+        raise argparse.ArgumentTypeError(f"{text[:12]}... has {len(text)} characters; expected at most 18")
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
 
 
 def problem(args: argparse.Namespace) -> GemmProblem:
@@ -70,15 +212,33 @@ def problem(args: argparse.Namespace) -> GemmProblem:
     )
 
 
+def problem_table(args: argparse.Namespace) -> pd.DataFrame:
+    """The table of --input, with the type of --dtype where it names none."""
+    from gemm_model.tables.table import read_table
+
+    frame = read_table(args.input)
+    if "in_dtype" not in frame and "a_dtype" not in frame:
+        frame["in_dtype"] = args.dtype
+    elif "dtype" in args.given:
+        raise InputError(f"{args.input} has types of its own; expected no --dtype")
+    return frame
+
+
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """Arguments that describe one kernel configuration."""
+    """Options that describe one kernel configuration."""
     parser.add_argument("--cta", help="output tile of a CTA, MxN or MxNxK, such as 128x256")
-    parser.add_argument("--cluster", default="1x1", help="CTAs of a cluster, MxN (default: 1x1)")
-    parser.add_argument("--stages", type=int, default=0, help="pipeline stages (default: as many as fit)")
-    parser.add_argument("--schedule", choices=SCHEDULES, default="cooperative")
-    parser.add_argument("--raster", choices=RASTERS, default="heuristic")
-    parser.add_argument("--swizzle", type=int, default=8, help="largest raster group (default: 8)")
-    parser.add_argument("--split-k", type=int, default=1, help="parts that K is split into (default: 1)")
+    parser.add_argument("--cluster", default="1x1", help="CTAs of a cluster, MxN")
+    parser.add_argument(
+        "--stages", type=whole_number, default=0, help="pipeline stages (default: as many as fit)"
+    )
+    parser.add_argument(
+        "--schedule", choices=SCHEDULES, default="cooperative", help="how MMA warps share tiles"
+    )
+    parser.add_argument(
+        "--raster", choices=RASTERS, default="heuristic", help="extent that clusters advance along"
+    )
+    parser.add_argument("--swizzle", type=whole_number, default=8, help="largest raster group")
+    parser.add_argument("--split-k", type=whole_number, default=1, help="parts that K is split into")
     parser.add_argument(
         "--kernel", default=AUTO_KERNEL, help=f"kernel family: {', '.join(KERNELS)} (default: the GPU's own)"
     )

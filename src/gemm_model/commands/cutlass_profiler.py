@@ -8,6 +8,12 @@ from pathlib import Path
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
+from gemm_model.report.document import Document
+
+EXAMPLES = (
+    "--problems problems.json --output testlist.csv --configs-per-problem 8",
+    "--results profiler.gemm.csv --output measured.csv --gpu h200",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,27 +23,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", type=Path, required=True, help="CSV file to write")
     parser.add_argument(
-        "--configs-per-problem", type=int, default=4, help="kernels to list for each problem (default: 4)"
+        "--configs-per-problem", type=common.whole_number, default=4, help="kernels to list for each problem"
     )
     common.add_settings(parser)
+    common.add_format(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> int:
     from gemm_model.choice.selection import Ranker
     from gemm_model.integrations.cutlass_profiler import read_problems, read_results, write_test_list
 
+    common.check_outputs(args.output)
     if (args.problems is None) == (args.results is None):
         raise InputError("expected either --problems or --results")
     chosen = common.settings(args)
     if args.results is not None:
+        common.refuse_unused(args, "with --results", (*common.GPU, *common.OUTPUT, "results"))
         frame, notes = read_results(args.results, chosen.gpu.name)
         with atomic_path(args.output) as path:
             frame.to_csv(path, index=False)
-        for note in notes:
-            common.words(f"note: {note}")
-        common.words(f"wrote {len(frame)} measurements to {args.output}")
-        return 0
+        return _report(args, f"wrote {len(frame)} measurements to {args.output}", len(frame), notes)
     ranker = Ranker(chosen.gpu, model=chosen.model, family="cutlass", options=dict(chosen.options))
     rows = write_test_list(args.output, read_problems(args.problems), ranker, args.configs_per_problem)
-    common.words(f"wrote {rows} tests to {args.output}")
+    return _report(args, f"wrote {rows} tests to {args.output}", rows, [])
+
+
+def _report(args: argparse.Namespace, sentence: str, rows: int, notes: list[str]) -> int:
+    """Say what was written; a file of its own holds the rows."""
+    chosen = common.settings(args)
+    document = Document(
+        verb="cutlass-profiler",
+        gpu=chosen.gpu.name,
+        model=chosen.model,
+        result={"file": args.output, "rows_written": rows},
+        notes=notes,
+        text=lambda: sentence,
+    )
+    common.print_document(document, args.format or "table")
     return 0

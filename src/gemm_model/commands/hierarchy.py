@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
+from gemm_model.core.problem import MAX_SIZE
+from gemm_model.report.document import Document, plain, text_table
 
 if TYPE_CHECKING:
     from gemm_model.hierarchy.blocking import Blocking
@@ -19,59 +20,89 @@ if TYPE_CHECKING:
 Shape = tuple[int, int, int]
 
 
+EXAMPLES = (
+    "--gpu h200 --tile cta:128x128 --tile thread:8x8 --plot roofline.png",
+    "--datapath tensor_cores --dtype bf16 --solve --target 0.9 --format json",
+)
+WAYS = {
+    "solve": ("datapath", "dtype", "shape", "stages", "output_mode", "no_l2", "target", "plot"),
+    "ladder": ("datapath", "dtype", "shape", "input", "plot"),
+    "text": ("datapath", "dtype"),
+}
+"""What each way of using the verb reads, beside GPU and output."""
+PICTURE = ("datapath", "dtype", "shape", "tile", "stages", "output_mode", "no_l2", "plot")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--gpu", help="a GPU's name or a YAML file (default: h200)")
-    parser.add_argument("--datapath", default="cuda_cores", help="cuda_cores (default) or tensor_cores")
-    parser.add_argument("--dtype", default="fp32", help="operand type (default: fp32)")
-    parser.add_argument(
-        "--shape", default="4096x4096x4096", help="MxNxK of the problem (default: 4096 cubed)"
-    )
+    common.add_gpu(parser, model="MemoryHierarchyModel")
+    parser.add_argument("--datapath", default="cuda_cores", help="cuda_cores or tensor_cores")
+    common.add_dtype(parser, default="fp32")
+    parser.add_argument("--shape", default="4096x4096x4096", help="MxNxK of the problem")
     parser.add_argument(
         "--tile",
         action="append",
         default=[],
         metavar="LEVEL:MxN",
-        help="a tile: cluster (in CTAs), cta (MxN or MxNxK), warp, thread or mma; may be repeated",
+        help="a tile: cluster (in CTAs), cta (MxN or MxNxK), warp, thread or mma; may be repeated "
+        "(default: usual ones)",
     )
-    parser.add_argument("--stages", type=int, default=2, help="buffers in shared memory (default: 2)")
-    parser.add_argument("--output-mode", default="ignored", help="ignored (default), once or each_slice")
+    parser.add_argument("--stages", type=common.whole_number, default=2, help="buffers in shared memory")
+    parser.add_argument("--output-mode", default="ignored", help="ignored, once or each_slice")
     parser.add_argument(
         "--no-l2", action="store_true", help="DRAM feeds shared memory directly, nothing is reused in L2"
     )
     parser.add_argument("--solve", action="store_true", help="search the tiles that match the demand")
-    parser.add_argument("--target", type=float, default=0.9, help="--solve: fraction of peak (default: 0.9)")
+    parser.add_argument("--target", type=float, default=0.9, help="--solve: fraction of peak")
     parser.add_argument("--ladder", action="store_true", help="predict the ladder of CUDA-core kernels")
-    parser.add_argument("--measurements", type=Path, help="--ladder: a table of measurements to compare with")
+    common.add_input(parser, "--ladder: measurements to compare with", earlier_name="--measurements")
     parser.add_argument(
         "--text", action="store_true", help="the text's three V100 kernels, and what we predict"
     )
     parser.add_argument("--plot", type=Path, help="write a plot of what was asked (.png, .svg or .pdf)")
-    common.add_format(parser)
+    common.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from gemm_model.core.kernel_config import parse_extent
     from gemm_model.hierarchy.levels import datapath_of, machine_of
 
-    if args.measurements is not None and not args.ladder:
-        raise InputError("--measurements is given without --ladder; expected both or neither")
-    if args.solve + args.ladder + args.text > 1:
+    asked = [name for name in WAYS if getattr(args, name)]
+    if len(asked) > 1:
         raise InputError("more than one of --solve, --ladder and --text is given; expected one")
+    way = asked[0] if asked else None
+    if way is None:
+        common.refuse_unused(args, "without --solve or --ladder", (*common.GPU, *common.OUTPUT, *PICTURE))
+    else:
+        common.refuse_unused(args, f"with --{way}", (*common.GPU, *common.OUTPUT, way, *WAYS[way]))
+    common.check_outputs(args.output)
+    common.check_plot(args.plot)
     if args.text:
         args.gpu = args.gpu or "v100_sxm2"
-    chosen = common.settings(args, model="MemoryHierarchyModel")
+    chosen = common.settings(args)
+    if chosen.model != "MemoryHierarchyModel":
+        raise InputError(f"model is {chosen.model}; expected MemoryHierarchyModel, the one of this verb")
     machine = machine_of(chosen.gpu, datapath_of(chosen.gpu, args.datapath, args.dtype))
-    m, n, k = parse_extent(args.shape, "--shape", (3,))
+    shape = parse_extent(args.shape, "--shape", (3,))
+    if max(shape) > MAX_SIZE:
+        raise InputError(f"--shape is {args.shape}; expected sizes of at most 2^40")
+    m, n, k = shape
     if args.ladder:
-        return _ladder(args, machine, (m, n, k), chosen.options)
-    if args.text:
-        return _text(args, machine, chosen.options)
-    if args.solve:
-        return _solve(args, machine, (m, n, k))
-    return _picture(args, machine, (m, n, k))
+        document = _ladder(args, machine, (m, n, k), chosen.options)
+    elif args.text:
+        document = _text(args, machine, chosen.options)
+    elif args.solve:
+        document = _solve(args, machine, (m, n, k))
+    else:
+        document = _picture(args, machine, (m, n, k))
+    common.show(args, document)
+    return 0
 
 
-def _picture(args: argparse.Namespace, machine: Machine, shape: Shape) -> int:
+def _document(machine: Machine, **parts: Any) -> Document:
+    return Document(verb="hierarchy", gpu=machine.gpu.name, model="MemoryHierarchyModel", **parts)
+
+
+def _picture(args: argparse.Namespace, machine: Machine, shape: Shape) -> Document:
     import pandas as pd
 
     from gemm_model.hierarchy.blocking import blocking_of, footprint, parse_tiles
@@ -111,29 +142,34 @@ def _picture(args: argparse.Namespace, machine: Machine, shape: Shape) -> int:
         "fraction_of_peak": chosen.fraction_of_peak,
         "bound_tflops": chosen.fraction_of_peak * machine.peak_tflops,
     }
-    if args.format == "csv":
-        common.show(stages, "csv")
-    elif args.format == "json":
-        document = {"levels": levels.to_dict("records"), "stages": stages.to_dict("records")}
-        document |= {"figures": figures, "fraction_of_peak_by_output_mode": others}
-        print(json.dumps(json.loads(pd.Series(document).to_json()), indent=2))
-    else:
-        print(f"ONE SM OF {machine.gpu.name}: {machine.datapath.name}, {machine.datapath.dtype}")
-        path = machine.datapath
-        print(f"demand {path.demand_bytes_per_clk:g} B/clk, {path.fma_per_clk:g} FMA/clk")
-        common.show(levels, "table")
-        print("\nSTAGES, outermost first (B/clk of one SM)")
-        common.show(stages, "table")
-        print()
-        for name, value in figures.items():
-            print(f"{name:28s} {value:.4g}" if isinstance(value, float) else f"{name:28s} {value}")
-        print(
-            "fraction of peak, output ".ljust(28),
-            ", ".join(f"{mode} {value:.3f}" for mode, value in others.items()),
-        )
-    for caveat in (*chosen.caveats, *machine.gpu.caveats):
-        common.words(f"note: {caveat}")
-    return 0
+    return _document(
+        machine,
+        result=plain({"levels": levels, "figures": figures, "fraction_of_peak_by_output_mode": others}),
+        rows=stages,
+        notes=[*chosen.caveats, *machine.gpu.caveats],
+        text=lambda: _picture_text(machine, levels, stages, figures, others),
+    )
+
+
+def _picture_text(
+    machine: Machine, levels: Any, stages: Any, figures: Mapping[str, Any], others: Mapping[str, float]
+) -> str:
+    path = machine.datapath
+    lines = [
+        f"ONE SM OF {machine.gpu.name}: {path.name}, {path.dtype}",
+        f"demand {path.demand_bytes_per_clk:g} B/clk, {path.fma_per_clk:g} FMA/clk",
+        text_table(levels),
+        "",
+        "STAGES, outermost first (B/clk of one SM)",
+        text_table(stages),
+        "",
+    ]
+    lines += [
+        f"{name:28s} {value:.4g}" if isinstance(value, float) else f"{name:28s} {value}"
+        for name, value in figures.items()
+    ]
+    modes = ", ".join(f"{mode} {value:.3f}" for mode, value in others.items())
+    return "\n".join([*lines, "fraction of peak, output ".ljust(28) + f" {modes}"])
 
 
 def _stage_table(matching: Matching) -> Any:
@@ -172,13 +208,11 @@ def _figures(machine: Machine, blocking: Blocking, shape: Shape) -> dict[str, An
     }
 
 
-def _solve(args: argparse.Namespace, machine: Machine, shape: Shape) -> int:
+def _solve(args: argparse.Namespace, machine: Machine, shape: Shape) -> Document:
     import pandas as pd
 
     from gemm_model.hierarchy.solve import Candidate, solve
 
-    if args.tile:
-        raise InputError("--tile is given with --solve; expected one of them")
     found = solve(
         machine,
         shape,
@@ -218,35 +252,33 @@ def _solve(args: argparse.Namespace, machine: Machine, shape: Shape) -> int:
 
         plot_frontier(machine, found, args.plot)
         common.words(f"wrote {args.plot}")
-    if args.format == "csv":
-        common.show(frontier, "csv")
-    elif args.format == "json":
-        document = {
-            "target": found.target,
-            "smallest": row(found.smallest) if found.smallest else None,
-            "smallest_by_stage": by_stage.to_dict("records"),
-            "frontier": frontier.to_dict("records"),
-            "advice": found.advice,
-        }
-        print(json.dumps(document, indent=2))
-    else:
-        print(
-            f"SMALLEST TILE OF EACH STAGE that delivers {found.target:.0%} of what {machine.gpu.name} demands"
-        )
-        common.show(by_stage, "table")
-        print(f"\nFRONTIER: tiles that no smaller one beats ({found.candidates} candidates fit)")
-        common.show(frontier, "table")
-        if found.smallest:
-            print(f"\nsmallest tile that reaches {found.target:.0%}:")
-            common.show(pd.DataFrame([row(found.smallest)]), "table")
-    for line in found.advice:
-        common.words(line)
-    return 0
+    smallest = row(found.smallest) if found.smallest else None
+
+    def text() -> str:
+        parts = [
+            f"SMALLEST TILE OF EACH STAGE that delivers {found.target:.0%} of what {machine.gpu.name} "
+            "demands",
+            text_table(by_stage),
+            f"\nFRONTIER: tiles that no smaller one beats ({found.candidates} candidates fit)",
+            text_table(frontier),
+        ]
+        if smallest is not None:
+            parts += [f"\nsmallest tile that reaches {found.target:.0%}:", text_table([smallest])]
+        return "\n".join(parts)
+
+    return _document(
+        machine,
+        result=plain({"target": found.target, "smallest": smallest, "smallest_by_stage": by_stage}),
+        rows=frontier,
+        notes=found.advice,
+        text=text,
+    )
 
 
-def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: Mapping[str, Any]) -> int:
+def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: Mapping[str, Any]) -> Document:
     from gemm_model.bench.simt.ladder import LADDER
-    from gemm_model.hierarchy.ladder_report import by_rung, compared, predicted, read_measurements
+    from gemm_model.bench.simt.measurements import read_measurements
+    from gemm_model.hierarchy.ladder_report import by_rung, compared, predicted
     from gemm_model.hierarchy.model import runtime_parameters
 
     if machine.datapath.name != "cuda_cores":
@@ -254,41 +286,45 @@ def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: M
     parameters = runtime_parameters(options)
     kernels = [(kernel.name, kernel.rung, kernel.blocking, kernel.resident_ctas) for kernel in LADDER]
     table = predicted(machine, kernels, shape, parameters)
-    if args.measurements is None:
-        common.show(table, args.format)
-        return 0
+    if args.input is None:
+        if args.plot is not None:
+            raise InputError("--plot is given with --ladder without --input; expected measurements to plot")
+        return _document(machine, rows=table, text=lambda: text_table(table))
     joined = compared(
-        read_measurements(args.measurements), lambda extent: predicted(machine, kernels, extent, parameters)
+        read_measurements(args.input), lambda extent: predicted(machine, kernels, extent, parameters)
     )
+    if len(joined) == 0:
+        raise InputError(f"{args.input}: no kernel of the ladder; expected some of its measurements")
     if args.plot is not None:
         from gemm_model.hierarchy.plots import plot_ladder
 
-        plot_ladder(
-            joined[(joined.m == shape[0]) & (joined.n == shape[1]) & (joined.k == shape[2])], args.plot
-        )
+        at_shape = joined[(joined.m == shape[0]) & (joined.n == shape[1]) & (joined.k == shape[2])]
+        if len(at_shape) == 0:
+            raise InputError(f"{args.input}: no kernel of shape {args.shape}; expected one to plot")
+        plot_ladder(at_shape, args.plot)
         common.words(f"wrote {args.plot}")
-    columns = ["kernel", "m", "n", "k", "tflops", "predicted_tflops", "error", "limiter", "counted_limiter"]
-    common.show(joined[columns], args.format)
-    if args.format == "table":
-        print("\nBY RUNG")
-        common.show(by_rung(joined), "table")
-        print(f"\nmean |error| of {len(joined)} rows: {joined.error.abs().mean():.1%}")
-    return 0
+    columns = ["kernel", "m", "n", "k", "runtime_us", "predicted_us", "tflops", "predicted_tflops"]
+    rows, rungs = joined[[*columns, "error", "limiter", "counted_limiter"]], by_rung(joined)
+    error = float(joined.error.abs().mean())
+    return _document(
+        machine,
+        result=plain({"mean_error": error, "by_rung": rungs}),
+        rows=rows,
+        text=lambda: (
+            f"{text_table(rows)}\n\nBY RUNG\n{text_table(rungs)}\n\n"
+            f"mean |error| of {len(joined)} rows: {error:.1%}"
+        ),
+    )
 
 
-def _text(args: argparse.Namespace, machine: Machine, options: Mapping[str, Any]) -> int:
+def _text(args: argparse.Namespace, machine: Machine, options: Mapping[str, Any]) -> Document:
     from dataclasses import asdict
-
-    import pandas as pd
 
     from gemm_model.hierarchy.model import runtime_parameters
     from gemm_model.hierarchy.text_kernels import text_predictions
 
     if machine.datapath.name != "cuda_cores":
         raise InputError(f"--text is for CUDA cores; expected --datapath cuda_cores, not {args.datapath}")
-    rows = text_predictions(machine, runtime_parameters(options))
-    common.show(
-        pd.DataFrame([asdict(row) | {"measured_of_cublas": row.measured_of_cublas} for row in rows]),
-        args.format,
-    )
-    return 0
+    found = text_predictions(machine, runtime_parameters(options))
+    rows = [asdict(row) | {"measured_of_cublas": row.measured_of_cublas} for row in found]
+    return _document(machine, rows=rows, text=lambda: text_table(rows))

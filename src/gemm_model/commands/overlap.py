@@ -3,76 +3,89 @@
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.report.document import Document, plain, text_table
 
 if TYPE_CHECKING:
     from gemm_model.overlap.config import OverlapSetting
     from gemm_model.overlap.model import LayerCase, OverlapModel
     from gemm_model.overlap.tuner import Tuning
 
-PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+EXAMPLES = (
+    "--m 8192 --k 8192 --n 16 --dtype e4m3 --tune",
+    "--input surfaces.csv --plot surfaces.png --format csv",
+)
+MAX_EXTRA_US = 1e6
+PLANNED = ("split_k", "stages", "clusters")
+LAYER = ("m", "n", "k", "dtype", "b_dtype", "overlap_ratio", "prefetch_ratio", "previous_extra_us", *PLANNED)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--m", type=int, help="output features: rows of the weights")
-    parser.add_argument("--n", type=int, default=16, help="tokens, 1 to 128 (default: 16)")
-    parser.add_argument("--k", type=int, help="input features: columns of the weights")
-    parser.add_argument("--a-type", default="e4m3", help="weights: e4m3 (default), e5m2 or bf16")
-    parser.add_argument("--b-type", help="activations: e4m3, e5m2 or bf16 (default: that of the weights)")
+    size = common.whole_number
+    parser.add_argument("--m", type=size, help="output features: rows of the weights")
+    parser.add_argument("--n", type=size, default=16, help="tokens, 1 to 128")
+    parser.add_argument("--k", type=size, help="input features: columns of the weights")
+    parser.add_argument("--dtype", default="e4m3", help="weights: e4m3, e5m2 or bf16")
+    parser.add_argument("--a-type", dest="dtype", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
+    parser.add_argument("--b-dtype", help="activations: e4m3, e5m2 or bf16 (default: that of the weights)")
+    parser.add_argument("--b-type", dest="b_dtype", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
     parser.add_argument(
         "--overlap-ratio",
         type=float,
-        help="share of its K tiles that a CTA has loaded when the next kernel may start; -1: never",
+        help="share of its K tiles that a CTA has loaded when the next kernel may start; -1: never "
+        "(default: the configuration's)",
     )
     parser.add_argument(
         "--prefetch-ratio",
         type=float,
-        help="share of its K tiles that a CTA brings into L2 while it waits; -1: as many as it can",
+        help="share of its K tiles that a CTA brings into L2 while it waits; -1: as many as it can "
+        "(default: the configuration's)",
     )
     parser.add_argument(
         "--previous-extra-us",
         type=float,
         help="what the kernel before the GEMM takes longer than a plain RMSNorm (default: 0)",
     )
-    parser.add_argument("--split-k", type=int, help="CTAs that share a tile (default: planned)")
-    parser.add_argument("--stages", type=int, help="K tiles in the shared-memory ring (default: planned)")
-    parser.add_argument("--clusters", type=int, help="clusters of the grid (default: planned)")
+    parser.add_argument("--split-k", type=size, help="CTAs that share a tile (default: planned)")
+    parser.add_argument("--stages", type=size, help="K tiles in the shared-memory ring (default: planned)")
+    parser.add_argument("--clusters", type=size, help="clusters of the grid (default: planned)")
     parser.add_argument("--tune", action="store_true", help="choose both ratios by the model")
     parser.add_argument(
         "--measure", action="store_true", help="measure the chain on this machine's GPU; with --tune, refine"
     )
     parser.add_argument("--trace", type=Path, help="write the chain's timeline as Chrome trace, for Perfetto")
     parser.add_argument(
-        "--surfaces",
+        "--input",
         type=Path,
         nargs="+",
         help="tables of measured layers, runs of the same cases: print the accuracy on their mean",
     )
-    parser.add_argument("--plot", type=Path, help="--surfaces: predicted against measured (.png, .svg, .pdf)")
-    parser.add_argument("--gpu", help="a GPU's name or a YAML file (default: h200)")
-    common.add_format(parser)
+    parser.add_argument("--surfaces", dest="input", type=Path, nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--plot", type=Path, help="--input: predicted against measured (.png, .svg, .pdf)")
+    common.add_gpu(parser, model="OverlapModel")
+    common.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from gemm_model.models import create_model
     from gemm_model.overlap.model import OverlapModel
 
-    chosen = common.settings(args, model="OverlapModel")
+    common.check_outputs(args.output, args.trace)
+    common.check_plot(args.plot)
+    chosen = common.settings(args)
+    if chosen.model != "OverlapModel":
+        raise InputError(f"model is {chosen.model}; expected OverlapModel, the one of such chains")
     model = create_model("OverlapModel", chosen.gpu, chosen.options)
     assert isinstance(model, OverlapModel)
-    if args.plot is not None and args.plot.suffix not in PLOT_SUFFIXES:
-        raise InputError(
-            f"--plot {args.plot}; expected a name that ends in one of {', '.join(PLOT_SUFFIXES)}"
-        )
-    if args.plot is not None and args.surfaces is None:
-        raise InputError("--plot is given without --surfaces; expected both or neither")
-    if args.surfaces is not None:
+    if args.plot is not None and args.input is None:
+        raise InputError("--plot is given without --input; expected both or neither")
+    if args.input is not None:
+        common.refuse_unused(args, "with --input", (*common.GPU, *common.OUTPUT, "input", "plot"))
         return _surfaces(args, model)
     return _layer(args, model)
 
@@ -90,18 +103,20 @@ def _layer(args: argparse.Namespace, model: OverlapModel) -> int:
     if args.measure:
         figures |= _measure(case, tuning)
     table = sensitivity(model, case)
-    if args.format == "json":
-        record = {**figures, "build": asdict(case.build), "grid": json.loads(table.to_json(orient="records"))}
-        if tuning is not None:
-            record["candidates"] = [asdict(setting) for setting in tuning.candidates]
-        print(json.dumps(record, indent=2))
-    elif args.format == "csv":
-        common.show(table, "csv")
-    else:
-        for name, value in figures.items():
-            print(f"{name:24} {value:.4g}" if isinstance(value, float) else f"{name:24} {value}")
-        print("\npredicted us per layer; columns: prefetch ratio")
-        common.show(table, "table")
+    result = {**figures, "build": case.build}
+    if tuning is not None:
+        result["candidates"] = tuning.candidates
+    document = Document(
+        verb="overlap",
+        gpu=model.gpu.name,
+        model="OverlapModel",
+        result=plain(result),
+        rows=table,
+        text=lambda: (
+            f"{_lines(figures)}\n\npredicted us per layer; columns: prefetch ratio\n{text_table(table)}"
+        ),
+    )
+    common.show(args, document)
     if args.trace is not None:
         from gemm_model.overlap.views import trace_events
         from gemm_model.timeline.chrome_trace import write_chrome_trace
@@ -109,6 +124,13 @@ def _layer(args: argparse.Namespace, model: OverlapModel) -> int:
         write_chrome_trace(args.trace, trace_events(model.timeline([case])))
         common.words(f"wrote {args.trace}")
     return 0
+
+
+def _lines(figures: dict[str, Any]) -> str:
+    return "\n".join(
+        f"{name:24} {value:.4g}" if isinstance(value, float) else f"{name:24} {value}"
+        for name, value in figures.items()
+    )
 
 
 def _case(args: argparse.Namespace, model: OverlapModel) -> LayerCase:
@@ -120,13 +142,9 @@ def _case(args: argparse.Namespace, model: OverlapModel) -> LayerCase:
         if getattr(args, name) is None:
             raise InputError(f"--{name} is missing; expected --m and --k")
     build = plan_build(
-        args.m, args.n, args.k, args.a_type, args.b_type or args.a_type, sm_count=model.gpu.sm_count
+        args.m, args.n, args.k, args.dtype, args.b_dtype or args.dtype, sm_count=model.gpu.sm_count
     )
-    changes = {
-        name: value
-        for name in ("split_k", "stages", "clusters")
-        if (value := getattr(args, name)) is not None
-    }
+    changes = {name: value for name in PLANNED if (value := getattr(args, name)) is not None}
     given = (args.overlap_ratio, args.prefetch_ratio)
     if args.tune and given != (None, None):
         raise InputError(
@@ -137,6 +155,8 @@ def _case(args: argparse.Namespace, model: OverlapModel) -> LayerCase:
         prefetch_ratio=model.setting.prefetch_ratio if given[1] is None else given[1],
     )
     extra = model.previous_extra_us if args.previous_extra_us is None else args.previous_extra_us
+    if not 0 <= extra <= MAX_EXTRA_US:
+        raise InputError(f"--previous-extra-us is {extra}; expected 0 to {MAX_EXTRA_US:g} microseconds")
     return LayerCase(
         m=args.m, n=args.n, k=args.k, build=replace(build, **changes), setting=setting, extra_us=extra
     )
@@ -149,8 +169,8 @@ def _figures(case: LayerCase, model: OverlapModel) -> dict[str, Any]:
     return {
         "overlap_ratio": case.setting.overlap_ratio,
         "prefetch_ratio": case.setting.prefetch_ratio,
-        "layer_us": layer_us,
-        "no_overlap_us": no_overlap_us,
+        "predicted_us": layer_us,
+        "predicted_no_overlap_us": no_overlap_us,
         "weight_gb_per_s": weights / layer_us / 1e3,
         "previous_kernel_us": float(line.previous_end[-1, 0] - line.previous_waited[-1, 0]),
         "gemm_after_wait_us": float(line.gemm_end[-1, 0] - line.gemm_waited[-1, 0]),
@@ -193,13 +213,13 @@ def _measure(case: LayerCase, tuning: Tuning | None) -> dict[str, Any]:
         )
 
     if tuning is None:
-        return {"measured_layer_us": measure_us(case.setting), "measured_no_overlap_us": no_overlap_us()}
+        return {"runtime_us": measure_us(case.setting), "runtime_no_overlap_us": no_overlap_us()}
     refined = refine(tuning, measure_us, no_overlap_us)
     return {
         "measured_overlap_ratio": refined.setting.overlap_ratio,
         "measured_prefetch_ratio": refined.setting.prefetch_ratio,
-        "measured_layer_us": refined.layer_us,
-        "measured_no_overlap_us": refined.no_overlap_us,
+        "runtime_us": refined.layer_us,
+        "runtime_no_overlap_us": refined.no_overlap_us,
     }
 
 
@@ -208,15 +228,24 @@ def _surfaces(args: argparse.Namespace, model: OverlapModel) -> int:
     from gemm_model.overlap.surfaces import accuracy, cases_of, read_surfaces
     from gemm_model.overlap.views import plot_surfaces
 
-    table = read_surfaces(*args.surfaces)
+    table = read_surfaces(*args.input)
     rows = accuracy(table, model.gpu, model.parameters)
-    common.show(rows, args.format)
     within = int((rows["regret"] <= 0.03).sum())
-    common.words(
+    note = (
         f"mean error {rows['mean_error'].mean():.1%}; the tuner's pick is within 3 % of the grid's best in "
         f"{within} of {len(rows)} surfaces, {rows['regret'].mean():.1%} slower than it in the mean, "
         f"{rows['regret'].max():.1%} at most"
     )
+    document = Document(
+        verb="overlap",
+        gpu=model.gpu.name,
+        model="OverlapModel",
+        result={"mean_error": float(rows["mean_error"].mean()), "within_3_percent": within},
+        rows=rows,
+        notes=[note],
+        text=lambda: text_table(rows),
+    )
+    common.show(args, document)
     if args.plot is not None:
         titles = (
             table["m"].astype(str)

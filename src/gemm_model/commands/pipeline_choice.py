@@ -32,13 +32,22 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
 
     Words `parameter=value` change the machine's parameters, or the configuration where a GPU is chosen.
     """
-    parser.add_argument("--gpu", help="a GPU's name or a YAML file (default: h200)")
+    common.add_gpu(parser, model="PipelineModel")
     parser.add_argument(
         "--machine",
         help=f"in place of a GPU: a YAML file of rates and latencies, or one of {', '.join(machine_names())}",
     )
-    parser.add_argument("--consumers", choices=CONSUMERS, help="how consumers share an SM's tiles")
-    parser.add_argument("--dma-warps", type=int, choices=(1, 2), help="1: A then B; 2: one warp for each")
+    parser.add_argument(
+        "--consumers",
+        choices=CONSUMERS,
+        help="how consumers share an SM's tiles (default: the kernel's schedule)",
+    )
+    parser.add_argument(
+        "--dma-warps",
+        type=int,
+        choices=(1, 2),
+        help="1: A then B; 2: one warp for each (default: the machine's)",
+    )
 
 
 def _schedule(args: argparse.Namespace) -> dict[str, Any]:
@@ -65,14 +74,17 @@ def named_machine(args: argparse.Namespace) -> PipelineMachine | None:
     """The machine of `--machine` with its `parameter=value` words, or None where a GPU runs the kernel."""
     if args.machine is None:
         return None
-    if args.gpu is not None:
-        raise InputError("--machine comes with --gpu; expected one of them")
+    for option in ("gpu", "sms"):
+        if getattr(args, option) is not None:
+            raise InputError(f"--machine comes with --{option}; expected one of them")
     return with_parameters(changed_machine(args.machine, args.overrides), _schedule(args))
 
 
 def gpu_model(args: argparse.Namespace) -> tuple[Settings, PipelineModel]:
     """The pipeline model of `--gpu` with its options."""
-    chosen = common.settings(args, model="PipelineModel")
+    chosen = common.settings(args)
+    if chosen.model != "PipelineModel":
+        raise InputError(f"model is {chosen.model}; expected PipelineModel, whose pipeline is simulated")
     options = dict(chosen.options)
     options["parameters"] = {**(options.get("parameters") or {}), **_schedule(args)}
     return chosen, PipelineModel(chosen.gpu, **options)

@@ -3,67 +3,71 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from gemm_model.choice.portfolio import PROVEN_GAP, Portfolio, choose_portfolio
 from gemm_model.commands import common
 from gemm_model.commands.rank import add_family, ranker_of
 from gemm_model.core.errors import InputError
-from gemm_model.core.files import atomic_path
 from gemm_model.kernels.candidates import Candidate
+from gemm_model.report.document import Document, text_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gemm_model.choice.portfolio import Portfolio
+
+EXAMPLES = (
+    "--input shapes.csv --max-kernels 4 --dtype bf16",
+    "--input shapes.csv --max-kernels 8 --weight count --output kernels.csv --format csv",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--table", type=Path, required=True, help="CSV file of problems (m, n, k, in_dtype)")
-    parser.add_argument("--max-kernels", type=int, required=True, help="how many kernels may be compiled")
-    parser.add_argument("--weight", metavar="COLUMN", help="column that says how often a problem occurs")
+    common.add_input(parser, "table of problems (m, n, k, in_dtype)", earlier_name="--table")
+    common.add_output(parser)
     parser.add_argument(
-        "--dtype", default="bf16", help="operand type where the table names none (default: bf16)"
+        "--max-kernels", type=common.whole_number, required=True, help="how many kernels may be compiled"
     )
-    parser.add_argument("--output", type=Path, help="CSV file for kernel, tile order and loss of each shape")
+    parser.add_argument(
+        "--weight", metavar="COLUMN", help="column that says how often a problem occurs (default: once)"
+    )
+    common.add_dtype(parser)
     common.add_settings(parser)
     add_family(parser)
-    common.add_format(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    from gemm_model.choice.portfolio import choose_portfolio
     from gemm_model.choice.table_ranking import problems_of_table
-    from gemm_model.tables.table import read_table
 
-    frame = read_table(args.table)
-    if "in_dtype" not in frame and "a_dtype" not in frame:
-        frame["in_dtype"] = args.dtype
+    common.check_outputs(args.output)
+    if args.input is None:
+        raise InputError("--input is missing; expected a table of problems")
+    frame = common.problem_table(args)
     weights = _weights(frame, args.weight)
-    found = choose_portfolio(problems_of_table(frame), ranker_of(args), args.max_kernels, weights)
-    shapes = _shapes(found)
-    if args.output is not None:
-        with atomic_path(args.output) as path:
-            shapes.to_csv(path, index=False)
-        common.words(f"wrote {args.output}")
-    kernels = _kernels(found)
-    if args.format == "json":
-        figures = {"mean_loss": found.mean_loss, "gap": found.gap}
-        records = {"kernels": kernels, "shapes": shapes}
-        tables = {name: json.loads(rows.to_json(orient="records")) for name, rows in records.items()}
-        print(json.dumps({**figures, **tables}, indent=2))
-    elif args.format == "csv":
-        shapes.to_csv(sys.stdout, index=False)
-    else:
-        common.show(kernels, "table")
-        print()
-        common.show(shapes, "table")
-    for line in _notes(found):
-        common.words(line)
+    ranker = ranker_of(args)
+    problems = problems_of_table(frame)
+    with common.progress("ranking", len(problems)) as advance:
+        found = choose_portfolio(problems, ranker, args.max_kernels, weights, advance)
+    shapes, kernels = _shapes(found), _kernels(found)
+    document = Document(
+        verb="portfolio",
+        gpu=ranker.gpu.name,
+        model=common.settings(args).model,
+        result={"mean_loss": found.mean_loss, "gap": found.gap, "kernels": kernels},
+        rows=shapes,
+        notes=_notes(found),
+        text=lambda: f"{text_table(kernels)}\n\n{text_table(shapes)}",
+    )
+    common.show(args, document)
     return 0
 
 
 def _weights(frame: pd.DataFrame, column: str | None) -> list[float] | None:
+    import pandas as pd
+
     if column is None:
         return None
     if column not in frame:
@@ -76,32 +80,42 @@ def _weights(frame: pd.DataFrame, column: str | None) -> list[float] | None:
     return [float(value) for value in values]
 
 
-def _kernels(found: Portfolio) -> pd.DataFrame:
+def _kernels(found: Portfolio) -> list[dict[str, Any]]:
     rows = []
     for position, candidate in enumerate(found.kernels):
         served = found.served_by == position
         losses = found.loss[served]
         rows.append(
             {"kernel": position + 1, **_kernel(candidate)}
-            | {"shapes": int(served.sum()), "mean_loss": losses.mean(), "worst_loss": losses.max()}
+            | {"shapes": int(served.sum())}
+            | {"mean_loss": float(losses.mean()), "worst_loss": float(losses.max())}
         )
-    return pd.DataFrame(rows)
+    return rows
 
 
-def _shapes(found: Portfolio) -> pd.DataFrame:
-    return pd.DataFrame(
+def _shapes(found: Portfolio) -> list[dict[str, Any]]:
+    return [
         {
-            "m": [problem.m for problem in found.problems],
-            "n": [problem.n for problem in found.problems],
-            "k": [problem.k for problem in found.problems],
-            "kernel": found.served_by + 1,
-            "swizzle": [order.config.swizzle for order in found.orders],
-            "raster": [order.config.raster for order in found.orders],
-            "predicted_us": found.time_us,
-            "best_us": found.best_us,
-            "loss": found.loss,
+            "m": problem.m,
+            "n": problem.n,
+            "k": problem.k,
+            "kernel": int(served_by) + 1,
+            "swizzle": order.config.swizzle,
+            "raster": order.config.raster,
+            "predicted_us": float(time_us),
+            "best_us": float(best_us),
+            "loss": float(loss),
         }
-    )
+        for problem, served_by, order, time_us, best_us, loss in zip(
+            found.problems,
+            found.served_by,
+            found.orders,
+            found.time_us,
+            found.best_us,
+            found.loss,
+            strict=True,
+        )
+    ]
 
 
 def _kernel(candidate: Candidate) -> dict[str, Any]:
@@ -116,6 +130,8 @@ def _kernel(candidate: Candidate) -> dict[str, Any]:
 
 
 def _notes(found: Portfolio) -> list[str]:
+    from gemm_model.choice.portfolio import PROVEN_GAP
+
     quality = "the best of its size" if found.gap <= PROVEN_GAP else f"at most {found.gap:.3%} from the best"
     worst = float(found.loss.max())
     return [

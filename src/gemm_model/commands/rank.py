@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from gemm_model.choice.selection import Choice, Ranker, Ranking
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
-from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import AUTO_KERNEL
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.emit import EMITTERS, emit
 from gemm_model.kernels.registry import families
+from gemm_model.report.console import kernel_fields, prediction_fields, problem_fields
+from gemm_model.report.document import Document, text_table
+
+if TYPE_CHECKING:
+    from gemm_model.choice.selection import Choice, Ranker, Ranking
+
+EXAMPLES = (
+    "--m 4096 --n 4096 --k 4096 --dtype bf16 --gpu h200",
+    "--input shapes.csv --dtype fp8 --output best.csv",
+)
+
+MAX_TOP = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.add_input(
+        parser, "table of problems (m, n, k, in_dtype): the best for each", earlier_name="--table"
+    )
+    common.add_output(parser)
     common.add_problem(parser, required=False)
     common.add_settings(parser)
     add_family(parser)
     parser.add_argument(
         "--top",
-        type=int,
+        type=common.whole_number,
         default=8,
-        help="how many kernels to list, each with its best tile order (default: 8)",
+        help="how many kernels to list, each with its best tile order",
     )
     parser.add_argument(
         "--why-not", metavar="CONFIG", help="why a configuration did not win, such as 128x128,cluster=1x1"
@@ -37,11 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--emit", choices=tuple(EMITTERS), help="print the winner for this tool, ready to paste"
     )
-    parser.add_argument(
-        "--table", type=Path, help="CSV file of problems (m, n, k, in_dtype): the best for each"
-    )
-    parser.add_argument("--output", type=Path, help="CSV file for the table's result (default: stdout)")
-    common.add_format(parser)
 
 
 def add_family(parser: argparse.ArgumentParser) -> None:
@@ -50,79 +53,95 @@ def add_family(parser: argparse.ArgumentParser) -> None:
         default=AUTO_KERNEL,
         help=f"kernels to choose from: {', '.join(families())} (default: the GPU's first)",
     )
-    parser.add_argument("--sms", type=int, help="plan for a kernel that may use only so many SMs")
 
 
 def ranker_of(args: argparse.Namespace) -> Ranker:
+    from gemm_model.choice.selection import Ranker
+
     chosen = common.settings(args)
-    return Ranker(
-        chosen.gpu, model=chosen.model, family=args.family, sms=args.sms, options=dict(chosen.options)
-    )
+    return Ranker(chosen.gpu, model=chosen.model, family=args.family, options=dict(chosen.options))
 
 
 def run(args: argparse.Namespace) -> int:
-    ranker = ranker_of(args)
-    if args.table is not None:
-        if args.m is not None or args.why_not or args.emit:
-            raise InputError("--table comes with --m, --why-not or --emit; expected a table or one problem")
-        return _rank_table(args, ranker)
-    problem = common.problem(args)
-    if args.why_not:
-        print(ranker.why_not(problem, args.why_not))
+    common.check_outputs(args.output)
+    always = (*common.SETTINGS, *common.OUTPUT, "family")
+    if args.input is not None:
+        common.refuse_unused(args, "with --input", (*always, "input", "dtype"))
+        common.show(args, _table(args, ranker_of(args)))
         return 0
-    ranking = ranker.rank(problem, args.top)
-    if args.emit:
-        print(emit(args.emit, problem, ranking.best.candidate, ranking.gpu))
-        return 0
-    _show(ranking, args.format)
+    if args.why_not is not None and args.emit is not None:
+        raise InputError("--why-not comes with --emit; expected one of them")
+    asked = "why_not" if args.why_not is not None else "emit" if args.emit is not None else "top"
+    common.refuse_unused(args, f"with --{asked.replace('_', '-')}", (*always, *common.PROBLEM, asked))
+    problem, ranker = common.problem(args), ranker_of(args)
+    ways = {"why_not": _why_not, "emit": _emit, "top": _ranking}
+    common.show(args, ways[asked](args, ranker, problem))
     return 0
 
 
-def _rank_table(args: argparse.Namespace, ranker: Ranker) -> int:
+def _document(ranker: Ranker, args: argparse.Namespace, **parts: Any) -> Document:
+    return Document(verb="rank", gpu=ranker.gpu.name, model=common.settings(args).model, **parts)
+
+
+def _table(args: argparse.Namespace, ranker: Ranker) -> Document:
     from gemm_model.choice.table_ranking import rank_table
-    from gemm_model.tables.table import read_table
 
-    frame = read_table(args.table)
-    if "in_dtype" not in frame and "a_dtype" not in frame:
-        frame["in_dtype"] = args.dtype
-    result = rank_table(frame, ranker)
-    if args.output is None:
-        common.show(result, args.format)
-        return 0
-    with atomic_path(args.output) as path:
-        result.to_csv(path, index=False)
-    common.words(f"wrote {args.output}")
-    return 0
+    frame = common.problem_table(args)
+    with common.progress("ranking", len(frame)) as advance:
+        result = rank_table(frame, ranker, advance)
+    return _document(ranker, args, rows=result, text=lambda: text_table(result))
 
 
-def _show(ranking: Ranking, output_format: str) -> None:
-    rows = pd.DataFrame([_row(choice, ranking.problem) for choice in ranking.choices])
-    if output_format == "json":
-        figures = {
-            "gpu": ranking.gpu.name,
-            "candidates": ranking.candidates,
-            "kernels": ranking.kernels,
-            "tied_with_best": ranking.tied_with_best,
-            "reason": ranking.reason,
-            "choices": [
-                {**_row(choice, ranking.problem), "prediction": asdict(choice.prediction)}
-                for choice in ranking.choices
-            ],
-        }
-        print(json.dumps(figures, indent=2))
-        return
-    if output_format == "csv":
-        rows.to_csv(sys.stdout, index=False)
-    else:
-        common.show(rows.dropna(axis=1, how="all"), "table")
-    for line in _notes(ranking):
-        common.words(line)
+def _why_not(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
+    answer = ranker.why_not(problem, args.why_not)
+    row = {"config": args.why_not, "answer": answer}
+    result = {"problem": problem_fields(problem), "why_not": row}
+    return _document(ranker, args, result=result, rows=[row], text=lambda: answer)
+
+
+def _emit(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
+    best = ranker.rank(problem, 1).best.candidate
+    text = emit(args.emit, problem, best, ranker.gpu)
+    row = {"target": args.emit, "text": text}
+    kernel = {**kernel_fields(best.config), "swap_ab": int(best.swap_ab)}
+    result = {"problem": problem_fields(problem), "kernel": kernel, "emit": row}
+    return _document(ranker, args, result=result, rows=[row], text=lambda: text)
+
+
+def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
+    from gemm_model.choice.selection import without_twins
+
+    if not 1 <= args.top <= MAX_TOP:
+        raise InputError(f"--top is {args.top}; expected 1 to {MAX_TOP}")
+    # Each kernel may have a twin, which does not count.
+    ranking = ranker.rank(problem, 2 * args.top)
+    chosen = without_twins(ranking.choices, args.top)
+    rows = [
+        {"rank": place, **_row(choice, problem), "swapped_too": swapped_too}
+        for place, (choice, swapped_too) in enumerate(chosen, start=1)
+    ]
+    result = {
+        "problem": problem_fields(problem),
+        "candidates": ranking.candidates,
+        "kernels": ranking.kernels,
+        "tied_with_best": ranking.tied_with_best,
+        "reason": ranking.reason,
+        "choices": [
+            {**row, "prediction": prediction_fields(choice.prediction)}
+            for row, (choice, _) in zip(rows, chosen, strict=True)
+        ],
+    }
+    either = {True: "either", False: None}
+    shown = [
+        {**row, "swap_ab": either[row["swapped_too"]] or row["swap_ab"], "swapped_too": None} for row in rows
+    ]
+    notes = [*_notes(ranking), *ranking.best.prediction.caveats]
+    return _document(ranker, args, result=result, rows=rows, notes=notes, text=lambda: text_table(shown))
 
 
 def _row(choice: Choice, problem: GemmProblem) -> dict[str, Any]:
     config, prediction = choice.candidate.config, choice.prediction
     return {
-        "rank": choice.rank,
         "ties": choice.tie_group,
         "tile": f"{config.cta_m}x{config.cta_n}",
         "cluster": f"{config.cluster_m}x{config.cluster_n}",
@@ -147,5 +166,4 @@ def _notes(ranking: Ranking) -> list[str]:
     else:
         tied = ranking.tied_with_best
         notes[0] += f"; {tied} kernels lie within the best one's error band of {best.error_band:.1%}"
-    notes.append(f"why the first: {ranking.reason}")
-    return notes + [f"note: {caveat}" for caveat in best.caveats]
+    return [*notes, f"why the first: {ranking.reason}"]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from gemm_model.commands import common
 from gemm_model.commands.pipeline_choice import add_machine, machine_and_work
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import AUTO
+from gemm_model.pipeline.machine import PS_PER_US
+from gemm_model.report.document import Document, text_table
 from gemm_model.timeline.chrome_trace import write_chrome_trace
 from gemm_model.timeline.simulator import simulate
 from gemm_model.timeline.views import event_table, plot_timeline, trace_events, warp_table
 
-PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+EXAMPLES = (
+    "--m 4096 --n 4096 --k 4096 --cta 128x128 --trace trace.json --trace-sms 4",
+    "--m 512 --n 512 --k 512 --cta 64x64x64 --machine paper_a6000 --events --format csv",
+)
+MAX_TRACE_SMS = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,53 +27,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_config(parser)
     parser.set_defaults(stages=None)
     add_machine(parser)
-    parser.add_argument("--output", type=Path, help="Chrome-trace JSON file, for Perfetto")
-    parser.add_argument("--sms", type=int, default=1, help="how many SMs the trace shows (default: 1)")
+    common.add_output(parser)
+    parser.add_argument("--trace", type=Path, help="write the timeline as Chrome trace, for Perfetto")
+    parser.add_argument(
+        "--trace-sms", type=common.whole_number, default=1, help="how many SMs the trace shows"
+    )
     parser.add_argument("--plot", type=Path, help="picture of one SM over its waves (.png, .svg, .pdf)")
     parser.add_argument("--events", action="store_true", help="print every event in place of the totals")
-    common.add_format(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.sms < 1:
-        raise InputError(f"--sms is {args.sms}; expected at least 1")
+    if not 1 <= args.trace_sms <= MAX_TRACE_SMS:
+        raise InputError(f"--trace-sms is {args.trace_sms}; expected 1 to {MAX_TRACE_SMS}")
+    if "trace_sms" in args.given and args.trace is None:
+        raise InputError("--trace-sms is given without --trace; expected both or neither")
+    for path in (args.output, args.trace):
+        common.check_outputs(path)
     if args.stages is not None and args.stages < 1:
         raise InputError(f"--stages is {args.stages}; expected at least 1")
     args.stages = args.stages or AUTO
-    if args.plot is not None and args.plot.suffix not in PLOT_SUFFIXES:
-        raise InputError(
-            f"--plot {args.plot}; expected a name that ends in one of {', '.join(PLOT_SUFFIXES)}"
-        )
+    common.check_plot(args.plot)
     machine, work, title = machine_and_work(args)
     timeline = simulate(work, machine)
     table = event_table(timeline, work) if args.events else warp_table(timeline)
-    if args.format == "json":
-        print(
-            json.dumps(
-                {
-                    "runtime_us": timeline.runtime_us,
-                    "waves": int(work.waves),
-                    "k_steps": int(work.steps),
-                    "stages": timeline.stages,
-                    "consumer_wait_us": timeline.consumer_wait() / 1e6,
-                    "slots_taken_share": timeline.occupancy_share(),
-                    "rows": json.loads(table.to_json(orient="records")),
-                },
-                indent=2,
-            )
-        )
-    else:
-        common.show(table, args.format)
     shares = ", ".join(f"{taken}: {share:.0%}" for taken, share in timeline.occupancy_share().items())
-    common.words(
-        f"{title}: {timeline.runtime_us:.3f} us; tiles an SM: {work.waves:.0f}, k steps: {work.steps:.0f}, "
-        f"a ring of {timeline.stages} slots, consumers {machine.consumers}"
+    document = Document(
+        verb="simulate",
+        gpu=None if args.machine else common.settings(args).gpu.name,
+        model="PipelineModel",
+        result={
+            "machine": machine.name,
+            "predicted_us": timeline.runtime_us,
+            "waves": int(work.waves),
+            "k_steps": int(work.steps),
+            "stages": timeline.stages,
+            "consumer_wait_us": timeline.consumer_wait() / PS_PER_US,
+            "slots_taken_share": timeline.occupancy_share(),
+        },
+        rows=table,
+        notes=[
+            f"{title}: {timeline.runtime_us:.3f} us; tiles an SM: {work.waves:.0f}, "
+            f"k steps: {work.steps:.0f}, "
+            f"a ring of {timeline.stages} slots, consumers {machine.consumers}",
+            f"slots of the ring taken, share of the time: {shares}",
+        ],
+        text=lambda: text_table(table),
     )
-    common.words(f"slots of the ring taken, share of the time: {shares}")
-    if args.output is not None:
-        events, counters = trace_events(timeline, work, args.sms)
-        write_chrome_trace(args.output, events, counters)
-        common.words(f"wrote {args.output}")
+    common.show(args, document)
+    if args.trace is not None:
+        events, counters = trace_events(timeline, work, args.trace_sms)
+        write_chrome_trace(args.trace, events, counters)
+        common.words(f"wrote {args.trace}")
     if args.plot is not None:
         plot_timeline(timeline, args.plot, title)
         common.words(f"wrote {args.plot}")

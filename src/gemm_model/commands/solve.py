@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from time import perf_counter
 
 import numpy as np
-import pandas as pd
 
 from gemm_model.commands import common
 from gemm_model.commands.pipeline_choice import add_machine, gpu_model, machine_on_gpu, named_machine
@@ -23,9 +21,14 @@ from gemm_model.kernels.registry import family_of
 from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, TileSpace, workload
 from gemm_model.pipeline.model import PipelineModel
 from gemm_model.pipeline.steady_state import load_of_step, time_per_k_step
+from gemm_model.report.document import Document, text_table
 from gemm_model.solve.exact import OBJECTIVES, Candidates, Choice, solve_exact
 from gemm_model.solve.smt import DEFAULT_TIMEOUT_S, solve_smt
 
+EXAMPLES = (
+    "--m 4096 --n 4096 --k 4096 --gpu h200",
+    "--m 512 --n 512 --k 512 --machine tiny_buffer --method both --timeout 30",
+)
 METHODS = ("exact", "smt", "both")
 MAX_STAGES = 12
 TILE_STEP = 16
@@ -37,6 +40,7 @@ Allowed = Callable[[Candidates], BoolArray]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_problem(parser, required=True)
     add_machine(parser)
+    common.add_output(parser)
     parser.add_argument("--schedule", choices=SCHEDULES, default="cooperative", help="of the GPU's kernels")
     parser.add_argument("--cluster", help="CTAs of the GPU's kernels, MxN (default: 1x1, 2x1 for 2cta)")
     parser.add_argument(
@@ -48,13 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method", choices=METHODS, default="exact", help="exact search, a proof with Z3, or both compared"
     )
-    parser.add_argument(
-        "--timeout", type=float, default=DEFAULT_TIMEOUT_S, help="seconds for Z3 (default: %(default)g)"
-    )
-    common.add_format(parser)
+    parser.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT_S, help="seconds for Z3")
 
 
 def run(args: argparse.Namespace) -> int:
+    common.check_outputs(args.output)
+    if not 0 < args.timeout < float("inf"):
+        raise InputError(f"--timeout is {args.timeout}; expected a positive number of seconds")
+    if args.method == "exact" and "timeout" in args.given:
+        raise InputError("--timeout is for Z3; expected it with --method smt or both")
     problem = common.problem(args)
     machine, allowed, cluster = named_machine(args), None, (1, 1)
     if machine is None:
@@ -63,8 +69,10 @@ def run(args: argparse.Namespace) -> int:
         chosen, model = gpu_model(args)
         cluster = _cluster(args)
         machine, allowed = kernels_on_gpu(chosen.gpu, model, args.schedule, problem, cluster)
-    elif args.cluster is not None:
-        raise InputError("--cluster comes with --machine; expected it with a GPU's kernels")
+    else:
+        for option in ("cluster", "schedule"):
+            if option in args.given:
+                raise InputError(f"--{option} comes with --machine; expected it with a GPU's kernels")
     choices: list[Choice] = []
     notes, proven = [], True
     sizes = (problem.m, problem.n, problem.k)
@@ -162,7 +170,7 @@ def _explained(
     return {
         "tile": f"{choice.tile_m}x{choice.tile_n}x{choice.tile_k}",
         "stages": choice.stages,
-        "runtime_us": choice.runtime_us,
+        "predicted_us": choice.runtime_us,
         "wait_us": choice.wait_us,
         "tiles_per_sm": int(work.waves),
         "k_steps": int(work.steps),
@@ -175,7 +183,7 @@ def _explained(
 
 
 def _why(best: dict[str, object], other: dict[str, object], objective: str) -> str:
-    column = "runtime_us" if objective == "time" else "wait_us"
+    column = "predicted_us" if objective == "time" else "wait_us"
     slower = float(str(other[column])) / max(float(str(best[column])), 1e-12) - 1
 
     def words(row: dict[str, object]) -> str:
@@ -191,11 +199,15 @@ def _why(best: dict[str, object], other: dict[str, object], objective: str) -> s
 def _print(args: argparse.Namespace, rows: list[dict[str, object]], notes: list[str]) -> None:
     if len(rows) > 1:
         notes = [*notes, _why(rows[0], rows[1], args.objective)]
-    if args.format == "json":
-        print(json.dumps({"choices": rows, "notes": notes}, indent=2))
-    else:
-        frame = pd.DataFrame(rows)
-        frame.insert(0, "rank", ["optimum", "runner-up"][: len(rows)])
-        common.show(frame, args.format)
-    for note in notes:
-        common.words(note)
+    names = ["optimum", "runner-up"][: len(rows)]
+    ranked = [{"rank": name, **row} for name, row in zip(names, rows, strict=True)]
+    document = Document(
+        verb="solve",
+        gpu=None if args.machine else common.settings(args).gpu.name,
+        model="PipelineModel",
+        result={"machine": args.machine, "objective": args.objective, "method": args.method},
+        rows=ranked,
+        notes=notes,
+        text=lambda: text_table(ranked),
+    )
+    common.show(args, document)

@@ -8,6 +8,9 @@ from gemm_model.commands import common
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import AUTO_KERNEL
 from gemm_model.kernels.registry import families
+from gemm_model.report.document import Document, text_table
+
+EXAMPLES = ("my_models.py:build --gpu h200", "package.module:build --train --depth 2 --format csv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,18 +21,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "with the meta device as default",
     )
     parser.add_argument("--train", action="store_true", help="count the backward pass too")
-    parser.add_argument("--depth", type=int, help="add up modules below this depth")
+    parser.add_argument(
+        "--depth", type=common.whole_number, help="add up modules below this depth (default: none)"
+    )
     common.add_settings(parser)
     parser.add_argument(
         "--family",
         default=AUTO_KERNEL,
         help=f"kernels to predict: {', '.join(families())} (default: the GPU's first)",
     )
-    parser.add_argument(
-        "--regime",
-        help="what surrounds each launch: burst, sustained or counters (docs/regimes.md; default: counters)",
-    )
-    common.add_format(parser)
+    common.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
         run_on_meta,
     )
 
+    common.check_outputs(args.output)
     if args.depth is not None and args.depth < 1:
         raise InputError(f"--depth is {args.depth}; expected a positive whole number")
     if any(word.startswith("model_opts.regime=") for word in args.overrides):
@@ -57,7 +59,14 @@ def run(args: argparse.Namespace) -> int:
         display=False,
     )
     run_on_meta(builder, timer, train=args.train)
-    common.show(timer.table(depth=args.depth), args.format)
-    for line in timer.notes():
-        common.words(line)
+    rows = timer.table(depth=args.depth)
+    document = Document(
+        verb="torch",
+        gpu=chosen.gpu.name,
+        model=chosen.model,
+        rows=rows,
+        notes=timer.notes(),
+        text=lambda: text_table(rows),
+    )
+    common.show(args, document)
     return 0

@@ -1,116 +1,161 @@
-"""The configuration tree (YAML beside this file), read with Hydra and changed by `key=value` overrides."""
+"""The configuration tree (YAML beside this file), changed by `key=value` words."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from gemm_model.config.plain_yaml import parse_yaml, read_yaml_mapping
 from gemm_model.core.errors import InputError
+
+__all__ = [
+    "COMMAND_LINE",
+    "CONFIG_DIR",
+    "ResolvedConfig",
+    "gpu_names",
+    "is_yaml_file",
+    "load_config",
+    "load_gpu_mapping",
+    "model_names",
+    "read_yaml_mapping",
+    "resolve_config",
+]
 
 CONFIG_DIR = Path(__file__).parent
 YAML_SUFFIXES = (".yaml", ".yml")
+COMMAND_LINE = "command line"
+_WORD = re.compile(r"(\+{0,2})([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConfig:
+    """The configuration after all overrides: gpu, model, model_opts, timing."""
+
+    values: dict[str, Any]
+    gpu_source: str
+    """The file that describes the GPU."""
+    sources: Mapping[str, str]
+    """Of each value, by its dotted key: the file that says so, or the command line."""
+
+    def changed(self, key: str) -> bool:
+        """Whether the command line set that value, or one inside it."""
+        return any(
+            source == COMMAND_LINE and (name == key or name.startswith(f"{key}."))
+            for name, source in self.sources.items()
+        )
+
+
+@lru_cache(maxsize=1)
 def gpu_names() -> list[str]:
     """Names of the GPUs that the package describes."""
     return sorted(path.stem for path in (CONFIG_DIR / "gpu").glob("*.yaml"))
 
 
+@lru_cache(maxsize=1)
 def model_names() -> list[str]:
     """Names of the models that the package configures."""
     return sorted(path.stem for path in (CONFIG_DIR / "model").glob("*.yaml"))
 
 
-def is_yaml_file(name_or_path: str) -> bool:
+def is_yaml_file(name_or_path: str | Path) -> bool:
     """Whether a name is that of a file, not of something in the package."""
-    return name_or_path.endswith(YAML_SUFFIXES)
-
-
-def read_yaml_mapping(path: Path, what: str, *, interpolated: bool = True) -> dict[str, Any]:
-    """The mapping in a YAML file; raises InputError for a file that is not there or holds something else.
-
-    `interpolated` False is for large files of plain values: OmegaConf's own loader takes a second a megabyte.
-    """
-    import yaml
-    from omegaconf import OmegaConf
-
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; expected a YAML file with {what}")
-    try:
-        if interpolated:
-            loaded = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-        else:
-            fastest = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-            loaded = yaml.load(path.read_text(), Loader=fastest)
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"{path}: not readable as YAML ({str(error).splitlines()[0]})") from None
-    if not isinstance(loaded, dict):
-        raise InputError(f"{path}: expected a YAML mapping with {what}")
-    return {str(key): value for key, value in loaded.items()}
+    return isinstance(name_or_path, Path) or name_or_path.endswith(YAML_SUFFIXES)
 
 
 @lru_cache(maxsize=64)
-def _packaged_gpu(name: str) -> dict[str, Any]:
-    return read_yaml_mapping(CONFIG_DIR / "gpu" / f"{name}.yaml", "a GPU description")
+def _packaged(place: str) -> dict[str, Any]:
+    return read_yaml_mapping(CONFIG_DIR / place, "the package's configuration")
 
 
-def load_gpu_mapping(name_or_path: str) -> dict[str, Any]:
-    """Plain values of a GPU description, from the package or from a file."""
+def load_gpu_mapping(name_or_path: str | Path) -> dict[str, Any]:
+    """Plain values of a GPU description, from the package (a name in any case) or from a file."""
+    return _gpu(name_or_path)[0]
+
+
+def _gpu(name_or_path: str | Path) -> tuple[dict[str, Any], str]:
+    """A GPU's values, and the file that they stand in."""
     if is_yaml_file(name_or_path):
-        return read_yaml_mapping(Path(name_or_path), "a GPU description")
-    if name_or_path not in gpu_names():
+        return read_yaml_mapping(Path(name_or_path), "a GPU description"), str(name_or_path)
+    name = str(name_or_path).lower()
+    if name not in gpu_names():
         raise InputError(
-            f"unknown GPU {name_or_path!r}; expected a YAML file or one of {', '.join(gpu_names())}"
+            f"unknown GPU {str(name_or_path)!r}; expected a YAML file or one of {', '.join(gpu_names())}"
         )
-    return _packaged_gpu(name_or_path)
+    return deepcopy(_packaged(f"gpu/{name}.yaml")), f"config/gpu/{name}.yaml"
 
 
 def load_config(overrides: Sequence[str] = (), defaults: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The configuration after `key=value` overrides, as plain values: gpu, model, model_opts, ...
+    """The configuration after `key=value` overrides, as plain values: see `resolve_config`."""
+    return resolve_config(overrides, defaults).values
+
+
+def resolve_config(
+    overrides: Sequence[str] = (), defaults: Mapping[str, str] | None = None
+) -> ResolvedConfig:
+    """The configuration after `key=value` overrides, each value with its source.
 
     `defaults` are choices ('gpu', 'model') that the overrides may replace. `gpu=` takes a name or the path
-    of a YAML file. Raises InputError for an unknown key, name or value.
+    of a YAML file, `key=value` changes a value that is there, `+key=value` adds one. Values are YAML:
+    numbers, texts, lists, mappings. Raises InputError for an unknown key, name or value.
     """
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    choices = dict(defaults or {})
-    rest = []
-    for override in overrides:
-        key, separator, value = override.lstrip("+").partition("=")
-        if not separator or not key:
-            raise InputError(f"override {override!r}: expected key=value")
+    root = _packaged("config.yaml")
+    choices = {**root["defaults"], **(defaults or {})}
+    changes = []
+    for word in overrides:
+        match = _WORD.fullmatch(word)
+        if match is None:
+            raise InputError(f"override {word!r}: expected key=value")
+        adds, key, text = match.groups()
         if key in ("gpu", "model"):
-            choices[key] = value
+            choices[key] = text
         else:
-            rest.append(override)
-    gpu_file = choices.pop("gpu") if is_yaml_file(choices.get("gpu", "")) else None
-    if "gpu" in choices and choices["gpu"] not in gpu_names():
-        load_gpu_mapping(choices["gpu"])
-    if "model" in choices and choices["model"] not in model_names():
-        raise InputError(f"unknown model {choices['model']!r}; expected one of {', '.join(model_names())}")
-    gpu_overrides = [item for item in rest if gpu_file is not None and item.lstrip("+").startswith("gpu.")]
-    hydra_overrides = [f"{key}={value}" for key, value in choices.items()]
-    hydra_overrides += [item for item in rest if item not in gpu_overrides]
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(config_dir=str(CONFIG_DIR.resolve()), version_base="1.3"):
-            config = compose(config_name="config", overrides=hydra_overrides)
-        if gpu_file is not None:
-            with_gpu = OmegaConf.create(load_gpu_mapping(gpu_file))
-            OmegaConf.set_struct(with_gpu, True)
-            dotlist = [item.lstrip("+").removeprefix("gpu.") for item in gpu_overrides]
-            with_gpu.merge_with_dotlist(dotlist)
-            OmegaConf.set_struct(config, False)
-            config.gpu = with_gpu
-        plain = OmegaConf.to_container(config, resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        message = " ".join(str(error).split())
-        raise InputError(f"override not understood: {message}") from None
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+            changes.append((key, parse_yaml(text, f"override {key}"), bool(adds)))
+    gpu, gpu_source = _gpu(choices["gpu"])
+    model_source = f"config/model/{_model_name(choices['model'])}.yaml"
+    values: dict[str, Any] = {"gpu": gpu, **deepcopy(_packaged(model_source.removeprefix("config/")))}
+    values["timing"] = deepcopy(root["timing"])
+    sources = dict.fromkeys(_leaves(gpu, "gpu."), gpu_source)
+    sources |= dict.fromkeys(_leaves({key: values[key] for key in ("model", "model_opts")}, ""), model_source)
+    sources |= dict.fromkeys(_leaves(root["timing"], "timing."), "config/config.yaml")
+    for key, value, adds in changes:
+        _change(values, key, value, adds=adds)
+        sources = {name: source for name, source in sources.items() if not f"{name}.".startswith(f"{key}.")}
+        sources[key] = COMMAND_LINE
+    return ResolvedConfig(values=values, gpu_source=gpu_source, sources=sources)
+
+
+def _model_name(name: str) -> str:
+    by_lower = {known.lower(): known for known in model_names()}
+    found = by_lower.get(name.lower())
+    if found is None:
+        raise InputError(f"unknown model {name!r}; expected one of {', '.join(model_names())}")
+    return found
+
+
+def _change(values: dict[str, Any], key: str, value: Any, *, adds: bool) -> None:
+    """Set the value of a dotted key; a key that is not there is an error, unless it is to be added."""
+    *path, last = key.split(".")
+    inner: Any = values
+    for part in path:
+        inner = inner.get(part) if isinstance(inner, dict) else None
+    if not isinstance(inner, dict):
+        raise InputError(f"override {key}: no such place; expected one of {', '.join(values)}")
+    whole_key = int(last) if last.isdecimal() and any(isinstance(known, int) for known in inner) else last
+    if whole_key not in inner and inner and not adds:
+        known = ", ".join(str(each) for each in inner)
+        raise InputError(f"override {key}: no such key; expected one of {known}")
+    inner[whole_key] = value
+
+
+def _leaves(values: Mapping[Any, Any], prefix: str) -> list[str]:
+    """Dotted keys of the values in nested mappings; an empty mapping is a value."""
+    found: list[str] = []
+    for key, value in values.items():
+        inner = isinstance(value, Mapping) and value
+        found += _leaves(value, f"{prefix}{key}.") if inner else [f"{prefix}{key}"]
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from gemm_model.core.errors import InputError
 
@@ -104,26 +105,41 @@ BLOCK_SCALED_TYPES = MappingProxyType(
 )
 
 
-def element_type(name: str) -> DataType:
+TypeName = Any
+"""A type's name in any case, or an object whose text is one, such as torch.bfloat16; or a `DataType`."""
+
+
+def _plain_name(name: TypeName) -> str:
+    text = name.name if isinstance(name, DataType) else str(name)
+    return text.removeprefix("torch.").lower()
+
+
+def element_type(name: TypeName) -> DataType:
     """The element type called `name` (aliases included); raises InputError for an unknown one."""
-    canonical = ALIASES.get(name, name)
-    found = ELEMENT_TYPES.get(canonical)
+    found = ELEMENT_TYPES.get(name) if isinstance(name, str) else None
     if found is None:
-        known = ", ".join([*ELEMENT_TYPES, *ALIASES])
-        raise InputError(f"unknown data type {name!r}; expected one of {known}")
+        plain = _plain_name(name)
+        found = ELEMENT_TYPES.get(ALIASES.get(plain, plain))
+    if found is None:
+        raise _unknown(name, [*ELEMENT_TYPES, *ALIASES])
     return found
 
 
-def operand_type(name: str) -> tuple[DataType, BlockScale | None]:
+def operand_type(name: TypeName) -> tuple[DataType, BlockScale | None]:
     """Element type and block scale of an operand type: 'bf16' has none, 'nvfp4' has one."""
-    if name in BLOCK_SCALED_TYPES:
-        element, scale, vec_size = BLOCK_SCALED_TYPES[name]
+    plain = _plain_name(name)
+    if plain in BLOCK_SCALED_TYPES:
+        element, scale, vec_size = BLOCK_SCALED_TYPES[plain]
         return element_type(element), BlockScale(dtype=element_type(scale), vec_size=vec_size)
     try:
-        return element_type(name), None
+        return element_type(plain), None
     except InputError:
-        known = ", ".join([*ELEMENT_TYPES, *ALIASES, *BLOCK_SCALED_TYPES])
-        raise InputError(f"unknown data type {name!r}; expected one of {known}") from None
+        raise _unknown(name, [*ELEMENT_TYPES, *ALIASES, *BLOCK_SCALED_TYPES]) from None
+
+
+def _unknown(name: TypeName, known: list[str]) -> InputError:
+    shown = name if isinstance(name, str) else str(name)
+    return InputError(f"unknown data type {shown[:60]!r}; expected one of {', '.join(known)}")
 
 
 def math_kind(a: DataType, b: DataType) -> str:

@@ -1,37 +1,49 @@
-"""Writing files so that a reader never sees a half-written one."""
+"""Writing files so that nothing is lost or half-written, and nothing but a plain file is replaced."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gemm_model.core.errors import InputError
 
+NEW_FILE_MODE = 0o666
+"""Of a file that was not there; the process's umask takes its share of it."""
+
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block ends without an error.
+    """A temporary path whose contents become those of `path` when the block ends without an error.
 
-    The temporary name keeps the suffix, because writers choose the format by it. Raises InputError where
-    the place cannot be written.
+    A plain file is replaced in one step and keeps its permissions; a symbolic link stays and the file that
+    it points to is replaced; a device or a pipe is written to. The temporary name keeps the suffix, because
+    writers choose the format by it. Raises InputError where the place cannot be written.
     """
     path = Path(path)
+    check_writable(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+        target = path.resolve()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        special = target.exists() and not target.is_file()
+        temporary = _new_file(Path(tempfile.gettempdir()) if special else target.parent, path)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); expected a writable place") from None
-    os.close(handle)
-    temporary = Path(name)
+        raise _unwritable(path, error) from None
     try:
         yield temporary
-        temporary.chmod(0o644)
-        temporary.replace(path)
+        if special:
+            with temporary.open("rb") as source, target.open("wb") as sink:
+                shutil.copyfileobj(source, sink)
+        else:
+            with suppress(FileNotFoundError):
+                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+            temporary.replace(target)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); expected a writable place") from None
+        raise _unwritable(path, error) from None
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -40,3 +52,88 @@ def atomic_write(path: Path, text: str) -> None:
     """Write text to a file, all of it or nothing."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def check_writable(path: Path) -> None:
+    """Raise InputError where a file could not be written, without writing it: asked before long work."""
+    try:
+        target = Path(path).resolve()
+        if target.is_dir():
+            raise InputError(f"{path}: cannot be written (it is a directory); expected the name of a file")
+        if target.exists():
+            if not os.access(target, os.W_OK):
+                raise InputError(f"{path}: cannot be written (Permission denied); expected a writable file")
+            if not target.is_file():
+                return
+        _check_folder(path, target.parent)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    except (ValueError, RuntimeError) as error:  # a zero byte in the name; links that lead in a circle
+        raise InputError(f"{str(path)!r}: cannot be written ({error}); expected the name of a file") from None
+
+
+def check_folder_writable(folder: Path) -> None:
+    """Raise InputError where a folder could not be made or written into, without making it."""
+    try:
+        _check_folder(folder, Path(folder).resolve())
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    except (ValueError, RuntimeError) as error:
+        raise InputError(f"{str(folder)!r}: cannot be written ({error}); expected a folder") from None
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """The only run that writes into a folder, so that the files of two do not mix.
+
+    Raises InputError where another run is at it. The lock is the kernel's and goes with the process; where
+    the file system has none, runs are not told apart.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    try:
+        _lock(handle, folder)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, folder: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(
+            f"another run is writing into {folder}; expected another folder, or to wait"
+        ) from None
+    except OSError:
+        return
+
+
+def _check_folder(path: Path, folder: Path) -> None:
+    """Whether the folder, or the nearest one above it that exists, lets a file or a folder be made in it."""
+    while not folder.exists() and folder.parent != folder:
+        folder = folder.parent
+    if not folder.is_dir():
+        raise InputError(f"{path}: cannot be written ({folder} is a file); expected a folder there")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{path}: cannot be written (Permission denied); expected a writable place")
+
+
+def _new_file(folder: Path, like: Path) -> Path:
+    """A new file with permissions by the umask, hidden, in a folder; its name ends as that of `like`."""
+    while True:
+        name = f".{like.stem[:80]}-{os.urandom(6).hex()}{like.suffix}"
+        with suppress(FileExistsError):
+            os.close(os.open(folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, NEW_FILE_MODE))
+            return folder / name
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be written ({error.strerror}); expected a writable place")

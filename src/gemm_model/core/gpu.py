@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.errors import InputError
+from gemm_model.core.records import record_from
 
 BITS_PER_BYTE = 8
 TRANSFERS_PER_CLK = 2
@@ -157,9 +158,8 @@ class GpuSpec:
             QUANTITIES["max_cluster_size"].require(self.name, "a size of resident_clusters", size)
             most = Quantity(unit="clusters", low=1, high=self.sm_count // size, whole=True)
             most.require(self.name, f"resident_clusters.{size}", clusters)
-        for name, source in self.sources.items():
-            if not isinstance(source, str):
-                raise InputError(f"GPU {self.name}: sources.{name} is {source!r}; expected a text")
+        if any(gpc < 0 for each in self.tpc_rounds for gpc in each):
+            raise InputError(f"GPU {self.name}: tpc_rounds holds a GPC below 0; expected GPC numbers from 0")
         for contradiction in _contradictions(self):
             raise InputError(f"GPU {self.name}: {contradiction}")
 
@@ -241,42 +241,21 @@ def _contradictions(gpu: GpuSpec) -> list[str]:
 
 def gpu_from_mapping(values: Mapping[str, Any]) -> GpuSpec:
     """A GpuSpec from plain values (a `config/gpu/*.yaml`); raises InputError for what none can say."""
-    label = values.get("name", "<unnamed>")
-    known = {spec.name: spec for spec in fields(GpuSpec)}
-    for key in values:
-        if key not in known:
-            raise InputError(f"GPU {label}: unknown key {key!r}; expected one of {', '.join(known)}")
-    arguments = dict(values)
-    for key in ("flop_per_clk_per_sm", "resident_clusters", "sources"):
-        if key in arguments:
-            if not isinstance(arguments[key], Mapping):
-                raise InputError(f"GPU {label}: {key} is {arguments[key]!r}; expected a mapping")
-            arguments[key] = MappingProxyType(dict(arguments[key]))
-    names = arguments.get("device_names", ())
-    if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
-        raise InputError(f"GPU {label}: device_names is {names!r}; expected a list of names")
-    arguments["device_names"] = tuple(names)
-    if "tpc_rounds" in arguments:
-        arguments["tpc_rounds"] = _rounds(label, arguments["tpc_rounds"])
-    try:
-        return GpuSpec(**arguments)
-    except TypeError as error:
-        missing = str(error).partition("argument")[2].lstrip("s: ")
-        raise InputError(f"GPU {label}: missing key {missing}") from None
+    return record_from(GpuSpec, values, f"GPU {values.get('name', '<unnamed>')}")
 
 
-def _rounds(label: str, value: object) -> tuple[tuple[int, ...], ...]:
-    """`tpc_rounds` from a list of lists."""
-    rounds: list[tuple[int, ...]] = []
-    for each in value if isinstance(value, list) else [value]:
-        if not isinstance(each, list) or not all(isinstance(gpc, int) and gpc >= 0 for gpc in each):
-            raise InputError(f"GPU {label}: tpc_rounds holds {each!r}; expected lists of GPC numbers from 0")
-        rounds.append(tuple(each))
-    return tuple(rounds)
-
-
-def load_gpu(name_or_path: str) -> GpuSpec:
-    """The GPU of that name in the package's configuration, or described by a YAML file."""
+def load_gpu(name_or_path: str | Path) -> GpuSpec:
+    """The GPU of that name in the package's configuration, in any case, or described by a YAML file."""
     from gemm_model.config import load_gpu_mapping
 
     return gpu_from_mapping(load_gpu_mapping(name_or_path))
+
+
+def with_sms(gpu: GpuSpec, sms: int) -> GpuSpec:
+    """The GPU as a kernel sees it that may use only `sms` SMs; memory and L2 stay whole."""
+    if isinstance(sms, bool) or not isinstance(sms, int) or not 1 <= sms <= gpu.sm_count:
+        raise InputError(f"sms is {sms!r}; expected 1 to {gpu.sm_count}, the SMs of {gpu.name}")
+    clusters = {size: min(count, sms // size) for size, count in gpu.resident_clusters.items()}
+    return replace(
+        gpu, sm_count=sms, resident_clusters={size: count for size, count in clusters.items() if count}
+    )

@@ -29,6 +29,9 @@ A benchmark's provider of one's own stands as 'module:class'."""
 SCHEDULERS = ("static", "split_k", "stream_k")
 """How output tiles become work: whole, k cut into equal parts, or all k steps dealt evenly to the SMs."""
 
+MAX_DIGITS = 18
+"""Of one number of an extent; Python refuses to read thousands of them."""
+
 AUTO = 0
 """Value of `cta_k`, `stages` and `warps` that leaves the choice to the kernel family's own rule."""
 
@@ -66,10 +69,10 @@ class KernelConfig:
 
     def __post_init__(self) -> None:
         for name in ("cta_m", "cta_n", "cluster_m", "cluster_n", "swizzle", "split_k"):
-            require_size(name, getattr(self, name))
+            require_size(self, name)
         for name in ("cta_k", "stages", "warps"):
             if getattr(self, name) != AUTO:
-                require_size(name, getattr(self, name))
+                require_size(self, name)
         if self.schedule not in SCHEDULES:
             raise InputError(f"schedule is {self.schedule!r}; expected one of {SCHEDULES}")
         if self.raster not in RASTERS:
@@ -83,8 +86,8 @@ class KernelConfig:
             object.__setattr__(self, "mma_m", ctas_per_mma * self.cta_m)
         if self.mma_n == 0:
             object.__setattr__(self, "mma_n", self.cta_n)
-        require_size("mma_m", self.mma_m)
-        require_size("mma_n", self.mma_n)
+        for name in ("mma_m", "mma_n"):
+            require_size(self, name)
 
     @property
     def ctas_per_cluster(self) -> int:
@@ -94,7 +97,9 @@ class KernelConfig:
 def parse_extent(text: str, what: str, parts: tuple[int, ...] = (2,)) -> tuple[int, ...]:
     """Numbers of an extent such as '128x256'; `parts` says how many numbers may be given."""
     words = text.lower().split("x")
-    if len(words) not in parts or not all(word.isdecimal() and int(word) > 0 for word in words):
+    good = all(word.isdecimal() and len(word) <= MAX_DIGITS and int(word) > 0 for word in words)
+    if len(words) not in parts or not good:
         form = " or ".join("x".join("MNK"[:count]) for count in parts)
-        raise InputError(f"{what} is {text!r}; expected {form} in positive whole numbers, such as 128x256")
+        shown = text if len(text) <= 4 * MAX_DIGITS else f"{text[:MAX_DIGITS]}..."
+        raise InputError(f"{what} is {shown!r}; expected {form} in positive whole numbers, such as 128x256")
     return tuple(int(word) for word in words)

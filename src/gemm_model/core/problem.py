@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
+from typing import SupportsIndex
 
 from gemm_model.core.dtypes import (
     BlockScale,
     DataType,
+    TypeName,
     element_type,
     math_kind,
     multiplier_share,
@@ -18,10 +21,23 @@ MAX_SIZE = 2**40
 """Upper limit of one size, far beyond any real GEMM; it keeps products of sizes finite."""
 
 
-def require_size(name: str, value: object) -> None:
-    """Raise InputError unless `value` is a whole number between 1 and MAX_SIZE."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
-        raise InputError(f"{name} is {value!r}; expected a positive whole number")
+def size_of(name: str, value: SupportsIndex) -> int:
+    """A size as Python's int, numpy's too; raises InputError unless it lies between 1 and MAX_SIZE."""
+    try:
+        whole = value if type(value) is int else operator.index(value)
+    except TypeError:
+        whole = 0
+    if isinstance(value, bool) or not 1 <= whole <= MAX_SIZE:
+        raise InputError(f"{name} is {value!r}; expected a positive whole number of at most 2^40")
+    return whole
+
+
+def require_size(record: object, name: str) -> None:
+    """Make a frozen record's field a size in Python's own int; raises InputError where it is none."""
+    value = getattr(record, name)
+    whole = size_of(name, value)
+    if whole is not value:
+        object.__setattr__(record, name, whole)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +64,7 @@ class GemmProblem:
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
-            require_size(name, getattr(self, name))
+            require_size(self, name)
         for name, allowed in (("a_major", ("k", "m")), ("b_major", ("k", "n")), ("c_major", ("n", "m"))):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {allowed}")
@@ -59,19 +75,19 @@ class GemmProblem:
         m: int,
         n: int,
         k: int,
-        dtype: str = "bf16",
-        out_dtype: str | None = None,
+        dtype: TypeName = "bf16",
+        out_dtype: TypeName | None = None,
         *,
-        b_dtype: str | None = None,
-        acc_dtype: str = "fp32",
+        b_dtype: TypeName | None = None,
+        acc_dtype: TypeName = "fp32",
         batch: int = 1,
     ) -> GemmProblem:
-        """A problem from type names ('bf16', 'fp8', 'nvfp4', ...); B takes A's type unless given.
+        """A problem from type names ('bf16', 'FP8', 'nvfp4', ...) or torch's dtypes; B's is A's unless given.
 
         The output type defaults to the operand type for types of 16 or more bits, else to bf16.
         """
         a_type, a_scale = operand_type(dtype)
-        b_type, b_scale = operand_type(b_dtype or dtype)
+        b_type, b_scale = operand_type(dtype if b_dtype is None else b_dtype)
         default_out = a_type if a_type.bits >= 16 else element_type("bf16")
         return cls(
             m=m,
@@ -80,7 +96,7 @@ class GemmProblem:
             batch=batch,
             a_dtype=a_type,
             b_dtype=b_type,
-            out_dtype=element_type(out_dtype) if out_dtype else default_out,
+            out_dtype=default_out if out_dtype is None else element_type(out_dtype),
             acc_dtype=element_type(acc_dtype),
             a_scale=a_scale,
             b_scale=b_scale,

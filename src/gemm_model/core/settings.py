@@ -6,8 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gemm_model.config import load_config
-from gemm_model.core.gpu import GpuSpec, gpu_from_mapping
+from gemm_model.config import COMMAND_LINE, load_gpu_mapping, resolve_config
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec, gpu_from_mapping, with_sms
+
+READ_BY_MODELS = ("gpu", "model", "model_opts")
+"""Parts of the configuration that a prediction reads; `timing` is for measuring."""
+FOLLOWS = "follows from gpu.sm_count"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,14 +22,60 @@ class Settings:
     gpu: GpuSpec
     model: str
     options: Mapping[str, Any]
+    sources: Mapping[str, str]
+    """Of each value, by its dotted key: the file that says so, or the command line."""
 
 
-def load_settings(overrides: Sequence[str], defaults: Mapping[str, str]) -> Settings:
+def load_settings(
+    overrides: Sequence[str],
+    defaults: Mapping[str, str],
+    *,
+    sms: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    parts: Sequence[str] = READ_BY_MODELS,
+) -> Settings:
     """Settings from `key=value` overrides over choices of `gpu` and `model`.
 
-    Raises InputError for an unknown key, name or value.
+    `sms` leaves a kernel only so many SMs, as the override gpu.sm_count does: what follows from the number
+    of SMs follows it. `options` are the model's, by name. `parts` are those that the caller reads; an
+    override of another is refused. Raises InputError for an unknown key, name or value.
     """
-    config = load_config(overrides, defaults)
+    for word in overrides:
+        part = word.lstrip("+").partition("=")[0].partition(".")[0]
+        if part not in parts:
+            raise InputError(f"override {word!r}: not read here; expected one of {', '.join(parts)}")
+    resolved = resolve_config(overrides, defaults)
+    values = resolved.values["gpu"]
+    if sms is None and resolved.changed("gpu.sm_count") and not resolved.changed("gpu.resident_clusters"):
+        described = _sms_described(resolved.gpu_source)
+        # Of a GPU whose schedule was measured, fewer SMs are a part of it; more are another GPU.
+        if described is not None:
+            sms, values["sm_count"] = values["sm_count"], described
+    gpu = gpu_from_mapping(values)
+    model, known, sources = resolved.values["model"], resolved.values["model_opts"], dict(resolved.sources)
+    if not isinstance(known, Mapping):
+        raise InputError(f"override model_opts is {known!r}; expected a mapping of the model's options")
+    for name, value in (options or {}).items():
+        if name not in known:
+            raise InputError(f"--{name} is {value!r}; {model} has no such option")
+        if resolved.changed(f"model_opts.{name}") and known[name] != value:
+            raise InputError(
+                f"--{name} is {value!r} and model_opts.{name} {known[name]!r}; expected one of them"
+            )
+        sources[f"model_opts.{name}"] = COMMAND_LINE
+    if sms is not None:
+        sources |= {key: FOLLOWS for key in sources if key.startswith("gpu.resident_clusters")}
+        sources["gpu.sm_count"] = COMMAND_LINE
     return Settings(
-        gpu=gpu_from_mapping(config["gpu"]), model=config["model"], options=config["model_opts"] or {}
+        gpu=gpu if sms is None else with_sms(gpu, sms),
+        model=model,
+        options={**known, **(options or {})},
+        sources=sources,
     )
+
+
+def _sms_described(gpu_source: str) -> int | None:
+    """SMs of a GPU's description whose resident clusters were measured; None where they were not."""
+    name = gpu_source.removeprefix("config/gpu/").removesuffix(".yaml")
+    values = load_gpu_mapping(name if gpu_source.startswith("config/gpu/") else gpu_source)
+    return values.get("sm_count") if values.get("resident_clusters") else None

@@ -60,7 +60,7 @@ class Blocking:
 
     def __post_init__(self) -> None:
         for name in ("cta_m", "cta_n", "cta_k", "warp_m", "warp_n", "cluster_m", "cluster_n", "vector"):
-            require_size(name, getattr(self, name))
+            require_size(self, name)
         if self.stages < 0 or self.vector not in (1, 4):
             raise InputError(
                 f"stages is {self.stages} and vector {self.vector}; "

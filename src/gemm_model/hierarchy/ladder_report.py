@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from gemm_model.core.errors import InputError
 from gemm_model.hierarchy.blocking import Blocking
 from gemm_model.hierarchy.cuda_core_runtime import BUSY, RuntimeParameters, runtime, tflops
 from gemm_model.hierarchy.levels import Machine
@@ -46,20 +44,6 @@ def predicted(
             }
         )
     return pd.DataFrame(rows)
-
-
-def read_measurements(path: Path) -> pd.DataFrame:
-    """A table that `benchmarks/simt_ladder.py` wrote; raises InputError for a file that is none."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; expected a table of the ladder's measurements")
-    try:
-        table = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not readable as CSV ({str(error).splitlines()[0]})") from None
-    for column in ("kernel", "rung", "m", "n", "k", "runtime_us", "tflops"):
-        if column not in table:
-            raise InputError(f"{path}: column {column} is missing; expected the columns of the simt ladder")
-    return table
 
 
 def compared(table: pd.DataFrame, predict: Callable[[tuple[int, int, int]], pd.DataFrame]) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from gemm_model.choice.selection import Ranker
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
-from gemm_model.core.problem import GemmProblem, require_size
+from gemm_model.core.problem import GemmProblem, size_of
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.emit import k_step
 from gemm_model.tables.table import read_table, require_columns
@@ -78,8 +78,8 @@ def read_problems(path: Path | str) -> list[ProfilerProblem]:
         entries = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); expected a JSON list") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not readable as JSON ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{str(path)!r}: not readable as JSON ({error})") from None
     if not isinstance(entries, list) or not entries or not all(isinstance(each, dict) for each in entries):
         raise InputError(f"{path}: expected a JSON list of problems, each a mapping")
     return [
@@ -99,7 +99,7 @@ def _problem(entry: Mapping[str, Any], where: str) -> GemmProblem:
         raise InputError(f"{where}: layout is {layout!r}; expected three letters n or t, such as tnn")
     sizes = {name: entry[name] for name in ("m", "n", "k")} | {"batch": entry.get("batch_count", 1)}
     for name, value in sizes.items():
-        require_size(f"{where}: {name}", value)
+        size_of(f"{where}: {name}", value)
     return GemmProblem(
         **sizes,
         a_dtype=_type(entry["dtype_a"], where),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
+from gemm_model.config import is_yaml_file
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
@@ -22,6 +26,9 @@ _MODULES = {
 }
 
 DEFAULT_MODEL = "WarpSpecializedModel"
+
+
+_BY_LOWER_NAME = {name.lower(): name for name in _MODULES}
 
 
 class Model(Protocol):
@@ -48,10 +55,25 @@ def models() -> list[str]:
     return list(_MODULES)
 
 
+class _Registry(ModuleType):
+    """A module that answers a call like `models()`.
+
+    `gemm_model.models` names the function and, once it is imported, the module: both give the names.
+    """
+
+    def __call__(self) -> list[str]:
+        return models()
+
+
+sys.modules[__name__].__class__ = _Registry
+
+
 def create_model(name: str, gpu: GpuSpec, options: Mapping[str, Any] | None = None) -> Model:
     """The model of that name for a GPU; raises InputError for an unknown name or option."""
-    if name not in _MODULES:
+    known = _BY_LOWER_NAME.get(str(name).lower())
+    if known is None:
         raise InputError(f"unknown model {name!r}; expected one of {', '.join(_MODULES)}")
+    name = known
     model_class = getattr(import_module(_MODULES[name]), name)
     try:
         model: Model = model_class(gpu, **(options or {}))
@@ -67,11 +89,11 @@ def _default_model(name: str, gpu_name: str) -> Model:
     return create_model(name, load_gpu(gpu_name))
 
 
-def model_for(name: str, gpu: GpuSpec | str, options: Mapping[str, Any] | None = None) -> Model:
+def model_for(name: str, gpu: GpuSpec | str | Path, options: Mapping[str, Any] | None = None) -> Model:
     """A model ready to use; those of a packaged GPU with default options are made once."""
-    if isinstance(gpu, str) and not options:
+    if isinstance(gpu, str) and not options and not is_yaml_file(gpu):
         return _default_model(name, gpu)
-    if isinstance(gpu, str):
+    if isinstance(gpu, str | Path):
         from gemm_model.core.gpu import load_gpu
 
         gpu = load_gpu(gpu)

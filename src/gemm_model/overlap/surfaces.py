@@ -13,11 +13,20 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.overlap.config import KernelBuild, OverlapSetting
 from gemm_model.overlap.model import CLOCK_MHZ, LayerCase, OverlapParameters, chains_of, timeline
+from gemm_model.tables.columns import COUNT, SIZE, TIME, NumberColumn, read_columns
 
 CASE_COLUMNS = (
     *("m", "n", "k", "a_type", "b_type", "split_k", "stages", "clusters", "fill_delay_clocks"),
     *("extra_clocks", "serialized", "overlap_ratio", "prefetch_ratio", "layer_us"),
 )
+CASE_NUMBERS = {
+    **dict.fromkeys(("m", "n", "k", "split_k", "stages", "clusters"), SIZE),
+    **dict.fromkeys(("fill_delay_clocks", "extra_clocks"), COUNT),
+    "serialized": NumberColumn(low=0, high=1, whole=True),
+    **{name: NumberColumn(low=-1, high=1) for name in ("overlap_ratio", "prefetch_ratio")},
+    "layer_us": TIME,
+}
+"""What the columns of CASE_COLUMNS hold that are no texts."""
 SURFACE_COLUMNS = ["m", "n", "k", "a_type", "b_type", "split_k", "stages", "clusters", "extra_clocks"]
 """What is the same all over a surface."""
 LAYERS = 16
@@ -42,19 +51,7 @@ def read_surfaces(*paths: Path) -> pd.DataFrame:
 
 
 def _read_table(path: Path) -> pd.DataFrame:
-    try:
-        table = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        # pandas ends some sentences with a line break.
-        reason = getattr(error, "strerror", None) or str(error).strip()
-        raise InputError(f"{path}: not readable as a table of measured layers ({reason})") from None
-    for column in CASE_COLUMNS:
-        if column not in table:
-            raise InputError(f"{path}: column {column} is missing; expected a table of measured layers")
-    bad = table.index[~(table["layer_us"] > 0)]
-    if len(bad):
-        raise InputError(f"{path}: row {bad[0] + 2}, column layer_us: expected a time above 0")
-    return table
+    return read_columns(path, CASE_NUMBERS, texts=("a_type", "b_type"))
 
 
 def cases_of(table: pd.DataFrame) -> list[LayerCase]:

@@ -15,6 +15,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.model import LIMITERS, WarpSpecializedModel
 
+SPILLING = "SPILLING"
 MEANINGS = {
     "TENSOR": "tensor cores: the MMAs of the longest chain of tiles",
     "EPILOGUE": "storing the tiles of that chain",
@@ -23,6 +24,7 @@ MEANINGS = {
     "L2": "L2 bandwidth of the device",
     "DRAM": "DRAM bandwidth",
     "LAUNCH": "launch, first load, last store",
+    "SPILLING": "registers beyond a thread's budget that go to memory and back",
 }
 
 
@@ -50,6 +52,8 @@ class Explanation:
     """A prediction with its mechanisms (longest first), wave occupancy, and what-if table (best first)."""
 
     prediction: Prediction
+    limiter: str
+    """The mechanism that takes longest alone: the prediction's limiter, or SPILLING, a part of it."""
     mechanisms: tuple[Mechanism, ...]
     wave_occupancy: float
     """Tiles over the slots of all waves, the partial one included."""
@@ -68,15 +72,8 @@ def explain(
     chosen = dict(options or {})
     prediction = _predict(problem, config, gpu, chosen)
     details = prediction.details
-    mechanisms = [
-        Mechanism(
-            name=name,
-            time_us=details[f"{name.lower()}_us"],
-            share_of_runtime=details[f"{name.lower()}_us"] / prediction.runtime_us,
-            meaning=MEANINGS[name],
-        )
-        for name in LIMITERS
-    ]
+    mechanisms = _mechanisms(problem, config, gpu, chosen, prediction)
+    spilling = mechanisms[0].name == SPILLING
     last = details["last_wave_tiles"]
     slots = details["tiles_per_wave"] * (details["full_waves"] + (1.0 if last > 0 else 0.0))
     occupancy = (details["full_waves"] * details["tiles_per_wave"] + last) / slots
@@ -88,11 +85,38 @@ def explain(
         changes.append(WhatIf(change=change, runtime_us=runtime_us, relative=relative))
     return Explanation(
         prediction=prediction,
-        mechanisms=tuple(sorted(mechanisms, key=lambda each: -each.time_us)),
+        limiter=SPILLING if spilling else prediction.limiter,
+        mechanisms=mechanisms,
         wave_occupancy=minimum(occupancy, 1.0),
         tile_order=family_of(config.kernel, gpu).tile_order.name,
         what_if=tuple(sorted(changes, key=lambda each: each.runtime_us)),
     )
+
+
+def _mechanisms(
+    problem: GemmProblem,
+    config: KernelConfig,
+    gpu: GpuSpec,
+    options: Mapping[str, Any],
+    prediction: Prediction,
+) -> tuple[Mechanism, ...]:
+    """Each mechanism's own time, longest first; of a kernel that spills, the others' without that."""
+    times_us = {name: prediction.details[f"{name.lower()}_us"] for name in LIMITERS}
+    if prediction.details["spilled_registers"] > 0:
+        left_out = {*options.get("without", ()), "spilling"}
+        fitting = _predict(problem, config, gpu, {**options, "without": tuple(left_out)})
+        times_us = {name: fitting.details[f"{name.lower()}_us"] for name in LIMITERS}
+        times_us[SPILLING] = prediction.runtime_us - fitting.runtime_us
+    found = [
+        Mechanism(
+            name=name,
+            time_us=time_us,
+            share_of_runtime=time_us / prediction.runtime_us,
+            meaning=MEANINGS[name],
+        )
+        for name, time_us in times_us.items()
+    ]
+    return tuple(sorted(found, key=lambda each: -each.time_us))
 
 
 _World = Callable[[GemmProblem, dict[str, Any]], float]
@@ -107,6 +131,7 @@ WITHOUT = {
     "no wave quantization": ("whole_waves",),
     "no loss of clock under load": ("clock",),
     "no launch overhead": ("launch", "cluster_launch", "first_loads"),
+    "no spilled registers": ("spilling",),
 }
 """Mechanisms that a changed world lacks."""
 

@@ -80,6 +80,8 @@ class WarpSpecializedModel:
             raise InputError(f"regime is {regime!r}; expected one of {', '.join(REGIMES)}")
         if l2 not in L2_STATES:
             raise InputError(f"l2 is {l2!r}; expected one of {', '.join(L2_STATES)}")
+        if not isinstance(without, list | tuple | set | frozenset):
+            raise InputError(f"without is {without!r}; expected a list of {', '.join(MECHANISM_NAMES)}")
         for mechanism in without:
             if mechanism not in MECHANISM_NAMES:
                 raise InputError(f"without {mechanism!r}; expected some of {', '.join(MECHANISM_NAMES)}")

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from scipy.optimize import least_squares
-from scipy.stats import t as student_t
 
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.errors import InputError
@@ -138,6 +136,8 @@ def fit_parameters(
             columns.append((predict_us(values(point + step)) / here - 1) / step[index])
         return np.stack(columns, axis=1)
 
+    from scipy.optimize import least_squares
+
     solution = least_squares(
         residuals,
         np.clip(np.ones(len(parameters)), limits[:, 0], limits[:, 1]),
@@ -214,6 +214,8 @@ def _uncertainty(jacobian: FloatArray, residuals: FloatArray) -> tuple[FloatArra
     # Robust scale of the residuals: the median absolute one, as of a normal distribution.
     spread = 1.4826 * float(np.median(np.abs(residuals)))
     variances = ((right[seen] / singular[seen, None]) ** 2).sum(axis=0) * spread**2
+    from scipy.stats import t as student_t
+
     half_widths = student_t.ppf(0.5 + CONFIDENCE / 2, freedom) * np.sqrt(variances)
     hidden = np.abs(right[~seen]).max(axis=0, initial=0.0)
     return half_widths, [bool(share < _HIDDEN_SHARE) for share in hidden]

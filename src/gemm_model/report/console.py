@@ -4,14 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
+from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import RESIDUAL_PHASE, Prediction
-from gemm_model.tables.accuracy import best_single_config, choice_figures, error_figures, top1_efficiency
+from gemm_model.core.problem import GemmProblem
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 INDENT = "    "
+
+
+def problem_fields(problem: GemmProblem) -> dict[str, Any]:
+    """A problem as results hold it, by the names that columns of tables have."""
+    sizes = {name: getattr(problem, name) for name in ("m", "n", "k", "batch")}
+    types = {f"{name}_dtype": getattr(problem, f"{name}_dtype").name for name in ("a", "b", "out", "acc")}
+    return {**sizes, **types}
+
+
+def kernel_fields(config: KernelConfig) -> dict[str, Any]:
+    """A configuration as results hold it, by the names that columns of tables have."""
+    return {**asdict(config), "fast_accum": int(config.fast_accum)}
+
+
+def prediction_fields(prediction: Prediction) -> dict[str, Any]:
+    """A prediction as results hold it; its time is `predicted_us`, beside a measured `runtime_us`."""
+    values = asdict(prediction)
+    return {
+        "predicted_us": values.pop("runtime_us"),
+        **values,
+        "residual_share": prediction.residual_share,
+    }
 
 
 def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: float | None = None) -> str:
@@ -20,9 +44,10 @@ def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: fl
     `kernel` holds m, n, k and, where known, cta_m, cta_n, cluster_m, cluster_n and schedule.
     """
     lines = ["MNK {m} {n} {k}".format(**kernel)]
-    if kernel.get("cta_m"):
-        lines.append("CTA ({cta_m} {cta_n})".format(**kernel))
-        lines.append("CLUSTER ({cluster_m} {cluster_n})".format(**kernel))
+    for name, part in (("CTA", "cta"), ("CLUSTER", "cluster")):
+        extents = [kernel.get(f"{part}_{extent}") for extent in "mn"]
+        if all(extents):
+            lines.append("{} ({} {})".format(name, *extents))
     if kernel.get("schedule"):
         lines.append(f"SCHEDULE {kernel['schedule']}")
     if actual_us is not None:
@@ -31,7 +56,8 @@ def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: fl
     if actual_us is not None:
         lines.append(f"{INDENT}actual: {actual_us:.6g} us")
     if prediction.error_band is not None:
-        lines.append(f"{INDENT}error band: +-{prediction.error_band:.1%} (90 % of held-out measurements)")
+        whose = "90 % of rows predicted like this one, none fitted to"
+        lines.append(f"{INDENT}error band: +-{prediction.error_band:.1%} ({whose})")
     lines.append(f"{INDENT}limiter: {prediction.limiter}")
     lines.append("PHASES (us)")
     lines += [
@@ -67,7 +93,9 @@ def accuracy_summary(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _figures(frame: pd.DataFrame) -> dict[str, Any]:
-    errors = asdict(error_figures(frame["predicted_runtime"].to_numpy(), frame["actual_runtime"].to_numpy()))
+    from gemm_model.tables.accuracy import best_single_config, choice_figures, error_figures, top1_efficiency
+
+    errors = asdict(error_figures(frame["predicted_us"].to_numpy(), frame["runtime_us"].to_numpy()))
     figures: dict[str, Any] = dict(errors)
     choice = choice_figures(top1_efficiency(frame))
     figures |= {
@@ -115,11 +143,13 @@ def accuracy_text(summary: list[dict[str, Any]]) -> str:
         "best_single_min": "best single config, min",
     }
     table = {group: [_cell(key, figures.get(key)) for key in names] for group, figures in columns.items()}
+    import pandas as pd
+
     return pd.DataFrame(table, index=pd.Index(list(names.values()))).to_string()
 
 
 def _cell(key: str, value: Any) -> str:
-    if value is None:
+    if value is None or value != value:
         return "-"
     if key in _PERCENTAGES:
         return f"{value:.2%}"

@@ -53,9 +53,9 @@ def predicted_against_measured(frame: pd.DataFrame, model: str, gpu: str, path: 
     """Every kernel's predicted runtime over its measured one, coloured by limiter."""
     figure, axes = plt.subplots(figsize=(6, 6), gridspec_kw=MARGINS)
     for limiter, rows in frame.groupby("limiter", observed=True):
-        axes.scatter(rows["actual_runtime"], rows["predicted_runtime"], s=5, alpha=0.5, label=str(limiter))
-    low = min(frame["actual_runtime"].min(), frame["predicted_runtime"].min())
-    high = max(frame["actual_runtime"].max(), frame["predicted_runtime"].max())
+        axes.scatter(rows["runtime_us"], rows["predicted_us"], s=5, alpha=0.5, label=str(limiter))
+    low = min(frame["runtime_us"].min(), frame["predicted_us"].min())
+    high = max(frame["runtime_us"].max(), frame["predicted_us"].max())
     axes.plot([low, high], [low, high], color="black", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yscale("log")

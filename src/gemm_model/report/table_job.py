@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,13 @@ from typing import Any
 import pandas as pd
 
 from gemm_model import __version__
-from gemm_model.core.files import atomic_path, atomic_write
+from gemm_model.core.files import atomic_path, atomic_write, check_folder_writable, sole_writer
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.core.settings import Settings
 from gemm_model.models import create_model
 from gemm_model.report.console import accuracy_summary
+from gemm_model.report.document import json_text
+from gemm_model.report.progress import Progress
 from gemm_model.tables.table import predict_frame, read_table, runtimes_us, usable_rows, with_prediction
 
 
@@ -32,23 +33,46 @@ class TableReport:
 
 
 def predict_file(
-    input_path: Path, output_dir: Path | None, chosen: Settings, step: Callable[[str], None]
+    input_path: Path,
+    output_dir: Path | None,
+    chosen: Settings,
+    step: Callable[[str], None],
+    *,
+    classic: bool = False,
 ) -> TableReport:
     """Predict every kernel of a file; write predictions, summary and plots where a folder is given.
 
-    `step` is told of each step before it starts. Raises InputError for a bad table before writing anything.
+    `step` is told of each step before it starts; `classic` writes the times under the classic script's names.
+    Raises InputError for a bad table, or a folder that another run is writing into, before writing anything.
     """
+    if output_dir is not None:
+        check_folder_writable(output_dir)
     step(f"reading {input_path}")
     model = create_model(chosen.model, chosen.gpu, chosen.options)
     frame, notes = usable_rows(read_table(input_path), needs_tile=model.needs_tile)
     measured = runtimes_us(frame) is not None
     step(f"predicting {len(frame)} kernels with {chosen.model} on {chosen.gpu.name}")
-    prediction = predict_frame(frame, model)
+    bar = Progress("predicting", len(frame))
+    try:
+        prediction = predict_frame(frame, model, bar.advance)
+    finally:
+        bar.close()
     rows = with_prediction(frame, prediction)
     accuracy = accuracy_summary(rows) if measured else []
     notes += prediction.caveats
-    files = [] if output_dir is None else _write(input_path, output_dir, chosen, rows, accuracy, notes, step)
-    return TableReport(rows=rows, prediction=prediction, accuracy=accuracy, notes=notes, files=files)
+    report = TableReport(rows=rows, prediction=prediction, accuracy=accuracy, notes=notes, files=[])
+    if output_dir is not None:
+        with sole_writer(output_dir):
+            report.files.extend(_write(input_path, output_dir, chosen, report, step, classic=classic))
+    return report
+
+
+def with_classic_names(rows: pd.DataFrame) -> pd.DataFrame:
+    """Predicted rows with the classic script's `predicted_runtime` and, where measured, `actual_runtime`."""
+    named = rows.rename(columns={"predicted_us": "predicted_runtime"})
+    if "runtime_us" in named:
+        named.insert(list(named).index("predicted_runtime"), "actual_runtime", named["runtime_us"])
+    return named
 
 
 def file_suffix(chosen: Settings) -> str:
@@ -61,16 +85,17 @@ def _write(
     input_path: Path,
     output_dir: Path,
     chosen: Settings,
-    rows: pd.DataFrame,
-    accuracy: list[dict[str, Any]],
-    notes: list[str],
+    report: TableReport,
     step: Callable[[str], None],
+    *,
+    classic: bool,
 ) -> list[Path]:
+    rows, accuracy = report.rows, report.accuracy
     suffix = file_suffix(chosen)
     predictions = output_dir / f"predictions_{suffix}.csv"
     step(f"writing {predictions}")
     with atomic_path(predictions) as temporary:
-        rows.to_csv(temporary, index=False)
+        (with_classic_names(rows) if classic else rows).to_csv(temporary, index=False)
     files = [predictions]
     if accuracy:
         from gemm_model.report.plots import predicted_against_measured, s_curve
@@ -87,8 +112,8 @@ def _write(
         "model_opts": dict(chosen.options),
         "rows": len(rows),
         "accuracy": accuracy,
-        "notes": notes,
+        "notes": report.notes,
     }
     files.append(output_dir / f"summary_{suffix}.json")
-    atomic_write(files[-1], json.dumps(summary, indent=2) + "\n")
+    atomic_write(files[-1], json_text(summary) + "\n")
     return files

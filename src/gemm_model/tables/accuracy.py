@@ -78,10 +78,10 @@ def top1_efficiency(frame: pd.DataFrame) -> pd.Series:
     equally fast count with the mean of their measured efficiencies, because the model cannot tell them apart.
     """
     shapes = frame.groupby(shape_columns(frame), sort=False, dropna=False)
-    best_us = shapes["actual_runtime"].transform("min")
-    fastest_us = shapes["predicted_runtime"].transform("min")
-    chosen = frame["predicted_runtime"] <= fastest_us * (1 + 1e-12)
-    efficiency = (best_us / frame["actual_runtime"])[chosen]
+    best_us = shapes["runtime_us"].transform("min")
+    fastest_us = shapes["predicted_us"].transform("min")
+    chosen = frame["predicted_us"] <= fastest_us * (1 + 1e-12)
+    efficiency = (best_us / frame["runtime_us"])[chosen]
     keys = [frame.loc[chosen, name] for name in shape_columns(frame)]
     return efficiency.groupby(keys, sort=False, dropna=False).mean()
 
@@ -97,7 +97,7 @@ def best_single_config(frame: pd.DataFrame) -> pd.Series | None:
         {
             "shape": shape.ngroup().to_numpy(),
             "config": config.ngroup().to_numpy(),
-            "efficiency": (shape["actual_runtime"].transform("min") / frame["actual_runtime"]).to_numpy(),
+            "efficiency": (shape["runtime_us"].transform("min") / frame["runtime_us"]).to_numpy(),
         }
     )
     by_config = efficiency.groupby(["config", "shape"])["efficiency"].mean().unstack("shape")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ _KERNEL_SIZE_DEFAULTS = {
     "split_k": 1.0,
 }
 _AUTO_SIZES = ("cta_k", "stages")
+_FLAGS = {"": False, "0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 _FIRST_LINE = 1
 MAX_FOOTPRINT_BYTES = 1e13
 """Most bytes between two uses of operands [B]; tables; far more than any card holds."""
@@ -138,6 +139,7 @@ def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
 
     Without `needs_tile` the kernel's columns are neither read nor checked, and stand at their defaults.
     """
+    _require_distinct(frame)
     require_columns(frame, [*_SIZES, *(_TILE if needs_tile else ())])
     if len(frame) == 0:
         raise InputError(f"{_name(frame)}: no rows; expected at least one")
@@ -155,13 +157,18 @@ def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
     return GemmBatch(**columns)
 
 
-def predict_frame(frame: pd.DataFrame, model: Model) -> BatchPrediction:
-    """A model's predictions of all rows; raises InputError for a bad value or a kernel that cannot exist."""
+def predict_frame(
+    frame: pd.DataFrame, model: Model, advance: Callable[[int], None] = lambda _: None
+) -> BatchPrediction:
+    """A model's predictions of all rows; `advance` is told of rows done.
+
+    Raises InputError for a bad value or a kernel that cannot exist.
+    """
     batch = batch_from_frame(frame, needs_tile=model.needs_tile)
     try:
         if model.needs_tile:
             refuse_in_any_family(batch, model.gpu)
-        return predict_in_chunks(model.predict_batch, batch)
+        return predict_in_chunks(model.predict_batch, batch, advance)
     except RefusedKernelError as refused:
         raise InputError(f"{_name(frame)}: {_where(frame, refused.row)}: {refused.reason}") from None
 
@@ -181,7 +188,7 @@ def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
     columns["c_n_major"] = _choice(frame, "c_major", ("n", "m"), default=0) == 0
     columns["kernel"] = _choice(frame, "kernel", KERNELS, default=0)
     columns["raster"] = _choice(frame, "raster", RASTERS, default=0)
-    columns["fast_accum"] = _choice(frame, "fast_accum", ("0", "1"), default=0) == 1
+    columns["fast_accum"] = _flag(frame, "fast_accum")
     if "schedule" in frame:
         columns["schedule"] = _choice(frame, "schedule", SCHEDULES, default=0)
     else:
@@ -209,6 +216,7 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
     Left out are rows of a failed run (column `disposition`) and, where the model needs a tile, rows of
     library kernels that do not tell theirs.
     """
+    _require_distinct(frame)
     notes = []
     kept = frame
     if "disposition" in kept:
@@ -239,12 +247,12 @@ def runtimes_us(frame: pd.DataFrame) -> FloatArray | None:
 def with_prediction(frame: pd.DataFrame, prediction: BatchPrediction) -> pd.DataFrame:
     """The table with the prediction's columns behind its own, and the ratio predicted / measured."""
     columns: dict[str, Any] = {}
-    actual_us = runtimes_us(frame)
-    if actual_us is not None:
-        columns["actual_runtime"] = actual_us
-    columns["predicted_runtime"] = prediction.runtime_us
-    if actual_us is not None:
-        columns["ratio"] = prediction.runtime_us / actual_us
+    measured_us = runtimes_us(frame)
+    if measured_us is not None:
+        columns["runtime_us"] = measured_us
+    columns["predicted_us"] = prediction.runtime_us
+    if measured_us is not None:
+        columns["ratio"] = prediction.runtime_us / measured_us
     columns["limiter"] = pd.Categorical.from_codes(prediction.limiter, pd.Index(prediction.limiter_names))
     columns |= {f"phase_{name}_us": values for name, values in prediction.phases_us.items()}
     columns |= prediction.details
@@ -263,6 +271,12 @@ def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
     for name in names:
         if name not in frame:
             raise InputError(f"{_name(frame)}: column {name!r} is missing; expected {', '.join(names)}")
+
+
+def _require_distinct(frame: pd.DataFrame) -> None:
+    if not frame.columns.is_unique:
+        name = frame.columns[frame.columns.duplicated()][0]
+        raise InputError(f"{_name(frame)}: column {name!r} appears twice; expected each name once")
 
 
 def sizes(
@@ -394,6 +408,19 @@ def _choice(frame: pd.DataFrame, name: str, allowed: tuple[str, ...], default: i
             raise _bad_value(frame, name, row, f"{value!r}; expected one of {', '.join(allowed)}")
         positions.append(allowed.index(value) if value else default)
     return np.array(positions)[codes]
+
+
+def _flag(frame: pd.DataFrame, name: str) -> BoolArray:
+    """A column of 0 and 1, or of false and true, as texts, numbers or flags; False where it is empty."""
+    if name not in frame:
+        return np.broadcast_to(np.False_, (len(frame),))
+    codes, names = _codes(frame[name])
+    flags = [_FLAGS.get(text.lower()) for text in names]
+    if None in flags:
+        code = flags.index(None)
+        row = int(np.argmax(codes == code))
+        raise _bad_value(frame, name, row, f"{names[code]!r}; expected 0 or 1")
+    return np.array(flags, dtype=bool)[codes]
 
 
 def _reject(frame: pd.DataFrame, name: str, bad: BoolArray, expected: str) -> None:

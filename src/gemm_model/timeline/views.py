@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from gemm_model.core.files import atomic_path
 from gemm_model.pipeline.machine import PS_PER_US, Workload
@@ -27,9 +25,9 @@ COLORS = {
 }
 
 
-def event_table(timeline: Timeline, work: Workload) -> pd.DataFrame:
+def event_table(timeline: Timeline, work: Workload) -> list[dict[str, Any]]:
     """One row for each event and wait of SM 0; times in us from the launch, `cta` counts from 0."""
-    rows = [
+    return [
         {
             "warp": span.warp,
             "event": span.kind,
@@ -44,10 +42,9 @@ def event_table(timeline: Timeline, work: Workload) -> pd.DataFrame:
         }
         for span in timeline.spans
     ]
-    return pd.DataFrame(rows)
 
 
-def warp_table(timeline: Timeline) -> pd.DataFrame:
+def warp_table(timeline: Timeline) -> list[dict[str, Any]]:
     """For each warp and each thing that it does or waits for: how often, how long in all, what share."""
     totals: dict[tuple[str, str], list[float]] = {}
     for span in timeline.spans:
@@ -56,7 +53,7 @@ def warp_table(timeline: Timeline) -> pd.DataFrame:
         entry[0] += 1
         entry[1] += span.end - span.start
     ordered = sorted(totals.items(), key=lambda item: TRACK_ORDER.index(item[0][0]))
-    rows = [
+    return [
         {
             "warp": warp,
             "activity": what,
@@ -66,7 +63,6 @@ def warp_table(timeline: Timeline) -> pd.DataFrame:
         }
         for (warp, what), (count, total) in ordered
     ]
-    return pd.DataFrame(rows)
 
 
 def trace_events(

@@ -1,0 +1,103 @@
+"""`gemm-model list`: what there is, by the names that options take."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from gemm_model.commands import common
+from gemm_model.report.document import Document, text_table
+
+EXAMPLES = ("gpus", "types --format json")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=tuple(LISTS), help="what to list")
+    common.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    common.no_overrides(args)
+    common.check_outputs(args.output)
+    rows = LISTS[args.what]()
+    document = Document(verb="list", result={"what": args.what}, rows=rows, text=lambda: text_table(rows))
+    common.show(args, document)
+    return 0
+
+
+def _gpus() -> list[dict[str, Any]]:
+    from gemm_model.config import gpu_names
+    from gemm_model.core.gpu import load_gpu
+
+    return [
+        {
+            "name": gpu.name,
+            "architecture": gpu.architecture,
+            "sm_count": gpu.sm_count,
+            "sm_clk_mhz": gpu.sm_clk_mhz,
+            "dram_gb_per_s": gpu.dram_gb_per_s,
+            "types": ", ".join(gpu.flop_per_clk_per_sm),
+            "validated": "yes" if gpu.validated else "no",
+        }
+        for gpu in map(load_gpu, gpu_names())
+    ]
+
+
+def _models() -> list[dict[str, Any]]:
+    from gemm_model.config import CONFIG_DIR, read_yaml_mapping
+    from gemm_model.models import DEFAULT_MODEL, models
+
+    return [
+        {
+            "name": name,
+            "default": "yes" if name == DEFAULT_MODEL else "no",
+            "options": ", ".join(
+                read_yaml_mapping(CONFIG_DIR / "model" / f"{name}.yaml", "a model")["model_opts"]
+            ),
+        }
+        for name in models()
+    ]
+
+
+def _families() -> list[dict[str, Any]]:
+    from gemm_model.config import gpu_names
+    from gemm_model.core.gpu import load_gpu
+    from gemm_model.kernels.registry import families
+
+    by_gpu = {name: families(load_gpu(name)) for name in gpu_names()}
+    return [
+        {"name": family, "gpus": ", ".join(name for name, known in by_gpu.items() if family in known)}
+        for family in families()
+    ]
+
+
+def _types() -> list[dict[str, Any]]:
+    from gemm_model.core.dtypes import ALIASES, BLOCK_SCALED_TYPES, ELEMENT_TYPES
+
+    rows: list[dict[str, Any]] = []
+    for name, found in ELEMENT_TYPES.items():
+        aliases = ", ".join(alias for alias, of in ALIASES.items() if of == name)
+        rows.append(
+            {"name": name, "bits": found.bits, "rate_class": found.math_kind, "also": aliases or None}
+        )
+    for name, (element, scale, vector) in BLOCK_SCALED_TYPES.items():
+        also = f"{element}, one {scale} scale for {vector}"
+        rows.append({"name": name, "bits": ELEMENT_TYPES[element].bits, "also": also})
+        rows[-1]["rate_class"] = ELEMENT_TYPES[element].math_kind
+    return rows
+
+
+def _calibrations() -> list[dict[str, Any]]:
+    from gemm_model.persistent.calibration_file import calibration_names
+
+    return [{"name": name} for name in calibration_names()]
+
+
+LISTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "gpus": _gpus,
+    "models": _models,
+    "families": _families,
+    "types": _types,
+    "calibrations": _calibrations,
+}

@@ -1,0 +1,64 @@
+"""Frozen records from plain values (a YAML file, JSON), checked by their own annotations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from gemm_model.core.errors import InputError
+
+Record = TypeVar("Record")
+_EXPECTED = re.compile(r"Expected `([^`]*)`(?:, got `[^`]*`)?(?:.*`(\$[^`]*)`)?")
+_PLAIN_NAMES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "object": "a mapping",
+    "array": "a list",
+    "null": "nothing",
+}
+
+
+def record_from(kind: type[Record], values: Mapping[str, Any], where: str) -> Record:
+    """A record of a dataclass from plain values of its fields, whose types are those of its annotations.
+
+    Whole numbers stand for floats, lists for tuples; mappings become read-only. Raises InputError, beginning
+    with `where`, for a key that is missing, unknown or of another type; what the record itself refuses in
+    `__post_init__` comes through as it is.
+    """
+    import msgspec
+
+    known = {spec.name: spec for spec in fields(kind)}  # type: ignore[arg-type]
+    for key in values:
+        if key not in known:
+            raise InputError(f"{where}: unknown key {key!r}; expected one of {', '.join(known)}")
+    for name, spec in known.items():
+        if name not in values and spec.default is MISSING and spec.default_factory is MISSING:
+            raise InputError(f"{where}: missing key {name!r}")
+    try:
+        record = msgspec.convert(dict(values), kind)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, InputError):
+            raise error.__cause__ from None
+        raise InputError(f"{where}: {_sentence(str(error), values)}") from None
+    for name in known:
+        value = getattr(record, name)
+        if isinstance(value, dict):
+            object.__setattr__(record, name, MappingProxyType(value))
+    return record
+
+
+def _sentence(message: str, values: Mapping[str, Any]) -> str:
+    """'sm_count is 1.5; expected a whole number' from "Expected `int`, got `float` - at `$.sm_count`"."""
+    match = _EXPECTED.match(message)
+    if match is None:
+        return message
+    expected = " or ".join(_PLAIN_NAMES.get(name, name) for name in match.group(1).split(" | "))
+    place = (match.group(2) or "$").removeprefix("$").removeprefix(".")
+    first = re.split(r"[.\[]", place, maxsplit=1)[0]
+    inside = "" if place == first else f" (at {place})"
+    return f"{first} is {values.get(first)!r}{inside}; expected {expected}"

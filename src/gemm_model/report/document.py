@@ -1,0 +1,152 @@
+"""What a verb of the command found, in every format: text, CSV, JSON, JSON lines (docs/json.md)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from gemm_model import __version__
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMATS = ("table", "json", "jsonl", "csv")
+SCHEMA = "gemm-model/1"
+"""Name and version of the JSON documents; the version grows when a field changes its meaning or goes."""
+
+NUMBER_COLUMNS = frozenset(
+    (
+        *("m", "n", "k", "batch", "cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n"),
+        *("stages", "swizzle", "split_k", "swap_ab", "sf_vec_size", "runtime_us", "empty_kernel_us"),
+    )
+)
+"""Columns of tables whose texts are numbers, wherever they come from."""
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One verb's answer; the table that it holds may be a frame or mappings of equal keys."""
+
+    verb: str
+    text: Callable[[], str]
+    """What `--format table` prints."""
+    result: Mapping[str, Any] = field(default_factory=dict)
+    """Figures of the whole answer; numbers, texts, and mappings, lists and dataclasses of them."""
+    rows: Rows | pd.DataFrame = ()
+    """The verb's table, row by row: all that CSV and JSON lines hold."""
+    notes: Sequence[str] = ()
+    """Sentences to the reader: caveats, rows left out."""
+    gpu: str | None = None
+    model: str | None = None
+
+    def render(self, output_format: str) -> str:
+        """The document as text of one of FORMATS, with a line break at its end."""
+        if output_format == "table":
+            return self.text().rstrip("\n") + "\n"
+        if output_format == "csv":
+            return csv_text(self.rows)
+        if output_format == "jsonl":
+            return "".join(json_text(row, indent=None) + "\n" for row in records(self.rows))
+        document = {
+            "schema": SCHEMA,
+            "version": __version__,
+            "verb": self.verb,
+            "gpu": self.gpu,
+            "model": self.model,
+            "result": self.result,
+            "rows": records(self.rows),
+            "notes": list(self.notes),
+        }
+        return json_text(document) + "\n"
+
+
+def json_text(value: Any, *, indent: int | None = 2) -> str:
+    """Valid JSON of numbers, texts, and mappings, sequences, arrays and dataclasses of them.
+
+    A number that is not finite becomes null.
+    """
+    return json.dumps(plain(value), indent=indent, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """The same as JSON knows it; what it does not know becomes a text."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(inner) for inner in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {spec.name: plain(getattr(value, spec.name)) for spec in fields(value)}
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):
+        return plain(records(value))
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return str(value)
+
+
+def records(rows: Rows | pd.DataFrame) -> list[dict[str, Any]]:
+    """A table's rows as mappings; empty cells of a frame are None."""
+    if isinstance(rows, Sequence):
+        return [dict(row) for row in rows]
+    names = [str(name) for name in rows.columns]
+    columns = [_cells(rows.iloc[:, position], name) for position, name in enumerate(names)]
+    return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
+
+
+def _cells(column: pd.Series, name: str) -> list[Any]:
+    """A column's values; texts of a column that holds numbers (a table as it was read) are numbers."""
+    import pandas as pd
+
+    if name in NUMBER_COLUMNS and not pd.api.types.is_numeric_dtype(column.dtype):
+        column = pd.to_numeric(column.where(column != ""), errors="coerce").convert_dtypes()
+    missing = column.isna() if column.dtype != object else column.isna() | (column == "")
+    return [None if gap else value for value, gap in zip(column.astype(object), missing, strict=True)]
+
+
+def csv_text(rows: Rows | pd.DataFrame) -> str:
+    """A table as CSV with a header; a cell of None is empty."""
+    if not isinstance(rows, Sequence):
+        return str(rows.to_csv(index=False, lineterminator="\n"))
+    text = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def text_table(rows: Rows | pd.DataFrame) -> str:
+    """A table in aligned columns; columns without any value are left out."""
+    found = records(rows)
+    names = [
+        name
+        for name in dict.fromkeys(name for row in found for name in row)
+        if any(row.get(name) is not None for row in found)
+    ]
+    cells = [names, *([_cell(row.get(name)) for name in names] for row in found)]
+    columns = []
+    for name, column in zip(names, zip(*cells, strict=True), strict=True):
+        is_text = all(isinstance(row.get(name), str | None) for row in found)
+        width = max(map(len, column))
+        columns.append([cell.ljust(width) if is_text else cell.rjust(width) for cell in column])
+    return "\n".join(" ".join(line).rstrip() for line in zip(*columns, strict=True))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

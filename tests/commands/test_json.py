@@ -1,0 +1,94 @@
+"""Every verb's JSON against the one schema, its JSON lines, and its figures that do not exist."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+import jsonschema
+import pytest
+
+from tests.conftest import ROOT
+
+SCHEMA = json.loads(files("gemm_model.report").joinpath("schema.json").read_text())
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+KERNEL = ("--m", 1024, "--n", 2048, "--k", 512, "--cta", "128x128", "--cluster", "2x1")
+SIZES = KERNEL[:6]
+SHAPES = ROOT / "testlists" / "square.csv"
+
+
+def refuse(name: str) -> float:
+    raise AssertionError(f"{name} is no JSON")
+
+
+def document_of(gemm_model, *words):
+    outcome = gemm_model(*words, "--format", "json")
+    assert outcome.code == 0, outcome.err
+    document = json.loads(outcome.out, parse_constant=refuse)
+    VALIDATOR.validate(document)
+    assert document["verb"] == words[0]
+    return document
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("predict", *KERNEL),
+        ("predict", *KERNEL, "--cfg"),
+        ("predict", *SIZES, "--model", "SOLModel", "--gpu", "rtx_4090"),
+        ("explain", *KERNEL),
+        ("rank", *SIZES, "--top", 3),
+        ("rank", *SIZES, "--why-not", "128x128"),
+        ("rank", *SIZES, "--emit", "quack"),
+        ("simulate", *KERNEL),
+        ("solve", *SIZES),
+        ("overlap", "--m", 4096, "--k", 4096),
+        ("hierarchy",),
+        ("hierarchy", "--ladder"),
+        ("hierarchy", "--text"),
+        ("hierarchy", "--solve"),
+        ("list", "gpus"),
+        ("list", "models"),
+        ("list", "families"),
+        ("list", "types"),
+    ],
+)
+def test_every_verb_prints_one_kind_of_document(gemm_model, words):
+    document = document_of(gemm_model, *words)
+    assert document["rows"]
+
+
+def test_tables_too(gemm_model, tmp_path, classic_table):
+    shapes = tmp_path / "shapes.csv"
+    shapes.write_text("m,n,k\n128,4096,4096\n4096,4096,4096\n")
+    assert len(document_of(gemm_model, "rank", "--input", shapes)["rows"]) == 2
+    assert len(document_of(gemm_model, "portfolio", "--input", shapes, "--max-kernels", 1)["rows"]) == 2
+    words = ("--input", classic_table, "--model", "WSPersistentGEMMModel", "--gpu", "b200")
+    rows = document_of(gemm_model, "predict", *words)["rows"]
+    assert [(row["m"], row["cta_n"]) for row in rows] == [(4096, 64), (4096, 256), (4096, 256)]
+    lines = gemm_model("predict", *words, "--format", "jsonl").out.splitlines()
+    assert [json.loads(line) for line in lines] == rows
+
+
+def test_a_correlation_of_one_row_is_null(gemm_model, tmp_path):
+    table = tmp_path / "one.csv"
+    table.write_text("in_dtype,m,n,k,runtime_us\nbf16,512,512,512,9\n")
+    (accuracy,) = document_of(gemm_model, "predict", "--input", table, "--model", "SOLModel")["result"][
+        "accuracy"
+    ]
+    assert accuracy["rank_correlation"] is None
+    assert accuracy["rows"] == 1
+
+
+def test_the_output_file_s_name_tells_its_format(gemm_model, tmp_path):
+    answers = {}
+    for suffix in ("json", "jsonl", "csv", "txt"):
+        path = tmp_path / f"best.{suffix}"
+        assert gemm_model("rank", *SIZES, "--top", 2, "--output", path).out == ""
+        answers[suffix] = path.read_text()
+    rows = json.loads(answers["json"])["rows"]
+    assert [json.loads(line)["predicted_us"] for line in answers["jsonl"].splitlines()] == [
+        row["predicted_us"] for row in rows
+    ]
+    assert answers["csv"].splitlines()[0].startswith("rank,ties,tile")
+    assert answers["txt"].splitlines()[0].split()[:3] == ["rank", "ties", "tile"]

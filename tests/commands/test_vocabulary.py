@@ -1,0 +1,203 @@
+"""One vocabulary of options: what a verb is given is used or refused; help, lists, versions, completion."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemm_model.cli import VERBS, parser_of
+
+KERNEL = ("--m", 1024, "--n", 1024, "--k", 1024, "--cta", "128x128")
+SIZES = KERNEL[:6]
+COMMON = {
+    "--input",
+    "--output",
+    "--gpu",
+    "--dtype",
+    "--regime",
+    "--calibration",
+    "--residual",
+    "--sms",
+    "--format",
+}
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_help_tells_defaults_and_two_examples_that_parse(verb):
+    _, child = parser_of(verb)
+    assert child is not None
+    text = child.format_help()
+    examples = [line.strip() for line in text.partition("examples:")[2].splitlines() if line.strip()]
+    assert len(examples) >= 2
+    for example in examples:
+        words = example.partition(" > ")[0].split()
+        assert words[:2] == ["gemm-model", verb]
+        child.parse_args([word for word in words[2:] if "=" not in word])
+    for action in child._actions:
+        if (
+            action.option_strings
+            and action.help != "==SUPPRESS=="
+            and action.nargs != 0
+            and not action.required
+        ):
+            told = "default" in (action.help or "") or action.dest in UNSET
+            assert told, action.option_strings
+
+
+UNSET = frozenset(
+    (
+        *(
+            "m",
+            "n",
+            "k",
+            "input",
+            "output",
+            "cta",
+            "why_not",
+            "emit",
+            "trace",
+            "plot",
+            "report",
+            "rows",
+            "table",
+        ),
+        *("configs", "sample", "sample_shapes", "time_budget", "problems", "results", "machine", "help"),
+    )
+)
+"""Options whose absence means that nothing of the kind is asked for."""
+
+
+def test_options_of_the_vocabulary_take_the_same_kind_of_value_everywhere():
+    kinds: dict[str, set[str]] = {}
+    for verb in VERBS:
+        _, child = parser_of(verb)
+        assert child is not None
+        for action in child._actions:
+            for option in COMMON & set(action.option_strings):
+                kinds.setdefault(option, set()).add(str(action.type))
+    assert set(kinds) == COMMON
+    assert {option: len(found) for option, found in kinds.items()} == dict.fromkeys(COMMON, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("predict", "--input", "x.csv", "--swizzle", 4), "predict: --swizzle has no effect with --input"),
+        (("rank", *SIZES, "--why-not", "64x64", "--top", 3), "rank: --top has no effect with --why-not"),
+        (("rank", *SIZES, "--why-not", "64x64", "--emit", "json"), "--why-not comes with --emit"),
+        (("rank", *SIZES, "timing.repeats=3"), "override 'timing.repeats=3': not read here"),
+        (("predict", *KERNEL, "--gpu", "h200", "gpu=b200"), "--gpu h200 comes with gpu=b200"),
+        (("predict", *KERNEL, "--sms", 7, "gpu.sm_count=9"), "--sms comes with gpu.sm_count"),
+        (("predict", *KERNEL, "--regime", "burst", "model_opts.regime=sustained"), "expected one of them"),
+        (("predict", *KERNEL, "--regime", "burst", "--model", "SOLModel"), "SOLModel has no such option"),
+        (("hierarchy", "--target", 0.5), "hierarchy: --target has no effect without --solve"),
+        (("simulate", *KERNEL, "--trace-sms", 2), "--trace-sms is given without --trace"),
+        (("solve", *SIZES, "--timeout", 3), "--timeout is for Z3"),
+        (("list", "gpus", "a=b"), "a=b has no effect here"),
+        (("overlap", "--input", "x.csv", "--m", 64), "overlap: --m has no effect with --input"),
+    ],
+)
+def test_nothing_given_is_ignored(gemm_model, words, sentence):
+    outcome = gemm_model(*words)
+    assert outcome.code == 2
+    assert sentence in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_model_without_tiles_says_what_it_does_not_read(gemm_model):
+    outcome = gemm_model("predict", *KERNEL, "--model", "SOLModel")
+    assert "note: SOLModel does not read --cta" in outcome.err
+
+
+def test_fewer_sms_are_the_same_by_either_way(gemm_model):
+    by_option = gemm_model("rank", *SIZES, "--sms", 66, "--format", "csv").out
+    assert gemm_model("rank", *SIZES, "gpu.sm_count=66", "--format", "csv").out == by_option
+    assert gemm_model("rank", *SIZES, "--format", "csv").out != by_option
+
+
+def test_options_reach_the_model(gemm_model):
+    by_option = gemm_model(
+        "predict", *KERNEL, "--regime", "counters", "--residual", "off", "--format", "csv"
+    ).out
+    words = ("model_opts.regime=counters", "model_opts.residual=off", "--format", "csv")
+    assert gemm_model("predict", *KERNEL, *words).out == by_option
+    assert gemm_model("predict", *KERNEL, "--format", "csv").out != by_option
+
+
+def test_the_resolved_configuration_tells_sources(gemm_model):
+    out = gemm_model(
+        "predict", *KERNEL, "--cfg", "--regime", "burst", "gpu.sm_clk_mhz=1500", "--format", "csv"
+    ).out
+    rows = out.splitlines()
+    assert "gpu.sm_clk_mhz,1500.0,command line" in rows
+    assert "model_opts.regime,burst,command line" in rows
+    assert "model_opts.l2,cold,config/model/WarpSpecializedModel.yaml" in rows
+    assert "gpu.sm_count,132,config/gpu/h200.yaml" in rows
+
+
+def test_lists(gemm_model):
+    assert "h200" in gemm_model("list", "gpus").out
+    assert "WSPersistentGEMMModel" in gemm_model("list", "models").out
+    assert "quack" in gemm_model("list", "families").out
+    assert "nvfp4" in gemm_model("list", "types").out
+    assert gemm_model("list", "colours").code == 2
+
+
+def test_version_has_fingerprints_of_data_and_calibrations(gemm_model):
+    lines = gemm_model("--version").out.splitlines()
+    assert lines[0].startswith("gemm-model ")
+    names = [line.split()[0] for line in lines[1:]]
+    assert names[:3] == ["gpu", "model", "pipeline"]
+    assert "calibration" in names
+    assert all(len(line.split()[1]) == 12 for line in lines[1:])
+
+
+def test_completion_knows_verbs_and_options(gemm_model):
+    script = gemm_model("completion", "bash").out
+    assert "--why-not" in script
+    assert "cutlass-profiler" in script
+
+
+def test_swapped_twins_are_shown_as_one(gemm_model):
+    rows = gemm_model(
+        "rank", "--m", 4096, "--n", 4096, "--k", 4096, "--residual", "off", "--top", 8
+    ).out.splitlines()
+    head = rows[0].split()
+    cells = [dict(zip(head, row.split(), strict=True)) for row in rows[1:]]
+    assert len(cells) == 8
+    kernels = [(row["tile"], row["cluster"], row["schedule"]) for row in cells]
+    assert len(set(kernels)) == 8
+    assert cells[0]["swap_ab"] == "either"
+
+
+def test_a_kernel_that_spills_is_said_to_be_limited_by_it(gemm_model):
+    words = (
+        "--m",
+        4096,
+        "--n",
+        4096,
+        "--k",
+        4096,
+        "--cta",
+        "128x256",
+        "--cluster",
+        "2x1",
+        "--residual",
+        "off",
+    )
+    assert "limited by SPILLING" in gemm_model("explain", *words, "--dtype", "fp8").out
+    assert "limited by TENSOR" in gemm_model("explain", *words, "--dtype", "bf16").out
+
+
+def test_stdout_that_is_full_gets_a_sentence():
+    import subprocess
+    import sys
+
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "gemm_model.cli", "list", "types"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert run.returncode == 2
+    assert run.stderr == b"gemm-model list: stdout: cannot be read or written (No space left on device)\n"

@@ -1,0 +1,667 @@
+"""Hostile and ordinary words, files and Python calls, made from a seed; what must hold of each answer.
+
+`python -m tests.fuzz --cases 10000 [--first 0]` runs many; `tests/test_fuzz.py` runs a few. Of each case:
+no traceback, one sentence and exit code 2 for bad input, valid JSON, every time a positive finite number, no
+file half-written or left behind, and at most MAX_SECONDS of processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import io
+import json
+import math
+import random
+import shlex
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+MAX_SECONDS = 5.0
+EXIT_CODES = (0, 2, 3, 4)
+
+SIZES = ["1", "7", "64", "100", "128", "1000", "4096", "16384"]
+BAD_SIZES = [
+    "0",
+    "-1",
+    "1.5",
+    "x",
+    "",
+    "nan",
+    "inf",
+    "1e3",
+    str(2**40),
+    str(2**40 + 1),
+    "9" * 25,
+    "9" * 4400,
+    "0x10",
+]
+TILES = ["64x64", "128x128", "128x256", "256x128", "128x208", "192x160", "128x128x64", "64x64x32"]
+BAD_TILES = [
+    "64",
+    "x",
+    "0x64",
+    "-1x2",
+    "1x1",
+    "512x512",
+    "99999x99999",
+    f"{'9' * 4400}x2",
+    "64x64x64x64",
+    "",
+    "3x5",
+]
+CLUSTERS = ["1x1", "2x1", "1x2", "2x2", "4x1"]
+GPUS = ["h200", "b200", "a100_sxm_80gb", "rtx_4090", "v100_sxm2", "H200", "h100_sxm"]
+TYPES = ["bf16", "fp16", "fp8", "e5m2", "nvfp4", "mxfp8", "fp32", "int8", "BF16", "fp4"]
+MODELS = [
+    "WarpSpecializedModel",
+    "WSPersistentGEMMModel",
+    "SOLModel",
+    "PipelineModel",
+    "MemoryHierarchyModel",
+]
+JUNK = [
+    "",
+    "-",
+    "--",
+    "nope",
+    "${oc.env:HOME}",
+    "null",
+    "é\u202e",
+    "\udcff",
+    "a" * 3000,
+    "../..",
+    "/",
+    "1" * 40,
+    "[",
+    "{a",
+]
+FORMATS = ["table", "json", "jsonl", "csv"]
+OVERRIDES = [
+    "gpu.sm_count=66",
+    "gpu.sm_count=0",
+    "gpu.sm_count=1000",
+    "gpu.sm_clk_mhz=nan",
+    "gpu.sm_clk_mhz=1500",
+    "gpu.sm_clk_mhz=-3",
+    "gpu.l2_bytes=1e30",
+    "gpu.l2_bytes=${nosuch}",
+    "gpu.resident_clusters={}",
+    "gpu.tpc_rounds=[[0]]",
+    "gpu=b200",
+    "model=SOLModel",
+    "model_opts=3",
+    "model_opts.regime=sustained",
+    "model_opts.l2=warm",
+    "model_opts.without=[tensor,clock]",
+    "model_opts.without=7",
+    "model_opts.residual=off",
+    "model_opts.calibration=[1]",
+    "model_opts.l2_hit_rate=2",
+    "timing.repeats=3",
+    "+gpu.speed=1",
+    "gpu.name=",
+    "a=b",
+    "mac_per_us=.nan",
+    "init_us=1",
+    "tiles={smem_bytes: 1}",
+]
+
+PROBLEM = {"--m": SIZES, "--n": SIZES, "--k": SIZES}
+KERNEL = {"--cta": TILES, "--cluster": CLUSTERS}
+CHOICES: dict[str, list[str]] = {
+    **dict.fromkeys(("--m", "--n", "--k", "--batch", "--top", "--depth", "--max-kernels", "--seed"), SIZES),
+    "--cta": TILES,
+    "--cluster": CLUSTERS,
+    "--dtype": TYPES,
+    "--b-dtype": TYPES,
+    "--out-dtype": ["bf16", "fp32", "fp8", "nope"],
+    "--gpu": GPUS,
+    "--model": [*MODELS, "OverlapModel", "Crystal"],
+    "--regime": ["burst", "sustained", "counters", "nope"],
+    "--residual": ["off", "auto", "nope", "nope.npz"],
+    "--calibration": ["auto", "h200", "h200:quack", "nope", "nope.yaml"],
+    "--sms": ["1", "66", "100", "132", "133", "0", "-1", "x"],
+    "--stages": ["0", "1", "3", "7", "100", "-1"],
+    "--swizzle": ["1", "4", "8", "16", "0"],
+    "--split-k": ["1", "2", "4", "0", "64"],
+    "--schedule": ["cooperative", "pingpong", "2cta", "zigzag"],
+    "--raster": ["heuristic", "along_m", "along_n", "diagonal"],
+    "--family": ["auto", "quack", "cutlass", "triton", "cublas", "nope"],
+    "--kernel": ["auto", "quack", "cutlass", "triton", "nope"],
+    "--why-not": ["128x128,cluster=1x1", "fast", "64x64,swap_ab=1", "128x128,swizzle=x", ""],
+    "--emit": ["quack", "triton", "cutlass", "json", "nope"],
+    "--format": FORMATS,
+    "--machine": ["balanced", "paper_a6000", "tiny_buffer", "nope", "nope.yaml"],
+    "--consumers": ["single", "cooperative", "pingpong"],
+    "--objective": ["time", "wait"],
+    "--overlap-ratio": ["-1", "0", "0.25", "1", "2", "nan", "inf"],
+    "--prefetch-ratio": ["-1", "0", "0.5", "1", "-0.1", "nan"],
+    "--previous-extra-us": ["0", "1.5", "-1", "inf", "nan", "1e300"],
+    "--shape": ["4096x4096x4096", "64x64x64", "1x2", "0x1x1", f"{'9' * 4400}x1x1"],
+    "--tile": ["cta:128x128", "thread:8x8", "l3:4x4", "cta:4", ""],
+    "--target": ["0.9", "1.0", "0", "nan", "7"],
+    "--datapath": ["cuda_cores", "tensor_cores", "abacus"],
+    "--output-mode": ["ignored", "once", "each_slice", "twice"],
+    "--fit": ["mac_per_us", "init_us,load_startup_us", "speed", ""],
+    "--configs-per-problem": ["1", "4", "0", "-1"],
+    "--weight": ["m", "count", "nope"],
+}
+VERBS: dict[str, dict[str, list[str]]] = {
+    "predict": {**PROBLEM, **KERNEL},
+    "explain": {**PROBLEM, **KERNEL},
+    "rank": PROBLEM,
+    "simulate": {
+        "--m": ["64", "512"],
+        "--n": ["64", "512"],
+        "--k": ["64", "512"],
+        "--cta": ["64x64x64", "128x128"],
+    },
+    "solve": {"--m": ["64", "512"], "--n": ["64", "512"], "--k": ["64", "512"]},
+    "overlap": {"--m": ["4096", "8192"], "--k": ["4096", "8192"], "--dtype": ["e4m3", "bf16", "int4"]},
+    "hierarchy": {},
+    "list": {},
+    "completion": {},
+    "torch": {},
+    "benchmark": {},
+    "characterize": {},
+    "cutlass-profiler": {},
+    "portfolio": {"--max-kernels": ["1", "2", "4"]},
+    "estimate": {"--machine": ["balanced", "paper_a6000"]},
+    "calibrate": {},
+}
+FLAGS = {
+    "predict": ["--fast-accum", "--cfg"],
+    "explain": ["--fast-accum", "--cfg"],
+    "rank": ["--cfg"],
+    "hierarchy": ["--solve", "--ladder", "--text", "--no-l2"],
+    "overlap": ["--tune"],
+    "simulate": ["--events"],
+}
+OUTPUT_IS_A_FILE = (
+    "explain",
+    "rank",
+    "portfolio",
+    "hierarchy",
+    "simulate",
+    "solve",
+    "list",
+    "overlap",
+    "torch",
+)
+
+KERNEL_TABLE = """in_dtype,m,n,k,cta_m,cta_n,cluster_m,cluster_n,runtime_us,fast_accum,schedule
+bf16,4096,4096,4096,128,256,2,1,180.5,0,cooperative
+fp8,1024,2048,512,128,128,1,1,12.25,1,pingpong
+fp16,64,64,100000,64,64,1,1,90,0,cooperative
+"""
+SHAPE_TABLE = "m,n,k,count\n128,4096,4096,3\n4096,4096,4096,1\n"
+RUN_TABLE = "m,n,k,tile_m,tile_n,tile_k,stages,runtime_us\n" + "".join(
+    f"{64 * i},512,512,64,64,64,3,{20 + 7 * i}\n" for i in range(1, 9)
+)
+SURFACE_TABLE = (
+    "m,n,k,a_type,b_type,split_k,stages,clusters,fill_delay_clocks,extra_clocks,serialized,overlap_ratio,"
+    "prefetch_ratio,layer_us\n6144,16,4096,e4m3,e5m2,2,10,96,0,0,1,-1,0,10.6\n"
+    "6144,16,4096,e4m3,e5m2,2,10,96,0,0,0,-1,-1,9.4\n6144,16,4096,e4m3,e5m2,2,10,96,0,0,0,0.5,0.5,9.1\n"
+)
+LADDER_TABLE = "kernel,rung,m,n,k,runtime_us,tflops\nnaive_32x32_t1x1_w1x32,naive,512,512,512,900,0.3\n"
+PROBLEMS_JSON = json.dumps(
+    [{"m": 4096, "n": 4096, "k": 4096, "dtype_a": "f16", "dtype_b": "f16", "dtype_d": "f16", "layout": "tnn"}]
+)
+GPU_YAML = Path(__file__).parents[1].joinpath("src/gemm_model/config/gpu/h200.yaml").read_text()
+MACHINE_YAML = Path(__file__).parents[1].joinpath("src/gemm_model/config/pipeline/balanced.yaml").read_text()
+CALIBRATIONS = sorted(Path(__file__).parents[1].glob("src/gemm_model/config/calibration/h200/*.yaml"))
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+BAD_YAML = [
+    BOMB,
+    "[" * 100000,
+    "- " * 50000,
+    "{a: " * 5000,
+    "power: 5\n",
+    "? [a]\n: 1\n",
+    "1: 2\n",
+    "null\n",
+    "a: 1\na: 2\n",
+    "name: !!python/object/apply:os.system [id]\n",
+    "sm_count: " + "9" * 5000 + "\n",
+    "x: .inf\n",
+    "d: 2020-13-45\n",
+    "\0",
+    "a: 'unclosed\n",
+    "%YAML 9.9\n---\na: 1\n",
+    "",
+]
+YAML_VALUES = [
+    "5",
+    "0",
+    "-0.5",
+    "${nosuch}",
+    "null",
+    "[]",
+    "{}",
+    "true",
+    ".nan",
+    ".inf",
+    "1e400",
+    "text",
+    "9" * 400,
+    "1e3",
+]
+
+
+@dataclass
+class Answer:
+    """What one case came to."""
+
+    what: str
+    problems: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def run_case(seed: int, folder: Path) -> Answer:
+    """Make the case of a seed, run it in an empty folder, and say what does not hold."""
+    rng = random.Random(seed)
+    kind = rng.choices((_words, _file, _python), (6, 5, 3))[0]
+    return kind(rng, folder)
+
+
+def _words(rng: random.Random, folder: Path) -> Answer:
+    return _command(_line(rng, rng.choice(list(VERBS)), folder), folder)
+
+
+def _line(rng: random.Random, verb: str, folder: Path) -> list[str]:
+    """A command line that is fine, or has a few words changed."""
+    options = {name: _mostly_good(rng, values) for name, values in VERBS[verb].items()}
+    known = sorted(_known_options(verb) & set(CHOICES))
+    for name in rng.sample(known, min(rng.choice((0, 1, 1, 2, 3)), len(known))):
+        options[name] = _mostly_good(rng, CHOICES[name])
+    if rng.random() < 0.05:
+        name = rng.choice(list(CHOICES))
+        options[name] = rng.choice(CHOICES[name])
+    if options and rng.random() < 0.15:
+        options[rng.choice(list(options))] = rng.choice([*BAD_SIZES, *BAD_TILES, *JUNK])
+    if options and rng.random() < 0.07:
+        del options[rng.choice(list(options))]
+    words = [verb, *(word for pair in options.items() for word in pair)]
+    words += _places(rng, verb, folder)
+    words += rng.sample(FLAGS.get(verb, []), rng.randint(0, min(1, len(FLAGS.get(verb, [])))))
+    if rng.random() < 0.2:
+        words.append(rng.choice(OVERRIDES))
+    if rng.random() < 0.04:
+        words.insert(rng.randrange(len(words) + 1), rng.choice(JUNK))
+    return words
+
+
+def _mostly_good(rng: random.Random, values: list[str]) -> str:
+    """One of some values of which the good ones stand first."""
+    return rng.choice(values if rng.random() < 0.25 else values[: (len(values) + 1) // 2])
+
+
+@cache
+def _known_options(verb: str) -> frozenset[str]:
+    from gemm_model.cli import parser_of
+
+    _, child = parser_of(verb)
+    assert child is not None
+    return frozenset(option for action in child._actions for option in action.option_strings)
+
+
+def _places(rng: random.Random, verb: str, folder: Path) -> list[str]:
+    """What a verb needs besides options of values: positions, files, and limits on what it may take on."""
+    if verb == "list":
+        return [rng.choice(["gpus", "models", "families", "types", "calibrations", "colours"])]
+    if verb == "completion":
+        return [rng.choice(["bash", "zsh", "fish"])]
+    if verb == "torch":
+        return [rng.choice(["nowhere:build", "nowhere", "no/such.py:build", ":"])]
+    if verb == "benchmark":
+        return [
+            "--dry-run",
+            "--kernels",
+            "simt",
+            "--dtype",
+            "fp32",
+            "--input",
+            _saved(folder, "sizes.csv", SHAPE_TABLE),
+        ]
+    if verb == "characterize":
+        return ["--output", str(folder / rng.choice(["mine.txt", "none/\0/mine.yaml"]))]
+    if verb == "cutlass-profiler":
+        problems = _saved(folder, "problems.json", PROBLEMS_JSON)
+        return ["--problems", problems, "--output", str(folder / "out.csv")]
+    if verb == "portfolio":
+        return ["--input", _saved(folder, "shapes.csv", SHAPE_TABLE)]
+    if verb == "estimate":
+        return ["--input", _saved(folder, "runs.csv", RUN_TABLE)]
+    if verb == "calibrate":
+        return ["--input", _saved(folder, "few.csv", SHAPE_TABLE), "--output", str(folder / "mine.yaml")]
+    if verb in OUTPUT_IS_A_FILE and rng.random() < 0.2:
+        return [
+            "--output",
+            rng.choice([str(folder / "out.txt"), "/dev/null", str(folder), f"{folder}/a\0b", "/dev/full"]),
+        ]
+    return []
+
+
+def _file(rng: random.Random, folder: Path) -> Answer:
+    """A command on a file of which some characters, cells or lines were changed."""
+    uses: list[tuple[str, str, list[str]]] = [
+        (
+            "t.csv",
+            KERNEL_TABLE,
+            ["predict", "--format", rng.choice(FORMATS), "--model", rng.choice(MODELS), "--input"],
+        ),
+        (
+            "t.csv",
+            KERNEL_TABLE,
+            ["predict", "--output", str(folder / "out"), "--model", "SOLModel", "--input"],
+        ),
+        ("t.csv", SHAPE_TABLE, ["rank", "--format", rng.choice(FORMATS), "--input"]),
+        ("t.csv", SHAPE_TABLE, ["portfolio", "--max-kernels", "2", "--format", "json", "--input"]),
+        ("t.csv", RUN_TABLE, ["estimate", "--machine", "balanced", "--format", "json", "--input"]),
+        ("t.csv", SURFACE_TABLE, ["overlap", "--format", "json", "--input"]),
+        ("t.csv", LADDER_TABLE, ["hierarchy", "--ladder", "--format", "json", "--input"]),
+        (
+            "t.csv",
+            SHAPE_TABLE,
+            ["benchmark", "--dry-run", "--kernels", "simt", "--dtype", "fp32", "--format", "json", "--input"],
+        ),
+        ("p.json", PROBLEMS_JSON, ["cutlass-profiler", "--output", str(folder / "out.csv"), "--problems"]),
+        (
+            "g.yaml",
+            GPU_YAML,
+            ["predict", "--m", "512", "--n", "512", "--k", "512", "--cta", "128x128", "--gpu"],
+        ),
+        ("g.yaml", GPU_YAML, ["rank", "--m", "512", "--n", "512", "--k", "512", "--format", "json", "--gpu"]),
+        (
+            "m.yaml",
+            MACHINE_YAML,
+            ["simulate", "--m", "64", "--n", "64", "--k", "64", "--cta", "64x64x32", "--machine"],
+        ),
+        (
+            "m.yaml",
+            MACHINE_YAML,
+            ["solve", "--m", "64", "--n", "64", "--k", "64", "--format", "json", "--machine"],
+        ),
+    ]
+    uses += [
+        (
+            "c.yaml",
+            path.read_text(),
+            ["predict", *["--m", "512", "--n", "512", "--k", "512", "--cta", "128x128", "--calibration"]],
+        )
+        for path in CALIBRATIONS[:1]
+    ]
+    name, text, words = rng.choice(uses)
+    mangled = _mangled_yaml(rng, text) if name.endswith(".yaml") else _mangled(rng, text)
+    if rng.random() < 0.05:
+        words = [*words, rng.choice(["/dev/null", str(folder), "/nowhere/t.csv", f"{folder}/a\0.yaml"])]
+    else:
+        words = [*words, _saved(folder, name, mangled)]
+    return _command(words, folder)
+
+
+def _mangled(rng: random.Random, text: str) -> str:
+    lines = [line.split(",") for line in text.splitlines()]
+    for _ in range(rng.choice((0, 0, 1, 1, 2))):
+        row = rng.choice(lines)
+        way = rng.randrange(6)
+        if way <= 2 and row:
+            row[rng.randrange(len(row))] = rng.choice(
+                [*BAD_SIZES, *JUNK, *SIZES, "1e300", "-5", "0.0", "True"]
+            )
+        elif way == 3 and row:
+            del row[rng.randrange(len(row))]
+        elif way == 4:
+            lines.append(list(row))
+        else:
+            row.append(rng.choice(JUNK))
+    joined = "\n".join(",".join(row) for row in lines) + "\n"
+    if rng.random() < 0.1:
+        joined = joined[: rng.randrange(len(joined))]
+    return joined
+
+
+def _mangled_yaml(rng: random.Random, text: str) -> str:
+    if rng.random() < 0.2:
+        return rng.choice(BAD_YAML)
+    lines = text.splitlines()
+    for _ in range(rng.choice((0, 1, 1, 1, 2))):
+        place = rng.randrange(len(lines))
+        key, colon, _value = lines[place].partition(":")
+        way = rng.randrange(4)
+        if way <= 1 and colon:
+            lines[place] = f"{key}: {rng.choice(YAML_VALUES)}"
+        elif way == 2:
+            del lines[place]
+        else:
+            lines.insert(place, rng.choice(["extra: 1", "  - x", "3: 4", "\tx: 1", "name: ${oc.env:HOME}"]))
+    return "\n".join(lines) + "\n"
+
+
+def _saved(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    return str(path)
+
+
+def _command(words: list[str], folder: Path) -> Answer:
+    from gemm_model.cli import main
+
+    answer = Answer(what="gemm-model " + shlex.join(word[:200] for word in words))
+    before = set(folder.rglob("*"))
+    out, err = io.StringIO(), io.StringIO()
+    started = time.process_time()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(words)
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        except BaseException:
+            answer.problems.append(traceback.format_exc())
+            return answer
+    answer.seconds = time.process_time() - started
+    _check_code(answer, code, out.getvalue(), err.getvalue())
+    new = set(folder.rglob("*")) - before
+    if any(path.name.startswith(".") for path in new):
+        answer.problems.append(f"left behind: {sorted(map(str, new))}")
+    if code == 2 and any(path.is_file() for path in new):
+        answer.problems.append(f"wrote after bad input: {sorted(map(str, new))}")
+    if code == 0:
+        _check_output(answer, words, out.getvalue())
+    return answer
+
+
+def _check_code(answer: Answer, code: int, out: str, err: str) -> None:
+    if code not in EXIT_CODES:
+        answer.problems.append(f"exit code {code}: {err[-500:]}")
+    if "Traceback" in err or "Traceback" in out:
+        answer.problems.append(err[-2000:])
+    if code == 2:
+        last = err.strip().splitlines()[-1:] or [""]
+        if not last[0].startswith("gemm-model"):
+            answer.problems.append(f"no sentence: {err[-500:]!r}")
+        if out:
+            answer.problems.append(f"output beside bad input: {out[:200]!r}")
+    if answer.seconds > MAX_SECONDS:
+        answer.problems.append(f"took {answer.seconds:.1f} s")
+
+
+def _check_output(answer: Answer, words: list[str], out: str) -> None:
+    asked = words[words.index("--format") + 1] if "--format" in words else "table"
+    if not out.strip() or "--help" in words or "-h" in words:
+        return
+    try:
+        if asked == "json":
+            document = json.loads(out, parse_constant=_no_constant)
+            if document["schema"] != "gemm-model/1":
+                answer.problems.append(f"schema {document['schema']}")
+            _check_times(answer, document)
+        elif asked == "jsonl":
+            for line in out.splitlines():
+                _check_times(answer, json.loads(line, parse_constant=_no_constant))
+        elif asked == "csv":
+            for row in csv.DictReader(io.StringIO(out)):
+                _check_times(answer, {name: _number(cell) for name, cell in row.items() if name})
+    except (ValueError, KeyError, TypeError) as error:
+        answer.problems.append(f"not valid {asked}: {error!r}: {out[:300]}")
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(name)
+
+
+def _number(cell: object) -> object:
+    try:
+        return float(str(cell))
+    except ValueError:
+        return cell
+
+
+def _check_times(answer: Answer, value: object, key: str = "") -> None:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _check_times(answer, inner, str(name))
+    elif isinstance(value, list):
+        for inner in value:
+            _check_times(answer, inner, key)
+    elif key in ("predicted_us", "runtime_us", "best_us") and not _is_time(value):
+        answer.problems.append(f"{key} is {value!r}")
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value > 0
+
+
+def _python(rng: random.Random, folder: Path) -> Answer:
+    """A call of the Python API with values of all sorts."""
+    import numpy as np
+    import pandas as pd
+
+    import gemm_model
+    from gemm_model import GemmProblem, InputError, KernelConfig
+
+    sizes = [1, 7, 128, 4096, np.int32(256), np.int64(4096), np.uint8(200), 2**40]
+    bad = [
+        0,
+        -1,
+        1.5,
+        None,
+        "128",
+        True,
+        math.nan,
+        math.inf,
+        2**41,
+        10**400,
+        np.float64(3),
+        [],
+        np.array([1, 2]),
+    ]
+    types = [*TYPES, "nope", "", None, 3, np.dtype("float16"), "torch.bfloat16"]
+    gpus = [*GPUS, "nope", "", "missing.yaml", Path("missing.yaml"), folder, "B200"]
+
+    def size() -> object:
+        return rng.choice(bad) if rng.random() < 0.03 else rng.choice(sizes)
+
+    def problem() -> GemmProblem:
+        dtype = rng.choice(types if rng.random() < 0.15 else TYPES[:3])
+        return GemmProblem.of(size(), size(), size(), dtype, batch=rng.choice([1, 1, 1, size()]))
+
+    def config() -> KernelConfig:
+        tile = [64, 128, 128, 256, np.int64(128), size() if rng.random() < 0.1 else 128]
+        more = (
+            {"schedule": rng.choice(["cooperative", "pingpong", "2cta", "x", None])}
+            if rng.random() < 0.3
+            else {}
+        )
+        return KernelConfig(
+            cta_m=rng.choice(tile),
+            cta_n=rng.choice(tile),
+            cluster_m=rng.choice([1, 2, size() if rng.random() < 0.1 else 1]),
+            **more,
+        )
+
+    def gpu() -> object:
+        return rng.choice(gpus) if rng.random() < 0.2 else "h200"
+
+    def frame() -> pd.DataFrame:
+        table = pd.read_csv(io.StringIO(KERNEL_TABLE))
+        for _ in range(rng.choice((0, 0, 1, 2))):
+            column = rng.choice(list(table.columns))
+            way = rng.randrange(5)
+            if way == 0:
+                table = table.drop(columns=column)
+            elif way == 1:
+                table[column] = rng.choice([0, 1.0, math.nan, None, True, "x", "", np.inf, -1, 10**30, pd.NA])
+            elif way == 2:
+                table[column] = table[column].astype(rng.choice([str, object]))
+            elif way == 3:
+                table = pd.concat([table, table[[column]]], axis=1)
+                break
+            else:
+                table = table.assign(
+                    disposition=rng.choice(["ok", "failed"]), kernel=rng.choice(["quack", "cublas"])
+                )
+        return table
+
+    calls: list[Callable[[], object]] = [
+        lambda: gemm_model.predict(problem(), config(), gpu()).runtime_us,
+        lambda: gemm_model.predict(problem(), config(), gpu(), rng.choice([*MODELS, "nope"])).runtime_us,
+        lambda: gemm_model.predict_table(frame(), gpu(), rng.choice(MODELS))["predicted_us"].tolist(),
+        lambda: gemm_model.rank(problem(), gpu(), rng.choice([1, 3, 0])).best.prediction.runtime_us,
+        lambda: gemm_model.explain(problem(), config(), gemm_model.load_gpu(gpu())).prediction.runtime_us,
+    ]
+    place = rng.randrange(len(calls))
+    answer = Answer(what=f"Python call {place} of {len(calls)}")
+    started = time.process_time()
+    try:
+        times = calls[place]()
+    except InputError as error:
+        if "\n" in str(error):
+            answer.problems.append(f"more than one line: {error}")
+        times = []
+    except BaseException:
+        answer.problems.append(traceback.format_exc())
+        times = []
+    answer.seconds = time.process_time() - started
+    if answer.seconds > MAX_SECONDS:
+        answer.problems.append(f"took {answer.seconds:.1f} s")
+    for value in times if isinstance(times, list) else [times]:
+        _check_times(answer, value, "predicted_us")
+    return answer
+
+
+def failures(first: int, cases: int) -> list[str]:
+    """The cases of some seeds that do not hold, each with its seed, its words and what is wrong."""
+    found = []
+    for seed in range(first, first + cases):
+        with tempfile.TemporaryDirectory() as folder:
+            answer = run_case(seed, Path(folder))
+        if answer.problems:
+            found.append(f"seed {seed}: {answer.what}\n  " + "\n  ".join(answer.problems))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0)
+    args = parser.parse_args()
+    found = failures(args.first, args.cases)
+    for text in found:
+        print(text)
+    print(f"{args.cases} cases, {len(found)} that do not hold")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

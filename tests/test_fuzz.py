@@ -1,0 +1,11 @@
+"""A few of the fuzzed cases; `make fuzz` runs many."""
+
+from __future__ import annotations
+
+from tests.fuzz import failures
+
+CASES = 1500
+
+
+def test_hostile_words_files_and_calls_get_sentences():
+    assert failures(first=20_000, cases=CASES) == []

@@ -1,0 +1,105 @@
+"""The Python interface takes what programs have: numpy integers, paths, torch's types, any table."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import gemm_model
+from gemm_model import GemmProblem, InputError, KernelConfig, predict, predict_table
+
+MODEL = "WSPersistentGEMMModel"
+CONFIG = KernelConfig(cta_m=128, cta_n=256, cluster_m=2)
+H200_YAML = Path(gemm_model.__file__).parent / "config" / "gpu" / "h200.yaml"
+ROWS = {
+    **{"in_dtype": "bf16", "m": [512, 1024, 2048], "n": 512, "k": 512},
+    **{"cta_m": 128, "cta_n": 128, "cluster_m": 1, "cluster_n": 1},
+}
+
+
+class TorchType:
+    """What torch.bfloat16 and the like look like from outside."""
+
+    def __str__(self) -> str:
+        return "torch.bfloat16"
+
+
+def test_sizes_may_be_numpy_s_integers():
+    problem = GemmProblem.of(np.int32(512), np.int64(512), np.uint16(512))
+    assert problem == GemmProblem.of(512, 512, 512)
+    assert type(problem.m) is int
+    assert KernelConfig(cta_m=np.int64(128), cta_n=np.int32(256), cluster_m=np.int8(2)) == CONFIG
+    for bad in (True, 1.0, np.float64(4), "4", None, np.array([1, 2]), 10**400, -1):
+        with pytest.raises(InputError, match="expected a positive whole number"):
+            GemmProblem.of(bad, 1, 1)
+
+
+def test_types_and_names_in_any_case_torch_s_types_and_paths():
+    problem = GemmProblem.of(512, 512, 512)
+    assert GemmProblem.of(512, 512, 512, "BF16") == problem
+    assert GemmProblem.of(512, 512, 512, TorchType(), TorchType()) == problem
+    assert GemmProblem.of(512, 512, 512, problem.a_dtype) == problem
+    assert GemmProblem.of(512, 512, 512, "NVFP4").a_scale == GemmProblem.of(512, 512, 512, "nvfp4").a_scale
+    known = predict(problem, CONFIG, "h200", MODEL)
+    for gpu in ("H200", H200_YAML, str(H200_YAML)):
+        assert predict(problem, CONFIG, gpu, MODEL.lower()) == known
+    assert gemm_model.rank(problem, H200_YAML, 1, model=MODEL).best.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "flags"),
+    [
+        ([True, False, True], [1, 0, 1]),
+        ([1.0, 0.0, np.nan], [1, 0, 0]),
+        (pd.array([True, None, False], dtype="boolean"), [1, 0, 0]),
+        (pd.array([1, None, 0], dtype="Int64"), [1, 0, 0]),
+        (["1", "", "0.0"], [1, 0, 0]),
+        (["TRUE", "False", None], [1, 0, 0]),
+    ],
+)
+def test_fast_accumulation_may_be_a_flag_a_number_or_missing(column, flags):
+    told = predict_table(pd.DataFrame({**ROWS, "in_dtype": "fp8", "fast_accum": column}), "h200")
+    known = predict_table(pd.DataFrame({**ROWS, "in_dtype": "fp8", "fast_accum": flags}), "h200")
+    assert told["predicted_us"].tolist() == known["predicted_us"].tolist()
+
+
+def test_a_flag_that_is_none_is_named():
+    with pytest.raises(InputError, match="row 1, column fast_accum: 'maybe'; expected 0 or 1"):
+        predict_table(pd.DataFrame({**ROWS, "fast_accum": ["1", "maybe", "0"]}), "h200", MODEL)
+
+
+def test_rows_of_failed_runs_and_of_libraries_are_left_out_and_told():
+    frame = pd.DataFrame(
+        {**ROWS, "kernel": ["quack", "cublas", "quack"], "disposition": ["ok", "ok", "failed"]}
+    )
+    frame["cta_m"] = [128, None, 128]
+    told = predict_table(frame, "h200", MODEL)
+    assert told["m"].tolist() == [512]
+    assert told.attrs["notes"] == [
+        "1 rows without a measurement (column disposition) are left out",
+        "1 rows of kernel cublas have no tile and are left out",
+    ]
+
+
+def test_a_column_that_stands_twice_is_named():
+    frame = pd.DataFrame(ROWS)
+    with pytest.raises(InputError, match="column 'm' appears twice"):
+        predict_table(pd.concat([frame, frame[["m"]]], axis=1), "h200", MODEL)
+
+
+def test_public_names_hold_whatever_was_imported_first():
+    code = (
+        "import gemm_model.models, gemm_model.kernels.family, gemm_model.config\n"
+        "import gemm_model\n"
+        "assert 'SOLModel' in gemm_model.models() and 'h200' in gemm_model.gpus()\n"
+        "assert 'quack' in gemm_model.families()\n"
+        "names = [name for name in gemm_model.__all__ if 'Timer' not in name]\n"
+        "assert all(getattr(gemm_model, name) is not None for name in names)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
