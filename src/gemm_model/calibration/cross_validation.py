@@ -61,7 +61,7 @@ def fold_fits(
     *,
     free: Collection[str] = DEFAULT_FREE,
     start: Mapping[str, float] | None = None,
-    prior: Mapping[str, float] | None = None,
+    donor: Mapping[str, float] | None = None,
     without: Collection[str] = (),
 ) -> Iterator[FoldFit]:
     """For each fold of the rows of regime `main`, a fit to the rows of all other folds.
@@ -77,7 +77,7 @@ def fold_fits(
             keep = ~np.isin(_sizes(others), unseen_sizes)
             if regime != main and keep.any():
                 known[regime] = others.rows(keep, gpu)
-        found = fit(known, gpu, free=free, start=start, prior=prior, without=without)
+        found = fit(known, gpu, free=free, start=start, donor=donor, without=without)
         unseen = rows.rows(test, gpu)
         times = kernel_time(unseen.shape, gpu, found.numbers.without(without), regime=main)
         yield FoldFit(test, known[main], unseen, found.numbers, times)

@@ -11,7 +11,13 @@ from scipy.optimize import least_squares
 from gemm_model.calibration.observations import Observations
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.kernels.mechanisms import NUMBERS, KernelNumbers, kernel_numbers, start_values
+from gemm_model.kernels.mechanisms import (
+    KERNEL_MECHANISMS,
+    NUMBERS,
+    KernelNumbers,
+    kernel_numbers,
+    start_values,
+)
 from gemm_model.persistent.kernel_time import KernelTime, kernel_time
 
 OUTLIER_SCALE = 0.04
@@ -24,7 +30,11 @@ from cycles."""
 DRAM_WEIGHT = 0.05
 """Weight of errors of DRAM bytes [1]; counter rows. A byte too many costs less than a us too many."""
 PRIOR_WEIGHT = 1.0
-"""Weak pull towards the prior [1]; it settles what the data do not tell, and nothing else."""
+"""Weak pull towards the start values, of a number's range [1]; it settles what the data do not tell."""
+DONOR_SPREAD = 0.5
+"""Relative spread of a number from one kernel family or card to another [1]; priors from a donor; chosen."""
+LEAST_SPREAD = 0.02
+"""Least spread of such a number, of its range [1]; donors whose value is next to nothing."""
 MAX_EVALUATIONS = 60
 """Most steps of a fit; none was seen to need more than 40."""
 TOLERANCE = 1e-4
@@ -39,6 +49,14 @@ POWER_NUMBERS = tuple(name for name in NUMBERS if name.startswith(("power.", "ch
 DEFAULT_FREE = tuple(name for name, spec in NUMBERS.items() if spec.fitted and name not in POWER_NUMBERS)
 """What a calibration fits to burst and counter rows unless told otherwise."""
 DEFAULT_FREE_POWER = tuple(name for name in POWER_NUMBERS if NUMBERS[name].fitted)
+
+
+def free_from(donor_family: str, family: str) -> tuple[str, ...]:
+    """What is fitted where a donor is adapted: for another family, all that is its kernels' doing too."""
+    if donor_family == family:
+        return DEFAULT_FREE
+    kernels = (name for name in NUMBERS if name.partition(".")[0] in KERNEL_MECHANISMS)
+    return tuple(dict.fromkeys((*DEFAULT_FREE, *kernels)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +75,24 @@ def fit(
     *,
     free: Collection[str] = DEFAULT_FREE,
     start: Mapping[str, float] | None = None,
-    prior: Mapping[str, float] | None = None,
-    prior_weight: float = PRIOR_WEIGHT,
+    donor: Mapping[str, float] | None = None,
     without: Collection[str] = (),
     progress: Callable[[], None] = lambda: None,
 ) -> Fit:
     """Fit the `free` numbers to rows by regime; the others keep their values in `start`.
 
-    `prior` is what the data have to speak against (default: the numbers' own start values); `without` names
-    mechanisms that are switched off.
+    The rows have to speak against the values of a `donor`, each as likely to be off by DONOR_SPREAD as a row
+    by OUTLIER_SCALE; without one, hardly at all. `without` names mechanisms that are switched off.
     """
     first = dict(start or start_values())
     names = [name for name in NUMBERS if name in free]
     low = np.array([NUMBERS[name].low for name in names])
     span = np.array([NUMBERS[name].high for name in names]) - low
-    pull = np.array([(prior or start_values())[name] for name in names])
+    centre = np.array([(donor or start_values())[name] for name in names])
+    pull = np.full(len(names), PRIOR_WEIGHT)
+    if donor is not None:
+        spread = np.maximum(DONOR_SPREAD * np.abs(centre) / span, LEAST_SPREAD)
+        pull = OUTLIER_SCALE / spread
 
     def numbers(unit: FloatArray) -> KernelNumbers:
         values = np.clip(low + unit * span, low, low + span)
@@ -81,7 +102,7 @@ def fit(
         progress()
         found = numbers(unit).without(without)
         parts = [part for regime, rows in seen.items() for part in _errors(rows, gpu, found, regime)]
-        return np.concatenate([*parts, prior_weight * (unit - (pull - low) / span)])
+        return np.concatenate([*parts, pull * (unit - (centre - low) / span)])
 
     begin = np.clip((np.array([first[name] for name in names]) - low) / span, 0.01, 0.99)
     solved = least_squares(

@@ -16,7 +16,7 @@ from gemm_model.calibration.cross_validation import (
     held_out,
     size_groups,
 )
-from gemm_model.calibration.fit import DEFAULT_FREE, DEFAULT_FREE_POWER, Fit, fit
+from gemm_model.calibration.fit import DEFAULT_FREE, DEFAULT_FREE_POWER, Fit, fit, free_from
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.residual_fit import catboost, held_out_with_residual, train_on
 from gemm_model.calibration.tables import CalibrationData, load_tables
@@ -181,7 +181,7 @@ class _Kind:
     ) -> None:
         self.kind, self.gpu, self.family, self.choices, self.progress = kind, gpu, family, choices, progress
         self.start = base.numbers[base.kind_for(kind)].values()
-        self.prior = None if choices.donor is None else self.start
+        self.donor = None if choices.donor is None else self.start
         self.seen = {
             name: observe(regimes[name], gpu, family) for name in SINGLE_LAUNCH_REGIMES if name in regimes
         }
@@ -192,7 +192,11 @@ class _Kind:
 
     @property
     def free(self) -> Collection[str]:
-        asked = DEFAULT_FREE if self.choices.free is None else self.choices.free
+        asked, donor = self.choices.free, self.choices.donor
+        if asked is None:
+            asked = DEFAULT_FREE
+            if donor is not None:
+                asked = free_from(donor.family, self.family.name)
         return [name for name in asked if name.partition(".")[0] not in self.family.absent_mechanisms]
 
     def result(self) -> KindResult:
@@ -211,7 +215,7 @@ class _Kind:
         self, seen: Mapping[str, Observations], free: Collection[str], start: Mapping[str, float]
     ) -> Fit:
         absent = self.family.absent_mechanisms
-        return fit(seen, self.gpu, free=free, start=start, prior=self.prior, without=absent)
+        return fit(seen, self.gpu, free=free, start=start, donor=self.donor, without=absent)
 
     def _further_hold_outs(self) -> None:
         self._held_out("config", folds_of(config_groups(self.rows), self.choices.seed))
@@ -232,7 +236,7 @@ class _Kind:
             folds,
             free=self.free,
             start=self.start,
-            prior=self.prior,
+            donor=self.donor,
             without=self.family.absent_mechanisms,
         )
         if not self.choices.with_residual:
@@ -259,7 +263,7 @@ class _Kind:
             folds,
             free=DEFAULT_FREE_POWER,
             start=found.numbers.values(),
-            prior=self.prior,
+            donor=self.donor,
             without=self.family.absent_mechanisms,
         ):
             runtime_us[each.test] = each.times.runtime_us

@@ -899,6 +899,15 @@ class KernelNumbers:
         return {spec.name: getattr(getattr(self, part), rest) for part, rest, spec in _places()}
 
 
+KERNEL_MECHANISMS = frozenset(
+    {
+        *("launch", "first_loads", "tensor", "promotion", "round_trip", "spilling", "k_tail", "latency"),
+        *("epilogue", "handover", "split_k"),
+    }
+)
+"""Mechanisms whose numbers are the kernel's doing: another library's kernels have others on the same card."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
     """One mechanism: its name, what it is, and its numbers."""
