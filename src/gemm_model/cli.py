@@ -147,7 +147,7 @@ def run_command(words: Sequence[str]) -> int:
         raise InputError(f"no verb given; expected one of {', '.join(VERBS)} (see gemm-model --help)")
     args = child.with_defaults(args)
     args.overrides = overrides
-    args.whole_parser = lambda: parser_of(None)[0]
+    args.run_words, args.whole_parser = run_command, lambda: parser_of(None)[0]
     if getattr(args, "cfg", False):
         from gemm_model.commands.configuration import print_configuration
 

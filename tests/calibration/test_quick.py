@@ -60,7 +60,7 @@ def test_a_card_without_such_kernels_is_refused():
         designed_rows(load_gpu("a100_sxm_80gb"), load_calibration("h200"))
 
 
-def test_quick_runs_three_commands_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_runs_three_commands_in_turn(tmp_path: Path) -> None:
     ran: list[list[str]] = []
 
     def run_command(words: list[str]) -> int:
@@ -69,8 +69,7 @@ def test_quick_runs_three_commands_in_turn(tmp_path: Path, monkeypatch: pytest.M
             shutil.copy(CONFIG_DIR / "gpu" / "h100_sxm.yaml", words[2])
         return 0
 
-    monkeypatch.setattr(cli, "run_command", run_command)
-    quick_calibration(tmp_path / "mine.yaml")
+    quick_calibration(tmp_path / "mine.yaml", run_command)
     assert [words[0] for words in ran] == ["characterize", "benchmark", "calibrate"]
     plan, rows = str(tmp_path / "mine_plan.csv"), str(tmp_path / "mine_rows.csv")
     assert ran[1][1:5] == ["--rows", plan, "--output", rows]
@@ -81,13 +80,12 @@ def test_quick_runs_three_commands_in_turn(tmp_path: Path, monkeypatch: pytest.M
     assert len(Path(plan).read_text().splitlines()) == 251
 
 
-def test_a_step_that_fails_ends_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_fails_ends_the_steps(tmp_path: Path) -> None:
     def run_command(words: list[str]) -> int:
         raise InputError(f"{words[0]} was disturbed")
 
-    monkeypatch.setattr(cli, "run_command", run_command)
     with pytest.raises(InputError, match="characterize was disturbed"):
-        quick_calibration(tmp_path / "mine.yaml")
+        quick_calibration(tmp_path / "mine.yaml", run_command)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -153,7 +153,7 @@ def test_a_named_machine_runs_the_kernel():
         ({"machine": "nope"}, "unknown machine 'nope'"),
         ({"parameters": {"speed": 1}}, "unknown parameter 'speed'"),
         ({"load_latency_clk": -1.0}, "load_latency_us is -"),
-        ({"math_efficiency": 0.0}, "mac_per_us is 0"),
+        ({"math_efficiency": 0.0}, "math_efficiency is 0.0; expected a number above 0"),
         ({"warps": 3}, "unexpected keyword argument 'warps'"),
     ],
 )

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--seed is {args.seed}; expected 0 to 2^32 - 1")
     if args.quick:
         common.refuse_unused(args, "with --quick", ("quick", "output"))
-        return quick_calibration(args.output)
+        return quick_calibration(args.output, args.run_words)
     chosen = common.settings(args)
     choices = Choices(
         family=args.family,

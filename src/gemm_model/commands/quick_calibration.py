@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gemm_model.commands import common
@@ -13,29 +14,26 @@ TIMING = ("timing.repeats=24", "timing.row_budget_ms=20", "timing.placements=24"
 """A third less of each row than a large benchmark takes: the rows are few, and stand for no choice."""
 
 
-def quick_calibration(output: Path) -> int:
+def quick_calibration(output: Path, run_words: Callable[[Sequence[str]], int]) -> int:
     """Characterize, measure the designed rows, adapt the nearest calibration; the files lie beside `output`.
 
-    Each step is a command of its own, whose files stay where a later one fails.
+    Each step is a command of its own, which `run_words` runs and whose files stay where a later one fails.
     """
     from gemm_model.bench.rows import write_plan
     from gemm_model.calibration.quick import designed_rows
 
+    def run(*words: str | Path) -> None:
+        run_words([str(word) for word in words])
+
     gpu_file, plan_file, rows_file = (
         output.with_name(output.stem + ending) for ending in ("_gpu.yaml", "_plan.csv", "_rows.csv")
     )
-    _run("characterize", "--output", gpu_file)
+    run("characterize", "--output", gpu_file)
     gpu = load_gpu(str(gpu_file))
     donor, _ = calibration_for(gpu, family_of("auto", gpu).name)
     write_plan(designed_rows(gpu, donor), plan_file)
-    _run("benchmark", "--rows", plan_file, "--output", rows_file, *TIMING)
+    run("benchmark", "--rows", plan_file, "--output", rows_file, *TIMING)
     adapt = ("--from", donor.name, "--residual", "off", "--hold-outs", "shapes")
-    _run("calibrate", *adapt, "--input", rows_file, "--gpu", gpu_file, "--output", output)
+    run("calibrate", *adapt, "--input", rows_file, "--gpu", gpu_file, "--output", output)
     common.words(f"predict with --gpu {gpu_file} model_opts.calibration={output}")
     return 0
-
-
-def _run(*words: str | Path) -> None:
-    from gemm_model.cli import run_command
-
-    run_command([str(word) for word in words])

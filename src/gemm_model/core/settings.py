@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemm_model.config import COMMAND_LINE, load_gpu_mapping, resolve_config
+from gemm_model.config.options import check_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, gpu_from_mapping, with_sms
 
@@ -63,13 +64,15 @@ def load_settings(
                 f"--{name} is {value!r} and model_opts.{name} {known[name]!r}; expected one of them"
             )
         sources[f"model_opts.{name}"] = COMMAND_LINE
+    chosen = {**known, **(options or {})}
+    check_options(model, chosen)
     if sms is not None:
         sources |= {key: FOLLOWS for key in sources if key.startswith("gpu.resident_clusters")}
         sources["gpu.sm_count"] = COMMAND_LINE
     return Settings(
         gpu=gpu if sms is None else with_sms(gpu, sms),
         model=model,
-        options={**known, **(options or {})},
+        options=chosen,
         sources=sources,
     )
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from gemm_model.config import is_yaml_file
+from gemm_model.config.options import check_options
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
@@ -74,6 +75,7 @@ def create_model(name: str, gpu: GpuSpec, options: Mapping[str, Any] | None = No
     if known is None:
         raise InputError(f"unknown model {name!r}; expected one of {', '.join(_MODULES)}")
     name = known
+    check_options(name, options or {})
     model_class = getattr(import_module(_MODULES[name]), name)
     try:
         model: Model = model_class(gpu, **(options or {}))

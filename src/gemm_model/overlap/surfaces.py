@@ -93,6 +93,8 @@ def accuracy(table: pd.DataFrame, gpu: GpuSpec, parameters: OverlapParameters) -
     known = table.assign(predicted=predicted, position=range(len(table)))
     for surface, part in known.groupby("surface"):
         grid = part[part["serialized"] == 0]
+        if len(grid) == 0:
+            raise InputError(f"surface {surface} has no row with serialized 0; expected its grid of settings")
         measured = grid["layer_us"].to_numpy(dtype=np.float64)
         overlap = grid["overlap_ratio"].to_numpy(dtype=np.float64)
         prefetch = grid["prefetch_ratio"].to_numpy(dtype=np.float64)

@@ -114,7 +114,11 @@ class PipelineMachine:
                 self.name, name, getattr(self, name), lambda v: (v > 0) & np.isfinite(v), "a positive number"
             )
         _require(
-            self.name, "sm_count", self.sm_count, lambda v: (v >= 1) & (v == np.floor(v)), "a number of SMs"
+            self.name,
+            "sm_count",
+            self.sm_count,
+            lambda v: np.isfinite(v) & (v >= 1) & (v == np.floor(v)),
+            "a number of SMs",
         )
         if self.dma_warps not in (1, 2):
             raise InputError(f"machine {self.name}: dma_warps is {self.dma_warps!r}; expected 1 or 2")
