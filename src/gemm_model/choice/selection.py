@@ -291,12 +291,13 @@ def rank(
     """The `top_k` kernels of a family that are predicted to be the fastest, each with its best tile order.
 
     `sms` plans for a kernel that may use only so many SMs. Raises InputError where nothing is legal, with
-    the reason. A problem seen before is answered from memory; keep a `Ranker` where `gpu` is not a name or an
-    option is a file or an object.
+    the reason. A problem seen before is answered from memory; keep a `Ranker` where `gpu` or an option is a
+    file, or an option an object.
     """
     settings = tuple(sorted((options or {}).items()))
-    if isinstance(gpu, str) and not is_yaml_file(gpu) and all(_is_word(value) for _, value in settings):
-        return _named_ranker(gpu, model, family, sms, settings).rank(problem, top_k)
+    told = isinstance(gpu, GpuSpec) or (isinstance(gpu, str) and not is_yaml_file(gpu))
+    if told and all(_is_word(value) for _, value in settings):
+        return _kept_ranker(gpu, model, family, sms, settings).rank(problem, top_k)
     return Ranker(gpu, model=model, family=family, sms=sms, options=options).rank(problem, top_k)
 
 
@@ -307,8 +308,8 @@ def _is_word(value: Any) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _named_ranker(
-    gpu: str, model: str, family: str, sms: int | None, settings: tuple[tuple[str, Any], ...]
+def _kept_ranker(
+    gpu: GpuSpec | str, model: str, family: str, sms: int | None, settings: tuple[tuple[str, Any], ...]
 ) -> Ranker:
     return Ranker(gpu, model=model, family=family, sms=sms, options=dict(settings))
 

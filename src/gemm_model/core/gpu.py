@@ -96,7 +96,7 @@ class GpuSpec:
     """What all SMs together read of a buffer far larger than L2."""
     dram_latency_ns: float | None = None
     """One bulk load of 128 bytes that no cache holds."""
-    flop_per_clk_per_sm: Mapping[str, float]
+    flop_per_clk_per_sm: Mapping[str, float] = field(hash=False)
     """Dense tensor FLOP by kind of math."""
     cuda_core_fma_per_clk_per_sm: float
     l2_bytes: float
@@ -122,7 +122,7 @@ class GpuSpec:
     tmem_columns: int = 0
     """Columns of tensor memory (128 lanes of 4 bytes each); 0 where accumulators live in registers."""
     max_cluster_size: int = 1
-    resident_clusters: Mapping[int, int] = field(default_factory=dict)
+    resident_clusters: Mapping[int, int] = field(default_factory=dict, hash=False)
     """How many clusters of a size run at once, where the occupancy query was asked; else whole clusters."""
     tpc_rounds: tuple[tuple[int, ...], ...] = ()
     """GPC of each TPC, in the order in which the launcher gives them CTAs: rounds of TPCs, of which a grid
@@ -136,7 +136,7 @@ class GpuSpec:
     """Clocks up, nothing running."""
     validated: bool = False
     """Whether predictions for this GPU were compared with measurements."""
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
