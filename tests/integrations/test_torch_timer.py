@@ -96,10 +96,10 @@ def test_a_gemm_takes_the_time_of_its_best_kernel():
     assert seen.flop == 2 * 4096**3
 
 
-def test_kernels_in_a_stream_take_their_own_duration():
+def test_kernels_of_a_model_follow_each_other_in_a_graph():
     with GemmTimer("h200", model="WarpSpecializedModel", display=False) as seen:
         functional.linear(meta(512, 4096), meta(4096, 4096))
-    options = {"regime": "counters"}
+    options = {"regime": "graph"}
     best = rank(
         GemmProblem.of(512, 4096, 4096), "h200", 1, model="WarpSpecializedModel", options=options
     ).best
@@ -219,7 +219,7 @@ def test_other_operators_are_named_and_counted_and_views_are_not():
     assert not seen.unmodelled
 
 
-@pytest.mark.parametrize("regime", ["burst", "counters"])
+@pytest.mark.parametrize("regime", ["burst", "counters", "graph"])
 def test_the_regime_is_the_models(regime):
     with GemmTimer("h200", regime=regime, display=False) as seen:
         functional.linear(meta(512, 4096), meta(4096, 4096))
@@ -358,7 +358,7 @@ def test_the_verb_passes_regime_and_family_on(gemm_model, tmp_path):
     own = gemm_model(*words)
     alone = gemm_model(*words, "--regime", "burst")
     assert (own.code, alone.code) == (0, 0)
-    assert "cutlass kernels, regime counters" in own.err
+    assert "cutlass kernels, regime graph" in own.err
     assert "cutlass kernels, regime burst" in alone.err
     own_us, alone_us = (json.loads(outcome.out)["rows"][0]["predicted_us"] for outcome in (own, alone))
     assert own_us < alone_us

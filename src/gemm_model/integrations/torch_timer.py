@@ -44,9 +44,8 @@ except ImportError as error:
 ROOT = "Global"
 """ModuleTracker's name for what runs outside of all modules."""
 
-REGIMES_OF_A_MODEL: Mapping[str, str] = {"WarpSpecializedModel": "counters"}
-"""The regime of kernels that follow each other on a stream, by model: a kernel's own duration, without what a
-pair of events reads beside a lonely launch."""
+REGIMES_OF_A_MODEL: Mapping[str, str] = {"WarpSpecializedModel": "graph"}
+"""The regime of kernels that follow each other in a model's CUDA graph, by model for GEMMs."""
 
 Work = GemmProblem | Attention
 
