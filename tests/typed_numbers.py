@@ -84,11 +84,12 @@ VALUES = {
     "clock.droop_free": 0.1,
     "clock.droop_us": 40.0,
     "quiet_clock.counted_tpcs": 11.0,
+    "chain.boundary_us": 1.5,
+    "chain.gap_us": 0.5,
     "power.idle_w": 100.0,
     "power.pj_per_flop": 1.0,
     "power.pj_per_l2_byte": 30.0,
     "power.pj_per_dram_byte": 80.0,
-    "power.launch_us": 1.5,
     "power.voltage_floor": 0.6,
     "scale_factors.row_bytes": 64.0,
 }

@@ -50,6 +50,7 @@ class Case:
     stages: int = 0
     split_k: int = 1
     fast_accum: bool = False
+    pdl: bool | None = None
     majors: str = "kkn"
     """Contiguous extents of A, B and the output."""
 
@@ -68,6 +69,7 @@ class Case:
             stages=self.stages,
             split_k=self.split_k,
             fast_accum=self.fast_accum,
+            pdl=self.pdl,
         )
         return replace(problem, a_major=a_major, b_major=b_major, c_major=c_major), config
 
@@ -137,9 +139,13 @@ def _waves() -> Iterator[Case]:
 
 
 def _memory() -> Iterator[Case]:
-    for (m, n, k), dtype in product(((64, 57344, 8192), (16, 28672, 4096), (128, 8192, 28672)), ("bf16", "fp8")):
+    for (m, n, k), dtype in product(
+        ((64, 57344, 8192), (16, 28672, 4096), (128, 8192, 28672)), ("bf16", "fp8")
+    ):
         yield Case(what="DRAM", dtype=dtype, mnk=(m, n, k), tile=(64, 128))
-        yield Case(what="DRAM", dtype=dtype, mnk=(m, n, k), tile=(64, 64), cluster=(2, 1), schedule="pingpong")
+        yield Case(
+            what="DRAM", dtype=dtype, mnk=(m, n, k), tile=(64, 64), cluster=(2, 1), schedule="pingpong"
+        )
     for tile, cluster in product(((64, 64), (64, 128), (128, 64)), ((1, 1), (2, 1))):
         yield Case(what="L2", mnk=(8192, 8192, 1024), tile=tile, cluster=cluster)
         yield Case(what="L2", dtype="fp8", mnk=(2048, 8192, 7168), tile=tile, cluster=cluster)
@@ -152,11 +158,12 @@ def _memory() -> Iterator[Case]:
 
 def _regimes() -> Iterator[Case]:
     shapes = ((64, 4096, 7168), (1024, 4096, 4096), (8192, 8192, 8192))
-    for mnk, dtype, (regime, l2) in product(
-        shapes, ("bf16", "fp16", "fp8"), (("sustained", "warm"), ("counters", "cold"), ("burst", "warm"))
-    ):
+    worlds = (("graph", "cold"), ("sustained", "warm"), ("counters", "cold"), ("burst", "warm"))
+    for mnk, dtype, (regime, l2) in product(shapes, ("bf16", "fp16", "fp8"), worlds):
         tile = (128, 192) if dtype == "fp8" else (128, 256)
         yield Case(what="regime", regime=regime, l2=l2, dtype=dtype, mnk=mnk, tile=tile, cluster=(2, 1))
+    for mnk, regime in product(shapes, ("graph", "sustained")):
+        yield Case(what="regime", regime=regime, mnk=mnk, pdl=False)
 
 
 def _families() -> Iterator[Case]:
@@ -204,7 +211,9 @@ def golden_table(calibration: str | Calibration = "auto") -> pd.DataFrame:
         columns = {"runtime_us": found.runtime_us}
         columns |= {f"{name}_us": column for name, column in found.phases_us.items()}
         # The stages that were found, beside those that were asked for.
-        details = {"stages_found" if name == "stages" else name: found.details[name] for name in found.details}
+        details = {
+            "stages_found" if name == "stages" else name: found.details[name] for name in found.details
+        }
         columns |= {name: column for name, column in details.items() if name not in columns}
         columns |= {f"{name}_bytes": column for name, column in found.bytes_by_level.items()}
         parts.append(pd.DataFrame(columns, index=index))

@@ -35,7 +35,10 @@ def test_phases_add_up_and_the_pipeline_fills_before_the_first_mma():
         ({}, "burst", 4.0, 5.5 + 0.4 / 132),
         ({}, "burst", 1.5, 3.5 + 0.4 / 132),
         ({"cluster_m": 2}, "counters", 3.5, 3.75 + 0.8 / 132),
+        # Back to back most of it hides, by programmatic dependent launch, which is QuACK's own way.
         ({}, "sustained", 3.5, 1.5),
+        ({}, "graph", 3.5, 1.5),
+        ({"pdl": False}, "graph", 3.5, 2.0),
     ],
 )
 def test_what_a_launch_takes(kernel, regime, empty_us, expected_us):

@@ -396,7 +396,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path, gemm_model, content):
 def test_another_parameter_is_another_calibration(tmp_path, residual_file):
     path = tmp_path / "other.yaml"
     values = yaml.safe_load(CALIBRATION.path.read_text())
-    values["numbers"]["launch.full_grid_us"]["value"] += 1e-3
+    values["numbers"]["launch.kernel_us"]["value"]["fp8"] += 1e-3
     path.write_text(yaml.safe_dump(values))
     # A changed copy has no residual beside it; the one of the original is refused.
     assert not WarpSpecializedModel(H200, calibration=str(path)).corrects

@@ -16,11 +16,19 @@ ALONE = numbers().without(["coalescing"])
 CUBE_OUTPUT = 4096 * 4096 * 2
 
 
-def moved(batch, known=None, gpu=H200, **options):
+def never_again(_own_bytes):
+    return float("inf")
+
+
+def at_once(own_bytes):
+    return own_bytes
+
+
+def moved(batch, known=None, gpu=H200, between=never_again):
     known = known or numbers()
     found, schedule = found_of(batch, gpu), schedule_of(batch, gpu)
     edge = edge_fill(batch, schedule, found, known)
-    return traffic(batch, gpu, found, schedule, edge, known, **options)
+    return traffic(batch, gpu, found, schedule, edge, known, between)
 
 
 def test_one_wave_reads_each_operand_once_from_dram():
@@ -32,7 +40,7 @@ def test_one_wave_reads_each_operand_once_from_dram():
 
 def test_a_warm_l2_holds_what_fits_three_quarters_of_it():
     # 6 MiB of 45 MiB.
-    found = moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), warm=True)
+    found = moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), between=at_once)
     missed = 1 - 1 / (1 + (6 / 45) ** 4)
     assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2 * missed)
 
