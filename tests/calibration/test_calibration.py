@@ -24,9 +24,10 @@ FREE = (
     "tensor.efficiency",
     "l2.efficiency",
     "dram.efficiency",
-    "epilogue.outputs_per_clk",
+    "epilogue.store_bytes_per_clk",
 )
 CLOCK = ("light_share", "droop_mma", "droop_l2", "droop_dram")
+OTHER_CLOCK = ("droop_us", "droop_free", "counted_tpcs")
 TILES = ((64, 128), (128, 128), (128, 256), (256, 128))
 
 
@@ -172,7 +173,11 @@ def test_a_table_that_cannot_be_calibrated_on_says_why(tmp_path, gemm_model, cha
     ("fitted", "frozen", "expected"),
     [
         (["dram"], [], ["dram.efficiency"]),
-        (["clock"], ["clock.droop_us", "clock.droop_free"], ["clock." + rest for rest in CLOCK]),
+        (
+            ["clock"],
+            ["clock.droop_us", "clock.droop_free", "clock.counted_tpcs"],
+            ["clock." + rest for rest in CLOCK],
+        ),
         (["l2", "dram.efficiency"], ["l2.fill_share"], ["l2.efficiency", "dram.efficiency"]),
         (["spilling.sharing"], [], ["spilling.sharing"]),
     ],

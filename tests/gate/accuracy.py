@@ -89,7 +89,7 @@ def _of_sample(sample: Sample, calibration: str | Calibration) -> dict[str, dict
 def _figures(sample: Sample, predicted_us: FloatArray, rows: BoolArray) -> dict[str, float]:
     measured_us = sample.runtime_us[rows]
     errors = error_figures(predicted_us[rows], measured_us)
-    frame = sample.frame[rows].assign(predicted_runtime=predicted_us[rows], actual_runtime=measured_us)
+    frame = sample.frame[rows].assign(predicted_us=predicted_us[rows], runtime_us=measured_us)
     first = choice_figures(top1_efficiency(frame)).mean
     figures = {"mape": errors.mape, "p95": errors.p95, "first_choice": first}
     return {name: round(100.0 * value, DIGITS) for name, value in figures.items()}

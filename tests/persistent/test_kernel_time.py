@@ -58,7 +58,7 @@ def test_waves_are_mainloop_epilogue_and_fixed_clocks():
     batch = row((128, 132 * 128, 4096), cta_m=128, cta_n=128)
     times = times_of(batch, COMPUTE_ONLY)
     mainloop = 64 * (656**8 + 150**8) ** (1 / 8)
-    epilogue = 1638.4 + 4 * 48
+    epilogue = 2048 + 4 * 48
     clk = mainloop + 0.75 * epilogue + 400
     assert times.sm_clk_mhz == pytest.approx(1980)
     assert times.waves_us == pytest.approx(clk / 1980)
@@ -118,9 +118,9 @@ def test_fill_comes_after_the_loads_of_the_clusters_that_have_it(cluster, ctas, 
 
 
 def test_stores_of_a_tile_take_the_port_where_mmas_go_on():
-    # 74 pairs, 74 tiles, 64 k tiles of fp8 each: 32768 bytes at 256 a clock, then 4096 clocks of stores.
+    # 74 pairs, 74 tiles, 64 k tiles of fp8 each: 32768 bytes at 256 a clock, then 8192 clocks of stores.
     times = times_of(pair_of_ctas(256, (256, 74 * 256, 8192), out_dtype="fp32"), rate=16384.0, gpu=B200)
-    assert times.port_us * times.sm_clk_mhz == pytest.approx(64 * 128 + 4096)
+    assert times.port_us * times.sm_clk_mhz == pytest.approx(64 * 128 + 8192)
 
 
 def test_the_clock_is_the_one_that_its_own_time_calls_for():

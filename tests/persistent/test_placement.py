@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gemm_model.config import load_gpu_mapping
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import gpu_from_mapping
@@ -71,10 +72,16 @@ def test_a_gpu_whose_order_is_not_known_has_none():
     assert asked(replace(H200, tpc_rounds=()), 4096, 4096) is None
 
 
-@pytest.mark.parametrize("rounds", [3, [3], [[0, "1"]], [[-1]]])
-def test_a_bad_order_is_one_sentence(rounds):
-    values = {"name": "mine", "tpc_rounds": rounds}
-    with pytest.raises(
-        InputError, match="GPU mine: tpc_rounds holds .*; expected lists of GPC numbers from 0"
-    ):
+@pytest.mark.parametrize(
+    ("rounds", "words"),
+    [
+        (3, "tpc_rounds is 3; expected a list"),
+        ([3], "expected a list"),
+        ([[0, "1"]], "expected a whole number"),
+        ([[-1]], "expected GPC numbers from 0"),
+    ],
+)
+def test_a_bad_order_is_one_sentence(rounds, words):
+    values = {**load_gpu_mapping("h200"), "name": "mine", "tpc_rounds": rounds}
+    with pytest.raises(InputError, match=f"GPU mine: .*{words}"):
         gpu_from_mapping(values)

@@ -338,6 +338,7 @@ def test_every_explanation_shows_its_share(residual_file, gemm_model):
         assert line in text.out
         assert "(+5.0%" in text.out
         told = json.loads(gemm_model(command, *words, "--format", "json").out)
+        told = told["result"]
         told = told.get("prediction", told)
         assert told["phases_us"]["residual"] == pytest.approx(0.05 * physical_us, rel=1e-3)
         assert told["residual_share"] == pytest.approx(0.05, rel=1e-3)
