@@ -82,6 +82,8 @@ def _edge_tiles() -> Iterator[Case]:
     for m, raster in product((256, 288, 736), ("along_m", "along_n")):
         yield Case(what="edge row kept", mnk=(m, 8448, 4096), tile=(64, 64), raster=raster)
         yield Case(what="edge row kept", mnk=(m, 12672, 4096), tile=(192, 64), raster=raster)
+    for m, n, swizzle in ((352, 8448, 8), (544, 896, 16)):
+        yield Case(what="edge row kept", mnk=(m, n, 4096), tile=(64, 64), raster="along_m", swizzle=swizzle)
     for n, cluster in product((1064, 4104, 5000), ((1, 1), (2, 2))):
         yield Case(what="edge column", mnk=(4096, n, 4096), cluster=cluster)
 
@@ -91,6 +93,7 @@ def _spilling() -> Iterator[Case]:
     wide = (((128, 256), "cooperative"), ((128, 224), "cooperative"), ((64, 256), "pingpong"))
     for (tile, schedule), k in product((*narrow, *wide), (512, 4096)):
         yield Case(what="spilling", dtype="fp8", mnk=(4096, 4096, k), tile=tile, schedule=schedule)
+    yield Case(what="spilling", dtype="fp8", tile=(256, 160))
     yield Case(what="spilling", tile=(256, 224))
     yield Case(what="spilling", tile=(256, 256), mnk=(2048, 2048, 256))
 
@@ -149,6 +152,8 @@ def _memory() -> Iterator[Case]:
     for tile, cluster in product(((64, 64), (64, 128), (128, 64)), ((1, 1), (2, 1))):
         yield Case(what="L2", mnk=(8192, 8192, 1024), tile=tile, cluster=cluster)
         yield Case(what="L2", dtype="fp8", mnk=(2048, 8192, 7168), tile=tile, cluster=cluster)
+    for m, dtype in product((384, 512, 640), ("bf16", "fp8")):
+        yield Case(what="few panels", dtype=dtype, mnk=(m, 8192, 4096), tile=(128, 64))
     for swizzle, raster in product((1, 4, 16), ("along_m", "along_n")):
         yield Case(what="L2 capacity", mnk=(16384, 16384, 8192), swizzle=swizzle, raster=raster)
     for mnk, cluster in product(((16384, 16384, 16384), (8192, 57344, 8192)), ((1, 1), (2, 1), (1, 2))):
@@ -172,6 +177,9 @@ def _families() -> Iterator[Case]:
         yield Case(what="family", family=family, mnk=mnk, dtype=dtype, tile=(128, 128))
     for gpu, mnk in product(("a100_sxm_80gb", "rtx_a6000", "l40s", "rtx_4090"), shapes):
         yield Case(what="family", gpu=gpu, family="triton", mnk=mnk, stages=3)
+    for gpu in ("l4", "l40s"):
+        case = Case(what="power cap", gpu=gpu, family="triton", regime="sustained", l2="warm", stages=3)
+        yield replace(case, dtype="fp16", mnk=(8192, 8192, 8192))
     for gpu, mnk in product(("h100_sxm", "rtx_5090"), shapes):
         yield Case(what="GPU", gpu=gpu, mnk=mnk)
     for (cta_n, schedule, cluster), dtype in product(
