@@ -6,7 +6,7 @@ BIN := .venv/bin
 DEMO_TABLE := data/measurements/h200/burst.csv.gz
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint fuzz clean
+.PHONY: demo test lint golden mutants fuzz clean
 
 demo: .venv/package-installed
 	$(BIN)/gemm-model predict --input $(DEMO_TABLE) --output results/h200
@@ -19,6 +19,14 @@ lint: .venv/tests-installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# What the shipped calibration says, for the gate to hold it to: read the diff.
+golden: .venv/tests-installed
+	$(BIN)/python -m tests.gate.write
+
+# Which damage to a number the gate would miss; minutes.
+mutants: .venv/tests-installed
+	$(BIN)/python -m tests.gate.mutants
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from gemm_model.calibration.fit import DEFAULT_FREE, fit
+from gemm_model.calibration.fit import DEFAULT_FREE, Fit, fit
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.kernels.mechanisms import KernelNumbers
@@ -47,13 +47,17 @@ def main() -> None:
     args = parser.parse_args()
     gpu = load_gpu(args.gpu)
     known, unseen = (observations(path, gpu) for path in (args.fit, args.predict))
-    absent = known.shape.family.absent_mechanisms
-    free = [name for name in DEFAULT_FREE if name not in NOT_TOLD and name.partition(".")[0] not in absent]
-    found = fit({"burst": known}, gpu, free=free, without=absent)
-    numbers = found.numbers.without(absent)
-    lines = [_line(name, seen, gpu, numbers) for name, seen in (("fit", known), ("predict", unseen))]
+    found = fit_to(known, gpu)
+    lines = [_line(name, seen, gpu, found.numbers) for name, seen in (("fit", known), ("predict", unseen))]
     print(pd.DataFrame(lines).to_string(index=False))
     print(f"at a bound: {', '.join(found.at_bound) or 'none'}")
+
+
+def fit_to(known: Observations, gpu: GpuSpec) -> Fit:
+    """What the rows tell of the numbers that a calibration fits and that their family's kernels have."""
+    absent = known.shape.family.absent_mechanisms
+    free = [name for name in DEFAULT_FREE if name not in NOT_TOLD and name.partition(".")[0] not in absent]
+    return fit({"burst": known}, gpu, free=free, without=absent)
 
 
 def observations(path: Path, gpu: GpuSpec) -> Observations:
@@ -63,7 +67,8 @@ def observations(path: Path, gpu: GpuSpec) -> Observations:
 
 def figures(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> tuple[ErrorFigures, ChoiceFigures]:
     """Errors of the times, and what the choices by them reach."""
-    predicted_us = kernel_time(seen.shape, gpu, numbers).runtime_us
+    present = numbers.without(seen.shape.family.absent_mechanisms)
+    predicted_us = kernel_time(seen.shape, gpu, present).runtime_us
     frame = seen.frame.assign(runtime_us=seen.runtime_us, predicted_us=predicted_us)
     return error_figures(predicted_us, seen.runtime_us), choice_figures(top1_efficiency(frame))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import yaml
 
 SHAPE = ["in_dtype", "out_dtype", "m", "n", "k"]
 CONFIG = [
@@ -62,30 +63,20 @@ def longer_run(folder: Path) -> pd.DataFrame:
 
 
 def counts(folder: Path) -> list[str]:
+    """Every table of timed rows that tells its cards, as the manifest lists them."""
     lines = [
-        "| table | rows | with times | cards | shapes | bf16 | fp16 | e4m3 | e5m2 |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| table | role | rows | with times | cards | shapes | bf16 | fp16 | e4m3 | e5m2 |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for name in (
-        "burst",
-        "burst_few_launches",
-        "repeat_long",
-        "repeat",
-        "repeat_card",
-        "repeat_runs",
-        "counters",
-        "sustained",
-        "variants",
-        "warm",
-        "unseen",
-        "unseen_second",
-        "host_of_four",
-    ):
-        table = pd.read_csv(folder / f"{name}.csv.gz", low_memory=False)
+    listed = yaml.safe_load((folder.parent / "manifest.yaml").read_text())[folder.name]
+    for file, about in listed.items():
+        if about["cards"] == 0 or about["role"] == "micro":
+            continue
+        table = pd.read_csv(folder / file, low_memory=False)
         good = table[table["disposition"] == "ok"]
         types = [int((good["in_dtype"] == dtype).sum()) for dtype in ("bf16", "fp16", "e4m3", "e5m2")]
         shapes = len(good[["m", "n", "k"]].drop_duplicates())
-        cells = [name, len(table), len(good), table["gpu_uuid"].nunique(), shapes, *types]
+        cells = [file.split(".")[0], about["role"], len(table), len(good), about["cards"], shapes, *types]
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return lines
 

@@ -24,9 +24,10 @@ FREE = (
     "tensor.efficiency",
     "l2.efficiency",
     "dram.efficiency",
-    "epilogue.outputs_per_clk",
+    "epilogue.store_bytes_per_clk",
 )
 CLOCK = ("light_share", "droop_mma", "droop_l2", "droop_dram")
+OTHER_CLOCK = ("droop_us", "droop_free", "counted_tpcs")
 TILES = ((64, 128), (128, 128), (128, 256), (256, 128))
 
 
@@ -57,7 +58,7 @@ def test_a_fit_finds_the_numbers_that_made_the_data():
     )
     values = found.numbers.values()
     for name in FREE:
-        assert values[name] == pytest.approx(VALUES[name], rel=0.03), name
+        assert values[name] == pytest.approx(VALUES[name], rel=0.05), name
         assert 0 < found.half_width[name] < 0.2 * VALUES[name], name
     assert {name: values[name] for name in VALUES if name not in FREE} == {
         name: value for name, value in VALUES.items() if name not in FREE
@@ -172,7 +173,7 @@ def test_a_table_that_cannot_be_calibrated_on_says_why(tmp_path, gemm_model, cha
     ("fitted", "frozen", "expected"),
     [
         (["dram"], [], ["dram.efficiency"]),
-        (["clock"], ["clock.droop_us", "clock.droop_free"], ["clock." + rest for rest in CLOCK]),
+        (["clock"], ["clock." + rest for rest in OTHER_CLOCK], ["clock." + rest for rest in CLOCK]),
         (["l2", "dram.efficiency"], ["l2.fill_share"], ["l2.efficiency", "dram.efficiency"]),
         (["spilling.sharing"], [], ["spilling.sharing"]),
     ],

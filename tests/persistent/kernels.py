@@ -12,7 +12,21 @@ from gemm_model.persistent.kernel_time import geometry, kernel_time
 from gemm_model.persistent.tile_schedule import tile_schedule
 from tests.typed_numbers import numbers
 
-H200, B200 = load_gpu("h200"), load_gpu("b200")
+H200 = replace(
+    load_gpu("h200"),
+    sm_clk_mhz=1980.0,
+    dram_bus_bits=6144,
+    dram_clk_mhz=3201.0,
+    dram_read_gb_per_s=4600.0,
+    l2_bytes=62914560.0,
+    l2_read_gb_per_s=10000.0,
+    l2_read_bytes_per_clk_per_sm=64.0,
+    power_cap_w=700.0,
+)
+"""The rates that expectations are worked out with."""
+B200 = replace(
+    load_gpu("b200"), sm_clk_mhz=1300.0, l2_read_bytes_per_clk_per_sm=128.0, clock_recovery_us=100.0
+)
 CUBE = (4096, 4096, 4096)
 
 

@@ -46,7 +46,7 @@ def test_a_locked_clock_sags_under_mma_load_and_comes_back():
     ("clusters", "ctas", "quiet"), [(11, 1, True), (12, 2, False), (5, 4, True), (6, 4, False)]
 )
 def test_few_busy_tpcs_stay_at_the_boost_clock_under_a_profiler(clusters, ctas, quiet):
-    assert counted_quiet(numbers().quiet_clock, float(clusters), float(ctas)) is quiet
+    assert counted_quiet(CLOCK, float(clusters), float(ctas)) is quiet
     batch = row((64, 64 * clusters * ctas, 4096), cta_m=64, cta_n=64, cluster_n=ctas)
     counted = times_of(batch, regime="counters").sm_clk_mhz
     assert (counted == pytest.approx(1980)) is quiet

@@ -25,7 +25,7 @@ def test_loads_take_at_least_their_bytes_at_the_fill_rate():
     alone_us = ARRIVING_BYTES / (88 * 148 * 1300)
     assert alone_us < l2_us(B200) < 1.5 * alone_us
     slower = replace(B200, smem_fill_bytes_per_clk_per_sm=22.0)
-    assert l2_us(slower) - l2_us(B200) == pytest.approx(3 * alone_us, rel=0.05)
+    assert l2_us(slower) - l2_us(B200) == pytest.approx(3 * alone_us, rel=0.06)
 
 
 def test_multicast_saves_nothing_where_fills_bound():

@@ -1,6 +1,6 @@
 """Bytes that a kernel moves, counted by hand."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -16,11 +16,19 @@ ALONE = numbers().without(["coalescing"])
 CUBE_OUTPUT = 4096 * 4096 * 2
 
 
-def moved(batch, known=None, gpu=H200, **options):
+def never_again(_own_bytes):
+    return float("inf")
+
+
+def at_once(own_bytes):
+    return own_bytes
+
+
+def moved(batch, known=None, gpu=H200, between=never_again):
     known = known or numbers()
     found, schedule = found_of(batch, gpu), schedule_of(batch, gpu)
     edge = edge_fill(batch, schedule, found, known)
-    return traffic(batch, gpu, found, schedule, edge, known, **options)
+    return traffic(batch, gpu, found, schedule, edge, known, between)
 
 
 def test_one_wave_reads_each_operand_once_from_dram():
@@ -32,7 +40,7 @@ def test_one_wave_reads_each_operand_once_from_dram():
 
 def test_a_warm_l2_holds_what_fits_three_quarters_of_it():
     # 6 MiB of 45 MiB.
-    found = moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), warm=True)
+    found = moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), between=at_once)
     missed = 1 - 1 / (1 + (6 / 45) ** 4)
     assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2 * missed)
 
@@ -90,13 +98,27 @@ def test_requests_for_few_panels_meet(panels, cluster_size, asked):
 def test_requests_stop_merging_the_longer_l2_works():
     found = moved(row((8192, 8192, 8192), cta_m=128, cta_n=128))
     # Three milliseconds at a loss of 2 a millisecond: a seventh is left.
-    long = out_of_step(found, 3000.0, 2.0)
+    chance = numbers({"coalescing.drift_footprint": 0.0}).without(["launch_order"])
+    long = out_of_step(found, 3000.0, H200, chance)
     assert long.merged_bytes == pytest.approx(found.merged_bytes / 7)
     lost = found.merged_bytes * 6 / 7
     assert long.l2_request_bytes == pytest.approx(found.l2_request_bytes + lost)
     assert long.l2_load_bytes == pytest.approx(found.l2_load_bytes + lost)
     kept = ("operand_bytes", "output_bytes", "dram_read_bytes", "dram_write_bytes", "l2_store_bytes")
     assert all(getattr(long, name) == getattr(found, name) for name in kept)
+
+
+def test_what_meets_by_the_launch_order_is_lost_sooner():
+    found = moved(row((8192, 8192, 8192), cta_m=128, cta_n=128))
+    assert found.ordered_bytes != 0
+    # After 300 us a quarter of it is left, of which a loss of 2 a millisecond leaves 1 / 1.6.
+    later = out_of_step(found, 300.0, H200, numbers())
+    assert later.ordered_bytes == pytest.approx(found.ordered_bytes / 4)
+    assert later.merged_bytes == pytest.approx((found.merged_bytes + found.ordered_bytes / 4) / 1.6)
+    # Clusters of four, and GPUs whose order of SMs is not known, meet by chance alone.
+    four = row((8192, 8192, 8192), cta_m=128, cta_n=128, cluster_m=4)
+    assert moved(four).ordered_bytes == 0
+    assert moved(row(cta_m=128, cta_n=128), gpu=replace(H200, tpc_rounds=())).ordered_bytes == 0
 
 
 @pytest.mark.parametrize(("k", "dearer"), [(4096, 0.0), (4112, 0.1), (4104, 0.3)])
@@ -124,6 +146,27 @@ def test_fills_from_dram_take_a_share_of_l2():
     batch = row(cta_m=128, cta_n=128)
     half, none = moved(batch), moved(batch, numbers({"l2.fill_share": 0.0}))
     assert half.l2_load_bytes - none.l2_load_bytes == pytest.approx(0.5 * half.dram_read_bytes)
+
+
+@pytest.mark.parametrize(
+    ("cta_n", "tiles", "registers"),
+    [(128, 16 * 32, 46), (256, 32 * 16, 0.5 * 256)],
+)
+def test_spilled_registers_are_work_of_l2(cta_n, tiles, registers):
+    """46 registers of narrow instructions, half a register for each column of wide ones; two warpgroups."""
+    batch = row(dtype="fp8", cta_m=32768 // cta_n, cta_n=cta_n)
+    more = moved(batch).l2_load_bytes - moved(batch, numbers().without(["spilling"])).l2_load_bytes
+    assert more == pytest.approx(2 * 4 * 128 * 2 * registers * tiles * 32)
+
+
+def test_lines_are_gone_when_the_last_tile_asks_for_them_once_lock_step_is_lost():
+    found = moved(row((8192, 8192, 8192), cta_m=128, cta_n=128))
+    long = out_of_step(found, 3000.0, H200, numbers())
+    # A tenth of 6 waves' panels comes between two uses; what then misses L2 comes from DRAM again.
+    between = 0.1 * 6 * found.wave_footprint_bytes / 62914560
+    hits = found.l2_request_bytes - 8192 * 8192 * 2 - found.dram_read_bytes
+    again = long.dram_read_bytes - found.dram_read_bytes
+    assert again == pytest.approx(hits * between / (1 + between))
 
 
 def test_split_k_writes_and_reads_partial_sums():

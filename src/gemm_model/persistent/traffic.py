@@ -206,7 +206,7 @@ def out_of_step(moved: Traffic, l2_us: Values, gpu: GpuSpec, numbers: KernelNumb
     for the same at the same time, and what the first has read is gone when the last one asks for it.
     """
     order_us = numbers.launch_order.order_us
-    ordered = moved.ordered_bytes * (order_us / (order_us + l2_us))
+    ordered = moved.ordered_bytes * (order_us / maximum(order_us + l2_us, 1e-9))
     coalescing = numbers.coalescing
     elapsed = coalescing.loss_per_ms * 1e-3 * l2_us
     merged = (moved.merged_bytes + ordered) / (1.0 + elapsed)

@@ -1,0 +1,65 @@
+"""Nothing that the shipped calibration says changes unnoticed."""
+
+from dataclasses import replace
+
+import pytest
+
+from gemm_model.persistent.calibration_file import load_calibration
+from tests.gate.accuracy import accuracy, accuracy_differences, read_accuracy
+from tests.gate.golden import cases, golden_differences, golden_table, read_golden
+from tests.gate.mutants import mutant
+
+
+def test_the_golden_table_holds():
+    differences = golden_differences(read_golden(), golden_table())
+    assert not differences, "\n".join([f"{len(differences)} values moved (make golden):", *differences[:40]])
+
+
+def test_accuracy_on_the_shipped_tables_is_as_recorded():
+    differences = accuracy_differences(read_accuracy(), accuracy())
+    assert not differences, "\n".join(["accuracy moved (make golden):", *differences])
+
+
+def test_the_golden_table_has_about_300_kernels_of_all_kinds():
+    found = cases()
+    assert 250 <= len(found) <= 400
+    assert len(set(found)) == len(found)
+    assert {case.regime for case in found} == {"burst", "graph", "sustained", "counters"}
+    assert {case.family for case in found} == {"auto", "cutlass", "cublas", "triton"}
+    assert {case.dtype for case in found} >= {"bf16", "fp16", "fp8", "tf32", "int8", "nvfp4", "mxfp8"}
+    assert len({case.gpu for case in found}) >= 8
+
+
+@pytest.mark.parametrize("name", ["launch.kernel_us", "edge_multicast.wide_cost", "spilling.sharing"])
+def test_a_number_that_is_off_is_noticed(name):
+    shipped = load_calibration("h200:quack")
+    assert golden_differences(read_golden(), golden_table(mutant(shipped, name, 1.3)))
+
+
+def test_another_table_is_no_pass():
+    found = golden_table()
+    recorded = read_golden()
+    assert golden_differences(recorded, found.iloc[1:]) == [
+        "the table has other kernels or columns: run `make golden`"
+    ]
+    changed = recorded.copy()
+    changed.loc[3, "runtime_us"] *= 1.0001
+    (line,) = golden_differences(changed, found)
+    assert line.startswith("line 5, runtime_us: ")
+
+
+def test_an_accuracy_figure_is_noticed_both_ways():
+    recorded = {"burst": {"bf16": {"mape": 3.50, "p95": 10.0}}}
+    for mape, noticed in ((3.51, False), (3.53, True), (3.47, True)):
+        found = {"burst": {"bf16": {"mape": mape, "p95": 10.0}}}
+        assert bool(accuracy_differences(recorded, found)) == noticed
+    assert accuracy_differences(recorded, {}) != []
+
+
+def test_a_mutant_differs_by_one_number():
+    shipped = load_calibration("h200:quack")
+    found = mutant(shipped, "dram.efficiency", 0.7)
+    for kind, numbers in shipped.numbers.items():
+        changed = found.numbers[kind].dram.efficiency
+        assert changed == pytest.approx(0.7 * numbers.dram.efficiency)
+        assert replace(found.numbers[kind], dram=numbers.dram) == numbers

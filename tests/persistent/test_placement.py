@@ -1,0 +1,87 @@
+"""Where the CTAs of a wave land, against waves counted by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gemm_model.config import load_gpu_mapping
+from gemm_model.core.batch import batch_of
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import gpu_from_mapping
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.persistent.placement import gpc_of_clusters, requests_in_order
+from tests.persistent.kernels import H200, schedule_of
+
+TWO_GPCS = replace(H200, tpc_rounds=((0, 1), (0, 1)), resident_clusters={1: 8, 2: 4}, sm_count=8)
+
+
+def asked(gpu, m, n, **kernel):
+    batch = batch_of([(GemmProblem.of(m, n, 4096), KernelConfig(cta_m=128, cta_n=128, **kernel))])
+    schedule = schedule_of(batch, gpu)
+    return requests_in_order(schedule, batch.cluster_m * batch.cluster_n, gpu, 4.0)
+
+
+def test_ctas_fill_one_sm_of_each_tpc_of_a_round_then_the_other():
+    assert gpc_of_clusters(((0, 1), (2,)), 1) == [0, 1, 0, 1, 2, 2]
+    assert gpc_of_clusters(((0, 1), (2,)), 2) == [0, 1, 2]
+    assert len(gpc_of_clusters(H200.tpc_rounds, 1)) == H200.sm_count
+
+
+def test_requests_of_one_gpc_for_the_same_panel_merge():
+    # Eight SMs, clusters on GPCs 0 1 0 1 0 1 0 1, two columns of tiles walked first: GPC 0 gets column 0,
+    # alone, four times, and rows 0 to 3 once each. Four requests make one.
+    fast, slow = asked(TWO_GPCS, 4 * 128, 2 * 128, swizzle=2, raster="along_n")
+    assert fast[0] == pytest.approx(2 / 8)
+    assert slow[0] == pytest.approx(8 / 8)
+    # Four columns: each GPC gets two of them, twice, and each of the two rows twice.
+    fast, slow = asked(TWO_GPCS, 2 * 128, 4 * 128, swizzle=4, raster="along_n")
+    assert fast[0] == pytest.approx(4 / 8)
+    assert slow[0] == pytest.approx(4 / 8)
+    # Clusters of two fill a TPC each: clusters on 0 1 0 1.
+    fast, slow = asked(TWO_GPCS, 4 * 128, 2 * 128, swizzle=2, raster="along_n", cluster_m=2)
+    assert fast[0] == pytest.approx(2 / 4)
+    assert slow[0] == pytest.approx(4 / 4)
+
+
+def test_no_more_than_four_requests_merge():
+    # One column, eight rows: four SMs of each GPC want the column, and sixteen would make four requests.
+    fast, _ = asked(TWO_GPCS, 8 * 128, 128, swizzle=1, raster="along_n")
+    assert fast[0] == pytest.approx(2 / 8)
+    one_gpc = replace(TWO_GPCS, tpc_rounds=((0, 0), (0, 0)))
+    fast, _ = asked(one_gpc, 8 * 128, 128, swizzle=1, raster="along_n")
+    # Five of the eight would be two requests: the first for four, then a quarter for each further one.
+    assert fast[0] == pytest.approx((1 + 4 / 4) / 8)
+
+
+def test_numbers_and_columns_agree():
+    batch = batch_of([(GemmProblem.of(4096, 4096, 4096), KernelConfig(cta_m=128, cta_n=128))])
+    schedule = schedule_of(batch)
+    names = ("group", "resident")
+    numbers = replace(schedule, **{name: float(np.ravel(getattr(schedule, name))[0]) for name in names})
+    for column, number in zip(
+        requests_in_order(schedule, np.array([1.0]), H200, 4.0),
+        requests_in_order(numbers, 1.0, H200, 4.0),
+        strict=True,
+    ):
+        assert column[0] == number
+
+
+def test_a_gpu_whose_order_is_not_known_has_none():
+    assert asked(replace(H200, tpc_rounds=()), 4096, 4096) is None
+
+
+@pytest.mark.parametrize(
+    ("rounds", "words"),
+    [
+        (3, "tpc_rounds is 3; expected a list"),
+        ([3], "expected a list"),
+        ([[0, "1"]], "expected a whole number"),
+        ([[-1]], "expected GPC numbers from 0"),
+    ],
+)
+def test_a_bad_order_is_one_sentence(rounds, words):
+    values = {**load_gpu_mapping("h200"), "name": "mine", "tpc_rounds": rounds}
+    with pytest.raises(InputError, match=f"GPU mine: .*{words}"):
+        gpu_from_mapping(values)
