@@ -87,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--device", help="module:class of the device (default: CUDA through torch)")
     out = parser.add_argument_group("where to")
     out.add_argument("--output", "--output_csv", dest="output", type=Path, help="CSV to write, row by row")
+    common.add_page(out, "the measurements against predictions (for `gpu=NAME`, default h200)")
     out.add_argument("--resume", action="store_true", help="go on with an output that was begun")
     out.add_argument(
         "--compiled", action="store_true", help="do not compile ahead: the kernel cache is filled"
@@ -172,9 +173,22 @@ def _run_on(worker: WorkerProcess, args: argparse.Namespace, options: RunOptions
         print(
             f"warning: the sentinel drifted by {summary.sentinel_drift:.1%} during this run", file=sys.stderr
         )
+    if args.html is not None:
+        write_page(args)
     if not summary.complete:
         raise PartialResultError(f"{args.output}: time budget spent; go on with --resume")
     return 0
+
+
+def write_page(args: argparse.Namespace) -> None:
+    """The page of the output, its rows against predictions for the configured GPU."""
+    from gemm_model.report.page.table import table_page
+    from gemm_model.report.table_job import predict_file
+
+    chosen = common.settings(args)
+    report = predict_file(args.output, None, chosen, lambda _step: None)
+    page = table_page(report.rows, args.output.name, chosen.gpu, chosen.model, report.notes)
+    common.write_page(page, args.html)
 
 
 def _providers(args: argparse.Namespace) -> dict[str, Provider]:
