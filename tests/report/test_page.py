@@ -83,7 +83,7 @@ def test_page_without_measurements_leaves_out_their_plots_and_says_so(tmp_path):
         (["rank", *SHAPE], ["Ranking", "Tile against cluster"]),
         (["simulate", *SHAPE, "--cta", "128x256"], ["Timeline", "Ring stages taken"]),
         (
-            ["portfolio", "--table", "SHAPES", "--max-kernels", "2"],
+            ["portfolio", "--input", "SHAPES", "--max-kernels", "2"],
             ["Loss of each shape", "Which kernel serves which shape"],
         ),
     ],

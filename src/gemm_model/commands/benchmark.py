@@ -33,6 +33,7 @@ from gemm_model.config import load_config
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.settings import load_settings
 from gemm_model.report.document import Document
 
 if TYPE_CHECKING:
@@ -185,7 +186,9 @@ def write_page(args: argparse.Namespace) -> None:
     from gemm_model.report.page.table import table_page
     from gemm_model.report.table_job import predict_file
 
-    chosen = common.settings(args)
+    # Words that are about timing are no model's.
+    words = [word for word in args.overrides if word.lstrip("+").startswith(("gpu", "model"))]
+    chosen = load_settings(words, {})
     report = predict_file(args.output, None, chosen, lambda _step: None)
     page = table_page(report.rows, args.output.name, chosen.gpu, chosen.model, report.notes)
     common.write_page(page, args.html)

@@ -34,7 +34,7 @@ def pipeline_page(timeline: Timeline, title: str) -> Page:
             Fact(label="Consumers wait", value=f"{waiting:.0%}", note="of the time"),
         ],
         figures=[_tracks(timeline, warps), _ring(timeline)],
-        notes=[f"The timeline shows {shown}; `--output` writes all of them for Perfetto."] if cut else (),
+        notes=[f"The timeline shows {shown}; `--trace` writes all of them for Perfetto."] if cut else (),
     )
 
 
