@@ -101,8 +101,13 @@ def api() -> str:
     lines = ["# Python", "", "`from gemm_model import ...`", ""]
     for name in sorted(gemm_model.__all__, key=lambda each: (each[0].isupper(), each)):
         found = getattr(gemm_model, name)
-        home = f"gemm_model.{name}" if isinstance(found, ModuleType) else found.__module__
-        lines += [f"::: {home}.{name}", ""]
+        # A submodule of the same name may stand before a function, and a function have another name at home.
+        at_home = (
+            (f"gemm_model.{name}", name)
+            if isinstance(found, ModuleType)
+            else (found.__module__, found.__name__)
+        )
+        lines += [f"::: {'.'.join(at_home)}", ""]
     return "\n".join(lines)
 
 

@@ -153,7 +153,8 @@ def add_page(parser: argparse._ActionsContainer, of_what: str, *, required: bool
         type=_page_path,
         metavar="FILE",
         required=required,
-        help=f"page to look at, of {of_what} (one file that needs no network)",
+        help=f"page to look at: {of_what}; one file that needs no network"
+        + ("" if required else " (default: none)"),
     )
 
 

@@ -7,7 +7,10 @@ import argparse
 from gemm_model.commands import common
 from gemm_model.commands.rank import add_family, ranker_of
 
-EXAMPLES = ("--m 4096 --n 4096 --k 4096 --dtype fp8 --html shape.html",)
+EXAMPLES = (
+    "--m 4096 --n 4096 --k 4096 --dtype fp8 --html shape.html",
+    "--m 16 --n 7168 --k 2048 --family cutlass --html decode.html",
+)
 ALL_KERNELS = 1_000_000
 """More than any family offers: the map of tiles and clusters needs them all."""
 
