@@ -25,8 +25,8 @@ COMMANDS = (
     "explore --m 512 --n 7168 --k 2048 --html page.html",
     "simulate --m 512 --n 512 --k 512 --cta 128x128 --html timeline.html",
 )
-OLDEST_TESTS = ("core", "tables", "classic_models", "persistent", "commands", "report/test_page.py")
-TEST_TOOLS = ("pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100")
+OLDEST_TESTS = ("core", "classic_models", "kernels", "commands", "report/test_page.py")
+TEST_TOOLS = ("pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "jsonschema>=4.20")
 
 
 def environment(folder: Path, *packages: str) -> Path:
