@@ -1,4 +1,4 @@
-# Two commands do everything: `make demo` runs the main job, `make test` passes the tests.
+# `make demo` runs the main job, `make test` passes the tests, `make docs` builds the site.
 # Each sets up its own virtual environment in .venv on first use.
 
 PYTHON ?= python3
@@ -6,13 +6,13 @@ BIN := .venv/bin
 DEMO_TABLE := data/measurements/h200/burst.csv.gz
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint golden mutants fuzz clean
+.PHONY: demo test lint golden mutants docs package oldest fuzz clean
 
 demo: .venv/package-installed
-	$(BIN)/gemm-model predict --input $(DEMO_TABLE) --output results/h200
+	$(BIN)/gemm-model predict --input $(DEMO_TABLE) --output results/h200 --html results/h200/page.html
 
 test: .venv/tests-installed
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: .venv/tests-installed
 	$(BIN)/ruff check .
@@ -28,16 +28,31 @@ golden: .venv/tests-installed
 mutants: .venv/tests-installed
 	$(BIN)/python -m tests.gate.mutants
 
+docs: .venv/docs-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Wheel and sdist, built and tried away from the repository.
+package:
+	$(PYTHON) scripts/try_package.py wheel
+
+# The tests of the core with the oldest versions that pyproject.toml admits.
+oldest:
+	$(PYTHON) scripts/try_package.py oldest
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
 .venv/package-installed: .venv/bin/python pyproject.toml
-	$(PIP_INSTALL) --editable .
+	$(PIP_INSTALL) --editable '.[page]'
 	touch $@
 
 # The benchmark extra is installed too: its kernels are compiled in the tests, which needs no GPU.
 .venv/tests-installed: .venv/package-installed constraints-test.txt
 	$(PIP_INSTALL) --constraint constraints-test.txt --editable '.[dev,smt,bench]'
+	touch $@
+
+.venv/docs-installed: .venv/package-installed
+	$(PIP_INSTALL) --editable '.[docs]'
 	touch $@
 
 # Ten thousand hostile and ordinary words, files and Python calls; the tests run 1,500 others.

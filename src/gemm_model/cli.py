@@ -25,6 +25,7 @@ VERBS = {
     "benchmark": "measure real kernels on this machine's GPU, and keep every row",
     "characterize": "measure a GPU's own numbers and write its description",
     "calibrate": "fit the kernel model's parameters to measured tables",
+    "explore": "make a page to look at for one problem: ranking, roofline, waves, what-ifs",
     "rank": "choose a kernel configuration for a problem, or for a table of problems, by prediction",
     "portfolio": "choose the few kernels that together serve a list of shapes best",
     "torch": "predict the GEMMs of a PyTorch model, module by module, without running it",

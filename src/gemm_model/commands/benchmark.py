@@ -33,6 +33,7 @@ from gemm_model.config import load_config
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.settings import load_settings
 from gemm_model.report.document import Document
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--device", help="module:class of the device (default: CUDA through torch)")
     out = parser.add_argument_group("where to")
     out.add_argument("--output", "--output_csv", dest="output", type=Path, help="CSV to write, row by row")
+    common.add_page(out, "the measurements against predictions (for `gpu=NAME`, default h200)")
     out.add_argument("--resume", action="store_true", help="go on with an output that was begun")
     out.add_argument(
         "--compiled", action="store_true", help="do not compile ahead: the kernel cache is filled"
@@ -172,9 +174,24 @@ def _run_on(worker: WorkerProcess, args: argparse.Namespace, options: RunOptions
         print(
             f"warning: the sentinel drifted by {summary.sentinel_drift:.1%} during this run", file=sys.stderr
         )
+    if args.html is not None:
+        write_page(args)
     if not summary.complete:
         raise PartialResultError(f"{args.output}: time budget spent; go on with --resume")
     return 0
+
+
+def write_page(args: argparse.Namespace) -> None:
+    """The page of the output, its rows against predictions for the configured GPU."""
+    from gemm_model.report.page.table import table_page
+    from gemm_model.report.table_job import predict_file
+
+    # Words that are about timing are no model's.
+    words = [word for word in args.overrides if word.lstrip("+").startswith(("gpu", "model"))]
+    chosen = load_settings(words, {})
+    report = predict_file(args.output, None, chosen, lambda _step: None)
+    page = table_page(report.rows, args.output.name, chosen.gpu, chosen.model, report.notes)
+    common.write_page(page, args.html)
 
 
 def _providers(args: argparse.Namespace) -> dict[str, Provider]:

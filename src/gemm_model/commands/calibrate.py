@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="all",
         help="what the fit is judged on: shapes, or configurations, lists and cards too",
     )
+    common.add_page(parser, "the held-out predictions against the measurements")
     parser.add_argument("--report", type=Path, help="a file for the report as well as stdout")
     parser.add_argument(
         "--hold-out",
@@ -117,6 +118,10 @@ def run(args: argparse.Namespace) -> int:
     common.print_document(document, args.format or "table")
     for path in files:
         common.words(f"wrote {path}")
+    if args.html is not None:
+        from gemm_model.report.page.calibration import calibration_page
+
+        common.write_page(calibration_page(result, chosen.gpu, args.output), args.html)
     return 0
 
 

@@ -18,6 +18,8 @@ from gemm_model.report.document import FORMATS, Document
 if TYPE_CHECKING:
     import pandas as pd
 
+    from gemm_model.report.page.content import Page
+
 PROBLEM = ("m", "n", "k", "batch", "dtype", "b_dtype", "out_dtype")
 CONFIG = ("cta", "cluster", "stages", "schedule", "raster", "swizzle", "split_k", "kernel", "fast_accum")
 GPU = ("gpu", "sms", "cfg")
@@ -142,6 +144,34 @@ def chosen_format(args: argparse.Namespace, output: Path | None) -> str:
         return str(args.format)
     suffix = "" if output is None else output.suffix.removeprefix(".")
     return suffix if suffix in FORMATS else "table"
+
+
+def add_page(parser: argparse._ActionsContainer, of_what: str, *, required: bool = False) -> None:
+    """The option that names a page to write."""
+    parser.add_argument(
+        "--html",
+        type=_page_path,
+        metavar="FILE",
+        required=required,
+        help=f"page to look at: {of_what}; one file that needs no network"
+        + ("" if required else " (default: none)"),
+    )
+
+
+def _page_path(text: str) -> Path:
+    from gemm_model.report.page.html import check_page
+
+    path = Path(text)
+    check_page(path)
+    return path
+
+
+def write_page(page: Page, path: Path) -> None:
+    """Write a page and say so."""
+    from gemm_model.report.page.html import write_page as write
+
+    write(page, path)
+    words(f"wrote {path}")
 
 
 @contextmanager

@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weight", metavar="COLUMN", help="column that says how often a problem occurs (default: once)"
     )
     common.add_dtype(parser)
+    common.add_page(parser, "the kernels and what each shape loses")
     common.add_settings(parser)
     add_family(parser)
 
@@ -62,6 +63,10 @@ def run(args: argparse.Namespace) -> int:
         text=lambda: f"{text_table(kernels)}\n\n{text_table(shapes)}",
     )
     common.show(args, document)
+    if args.html is not None:
+        from gemm_model.report.page.portfolio import portfolio_page
+
+        common.write_page(portfolio_page(found, ranker.gpu.name, args.input.name), args.html)
     return 0
 
 

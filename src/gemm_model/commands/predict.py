@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
+from gemm_model.core.errors import InputError
 from gemm_model.core.settings import Settings
 from gemm_model.report.document import Document, text_table
 
@@ -30,22 +31,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_settings(parser)
     common.add_problem(parser, required=False)
     common.add_config(parser)
+    common.add_page(parser, "the table: curves, rooflines and maps with filters")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.input is not None:
-        used = (*common.SETTINGS, *common.OUTPUT, "input")
+        used = (*common.SETTINGS, *common.OUTPUT, "input", "html")
         common.refuse_unused(args, "with --input", used)
-        document = predict_table_file(args.input, args.output, common.settings(args))
+        document = predict_table_file(args.input, args.output, common.settings(args), html=args.html)
         common.print_document(document, common.chosen_format(args, output=None))
         return 0
+    if args.html is not None:
+        raise InputError("--html comes without --input; expected a table (explore makes a page of one shape)")
     common.check_outputs(args.output)
     common.show(args, predict_kernel(args))
     return 0
 
 
 def predict_table_file(
-    input_path: Path, output_dir: Path | None, chosen: Settings, *, classic: bool = False
+    input_path: Path,
+    output_dir: Path | None,
+    chosen: Settings,
+    *,
+    classic: bool = False,
+    html: Path | None = None,
 ) -> Document:
     """The main job; `classic` writes the columns that the classic script's readers know."""
     from gemm_model.report.table_job import predict_file
@@ -60,6 +69,11 @@ def predict_table_file(
     )
     for path in report.files:
         common.words(f"wrote {path}")
+    if html is not None:
+        from gemm_model.report.page.table import table_page
+
+        page = table_page(report.rows, input_path.name, chosen.gpu, chosen.model, report.notes)
+        common.write_page(page, html)
     return Document(
         verb="predict",
         gpu=chosen.gpu.name,

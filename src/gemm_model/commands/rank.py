@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--emit", choices=tuple(EMITTERS), help="print the winner for this tool, ready to paste"
     )
+    common.add_page(parser, "the ranking: bands, ties, tile against cluster")
 
 
 def add_family(parser: argparse.ArgumentParser) -> None:
@@ -72,10 +73,15 @@ def run(args: argparse.Namespace) -> int:
     if args.why_not is not None and args.emit is not None:
         raise InputError("--why-not comes with --emit; expected one of them")
     asked = "why_not" if args.why_not is not None else "emit" if args.emit is not None else "top"
-    common.refuse_unused(args, f"with --{asked.replace('_', '-')}", (*always, *common.PROBLEM, asked))
+    used = (*always, *common.PROBLEM, asked, *(("html",) if asked == "top" else ()))
+    common.refuse_unused(args, f"with --{asked.replace('_', '-')}", used)
     problem, ranker = common.problem(args), ranker_of(args)
     ways = {"why_not": _why_not, "emit": _emit, "top": _ranking}
     common.show(args, ways[asked](args, ranker, problem))
+    if args.html is not None:
+        from gemm_model.report.page.choice import ranking_page
+
+        common.write_page(ranking_page(ranker.rank(problem, 2 * args.top)), args.html)
     return 0
 
 

@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace-sms", type=common.whole_number, default=1, help="how many SMs the trace shows"
     )
     parser.add_argument("--plot", type=Path, help="picture of one SM over its waves (.png, .svg, .pdf)")
+    common.add_page(parser, "the timeline, with every wait and its reason")
     parser.add_argument("--events", action="store_true", help="print every event in place of the totals")
 
 
@@ -81,4 +82,8 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         plot_timeline(timeline, args.plot, title)
         common.words(f"wrote {args.plot}")
+    if args.html is not None:
+        from gemm_model.report.page.pipeline import pipeline_page
+
+        common.write_page(pipeline_page(timeline, title), args.html)
     return 0

@@ -1,7 +1,7 @@
 """What a CUDA-core GEMM kernel issues: instructions and shared-memory clocks of one CTA, from its tiles.
 
 A *slice* is `cta_k` steps of k: the depth of one stage. Counts were checked against the counters of every
-kernel of the ladder on an H200 (docs/throughput-matching.md).
+kernel of the ladder on an H200 (docs/models/throughput-matching.md).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ LIMITERS = ("LOAD", "MATH", "LATENCY", "EPILOGUE")
 class PipelineModel:
     """runtime = T_INIT + the busiest SM's tiles, each a pipeline of loads and math through a ring buffer.
 
-    Source: Liu and Grover, 'A Performance Model for Warp Specialization Kernels'; see docs/pipeline.md.
+    Source: Liu and Grover, 'A Performance Model for Warp Specialization Kernels'; docs/models/pipeline.md.
 
     `machine` names a packaged machine or a YAML file; 'auto' makes one from the GPU: its math rate, its L2
     rates, and the options given in SM clocks. `consumers` 'auto' follows each kernel's schedule. A GPU with

@@ -1,0 +1,156 @@
+"""Reference pages of the documentation, made from the code: commands, Python names, configuration.
+
+A hook of MkDocs (`mkdocs.yml`): the pages exist only while the site is built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import os
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.resources import files
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import gemm_model
+from gemm_model.bench.device import TimingSettings
+from gemm_model.cli import VERBS
+from gemm_model.core.gpu import QUANTITIES, GpuSpec
+from gemm_model.pipeline.machine import PipelineMachine
+
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
+
+UNITS = {
+    "mac_per_us": "MAC/us",
+    "bytes_per_us": "bytes/us",
+    "elements_per_us": "1/us",
+    "_us": "us",
+    "_ms": "ms",
+    "_s": "s",
+    "_share": "1",
+    "_mb": "MB",
+    "_bytes": "bytes",
+    "_mhz": "MHz",
+}
+"""Unit by the end of a key's name; the numbers of a GPU tell theirs (`QUANTITIES`)."""
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the generated pages to those of the folder."""
+    from mkdocs.structure.files import File
+
+    for name, text in pages().items():
+        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    return files
+
+
+def pages() -> dict[str, str]:
+    """The generated pages by name."""
+    return {"commands": commands(), "api": api(), "configuration": configuration()}
+
+
+def commands() -> str:
+    """Every verb with its options, from its own parser."""
+    os.environ["COLUMNS"] = "100"
+    lines = ["# Commands", "", "`gemm-model VERB --help` prints the same.", ""]
+    lines += [
+        "Exit codes: 0 fine, 1 a threshold missed, 2 bad input, 3 a GPU or an extra is missing, "
+        "4 a partial result.",
+        "",
+    ]
+    for verb, summary in VERBS.items():
+        parser = argparse.ArgumentParser(prog=f"gemm-model {verb}", add_help=False)
+        import_module(f"gemm_model.commands.{verb.replace('-', '_')}").add_arguments(parser)
+        lines += [
+            f"## {verb}",
+            "",
+            summary[0].upper() + summary[1:] + ".",
+            "",
+            "```text",
+            parser.format_usage().rstrip(),
+            "```",
+            "",
+        ]
+        lines += ["| option | meaning |", "|---|---|"]
+        lines += [f"| {_option(action)} | {_cell(_help(action))} |" for action in parser._actions]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _option(action: argparse.Action) -> str:
+    names = ", ".join(f"`{name}`" for name in action.option_strings) or f"`{action.dest}`"
+    choices = f" ({', '.join(map(str, action.choices))})" if action.choices else ""
+    return _cell(names + choices)
+
+
+def _help(action: argparse.Action) -> str:
+    values = {**vars(action), "prog": "gemm-model"}
+    return (action.help or "") % values + (" (required)" if action.required else "")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def api() -> str:
+    """The package's public names: functions, then types."""
+    lines = ["# Python", "", "`from gemm_model import ...`", ""]
+    for name in sorted(gemm_model.__all__, key=lambda each: (each[0].isupper(), each)):
+        found = getattr(gemm_model, name)
+        # A submodule of the same name may stand before a function, and a function have another name at home.
+        at_home = (
+            (f"gemm_model.{name}", name)
+            if isinstance(found, ModuleType)
+            else (found.__module__, found.__name__)
+        )
+        lines += [f"::: {'.'.join(at_home)}", ""]
+    return "\n".join(lines)
+
+
+def configuration() -> str:
+    """The keys of GPU files, pipeline machines and timing with their units, and the options of each model."""
+    lines = [
+        "# Configuration",
+        "",
+        "Any `key=value` word of a command changes a key: `gpu.sm_clk_mhz=1500`, `model_opts.l2=warm`.",
+        "",
+    ]
+    for title, kind in (
+        ("A GPU (`gpu.*`, `--gpu FILE`)", GpuSpec),
+        ("A pipeline machine (`--machine FILE`)", PipelineMachine),
+        ("Timing (`timing.*`)", TimingSettings),
+    ):
+        lines += [f"## {title}", "", "| key | unit | default | meaning |", "|---|---|---|---|"]
+        lines += [
+            f"| `{name}` | {unit_of(name)} | {_cell(default)} | {_cell(meaning)} |"
+            for name, default, meaning in documented_fields(kind)
+        ]
+        lines.append("")
+    lines += ["## Options of the models (`model_opts.*`)", ""]
+    for path in sorted(files("gemm_model.config").joinpath("model").iterdir(), key=lambda each: each.name):
+        text = path.read_text(encoding="utf-8").replace("# @package _global_\n", "").rstrip()
+        lines += [f"### {path.name.removesuffix('.yaml')}", "", "```yaml", text, "```", ""]
+    return "\n".join(lines)
+
+
+def unit_of(key: str) -> str:
+    """The unit of a key: that of the GPU's quantity, or what its name ends in; empty where there is none."""
+    if key in QUANTITIES:
+        return QUANTITIES[key].unit
+    return next((unit for end, unit in UNITS.items() if key.endswith(end)), "")
+
+
+def documented_fields(kind: type) -> Iterator[tuple[str, str, str]]:
+    """Name, default and docstring of each field of a dataclass, as its source has them."""
+    body = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    for node, following in zip(body.body, [*body.body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            told = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+            meaning = str(following.value.value) if told else ""  # type: ignore[union-attr]
+            default = "" if node.value is None else f"`{ast.unparse(node.value)}`"
+            yield node.target.id, default, meaning

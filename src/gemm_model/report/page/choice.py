@@ -1,0 +1,232 @@
+"""The page of a ranking: the fastest kernels with their bands and ties, and tile against cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gemm_model.choice.selection import Choice, Ranking
+from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page
+
+SHOWN = 16
+"""Kernels in the plot and the list; the map of tiles and clusters holds all that were ranked."""
+
+
+def ranking_page(ranking: Ranking) -> Page:
+    """The page of `rank`; the map is as complete as the ranking is long."""
+    problem = ranking.problem
+    return Page(
+        title=f"{problem.a_dtype.name} GEMM {problem.m} x {problem.n} x {problem.k}",
+        subtitle=f"The fastest of {ranking.kernels:,} kernels on {ranking.gpu.name}, by prediction",
+        facts=ranking_facts(ranking),
+        figures=[ranking_figure(ranking), tile_map(ranking)],
+        listings=[ranking_list(ranking)],
+        notes=ranking.best.prediction.caveats,
+    )
+
+
+def kernel_name(choice: Choice) -> str:
+    """Tile, cluster and schedule of a choice, and what else tells it apart."""
+    config = choice.candidate.config
+    words = [f"{config.cta_m}x{config.cta_n}", f"{config.cluster_m}x{config.cluster_n}", config.schedule]
+    if config.split_k > 1:
+        words.append(f"split-K {config.split_k}")
+    if choice.candidate.swap_ab:
+        words.append("swapped")
+    return " ".join(words)
+
+
+def ranking_facts(ranking: Ranking) -> list[Fact]:
+    """The best kernel, its time and speed, and how many tie with it."""
+    best, problem = ranking.best.prediction, ranking.problem
+    config = ranking.best.candidate.config
+    band = "" if best.error_band is None else f"+- {best.error_band:.1%}"
+    return [
+        Fact(
+            label="Best kernel",
+            value=f"{config.cta_m}x{config.cta_n}",
+            note=f"cluster {config.cluster_m}x{config.cluster_n}, {config.schedule}",
+        ),
+        Fact(label="Predicted", value=f"{best.runtime_us:.4g} us", note=band),
+        Fact(label="Speed", value=f"{problem.flop / best.runtime_us / 1e6:.4g}", note="TFLOP/s"),
+        Fact(label="Limiter", value=best.limiter, note="of the best kernel"),
+        Fact(
+            label="Tied with it",
+            value=f"{ranking.tied_with_best - 1}",
+            note=f"of {ranking.kernels:,} kernels",
+        ),
+    ]
+
+
+def ranking_figure(ranking: Ranking) -> Figure:
+    """The fastest kernels with their error bands; those tied with the first in their own colour."""
+    shown = ranking.choices[:SHOWN]
+    traces = []
+    for name, color, choices in (
+        ("tied with the first", "@blue", [each for each in shown if each.tie_group == 1]),
+        ("slower by more than the band", "@gray", [each for each in shown if each.tie_group != 1]),
+    ):
+        times_us = [each.prediction.runtime_us for each in choices]
+        bands = [each.prediction.error_band or 0.0 for each in choices]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": name,
+                "x": times_us,
+                "y": [f"{each.rank}. {kernel_name(each)}" for each in choices],
+                "error_x": {
+                    "type": "data",
+                    "array": [time * band for time, band in zip(times_us, bands, strict=True)],
+                    "color": color,
+                    "thickness": 1.5,
+                    "width": 4,
+                },
+                "marker": {"color": color, "size": 10},
+                "text": [_description(each, ranking) for each in choices],
+                "hoverinfo": "text",
+            }
+        )
+    return Figure(
+        title="Ranking",
+        note=f"Predicted time and error band of the {len(shown)} fastest kernels, each in its best tile "
+        f"order. Why the first: {ranking.reason}.",
+        traces=[trace for trace in traces if trace["x"]],
+        layout={
+            "showlegend": True,
+            "xaxis": {"title": "predicted (us)"},
+            "yaxis": {
+                "autorange": "reversed",
+                "categoryorder": "array",
+                "categoryarray": [f"{each.rank}. {kernel_name(each)}" for each in shown],
+                "type": "category",
+                "dtick": 1,
+            },
+        },
+        height_px=120 + 24 * len(shown),
+        min_width_px=560,
+        wide=True,
+    )
+
+
+def tile_map(ranking: Ranking) -> Figure:
+    """The fastest kernel of each tile and cluster: its time over the best one's, and its limiter as a dot."""
+    best_us = ranking.best.prediction.runtime_us
+    fastest: dict[tuple[str, str], Choice] = {}
+    for choice in ranking.choices:
+        config = choice.candidate.config
+        key = (f"{config.cta_m}x{config.cta_n}", f"{config.cluster_m}x{config.cluster_n}")
+        fastest.setdefault(key, choice)
+    tiles = sorted({tile for tile, _ in fastest}, key=_extents)
+    clusters = sorted({cluster for _, cluster in fastest}, key=_extents)
+
+    def grid(value: Callable[[Choice], Any]) -> list[list[Any]]:
+        return [
+            [value(fastest[tile, cluster]) if (tile, cluster) in fastest else None for tile in tiles]
+            for cluster in clusters
+        ]
+
+    def slower(choice: Choice) -> float:
+        return choice.prediction.runtime_us / best_us - 1.0
+
+    heat = {
+        "type": "heatmap",
+        "x": list(range(len(tiles))),
+        "y": list(range(len(clusters))),
+        # Beyond twice the best time nothing is left to tell apart.
+        "z": grid(lambda choice: min(slower(choice), 1.0)),
+        "zmin": 0.0,
+        "zmax": 1.0,
+        "text": grid(lambda choice: f"{slower(choice):.0%}"),
+        "texttemplate": "%{text}",
+        "textfont": {"color": "@text"},
+        "hovertext": grid(lambda choice: _description(choice, ranking)),
+        "hoverinfo": "text",
+        "colorscale": "@scale",
+        "showscale": False,
+        "showlegend": False,
+        "xgap": 2,
+        "ygap": 2,
+    }
+    limiters = sorted({choice.prediction.limiter for choice in fastest.values()})
+    dots = []
+    for code, limiter in enumerate(limiters):
+        cells = [key for key, choice in fastest.items() if choice.prediction.limiter == limiter]
+        dots.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": limiter,
+                "x": [tiles.index(tile) for tile, _ in cells],
+                "y": [clusters.index(cluster) - 0.32 for _, cluster in cells],
+                "marker": {
+                    "color": COLORS[code % len(COLORS)],
+                    "size": 7,
+                    "line": {"color": "@surface", "width": 1},
+                },
+                "hoverinfo": "skip",
+            }
+        )
+    return Figure(
+        title="Tile against cluster",
+        note="How much slower the fastest kernel of a tile and cluster is than the best; "
+        "its dot tells its limiter.",
+        traces=[heat, *dots],
+        layout={
+            "showlegend": True,
+            "xaxis": {
+                "title": "CTA tile",
+                "tickvals": list(range(len(tiles))),
+                "ticktext": tiles,
+                "tickangle": -90,
+            }
+            | {"showgrid": False, "zeroline": False},
+            "yaxis": {"title": "cluster", "tickvals": list(range(len(clusters))), "ticktext": clusters}
+            | {"showgrid": False, "zeroline": False},
+        },
+        height_px=160 + 44 * len(clusters),
+        min_width_px=110 + 42 * len(tiles),
+        wide=True,
+    )
+
+
+def ranking_list(ranking: Ranking) -> Listing:
+    """The fastest kernels as a table."""
+    rows = []
+    for choice in ranking.choices[:SHOWN]:
+        config, prediction = choice.candidate.config, choice.prediction
+        band = "" if prediction.error_band is None else f"{prediction.error_band:.1%}"
+        rows.append(
+            (
+                kernel_name(choice),
+                str(choice.rank),
+                str(choice.tie_group),
+                f"{prediction.runtime_us:.4g}",
+                band,
+                f"{ranking.problem.flop / prediction.runtime_us / 1e6:.4g}",
+                prediction.limiter,
+                f"{config.raster} {config.swizzle}",
+            )
+        )
+    return Listing(
+        title="The fastest kernels",
+        note="Kernels of a tie group differ by less than the error band of its first.",
+        header=("kernel", "rank", "tie group", "us", "band", "TFLOP/s", "limiter", "raster, swizzle"),
+        rows=rows,
+    )
+
+
+def _extents(name: str) -> tuple[int, int]:
+    """A tile's or cluster's place: by area, then by rows."""
+    rows, columns = (int(extent) for extent in name.split("x"))
+    return rows * columns, rows
+
+
+def _description(choice: Choice, ranking: Ranking) -> str:
+    prediction = choice.prediction
+    band = "" if prediction.error_band is None else f" +- {prediction.error_band:.1%}"
+    slower = prediction.runtime_us / ranking.best.prediction.runtime_us - 1.0
+    return (
+        f"<b>{kernel_name(choice)}</b><br>{prediction.runtime_us:.4g} us{band}<br>"
+        f"{slower:.1%} slower than the first<br>limited by {prediction.limiter}<br>rank {choice.rank}"
+    )

@@ -1,0 +1,83 @@
+"""What a page consists of: facts, figures, listings, and the columns of the table that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+COLORS = ("@blue", "@orange", "@teal", "@purple", "@pink", "@olive", "@gray", "@red")
+"""Names of colours, in the order in which the parts of a figure take them; the page's script puts the
+colour of the current mode (light or dark) in their place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One number at the top of a page."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A plot with its heading: Plotly traces and layout, colours by name."""
+
+    title: str
+    note: str
+    """What the plot shows, in a sentence that stands for it where it cannot be seen."""
+    traces: Sequence[Mapping[str, Any]]
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    height_px: int = 380
+    min_width_px: int = 0
+    """Below it the plot scrolls sideways."""
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFigure:
+    """A plot that the page's script draws from the rows that the filters leave."""
+
+    title: str
+    note: str
+    kind: str
+    """s_curve, predicted_measured, ratio_by_time, throughput, error_map or speed_map."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    height_px: int = 380
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """A table's columns, all of one length; texts are filters or shown, numbers are drawn."""
+
+    numbers: Mapping[str, NDArray[Any]]
+    texts: Mapping[str, Sequence[str]]
+    filters: Mapping[str, str]
+    """Text columns that the reader filters by, with their headings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A small table, shown as it is."""
+
+    title: str
+    note: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """All that one page shows, in its order."""
+
+    title: str
+    subtitle: str
+    facts: Sequence[Fact] = ()
+    figures: Sequence[Figure | TableFigure] = ()
+    listings: Sequence[Listing] = ()
+    notes: Sequence[str] = ()
+    columns: Columns | None = None

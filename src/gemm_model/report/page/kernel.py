@@ -1,0 +1,215 @@
+"""The page of a shape: its ranking, and the best kernel's roofline, waves, mechanisms and what-ifs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gemm_model.choice.selection import Ranking
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.prediction import Prediction
+from gemm_model.core.problem import GemmProblem
+from gemm_model.persistent.explanation import Explanation
+from gemm_model.report.page.choice import kernel_name, ranking_facts, ranking_figure, ranking_list, tile_map
+from gemm_model.report.page.content import COLORS, Figure, Page
+
+SHOWN_WAVES = 200
+"""Waves drawn one by one; more are drawn as one block."""
+
+
+def shape_page(ranking: Ranking, explanation: Explanation) -> Page:
+    """The page of `explore`: a ranking of all kernels, and the explanation of its first."""
+    problem, prediction = ranking.problem, explanation.prediction
+    return Page(
+        title=f"{problem.a_dtype.name} GEMM {problem.m} x {problem.n} x {problem.k}",
+        subtitle=f"on {ranking.gpu.name}; explained is the fastest kernel, {kernel_name(ranking.best)}",
+        facts=ranking_facts(ranking),
+        figures=[
+            ranking_figure(ranking),
+            tile_map(ranking),
+            level_roofline(problem, prediction, ranking.gpu),
+            what_if_bars(explanation),
+            wave_timeline(prediction),
+            mechanism_bars(explanation),
+        ],
+        listings=[ranking_list(ranking)],
+        notes=prediction.caveats,
+    )
+
+
+def level_bandwidths(gpu: GpuSpec) -> dict[str, float]:
+    """Bandwidth in bytes/us of each level of memory, all SMs together."""
+    return {
+        "dram": gpu.dram_bytes_per_us,
+        "l2": gpu.l2_read_gb_per_s * 1e3,
+        "smem": gpu.smem_bytes_per_clk_per_sm * gpu.sm_count * gpu.sm_clk_mhz,
+    }
+
+
+def level_roofline(problem: GemmProblem, prediction: Prediction, gpu: GpuSpec) -> Figure:
+    """A roof for each level of memory, and the kernel under each at its own intensity."""
+    peak = gpu.flop_per_us(problem.math_kind)
+    speed = problem.flop / prediction.runtime_us
+    bandwidths = level_bandwidths(gpu)
+    levels = [
+        name for name in prediction.bytes_by_level if name in bandwidths and prediction.bytes_by_level[name]
+    ]
+    intensities = {name: problem.flop / prediction.bytes_by_level[name] for name in levels}
+    ridges = [peak / bandwidths[name] for name in levels]
+    low = min([*intensities.values(), *ridges]) / 4
+    high = max([*intensities.values(), *ridges]) * 4
+    traces: list[Mapping[str, Any]] = []
+    for code, name in enumerate(levels):
+        bandwidth, intensity, ridge = bandwidths[name], intensities[name], peak / bandwidths[name]
+        color, roof = COLORS[code], min(peak, bandwidth * intensity)
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [low, ridge, high],
+                "y": [bandwidth * low / 1e6, peak / 1e6, peak / 1e6],
+                "line": {"color": color, "width": 2},
+                "hoverinfo": "skip",
+                "showlegend": False,
+            }
+        )
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": f"{name}, {bandwidth / 1e6:.3g} TB/s",
+                "x": [intensity],
+                "y": [speed / 1e6],
+                "marker": {"color": color, "size": 12, "line": {"color": "@surface", "width": 2}},
+                "text": [
+                    f"<b>{name}</b><br>{intensity:.4g} FLOP/B<br>roof {roof / 1e6:.4g} TFLOP/s<br>"
+                    f"the kernel: {speed / 1e6:.4g} TFLOP/s, {speed / roof:.0%} of it"
+                ],
+                "hoverinfo": "text",
+            }
+        )
+    return Figure(
+        title="Roofline by level",
+        note=f"The kernel's speed against what each level of memory allows; "
+        f"the peak is {peak / 1e6:.4g} TFLOP/s.",
+        traces=traces,
+        layout={
+            "showlegend": True,
+            "xaxis": {"title": "FLOP for each byte of the level", "type": "log", "dtick": 1},
+            "yaxis": {"title": "TFLOP/s", "type": "log", "dtick": 1},
+        },
+    )
+
+
+def what_if_bars(explanation: Explanation) -> Figure:
+    """What each changed world would do to the time, best first."""
+    changes = explanation.what_if
+    saved = [100.0 * (1.0 - each.relative) for each in changes]
+    return Figure(
+        title="What if",
+        note="How much time each change would save, all else as it is.",
+        traces=[
+            {
+                "type": "bar",
+                "orientation": "h",
+                "x": saved,
+                "y": [each.change for each in changes],
+                "marker": {"color": ["@teal" if each > 0 else "@red" for each in saved]},
+                "text": [f"<b>{each.change}</b><br>{each.runtime_us:.4g} us" for each in changes],
+                "textposition": "none",
+                "hoverinfo": "text",
+            }
+        ],
+        layout={
+            "xaxis": {"title": "time saved (%)", "rangemode": "tozero"},
+            "yaxis": {"autorange": "reversed"},
+        },
+        height_px=100 + 26 * len(changes),
+    )
+
+
+def mechanism_bars(explanation: Explanation) -> Figure:
+    """Each mechanism's time, as if it were alone."""
+    mechanisms = explanation.mechanisms
+    return Figure(
+        title="Mechanisms",
+        note="The time of each mechanism as if it were alone: they overlap and do not add up.",
+        traces=[
+            {
+                "type": "bar",
+                "orientation": "h",
+                "x": [each.time_us for each in mechanisms],
+                "y": [each.name for each in mechanisms],
+                "marker": {"color": "@blue"},
+                "text": [
+                    f"<b>{each.name}</b>: {each.meaning}<br>{each.time_us:.4g} us, "
+                    f"{each.share_of_runtime:.0%}"
+                    for each in mechanisms
+                ],
+                "textposition": "none",
+                "hoverinfo": "text",
+            }
+        ],
+        layout={"xaxis": {"title": "us"}, "yaxis": {"autorange": "reversed"}},
+        height_px=100 + 26 * len(mechanisms),
+    )
+
+
+def wave_timeline(prediction: Prediction) -> Figure:
+    """The phases one after another; the longest is cut into its waves, as high as they fill the card."""
+    longest = max(prediction.phases_us, key=lambda name: prediction.phases_us[name])
+    # A residual may be below zero: what it takes off is taken off the longest phase.
+    phases_us = {name: duration_us for name, duration_us in prediction.phases_us.items() if duration_us > 0}
+    phases_us[longest] -= sum(phases_us.values()) - prediction.runtime_us
+    start_us, blocks = 0.0, []
+    for name, duration_us in phases_us.items():
+        fills = _wave_fills(prediction.details) if name == longest else [1.0]
+        for wave, fill in enumerate(fills, start=1):
+            share_us = duration_us / len(fills)
+            label = (
+                f"wave {wave} of {len(fills)}, {fill:.0%} of the card"
+                if name == longest
+                else name.replace("_", " ")
+            )
+            blocks.append((name, start_us, share_us, fill, label))
+            start_us += share_us
+    traces = []
+    for code, name in enumerate(phases_us):
+        own = [block for block in blocks if block[0] == name]
+        traces.append(
+            {
+                "type": "bar",
+                "name": name.replace("_", " "),
+                "x": [start + length / 2 for _, start, length, _, _ in own],
+                "width": [length for _, _, length, _, _ in own],
+                "y": [100.0 * fill for _, _, _, fill, _ in own],
+                "marker": {"color": COLORS[code % len(COLORS)], "line": {"color": "@surface", "width": 1}},
+                "text": [
+                    f"<b>{label}</b><br>{length:.4g} us from {start:.4g} us"
+                    for _, start, length, _, label in own
+                ],
+                "textposition": "none",
+                "hoverinfo": "text",
+            }
+        )
+    return Figure(
+        title="Waves",
+        note="The kernel's phases in time; a wave is as high as the share of the card that it fills.",
+        traces=traces,
+        layout={
+            "showlegend": True,
+            "barmode": "overlay",
+            "bargap": 0,
+            "xaxis": {"title": "us"},
+            "yaxis": {"title": "card filled (%)", "range": [0, 105]},
+        },
+    )
+
+
+def _wave_fills(details: Mapping[str, float]) -> list[float]:
+    """The share of the resident clusters that each wave keeps busy; one full wave where it is not told."""
+    full, last = int(details.get("full_waves", 0)), details.get("last_wave_tiles", 0.0)
+    partial = [last / details["tiles_per_wave"]] if last > 0 and "tiles_per_wave" in details else []
+    if full + len(partial) > SHOWN_WAVES:
+        return [1.0, *partial]
+    return [1.0] * full + partial or [1.0]

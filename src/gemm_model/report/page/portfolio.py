@@ -1,0 +1,118 @@
+"""The page of a portfolio: what its kernels serve, and what each shape loses by having no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gemm_model.choice.portfolio import PROVEN_GAP, Portfolio
+from gemm_model.kernels.candidates import Candidate
+from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page
+
+
+def portfolio_page(found: Portfolio, gpu: str, title: str) -> Page:
+    """The page of `portfolio`."""
+    quality = (
+        "proven the best of its size" if found.gap <= PROVEN_GAP else f"at most {found.gap:.2%} from the best"
+    )
+    return Page(
+        title=title,
+        subtitle=f"{len(found.kernels)} kernels for {len(found.problems)} shapes on {gpu}, {quality}",
+        facts=[
+            Fact(label="Kernels", value=f"{len(found.kernels)}"),
+            Fact(label="Shapes", value=f"{len(found.problems)}"),
+            Fact(label="Mean loss", value=f"{found.mean_loss:.2%}", note="against all kernels"),
+            Fact(label="Worst loss", value=f"{float(found.loss.max()):.2%}", note="of one shape"),
+        ],
+        figures=[_loss_figure(found), _size_figure(found)],
+        listings=[_kernel_list(found)],
+    )
+
+
+def _name(position: int, candidate: Candidate) -> str:
+    config = candidate.config
+    words = [f"{position + 1}. {config.cta_m}x{config.cta_n}", f"{config.cluster_m}x{config.cluster_n}"]
+    words.append(config.schedule)
+    if config.split_k > 1:
+        words.append(f"split-K {config.split_k}")
+    if candidate.swap_ab:
+        words.append("swapped")
+    return " ".join(words)
+
+
+def _loss_figure(found: Portfolio) -> Figure:
+    order = found.loss.argsort()
+    places = {int(shape): place for place, shape in enumerate(order)}
+    return Figure(
+        title="Loss of each shape",
+        note="Time with the portfolio over time with all kernels, less one; shapes sorted, coloured by "
+        "kernel.",
+        traces=_by_kernel(found, lambda shape: (places[shape], 100.0 * float(found.loss[shape]))),
+        height_px=440,
+        layout={
+            "xaxis": {"title": "shape, sorted by loss"},
+            "yaxis": {"title": "loss (%)", "rangemode": "tozero"},
+        },
+    )
+
+
+def _size_figure(found: Portfolio) -> Figure:
+    problems = found.problems
+    return Figure(
+        title="Which kernel serves which shape",
+        note="Rows of the output against columns; coloured by kernel as on the left.",
+        traces=_by_kernel(found, lambda shape: (problems[shape].m, problems[shape].n)),
+        layout={
+            "xaxis": {"title": "m", "type": "log", "dtick": 1},
+            "yaxis": {"title": "n", "type": "log", "dtick": 1},
+            "showlegend": True,
+        },
+    )
+
+
+def _by_kernel(found: Portfolio, point: Callable[[int], tuple[float, float]]) -> list[Mapping[str, Any]]:
+    """One trace for each kernel, with a point for each shape that it serves."""
+    traces: list[Mapping[str, Any]] = []
+    for position, candidate in enumerate(found.kernels):
+        shapes = [int(shape) for shape in (found.served_by == position).nonzero()[0]]
+        points = [point(shape) for shape in shapes]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": _name(position, candidate),
+                "x": [x for x, _ in points],
+                "y": [y for _, y in points],
+                "marker": {
+                    "color": COLORS[position % len(COLORS)],
+                    "size": 8,
+                    "symbol": position // len(COLORS),
+                },
+                "text": [_description(found, shape, _name(position, candidate)) for shape in shapes],
+                "hoverinfo": "text",
+            }
+        )
+    return traces
+
+
+def _description(found: Portfolio, shape: int, kernel: str) -> str:
+    problem = found.problems[shape]
+    return (
+        f"<b>{problem.m} x {problem.n} x {problem.k}</b><br>{kernel}<br>{found.time_us[shape]:.4g} us, "
+        f"best {found.best_us[shape]:.4g} us<br>loss {found.loss[shape]:.2%}"
+    )
+
+
+def _kernel_list(found: Portfolio) -> Listing:
+    rows = []
+    for position, candidate in enumerate(found.kernels):
+        served = found.served_by == position
+        losses = found.loss[served]
+        figures = (f"{losses.mean():.2%}", f"{losses.max():.2%}") if served.any() else ("-", "-")
+        rows.append((_name(position, candidate), f"{int(served.sum())}", *figures))
+    return Listing(
+        title="Kernels",
+        note="In order of the weight that they serve.",
+        header=("kernel", "shapes", "mean loss", "worst loss"),
+        rows=rows,
+    )

@@ -1,0 +1,160 @@
+"""The page of a table of kernels: predicted, and compared with measurements where the table holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.report.console import accuracy_summary
+from gemm_model.report.page.content import Columns, Fact, Listing, Page, TableFigure
+
+NO_MEASUREMENTS = (
+    "This table holds no measurements (column runtime_us): the S-curve, predicted against measured and the "
+    "errors are left out."
+)
+FILTERS = {"type": "Type", "family": "Family", "limiter": "Limiter"}
+
+
+def table_page(rows: pd.DataFrame, title: str, gpu: GpuSpec, model: str, notes: Sequence[str] = ()) -> Page:
+    """The page of a predicted table (`gemm_model.tables.table.with_prediction`)."""
+    measured = "runtime_us" in rows
+    columns = table_columns(rows)
+    types = sorted(set(columns.texts["type"]))
+    return Page(
+        title=title,
+        subtitle=f"{len(rows):,} kernels on {gpu.name}, predicted by {model}",
+        facts=_facts(rows, measured),
+        figures=_figures(columns, measured, gpu, types),
+        listings=_accuracy(rows) if measured else (),
+        notes=[*([] if measured else [NO_MEASUREMENTS]), *notes],
+        columns=columns,
+    )
+
+
+def table_columns(rows: pd.DataFrame) -> Columns:
+    """The columns that a page shows of a predicted table; texts that it lacks are empty."""
+
+    def number(name: str) -> np.ndarray:
+        return pd.to_numeric(rows[name]).to_numpy(dtype=np.float64)
+
+    numbers = {name: number(name) for name in ("m", "n", "k")}
+    batch = number("batch") if "batch" in rows else 1.0
+    numbers["flop"] = 2.0 * numbers["m"] * numbers["n"] * numbers["k"] * batch
+    numbers["predicted_us"] = number("predicted_us")
+    if "runtime_us" in rows:
+        numbers["measured_us"] = number("runtime_us")
+    if "dram_bytes" in rows:
+        numbers["dram_bytes"] = number("dram_bytes")
+
+    def text(*names: str) -> list[str]:
+        found = next((name for name in names if name in rows), None)
+        return [""] * len(rows) if found is None else rows[found].astype(object).fillna("").astype(str).tolist()
+
+    def extent(first: str, second: str) -> list[str]:
+        if first not in rows:
+            return [""] * len(rows)
+        pairs = zip(number(first).tolist(), number(second).tolist(), strict=True)
+        return [f"{high:g}x{wide:g}" for high, wide in pairs]
+
+    texts = {
+        "type": text("in_dtype", "a_dtype"),
+        "family": text("kernel", "family"),
+        "schedule": text("schedule"),
+        "limiter": text("limiter"),
+        "tile": extent("cta_m", "cta_n"),
+        "cluster": extent("cluster_m", "cluster_n"),
+    }
+    return Columns(numbers=numbers, texts=texts, filters=FILTERS)
+
+
+def _facts(rows: pd.DataFrame, measured: bool) -> list[Fact]:
+    shapes = len(rows[["m", "n", "k"]].drop_duplicates())
+    facts = [Fact(label="Kernels", value=f"{len(rows):,}", note=f"{shapes:,} shapes")]
+    if measured:
+        figures = accuracy_summary(rows)[0]
+        facts += [
+            Fact(label="Mean error", value=f"{figures['mape']:.1%}", note=f"median {figures['median']:.1%}"),
+            Fact(label="95th percentile", value=f"{figures['p95']:.1%}", note="of the absolute error"),
+            Fact(label="First choice", value=f"{figures['top1']:.1%}", note="of the best measured speed"),
+        ]
+    limiter = rows["limiter"].astype(str).value_counts(normalize=True)
+    facts.append(
+        Fact(
+            label="Usual limiter",
+            value=str(limiter.index[0]),
+            note=f"of {limiter.iloc[0]:.0%} of the kernels",
+        )
+    )
+    return facts
+
+
+def _figures(columns: Columns, measured: bool, gpu: GpuSpec, types: Sequence[str]) -> list[TableFigure]:
+    figures = []
+    if measured:
+        figures += [
+            TableFigure(
+                title="S-curve",
+                note="Predicted over measured runtime of every kernel, sorted; above 1 is pessimistic.",
+                kind="s_curve",
+            ),
+            TableFigure(
+                title="Predicted against measured",
+                note="Points have the colour of what limits the kernel (see the filters); "
+                "the dotted line is a perfect prediction.",
+                kind="predicted_measured",
+            ),
+            TableFigure(
+                title="Ratio by time",
+                note="Median of predicted over measured, and the band of 80 % of the kernels, from the "
+                "fastest to the slowest.",
+                kind="ratio_by_time",
+            ),
+        ]
+    if "dram_bytes" in columns.numbers:
+        figures.append(
+            TableFigure(
+                title="Roofline",
+                note="Speed over the work done for each byte from DRAM, below what the card can reach.",
+                kind="throughput",
+                settings={"dram_bytes_per_us": gpu.dram_bytes_per_us, "peaks": _peaks(gpu, types)},
+                wide=not measured,
+            )
+        )
+    if columns.texts["tile"][0]:
+        figures.append(
+            TableFigure(
+                title="Error by tile and cluster" if measured else "Speed by tile and cluster",
+                note=f"Median {'error in %' if measured else 'TFLOP/s'} of the kernels of each tile "
+                "and cluster; hover for their number and usual limiter.",
+                kind="error_map" if measured else "speed_map",
+                wide=True,
+            )
+        )
+    return figures
+
+
+def _peaks(gpu: GpuSpec, types: Sequence[str]) -> dict[str, float]:
+    """Peak TFLOP/s of the rate classes of some types on a GPU; those that it lacks are left out."""
+    from gemm_model.core.dtypes import operand_type
+
+    kinds = dict.fromkeys(operand_type(name)[0].math_kind for name in types if name)
+    return {kind: gpu.flop_per_us(kind) / 1e6 for kind in kinds if kind in gpu.flop_per_clk_per_sm}
+
+
+def _accuracy(rows: pd.DataFrame) -> list[Listing]:
+    names = {"rows": "{:,}", "mape": "{:.2%}", "median": "{:.2%}", "p95": "{:.2%}", "top1": "{:.2%}"}
+    return [
+        Listing(
+            title="Accuracy",
+            note="Of |predicted / measured - 1|; the first choice is the best measured time of a shape over "
+            "that of the kernel predicted fastest.",
+            header=("rows of", "rows", "mean", "median", "p95", "first choice"),
+            rows=[
+                (str(group["rows of"]), *(form.format(group[name]) for name, form in names.items()))
+                for group in accuracy_summary(rows)
+            ],
+        )
+    ]

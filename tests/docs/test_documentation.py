@@ -1,0 +1,163 @@
+"""Documentation says what is so: its commands and its Python run, its links lead somewhere.
+
+A block with the comment `<!-- not run: reason -->` before it is checked as far as that goes: the options of
+its commands are parsed, its Python is compiled. `<!-- needs PACKAGE -->` skips a block where that is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gemm_model.cli import main, split_overrides
+
+ROOT = Path(__file__).parents[2]
+GENERATED = ("commands.md", "api.md", "configuration.md")
+"""Pages of docs/reference, which scripts/docs_reference.py makes while the site is built."""
+FENCE = re.compile(
+    r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+SHIPPED = ("data", "testlists", "examples")
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    mark: str
+    language: str
+    code: str
+
+    @property
+    def run(self) -> bool:
+        return not self.mark.startswith("not run")
+
+
+def documents() -> list[Path]:
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [Block(found["mark"] or "", found["language"], found["code"]) for found in FENCE.finditer(text)]
+
+
+def commands(block: Block) -> list[str]:
+    """The commands of a console block: lines after '$ ', continued lines joined, remarks left out."""
+    joined = re.sub(r"\\\n\s*", " ", block.code)
+    lines = [line[2:] for line in joined.splitlines() if line.startswith("$ ")]
+    return [re.sub(r"\s+# .*", "", line) for line in lines]
+
+
+def missing_package(block: Block) -> str | None:
+    needed = re.fullmatch(r"needs (\w+)", block.mark)
+    return needed[1] if needed and find_spec(needed[1]) is None else None
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+PAGES_WITH = {
+    language: [page for page in documents() if any(block.language == language for block in blocks(page))]
+    for language in ("console", "python")
+}
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """An empty folder in which the repository's data stand where they stand in a clone."""
+    for name in SHIPPED:
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES_WITH["console"], ids=name_of)
+def test_commands_run(page, workplace, capsys):
+    for block in blocks(page):
+        for command in commands(block) if block.language == "console" else ():
+            words = shlex.split(command)
+            if words[0] == "gemm-model" and block.run:
+                assert main(_with_files(words[1:])) == 0, f"{command}\n{capsys.readouterr().err}"
+            elif words[0] == "gemm-model":
+                check_options(words[1:])
+            elif words[0] == "make":
+                assert words[1] in targets(), command
+            else:
+                assert words[0] in ("python", "pip", "pipx", "podman"), command
+
+
+def _with_files(words: list[str]) -> list[str]:
+    """Words in which patterns of file names stand for the files, as a shell would have it."""
+    return [
+        name for word in words for name in (sorted(map(str, Path().glob(word))) if "*" in word else [word])
+    ]
+
+
+def check_options(words: list[str]) -> None:
+    _, (verb, *rest) = split_overrides(words)
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    import_module(f"gemm_model.commands.{verb.replace('-', '_')}").add_arguments(parser)
+    parser.parse_args(rest)
+
+
+def targets() -> list[str]:
+    return re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES_WITH["python"], ids=name_of)
+def test_python_runs(page, workplace):
+    """The blocks of a page run one after another, as a reader types them; a notebook is such a page."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page):
+        if block.language != "python" or missing_package(block):
+            continue
+        code = compile(block.code, str(page), "exec")
+        if block.run:
+            exec(code, names)
+
+
+def test_notebooks_are_notebooks():
+    jupytext = pytest.importorskip("jupytext", reason="notebooks are read by jupytext")
+    for page in sorted((ROOT / "docs/notebooks").glob("*.md")):
+        cells = jupytext.read(page).cells
+        code = [cell.source for cell in cells if cell.cell_type == "code"]
+        assert code == [block.code.rstrip("\n") for block in blocks(page)], page.name
+        assert code
+
+
+@pytest.mark.parametrize("page", documents(), ids=name_of)
+def test_links_lead_somewhere(page):
+    for found in LINK.finditer(page.read_text(encoding="utf-8")):
+        target = (found[1] or found[2]).split("#")[0]
+        if not target or target.startswith(("http:", "https:")):
+            continue
+        assert (page.parent / target).exists() or Path(target).name in GENERATED, f"{page.name}: {target}"
+
+
+def test_reference_tells_every_verb_and_unit():
+    completed = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import docs_reference; print(docs_reference.commands(), docs_reference.configuration())",
+        ],
+        cwd=ROOT / "scripts",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for heading in ("## predict", "## rank", "## explore", "## calibrate"):
+        assert f"\n{heading}\n" in completed.stdout
+    for row in ("| `sm_clk_mhz` | MHz |", "| `l2_read_gb_per_s` | GB/s |", "| `l2_bytes` | bytes |"):
+        assert row in completed.stdout

@@ -1,0 +1,167 @@
+"""Pages as files: what they hold, how large they are, and what they refuse."""
+
+import base64
+import gzip
+import json
+import re
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_model.cli import main
+from gemm_model.commands.benchmark import write_page
+from gemm_model.core.errors import MissingExtraError
+from gemm_model.core.prediction import Prediction
+from gemm_model.report.page import html as page_html_module
+from gemm_model.report.page.content import Columns, Fact, Page
+from gemm_model.report.page.html import page_html
+from gemm_model.report.page.kernel import wave_timeline
+
+pytest.importorskip("plotly", reason="pages need plotly (extra `page`)")
+
+BURST = Path(__file__).parents[2] / "data/measurements/h200/burst.csv.gz"
+SHAPE = ["--m", "512", "--n", "1024", "--k", "2048"]
+
+
+def content(path: Path) -> dict:
+    """What a page's script reads."""
+    text = path.read_text(encoding="utf-8")
+    return json.loads(
+        re.search(r'<script type="application/json" id="content">(.*?)</script>', text, re.DOTALL)[1]
+    )
+
+
+def columns(path: Path) -> dict[str, np.ndarray]:
+    """A page's columns, unpacked as its script unpacks them."""
+    text = path.read_text(encoding="utf-8")
+    blob = re.search(r'id="columns">(.*?)</script>', text, re.DOTALL)[1]
+    data = gzip.decompress(base64.b64decode(blob))
+    types = {"Float32Array": "<f4", "Uint8Array": "u1", "Uint16Array": "<u2"}
+    head = content(path)["columns"]
+    return {
+        each["name"]: np.frombuffer(data, types[each["type"]], head["rows"], each["start"])
+        for each in head["columns"]
+    }
+
+
+def table(path: Path, rows: int = 40, *, measured: bool = True) -> Path:
+    frame = pd.read_csv(BURST, nrows=4 * rows, dtype=str, keep_default_na=False)
+    frame = frame[frame["cta_m"] != ""].head(rows)
+    frame.drop(columns=[] if measured else ["runtime_us"]).to_csv(path, index=False)
+    return path
+
+
+def test_page_of_a_table_holds_its_rows(tmp_path):
+    source = table(tmp_path / "kernels.csv")
+    assert main(["predict", "--input", str(source), "--html", str(tmp_path / "page.html")]) == 0
+    found, rows = columns(tmp_path / "page.html"), pd.read_csv(source)
+    assert found["measured_us"] == pytest.approx(rows["runtime_us"].to_numpy(), rel=1e-6)
+    assert found["m"].tolist() == rows["m"].tolist()
+    kinds = [figure["kind"] for figure in content(tmp_path / "page.html")["figures"]]
+    assert kinds == ["s_curve", "predicted_measured", "ratio_by_time", "throughput", "error_map"]
+
+
+def test_page_without_measurements_leaves_out_their_plots_and_says_so(tmp_path):
+    source = table(tmp_path / "kernels.csv", measured=False)
+    assert main(["predict", "--input", str(source), "--html", str(tmp_path / "page.html")]) == 0
+    kinds = [figure["kind"] for figure in content(tmp_path / "page.html")["figures"]]
+    assert kinds == ["throughput", "speed_map"]
+    assert "measured_us" not in columns(tmp_path / "page.html")
+    assert "This table holds no measurements" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "titles"),
+    [
+        (
+            ["explore", *SHAPE],
+            ["Ranking", "Tile against cluster", "Roofline by level", "What if", "Waves", "Mechanisms"],
+        ),
+        (["rank", *SHAPE], ["Ranking", "Tile against cluster"]),
+        (["simulate", *SHAPE, "--cta", "128x256"], ["Timeline", "Ring stages taken"]),
+        (
+            ["portfolio", "--input", "SHAPES", "--max-kernels", "2"],
+            ["Loss of each shape", "Which kernel serves which shape"],
+        ),
+    ],
+    ids=lambda value: value[0],
+)
+def test_pages_of_other_verbs(words, titles, tmp_path):
+    shapes = tmp_path / "shapes.csv"
+    shapes.write_text("m,n,k\n512,1024,2048\n16,4096,4096\n8192,8192,1024\n", encoding="utf-8")
+    words = [str(shapes) if word == "SHAPES" else word for word in words]
+    assert main([*words, "--html", str(tmp_path / "page.html")]) == 0
+    assert [figure["title"] for figure in content(tmp_path / "page.html")["figures"]] == titles
+    assert (tmp_path / "page.html").stat().st_size < 4e6
+
+
+def test_page_of_a_benchmark_compares_its_rows(tmp_path):
+    source = table(tmp_path / "rows.csv")
+    write_page(Namespace(output=source, html=tmp_path / "page.html", overrides=["gpu=h200"]))
+    assert len(columns(tmp_path / "page.html")["measured_us"]) == 40
+    assert "<h1>rows.csv</h1>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_page_needs_no_network(tmp_path):
+    assert main(["explore", *SHAPE, "--html", str(tmp_path / "page.html")]) == 0
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    own = re.sub(r'<script type="application/octet-stream".*?</script>', "", text, flags=re.DOTALL)
+    assert not re.search(r"""(src|href)=["'](?!#|data:)""", own)
+    assert "http" not in own
+
+
+def test_texts_of_a_page_cannot_end_its_script_or_become_markup():
+    hostile = "</script><img src=x onerror=alert(1)>"
+    page = Page(
+        title=hostile,
+        subtitle=hostile,
+        facts=[Fact(label=hostile, value=hostile)],
+        notes=[hostile],
+        columns=Columns(numbers={"m": np.array([1.0])}, texts={"type": [hostile]}, filters={"type": "Type"}),
+    )
+    text = page_html(page)
+    assert "<img" not in text.replace(json.dumps(hostile).replace("</", "<\\/"), "")
+    assert text.count("</script>") == 4
+
+
+@pytest.mark.parametrize("name", ["page.txt", "page"])
+def test_a_name_that_is_no_page_is_refused_before_the_work(name, tmp_path, capsys):
+    assert main(["predict", "--input", "missing.csv", "--html", str(tmp_path / name)]) == 2
+    assert "ends in .html" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path, capsys):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert main(["explore", *SHAPE, "--html", str(tmp_path / "file" / "page.html")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_html_for_one_kernel_is_refused(tmp_path, capsys):
+    assert main(["predict", *SHAPE, "--cta", "128x128", "--html", str(tmp_path / "page.html")]) == 2
+    assert "explore" in capsys.readouterr().err
+
+
+def test_without_plotly_the_missing_extra_is_named(monkeypatch):
+    monkeypatch.setattr(page_html_module, "find_spec", lambda _name: None)
+    with pytest.raises(MissingExtraError, match=r"gemm-model\[page\]"):
+        page_html_module.plotly_script()
+
+
+def test_waves_end_with_the_runtime_where_a_residual_takes_time_off():
+    prediction = Prediction(
+        runtime_us=10.0,
+        limiter="TENSOR",
+        phases_us={"launch": 3.0, "waves": 9.0, "residual": -2.0},
+        details={"full_waves": 2.0, "last_wave_tiles": 33.0, "tiles_per_wave": 66.0},
+        bytes_by_level={},
+    )
+    launch, waves = wave_timeline(prediction).traces
+    assert launch["x"] == [1.5]
+    assert launch["width"] == [3.0]
+    # Seven us are left for three waves, of which the last fills half of the card.
+    assert waves["width"] == pytest.approx([7 / 3] * 3)
+    assert waves["x"][-1] + waves["width"][-1] / 2 == pytest.approx(10.0)
+    assert waves["y"] == [100.0, 100.0, 50.0]
