@@ -51,7 +51,9 @@ def table_columns(rows: pd.DataFrame) -> Columns:
 
     def text(*names: str) -> list[str]:
         found = next((name for name in names if name in rows), None)
-        return [""] * len(rows) if found is None else rows[found].astype(object).fillna("").astype(str).tolist()
+        if found is None:
+            return [""] * len(rows)
+        return rows[found].astype(object).fillna("").astype(str).tolist()
 
     def extent(first: str, second: str) -> list[str]:
         if first not in rows:
