@@ -92,6 +92,7 @@ VALUES = {
     "split_k.turn_clk": 800.0,
     "split_k.bytes_per_clk": 16.0,
     "scale_factors.row_bytes": 64.0,
+    "scale_factors.load_clk": 0.0,
 }
 
 

@@ -850,6 +850,14 @@ class ScaleFactors:
         "a piece of a row at L2 is 64 bytes",
         neutral=16.0,
     )
+    load_clk: float = number(
+        "clk",
+        55.0,
+        (0.0, 300.0),
+        "fixed clocks of each k tile at the port of an SM, where one thread issues loads of scale factors too",
+        "kernels of block-scaled operands (b200)",
+        neutral=0.0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ def k_tile(
     )
     math = math + spilled_clk(batch, found, schedule.k_tiles, numbers.spilling)
     port = _port_bytes(batch, found, schedule, numbers) + _crossing_bytes(batch, found, schedule, numbers)
-    port = port / (numbers.port.efficiency * gpu.known("l2_read_bytes_per_clk_per_sm"))
+    port = port / (numbers.port.efficiency * gpu.known("l2_read_bytes_per_clk_per_sm")) + numbers.scale_factors.load_clk
     # A stage is released one k tile after its use (one MMA group stays in flight): one stage fewer is free.
     under_way = maximum(found.stages - 1.0, 1.0)
     return KTile(
