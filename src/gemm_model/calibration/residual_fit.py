@@ -93,7 +93,7 @@ def _forest(trees: list[dict[str, Any]], feature_count: int) -> Forest:
 
 def train_on(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> Forest:
     """A forest for the errors that the physical model with these numbers makes on the rows."""
-    times = kernel_time(seen.shape, gpu, numbers)
+    times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
     return train(features(seen.shape, times), np.log(times.runtime_us / seen.runtime_us))
 
 

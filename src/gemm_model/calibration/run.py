@@ -359,7 +359,7 @@ def best_of_top(frame: pd.DataFrame, count: int) -> pd.Series:
 
 def situations(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> IntArray:
     """The situation of each row, as the model itself sees it."""
-    times = kernel_time(seen.shape, gpu, numbers)
+    times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
     memory_us = np.maximum(times.l2_us, times.dram_us)
     return situation(seen.shape.schedule.waves, times.waves_us, memory_us, times.tensor_us)
 
