@@ -45,7 +45,6 @@ VALUES = {
     "l2.efficiency": 0.8,
     "l2.fill_share": 0.5,
     "partial_occupancy.sms_to_saturate": 0.4,
-    "partial_occupancy.fill_sms": 0.2,
     "coalescing.share": 0.8,
     "coalescing.loss_per_ms": 2.0,
     "coalescing.drift_footprint": 0.1,

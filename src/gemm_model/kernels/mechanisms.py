@@ -417,13 +417,6 @@ class PartialOccupancy:
         "kernels on 1 to 132 SMs (h200 wide)",
         neutral=0.0,
     )
-    fill_sms: float = number(
-        "1",
-        0.2,
-        (0.0, 1.0),
-        "share of the SMs up to which fills from DRAM take as long as on so many",
-        "kernels on 1 to 132 SMs that stream weights (h200 wide)",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
