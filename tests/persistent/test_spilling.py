@@ -25,12 +25,12 @@ def test_clocks_of_a_k_tile(dtype, config, registers, clk):
     batch = row(dtype=dtype, **config)
     found = found_of(batch)
     assert found.spilled_registers == registers
-    assert spilled_clk(batch, found, 1.0, numbers().spilling) == pytest.approx(clk)
+    assert spilled_clk(found, 1.0, numbers().spilling) == pytest.approx(clk)
 
 
 def test_the_first_k_tile_of_a_wide_instruction_spills_half():
     batch = row(dtype="fp8", cta_m=128, cta_n=256)
-    first, mean_of_four = (spilled_clk(batch, found_of(batch), k, numbers().spilling) for k in (1.0, 4.0))
+    first, mean_of_four = (spilled_clk(found_of(batch), k, numbers().spilling) for k in (1.0, 4.0))
     assert mean_of_four == pytest.approx(first * 3.5 / 4)
     narrow = row(dtype="fp8", cta_m=256, cta_n=128)
-    assert spilled_clk(narrow, found_of(narrow), 4.0, numbers().spilling) == pytest.approx(460 * 2**0.5)
+    assert spilled_clk(found_of(narrow), 4.0, numbers().spilling) == pytest.approx(460 * 2**0.5)

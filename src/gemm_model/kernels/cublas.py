@@ -32,8 +32,13 @@ def sm90_splits_columns(batch: GemmBatch, warpgroups: Values) -> Values:
     return (warpgroups > 1) & (batch.cta_m == 64)
 
 
-NVJET_ORDER = TileOrder(name="raster by name, one panel at a time", grouped="across", widest_group=1.0)
-"""'h' and 'v' in the name are the raster; no group is known."""
+def sm90_mma_columns(batch: GemmBatch, _splits_columns: Values) -> Values:
+    """The extent that is no rows of the MMA: cuBLAS computes D^T, so rows run along n where they can."""
+    return where(is_multiple(batch.cta_n, 64.0), batch.cta_m, batch.cta_n)
+
+
+NVJET_ORDER = TileOrder(name="raster by name, one panel at a time", widest_group=1.0)
+"""'h' and 'v' in the name are the raster; times of 5,648 kernels on an H200 tell which is which and of no group."""
 
 CUBLAS_SM90 = KernelFamily(
     name="cublas",
@@ -51,6 +56,7 @@ CUBLAS_SM90 = KernelFamily(
         offers_tile=offers_sm90_tile,
         warpgroups=sm90_warpgroups,
         splits_columns=sm90_splits_columns,
+        mma_columns=sm90_mma_columns,
         epilogue_tile=warpgroup_mma.epilogue_tile,
         epilogue_buffers=warpgroup_mma.two_buffers,
         mma_registers=warpgroup_mma.set_registers,

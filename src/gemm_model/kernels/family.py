@@ -49,6 +49,8 @@ class ResourceRules:
     """MMA warpgroups that share one tile."""
     splits_columns: Callable[[GemmBatch, Values], Values]
     """Whether those (second argument) share the tile's columns, not its rows."""
+    mma_columns: Callable[[GemmBatch, Values], Values]
+    """Columns of a warpgroup's MMA instructions; takes whether warpgroups share the tile's columns."""
     epilogue_tile: Callable[[GemmBatch, Values], tuple[Values, Values]]
     """Rows and columns of the outputs that one epilogue buffer holds; takes whether rows are shared."""
     epilogue_buffers: Callable[[Values], Values]

@@ -63,8 +63,8 @@ class Resources:
     """Pipeline stages; below `ResourceRules.fewest_stages` the kernel does not fit."""
     warpgroups: Values
     """MMA warpgroups that share one tile."""
-    columns_split: Values
-    """Whether they share its columns, not its rows."""
+    mma_columns: Values
+    """Columns of a warpgroup's MMA instructions."""
     accumulator_registers: Values
     """Per MMA thread; slow fp8 accumulation keeps a second set. 0 where they live in tensor memory."""
     slow_sums: Values
@@ -138,7 +138,7 @@ def resources(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resources
         store_elements=buffer,
         stages=stages,
         warpgroups=warpgroups,
-        columns_split=by_columns,
+        mma_columns=rules.mma_columns(batch, by_columns),
         accumulator_registers=accumulators,
         slow_sums=two_sets & (not in_tmem),
         spilled_registers=maximum(spilled, 0.0),

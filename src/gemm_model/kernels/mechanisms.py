@@ -847,7 +847,7 @@ class ScaleFactors:
         "clk",
         55.0,
         (0.0, 300.0),
-        "fixed clocks of each k tile at the port of an SM, where one thread issues loads of scale factors too",
+        "fixed clocks of each k tile at the port of an SM, where loads of scale factors are issued too",
         "kernels of block-scaled operands (b200)",
         neutral=0.0,
     )

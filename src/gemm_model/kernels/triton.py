@@ -37,6 +37,7 @@ RULES = ResourceRules(
     # All warps share one tile: four or eight of them.
     warpgroups=multistage.warpgroups,
     splits_columns=warpgroup_mma.rows_shared,
+    mma_columns=warpgroup_mma.columns_of_the_tile,
     epilogue_tile=warpgroup_mma.epilogue_tile,
     # The allocator lays the output's change of layout over the stages of the operands.
     epilogue_buffers=warpgroup_mma.no_buffers,

@@ -64,3 +64,8 @@ def tcgen05_tile(batch: GemmBatch) -> Values:
         batch.schedule == TWO_CTA, one_of(batch.mma_m, (128.0, 256.0)), one_of(batch.mma_m, (64.0, 128.0))
     )
     return rows & is_multiple(batch.cta_n, 16.0) & (batch.cta_n <= 256)
+
+
+def columns_of_the_tile(batch: GemmBatch, splits_columns: Values) -> Values:
+    """Each instruction spans the tile's columns, or half of them where two warpgroups share them."""
+    return where(splits_columns, batch.cta_n / 2.0, batch.cta_n)

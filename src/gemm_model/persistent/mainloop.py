@@ -43,9 +43,10 @@ def k_tile(
         _round_trip_clk(batch, numbers.round_trip),
         numbers.overlap.loads_dram_order,
     )
-    math = math + spilled_clk(batch, found, schedule.k_tiles, numbers.spilling)
+    math = math + spilled_clk(found, schedule.k_tiles, numbers.spilling)
     port = _port_bytes(batch, found, schedule, numbers) + _crossing_bytes(batch, found, schedule, numbers)
-    port = port / (numbers.port.efficiency * gpu.known("l2_read_bytes_per_clk_per_sm")) + numbers.scale_factors.load_clk
+    way_in = numbers.port.efficiency * gpu.known("l2_read_bytes_per_clk_per_sm")
+    port = port / way_in + numbers.scale_factors.load_clk
     # A stage is released one k tile after its use (one MMA group stays in flight): one stage fewer is free.
     under_way = maximum(found.stages - 1.0, 1.0)
     return KTile(
@@ -64,8 +65,7 @@ def _math_clk(batch: GemmBatch, rate: Values, found: Resources, numbers: KernelN
     """
     flop = 2.0 * batch.cta_m * batch.cta_n * found.cta_k
     narrow = numbers.narrow_mma
-    columns = where(found.columns_split, batch.cta_n / 2.0, batch.cta_n)
-    reads = maximum(narrow.bound_columns / columns - 1.0, 0.0) / 2.0
+    reads = maximum(narrow.bound_columns / found.mma_columns - 1.0, 0.0) / 2.0
     mma = flop / (rate * numbers.tensor.efficiency) * (1.0 + reads)
     together = mma + numbers.tensor.issue_clk
     if found.slow_sums is False:

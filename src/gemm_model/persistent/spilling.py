@@ -11,14 +11,14 @@ REGISTER_BYTES = 4.0
 """A register [B]; all GPUs; PTX ISA."""
 
 
-def spilled_clk(batch: GemmBatch, found: Resources, k_tiles: Values, spilling: Spilling) -> Values:
+def spilled_clk(found: Resources, k_tiles: Values, spilling: Spilling) -> Values:
     """Clocks of a mean k tile of `k_tiles` for storing and loading the registers beyond the budget.
 
     A narrow instruction costs by the register; a wide one has all its accumulators live at once, so that far
     more goes to memory than the excess. Warpgroups that spill at the same time share the way to memory, the
     wide ones, whose traffic is longer, better.
     """
-    narrow = _is_narrow(batch, found, spilling)
+    narrow = _is_narrow(found, spilling)
     shared = found.warpgroups**spilling.sharing
     by_register = found.spilled_registers * shared
     at_once = spilling.wide_registers * sqrt(found.spilled_registers * shared)
@@ -30,11 +30,11 @@ def spilled_clk(batch: GemmBatch, found: Resources, k_tiles: Values, spilling: S
 def spilled_l2_bytes(batch: GemmBatch, found: Resources, spilling: Spilling) -> Values:
     """Work of L2, in bytes, for what one CTA spills at one k tile."""
     wide = spilling.stored_per_column * batch.cta_n
-    stored = where(_is_narrow(batch, found, spilling), found.spilled_registers, wide)
+    stored = where(_is_narrow(found, spilling), found.spilled_registers, wide)
     bytes_per_k_tile = REGISTER_BYTES * WARPGROUP_THREADS * found.warpgroups * stored
     return where(found.spilled_registers > 0.0, spilling.l2_bytes_per_byte * bytes_per_k_tile, 0.0)
 
 
-def _is_narrow(batch: GemmBatch, found: Resources, spilling: Spilling) -> Values:
+def _is_narrow(found: Resources, spilling: Spilling) -> Values:
     """Whether the MMA instructions of a warpgroup have so few columns that spilling costs by the register."""
-    return where(found.columns_split, batch.cta_n / 2.0, batch.cta_n) <= spilling.narrow_columns
+    return found.mma_columns <= spilling.narrow_columns
