@@ -38,7 +38,7 @@ def sm90_mma_columns(batch: GemmBatch, _splits_columns: Values) -> Values:
 
 
 NVJET_ORDER = TileOrder(name="raster by name, one panel at a time", widest_group=1.0)
-"""'h' and 'v' in the name are the raster; times of 5,648 kernels on an H200 tell which is which and of no group."""
+"""'h' and 'v' in the name are the raster; times of 5,648 kernels on an H200 tell which is which, no group."""
 
 CUBLAS_SM90 = KernelFamily(
     name="cublas",
