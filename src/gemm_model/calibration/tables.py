@@ -57,6 +57,11 @@ def load_tables(
         table.loc[(table["regime"] == "graph") & (table["settled"].astype(str) == "1"), "regime"] = (
             "sustained"
         )
+    if "programmatic_edges" in table and "pdl" in table:
+        # Libraries that choose for themselves: the captured graph tells how they launched.
+        told = pd.to_numeric(table["programmatic_edges"], errors="coerce")
+        unknown_way = pd.to_numeric(table["pdl"], errors="coerce").isna()
+        table.loc[unknown_way & told.notna(), "pdl"] = (told > 0).astype(int).astype(str)
     if "partner" in table:
         chains = table["partner"].fillna("").astype(str) != ""
         table = _without(table, chains, "rows in turn with another kernel", notes)

@@ -74,6 +74,8 @@ class GemmBatch:
     fast_accum: BoolArray
     empty_kernel_us: FloatArray
     """What the events of the measuring host read around an empty kernel: a burst time holds it."""
+    warps: FloatArray
+    """Warps of a CTA where the family tells kernels apart by them; 0 where it chooses."""
     pdl: FloatArray
     """1 with programmatic dependent launch, 0 without, -1 in the family's own way."""
     footprint_bytes: FloatArray
@@ -116,7 +118,7 @@ def picked(values: Any, rows: GridRows) -> Any:
 _FLOAT_COLUMNS = (
     *("m", "n", "k", "batch", "a_bits", "b_bits", "out_bits", "acc_bits", "a_scale_bits", "b_scale_bits"),
     *("cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n", "stages", "swizzle", "split_k"),
-    *("multiplier_share", "empty_kernel_us", "pdl", "footprint_bytes"),
+    *("multiplier_share", "empty_kernel_us", "warps", "pdl", "footprint_bytes"),
 )
 _CODE_COLUMNS = ("math_kind", "kernel", "schedule", "raster")
 _FLAG_COLUMNS = ("a_k_major", "b_k_major", "c_n_major", "fast_accum")
@@ -152,7 +154,7 @@ def _floats(p: GemmProblem, c: KernelConfig) -> tuple[float, ...]:
         *(scale_bits(p.a_scale), scale_bits(p.b_scale)),
         *(c.cta_m, c.cta_n, c.cta_k, c.mma_m, c.mma_n, c.cluster_m, c.cluster_n),
         *(c.stages, c.swizzle, c.split_k, p.multiplier_share, EMPTY_KERNEL_US),
-        *(-1.0 if c.pdl is None else float(c.pdl), NO_SECOND_USE),
+        *(c.warps, -1.0 if c.pdl is None else float(c.pdl), NO_SECOND_USE),
     )
 
 

@@ -122,7 +122,12 @@ class CandidateSpace:
         swapped = columns.pop("swapped")
         m, n = np.repeat(m, each), np.repeat(n, each)
         columns["m"], columns["n"] = where(swapped, n, m), where(swapped, m, n)
-        columns |= {"empty_kernel_us": EMPTY_KERNEL_US, "pdl": -1.0, "footprint_bytes": NO_SECOND_USE}
+        columns |= {
+            "empty_kernel_us": EMPTY_KERNEL_US,
+            "warps": 0.0,
+            "pdl": -1.0,
+            "footprint_bytes": NO_SECOND_USE,
+        }
         found = {spec.name: of_kernel(getattr(self.resources, spec.name)) for spec in fields(Resources)}
         return Grid(
             GemmBatch(**columns, k=of_problem(k), batch=of_problem(batch)),
@@ -176,7 +181,7 @@ def _space(
     columns = {name: _without_repeats(values, orders) for name, values in {**types, **kernel}.items()}
     # Resources depend on no size.
     sizes: dict[str, Any] = dict.fromkeys(
-        ("m", "n", "k", "batch", "empty_kernel_us", "pdl", "footprint_bytes"), 1.0
+        ("m", "n", "k", "batch", "empty_kernel_us", "warps", "pdl", "footprint_bytes"), 1.0
     )
     return CandidateSpace(
         family=family,

@@ -56,6 +56,7 @@ CUBLAS_SM90 = KernelFamily(
         offers_tile=offers_sm90_tile,
         warpgroups=sm90_warpgroups,
         splits_columns=sm90_splits_columns,
+        held_stages=warpgroup_mma.one_stage_held,
         mma_columns=sm90_mma_columns,
         epilogue_tile=warpgroup_mma.epilogue_tile,
         epilogue_buffers=warpgroup_mma.two_buffers,

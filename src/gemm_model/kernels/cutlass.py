@@ -50,6 +50,7 @@ CUTLASS_SM90 = KernelFamily(
         offers_tile=offers_sm90_tile,
         warpgroups=sm90_warpgroups,
         splits_columns=warpgroup_mma.rows_shared,
+        held_stages=warpgroup_mma.one_stage_held,
         mma_columns=warpgroup_mma.columns_of_the_tile,
         epilogue_tile=warpgroup_mma.epilogue_tile,
         epilogue_buffers=warpgroup_mma.two_buffers,

@@ -49,6 +49,8 @@ class ResourceRules:
     """MMA warpgroups that share one tile."""
     splits_columns: Callable[[GemmBatch, Values], Values]
     """Whether those (second argument) share the tile's columns, not its rows."""
+    held_stages: Callable[[GemmBatch], Values]
+    """Stages of the ring that are held while one is consumed, so that no load can be under way in them."""
     mma_columns: Callable[[GemmBatch, Values], Values]
     """Columns of a warpgroup's MMA instructions; takes whether warpgroups share the tile's columns."""
     epilogue_tile: Callable[[GemmBatch, Values], tuple[Values, Values]]

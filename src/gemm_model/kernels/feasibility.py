@@ -61,6 +61,8 @@ class Resources:
     """Outputs that one store of the epilogue writes."""
     stages: Values
     """Pipeline stages; below `ResourceRules.fewest_stages` the kernel does not fit."""
+    loads_under_way: Values
+    """Stages that loads can be under way in (at least one)."""
     warpgroups: Values
     """MMA warpgroups that share one tile."""
     mma_columns: Values
@@ -137,6 +139,7 @@ def resources(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resources
         epilogue_bytes=epilogue_bytes,
         store_elements=buffer,
         stages=stages,
+        loads_under_way=maximum(stages - rules.held_stages(batch), 1.0),
         warpgroups=warpgroups,
         mma_columns=rules.mma_columns(batch, by_columns),
         accumulator_registers=accumulators,

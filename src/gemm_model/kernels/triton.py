@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, power_of_two_divisor
+from gemm_model.core.elementwise import Values, maximum, power_of_two_divisor, where
 from gemm_model.kernels import multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 
@@ -32,11 +32,26 @@ SPACE = ConfigSpace(
 )
 
 
+SPECIALIZED_WARPS = 12.0
+"""Warps of a warp-specialized kernel [warps]; Hopper; four load, two groups of four multiply; Triton 3.6."""
+
+
+def warpgroups(batch: GemmBatch) -> Values:
+    """All warps that multiply share one tile: four or eight of them."""
+    told = where(batch.warps == SPECIALIZED_WARPS, 2.0, maximum(batch.warps / 4.0, 1.0))
+    return where(batch.warps > 0.0, told, multistage.warpgroups(batch))
+
+
+def held_stages(batch: GemmBatch) -> Values:
+    """Warps that load and multiply hold the stage that they consume; specialized ones release it at once."""
+    return where(batch.warps == SPECIALIZED_WARPS, 0.0, 1.0)
+
+
 RULES = ResourceRules(
     offers_tile=offers_tile,
-    # All warps share one tile: four or eight of them.
-    warpgroups=multistage.warpgroups,
+    warpgroups=warpgroups,
     splits_columns=warpgroup_mma.rows_shared,
+    held_stages=held_stages,
     mma_columns=warpgroup_mma.columns_of_the_tile,
     epilogue_tile=warpgroup_mma.epilogue_tile,
     # The allocator lays the output's change of layout over the stages of the operands.

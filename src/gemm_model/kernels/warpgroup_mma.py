@@ -69,3 +69,8 @@ def tcgen05_tile(batch: GemmBatch) -> Values:
 def columns_of_the_tile(batch: GemmBatch, splits_columns: Values) -> Values:
     """Each instruction spans the tile's columns, or half of them where two warpgroups share them."""
     return where(splits_columns, batch.cta_n / 2.0, batch.cta_n)
+
+
+def one_stage_held(batch: GemmBatch) -> Values:
+    """A stage is released one k tile after its use: one group of MMAs stays in flight."""
+    return where(batch.cta_m > 0, 1.0, 1.0)

@@ -47,12 +47,10 @@ def k_tile(
     port = _port_bytes(batch, found, schedule, numbers) + _crossing_bytes(batch, found, schedule, numbers)
     way_in = numbers.port.efficiency * gpu.known("l2_read_bytes_per_clk_per_sm")
     port = port / way_in + numbers.scale_factors.load_clk
-    # A stage is released one k tile after its use (one MMA group stays in flight): one stage fewer is free.
-    under_way = maximum(found.stages - 1.0, 1.0)
     return KTile(
         math_clk=math,
         port_clk=port,
-        latency_clk=(numbers.latency.load_clk + port + math) / under_way,
+        latency_clk=(numbers.latency.load_clk + port + math) / found.loads_under_way,
         tail_clk=_tail_clk(batch, found, numbers.k_tail),
     )
 

@@ -150,6 +150,7 @@ def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
     columns["empty_kernel_us"] = _told(
         frame, "empty_kernel_us", EMPTY_KERNEL_US, MAX_EMPTY_KERNEL_US, "a number of microseconds"
     )
+    columns["warps"] = _told(frame, "warps", 0.0, 64.0, "a number of warps")
     columns["pdl"] = _told(frame, "pdl", -1.0, 1.0, "whether launches are dependent,")
     columns["footprint_bytes"] = _told(
         frame, "footprint_bytes", NO_SECOND_USE, MAX_FOOTPRINT_BYTES, "a number of bytes"
