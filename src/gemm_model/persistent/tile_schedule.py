@@ -90,7 +90,8 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, found: Resources, order: TileO
     minor = where(minor_is_m, clusters_m, clusters_n)
     major = where(minor_is_m, clusters_n, clusters_m)
     group = minor if order.whole_extent else minimum(swizzle, minor)
-    minor_panels, major_panels = _panels(resident / batch.split_k, per_matrix, minor, major, group, order)
+    tiles_at_once = maximum(floor(resident / batch.split_k), 1.0)
+    minor_panels, major_panels = _panels(tiles_at_once, per_matrix, minor, major, group, order)
     padded_m = clusters_m * batch.cluster_m * batch.cta_m
     padded_n = clusters_n * batch.cluster_n * batch.cta_n
     return TileSchedule(
