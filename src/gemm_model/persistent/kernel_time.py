@@ -27,7 +27,7 @@ from gemm_model.persistent.epilogue import (
     tile_period_clk,
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
-from gemm_model.persistent.reduction import setup_us, turns_clk
+from gemm_model.persistent.reduction import last_turns, setup_us, turn_clk, turns_per_wave
 from gemm_model.persistent.surroundings import REGIMES, Surroundings, footprint_bytes, launch_us
 from gemm_model.persistent.tile_schedule import TileSchedule, tile_schedule
 from gemm_model.persistent.traffic import Traffic, out_of_step, traffic
@@ -192,7 +192,7 @@ def kernel_time(
     waves_us = work.waves_us(sm_clk_mhz)
     first_load_us = step.port_clk / sm_clk_mhz
     exposed = exposed_clk(batch, gpu, shape.family.tile_period, found, numbers.epilogue, mainloop, epilogue)
-    exposed_us = exposed / sm_clk_mhz
+    exposed_us = (exposed + last_turns(batch, schedule) * turn_clk(batch, numbers.split_k)) / sm_clk_mhz
     started_us = launch_us(batch, schedule, gpu, shape.family, numbers, around) + 0.0 * waves_us
     started_us = started_us + setup_us(batch, numbers.split_k)
     floor_us = _speed_of_light_us(shape, gpu, bytes_moved)
@@ -229,7 +229,7 @@ def _work(
     """The work of the waves."""
     batch, schedule, found, period = shape.batch, shape.schedule, shape.resources, shape.family.tile_period
     mainloop = schedule.k_tiles * step.math_clk
-    turns = turns_clk(batch, numbers.split_k)
+    turns = turns_per_wave(batch, schedule) * turn_clk(batch, numbers.split_k)
     stores = port_store_clk(batch, period, numbers.epilogue)
     port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
     busy = schedule.resident * batch.cluster_m * batch.cluster_n / gpu.sm_count

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, where
+from gemm_model.core.elementwise import Values, floor, where
 from gemm_model.kernels.mechanisms import SplitK
+from gemm_model.persistent.tile_schedule import TileSchedule
 
 PARTIAL_SUM_BYTES = 4.0
 """A partial sum in the workspace [B]; split-K; fp32 accumulation."""
 
 
-def turns_clk(batch: GemmBatch, split: SplitK) -> Values:
-    """Clocks that the last split of a tile waits for the others: they add their sums one after another."""
-    sums_clk = batch.cta_m * batch.cta_n * PARTIAL_SUM_BYTES / split.bytes_per_clk
-    return (batch.split_k - 1.0) * (split.turn_clk + sums_clk)
+def turn_clk(batch: GemmBatch, split: SplitK) -> Values:
+    """Clocks in which one split adds its sums to those of the splits before it."""
+    return split.turn_clk + batch.cta_m * batch.cta_n * PARTIAL_SUM_BYTES / split.bytes_per_clk
+
+
+def turns_per_wave(batch: GemmBatch, schedule: TileSchedule) -> Values:
+    """Turns that one wave adds to the time; none without splits.
+
+    Consecutive clusters hold the splits of one tile. Where the resident clusters are whole tiles, each cluster
+    keeps its place in the order, the waits overlap, and its own turn is left. Elsewhere it moves on by the
+    remainder each wave, and the last in the order waits for those that it was moved before.
+    """
+    moved = schedule.resident - batch.split_k * floor(schedule.resident / batch.split_k)
+    turns = where(moved > 0, batch.split_k - moved, 1.0)
+    return where(batch.split_k > 1.0, turns, 0.0)
+
+
+def last_turns(batch: GemmBatch, schedule: TileSchedule) -> Values:
+    """Turns after the last wave: all of its splits but the first wait there, less those that the wave counts."""
+    return batch.split_k - 1.0 - turns_per_wave(batch, schedule)
 
 
 def setup_us(batch: GemmBatch, split: SplitK) -> Values:
