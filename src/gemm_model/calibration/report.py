@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from gemm_model.calibration.run import CalibrationResult
+from gemm_model.calibration.run import SHORT_US, CalibrationResult
 from gemm_model.core.files import atomic_write
 from gemm_model.kernels.mechanisms import NUMBERS
 from gemm_model.persistent.calibration_file import as_mapping
@@ -86,12 +86,14 @@ def report_text(result: CalibrationResult) -> str:
         parts += ["", "ERROR BANDS WITH THE RESIDUAL"]
         parts.append(pd.DataFrame(result.residual.error_band).map("{:.1%}".format).to_string())
     for kind, found in result.kinds.items():
-        if found.sustained is not None:
-            errors = found.sustained.runtime
-            parts.append(
-                f"{kind} sustained, shapes held out: MAPE {errors.mape:.2%}, median {errors.median:.2%}, "
-                f"p95 {errors.p95:.1%}, settled clock {found.sustained.clock:.2%}"
+        for regime, figures in found.chained.items():
+            errors, short = figures.runtime, figures.short
+            line = (
+                f"{kind} {regime}, shapes held out: MAPE {errors.mape:.2%}, median {errors.median:.2%}, "
+                f"p95 {errors.p95:.1%}"
             )
+            line += "" if short is None else f", kernels below {SHORT_US:.0f} us {short.mape:.2%}"
+            parts.append(line + ("" if figures.clock is None else f", settled clock {figures.clock:.2%}"))
     if result.data.cards:
         parts += ["", f"cards: {', '.join(result.data.cards)}"]
     parts += [f"note: {note}" for note in result.data.notes]

@@ -49,8 +49,12 @@ BAND_QUANTILE = 0.9
 FEWEST_BAND_ROWS = 30
 """Rows of a situation from which on it has a band of its own [rows]; chosen."""
 SIGNIFICANT_DIGITS = 6
+SHORT_US = 12.0
+"""Kernels below it are judged apart [us]; launches back to back, whose boundaries weigh most there."""
 SINGLE_LAUNCH_REGIMES = ("burst", "counters")
 """Regimes that the kernel's own numbers are fitted to; the first that a table has is held out and judged."""
+CHAINED_REGIMES = ("graph", "sustained")
+"""Regimes that tell what launches back to back add, fitted while the kernel's own numbers stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +88,14 @@ class Validation:
 
 
 @dataclass(frozen=True, slots=True)
-class SustainedErrors:
-    """Errors on held-out shapes of the sustained regime."""
+class ChainedErrors:
+    """Errors on held-out shapes of a regime of launches back to back."""
 
     runtime: ErrorFigures
-    clock: float
-    """Mean |predicted / settled clock - 1|, the clock as the driver reports it."""
+    short: ErrorFigures | None
+    """Of kernels below SHORT_US, if any."""
+    clock: float | None
+    """Mean |predicted / settled clock - 1|, the clock as the driver reports it; None where it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,7 @@ class KindResult:
 
     fit: Fit
     power: Fit | None
-    """Where there were sustained rows."""
+    """Where there were rows of launches back to back."""
     rows: Observations
     """Of the regime that was judged."""
     predicted_us: FloatArray
@@ -106,7 +112,7 @@ class KindResult:
     corrected_us: FloatArray | None
     """The same with a residual that had not seen the shape either; None where none was asked for."""
     validations: list[Validation]
-    sustained: SustainedErrors | None
+    chained: dict[str, ChainedErrors]
 
     @property
     def numbers(self) -> KernelNumbers:
@@ -187,7 +193,9 @@ class _Kind:
         }
         self.main = next(iter(self.seen))
         self.rows = self.seen[self.main]
-        self.sustained = observe(regimes["sustained"], gpu, family) if "sustained" in regimes else None
+        self.chained = {
+            name: observe(regimes[name], gpu, family) for name in CHAINED_REGIMES if name in regimes
+        }
         self.validations: list[Validation] = []
 
     @property
@@ -208,8 +216,8 @@ class _Kind:
         )
         if not self.choices.shapes_only:
             self._further_hold_outs()
-        power, sustained = self._power()
-        return KindResult(found, power, self.rows, predicted_us, corrected_us, self.validations, sustained)
+        power, chained = self._chains()
+        return KindResult(found, power, self.rows, predicted_us, corrected_us, self.validations, chained)
 
     def _fit(
         self, seen: Mapping[str, Observations], free: Collection[str], start: Mapping[str, float]
@@ -248,19 +256,22 @@ class _Kind:
         self.validations.extend(_figures(f"{what} + residual", self.rows, corrected_us, whole_shapes))
         return predicted_us, corrected_us
 
-    def _power(self) -> tuple[Fit | None, SustainedErrors | None]:
-        """The power model: fitted to sustained rows while the kernel's own numbers stay as they are."""
-        if self.sustained is None:
-            return None, None
-        self.progress(f"{self.kind}: power model")
-        found = self._fit({"sustained": self.sustained}, DEFAULT_FREE_POWER, self.start)
-        folds = folds_of(size_groups(self.sustained), self.choices.seed)
-        runtime_us, clk_mhz = np.empty(len(self.sustained)), np.empty(len(self.sustained))
+    def _chains(self) -> tuple[Fit | None, dict[str, ChainedErrors]]:
+        """Power and boundaries: fitted to launches back to back while the kernel's own numbers stay."""
+        if not self.chained:
+            return None, {}
+        self.progress(f"{self.kind}: launches back to back")
+        found = self._fit(self.chained, DEFAULT_FREE_POWER, self.start)
+        return found, {name: self._chained_errors(name, found) for name in self.chained}
+
+    def _chained_errors(self, name: str, found: Fit) -> ChainedErrors:
+        rows = self.chained[name]
+        runtime_us, clk_mhz = np.empty(len(rows)), np.empty(len(rows))
         for each in fold_fits(
-            {"sustained": self.sustained},
-            "sustained",
+            self.chained,
+            name,
             self.gpu,
-            folds,
+            folds_of(size_groups(rows), self.choices.seed),
             free=DEFAULT_FREE_POWER,
             start=found.numbers.values(),
             donor=self.donor,
@@ -268,10 +279,12 @@ class _Kind:
         ):
             runtime_us[each.test] = each.times.runtime_us
             clk_mhz[each.test] = each.times.set_clk_mhz
-        known = np.isfinite(self.sustained.sm_clk_mhz)
-        clock_error = np.abs(clk_mhz[known] / self.sustained.sm_clk_mhz[known] - 1.0)
-        errors = error_figures(runtime_us, self.sustained.runtime_us)
-        return found, SustainedErrors(errors, float(clock_error.mean()))
+        known, short = np.isfinite(rows.sm_clk_mhz), rows.runtime_us < SHORT_US
+        return ChainedErrors(
+            error_figures(runtime_us, rows.runtime_us),
+            error_figures(runtime_us[short], rows.runtime_us[short]) if short.any() else None,
+            float(np.abs(clk_mhz[known] / rows.sm_clk_mhz[known] - 1.0).mean()) if known.any() else None,
+        )
 
 
 def chosen_numbers(fitted: Sequence[str], frozen: Sequence[str]) -> Collection[str] | None:

@@ -738,10 +738,28 @@ class Chain:
 
     boundary_us: float = number(
         "us",
-        1.2,
+        0.6,
         (0.0, 8.0),
-        "from the end of a kernel to the first loads of the next, with programmatic dependent launch",
-        "kernels of 4 to 15 us back to back (h200 sustained)",
+        "from the end of a kernel to the start of the next, with programmatic dependent launch",
+        "kernels of 2 to 15 us back to back (h200 graph)",
+        neutral=0.0,
+        fitted=True,
+    )
+    cold_us: float = number(
+        "us",
+        0.3,
+        (0.0, 2.0),
+        "what this takes longer where the first loads come from DRAM and not from L2",
+        "kernels of 2 to 15 us back to back, with new and with the same operands (h200 graph and sustained)",
+        neutral=0.0,
+        fitted=True,
+    )
+    cooperative_us: float = number(
+        "us",
+        0.5,
+        (0.0, 4.0),
+        "what this takes longer where the warpgroups of a CTA share each tile, and end together",
+        "kernels of 2 to 40 us back to back (h200 graph)",
         neutral=0.0,
         fitted=True,
     )

@@ -193,7 +193,8 @@ def kernel_time(
     first_load_us = step.port_clk / sm_clk_mhz
     exposed = exposed_clk(batch, gpu, shape.family.tile_period, found, numbers.epilogue, mainloop, epilogue)
     exposed_us = (exposed + last_turns(batch, schedule) * turn_clk(batch, numbers.split_k)) / sm_clk_mhz
-    started_us = launch_us(batch, schedule, gpu, shape.family, numbers, around) + 0.0 * waves_us
+    from_dram = minimum(bytes_moved.dram_read_bytes / bytes_moved.operand_bytes, 1.0)
+    started_us = launch_us(batch, schedule, gpu, shape.family, numbers, around, from_dram) + 0.0 * waves_us
     started_us = started_us + setup_us(batch, numbers.split_k)
     floor_us = _speed_of_light_us(shape, gpu, bytes_moved)
     stores = port_store_clk(batch, shape.family.tile_period, numbers.epilogue)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, maximum, where
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import KernelNumbers
+from gemm_model.kernels.mechanisms import Chain, KernelNumbers
 from gemm_model.persistent.tile_schedule import TileSchedule
 
 
@@ -51,21 +52,31 @@ def launch_us(
     family: KernelFamily,
     numbers: KernelNumbers,
     around: Surroundings,
+    from_dram: Values,
 ) -> Values:
-    """What a launch takes beside its waves: all of it after a pause, what is not hidden in a chain."""
-    if around.chained:
-        own_way = family.dependent_launch
-        dependent = where(batch.pdl < 0.0, own_way, batch.pdl > 0.0)
-        return numbers.chain.boundary_us + where(dependent, 0.0, numbers.chain.gap_us)
+    """What a launch takes beside its waves: all of it after a pause, what is not hidden in a chain.
+
+    `from_dram` is the share of the operands that L2 does not hold yet.
+    """
     launch, first = numbers.launch, numbers.first_loads
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
     clusters_us = where(ctas_per_cluster > 1, numbers.cluster_launch.clusters_us, 0.0)
     grid_us = launch.full_grid_us * schedule.resident * ctas_per_cluster / gpu.sm_count
     ramp_us = first.ramp_us * schedule.k_tiles / (schedule.k_tiles + first.ramp_k_tiles)
-    started_us = launch.kernel_us + clusters_us + grid_us + ramp_us
-    if not around.by_events:
-        return started_us
-    return started_us + maximum(batch.empty_kernel_us - launch.events_us, 0.0)
+    started_us = clusters_us + grid_us + ramp_us
+    if around.chained:
+        return started_us + _boundary_us(batch, family, numbers.chain, from_dram)
+    if around.by_events:
+        started_us = started_us + maximum(batch.empty_kernel_us - launch.events_us, 0.0)
+    return started_us + launch.kernel_us
+
+
+def _boundary_us(batch: GemmBatch, family: KernelFamily, chain: Chain, from_dram: Values) -> Values:
+    """From the end of one kernel of a chain to the start of the next."""
+    dependent = where(batch.pdl < 0.0, family.dependent_launch, batch.pdl > 0.0)
+    drained_us = where(batch.schedule == PINGPONG, 0.0, chain.cooperative_us)
+    boundary_us = chain.boundary_us + chain.cold_us * from_dram
+    return boundary_us + drained_us + where(dependent, 0.0, chain.gap_us)
 
 
 def footprint_bytes(batch: GemmBatch, around: Surroundings, own_bytes: Values, *, warm: bool) -> Values:
