@@ -244,6 +244,20 @@ class Spilling:
         "what a wide instruction spills, in narrow ones' registers over the root of the excess",
         "seven spilling e4m3 kernels",
     )
+    narrow_growth: float = number(
+        "1",
+        1.15,
+        (0.5, 2.0),
+        "power of the excess registers by which a narrow instruction's spilling grows",
+        "six spilling e4m3 kernels of 30 to 174 excess registers",
+    )
+    wide_growth: float = number(
+        "1",
+        0.6,
+        (0.25, 2.0),
+        "power of the excess registers by which a wide instruction's spilling grows",
+        "five spilling e4m3 kernels of 14 to 174 excess registers",
+    )
     first_tile_share: float = number(
         "1",
         0.5,

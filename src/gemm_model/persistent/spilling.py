@@ -20,8 +20,8 @@ def spilled_clk(found: Resources, k_tiles: Values, spilling: Spilling) -> Values
     """
     narrow = _is_narrow(found, spilling)
     shared = found.warpgroups**spilling.sharing
-    by_register = found.spilled_registers * shared
-    at_once = spilling.wide_registers * sqrt(found.spilled_registers * shared)
+    by_register = found.spilled_registers**spilling.narrow_growth * shared
+    at_once = spilling.wide_registers * found.spilled_registers**spilling.wide_growth * sqrt(shared)
     spared = where(k_tiles > 1.0, (1.0 - spilling.first_tile_share) / k_tiles, 0.0)
     at_once = at_once * (1.0 - spared)
     return spilling.register_clk * where(narrow, by_register, at_once)
