@@ -13,7 +13,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.models import create_model
 from gemm_model.pipeline.machine import CONSUMERS
-from gemm_model.pipeline.model import PipelineModel
+from gemm_model.pipeline.model import GpuRates, PipelineModel
 from gemm_model.timeline.simulator import simulate
 
 H200 = load_gpu("h200")
@@ -164,10 +164,11 @@ def test_bad_options_are_refused(options, words):
 
 
 def test_defaults_are_those_of_the_configuration():
-    signature = inspect.signature(PipelineModel.__init__).parameters
+    defaults = {name: spec.default for name, spec in inspect.signature(PipelineModel).parameters.items()}
+    defaults |= {name: spec.default for name, spec in inspect.signature(GpuRates).parameters.items()}
     options = load_config(["model=PipelineModel"])["model_opts"]
     assert options.pop("parameters") == {}
-    assert {name: signature[name].default for name in options} == options
+    assert {name: defaults[name] for name in options} == options
 
 
 def test_a_tile_without_room_for_a_stage_is_refused():

@@ -129,5 +129,11 @@ def test_batched_recurrence_equals_the_closed_form():
     random = np.random.default_rng(3)
     load, latency, math = np.floor(random.random((3, 20_000)) * 100)
     for stages in (1, 2, 5):
-        starts = recurrence.math_starts(load, latency, math, 64, stages)
-        assert (starts == math_start(64.0, load, latency, math, float(stages))).all()
+        # A load waits for the one before and for its stage, math for its load and the math before.
+        slots, loaded, start = [np.zeros(20_000)] * stages, np.zeros(20_000), np.zeros(20_000)
+        end = np.zeros(20_000)
+        for step in range(64):
+            loaded = np.maximum(loaded, slots[step % stages]) + load
+            start = np.maximum(loaded + latency, end)
+            end = slots[step % stages] = start + math
+        assert (start == math_start(64.0, load, latency, math, float(stages))).all()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from gemm_model.classic_models.throughput import (
     BITS_PER_BYTE,
-    a_bytes_per_element,
-    b_bytes_per_element,
     flop_per_clk_per_sm,
 )
 from gemm_model.core.batch import GemmBatch
@@ -29,8 +27,8 @@ class SOLModel:
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         gpu = self.gpu
         math_us = batch.flop / (flop_per_clk_per_sm(batch, gpu) * gpu.sm_count * gpu.sm_clk_mhz)
-        read_bytes = batch.m * batch.k * a_bytes_per_element(batch)
-        read_bytes += batch.n * batch.k * b_bytes_per_element(batch)
+        read_bytes = batch.m * batch.k * batch.a_bytes_per_element
+        read_bytes += batch.n * batch.k * batch.b_bytes_per_element
         write_bytes = batch.m * batch.n * (batch.out_bits / BITS_PER_BYTE)
         dram_bytes = (read_bytes + write_bytes) * batch.batch
         dram_us = dram_bytes / gpu.dram_bytes_per_us

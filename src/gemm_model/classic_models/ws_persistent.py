@@ -8,8 +8,6 @@ import numpy as np
 
 from gemm_model.classic_models.throughput import (
     BITS_PER_BYTE,
-    a_bytes_per_element,
-    b_bytes_per_element,
     flop_per_clk_per_sm,
 )
 from gemm_model.core.batch import FloatArray, GemmBatch
@@ -125,8 +123,8 @@ class WSPersistentGEMMModel:
 
 def load_bytes_of_one_k(batch: GemmBatch) -> FloatArray:
     """Bytes that one SM loads per element of K: multicast shares A along cluster_n and B along cluster_m."""
-    a_bytes = batch.cta_m * a_bytes_per_element(batch) / batch.cluster_n
-    b_bytes = batch.cta_n * b_bytes_per_element(batch) / batch.cluster_m
+    a_bytes = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n
+    b_bytes = batch.cta_n * batch.b_bytes_per_element / batch.cluster_m
     result: FloatArray = a_bytes + b_bytes
     return result
 

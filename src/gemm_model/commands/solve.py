@@ -18,7 +18,7 @@ from gemm_model.core.kernel_config import AUTO_KERNEL, SCHEDULES, KernelConfig, 
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels import feasibility
 from gemm_model.kernels.registry import family_of
-from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, TileSpace, workload
+from gemm_model.pipeline.machine import PS_PER_US, PipelineKernel, PipelineMachine, TileSpace, workload
 from gemm_model.pipeline.model import PipelineModel
 from gemm_model.pipeline.steady_state import load_of_step, time_per_k_step
 from gemm_model.report.document import Document, text_table
@@ -153,16 +153,18 @@ def _explained(
     """The figures that tell why a choice takes as long as it does."""
     work = workload(
         machine,
-        m=problem.m,
-        n=problem.n,
-        k=problem.k,
-        batch=problem.batch,
-        tile_m=choice.tile_m,
-        tile_n=choice.tile_n,
-        tile_k=choice.tile_k,
-        stages=choice.stages,
-        cluster_m=cluster[0],
-        cluster_n=cluster[1],
+        PipelineKernel(
+            m=problem.m,
+            n=problem.n,
+            k=problem.k,
+            batch=problem.batch,
+            tile_m=choice.tile_m,
+            tile_n=choice.tile_n,
+            tile_k=choice.tile_k,
+            stages=choice.stages,
+            cluster_m=cluster[0],
+            cluster_n=cluster[1],
+        ),
     )
     load, math = float(load_of_step(work.full, machine.dma_warps)), float(work.full.math)
     step = float(time_per_k_step(load, float(work.latency), math, float(choice.stages)))

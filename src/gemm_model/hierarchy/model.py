@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.classic_models.throughput import BITS_PER_BYTE, a_bytes_per_element, b_bytes_per_element
+from gemm_model.classic_models.throughput import BITS_PER_BYTE
 from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.errors import InputError
@@ -109,8 +109,8 @@ class MemoryHierarchyModel:
         )
 
     def _machine(self, batch: GemmBatch, index: int) -> Machine:
-        a_bytes = float(a_bytes_per_element(batch)[index])
-        b_bytes = float(b_bytes_per_element(batch)[index])
+        a_bytes = float(batch.a_bytes_per_element[index])
+        b_bytes = float(batch.b_bytes_per_element[index])
         kind = MATH_KINDS[int(batch.math_kind[index])]
         if self.datapath == "cuda_cores":
             if kind != "fp32":

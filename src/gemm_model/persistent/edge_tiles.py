@@ -83,8 +83,8 @@ def edge_fill(batch: GemmBatch, schedule: TileSchedule, found: Resources, number
     fixed_n = _fixed(schedule, rows_n, (rows_n <= schedule.group) & (schedule.minor_is_m < 0.5), order)
     a_edge = _edge(schedule.filled_m, rows_m, fixed_m, batch.cluster_m, batch.cluster_n)
     b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n, batch.cluster_m)
-    a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0
-    b_bytes = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0
+    a_bytes = batch.cta_m * batch.a_bytes_per_element
+    b_bytes = batch.cta_n * batch.b_bytes_per_element
     fill = a_bytes * _fill_cost(a_edge, multicast) + b_bytes * _fill_cost(b_edge, multicast)
     mean = a_bytes * schedule.filled_m + b_bytes * schedule.filled_n
     slow_a = a_bytes * where(fixed_m, 1.0 - a_edge.outside, schedule.filled_m)

@@ -100,8 +100,8 @@ def _port_bytes(batch: GemmBatch, found: Resources, schedule: TileSchedule, numb
 
     The half of B that a pair of CTAs leaves to the other SM never comes.
     """
-    a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0
-    b_bytes = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0
+    a_bytes = batch.cta_m * batch.a_bytes_per_element
+    b_bytes = batch.cta_n * batch.b_bytes_per_element
     b_arrives = where(batch.schedule == TWO_CTA, 0.5, 1.0)
     scale_rows = found.scale_bytes * (numbers.scale_factors.row_bytes / SCALE_ROW_BYTES - 1.0)
     outside = a_bytes * (1.0 - schedule.filled_m) + b_bytes * b_arrives * (1.0 - schedule.filled_n)
@@ -112,8 +112,7 @@ def _crossing_bytes(
     batch: GemmBatch, found: Resources, schedule: TileSchedule, numbers: KernelNumbers
 ) -> Values:
     """What rows that cross lines take of the port's time, as bytes: of those that the CTA asks for itself."""
-    pitch_bytes = where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0
-    further_starts = LINE_BYTES / minimum(row_alignment(pitch_bytes), LINE_BYTES) - 1.0
+    further_starts = LINE_BYTES / minimum(row_alignment(batch.a_pitch_bytes), LINE_BYTES) - 1.0
     a_bytes = batch.cta_m * batch.a_bits / 8.0 * schedule.filled_m / batch.cluster_n
     b_bytes = batch.cta_n * batch.b_bits / 8.0 * schedule.filled_n / batch.cluster_m
     return numbers.line_crossing.line_cost * further_starts * (a_bytes + b_bytes) * found.cta_k

@@ -88,37 +88,3 @@ def _loads(
         a_start = np.maximum(b_free, slot_free)
         return a_start, np.maximum(a_start + times.load_a, slot_free)
     return np.maximum(a_free, slot_free), np.maximum(b_free, slot_free)
-
-
-def math_starts(
-    load: FloatArray, latency: FloatArray, math: FloatArray, steps: int, stages: int
-) -> FloatArray:
-    """Start of the math of the last of `steps` uniform k steps, for many machines at once.
-
-    The recurrence with one load of A and B together; arrays of one length, any one unit of time.
-    """
-    result = np.empty(len(load))
-    for low in range(0, len(load), _CHUNK):
-        rows = slice(low, low + _CHUNK)
-        result[rows] = _math_starts(load[rows], latency[rows], math[rows], steps, stages)
-    return result
-
-
-_CHUNK = 8192
-"""Rows at a time: the ring of a chunk stays in the processor's cache."""
-
-
-def _math_starts(
-    load: FloatArray, latency: FloatArray, math: FloatArray, steps: int, stages: int
-) -> FloatArray:
-    slots = np.zeros((stages, len(load)))
-    free, end, start = np.zeros(len(load)), np.zeros(len(load)), np.zeros(len(load))
-    for step in range(steps):
-        slot = slots[step % stages]
-        np.maximum(free, slot, out=free)
-        free += load
-        np.add(free, latency, out=start)
-        np.maximum(start, end, out=start)
-        np.add(start, math, out=slot)
-        end = slot
-    return start

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from gemm_model.pipeline import recurrence
-from gemm_model.pipeline.machine import PipelineMachine, Workload, workload
+from gemm_model.pipeline.machine import PipelineKernel, PipelineMachine, Workload, workload
 from gemm_model.solve.exact import Choice, solve_exact
 from gemm_model.solve.smt import solve_smt
 from gemm_model.timeline.simulator import simulate
@@ -80,13 +80,15 @@ def _work(machine: PipelineMachine, problem: Problem, choice: Choice) -> Workloa
     m, n, k = problem
     return workload(
         machine,
-        m=m,
-        n=n,
-        k=k,
-        tile_m=choice.tile_m,
-        tile_n=choice.tile_n,
-        tile_k=choice.tile_k,
-        stages=choice.stages,
+        PipelineKernel(
+            m=m,
+            n=n,
+            k=k,
+            tile_m=choice.tile_m,
+            tile_n=choice.tile_n,
+            tile_k=choice.tile_k,
+            stages=choice.stages,
+        ),
     ).of_one_sm()
 
 
