@@ -193,8 +193,9 @@ def _configs(problem: GemmProblem, gpu: GpuSpec, family: KernelFamily) -> Iterat
     batch = batch_of([(problem, kernel) for kernel in kernels])
     found = resources(batch, gpu, family)
     swept = runnable_mask(batch, gpu, family) & (found.accumulator_registers <= MOST_ACCUMULATORS)
+    cta_k, stages = np.asarray(found.cta_k), np.asarray(found.stages)
     for row in np.flatnonzero(swept):
-        as_run = replace(kernels[row], cta_k=int(found.cta_k[row]), stages=int(found.stages[row]))
+        as_run = replace(kernels[row], cta_k=int(cta_k[row]), stages=int(stages[row]))
         for swizzle in sorted(space.swizzles):
             yield replace(as_run, swizzle=swizzle)
 

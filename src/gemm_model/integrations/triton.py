@@ -157,7 +157,8 @@ def fits(batch: GemmBatch, warps: int, gpu: GpuSpec, *, output_tile_in_smem: boo
     All warps share a tile, whose accumulators are in registers where the GPU has no tensor memory.
     """
     tile = float(batch.cta_m[0] * batch.cta_n[0])
-    smem_bytes = float(batch.stages[0] * resources(batch, gpu, family_of("triton", gpu)).stage_bytes[0])
+    stage_bytes = resources(batch, gpu, family_of("triton", gpu)).stage_bytes
+    smem_bytes = float((batch.stages * stage_bytes)[0])
     if output_tile_in_smem:
         smem_bytes += tile * float(batch.out_bits[0]) / 8.0
     accumulators = 0.0 if gpu.tmem_columns else tile / (warps * THREADS_PER_WARP)

@@ -106,7 +106,7 @@ class CandidateSpace:
         """
         problems, each = len(m), self.kernels if kernels is None else kernels.shape[1]
 
-        def of_kernel(values: Values) -> Values:
+        def of_kernel(values: Any) -> Any:
             if not isinstance(values, np.ndarray):
                 return values
             if values.ndim == 2:
@@ -115,7 +115,7 @@ class CandidateSpace:
                 return values[kernels.reshape(-1)]
             return values if problems == 1 else np.tile(values, problems)
 
-        def of_problem(values: FloatArray) -> Values:
+        def of_problem(values: FloatArray) -> Any:
             return values.item() if problems == 1 else np.repeat(values, each)
 
         columns = {name: of_kernel(values) for name, values in self.grid.items()}
@@ -193,7 +193,7 @@ def _space(
     )
 
 
-def _without_repeats(values: Any, orders: int) -> Values:
+def _without_repeats(values: Any, orders: int) -> Any:
     """A column as `CandidateSpace.grid` has it; each kernel has the same tile orders."""
     by_kernel = values.reshape(-1, orders)
     if (values == values[0]).all():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, maximum, minimum, where
+from gemm_model.core.elementwise import Flags, Values, maximum, minimum, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels.family import TilePeriod
@@ -99,5 +99,5 @@ def _hidden_clk(found: Resources, stores: EpilogueStores, mainloop: Values, epil
     return where(found.warpgroups > 1.0, stores.apart * minimum(mainloop, epilogue), 0.0)
 
 
-def _double_buffered(gpu: GpuSpec, found: Resources) -> Values:
+def _double_buffered(gpu: GpuSpec, found: Resources) -> Flags:
     return 2.0 * found.tmem_columns + found.scale_columns <= gpu.tmem_columns

@@ -223,8 +223,8 @@ class PhysicalLook:
         found, times = self.geometry.picked(rows), picked(self.times, rows)
         return PhysicalLook(self.model, self.kind, found, times, rows.cells.shape)
 
-    def _parts(self) -> tuple[dict[str, Values], dict[str, Values], dict[str, Values]]:
-        """Phases in us that add up, further figures, and bytes by level."""
+    def _parts(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Phases in us that add up, further figures, and bytes by level: floats of one row, or columns."""
         times, moved = self.times, self.times.traffic
         batch, schedule, found = self.geometry.batch, self.geometry.schedule, self.geometry.resources
         phases_us = {
@@ -262,7 +262,7 @@ class PhysicalLook:
     def row(self) -> Prediction:
         """All about a single row of numbers, with the residual where it applies."""
         phases_us, details, bytes_by_level = self._parts()
-        runtime_us = self.times.runtime_us
+        runtime_us: Any = self.times.runtime_us
         if self.known.residual is not None:
             runtime_us = self.corrected_by(self.known.residual).runtime_us(slice(None)).item()
         if self.model.corrects:
@@ -364,7 +364,7 @@ def _with_numbers(batch: GemmBatch) -> GemmBatch:
     )
 
 
-def _number_or_column(name: str, column: np.ndarray) -> Values:
+def _number_or_column(name: str, column: np.ndarray) -> Any:
     return column[0].item() if name != "m" and (column == column[0]).all() else column
 
 

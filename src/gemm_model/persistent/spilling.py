@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, sqrt, where
+from gemm_model.core.elementwise import Flags, Values, sqrt, where
 from gemm_model.kernels.feasibility import WARPGROUP_THREADS, Resources
 from gemm_model.kernels.mechanisms import Spilling
 
@@ -35,6 +35,6 @@ def spilled_l2_bytes(batch: GemmBatch, found: Resources, spilling: Spilling) -> 
     return where(found.spilled_registers > 0.0, spilling.l2_bytes_per_byte * bytes_per_k_tile, 0.0)
 
 
-def _is_narrow(found: Resources, spilling: Spilling) -> Values:
+def _is_narrow(found: Resources, spilling: Spilling) -> Flags:
     """Whether the MMA instructions of a warpgroup have so few columns that spilling costs by the register."""
     return found.mma_columns <= spilling.narrow_columns

@@ -8,6 +8,7 @@ import numpy as np
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
+    Flags,
     Values,
     ceil,
     floor,
@@ -38,7 +39,7 @@ class TileSchedule:
     """Tiles of the partial last wave; 0 where the waves come out even."""
     k_tiles: Values
     """Pipeline steps of one tile."""
-    minor_is_m: Values
+    minor_is_m: Flags
     """Whether consecutive tiles advance along m (True) or along n."""
     minor_panels: Values
     """Distinct panels of the minor extent that one full wave touches, as cluster rows or columns."""
@@ -121,10 +122,10 @@ def _swizzle(batch: GemmBatch, order: TileOrder, clusters_m: Values, clusters_n:
     return minimum(wanted, allowed)
 
 
-def _groups_m(batch: GemmBatch, order: TileOrder, grouped_m: Values, grouped_n: Values) -> Values:
+def _groups_m(batch: GemmBatch, order: TileOrder, grouped_m: Values, grouped_n: Values) -> Flags:
     """Whether the panels that are walked together are rows; the extents are counted in whole groups."""
     if order.always_along_m:
-        along_m = batch.raster <= ALONG_M
+        along_m: Flags = batch.raster <= ALONG_M
     else:
         if order.cut_to_problem:
             grouped_m, grouped_n = grouped_m * batch.cluster_m, grouped_n * batch.cluster_n

@@ -271,10 +271,10 @@ class _Tile:
         reach = steps - np.arange(1.0, 2 * stages + 1)[:, None]
         return cls(
             steps=steps,
-            load_to_math=paths.load_to_math(reach),
-            math_to_math=paths.math_to_math(reach),
-            load_to_load=paths.load_to_load(reach[:stages]),
-            math_to_load=paths.math_to_load(reach[0]),
+            load_to_math=np.asarray(paths.load_to_math(reach)),
+            math_to_math=np.asarray(paths.math_to_math(reach)),
+            load_to_load=np.asarray(paths.load_to_load(reach[:stages])),
+            math_to_load=np.asarray(paths.math_to_load(reach[0])),
             math=np.asarray(regular.math),
             last_load=np.asarray(load_of_step(last, machine.dma_warps)),
             last_math=np.asarray(last.math),
