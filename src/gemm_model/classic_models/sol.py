@@ -9,11 +9,12 @@ from gemm_model.classic_models.throughput import (
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction, limiting
+from gemm_model.kernels.array_model import ArrayModel
 
 LIMITERS = ("MATH", "DRAM")
 
 
-class SOLModel:
+class SOLModel(ArrayModel):
     """runtime = max(2 m n k at the peak rate, A and B read once and C written once at the DRAM peak).
 
     Source: the classic gemm-model, 'SOL Model'.

@@ -14,6 +14,7 @@ from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction, limiting
+from gemm_model.kernels.array_model import ArrayModel
 
 LIMITERS = ("LOAD", "MATH", "EPILOGUE")
 
@@ -21,7 +22,7 @@ FIRST_LOAD_BYTES_PER_ROW = 32.0
 """The first load covers 32 bytes of K for each row of the A and B tiles (one DRAM sector)."""
 
 
-class WSPersistentGEMMModel:
+class WSPersistentGEMMModel(ArrayModel):
     """runtime = overhead + first load + max(load, math, epilogue) for each wave + last epilogue.
 
     A wave is one tile on each SM; the last wave may be partial: then the math time stays, while the load

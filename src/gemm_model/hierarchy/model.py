@@ -25,6 +25,7 @@ from gemm_model.hierarchy.blocking import (
 from gemm_model.hierarchy.cuda_core_runtime import LIMITERS, RuntimeParameters, runtime
 from gemm_model.hierarchy.levels import DATAPATHS, FLOP_PER_FMA, Datapath, Machine, datapath_of, machine_of
 from gemm_model.hierarchy.matching import OUTPUT_MODES, match, resident_grid
+from gemm_model.kernels.array_model import ArrayModel
 
 MATH = "math"
 LIMITER_NAMES = (MATH, *LIMITERS)
@@ -42,7 +43,7 @@ USUAL_THREAD_EXTENT = 8
 """Outputs of a CUDA-core thread along m and n where the warp's tile is not given (it then is the CTA's)."""
 
 
-class MemoryHierarchyModel:
+class MemoryHierarchyModel(ArrayModel):
     """runtime = waves of CTA tiles x FMAs of a tile / (peak rate x the fraction that the hierarchy delivers).
 
     Tensor cores: the fraction is the smallest of delivered / demanded over the stages of

@@ -13,7 +13,7 @@ from typing import Any
 
 from gemm_model.core.batch import GemmBatch, batch_of
 from gemm_model.core.errors import InputError, RefusedKernelError
-from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import WORKING_REGISTERS, resources
@@ -85,7 +85,7 @@ def triton_perf_model(
 
     Raises InputError for an unknown GPU, model or type.
     """
-    spec = load_gpu(gpu) if isinstance(gpu, str) else gpu
+    spec = as_gpu(gpu)
     return TritonPerfModel(
         gpu=spec,
         model=create_model(model, spec, options),

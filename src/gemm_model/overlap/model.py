@@ -31,6 +31,7 @@ from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
+from gemm_model.kernels.array_model import ArrayModel
 from gemm_model.overlap.config import (
     TILE_K_BYTES,
     UNIT_M,
@@ -371,7 +372,7 @@ def _mainloop_us(
     return main
 
 
-class OverlapModel:
+class OverlapModel(ArrayModel):
     """Time per layer of a chain in which a norm precedes each GEMM and both overlap their neighbours.
 
     The weights are the larger of the two operands, the activations the smaller, of at most 128 tokens; the

@@ -132,15 +132,15 @@ class WarpSpecializedModel:
         """Whether a residual takes part in some predictions: all of them then have its phase."""
         return bool(self._residuals)
 
-    def first_look(self, grid: Grid) -> PhysicalLook:
+    def evaluate(self, grid: Grid) -> PhysicalEvaluation:
         """The physical times of a grid of one type.
 
-        Who looks for the fastest rows asks for the rest of few: the residual's trees alone take ten times as
+        A search for the fastest rows asks for the rest of few: the residual's trees alone take ten times as
         long as the times.
         """
         kind = MATH_KINDS[int(grid.batch.math_kind)]
         family = family_at(int(grid.batch.kernel), self.gpu)
-        return self._look(grid.batch, family, kind, grid.shape, grid.resources)
+        return self._evaluation(grid.batch, family, kind, grid.shape, grid.resources)
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         """Raises RefusedKernelError for a kernel that cannot run."""
@@ -162,12 +162,12 @@ class WarpSpecializedModel:
         """Rows of one kernel family and one class of types, by their codes."""
         rows, kind = len(table), MATH_KINDS[math_kind]
         # One row goes through the formulas as Python numbers.
-        look = self._checked(_with_numbers(table), family_at(kernel, self.gpu), kind, (rows,))
-        prediction = look.prediction()
-        residual = look.known.residual
+        evaluation = self._checked(_with_numbers(table), family_at(kernel, self.gpu), kind, (rows,))
+        prediction = evaluation.prediction()
+        residual = evaluation.known.residual
         if residual is None:
             return prediction
-        return prediction.corrected(look.corrected_by(residual).runtime_us(slice(None)))
+        return prediction.corrected(evaluation.corrected_by(residual).runtime_us(slice(None)))
 
     def predict_row(self, row: GemmBatch) -> Prediction:
         """The prediction of one row of Python numbers.
@@ -180,16 +180,16 @@ class WarpSpecializedModel:
 
     def _checked(
         self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...]
-    ) -> PhysicalLook:
+    ) -> PhysicalEvaluation:
         found = resources(batch, self.gpu, family)
         refuse_impossible(batch, self.gpu, family, found)
-        return self._look(batch, family, kind, shape, found)
+        return self._evaluation(batch, family, kind, shape, found)
 
-    def _look(
+    def _evaluation(
         self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...], found: Resources
-    ) -> PhysicalLook:
+    ) -> PhysicalEvaluation:
         whole = geometry(batch, flop_per_clk_of(kind, self.gpu), self.gpu, family, found)
-        return PhysicalLook(self, kind, whole, self.times(whole, kind, self.without), shape)
+        return PhysicalEvaluation(self, kind, whole, self.times(whole, kind, self.without), shape)
 
     def times(self, found: Geometry, kind: str, without: Collection[str]) -> KernelTime:
         """The physical times of a geometry in this model's regime."""
@@ -198,8 +198,8 @@ class WarpSpecializedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class PhysicalLook:
-    """What the physical model found out about the rows of a batch, or of a grid (a `Look`)."""
+class PhysicalEvaluation:
+    """What the physical model found out about the rows of a batch, or of a grid (an `Evaluation`)."""
 
     model: WarpSpecializedModel
     kind: str
@@ -219,9 +219,9 @@ class PhysicalLook:
         residual = self.known.residual
         return None if residual is None else self._picked(rows).corrected_by(residual)
 
-    def _picked(self, rows: GridRows) -> PhysicalLook:
+    def _picked(self, rows: GridRows) -> PhysicalEvaluation:
         found, times = self.geometry.picked(rows), picked(self.times, rows)
-        return PhysicalLook(self.model, self.kind, found, times, rows.cells.shape)
+        return PhysicalEvaluation(self.model, self.kind, found, times, rows.cells.shape)
 
     def _parts(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """Phases in us that add up, further figures, and bytes by level: floats of one row, or columns."""

@@ -15,6 +15,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
 from gemm_model.core.prediction import BatchPrediction, limiting
+from gemm_model.kernels.array_model import ArrayModel
 from gemm_model.kernels.feasibility import Resources, resources_by_row
 from gemm_model.pipeline.machine import (
     CONSUMERS,
@@ -71,7 +72,7 @@ class GpuRates:
         )
 
 
-class PipelineModel:
+class PipelineModel(ArrayModel):
     """runtime = T_INIT + the busiest SM's tiles, each a pipeline of loads and math through a ring buffer.
 
     Source: Liu and Grover, 'A Performance Model for Warp Specialization Kernels'; docs/models/pipeline.md.
