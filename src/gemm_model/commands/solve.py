@@ -119,7 +119,7 @@ def kernels_on_gpu(
     config = KernelConfig(cta_m=128, cta_n=128, cluster_m=cluster[0], cluster_n=cluster[1], schedule=schedule)
     kernel = batch_of([(problem, config)])
     family = family_of(AUTO_KERNEL, gpu)
-    default_k = int(np.asarray(feasibility.resources(kernel, gpu, family).cta_k)[0])
+    default_k = int(np.asarray(feasibility.resources_of(kernel, gpu, family).cta_k)[0])
     ctas = 2 if schedule == "2cta" else 1
     space = TileSpace(
         tile_m=(64, 128, 192, 256),

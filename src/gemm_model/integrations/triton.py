@@ -16,7 +16,7 @@ from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.feasibility import WORKING_REGISTERS, resources
+from gemm_model.kernels.feasibility import WORKING_REGISTERS, resources_of
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
 
@@ -157,7 +157,7 @@ def fits(batch: GemmBatch, warps: int, gpu: GpuSpec, *, output_tile_in_smem: boo
     All warps share a tile, whose accumulators are in registers where the GPU has no tensor memory.
     """
     tile = float(batch.cta_m[0] * batch.cta_n[0])
-    stage_bytes = resources(batch, gpu, family_of("triton", gpu)).stage_bytes
+    stage_bytes = resources_of(batch, gpu, family_of("triton", gpu)).stage_bytes
     smem_bytes = float((batch.stages * stage_bytes)[0])
     if output_tile_in_smem:
         smem_bytes += tile * float(batch.out_bits[0]) / 8.0

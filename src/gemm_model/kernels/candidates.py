@@ -28,7 +28,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO, KERNELS, RASTERS, SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import MAX_SIZE, GemmProblem
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.feasibility import Grid, Resources, check, feasible_mask, resources
+from gemm_model.kernels.feasibility import Grid, Resources, check, feasible_mask, resources_of
 
 ALL_ORDERS, FIRST_ORDER = slice(None), slice(1)
 """Which tile orders of a kernel."""
@@ -189,7 +189,7 @@ def _space(
         types=types,
         kernel=kernel,
         grid={"swapped": _without_repeats(swapped, orders), **columns},
-        resources=resources(GemmBatch(**columns, **sizes), gpu, family),
+        resources=resources_of(GemmBatch(**columns, **sizes), gpu, family),
     )
 
 

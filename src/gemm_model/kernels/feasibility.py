@@ -104,7 +104,7 @@ class Grid:
         )
 
 
-def resources(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resources:
+def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resources:
     """Shared memory, stages, registers and tensor memory of each row of a family's kernels.
 
     A requested number of stages or cta_k is taken as it is; otherwise cta_k is 128 bytes, and the stages are
@@ -153,7 +153,9 @@ def resources(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resources
 
 def resources_by_row(batch: GemmBatch, gpu: GpuSpec) -> Resources:
     """The same of rows of several families, as columns."""
-    groups = [(family, rows, resources(batch[rows], gpu, family)) for family, rows in by_family(batch, gpu)]
+    groups = [
+        (family, rows, resources_of(batch[rows], gpu, family)) for family, rows in by_family(batch, gpu)
+    ]
 
     def merged(name: str) -> Any:
         values = [np.broadcast_to(getattr(found, name), rows.shape) for _, rows, found in groups]
@@ -406,22 +408,22 @@ def check(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec) -> str | Non
     """
     family = family_of(config.kernel, gpu)
     row = numbers_of(problem, config)
-    kernels = _Kernels(row, gpu, family, resources(row, gpu, family))
+    kernels = _Kernels(row, gpu, family, resources_of(row, gpu, family))
     return next((rule.reason(kernels) for rule in (*_RULES, _SPILLS) if rule.broken(kernels)), None)
 
 
-def refuse_impossible(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily, found: Resources) -> None:
+def refuse_impossible(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily, resources: Resources) -> None:
     """Raise RefusedKernelError for the first row that cannot run; a kernel that spills can.
 
-    `found` are the resources of the rows; the columns of both may be numbers.
+    `resources` are the resources of the rows; the columns of both may be numbers.
     """
-    kernels = _Kernels(batch, gpu, family, found)
+    kernels = _Kernels(batch, gpu, family, resources)
     broken = [rule.broken(kernels) for rule in _RULES]
     refused = [np.flatnonzero(np.atleast_1d(marks))[:1] for marks in broken if _any(marks)]
     if not refused:
         return
     row = int(min(first[0] for first in refused))
-    one = _Kernels(_row(batch, row), gpu, family, _row(found, row))
+    one = _Kernels(_row(batch, row), gpu, family, _row(resources, row))
     reason = next(rule.reason(one) for rule in _RULES if rule.broken(one))
     raise RefusedKernelError(row, reason)
 
@@ -452,7 +454,7 @@ def feasible_mask(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> BoolA
 
 
 def _unbroken(rules: Sequence[_Rule], batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> BoolArray:
-    kernels = _Kernels(batch, gpu, family, resources(batch, gpu, family))
+    kernels = _Kernels(batch, gpu, family, resources_of(batch, gpu, family))
     mask = np.ones(len(batch), dtype=bool)
     for rule in rules:
         mask &= negated(rule.broken(kernels))

@@ -74,7 +74,9 @@ class _Edge:
     """CTAs that take a tile of it by multicast."""
 
 
-def edge_fill(batch: GemmBatch, schedule: TileSchedule, found: Resources, numbers: KernelNumbers) -> EdgeFill:
+def edge_fill(
+    batch: GemmBatch, schedule: TileSchedule, resources: Resources, numbers: KernelNumbers
+) -> EdgeFill:
     """Out-of-bounds fill per wave, from the share of the tiles that lies outside along m and along n."""
     if is_number(schedule.filled_m) and schedule.filled_m == schedule.filled_n == 1.0:
         return NO_EDGE
@@ -95,7 +97,7 @@ def edge_fill(batch: GemmBatch, schedule: TileSchedule, found: Resources, number
     fast_b = b_bytes * where(fixed_n, 1.0, schedule.filled_n)
     ctas = schedule.resident * batch.cluster_m * batch.cluster_n
     return EdgeFill(
-        bytes_per_wave=fill * ctas * schedule.k_tiles * found.cta_k,
+        bytes_per_wave=fill * ctas * schedule.k_tiles * resources.cta_k,
         slow_load=(slow_a + slow_b) / mean,
         fixed=fixed_m | fixed_n,
         fast_load=where(fixed_m | fixed_n, (fast_a + fast_b) / mean, 0.0),

@@ -17,7 +17,7 @@ from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import RESIDUAL_PHASE, BatchPrediction, Correction, Prediction, limiting
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources
+from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources_of
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES
 from gemm_model.kernels.registry import families, family_at
 from gemm_model.persistent.calibration_file import (
@@ -29,7 +29,7 @@ from gemm_model.persistent.calibration_file import (
     situation,
 )
 from gemm_model.persistent.clock import energy_uj
-from gemm_model.persistent.kernel_time import Geometry, KernelTime, geometry, kernel_time
+from gemm_model.persistent.kernel_time import Geometry, KernelTime, geometry_of, kernel_time
 from gemm_model.persistent.knowledge import Knowledge, knowledge
 from gemm_model.persistent.residual import (
     AUTO,
@@ -181,20 +181,20 @@ class WarpSpecializedModel:
     def _checked(
         self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...]
     ) -> PhysicalEvaluation:
-        found = resources(batch, self.gpu, family)
-        refuse_impossible(batch, self.gpu, family, found)
-        return self._evaluation(batch, family, kind, shape, found)
+        resources = resources_of(batch, self.gpu, family)
+        refuse_impossible(batch, self.gpu, family, resources)
+        return self._evaluation(batch, family, kind, shape, resources)
 
     def _evaluation(
-        self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...], found: Resources
+        self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...], resources: Resources
     ) -> PhysicalEvaluation:
-        whole = geometry(batch, flop_per_clk_of(kind, self.gpu), self.gpu, family, found)
+        whole = geometry_of(batch, flop_per_clk_of(kind, self.gpu), self.gpu, family, resources)
         return PhysicalEvaluation(self, kind, whole, self.times(whole, kind, self.without), shape)
 
-    def times(self, found: Geometry, kind: str, without: Collection[str]) -> KernelTime:
+    def times(self, geometry: Geometry, kind: str, without: Collection[str]) -> KernelTime:
         """The physical times of a geometry in this model's regime."""
-        numbers = self.knowledge(found.family, kind).numbers.without(without)
-        return kernel_time(found, self.gpu, numbers, regime=self.regime, warm=self.warm)
+        numbers = self.knowledge(geometry.family, kind).numbers.without(without)
+        return kernel_time(geometry, self.gpu, numbers, regime=self.regime, warm=self.warm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +220,13 @@ class PhysicalEvaluation:
         return None if residual is None else self._picked(rows).corrected_by(residual)
 
     def _picked(self, rows: GridRows) -> PhysicalEvaluation:
-        found, times = self.geometry.picked(rows), picked(self.times, rows)
-        return PhysicalEvaluation(self.model, self.kind, found, times, rows.cells.shape)
+        geometry, times = self.geometry.picked(rows), picked(self.times, rows)
+        return PhysicalEvaluation(self.model, self.kind, geometry, times, rows.cells.shape)
 
     def _parts(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """Phases in us that add up, further figures, and bytes by level: floats of one row, or columns."""
         times, moved = self.times, self.times.traffic
-        batch, schedule, found = self.geometry.batch, self.geometry.schedule, self.geometry.resources
+        batch, schedule, resources = self.geometry.batch, self.geometry.schedule, self.geometry.resources
         phases_us = {
             "launch": times.launch_us,
             "first_load": times.first_load_us,
@@ -244,8 +244,8 @@ class PhysicalEvaluation:
             "full_waves": schedule.full_waves,
             "last_wave_tiles": schedule.last_tiles,
             "tiles_per_wave": schedule.resident,
-            "stages": found.stages,
-            "spilled_registers": found.spilled_registers,
+            "stages": resources.stages,
+            "spilled_registers": resources.spilled_registers,
             "sm_clk_mhz": times.sm_clk_mhz,
             "set_clk_mhz": times.set_clk_mhz,
             **self._energy(),
@@ -254,7 +254,7 @@ class PhysicalEvaluation:
             "dram": moved.dram_bytes,
             "l2": moved.l2_request_bytes,
             "smem": (
-                found.stage_bytes * schedule.k_tiles * schedule.tiles * batch.cluster_m * batch.cluster_n
+                resources.stage_bytes * schedule.k_tiles * schedule.tiles * batch.cluster_m * batch.cluster_n
             ),
         }
         return phases_us, details, bytes_by_level

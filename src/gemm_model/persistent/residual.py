@@ -49,9 +49,9 @@ FEATURES = (
 of a k tile, alignments of the pitches in bytes, and the walk over the tiles."""
 
 
-def features(shape: Geometry, times: KernelTime) -> Features:
-    """What the trees see: of shape (FEATURES, rows), of numbers and arrays alike."""
-    batch, schedule = shape.batch, shape.schedule
+def features(geometry: Geometry, times: KernelTime) -> Features:
+    """What the trees see: of geometry (FEATURES, rows), of numbers and arrays alike."""
+    batch, schedule = geometry.batch, geometry.schedule
     of_runtime = 1.0 / times.runtime_us
     columns = (
         batch.cta_m,

@@ -70,7 +70,7 @@ def _round_up(value: Values, step: Values) -> Values:
     return ceil(value / step) * step
 
 
-def tile_schedule(batch: GemmBatch, gpu: GpuSpec, found: Resources, order: TileOrder) -> TileSchedule:
+def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: TileOrder) -> TileSchedule:
     """Who takes which tiles: cluster s takes s, s + resident, s + 2 resident, ... in the family's order.
 
     Clusters that fetch their tiles dynamically end together with such a stride where tiles last equally long,
@@ -100,7 +100,7 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, found: Resources, order: TileO
         resident=resident,
         full_waves=full_waves,
         last_tiles=tiles - full_waves * resident,
-        k_tiles=ceil(ceil(batch.k / found.cta_k) / batch.split_k),
+        k_tiles=ceil(ceil(batch.k / resources.cta_k) / batch.split_k),
         minor_is_m=minor_is_m,
         minor_panels=minor_panels,
         major_panels=major_panels,

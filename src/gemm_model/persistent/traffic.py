@@ -51,7 +51,7 @@ class Traffic:
 def traffic(
     batch: GemmBatch,
     gpu: GpuSpec,
-    found: Resources,
+    resources: Resources,
     schedule: TileSchedule,
     edge: EdgeFill,
     numbers: KernelNumbers,
@@ -64,8 +64,8 @@ def traffic(
     reads = reads * (1.0 - _kept(between(operands + output), numbers.l2_capacity.share * gpu.l2_bytes))
     asked = _requests(batch, gpu, schedule, edge, numbers)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
-    k_bytes = k_tiles * found.cta_k
-    spilled = spilled_l2_bytes(batch, found, numbers.spilling) * k_tiles
+    k_bytes = k_tiles * resources.cta_k
+    spilled = spilled_l2_bytes(batch, resources, numbers.spilling) * k_tiles
     filled = _filled(batch, gpu, schedule, numbers.l2)
     writes = output + workspace_bytes(batch)
     output_pieces = further_pieces(batch.output_pitch_bytes)

@@ -141,8 +141,8 @@ class PipelineModel(ArrayModel):
             ),
         )
 
-    def _stages(self, batch: GemmBatch, found: Resources) -> FloatArray:
-        stages = _column(found.stages, batch)
+    def _stages(self, batch: GemmBatch, resources: Resources) -> FloatArray:
+        stages = _column(resources.stages, batch)
         if (stages < 1).any():
             row = int(np.argmin(stages))
             raise InputError(
