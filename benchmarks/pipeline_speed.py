@@ -39,7 +39,7 @@ def best_of(runs: int, work: Callable[[], object]) -> float:
 def math_starts(
     load: np.ndarray, latency: np.ndarray, math: np.ndarray, steps: int, stages: int
 ) -> np.ndarray:
-    """Start of the math of the last of `steps` uniform k steps, for many machines at once.
+    """Start of the math of the last of `steps` uniform k tiles, for many machines at once.
 
     The recurrence with one load of A and B together; arrays of one length, any one unit of time.
     """
@@ -115,7 +115,7 @@ def figures() -> list[tuple[str, float, float]]:
     load, latency, math = np.random.default_rng(0).random((3, 1_000_000))
     rows.append(
         (
-            "a million recurrences of 64 k steps, step by step",
+            "a million recurrences of 64 k tiles, step by step",
             best_of(3, lambda: math_starts(load, latency, math, 64, 4)),
             1.0,
         )

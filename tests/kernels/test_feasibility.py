@@ -62,7 +62,7 @@ def pair(cta_n, cta_m=128, **more):
 @pytest.mark.parametrize(
     ("cta_n", "scale_bytes", "stage_bytes", "columns", "stages"),
     [
-        # A k step of nvfp4 is 256 elements: 128 bytes and 16 scales of a row. Scales of A: one block of 128
+        # A k tile of nvfp4 is 256 elements: 128 bytes and 16 scales of a row. Scales of A: one block of 128
         # rows. Scales of B: all of the pair's columns in whole blocks, though each CTA keeps half of B.
         (64, (128 + 128) * 16, (128 + 32) * 128 + 4096, 16 + 16, 8),  # 198656 // 24576
         (128, (128 + 128) * 16, (128 + 64) * 128 + 4096, 16 + 16, 6),  # 198656 // 28672

@@ -20,7 +20,7 @@ from gemm_model.kernels import feasibility
 from gemm_model.kernels.registry import family_of
 from gemm_model.pipeline.machine import PS_PER_US, PipelineKernel, PipelineMachine, TileSpace, workload
 from gemm_model.pipeline.model import PipelineModel
-from gemm_model.pipeline.steady_state import load_of_step, time_per_k_step
+from gemm_model.pipeline.steady_state import load_of_step, time_per_k_tile
 from gemm_model.report.document import Document, text_table
 from gemm_model.solve.exact import OBJECTIVES, Candidates, Choice, solve_exact
 from gemm_model.solve.smt import DEFAULT_TIMEOUT_S, solve_smt
@@ -167,7 +167,7 @@ def _explained(
         ),
     )
     load, math = float(load_of_step(work.full, machine.dma_warps)), float(work.full.math)
-    step = float(time_per_k_step(load, float(work.latency), math, float(choice.stages)))
+    step = float(time_per_k_tile(load, float(work.latency), math, float(choice.stages)))
     bound = "math" if step == math else "load" if step == load else "latency"
     return {
         "tile": f"{choice.tile_m}x{choice.tile_n}x{choice.tile_k}",
@@ -175,8 +175,8 @@ def _explained(
         "predicted_us": choice.runtime_us,
         "wait_us": choice.wait_us,
         "tiles_per_sm": int(work.waves),
-        "k_steps": int(work.steps),
-        "us_per_k_step": step / PS_PER_US,
+        "k_tiles": int(work.steps),
+        "us_per_k_tile": step / PS_PER_US,
         "bound_by": bound,
         "load_us": load / PS_PER_US,
         "math_us": math / PS_PER_US,
@@ -190,7 +190,7 @@ def _why(best: dict[str, object], other: dict[str, object], objective: str) -> s
 
     def words(row: dict[str, object]) -> str:
         return (
-            f"{row['tiles_per_sm']} x {row['k_steps']} k steps of {row['us_per_k_step']:.4g} us, "
+            f"{row['tiles_per_sm']} x {row['k_tiles']} k tiles of {row['us_per_k_tile']:.4g} us, "
             f"bound by {row['bound_by']}"
         )
 

@@ -66,7 +66,7 @@ class ResourceRules:
     stage_barrier_bytes: float = 0.0
     """The same for each stage of the operand ring [bytes]."""
     fewest_stages: float = 2.0
-    """Stages of the ring, at least; one is released a k step after its use, so a ring of one never turns."""
+    """Stages of the ring, at least; one is released a k tile after its use, so a ring of one never turns."""
     most_stages: float = float("inf")
     """Stages that a kernel takes where more would fit."""
     mixed_widths: bool = False

@@ -54,7 +54,7 @@ class Resources:
 
     cta_k: Values
     stage_bytes: Values
-    """A and B tiles, with their scale factors, of one k step."""
+    """A and B tiles, with their scale factors, of one k tile."""
     scale_bytes: Values
     """The scale factors of them."""
     epilogue_bytes: Values
@@ -71,12 +71,12 @@ class Resources:
     accumulator_registers: Values
     """Per MMA thread; slow fp8 accumulation keeps a second set. 0 where they live in tensor memory."""
     slow_sums: Flags
-    """Whether a second set of registers takes the sums of each k step (slow fp8 accumulation)."""
+    """Whether a second set of registers takes the sums of each k tile (slow fp8 accumulation)."""
     spilled_registers: Values
     tmem_columns: Values
     """Tensor-memory columns of one accumulator tile; 0 where there is none."""
     scale_columns: Values
-    """Tensor-memory columns of the scale factors of one k step."""
+    """Tensor-memory columns of the scale factors of one k tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +356,7 @@ _RULES = (
     _Rule(
         _split_too_deep,
         lambda k: (
-            f"split_k {k.batch.split_k:.0f}; expected at most one for each k step of {k.resources.cta_k:.0f}"
+            f"split_k {k.batch.split_k:.0f}; expected at most one for each k tile of {k.resources.cta_k:.0f}"
         ),
     ),
 )

@@ -16,6 +16,7 @@ from gemm_model.core.elementwise import Values, is_number, maximum
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import RESIDUAL_PHASE, BatchPrediction, Correction, Prediction, limiting
+from gemm_model.core.regimes import regime_name
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources_of
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES
@@ -57,7 +58,7 @@ class WarpSpecializedModel:
     and DRAM; the schedule, the traffic and the clock are the kernel's own (`docs/model.md`).
 
     Options: `calibration` is a name such as `h200:quack`, a YAML file, or 'auto' for that of the GPU and each
-    kernel's family, the nearest being borrowed where there is none; `regime` is one of REGIMES;
+    kernel's family, the nearest being borrowed where there is none; `regime` is one of REGIMES or an alias;
     `l2` is 'cold' or 'warm' at the start; `without` names mechanisms to switch off.
     `residual` is 'auto' for the one beside the calibration's file where there is one, 'off', or an .npz file:
     a clipped correction by trees (`residual.py`), shown as a phase of its own. It covers the rate classes
@@ -76,6 +77,7 @@ class WarpSpecializedModel:
         without: Sequence[str] = (),
         residual: str = AUTO,
     ) -> None:
+        regime = regime_name(regime)
         if regime not in REGIMES:
             raise InputError(f"regime is {regime!r}; expected one of {', '.join(REGIMES)}")
         if l2 not in L2_STATES:

@@ -89,7 +89,7 @@ class PipelineMachine:
     counts_last_math: bool = True
     """False: a wave ends T_EPILOGUE after its last math *starts*, as the paper's formula is printed."""
     pads_k: bool = False
-    """Whether a last k step that reaches beyond K costs as much as a full one (zero fill)."""
+    """Whether a last k tile that reaches beyond K costs as much as a full one (zero fill)."""
     tiles: TileSpace = field(default_factory=TileSpace)
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -150,7 +150,7 @@ class PipelineKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """How long one k step takes: loading its A and B tile, and its math; ps, scalars or arrays."""
+    """How long one k tile takes: loading its A and B tile, and its math; ps, scalars or arrays."""
 
     load_a: Number
     load_b: Number
@@ -161,9 +161,9 @@ class StepTimes:
 class Workload:
     """What the busiest SM has to do; times in ps, all fields scalars or arrays of one length.
 
-    The SM computes `waves` output tiles of `steps` k steps each through a ring of `stages` slots. Its last
+    The SM computes `waves` output tiles of `steps` k tiles each through a ring of `stages` slots. Its last
     tile belongs to the last wave, where fewer SMs may share the device's load rate: `tail` and `tail_last`
-    are the steps of that tile, `full` and `full_last` those of the others; `*_last` is the last k step of a
+    are the steps of that tile, `full` and `full_last` those of the others; `*_last` is the last k tile of a
     tile, which may be ragged.
     """
 

@@ -27,7 +27,7 @@ from gemm_model.pipeline.machine import (
     with_parameters,
     workload,
 )
-from gemm_model.pipeline.steady_state import load_of_step, time_per_k_step, timing
+from gemm_model.pipeline.steady_state import load_of_step, time_per_k_tile, timing
 
 FLOP_PER_MAC = 2.0
 BYTES_PER_US_OF_GB_PER_S = 1e3
@@ -165,7 +165,7 @@ class PipelineModel(ArrayModel):
             rows = np.flatnonzero(kinds == kind)
             for name, values in self._predict_alike(batch[rows], CONSUMERS[int(kind)]).items():
                 columns.setdefault(name, np.empty(len(batch)))[rows] = values
-        rhythm = tuple(columns[f"{name}_us_per_k_step"] for name in ("load", "math", "latency", "epilogue"))
+        rhythm = tuple(columns[f"{name}_us_per_k_tile"] for name in ("load", "math", "latency", "epilogue"))
         l2_bytes = columns.pop("l2_bytes")
         runtime_us = columns.pop("runtime_us")
         phases = {name: columns.pop(name) for name in ("launch", "first_load", "mainloop", "epilogues")}
@@ -195,7 +195,7 @@ class PipelineModel(ArrayModel):
         runtime_us = _column(timed.end, batch) / PS_PER_US
         launch_us = _column(work.init, batch) / PS_PER_US
         first_load_us = (load + latency) / PS_PER_US
-        step_us = time_per_k_step(load, latency, math_ps, work.stages) / PS_PER_US
+        step_us = time_per_k_tile(load, latency, math_ps, work.stages) / PS_PER_US
         mainloop_us = np.minimum(step_us * work.steps * work.waves, runtime_us - launch_us - first_load_us)
         tile_bytes = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n
         tile_bytes += batch.cta_n * batch.b_bytes_per_element / batch.cluster_m
@@ -206,12 +206,12 @@ class PipelineModel(ArrayModel):
             "mainloop": mainloop_us,
             "epilogues": runtime_us - launch_us - first_load_us - mainloop_us,
             "waves": _column(work.waves, batch),
-            "k_steps": _column(work.steps, batch),
+            "k_tiles": _column(work.steps, batch),
             "stages": _column(work.stages, batch),
-            "load_us_per_k_step": load / PS_PER_US,
-            "math_us_per_k_step": math_ps / PS_PER_US,
-            "latency_us_per_k_step": (load + latency + math_ps) / work.stages / PS_PER_US,
-            "epilogue_us_per_k_step": _column(work.epilogue, batch) / work.steps / PS_PER_US,
+            "load_us_per_k_tile": load / PS_PER_US,
+            "math_us_per_k_tile": math_ps / PS_PER_US,
+            "latency_us_per_k_tile": (load + latency + math_ps) / work.stages / PS_PER_US,
+            "epilogue_us_per_k_tile": _column(work.epilogue, batch) / work.steps / PS_PER_US,
             "consumer_wait_us": _column(timed.consumer_wait, batch) / PS_PER_US,
             "l2_bytes": tile_bytes * batch.k * work.ctas,
         }

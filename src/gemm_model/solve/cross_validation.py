@@ -4,7 +4,7 @@ For each problem the exact search chooses tile and ring by the closed form; the 
 the event simulation then time that choice, and Z3 (on a sample: it takes a good part of a second) has to find
 and prove the same one. Times and waiting have to be identical to the picosecond.
 
-Problems whose chosen kernels give an SM the very same work (same tiles an SM, k steps, ring and step times)
+Problems whose chosen kernels give an SM the very same work (same tiles an SM, k tiles, ring and step times)
 are timed by recurrence and simulation once: both are functions of that work alone.
 """
 
