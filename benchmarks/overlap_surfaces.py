@@ -10,13 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-
-from gemm_model.bench.environment import new_environment, write_environment
-from gemm_model.overlap.chain import LayerChain, PreviousSpec
-from gemm_model.overlap.config import OverlapSetting
-from gemm_model.overlap.measure import REPLAYS, ROUNDS, layer_events_us, surface_rows
-from gemm_model.overlap.plan import plan_build
-from gemm_model.overlap.projections import (
+from overlap_measure import REPLAYS, ROUNDS, layer_events_us, surface_rows
+from overlap_projections import (
     EXTRA_CLOCKS,
     OTHER_PROJECTIONS,
     PROJECTIONS,
@@ -24,6 +19,11 @@ from gemm_model.overlap.projections import (
     TWO_EXTRA_CLOCKS,
     describe,
 )
+
+from gemm_model.bench.environment import new_environment, write_environment
+from gemm_model.overlap.chain import LayerChain, PreviousSpec
+from gemm_model.overlap.config import OverlapSetting
+from gemm_model.overlap.plan import plan_build
 
 SHAPES = {
     "main": (PROJECTIONS, EXTRA_CLOCKS),

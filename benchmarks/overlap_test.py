@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 
 import pandas as pd
+from overlap_projections import TEST_PROJECTIONS, TWO_EXTRA_CLOCKS, describe
 
 from gemm_model.config import load_config
 from gemm_model.core.errors import InputError
@@ -23,7 +24,6 @@ from gemm_model.models import model_for
 from gemm_model.overlap.config import OverlapSetting
 from gemm_model.overlap.model import CLOCK_MHZ, LayerCase
 from gemm_model.overlap.plan import plan_build
-from gemm_model.overlap.projections import TEST_PROJECTIONS, TWO_EXTRA_CLOCKS, describe
 from gemm_model.overlap.surfaces import read_surfaces
 from gemm_model.overlap.tuner import OVERLAP_RATIOS, PREFETCH_RATIOS, tune
 

@@ -17,8 +17,7 @@ from gemm_model.commands.solve import kernels_on_gpu
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import SCHEDULES
 from gemm_model.core.problem import GemmProblem
-from gemm_model.pipeline import recurrence
-from gemm_model.pipeline.machine import load_machine, machine_names, workload
+from gemm_model.pipeline.machine import PipelineKernel, load_machine, machine_names, workload
 from gemm_model.pipeline.model import PipelineModel
 from gemm_model.pipeline.steady_state import kernel_time, math_start
 from gemm_model.solve.exact import solve_exact
@@ -35,6 +34,40 @@ def best_of(runs: int, work: Callable[[], object]) -> float:
         work()
         spent.append(time.perf_counter() - started)
     return min(spent)
+
+
+def math_starts(
+    load: np.ndarray, latency: np.ndarray, math: np.ndarray, steps: int, stages: int
+) -> np.ndarray:
+    """Start of the math of the last of `steps` uniform k tiles, for many machines at once.
+
+    The recurrence with one load of A and B together; arrays of one length, any one unit of time.
+    """
+    result = np.empty(len(load))
+    for low in range(0, len(load), _CHUNK):
+        rows = slice(low, low + _CHUNK)
+        result[rows] = _math_starts(load[rows], latency[rows], math[rows], steps, stages)
+    return result
+
+
+_CHUNK = 8192
+"""Rows at a time: the ring of a chunk stays in the processor's cache."""
+
+
+def _math_starts(
+    load: np.ndarray, latency: np.ndarray, math: np.ndarray, steps: int, stages: int
+) -> np.ndarray:
+    slots = np.zeros((stages, len(load)))
+    free, end, start = np.zeros(len(load)), np.zeros(len(load)), np.zeros(len(load))
+    for step in range(steps):
+        slot = slots[step % stages]
+        np.maximum(free, slot, out=free)
+        free += load
+        np.add(free, latency, out=start)
+        np.maximum(start, end, out=start)
+        np.add(start, math, out=slot)
+        end = slot
+    return start
 
 
 def figures() -> list[tuple[str, float, float]]:
@@ -69,7 +102,9 @@ def figures() -> list[tuple[str, float, float]]:
         rows.append((f"exact search, 16384^3, H200 {schedule}, {found} tiles and rings", spent, 50e-3))
     for name in ("balanced", "latency_bound"):
         machine = load_machine(name)
-        work = workload(machine, m=1024, n=1024, k=1024, tile_m=64, tile_n=64, tile_k=32, stages=4)
+        work = workload(
+            machine, PipelineKernel(m=1024, n=1024, k=1024, tile_m=64, tile_n=64, tile_k=32, stages=4)
+        )
         rows.append(
             (
                 f"event simulation of 1024^3 on {name}",
@@ -80,8 +115,8 @@ def figures() -> list[tuple[str, float, float]]:
     load, latency, math = np.random.default_rng(0).random((3, 1_000_000))
     rows.append(
         (
-            "a million recurrences of 64 k steps, step by step",
-            best_of(3, lambda: recurrence.math_starts(load, latency, math, 64, 4)),
+            "a million recurrences of 64 k tiles, step by step",
+            best_of(3, lambda: math_starts(load, latency, math, 64, 4)),
             1.0,
         )
     )
@@ -90,7 +125,9 @@ def figures() -> list[tuple[str, float, float]]:
     )
     machine = load_machine("balanced")
     for k in (1024, 1024 * 2**20):
-        work = workload(machine, m=4096, n=4096, k=k, tile_m=128, tile_n=128, tile_k=64, stages=4)
+        work = workload(
+            machine, PipelineKernel(m=4096, n=4096, k=k, tile_m=128, tile_n=128, tile_k=64, stages=4)
+        )
         spent = best_of(20, lambda w=work: kernel_time(w, machine))
         rows.append((f"closed form of one kernel with K = {k}", spent, 1e-3))
     return rows

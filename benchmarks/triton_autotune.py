@@ -22,8 +22,8 @@ from pathlib import Path
 import pandas as pd
 import torch
 import triton
-import triton.language as tl
 
+from gemm_model.bench.triton import allocate_workspace, matmul_persistent
 from gemm_model.core.files import atomic_path, atomic_write
 from gemm_model.integrations.triton import prune_configs_by
 from gemm_model.models import DEFAULT_MODEL
@@ -40,33 +40,6 @@ SHAPES = (
 TILES = ((64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256), (256, 64), (256, 128))
 BLOCK_K = 64
 GROUPS = (1, 8)
-
-
-@triton.jit
-def matmul_persistent(
-    a_ptr, b_ptr, c_ptr, M, N, K,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    NUM_SMS: tl.constexpr,
-):  # fmt: skip
-    """C[M, N] = A[M, K] x B[N, K]^T; each program takes every NUM_SMS-th tile of the grouped order."""
-    a = tl.make_tensor_descriptor(a_ptr, shape=[M, K], strides=[K, 1], block_shape=[BLOCK_M, BLOCK_K])
-    b = tl.make_tensor_descriptor(b_ptr, shape=[N, K], strides=[K, 1], block_shape=[BLOCK_N, BLOCK_K])
-    c = tl.make_tensor_descriptor(c_ptr, shape=[M, N], strides=[N, 1], block_shape=[BLOCK_M, BLOCK_N])
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, NUM_SMS, flatten=True):
-        group = tile // (GROUP_M * tiles_n)
-        first_m = group * GROUP_M
-        rows = tl.minimum(tiles_m - first_m, GROUP_M)
-        within = tile % (GROUP_M * tiles_n)
-        offset_m = (first_m + within % rows) * BLOCK_M
-        offset_n = (within // rows) * BLOCK_N
-        accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        for step in range(tl.cdiv(K, BLOCK_K)):
-            a_tile = a.load([offset_m, step * BLOCK_K])
-            b_tile = b.load([offset_n, step * BLOCK_K])
-            accumulator = tl.dot(a_tile, b_tile.T, accumulator)
-        c.store([offset_m, offset_n], accumulator.to(c_ptr.dtype.element_ty))
 
 
 def configurations() -> list[triton.Config]:
@@ -87,11 +60,6 @@ def label(config: triton.Config) -> str:
     return f"{tile} group {meta['GROUP_M']} warps {config.num_warps} stages {config.num_stages}"
 
 
-def allocate(size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
-    """Workspace for the tensor descriptors that a kernel makes."""
-    return torch.empty(size, device="cuda", dtype=torch.int8)
-
-
 def operands(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator(device="cuda").manual_seed(m + 3 * n + 7 * k)
     a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16, generator=generator)
@@ -106,12 +74,12 @@ def sm_count() -> int:
 def launch(kernel: object, tensors: tuple[torch.Tensor, ...], **meta: object) -> None:
     a, b, c = tensors
     (m, k), n = a.shape, b.shape[0]
-    kernel[(sm_count(),)](a, b, c, m, n, k, NUM_SMS=sm_count(), **meta)
+    kernel[(sm_count(),)](a, b, c, m, n, k, WARP_SPECIALIZE=False, **meta)
 
 
 def start_worker() -> None:
     """Whatever a process does once (context, launcher) must not count as compile time."""
-    triton.set_allocator(allocate)
+    triton.set_allocator(allocate_workspace)
     meta = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 1}
     launch(matmul_persistent, operands(256, 256, 256), **meta, num_warps=4, num_stages=2)
     torch.cuda.synchronize()
@@ -201,7 +169,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
-    triton.set_allocator(allocate)
+    triton.set_allocator(allocate_workspace)
     configs = configurations()
     seconds = compiled(configs, args.processes)
     print(f"{len(configs)} configurations, compile {sum(seconds.values()):.1f} s", flush=True)

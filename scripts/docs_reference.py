@@ -1,4 +1,4 @@
-"""Reference pages of the documentation, made from the code: commands, Python names, configuration.
+"""Reference pages of the documentation, made from the code: commands, Python names, configuration, numbers.
 
 A hook of MkDocs (`mkdocs.yml`): the pages exist only while the site is built.
 """
@@ -19,6 +19,8 @@ import gemm_model
 from gemm_model.bench.device import TimingSettings
 from gemm_model.cli import VERBS
 from gemm_model.core.gpu import QUANTITIES, GpuSpec
+from gemm_model.kernels.mechanisms import MECHANISMS
+from gemm_model.persistent.calibration_file import load_calibration
 from gemm_model.pipeline.machine import PipelineMachine
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def pages() -> dict[str, str]:
     """The generated pages by name."""
-    return {"commands": commands(), "api": api(), "configuration": configuration()}
+    return {"commands": commands(), "api": api(), "configuration": configuration(), "numbers": numbers()}
 
 
 def commands() -> str:
@@ -134,6 +136,37 @@ def configuration() -> str:
     for path in sorted(files("gemm_model.config").joinpath("model").iterdir(), key=lambda each: each.name):
         text = path.read_text(encoding="utf-8").replace("# @package _global_\n", "").rstrip()
         lines += [f"### {path.name.removesuffix('.yaml')}", "", "```yaml", text, "```", ""]
+    return "\n".join(lines)
+
+
+def numbers(calibration: str = "h200:quack") -> str:
+    """Every mechanism of the calibrated model with its numbers, as a calibration has them."""
+    known = load_calibration(calibration)
+    kinds = list(known.numbers)
+    values = {kind: found.values() for kind, found in known.numbers.items()}
+    total = sum(len(mechanism.numbers) for mechanism in MECHANISMS)
+    lines = [
+        "# Mechanisms and their numbers",
+        "",
+        f"The {len(MECHANISMS)} mechanisms of the [calibrated model](../model.md) and their {total} numbers, "
+        f"with the values of the calibration `{calibration}` for each rate class of operand types. `without` "
+        "takes a mechanism's name and gives its numbers their neutral values, which switch it off. *Fitted* "
+        "numbers come from a fit of measured times and counters, *frozen* ones from their source.",
+        "",
+    ]
+    for mechanism in MECHANISMS:
+        lines += [f"## {mechanism.name}", "", " ".join(mechanism.meaning.split()), ""]
+        columns = ["number", "unit", "meaning", "status", *kinds, "neutral", "source"]
+        lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+        for number in mechanism.numbers:
+            status = "fitted" if number.name in known.fitted else "frozen"
+            of_kinds = [f"{values[kind][number.name]:.4g}" for kind in kinds]
+            neutral = "" if number.neutral is None else f"{number.neutral:g}"
+            name = f"`{number.name.removeprefix(mechanism.name + '.')}`"
+            source = known.sources.get(number.name, number.source)
+            cells = [name, number.unit, number.meaning, status, *of_kinds, neutral, source]
+            lines.append(f"| {' | '.join(map(_cell, cells))} |")
+        lines.append("")
     return "\n".join(lines)
 
 

@@ -23,7 +23,7 @@ import pandas as pd
 from plan_measurements import HOPPER
 
 from gemm_model.bench.provider import load_provider
-from gemm_model.bench.rotation import MOST_COPIES, operand_bytes
+from gemm_model.bench.rotation import MOST_COPIES
 from gemm_model.bench.rows import NORM, Chain, Row, row_from_columns, write_plan
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.tables.table import read_table
@@ -162,7 +162,7 @@ def twins(rows: Sequence[Row], wanted: Twins, draw: random.Random) -> Iterator[R
 
 def half_warm_copies(row: Row) -> int:
     """Copies of the weights that fill L2 about once."""
-    _, weight_bytes, _ = operand_bytes(row.problem)
+    weight_bytes = row.problem.b_bytes
     return min(MOST_COPIES, max(1, round(H200_L2_BYTES / weight_bytes)))
 
 

@@ -26,7 +26,7 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import CandidateSpace, candidate_space
-from gemm_model.kernels.feasibility import resources
+from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, create_model
 
@@ -115,7 +115,7 @@ def drawn_configs(draw: random.Random, problem: GemmProblem, space: CandidateSpa
 
 def as_run(problem: GemmProblem, config: KernelConfig) -> KernelConfig:
     """The configuration with the stages and the k extent that the kernel chooses itself."""
-    found = resources(batch_of([(problem, config)]), GPU, family_of("quack", GPU))
+    found = resources_of(batch_of([(problem, config)]), GPU, family_of("quack", GPU))
     return replace(config, stages=int(found.stages[0]), cta_k=int(np.ravel(found.cta_k)[0]))
 
 

@@ -23,6 +23,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import gemm_model
+from gemm_model import GemmProblem, InputError, KernelConfig
 
 MAX_SECONDS = 5.0
 EXIT_CODES = (0, 2, 3, 4)
@@ -544,58 +551,61 @@ def _is_time(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and value > 0
 
 
-def _python(rng: random.Random, folder: Path) -> Answer:
-    """A call of the Python API with values of all sorts."""
-    import numpy as np
-    import pandas as pd
+ODD_NUMBERS = (
+    0,
+    -1,
+    1.5,
+    None,
+    "128",
+    True,
+    math.nan,
+    math.inf,
+    2**41,
+    10**400,
+    np.float64(3),
+    [],
+    np.array([1, 2]),
+)
+NUMBERS = (1, 7, 128, 4096, np.int32(256), np.int64(4096), np.uint8(200), 2**40)
+ODD_TYPES = (*TYPES, "nope", "", None, 3, np.dtype("float16"), "torch.bfloat16")
+ODD_VALUES = (0, 1.0, math.nan, None, True, "x", "", np.inf, -1, 10**30, pd.NA)
 
-    import gemm_model
-    from gemm_model import GemmProblem, InputError, KernelConfig
 
-    sizes = [1, 7, 128, 4096, np.int32(256), np.int64(4096), np.uint8(200), 2**40]
-    bad = [
-        0,
-        -1,
-        1.5,
-        None,
-        "128",
-        True,
-        math.nan,
-        math.inf,
-        2**41,
-        10**400,
-        np.float64(3),
-        [],
-        np.array([1, 2]),
-    ]
-    types = [*TYPES, "nope", "", None, 3, np.dtype("float16"), "torch.bfloat16"]
-    gpus = [*GPUS, "nope", "", "missing.yaml", Path("missing.yaml"), folder, "B200"]
+class _Arguments:
+    """Arguments of the Python API, most of them good."""
 
-    def size() -> object:
-        return rng.choice(bad) if rng.random() < 0.03 else rng.choice(sizes)
+    def __init__(self, rng: random.Random, folder: Path) -> None:
+        self.rng = rng
+        self.folder = folder
 
-    def problem() -> GemmProblem:
-        dtype = rng.choice(types if rng.random() < 0.15 else TYPES[:3])
-        return GemmProblem.of(size(), size(), size(), dtype, batch=rng.choice([1, 1, 1, size()]))
+    def size(self) -> Any:
+        return self.rng.choice(ODD_NUMBERS if self.rng.random() < 0.03 else NUMBERS)
 
-    def config() -> KernelConfig:
-        tile = [64, 128, 128, 256, np.int64(128), size() if rng.random() < 0.1 else 128]
-        more = (
-            {"schedule": rng.choice(["cooperative", "pingpong", "2cta", "x", None])}
-            if rng.random() < 0.3
-            else {}
+    def problem(self) -> GemmProblem:
+        dtype: Any = self.rng.choice(ODD_TYPES if self.rng.random() < 0.15 else TYPES[:3])
+        batch = self.rng.choice([1, 1, 1, self.size()])
+        return GemmProblem.of(self.size(), self.size(), self.size(), dtype, batch=batch)
+
+    def config(self) -> KernelConfig:
+        rng = self.rng
+        tile = [64, 128, 128, 256, np.int64(128), self.size() if rng.random() < 0.1 else 128]
+        odd_schedule = rng.random() < 0.3
+        more: Any = (
+            {"schedule": rng.choice(["cooperative", "pingpong", "2cta", "x", None])} if odd_schedule else {}
         )
         return KernelConfig(
             cta_m=rng.choice(tile),
             cta_n=rng.choice(tile),
-            cluster_m=rng.choice([1, 2, size() if rng.random() < 0.1 else 1]),
+            cluster_m=rng.choice([1, 2, self.size() if rng.random() < 0.1 else 1]),
             **more,
         )
 
-    def gpu() -> object:
-        return rng.choice(gpus) if rng.random() < 0.2 else "h200"
+    def gpu(self) -> Any:
+        odd = [*GPUS, "nope", "", "missing.yaml", Path("missing.yaml"), self.folder, "B200"]
+        return self.rng.choice(odd) if self.rng.random() < 0.2 else "h200"
 
-    def frame() -> pd.DataFrame:
+    def frame(self) -> pd.DataFrame:
+        rng = self.rng
         table = pd.read_csv(io.StringIO(KERNEL_TABLE))
         for _ in range(rng.choice((0, 0, 1, 2))):
             column = rng.choice(list(table.columns))
@@ -603,37 +613,42 @@ def _python(rng: random.Random, folder: Path) -> Answer:
             if way == 0:
                 table = table.drop(columns=column)
             elif way == 1:
-                table[column] = rng.choice([0, 1.0, math.nan, None, True, "x", "", np.inf, -1, 10**30, pd.NA])
+                table[column] = rng.choice(ODD_VALUES)
             elif way == 2:
                 table[column] = table[column].astype(rng.choice([str, object]))
             elif way == 3:
-                table = pd.concat([table, table[[column]]], axis=1)
-                break
+                return pd.concat([table, table[[column]]], axis=1)
             else:
-                table = table.assign(
-                    disposition=rng.choice(["ok", "failed"]), kernel=rng.choice(["quack", "cublas"])
-                )
+                kernel = rng.choice(["quack", "cublas"])
+                table = table.assign(disposition=rng.choice(["ok", "failed"]), kernel=kernel)
         return table
 
-    calls: list[Callable[[], object]] = [
-        lambda: gemm_model.predict(problem(), config(), gpu()).runtime_us,
-        lambda: gemm_model.predict(problem(), config(), gpu(), rng.choice([*MODELS, "nope"])).runtime_us,
-        lambda: gemm_model.predict_table(frame(), gpu(), rng.choice(MODELS))["predicted_us"].tolist(),
-        lambda: gemm_model.rank(problem(), gpu(), rng.choice([1, 3, 0])).best.prediction.runtime_us,
-        lambda: gemm_model.explain(problem(), config(), gemm_model.load_gpu(gpu())).prediction.runtime_us,
+
+def _python(rng: random.Random, folder: Path) -> Answer:
+    """A call of the Python API with values of all sorts."""
+    of = _Arguments(rng, folder)
+    calls: list[Callable[[], Any]] = [
+        lambda: gemm_model.predict(of.problem(), of.config(), of.gpu()).runtime_us,
+        lambda: (
+            gemm_model.predict(of.problem(), of.config(), of.gpu(), rng.choice([*MODELS, "nope"])).runtime_us
+        ),
+        lambda: gemm_model.predict_table(of.frame(), of.gpu(), rng.choice(MODELS))["predicted_us"].tolist(),
+        lambda: gemm_model.rank(of.problem(), of.gpu(), rng.choice([1, 3, 0])).best.prediction.runtime_us,
+        lambda: (
+            gemm_model.explain(of.problem(), of.config(), gemm_model.load_gpu(of.gpu())).prediction.runtime_us
+        ),
     ]
     place = rng.randrange(len(calls))
     answer = Answer(what=f"Python call {place} of {len(calls)}")
+    times: Any = []
     started = time.process_time()
     try:
         times = calls[place]()
     except InputError as error:
         if "\n" in str(error):
             answer.problems.append(f"more than one line: {error}")
-        times = []
     except BaseException:
         answer.problems.append(traceback.format_exc())
-        times = []
     answer.seconds = time.process_time() - started
     if answer.seconds > MAX_SECONDS:
         answer.problems.append(f"took {answer.seconds:.1f} s")

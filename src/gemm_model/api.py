@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.core.batch import batch_of, numbers_of
+from gemm_model.core.batch import numbers_of
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
@@ -36,9 +36,7 @@ def predict(
     row = numbers_of(problem, config)
     if chosen.needs_tile:
         refuse_in_any_family(row, chosen.gpu)
-    predict_row = getattr(chosen, "predict_row", None)
-    predicted: Prediction | None = None if predict_row is None else predict_row(row)
-    return chosen.predict_batch(batch_of([(problem, config)])).row(0) if predicted is None else predicted
+    return chosen.predict_row(row)
 
 
 def predict_table(

@@ -22,7 +22,7 @@ from gemm_model.core.batch import batch_of  # noqa: E402
 from gemm_model.core.gpu import load_gpu  # noqa: E402
 from gemm_model.core.kernel_config import KernelConfig  # noqa: E402
 from gemm_model.core.problem import GemmProblem  # noqa: E402
-from gemm_model.kernels.feasibility import resources  # noqa: E402
+from gemm_model.kernels.feasibility import resources_of  # noqa: E402
 from gemm_model.kernels.registry import family_of  # noqa: E402
 
 H200 = load_gpu("h200")
@@ -103,7 +103,7 @@ def test_the_family_says_what_quack_says_of_every_tile(
         [(problem, KernelConfig(cta_m=m, cta_n=n, schedule=schedule, kernel="quack")) for m, n in tiles]
     )
     family = family_of("quack", H200)
-    found = resources(batch, H200, family)
+    found = resources_of(batch, H200, family)
     offered = family.resources.offers_tile(batch)
     registers = family.resources.mma_registers(found.accumulator_registers, found.warpgroups)
     for row, (m, n) in enumerate(tiles):

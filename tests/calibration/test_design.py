@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from gemm_model.calibration.design import d_optimal, left_unknown, log_jacobian
+from gemm_model.calibration.design import d_optimal, log_jacobian
 from gemm_model.core.errors import InputError
 
 
@@ -37,13 +37,6 @@ def test_the_design_is_close_to_the_best_of_all_sets():
     found = information(d_optimal(rows, 4, noise=0.5))
     assert best * (1 - 1 / math.e) <= found <= best
     assert found > np.mean([information(chosen) for chosen in combinations(range(9), 4)])
-
-
-def test_what_is_left_unknown_of_a_number():
-    # A single number seen twice with derivative 0.1 and noise 0.05: 1 / sqrt(1 + 2 x 4).
-    assert left_unknown(np.array([[0.1], [0.1]]), noise=0.05) == pytest.approx([1 / 3])
-    # One that no row depends on stays as it was.
-    assert left_unknown(np.array([[0.1, 0.0]]), noise=0.05)[1] == 1.0
 
 
 @pytest.mark.parametrize("count", [0, 3])

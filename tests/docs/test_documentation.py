@@ -150,7 +150,7 @@ def test_reference_tells_every_verb_and_unit():
         [
             sys.executable,
             "-c",
-            "import docs_reference; print(docs_reference.commands(), docs_reference.configuration())",
+            "import docs_reference; print(*docs_reference.pages().values())",
         ],
         cwd=ROOT / "scripts",
         capture_output=True,
@@ -161,3 +161,9 @@ def test_reference_tells_every_verb_and_unit():
         assert f"\n{heading}\n" in completed.stdout
     for row in ("| `sm_clk_mhz` | MHz |", "| `l2_read_gb_per_s` | GB/s |", "| `l2_bytes` | bytes |"):
         assert row in completed.stdout
+    for heading in ("## launch", "## split_k", "## power"):
+        assert f"\n{heading}\n" in completed.stdout
+    clusters = (
+        "| `clusters_us` | us | a launch of clusters of several CTAs, over one of single CTAs | fitted |"
+    )
+    assert clusters in completed.stdout

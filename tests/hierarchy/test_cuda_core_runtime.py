@@ -60,7 +60,7 @@ def test_wavefronts_counted_by_hand():
 def test_instructions_counted_by_hand():
     tile = Blocking(cta_m=128, cta_n=128, cta_k=16, warp_m=32, warp_n=64, thread_m=8, thread_n=8)
     work = work_per_k(tile)
-    # 8 warps: 64 FMAs and 4 loads each; 256 words copied a k step, 8 warps' worth of lanes.
+    # 8 warps: 64 FMAs and 4 loads each; 256 words copied a step of k, 8 warps' worth of lanes.
     assert work.fma_instructions == 8 * 64
     assert work.instructions == pytest.approx(8 * 68 + 8 * (1 + 1.6) + 20 * 8 / 16)
     assert work.l2_bytes == 4 * 256

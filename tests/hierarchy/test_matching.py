@@ -47,7 +47,7 @@ def test_the_wave_s_tile_amplifies_dram():
 def test_instruction_slots_limit_the_register_tile():
     matched = match(CUDA_CORES, blocking(CUDA_CORES, "thread:8x8"), GRID)
     assert matched.limiting.name == "instruction slots"
-    # A warp's 64 FMAs and 4 loads a k step leave at most 64 / 68, before copies and loop.
+    # A warp's 64 FMAs and 4 loads a step of k leave at most 64 / 68, before copies and loop.
     assert 0.85 < matched.fraction_of_peak < 64 / 68
 
 

@@ -10,7 +10,6 @@ from gemm_model.hierarchy.model import runtime_parameters
 from gemm_model.hierarchy.roofline import (
     byte_intensity,
     elements_intensity,
-    plain_bound_tflops,
     ridge_fma_per_byte,
 )
 from gemm_model.hierarchy.solve import solve
@@ -43,8 +42,6 @@ def test_registers_amplify_by_4_and_dram_to_shared_by_38(a100):
 
 def test_ridge_of_4_8_fma_per_byte(a100):
     assert ridge_fma_per_byte(a100) == pytest.approx(64 / 13.39, rel=1e-3)
-    assert plain_bound_tflops(a100, 1365) == a100.peak_tflops
-    assert plain_bound_tflops(a100, ridge_fma_per_byte(a100) / 2) == pytest.approx(a100.peak_tflops / 2)
 
 
 def test_intensity_of_4096_cubed_per_element_and_per_byte():

@@ -7,7 +7,7 @@ from gemm_model.core.batch import batch_of
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.feasibility import check, feasible_mask, resources
+from gemm_model.kernels.feasibility import check, feasible_mask, resources_of
 from gemm_model.kernels.registry import family_of
 
 H200, B200, A100 = load_gpu("h200"), load_gpu("b200"), load_gpu("a100_sxm_80gb")
@@ -18,7 +18,7 @@ def config(cta_m, cta_n, **more):
 
 
 def found(dtype, kernel, gpu=H200):
-    return resources(
+    return resources_of(
         batch_of([(GemmProblem.of(4096, 4096, 4096, dtype), kernel)]), gpu, family_of(kernel.kernel, gpu)
     )
 
@@ -62,7 +62,7 @@ def pair(cta_n, cta_m=128, **more):
 @pytest.mark.parametrize(
     ("cta_n", "scale_bytes", "stage_bytes", "columns", "stages"),
     [
-        # A k step of nvfp4 is 256 elements: 128 bytes and 16 scales of a row. Scales of A: one block of 128
+        # A k tile of nvfp4 is 256 elements: 128 bytes and 16 scales of a row. Scales of A: one block of 128
         # rows. Scales of B: all of the pair's columns in whole blocks, though each CTA keeps half of B.
         (64, (128 + 128) * 16, (128 + 32) * 128 + 4096, 16 + 16, 8),  # 198656 // 24576
         (128, (128 + 128) * 16, (128 + 64) * 128 + 4096, 16 + 16, 6),  # 198656 // 28672
@@ -72,7 +72,7 @@ def pair(cta_n, cta_m=128, **more):
 )
 def test_scale_factors_take_shared_and_tensor_memory(cta_n, scale_bytes, stage_bytes, columns, stages):
     problem = GemmProblem.of(4096, 4096, 4096, "nvfp4", out_dtype="fp32")
-    taken = resources(batch_of([(problem, pair(cta_n))]), B200, family_of("quack", B200))
+    taken = resources_of(batch_of([(problem, pair(cta_n))]), B200, family_of("quack", B200))
     assert (taken.scale_bytes[0], taken.stage_bytes[0]) == (scale_bytes, stage_bytes)
     assert (taken.tmem_columns[0], taken.scale_columns[0]) == (cta_n, columns)
     # Two buffers of 128 x 32 outputs of 4 bytes: 232448 - 1024 - 32768 = 198656 bytes are left.

@@ -10,7 +10,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KERNELS, KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.feasibility import check, resources, resources_by_row
+from gemm_model.kernels.feasibility import check, resources_by_row, resources_of
 from gemm_model.kernels.registry import families, family_of
 
 H200, B200, A100 = load_gpu("h200"), load_gpu("b200"), load_gpu("a100_sxm_80gb")
@@ -67,7 +67,7 @@ def test_every_family_of_every_gpu_predicts(name):
 
 def taken(kernel, gpu=H200, dtype="bf16"):
     batch = batch_of([(GemmProblem.of(4096, 4096, 4096, dtype), kernel)])
-    return resources(batch, gpu, family_of(kernel.kernel, gpu))
+    return resources_of(batch, gpu, family_of(kernel.kernel, gpu))
 
 
 @pytest.mark.parametrize(

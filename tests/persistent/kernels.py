@@ -6,9 +6,9 @@ from gemm_model.core.batch import numbers_of
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.feasibility import resources
+from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.kernel_time import geometry, kernel_time
+from gemm_model.persistent.kernel_time import geometry_of, kernel_time
 from gemm_model.persistent.tile_schedule import tile_schedule
 from tests.typed_numbers import numbers
 
@@ -43,7 +43,7 @@ def pair_of_ctas(cta_n, sizes=CUBE, dtype="fp8", cluster_n=1, **more):
 
 
 def found_of(batch, gpu=H200):
-    return resources(batch, gpu, family_of("quack", gpu))
+    return resources_of(batch, gpu, family_of("quack", gpu))
 
 
 def schedule_of(batch, gpu=H200):
@@ -56,5 +56,5 @@ def numbers_on(gpu, known=None):
 
 
 def times_of(batch, known=None, rate=4096.0, gpu=H200, **options):
-    shape = geometry(batch, rate, gpu, family_of("quack", gpu))
+    shape = geometry_of(batch, rate, gpu, family_of("quack", gpu))
     return kernel_time(shape, gpu, numbers_on(gpu, known), **options)

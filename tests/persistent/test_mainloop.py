@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gemm_model.persistent.mainloop import k_tile
-from gemm_model.pipeline.steady_state import time_per_k_step
+from gemm_model.pipeline.steady_state import time_per_k_tile
 from tests.persistent.kernels import B200, H200, found_of, numbers_on, pair_of_ctas, row, schedule_of
 from tests.typed_numbers import numbers
 
@@ -95,7 +95,7 @@ def test_spilling_adds_to_the_mmas():
 
 def test_a_stages_round_trip_is_the_pipelines():
     step = step_of(row(cta_m=128, cta_n=128, stages=3))
-    expected = time_per_k_step(step.port_clk, 400.0, step.math_clk, 2.0)
+    expected = time_per_k_tile(step.port_clk, 400.0, step.math_clk, 2.0)
     assert max(step.port_clk, step.math_clk, step.latency_clk) == pytest.approx(expected)
 
 

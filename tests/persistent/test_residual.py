@@ -27,7 +27,7 @@ from gemm_model.kernels.feasibility import check
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import load_calibration
 from gemm_model.persistent.forest import Forest
-from gemm_model.persistent.kernel_time import geometry, kernel_time
+from gemm_model.persistent.kernel_time import geometry_of, kernel_time
 from gemm_model.persistent.model import WarpSpecializedModel
 from gemm_model.persistent.residual import (
     FEATURES,
@@ -133,7 +133,7 @@ def test_features_are_those_of_the_kernel():
     problem = GemmProblem.of(300, 1000, 136)
     config = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, cluster_n=1, schedule="pingpong", swizzle=4)
     batch = batch_of([(problem, config)])
-    shape = geometry(batch, flop_per_clk_per_sm(batch, H200), H200, QUACK)
+    shape = geometry_of(batch, flop_per_clk_per_sm(batch, H200), H200, QUACK)
     times = kernel_time(shape, H200, CALIBRATION.numbers["fp16"])
     found = dict(zip(FEATURES, features(shape, times)[:, 0], strict=True))
     # Clusters of two cover 512 x 256; pitches of 272 and 2000 bytes.

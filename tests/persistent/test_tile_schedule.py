@@ -12,7 +12,7 @@ from gemm_model.core.batch import batch_of
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.feasibility import resources
+from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.tile_schedule import tile_schedule
 
@@ -23,7 +23,7 @@ QUACK = family_of("quack", H200)
 
 def schedule_of(m, n, family=QUACK, gpu=H200, **kernel):
     batch = batch_of([(GemmProblem.of(m, n, 1024), KernelConfig(cta_m=128, cta_n=128, **kernel))])
-    return tile_schedule(batch, gpu, resources(batch, gpu, family), family.tile_order)
+    return tile_schedule(batch, gpu, resources_of(batch, gpu, family), family.tile_order)
 
 
 def tile_order(clusters_m, clusters_n, swizzle):

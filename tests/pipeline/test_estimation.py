@@ -56,7 +56,7 @@ def test_the_papers_own_errors_are_those_of_its_table():
 
 def test_table_2_rows_that_were_not_fitted():
     # This checks the code, not the accuracy of the model: the measured column equals
-    # waves x (k steps x a + b) + T_INIT to its last digit.
+    # waves x (k tiles x a + b) + T_INIT to its last digit.
     table, fitted = table_2()
     assert fitted.sum() == 12
     machine, fit = fit_machine(START, runs(table[fitted]), NAMES)

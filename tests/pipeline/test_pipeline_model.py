@@ -13,13 +13,13 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.models import create_model
 from gemm_model.pipeline.machine import CONSUMERS
-from gemm_model.pipeline.model import PipelineModel
+from gemm_model.pipeline.model import GpuRates, PipelineModel
 from gemm_model.timeline.simulator import simulate
 
 H200 = load_gpu("h200")
 PROBLEM = GemmProblem.of(4096, 2048, 2048)
 CONFIG = KernelConfig(cta_m=128, cta_n=128)
-# Round figures: 1980 MHz, 4096 FLOP per clock, 128 x 128 x 64 per k step, 32 KiB loaded per k step.
+# Round figures: 1980 MHz, 4096 FLOP per clock, 128 x 128 x 64 per k tile, 32 KiB loaded per k tile.
 PLAIN = {
     "launch_us": 5.0,
     "math_efficiency": 1.0,
@@ -35,7 +35,7 @@ PLAIN = {
 
 
 def test_cooperative_kernel_by_hand():
-    # 512 tiles on 132 SMs: 4 tiles of 32 k steps. Math takes 2 x 128 x 128 x 64 / 4096 = 512 clk a step,
+    # 512 tiles on 132 SMs: 4 tiles of 32 k tiles. Math takes 2 x 128 x 128 x 64 / 4096 = 512 clk a step,
     # loads as long; the epilogue stores 16 elements a clock. Loads run ahead under the epilogues.
     found = predict(PROBLEM, CONFIG, H200, "PipelineModel", options=PLAIN)
     clk = 512 + 4 * 32 * 512 + 4 * 128 * 128 / 16
@@ -164,10 +164,11 @@ def test_bad_options_are_refused(options, words):
 
 
 def test_defaults_are_those_of_the_configuration():
-    signature = inspect.signature(PipelineModel.__init__).parameters
+    defaults = {name: spec.default for name, spec in inspect.signature(PipelineModel).parameters.items()}
+    defaults |= {name: spec.default for name, spec in inspect.signature(GpuRates).parameters.items()}
     options = load_config(["model=PipelineModel"])["model_opts"]
     assert options.pop("parameters") == {}
-    assert {name: signature[name].default for name in options} == options
+    assert {name: defaults[name] for name in options} == options
 
 
 def test_a_tile_without_room_for_a_stage_is_refused():

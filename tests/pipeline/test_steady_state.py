@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gemm_model.pipeline import recurrence
 from gemm_model.pipeline.machine import PipelineMachine, StepTimes, Workload
-from gemm_model.pipeline.steady_state import consumer_wait, kernel_time, math_start, time_per_k_step
+from gemm_model.pipeline.steady_state import consumer_wait, kernel_time, math_start, time_per_k_tile
 from tests.pipeline.strategies import machines, workloads
 
 
@@ -45,14 +45,14 @@ def test_a_batch_gives_what_its_rows_give(works, machine):
 def test_rhythm_is_the_slope_of_the_math_starts(load, latency, math, stages):
     steps = np.array([1000.0, 1000.0 + stages])
     slope = np.diff(math_start(steps, load, latency, math, stages))[0] / stages
-    assert slope == pytest.approx(time_per_k_step(load, latency, math, stages))
+    assert slope == pytest.approx(time_per_k_tile(load, latency, math, stages))
 
 
 def test_uniform_pipeline_by_hand():
     # Loads of 3 and a latency of 4 over a ring of 2 with math of 1: the slot's round trip of 8 takes over.
     # Starts: load 0, 3, 8, 11, ...; math 7, 10, 15, 18, ...
     assert [math_start(float(i), 3.0, 4.0, 1.0, 2.0) for i in (1, 2, 3, 4)] == [7.0, 10.0, 15.0, 18.0]
-    assert time_per_k_step(3.0, 4.0, 1.0, 2.0) == 4.0
+    assert time_per_k_tile(3.0, 4.0, 1.0, 2.0) == 4.0
 
 
 def uniform(load_a=2.0, load_b=1.0, math=5.0, waves=3.0, steps=4.0, stages=2.0, epilogue=7.0, init=11.0):
@@ -129,5 +129,11 @@ def test_batched_recurrence_equals_the_closed_form():
     random = np.random.default_rng(3)
     load, latency, math = np.floor(random.random((3, 20_000)) * 100)
     for stages in (1, 2, 5):
-        starts = recurrence.math_starts(load, latency, math, 64, stages)
-        assert (starts == math_start(64.0, load, latency, math, float(stages))).all()
+        # A load waits for the one before and for its stage, math for its load and the math before.
+        slots, loaded, start = [np.zeros(20_000)] * stages, np.zeros(20_000), np.zeros(20_000)
+        end = np.zeros(20_000)
+        for step in range(64):
+            loaded = np.maximum(loaded, slots[step % stages]) + load
+            start = np.maximum(loaded + latency, end)
+            end = slots[step % stages] = start + math
+        assert (start == math_start(64.0, load, latency, math, float(stages))).all()

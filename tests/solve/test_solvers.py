@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.pipeline import recurrence
-from gemm_model.pipeline.machine import PipelineMachine, TileSpace, load_machine, machine_names, workload
+from gemm_model.pipeline.machine import (
+    PipelineKernel,
+    PipelineMachine,
+    TileSpace,
+    load_machine,
+    machine_names,
+    workload,
+)
 from gemm_model.solve.exact import OBJECTIVES, legal_candidates, solve_exact
 from gemm_model.solve.smt import solve_smt
 from gemm_model.timeline.simulator import simulate
@@ -25,13 +32,15 @@ def work_of(problem, machine, choice):
     m, n, k = problem
     return workload(
         machine,
-        m=m,
-        n=n,
-        k=k,
-        tile_m=choice.tile_m,
-        tile_n=choice.tile_n,
-        tile_k=choice.tile_k,
-        stages=choice.stages,
+        PipelineKernel(
+            m=m,
+            n=n,
+            k=k,
+            tile_m=choice.tile_m,
+            tile_n=choice.tile_n,
+            tile_k=choice.tile_k,
+            stages=choice.stages,
+        ),
     )
 
 
@@ -110,7 +119,9 @@ def test_exact_search_misses_nothing(m, n, k, machine, consumers):
         tile_m, tile_n, tile_k, stages, _ = (
             float(getattr(candidates, name)[row]) for name in candidates.__slots__
         )
-        work = workload(machine, m=m, n=n, k=k, tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, stages=stages)
+        work = workload(
+            machine, PipelineKernel(m=m, n=n, k=k, tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, stages=stages)
+        )
         times.append(recurrence.run(work, machine).end)
     assert solve_exact(m, n, k, machine).best.time_ps == min(times)
 

@@ -104,12 +104,14 @@ COUNTS = """
 @pytest.mark.skipif(not PERFETTO or not shutil.which("node"), reason="needs PERFETTO_ENGINE_DIR and node")
 @pytest.mark.parametrize("consumers", ["cooperative", "pingpong"])
 def test_perfetto_reads_every_slice(tmp_path, consumers):
-    from gemm_model.pipeline.machine import load_machine, with_parameters, workload
+    from gemm_model.pipeline.machine import PipelineKernel, load_machine, with_parameters, workload
     from gemm_model.timeline.simulator import simulate
     from gemm_model.timeline.views import trace_events
 
     machine = with_parameters(load_machine("shared_rate"), {"consumers": consumers, "dma_warps": 2})
-    work = workload(machine, m=1024, n=1024, k=1000, tile_m=128, tile_n=64, tile_k=64, stages=3)
+    work = workload(
+        machine, PipelineKernel(m=1024, n=1024, k=1000, tile_m=128, tile_n=64, tile_k=64, stages=3)
+    )
     written, counters = trace_events(simulate(work, machine), work, sms=2)
     trace = tmp_path / "trace.json"
     write_chrome_trace(trace, written, counters)

@@ -27,7 +27,7 @@ def test_trace_table_and_plot_on_a_gpu(tmp_path, capsys):
     ]
     assert main([*words, "--trace", str(trace), "--plot", str(plot), "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["result"]["k_steps"] == 8
+    assert report["result"]["k_tiles"] == 8
     assert {row["warp"] for row in report["rows"]} == {"launch", "DMA", "consumer 1"}
     assert broken_rules(trace.read_text()) == []
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -36,7 +36,7 @@ def test_trace_table_and_plot_on_a_gpu(tmp_path, capsys):
 def test_every_event_of_a_machine(capsys):
     assert main(["simulate", *ON_MACHINE, "--events", "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    # 128 tiles on 60 SMs: three waves of eight k steps on SM 0, tiles 0, 60 and 120.
+    # 128 tiles on 60 SMs: three waves of eight k tiles on SM 0, tiles 0, 60 and 120.
     math = [row for row in rows if row["event"] == "math"]
     assert len(math) == 3 * 8
     assert {row["cta"] for row in math} == {"0", "60", "120"}

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from gemm_model.core.errors import InputError
 from gemm_model.pipeline import recurrence
-from gemm_model.pipeline.machine import PipelineMachine, workload
+from gemm_model.pipeline.machine import PipelineKernel, PipelineMachine, workload
 from gemm_model.pipeline.steady_state import consumer_wait
 from gemm_model.timeline.simulator import simulate
 from tests.pipeline.strategies import machines, workloads
@@ -53,24 +53,26 @@ def machine(**changes):
 
 
 def test_waits_say_what_they_were_for():
-    work = workload(machine(), m=64, n=64, k=128, tile_m=64, tile_n=64, tile_k=32, stages=1)
+    work = workload(machine(), PipelineKernel(m=64, n=64, k=128, tile_m=64, tile_n=64, tile_k=32, stages=1))
     waits = [span for span in simulate(work, machine()).spans if span.kind == "wait"]
     assert {(span.warp, span.reason) for span in waits} == {
         ("DMA", "a free slot"),
         ("consumer", "loaded data"),
     }
     pingpong = machine(consumers="pingpong")
-    work = workload(pingpong, m=256, n=256, k=128, tile_m=64, tile_n=64, tile_k=32, stages=4)
+    work = workload(pingpong, PipelineKernel(m=256, n=256, k=128, tile_m=64, tile_n=64, tile_k=32, stages=4))
     reasons = {span.reason for span in simulate(work, pingpong).spans if span.kind == "wait"}
     assert "its turn at the tensor cores" in reasons
 
 
 def test_occupancy_shares_add_up():
-    work = workload(machine(), m=64, n=64, k=256, tile_m=64, tile_n=64, tile_k=32, stages=3)
+    work = workload(machine(), PipelineKernel(m=64, n=64, k=256, tile_m=64, tile_n=64, tile_k=32, stages=3))
     assert sum(simulate(work, machine()).occupancy_share().values()) == pytest.approx(1.0)
 
 
 def test_a_timeline_that_would_not_fit_is_refused():
-    work = workload(machine(), m=2**15, n=2**15, k=2**20, tile_m=64, tile_n=64, tile_k=32, stages=3)
+    work = workload(
+        machine(), PipelineKernel(m=2**15, n=2**15, k=2**20, tile_m=64, tile_n=64, tile_k=32, stages=3)
+    )
     with pytest.raises(InputError, match="events; expected at most"):
         simulate(work, machine())

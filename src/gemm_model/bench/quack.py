@@ -39,7 +39,7 @@ from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.feasibility import K_BYTES_PER_STAGE, resources, runnable_mask
+from gemm_model.kernels.feasibility import K_BYTES_PER_STAGE, resources_of, runnable_mask
 from gemm_model.kernels.registry import family_of
 
 SWEPT_CLUSTER = 2
@@ -191,10 +191,11 @@ def _configs(problem: GemmProblem, gpu: GpuSpec, family: KernelFamily) -> Iterat
         )
     ]
     batch = batch_of([(problem, kernel) for kernel in kernels])
-    found = resources(batch, gpu, family)
+    found = resources_of(batch, gpu, family)
     swept = runnable_mask(batch, gpu, family) & (found.accumulator_registers <= MOST_ACCUMULATORS)
+    cta_k, stages = np.asarray(found.cta_k), np.asarray(found.stages)
     for row in np.flatnonzero(swept):
-        as_run = replace(kernels[row], cta_k=int(found.cta_k[row]), stages=int(found.stages[row]))
+        as_run = replace(kernels[row], cta_k=int(cta_k[row]), stages=int(stages[row]))
         for swizzle in sorted(space.swizzles):
             yield replace(as_run, swizzle=swizzle)
 

@@ -23,8 +23,8 @@ class Rotation:
 
     def footprint_bytes(self, problem: GemmProblem) -> float:
         """Distinct bytes that one turn touches."""
-        a, b, out = operand_bytes(problem)
-        return self.activations * a + self.weights * b + self.outputs * out
+        operands = self.activations * problem.a_bytes + self.weights * problem.b_bytes
+        return operands + self.outputs * problem.output_bytes
 
 
 def rotation_of(problem: GemmProblem, l2_bytes: float, asked: int = 0) -> Rotation:
@@ -33,17 +33,9 @@ def rotation_of(problem: GemmProblem, l2_bytes: float, asked: int = 0) -> Rotati
     def cold_copies(size_bytes: float) -> int:
         return max(2, -int(-COLD_L2_MULTIPLE * l2_bytes // size_bytes))
 
-    a, b, out = operand_bytes(problem)
-    weights = asked or min(MOST_COPIES, cold_copies(b))
+    weights = asked or min(MOST_COPIES, cold_copies(problem.b_bytes))
     return Rotation(
         weights=weights,
-        activations=min(weights, cold_copies(a)),
-        outputs=min(weights, cold_copies(out)),
+        activations=min(weights, cold_copies(problem.a_bytes)),
+        outputs=min(weights, cold_copies(problem.output_bytes)),
     )
-
-
-def operand_bytes(problem: GemmProblem) -> tuple[float, float, float]:
-    """Bytes of A, B and the output."""
-    a = problem.m * problem.k * problem.a_dtype.bytes_per_element
-    b = problem.n * problem.k * problem.b_dtype.bytes_per_element
-    return a, b, problem.m * problem.n * problem.out_dtype.bytes_per_element

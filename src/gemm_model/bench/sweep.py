@@ -226,9 +226,7 @@ def _shard_of_shapes(rows: Sequence[Row], count: int) -> dict[tuple[str, str, st
 
 def estimated_kernel_us(problem: GemmProblem) -> float:
     """A rough time of a good kernel on a large GPU, for the estimate of a dry run only."""
-    in_bytes = problem.a_dtype.bytes_per_element
-    out_bytes = problem.m * problem.n * problem.out_dtype.bytes_per_element
-    moved = (problem.m + problem.n) * problem.k * in_bytes + out_bytes
+    moved = problem.a_bytes + problem.b_bytes + problem.output_bytes
     rate = ASSUMED_FLOP_PER_US * (2.0 if problem.a_dtype.bits <= 8 else 1.0)
     return LAUNCH_US + max(problem.flop / rate, moved / ASSUMED_BYTES_PER_US)
 

@@ -116,7 +116,7 @@ class TritonProvider:
 
     def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
         config = _require_config(config)
-        triton.set_allocator(_allocate)
+        triton.set_allocator(allocate_workspace)
         kernel = _compiled(_kernel_key(problem, config), torch.cuda.get_device_capability())
         tiles = -(-problem.m // config.cta_m) * -(-problem.n // config.cta_n)
         programs = min(tiles, torch.cuda.get_device_properties(operands.a.device).multi_processor_count)
@@ -186,7 +186,7 @@ def _compiled(key: tuple[Any, ...], compute_capability: tuple[int, int]) -> Any:
     return kernel
 
 
-def _allocate(size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
+def allocate_workspace(size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
     """Workspace for the tensor descriptors that the kernel makes."""
     return torch.empty(size, device="cuda", dtype=torch.int8)
 

@@ -55,10 +55,3 @@ def d_optimal(jacobian: FloatArray, count: int, *, noise: float = NOISE) -> IntA
         told = variance @ scaled[best]
         variance = variance - np.outer(told, told) / (1.0 + gain[best])
     return chosen
-
-
-def left_unknown(jacobian: FloatArray, *, noise: float = NOISE) -> FloatArray:
-    """Of each number, the share of its prior's standard deviation that these rows leave."""
-    information = np.eye(jacobian.shape[1]) + jacobian.T @ jacobian / noise**2
-    result: FloatArray = np.sqrt(np.diag(np.linalg.inv(information)))
-    return result

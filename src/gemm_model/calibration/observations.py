@@ -11,7 +11,7 @@ from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.persistent.kernel_time import Geometry, geometry
+from gemm_model.persistent.kernel_time import Geometry, geometry_of
 from gemm_model.tables.accuracy import shape_columns
 from gemm_model.tables.table import batch_from_frame, runtimes_us
 
@@ -58,7 +58,7 @@ def observe(frame: pd.DataFrame, gpu: GpuSpec, family: KernelFamily) -> Observat
     weight = count**-0.125
     return Observations(
         frame=frame,
-        shape=geometry(batch, flop_per_clk_per_sm(batch, gpu), gpu, family),
+        shape=geometry_of(batch, flop_per_clk_per_sm(batch, gpu), gpu, family),
         runtime_us=measured,
         sm_clk_mhz=_in_kernel_clock(frame),
         dram_read_bytes=_optional(frame, "dram_read_bytes"),

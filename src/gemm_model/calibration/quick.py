@@ -22,7 +22,7 @@ from gemm_model.kernels.feasibility import feasible_mask
 from gemm_model.kernels.mechanisms import NUMBERS, kernel_numbers
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import Calibration
-from gemm_model.persistent.kernel_time import geometry, kernel_time
+from gemm_model.persistent.kernel_time import geometry_of, kernel_time
 
 SEED = 20261122
 TYPES = ("bf16", "e4m3")
@@ -65,7 +65,7 @@ def _chosen(pool: list[Row], kind: str, gpu: GpuSpec, donor: Calibration, draw: 
     known = donor.numbers[donor.kind_for(kind)].values()
     family = family_of(donor.family, gpu)
     pairs = [(row.problem, row.config) for row in pool if isinstance(row.config, KernelConfig)]
-    shape = geometry(batch_of(pairs), flop_per_clk_of(kind, gpu), gpu, family)
+    shape = geometry_of(batch_of(pairs), flop_per_clk_of(kind, gpu), gpu, family)
     names = [name for name in DEFAULT_FREE if name.partition(".")[0] in family.mechanisms]
     low, high = (np.array([getattr(NUMBERS[name], end) for name in names]) for end in ("low", "high"))
 

@@ -13,6 +13,7 @@ from gemm_model.classic_models.sol import SOLModel
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.regimes import regime_name
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.persistent.surroundings import REGIMES
 from gemm_model.tables.accuracy import shape_columns
@@ -65,6 +66,7 @@ def load_tables(
     if "partner" in table:
         chains = table["partner"].fillna("").astype(str) != ""
         table = _without(table, chains, "rows in turn with another kernel", notes)
+    table["regime"] = table["regime"].map(regime_name)
     unknown = sorted(set(table["regime"]) - set(REGIMES))
     if unknown:
         raise InputError(

@@ -13,15 +13,14 @@ import numpy as np
 from gemm_model.config import is_yaml_file
 from gemm_model.core.batch import BoolArray, FloatArray, GridRows, IntArray
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import GpuSpec, load_gpu, with_sms
+from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
 from gemm_model.core.kernel_config import AUTO_KERNEL, RASTERS, SCHEDULES, KernelConfig, parse_extent
-from gemm_model.core.prediction import BatchPrediction, Look, PredictedLook, Prediction, predict_in_chunks
+from gemm_model.core.prediction import BatchPrediction, Evaluation, Prediction, predict_in_chunks
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import Candidate, CandidateSpace, candidate_space
 from gemm_model.kernels.feasibility import Grid, check
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
-from gemm_model.persistent.model import WarpSpecializedModel
 from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT, is_residual_file
 
 CACHED_RANKINGS = 4096
@@ -75,7 +74,7 @@ class Ranking:
 class KernelTimes:
     """Kernels of some shapes, each in its physically fastest tile order."""
 
-    look: Look
+    evaluation: Evaluation
     orders: IntArray
     """The tile order of each kernel, one shape after another."""
     times_us: FloatArray
@@ -93,7 +92,7 @@ class KernelTimes:
         slowest_us = _smallest(physical_us, top_k)
         near = np.isfinite(physical_us) & (physical_us <= slowest_us * CORRECTIONS_APART)
         kernels = np.flatnonzero(near)
-        correction = self.look.correction(self._rows(kernels))
+        correction = self.evaluation.correction(self._rows(kernels))
         if correction is None:
             return
         band = np.zeros_like(physical_us)
@@ -114,7 +113,7 @@ class KernelTimes:
 
     def predictions(self, kernels: IntArray) -> BatchPrediction:
         """All about some kernels, by their positions in the grid."""
-        prediction = self.look.predictions(self._rows(kernels))
+        prediction = self.evaluation.predictions(self._rows(kernels))
         if not self.corrected:
             return prediction
         return prediction.corrected(self.times_us.reshape(-1)[kernels])
@@ -152,7 +151,7 @@ class Ranker:
         sms: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        spec = load_gpu(gpu) if isinstance(gpu, str | Path) else gpu
+        spec = as_gpu(gpu)
         self.gpu = spec if sms is None else with_sms(spec, sms)
         self.family = family_of(family, self.gpu)
         self.model: Model = create_model(model, self.gpu, options)
@@ -191,14 +190,10 @@ class Ranker:
 
     def kernels(self, space: CandidateSpace, grid: Grid, shapes: int = 1) -> KernelTimes:
         """The kernels of a grid of so many shapes, each in its fastest of the grid's tile orders."""
-        look: Look
-        if isinstance(self.model, WarpSpecializedModel):
-            look = self.model.first_look(grid)
-        else:
-            look = PredictedLook(self.model.predict_batch(grid.rows()), grid.orders)
+        evaluation = self.model.evaluate(grid)
         legal = space.legal(grid, self.gpu)
-        every_us = look.runtime_us if legal is None else np.where(legal, look.runtime_us, np.inf)
-        return KernelTimes(look, every_us.argmin(axis=0), every_us.min(axis=0).reshape(shapes, -1))
+        every_us = evaluation.runtime_us if legal is None else np.where(legal, evaluation.runtime_us, np.inf)
+        return KernelTimes(evaluation, every_us.argmin(axis=0), every_us.min(axis=0).reshape(shapes, -1))
 
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
         """The `top_k` fastest kernels, each with its best order; raises InputError where none is legal."""

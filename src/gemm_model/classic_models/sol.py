@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from gemm_model.classic_models.throughput import (
     BITS_PER_BYTE,
-    a_bytes_per_element,
-    b_bytes_per_element,
     flop_per_clk_per_sm,
 )
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction, limiting
+from gemm_model.kernels.array_model import ArrayModel
 
 LIMITERS = ("MATH", "DRAM")
 
 
-class SOLModel:
+class SOLModel(ArrayModel):
     """runtime = max(2 m n k at the peak rate, A and B read once and C written once at the DRAM peak).
 
     Source: the classic gemm-model, 'SOL Model'.
@@ -29,8 +28,8 @@ class SOLModel:
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         gpu = self.gpu
         math_us = batch.flop / (flop_per_clk_per_sm(batch, gpu) * gpu.sm_count * gpu.sm_clk_mhz)
-        read_bytes = batch.m * batch.k * a_bytes_per_element(batch)
-        read_bytes += batch.n * batch.k * b_bytes_per_element(batch)
+        read_bytes = batch.m * batch.k * batch.a_bytes_per_element
+        read_bytes += batch.n * batch.k * batch.b_bytes_per_element
         write_bytes = batch.m * batch.n * (batch.out_bits / BITS_PER_BYTE)
         dram_bytes = (read_bytes + write_bytes) * batch.batch
         dram_us = dram_bytes / gpu.dram_bytes_per_us

@@ -1,4 +1,4 @@
-"""Formulas that several models share: math rates and operand bytes."""
+"""Formulas that several models share: math rates."""
 
 from __future__ import annotations
 
@@ -28,15 +28,3 @@ def flop_per_clk_of(kind: str, gpu: GpuSpec) -> float:
         known = ", ".join(gpu.flop_per_clk_per_sm)
         raise InputError(f"GPU {gpu.name} has no {kind} math; expected one of {known}")
     return float(gpu.flop_per_clk_per_sm[kind])
-
-
-def a_bytes_per_element(batch: GemmBatch) -> FloatArray:
-    """Bytes of one element of A with its share of the scale factors."""
-    result: FloatArray = (batch.a_bits + batch.a_scale_bits) / BITS_PER_BYTE
-    return result
-
-
-def b_bytes_per_element(batch: GemmBatch) -> FloatArray:
-    """Bytes of one element of B with its share of the scale factors."""
-    result: FloatArray = (batch.b_bits + batch.b_scale_bits) / BITS_PER_BYTE
-    return result

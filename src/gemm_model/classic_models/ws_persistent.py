@@ -8,14 +8,13 @@ import numpy as np
 
 from gemm_model.classic_models.throughput import (
     BITS_PER_BYTE,
-    a_bytes_per_element,
-    b_bytes_per_element,
     flop_per_clk_per_sm,
 )
 from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction, limiting
+from gemm_model.kernels.array_model import ArrayModel
 
 LIMITERS = ("LOAD", "MATH", "EPILOGUE")
 
@@ -23,7 +22,7 @@ FIRST_LOAD_BYTES_PER_ROW = 32.0
 """The first load covers 32 bytes of K for each row of the A and B tiles (one DRAM sector)."""
 
 
-class WSPersistentGEMMModel:
+class WSPersistentGEMMModel(ArrayModel):
     """runtime = overhead + first load + max(load, math, epilogue) for each wave + last epilogue.
 
     A wave is one tile on each SM; the last wave may be partial: then the math time stays, while the load
@@ -125,8 +124,8 @@ class WSPersistentGEMMModel:
 
 def load_bytes_of_one_k(batch: GemmBatch) -> FloatArray:
     """Bytes that one SM loads per element of K: multicast shares A along cluster_n and B along cluster_m."""
-    a_bytes = batch.cta_m * a_bytes_per_element(batch) / batch.cluster_n
-    b_bytes = batch.cta_n * b_bytes_per_element(batch) / batch.cluster_m
+    a_bytes = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n
+    b_bytes = batch.cta_n * batch.b_bytes_per_element / batch.cluster_m
     result: FloatArray = a_bytes + b_bytes
     return result
 

@@ -46,7 +46,8 @@ def add_settings(parser: argparse.ArgumentParser, *, model: str | None = None) -
     add_gpu(parser, model=model)
     parser.add_argument("--model", help="a model's name (default: WarpSpecializedModel)")
     parser.add_argument(
-        "--regime", help="how the kernel is launched, such as burst or sustained (default: burst)"
+        "--regime",
+        help="how the kernel is launched: burst (default), graph, sustained, or counters (also kernel-only)",
     )
     parser.add_argument(
         "--calibration",

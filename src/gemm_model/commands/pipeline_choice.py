@@ -17,6 +17,7 @@ from gemm_model.core.settings import Settings
 from gemm_model.kernels import feasibility
 from gemm_model.pipeline.machine import (
     CONSUMERS,
+    PipelineKernel,
     PipelineMachine,
     Workload,
     load_machine,
@@ -112,16 +113,18 @@ def machine_and_work(args: argparse.Namespace) -> tuple[PipelineMachine, Workloa
         config = _completed(config, machine)
         work = workload(
             machine,
-            m=problem.m,
-            n=problem.n,
-            k=problem.k,
-            batch=problem.batch,
-            tile_m=config.cta_m,
-            tile_n=config.cta_n,
-            tile_k=config.cta_k,
-            stages=config.stages,
-            cluster_m=config.cluster_m,
-            cluster_n=config.cluster_n,
+            PipelineKernel(
+                m=problem.m,
+                n=problem.n,
+                k=problem.k,
+                batch=problem.batch,
+                tile_m=config.cta_m,
+                tile_n=config.cta_n,
+                tile_k=config.cta_k,
+                stages=config.stages,
+                cluster_m=config.cluster_m,
+                cluster_n=config.cluster_n,
+            ),
         )
         return machine, work, f"{size} on machine {machine.name}"
     chosen, model = gpu_model(args)

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             "machine": machine.name,
             "predicted_us": timeline.runtime_us,
             "waves": int(work.waves),
-            "k_steps": int(work.steps),
+            "k_tiles": int(work.steps),
             "stages": timeline.stages,
             "consumer_wait_us": timeline.consumer_wait() / PS_PER_US,
             "slots_taken_share": timeline.occupancy_share(),
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         rows=table,
         notes=[
             f"{title}: {timeline.runtime_us:.3f} us; tiles an SM: {work.waves:.0f}, "
-            f"k steps: {work.steps:.0f}, "
+            f"k tiles: {work.steps:.0f}, "
             f"a ring of {timeline.stages} slots, consumers {machine.consumers}",
             f"slots of the ring taken, share of the time: {shares}",
         ],

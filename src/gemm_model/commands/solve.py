@@ -18,9 +18,9 @@ from gemm_model.core.kernel_config import AUTO_KERNEL, SCHEDULES, KernelConfig, 
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels import feasibility
 from gemm_model.kernels.registry import family_of
-from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, TileSpace, workload
+from gemm_model.pipeline.machine import PS_PER_US, PipelineKernel, PipelineMachine, TileSpace, workload
 from gemm_model.pipeline.model import PipelineModel
-from gemm_model.pipeline.steady_state import load_of_step, time_per_k_step
+from gemm_model.pipeline.steady_state import load_of_step, time_per_k_tile
 from gemm_model.report.document import Document, text_table
 from gemm_model.solve.exact import OBJECTIVES, Candidates, Choice, solve_exact
 from gemm_model.solve.smt import DEFAULT_TIMEOUT_S, solve_smt
@@ -119,7 +119,7 @@ def kernels_on_gpu(
     config = KernelConfig(cta_m=128, cta_n=128, cluster_m=cluster[0], cluster_n=cluster[1], schedule=schedule)
     kernel = batch_of([(problem, config)])
     family = family_of(AUTO_KERNEL, gpu)
-    default_k = int(feasibility.resources(kernel, gpu, family).cta_k[0])
+    default_k = int(np.asarray(feasibility.resources_of(kernel, gpu, family).cta_k)[0])
     ctas = 2 if schedule == "2cta" else 1
     space = TileSpace(
         tile_m=(64, 128, 192, 256),
@@ -153,19 +153,21 @@ def _explained(
     """The figures that tell why a choice takes as long as it does."""
     work = workload(
         machine,
-        m=problem.m,
-        n=problem.n,
-        k=problem.k,
-        batch=problem.batch,
-        tile_m=choice.tile_m,
-        tile_n=choice.tile_n,
-        tile_k=choice.tile_k,
-        stages=choice.stages,
-        cluster_m=cluster[0],
-        cluster_n=cluster[1],
+        PipelineKernel(
+            m=problem.m,
+            n=problem.n,
+            k=problem.k,
+            batch=problem.batch,
+            tile_m=choice.tile_m,
+            tile_n=choice.tile_n,
+            tile_k=choice.tile_k,
+            stages=choice.stages,
+            cluster_m=cluster[0],
+            cluster_n=cluster[1],
+        ),
     )
     load, math = float(load_of_step(work.full, machine.dma_warps)), float(work.full.math)
-    step = float(time_per_k_step(load, float(work.latency), math, float(choice.stages)))
+    step = float(time_per_k_tile(load, float(work.latency), math, float(choice.stages)))
     bound = "math" if step == math else "load" if step == load else "latency"
     return {
         "tile": f"{choice.tile_m}x{choice.tile_n}x{choice.tile_k}",
@@ -173,8 +175,8 @@ def _explained(
         "predicted_us": choice.runtime_us,
         "wait_us": choice.wait_us,
         "tiles_per_sm": int(work.waves),
-        "k_steps": int(work.steps),
-        "us_per_k_step": step / PS_PER_US,
+        "k_tiles": int(work.steps),
+        "us_per_k_tile": step / PS_PER_US,
         "bound_by": bound,
         "load_us": load / PS_PER_US,
         "math_us": math / PS_PER_US,
@@ -188,7 +190,7 @@ def _why(best: dict[str, object], other: dict[str, object], objective: str) -> s
 
     def words(row: dict[str, object]) -> str:
         return (
-            f"{row['tiles_per_sm']} x {row['k_steps']} k steps of {row['us_per_k_step']:.4g} us, "
+            f"{row['tiles_per_sm']} x {row['k_tiles']} k tiles of {row['us_per_k_tile']:.4g} us, "
             f"bound by {row['bound_by']}"
         )
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemm_model.core.dtypes import MATH_KINDS, BlockScale
+from gemm_model.core.elementwise import where
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -91,6 +92,42 @@ class GemmBatch:
     @property
     def flop(self) -> FloatArray:
         return 2.0 * self.m * self.n * self.k * self.batch
+
+    @property
+    def a_bytes_per_element(self) -> FloatArray:
+        """Bytes of one element of A with its share of the scale factors."""
+        return (self.a_bits + self.a_scale_bits) / 8.0
+
+    @property
+    def b_bytes_per_element(self) -> FloatArray:
+        """Bytes of one element of B with its share of the scale factors."""
+        return (self.b_bits + self.b_scale_bits) / 8.0
+
+    @property
+    def operand_bytes(self) -> FloatArray:
+        """Bytes of A and B with their scale factors, each once."""
+        rows = self.m * self.a_bytes_per_element + self.n * self.b_bytes_per_element
+        return rows * self.k * self.batch
+
+    @property
+    def output_bytes(self) -> FloatArray:
+        return self.m * self.n * self.batch * self.out_bits / 8.0
+
+    @property
+    def a_pitch_bytes(self) -> FloatArray:
+        """From one row of A in memory to the next; rows are contiguous along the major extent."""
+        pitch: FloatArray = where(self.a_k_major, self.k, self.m) * self.a_bits / 8.0
+        return pitch
+
+    @property
+    def b_pitch_bytes(self) -> FloatArray:
+        pitch: FloatArray = where(self.b_k_major, self.k, self.n) * self.b_bits / 8.0
+        return pitch
+
+    @property
+    def output_pitch_bytes(self) -> FloatArray:
+        pitch: FloatArray = where(self.c_n_major, self.n, self.m) * self.out_bits / 8.0
+        return pitch
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
-Values = Any
-"""A float, a bool, or an array of either: what the formulas take and return. Numbers are never ints."""
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+Values: TypeAlias = float | NDArray[np.float64]
+"""A float or an array: what the formulas take and return. Numbers are never ints."""
+Flags: TypeAlias = bool | NDArray[np.bool_]
+"""The same of conditions."""
+Codes: TypeAlias = int | NDArray[np.int64]
+"""The same of positions in a tuple of names."""
 
 
-def is_number(value: Values) -> bool:
+def is_number(value: object) -> TypeIs[float]:
     return type(value) is float
 
 
@@ -32,7 +40,15 @@ def minimum(a: Values, b: Values) -> Values:
     return np.minimum(a, b)
 
 
-def where(condition: Values, yes: Values, no: Values) -> Values:
+@overload
+def where(condition: Flags, yes: Flags, no: Flags) -> Flags: ...
+
+
+@overload
+def where(condition: Flags, yes: Values, no: Values) -> Values: ...
+
+
+def where(condition: Flags, yes: Values | Flags, no: Values | Flags) -> Values | Flags:
     """Both branches are computed: neither may divide by zero."""
     if condition is True or condition is False:
         return yes if condition else no
@@ -52,15 +68,15 @@ def remainder(whole: Values, divisor: Values) -> Values:
     return whole - floor(whole / divisor) * divisor
 
 
-def is_multiple(value: Values, step: Values) -> Values:
+def is_multiple(value: Values, step: Values) -> Flags:
     """Whether whole numbers held as floats are multiples of a step; see `remainder`."""
     steps = value / step
     return steps == floor(steps)
 
 
-def one_of(value: Values, options: Sequence[float]) -> Values:
+def one_of(value: Values | Codes, options: Sequence[float]) -> Flags:
     """Whether a value is among some; False where there are none."""
-    found: Values = False
+    found: Flags = False
     for option in options:
         found = found | (value == option)
     return found
@@ -74,7 +90,7 @@ def exp(value: Values) -> Values:
     return math.exp(value) if type(value) is float else np.exp(value)
 
 
-def negated(condition: Values) -> Values:
+def negated(condition: Flags) -> Flags:
     return not condition if isinstance(condition, bool) else np.logical_not(condition)
 
 

@@ -251,6 +251,11 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
     return gpu_from_mapping(load_gpu_mapping(name_or_path))
 
 
+def as_gpu(gpu: GpuSpec | str | Path) -> GpuSpec:
+    """The GPU itself, or the one of that name or file."""
+    return gpu if isinstance(gpu, GpuSpec) else load_gpu(gpu)
+
+
 def with_sms(gpu: GpuSpec, sms: int) -> GpuSpec:
     """The GPU as a kernel sees it that may use only `sms` SMs; memory and L2 stay whole."""
     if isinstance(sms, bool) or not isinstance(sms, int) or not 1 <= sms <= gpu.sm_count:

@@ -27,7 +27,7 @@ KERNELS = (AUTO_KERNEL, "quack", "cutlass", "cublas", "triton", "simt")
 A benchmark's provider of one's own stands as 'module:class'."""
 
 SCHEDULERS = ("static", "split_k", "stream_k")
-"""How output tiles become work: whole, k cut into equal parts, or all k steps dealt evenly to the SMs."""
+"""How output tiles become work: whole, k cut into equal parts, or all k tiles dealt evenly to the SMs."""
 
 MAX_DIGITS = 18
 """Of one number of an extent; Python refuses to read thousands of them."""

@@ -104,7 +104,7 @@ class Correction:
     """Of each row, as in `BatchPrediction`."""
 
 
-class Look(Protocol):
+class Evaluation(Protocol):
     """What a model says of a grid (`CandidateSpace.grid_of_shapes`): all runtimes, the rest of few rows."""
 
     @property
@@ -122,8 +122,8 @@ class Look(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PredictedLook:
-    """The `Look` of a model that predicts all of a grid's rows alike."""
+class PredictedEvaluation:
+    """The `Evaluation` of a model that predicts all of a grid's rows alike."""
 
     prediction: BatchPrediction
     """Kernel by kernel, each in all orders."""

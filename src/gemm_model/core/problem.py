@@ -108,6 +108,22 @@ class GemmProblem:
         return 2 * self.m * self.n * self.k * self.batch
 
     @property
+    def a_bytes(self) -> float:
+        """Bytes of A with its scale factors."""
+        scale = self.a_scale.bytes_per_element if self.a_scale else 0.0
+        return self.batch * self.m * self.k * (self.a_dtype.bytes_per_element + scale)
+
+    @property
+    def b_bytes(self) -> float:
+        """Bytes of B with its scale factors."""
+        scale = self.b_scale.bytes_per_element if self.b_scale else 0.0
+        return self.batch * self.n * self.k * (self.b_dtype.bytes_per_element + scale)
+
+    @property
+    def output_bytes(self) -> float:
+        return self.batch * self.m * self.n * self.out_dtype.bytes_per_element
+
+    @property
     def math_kind(self) -> str:
         return math_kind(self.a_dtype, self.b_dtype)
 

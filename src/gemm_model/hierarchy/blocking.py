@@ -118,7 +118,7 @@ def threads_per_warp(gpu: GpuSpec, datapath: Datapath) -> int:
 def footprint(blocking: Blocking, gpu: GpuSpec, datapath: Datapath) -> Footprint:
     """Threads, registers, shared memory and CTAs per SM; raises InputError where the GPU has less.
 
-    A CUDA-core thread holds its accumulators and its operands of one k step, twice when they are loaded ahead
+    A CUDA-core thread holds its accumulators and its operands of one step of k, twice when loaded ahead
     (two or more stages, whose copies pass no registers). Accumulators of Blackwell's tensor cores live in
     tensor memory.
     """

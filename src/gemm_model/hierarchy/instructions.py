@@ -29,12 +29,12 @@ ADDRESS_INSTRUCTIONS = {"registers": 6.5, "asynchronous": 1.6}
 LOOP_INSTRUCTIONS = {"registers": 2.0, "asynchronous": 20.0}
 """Barriers, counters and branch of one slice (counted in the ladder)."""
 NAIVE_LOOP_INSTRUCTIONS = 1.0
-"""Pointer increments of one k step without staging, the loop unrolled (counted in the ladder)."""
+"""Pointer increments of one step of k without staging, the loop unrolled (counted in the ladder)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one CTA does in one k step, on average over a slice."""
+    """What one CTA does in one step of k, on average over a slice."""
 
     fma_instructions: float
     instructions: float

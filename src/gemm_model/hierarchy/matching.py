@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, isqrt
 
@@ -128,11 +127,6 @@ def match(
     stages = [_stage(machine, step, output, out_bytes) for step in known]
     stages.append(_datapath_stage(machine, blocking))
     return Matching(stages=tuple(stages), caveats=caveats)
-
-
-def output_comparison(machine: Machine, blocking: Blocking, grid: Grid) -> Mapping[str, Matching]:
-    """The picture under each assumption about the output."""
-    return {mode: match(machine, blocking, grid, output=mode) for mode in OUTPUT_MODES}
 
 
 @dataclass(frozen=True, slots=True)

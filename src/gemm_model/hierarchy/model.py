@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.classic_models.throughput import BITS_PER_BYTE, a_bytes_per_element, b_bytes_per_element
+from gemm_model.classic_models.throughput import BITS_PER_BYTE
 from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.errors import InputError
@@ -25,6 +25,7 @@ from gemm_model.hierarchy.blocking import (
 from gemm_model.hierarchy.cuda_core_runtime import LIMITERS, RuntimeParameters, runtime
 from gemm_model.hierarchy.levels import DATAPATHS, FLOP_PER_FMA, Datapath, Machine, datapath_of, machine_of
 from gemm_model.hierarchy.matching import OUTPUT_MODES, match, resident_grid
+from gemm_model.kernels.array_model import ArrayModel
 
 MATH = "math"
 LIMITER_NAMES = (MATH, *LIMITERS)
@@ -42,7 +43,7 @@ USUAL_THREAD_EXTENT = 8
 """Outputs of a CUDA-core thread along m and n where the warp's tile is not given (it then is the CTA's)."""
 
 
-class MemoryHierarchyModel:
+class MemoryHierarchyModel(ArrayModel):
     """runtime = waves of CTA tiles x FMAs of a tile / (peak rate x the fraction that the hierarchy delivers).
 
     Tensor cores: the fraction is the smallest of delivered / demanded over the stages of
@@ -109,8 +110,8 @@ class MemoryHierarchyModel:
         )
 
     def _machine(self, batch: GemmBatch, index: int) -> Machine:
-        a_bytes = float(a_bytes_per_element(batch)[index])
-        b_bytes = float(b_bytes_per_element(batch)[index])
+        a_bytes = float(batch.a_bytes_per_element[index])
+        b_bytes = float(batch.b_bytes_per_element[index])
         kind = MATH_KINDS[int(batch.math_kind[index])]
         if self.datapath == "cuda_cores":
             if kind != "fp32":

@@ -41,11 +41,6 @@ def ridge_fma_per_byte(machine: Machine) -> float:
     return machine.datapath.fma_per_clk / machine.dram_bytes_per_clk
 
 
-def plain_bound_tflops(machine: Machine, fma_per_byte: float) -> float:
-    """min(peak, DRAM bandwidth x intensity), in TFLOP/s."""
-    return machine.peak_tflops * min(1.0, fma_per_byte / ridge_fma_per_byte(machine))
-
-
 def roofs(machine: Machine, matching: Matching) -> tuple[Roof, ...]:
     """One roof for each stage of the matching but the last, which is the peak itself."""
     path = machine.datapath

@@ -14,7 +14,7 @@ import numpy as np
 from gemm_model.core.batch import batch_of
 from gemm_model.core.dtypes import BlockScale, DataType, element_type
 from gemm_model.core.errors import InputError, MissingExtraError
-from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import runnable_mask
@@ -62,7 +62,7 @@ class GemmModelHeuristic(Heuristic):  # type: ignore[misc]
         model: str = DEFAULT_MODEL,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.gpu = load_gpu(gpu) if isinstance(gpu, str) else gpu
+        self.gpu = as_gpu(gpu)
         self.model = create_model(model, self.gpu, options)
 
     def rank(

@@ -25,7 +25,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
 from gemm_model.core.problem import GemmProblem, size_of
 from gemm_model.kernels.candidates import Candidate
-from gemm_model.kernels.emit import k_step
+from gemm_model.kernels.emit import k_tile
 from gemm_model.tables.table import read_table, require_columns
 
 TYPES = {
@@ -148,7 +148,7 @@ def _test_row(each: ProfilerProblem, candidate: Candidate) -> dict[str, Any]:
         **each.entry,
         "cta_tile_m": config.cta_m,
         "cta_tile_n": config.cta_n,
-        "cta_tile_k": k_step(each.problem, config),
+        "cta_tile_k": k_tile(each.problem, config),
         "cluster_m": config.cluster_m,
         "cluster_n": config.cluster_n,
         "cluster_k": 1,
@@ -166,7 +166,7 @@ def operation_name(each: ProfilerProblem, candidate: Candidate) -> str:
     c = str(each.entry.get("dtype_c") or d).lower() if each.reads_c else "void"
     types = [str(each.entry[f"dtype_{name}"]).lower() for name in ("a", "b")]
     types += [str(each.entry.get("dtype_acc", "f32")).lower(), c, d]
-    tile = f"{config.cta_m}x{config.cta_n}x{k_step(problem, config)}"
+    tile = f"{config.cta_m}x{config.cta_n}x{k_tile(problem, config)}"
     cluster = f"{config.cluster_m}x{config.cluster_n}x1"
     align = 128 // problem.a_dtype.bits
     fast = "_fp8_fastaccum" if problem.math_kind == "fp8" and each.fast_accum else ""

@@ -14,7 +14,7 @@ import numpy as np
 from gemm_model.choice.selection import rank
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError, MissingExtraError
-from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import Candidate
@@ -106,7 +106,7 @@ def early_config_prune(
     """
     if top_k < 1:
         raise InputError(f"top_k is {top_k}; expected a positive whole number")
-    spec = load_gpu(gpu) if isinstance(gpu, str) else gpu
+    spec = as_gpu(gpu)
     predictor = create_model(model, spec, options)
 
     def prune(configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any) -> list[Any]:

@@ -13,10 +13,10 @@ from typing import Any
 
 from gemm_model.core.batch import GemmBatch, batch_of
 from gemm_model.core.errors import InputError, RefusedKernelError
-from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.feasibility import WORKING_REGISTERS, resources
+from gemm_model.kernels.feasibility import WORKING_REGISTERS, resources_of
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
 
@@ -85,7 +85,7 @@ def triton_perf_model(
 
     Raises InputError for an unknown GPU, model or type.
     """
-    spec = load_gpu(gpu) if isinstance(gpu, str) else gpu
+    spec = as_gpu(gpu)
     return TritonPerfModel(
         gpu=spec,
         model=create_model(model, spec, options),
@@ -157,7 +157,8 @@ def fits(batch: GemmBatch, warps: int, gpu: GpuSpec, *, output_tile_in_smem: boo
     All warps share a tile, whose accumulators are in registers where the GPU has no tensor memory.
     """
     tile = float(batch.cta_m[0] * batch.cta_n[0])
-    smem_bytes = float(batch.stages[0] * resources(batch, gpu, family_of("triton", gpu)).stage_bytes[0])
+    stage_bytes = resources_of(batch, gpu, family_of("triton", gpu)).stage_bytes
+    smem_bytes = float((batch.stages * stage_bytes)[0])
     if output_tile_in_smem:
         smem_bytes += tile * float(batch.out_bits[0]) / 8.0
     accumulators = 0.0 if gpu.tmem_columns else tile / (warps * THREADS_PER_WARP)

@@ -28,7 +28,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO, KERNELS, RASTERS, SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import MAX_SIZE, GemmProblem
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.feasibility import Grid, Resources, check, feasible_mask, resources
+from gemm_model.kernels.feasibility import Grid, Resources, check, feasible_mask, resources_of
 
 ALL_ORDERS, FIRST_ORDER = slice(None), slice(1)
 """Which tile orders of a kernel."""
@@ -106,7 +106,7 @@ class CandidateSpace:
         """
         problems, each = len(m), self.kernels if kernels is None else kernels.shape[1]
 
-        def of_kernel(values: Values) -> Values:
+        def of_kernel(values: Any) -> Any:
             if not isinstance(values, np.ndarray):
                 return values
             if values.ndim == 2:
@@ -115,7 +115,7 @@ class CandidateSpace:
                 return values[kernels.reshape(-1)]
             return values if problems == 1 else np.tile(values, problems)
 
-        def of_problem(values: FloatArray) -> Values:
+        def of_problem(values: FloatArray) -> Any:
             return values.item() if problems == 1 else np.repeat(values, each)
 
         columns = {name: of_kernel(values) for name, values in self.grid.items()}
@@ -189,11 +189,11 @@ def _space(
         types=types,
         kernel=kernel,
         grid={"swapped": _without_repeats(swapped, orders), **columns},
-        resources=resources(GemmBatch(**columns, **sizes), gpu, family),
+        resources=resources_of(GemmBatch(**columns, **sizes), gpu, family),
     )
 
 
-def _without_repeats(values: Any, orders: int) -> Values:
+def _without_repeats(values: Any, orders: int) -> Any:
     """A column as `CandidateSpace.grid` has it; each kernel has the same tile orders."""
     by_kernel = values.reshape(-1, orders)
     if (values == values[0]).all():

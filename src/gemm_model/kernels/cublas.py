@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, is_multiple, where
+from gemm_model.core.elementwise import Flags, Values, is_multiple, where
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import cutlass, multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 
 
-def offers_sm90_tile(batch: GemmBatch) -> Values:
+def offers_sm90_tile(batch: GemmBatch) -> Flags:
     """Warpgroup MMAs of m64nN in whole eights: either extent of the tile can be the rows of the MMA.
 
     Tiles seen by name: 8x64 to 8x512, 64x96, 64x112, 128x144, 128x320, 64x448 (cta_m x cta_n: cuBLAS computes
@@ -27,12 +27,13 @@ def sm90_warpgroups(batch: GemmBatch) -> Values:
     return where(batch.schedule == PINGPONG, 1.0, 2.0)
 
 
-def sm90_splits_columns(batch: GemmBatch, warpgroups: Values) -> Values:
+def sm90_splits_columns(batch: GemmBatch, warpgroups: Values) -> Flags:
     """coopB: a tile of 64 rows is shared by columns."""
-    return (warpgroups > 1) & (batch.cta_m == 64)
+    one_group_of_rows: Flags = batch.cta_m == 64
+    return (warpgroups > 1) & one_group_of_rows
 
 
-def sm90_mma_columns(batch: GemmBatch, _splits_columns: Values) -> Values:
+def sm90_mma_columns(batch: GemmBatch, _splits_columns: Flags) -> Values:
     """The extent that is no rows of the MMA: cuBLAS computes D^T, so rows run along n where they can."""
     return where(is_multiple(batch.cta_n, 64.0), batch.cta_m, batch.cta_n)
 

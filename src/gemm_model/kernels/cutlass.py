@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, is_multiple, one_of, where
+from gemm_model.core.elementwise import Flags, Values, is_multiple, one_of, where
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import multistage, quack, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
@@ -15,7 +15,7 @@ RASTERS = ("heuristic", "along_m", "along_n")
 SWIZZLES = (1, 2, 4, 8)
 
 
-def offers_sm90_tile(batch: GemmBatch) -> Values:
+def offers_sm90_tile(batch: GemmBatch) -> Flags:
     """Tiles of the collective builder; n in whole eights, as wgmma has it."""
     return one_of(batch.cta_m, (64.0, 128.0, 256.0)) & is_multiple(batch.cta_n, 8.0) & (batch.cta_n <= 256)
 

@@ -77,7 +77,7 @@ def _triton(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
     meta = {
         "BLOCK_M": config.cta_m,
         "BLOCK_N": config.cta_n,
-        "BLOCK_K": k_step(problem, config),
+        "BLOCK_K": k_tile(problem, config),
         "GROUP_M": config.swizzle,
     }
     if config.split_k > 1:
@@ -88,7 +88,7 @@ def _triton(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
     return f"triton.Config({json.dumps(meta)}, num_warps={warps}, num_stages={stages})"
 
 
-def k_step(problem: GemmProblem, config: KernelConfig) -> int:
+def k_tile(problem: GemmProblem, config: KernelConfig) -> int:
     """Elements of K in a pipeline stage: the configuration's, or 128 bytes."""
     return config.cta_k or int(K_BYTES_PER_STAGE) * 8 // max(problem.a_dtype.bits, problem.b_dtype.bits)
 
@@ -113,7 +113,7 @@ def _cutlass(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
     }
     layout = {name: f"cutlass::layout::{major}" for name, major in majors.items()}
     return f"""\
-using TileShape = cute::Shape<cute::_{config.mma_m}, cute::_{config.mma_n}, cute::_{k_step(problem, config)}>;
+using TileShape = cute::Shape<cute::_{config.mma_m}, cute::_{config.mma_n}, cute::_{k_tile(problem, config)}>;
 using ClusterShape = cute::Shape<cute::_{config.cluster_m}, cute::_{config.cluster_n}, cute::_1>;
 using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
     cutlass::arch::{arch}, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values
+from gemm_model.core.elementwise import Flags, Values
 from gemm_model.core.kernel_config import AUTO
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES
 
@@ -43,17 +43,17 @@ class ResourceRules:
     The rules take the columns of a batch, or one row as numbers. A warpgroup is 128 threads.
     """
 
-    offers_tile: Callable[[GemmBatch], Values]
+    offers_tile: Callable[[GemmBatch], Flags]
     """Whether there is a kernel of this CTA tile and schedule."""
     warpgroups: Callable[[GemmBatch], Values]
     """MMA warpgroups that share one tile."""
-    splits_columns: Callable[[GemmBatch, Values], Values]
+    splits_columns: Callable[[GemmBatch, Values], Flags]
     """Whether those (second argument) share the tile's columns, not its rows."""
     held_stages: Callable[[GemmBatch], Values]
     """Stages of the ring that are held while one is consumed, so that no load can be under way in them."""
-    mma_columns: Callable[[GemmBatch, Values], Values]
+    mma_columns: Callable[[GemmBatch, Flags], Values]
     """Columns of a warpgroup's MMA instructions; takes whether warpgroups share the tile's columns."""
-    epilogue_tile: Callable[[GemmBatch, Values], tuple[Values, Values]]
+    epilogue_tile: Callable[[GemmBatch, Flags], tuple[Values, Values]]
     """Rows and columns of the outputs that one epilogue buffer holds; takes whether rows are shared."""
     epilogue_buffers: Callable[[Values], Values]
     """Epilogue buffers beside the operand ring, by their columns; a tile may have fewer."""
@@ -66,7 +66,7 @@ class ResourceRules:
     stage_barrier_bytes: float = 0.0
     """The same for each stage of the operand ring [bytes]."""
     fewest_stages: float = 2.0
-    """Stages of the ring, at least; one is released a k step after its use, so a ring of one never turns."""
+    """Stages of the ring, at least; one is released a k tile after its use, so a ring of one never turns."""
     most_stages: float = float("inf")
     """Stages that a kernel takes where more would fit."""
     mixed_widths: bool = False

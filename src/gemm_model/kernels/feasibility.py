@@ -17,6 +17,7 @@ import numpy as np
 from gemm_model.core.batch import BoolArray, GemmBatch, numbers_of
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import (
+    Flags,
     Values,
     ceil,
     floor,
@@ -53,7 +54,7 @@ class Resources:
 
     cta_k: Values
     stage_bytes: Values
-    """A and B tiles, with their scale factors, of one k step."""
+    """A and B tiles, with their scale factors, of one k tile."""
     scale_bytes: Values
     """The scale factors of them."""
     epilogue_bytes: Values
@@ -69,13 +70,13 @@ class Resources:
     """Columns of a warpgroup's MMA instructions."""
     accumulator_registers: Values
     """Per MMA thread; slow fp8 accumulation keeps a second set. 0 where they live in tensor memory."""
-    slow_sums: Values
-    """Whether a second set of registers takes the sums of each k step (slow fp8 accumulation)."""
+    slow_sums: Flags
+    """Whether a second set of registers takes the sums of each k tile (slow fp8 accumulation)."""
     spilled_registers: Values
     tmem_columns: Values
     """Tensor-memory columns of one accumulator tile; 0 where there is none."""
     scale_columns: Values
-    """Tensor-memory columns of the scale factors of one k step."""
+    """Tensor-memory columns of the scale factors of one k tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class Grid:
         )
 
 
-def resources(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resources:
+def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resources:
     """Shared memory, stages, registers and tensor memory of each row of a family's kernels.
 
     A requested number of stages or cta_k is taken as it is; otherwise cta_k is 128 bytes, and the stages are
@@ -152,9 +153,11 @@ def resources(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resources
 
 def resources_by_row(batch: GemmBatch, gpu: GpuSpec) -> Resources:
     """The same of rows of several families, as columns."""
-    groups = [(family, rows, resources(batch[rows], gpu, family)) for family, rows in by_family(batch, gpu)]
+    groups = [
+        (family, rows, resources_of(batch[rows], gpu, family)) for family, rows in by_family(batch, gpu)
+    ]
 
-    def merged(name: str) -> Values:
+    def merged(name: str) -> Any:
         values = [np.broadcast_to(getattr(found, name), rows.shape) for _, rows, found in groups]
         column = np.empty(len(batch), dtype=np.result_type(*values))
         for (_, rows, _), part in zip(groups, values, strict=True):
@@ -210,30 +213,31 @@ class _Kernels:
 class _Rule:
     """`broken` marks the rows that break it; `reason` is the sentence for one such row."""
 
-    broken: Callable[[_Kernels], Values]
+    broken: Callable[[_Kernels], Flags]
     reason: Callable[[_Kernels], str]
 
 
-def _type_missing(k: _Kernels) -> Values:
+def _type_missing(k: _Kernels) -> Flags:
     missing = [code for code, kind in enumerate(MATH_KINDS) if kind not in k.gpu.flop_per_clk_per_sm]
     return one_of(k.batch.math_kind, missing)
 
 
-def _mixed_widths(k: _Kernels) -> Values:
-    return (not k.family.resources.mixed_widths) & (k.batch.a_bits != k.batch.b_bits)
+def _mixed_widths(k: _Kernels) -> Flags:
+    mixed: Flags = k.batch.a_bits != k.batch.b_bits
+    return (not k.family.resources.mixed_widths) & mixed
 
 
-def _scales_missing(k: _Kernels) -> Values:
+def _scales_missing(k: _Kernels) -> Flags:
     scaled = (k.batch.a_scale_bits > 0) | (k.batch.b_scale_bits > 0)
     return (not k.family.resources.block_scaled) & scaled
 
 
-def _not_k_major(k: _Kernels) -> Values:
+def _not_k_major(k: _Kernels) -> Flags:
     narrow = (k.batch.a_bits < 16) | (k.batch.b_bits < 16)
     return narrow & negated(k.batch.a_k_major & k.batch.b_k_major)
 
 
-def _schedule_missing(k: _Kernels) -> Values:
+def _schedule_missing(k: _Kernels) -> Flags:
     offered = k.family.space.schedules
     return one_of(
         k.batch.schedule, [code for code, schedule in enumerate(SCHEDULES) if schedule not in offered]
@@ -245,51 +249,52 @@ def _powers_of_two(largest: int) -> tuple[float, ...]:
     return tuple(2.0**power for power in range(largest.bit_length()))
 
 
-def _cluster_wrong(k: _Kernels) -> Values:
+def _cluster_wrong(k: _Kernels) -> Flags:
     # Of two whole numbers whose product is a power of two, both are.
     return negated(one_of(k.batch.cluster_m * k.batch.cluster_n, _powers_of_two(k.largest_cluster)))
 
 
-def _pair_odd(k: _Kernels) -> Values:
+def _pair_odd(k: _Kernels) -> Flags:
     if "2cta" not in k.family.space.schedules:
         return False
-    return (k.batch.schedule == TWO_CTA) & negated(is_multiple(k.batch.cluster_m, 2.0))
+    paired: Flags = k.batch.schedule == TWO_CTA
+    return paired & negated(is_multiple(k.batch.cluster_m, 2.0))
 
 
-def _tile_missing(k: _Kernels) -> Values:
+def _tile_missing(k: _Kernels) -> Flags:
     return negated(k.family.resources.offers_tile(k.batch))
 
 
-def _mma_k_wrong(k: _Kernels) -> Values:
+def _mma_k_wrong(k: _Kernels) -> Flags:
     mma_k = 256.0 / maximum(k.batch.a_bits, k.batch.b_bits)
     return negated(is_multiple(k.resources.cta_k, mma_k))
 
 
-def _smem_exceeded(k: _Kernels) -> Values:
+def _smem_exceeded(k: _Kernels) -> Flags:
     found = k.resources
     ring = maximum(found.stages, k.fewest_stages) * found.stage_bytes
     return k.family.resources.barrier_bytes + found.epilogue_bytes + ring > k.gpu.smem_bytes_per_cta
 
 
-def _too_few_stages(k: _Kernels) -> Values:
+def _too_few_stages(k: _Kernels) -> Flags:
     return k.resources.stages < k.fewest_stages
 
 
-def _accumulators_exceed_the_sm(k: _Kernels) -> Values:
+def _accumulators_exceed_the_sm(k: _Kernels) -> Flags:
     return accumulators_exceed(k.batch, k.gpu)
 
 
-def _tmem_exceeded(k: _Kernels) -> Values:
+def _tmem_exceeded(k: _Kernels) -> Flags:
     if not k.family.tile_period.in_tensor_memory:
         return False
     return k.resources.tmem_columns + k.resources.scale_columns > k.gpu.tmem_columns
 
 
-def _split_too_deep(k: _Kernels) -> Values:
+def _split_too_deep(k: _Kernels) -> Flags:
     return k.batch.split_k > maximum(ceil(k.batch.k / k.resources.cta_k), 1.0)
 
 
-def _spills(k: _Kernels) -> Values:
+def _spills(k: _Kernels) -> Flags:
     return k.resources.spilled_registers > 0
 
 
@@ -351,7 +356,7 @@ _RULES = (
     _Rule(
         _split_too_deep,
         lambda k: (
-            f"split_k {k.batch.split_k:.0f}; expected at most one for each k step of {k.resources.cta_k:.0f}"
+            f"split_k {k.batch.split_k:.0f}; expected at most one for each k tile of {k.resources.cta_k:.0f}"
         ),
     ),
 )
@@ -367,7 +372,7 @@ _SPILLS = _Rule(
 """A kernel that spills runs, at several times the time; it is not worth choosing."""
 
 
-def accumulators_exceed(batch: GemmBatch, gpu: GpuSpec) -> Values:
+def accumulators_exceed(batch: GemmBatch, gpu: GpuSpec) -> Flags:
     """Whether a tile has more accumulators than an SM's tensor memory, or else its registers, can hold."""
     cells = gpu.tmem_columns * TMEM_LANES if gpu.tmem_columns else gpu.registers_per_sm
     return batch.cta_m * batch.cta_n * batch.acc_bits > cells * REGISTER_BITS
@@ -403,27 +408,27 @@ def check(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec) -> str | Non
     """
     family = family_of(config.kernel, gpu)
     row = numbers_of(problem, config)
-    kernels = _Kernels(row, gpu, family, resources(row, gpu, family))
+    kernels = _Kernels(row, gpu, family, resources_of(row, gpu, family))
     return next((rule.reason(kernels) for rule in (*_RULES, _SPILLS) if rule.broken(kernels)), None)
 
 
-def refuse_impossible(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily, found: Resources) -> None:
+def refuse_impossible(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily, resources: Resources) -> None:
     """Raise RefusedKernelError for the first row that cannot run; a kernel that spills can.
 
-    `found` are the resources of the rows; the columns of both may be numbers.
+    `resources` are the resources of the rows; the columns of both may be numbers.
     """
-    kernels = _Kernels(batch, gpu, family, found)
+    kernels = _Kernels(batch, gpu, family, resources)
     broken = [rule.broken(kernels) for rule in _RULES]
     refused = [np.flatnonzero(np.atleast_1d(marks))[:1] for marks in broken if _any(marks)]
     if not refused:
         return
     row = int(min(first[0] for first in refused))
-    one = _Kernels(_row(batch, row), gpu, family, _row(found, row))
+    one = _Kernels(_row(batch, row), gpu, family, _row(resources, row))
     reason = next(rule.reason(one) for rule in _RULES if rule.broken(one))
     raise RefusedKernelError(row, reason)
 
 
-def _any(marks: Values) -> bool:
+def _any(marks: Flags) -> bool:
     return marks if isinstance(marks, bool) else bool(marks.any())
 
 
@@ -449,7 +454,7 @@ def feasible_mask(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> BoolA
 
 
 def _unbroken(rules: Sequence[_Rule], batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> BoolArray:
-    kernels = _Kernels(batch, gpu, family, resources(batch, gpu, family))
+    kernels = _Kernels(batch, gpu, family, resources_of(batch, gpu, family))
     mask = np.ones(len(batch), dtype=bool)
     for rule in rules:
         mask &= negated(rule.broken(kernels))

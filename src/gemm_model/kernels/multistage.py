@@ -6,7 +6,7 @@ From sm80 on the ring is filled by asynchronous copies (cp.async); on sm70 throu
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, is_multiple, where
+from gemm_model.core.elementwise import Flags, Values, is_multiple, where
 from gemm_model.kernels import warpgroup_mma
 from gemm_model.kernels.family import ResourceRules, TilePeriod
 
@@ -16,7 +16,7 @@ FOUR_WARP_TILE = 128 * 128
 ASYNC_COPY = ("sm80", "sm86", "sm89")
 
 
-def offers_tile(batch: GemmBatch) -> Values:
+def offers_tile(batch: GemmBatch) -> Flags:
     """Whole MMA instructions of m16n8, up to 256 x 256."""
     m, n = batch.cta_m, batch.cta_n
     return is_multiple(m, 16.0) & is_multiple(n, 8.0) & (m <= 256) & (n <= 256)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
+    Flags,
     Values,
     is_multiple,
     maximum,
@@ -21,7 +22,7 @@ CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 SWIZZLES = (8, 1, 2, 4, 16)
 
 
-def offers_sm90_tile(batch: GemmBatch) -> Values:
+def offers_sm90_tile(batch: GemmBatch) -> Flags:
     """Tile limits of `GemmSm90.__init__`."""
     m, n = batch.cta_m, batch.cta_n
     widest = where(m == 192, 256.0, 160.0)
@@ -44,17 +45,19 @@ def sm90_warpgroups(batch: GemmBatch) -> Values:
     return where(batch.schedule == PINGPONG, 1.0, cooperative)
 
 
-def sm90_splits_columns(batch: GemmBatch, warpgroups: Values) -> Values:
+def sm90_splits_columns(batch: GemmBatch, warpgroups: Values) -> Flags:
     """`_setup_tiled_mma`: rows of 192 and 320 that two warpgroups cannot halve in blocks of 64."""
-    return (warpgroups > 1) & (((batch.cta_m == 192) & (batch.cta_n > 128)) | (batch.cta_m == 320))
+    wide: Flags = ((batch.cta_m == 192) & (batch.cta_n > 128)) | (batch.cta_m == 320)
+    return (warpgroups > 1) & wide
 
 
-def offers_sm120_tile(batch: GemmBatch) -> Values:
+def offers_sm120_tile(batch: GemmBatch) -> Flags:
     """`GemmSm120.__init__`: columns in multiples of 32; whole blocks of 128 with block scales."""
     m, n = batch.cta_m, batch.cta_n
     plain = is_multiple(m, 64.0) & (m <= 256) & is_multiple(n, 32.0) & (n <= 256)
     whole = one_of(m, (128.0, 256.0)) & one_of(n, (128.0, 256.0))
-    return plain & (whole | ((batch.a_scale_bits == 0) & (batch.b_scale_bits == 0)))
+    unscaled: Flags = (batch.a_scale_bits == 0) & (batch.b_scale_bits == 0)
+    return plain & (whole | unscaled)
 
 
 def sm120_warpgroups(batch: GemmBatch) -> Values:
@@ -62,7 +65,7 @@ def sm120_warpgroups(batch: GemmBatch) -> Values:
     return where(batch.schedule == PINGPONG, 1.0, 2.0)
 
 
-def sm120_epilogue_tile(batch: GemmBatch, _rows_shared: Values) -> tuple[Values, Values]:
+def sm120_epilogue_tile(batch: GemmBatch, _rows_shared: Flags) -> tuple[Values, Values]:
     """`GemmSm120._compute_tile_shape_or_override`: 64 rows, at least the 32 columns of two warps."""
     widest = where(batch.out_bits == 8, 64.0, 32.0)
     columns = maximum(minimum(power_of_two_divisor(batch.cta_n), widest), 32.0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, maximum, power_of_two_divisor, where
+from gemm_model.core.elementwise import Flags, Values, maximum, power_of_two_divisor, where
 from gemm_model.kernels import multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 
 
-def offers_tile(batch: GemmBatch) -> Values:
+def offers_tile(batch: GemmBatch) -> Flags:
     """Blocks are powers of two, at least one MMA instruction of m16n8."""
     m, n = batch.cta_m, batch.cta_n
     whole = (power_of_two_divisor(m) == m) & (power_of_two_divisor(n) == n)

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, is_multiple, minimum, one_of, power_of_two_divisor, where
+from gemm_model.core.elementwise import (
+    Flags,
+    Values,
+    is_multiple,
+    minimum,
+    one_of,
+    power_of_two_divisor,
+    where,
+)
 from gemm_model.core.kernel_config import TWO_CTA
 
 HEAVY_ACCUMULATORS = 208.0
@@ -11,7 +19,7 @@ HEAVY_ACCUMULATORS = 208.0
 CUTLASS."""
 
 
-def epilogue_tile(batch: GemmBatch, rows_shared: Values) -> tuple[Values, Values]:
+def epilogue_tile(batch: GemmBatch, rows_shared: Flags) -> tuple[Values, Values]:
     """Rows and columns of one epilogue buffer: QuACK `_compute_tile_shape_or_override`, alike in CUTLASS.
 
     32 columns (64 of an 8-bit output where one warpgroup stores its rows alone), or what divides the tile.
@@ -49,7 +57,7 @@ def whole_register_file(_accumulators: Values, _warpgroups: Values) -> Values:
     return 255.0
 
 
-def rows_shared(_batch: GemmBatch, _warpgroups: Values) -> Values:
+def rows_shared(_batch: GemmBatch, _warpgroups: Values) -> Flags:
     """Warpgroups share the tile's rows."""
     return False
 
@@ -58,7 +66,7 @@ def two_warpgroups(_batch: GemmBatch) -> Values:
     return 2.0
 
 
-def tcgen05_tile(batch: GemmBatch) -> Values:
+def tcgen05_tile(batch: GemmBatch) -> Flags:
     """MMA shapes of tcgen05: 64 or 128 rows a CTA (a pair: 128 or 256 together), n in sixteens to 256."""
     rows = where(
         batch.schedule == TWO_CTA, one_of(batch.mma_m, (128.0, 256.0)), one_of(batch.mma_m, (64.0, 128.0))
@@ -66,7 +74,7 @@ def tcgen05_tile(batch: GemmBatch) -> Values:
     return rows & is_multiple(batch.cta_n, 16.0) & (batch.cta_n <= 256)
 
 
-def columns_of_the_tile(batch: GemmBatch, splits_columns: Values) -> Values:
+def columns_of_the_tile(batch: GemmBatch, splits_columns: Flags) -> Values:
     """Each instruction spans the tile's columns, or half of them where two warpgroups share them."""
     return where(splits_columns, batch.cta_n / 2.0, batch.cta_n)
 

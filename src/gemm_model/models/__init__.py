@@ -14,8 +14,9 @@ from gemm_model.config import is_yaml_file
 from gemm_model.config.options import check_options
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.prediction import BatchPrediction
+from gemm_model.core.gpu import GpuSpec, as_gpu, load_gpu
+from gemm_model.core.prediction import BatchPrediction, Evaluation, Prediction
+from gemm_model.kernels.feasibility import Grid
 
 _MODULES = {
     "SOLModel": "gemm_model.classic_models.sol",
@@ -35,7 +36,7 @@ _BY_LOWER_NAME = {name.lower(): name for name in _MODULES}
 class Model(Protocol):
     """A pure function from a batch to predictions, for a given GPU and given options.
 
-    A model may offer `predict_row` besides, the same for one row of Python numbers (`batch.numbers_of`).
+    `kernels.array_model.ArrayModel` gives the rest of it to a model that has `predict_batch`.
 
     The class is called as `Model(gpu, **options)`; options are the keys of `config/model/<name>.yaml`.
     """
@@ -49,6 +50,14 @@ class Model(Protocol):
         ...
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...
+
+    def predict_row(self, row: GemmBatch) -> Prediction:
+        """The same of one row of Python numbers (`batch.numbers_of`)."""
+        ...
+
+    def evaluate(self, grid: Grid) -> Evaluation:
+        """The kernels of a grid, in all of their tile orders."""
+        ...
 
 
 def models() -> list[str]:
@@ -86,8 +95,6 @@ def create_model(name: str, gpu: GpuSpec, options: Mapping[str, Any] | None = No
 
 @lru_cache(maxsize=32)
 def _default_model(name: str, gpu_name: str) -> Model:
-    from gemm_model.core.gpu import load_gpu
-
     return create_model(name, load_gpu(gpu_name))
 
 
@@ -95,8 +102,4 @@ def model_for(name: str, gpu: GpuSpec | str | Path, options: Mapping[str, Any] |
     """A model ready to use; those of a packaged GPU with default options are made once."""
     if isinstance(gpu, str) and not options and not is_yaml_file(gpu):
         return _default_model(name, gpu)
-    if isinstance(gpu, str | Path):
-        from gemm_model.core.gpu import load_gpu
-
-        gpu = load_gpu(gpu)
-    return create_model(name, gpu, options)
+    return create_model(name, as_gpu(gpu), options)

@@ -31,6 +31,7 @@ from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
+from gemm_model.kernels.array_model import ArrayModel
 from gemm_model.overlap.config import (
     TILE_K_BYTES,
     UNIT_M,
@@ -272,12 +273,7 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
     room = c.weight_bytes - c.ring_bytes
     asked = np.where(serial, 0.0, c.asked_share * room)
     beyond_ring = c.trigger_share
-    tail = (
-        p.tail_us
-        + p.exchange_us * np.log2(c.split_k)
-        + p.imbalance * c.imbalance * c.weight_bytes / p.dram_bytes_per_us
-        + (c.waves - 1) * (p.launch_us + p.release_us + c.steps * p.step_us)
-    )
+    tail = _tail_us(c, p)
 
     zero = np.zeros_like(c.weight_bytes)
     end = trigger = streamed = main = zero
@@ -324,15 +320,7 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
         in_time = np.clip((ready - ring_until) * p.dram_bytes_per_us, 0.0, asked)
         issued = np.where(best_effort, in_time, asked)
         kept = np.minimum(in_time, p.kept_share * l2_bytes)
-        # In order: prefetched tiles at the speed of L2, then the rest from DRAM.
-        from_dram = c.weight_bytes - in_ring - kept
-        main = (
-            kept / p.l2_bytes_per_us
-            + (from_dram + p.late_share * (issued - in_time)) / p.dram_bytes_per_us
-            + c.activation_bytes / p.activation_bytes_per_us
-        )
-        main = np.maximum(main, (from_dram + kept) / (sms * p.packed_sm_bytes_per_us))
-        main = np.maximum(main, c.steps * p.step_us)
+        main = _mainloop_us(c, p, in_ring=in_ring, kept=kept, late=issued - in_time, sms=sms)
         # What starts late gets its share of DRAM meanwhile and streams the rest alone.
         alone = np.maximum(c.slice_bytes - main * p.dram_bytes_per_us / c.sms, 0.0) / p.sm_bytes_per_us
         main = main + np.where(blocked > 0, empty * alone, 0.0)
@@ -340,7 +328,7 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
         filling = fill + c.fill_trigger_share * c.ring_bytes / p.dram_bytes_per_us
         trigger = np.where(beyond_ring > 0, ready + p.head_us + beyond_ring * main, filling)
         streamed = ready + p.head_us + main
-        end = streamed + tail + p.unfairness * from_dram / p.dram_bytes_per_us
+        end = streamed + tail + p.unfairness * (c.weight_bytes - in_ring - kept) / p.dram_bytes_per_us
         wasted = issued - kept
         rows.append(
             (previous_start, waited, previous_end, start, ring_until, ready, streamed, end, issued, wasted)
@@ -349,7 +337,42 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
     return Timeline(**dict(zip((spec.name for spec in fields(Timeline)), columns, strict=True)))
 
 
-class OverlapModel:
+def _tail_us(c: Chains, p: OverlapParameters) -> FloatArray:
+    """From the last load's arrival to the end of the last CTA."""
+    tail: FloatArray = (
+        p.tail_us
+        + p.exchange_us * np.log2(c.split_k)
+        + p.imbalance * c.imbalance * c.weight_bytes / p.dram_bytes_per_us
+        + (c.waves - 1) * (p.launch_us + p.release_us + c.steps * p.step_us)
+    )
+    return tail
+
+
+def _mainloop_us(
+    c: Chains,
+    p: OverlapParameters,
+    *,
+    in_ring: FloatArray,
+    kept: FloatArray,
+    late: FloatArray,
+    sms: FloatArray,
+) -> FloatArray:
+    """What is not in the ring in order: prefetched tiles at the speed of L2, then the rest from DRAM.
+
+    `in_ring`, `kept` (in L2) and `late` (asked for, and loaded twice) are bytes.
+    """
+    from_dram = c.weight_bytes - in_ring - kept
+    streaming = (
+        kept / p.l2_bytes_per_us
+        + (from_dram + p.late_share * late) / p.dram_bytes_per_us
+        + c.activation_bytes / p.activation_bytes_per_us
+    )
+    by_sm = (from_dram + kept) / (sms * p.packed_sm_bytes_per_us)
+    main: FloatArray = np.maximum(np.maximum(streaming, by_sm), c.steps * p.step_us)
+    return main
+
+
+class OverlapModel(ArrayModel):
     """Time per layer of a chain in which a norm precedes each GEMM and both overlap their neighbours.
 
     The weights are the larger of the two operands, the activations the smaller, of at most 128 tokens; the

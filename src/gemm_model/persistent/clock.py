@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemm_model.core.elementwise import Values, maximum, minimum, sqrt
+from gemm_model.core.elementwise import Flags, Values, maximum, minimum, sqrt, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.mechanisms import Clock, Power
 
@@ -10,7 +10,7 @@ LOWEST_SHARE = 0.4
 """Lowest clock over the boost clock [1]; everywhere; no kernel was seen below it: a guard for the search."""
 
 
-def counted_quiet(clock: Clock, clusters: Values, ctas_per_cluster: Values) -> Values:
+def counted_quiet(clock: Clock, clusters: Values, ctas_per_cluster: Values) -> Flags:
     """Whether so few TPCs (pairs of SMs) work that the clock stays at its boost under a profiler.
 
     A cluster of one CTA takes a TPC of its own while there are enough.
@@ -46,8 +46,8 @@ def burst_clock_mhz(
     and it comes back within some `clock_recovery_us`: the time lost levels off with the kernel's length.
     """
     if gpu.clock_recovery_us is not None:
-        lasting = gpu.clock_recovery_us / (waves_us + gpu.clock_recovery_us)
-        return gpu.sm_clk_mhz * maximum(1.0 - clock.droop_mma * math_share * lasting, LOWEST_SHARE)
+        left = gpu.clock_recovery_us / (waves_us + gpu.clock_recovery_us)
+        return gpu.sm_clk_mhz * maximum(1.0 - clock.droop_mma * math_share * left, LOWEST_SHARE)
     current = clock.droop_mma * math_share + clock.droop_l2 * l2_share + clock.droop_dram * dram_share
     sag = maximum(current - clock.droop_free, 0.0)
     settled = 1.0 if lasting else waves_us / (waves_us + clock.droop_us)
@@ -86,8 +86,9 @@ def capped_clock_share(power: Power, cap_w: float, clocked_w_at_boost: Values, d
     floor = power.voltage_floor
     budget = maximum(cap_w - power.idle_w - dram_w, 1.0) / maximum(clocked_w_at_boost, 1e-9)
     linear = budget / (floor * floor)
-    cube = _cube_root(budget)
-    share = maximum(minimum(linear, floor), cube * (linear > floor))
+    # From a budget of 1 on the share is 1, and no cap at all is a budget without bound.
+    cube = _cube_root(minimum(budget, 1.0))
+    share = where(linear > floor, maximum(cube, floor), linear)
     return maximum(minimum(share, 1.0), LOWEST_SHARE)
 
 

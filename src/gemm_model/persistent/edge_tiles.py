@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
+    Flags,
     Values,
     ceil,
     floor,
     is_number,
     maximum,
     minimum,
+    negated,
     remainder,
     sqrt,
     where,
@@ -33,7 +35,7 @@ class EdgeFill:
     """Bytes that all clusters of a full wave would be filled with if each were like the slowest."""
     slow_load: Values
     """Loads of the slowest clusters for rows inside, over the mean of all."""
-    fixed: Values
+    fixed: Flags
     """Whether some clusters have edge tiles only, and the others none."""
     fast_load: Values
     """The same as `slow_load` of clusters without fill; 0 where every cluster has its turn of edge tiles."""
@@ -64,7 +66,7 @@ class _Edge:
     """Share of the last row of clusters."""
     rows: Values
     """Rows of clusters."""
-    fixed: Values
+    fixed: Flags
     """Whether a resident cluster keeps its row for all its tiles."""
     along: Values
     """CTAs of a cluster along the operand's extent."""
@@ -72,19 +74,21 @@ class _Edge:
     """CTAs that take a tile of it by multicast."""
 
 
-def edge_fill(batch: GemmBatch, schedule: TileSchedule, found: Resources, numbers: KernelNumbers) -> EdgeFill:
+def edge_fill(
+    batch: GemmBatch, schedule: TileSchedule, resources: Resources, numbers: KernelNumbers
+) -> EdgeFill:
     """Out-of-bounds fill per wave, from the share of the tiles that lies outside along m and along n."""
     if is_number(schedule.filled_m) and schedule.filled_m == schedule.filled_n == 1.0:
         return NO_EDGE
     order, multicast = numbers.edge_order, numbers.edge_multicast
     rows_m = ceil(batch.m / (batch.cta_m * batch.cluster_m))
     rows_n = ceil(batch.n / (batch.cta_n * batch.cluster_n))
-    fixed_m = _fixed(schedule, rows_m, (rows_m <= schedule.group) & (schedule.minor_is_m > 0.5), order)
-    fixed_n = _fixed(schedule, rows_n, (rows_n <= schedule.group) & (schedule.minor_is_m < 0.5), order)
+    fixed_m = _fixed(schedule, rows_m, (rows_m <= schedule.group) & schedule.minor_is_m, order)
+    fixed_n = _fixed(schedule, rows_n, (rows_n <= schedule.group) & negated(schedule.minor_is_m), order)
     a_edge = _edge(schedule.filled_m, rows_m, fixed_m, batch.cluster_m, batch.cluster_n)
     b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n, batch.cluster_m)
-    a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0
-    b_bytes = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0
+    a_bytes = batch.cta_m * batch.a_bytes_per_element
+    b_bytes = batch.cta_n * batch.b_bytes_per_element
     fill = a_bytes * _fill_cost(a_edge, multicast) + b_bytes * _fill_cost(b_edge, multicast)
     mean = a_bytes * schedule.filled_m + b_bytes * schedule.filled_n
     slow_a = a_bytes * where(fixed_m, 1.0 - a_edge.outside, schedule.filled_m)
@@ -93,7 +97,7 @@ def edge_fill(batch: GemmBatch, schedule: TileSchedule, found: Resources, number
     fast_b = b_bytes * where(fixed_n, 1.0, schedule.filled_n)
     ctas = schedule.resident * batch.cluster_m * batch.cluster_n
     return EdgeFill(
-        bytes_per_wave=fill * ctas * schedule.k_tiles * found.cta_k,
+        bytes_per_wave=fill * ctas * schedule.k_tiles * resources.cta_k,
         slow_load=(slow_a + slow_b) / mean,
         fixed=fixed_m | fixed_n,
         fast_load=where(fixed_m | fixed_n, (fast_a + fast_b) / mean, 0.0),
@@ -103,11 +107,11 @@ def edge_fill(batch: GemmBatch, schedule: TileSchedule, found: Resources, number
     )
 
 
-def _two_way(batch: GemmBatch) -> Values:
+def _two_way(batch: GemmBatch) -> Flags:
     return (batch.cluster_m > 1) & (batch.cluster_n > 1)
 
 
-def _edge(filled: Values, rows: Values, fixed: Values, along: Values, sharers: Values) -> _Edge:
+def _edge(filled: Values, rows: Values, fixed: Flags, along: Values, sharers: Values) -> _Edge:
     return _Edge(minimum((1.0 - filled) * rows, 1.0), rows, fixed, along, sharers)
 
 
@@ -122,7 +126,7 @@ def _out_of_step(edge: _Edge, tile: Values, order: EdgeOrder) -> Values:
     return minimum(rows_outside / order.out_of_step_rows, 1.0) / sqrt(edge.rows)
 
 
-def _fixed(schedule: TileSchedule, rows: Values, walked: Values, order: EdgeOrder) -> Values:
+def _fixed(schedule: TileSchedule, rows: Values, walked: Flags, order: EdgeOrder) -> Flags:
     """Whether a resident cluster keeps its row (or column) of the output for all its tiles.
 
     It does where it has one tile, or where the rows are walked first and divide the number of clusters.

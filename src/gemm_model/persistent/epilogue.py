@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, maximum, minimum, where
+from gemm_model.core.elementwise import Flags, Values, maximum, minimum, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels.family import TilePeriod
@@ -11,13 +11,13 @@ from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import EpilogueStores, KernelNumbers
 
 
-def epilogue_clk(batch: GemmBatch, found: Resources, stores: EpilogueStores) -> Values:
+def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores) -> Values:
     """Clocks from the last MMA of a tile to its last store: convert, write to shared memory, store by TMA.
 
     As many for one warpgroup as for two or three: the store sets the pace, not the threads.
     """
     output_clk = batch.out_bits / 8.0 / stores.store_bytes_per_clk
-    each_clk = stores.store_clk / found.store_elements
+    each_clk = stores.store_clk / resources.store_elements
     return batch.cta_m * batch.cta_n * (output_clk + each_clk)
 
 
@@ -35,7 +35,7 @@ def tile_period_clk(
     batch: GemmBatch,
     gpu: GpuSpec,
     period: TilePeriod,
-    found: Resources,
+    resources: Resources,
     numbers: KernelNumbers,
     mainloop: Values,
     epilogue: Values,
@@ -49,10 +49,10 @@ def tile_period_clk(
     """
     serial = mainloop + epilogue
     if period.in_tensor_memory:
-        return where(_double_buffered(gpu, found), maximum(mainloop, epilogue), serial)
-    tile, handover = _fixed_clk(found, numbers)
+        return where(_double_buffered(gpu, resources), maximum(mainloop, epilogue), serial)
+    tile, handover = _fixed_clk(resources, numbers)
     turns = maximum(mainloop + handover, (serial + handover + tile) / 2.0)
-    cooperative = serial - _hidden_clk(found, numbers.epilogue, mainloop, epilogue) + tile
+    cooperative = serial - _hidden_clk(resources, numbers.epilogue, mainloop, epilogue) + tile
     return where(batch.schedule == PINGPONG, turns, cooperative)
 
 
@@ -60,15 +60,15 @@ def period_beside_stores(
     batch: GemmBatch,
     gpu: GpuSpec,
     period: TilePeriod,
-    found: Resources,
+    resources: Resources,
     numbers: KernelNumbers,
     mainloop: Values,
 ) -> tuple[Values, Values]:
     """What the tile period has beside epilogues, and how many epilogues: for stores that L2 holds up."""
     if period.in_tensor_memory:
-        return where(_double_buffered(gpu, found), 0.0, mainloop), 1.0
+        return where(_double_buffered(gpu, resources), 0.0, mainloop), 1.0
     pingpong = batch.schedule == PINGPONG
-    tile, handover = _fixed_clk(found, numbers)
+    tile, handover = _fixed_clk(resources, numbers)
     return where(pingpong, (mainloop + handover) / 2.0, mainloop + tile), where(pingpong, 0.5, 1.0)
 
 
@@ -76,28 +76,28 @@ def exposed_clk(
     batch: GemmBatch,
     gpu: GpuSpec,
     period: TilePeriod,
-    found: Resources,
+    resources: Resources,
     stores: EpilogueStores,
     mainloop: Values,
     epilogue: Values,
 ) -> Values:
     """Clocks of the last epilogue that nothing hides and that the tile period does not hold already."""
     if period.in_tensor_memory:
-        return where(_double_buffered(gpu, found), epilogue, 0.0)
-    hidden = _hidden_clk(found, stores, mainloop, epilogue)
+        return where(_double_buffered(gpu, resources), epilogue, 0.0)
+    hidden = _hidden_clk(resources, stores, mainloop, epilogue)
     return where(batch.schedule == PINGPONG, epilogue, hidden)
 
 
-def _fixed_clk(found: Resources, numbers: KernelNumbers) -> tuple[Values, Values]:
+def _fixed_clk(resources: Resources, numbers: KernelNumbers) -> tuple[Values, Values]:
     """Fixed clocks of a cooperative tile and of a ping-pong handover; slow accumulation spares a share."""
-    left = 1.0 - where(found.slow_sums, numbers.promotion.drained_share, 0.0)
+    left = 1.0 - where(resources.slow_sums, numbers.promotion.drained_share, 0.0)
     return numbers.epilogue.tile_clk * left, numbers.handover.handover_clk * left
 
 
-def _hidden_clk(found: Resources, stores: EpilogueStores, mainloop: Values, epilogue: Values) -> Values:
+def _hidden_clk(resources: Resources, stores: EpilogueStores, mainloop: Values, epilogue: Values) -> Values:
     """What the warpgroups of a cooperative kernel hide of a tile's epilogue and the next tile's mainloop."""
-    return where(found.warpgroups > 1.0, stores.apart * minimum(mainloop, epilogue), 0.0)
+    return where(resources.warpgroups > 1.0, stores.apart * minimum(mainloop, epilogue), 0.0)
 
 
-def _double_buffered(gpu: GpuSpec, found: Resources) -> Values:
-    return 2.0 * found.tmem_columns + found.scale_columns <= gpu.tmem_columns
+def _double_buffered(gpu: GpuSpec, resources: Resources) -> Flags:
+    return 2.0 * resources.tmem_columns + resources.scale_columns <= gpu.tmem_columns

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gemm_model.core.batch import batch_of
-from gemm_model.core.elementwise import minimum
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
@@ -87,7 +86,7 @@ def explain(
         prediction=prediction,
         limiter=SPILLING if spilling else prediction.limiter,
         mechanisms=mechanisms,
-        wave_occupancy=minimum(occupancy, 1.0),
+        wave_occupancy=min(occupancy, 1.0),
         tile_order=family_of(config.kernel, gpu).tile_order.name,
         what_if=tuple(sorted(changes, key=lambda each: each.runtime_us)),
     )

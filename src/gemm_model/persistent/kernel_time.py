@@ -10,7 +10,7 @@ from gemm_model.core.batch import GemmBatch, GridRows, picked
 from gemm_model.core.elementwise import Values, is_number, maximum, minimum, smooth_maximum, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.feasibility import Resources, resources
+from gemm_model.kernels.feasibility import Resources, resources_of
 from gemm_model.kernels.mechanisms import KernelNumbers
 from gemm_model.persistent.clock import (
     burst_clock_mhz,
@@ -89,14 +89,14 @@ class Geometry:
         )
 
 
-def geometry(
-    batch: GemmBatch, rate: Values, gpu: GpuSpec, family: KernelFamily, found: Resources | None = None
+def geometry_of(
+    batch: GemmBatch, rate: Values, gpu: GpuSpec, family: KernelFamily, resources: Resources | None = None
 ) -> Geometry:
-    """The geometry of each row of a family's kernels; `found` are the resources where they are known."""
-    if found is None:
-        found = resources(batch, gpu, family)
-    schedule = tile_schedule(batch, gpu, found, family.tile_order)
-    return Geometry(batch, family, rate, found, schedule)
+    """The geometry of each row of a family's kernels; `resources` are taken where they are known."""
+    if resources is None:
+        resources = resources_of(batch, gpu, family)
+    schedule = tile_schedule(batch, gpu, resources, family.tile_order)
+    return Geometry(batch, family, rate, resources, schedule)
 
 
 def l2_bytes_per_us(gpu: GpuSpec, numbers: KernelNumbers) -> float:
@@ -165,7 +165,7 @@ class _Work:
 
 
 def kernel_time(
-    shape: Geometry,
+    geometry: Geometry,
     gpu: GpuSpec,
     numbers: KernelNumbers,
     *,
@@ -173,31 +173,34 @@ def kernel_time(
     warm: bool = False,
 ) -> KernelTime:
     """The time of each row in a regime (one of REGIMES); `warm` where the same operands came just before."""
-    batch, schedule, found = shape.batch, shape.schedule, shape.resources
+    batch, schedule, resources = geometry.batch, geometry.schedule, geometry.resources
     around = REGIMES[regime]
-    edge = edge_fill(batch, schedule, found, numbers)
+    edge = edge_fill(batch, schedule, resources, numbers)
     between = partial(footprint_bytes, batch, around, warm=warm)
-    bytes_moved = traffic(batch, gpu, found, schedule, edge, numbers, between)
-    step = k_tile(batch, gpu, shape.rate, found, schedule, numbers)
+    bytes_moved = traffic(batch, gpu, resources, schedule, edge, numbers, between)
+    step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
     bytes_moved = out_of_step(bytes_moved, l2_us, gpu, numbers)
     mainloop = schedule.k_tiles * step.math_clk
-    epilogue = epilogue_clk(batch, found, numbers.epilogue)
-    work = _work(shape, gpu, numbers, bytes_moved, edge, step, epilogue)
-    clock = _clock_rule(shape, gpu, numbers, bytes_moved, around)
+    epilogue = epilogue_clk(batch, resources, numbers.epilogue)
+    work = _work(geometry, gpu, numbers, bytes_moved, edge, step, epilogue)
+    clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
     sm_clk_mhz = _settle(work, clock.inside, gpu)
 
     rounds = schedule.waves
     steps = rounds * schedule.k_tiles
     waves_us = work.waves_us(sm_clk_mhz)
     first_load_us = step.port_clk / sm_clk_mhz
-    exposed = exposed_clk(batch, gpu, shape.family.tile_period, found, numbers.epilogue, mainloop, epilogue)
+    exposed = exposed_clk(
+        batch, gpu, geometry.family.tile_period, resources, numbers.epilogue, mainloop, epilogue
+    )
     exposed_us = (exposed + last_turns(batch, schedule) * turn_clk(batch, numbers.split_k)) / sm_clk_mhz
     from_dram = minimum(bytes_moved.dram_read_bytes / bytes_moved.operand_bytes, 1.0)
-    started_us = launch_us(batch, schedule, gpu, shape.family, numbers, around, from_dram) + 0.0 * waves_us
+    started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, from_dram)
+    started_us = started_us + 0.0 * waves_us
     started_us = started_us + setup_us(batch, numbers.split_k)
-    floor_us = _speed_of_light_us(shape, gpu, bytes_moved)
-    stores = port_store_clk(batch, shape.family.tile_period, numbers.epilogue)
+    floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
+    stores = port_store_clk(batch, geometry.family.tile_period, numbers.epilogue)
     return KernelTime(
         runtime_us=maximum(started_us + first_load_us + waves_us + exposed_us, floor_us),
         floor_us=floor_us,
@@ -219,7 +222,7 @@ def kernel_time(
 
 
 def _work(
-    shape: Geometry,
+    geometry: Geometry,
     gpu: GpuSpec,
     numbers: KernelNumbers,
     bytes_moved: Traffic,
@@ -228,7 +231,12 @@ def _work(
     epilogue: Values,
 ) -> _Work:
     """The work of the waves."""
-    batch, schedule, found, period = shape.batch, shape.schedule, shape.resources, shape.family.tile_period
+    batch, schedule, resources, period = (
+        geometry.batch,
+        geometry.schedule,
+        geometry.resources,
+        geometry.family.tile_period,
+    )
     mainloop = schedule.k_tiles * step.math_clk
     turns = turns_per_wave(batch, schedule) * turn_clk(batch, numbers.split_k)
     stores = port_store_clk(batch, period, numbers.epilogue)
@@ -238,7 +246,7 @@ def _work(
     l2_us = _l2_us(bytes_moved, busy, l2_peak, numbers)
     fill_us = numbers.edge_tiles.row_cost * edge.bytes_per_wave / l2_peak
     dram_us = bytes_moved.dram_bytes / (gpu.dram_read_bytes_per_us * numbers.dram.efficiency)
-    beside, epilogues = period_beside_stores(batch, gpu, period, found, numbers, mainloop)
+    beside, epilogues = period_beside_stores(batch, gpu, period, resources, numbers, mainloop)
     stores_us = epilogues * bytes_moved.l2_store_bytes / l2_peak
 
     def memory(tiles: Values) -> _Memory:
@@ -253,7 +261,7 @@ def _work(
         )
 
     return _Work(
-        period_clk=tile_period_clk(batch, gpu, period, found, numbers, mainloop, epilogue) + turns,
+        period_clk=tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue) + turns,
         beside_stores_clk=beside + turns,
         port_clk=maximum(port, schedule.k_tiles * step.latency_clk),
         full=memory(schedule.resident),
@@ -290,13 +298,13 @@ class _ClockRules:
 
 
 def _clock_rule(
-    shape: Geometry, gpu: GpuSpec, numbers: KernelNumbers, bytes_moved: Traffic, around: Surroundings
+    geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, bytes_moved: Traffic, around: Surroundings
 ) -> _ClockRules:
-    multipliers = shape.batch.multiplier_share
-    switched = shape.batch.flop * multipliers
+    multipliers = geometry.batch.multiplier_share
+    switched = geometry.batch.flop * multipliers
     l2_bytes = bytes_moved.l2_request_bytes
     dram_bytes = bytes_moved.dram_bytes
-    flop_per_clk = shape.rate * gpu.sm_count
+    flop_per_clk = geometry.rate * gpu.sm_count
     l2_peak = l2_bytes_per_us(gpu, numbers)
     light, power = light_load_share(gpu, numbers.clock), numbers.power
 
@@ -315,12 +323,14 @@ def _clock_rule(
             lasting=around.chained,
         )
 
-    ctas = shape.batch.cluster_m * shape.batch.cluster_n
+    ctas = geometry.batch.cluster_m * geometry.batch.cluster_n
 
     def at_boost(waves_us: Values, sm_clk_mhz: Values) -> Values:
         loaded = burst(waves_us, sm_clk_mhz)
         if around.profiled:
-            return where(counted_quiet(numbers.clock, shape.schedule.resident, ctas), gpu.sm_clk_mhz, loaded)
+            return where(
+                counted_quiet(numbers.clock, geometry.schedule.resident, ctas), gpu.sm_clk_mhz, loaded
+            )
         return loaded
 
     def boost(_waves_us: Values, sm_clk_mhz: Values) -> Values:
@@ -359,8 +369,8 @@ def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:
     return first + change / (1.0 - slope)
 
 
-def _speed_of_light_us(shape: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:
+def _speed_of_light_us(geometry: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:
     """No kernel is faster than its FLOP at the peak rate, or its bytes at the DRAM's (classic SOL model)."""
-    math_us = shape.batch.flop / (shape.rate * gpu.sm_count * gpu.sm_clk_mhz)
+    math_us = geometry.batch.flop / (geometry.rate * gpu.sm_count * gpu.sm_clk_mhz)
     dram_us = (bytes_moved.operand_bytes + bytes_moved.output_bytes) / gpu.dram_bytes_per_us
     return maximum(math_us, dram_us)

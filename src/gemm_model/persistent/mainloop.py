@@ -33,52 +33,54 @@ def k_tile(
     batch: GemmBatch,
     gpu: GpuSpec,
     rate: Values,
-    found: Resources,
+    resources: Resources,
     schedule: TileSchedule,
     numbers: KernelNumbers,
 ) -> KTile:
     """`rate` is the peak FLOP per clock of one SM for the row's types."""
     math = smooth_maximum(
-        _math_clk(batch, rate, found, numbers),
+        _math_clk(batch, rate, resources, numbers),
         _round_trip_clk(batch, numbers.round_trip),
         numbers.overlap.loads_dram_order,
     )
-    math = math + spilled_clk(found, schedule.k_tiles, numbers.spilling)
-    port = _port_bytes(batch, found, schedule, numbers) + _crossing_bytes(batch, found, schedule, numbers)
+    math = math + spilled_clk(resources, schedule.k_tiles, numbers.spilling)
+    port = _port_bytes(batch, resources, schedule, numbers) + _crossing_bytes(
+        batch, resources, schedule, numbers
+    )
     way_in = numbers.port.efficiency * gpu.known("l2_read_bytes_per_clk_per_sm")
     port = port / way_in + numbers.scale_factors.load_clk
     return KTile(
         math_clk=math,
         port_clk=port,
-        latency_clk=(numbers.latency.load_clk + port + math) / found.loads_under_way,
-        tail_clk=_tail_clk(batch, found, numbers.k_tail),
+        latency_clk=(numbers.latency.load_clk + port + math) / resources.loads_under_way,
+        tail_clk=_tail_clk(batch, resources, numbers.k_tail),
     )
 
 
-def _math_clk(batch: GemmBatch, rate: Values, found: Resources, numbers: KernelNumbers) -> Values:
+def _math_clk(batch: GemmBatch, rate: Values, resources: Resources, numbers: KernelNumbers) -> Values:
     """The MMAs of a k tile, with promoting their sums.
 
     Warpgroups that share a tile take the tensor cores in turn: together they take all MMAs, or as long as
     each of them alone takes for its own MMAs and additions.
     """
-    flop = 2.0 * batch.cta_m * batch.cta_n * found.cta_k
+    flop = 2.0 * batch.cta_m * batch.cta_n * resources.cta_k
     narrow = numbers.narrow_mma
-    reads = maximum(narrow.bound_columns / found.mma_columns - 1.0, 0.0) / 2.0
+    reads = maximum(narrow.bound_columns / resources.mma_columns - 1.0, 0.0) / 2.0
     mma = flop / (rate * numbers.tensor.efficiency) * (1.0 + reads)
     together = mma + numbers.tensor.issue_clk
-    if found.slow_sums is False:
+    if resources.slow_sums is False:
         return together
-    alone = mma / found.warpgroups + _promotion_clk(batch, found, numbers.promotion)
+    alone = mma / resources.warpgroups + _promotion_clk(batch, resources, numbers.promotion)
     order = numbers.overlap.loads_dram_order
-    slow = where(found.warpgroups > 1.0, smooth_maximum(together, alone, order), alone)
-    return where(found.slow_sums, slow, together)
+    slow = where(resources.warpgroups > 1.0, smooth_maximum(together, alone, order), alone)
+    return where(resources.slow_sums, slow, together)
 
 
-def _promotion_clk(batch: GemmBatch, found: Resources, promotion: Promotion) -> Values:
+def _promotion_clk(batch: GemmBatch, resources: Resources, promotion: Promotion) -> Values:
     """Slow fp8 accumulation: drain the MMA pipe at each k tile, add its sums to a second set of registers."""
     pingpong = batch.schedule == PINGPONG
     adds_per_clk = where(pingpong, promotion.pingpong_adds_per_clk, promotion.adds_per_clk)
-    return batch.cta_m * batch.cta_n / found.warpgroups / adds_per_clk + promotion.drain_clk
+    return batch.cta_m * batch.cta_n / resources.warpgroups / adds_per_clk + promotion.drain_clk
 
 
 def _round_trip_clk(batch: GemmBatch, round_trip: RoundTrip) -> Values:
@@ -88,32 +90,33 @@ def _round_trip_clk(batch: GemmBatch, round_trip: RoundTrip) -> Values:
     return round_trip.single_clk + round_trip.doubling_clk * doublings
 
 
-def _tail_clk(batch: GemmBatch, found: Resources, tail: KTail) -> Values:
+def _tail_clk(batch: GemmBatch, resources: Resources, tail: KTail) -> Values:
     """Rows of a tile's last k tile that lie partly beyond K: all that arrive, whoever asked for them."""
-    beyond = remainder(batch.k, found.cta_k) > 0.0
+    beyond = remainder(batch.k, resources.cta_k) > 0.0
     rows = batch.cta_m + batch.cta_n
     return where(beyond, rows * tail.row_clk, 0.0)
 
 
-def _port_bytes(batch: GemmBatch, found: Resources, schedule: TileSchedule, numbers: KernelNumbers) -> Values:
+def _port_bytes(
+    batch: GemmBatch, resources: Resources, schedule: TileSchedule, numbers: KernelNumbers
+) -> Values:
     """Bytes of one stage inside the matrix, whoever asked for them.
 
     The half of B that a pair of CTAs leaves to the other SM never comes.
     """
-    a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0
-    b_bytes = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0
+    a_bytes = batch.cta_m * batch.a_bytes_per_element
+    b_bytes = batch.cta_n * batch.b_bytes_per_element
     b_arrives = where(batch.schedule == TWO_CTA, 0.5, 1.0)
-    scale_rows = found.scale_bytes * (numbers.scale_factors.row_bytes / SCALE_ROW_BYTES - 1.0)
+    scale_rows = resources.scale_bytes * (numbers.scale_factors.row_bytes / SCALE_ROW_BYTES - 1.0)
     outside = a_bytes * (1.0 - schedule.filled_m) + b_bytes * b_arrives * (1.0 - schedule.filled_n)
-    return maximum(found.stage_bytes + scale_rows - outside * found.cta_k, 0.0)
+    return maximum(resources.stage_bytes + scale_rows - outside * resources.cta_k, 0.0)
 
 
 def _crossing_bytes(
-    batch: GemmBatch, found: Resources, schedule: TileSchedule, numbers: KernelNumbers
+    batch: GemmBatch, resources: Resources, schedule: TileSchedule, numbers: KernelNumbers
 ) -> Values:
     """What rows that cross lines take of the port's time, as bytes: of those that the CTA asks for itself."""
-    pitch_bytes = where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0
-    further_starts = LINE_BYTES / minimum(row_alignment(pitch_bytes), LINE_BYTES) - 1.0
+    further_starts = LINE_BYTES / minimum(row_alignment(batch.a_pitch_bytes), LINE_BYTES) - 1.0
     a_bytes = batch.cta_m * batch.a_bits / 8.0 * schedule.filled_m / batch.cluster_n
     b_bytes = batch.cta_n * batch.b_bits / 8.0 * schedule.filled_n / batch.cluster_m
-    return numbers.line_crossing.line_cost * further_starts * (a_bytes + b_bytes) * found.cta_k
+    return numbers.line_crossing.line_cost * further_starts * (a_bytes + b_bytes) * resources.cta_k

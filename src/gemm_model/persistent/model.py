@@ -16,8 +16,9 @@ from gemm_model.core.elementwise import Values, is_number, maximum
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import RESIDUAL_PHASE, BatchPrediction, Correction, Prediction, limiting
+from gemm_model.core.regimes import regime_name
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources
+from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources_of
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES
 from gemm_model.kernels.registry import families, family_at
 from gemm_model.persistent.calibration_file import (
@@ -29,7 +30,7 @@ from gemm_model.persistent.calibration_file import (
     situation,
 )
 from gemm_model.persistent.clock import energy_uj
-from gemm_model.persistent.kernel_time import Geometry, KernelTime, geometry, kernel_time
+from gemm_model.persistent.kernel_time import Geometry, KernelTime, geometry_of, kernel_time
 from gemm_model.persistent.knowledge import Knowledge, knowledge
 from gemm_model.persistent.residual import (
     AUTO,
@@ -57,7 +58,7 @@ class WarpSpecializedModel:
     and DRAM; the schedule, the traffic and the clock are the kernel's own (`docs/model.md`).
 
     Options: `calibration` is a name such as `h200:quack`, a YAML file, or 'auto' for that of the GPU and each
-    kernel's family, the nearest being borrowed where there is none; `regime` is one of REGIMES;
+    kernel's family, the nearest being borrowed where there is none; `regime` is one of REGIMES or an alias;
     `l2` is 'cold' or 'warm' at the start; `without` names mechanisms to switch off.
     `residual` is 'auto' for the one beside the calibration's file where there is one, 'off', or an .npz file:
     a clipped correction by trees (`residual.py`), shown as a phase of its own. It covers the rate classes
@@ -76,6 +77,7 @@ class WarpSpecializedModel:
         without: Sequence[str] = (),
         residual: str = AUTO,
     ) -> None:
+        regime = regime_name(regime)
         if regime not in REGIMES:
             raise InputError(f"regime is {regime!r}; expected one of {', '.join(REGIMES)}")
         if l2 not in L2_STATES:
@@ -132,15 +134,15 @@ class WarpSpecializedModel:
         """Whether a residual takes part in some predictions: all of them then have its phase."""
         return bool(self._residuals)
 
-    def first_look(self, grid: Grid) -> PhysicalLook:
+    def evaluate(self, grid: Grid) -> PhysicalEvaluation:
         """The physical times of a grid of one type.
 
-        Who looks for the fastest rows asks for the rest of few: the residual's trees alone take ten times as
+        A search for the fastest rows asks for the rest of few: the residual's trees alone take ten times as
         long as the times.
         """
         kind = MATH_KINDS[int(grid.batch.math_kind)]
         family = family_at(int(grid.batch.kernel), self.gpu)
-        return self._look(grid.batch, family, kind, grid.shape, grid.resources)
+        return self._evaluation(grid.batch, family, kind, grid.shape, grid.resources)
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         """Raises RefusedKernelError for a kernel that cannot run."""
@@ -162,12 +164,12 @@ class WarpSpecializedModel:
         """Rows of one kernel family and one class of types, by their codes."""
         rows, kind = len(table), MATH_KINDS[math_kind]
         # One row goes through the formulas as Python numbers.
-        look = self._checked(_with_numbers(table), family_at(kernel, self.gpu), kind, (rows,))
-        prediction = look.prediction()
-        residual = look.known.residual
+        evaluation = self._checked(_with_numbers(table), family_at(kernel, self.gpu), kind, (rows,))
+        prediction = evaluation.prediction()
+        residual = evaluation.known.residual
         if residual is None:
             return prediction
-        return prediction.corrected(look.corrected_by(residual).runtime_us(slice(None)))
+        return prediction.corrected(evaluation.corrected_by(residual).runtime_us(slice(None)))
 
     def predict_row(self, row: GemmBatch) -> Prediction:
         """The prediction of one row of Python numbers.
@@ -180,26 +182,26 @@ class WarpSpecializedModel:
 
     def _checked(
         self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...]
-    ) -> PhysicalLook:
-        found = resources(batch, self.gpu, family)
-        refuse_impossible(batch, self.gpu, family, found)
-        return self._look(batch, family, kind, shape, found)
+    ) -> PhysicalEvaluation:
+        resources = resources_of(batch, self.gpu, family)
+        refuse_impossible(batch, self.gpu, family, resources)
+        return self._evaluation(batch, family, kind, shape, resources)
 
-    def _look(
-        self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...], found: Resources
-    ) -> PhysicalLook:
-        whole = geometry(batch, flop_per_clk_of(kind, self.gpu), self.gpu, family, found)
-        return PhysicalLook(self, kind, whole, self.times(whole, kind, self.without), shape)
+    def _evaluation(
+        self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...], resources: Resources
+    ) -> PhysicalEvaluation:
+        whole = geometry_of(batch, flop_per_clk_of(kind, self.gpu), self.gpu, family, resources)
+        return PhysicalEvaluation(self, kind, whole, self.times(whole, kind, self.without), shape)
 
-    def times(self, found: Geometry, kind: str, without: Collection[str]) -> KernelTime:
+    def times(self, geometry: Geometry, kind: str, without: Collection[str]) -> KernelTime:
         """The physical times of a geometry in this model's regime."""
-        numbers = self.knowledge(found.family, kind).numbers.without(without)
-        return kernel_time(found, self.gpu, numbers, regime=self.regime, warm=self.warm)
+        numbers = self.knowledge(geometry.family, kind).numbers.without(without)
+        return kernel_time(geometry, self.gpu, numbers, regime=self.regime, warm=self.warm)
 
 
 @dataclass(frozen=True, slots=True)
-class PhysicalLook:
-    """What the physical model found out about the rows of a batch, or of a grid (a `Look`)."""
+class PhysicalEvaluation:
+    """What the physical model found out about the rows of a batch, or of a grid (an `Evaluation`)."""
 
     model: WarpSpecializedModel
     kind: str
@@ -219,14 +221,14 @@ class PhysicalLook:
         residual = self.known.residual
         return None if residual is None else self._picked(rows).corrected_by(residual)
 
-    def _picked(self, rows: GridRows) -> PhysicalLook:
-        found, times = self.geometry.picked(rows), picked(self.times, rows)
-        return PhysicalLook(self.model, self.kind, found, times, rows.cells.shape)
+    def _picked(self, rows: GridRows) -> PhysicalEvaluation:
+        geometry, times = self.geometry.picked(rows), picked(self.times, rows)
+        return PhysicalEvaluation(self.model, self.kind, geometry, times, rows.cells.shape)
 
-    def _parts(self) -> tuple[dict[str, Values], dict[str, Values], dict[str, Values]]:
-        """Phases in us that add up, further figures, and bytes by level."""
+    def _parts(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Phases in us that add up, further figures, and bytes by level: floats of one row, or columns."""
         times, moved = self.times, self.times.traffic
-        batch, schedule, found = self.geometry.batch, self.geometry.schedule, self.geometry.resources
+        batch, schedule, resources = self.geometry.batch, self.geometry.schedule, self.geometry.resources
         phases_us = {
             "launch": times.launch_us,
             "first_load": times.first_load_us,
@@ -244,8 +246,8 @@ class PhysicalLook:
             "full_waves": schedule.full_waves,
             "last_wave_tiles": schedule.last_tiles,
             "tiles_per_wave": schedule.resident,
-            "stages": found.stages,
-            "spilled_registers": found.spilled_registers,
+            "stages": resources.stages,
+            "spilled_registers": resources.spilled_registers,
             "sm_clk_mhz": times.sm_clk_mhz,
             "set_clk_mhz": times.set_clk_mhz,
             **self._energy(),
@@ -254,7 +256,7 @@ class PhysicalLook:
             "dram": moved.dram_bytes,
             "l2": moved.l2_request_bytes,
             "smem": (
-                found.stage_bytes * schedule.k_tiles * schedule.tiles * batch.cluster_m * batch.cluster_n
+                resources.stage_bytes * schedule.k_tiles * schedule.tiles * batch.cluster_m * batch.cluster_n
             ),
         }
         return phases_us, details, bytes_by_level
@@ -262,7 +264,7 @@ class PhysicalLook:
     def row(self) -> Prediction:
         """All about a single row of numbers, with the residual where it applies."""
         phases_us, details, bytes_by_level = self._parts()
-        runtime_us = self.times.runtime_us
+        runtime_us: Any = self.times.runtime_us
         if self.known.residual is not None:
             runtime_us = self.corrected_by(self.known.residual).runtime_us(slice(None)).item()
         if self.model.corrects:
@@ -364,7 +366,7 @@ def _with_numbers(batch: GemmBatch) -> GemmBatch:
     )
 
 
-def _number_or_column(name: str, column: np.ndarray) -> Values:
+def _number_or_column(name: str, column: np.ndarray) -> Any:
     return column[0].item() if name != "m" and (column == column[0]).all() else column
 
 

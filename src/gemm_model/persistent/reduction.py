@@ -20,8 +20,8 @@ def turns_per_wave(batch: GemmBatch, schedule: TileSchedule) -> Values:
     """Turns that one wave adds to the time; none without splits.
 
     Consecutive clusters hold the splits of one tile. Where the resident clusters are whole tiles, each
-    keeps its place in the order, the waits overlap, and its own turn is left. Elsewhere it moves on by the
-    remainder each wave, and the last in the order waits for those that it was moved before.
+    cluster keeps its place in the order, the waits overlap, and its own turn is left. Elsewhere it moves on
+    by the remainder each wave, and the last in the order waits for those that it was moved before.
     """
     moved = schedule.resident - batch.split_k * floor(schedule.resident / batch.split_k)
     turns = where(moved > 0, batch.split_k - moved, 1.0)
@@ -29,7 +29,7 @@ def turns_per_wave(batch: GemmBatch, schedule: TileSchedule) -> Values:
 
 
 def last_turns(batch: GemmBatch, schedule: TileSchedule) -> Values:
-    """Turns after the last wave: those of all its splits but the first, less what the wave counts."""
+    """Turns after the last wave: all its splits but the first wait there, less those that the wave counts."""
     return batch.split_k - 1.0 - turns_per_wave(batch, schedule)
 
 

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.elementwise import Values, floor, maximum, minimum, power_of_two_divisor, where
+from gemm_model.core.elementwise import Values, floor, maximum, minimum, power_of_two_divisor
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import PINGPONG
+from gemm_model.persistent.alignment import LINE_BYTES
 from gemm_model.persistent.calibration_file import SITUATIONS, Calibration
 from gemm_model.persistent.forest import FOREST_ARRAYS, Features, Forest
 from gemm_model.persistent.kernel_time import Geometry, KernelTime
@@ -35,8 +36,6 @@ AUTO = "auto"
 SUFFIX = ".residual.npz"
 """A calibration `quack.yaml` has its residual beside it, in `quack.residual.npz`."""
 FORMAT_VERSION = 2
-ALIGNED_BYTES = 128.0
-"""**A line of memory [bytes]**; an alignment beyond it makes no difference."""
 FEATURE_DECIMALS = 6
 """Trees are steps: features are rounded, so that the last bits of a sum do not choose the step."""
 
@@ -50,13 +49,10 @@ FEATURES = (
 of a k tile, alignments of the pitches in bytes, and the walk over the tiles."""
 
 
-def features(shape: Geometry, times: KernelTime) -> Features:
-    """What the trees see: of shape (FEATURES, rows), of numbers and arrays alike."""
-    batch, schedule = shape.batch, shape.schedule
+def features(geometry: Geometry, times: KernelTime) -> Features:
+    """What the trees see: of geometry (FEATURES, rows), of numbers and arrays alike."""
+    batch, schedule = geometry.batch, geometry.schedule
     of_runtime = 1.0 / times.runtime_us
-    a_pitch = where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0
-    b_pitch = where(batch.b_k_major, batch.k, batch.n) * batch.b_bits / 8.0
-    output_pitch = where(batch.c_n_major, batch.n, batch.m) * batch.out_bits / 8.0
     columns = (
         batch.cta_m,
         batch.cta_n,
@@ -73,8 +69,8 @@ def features(shape: Geometry, times: KernelTime) -> Features:
         times.l2_us * of_runtime,
         times.dram_us * of_runtime,
         times.waves_us / (schedule.waves * schedule.k_tiles),
-        minimum(_alignment(a_pitch), _alignment(b_pitch)),
-        _alignment(output_pitch),
+        minimum(_alignment(batch.a_pitch_bytes), _alignment(batch.b_pitch_bytes)),
+        _alignment(batch.output_pitch_bytes),
         schedule.waves,
         schedule.last_tiles / schedule.resident,
         schedule.resident,
@@ -88,7 +84,7 @@ def features(shape: Geometry, times: KernelTime) -> Features:
 
 def _alignment(pitch_bytes: Values) -> Values:
     """The largest power of two that divides a row pitch, up to a line."""
-    return minimum(power_of_two_divisor(maximum(floor(pitch_bytes), 1.0)), ALIGNED_BYTES)
+    return minimum(power_of_two_divisor(maximum(floor(pitch_bytes), 1.0)), LINE_BYTES)
 
 
 def corrected_us(physical_us: Values, log_error: FloatArray, floor_us: Values) -> FloatArray:

@@ -8,6 +8,7 @@ import numpy as np
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
+    Flags,
     Values,
     ceil,
     floor,
@@ -38,7 +39,7 @@ class TileSchedule:
     """Tiles of the partial last wave; 0 where the waves come out even."""
     k_tiles: Values
     """Pipeline steps of one tile."""
-    minor_is_m: Values
+    minor_is_m: Flags
     """Whether consecutive tiles advance along m (True) or along n."""
     minor_panels: Values
     """Distinct panels of the minor extent that one full wave touches, as cluster rows or columns."""
@@ -69,7 +70,7 @@ def _round_up(value: Values, step: Values) -> Values:
     return ceil(value / step) * step
 
 
-def tile_schedule(batch: GemmBatch, gpu: GpuSpec, found: Resources, order: TileOrder) -> TileSchedule:
+def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: TileOrder) -> TileSchedule:
     """Who takes which tiles: cluster s takes s, s + resident, s + 2 resident, ... in the family's order.
 
     Clusters that fetch their tiles dynamically end together with such a stride where tiles last equally long,
@@ -99,7 +100,7 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, found: Resources, order: TileO
         resident=resident,
         full_waves=full_waves,
         last_tiles=tiles - full_waves * resident,
-        k_tiles=ceil(ceil(batch.k / found.cta_k) / batch.split_k),
+        k_tiles=ceil(ceil(batch.k / resources.cta_k) / batch.split_k),
         minor_is_m=minor_is_m,
         minor_panels=minor_panels,
         major_panels=major_panels,
@@ -121,10 +122,10 @@ def _swizzle(batch: GemmBatch, order: TileOrder, clusters_m: Values, clusters_n:
     return minimum(wanted, allowed)
 
 
-def _groups_m(batch: GemmBatch, order: TileOrder, grouped_m: Values, grouped_n: Values) -> Values:
+def _groups_m(batch: GemmBatch, order: TileOrder, grouped_m: Values, grouped_n: Values) -> Flags:
     """Whether the panels that are walked together are rows; the extents are counted in whole groups."""
     if order.always_along_m:
-        along_m = batch.raster <= ALONG_M
+        along_m: Flags = batch.raster <= ALONG_M
     else:
         if order.cut_to_problem:
             grouped_m, grouped_n = grouped_m * batch.cluster_m, grouped_n * batch.cluster_n

@@ -51,23 +51,24 @@ class Traffic:
 def traffic(
     batch: GemmBatch,
     gpu: GpuSpec,
-    found: Resources,
+    resources: Resources,
     schedule: TileSchedule,
     edge: EdgeFill,
     numbers: KernelNumbers,
     between: Callable[[Values], Values],
 ) -> Traffic:
     """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again."""
-    output = batch.m * batch.n * batch.batch * batch.out_bits / 8.0
-    operands, footprint, reads = _dram_reads(batch, gpu, schedule, numbers)
+    output = batch.output_bytes
+    operands = batch.operand_bytes
+    footprint, reads = _dram_reads(batch, gpu, schedule, numbers)
     reads = reads * (1.0 - _kept(between(operands + output), numbers.l2_capacity.share * gpu.l2_bytes))
     asked = _requests(batch, gpu, schedule, edge, numbers)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
-    k_bytes = k_tiles * found.cta_k
-    spilled = spilled_l2_bytes(batch, found, numbers.spilling) * k_tiles
+    k_bytes = k_tiles * resources.cta_k
+    spilled = spilled_l2_bytes(batch, resources, numbers.spilling) * k_tiles
     filled = _filled(batch, gpu, schedule, numbers.l2)
     writes = output + workspace_bytes(batch)
-    output_pieces = further_pieces(where(batch.c_n_major, batch.n, batch.m) * batch.out_bits / 8.0)
+    output_pieces = further_pieces(batch.output_pitch_bytes)
     stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, PIECE_BYTES)
     narrow = PIECE_BYTES / stored_row
     write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
@@ -103,10 +104,10 @@ def _requests(
     batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, edge: EdgeFill, numbers: KernelNumbers
 ) -> _Requests:
     """Multicast: the CTAs of a cluster row share A, those of a column share B."""
-    a_asked = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0 / batch.cluster_n * schedule.filled_m
-    b_asked = batch.cta_n * (batch.b_bits + batch.b_scale_bits) / 8.0 / batch.cluster_m * schedule.filled_n
-    a_pieces = further_pieces(where(batch.a_k_major, batch.k, batch.m) * batch.a_bits / 8.0)
-    b_pieces = further_pieces(where(batch.b_k_major, batch.k, batch.n) * batch.b_bits / 8.0)
+    a_asked = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n * schedule.filled_m
+    b_asked = batch.cta_n * batch.b_bytes_per_element / batch.cluster_m * schedule.filled_n
+    a_pieces = further_pieces(batch.a_pitch_bytes)
+    b_pieces = further_pieces(batch.b_pitch_bytes)
     # Multicast requests do not merge, nor do rows that share sectors with their neighbours.
     a_alone = (batch.cluster_n < 2) & (a_pieces < 2.0)
     b_alone = (batch.cluster_m < 2) & (b_pieces < 2.0)
@@ -141,9 +142,9 @@ def _filled(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, l2: L2Bandwi
     """
     if gpu.smem_fill_bytes_per_clk_per_sm is None:
         return 0.0
-    b_bits = batch.b_bits * where(batch.schedule == TWO_CTA, 0.5, 1.0)
-    a_bytes = batch.cta_m * (batch.a_bits + batch.a_scale_bits) / 8.0 * schedule.filled_m
-    b_bytes = batch.cta_n * (b_bits + batch.b_scale_bits) / 8.0 * schedule.filled_n
+    half_of_b = where(batch.schedule == TWO_CTA, batch.b_bits / 16.0, 0.0)
+    a_bytes = batch.cta_m * batch.a_bytes_per_element * schedule.filled_m
+    b_bytes = batch.cta_n * (batch.b_bytes_per_element - half_of_b) * schedule.filled_n
     sms = schedule.resident * batch.cluster_m * batch.cluster_n
     fills_per_us = gpu.smem_fill_bytes_per_clk_per_sm * gpu.sm_clk_mhz * sms
     return (a_bytes + b_bytes) * gpu.l2_read_bytes_per_us * l2.efficiency / fills_per_us
@@ -172,19 +173,17 @@ def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
 
 def _dram_reads(
     batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers: KernelNumbers
-) -> tuple[Values, Values, Values]:
-    """Bytes of A and B, once, those of a wave's distinct panels, and those from DRAM.
+) -> tuple[Values, Values]:
+    """Bytes of a wave's distinct panels, and those from DRAM.
 
     From DRAM come each wave's distinct panels, less what L2 keeps. Within a wave the tiles advance together,
     so that L2 serves every further use of a panel. The next wave of a group uses the same minor panels, if L2
     keeps them until the rest of its group has come by, which may be more than a wave. Operands that fit in L2
     together are read once.
     """
-    a_bytes = (batch.a_bits + batch.a_scale_bits) / 8.0
-    b_bytes = (batch.b_bits + batch.b_scale_bits) / 8.0
-    operands = (batch.m * a_bytes + batch.n * b_bytes) * batch.k * batch.batch
-    m_panel = batch.cluster_m * batch.cta_m * a_bytes * batch.k * schedule.filled_m
-    n_panel = batch.cluster_n * batch.cta_n * b_bytes * batch.k * schedule.filled_n
+    operands = batch.operand_bytes
+    m_panel = batch.cluster_m * batch.cta_m * batch.a_bytes_per_element * batch.k * schedule.filled_m
+    n_panel = batch.cluster_n * batch.cta_n * batch.b_bytes_per_element * batch.k * schedule.filled_n
     minor_panel = where(schedule.minor_is_m, m_panel, n_panel)
     major_panel = where(schedule.minor_is_m, n_panel, m_panel)
     shared = schedule.minor_panels * minor_panel
@@ -196,7 +195,7 @@ def _dram_reads(
         until_reuse, capacity
     )
     fits = _kept(operands, capacity)
-    return operands, footprint, maximum(fits * operands + (1.0 - fits) * streamed, operands)
+    return footprint, maximum(fits * operands + (1.0 - fits) * streamed, operands)
 
 
 def out_of_step(moved: Traffic, l2_us: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Traffic:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.errors import InputError
-from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, with_parameters, workload
+from gemm_model.pipeline.machine import PS_PER_US, PipelineKernel, PipelineMachine, with_parameters, workload
 from gemm_model.pipeline.steady_state import kernel_time
 
 CONFIDENCE = 0.95
@@ -187,7 +187,9 @@ class Runs:
 def predict_runs(machine: PipelineMachine, runs: Runs) -> FloatArray:
     """The runtimes in us that a machine gives to the kernels."""
     sizes = {spec.name: getattr(runs, spec.name) for spec in fields(Runs) if spec.name != "runtime_us"}
-    return np.asarray(kernel_time(workload(machine, **sizes, whole=False), machine) / PS_PER_US)
+    return np.asarray(
+        kernel_time(workload(machine, PipelineKernel(**sizes), whole=False), machine) / PS_PER_US
+    )
 
 
 def fit_machine(start: PipelineMachine, runs: Runs, names: Sequence[str]) -> tuple[PipelineMachine, Fit]:

@@ -89,7 +89,7 @@ class PipelineMachine:
     counts_last_math: bool = True
     """False: a wave ends T_EPILOGUE after its last math *starts*, as the paper's formula is printed."""
     pads_k: bool = False
-    """Whether a last k step that reaches beyond K costs as much as a full one (zero fill)."""
+    """Whether a last k tile that reaches beyond K costs as much as a full one (zero fill)."""
     tiles: TileSpace = field(default_factory=TileSpace)
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -129,8 +129,28 @@ class PipelineMachine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineKernel:
+    """A GEMM and the kernel that computes it; sizes in elements, scalars or arrays of one length."""
+
+    m: Number
+    n: Number
+    k: Number
+    tile_m: Number
+    tile_n: Number
+    tile_k: Number
+    stages: Number
+    batch: Number = 1.0
+    cluster_m: Number = 1.0
+    cluster_n: Number = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("m", "n", "k", "stages", "batch", "tile_m", "tile_n", "tile_k"):
+            _require("kernel", name, getattr(self, name), lambda v: v >= 1, "at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """How long one k step takes: loading its A and B tile, and its math; ps, scalars or arrays."""
+    """How long one k tile takes: loading its A and B tile, and its math; ps, scalars or arrays."""
 
     load_a: Number
     load_b: Number
@@ -141,9 +161,9 @@ class StepTimes:
 class Workload:
     """What the busiest SM has to do; times in ps, all fields scalars or arrays of one length.
 
-    The SM computes `waves` output tiles of `steps` k steps each through a ring of `stages` slots. Its last
+    The SM computes `waves` output tiles of `steps` k tiles each through a ring of `stages` slots. Its last
     tile belongs to the last wave, where fewer SMs may share the device's load rate: `tail` and `tail_last`
-    are the steps of that tile, `full` and `full_last` those of the others; `*_last` is the last k step of a
+    are the steps of that tile, `full` and `full_last` those of the others; `*_last` is the last k tile of a
     tile, which may be ragged.
     """
 
@@ -222,40 +242,25 @@ def with_parameters(machine: PipelineMachine, values: Mapping[str, Any]) -> Pipe
     return replace(machine, **changed)
 
 
-def workload(
-    machine: PipelineMachine,
-    *,
-    m: Number,
-    n: Number,
-    k: Number,
-    tile_m: Number,
-    tile_n: Number,
-    tile_k: Number,
-    stages: Number,
-    batch: Number = 1.0,
-    cluster_m: Number = 1.0,
-    cluster_n: Number = 1.0,
-    whole: bool = True,
-) -> Workload:
-    """The work of a GEMM's busiest SM; sizes in elements, scalars or arrays.
+def workload(machine: PipelineMachine, kernel: PipelineKernel, *, whole: bool = True) -> Workload:
+    """The work of a GEMM's busiest SM.
 
     Times are rounded to whole picoseconds unless `whole` is False: a fit needs smooth times.
 
-    Tiles at the edge of M and N are computed in full, as the kernels do. A waves' worth is one tile on each
-    SM; clusters run whole. Raises InputError for a size or a number of stages below 1.
+    Tiles at the edge of M and N are computed in full, as the kernels do. A wave's worth is one tile on each
+    SM; clusters run whole. Raises InputError for a cluster of more CTAs than the machine has SMs.
     """
-    for name, value in (("m", m), ("n", n), ("k", k), ("stages", stages), ("batch", batch)):
-        _require("kernel", name, value, lambda v: v >= 1, "at least 1")
-    for name, value in (("tile_m", tile_m), ("tile_n", tile_n), ("tile_k", tile_k)):
-        _require("kernel", name, value, lambda v: v >= 1, "at least 1")
+    m, n, k, batch = kernel.m, kernel.n, kernel.k, kernel.batch
+    tile_m, tile_n, tile_k = kernel.tile_m, kernel.tile_n, kernel.tile_k
+    cluster_m, cluster_n = kernel.cluster_m, kernel.cluster_n
     cluster = cluster_m * cluster_n
     clusters = np.ceil(np.ceil(m / tile_m) / cluster_m) * np.ceil(np.ceil(n / tile_n) / cluster_n) * batch
-    slots = np.floor(machine.sm_count / cluster)
+    resident = np.floor(machine.sm_count / cluster)
     _require(
-        "work", "cluster", slots, lambda v: v >= 1, f"at most {machine.sm_count} CTAs, the machine's SMs"
+        "work", "cluster", resident, lambda v: v >= 1, f"at most {machine.sm_count} CTAs, the machine's SMs"
     )
-    waves = np.ceil(clusters / slots)
-    tail_sms = (clusters - (waves - 1) * slots) * cluster
+    waves = np.ceil(clusters / resident)
+    tail_sms = (clusters - (waves - 1) * resident) * cluster
     steps = np.ceil(k / tile_k)
     last_k = np.where(machine.pads_k, tile_k, k - (steps - 1) * tile_k)
 
@@ -283,12 +288,12 @@ def workload(
             math=ps(macs * (PS_PER_US / machine.mac_per_us) + machine.math_startup_us * PS_PER_US),
         )
 
-    full_sms = np.where(waves > 1, slots * cluster, tail_sms)
+    full_sms = np.where(waves > 1, resident * cluster, tail_sms)
     epilogue_us = machine.epilogue_us + tile_m * tile_n / machine.epilogue_elements_per_us
     return Workload(
         waves=waves,
         steps=steps,
-        stages=stages,
+        stages=kernel.stages,
         full=step_times(tile_k, full_sms),
         full_last=step_times(last_k, full_sms),
         tail=step_times(tile_k, tail_sms),
@@ -297,7 +302,7 @@ def workload(
         epilogue=ps(epilogue_us * PS_PER_US),
         init=ps(machine.init_us * PS_PER_US),
         ctas=clusters * cluster,
-        ctas_per_wave=slots * cluster,
+        ctas_per_wave=resident * cluster,
     )
 
 

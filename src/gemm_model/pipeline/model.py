@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gemm_model.classic_models.throughput import a_bytes_per_element, b_bytes_per_element, flop_per_clk_per_sm
+from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.elementwise import Values
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
 from gemm_model.core.prediction import BatchPrediction, limiting
+from gemm_model.kernels.array_model import ArrayModel
 from gemm_model.kernels.feasibility import Resources, resources_by_row
 from gemm_model.pipeline.machine import (
     CONSUMERS,
     PS_PER_US,
+    PipelineKernel,
     PipelineMachine,
     Workload,
     load_machine,
     with_parameters,
     workload,
 )
-from gemm_model.pipeline.steady_state import load_of_step, time_per_k_step, timing
+from gemm_model.pipeline.steady_state import load_of_step, time_per_k_tile, timing
 
 FLOP_PER_MAC = 2.0
 BYTES_PER_US_OF_GB_PER_S = 1e3
@@ -33,14 +36,50 @@ FITTED_ON = "h200"
 LIMITERS = ("LOAD", "MATH", "LATENCY", "EPILOGUE")
 
 
-class PipelineModel:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRates:
+    """What a GPU's description does not tell of its pipelines; fitted on the H200's bf16 kernels."""
+
+    launch_us: float = 4.87
+    math_efficiency: float = 0.839
+    math_startup_clk: float = 7.9
+    load_bytes_per_clk: float = 107.0
+    load_startup_clk: float = 88.0
+    load_latency_clk: float = 1019.0
+    device_load_efficiency: float = 1.274
+    dram_efficiency: float = 0.869
+    epilogue_clk: float = 1092.0
+    epilogue_elements_per_clk: float = 11.46
+
+    def machine(self, gpu: GpuSpec, dma_warps: int) -> PipelineMachine:
+        """The machine that a GPU is: clocks become times at its SM clock."""
+        clk = gpu.sm_clk_mhz
+        device_bytes_per_us = gpu.l2_read_gb_per_s * BYTES_PER_US_OF_GB_PER_S
+        return PipelineMachine(
+            name=gpu.name,
+            sm_count=gpu.sm_count,
+            math_startup_us=self.math_startup_clk / clk,
+            load_bytes_per_us=self.load_bytes_per_clk * clk,
+            load_startup_us=self.load_startup_clk / clk,
+            load_latency_us=self.load_latency_clk / clk,
+            device_load_bytes_per_us=device_bytes_per_us * self.device_load_efficiency,
+            device_fresh_bytes_per_us=gpu.dram_bytes_per_us * self.dram_efficiency,
+            epilogue_us=self.epilogue_clk / clk,
+            epilogue_elements_per_us=self.epilogue_elements_per_clk * clk,
+            init_us=self.launch_us,
+            dma_warps=dma_warps,
+            pads_k=True,
+        )
+
+
+class PipelineModel(ArrayModel):
     """runtime = T_INIT + the busiest SM's tiles, each a pipeline of loads and math through a ring buffer.
 
     Source: Liu and Grover, 'A Performance Model for Warp Specialization Kernels'; docs/models/pipeline.md.
 
     `machine` names a packaged machine or a YAML file; 'auto' makes one from the GPU: its math rate, its L2
-    rates, and the options given in SM clocks. `consumers` 'auto' follows each kernel's schedule. A GPU with
-    tensor memory keeps two accumulators, so that epilogues overlap as with ping-pong.
+    rates, and `GpuRates`, each an option of its own. `consumers` 'auto' follows each kernel's schedule. A
+    GPU with tensor memory keeps two accumulators, so that epilogues overlap as with ping-pong.
     """
 
     needs_tile = True
@@ -52,45 +91,17 @@ class PipelineModel:
         machine: str = "auto",
         dma_warps: int = 1,
         consumers: str = "auto",
-        launch_us: float = 4.87,
-        math_efficiency: float = 0.839,
-        math_startup_clk: float = 7.9,
-        load_bytes_per_clk: float = 107.0,
-        load_startup_clk: float = 88.0,
-        load_latency_clk: float = 1019.0,
-        device_load_efficiency: float = 1.274,
-        dram_efficiency: float = 0.869,
-        epilogue_clk: float = 1092.0,
-        epilogue_elements_per_clk: float = 11.46,
         parameters: Mapping[str, Any] | None = None,
+        **rates: float,
     ) -> None:
         if consumers not in ("auto", *CONSUMERS):
             raise InputError(f"consumers is {consumers!r}; expected auto or one of {CONSUMERS}")
         self.gpu = gpu
         self.consumers = consumers
         self.parameters = dict(parameters or {})
-        self.math_efficiency = math_efficiency
+        self.rates = GpuRates(**rates)
         self.machine = machine
-        clk = gpu.sm_clk_mhz
-        device_gb_per_s = gpu.l2_read_gb_per_s
-        if machine == "auto":
-            self._base = PipelineMachine(
-                name=gpu.name,
-                sm_count=gpu.sm_count,
-                math_startup_us=math_startup_clk / clk,
-                load_bytes_per_us=load_bytes_per_clk * clk,
-                load_startup_us=load_startup_clk / clk,
-                load_latency_us=load_latency_clk / clk,
-                device_load_bytes_per_us=device_gb_per_s * BYTES_PER_US_OF_GB_PER_S * device_load_efficiency,
-                device_fresh_bytes_per_us=gpu.dram_bytes_per_us * dram_efficiency,
-                epilogue_us=epilogue_clk / clk,
-                epilogue_elements_per_us=epilogue_elements_per_clk * clk,
-                init_us=launch_us,
-                dma_warps=dma_warps,
-                pads_k=True,
-            )
-        else:
-            self._base = load_machine(machine)
+        self._base = self.rates.machine(gpu, dma_warps) if machine == "auto" else load_machine(machine)
 
     def machine_of(self, batch: GemmBatch, consumers: str) -> PipelineMachine:
         """The machine that runs the kernels of a batch."""
@@ -103,9 +114,9 @@ class PipelineModel:
                 "mac_per_us": flop_per_clk_per_sm(batch, self.gpu)
                 / FLOP_PER_MAC
                 * self.gpu.sm_clk_mhz
-                * self.math_efficiency,
-                "a_element_bytes": a_bytes_per_element(batch),
-                "b_element_bytes": b_bytes_per_element(batch),
+                * self.rates.math_efficiency,
+                "a_element_bytes": batch.a_bytes_per_element,
+                "b_element_bytes": batch.b_bytes_per_element,
             }
         if self.machine == "auto" or self.consumers != "auto":
             changes["consumers"] = consumers
@@ -116,20 +127,22 @@ class PipelineModel:
         found = resources_by_row(batch, self.gpu)
         return workload(
             machine,
-            m=batch.m,
-            n=batch.n,
-            k=np.ceil(batch.k / batch.split_k),
-            tile_m=batch.cta_m,
-            tile_n=batch.cta_n,
-            tile_k=_column(found.cta_k, batch),
-            stages=self._stages(batch, found),
-            batch=batch.batch * batch.split_k,
-            cluster_m=batch.cluster_m,
-            cluster_n=batch.cluster_n,
+            PipelineKernel(
+                m=batch.m,
+                n=batch.n,
+                k=np.ceil(batch.k / batch.split_k),
+                tile_m=batch.cta_m,
+                tile_n=batch.cta_n,
+                tile_k=_column(found.cta_k, batch),
+                stages=self._stages(batch, found),
+                batch=batch.batch * batch.split_k,
+                cluster_m=batch.cluster_m,
+                cluster_n=batch.cluster_n,
+            ),
         )
 
-    def _stages(self, batch: GemmBatch, found: Resources) -> FloatArray:
-        stages = _column(found.stages, batch)
+    def _stages(self, batch: GemmBatch, resources: Resources) -> FloatArray:
+        stages = _column(resources.stages, batch)
         if (stages < 1).any():
             row = int(np.argmin(stages))
             raise InputError(
@@ -152,7 +165,7 @@ class PipelineModel:
             rows = np.flatnonzero(kinds == kind)
             for name, values in self._predict_alike(batch[rows], CONSUMERS[int(kind)]).items():
                 columns.setdefault(name, np.empty(len(batch)))[rows] = values
-        rhythm = tuple(columns[f"{name}_us_per_k_step"] for name in ("load", "math", "latency", "epilogue"))
+        rhythm = tuple(columns[f"{name}_us_per_k_tile"] for name in ("load", "math", "latency", "epilogue"))
         l2_bytes = columns.pop("l2_bytes")
         runtime_us = columns.pop("runtime_us")
         phases = {name: columns.pop(name) for name in ("launch", "first_load", "mainloop", "epilogues")}
@@ -182,10 +195,10 @@ class PipelineModel:
         runtime_us = _column(timed.end, batch) / PS_PER_US
         launch_us = _column(work.init, batch) / PS_PER_US
         first_load_us = (load + latency) / PS_PER_US
-        step_us = time_per_k_step(load, latency, math_ps, work.stages) / PS_PER_US
+        step_us = time_per_k_tile(load, latency, math_ps, work.stages) / PS_PER_US
         mainloop_us = np.minimum(step_us * work.steps * work.waves, runtime_us - launch_us - first_load_us)
-        tile_bytes = batch.cta_m * a_bytes_per_element(batch) / batch.cluster_n
-        tile_bytes += batch.cta_n * b_bytes_per_element(batch) / batch.cluster_m
+        tile_bytes = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n
+        tile_bytes += batch.cta_n * batch.b_bytes_per_element / batch.cluster_m
         return {
             "runtime_us": runtime_us,
             "launch": launch_us,
@@ -193,12 +206,12 @@ class PipelineModel:
             "mainloop": mainloop_us,
             "epilogues": runtime_us - launch_us - first_load_us - mainloop_us,
             "waves": _column(work.waves, batch),
-            "k_steps": _column(work.steps, batch),
+            "k_tiles": _column(work.steps, batch),
             "stages": _column(work.stages, batch),
-            "load_us_per_k_step": load / PS_PER_US,
-            "math_us_per_k_step": math_ps / PS_PER_US,
-            "latency_us_per_k_step": (load + latency + math_ps) / work.stages / PS_PER_US,
-            "epilogue_us_per_k_step": _column(work.epilogue, batch) / work.steps / PS_PER_US,
+            "load_us_per_k_tile": load / PS_PER_US,
+            "math_us_per_k_tile": math_ps / PS_PER_US,
+            "latency_us_per_k_tile": (load + latency + math_ps) / work.stages / PS_PER_US,
+            "epilogue_us_per_k_tile": _column(work.epilogue, batch) / work.steps / PS_PER_US,
             "consumer_wait_us": _column(timed.consumer_wait, batch) / PS_PER_US,
             "l2_bytes": tile_bytes * batch.k * work.ctas,
         }

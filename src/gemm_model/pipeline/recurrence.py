@@ -1,6 +1,6 @@
 """The recurrences of the producer/consumer pipeline, step by step.
 
-For k step i = 1, 2, ... of an output tile, with a ring of M slots (Liu and Grover, equations 1 to 3):
+For k tile i = 1, 2, ... of an output tile, with a ring of M slots (Liu and Grover, equations 1 to 3):
 
     S_a(i) = max(S_b(i-1) + T_LOAD-B, S_m(i-M) + T_MATH)        one DMA warp: A, then B
     S_b(i) = max(S_a(i) + T_LOAD-A,   S_m(i-M) + T_MATH)
@@ -88,37 +88,3 @@ def _loads(
         a_start = np.maximum(b_free, slot_free)
         return a_start, np.maximum(a_start + times.load_a, slot_free)
     return np.maximum(a_free, slot_free), np.maximum(b_free, slot_free)
-
-
-def math_starts(
-    load: FloatArray, latency: FloatArray, math: FloatArray, steps: int, stages: int
-) -> FloatArray:
-    """Start of the math of the last of `steps` uniform k steps, for many machines at once.
-
-    The recurrence with one load of A and B together; arrays of one length, any one unit of time.
-    """
-    result = np.empty(len(load))
-    for low in range(0, len(load), _CHUNK):
-        rows = slice(low, low + _CHUNK)
-        result[rows] = _math_starts(load[rows], latency[rows], math[rows], steps, stages)
-    return result
-
-
-_CHUNK = 8192
-"""Rows at a time: the ring of a chunk stays in the processor's cache."""
-
-
-def _math_starts(
-    load: FloatArray, latency: FloatArray, math: FloatArray, steps: int, stages: int
-) -> FloatArray:
-    slots = np.zeros((stages, len(load)))
-    free, end, start = np.zeros(len(load)), np.zeros(len(load)), np.zeros(len(load))
-    for step in range(steps):
-        slot = slots[step % stages]
-        np.maximum(free, slot, out=free)
-        free += load
-        np.add(free, latency, out=start)
-        np.maximum(start, end, out=start)
-        np.add(start, math, out=slot)
-        end = slot
-    return start

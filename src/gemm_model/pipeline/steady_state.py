@@ -1,6 +1,6 @@
 """What the pipeline's recurrences come to: closed forms that cost the same for any K.
 
-k step i = 1, 2, ... of a tile is loaded into slot i mod M of a ring with M slots, then multiplied:
+k tile i = 1, 2, ... of a tile is loaded into slot i mod M of a ring with M slots, then multiplied:
 
     load start  X(i) = max(X(i-1) + load, Y(i-M) + math)
     math start  Y(i) = max(Y(i-1) + math, X(i) + load + latency)
@@ -29,8 +29,8 @@ from gemm_model.core.elementwise import Values, floor, maximum, where
 from gemm_model.pipeline.machine import Number, PipelineMachine, StepTimes, Workload
 
 
-def time_per_k_step(load: Values, latency: Values, math: Values, stages: Values) -> Values:
-    """Time between k steps once the pipeline is in its periodic regime.
+def time_per_k_tile(load: Values, latency: Values, math: Values, stages: Values) -> Values:
+    """Time between k tiles once the pipeline is in its periodic regime.
 
     The largest mean weight of a cycle of the recurrence: the producer alone, the consumer alone, or a slot's
     round trip (load, latency, math), of which `stages` are under way at a time.
@@ -39,13 +39,13 @@ def time_per_k_step(load: Values, latency: Values, math: Values, stages: Values)
 
 
 def math_start(step: Values, load: Values, latency: Values, math: Values, stages: Values) -> Values:
-    """When the math of a k step (1, 2, ...) starts, in a pipeline that starts empty at time 0."""
+    """When the math of a k tile (1, 2, ...) starts, in a pipeline that starts empty at time 0."""
     return _Paths(load, latency, math, stages).load_to_math(step - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Paths:
-    """Longest paths over `n` >= 0 k steps of a uniform pipeline; -inf where there is none."""
+    """Longest paths over `n` >= 0 k tiles of a uniform pipeline; -inf where there is none."""
 
     load: Values
     latency: Values
@@ -73,7 +73,7 @@ class _Paths:
 
 
 def load_of_step(times: StepTimes, dma_warps: int) -> Number:
-    """How long a k step keeps the producer busy."""
+    """How long a k tile keeps the producer busy."""
     if dma_warps == 1:
         return times.load_a + times.load_b
     result: Number = np.maximum(times.load_a, times.load_b)
@@ -89,14 +89,14 @@ class Timing:
     consumer_wait: Number
     """Total time that the busiest SM's consumers wait before their last epilogue.
 
-    For restarting waves this is the paper's sum of Wait(i) over all k steps and waves.
+    For restarting waves this is the paper's sum of Wait(i) over all k tiles and waves.
     """
 
 
 def timing(work: Workload, machine: PipelineMachine) -> Timing:
     """Time of the kernel and waiting of its consumers.
 
-    The cost does not depend on the number of k steps. Where tiles follow each other without a pause
+    The cost does not depend on the number of k tiles. Where tiles follow each other without a pause
     (cooperative, pingpong) it grows with the ring, and with the tiles until their rhythm repeats.
     """
     busy_full = (work.steps - 1) * work.full.math + work.full_last.math
@@ -244,9 +244,9 @@ def _persistent_ring(columns: dict[str, FloatArray], stages: int, machine: Pipel
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """How one tile moves the state on: all k steps but the last in closed form, the last by the recurrence.
+    """How one tile moves the state on: all k tiles but the last in closed form, the last by the recurrence.
 
-    Path lengths to the tile's last k steps; row d - 1 of a table reaches over `steps` - d steps.
+    Path lengths to the tile's last k tiles; row d - 1 of a table reaches over `steps` - d steps.
     """
 
     steps: FloatArray
@@ -271,10 +271,10 @@ class _Tile:
         reach = steps - np.arange(1.0, 2 * stages + 1)[:, None]
         return cls(
             steps=steps,
-            load_to_math=paths.load_to_math(reach),
-            math_to_math=paths.math_to_math(reach),
-            load_to_load=paths.load_to_load(reach[:stages]),
-            math_to_load=paths.math_to_load(reach[0]),
+            load_to_math=np.asarray(paths.load_to_math(reach)),
+            math_to_math=np.asarray(paths.math_to_math(reach)),
+            load_to_load=np.asarray(paths.load_to_load(reach[:stages])),
+            math_to_load=np.asarray(paths.math_to_load(reach[0])),
             math=np.asarray(regular.math),
             last_load=np.asarray(load_of_step(last, machine.dma_warps)),
             last_math=np.asarray(last.math),
@@ -295,13 +295,13 @@ class _Tile:
         consumer = np.maximum(state.main_end, epilogue_before)
 
         def math_end(back: int) -> FloatArray:
-            """End of the math `back` k steps before the last."""
+            """End of the math `back` k tiles before the last."""
             start = (state.slots[:stages] + self.load_to_math[back : back + stages]).max(axis=0)
             np.maximum(start, state.producer + self.load_to_math[back], out=start)
             np.maximum(start, consumer + self.math_to_math[back], out=start)
             return np.asarray(start + self.math)
 
-        # Slot releases after the tile: those of its last k steps, and of earlier ones where it has fewer.
+        # Slot releases after the tile: those of its last k tiles, and of earlier ones where it has fewer.
         slots = np.empty_like(state.slots)
         for back in range(1, stages):
             slots[stages - 1 - back] = math_end(back)

@@ -4,7 +4,7 @@ For each problem the exact search chooses tile and ring by the closed form; the 
 the event simulation then time that choice, and Z3 (on a sample: it takes a good part of a second) has to find
 and prove the same one. Times and waiting have to be identical to the picosecond.
 
-Problems whose chosen kernels give an SM the very same work (same tiles an SM, k steps, ring and step times)
+Problems whose chosen kernels give an SM the very same work (same tiles an SM, k tiles, ring and step times)
 are timed by recurrence and simulation once: both are functions of that work alone.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from gemm_model.pipeline import recurrence
-from gemm_model.pipeline.machine import PipelineMachine, Workload, workload
+from gemm_model.pipeline.machine import PipelineKernel, PipelineMachine, Workload, workload
 from gemm_model.solve.exact import Choice, solve_exact
 from gemm_model.solve.smt import solve_smt
 from gemm_model.timeline.simulator import simulate
@@ -80,13 +80,15 @@ def _work(machine: PipelineMachine, problem: Problem, choice: Choice) -> Workloa
     m, n, k = problem
     return workload(
         machine,
-        m=m,
-        n=n,
-        k=k,
-        tile_m=choice.tile_m,
-        tile_n=choice.tile_n,
-        tile_k=choice.tile_k,
-        stages=choice.stages,
+        PipelineKernel(
+            m=m,
+            n=n,
+            k=k,
+            tile_m=choice.tile_m,
+            tile_n=choice.tile_n,
+            tile_k=choice.tile_k,
+            stages=choice.stages,
+        ),
     ).of_one_sm()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gemm_model.core.batch import BoolArray, FloatArray
 from gemm_model.core.errors import InputError
-from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, workload
+from gemm_model.pipeline.machine import PS_PER_US, PipelineKernel, PipelineMachine, workload
 from gemm_model.pipeline.steady_state import timing
 
 OBJECTIVES = ("time", "wait")
@@ -127,16 +127,18 @@ def solve_exact(
         candidates = candidates[mask]
     work = workload(
         machine,
-        m=float(m),
-        n=float(n),
-        k=float(k),
-        tile_m=candidates.tile_m,
-        tile_n=candidates.tile_n,
-        tile_k=candidates.tile_k,
-        stages=candidates.stages,
-        batch=float(batch),
-        cluster_m=float(cluster[0]),
-        cluster_n=float(cluster[1]),
+        PipelineKernel(
+            m=float(m),
+            n=float(n),
+            k=float(k),
+            tile_m=candidates.tile_m,
+            tile_n=candidates.tile_n,
+            tile_k=candidates.tile_k,
+            stages=candidates.stages,
+            batch=float(batch),
+            cluster_m=float(cluster[0]),
+            cluster_n=float(cluster[1]),
+        ),
     )
     timed = timing(work, machine)
     goal = timed.end if objective == "time" else timed.consumer_wait

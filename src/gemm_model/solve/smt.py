@@ -16,7 +16,7 @@ from typing import Any
 
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.pipeline import recurrence
-from gemm_model.pipeline.machine import PipelineMachine, Workload, workload
+from gemm_model.pipeline.machine import PipelineKernel, PipelineMachine, Workload, workload
 from gemm_model.solve.exact import Choice, require_objective
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -133,14 +133,16 @@ class _Query:
     def _work(self, tile_m: int, tile_n: int, tile_k: int, stages: int) -> Workload:
         return workload(
             self._machine,
-            m=self._m,
-            n=self._n,
-            k=self._k,
-            batch=self._batch,
-            tile_m=tile_m,
-            tile_n=tile_n,
-            tile_k=tile_k,
-            stages=stages,
+            PipelineKernel(
+                m=self._m,
+                n=self._n,
+                k=self._k,
+                batch=self._batch,
+                tile_m=tile_m,
+                tile_n=tile_n,
+                tile_k=tile_k,
+                stages=stages,
+            ),
         )
 
     def _add_goal(self, works: dict[tuple[int, int, int], Workload]) -> None:

@@ -197,7 +197,7 @@ class _Sm:
         self.occupancy.append((self.clock.now, self.taken))
 
     def producer(self, warp: str, operands: str, first_wave: int, last_wave: int) -> _Warp:
-        """A DMA warp that loads the tiles of some operands for all k steps of some waves."""
+        """A DMA warp that loads the tiles of some operands for all k tiles of some waves."""
         work, stages = self.work, int(self.work.stages)
         full, empty = self.full, self.empty
         latency, steps = float(work.latency), int(work.steps)
@@ -217,7 +217,7 @@ class _Sm:
                     self.clock.at(self.clock.now + latency, partial(full[slot].arrive, self.clock))
 
     def mainloop(self, warp: str, wave: int, uses: int) -> _Warp:
-        """A consumer's math over the k steps of one tile; `uses` counts the slots used before."""
+        """A consumer's math over the k tiles of one tile; `uses` counts the slots used before."""
         stages, full = int(self.work.stages), self.full
         for step in range(1, int(self.work.steps) + 1):
             slot, phase = uses % stages, uses // stages
@@ -237,7 +237,7 @@ def simulate(work: Workload, machine: PipelineMachine) -> Timeline:
     events = 3 * int(work.waves) * int(work.steps)
     if events > MAX_EVENTS:
         raise InputError(
-            f"{int(work.waves)} waves of {int(work.steps)} k steps make {events} events; "
+            f"{int(work.waves)} waves of {int(work.steps)} k tiles make {events} events; "
             f"expected at most {MAX_EVENTS}"
         )
     sm = _Sm(machine=machine, work=work, clock=_Clock())

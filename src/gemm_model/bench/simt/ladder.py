@@ -6,6 +6,7 @@ This module needs no GPU and no CUDA library: the memory-hierarchy model reads i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import AUTO, KernelConfig
@@ -148,37 +149,20 @@ def _shared(cta_m: int, cta_n: int, cta_k: int, lanes_m: int) -> SimtKernel:
     return SimtKernel(rung="shared", cta_m=cta_m, cta_n=cta_n, cta_k=cta_k, lanes_m=lanes_m, stages=1)
 
 
-def _registers(
-    cta: tuple[int, int, int], thread: tuple[int, int], ctas_per_sm: int, lanes_m: int = 4
-) -> SimtKernel:
-    cta_m, cta_n, cta_k = cta
-    thread_m, thread_n = thread
-    return SimtKernel(
-        rung="registers",
-        cta_m=cta_m,
-        cta_n=cta_n,
-        cta_k=cta_k,
-        thread_m=thread_m,
-        thread_n=thread_n,
-        lanes_m=lanes_m,
-        stages=1,
-        ctas_per_sm=ctas_per_sm,
-    )
-
-
-def _pipelined(
+def _register_tiled(
     cta: tuple[int, int, int],
     thread: tuple[int, int],
     ctas_per_sm: int,
     lanes_m: int = 4,
     *,
-    stages: int = 2,
-    interleaved: bool = True,
+    rung: str,
+    stages: int,
+    interleaved: bool = False,
 ) -> SimtKernel:
     cta_m, cta_n, cta_k = cta
     thread_m, thread_n = thread
     return SimtKernel(
-        rung="pipelined",
+        rung=rung,
         cta_m=cta_m,
         cta_n=cta_n,
         cta_k=cta_k,
@@ -190,6 +174,9 @@ def _pipelined(
         interleaved=interleaved,
     )
 
+
+_registers = partial(_register_tiled, rung="registers", stages=1)
+_pipelined = partial(_register_tiled, rung="pipelined", stages=2, interleaved=True)
 
 LADDER = (
     _naive(32, 32, 1),

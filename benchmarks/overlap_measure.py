@@ -12,11 +12,11 @@ from itertools import product
 from typing import Any
 
 import torch
+from overlap_projections import EXTRA_CLOCKS, Projection, describe
 
 from gemm_model.overlap.chain import LayerChain, PreviousSpec
 from gemm_model.overlap.config import KernelBuild, OverlapSetting
 from gemm_model.overlap.plan import plan_build
-from gemm_model.overlap.projections import EXTRA_CLOCKS, Projection, describe
 from gemm_model.overlap.tuner import OVERLAP_RATIOS, PREFETCH_RATIOS
 
 REPLAYS = 4

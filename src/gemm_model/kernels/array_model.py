@@ -1,0 +1,28 @@
+"""What a model whose formulas take arrays alone says of one row, and of a grid of kernels."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import fields
+
+import numpy as np
+
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.prediction import BatchPrediction, Evaluation, PredictedEvaluation, Prediction
+from gemm_model.kernels.feasibility import Grid
+
+
+class ArrayModel(ABC):
+    """The rest of a `Model` from its `predict_batch`."""
+
+    @abstractmethod
+    def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...
+
+    def predict_row(self, row: GemmBatch) -> Prediction:
+        """The prediction of one row of Python numbers, as a batch of that row has it."""
+        columns = {spec.name: np.array([getattr(row, spec.name)]) for spec in fields(row)}
+        return self.predict_batch(GemmBatch(**columns)).row(0)
+
+    def evaluate(self, grid: Grid) -> Evaluation:
+        """All rows of a grid, predicted at once."""
+        return PredictedEvaluation(self.predict_batch(grid.rows()), grid.orders)
