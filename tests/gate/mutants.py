@@ -16,9 +16,7 @@ from tests.gate.golden import golden_differences, golden_table, read_golden
 FACTORS = (1.3, 0.7)
 LEAST_NOTICED = 0.95
 """Share of the mutants that the gate has to notice."""
-REASONS = {
-    "coalescing.meeting_sms": "where it is below `requesters`, what meets at random is more: it never binds",
-}
+REASONS = {}
 """Why a number may go unnoticed, by its name."""
 
 

@@ -1,22 +1,45 @@
 """Split-K: partial sums that are added up in turn, by hand."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from gemm_model.persistent.reduction import setup_us, turns_clk, workspace_bytes
+from gemm_model.persistent.reduction import (
+    last_turns,
+    setup_us,
+    turn_clk,
+    turns_per_wave,
+    workspace_bytes,
+)
 from tests.persistent.kernels import row, times_of
 from tests.typed_numbers import numbers
 
 SPLIT = numbers().split_k
 
 
-@pytest.mark.parametrize(("split_k", "turns"), [(1, 0), (2, 1), (4, 3)])
-def test_splits_wait_for_each_other(split_k, turns):
+@pytest.mark.parametrize(("split_k", "extra"), [(1, 0), (2, 1), (4, 3)])
+def test_what_a_split_adds(split_k, extra):
     batch = row((512, 512, 4096), cta_m=128, cta_n=128, split_k=split_k)
     # 800 clocks to take a turn, and 128 x 128 sums of 4 bytes at 16 a clock.
-    assert turns_clk(batch, SPLIT) == pytest.approx(turns * (800 + 4096))
-    assert setup_us(batch, SPLIT) == (1.5 if turns else 0)
+    assert turn_clk(batch, SPLIT) == pytest.approx(800 + 4096)
+    assert setup_us(batch, SPLIT) == (1.5 if extra else 0)
     # Written and read again.
-    assert workspace_bytes(batch) == turns * 512 * 512 * 8
+    assert workspace_bytes(batch) == extra * 512 * 512 * 8
+
+
+@pytest.mark.parametrize(
+    ("split_k", "in_wave", "after"),
+    [
+        (1, 0, 0),
+        (4, 1, 2),  # 132 clusters are 33 whole tiles: each keeps its place, and its own turn counts
+        (8, 4, 3),  # 16 whole tiles and half of one: the last waits for the four that it was moved before
+    ],
+)
+def test_turns_of_a_wave_and_after_the_last(split_k, in_wave, after):
+    batch = row((8192, 8192, 4096), cta_m=128, cta_n=128, split_k=split_k)
+    schedule = SimpleNamespace(resident=132.0)
+    assert turns_per_wave(batch, schedule) == in_wave
+    assert last_turns(batch, schedule) == after
 
 
 def test_a_split_kernel_takes_its_setup_and_its_turns_longer():
@@ -25,4 +48,5 @@ def test_a_split_kernel_takes_its_setup_and_its_turns_longer():
     with_turns = times_of(batch, numbers().without(memory))
     free = times_of(batch, numbers().without([*memory, "split_k"]))
     assert with_turns.launch_us - free.launch_us == pytest.approx(1.5)
-    assert with_turns.waves_us - free.waves_us == pytest.approx(3 * 4896 / 1980)
+    assert with_turns.waves_us - free.waves_us == pytest.approx(4896 / 1980)
+    assert with_turns.runtime_us - free.runtime_us == pytest.approx(1.5 + 3 * 4896 / 1980)

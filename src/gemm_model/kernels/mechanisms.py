@@ -454,27 +454,12 @@ class Coalescing:
         "counters: L2 reads over requests rise from 0.7 in kernels of 50 us to 1.1 in those of 1 ms",
         fitted=True,
     )
-    drift_footprint: float = number(
-        "1",
-        0.03,
-        (0.0, 1.0),
-        "share of a wave's panels that comes between two uses of a line once lock-step is lost",
-        "DRAM counters of kernels of 0.1 to 30 ms (h200)",
-        neutral=0.0,
-    )
     requesters: float = number(
         "SMs",
         8.0,
         (1.0, 18.0),
         "SMs that merge equal requests as well as the 16 or 18 of a GPC do",
         "L2 counters of SMs that stream the same bytes",
-    )
-    meeting_sms: float = number(
-        "SMs",
-        14.0,
-        (1.0, 18.0),
-        "SMs that ask for each of a few panels alike",
-        "L2 counters of kernels with few panels",
     )
     most_merged: float = number(
         "requests",
@@ -577,13 +562,10 @@ class EdgeTiles:
     )
     further_sm: float = number(
         "1",
-        0.14,
+        0.3,
         (0.0, 1.0),
-        "what a further SM adds to that time, over one up to there: single CTAs",
+        "what a further SM adds to that time, over one up to there (as much in clusters beyond two)",
         "decode shapes, alike in 16-bit and e4m3",
-    )
-    further_sm_of_pairs: float = number(
-        "1", 0.3, (0.0, 1.0), "the same in clusters of two (in larger ones it adds as much)", "as further_sm"
     )
 
 
@@ -622,14 +604,6 @@ class EdgeMulticast:
         "rows outside in clusters that share both operands, over those in others",
         "clusters of 2x2",
         neutral=1.0,
-    )
-    gpc_share: float = number(
-        "1",
-        0.41,
-        (0.0, 1.0),
-        "part of the fill's time that clusters of four share with their GPC, not with the whole device",
-        "its time steps up from 16 clusters to 17 and from 23 to 24 (h200 burst)",
-        neutral=0.0,
     )
     two_way_hidden: float = number(
         "1",

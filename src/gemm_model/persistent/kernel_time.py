@@ -180,7 +180,7 @@ def kernel_time(
     bytes_moved = traffic(batch, gpu, resources, schedule, edge, numbers, between)
     step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
-    bytes_moved = out_of_step(bytes_moved, l2_us, gpu, numbers)
+    bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
     mainloop = schedule.k_tiles * step.math_clk
     epilogue = epilogue_clk(batch, resources, numbers.epilogue)
     work = _work(geometry, gpu, numbers, bytes_moved, edge, step, epilogue)

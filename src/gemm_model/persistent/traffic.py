@@ -40,8 +40,6 @@ class Traffic:
     """What coalescing saves L2 while neighbouring SMs stay in lock-step, if requests meet by chance."""
     ordered_bytes: Values
     """What it saves beyond that while tiles stay where they began (it may be less than nothing)."""
-    wave_footprint_bytes: Values
-    """Distinct panels that one full wave reads."""
 
     @property
     def dram_bytes(self) -> Values:
@@ -60,7 +58,7 @@ def traffic(
     """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again."""
     output = batch.output_bytes
     operands = batch.operand_bytes
-    footprint, reads = _dram_reads(batch, gpu, schedule, numbers)
+    reads = _dram_reads(batch, gpu, schedule, numbers)
     reads = reads * (1.0 - _kept(between(operands + output), numbers.l2_capacity.share * gpu.l2_bytes))
     asked = _requests(batch, gpu, schedule, edge, numbers)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
@@ -84,7 +82,6 @@ def traffic(
         l2_store_bytes=write_load,
         merged_bytes=asked.merged * k_bytes,
         ordered_bytes=asked.ordered * k_bytes,
-        wave_footprint_bytes=footprint,
     )
 
 
@@ -153,15 +150,12 @@ def _filled(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, l2: L2Bandwi
 def merged_share(panels: Values, cluster_size: Values, coalescing: Coalescing) -> Values:
     """Share of requests that merge where the clusters of a GPC each want one of `panels` at random.
 
-    They want panels (1 - (1 - 1/panels)^clusters) distinct ones on average; where panels are fewer than the
-    clusters on `meeting_sms`, all of those meet, up to `most_merged`.
+    They want panels (1 - (1 - 1/panels)^clusters) distinct ones on average.
     """
     clusters = coalescing.requesters / cluster_size
     miss = 1.0 - 1.0 / maximum(panels, 1.0)
     distinct = panels * (1.0 - miss**clusters)
-    meeting = coalescing.meeting_sms / cluster_size
-    asked = minimum(distinct / clusters, maximum(panels / meeting, 1.0 / coalescing.most_merged))
-    return where(clusters > 1.5, maximum(1.0 - asked, 0.0), 0.0)
+    return where(clusters > 1.5, maximum(1.0 - distinct / clusters, 0.0), 0.0)
 
 
 def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
@@ -171,10 +165,8 @@ def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
     return 1.0 / (1.0 + squared * squared)
 
 
-def _dram_reads(
-    batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers: KernelNumbers
-) -> tuple[Values, Values]:
-    """Bytes of a wave's distinct panels, and those from DRAM.
+def _dram_reads(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers: KernelNumbers) -> Values:
+    """Bytes from DRAM.
 
     From DRAM come each wave's distinct panels, less what L2 keeps. Within a wave the tiles advance together,
     so that L2 serves every further use of a panel. The next wave of a group uses the same minor panels, if L2
@@ -195,14 +187,14 @@ def _dram_reads(
         until_reuse, capacity
     )
     fits = _kept(operands, capacity)
-    return footprint, maximum(fits * operands + (1.0 - fits) * streamed, operands)
+    return maximum(fits * operands + (1.0 - fits) * streamed, operands)
 
 
-def out_of_step(moved: Traffic, l2_us: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Traffic:
-    """The traffic once tiles have lost their lock-step, and with it requests that merge, and reuse in L2.
+def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffic:
+    """The traffic once tiles have lost their lock-step, and with it requests that merge.
 
     Tiles are served unevenly and drift apart, the longer L2 works the further, until neighbours no longer ask
-    for the same at the same time, and what the first has read is gone when the last one asks for it.
+    for the same at the same time.
     """
     order_us = numbers.launch_order.order_us
     ordered = moved.ordered_bytes * (order_us / maximum(order_us + l2_us, 1e-9))
@@ -210,20 +202,16 @@ def out_of_step(moved: Traffic, l2_us: Values, gpu: GpuSpec, numbers: KernelNumb
     elapsed = coalescing.loss_per_ms * 1e-3 * l2_us
     merged = (moved.merged_bytes + ordered) / (1.0 + elapsed)
     lost = moved.merged_bytes - merged
-    between = coalescing.drift_footprint * elapsed * moved.wave_footprint_bytes / gpu.l2_bytes
-    hits = maximum(moved.l2_request_bytes - moved.output_bytes - moved.dram_read_bytes, 0.0)
-    again = hits * between / (1.0 + between)
     # Written out: `dataclasses.replace` would take a tenth of the whole model's time on one row.
     return Traffic(
         operand_bytes=moved.operand_bytes,
         output_bytes=moved.output_bytes,
-        dram_read_bytes=moved.dram_read_bytes + again,
+        dram_read_bytes=moved.dram_read_bytes,
         dram_write_bytes=moved.dram_write_bytes,
         l2_request_bytes=moved.l2_request_bytes + lost,
-        l2_load_bytes=moved.l2_load_bytes + lost + numbers.l2.fill_share * again,
+        l2_load_bytes=moved.l2_load_bytes + lost,
         filled_bytes=moved.filled_bytes,
         l2_store_bytes=moved.l2_store_bytes,
         merged_bytes=merged,
         ordered_bytes=ordered,
-        wave_footprint_bytes=moved.wave_footprint_bytes,
     )
