@@ -29,7 +29,14 @@ from gemm_model.persistent.calibration_file import (
     situation,
 )
 from gemm_model.persistent.clock import energy_uj
-from gemm_model.persistent.kernel_time import Geometry, KernelTime, geometry, kernel_time
+from gemm_model.persistent.kernel_time import (
+    Geometry,
+    KernelTime,
+    TileTimes,
+    geometry,
+    kernel_time,
+    tile_times,
+)
 from gemm_model.persistent.knowledge import Knowledge, knowledge
 from gemm_model.persistent.residual import (
     AUTO,
@@ -175,8 +182,7 @@ class WarpSpecializedModel:
         What `predict_batch` says of a batch of that row, without columns of one: a fifth of the time of
         one prediction was theirs.
         """
-        family = family_at(int(row.kernel), self.gpu)
-        return self._checked(row, family, MATH_KINDS[row.math_kind], (1,)).row()
+        return self.look_at(row).row()
 
     def _checked(
         self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...]
@@ -195,6 +201,14 @@ class WarpSpecializedModel:
         """The physical times of a geometry in this model's regime."""
         numbers = self.knowledge(found.family, kind).numbers.without(without)
         return kernel_time(found, self.gpu, numbers, regime=self.regime, warm=self.warm)
+
+    def look_at(self, row: GemmBatch) -> PhysicalLook:
+        """What the physical model finds out about one row of Python numbers.
+
+        Raises RefusedKernelError for a kernel that cannot run.
+        """
+        family = family_at(int(row.kernel), self.gpu)
+        return self._checked(row, family, MATH_KINDS[row.math_kind], (1,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +326,12 @@ class PhysicalLook:
         switched = batch.flop * batch.multiplier_share
         spent = energy_uj(power, switched, moved.l2_request_bytes, moved.dram_bytes, share, times.runtime_us)
         return {"energy_uj": spent}
+
+    def tile_times(self) -> TileTimes:
+        """The times of one tile; of a look at one row of numbers."""
+        model = self.model
+        numbers = self.known.numbers.without(model.without)
+        return tile_times(self.geometry, model.gpu, numbers, regime=model.regime, warm=model.warm)
 
     @property
     def known(self) -> Knowledge:

@@ -60,12 +60,17 @@ def launch_us(
     launch, first = numbers.launch, numbers.first_loads
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
     clusters_us = where(ctas_per_cluster > 1, numbers.cluster_launch.clusters_us, 0.0)
-    grid_us = launch.full_grid_us * schedule.resident * ctas_per_cluster / gpu.sm_count
     ramp_us = first.ramp_us * schedule.k_tiles / (schedule.k_tiles + first.ramp_k_tiles)
-    started_us = launch.kernel_us + clusters_us + grid_us + ramp_us
+    started_us = launch.kernel_us + clusters_us + grid_us(batch, schedule, gpu, numbers) + ramp_us
     if not around.by_events:
         return started_us
     return started_us + maximum(batch.empty_kernel_us - launch.events_us, 0.0)
+
+
+def grid_us(batch: GemmBatch, schedule: TileSchedule, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+    """From the start of a grid's first CTA to that of its last one, after a pause."""
+    ctas = schedule.resident * batch.cluster_m * batch.cluster_n
+    return numbers.launch.full_grid_us * ctas / gpu.sm_count
 
 
 def footprint_bytes(batch: GemmBatch, around: Surroundings, own_bytes: Values, *, warm: bool) -> Values:
