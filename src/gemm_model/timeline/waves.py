@@ -180,9 +180,10 @@ def ring_of(waves: Waves, lanes: Sequence[LaneTiles]) -> Ring:
     steps = np.arange(waves.k_tiles)
     used_us = (begin[:, None] + steps * slot[:, None] + wait[:, None]).ravel()
     freed_us = (begin[:, None] + np.minimum(steps + 2, waves.k_tiles) * slot[:, None]).ravel()
-    # The producer asks as soon as a stage is free, one k tile after the other at the port's pace.
+    # The producer asks as soon as a stage is free, one k tile after the other at the port's pace; all CTAs
+    # as the last one to start.
     pace = np.arange(len(used_us)) * waves.times.load_us
-    opened = np.concatenate([np.full(waves.stages, waves.cta_start[0]), freed_us])[: len(used_us)]
+    opened = np.concatenate([np.full(waves.stages, waves.cta_start[-1]), freed_us])[: len(used_us)]
     issue_us = np.minimum(np.maximum.accumulate(opened - pace) + pace, used_us)
     soonest = np.minimum(issue_us + waves.times.latency_us + waves.times.load_us, used_us)
     late = np.repeat(wait, waves.k_tiles) > SHORTEST_WAIT_US
