@@ -223,7 +223,7 @@ class Spilling:
 
     register_clk: float = number(
         "clk",
-        35.0,
+        21.6,
         (0.0, 400.0),
         "spilling one register of one warpgroup at a k tile, narrow instructions",
         "128x128 ping-pong in e4m3: 46 registers, 2030 clocks",
@@ -239,21 +239,21 @@ class Spilling:
     )
     wide_registers: float = number(
         "registers",
-        24.5,
+        29.0,
         (1.0, 100.0),
         "what a wide instruction spills, in narrow ones' registers over the root of the excess",
         "seven spilling e4m3 kernels",
     )
     narrow_growth: float = number(
         "1",
-        1.15,
+        1.17,
         (0.5, 2.0),
         "power of the excess registers by which a narrow instruction's spilling grows",
         "six spilling e4m3 kernels of 30 to 174 excess registers",
     )
     wide_growth: float = number(
         "1",
-        0.6,
+        0.64,
         (0.25, 2.0),
         "power of the excess registers by which a wide instruction's spilling grows",
         "five spilling e4m3 kernels of 14 to 174 excess registers",
@@ -282,7 +282,7 @@ class Spilling:
     )
     sharing: float = number(
         "1",
-        0.77,
+        0.72,
         (0.0, 1.0),
         "power of the warpgroups that spill at once: 1 where they take turns, 0 where none waits",
         "seven spilling e4m3 kernels of one to three warpgroups",
@@ -822,7 +822,7 @@ class SplitK:
 
     setup_us: float = number(
         "us",
-        1.5,
+        3.4,
         (0.0, 6.0),
         "clearing the counters of the tiles before the kernel",
         "split against whole kernels (h200 variants)",
@@ -831,7 +831,7 @@ class SplitK:
     )
     turn_clk: float = number(
         "clk",
-        800.0,
+        1900.0,
         (0.0, 10000.0),
         "fixed clocks of one split's turn: waiting for the signal of the split before, and giving it",
         "two latencies of L2, a fence and a barrier",
@@ -840,7 +840,7 @@ class SplitK:
     )
     bytes_per_clk: float = number(
         "B/clk",
-        16.0,
+        29.0,
         (1.0, 128.0),
         "rate at which one SM adds its partial sums to the workspace",
         "split against whole kernels (h200 variants)",
