@@ -33,6 +33,8 @@ KERNELS = [
     ((16, 128, 64, (64, 128)), {}),
     ((8192, 8192, 4096, (128, 256), (2, 1), "2cta", "fp8", "b200"), {}),
     ((4096, 4096, 4096, (128, 128)), {"without": ["whole_waves", "epilogue"]}),
+    ((4096, 4096, 4096, (128, 256), (2, 1)), {"regime": "graph"}),
+    ((300, 1000, 512, (128, 192), (2, 2)), {"regime": "sustained"}),
     ((8192, 8192, 64, (128, 128), (1, 1), "pingpong"), {}),
 ]
 
@@ -72,6 +74,15 @@ def test_phases_are_those_of_the_prediction():
     period = first["start_us"].apply(lambda starts: np.diff(starts)[:2]).explode().astype(float)
     assert 3 * period.iloc[0] <= phases["waves"] <= 4 * period.iloc[0] + 1e-6
     assert rows["end_us"].max() == pytest.approx(sum(phases.values()))
+
+
+@pytest.mark.parametrize("regime", ["burst", "graph", "sustained", "counters"])
+def test_ctas_start_one_after_the_other_in_every_regime(regime):
+    drawn = timeline(4096, 4096, 4096, (128, 256), (2, 1), residual="off", regime=regime)
+    rows = drawn.trace.rows
+    starts = rows[rows["activity"] == "resident"]["start_us"]
+    assert 0 <= starts.min() < starts.max()
+    assert starts.max() == pytest.approx(drawn.prediction.phases_us["launch"])
 
 
 def test_the_ring_is_never_overcommitted():

@@ -12,10 +12,10 @@ from gemm_model.timeline.tile_order import cluster_coordinates
 def walked(m, n, swizzle, kernel="quack", split_k=1):
     """The cluster tiles of 128 x 128 in the order of the family."""
     config = KernelConfig(cta_m=128, cta_n=128, swizzle=swizzle, kernel=kernel, split_k=split_k)
-    look = WarpSpecializedModel(load_gpu("h200")).look_at(numbers_of(GemmProblem.of(m, n, 512), config))
-    shape = look.geometry
-    places = np.arange(int(shape.schedule.tiles))
-    rows, columns = cluster_coordinates(places, shape.batch, shape.schedule, shape.family.tile_order)
+    model = WarpSpecializedModel(load_gpu("h200"))
+    geometry = model.evaluate_row(numbers_of(GemmProblem.of(m, n, 512), config)).geometry
+    places = np.arange(int(geometry.schedule.tiles))
+    rows, columns = cluster_coordinates(places, geometry.batch, geometry.schedule, geometry.family.tile_order)
     return list(zip(rows.tolist(), columns.tolist(), strict=True))
 
 

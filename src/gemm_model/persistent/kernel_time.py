@@ -179,18 +179,18 @@ class _Parts:
 
 
 def _parts(
-    shape: Geometry, gpu: GpuSpec, numbers: KernelNumbers, around: Surroundings, *, warm: bool
+    geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, around: Surroundings, *, warm: bool
 ) -> _Parts:
-    batch, schedule, found = shape.batch, shape.schedule, shape.resources
-    edge = edge_fill(batch, schedule, found, numbers)
+    batch, schedule, resources = geometry.batch, geometry.schedule, geometry.resources
+    edge = edge_fill(batch, schedule, resources, numbers)
     between = partial(footprint_bytes, batch, around, warm=warm)
-    bytes_moved = traffic(batch, gpu, found, schedule, edge, numbers, between)
-    step = k_tile(batch, gpu, shape.rate, found, schedule, numbers)
+    bytes_moved = traffic(batch, gpu, resources, schedule, edge, numbers, between)
+    step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
     bytes_moved = out_of_step(bytes_moved, l2_us, gpu, numbers)
-    epilogue = epilogue_clk(batch, found, numbers.epilogue)
-    work = _work(shape, gpu, numbers, bytes_moved, edge, step, epilogue)
-    clock = _clock_rule(shape, gpu, numbers, bytes_moved, around)
+    epilogue = epilogue_clk(batch, resources, numbers.epilogue)
+    work = _work(geometry, gpu, numbers, bytes_moved, edge, step, epilogue)
+    clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
     return _Parts(
         traffic=bytes_moved,
         edge=edge,
@@ -245,7 +245,7 @@ def kernel_time(
         dram_us=work.dram_us,
         sm_clk_mhz=sm_clk_mhz,
         set_clk_mhz=parts.clock.card(waves_us, sm_clk_mhz),
-        traffic=parts.traffic,
+        traffic=bytes_moved,
         edge=parts.edge,
     )
 
@@ -275,22 +275,22 @@ def tile_times(
     geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, *, regime: str, warm: bool
 ) -> TileTimes:
     """The times of a tile; the geometry is of one row, as numbers. Regime and `warm` as in `kernel_time`."""
-    schedule, around = geometry.schedule, REGIMES[regime]
-    parts = _parts(geometry, gpu, numbers, around, warm=warm)
+    schedule = geometry.schedule
+    parts = _parts(geometry, gpu, numbers, REGIMES[regime], warm=warm)
     clk, step, full = parts.sm_clk_mhz, parts.step, parts.work.full
     return TileTimes(
-        full_wave_us=parts.work.wave_us(full, clk),
-        math_us=step.math_clk / clk,
-        load_us=step.port_clk / clk,
-        latency_us=numbers.latency.load_clk / clk,
-        epilogue_us=parts.epilogue_clk / clk,
-        period_us=parts.work.period_clk / clk,
-        grid_us=0.0 if around.chained else grid_us(geometry.batch, schedule, gpu, numbers),
+        full_wave_us=float(parts.work.wave_us(full, clk)),
+        math_us=float(step.math_clk / clk),
+        load_us=float(step.port_clk / clk),
+        latency_us=float(numbers.latency.load_clk / clk),
+        epilogue_us=float(parts.epilogue_clk / clk),
+        period_us=float(parts.work.period_clk / clk),
+        grid_us=float(grid_us(geometry.batch, schedule, gpu, numbers)),
         loads_us={
-            "PORT": schedule.k_tiles * step.port_clk / clk,
-            "LATENCY": schedule.k_tiles * step.latency_clk / clk,
-            "L2": full.l2_us + full.fill_us,
-            "DRAM": full.dram_us,
+            "PORT": float(schedule.k_tiles * step.port_clk / clk),
+            "LATENCY": float(schedule.k_tiles * step.latency_clk / clk),
+            "L2": float(full.l2_us + full.fill_us),
+            "DRAM": float(full.dram_us),
         },
     )
 

@@ -184,7 +184,7 @@ class WarpSpecializedModel:
         What `predict_batch` says of a batch of that row, without columns of one: a fifth of the time of
         one prediction was theirs.
         """
-        return self.look_at(row).row()
+        return self.evaluate_row(row).row()
 
     def _checked(
         self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...]
@@ -204,7 +204,7 @@ class WarpSpecializedModel:
         numbers = self.knowledge(geometry.family, kind).numbers.without(without)
         return kernel_time(geometry, self.gpu, numbers, regime=self.regime, warm=self.warm)
 
-    def look_at(self, row: GemmBatch) -> PhysicalLook:
+    def evaluate_row(self, row: GemmBatch) -> PhysicalEvaluation:
         """What the physical model finds out about one row of Python numbers.
 
         Raises RefusedKernelError for a kernel that cannot run.
@@ -330,7 +330,7 @@ class PhysicalEvaluation:
         return {"energy_uj": spent}
 
     def tile_times(self) -> TileTimes:
-        """The times of one tile; of a look at one row of numbers."""
+        """The times of one tile; of an evaluation of one row of numbers."""
         model = self.model
         numbers = self.known.numbers.without(model.without)
         return tile_times(self.geometry, model.gpu, numbers, regime=model.regime, warm=model.warm)

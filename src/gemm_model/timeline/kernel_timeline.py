@@ -14,7 +14,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.model import PhysicalLook, WarpSpecializedModel
+from gemm_model.persistent.model import PhysicalEvaluation, WarpSpecializedModel
 from gemm_model.timeline.tile_order import cluster_coordinates
 from gemm_model.timeline.trace import RING, Trace, TraceInfo, kernel_identity, new_rows
 from gemm_model.timeline.waves import SHORTEST_WAIT_US, LaneTiles, Waves, lanes_of, ring_of, waves_of
@@ -50,23 +50,23 @@ def kernel_timeline(
     has no tile.
     """
     try:
-        look = model.look_at(numbers_of(problem, config))
+        evaluation = model.evaluate_row(numbers_of(problem, config))
     except RefusedKernelError as refused:
         size = f"{problem.m} x {problem.n} x {problem.k} on {model.gpu.name}"
         raise InputError(f"{size}: {refused.reason}") from None
-    prediction = look.row()
-    waves = waves_of(look, prediction)
+    prediction = evaluation.row()
+    waves = waves_of(evaluation, prediction)
     sms = waves.clusters * waves.ctas
     if not 0 <= detailed_sm < sms:
         raise InputError(f"SM {detailed_sm} has no tile; expected one of 0 to {sms - 1}")
-    lanes = lanes_of(look, waves)
+    lanes = lanes_of(evaluation, waves)
     grouped = _tiles_per_row(waves, len(lanes))
     of_one_cta = pd.concat(list(_cta_rows(waves, lanes, grouped)), ignore_index=True)
     shown = _waves_in_detail(waves, detailed_sm)
     rows = [
         _launch_row(waves),
         _resident_rows(waves),
-        _on_all_sms(of_one_cta, waves, look),
+        _on_all_sms(of_one_cta, waves, evaluation),
         *_ring_rows(waves, lanes, detailed_sm, shown),
         *(row for tiles in lanes for row in _k_tile_rows(waves, tiles, detailed_sm, shown)),
     ]
@@ -203,7 +203,7 @@ def _resident_rows(waves: Waves) -> pd.DataFrame:
     )
 
 
-def _on_all_sms(rows: pd.DataFrame, waves: Waves, look: PhysicalLook) -> pd.DataFrame:
+def _on_all_sms(rows: pd.DataFrame, waves: Waves, evaluation: PhysicalEvaluation) -> pd.DataFrame:
     """The rows of one CTA for each CTA of the grid: SM by SM, tiles by their place in the kernel's order.
 
     Rows that begin before the first wave begin with their CTA.
@@ -216,15 +216,15 @@ def _on_all_sms(rows: pd.DataFrame, waves: Waves, look: PhysicalLook) -> pd.Data
     found["tile"] = found["tile"] * waves.clusters + cluster
     found["start_us"] = np.maximum(found["start_us"], waves.cta_start[cluster])
     one_tile = (found["activity"] == "mma") & (found["tiles"] == 1)
-    at_edge = one_tile & _at_edge(found["tile"], cta, look, waves)
+    at_edge = one_tile & _at_edge(found["tile"], cta, evaluation, waves)
     found["detail"] = np.where(at_edge, "edge tile", found["detail"])
     return pd.DataFrame(found)
 
 
-def _at_edge(tile: IntArray, cta: IntArray, look: PhysicalLook, waves: Waves) -> BoolArray:
+def _at_edge(tile: IntArray, cta: IntArray, evaluation: PhysicalEvaluation, waves: Waves) -> BoolArray:
     """Whether a CTA's tile lies partly or wholly outside the output."""
-    shape, batch = look.geometry, look.geometry.batch
-    row, column = cluster_coordinates(tile, batch, shape.schedule, shape.family.tile_order)
+    geometry, batch = evaluation.geometry, evaluation.geometry.batch
+    row, column = cluster_coordinates(tile, batch, geometry.schedule, geometry.family.tile_order)
     rank_n, rank_m = np.divmod(cta % waves.ctas, int(batch.cluster_m))
     last_row = (row * batch.cluster_m + rank_m + 1) * batch.cta_m
     last_column = (column * batch.cluster_n + rank_n + 1) * batch.cta_n

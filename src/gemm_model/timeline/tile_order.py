@@ -33,6 +33,6 @@ def cluster_coordinates(
 
 def _extents(batch: GemmBatch, schedule: TileSchedule, per_matrix: int) -> tuple[int, int]:
     """Cluster tiles along the minor extent (that of a group's panels) and along the other."""
-    rows = round(batch.m / schedule.filled_m / (batch.cta_m * batch.cluster_m))
+    rows = round(float(batch.m / schedule.filled_m / (batch.cta_m * batch.cluster_m)))
     columns = per_matrix // rows
     return (rows, columns) if schedule.minor_is_m else (columns, rows)

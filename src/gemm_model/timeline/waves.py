@@ -15,7 +15,7 @@ from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.prediction import Prediction
 from gemm_model.persistent.kernel_time import TileTimes
-from gemm_model.persistent.model import PhysicalLook
+from gemm_model.persistent.model import PhysicalEvaluation
 
 SHORTEST_WAIT_US = 1e-4
 """Of waits that are drawn [us]; the resolution of a trace."""
@@ -79,17 +79,17 @@ class LaneTiles:
     """From when on its warps have nothing else to do; -inf for the first tile of a CTA."""
 
 
-def waves_of(look: PhysicalLook, prediction: Prediction) -> Waves:
-    """The waves of a look at one row, stretched to the runtime with the residual."""
-    times, schedule, batch = look.times, look.geometry.schedule, look.geometry.batch
-    tile = look.tile_times()
-    stretch = prediction.runtime_us / times.runtime_us
-    launch_us, first_us = times.launch_us * stretch, times.first_load_us * stretch
-    exposed_us = times.exposed_us * stretch
+def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction) -> Waves:
+    """The waves of an evaluation of one row, stretched to the runtime with the residual."""
+    times, schedule, batch = evaluation.times, evaluation.geometry.schedule, evaluation.geometry.batch
+    tile = evaluation.tile_times()
+    stretch = float(prediction.runtime_us / times.runtime_us)
+    launch_us, first_us = float(times.launch_us * stretch), float(times.first_load_us * stretch)
+    exposed_us = float(times.exposed_us * stretch)
     # Where the speed of light is what bounds the kernel, its waves take what is left of it.
     waves_us = prediction.runtime_us - launch_us - first_us - exposed_us
     tile = _stretched(tile, stretch)
-    longer = waves_us / (times.waves_us * stretch) if times.waves_us > 0 else 1.0
+    longer = float(waves_us / (times.waves_us * stretch)) if times.waves_us > 0 else 1.0
     full = int(schedule.full_waves)
     lengths = np.full(full, tile.full_wave_us * longer)
     if schedule.last_tiles > 0:
@@ -102,7 +102,7 @@ def waves_of(look: PhysicalLook, prediction: Prediction) -> Waves:
         cta_start=launch_us - grid_us * (1.0 - np.arange(1, clusters + 1) / clusters),
         exposed_us=exposed_us,
         k_tiles=int(schedule.k_tiles),
-        stages=int(look.geometry.resources.stages),
+        stages=int(evaluation.geometry.resources.stages),
         clusters=clusters,
         last_clusters=int(schedule.last_tiles) or clusters,
         ctas=int(batch.cluster_m * batch.cluster_n),
@@ -116,26 +116,26 @@ def _stretched(tile: TileTimes, by: float) -> TileTimes:
     return replace(tile, **{name: getattr(tile, name) * by for name in numbers})
 
 
-def lanes_of(look: PhysicalLook, waves: Waves) -> list[LaneTiles]:
+def lanes_of(evaluation: PhysicalEvaluation, waves: Waves) -> list[LaneTiles]:
     """The tiles of each lane of a CTA."""
-    return [lane_tiles(waves, lane) for lane in _lanes(look, waves)]
+    return [lane_tiles(waves, lane) for lane in _lanes(evaluation, waves)]
 
 
-def _lanes(look: PhysicalLook, waves: Waves) -> list[Lane]:
+def _lanes(evaluation: PhysicalEvaluation, waves: Waves) -> list[Lane]:
     """The warps of one CTA that compute and store tiles.
 
     Cooperative warpgroups share each tile and drift apart by what they hide of the epilogue; ping-pong
     warpgroups take tiles in turn; with tensor memory one warp computes and others store.
     """
-    shape, exposed = look.geometry, waves.exposed_us
-    if shape.family.tile_period.in_tensor_memory:
+    geometry, exposed = evaluation.geometry, waves.exposed_us
+    if geometry.family.tile_period.in_tensor_memory:
         return [
             Lane("MMA warp", 0, 1, exposed, stores=False),
             Lane("epilogue warps", 0, 1, exposed, computes=False),
         ]
-    if shape.batch.schedule == PINGPONG:
+    if geometry.batch.schedule == PINGPONG:
         return [Lane(f"consumer {turn + 1}", turn, 2, exposed) for turn in range(min(2, waves.count))]
-    groups = int(shape.resources.warpgroups)
+    groups = int(geometry.resources.warpgroups)
     if groups == 1:
         return [Lane("consumer 1", 0, 1, exposed)]
     return [Lane(f"consumer {i + 1}", 0, 1, exposed * i / (groups - 1)) for i in range(groups)]
