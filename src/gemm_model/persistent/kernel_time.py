@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,7 +28,7 @@ from gemm_model.persistent.epilogue import (
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
 from gemm_model.persistent.reduction import last_turns, setup_us, turn_clk, turns_per_wave
-from gemm_model.persistent.surroundings import REGIMES, Surroundings, footprint_bytes, launch_us
+from gemm_model.persistent.surroundings import REGIMES, Surroundings, footprint_bytes, grid_us, launch_us
 from gemm_model.persistent.tile_schedule import TileSchedule, tile_schedule
 from gemm_model.persistent.traffic import Traffic, out_of_step, traffic
 
@@ -141,16 +141,16 @@ class _Work:
     def waves_us(self, sm_clk_mhz: Values) -> Values:
         """All waves at a clock: the full ones, then the partial one."""
         schedule = self.schedule
-        full_us = schedule.full_waves * self._wave_us(self.full, sm_clk_mhz)
+        full_us = schedule.full_waves * self.wave_us(self.full, sm_clk_mhz)
         if is_number(schedule.last_tiles) and schedule.last_tiles == 0.0:
             return full_us
         quantized = self.numbers.whole_waves.quantized
         share = schedule.last_tiles / schedule.resident
         weight = quantized + (1.0 - quantized) * share
-        last_us = weight * self._wave_us(self.last, sm_clk_mhz)
+        last_us = weight * self.wave_us(self.last, sm_clk_mhz)
         return full_us + where(schedule.last_tiles > 0, last_us, 0.0)
 
-    def _wave_us(self, memory: _Memory, sm_clk_mhz: Values) -> Values:
+    def wave_us(self, memory: _Memory, sm_clk_mhz: Values) -> Values:
         """The MMA warps, or the loads: those wait in turn at the port and at L2, and for fill after them."""
         overlap, edge = self.numbers.overlap, self.edge
         loads_us = smooth_maximum(self.port_clk / sm_clk_mhz, memory.l2_us, overlap.port_l2_order)
@@ -164,6 +164,45 @@ class _Work:
         return maximum(math_us, fetched_us) + memory.unhidden_us
 
 
+@dataclass(slots=True)
+class _Parts:
+    """What a kernel's time is put together from, once its clock is known."""
+
+    traffic: Traffic
+    edge: EdgeFill
+    step: KTile
+    mainloop_clk: Values
+    epilogue_clk: Values
+    work: _Work
+    clock: _ClockRules
+    sm_clk_mhz: Values
+
+
+def _parts(
+    geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, around: Surroundings, *, warm: bool
+) -> _Parts:
+    batch, schedule, resources = geometry.batch, geometry.schedule, geometry.resources
+    edge = edge_fill(batch, schedule, resources, numbers)
+    between = partial(footprint_bytes, batch, around, warm=warm)
+    bytes_moved = traffic(batch, gpu, resources, schedule, edge, numbers, between)
+    step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers)
+    l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
+    bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
+    epilogue = epilogue_clk(batch, resources, numbers.epilogue)
+    work = _work(geometry, gpu, numbers, bytes_moved, edge, step, epilogue)
+    clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
+    return _Parts(
+        traffic=bytes_moved,
+        edge=edge,
+        step=step,
+        mainloop_clk=schedule.k_tiles * step.math_clk,
+        epilogue_clk=epilogue,
+        work=work,
+        clock=clock,
+        sm_clk_mhz=_settle(work, clock.inside, gpu),
+    )
+
+
 def kernel_time(
     geometry: Geometry,
     gpu: GpuSpec,
@@ -173,26 +212,16 @@ def kernel_time(
     warm: bool = False,
 ) -> KernelTime:
     """The time of each row in a regime (one of REGIMES); `warm` where the same operands came just before."""
-    batch, schedule, resources = geometry.batch, geometry.schedule, geometry.resources
+    batch, schedule, period = geometry.batch, geometry.schedule, geometry.family.tile_period
     around = REGIMES[regime]
-    edge = edge_fill(batch, schedule, resources, numbers)
-    between = partial(footprint_bytes, batch, around, warm=warm)
-    bytes_moved = traffic(batch, gpu, resources, schedule, edge, numbers, between)
-    step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers)
-    l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
-    bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
-    mainloop = schedule.k_tiles * step.math_clk
-    epilogue = epilogue_clk(batch, resources, numbers.epilogue)
-    work = _work(geometry, gpu, numbers, bytes_moved, edge, step, epilogue)
-    clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
-    sm_clk_mhz = _settle(work, clock.inside, gpu)
-
+    parts = _parts(geometry, gpu, numbers, around, warm=warm)
+    step, work, sm_clk_mhz, bytes_moved = parts.step, parts.work, parts.sm_clk_mhz, parts.traffic
     rounds = schedule.waves
     steps = rounds * schedule.k_tiles
     waves_us = work.waves_us(sm_clk_mhz)
     first_load_us = step.port_clk / sm_clk_mhz
     exposed = exposed_clk(
-        batch, gpu, geometry.family.tile_period, resources, numbers.epilogue, mainloop, epilogue
+        batch, gpu, period, geometry.resources, numbers.epilogue, parts.mainloop_clk, parts.epilogue_clk
     )
     exposed_us = (exposed + last_turns(batch, schedule) * turn_clk(batch, numbers.split_k)) / sm_clk_mhz
     from_dram = minimum(bytes_moved.dram_read_bytes / bytes_moved.operand_bytes, 1.0)
@@ -200,7 +229,7 @@ def kernel_time(
     started_us = started_us + 0.0 * waves_us
     started_us = started_us + setup_us(batch, numbers.split_k)
     floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
-    stores = port_store_clk(batch, geometry.family.tile_period, numbers.epilogue)
+    stores = port_store_clk(batch, period, numbers.epilogue)
     return KernelTime(
         runtime_us=maximum(started_us + first_load_us + waves_us + exposed_us, floor_us),
         floor_us=floor_us,
@@ -209,15 +238,60 @@ def kernel_time(
         first_load_us=first_load_us,
         exposed_us=exposed_us,
         tensor_us=steps * step.math_clk / sm_clk_mhz,
-        epilogue_us=rounds * epilogue / sm_clk_mhz,
+        epilogue_us=rounds * parts.epilogue_clk / sm_clk_mhz,
         port_us=(steps * step.port_clk + rounds * (step.tail_clk + stores)) / sm_clk_mhz,
         latency_us=steps * step.latency_clk / sm_clk_mhz,
         l2_us=work.l2_us,
         dram_us=work.dram_us,
         sm_clk_mhz=sm_clk_mhz,
-        set_clk_mhz=clock.card(waves_us, sm_clk_mhz),
+        set_clk_mhz=parts.clock.card(waves_us, sm_clk_mhz),
         traffic=bytes_moved,
-        edge=edge,
+        edge=parts.edge,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileTimes:
+    """Times in us of one tile of a kernel, at the kernel's clock: what its timeline is drawn from."""
+
+    full_wave_us: float
+    """From a tile to the next where every resident cluster has one."""
+    math_us: float
+    """The MMAs of one k tile."""
+    load_us: float
+    """Bringing the operands of one k tile through the SM's port."""
+    latency_us: float
+    """From asking for a k tile to its first byte."""
+    epilogue_us: float
+    period_us: float
+    """The MMA warps on one tile, if operands are always there."""
+    grid_us: float
+    """From the start of the first CTA to that of the last one."""
+    loads_us: Mapping[str, float]
+    """By limiter: how long that alone would take to load one tile on each SM of a full wave."""
+
+
+def tile_times(
+    geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, *, regime: str, warm: bool
+) -> TileTimes:
+    """The times of a tile; the geometry is of one row, as numbers. Regime and `warm` as in `kernel_time`."""
+    schedule = geometry.schedule
+    parts = _parts(geometry, gpu, numbers, REGIMES[regime], warm=warm)
+    clk, step, full = parts.sm_clk_mhz, parts.step, parts.work.full
+    return TileTimes(
+        full_wave_us=float(parts.work.wave_us(full, clk)),
+        math_us=float(step.math_clk / clk),
+        load_us=float(step.port_clk / clk),
+        latency_us=float(numbers.latency.load_clk / clk),
+        epilogue_us=float(parts.epilogue_clk / clk),
+        period_us=float(parts.work.period_clk / clk),
+        grid_us=float(grid_us(geometry.batch, schedule, gpu, numbers)),
+        loads_us={
+            "PORT": float(schedule.k_tiles * step.port_clk / clk),
+            "LATENCY": float(schedule.k_tiles * step.latency_clk / clk),
+            "L2": float(full.l2_us + full.fill_us),
+            "DRAM": float(full.dram_us),
+        },
     )
 
 

@@ -30,7 +30,14 @@ from gemm_model.persistent.calibration_file import (
     situation,
 )
 from gemm_model.persistent.clock import energy_uj
-from gemm_model.persistent.kernel_time import Geometry, KernelTime, geometry_of, kernel_time
+from gemm_model.persistent.kernel_time import (
+    Geometry,
+    KernelTime,
+    TileTimes,
+    geometry_of,
+    kernel_time,
+    tile_times,
+)
 from gemm_model.persistent.knowledge import Knowledge, knowledge
 from gemm_model.persistent.residual import (
     AUTO,
@@ -177,8 +184,7 @@ class WarpSpecializedModel:
         What `predict_batch` says of a batch of that row, without columns of one: a fifth of the time of
         one prediction was theirs.
         """
-        family = family_at(int(row.kernel), self.gpu)
-        return self._checked(row, family, MATH_KINDS[row.math_kind], (1,)).row()
+        return self.evaluate_row(row).row()
 
     def _checked(
         self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...]
@@ -197,6 +203,14 @@ class WarpSpecializedModel:
         """The physical times of a geometry in this model's regime."""
         numbers = self.knowledge(geometry.family, kind).numbers.without(without)
         return kernel_time(geometry, self.gpu, numbers, regime=self.regime, warm=self.warm)
+
+    def evaluate_row(self, row: GemmBatch) -> PhysicalEvaluation:
+        """What the physical model finds out about one row of Python numbers.
+
+        Raises RefusedKernelError for a kernel that cannot run.
+        """
+        family = family_at(int(row.kernel), self.gpu)
+        return self._checked(row, family, MATH_KINDS[row.math_kind], (1,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +328,12 @@ class PhysicalEvaluation:
         switched = batch.flop * batch.multiplier_share
         spent = energy_uj(power, switched, moved.l2_request_bytes, moved.dram_bytes, share, times.runtime_us)
         return {"energy_uj": spent}
+
+    def tile_times(self) -> TileTimes:
+        """The times of one tile; of an evaluation of one row of numbers."""
+        model = self.model
+        numbers = self.known.numbers.without(model.without)
+        return tile_times(self.geometry, model.gpu, numbers, regime=model.regime, warm=model.warm)
 
     @property
     def known(self) -> Knowledge:

@@ -61,9 +61,8 @@ def launch_us(
     launch, first = numbers.launch, numbers.first_loads
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
     clusters_us = where(ctas_per_cluster > 1, numbers.cluster_launch.clusters_us, 0.0)
-    grid_us = launch.full_grid_us * schedule.resident * ctas_per_cluster / gpu.sm_count
     ramp_us = first.ramp_us * schedule.k_tiles / (schedule.k_tiles + first.ramp_k_tiles)
-    started_us = clusters_us + grid_us + ramp_us
+    started_us = clusters_us + grid_us(batch, schedule, gpu, numbers) + ramp_us
     if around.chained:
         return started_us + _boundary_us(batch, family, numbers.chain, from_dram)
     if around.by_events:
@@ -77,6 +76,12 @@ def _boundary_us(batch: GemmBatch, family: KernelFamily, chain: Chain, from_dram
     drained_us = where(batch.schedule == PINGPONG, 0.0, chain.cooperative_us)
     boundary_us = chain.boundary_us + chain.cold_us * from_dram
     return boundary_us + drained_us + where(dependent, 0.0, chain.gap_us)
+
+
+def grid_us(batch: GemmBatch, schedule: TileSchedule, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+    """From the start of a grid's first CTA to that of its last one."""
+    ctas = schedule.resident * batch.cluster_m * batch.cluster_n
+    return numbers.launch.full_grid_us * ctas / gpu.sm_count
 
 
 def footprint_bytes(batch: GemmBatch, around: Surroundings, own_bytes: Values, *, warm: bool) -> Values:

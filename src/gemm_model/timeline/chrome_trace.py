@@ -35,12 +35,12 @@ class TraceEvent:
     args: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for label in ("start_us", "duration_us"):
-            value = getattr(self, label)
-            if not (math.isfinite(value) and value >= 0):
-                raise InputError(
-                    f"trace event {self.name!r}: {label} is {value!r}; expected a number of at least 0"
-                )
+        # A chain of comparisons, not a loop: traces have 100,000 events.
+        if 0 <= self.start_us < math.inf and 0 <= self.duration_us < math.inf:
+            return
+        label = "duration_us" if 0 <= self.start_us < math.inf else "start_us"
+        value = getattr(self, label)
+        raise InputError(f"trace event {self.name!r}: {label} is {value!r}; expected a number of at least 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ def write_chrome_trace(
 
 
 def chrome_trace_json(events: Sequence[TraceEvent], counters: Sequence[TraceCounter] = ()) -> str:
-    """The text of the trace file: one event a line."""
+    """The text of the trace file."""
     names = [event.process for event in events] + [counter.process for counter in counters]
     processes = {name: pid for pid, name in enumerate(dict.fromkeys(names), start=1)}
     lines = [_metadata("process_name", pid, 0, {"name": name}) for name, pid in processes.items()]
@@ -88,10 +88,11 @@ def chrome_trace_json(events: Sequence[TraceEvent], counters: Sequence[TraceCoun
             name = track if number == 1 else f"{track} ({number})"
             lines.append(_metadata("thread_name", pid, tid, {"name": name}))
             lines.append(_metadata("thread_sort_index", pid, tid, {"sort_index": tid}))
-            lines.extend(_slice(event, pid, tid) for event in lane)
+            lines.extend(_slice(*span, pid, tid) for span in lane)
     lines.extend(_counter(counter, processes[counter.process]) for counter in counters)
-    body = ",\n".join(json.dumps(line, allow_nan=False) for line in lines)
-    return f'{{"displayTimeUnit": "ns", "traceEvents": [\n{body}\n]}}\n'
+    # All events at once: to encode each alone takes five times as long.
+    body = json.dumps(lines, allow_nan=False, separators=(",", ":"))
+    return f'{{"displayTimeUnit": "ns", "traceEvents": {body}}}\n'
 
 
 def _ns(time_us: float) -> int:
@@ -103,33 +104,36 @@ def _span_ns(event: TraceEvent) -> tuple[int, int]:
     return _ns(event.start_us), _ns(event.start_us + event.duration_us)
 
 
-def _lanes(events: Sequence[TraceEvent]) -> list[list[TraceEvent]]:
+_SpanNs = tuple[int, int, TraceEvent]
+
+
+def _lanes(events: Sequence[TraceEvent]) -> list[list[_SpanNs]]:
     """The events in as few lanes as it takes for every lane to nest properly, each in time order."""
-    lanes: list[tuple[list[TraceEvent], list[int]]] = []
-    for event in sorted(events, key=lambda item: (_span_ns(item)[0], -_span_ns(item)[1])):
-        start, end = _span_ns(event)
+    lanes: list[tuple[list[_SpanNs], list[int]]] = []
+    spans = [(*_span_ns(event), event) for event in events]
+    for span in sorted(spans, key=lambda span: (span[0], -span[1])):
+        start, end, _ = span
         for members, open_ends in lanes:
             while open_ends and open_ends[-1] <= start:
                 open_ends.pop()
             if not open_ends or end <= open_ends[-1]:
-                members.append(event)
+                members.append(span)
                 open_ends.append(end)
                 break
         else:
-            lanes.append(([event], [end]))
+            lanes.append(([span], [end]))
     return [members for members, _ in lanes]
 
 
-def _slice(event: TraceEvent, pid: int, tid: int) -> dict[str, Any]:
-    start, end = _span_ns(event)
+def _slice(start_ns: int, end_ns: int, event: TraceEvent, pid: int, tid: int) -> dict[str, Any]:
     return {
         "ph": "X",
         "name": event.name,
         "cat": event.category or event.track,
         "pid": pid,
         "tid": tid,
-        "ts": start / NS_PER_US,
-        "dur": (end - start) / NS_PER_US,
+        "ts": start_ns / NS_PER_US,
+        "dur": (end_ns - start_ns) / NS_PER_US,
         "args": dict(event.args),
     }
 

@@ -1,0 +1,325 @@
+"""Traces of NVIDIA's in-kernel tracer IKET (nvidia-cutlass-dsl 4.8), read into this package's format.
+
+`iket ... profile --postprocess json` writes one document: `stringTable`, `locationTable` (SM, CTA and warp of
+each warp) and `launches`, each with `ranges` (name, two locations, start and end) and `warpLifetimes`. Times
+are nanoseconds of the GPU's global timer, which all SMs share: there is no clock to convert, and no skew.
+Its documentation shows the same with names and locations in place of their positions; both are read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.core.errors import InputError
+from gemm_model.timeline.kernel_timeline import DATA
+from gemm_model.timeline.trace import COLUMNS, TEXT_COLUMNS, Trace, TraceInfo, new_rows
+
+NS_PER_US = 1e3
+WARPS_PER_GROUP = 4
+STAGE, NEXT_TILE = "a free stage", "the next tile"
+WAIT_DATA, WAIT_STAGE = "wait_data", "wait_stage"
+"""Ranges that this package adds to a library's own: one for each k tile."""
+TILE_RANGES = {"tma_load": "load", "mma": "mma", "epilogue": "epilogue"}
+"""Ranges that hold one tile of their warp, and the activity that each is."""
+PARTS = {
+    WAIT_DATA: ("wait", DATA),
+    WAIT_STAGE: ("wait", STAGE),
+    "fetch_wait": ("wait", NEXT_TILE),
+    "fetch_decode": ("schedule", "decode"),
+    "sched_fetch": ("schedule", "fetch"),
+    "clc_produce": ("schedule", "ask"),
+    "clc_consume": ("schedule", "take"),
+    "ag_wait": ("wait", "another GPU's data"),
+    "epi_store_acq": ("wait", "a free store buffer"),
+    "epi_c_wait": ("wait", "the matrix to add"),
+    "epi_store_issue": ("store", ""),
+}
+"""Ranges of QuACK 0.6.5 inside of those, or between: activity and detail; any other is 'other'."""
+LOST = re.compile(r"Trace incomplete: (\d+) warp record")
+"""What the tracer says of warps whose events did not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarpPlace:
+    """Where a warp runs: its SM, the CTA's place in the grid, the warp's in the CTA."""
+
+    sm: int
+    cta: tuple[int, int, int]
+    warp: int
+
+
+Span = tuple[str, int, int]
+"""Name, start and end in ns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IketLaunch:
+    """One launch of an instrumented kernel."""
+
+    kernel_name: str
+    grid: tuple[int, int, int]
+    block_threads: int
+    ranges: Mapping[WarpPlace, Sequence[Span]]
+    """In the order of their start, the longer first."""
+    lifetimes: Mapping[WarpPlace, tuple[int, int]]
+
+    @property
+    def missing_warps(self) -> int:
+        """Warps of the grid of which there is no lifetime."""
+        ctas = self.grid[0] * self.grid[1] * self.grid[2]
+        return ctas * -(-self.block_threads // 32) - len(self.lifetimes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedKernel:
+    """What has to be known of a kernel to name the tiles of its trace."""
+
+    gpu: str
+    identity: Mapping[str, Any]
+    """As `trace.kernel_identity` gives it."""
+    k_tiles: int
+    stages: int
+    untraced_us: float | None = None
+    lost_warps: int = 0
+
+
+def read_iket(path: Path) -> list[IketLaunch]:
+    """The launches of a JSON trace that hold ranges. Raises InputError for a file that is none."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; expected a JSON trace of IKET") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); expected a JSON trace of IKET") from None
+    try:
+        launches = [_launch(document, launch) for launch in document["launches"]]
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"{path}: is no JSON trace of IKET ({reason}); expected its launches") from None
+    return [launch for launch in launches if launch.ranges]
+
+
+def _launch(document: Mapping[str, Any], launch: Mapping[str, Any]) -> IketLaunch:
+    names = document.get("stringTable", [])
+    places = [_place(raw) for raw in document.get("locationTable", [])]
+    ranges: dict[WarpPlace, list[Span]] = defaultdict(list)
+    for found in launch["ranges"]:
+        name = names[found["rangeNameIdx"]] if "rangeNameIdx" in found else found["rangeName"]
+        place = places[found["warpLocIdxs"][0]] if "warpLocIdxs" in found else _place(found["warpLocs"][0])
+        ranges[place].append((str(name), int(found["startTs"]), int(found["endTs"])))
+    lifetimes = {
+        places[life["locIdx"]] if "locIdx" in life else _place(life["warpLocation"]): (
+            int(life["startTs"]),
+            int(life["endTs"]),
+        )
+        for life in launch.get("warpLifetimes", [])
+    }
+    return IketLaunch(
+        kernel_name=str(launch["kernelName"]),
+        grid=(int(launch["gridDimX"]), int(launch["gridDimY"]), int(launch["gridDimZ"])),
+        block_threads=int(launch["blockDimX"]) * int(launch["blockDimY"]) * int(launch["blockDimZ"]),
+        ranges={place: sorted(spans, key=lambda s: (s[1], -s[2])) for place, spans in ranges.items()},
+        lifetimes=lifetimes,
+    )
+
+
+def _place(raw: Mapping[str, Any]) -> WarpPlace:
+    x, y, z = (int(number) for number in raw["ctaId"])
+    return WarpPlace(int(raw["smId"]), (x, y, z), int(raw["warpId"]))
+
+
+def lost_warps(words: str) -> int:
+    """Warps that the tracer says it dropped because their events did not fit, from what it printed."""
+    return sum(int(count) for count in LOST.findall(words))
+
+
+def trace_of(launch: IketLaunch, kernel: TracedKernel) -> Trace:
+    """The trace of one launch, in us from the start of its first warp.
+
+    Raises InputError where the launch cannot be of that kernel.
+    """
+    grid = _Grid(launch, kernel)
+    zero, end = _ends(launch)
+    consumers = _consumer_groups(launch)
+    tables = [_lifetime_rows(launch, grid, zero)]
+    for place, spans in launch.ranges.items():
+        role = _role(place, spans, consumers)
+        tables.append(_warp_rows(place, spans, role, grid, zero))
+    missing = max(kernel.lost_warps, launch.missing_warps if launch.lifetimes else 0)
+    info = TraceInfo(
+        source="measured",
+        gpu=kernel.gpu,
+        kernel=dict(kernel.identity),
+        k_tiles=kernel.k_tiles,
+        stages=kernel.stages,
+        runtime_us=(end - zero) / NS_PER_US,
+        untraced_us=kernel.untraced_us,
+        lost_warps=missing,
+        notes=(f"times of the GPU's global timer, the same on all SMs, in steps of {_step_ns(launch)} ns",),
+    )
+    return Trace(info=info, rows=pd.concat(tables, ignore_index=True))
+
+
+class _Grid:
+    """How CTAs of a launch belong to clusters and tiles."""
+
+    def __init__(self, launch: IketLaunch, kernel: TracedKernel) -> None:
+        self.cluster = (int(kernel.identity["cluster_m"]), int(kernel.identity["cluster_n"]))
+        x, y, z = launch.grid
+        if x % self.cluster[0] or y % self.cluster[1]:
+            raise InputError(
+                f"a grid of {x}x{y}x{z} CTAs has no whole clusters of "
+                f"{self.cluster[0]}x{self.cluster[1]}; expected a trace of another kernel"
+            )
+        self.clusters_x, self.clusters_y = x // self.cluster[0], y // self.cluster[1]
+        self.clusters = self.clusters_x * self.clusters_y * z
+        self.turns = 2 if kernel.identity["schedule"] == "pingpong" else 1
+        self.k_tiles, self.stages = kernel.k_tiles, kernel.stages
+
+    def cluster_of(self, cta: tuple[int, int, int]) -> int:
+        return cta[0] // self.cluster[0] + self.clusters_x * (
+            cta[1] // self.cluster[1] + self.clusters_y * cta[2]
+        )
+
+    def number(self, cta: tuple[int, int, int]) -> int:
+        """CTAs counted cluster by cluster, along m first."""
+        rank = cta[0] % self.cluster[0] + self.cluster[0] * (cta[1] % self.cluster[1])
+        return self.cluster_of(cta) * self.cluster[0] * self.cluster[1] + rank
+
+
+def _ends(launch: IketLaunch) -> tuple[int, int]:
+    """First start and last end of all warps, in ns."""
+    lives = list(launch.lifetimes.values())
+    lives += [(start, end) for spans in launch.ranges.values() for _, start, end in spans]
+    return min(start for start, _ in lives), max(end for _, end in lives)
+
+
+def _step_ns(launch: IketLaunch) -> int:
+    """The timer's resolution: what all times of the launch are multiples of."""
+    zero, _ = _ends(launch)
+    times = [time - zero for spans in launch.ranges.values() for span in spans for time in span[1:]]
+    return int(np.gcd.reduce(times))
+
+
+def _consumer_groups(launch: IketLaunch) -> list[int]:
+    """Warpgroups of a CTA that compute, in order."""
+    return sorted(
+        {
+            place.warp // WARPS_PER_GROUP
+            for place, spans in launch.ranges.items()
+            if any(name == "mma" for name, *_ in spans)
+        }
+    )
+
+
+def _role(place: WarpPlace, spans: Sequence[Span], consumers: Sequence[int]) -> str:
+    names = {name for name, *_ in spans}
+    if "tma_load" in names:
+        return "producer"
+    if "mma" in names:
+        both = "epilogue" in names
+        return f"consumer {consumers.index(place.warp // WARPS_PER_GROUP) + 1}" if both else "MMA warp"
+    return "epilogue warps" if "epilogue" in names else "scheduler"
+
+
+def _lifetime_rows(launch: IketLaunch, grid: _Grid, zero: int) -> pd.DataFrame:
+    """One row a CTA: from the start of its first warp to the end of its last one."""
+    lives: dict[tuple[int, tuple[int, int, int]], list[int]] = {}
+    for place, life in launch.lifetimes.items():
+        known = lives.setdefault((place.sm, place.cta), [*life])
+        known[0], known[1] = min(known[0], life[0]), max(known[1], life[1])
+    return new_rows(
+        len(lives),
+        sm=np.array([sm for sm, _ in lives], dtype=np.int64),
+        cta=np.array([grid.number(cta) for _, cta in lives], dtype=np.int64),
+        role="CTA",
+        activity="resident",
+        start_us=np.array([start - zero for start, _ in lives.values()]) / NS_PER_US,
+        end_us=np.array([end - zero for _, end in lives.values()]) / NS_PER_US,
+    )
+
+
+@dataclass(slots=True)
+class _Row:
+    """An interval of one warp; times in ns since the launch's first warp."""
+
+    activity: str
+    start: int
+    end: int
+    tile: int = -1
+    k_tile: int = -1
+    stage: int = -1
+    waited: int = 0
+    detail: str = ""
+
+
+def _warp_rows(place: WarpPlace, spans: Sequence[Span], role: str, grid: _Grid, zero: int) -> pd.DataFrame:
+    """All rows of one warp; the first to compute of two that take turns has the even tiles."""
+    turns = grid.turns if role.startswith("consumer") else 1
+    first = int(role.split()[-1]) - 1 if turns > 1 else 0
+    cluster = grid.cluster_of(place.cta)
+    counts = dict.fromkeys(TILE_RANGES, 0)
+    rows: list[_Row] = []
+    tile, number, waits = _Row("other", 0, 0), 0, 0
+    for name, start, end in spans:
+        row = _Row("other", start - zero, end - zero, detail=name)
+        rows.append(row)
+        if name in TILE_RANGES:
+            number = first + turns * counts[name]
+            counts[name] += 1
+            row.activity, row.detail, row.tile = TILE_RANGES[name], "", cluster + number * grid.clusters
+            tile, waits = row, 0
+            continue
+        row.activity, row.detail = PARTS.get(name, (row.activity, row.detail))
+        if row.start >= tile.end:
+            continue
+        row.tile = tile.tile
+        if name in (WAIT_DATA, WAIT_STAGE):
+            row.k_tile, row.stage = waits, (number * grid.k_tiles + waits) % grid.stages
+            waits += 1
+            if name == WAIT_DATA:
+                rows.append(_mma_after(row, tile, rows))
+            else:
+                tile.waited += row.end - row.start
+    return _table(rows).assign(sm=place.sm, cta=grid.number(place.cta), role=role, warp=place.warp)[
+        list(COLUMNS)
+    ]
+
+
+def _mma_after(wait: _Row, tile: _Row, rows: Sequence[_Row]) -> _Row:
+    """The MMAs of the k tile that was waited for: until the tile's end, as long as no further wait is known.
+
+    A tile's MMAs begin with its first MMA: the wait before is the tile's, and not within them.
+    """
+    mma = _Row("mma", wait.end, tile.end, wait.tile, wait.k_tile, wait.stage)
+    if wait.k_tile == 0:
+        tile.start, wait.k_tile = wait.end, -1
+    else:
+        tile.waited += wait.end - wait.start
+        before = next(row for row in reversed(rows) if row.activity == "mma" and row.k_tile >= 0)
+        before.end = wait.start
+    return mma
+
+
+def _table(rows: Sequence[_Row]) -> pd.DataFrame:
+    def column(name: str) -> np.ndarray:
+        return np.array(
+            [getattr(row, name) for row in rows], dtype=object if name in TEXT_COLUMNS else np.int64
+        )
+
+    return new_rows(
+        len(rows),
+        start_us=column("start") / NS_PER_US,
+        end_us=column("end") / NS_PER_US,
+        waited_us=column("waited") / NS_PER_US,
+        **{name: column(name) for name in ("activity", "tile", "k_tile", "stage", "detail")},
+    )

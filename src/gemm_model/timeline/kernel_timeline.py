@@ -1,0 +1,278 @@
+"""The predicted trace of a kernel: what each warp does on each SM, from the calibrated model's waves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.core.batch import BoolArray, IntArray, numbers_of
+from gemm_model.core.errors import InputError, RefusedKernelError
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.prediction import Prediction
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.registry import family_of
+from gemm_model.persistent.model import PhysicalEvaluation, WarpSpecializedModel
+from gemm_model.timeline.tile_order import cluster_coordinates
+from gemm_model.timeline.trace import RING, Trace, TraceInfo, kernel_identity, new_rows
+from gemm_model.timeline.waves import SHORTEST_WAIT_US, LaneTiles, Waves, lanes_of, ring_of, waves_of
+
+MOST_ROWS = 60_000
+"""Rows of all SMs [rows]; beyond it the tiles between an SM's first and last are drawn several at once; a
+screen of 4,000 pixels shows fewer, and Perfetto's file of them takes 10 MB."""
+MOST_K_TILES = 2_000
+"""K tiles of the SM drawn in detail [k tiles]; beyond it those of its first tiles and of its last one."""
+
+DATA, TURN = "loaded data", "its turn at the tensor cores"
+"""What consumers wait for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTimeline:
+    """The predicted trace of a kernel, and the prediction that it draws."""
+
+    trace: Trace
+    prediction: Prediction
+    detailed_sm: int
+    """The SM whose k tiles and ring stages are drawn too."""
+    data_limiter: str
+    """What loads wait for most: PORT, LATENCY, L2 or DRAM."""
+
+
+def kernel_timeline(
+    problem: GemmProblem, config: KernelConfig, model: WarpSpecializedModel, *, detailed_sm: int = 0
+) -> KernelTimeline:
+    """The timeline of one kernel; it ends at the prediction's runtime, and its phases are the prediction's.
+
+    A residual stretches all of it alike. Raises InputError for a kernel that cannot run, or for an SM that
+    has no tile.
+    """
+    try:
+        evaluation = model.evaluate_row(numbers_of(problem, config))
+    except RefusedKernelError as refused:
+        size = f"{problem.m} x {problem.n} x {problem.k} on {model.gpu.name}"
+        raise InputError(f"{size}: {refused.reason}") from None
+    prediction = evaluation.row()
+    waves = waves_of(evaluation, prediction)
+    sms = waves.clusters * waves.ctas
+    if not 0 <= detailed_sm < sms:
+        raise InputError(f"SM {detailed_sm} has no tile; expected one of 0 to {sms - 1}")
+    lanes = lanes_of(evaluation, waves)
+    grouped = _tiles_per_row(waves, len(lanes))
+    of_one_cta = pd.concat(list(_cta_rows(waves, lanes, grouped)), ignore_index=True)
+    shown = _waves_in_detail(waves, detailed_sm)
+    rows = [
+        _launch_row(waves),
+        _resident_rows(waves),
+        _on_all_sms(of_one_cta, waves, evaluation),
+        *_ring_rows(waves, lanes, detailed_sm, shown),
+        *(row for tiles in lanes for row in _k_tile_rows(waves, tiles, detailed_sm, shown)),
+    ]
+    family = family_of(config.kernel, model.gpu).name
+    info = TraceInfo(
+        source="predicted",
+        gpu=model.gpu.name,
+        kernel=kernel_identity(problem, replace(config, kernel=family)),
+        k_tiles=waves.k_tiles,
+        stages=waves.stages,
+        runtime_us=prediction.runtime_us,
+        notes=_notes(waves, grouped, len(shown), detailed_sm),
+    )
+    loads_us = waves.times.loads_us
+    return KernelTimeline(
+        trace=Trace(info=info, rows=pd.concat(rows, ignore_index=True)),
+        prediction=prediction,
+        detailed_sm=detailed_sm,
+        data_limiter=max(loads_us, key=loads_us.__getitem__),
+    )
+
+
+def _tiles_per_row(waves: Waves, lanes: int) -> int:
+    """Tiles that one row stands for between the first and the last of an SM: 1 where all can be drawn."""
+    rows = (1 + 2 * lanes) * waves.count * waves.clusters * waves.ctas
+    return max(1, -(-rows // MOST_ROWS))
+
+
+def _notes(waves: Waves, grouped: int, shown: int, sm: int) -> tuple[str, ...]:
+    found = []
+    if grouped > 1:
+        found.append(
+            f"{waves.count} tiles an SM: between the first and the last, {grouped} are drawn as one; "
+            "no screen shows each"
+        )
+    if shown < waves.tiles_of_cta(sm):
+        found.append(f"SM {sm} is drawn k tile by k tile for {shown} tiles: the first ones and the last")
+    return tuple(found)
+
+
+def _cta_rows(waves: Waves, lanes: Sequence[LaneTiles], grouped: int) -> Iterator[pd.DataFrame]:
+    """The rows of a CTA that has a tile in every wave; `tile` counts its tiles from 0."""
+    yield _load_rows(waves, lanes, grouped)
+    for tiles in lanes:
+        first, last = _groups(len(tiles.wave), grouped)
+        alone = first == last
+        place = {"role": tiles.lane.role, "tile": tiles.wave[first]}
+        if tiles.lane.computes:
+            waited = np.minimum(waves.data_wait_us[tiles.wave], tiles.mma_end_us - tiles.start_us)
+            yield new_rows(
+                len(first),
+                activity="mma",
+                tiles=last - first + 1,
+                start_us=tiles.start_us[first],
+                # A row for several tiles holds their epilogues too.
+                end_us=np.where(alone, tiles.mma_end_us[first], tiles.stored_us[last]),
+                waited_us=np.add.reduceat(waited, first),
+                **place,
+            )
+            yield _wait_rows(tiles, first)
+        if tiles.lane.stores:
+            own = first[alone]
+            yield new_rows(
+                len(own),
+                role=tiles.lane.role,
+                tile=tiles.wave[own],
+                activity="epilogue",
+                start_us=tiles.mma_end_us[own],
+                end_us=tiles.stored_us[own],
+            )
+
+
+def _groups(tiles: int, grouped: int) -> tuple[IntArray, IntArray]:
+    """First and last tile of each row: the first and the last of all have one of their own."""
+    if tiles <= 2:
+        return np.arange(tiles), np.arange(tiles)
+    first = np.concatenate([[0], np.arange(1, tiles - 1, grouped), [tiles - 1]])
+    return first, np.append(first[1:], tiles) - 1
+
+
+def _wait_rows(tiles: LaneTiles, first: IntArray) -> pd.DataFrame:
+    """What a lane waits for before the MMAs of a tile; the first wait begins with its CTA."""
+    shown = first[tiles.start_us[first] - tiles.free_us[first] > SHORTEST_WAIT_US]
+    return new_rows(
+        len(shown),
+        role=tiles.lane.role,
+        activity="wait",
+        tile=tiles.wave[shown],
+        start_us=tiles.free_us[shown],
+        end_us=tiles.start_us[shown],
+        detail=np.where(tiles.wave[shown] == 0, DATA, TURN).astype(object),
+    )
+
+
+def _load_rows(waves: Waves, lanes: Sequence[LaneTiles], grouped: int) -> pd.DataFrame:
+    """One row a tile: from asking for its first k tile to asking for its last one.
+
+    The first begins with its CTA; what is not spent on asking is waiting for a free stage.
+    """
+    issue_us = ring_of(waves, lanes).issue_us.reshape(waves.count, waves.k_tiles)
+    first, last = _groups(waves.count, grouped)
+    start_us, end_us = issue_us[first, 0], issue_us[last, -1] + waves.times.load_us
+    asking_us = (last - first + 1) * waves.k_tiles * waves.times.load_us
+    return new_rows(
+        len(first),
+        role="producer",
+        activity="load",
+        tile=first,
+        tiles=last - first + 1,
+        start_us=np.where(first == 0, -np.inf, start_us),
+        end_us=end_us,
+        waited_us=np.maximum(end_us - start_us - asking_us, 0.0),
+    )
+
+
+def _launch_row(waves: Waves) -> pd.DataFrame:
+    return new_rows(1, role="launch", activity="launch", end_us=np.array([waves.cta_start[0]]))
+
+
+def _resident_rows(waves: Waves) -> pd.DataFrame:
+    """One row a CTA: from its start to its last store."""
+    end = np.full(waves.clusters, waves.start[-1] + waves.exposed_us)
+    if waves.count > 1:
+        end[waves.last_clusters :] = waves.start[-2] + waves.exposed_us
+    sms = np.arange(waves.clusters * waves.ctas)
+    return new_rows(
+        len(sms),
+        sm=sms,
+        cta=sms,
+        role="CTA",
+        activity="resident",
+        start_us=np.repeat(waves.cta_start, waves.ctas),
+        end_us=np.repeat(end, waves.ctas),
+    )
+
+
+def _on_all_sms(rows: pd.DataFrame, waves: Waves, evaluation: PhysicalEvaluation) -> pd.DataFrame:
+    """The rows of one CTA for each CTA of the grid: SM by SM, tiles by their place in the kernel's order.
+
+    Rows that begin before the first wave begin with their CTA.
+    """
+    tiles = np.array([waves.tiles_of_cta(cta) for cta in range(waves.clusters * waves.ctas)])
+    cta, row = np.nonzero(rows["tile"].to_numpy() < tiles[:, None])
+    cluster = cta // waves.ctas
+    found = {name: column.to_numpy()[row] for name, column in rows.items()}
+    found["sm"] = found["cta"] = cta
+    found["tile"] = found["tile"] * waves.clusters + cluster
+    found["start_us"] = np.maximum(found["start_us"], waves.cta_start[cluster])
+    one_tile = (found["activity"] == "mma") & (found["tiles"] == 1)
+    at_edge = one_tile & _at_edge(found["tile"], cta, evaluation, waves)
+    found["detail"] = np.where(at_edge, "edge tile", found["detail"])
+    return pd.DataFrame(found)
+
+
+def _at_edge(tile: IntArray, cta: IntArray, evaluation: PhysicalEvaluation, waves: Waves) -> BoolArray:
+    """Whether a CTA's tile lies partly or wholly outside the output."""
+    geometry, batch = evaluation.geometry, evaluation.geometry.batch
+    row, column = cluster_coordinates(tile, batch, geometry.schedule, geometry.family.tile_order)
+    rank_n, rank_m = np.divmod(cta % waves.ctas, int(batch.cluster_m))
+    last_row = (row * batch.cluster_m + rank_m + 1) * batch.cta_m
+    last_column = (column * batch.cluster_n + rank_n + 1) * batch.cta_n
+    outside: BoolArray = (last_row > batch.m) | (last_column > batch.n)
+    return outside
+
+
+def _waves_in_detail(waves: Waves, sm: int) -> IntArray:
+    """The waves whose k tiles one SM shows: all, or the first ones and its last."""
+    tiles, fitting = waves.tiles_of_cta(sm), max(MOST_K_TILES // waves.k_tiles, 1)
+    return np.arange(tiles) if tiles <= fitting else np.append(np.arange(fitting - 1), tiles - 1)
+
+
+def _ring_rows(waves: Waves, lanes: Sequence[LaneTiles], sm: int, shown: IntArray) -> Iterator[pd.DataFrame]:
+    """Each k tile's way through its stage of the ring: under way, then read by the MMAs."""
+    ring, cluster = ring_of(waves, lanes), sm // waves.ctas
+    step = (shown[:, None] * waves.k_tiles + np.arange(waves.k_tiles)).ravel()
+    place = _place(waves, sm, step) | {"role": RING}
+    issue_us = np.maximum(ring.issue_us[step], waves.cta_start[cluster])
+    arrival_us, used_us = ring.arrival_us[step], ring.used_us[step]
+    yield new_rows(len(step), activity="load", start_us=issue_us, end_us=arrival_us, **place)
+    yield new_rows(len(step), activity="mma", start_us=used_us, end_us=ring.freed_us[step], **place)
+
+
+def _k_tile_rows(waves: Waves, tiles: LaneTiles, sm: int, shown: IntArray) -> Iterator[pd.DataFrame]:
+    """A lane's waits and MMAs, k tile by k tile: evenly over the MMAs of a tile."""
+    own = np.isin(tiles.wave, shown)
+    if not tiles.lane.computes or not own.any():
+        return
+    wave, start, end = tiles.wave[own], tiles.start_us[own], tiles.mma_end_us[own]
+    slot = np.repeat((end - start) / waves.k_tiles, waves.k_tiles)
+    wait = np.repeat(np.minimum(waves.data_wait_us[wave], end - start) / waves.k_tiles, waves.k_tiles)
+    step = (wave[:, None] * waves.k_tiles + np.arange(waves.k_tiles)).ravel()
+    begin = np.repeat(start, waves.k_tiles) + step % waves.k_tiles * slot
+    place = _place(waves, sm, step) | {"role": tiles.lane.role}
+    waits = new_rows(len(step), activity="wait", start_us=begin, end_us=begin + wait, detail=DATA, **place)
+    yield waits[wait > SHORTEST_WAIT_US]
+    yield new_rows(len(step), activity="mma", start_us=begin + wait, end_us=begin + slot, **place)
+
+
+def _place(waves: Waves, sm: int, step: IntArray) -> dict[str, object]:
+    """Where the k tiles of a CTA belong, counted over all its tiles."""
+    everywhere = np.full(len(step), sm)
+    tile = step // waves.k_tiles * waves.clusters + sm // waves.ctas
+    return {
+        "sm": everywhere,
+        "cta": everywhere,
+        "tile": tile,
+        "k_tile": step % waves.k_tiles,
+        "stage": step % waves.stages,
+    }

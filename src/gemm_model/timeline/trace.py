@@ -1,0 +1,299 @@
+"""The trace of one kernel, predicted or measured: one format for both, as a table and for Perfetto."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.core.errors import InputError
+from gemm_model.core.files import atomic_path
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.timeline.chrome_trace import TraceEvent
+
+SCHEMA = "gemm-model-trace/1"
+ACTIVITIES = (
+    *("launch", "resident", "load", "mma", "epilogue", "store", "schedule", "wait"),
+    "other",
+)
+"""launch: until the first CTA starts; resident: a warp's or a CTA's life; schedule: finding the next tile."""
+RING = "ring"
+"""The role whose rows are the stages of the ring, each on its own track."""
+TEXT_COLUMNS = ("role", "activity", "detail")
+TIME_COLUMNS = ("start_us", "end_us", "waited_us")
+COLUMNS = (
+    *("sm", "cta", "role", "warp", "activity", "tile", "tiles", "k_tile", "stage"),
+    *(*TIME_COLUMNS, "detail"),
+)
+"""One row an interval. sm, cta, warp: numbers from 0, -1 for all of them; tile: place of the cluster's tile
+in the kernel's order; tiles: how many tiles a row stands for where it is thinned out; k_tile: -1 for a whole
+tile, whose k tiles lie inside it; stage: of the ring, or -1; waited_us: what was waiting within the interval;
+detail: what a wait was for, the part of an epilogue, an edge tile. A tile's mma begins with its first MMA."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceInfo:
+    """What the intervals of a trace are of."""
+
+    source: str
+    """predicted or measured."""
+    gpu: str
+    kernel: Mapping[str, Any]
+    """The problem and the kernel, as `kernel_identity` names them."""
+    k_tiles: int
+    """Of one tile."""
+    stages: int
+    """Of the ring."""
+    runtime_us: float
+    """Measured: from the first warp's start to the last one's end, under the tracer."""
+    untraced_us: float | None = None
+    """The same kernel without the tracer, launch included, as the GPU times kernels."""
+    lost_warps: int = 0
+    """Warps whose events did not fit into the tracer's buffer: they are missing."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def overhead(self) -> float | None:
+        """What tracing adds, as a share of the untraced runtime; below 0 where the launch outweighs it."""
+        return None if self.untraced_us is None else self.runtime_us / self.untraced_us - 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """The intervals of one kernel launch, in us from its launch (predicted) or first warp (measured)."""
+
+    info: TraceInfo
+    rows: pd.DataFrame = field(repr=False)
+    """Columns COLUMNS."""
+
+    def of_tiles(self, activity: str) -> pd.DataFrame:
+        """The rows of one activity that stand for whole tiles."""
+        rows = self.rows
+        return rows[(rows["activity"] == activity) & (rows["k_tile"] < 0) & (rows["role"] != RING)]
+
+    def since_first_cta(self) -> Trace:
+        """The same in us from the start of the first CTA: what a measured trace begins with."""
+        resident = self.rows[self.rows["activity"] == "resident"]
+        zero = float(resident["start_us"].min()) if len(resident) else 0.0
+        rows = self.rows[self.rows["activity"] != "launch"].copy()
+        rows[["start_us", "end_us"]] -= zero
+        return Trace(info=self.info, rows=rows)
+
+
+def kernel_identity(problem: GemmProblem, config: KernelConfig) -> dict[str, Any]:
+    """What tells a kernel from others: its problem, tile, cluster, schedule and family."""
+    return {
+        "m": problem.m,
+        "n": problem.n,
+        "k": problem.k,
+        "batch": problem.batch,
+        "a_dtype": problem.a_dtype.name,
+        "b_dtype": problem.b_dtype.name,
+        "out_dtype": problem.out_dtype.name,
+        "cta_m": config.cta_m,
+        "cta_n": config.cta_n,
+        "cluster_m": config.cluster_m,
+        "cluster_n": config.cluster_n,
+        "schedule": config.schedule,
+        "swizzle": config.swizzle,
+        "split_k": config.split_k,
+        "fast_accum": config.fast_accum,
+        "kernel": config.kernel,
+    }
+
+
+def require_same_kernel(predicted: Trace, measured: Trace, path: Path) -> None:
+    """Raise InputError where a measured trace is of another kernel, or of another GPU, than the predicted."""
+    ours = {**predicted.info.kernel, "gpu": predicted.info.gpu}
+    theirs = {**measured.info.kernel, "gpu": measured.info.gpu}
+    differing = [name for name in ours if theirs.get(name) != ours[name]]
+    if differing:
+        name = differing[0]
+        raise InputError(
+            f"{path} is of another kernel: {name} is {theirs.get(name)!r}; expected {ours[name]!r}, "
+            "as simulated"
+        )
+
+
+def new_rows(count: int, **columns: Any) -> pd.DataFrame:
+    """So many rows; a column that is not given is -1, '' or 0 us, and one tile a row."""
+    defaults: dict[str, Any] = dict.fromkeys(COLUMNS, -1)
+    defaults |= dict.fromkeys(TEXT_COLUMNS, "") | dict.fromkeys(TIME_COLUMNS, 0.0) | {"tiles": 1}
+    return pd.DataFrame(
+        {
+            name: value if isinstance(value, np.ndarray) else np.full(count, value, _type_of(name))
+            for name, value in (defaults | columns).items()
+        }
+    )
+
+
+def _type_of(column: str) -> type:
+    return object if column in TEXT_COLUMNS else np.float64 if column in TIME_COLUMNS else np.int64
+
+
+def write_trace_table(trace: Trace, path: Path) -> None:
+    """Write a trace as a table that `read_trace_table` reads: a line about the kernel, then CSV.
+
+    A name that ends in .gz is compressed. Times have a resolution of a tenth of a nanosecond.
+    """
+    about = json.dumps({"schema": SCHEMA, **asdict(trace.info)}, allow_nan=False)
+    with atomic_path(path) as temporary, _opened(temporary, "wt") as file:
+        file.write(f"# {about}\n")
+        trace.rows.to_csv(file, index=False, float_format="%.4f", lineterminator="\n")
+
+
+def read_trace_table(path: Path) -> Trace:
+    """A trace from its table. Raises InputError for a file that is none."""
+    try:
+        with _opened(path, "rt") as file:
+            info = _info(path, file.readline())
+            rows = pd.read_csv(file, keep_default_na=False)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; expected the table of a trace") from None
+    except (OSError, EOFError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); expected the table of a trace") from None
+    missing = [name for name in COLUMNS if name not in rows]
+    if missing:
+        raise InputError(f"{path}: column {missing[0]!r} is missing; expected {', '.join(COLUMNS)}")
+    for name in COLUMNS:
+        if name not in TEXT_COLUMNS:
+            rows[name] = _numbers(path, name, rows[name])
+    backwards = np.flatnonzero(rows["end_us"] < rows["start_us"])
+    if len(backwards):
+        raise InputError(
+            f"{path}: line {backwards[0] + 3}, column end_us: {rows['end_us'].iloc[backwards[0]]:g} lies "
+            "before start_us; expected a later time"
+        )
+    return Trace(info=info, rows=rows[list(COLUMNS)])
+
+
+def _opened(path: Path, mode: str) -> Any:
+    import gzip
+
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    return opener(path, mode, encoding="utf-8", newline="")
+
+
+def _info(path: Path, line: str) -> TraceInfo:
+    try:
+        values = json.loads(line.removeprefix("#"))
+        known = {spec.name for spec in fields(TraceInfo)}
+        if values.pop("schema") != SCHEMA or set(values) != known:
+            raise ValueError
+        return TraceInfo(
+            source=str(values["source"]),
+            gpu=str(values["gpu"]),
+            kernel=dict(values["kernel"]),
+            k_tiles=int(values["k_tiles"]),
+            stages=int(values["stages"]),
+            runtime_us=float(values["runtime_us"]),
+            untraced_us=None if values["untraced_us"] is None else float(values["untraced_us"]),
+            lost_warps=int(values["lost_warps"]),
+            notes=tuple(map(str, values["notes"])),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise InputError(f"{path}: line 1 is not that of a trace; expected '# {{\"schema\": ...'") from None
+
+
+def _numbers(path: Path, name: str, column: pd.Series) -> pd.Series:
+    found = pd.to_numeric(column, errors="coerce")
+    bad = np.flatnonzero(~np.isfinite(found.to_numpy(np.float64)))
+    if len(bad):
+        raise InputError(
+            f"{path}: line {bad[0] + 3}, column {name}: {column.iloc[bad[0]]!r}; expected a number"
+        )
+    return found if name in TIME_COLUMNS else found.astype(np.int64)
+
+
+def trace_events(trace: Trace, sms: Sequence[int] | None = None) -> list[TraceEvent]:
+    """The trace for Perfetto: a process of its own, one track an SM, then one a warp of each SM.
+
+    `sms` are the SMs whose warps are shown, all of them where it is None.
+    """
+    rows = trace.rows if sms is None else trace.rows[trace.rows["sm"].isin([-1, *sms])]
+    rows = rows[rows["activity"] != "resident"].sort_values(["sm", "role", "warp", "stage"], kind="stable")
+    columns = (rows[name].tolist() for name in COLUMNS)
+    source = trace.info.source
+    warps = []
+    for sm, _, role, warp, activity, tile, tiles, k_tile, stage, start, end, waited, detail in zip(
+        *columns, strict=True
+    ):
+        warps.append(
+            TraceEvent(
+                process=source,
+                track=_track(sm, role, warp, stage),
+                name=_name(activity, tiles, detail),
+                category=activity,
+                start_us=start,
+                duration_us=max(end - start, 0.0),
+                args=_arguments(tile, tiles, k_tile, stage, waited, detail),
+            )
+        )
+    return _overview(trace) + warps
+
+
+def _overview(trace: Trace) -> list[TraceEvent]:
+    """One track an SM: its tiles, from the first MMA to the end of the epilogue."""
+    tiles = tile_spans(trace)
+    process = f"{trace.info.source}, one row an SM"
+    columns = (tiles[name].tolist() for name in ("sm", "tile", "tiles", "start_us", "end_us"))
+    return [
+        TraceEvent(
+            process=process,
+            track=f"SM {sm}",
+            name=_name("tile", count, ""),
+            category="tile",
+            start_us=start,
+            duration_us=end - start,
+            args={"tile": tile},
+        )
+        for sm, tile, count, start, end in zip(*columns, strict=True)
+    ]
+
+
+def tile_spans(trace: Trace) -> pd.DataFrame:
+    """One row a tile of a CTA, in time order: sm, cta, tile, tiles, start_us, mma_end_us, end_us."""
+    mma, epilogue = trace.of_tiles("mma"), trace.of_tiles("epilogue")
+    keys = ["sm", "cta", "tile"]
+    spans = mma.groupby(keys, sort=False).agg(
+        tiles=("tiles", "max"), start_us=("start_us", "min"), mma_end_us=("end_us", "max")
+    )
+    ends = epilogue.groupby(keys, sort=False)["end_us"].max().reindex(spans.index)
+    spans["end_us"] = np.fmax(ends.to_numpy(), spans["mma_end_us"].to_numpy())
+    return spans.reset_index().sort_values(["sm", "start_us"], ignore_index=True)
+
+
+def _track(sm: int, role: str, warp: int, stage: int) -> str:
+    place = "" if sm < 0 else f"SM {sm} "
+    if role == RING:
+        return f"{place}stage {stage}"
+    return f"{place}{role}" if warp < 0 else f"{place}{role}, warp {warp}"
+
+
+def _name(activity: str, tiles: int, detail: str) -> str:
+    if activity == "wait":
+        return f"wait for {detail}"
+    if activity == "other":
+        return detail
+    return f"{activity}, {tiles} tiles" if tiles > 1 else activity
+
+
+def _arguments(tile: int, tiles: int, k_tile: int, stage: int, waited: float, detail: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"tile": tile} if tile >= 0 else {}
+    if tiles > 1:
+        found["tiles"] = tiles
+    if k_tile >= 0:
+        found["k_tile"] = k_tile
+    if stage >= 0:
+        found["stage"] = stage
+    if waited > 0:
+        found["waited_us"] = round(waited, 4)
+    if detail:
+        found["detail"] = detail
+    return found

@@ -1,0 +1,195 @@
+"""A kernel on its own time axis, as the calibrated model sees it: waves, the warps on their tiles, the ring.
+
+The model knows the length of a wave, not who is late: all clusters end a wave together, CTAs start one after
+the other, and what a wave lasts longer than the MMAs of a tile is waiting for its slowest resource.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from gemm_model.core.batch import FloatArray, IntArray
+from gemm_model.core.kernel_config import PINGPONG
+from gemm_model.core.prediction import Prediction
+from gemm_model.persistent.kernel_time import TileTimes
+from gemm_model.persistent.model import PhysicalEvaluation
+
+SHORTEST_WAIT_US = 1e-4
+"""Of waits that are drawn [us]; the resolution of a trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A track of every SM: which tiles its warps compute, and how far they lag behind the wave."""
+
+    role: str
+    first: int
+    """Its first tile, of a CTA's tiles counted from 0."""
+    step: int
+    lag_us: float
+    """From the end of a wave to the end of its epilogue."""
+    computes: bool = True
+    stores: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Waves:
+    """The kernel on its own time axis, in us; a cluster's tile `w` belongs to wave `w`."""
+
+    start: FloatArray
+    """Of each wave, and the end of the last one."""
+    cta_start: FloatArray
+    """Of each cluster."""
+    exposed_us: float
+    k_tiles: int
+    stages: int
+    clusters: int
+    last_clusters: int
+    """That have a tile in the last wave."""
+    ctas: int
+    """Of one cluster."""
+    times: TileTimes
+    data_wait_us: FloatArray
+    """Of each wave: what the MMA warps wait for data."""
+
+    @property
+    def count(self) -> int:
+        return len(self.start) - 1
+
+    def tiles_of_cta(self, cta: int) -> int:
+        """Tiles that a CTA computes, CTAs counted from 0 cluster by cluster."""
+        return self.count - int(cta // self.ctas >= self.last_clusters)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTiles:
+    """The tiles of one lane in their order; times in us."""
+
+    lane: Lane
+    wave: IntArray
+    start_us: FloatArray
+    """Of the tile's MMAs."""
+    mma_end_us: FloatArray
+    stored_us: FloatArray
+    """End of the epilogue."""
+    free_us: FloatArray
+    """From when on its warps have nothing else to do; -inf for the first tile of a CTA."""
+
+
+def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction) -> Waves:
+    """The waves of an evaluation of one row, stretched to the runtime with the residual."""
+    times, schedule, batch = evaluation.times, evaluation.geometry.schedule, evaluation.geometry.batch
+    tile = evaluation.tile_times()
+    stretch = float(prediction.runtime_us / times.runtime_us)
+    launch_us, first_us = float(times.launch_us * stretch), float(times.first_load_us * stretch)
+    exposed_us = float(times.exposed_us * stretch)
+    # Where the speed of light is what bounds the kernel, its waves take what is left of it.
+    waves_us = prediction.runtime_us - launch_us - first_us - exposed_us
+    tile = _stretched(tile, stretch)
+    longer = float(waves_us / (times.waves_us * stretch)) if times.waves_us > 0 else 1.0
+    full = int(schedule.full_waves)
+    lengths = np.full(full, tile.full_wave_us * longer)
+    if schedule.last_tiles > 0:
+        lengths = np.append(lengths, waves_us - lengths.sum())
+    start = launch_us + first_us + np.concatenate([[0.0], np.cumsum(lengths)])
+    clusters = int(schedule.resident)
+    grid_us = min(tile.grid_us, launch_us)
+    return Waves(
+        start=start,
+        cta_start=launch_us - grid_us * (1.0 - np.arange(1, clusters + 1) / clusters),
+        exposed_us=exposed_us,
+        k_tiles=int(schedule.k_tiles),
+        stages=int(evaluation.geometry.resources.stages),
+        clusters=clusters,
+        last_clusters=int(schedule.last_tiles) or clusters,
+        ctas=int(batch.cluster_m * batch.cluster_n),
+        times=tile,
+        data_wait_us=np.maximum(lengths - tile.period_us, 0.0),
+    )
+
+
+def _stretched(tile: TileTimes, by: float) -> TileTimes:
+    numbers = (spec.name for spec in fields(tile) if spec.name != "loads_us")
+    return replace(tile, **{name: getattr(tile, name) * by for name in numbers})
+
+
+def lanes_of(evaluation: PhysicalEvaluation, waves: Waves) -> list[LaneTiles]:
+    """The tiles of each lane of a CTA."""
+    return [lane_tiles(waves, lane) for lane in _lanes(evaluation, waves)]
+
+
+def _lanes(evaluation: PhysicalEvaluation, waves: Waves) -> list[Lane]:
+    """The warps of one CTA that compute and store tiles.
+
+    Cooperative warpgroups share each tile and drift apart by what they hide of the epilogue; ping-pong
+    warpgroups take tiles in turn; with tensor memory one warp computes and others store.
+    """
+    geometry, exposed = evaluation.geometry, waves.exposed_us
+    if geometry.family.tile_period.in_tensor_memory:
+        return [
+            Lane("MMA warp", 0, 1, exposed, stores=False),
+            Lane("epilogue warps", 0, 1, exposed, computes=False),
+        ]
+    if geometry.batch.schedule == PINGPONG:
+        return [Lane(f"consumer {turn + 1}", turn, 2, exposed) for turn in range(min(2, waves.count))]
+    groups = int(geometry.resources.warpgroups)
+    if groups == 1:
+        return [Lane("consumer 1", 0, 1, exposed)]
+    return [Lane(f"consumer {i + 1}", 0, 1, exposed * i / (groups - 1)) for i in range(groups)]
+
+
+def lane_tiles(waves: Waves, lane: Lane) -> LaneTiles:
+    """A tile's MMAs begin with its wave, or when the warps that compute it have stored the tile before."""
+    wave = np.arange(lane.first, waves.count, lane.step)
+    stored = waves.start[wave + 1] + lane.lag_us
+    free = stored if lane.stores else stored - waves.times.epilogue_us
+    free = np.concatenate([[-np.inf], free[:-1]])
+    start = np.maximum(waves.start[wave], free)
+    return LaneTiles(
+        lane=lane,
+        wave=wave,
+        start_us=start,
+        mma_end_us=np.maximum(stored - waves.times.epilogue_us, start),
+        stored_us=stored,
+        free_us=free,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Of each k tile of a CTA in its order, in us: when it is asked for, there, used, and its stage free."""
+
+    issue_us: FloatArray
+    arrival_us: FloatArray
+    used_us: FloatArray
+    freed_us: FloatArray
+
+
+def ring_of(waves: Waves, lanes: Sequence[LaneTiles]) -> Ring:
+    """A stage is free when the last warps that read it have ended the next k tile's MMAs, or their tile."""
+    begin, end = np.full(waves.count, -np.inf), np.full(waves.count, -np.inf)
+    for tiles in lanes:
+        if tiles.lane.computes:
+            begin[tiles.wave] = np.maximum(begin[tiles.wave], tiles.start_us)
+            end[tiles.wave] = np.maximum(end[tiles.wave], tiles.mma_end_us)
+    slot = (end - begin) / waves.k_tiles
+    wait = np.minimum(waves.data_wait_us, end - begin) / waves.k_tiles
+    steps = np.arange(waves.k_tiles)
+    used_us = (begin[:, None] + steps * slot[:, None] + wait[:, None]).ravel()
+    freed_us = (begin[:, None] + np.minimum(steps + 2, waves.k_tiles) * slot[:, None]).ravel()
+    # The producer asks as soon as a stage is free, one k tile after the other at the port's pace; all CTAs
+    # as the last one to start.
+    pace = np.arange(len(used_us)) * waves.times.load_us
+    opened = np.concatenate([np.full(waves.stages, waves.cta_start[-1]), freed_us])[: len(used_us)]
+    issue_us = np.minimum(np.maximum.accumulate(opened - pace) + pace, used_us)
+    soonest = np.minimum(issue_us + waves.times.latency_us + waves.times.load_us, used_us)
+    late = np.repeat(wait, waves.k_tiles) > SHORTEST_WAIT_US
+    return Ring(
+        issue_us=issue_us,
+        arrival_us=np.where(late, used_us, soonest),
+        used_us=used_us,
+        freed_us=freed_us,
+    )

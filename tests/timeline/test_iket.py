@@ -1,0 +1,143 @@
+import json
+
+import pytest
+
+from gemm_model.core.errors import InputError
+from gemm_model.timeline.iket import TracedKernel, lost_warps, read_iket, trace_of
+from gemm_model.timeline.phases import phases_of
+from tests.timeline.iket_sample import as_documented, location, sample, write_sample
+
+KERNEL = TracedKernel(
+    gpu="h200",
+    identity={"cluster_m": 1, "cluster_n": 1, "schedule": "cooperative"},
+    k_tiles=2,
+    stages=3,
+    untraced_us=1.25,
+)
+
+
+def rows_of(trace, **wanted):
+    rows = trace.rows
+    for name, value in wanted.items():
+        rows = rows[rows[name] == value]
+    return rows
+
+
+@pytest.mark.parametrize("form", [dict, as_documented])
+def test_a_hand_made_trace_is_read_interval_by_interval(tmp_path, form):
+    launches = read_iket(write_sample(tmp_path / "t.json", form(sample())))
+    assert [launch.kernel_name for launch in launches] == ["kernel_cutlass_gemm"]
+    trace = trace_of(launches[0], KERNEL)
+    assert trace.info.runtime_us == pytest.approx(1.6)
+    assert trace.info.overhead == pytest.approx(0.28)
+    assert trace.info.lost_warps == 0
+    assert "in steps of 32 ns" in trace.info.notes[0]
+    mma = trace.of_tiles("mma")
+    assert mma[["tile", "start_us", "end_us", "waited_us"]].to_numpy().tolist() == [
+        [0, 0.512, 0.8, 0.032],
+        [1, 1.024, 1.344, 0.0],
+    ]
+    assert set(mma["role"]) == {"consumer 1"}
+    steps = rows_of(trace, activity="mma", warp=0)
+    steps = steps[steps["k_tile"] >= 0]
+    assert steps[["k_tile", "stage", "start_us", "end_us"]].to_numpy().tolist() == [
+        [0, 0, 0.512, 0.64],
+        [1, 1, 0.672, 0.8],
+        [0, 2, 1.024, 1.152],
+        [1, 0, 1.152, 1.344],
+    ]
+    load = trace.of_tiles("load")
+    assert load[["role", "warp", "tile", "waited_us"]].to_numpy().tolist() == [
+        ["producer", 4, 0, 0.064],
+        ["producer", 4, 1, pytest.approx(0.576)],
+    ]
+    assert rows_of(trace, activity="store")["tile"].tolist() == [0]
+    assert rows_of(trace, activity="other")["detail"].tolist() == ["mine"]
+    assert rows_of(trace, activity="resident")[["sm", "end_us"]].to_numpy().tolist() == [[7, 1.6]]
+
+
+def test_its_phases(tmp_path):
+    phases = phases_of(trace_of(read_iket(write_sample(tmp_path / "t.json"))[0], KERNEL))
+    assert phases == pytest.approx(
+        {
+            "runtime": 1.6,
+            "start skew": 0.0,
+            "first CTA to first load": 0.064,
+            "first load to first MMA": 0.448,
+            "k tile": 0.16,
+            "epilogue": 0.16,
+            "tail": 1.6 - 1.344,
+            "waves": 2,
+            "wave skew": 0.0,
+            # 416 ns before the first tile's MMAs and 32 ns within them; 32 ns for the next tile.
+            "consumers wait for loaded data": 0.448,
+            "consumers wait for the next tile": 0.032,
+            "consumers wait": 0.48,
+            "producer waits for a free stage": 0.064 + 0.576,
+        }
+    )
+
+
+def test_clusters_and_turns_number_the_tiles(tmp_path):
+    document = sample()
+    launch = document["launches"][1]
+    launch["gridDimX"], launch["gridDimZ"], launch["blockDimX"] = 2, 3, 288
+    document["locationTable"] = [location(8, (1, 0, 2)), location(5, (1, 0, 2))]
+    pingpong = TracedKernel(
+        gpu="h200",
+        identity={"cluster_m": 2, "cluster_n": 1, "schedule": "pingpong"},
+        k_tiles=2,
+        stages=3,
+    )
+    # A warp of the first warpgroup computes too, so that warp 5 belongs to the second one.
+    document["locationTable"].append(location(0, (1, 0, 2)))
+    launch["ranges"] += [{**launch["ranges"][index], "warpLocIdxs": [2, 2]} for index in (7, 10)]
+    trace = trace_of(read_iket(write_sample(tmp_path / "t.json", document))[0], pingpong)
+    # Cluster 2 of 3; its consumers take its tiles 0, 2, ... and 1, 3, ...
+    assert trace.of_tiles("mma").groupby("role")["tile"].apply(list).to_dict() == {
+        "consumer 1": [2],
+        "consumer 2": [5, 11],
+    }
+    assert trace.of_tiles("load")["tile"].tolist() == [2, 5]
+    assert set(trace.rows["cta"]) == {5}
+    # Two CTAs of nine warps in three clusters, and lifetimes of two warps.
+    assert trace.info.lost_warps == 6 * 9 - 2
+
+
+def test_lost_warps_are_counted():
+    words = (
+        "Trace incomplete: 17 warp record(s) dropped because the warp emitted more events\nx\n"
+        "Trace incomplete: 3 warp record(s) dropped"
+    )
+    assert lost_warps(words) == 20
+    assert lost_warps("all is well") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "is no JSON trace of IKET"),
+        (json.dumps({"launches": [{"kernelName": "k"}]}), "is no JSON trace of IKET (KeyError: 'ranges')"),
+        ("[" * 100000, "cannot be read"),
+    ],
+)
+def test_other_files_are_refused_in_a_sentence(tmp_path, text, message):
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(InputError, match="t.json") as refused:
+        read_iket(tmp_path / "t.json")
+    assert message in str(refused.value)
+
+
+def test_a_missing_file_and_a_grid_of_other_clusters(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        read_iket(tmp_path / "none.json")
+    launch = read_iket(write_sample(tmp_path / "t.json"))[0]
+    wide = TracedKernel(
+        gpu="h200",
+        identity={"cluster_m": 2, "cluster_n": 1, "schedule": "cooperative"},
+        k_tiles=2,
+        stages=3,
+    )
+    with pytest.raises(InputError, match="no whole clusters of 2x1"):
+        trace_of(launch, wide)

@@ -1,0 +1,161 @@
+from time import perf_counter
+
+import numpy as np
+import pytest
+
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.persistent.model import WarpSpecializedModel
+from gemm_model.timeline.chrome_trace import chrome_trace_json
+from gemm_model.timeline.kernel_timeline import kernel_timeline
+from gemm_model.timeline.trace import RING, read_trace_table, trace_events, write_trace_table
+from tests.timeline.trace_rules import broken_rules
+
+
+def timeline(m, n, k, tile, cluster=(1, 1), schedule="cooperative", dtype="bf16", gpu="h200", **more):
+    config = KernelConfig(
+        cta_m=tile[0], cta_n=tile[1], cluster_m=cluster[0], cluster_n=cluster[1], schedule=schedule
+    )
+    options = {name: more.pop(name) for name in ("regime", "residual", "without") if name in more}
+    model = WarpSpecializedModel(load_gpu(gpu), **options)
+    return kernel_timeline(GemmProblem.of(m, n, k, dtype), config, model, **more)
+
+
+KERNELS = [
+    ((4096, 4096, 4096, (128, 256), (2, 1)), {}),
+    ((4096, 4096, 4096, (128, 128), (2, 1), "pingpong"), {}),
+    ((2048, 4096, 7168, (128, 128), (1, 2), "pingpong", "fp8"), {}),
+    ((64, 24576, 1536, (64, 128)), {}),
+    ((300, 1000, 512, (128, 192), (2, 2)), {"regime": "counters"}),
+    ((100, 4096, 4096, (128, 128), (1, 1), "pingpong"), {"residual": "off"}),
+    ((16, 128, 64, (64, 128)), {}),
+    ((8192, 8192, 4096, (128, 256), (2, 1), "2cta", "fp8", "b200"), {}),
+    ((4096, 4096, 4096, (128, 128)), {"without": ["whole_waves", "epilogue"]}),
+    ((4096, 4096, 4096, (128, 256), (2, 1)), {"regime": "graph"}),
+    ((300, 1000, 512, (128, 192), (2, 2)), {"regime": "sustained"}),
+    ((8192, 8192, 64, (128, 128), (1, 1), "pingpong"), {}),
+]
+
+
+@pytest.mark.parametrize(("kernel", "options"), KERNELS)
+def test_it_ends_with_the_prediction_and_no_warp_does_two_things_at_once(kernel, options):
+    drawn = timeline(*kernel, **options)
+    rows = drawn.trace.rows
+    assert rows["end_us"].max() == pytest.approx(drawn.prediction.runtime_us, rel=1e-6)
+    assert (rows["end_us"] >= rows["start_us"] - 1e-9).all()
+    assert (rows["waited_us"] <= rows["end_us"] - rows["start_us"] + 1e-9).all()
+    busy = rows[(rows["k_tile"] < 0) & (rows["role"] != RING)].sort_values(["start_us", "end_us"])
+    for _, track in busy.groupby(["sm", "role"]):
+        assert (track["start_us"].to_numpy()[1:] >= track["end_us"].to_numpy()[:-1] - 1e-6).all()
+
+
+def test_every_tile_is_computed_once_by_each_consumer():
+    # 32 x 16 tiles in clusters of two, 66 clusters at once: waves of 66 clusters, 58 in the last.
+    drawn = timeline(4096, 4096, 4096, (128, 256), (2, 1))
+    mma = drawn.trace.of_tiles("mma")
+    for _, own in mma.groupby("role"):
+        assert sorted(own["tile"]) == sorted(2 * list(range(256)))
+    assert drawn.trace.info.k_tiles == 64
+    last = mma[(mma["role"] == "consumer 1") & (mma["sm"] == 131)]
+    assert last["tile"].tolist() == [65, 131, 197]
+    assert mma[mma["sm"] == 115]["tile"].max() == 57 + 3 * 66
+
+
+def test_phases_are_those_of_the_prediction():
+    drawn = timeline(4096, 4096, 4096, (128, 256), (2, 1), residual="off")
+    phases, rows = drawn.prediction.phases_us, drawn.trace.rows
+    resident = rows[rows["activity"] == "resident"]
+    assert resident["start_us"].max() == pytest.approx(phases["launch"])
+    mma = drawn.trace.of_tiles("mma")
+    assert mma["start_us"].min() == pytest.approx(phases["launch"] + phases["first_load"])
+    first = mma[mma["role"] == "consumer 1"].groupby("sm")
+    period = first["start_us"].apply(lambda starts: np.diff(starts)[:2]).explode().astype(float)
+    assert 3 * period.iloc[0] <= phases["waves"] <= 4 * period.iloc[0] + 1e-6
+    assert rows["end_us"].max() == pytest.approx(sum(phases.values()))
+
+
+@pytest.mark.parametrize("regime", ["burst", "graph", "sustained", "counters"])
+def test_ctas_start_one_after_the_other_in_every_regime(regime):
+    drawn = timeline(4096, 4096, 4096, (128, 256), (2, 1), residual="off", regime=regime)
+    rows = drawn.trace.rows
+    starts = rows[rows["activity"] == "resident"]["start_us"]
+    assert 0 <= starts.min() < starts.max()
+    assert starts.max() == pytest.approx(drawn.prediction.phases_us["launch"])
+
+
+def test_the_ring_is_never_overcommitted():
+    for kernel in (KERNELS[0][0], KERNELS[1][0], KERNELS[3][0]):
+        drawn = timeline(*kernel)
+        ring = drawn.trace.rows[drawn.trace.rows["role"] == RING]
+        load, mma = ring[ring["activity"] == "load"], ring[ring["activity"] == "mma"]
+        assert (load["end_us"].to_numpy() <= mma["start_us"].to_numpy() + 1e-6).all()
+        for stage, own in load.groupby("stage"):
+            freed = mma[mma["stage"] == stage]["end_us"].to_numpy()
+            assert (own["start_us"].to_numpy()[1:] >= freed[:-1] - 1e-6).all()
+
+
+def test_edge_tiles_lie_at_the_edges():
+    # 300 x 1000 in CTA tiles of 128 x 192 and clusters of 2 x 2: 4 x 6 tiles, of which 2 x 5 are whole.
+    drawn = timeline(300, 1000, 512, (128, 192), (2, 2))
+    mma = drawn.trace.of_tiles("mma")
+    mma = mma[mma["role"] == "consumer 1"]
+    assert len(mma) == 24
+    assert (mma["detail"] == "edge tile").sum() == 24 - 2 * 5
+
+
+def test_many_tiles_are_thinned_out_in_time_and_size(tmp_path):
+    started = perf_counter()
+    drawn = timeline(16384, 40960, 4096, (128, 256), (2, 1))
+    text = chrome_trace_json(trace_events(drawn.trace))
+    # 20,480 tiles: two seconds on an idle machine.
+    assert perf_counter() - started < 8
+    assert len(text) < 20e6
+    assert any("drawn as one" in note for note in drawn.trace.info.notes)
+    mma = drawn.trace.of_tiles("mma")
+    assert mma[mma["role"] == "consumer 1"]["tiles"].sum() == 20480
+
+
+@pytest.mark.parametrize("kernel", [KERNELS[0][0], KERNELS[2][0], KERNELS[7][0]])
+def test_perfetto_rules_hold(kernel):
+    assert broken_rules(chrome_trace_json(trace_events(timeline(*kernel).trace))) == []
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path):
+    trace = timeline(1024, 1024, 1024, (128, 128)).trace
+    for name in ("t.csv", "t.csv.gz"):
+        write_trace_table(trace, tmp_path / name)
+        again = read_trace_table(tmp_path / name)
+        assert again.info == trace.info
+        assert (again.rows["role"] == trace.rows["role"].to_numpy()).all()
+        assert again.rows["end_us"].to_numpy() == pytest.approx(trace.rows["end_us"].to_numpy(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("gemm-model-trace/1", "other/1"), "line 1 is not that of a trace"),
+        (lambda text: text.split("\n", 1)[1], "line 1 is not that of a trace"),
+        (lambda text: text.replace(",start_us", ",began_us"), "column 'start_us' is missing"),
+        (
+            lambda text: text.replace("\n0,0,CTA,-1", "\nsix,0,CTA,-1", 1),
+            "column sm: 'six'; expected a number",
+        ),
+        (lambda text: text.split("\n", 1)[0], "cannot be read"),
+    ],
+)
+def test_bad_tables_are_refused_in_a_sentence(tmp_path, change, message):
+    path = tmp_path / "t.csv"
+    write_trace_table(timeline(256, 256, 256, (128, 128)).trace, path)
+    path.write_text(change(path.read_text()))
+    with pytest.raises(InputError, match="t.csv") as refused:
+        read_trace_table(path)
+    assert message in str(refused.value)
+
+
+def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(InputError, match="SM 200 has no tile; expected one of 0 to 131"):
+        timeline(4096, 4096, 4096, (128, 128), detailed_sm=200)
+    with pytest.raises(InputError, match="4096 x 4096 x 4096 on h200"):
+        timeline(4096, 4096, 4096, (256, 256), (1, 1), "pingpong")
