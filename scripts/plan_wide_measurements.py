@@ -25,7 +25,7 @@ from gemm_model.core.batch import batch_of
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.candidates import CandidateSpace, candidate_space
+from gemm_model.kernels.candidates import CandidateSpace, candidate_spaces
 from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, create_model
@@ -123,7 +123,7 @@ def planned_rows(count: int, configs: int, taken: set[Shape]) -> Iterator[Row]:
     draw = random.Random(SEED)
     for m, n, k in shapes(draw, count, taken):
         problem = padded(GemmProblem.of(m, n, k, draw.choices(*TYPES)[0]))
-        space = candidate_space(family_of("quack", GPU), GPU, problem)
+        space = candidate_spaces(family_of("quack", GPU), GPU, problem)[0]
         for position in drawn_configs(draw, problem, space, configs):
             config = as_run(problem, space.candidate(position).config)
             yield Row(kernel="quack", problem=problem, config=config, asked=(m, n, k))

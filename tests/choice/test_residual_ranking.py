@@ -39,17 +39,28 @@ def physical(options):
     return Ranker("h200", options={**options, "residual": "off"})
 
 
+def kernels_corrected_one_and_all(corrected, physical, problem):
+    """The time of every kernel in its physically best order in us, and the band of the best."""
+    kernel_us, bands = [], []
+    for (space, candidates, prediction), (_, _, physically) in zip(
+        corrected.predictions(problem), physical.predictions(problem), strict=True
+    ):
+        orders = space.family.space.orders_per_kernel
+        best_order = physically.runtime_us.reshape(-1, orders).argmin(axis=1)
+        rows = np.arange(0, len(candidates), orders) + best_order
+        kernel_us.append(prediction.runtime_us[rows])
+        bands.append(prediction.error_band[rows])
+    kernel_us = np.concatenate(kernel_us)
+    return kernel_us, np.concatenate(bands)[kernel_us.argmin()]
+
+
 @pytest.mark.parametrize(
     "sizes", [(1024, 4096, 4096), (64, 4096, 7168), (8192, 8192, 8192), (264, 1544, 7168)]
 )
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
 def test_the_first_kernels_are_those_of_correcting_every_candidate(corrected, physical, sizes, dtype):
     problem = GemmProblem.of(*sizes, dtype)
-    space, _, corrected_us = corrected.predict(problem)
-    _, _, physical_us = physical.predict(problem)
-    orders = len(space) // space.kernels
-    best_order = physical_us.reshape(space.kernels, orders).argmin(axis=1)
-    kernel_us = corrected_us.reshape(space.kernels, orders)[np.arange(space.kernels), best_order]
+    kernel_us, _ = kernels_corrected_one_and_all(corrected, physical, problem)
     ranking = corrected.rank(problem, 8)
     found = [choice.prediction.runtime_us for choice in ranking.choices]
     assert found == pytest.approx(np.sort(kernel_us)[:8], rel=1e-9)
@@ -70,15 +81,6 @@ def test_a_shape_seen_before_is_answered_from_memory_and_a_file_read_again(tmp_p
     copy.write_text("version: 1")
     with pytest.raises(InputError, match=f"{copy}: not a residual"):
         rank(problem, "h200", 3, options={**options, "residual": str(copy)})
-
-
-def kernels_corrected_one_and_all(corrected, physical, problem):
-    """The time of every kernel in its physically best order and the band of the best, in us."""
-    space, prediction, corrected_us = corrected.predict(problem)
-    physical_us = physical.predict(problem)[2].reshape(space.kernels, -1)
-    rows = np.arange(space.kernels) * physical_us.shape[1] + physical_us.argmin(axis=1)
-    kernel_us = corrected_us[rows]
-    return kernel_us, prediction.error_band[rows[kernel_us.argmin()]]
 
 
 @pytest.mark.parametrize("top_k", [1, 3, 40])

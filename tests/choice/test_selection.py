@@ -16,12 +16,19 @@ from gemm_model.choice.selection import (
 from gemm_model.choice.table_ranking import problems_of_table, rank_table
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu, with_sms
+from gemm_model.kernels.candidates import candidate_spaces, sizes_of
 from gemm_model.kernels.registry import families, family_of
 from gemm_model.models import DEFAULT_MODEL
 
 CLASSIC = "WSPersistentGEMMModel"
 PROBLEM = GemmProblem.of(4096, 4096, 4096)
 RANKER = Ranker("h200", model=CLASSIC)
+
+
+def whole_kernels(ranker, problem):
+    """The candidates that leave K whole, what is predicted of them, and their times."""
+    space, _, prediction = next(ranker.predictions(problem))
+    return space, prediction, prediction.runtime_us
 
 
 def test_the_list_is_in_order_and_its_head_is_the_minimum_of_single_predictions():
@@ -44,8 +51,9 @@ def transposed(problem):
 
 def test_a_swapped_candidate_is_predicted_like_the_transposed_problem():
     problem = GemmProblem.of(48, 8192, 2048)
-    space, prediction, _ = RANKER.predict(problem)
+    space, candidates, prediction = next(RANKER.predictions(problem))
     index = int(np.flatnonzero(space.swapped)[17])
+    assert candidates[index] == index
     single = predict(transposed(problem), space.candidate(index).config, "h200", CLASSIC)
     assert prediction.runtime_us[index] == pytest.approx(single.runtime_us)
 
@@ -66,14 +74,14 @@ def test_ties_are_one_group_up_to_the_band_of_its_first():
 
 def test_the_number_of_ties_counts_all_kernels_in_the_band():
     ranking = RANKER.rank(PROBLEM, 3)
-    space, _, times = RANKER.predict(PROBLEM)
+    space, _, times = whole_kernels(RANKER, PROBLEM)
     by_kernel = times.reshape(space.kernels, -1).min(axis=1)
     assert ranking.tied_with_best == int((by_kernel <= times.min() * (1 + 1e-9)).sum())
     assert (ranking.candidates, ranking.kernels) == (len(times), len(by_kernel))
 
 
 def test_each_kernel_is_listed_once_with_its_best_order():
-    space, _, times = RANKER.predict(PROBLEM)
+    space, _, times = whole_kernels(RANKER, PROBLEM)
     choices = RANKER.rank(PROBLEM, space.kernels).choices
     kernels = {(replace(c.candidate.config, swizzle=1), c.candidate.swap_ab) for c in choices}
     assert len(kernels) == len(choices) == space.kernels
@@ -111,7 +119,7 @@ def test_why_not_of_the_winner_says_so():
 
 @pytest.mark.parametrize("index", [0, 100, 2000])
 def test_a_description_is_read_back(index):
-    space = RANKER.space(PROBLEM)
+    (space,) = RANKER.spaces(PROBLEM)
     candidate = space.candidate(index)
     wanted = parse_description(describe(candidate))
     config = replace(candidate.config, **{k: v for k, v in wanted.items() if k != "swap_ab"})
@@ -175,7 +183,7 @@ def table(rows):
 
 def config_of(row):
     """The kernel that a row of `rank_table` names."""
-    names = ("cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle")
+    names = ("cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle", "split_k")
     return KernelConfig(**{name: getattr(row, name) for name in names})
 
 
@@ -213,23 +221,67 @@ def test_kernels_have_the_times_of_their_fastest_candidates(family, model, probl
     """The grid computes what does not depend on the tile order once; candidates are predicted row by row."""
     options = {"residual": "off"} if model == DEFAULT_MODEL else {}
     ranker = Ranker("h200", model=model, family=family, options=options)
-    space, prediction, times_us = ranker.predict(problem)
-    by_kernel_us = times_us.reshape(space.kernels, -1)
-    kernels = ranker.kernels(space, space.grid_of(problem))
-    assert (kernels.times_us[0] == by_kernel_us.min(axis=1)).all()
-    assert (kernels.orders == by_kernel_us.argmin(axis=1)).all()
-    some = np.array([0, space.kernels // 2, space.kernels - 1])
-    told = kernels.predictions(some)
-    for row, candidate in enumerate(some * by_kernel_us.shape[1] + kernels.orders[some]):
-        assert told.row(row) == prediction.row(candidate)
+    sizes = sizes_of(problem)
+    for space, candidates, prediction in ranker.predictions(problem):
+        orders = space.family.space.orders_per_kernel
+        by_kernel_us = prediction.runtime_us.reshape(-1, orders)
+        positions = candidates[::orders] // orders
+        kernels = ranker.kernels(space, sizes, positions[np.newaxis])
+        assert (kernels.times_us[0] == by_kernel_us.min(axis=1)).all()
+        assert (kernels.orders == by_kernel_us.argmin(axis=1)).all()
+        assert (candidates[kernels.orders + np.arange(len(positions)) * orders] == kernels.candidates).all()
+        some = np.array([0, len(positions) // 2, len(positions) - 1])
+        told = kernels.predictions(some)
+        for row, candidate in enumerate(some * orders + kernels.orders[some]):
+            assert told.row(row) == prediction.row(candidate)
 
 
-def test_illegal_kernels_of_a_grid_take_forever():
+def split_kernel(m, n, k, *, cluster=(1, 1), split_k=2):
+    """Whether QuACK's 128x128 kernel of that split is worth a look, and how many are."""
+    problem = GemmProblem.of(m, n, k)
+    _, split = candidate_spaces(family_of("quack", load_gpu("h200")), load_gpu("h200"), problem)
+    worth = split.worth_a_look(sizes_of(problem), load_gpu("h200"))[0]
+    columns = {"cta_m": 128, "cta_n": 128, "cluster_m": cluster[0], "cluster_n": cluster[1]}
+    columns |= {"split_k": split_k, "schedule": 0}
+    orders = split.family.space.orders_per_kernel
+    fits = ~split.swapped & np.all([split.kernel[name] == value for name, value in columns.items()], axis=0)
+    assert fits.sum() == orders == 1
+    return bool(worth[fits][0])
+
+
+@pytest.mark.parametrize(
+    ("mnk", "split_k", "worth"),
+    [
+        # 131 tiles leave one of 132 SMs idle, 132 leave none.
+        ((128, 131 * 128, 4096), 2, True),
+        ((128, 132 * 128, 4096), 2, False),
+        # In 4 parts 65 tiles still leave 2 SMs idle when halved, 66 do not.
+        ((128, 65 * 128, 4096), 4, True),
+        ((128, 66 * 128, 4096), 4, False),
+        # K of 512 bf16 elements is 8 k tiles of 64, K of 448 is 7.
+        ((128, 128, 512), 8, True),
+        ((128, 128, 448), 8, False),
+    ],
+)
+def test_splits_are_offered_where_half_the_parts_leave_sms_idle(mnk, split_k, worth):
+    assert split_kernel(*mnk, split_k=split_k) == worth
+
+
+def test_a_cluster_counts_with_the_ctas_that_it_fills_up_with():
+    # 2 rows of tiles are 4 in clusters of 4 x 1: 32 columns make 128 CTAs, 33 make 132.
+    assert split_kernel(256, 32 * 128, 4096, cluster=(4, 1), split_k=2)
+    assert not split_kernel(256, 33 * 128, 4096, cluster=(4, 1), split_k=2)
+
+
+def test_without_idle_sms_no_split_is_ranked():
     ranker = Ranker("h200", options={"residual": "off"})
-    quack = family_of("quack", ranker.gpu)
-    ranker.family = replace(quack, space=replace(quack.space, split_k=(1, 4)))
-    problem = GemmProblem.of(512, 512, 128)
-    space, _, times_us = ranker.predict(problem)
-    kernels = ranker.kernels(space, space.grid_of(problem))
-    assert np.isinf(times_us).any()
-    assert (kernels.times_us[0] == times_us.reshape(space.kernels, -1).min(axis=1)).all()
+    few, many = (GemmProblem.of(size, size, 4096) for size in (256, 8192))
+    assert {len(list(ranker.predictions(problem))) for problem in (few, many)} == {1, 2}
+    assert ranker.rank(few).kernels > ranker.rank(many).kernels == ranker.spaces(many)[0].kernels
+    reason = ranker.why_not(many, "128x128,split_k=2")
+    assert reason == "128x128,split_k=2: split_k 2: its tiles fill all 132 SMs without a split"
+    assert "is number" in ranker.why_not(few, "128x128,split_k=2")
+    assert "expected at most one for each k step" in ranker.why_not(
+        GemmProblem.of(256, 256, 64), "128x128,split_k=2"
+    )
+    assert "no quack kernel is offered" in ranker.why_not(few, "128x128,split_k=3")

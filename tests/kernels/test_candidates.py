@@ -9,19 +9,26 @@ from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.candidates import FIRST_ORDER, candidate_space
+from gemm_model.kernels.candidates import FIRST_ORDER, candidate_spaces, sizes_of
 from gemm_model.kernels.feasibility import check, feasible_mask
 from gemm_model.kernels.registry import families, family_of
 
 H200 = load_gpu("h200")
 BF16 = GemmProblem.of(1, 1, 1)
 QUACK = family_of("quack", H200)
-SPACE = candidate_space(QUACK, H200, BF16)
+
+
+def whole_space(family, gpu, problem):
+    """The candidates that leave K whole."""
+    return candidate_spaces(family, gpu, problem)[0]
+
+
+SPACE = whole_space(QUACK, H200, BF16)
 
 
 @pytest.mark.parametrize(("dtype", "fewest"), [("bf16", 2000), ("fp16", 2000), ("fp8", 2000)])
 def test_the_space_of_a_hopper_kernel_is_large(dtype, fewest):
-    assert len(candidate_space(QUACK, H200, GemmProblem.of(1, 1, 1, dtype))) >= fewest
+    assert len(whole_space(QUACK, H200, GemmProblem.of(1, 1, 1, dtype))) >= fewest
 
 
 @settings(max_examples=20, deadline=None)
@@ -40,7 +47,7 @@ def test_every_candidate_is_legal_whatever_the_sizes(m, n, k, index):
 def test_columns_are_those_of_the_single_pairs():
     problem = replace(GemmProblem.of(300, 700, 900), a_major="m")
     exchanged = replace(GemmProblem.of(700, 300, 900), b_major="n", c_major="m")
-    space = candidate_space(QUACK, H200, problem)
+    space = whole_space(QUACK, H200, problem)
     batch = space.batch(problem)
     for index in (0, 7, len(space) // 2, len(space) - 1):
         candidate = space.candidate(index)
@@ -61,7 +68,7 @@ GEMM_COLUMNS = (
 
 @pytest.mark.parametrize("name", families())
 def test_orders_of_one_kernel_stand_together(name):
-    space = candidate_space(family_of(name, H200), H200, BF16)
+    space = whole_space(family_of(name, H200), H200, BF16)
     per_kernel = space.family.space.orders_per_kernel
     assert len(space) == space.kernels * per_kernel
     for column in ("cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "stages", "split_k"):
@@ -75,16 +82,16 @@ def test_several_shapes_make_the_batches_of_each():
     problems = [GemmProblem.of(128, 256, 512), GemmProblem.of(4096, 64, 1024, batch=3)]
     sizes = np.array([[p.m, p.n, p.k, p.batch] for p in problems], dtype=float).T
     orders = SPACE.family.space.orders_per_kernel
-    together = SPACE.grid_of_shapes(*sizes).rows()
+    together = SPACE.grid_of_shapes(sizes).rows()
     single = SPACE.batch(problems[1])
     assert (together.m[len(SPACE) :] == single.m).all()
     assert (together.batch[len(SPACE) :] == 3).all()
     kernels = np.array([[1, 5], [0, 7]])
-    some = SPACE.grid_of_shapes(*sizes, kernels=kernels).rows()
+    some = SPACE.grid_of_shapes(sizes, kernels=kernels).rows()
     assert some.cta_n[::orders].tolist() == [SPACE.kernel["cta_n"][i * orders] for i in (1, 5, 0, 7)]
     assert some.swizzle.tolist() == SPACE.kernel["swizzle"][:orders].tolist() * 4
     assert some.k[::orders].tolist() == [512, 512, 1024, 1024]
-    first = SPACE.grid_of_shapes(*sizes, kernels=kernels, orders=FIRST_ORDER).rows()
+    first = SPACE.grid_of_shapes(sizes, kernels=kernels, orders=FIRST_ORDER).rows()
     assert first.cta_n.tolist() == some.cta_n[::orders].tolist()
     assert first.swizzle.tolist() == [SPACE.kernel["swizzle"][0]] * 4
 
@@ -94,7 +101,7 @@ def test_several_shapes_make_the_batches_of_each():
     "problem", [BF16, GemmProblem.of(1, 1, 1, "e4m3"), replace(BF16, a_major="m", c_major="m")]
 )
 def test_a_grid_holds_every_candidate_once(name, problem):
-    space = candidate_space(family_of(name, H200), H200, problem)
+    space = whole_space(family_of(name, H200), H200, problem)
     batch = space.batch(problem)
     for column, values in {**space.types, **space.kernel}.items():
         assert (getattr(batch, column) == values).all(), column
@@ -102,22 +109,38 @@ def test_a_grid_holds_every_candidate_once(name, problem):
     assert len(batch) == len(space)
 
 
-def test_split_k_needs_a_k_step_for_each_part():
-    family = replace(QUACK, space=replace(QUACK.space, split_k=(1, 4)))
-    space = candidate_space(family, H200, BF16)
-    legal = space.legal(space.grid_of(GemmProblem.of(512, 512, 128)), H200)
-    assert legal is not None
-    assert (legal.T.reshape(-1) == (space.kernel["split_k"] == 1)).all()
+def test_kernels_that_split_k_stand_apart_with_one_swizzle():
+    whole, split = candidate_spaces(QUACK, H200, BF16)
+    assert not whole.splits
+    assert split.splits
+    assert set(whole.kernel["split_k"]) == {1.0}
+    assert set(split.kernel["split_k"]) == {2.0, 4.0, 8.0}
+    assert split.kernels == 3 * whole.kernels
+    assert set(split.kernel["swizzle"]) == {8.0}
+    assert len(candidate_spaces(family_of("triton", H200), H200, BF16)) == 1
+
+
+def test_what_is_worth_a_look_can_run():
+    """The mask is the rules' own: split-K alone depends on sizes."""
+    problem = GemmProblem.of(64, 512, 300)
+    for space in candidate_spaces(QUACK, H200, problem):
+        worth = space.worth_a_look(sizes_of(problem), H200)[0]
+        rows = space.batch(problem)[np.repeat(worth, space.family.space.orders_per_kernel)]
+        assert len(rows)
+        assert feasible_mask(rows, H200, QUACK).all()
+    # 300 elements are five k tiles of 64: eight parts are too many.
+    assert not worth[space.kernel["split_k"] == 8].any()
+    assert worth[space.kernel["split_k"] == 4].any()
 
 
 def test_block_scaled_operands_are_not_exchanged():
     b200 = load_gpu("b200")
-    assert not candidate_space(family_of("quack", b200), b200, GemmProblem.of(1, 1, 1, "nvfp4")).swapped.any()
+    assert not whole_space(family_of("quack", b200), b200, GemmProblem.of(1, 1, 1, "nvfp4")).swapped.any()
 
 
 def test_bad_input_is_said_in_words():
     with pytest.raises(InputError, match="no legal quack configuration on h200: GPU h200 has no fp4 math"):
-        candidate_space(QUACK, H200, GemmProblem.of(1, 1, 1, "nvfp4"))
+        whole_space(QUACK, H200, GemmProblem.of(1, 1, 1, "nvfp4"))
     huge = replace(QUACK, space=replace(QUACK.space, cta_m=(512,)))
     with pytest.raises(InputError, match="no legal quack configuration on h200: no tile"):
-        candidate_space(huge, H200, BF16)
+        whole_space(huge, H200, BF16)

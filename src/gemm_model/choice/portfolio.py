@@ -20,7 +20,7 @@ from gemm_model.choice.selection import Ranker
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.candidates import Candidate
+from gemm_model.kernels.candidates import Candidate, CandidateSpace
 
 PROVEN_GAP = 1e-6
 """Relative gap below which a portfolio counts as the best one."""
@@ -90,21 +90,31 @@ def choose_portfolio(
     if max_kernels < 1:
         raise InputError(f"max_kernels is {max_kernels}; expected a positive whole number")
     share = _shares(weights, len(problems))
-    space = ranker.space(problems[0])
-    if any(ranker.space(problem) is not space for problem in problems):
+    spaces = ranker.spaces(problems[0])
+    if any(ranker.spaces(problem) is not spaces for problem in problems):
         raise InputError("problems of different types or layouts; expected one set of types for a portfolio")
-    orders = space.family.space.orders_per_kernel
-    times_us = np.empty((len(problems), space.kernels))
-    best_order = np.empty((len(problems), space.kernels), dtype=np.int64)
+    # Columns are the kernels of one space after another's.
+    starts = np.cumsum([0, *(space.kernels for space in spaces)])
+    times_us = np.full((len(problems), int(starts[-1])), np.inf)
+    best_candidate = np.zeros(times_us.shape, dtype=np.int64)
+    first_candidate = np.concatenate(
+        [np.arange(space.kernels) * space.family.space.orders_per_kernel for space in spaces]
+    )
     for row, problem in enumerate(problems):
-        _, _, by_candidate = ranker.predict(problem)
-        by_kernel = by_candidate.reshape(-1, orders)
-        best_order[row] = by_kernel.argmin(axis=1)
-        times_us[row] = by_kernel.min(axis=1)
+        for space, candidates, prediction in ranker.predictions(problem):
+            orders = space.family.space.orders_per_kernel
+            by_kernel = prediction.runtime_us.reshape(-1, orders)
+            columns = starts[spaces.index(space)] + candidates[::orders] // orders
+            times_us[row, columns] = by_kernel.min(axis=1)
+            best_candidate[row, columns] = candidates[::orders] + by_kernel.argmin(axis=1)
         advance(1)
+
+    def space_of(column: int) -> CandidateSpace:
+        return spaces[int(np.searchsorted(starts, column, side="right")) - 1]
+
     best_us = times_us.min(axis=1)
     if not np.isfinite(best_us).all():
-        raise InputError("a problem has no legal configuration; expected a larger k or a smaller split_k")
+        raise InputError("a problem has no legal configuration; expected a larger k")
     found = select_columns(share[:, None] * times_us / best_us[:, None], max_kernels)
 
     of_problem = np.array(found.chosen)[np.argmin(times_us[:, found.chosen], axis=1)]
@@ -112,12 +122,14 @@ def choose_portfolio(
     served.sort(key=lambda column: -float(share[of_problem == column].sum()))
     rows = np.arange(len(problems))
     time_us = times_us[rows, of_problem]
-    positions = of_problem * orders + best_order[rows, of_problem]
     return Portfolio(
-        kernels=tuple(space.candidate(column * orders) for column in served),
+        kernels=tuple(space_of(column).candidate(int(first_candidate[column])) for column in served),
         problems=tuple(problems),
         served_by=np.array([served.index(column) for column in of_problem]),
-        orders=tuple(space.candidate(int(position)) for position in positions),
+        orders=tuple(
+            space_of(column).candidate(int(best_candidate[row, column]))
+            for row, column in enumerate(of_problem)
+        ),
         time_us=time_us,
         best_us=best_us,
         mean_loss=float(share @ (time_us / best_us)) - 1.0,

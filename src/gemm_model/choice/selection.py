@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,18 +14,17 @@ from gemm_model.config import is_yaml_file
 from gemm_model.core.batch import BoolArray, FloatArray, GridRows, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
-from gemm_model.core.kernel_config import AUTO_KERNEL, RASTERS, SCHEDULES, KernelConfig, parse_extent
+from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.prediction import BatchPrediction, Evaluation, Prediction, predict_in_chunks
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.candidates import Candidate, CandidateSpace, candidate_space
-from gemm_model.kernels.feasibility import Grid, check
-from gemm_model.kernels.registry import family_of
+from gemm_model.kernels.candidates import ALL_ORDERS, Candidate, CandidateSpace, candidate_spaces, sizes_of
+from gemm_model.kernels.feasibility import check
+from gemm_model.kernels.registry import families_of
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
 from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT, is_residual_file
 
 CACHED_RANKINGS = 4096
 SAME_TIME = 1e-9
-NOTHING_LEGAL = "no legal configuration; expected a larger k or a smaller split_k"
 TWIN_TIME = 1e-3
 """Difference up to which a kernel and the same with A and B swapped are one choice [share of the time]."""
 
@@ -57,6 +56,8 @@ class Ranking:
     the choices count by their physical time."""
     runner_up: Choice | None
     """The fastest kernel that is predicted to be slower than the first."""
+    left_out: tuple[str, ...] = ()
+    """Of families to choose from those that have no kernel for the problem's types, each with the reason."""
 
     @property
     def best(self) -> Choice:
@@ -67,31 +68,39 @@ class Ranking:
         """Why the first beats the runner-up, in one sentence."""
         if self.runner_up is None:
             return "all kernels are predicted to take the same time"
-        return f"{describe(self.runner_up.candidate)} takes {comparison(self.runner_up, self.best)}"
+        other = describe(self.runner_up.candidate, beside=self.best.candidate)
+        return f"{other} takes {comparison(self.runner_up, self.best)}"
 
 
 @dataclass(slots=True)
 class KernelTimes:
     """Kernels of some shapes, each in its physically fastest tile order."""
 
+    space: CandidateSpace
+    kernels: IntArray
+    """The kernel's position in the space, one shape after another."""
     evaluation: Evaluation
     orders: IntArray
     """The tile order of each kernel, one shape after another."""
     times_us: FloatArray
-    """Of shape (shapes, kernels), infinite where illegal."""
+    """Of shape (shapes, kernels), infinite where not worth a look."""
     corrected: bool = False
 
-    def correct(self, top_k: int, *, with_ties: bool = False) -> None:
+    def correct(self, top_k: int, *, with_ties: bool = False, slowest_us: FloatArray | None = None) -> None:
         """Corrects the kernels that a residual can bring among the `top_k` of a shape.
 
+        `slowest_us`, a column, is the time of the last of those where other kernels contend too.
         With ties: also those that it can bring into the error band of the best, or before its runner-up. The
         nearest go first, and tell up to which time the others matter: no correction exceeds LIMIT. A
         residual hardly tells orders apart, so that each kernel keeps its physically fastest.
         """
         physical_us, top_k = self.times_us, min(top_k, self.times_us.shape[1])
-        slowest_us = _smallest(physical_us, top_k)
+        if slowest_us is None:
+            slowest_us = _smallest(physical_us, top_k)
         near = np.isfinite(physical_us) & (physical_us <= slowest_us * CORRECTIONS_APART)
         kernels = np.flatnonzero(near)
+        if not len(kernels):
+            return
         correction = self.evaluation.correction(self._rows(kernels))
         if correction is None:
             return
@@ -110,6 +119,11 @@ class KernelTimes:
             matters_us = matters_us * (1.0 + SAME_TIME)
         self.times_us = np.where(np.isfinite(corrected_us), corrected_us, physical_us)
         self.corrected = True
+
+    @property
+    def candidates(self) -> IntArray:
+        """The candidate's position in the space, one shape after another."""
+        return self.kernels * self.space.family.space.orders_per_kernel + self.orders
 
     def predictions(self, kernels: IntArray) -> BatchPrediction:
         """All about some kernels, by their positions in the grid."""
@@ -139,8 +153,19 @@ def _tied_or_next(times_us: FloatArray, error_band: FloatArray) -> FloatArray:
     return result
 
 
+@dataclass(frozen=True, slots=True)
+class _Spaces:
+    """The candidates for one set of types, and why there are none of some families."""
+
+    spaces: tuple[CandidateSpace, ...]
+    left_out: tuple[str, ...]
+
+
 class Ranker:
-    """Ranks the candidates of one family on one GPU; columns and rankings are kept for the next call."""
+    """Ranks the candidates of one family, or of any, on one GPU.
+
+    Columns and rankings are kept for the next call.
+    """
 
     def __init__(
         self,
@@ -153,124 +178,174 @@ class Ranker:
     ) -> None:
         spec = as_gpu(gpu)
         self.gpu = spec if sms is None else with_sms(spec, sms)
-        self.family = family_of(family, self.gpu)
+        self.families = families_of(family, self.gpu)
         self.model: Model = create_model(model, self.gpu, options)
         if not self.model.needs_tile:
             raise InputError(f"{model} predicts the same time for every tile; expected a model that needs it")
-        self._spaces: dict[GemmProblem, CandidateSpace] = {}
+        self._spaces: dict[GemmProblem, _Spaces] = {}
         self.rank = lru_cache(CACHED_RANKINGS)(self._rank)
 
-    def space(self, problem: GemmProblem) -> CandidateSpace:
-        """The candidates for the problem's types and layouts."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the families to choose from."""
+        return tuple(family.name for family in self.families)
+
+    def spaces(self, problem: GemmProblem) -> tuple[CandidateSpace, ...]:
+        """The candidates for the problem's types and layouts; raises InputError where there are none."""
+        return self._offers(problem).spaces
+
+    def _offers(self, problem: GemmProblem) -> _Spaces:
         types = replace(problem, m=1, n=1, k=1, batch=1)
         found = self._spaces.get(types)
         if found is None:
-            found = self._spaces[types] = candidate_space(self.family, self.gpu, types)
+            found = self._spaces[types] = self._look_for_spaces(types)
         return found
 
-    def predict(self, problem: GemmProblem) -> tuple[CandidateSpace, BatchPrediction, FloatArray]:
-        """The candidates, what the model says of them, and their times in us (infinite where illegal).
+    def _look_for_spaces(self, types: GemmProblem) -> _Spaces:
+        spaces: list[CandidateSpace] = []
+        reasons: list[str] = []
+        offered = slice(None if self.model.prices_split_k else 1)
+        for family in self.families:
+            try:
+                spaces += candidate_spaces(family, self.gpu, types)[offered]
+            except InputError as error:
+                reasons.append(str(error))
+        if not spaces:
+            raise InputError(reasons[0])
+        return _Spaces(tuple(spaces), tuple(reasons))
 
-        What stands of an illegal candidate is the prediction of a legal one.
-        """
-        space = self.space(problem)
-        grid = space.grid_of(problem)
-        legal = space.legal(grid, self.gpu)
-        rows = grid.rows()
-        if legal is None:
-            prediction = predict_in_chunks(self.model.predict_batch, rows)
-            return space, prediction, prediction.runtime_us
-        by_row = legal.T.reshape(-1)
-        if not by_row.any():
-            raise InputError(NOTHING_LEGAL)
-        prediction = predict_in_chunks(self.model.predict_batch, rows[by_row]).rows(
-            np.maximum(np.cumsum(by_row) - 1, 0)
-        )
-        return space, prediction, np.where(by_row, prediction.runtime_us, np.inf)
+    def predictions(self, problem: GemmProblem) -> Iterator[tuple[CandidateSpace, IntArray, BatchPrediction]]:
+        """Of each space the positions of the candidates worth a look, and what the model says of them."""
+        for space in self.spaces(problem):
+            worth = space.worth_a_look(sizes_of(problem), self.gpu)[0]
+            candidates: IntArray = np.flatnonzero(np.repeat(worth, space.family.space.orders_per_kernel))
+            if len(candidates):
+                rows = space.batch(problem)[candidates]
+                yield space, candidates, predict_in_chunks(self.model.predict_batch, rows)
 
-    def kernels(self, space: CandidateSpace, grid: Grid, shapes: int = 1) -> KernelTimes:
-        """The kernels of a grid of so many shapes, each in its fastest of the grid's tile orders."""
-        evaluation = self.model.evaluate(grid)
-        legal = space.legal(grid, self.gpu)
-        every_us = evaluation.runtime_us if legal is None else np.where(legal, evaluation.runtime_us, np.inf)
-        return KernelTimes(evaluation, every_us.argmin(axis=0), every_us.min(axis=0).reshape(shapes, -1))
+    def kernels(
+        self,
+        space: CandidateSpace,
+        sizes: FloatArray,
+        kernels: IntArray | None = None,
+        orders: slice = ALL_ORDERS,
+    ) -> KernelTimes:
+        """Kernels of some shapes (`CandidateSpace.grid_of_shapes`), each in its fastest tile order."""
+        evaluation = self.model.evaluate(space.grid_of_shapes(sizes, kernels=kernels, orders=orders))
+        every_us, shapes = evaluation.runtime_us, sizes.shape[1]
+        positions = np.tile(np.arange(space.kernels), shapes) if kernels is None else kernels.reshape(-1)
+        times_us = every_us.min(axis=0).reshape(shapes, -1)
+        return KernelTimes(space, positions, evaluation, every_us.argmin(axis=0), times_us)
+
+    def _contenders(self, problem: GemmProblem) -> list[KernelTimes]:
+        """The kernels of each space that are worth a look."""
+        sizes = sizes_of(problem)
+        found = []
+        for space in self.spaces(problem):
+            worth = np.flatnonzero(space.worth_a_look(sizes, self.gpu)[0])
+            if len(worth):
+                every = len(worth) == space.kernels
+                found.append(self.kernels(space, sizes, None if every else worth[np.newaxis]))
+        return found
 
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
-        """The `top_k` fastest kernels, each with its best order; raises InputError where none is legal."""
+        """The `top_k` fastest kernels, each with its best order; raises InputError where there is none."""
         if top_k < 1:
             raise InputError(f"top_k is {top_k}; expected a positive whole number")
-        space = self.space(problem)
-        kernels = self.kernels(space, space.grid_of(problem))
-        kernels.correct(top_k, with_ties=True)
-        kernel_us = kernels.times_us[0]
+        contenders = self._contenders(problem)
+        physical_us = np.concatenate([kernels.times_us for kernels in contenders], axis=1)
+        slowest_us = _smallest(physical_us, min(top_k, physical_us.shape[1]))
+        for kernels in contenders:
+            kernels.correct(top_k, with_ties=True, slowest_us=slowest_us)
+        kernel_us = np.concatenate([kernels.times_us[0] for kernels in contenders])
         first = _fastest(kernel_us, top_k)
         best_us = kernel_us[first[0]]
         slower_us = np.where(kernel_us > best_us * (1.0 + SAME_TIME), kernel_us, np.inf)
         second = int(slower_us.argmin())
-        prediction = kernels.predictions(np.append(first, second))
-        band = prediction.error_band
-        groups = tie_groups(kernel_us[first], band)
-
-        def choice(row: int, kernel: int, place: int, group: int) -> Choice:
-            return Choice(
-                rank=place,
-                candidate=space.candidate(
-                    kernel * space.family.space.orders_per_kernel + int(kernels.orders[kernel])
-                ),
-                prediction=prediction.row(row),
-                tie_group=group,
-            )
-
-        margin = SAME_TIME if band is None else max(float(band[0]), SAME_TIME)
-        second_us = slower_us[second]
-        runner_up = None
+        told = _told(contenders, np.append(first, second))
+        bands = np.array([prediction.error_band or 0.0 for _, prediction in told])
+        groups = tie_groups(kernel_us[first], bands)
+        choices = tuple(
+            Choice(rank=place, candidate=candidate, prediction=prediction, tie_group=int(group))
+            for place, ((candidate, prediction), group) in enumerate(zip(told, groups, strict=False), start=1)
+        )
+        tied_us = best_us * (1.0 + max(float(bands[0]), SAME_TIME))
+        runner_up, second_us = None, slower_us[second]
         if np.isfinite(second_us):
+            candidate, prediction = told[-1]
             place = int((kernel_us < second_us).sum()) + 1
-            group = 1 if second_us <= best_us * (1.0 + margin) else 2
-            runner_up = choice(len(first), second, place, group)
+            group = 1 if second_us <= tied_us else 2
+            runner_up = Choice(rank=place, candidate=candidate, prediction=prediction, tie_group=group)
         return Ranking(
             problem=problem,
             gpu=self.gpu,
-            choices=tuple(
-                choice(row, int(kernel), row + 1, int(groups[row])) for row, kernel in enumerate(first)
+            choices=choices,
+            candidates=sum(
+                len(each.kernels) * each.space.family.space.orders_per_kernel for each in contenders
             ),
-            # Whether a kernel is legal does not depend on its tile order.
-            candidates=int(np.isfinite(kernel_us).sum()) * space.family.space.orders_per_kernel,
-            kernels=int(np.isfinite(kernel_us).sum()),
-            tied_with_best=int((kernel_us <= best_us * (1.0 + margin)).sum()),
+            kernels=len(kernel_us),
+            tied_with_best=int((kernel_us <= tied_us).sum()),
             runner_up=runner_up,
+            left_out=self._offers(problem).left_out,
         )
 
     def why_not(self, problem: GemmProblem, description: str) -> str:
         """Why the configuration described did not win: illegal, slower by how much and where, or tied.
 
         `description` is a tile and, after commas, any of cluster=, schedule=, swizzle=, raster=, split_k=,
-        stages=, swap_ab=, such as '128x128,cluster=1x1'; of the candidates that it fits the fastest stands.
+        stages=, swap_ab=, kernel=, such as '128x128,cluster=1x1'; of the candidates that it fits the fastest
+        stands.
         """
         wanted = parse_description(description)
-        space, prediction, times_us = self.predict(problem)
-        fits = _matching(space, wanted) & np.isfinite(times_us)
-        if not fits.any():
+        every = list(self.predictions(problem))
+        fitting = [
+            (space, candidates[fits], prediction.rows(fits))
+            for space, candidates, prediction in every
+            if len(fits := np.flatnonzero(_matching(space, wanted)[candidates]))
+        ]
+        if not fitting:
             return f"{description}: {self._why_illegal(problem, wanted)}"
-        index = int(np.argmin(np.where(fits, times_us, np.inf)))
+        space, candidates, prediction = min(fitting, key=lambda found: float(found[2].runtime_us.min()))
+        index = int(prediction.runtime_us.argmin())
+        times_us = np.concatenate([of_space.runtime_us for _, _, of_space in every])
         best = self.rank(problem, 1).best
-        place = int((times_us < times_us[index] * (1.0 - SAME_TIME)).sum()) + 1
         other = Choice(
-            rank=place,
-            candidate=space.candidate(index),
+            rank=int((times_us < prediction.runtime_us[index] * (1.0 - SAME_TIME)).sum()) + 1,
+            candidate=space.candidate(int(candidates[index])),
             prediction=prediction.row(index),
             tie_group=0,
         )
-        name = describe(other.candidate)
+        name = describe(other.candidate, beside=best.candidate)
         if other.prediction.runtime_us <= best.prediction.runtime_us * (1.0 + SAME_TIME):
             return f"{name} is predicted as fast as any: {other.prediction.runtime_us:.2f} us"
-        return f"{name} is number {place} of {int(np.isfinite(times_us).sum())}: {comparison(other, best)}"
+        return f"{name} is number {other.rank} of {len(times_us)}: {comparison(other, best)}"
 
     def _why_illegal(self, problem: GemmProblem, wanted: Mapping[str, Any]) -> str:
+        families = [family for family in self.families if family.name == wanted.get("kernel", family.name)]
+        if not families:
+            return f"no {wanted['kernel']} kernels are ranked; expected one of {', '.join(self.names)}"
+        family = families[0]
         kernel = {name: value for name, value in wanted.items() if name != "swap_ab"}
-        config = KernelConfig(**kernel, kernel=self.family.name, fast_accum=self.family.space.fast_accum)
+        config = KernelConfig(**{**kernel, "kernel": family.name, "fast_accum": family.space.fast_accum})
         reason = check(problem, config, self.gpu)
-        return reason or f"no {self.family.name} kernel is offered with these values"
+        if reason is None and config.split_k > 1 and config.split_k in family.space.split_k:
+            return f"split_k {config.split_k}: its tiles fill all {self.gpu.sm_count} SMs without a split"
+        return reason or f"no {family.name} kernel is offered with these values"
+
+
+def _told(contenders: Sequence[KernelTimes], kernels: IntArray) -> list[tuple[Candidate, Prediction]]:
+    """Some kernels by their positions among those of all contenders, in that order."""
+    told: dict[int, tuple[Candidate, Prediction]] = {}
+    start = 0
+    for each in contenders:
+        end = start + len(each.kernels)
+        asked = kernels[(kernels >= start) & (kernels < end)]
+        if len(asked):
+            prediction, candidates = each.predictions(asked - start), each.candidates[asked - start]
+            for row, (kernel, candidate) in enumerate(zip(asked, candidates, strict=True)):
+                told[int(kernel)] = each.space.candidate(int(candidate)), prediction.row(row)
+        start = end
+    return [told[int(kernel)] for kernel in kernels]
 
 
 def rank(
@@ -285,6 +360,7 @@ def rank(
 ) -> Ranking:
     """The `top_k` kernels of a family that are predicted to be the fastest, each with its best tile order.
 
+    A `family` of 'any' ranks the kernels of all the GPU's families together, each by its own calibration.
     `sms` plans for a kernel that may use only so many SMs. Raises InputError where nothing is legal, with
     the reason. A problem seen before is answered from memory; keep a `Ranker` where `gpu` or an option is a
     file, or an option an object.
@@ -311,10 +387,7 @@ def _kept_ranker(
 
 def _fastest(times_us: FloatArray, count: int) -> IntArray:
     """Positions of the smallest times in order; of equals the first stands first."""
-    finite = int(np.isfinite(times_us).sum())
-    if finite == 0:
-        raise InputError(NOTHING_LEGAL)
-    count = min(count, finite)
+    count = min(count, len(times_us))
     limit = np.partition(times_us, count - 1)[count - 1]
     near = np.flatnonzero(times_us <= limit)
     result: IntArray = near[np.argsort(times_us[near], kind="stable")][:count]
@@ -367,8 +440,8 @@ def _are_twins(a: Choice, b: Choice) -> bool:
     )
 
 
-def describe(candidate: Candidate) -> str:
-    """A candidate in the words that `why_not` takes."""
+def describe(candidate: Candidate, *, beside: Candidate | None = None) -> str:
+    """A candidate in the words that `why_not` takes; its family is named beside one of another."""
     config = candidate.config
     text = f"{config.cta_m}x{config.cta_n},cluster={config.cluster_m}x{config.cluster_n}"
     text += f",schedule={config.schedule},swizzle={config.swizzle}"
@@ -378,6 +451,8 @@ def describe(candidate: Candidate) -> str:
         text += f",stages={config.stages}"
     if config.split_k > 1:
         text += f",split_k={config.split_k}"
+    if beside is not None and beside.config.kernel != config.kernel:
+        text += f",kernel={config.kernel}"
     return text + (",swap_ab=1" if candidate.swap_ab else "")
 
 
@@ -390,7 +465,7 @@ def parse_description(text: str) -> dict[str, Any]:
         name, separator, value = word.partition("=")
         if name == "cluster":
             values["cluster_m"], values["cluster_n"] = parse_extent(value, "cluster")
-        elif separator and name in ("schedule", "raster"):
+        elif separator and name in ("schedule", "raster", "kernel"):
             values[name] = value
         elif name in ("swizzle", "split_k", "stages") and value.isdecimal():
             values[name] = int(value)
@@ -399,14 +474,14 @@ def parse_description(text: str) -> dict[str, Any]:
         else:
             raise InputError(
                 f"{word!r} in {text!r}; expected cluster=MxN, schedule=, raster=, swizzle=, split_k=, "
-                "stages= or swap_ab=0|1"
+                "stages=, kernel= or swap_ab=0|1"
             )
     return values
 
 
 def _matching(space: CandidateSpace, wanted: Mapping[str, Any]) -> BoolArray:
     fits = np.ones(len(space), dtype=bool)
-    codes = {"schedule": SCHEDULES, "raster": RASTERS}
+    codes = {"schedule": SCHEDULES, "raster": RASTERS, "kernel": KERNELS}
     for name, value in wanted.items():
         if name == "swap_ab":
             fits &= space.swapped == value
@@ -422,10 +497,11 @@ def _matching(space: CandidateSpace, wanted: Mapping[str, Any]) -> BoolArray:
 def comparison(slower: Choice, faster: Choice) -> str:
     """Where the time of one choice goes that the other does not spend, in one sentence."""
     a, b = slower.prediction, faster.prediction
+    name = describe(faster.candidate, beside=slower.candidate)
     if abs(a.runtime_us - b.runtime_us) <= SAME_TIME * b.runtime_us:
-        return f"{a.runtime_us:.2f} us, the same as {describe(faster.candidate)}"
+        return f"{a.runtime_us:.2f} us, the same as {name}"
     percent = 100.0 * (a.runtime_us / b.runtime_us - 1.0)
-    text = f"{a.runtime_us:.2f} us, {percent:.1f} % more than {describe(faster.candidate)}"
+    text = f"{a.runtime_us:.2f} us, {percent:.1f} % more than {name}"
     if b.error_band is not None and a.runtime_us <= b.runtime_us * (1.0 + b.error_band):
         text += f" and within its error band of {100.0 * b.error_band:.1f} %"
     phase = max(a.phases_us, key=lambda name: a.phases_us[name] - b.phases_us.get(name, 0.0))
@@ -438,6 +514,6 @@ def comparison(slower: Choice, faster: Choice) -> str:
     }
     grown = {name: pair for name, pair in resources.items() if pair[0] > pair[1] * (1.0 + SAME_TIME)}
     if grown:
-        name = max(grown, key=lambda key: grown[key][0] - grown[key][1])
-        text += f", {name.removesuffix('_us')} {grown[name][1]:.2f} -> {grown[name][0]:.2f} us"
+        most = max(grown, key=lambda key: grown[key][0] - grown[key][1])
+        text += f", {most.removesuffix('_us')} {grown[most][1]:.2f} -> {grown[most][0]:.2f} us"
     return f"{text}; limited by {a.limiter}, the other by {b.limiter}"

@@ -12,7 +12,6 @@ import pandas as pd
 
 from gemm_model.choice.selection import Ranker
 from gemm_model.core.batch import FloatArray, IntArray
-from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import RASTERS, SCHEDULES
 from gemm_model.core.prediction import ROWS_PER_CHUNK, BatchPrediction
 from gemm_model.core.problem import GemmProblem
@@ -57,20 +56,21 @@ def rank_table(
     types = _with_types(frame)
     sizes = _sizes(types)
     names = [name for name in TYPE_COLUMNS if name in types]
-    chunks: list[tuple[CandidateSpace, IntArray]] = []
+    chunks: list[tuple[tuple[CandidateSpace, ...], IntArray]] = []
     codes = types.groupby(names, sort=False, dropna=False).ngroup().to_numpy()
     for code in range(int(codes.max()) + 1):
         rows: IntArray = np.flatnonzero(codes == code)
         texts = {name: str(types[name].iloc[rows[0]]) for name in names}
-        space = ranker.space(_problem(texts, 1, 1, 1, 1))
-        shapes = max(ROWS_PER_CHUNK // space.kernels, 1)
-        chunks += [(space, rows[start : start + shapes]) for start in range(0, len(rows), shapes)]
+        spaces = ranker.spaces(_problem(texts, 1, 1, 1, 1))
+        shapes = max(ROWS_PER_CHUNK // spaces[0].kernels, 1)
+        chunks += [(spaces, rows[start : start + shapes]) for start in range(0, len(rows), shapes)]
 
-    def ranked(chunk: tuple[CandidateSpace, IntArray]) -> pd.DataFrame:
-        space, rows = chunk
-        best = _best_of_chunk(ranker, space, sizes[:, rows])
+    def ranked(chunk: tuple[tuple[CandidateSpace, ...], IntArray]) -> pd.DataFrame:
+        spaces, rows = chunk
+        best = pd.concat([_best_of_chunk(ranker, space, sizes[:, rows]) for space in spaces])
+        best = best.sort_values("predicted_us", kind="stable")
         advance(len(rows))
-        return best
+        return best[~best.index.duplicated()].sort_index()
 
     # The formulas are numpy's, which leaves the interpreter to other threads while it computes.
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -103,20 +103,25 @@ def _problem(texts: dict[str, str], m: int, n: int, k: int, batch: int) -> GemmP
 
 
 def _best_of_chunk(ranker: Ranker, space: CandidateSpace, sizes: FloatArray) -> pd.DataFrame:
-    m, n, k, matrices = sizes
-    shapes = len(m)
-    first = ranker.kernels(space, space.grid_of_shapes(m, n, k, matrices, orders=FIRST_ORDER), shapes)
-    count = min(KERNELS_LOOKED_AT_CLOSELY, space.kernels)
+    """The best of a space for each shape that some of its kernels are worth a look for, by shape."""
+    worth = space.worth_a_look(sizes, ranker.gpu)
+    shapes: IntArray = np.flatnonzero(worth.any(axis=1))
+    if not len(shapes):
+        return pd.DataFrame()
+    some: IntArray = np.flatnonzero(worth.any(axis=0))
+    sizes, worth = sizes[:, shapes], worth[np.ix_(shapes, some)]
+    every = None if len(some) == space.kernels else np.tile(some, (len(shapes), 1))
+    first = ranker.kernels(space, sizes, every, orders=FIRST_ORDER)
+    first_us = np.where(worth, first.times_us, np.inf)
+    count = min(KERNELS_LOOKED_AT_CLOSELY, len(some))
     # Ascending positions, so that of kernels predicted alike the first of the space is taken.
-    nearest = np.sort(np.argpartition(first.times_us, count - 1, axis=1)[:, :count], axis=1)
-    kernels = ranker.kernels(space, space.grid_of_shapes(m, n, k, matrices, kernels=nearest), shapes)
+    nearest = np.sort(np.argpartition(first_us, count - 1, axis=1)[:, :count], axis=1)
+    kernels = ranker.kernels(space, sizes, some[nearest])
+    kernels.times_us = np.where(np.take_along_axis(worth, nearest, axis=1), kernels.times_us, np.inf)
     kernels.correct(1)
-    best = kernels.times_us.argmin(axis=1)
-    if not np.isfinite(kernels.times_us.min(axis=1)).all():
-        raise InputError("a shape without any legal configuration; expected a larger k or a smaller split_k")
-    rows = np.arange(shapes) * count + best
-    chosen = nearest.reshape(-1)[rows] * space.family.space.orders_per_kernel + kernels.orders[rows]
-    return pd.DataFrame(dict(_columns(space, chosen, kernels.predictions(rows))))
+    best = np.arange(len(shapes)) * count + kernels.times_us.argmin(axis=1)
+    columns = _columns(space, kernels.candidates[best], kernels.predictions(best))
+    return pd.DataFrame(dict(columns), index=shapes)
 
 
 def _columns(

@@ -10,15 +10,17 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import AUTO_KERNEL
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.emit import EMITTERS, emit
-from gemm_model.kernels.registry import families
+from gemm_model.kernels.registry import ANY_FAMILY, families
 from gemm_model.report.console import kernel_fields, prediction_fields, problem_fields
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
+    from gemm_model.choice.across_families import Against
     from gemm_model.choice.selection import Choice, Ranker, Ranking
 
 EXAMPLES = (
     "--m 4096 --n 4096 --k 4096 --dtype bf16 --gpu h200",
+    "--m 64 --n 7168 --k 2048 --family any --against cublas",
     "--input shapes.csv --dtype fp8 --output best.csv",
 )
 
@@ -33,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_problem(parser, required=False)
     common.add_settings(parser)
     add_family(parser)
+    parser.add_argument(
+        "--against",
+        metavar="FAMILY",
+        help="add what each choice gains over the best kernel of this family, such as cublas (default: none)",
+    )
     parser.add_argument(
         "--top",
         type=common.whole_number,
@@ -52,28 +59,29 @@ def add_family(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--family",
         default=AUTO_KERNEL,
-        help=f"kernels to choose from: {', '.join(families())} (default: the GPU's first)",
+        help=f"kernels to choose from: {', '.join(families())}, or {ANY_FAMILY} (default: the GPU's first)",
     )
 
 
-def ranker_of(args: argparse.Namespace) -> Ranker:
+def ranker_of(args: argparse.Namespace, family: str | None = None) -> Ranker:
+    """Ranks kernels of `family`, where given, else of --family."""
     from gemm_model.choice.selection import Ranker
 
     chosen = common.settings(args)
-    return Ranker(chosen.gpu, model=chosen.model, family=args.family, options=dict(chosen.options))
+    return Ranker(chosen.gpu, model=chosen.model, family=family or args.family, options=dict(chosen.options))
 
 
 def run(args: argparse.Namespace) -> int:
     common.check_outputs(args.output)
     always = (*common.SETTINGS, *common.OUTPUT, "family")
     if args.input is not None:
-        common.refuse_unused(args, "with --input", (*always, "input", "dtype"))
+        common.refuse_unused(args, "with --input", (*always, "against", "input", "dtype"))
         common.show(args, _table(args, ranker_of(args)))
         return 0
     if args.why_not is not None and args.emit is not None:
         raise InputError("--why-not comes with --emit; expected one of them")
     asked = "why_not" if args.why_not is not None else "emit" if args.emit is not None else "top"
-    used = (*always, *common.PROBLEM, asked, *(("html",) if asked == "top" else ()))
+    used = (*always, *common.PROBLEM, asked, *(("against", "html") if asked == "top" else ()))
     common.refuse_unused(args, f"with --{asked.replace('_', '-')}", used)
     problem, ranker = common.problem(args), ranker_of(args)
     ways = {"why_not": _why_not, "emit": _emit, "top": _ranking}
@@ -90,11 +98,15 @@ def _document(ranker: Ranker, args: argparse.Namespace, **parts: Any) -> Documen
 
 
 def _table(args: argparse.Namespace, ranker: Ranker) -> Document:
+    from gemm_model.choice.across_families import rank_table_against
     from gemm_model.choice.table_ranking import rank_table
 
     frame = common.problem_table(args)
     with common.progress("ranking", len(frame)) as advance:
-        result = rank_table(frame, ranker, advance)
+        if args.against is None:
+            result = rank_table(frame, ranker, advance)
+        else:
+            result = rank_table_against(frame, ranker, ranker_of(args, args.against), advance)
     return _document(ranker, args, rows=result, text=lambda: text_table(result))
 
 
@@ -115,6 +127,7 @@ def _emit(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Doc
 
 
 def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
+    from gemm_model.choice.across_families import against
     from gemm_model.choice.selection import without_twins
 
     if not 1 <= args.top <= MAX_TOP:
@@ -122,8 +135,10 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     # Each kernel may have a twin, which does not count.
     ranking = ranker.rank(problem, 2 * args.top)
     chosen = without_twins(ranking.choices, args.top)
+    held = None if args.against is None else against(ranking, ranker_of(args, args.against))
     rows = [
-        {"rank": place, **_row(choice, problem), "swapped_too": swapped_too}
+        {"rank": place, **_row(choice, problem)}
+        | {"gain": held and held.gain(choice), "swapped_too": swapped_too}
         for place, (choice, swapped_too) in enumerate(chosen, start=1)
     ]
     result = {
@@ -132,6 +147,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         "kernels": ranking.kernels,
         "tied_with_best": ranking.tied_with_best,
         "reason": ranking.reason,
+        "against": held and _row(held.reference, problem),
         "choices": [
             {**row, "prediction": prediction_fields(choice.prediction)}
             for row, (choice, _) in zip(rows, chosen, strict=True)
@@ -141,7 +157,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     shown = [
         {**row, "swap_ab": either[row["swapped_too"]] or row["swap_ab"], "swapped_too": None} for row in rows
     ]
-    notes = [*_notes(ranking), *ranking.best.prediction.caveats]
+    notes = [*_notes(ranking), *(_against_notes(held) if held else ()), *ranking.best.prediction.caveats]
     return _document(ranker, args, result=result, rows=rows, notes=notes, text=lambda: text_table(shown))
 
 
@@ -149,6 +165,7 @@ def _row(choice: Choice, problem: GemmProblem) -> dict[str, Any]:
     config, prediction = choice.candidate.config, choice.prediction
     return {
         "ties": choice.tie_group,
+        "kernel": config.kernel,
         "tile": f"{config.cta_m}x{config.cta_n}",
         "cluster": f"{config.cluster_m}x{config.cluster_n}",
         "schedule": config.schedule,
@@ -172,4 +189,16 @@ def _notes(ranking: Ranking) -> list[str]:
     else:
         tied = ranking.tied_with_best
         notes[0] += f"; {tied} kernels lie within the best one's error band of {best.error_band:.1%}"
-    return [*notes, f"why the first: {ranking.reason}"]
+    left_out = [f"left out: {reason}" for reason in ranking.left_out]
+    return [*notes, *left_out, f"why the first: {ranking.reason}"]
+
+
+def _against_notes(held: Against) -> list[str]:
+    from gemm_model.choice.selection import describe
+
+    reference = held.reference
+    config, time_us = reference.candidate.config, reference.prediction.runtime_us
+    gain = held.gain(held.ranking.best)
+    note = f"{config.kernel} takes {time_us:.2f} us with {describe(reference.candidate)}"
+    note += f"; the first gains {gain:.1%}" if gain > 0 else "; nothing is gained"
+    return [note + (", which lies within the error band" if gain > 0 and held.tied else "")]

@@ -6,8 +6,7 @@ import argparse
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
-from gemm_model.core.kernel_config import AUTO_KERNEL
-from gemm_model.kernels.registry import families
+from gemm_model.kernels.registry import ANY_FAMILY, TORCH_FAMILY, families
 from gemm_model.report.document import Document, text_table
 
 EXAMPLES = ("my_models.py:build --gpu h200", "package.module:build --train --depth 2 --format csv")
@@ -27,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_settings(parser)
     parser.add_argument(
         "--family",
-        default=AUTO_KERNEL,
-        help=f"kernels to predict: {', '.join(families())} (default: the GPU's first)",
+        default=TORCH_FAMILY,
+        help=f"kernels to predict: {', '.join(families())}, or {ANY_FAMILY} (default: {TORCH_FAMILY})",
     )
     common.add_output(parser)
 

@@ -126,7 +126,7 @@ def write_test_list(
 
     The ranker's family must be one whose kernels CUTLASS has, its GPU a Hopper one.
     """
-    if ranker.family.name != "cutlass" or ranker.gpu.architecture != "sm90":
+    if ranker.names != ("cutlass",) or ranker.gpu.architecture != "sm90":
         raise InputError("a test list is written for the family cutlass on an sm90 GPU")
     rows: list[dict[str, Any]] = []
     for each in problems:

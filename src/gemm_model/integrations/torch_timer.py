@@ -17,8 +17,8 @@ import pandas as pd
 from gemm_model.choice.selection import Ranker
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.kernel_config import AUTO_KERNEL
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.registry import TORCH_FAMILY
 from gemm_model.models import DEFAULT_MODEL
 
 try:
@@ -77,6 +77,7 @@ class Timing:
 class GemmTimer:
     """Predicts every GEMM that runs inside the `with` block, as the best kernel of a family would run it.
 
+    The family is cuBLAS unless told otherwise: the library that torch calls; 'any' takes the best of all.
     mm, addmm, bmm, baddbmm, mv, linear and scaled_mm are ranked like any problem, grouped_mm as groups of one
     size; fused attention counts with a lower bound of its GEMMs' time. What has no prediction is counted by
     name: operators that multiply matrices in `unmodelled`, all others in `other_operators`. `regime` says
@@ -91,7 +92,7 @@ class GemmTimer:
         gpu: GpuSpec | str = "h200",
         *,
         model: str = DEFAULT_MODEL,
-        family: str = AUTO_KERNEL,
+        family: str = TORCH_FAMILY,
         regime: str | None = None,
         sms: int | None = None,
         options: Mapping[str, Any] | None = None,
@@ -210,7 +211,7 @@ class GemmTimer:
         timings = self.timings
         gemms = [timing for timing in timings if timing.kind != ATTENTION_KIND]
         attentions = [timing for timing in timings if timing.kind == ATTENTION_KIND]
-        where = f"{self.ranker.gpu.name}, {self.ranker.family.name} kernels"
+        where = f"{self.ranker.gpu.name}, {', '.join(self.ranker.names)} kernels"
         where += f", regime {self.regime}" if self.regime else ""
         lines = [
             f"{_calls(gemms)} GEMMs, {_flop(gemms):.4g} FLOP, {self.gemm_us:.1f} us predicted on {where}"

@@ -15,6 +15,8 @@ from gemm_model.kernels.feasibility import Grid
 class ArrayModel(ABC):
     """The rest of a `Model` from its `predict_batch`."""
 
+    prices_split_k = False
+
     @abstractmethod
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...
 

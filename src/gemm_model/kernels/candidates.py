@@ -22,14 +22,28 @@ from gemm_model.core.batch import (
     IntArray,
     batch_of,
 )
-from gemm_model.core.elementwise import Values, where
+from gemm_model.core.elementwise import Values, ceil, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO, KERNELS, RASTERS, SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import MAX_SIZE, GemmProblem
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.feasibility import Grid, Resources, check, feasible_mask, resources_of
+from gemm_model.kernels.feasibility import (
+    Grid,
+    Resources,
+    check,
+    deepest_split,
+    feasible_mask,
+    resources_of,
+)
 
+UNTOLD: Mapping[str, float] = {
+    "empty_kernel_us": EMPTY_KERNEL_US,
+    "warps": float(AUTO),
+    "pdl": -1.0,
+    "footprint_bytes": NO_SECOND_USE,
+}
+"""Columns of a batch that no candidate says anything of."""
 ALL_ORDERS, FIRST_ORDER = slice(None), slice(1)
 """Which tile orders of a kernel."""
 
@@ -42,7 +56,7 @@ class Candidate:
     swap_ab: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CandidateSpace:
     """The legal candidates of a family for given types, as columns; those of one kernel stand together."""
 
@@ -86,24 +100,17 @@ class CandidateSpace:
 
     def grid_of(self, problem: GemmProblem) -> Grid:
         """All candidates of one problem."""
-        sizes = np.array([[problem.m], [problem.n], [problem.k], [problem.batch]], dtype=np.float64)
-        return self.grid_of_shapes(*sizes)
+        return self.grid_of_shapes(sizes_of(problem))
 
     def grid_of_shapes(
-        self,
-        m: FloatArray,
-        n: FloatArray,
-        k: FloatArray,
-        batch: FloatArray,
-        *,
-        kernels: IntArray | None = None,
-        orders: slice = ALL_ORDERS,
+        self, sizes: FloatArray, *, kernels: IntArray | None = None, orders: slice = ALL_ORDERS
     ) -> Grid:
         """Kernels of several problems, one problem's after another's, in some of their tile orders.
 
-        Sizes are columns of one value for each problem. `kernels`, of shape (problems, kernels of each), are
-        positions among the kernels of this space; without it each problem gets all.
+        `sizes` are m, n, k and batch as rows, a column for each problem. `kernels`, of shape (problems,
+        kernels of each), are positions among the kernels of this space; without it each problem gets all.
         """
+        m, n, k, batch = sizes
         problems, each = len(m), self.kernels if kernels is None else kernels.shape[1]
 
         def of_kernel(values: Any) -> Any:
@@ -122,12 +129,7 @@ class CandidateSpace:
         swapped = columns.pop("swapped")
         m, n = np.repeat(m, each), np.repeat(n, each)
         columns["m"], columns["n"] = where(swapped, n, m), where(swapped, m, n)
-        columns |= {
-            "empty_kernel_us": EMPTY_KERNEL_US,
-            "warps": 0.0,
-            "pdl": -1.0,
-            "footprint_bytes": NO_SECOND_USE,
-        }
+        columns |= UNTOLD
         found = {spec.name: of_kernel(getattr(self.resources, spec.name)) for spec in fields(Resources)}
         return Grid(
             GemmBatch(**columns, k=of_problem(k), batch=of_problem(batch)),
@@ -135,28 +137,62 @@ class CandidateSpace:
             Resources(**found),
         )
 
-    def legal(self, grid: Grid, gpu: GpuSpec) -> BoolArray | None:
-        """Which rows of a grid can run, of its shape, or None where all can.
+    @property
+    def splits(self) -> bool:
+        """Whether these kernels split K."""
+        return self.family.space.split_k != (1,)
 
-        Only split-K depends on a problem's sizes.
+    def worth_a_look(self, sizes: FloatArray, gpu: GpuSpec) -> BoolArray:
+        """Which kernels could serve problems of these sizes, of shape (problems, kernels).
+
+        `sizes` are those of `grid_of_shapes`. All that leave K whole; of those that split it the ones that
+        would leave SMs idle with half as many parts, and that have a k tile for each part.
         """
-        if self.family.space.split_k == (1,):
-            return None
-        legal: BoolArray = feasible_mask(grid.rows(), gpu, self.family).reshape(-1, grid.orders).T
-        return legal
+        everywhere = np.ones((sizes.shape[1], self.kernels), dtype=bool)
+        if not self.splits:
+            return everywhere
+        m, n, k, batch = sizes[:, :, np.newaxis]
+        kernel: Mapping[str, Any] = self.grid
+        swapped = kernel["swapped"]
+        clusters_m = ceil(ceil(where(swapped, n, m) / kernel["cta_m"]) / kernel["cluster_m"])
+        clusters_n = ceil(ceil(where(swapped, m, n) / kernel["cta_n"]) / kernel["cluster_n"])
+        ctas = clusters_m * clusters_n * batch * kernel["cluster_m"] * kernel["cluster_n"]
+        parts = kernel["split_k"]
+        long_enough = parts <= deepest_split(k, self.resources.cta_k)
+        worth: BoolArray = everywhere & (ctas * parts / 2.0 < gpu.sm_count) & long_enough
+        return worth
 
 
-def candidate_space(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) -> CandidateSpace:
-    """The candidates that can run the types and layouts of `problem` on a GPU.
+def sizes_of(problem: GemmProblem) -> FloatArray:
+    """Sizes of one problem as `CandidateSpace.grid_of_shapes` takes them."""
+    return np.array([[problem.m], [problem.n], [problem.k], [problem.batch]], dtype=np.float64)
 
-    Raises InputError, with the reason, where there is none.
+
+def candidate_spaces(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) -> tuple[CandidateSpace, ...]:
+    """The candidates that leave K whole and, where the family has some, those that split it.
+
+    They stand apart, since most problems need no split. Tiles that leave SMs idle all run at once, so that
+    splits are offered in the family's first swizzle alone. Raises InputError, with the reason, where none is.
     """
+    space = family.space
+    whole = replace(family, space=replace(space, split_k=(1,)))
+    found = [_offered(whole, gpu, problem)]
+    splits = tuple(parts for parts in space.split_k if parts > 1)
+    if splits:
+        split = replace(family, space=replace(space, split_k=splits, swizzles=space.swizzles[:1]))
+        found.append(_offered(split, gpu, problem))
+    return tuple(found)
+
+
+def _offered(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) -> CandidateSpace:
+    """The candidates that can run the types and layouts of `problem`, whatever its sizes."""
     if problem.a_scale or problem.b_scale:
         # No family offers block-scaled operands in exchanged places.
         family = replace(family, space=replace(family.space, swaps=(False,)))
     space = _all_combinations(family, gpu, problem)
     unlimited = replace(problem, k=MAX_SIZE)
-    legal = feasible_mask(space.batch(unlimited), gpu, family)
+    rows = space.batch(unlimited)
+    legal = feasible_mask(rows, gpu, family) & family.space.combines(rows)
     if not legal.any():
         example = KernelConfig(cta_m=128, cta_n=128, kernel=family.name, fast_accum=family.space.fast_accum)
         reason = check(unlimited, example, gpu) or "no tile of the family is one that the GPU's kernels offer"
@@ -180,9 +216,7 @@ def _space(
     orders = family.space.orders_per_kernel
     columns = {name: _without_repeats(values, orders) for name, values in {**types, **kernel}.items()}
     # Resources depend on no size.
-    sizes: dict[str, Any] = dict.fromkeys(
-        ("m", "n", "k", "batch", "empty_kernel_us", "warps", "pdl", "footprint_bytes"), 1.0
-    )
+    sizes: dict[str, Any] = {**dict.fromkeys(("m", "n", "k", "batch"), 1.0), **UNTOLD}
     return CandidateSpace(
         family=family,
         swapped=swapped,

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Flags, Values, is_multiple, where
+from gemm_model.core.elementwise import Flags, Values, is_multiple, negated, where
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import cutlass, multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
+
+LARGEST_PINGPONG_TILE = 22528.0
+"""Accumulators of a ping-pong tile, at most: 176 registers a thread. Of 7,956 kernels on an H200 ping-pong
+ones have up to 22,528, two sets counted for slow fp8 sums, and cooperative ones 23,552 or more."""
 
 
 def offers_sm90_tile(batch: GemmBatch) -> Flags:
@@ -21,6 +25,13 @@ def offers_sm90_tile(batch: GemmBatch) -> Flags:
     along_m = is_multiple(m, 64.0) & is_multiple(n, 8.0)
     along_n = is_multiple(n, 64.0) & is_multiple(m, 8.0)
     return (along_m | along_n) & (m <= 512) & (n <= 512)
+
+
+def in_its_schedule(batch: GemmBatch) -> Flags:
+    """A tile comes in one schedule: ping-pong while the registers of one warpgroup hold it."""
+    sets = where((batch.a_bits == 8) & negated(batch.fast_accum), 2.0, 1.0)
+    too_large = sets * batch.cta_m * batch.cta_n > LARGEST_PINGPONG_TILE
+    return too_large ^ (batch.schedule == PINGPONG)
 
 
 def sm90_warpgroups(batch: GemmBatch) -> Values:
@@ -45,13 +56,14 @@ CUBLAS_SM90 = KernelFamily(
     name="cublas",
     architectures=("sm90",),
     space=ConfigSpace(
-        cta_m=(8, 16, 24, 32, 64, 128, 192, 256),
-        cta_n=(8, 16, 24, 32, *range(64, 257, 32), 320, 384, 448, 512),
+        cta_m=(*range(8, 49, 8), 64, 80, 96, 128, 160, 192, 256),
+        cta_n=(*range(8, 97, 8), 112, 128, 144, 160, 168, 176, 192, 224, 256, 320, 384, 448, 512),
         clusters=(*cutlass.WIDE_CLUSTERS[:-1],),
         schedules=("cooperative", "pingpong"),
         swizzles=(1,),
         rasters=("along_m", "along_n"),
-        fast_accum=True,
+        split_k=(1, 2, 3, 4, 5, 6, 8),
+        combines=in_its_schedule,
     ),
     resources=ResourceRules(
         offers_tile=offers_sm90_tile,

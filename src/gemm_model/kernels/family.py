@@ -12,6 +12,10 @@ from gemm_model.core.kernel_config import AUTO
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES
 
 
+def every_combination(batch: GemmBatch) -> Flags:
+    return batch.cta_m > 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigSpace:
     """The values that the kernels of a family offer for each part of their configuration."""
@@ -29,6 +33,9 @@ class ConfigSpace:
     """Whether D^T = B A^T may be computed instead: the tile's rows then run along n."""
     fast_accum: bool = False
     """Whether fp8 sums stay in the tensor core's accumulators."""
+
+    combines: Callable[[GemmBatch], Flags] = every_combination
+    """Which combinations the library has, of those that its kernels could run."""
 
     @property
     def orders_per_kernel(self) -> int:

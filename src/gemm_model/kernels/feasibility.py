@@ -291,7 +291,7 @@ def _tmem_exceeded(k: _Kernels) -> Flags:
 
 
 def _split_too_deep(k: _Kernels) -> Flags:
-    return k.batch.split_k > maximum(ceil(k.batch.k / k.resources.cta_k), 1.0)
+    return k.batch.split_k > deepest_split(k.batch.k, k.resources.cta_k)
 
 
 def _spills(k: _Kernels) -> Flags:
@@ -370,6 +370,11 @@ _SPILLS = _Rule(
     ),
 )
 """A kernel that spills runs, at several times the time; it is not worth choosing."""
+
+
+def deepest_split(k: Values, cta_k: Values) -> Values:
+    """Parts of K, at most: each needs a k tile."""
+    return maximum(ceil(k / cta_k), 1.0)
 
 
 def accumulators_exceed(batch: GemmBatch, gpu: GpuSpec) -> Flags:

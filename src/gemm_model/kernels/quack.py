@@ -98,6 +98,7 @@ QUACK_SM90 = KernelFamily(
         clusters=CLUSTERS,
         schedules=("cooperative", "pingpong"),
         swizzles=SWIZZLES,
+        split_k=(1, 2, 4, 8),
         swaps=(False, True),
     ),
     resources=ResourceRules(

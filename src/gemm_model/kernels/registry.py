@@ -21,6 +21,12 @@ _FAMILIES: dict[tuple[str, str], KernelFamily] = {
 }
 """By name and architecture; the first of an architecture is its default."""
 
+ANY_FAMILY = "any"
+"""Where kernels are chosen, the word for all families of the GPU."""
+
+TORCH_FAMILY = "cublas"
+"""The library that torch calls for its matrix multiplications."""
+
 _DEFAULTS = {arch: family for (_, arch), family in reversed(_FAMILIES.items())}
 
 
@@ -52,6 +58,15 @@ def family_of(name: str, gpu: GpuSpec) -> KernelFamily:
         f"kernel family {name!r} is not described on {gpu.name} ({gpu.architecture}); "
         f"expected one of {AUTO_KERNEL}, {', '.join(known)}"
     )
+
+
+def families_of(name: str, gpu: GpuSpec) -> tuple[KernelFamily, ...]:
+    """The families to choose from: all of the GPU's for 'any', else the one called `name`.
+
+    Raises InputError like `family_of`.
+    """
+    names = families(gpu) if name == ANY_FAMILY else ()
+    return tuple(family_of(each, gpu) for each in names or (name,))
 
 
 def family_at(code: int, gpu: GpuSpec) -> KernelFamily:

@@ -49,6 +49,11 @@ class Model(Protocol):
         """Whether the model needs the kernel's tile, or the problem alone."""
         ...
 
+    @property
+    def prices_split_k(self) -> bool:
+        """Whether the model knows what splitting K costs; kernels are not split on the word of others."""
+        ...
+
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...
 
     def predict_row(self, row: GemmBatch) -> Prediction:

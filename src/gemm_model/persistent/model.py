@@ -73,6 +73,7 @@ class WarpSpecializedModel:
     """
 
     needs_tile = True
+    prices_split_k = True
 
     def __init__(
         self,

@@ -1,0 +1,49 @@
+"""What a choice gains over another library: predicted times side by side, of one problem or of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from gemm_model.choice.selection import Choice, Ranker, Ranking
+from gemm_model.choice.table_ranking import rank_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """A ranking beside the best kernel of the family that it is held against."""
+
+    ranking: Ranking
+    reference: Choice
+    """What that family takes, by prediction."""
+
+    def gain(self, choice: Choice) -> float:
+        """By what share the family takes longer than one of the choices; negative where it is faster."""
+        return self.reference.prediction.runtime_us / choice.prediction.runtime_us - 1.0
+
+    @property
+    def tied(self) -> bool:
+        """Whether the error bands of the two leave open which is faster."""
+        best, other = self.ranking.best.prediction, self.reference.prediction
+        faster, slower = sorted((best, other), key=lambda prediction: prediction.runtime_us)
+        return slower.runtime_us <= faster.runtime_us * (1.0 + (faster.error_band or 0.0))
+
+
+def against(ranking: Ranking, reference: Ranker) -> Against:
+    """A ranking beside what the best kernel of `reference` takes for the same problem."""
+    return Against(ranking=ranking, reference=reference.rank(ranking.problem, 1).best)
+
+
+def rank_table_against(
+    frame: pd.DataFrame, ranker: Ranker, reference: Ranker, advance: Callable[[int], None] = lambda _: None
+) -> pd.DataFrame:
+    """`rank_table` with two columns more.
+
+    `against_us` is what the best kernel of `reference` takes, `gain` against_us / predicted_us - 1. `advance`
+    is told of the rows done.
+    """
+    result = rank_table(frame, ranker, advance)
+    against_us = rank_table(frame, reference)["predicted_us"]
+    return result.assign(against_us=against_us, gain=against_us / result["predicted_us"] - 1.0)
