@@ -281,7 +281,7 @@ def test_without_idle_sms_no_split_is_ranked():
     reason = ranker.why_not(many, "128x128,split_k=2")
     assert reason == "128x128,split_k=2: split_k 2: its tiles fill all 132 SMs without a split"
     assert "is number" in ranker.why_not(few, "128x128,split_k=2")
-    assert "expected at most one for each k step" in ranker.why_not(
+    assert "expected at most one for each k tile" in ranker.why_not(
         GemmProblem.of(256, 256, 64), "128x128,split_k=2"
     )
     assert "no quack kernel is offered" in ranker.why_not(few, "128x128,split_k=3")

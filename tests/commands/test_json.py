@@ -91,4 +91,4 @@ def test_the_output_file_s_name_tells_its_format(gemm_model, tmp_path):
         row["predicted_us"] for row in rows
     ]
     assert answers["csv"].splitlines()[0].startswith("rank,ties,kernel,tile")
-    assert answers["txt"].splitlines()[0].split()[:3] == ["rank", "ties", "tile"]
+    assert answers["txt"].splitlines()[0].split()[:3] == ["rank", "ties", "kernel"]

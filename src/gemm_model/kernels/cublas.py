@@ -31,7 +31,8 @@ def in_its_schedule(batch: GemmBatch) -> Flags:
     """A tile comes in one schedule: ping-pong while the registers of one warpgroup hold it."""
     sets = where((batch.a_bits == 8) & negated(batch.fast_accum), 2.0, 1.0)
     too_large = sets * batch.cta_m * batch.cta_n > LARGEST_PINGPONG_TILE
-    return too_large ^ (batch.schedule == PINGPONG)
+    fits: Flags = too_large ^ (batch.schedule == PINGPONG)
+    return fits
 
 
 def sm90_warpgroups(batch: GemmBatch) -> Values:

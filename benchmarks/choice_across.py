@@ -1,0 +1,211 @@
+"""How good are choices across libraries? The first choice of all families against the best measured kernel.
+
+    python benchmarks/choice_across.py --input cublaslt.csv.gz --input cutlass.csv.gz --input \\
+        triton_persistent.csv.gz --input quack_variants.csv.gz --input splits.csv.gz
+
+The space of a shape is all its measured kernels of the four families; shapes that a family was not measured
+on are left out. The efficiency of a choice is the best measured time over the time of what was chosen. Slow
+and fast fp8 sums are two problems: their results differ. Beside the choice of all families stand that of each
+family alone, the kernel that torch's cuBLAS takes, cuBLASLt's first heuristic and, where it is installed, what
+nvMatmulHeuristics predicts to be the fastest CUTLASS kernel. Stream-K kernels count as measured, and are never
+chosen: they are not modelled.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.core.errors import GemmModelError
+from gemm_model.core.files import atomic_write
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.models import DEFAULT_MODEL, create_model
+from gemm_model.tables.accuracy import choice_figures
+from gemm_model.tables.table import predict_frame, read_table, runtimes_us, usable_rows
+
+SHAPE = ["in_dtype", "sums", "m", "n", "k"]
+SIZES = ["m", "n", "k"]
+FAMILIES = ("quack", "cublas", "cutlass", "triton")
+ALGORITHMS, PICKS = "cublaslt", "cublas"
+"""Kernels of cuBLAS in a table of measurements: its algorithms one by one, and its own pick by torch."""
+DECODE_M = 64
+NEAR = 0.03
+"""A split this much slower than the best one is as good."""
+
+
+def load(paths: list[Path]) -> pd.DataFrame:
+    """Rows of all tables in the burst regime with numbers as numbers, and their predictions."""
+    frames = []
+    for path in paths:
+        rows, notes = usable_rows(read_table(path), needs_tile=True)
+        frames.append(rows.assign(runtime_us=runtimes_us(rows), table=path.name))
+        for note in notes:
+            print(f"{path}: {note}")
+    frame = pd.concat(frames, ignore_index=True)
+    frame = frame[frame.get("regime", "burst").fillna("burst") == "burst"]
+    for name in (*SIZES, "split_k", "heuristic_rank"):
+        frame[name] = pd.to_numeric(frame[name], errors="coerce")
+    fast = pd.to_numeric(frame["fast_accum"], errors="coerce").fillna(0) > 0
+    frame["sums"] = np.where(frame["in_dtype"] != "e4m3", "", np.where(fast, "fast", "slow"))
+    frame["split_k"] = frame["split_k"].fillna(1)
+    frame["pick"] = frame["kernel"] == PICKS
+    frame["kernel"] = frame["kernel"].replace(ALGORITHMS, "cublas")
+    return frame.reset_index(drop=True)
+
+
+def in_all_families(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of problems (whatever the sums) that every family was measured on."""
+    own = frame[~frame["pick"]]
+    families = own.groupby(["in_dtype", *SIZES])["kernel"].nunique()
+    kept = families[families == len(FAMILIES)].index
+    return frame[pd.MultiIndex.from_frame(frame[["in_dtype", *SIZES]]).isin(kept)].reset_index(drop=True)
+
+
+def predicted(frame: pd.DataFrame, gpu: str) -> np.ndarray:
+    """Times of the default model; infinite for picks and for what it does not model."""
+    times_us = np.full(len(frame), np.inf)
+    modelled = ~frame["pick"] & (frame["scheduler"] != "stream_k")
+    rows = frame[modelled].drop(columns=["sums", "pick", "table"])
+    times_us[modelled] = predict_frame(rows, create_model(DEFAULT_MODEL, load_gpu(gpu))).runtime_us
+    return times_us
+
+
+def nvidia(frame: pd.DataFrame, gpu: str) -> np.ndarray:
+    """What nvMatmulHeuristics predicts of the CUTLASS kernels; infinite elsewhere."""
+    from gemm_model.integrations.nvmatmul import NvMatmulHeuristics
+
+    library = NvMatmulHeuristics(gpu)
+    times_us = np.full(len(frame), np.inf)
+    rows = frame[(frame["kernel"] == "cutlass") & (frame["scheduler"] == "static")]
+    names = ("cta_m", "cta_n", "cluster_m", "cluster_n", "swizzle")
+    for _, shape in rows.groupby(SHAPE):
+        first = shape.iloc[0]
+        problem = GemmProblem.of(*(int(first[name]) for name in SIZES), first["in_dtype"], first["out_dtype"])
+        configs = [
+            KernelConfig(**{name: int(float(value)) for name, value in zip(names, values, strict=True)})
+            for values in shape[list(names)].itertuples(index=False)
+        ]
+        times_us[shape.index] = library.predict_us(problem, configs)
+    return times_us
+
+
+def efficiency(frame: pd.DataFrame, times_us: np.ndarray | pd.Series) -> pd.Series:
+    """By shape the best measured time over that of the row with the smallest of `times_us`, where one is."""
+    ours = ~frame["pick"]
+    best_us = frame[ours].groupby(SHAPE)["runtime_us"].min()
+    known = frame.assign(of_choice=times_us)[np.isfinite(times_us)]
+    chosen = known.loc[known.groupby(SHAPE)["of_choice"].idxmin()].set_index(SHAPE)["runtime_us"]
+    result: pd.Series = (best_us / chosen).dropna()
+    return result
+
+
+def methods(frame: pd.DataFrame, gpu: str) -> Iterator[tuple[str, pd.Series]]:
+    """Ways to choose, each with its efficiency by shape."""
+
+    def only(rows: pd.Series, times_us: pd.Series) -> pd.Series:
+        return efficiency(frame, times_us.where(rows, np.inf))
+
+    times_us, measured_us = frame["predicted_us"], frame["runtime_us"]
+    yield "all families", only(~frame["pick"], times_us)
+    for family in FAMILIES:
+        yield f"{family} alone", only((frame["kernel"] == family) & ~frame["pick"], times_us)
+    for family in FAMILIES:
+        yield f"{family}, its best measured", only((frame["kernel"] == family) & ~frame["pick"], measured_us)
+    yield "torch's cuBLAS, its own pick", only(frame["pick"], measured_us)
+    yield "cuBLASLt's first heuristic", only(frame["heuristic_rank"] == 0, measured_us)
+    try:
+        yield "nvMatmulHeuristics among CUTLASS", efficiency(frame, nvidia(frame, gpu))
+    except GemmModelError as error:
+        print(f"nvMatmulHeuristics: {error}")
+
+
+def choice_lines(frame: pd.DataFrame, gpu: str) -> Iterator[str]:
+    yield "| type | choice | shapes | mean | p5 | worst |"
+    yield "|---|---|---|---|---|---|"
+    found = list(methods(frame, gpu))
+    for dtype, sums in sorted(set(zip(frame["in_dtype"], frame["sums"], strict=True))):
+        name = f"{dtype}, {sums} sums" if sums else dtype
+        for method, by_shape in found:
+            of_type = by_shape[
+                (by_shape.index.get_level_values("in_dtype") == dtype)
+                & (by_shape.index.get_level_values("sums") == sums)
+            ]
+            if len(of_type):
+                f = choice_figures(of_type)
+                yield f"| {name} | {method} | {f.shapes} | {f.mean:.1%} | {f.p5:.1%} | {f.minimum:.1%} |"
+
+
+def winner_lines(frame: pd.DataFrame) -> Iterator[str]:
+    """Where each family has the fastest measured kernel, and by how much the others are slower."""
+    best_us = frame[~frame["pick"]].groupby([*SHAPE, "kernel"])["runtime_us"].min().unstack("kernel")
+    size = pd.cut(
+        best_us.index.get_level_values("m"),
+        [0, 16, 64, 512, 2048, np.inf],
+        labels=["1 to 16", "17 to 64", "65 to 512", "513 to 2048", "above 2048"],
+    )
+    kind = [
+        f"{dtype}, {sums} sums" if sums else "bf16, fp16" if dtype in ("bf16", "fp16") else dtype
+        for dtype, sums in zip(
+            best_us.index.get_level_values("in_dtype"), best_us.index.get_level_values("sums"), strict=True
+        )
+    ]
+    yield f"| type | m | shapes | {' | '.join(FAMILIES)} |"
+    yield f"|---|---|---|{'---|' * len(FAMILIES)}"
+    for (of_kind, of_size), rows in best_us.groupby([kind, size], observed=True):
+        least_us = rows.min(axis=1)
+        cells = []
+        for family in FAMILIES:
+            known = rows[family].dropna()
+            share = (known == least_us[known.index]).sum() / len(rows)
+            slower = (known / least_us[known.index] - 1.0).mean()
+            cells.append(f"{share:.0%}, {slower:+.0%}" if len(known) else "")
+        yield f"| {of_kind} | {of_size} | {len(rows)} | {' | '.join(cells)} |"
+
+
+def split_lines(frame: pd.DataFrame) -> Iterator[str]:
+    """Chosen splits on decode shapes: of a family's kernels, the split of the first choice."""
+    yield f"| family | shapes | chosen split within {NEAR:.0%} of the best | time of the choice | never a split |"
+    yield "|---|---|---|---|---|"
+    rows = frame[~frame["pick"] & (frame["m"] <= DECODE_M) & (frame["scheduler"] != "stream_k")]
+    for family in FAMILIES:
+        own = rows[rows["kernel"] == family]
+        several = own.groupby(SHAPE)["split_k"].transform("nunique") > 1
+        own = own[several & (own.groupby(SHAPE)["split_k"].transform("min") == 1)]
+        if own.empty:
+            continue
+        best_us = own.groupby(SHAPE)["runtime_us"].min()
+        by_split = own.groupby([*SHAPE, "split_k"])["runtime_us"].min()
+        chosen = own.loc[own.groupby(SHAPE)["predicted_us"].idxmin()].set_index(SHAPE)
+        keys = pd.MultiIndex.from_arrays(
+            [*(chosen.index.get_level_values(name) for name in SHAPE), chosen["split_k"]]
+        )
+        of_split = pd.Series(by_split.reindex(keys).to_numpy(), index=chosen.index) / best_us
+        time = (best_us / chosen["runtime_us"]).mean()
+        never = (best_us / own[own["split_k"] == 1].groupby(SHAPE)["runtime_us"].min()).mean()
+        yield f"| {family} | {len(best_us)} | {(of_split <= 1 + NEAR).mean():.1%} | {time:.1%} | {never:.1%} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--input", type=Path, action="append", required=True)
+    parser.add_argument("--gpu", default="h200")
+    parser.add_argument("--output", type=Path, help="Markdown file for the tables")
+    args = parser.parse_args()
+    every = load(args.input)
+    every["predicted_us"] = predicted(every, args.gpu)
+    frame = in_all_families(every)
+    parts = [choice_lines(frame, args.gpu), winner_lines(frame), split_lines(every)]
+    text = "\n\n".join("\n".join(lines) for lines in parts)
+    print(text)
+    if args.output:
+        atomic_write(args.output, text + "\n")
+
+
+if __name__ == "__main__":
+    main()
