@@ -31,7 +31,7 @@ def test_a_row_of_numbers_gets_what_its_batch_gets(name):
 
 def test_the_evaluation_of_a_grid_is_that_of_its_rows():
     ranker = Ranker("h200", model="WSPersistentGEMMModel")
-    grid = ranker.space(PROBLEM).grid_of(PROBLEM)
+    grid = ranker.spaces(PROBLEM)[0].grid_of(PROBLEM)
     by_row = ranker.model.predict_batch(grid.rows()).runtime_us
     found = ranker.model.evaluate(grid).runtime_us
     assert found.shape == grid.shape

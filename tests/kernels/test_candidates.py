@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import SCHEDULES
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import FIRST_ORDER, candidate_spaces, sizes_of
 from gemm_model.kernels.feasibility import check, feasible_mask
@@ -131,6 +132,22 @@ def test_what_is_worth_a_look_can_run():
     # 300 elements are five k tiles of 64: eight parts are too many.
     assert not worth[space.kernel["split_k"] == 8].any()
     assert worth[space.kernel["split_k"] == 4].any()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tile", "schedule"),
+    [
+        # 128 x 176 sums are 176 a thread of one warpgroup, 192 x 128 are 192; slow fp8 sums count twice.
+        ("bf16", (128, 176), "pingpong"),
+        ("bf16", (192, 128), "cooperative"),
+        ("e4m3", (64, 176), "pingpong"),
+        ("e4m3", (64, 192), "cooperative"),
+    ],
+)
+def test_a_tile_of_cublas_has_one_schedule(dtype, tile, schedule):
+    space = whole_space(family_of("cublas", H200), H200, GemmProblem.of(1, 1, 1, dtype))
+    of_tile = (space.kernel["cta_m"] == tile[0]) & (space.kernel["cta_n"] == tile[1])
+    assert {SCHEDULES[int(code)] for code in space.kernel["schedule"][of_tile]} == {schedule}
 
 
 def test_block_scaled_operands_are_not_exchanged():

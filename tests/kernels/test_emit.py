@@ -1,4 +1,6 @@
 import json
+from dataclasses import replace
+from fnmatch import fnmatch
 
 import pytest
 
@@ -100,7 +102,7 @@ def test_json_holds_problem_and_config():
 @pytest.mark.parametrize(
     ("target", "dtype", "swap", "gpu", "words"),
     [
-        ("cublas", "bf16", False, H200, "cannot emit 'cublas'"),
+        ("cudnn", "bf16", False, H200, "cannot emit 'cudnn'"),
         ("triton", "bf16", True, H200, "swaps A and B"),
         ("quack", "bf16", False, load_gpu("v100_sxm2"), "family 'quack' is not described on v100_sxm2"),
         ("quack", "bf16", False, load_gpu("rtx_4090"), "family 'quack' is not described on rtx_4090"),
@@ -132,3 +134,43 @@ def test_cutlass_tiles_of_64_rows_are_those_of_one_warpgroup():
     text = emit("cutlass", PROBLEM, Candidate(config=KernelConfig(cta_m=64, cta_n=128)), H200)
     assert "KernelTmaWarpSpecialized>" in text
     assert "cutlass::epilogue::TmaWarpSpecialized>" in text
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype", "name"),
+    [
+        (
+            KernelConfig(cta_m=128, cta_n=256, cluster_m=4, raster="along_m", stages=4, kernel="cublas"),
+            "bf16",
+            "nvjet_sm90_tst_256x128_64x4_1x4_h_bz_coopA_TNT",
+        ),
+        (
+            KernelConfig(
+                **{"cta_m": 8, "cta_n": 256, "cluster_n": 4, "schedule": "pingpong", "raster": "along_n"},
+                **{"split_k": 3, "kernel": "cublas"},
+            ),
+            "bf16",
+            "nvjet_sm90_tst_256x8_64x6_4x1_v_bz_splitK_TNT",
+        ),
+        (
+            KernelConfig(
+                **{"cta_m": 64, "cta_n": 112, "cluster_n": 4, "schedule": "pingpong", "raster": "along_n"},
+                **{"split_k": 2, "stages": 9, "kernel": "cublas"},
+            ),
+            "e4m3",
+            "nvjet_sm90_qqtst_112x64_128x9_4x1_v_bz_algo2_splitK_TNN",
+        ),
+    ],
+)
+def test_cublas_text_is_the_pattern_of_a_measured_kernel_s_name(config, dtype, name):
+    problem = GemmProblem.of(4096, 4096, 4096, dtype)
+    pattern, _, splits = emit("cublas", problem, Candidate(config=config), H200).partition(" with ")
+    assert fnmatch(name, pattern)
+    assert splits == (f"SPLITK_NUM {config.split_k}" if config.split_k > 1 else "")
+    other = replace(config, cluster_m=2, cluster_n=2)
+    assert not fnmatch(name, emit("cublas", problem, Candidate(config=other), H200).partition(" with ")[0])
+
+
+def test_cublas_names_are_known_on_hopper_alone():
+    with pytest.raises(InputError, match="no kernel names are known for sm100"):
+        emit("cublas", PROBLEM, Candidate(config=KernelConfig(cta_m=128, cta_n=128, kernel="cublas")), B200)

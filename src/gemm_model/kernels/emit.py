@@ -33,7 +33,7 @@ CUTLASS_TYPES = {
 
 
 def emit(target: str, problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
-    """The configuration for 'quack', 'triton', 'cutlass' or as 'json'.
+    """The configuration for 'quack', 'triton', 'cutlass', 'cublas' or as 'json'.
 
     Raises InputError for other words, for a library that has no kernels for the GPU, and for a kernel that
     this library does not have.
@@ -163,9 +163,26 @@ def _json(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
     return json.dumps({"gpu": gpu.name, "problem": {**sizes, **types}, "config": config}, indent=2)
 
 
+def _cublas(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
+    """The kernel's name as a pattern: cuBLASLt's algorithms are told apart by the kernel that they launch.
+
+    nvjet names tile, k tile x stages, cluster and raster, the extent along n first.
+    """
+    if gpu.kernel_architecture != "sm90":
+        raise InputError(f"cublas: no kernel names are known for {gpu.architecture}; expected sm90, or json")
+    config = candidate.config
+    extents = f"{config.cta_n}x{config.cta_m}_{k_tile(problem, config)}x{config.stages or '*'}"
+    cluster = f"{config.cluster_n}x{config.cluster_m}_{'v' if config.raster == 'along_n' else 'h'}"
+    words = "*coop" if config.schedule == "cooperative" else ""
+    words += "*splitK" if config.split_k > 1 else ""
+    pattern = f"nvjet_sm90_*_{extents}_{cluster}_*{words}*_T??"
+    return pattern + (f" with SPLITK_NUM {config.split_k}" if config.split_k > 1 else "")
+
+
 EMITTERS: Mapping[str, Callable[[GemmProblem, Candidate, GpuSpec], str]] = {
     "quack": _quack,
     "triton": _triton,
     "cutlass": _cutlass,
+    "cublas": _cublas,
     "json": _json,
 }

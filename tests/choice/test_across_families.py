@@ -1,0 +1,132 @@
+"""Several families in one ranking, and what a choice gains over one of them."""
+
+import pandas as pd
+import pytest
+
+from gemm_model import GemmProblem, rank
+from gemm_model.choice.across_families import Against, against, rank_table_against
+from gemm_model.choice.portfolio import choose_portfolio
+from gemm_model.choice.selection import Choice, Ranker, Ranking
+from gemm_model.choice.table_ranking import rank_table
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.prediction import Prediction
+from gemm_model.kernels.candidates import Candidate
+from gemm_model.kernels.registry import families
+
+H200 = load_gpu("h200")
+ANY = Ranker(H200, family="any")
+ALONE = {name: Ranker(H200, family=name) for name in families(H200)}
+SHAPES = [(16, 4096, 4096), (1000, 1000, 4096), (4096, 4096, 4096)]
+
+
+@pytest.mark.parametrize("sizes", SHAPES)
+def test_the_ranking_of_all_is_that_of_each_merged(sizes):
+    problem = GemmProblem.of(*sizes)
+    merged = ANY.rank(problem, 12)
+    rankings = [ranker.rank(problem, 12) for ranker in ALONE.values()]
+    times = sorted(choice.prediction.runtime_us for ranking in rankings for choice in ranking.choices)
+    assert [choice.prediction.runtime_us for choice in merged.choices] == times[:12]
+    assert merged.kernels == sum(ranking.kernels for ranking in rankings)
+    assert merged.candidates == sum(ranking.candidates for ranking in rankings)
+    best = next(r for r in rankings if r.best.prediction.runtime_us == times[0]).best
+    assert merged.best.prediction == best.prediction
+    assert merged.best.candidate == best.candidate
+
+
+def test_each_choice_says_its_family():
+    names = {
+        choice.candidate.config.kernel for choice in ANY.rank(GemmProblem.of(512, 512, 512), 400).choices
+    }
+    assert len(names) > 1
+    assert names <= {"quack", "cublas", "cutlass", "triton"}
+
+
+def test_why_not_finds_a_kernel_of_a_named_family():
+    problem = GemmProblem.of(4096, 4096, 4096)
+    alone_us = ALONE["triton"].why_not(problem, "128x128,swizzle=8").partition(": ")[2].partition(" us")[0]
+    told = ANY.why_not(problem, "128x128,swizzle=8,kernel=triton")
+    assert f": {alone_us} us" in told
+    assert "kernel=triton" in told
+    assert (
+        ALONE["triton"]
+        .why_not(problem, "128x128,kernel=quack")
+        .endswith("no quack kernels are ranked; expected one of triton")
+    )
+
+
+def test_families_without_a_kernel_for_the_types_are_said():
+    """Triton's operands are of equal widths; tcgen05 kernels of QuACK multiply fp8 by bf16."""
+    mixed = GemmProblem.of(4096, 4096, 4096, "e4m3", b_dtype="bf16")
+    ranking = rank(mixed, "b200", 1, family="any")
+    (reason,) = ranking.left_out
+    assert reason.startswith("no legal triton configuration on b200: operands of 8 and 16 bits")
+    assert ranking.best.candidate.config.kernel != "triton"
+    assert ANY.rank(GemmProblem.of(512, 512, 512), 1).left_out == ()
+
+
+def test_a_table_takes_the_fastest_family_of_each_row():
+    frame = pd.DataFrame(SHAPES, columns=["m", "n", "k"])
+    merged = rank_table(frame, ANY)
+    alone = {name: rank_table(frame, ranker)["predicted_us"] for name, ranker in ALONE.items()}
+    for row, best in merged.iterrows():
+        assert best["predicted_us"] == min(times[row] for times in alone.values())
+        assert best["predicted_us"] == alone[best["kernel"]][row]
+
+
+def test_a_table_against_a_family():
+    frame = pd.DataFrame(SHAPES, columns=["m", "n", "k"])
+    result = rank_table_against(frame, ANY, ALONE["triton"])
+    assert (result["against_us"] == rank_table(frame, ALONE["triton"])["predicted_us"]).all()
+    assert (result["gain"] >= 0).all()
+    assert result["gain"].tolist() == pytest.approx(
+        [other / own - 1 for own, other in zip(result["predicted_us"], result["against_us"], strict=True)]
+    )
+
+
+def test_a_portfolio_takes_kernels_of_several_families():
+    problems = [GemmProblem.of(*sizes) for sizes in SHAPES]
+    found = choose_portfolio(problems, ANY, len(problems))
+    best = [ANY.predictions(problem) for problem in problems]
+    fastest = [min(float(told.runtime_us.min()) for _, _, told in of_problem) for of_problem in best]
+    assert found.time_us.tolist() == pytest.approx(fastest)
+    assert found.mean_loss == pytest.approx(0.0)
+
+
+def choice(time_us, band):
+    prediction = Prediction(
+        runtime_us=time_us, limiter="DRAM", phases_us={}, details={}, bytes_by_level={}, error_band=band
+    )
+    candidate = Candidate(config=KernelConfig(cta_m=128, cta_n=128))
+    return Choice(rank=1, candidate=candidate, prediction=prediction, tie_group=1)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "gain", "tied"),
+    [
+        ((10.0, 0.05), (12.0, 0.30), 0.2, False),
+        ((10.0, 0.05), (10.4, 0.05), 0.04, True),
+        # The band of the faster one tells, whichever it is.
+        ((10.0, 0.30), (8.0, 0.10), -0.2, False),
+        ((10.0, 0.01), (8.0, 0.30), -0.2, True),
+        ((10.0, None), (10.5, None), 0.05, False),
+    ],
+)
+def test_a_gain_is_the_time_saved_over_the_time_taken(own, other, gain, tied):
+    ranking = Ranking(
+        problem=GemmProblem.of(1, 1, 1),
+        gpu=H200,
+        choices=(choice(*own),),
+        candidates=1,
+        kernels=1,
+        tied_with_best=1,
+        runner_up=None,
+    )
+    held = Against(ranking=ranking, reference=choice(*other))
+    assert held.gain(ranking.best) == pytest.approx(gain)
+    assert held.tied is tied
+
+
+def test_nothing_is_gained_over_oneself():
+    ranking = ALONE["cublas"].rank(GemmProblem.of(512, 512, 512), 2)
+    assert against(ranking, ALONE["cublas"]).gain(ranking.best) == 0.0
