@@ -40,6 +40,32 @@ def test_why_not_and_emit(gemm_model):
     assert gemm_model("rank", *SIZES, "--emit", "quack").out.startswith("GemmConfig(")
 
 
+def test_rank_across_families_against_one(gemm_model):
+    sizes = ("--m", 64, "--n", 7168, "--k", 2048)
+    told = gemm_model("rank", *sizes, "--family", "any", "--against", "triton", "--format", "json").out
+    result = json.loads(told)["result"]
+    assert result["against"]["kernel"] == "triton"
+    triton_us = result["against"]["predicted_us"]
+    for choice in result["choices"]:
+        assert choice["gain"] == pytest.approx(triton_us / choice["predicted_us"] - 1)
+    alone = json.loads(gemm_model("rank", *sizes, "--family", "triton", "--top", 1, "--format", "json").out)
+    assert alone["result"]["choices"][0]["predicted_us"] == triton_us
+    assert alone["result"]["against"] is None
+    assert "triton takes" in gemm_model("rank", *sizes, "--family", "any", "--against", "triton").err
+
+
+def test_a_table_across_families_against_one(gemm_model, tmp_path):
+    path = tmp_path / "shapes.csv"
+    path.write_text("m,n,k\n64,7168,2048\n4096,4096,4096\n")
+    words = ("rank", "--input", path, "--family", "any", "--against", "cublas", "--format", "csv")
+    rows = list(csv.DictReader(gemm_model(*words).out.splitlines()))
+    for row in rows:
+        assert row["kernel"] in {"quack", "cublas", "cutlass", "triton"}
+        gain = float(row["against_us"]) / float(row["predicted_us"]) - 1
+        assert float(row["gain"]) == pytest.approx(gain)
+        assert gain >= 0
+
+
 def test_rank_of_a_table(gemm_model, tmp_path):
     path = tmp_path / "shapes.csv"
     path.write_text("m,n,k\n128,4096,4096\n4096,4096,4096\n")
@@ -77,6 +103,8 @@ def test_portfolio(gemm_model, tmp_path):
         (("rank", "--n", 1, "--k", 1), "--m is missing"),
         (("rank", *SIZES, "--dtype", "nvfp4"), "GPU h200 has no fp4 math"),
         (("rank", *SIZES, "--family", "cudnn"), "unknown kernel family 'cudnn'"),
+        (("rank", *SIZES, "--against", "cudnn"), "unknown kernel family 'cudnn'"),
+        (("rank", *SIZES, "--against", "cublas", "--emit", "quack"), "--against has no effect with --emit"),
         (("rank", *SIZES, "--sms", 0), "sms is 0"),
         (("rank", *SIZES, "--top", 0), "--top is 0"),
         (("rank", *SIZES, "--why-not", "fast"), "the tile is 'fast'"),

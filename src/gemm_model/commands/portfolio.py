@@ -126,6 +126,7 @@ def _shapes(found: Portfolio) -> list[dict[str, Any]]:
 def _kernel(candidate: Candidate) -> dict[str, Any]:
     config = candidate.config
     return {
+        "family": config.kernel,
         "tile": f"{config.cta_m}x{config.cta_n}",
         "cluster": f"{config.cluster_m}x{config.cluster_n}",
         "schedule": config.schedule,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gemm_model.choice.selection import Choice, Ranking
+from gemm_model.kernels.candidates import Candidate
 from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page
 
 SHOWN = 16
@@ -25,13 +26,14 @@ def ranking_page(ranking: Ranking) -> Page:
     )
 
 
-def kernel_name(choice: Choice) -> str:
-    """Tile, cluster and schedule of a choice, and what else tells it apart."""
-    config = choice.candidate.config
-    words = [f"{config.cta_m}x{config.cta_n}", f"{config.cluster_m}x{config.cluster_n}", config.schedule]
+def kernel_name(candidate: Candidate) -> str:
+    """Family, tile, cluster and schedule of a kernel, and what else tells it apart."""
+    config = candidate.config
+    words = [config.kernel, f"{config.cta_m}x{config.cta_n}", f"{config.cluster_m}x{config.cluster_n}"]
+    words.append(config.schedule)
     if config.split_k > 1:
         words.append(f"split-K {config.split_k}")
-    if choice.candidate.swap_ab:
+    if candidate.swap_ab:
         words.append("swapped")
     return " ".join(words)
 
@@ -74,7 +76,7 @@ def ranking_figure(ranking: Ranking) -> Figure:
                 "mode": "markers",
                 "name": name,
                 "x": times_us,
-                "y": [f"{each.rank}. {kernel_name(each)}" for each in choices],
+                "y": [f"{each.rank}. {kernel_name(each.candidate)}" for each in choices],
                 "error_x": {
                     "type": "data",
                     "array": [time * band for time, band in zip(times_us, bands, strict=True)],
@@ -98,7 +100,7 @@ def ranking_figure(ranking: Ranking) -> Figure:
             "yaxis": {
                 "autorange": "reversed",
                 "categoryorder": "array",
-                "categoryarray": [f"{each.rank}. {kernel_name(each)}" for each in shown],
+                "categoryarray": [f"{each.rank}. {kernel_name(each.candidate)}" for each in shown],
                 "type": "category",
                 "dtick": 1,
             },
@@ -198,7 +200,7 @@ def ranking_list(ranking: Ranking) -> Listing:
         band = "" if prediction.error_band is None else f"{prediction.error_band:.1%}"
         rows.append(
             (
-                kernel_name(choice),
+                kernel_name(choice.candidate),
                 str(choice.rank),
                 str(choice.tie_group),
                 f"{prediction.runtime_us:.4g}",
@@ -227,6 +229,6 @@ def _description(choice: Choice, ranking: Ranking) -> str:
     band = "" if prediction.error_band is None else f" +- {prediction.error_band:.1%}"
     slower = prediction.runtime_us / ranking.best.prediction.runtime_us - 1.0
     return (
-        f"<b>{kernel_name(choice)}</b><br>{prediction.runtime_us:.4g} us{band}<br>"
+        f"<b>{kernel_name(choice.candidate)}</b><br>{prediction.runtime_us:.4g} us{band}<br>"
         f"{slower:.1%} slower than the first<br>limited by {prediction.limiter}<br>rank {choice.rank}"
     )

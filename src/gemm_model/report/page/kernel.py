@@ -22,7 +22,8 @@ def shape_page(ranking: Ranking, explanation: Explanation) -> Page:
     problem, prediction = ranking.problem, explanation.prediction
     return Page(
         title=f"{problem.a_dtype.name} GEMM {problem.m} x {problem.n} x {problem.k}",
-        subtitle=f"on {ranking.gpu.name}; explained is the fastest kernel, {kernel_name(ranking.best)}",
+        subtitle=f"on {ranking.gpu.name}; explained is the fastest kernel, "
+        f"{kernel_name(ranking.best.candidate)}",
         facts=ranking_facts(ranking),
         figures=[
             ranking_figure(ranking),

@@ -7,6 +7,7 @@ from typing import Any
 
 from gemm_model.choice.portfolio import PROVEN_GAP, Portfolio
 from gemm_model.kernels.candidates import Candidate
+from gemm_model.report.page.choice import kernel_name
 from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page
 
 
@@ -30,14 +31,7 @@ def portfolio_page(found: Portfolio, gpu: str, title: str) -> Page:
 
 
 def _name(position: int, candidate: Candidate) -> str:
-    config = candidate.config
-    words = [f"{position + 1}. {config.cta_m}x{config.cta_n}", f"{config.cluster_m}x{config.cluster_n}"]
-    words.append(config.schedule)
-    if config.split_k > 1:
-        words.append(f"split-K {config.split_k}")
-    if candidate.swap_ab:
-        words.append("swapped")
-    return " ".join(words)
+    return f"{position + 1}. {kernel_name(candidate)}"
 
 
 def _loss_figure(found: Portfolio) -> Figure:
