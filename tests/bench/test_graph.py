@@ -204,3 +204,14 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     given = arguments(write_sizes(tmp_path / "s.csv", (256,)), tmp_path / "out.csv", "--dry-run", *words)
     assert benchmark_main(given) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_the_norm_between_gemms_compiles_for_hopper() -> None:
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+
+    from gemm_model.bench.rms_norm import _rms_norm
+
+    types = {"source": "*bf16", "target": "*bf16", "width": "i32", "epsilon": "fp32", "BLOCK": "constexpr"}
+    source = triton.compiler.ASTSource(_rms_norm, types, {(4,): 1024})
+    assert "rsqrt" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -11,8 +9,8 @@ import triton.language as tl
 EPSILON = 1e-6
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _rms_norm(source: Any, target: Any, width: Any, epsilon: Any, BLOCK: tl.constexpr) -> None:
+@triton.jit
+def _rms_norm(source, target, width, epsilon, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width

@@ -132,7 +132,9 @@ def run(args: argparse.Namespace) -> int:
         compile_jobs=args.jobs or runner.default_compile_jobs(),
         time_budget_s=args.time_budget,
     )
-    worker = WorkerProcess(options.device, [] if args.compile_only else _words(args.kernels))
+    # Rows of a table name their libraries: the worker loads each with its first row.
+    ahead = [] if args.compile_only or args.rows is not None else _words(args.kernels)
+    worker = WorkerProcess(options.device, ahead)
     try:
         return _run_on(worker, args, options)
     finally:
