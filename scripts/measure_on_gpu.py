@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemm_model.bench.rows import REGIMES
 from gemm_model.core.files import atomic_path
+from gemm_model.core.regimes import REGIME_NAMES
 
 BUNDLE_EVERY_S = 20.0
 LEAST_S = 20.0
@@ -50,8 +50,8 @@ def parse_job(text: str) -> Job:
     plan, separator, regime = text.partition(":")
     if not Path(plan).exists():
         raise SystemExit(f"{plan}: no such plan; expected a table of rows")
-    if separator and regime not in REGIMES:
-        raise SystemExit(f"{text}: unknown regime {regime!r}; expected one of {', '.join(REGIMES)}")
+    if separator and regime not in REGIME_NAMES:
+        raise SystemExit(f"{text}: unknown regime {regime!r}; expected one of {', '.join(REGIME_NAMES)}")
     return Job(plan=Path(plan), regime=regime or "burst")
 
 

@@ -42,6 +42,8 @@ from gemm_model.persistent.residual import (
 H200 = load_gpu("h200")
 QUACK = family_of("quack", H200)
 CALIBRATION = load_calibration("h200:quack")
+NUMBERS = {kind: known.without(QUACK.absent_mechanisms) for kind, known in CALIBRATION.numbers.items()}
+"""As the family's kernels see them: mechanisms that these lack are switched off."""
 SHIPPED = residual_beside(CALIBRATION.path)
 needs_shipped = pytest.mark.skipif(not SHIPPED.is_file(), reason="no residual is shipped with h200:quack")
 HIDDEN = 1.05
@@ -75,7 +77,7 @@ def measured(shapes, dtype="bf16", hidden=HIDDEN):
     ]  # fmt: skip
     frame = pd.DataFrame(rows)
     kind = "fp16" if dtype == "bf16" else "fp8"
-    times = kernel_time(observe(frame, H200, QUACK).shape, H200, CALIBRATION.numbers[kind])
+    times = kernel_time(observe(frame, H200, QUACK).shape, H200, NUMBERS[kind])
     frame["runtime_us"] = times.runtime_us * np.where(frame["cta_n"] == 256, hidden, 1.0)
     return frame
 
@@ -134,7 +136,7 @@ def test_features_are_those_of_the_kernel():
     config = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, cluster_n=1, schedule="pingpong", swizzle=4)
     batch = batch_of([(problem, config)])
     shape = geometry_of(batch, flop_per_clk_per_sm(batch, H200), H200, QUACK)
-    times = kernel_time(shape, H200, CALIBRATION.numbers["fp16"])
+    times = kernel_time(shape, H200, NUMBERS["fp16"])
     found = dict(zip(FEATURES, features(shape, times)[:, 0], strict=True))
     # Clusters of two cover 512 x 256; pitches of 272 and 2000 bytes.
     expected = {
@@ -168,7 +170,7 @@ needs_trees = pytest.mark.skipif(not HAS_TREES, reason="CatBoost is not installe
 @needs_trees
 def test_the_same_rows_give_the_same_trees():
     seen = observe(measured(8), H200, QUACK)
-    first, again = (train_on(seen, H200, CALIBRATION.numbers["fp16"]) for _ in range(2))
+    first, again = (train_on(seen, H200, NUMBERS["fp16"]) for _ in range(2))
     for name in ("split_feature", "split_border", "tree_splits", "leaves"):
         assert (getattr(first, name) == getattr(again, name)).all()
 
@@ -176,7 +178,7 @@ def test_the_same_rows_give_the_same_trees():
 @needs_trees
 def test_a_hidden_effect_is_learned_on_shapes_held_out():
     seen = observe(measured(32), H200, QUACK)
-    parameters = CALIBRATION.numbers["fp16"]
+    parameters = NUMBERS["fp16"]
     folds = folds_of(seen.shape_id, seed=0, count=4)
     fits = [fold_of(seen, folds == fold, parameters) for fold in range(4)]
     physical, corrected = held_out_with_residual(fits, len(seen), H200)
@@ -191,7 +193,7 @@ def test_a_hidden_effect_is_learned_on_shapes_held_out():
 def test_rows_in_no_fold_stay_unpredicted():
     seen = observe(measured(8), H200, QUACK)
     test = seen.shape_id < 4
-    fold = fold_of(seen, test, CALIBRATION.numbers["fp16"])
+    fold = fold_of(seen, test, NUMBERS["fp16"])
     physical, corrected = held_out_with_residual([fold], len(seen), H200)
     assert np.isfinite(corrected[test]).all()
     assert np.isnan(corrected[~test]).all()

@@ -14,8 +14,8 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.regimes import REGIME_NAMES
 
-REGIMES = ("burst", "sustained", "counters", "graph")
 L2_STATES = ("cold", "warm", "rotated")
 """Rotated: what the graph regime's rotation of the operands leaves in L2."""
 
@@ -176,8 +176,8 @@ class Row:
     """Of the graph regime alone."""
 
     def __post_init__(self) -> None:
-        if self.regime not in REGIMES:
-            raise InputError(f"regime is {self.regime!r}; expected one of {', '.join(REGIMES)}")
+        if self.regime not in REGIME_NAMES:
+            raise InputError(f"regime is {self.regime!r}; expected one of {', '.join(REGIME_NAMES)}")
         if self.l2 not in L2_STATES:
             raise InputError(f"l2 is {self.l2!r}; expected one of {', '.join(L2_STATES)}")
 

@@ -19,7 +19,7 @@ from gemm_model.calibration.cross_validation import (
 from gemm_model.calibration.fit import DEFAULT_FREE, DEFAULT_FREE_POWER, Fit, fit, free_from
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.residual_fit import catboost, held_out_with_residual, train_on
-from gemm_model.calibration.tables import CalibrationData, load_tables
+from gemm_model.calibration.tables import FEWEST_SHAPES, CalibrationData, load_tables
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
@@ -262,7 +262,9 @@ class _Kind:
             return None, {}
         self.progress(f"{self.kind}: launches back to back")
         found = self._fit(self.chained, DEFAULT_FREE_POWER, self.start)
-        return found, {name: self._chained_errors(name, found) for name in self.chained}
+        shapes = {name: len(np.unique(size_groups(rows))) for name, rows in self.chained.items()}
+        told = [name for name, found_shapes in shapes.items() if found_shapes >= FEWEST_SHAPES]
+        return found, {name: self._chained_errors(name, found) for name in told}
 
     def _chained_errors(self, name: str, found: Fit) -> ChainedErrors:
         rows = self.chained[name]

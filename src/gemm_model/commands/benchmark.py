@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_model.bench.device import TimingSettings, timing_settings
 from gemm_model.bench.provider import PROVIDERS, Provider, load_provider
-from gemm_model.bench.rows import L2_STATES, NORM, REGIMES, Row
+from gemm_model.bench.rows import L2_STATES, NORM, Row
 from gemm_model.bench.sweep import (
     COMPILE_S,
     SHUFFLE_SEED,
@@ -33,7 +33,7 @@ from gemm_model.config import load_config
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
-from gemm_model.core.regimes import regime_name
+from gemm_model.core.regimes import REGIME_NAMES
 from gemm_model.core.settings import load_settings
 from gemm_model.report.document import Document
 
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--sample-shapes", type=int, metavar="N", help="all rows of a random N of the shapes")
     what.add_argument("--shard", default="0/1", help="i/n: part i of n about equal ones, for one of n cards")
     how = parser.add_argument_group("how to measure")
-    how.add_argument("--regime", type=regime_name, default="burst", choices=REGIMES)
+    how.add_argument("--regime", type=common.regime, default="burst", help=", ".join(REGIME_NAMES))
     how.add_argument(
         "--l2", choices=L2_STATES, help="cold (default) or warm; other regimes have one of their own"
     )

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
+<<<<<<< HEAD
 from gemm_model.core.regimes import regime_name
+=======
+from gemm_model.core.regimes import REGIME_ALIASES, REGIME_NAMES, regime_name
+>>>>>>> fixtests
 from gemm_model.core.settings import READ_BY_MODELS, Settings, load_settings
 from gemm_model.report.document import FORMATS, Document
 
@@ -48,7 +52,11 @@ def add_settings(parser: argparse.ArgumentParser, *, model: str | None = None) -
     parser.add_argument("--model", help="a model's name (default: WarpSpecializedModel)")
     parser.add_argument(
         "--regime",
+<<<<<<< HEAD
         type=regime_name,
+=======
+        type=regime,
+>>>>>>> fixtests
         help="how the kernel is launched: burst (default), graph, sustained, or counters (also kernel-only)",
     )
     parser.add_argument(
@@ -234,6 +242,15 @@ def whole_number(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+
+
+def regime(text: str) -> str:
+    """A regime by its own name or another one."""
+    name = regime_name(text)
+    if name not in REGIME_NAMES:
+        expected = ", ".join((*REGIME_NAMES, *REGIME_ALIASES))
+        raise argparse.ArgumentTypeError(f"{text!r} is no regime; expected one of {expected}")
+    return name
 
 
 def problem(args: argparse.Namespace) -> GemmProblem:

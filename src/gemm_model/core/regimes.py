@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+REGIME_NAMES = ("burst", "graph", "sustained", "counters")
+
 REGIME_ALIASES = {"kernel-only": "counters"}
 """Other names of regimes: the field's word for a kernel timed without its launch."""
 
