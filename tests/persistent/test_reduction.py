@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gemm_model.kernels.family import TileOrder
 from gemm_model.persistent.reduction import (
     last_turns,
     setup_us,
@@ -28,18 +29,21 @@ def test_what_a_split_adds(split_k, extra):
 
 
 @pytest.mark.parametrize(
-    ("split_k", "in_wave", "after"),
+    ("split_k", "moving", "in_wave", "after"),
     [
-        (1, 0, 0),
-        (4, 1, 2),  # 132 clusters are 33 whole tiles: each keeps its place, and its own turn counts
-        (8, 4, 3),  # 16 whole tiles and half of one: the last waits for the four that it was moved before
+        (1, True, 0, 0),
+        (4, True, 1, 2),  # 132 clusters are 33 whole tiles: each keeps its place, and its own turn counts
+        (8, True, 4, 3),  # 16 whole tiles and half of one: the last waits for the four it was moved before
+        (8, False, 1, 6),
+        (1, False, 0, 0),
     ],
 )
-def test_turns_of_a_wave_and_after_the_last(split_k, in_wave, after):
+def test_turns_of_a_wave_and_after_the_last(split_k, moving, in_wave, after):
     batch = row((8192, 8192, 4096), cta_m=128, cta_n=128, split_k=split_k)
     schedule = SimpleNamespace(resident=132.0)
-    assert turns_per_wave(batch, schedule) == in_wave
-    assert last_turns(batch, schedule) == after
+    order = TileOrder(name="any", splits_move=moving)
+    assert turns_per_wave(batch, schedule, order) == in_wave
+    assert last_turns(batch, schedule, order) == after
 
 
 def test_a_split_kernel_takes_its_setup_and_its_turns_longer():

@@ -46,7 +46,7 @@ def load_tables(
     for path in paths:
         frame, left_out = usable_rows(read_table(path), needs_tile=True)
         notes += [f"{path}: {sentence}" for sentence in left_out]
-        frames.append(_own_rows(frame, path, family.name, notes).assign(table=table_name(path)))
+        frames.append(_own_rows(frame, path, family, notes).assign(table=table_name(path)))
     table = pd.concat(frames, ignore_index=True)
     table.attrs["path"] = ", ".join(map(str, paths))
     _require_one_gpu(table)
@@ -93,14 +93,23 @@ def table_name(path: Path) -> str:
     return path.name.split(".")[0]
 
 
-def _own_rows(frame: pd.DataFrame, path: Path, family: str, notes: list[str]) -> pd.DataFrame:
+def _own_rows(frame: pd.DataFrame, path: Path, family: KernelFamily, notes: list[str]) -> pd.DataFrame:
     """Rows of the kernel family (a table without the column is taken to be that)."""
     if "kernel" not in frame:
         return frame
-    foreign = ~frame["kernel"].isin((family, ""))
-    kept = _without(frame, foreign, f"rows of {path} of kernels other than {family}", notes)
+    foreign = ~frame["kernel"].isin((family.name, *family.providers, ""))
+    kept = _without(frame, foreign, f"rows of {path} of kernels other than {family.name}", notes)
     if len(kept) == 0:
-        raise InputError(f"{path}: no row of kernel {family}; expected measurements of that family")
+        raise InputError(f"{path}: no row of kernel {family.name}; expected measurements of that family")
+    kept = kept.assign(kernel=family.name)
+    kept.attrs = dict(frame.attrs)
+    if "scheduler" in kept:
+        shared = kept["scheduler"] == "stream_k"
+        kept = _without(kept, shared, f"rows of {path} whose clusters share tiles (stream-K)", notes)
+    if "kernel_name" in kept and "split_k" in kept:
+        parts = pd.to_numeric(kept["split_k"], errors="coerce")
+        untold = parts.isna() & kept["kernel_name"].astype(str).str.contains("splitK")
+        kept = _without(kept, untold, f"rows of {path} that split K in parts not told", notes)
     return kept
 
 

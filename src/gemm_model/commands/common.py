@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
-<<<<<<< HEAD
-from gemm_model.core.regimes import regime_name
-=======
 from gemm_model.core.regimes import REGIME_ALIASES, REGIME_NAMES, regime_name
->>>>>>> fixtests
 from gemm_model.core.settings import READ_BY_MODELS, Settings, load_settings
 from gemm_model.report.document import FORMATS, Document
 
@@ -52,11 +48,7 @@ def add_settings(parser: argparse.ArgumentParser, *, model: str | None = None) -
     parser.add_argument("--model", help="a model's name (default: WarpSpecializedModel)")
     parser.add_argument(
         "--regime",
-<<<<<<< HEAD
-        type=regime_name,
-=======
         type=regime,
->>>>>>> fixtests
         help="how the kernel is launched: burst (default), graph, sustained, or counters (also kernel-only)",
     )
     parser.add_argument(

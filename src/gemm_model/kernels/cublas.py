@@ -79,6 +79,7 @@ CUBLAS_SM90 = KernelFamily(
     ),
     tile_order=NVJET_ORDER,
     tile_period=TilePeriod(accumulators="registers"),
+    providers=("cublaslt",),
 )
 
 

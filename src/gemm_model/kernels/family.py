@@ -105,6 +105,9 @@ class TileOrder:
     not clusters (CUTLASS `get_log_swizzle_size`)."""
     padded: bool = False
     """Whether both extents are rounded up to whole groups, and tiles outside the matrix computed too."""
+    splits_move: bool = False
+    """Whether consecutive clusters hold the splits of one tile, so that a cluster's place among them moves on
+    from wave to wave where the resident clusters are not whole tiles; else it keeps its place."""
     serpentine: bool = False
     """Whether every other group is walked backwards."""
     dynamic: bool = False
@@ -143,6 +146,8 @@ class KernelFamily:
     tile_period: TilePeriod
     dependent_launch: bool = False
     """Whether kernels are launched with programmatic dependent launch unless told otherwise."""
+    providers: tuple[str, ...] = ()
+    """What else the column `kernel` of measured tables calls them: providers that run them by other ways."""
     mechanisms: tuple[str, ...] = MECHANISM_NAMES
     """Mechanisms of the time model that these kernels have; the others are switched off."""
 

@@ -797,7 +797,7 @@ class SplitK:
     setup_us: float = number(
         "us",
         3.4,
-        (0.0, 6.0),
+        (0.0, 20.0),
         "clearing the counters of the tiles before the kernel",
         "split against whole kernels (h200 variants)",
         neutral=0.0,

@@ -223,7 +223,9 @@ def kernel_time(
     exposed = exposed_clk(
         batch, gpu, period, geometry.resources, numbers.epilogue, parts.mainloop_clk, parts.epilogue_clk
     )
-    exposed_us = (exposed + last_turns(batch, schedule) * turn_clk(batch, numbers.split_k)) / sm_clk_mhz
+    exposed_us = (
+        exposed + last_turns(batch, schedule, geometry.family.tile_order) * turn_clk(batch, numbers.split_k)
+    ) / sm_clk_mhz
     from_dram = minimum(bytes_moved.dram_read_bytes / bytes_moved.operand_bytes, 1.0)
     started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, from_dram)
     started_us = started_us + 0.0 * waves_us
@@ -312,7 +314,7 @@ def _work(
         geometry.family.tile_period,
     )
     mainloop = schedule.k_tiles * step.math_clk
-    turns = turns_per_wave(batch, schedule) * turn_clk(batch, numbers.split_k)
+    turns = turns_per_wave(batch, schedule, geometry.family.tile_order) * turn_clk(batch, numbers.split_k)
     stores = port_store_clk(batch, period, numbers.epilogue)
     port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
     busy = schedule.resident * batch.cluster_m * batch.cluster_n / gpu.sm_count

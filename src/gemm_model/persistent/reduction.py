@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, floor, where
+from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.mechanisms import SplitK
 from gemm_model.persistent.tile_schedule import TileSchedule
 
@@ -16,21 +17,23 @@ def turn_clk(batch: GemmBatch, split: SplitK) -> Values:
     return split.turn_clk + batch.cta_m * batch.cta_n * PARTIAL_SUM_BYTES / split.bytes_per_clk
 
 
-def turns_per_wave(batch: GemmBatch, schedule: TileSchedule) -> Values:
+def turns_per_wave(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) -> Values:
     """Turns that one wave adds to the time; none without splits.
 
-    Consecutive clusters hold the splits of one tile. Where the resident clusters are whole tiles, each
-    cluster keeps its place in the order, the waits overlap, and its own turn is left. Elsewhere it moves on
-    by the remainder each wave, and the last in the order waits for those that it was moved before.
+    Where each cluster keeps its place among the splits, the waits overlap, and its own turn is left. Where
+    places move and the resident clusters are not whole tiles, a cluster moves on by the remainder each wave,
+    and the last in the order waits for those that it was moved before.
     """
+    if not order.splits_move:
+        return where(batch.split_k > 1.0, 1.0, 0.0)
     moved = schedule.resident - batch.split_k * floor(schedule.resident / batch.split_k)
     turns = where(moved > 0, batch.split_k - moved, 1.0)
     return where(batch.split_k > 1.0, turns, 0.0)
 
 
-def last_turns(batch: GemmBatch, schedule: TileSchedule) -> Values:
+def last_turns(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) -> Values:
     """Turns after the last wave: all its splits but the first wait there, less those that the wave counts."""
-    return batch.split_k - 1.0 - turns_per_wave(batch, schedule)
+    return batch.split_k - 1.0 - turns_per_wave(batch, schedule, order)
 
 
 def setup_us(batch: GemmBatch, split: SplitK) -> Values:
