@@ -34,6 +34,10 @@ ALL_ORDERS, FIRST_ORDER = slice(None), slice(1)
 """Which tile orders of a kernel."""
 
 
+ALIKE = {"empty_kernel_us": EMPTY_KERNEL_US, "warps": 0.0, "pdl": -1.0, "footprint_bytes": NO_SECOND_USE}
+"""What a candidate leaves to its family, and what surrounds it: columns that are alike in all rows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """One way to run a problem: a configuration, on the problem itself or with its operands swapped."""
@@ -122,12 +126,7 @@ class CandidateSpace:
         swapped = columns.pop("swapped")
         m, n = np.repeat(m, each), np.repeat(n, each)
         columns["m"], columns["n"] = where(swapped, n, m), where(swapped, m, n)
-        columns |= {
-            "empty_kernel_us": EMPTY_KERNEL_US,
-            "warps": 0.0,
-            "pdl": -1.0,
-            "footprint_bytes": NO_SECOND_USE,
-        }
+        columns |= ALIKE
         found = {spec.name: of_kernel(getattr(self.resources, spec.name)) for spec in fields(Resources)}
         return Grid(
             GemmBatch(**columns, k=of_problem(k), batch=of_problem(batch)),
@@ -180,16 +179,14 @@ def _space(
     orders = family.space.orders_per_kernel
     columns = {name: _without_repeats(values, orders) for name, values in {**types, **kernel}.items()}
     # Resources depend on no size.
-    sizes: dict[str, Any] = dict.fromkeys(
-        ("m", "n", "k", "batch", "empty_kernel_us", "warps", "pdl", "footprint_bytes"), 1.0
-    )
+    sizes: dict[str, Any] = dict.fromkeys(("m", "n", "k", "batch"), 1.0)
     return CandidateSpace(
         family=family,
         swapped=swapped,
         types=types,
         kernel=kernel,
         grid={"swapped": _without_repeats(swapped, orders), **columns},
-        resources=resources_of(GemmBatch(**columns, **sizes), gpu, family),
+        resources=resources_of(GemmBatch(**columns, **ALIKE, **sizes), gpu, family),
     )
 
 
