@@ -33,8 +33,12 @@ from gemm_model.kernels.feasibility import Grid, Resources, check, feasible_mask
 ALL_ORDERS, FIRST_ORDER = slice(None), slice(1)
 """Which tile orders of a kernel."""
 
-
-ALIKE = {"empty_kernel_us": EMPTY_KERNEL_US, "warps": 0.0, "pdl": -1.0, "footprint_bytes": NO_SECOND_USE}
+ALIKE: Mapping[str, Any] = {
+    "empty_kernel_us": EMPTY_KERNEL_US,
+    "warps": 0.0,
+    "pdl": -1.0,
+    "footprint_bytes": NO_SECOND_USE,
+}
 """What a candidate leaves to its family, and what surrounds it: columns that are alike in all rows."""
 
 
