@@ -63,7 +63,7 @@ def no_epilogue_operands(*_: object) -> SimpleNamespace:
 def quack_figures(
     cta_m: int, cta_n: int, schedule: str, in_dtype: str, out_dtype: str
 ) -> tuple[int, ...] | None:
-    """What QuACK's own class says of a tile: stages, elements of a store, warpgroups, registers; or None."""
+    """QuACK's own class on a tile, or None: stages, elements of a store, warpgroups, columns, registers."""
     a_type, d_type = CUTLASS_TYPES[in_dtype], CUTLASS_TYPES[out_dtype]
     try:
         kernel = quack.GemmDefaultSm90(
@@ -85,8 +85,8 @@ def quack_figures(
         1,
     )
     of_a_tile = math.prod(kernel.atom_layout_mnk)
-    splits_columns = kernel.atom_layout_mnk[1] > 1
-    return (stages, math.prod(epilogue_tile), of_a_tile, splits_columns, kernel.num_regs_mma)
+    mma_columns = cta_n // kernel.atom_layout_mnk[1]
+    return (stages, math.prod(epilogue_tile), of_a_tile, mma_columns, kernel.num_regs_mma)
 
 
 @pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
@@ -110,7 +110,7 @@ def test_the_family_says_what_quack_says_of_every_tile(
         theirs = quack_figures(m, n, schedule, in_dtype, out_dtype)
         assert bool(offered[row]) == (theirs is not None), (m, n)
         if theirs is not None:
-            columns = (found.stages, found.store_elements, found.warpgroups, found.columns_split, registers)
+            columns = (found.stages, found.store_elements, found.warpgroups, found.mma_columns, registers)
             # Where not even the epilogue fits, QuACK's count of stages is negative.
             assert tuple(float(column[row]) for column in columns) == (max(theirs[0], 0), *theirs[1:]), (m, n)
     assert 20 < np.count_nonzero(offered) < len(tiles)

@@ -24,6 +24,7 @@ NEUTRAL = {
         "wide_cost": 1.0,
         "two_way_cost": 1.0,
         "two_way_hidden": 0.0,
+        "gpc_share": 0.0,
     },
 }
 

@@ -1,6 +1,7 @@
 """Out-of-bounds fill of edge tiles, by hand: bytes of a wave, who has them, and how crowded the device is."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -102,24 +103,32 @@ def test_requests_of_tiles_with_much_fill_do_not_merge(m, cluster_m, in_step):
     assert alike.a_in_step == 1
 
 
-@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2)])
-def test_beyond_half_of_the_sms_fill_takes_little_more_time(cluster):
-    """Time of the device: of 33 SMs half of that of 66, which is 1 / 1.2 of that of all 132."""
+@pytest.mark.parametrize(("cluster", "further"), [((1, 1), 0.2), ((2, 1), 0.4), ((1, 2), 0.4)])
+def test_beyond_half_of_the_sms_fill_takes_little_more_time(cluster, further):
+    """Time of the device: of 33 SMs half of that of 66, which is 1 / (1 + further) of that of all 132."""
     batch = row(cta_m=64, cta_n=64, cluster_m=cluster[0], cluster_n=cluster[1])
 
     def device_time(ctas):
         return crowding(ctas / (cluster[0] * cluster[1]), batch, H200, numbers()) * ctas / 132
 
     assert device_time(132.0) == pytest.approx(1)
-    assert device_time(66.0) == pytest.approx(1 / 1.2)
-    assert device_time(33.0) == pytest.approx(0.5 / 1.2)
-    assert device_time(99.0) == pytest.approx(1.1 / 1.2)
+    assert device_time(66.0) == pytest.approx(1 / (1 + further))
+    assert device_time(33.0) == pytest.approx(0.5 / (1 + further))
+    assert device_time(99.0) == pytest.approx((1 + further / 2) / (1 + further))
 
 
-@pytest.mark.parametrize("clusters", [7.0, 16.0, 30.0])
-def test_fill_of_clusters_of_four_takes_time_by_the_sms_at_work(clusters):
+@pytest.mark.parametrize(
+    ("clusters", "on_fullest"), [(7, 1), (8, 1), (16, 2), (17, 3), (23, 3), (24, 4), (30, 4)]
+)
+def test_clusters_of_four_feel_those_of_their_gpc(clusters, on_fullest):
+    """Seven GPCs hold four of them, one holds two: 23 are three on each of seven and two on the last."""
     wide = row(cta_m=64, cta_n=64, cluster_n=4)
-    assert crowding(clusters, wide, H200, numbers()) == pytest.approx(1)
+    busy, by_gpc = clusters * 4 / 132, on_fullest / 4 * 120 / 132
+    felt = 0.5 * busy + 0.5 * by_gpc
+    assert crowding(float(clusters), wide, H200, numbers()) * busy == pytest.approx(felt)
+    # A GPU whose GPCs are not known: in proportion to the SMs at work.
+    unknown = replace(H200, resident_clusters={4: 30})
+    assert crowding(float(clusters), wide, unknown, numbers()) == pytest.approx(1)
 
 
 def test_fill_in_clusters_that_share_both_operands_takes_longer():

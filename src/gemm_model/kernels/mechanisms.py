@@ -84,13 +84,6 @@ class Launch:
         "kernels of one wave on 1 to 132 SMs (h200 wide)",
         neutral=0.0,
     )
-    events_us: float = number(
-        "us",
-        2.0,
-        (0.0, 5.0),
-        "of what a pair of events reads around an empty kernel, the part that kernel_us holds already",
-        "bursts on hosts that read 4.15 us lie 2.15 us above counters of the same rows (h200)",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -562,10 +555,13 @@ class EdgeTiles:
     )
     further_sm: float = number(
         "1",
-        0.3,
+        0.14,
         (0.0, 1.0),
-        "what a further SM adds to that time, over one up to there (as much in clusters beyond two)",
+        "what a further SM adds to that time, over one up to there: single CTAs",
         "decode shapes, alike in 16-bit and e4m3",
+    )
+    further_sm_of_pairs: float = number(
+        "1", 0.3, (0.0, 1.0), "the same in clusters of two (in larger ones it adds as much)", "as further_sm"
     )
 
 
@@ -604,6 +600,14 @@ class EdgeMulticast:
         "rows outside in clusters that share both operands, over those in others",
         "clusters of 2x2",
         neutral=1.0,
+    )
+    gpc_share: float = number(
+        "1",
+        0.41,
+        (0.0, 1.0),
+        "part of the fill's time that clusters of four share with their GPC, not with the whole device",
+        "its time steps up from 16 clusters to 17 and from 23 to 24 (h200 burst)",
+        neutral=0.0,
     )
     two_way_hidden: float = number(
         "1",

@@ -164,9 +164,30 @@ def crowding(clusters: Values, batch: GemmBatch, gpu: GpuSpec, numbers: KernelNu
     edge: EdgeTiles = numbers.edge_tiles
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
     busy = clusters * ctas_per_cluster / gpu.sm_count
-    further = where(ctas_per_cluster > 2.0, 1.0, edge.further_sm)
+    felt = _felt_by_fours(busy, clusters, ctas_per_cluster, gpu, numbers.edge_multicast.gpc_share)
+    pairs = where(ctas_per_cluster > 1.0, edge.further_sm_of_pairs, edge.further_sm)
+    further = where(ctas_per_cluster > 2.0, 1.0, pairs)
     bend = edge.proportional_sms
-    device = minimum(busy, bend) + further * maximum(busy - bend, 0.0)
+    device = minimum(felt, bend) + further * maximum(felt - bend, 0.0)
     whole_device = bend + further * (1.0 - bend)
     two_way = where(_two_way(batch), numbers.edge_multicast.two_way_cost, 1.0)
     return two_way * device / whole_device / busy
+
+
+def _felt_by_fours(
+    busy: Values, clusters: Values, ctas_per_cluster: Values, gpu: GpuSpec, gpc_share: float
+) -> Values:
+    """Share of the SMs that fill has to share the device with, as clusters of four feel it.
+
+    They spread evenly over the GPCs; on an H200 seven hold four of them and one holds two. GPCs that hold a
+    cluster of sixteen hold four of four: the occupancy query tells how many there are.
+    """
+    large = gpu.resident_clusters.get(16)
+    if large is None or (is_number(ctas_per_cluster) and ctas_per_cluster != 4):
+        return busy
+    at_once = gpu.clusters_at_once(4)
+    small = max(at_once - 4 * large, 0)
+    gpcs = large + (small > 0)
+    on_fullest = maximum(ceil(clusters / gpcs), ceil((clusters - small) / large))
+    by_gpc = on_fullest / 4.0 * (at_once * 4 / gpu.sm_count)
+    return where(ctas_per_cluster == 4, busy + gpc_share * (by_gpc - busy), busy)
