@@ -223,7 +223,7 @@ def _space(
         types=types,
         kernel=kernel,
         grid={"swapped": _without_repeats(swapped, orders), **columns},
-        resources=resources_of(GemmBatch(**columns, **ALIKE, **sizes), gpu, family),
+        resources=resources_of(GemmBatch(**columns, **sizes), gpu, family),
     )
 
 
