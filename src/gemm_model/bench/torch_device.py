@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from typing import Any
 
+import numpy as np
 import torch
 
 from gemm_model.bench.captured_graph import captured, programmatic_edges
@@ -270,6 +271,30 @@ class TorchDevice:
         torch.cuda.synchronize()
         torch.cuda.nvtx.range_pop()
         return self._sensors.read()
+
+    def rested_launches(self, launch: Launch, count: int) -> None:
+        estimate_ms = self._spaced_launches([launch], TimingSettings().spin_ms, 1)[0]
+        rest_ms = max(TimingSettings().spin_ms, TimingSettings().spin_factor * estimate_ms)
+        self._spaced_launches([launch], rest_ms, count - 1, flush=True)
+
+    def kernel_us(self, launch: Launch, count: int) -> float:
+        own = {name for name, _ in self._kernels(launch)}
+        found = self._kernels(lambda: self.rested_launches(launch, count + 1))
+        times_us = [time_us for name, time_us in found if name in own]
+        # The first launch is not a rested one.
+        per_launch = np.array(times_us).reshape(count + 1, -1).sum(axis=1)[1:]
+        return float(np.median(per_launch))
+
+    def _kernels(self, run: Callable[[], object]) -> list[tuple[str, float]]:
+        """Name and time in us of each kernel that runs meanwhile, in their order, as CUPTI reads it."""
+        from torch.profiler import DeviceType, ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            run()
+            torch.cuda.synchronize()
+        events = [event for event in seen.events() if event.device_type == DeviceType.CUDA]
+        events.sort(key=lambda event: event.time_range.start)
+        return [(event.name, event.time_range.elapsed_us()) for event in events]
 
     def healthy(self) -> bool:
         """Whether the context still works: an illegal access or a hung kernel leaves it dead for good."""

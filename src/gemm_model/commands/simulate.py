@@ -160,16 +160,7 @@ def _result(drawn: KernelTimeline, traces: list[Trace]) -> dict[str, Any]:
 def _notes(drawn: KernelTimeline, traces: list[Trace], title: str) -> list[str]:
     phases = ", ".join(f"{name} {us:.3f}" for name, us in drawn.prediction.phases_us.items())
     found = [f"{title}: {drawn.prediction.runtime_us:.3f} us ({phases})", *drawn.prediction.caveats]
-    for trace in traces:
-        found += [f"{trace.info.source}: {note}" for note in trace.info.notes]
-        if trace.info.overhead is not None:
-            found.append(
-                f"measured: {trace.info.runtime_us:.3f} us under the tracer, {trace.info.untraced_us:.3f} us "
-                f"without: {trace.info.overhead:+.1%}"
-            )
-        if trace.info.lost_warps:
-            found.append(f"{trace.info.source}: {trace.info.lost_warps} warps are missing")
-    return found
+    return found + [f"{trace.info.source}: {remark}" for trace in traces for remark in trace.info.remarks()]
 
 
 def _pipeline_model_us(args: argparse.Namespace, chosen: Settings) -> float | None:

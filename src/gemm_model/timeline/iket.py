@@ -89,7 +89,6 @@ class TracedKernel:
     k_tiles: int
     stages: int
     untraced_us: float | None = None
-    lost_warps: int = 0
 
 
 def read_iket(path: Path) -> list[IketLaunch]:
@@ -154,7 +153,6 @@ def trace_of(launch: IketLaunch, kernel: TracedKernel) -> Trace:
     for place, spans in launch.ranges.items():
         role = _role(place, spans, consumers)
         tables.append(_warp_rows(place, spans, role, grid, zero))
-    missing = max(kernel.lost_warps, launch.missing_warps if launch.lifetimes else 0)
     info = TraceInfo(
         source="measured",
         gpu=kernel.gpu,
@@ -163,7 +161,7 @@ def trace_of(launch: IketLaunch, kernel: TracedKernel) -> Trace:
         stages=kernel.stages,
         runtime_us=(end - zero) / NS_PER_US,
         untraced_us=kernel.untraced_us,
-        lost_warps=missing,
+        lost_warps=launch.missing_warps if launch.lifetimes else 0,
         notes=(f"times of the GPU's global timer, the same on all SMs, in steps of {_step_ns(launch)} ns",),
     )
     return Trace(info=info, rows=pd.concat(tables, ignore_index=True))

@@ -63,6 +63,18 @@ class TraceInfo:
         """What tracing adds, as a share of the untraced runtime; below 0 where the launch outweighs it."""
         return None if self.untraced_us is None else self.runtime_us / self.untraced_us - 1.0
 
+    def remarks(self) -> list[str]:
+        """Sentences about the trace: its notes, the overhead of tracing, what is missing."""
+        found = list(self.notes)
+        if self.untraced_us is not None:
+            found.append(
+                f"{self.runtime_us:.3f} us under the tracer, {self.untraced_us:.3f} us without: "
+                f"{self.overhead:+.1%}"
+            )
+        if self.lost_warps:
+            found.append(f"{self.lost_warps} warps are missing: the tracer had no room for their events")
+        return found
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
