@@ -111,7 +111,7 @@ class Device(Protocol):
         """Launch once under a label that a profiler sees; the card's state."""
 
     def rested_launches(self, launch: Launch, count: int) -> None:
-        """Launch so often and wait for the end; all but the first launch on a rested card, with a cold L2."""
+        """Launch so often, each on a rested card with a cold L2, and wait for the end."""
 
     def kernel_us(self, launch: Launch, count: int) -> float:
         """Median time of the launch's own kernels, without launching them, over so many rested launches."""

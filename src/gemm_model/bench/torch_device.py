@@ -25,6 +25,8 @@ OPERAND_SEED = 20240229
 POOL_ELEMENTS = 2**30
 POOL_SHARE_OF_MEMORY = 32
 FLUSH_L2_MULTIPLE = 4
+TRACED_REST_MS = 2.0
+"""Rest before a launch that is traced, or timed to compare with it [ms]; eight times a kernel of 250 us."""
 GRAPH_LAUNCHES = 64
 EMPTY_LAUNCHES = 96
 SUSTAINED_PLACEMENTS = 4
@@ -273,17 +275,13 @@ class TorchDevice:
         return self._sensors.read()
 
     def rested_launches(self, launch: Launch, count: int) -> None:
-        estimate_ms = self._spaced_launches([launch], TimingSettings().spin_ms, 1)[0]
-        rest_ms = max(TimingSettings().spin_ms, TimingSettings().spin_factor * estimate_ms)
-        self._spaced_launches([launch], rest_ms, count - 1, flush=True)
+        self._spaced_launches([launch], TRACED_REST_MS, count, flush=True)
 
     def kernel_us(self, launch: Launch, count: int) -> float:
         own = {name for name, _ in self._kernels(launch)}
-        found = self._kernels(lambda: self.rested_launches(launch, count + 1))
+        found = self._kernels(lambda: self.rested_launches(launch, count))
         times_us = [time_us for name, time_us in found if name in own]
-        # The first launch is not a rested one.
-        per_launch = np.array(times_us).reshape(count + 1, -1).sum(axis=1)[1:]
-        return float(np.median(per_launch))
+        return float(np.median(np.array(times_us).reshape(count, -1).sum(axis=1)))
 
     def _kernels(self, run: Callable[[], object]) -> list[tuple[str, float]]:
         """Name and time in us of each kernel that runs meanwhile, in their order, as CUPTI reads it."""

@@ -17,8 +17,8 @@ from gemm_model.bench.rows import row_from_columns
 from gemm_model.bench.worker import Worker
 from gemm_model.timeline.iket import WAIT_DATA, WAIT_STAGE
 
-TRACED_LAUNCHES = 2
-"""Of each row under the tracer [launches]; the last one counts, the first one tells how long to rest."""
+TRACED_LAUNCHES = 1
+"""Of each row under the tracer [launches], after those that prepared it; the last one counts."""
 TIMED_LAUNCHES = 9
 """Of each row without it [launches]; their median counts."""
 

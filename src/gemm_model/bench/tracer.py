@@ -25,18 +25,18 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.persistent.kernel_time import Geometry
 from gemm_model.persistent.model import WarpSpecializedModel
-from gemm_model.timeline.iket import TracedKernel, lost_warps, read_iket, trace_of
+from gemm_model.timeline.iket import WARPS_PER_GROUP, TracedKernel, lost_warps, read_iket, trace_of
 from gemm_model.timeline.trace import Trace, kernel_identity
 
 TRACER = "iket"
 PROCESS_LIMIT_S = 540.0
 """Of one run of the tracer [s]; two of a worker and the decoding of some 10 kernels take 60 s."""
-MOST_RANGES = 1_500_000
-"""Ranges that one run of the tracer writes [ranges], at most: they take 400 MB of JSON and 4 GB to read."""
-RANGES_PER_TILE = 40
-"""Ranges of a warp for a tile beside those of its k tiles [ranges]; QuACK's epilogue of 128 x 256 has 36."""
-WARPS = 12
-"""Warps of a CTA [warps]: two or three warpgroups that compute, one that loads."""
+MOST_RANGES = 3_000_000
+"""Ranges that one run of the tracer writes [ranges], at most: 900 MB of JSON, which take 9 GB to read."""
+EPILOGUE_COLUMNS = 32
+"""Columns that QuACK's epilogue stores at once [elements]; each time has four ranges of a warp."""
+LAUNCHES = TRACED_LAUNCHES + 1
+"""Of a row under the tracer [launches]: a library's first use of a kernel launches it once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,8 @@ class TraceOptions:
     """Room for the events of a warp; None as many as the tracer's first run counts."""
     waits: bool = True
     """Whether each wait of the ring is traced: time per k tile, at twice the overhead."""
+    every_warp: bool = False
+    """Whether all warps of a warpgroup are in the traces, not its first one alone."""
     keep: Path | None = None
     """A folder for the tracer's own files; None removes them."""
 
@@ -83,8 +85,12 @@ def _geometry(row: Row, gpu: GpuSpec) -> tuple[KernelConfig, Geometry]:
 def expected_ranges(row: Row, gpu: GpuSpec) -> int:
     """About how many ranges the trace of a row holds, all launches of it together."""
     config, geometry = _geometry(row, gpu)
+    k_tiles = int(geometry.schedule.k_tiles)
+    warps = WARPS_PER_GROUP * int(geometry.resources.warpgroups)
+    # Whole tiles, next tiles and waits; the producer has no epilogue.
+    computing = warps * (k_tiles + 4 + 4 * config.cta_n // EPILOGUE_COLUMNS)
     tiles = int(geometry.schedule.tiles) * config.cluster_m * config.cluster_n
-    return (TRACED_LAUNCHES + 1) * tiles * WARPS * (int(geometry.schedule.k_tiles) + RANGES_PER_TILE)
+    return LAUNCHES * tiles * (computing + k_tiles + 3)
 
 
 def batches(rows: Sequence[Row], gpu: GpuSpec) -> list[list[int]]:
@@ -126,7 +132,7 @@ def trace_rows(rows: Sequence[Row], gpu: GpuSpec, options: TraceOptions) -> list
         )
     counted = launches[-TRACED_LAUNCHES * len(rows) :][TRACED_LAUNCHES - 1 :: TRACED_LAUNCHES]
     found = [
-        trace_of(launch, traced_kernel(row, gpu, reply["kernel_us"]))
+        trace_of(launch, traced_kernel(row, gpu, reply["kernel_us"]), every_warp=options.every_warp)
         for launch, row, reply in zip(counted, rows, untraced, strict=True)
     ]
     lost = max(lost_warps(words), sum(trace.info.lost_warps for trace in found))

@@ -44,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-waits", action="store_true", help="trace whole tiles alone: less overhead, no time per k tile"
     )
     parser.add_argument(
+        "--all-warps",
+        action="store_true",
+        help="all warps of a warpgroup, not the first alone: they go in step",
+    )
+    parser.add_argument(
         "--events-per-warp",
         type=common.whole_number,
         help="room for the events of a warp (default: as many as a first run counts)",
@@ -93,7 +98,8 @@ def _converted(args: argparse.Namespace, row: Row) -> Trace:
     launches = read_iket(args.iket)
     if not launches:
         raise InputError(f"{args.iket}: no launch of an instrumented kernel; expected one")
-    return trace_of(launches[-1], traced_kernel(row, load_gpu(args.gpu or "h200")))
+    kernel = traced_kernel(row, load_gpu(args.gpu or "h200"))
+    return trace_of(launches[-1], kernel, every_warp=args.all_warps)
 
 
 def _traced(rows: list[Row], args: argparse.Namespace) -> list[Trace]:
@@ -112,6 +118,7 @@ def _traced(rows: list[Row], args: argparse.Namespace) -> list[Trace]:
         device=args.device or TORCH_DEVICE,
         events_per_warp=args.events_per_warp,
         waits=not args.no_waits,
+        every_warp=args.all_warps,
         keep=args.keep,
     )
     worker = WorkerProcess(options.device)

@@ -188,8 +188,9 @@ def read_trace_table(path: Path) -> Trace:
 def _opened(path: Path, mode: str) -> Any:
     import gzip
 
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    return opener(path, mode, encoding="utf-8", newline="")
+    if path.suffix == ".gz":
+        return gzip.open(path, mode, compresslevel=5, encoding="utf-8", newline="")
+    return path.open(mode, encoding="utf-8", newline="")
 
 
 def _info(path: Path, line: str) -> TraceInfo:
