@@ -35,12 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--traces",
         type=Path,
         nargs="+",
-        help="in place of a fit: traces of kernels of one or several tiles, as `trace` writes them",
+        help="traces of kernels of one or several tiles, as `trace` writes them (default: a fit to --input)",
     )
     parser.add_argument(
         "--machine",
         help=f"where the fit starts: a YAML file, or one of {', '.join(machine_names())}; words "
-        "parameter=value change its parameters",
+        "parameter=value change its parameters (default: none, the fit needs one)",
     )
     parser.add_argument("--fit", default=DEFAULT_FIT, help="parameters to fit")
     parser.add_argument("--output", type=Path, help="YAML file for the fitted machine")

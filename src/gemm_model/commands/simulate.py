@@ -64,7 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--table", type=Path, help="write the timeline as `gemm-model trace` writes one (CSV)"
     )
     parser.add_argument(
-        "--measured", type=Path, help="a trace of the same kernel to lay over it: the table of `trace`"
+        "--measured",
+        type=Path,
+        help="a trace of the same kernel to lay over it, the table of `trace` (default: none)",
     )
 
 

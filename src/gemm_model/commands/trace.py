@@ -31,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_config(parser)
     parser.add_argument("--rows", type=Path, help="a table of kernels, each to be traced (CSV, also .gz)")
     parser.add_argument(
-        "--iket", type=Path, help="a JSON trace that IKET wrote before, in place of a run: needs no GPU"
+        "--iket",
+        type=Path,
+        help="a JSON trace that IKET wrote before; needs no GPU (default: run the kernel)",
     )
     parser.add_argument("--gpu", help="of --iket: the GPU that it is from (default: h200)")
     parser.add_argument(
@@ -53,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=common.whole_number,
         help="room for the events of a warp (default: as many as a first run counts)",
     )
-    parser.add_argument("--keep", type=Path, help="a new folder for the tracer's own files")
+    parser.add_argument(
+        "--keep", type=Path, help="a new folder for the tracer's own files (default: removed)"
+    )
     parser.add_argument("--device", help="module:class of the device (default: CUDA through torch)")
     common.add_format(parser)
 
