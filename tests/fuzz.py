@@ -182,6 +182,7 @@ VERBS: dict[str, dict[str, list[str]]] = {
     "cutlass-profiler": {},
     "portfolio": {"--max-kernels": ["1", "2", "4"]},
     "estimate": {"--machine": ["balanced", "paper_a6000"]},
+    "trace": {"--m": ["64", "512"], "--n": ["64"], "--k": ["64", "512"], "--cta": ["64x64", "128x128"]},
     "calibrate": {},
 }
 FLAGS = {
@@ -191,6 +192,7 @@ FLAGS = {
     "hierarchy": ["--solve", "--ladder", "--text", "--no-l2"],
     "overlap": ["--tune"],
     "simulate": ["--events"],
+    "trace": ["--no-waits", "--all-warps"],
 }
 OUTPUT_IS_A_FILE = (
     "explain",

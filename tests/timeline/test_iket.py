@@ -82,14 +82,14 @@ def test_clusters_and_turns_number_the_tiles(tmp_path):
     document = sample()
     launch = document["launches"][1]
     launch["gridDimX"], launch["gridDimZ"], launch["blockDimX"] = 2, 3, 288
-    document["locationTable"] = [location(8, (1, 0, 2)), location(5, (1, 0, 2))]
+    document["locationTable"] = [location(8, (1, 0, 2)), location(4, (1, 0, 2))]
     pingpong = TracedKernel(
         gpu="h200",
         identity={"cluster_m": 2, "cluster_n": 1, "schedule": "pingpong"},
         k_tiles=2,
         stages=3,
     )
-    # A warp of the first warpgroup computes too, so that warp 5 belongs to the second one.
+    # A warp of the first warpgroup computes too, so that warp 4 belongs to the second one.
     document["locationTable"].append(location(0, (1, 0, 2)))
     launch["ranges"] += [{**launch["ranges"][index], "warpLocIdxs": [2, 2]} for index in (7, 10)]
     trace = trace_of(read_iket(write_sample(tmp_path / "t.json", document))[0], pingpong)
@@ -102,6 +102,16 @@ def test_clusters_and_turns_number_the_tiles(tmp_path):
     assert set(trace.rows["cta"]) == {5}
     # Two CTAs of nine warps in three clusters, and lifetimes of two warps.
     assert trace.info.lost_warps == 6 * 9 - 2
+
+
+def test_a_warpgroup_is_told_by_its_first_warp_unless_all_are_wanted(tmp_path):
+    document = sample()
+    document["locationTable"].append(location(1))
+    launch = document["launches"][1]
+    launch["ranges"] += [{**launch["ranges"][index], "warpLocIdxs": [2, 2]} for index in (7, 10)]
+    (found,) = read_iket(write_sample(tmp_path / "t.json", document))
+    assert set(trace_of(found, KERNEL).rows["warp"]) == {-1, 0, 4}
+    assert set(trace_of(found, KERNEL, every_warp=True).rows["warp"]) == {-1, 0, 1, 4}
 
 
 def test_lost_warps_are_counted():

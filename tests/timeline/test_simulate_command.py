@@ -11,20 +11,13 @@ KERNEL = ["--m", "1024", "--n", "1024", "--k", "500"]
 ON_MACHINE = [*KERNEL, "--machine", "shared_rate", "--cta", "128x64x64", "--stages", "3"]
 
 
-def test_trace_table_and_plot_on_a_gpu(tmp_path, capsys):
+PINGPONG = [*KERNEL, "--cta", "128x128", "--schedule", "pingpong", "--gpu", "h200"]
+PAPER = ["--model", "PipelineModel"]
+
+
+def test_trace_table_and_plot_of_the_papers_machine_on_a_gpu(tmp_path, capsys):
     trace, plot = tmp_path / "trace.json", tmp_path / "plot.png"
-    words = [
-        "simulate",
-        *KERNEL,
-        "--cta",
-        "128x128",
-        "--schedule",
-        "pingpong",
-        "--gpu",
-        "h200",
-        "--trace-sms",
-        "2",
-    ]
+    words = ["simulate", *PINGPONG, *PAPER, "--trace-sms", "2"]
     assert main([*words, "--trace", str(trace), "--plot", str(plot), "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["result"]["k_tiles"] == 8
@@ -64,14 +57,21 @@ def test_sms_without_a_tile_in_the_last_wave_end_earlier(tmp_path):
         ([*ON_MACHINE, "--cta", "128x64"], "--cta has no K"),
         ([*ON_MACHINE, "--trace-sms", "0"], "--trace-sms is 0"),
         ([*ON_MACHINE, "tiles=3"], "unknown parameter tiles"),
-        ([*KERNEL, "--cta", "256x256"], "spill"),
+        ([*KERNEL, *PAPER, "--cta", "256x256"], "spill"),
+        ([*KERNEL, "--cta", "256x256", "--schedule", "pingpong"], "1024 x 1024 x 500 on h200: "),
         ([*KERNEL, "--cta", "128x128", "--k", "0"], "k is 0"),
+        ([*PINGPONG, "--model", "SOLModel"], "model is SOLModel; expected WarpSpecializedModel or"),
+        ([*PINGPONG, "--dma-warps", "2"], "--dma-warps has no effect with WarpSpecializedModel"),
+        ([*PINGPONG, *PAPER, "--sm", "1"], "--sm has no effect on a pipeline machine"),
+        ([*PINGPONG, "--sm", "132"], "SM 132 has no tile"),
+        ([*PINGPONG, "--measured", "none.csv"], "none.csv: no such file"),
+        ([*ON_MACHINE, "--regime", "burst"], "--machine comes with --regime"),
         ([*KERNEL, "--machine", "nope", "--cta", "64x64x64"], "unknown machine 'nope'"),
         (
             [*KERNEL, "--machine", "balanced", "--cta", "1024x1024x128"],
             "bytes a stage; 232448 bytes on balanced",
         ),
-        ([*KERNEL, "--k", "1000000000", "--cta", "128x128"], "expected at most"),
+        ([*KERNEL, *PAPER, "--k", "1000000000", "--cta", "128x128"], "expected at most"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(words, message, capsys):
@@ -79,3 +79,75 @@ def test_bad_input_is_one_sentence_and_exit_code_2(words, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_the_default_timeline_ends_where_predict_does(tmp_path, capsys):
+    trace, plot = tmp_path / "trace.json", tmp_path / "plot.svg"
+    files = ["--trace", str(trace), "--plot", str(plot), "--html", str(tmp_path / "p.html")]
+    assert main(["simulate", *PINGPONG, *files, "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert main(["predict", *PINGPONG, "--format", "json"]) == 0
+    predicted_us = json.loads(capsys.readouterr().out)["rows"][0]["predicted_us"]
+    assert report["result"]["predicted_us"] == predicted_us
+    assert {row["phase"]: row["predicted"] for row in report["rows"]}["runtime"] == predicted_us
+    assert sum(report["result"]["phases_us"].values()) == pytest.approx(predicted_us)
+    assert broken_rules(trace.read_text()) == []
+    last = max(
+        event["ts"] + event["dur"]
+        for event in json.loads(trace.read_text())["traceEvents"]
+        if event["ph"] == "X"
+    )
+    assert last == pytest.approx(predicted_us, rel=0.01)
+    assert "<svg" in plot.read_text()
+
+
+def test_fewer_sms_in_the_trace(tmp_path):
+    trace = tmp_path / "trace.json"
+    assert main(["simulate", *PINGPONG, "--trace", str(trace), "--trace-sms", "2"]) == 0
+    names = {
+        event["args"]["name"]
+        for event in json.loads(trace.read_text())["traceEvents"]
+        if event.get("name") == "thread_name"
+    }
+    assert {name for name in names if name.endswith("producer")} == {"SM 0 producer", "SM 1 producer"}
+    # 64 tiles: one row for each SM that has one.
+    assert {f"SM {sm}" for sm in range(64)} <= names
+
+
+def test_a_measured_trace_lies_over_the_predicted_one(tmp_path, capsys):
+    table, trace, plot = tmp_path / "t.csv.gz", tmp_path / "o.json", tmp_path / "o.png"
+    other = ["--regime", "counters", "--residual", "off"]
+    assert main(["simulate", *PINGPONG, *other, "--table", str(table)]) == 0
+    words = [*PINGPONG, "--measured", str(table), "--trace", str(trace), "--plot", str(plot)]
+    capsys.readouterr()
+    assert main(["simulate", *words, "--format", "json"]) == 0
+    rows = {row["phase"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows["waves"]["measured"] == 1
+    assert rows["runtime"]["ratio"] == rows["runtime"]["predicted"] / rows["runtime"]["measured"]
+    assert rows["runtime"]["ratio"] > 1.05
+    assert rows["epilogue"]["ratio"] == pytest.approx(1.0, abs=0.1)
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert min(event["ts"] for event in events if event["ph"] == "X") == 0
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+    assert main(["simulate", *words, "--cluster", "2x1"]) == 2
+    error = capsys.readouterr().err
+    assert "is of another kernel: cluster_m is 1; expected 2, as simulated" in error
+    assert error.count("\n") == 1
+
+
+def test_where_models_disagree_it_says_which_to_trust(capsys):
+    shape = ["--m", "64", "--n", "24576", "--k", "1536", "--cta", "64x128"]
+    assert main(["simulate", *shape, "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    off = report["result"]["pipeline_model_us"] / report["result"]["predicted_us"] - 1
+    assert any(f"{off:+.0%}; trust WarpSpecializedModel" in note for note in report["notes"])
+
+
+def test_the_papers_trace_is_thinned_out(tmp_path, capsys):
+    trace = tmp_path / "trace.json"
+    words = ["--m", "16384", "--n", "8192", "--k", "2048", "--cta", "128x256", *PAPER]
+    assert main(["simulate", *words, "--trace", str(trace), "--trace-sms", "132"]) == 0
+    assert trace.stat().st_size < 20e6
+    error = capsys.readouterr().err
+    assert "waves repeat" in error or "they run alike" in error

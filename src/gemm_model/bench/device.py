@@ -110,5 +110,11 @@ class Device(Protocol):
     def profile(self, launch: Launch, label: str) -> Mapping[str, Any]:
         """Launch once under a label that a profiler sees; the card's state."""
 
+    def rested_launches(self, launch: Launch, count: int) -> None:
+        """Launch so often, each on a rested card with a cold L2, and wait for the end."""
+
+    def kernel_us(self, launch: Launch, count: int) -> float:
+        """Median time of the launch's own kernels, without launching them, over so many rested launches."""
+
     def healthy(self) -> bool:
         """Whether further kernels can run in this process."""

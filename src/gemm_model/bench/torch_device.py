@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from typing import Any
 
+import numpy as np
 import torch
 
 from gemm_model.bench.captured_graph import captured, programmatic_edges
@@ -24,6 +25,8 @@ OPERAND_SEED = 20240229
 POOL_ELEMENTS = 2**30
 POOL_SHARE_OF_MEMORY = 32
 FLUSH_L2_MULTIPLE = 4
+TRACED_REST_MS = 2.0
+"""Rest before a launch that is traced, or timed to compare with it [ms]; eight times a kernel of 250 us."""
 GRAPH_LAUNCHES = 64
 EMPTY_LAUNCHES = 96
 SUSTAINED_PLACEMENTS = 4
@@ -270,6 +273,26 @@ class TorchDevice:
         torch.cuda.synchronize()
         torch.cuda.nvtx.range_pop()
         return self._sensors.read()
+
+    def rested_launches(self, launch: Launch, count: int) -> None:
+        self._spaced_launches([launch], TRACED_REST_MS, count, flush=True)
+
+    def kernel_us(self, launch: Launch, count: int) -> float:
+        own = {name for name, _ in self._kernels(launch)}
+        found = self._kernels(lambda: self.rested_launches(launch, count))
+        times_us = [time_us for name, time_us in found if name in own]
+        return float(np.median(np.array(times_us).reshape(count, -1).sum(axis=1)))
+
+    def _kernels(self, run: Callable[[], object]) -> list[tuple[str, float]]:
+        """Name and time in us of each kernel that runs meanwhile, in their order, as CUPTI reads it."""
+        from torch.profiler import DeviceType, ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            run()
+            torch.cuda.synchronize()
+        events = [event for event in seen.events() if event.device_type == DeviceType.CUDA]
+        events.sort(key=lambda event: event.time_range.start)
+        return [(event.name, event.time_range.elapsed_us()) for event in events]
 
     def healthy(self) -> bool:
         """Whether the context still works: an illegal access or a hung kernel leaves it dead for good."""

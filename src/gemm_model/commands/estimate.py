@@ -1,8 +1,9 @@
-"""`gemm-model estimate`: a pipeline machine's parameters from measured kernels."""
+"""`gemm-model estimate`: a pipeline machine's parameters from measured kernels, or from their traces."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from gemm_model.commands import common
 from gemm_model.commands.pipeline_choice import changed_machine
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
-from gemm_model.pipeline.estimation import Fit, Runs, fit_machine
+from gemm_model.pipeline.estimation import ParameterEstimate, Runs, fit_machine
 from gemm_model.pipeline.machine import PipelineMachine, machine_names
 from gemm_model.report.document import Document, text_table
 
@@ -22,6 +23,7 @@ DEFAULT_FIT = "mac_per_us,math_startup_us,load_bytes_per_us,load_startup_us,epil
 
 
 EXAMPLES = (
+    "--traces small.csv.gz large.csv.gz --output mine.yaml",
     "--input runs.csv --machine paper_a6000 --output mine.yaml",
     "--input runs.csv --machine balanced --fit mac_per_us,load_bytes_per_us --format json",
 )
@@ -30,10 +32,15 @@ EXAMPLES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_input(parser, f"measured kernels: columns {', '.join(COLUMNS)}")
     parser.add_argument(
+        "--traces",
+        type=Path,
+        nargs="+",
+        help="traces of kernels of one or several tiles, as `trace` writes them (default: a fit to --input)",
+    )
+    parser.add_argument(
         "--machine",
-        required=True,
         help=f"where the fit starts: a YAML file, or one of {', '.join(machine_names())}; words "
-        "parameter=value change its parameters",
+        "parameter=value change its parameters (default: none, the fit needs one)",
     )
     parser.add_argument("--fit", default=DEFAULT_FIT, help="parameters to fit")
     parser.add_argument("--output", type=Path, help="YAML file for the fitted machine")
@@ -42,8 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     common.check_outputs(args.output)
+    if args.traces is not None:
+        return _read_off(args)
     if args.input is None:
-        raise InputError("--input is missing; expected a table of measured kernels")
+        raise InputError("--input is missing; expected a table of measured kernels, or --traces")
+    if args.machine is None:
+        raise InputError("--machine is missing; expected where the fit starts, such as paper_a6000")
     start = changed_machine(args.machine, args.overrides)
     names = [name.strip() for name in args.fit.split(",")]
     known = {spec.name for spec in fields(PipelineMachine) if spec.name.endswith(("_us", "_per_us"))}
@@ -54,8 +65,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--fit {args.fit}; expected each parameter once")
     runs = _read_runs(args.input)
     machine, fit = fit_machine(start, runs, names)
-    rows = _rows(fit)
-    unknown = [estimate.name for estimate in fit.parameters if not estimate.identified]
+    rows = _rows(fit.parameters)
     document = Document(
         verb="estimate",
         model="PipelineModel",
@@ -64,16 +74,48 @@ def run(args: argparse.Namespace) -> int:
         notes=[
             f"{len(runs.runtime_us)} runs: error {fit.mean_error:.3%} in the mean, "
             f"{fit.worst_error:.3%} at worst",
-            *(f"{name} is not identified: the runs do not tell it from other parameters" for name in unknown),
+            *_not_identified(fit.parameters, "runs"),
         ],
         text=lambda: text_table(rows),
     )
+    return _report(args, machine, document)
+
+
+def _read_off(args: argparse.Namespace) -> int:
+    """The machine that traces show, by direct observation."""
+    from gemm_model.timeline.rates import machine_of_traces
+    from gemm_model.timeline.trace import read_trace_table
+
+    common.refuse_unused(args, "with --traces", ("traces", "output", "format"))
+    common.no_overrides(args)
+    machine, found = machine_of_traces([read_trace_table(path) for path in args.traces])
+    rows = _rows(found)
+    document = Document(
+        verb="estimate",
+        model="PipelineModel",
+        result={"machine": machine.name},
+        rows=rows,
+        notes=_not_identified(found, "traces"),
+        text=lambda: text_table(rows),
+    )
+    return _report(args, machine, document)
+
+
+def _report(args: argparse.Namespace, machine: PipelineMachine, document: Document) -> int:
     if args.output is not None:
         atomic_write(args.output, _as_yaml(machine))
     common.print_document(document, args.format or "table")
     if args.output is not None:
         common.words(f"wrote {args.output}")
     return 0
+
+
+def _not_identified(estimates: Sequence[ParameterEstimate], seen: str) -> list[str]:
+    return [
+        f"{estimate.name} is not identified: the {seen} do not tell it from other parameters"
+        for estimate in estimates
+        if not estimate.identified
+    ]
 
 
 def _read_runs(path: Path) -> Runs:
@@ -84,7 +126,7 @@ def _read_runs(path: Path) -> Runs:
     return Runs(**{name: table[name].to_numpy(np.float64) for name in COLUMNS})
 
 
-def _rows(fit: Fit) -> list[dict[str, Any]]:
+def _rows(estimates: Sequence[ParameterEstimate]) -> list[dict[str, Any]]:
     return [
         {
             "parameter": estimate.name,
@@ -94,7 +136,7 @@ def _rows(fit: Fit) -> list[dict[str, Any]]:
             "identified": bool(estimate.identified),
             "at_bound": bool(estimate.at_bound),
         }
-        for estimate in fit.parameters
+        for estimate in estimates
     ]
 
 

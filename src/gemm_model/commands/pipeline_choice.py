@@ -27,13 +27,25 @@ from gemm_model.pipeline.machine import (
 )
 from gemm_model.pipeline.model import PipelineModel
 
+PIPELINE, CALIBRATED = "PipelineModel", "WarpSpecializedModel"
+WHY_CALIBRATED = (
+    f"trust {CALIBRATED}: it knows waves, traffic and the clock, and errs by 3.4 % in the mean on kernels of "
+    f"an H200 that no fit had seen, {PIPELINE} by 10.5 %"
+)
+"""Which of two models that disagree to trust (docs/evidence/accuracy-h200.md, docs/models/pipeline.md)."""
+
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
-    """Arguments that choose the machine: a GPU, or a machine described by its rates and latencies.
+    """Arguments that choose the machine: a GPU, or a machine described by its rates and latencies."""
+    common.add_gpu(parser, model=PIPELINE)
+    add_machine_options(parser)
+
+
+def add_machine_options(parser: argparse.ArgumentParser) -> None:
+    """The machine in place of a GPU, and how its warps share the work.
 
     Words `parameter=value` change the machine's parameters, or the configuration where a GPU is chosen.
     """
-    common.add_gpu(parser, model="PipelineModel")
     parser.add_argument(
         "--machine",
         help=f"in place of a GPU: a YAML file of rates and latencies, or one of {', '.join(machine_names())}",
@@ -75,8 +87,8 @@ def named_machine(args: argparse.Namespace) -> PipelineMachine | None:
     """The machine of `--machine` with its `parameter=value` words, or None where a GPU runs the kernel."""
     if args.machine is None:
         return None
-    for option in ("gpu", "sms"):
-        if getattr(args, option) is not None:
+    for option in common.SETTINGS:
+        if option in args.given:
             raise InputError(f"--machine comes with --{option}; expected one of them")
     return with_parameters(changed_machine(args.machine, args.overrides), _schedule(args))
 
@@ -84,8 +96,8 @@ def named_machine(args: argparse.Namespace) -> PipelineMachine | None:
 def gpu_model(args: argparse.Namespace) -> tuple[Settings, PipelineModel]:
     """The pipeline model of `--gpu` with its options."""
     chosen = common.settings(args)
-    if chosen.model != "PipelineModel":
-        raise InputError(f"model is {chosen.model}; expected PipelineModel, whose pipeline is simulated")
+    if chosen.model != PIPELINE:
+        raise InputError(f"model is {chosen.model}; expected {PIPELINE}, whose pipeline is simulated")
     options = dict(chosen.options)
     options["parameters"] = {**(options.get("parameters") or {}), **_schedule(args)}
     return chosen, PipelineModel(chosen.gpu, **options)

@@ -1,53 +1,219 @@
-"""`gemm-model simulate`: every event of one SM's pipeline, as a trace, a table and a plot."""
+"""`gemm-model simulate`: the timeline of a kernel's warps, as a picture, a table and a trace for Perfetto.
+
+By default the calibrated model's own timeline, on all SMs; of the pipeline machine one SM, event by event.
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
-from gemm_model.commands.pipeline_choice import add_machine, machine_and_work
+from gemm_model.commands.pipeline_choice import (
+    CALIBRATED,
+    PIPELINE,
+    WHY_CALIBRATED,
+    add_machine_options,
+    machine_and_work,
+)
+from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import AUTO
+from gemm_model.core.settings import Settings
 from gemm_model.pipeline.machine import PS_PER_US
 from gemm_model.report.document import Document, text_table
-from gemm_model.timeline.chrome_trace import write_chrome_trace
-from gemm_model.timeline.simulator import simulate
-from gemm_model.timeline.views import event_table, plot_timeline, trace_events, warp_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gemm_model.timeline.kernel_timeline import KernelTimeline
+    from gemm_model.timeline.trace import Trace
 
 EXAMPLES = (
-    "--m 4096 --n 4096 --k 4096 --cta 128x128 --trace trace.json --trace-sms 4",
+    "--m 4096 --n 4096 --k 4096 --cta 128x256 --cluster 2x1 --trace trace.json --plot timeline.png",
+    "--m 1024 --n 4096 --k 2048 --cta 128x128 --measured traced.csv.gz --plot overlay.svg",
     "--m 512 --n 512 --k 512 --cta 64x64x64 --machine paper_a6000 --events --format csv",
 )
 MAX_TRACE_SMS = 1024
+OF_THE_MACHINE = ("consumers", "dma_warps")
+OF_THE_TIMELINE = ("measured", "table", "sm")
+"""Options that only one of the two ways reads."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_problem(parser, required=True)
     common.add_config(parser)
     parser.set_defaults(stages=None)
-    add_machine(parser)
+    common.add_settings(parser)
+    add_machine_options(parser)
     common.add_output(parser)
     parser.add_argument("--trace", type=Path, help="write the timeline as Chrome trace, for Perfetto")
     parser.add_argument(
-        "--trace-sms", type=common.whole_number, default=1, help="how many SMs the trace shows"
+        "--trace-sms",
+        type=common.whole_number,
+        help="how many SMs' warps the trace shows (default: all; of a pipeline machine 1)",
     )
-    parser.add_argument("--plot", type=Path, help="picture of one SM over its waves (.png, .svg, .pdf)")
+    parser.add_argument(
+        "--plot", type=Path, help="picture of all SMs and of one SM's ring (.png, .svg, .pdf)"
+    )
     common.add_page(parser, "the timeline, with every wait and its reason")
     parser.add_argument("--events", action="store_true", help="print every event in place of the totals")
+    parser.add_argument("--sm", type=common.whole_number, default=0, help="the SM drawn k tile by k tile")
+    parser.add_argument(
+        "--table", type=Path, help="write the timeline as `gemm-model trace` writes one (CSV)"
+    )
+    parser.add_argument(
+        "--measured",
+        type=Path,
+        help="a trace of the same kernel to lay over it, the table of `trace` (default: none)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    if not 1 <= args.trace_sms <= MAX_TRACE_SMS:
+    if args.trace_sms is not None and not 1 <= args.trace_sms <= MAX_TRACE_SMS:
         raise InputError(f"--trace-sms is {args.trace_sms}; expected 1 to {MAX_TRACE_SMS}")
     if "trace_sms" in args.given and args.trace is None:
         raise InputError("--trace-sms is given without --trace; expected both or neither")
-    for path in (args.output, args.trace):
+    for path in (args.output, args.trace, args.table):
         common.check_outputs(path)
     if args.stages is not None and args.stages < 1:
         raise InputError(f"--stages is {args.stages}; expected at least 1")
     args.stages = args.stages or AUTO
     common.check_plot(args.plot)
+    if args.machine is not None:
+        return _simulate_machine(args)
+    chosen = common.settings(args)
+    if chosen.model == PIPELINE:
+        return _simulate_machine(args)
+    if chosen.model != CALIBRATED:
+        raise InputError(
+            f"model is {chosen.model}; expected {CALIBRATED} or {PIPELINE}, which have timelines"
+        )
+    return _draw_timeline(args, chosen)
+
+
+def _refuse(args: argparse.Namespace, options: tuple[str, ...], how: str) -> None:
+    """Raise InputError for an option that this way does not read."""
+    for name in sorted(args.given & set(options)):
+        raise InputError(f"--{name.replace('_', '-')} has no effect {how}; expected it left out")
+
+
+def _draw_timeline(args: argparse.Namespace, chosen: Settings) -> int:
+    """The calibrated model's timeline, with a measured one over it where there is one."""
+    from gemm_model.persistent.model import WarpSpecializedModel
+    from gemm_model.timeline.kernel_timeline import kernel_timeline
+    from gemm_model.timeline.phases import compared, phases_of
+    from gemm_model.timeline.trace import read_trace_table, require_same_kernel
+
+    _refuse(args, OF_THE_MACHINE, f"with {CALIBRATED}")
+    problem, config = common.problem(args), common.config(args)
+    model = WarpSpecializedModel(chosen.gpu, **chosen.options)
+    drawn = kernel_timeline(problem, config, model, detailed_sm=args.sm)
+    traces = [drawn.trace]
+    if args.measured is not None:
+        measured = read_trace_table(args.measured)
+        require_same_kernel(drawn.trace, measured, args.measured)
+        traces.append(measured)
+    table: list[dict[str, Any]] | pd.DataFrame
+    if args.events:
+        table = drawn.trace.rows
+    elif len(traces) > 1:
+        table = compared(*traces)
+    else:
+        table = [{"phase": name, "predicted": us} for name, us in phases_of(drawn.trace).items()]
+    title = f"{problem.m} x {problem.n} x {problem.k} on {chosen.gpu.name}"
+    paper_us = _pipeline_model_us(args, chosen)
+    document = Document(
+        verb="simulate",
+        gpu=chosen.gpu.name,
+        model=chosen.model,
+        result=_result(drawn, traces) | {"pipeline_model_us": paper_us},
+        rows=table,
+        notes=[*_notes(drawn, traces, title), *_disagreement(drawn, paper_us)],
+        text=lambda: text_table(table),
+    )
+    common.show(args, document)
+    _write_files(args, drawn, traces, title)
+    return 0
+
+
+def _result(drawn: KernelTimeline, traces: list[Trace]) -> dict[str, Any]:
+    info, prediction = drawn.trace.info, drawn.prediction
+    found: dict[str, Any] = {
+        "predicted_us": prediction.runtime_us,
+        "phases_us": dict(prediction.phases_us),
+        "limiter": prediction.limiter,
+        "loads_wait_for": drawn.data_limiter,
+        "k_tiles": info.k_tiles,
+        "stages": info.stages,
+    }
+    if len(traces) > 1:
+        measured = traces[1].info
+        found |= {
+            "measured_us": measured.runtime_us,
+            "untraced_us": measured.untraced_us,
+            "tracing_overhead": measured.overhead,
+            "lost_warps": measured.lost_warps,
+        }
+    return found
+
+
+def _notes(drawn: KernelTimeline, traces: list[Trace], title: str) -> list[str]:
+    phases = ", ".join(f"{name} {us:.3f}" for name, us in drawn.prediction.phases_us.items())
+    found = [f"{title}: {drawn.prediction.runtime_us:.3f} us ({phases})", *drawn.prediction.caveats]
+    return found + [f"{trace.info.source}: {remark}" for trace in traces for remark in trace.info.remarks()]
+
+
+def _pipeline_model_us(args: argparse.Namespace, chosen: Settings) -> float | None:
+    """What the pipeline model gives for the kernel; None where it has none for it."""
+    from gemm_model.pipeline.model import PipelineModel
+
+    batch = batch_of([(common.problem(args), common.config(args))])
+    try:
+        return float(PipelineModel(chosen.gpu).predict_batch(batch).runtime_us[0])
+    except InputError:
+        return None
+
+
+def _disagreement(drawn: KernelTimeline, paper_us: float | None) -> list[str]:
+    """Which of the two models to trust where they are apart by more than the error band."""
+    own_us, band = drawn.prediction.runtime_us, drawn.prediction.error_band or 0.0
+    if paper_us is None or abs(paper_us / own_us - 1.0) <= band:
+        return []
+    return [f"{PIPELINE} gives {paper_us:.3f} us, {paper_us / own_us - 1.0:+.0%}; {WHY_CALIBRATED}"]
+
+
+def _write_files(args: argparse.Namespace, drawn: KernelTimeline, traces: list[Trace], title: str) -> None:
+    from gemm_model.timeline.chrome_trace import write_chrome_trace
+    from gemm_model.timeline.plots import plot_traces
+    from gemm_model.timeline.trace import trace_events, write_trace_table
+
+    if args.table is not None:
+        write_trace_table(drawn.trace, args.table)
+        common.words(f"wrote {args.table}")
+    if args.trace is not None:
+        # On one axis both begin with the first CTA.
+        shown = [trace.since_first_cta() for trace in traces] if len(traces) > 1 else traces
+        ctas = None if args.trace_sms is None else range(args.trace_sms)
+        write_chrome_trace(args.trace, [event for trace in shown for event in trace_events(trace, ctas)])
+        common.words(f"wrote {args.trace}")
+    if args.plot is not None:
+        plot_traces(traces, args.plot, title, drawn.detailed_sm)
+        common.words(f"wrote {args.plot}")
+    if args.html is not None:
+        from gemm_model.report.page.pipeline import trace_page
+
+        common.write_page(trace_page(drawn.trace, title, drawn.detailed_sm), args.html)
+
+
+def _simulate_machine(args: argparse.Namespace) -> int:
+    """One SM of the pipeline machine, event by event."""
+    from gemm_model.timeline.chrome_trace import write_chrome_trace
+    from gemm_model.timeline.simulator import simulate
+    from gemm_model.timeline.views import event_table, plot_timeline, thinned, trace_events, warp_table
+
+    _refuse(args, OF_THE_TIMELINE, "on a pipeline machine")
     machine, work, title = machine_and_work(args)
     timeline = simulate(work, machine)
     table = event_table(timeline, work) if args.events else warp_table(timeline)
@@ -55,7 +221,7 @@ def run(args: argparse.Namespace) -> int:
     document = Document(
         verb="simulate",
         gpu=None if args.machine else common.settings(args).gpu.name,
-        model="PipelineModel",
+        model=PIPELINE,
         result={
             "machine": machine.name,
             "predicted_us": timeline.runtime_us,
@@ -76,8 +242,10 @@ def run(args: argparse.Namespace) -> int:
     )
     common.show(args, document)
     if args.trace is not None:
-        events, counters = trace_events(timeline, work, args.trace_sms)
-        write_chrome_trace(args.trace, events, counters)
+        shown, sms, left_out = thinned(timeline, args.trace_sms or 1)
+        write_chrome_trace(args.trace, *trace_events(shown, work, sms))
+        for note in left_out:
+            common.words(f"note: {note}")
         common.words(f"wrote {args.trace}")
     if args.plot is not None:
         plot_timeline(timeline, args.plot, title)

@@ -258,8 +258,6 @@ class TileTimes:
 
     full_wave_us: float
     """From a tile to the next where every resident cluster has one."""
-    math_us: float
-    """The MMAs of one k tile."""
     load_us: float
     """Bringing the operands of one k tile through the SM's port."""
     latency_us: float
@@ -282,7 +280,6 @@ def tile_times(
     clk, step, full = parts.sm_clk_mhz, parts.step, parts.work.full
     return TileTimes(
         full_wave_us=float(parts.work.wave_us(full, clk)),
-        math_us=float(step.math_clk / clk),
         load_us=float(step.port_clk / clk),
         latency_us=float(numbers.latency.load_clk / clk),
         epilogue_us=float(parts.epilogue_clk / clk),

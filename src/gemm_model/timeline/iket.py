@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pandas as pd
 
 from gemm_model.core.errors import InputError
 from gemm_model.timeline.kernel_timeline import DATA
-from gemm_model.timeline.trace import COLUMNS, TEXT_COLUMNS, Trace, TraceInfo, new_rows
+from gemm_model.timeline.trace import Trace, TraceInfo, new_rows
 
 NS_PER_US = 1e3
 WARPS_PER_GROUP = 4
@@ -89,7 +90,6 @@ class TracedKernel:
     k_tiles: int
     stages: int
     untraced_us: float | None = None
-    lost_warps: int = 0
 
 
 def read_iket(path: Path) -> list[IketLaunch]:
@@ -142,19 +142,20 @@ def lost_warps(words: str) -> int:
     return sum(int(count) for count in LOST.findall(words))
 
 
-def trace_of(launch: IketLaunch, kernel: TracedKernel) -> Trace:
+def trace_of(launch: IketLaunch, kernel: TracedKernel, *, every_warp: bool = False) -> Trace:
     """The trace of one launch, in us from the start of its first warp.
 
+    Of a warpgroup that computes, its first warp stands for all four unless `every_warp`: they go in step.
     Raises InputError where the launch cannot be of that kernel.
     """
     grid = _Grid(launch, kernel)
     zero, end = _ends(launch)
     consumers = _consumer_groups(launch)
-    tables = [_lifetime_rows(launch, grid, zero)]
+    rows: list[_Row] = []
     for place, spans in launch.ranges.items():
         role = _role(place, spans, consumers)
-        tables.append(_warp_rows(place, spans, role, grid, zero))
-    missing = max(kernel.lost_warps, launch.missing_warps if launch.lifetimes else 0)
+        if every_warp or not role.startswith("consumer") or place.warp % WARPS_PER_GROUP == 0:
+            rows += _warp_rows(_Warp(place, role, grid), spans, zero)
     info = TraceInfo(
         source="measured",
         gpu=kernel.gpu,
@@ -163,10 +164,12 @@ def trace_of(launch: IketLaunch, kernel: TracedKernel) -> Trace:
         stages=kernel.stages,
         runtime_us=(end - zero) / NS_PER_US,
         untraced_us=kernel.untraced_us,
-        lost_warps=missing,
+        lost_warps=launch.missing_warps if launch.lifetimes else 0,
         notes=(f"times of the GPU's global timer, the same on all SMs, in steps of {_step_ns(launch)} ns",),
     )
-    return Trace(info=info, rows=pd.concat(tables, ignore_index=True))
+    return Trace(
+        info=info, rows=pd.concat([_lifetime_rows(launch, grid, zero), _table(rows)], ignore_index=True)
+    )
 
 
 class _Grid:
@@ -248,10 +251,29 @@ def _lifetime_rows(launch: IketLaunch, grid: _Grid, zero: int) -> pd.DataFrame:
     )
 
 
+class _Warp:
+    """A warp that has ranges: where it runs, and which tiles are its own."""
+
+    def __init__(self, place: WarpPlace, role: str, grid: _Grid) -> None:
+        self.sm, self.cta, self.role, self.warp = place.sm, grid.number(place.cta), role, place.warp
+        self.grid, self.cluster = grid, grid.cluster_of(place.cta)
+        # The first to compute of two that take turns has the even tiles.
+        self.turns = grid.turns if role.startswith("consumer") else 1
+        self.first = int(role.split()[-1]) - 1 if self.turns > 1 else 0
+
+    def tile(self, number: int) -> int:
+        """The place in the kernel's order of a tile of its CTA."""
+        return self.cluster + number * self.grid.clusters
+
+    def stage(self, number: int, k_tile: int) -> int:
+        return (number * self.grid.k_tiles + k_tile) % self.grid.stages
+
+
 @dataclass(slots=True)
 class _Row:
     """An interval of one warp; times in ns since the launch's first warp."""
 
+    place: _Warp
     activity: str
     start: int
     end: int
@@ -262,21 +284,18 @@ class _Row:
     detail: str = ""
 
 
-def _warp_rows(place: WarpPlace, spans: Sequence[Span], role: str, grid: _Grid, zero: int) -> pd.DataFrame:
-    """All rows of one warp; the first to compute of two that take turns has the even tiles."""
-    turns = grid.turns if role.startswith("consumer") else 1
-    first = int(role.split()[-1]) - 1 if turns > 1 else 0
-    cluster = grid.cluster_of(place.cta)
+def _warp_rows(warp: _Warp, spans: Sequence[Span], zero: int) -> list[_Row]:
+    """All rows of one warp, in the order of their start."""
     counts = dict.fromkeys(TILE_RANGES, 0)
     rows: list[_Row] = []
-    tile, number, waits = _Row("other", 0, 0), 0, 0
+    tile, number, waits = _Row(warp, "other", 0, 0), 0, 0
     for name, start, end in spans:
-        row = _Row("other", start - zero, end - zero, detail=name)
+        row = _Row(warp, "other", start - zero, end - zero, detail=name)
         rows.append(row)
         if name in TILE_RANGES:
-            number = first + turns * counts[name]
+            number = warp.first + warp.turns * counts[name]
             counts[name] += 1
-            row.activity, row.detail, row.tile = TILE_RANGES[name], "", cluster + number * grid.clusters
+            row.activity, row.detail, row.tile = TILE_RANGES[name], "", warp.tile(number)
             tile, waits = row, 0
             continue
         row.activity, row.detail = PARTS.get(name, (row.activity, row.detail))
@@ -284,15 +303,13 @@ def _warp_rows(place: WarpPlace, spans: Sequence[Span], role: str, grid: _Grid, 
             continue
         row.tile = tile.tile
         if name in (WAIT_DATA, WAIT_STAGE):
-            row.k_tile, row.stage = waits, (number * grid.k_tiles + waits) % grid.stages
+            row.k_tile, row.stage = waits, warp.stage(number, waits)
             waits += 1
             if name == WAIT_DATA:
                 rows.append(_mma_after(row, tile, rows))
             else:
                 tile.waited += row.end - row.start
-    return _table(rows).assign(sm=place.sm, cta=grid.number(place.cta), role=role, warp=place.warp)[
-        list(COLUMNS)
-    ]
+    return rows
 
 
 def _mma_after(wait: _Row, tile: _Row, rows: Sequence[_Row]) -> _Row:
@@ -300,7 +317,7 @@ def _mma_after(wait: _Row, tile: _Row, rows: Sequence[_Row]) -> _Row:
 
     A tile's MMAs begin with its first MMA: the wait before is the tile's, and not within them.
     """
-    mma = _Row("mma", wait.end, tile.end, wait.tile, wait.k_tile, wait.stage)
+    mma = _Row(wait.place, "mma", wait.end, tile.end, wait.tile, wait.k_tile, wait.stage)
     if wait.k_tile == 0:
         tile.start, wait.k_tile = wait.end, -1
     else:
@@ -311,15 +328,26 @@ def _mma_after(wait: _Row, tile: _Row, rows: Sequence[_Row]) -> _Row:
 
 
 def _table(rows: Sequence[_Row]) -> pd.DataFrame:
-    def column(name: str) -> np.ndarray:
-        return np.array(
-            [getattr(row, name) for row in rows], dtype=object if name in TEXT_COLUMNS else np.int64
-        )
+    def column(values: Iterable[Any], kind: type = np.int64) -> np.ndarray:
+        return np.fromiter(values, dtype=kind, count=len(rows))
 
     return new_rows(
         len(rows),
-        start_us=column("start") / NS_PER_US,
-        end_us=column("end") / NS_PER_US,
-        waited_us=column("waited") / NS_PER_US,
-        **{name: column(name) for name in ("activity", "tile", "k_tile", "stage", "detail")},
+        start_us=column(row.start for row in rows) / NS_PER_US,
+        end_us=column(row.end for row in rows) / NS_PER_US,
+        waited_us=column(row.waited for row in rows) / NS_PER_US,
+        activity=column((row.activity for row in rows), object),
+        detail=column((row.detail for row in rows), object),
+        role=column((row.place.role for row in rows), object),
+        **{
+            name: column(map(attrgetter(path), rows))
+            for name, path in {
+                "sm": "place.sm",
+                "cta": "place.cta",
+                "warp": "place.warp",
+                "tile": "tile",
+                "k_tile": "k_tile",
+                "stage": "stage",
+            }.items()
+        },
     )

@@ -63,6 +63,18 @@ class TraceInfo:
         """What tracing adds, as a share of the untraced runtime; below 0 where the launch outweighs it."""
         return None if self.untraced_us is None else self.runtime_us / self.untraced_us - 1.0
 
+    def remarks(self) -> list[str]:
+        """Sentences about the trace: its notes, the overhead of tracing, what is missing."""
+        found = list(self.notes)
+        if self.untraced_us is not None:
+            found.append(
+                f"{self.runtime_us:.3f} us under the tracer, {self.untraced_us:.3f} us without: "
+                f"{self.overhead:+.1%}"
+            )
+        if self.lost_warps:
+            found.append(f"{self.lost_warps} warps are missing: the tracer had no room for their events")
+        return found
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
@@ -176,8 +188,9 @@ def read_trace_table(path: Path) -> Trace:
 def _opened(path: Path, mode: str) -> Any:
     import gzip
 
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    return opener(path, mode, encoding="utf-8", newline="")
+    if path.suffix == ".gz":
+        return gzip.open(path, mode, compresslevel=5, encoding="utf-8", newline="")
+    return path.open(mode, encoding="utf-8", newline="")
 
 
 def _info(path: Path, line: str) -> TraceInfo:

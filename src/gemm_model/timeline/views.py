@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from gemm_model.timeline.simulator import Span, Timeline
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MOST_SLICES = 100_000
+"""Slices of a trace [slices]; a file of so many takes 15 MB, and no screen shows more."""
 TRACK_ORDER = ("launch", "DMA", "DMA A", "DMA B", "consumer", "consumer 1", "consumer 2")
 COLORS = {
     "init": "#b0b0b0",
@@ -63,6 +66,31 @@ def warp_table(timeline: Timeline) -> list[dict[str, Any]]:
         }
         for (warp, what), (count, total) in ordered
     ]
+
+
+def thinned(timeline: Timeline, sms: int) -> tuple[Timeline, int, list[str]]:
+    """A timeline and a number of SMs of which a trace can show all, and what was left out for that.
+
+    SMs run alike, and so do the waves between the first ones and the last.
+    """
+    notes = []
+    if len(timeline.spans) > MOST_SLICES:
+        last = max(span.wave for span in timeline.spans)
+        tail = [span for span in timeline.spans if span.wave == last][-MOST_SLICES // 2 :]
+        head = [span for span in timeline.spans if span.wave < last][: MOST_SLICES - len(tail)]
+        until = head[-1].end if head else 0.0
+        occupancy = [
+            (time, taken) for time, taken in timeline.occupancy if time <= until or time >= tail[0].start
+        ]
+        total = len(timeline.spans)
+        timeline = replace(timeline, spans=(*head, *tail), occupancy=tuple(occupancy))
+        notes.append(
+            f"the trace shows the first and the last {len(timeline.spans)} of {total} events: waves repeat"
+        )
+    shown = max(min(sms, MOST_SLICES // max(len(timeline.spans), 1)), 1)
+    if shown < sms:
+        notes.append(f"the trace shows {shown} of {sms} SMs: they run alike")
+    return timeline, shown, notes
 
 
 def trace_events(

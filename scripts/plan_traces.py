@@ -1,0 +1,107 @@
+"""The kernels that are traced for `data/measurements/h200/traces`: 40 of QuACK's, each in its own regime.
+
+    python scripts/plan_traces.py --output traces.csv
+    gemm-model trace --rows traces.csv --output traces/
+
+bf16 and e4m3; cooperative and ping-pong; one wave and many; bound by DRAM, L2 and the tensor cores; tiles at
+the edge; clusters; split-K. Each is small, so that the trace of all its warps is: kernels of more tiles
+repeat what these show. A run of the tracer takes kernels of like size (`gemm_model.bench.tracer.batches`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from gemm_model.bench.rows import Row, write_plan
+from gemm_model.bench.tracer import batches, expected_ranges
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+
+GPU = "h200"
+PROCESS_S, KERNEL_S, RANGES_PER_S = 45.0, 6.0, 60_000.0
+"""Estimated: three processes of a run that import and warm up [s]; compiling a kernel twice and timing it
+[s]; ranges decoded, read and written [1/s]."""
+
+SHAPES = (
+    # What for, m, n, k, tile, cluster, schedule.
+    ("one wave, tensor", 1408, 3072, 2048, (128, 256), (2, 1), "cooperative"),
+    ("one wave, tensor", 1408, 1536, 2048, (128, 128), (1, 1), "pingpong"),
+    ("part of a wave", 512, 2048, 4096, (128, 128), (1, 1), "cooperative"),
+    ("two waves and a part", 2048, 5120, 2048, (128, 256), (2, 1), "cooperative"),
+    ("many waves, tensor", 4096, 4096, 1024, (128, 256), (2, 1), "cooperative"),
+    ("many waves, tensor", 4096, 4096, 1024, (128, 128), (2, 1), "pingpong"),
+    ("many waves, short k", 4096, 4096, 256, (128, 128), (1, 1), "pingpong"),
+    ("many waves, short k", 4096, 4096, 256, (128, 192), (1, 1), "cooperative"),
+    ("DRAM, few rows", 16, 8192, 4096, (64, 64), (1, 1), "cooperative"),
+    ("DRAM, few rows", 64, 12288, 2048, (64, 128), (1, 2), "pingpong"),
+    ("DRAM, output", 4096, 4096, 128, (128, 128), (1, 1), "cooperative"),
+    ("L2, narrow tiles", 2048, 2048, 2048, (64, 64), (1, 1), "cooperative"),
+    ("L2, narrow tiles", 2048, 4096, 1024, (128, 64), (1, 1), "pingpong"),
+    ("edge tiles", 1400, 3000, 2040, (128, 256), (2, 1), "cooperative"),
+    ("edge tiles", 1100, 1900, 1000, (128, 128), (1, 1), "pingpong"),
+    ("clusters of four", 2048, 4096, 1024, (128, 128), (2, 2), "cooperative"),
+    ("clusters of four", 2048, 4096, 1024, (128, 128), (4, 1), "pingpong"),
+    ("three warpgroups", 1536, 4096, 1024, (192, 128), (1, 1), "cooperative"),
+)
+"""Each in both types."""
+SPLITS = ((64, 4096, 8192, (64, 128), 2), (64, 4096, 8192, (64, 128), 4))
+"""m, n, k, tile and parts of K; each in both types."""
+DTYPES = ("bf16", "e4m3")
+
+
+def plan() -> Iterator[Row]:
+    """The kernels, type by type."""
+    for dtype in DTYPES:
+        for _, m, n, k, tile, cluster, schedule in SHAPES:
+            # Rows of K start at multiples of 16 bytes.
+            depth = k - k % 16
+            yield _row(
+                (m, n, depth), dtype, KernelConfig(**_tile(tile), **_cluster(cluster), schedule=schedule)
+            )
+        for m, n, k, tile, parts in SPLITS:
+            yield _row((m, n, k), dtype, KernelConfig(**_tile(tile), split_k=parts))
+
+
+def _tile(tile: tuple[int, int]) -> dict[str, int]:
+    return {"cta_m": tile[0], "cta_n": tile[1]}
+
+
+def _cluster(cluster: tuple[int, int]) -> dict[str, int]:
+    return {"cluster_m": cluster[0], "cluster_n": cluster[1]}
+
+
+def _row(size: tuple[int, int, int], dtype: str, config: KernelConfig) -> Row:
+    problem = GemmProblem.of(*size, dtype)
+    return Row(kernel="quack", problem=problem, config=config, asked=size)
+
+
+def estimated_s(rows: list[Row]) -> float:
+    """Seconds of one run of the tracer."""
+    ranges = sum(expected_ranges(row, load_gpu(GPU)) for row in rows)
+    return PROCESS_S + KERNEL_S * len(rows) + ranges / RANGES_PER_S
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, required=True, help="table for `gemm-model trace --rows`")
+    parser.add_argument(
+        "--parts", type=Path, metavar="FOLDER", help="also one table for each run of the tracer, by size"
+    )
+    arguments = parser.parse_args()
+    rows = list(plan())
+    write_plan(rows, arguments.output)
+    for number, batch in enumerate(batches(rows, load_gpu(GPU))):
+        own = [rows[index] for index in batch]
+        print(f"run {number}: {len(own)} kernels, about {estimated_s(own):.0f} s")
+        if arguments.parts is not None:
+            arguments.parts.mkdir(parents=True, exist_ok=True)
+            write_plan(own, arguments.parts / f"traces_{number}.csv")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""The process whose kernels are traced, or timed without a tracer: it launches the rows of a file in turn.
+
+All rows are prepared first, since a library may launch a kernel for that; the launches after it are known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gemm_model.bench.provider import KernelError, Launch
+from gemm_model.bench.rows import row_from_columns
+from gemm_model.bench.worker import Worker
+from gemm_model.timeline.iket import WAIT_DATA, WAIT_STAGE
+
+TRACED_LAUNCHES = 1
+"""Of each row under the tracer [launches], after those that prepared it; the last one counts."""
+TIMED_LAUNCHES = 9
+"""Of each row without it [launches]; their median counts."""
+
+
+def add_wait_ranges() -> None:
+    """Have the CuTe DSL's kernels trace each wait for loaded data and each for a free stage.
+
+    Kernels that are compiled from then on have the ranges: a library's own ones tell whole tiles alone.
+    """
+    from cutlass import pipeline
+    from cutlass.cute.experimental import iket
+
+    def ranged(name: str, wait: Callable[..., Any]) -> Callable[..., Any]:
+        def traced(*arguments: Any, **options: Any) -> Any:
+            iket.range_push(name)
+            result = wait(*arguments, **options)
+            iket.range_pop()
+            return result
+
+        return traced
+
+    loads = pipeline.PipelineTmaAsync
+    loads.consumer_wait = ranged(WAIT_DATA, loads.consumer_wait)
+    loads.producer_acquire = ranged(WAIT_STAGE, loads.producer_acquire)
+
+
+def run_rows(worker: Worker, rows: list[dict[str, Any]], *, timed: bool) -> list[dict[str, Any]]:
+    """One reply a row: `kernel_us` where it is timed, and the reason where it could not run."""
+    replies: list[dict[str, Any]] = []
+    launches: list[Launch | None] = []
+    for cells in rows:
+        row = row_from_columns(cells)
+        try:
+            operands = worker.device.operands(row.problem, 0)
+            launches.append(worker.provider(row.kernel).prepare(row.problem, row.config, operands))
+            replies.append({"disposition": "ok"})
+        except KernelError as error:
+            launches.append(None)
+            replies.append({"disposition": error.disposition, "detail": str(error)})
+    for launch, reply in zip(launches, replies, strict=True):
+        if launch is None:
+            continue
+        if timed:
+            reply["kernel_us"] = worker.device.kernel_us(launch, TIMED_LAUNCHES)
+        else:
+            worker.device.rested_launches(launch, TRACED_LAUNCHES)
+    return replies
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", required=True, help="module:class of the device")
+    parser.add_argument("--rows", type=Path, required=True, help="JSON list of rows")
+    parser.add_argument("--replies", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--timed", action="store_true", help="time the rows, without the tracer")
+    parser.add_argument("--waits", action="store_true", help="add ranges for each wait of the ring")
+    arguments = parser.parse_args()
+    if arguments.waits:
+        add_wait_ranges()
+    rows = json.loads(arguments.rows.read_text())
+    replies = run_rows(Worker(arguments.device), rows, timed=arguments.timed)
+    arguments.replies.write_text(json.dumps(replies))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""Traces of real kernels: NVIDIA's in-kernel tracer IKET around a worker, and its output in our format.
+
+The tracer runs the worker twice (once to see how many events a warp makes) and decodes what the second run
+wrote. Kernels are compiled with tracing ranges into a cache of their own, by the first run for both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gemm_model.bench.rows import Row
+from gemm_model.bench.traced_worker import TRACED_LAUNCHES
+from gemm_model.core.batch import numbers_of
+from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.persistent.kernel_time import Geometry
+from gemm_model.persistent.model import WarpSpecializedModel
+from gemm_model.timeline.iket import WARPS_PER_GROUP, TracedKernel, lost_warps, read_iket, trace_of
+from gemm_model.timeline.trace import Trace, kernel_identity
+
+TRACER = "iket"
+PROCESS_LIMIT_S = 540.0
+"""Of one run of the tracer [s]; two of a worker and the decoding of some 10 kernels take 60 s."""
+MOST_RANGES = 3_000_000
+"""Ranges that one run of the tracer writes [ranges], at most: 900 MB of JSON, which take 9 GB to read."""
+EPILOGUE_COLUMNS = 32
+"""Columns that QuACK's epilogue stores at once [elements]; each time has four ranges of a warp."""
+LAUNCHES = TRACED_LAUNCHES + 1
+"""Of a row under the tracer [launches]: a library's first use of a kernel launches it once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """How to trace."""
+
+    device: str
+    """module:class of the device."""
+    events_per_warp: int | None = None
+    """Room for the events of a warp; None as many as the tracer's first run counts."""
+    waits: bool = True
+    """Whether each wait of the ring is traced: time per k tile, at twice the overhead."""
+    every_warp: bool = False
+    """Whether all warps of a warpgroup are in the traces, not its first one alone."""
+    keep: Path | None = None
+    """A folder for the tracer's own files; None removes them."""
+
+
+def require_tracer() -> None:
+    """Raise MissingExtraError where the tracer is not installed."""
+    if find_spec(TRACER) is None:
+        raise MissingExtraError(
+            "no in-kernel tracer: it comes with nvidia-cutlass-dsl 4.8, pip install 'gemm-model[libraries]'"
+        )
+
+
+def traced_kernel(row: Row, gpu: GpuSpec, untraced_us: float | None = None) -> TracedKernel:
+    """What the trace of a row is of. Raises InputError for a row without a tile."""
+    config, geometry = _geometry(row, gpu)
+    return TracedKernel(
+        gpu=gpu.name,
+        identity=kernel_identity(row.problem, config),
+        k_tiles=int(geometry.schedule.k_tiles),
+        stages=int(geometry.resources.stages),
+        untraced_us=untraced_us,
+    )
+
+
+def _geometry(row: Row, gpu: GpuSpec) -> tuple[KernelConfig, Geometry]:
+    if not isinstance(row.config, KernelConfig):
+        raise InputError(f"{row.kernel} chooses its own kernel; expected one with a tile to trace")
+    evaluation = WarpSpecializedModel(gpu, residual="off").evaluate_row(numbers_of(row.problem, row.config))
+    return row.config, evaluation.geometry
+
+
+def expected_ranges(row: Row, gpu: GpuSpec) -> int:
+    """About how many ranges the trace of a row holds, all launches of it together."""
+    config, geometry = _geometry(row, gpu)
+    k_tiles = int(geometry.schedule.k_tiles)
+    warps = WARPS_PER_GROUP * int(geometry.resources.warpgroups)
+    # Whole tiles, next tiles and waits; the producer has no epilogue.
+    computing = warps * (k_tiles + 4 + 4 * config.cta_n // EPILOGUE_COLUMNS)
+    tiles = int(geometry.schedule.tiles) * config.cluster_m * config.cluster_n
+    return LAUNCHES * tiles * (computing + k_tiles + 3)
+
+
+def batches(rows: Sequence[Row], gpu: GpuSpec) -> list[list[int]]:
+    """Positions of the rows that one run of the tracer takes: alike in size, so that buffers fit."""
+    sizes = [expected_ranges(row, gpu) for row in rows]
+    found: list[list[int]] = []
+    filled = MOST_RANGES
+    for index in sorted(range(len(rows)), key=sizes.__getitem__):
+        if filled + sizes[index] > MOST_RANGES:
+            found.append([])
+            filled = 0
+        found[-1].append(index)
+        filled += sizes[index]
+    return found
+
+
+def trace_rows(rows: Sequence[Row], gpu: GpuSpec, options: TraceOptions) -> list[Trace]:
+    """The traces of some rows, in one run of the tracer.
+
+    Raises InputError for a kernel that does not run, and where events are lost.
+    """
+    with tempfile.TemporaryDirectory(prefix="gemm-trace-") as folder:
+        place = Path(folder)
+        cells = [row.columns() for row in rows]
+        (place / "rows.json").write_text(json.dumps(cells))
+        _run(_worker(place, options, timed=True), place, {})
+        untraced = _replies(rows, place)
+        out = options.keep or place / "iket"
+        # Kernels with ranges have the same name in the library's cache as those without.
+        words = _run(_tracer(place, out, options), place, {"QUACK_CACHE_DIR": str(place / "kernels")})
+        traces = sorted(out.glob("*.trace.json"))
+        if len(traces) != 1:
+            raise InputError(f"the tracer left {len(traces)} traces ({_last_line(words)}); expected one")
+        launches = read_iket(traces[0])
+    if len(launches) < TRACED_LAUNCHES * len(rows):
+        raise InputError(
+            f"the tracer saw {len(launches)} launches of instrumented kernels; expected at least "
+            f"{TRACED_LAUNCHES * len(rows)}"
+        )
+    counted = launches[-TRACED_LAUNCHES * len(rows) :][TRACED_LAUNCHES - 1 :: TRACED_LAUNCHES]
+    found = [
+        trace_of(launch, traced_kernel(row, gpu, reply["kernel_us"]), every_warp=options.every_warp)
+        for launch, row, reply in zip(counted, rows, untraced, strict=True)
+    ]
+    lost = max(lost_warps(words), sum(trace.info.lost_warps for trace in found))
+    if lost:
+        room = "its own count" if options.events_per_warp is None else str(options.events_per_warp)
+        raise InputError(
+            f"the tracer's buffer lost the events of {lost} warps at {room} events a warp; "
+            "expected more by --events-per-warp"
+        )
+    return found
+
+
+def _worker(place: Path, options: TraceOptions, *, timed: bool) -> list[str]:
+    command = [sys.executable, "-m", "gemm_model.bench.traced_worker", "--device", options.device]
+    command += ["--rows", str(place / "rows.json"), "--replies", str(place / "replies.json")]
+    return [*command, *(["--timed"] if timed else []), *(["--waits"] if options.waits and not timed else [])]
+
+
+def _tracer(place: Path, out: Path, options: TraceOptions) -> list[str]:
+    """The tracer around the worker; JSON alone is decoded, the other outputs take most of its time."""
+    command = [sys.executable, "-m", f"{TRACER}.cli.main", "--output-dir", str(out), "--clobber"]
+    command += ["--log-level", "warn", "profile", "--postprocess", "json"]
+    if options.keep is not None:
+        command += ["--keep"]
+    if options.events_per_warp is not None:
+        command += ["--max-ts-cnt-per-warp", str(options.events_per_warp)]
+    return [*command, "--", *_worker(place, options, timed=False)]
+
+
+def _run(command: Sequence[str], place: Path, environment: Mapping[str, str]) -> str:
+    """What a command printed. Raises InputError where it fails or hangs."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PROCESS_LIMIT_S,
+            env={**os.environ, **environment},
+            cwd=place,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(f"the traced kernels did not end within {PROCESS_LIMIT_S:.0f} s") from None
+    words = done.stdout + done.stderr
+    if done.returncode != 0:
+        raise InputError(f"the traced process ended with code {done.returncode}: {_last_line(words)}")
+    return words
+
+
+def _replies(rows: Sequence[Row], place: Path) -> list[dict[str, Any]]:
+    replies: list[dict[str, Any]] = json.loads((place / "replies.json").read_text())
+    for row, reply in zip(rows, replies, strict=True):
+        if reply["disposition"] != "ok":
+            size = f"{row.problem.m} x {row.problem.n} x {row.problem.k}"
+            raise InputError(f"{row.kernel} {size}: {reply['disposition']} ({reply['detail']})")
+    return replies
+
+
+def _last_line(words: str) -> str:
+    lines = words.strip().splitlines()
+    return lines[-1][-300:] if lines else "nothing was printed"

@@ -1,0 +1,196 @@
+"""`gemm-model trace`: what each warp of a real kernel does when, by an in-kernel tracer on this machine."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gemm_model.commands import common
+from gemm_model.core.errors import InputError
+from gemm_model.core.files import check_folder_writable
+from gemm_model.core.kernel_config import AUTO_KERNEL
+from gemm_model.report.document import Document, text_table
+
+if TYPE_CHECKING:
+    from gemm_model.bench.rows import Row
+    from gemm_model.timeline.trace import Trace
+
+EXAMPLES = (
+    "--m 1024 --n 4096 --k 2048 --cta 128x128 --output traced.csv.gz --trace traced.json",
+    "--rows plan.csv --output traces/",
+    "--m 1024 --n 4096 --k 2048 --cta 128x128 --iket iket_pid_7.trace.json --output traced.csv.gz",
+)
+PROBLEM = ("m", "n", "k", "b_dtype", "out_dtype", "dtype", "batch")
+OF_ONE_KERNEL = (*PROBLEM, *common.CONFIG, "trace", "iket", "keep")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.add_problem(parser, required=False)
+    common.add_config(parser)
+    parser.add_argument("--rows", type=Path, help="a table of kernels, each to be traced (CSV, also .gz)")
+    parser.add_argument(
+        "--iket",
+        type=Path,
+        help="a JSON trace that IKET wrote before; needs no GPU (default: run the kernel)",
+    )
+    parser.add_argument("--gpu", help="of --iket: the GPU that it is from (default: h200)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="table of the trace (.csv, .csv.gz); with --rows a folder for a table a kernel and phases.csv",
+    )
+    parser.add_argument("--trace", type=Path, help="write the trace as Chrome trace, for Perfetto")
+    parser.add_argument(
+        "--no-waits", action="store_true", help="trace whole tiles alone: less overhead, no time per k tile"
+    )
+    parser.add_argument(
+        "--all-warps",
+        action="store_true",
+        help="all warps of a warpgroup, not the first alone: they go in step",
+    )
+    parser.add_argument(
+        "--events-per-warp",
+        type=common.whole_number,
+        help="room for the events of a warp (default: as many as a first run counts)",
+    )
+    parser.add_argument(
+        "--keep", type=Path, help="a new folder for the tracer's own files (default: removed)"
+    )
+    parser.add_argument("--device", help="module:class of the device (default: CUDA through torch)")
+    common.add_format(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    common.no_overrides(args)
+    if args.output is None:
+        raise InputError("--output is missing; expected the file, or with --rows the folder, of the trace")
+    if args.events_per_warp is not None and args.events_per_warp < 1:
+        raise InputError(f"--events-per-warp is {args.events_per_warp}; expected at least 1")
+    common.check_outputs(args.trace)
+    if args.rows is not None:
+        for name in sorted(args.given & set(OF_ONE_KERNEL)):
+            raise InputError(f"--{name.replace('_', '-')} has no effect with --rows; expected it left out")
+        check_folder_writable(args.output)
+        return _trace_table(args)
+    common.check_outputs(args.output)
+    row = _row(args)
+    trace = _converted(args, row) if args.iket is not None else _traced([row], args)[0]
+    _write(args, trace)
+    return 0
+
+
+def _row(args: argparse.Namespace) -> Row:
+    from gemm_model.bench.rows import Row
+
+    problem = common.problem(args)
+    config = common.config(args)
+    if config.kernel == AUTO_KERNEL:
+        config = replace(config, kernel="quack")
+    return Row(kernel=config.kernel, problem=problem, config=config, asked=(problem.m, problem.n, problem.k))
+
+
+def _converted(args: argparse.Namespace, row: Row) -> Trace:
+    """The trace in a file of the tracer: its last launch of an instrumented kernel."""
+    from gemm_model.bench.tracer import traced_kernel
+    from gemm_model.core.gpu import load_gpu
+    from gemm_model.timeline.iket import read_iket, trace_of
+
+    for name in sorted(args.given & {"events_per_warp", "no_waits", "keep", "device"}):
+        raise InputError(f"--{name.replace('_', '-')} has no effect with --iket; expected it left out")
+    launches = read_iket(args.iket)
+    if not launches:
+        raise InputError(f"{args.iket}: no launch of an instrumented kernel; expected one")
+    kernel = traced_kernel(row, load_gpu(args.gpu or "h200"))
+    return trace_of(launches[-1], kernel, every_warp=args.all_warps)
+
+
+def _traced(rows: list[Row], args: argparse.Namespace) -> list[Trace]:
+    """The traces of rows on this machine's GPU, in as few runs of the tracer as its buffers allow."""
+    from gemm_model.bench.characterization import base_gpu
+    from gemm_model.bench.runner import TORCH_DEVICE, describe_card
+    from gemm_model.bench.tracer import TraceOptions, batches, require_tracer, trace_rows
+    from gemm_model.bench.worker_process import WorkerProcess
+    from gemm_model.config import gpu_names, load_gpu_mapping
+    from gemm_model.core.gpu import load_gpu
+
+    if args.gpu is not None:
+        raise InputError("--gpu has no effect without --iket; expected it left out")
+    require_tracer()
+    options = TraceOptions(
+        device=args.device or TORCH_DEVICE,
+        events_per_warp=args.events_per_warp,
+        waits=not args.no_waits,
+        every_warp=args.all_warps,
+        keep=args.keep,
+    )
+    worker = WorkerProcess(options.device)
+    try:
+        card = describe_card(worker)
+    finally:
+        worker.close()
+    gpu = load_gpu(base_gpu(card["gpu_name"], {name: load_gpu_mapping(name) for name in gpu_names()}))
+    found: list[Trace | None] = [None] * len(rows)
+    for batch in batches(rows, gpu):
+        common.words(f"tracing {len(batch)} kernels")
+        for index, trace in zip(batch, trace_rows([rows[i] for i in batch], gpu, options), strict=True):
+            found[index] = trace
+    return [trace for trace in found if trace is not None]
+
+
+def _trace_table(args: argparse.Namespace) -> int:
+    """Every kernel of a table: a trace each, and the phases of all."""
+    from gemm_model.bench.sweep import rows_of_table
+    from gemm_model.core.files import atomic_write
+    from gemm_model.report.document import csv_text
+    from gemm_model.timeline.phases import phases_of
+    from gemm_model.timeline.trace import write_trace_table
+
+    traces = _traced(rows_of_table(args.rows, regime="burst", l2="cold"), args)
+    rows: list[dict[str, Any]] = []
+    for number, trace in enumerate(traces):
+        name = f"{number:03d}.csv.gz"
+        write_trace_table(trace, args.output / name)
+        phases = {f"{phase.replace(' ', '_')}_us": us for phase, us in phases_of(trace).items()}
+        rows.append({"trace": name, **trace.info.kernel, "untraced_us": trace.info.untraced_us, **phases})
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    rows = [{name: row.get(name, "") for name in names} for row in rows]
+    atomic_write(args.output / "phases.csv", csv_text(rows))
+    document = Document(
+        verb="trace",
+        result={"folder": args.output, "traces": len(rows)},
+        rows=rows,
+        text=lambda: f"{args.output}: {len(rows)} traces and phases.csv",
+    )
+    common.print_document(document, args.format or "table")
+    return 0
+
+
+def _write(args: argparse.Namespace, trace: Trace) -> None:
+    from gemm_model.timeline.chrome_trace import write_chrome_trace
+    from gemm_model.timeline.phases import phases_of
+    from gemm_model.timeline.trace import trace_events, write_trace_table
+
+    write_trace_table(trace, args.output)
+    common.words(f"wrote {args.output}")
+    if args.trace is not None:
+        write_chrome_trace(args.trace, trace_events(trace))
+        common.words(f"wrote {args.trace}")
+    info = trace.info
+    table = [{"phase": name, "measured": us} for name, us in phases_of(trace).items()]
+    document = Document(
+        verb="trace",
+        gpu=info.gpu,
+        result={
+            "traced_us": info.runtime_us,
+            "untraced_us": info.untraced_us,
+            "tracing_overhead": info.overhead,
+            "lost_warps": info.lost_warps,
+            "file": args.output,
+        },
+        rows=table,
+        notes=info.remarks(),
+        text=lambda: text_table(table),
+    )
+    common.print_document(document, args.format or "table")

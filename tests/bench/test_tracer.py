@@ -1,0 +1,197 @@
+import json
+import sys
+
+import pytest
+
+from gemm_model.bench import tracer
+from gemm_model.bench.rows import Row, write_plan
+from gemm_model.bench.traced_worker import TRACED_LAUNCHES, run_rows
+from gemm_model.bench.worker import Worker
+from gemm_model.cli import main
+from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.timeline.trace import read_trace_table
+from tests.bench.fakes import LAUNCH_FAILS
+from tests.timeline.iket_sample import sample, write_sample
+
+DEVICE = "tests.bench.fakes:FakeDevice"
+H200 = load_gpu("h200")
+KERNEL = ["--m", "256", "--n", "128", "--k", "128", "--cta", "128x128"]
+OPTIONS = tracer.TraceOptions(device=DEVICE)
+
+
+def row(m=256, n=128, k=128, kernel="quack", **config):
+    problem = GemmProblem.of(m, n, k, "bf16")
+    config = KernelConfig(cta_m=128, cta_n=128, kernel="quack", **config)
+    return Row(kernel=kernel, problem=problem, config=config, asked=(m, n, k))
+
+
+class FakeTracer:
+    """Stands for the commands that `tracer` runs: the timed worker, then the tracer."""
+
+    def __init__(self, launches, words="", untraced_us=1.25):
+        self.commands, self.environments = [], []
+        self.launches, self.words, self.untraced_us = launches, words, untraced_us
+
+    def __call__(self, command, place, environment):
+        self.commands.append(command)
+        self.environments.append(environment)
+        rows = json.loads((place / "rows.json").read_text())
+        if "--timed" in command:
+            replies = [{"disposition": "ok", "kernel_us": self.untraced_us} for _ in rows]
+            (place / "replies.json").write_text(json.dumps(replies))
+            return ""
+        out = place.__class__(command[command.index("--output-dir") + 1])
+        out.mkdir(parents=True, exist_ok=True)
+        write_sample(out / "iket_pid_7.trace.json", sample(self.launches))
+        return self.words
+
+
+def test_a_row_is_timed_without_the_tracer_and_traced_with_it(monkeypatch):
+    fake = FakeTracer(launches=3)
+    monkeypatch.setattr(tracer, "_run", fake)
+    (trace,) = tracer.trace_rows([row()], H200, OPTIONS)
+    assert trace.info.untraced_us == 1.25
+    assert trace.info.overhead == pytest.approx(0.28)
+    assert trace.info.kernel["m"] == 256
+    # 128 elements of K are two k tiles of 64.
+    assert trace.info.k_tiles == 2
+    timed, traced = fake.commands
+    assert "--waits" not in timed
+    assert traced[traced.index("--postprocess") + 1] == "json"
+    assert traced[-1] == "--waits"
+    assert "QUACK_CACHE_DIR" not in fake.environments[0]
+    assert "QUACK_CACHE_DIR" in fake.environments[1]
+
+
+@pytest.mark.parametrize(
+    ("fake", "message"),
+    [
+        (FakeTracer(launches=0), "saw 0 launches of instrumented kernels; expected at least 1"),
+        (
+            FakeTracer(launches=2, words="Trace incomplete: 5 warp record(s) dropped"),
+            "lost the events of 5 warps at its own count events a warp; expected more by --events-per-warp",
+        ),
+    ],
+)
+def test_what_is_missing_is_told(monkeypatch, fake, message):
+    monkeypatch.setattr(tracer, "_run", fake)
+    with pytest.raises(InputError, match="expected") as refused:
+        tracer.trace_rows([row()], H200, OPTIONS)
+    assert message in str(refused.value)
+
+
+def test_a_process_that_fails_is_told_by_its_last_line(tmp_path):
+    with pytest.raises(InputError, match="ended with code 3: no room"):
+        tracer._run([sys.executable, "-c", "print('no room'); raise SystemExit(3)"], tmp_path, {})
+
+
+def test_batches_are_alike_in_size_and_bounded():
+    rows = [row(m=8192, n=8192, k=4096), row(), row(m=4096, n=4096, k=1024), row(m=512)]
+    sizes = [tracer.expected_ranges(each, H200) for each in rows]
+    # Two launches of 2 tiles of 2 k tiles: 8 warps compute and store 4 blocks of 32 columns, one loads.
+    assert sizes[1] == 2 * 2 * (8 * (2 + 4 + 4 * 4) + 2 + 3)
+    found = tracer.batches(rows, H200)
+    assert sorted(index for batch in found for index in batch) == [0, 1, 2, 3]
+    assert found[0][:2] == [1, 3]
+    for batch in found:
+        assert len(batch) == 1 or sum(sizes[index] for index in batch) <= tracer.MOST_RANGES
+
+
+def test_the_worker_launches_what_it_prepared(monkeypatch):
+    calls = []
+
+    class Device:
+        def operands(self, problem, placement):
+            return None
+
+        def rested_launches(self, launch, count):
+            calls.append((launch(), count))
+
+        def kernel_us(self, launch, count):
+            return 2.5
+
+    worker = Worker(DEVICE)
+    worker._device = Device()
+    fake = "tests.bench.fakes:FakeProvider"
+    cells = [row(kernel=fake).columns(), row(n=LAUNCH_FAILS, kernel=fake).columns()]
+    replies = run_rows(worker, cells, timed=False)
+    assert [reply["disposition"] for reply in replies] == ["ok", "launch_failed"]
+    assert [count for _, count in calls] == [TRACED_LAUNCHES]
+    assert run_rows(worker, cells[:1], timed=True) == [{"disposition": "ok", "kernel_us": 2.5}]
+
+
+def test_without_the_tracer_or_a_gpu_it_is_exit_code_3(monkeypatch, tmp_path, capsys):
+    output = ["--output", str(tmp_path / "t.csv")]
+    monkeypatch.setattr(tracer, "TRACER", "no_such_tracer")
+    with pytest.raises(MissingExtraError, match="no in-kernel tracer"):
+        tracer.require_tracer()
+    assert main(["trace", *KERNEL, *output]) == 3
+    monkeypatch.setattr(tracer, "TRACER", "json")
+    assert main(["trace", *KERNEL, *output, "--device", "tests.bench.test_tracer:NoGpu"]) == 3
+    error = capsys.readouterr().err
+    assert "no CUDA GPU is visible" in error
+    assert not (tmp_path / "t.csv").exists()
+
+
+class NoGpu:
+    def __init__(self):
+        raise MissingExtraError("no CUDA GPU is visible; the benchmark needs one")
+
+
+def test_a_trace_that_was_written_before_is_converted(tmp_path, capsys):
+    source = write_sample(tmp_path / "iket.json")
+    words = [
+        "--iket",
+        str(source),
+        "--output",
+        str(tmp_path / "t.csv.gz"),
+        "--trace",
+        str(tmp_path / "t.json"),
+    ]
+    assert main(["trace", *KERNEL, *words, "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["result"]["traced_us"] == pytest.approx(1.6)
+    assert {row["phase"]: row["measured"] for row in report["rows"]}["k tile"] == pytest.approx(0.16)
+    assert read_trace_table(tmp_path / "t.csv.gz").info.source == "measured"
+    overlay = [
+        "--measured",
+        str(tmp_path / "t.csv.gz"),
+        "--kernel",
+        "quack",
+        "--plot",
+        str(tmp_path / "o.png"),
+    ]
+    assert main(["simulate", *KERNEL, *overlay]) == 0
+
+
+def test_a_table_of_kernels_becomes_a_folder(monkeypatch, tmp_path):
+    plan = tmp_path / "plan.csv"
+    write_plan([row(), row(m=512)], plan)
+    monkeypatch.setattr(tracer, "_run", FakeTracer(launches=6))
+    monkeypatch.setattr("gemm_model.bench.runner.describe_card", lambda worker: {"gpu_name": "NVIDIA H200"})
+    out = tmp_path / "traces"
+    assert main(["trace", "--rows", str(plan), "--output", str(out), "--device", DEVICE]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["000.csv.gz", "001.csv.gz", "phases.csv"]
+    assert read_trace_table(out / "001.csv.gz").info.kernel["m"] == 512
+    assert (out / "phases.csv").read_text().count("\n") == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*KERNEL], "--output is missing"),
+        ([*KERNEL, "--output", "o.csv", "--events-per-warp", "0"], "--events-per-warp is 0"),
+        (["--rows", "p.csv", "--output", "o", "--m", "5"], "--m has no effect with --rows"),
+        ([*KERNEL, "--output", "o.csv", "--iket", "none.json"], "none.json: no such file"),
+        ([*KERNEL, "--output", "o.csv", "--iket", "n.json", "--no-waits"], "--no-waits has no effect"),
+        ([*KERNEL, "--output", "o.csv", "--gpu", "h200"], "--gpu has no effect without --iket"),
+    ],
+)
+def test_bad_input_is_one_sentence(words, message, capsys):
+    assert main(["trace", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

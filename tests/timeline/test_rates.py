@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+
+from gemm_model.cli import main
+from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.pipeline.machine import PS_PER_US, PipelineKernel, PipelineMachine, load_machine, workload
+from gemm_model.timeline.rates import machine_of_traces, observed
+from gemm_model.timeline.simulator import simulate
+from gemm_model.timeline.trace import Trace, TraceInfo, kernel_identity, new_rows, write_trace_table
+
+MATH_BOUND = PipelineMachine(
+    sm_count=4,
+    mac_per_us=4e6,
+    math_startup_us=0.02,
+    load_bytes_per_us=4e5,
+    epilogue_us=0.5,
+    epilogue_elements_per_us=1e4,
+    init_us=1.5,
+    consumers="cooperative",
+)
+LOAD_BOUND = PipelineMachine(
+    sm_count=4,
+    mac_per_us=4e7,
+    load_bytes_per_us=5e4,
+    load_startup_us=0.04,
+    epilogue_us=0.5,
+    consumers="cooperative",
+)
+
+
+def trace_of_machine(machine, tile_m, tile_n, tile_k=64, k=1024):
+    """One SM of a pipeline machine, simulated, in the format of traces."""
+    problem = GemmProblem.of(4 * tile_m, tile_n * 3, k, "bf16")
+    sizes = {"tile_m": tile_m, "tile_n": tile_n, "tile_k": tile_k}
+    work = workload(machine, PipelineKernel(m=problem.m, n=problem.n, k=k, stages=4, **sizes))
+    line = simulate(work, machine)
+    spans = [span for span in line.spans if span.warp == "consumer"]
+    common = {"sm": 0, "cta": 0, "role": "consumer 1"}
+
+    def rows(of, **more):
+        times = {
+            "start_us": np.array([span.start for span in of]) / PS_PER_US,
+            "end_us": np.array([span.end for span in of]) / PS_PER_US,
+        }
+        tile = np.array([span.wave - 1 for span in of])
+        return new_rows(len(of), tile=tile, **times, **common, **more)
+
+    math = [span for span in spans if span.kind == "math"]
+    tables = [
+        rows(math, activity="mma", k_tile=np.array([span.step - 1 for span in math])),
+        rows([span for span in spans if span.kind == "epilogue"], activity="epilogue"),
+    ]
+    # A tile's MMAs: from its first to the end of its last, with the waits between.
+    for wave in range(1, int(work.waves) + 1):
+        own = [span for span in math if span.wave == wave]
+        busy = sum(span.end - span.start for span in own)
+        tables.append(
+            new_rows(
+                1,
+                activity="mma",
+                tile=np.array([wave - 1]),
+                start_us=np.array([own[0].start]) / PS_PER_US,
+                end_us=np.array([own[-1].end]) / PS_PER_US,
+                waited_us=np.array([own[-1].end - own[0].start - busy]) / PS_PER_US,
+                **common,
+            )
+        )
+    import pandas as pd
+
+    config = KernelConfig(cta_m=tile_m, cta_n=tile_n)
+    info = TraceInfo(
+        source="predicted",
+        gpu="machine",
+        kernel=kernel_identity(problem, config),
+        k_tiles=int(work.steps),
+        stages=4,
+        runtime_us=line.runtime_us,
+    )
+    return Trace(info=info, rows=pd.concat(tables, ignore_index=True))
+
+
+def test_two_tiles_tell_rates_and_startups_of_a_simulated_machine():
+    traces = [trace_of_machine(MATH_BOUND, 64, 64), trace_of_machine(MATH_BOUND, 128, 128)]
+    machine, estimates = machine_of_traces(traces)
+    assert machine.mac_per_us == pytest.approx(4e6, rel=1e-4)
+    assert machine.math_startup_us == pytest.approx(0.02, rel=1e-4)
+    assert machine.epilogue_us == pytest.approx(0.5, rel=1e-4)
+    assert machine.epilogue_elements_per_us == pytest.approx(1e4, rel=1e-4)
+    for estimate in estimates:
+        assert estimate.identified
+        assert estimate.low <= estimate.value * (1 + 1e-9)
+        assert estimate.value <= estimate.high * (1 + 1e-9)
+    # Nothing waits for loads: they set no pace, and nothing is said of them.
+    assert "load_bytes_per_us" not in {estimate.name for estimate in estimates}
+
+
+def test_loads_that_mmas_wait_for_tell_the_load_rate():
+    traces = [trace_of_machine(LOAD_BOUND, 64, 64), trace_of_machine(LOAD_BOUND, 128, 128)]
+    machine, _ = machine_of_traces(traces)
+    assert machine.load_bytes_per_us == pytest.approx(5e4, rel=0.02)
+    # A k tile of A and one of B: each has a startup.
+    assert machine.load_startup_us == pytest.approx(2 * 0.04, rel=0.1)
+
+
+def test_one_trace_tells_the_rate_alone():
+    machine, estimates = machine_of_traces([trace_of_machine(MATH_BOUND, 128, 128)])
+    macs = 128 * 128 * 64
+    assert machine.mac_per_us == pytest.approx(macs / (macs / 4e6 + 0.02), rel=1e-4)
+    assert [e.name for e in estimates if not e.identified] == ["math_startup_us", "epilogue_us"]
+
+
+def test_intervals_hold_the_median_of_scattered_times():
+    times = np.random.default_rng(7).normal(2.0, 0.1, 101)
+    seen = observed(1.0, times)
+    assert seen is not None
+    # Ranks 50.5 -+ 1.96 sqrt(101)/2 of the sorted times.
+    assert seen.low_us == np.sort(times)[40]
+    assert seen.high_us == np.sort(times)[61]
+    assert seen.low_us < seen.time_us < seen.high_us
+    assert observed(1.0, np.array([])) is None
+
+
+def test_the_command_writes_a_machine_that_can_be_used(tmp_path, capsys):
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv.gz"]
+    for path, tile in zip(paths, (64, 128), strict=True):
+        write_trace_table(trace_of_machine(MATH_BOUND, tile, tile), path)
+    mine = tmp_path / "mine.yaml"
+    assert main(["estimate", "--traces", *map(str, paths), "--output", str(mine)]) == 0
+    assert load_machine(str(mine)).mac_per_us == pytest.approx(4e6, rel=0.01)
+    capsys.readouterr()
+    assert main(["estimate", "--traces", str(paths[0]), "--machine", "balanced"]) == 2
+    assert "--machine has no effect with --traces" in capsys.readouterr().err
+    assert main(["estimate", "--input", str(paths[0])]) == 2
+    assert "--machine is missing" in capsys.readouterr().err
+
+
+def test_traces_without_mmas_are_refused():
+    trace = trace_of_machine(MATH_BOUND, 64, 64)
+    empty = Trace(info=trace.info, rows=trace.rows[trace.rows["activity"] == "epilogue"])
+    with pytest.raises(InputError, match="show no MMAs"):
+        machine_of_traces([empty])
+    with pytest.raises(InputError, match="no trace is given"):
+        machine_of_traces([])
