@@ -1,7 +1,9 @@
 """How good are choices across libraries? The first choice of all families against the best measured kernel.
 
-    python benchmarks/choice_across.py --input cublaslt.csv.gz --input cutlass.csv.gz --input \\
-        triton_persistent.csv.gz --input quack_variants.csv.gz --input splits.csv.gz
+    python benchmarks/choice_across.py --input cublaslt.csv.gz --input cutlass.csv.gz \\
+        --input triton_persistent.csv.gz --input quack_variants.csv.gz --input splits.csv.gz \\
+        --input burst.csv.gz \\
+        --output docs/evidence/choosing-across.md --guide docs/how-to/choose.md
 
 The space of a shape is all its measured kernels of the four families; shapes that a family was not measured
 on are left out. The efficiency of a choice is the best measured time over the time of what was chosen. Slow
@@ -20,13 +22,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_model.core.errors import GemmModelError
+from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
+from gemm_model.calibration.fit import free_from
+from gemm_model.calibration.observations import observe
+from gemm_model.core.dtypes import operand_type
+from gemm_model.core.errors import GemmModelError, InputError
 from gemm_model.core.files import atomic_write
-from gemm_model.core.gpu import load_gpu
+from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, create_model
-from gemm_model.tables.accuracy import choice_figures
+from gemm_model.persistent.calibration_file import Calibration, load_calibration
+from gemm_model.tables.accuracy import choice_figures, error_figures
 from gemm_model.tables.table import predict_frame, read_table, runtimes_us, usable_rows
 
 SHAPE = ["in_dtype", "sums", "m", "n", "k"]
@@ -35,6 +43,7 @@ FAMILIES = ("quack", "cublas", "cutlass", "triton")
 ALGORITHMS, PICKS = "cublaslt", "cublas"
 """Kernels of cuBLAS in a table of measurements: its algorithms one by one, and its own pick by torch."""
 DECODE_M = 64
+SEED = 0
 NEAR = 0.03
 """A split this much slower than the best one is as good."""
 
@@ -67,13 +76,43 @@ def in_all_families(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[pd.MultiIndex.from_frame(frame[["in_dtype", *SIZES]]).isin(kept)].reset_index(drop=True)
 
 
-def predicted(frame: pd.DataFrame, gpu: str) -> np.ndarray:
-    """Times of the default model; infinite for picks and for what it does not model."""
+def predicted(frame: pd.DataFrame, gpu: GpuSpec, donor: str | None) -> np.ndarray:
+    """Times by prediction; infinite for picks and for what is not modelled.
+
+    Those of the default model or, with a donor, its physics: its numbers for the donor's family, and for each
+    other one a fit of its rows from there that has not seen the shape.
+    """
     times_us = np.full(len(frame), np.inf)
     modelled = ~frame["pick"] & (frame["scheduler"] != "stream_k")
+    options = {} if donor is None else {"calibration": donor, "residual": "off"}
     rows = frame[modelled].drop(columns=["sums", "pick", "table"])
-    times_us[modelled] = predict_frame(rows, create_model(DEFAULT_MODEL, load_gpu(gpu))).runtime_us
+    times_us[modelled] = predict_frame(rows, create_model(DEFAULT_MODEL, gpu, options)).runtime_us
+    if donor is not None:
+        calibration = load_calibration(donor)
+        kind = frame["in_dtype"].map(lambda name: operand_type(name)[0].math_kind)
+        for (family, rate_class), of_kind in rows.groupby([rows["kernel"], kind[rows.index]]):
+            if family != calibration.family:
+                times_us[of_kind.index] = held_out_us(of_kind, family, rate_class, gpu, calibration)
     return times_us
+
+
+def held_out_us(rows: pd.DataFrame, name: str, kind: str, gpu: GpuSpec, donor: Calibration) -> np.ndarray:
+    """Times of a family's kernels of one rate class, each shape's from a fit to the other shapes."""
+    family = family_of(name, gpu)
+    seen = observe(rows, gpu, family)
+    start = donor.numbers[donor.kind_for(kind)].values()
+    free = free_from(donor.family, name)
+    fits = fold_fits(
+        {"burst": seen},
+        "burst",
+        gpu,
+        folds_of(size_groups(seen), SEED),
+        free=[number for number in free if number.partition(".")[0] not in family.absent_mechanisms],
+        start=start,
+        donor=start,
+        without=family.absent_mechanisms,
+    )
+    return held_out(fits, len(seen))
 
 
 def nvidia(frame: pd.DataFrame, gpu: str) -> np.ndarray:
@@ -123,6 +162,17 @@ def methods(frame: pd.DataFrame, gpu: str) -> Iterator[tuple[str, pd.Series]]:
         yield "nvMatmulHeuristics among CUTLASS", efficiency(frame, nvidia(frame, gpu))
     except GemmModelError as error:
         print(f"nvMatmulHeuristics: {error}")
+
+
+def error_lines(frame: pd.DataFrame) -> Iterator[str]:
+    yield "| family | type | rows | MAPE | median | p95 |"
+    yield "|---|---|---|---|---|---|"
+    known = frame[np.isfinite(frame["predicted_us"])]
+    for (family, dtype), rows in known.groupby(["kernel", "in_dtype"]):
+        error = error_figures(rows["predicted_us"].to_numpy(), rows["runtime_us"].to_numpy())
+        yield (
+            f"| {family} | {dtype} | {error.rows} | {error.mape:.1%} | {error.median:.1%} | {error.p95:.1%} |"
+        )
 
 
 def choice_lines(frame: pd.DataFrame, gpu: str) -> Iterator[str]:
@@ -188,20 +238,99 @@ def split_lines(frame: pd.DataFrame) -> Iterator[str]:
         yield f"| {family} | {len(best_us)} | {near.mean():.1%} | {ours:.1%} | {never:.1%} |"
 
 
+PAGE = """\
+# Choosing across libraries
+
+Written by `benchmarks/choice_across.py` from {tables}
+(`data/measurements/{gpu}`); predictions: {predictions}.
+
+## Errors of the times
+All rows of these tables that are modelled: {modelled} of {rows}. Stream-K kernels are not.
+
+{errors}
+
+## First choices
+{shapes} problems of {sizes} sizes were measured in all four families, with {kernels} kernels of a problem in
+the median. An efficiency is the best measured time of all families over that of the choice. Slow and fast
+fp8 sums are two problems, since their results differ: QuACK and cuBLAS as torch calls it add slowly, Triton
+fast, CUTLASS both ways. "Its best measured" is no choice: it is what the family can reach. cuBLASLt's first
+heuristic and torch's pick are judged by their own measured times.
+
+{choices}
+
+## Where each library wins
+Share of problems whose fastest measured kernel is the family's, and by how much the family's best is slower
+than the best of all on average. cuBLASLt was measured with up to eight algorithms of a problem, those that
+its heuristic names, the others with kernels drawn from their spaces: a family also loses where its best was
+not drawn. Kernels of a problem in the median: {drawn}.
+
+{winners}
+
+## The split
+Problems of at most {decode} rows that were measured with and without a split, by family: how often the best
+kernel with the chosen split is within {near:.0%} of the best of all, the efficiency of the choice among the
+family's kernels, and that of the best kernel without a split.
+
+{splits}
+"""
+GUIDE_MARKS = ("<!-- where each library wins -->\n", "<!-- end of the table -->")
+
+
+def page_text(every: pd.DataFrame, frame: pd.DataFrame, args: argparse.Namespace, winners: str) -> str:
+    """The page of evidence; all of its figures are of this run."""
+    own = frame[~frame["pick"]]
+    drawn = own.groupby(["in_dtype", *SIZES, "kernel"]).size().groupby("kernel").median()
+    problems = own.groupby(["in_dtype", *SIZES])
+    return PAGE.format(
+        tables=", ".join(f"`{path.name.split('.')[0]}`" for path in args.input),
+        gpu=args.gpu,
+        predictions="the shipped calibrations"
+        if args.donor is None
+        else f"fits from {args.donor} that have not seen the shape, without a residual",
+        modelled=f"{np.isfinite(every['predicted_us']).sum():,}",
+        rows=f"{(~every['pick']).sum():,}",
+        errors="\n".join(error_lines(every)),
+        shapes=problems.ngroups,
+        sizes=own.groupby(SIZES).ngroups,
+        kernels=int(problems.size().median()),
+        choices="\n".join(choice_lines(frame, args.gpu)),
+        winners=winners,
+        drawn=", ".join(f"{family} {drawn[family]:.0f}" for family in FAMILIES),
+        decode=DECODE_M,
+        near=NEAR,
+        splits="\n".join(split_lines(every)),
+    )
+
+
+def with_table(guide: str, table: str) -> str:
+    """A guide with its table between the marks replaced."""
+    before, mark, rest = guide.partition(GUIDE_MARKS[0])
+    _, end, after = rest.partition(GUIDE_MARKS[1])
+    if not (mark and end):
+        raise InputError(f"the guide has no {GUIDE_MARKS[0].strip()} with its end")
+    return f"{before}{mark}{table}\n{end}{after}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--input", type=Path, action="append", required=True)
     parser.add_argument("--gpu", default="h200")
-    parser.add_argument("--output", type=Path, help="Markdown file for the tables")
+    parser.add_argument(
+        "--donor", help="judge fits from it that have not seen a shape (default: the shipped calibrations)"
+    )
+    parser.add_argument("--output", type=Path, help="Markdown file for the page of evidence")
+    parser.add_argument("--guide", type=Path, help="Markdown file whose table of winners is replaced")
     args = parser.parse_args()
     every = load(args.input)
-    every["predicted_us"] = predicted(every, args.gpu)
+    every["predicted_us"] = predicted(every, load_gpu(args.gpu), args.donor)
     frame = in_all_families(every)
-    parts = [choice_lines(frame, args.gpu), winner_lines(frame), split_lines(every)]
-    text = "\n\n".join("\n".join(lines) for lines in parts)
+    winners = "\n".join(winner_lines(frame))
+    text = page_text(every, frame, args, winners)
     print(text)
     if args.output:
-        atomic_write(args.output, text + "\n")
+        atomic_write(args.output, text)
+    if args.guide:
+        atomic_write(args.guide, with_table(args.guide.read_text(), winners))
 
 
 if __name__ == "__main__":
