@@ -42,12 +42,12 @@ from gemm_model.overlap.config import (
 from gemm_model.overlap.plan import plan_build
 
 PREVIOUS_BATCH = 8192
-"""Elements of a row that the previous kernel reads in the time of one access: 256 threads, four accesses of
-eight elements each. Longer rows take longer in proportion."""
+"""Elements of a row that the previous kernel reads in the time of one access [elements]; longer rows take
+longer in proportion; 256 threads, four accesses of eight elements each."""
 CLOCK_MHZ = 1980.0
-"""SM clock of the kernels' delays (the H200's boost clock: little else runs meanwhile)."""
+"""SM clock of the kernels' delays [MHz]; the H200, where little else runs meanwhile; its boost clock."""
 BUILD_RAMP_US = 0.5
-"""Over that time the queues of the memory system fill up."""
+"""Time over which the queues of the memory system fill up [us]; rings being filled; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

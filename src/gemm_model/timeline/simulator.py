@@ -21,7 +21,8 @@ from gemm_model.core.errors import InputError
 from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, StepTimes, Workload
 
 MAX_EVENTS = 2_000_000
-"""A timeline beyond this would fill memory; the closed form gives the time of any size."""
+"""Longest timeline [events]; simulations; beyond it memory fills, and the closed form gives the time of any
+size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
