@@ -124,7 +124,7 @@ WITHOUT = {
     "tensor cores of unlimited rate": ("tensor", "narrow_mma", "promotion", "round_trip", "spilling"),
     "no epilogue": ("epilogue", "handover"),
     "no load latency": ("latency",),
-    "an SM port of unlimited bandwidth": ("port", "line_crossing", "k_tail"),
+    "unlimited L2-to-SM bandwidth": ("port", "line_crossing", "k_tail"),
     "L2 of unlimited bandwidth": ("l2",),
     "DRAM of unlimited bandwidth": ("dram",),
     "no wave quantization": ("whole_waves",),
