@@ -115,7 +115,7 @@ def _port_bytes(
 def _crossing_bytes(
     batch: GemmBatch, resources: Resources, schedule: TileSchedule, numbers: KernelNumbers
 ) -> Values:
-    """What rows that cross lines take of the L2-to-SM bandwidth, in bytes: rows that the CTA itself asks for."""
+    """What rows that cross lines take of the L2-to-SM bandwidth, in bytes: those that the CTA asks for."""
     further_starts = LINE_BYTES / minimum(row_alignment(batch.a_pitch_bytes), LINE_BYTES) - 1.0
     a_bytes = batch.cta_m * batch.a_bits / 8.0 * schedule.filled_m / batch.cluster_n
     b_bytes = batch.cta_n * batch.b_bits / 8.0 * schedule.filled_n / batch.cluster_m
