@@ -33,7 +33,7 @@ from gemm_model.config import load_config
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
-from gemm_model.core.regimes import regime_name
+from gemm_model.core.regimes import REGIME_ALIASES, regime_name
 from gemm_model.core.settings import load_settings
 from gemm_model.report.document import Document
 
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--sample-shapes", type=int, metavar="N", help="all rows of a random N of the shapes")
     what.add_argument("--shard", default="0/1", help="i/n: part i of n about equal ones, for one of n cards")
     how = parser.add_argument_group("how to measure")
-    how.add_argument("--regime", type=regime_name, default="burst", choices=REGIMES)
+    how.add_argument("--regime", default="burst", choices=(*REGIMES, *REGIME_ALIASES))
     how.add_argument(
         "--l2", choices=L2_STATES, help="cold (default) or warm; other regimes have one of their own"
     )
@@ -115,6 +115,7 @@ def add_chain_arguments(graph: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    args.regime = regime_name(args.regime)
     common.check_outputs(args.output)
     _use_kernel_cache()
     if args.dry_run:
