@@ -26,12 +26,3 @@ def test_the_command_takes_it_too(gemm_model):
     told = [gemm_model(*words, "--regime", regime) for regime in ("kernel-only", "counters")]
     assert told[0].out == told[1].out
     assert '"predicted_us"' in told[0].out
-
-
-def test_a_benchmark_takes_it_too(gemm_model, tmp_path):
-    sizes = tmp_path / "sizes.csv"
-    sizes.write_text("m,n,k\n512,512,512\n")
-    words = ("benchmark", "--dry-run", "--kernels", "simt", "--dtype", "fp32", "--input", sizes)
-    told = gemm_model(*words, "--regime", "kernel-only")
-    assert told.code == 0
-    assert "(counters)" in told.out
