@@ -228,9 +228,10 @@ def test_sustained_rows_are_warm(tmp_path: Path) -> None:
     assert refused.returncode == 2
 
 
-def test_counters_are_cold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("regime", ["counters", "kernel-only"])
+def test_counters_are_cold(tmp_path: Path, capsys: pytest.CaptureFixture[str], regime: str) -> None:
     sizes = write_sizes(tmp_path / "s.csv", GOOD)
-    words = arguments(sizes, tmp_path / "a.csv", "--regime", "counters", "--l2", "warm", "--dry-run")
+    words = arguments(sizes, tmp_path / "a.csv", "--regime", regime, "--l2", "warm", "--dry-run")
     assert benchmark_main(words) == 2
     assert "the profiler flushes caches" in capsys.readouterr().err
 

@@ -19,9 +19,10 @@ from typing import NamedTuple
 import pytest
 
 from gemm_model.cli import main, split_overrides
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES, NUMBERS
 
 ROOT = Path(__file__).parents[2]
-GENERATED = ("commands.md", "api.md", "configuration.md")
+GENERATED = ("commands.md", "api.md", "configuration.md", "numbers.md")
 """Pages of docs/reference, which scripts/docs_reference.py makes while the site is built."""
 FENCE = re.compile(
     r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
@@ -167,3 +168,14 @@ def test_reference_tells_every_verb_and_unit():
         "| `clusters_us` | us | a launch of clusters of several CTAs, over one of single CTAs | fitted |"
     )
     assert clusters in completed.stdout
+
+
+def test_the_law_names_numbers_that_there_are():
+    text = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
+    named = {
+        name
+        for name in re.findall(r"`([a-z0-9_]+\.[a-z0-9_]+)`", text)
+        if name.split(".")[0] in MECHANISM_NAMES
+    }
+    assert len(named) > 15
+    assert named <= set(NUMBERS)

@@ -47,12 +47,12 @@ def tile_order(clusters_m, clusters_n, swizzle):
 @settings(max_examples=60, deadline=None)
 def test_waves_are_those_of_the_persistent_loop(clusters_m, clusters_n, cluster):
     found = schedule_of(128 * cluster * clusters_m, 128 * clusters_n, cluster_m=cluster)
-    slots = min(H200.clusters_at_once(cluster), clusters_m * clusters_n)
-    tiles_of_slot = Counter(tile % slots for tile in range(clusters_m * clusters_n))
-    assert found.resident[0] == slots
-    assert found.full_waves[0] == min(tiles_of_slot.values())
-    assert found.waves[0] == max(tiles_of_slot.values())
-    assert found.last_tiles[0] == sum(1 for count in tiles_of_slot.values() if count > found.full_waves[0])
+    resident = min(H200.clusters_at_once(cluster), clusters_m * clusters_n)
+    tiles_of_cluster = Counter(tile % resident for tile in range(clusters_m * clusters_n))
+    assert found.resident[0] == resident
+    assert found.full_waves[0] == min(tiles_of_cluster.values())
+    assert found.waves[0] == max(tiles_of_cluster.values())
+    assert found.last_tiles[0] == sum(1 for count in tiles_of_cluster.values() if count > found.full_waves[0])
 
 
 @pytest.mark.parametrize("swizzle", [1, 2, 8, 16])
@@ -70,8 +70,8 @@ def test_distinct_panels_of_a_wave_match_the_order_on_average():
         clusters_m, clusters_n = (int(size) for size in random.integers(1, 70, 2))
         swizzle = int(random.choice([1, 2, 4, 8, 16]))
         _, order = tile_order(clusters_m, clusters_n, swizzle)
-        slots = min(132, len(order))
-        waves = [order[first : first + slots] for first in range(0, len(order) - slots + 1, slots)]
+        resident = min(132, len(order))
+        waves = [order[first : first + resident] for first in range(0, len(order) - resident + 1, resident)]
         fast = np.mean([len({tile[0] for tile in wave}) for wave in waves])
         slow = np.mean([len({tile[1] for tile in wave}) for wave in waves])
         found = schedule_of(128 * clusters_m, 128 * clusters_n, swizzle=swizzle)
@@ -141,8 +141,8 @@ def test_panels_of_a_plain_order_match_it_on_average():
         ctas_m, ctas_n = (int(size) for size in random.integers(6, 70, 2))
         swizzle = int(random.choice([1, 2, 4, 8]))
         along_m, _, _, _, order = cutlass_order(ctas_m, ctas_n, swizzle)
-        slots = min(132, len(order))
-        waves = [order[first : first + slots] for first in range(0, len(order) - slots + 1, slots)]
+        resident = min(132, len(order))
+        waves = [order[first : first + resident] for first in range(0, len(order) - resident + 1, resident)]
         rows = np.mean([len({tile[0] for tile in wave}) for wave in waves])
         columns = np.mean([len({tile[1] for tile in wave}) for wave in waves])
         found = schedule_of(128 * ctas_m, 128 * ctas_n, CUTLASS, swizzle=swizzle)

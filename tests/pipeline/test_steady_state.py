@@ -49,7 +49,7 @@ def test_rhythm_is_the_slope_of_the_math_starts(load, latency, math, stages):
 
 
 def test_uniform_pipeline_by_hand():
-    # Loads of 3 and a latency of 4 over a ring of 2 with math of 1: the slot's round trip of 8 takes over.
+    # Loads of 3 and a latency of 4 over a ring of 2 with math of 1: the stage's round trip of 8 takes over.
     # Starts: load 0, 3, 8, 11, ...; math 7, 10, 15, 18, ...
     assert [math_start(float(i), 3.0, 4.0, 1.0, 2.0) for i in (1, 2, 3, 4)] == [7.0, 10.0, 15.0, 18.0]
     assert time_per_k_tile(3.0, 4.0, 1.0, 2.0) == 4.0

@@ -135,7 +135,7 @@ def test_the_runner_up_is_another_tile():
 
 def test_an_empty_space_is_refused_by_both():
     machine = PipelineMachine(tiles=TileSpace(smem_bytes=1000))
-    with pytest.raises(InputError, match="no legal tile; the smallest ring of one slot takes 4096 bytes"):
+    with pytest.raises(InputError, match="no legal tile; the smallest ring of one stage takes 4096 bytes"):
         solve_exact(64, 64, 64, machine)
     with pytest.raises(InputError, match="unsatisfiable"):
         solve_smt(64, 64, 64, machine)

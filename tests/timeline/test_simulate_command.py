@@ -33,7 +33,7 @@ def test_every_event_of_a_machine(capsys):
     math = [row for row in rows if row["event"] == "math"]
     assert len(math) == 3 * 8
     assert {row["cta"] for row in math} == {"0", "60", "120"}
-    assert {row["reason"] for row in rows if row["event"] == "wait"} == {"loaded data", "a free slot"}
+    assert {row["reason"] for row in rows if row["event"] == "wait"} == {"loaded data", "a free stage"}
 
 
 def test_sms_without_a_tile_in_the_last_wave_end_earlier(tmp_path):

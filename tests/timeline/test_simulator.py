@@ -56,7 +56,7 @@ def test_waits_say_what_they_were_for():
     work = workload(machine(), PipelineKernel(m=64, n=64, k=128, tile_m=64, tile_n=64, tile_k=32, stages=1))
     waits = [span for span in simulate(work, machine()).spans if span.kind == "wait"]
     assert {(span.warp, span.reason) for span in waits} == {
-        ("DMA", "a free slot"),
+        ("DMA", "a free stage"),
         ("consumer", "loaded data"),
     }
     pingpong = machine(consumers="pingpong")

@@ -54,9 +54,10 @@ PROTOCOLS: Mapping[str, Protocol] = {
 }
 """The numbers that `characterize` measures, by field of the description; `docs/gpus.md` says how in full."""
 GRANTED_CLOCK_SHARE = 0.98
-"""A card that reaches this much of the clock that its driver grants is taken to reach all of it."""
+"""Share of the clock that the driver grants [1]; a card that reaches it is taken to reach all of it;
+chosen."""
 KNOWN_L2_SHARE = 1.3
-"""Datasheet and runtime count L2 differently (H200: 50 and 60 MB), at most by this factor."""
+"""L2 size of the runtime over the datasheet's [1]; at most; the H200: 60 over 50 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from gemm_model.core.problem import GemmProblem
 
 PROPOSALS = 8
 WORKSPACE_BYTES = 32 * 2**20
-"""What torch gives cuBLAS on Hopper."""
+"""Workspace of a multiplication [B]; cuBLAS on Hopper; what torch gives it."""
 
 DATA_TYPES = {"fp32": 0, "fp16": 2, "bf16": 14, "e4m3": 28, "e5m2": 29}
 """cudaDataType_t (library_types.h)."""

@@ -43,9 +43,10 @@ from gemm_model.kernels.feasibility import K_BYTES_PER_STAGE, resources_of, runn
 from gemm_model.kernels.registry import family_of
 
 SWEPT_CLUSTER = 2
-"""CTAs of a swept cluster along each extent, at most."""
+"""Most CTAs of a swept cluster along each extent [1]; sweeps; chosen."""
 MOST_ACCUMULATORS = 255.0
-"""Accumulators of a thread [registers], at most; kernels that spill other registers are swept."""
+"""Most accumulators of a thread [registers]; sweeps, in which kernels that spill other registers take part;
+PTX ISA."""
 GPUS = {9: "h200", 10: "b200", 12: "rtx_5090"}
 """A GPU of each compute capability that QuACK has kernels for: all of one offer the same tiles and stages."""
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from gemm_model.core.problem import GemmProblem
 
 COLD_L2_MULTIPLE = 4
-"""**Bytes of distinct weights [L2 sizes]**; a buffer that returns after so much other traffic is cold."""
+"""Bytes of distinct weights [L2 sizes]; graphs of launches; chosen: a buffer that returns after so much other
+traffic is cold."""
 
 MOST_COPIES = 256
 """**Copies of the weights [launches]**; bounds the time to capture a graph; small weights stay partly warm"""

@@ -31,11 +31,12 @@ RELATIVE_ERROR_LIMITS = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 5e-3, "e4m3": 5e-2,
 """Largest ||out - reference|| / ||reference|| by output type: a few times its rounding error."""
 
 FP8_SUM_ERROR = 1e-2
-"""What the tensor core's short fp8 accumulators may add (Hopper keeps about 14 bits of a partial sum)."""
+"""What the tensor core's short fp8 accumulators may add [1]; fp8 kernels; Hopper keeps about 14 bits of a
+partial sum."""
 
 LARGEST_ELEMENT_ERROR = 12.0
-"""One element may be off by this many times the limit times the reference's root mean square: rounding of
-the largest of millions of normal values stays below 6 of them."""
+"""Largest error of one element [1, of the limit times the reference's root mean square]; all checks; rounding
+of the largest of millions of normal values stays below 6."""
 
 
 def torch_dtype(name: str) -> torch.dtype:

@@ -33,9 +33,9 @@ SUSTAINED_PLACEMENTS = 4
 FEWEST_GRAPH_LAUNCHES = 4
 MOST_GRAPH_LAUNCHES = 256
 USABLE_MEMORY = 0.7
-"""Share of the card's memory that a rotation may take beside the pools of the other types."""
+"""Share of the card's memory that a rotation may take [1]; beside the pools of the other types; chosen."""
 WINDOW_MS = 8.0
-"""Sustained: length of one window; its mean launch time is one sample."""
+"""Length of one window [ms]; sustained: its mean launch time is one sample; chosen."""
 
 THROTTLE_REASONS = (
     (0x1, "idle"),

@@ -27,7 +27,8 @@ from gemm_model.core.problem import GemmProblem
 
 FIRST_TMA_CAPABILITY = 9
 SPECIALIZED_WARPS = 12
-"""Warps of a specialized Hopper kernel: a group of four that loads and two groups that multiply."""
+"""Warps of a specialized kernel [1]; Hopper: a group of four that loads and two groups that multiply;
+Triton."""
 
 WARPS_PER_GROUP = 4
 POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "e4m3": "*fp8e4nv"}
@@ -38,7 +39,7 @@ TILE_K_BYTES = (128, 256)
 STAGES = (2, 3, 4, 5)
 GROUPS = (1, 4, 8)
 SMEM_BYTES = 232448
-"""What a CTA can have on Hopper."""
+"""Shared memory of a CTA [B]; Hopper; CUDA C++ Programming Guide."""
 
 
 @triton.jit

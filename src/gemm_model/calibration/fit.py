@@ -28,21 +28,23 @@ CLOCK_WEIGHT = {"counters": 4.0, "sustained": 1.0}
 """Weight of clock errors [1]; by regime. Counter rows are few and their clocks exact: they alone tell clock
 from cycles."""
 DRAM_WEIGHT = 0.05
-"""Weight of errors of DRAM bytes [1]; counter rows. A byte too many costs less than a us too many."""
+"""Weight of errors of DRAM bytes [1]; rows with counters; chosen: a byte too many costs less than a us too
+many."""
 PRIOR_WEIGHT = 1.0
-"""Weak pull towards the start values, of a number's range [1]; it settles what the data do not tell."""
+"""Weak pull towards the start values [1, of a number's range]; all fitted numbers; chosen: it settles what
+the data do not tell."""
 DONOR_SPREAD = 0.5
 """Relative spread of a number from one kernel family or card to another [1]; priors from a donor; chosen."""
 LEAST_SPREAD = 0.02
-"""Least spread of such a number, of its range [1]; donors whose value is next to nothing."""
+"""Least spread of such a number [1, of its range]; donors whose value is next to nothing; chosen."""
 MAX_EVALUATIONS = 60
-"""Most steps of a fit; none was seen to need more than 40."""
+"""Most steps of a fit [1]; all fits; none was seen to need more than 40."""
 TOLERANCE = 1e-4
-"""Relative change of cost or numbers at which the fit ends [1]."""
+"""Relative change of cost or numbers [1]; the fit ends there; chosen."""
 DIFFERENCE_STEP = 1e-3
-"""Step of the differences, of a number's range [1]."""
+"""Step of the differences [1, of a number's range]; derivatives of a fit; chosen."""
 AT_BOUND = 1e-3
-"""Distance from a bound, of a number's range, up to which a value is called at the bound [1]."""
+"""Distance from a bound [1, of a number's range]; up to it a value is called at the bound; chosen."""
 
 POWER_NUMBERS = tuple(name for name in NUMBERS if name.startswith(("power.", "chain.")))
 """What only launches back to back tell."""

@@ -16,7 +16,7 @@ from gemm_model.tables.accuracy import shape_columns
 from gemm_model.tables.table import batch_from_frame, runtimes_us
 
 NEAR_BEST = 1.15
-"""Configurations within this factor of a shape's best take part in the ranking term."""
+"""Time over a shape's best [1]; configurations within it take part in the ranking term; chosen."""
 
 
 @dataclass(frozen=True, slots=True)

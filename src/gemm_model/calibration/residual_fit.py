@@ -25,11 +25,13 @@ from gemm_model.persistent.residual import corrected_us, features
 TREES = 300
 LEARNING_RATE = 0.15
 LEAF_PENALTY = 3.0
-"""On the square of a leaf's value, in rows: leaves of few rows say little."""
+"""Penalty on the square of a leaf's value [rows]; training; chosen: leaves of few rows say
+little."""
 BORDERS = 32
-"""Of each feature: where its values may be split."""
+"""Places where a feature may be split [1]; training; chosen."""
 OUTLIER_SCALE = 0.1
-"""Log error from which Huber's loss grows linearly: a little above the largest correction."""
+"""Log error from which Huber's loss grows linearly [1]; training; chosen: a little above the largest
+correction."""
 
 
 def catboost() -> ModuleType:

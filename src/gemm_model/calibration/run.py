@@ -47,7 +47,7 @@ from gemm_model.tables.table import read_table
 BAND_QUANTILE = 0.9
 """Share of held-out rows within an error band [1]; every band; chosen."""
 FEWEST_BAND_ROWS = 30
-"""Rows of a situation from which on it has a band of its own [rows]; chosen."""
+"""Rows of a situation from which on it has a band of its own [rows]; held-out errors; chosen."""
 SIGNIFICANT_DIGITS = 6
 SHORT_US = 12.0
 """Kernels below it are judged apart [us]; launches back to back, whose boundaries weigh most there."""

@@ -68,7 +68,7 @@ def _text(found: Explanation) -> str:
     if prediction.residual_share is not None:
         added_us = prediction.phases_us[RESIDUAL_PHASE]
         lines.append(f"residual: {added_us:+.4g} us ({prediction.residual_share:+.1%} of the formulas' time)")
-    lines.append(f"waves: {found.wave_occupancy:.1%} of their slots have a tile")
+    lines.append(f"waves: {found.wave_occupancy:.1%} of their resident clusters have a tile")
     lines.append(f"tile order: {found.tile_order}")
     mechanisms = [
         {

@@ -235,8 +235,8 @@ def _simulate_machine(args: argparse.Namespace) -> int:
         notes=[
             f"{title}: {timeline.runtime_us:.3f} us; tiles an SM: {work.waves:.0f}, "
             f"k tiles: {work.steps:.0f}, "
-            f"a ring of {timeline.stages} slots, consumers {machine.consumers}",
-            f"slots of the ring taken, share of the time: {shares}",
+            f"a ring of {timeline.stages} stages, consumers {machine.consumers}",
+            f"stages of the ring taken, share of the time: {shares}",
         ],
         text=lambda: text_table(table),
     )

@@ -11,7 +11,7 @@ from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 from gemm_model.core.errors import InputError
 
 LARGEST = 1e15
-"""Upper limit of an option's number, far beyond what any of them means; it keeps sums and products finite."""
+"""Largest number [any]; all options; far beyond what any of them means, and sums and products stay finite."""
 POSITIVE_ENDINGS = ("_per_us", "_per_clk", "efficiency")
 """Of names of rates and shares that something is divided by."""
 

@@ -13,7 +13,7 @@ from gemm_model.core.records import record_from
 
 BITS_PER_BYTE = 8
 TRANSFERS_PER_CLK = 2
-"""DRAM moves data on both clock edges."""
+"""Transfers per clock of DRAM [1/clk]; all GPUs: data move on both edges; JEDEC HBM and GDDR."""
 ARCHITECTURES = ("sm70", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120")
 """Architectures whose shared memory, clusters and tensor memory the kernels' rules know."""
 WITH_TENSOR_MEMORY = ("sm100", "sm103")

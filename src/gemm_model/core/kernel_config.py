@@ -30,10 +30,11 @@ SCHEDULERS = ("static", "split_k", "stream_k")
 """How output tiles become work: whole, k cut into equal parts, or all k tiles dealt evenly to the SMs."""
 
 MAX_DIGITS = 18
-"""Of one number of an extent; Python refuses to read thousands of them."""
+"""Longest number of an extent [digits]; words of a command; chosen: Python refuses to read thousands of
+them."""
 
 AUTO = 0
-"""Value of `cta_k`, `stages` and `warps` that leaves the choice to the kernel family's own rule."""
+"""Value of `cta_k`, `stages` and `warps` [1]; the kernel family's own rule chooses; by definition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

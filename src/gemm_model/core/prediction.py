@@ -16,8 +16,10 @@ from gemm_model.core.errors import RefusedKernelError
 RESIDUAL_PHASE = "residual"
 """The phase that holds what a correction adds to the model's own time; negative where it takes time off."""
 ROWS_PER_CHUNK = 131072
-"""Rows predicted at once: enough for two threads to work side by side, few enough for 100 MiB of columns."""
+"""Rows predicted at once [rows]; long tables; enough for two threads side by side, few enough for 100 MiB of
+columns."""
 THREADS = 2
+"""Threads that predict chunks [1]; long tables; 1.3 times as fast as one on two cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

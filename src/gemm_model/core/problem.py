@@ -18,7 +18,7 @@ from gemm_model.core.dtypes import (
 from gemm_model.core.errors import InputError
 
 MAX_SIZE = 2**40
-"""Upper limit of one size, far beyond any real GEMM; it keeps products of sizes finite."""
+"""Largest size [elements]; every problem; far beyond any real GEMM, and products of sizes stay finite."""
 
 
 def size_of(name: str, value: SupportsIndex) -> int:

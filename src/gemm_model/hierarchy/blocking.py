@@ -15,16 +15,17 @@ from gemm_model.hierarchy.levels import REGISTER_BYTES, Datapath
 WARP = 32
 WARPGROUP = 128
 MAX_THREADS = 1024
-"""Threads of a CTA at most (CUDA C++ Programming Guide)."""
+"""Most threads of a CTA [1]; all GPUs; CUDA C++ Programming Guide."""
 TILE_LEVELS = ("cluster", "cta", "warp", "thread", "mma")
 """What tiles can be given for: 'cluster' in CTAs, the others in elements; a warp is a warpgroup on Hopper's
 tensor cores; 'thread' is for CUDA cores, 'mma' (one instruction) for tensor cores."""
 
 WORKING_REGISTERS = 32
-"""Registers of a thread beside accumulators and operands: addresses and counters. The ladder's kernels with
-8 x 8 outputs a thread compile to 128 registers without spilling, 96 of them accumulators and operands."""
+"""Registers of a thread beside accumulators and operands [registers]; CUDA cores; the ladder's kernels of 8 x
+8 outputs compile to 128 without spilling, 96 of them accumulators and operands."""
 MMA_WORKING_REGISTERS = 24
-"""The same for a thread that issues tensor-core instructions (see `feasibility.WORKING_REGISTERS`)."""
+"""The same of a thread that issues tensor-core instructions [registers]; tensor cores; see
+`feasibility.WORKING_REGISTERS`."""
 
 WGMMA_M = 64
 WGMMA_MAX_N = 256

@@ -22,10 +22,10 @@ LIMITERS = (*UNITS, "latency")
 themselves, where too few CTAs hide them."""
 
 BUSY = 0.7
-"""A unit that works less than this share of the time is not what a kernel waits for: latency is."""
+"""Share of the time that a unit works [1]; below it a kernel waits for latency, not for the unit; chosen."""
 CLOCKS_BETWEEN_ISSUES = 2
-"""A warp starts an instruction every other clock at best, so a scheduler needs two warps to be always busy.
-Measured: a lone CTA of 2 or 4 warps takes 3.8 or 2.0 times its share of a full SM's time; here 4 and 2."""
+"""Clocks between two instructions of a warp [clk]; so a scheduler needs two warps to be always busy;
+measured: a lone CTA of 2 or 4 warps takes 3.8 or 2.0 times its share of a full SM's time, here 4 and 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,25 +11,30 @@ from dataclasses import dataclass
 from gemm_model.hierarchy.blocking import WARP, Blocking
 
 SCHEDULERS = 4
-"""Warp instructions that an SM starts per clock: one for each of its four parts (since Volta)."""
+"""Warp instructions that an SM starts per clock [1/clk]; since Volta: one for each of its four parts;
+datasheet."""
 LINE_BYTES = 128
-"""One wavefront: what the L1 / shared-memory SRAM delivers in a clock, or one line of global memory."""
+"""One wavefront [B]; the L1 / shared-memory SRAM in a clock, or one line of global memory; CUDA C++
+Programming Guide."""
 WORD_BYTES = 4
 HALF_WARP_CLOCKS = 2
 QUARTER_WARP_CLOCKS = 4
-"""Clocks of a 128-bit load: half a warp a clock where each lane asks for the same 16 bytes as the lane whose
-number differs in bit 0 (or, for all lanes, bit 1), else a quarter (measured: 2.0 and 4.0)."""
+"""Clocks of a 128-bit load [clk]; half a warp a clock where each lane asks for the same 16 bytes as the lane
+whose number differs in bit 0 (or, for all lanes, bit 1), else a quarter; measured: 2.0 and 4.0."""
 
 COPY_LANES_K = 8
-"""Words of one row that a warp's asynchronous copy takes: one 32-byte sector."""
+"""Words of one row that a warp's asynchronous copy takes [words]; the ladder's kernels; one 32-byte
+sector."""
 COPY_WRITE_WAVEFRONTS = 1.5
-"""Wavefronts that write what a warp's asynchronous copy brought (counted: 5.4 a copy, 4 of them reads)."""
+"""Wavefronts that write what a warp's asynchronous copy brought [1]; the ladder's kernels; counted: 5.4 a
+copy, 4 of them reads."""
 ADDRESS_INSTRUCTIONS = {"registers": 6.5, "asynchronous": 1.6}
 """Integer instructions beside each word that a thread copies, by the way it takes (counted in the ladder)."""
 LOOP_INSTRUCTIONS = {"registers": 2.0, "asynchronous": 20.0}
 """Barriers, counters and branch of one slice (counted in the ladder)."""
 NAIVE_LOOP_INSTRUCTIONS = 1.0
-"""Pointer increments of one step of k without staging, the loop unrolled (counted in the ladder)."""
+"""Pointer increments of one step of k [instructions]; without staging, the loop unrolled; counted in the
+ladder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,8 @@ LIMITER_OF_STAGE = {
 }
 DEFAULT_STAGES = 2
 USUAL_THREAD_EXTENT = 8
-"""Outputs of a CUDA-core thread along m and n where the warp's tile is not given (it then is the CTA's)."""
+"""Outputs of a CUDA-core thread along m and n [1]; the warp's tile is not given (it is then the CTA's);
+chosen."""
 
 
 class MemoryHierarchyModel(ArrayModel):

@@ -173,7 +173,7 @@ REMEDIES = {
     "dram -> smem": "enlarge the CTA tile, or share its tiles in a cluster",
     "dram -> l1": "stage tiles in shared memory",
     "l2 -> all SMs": "enlarge the CTA tile, or let the CTAs of a cluster share theirs by multicast",
-    "l2 -> one SM": "enlarge the CTA tile: multicast does not widen one SM's port",
+    "l2 -> one SM": "enlarge the CTA tile: multicast does not widen one SM's L2-to-SM bandwidth",
     "smem -> registers": "enlarge the thread's or warp's tile, or let more lanes share each wide load",
     "smem -> mma": "take a wider instruction, or keep A in registers",
     "l1 -> registers": "stage tiles in shared memory",

@@ -36,16 +36,20 @@ from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.registry import by_family, family_of
 
 K_BYTES_PER_STAGE = 128.0
-"""Bytes of K in one row of a pipeline stage: one 128-byte swizzle atom."""
+"""Bytes of K in one row of a pipeline stage [B]; k tiles that the family chooses; one 128-byte atom of the
+smem swizzle."""
 WARPGROUP_THREADS = 128.0
 TMEM_LANES = 128
 SCALE_BLOCK_ROWS = 128.0
-"""Rows of an operand whose scale factors lie, are loaded and are kept together."""
+"""Rows of an operand whose scale factors are loaded and kept together [rows]; block-scaled operands; PTX
+ISA."""
 SCALE_BYTES_PER_COLUMN = 128.0
-"""Scale factors in one column of tensor memory: each quarter of its lanes holds the same."""
+"""Scale factors in one column of tensor memory [B]; sm100: each quarter of its lanes holds the same; PTX
+ISA."""
 REGISTER_BITS = 32
 WORKING_REGISTERS = 30.0
-"""Registers of an MMA thread beside its accumulators: addresses, descriptors, barrier phases."""
+"""Registers of an MMA thread beside its accumulators [registers]; addresses, descriptors, barrier phases;
+chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ from gemm_model.kernels import warpgroup_mma
 from gemm_model.kernels.family import ResourceRules, TilePeriod
 
 FOUR_WARP_TILE = 128 * 128
-"""Outputs of a tile that four warps share at most, 128 accumulators a thread; eight take larger ones."""
+"""Most outputs of a tile that four warps share [1]; 128 accumulators a thread, eight warps take larger ones;
+chosen."""
 
 ASYNC_COPY = ("sm80", "sm86", "sm89")
 

@@ -15,8 +15,8 @@ from gemm_model.core.elementwise import (
 from gemm_model.core.kernel_config import TWO_CTA
 
 HEAVY_ACCUMULATORS = 208.0
-"""Accumulators of a thread from which on its load warps give up registers for it [registers]; QuACK and
-CUTLASS."""
+"""Accumulators of a thread from which on load warps give up registers for it [registers]; warp-specialized
+kernels on sm90; QuACK and CUTLASS."""
 
 
 def epilogue_tile(batch: GemmBatch, rows_shared: Flags) -> tuple[Values, Values]:

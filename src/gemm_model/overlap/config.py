@@ -14,26 +14,30 @@ OPERAND_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2}
 """Element types the kernel takes, with their bytes."""
 
 TILE_M = 64
-"""Rows of A (output features) of one CTA tile: the M of one warpgroup MMA."""
+"""Rows of A (output features) of one CTA tile [rows]; the weight-prefetch kernel; the M of one warpgroup
+MMA."""
 UNIT_M = 32
-"""Rows are dealt out to clusters in units of half a tile, the TMA box of A."""
+"""Rows dealt out to clusters at once [rows]; the weight-prefetch kernel; half a tile, the TMA box of A."""
 TILE_K_BYTES = 128
-"""Bytes of one K tile of a row: the widest swizzle span of a TMA box."""
+"""Bytes of one k tile of a row [B]; the weight-prefetch kernel; the widest smem swizzle of a TMA box."""
 MAX_N = 128
-"""Widest activation block the kernel takes."""
+"""Widest activation block [tokens]; the weight-prefetch kernel; chosen."""
 SMEM_PER_CTA = 227 * 1024
 SMEM_PER_SM = 228 * 1024
 RESERVED_SMEM = 1024
-"""Shared memory of SM90 that a CTA may use, that an SM has, and that the system takes of each CTA's."""
+"""Shared memory that a CTA may use, that an SM has, and that the system takes of each CTA's [B]; sm90; CUDA
+C++ Programming Guide."""
 THREADS = 128 + 3 * 32
-"""One MMA warpgroup and three load warps (A, B, prefetch)."""
+"""Threads of a CTA [1]; the weight-prefetch kernel; one MMA warpgroup and three load warps (A, B,
+prefetch)."""
 CLUSTER_SIZES = (1, 2, 4, 8)
 """Clusters above eight CTAs are not portable."""
 FILL_BYTES_IN_FLIGHT = 6 << 20
-"""Weights that all CTAs together have asked for at a time while they fill their rings: what keeps DRAM busy
-for its latency. More would queue up in front of the previous kernel's accesses."""
+"""Weights that all CTAs together have asked for at a time [B]; filling the rings; what keeps DRAM busy for
+its latency: more would queue up in front of the previous kernel's accesses."""
 PREFETCH_BYTES_PER_CLOCK = 2500.0
-"""Pace of all CTAs' prefetches together, per SM clock: about what DRAM delivers, for the same reason."""
+"""Pace of all CTAs' prefetches together [B/clk]; the weight-prefetch kernel; about what DRAM delivers, for
+the same reason."""
 TRACE_EVENTS = ("start", "previous_done", "loaded", "end", "sm", "prefetched")
 """Columns of a trace, one row per CTA: nanoseconds of the global timer, the SM, K tiles prefetched."""
 

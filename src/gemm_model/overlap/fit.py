@@ -13,7 +13,8 @@ from gemm_model.overlap.model import OverlapParameters, chains_of, timeline
 from gemm_model.overlap.surfaces import LAYERS, cases_of
 
 SPREAD = 0.35
-"""Standard deviation of the logarithm of random starts around the first one."""
+"""Standard deviation of the logarithm of random starts around the first one [1]; fits of the overlap model;
+chosen."""
 MAX_EVALUATIONS = 150
 CONTRAST_WEIGHT = 0.5
 MISLED_WEIGHT = 4.0

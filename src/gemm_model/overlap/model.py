@@ -12,7 +12,7 @@ microseconds, sizes in bytes. For layer i, with the GEMM of layer i - 1 before i
                       already asked for: early starters slow down the kernel they wait for
     room              a previous kernel that starts on empty SMs (no trigger) keeps some CTAs out of theirs;
                       these start with an empty ring, and one SM alone streams at most `sm_bytes_per_us`
-    packing           a layer that starts beside the one before gets the slots that this one leaves: it is
+    packing           a layer that starts beside the one before gets the room that this one leaves: it is
                       packed on a part of the SMs, which stream at most `packed_sm_bytes_per_us` each
     wait              ends `release` after the previous kernel; the main loop then finds the ring full, reads
                       prefetched tiles at L2 speed and the rest from DRAM, in this order
@@ -42,12 +42,12 @@ from gemm_model.overlap.config import (
 from gemm_model.overlap.plan import plan_build
 
 PREVIOUS_BATCH = 8192
-"""Elements of a row that the previous kernel reads in the time of one access: 256 threads, four accesses of
-eight elements each. Longer rows take longer in proportion."""
+"""Elements of a row that the previous kernel reads in the time of one access [elements]; longer rows take
+longer in proportion; 256 threads, four accesses of eight elements each."""
 CLOCK_MHZ = 1980.0
-"""SM clock of the kernels' delays (the H200's boost clock: little else runs meanwhile)."""
+"""SM clock of the kernels' delays [MHz]; the H200, where little else runs meanwhile; its boost clock."""
 BUILD_RAMP_US = 0.5
-"""Over that time the queues of the memory system fill up."""
+"""Time over which the queues of the memory system fill up [us]; rings being filled; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +77,13 @@ class OverlapParameters:
     build_us: float
     """From the start of the GEMM's CTAs to a memory system so full that others notice."""
     head_us: float
-    """From the end of the wait to the first free ring slot: activations, first MMA."""
+    """From the end of the wait to the first free stage of the ring: activations, first MMA."""
     step_us: float
     """One K tile through barrier, MMA and release."""
     sm_bytes_per_us: float
     """Weights that one SM alone can stream from DRAM."""
     packed_sm_bytes_per_us: float
-    """The same, with all its slots taken, where a layer is packed on a part of the SMs."""
+    """The same, with all its room taken, where a layer is packed on a part of the SMs."""
     tail_us: float
     """From the last byte to the end of the grid: latency, MMA, epilogue."""
     unfairness: float
@@ -126,7 +126,7 @@ class Chains:
     sms: FloatArray
     """SMs that hold a layer when all are empty: as many as it can use."""
     packed_sms: FloatArray
-    """SMs that hold a layer when it takes all slots of each."""
+    """SMs that hold a layer when it takes all room of each."""
     free_sms: FloatArray
     """SMs that hold a layer when the previous kernel started first, on SMs of its own."""
     waves: FloatArray

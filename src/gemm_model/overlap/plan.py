@@ -16,20 +16,22 @@ from gemm_model.overlap.config import (
 )
 
 FILL_DELAY_CLOCKS = 800
-"""How long a layer that fits beside the one before keeps from filling its rings: about the time in which the
-previous kernel, which starts at the same moment, reads its input."""
+"""How long a layer keeps from filling its rings [clk]; it fits beside the one before; about the time in which
+the previous kernel, which starts at the same moment, reads its input."""
 CLUSTER_SMS = 10 / 11
-"""Share of the SMs that clusters of four and more find room on: 120 of an H200's 132."""
+"""Share of the SMs that clusters find room on [1]; clusters of four and more; 120 of an H200's 132."""
 CLUSTER_ROOM = 0.9
-"""Share of the places for clusters up to which a layer takes several CTAs per SM: 60 clusters of four on 60
-places take 1.3 times as long as on 90."""
+"""Share of the places for clusters [1]; up to it a layer takes several CTAs per SM; measured: 60 clusters of
+four on 60 places take 1.3 times as long as on 90."""
 EIGHT_K_TILES, CROWDED_K_TILES, FOUR_K_TILES = 6, 8, 4
 """K tiles of a CTA from which on clusters pay for their sum: of eight with up to two CTAs an SM, of eight
 with three, and of four."""
 FEW_SMS = 3 / 4
-"""Share of the SMs up to which a layer with one CTA on each leaves room for most of the next one."""
+"""Share of the SMs [1]; up to it a layer with one CTA on each leaves room for most of the next one;
+chosen."""
 MOST_SMS = 0.8
-"""Share of the SMs on which single CTAs with deep rings stream long K as well as several CTAs would."""
+"""Share of the SMs [1]; on so many single CTAs with deep rings stream long K as well as several CTAs would;
+chosen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,23 +17,23 @@ PREFETCH_RATIOS = (-1.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
 EARLY, HALFWAY, NEVER = 0.25, 0.5, -1.0
 """Triggers that are considered (`considered_triggers`)."""
 ROOM_BESIDE = 0.1
-"""Share of the next layer's CTAs from which on they count as fitting beside this one's."""
+"""Share of the next layer's CTAs [1]; from it on they count as fitting beside this one's; chosen."""
 FEW_TOKENS = 0.2
-"""Share of the SMs up to which the previous kernel's CTAs, one for each token, count as few."""
+"""Share of the SMs [1]; up to it the previous kernel's CTAs, one for each token, count as few; chosen."""
 NO_PREFETCH, BEST_EFFORT = 0.0, -1.0
 FEW_TILES = 0.0625
 TILES_WORTH_IT = 2.0
-"""K tiles per CTA below which best effort gives way to a small fixed share: the wait ends about when the
-rings are full, and tiles asked for after it fill the time until the first slots are free."""
+"""k tiles per CTA [1]; below it best effort gives way to a small fixed share, as the wait ends about when the
+rings are full; chosen."""
 NEEDED_GAIN = 0.015
-"""What another setting must promise over the default."""
+"""What another setting must promise over the default [1]; the tuner's choice; chosen."""
 NO_DIFFERENCE = 0.001
 LONG_WAIT_US = 1.0
 LARGE_CLUSTER = 4
 """No trigger is taken where the model sees no (relative) difference, the rings are full so long before the
 wait ends even then, and clusters have so many CTAs: those that start early share SMs with other layers'."""
 CANDIDATES = 6
-"""Settings that a refinement measures."""
+"""Settings that a refinement measures [1]; the tuner on a GPU; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

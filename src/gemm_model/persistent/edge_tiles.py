@@ -24,7 +24,7 @@ from gemm_model.kernels.mechanisms import EdgeMulticast, EdgeOrder, EdgeTiles, K
 from gemm_model.persistent.tile_schedule import TileSchedule
 
 ROUNDING = 1e-6
-"""CTAs; less than this outside is rounding."""
+"""Rounding of a share [CTAs]; less than this outside is none; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores)
 
 
 def port_store_clk(batch: GemmBatch, period: TilePeriod, stores: EpilogueStores) -> Values:
-    """Clocks that the stores of one tile take of the SM's port, at which the next tile's loads wait.
+    """Clocks in which the stores of one tile hold up the next tile's loads between L2 and the SM.
 
     Only where the MMA goes on under the epilogue (tensor memory); elsewhere it waits for both in turn.
     """

@@ -55,7 +55,7 @@ class Explanation:
     """The mechanism that takes longest alone: the prediction's limiter, or SPILLING, a part of it."""
     mechanisms: tuple[Mechanism, ...]
     wave_occupancy: float
-    """Tiles over the slots of all waves, the partial one included."""
+    """Tiles over the resident clusters of all waves, the partial one included."""
     tile_order: str
     """In which order the kernel's tiles are walked."""
     what_if: tuple[WhatIf, ...]
@@ -74,8 +74,8 @@ def explain(
     mechanisms = _mechanisms(problem, config, gpu, chosen, prediction)
     spilling = mechanisms[0].name == SPILLING
     last = details["last_wave_tiles"]
-    slots = details["tiles_per_wave"] * (details["full_waves"] + (1.0 if last > 0 else 0.0))
-    occupancy = (details["full_waves"] * details["tiles_per_wave"] + last) / slots
+    places = details["tiles_per_wave"] * (details["full_waves"] + (1.0 if last > 0 else 0.0))
+    occupancy = (details["full_waves"] * details["tiles_per_wave"] + last) / places
     worlds = _worlds(config, gpu, int(details["stages"]))
     changes = []
     for change, world in worlds.items():
@@ -124,7 +124,7 @@ WITHOUT = {
     "tensor cores of unlimited rate": ("tensor", "narrow_mma", "promotion", "round_trip", "spilling"),
     "no epilogue": ("epilogue", "handover"),
     "no load latency": ("latency",),
-    "an SM port of unlimited bandwidth": ("port", "line_crossing", "k_tail"),
+    "unlimited L2-to-SM bandwidth": ("port", "line_crossing", "k_tail"),
     "L2 of unlimited bandwidth": ("l2",),
     "DRAM of unlimited bandwidth": ("dram",),
     "no wave quantization": ("whole_waves",),

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from gemm_model.core.batch import FloatArray
 
 LEAF_UNIT = 1e-5
-"""**What one step of a stored leaf stands for [log time]**; sums of whole numbers do not depend on their
-order, so that one row is predicted exactly as it is within a table."""
+"""What one step of a stored leaf stands for [log time]; all forests; chosen: sums of whole numbers do not
+depend on their order, so that one row is predicted exactly as it is within a table."""
 MAX_DEPTH = 8
-"""**Levels of a tree**; a leaf's number must fit a byte."""
+"""Most levels of a tree [1]; all forests; a leaf's number must fit a byte."""
 ROWS_PER_BLOCK = 1024
-"""**Rows predicted at once**; their answers for all trees stay in a core's own cache."""
+"""Rows predicted at once [rows]; tables; chosen: their answers for all trees stay in a core's own cache."""
 
 Features = NDArray[np.float32]
 """Of shape (features, rows)."""

@@ -126,7 +126,7 @@ class _Work:
     beside_stores_clk: Values
     """The same without the epilogue."""
     port_clk: Values
-    """The loads of one tile at the port of its SM, or their latency over the stages."""
+    """The loads of one tile at the L2-to-SM bandwidth, or their latency over the stages."""
     full: _Memory
     """A wave in which every resident cluster has a tile."""
     last: _Memory
@@ -151,7 +151,7 @@ class _Work:
         return full_us + where(schedule.last_tiles > 0, last_us, 0.0)
 
     def wave_us(self, memory: _Memory, sm_clk_mhz: Values) -> Values:
-        """The MMA warps, or the loads: those wait in turn at the port and at L2, and for fill after them."""
+        """The MMA warps, or the loads: the L2-to-SM bandwidth and L2 in turn, and fill after them."""
         overlap, edge = self.numbers.overlap, self.edge
         loads_us = smooth_maximum(self.port_clk / sm_clk_mhz, memory.l2_us, overlap.port_l2_order)
         slow_us, fill_us = loads_us * edge.slow_load, memory.fill_us

@@ -26,7 +26,7 @@ class KTile:
     latency_clk: Values
     """A stage's round trip from load to release, over the stages that are under way."""
     tail_clk: Values
-    """What the port does once for each tile: rows of its last k tile that reach beyond K."""
+    """What the loads take once for each tile at the L2-to-SM bandwidth: rows of its last k tile beyond K."""
 
 
 def k_tile(
@@ -115,7 +115,7 @@ def _port_bytes(
 def _crossing_bytes(
     batch: GemmBatch, resources: Resources, schedule: TileSchedule, numbers: KernelNumbers
 ) -> Values:
-    """What rows that cross lines take of the port's time, as bytes: of those that the CTA asks for itself."""
+    """What rows that cross lines take of the L2-to-SM bandwidth, in bytes: those that the CTA asks for."""
     further_starts = LINE_BYTES / minimum(row_alignment(batch.a_pitch_bytes), LINE_BYTES) - 1.0
     a_bytes = batch.cta_m * batch.a_bits / 8.0 * schedule.filled_m / batch.cluster_n
     b_bytes = batch.cta_n * batch.b_bits / 8.0 * schedule.filled_n / batch.cluster_m

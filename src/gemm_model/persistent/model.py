@@ -61,8 +61,8 @@ _columns_of = attrgetter(*_COLUMNS)
 class WarpSpecializedModel:
     """runtime = launch + first load + waves of tiles + last epilogue, each wave as its slowest resource.
 
-    The resources are the tensor cores with the epilogue, the SM's port, the load latency over the stages, L2
-    and DRAM; the schedule, the traffic and the clock are the kernel's own (`docs/model.md`).
+    The resources are the tensor cores with the epilogue, the L2-to-SM bandwidth (`port`), the load latency
+    over the stages, L2 and DRAM; schedule, traffic and clock are the kernel's own (`docs/model.md`).
 
     Options: `calibration` is a name such as `h200:quack`, a YAML file, or 'auto' for that of the GPU and each
     kernel's family, the nearest being borrowed where there is none; `regime` is one of REGIMES or an alias;

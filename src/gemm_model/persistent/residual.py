@@ -28,16 +28,18 @@ from gemm_model.persistent.forest import FOREST_ARRAYS, Features, Forest
 from gemm_model.persistent.kernel_time import Geometry, KernelTime
 
 LIMIT = 0.08
-"""**The correction's bound [share of the physical model's time]**."""
+"""The correction's bound [1, of the physical time]; all residuals; chosen: the physical model stays the
+answer."""
 CORRECTIONS_APART = (1.0 + LIMIT) / (1.0 - LIMIT)
-"""A kernel whose physical time is more than so many times another's stays the slower one."""
+"""Ratio of two physical times [1]; beyond it the slower kernel stays the slower one; from LIMIT."""
 OFF = "off"
 AUTO = "auto"
 SUFFIX = ".residual.npz"
 """A calibration `quack.yaml` has its residual beside it, in `quack.residual.npz`."""
 FORMAT_VERSION = 2
 FEATURE_DECIMALS = 6
-"""Trees are steps: features are rounded, so that the last bits of a sum do not choose the step."""
+"""Decimals of a feature [1]; all forests; chosen: trees are steps, and the last bits of a sum must not choose
+the step."""
 
 FEATURES = (
     *("cta_m", "cta_n", "cluster_m", "cluster_n", "pingpong", "filled_m", "filled_n"),

@@ -34,7 +34,7 @@ class TileSchedule:
     resident: Values
     """Clusters that run at once: the persistent grid."""
     full_waves: Values
-    """Waves in which every slot has a tile."""
+    """Waves in which every resident cluster has a tile."""
     last_tiles: Values
     """Tiles of the partial last wave; 0 where the waves come out even."""
     k_tiles: Values
@@ -47,7 +47,7 @@ class TileSchedule:
     group: Values
     """Cluster rows (or columns) that are walked together."""
     filled_m: Values
-    """Share of the tile rows that lie inside the matrix; the rest is zero-filled and computed too."""
+    """Share of the tile rows that lie inside the matrix; the rest is out-of-bounds fill, computed too."""
     filled_n: Values
 
     @property

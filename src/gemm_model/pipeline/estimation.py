@@ -14,13 +14,16 @@ from gemm_model.pipeline.steady_state import kernel_time
 
 CONFIDENCE = 0.95
 OUTLIER = 0.05
-"""Relative error beyond which the loss grows linearly: single bad runs do not steer the fit."""
+"""Relative error beyond which the loss grows linearly [1]; fits of machines; chosen: single bad runs do not
+steer the fit."""
 _STEP = 1e-3
-"""Step of the derivatives, in units of a start value: far above the picosecond that times are rounded to."""
+"""Step of the derivatives [1, of a start value]; fits of machines; far above the picosecond that times are
+rounded to."""
 _INVISIBLE = 1e-6
-"""Singular values below this share of the largest belong to directions that the data do not see."""
+"""Share of the largest singular value [1]; smaller ones belong to directions that the data do not see;
+chosen."""
 _HIDDEN_SHARE = 1e-3
-"""A parameter with more than this share in such a direction is not identified."""
+"""Share of a parameter in such a direction [1]; beyond it the parameter is not identified; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

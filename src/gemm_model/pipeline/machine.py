@@ -161,7 +161,7 @@ class StepTimes:
 class Workload:
     """What the busiest SM has to do; times in ps, all fields scalars or arrays of one length.
 
-    The SM computes `waves` output tiles of `steps` k tiles each through a ring of `stages` slots. Its last
+    The SM computes `waves` output tiles of `steps` k tiles each through a ring of `stages`. Its last
     tile belongs to the last wave, where fewer SMs may share the device's load rate: `tail` and `tail_last`
     are the steps of that tile, `full` and `full_last` those of the others; `*_last` is the last k tile of a
     tile, which may be ragged.

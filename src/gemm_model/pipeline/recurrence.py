@@ -1,6 +1,6 @@
 """The recurrences of the producer/consumer pipeline, step by step.
 
-For k tile i = 1, 2, ... of an output tile, with a ring of M slots (Liu and Grover, equations 1 to 3):
+For k tile i = 1, 2, ... of an output tile, with a ring of M stages (Liu and Grover, equations 1 to 3):
 
     S_a(i) = max(S_b(i-1) + T_LOAD-B, S_m(i-M) + T_MATH)        one DMA warp: A, then B
     S_b(i) = max(S_a(i) + T_LOAD-A,   S_m(i-M) + T_MATH)

@@ -1,6 +1,6 @@
 """What the pipeline's recurrences come to: closed forms that cost the same for any K.
 
-k tile i = 1, 2, ... of a tile is loaded into slot i mod M of a ring with M slots, then multiplied:
+k tile i = 1, 2, ... of a tile is loaded into stage i mod M of a ring with M stages, then multiplied:
 
     load start  X(i) = max(X(i-1) + load, Y(i-M) + math)
     math start  Y(i) = max(Y(i-1) + math, X(i) + load + latency)
@@ -11,7 +11,7 @@ how much later the data are visible; the producer goes on meanwhile.
 
 An event's time is the longest path to it through the recurrence, seen as a graph. A path alternates between
 runs of loads, runs of math, crossings from a load to its math, and returns from a math to the load that waits
-for its slot, M steps on. Each round trip (crossing and return) gains load + latency + math where M steps of
+for its stage, M steps on. Each round trip (crossing and return) gains load + latency + math where M steps of
 the slower of load and math would have gained as many times that. The difference is the same for each round
 trip, so that a longest path takes either as few or as many as it can, and its length has a closed form.
 
@@ -32,7 +32,7 @@ from gemm_model.pipeline.machine import Number, PipelineMachine, StepTimes, Work
 def time_per_k_tile(load: Values, latency: Values, math: Values, stages: Values) -> Values:
     """Time between k tiles once the pipeline is in its periodic regime.
 
-    The largest mean weight of a cycle of the recurrence: the producer alone, the consumer alone, or a slot's
+    The largest mean weight of a cycle of the recurrence: the producer alone, the consumer alone, or a stage's
     round trip (load, latency, math), of which `stages` are under way at a time.
     """
     return maximum(maximum(load, math), (load + latency + math) / stages)
@@ -147,14 +147,14 @@ def _last_math_starts(work: Workload, machine: PipelineMachine) -> tuple[Number,
 
 
 _BESIDE_THE_SLOTS = 6
-"""Rows of a stacked `_State` that are not slots."""
+"""Rows of a stacked `_State` that are not stages."""
 
 
 @dataclass(slots=True)
 class _State:
     """Where the pipeline stands between two tiles; times in ps, one column for each kernel.
 
-    `slots` (stages, rows) holds when the slots of the next steps become free, in ring order.
+    `slots` (stages, rows) holds when the stages of the next steps become free, in ring order.
     """
 
     slots: FloatArray
@@ -301,7 +301,7 @@ class _Tile:
             np.maximum(start, consumer + self.math_to_math[back], out=start)
             return np.asarray(start + self.math)
 
-        # Slot releases after the tile: those of its last k tiles, and of earlier ones where it has fewer.
+        # Stage releases after the tile: those of its last k tiles, and of earlier ones where it has fewer.
         slots = np.empty_like(state.slots)
         for back in range(1, stages):
             slots[stages - 1 - back] = math_end(back)

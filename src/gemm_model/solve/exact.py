@@ -91,7 +91,7 @@ def legal_candidates(machine: PipelineMachine) -> Candidates:
     legal = (ring <= space.smem_bytes) & (tile_m * tile_n <= space.max_accumulators)
     if not legal.any():
         raise InputError(
-            f"machine {machine.name}: no legal tile; the smallest ring of one slot takes "
+            f"machine {machine.name}: no legal tile; the smallest ring of one stage takes "
             f"{ring.min():.0f} bytes of shared memory ({space.smem_bytes} are there), the smallest tile "
             f"{(tile_m * tile_n).min():.0f} accumulators ({space.max_accumulators} are there)"
         )

@@ -12,7 +12,7 @@ from gemm_model.tables.table import CONFIG_COLUMNS, SHAPE_COLUMNS
 LOW_PERCENTILE = 5
 HIGH_PERCENTILE = 95
 SINGLE_CONFIG_COVERAGE = 0.5
-"""Share of a table's shapes that a configuration must have been measured on to stand for all."""
+"""Share of a table's shapes [1]; a configuration measured on so many can stand for all; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

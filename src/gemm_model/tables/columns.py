@@ -13,7 +13,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.tables.table import read_table, require_columns
 
 LARGEST = 1e15
-"""Upper limit of a number in any table, far beyond what any column means."""
+"""Largest number [any]; all tables; far beyond what any column means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """Event simulation of one SM's producer/consumer pipeline.
 
-Warps are processes that keep busy for a while or wait for a barrier; a queue of events moves the clock. Slots
-of the ring are handed over as the hardware does it: the transfers of A and B arrive at a slot's full barrier,
-the consumer arrives at its empty barrier, and each waits for the other's phase. Nothing of the recurrences is
-used here, so that the two check each other.
+Warps are processes that keep busy for a while or wait for a barrier; a queue of events moves the clock.
+Stages of the ring are handed over as the hardware does it: the transfers of A and B arrive at a stage's full
+barrier, the consumer arrives at its empty barrier, and each waits for the other's phase. Nothing of the
+recurrences is used here, so that the two check each other.
 
 All SMs run alike: an SM differs from the busiest one only in that it may have no tile in the last wave. So
 one SM is simulated, and the others are copies of it.
@@ -21,7 +21,8 @@ from gemm_model.core.errors import InputError
 from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, StepTimes, Workload
 
 MAX_EVENTS = 2_000_000
-"""A timeline beyond this would fill memory; the closed form gives the time of any size."""
+"""Longest timeline [events]; simulations; beyond it memory fills, and the closed form gives the time of any
+size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +45,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """All spans of one SM in the order of their start, and how many slots of the ring were taken when."""
+    """All spans of one SM in the order of their start, and how many stages of the ring were taken when."""
 
     spans: tuple[Span, ...]
     occupancy: tuple[tuple[float, int], ...]
-    """(time in ps, slots taken from then on)"""
+    """(time in ps, stages taken from then on)"""
     end: float
     stages: int
 
@@ -65,7 +66,7 @@ class Timeline:
         )
 
     def occupancy_share(self) -> dict[int, float]:
-        """Share of the time from the first to the last change that each number of slots was taken."""
+        """Share of the time from the first to the last change that each number of stages was taken."""
         spent: dict[int, float] = {}
         for (start, taken), (stop, _) in pairwise(self.occupancy):
             spent[taken] = spent.get(taken, 0.0) + stop - start
@@ -181,7 +182,7 @@ class _Sm:
         return length
 
     def take(self, slot: int, phase: int) -> None:
-        # A slot counts as taken from the first of its two loads on.
+        # A stage counts as taken from the first of its two loads on.
         if self.loading[slot] == phase:
             self.loading[slot] += 1
             self._occupied(1)
@@ -209,7 +210,7 @@ class _Sm:
                 times = self.times(wave, step)
                 since = self.clock.now
                 yield empty[slot], phase
-                self.waited(warp, since, "a free slot", wave, step, slot)
+                self.waited(warp, since, "a free stage", wave, step, slot)
                 self.take(slot, phase)
                 for operand in operands:
                     length = float(times.load_a if operand == "a" else times.load_b)
@@ -217,7 +218,7 @@ class _Sm:
                     self.clock.at(self.clock.now + latency, partial(full[slot].arrive, self.clock))
 
     def mainloop(self, warp: str, wave: int, uses: int) -> _Warp:
-        """A consumer's math over the k tiles of one tile; `uses` counts the slots used before."""
+        """A consumer's math over the k tiles of one tile; `uses` counts the stages used before."""
         stages, full = int(self.work.stages), self.full
         for step in range(1, int(self.work.steps) + 1):
             slot, phase = uses % stages, uses // stages

@@ -118,7 +118,7 @@ def trace_events(
         ]
         end = max((span.end for span in spans), default=0.0)
         counters += [
-            TraceCounter(process=process, track="ring slots taken", time_us=time / PS_PER_US, value=taken)
+            TraceCounter(process=process, track="ring stages taken", time_us=time / PS_PER_US, value=taken)
             for time, taken in timeline.occupancy
             if time <= end
         ]
@@ -130,7 +130,7 @@ def _cta(span: Span, work: Workload, sm: int) -> int:
 
 
 def plot_timeline(timeline: Timeline, path: Path, title: str) -> None:
-    """Draw one SM over its waves: a bar for each event of each warp, and the ring's slots below."""
+    """Draw one SM over its waves: a bar for each event of each warp, and the ring's stages below."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -142,7 +142,7 @@ def plot_timeline(timeline: Timeline, path: Path, title: str) -> None:
     times = [time / PS_PER_US for time, _ in timeline.occupancy]
     ring.step(times, [taken for _, taken in timeline.occupancy], where="post", color="#333333", linewidth=0.8)
     ring.set_ylim(0, timeline.stages + 0.3)
-    ring.set_ylabel("slots taken")
+    ring.set_ylabel("stages taken")
     ring.set_xlabel("time in us")
     tracks.set_title(title)
     with atomic_path(path) as temporary:
