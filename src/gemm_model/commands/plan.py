@@ -1,0 +1,3 @@
+EXAMPLES=()
+def add_arguments(parser): pass
+def run(args): return 0
