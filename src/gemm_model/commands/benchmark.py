@@ -31,6 +31,7 @@ from gemm_model.bench.sweep import (
 from gemm_model.commands import common
 from gemm_model.config import load_config
 from gemm_model.core.errors import InputError, PartialResultError
+from gemm_model.core.files import check_folder_writable
 from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import regime_name
@@ -132,7 +133,10 @@ def add_chain_arguments(graph: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    common.check_outputs(args.output)
+    if args.cluster is None:
+        common.check_outputs(args.output)
+    elif args.output is not None:
+        check_folder_writable(args.output)
     _use_kernel_cache()
     if args.dry_run:
         providers = _providers(args)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copyreg
-import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 RunAll = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """`map`, or an executor's: results in the order of the arguments, wherever they are worked out."""
@@ -28,6 +29,9 @@ copyreg.pickle(MappingProxyType, lambda view: (_read_only, (dict(view),)))
 @contextmanager
 def local_processes(count: int) -> Iterator[Executor]:
     """An executor of `count` processes, numpy on one thread in each; a process starts with its first work."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))
     # Spawned, for a copy of a process that has threads may stop for ever.

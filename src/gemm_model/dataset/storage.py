@@ -232,7 +232,7 @@ class DataSet:
         }
         if remarks:
             cards = zip(frame["run"], frame["gpu_uuid"], strict=True)
-            frame["card_remark"] = [remarks.get(card) for card in cards]
+            frame["card_remark"] = [remarks.get(card, "") for card in cards]
         frame.attrs["path"] = str(self.folder)
         return frame
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -103,8 +103,14 @@ def _sole(journal: Journal) -> Iterator[Journal]:
     with sole_writer(folder):
         try:
             yield journal
-        finally:
+        except BaseException:
+            # Where the disk is full the rows stay in the journal, for the next to seal.
+            with suppress(InputError):
+                journal.seal()
+            raise
+        else:
             journal.seal()
+        finally:
             if not any(folder.iterdir()):
                 folder.rmdir()
 
