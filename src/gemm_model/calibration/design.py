@@ -55,3 +55,40 @@ def d_optimal(jacobian: FloatArray, count: int, *, noise: float = NOISE) -> IntA
         told = variance @ scaled[best]
         variance = variance - np.outer(told, told) / (1.0 + gain[best])
     return chosen
+
+
+def spread_out(jacobian: FloatArray, count: int) -> IntArray:
+    """Positions of `count` rows that stand for all rows: one from each of as many groups of like rows.
+
+    Rows are alike where the numbers move their times alike. They are halved again and again at the median of
+    the derivative that differs most among them (in units of its standard deviation over all rows), down to
+    `count` groups of equal size, each of which gives the row nearest to its medians. Where a model errs by more
+    than its numbers explain, such rows serve a fit better than D-optimal ones, which are the extreme ones
+    (docs/fleet.md). Raises InputError for more rows than there are.
+    """
+    rows = len(jacobian)
+    if not 0 < count <= rows:
+        raise InputError(f"a design of {count} rows from {rows}; expected 1 to {rows}")
+    deviation = jacobian.std(axis=0)
+    scaled = jacobian / np.where(deviation > 0, deviation, 1.0)
+    chosen: list[int] = []
+    groups = [(np.arange(rows), count)]
+    while groups:
+        members, parts = groups.pop()
+        values = scaled[members]
+        if parts == 1:
+            distance = np.square(values - np.median(values, axis=0)).sum(axis=1)
+            chosen.append(int(members[np.argmin(distance)]))
+            continue
+        ordered = members[np.argsort(values[:, np.argmax(values.var(axis=0))], kind="stable")]
+        half = parts // 2
+        border = len(members) * half // parts
+        groups += [(ordered[border:], parts - half), (ordered[:border], half)]
+    return np.array(chosen, dtype=np.int64)
+
+
+def left_unknown(jacobian: FloatArray, *, noise: float = NOISE) -> FloatArray:
+    """Of each number, the share of its prior's standard deviation that these rows leave."""
+    information = np.eye(jacobian.shape[1]) + jacobian.T @ jacobian / noise**2
+    result: FloatArray = np.sqrt(np.diag(np.linalg.inv(information)))
+    return result

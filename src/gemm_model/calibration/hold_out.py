@@ -11,6 +11,7 @@ from gemm_model.calibration.cross_validation import fold_fit
 from gemm_model.calibration.observations import Observations
 from gemm_model.calibration.residual_fit import corrected_fold_us
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
+from gemm_model.core.elementwise import Values
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll
 
@@ -53,9 +54,8 @@ class HoldOut:
             donor=self.donor,
             without=self.without,
         )
-        clk_mhz = np.broadcast_to(found.times.set_clk_mhz, found.times.runtime_us.shape)
         corrected = corrected_fold_us(found, self.gpu) if self.with_residual else None
-        return HeldOutTimes(found.times.runtime_us, clk_mhz, corrected)
+        return HeldOutTimes(_each(found.times.runtime_us, test), _each(found.times.set_clk_mhz, test), corrected)
 
     def times(self, folds: IntArray, run_all: RunAll) -> HeldOutTimes:
         """Of all rows of `main`, each by the fit of its own fold; folds below 0 are seen by every fit."""
@@ -67,3 +67,9 @@ class HoldOut:
             if found.corrected_us is not None:
                 corrected_us[test] = found.corrected_us
         return HeldOutTimes(runtime_us, clk_mhz, corrected_us if self.with_residual else None)
+
+
+def _each(values: Values, test: BoolArray) -> FloatArray:
+    """A value for each test row."""
+    result: FloatArray = np.broadcast_to(values, int(test.sum()))
+    return result
