@@ -62,9 +62,9 @@ def spread_out(jacobian: FloatArray, count: int) -> IntArray:
 
     Rows are alike where the numbers move their times alike. They are halved again and again at the median of
     the derivative that differs most among them (in units of its standard deviation over all rows), down to
-    `count` groups of equal size, each of which gives the row nearest to its medians. Where a model errs by more
-    than its numbers explain, such rows serve a fit better than D-optimal ones, which are the extreme ones
-    (docs/fleet.md). Raises InputError for more rows than there are.
+    `count` groups of equal size, each of which gives the row nearest to its medians. Where a model errs by
+    more than its numbers explain, such rows serve a fit better than D-optimal ones, which are the extreme
+    ones (docs/fleet.md). Raises InputError for more rows than there are.
     """
     rows = len(jacobian)
     if not 0 < count <= rows:

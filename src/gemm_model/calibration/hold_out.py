@@ -55,7 +55,9 @@ class HoldOut:
             without=self.without,
         )
         corrected = corrected_fold_us(found, self.gpu) if self.with_residual else None
-        return HeldOutTimes(_each(found.times.runtime_us, test), _each(found.times.set_clk_mhz, test), corrected)
+        return HeldOutTimes(
+            _each(found.times.runtime_us, test), _each(found.times.set_clk_mhz, test), corrected
+        )
 
     def times(self, folds: IntArray, run_all: RunAll) -> HeldOutTimes:
         """Of all rows of `main`, each by the fit of its own fold; folds below 0 are seen by every fit."""

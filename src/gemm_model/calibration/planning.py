@@ -21,7 +21,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.persistent.calibration_file import Calibration
 
-CANDIDATE_SHAPES = 600
+CANDIDATE_SHAPES = 1200
 """Random shapes of each type to choose from [shapes]; 16 kernels each."""
 
 
@@ -36,7 +36,7 @@ class Plan:
     measure_s: float
     """By the rough card of a dry run."""
     left_unknown: float
-    """Of what is not known of a number beforehand, the share that the rows leave [1]; median of the numbers."""
+    """Share of what is not known of a number beforehand that the rows leave [1]; median of the numbers."""
 
 
 def planned_rows(
@@ -79,21 +79,16 @@ def planned_rows(
 
 
 def _affordable(jacobian: FloatArray, cost_ms: FloatArray, budget_ms: float) -> IntArray:
-    """The largest spread-out set whose rows take no longer than the budget."""
-    least, most = 0, len(cost_ms)
-    best = np.zeros(0, dtype=np.int64)
-    while least < most:
-        count = (least + most + 1) // 2
+    """A spread-out set whose rows take about the budget, and no longer."""
+    count = min(round(budget_ms / cost_ms.mean()), len(cost_ms))
+    while count > 0:
         found = spread_out(jacobian, count)
         if cost_ms[found].sum() <= budget_ms:
-            least, best = count, found
-        else:
-            most = count - 1
-    if len(best) == 0:
-        raise InputError(
-            f"a budget of {budget_ms / 1e3:g} s buys no row; expected {cost_ms.min() / 1e3:.2g} s or more"
-        )
-    return best
+            return found
+        count = min(count - 1, int(count * budget_ms / cost_ms[found].sum()))
+    raise InputError(
+        f"a budget of {budget_ms / 1e3:g} s buys no row; expected {cost_ms.mean() / 1e3:.2g} s or more"
+    )
 
 
 def _rows_of_sizes(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError, PartialResultError
+from gemm_model.core.regimes import regime_name
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "import mine rows.csv.gz",
     "show mine",
-    "export mine --gpu 'NVIDIA H200' --regime burst --output burst.csv",
+    "export mine --family quack --regime burst --output burst.csv",
     "diff mine/20261122T101500Z-0a1b2c repeat.csv",
 )
 
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_argument_group("which rows (show, export, verify)")
     which.add_argument("--gpu", help="of this GPU, by the name in its rows (default: all)")
     which.add_argument("--family", help="of this kernel family (default: all)")
-    which.add_argument("--regime", help="of this regime (default: all)")
+    which.add_argument("--regime", type=regime_name, help="of this regime (default: all)")
     which.add_argument("--run", dest="run_name", metavar="RUN", help="of this run (default: all)")
     parser.add_argument(
         "--skip-damaged", action="store_true", help="export: leave damaged parts out and end with exit code 4"
@@ -53,6 +54,11 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"data {args.what} takes {expected} after the data set; got {len(args.tables)}")
     if args.what == "diff" and len(args.tables) != 1:
         raise InputError(f"data diff takes {expected} after the first; got {len(args.tables)}")
+    chosen = () if args.what in ("import", "diff") else ("gpu", "family", "regime", "run_name")
+    skips = ("skip_damaged",) if args.what == "export" else ()
+    common.refuse_unused(
+        args, f"for {args.what}", ("what", "dataset", "tables", "output", "format", *chosen, *skips)
+    )
     return ACTIONS[args.what](args)
 
 
