@@ -11,6 +11,8 @@ from gemm_model.core.errors import InputError
 
 NOISE = 0.03
 """**Log error of one timing [1]; how much a row can tell; model error and repeatability of H200s.**"""
+TELLING_SHARE, MOST_TELLING = 0.25, 250
+"""Share of a plan's rows that are D-optimal [1], and their most [rows]; chosen, docs/fleet.md."""
 
 
 def log_jacobian(
@@ -62,9 +64,8 @@ def spread_out(jacobian: FloatArray, count: int) -> IntArray:
 
     Rows are alike where the numbers move their times alike. They are halved again and again at the median of
     the derivative that differs most among them (in units of its standard deviation over all rows), down to
-    `count` groups of equal size, each of which gives the row nearest to its medians. Where a model errs by
-    more than its numbers explain, such rows serve a fit better than D-optimal ones, which are the extreme
-    ones (docs/fleet.md). Raises InputError for more rows than there are.
+    `count` groups of equal size, each of which gives the row nearest to its medians. Raises InputError for
+    more rows than there are.
     """
     rows = len(jacobian)
     if not 0 < count <= rows:
@@ -85,6 +86,20 @@ def spread_out(jacobian: FloatArray, count: int) -> IntArray:
         border = len(members) * half // parts
         groups += [(ordered[border:], parts - half), (ordered[:border], half)]
     return np.array(chosen, dtype=np.int64)
+
+
+def planned(jacobian: FloatArray, count: int) -> IntArray:
+    """Positions of `count` rows for a fit: most stand for all rows, the others tell the numbers apart.
+
+    D-optimal rows alone are extreme ones, where a model errs by more than its numbers explain: fits to them
+    predict worse than fits to as many random rows (docs/fleet.md).
+    """
+    telling = min(round(TELLING_SHARE * count), MOST_TELLING)
+    common = spread_out(jacobian, count - telling)
+    others = np.setdiff1d(np.arange(len(jacobian)), common)
+    if telling == 0:
+        return common
+    return np.concatenate([common, others[d_optimal(jacobian[others], telling)]])
 
 
 def left_unknown(jacobian: FloatArray, *, noise: float = NOISE) -> FloatArray:

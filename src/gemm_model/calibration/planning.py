@@ -11,7 +11,7 @@ import numpy as np
 from gemm_model.bench.device import TimingSettings
 from gemm_model.bench.rows import Row, padded
 from gemm_model.bench.sweep import estimated_row_ms
-from gemm_model.calibration.design import left_unknown, spread_out
+from gemm_model.calibration.design import left_unknown, planned
 from gemm_model.calibration.quick import SEED, legal_kernels, random_rows, sensitivities
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.dtypes import operand_type
@@ -79,10 +79,10 @@ def planned_rows(
 
 
 def _affordable(jacobian: FloatArray, cost_ms: FloatArray, budget_ms: float) -> IntArray:
-    """A spread-out set whose rows take about the budget, and no longer."""
+    """A planned set whose rows take about the budget, and no longer."""
     count = min(round(budget_ms / cost_ms.mean()), len(cost_ms))
     while count > 0:
-        found = spread_out(jacobian, count)
+        found = planned(jacobian, count)
         if cost_ms[found].sum() <= budget_ms:
             return found
         count = min(count - 1, int(count * budget_ms / cost_ms[found].sum()))

@@ -80,7 +80,9 @@ def _sizes(path: Path | None) -> list[tuple[int, int, int]]:
 
     if path is None:
         return []
-    batch = batch_from_frame(read_table(path), needs_tile=False)
+    table = read_table(path)
+    table["in_dtype"] = common.BATCH_DEFAULT_DTYPE
+    batch = batch_from_frame(table, needs_tile=False)
     return list(
         dict.fromkeys((int(m), int(n), int(k)) for m, n, k in zip(batch.m, batch.n, batch.k, strict=True))
     )

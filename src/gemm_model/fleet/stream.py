@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -60,16 +61,18 @@ class Stream(Generic[Task, Result]):
                         time.sleep(LOOK_EVERY_S / 10)
                         continue
                     return
-                try:
-                    future = self._ended.get(timeout=LOOK_EVERY_S)
-                except queue.Empty:
-                    continue
-                _, task, attempt = self._running.pop(future.key)
-                lost, result = self._outcome(future)
-                if lost and attempt < ATTEMPTS:
-                    self._submit(task, attempt + 1)
-                else:
-                    yield task, result
+                ended = self._take_ended()
+                # One gathering of all that is ready: each costs a round trip.
+                ready = [future for future in ended if future.status == "finished"]
+                results = dict(zip((future.key for future in ready), self.client.gather(ready), strict=True))
+                for future in ended:
+                    _, task, attempt = self._running.pop(future.key)
+                    if future.key in results:
+                        yield task, results[future.key]
+                    elif self._workers_died(future) and attempt < ATTEMPTS:
+                        self._submit(task, attempt + 1)
+                    else:
+                        yield task, None
         finally:
             for future, _, _ in self._running.values():
                 future.cancel()
@@ -79,21 +82,27 @@ class Stream(Generic[Task, Result]):
         self._running[future.key] = (future, task, attempt)
         future.add_done_callback(self._ended.put)
 
-    def _outcome(self, future: Future) -> tuple[bool, Result | None]:
-        """Whether the task's workers died, and else its result."""
+    def _take_ended(self) -> list[Future]:
+        """The tasks that have ended since; after LOOK_EVERY_S none."""
+        ended: list[Future] = []
+        with suppress(queue.Empty):
+            ended.append(self._ended.get(timeout=LOOK_EVERY_S))
+            while True:
+                ended.append(self._ended.get_nowait())
+        return ended
+
+    def _workers_died(self, future: Future) -> bool:
+        """Whether the task took workers with it; raises what else went wrong."""
         from distributed import KilledWorker
 
-        error = future.exception() if future.status == "error" else None
-        if future.status == "finished":
-            result: Result = future.result()
-            return False, result
-        if isinstance(error, KilledWorker):
-            return True, None
+        if future.status != "error":
+            raise self._scheduler_lost()
+        error = future.exception()
         if isinstance(error, GemmModelError):
             raise error
-        if error is not None:
+        if not isinstance(error, KilledWorker):
             raise InputError(f"a worker failed: {type(error).__name__}: {error}")
-        raise self._scheduler_lost()
+        return True
 
     def _look(self) -> None:
         now = time.monotonic()
