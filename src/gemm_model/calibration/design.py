@@ -11,7 +11,7 @@ from gemm_model.core.errors import InputError
 
 NOISE = 0.03
 """**Log error of one timing [1]; how much a row can tell; model error and repeatability of H200s.**"""
-TELLING_SHARE, MOST_TELLING = 0.25, 250
+TELLING_SHARE, MOST_TELLING = 0.25, 60
 """Share of a plan's rows that are D-optimal [1], and their most [rows]; chosen, docs/fleet.md."""
 
 

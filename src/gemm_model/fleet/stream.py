@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -73,9 +75,13 @@ class Stream(Generic[Task, Result]):
                         self._submit(task, attempt + 1)
                     else:
                         yield task, None
+        except (OSError, asyncio.CancelledError, futures.CancelledError):
+            # Of the connection: what tasks raise comes as another error.
+            raise self._scheduler_lost() from None
         finally:
-            for future, _, _ in self._running.values():
-                future.cancel()
+            with suppress(OSError):
+                for future, _, _ in self._running.values():
+                    future.cancel()
 
     def _submit(self, task: Task, attempt: int) -> None:
         future = self.client.submit(self.work, task, resources={self.resource: 1}, pure=False)
