@@ -23,6 +23,8 @@ VERBS = {
     "predict": "predict runtimes of a table of kernels, or of one kernel, and explain them",
     "explain": "say why one kernel takes its time, and what would change it",
     "benchmark": "measure real kernels on this machine's GPU, and keep every row",
+    "plan": "choose the rows to measure that tell a calibration most in a time",
+    "data": "keep measurements as a data set: import, export, verify, show, diff",
     "characterize": "measure a GPU's own numbers and write its description",
     "calibrate": "fit the kernel model's parameters to measured tables",
     "explore": "make a page to look at for one problem: ranking, roofline, waves, what-ifs",

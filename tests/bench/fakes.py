@@ -82,7 +82,10 @@ class FakeProvider:
 
 
 class FakeDevice:
-    """Its times depend on the row alone. FAKE_GPU_UUID and FAKE_ROW_SECONDS change it."""
+    """Its times depend on the row alone. FAKE_GPU_UUID and FAKE_ROW_SECONDS change it.
+
+    Each of CUDA_VISIBLE_DEVICES is a card of its own; FAKE_SLOW_CARD is one that takes a tenth longer.
+    """
 
     l2_bytes = 2**20
 
@@ -90,7 +93,8 @@ class FakeDevice:
         self._clock = 0
 
     def describe(self) -> dict[str, Any]:
-        uuid = os.environ.get("FAKE_GPU_UUID", UUID)
+        card = os.environ.get("CUDA_VISIBLE_DEVICES")
+        uuid = os.environ.get("FAKE_GPU_UUID", UUID) + (f"-{card}" if card else "")
         return {
             "gpu_name": "Fake GPU",
             "gpu_uuid": uuid,
@@ -117,6 +121,8 @@ class FakeDevice:
             with Path(log).open("a") as file:
                 file.write(json.dumps([problem.m, problem.n, config.cta_n, config.swizzle]) + "\n")
         base = problem.m / 64 + config.cta_n / 128 + config.swizzle / 100 + float(not cold_l2)
+        if "FAKE_SLOW_CARD" in os.environ:
+            base *= 1.0 + 0.1 * (os.environ["FAKE_SLOW_CARD"] == os.environ.get("CUDA_VISIBLE_DEVICES"))
         drift = float(os.environ.get("FAKE_DRIFT", "0")) * self._clock
         self._clock += 1
         samples = tuple(base + drift + 0.25 * index for index in range(settings.repeats))

@@ -6,11 +6,13 @@ import pytest
 
 from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
 from gemm_model.calibration.fit import fit
+from gemm_model.calibration.hold_out import HoldOut
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.run import best_of_top, chosen_numbers
 from gemm_model.calibration.tables import load_tables
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
+from gemm_model.core.processes import local_processes
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import load_calibration
 from gemm_model.persistent.kernel_time import kernel_time
@@ -216,3 +218,25 @@ def test_explain_prints_mechanisms_and_what_if(gemm_model):
     assert "limited by TENSOR" in outcome.out
     for word in ("MECHANISMS", "WHAT IF", "twice the L2 capacity", "no wave quantization", "LAUNCH"):
         assert word in outcome.out
+
+
+def test_folds_in_two_processes_say_what_one_says(monkeypatch):
+    seen = observe(measured(shapes=12, noise=0.01), H200, QUACK)
+    hold_out = HoldOut(
+        regimes={"burst": seen},
+        main="burst",
+        gpu=H200,
+        free=("tensor.efficiency", "dram.efficiency"),
+        start=VALUES,
+        donor=None,
+        without=QUACK.absent_mechanisms,
+    )
+    folds = folds_of(size_groups(seen), 1, 3)
+    folds[folds == 2] = -1
+    here = hold_out.times(folds, map)
+    monkeypatch.setattr("gemm_model.calibration.hold_out.WORTH_A_PROCESS", 1)
+    with local_processes(2) as executor:
+        apart = hold_out.times(folds, executor.map)
+    assert apart.runtime_us == pytest.approx(here.runtime_us, rel=1e-9, nan_ok=True)
+    assert np.isnan(apart.runtime_us).tolist() == (folds < 0).tolist()
+    assert apart.corrected_us is None

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from gemm_model.calibration.design import d_optimal, log_jacobian
+from gemm_model.calibration.design import d_optimal, left_unknown, log_jacobian, planned, spread_out
 from gemm_model.core.errors import InputError
 
 
@@ -48,3 +48,29 @@ def test_too_few_rows_are_refused(count):
 def test_rows_that_the_model_does_not_predict_are_refused():
     with pytest.raises(InputError, match="not finite"):
         d_optimal(np.array([[math.nan]]), 1)
+
+
+def test_spread_out_rows_stand_for_groups_of_equal_size():
+    """Eight rows on a line in four pairs, far apart: one of each pair is taken."""
+    line = np.array([[0.0], [0.1], [10.0], [10.1], [20.0], [20.1], [30.0], [30.1]])
+    jacobian = np.hstack([line, np.zeros((8, 1))])
+    assert sorted(position // 2 for position in spread_out(jacobian, 4)) == [0, 1, 2, 3]
+    assert sorted(spread_out(jacobian, 8)) == list(range(8))
+    with pytest.raises(InputError, match="a design of 9 rows from 8"):
+        spread_out(jacobian, 9)
+
+
+def test_a_plan_is_mostly_spread_out_and_takes_no_row_twice():
+    """Of 40 rows a quarter, 10, tell most: the last rows, whose derivatives are a hundred times larger."""
+    random = np.random.default_rng(1)
+    jacobian = random.normal(size=(400, 3))
+    jacobian[-20:] *= 100.0
+    chosen = planned(jacobian, 40)
+    assert len(set(chosen.tolist())) == 40
+    assert set(spread_out(jacobian, 30)) <= set(chosen)
+    assert all(position >= 380 for position in chosen[30:])
+
+
+def test_rows_that_are_twice_as_telling_leave_half_unknown():
+    """One number, a derivative of 0.09 at a noise of 0.03: variance 1 / (1 + 9)."""
+    assert left_unknown(np.array([[0.09], [0.0]])) == pytest.approx([10**-0.5])

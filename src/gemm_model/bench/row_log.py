@@ -50,7 +50,7 @@ class RowLog:
             raise InputError(
                 f"{path}: cannot be read ({error.strerror}); expected a table to resume"
             ) from None
-        whole = data[: data.rfind(b"\n") + 1]
+        whole = whole_lines(data)
         os.ftruncate(descriptor, len(whole))
         lines = list(csv.reader(io.StringIO(whole.decode("utf-8", errors="replace"))))
         log = cls(path, columns, descriptor)
@@ -91,6 +91,11 @@ class RowLog:
 
     def _refused(self, reason: str) -> InputError:
         return InputError(f"{self.path}: {reason}; the rows so far are safe, --resume goes on from there")
+
+
+def whole_lines(data: bytes) -> bytes:
+    """What a log holds without a last line that a kill tore."""
+    return data[: data.rfind(b"\n") + 1]
 
 
 def _same(cells: Mapping[str, str], row: Row) -> bool:

@@ -80,6 +80,75 @@ def describe_card(worker: WorkerProcess) -> dict[str, Any]:
     return dict(outcome.values)
 
 
+def rows_by_kernel(rows: Sequence[Row], providers: Mapping[str, Provider]) -> list[list[int]]:
+    """Positions of the rows that share one compiled kernel, kernel by kernel."""
+    groups: dict[Any, list[int]] = {}
+    for index, row in enumerate(rows):
+        key = (row.kernel, providers[row.kernel].kernel_key(row.problem, row.config))
+        groups.setdefault(key, []).append(index)
+    return list(groups.values())
+
+
+def compiler(device: str, kernels: Sequence[str]) -> WorkerProcess:
+    """A process that compiles kernels of these providers, and sees no GPU."""
+    return WorkerProcess(device, kernels, needs_device=False, environment={"CUDA_VISIBLE_DEVICES": ""})
+
+
+def compile_row(worker: WorkerProcess, row: Row, compute_capability: tuple[int, int]) -> Outcome:
+    """What becomes of the row's kernel: ok or compile_failed."""
+    request = {
+        "operation": "compile",
+        "row": row.columns(),
+        "compute_capability": list(compute_capability),
+    }
+    outcome = worker.ask(request, COMPILE_LIMIT_S)
+    if outcome.disposition == "ok":
+        return outcome
+    reason = f"{outcome.disposition}: {outcome.detail}".removeprefix("compile_failed: ")
+    return Outcome(disposition="compile_failed", detail=reason)
+
+
+def sentinel_of(rows: Sequence[Row]) -> Row | None:
+    """The row of middling length, timed again and again to show drift; None without rows."""
+    ordered = sorted(rows, key=lambda row: estimated_kernel_us(row.problem))
+    return ordered[len(ordered) // 2] if ordered else None
+
+
+def sentinel_drift(readings: Sequence[Mapping[str, Any]]) -> float:
+    """Largest over smallest time of the sentinel, less one."""
+    times = [reading["runtime_us"] for reading in readings]
+    return max(times) / min(times) - 1 if times else 0.0
+
+
+def read_sentinel(
+    worker: WorkerProcess, sentinel: Row, order: int, options: RunOptions
+) -> dict[str, Any] | None:
+    """A reading taken before row `order`; None where the row fails."""
+    outcome = worker.ask(time_request(sentinel, options.settings), options.row_limit_s)
+    if outcome.disposition != "ok":
+        return None
+    return {"time": timestamp(), "order": order, **outcome.values}
+
+
+def table_cells(
+    row: Row, outcome: Outcome, checked: Mapping[str, Any], card: Mapping[str, Any], order: int
+) -> dict[str, Any]:
+    """The row as the table holds it; `checked` are the cells that its check told."""
+    ok = outcome.disposition == "ok"
+    return {
+        **row.columns(),
+        **checked,
+        **(outcome.values if ok else {}),
+        "gpu": card["gpu_name"],
+        "gpu_uuid": card["gpu_uuid"],
+        "empty_kernel_us": card["empty_kernel_us"],
+        "disposition": outcome.disposition,
+        "detail": outcome.detail or checked.get("detail", ""),
+        "order": order,
+        "time": timestamp(),
+    }
+
+
 def compile_rows(
     rows: Sequence[Row],
     providers: Mapping[str, Provider],
@@ -88,13 +157,9 @@ def compile_rows(
     progress: Progress,
 ) -> dict[int, Outcome]:
     """Compile each distinct kernel once, several at a time; the failures by row index."""
-    groups: dict[Any, list[int]] = {}
-    for index, row in enumerate(rows):
-        groups.setdefault((row.kernel, providers[row.kernel].kernel_key(row.problem, row.config)), []).append(
-            index
-        )
+    groups = rows_by_kernel(rows, providers)
     todo: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
-    for indices in groups.values():
+    for indices in groups:
         todo.put(indices)
     kernels = sorted({row.kernel for row in rows})
     failures: dict[int, Outcome] = {}
@@ -103,27 +168,18 @@ def compile_rows(
 
     def compile_some() -> None:
         nonlocal finished
-        worker = WorkerProcess(
-            options.device, kernels, needs_device=False, environment={"CUDA_VISIBLE_DEVICES": ""}
-        )
+        worker = compiler(options.device, kernels)
         try:
             while True:
                 try:
                     indices = todo.get_nowait()
                 except queue.Empty:
                     return
-                request = {
-                    "operation": "compile",
-                    "row": rows[indices[0]].columns(),
-                    "compute_capability": list(compute_capability),
-                }
-                outcome = worker.ask(request, COMPILE_LIMIT_S)
+                outcome = compile_row(worker, rows[indices[0]], compute_capability)
                 with lock:
                     finished += 1
                     if outcome.disposition != "ok":
-                        reason = f"{outcome.disposition}: {outcome.detail}".removeprefix("compile_failed: ")
-                        failed = Outcome(disposition="compile_failed", detail=reason)
-                        failures.update(dict.fromkeys(indices, failed))
+                        failures.update(dict.fromkeys(indices, outcome))
                     progress("compile", finished, len(groups))
         finally:
             worker.close()
@@ -205,7 +261,7 @@ class Run:
 
     def _time(self, worker: WorkerProcess, progress: Progress) -> None:
         time.sleep(self._options.rest_after_check_s)
-        sentinel = self._sentinel()
+        sentinel = sentinel_of([row for index, row in enumerate(self._rows) if index not in self._known])
         next_sentinel = time.monotonic()
         progress("time", self._done, len(self._rows))
         while self._done < len(self._rows) and not self._out_of_time():
@@ -238,43 +294,22 @@ class Run:
                 progress("profile", self._done, len(self._rows))
 
     def _record(self, index: int, outcome: Outcome) -> None:
-        ok = outcome.disposition == "ok"
-        cells: dict[str, Any] = {
-            **self._rows[index].columns(),
-            **self._checked.get(index, {}),
-            **(outcome.values if ok else {}),
-            "gpu": self._card["gpu_name"],
-            "gpu_uuid": self._card["gpu_uuid"],
-            "empty_kernel_us": self._card["empty_kernel_us"],
-            "disposition": outcome.disposition,
-            "detail": outcome.detail or self._checked.get(index, {}).get("detail", ""),
-            "order": index,
-            "time": timestamp(),
-        }
+        cells = table_cells(self._rows[index], outcome, self._checked.get(index, {}), self._card, index)
         self._log.append(cells)
         self._done += 1
-        if ok and cells["detail"]:
+        if outcome.disposition == "ok" and cells["detail"]:
             self._remarks[cells["detail"]] = self._remarks.get(cells["detail"], 0) + 1
         self._dispositions[outcome.disposition] = self._dispositions.get(outcome.disposition, 0) + 1
 
-    def _sentinel(self) -> Row | None:
-        """The row of middling length, timed again and again to show drift."""
-        good = [row for index, row in enumerate(self._rows) if index not in self._known]
-        good.sort(key=lambda row: estimated_kernel_us(row.problem))
-        return good[len(good) // 2] if good else None
-
     def _watch(self, worker: WorkerProcess, sentinel: Row) -> None:
-        outcome = worker.ask(time_request(sentinel, self._options.settings), self._options.row_limit_s)
-        if outcome.disposition == "ok":
-            reading = {"time": timestamp(), "order": self._done, **outcome.values}
+        reading = read_sentinel(worker, sentinel, self._done, self._options)
+        if reading is not None:
             self._environment["sentinel"].append(reading)
             self._environment["sentinel_row"] = sentinel.columns()
             write_environment(self._environment_path, self._environment)
 
     def _drift(self) -> float:
-        """Largest over smallest sentinel time, less one."""
-        times = [reading["runtime_us"] for reading in self._environment["sentinel"]]
-        return max(times) / min(times) - 1 if times else 0.0
+        return sentinel_drift(self._environment["sentinel"])
 
     def _finish(self) -> None:
         self._environment["finished"] = timestamp()

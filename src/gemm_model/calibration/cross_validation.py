@@ -68,19 +68,35 @@ def fold_fits(
 
     Folds below 0 are seen by every fit. Rows of other regimes of a held-out shape are left out as well.
     """
-    rows = regimes[main]
     for fold in np.unique(folds[folds >= 0]):
-        test = folds == fold
-        unseen_sizes = np.unique(_sizes(rows)[test])
-        known = {main: rows.rows(~test, gpu)}
-        for regime, others in regimes.items():
-            keep = ~np.isin(_sizes(others), unseen_sizes)
-            if regime != main and keep.any():
-                known[regime] = others.rows(keep, gpu)
-        found = fit(known, gpu, free=free, start=start, donor=donor, without=without)
-        unseen = rows.rows(test, gpu)
-        times = kernel_time(unseen.shape, gpu, found.numbers.without(without), regime=main)
-        yield FoldFit(test, known[main], unseen, found.numbers, times)
+        yield fold_fit(
+            regimes, main, gpu, folds == fold, free=free, start=start, donor=donor, without=without
+        )
+
+
+def fold_fit(
+    regimes: Mapping[str, Observations],
+    main: str,
+    gpu: GpuSpec,
+    test: BoolArray,
+    *,
+    free: Collection[str] = DEFAULT_FREE,
+    start: Mapping[str, float] | None = None,
+    donor: Mapping[str, float] | None = None,
+    without: Collection[str] = (),
+) -> FoldFit:
+    """The fit to all rows but `test`, which is over those of regime `main`, and other rows of their sizes."""
+    rows = regimes[main]
+    unseen_sizes = np.unique(_sizes(rows)[test])
+    known = {main: rows.rows(~test, gpu)}
+    for regime, others in regimes.items():
+        keep = ~np.isin(_sizes(others), unseen_sizes)
+        if regime != main and keep.any():
+            known[regime] = others.rows(keep, gpu)
+    found = fit(known, gpu, free=free, start=start, donor=donor, without=without)
+    unseen = rows.rows(test, gpu)
+    times = kernel_time(unseen.shape, gpu, found.numbers.without(without), regime=main)
+    return FoldFit(test, known[main], unseen, found.numbers, times)
 
 
 def held_out(fits: Iterable[FoldFit], rows: int) -> FloatArray:

@@ -11,6 +11,8 @@ from gemm_model.core.errors import InputError
 
 NOISE = 0.03
 """**Log error of one timing [1]; how much a row can tell; model error and repeatability of H200s.**"""
+TELLING_SHARE, MOST_TELLING = 0.25, 60
+"""Share of a plan's rows that are D-optimal [1], and their most [rows]; chosen, docs/fleet.md."""
 
 
 def log_jacobian(
@@ -55,3 +57,53 @@ def d_optimal(jacobian: FloatArray, count: int, *, noise: float = NOISE) -> IntA
         told = variance @ scaled[best]
         variance = variance - np.outer(told, told) / (1.0 + gain[best])
     return chosen
+
+
+def spread_out(jacobian: FloatArray, count: int) -> IntArray:
+    """Positions of `count` rows that stand for all rows: one from each of as many groups of like rows.
+
+    Rows are alike where the numbers move their times alike. They are halved again and again at the median of
+    the derivative that differs most among them (in units of its standard deviation over all rows), down to
+    `count` groups of equal size, each of which gives the row nearest to its medians. Raises InputError for
+    more rows than there are.
+    """
+    rows = len(jacobian)
+    if not 0 < count <= rows:
+        raise InputError(f"a design of {count} rows from {rows}; expected 1 to {rows}")
+    deviation = jacobian.std(axis=0)
+    scaled = jacobian / np.where(deviation > 0, deviation, 1.0)
+    chosen: list[int] = []
+    groups = [(np.arange(rows), count)]
+    while groups:
+        members, parts = groups.pop()
+        values = scaled[members]
+        if parts == 1:
+            distance = np.square(values - np.median(values, axis=0)).sum(axis=1)
+            chosen.append(int(members[np.argmin(distance)]))
+            continue
+        ordered = members[np.argsort(values[:, np.argmax(values.var(axis=0))], kind="stable")]
+        half = parts // 2
+        border = len(members) * half // parts
+        groups += [(ordered[border:], parts - half), (ordered[:border], half)]
+    return np.array(chosen, dtype=np.int64)
+
+
+def planned(jacobian: FloatArray, count: int) -> IntArray:
+    """Positions of `count` rows for a fit: most stand for all rows, the others tell the numbers apart.
+
+    D-optimal rows alone are extreme ones, where a model errs by more than its numbers explain: fits to them
+    predict worse than fits to as many random rows (docs/fleet.md).
+    """
+    telling = min(round(TELLING_SHARE * count), MOST_TELLING)
+    common = spread_out(jacobian, count - telling)
+    others = np.setdiff1d(np.arange(len(jacobian)), common)
+    if telling == 0:
+        return common
+    return np.concatenate([common, others[d_optimal(jacobian[others], telling)]])
+
+
+def left_unknown(jacobian: FloatArray, *, noise: float = NOISE) -> FloatArray:
+    """Of each number, the share of its prior's standard deviation that these rows leave."""
+    information = np.eye(jacobian.shape[1]) + jacobian.T @ jacobian / noise**2
+    result: FloatArray = np.sqrt(np.diag(np.linalg.inv(information)))
+    return result

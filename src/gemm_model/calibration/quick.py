@@ -55,16 +55,20 @@ def designed_rows(gpu: GpuSpec, donor: Calibration, types: Sequence[str] = TYPES
     for dtype in types:
         kind = operand_type(dtype)[0].math_kind
         if kind in gpu.flop_per_clk_per_sm:
-            pool = list(_pool(gpu, family_of(donor.family, gpu), dtype, draw))
-            rows += _chosen(pool, kind, gpu, donor, draw)
+            pool = list(random_rows(gpu, family_of(donor.family, gpu), dtype, draw, POOL_SHAPES))
+            rows += _chosen(pool, gpu, donor, draw)
     return rows
 
 
-def _chosen(pool: list[Row], kind: str, gpu: GpuSpec, donor: Calibration, draw: random.Random) -> list[Row]:
-    """The designed rows of a pool, and the fastest of some other shapes."""
+def sensitivities(rows: Sequence[Row], gpu: GpuSpec, donor: Calibration) -> tuple[FloatArray, FloatArray]:
+    """What moves the times of rows of one type: derivatives (rows x fitted numbers), and the times in us.
+
+    A derivative is that of the logarithm of time by a number of the donor, in units of NOT_KNOWN of it.
+    """
+    kind = rows[0].problem.a_dtype.math_kind
     known = donor.numbers[donor.kind_for(kind)].values()
     family = family_of(donor.family, gpu)
-    pairs = [(row.problem, row.config) for row in pool if isinstance(row.config, KernelConfig)]
+    pairs = [(row.problem, row.config) for row in rows if isinstance(row.config, KernelConfig)]
     shape = geometry_of(batch_of(pairs), flop_per_clk_of(kind, gpu), gpu, family)
     names = [name for name in DEFAULT_FREE if name.partition(".")[0] in family.mechanisms]
     low, high = (np.array([getattr(NUMBERS[name], end) for name in names]) for end in ("low", "high"))
@@ -76,8 +80,12 @@ def _chosen(pool: list[Row], kind: str, gpu: GpuSpec, donor: Calibration, draw: 
         return result
 
     values = np.array([known[name] for name in names])
-    jacobian = log_jacobian(log_times, values, NOT_KNOWN * np.abs(values))
-    times_us = np.exp(log_times(values))
+    return log_jacobian(log_times, values, NOT_KNOWN * np.abs(values)), np.exp(log_times(values))
+
+
+def _chosen(pool: list[Row], gpu: GpuSpec, donor: Calibration, draw: random.Random) -> list[Row]:
+    """The designed rows of a pool, and the fastest of some other shapes."""
+    jacobian, times_us = sensitivities(pool, gpu, donor)
     short = np.flatnonzero(times_us < LONGEST_US)
     designed = short[d_optimal(jacobian[short], min(DESIGNED, len(short)))].tolist()
     best: dict[GemmProblem, int] = {}
@@ -87,8 +95,8 @@ def _chosen(pool: list[Row], kind: str, gpu: GpuSpec, donor: Calibration, draw: 
     return [pool[position] for position in (*designed, *draw.sample(fast, min(DRAWN, len(fast))))]
 
 
-def _pool(gpu: GpuSpec, family: KernelFamily, dtype: str, draw: random.Random) -> Iterator[Row]:
-    """Legal kernels of shapes from one row to many, with long and short K, and rows that start off lines."""
+def legal_kernels(gpu: GpuSpec, family: KernelFamily, dtype: str) -> list[KernelConfig]:
+    """The common tiles, clusters and swizzles that the family has for a type on a GPU."""
     kernels = [
         KernelConfig(
             cta_m=cta_m,
@@ -105,8 +113,15 @@ def _pool(gpu: GpuSpec, family: KernelFamily, dtype: str, draw: random.Random) -
     ]
     any_size = GemmProblem.of(4096, 4096, 4096, dtype)
     legal = feasible_mask(batch_of([(any_size, kernel) for kernel in kernels]), gpu, family)
-    kernels = [kernel for kernel, good in zip(kernels, legal, strict=True) if good]
-    for _ in range(POOL_SHAPES):
+    return [kernel for kernel, good in zip(kernels, legal, strict=True) if good]
+
+
+def random_rows(
+    gpu: GpuSpec, family: KernelFamily, dtype: str, draw: random.Random, shapes: int
+) -> Iterator[Row]:
+    """Legal kernels of shapes from one row to many, with long and short K, and rows that start off lines."""
+    kernels = legal_kernels(gpu, family, dtype)
+    for _ in range(shapes):
         step = draw.choice((8, 64, 64, 128, 256))
         asked = (
             round(_log_uniform(draw, 1, 16384)),

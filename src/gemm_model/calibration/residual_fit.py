@@ -107,11 +107,12 @@ def held_out_with_residual(fits: Iterable[FoldFit], rows: int, gpu: GpuSpec) -> 
     physical_us, with_residual_us = np.full(rows, np.nan), np.full(rows, np.nan)
     for each in fits:
         physical_us[each.test] = each.times.runtime_us
-        with_residual_us[each.test] = _corrected(each, gpu)
+        with_residual_us[each.test] = corrected_fold_us(each, gpu)
     return physical_us, with_residual_us
 
 
-def _corrected(each: FoldFit, gpu: GpuSpec) -> FloatArray:
+def corrected_fold_us(each: FoldFit, gpu: GpuSpec) -> FloatArray:
+    """Runtime of a fold's unseen rows in us, corrected by trees trained on its seen rows."""
     forest = train_on(each.seen, gpu, each.numbers)
     log_error = forest.predict(features(each.unseen.shape, each.times))
     floor_us = SOLModel(gpu).predict_batch(each.unseen.shape.batch).runtime_us

@@ -9,20 +9,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_model.calibration.cross_validation import (
-    config_groups,
-    fold_fits,
-    folds_of,
-    held_out,
-    size_groups,
-)
+from gemm_model.calibration.cross_validation import config_groups, folds_of, size_groups
 from gemm_model.calibration.fit import DEFAULT_FREE, DEFAULT_FREE_POWER, Fit, fit, free_from
+from gemm_model.calibration.hold_out import HoldOut
 from gemm_model.calibration.observations import Observations, observe
-from gemm_model.calibration.residual_fit import catboost, held_out_with_residual, train_on
+from gemm_model.calibration.residual_fit import catboost, train_on
 from gemm_model.calibration.tables import FEWEST_SHAPES, CalibrationData, load_tables
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.processes import RunAll
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import NUMBERS, KernelNumbers, kernel_numbers
 from gemm_model.kernels.registry import family_of
@@ -134,9 +130,11 @@ def calibrate(
     gpu: GpuSpec,
     choices: Choices,
     progress: Callable[[str], None] = lambda _step: None,
+    run_all: RunAll = map,
 ) -> CalibrationResult:
     """Fit each rate class of types in the tables, and judge the fit on held-out rows.
 
+    `run_all` works out the folds of a hold-out, such as the `map` of an executor.
     Raises InputError for tables that cannot be calibrated on, MissingExtraError where a residual is asked for
     without CatBoost.
     """
@@ -146,7 +144,7 @@ def calibrate(
     data = load_tables(inputs, gpu, family)
     base = choices.donor or calibration_for(gpu, family.name)[0]
     kinds = {
-        kind: _Kind(kind, regimes, gpu, family, base, choices, progress).result()
+        kind: _Kind(kind, regimes, gpu, family, base, choices, progress, run_all).result()
         for kind, regimes in data.by_kind.items()
     }
     told = ", ".join(path.name for path in inputs)
@@ -184,7 +182,9 @@ class _Kind:
         base: Calibration,
         choices: Choices,
         progress: Callable[[str], None],
+        run_all: RunAll,
     ) -> None:
+        self.run_all = run_all
         self.kind, self.gpu, self.family, self.choices, self.progress = kind, gpu, family, choices, progress
         self.start = base.numbers[base.kind_for(kind)].values()
         self.donor = None if choices.donor is None else self.start
@@ -237,24 +237,34 @@ class _Kind:
     def _held_out(self, what: str, folds: IntArray) -> tuple[FloatArray, FloatArray | None]:
         self.progress(f"{self.kind}: {what} held out")
         whole_shapes = what in ("shape", "family")
-        fits = fold_fits(
-            self.seen,
-            self.main,
-            self.gpu,
-            folds,
-            free=self.free,
+        with_residual = self.choices.with_residual
+        held_out = self._hold_out(self.seen, self.main, self.free, with_residual=with_residual)
+        found = held_out.times(folds, self.run_all)
+        self.validations.extend(_figures(what, self.rows, found.runtime_us, whole_shapes))
+        if found.corrected_us is not None:
+            self.validations.extend(
+                _figures(f"{what} + residual", self.rows, found.corrected_us, whole_shapes)
+            )
+        return found.runtime_us, found.corrected_us
+
+    def _hold_out(
+        self,
+        seen: Mapping[str, Observations],
+        main: str,
+        free: Collection[str],
+        *,
+        with_residual: bool = False,
+    ) -> HoldOut:
+        return HoldOut(
+            regimes=seen,
+            main=main,
+            gpu=self.gpu,
+            free=free,
             start=self.start,
             donor=self.donor,
             without=self.family.absent_mechanisms,
+            with_residual=with_residual,
         )
-        if not self.choices.with_residual:
-            predicted_us = held_out(fits, len(self.rows))
-            self.validations.extend(_figures(what, self.rows, predicted_us, whole_shapes))
-            return predicted_us, None
-        predicted_us, corrected_us = held_out_with_residual(fits, len(self.rows), self.gpu)
-        self.validations.extend(_figures(what, self.rows, predicted_us, whole_shapes))
-        self.validations.extend(_figures(f"{what} + residual", self.rows, corrected_us, whole_shapes))
-        return predicted_us, corrected_us
 
     def _chains(self) -> tuple[Fit | None, dict[str, ChainedErrors]]:
         """Power and boundaries: fitted to launches back to back while the kernel's own numbers stay."""
@@ -264,28 +274,19 @@ class _Kind:
         found = self._fit(self.chained, DEFAULT_FREE_POWER, self.start)
         shapes = {name: len(np.unique(size_groups(rows))) for name, rows in self.chained.items()}
         told = [name for name, found_shapes in shapes.items() if found_shapes >= FEWEST_SHAPES]
-        return found, {name: self._chained_errors(name, found) for name in told}
+        self.start = found.numbers.values()
+        return found, {name: self._chained_errors(name) for name in told}
 
-    def _chained_errors(self, name: str, found: Fit) -> ChainedErrors:
+    def _chained_errors(self, name: str) -> ChainedErrors:
         rows = self.chained[name]
-        runtime_us, clk_mhz = np.empty(len(rows)), np.empty(len(rows))
-        for each in fold_fits(
-            self.chained,
-            name,
-            self.gpu,
-            folds_of(size_groups(rows), self.choices.seed),
-            free=DEFAULT_FREE_POWER,
-            start=found.numbers.values(),
-            donor=self.donor,
-            without=self.family.absent_mechanisms,
-        ):
-            runtime_us[each.test] = each.times.runtime_us
-            clk_mhz[each.test] = each.times.set_clk_mhz
+        folds = folds_of(size_groups(rows), self.choices.seed)
+        found = self._hold_out(self.chained, name, DEFAULT_FREE_POWER).times(folds, self.run_all)
         known, short = np.isfinite(rows.sm_clk_mhz), rows.runtime_us < SHORT_US
+        clock_error = np.abs(found.set_clk_mhz[known] / rows.sm_clk_mhz[known] - 1.0)
         return ChainedErrors(
-            error_figures(runtime_us, rows.runtime_us),
-            error_figures(runtime_us[short], rows.runtime_us[short]) if short.any() else None,
-            float(np.abs(clk_mhz[known] / rows.sm_clk_mhz[known] - 1.0).mean()) if known.any() else None,
+            error_figures(found.runtime_us, rows.runtime_us),
+            error_figures(found.runtime_us[short], rows.runtime_us[short]) if short.any() else None,
+            float(clock_error.mean()) if known.any() else None,
         )
 
 

@@ -31,6 +31,7 @@ from gemm_model.bench.sweep import (
 from gemm_model.commands import common
 from gemm_model.config import load_config
 from gemm_model.core.errors import InputError, PartialResultError
+from gemm_model.core.files import check_folder_writable
 from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import REGIME_NAMES
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "--input testlists/dsv3.csv --dtype fp8 --output results/mine.csv",
     "--input testlists/square.csv --tiles 128x256,128x128 --dry-run",
+    "--rows plan.csv --cluster local --output results/measurements",
 )
 L2_OF_REGIME = {
     "sustained": ("warm", "launches back to back find a warm L2"),
@@ -87,8 +89,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--seed", type=int, default=SHUFFLE_SEED, help="of the order and the sample")
     how.add_argument("--jobs", type=int, help="processes that compile (default: processors less one)")
     how.add_argument("--device", help="module:class of the device (default: CUDA through torch)")
+    where = parser.add_argument_group("where to run (docs/fleet.md)")
+    where.add_argument(
+        "--cluster",
+        metavar="WHERE",
+        help="local (a worker for each visible GPU), a Dask scheduler's address, or a YAML file for "
+        "dask-jobqueue (default: this process's GPU alone)",
+    )
+    where.add_argument(
+        "--cards", type=int, metavar="N", help="workers of a local cluster (default: all visible GPUs)"
+    )
     out = parser.add_argument_group("where to")
-    out.add_argument("--output", "--output_csv", dest="output", type=Path, help="CSV to write, row by row")
+    out.add_argument(
+        "--output",
+        "--output_csv",
+        dest="output",
+        type=Path,
+        help="CSV to write, row by row; with --cluster the folder of a data set",
+    )
     common.add_page(out, "the measurements against predictions (for `gpu=NAME`, default h200)")
     out.add_argument("--resume", action="store_true", help="go on with an output that was begun")
     out.add_argument(
@@ -115,7 +133,10 @@ def add_chain_arguments(graph: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    common.check_outputs(args.output)
+    if args.cluster is None:
+        common.check_outputs(args.output)
+    elif args.output is not None:
+        check_folder_writable(args.output)
     _use_kernel_cache()
     if args.dry_run:
         providers = _providers(args)
@@ -126,12 +147,18 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.bench import runner
     from gemm_model.bench.worker_process import WorkerProcess
 
+    if args.cards is not None:
+        _positive("--cards", args.cards)
+        if args.cluster != "local":
+            raise InputError("--cards has no effect without --cluster local; expected it left out")
     options = runner.RunOptions(
         settings=_timing(args),
         device=args.device or runner.TORCH_DEVICE,
         compile_jobs=args.jobs or runner.default_compile_jobs(),
         time_budget_s=args.time_budget,
     )
+    if args.cluster is not None:
+        return _run_on_cluster(args, options)
     # Rows of a table name their libraries: the worker loads each with its first row.
     ahead = [] if args.compile_only or args.rows is not None else _words(args.kernels)
     worker = WorkerProcess(options.device, ahead)
@@ -139,6 +166,21 @@ def run(args: argparse.Namespace) -> int:
         return _run_on(worker, args, options)
     finally:
         worker.close()
+
+
+def _run_on_cluster(args: argparse.Namespace, options: RunOptions) -> int:
+    from gemm_model.commands.fleet_benchmark import fleet_benchmark
+
+    for option in ("compile_only", "html"):
+        if option in args.given:
+            raise InputError(
+                f"--{option.replace('_', '-')} has no effect with --cluster; expected it left out"
+            )
+
+    def rows_of(capability: tuple[int, int]) -> list[Row]:
+        return _rows(args, _providers(args) if args.rows is None else {}, capability)
+
+    return fleet_benchmark(args, options, _words(args.kernels), rows_of, ProgressLine())
 
 
 def _run_on(worker: WorkerProcess, args: argparse.Namespace, options: RunOptions) -> int:

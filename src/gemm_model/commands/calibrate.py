@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from gemm_model.commands import common
 from gemm_model.commands.quick_calibration import quick_calibration
 from gemm_model.config import is_yaml_file
 from gemm_model.core.errors import InputError
+from gemm_model.core.processes import RunAll, local_processes
 from gemm_model.report.document import Document
+
+PROCESSES = "2"
+"""Fits of hold-outs at once: as many as a small machine has processors."""
 
 EXAMPLES = (
     "--input burst.csv.gz --input sustained.csv.gz --gpu h200 --output mine.yaml",
@@ -66,6 +72,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="on a machine with a GPU: describe it, measure 250 designed rows, adapt the nearest calibration",
     )
     parser.add_argument("--seed", type=common.whole_number, default=0, help="seed of the folds")
+    parser.add_argument(
+        "--cluster",
+        default=PROCESSES,
+        metavar="WHERE",
+        help="where hold-outs are fitted: a number of local processes, a Dask scheduler's address, or a "
+        "YAML file for dask-jobqueue",
+    )
     common.add_format(parser, ("table", "json"))
 
 
@@ -99,13 +112,14 @@ def run(args: argparse.Namespace) -> int:
         shapes_only=args.hold_outs == "shapes",
     )
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with _folds_at_once(args.cluster) as run_all, Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("reading", total=None)
         result = calibrate(
             args.input,
             chosen.gpu,
             choices,
             progress=lambda step: bar.update(task, description=step),
+            run_all=run_all,
         )
     text = report_text(result)
     files = [*write_calibration(result, args.output)]
@@ -123,6 +137,23 @@ def run(args: argparse.Namespace) -> int:
 
         common.write_page(calibration_page(result, chosen.gpu, args.output), args.html)
     return 0
+
+
+@contextmanager
+def _folds_at_once(where: str) -> Iterator[RunAll]:
+    """The `map` of `where`'s processes."""
+    if where.isdecimal():
+        count = int(where)
+        if count < 1:
+            raise InputError(f"--cluster is {where}; expected one process or more")
+        with local_processes(count) as executor:
+            yield map if count == 1 else executor.map
+    else:
+        from gemm_model.fleet.cluster import joined, refuse_other_versions
+
+        with joined(where) as client:
+            refuse_other_versions(client)
+            yield client.get_executor(pure=False).map
 
 
 def _words(text: str) -> list[str]:

@@ -45,6 +45,8 @@ from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES
 from gemm_model.core.prediction import BatchPrediction, predict_in_chunks
 from gemm_model.core.problem import MAX_SIZE
+from gemm_model.dataset.schema import as_texts
+from gemm_model.dataset.storage import DataSet, is_dataset
 from gemm_model.kernels.feasibility import refuse_in_any_family
 from gemm_model.models import Model
 
@@ -76,11 +78,15 @@ MAX_EMPTY_KERNEL_US = 100.0
 
 
 def read_table(path: Path | str) -> pd.DataFrame:
-    """A CSV file (also .gz) as a frame of texts, checked for shape but not for values.
+    """A CSV file (also .gz) or a data set as a frame of texts, checked for shape but not for values.
 
     Raises InputError, naming the file, for what is not a CSV table with a header and at least one row.
     """
     path = Path(path)
+    if is_dataset(path):
+        frame = as_texts(DataSet(path).read())
+        frame.attrs["path"] = str(path)
+        return frame
     if path.is_dir():
         raise InputError(f"{path}: is a directory; expected a CSV file")
     if not path.exists():

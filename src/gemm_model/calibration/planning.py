@@ -1,0 +1,102 @@
+"""Rows to measure within a time: those that stand for all that could be measured, by their sensitivities."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemm_model.bench.device import TimingSettings
+from gemm_model.bench.rows import Row, padded
+from gemm_model.bench.sweep import estimated_row_ms
+from gemm_model.calibration.design import left_unknown, planned
+from gemm_model.calibration.quick import SEED, legal_kernels, random_rows, sensitivities
+from gemm_model.core.batch import FloatArray, IntArray
+from gemm_model.core.dtypes import operand_type
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.persistent.calibration_file import Calibration
+
+CANDIDATE_SHAPES = 1200
+"""Random shapes of each type to choose from [shapes]; 16 kernels each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Rows to be measured, and what they come to."""
+
+    rows: list[Row]
+    pool: int
+    """Rows that they were chosen from."""
+    shapes: int
+    measure_s: float
+    """By the rough card of a dry run."""
+    left_unknown: float
+    """Share of what is not known of a number beforehand that the rows leave [1]; median of the numbers."""
+
+
+def planned_rows(
+    gpu: GpuSpec,
+    family: KernelFamily,
+    donor: Calibration,
+    types: Sequence[str],
+    *,
+    budget_s: float,
+    sizes: Sequence[tuple[int, int, int]] = (),
+) -> Plan:
+    """As many rows as `budget_s` buys, of all types together; equal for equal descriptions.
+
+    `sizes` (m, n, k) are chosen from in place of random ones. Raises InputError where the time buys no row.
+    """
+    draw = random.Random(SEED)
+    pool: list[Row] = []
+    derivatives = []
+    for dtype in types:
+        if operand_type(dtype)[0].math_kind not in gpu.flop_per_clk_per_sm:
+            raise InputError(f"{gpu.name} has no {dtype}; expected types of `gemm-model list gpus`")
+        if sizes:
+            rows = list(_rows_of_sizes(gpu, family, dtype, sizes))
+        else:
+            rows = list(random_rows(gpu, family, dtype, draw, CANDIDATE_SHAPES))
+        pool += rows
+        derivatives.append(sensitivities(rows, gpu, donor)[0])
+    jacobian = np.concatenate(derivatives)
+    settings = TimingSettings()
+    cost_ms = np.array([estimated_row_ms(row, settings) for row in pool])
+    chosen = _affordable(jacobian, cost_ms, 1e3 * budget_s)
+    rows = [pool[position] for position in sorted(chosen.tolist())]
+    return Plan(
+        rows=rows,
+        pool=len(pool),
+        shapes=len({row.problem for row in rows}),
+        measure_s=float(cost_ms[chosen].sum()) / 1e3,
+        left_unknown=float(np.median(left_unknown(jacobian[chosen]))),
+    )
+
+
+def _affordable(jacobian: FloatArray, cost_ms: FloatArray, budget_ms: float) -> IntArray:
+    """A planned set whose rows take about the budget, and no longer."""
+    count = min(round(budget_ms / cost_ms.mean()), len(cost_ms))
+    while count > 0:
+        found = planned(jacobian, count)
+        if cost_ms[found].sum() <= budget_ms:
+            return found
+        count = min(count - 1, int(count * budget_ms / cost_ms[found].sum()))
+    raise InputError(
+        f"a budget of {budget_ms / 1e3:g} s buys no row; expected {cost_ms.mean() / 1e3:.2g} s or more"
+    )
+
+
+def _rows_of_sizes(
+    gpu: GpuSpec, family: KernelFamily, dtype: str, sizes: Sequence[tuple[int, int, int]]
+) -> Iterator[Row]:
+    kernels = legal_kernels(gpu, family, dtype)
+    for asked in sizes:
+        problem = padded(GemmProblem.of(*asked, dtype))
+        for kernel in kernels:
+            if kernel.cta_m <= max(64, 2 * asked[0]):
+                yield Row(kernel=family.name, problem=problem, config=kernel, asked=asked)

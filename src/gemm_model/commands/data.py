@@ -1,0 +1,220 @@
+"""`gemm-model data`: what a data set of measurements holds, and CSV in and out of it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gemm_model.commands import common
+from gemm_model.core.errors import InputError, PartialResultError
+from gemm_model.core.regimes import regime_name
+from gemm_model.report.document import Document, text_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EXAMPLES = (
+    "import mine rows.csv.gz",
+    "show mine",
+    "export mine --family quack --regime burst --output burst.csv",
+    "diff mine/20261122T101500Z-0a1b2c repeat.csv",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=tuple(ACTIONS), help="what to do")
+    parser.add_argument(
+        "dataset", type=Path, help="the data set's folder; diff: a table, data set or run of one"
+    )
+    parser.add_argument(
+        "tables",
+        type=Path,
+        nargs="*",
+        help="import: CSV files of measurements (also .gz); diff: the second one",
+    )
+    which = parser.add_argument_group("which rows (show, export, verify)")
+    which.add_argument("--gpu", help="of this GPU, by the name in its rows (default: all)")
+    which.add_argument("--family", help="of this kernel family (default: all)")
+    which.add_argument("--regime", type=regime_name, help="of this regime (default: all)")
+    which.add_argument("--run", dest="run_name", metavar="RUN", help="of this run (default: all)")
+    parser.add_argument(
+        "--skip-damaged", action="store_true", help="export: leave damaged parts out and end with exit code 4"
+    )
+    common.add_output(parser, "the rows of export (CSV), or the answer")
+
+
+def run(args: argparse.Namespace) -> int:
+    common.no_overrides(args)
+    common.check_outputs(args.output)
+    expected = {"import": "one CSV file or more", "diff": "one other table"}.get(args.what, "none")
+    if (args.what == "import") != bool(args.tables) and args.what != "diff":
+        raise InputError(f"data {args.what} takes {expected} after the data set; got {len(args.tables)}")
+    if args.what == "diff" and len(args.tables) != 1:
+        raise InputError(f"data diff takes {expected} after the first; got {len(args.tables)}")
+    chosen = () if args.what in ("import", "diff") else ("gpu", "family", "regime", "run_name")
+    skips = ("skip_damaged",) if args.what == "export" else ()
+    common.refuse_unused(
+        args, f"for {args.what}", ("what", "dataset", "tables", "output", "format", *chosen, *skips)
+    )
+    return ACTIONS[args.what](args)
+
+
+def _import(args: argparse.Namespace) -> int:
+    from gemm_model.bench.environment import command_line, package_versions, timestamp
+    from gemm_model.dataset.schema import typed
+    from gemm_model.dataset.storage import DataSet, RunRecord, new_run_name
+    from gemm_model.tables.table import read_table
+
+    # All files are read before the first is written: a bad one leaves the data set as it was.
+    tables = [(path, read_table(path)) for path in args.tables]
+    for path, texts in tables:
+        typed(texts, "", str(path))
+    dataset = DataSet.create(args.dataset)
+    rows = []
+    for path, texts in tables:
+        provenance = {
+            "file": path.name,
+            "rows": len(texts),
+            "commands": [command_line()],
+            "started": [timestamp()],
+            "packages": package_versions(),
+        }
+        record = RunRecord(run=new_run_name(), provenance=provenance)
+        grown = dataset.add_rows(record, 0, texts, str(path))
+        rows.append({"file": path.name, "run": grown.run, "rows": len(texts), "parts": len(grown.parts)})
+    _show(args, {"dataset": args.dataset, "action": "import"}, rows)
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    from gemm_model.dataset.schema import as_texts
+    from gemm_model.dataset.storage import DataSet
+
+    dataset = DataSet(args.dataset)
+    parts = _parts(args)
+    damaged = dataset.damage(parts) if args.skip_damaged else {}
+    rows = as_texts(dataset.read_parts([part for part in parts if part.path not in damaged]))
+    if args.output is None:
+        raise InputError("data export: no --output given; expected the CSV file to write")
+    _write_csv(rows, args.output)
+    common.words(f"wrote {args.output}: {len(rows)} rows")
+    if damaged:
+        raise PartialResultError(f"{args.dataset}: left out {_told(damaged)}")
+    return 0
+
+
+def _write_csv(rows: pd.DataFrame, path: Path) -> None:
+    from gemm_model.core.files import atomic_path
+
+    with atomic_path(path) as unfinished:
+        rows.to_csv(unfinished, index=False, lineterminator="\n")
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from gemm_model.dataset.storage import DataSet
+
+    parts = _parts(args)
+    damaged = DataSet(args.dataset).damage(parts)
+    rows = [{"part": path, "damage": why} for path, why in damaged.items()]
+    told = {"dataset": args.dataset, "action": "verify", "parts": len(parts), "damaged": len(damaged)}
+    _show(
+        args,
+        told,
+        rows,
+        f"{len(parts)} parts, {sum(part.rows for part in parts)} rows, {len(damaged)} damaged",
+    )
+    if damaged:
+        raise InputError(
+            f"{args.dataset}: {_told(damaged)}; the other {len(parts) - len(damaged)} parts are whole"
+        )
+    return 0
+
+
+def _told(damaged: dict[str, str]) -> str:
+    return "; ".join(f"part {path} {why}" for path, why in damaged.items())
+
+
+def _list(args: argparse.Namespace) -> int:
+    from gemm_model.dataset.storage import DataSet
+    from gemm_model.fleet.journal import unsealed
+
+    dataset = DataSet(args.dataset)
+    wanted = {part.path for part in _parts(args)}
+    rows: list[dict[str, Any]] = []
+    for record in dataset.runs():
+        for part in record.parts:
+            if part.path in wanted:
+                told = {"run": record.run, "gpu": part.gpu, "family": part.family, "regime": part.regime}
+                rows.append(
+                    told | {"rows": part.rows, "remarks": "; ".join(record.card_remarks.values()) or None}
+                )
+    notes = [
+        f"run {run} has {count} rows in its journal; `gemm-model benchmark --resume` goes on with it"
+        for run, count in unsealed(dataset).items()
+    ]
+    told = {"dataset": args.dataset, "action": "show", "rows": sum(row["rows"] for row in rows)}
+    _show(args, told, rows, f"{text_table(rows)}\n{told['rows']} rows", notes)
+    return 0
+
+
+def _diff(args: argparse.Namespace) -> int:
+    from gemm_model.dataset.compare import compare
+
+    found = compare(_measurements(args.dataset), _measurements(args.tables[0]))
+    rows = [asdict(difference) for difference in found.differences]
+    apart = (
+        f"{found.only_first} rows only in {args.dataset}, {found.only_second} only in {args.tables[0]}, "
+        f"{found.other_disposition} in both without two times"
+    )
+    told = {"action": "diff", "only_first": found.only_first, "only_second": found.only_second}
+    _show(args, told, rows, f"{text_table(rows)}\n{apart}")
+    return 0
+
+
+def _measurements(path: Path) -> pd.DataFrame:
+    """Of a CSV file, a data set, or a run of one (`FOLDER/RUN`)."""
+    from gemm_model.dataset.storage import RUN_NAME, DataSet
+    from gemm_model.tables.table import read_table
+
+    if RUN_NAME.fullmatch(path.name):
+        return DataSet(path.parent).read(run=path.name)
+    return DataSet(path).read() if path.is_dir() else read_table(path)
+
+
+def _parts(args: argparse.Namespace) -> list[Any]:
+    from gemm_model.dataset.storage import DataSet
+
+    chosen = {"gpu": args.gpu, "family": args.family, "regime": args.regime, "run": args.run_name}
+    parts = DataSet(args.dataset).parts(**chosen)
+    if not parts and any(chosen.values()):
+        raise InputError(f"{args.dataset}: no such rows; `gemm-model data show` says what there is")
+    return parts
+
+
+def _show(
+    args: argparse.Namespace,
+    told: dict[str, Any],
+    rows: list[dict[str, Any]],
+    text: str | None = None,
+    notes: list[str] | None = None,
+) -> None:
+    document = Document(
+        verb="data",
+        result=told,
+        rows=rows,
+        text=lambda: text_table(rows) if text is None else text,
+        notes=notes or (),
+    )
+    common.show(args, document)
+
+
+ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "import": _import,
+    "export": _export,
+    "verify": _verify,
+    "show": _list,
+    "diff": _diff,
+}

@@ -1,0 +1,88 @@
+"""`gemm-model plan`: which rows to measure in a given time, for `gemm-model benchmark --rows`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from gemm_model.commands import common
+from gemm_model.core.errors import InputError
+from gemm_model.report.document import Document
+
+EXAMPLES = (
+    "--budget 10min --gpu h200 --family quack --output plan.csv",
+    "--budget 90s --gpu my_gpu.yaml --dtype bf16,fp8 --input testlists/dsv3.csv --output plan.csv",
+)
+UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
+_BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|min|h)")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--budget", required=True, help="time on one card: 90s, 10min, 2h")
+    common.add_gpu(parser)
+    parser.add_argument("--family", default="auto", help="the kernel family to be measured")
+    parser.add_argument("--dtype", default="bf16,fp8", help="operand types, such as bf16,fp8")
+    common.add_input(parser, "sizes to choose from: m, n, k (default: sizes from one row to many)")
+    parser.add_argument("--output", type=Path, help="the plan to write (CSV)")
+    common.add_format(parser, ("table", "json"))
+
+
+def run(args: argparse.Namespace) -> int:
+    from gemm_model.bench.rows import write_plan
+    from gemm_model.calibration.planning import planned_rows
+    from gemm_model.kernels.registry import family_of
+    from gemm_model.persistent.calibration_file import calibration_for
+
+    if args.output is None:
+        raise InputError("no --output given; expected the CSV of the plan to write")
+    common.check_outputs(args.output)
+    budget_s = budget(args.budget)
+    gpu = common.settings(args).gpu
+    family = family_of(args.family, gpu)
+    types = [word.strip() for word in args.dtype.split(",") if word.strip()]
+    donor, _ = calibration_for(gpu, family.name)
+    plan = planned_rows(gpu, family, donor, types, budget_s=budget_s, sizes=_sizes(args.input))
+    write_plan(plan.rows, args.output)
+    lines = [
+        f"rows      {len(plan.rows)} of {plan.pool} candidates, {plan.shapes} shapes",
+        f"measure   about {plan.measure_s:.0f} s of {budget_s:.0f} s on one card",
+        f"by        sensitivities of {donor.name}",
+        f"unknown   {plan.left_unknown:.0%} of what was not known of a number, in the median, is left",
+    ]
+    told = {
+        "pool": plan.pool,
+        "shapes": plan.shapes,
+        "measure_s": plan.measure_s,
+        "left_unknown": plan.left_unknown,
+    }
+    document = Document(
+        verb="plan",
+        gpu=gpu.name,
+        result={"file": args.output, "rows": len(plan.rows), "donor": donor.name, **told},
+        text=lambda: "\n".join(lines),
+    )
+    common.print_document(document, args.format or "table")
+    common.words(f"wrote {args.output}: gemm-model benchmark --rows {args.output} --output rows.csv")
+    return 0
+
+
+def budget(text: str) -> float:
+    """Seconds of a time such as 90s, 10min or 2h."""
+    found = _BUDGET.fullmatch(text)
+    if found is None:
+        raise InputError(f"--budget is {text!r}; expected a time such as 90s, 10min or 2h")
+    return float(found[1]) * UNITS_S[found[2]]
+
+
+def _sizes(path: Path | None) -> list[tuple[int, int, int]]:
+    from gemm_model.tables.table import batch_from_frame, read_table
+
+    if path is None:
+        return []
+    table = read_table(path)
+    table["in_dtype"] = common.BATCH_DEFAULT_DTYPE
+    batch = batch_from_frame(table, needs_tile=False)
+    return list(
+        dict.fromkeys((int(m), int(n), int(k)) for m, n, k in zip(batch.m, batch.n, batch.k, strict=True))
+    )

@@ -1,0 +1,47 @@
+"""Local processes that share long work."""
+
+from __future__ import annotations
+
+import copyreg
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+RunAll = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+"""`map`, or an executor's: results in the order of the arguments, wherever they are worked out."""
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def _read_only(values: Mapping[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(values)
+
+
+# Read-only mappings of frozen records travel to processes, which pickle alone would refuse.
+copyreg.pickle(MappingProxyType, lambda view: (_read_only, (dict(view),)))
+
+
+@contextmanager
+def local_processes(count: int) -> Iterator[Executor]:
+    """An executor of `count` processes, numpy on one thread in each; a process starts with its first work."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    # Spawned, for a copy of a process that has threads may stop for ever.
+    executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
+    try:
+        yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

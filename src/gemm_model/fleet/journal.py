@@ -1,0 +1,133 @@
+"""Rows of a run on their way into a data set: on disk at once, in Parquet once there are enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gemm_model.bench.row_log import RowLog, whole_lines
+from gemm_model.core.errors import InputError
+from gemm_model.core.files import atomic_write, sole_writer
+from gemm_model.dataset.schema import COLUMNS, PROVENANCE
+from gemm_model.dataset.storage import RUNS, DataSet, RunRecord, new_run_name
+
+SEAL_ROWS = 20_000
+"""Rows after which a journal becomes a part [rows]; a part of so many takes about 0.5 MB."""
+JOURNAL_COLUMNS = tuple(name for name in COLUMNS if name not in PROVENANCE)
+
+
+@dataclass(slots=True)
+class Journal:
+    """The one writer of a run. Every row is on disk when `append` returns."""
+
+    dataset: DataSet
+    record: RunRecord
+    done: set[int]
+    """Places in the sweep of the rows that are there."""
+    _log: RowLog | None = field(init=False, default=None)
+    _rows: int = field(init=False, default=0)
+    _number: int = field(init=False, default=0)
+
+    def append(self, cells: Mapping[str, Any]) -> None:
+        """Add a row; raises InputError where the disk takes no more."""
+        if self._log is None:
+            self._number = 1 + max((part.number for part in self.record.parts), default=-1)
+            self._log = RowLog.create(self._path, JOURNAL_COLUMNS)
+        self._log.append(cells)
+        self._rows += 1
+        self.done.add(int(cells["order"]))
+        if self._rows >= SEAL_ROWS:
+            self.seal()
+
+    def seal(self) -> None:
+        """Turn the rows so far into parts of the data set."""
+        if self._log is None:
+            return
+        self._log.close()
+        self._log, self._rows = None, 0
+        self.record = _sealed(self.dataset, self.record, self._path)
+
+    def note(self, **changes: Mapping[str, Any]) -> None:
+        """Renew the record: `provenance` or `card_remarks`."""
+        self.record = replace(self.record, **changes)  # type: ignore[arg-type]
+        self.dataset.write_record(self.record)
+
+    @property
+    def _path(self) -> Path:
+        return _folder(self.dataset, self.record.run) / f"{self._number}.csv"
+
+
+@contextmanager
+def begun(dataset: DataSet, provenance: Mapping[str, Any]) -> Iterator[Journal]:
+    """The journal of a new run."""
+    record = RunRecord(run=new_run_name(), provenance=provenance)
+    with _sole(Journal(dataset, record, set())) as journal:
+        dataset.write_record(record)
+        yield journal
+
+
+@contextmanager
+def taken_up(dataset: DataSet, sweep: str) -> Iterator[Journal]:
+    """The journal of the latest run of a sweep, to go on with.
+
+    Raises InputError where there is none, or where another process is at it.
+    """
+    runs = [record for record in dataset.runs() if record.provenance.get("sweep") == sweep]
+    if not runs:
+        raise InputError(f"{dataset.folder}: no run of sweep {sweep}; expected one to resume")
+    with _sole(Journal(dataset, runs[-1], set())) as journal:
+        journal.record = dataset.record(runs[-1].run)
+        for path in sorted(_folder(dataset, journal.record.run).glob("*.csv")):
+            journal.record = _sealed(dataset, journal.record, path)
+        if journal.record.parts:
+            rows = dataset.read_parts(journal.record.parts)
+            journal.done.update(map(int, rows["order"]))
+        yield journal
+
+
+def unsealed(dataset: DataSet) -> dict[str, int]:
+    """Run -> rows that a run which has ended, or still works, has in its journal."""
+    found: dict[str, int] = {}
+    for path in sorted((dataset.folder / RUNS).glob("*/*.csv")):
+        rows = max(whole_lines(path.read_bytes()).count(b"\n") - 1, 0)
+        found[path.parent.name] = found.get(path.parent.name, 0) + rows
+    return found
+
+
+@contextmanager
+def _sole(journal: Journal) -> Iterator[Journal]:
+    folder = _folder(journal.dataset, journal.record.run)
+    with sole_writer(folder):
+        try:
+            yield journal
+        except BaseException:
+            # Where the disk is full the rows stay in the journal, for the next to seal.
+            with suppress(InputError):
+                journal.seal()
+            raise
+        else:
+            journal.seal()
+        finally:
+            if not any(folder.iterdir()):
+                folder.rmdir()
+
+
+def _folder(dataset: DataSet, run: str) -> Path:
+    return dataset.folder / RUNS / run
+
+
+def _sealed(dataset: DataSet, record: RunRecord, path: Path) -> RunRecord:
+    """The record with the journal's rows as parts; the journal goes once the record names them."""
+    from gemm_model.tables.table import read_table
+
+    number = int(path.stem)
+    whole = whole_lines(path.read_bytes()).decode("utf-8", errors="replace")
+    if whole.count("\n") > 1 and all(part.number != number for part in record.parts):
+        # A log that a kill tore is made whole first, so that it is read as any table.
+        atomic_write(path, whole)
+        record = dataset.add_rows(record, number, read_table(path), str(path))
+    path.unlink()
+    return record

@@ -1,0 +1,127 @@
+"""Tasks through a cluster as a stream: few under way at a time, lost ones done again elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from gemm_model.core.errors import GemmModelError, InputError, PartialResultError
+from gemm_model.fleet.cluster import offered
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+AHEAD = 2
+"""Tasks under way for each unit of the resource: one runs, one waits."""
+ATTEMPTS = 5
+"""A task whose workers die so often is given up."""
+LOOK_EVERY_S = 1.0
+"""How often workers are counted and the scheduler's health is looked at [s]."""
+NO_WORKER_LIMIT_S = 600.0
+"""So long a cluster without workers is waited for [s]; batch jobs may queue before they start."""
+
+
+@dataclass(slots=True)
+class Stream(Generic[Task, Result]):
+    """`work(task)` for each task, one at a time on each unit of `resource`.
+
+    `wanted` is asked before each task: once it says no, what runs is finished and the rest is left. Results
+    come as they are ready, None for a task that took ATTEMPTS workers with it. Raises PartialResultError
+    where the scheduler or all workers are lost, and the errors of this package that `work` raises.
+    """
+
+    client: Client
+    work: Callable[[Task], Result]
+    resource: str
+    wanted: Callable[[], bool] = lambda: True
+    _ended: queue.SimpleQueue[Future] = field(init=False, default_factory=queue.SimpleQueue)
+    _running: dict[str, tuple[Future, Task, int]] = field(init=False, default_factory=dict)
+    _room: int = field(init=False, default=0)
+    _looked: float = field(init=False, default=0.0)
+
+    def results(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Result | None]]:
+        left = iter(tasks)
+        try:
+            while True:
+                self._look()
+                while len(self._running) < self._room and self.wanted():
+                    try:
+                        self._submit(next(left), 1)
+                    except StopIteration:
+                        break
+                if not self._running:
+                    if self._room == 0 and self.wanted():
+                        time.sleep(LOOK_EVERY_S / 10)
+                        continue
+                    return
+                ended = self._take_ended()
+                # One gathering of all that is ready: each costs a round trip.
+                ready = [future for future in ended if future.status == "finished"]
+                results = dict(zip((future.key for future in ready), self.client.gather(ready), strict=True))
+                for future in ended:
+                    _, task, attempt = self._running.pop(future.key)
+                    if future.key in results:
+                        yield task, results[future.key]
+                    elif self._workers_died(future) and attempt < ATTEMPTS:
+                        self._submit(task, attempt + 1)
+                    else:
+                        yield task, None
+        except (OSError, asyncio.CancelledError, futures.CancelledError):
+            # Of the connection: what tasks raise comes as another error.
+            raise self._scheduler_lost() from None
+        finally:
+            with suppress(OSError):
+                for future, _, _ in self._running.values():
+                    future.cancel()
+
+    def _submit(self, task: Task, attempt: int) -> None:
+        future = self.client.submit(self.work, task, resources={self.resource: 1}, pure=False)
+        self._running[future.key] = (future, task, attempt)
+        future.add_done_callback(self._ended.put)
+
+    def _take_ended(self) -> list[Future]:
+        """The tasks that have ended since; after LOOK_EVERY_S none."""
+        ended: list[Future] = []
+        with suppress(queue.Empty):
+            ended.append(self._ended.get(timeout=LOOK_EVERY_S))
+            while True:
+                ended.append(self._ended.get_nowait())
+        return ended
+
+    def _workers_died(self, future: Future) -> bool:
+        """Whether the task took workers with it; raises what else went wrong."""
+        from distributed import KilledWorker
+
+        if future.status != "error":
+            raise self._scheduler_lost()
+        error = future.exception()
+        if isinstance(error, GemmModelError):
+            raise error
+        if not isinstance(error, KilledWorker):
+            raise InputError(f"a worker failed: {type(error).__name__}: {error}")
+        return True
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < LOOK_EVERY_S and self._room > 0:
+            return
+        if self.client.status != "running":
+            raise self._scheduler_lost()
+        room = round(AHEAD * sum(offered(self.client, self.resource).values()))
+        if room > 0 or self._looked == 0.0:
+            self._looked = now
+        elif now - self._looked > NO_WORKER_LIMIT_S:
+            raise PartialResultError(f"no worker offers {self.resource} any more; go on with --resume")
+        self._room = room
+
+    def _scheduler_lost(self) -> PartialResultError:
+        return PartialResultError("the scheduler is lost; go on with --resume")

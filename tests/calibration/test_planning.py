@@ -1,0 +1,72 @@
+"""Plans: within the time, of what the card can run, equal for equal questions."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from gemm_model.bench.device import TimingSettings
+from gemm_model.bench.sweep import estimated_row_ms, rows_of_table
+from gemm_model.calibration import planning
+from gemm_model.commands.plan import budget
+from gemm_model.core.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def few_candidates(monkeypatch):
+    monkeypatch.setattr(planning, "CANDIDATE_SHAPES", 40)
+
+
+def test_a_plan_keeps_to_its_time_and_can_be_measured(tmp_path, gemm_model):
+    path = tmp_path / "plan.csv"
+    words = ("plan", "--gpu", "h200", "--family", "quack", "--output", path, "--format", "json")
+    answer = gemm_model(*words, "--budget", "8s")
+    assert answer.code == 0, answer.err
+    result = json.loads(answer.out)["result"]
+    rows = rows_of_table(path, regime="burst", l2="cold")
+    assert len(rows) == result["rows"]
+    spent_s = sum(estimated_row_ms(row, TimingSettings()) for row in rows) / 1e3
+    assert 7 < spent_s <= 8
+    assert {row.problem.a_dtype.name for row in rows} == {"bf16", "e4m3"}
+    assert result["pool"] > 2 * result["rows"]
+    assert 0 < result["left_unknown"] < 1
+    first = path.read_text()
+    assert gemm_model(*words, "--budget", "8s").code == 0
+    assert path.read_text() == first
+    longer = json.loads(gemm_model(*words, "--budget", "16s").out)["result"]
+    assert longer["left_unknown"] < result["left_unknown"]
+
+
+def test_sizes_of_ones_own_are_chosen_from(tmp_path, gemm_model):
+    sizes, path = tmp_path / "sizes.csv", tmp_path / "plan.csv"
+    sizes.write_text("m,n,k\n64,4096,512\n4096,4096,4096\n")
+    words = ("plan", "--budget", "1s", "--dtype", "bf16", "--input", sizes, "--output", path)
+    assert gemm_model(*words).code == 0
+    with path.open() as file:
+        asked = {(row["asked_m"], row["asked_n"], row["asked_k"]) for row in csv.DictReader(file)}
+    assert asked == {("64", "4096", "512"), ("4096", "4096", "4096")}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--budget", "1s", "--dtype", "bf16,fp4x"), "fp4x"),
+        (("--budget", "0.001s"), "a budget of 0.001 s buys no row"),
+        (("--budget", "soon"), "--budget is 'soon'; expected a time such as 90s, 10min or 2h"),
+        (("--budget", "1s", "--gpu", "a100_sxm_80gb", "--family", "quack"), "a100_sxm_80gb"),
+    ],
+)
+def test_what_cannot_be_planned_is_said_in_a_sentence(tmp_path, gemm_model, words, sentence):
+    answer = gemm_model("plan", *words, "--output", tmp_path / "plan.csv")
+    assert answer.code == 2
+    assert sentence in answer.err
+    assert len(answer.err.strip().splitlines()) == 1
+    assert not (tmp_path / "plan.csv").exists()
+
+
+def test_budgets_are_read_in_three_units():
+    assert [budget(text) for text in ("90s", "1.5min", "2h")] == [90.0, 90.0, 7200.0]
+    with pytest.raises(InputError):
+        budget("10")

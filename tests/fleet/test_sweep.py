@@ -1,0 +1,413 @@
+"""Sweeps on stand-in cards: every row once, whatever dies on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("distributed", reason="the extra gemm-model[fleet] is not installed")
+pytest.importorskip("pyarrow", reason="the extra gemm-model[fleet] is not installed")
+
+from gemm_model.bench.provider import load_provider
+from gemm_model.bench.rows import Row
+from gemm_model.bench.runner import RunOptions
+from gemm_model.bench.sweep import ConfigFilter, arranged, digest, rows_of_problems
+from gemm_model.core.errors import InputError
+from gemm_model.core.problem import GemmProblem
+from gemm_model.dataset.storage import DataSet
+from gemm_model.fleet import cluster, journal
+from gemm_model.fleet.sweep import FleetSweep, cards_of, remarks_on
+from gemm_model.fleet.tasks import cut
+from tests.bench import fakes
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.xdist_group("fleet")
+OPTIONS = RunOptions(
+    device="tests.bench.fakes:FakeDevice", row_limit_s=20.0, sentinel_every_s=0.2, rest_after_check_s=0.0
+)
+PROVIDER = load_provider(fakes.FakeProvider.name)
+CARDS = 3
+
+
+def sweep_of(shapes: int, *n_values: int) -> list[Row]:
+    """Four rows of each shape, and of each further n."""
+    sizes = [(64 * index, 256) for index in range(1, shapes + 1)] + [(64, n) for n in n_values]
+    problems = [GemmProblem.of(m, n, 512) for m, n in sizes]
+    rows = rows_of_problems(problems, PROVIDER, (9, 0), ConfigFilter(), regime="burst", l2="cold")
+    return arranged(rows, seed=5)
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[None]:
+    """What stand-in cards need, in this process and in those that it starts."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+    patch.setenv("FAKE_ROW_SECONDS", "0.01")
+    patch.setattr(cluster, "SILENT_WORKER_S", 2.0)
+    patch.setattr("gemm_model.fleet.tasks.TASK_MS", 1.0)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def client(environment):
+    with cluster.joined("local", cards=CARDS) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def cards(client):
+    return cards_of(client, OPTIONS, [PROVIDER.name])
+
+
+def measure(client, cards, rows: list[Row], folder: Path, **changes: object) -> FleetSweep:
+    with journal.begun(DataSet.create(folder), {"sweep": digest(rows)}) as kept:
+        sweep = FleetSweep(client, rows, kept, dict(cards), OPTIONS, lambda *_: None, **changes)
+        sweep.go({PROVIDER.name: PROVIDER})
+    return sweep
+
+
+def require_each_row_once(folder: Path, rows: list[Row], runs: int = 1) -> None:
+    """The table of `runs` whole sweeps: each row once a run, with the stand-in's own time for it."""
+    table = DataSet(folder).read()
+    assert sorted(table["order"]) == sorted(list(range(len(rows))) * runs)
+    for cells in table.to_dict("records"):
+        row = rows[cells["order"]]
+        assert (cells["m"], cells["n"]) == (row.problem.m, row.problem.n)
+        if cells["disposition"] == "ok":
+            base = row.problem.m / 64 + row.config.cta_n / 128 + row.config.swizzle / 100
+            assert cells["min_us"] == pytest.approx(base)
+
+
+def test_a_sweep_fills_a_data_set_from_all_cards(client, cards, tmp_path):
+    rows = sweep_of(12, fakes.COMPILE_FAILS, fakes.WRONG, fakes.LAUNCH_FAILS, fakes.CRASHES)
+    sweep = measure(client, cards, rows, tmp_path)
+    require_each_row_once(tmp_path, rows)
+    assert sweep.dispositions == {
+        "ok": 48, "compile_failed": 4, "incorrect": 4, "launch_failed": 4, "crashed": 4
+    }  # fmt: skip
+    table = DataSet(tmp_path).read()
+    assert table.loc[table["disposition"] != "ok", "runtime_us"].isna().all()
+    timed = table[table["disposition"] == "ok"]
+    assert set(timed["gpu_uuid"]) == {f"{fakes.UUID}-{card}" for card in range(CARDS)}
+    shapes = timed.groupby("m")["gpu_uuid"].nunique()
+    assert (shapes == 1).all(), "a shape stays on one card"
+    provenance = sweep.journal.record.provenance
+    assert set(provenance["cards"]) == set(timed["gpu_uuid"])
+    assert provenance["done"] == len(rows)
+
+
+def test_rows_survive_workers_that_are_killed_at_random_moments(client, cards, tmp_path):
+    rows = sweep_of(60)
+    draw, ended, killed = random.Random(11), threading.Event(), 0
+
+    def kill_now_and_then() -> None:
+        nonlocal killed
+        while killed < 6 and not ended.wait(draw.uniform(0.2, 0.6)):
+            pids = sorted(worker_pids(client).values())
+            if pids:
+                os.kill(draw.choice(pids), signal.SIGKILL)
+                killed += 1
+
+    killer = threading.Thread(target=kill_now_and_then)
+    killer.start()
+    try:
+        sweep = measure(client, cards, rows, tmp_path)
+    finally:
+        ended.set()
+        killer.join()
+    assert killed >= 3
+    assert sweep.dispositions == {"ok": 240}
+    require_each_row_once(tmp_path, rows)
+
+
+def worker_pids(client) -> dict[str, int]:
+    """Of the workers beside cards."""
+    found = client.run(os.getpid, on_error="ignore")
+    return {
+        address: pid for address, pid in found.items() if address in cluster.offered(client, cluster.CARD)
+    }
+
+
+def test_tasks_of_a_worker_that_hangs_are_done_elsewhere(client, cards, tmp_path):
+    wait_for_cards(client)
+    rows = sweep_of(20)
+    pid = min(worker_pids(client).values())
+    timer = threading.Timer(0.3, os.kill, (pid, signal.SIGSTOP))
+    timer.start()
+    try:
+        sweep = measure(client, cards, rows, tmp_path)
+    finally:
+        timer.join()
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert sweep.dispositions == {"ok": 80}
+    require_each_row_once(tmp_path, rows)
+
+
+def wait_for_cards(client) -> None:
+    deadline = time.monotonic() + 20
+    while len(worker_pids(client)) < CARDS and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def test_two_sweeps_into_one_data_set(client, cards, tmp_path):
+    rows = sweep_of(10)
+    threads = [threading.Thread(target=measure, args=(client, cards, rows, tmp_path)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(DataSet(tmp_path).runs()) == 2
+    require_each_row_once(tmp_path, rows, runs=2)
+
+
+def test_a_run_is_gone_on_with_on_other_cards(client, cards, tmp_path):
+    rows = sweep_of(8)
+    dataset = DataSet.create(tmp_path)
+    uuid = f"{fakes.UUID}-0"
+    with journal.begun(dataset, {"sweep": digest(rows)}) as first:
+        sweep = FleetSweep(client, rows, first, dict(cards), OPTIONS, lambda *_: None)
+        sweep.options = RunOptions(time_budget_s=0.0)
+        sweep.__post_init__()
+        sweep.go({})
+        assert first.done == set()
+        for index in range(5):
+            cells = {"gpu": "Fake GPU", "gpu_uuid": uuid, "disposition": "ok", "order": index}
+            first.append({**rows[index].columns(), **cells, "min_us": base_us(rows[index])})
+    with pytest.raises(InputError, match="no run of sweep"), journal.taken_up(dataset, "another"):
+        pass
+    with journal.taken_up(dataset, digest(rows)) as second:
+        assert second.done == {0, 1, 2, 3, 4}
+        with (
+            pytest.raises(InputError, match="another run is writing"),
+            journal.taken_up(dataset, digest(rows)),
+        ):
+            pass
+        sweep = FleetSweep(client, rows, second, dict(cards), OPTIONS, lambda *_: None)
+        sweep.go({})
+    assert sweep.dispositions == {"ok": 27}
+    require_each_row_once(tmp_path, rows)
+
+
+def base_us(row: Row) -> float:
+    return row.problem.m / 64 + row.config.cta_n / 128 + row.config.swizzle / 100
+
+
+FULL_DISK = """
+import sys
+from pathlib import Path
+from gemm_model.dataset.storage import DataSet
+from gemm_model.fleet import journal
+with journal.begun(DataSet.create(Path(sys.argv[1])), {"sweep": "full"}) as kept:
+    for order in range(200):
+        kept.append({"gpu": "Card", "kernel": "quack", "regime": "burst", "m": order, "order": order})
+        print(order, flush=True)
+"""
+
+
+def test_a_full_disk_and_a_torn_row_lose_nothing_that_was_written(environment, tmp_path):
+    """Files may grow to 8 KiB: the journal is full long before 200 rows."""
+    limited = ["bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "bash", sys.executable, "-c", FULL_DISK]
+    done = subprocess.run([*limited, str(tmp_path / "set")], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "--resume goes on from there" in done.stderr
+    written = len(done.stdout.split())
+    assert 20 < written < 200
+    torn = next(iter((tmp_path / "set" / "runs").glob("*/*.csv")), None)
+    if torn is not None:
+        with torn.open("a") as file:
+            file.write("burst,torn ro")
+    with journal.taken_up(DataSet(tmp_path / "set"), "full") as kept:
+        assert kept.done == set(range(written))
+    table = DataSet(tmp_path / "set").read()
+    assert table["m"].tolist() == list(range(written))
+
+
+def test_rows_of_a_killed_writer_are_there_again(environment, tmp_path):
+    script = FULL_DISK.replace("range(200)", "range(10**9)")
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "set")], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    said = [int(process.stdout.readline()) for _ in range(300)]
+    process.kill()
+    said += [int(line) for line in process.stdout if line.endswith("\n")]
+    process.wait()
+    dataset = DataSet(tmp_path / "set")
+    assert sum(journal.unsealed(dataset).values()) >= len(said)
+    with journal.taken_up(dataset, "full") as kept:
+        assert kept.done >= set(said)
+    assert journal.unsealed(dataset) == {}
+    assert Counter(dataset.read()["order"]).most_common(1)[0][1] == 1
+
+
+def started(*words: str, said: str) -> subprocess.Popen[str]:
+    """A process of Dask's command, once its log says so."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dask", *words], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if said in line:
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            return process
+    raise AssertionError(f"dask {words[0]} ended")
+
+
+def stop(*processes: subprocess.Popen[str]) -> None:
+    for process in processes:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def start_cluster(cards: int, port: int) -> list[subprocess.Popen[str]]:
+    where = f"tcp://127.0.0.1:{port}"
+    processes = [started("scheduler", "--host", where, "--no-dashboard", "--no-show", said="Scheduler at")]
+    for card in range(cards):
+        words = [
+            "worker",
+            where,
+            "--nthreads",
+            "1",
+            "--resources",
+            "gpu=1",
+            "--no-dashboard",
+            "--name",
+            str(card),
+        ]
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(card)
+        processes.append(started(*words, said="Registered to"))
+    os.environ.pop("CUDA_VISIBLE_DEVICES")
+    return processes
+
+
+def test_the_scheduler_is_killed_and_the_run_resumed_on_another_cluster(
+    environment, tmp_path, gemm_model, monkeypatch
+):
+    monkeypatch.setenv("FAKE_ROW_SECONDS", "0.1")
+    sizes = tmp_path / "sizes.csv"
+    sizes.write_text("\n".join(["m,n,k", *(f"{64 * index},256,512" for index in range(1, 9))]) + "\n")
+    words = ("benchmark", "--input", sizes, "--output", tmp_path / "set", "--device", OPTIONS.device)
+    words += ("--kernels", PROVIDER.name, "--swizzles", "1,8", "--compiled")
+    port = 20000 + os.getpid() % 20000
+    where = ("--cluster", f"tcp://127.0.0.1:{port}")
+    first = start_cluster(1, port)
+    monkeypatch.setattr("gemm_model.bench.runner.RunOptions", lambda **_: OPTIONS)
+
+    def kill_once_there_are_rows() -> None:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not any((tmp_path / "set").glob("runs/*/*.csv")):
+            time.sleep(0.02)
+        stop(*first)
+
+    killer = threading.Thread(target=kill_once_there_are_rows)
+    killer.start()
+    lost = gemm_model(*words, *where)
+    killer.join()
+    assert lost.code == 4, lost.err
+    assert "the scheduler is lost; go on with --resume" in lost.err
+    kept = DataSet(tmp_path / "set").read()
+    assert 1 <= len(kept) < 32
+    second = start_cluster(2, port)
+    try:
+        done = gemm_model(*words, *where, "--resume", "--format", "json")
+    finally:
+        stop(*second)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["result"]["done"] == 32
+    table = DataSet(tmp_path / "set").read()
+    assert sorted(table["order"]) == list(range(32))
+    assert len(DataSet(tmp_path / "set").runs()) == 1
+    assert set(kept["order"]) <= set(table["order"])
+
+
+def test_a_card_that_drifts_or_differs_is_remarked():
+    """Medians of the cards: 10.025, 10.1, 11 and 10, so 10.0625 in the middle."""
+    readings = {
+        "steady": [{"runtime_us": 10.0}, {"runtime_us": 10.05}],
+        "drifting": [{"runtime_us": 10.0}, {"runtime_us": 10.2}],
+        "slow": [{"runtime_us": 11.0}, {"runtime_us": 11.0}],
+        "other": [{"runtime_us": 10.0}],
+    }
+    assert remarks_on(readings) == {
+        "drifting": "sentinel drifted by 2.0%",
+        "slow": "sentinel +9.3% from the other cards",
+    }
+    assert remarks_on({}) == {}
+
+
+def test_rows_are_cut_by_family_and_whole_shapes():
+    """By the rough estimate a row of 64x256x512 takes (40 + 1) x 0.405 + 3 = 19.6 ms, four of them 78 ms."""
+    rows = list(enumerate(sweep_of(30)))
+    tasks = cut(rows, OPTIONS)
+    assert sorted(index for task in tasks for index, _ in task) == list(range(120))
+    shapes = [{row.problem.m for _, row in task} for task in tasks]
+    assert sum(map(len, shapes)) == len(set().union(*shapes)) == 30
+    assert all(index == sorted(index) for index in ([index for index, _ in task] for task in tasks))
+
+
+@pytest.mark.parametrize(
+    ("where", "sentence"),
+    [
+        ("moon", "--cluster is 'moon'; expected local, a scheduler's address"),
+        ("tcp://127.0.0.1:9", "no scheduler answers"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_said_in_a_sentence(
+    where, sentence, tmp_path, gemm_model, monkeypatch
+):
+    monkeypatch.setattr(cluster, "CONNECT_LIMIT_S", 0.5)
+    sizes = tmp_path / "sizes.csv"
+    sizes.write_text("m,n,k\n64,64,64\n")
+    found = gemm_model("benchmark", "--input", sizes, "--cluster", where, "--output", tmp_path / "set")
+    assert found.code == 2
+    assert sentence in found.err
+    assert len(found.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("system: cray\n", "system is 'cray'; expected one of slurm, pbs, lsf, sge"),
+        ("system: slurm\njobs: 0\n", "jobs is 0; expected a positive whole number"),
+        ("system: slurm\ncards: 2\n", "unknown key 'cards'"),
+    ],
+)
+def test_batch_jobs_that_cannot_be_are_said_in_a_sentence(tmp_path, text, sentence):
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=sentence), cluster.joined(str(path)):
+        pass
+
+
+def test_a_worker_of_another_version_is_refused_by_name():
+    class Answers:
+        def run(self, *_: object, **__: object) -> dict[str, str]:
+            return {"tcp://good:1": cluster.__version__, "tcp://old:2": "0.0.1"}
+
+    with pytest.raises(
+        InputError, match=f"worker tcp://old:2 has gemm-model 0.0.1, this is {cluster.__version__}"
+    ):
+        cluster.refuse_other_versions(Answers())
+
+
+def test_without_cards_the_exit_code_is_3(tmp_path, gemm_model, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    sizes = tmp_path / "sizes.csv"
+    sizes.write_text("m,n,k\n64,64,64\n")
+    found = gemm_model("benchmark", "--input", sizes, "--cluster", "local", "--output", tmp_path / "set")
+    assert found.code == 3
+    assert "no GPU is visible" in found.err
