@@ -40,8 +40,6 @@ from gemm_model.tables.table import predict_frame, read_table, runtimes_us, usab
 SHAPE = ["in_dtype", "sums", "m", "n", "k"]
 SIZES = ["m", "n", "k"]
 FAMILIES = ("quack", "cublas", "cutlass", "triton")
-ALGORITHMS, PICKS = "cublaslt", "cublas"
-"""Kernels of cuBLAS in a table of measurements: its algorithms one by one, and its own pick by torch."""
 DECODE_M = 64
 SEED = 0
 NEAR = 0.03
@@ -63,8 +61,9 @@ def load(paths: list[Path]) -> pd.DataFrame:
     fast = pd.to_numeric(frame["fast_accum"], errors="coerce").fillna(0) > 0
     frame["sums"] = np.where(frame["in_dtype"] != "e4m3", "", np.where(fast, "fast", "slow"))
     frame["split_k"] = frame["split_k"].fillna(1)
-    frame["pick"] = frame["kernel"] == PICKS
-    frame["kernel"] = frame["kernel"].replace(ALGORITHMS, "cublas")
+    # cuBLASLt's algorithms stand in the list of its heuristic, torch's own pick does not.
+    frame["kernel"] = frame["kernel"].replace("cublaslt", "cublas")
+    frame["pick"] = (frame["kernel"] == "cublas") & frame["heuristic_rank"].isna()
     return frame.reset_index(drop=True)
 
 
