@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError, PartialResultError
-from gemm_model.core.regimes import regime_name
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_argument_group("which rows (show, export, verify)")
     which.add_argument("--gpu", help="of this GPU, by the name in its rows (default: all)")
     which.add_argument("--family", help="of this kernel family (default: all)")
-    which.add_argument("--regime", type=regime_name, help="of this regime (default: all)")
+    which.add_argument("--regime", type=common.regime, help="of this regime (default: all)")
     which.add_argument("--run", dest="run_name", metavar="RUN", help="of this run (default: all)")
     parser.add_argument(
         "--skip-damaged", action="store_true", help="export: leave damaged parts out and end with exit code 4"
