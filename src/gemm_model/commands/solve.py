@@ -10,7 +10,15 @@ from time import perf_counter
 import numpy as np
 
 from gemm_model.commands import common
-from gemm_model.commands.pipeline_choice import add_machine, gpu_model, machine_on_gpu, named_machine
+from gemm_model.commands.pipeline_choice import (
+    CALIBRATED,
+    PIPELINE,
+    WHY_CALIBRATED,
+    add_machine,
+    gpu_model,
+    machine_on_gpu,
+    named_machine,
+)
 from gemm_model.core.batch import BoolArray, GemmBatch, batch_of
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.gpu import GpuSpec
@@ -62,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
     if args.method == "exact" and "timeout" in args.given:
         raise InputError("--timeout is for Z3; expected it with --method smt or both")
     problem = common.problem(args)
+    notes: list[str] = []
     machine, allowed, cluster = named_machine(args), None, (1, 1)
     if machine is None:
         if args.method != "exact":
@@ -69,12 +78,15 @@ def run(args: argparse.Namespace) -> int:
         chosen, model = gpu_model(args)
         cluster = _cluster(args)
         machine, allowed = kernels_on_gpu(chosen.gpu, model, args.schedule, problem, cluster)
+        notes.append(
+            f"the optimum is {PIPELINE}'s, `rank` asks {CALIBRATED}: where they differ, {WHY_CALIBRATED}"
+        )
     else:
         for option in ("cluster", "schedule"):
             if option in args.given:
                 raise InputError(f"--{option} comes with --machine; expected it with a GPU's kernels")
     choices: list[Choice] = []
-    notes, proven = [], True
+    proven = True
     sizes = (problem.m, problem.n, problem.k)
     if args.method != "smt":
         started = perf_counter()
