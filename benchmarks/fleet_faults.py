@@ -1,7 +1,6 @@
 """A sweep whose workers are killed at random moments, and which is itself killed once and gone on with.
 
-    python benchmarks/fleet_faults.py --output FOLDER --kills 30 --seconds 60 -- --rows plan.csv \\
-        --cluster local
+    python benchmarks/fleet_faults.py --output FOLDER --seconds 60 -- --rows plan.csv --cluster local
 
 Words after `--` go to `gemm-model benchmark`. It ends with what the data set holds: each row of the sweep
 must be there once. Kills are spread over `--seconds`; the sweep itself is killed halfway.
@@ -23,7 +22,7 @@ from gemm_model.dataset.storage import DataSet
 
 
 def dask_workers(sweep: psutil.Process) -> list[psutil.Process]:
-    """The processes that the sweep's nannies watch over: those that were spawned, with a nanny for parent."""
+    """The processes that the sweep's nannies watch over."""
     return [child for child in sweep.children() if any("spawn_main" in word for word in child.cmdline())]
 
 
