@@ -1,4 +1,4 @@
-"""The rows that are measured for `data/measurements/h100`, most of them rows that an H200 has timed too.
+"""The rows that are measured for `data/measurements/h100_sxm`, most of them rows that an H200 has timed too.
 
     python scripts/plan_h100_measurements.py --output-folder plan
     gemm-model benchmark --rows plan/burst.csv --output burst.csv timing.repeats=16 timing.row_budget_ms=12

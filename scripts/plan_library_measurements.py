@@ -1,4 +1,4 @@
-"""The rows of `data/measurements/h200/libraries`: cuBLAS, CUTLASS, Triton and QuACK on the same shapes.
+"""The rows of `data/measurements/h200/cublaslt`, `cutlass`, `triton_persistent`, ...: libraries side by side.
 
     python scripts/plan_library_measurements.py --output plans
     gemm-model benchmark --rows plans/cutlass.csv --output cutlass.csv

