@@ -16,6 +16,7 @@ import yaml
 
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch
 from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.kernels.registry import families, families_of
 from gemm_model.persistent.calibration_file import Calibration
 from gemm_model.persistent.model import WarpSpecializedModel
 from gemm_model.tables.accuracy import choice_figures, error_figures, shape_columns, top1_efficiency
@@ -25,12 +26,14 @@ from tests.gate.manifest import MEASUREMENTS, tables
 RECORDED = Path(__file__).parent / "accuracy.yaml"
 MOST_SHAPES = 240
 """Shapes of a table that are judged; every so many where there are more."""
+FEWEST_ROWS = 50
+"""Rows of a family in a table from which on it is judged."""
 POINTS = 0.02
 """Percentage points by which a figure may differ from the recorded one."""
 DIGITS = 4
 
 Figures = dict[str, dict[str, dict[str, float]]]
-"""By table, by type with ' + residual' where one corrects it, by figure in per cent."""
+"""By table and family, by type with ' + residual' where one corrects it, by figure in per cent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +51,42 @@ class Sample:
 
 @cache
 def samples() -> Mapping[str, Sample]:
-    """By table: what is judged of those that hold a family's kernels for a fit or held out from it."""
-    return {table.name: _sample(table.gpu, table.name) for table in tables("fit", "held_out")}
+    """By table and family: what is judged of those that hold kernels for a fit or held out from it."""
+    found: dict[str, Sample] = {}
+    for table in tables("fit", "held_out"):
+        frame, _ = usable_rows(read_table(MEASUREMENTS / table.gpu / f"{table.name}.csv.gz"), needs_tile=True)
+        gpu = load_gpu(table.gpu)
+        for family, rows in _by_family(_plain_rows(frame), gpu).items():
+            found[f"{table.gpu}/{table.name} {family}"] = _sample(gpu, rows)
+    return found
 
 
-def _sample(gpu: str, name: str) -> Sample:
-    frame, _ = usable_rows(read_table(MEASUREMENTS / gpu / f"{name}.csv.gz"), needs_tile=True)
-    if "kernel" in frame:
-        frame = frame[frame["kernel"] == "quack"]
+def _plain_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Without rows that no kernel of its own tells of: two kernels in turn, settled ones, shared tiles."""
+    for column, others in (("partner", None), ("settled", ["1"]), ("scheduler", ["stream_k"])):
+        if column in frame:
+            words = frame[column].fillna("").astype(str)
+            frame = frame[(words == "") if others is None else ~words.isin(others)]
+    if "kernel_name" in frame and "split_k" in frame:
+        parts = pd.to_numeric(frame["split_k"], errors="coerce")
+        frame = frame[~(parts.isna() & frame["kernel_name"].astype(str).str.contains("splitK"))]
+    return frame
+
+
+def _by_family(frame: pd.DataFrame, gpu: GpuSpec) -> Mapping[str, pd.DataFrame]:
+    if "kernel" not in frame:
+        return {"quack": frame}
+    names = {name: name for name in families()}
+    names |= {provider: family.name for family in families_of("any", gpu) for provider in family.providers}
+    family_names = frame["kernel"].map(names)
+    return {
+        str(name): rows.assign(kernel=name)
+        for name, rows in frame.groupby(family_names)
+        if len(rows) >= FEWEST_ROWS
+    }
+
+
+def _sample(gpu: GpuSpec, frame: pd.DataFrame) -> Sample:
     shape = frame.groupby(shape_columns(frame), sort=False, dropna=False).ngroup()
     every = max(round((shape.max() + 1) / MOST_SHAPES), 1)
     frame = frame[shape % every == 0].reset_index(drop=True)
@@ -65,7 +96,7 @@ def _sample(gpu: str, name: str) -> Sample:
     (l2,) = set(frame["l2"])
     types = {str(dtype): (frame["in_dtype"] == dtype).to_numpy() for dtype in frame["in_dtype"].unique()}
     batch = batch_from_frame(frame, needs_tile=True)
-    return Sample(load_gpu(gpu), regime, l2, frame, batch, types, runtime_us)
+    return Sample(gpu, regime, l2, frame, batch, types, runtime_us)
 
 
 def accuracy(calibration: str | Calibration = "auto") -> Figures:
