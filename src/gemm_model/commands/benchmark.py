@@ -58,6 +58,10 @@ DRY_RUN_CAPABILITY = (9, 0)
 PROGRESS_EVERY_S = 5.0
 
 
+MOST_DIGITS = 18
+"""Digits of a whole number in options; Python refuses, at length, to read one of thousands."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to run")
     what.add_argument("--input", "--input_csv", dest="input", type=Path, help="CSV of sizes: m, n, k")
@@ -361,8 +365,8 @@ def _pairs(option: str, text: str) -> tuple[tuple[int, int], ...]:
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
     words = _words(text)
-    if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise InputError(f"{option} is {text!r}; expected positive whole numbers, such as 1,2,4")
+    if not all(word.isdecimal() and len(word) <= MOST_DIGITS and int(word) > 0 for word in words):
+        raise InputError(f"{option} is {text[:60]!r}; expected positive whole numbers, such as 1,2,4")
     return tuple(int(word) for word in words)
 
 
@@ -374,8 +378,9 @@ def _positive(option: str, value: int) -> int:
 
 def _shard(text: str) -> tuple[int, int]:
     index, separator, count = text.partition("/")
-    if not (separator and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        raise InputError(f"--shard is {text!r}; expected i/n with i from 0 to n-1")
+    whole = separator and len(text) <= MOST_DIGITS and index.isdecimal() and count.isdecimal()
+    if not (whole and int(index) < int(count)):
+        raise InputError(f"--shard is {text[:MOST_DIGITS]!r}; expected i/n with i from 0 to n-1")
     return int(index), int(count)
 
 

@@ -22,6 +22,9 @@ EXAMPLES = (
     "--input burst.csv --output mine.yaml --residual off --report report.txt",
 )
 
+MOST_PROCESSES = 4096
+"""Processes of one machine that `--cluster` may name; folds are far fewer."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -143,9 +146,9 @@ def run(args: argparse.Namespace) -> int:
 def _folds_at_once(where: str) -> Iterator[RunAll]:
     """The `map` of `where`'s processes."""
     if where.isdecimal():
-        count = int(where)
-        if count < 1:
-            raise InputError(f"--cluster is {where}; expected one process or more")
+        count = int(where[: len(str(MOST_PROCESSES)) + 1])
+        if not 1 <= count <= MOST_PROCESSES:
+            raise InputError(f"--cluster is {where[:12]}; expected 1 to {MOST_PROCESSES} processes")
         with local_processes(count) as executor:
             yield map if count == 1 else executor.map
     else:
