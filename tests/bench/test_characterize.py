@@ -24,7 +24,7 @@ CARD = {
     "compute_capability": [9, 0],
     "sm_count": 132,
     "l2_bytes": 62914560,
-    "dram_bus_bits": 6144,
+    "dram_bus_bits": 6016,
     "smem_bytes_per_cta": 232448,
     "power_cap_w": 650.0,
     "max_sm_mhz": 1980,
