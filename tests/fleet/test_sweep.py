@@ -298,7 +298,6 @@ def test_the_scheduler_is_killed_and_the_run_resumed_on_another_cluster(
     environment, tmp_path, gemm_model, monkeypatch
 ):
     monkeypatch.setenv("FAKE_ROW_SECONDS", "0.1")
-    monkeypatch.setattr(cluster, "CONNECT_LIMIT_S", 3.0)
     sizes = tmp_path / "sizes.csv"
     sizes.write_text("\n".join(["m,n,k", *(f"{64 * index},256,512" for index in range(1, 9))]) + "\n")
     words = ("benchmark", "--input", sizes, "--output", tmp_path / "set", "--device", OPTIONS.device)
