@@ -84,6 +84,13 @@ class Launch:
         "kernels of one wave on 1 to 132 SMs (h200 wide)",
         neutral=0.0,
     )
+    events_us: float = number(
+        "us",
+        2.0,
+        (0.0, 5.0),
+        "of what a pair of events reads around an empty kernel, the part that kernel_us holds already",
+        "bursts on hosts that read 4.15 us lie 2.15 us above counters of the same rows (h200)",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +223,7 @@ class Spilling:
 
     register_clk: float = number(
         "clk",
-        21.6,
+        41.4,
         (0.0, 400.0),
         "spilling one register of one warpgroup at a k tile, narrow instructions",
         "128x128 ping-pong in e4m3: 46 registers, 2030 clocks",
@@ -232,17 +239,10 @@ class Spilling:
     )
     wide_registers: float = number(
         "registers",
-        29.0,
+        15.2,
         (1.0, 100.0),
         "what a wide instruction spills, in narrow ones' registers over the root of the excess",
         "seven spilling e4m3 kernels",
-    )
-    narrow_growth: float = number(
-        "1",
-        1.17,
-        (0.5, 2.0),
-        "power of the excess registers by which a narrow instruction's spilling grows",
-        "six spilling e4m3 kernels of 30 to 174 excess registers",
     )
     wide_growth: float = number(
         "1",
@@ -424,6 +424,13 @@ class PartialOccupancy:
         "kernels on 1 to 132 SMs (h200 wide)",
         neutral=0.0,
     )
+    fill_sms: float = number(
+        "1",
+        0.2,
+        (0.0, 1.0),
+        "share of the SMs up to which fills from DRAM take as long as on so many",
+        "kernels on 1 to 132 SMs that stream weights (h200 wide)",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -452,13 +459,6 @@ class Coalescing:
         8.0,
         (1.0, 18.0),
         "SMs that merge equal requests as well as the 16 or 18 of a GPC do",
-        "L2 counters of SMs that stream the same bytes",
-    )
-    most_merged: float = number(
-        "requests",
-        4.0,
-        (1.0, 18.0),
-        "equal requests of a GPC that L2 sees as one, at most",
         "L2 counters of SMs that stream the same bytes",
     )
 

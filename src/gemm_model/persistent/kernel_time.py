@@ -350,10 +350,12 @@ def _work(
 def _l2_us(moved: Traffic, busy: Values, l2_peak: float, numbers: KernelNumbers) -> Values:
     """L2 time of all waves, or that of few busy SMs at their own pace.
 
-    Merging does not help their own pace.
+    Merging does not help their own pace. Fills, which they share, hold up a few SMs less.
     """
     few = numbers.partial_occupancy
-    own_bytes = few.sms_to_saturate * (moved.l2_load_bytes + moved.merged_bytes) / busy
+    fills = numbers.l2.fill_share * moved.dram_read_bytes
+    asked_bytes = moved.l2_load_bytes + moved.merged_bytes - fills
+    own_bytes = few.sms_to_saturate * (asked_bytes / busy + fills / maximum(busy, few.fill_sms))
     served_bytes = smooth_maximum(moved.l2_load_bytes, own_bytes, numbers.overlap.partial_l2_order)
     return maximum(served_bytes, moved.filled_bytes) / l2_peak
 

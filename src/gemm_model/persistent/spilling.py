@@ -20,7 +20,7 @@ def spilled_clk(resources: Resources, k_tiles: Values, spilling: Spilling) -> Va
     """
     narrow = _is_narrow(resources, spilling)
     shared = resources.warpgroups**spilling.sharing
-    by_register = resources.spilled_registers**spilling.narrow_growth * shared
+    by_register = resources.spilled_registers * shared
     at_once = spilling.wide_registers * resources.spilled_registers**spilling.wide_growth * sqrt(shared)
     spared = where(k_tiles > 1.0, (1.0 - spilling.first_tile_share) / k_tiles, 0.0)
     at_once = at_once * (1.0 - spared)

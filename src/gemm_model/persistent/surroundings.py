@@ -13,10 +13,6 @@ from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import Chain, KernelNumbers
 from gemm_model.persistent.tile_schedule import TileSchedule
 
-EVENTS_US = 2.0
-"""What a pair of events reads around an empty kernel, of which `launch.kernel_us` holds as much already [us];
-bursts; hosts that read 4.15 lie 2.15 above counters of the same rows (H200)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -70,7 +66,7 @@ def launch_us(
     if around.chained:
         return started_us + _boundary_us(batch, family, numbers.chain, from_dram)
     if around.by_events:
-        started_us = started_us + maximum(batch.empty_kernel_us - EVENTS_US, 0.0)
+        started_us = started_us + maximum(batch.empty_kernel_us - launch.events_us, 0.0)
     return started_us + launch.kernel_us
 
 

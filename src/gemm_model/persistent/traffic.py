@@ -118,7 +118,7 @@ def _requests(
     b_mergeable = coalescing.share * b_alone * edge.b_in_step * b_asked
     a_merged, b_merged = a_mergeable * a_equal, b_mergeable * b_equal
     ordered: Values = 0.0
-    in_order = requests_in_order(schedule, cluster_size, gpu, coalescing.most_merged)
+    in_order = requests_in_order(schedule, cluster_size, gpu, coalescing.requesters)
     if in_order is not None:
         minor, major = in_order
         a_ordered = a_mergeable * (1.0 - where(schedule.minor_is_m, minor, major) - a_equal)
