@@ -15,11 +15,12 @@ from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.kernel_config import RASTERS, SCHEDULES
 from gemm_model.core.prediction import ROWS_PER_CHUNK, BatchPrediction
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.candidates import FIRST_ORDER, CandidateSpace
+from gemm_model.kernels.candidates import FIRST_ORDERS, CandidateSpace
 from gemm_model.tables.table import batch_from_frame
 
 KERNELS_LOOKED_AT_CLOSELY = 32
-"""Kernels of a shape whose tile orders are all predicted, after a first look at each with one order."""
+"""Kernels of a shape [1] whose tile orders are all predicted; after a first look at each with two orders;
+chosen: one order hides kernels that are fast in another alone."""
 
 TYPE_COLUMNS = ("in_dtype", "a_dtype", "b_dtype", "out_dtype")
 DEFAULT_DTYPE = "bf16"
@@ -49,7 +50,7 @@ def rank_table(
     schedule, raster, swizzle, stages, split_k, swap_ab, `predicted_us`, `limiter` and, where the
     model has one, `error_band`.
 
-    Each kernel is looked at with its first tile order, and of the fastest few all orders are predicted. A
+    Each kernel is looked at with its first tile orders, and of the fastest few all orders are predicted. A
     residual corrects those of them, in their best order, that it can make the fastest. `advance` is told of
     the rows done, from several threads.
     """
@@ -111,8 +112,8 @@ def _best_of_chunk(ranker: Ranker, space: CandidateSpace, sizes: FloatArray) -> 
     some: IntArray = np.flatnonzero(worth.any(axis=0))
     sizes, worth = sizes[:, shapes], worth[np.ix_(shapes, some)]
     every = None if len(some) == space.kernels else np.tile(some, (len(shapes), 1))
-    first = ranker.kernels(space, sizes, every, orders=FIRST_ORDER)
-    first_us = np.where(worth, first.times_us, np.inf)
+    looked_at = ranker.kernels(space, sizes, every, orders=FIRST_ORDERS)
+    first_us = np.where(worth, looked_at.times_us, np.inf)
     count = min(KERNELS_LOOKED_AT_CLOSELY, len(some))
     # Ascending positions, so that of kernels predicted alike the first of the space is taken.
     nearest = np.sort(np.argpartition(first_us, count - 1, axis=1)[:, :count], axis=1)

@@ -44,8 +44,8 @@ UNTOLD: Mapping[str, float] = {
     "footprint_bytes": NO_SECOND_USE,
 }
 """Columns of a batch that no candidate says anything of."""
-ALL_ORDERS, FIRST_ORDER = slice(None), slice(1)
-"""Which tile orders of a kernel."""
+ALL_ORDERS, FIRST_ORDERS = slice(None), slice(2)
+"""Which tile orders of a kernel: all, or the family's first two swizzles, a wide group and a plain raster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
