@@ -82,7 +82,7 @@ VALUES = {
     "chain.boundary_us": 1.5,
     "chain.cold_us": 0.25,
     "chain.cooperative_us": 0.5,
-    "chain.gap_us": 0.5,
+    "chain.gap_us": 0.8,
     "power.idle_w": 100.0,
     "power.pj_per_flop": 1.0,
     "power.pj_per_l2_byte": 30.0,
@@ -112,7 +112,7 @@ def calibration(**changes: object) -> Calibration:
         "intervals": {kind: {"launch.kernel_us": 0.05} for kind in kinds},
         "sources": {},
         "error_band": {
-            kind: {"tiny": 0.05, "memory_bound": 0.09, "few_waves": 0.06, "many_waves": 0.07}
+            kind: {"tiny": 0.05, "memory_bound": 0.09, "few_waves": 0.06, "many_waves": 0.07, "split_k": 0.2}
             for kind in kinds
         },
         "fitted_to": {"tables": ["typed.csv"]},

@@ -111,6 +111,7 @@ def test_slow_fp8_accumulation_keeps_two_sets_of_accumulators():
         ("bf16", config(128, 512), B200, "not one that"),
         ("bf16", config(128, 128, cta_k=24), H200, "MMA instruction"),
         ("bf16", config(128, 128, split_k=100), H200, "split_k"),
+        ("bf16", config(128, 128, scheduler="stream_k"), H200, "static tiles and split_k alone"),
     ],
 )
 def test_what_cannot_run_says_why_in_one_sentence(dtype, kernel, gpu, word):
@@ -120,6 +121,15 @@ def test_what_cannot_run_says_why_in_one_sentence(dtype, kernel, gpu, word):
     assert word in reason
     assert "\n" not in reason
     assert not feasible_mask(batch_of([(problem, kernel)]), gpu, family_of("auto", gpu))[0]
+
+
+def test_stream_k_leaves_no_k_to_split():
+    shared = {"kernel": "cutlass", "scheduler": "stream_k"}
+    problem = GemmProblem.of(4096, 4096, 4096)
+    assert check(problem, config(128, 128, **shared), H200) is None
+    assert check(problem, config(128, 128, split_k=2, **shared), H200) == (
+        "scheduler stream_k with split_k 2; expected 1"
+    )
 
 
 def test_check_and_mask_agree_over_many_configurations():

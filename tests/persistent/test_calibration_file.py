@@ -135,13 +135,20 @@ def test_without_held_out_rows_there_is_no_band():
 
 
 @pytest.mark.parametrize(
-    ("waves", "waves_us", "memory_us", "tensor_us", "expected"),
-    [(1.0, 9.0, 5.0, 1.0, 0), (1.0, 11.0, 5.0, 1.0, 1), (4.0, 11.0, 1.0, 5.0, 2), (5.0, 11.0, 1.0, 5.0, 3)],
+    ("waves", "waves_us", "memory_us", "tensor_us", "split_k", "expected"),
+    [
+        (1.0, 9.0, 5.0, 1.0, 1.0, 0),
+        (1.0, 11.0, 5.0, 1.0, 1.0, 1),
+        (4.0, 11.0, 1.0, 5.0, 1.0, 2),
+        (5.0, 11.0, 1.0, 5.0, 1.0, 3),
+        (5.0, 11.0, 1.0, 5.0, 2.0, 4),
+        (1.0, 9.0, 5.0, 1.0, 3.0, 4),
+    ],
 )
-def test_situations(waves, waves_us, memory_us, tensor_us, expected):
-    assert situation(waves, waves_us, memory_us, tensor_us).tolist() == [expected]
-    columns = [np.array([value]) for value in (waves, waves_us, memory_us, tensor_us)]
-    assert situation(*columns).tolist() == [expected]
+def test_situations(waves, waves_us, memory_us, tensor_us, split_k, expected):
+    values = (waves, waves_us, memory_us, tensor_us, split_k)
+    assert situation(*values).tolist() == [expected]
+    assert situation(*(np.array([value]) for value in values)).tolist() == [expected]
 
 
 def without_number(values):
@@ -161,7 +168,7 @@ def top(**changes):
     return lambda values: values.update(changes)
 
 
-BANDS = {"tiny": 0.1, "memory_bound": 0.1, "few_waves": 0.1, "many_waves": 0.1}
+BANDS = {"tiny": 0.1, "memory_bound": 0.1, "few_waves": 0.1, "many_waves": 0.1, "split_k": 0.2}
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ def test_phases_add_up_and_the_pipeline_fills_before_the_first_mma():
         # 0.5 until a cooperative kernel has drained, and 0.25 where all operands come from DRAM.
         ({}, "graph", 3.5, 2.75 + 0.4 / 132),
         ({"schedule": "pingpong"}, "graph", 3.5, 2.25 + 0.4 / 132),
-        ({"pdl": False}, "graph", 3.5, 3.25 + 0.4 / 132),
+        # Without it 0.8, whatever the schedule.
+        ({"pdl": False}, "graph", 3.5, 3.05 + 0.4 / 132),
         ({"cluster_m": 2}, "graph", 3.5, 3.0 + 0.8 / 132),
         # The same 294912 bytes again and again stay in L2.
         ({}, "sustained", 3.5, 2.5 + 0.4 / 132),

@@ -87,7 +87,7 @@ RESIDUAL = Residual(
     fingerprint=CALIBRATION.fingerprint(),
     forests={kind: wide_tiles_are_slower() for kind in ("fp16", "fp8")},
     error_band={
-        kind: {"tiny": 0.0123, "memory_bound": 0.0123, "few_waves": 0.0123, "many_waves": 0.0123}
+        kind: dict.fromkeys(("tiny", "memory_bound", "few_waves", "many_waves", "split_k"), 0.0123)
         for kind in ("fp16", "fp8")
     },
 )

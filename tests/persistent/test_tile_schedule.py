@@ -188,3 +188,31 @@ def test_blackwell_walks_all_of_m_first_and_fetches_tiles_dynamically():
     assert found.group[0] == 20
     # 200 tiles of equal length on 148 SMs, whoever fetches them: two rounds.
     assert (found.full_waves[0], found.last_tiles[0]) == (1, 52)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dealt"),
+    [
+        # 16 tiles of 64 k tiles are 1024; 128 clusters get 8 each: eight for each tile, none within another.
+        ((512, 512, 4096), {"full": 0, "clusters": 128, "work": 1 / 8, "sharers": 8, "shared": 1.0}),
+        # 165 tiles are one wave and 33; all are dealt, and most shares begin within a tile.
+        ((1408, 1920, 2624), {"full": 0, "clusters": 132, "work": 1.25, "sharers": 2, "shared": 1.0}),
+        # 340 tiles: one whole wave, then the other 208 as 132 shares.
+        (
+            (2176, 2560, 4480),
+            {"full": 1, "clusters": 132, "work": 208 / 132, "sharers": 2, "shared": 208 / 340},
+        ),
+        # A last wave that is full, or tiles of no more than 8 k tiles, are left whole.
+        ((1408, 1536, 4096), {"full": 1, "clusters": 132, "work": 1.0, "sharers": 1, "shared": 1.0}),
+        ((512, 512, 512), {"full": 1, "clusters": 16, "work": 1.0, "sharers": 1, "shared": 1.0}),
+    ],
+)
+def test_stream_k_deals_the_last_waves_evenly(sizes, dealt):
+    kernel = KernelConfig(cta_m=128, cta_n=128, swizzle=1, kernel="cutlass", scheduler="stream_k")
+    batch = batch_of([(GemmProblem.of(*sizes), kernel)])
+    found = tile_schedule(batch, H200, resources_of(batch, H200, CUTLASS), CUTLASS.tile_order)
+    assert found.full_waves[0] == dealt["full"]
+    assert found.resident[0] == dealt["clusters"]
+    assert float(np.ravel(found.last_work)[0]) == pytest.approx(dealt["work"])
+    assert float(np.ravel(found.sharers)[0]) == dealt["sharers"]
+    assert float(np.ravel(found.shared)[0]) == pytest.approx(dealt["shared"])

@@ -157,5 +157,8 @@ def test_bad_tables_are_refused_in_a_sentence(tmp_path, change, message):
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(InputError, match="SM 200 has no tile; expected one of 0 to 131"):
         timeline(4096, 4096, 4096, (128, 128), detailed_sm=200)
+    shared = KernelConfig(cta_m=128, cta_n=128, kernel="cutlass", scheduler="stream_k")
+    with pytest.raises(InputError, match="stream-K deals out parts of tiles; expected scheduler static"):
+        kernel_timeline(GemmProblem.of(512, 512, 4096), shared, WarpSpecializedModel(load_gpu("h200")))
     with pytest.raises(InputError, match="4096 x 4096 x 4096 on h200"):
         timeline(4096, 4096, 4096, (256, 256), (1, 1), "pingpong")

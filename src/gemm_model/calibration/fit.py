@@ -46,18 +46,27 @@ DIFFERENCE_STEP = 1e-3
 AT_BOUND = 1e-3
 """Distance from a bound [1, of a number's range]; up to it a value is called at the bound; chosen."""
 
-POWER_NUMBERS = tuple(name for name in NUMBERS if name.startswith(("power.", "chain.")))
+SPLIT_NUMBERS = tuple(name for name in NUMBERS if name.startswith("split_k."))
+"""What only kernels that split K tell."""
+CHAIN_NUMBERS = tuple(name for name in NUMBERS if name.startswith(("power.", "chain.")))
 """What only launches back to back tell."""
-DEFAULT_FREE = tuple(name for name, spec in NUMBERS.items() if spec.fitted and name not in POWER_NUMBERS)
-"""What a calibration fits to burst and counter rows unless told otherwise."""
-DEFAULT_FREE_POWER = tuple(name for name in POWER_NUMBERS if NUMBERS[name].fitted)
+WHOLE_NUMBERS = tuple(name for name in NUMBERS if name not in (*SPLIT_NUMBERS, *CHAIN_NUMBERS))
+"""What single launches of kernels that leave K whole tell."""
+
+
+def _fitted(names: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if NUMBERS[name].fitted)
+
+
+SPLIT_FREE, CHAIN_FREE, DEFAULT_FREE = map(_fitted, (SPLIT_NUMBERS, CHAIN_NUMBERS, WHOLE_NUMBERS))
+"""Of each of these, what a calibration fits unless told otherwise."""
 
 
 def free_from(donor_family: str, family: str) -> tuple[str, ...]:
     """What is fitted where a donor is adapted: for another family, all that is its kernels' doing too."""
     if donor_family == family:
         return DEFAULT_FREE
-    kernels = (name for name in NUMBERS if name.partition(".")[0] in KERNEL_MECHANISMS)
+    kernels = (name for name in WHOLE_NUMBERS if name.partition(".")[0] in KERNEL_MECHANISMS)
     return tuple(dict.fromkeys((*DEFAULT_FREE, *kernels)))
 
 

@@ -10,11 +10,20 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.calibration.cross_validation import config_groups, folds_of, size_groups
-from gemm_model.calibration.fit import DEFAULT_FREE, DEFAULT_FREE_POWER, Fit, fit, free_from
+from gemm_model.calibration.fit import (
+    CHAIN_FREE,
+    DEFAULT_FREE,
+    SPLIT_FREE,
+    SPLIT_NUMBERS,
+    WHOLE_NUMBERS,
+    Fit,
+    fit,
+    free_from,
+)
 from gemm_model.calibration.hold_out import HoldOut
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.residual_fit import catboost, train_on
-from gemm_model.calibration.tables import FEWEST_SHAPES, CalibrationData, load_tables
+from gemm_model.calibration.tables import FEWEST_SHAPES, CalibrationData, load_tables, splits_k
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
@@ -23,7 +32,8 @@ from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import NUMBERS, KernelNumbers, kernel_numbers
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import (
-    SITUATIONS,
+    PLAIN_SITUATIONS,
+    SPLIT_SITUATION,
     Calibration,
     calibration_for,
     situation,
@@ -99,20 +109,26 @@ class KindResult:
     """What came of one rate class."""
 
     fit: Fit
-    power: Fit | None
-    """Where there were rows of launches back to back."""
+    later: tuple[Fit, ...]
+    """To rows that split K, then to launches back to back, where there were such; earlier numbers stay."""
     rows: Observations
     """Of the regime that was judged."""
     predicted_us: FloatArray
     """Of these rows, each from a fit that had not seen its shape."""
     corrected_us: FloatArray | None
     """The same with a residual that had not seen the shape either; None where none was asked for."""
+    error_band: dict[str, float]
+    """By situation, of the errors of `predicted_us` and of held-out rows that split K."""
     validations: list[Validation]
     chained: dict[str, ChainedErrors]
 
     @property
+    def fits(self) -> tuple[Fit, ...]:
+        return (self.fit, *self.later)
+
+    @property
     def numbers(self) -> KernelNumbers:
-        return (self.power or self.fit).numbers
+        return self.fits[-1].numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +171,7 @@ def calibrate(
         numbers={kind: _rounded(found.numbers) for kind, found in kinds.items()},
         intervals={kind: _intervals(found) for kind, found in kinds.items()},
         sources=_sources(kinds, base, told),
-        error_band={kind: _bands(found, found.predicted_us, gpu) for kind, found in kinds.items()},
+        error_band={kind: found.error_band for kind, found in kinds.items()},
         fitted_to={
             "tables": [path.name for path in inputs],
             "rows": {
@@ -186,26 +202,31 @@ class _Kind:
     ) -> None:
         self.run_all = run_all
         self.kind, self.gpu, self.family, self.choices, self.progress = kind, gpu, family, choices, progress
-        self.start = base.numbers[base.kind_for(kind)].values()
+        served = base.kind_for(kind)
+        self.start = base.numbers[served].values()
+        self.split_band = base.error_band.get(served, {}).get(SPLIT_SITUATION)
         self.donor = None if choices.donor is None else self.start
-        self.seen = {
-            name: observe(regimes[name], gpu, family) for name in SINGLE_LAUNCH_REGIMES if name in regimes
-        }
+        single = {name: regimes[name] for name in SINGLE_LAUNCH_REGIMES if name in regimes}
+        self.seen = _observed({name: rows[~splits_k(rows)] for name, rows in single.items()}, gpu, family)
+        self.split = _observed({name: rows[splits_k(rows)] for name, rows in single.items()}, gpu, family)
         self.main = next(iter(self.seen))
         self.rows = self.seen[self.main]
-        self.chained = {
-            name: observe(regimes[name], gpu, family) for name in CHAINED_REGIMES if name in regimes
-        }
+        self.chained = _observed(
+            {name: regimes[name] for name in CHAINED_REGIMES if name in regimes}, gpu, family
+        )
         self.validations: list[Validation] = []
 
     @property
     def free(self) -> Collection[str]:
-        asked, donor = self.choices.free, self.choices.donor
-        if asked is None:
-            asked = DEFAULT_FREE
-            if donor is not None:
-                asked = free_from(donor.family, self.family.name)
-        return [name for name in asked if name.partition(".")[0] not in self.family.absent_mechanisms]
+        donor = self.choices.donor
+        default = DEFAULT_FREE if donor is None else free_from(donor.family, self.family.name)
+        return self._asked(WHOLE_NUMBERS, default)
+
+    def _asked(self, stage: Collection[str], default: Collection[str]) -> Collection[str]:
+        """The numbers of a stage that are to be fitted and that the family's kernels have."""
+        asked = self.choices.free
+        wanted = default if asked is None else [name for name in asked if name in stage]
+        return [name for name in wanted if name.partition(".")[0] not in self.family.absent_mechanisms]
 
     def result(self) -> KindResult:
         self.progress(f"{self.kind}: fit to {len(self.rows)} rows")
@@ -216,8 +237,19 @@ class _Kind:
         )
         if not self.choices.shapes_only:
             self._further_hold_outs()
+        bands = error_bands(self.rows, predicted_us, self.gpu, found.numbers)
+        splits, split_band = self._splits()
         power, chained = self._chains()
-        return KindResult(found, power, self.rows, predicted_us, corrected_us, self.validations, chained)
+        return KindResult(
+            fit=found,
+            later=tuple(stage for stage in (splits, power) if stage is not None),
+            rows=self.rows,
+            predicted_us=predicted_us,
+            corrected_us=corrected_us,
+            error_band={**bands, SPLIT_SITUATION: split_band or max(bands.values())},
+            validations=self.validations,
+            chained=chained,
+        )
 
     def _fit(
         self, seen: Mapping[str, Observations], free: Collection[str], start: Mapping[str, float]
@@ -266,12 +298,34 @@ class _Kind:
             with_residual=with_residual,
         )
 
+    def _splits(self) -> tuple[Fit | None, float | None]:
+        """The reduction: fitted to rows that split K while the kernel's own numbers stay; their error band.
+
+        Without enough such rows the band is that of the calibration that this one starts from, if it has one.
+        """
+        if not self.split:
+            return None, self.split_band
+        self.progress(f"{self.kind}: kernels that split K")
+        free = self._asked(SPLIT_NUMBERS, SPLIT_FREE)
+        found = self._fit(self.split, free, self.start)
+        name, rows = next(iter(self.split.items()))
+        groups = size_groups(rows)
+        if len(np.unique(groups)) >= FEWEST_SHAPES:
+            folds = folds_of(groups, self.choices.seed)
+            held_out = self._hold_out(self.split, name, free).times(folds, self.run_all)
+            self.validations.extend(_figures("shape, split K", rows, held_out.runtime_us, whole_shapes=False))
+            if len(rows) >= FEWEST_BAND_ROWS:
+                error = np.abs(held_out.runtime_us / rows.runtime_us - 1.0)
+                self.split_band = round(float(np.quantile(error, BAND_QUANTILE)), 4)
+        self.start = found.numbers.values()
+        return found, self.split_band
+
     def _chains(self) -> tuple[Fit | None, dict[str, ChainedErrors]]:
         """Power and boundaries: fitted to launches back to back while the kernel's own numbers stay."""
         if not self.chained:
             return None, {}
         self.progress(f"{self.kind}: launches back to back")
-        found = self._fit(self.chained, DEFAULT_FREE_POWER, self.start)
+        found = self._fit(self.chained, CHAIN_FREE, self.start)
         shapes = {name: len(np.unique(size_groups(rows))) for name, rows in self.chained.items()}
         told = [name for name, found_shapes in shapes.items() if found_shapes >= FEWEST_SHAPES]
         self.start = found.numbers.values()
@@ -280,7 +334,7 @@ class _Kind:
     def _chained_errors(self, name: str) -> ChainedErrors:
         rows = self.chained[name]
         folds = folds_of(size_groups(rows), self.choices.seed)
-        found = self._hold_out(self.chained, name, DEFAULT_FREE_POWER).times(folds, self.run_all)
+        found = self._hold_out(self.chained, name, CHAIN_FREE).times(folds, self.run_all)
         known, short = np.isfinite(rows.sm_clk_mhz), rows.runtime_us < SHORT_US
         clock_error = np.abs(found.set_clk_mhz[known] / rows.sm_clk_mhz[known] - 1.0)
         return ChainedErrors(
@@ -290,6 +344,15 @@ class _Kind:
         )
 
 
+def _observed(
+    regimes: Mapping[str, pd.DataFrame], gpu: GpuSpec, family: KernelFamily
+) -> dict[str, Observations]:
+    """Observations of the regimes that have rows."""
+    return {
+        name: observe(rows.reset_index(drop=True), gpu, family) for name, rows in regimes.items() if len(rows)
+    }
+
+
 def chosen_numbers(fitted: Sequence[str], frozen: Sequence[str]) -> Collection[str] | None:
     """The numbers to fit: those named, or the default ones, less the frozen ones; None for the default.
 
@@ -297,7 +360,7 @@ def chosen_numbers(fitted: Sequence[str], frozen: Sequence[str]) -> Collection[s
     """
     if not fitted and not frozen:
         return None
-    chosen = set(_full_names(fitted)) if fitted else set(DEFAULT_FREE)
+    chosen = set(_full_names(fitted)) if fitted else {*DEFAULT_FREE, *SPLIT_FREE}
     return [name for name in NUMBERS if name in chosen - set(_full_names(frozen))]
 
 
@@ -323,7 +386,10 @@ def _residual(
             kind: train_on(result.rows, gpu, calibration.numbers[kind]) for kind, result in kinds.items()
         },
         error_band={
-            kind: _bands(result, result.corrected_us, gpu)
+            kind: {
+                **error_bands(result.rows, result.corrected_us, gpu, result.fit.numbers),
+                SPLIT_SITUATION: result.error_band[SPLIT_SITUATION],
+            }
             for kind, result in kinds.items()
             if result.corrected_us is not None
         },
@@ -332,7 +398,7 @@ def _residual(
 
 def _intervals(found: KindResult) -> dict[str, float]:
     """Half-widths of the fitted numbers; a number without influence has none and counts as frozen."""
-    widths = dict(found.fit.half_width) | (found.power.half_width if found.power else {})
+    widths = {name: width for each in found.fits for name, width in each.half_width.items()}
     return _digits({name: width for name, width in widths.items() if np.isfinite(width)})
 
 
@@ -377,16 +443,19 @@ def situations(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> IntA
     """The situation of each row, as the model itself sees it."""
     times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
     memory_us = np.maximum(times.l2_us, times.dram_us)
-    return situation(seen.shape.schedule.waves, times.waves_us, memory_us, times.tensor_us)
+    schedule = seen.shape.schedule
+    return situation(schedule.waves, times.waves_us, memory_us, times.tensor_us, schedule.sharers)
 
 
-def _bands(result: KindResult, predicted_us: FloatArray, gpu: GpuSpec) -> dict[str, float]:
+def error_bands(
+    seen: Observations, predicted_us: FloatArray, gpu: GpuSpec, numbers: KernelNumbers
+) -> dict[str, float]:
     """Held-out error that BAND_QUANTILE of the rows stay within, by situation (of all rows where few are)."""
-    error = np.abs(predicted_us / result.rows.runtime_us - 1.0)
-    where = situations(result.rows, gpu, result.fit.numbers)
+    error = np.abs(predicted_us / seen.runtime_us - 1.0)
+    where = situations(seen, gpu, numbers)
     overall = float(np.quantile(error, BAND_QUANTILE))
     bands = {}
-    for code, name in enumerate(SITUATIONS):
+    for code, name in enumerate(PLAIN_SITUATIONS):
         rows = where == code
         enough = rows.sum() >= FEWEST_BAND_ROWS
         bands[name] = round(float(np.quantile(error[rows], BAND_QUANTILE)) if enough else overall, 4)

@@ -13,6 +13,7 @@ from gemm_model.classic_models.sol import SOLModel
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import STREAM_K
 from gemm_model.core.regimes import regime_name
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.persistent.surroundings import REGIMES
@@ -103,14 +104,18 @@ def _own_rows(frame: pd.DataFrame, path: Path, family: KernelFamily, notes: list
         raise InputError(f"{path}: no row of kernel {family.name}; expected measurements of that family")
     kept = kept.assign(kernel=family.name)
     kept.attrs = dict(frame.attrs)
-    if "scheduler" in kept:
-        shared = kept["scheduler"] == "stream_k"
-        kept = _without(kept, shared, f"rows of {path} whose clusters share tiles (stream-K)", notes)
     if "kernel_name" in kept and "split_k" in kept:
         parts = pd.to_numeric(kept["split_k"], errors="coerce")
         untold = parts.isna() & kept["kernel_name"].astype(str).str.contains("splitK")
         kept = _without(kept, untold, f"rows of {path} that split K in parts not told", notes)
     return kept
+
+
+def splits_k(frame: pd.DataFrame) -> pd.Series:
+    """Which rows are of kernels whose clusters share the K of a tile."""
+    parts = pd.to_numeric(frame["split_k"], errors="coerce") if "split_k" in frame else 1.0
+    splits = pd.Series(parts, index=frame.index).fillna(1.0) > 1.0
+    return splits | (frame["scheduler"] == STREAM_K) if "scheduler" in frame else splits
 
 
 def _without(frame: pd.DataFrame, drop: pd.Series, what: str, notes: list[str]) -> pd.DataFrame:
@@ -143,7 +148,8 @@ def _possible_rows(table: pd.DataFrame, gpu: GpuSpec, notes: list[str]) -> pd.Da
 def _require_shapes(by_kind: dict[str, dict[str, pd.DataFrame]], path: str) -> None:
     for kind, regimes in by_kind.items():
         main = regimes.get("burst", regimes.get("counters"))
-        shapes = 0 if main is None else main.groupby(shape_columns(main)).ngroups
+        whole = main if main is None else main[~splits_k(main)]
+        shapes = 0 if whole is None else whole.groupby(shape_columns(whole)).ngroups
         if shapes < FEWEST_SHAPES:
             raise InputError(
                 f"{path}: {shapes} shapes of {kind} operands in the burst regime; expected {FEWEST_SHAPES}"

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.config import is_yaml_file
 from gemm_model.core.batch import BoolArray, FloatArray, GridRows, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
@@ -20,8 +19,8 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import ALL_ORDERS, Candidate, CandidateSpace, candidate_spaces, sizes_of
 from gemm_model.kernels.feasibility import check
 from gemm_model.kernels.registry import families_of
-from gemm_model.models import DEFAULT_MODEL, Model, create_model
-from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT, is_residual_file
+from gemm_model.models import DEFAULT_MODEL, Model, create_model, lasting
+from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT
 
 CACHED_RANKINGS = 4096
 SAME_TIME = 1e-9
@@ -365,17 +364,10 @@ def rank(
     the reason. A problem seen before is answered from memory; keep a `Ranker` where `gpu` or an option is a
     file, or an option an object.
     """
-    settings = tuple(sorted((options or {}).items()))
-    told = isinstance(gpu, GpuSpec) or (isinstance(gpu, str) and not is_yaml_file(gpu))
-    if told and all(_is_word(value) for _, value in settings):
+    if lasting(gpu, options):
+        settings = tuple(sorted((options or {}).items()))
         return _kept_ranker(gpu, model, family, sms, settings).rank(problem, top_k)
     return Ranker(gpu, model=model, family=family, sms=sms, options=options).rank(problem, top_k)
-
-
-def _is_word(value: Any) -> bool:
-    """Whether an option says all by itself; a file may change."""
-    is_file = isinstance(value, str) and (is_yaml_file(value) or is_residual_file(value))
-    return isinstance(value, str | int | float) and not is_file
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemm_model.core.errors import InputError
-from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDULES, KernelConfig, parse_extent
+from gemm_model.core.kernel_config import (
+    AUTO_KERNEL,
+    KERNELS,
+    RASTERS,
+    SCHEDULERS,
+    SCHEDULES,
+    KernelConfig,
+    parse_extent,
+)
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import REGIME_ALIASES, REGIME_NAMES, regime_name
 from gemm_model.core.settings import READ_BY_MODELS, Settings, load_settings
@@ -22,7 +30,10 @@ if TYPE_CHECKING:
     from gemm_model.report.page.content import Page
 
 PROBLEM = ("m", "n", "k", "batch", "dtype", "b_dtype", "out_dtype")
-CONFIG = ("cta", "cluster", "stages", "schedule", "raster", "swizzle", "split_k", "kernel", "fast_accum")
+CONFIG = (
+    *("cta", "cluster", "stages", "schedule", "raster", "swizzle", "split_k", "kernel", "scheduler"),
+    "fast_accum",
+)
 GPU = ("gpu", "sms", "cfg")
 SETTINGS = (*GPU, "model", "regime", "calibration", "residual")
 OUTPUT = ("format", "output")
@@ -284,6 +295,12 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernel", default=AUTO_KERNEL, help=f"kernel family: {', '.join(KERNELS)} (default: the GPU's own)"
     )
+    parser.add_argument(
+        "--scheduler",
+        choices=SCHEDULERS,
+        default=SCHEDULERS[0],
+        help="cutlass: whether tiles stay whole or their k tiles are dealt evenly to the clusters",
+    )
     parser.add_argument("--fast-accum", action="store_true", help="fp8: keep sums in the tensor cores alone")
 
 
@@ -304,5 +321,6 @@ def config(args: argparse.Namespace) -> KernelConfig:
         swizzle=args.swizzle,
         split_k=args.split_k,
         kernel=args.kernel,
+        scheduler=args.scheduler,
         fast_accum=args.fast_accum,
     )

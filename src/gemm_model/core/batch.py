@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gemm_model.core.dtypes import MATH_KINDS, BlockScale
 from gemm_model.core.elementwise import where
 from gemm_model.core.errors import InputError
-from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, KernelConfig
+from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, STREAM_K, KernelConfig
 from gemm_model.core.problem import GemmProblem
 
 FloatArray = NDArray[np.float64]
@@ -74,6 +74,8 @@ class GemmBatch:
     swizzle: FloatArray
     split_k: FloatArray
     fast_accum: BoolArray
+    stream_k: BoolArray
+    """Whether the k tiles of tiles are dealt evenly to the clusters (scheduler 'stream_k')."""
     empty_kernel_us: FloatArray
     """What the events of the measuring host read around an empty kernel: a burst time holds it."""
     warps: FloatArray
@@ -159,7 +161,7 @@ _FLOAT_COLUMNS = (
     *("multiplier_share", "empty_kernel_us", "warps", "pdl", "footprint_bytes"),
 )
 _CODE_COLUMNS = ("math_kind", "kernel", "schedule", "raster")
-_FLAG_COLUMNS = ("a_k_major", "b_k_major", "c_n_major", "fast_accum")
+_FLAG_COLUMNS = ("a_k_major", "b_k_major", "c_n_major", "fast_accum", "stream_k")
 
 
 def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
@@ -206,7 +208,8 @@ def _codes(p: GemmProblem, c: KernelConfig) -> tuple[int, ...]:
 
 def _flags(p: GemmProblem, c: KernelConfig) -> tuple[bool, ...]:
     """The values of _FLAG_COLUMNS."""
-    return p.a_major == "k", p.b_major == "k", p.c_major == "n", c.fast_accum
+    layouts = p.a_major == "k", p.b_major == "k", p.c_major == "n"
+    return *layouts, c.fast_accum, c.scheduler == STREAM_K
 
 
 def scale_bits(scale: BlockScale | None) -> float:

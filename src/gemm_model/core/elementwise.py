@@ -55,6 +55,10 @@ def where(condition: Flags, yes: Values | Flags, no: Values | Flags) -> Values |
     return np.where(condition, yes, no)
 
 
+def any_of(flags: Flags) -> bool:
+    return flags if isinstance(flags, bool) else bool(flags.any())
+
+
 def floor(value: Values) -> Values:
     return float(math.floor(value)) if type(value) is float else np.floor(value)
 

@@ -26,7 +26,8 @@ KERNELS = (AUTO_KERNEL, "quack", "cutlass", "cublas", "triton", "simt")
 """Names of kernel families; 'simt' are CUDA-core kernels, which only the memory-hierarchy model describes.
 A benchmark's provider of one's own stands as 'module:class'."""
 
-SCHEDULERS = ("static", "split_k", "stream_k")
+STREAM_K = "stream_k"
+SCHEDULERS = ("static", "split_k", STREAM_K)
 """How output tiles become work: whole, k cut into equal parts, or all k tiles dealt evenly to the SMs."""
 
 MAX_DIGITS = 18

@@ -42,6 +42,7 @@ UNTOLD: Mapping[str, float] = {
     "warps": float(AUTO),
     "pdl": -1.0,
     "footprint_bytes": NO_SECOND_USE,
+    "stream_k": False,
 }
 """Columns of a batch that no candidate says anything of."""
 ALL_ORDERS, FIRST_ORDERS = slice(None), slice(2)

@@ -45,6 +45,7 @@ CUTLASS_SM90 = KernelFamily(
         swizzles=SWIZZLES,
         rasters=RASTERS,
         fast_accum=True,
+        stream_k=True,
     ),
     resources=ResourceRules(
         offers_tile=offers_sm90_tile,

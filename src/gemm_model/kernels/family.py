@@ -33,6 +33,8 @@ class ConfigSpace:
     """Whether D^T = B A^T may be computed instead: the tile's rows then run along n."""
     fast_accum: bool = False
     """Whether fp8 sums stay in the tensor core's accumulators."""
+    stream_k: bool = False
+    """Whether there is a scheduler that deals k tiles evenly to the clusters."""
 
     combines: Callable[[GemmBatch], Flags] = every_combination
     """Which combinations the library has, of those that its kernels could run."""

@@ -19,6 +19,7 @@ from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import (
     Flags,
     Values,
+    any_of,
     ceil,
     floor,
     is_multiple,
@@ -298,6 +299,14 @@ def _split_too_deep(k: _Kernels) -> Flags:
     return k.batch.split_k > deepest_split(k.batch.k, k.resources.cta_k)
 
 
+def _shares_missing(k: _Kernels) -> Flags:
+    return (not k.family.space.stream_k) & k.batch.stream_k
+
+
+def _shares_and_splits(k: _Kernels) -> Flags:
+    return k.batch.stream_k & (k.batch.split_k > 1.0)
+
+
 def _spills(k: _Kernels) -> Flags:
     return k.resources.spilled_registers > 0
 
@@ -363,6 +372,8 @@ _RULES = (
             f"split_k {k.batch.split_k:.0f}; expected at most one for each k tile of {k.resources.cta_k:.0f}"
         ),
     ),
+    _Rule(_shares_missing, lambda k: f"scheduler stream_k; {k.kernels} have static tiles and split_k alone"),
+    _Rule(_shares_and_splits, lambda k: f"scheduler stream_k with split_k {k.batch.split_k:.0f}; expected 1"),
 )
 """What a kernel that breaks one of them cannot be: it does not exist, or does not start."""
 
@@ -394,7 +405,7 @@ def refuse_in_any_family(batch: GemmBatch, gpu: GpuSpec) -> None:
     """
     no_room = accumulators_exceed(batch, gpu)
     refused = no_room | (batch.cluster_m * batch.cluster_n > gpu.max_cluster_size)
-    if not _any(refused):
+    if not any_of(refused):
         return
     row = int(np.argmax(refused))
     one = _row(batch, row)
@@ -428,17 +439,13 @@ def refuse_impossible(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily, reso
     """
     kernels = _Kernels(batch, gpu, family, resources)
     broken = [rule.broken(kernels) for rule in _RULES]
-    refused = [np.flatnonzero(np.atleast_1d(marks))[:1] for marks in broken if _any(marks)]
+    refused = [np.flatnonzero(np.atleast_1d(marks))[:1] for marks in broken if any_of(marks)]
     if not refused:
         return
     row = int(min(first[0] for first in refused))
     one = _Kernels(_row(batch, row), gpu, family, _row(resources, row))
     reason = next(rule.reason(one) for rule in _RULES if rule.broken(one))
     raise RefusedKernelError(row, reason)
-
-
-def _any(marks: Flags) -> bool:
-    return marks if isinstance(marks, bool) else bool(marks.any())
 
 
 def _row(columns: Any, row: int) -> Any:

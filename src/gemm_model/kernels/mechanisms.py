@@ -750,7 +750,7 @@ class Chain:
         "us",
         0.5,
         (0.0, 4.0),
-        "what this takes longer where the warpgroups of a CTA share each tile, and end together",
+        "what this takes longer where the warpgroups of a CTA share each tile, and free it together",
         "kernels of 2 to 40 us back to back (h200 graph)",
         neutral=0.0,
         fitted=True,
@@ -759,7 +759,8 @@ class Chain:
         "us",
         0.8,
         (0.0, 4.0),
-        "what a launch without programmatic dependent launch adds: dispatch, grid ramp, prologue",
+        "what a launch without programmatic dependent launch takes longer, whatever the schedule: "
+        "dispatch, grid ramp, prologue",
         "published: programmatic dependent launch saves 0.5 to 1 us a pair",
         neutral=0.0,
         fitted=True,

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from gemm_model.config import is_yaml_file
+from gemm_model.config import YAML_SUFFIXES, is_yaml_file
 from gemm_model.config.options import check_options
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import GpuSpec, as_gpu, load_gpu
+from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.prediction import BatchPrediction, Evaluation, Prediction
 from gemm_model.kernels.feasibility import Grid
 
@@ -28,6 +28,8 @@ _MODULES = {
 }
 
 DEFAULT_MODEL = "WarpSpecializedModel"
+RESIDUAL_SUFFIX = ".npz"
+"""Ending of files with residuals, which models take as an option."""
 
 
 _BY_LOWER_NAME = {name.lower(): name for name in _MODULES}
@@ -98,13 +100,24 @@ def create_model(name: str, gpu: GpuSpec, options: Mapping[str, Any] | None = No
     return model
 
 
-@lru_cache(maxsize=32)
-def _default_model(name: str, gpu_name: str) -> Model:
-    return create_model(name, load_gpu(gpu_name))
+def lasting(gpu: GpuSpec | str | Path, options: Mapping[str, Any] | None) -> bool:
+    """Whether GPU and options say all by themselves; a file may change, and an object cannot be compared."""
+    if isinstance(gpu, Path) or (isinstance(gpu, str) and is_yaml_file(gpu)):
+        return False
+    return all(
+        isinstance(value, int | float)
+        or (isinstance(value, str) and Path(value).suffix not in (*YAML_SUFFIXES, RESIDUAL_SUFFIX))
+        for value in (options or {}).values()
+    )
+
+
+@lru_cache(maxsize=64)
+def _kept_model(name: str, gpu: GpuSpec | str, options: tuple[tuple[str, Any], ...]) -> Model:
+    return create_model(name, as_gpu(gpu), dict(options))
 
 
 def model_for(name: str, gpu: GpuSpec | str | Path, options: Mapping[str, Any] | None = None) -> Model:
-    """A model ready to use; those of a packaged GPU with default options are made once."""
-    if isinstance(gpu, str) and not options and not is_yaml_file(gpu):
-        return _default_model(name, gpu)
+    """A model ready to use; it is made once where GPU and options are `lasting`."""
+    if lasting(gpu, options):
+        return _kept_model(name, gpu, tuple(sorted((options or {}).items())))
     return create_model(name, as_gpu(gpu), options)

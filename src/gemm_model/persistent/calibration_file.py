@@ -32,8 +32,11 @@ BORROWED_BANDS = CONFIG_DIR / "calibration" / "borrowed_bands.yaml"
 LAST_RESORT = "h200:quack"
 """What stands in where no calibration shares family or architecture."""
 
-SITUATIONS = ("tiny", "memory_bound", "few_waves", "many_waves")
-"""What the error band depends on: a kernel of a few microseconds; L2 or DRAM; waves to quantize; the rest."""
+PLAIN_SITUATIONS = ("tiny", "memory_bound", "few_waves", "many_waves")
+SPLIT_SITUATION = "split_k"
+SITUATIONS = (*PLAIN_SITUATIONS, SPLIT_SITUATION)
+"""What the error band depends on: a kernel of a few microseconds; L2 or DRAM; waves to quantize; the rest;
+and kernels whose clusters share the K of tiles, whatever their size."""
 TINY_US = 10.0
 """Longest waves of a tiny kernel [us]; error bands; chosen."""
 FEW_WAVES = 4.0
@@ -313,7 +316,10 @@ def as_mapping(calibration: Calibration) -> dict[str, Any]:
     }
 
 
-def situation(waves: Values, waves_us: Values, memory_us: Values, tensor_us: Values) -> IntArray:
+def situation(
+    waves: Values, waves_us: Values, memory_us: Values, tensor_us: Values, sharers: Values
+) -> IntArray:
     """Position in SITUATIONS of each row; arguments are numbers for one row, else arrays."""
     memory_bound = where(memory_us > tensor_us, 1, where(waves <= FEW_WAVES, 2, 3))
-    return np.atleast_1d(where(waves_us < TINY_US, 0, memory_bound))
+    whole = where(waves_us < TINY_US, 0, memory_bound)
+    return np.atleast_1d(np.where(sharers > 1.0, 4, whole))

@@ -125,6 +125,8 @@ class _Work:
     """The MMA warps on one tile."""
     beside_stores_clk: Values
     """The same without the epilogue."""
+    turns_clk: Values
+    """Adding up partial sums: a turn outlasts the ring, so that loads wait too."""
     port_clk: Values
     """The loads of one tile at the L2-to-SM bandwidth, or their latency over the stages."""
     full: _Memory
@@ -145,23 +147,27 @@ class _Work:
         if is_number(schedule.last_tiles) and schedule.last_tiles == 0.0:
             return full_us
         quantized = self.numbers.whole_waves.quantized
-        share = schedule.last_tiles / schedule.resident
+        share = minimum(schedule.last_tiles / schedule.resident, 1.0)
         weight = quantized + (1.0 - quantized) * share
-        last_us = weight * self.wave_us(self.last, sm_clk_mhz)
+        last_us = weight * self.wave_us(self.last, sm_clk_mhz, schedule.last_work)
         return full_us + where(schedule.last_tiles > 0, last_us, 0.0)
 
-    def wave_us(self, memory: _Memory, sm_clk_mhz: Values) -> Values:
-        """The MMA warps, or the loads: the L2-to-SM bandwidth and L2 in turn, and fill after them."""
+    def wave_us(self, memory: _Memory, sm_clk_mhz: Values, tiles: Values = 1.0) -> Values:
+        """The MMA warps, or the loads: the L2-to-SM bandwidth and L2 in turn, and fill after them.
+
+        `tiles` is the work of each cluster.
+        """
         overlap, edge = self.numbers.overlap, self.edge
-        loads_us = smooth_maximum(self.port_clk / sm_clk_mhz, memory.l2_us, overlap.port_l2_order)
+        port_us = tiles * self.port_clk / sm_clk_mhz
+        loads_us = smooth_maximum(port_us, memory.l2_us, overlap.port_l2_order)
         slow_us, fill_us = loads_us * edge.slow_load, memory.fill_us
         hidden_us = edge.hidden * slow_us * fill_us / (slow_us + fill_us + 1e-30)
         slowest_us = slow_us + fill_us - hidden_us
         loads_us = maximum(slowest_us, loads_us * edge.fast_load)
-        stores_clk = self.beside_stores_clk + memory.stores_us * sm_clk_mhz
-        math_us = maximum(self.period_clk, stores_clk) / sm_clk_mhz
+        stores_clk = tiles * self.beside_stores_clk + memory.stores_us * sm_clk_mhz
+        math_us = maximum(tiles * self.period_clk, stores_clk) / sm_clk_mhz
         fetched_us = smooth_maximum(loads_us, memory.dram_us, overlap.loads_dram_order)
-        return maximum(math_us, fetched_us) + memory.unhidden_us
+        return maximum(math_us, fetched_us) + memory.unhidden_us + self.turns_clk / sm_clk_mhz
 
 
 @dataclass(slots=True)
@@ -229,7 +235,7 @@ def kernel_time(
     from_dram = minimum(bytes_moved.dram_read_bytes / bytes_moved.operand_bytes, 1.0)
     started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, from_dram)
     started_us = started_us + 0.0 * waves_us
-    started_us = started_us + setup_us(batch, numbers.split_k)
+    started_us = started_us + setup_us(schedule, numbers.split_k)
     floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
     stores = port_store_clk(batch, period, numbers.epilogue)
     return KernelTime(
@@ -283,7 +289,7 @@ def tile_times(
         load_us=float(step.port_clk / clk),
         latency_us=float(numbers.latency.load_clk / clk),
         epilogue_us=float(parts.epilogue_clk / clk),
-        period_us=float(parts.work.period_clk / clk),
+        period_us=float((parts.work.period_clk + parts.work.turns_clk) / clk),
         grid_us=float(grid_us(geometry.batch, schedule, gpu, numbers)),
         loads_us={
             "PORT": float(schedule.k_tiles * step.port_clk / clk),
@@ -322,9 +328,9 @@ def _work(
     beside, epilogues = period_beside_stores(batch, gpu, period, resources, numbers, mainloop)
     stores_us = epilogues * bytes_moved.l2_store_bytes / l2_peak
 
-    def memory(tiles: Values) -> _Memory:
+    def memory(tiles: Values, clusters: Values) -> _Memory:
         share = tiles / schedule.tiles
-        crowded = crowding(maximum(tiles, 1.0), batch, gpu, numbers)
+        crowded = crowding(maximum(clusters, 1.0), batch, gpu, numbers)
         return _Memory(
             l2_us=l2_us * share,
             fill_us=fill_us * tiles / schedule.resident * crowded,
@@ -334,11 +340,12 @@ def _work(
         )
 
     return _Work(
-        period_clk=tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue) + turns,
-        beside_stores_clk=beside + turns,
+        period_clk=tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue),
+        beside_stores_clk=beside,
+        turns_clk=turns,
         port_clk=maximum(port, schedule.k_tiles * step.latency_clk),
-        full=memory(schedule.resident),
-        last=memory(schedule.last_tiles),
+        full=memory(schedule.resident, schedule.resident),
+        last=memory(schedule.last_tiles, schedule.last_tiles / schedule.last_work),
         l2_us=l2_us + fill_us * schedule.tiles / schedule.resident,
         dram_us=dram_us,
         edge=edge,

@@ -346,9 +346,8 @@ class PhysicalEvaluation:
         if table is None:
             return None
         memory_us = maximum(times.l2_us, times.dram_us)
-        result: FloatArray = table[
-            situation(self.geometry.schedule.waves, times.waves_us, memory_us, times.tensor_us)
-        ]
+        waves, sharers = self.geometry.schedule.waves, self.geometry.schedule.sharers
+        result: FloatArray = table[situation(waves, times.waves_us, memory_us, times.tensor_us, sharers)]
         return result
 
     def corrected_by(self, residual: Residual) -> Correction:
@@ -361,9 +360,12 @@ class PhysicalEvaluation:
         seen = features(self.geometry, complete_times)
         physical_us, floor_us = np.atleast_1d(times.runtime_us, times.floor_us)
         forest = residual.forests[self.kind]
+        # Trees see kernels that leave K whole: only of these they say something.
+        whole = np.broadcast_to(self.geometry.schedule.sharers <= 1.0, physical_us.shape)
 
         def runtime_us(rows: BoolArray | slice) -> FloatArray:
-            return corrected_us(physical_us[rows], forest.predict(seen[:, rows]), floor_us[rows])
+            log_error = np.where(whole[rows], forest.predict(seen[:, rows]), 0.0)
+            return corrected_us(physical_us[rows], log_error, floor_us[rows])
 
         return Correction(runtime_us=runtime_us, error_band=self.error_band)
 

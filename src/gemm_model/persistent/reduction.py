@@ -1,9 +1,9 @@
-"""Adding up partial sums where several clusters share the K of a tile (split-K)."""
+"""Adding up partial sums where several clusters share the K of a tile (split-K, stream-K)."""
 
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, floor, where
+from gemm_model.core.elementwise import Values, floor, maximum, where
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.mechanisms import SplitK
 from gemm_model.persistent.tile_schedule import TileSchedule
@@ -18,7 +18,7 @@ def turn_clk(batch: GemmBatch, split: SplitK) -> Values:
 
 
 def turns_per_wave(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) -> Values:
-    """Turns that one wave adds to the time; none without splits.
+    """Turns that one wave adds to the time; none without splits, nor in the whole waves of stream-K.
 
     Where each cluster keeps its place among the splits, the waits overlap, and its own turn is left. Where
     places move and the resident clusters are not whole tiles, a cluster moves on by the remainder each wave,
@@ -32,15 +32,23 @@ def turns_per_wave(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) -
 
 
 def last_turns(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) -> Values:
-    """Turns after the last wave: all its splits but the first wait there, less those that the wave counts."""
-    return batch.split_k - 1.0 - turns_per_wave(batch, schedule, order)
+    """Turns after the last wave: all splits of its tiles but the first wait there, less the turns before.
+
+    Where clusters keep their places, a tile's chain of turns runs beside those that each cluster takes, wave
+    by wave, and the longer counts; where places move, a cluster begins each wave's chain anew.
+    """
+    before = turns_per_wave(batch, schedule, order)
+    if not order.splits_move:
+        before = before * schedule.waves
+    return maximum(schedule.sharers - 1.0 - before, 0.0)
 
 
-def setup_us(batch: GemmBatch, split: SplitK) -> Values:
-    """Clearing the counters of the tiles before a kernel that splits K."""
-    return where(batch.split_k > 1.0, split.setup_us, 0.0)
+def setup_us(schedule: TileSchedule, split: SplitK) -> Values:
+    """Clearing the counters of the tiles before a kernel whose clusters share some."""
+    return where(schedule.sharers > 1.0, split.setup_us, 0.0)
 
 
-def workspace_bytes(batch: GemmBatch) -> Values:
-    """Partial sums that all splits but the last write to L2, and read again."""
-    return batch.m * batch.n * batch.batch * PARTIAL_SUM_BYTES * 2.0 * (batch.split_k - 1.0)
+def workspace_bytes(batch: GemmBatch, schedule: TileSchedule) -> Values:
+    """Partial sums that all sharers of a tile but the last write to L2, and read again."""
+    sums = batch.m * batch.n * batch.batch * schedule.shared
+    return sums * PARTIAL_SUM_BYTES * 2.0 * (schedule.sharers - 1.0)

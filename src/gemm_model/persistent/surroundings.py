@@ -73,9 +73,9 @@ def launch_us(
 def _boundary_us(batch: GemmBatch, family: KernelFamily, chain: Chain, from_dram: Values) -> Values:
     """From the end of one kernel of a chain to the start of the next."""
     dependent = where(batch.pdl < 0.0, family.dependent_launch, batch.pdl > 0.0)
-    drained_us = where(batch.schedule == PINGPONG, 0.0, chain.cooperative_us)
+    shared_us = where(batch.schedule == PINGPONG, 0.0, chain.cooperative_us)
     boundary_us = chain.boundary_us + chain.cold_us * from_dram
-    return boundary_us + drained_us + where(dependent, 0.0, chain.gap_us)
+    return boundary_us + where(dependent, shared_us, chain.gap_us)
 
 
 def grid_us(batch: GemmBatch, schedule: TileSchedule, gpu: GpuSpec, numbers: KernelNumbers) -> Values:

@@ -10,6 +10,7 @@ from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
     Values,
+    any_of,
     ceil,
     floor,
     is_number,
@@ -24,6 +25,9 @@ from gemm_model.core.kernel_config import ALONG_M, HEURISTIC
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
 
+FEWEST_K_TILES = 8.0
+"""Fewest k tiles of a cluster's share [1]; stream-K; CUTLASS `min_iters_per_sk_unit_`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileSchedule:
@@ -36,7 +40,13 @@ class TileSchedule:
     full_waves: Values
     """Waves in which every resident cluster has a tile."""
     last_tiles: Values
-    """Tiles of the partial last wave; 0 where the waves come out even."""
+    """Tiles of the partial last wave; 0 where the waves come out even. Stream-K shares those of up to two."""
+    last_work: Values
+    """Work of a cluster in the last wave, in tiles: 1, or what stream-K deals out."""
+    sharers: Values
+    """Clusters that add up the sums of one tile in turn: its splits, or those that stream-K gives a part."""
+    shared: Values
+    """Share of the tiles whose sums are added up so."""
     k_tiles: Values
     """Pipeline steps of one tile."""
     minor_is_m: Flags
@@ -85,28 +95,71 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
         clusters_m, clusters_n = grouped_m, grouped_n
     per_matrix = clusters_m * clusters_n
     tiles = per_matrix * batch.batch * batch.split_k
-    resident = minimum(resident_clusters(batch.cluster_m * batch.cluster_n, gpu), tiles)
-    full_waves = floor(tiles / resident)
+    k_tiles = ceil(ceil(batch.k / resources.cta_k) / batch.split_k)
+    at_once = resident_clusters(batch.cluster_m * batch.cluster_n, gpu)
+    waves = _waves(batch, tiles, at_once, k_tiles)
+    resident = waves.resident
 
     minor = where(minor_is_m, clusters_m, clusters_n)
     major = where(minor_is_m, clusters_n, clusters_m)
     group = minor if order.whole_extent else minimum(swizzle, minor)
-    tiles_at_once = maximum(floor(resident / batch.split_k), 1.0)
+    tiles_at_once = minimum(maximum(floor(resident / batch.split_k), 1.0), tiles)
     minor_panels, major_panels = _panels(tiles_at_once, per_matrix, minor, major, group, order)
     padded_m = clusters_m * batch.cluster_m * batch.cta_m
     padded_n = clusters_n * batch.cluster_n * batch.cta_n
     return TileSchedule(
         tiles=tiles,
         resident=resident,
-        full_waves=full_waves,
-        last_tiles=tiles - full_waves * resident,
-        k_tiles=ceil(ceil(batch.k / resources.cta_k) / batch.split_k),
+        full_waves=waves.full,
+        last_tiles=tiles - waves.full * resident,
+        last_work=waves.last_work,
+        sharers=waves.sharers,
+        shared=waves.shared,
+        k_tiles=k_tiles,
         minor_is_m=minor_is_m,
         minor_panels=minor_panels,
         major_panels=major_panels,
         group=group,
         filled_m=batch.m / padded_m,
         filled_n=batch.n / padded_n,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Waves:
+    """How many tiles the clusters take together; the fields are those of a `TileSchedule`."""
+
+    resident: Values
+    full: Values
+    last_work: Values
+    sharers: Values
+    shared: Values
+
+
+def _waves(batch: GemmBatch, tiles: Values, at_once: Values, k_tiles: Values) -> _Waves:
+    """Waves of whole tiles, and of stream-K the last one or two as equal shares of their k tiles.
+
+    CUTLASS `PersistentTileSchedulerSm90StreamKParams`: where the last wave is not full, its tiles and those
+    of the wave before are dealt to as many clusters as get FEWEST_K_TILES; a whole number of clusters for
+    each tile is split-K.
+    """
+    resident = minimum(at_once, tiles)
+    full = floor(tiles / resident)
+    if not any_of(batch.stream_k):
+        return _Waves(resident, full, 1.0, batch.split_k, 1.0)
+    deals = batch.stream_k & (tiles > floor(tiles / at_once) * at_once) & (k_tiles > FEWEST_K_TILES)
+    whole = maximum(floor(tiles / at_once) - 1.0, 0.0)
+    dealt = tiles - whole * at_once
+    clusters = maximum(minimum(floor(dealt * k_tiles / FEWEST_K_TILES), at_once), 1.0)
+    even = clusters / dealt == floor(clusters / dealt)
+    # A share that begins within a tile meets one cluster more.
+    sharers = where(even, clusters / dealt, ceil(clusters / dealt) + 1.0)
+    return _Waves(
+        resident=where(deals, clusters, resident),
+        full=where(deals, whole, full),
+        last_work=where(deals, dealt / clusters, 1.0),
+        sharers=where(deals, sharers, batch.split_k),
+        shared=where(deals, dealt / tiles, 1.0),
     )
 
 

@@ -65,7 +65,7 @@ def traffic(
     k_bytes = k_tiles * resources.cta_k
     spilled = spilled_l2_bytes(batch, resources, numbers.spilling) * k_tiles
     filled = _filled(batch, gpu, schedule, numbers.l2)
-    writes = output + workspace_bytes(batch)
+    writes = output + workspace_bytes(batch, schedule)
     output_pieces = further_pieces(batch.output_pitch_bytes)
     stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, PIECE_BYTES)
     narrow = PIECE_BYTES / stored_row

@@ -4,8 +4,8 @@ Columns (sizes in elements, times in microseconds; the classic gemm-model's come
 
     in_dtype, acc_dtype, out_dtype, sf_dtype, sf_vec_size, a_major, b_major, c_major,
     mma_m, mma_n, cta_m, cta_n, cluster_m, cluster_n, m, n, k, runtime_us,
-    a_dtype, b_dtype, batch, cta_k, stages, schedule, raster, swizzle, split_k, fast_accum, kernel, gpu,
-    empty_kernel_us, pdl, footprint_bytes
+    a_dtype, b_dtype, batch, cta_k, stages, schedule, raster, swizzle, split_k, scheduler, fast_accum, kernel,
+    gpu, empty_kernel_us, pdl, footprint_bytes
 
 Only m, n, k and in_dtype are required, and the tile and cluster for a model that needs them. Further columns
 travel along untouched.
@@ -42,7 +42,7 @@ from gemm_model.core.dtypes import (
     operand_type,
 )
 from gemm_model.core.errors import InputError, RefusedKernelError
-from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES
+from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULERS, SCHEDULES, STREAM_K
 from gemm_model.core.prediction import BatchPrediction, predict_in_chunks
 from gemm_model.core.problem import MAX_SIZE
 from gemm_model.dataset.schema import as_texts
@@ -55,7 +55,7 @@ SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k")
 
 CONFIG_COLUMNS = (
     *("kernel", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle", "raster", "stages"),
-    *("split_k", "fast_accum"),
+    *("split_k", "scheduler", "fast_accum"),
 )
 """What makes two rows the same kernel configuration, as far as a table holds them."""
 
@@ -196,6 +196,7 @@ def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
     columns["kernel"] = _choice(frame, "kernel", KERNELS, default=0)
     columns["raster"] = _choice(frame, "raster", RASTERS, default=0)
     columns["fast_accum"] = _flag(frame, "fast_accum")
+    columns["stream_k"] = _choice(frame, "scheduler", SCHEDULERS, default=0) == SCHEDULERS.index(STREAM_K)
     if "schedule" in frame:
         columns["schedule"] = _choice(frame, "schedule", SCHEDULES, default=0)
     else:

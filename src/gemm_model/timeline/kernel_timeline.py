@@ -54,6 +54,8 @@ def kernel_timeline(
     except RefusedKernelError as refused:
         size = f"{problem.m} x {problem.n} x {problem.k} on {model.gpu.name}"
         raise InputError(f"{size}: {refused.reason}") from None
+    if evaluation.geometry.schedule.last_work != 1.0:
+        raise InputError("stream-K deals out parts of tiles; expected scheduler static")
     prediction = evaluation.row()
     waves = waves_of(evaluation, prediction)
     sms = waves.clusters * waves.ctas
