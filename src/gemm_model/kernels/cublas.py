@@ -50,8 +50,9 @@ def sm90_mma_columns(batch: GemmBatch, _splits_columns: Flags) -> Values:
     return where(is_multiple(batch.cta_n, 64.0), batch.cta_m, batch.cta_n)
 
 
-NVJET_ORDER = TileOrder(name="raster by name, one panel at a time", widest_group=1.0)
-"""'h' and 'v' in the name are the raster; times of 5,648 kernels on an H200 tell which is which, no group."""
+NVJET_ORDER = TileOrder(name="raster by name, one panel at a time", widest_group=1.0, splits="apart")
+"""'h' and 'v' in the name are the raster; times of 5,648 kernels on an H200 tell which is which, no group.
+Behind a kernel that splits K comes a `splitKreduce_kernel` (profiler)."""
 
 CUBLAS_SM90 = KernelFamily(
     name="cublas",
