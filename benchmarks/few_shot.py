@@ -23,10 +23,10 @@ from gemm_model.calibration.fit import SPLIT_FREE, fit, free_from
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.tables import load_tables, splits_k
 from gemm_model.core.batch import BoolArray
-from gemm_model.core.gpu import load_gpu
+from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.kernels.mechanisms import KernelNumbers
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.calibration_file import load_calibration
+from gemm_model.persistent.calibration_file import Calibration, load_calibration
 from gemm_model.persistent.kernel_time import kernel_time
 from gemm_model.tables.accuracy import error_figures, top1_efficiency
 
@@ -58,10 +58,9 @@ def drawn(rows: Observations, count: int, seed: int) -> BoolArray:
     return result
 
 
-def adapted(rows: Observations, kind: str, few: BoolArray) -> Adapted:
+def adapted(rows: Observations, kind: str, few: BoolArray, gpu: GpuSpec, donor: Calibration) -> Adapted:
     """The donor adapted to the `few` rows: first those that leave K whole, then those that split it."""
-    gpu, family = load_gpu(GPU), rows.shape.family
-    donor = load_calibration(DONOR)
+    family = rows.shape.family
     start = donor.numbers[donor.kind_for(kind)].values()
     splits = splits_k(rows.frame).to_numpy()
     began = time.perf_counter()
@@ -91,7 +90,7 @@ def figures(family_name: str, table: str, count: int, draws: int) -> Iterator[di
         found = []
         for seed in range(draws):
             few = drawn(rows, count, seed)
-            fitted = adapted(rows, kind, few)
+            fitted = adapted(rows, kind, few, gpu, load_calibration(DONOR))
             times = kernel_time(rows.shape, gpu, fitted.numbers.without(family.absent_mechanisms))
             seen = rows.frame.assign(predicted_us=times.runtime_us, runtime_us=rows.runtime_us)[~few]
             for name, part in seen.groupby("in_dtype"):
