@@ -23,7 +23,7 @@ EXAMPLES = (
 )
 
 MOST_PROCESSES = 4096
-"""Processes of one machine that `--cluster` may name; folds are far fewer."""
+"""Most processes of one machine [1]; `--cluster`; chosen: folds are far fewer."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
