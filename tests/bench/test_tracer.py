@@ -9,6 +9,7 @@ from gemm_model.bench.traced_worker import run_rows
 from gemm_model.bench.worker import Worker
 from gemm_model.cli import main
 from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.files import sole_writer
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -183,6 +184,19 @@ def test_a_table_of_kernels_becomes_a_folder(monkeypatch, tmp_path):
     assert sorted(path.name for path in out.iterdir()) == ["000.csv.gz", "001.csv.gz", "phases.csv"]
     assert read_trace_table(out / "001.csv.gz").info.kernel["m"] == 512
     assert (out / "phases.csv").read_text().count("\n") == 3
+
+
+def test_files_of_others_are_neither_mixed_with_nor_replaced(monkeypatch, tmp_path, capsys):
+    plan, out = tmp_path / "plan.csv", tmp_path / "traces"
+    write_plan([row()], plan)
+    monkeypatch.setattr(tracer, "_run", None)
+    with sole_writer(out):
+        assert main(["trace", "--rows", str(plan), "--output", str(out), "--device", DEVICE]) == 2
+    assert "another run is writing into" in capsys.readouterr().err
+    words = [*KERNEL, "--output", str(tmp_path / "t.csv"), "--keep", str(tmp_path), "--device", DEVICE]
+    assert main(["trace", *words]) == 2
+    assert "already holds files; expected a new folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.csv"]
 
 
 @pytest.mark.parametrize(
