@@ -16,6 +16,7 @@ from gemm_model.core.problem import GemmProblem
 DENSE_TYPES = ("fp32", "bf16", "fp16")
 FP8_TYPES = ("e4m3", "e5m2")
 FP8_MULTIPLE = 16
+"""Multiple of n and k [elements]; fp8 operands of cuBLAS; `torch._scaled_mm`."""
 FIRST_FP8_CAPABILITY = (8, 9)
 
 

@@ -133,7 +133,7 @@ NORM = "rmsnorm"
 """The partner that writes the activations: a root-mean-square norm over their rows."""
 
 ALIGNMENT_BITS = 128
-"""Rows that TMA and cuBLAS read start at multiples of 16 bytes."""
+"""What rows start at a multiple of [bit]; operands of TMA and cuBLAS; CUDA driver API, tensor maps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,14 +24,19 @@ PDL_KERNELS = ("quack",)
 SWAPPED = "swapped"
 """The partner whose weights have n and k changed: the second half of a feed-forward layer."""
 ASSUMED_FLOP_PER_US = 3e8
+"""Of a rough card [FLOP/us]; the estimate of a dry run; chosen: nothing measured depends on it."""
 ASSUMED_BYTES_PER_US = 2e6
+"""Of a rough card [B/us]; the estimate of a dry run; chosen."""
 LAUNCH_US = 5.0
-"""A rough card for the estimate of a dry run; nothing measured depends on it."""
+"""Of a rough card [us]; the estimate of a dry run; chosen."""
 ROW_OVERHEAD_MS = 3.0
+"""A row beside its launches [ms]; the estimate of a dry run; chosen."""
 COUNTERS_ROW_MS = 120.0
+"""A row under the profiler [ms]; the estimate of a dry run; chosen."""
 COMPILE_S = 4.0
+"""Compiling a kernel [s]; the estimate of a dry run; chosen."""
 CAPTURE_LAUNCH_MS = 0.04
-"""Preparing and capturing one launch of a graph."""
+"""Preparing and capturing one launch of a graph [ms]; the estimate of a dry run; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,14 +21,19 @@ TORCH_DTYPES = {
 }
 
 ALIGNMENT_BYTES = 256
+"""What B starts at a multiple of, behind A [elements]; operands of one type; chosen: 16 bytes and more in
+every type."""
 PLACEMENT_ALIGNMENT = 4096
+"""Step of a random place in the pool [elements]; operands; chosen."""
 CHUNK_ELEMENTS = 2**26
+"""Random numbers made at once [elements]; the pool; chosen: they are fp32 before they are rounded."""
 OPERAND_BINS_SEED = 7
 POISON_BYTE = 0xFF
-"""All bits set: NaN in every floating-point type of 8 or more bits."""
+"""Byte of an output that was never written [1]; floating-point types of 8 or more bits; all bits set is
+NaN."""
 
 RELATIVE_ERROR_LIMITS = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 5e-3, "e4m3": 5e-2, "e5m2": 1e-1}
-"""Largest ||out - reference|| / ||reference|| by output type: a few times its rounding error."""
+"""Largest ||out - reference|| / ||reference|| [1]; by output type; a few times its rounding error."""
 
 FP8_SUM_ERROR = 1e-2
 """What the tensor core's short fp8 accumulators may add [1]; fp8 kernels; Hopper keeps about 14 bits of a

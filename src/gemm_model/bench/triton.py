@@ -35,9 +35,13 @@ POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "e4m3": "*fp8e4nv"}
 ALIGNED = ["tt.divisibility", 16]
 
 TILES = ((64, 32), (64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256), (256, 64), (256, 128))
+"""Rows and columns of a CTA's tile [elements]; Triton on Hopper; chosen: Triton's tiles are powers of two."""
 TILE_K_BYTES = (128, 256)
+"""A k tile [B]; Triton; chosen: the widest swizzle of a TMA box, and twice it."""
 STAGES = (2, 3, 4, 5)
+"""Stages of the ring [1]; Triton; chosen."""
 GROUPS = (1, 4, 8)
+"""Row panels of a raster group [panels]; Triton; chosen."""
 SMEM_BYTES = 232448
 """Shared memory of a CTA [B]; Hopper; CUDA C++ Programming Guide."""
 

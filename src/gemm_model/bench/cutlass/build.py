@@ -38,6 +38,7 @@ MAINLOOP_TAGS = {
 }
 EPILOGUE_TAGS = {"cooperative": "TmaWarpSpecializedCooperative", "pingpong": "TmaWarpSpecialized"}
 TILE_K_BYTES = 128
+"""A k tile [B]; CUTLASS kernels for Hopper; the widest swizzle of a TMA box."""
 
 
 def headers() -> Path:
