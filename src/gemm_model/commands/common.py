@@ -67,7 +67,7 @@ def add_settings(parser: argparse.ArgumentParser, *, model: str | None = None) -
         help="a calibration's name or YAML file (default: auto, the GPU's own or the nearest)",
     )
     parser.add_argument(
-        "--residual", help="correction by trees: off, auto or a YAML file (default: the configuration's)"
+        "--residual", help="correction by trees: off, auto or an .npz file (default: the configuration's)"
     )
 
 

@@ -279,7 +279,7 @@ def _of_kind(value: object, kind: str, place: str) -> Any:
 
 
 def _bands(found: object, where_from: str) -> dict[str, dict[str, float]]:
-    """Bands by class and situation, each a positive share."""
+    """Bands by class and situation, each a share."""
     if not isinstance(found, Mapping):
         raise InputError(f"{where_from}: error_band is {found!r}; expected a mapping by rate class")
     for kind, bands in found.items():
