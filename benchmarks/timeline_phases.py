@@ -52,7 +52,7 @@ def rows_of(path: Path) -> list[dict[str, object]]:
 
 def close(row: pd.Series) -> bool:
     share = CLOSE_SHARE_OF_WAITS if "wait" in row["phase"] else CLOSE_SHARE
-    return abs(row["predicted"] - row["measured"]) <= max(CLOSE_US, share * row["measured"])
+    return bool(abs(row["predicted"] - row["measured"]) <= max(CLOSE_US, share * row["measured"]))
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
