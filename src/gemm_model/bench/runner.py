@@ -24,7 +24,7 @@ from gemm_model.bench.environment import (
 )
 from gemm_model.bench.provider import Provider
 from gemm_model.bench.row_log import RowLog
-from gemm_model.bench.rows import COLUMNS, TABLE_COLUMNS, Outcome, Row
+from gemm_model.bench.rows import Outcome, Row, table_columns
 from gemm_model.bench.sweep import digest, estimated_kernel_us, shape_key
 from gemm_model.bench.worker import check_request, time_request
 from gemm_model.bench.worker_process import WorkerProcess
@@ -203,7 +203,7 @@ class Run:
         self._options = options
         self._card = dict(card)
         self._regime = rows[0].regime
-        self._columns = TABLE_COLUMNS.get(self._regime, COLUMNS)
+        self._columns = table_columns(rows)
         self._environment_path = environment_path(table)
         sweep = digest(rows)
         if resume:

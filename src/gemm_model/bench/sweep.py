@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemm_model.bench.device import TimingSettings
+from gemm_model.bench.extended import extras, group_rows
 from gemm_model.bench.provider import Config, Provider
 from gemm_model.bench.rotation import MOST_COPIES
 from gemm_model.bench.rows import Chain, Row, padded, row_from_columns
@@ -202,16 +203,17 @@ def arranged(
     return [row for row in order if owner[shape_key(row)] == index]
 
 
-def shape_key(row: Row) -> tuple[str, str, str, int, int, int]:
-    """Types and sizes: rows with equal keys solve the same problem."""
+def shape_key(row: Row) -> tuple[str | int, ...]:
+    """Types, sizes, groups and convolution: rows with equal keys multiply the same matrices."""
     problem = row.problem
     types = (problem.a_dtype.name, problem.b_dtype.name, problem.out_dtype.name)
-    return (*types, problem.m, problem.n, problem.k)
+    around = extras(problem)
+    return (*types, problem.m, problem.n, problem.k, around.get("groups", ""), around.get("conv", ""))
 
 
-def _shard_of_shapes(rows: Sequence[Row], count: int) -> dict[tuple[str, str, str, int, int, int], int]:
+def _shard_of_shapes(rows: Sequence[Row], count: int) -> dict[tuple[str | int, ...], int]:
     """Longest shapes first, each to the shard that has least to do so far."""
-    cost_ms: dict[tuple[str, str, str, int, int, int], float] = {}
+    cost_ms: dict[tuple[str | int, ...], float] = {}
     settings = TimingSettings()
     for row in rows:
         key = shape_key(row)
@@ -226,7 +228,8 @@ def _shard_of_shapes(rows: Sequence[Row], count: int) -> dict[tuple[str, str, st
 
 def estimated_kernel_us(problem: GemmProblem) -> float:
     """A rough time of a good kernel on a large GPU, for the estimate of a dry run only."""
-    moved = problem.a_bytes + problem.b_bytes + problem.output_bytes
+    matrices = sum(rows > 0 for rows in group_rows(problem)) or 1
+    moved = problem.a_bytes + matrices * problem.b_bytes + problem.output_bytes
     rate = ASSUMED_FLOP_PER_US * (2.0 if problem.a_dtype.bits <= 8 else 1.0)
     return LAUNCH_US + max(problem.flop / rate, moved / ASSUMED_BYTES_PER_US)
 
