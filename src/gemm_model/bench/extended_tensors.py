@@ -24,7 +24,7 @@ from gemm_model.bench.extended import (
     output_columns,
     scale_blocks,
 )
-from gemm_model.bench.provider import Operands
+from gemm_model.bench.provider import Launch, Operands
 from gemm_model.core.problem import GemmProblem
 
 SCALE_SEED = 11
@@ -33,6 +33,9 @@ BLOCK = 128
 
 LARGEST_E4M3 = 448.0
 """Largest finite value of e4m3 [1]; OCP 8-bit floating point specification."""
+
+RESULT = "result"
+"""Key in `Operands.extras` of the tensor that a library made for its output, where it takes none."""
 
 ACTIVATION_FUNCTIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": functional.relu,
@@ -43,7 +46,7 @@ ACTIVATION_FUNCTIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def around_product(problem: GemmProblem, out: torch.Tensor, source: Callable[[], torch.Tensor]) -> dict[str, Any]:
-    """Tensors beside A, B and the output; `source` gives m x n random values of the output's type."""
+    """Tensors beside A, B and the output; `source` gives m x n random values."""
     words, device = epilogue_words(problem), out.device
     generator = torch.Generator(device=device).manual_seed(SCALE_SEED)
     found: dict[str, Any] = {}
@@ -98,36 +101,29 @@ def convolution_sizes(conv: Convolution) -> tuple[int, int, int]:
     }[conv.kind]
 
 
-def convolved(conv: Convolution, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The convolution or its gradient, on tensors as `convolution_operands` makes them."""
-    steps: dict[str, Any] = {
-        "stride": conv.stride,
-        "padding": conv.pad,
-        "dilation": conv.dilation,
-        "groups": conv.groups,
-    }
+def convolution_call(conv: Convolution, a: torch.Tensor, b: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """The convolution or its gradient as a call, on tensors as `convolution_operands` makes them."""
     if conv.kind == "fprop":
-        return functional.conv2d(a, b, **steps)
-    # The tensors that are not read only tell their sizes, so they need no values.
-    image = b if conv.kind == "wgrad" else a.new_empty((conv.n, conv.c, conv.h, conv.w))
-    filters = b if conv.kind == "dgrad" else a.new_empty((conv.k, conv.c // conv.groups, conv.r, conv.s))
-    if conv.kind == "dgrad":
-        image = image.to(memory_format=torch.channels_last)
-    else:
-        filters = filters.to(memory_format=torch.channels_last)
-    return convolution_gradient(conv, a, image, filters)
-
-
-def convolution_gradient(
-    conv: Convolution, pixels: torch.Tensor, image: torch.Tensor, filters: torch.Tensor
-) -> torch.Tensor:
-    """Data gradient or weight gradient from the gradient of the output."""
-    pair = [conv.stride] * 2, [conv.pad] * 2, [conv.dilation] * 2
-    wanted = [conv.kind == "dgrad", conv.kind == "wgrad", False]
-    found = torch.ops.aten.convolution_backward(
-        pixels, image, filters, None, *pair, False, [0, 0], conv.groups, wanted
+        steps = {"stride": conv.stride, "padding": conv.pad, "dilation": conv.dilation, "groups": conv.groups}
+        return partial(functional.conv2d, a, b, **steps)
+    # What is asked for has no values yet; its tensor tells the sizes and the layout.
+    asked = (
+        (conv.n, conv.c, conv.h, conv.w)
+        if conv.kind == "dgrad"
+        else (conv.k, conv.c // conv.groups, conv.r, conv.s)
     )
-    gradient: torch.Tensor = found[0] if conv.kind == "dgrad" else found[1]
+    unread = a.new_empty(asked).to(memory_format=torch.channels_last)
+    image, filters = (unread, b) if conv.kind == "dgrad" else (b, unread)
+    window = [conv.stride] * 2, [conv.pad] * 2, [conv.dilation] * 2
+    wanted = [conv.kind == "dgrad", conv.kind == "wgrad", False]
+
+    def gradient() -> torch.Tensor:
+        found = torch.ops.aten.convolution_backward(
+            a, image, filters, None, *window, False, [0, 0], conv.groups, wanted
+        )
+        chosen: torch.Tensor = found[wanted.index(True)]
+        return chosen
+
     return gradient
 
 
@@ -160,8 +156,9 @@ def _linear_step(word: str, value: torch.Tensor, operand: torch.Tensor | None) -
 
 
 def results(problem: GemmProblem, operands: Operands) -> tuple[torch.Tensor, ...]:
-    """What the kernel wrote: the output, its scales applied, and its sums, in the epilogue's order."""
-    out = operands.out
+    """What the kernel wrote, or the library returned: the output, its scales applied, and its sums, in the
+    epilogue's order."""
+    out = operands.extras.get(RESULT, operands.out)
     if "quantize_1x128" in operands.extras:
         scales = operands.extras["quantize_1x128"]
         out = out.float() * scales.repeat_interleave(QUANTIZED_COLUMNS, dim=1)
@@ -190,10 +187,20 @@ def product_of(problem: GemmProblem, operands: Operands) -> torch.Tensor | None:
     """The product of an extended problem before its epilogue; None where it is the plain one."""
     conv, blocks = convolution(problem), scale_blocks(problem)
     if conv is not None:
-        return convolved(conv, operands.a.float(), operands.b.float())
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            return convolution_call(conv, operands.a.float(), operands.b.float())()
     if group_rows(problem):
         return grouped_product(problem, operands)
     if blocks is not None:
         a = descaled(operands.a, operands.extras["a_scale"], blocks[0])
         return a @ descaled(operands.b, operands.extras["b_scale"], blocks[1]).mT
     return None
+
+
+def keeping_result(operands: Operands, call: Callable[[], torch.Tensor]) -> Launch:
+    """A launch of a library call that makes its own output: `results` finds it."""
+
+    def launch() -> None:
+        operands.extras[RESULT] = call()
+
+    return launch

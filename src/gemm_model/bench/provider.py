@@ -91,7 +91,7 @@ class Operands:
     out: Any
     a_scale: Any = None
     b_scale: Any = None
-    extras: Mapping[str, Any] = field(default_factory=dict)
+    extras: dict[str, Any] = field(default_factory=dict)
 
 
 class Provider(Protocol):
@@ -130,6 +130,7 @@ PROVIDERS: dict[str, str] = {
     "cublaslt": "gemm_model.bench.cublaslt:CublasLtProvider",
     "cutlass": "gemm_model.bench.cutlass.provider:CutlassProvider",
     "triton": "gemm_model.bench.triton:TritonProvider",
+    "cudnn": "gemm_model.bench.cudnn:CudnnProvider",
     "simt": "gemm_model.bench.simt.provider:SimtProvider",
 }
 """Provider name -> 'module:class'; the module is imported only when the provider is asked for."""

@@ -98,7 +98,6 @@ class OperandPool:
         b_shape = (groups, problem.n, problem.k) if groups else (problem.n, problem.k)
 
         def source() -> torch.Tensor:
-            """Values as large as the sums, for what the epilogue reads."""
             return self._source(problem, draw)
 
         return Operands(
@@ -237,8 +236,9 @@ def reference_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
 
 
 def poison(out: torch.Tensor) -> None:
-    """Fill the output with NaN, so that an element never written shows."""
-    out.view(torch.uint8).fill_(POISON_BYTE)
+    """Fill the output with NaN, so that an element never written shows. An image is channels last."""
+    flat = out.permute(0, 2, 3, 1) if out.ndim == 4 else out
+    flat.view(torch.uint8).fill_(POISON_BYTE)
 
 
 def error_limit(problem: GemmProblem) -> float:

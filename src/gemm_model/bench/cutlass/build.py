@@ -9,6 +9,7 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 
+from gemm_model.bench.extended import epilogue_words
 from gemm_model.bench.kernel_cache import cache_folder
 from gemm_model.bench.provider import CompileError
 from gemm_model.core.errors import MissingExtraError
@@ -38,6 +39,24 @@ MAINLOOP_TAGS = {
 }
 EPILOGUE_TAGS = {"cooperative": "TmaWarpSpecializedCooperative", "pingpong": "TmaWarpSpecialized"}
 TILE_K_BYTES = 128
+FUSIONS: dict[tuple[str, ...], str] = {
+    (): "",
+    ("alpha",): "LinearCombination<Output, float, Output, float>",
+    ("beta",): "LinearCombination<Output, float, Output, float>",
+    ("alpha", "beta"): "LinearCombination<Output, float, Output, float>",
+    ("residual",): "LinearCombination<Output, float, Output, float>",
+    ("relu",): "LinCombEltAct<Relu, Output, float, Output, float>",
+    ("gelu",): "LinCombEltAct<Gelu, Output, float, Output, float>",
+    ("silu",): "LinCombEltAct<Silu, Output, float, Output, float>",
+    ("bias_n",): "LinCombPerColBias<Output, float, Bias, Output, float>",
+    ("bias_n", "residual"): "LinCombPerColBias<Output, float, Bias, Output, float>",
+    ("bias_n", "relu"): "LinCombPerColBiasEltAct<Relu, Output, float, Bias, Output, float>",
+    ("bias_n", "gelu"): "LinCombPerColBiasEltAct<Gelu, Output, float, Bias, Output, float>",
+    ("bias_n", "silu"): "LinCombPerColBiasEltAct<Silu, Output, float, Bias, Output, float>",
+}
+"""Epilogue -> CUTLASS's fusion operation, in the names that kernel.cu gives its types; plain stores have none."""
+
+READS_C = ("beta", "residual")
 
 
 def headers() -> Path:
@@ -74,8 +93,20 @@ def macros(problem: GemmProblem, config: KernelConfig) -> tuple[str, ...]:
         "EPILOGUE": f"cutlass::epilogue::{EPILOGUE_TAGS[config.schedule]}",
         "SCHEDULER": f"cutlass::gemm::{scheduler}",
         "SPLITS": int(config.scheduler != "static"),
+        **_fusion_macros(epilogue_words(problem)),
     }
     return tuple(f"-DGEMM_{name}={value}" for name, value in values.items())
+
+
+def _fusion_macros(words: tuple[str, ...]) -> dict[str, object]:
+    """What the compiler must know of an epilogue; nothing for the plain store."""
+    if not words:
+        return {}
+    return {
+        "FUSION": FUSIONS[words],
+        "READS_C": int(any(word in READS_C for word in words)),
+        "HAS_BIAS": int("bias_n" in words),
+    }
 
 
 def library_path(problem: GemmProblem, config: KernelConfig) -> Path:

@@ -1,0 +1,192 @@
+"""QuACK's kernels with epilogues and groups of rows (its variable length along m)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import quack.gemm as quack_gemm
+import quack.gemm_runtime.host as quack_host
+import torch
+from quack.epilogue.library import linear_act_mod
+from quack.gemm_config import GemmConfig
+
+from gemm_model.bench.extended import (
+    ACTIVATIONS,
+    ALPHA,
+    BETA,
+    GATED,
+    beyond,
+    epilogue_words,
+    gated,
+    group_rows,
+    output_columns,
+)
+from gemm_model.bench.provider import Launch, Operands
+from gemm_model.bench.tensors import torch_dtype
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+
+ORDER = ("alpha", "beta", "bias_n", "bias_m", "residual", "activation")
+"""Order in which QuACK applies an epilogue; beta and residual take the place of its one C operand."""
+
+ACTIVATION_NAMES = {
+    "relu": "relu",
+    "gelu": "gelu_tanh_approx",
+    "silu": "silu",
+    "tanh": "tanh",
+    "gated_relu": "reglu",
+    "gated_gelu": "geglu",
+    "gated_silu": "swiglu",
+}
+HOPPER = 9
+
+
+def unsupported(problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
+    """Why QuACK cannot run such a problem; empty where it can."""
+    words = epilogue_words(problem)
+    activation = _activation(words)
+    places = ["activation" if word == activation else word for word in words]
+    if any(place not in ORDER for place in places) or {"beta", "residual"} <= set(words):
+        return f"QuACK fuses {', '.join(ORDER)} and one of beta and residual"
+    if places != sorted(places, key=ORDER.index):
+        return f"QuACK applies an epilogue in the order {', '.join(ORDER)}"
+    if activation and "beta" in words:
+        return "QuACK's activations take C as it is; expected residual in place of beta"
+    if problem.a_scale is not None or compute_capability[0] != HOPPER:
+        return "QuACK's epilogues are benchmarked on compute capability 9.0, without scales"
+    return beyond(problem, "epilogue", "groups")
+
+
+def kernel_key(problem: GemmProblem) -> tuple[Any, ...]:
+    """What the compiled kernel depends on beside the plain product's key."""
+    return (epilogue_words(problem), bool(group_rows(problem)))
+
+
+def compile_kernel(problem: GemmProblem, config: KernelConfig) -> None:
+    """Put the kernel into QuACK's cache on disk, from tensors without memory; needs no GPU."""
+    with _without_gpu():
+        launch_of(problem, config, _meta_operands(problem))
+
+
+def launch_of(problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:
+    """A callable that launches the kernel; the plan is made here (a linear one launches once while it is made)."""
+    words = epilogue_words(problem)
+    if _activation(words):
+        return _activated(problem, config, operands, words)
+    tensors: dict[str, Any] = {}
+    if "bias_n" in words:
+        tensors["rowvec_bias"] = _per_group(problem, operands.extras["bias_n"])
+    if "bias_m" in words:
+        tensors["colvec_bias"] = _per_column(problem, operands.extras["bias_m"])
+    if "alpha" in words:
+        tensors["alpha"] = ALPHA
+    if "beta" in words:
+        tensors["beta"] = BETA
+    if group_rows(problem):
+        tensors["cu_seqlens_m"] = operands.extras["bounds"]
+    matrices = (operands.a, operands.b, operands.out, _c_operand(operands))
+    tile = (config.mma_m, config.cta_n, config.cluster_m, config.cluster_n)
+    plan = quack_gemm.gemm(
+        *matrices,
+        None,
+        *tile,
+        pingpong=config.schedule == "pingpong",
+        max_swizzle_size=config.swizzle,
+        **tensors,
+    )
+    return partial(quack_gemm.run_gemm_plan, plan, *matrices, **tensors)
+
+
+def _activated(
+    problem: GemmProblem, config: KernelConfig, operands: Operands, words: tuple[str, ...]
+) -> Callable[[], object]:
+    """QuACK's fused activation: the output is its second store, the product itself is not stored."""
+    activation = _activation(words)
+    fused = linear_act_mod(
+        ACTIVATION_NAMES[activation],
+        gated=gated(words),
+        has_c="residual" in words,
+        has_rowvec="bias_n" in words,
+        has_colvec="bias_m" in words,
+        has_alpha="alpha" in words,
+    )
+    tensors: dict[str, Any] = {}
+    if "bias_n" in words:
+        tensors["mRowVecBroadcast"] = _per_group(problem, operands.extras["bias_n"])
+    if "bias_m" in words:
+        tensors["mColVecBroadcast"] = _per_column(problem, operands.extras["bias_m"])
+    if "alpha" in words:
+        tensors["alpha"] = ALPHA
+    if group_rows(problem):
+        tensors["cu_seqlens_m"] = operands.extras["bounds"]
+    settings = GemmConfig(
+        tile_m=config.mma_m,
+        tile_n=config.cta_n,
+        cluster_m=config.cluster_m,
+        cluster_n=config.cluster_n,
+        pingpong=config.schedule == "pingpong",
+        is_dynamic_persistent=False,
+        max_swizzle_size=config.swizzle,
+        device_capacity=HOPPER,
+    )
+    matrices = (operands.a, operands.b.mT, _c_operand(operands))
+    stores = {"mAuxOut": operands.out}
+    plan = fused.plan(*matrices, out=stores, config=settings, **tensors)
+    return partial(plan.run, *matrices, out=stores, **tensors)
+
+
+def _per_group(problem: GemmProblem, bias: torch.Tensor) -> torch.Tensor:
+    """The bias of each group, which here is one and the same."""
+    return bias.expand(len(group_rows(problem)) or 1, -1).contiguous()
+
+
+def _per_column(problem: GemmProblem, bias: torch.Tensor) -> torch.Tensor:
+    return bias if group_rows(problem) else bias.unsqueeze(0)
+
+
+def _c_operand(operands: Operands) -> torch.Tensor | None:
+    found = operands.extras.get("beta")
+    return operands.extras.get("residual") if found is None else found
+
+
+def _activation(words: tuple[str, ...]) -> str:
+    return next((word for word in words if word in (*ACTIVATIONS, *GATED)), "")
+
+
+def _meta_operands(problem: GemmProblem) -> Operands:
+    """Operands that have shapes and types but no memory."""
+
+    def empty(name: str, *shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch_dtype(name), device="meta")
+
+    groups = len(group_rows(problem))
+    words, out_name = epilogue_words(problem), problem.out_dtype.name
+    extras: dict[str, Any] = {
+        word: empty(out_name, problem.m, problem.n) for word in ("beta", "residual") if word in words
+    }
+    sizes = {"bias_n": problem.n, "bias_m": problem.m}
+    extras |= {word: empty("bf16", size) for word, size in sizes.items() if word in words}
+    if groups:
+        extras["bounds"] = torch.empty(groups + 1, dtype=torch.int32, device="meta")
+    b_shape = (groups, problem.n, problem.k) if groups else (problem.n, problem.k)
+    return Operands(
+        a=empty(problem.a_dtype.name, problem.m, problem.k),
+        b=empty(problem.b_dtype.name, *b_shape),
+        out=empty(out_name, problem.m, output_columns(problem)),
+        extras=extras,
+    )
+
+
+@contextmanager
+def _without_gpu() -> Iterator[None]:
+    """QuACK's plans without their launch and without what only a GPU tells; for processes that compile."""
+    kept = quack_gemm.get_max_active_clusters, quack_host.get_max_active_clusters, quack_gemm.run_gemm_plan
+    quack_gemm.get_max_active_clusters = quack_host.get_max_active_clusters = lambda *_, **__: 1
+    quack_gemm.run_gemm_plan = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        quack_gemm.get_max_active_clusters, quack_host.get_max_active_clusters, quack_gemm.run_gemm_plan = kept
