@@ -112,7 +112,7 @@ def convolution_call(conv: Convolution, a: torch.Tensor, b: torch.Tensor) -> Cal
         if conv.kind == "dgrad"
         else (conv.k, conv.c // conv.groups, conv.r, conv.s)
     )
-    unread = a.new_empty(asked).to(memory_format=torch.channels_last)
+    unread = torch.empty(asked, dtype=a.dtype, device=a.device, memory_format=torch.channels_last)
     image, filters = (unread, b) if conv.kind == "dgrad" else (b, unread)
     window = [conv.stride] * 2, [conv.pad] * 2, [conv.dilation] * 2
     wanted = [conv.kind == "dgrad", conv.kind == "wgrad", False]

@@ -128,7 +128,9 @@ class QuackProvider:
 
     def _prepared(self, problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:
         if _is_extended(problem):
-            return quack_fused.launch_of(problem, config, operands)
+            if self._latest is None or self._latest[0] != (problem, config):
+                self._latest = ((problem, config), quack_fused.plan_of(problem, config, operands))
+            return quack_fused.launch_of(self._latest[1], problem, operands)
         compute_capability = torch.cuda.get_device_capability(operands.a.device)
         if _compiled_here(problem, config, compute_capability):
             if self._latest is None or self._latest[0] != (problem, config):

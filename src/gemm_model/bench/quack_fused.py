@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -68,44 +68,38 @@ def kernel_key(problem: GemmProblem) -> tuple[Any, ...]:
 def compile_kernel(problem: GemmProblem, config: KernelConfig) -> None:
     """Put the kernel into QuACK's cache on disk, from tensors without memory; needs no GPU."""
     with _without_gpu():
-        launch_of(problem, config, _meta_operands(problem))
+        plan_of(problem, config, _meta_operands(problem))
 
 
-def launch_of(problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:
-    """A callable that launches the kernel; the plan is made here (a linear one launches once while it is made)."""
-    words = epilogue_words(problem)
-    if _activation(words):
-        return _activated(problem, config, operands, words)
-    tensors: dict[str, Any] = {}
-    if "bias_n" in words:
-        tensors["rowvec_bias"] = _per_group(problem, operands.extras["bias_n"])
-    if "bias_m" in words:
-        tensors["colvec_bias"] = _per_column(problem, operands.extras["bias_m"])
-    if "alpha" in words:
-        tensors["alpha"] = ALPHA
-    if "beta" in words:
-        tensors["beta"] = BETA
-    if group_rows(problem):
-        tensors["cu_seqlens_m"] = operands.extras["bounds"]
+def plan_of(problem: GemmProblem, config: KernelConfig, operands: Operands) -> Any:
+    """QuACK's launch plan, good for all operands of the problem; a linear epilogue launches once meanwhile."""
+    tensors = _named_tensors(problem, operands)
+    activation = _activation(epilogue_words(problem))
+    if activation:
+        stores = {"mAuxOut": operands.out}
+        matrices = (operands.a, operands.b.mT, _c_operand(operands))
+        return _fused(problem, activation).plan(*matrices, out=stores, config=_settings(config), **tensors)
     matrices = (operands.a, operands.b, operands.out, _c_operand(operands))
     tile = (config.mma_m, config.cta_n, config.cluster_m, config.cluster_n)
-    plan = quack_gemm.gemm(
-        *matrices,
-        None,
-        *tile,
-        pingpong=config.schedule == "pingpong",
-        max_swizzle_size=config.swizzle,
-        **tensors,
+    pingpong = config.schedule == "pingpong"
+    return quack_gemm.gemm(
+        *matrices, None, *tile, pingpong=pingpong, max_swizzle_size=config.swizzle, **tensors
     )
-    return partial(quack_gemm.run_gemm_plan, plan, *matrices, **tensors)
 
 
-def _activated(
-    problem: GemmProblem, config: KernelConfig, operands: Operands, words: tuple[str, ...]
-) -> Callable[[], object]:
+def launch_of(plan: Any, problem: GemmProblem, operands: Operands) -> Launch:
+    """A callable that launches the plan's kernel on the operands."""
+    tensors, c = _named_tensors(problem, operands), _c_operand(operands)
+    if _activation(epilogue_words(problem)):
+        stores = {"mAuxOut": operands.out}
+        return partial(plan.run, operands.a, operands.b.mT, c, out=stores, **tensors)
+    return partial(quack_gemm.run_gemm_plan, plan, operands.a, operands.b, operands.out, c, **tensors)
+
+
+def _fused(problem: GemmProblem, activation: str) -> Any:
     """QuACK's fused activation: the output is its second store, the product itself is not stored."""
-    activation = _activation(words)
-    fused = linear_act_mod(
+    words = epilogue_words(problem)
+    return linear_act_mod(
         ACTIVATION_NAMES[activation],
         gated=gated(words),
         has_c="residual" in words,
@@ -113,16 +107,10 @@ def _activated(
         has_colvec="bias_m" in words,
         has_alpha="alpha" in words,
     )
-    tensors: dict[str, Any] = {}
-    if "bias_n" in words:
-        tensors["mRowVecBroadcast"] = _per_group(problem, operands.extras["bias_n"])
-    if "bias_m" in words:
-        tensors["mColVecBroadcast"] = _per_column(problem, operands.extras["bias_m"])
-    if "alpha" in words:
-        tensors["alpha"] = ALPHA
-    if group_rows(problem):
-        tensors["cu_seqlens_m"] = operands.extras["bounds"]
-    settings = GemmConfig(
+
+
+def _settings(config: KernelConfig) -> GemmConfig:
+    return GemmConfig(
         tile_m=config.mma_m,
         tile_n=config.cta_n,
         cluster_m=config.cluster_m,
@@ -132,10 +120,21 @@ def _activated(
         max_swizzle_size=config.swizzle,
         device_capacity=HOPPER,
     )
-    matrices = (operands.a, operands.b.mT, _c_operand(operands))
-    stores = {"mAuxOut": operands.out}
-    plan = fused.plan(*matrices, out=stores, config=settings, **tensors)
-    return partial(plan.run, *matrices, out=stores, **tensors)
+
+
+def _named_tensors(problem: GemmProblem, operands: Operands) -> dict[str, Any]:
+    """What the epilogue reads and the bounds of groups, under the names of QuACK's arguments."""
+    words, extras = epilogue_words(problem), operands.extras
+    activated = bool(_activation(words))
+    found: dict[str, Any] = {}
+    if "bias_n" in words:
+        found["mRowVecBroadcast" if activated else "rowvec_bias"] = _per_group(problem, extras["bias_n"])
+    if "bias_m" in words:
+        found["mColVecBroadcast" if activated else "colvec_bias"] = _per_column(problem, extras["bias_m"])
+    found |= {word: factor for word, factor in (("alpha", ALPHA), ("beta", BETA)) if word in words}
+    if group_rows(problem):
+        found["cu_seqlens_m"] = extras["bounds"]
+    return found
 
 
 def _per_group(problem: GemmProblem, bias: torch.Tensor) -> torch.Tensor:

@@ -211,6 +211,11 @@ def shape_key(row: Row) -> tuple[str | int, ...]:
     return (*types, problem.m, problem.n, problem.k, around.get("groups", ""), around.get("conv", ""))
 
 
+def problem_key(row: Row) -> tuple[str | int, ...]:
+    """Rows with equal keys have the same result."""
+    return (*shape_key(row), *extras(row.problem).values())
+
+
 def _shard_of_shapes(rows: Sequence[Row], count: int) -> dict[tuple[str | int, ...], int]:
     """Longest shapes first, each to the shard that has least to do so far."""
     cost_ms: dict[tuple[str | int, ...], float] = {}

@@ -39,22 +39,22 @@ MAINLOOP_TAGS = {
 }
 EPILOGUE_TAGS = {"cooperative": "TmaWarpSpecializedCooperative", "pingpong": "TmaWarpSpecialized"}
 TILE_K_BYTES = 128
-FUSIONS: dict[tuple[str, ...], str] = {
-    (): "",
-    ("alpha",): "LinearCombination<Output, float, Output, float>",
-    ("beta",): "LinearCombination<Output, float, Output, float>",
-    ("alpha", "beta"): "LinearCombination<Output, float, Output, float>",
-    ("residual",): "LinearCombination<Output, float, Output, float>",
-    ("relu",): "LinCombEltAct<Relu, Output, float, Output, float>",
-    ("gelu",): "LinCombEltAct<Gelu, Output, float, Output, float>",
-    ("silu",): "LinCombEltAct<Silu, Output, float, Output, float>",
-    ("bias_n",): "LinCombPerColBias<Output, float, Bias, Output, float>",
-    ("bias_n", "residual"): "LinCombPerColBias<Output, float, Bias, Output, float>",
-    ("bias_n", "relu"): "LinCombPerColBiasEltAct<Relu, Output, float, Bias, Output, float>",
-    ("bias_n", "gelu"): "LinCombPerColBiasEltAct<Gelu, Output, float, Bias, Output, float>",
-    ("bias_n", "silu"): "LinCombPerColBiasEltAct<Silu, Output, float, Bias, Output, float>",
+FUSIONS = {
+    (): ("", ""),
+    ("alpha",): ("Combined", "None"),
+    ("beta",): ("Combined", "None"),
+    ("alpha", "beta"): ("Combined", "None"),
+    ("residual",): ("Combined", "None"),
+    ("relu",): ("Activated", "Relu"),
+    ("gelu",): ("Activated", "Gelu"),
+    ("silu",): ("Activated", "Silu"),
+    ("bias_n",): ("Biased", "None"),
+    ("bias_n", "residual"): ("Biased", "None"),
+    ("bias_n", "relu"): ("BiasedActivated", "Relu"),
+    ("bias_n", "gelu"): ("BiasedActivated", "Gelu"),
+    ("bias_n", "silu"): ("BiasedActivated", "Silu"),
 }
-"""Epilogue -> CUTLASS's fusion operation, in the names that kernel.cu gives its types; plain stores have none."""
+"""Epilogue -> operation and activation, in the names that kernel.cu gives them; plain stores have none."""
 
 READS_C = ("beta", "residual")
 
@@ -102,8 +102,10 @@ def _fusion_macros(words: tuple[str, ...]) -> dict[str, object]:
     """What the compiler must know of an epilogue; nothing for the plain store."""
     if not words:
         return {}
+    operation, activation = FUSIONS[words]
     return {
-        "FUSION": FUSIONS[words],
+        "FUSION": operation,
+        "ACTIVATION": activation,
         "READS_C": int(any(word in READS_C for word in words)),
         "HAS_BIAS": int("bias_n" in words),
     }

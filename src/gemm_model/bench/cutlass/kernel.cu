@@ -3,8 +3,8 @@
 // What the compiler must know comes as macros: the types GEMM_IN_TYPE and GEMM_OUT_TYPE, the extents GEMM_CTA_M,
 // GEMM_CTA_N, GEMM_CTA_K, GEMM_CLUSTER_M and GEMM_CLUSTER_N, the builder's tags GEMM_MAINLOOP, GEMM_EPILOGUE and
 // GEMM_SCHEDULER, and GEMM_SPLITS (1 where the scheduler can split k). An epilogue beside the plain store comes as
-// GEMM_FUSION (an operation of cutlass::epilogue::fusion), GEMM_READS_C and GEMM_HAS_BIAS (0 or 1). The rest are
-// arguments of the functions at the end, which Python calls through ctypes.
+// GEMM_FUSION and GEMM_ACTIVATION (names below), GEMM_READS_C and GEMM_HAS_BIAS (0 or 1). The rest are arguments of
+// the functions at the end, which Python calls through ctypes.
 
 #include <cstdint>
 #include <new>
@@ -31,10 +31,15 @@ constexpr int kAlignmentOut = kBitsOfAlignment / cutlass::sizeof_bits<Output>::v
 
 #ifdef GEMM_FUSION
 using Bias = cutlass::bfloat16_t;
+template <class T> using None = cutlass::epilogue::thread::Identity<T>;
 template <class T> using Relu = cutlass::epilogue::thread::ReLu<T>;
 template <class T> using Gelu = cutlass::epilogue::thread::GELU_taylor<T>;
 template <class T> using Silu = cutlass::epilogue::thread::SiLu<T>;
-using namespace cutlass::epilogue::fusion;
+namespace fusion = cutlass::epilogue::fusion;
+using Combined = fusion::LinearCombination<Output, float, Output, float>;
+using Activated = fusion::LinCombEltAct<GEMM_ACTIVATION, Output, float, Output, float>;
+using Biased = fusion::LinCombPerColBias<Output, float, Bias, Output, float>;
+using BiasedActivated = fusion::LinCombPerColBiasEltAct<GEMM_ACTIVATION, Output, float, Bias, Output, float>;
 using Fusion = GEMM_FUSION;
 #else
 #define GEMM_READS_C 0
