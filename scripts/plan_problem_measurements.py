@@ -3,8 +3,9 @@
     python scripts/plan_problem_measurements.py --output plans
     gemm-model benchmark --rows plans/grouped.csv --output grouped.csv
 
-Epilogue rows come with the plain product of the same shape and kernel, so that the epilogue's own time shows. Groups
-are the tokens of mixture-of-experts layers, dealt to experts by seeded routings. Every draw is seeded.
+Epilogue rows come with the plain product of the same shape and kernel, so that the epilogue's own time
+shows. Groups are the tokens of mixture-of-experts layers, dealt to experts by seeded routings. Every draw is
+seeded.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ LONGEST_US = 600.0
 
 EPILOGUE_SHAPES = 130
 FP8_EPILOGUE_SHAPES = 45
+DRAWN_SIZES = ((64, 0, 7), (256, 1, 5), (64, 2, 7))
+"""Unit and exponents of 2 of random m, n, k."""
+
 DECODE_M = (1, 8, 16, 32, 64, 128)
 
 QUACK_TILES = (
@@ -44,7 +48,8 @@ QUACK_WORDS = (
 )  # fmt: skip
 CUTLASS_TILES = (Tile(128, 128), Tile(128, 256, 2, 1), Tile(64, 128, 1, 1, "pingpong"))
 CUTLASS_WORDS = (
-    "bias_n", "residual", "alpha,beta", "relu", "gelu", "silu", "bias_n,relu", "bias_n,gelu", "bias_n,residual",
+    "bias_n", "residual", "alpha,beta", "relu", "gelu", "silu", "bias_n,relu", "bias_n,gelu",
+    "bias_n,residual",
 )  # fmt: skip
 CUBLAS_WORDS = ("bias_n", "bias_n,relu", "bias_n,gelu")
 
@@ -65,8 +70,9 @@ TRITON_TILES = (
     TritonTile(128, 64, 4, 4),
 )
 TRITON_WORDS = (
-    "bias_n", "residual", "alpha,beta", "gelu", "silu", "tanh", "bias_n,gelu", "gated_silu", "bias_n,gated_gelu",
-    "output_scale", "row_sum", "col_sum", "silu,quantize_1x128", "gated_silu,quantize_1x128",
+    "bias_n", "residual", "alpha,beta", "gelu", "silu", "tanh", "bias_n,gelu", "gated_silu",
+    "bias_n,gated_gelu", "output_scale", "row_sum", "col_sum", "silu,quantize_1x128",
+    "gated_silu,quantize_1x128",
 )  # fmt: skip
 
 GROUPED_QUACK_TILES = (
@@ -163,9 +169,9 @@ def epilogue_shapes(draw: random.Random) -> list[Shape]:
     listed = [(m, n, k) for m, n, k in listed_shapes() if n % 256 == 0 and k % 64 == 0 and m >= 1]
     few = [(m, n, k) for m in DECODE_M for n, k in WEIGHTS if n % 256 == 0]
     drawn = [
-        (64 * round(2 ** draw.uniform(0, 7)), 256 * round(2 ** draw.uniform(1, 5)), 64 * round(2 ** draw.uniform(2, 7)))
+        tuple(unit * round(2 ** draw.uniform(low, high)) for unit, low, high in DRAWN_SIZES)
         for _ in range(EPILOGUE_SHAPES)
-    ]  # fmt: skip
+    ]
     pools = [[shape for shape in pool if _short(shape)] for pool in (listed, few, drawn)]
     for pool in pools:
         draw.shuffle(pool)
@@ -294,7 +300,10 @@ def block_scaled_rows(draw: random.Random) -> Iterator[Row]:
         if estimated_kernel_us(problem) > LONGEST_US:
             continue
         yield row(problem, None, "cublas")
-        for blocks, tiles in (("1x128,128x128", SCALED_TRITON_TILES), ("1x128,1x128", SCALED_TRITON_TILES[:2])):
+        for blocks, tiles in (
+            ("1x128,128x128", SCALED_TRITON_TILES),
+            ("1x128,1x128", SCALED_TRITON_TILES[:2]),
+        ):
             yield row(problem, None, "cublas", block_scaling=blocks)
             for tile in tiles:
                 if sensible(problem, Tile(tile.cta_m, tile.cta_n)):
@@ -305,20 +314,28 @@ def block_scaled_rows(draw: random.Random) -> Iterator[Row]:
 
 RESNET = (
     (64, 56, 64, 1, 1), (64, 56, 64, 3, 1), (64, 56, 256, 1, 1), (256, 56, 64, 1, 1), (256, 56, 128, 1, 1),
-    (128, 56, 128, 3, 2), (128, 28, 128, 3, 1), (128, 28, 512, 1, 1), (256, 56, 512, 1, 2), (512, 28, 128, 1, 1),
-    (512, 28, 256, 1, 1), (256, 28, 256, 3, 2), (256, 14, 256, 3, 1), (256, 14, 1024, 1, 1), (512, 28, 1024, 1, 2),
-    (1024, 14, 256, 1, 1), (1024, 14, 512, 1, 1), (512, 14, 512, 3, 2), (512, 7, 512, 3, 1), (512, 7, 2048, 1, 1),
-    (1024, 14, 2048, 1, 2), (2048, 7, 512, 1, 1),
+    (128, 56, 128, 3, 2), (128, 28, 128, 3, 1), (128, 28, 512, 1, 1), (256, 56, 512, 1, 2),
+    (512, 28, 128, 1, 1), (512, 28, 256, 1, 1), (256, 28, 256, 3, 2), (256, 14, 256, 3, 1),
+    (256, 14, 1024, 1, 1), (512, 28, 1024, 1, 2), (1024, 14, 256, 1, 1), (1024, 14, 512, 1, 1),
+    (512, 14, 512, 3, 2), (512, 7, 512, 3, 1), (512, 7, 2048, 1, 1), (1024, 14, 2048, 1, 2),
+    (2048, 7, 512, 1, 1),
 )  # fmt: skip
 """Channels, height and width, filters, filter size, stride of ResNet-50."""
 
-CONVNEXT = ((96, 56, 192, 2, 2), (192, 28, 384, 2, 2), (384, 14, 768, 2, 2), (96, 56, 384, 1, 1), (384, 14, 1536, 1, 1))
+CONVNEXT = (
+    (96, 56, 192, 2, 2),
+    (192, 28, 384, 2, 2),
+    (384, 14, 768, 2, 2),
+    (96, 56, 384, 1, 1),
+    (384, 14, 1536, 1, 1),
+)
 """ConvNeXt-T: downsampling and pointwise layers."""
 
 UNET = (
-    (64, 256, 64, 3, 1), (64, 128, 128, 3, 1), (128, 128, 128, 3, 1), (128, 64, 256, 3, 1), (256, 64, 256, 3, 1),
-    (256, 32, 512, 3, 1), (512, 32, 512, 3, 1), (512, 16, 1024, 3, 1), (1024, 16, 1024, 3, 1), (1024, 32, 512, 3, 1),
-    (320, 64, 320, 3, 1), (640, 32, 640, 3, 1), (1280, 16, 1280, 3, 1), (1280, 8, 1280, 3, 1), (2560, 8, 1280, 3, 1),
+    (64, 256, 64, 3, 1), (64, 128, 128, 3, 1), (128, 128, 128, 3, 1), (128, 64, 256, 3, 1),
+    (256, 64, 256, 3, 1), (256, 32, 512, 3, 1), (512, 32, 512, 3, 1), (512, 16, 1024, 3, 1),
+    (1024, 16, 1024, 3, 1), (1024, 32, 512, 3, 1), (320, 64, 320, 3, 1), (640, 32, 640, 3, 1),
+    (1280, 16, 1280, 3, 1), (1280, 8, 1280, 3, 1), (2560, 8, 1280, 3, 1),
 )  # fmt: skip
 """A U-Net for images and Stable Diffusion's."""
 

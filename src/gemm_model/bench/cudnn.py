@@ -10,7 +10,14 @@ import torch
 from gemm_model.bench.extended import beyond, convolution
 from gemm_model.bench.extended_tensors import convolution_call, keeping_result
 from gemm_model.bench.launched_kernels import launched_kernels
-from gemm_model.bench.provider import Config, KernelError, Launch, Operands, OutOfMemoryError, UnsupportedError
+from gemm_model.bench.provider import (
+    Config,
+    KernelError,
+    Launch,
+    Operands,
+    OutOfMemoryError,
+    UnsupportedError,
+)
 from gemm_model.core.problem import GemmProblem
 
 TYPES = ("bf16", "fp16")

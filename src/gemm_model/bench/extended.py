@@ -1,4 +1,4 @@
-"""Problems that are more than one plain product, as the benchmark runs them: epilogues, groups, scales, convolutions."""
+"""What the benchmark runs beyond one plain product: epilogues, groups, block scales, convolutions."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ OUTPUT_SCALE = 0.25
 
 EXTRA_COLUMNS = ("epilogue", "groups", "block_scaling", "conv")
 SCALES = ("1x128", "128x128")
+EXAMPLE_CONVOLUTION = "fprop n=32 c=64 h=56 w=56 k=128 r=3 s=3 pad=1"
 CONV_KINDS = ("fprop", "dgrad", "wgrad")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendedProblem(GemmProblem):
-    """A product with what is around it, in the words of the columns `epilogue`, `groups`, `block_scaling`, `conv`."""
+    """A product with what is around it, in the words of the columns EXTRA_COLUMNS."""
 
     epilogue: str = ""
     groups: str = ""
@@ -59,7 +60,8 @@ class ExtendedProblem(GemmProblem):
         extras = {name: str(cells[name]) for name in EXTRA_COLUMNS if cells.get(name) not in (None, "")}
         if not extras:
             return problem
-        return cls(**{field.name: getattr(problem, field.name) for field in fields(GemmProblem)}, **extras)
+        known: dict[str, Any] = {field.name: getattr(problem, field.name) for field in fields(GemmProblem)}
+        return cls(**(known | extras))
 
 
 def extras(problem: GemmProblem) -> dict[str, str]:
@@ -145,8 +147,12 @@ class Convolution:
         kind, *words = text.split()
         pairs = [word.partition("=") for word in words]
         known = {field.name for field in fields(cls)} - {"kind"}
-        if kind not in CONV_KINDS or any(name not in known or not value.isdigit() for name, _, value in pairs):
-            raise InputError(f"conv is {text!r}; expected words such as 'fprop n=32 c=64 h=56 w=56 k=128 r=3 s=3 pad=1'")
+        if kind not in CONV_KINDS or any(
+            name not in known or not value.isdigit() for name, _, value in pairs
+        ):
+            raise InputError(
+                f"conv is {text!r}; expected words such as 'fprop n=32 c=64 h=56 w=56 k=128 r=3 s=3 pad=1'"
+            )
         try:
             found = cls(kind=kind, **{name: int(value) for name, _, value in pairs})
         except TypeError:
@@ -193,7 +199,7 @@ def _convolution(text: str) -> Convolution:
 
 
 def beyond(problem: GemmProblem, *known: str) -> str:
-    """Which of EXTRA_COLUMNS a provider that knows `known` cannot run, as a sentence; empty if it can run all."""
+    """A sentence where a provider that knows `known` of EXTRA_COLUMNS cannot run a problem; else empty."""
     for name, text in extras(problem).items():
         if text and name not in known:
             return f"this provider runs no {name} ({text[:60]})"

@@ -1,9 +1,11 @@
-"""Device tensors around a product: what an epilogue reads and writes, groups, scales, and the reference of it all."""
+"""Device tensors beyond A, B and D: what epilogues read and write, groups, scales; references for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 import torch
@@ -45,7 +47,9 @@ ACTIVATION_FUNCTIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def around_product(problem: GemmProblem, out: torch.Tensor, source: Callable[[], torch.Tensor]) -> dict[str, Any]:
+def around_product(
+    problem: GemmProblem, out: torch.Tensor, source: Callable[[], torch.Tensor]
+) -> dict[str, Any]:
     """Tensors beside A, B and the output; `source` gives m x n random values."""
     words, device = epilogue_words(problem), out.device
     generator = torch.Generator(device=device).manual_seed(SCALE_SEED)
@@ -79,10 +83,14 @@ def scale_rows(block: str) -> int:
 
 
 def convolution_operands(conv: Convolution, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Operands:
-    """Input, filter and output in their shapes (channels last) over flat memory, by the kind of convolution."""
+    """Input, filters and output, or their gradients, as channels-last views of flat memory."""
     image, filters = (conv.n, conv.h, conv.w, conv.c), (conv.k, conv.r, conv.s, conv.c // conv.groups)
     pixels = (conv.n, conv.p, conv.q, conv.k)
-    shapes = {"fprop": (image, filters, pixels), "dgrad": (pixels, filters, image), "wgrad": (pixels, image, filters)}
+    shapes = {
+        "fprop": (image, filters, pixels),
+        "dgrad": (pixels, filters, image),
+        "wgrad": (pixels, image, filters),
+    }
     views = [
         flat[: shape[0] * shape[1] * shape[2] * shape[3]].view(shape).permute(0, 3, 1, 2)
         for flat, shape in zip((a, b, out), shapes[conv.kind], strict=True)
@@ -92,13 +100,17 @@ def convolution_operands(conv: Convolution, a: torch.Tensor, b: torch.Tensor, ou
 
 def convolution_sizes(conv: Convolution) -> tuple[int, int, int]:
     """Elements of A, B and the output as they lie in memory."""
-    image = conv.n * conv.h * conv.w * conv.c
-    filters, pixels = conv.k * conv.r * conv.s * conv.c // conv.groups, conv.n * conv.p * conv.q * conv.k
-    return {
-        "fprop": (image, filters, pixels),
-        "dgrad": (pixels, filters, image),
-        "wgrad": (pixels, image, filters),
-    }[conv.kind]
+    a, b, out = _convolution_shapes(conv)
+    return prod(a), prod(b), prod(out)
+
+
+def _convolution_shapes(conv: Convolution) -> tuple[tuple[int, ...], ...]:
+    """Shapes of A, B and the output: a gradient of the output counts as an operand."""
+    image, filters = (conv.n, conv.h, conv.w, conv.c), (conv.k, conv.r, conv.s, conv.c // conv.groups)
+    pixels = (conv.n, conv.p, conv.q, conv.k)
+    if conv.kind == "fprop":
+        return image, filters, pixels
+    return (pixels, filters, image) if conv.kind == "dgrad" else (pixels, image, filters)
 
 
 def convolution_call(conv: Convolution, a: torch.Tensor, b: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -127,7 +139,9 @@ def convolution_call(conv: Convolution, a: torch.Tensor, b: torch.Tensor) -> Cal
     return gradient
 
 
-def reference_results(problem: GemmProblem, operands: Operands, product: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def reference_results(
+    problem: GemmProblem, operands: Operands, product: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
     """What `results` must give: the product, in high precision, with its epilogue."""
     value, found = product, []
     for word in epilogue_words(problem):
@@ -157,7 +171,8 @@ def _linear_step(word: str, value: torch.Tensor, operand: torch.Tensor | None) -
 
 def results(problem: GemmProblem, operands: Operands) -> tuple[torch.Tensor, ...]:
     """What the kernel wrote, or the library returned: the output, its scales applied, and its sums, in the
-    epilogue's order."""
+    epilogue's order.
+    """
     out = operands.extras.get(RESULT, operands.out)
     if "quantize_1x128" in operands.extras:
         scales = operands.extras["quantize_1x128"]
@@ -170,10 +185,7 @@ def grouped_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
     """Rows of each group times the group's own B, in fp32."""
     bounds = group_bounds(problem)
     a, b = operands.a.float(), operands.b
-    parts = [
-        a[start:stop] @ b[group].float().mT
-        for group, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False))
-    ]
+    parts = [a[start:stop] @ b[group].float().mT for group, (start, stop) in enumerate(pairwise(bounds))]
     return torch.cat(parts)
 
 

@@ -72,14 +72,14 @@ def compile_kernel(problem: GemmProblem, config: KernelConfig) -> None:
 
 
 def plan_of(problem: GemmProblem, config: KernelConfig, operands: Operands) -> Any:
-    """QuACK's launch plan, good for all operands of the problem; a linear epilogue launches once meanwhile."""
-    tensors = _named_tensors(problem, operands)
+    """QuACK's launch plan, good for all operands of the problem; a linear one launches once meanwhile."""
+    tensors, c = _named_tensors(problem, operands), _c_operand(operands)
     activation = _activation(epilogue_words(problem))
     if activation:
-        stores = {"mAuxOut": operands.out}
-        matrices = (operands.a, operands.b.mT, _c_operand(operands))
-        return _fused(problem, activation).plan(*matrices, out=stores, config=_settings(config), **tensors)
-    matrices = (operands.a, operands.b, operands.out, _c_operand(operands))
+        stores, settings = {"mAuxOut": operands.out}, _settings(config)
+        fused = _fused(problem, activation)
+        return fused.plan(operands.a, operands.b.mT, c, out=stores, config=settings, **tensors)
+    matrices = (operands.a, operands.b, operands.out, c)
     tile = (config.mma_m, config.cta_n, config.cluster_m, config.cluster_n)
     pingpong = config.schedule == "pingpong"
     return quack_gemm.gemm(
@@ -182,10 +182,24 @@ def _meta_operands(problem: GemmProblem) -> Operands:
 @contextmanager
 def _without_gpu() -> Iterator[None]:
     """QuACK's plans without their launch and without what only a GPU tells; for processes that compile."""
-    kept = quack_gemm.get_max_active_clusters, quack_host.get_max_active_clusters, quack_gemm.run_gemm_plan
-    quack_gemm.get_max_active_clusters = quack_host.get_max_active_clusters = lambda *_, **__: 1
-    quack_gemm.run_gemm_plan = lambda *_, **__: None
+    changes = (
+        (quack_gemm, "get_max_active_clusters", _one_cluster),
+        (quack_host, "get_max_active_clusters", _one_cluster),
+        (quack_gemm, "run_gemm_plan", _no_launch),
+    )
+    kept = [getattr(module, name) for module, name, _ in changes]
+    for module, name, stand_in in changes:
+        setattr(module, name, stand_in)
     try:
         yield
     finally:
-        quack_gemm.get_max_active_clusters, quack_host.get_max_active_clusters, quack_gemm.run_gemm_plan = kept
+        for (module, name, _), function in zip(changes, kept, strict=True):
+            setattr(module, name, function)
+
+
+def _one_cluster(*_: object, **__: object) -> int:
+    return 1
+
+
+def _no_launch(*_: object, **__: object) -> None:
+    """Nothing runs while kernels are compiled."""

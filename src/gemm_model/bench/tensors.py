@@ -108,7 +108,7 @@ class OperandPool:
         )
 
     def _source(self, problem: GemmProblem, draw: random.Random) -> torch.Tensor:
-        """m x n random values of an epilogue's operand: of the output's type, bf16 beside 8-bit outputs."""
+        """M x n random values of an epilogue's operand: of the output's type, bf16 beside 8-bit outputs."""
         name = problem.out_dtype.name if problem.out_dtype.bits >= 16 else "bf16"
         size = problem.m * problem.n
         pool = self._input(name, size)

@@ -30,7 +30,17 @@ from gemm_model.bench.provider import CompileError, Launch, Operands, Unsupporte
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
-ORDER = ("alpha", "beta", "bias_n", "bias_m", "residual", "activation", "output_scale", "quantize_1x128", "sum")
+ORDER = (
+    "alpha",
+    "beta",
+    "bias_n",
+    "bias_m",
+    "residual",
+    "activation",
+    "output_scale",
+    "quantize_1x128",
+    "sum",
+)
 """Places of an epilogue's words in the kernel."""
 
 ACTIVATION_CODES = {"": 0, "relu": 1, "gelu": 2, "silu": 3, "tanh": 4}
@@ -130,12 +140,12 @@ def _finished(
 
 @triton.jit
 def matmul_fused(
-    a_ptr, b_ptr, d_ptr, beta_ptr, residual_ptr, bias_n_ptr, bias_m_ptr, quantize_ptr, row_sum_ptr, col_sum_ptr,
-    a_scale_ptr, b_scale_ptr, M, N, K, GROUP_M,
+    a_ptr, b_ptr, d_ptr, beta_ptr, residual_ptr, bias_n_ptr, bias_m_ptr, quantize_ptr, row_sum_ptr,
+    col_sum_ptr, a_scale_ptr, b_scale_ptr, M, N, K, GROUP_M,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, B_SCALE_ROWS: tl.constexpr,
     ALPHA: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr, OUT_SCALE: tl.constexpr,
 ):  # fmt: skip
-    """D = epilogue(A[M, K] x B[N, K]^T); each program takes every num_programs-th tile of the grouped order."""
+    """D = epilogue(A[M, K] x B[N, K]^T); a program takes every num_programs-th tile of the grouped order."""
     a = tl.make_tensor_descriptor(a_ptr, shape=[M, K], strides=[K, 1], block_shape=[BLOCK_M, BLOCK_K])
     b = tl.make_tensor_descriptor(b_ptr, shape=[N, K], strides=[K, 1], block_shape=[BLOCK_N, BLOCK_K])
     OUT_N: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
@@ -162,14 +172,16 @@ def matmul_fused(
 
 @triton.jit
 def matmul_grouped(
-    a_ptr, b_ptr, d_ptr, beta_ptr, residual_ptr, bias_n_ptr, bias_m_ptr, quantize_ptr, row_sum_ptr, col_sum_ptr,
-    a_scale_ptr, b_scale_ptr, bounds_ptr, M, N, K, GROUP_M, GROUPS,
+    a_ptr, b_ptr, d_ptr, beta_ptr, residual_ptr, bias_n_ptr, bias_m_ptr, quantize_ptr, row_sum_ptr,
+    col_sum_ptr, a_scale_ptr, b_scale_ptr, bounds_ptr, M, N, K, GROUP_M, GROUPS,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, B_SCALE_ROWS: tl.constexpr,
     ALPHA: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr, OUT_SCALE: tl.constexpr,
 ):  # fmt: skip
-    """Rows bounds[g] to bounds[g + 1] of A times B[g]; programs go through the tiles of all groups in turn."""
+    """Rows bounds[g] to bounds[g + 1] of A times B[g]; programs take the tiles of all groups in turn."""
     a = tl.make_tensor_descriptor(a_ptr, shape=[M, K], strides=[K, 1], block_shape=[BLOCK_M, BLOCK_K])
-    b = tl.make_tensor_descriptor(b_ptr, shape=[GROUPS * N, K], strides=[K, 1], block_shape=[BLOCK_N, BLOCK_K])
+    b = tl.make_tensor_descriptor(
+        b_ptr, shape=[GROUPS * N, K], strides=[K, 1], block_shape=[BLOCK_N, BLOCK_K]
+    )
     OUT_N: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
     out_n = N // 2 if GATED else N
     tiles_n = tl.cdiv(N, BLOCK_N)
@@ -300,7 +312,13 @@ def prepare(problem: GemmProblem, config: KernelConfig, operands: Operands) -> L
     """A callable that launches the kernel; every tensor is in place, and nothing is launched yet."""
     kernel = fused_kernel(problem, config)
     built = compiled(kernel, torch.cuda.get_device_capability())
-    tensors = {"a": operands.a, "b": operands.b, "d": operands.out, **operands.extras, **_scales(problem, operands)}
+    tensors = {
+        "a": operands.a,
+        "b": operands.b,
+        "d": operands.out,
+        **operands.extras,
+        **_scales(problem, operands),
+    }
     values: dict[str, Any] = {_argument(name): tensor for name, tensor in tensors.items()}
     values |= {"M": problem.m, "N": problem.n, "K": problem.k, "GROUP_M": config.swizzle}
     values |= {"GROUPS": len(group_rows(problem)), **dict(kernel.constants)}

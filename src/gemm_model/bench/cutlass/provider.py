@@ -61,8 +61,8 @@ class LaunchArguments(ctypes.Structure):
 class CutlassProvider:
     """Collective-builder kernels; `swizzle` is CUTLASS's max_swizzle_size.
 
-    A grouped problem without a tile runs the kernel that torch.nn.functional.grouped_mm picks, one of CUTLASS's;
-    its time holds the kernel that prepares the groups.
+    A grouped problem without a tile runs the kernel that torch.nn.functional.grouped_mm picks, one of
+    CUTLASS's; its time holds the kernel that prepares the groups.
 
     A kernel that splits k zeroes its locks before each launch, as CUTLASS's own adapter does, so its time
     holds that memset.
@@ -91,7 +91,9 @@ class CutlassProvider:
             typed = problem.a_dtype.name == problem.out_dtype.name == "bf16"
             return beyond(problem, "groups") if typed else "torch's grouped_mm multiplies bf16 into bf16"
         if epilogue_words(problem) not in build.FUSIONS:
-            return f"the cutlass provider fuses {'; '.join(','.join(words) for words in build.FUSIONS if words)}"
+            return (
+                f"the cutlass provider fuses {'; '.join(','.join(words) for words in build.FUSIONS if words)}"
+            )
         return beyond(problem, "epilogue")
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
