@@ -20,12 +20,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from plan_library_measurements import WEIGHTS, Shape, Tile, configured, listed_shapes, sensible, write_plan
 
-from gemm_model.bench.extended import GATED, Convolution, ExtendedProblem
+from gemm_model.bench.extended import with_extras
 from gemm_model.bench.provider import Config
 from gemm_model.bench.rows import Row, padded
 from gemm_model.bench.sweep import estimated_kernel_us
+from gemm_model.core.conv import KINDS, ConvProblem
+from gemm_model.core.epilogue import QUANTIZED_COLUMNS, Epilogue
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.routing import Routing
 
 SEED = 20261122
 LONGEST_US = 600.0
@@ -112,8 +115,7 @@ LAYERS = (
     Experts(128, 16, 8, 3072, 4096, True), Experts(128, 32, 8, 4096, 1536, False),  # Qwen3-235B-A22B
 )  # fmt: skip
 TOKENS = (16, 64, 256, 1024, 2048, 4096, 16384, 65536)
-ROUTINGS = (0.0, 0.4, 0.7, 1.2)
-"""Exponents of Zipf's law; 0 is uniform."""
+ROUTINGS = ("uniform", "zipf:0.4", "zipf:0.7", "zipf:1.2")
 
 SCALED_WEIGHTS = (
     (2048, 7168), (24576, 1536), (7168, 16384), (4096, 7168), (7168, 2048), (36864, 7168), (7168, 18432),
@@ -154,7 +156,7 @@ def triton_config(problem: GemmProblem, tile: TritonTile, draw: random.Random) -
 
 def row(problem: GemmProblem, config: Config, kernel: str, **cells: str) -> Row:
     asked = (problem.m, problem.n, problem.k)
-    return Row(kernel=kernel, problem=ExtendedProblem.around(problem, cells), config=config, asked=asked)
+    return Row(kernel=kernel, problem=with_extras(problem, cells), config=config, asked=asked)
 
 
 def quantized(problem: GemmProblem) -> GemmProblem:
@@ -230,39 +232,35 @@ def triton_epilogues(problem: GemmProblem, tiles: int, words: int, draw: random.
 
 
 def fits(word: str, tile: TritonTile) -> bool:
-    """A quantized tile has 128 columns of output."""
-    columns = tile.cta_n // 2 if any(name in word for name in GATED) else tile.cta_n
-    return "quantize" not in word or columns == 128
+    """A quantized tile has 128 columns of output; large tiles leave no shared memory to read a second matrix."""
+    epilogue = Epilogue.parse(word)
+    if epilogue.source_share and tile.cta_m * tile.cta_n > 128 * 128:
+        return False
+    return not epilogue.quantized or tile.cta_n * epilogue.output_share == QUANTIZED_COLUMNS
 
 
 # --- groups --------------------------------------------------------------------------------------------
 
 
-def routed_rows(layer: Experts, tokens: int, exponent: float, seed: int) -> tuple[int, ...]:
-    """Tokens that each local expert gets: every token picks `top_k` different experts."""
-    generator = np.random.default_rng(seed)
-    share = 1.0 / np.arange(1, layer.experts + 1) ** exponent
-    share = generator.permutation(share / share.sum())
-    # The largest of log-probabilities with Gumbel noise are a draw without replacement.
-    scores = np.log(share) + generator.gumbel(size=(tokens, layer.experts))
-    picked = np.argpartition(-scores, layer.top_k - 1, axis=1)[:, : layer.top_k]
-    counts = np.bincount(picked.ravel(), minlength=layer.experts)
-    return tuple(int(count) for count in counts[: layer.local])
+def routed_rows(layer: Experts, tokens: int, routing: str, seed: int) -> list[int]:
+    """Tokens that each local expert gets; which experts are local is drawn too."""
+    rows = Routing.parse(routing, experts=layer.experts, tokens=tokens, top_k=layer.top_k).sample(1, seed)[0]
+    return [int(count) for count in np.random.default_rng(seed).permutation(rows)[: layer.local]]
 
 
 def grouped_rows(draw: random.Random) -> Iterator[Row]:
-    for place, (layer, tokens, exponent) in enumerate(product(LAYERS, TOKENS, ROUTINGS)):
-        rows = routed_rows(layer, tokens, exponent, SEED + place)
+    for place, (layer, tokens, routing) in enumerate(product(LAYERS, TOKENS, ROUTINGS)):
+        rows = routed_rows(layer, tokens, routing, SEED + place)
         cells = {"groups": ",".join(map(str, rows))}
         if not sum(rows):
             continue
         problem = GemmProblem.of(sum(rows), layer.n, layer.k)
-        if estimated_kernel_us(ExtendedProblem.around(problem, cells)) > LONGEST_US:
+        if estimated_kernel_us(with_extras(problem, cells)) > LONGEST_US:
             continue
         yield row(problem, None, "cutlass", **cells)
         yield from grouped_quack(problem, layer, cells, draw)
         yield from grouped_triton(problem, layer, cells, draw)
-        if exponent:
+        if routing != "uniform":
             continue
         small = GemmProblem.of(sum(rows), layer.n, layer.k, "e4m3")
         tiles = [tile for tile in GROUPED_QUACK_TILES if not spills(small, tile)]
@@ -339,36 +337,42 @@ UNET = (
 )  # fmt: skip
 """A U-Net for images and Stable Diffusion's."""
 
-ODD = (
-    Convolution(kind="fprop", n=64, c=8, h=224, w=224, k=64, r=7, s=7, stride=2, pad=3),
-    Convolution(kind="fprop", n=16, c=256, h=56, w=56, k=256, r=3, s=3, pad=2, dilation=2),
-    Convolution(kind="fprop", n=16, c=512, h=28, w=28, k=512, r=3, s=3, pad=4, dilation=4),
-    Convolution(kind="fprop", n=32, c=128, h=28, w=28, k=128, r=3, s=3, pad=1, groups=32),
-    Convolution(kind="fprop", n=32, c=96, h=56, w=56, k=96, r=7, s=7, pad=3, groups=96),
-    Convolution(kind="fprop", n=32, c=384, h=14, w=14, k=384, r=7, s=7, pad=3, groups=384),
-    Convolution(kind="fprop", n=32, c=256, h=35, w=35, k=320, r=1, s=7, pad=0),
+OTHER = (
+    "n=64 c=8 h=224 w=224 k=64 r=7 s=7 stride=2 pad=3",
+    "n=16 c=256 h=56 w=56 k=256 r=3 s=3 pad=2 dilation=2",
+    "n=16 c=512 h=28 w=28 k=512 r=3 s=3 pad=4 dilation=4",
+    "n=32 c=128 h=28 w=28 k=128 r=3 s=3 pad=1 groups=32",
+    "n=32 c=96 h=56 w=56 k=96 r=7 s=7 pad=3 groups=96",
+    "n=32 c=384 h=14 w=14 k=384 r=7 s=7 pad=3 groups=384",
+    "n=32 c=256 h=35 w=35 k=320 r=1 s=7 pad=0x3",
+    "n=4 c=64 d=16 h=56 w=56 k=64 t=3 r=3 s=3 pad=1",
+    "n=2 c=128 d=16 h=28 w=28 k=256 t=3 r=3 s=3 pad=1 stride=2",
+    "n=2 c=32 d=32 h=64 w=64 k=64 t=3 r=3 s=3 pad=1",
 )
-LARGEST_CONVOLUTION_FLOP = 4e11
-KINDS = ("fprop", "dgrad", "wgrad")
+"""Stems, dilated, grouped, depthwise, oblong and 3-D convolutions."""
+
+LARGEST_CONVOLUTION_FLOP = 5e11
 
 
-def convolutions() -> Iterator[Convolution]:
-    for layers, batches in ((RESNET, (8, 32, 128)), (CONVNEXT, (16, 64)), (UNET, (1, 4, 16))):
-        for (c, h, k, r, stride), n, kind in product(layers, batches, KINDS):
+def convolutions() -> Iterator[ConvProblem]:
+    """Convolutions of models; those of one tap on each pixel are plain products and are left out."""
+    batches = {RESNET: (4, 8, 16, 32, 64, 128, 256), CONVNEXT: (16, 32, 64, 128), UNET: (1, 2, 4, 8, 16)}
+    for layers, counts in batches.items():
+        for (c, h, k, r, stride), n, kind in product(layers, counts, KINDS):
             pad = r // 2 if r % 2 else 0
-            yield Convolution(kind=kind, n=n, c=c, h=h, w=h, k=k, r=r, s=r, stride=stride, pad=pad)
-    for odd, kind in product(ODD, KINDS):
-        yield Convolution.parse(str(odd).replace("fprop", kind))
+            sizes = f"n={n} c={c} h={h} w={h} k={k} r={r} s={r} stride={stride} pad={pad}"
+            yield ConvProblem.parse(f"{kind} {sizes}")
+    for sizes, kind in product(OTHER, KINDS):
+        yield ConvProblem.parse(f"{kind} {sizes}")
 
 
 def convolution_rows(draw: random.Random) -> Iterator[Row]:
     for conv in dict.fromkeys(convolutions()):
-        m, n, k = conv.implicit_gemm
-        if 2 * m * n * k > LARGEST_CONVOLUTION_FLOP:
-            continue
         for dtype in ("bf16", "fp16"):
-            if dtype == "bf16" or draw.random() < 0.8:
-                yield row(GemmProblem.of(m, n, k, dtype), None, "cudnn", conv=str(conv))
+            problem = GemmProblem.of_conv(conv, dtype)
+            short = problem.flop <= LARGEST_CONVOLUTION_FLOP and not conv.pointwise
+            if short and (dtype == "bf16" or draw.random() < 0.4):
+                yield row(problem, None, "cudnn")
 
 
 def plans() -> dict[str, list[Row]]:

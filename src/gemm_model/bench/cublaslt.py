@@ -28,6 +28,7 @@ from gemm_model.bench.provider import (
 from gemm_model.core.problem import GemmProblem
 
 PROPOSALS = 8
+"""Kernels of one problem [1]; cuBLASLt's heuristic, best first; chosen."""
 WORKSPACE_BYTES = 32 * 2**20
 """Workspace of a multiplication [B]; cuBLAS on Hopper; what torch gives it."""
 

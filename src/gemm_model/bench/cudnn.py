@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gemm_model.bench.extended import beyond, convolution
+from gemm_model.bench.extended import beyond
 from gemm_model.bench.extended_tensors import convolution_call, keeping_result
 from gemm_model.bench.launched_kernels import launched_kernels
 from gemm_model.bench.provider import (
@@ -32,7 +32,7 @@ class CudnnProvider:
         self._tried: GemmProblem | None = None
 
     def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
-        if convolution(problem) is None:
+        if problem.conv is None:
             return "cuDNN is benchmarked on convolutions alone"
         if problem.a_dtype.name not in TYPES or problem.out_dtype != problem.a_dtype:
             return f"the cudnn provider convolves {' and '.join(TYPES)} into the same type"
@@ -77,7 +77,6 @@ def named_kernels(launch: Launch) -> dict[str, Any]:
 
 
 def _call(problem: GemmProblem, operands: Operands) -> Callable[[], torch.Tensor]:
-    conv = convolution(problem)
-    if conv is None:
+    if problem.conv is None:
         raise UnsupportedError("cuDNN is benchmarked on convolutions alone")
-    return convolution_call(conv, operands.a, operands.b)
+    return convolution_call(problem.conv, operands.a, operands.b)

@@ -12,27 +12,27 @@ import torch
 from torch.nn import functional
 
 from gemm_model.bench.extended import (
-    ACTIVATIONS,
     ALPHA,
     BETA,
-    GATED,
     OUTPUT_SCALE,
-    QUANTIZED_COLUMNS,
-    Convolution,
-    convolution,
     epilogue_words,
     group_bounds,
-    group_rows,
     output_columns,
-    scale_blocks,
 )
 from gemm_model.bench.provider import Launch, Operands
+from gemm_model.core.block_scaling import BLOCK_K
+from gemm_model.core.conv import DGRAD, FPROP, WGRAD, ConvProblem
+from gemm_model.core.epilogue import (
+    ACTIVATIONS,
+    GATED_ACTIVATIONS,
+    QUANTIZED,
+    QUANTIZED_COLUMNS,
+    REDUCTIONS,
+    SOURCES,
+)
 from gemm_model.core.problem import GemmProblem
 
 SCALE_SEED = 11
-BLOCK = 128
-"""Elements of k, and of n in B, that share one scale [elements]; block scales applied in software."""
-
 LARGEST_E4M3 = 448.0
 """Largest finite value of e4m3 [1]; OCP 8-bit floating point specification."""
 
@@ -54,7 +54,7 @@ def around_product(
     words, device = epilogue_words(problem), out.device
     generator = torch.Generator(device=device).manual_seed(SCALE_SEED)
     found: dict[str, Any] = {}
-    for word in ("beta", "residual"):
+    for word in SOURCES:
         if word in words:
             found[word] = source()
     for word, size in (("bias_n", problem.n), ("bias_m", problem.m)):
@@ -65,73 +65,62 @@ def around_product(
     for word, size in (("row_sum", problem.m), ("col_sum", output_columns(problem))):
         if word in words:
             found[word] = torch.zeros(size, dtype=torch.float32, device=device)
-    if "quantize_1x128" in words:
-        found["quantize_1x128"] = torch.empty(out.shape[0], out.shape[1] // QUANTIZED_COLUMNS, device=device)
-    if group_rows(problem):
+    if QUANTIZED in words:
+        found[QUANTIZED] = torch.empty(out.shape[0], out.shape[1] // QUANTIZED_COLUMNS, device=device)
+    if problem.groups:
         found["bounds"] = torch.tensor(group_bounds(problem), dtype=torch.int32, device=device)
-    blocks = scale_blocks(problem)
-    if blocks is not None:
-        for name, rows, block in (("a_scale", problem.m, blocks[0]), ("b_scale", problem.n, blocks[1])):
-            shape = (-(-rows // scale_rows(block)), problem.k // BLOCK)
+    scaling = problem.block_scaling
+    if scaling is not None:
+        sides = (("a_scale", problem.m, scaling.a_rows), ("b_scale", problem.n, scaling.b_rows))
+        for name, rows, shared in sides:
+            shape = (-(-rows // shared), problem.k // BLOCK_K)
             found[name] = torch.rand(shape, generator=generator, device=device) + 0.5
     return found
 
 
-def scale_rows(block: str) -> int:
-    """Rows of a scale block such as 1x128."""
-    return int(block.partition("x")[0])
-
-
-def convolution_operands(conv: Convolution, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Operands:
+def convolution_operands(conv: ConvProblem, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Operands:
     """Input, filters and output, or their gradients, as channels-last views of flat memory."""
-    image, filters = (conv.n, conv.h, conv.w, conv.c), (conv.k, conv.r, conv.s, conv.c // conv.groups)
-    pixels = (conv.n, conv.p, conv.q, conv.k)
-    shapes = {
-        "fprop": (image, filters, pixels),
-        "dgrad": (pixels, filters, image),
-        "wgrad": (pixels, image, filters),
-    }
     views = [
-        flat[: shape[0] * shape[1] * shape[2] * shape[3]].view(shape).permute(0, 3, 1, 2)
-        for flat, shape in zip((a, b, out), shapes[conv.kind], strict=True)
+        flat[: prod(shape)].view(shape).movedim(-1, 1)
+        for flat, shape in zip((a, b, out), _convolution_shapes(conv), strict=True)
     ]
     return Operands(a=views[0], b=views[1], out=views[2])
 
 
-def convolution_sizes(conv: Convolution) -> tuple[int, int, int]:
+def convolution_sizes(conv: ConvProblem) -> tuple[int, int, int]:
     """Elements of A, B and the output as they lie in memory."""
     a, b, out = _convolution_shapes(conv)
     return prod(a), prod(b), prod(out)
 
 
-def _convolution_shapes(conv: Convolution) -> tuple[tuple[int, ...], ...]:
-    """Shapes of A, B and the output: a gradient of the output counts as an operand."""
-    image, filters = (conv.n, conv.h, conv.w, conv.c), (conv.k, conv.r, conv.s, conv.c // conv.groups)
-    pixels = (conv.n, conv.p, conv.q, conv.k)
-    if conv.kind == "fprop":
-        return image, filters, pixels
-    return (pixels, filters, image) if conv.kind == "dgrad" else (pixels, image, filters)
+def _convolution_shapes(conv: ConvProblem) -> tuple[tuple[int, ...], ...]:
+    """Shapes of A, B and the output, channels last: a gradient of the output counts as an operand."""
+    image = (conv.images, *conv.size, conv.channels)
+    filters = (conv.filters, *conv.filter_size, conv.channels // conv.groups)
+    pixels = (conv.images, *conv.output_size, conv.filters)
+    return {
+        FPROP: (image, filters, pixels),
+        DGRAD: (pixels, filters, image),
+        WGRAD: (pixels, image, filters),
+    }[conv.kind]
 
 
-def convolution_call(conv: Convolution, a: torch.Tensor, b: torch.Tensor) -> Callable[[], torch.Tensor]:
+def convolution_call(conv: ConvProblem, a: torch.Tensor, b: torch.Tensor) -> Callable[[], torch.Tensor]:
     """The convolution or its gradient as a call, on tensors as `convolution_operands` makes them."""
-    if conv.kind == "fprop":
-        steps = {"stride": conv.stride, "padding": conv.pad, "dilation": conv.dilation, "groups": conv.groups}
-        return partial(functional.conv2d, a, b, **steps)
+    if conv.kind == FPROP:
+        convolve = functional.conv2d if len(conv.size) == 2 else functional.conv3d
+        window = {"stride": conv.stride, "padding": conv.pad, "dilation": conv.dilation}
+        return partial(convolve, a, b, groups=conv.groups, **window)
     # What is asked for has no values yet; its tensor tells the sizes and the layout.
-    asked = (
-        (conv.n, conv.c, conv.h, conv.w)
-        if conv.kind == "dgrad"
-        else (conv.k, conv.c // conv.groups, conv.r, conv.s)
-    )
-    unread = torch.empty(asked, dtype=a.dtype, device=a.device, memory_format=torch.channels_last)
-    image, filters = (unread, b) if conv.kind == "dgrad" else (b, unread)
-    window = [conv.stride] * 2, [conv.pad] * 2, [conv.dilation] * 2
-    wanted = [conv.kind == "dgrad", conv.kind == "wgrad", False]
+    unread = torch.empty(_convolution_shapes(conv)[2], dtype=a.dtype, device=a.device).movedim(-1, 1)
+    image, filters = (unread, b) if conv.kind == DGRAD else (b, unread)
+    steps = list(conv.stride), list(conv.pad), list(conv.dilation)
+    shift = [0] * len(conv.size)
+    wanted = [conv.kind == DGRAD, conv.kind == WGRAD, False]
 
     def gradient() -> torch.Tensor:
         found = torch.ops.aten.convolution_backward(
-            a, image, filters, None, *window, False, [0, 0], conv.groups, wanted
+            a, image, filters, None, *steps, False, shift, conv.groups, wanted
         )
         chosen: torch.Tensor = found[wanted.index(True)]
         return chosen
@@ -145,14 +134,14 @@ def reference_results(
     """What `results` must give: the product, in high precision, with its epilogue."""
     value, found = product, []
     for word in epilogue_words(problem):
-        if word in GATED:
+        if word in GATED_ACTIVATIONS:
             activation = ACTIVATION_FUNCTIONS[word.removeprefix("gated_")]
             value = activation(value[:, ::2]) * value[:, 1::2]
         elif word in ACTIVATIONS:
             value = ACTIVATION_FUNCTIONS[word](value)
-        elif word in ("row_sum", "col_sum"):
+        elif word in REDUCTIONS:
             found.append(value.sum(dim=1 if word == "row_sum" else 0))
-        elif word != "quantize_1x128":
+        elif word != QUANTIZED:
             value = _linear_step(word, value, operands.extras.get(word))
     return (value, *found)
 
@@ -174,10 +163,10 @@ def results(problem: GemmProblem, operands: Operands) -> tuple[torch.Tensor, ...
     epilogue's order.
     """
     out = operands.extras.get(RESULT, operands.out)
-    if "quantize_1x128" in operands.extras:
-        scales = operands.extras["quantize_1x128"]
+    if QUANTIZED in operands.extras:
+        scales = operands.extras[QUANTIZED]
         out = out.float() * scales.repeat_interleave(QUANTIZED_COLUMNS, dim=1)
-    sums = [operands.extras[word] for word in epilogue_words(problem) if word in ("row_sum", "col_sum")]
+    sums = [operands.extras[word] for word in epilogue_words(problem) if word in REDUCTIONS]
     return (out, *sums)
 
 
@@ -189,23 +178,23 @@ def grouped_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
     return torch.cat(parts)
 
 
-def descaled(matrix: torch.Tensor, scales: torch.Tensor, block: str) -> torch.Tensor:
-    """The matrix in fp32 with its block scales applied."""
-    wide = scales.repeat_interleave(scale_rows(block), dim=0)[: matrix.shape[0]]
-    return matrix.float() * wide.repeat_interleave(BLOCK, dim=1)
+def descaled(matrix: torch.Tensor, scales: torch.Tensor, rows: int) -> torch.Tensor:
+    """The matrix in fp32 with its block scales applied; `rows` of it share a scale."""
+    wide = scales.repeat_interleave(rows, dim=0)[: matrix.shape[0]]
+    return matrix.float() * wide.repeat_interleave(BLOCK_K, dim=1)
 
 
 def product_of(problem: GemmProblem, operands: Operands) -> torch.Tensor | None:
-    """The product of an extended problem before its epilogue; None where it is the plain one."""
-    conv, blocks = convolution(problem), scale_blocks(problem)
+    """The product of a problem beyond the plain one before its epilogue; None where it is the plain one."""
+    conv, scaling = problem.conv, problem.block_scaling
     if conv is not None:
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             return convolution_call(conv, operands.a.float(), operands.b.float())()
-    if group_rows(problem):
+    if problem.groups is not None:
         return grouped_product(problem, operands)
-    if blocks is not None:
-        a = descaled(operands.a, operands.extras["a_scale"], blocks[0])
-        return a @ descaled(operands.b, operands.extras["b_scale"], blocks[1]).mT
+    if scaling is not None:
+        a = descaled(operands.a, operands.extras["a_scale"], scaling.a_rows)
+        return a @ descaled(operands.b, operands.extras["b_scale"], scaling.b_rows).mT
     return None
 
 

@@ -25,7 +25,6 @@ from quack.gemm_default_epi import GemmDefaultEpiMixin, GemmDefaultSm90
 from quack.rounding import RoundingMode
 
 from gemm_model.bench import quack_fused
-from gemm_model.bench.extended import ExtendedProblem
 from gemm_model.bench.provider import (
     CompileError,
     Config,
@@ -91,7 +90,7 @@ class QuackProvider:
             return f"QuACK multiplies no {problem.a_dtype.name} x {problem.b_dtype.name} on SM{major}0"
         if problem.a_dtype.bits == 16 and problem.a_dtype != problem.b_dtype:
             return "QuACK takes 16-bit operands of one type only"
-        return quack_fused.unsupported(problem, compute_capability) if _is_extended(problem) else ""
+        return "" if problem.plain else quack_fused.unsupported(problem, compute_capability)
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
         gpu = load_gpu(GPUS[compute_capability[0]])
@@ -110,7 +109,7 @@ class QuackProvider:
         pin_target(compute_capability)
         config = _require_config(config)
         try:
-            if _is_extended(problem):
+            if not problem.plain:
                 quack_fused.compile_kernel(problem, config)
             else:
                 _compiled(problem, config, compute_capability)
@@ -127,7 +126,7 @@ class QuackProvider:
             raise KernelError(_first_line(error)) from error
 
     def _prepared(self, problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:
-        if _is_extended(problem):
+        if not problem.plain:
             if self._latest is None or self._latest[0] != (problem, config):
                 self._latest = ((problem, config), quack_fused.plan_of(problem, config, operands))
             return quack_fused.launch_of(self._latest[1], problem, operands)
@@ -173,10 +172,6 @@ def pin_target(compute_capability: tuple[int, int]) -> None:
     os.environ["QUACK_ARCH"] = f"{major}{minor}"
     os.environ["CUTE_DSL_ARCH"] = f"sm_{major}{minor}a"
     async_compile._pin_dsl_arch(os.environ["CUTE_DSL_ARCH"])
-
-
-def _is_extended(problem: GemmProblem) -> bool:
-    return isinstance(problem, ExtendedProblem)
 
 
 def _require_config(config: Config) -> KernelConfig:

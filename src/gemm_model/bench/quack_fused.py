@@ -14,18 +14,16 @@ from quack.epilogue.library import linear_act_mod
 from quack.gemm_config import GemmConfig
 
 from gemm_model.bench.extended import (
-    ACTIVATIONS,
     ALPHA,
     BETA,
-    GATED,
     beyond,
     epilogue_words,
-    gated,
     group_rows,
     output_columns,
 )
 from gemm_model.bench.provider import Launch, Operands
 from gemm_model.bench.tensors import torch_dtype
+from gemm_model.core.epilogue import ACTIVATIONS, GATED_ACTIVATIONS, SOURCES
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
@@ -49,7 +47,7 @@ def unsupported(problem: GemmProblem, compute_capability: tuple[int, int]) -> st
     words = epilogue_words(problem)
     activation = _activation(words)
     places = ["activation" if word == activation else word for word in words]
-    if any(place not in ORDER for place in places) or {"beta", "residual"} <= set(words):
+    if any(place not in ORDER for place in places) or set(SOURCES) <= set(words):
         return f"QuACK fuses {', '.join(ORDER)} and one of beta and residual"
     if places != sorted(places, key=ORDER.index):
         return f"QuACK applies an epilogue in the order {', '.join(ORDER)}"
@@ -101,7 +99,7 @@ def _fused(problem: GemmProblem, activation: str) -> Any:
     words = epilogue_words(problem)
     return linear_act_mod(
         ACTIVATION_NAMES[activation],
-        gated=gated(words),
+        gated=activation in GATED_ACTIVATIONS,
         has_c="residual" in words,
         has_rowvec="bias_n" in words,
         has_colvec="bias_m" in words,
@@ -152,7 +150,7 @@ def _c_operand(operands: Operands) -> torch.Tensor | None:
 
 
 def _activation(words: tuple[str, ...]) -> str:
-    return next((word for word in words if word in (*ACTIVATIONS, *GATED)), "")
+    return next((word for word in words if word in (*ACTIVATIONS, *GATED_ACTIVATIONS)), "")
 
 
 def _meta_operands(problem: GemmProblem) -> Operands:
@@ -164,7 +162,7 @@ def _meta_operands(problem: GemmProblem) -> Operands:
     groups = len(group_rows(problem))
     words, out_name = epilogue_words(problem), problem.out_dtype.name
     extras: dict[str, Any] = {
-        word: empty(out_name, problem.m, problem.n) for word in ("beta", "residual") if word in words
+        word: empty(out_name, problem.m, problem.n) for word in SOURCES if word in words
     }
     sizes = {"bias_n": problem.n, "bias_m": problem.m}
     extras |= {word: empty("bf16", size) for word, size in sizes.items() if word in words}

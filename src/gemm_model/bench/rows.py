@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gemm_model.bench.extended import EXTRA_COLUMNS, ExtendedProblem, extras
+from gemm_model.bench.extended import EXTRA_COLUMNS, extras, with_extras
 from gemm_model.bench.provider import Config, LibraryChoice
 from gemm_model.core.dtypes import BlockScale, element_type
 from gemm_model.core.errors import InputError
@@ -134,7 +134,7 @@ NORM = "rmsnorm"
 """The partner that writes the activations: a root-mean-square norm over their rows."""
 
 ALIGNMENT_BITS = 128
-"""Rows that TMA and cuBLAS read start at multiples of 16 bytes."""
+"""What rows start at a multiple of [bit]; operands of TMA and cuBLAS; CUDA driver API, tensor maps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +275,7 @@ def row_from_columns(cells: Mapping[str, Any], *, regime: str = "", l2: str = ""
     )
     return Row(
         kernel=kernel,
-        problem=ExtendedProblem.around(problem, cells),
+        problem=with_extras(problem, cells),
         config=_config(kernel, cells),
         asked=(asked[0], asked[1], asked[2]),
         regime=regime or cells.get("regime") or "burst",

@@ -32,9 +32,13 @@ from gemm_model.core.errors import InputError
 
 TORCH_DEVICE = "gemm_model.bench.torch_device:TorchDevice"
 SENTINEL_DRIFT_LIMIT = 0.01
+"""Change of the sentinel from first to last that is reported [1]; sweeps; chosen."""
 FIRST_CALL_LIMIT_S = 300.0
+"""Most time of a first answer [s]; a new worker, which imports and compiles; chosen."""
 COMPILE_LIMIT_S = 300.0
+"""Most time to compile a kernel [s]; `--compile-workers`; chosen."""
 PROFILED_ROW_LIMIT_S = 5.0
+"""Most time of a row, beside a first answer [s]; runs under the profiler; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemm_model.bench.device import TimingSettings
-from gemm_model.bench.extended import extras, group_rows
+from gemm_model.bench.extended import extras
 from gemm_model.bench.provider import Config, Provider
 from gemm_model.bench.rotation import MOST_COPIES
 from gemm_model.bench.rows import Chain, Row, padded, row_from_columns
@@ -25,14 +25,19 @@ PDL_KERNELS = ("quack",)
 SWAPPED = "swapped"
 """The partner whose weights have n and k changed: the second half of a feed-forward layer."""
 ASSUMED_FLOP_PER_US = 3e8
+"""Of a rough card [FLOP/us]; the estimate of a dry run; chosen: nothing measured depends on it."""
 ASSUMED_BYTES_PER_US = 2e6
+"""Of a rough card [B/us]; the estimate of a dry run; chosen."""
 LAUNCH_US = 5.0
-"""A rough card for the estimate of a dry run; nothing measured depends on it."""
+"""Of a rough card [us]; the estimate of a dry run; chosen."""
 ROW_OVERHEAD_MS = 3.0
+"""A row beside its launches [ms]; the estimate of a dry run; chosen."""
 COUNTERS_ROW_MS = 120.0
+"""A row under the profiler [ms]; the estimate of a dry run; chosen."""
 COMPILE_S = 4.0
+"""Compiling a kernel [s]; the estimate of a dry run; chosen."""
 CAPTURE_LAUNCH_MS = 0.04
-"""Preparing and capturing one launch of a graph."""
+"""Preparing and capturing one launch of a graph [ms]; the estimate of a dry run; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,8 +238,7 @@ def _shard_of_shapes(rows: Sequence[Row], count: int) -> dict[tuple[str | int, .
 
 def estimated_kernel_us(problem: GemmProblem) -> float:
     """A rough time of a good kernel on a large GPU, for the estimate of a dry run only."""
-    matrices = sum(rows > 0 for rows in group_rows(problem)) or 1
-    moved = problem.a_bytes + matrices * problem.b_bytes + problem.output_bytes
+    moved = problem.a_bytes + problem.b_bytes + problem.output_bytes
     rate = ASSUMED_FLOP_PER_US * (2.0 if problem.a_dtype.bits <= 8 else 1.0)
     return LAUNCH_US + max(problem.flop / rate, moved / ASSUMED_BYTES_PER_US)
 

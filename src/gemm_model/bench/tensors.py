@@ -6,7 +6,7 @@ import random
 
 import torch
 
-from gemm_model.bench.extended import ExtendedProblem, convolution, group_rows, output_columns
+from gemm_model.bench.extended import group_rows, output_columns
 from gemm_model.bench.extended_tensors import (
     around_product,
     convolution_operands,
@@ -29,14 +29,19 @@ TORCH_DTYPES = {
 }
 
 ALIGNMENT_BYTES = 256
+"""What B starts at a multiple of, behind A [elements]; operands of one type; chosen: 16 bytes and more in
+every type."""
 PLACEMENT_ALIGNMENT = 4096
+"""Step of a random place in the pool [elements]; operands; chosen."""
 CHUNK_ELEMENTS = 2**26
+"""Random numbers made at once [elements]; the pool; chosen: they are fp32 before they are rounded."""
 OPERAND_BINS_SEED = 7
 POISON_BYTE = 0xFF
-"""All bits set: NaN in every floating-point type of 8 or more bits."""
+"""Byte of an output that was never written [1]; floating-point types of 8 or more bits; all bits set is
+NaN."""
 
 RELATIVE_ERROR_LIMITS = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 5e-3, "e4m3": 5e-2, "e5m2": 1e-1}
-"""Largest ||out - reference|| / ||reference|| by output type: a few times its rounding error."""
+"""Largest ||out - reference|| / ||reference|| [1]; by output type; a few times its rounding error."""
 
 FP8_SUM_ERROR = 1e-2
 """What the tensor core's short fp8 accumulators may add [1]; fp8 kernels; Hopper keeps about 14 bits of a
@@ -91,9 +96,8 @@ class OperandPool:
         else:
             flat_a = self._input(problem.a_dtype.name, a_size)[:a_size]
             flat_b = self._input(problem.b_dtype.name, b_size)[:b_size]
-        conv = convolution(problem)
-        if conv is not None:
-            return convolution_operands(conv, flat_a, flat_b, out)
+        if problem.conv is not None:
+            return convolution_operands(problem.conv, flat_a, flat_b, out)
         groups = len(group_rows(problem))
         b_shape = (groups, problem.n, problem.k) if groups else (problem.n, problem.k)
 
@@ -122,7 +126,7 @@ class OperandPool:
         """
         if problem.a_scale is not None or problem.b_scale is not None:
             raise UnsupportedError("block-scaled operands are not rotated")
-        if isinstance(problem, ExtendedProblem):
+        if not problem.plain:
             raise UnsupportedError("operands of epilogues, groups and convolutions are not rotated")
         draw = random.Random(OPERAND_BINS_SEED)
         a_size, b_size = problem.m * problem.k, problem.n * problem.k
@@ -177,7 +181,7 @@ class OperandPool:
         pool = self._output_bytes(size)
         start = _place(draw, pool.numel() - size)
         flat = pool[start : start + size].view(dtype)
-        return flat if convolution(problem) else flat.view(problem.m, output_columns(problem))
+        return flat if problem.conv else flat.view(problem.m, output_columns(problem))
 
     def _output_bytes(self, size: int) -> torch.Tensor:
         if self._output.numel() < size:
@@ -188,9 +192,8 @@ class OperandPool:
 
 def _sizes(problem: GemmProblem) -> tuple[int, int, int]:
     """Elements of A, B and the output."""
-    conv = convolution(problem)
-    if conv is not None:
-        return convolution_sizes(conv)
+    if problem.conv is not None:
+        return convolution_sizes(problem.conv)
     matrices = len(group_rows(problem)) or 1
     return problem.m * problem.k, matrices * problem.n * problem.k, problem.m * output_columns(problem)
 
@@ -237,7 +240,7 @@ def reference_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
 
 def poison(out: torch.Tensor) -> None:
     """Fill the output with NaN, so that an element never written shows. An image is channels last."""
-    flat = out.permute(0, 2, 3, 1) if out.ndim == 4 else out
+    flat = out.movedim(1, -1) if out.ndim > 2 else out
     flat.view(torch.uint8).fill_(POISON_BYTE)
 
 

@@ -24,10 +24,14 @@ from gemm_model.core.problem import GemmProblem
 
 OPERAND_SEED = 20240229
 POOL_ELEMENTS = 2**30
+"""Most random numbers of a type [elements]; the pool of operands; chosen."""
 POOL_SHARE_OF_MEMORY = 32
+"""Bytes of the card for each element of the pool [B]; small cards; chosen."""
 FLUSH_L2_MULTIPLE = 4
+"""What is written between launches [1, of L2]; cold operands; chosen."""
 TRACED_REST_MS = 2.0
-"""Rest before a launch that is traced, or timed to compare with it [ms]; eight times a kernel of 250 us."""
+"""Rest before a launch [ms]; launches that are traced, or timed to compare with it; eight times a kernel of
+250 us."""
 GRAPH_LAUNCHES = 64
 EMPTY_LAUNCHES = 96
 SUSTAINED_PLACEMENTS = 4

@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gemm_model.bench import triton_fused
-from gemm_model.bench.extended import ExtendedProblem, beyond
+from gemm_model.bench.extended import beyond
 from gemm_model.bench.provider import (
     CompileError,
     Config,
@@ -37,9 +37,13 @@ POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "e4m3": "*fp8e4nv"}
 ALIGNED = ["tt.divisibility", 16]
 
 TILES = ((64, 32), (64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256), (256, 64), (256, 128))
+"""Rows and columns of a CTA's tile [elements]; Triton on Hopper; chosen: Triton's tiles are powers of two."""
 TILE_K_BYTES = (128, 256)
+"""A k tile [B]; Triton; chosen: the widest swizzle of a TMA box, and twice it."""
 STAGES = (2, 3, 4, 5)
+"""Stages of the ring [1]; Triton; chosen."""
 GROUPS = (1, 4, 8)
+"""Row panels of a raster group [panels]; Triton; chosen."""
 SMEM_BYTES = 232448
 """Shared memory of a CTA [B]; Hopper; CUDA C++ Programming Guide."""
 
@@ -115,13 +119,13 @@ class TritonProvider:
 
     def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
         config = _require_config(config)
-        if isinstance(problem, ExtendedProblem):
+        if not problem.plain:
             return triton_fused.fused_kernel(problem, config)
         return _kernel_key(problem, config)
 
     def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
         config = _require_config(config)
-        if isinstance(problem, ExtendedProblem):
+        if not problem.plain:
             triton_fused.compiled(triton_fused.fused_kernel(problem, config), compute_capability)
         else:
             _compiled(_kernel_key(problem, config), compute_capability)
@@ -129,7 +133,7 @@ class TritonProvider:
     def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
         config = _require_config(config)
         triton.set_allocator(allocate_workspace)
-        if isinstance(problem, ExtendedProblem):
+        if not problem.plain:
             return triton_fused.prepare(problem, config, operands)
         kernel = _compiled(_kernel_key(problem, config), torch.cuda.get_device_capability())
         tiles = -(-problem.m // config.cta_m) * -(-problem.n // config.cta_n)
@@ -150,7 +154,7 @@ class TritonProvider:
 
     def describe(self, problem: GemmProblem, config: Config, _: Operands) -> Mapping[str, Any]:
         config = _require_config(config)
-        if isinstance(problem, ExtendedProblem):
+        if not problem.plain:
             return triton_fused.describe(problem, config)
         kernel = _compiled(_kernel_key(problem, config), torch.cuda.get_device_capability())
         told = f"smem={kernel.metadata.shared} registers={kernel.n_regs} spills={kernel.n_spills}"

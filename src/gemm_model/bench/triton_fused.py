@@ -14,19 +14,24 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gemm_model.bench.extended import (
-    ACTIVATIONS,
     ALPHA,
     BETA,
-    GATED,
     OUTPUT_SCALE,
-    QUANTIZED_COLUMNS,
     epilogue_words,
-    gated,
     group_rows,
-    scale_blocks,
 )
 from gemm_model.bench.extended_tensors import LARGEST_E4M3
 from gemm_model.bench.provider import CompileError, Launch, Operands, UnsupportedError
+from gemm_model.core.block_scaling import BLOCK_K
+from gemm_model.core.epilogue import (
+    ACTIVATIONS,
+    GATED_ACTIVATIONS,
+    QUANTIZED,
+    QUANTIZED_COLUMNS,
+    REDUCTIONS,
+    SOURCES,
+    VECTORS,
+)
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
@@ -46,14 +51,13 @@ ORDER = (
 ACTIVATION_CODES = {"": 0, "relu": 1, "gelu": 2, "silu": 3, "tanh": 4}
 POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "e4m3": "*fp8e4nv", "fp32": "*fp32", "i32": "*i32"}
 ALIGNED = ["tt.divisibility", 16]
-SCALE_BLOCK = 128
 
 _ALPHA = tl.constexpr(ALPHA)
 _BETA = tl.constexpr(BETA)
 _OUTPUT_SCALE = tl.constexpr(OUTPUT_SCALE)
 _LARGEST = tl.constexpr(LARGEST_E4M3)
 _QUANTIZED = tl.constexpr(QUANTIZED_COLUMNS)
-_SCALE_BLOCK = tl.constexpr(SCALE_BLOCK)
+_SCALE_BLOCK = tl.constexpr(BLOCK_K)
 
 
 @triton.jit
@@ -235,8 +239,8 @@ def unsupported(problem: GemmProblem) -> str:
     places = [ORDER.index(_place(word)) for word in words]
     if places != sorted(places):
         return f"the triton provider applies an epilogue in the order {', '.join(ORDER)}"
-    blocks = scale_blocks(problem)
-    if blocks is not None and (blocks[0] != "1x128" or group_rows(problem)):
+    scaling = problem.block_scaling
+    if scaling is not None and (scaling.a_rows != 1 or problem.groups is not None):
         return "the triton provider scales blocks of 1x128 of A, in a single product"
     return ""
 
@@ -244,30 +248,31 @@ def unsupported(problem: GemmProblem) -> str:
 def fused_kernel(problem: GemmProblem, config: KernelConfig) -> FusedKernel:
     """The kernel of a problem. Raises UnsupportedError where a tile does not fit the epilogue."""
     words = epilogue_words(problem)
-    blocks, out_tile = scale_blocks(problem), config.cta_n // 2 if gated(words) else config.cta_n
-    if "quantize_1x128" in words and out_tile != QUANTIZED_COLUMNS:
+    scaling, gated = problem.block_scaling, bool(problem.epilogue and problem.epilogue.gated)
+    out_tile = config.cta_n // 2 if gated else config.cta_n
+    if QUANTIZED in words and out_tile != QUANTIZED_COLUMNS:
         raise UnsupportedError(f"output tiles of {out_tile} columns are not quantized by {QUANTIZED_COLUMNS}")
-    if blocks is not None and (config.cta_k != SCALE_BLOCK or config.cta_n > SCALE_BLOCK):
+    if scaling is not None and (config.cta_k != BLOCK_K or config.cta_n > BLOCK_K):
         raise UnsupportedError("block-scaled tiles have 128 of k and at most 128 columns")
     source = problem.out_dtype.name if problem.out_dtype.bits >= 16 else "bf16"
     pointers = {"a": problem.a_dtype.name, "b": problem.b_dtype.name, "d": problem.out_dtype.name}
-    pointers |= {word: source for word in ("beta", "residual") if word in words}
-    pointers |= {word: "bf16" for word in ("bias_n", "bias_m") if word in words}
-    pointers |= {word: "fp32" for word in ("quantize_1x128", "row_sum", "col_sum") if word in words}
-    if blocks is not None:
+    pointers |= {word: source for word in SOURCES if word in words}
+    pointers |= {word: "bf16" for word in VECTORS if word in words}
+    pointers |= {word: "fp32" for word in (QUANTIZED, *REDUCTIONS) if word in words}
+    if scaling is not None:
         pointers |= {"a_scale": "fp32", "b_scale": "fp32"}
     grouped = bool(group_rows(problem))
     if grouped:
         pointers["bounds"] = "i32"
-    activation = next((word for word in words if word in (*ACTIVATIONS, *GATED)), "")
+    activation = next((word for word in words if word in (*ACTIVATIONS, *GATED_ACTIVATIONS)), "")
     constants = {
         "BLOCK_M": config.cta_m,
         "BLOCK_N": config.cta_n,
         "BLOCK_K": config.cta_k,
-        "B_SCALE_ROWS": int(blocks[1].partition("x")[0]) if blocks else 0,
+        "B_SCALE_ROWS": scaling.b_rows if scaling else 0,
         "ALPHA": int("alpha" in words),
         "ACTIVATION": ACTIVATION_CODES[activation.removeprefix("gated_")],
-        "GATED": int(gated(words)),
+        "GATED": int(gated),
         "OUT_SCALE": int("output_scale" in words),
     }
     return FusedKernel(
@@ -350,12 +355,11 @@ def describe(problem: GemmProblem, config: KernelConfig) -> Mapping[str, Any]:
 
 def _scales(problem: GemmProblem, operands: Operands) -> dict[str, Any]:
     """Scales as the kernel reads them: those of single rows contiguous along the rows."""
-    blocks = scale_blocks(problem) or ()
-    return {
-        name: operands.extras[name].t().contiguous()
-        for name, block in zip(("a_scale", "b_scale"), blocks, strict=False)
-        if block == "1x128"
-    }
+    scaling = problem.block_scaling
+    if scaling is None:
+        return {}
+    rows = {"a_scale": scaling.a_rows, "b_scale": scaling.b_rows}
+    return {name: operands.extras[name].t().contiguous() for name, count in rows.items() if count == 1}
 
 
 def _argument(name: str) -> str:
@@ -363,6 +367,6 @@ def _argument(name: str) -> str:
 
 
 def _place(word: str) -> str:
-    if word in (*ACTIVATIONS, *GATED):
+    if word in (*ACTIVATIONS, *GATED_ACTIVATIONS):
         return "activation"
-    return "sum" if word.endswith("_sum") else word
+    return "sum" if word in REDUCTIONS else word

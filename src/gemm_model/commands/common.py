@@ -206,19 +206,22 @@ def words(text: str) -> None:
 
 
 def check_outputs(*paths: Path | None) -> None:
-    """Raise InputError where a file could not be written: before the work, not after it."""
+    """Raise InputError where files could not be written, or two would be one: before the work, not after."""
     from gemm_model.core.files import check_writable
 
-    for path in paths:
-        if path is not None:
-            check_writable(path)
+    given = [path for path in paths if path is not None]
+    for path in given:
+        check_writable(path)
+    files = [path.resolve() for path in given if path.is_file() or not path.exists()]
+    for path in files:
+        if files.count(path) > 1:
+            raise InputError(f"{path}: named for two outputs; expected a file for each")
 
 
 def check_plot(path: Path | None) -> None:
-    """Raise InputError unless a plot could be written there in a format that its name tells."""
+    """Raise InputError unless the name of a plot tells its format."""
     if path is not None and path.suffix not in PLOT_SUFFIXES:
         raise InputError(f"--plot {path}; expected a name that ends in one of {', '.join(PLOT_SUFFIXES)}")
-    check_outputs(path)
 
 
 def add_problem(parser: argparse.ArgumentParser, *, required: bool) -> None:

@@ -12,7 +12,7 @@ EXAMPLES = (
     "--m 16 --n 7168 --k 2048 --family cutlass --html decode.html",
 )
 ALL_KERNELS = 1_000_000
-"""More than any family offers: the map of tiles and clusters needs them all."""
+"""Kernels to rank [1]; pages, whose map of tiles and clusters needs all; more than any family offers."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
-from gemm_model.core.problem import MAX_SIZE
+from gemm_model.core.sizes import MAX_SIZE
 from gemm_model.report.document import Document, plain, text_table
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         common.refuse_unused(args, "without --solve or --ladder", (*common.GPU, *common.OUTPUT, *PICTURE))
     else:
         common.refuse_unused(args, f"with --{way}", (*common.GPU, *common.OUTPUT, way, *WAYS[way]))
-    common.check_outputs(args.output)
+    common.check_outputs(args.output, args.plot)
     common.check_plot(args.plot)
     if args.text:
         args.gpu = args.gpu or "v100_sxm2"

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.models import create_model
     from gemm_model.overlap.model import OverlapModel
 
-    common.check_outputs(args.output, args.trace)
+    common.check_outputs(args.output, args.trace, args.plot)
     common.check_plot(args.plot)
     chosen = common.settings(args)
     if chosen.model != "OverlapModel":

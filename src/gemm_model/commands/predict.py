@@ -20,7 +20,7 @@ EXAMPLES = (
     "--input kernels.csv --output results/ --gpu h200 --format json",
 )
 EXTREMES = 5
-"""Rows shown of each end of the ratios, as in the classic readme."""
+"""Rows shown of each end of the ratios [rows]; texts; as in the classic readme."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

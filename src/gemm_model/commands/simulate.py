@@ -75,8 +75,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--trace-sms is {args.trace_sms}; expected 1 to {MAX_TRACE_SMS}")
     if "trace_sms" in args.given and args.trace is None:
         raise InputError("--trace-sms is given without --trace; expected both or neither")
-    for path in (args.output, args.trace, args.table):
-        common.check_outputs(path)
+    common.check_outputs(args.output, args.trace, args.table, args.plot, args.html)
     if args.stages is not None and args.stages < 1:
         raise InputError(f"--stages is {args.stages}; expected at least 1")
     args.stages = args.stages or AUTO

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gemm_model.core.dtypes import MATH_KINDS, BlockScale
+from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import where
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, STREAM_K, KernelConfig
@@ -191,7 +191,7 @@ def _floats(p: GemmProblem, c: KernelConfig) -> tuple[float, ...]:
     """The values of _FLOAT_COLUMNS."""
     return (
         *(p.m, p.n, p.k, p.batch, p.a_dtype.bits, p.b_dtype.bits, p.out_dtype.bits, p.acc_dtype.bits),
-        *(scale_bits(p.a_scale), scale_bits(p.b_scale)),
+        *(p.a_scale_bits, p.b_scale_bits),
         *(c.cta_m, c.cta_n, c.cta_k, c.mma_m, c.mma_n, c.cluster_m, c.cluster_n),
         *(c.stages, c.swizzle, c.split_k, p.multiplier_share, EMPTY_KERNEL_US),
         *(c.warps, -1.0 if c.pdl is None else float(c.pdl), NO_SECOND_USE),
@@ -210,8 +210,3 @@ def _flags(p: GemmProblem, c: KernelConfig) -> tuple[bool, ...]:
     """The values of _FLAG_COLUMNS."""
     layouts = p.a_major == "k", p.b_major == "k", p.c_major == "n"
     return *layouts, c.fast_accum, c.scheduler == STREAM_K
-
-
-def scale_bits(scale: BlockScale | None) -> float:
-    """Scale-factor bits that travel with one element."""
-    return scale.dtype.bits / scale.vec_size if scale else 0.0

@@ -23,7 +23,8 @@ CARD, COMPILER = "gpu", "compile"
 LOCALHOST = "127.0.0.1"
 CONNECT_LIMIT_S = 10.0
 SILENT_WORKER_S = 60.0
-"""A worker of the local cluster that is silent for so long is replaced, its tasks done again [s]."""
+"""Longest silence of a worker before it is replaced [s]; the local cluster; chosen: its tasks are done
+again."""
 BATCH_SYSTEMS = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster"}
 """`system` of a YAML file -> class of dask-jobqueue."""
 _ADDRESS = re.compile(r"(\w+://)?[\w.\-\[\]:]+:\d+")

@@ -26,7 +26,8 @@ from gemm_model.core.elementwise import Values, ceil, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO, KERNELS, RASTERS, SCHEDULES, TWO_CTA, KernelConfig
-from gemm_model.core.problem import MAX_SIZE, GemmProblem
+from gemm_model.core.problem import GemmProblem
+from gemm_model.core.sizes import MAX_SIZE
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import (
     Grid,

@@ -30,7 +30,6 @@ from gemm_model.core.batch import (
     FloatArray,
     GemmBatch,
     IntArray,
-    scale_bits,
 )
 from gemm_model.core.dtypes import (
     MATH_KINDS,
@@ -44,7 +43,8 @@ from gemm_model.core.dtypes import (
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULERS, SCHEDULES, STREAM_K
 from gemm_model.core.prediction import BatchPrediction, predict_in_chunks
-from gemm_model.core.problem import MAX_SIZE
+from gemm_model.core.problem import scale_bits
+from gemm_model.core.sizes import MAX_SIZE
 from gemm_model.dataset.schema import as_texts
 from gemm_model.dataset.storage import DataSet, is_dataset
 from gemm_model.kernels.feasibility import refuse_in_any_family

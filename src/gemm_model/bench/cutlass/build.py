@@ -12,6 +12,7 @@ from pathlib import Path
 from gemm_model.bench.extended import epilogue_words
 from gemm_model.bench.kernel_cache import cache_folder
 from gemm_model.bench.provider import CompileError
+from gemm_model.core.epilogue import SOURCES
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import KernelConfig
@@ -39,6 +40,8 @@ MAINLOOP_TAGS = {
 }
 EPILOGUE_TAGS = {"cooperative": "TmaWarpSpecializedCooperative", "pingpong": "TmaWarpSpecialized"}
 TILE_K_BYTES = 128
+"""A k tile [B]; CUTLASS kernels for Hopper; the widest swizzle of a TMA box."""
+
 FUSIONS = {
     (): ("", ""),
     ("alpha",): ("Combined", "None"),
@@ -55,8 +58,6 @@ FUSIONS = {
     ("bias_n", "silu"): ("BiasedActivated", "Silu"),
 }
 """Epilogue -> operation and activation, in the names that kernel.cu gives them; plain stores have none."""
-
-READS_C = ("beta", "residual")
 
 
 def headers() -> Path:
@@ -106,7 +107,7 @@ def _fusion_macros(words: tuple[str, ...]) -> dict[str, object]:
     return {
         "FUSION": operation,
         "ACTIVATION": activation,
-        "READS_C": int(any(word in READS_C for word in words)),
+        "READS_C": int(any(word in SOURCES for word in words)),
         "HAS_BIAS": int("bias_n" in words),
     }
 

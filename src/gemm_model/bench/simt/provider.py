@@ -15,7 +15,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
 LARGEST_EXTENT = 2**31 - 1
-"""The kernels take extents as 32-bit integers."""
+"""Largest m, n or k [elements]; the CUDA-core kernels; they take 32-bit integers."""
 
 
 class SimtProvider:
