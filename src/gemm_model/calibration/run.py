@@ -444,7 +444,9 @@ def situations(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> IntA
     times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
     memory_us = np.maximum(times.l2_us, times.dram_us)
     schedule = seen.shape.schedule
-    return situation(schedule.waves, times.waves_us, memory_us, times.tensor_us, schedule.sharers)
+    further = seen.shape.batch.further
+    kind = -1.0 if further is None else further.kind
+    return situation(schedule.waves, times.waves_us, memory_us, times.tensor_us, schedule.sharers, kind)
 
 
 def error_bands(
