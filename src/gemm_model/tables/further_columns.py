@@ -48,7 +48,7 @@ def with_further_work(frame: pd.DataFrame, columns: Mapping[str, Any]) -> dict[s
         result["cta_n"] * result["cluster_n"],
     )
     told = [name for name in (*FURTHER_COLUMNS, *_TYPES) if name in frame]
-    keys = frame[told].fillna("").astype(str)
+    keys = frame[told].astype(object).fillna("").astype(str)
     for name in ("m", "n", "k", "batch"):
         keys[name] = result[name]
     plain = further_work(GemmProblem.of(1, 1, 1), 1.0, 1.0)
