@@ -190,6 +190,11 @@ class Ranker:
         """Names of the families to choose from."""
         return tuple(family.name for family in self.families)
 
+    @property
+    def own_pick(self) -> float:
+        """Time of the kernel that the family's library picks by itself over that of the first choice [1]."""
+        return self.model.own_pick(self.names[0]) if len(self.names) == 1 else 1.0
+
     def spaces(self, problem: GemmProblem) -> tuple[CandidateSpace, ...]:
         """The candidates for the problem's types and layouts; raises InputError where there are none."""
         return self._offers(problem).spaces

@@ -75,11 +75,12 @@ class Timing:
 
 
 class GemmTimer:
-    """Predicts every GEMM that runs inside the `with` block, as the best kernel of a family would run it.
+    """Predicts every GEMM that runs inside the `with` block, as a family's library would run it.
 
-    The family is cuBLAS unless told otherwise: the library that torch calls; 'any' takes the best of all.
-    mm, addmm, bmm, baddbmm, mv, linear and scaled_mm are ranked like any problem, grouped_mm as groups of one
-    size; fused attention counts with a lower bound of its GEMMs' time. What has no prediction is counted by
+    The family is cuBLAS unless told otherwise: the library that torch calls, with what its own picks take
+    over its fastest kernels (`Ranker.own_pick`); 'any' takes the best of all. mm, addmm, bmm, baddbmm, mv,
+    linear and scaled_mm are ranked like any problem, grouped_mm as groups of one size; fused attention counts
+    with a lower bound of its GEMMs' time. What has no prediction is counted by
     name: operators that multiply matrices in `unmodelled`, all others in `other_operators`. `regime` says
     what surrounds each launch (docs/regimes.md); None takes the model's own for a stream of kernels. With
     `display` the table is printed when the block ends.
@@ -160,7 +161,7 @@ class GemmTimer:
         if isinstance(work, Attention):
             return work.bound_us(self.ranker.gpu)
         best = self.ranker.rank(work, 1).best.prediction
-        return best.runtime_us, best.limiter
+        return best.runtime_us * self.ranker.own_pick, best.limiter
 
     @property
     def total_us(self) -> float:
@@ -216,6 +217,9 @@ class GemmTimer:
         lines = [
             f"{_calls(gemms)} GEMMs, {_flop(gemms):.4g} FLOP, {self.gemm_us:.1f} us predicted on {where}"
         ]
+        if self.ranker.own_pick > 1.0:
+            slower = self.ranker.own_pick - 1.0
+            lines.append(f"{self.ranker.names[0]} picks its kernels by itself: {slower:.0%} over its fastest")
         if attentions:
             bound_us = self.total_us - self.gemm_us
             lines.append(

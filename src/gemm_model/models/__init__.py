@@ -61,6 +61,10 @@ class Model(Protocol):
         """Whether the model knows what splitting K costs; kernels are not split on the word of others."""
         ...
 
+    def own_pick(self, family: str) -> float:
+        """Time of the kernel that a family's library picks by itself over the fastest predicted one [1]."""
+        ...
+
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...
 
     def predict_row(self, row: GemmBatch) -> Prediction:
