@@ -7,6 +7,7 @@ Exit codes: 0 fine, 1 a threshold missed, 2 bad input, 3 a GPU or an extra is mi
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import signal
@@ -43,6 +44,7 @@ VERBS = {
 }
 
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?[A-Za-z_][\w.]*=")
+_LONG_WORD = re.compile(r"[\w.+-]{300,}")
 _ENDING_SIGNALS = ("SIGTERM", "SIGHUP")
 UNWRITABLE_STDOUT = 2
 
@@ -130,6 +132,9 @@ def parser_of(verb: str | None) -> tuple[OneSentenceParser, OneSentenceParser | 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
+    if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
+        # What a terminal's encoding lacks is spelled out; it ends no run.
+        sys.stdout.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if argv is None else argv)
     verb = next((word for word in words if word in VERBS), None)
     name = "gemm-model" if verb is None else f"gemm-model {verb}"
@@ -188,8 +193,9 @@ def run_and_report(name: str, work: Callable[[], int]) -> int:
 
 
 def _fail(sentence: str, exit_code: int) -> int:
-    # A text from a file or the command line may hold anything, half a character too.
-    print(sentence.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+    # A text from a file or the command line may hold anything: half a character, thousands of digits.
+    told = _LONG_WORD.sub(lambda word: f"{word[0][:40]}... ({len(word[0])} characters)", sentence)
+    print(told.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
     return exit_code
 
 

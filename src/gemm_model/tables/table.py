@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,8 @@ _FLAGS = {"": False, "0": False, "0.0": False, "false": False, "1": True, "1.0":
 _FIRST_LINE = 1
 MAX_FOOTPRINT_BYTES = 1e13
 """Most bytes between two uses of operands [B]; tables; far more than any card holds."""
+MAX_COLUMNS = 1000
+"""Columns of a table [1]; all tables; chosen: those of a benchmark have 65."""
 MAX_EMPTY_KERNEL_US = 100.0
 
 
@@ -119,8 +122,10 @@ def _parse_rows(path: Path, text: str) -> pd.DataFrame:
     except csv.Error as error:
         raise InputError(f"{path}: not readable as CSV ({error})") from None
     header = [name.strip() for name in rows[0]]
-    for name in header:
-        if header.count(name) > 1:
+    if len(header) > MAX_COLUMNS:
+        raise InputError(f"{path}: {len(header)} columns; expected at most {MAX_COLUMNS}")
+    for name, count in Counter(header).items():
+        if count > 1:
             raise InputError(f"{path}: column {name!r} appears twice in the header; expected each name once")
     if len(rows) == 1:
         raise InputError(f"{path}: no rows below the header; expected at least one")
