@@ -5,7 +5,7 @@ import pytest
 from gemm_model.core.errors import InputError
 from gemm_model.timeline.iket import TracedKernel, lost_warps, read_iket, trace_of
 from gemm_model.timeline.phases import phases_of
-from tests.timeline.iket_sample import as_documented, location, sample, write_sample
+from tests.timeline.iket_sample import STRINGS, as_documented, location, sample, write_sample
 
 KERNEL = TracedKernel(
     gpu="h200",
@@ -136,7 +136,7 @@ def test_lost_warps_are_counted():
         ),
         (
             json.dumps(sample()).replace('"gridDimX": 1', f'"gridDimX": {10**30}'),
-            "10000000000000000000... is too large",
+            "10000000000000000000 is negative or too large",
         ),
     ],
 )
@@ -145,6 +145,17 @@ def test_other_files_are_refused_in_a_sentence(tmp_path, text, message):
     with pytest.raises(InputError, match="t.json") as refused:
         read_iket(tmp_path / "t.json")
     assert message in str(refused.value)
+
+
+def test_a_warp_that_computes_and_loads_is_of_no_known_kernel(tmp_path):
+    document = sample()
+    waits = [
+        each for each in document["launches"][1]["ranges"] if STRINGS[each["rangeNameIdx"]] == "wait_data"
+    ]
+    waits[0]["rangeNameIdx"] = STRINGS.index("wait_stage")
+    (found,) = read_iket(write_sample(tmp_path / "t.json", document))
+    with pytest.raises(InputError, match="a warp that computes waits for free stages"):
+        trace_of(found, KERNEL)
 
 
 def test_a_name_with_half_a_character_is_spelled_out(tmp_path):

@@ -143,10 +143,10 @@ def _text(name: Any) -> str:
 
 
 def _whole(number: Any) -> int:
-    """A number of the trace that arrays can hold. Raises ValueError for another."""
+    """A number of the trace that arrays can hold, 0 or more. Raises ValueError for another."""
     value = int(number)
-    if not -(2**63) <= value < 2**63:
-        raise ValueError(f"{str(value)[:20]}... is too large")
+    if not 0 <= value < 2**63:
+        raise ValueError(f"{str(value)[:20]} is negative or too large")
     return value
 
 
@@ -335,7 +335,9 @@ def _mma_after(wait: _Row, tile: _Row, rows: Sequence[_Row]) -> _Row:
         tile.start, wait.k_tile = wait.end, -1
     else:
         tile.waited += wait.end - wait.start
-        before = next(row for row in reversed(rows) if row.activity == "mma" and row.k_tile >= 0)
+        before = next((row for row in reversed(rows) if row.activity == "mma" and row.k_tile >= 0), None)
+        if before is None:
+            raise InputError("a warp that computes waits for free stages; expected a trace of another kernel")
         before.end = wait.start
     return mma
 
