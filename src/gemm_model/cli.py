@@ -72,6 +72,11 @@ class OneSentenceParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As argparse does, which keeps a full disk to itself."""
+        if message:
+            (file or sys.stderr).write(message)
+
     def keep_defaults_apart(self) -> None:
         """To be called once all options are there: help tells each default, `parse` knows what was given."""
         for action in self._actions:
@@ -132,9 +137,8 @@ def parser_of(verb: str | None) -> tuple[OneSentenceParser, OneSentenceParser | 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
-        # What a terminal's encoding lacks is spelled out; it ends no run.
-        sys.stdout.reconfigure(errors="backslashreplace")
+    if argv is None:
+        _prepare_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     verb = next((word for word in words if word in VERBS), None)
     name = "gemm-model" if verb is None else f"gemm-model {verb}"
@@ -172,7 +176,10 @@ def run_and_report(name: str, work: Callable[[], int]) -> int:
     """
     try:
         with _ended_by_signals():
-            result = work()
+            try:
+                result = work()
+            except SystemExit as stop:  # argparse's, after --help
+                result = int(stop.code or 0)
             if sys.stdout is not None:
                 sys.stdout.flush()
             return result
@@ -190,6 +197,16 @@ def run_and_report(name: str, work: Callable[[], int]) -> int:
         return _fail(f"{name}: interrupted", 128 + signal.SIGINT)
     except Ended as end:
         return _fail(f"{name}: ended by signal {end.number}", 128 + end.number)
+
+
+def _prepare_streams() -> None:
+    """A closed stdout or stderr takes what is written; what a terminal's encoding lacks is spelled out."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _fail(sentence: str, exit_code: int) -> int:
