@@ -698,7 +698,18 @@ class _Arguments:
         )
 
     def gpu(self) -> Any:
-        odd = [*GPUS, "nope", "", "missing.yaml", Path("missing.yaml"), self.folder, "B200"]
+        odd = [
+            *GPUS,
+            "nope",
+            "",
+            None,
+            3,
+            ["h200"],
+            "missing.yaml",
+            Path("missing.yaml"),
+            self.folder,
+            "B200",
+        ]
         return self.rng.choice(odd) if self.rng.random() < 0.2 else "h200"
 
     def frame(self) -> pd.DataFrame:
@@ -730,10 +741,10 @@ def _python(rng: random.Random, folder: Path) -> Answer:
             gemm_model.predict(of.problem(), of.config(), of.gpu(), rng.choice([*MODELS, "nope"])).runtime_us
         ),
         lambda: gemm_model.predict_table(of.frame(), of.gpu(), rng.choice(MODELS))["predicted_us"].tolist(),
-        lambda: gemm_model.rank(of.problem(), of.gpu(), rng.choice([1, 3, 0])).best.prediction.runtime_us,
         lambda: (
-            gemm_model.explain(of.problem(), of.config(), gemm_model.load_gpu(of.gpu())).prediction.runtime_us
+            gemm_model.rank(of.problem(), of.gpu(), rng.choice([1, 3, 0, "x"])).best.prediction.runtime_us
         ),
+        lambda: gemm_model.explain(of.problem(), of.config(), of.gpu()).prediction.runtime_us,
     ]
     place = rng.randrange(len(calls))
     answer = Answer(what=f"Python call {place} of {len(calls)}")
