@@ -102,6 +102,8 @@ def test_unvalidated_gpus_carry_a_caveat(gemm_model):
         ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--model", "Crystal"),
         ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--dtype", "bf17"),
         ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "model_opts.typo=1"),
+        ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--kernel", "mine:Kernels"),
+        ("predict", "--m", "9" * 4400),
         ("foretell",),
         (),
     ],
@@ -111,6 +113,7 @@ def test_bad_words_get_one_sentence_and_exit_code_2(gemm_model, words):
     assert result.code == 2
     assert result.out == ""
     assert len(result.err.strip().splitlines()) == 1
+    assert len(result.err) < 400
     assert result.err.startswith("gemm-model predict: " if words[:1] == ("predict",) else "gemm-model: ")
 
 

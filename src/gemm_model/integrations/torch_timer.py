@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -90,7 +91,7 @@ class GemmTimer:
 
     def __init__(
         self,
-        gpu: GpuSpec | str = "h200",
+        gpu: GpuSpec | str | Path = "h200",
         *,
         model: str = DEFAULT_MODEL,
         family: str = TORCH_FAMILY,

@@ -119,7 +119,7 @@ def require_known(model: Model, *, further: bool) -> None:
 
 def lasting(gpu: GpuSpec | str | Path, options: Mapping[str, Any] | None) -> bool:
     """Whether GPU and options say all by themselves; a file may change, and an object cannot be compared."""
-    if isinstance(gpu, Path) or (isinstance(gpu, str) and is_yaml_file(gpu)):
+    if not isinstance(gpu, GpuSpec | str) or (isinstance(gpu, str) and is_yaml_file(gpu)):
         return False
     return all(
         isinstance(value, int | float)
