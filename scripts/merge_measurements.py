@@ -20,7 +20,6 @@ from pathlib import Path
 from gemm_model.bench.environment import environment_path
 from gemm_model.core.files import atomic_path, atomic_write
 
-
 KINDS = ("epilogues", "grouped", "block_scaled", "convolutions")
 
 

@@ -16,11 +16,11 @@ from gemm_model.bench.sweep import shape_key
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
-@pytest.fixture(scope="module")
-def planner() -> Any:
+def load_script(name: str) -> Any:
+    """A module of scripts/."""
     sys.path.insert(0, str(SCRIPTS))
     try:
-        spec = importlib.util.spec_from_file_location("planner", SCRIPTS / "plan_problem_measurements.py")
+        spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -28,6 +28,11 @@ def planner() -> Any:
     finally:
         sys.path.remove(str(SCRIPTS))
     return module
+
+
+@pytest.fixture(scope="module")
+def planner() -> Any:
+    return load_script("plan_problem_measurements")
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +72,13 @@ def test_tokens_are_dealt_to_all_experts_of_a_layer(planner: Any) -> None:
     layer = planner.Experts(8, 8, 2, 4096, 4096, True)
     assert sum(planner.routed_rows(layer, 1000, "zipf:0.7", 1)) == 2000
     assert planner.routed_rows(layer, 1000, "uniform", 1) == planner.routed_rows(layer, 1000, "uniform", 1)
+
+
+def test_measured_rows_go_to_the_table_of_their_plan(plans: dict[str, list[Row]]) -> None:
+    merging = load_script("merge_measurements")
+    for name in merging.KINDS:
+        cells = [
+            {"epilogue": "", "groups": "", "block_scaling": "", "conv": ""} | row.columns()
+            for row in plans[name]
+        ]
+        assert {merging.kind_of(row) for row in cells} == {name}
