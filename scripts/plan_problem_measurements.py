@@ -234,7 +234,7 @@ def triton_epilogues(problem: GemmProblem, tiles: int, words: int, draw: random.
 
 
 def fits(word: str, tile: TritonTile) -> bool:
-    """A quantized tile has 128 columns of output; beside large tiles a second matrix finds no memory."""
+    """A quantized tile has 128 columns of output; large tiles leave no memory to read a second matrix."""
     epilogue = Epilogue.parse(word)
     if epilogue.source_share and tile.cta_m * tile.cta_n > 128 * 128:
         return False

@@ -93,6 +93,18 @@ VALUES = {
     "split_k.bytes_per_clk": 16.0,
     "scale_factors.row_bytes": 64.0,
     "scale_factors.load_clk": 0.0,
+    "fused_epilogue.activation_clk": 50.0,
+    "fused_epilogue.reduction_clk": 20.0,
+    "fused_epilogue.quantize_clk": 10.0,
+    "fused_epilogue.source_bytes_per_clk": 64.0,
+    "fused_epilogue.vector_clk": 100.0,
+    "grouped.start_us": 0.5,
+    "grouped.groups_ns": 10.0,
+    "grouped.tile_clk": 200.0,
+    "software_scales.k_tile_clk": 64.0,
+    "software_scales.sums_clk": 8.0,
+    "implicit_gemm.gather_share": 0.25,
+    "implicit_gemm.k_tile_clk": 16.0,
 }
 
 

@@ -183,7 +183,10 @@ def test_a_table_of_kernels_becomes_a_folder(monkeypatch, tmp_path):
     assert main(["trace", "--rows", str(plan), "--output", str(out), "--device", DEVICE]) == 0
     assert sorted(path.name for path in out.iterdir()) == ["000.csv.gz", "001.csv.gz", "phases.csv"]
     assert read_trace_table(out / "001.csv.gz").info.kernel["m"] == 512
-    assert (out / "phases.csv").read_text().count("\n") == 3
+    head, first, _ = (out / "phases.csv").read_text().splitlines()
+    phases = dict(zip(head.split(","), first.split(","), strict=True))
+    assert float(phases["k_tile_us"]) == pytest.approx(0.16)
+    assert {"runtime_us", "waves", "wave_skew_us"} <= set(phases)
 
 
 def test_files_of_others_are_neither_mixed_with_nor_replaced(monkeypatch, tmp_path, capsys):

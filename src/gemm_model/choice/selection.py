@@ -107,7 +107,7 @@ class KernelTimes:
         band = np.zeros_like(physical_us)
         known_band = correction.error_band() if with_ties else None
         if known_band is not None:
-            band[near] = known_band
+            band[near] = np.nan_to_num(known_band)
         least_us = physical_us * (1.0 - LIMIT)
         matters_us = slowest_us * (1.0 - LIMIT)
         corrected_us = np.full_like(physical_us, np.inf)

@@ -67,7 +67,7 @@ def add_settings(parser: argparse.ArgumentParser, *, model: str | None = None) -
         help="a calibration's name or YAML file (default: auto, the GPU's own or the nearest)",
     )
     parser.add_argument(
-        "--residual", help="correction by trees: off, auto or a YAML file (default: the configuration's)"
+        "--residual", help="correction by trees: off, auto or an .npz file (default: the configuration's)"
     )
 
 
@@ -108,15 +108,17 @@ def refuse_unused(args: argparse.Namespace, how: str, used: Iterable[str]) -> No
 def add_output(parser: argparse.ArgumentParser, what: str = "the result, in place of stdout") -> None:
     """--output and --format: where the result goes, and how it looks."""
     parser.add_argument("--output", type=Path, help=f"a file for {what}")
-    add_format(parser)
+    add_format(parser, default="as the name of --output ends, else table")
 
 
-def add_format(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
+def add_format(
+    parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS, *, default: str = "table"
+) -> None:
+    rows = ", jsonl one row a line" if "jsonl" in formats else ""
     parser.add_argument(
         "--format",
         choices=formats,
-        help="how the result looks: json is one document, jsonl one row a line (default: as the name of "
-        "--output ends, else table)",
+        help=f"how the result looks: json is one document{rows} (default: {default})",
     )
 
 

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _layer(args: argparse.Namespace, model: OverlapModel) -> int:
     from gemm_model.overlap.tuner import tune
-    from gemm_model.overlap.views import sensitivity
+    from gemm_model.overlap.views import crossed, sensitivity
 
     case = _case(args, model)
     tuning = None
@@ -113,7 +113,8 @@ def _layer(args: argparse.Namespace, model: OverlapModel) -> int:
         result=plain(result),
         rows=table,
         text=lambda: (
-            f"{_lines(figures)}\n\npredicted us per layer; columns: prefetch ratio\n{text_table(table)}"
+            f"{_lines(figures)}\n\npredicted us per layer; columns: prefetch ratio\n"
+            + text_table(crossed(table))
         ),
     )
     common.show(args, document)

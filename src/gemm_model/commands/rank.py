@@ -137,7 +137,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     chosen = without_twins(ranking.choices, args.top)
     held = None if args.against is None else against(ranking, ranker_of(args, args.against))
     rows = [
-        {"rank": place, **_row(choice, problem)}
+        {"rank": place, **row_of(choice, problem)}
         | {"gain": held and held.gain(choice), "swapped_too": swapped_too}
         for place, (choice, swapped_too) in enumerate(chosen, start=1)
     ]
@@ -147,7 +147,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         "kernels": ranking.kernels,
         "tied_with_best": ranking.tied_with_best,
         "reason": ranking.reason,
-        "against": held and _row(held.reference, problem),
+        "against": held and row_of(held.reference, problem),
         "choices": [
             {**row, "prediction": prediction_fields(choice.prediction)}
             for row, (choice, _) in zip(rows, chosen, strict=True)
@@ -161,7 +161,8 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     return _document(ranker, args, result=result, rows=rows, notes=notes, text=lambda: text_table(shown))
 
 
-def _row(choice: Choice, problem: GemmProblem) -> dict[str, Any]:
+def row_of(choice: Choice, problem: GemmProblem) -> dict[str, Any]:
+    """A choice as the row of a table."""
     config, prediction = choice.candidate.config, choice.prediction
     return {
         "ties": choice.tie_group,

@@ -102,7 +102,7 @@ def _draw_timeline(args: argparse.Namespace, chosen: Settings) -> int:
     """The calibrated model's timeline, with a measured one over it where there is one."""
     from gemm_model.persistent.model import WarpSpecializedModel
     from gemm_model.timeline.kernel_timeline import kernel_timeline
-    from gemm_model.timeline.phases import compared, phases_of
+    from gemm_model.timeline.phases import compared, phase_rows
     from gemm_model.timeline.trace import read_trace_table, require_same_kernel
 
     _refuse(args, OF_THE_MACHINE, f"with {CALIBRATED}")
@@ -120,7 +120,7 @@ def _draw_timeline(args: argparse.Namespace, chosen: Settings) -> int:
     elif len(traces) > 1:
         table = compared(*traces)
     else:
-        table = [{"phase": name, "predicted": us} for name, us in phases_of(drawn.trace).items()]
+        table = phase_rows(drawn.trace, "predicted")
     title = f"{problem.m} x {problem.n} x {problem.k} on {chosen.gpu.name}"
     paper_us = _pipeline_model_us(args, chosen)
     document = Document(

@@ -147,7 +147,7 @@ def _trace_table(args: argparse.Namespace) -> int:
     from gemm_model.bench.sweep import rows_of_table
     from gemm_model.core.files import atomic_write, sole_writer
     from gemm_model.report.document import csv_text
-    from gemm_model.timeline.phases import phases_of
+    from gemm_model.timeline.phases import phase_columns
     from gemm_model.timeline.trace import write_trace_table
 
     asked = rows_of_table(args.rows, regime="burst", l2="cold")
@@ -156,8 +156,8 @@ def _trace_table(args: argparse.Namespace) -> int:
         for number, trace in enumerate(_traced(asked, args)):
             name = f"{number:03d}.csv.gz"
             write_trace_table(trace, args.output / name)
-            phases = {f"{phase.replace(' ', '_')}_us": us for phase, us in phases_of(trace).items()}
-            rows.append({"trace": name, **trace.info.kernel, "untraced_us": trace.info.untraced_us, **phases})
+            about = {**trace.info.kernel, "untraced_us": trace.info.untraced_us}
+            rows.append({"trace": name, **about, **phase_columns(trace)})
         names = list(dict.fromkeys(name for row in rows for name in row))
         rows = [{name: row.get(name, "") for name in names} for row in rows]
         atomic_write(args.output / "phases.csv", csv_text(rows))
@@ -173,7 +173,7 @@ def _trace_table(args: argparse.Namespace) -> int:
 
 def _write(args: argparse.Namespace, trace: Trace) -> None:
     from gemm_model.timeline.chrome_trace import write_chrome_trace
-    from gemm_model.timeline.phases import phases_of
+    from gemm_model.timeline.phases import phase_rows
     from gemm_model.timeline.trace import trace_events, write_trace_table
 
     write_trace_table(trace, args.output)
@@ -182,7 +182,7 @@ def _write(args: argparse.Namespace, trace: Trace) -> None:
         write_chrome_trace(args.trace, trace_events(trace))
         common.words(f"wrote {args.trace}")
     info = trace.info
-    table = [{"phase": name, "measured": us} for name, us in phases_of(trace).items()]
+    table = phase_rows(trace, "measured")
     document = Document(
         verb="trace",
         gpu=info.gpu,

@@ -86,8 +86,12 @@ class Epilogue:
 
     @property
     def activations(self) -> float:
-        """Values of an activation for each sum; a gate takes one for two sums."""
-        return self.output_share if self._count((*ACTIVATIONS, *GATED_ACTIVATIONS)) else 0.0
+        """Values of an activation function for each sum; a gate takes one for two sums.
+
+        A maximum with zero is none: it costs no more than the conversion of the sums.
+        """
+        known = {*ACTIVATIONS, *GATED_ACTIVATIONS} - {"relu", "gated_relu"}
+        return self.output_share if known & set(self.words) else 0.0
 
     @property
     def vectors(self) -> int:

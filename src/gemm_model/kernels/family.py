@@ -149,6 +149,10 @@ class KernelFamily:
     tile_period: TilePeriod
     dependent_launch: bool = False
     """Whether kernels are launched with programmatic dependent launch unless told otherwise."""
+    knows: frozenset[str] = frozenset()
+    """Of FURTHER_WORDS: what its kernels do beyond a plain product."""
+    plain_products: bool = True
+    """Whether it has kernels of plain products at all."""
     providers: tuple[str, ...] = ()
     """What else the column `kernel` of measured tables calls them: providers that run them by other ways."""
     mechanisms: tuple[str, ...] = MECHANISM_NAMES

@@ -22,8 +22,14 @@ from gemm_model.core.batch import IntArray
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, where
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import GpuSpec
-from gemm_model.kernels.mechanisms import NUMBERS, KernelNumbers, kernel_numbers
+from gemm_model.core.gpu import ARCHITECTURES, GpuSpec
+from gemm_model.kernels.mechanisms import (
+    FURTHER_MECHANISMS,
+    NUMBERS,
+    KernelNumbers,
+    kernel_numbers,
+    start_values,
+)
 from gemm_model.kernels.registry import families
 
 FORMAT_VERSION = 3
@@ -34,9 +40,12 @@ LAST_RESORT = "h200:quack"
 
 PLAIN_SITUATIONS = ("tiny", "memory_bound", "few_waves", "many_waves")
 SPLIT_SITUATION = "split_k"
-SITUATIONS = (*PLAIN_SITUATIONS, SPLIT_SITUATION)
+WHOLE_SITUATIONS = (*PLAIN_SITUATIONS, SPLIT_SITUATION)
 """What the error band depends on: a kernel of a few microseconds; L2 or DRAM; waves to quantize; the rest;
 and kernels whose clusters share the K of tiles, whatever their size."""
+SITUATIONS = (*WHOLE_SITUATIONS, *FURTHER_MECHANISMS)
+"""The same with kernels that do more than a plain product; a calibration without such rows has no band for
+them."""
 TINY_US = 10.0
 """Longest waves of a tiny kernel [us]; error bands; chosen."""
 FEW_WAVES = 4.0
@@ -84,8 +93,11 @@ class Calibration:
         return next(order)
 
     def fingerprint(self) -> str:
-        """A short name of all its numbers: any other value of one of them gives another."""
-        values = {kind: found.values() for kind, found in self.numbers.items()}
+        """A short name of all its numbers that plain products meet: another value of one gives another."""
+        values = {
+            kind: {name: value for name, value in found.values().items() if not _is_further(name)}
+            for kind, found in self.numbers.items()
+        }
         told = json.dumps([self.gpu, self.family, values], sort_keys=True)
         return sha256(told.encode()).hexdigest()[:16]
 
@@ -182,17 +194,21 @@ def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Cal
     for key in KEYS:
         if key not in values:
             raise InputError(f"{where_from}: key {key} is missing; expected {', '.join(KEYS)}")
-    if values["family"] not in families():
-        raise InputError(
-            f"{where_from}: family {values['family']!r}; expected one of {', '.join(families())}"
-        )
+    for key in values:
+        if key not in KEYS:
+            raise InputError(f"{where_from}: unknown key {key!r}; expected {', '.join(KEYS)}")
+    if not isinstance(values["gpu"], str):
+        raise InputError(f"{where_from}: gpu is {values['gpu']!r}; expected the name of a GPU")
+    for key, known in (("family", families()), ("architecture", ARCHITECTURES)):
+        if values[key] not in known:
+            raise InputError(f"{where_from}: {key} {values[key]!r}; expected one of {', '.join(known)}")
     if not isinstance(values["fitted_to"], Mapping):
         raise InputError(f"{where_from}: fitted_to is {values['fitted_to']!r}; expected a mapping")
     numbers, intervals, sources = _numbers(values["numbers"], where_from)
     return Calibration(
-        gpu=str(values["gpu"]),
-        family=str(values["family"]),
-        architecture=str(values["architecture"]),
+        gpu=values["gpu"],
+        family=values["family"],
+        architecture=values["architecture"],
         numbers=numbers,
         intervals=intervals,
         sources=sources,
@@ -200,6 +216,15 @@ def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Cal
         fitted_to=values["fitted_to"],
         path=path,
     )
+
+
+def _is_further(name: str) -> bool:
+    """Whether a number is of kernels that do more than a plain product."""
+    return name.partition(".")[0] in FURTHER_MECHANISMS
+
+
+_FURTHER_STARTS = {name: value for name, value in start_values().items() if _is_further(name)}
+"""What stands for these numbers in a calibration that holds none of them."""
 
 
 def _numbers(
@@ -225,7 +250,7 @@ def _numbers(
     records = {}
     for kind in kinds:
         try:
-            records[kind] = kernel_numbers(values.get(kind, {}))
+            records[kind] = kernel_numbers({**_FURTHER_STARTS, **values.get(kind, {})})
         except InputError as error:
             raise InputError(f"{where_from}, {kind}: {error}") from None
     return records, intervals, sources
@@ -240,12 +265,16 @@ def _kinds(found: Mapping[str, Any], where_from: str) -> list[str]:
         for kind in entry["value"]
     }
     for kind in named:
-        if kind not in MATH_KINDS:
-            raise InputError(f"{where_from}: rate class {kind!r}; expected some of {', '.join(MATH_KINDS)}")
+        _require_rate_class(kind, where_from)
     kinds = [kind for kind in NEAREST_KINDS if kind in named]
     if not kinds:
         raise InputError(f"{where_from}: numbers of no rate class; expected some of {', '.join(MATH_KINDS)}")
     return kinds
+
+
+def _require_rate_class(kind: object, where_from: str) -> None:
+    if kind not in MATH_KINDS:
+        raise InputError(f"{where_from}: rate class {kind!r}; expected some of {', '.join(MATH_KINDS)}")
 
 
 def _require_entry(entry: object, unit: str, place: str) -> None:
@@ -256,8 +285,10 @@ def _require_entry(entry: object, unit: str, place: str) -> None:
     if entry["status"] not in STATUSES:
         raise InputError(f"{place}: status {entry['status']!r}; expected one of {', '.join(STATUSES)}")
     widths = entry["interval"]
-    if not isinstance(widths, Mapping) or not all(_is_finite(width) for width in widths.values()):
-        raise InputError(f"{place}: interval {widths!r}; expected a finite half-width by rate class")
+    if not isinstance(widths, Mapping) or not all(_is_width(width) for width in widths.values()):
+        raise InputError(f"{place}: interval {widths!r}; expected a half-width of 0 or more by rate class")
+    for kind in widths:
+        _require_rate_class(kind, place)
 
 
 def _of_kind(value: object, kind: str, place: str) -> Any:
@@ -269,21 +300,30 @@ def _of_kind(value: object, kind: str, place: str) -> Any:
 
 
 def _bands(found: object, where_from: str) -> dict[str, dict[str, float]]:
-    """Bands by class and situation, each a positive share."""
+    """Bands by class and situation, each a share."""
     if not isinstance(found, Mapping):
         raise InputError(f"{where_from}: error_band is {found!r}; expected a mapping by rate class")
     for kind, bands in found.items():
-        good = isinstance(bands, Mapping) and set(bands) == set(SITUATIONS)
-        if not good or not all(_is_share(value) for value in bands.values()):
+        _require_rate_class(kind, where_from)
+        if not has_bands(bands) or not all(_is_share(value) for value in bands.values()):
             raise InputError(
                 f"{where_from}: error_band of {kind} is {bands!r}; expected a share for each of "
-                f"{', '.join(SITUATIONS)}"
+                f"{', '.join(WHOLE_SITUATIONS)}"
             )
     return {kind: dict(bands) for kind, bands in found.items()}
 
 
+def has_bands(found: object) -> bool:
+    """Whether a mapping has a band for each of WHOLE_SITUATIONS, and for no unknown one."""
+    return isinstance(found, Mapping) and set(WHOLE_SITUATIONS) <= set(found) <= set(SITUATIONS)
+
+
 def _is_share(value: object) -> bool:
     return _is_finite(value) and 0.0 <= value < 10.0  # type: ignore[operator]
+
+
+def _is_width(value: object) -> bool:
+    return _is_finite(value) and value >= 0.0  # type: ignore[operator]
 
 
 def _is_finite(value: object) -> bool:
@@ -317,9 +357,18 @@ def as_mapping(calibration: Calibration) -> dict[str, Any]:
 
 
 def situation(
-    waves: Values, waves_us: Values, memory_us: Values, tensor_us: Values, sharers: Values
+    waves: Values,
+    waves_us: Values,
+    memory_us: Values,
+    tensor_us: Values,
+    sharers: Values,
+    kind: Values = -1.0,
 ) -> IntArray:
-    """Position in SITUATIONS of each row; arguments are numbers for one row, else arrays."""
+    """Position in SITUATIONS of each row; arguments are numbers for one row, else arrays.
+
+    `kind` is `FurtherWork.kind`, -1 for a plain product.
+    """
     memory_bound = where(memory_us > tensor_us, 1, where(waves <= FEW_WAVES, 2, 3))
     whole = where(waves_us < TINY_US, 0, memory_bound)
-    return np.atleast_1d(np.where(sharers > 1.0, 4, whole))
+    plain = np.where(sharers > 1.0, 4, whole)
+    return np.atleast_1d(np.where(kind >= 0.0, len(WHOLE_SITUATIONS) + kind, plain).astype(np.int64))

@@ -22,6 +22,7 @@ from gemm_model.persistent.edge_tiles import EdgeFill, crowding, edge_fill
 from gemm_model.persistent.epilogue import (
     epilogue_clk,
     exposed_clk,
+    fused_clk,
     period_beside_stores,
     port_store_clk,
     tile_period_clk,
@@ -194,7 +195,7 @@ def _parts(
     step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
     bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
-    epilogue = epilogue_clk(batch, resources, numbers.epilogue)
+    epilogue = epilogue_clk(batch, resources, numbers.epilogue) + fused_clk(batch, numbers)
     work = _work(geometry, gpu, numbers, bytes_moved, edge, step, epilogue)
     clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
     return _Parts(
