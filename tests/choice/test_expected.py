@@ -45,7 +45,11 @@ def test_one_expert_is_a_plain_product():
 
 
 def test_the_choice_is_the_best_in_the_mean():
-    found = rank_routing(RANKER, PROBLEM, ROUTING, 5, count=8, seed=1)
+    ranking = rank_routing(RANKER, PROBLEM, ROUTING, 5, count=8, seed=1)
+    found = ranking.choices
+    assert ranking.kernels >= ranking.tied_with_best >= 1
+    assert ranking.candidates == ranking.kernels * 5  # each in five swizzles
+    assert " us in the mean, " in ranking.reason
     assert [choice.rank for choice in found] == [1, 2, 3, 4, 5]
     mean_us = [choice.expected.mean_us for choice in found]
     assert mean_us == sorted(mean_us)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.choice.selection import Ranker, tie_groups
+from gemm_model.choice.selection import SAME_TIME, Ranker, describe, tie_groups
 from gemm_model.core.batch import FloatArray, GridRows, IntArray, batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
@@ -53,6 +53,29 @@ class RoutedChoice:
     expected: ExpectedTime
     tie_group: int
     """From 1, as in `Choice`, of expected times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedRanking:
+    """The kernels of least expected time in order, each in the tile order that is best in the mean."""
+
+    choices: tuple[RoutedChoice, ...]
+    candidates: int
+    """How many legal candidates there were: kernels with each of their tile orders."""
+    kernels: int
+    tied_with_best: int
+    """Of the kernels that were looked at with all routings those within the error band of the first."""
+
+    @property
+    def reason(self) -> str:
+        """Why the first beats the second, in one sentence."""
+        best = self.choices[0]
+        other = next((each for each in self.choices if each.expected.mean_us > best.expected.mean_us), None)
+        if other is None:
+            return "the kernels listed are predicted to take the same time"
+        more = other.expected.mean_us / best.expected.mean_us - 1.0
+        name = describe(other.candidate, beside=best.candidate)
+        return f"{name} takes {other.expected.mean_us:.2f} us in the mean, {more:.1%} more"
 
 
 def routed(
@@ -99,8 +122,8 @@ def rank_routing(
     *,
     count: int = ROUTINGS,
     seed: int = 0,
-) -> tuple[RoutedChoice, ...]:
-    """The `top_k` kernels of least expected time, each in the tile order that is best in the mean.
+) -> RoutedRanking:
+    """The `top_k` kernels of least expected time over `count` routings, the same ones for the same seed.
 
     A kernel is launched before its routing is known, so that one order serves all. Raises InputError like
     `Ranker.rank`.
@@ -108,29 +131,41 @@ def rank_routing(
     if top_k < 1:
         raise InputError(f"top_k is {top_k}; expected a positive whole number")
     problems = routed(problem, routing, count, seed)
-    found = [
-        each
-        for space in ranker.spaces(problems[0])
-        for each in _best_of_space(ranker, space, problems, top_k)
-    ]
-    found.sort(key=lambda each: each[1].mean_us)
-    mean_us = np.array([expected.mean_us for _, expected in found[:top_k]])
-    bands = np.array([expected.prediction.error_band or 0.0 for _, expected in found[:top_k]])
-    groups = tie_groups(mean_us, bands)
-    return tuple(
-        RoutedChoice(rank=place, candidate=candidate, expected=expected, tie_group=int(group))
-        for place, ((candidate, expected), group) in enumerate(zip(found, groups, strict=False), start=1)
+    sizes = np.hstack([sizes_of(each) for each in problems])
+    found: list[tuple[Candidate, ExpectedTime]] = []
+    candidates, means_us, looked_at = 0, [], 0
+    for space in ranker.spaces(problems[0]):
+        worth: IntArray = np.flatnonzero(space.worth_a_look(sizes, ranker.gpu).all(axis=0))
+        if not len(worth):
+            continue
+        of_space, mean_us = _best_of_space(ranker, space, problems, worth, top_k)
+        found += of_space
+        means_us.append(mean_us)
+        looked_at += len(worth)
+        candidates += len(worth) * space.family.space.orders_per_kernel
+    found = sorted(found, key=lambda each: each[1].mean_us)[:top_k]
+    bands = np.array([expected.prediction.error_band or 0.0 for _, expected in found])
+    groups = tie_groups(np.array([expected.mean_us for _, expected in found]), bands)
+    tied_us = found[0][1].mean_us * (1.0 + max(float(bands[0]), SAME_TIME))
+    return RoutedRanking(
+        choices=tuple(
+            RoutedChoice(rank=place, candidate=candidate, expected=expected, tie_group=int(group))
+            for place, ((candidate, expected), group) in enumerate(zip(found, groups, strict=True), start=1)
+        ),
+        candidates=candidates,
+        kernels=looked_at,
+        tied_with_best=int((np.concatenate(means_us) <= tied_us).sum()),
     )
 
 
 def _best_of_space(
-    ranker: Ranker, space: CandidateSpace, problems: tuple[GemmProblem, ...], top_k: int
-) -> list[tuple[Candidate, ExpectedTime]]:
-    """The best kernels of a space over all routings, of those that are fast over the first few."""
-    sizes = np.hstack([sizes_of(problem) for problem in problems])
-    worth: IntArray = np.flatnonzero(space.worth_a_look(sizes, ranker.gpu).all(axis=0))
-    if not len(worth):
-        return []
+    ranker: Ranker,
+    space: CandidateSpace,
+    problems: tuple[GemmProblem, ...],
+    worth: IntArray,
+    top_k: int,
+) -> tuple[list[tuple[Candidate, ExpectedTime]], FloatArray]:
+    """The best kernels over all routings, of those that are fast over the first few; mean times of these."""
     first_us, _ = _times(ranker, space, problems[:FIRST_ROUTINGS], worth)
     first_us = first_us.mean(axis=1).min(axis=0)
     count = min(max(FINALISTS, top_k), len(worth))
@@ -149,7 +184,7 @@ def _best_of_space(
         prediction = evaluation.predictions(rows).row(0)
         position = int(finalists[kernel]) * space.family.space.orders_per_kernel + best
         result.append((space.candidate(position), _expected(own_us, problems[middle], prediction)))
-    return result
+    return result, least_us
 
 
 def _times(
