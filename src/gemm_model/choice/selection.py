@@ -186,11 +186,16 @@ class Ranker:
         spec = as_gpu(gpu)
         self.gpu = spec if sms is None else with_sms(spec, sms)
         self.families = families_of(family, self.gpu)
+        self._model_name, self._options = model, options
         self.model: Model = create_model(model, self.gpu, options)
         if not self.model.needs_tile:
             raise InputError(f"{model} predicts the same time for every tile; expected a model that needs it")
         self._spaces: dict[tuple[GemmProblem, tuple[str, ...]], _Spaces] = {}
         self.rank = lru_cache(CACHED_RANKINGS)(self._rank)
+
+    def of_family(self, family: str) -> Ranker:
+        """The same, of another family's kernels."""
+        return Ranker(self.gpu, model=self._model_name, family=family, options=self._options)
 
     @property
     def names(self) -> tuple[str, ...]:
