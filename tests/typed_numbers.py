@@ -88,7 +88,7 @@ VALUES = {
     "power.pj_per_l2_byte": 30.0,
     "power.pj_per_dram_byte": 80.0,
     "power.voltage_floor": 0.6,
-    "split_k.setup_us": 1.5,
+    "split_k.second_kernel_us": 1.5,
     "split_k.turn_clk": 800.0,
     "split_k.bytes_per_clk": 16.0,
     "scale_factors.row_bytes": 64.0,

@@ -7,6 +7,10 @@ import pytest
 
 from tests.gate.manifest import MEASUREMENTS, ROLES, all_tables, tables
 
+FEWEST_ROWS = 1000
+FEWER_ROWS = {"h100_sxm/cublaslt.csv.gz": 987}
+"""Tables that hold fewer, with their rows: of 997 rows asked, cuBLASLt's kernels ran in 987."""
+
 TABLES = {f"{table.gpu}/{table.file}": table for table in all_tables()}
 
 
@@ -32,5 +36,7 @@ def test_what_calibrations_are_fitted_to_and_judged_by_is_told_apart():
     assert {table.name for table in tables("fit")} >= {"burst", "wide", "counters", "sustained"}
     assert {table.name for table in tables("held_out")} >= {"unseen", "unseen_second", "unseen_layers"}
     shipped = [table for table in tables("fit", "held_out") if table.protocol == "burst"]
-    assert all(table.rows >= 900 for table in shipped)
+    for table in shipped:
+        name = f"{table.gpu}/{table.file}"
+        assert table.rows >= FEWER_ROWS.get(name, FEWEST_ROWS), name
     assert all(table.cards >= 1 for table in shipped)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from gemm_model.bench.device import Timing, TimingSettings, percentile
 from gemm_model.bench.provider import PROVIDERS, load_provider
+from gemm_model.bench.row_log import RowLog
 from gemm_model.bench.rows import COLUMNS, Row, padded, row_from_columns
 from gemm_model.bench.sweep import (
     ConfigFilter,
@@ -176,6 +178,24 @@ def test_whole_numbers_with_a_decimal_point_are_read_and_others_named(tmp_path):
     path.write_text("cta_m,cta_n,cluster_m,schedule\n128,64,2,pingpong\n")
     (config,) = configs_of_table(path, "quack")
     assert config == KernelConfig(cta_m=128, cta_n=64, cluster_m=2, schedule="pingpong", kernel="quack")
+
+
+def test_one_table_has_one_writer(tmp_path: Path) -> None:
+    log = RowLog.create(tmp_path / "t.csv", ("m",))
+    log.append({"m": 64})
+    with pytest.raises(InputError, match="another run is writing into"):
+        RowLog.resume(tmp_path / "t.csv", ("m",), [])
+    log.close()
+    assert (tmp_path / "t.csv").read_text() == "m\n64\n"
+
+
+def test_a_new_table_has_the_umask_s_permissions(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        RowLog.create(tmp_path / "t.csv", ("m",)).close()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "t.csv").stat().st_mode & 0o777 == 0o664
 
 
 def test_an_unknown_provider_is_refused() -> None:

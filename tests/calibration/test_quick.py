@@ -89,6 +89,29 @@ def test_a_step_that_fails_ends_the_steps(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_rows_of_an_earlier_run_are_told_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "mine_rows.csv").write_text("measured")
+
+    def run_command(words: list[str]) -> int:
+        raise AssertionError(words)
+
+    with pytest.raises(InputError, match=r"mine_rows.csv: already there"):
+        quick_calibration(tmp_path / "mine.yaml", run_command)
+
+
+@pytest.mark.parametrize("option", ["--report", "--html"])
+@pytest.mark.parametrize("place", ["mine.yaml", "folder/page.html", "mine.residual.npz"])
+def test_outputs_are_tested_before_the_tables_are_read(
+    tmp_path: Path, option: str, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").write_text("in the way")
+    words = ["--input", "nowhere.csv", "--output", str(tmp_path / "mine.yaml")]
+    assert cli.main(["calibrate", *words, option, str(tmp_path / place)]) == 2
+    error = capsys.readouterr().err
+    assert "nowhere.csv" not in error
+    assert any(told in error for told in ("named for two outputs", "cannot be written", "ends in .html"))
+
+
 @pytest.mark.parametrize("words", [(), ("--quick", "--input", "rows.csv")])
 def test_either_rows_or_quick(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["calibrate", "--output", "mine.yaml", *words]) == 2

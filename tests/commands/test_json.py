@@ -8,6 +8,7 @@ from importlib.resources import files
 import jsonschema
 import pytest
 
+from gemm_model.cli import VERBS, parser_of
 from tests.conftest import ROOT
 
 SCHEMA = json.loads(files("gemm_model.report").joinpath("schema.json").read_text())
@@ -56,6 +57,31 @@ def document_of(gemm_model, *words):
 def test_every_verb_prints_one_kind_of_document(gemm_model, words):
     document = document_of(gemm_model, *words)
     assert document["rows"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_takes_format_json(verb):
+    _, child = parser_of(verb)
+    (action,) = (action for action in child._actions if "--format" in action.option_strings)
+    assert "json" in action.choices
+
+
+def test_a_page_and_a_script_have_documents_too(gemm_model, tmp_path):
+    page = tmp_path / "page.html"
+    explored = document_of(gemm_model, "explore", *SIZES, "--html", page)
+    assert explored["result"]["file"] == str(page)
+    (best,) = explored["rows"]
+    (first,) = document_of(gemm_model, "rank", *SIZES, "--top", 1)["rows"]
+    assert (best["tile"], best["predicted_us"]) == (first["tile"], first["predicted_us"])
+    assert "gemm-model" in document_of(gemm_model, "completion", "zsh")["result"]["script"]
+
+
+def test_every_time_of_a_row_tells_its_unit(gemm_model):
+    surface = document_of(gemm_model, "overlap", "--m", 4096, "--k", 4096)["rows"]
+    assert set(surface[0]) == {"overlap_ratio", "prefetch_ratio", "predicted_us"}
+    phases = document_of(gemm_model, "simulate", *KERNEL)["rows"]
+    assert {row["phase"]: row["unit"] for row in phases}["runtime"] == "us"
+    assert [row["phase"] for row in phases if row["unit"] != "us"] == ["waves"]
 
 
 def test_tables_too(gemm_model, tmp_path, classic_table):

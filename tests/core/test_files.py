@@ -108,6 +108,9 @@ def test_one_folder_has_one_writer(tmp_path):
         pass
     with sole_writer(tmp_path):
         assert list(tmp_path.iterdir()) == []
+    with sole_writer(tmp_path / "unused"):
+        assert [path.name for path in tmp_path.iterdir()] == ["unused"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_that_is_ended_removes_what_it_was_writing(tmp_path):

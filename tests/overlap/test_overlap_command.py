@@ -23,7 +23,7 @@ def test_layer_as_json_with_trace(capsys, tmp_path):
     result = document["result"]
     assert result["predicted_us"] < result["predicted_no_overlap_us"]
     assert result["build"]["clusters"] == 128
-    assert len(document["rows"]) == 7
+    assert len(document["rows"]) == 7 * 8
     names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
     assert {"wait", "norm", "stream weights", "tail"} <= names
 

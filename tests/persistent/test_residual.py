@@ -1,7 +1,9 @@
 """The clipped residual: bounded, on where it was trained and nowhere else, tied to its calibration."""
 
+import contextlib
 import json
 import sys
+import zipfile
 from dataclasses import replace
 
 import numpy as np
@@ -394,6 +396,30 @@ def test_a_file_of_another_kind_is_refused(tmp_path, gemm_model, content):
     assert "Traceback" not in outcome.err
     path.unlink()
     assert "no such file" in gemm_model("predict", *words).err
+
+
+def test_a_damaged_file_is_refused_wherever_the_damage_is(tmp_path, residual_file):
+    whole = residual_file.read_bytes()
+    path = tmp_path / "damaged.npz"
+    for place in range(0, len(whole), 23):
+        path.write_bytes(whole[:place] + bytes(40) + whole[place + 40 :])
+        with contextlib.suppress(InputError):
+            load_residual(path, CALIBRATION)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="not a residual of gemm-model calibrate; expected an .npz file"):
+        load_residual(path, CALIBRATION)
+
+
+def test_a_file_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
+    path = tmp_path / "large.npz"
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as members,
+        members.open("about.npy", "w") as member,
+    ):
+        for _ in range(65):
+            member.write(bytes(1 << 20))
+    with pytest.raises(InputError, match="holds 68157440 bytes; expected a residual of at most 67108864"):
+        load_residual(path, CALIBRATION)
 
 
 def test_another_parameter_is_another_calibration(tmp_path, residual_file):

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gemm_model import predict_table
-from gemm_model.core.batch import EMPTY_KERNEL_US, batch_of
+from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -67,12 +67,12 @@ def test_what_an_empty_kernel_reads_on_the_measuring_host():
         {"m": 512, "n": 512, "k": 512, "in_dtype": "bf16", "cta_m": 128, "cta_n": 128}, [1, 2]
     )
     rows[["cluster_m", "cluster_n"]] = 1
-    assert (batch_from_frame(rows, needs_tile=True).empty_kernel_us == EMPTY_KERNEL_US).all()
+    assert (batch_from_frame(rows, needs_tile=True).empty_kernel_us == 3.5).all()
     told = rows.assign(empty_kernel_us=["4.25", ""])
-    assert batch_from_frame(told, needs_tile=True).empty_kernel_us.tolist() == [4.25, EMPTY_KERNEL_US]
+    assert batch_from_frame(told, needs_tile=True).empty_kernel_us.tolist() == [4.25, 3.5]
     off = {"residual": "off"}
     times = [predict_table(frame, "h200", options=off)["predicted_us"].to_numpy() for frame in (told, rows)]
-    assert (times[0] - times[1]).tolist() == pytest.approx([4.25 - EMPTY_KERNEL_US, 0.0])
+    assert (times[0] - times[1]).tolist() == pytest.approx([4.25 - 3.5, 0.0])
     for bad in ("-1", "x", "1e9", "nan"):
         with pytest.raises(InputError, match="column empty_kernel_us: .* microseconds from 0 to 100"):
             batch_from_frame(rows.assign(empty_kernel_us=[bad, "3"]), needs_tile=True)

@@ -19,7 +19,9 @@ from gemm_model.core.errors import InputError, MissingExtraError
 MIB = 2**20
 FIRST_WITH_BULK_COPIES = (9, 0)
 CHUNK_BYTES = 16384
+"""A bulk copy [B]; bandwidths; chosen."""
 RING_BYTES = 8 * CHUNK_BYTES
+"""Copies under way on an SM [B]; bandwidths; chosen."""
 FOOTPRINTS_MIB = (4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 100, 150, 200)
 SHARERS = (1, 2, 4, 12, 33, 132)
 LATENCY_BYTES = (128, 1024, 4096, 16384, 32768)
@@ -27,15 +29,19 @@ CLUSTER_SIZES = (1, 2, 4, 8, 16)
 MMA_N = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 MMA_K = {"bf16": 16, "e4m3": 32}
 MMA_STAGES = 4
+"""Pairs of operand tiles that MMAs take in turn [1]; MMA rates; chosen."""
 MMA_KINDS = {"fp16": "bf16", "fp8": "e4m3"}
 """Type that is run for a kind of math."""
 SAMPLES = 7
+"""Launches whose median counts [1]; bandwidths and latencies; chosen."""
 CHUNKS = 512
-"""Of CHUNK_BYTES, that an SM reads or stores in a launch."""
+"""Bulk copies of an SM in a launch [1]; bandwidths; chosen."""
 LOADS = 2000
+"""Loads of a launch, each after the one before [1]; latencies; chosen."""
 REST_S = 1.0
+"""Idle time before a load [s]; clock and power; chosen."""
 LOAD_S = 0.7
-"""How long a load runs before its clock and power count as settled."""
+"""Length of a load before its clock and power count as settled [s]; clock and power; chosen."""
 
 
 class Microbenchmarks:

@@ -11,12 +11,17 @@ from typing import Any
 
 from gemm_model.bench.rows import Row
 from gemm_model.core.errors import InputError
+from gemm_model.core.files import NEW_FILE_MODE, lock_alone
 
 
 class RowLog:
-    """A CSV file that only ever holds whole rows, in the order of the sweep."""
+    """A CSV file that only ever holds whole rows, in the order of the sweep.
+
+    Raises InputError where another run is writing into it.
+    """
 
     def __init__(self, path: Path, columns: Sequence[str], descriptor: int) -> None:
+        lock_alone(descriptor, path)
         self.path = path
         self._columns = tuple(columns)
         self._descriptor = descriptor
@@ -26,7 +31,7 @@ class RowLog:
         """A new table; InputError where there is one already, or no place for one."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, NEW_FILE_MODE)
         except FileExistsError:
             raise InputError(
                 f"{path}: already there; expected a new file, or --resume to go on with it"
@@ -50,10 +55,10 @@ class RowLog:
             raise InputError(
                 f"{path}: cannot be read ({error.strerror}); expected a table to resume"
             ) from None
+        log = cls(path, columns, descriptor)
         whole = whole_lines(data)
         os.ftruncate(descriptor, len(whole))
         lines = list(csv.reader(io.StringIO(whole.decode("utf-8", errors="replace"))))
-        log = cls(path, columns, descriptor)
         if not lines:
             log._write_line(list(columns))
             return log, 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemm_model.bench.device import TimingSettings
+from gemm_model.bench.extended import extras
 from gemm_model.bench.provider import Config, Provider
 from gemm_model.bench.rotation import MOST_COPIES
 from gemm_model.bench.rows import Chain, Row, padded, row_from_columns
@@ -24,14 +25,19 @@ PDL_KERNELS = ("quack",)
 SWAPPED = "swapped"
 """The partner whose weights have n and k changed: the second half of a feed-forward layer."""
 ASSUMED_FLOP_PER_US = 3e8
+"""Of a rough card [FLOP/us]; the estimate of a dry run; chosen: nothing measured depends on it."""
 ASSUMED_BYTES_PER_US = 2e6
+"""Of a rough card [B/us]; the estimate of a dry run; chosen."""
 LAUNCH_US = 5.0
-"""A rough card for the estimate of a dry run; nothing measured depends on it."""
+"""Of a rough card [us]; the estimate of a dry run; chosen."""
 ROW_OVERHEAD_MS = 3.0
+"""A row beside its launches [ms]; the estimate of a dry run; chosen."""
 COUNTERS_ROW_MS = 120.0
+"""A row under the profiler [ms]; the estimate of a dry run; chosen."""
 COMPILE_S = 4.0
+"""Compiling a kernel [s]; the estimate of a dry run; chosen."""
 CAPTURE_LAUNCH_MS = 0.04
-"""Preparing and capturing one launch of a graph."""
+"""Preparing and capturing one launch of a graph [ms]; the estimate of a dry run; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,16 +208,22 @@ def arranged(
     return [row for row in order if owner[shape_key(row)] == index]
 
 
-def shape_key(row: Row) -> tuple[str, str, str, int, int, int]:
-    """Types and sizes: rows with equal keys solve the same problem."""
+def shape_key(row: Row) -> tuple[str | int, ...]:
+    """Types, sizes, groups and convolution: rows with equal keys multiply the same matrices."""
     problem = row.problem
     types = (problem.a_dtype.name, problem.b_dtype.name, problem.out_dtype.name)
-    return (*types, problem.m, problem.n, problem.k)
+    around = extras(problem)
+    return (*types, problem.m, problem.n, problem.k, around.get("groups", ""), around.get("conv", ""))
 
 
-def _shard_of_shapes(rows: Sequence[Row], count: int) -> dict[tuple[str, str, str, int, int, int], int]:
+def problem_key(row: Row) -> tuple[str | int, ...]:
+    """Rows with equal keys have the same result."""
+    return (*shape_key(row), *extras(row.problem).values())
+
+
+def _shard_of_shapes(rows: Sequence[Row], count: int) -> dict[tuple[str | int, ...], int]:
     """Longest shapes first, each to the shard that has least to do so far."""
-    cost_ms: dict[tuple[str, str, str, int, int, int], float] = {}
+    cost_ms: dict[tuple[str | int, ...], float] = {}
     settings = TimingSettings()
     for row in rows:
         key = shape_key(row)

@@ -6,6 +6,14 @@ import random
 
 import torch
 
+from gemm_model.bench.extended import group_rows, output_columns
+from gemm_model.bench.extended_tensors import (
+    around_product,
+    convolution_operands,
+    convolution_sizes,
+    product_of,
+    reference_results,
+)
 from gemm_model.bench.provider import IncorrectResultError, Operands, UnsupportedError
 from gemm_model.bench.rotation import Rotation
 from gemm_model.core.problem import GemmProblem
@@ -21,14 +29,19 @@ TORCH_DTYPES = {
 }
 
 ALIGNMENT_BYTES = 256
+"""What B starts at a multiple of, behind A [elements]; operands of one type; chosen: 16 bytes and more in
+every type."""
 PLACEMENT_ALIGNMENT = 4096
+"""Step of a random place in the pool [elements]; operands; chosen."""
 CHUNK_ELEMENTS = 2**26
+"""Random numbers made at once [elements]; the pool; chosen: they are fp32 before they are rounded."""
 OPERAND_BINS_SEED = 7
 POISON_BYTE = 0xFF
-"""All bits set: NaN in every floating-point type of 8 or more bits."""
+"""Byte of an output that was never written [1]; floating-point types of 8 or more bits; all bits set is
+NaN."""
 
 RELATIVE_ERROR_LIMITS = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 5e-3, "e4m3": 5e-2, "e5m2": 1e-1}
-"""Largest ||out - reference|| / ||reference|| by output type: a few times its rounding error."""
+"""Largest ||out - reference|| / ||reference|| [1]; by output type; a few times its rounding error."""
 
 FP8_SUM_ERROR = 1e-2
 """What the tensor core's short fp8 accumulators may add [1]; fp8 kernels; Hopper keeps about 14 bits of a
@@ -72,7 +85,7 @@ class OperandPool:
             a, a_scale = random_block_scaled(problem.m, problem.k, problem, self._device, self._seed)
             b, b_scale = random_block_scaled(problem.n, problem.k, problem, self._device, self._seed + 1)
             return Operands(a=a, b=b, out=out, a_scale=a_scale, b_scale=b_scale)
-        a_size, b_size = problem.m * problem.k, problem.n * problem.k
+        a_size, b_size, _ = _sizes(problem)
         room = _round_up(a_size, ALIGNMENT_BYTES) + b_size
         if problem.a_dtype == problem.b_dtype:
             pool = self._input(problem.a_dtype.name, room)
@@ -83,7 +96,28 @@ class OperandPool:
         else:
             flat_a = self._input(problem.a_dtype.name, a_size)[:a_size]
             flat_b = self._input(problem.b_dtype.name, b_size)[:b_size]
-        return Operands(a=flat_a.view(problem.m, problem.k), b=flat_b.view(problem.n, problem.k), out=out)
+        if problem.conv is not None:
+            return convolution_operands(problem.conv, flat_a, flat_b, out)
+        groups = len(group_rows(problem))
+        b_shape = (groups, problem.n, problem.k) if groups else (problem.n, problem.k)
+
+        def source() -> torch.Tensor:
+            return self._source(problem, draw)
+
+        return Operands(
+            a=flat_a.view(problem.m, problem.k),
+            b=flat_b.view(b_shape),
+            out=out,
+            extras=around_product(problem, out, source),
+        )
+
+    def _source(self, problem: GemmProblem, draw: random.Random) -> torch.Tensor:
+        """M x n random values of an epilogue's operand: of the output's type, bf16 beside 8-bit outputs."""
+        name = problem.out_dtype.name if problem.out_dtype.bits >= 16 else "bf16"
+        size = problem.m * problem.n
+        pool = self._input(name, size)
+        start = _place(draw, pool.numel() - size)
+        return pool[start : start + size].view(problem.m, problem.n)
 
     def rotating(self, problem: GemmProblem, rotation: Rotation, part: tuple[int, int]) -> list[Operands]:
         """Operands for each launch of a turn, each copy at a random place in a bin of its own.
@@ -92,6 +126,8 @@ class OperandPool:
         """
         if problem.a_scale is not None or problem.b_scale is not None:
             raise UnsupportedError("block-scaled operands are not rotated")
+        if not problem.plain:
+            raise UnsupportedError("operands of epilogues, groups and convolutions are not rotated")
         draw = random.Random(OPERAND_BINS_SEED)
         a_size, b_size = problem.m * problem.k, problem.n * problem.k
         a_room, b_room = rotation.activations * _binned(a_size), rotation.weights * _binned(b_size)
@@ -141,16 +177,25 @@ class OperandPool:
 
     def _out(self, problem: GemmProblem, draw: random.Random) -> torch.Tensor:
         dtype = torch_dtype(problem.out_dtype.name)
-        size = problem.m * problem.n * dtype.itemsize
+        size = _sizes(problem)[2] * dtype.itemsize
         pool = self._output_bytes(size)
         start = _place(draw, pool.numel() - size)
-        return pool[start : start + size].view(dtype).view(problem.m, problem.n)
+        flat = pool[start : start + size].view(dtype)
+        return flat if problem.conv else flat.view(problem.m, output_columns(problem))
 
     def _output_bytes(self, size: int) -> torch.Tensor:
         if self._output.numel() < size:
             self._output = torch.empty(0, dtype=torch.uint8, device=self._device)
             self._output = torch.empty(max(size, self._minimum), dtype=torch.uint8, device=self._device)
         return self._output
+
+
+def _sizes(problem: GemmProblem) -> tuple[int, int, int]:
+    """Elements of A, B and the output."""
+    if problem.conv is not None:
+        return convolution_sizes(problem.conv)
+    matrices = len(group_rows(problem)) or 1
+    return problem.m * problem.k, matrices * problem.n * problem.k, problem.m * output_columns(problem)
 
 
 def _place(draw: random.Random, room: int) -> int:
@@ -170,8 +215,16 @@ def _scattered(pool: torch.Tensor, count: int, size: int, draw: random.Random) -
     return [pool[start : start + size] for start in starts]
 
 
+def references(problem: GemmProblem, operands: Operands) -> tuple[torch.Tensor, ...]:
+    """What a right kernel writes, in higher precision: the output and what else an epilogue gives."""
+    return reference_results(problem, operands, reference_product(problem, operands))
+
+
 def reference_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
-    """A x B^T in fp64 for fp32 operands, else in fp32 without TF32."""
+    """A x B^T in fp64 for fp32 operands, else in fp32 without TF32; before an epilogue."""
+    extended = product_of(problem, operands)
+    if extended is not None:
+        return extended
     wide = torch.float64 if problem.a_dtype.bits == 32 else torch.float32
     if operands.a_scale is not None:
         from gemm_model.bench.block_scaled import dequantized
@@ -186,8 +239,9 @@ def reference_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
 
 
 def poison(out: torch.Tensor) -> None:
-    """Fill the output with NaN, so that an element never written shows."""
-    out.view(torch.uint8).fill_(POISON_BYTE)
+    """Fill the output with NaN, so that an element never written shows. An image is channels last."""
+    flat = out.movedim(1, -1) if out.ndim > 2 else out
+    flat.view(torch.uint8).fill_(POISON_BYTE)
 
 
 def error_limit(problem: GemmProblem) -> float:

@@ -15,18 +15,23 @@ import torch
 
 from gemm_model.bench.captured_graph import captured, programmatic_edges
 from gemm_model.bench.device import Timing, TimingSettings
+from gemm_model.bench.extended_tensors import results
 from gemm_model.bench.provider import KernelError, Launch, Operands, OutOfMemoryError
 from gemm_model.bench.rotation import Rotation
-from gemm_model.bench.tensors import OperandPool, compare, error_limit, poison, reference_product
+from gemm_model.bench.tensors import OperandPool, compare, error_limit, poison, references
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.problem import GemmProblem
 
 OPERAND_SEED = 20240229
 POOL_ELEMENTS = 2**30
+"""Most random numbers of a type [elements]; the pool of operands; chosen."""
 POOL_SHARE_OF_MEMORY = 32
+"""Bytes of the card for each element of the pool [B]; small cards; chosen."""
 FLUSH_L2_MULTIPLE = 4
+"""What is written between launches [1, of L2]; cold operands; chosen."""
 TRACED_REST_MS = 2.0
-"""Rest before a launch that is traced, or timed to compare with it [ms]; eight times a kernel of 250 us."""
+"""Rest before a launch [ms]; launches that are traced, or timed to compare with it; eight times a kernel of
+250 us."""
 GRAPH_LAUNCHES = 64
 EMPTY_LAUNCHES = 96
 SUSTAINED_PLACEMENTS = 4
@@ -120,7 +125,7 @@ class TorchDevice:
         self._pool = OperandPool("cuda", OPERAND_SEED, elements)
         self._flush = torch.ones(FLUSH_L2_MULTIPLE * self.l2_bytes // 4, dtype=torch.float32, device="cuda")
         self._flush_sum = torch.zeros((), dtype=torch.float32, device="cuda")
-        self._reference: tuple[Any, torch.Tensor] | None = None
+        self._reference: tuple[Any, tuple[torch.Tensor, ...]] | None = None
         self._spin_cycles_per_ms = self._measure_spin()
 
     @property
@@ -177,11 +182,13 @@ class TorchDevice:
         try:
             if self._reference is None or self._reference[0] != problem:
                 self._reference = None
-                self._reference = (problem, reference_product(problem, operands))
+                self._reference = (problem, references(problem, operands))
             poison(operands.out)
             launch()
             torch.cuda.synchronize()
-            return compare(operands.out, self._reference[1], error_limit(problem))
+            limit = error_limit(problem)
+            pairs = zip(results(problem, operands), self._reference[1], strict=True)
+            return max(compare(found, reference, limit) for found, reference in pairs)
         except torch.cuda.OutOfMemoryError as error:
             self._reference = None
             torch.cuda.empty_cache()

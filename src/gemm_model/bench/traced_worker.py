@@ -18,9 +18,9 @@ from gemm_model.bench.worker import Worker
 from gemm_model.timeline.iket import WAIT_DATA, WAIT_STAGE
 
 TRACED_LAUNCHES = 1
-"""Of each row under the tracer [launches], after those that prepared it; the last one counts."""
+"""Launches of a row, after those that prepared it [1]; under the tracer; chosen: the last one counts."""
 TIMED_LAUNCHES = 9
-"""Of each row without it [launches]; their median counts."""
+"""Launches of a row [1]; without the tracer; chosen: their median counts."""
 
 
 def add_wait_ranges() -> None:

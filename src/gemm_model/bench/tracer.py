@@ -30,13 +30,16 @@ from gemm_model.timeline.trace import Trace, kernel_identity
 
 TRACER = "iket"
 PROCESS_LIMIT_S = 540.0
-"""Of one run of the tracer [s]; two of a worker and the decoding of some 10 kernels take 60 s."""
+"""Most time of one run of the tracer [s]; all traces; two runs of a worker and the decoding of some 10
+kernels take 60 s."""
 MOST_RANGES = 3_000_000
-"""Ranges that one run of the tracer writes [ranges], at most: 900 MB of JSON, which take 9 GB to read."""
+"""Most ranges of one run of the tracer [ranges]; all traces; so many are 900 MB of JSON, which take 9 GB to
+read."""
 EPILOGUE_COLUMNS = 32
-"""Columns that QuACK's epilogue stores at once [elements]; each time has four ranges of a warp."""
+"""Columns that an epilogue stores at once [elements]; QuACK, each time with four ranges of a warp; QuACK's
+source."""
 LAUNCHES = TRACED_LAUNCHES + 1
-"""Of a row under the tracer [launches]: a library's first use of a kernel launches it once."""
+"""Launches of a row in all [1]; under the tracer; a library's first use of a kernel launches it once more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

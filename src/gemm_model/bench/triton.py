@@ -13,6 +13,8 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from gemm_model.bench import triton_fused
+from gemm_model.bench.extended import beyond
 from gemm_model.bench.provider import (
     CompileError,
     Config,
@@ -35,9 +37,13 @@ POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "e4m3": "*fp8e4nv"}
 ALIGNED = ["tt.divisibility", 16]
 
 TILES = ((64, 32), (64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256), (256, 64), (256, 128))
+"""Rows and columns of a CTA's tile [elements]; Triton on Hopper; chosen: Triton's tiles are powers of two."""
 TILE_K_BYTES = (128, 256)
+"""A k tile [B]; Triton; chosen: the widest swizzle of a TMA box, and twice it."""
 STAGES = (2, 3, 4, 5)
+"""Stages of the ring [1]; Triton; chosen."""
 GROUPS = (1, 4, 8)
+"""Row panels of a raster group [panels]; Triton; chosen."""
 SMEM_BYTES = 232448
 """Shared memory of a CTA [B]; Hopper; CUDA C++ Programming Guide."""
 
@@ -88,8 +94,10 @@ class TritonProvider:
             return "the triton provider takes A and B contiguous along k and C along n"
         if problem.a_dtype.name not in POINTERS or problem.out_dtype.name not in POINTERS:
             return f"the triton provider multiplies no {problem.a_dtype.name} into {problem.out_dtype.name}"
-        same = problem.a_dtype == problem.b_dtype and problem.acc_dtype.name == "fp32"
-        return "" if same else "the triton provider takes operands of one type and sums in fp32"
+        if problem.a_dtype != problem.b_dtype or problem.acc_dtype.name != "fp32":
+            return "the triton provider takes operands of one type and sums in fp32"
+        known = beyond(problem, "epilogue", "groups", "block_scaling")
+        return known or triton_fused.unsupported(problem)
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
         return tuple(
@@ -110,14 +118,23 @@ class TritonProvider:
         )
 
     def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
-        return _kernel_key(problem, _require_config(config))
+        config = _require_config(config)
+        if not problem.plain:
+            return triton_fused.fused_kernel(problem, config)
+        return _kernel_key(problem, config)
 
     def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
-        _compiled(_kernel_key(problem, _require_config(config)), compute_capability)
+        config = _require_config(config)
+        if not problem.plain:
+            triton_fused.compiled(triton_fused.fused_kernel(problem, config), compute_capability)
+        else:
+            _compiled(_kernel_key(problem, config), compute_capability)
 
     def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
         config = _require_config(config)
         triton.set_allocator(allocate_workspace)
+        if not problem.plain:
+            return triton_fused.prepare(problem, config, operands)
         kernel = _compiled(_kernel_key(problem, config), torch.cuda.get_device_capability())
         tiles = -(-problem.m // config.cta_m) * -(-problem.n // config.cta_n)
         programs = min(tiles, torch.cuda.get_device_properties(operands.a.device).multi_processor_count)
@@ -136,7 +153,10 @@ class TritonProvider:
         return launch
 
     def describe(self, problem: GemmProblem, config: Config, _: Operands) -> Mapping[str, Any]:
-        kernel = _compiled(_kernel_key(problem, _require_config(config)), torch.cuda.get_device_capability())
+        config = _require_config(config)
+        if not problem.plain:
+            return triton_fused.describe(problem, config)
+        kernel = _compiled(_kernel_key(problem, config), torch.cuda.get_device_capability())
         told = f"smem={kernel.metadata.shared} registers={kernel.n_regs} spills={kernel.n_spills}"
         return {"algorithm": told}
 

@@ -19,9 +19,11 @@ from gemm_model.bench.worker import outcome_of
 from gemm_model.core.errors import GemmModelError, InputError, MissingExtraError
 
 START_LIMIT_S = 180.0
-"""Importing torch and a kernel DSL takes about 15 s on an idle machine."""
+"""Most time of a start [s]; all workers; to import torch and a kernel DSL takes about 15 s on an idle
+machine."""
 
 STDERR_TAIL = 300
+"""Characters of a dead worker's last words [1]; all workers; chosen."""
 
 
 class WorkerProcess:

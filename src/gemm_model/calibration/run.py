@@ -64,7 +64,7 @@ FEWEST_BAND_ROWS = 30
 """Rows of a situation from which on it has a band of its own [rows]; held-out errors; chosen."""
 SIGNIFICANT_DIGITS = 6
 SHORT_US = 12.0
-"""Kernels below it are judged apart [us]; launches back to back, whose boundaries weigh most there."""
+"""Longest kernel that is judged apart [us]; launches back to back; chosen: boundaries weigh most there."""
 SINGLE_LAUNCH_REGIMES = ("burst", "counters")
 """Regimes that the kernel's own numbers are fitted to; the first that a table has is held out and judged."""
 CHAINED_REGIMES = ("graph", "sustained")

@@ -23,9 +23,10 @@ from gemm_model.tables.further_columns import asks_for_more
 from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
 
 FEWEST_SHAPES = 8
-"""One for each fold of the cross-validation."""
+"""Fewest shapes of a table [shapes]; calibrations; one for each fold of the cross-validation."""
 FASTEST_OVER_SOL = 0.98
-"""A row this much faster than the speed of light cannot be (clocks may exceed the description a little)."""
+"""Shortest time over the speed of light [1]; rows to fit to; below it a time cannot be: clocks exceed the
+description a little at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,12 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import Candidate, CandidateSpace
 
 PROVEN_GAP = 1e-6
-"""Relative gap below which a portfolio counts as the best one."""
+"""Relative gap below which a portfolio counts as the best one [1]; the exact search; chosen: far below what
+measurements resolve."""
 SUBGRADIENT_STEPS = 300
 EXACT_SEARCH_S = 20.0
 EXACT_SEARCH_CELLS = 400_000
-"""Shapes x kernels up to which the exact search is tried."""
+"""Most shapes x kernels [1]; the exact search; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,8 @@ from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT
 CACHED_RANKINGS = 4096
 SAME_TIME = 1e-9
 TWIN_TIME = 1e-3
-"""Difference up to which a kernel and the same with A and B swapped are one choice [share of the time]."""
+"""Difference of two times [1, of the time]; up to it a kernel and the same with A and B swapped are one
+choice; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from gemm_model.kernels.array_model import ArrayModel
 LIMITERS = ("LOAD", "MATH", "EPILOGUE")
 
 FIRST_LOAD_BYTES_PER_ROW = 32.0
-"""The first load covers 32 bytes of K for each row of the A and B tiles (one DRAM sector)."""
+"""K of each row of the A and B tiles that the first load brings [B]; classic model; one DRAM sector."""
 
 
 class WSPersistentGEMMModel(ArrayModel):

@@ -59,7 +59,7 @@ PROGRESS_EVERY_S = 5.0
 
 
 MOST_DIGITS = 18
-"""Digits of a whole number in options; Python refuses, at length, to read one of thousands."""
+"""Most digits of a whole number [1]; options; Python refuses, at length, to read one of thousands."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,7 +23,7 @@ EXAMPLES = (
 )
 
 MOST_PROCESSES = 4096
-"""Processes of one machine that `--cluster` may name; folds are far fewer."""
+"""Most processes of one machine [1]; `--cluster`; chosen: folds are far fewer."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,12 +93,13 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.calibration.run import Choices, calibrate, chosen_numbers
     from gemm_model.core.files import atomic_write
     from gemm_model.persistent.calibration_file import load_calibration
+    from gemm_model.persistent.residual import residual_beside
 
     if args.quick == bool(args.input):
         raise InputError("expected either --input with measurements or --quick on a machine with a GPU")
     if not is_yaml_file(args.output.name):
         raise InputError(f"--output is {args.output}; expected a file that ends in .yaml")
-    common.check_outputs(args.output, args.report)
+    common.check_outputs(args.output, residual_beside(args.output), args.report, args.html)
     if not 0 <= args.seed < 2**32:
         raise InputError(f"--seed is {args.seed}; expected 0 to 2^32 - 1")
     if args.quick:

@@ -67,7 +67,7 @@ def add_settings(parser: argparse.ArgumentParser, *, model: str | None = None) -
         help="a calibration's name or YAML file (default: auto, the GPU's own or the nearest)",
     )
     parser.add_argument(
-        "--residual", help="correction by trees: off, auto or a YAML file (default: the configuration's)"
+        "--residual", help="correction by trees: off, auto or an .npz file (default: the configuration's)"
     )
 
 
@@ -113,15 +113,17 @@ def refuse_given(args: argparse.Namespace, names: Iterable[str], how: str) -> No
 def add_output(parser: argparse.ArgumentParser, what: str = "the result, in place of stdout") -> None:
     """--output and --format: where the result goes, and how it looks."""
     parser.add_argument("--output", type=Path, help=f"a file for {what}")
-    add_format(parser)
+    add_format(parser, default="as the name of --output ends, else table")
 
 
-def add_format(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
+def add_format(
+    parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS, *, default: str = "table"
+) -> None:
+    rows = ", jsonl one row a line" if "jsonl" in formats else ""
     parser.add_argument(
         "--format",
         choices=formats,
-        help="how the result looks: json is one document, jsonl one row a line (default: as the name of "
-        "--output ends, else table)",
+        help=f"how the result looks: json is one document{rows} (default: {default})",
     )
 
 
@@ -211,19 +213,22 @@ def words(text: str) -> None:
 
 
 def check_outputs(*paths: Path | None) -> None:
-    """Raise InputError where a file could not be written: before the work, not after it."""
+    """Raise InputError where files could not be written, or two would be one: before the work, not after."""
     from gemm_model.core.files import check_writable
 
-    for path in paths:
-        if path is not None:
-            check_writable(path)
+    given = [path for path in paths if path is not None]
+    for path in given:
+        check_writable(path)
+    files = [path.resolve() for path in given if path.is_file() or not path.exists()]
+    for path in files:
+        if files.count(path) > 1:
+            raise InputError(f"{path}: named for two outputs; expected a file for each")
 
 
 def check_plot(path: Path | None) -> None:
-    """Raise InputError unless a plot could be written there in a format that its name tells."""
+    """Raise InputError unless the name of a plot tells its format."""
     if path is not None and path.suffix not in PLOT_SUFFIXES:
         raise InputError(f"--plot {path}; expected a name that ends in one of {', '.join(PLOT_SUFFIXES)}")
-    check_outputs(path)
 
 
 def add_problem(parser: argparse.ArgumentParser, *, required: bool) -> None:

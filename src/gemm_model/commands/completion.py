@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from gemm_model.commands import common
+from gemm_model.report.document import Document
 
 SHELLS = ("bash", "zsh", "tcsh")
 EXAMPLES = ("bash > ~/.local/share/bash-completion/completions/gemm-model", "zsh > ~/.zfunc/_gemm-model")
@@ -13,11 +13,16 @@ EXAMPLES = ("bash > ~/.local/share/bash-completion/completions/gemm-model", "zsh
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, help="the shell that the script is for")
+    common.add_format(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> int:
     import shtab
 
     common.no_overrides(args)
-    sys.stdout.write(shtab.complete(args.whole_parser(), args.shell).rstrip("\n") + "\n")
+    script = shtab.complete(args.whole_parser(), args.shell)
+    document = Document(
+        verb="completion", result={"shell": args.shell, "script": script}, text=lambda: script
+    )
+    common.print_document(document, args.format or "table")
     return 0

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 
 from gemm_model.commands import common
-from gemm_model.commands.rank import add_family, ranker_of
+from gemm_model.commands.rank import add_family, ranker_of, row_of
+from gemm_model.report.console import problem_fields
+from gemm_model.report.document import Document, text_table
 
 EXAMPLES = (
     "--m 4096 --n 4096 --k 4096 --dtype fp8 --html shape.html",
     "--m 16 --n 7168 --k 2048 --family cutlass --html decode.html",
 )
 ALL_KERNELS = 1_000_000
-"""More than any family offers: the map of tiles and clusters needs them all."""
+"""Kernels to rank [1]; pages, whose map of tiles and clusters needs all; more than any family offers."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_settings(parser)
     add_family(parser)
     common.add_page(parser, "the problem", required=True)
+    common.add_format(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,6 +34,17 @@ def run(args: argparse.Namespace) -> int:
     ranking = ranker.rank(problem, ALL_KERNELS)
     best = ranking.best.candidate
     own = swapped(problem) if best.swap_ab else problem
-    explanation = explain(own, best.config, ranker.gpu, common.settings(args).options)
+    chosen = common.settings(args)
+    explanation = explain(own, best.config, ranker.gpu, chosen.options)
     common.write_page(shape_page(ranking, explanation), args.html)
+    row = row_of(ranking.best, problem)
+    document = Document(
+        verb="explore",
+        gpu=ranker.gpu.name,
+        model=chosen.model,
+        result={"file": args.html, "problem": problem_fields(problem), "kernels": ranking.kernels},
+        rows=[row],
+        text=lambda: text_table([row]),
+    )
+    common.print_document(document, args.format or "table")
     return 0

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.models import create_model
     from gemm_model.overlap.model import OverlapModel
 
-    common.check_outputs(args.output, args.trace)
+    common.check_outputs(args.output, args.trace, args.plot)
     common.check_plot(args.plot)
     chosen = common.settings(args)
     if chosen.model != "OverlapModel":
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _layer(args: argparse.Namespace, model: OverlapModel) -> int:
     from gemm_model.overlap.tuner import tune
-    from gemm_model.overlap.views import sensitivity
+    from gemm_model.overlap.views import crossed, sensitivity
 
     case = _case(args, model)
     tuning = None
@@ -113,7 +113,8 @@ def _layer(args: argparse.Namespace, model: OverlapModel) -> int:
         result=plain(result),
         rows=table,
         text=lambda: (
-            f"{_lines(figures)}\n\npredicted us per layer; columns: prefetch ratio\n{text_table(table)}"
+            f"{_lines(figures)}\n\npredicted us per layer; columns: prefetch ratio\n"
+            + text_table(crossed(table))
         ),
     )
     common.show(args, document)

@@ -27,7 +27,7 @@ EXAMPLES = (
     "--experts 64 --tokens 4096 --top-k 8 --routing zipf:0.7 --n 2048 --k 4096 --cta 128x128",
 )
 EXTREMES = 5
-"""Rows shown of each end of the ratios, as in the classic readme."""
+"""Rows shown of each end of the ratios [rows]; texts; as in the classic readme."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gemm_model.commands import common
+from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import calibration_for
@@ -18,6 +19,7 @@ def quick_calibration(output: Path, run_words: Callable[[Sequence[str]], int]) -
     """Characterize, measure the designed rows, adapt the nearest calibration; the files lie beside `output`.
 
     Each step is a command of its own, which `run_words` runs and whose files stay where a later one fails.
+    Raises InputError where a file could not be written.
     """
     from gemm_model.bench.rows import write_plan
     from gemm_model.calibration.quick import designed_rows
@@ -28,6 +30,9 @@ def quick_calibration(output: Path, run_words: Callable[[Sequence[str]], int]) -
     gpu_file, plan_file, rows_file = (
         output.with_name(output.stem + ending) for ending in ("_gpu.yaml", "_plan.csv", "_rows.csv")
     )
+    common.check_outputs(gpu_file, plan_file, rows_file)
+    if rows_file.exists():
+        raise InputError(f"{rows_file}: already there; expected another --output, or that it is removed")
     run("characterize", "--output", gpu_file)
     gpu = load_gpu(str(gpu_file))
     donor, _ = calibration_for(gpu, family_of("auto", gpu).name)

@@ -75,7 +75,7 @@ def ranker_of(args: argparse.Namespace, family: str | None = None) -> Ranker:
 
 
 def run(args: argparse.Namespace) -> int:
-    common.check_outputs(args.output)
+    common.check_outputs(args.output, args.html)
     always = (*common.SETTINGS, *common.OUTPUT, "family")
     if args.input is not None:
         common.refuse_unused(args, "with --input", (*always, "against", "input", "dtype"))
@@ -145,7 +145,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     chosen = without_twins(ranking.choices, args.top)
     held = None if args.against is None else against(ranking, ranker_of(args, args.against))
     rows = [
-        {"rank": place, **_row(choice, problem)}
+        {"rank": place, **row_of(choice, problem)}
         | {"gain": held and held.gain(choice), "swapped_too": swapped_too}
         for place, (choice, swapped_too) in enumerate(chosen, start=1)
     ]
@@ -155,7 +155,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         "kernels": ranking.kernels,
         "tied_with_best": ranking.tied_with_best,
         "reason": ranking.reason,
-        "against": held and _row(held.reference, problem),
+        "against": held and row_of(held.reference, problem),
         "choices": [
             {**row, "prediction": prediction_fields(choice.prediction)}
             for row, (choice, _) in zip(rows, chosen, strict=True)
@@ -192,7 +192,7 @@ def _expected_ranking(
             prediction=expected.prediction,
             tie_group=found.tie_group,
         )
-        row = _row(choice, expected.middle)
+        row = row_of(choice, expected.middle)
         rows.append({"rank": found.rank, **further.expected_fields(expected), **row})
     best = ranking.choices[0].expected
     result = {
@@ -215,7 +215,8 @@ def _expected_ranking(
     return _document(ranker, args, result=result, rows=rows, notes=notes, text=lambda: text_table(rows))
 
 
-def _row(choice: Choice, problem: GemmProblem) -> dict[str, Any]:
+def row_of(choice: Choice, problem: GemmProblem) -> dict[str, Any]:
+    """A choice as the row of a table."""
     config, prediction = choice.candidate.config, choice.prediction
     return {
         "ties": choice.tie_group,

@@ -75,8 +75,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--trace-sms is {args.trace_sms}; expected 1 to {MAX_TRACE_SMS}")
     if "trace_sms" in args.given and args.trace is None:
         raise InputError("--trace-sms is given without --trace; expected both or neither")
-    for path in (args.output, args.trace, args.table):
-        common.check_outputs(path)
+    common.check_outputs(args.output, args.trace, args.table, args.plot, args.html)
     if args.stages is not None and args.stages < 1:
         raise InputError(f"--stages is {args.stages}; expected at least 1")
     args.stages = args.stages or AUTO
@@ -103,7 +102,7 @@ def _draw_timeline(args: argparse.Namespace, chosen: Settings) -> int:
     """The calibrated model's timeline, with a measured one over it where there is one."""
     from gemm_model.persistent.model import WarpSpecializedModel
     from gemm_model.timeline.kernel_timeline import kernel_timeline
-    from gemm_model.timeline.phases import compared, phases_of
+    from gemm_model.timeline.phases import compared, phase_rows
     from gemm_model.timeline.trace import read_trace_table, require_same_kernel
 
     _refuse(args, OF_THE_MACHINE, f"with {CALIBRATED}")
@@ -121,7 +120,7 @@ def _draw_timeline(args: argparse.Namespace, chosen: Settings) -> int:
     elif len(traces) > 1:
         table = compared(*traces)
     else:
-        table = [{"phase": name, "predicted": us} for name, us in phases_of(drawn.trace).items()]
+        table = phase_rows(drawn.trace, "predicted")
     title = f"{problem.m} x {problem.n} x {problem.k} on {chosen.gpu.name}"
     paper_us = _pipeline_model_us(args, chosen)
     document = Document(

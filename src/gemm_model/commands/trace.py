@@ -68,13 +68,16 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--output is missing; expected the file, or with --rows the folder, of the trace")
     if args.events_per_warp is not None and args.events_per_warp < 1:
         raise InputError(f"--events-per-warp is {args.events_per_warp}; expected at least 1")
-    common.check_outputs(args.trace)
+    if args.keep is not None:
+        check_folder_writable(args.keep)
+        if args.keep.exists() and any(args.keep.iterdir()):
+            raise InputError(f"--keep {args.keep}: already holds files; expected a new folder")
     if args.rows is not None:
         for name in sorted(args.given & set(OF_ONE_KERNEL)):
             raise InputError(f"--{name.replace('_', '-')} has no effect with --rows; expected it left out")
         check_folder_writable(args.output)
         return _trace_table(args)
-    common.check_outputs(args.output)
+    common.check_outputs(args.output, args.trace)
     row = _row(args)
     trace = _converted(args, row) if args.iket is not None else _traced([row], args)[0]
     _write(args, trace)
@@ -142,21 +145,22 @@ def _traced(rows: list[Row], args: argparse.Namespace) -> list[Trace]:
 def _trace_table(args: argparse.Namespace) -> int:
     """Every kernel of a table: a trace each, and the phases of all."""
     from gemm_model.bench.sweep import rows_of_table
-    from gemm_model.core.files import atomic_write
+    from gemm_model.core.files import atomic_write, sole_writer
     from gemm_model.report.document import csv_text
-    from gemm_model.timeline.phases import phases_of
+    from gemm_model.timeline.phases import phase_columns
     from gemm_model.timeline.trace import write_trace_table
 
-    traces = _traced(rows_of_table(args.rows, regime="burst", l2="cold"), args)
+    asked = rows_of_table(args.rows, regime="burst", l2="cold")
     rows: list[dict[str, Any]] = []
-    for number, trace in enumerate(traces):
-        name = f"{number:03d}.csv.gz"
-        write_trace_table(trace, args.output / name)
-        phases = {f"{phase.replace(' ', '_')}_us": us for phase, us in phases_of(trace).items()}
-        rows.append({"trace": name, **trace.info.kernel, "untraced_us": trace.info.untraced_us, **phases})
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    rows = [{name: row.get(name, "") for name in names} for row in rows]
-    atomic_write(args.output / "phases.csv", csv_text(rows))
+    with sole_writer(args.output):
+        for number, trace in enumerate(_traced(asked, args)):
+            name = f"{number:03d}.csv.gz"
+            write_trace_table(trace, args.output / name)
+            about = {**trace.info.kernel, "untraced_us": trace.info.untraced_us}
+            rows.append({"trace": name, **about, **phase_columns(trace)})
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        rows = [{name: row.get(name, "") for name in names} for row in rows]
+        atomic_write(args.output / "phases.csv", csv_text(rows))
     document = Document(
         verb="trace",
         result={"folder": args.output, "traces": len(rows)},
@@ -169,7 +173,7 @@ def _trace_table(args: argparse.Namespace) -> int:
 
 def _write(args: argparse.Namespace, trace: Trace) -> None:
     from gemm_model.timeline.chrome_trace import write_chrome_trace
-    from gemm_model.timeline.phases import phases_of
+    from gemm_model.timeline.phases import phase_rows
     from gemm_model.timeline.trace import trace_events, write_trace_table
 
     write_trace_table(trace, args.output)
@@ -178,7 +182,7 @@ def _write(args: argparse.Namespace, trace: Trace) -> None:
         write_chrome_trace(args.trace, trace_events(trace))
         common.words(f"wrote {args.trace}")
     info = trace.info
-    table = [{"phase": name, "measured": us} for name, us in phases_of(trace).items()]
+    table = phase_rows(trace, "measured")
     document = Document(
         verb="trace",
         gpu=info.gpu,

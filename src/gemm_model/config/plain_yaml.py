@@ -11,10 +11,12 @@ from typing import Any
 from gemm_model.core.errors import InputError
 
 MAX_BYTES = 16 << 20
+"""Largest file [B]; all YAML; chosen: far more than any calibration."""
 MAX_DEPTH = 16
-"""Levels of mappings and lists inside one another; the deepest file of the package has five."""
+"""Levels of mappings and lists inside one another [1]; all YAML; chosen: the deepest file of the package has
+five."""
 MAX_WHOLE_NUMBER = 2**53
-"""Beyond it a double no longer holds every whole number."""
+"""Largest whole number [1]; all YAML; beyond it a double no longer holds every one."""
 _SCALARS = {
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),

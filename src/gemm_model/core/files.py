@@ -86,22 +86,28 @@ def check_folder_writable(folder: Path) -> None:
 def sole_writer(folder: Path) -> Iterator[None]:
     """The only run that writes into a folder, so that the files of two do not mix.
 
-    Raises InputError where another run is at it. The lock is the kernel's and goes with the process; where
-    the file system has none, runs are not told apart.
+    A folder that was not there goes again where nothing was written. Raises InputError where another run is
+    at it. The lock is the kernel's and goes with the process; where the file system has none, runs are not
+    told apart.
     """
     try:
+        new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise _unwritable(folder, error) from None
     try:
-        _lock(handle, folder)
+        lock_alone(handle, folder)
         yield
     finally:
+        if new:
+            with suppress(OSError):  # it holds files
+                folder.rmdir()
         os.close(handle)
 
 
-def _lock(handle: int, folder: Path) -> None:
+def lock_alone(handle: int, place: Path) -> None:
+    """Lock an open file or folder until it is closed; InputError where another run holds the lock."""
     try:
         import fcntl
     except ImportError:
@@ -109,9 +115,7 @@ def _lock(handle: int, folder: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise InputError(
-            f"another run is writing into {folder}; expected another folder, or to wait"
-        ) from None
+        raise InputError(f"another run is writing into {place}; expected another place, or to wait") from None
     except OSError:
         return
 

@@ -15,7 +15,8 @@ from gemm_model.dataset.schema import COLUMNS, PROVENANCE
 from gemm_model.dataset.storage import RUNS, DataSet, RunRecord, new_run_name
 
 SEAL_ROWS = 20_000
-"""Rows after which a journal becomes a part [rows]; a part of so many takes about 0.5 MB."""
+"""Rows after which a journal becomes a part [rows]; data sets; chosen: a part of so many takes about 0.5
+MB."""
 JOURNAL_COLUMNS = tuple(name for name in COLUMNS if name not in PROVENANCE)
 
 

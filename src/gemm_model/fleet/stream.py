@@ -21,13 +21,13 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 AHEAD = 2
-"""Tasks under way for each unit of the resource: one runs, one waits."""
+"""Tasks under way for each unit of the resource [1]; sweeps; chosen: one runs, one waits."""
 ATTEMPTS = 5
-"""A task whose workers die so often is given up."""
+"""Deaths of its workers after which a task is given up [1]; sweeps; chosen."""
 LOOK_EVERY_S = 1.0
-"""How often workers are counted and the scheduler's health is looked at [s]."""
+"""Time between two looks at the workers and the scheduler's health [s]; sweeps; chosen."""
 NO_WORKER_LIMIT_S = 600.0
-"""So long a cluster without workers is waited for [s]; batch jobs may queue before they start."""
+"""Longest wait for workers [s]; a cluster without any; chosen: batch jobs may queue before they start."""
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.core.errors import InputError
 
 TASK_MS = 1000.0
-"""Least length of a task by the rough estimate [ms]; shapes are put together up to it."""
+"""Least length of a task by the rough estimate [ms]; sweeps, which put shapes together up to it; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,9 +29,11 @@ COPY_WRITE_WAVEFRONTS = 1.5
 """Wavefronts that write what a warp's asynchronous copy brought [1]; the ladder's kernels; counted: 5.4 a
 copy, 4 of them reads."""
 ADDRESS_INSTRUCTIONS = {"registers": 6.5, "asynchronous": 1.6}
-"""Integer instructions beside each word that a thread copies, by the way it takes (counted in the ladder)."""
+"""Integer instructions beside each word that a thread copies [1]; by the way it takes; counted in the
+ladder."""
 LOOP_INSTRUCTIONS = {"registers": 2.0, "asynchronous": 20.0}
-"""Barriers, counters and branch of one slice (counted in the ladder)."""
+"""Barriers, counters and branch of one slice [instructions]; by the way of its copies; counted in the
+ladder."""
 NAIVE_LOOP_INSTRUCTIONS = 1.0
 """Pointer increments of one step of k [instructions]; without staging, the loop unrolled; counted in the
 ladder."""

@@ -11,9 +11,9 @@ from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import cutlass, multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 
-LARGEST_PINGPONG_TILE = 22528.0
-"""Accumulators of a ping-pong tile, at most: 176 registers a thread. Of 7,956 kernels on an H200 ping-pong
-ones have up to 22,528, two sets counted for slow fp8 sums, and cooperative ones 23,552 or more."""
+LARGEST_PINGPONG_TILE = 22_528.0
+"""Most accumulators of a ping-pong tile [1]; cuBLAS, two sets counted for slow fp8 sums; 7,956 kernels on an
+H200: cooperative ones have 23,552 or more. It is 176 registers a thread."""
 
 
 def offers_sm90_tile(batch: GemmBatch) -> Flags:
@@ -54,8 +54,9 @@ def sm90_mma_columns(batch: GemmBatch, _splits_columns: Flags) -> Values:
 EPILOGUES = frozenset({"alpha", "beta", "bias_n", "relu", "gelu", "output_scale"})
 """`cublasLtEpilogue_t`: BIAS runs along the rows of D^T, which are columns of D."""
 
-NVJET_ORDER = TileOrder(name="raster by name, one panel at a time", widest_group=1.0)
-"""'h' and 'v' in the name are the raster; times of 5,648 kernels on an H200 tell which is which, no group."""
+NVJET_ORDER = TileOrder(name="raster by name, one panel at a time", widest_group=1.0, splits="apart")
+"""'h' and 'v' in the name are the raster; times of 5,648 kernels on an H200 tell which is which, no group.
+Behind a kernel that splits K comes a `splitKreduce_kernel` (profiler)."""
 
 CUBLAS_SM90 = KernelFamily(
     name="cublas",

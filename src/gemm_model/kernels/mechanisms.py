@@ -799,11 +799,11 @@ class Power:
 class SplitK:
     """Splits of a tile add up their partial sums in turn, through a workspace in L2."""
 
-    setup_us: float = number(
+    second_kernel_us: float = number(
         "us",
         3.4,
         (0.0, 20.0),
-        "clearing the counters of the tiles before the kernel",
+        "a small kernel beside: it clears the tiles' counters before, or adds up the partial sums behind",
         "split against whole kernels (h200 variants)",
         neutral=0.0,
         fitted=True,
@@ -1050,11 +1050,13 @@ class KernelNumbers:
 KERNEL_MECHANISMS = frozenset(
     {
         *("launch", "first_loads", "tensor", "promotion", "round_trip", "spilling", "k_tail", "latency"),
-        *("epilogue", "handover", "split_k"),
+        *("epilogue", "handover", "split_k", "edge_tiles"),
         *("fused_epilogue", "grouped", "software_scales", "implicit_gemm"),
     }
 )
-"""Mechanisms whose numbers are the kernel's doing: another library's kernels have others on the same card."""
+"""Mechanisms whose numbers are the kernel's doing: another library's kernels have others on the same card.
+
+Edge tiles are among them: what is filled beside the matrix goes by the boxes of a kernel's TMA loads."""
 
 
 FURTHER_MECHANISMS = ("fused_epilogue", "grouped", "software_scales", "implicit_gemm")

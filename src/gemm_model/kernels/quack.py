@@ -99,7 +99,7 @@ TENSOR_MEMORY_MECHANISMS = tuple(
 registers. Kernels on a B200 show no cost of rows beyond K."""
 WGMMA_MECHANISMS = tuple(name for name in MECHANISM_NAMES if name != "scale_factors")
 
-SERPENTINE = TileOrder(name="groups in serpentines", serpentine=True, splits_move=True)
+SERPENTINE = TileOrder(name="groups in serpentines", serpentine=True, splits="move")
 """QuACK `TileScheduler`: groups of `swizzle` panels of the extent with fewer clusters."""
 
 QUACK_SM90 = KernelFamily(

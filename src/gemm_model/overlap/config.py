@@ -23,15 +23,16 @@ TILE_K_BYTES = 128
 MAX_N = 128
 """Widest activation block [tokens]; the weight-prefetch kernel; chosen."""
 SMEM_PER_CTA = 227 * 1024
+"""Most shared memory of a CTA [B]; Hopper; CUDA C++ Programming Guide."""
 SMEM_PER_SM = 228 * 1024
+"""Shared memory of an SM [B]; Hopper; CUDA C++ Programming Guide."""
 RESERVED_SMEM = 1024
-"""Shared memory that a CTA may use, that an SM has, and that the system takes of each CTA's [B]; sm90; CUDA
-C++ Programming Guide."""
+"""Shared memory that the system takes of each CTA [B]; Hopper; CUDA C++ Programming Guide."""
 THREADS = 128 + 3 * 32
 """Threads of a CTA [1]; the weight-prefetch kernel; one MMA warpgroup and three load warps (A, B,
 prefetch)."""
 CLUSTER_SIZES = (1, 2, 4, 8)
-"""Clusters above eight CTAs are not portable."""
+"""CTAs of a cluster [1]; the weight-prefetch kernel; larger clusters are not portable."""
 FILL_BYTES_IN_FLIGHT = 6 << 20
 """Weights that all CTAs together have asked for at a time [B]; filling the rings; what keeps DRAM busy for
 its latency: more would queue up in front of the previous kernel's accesses."""

@@ -17,16 +17,20 @@ from gemm_model.timeline.chrome_trace import TraceEvent
 
 
 def sensitivity(model: OverlapModel, case: LayerCase) -> pd.DataFrame:
-    """Predicted microseconds per layer: one row per overlap ratio, one column per prefetch ratio."""
+    """Predicted time of a layer: `overlap_ratio`, `prefetch_ratio`, `predicted_us` of each pair of them."""
     grid = list(product(OVERLAP_RATIOS, PREFETCH_RATIOS))
     cases = [
         replace(case, setting=OverlapSetting(overlap_ratio=o, prefetch_ratio=p), serialized=False)
         for o, p in grid
     ]
-    times = model.layer_us(cases).reshape(len(OVERLAP_RATIOS), len(PREFETCH_RATIOS))
-    table = pd.DataFrame(times, columns=[f"p={p:g}" for p in PREFETCH_RATIOS])
-    table.insert(0, "overlap_ratio", OVERLAP_RATIOS)
-    return table
+    table = pd.DataFrame(grid, columns=["overlap_ratio", "prefetch_ratio"])
+    return table.assign(predicted_us=model.layer_us(cases))
+
+
+def crossed(table: pd.DataFrame) -> pd.DataFrame:
+    """The same for the eye: one row per overlap ratio, one column per prefetch ratio."""
+    wide = table.pivot(index="overlap_ratio", columns="prefetch_ratio", values="predicted_us")
+    return wide.rename(columns="p={:g}".format).reset_index()
 
 
 def trace_events(line: Timeline, chain: int = 0) -> list[TraceEvent]:

@@ -22,7 +22,7 @@ from gemm_model.core.batch import IntArray
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, where
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.gpu import ARCHITECTURES, GpuSpec
 from gemm_model.kernels.mechanisms import (
     FURTHER_MECHANISMS,
     NUMBERS,
@@ -194,17 +194,21 @@ def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Cal
     for key in KEYS:
         if key not in values:
             raise InputError(f"{where_from}: key {key} is missing; expected {', '.join(KEYS)}")
-    if values["family"] not in families():
-        raise InputError(
-            f"{where_from}: family {values['family']!r}; expected one of {', '.join(families())}"
-        )
+    for key in values:
+        if key not in KEYS:
+            raise InputError(f"{where_from}: unknown key {key!r}; expected {', '.join(KEYS)}")
+    if not isinstance(values["gpu"], str):
+        raise InputError(f"{where_from}: gpu is {values['gpu']!r}; expected the name of a GPU")
+    for key, known in (("family", families()), ("architecture", ARCHITECTURES)):
+        if values[key] not in known:
+            raise InputError(f"{where_from}: {key} {values[key]!r}; expected one of {', '.join(known)}")
     if not isinstance(values["fitted_to"], Mapping):
         raise InputError(f"{where_from}: fitted_to is {values['fitted_to']!r}; expected a mapping")
     numbers, intervals, sources = _numbers(values["numbers"], where_from)
     return Calibration(
-        gpu=str(values["gpu"]),
-        family=str(values["family"]),
-        architecture=str(values["architecture"]),
+        gpu=values["gpu"],
+        family=values["family"],
+        architecture=values["architecture"],
         numbers=numbers,
         intervals=intervals,
         sources=sources,
@@ -261,12 +265,16 @@ def _kinds(found: Mapping[str, Any], where_from: str) -> list[str]:
         for kind in entry["value"]
     }
     for kind in named:
-        if kind not in MATH_KINDS:
-            raise InputError(f"{where_from}: rate class {kind!r}; expected some of {', '.join(MATH_KINDS)}")
+        _require_rate_class(kind, where_from)
     kinds = [kind for kind in NEAREST_KINDS if kind in named]
     if not kinds:
         raise InputError(f"{where_from}: numbers of no rate class; expected some of {', '.join(MATH_KINDS)}")
     return kinds
+
+
+def _require_rate_class(kind: object, where_from: str) -> None:
+    if kind not in MATH_KINDS:
+        raise InputError(f"{where_from}: rate class {kind!r}; expected some of {', '.join(MATH_KINDS)}")
 
 
 def _require_entry(entry: object, unit: str, place: str) -> None:
@@ -277,8 +285,10 @@ def _require_entry(entry: object, unit: str, place: str) -> None:
     if entry["status"] not in STATUSES:
         raise InputError(f"{place}: status {entry['status']!r}; expected one of {', '.join(STATUSES)}")
     widths = entry["interval"]
-    if not isinstance(widths, Mapping) or not all(_is_finite(width) for width in widths.values()):
-        raise InputError(f"{place}: interval {widths!r}; expected a finite half-width by rate class")
+    if not isinstance(widths, Mapping) or not all(_is_width(width) for width in widths.values()):
+        raise InputError(f"{place}: interval {widths!r}; expected a half-width of 0 or more by rate class")
+    for kind in widths:
+        _require_rate_class(kind, place)
 
 
 def _of_kind(value: object, kind: str, place: str) -> Any:
@@ -290,10 +300,11 @@ def _of_kind(value: object, kind: str, place: str) -> Any:
 
 
 def _bands(found: object, where_from: str) -> dict[str, dict[str, float]]:
-    """Bands by class and situation, each a positive share."""
+    """Bands by class and situation, each a share."""
     if not isinstance(found, Mapping):
         raise InputError(f"{where_from}: error_band is {found!r}; expected a mapping by rate class")
     for kind, bands in found.items():
+        _require_rate_class(kind, where_from)
         if not has_bands(bands) or not all(_is_share(value) for value in bands.values()):
             raise InputError(
                 f"{where_from}: error_band of {kind} is {bands!r}; expected a share for each of "
@@ -309,6 +320,10 @@ def has_bands(found: object) -> bool:
 
 def _is_share(value: object) -> bool:
     return _is_finite(value) and 0.0 <= value < 10.0  # type: ignore[operator]
+
+
+def _is_width(value: object) -> bool:
+    return _is_finite(value) and value >= 0.0  # type: ignore[operator]
 
 
 def _is_finite(value: object) -> bool:

@@ -28,7 +28,7 @@ from gemm_model.persistent.epilogue import (
     tile_period_clk,
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
-from gemm_model.persistent.reduction import last_turns, setup_us, turn_clk, turns_per_wave
+from gemm_model.persistent.reduction import last_turns, second_kernel_us, turn_clk, turns_per_wave
 from gemm_model.persistent.surroundings import REGIMES, Surroundings, footprint_bytes, grid_us, launch_us
 from gemm_model.persistent.tile_schedule import TileSchedule, tile_schedule
 from gemm_model.persistent.traffic import Traffic, out_of_step, traffic
@@ -236,7 +236,7 @@ def kernel_time(
     from_dram = minimum(bytes_moved.dram_read_bytes / bytes_moved.operand_bytes, 1.0)
     started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, from_dram)
     started_us = started_us + 0.0 * waves_us
-    started_us = started_us + setup_us(schedule, numbers.split_k)
+    started_us = started_us + second_kernel_us(schedule, numbers.split_k)
     floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
     stores = port_store_clk(batch, period, numbers.epilogue)
     return KernelTime(

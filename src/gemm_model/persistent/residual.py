@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,6 +38,13 @@ AUTO = "auto"
 SUFFIX = ".residual.npz"
 """A calibration `quack.yaml` has its residual beside it, in `quack.residual.npz`."""
 FORMAT_VERSION = 2
+MAX_BYTES = 64 << 20
+"""Largest arrays of a file [B]; all residuals; chosen: those of the package take a megabyte."""
+UNREADABLE = (
+    *(OSError, ValueError, EOFError, KeyError, AttributeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError),
+)
+"""What a damaged archive of arrays raises when it is read."""
 FEATURE_DECIMALS = 6
 """Decimals of a feature [1]; all forests; chosen: trees are steps, and the last bits of a sum must not choose
 the step."""
@@ -141,14 +149,20 @@ def load_residual(file: str | Path, calibration: Calibration) -> Residual:
 @lru_cache(maxsize=4)
 def _read(path: Path, _modified: int) -> Residual:
     """A file's residual, read again once the file has changed."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; expected a residual of gemm-model calibrate")
     try:
+        with zipfile.ZipFile(path) as members:
+            size = sum(member.file_size for member in members.infolist())
+        if size > MAX_BYTES:
+            raise InputError(f"{path}: holds {size} bytes; expected a residual of at most {MAX_BYTES}")
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         about = json.loads(str(arrays.pop("about")))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected a residual of gemm-model calibrate") from None
-    except (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not a residual of gemm-model calibrate ({error})") from None
+    except UNREADABLE:
+        raise InputError(
+            f"{path}: not a residual of gemm-model calibrate; expected an .npz file that it wrote"
+        ) from None
     for key, kind_of_value in (("version", int), ("gpu", str), ("fingerprint", str), ("error_band", dict)):
         if not isinstance(about, dict) or not isinstance(about.get(key), kind_of_value):
             raise InputError(f"{path}: key {key} of about is missing or no {kind_of_value.__name__}")

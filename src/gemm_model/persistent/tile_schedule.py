@@ -45,8 +45,8 @@ class TileSchedule:
     """Work of a cluster in the last wave, in tiles: 1, or what stream-K deals out."""
     sharers: Values
     """Clusters that add up the sums of one tile in turn: its splits, or those that stream-K gives a part."""
-    shared: Values
-    """Share of the tiles whose sums are added up so."""
+    partial_sums: Values
+    """Partial sums of an output that go through the workspace, on average; all but the last sharer's."""
     k_tiles: Values
     """Pipeline steps of one tile."""
     minor_is_m: Flags
@@ -118,7 +118,7 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
         last_tiles=tiles - waves.full * resident,
         last_work=waves.last_work,
         sharers=waves.sharers,
-        shared=waves.shared,
+        partial_sums=waves.shared * _partial_sums(waves.sharers, order),
         k_tiles=k_tiles,
         minor_is_m=minor_is_m,
         minor_panels=minor_panels,
@@ -159,13 +159,19 @@ def _filled(batch: GemmBatch, share: Values) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class _Waves:
-    """How many tiles the clusters take together; the fields are those of a `TileSchedule`."""
+    """How many tiles the clusters take together; the fields are those of a `TileSchedule` unless told."""
 
     resident: Values
     full: Values
     last_work: Values
     sharers: Values
     shared: Values
+    """Share of the tiles that clusters share."""
+
+
+def _partial_sums(sharers: Values, order: TileOrder) -> Values:
+    """Partial sums of a shared tile in the workspace; a second kernel needs the last one too."""
+    return where(sharers > 1.0, sharers, 0.0) if order.splits == "apart" else sharers - 1.0
 
 
 def _waves(batch: GemmBatch, tiles: Values, at_once: Values, k_tiles: Values) -> _Waves:

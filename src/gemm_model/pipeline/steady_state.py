@@ -147,7 +147,7 @@ def _last_math_starts(work: Workload, machine: PipelineMachine) -> tuple[Number,
 
 
 _BESIDE_THE_SLOTS = 6
-"""Rows of a stacked `_State` that are not stages."""
+"""Rows of a stacked `_State` that are not stages [1]; all machines; its fields."""
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ from threading import Lock
 from typing import Any
 
 QUIET_S = 2.0
-"""Work that is done sooner says nothing."""
+"""Time before a bar appears [s]; all work; chosen: what is done sooner says nothing."""
 LINE_EVERY_S = 10.0
-"""Where stderr is no terminal, a line each so often takes the place of the bar."""
+"""Time between two lines [s]; where stderr is no terminal; chosen."""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,8 @@ MOST_ROWS = 60_000
 """Rows of all SMs [rows]; beyond it the tiles between an SM's first and last are drawn several at once; a
 screen of 4,000 pixels shows fewer, and Perfetto's file of them takes 10 MB."""
 MOST_K_TILES = 2_000
-"""K tiles of the SM drawn in detail [k tiles]; beyond it those of its first tiles and of its last one."""
+"""K tiles of the SM drawn in detail [k tiles]; long kernels; chosen: beyond it those of its first tiles and
+of its last one."""
 
 DATA, TURN = "loaded data", "its turn at the tensor cores"
 """What consumers wait for."""

@@ -78,6 +78,23 @@ def _waits(trace: Trace, mma: pd.DataFrame, load: pd.DataFrame) -> dict[str, flo
     return found
 
 
+def phase_rows(trace: Trace, source: str) -> list[dict[str, Any]]:
+    """The phases of a trace, each with its unit, and under `source` (predicted, measured) what it takes."""
+    return [{"phase": name, "unit": unit_of(name), source: value} for name, value in phases_of(trace).items()]
+
+
+def phase_columns(trace: Trace) -> dict[str, float]:
+    """The phases of a trace as cells of a table's row, with the units in the names."""
+    return {
+        f"{name} {unit_of(name)}".rstrip().replace(" ", "_"): value
+        for name, value in phases_of(trace).items()
+    }
+
+
+def unit_of(phase: str) -> str:
+    return "" if phase == "waves" else "us"
+
+
 def compared(predicted: Trace, measured: Trace) -> list[dict[str, Any]]:
     """Phase by phase: predicted, measured, and their ratio; None where a trace does not show it."""
     ours, theirs = phases_of(predicted), phases_of(measured)
@@ -89,7 +106,7 @@ def _row(name: str, ours: Mapping[str, float], theirs: Mapping[str, float]) -> d
     known = predicted is not None and measured is not None and measured > 0
     return {
         "phase": name,
-        "unit": "" if name == "waves" else "us",
+        "unit": unit_of(name),
         "predicted": predicted,
         "measured": measured,
         "ratio": predicted / measured if known and predicted is not None and measured is not None else None,

@@ -30,9 +30,10 @@ COLORS = {
 OVERVIEW = ("resident", "mma", "epilogue", "wait")
 """What the overview shows of a CTA, the later over the earlier."""
 PIXELS = 2000
-"""Columns of the overview: what is shorter than one of them takes the colour of a neighbour."""
+"""Columns of the overview [pixels]; plots; chosen: what is shorter than one of them takes the colour of a
+neighbour."""
 ZOOMED_TILES = 2
-"""Tiles of the CTA drawn in detail, from its start on."""
+"""Tiles of the CTA drawn in detail, from its start on [tiles]; plots; chosen."""
 
 
 def plot_traces(traces: Sequence[Trace], path: Path, title: str, cta: int = 0) -> None:

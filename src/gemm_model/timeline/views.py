@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_SLICES = 100_000
-"""Slices of a trace [slices]; a file of so many takes 15 MB, and no screen shows more."""
+"""Slices of a trace [slices]; Perfetto; a file of so many takes 15 MB, and no screen shows more."""
 TRACK_ORDER = ("launch", "DMA", "DMA A", "DMA B", "consumer", "consumer 1", "consumer 2")
 COLORS = {
     "init": "#b0b0b0",

@@ -18,7 +18,7 @@ from gemm_model.persistent.kernel_time import TileTimes
 from gemm_model.persistent.model import PhysicalEvaluation
 
 SHORTEST_WAIT_US = 1e-4
-"""Of waits that are drawn [us]; the resolution of a trace."""
+"""Shortest wait that is drawn [us]; all traces; their resolution."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from gemm_model.hierarchy.blocking import Blocking
 RUNGS = ("naive", "shared", "registers", "pipelined")
 WARP = 32
 VECTOR = 4
-"""fp32 words of one 128-bit access."""
+"""Words of a 128-bit access [fp32]; all GPUs; PTX ISA."""
 FP32_BYTES = 4
 THREADS_PER_SM = 2048
+"""Most threads of an SM [1]; sm90 and sm100; CUDA C++ Programming Guide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
+from gemm_model.bench.extended import beyond
 from gemm_model.bench.provider import Config, KernelError, Launch, Operands, UnsupportedError
 from gemm_model.bench.simt.driver import compiled_path, launcher, load
 from gemm_model.bench.simt.ladder import LADDER, SimtKernel, kernel_of
@@ -14,7 +15,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
 LARGEST_EXTENT = 2**31 - 1
-"""The kernels take extents as 32-bit integers."""
+"""Largest m, n or k [elements]; the CUDA-core kernels; they take 32-bit integers."""
 
 
 class SimtProvider:
@@ -29,7 +30,7 @@ class SimtProvider:
         majors = (problem.a_major, problem.b_major, problem.c_major)
         if majors != ("k", "k", "n") or problem.batch != 1:
             return "the simt kernels take one problem with A and B contiguous along k and C along n"
-        return ""
+        return beyond(problem)
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
         return tuple(kernel.config for kernel in LADDER if not misfit(kernel, problem))

@@ -10,7 +10,8 @@ from gemm_model.kernels.candidates import Candidate
 from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page
 
 SHOWN = 16
-"""Kernels in the plot and the list; the map of tiles and clusters holds all that were ranked."""
+"""Kernels in the plot and the list [1]; rankings; chosen: the map of tiles and clusters holds all that were
+ranked."""
 
 
 def ranking_page(ranking: Ranking) -> Page:

@@ -20,20 +20,21 @@ import numpy as np
 
 from gemm_model import __version__
 from gemm_model.core.errors import InputError, MissingExtraError
-from gemm_model.core.files import atomic_write
+from gemm_model.core.files import atomic_write, check_writable
 from gemm_model.report.page.content import COLORS, Columns, Fact, Listing, Page
 
 COMPRESSION_LEVEL = 6
-"""Level of gzip: 9 takes half as long again and makes Plotly 0.2 % smaller."""
+"""Level of gzip [1]; pages; 9 takes half as long again and makes Plotly 0.2 % smaller."""
 
 
 def check_page(path: Path) -> None:
-    """Raise InputError for a name that is no page's, MissingExtraError where Plotly is not installed.
+    """Raise InputError for a name that is no page's or cannot be written, MissingExtraError without Plotly.
 
     Verbs call it before their work, so that nothing is computed for a page that cannot be written.
     """
     if path.suffix not in (".html", ".htm"):
         raise InputError(f"--html is {path}; expected a file that ends in .html")
+    check_writable(path)
     plotly_script()
 
 

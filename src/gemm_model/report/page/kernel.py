@@ -14,7 +14,7 @@ from gemm_model.report.page.choice import kernel_name, ranking_facts, ranking_fi
 from gemm_model.report.page.content import COLORS, Figure, Page
 
 SHOWN_WAVES = 200
-"""Waves drawn one by one; more are drawn as one block."""
+"""Waves drawn one by one [waves]; timelines; chosen: more are drawn as one block."""
 
 
 def shape_page(ranking: Ranking, explanation: Explanation) -> Page:

@@ -16,7 +16,7 @@ from gemm_model.timeline.trace import RING, Trace
 from gemm_model.timeline.views import TRACK_ORDER
 
 SHOWN_SPANS = 1500
-"""Bars in the timeline: beyond this the page says that it shows the beginning alone."""
+"""Most bars of the timeline [1]; pages; chosen: beyond it the page says that it shows the beginning alone."""
 COLOR_OF_KIND = {
     "init": "@gray",
     "load_a": "@blue",
