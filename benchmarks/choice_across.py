@@ -9,8 +9,7 @@ The space of a shape is all its measured kernels of the four families; shapes th
 on are left out. The efficiency of a choice is the best measured time over the time of what was chosen. Slow
 and fast fp8 sums are two problems: their results differ. Beside the choice of all families stand that of
 each family alone, the kernel that torch's cuBLAS takes, cuBLASLt's first heuristic and, where it is
-installed, what nvMatmulHeuristics predicts to be the fastest CUTLASS kernel. Stream-K kernels count as
-measured, and are never chosen: they are not modelled.
+installed, what nvMatmulHeuristics predicts to be the fastest CUTLASS kernel.
 """
 
 from __future__ import annotations
@@ -21,19 +20,20 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from few_shot import adapted
 
-from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
-from gemm_model.calibration.fit import free_from
+from gemm_model.calibration.cross_validation import folds_of, size_groups
 from gemm_model.calibration.observations import observe
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import GemmModelError, InputError
 from gemm_model.core.files import atomic_write
 from gemm_model.core.gpu import GpuSpec, load_gpu
-from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.kernel_config import STREAM_K, KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, create_model
 from gemm_model.persistent.calibration_file import Calibration, load_calibration
+from gemm_model.persistent.kernel_time import kernel_time
 from gemm_model.tables.accuracy import choice_figures, error_figures
 from gemm_model.tables.table import predict_frame, read_table, runtimes_us, usable_rows
 
@@ -82,7 +82,7 @@ def predicted(frame: pd.DataFrame, gpu: GpuSpec, donor: str | None) -> np.ndarra
     other one a fit of its rows from there that has not seen the shape.
     """
     times_us = np.full(len(frame), np.inf)
-    modelled = ~frame["pick"] & (frame["scheduler"] != "stream_k")
+    modelled = ~frame["pick"]
     options = {} if donor is None else {"calibration": donor, "residual": "off"}
     rows = frame[modelled].drop(columns=["sums", "pick", "table"])
     times_us[modelled] = predict_frame(rows, create_model(DEFAULT_MODEL, gpu, options)).runtime_us
@@ -97,21 +97,14 @@ def predicted(frame: pd.DataFrame, gpu: GpuSpec, donor: str | None) -> np.ndarra
 
 def held_out_us(rows: pd.DataFrame, name: str, kind: str, gpu: GpuSpec, donor: Calibration) -> np.ndarray:
     """Times of a family's kernels of one rate class, each shape's from a fit to the other shapes."""
-    family = family_of(name, gpu)
-    seen = observe(rows, gpu, family)
-    start = donor.numbers[donor.kind_for(kind)].values()
-    free = free_from(donor.family, name)
-    fits = fold_fits(
-        {"burst": seen},
-        "burst",
-        gpu,
-        folds_of(size_groups(seen), SEED),
-        free=[number for number in free if number.partition(".")[0] not in family.absent_mechanisms],
-        start=start,
-        donor=start,
-        without=family.absent_mechanisms,
-    )
-    return held_out(fits, len(seen))
+    seen = observe(rows, gpu, family_of(name, gpu))
+    folds = folds_of(size_groups(seen), SEED)
+    times_us = np.full(len(seen), np.nan)
+    for fold in np.unique(folds):
+        fitted = adapted(seen, kind, folds != fold, gpu, donor).numbers
+        found = kernel_time(seen.shape, gpu, fitted.without(seen.shape.family.absent_mechanisms))
+        times_us[folds == fold] = found.runtime_us[folds == fold]
+    return times_us
 
 
 def nvidia(frame: pd.DataFrame, gpu: str) -> np.ndarray:
@@ -218,14 +211,16 @@ def winner_lines(frame: pd.DataFrame) -> Iterator[str]:
 
 
 def split_lines(frame: pd.DataFrame) -> Iterator[str]:
-    """Chosen splits on decode shapes: of a family's kernels, the split of the first choice."""
+    """Chosen splits on decode shapes: of a family's kernels, the split (or stream-K) of the first choice."""
     yield f"| family | shapes | split within {NEAR:.0%} of the best | the choice | never a split |"
     yield "|---|---|---|---|---|"
-    rows = frame[~frame["pick"] & (frame["m"] <= DECODE_M) & (frame["scheduler"] != "stream_k")]
+    rows = frame[~frame["pick"] & (frame["m"] <= DECODE_M)]
+    rows = rows.assign(split_k=rows["split_k"].where(rows["scheduler"] != STREAM_K, STREAM_K))
     for family in FAMILIES:
         own = rows[rows["kernel"] == family]
         splits = own.groupby(SHAPE)["split_k"]
-        own = own[(splits.transform("nunique") > 1) & (splits.transform("min") == 1)]
+        whole = own["split_k"].eq(1).groupby([own[name] for name in SHAPE]).transform("any")
+        own = own[(splits.transform("nunique") > 1) & whole]
         if own.empty:
             continue
         best_us = own.groupby(SHAPE)["runtime_us"].min()
@@ -244,7 +239,7 @@ Written by `benchmarks/choice_across.py` from {tables}
 (`data/measurements/{gpu}`); predictions: {predictions}.
 
 ## Errors of the times
-All rows of these tables that are modelled: {modelled} of {rows}. Stream-K kernels are not.
+All rows of these tables that are modelled: {modelled} of {rows}.
 
 {errors}
 
@@ -285,7 +280,7 @@ def page_text(every: pd.DataFrame, frame: pd.DataFrame, args: argparse.Namespace
         gpu=args.gpu,
         predictions="the shipped calibrations"
         if args.donor is None
-        else f"fits from {args.donor} that have not seen the shape, without a residual",
+        else f"fits from {args.donor} that have not seen the shape, QuACK's calibration; no residual",
         modelled=f"{np.isfinite(every['predicted_us']).sum():,}",
         rows=f"{(~every['pick']).sum():,}",
         errors="\n".join(error_lines(every)),

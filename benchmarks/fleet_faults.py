@@ -9,6 +9,7 @@ must be there once. Kills are spread over `--seconds`; the sweep itself is kille
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import subprocess
 import sys
@@ -26,11 +27,16 @@ def dask_workers(sweep: psutil.Process) -> list[psutil.Process]:
     return [child for child in sweep.children() if any("spawn_main" in word for word in child.cmdline())]
 
 
-def run(words: list[str], kills: list[float], end_at_s: float | None) -> int:
-    """One run of the sweep under kills at these times [s]; killed itself at `end_at_s`. Its exit code."""
+def run(words: list[str], output: Path, kills: list[float], end_at_s: float | None) -> int:
+    """One run of the sweep under kills at these times [s]; killed itself at `end_at_s`. Its exit code.
+
+    Times count from when the data set has a run: before, there is nothing to lose.
+    """
     process = subprocess.Popen([sys.executable, "-m", "gemm_model.cli", "benchmark", *words])
-    sweep, began = psutil.Process(process.pid), time.monotonic()
+    sweep, began = psutil.Process(process.pid), math.inf
     while process.poll() is None:
+        if began == math.inf and any((output / "runs").glob("*.json")):
+            began = time.monotonic()
         passed_s = time.monotonic() - began
         if end_at_s is not None and passed_s > end_at_s:
             for child in sweep.children(recursive=True):
@@ -58,9 +64,9 @@ def main() -> None:
     moments = sorted(random.uniform(0, args.seconds) for _ in range(args.kills))
     words = [*args.words, "--output", str(args.output)]
     half_s = args.seconds / 2
-    codes = [run(words, [moment for moment in moments if moment < half_s], half_s)]
+    codes = [run(words, args.output, [moment for moment in moments if moment < half_s], half_s)]
     later = [moment - half_s for moment in moments if moment >= half_s]
-    codes.append(run([*words, "--resume"], later, None))
+    codes.append(run([*words, "--resume"], args.output, later, None))
     dataset = DataSet(args.output)
     table = dataset.read()
     twice = sum(count > 1 for count in Counter(table["order"]).values())

@@ -12,7 +12,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import refuse_in_any_family
-from gemm_model.models import DEFAULT_MODEL, model_for
+from gemm_model.models import DEFAULT_MODEL, model_for, require_known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +34,7 @@ def predict(
     """
     chosen = model_for(model, gpu, options)
     row = numbers_of(problem, config)
+    require_known(chosen, further=row.further is not None)
     if chosen.needs_tile:
         refuse_in_any_family(row, chosen.gpu)
     return chosen.predict_row(row)

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from gemm_model.bench.provider import load_provider
 from gemm_model.bench.rows import Row
 from gemm_model.bench.runner import RunOptions
 from gemm_model.bench.sweep import ConfigFilter, arranged, digest, rows_of_problems
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.problem import GemmProblem
 from gemm_model.dataset.storage import DataSet
 from gemm_model.fleet import cluster, journal
@@ -131,6 +132,44 @@ def test_rows_survive_workers_that_are_killed_at_random_moments(client, cards, t
     assert killed >= 3
     assert sweep.dispositions == {"ok": 240}
     require_each_row_once(tmp_path, rows)
+
+
+class SlowCard(fakes.FakeDevice):
+    """A card that takes a second to describe."""
+
+    def describe(self):
+        time.sleep(1.0)
+        return super().describe()
+
+
+def test_a_worker_that_dies_before_its_card_is_known_holds_nothing_up(client):
+    wait_for_cards(client)
+    pid = min(worker_pids(client).values())
+    timer = threading.Timer(0.5, os.kill, (pid, signal.SIGKILL))
+    timer.start()
+    began = time.monotonic()
+    found = cards_of(client, replace(OPTIONS, device="tests.fleet.test_sweep:SlowCard"), [PROVIDER.name])
+    assert time.monotonic() - began < 40.0
+    assert set(found) <= {f"{fakes.UUID}-{card}" for card in range(CARDS)}
+    assert len(found) >= CARDS - 1
+
+
+def test_a_local_cluster_whose_workers_do_not_start_is_a_sentence(monkeypatch):
+    import distributed
+
+    tried = []
+
+    def refuse(*arguments, **options):
+        tried.append(arguments)
+        raise RuntimeError("Nanny failed to start.")
+
+    monkeypatch.setattr(distributed, "SpecCluster", refuse)
+    with (
+        pytest.raises(PartialResultError, match=r"do not start \(Nanny failed to start\.\); try again"),
+        cluster.joined("local", cards=1),
+    ):
+        pass
+    assert len(tried) == 3
 
 
 def worker_pids(client) -> dict[str, int]:

@@ -7,7 +7,7 @@ import pytest
 from gemm_model.kernels.family import TileOrder
 from gemm_model.persistent.reduction import (
     last_turns,
-    setup_us,
+    second_kernel_us,
     turn_clk,
     turns_per_wave,
     workspace_bytes,
@@ -21,30 +21,43 @@ SPLIT = numbers().split_k
 @pytest.mark.parametrize(("split_k", "extra"), [(1, 0), (2, 1), (4, 3)])
 def test_what_a_split_adds(split_k, extra):
     batch = row((512, 512, 4096), cta_m=128, cta_n=128, split_k=split_k)
-    schedule = SimpleNamespace(sharers=float(split_k), shared=1.0)
+    schedule = SimpleNamespace(sharers=float(split_k), partial_sums=split_k - 1.0)
     # 800 clocks to take a turn, and 128 x 128 sums of 4 bytes at 16 a clock.
     assert turn_clk(batch, SPLIT) == pytest.approx(800 + 4096)
-    assert setup_us(schedule, SPLIT) == (1.5 if extra else 0)
+    assert second_kernel_us(schedule, SPLIT) == (1.5 if extra else 0)
     # Written and read again.
     assert workspace_bytes(batch, schedule) == extra * 512 * 512 * 8
 
 
 @pytest.mark.parametrize(
-    ("split_k", "moving", "waves", "in_wave", "after"),
+    ("split_k", "places", "waves", "in_wave", "after"),
     [
-        (1, True, 3, 0, 0),
-        (4, True, 3, 1, 2),  # 132 clusters are 33 whole tiles: each keeps its place, and its own turn counts
-        (8, True, 3, 4, 3),  # 16 whole tiles and half of one: the last waits for the four it was moved before
-        (8, False, 1, 1, 6),
-        (8, False, 5, 1, 2),  # five turns of each cluster run beside the chain of seven
-        (8, False, 9, 1, 0),
-        (1, False, 3, 0, 0),
+        (1, "move", 3, 0, 0),
+        (
+            4,
+            "move",
+            3,
+            1,
+            2,
+        ),  # 132 clusters are 33 whole tiles: each keeps its place, and its own turn counts
+        (
+            8,
+            "move",
+            3,
+            4,
+            3,
+        ),  # 16 whole tiles and half of one: the last waits for the four it was moved before
+        (8, "stay", 1, 1, 6),
+        (8, "stay", 5, 1, 2),  # five turns of each cluster run beside the chain of seven
+        (8, "stay", 9, 1, 0),
+        (1, "stay", 3, 0, 0),
+        (8, "apart", 3, 0, 0),
     ],
 )
-def test_turns_of_a_wave_and_after_the_last(split_k, moving, waves, in_wave, after):
+def test_turns_of_a_wave_and_after_the_last(split_k, places, waves, in_wave, after):
     batch = row((8192, 8192, 4096), cta_m=128, cta_n=128, split_k=split_k)
     schedule = SimpleNamespace(resident=132.0, waves=float(waves), sharers=float(split_k))
-    order = TileOrder(name="any", splits_move=moving)
+    order = TileOrder(name="any", splits=places)
     assert turns_per_wave(batch, schedule, order) == in_wave
     assert last_turns(batch, schedule, order) == after
 

@@ -194,17 +194,17 @@ def test_blackwell_walks_all_of_m_first_and_fetches_tiles_dynamically():
     ("sizes", "dealt"),
     [
         # 16 tiles of 64 k tiles are 1024; 128 clusters get 8 each: eight for each tile, none within another.
-        ((512, 512, 4096), {"full": 0, "clusters": 128, "work": 1 / 8, "sharers": 8, "shared": 1.0}),
+        ((512, 512, 4096), {"full": 0, "clusters": 128, "work": 1 / 8, "sharers": 8, "sums": 7}),
         # 165 tiles are one wave and 33; all are dealt, and most shares begin within a tile.
-        ((1408, 1920, 2624), {"full": 0, "clusters": 132, "work": 1.25, "sharers": 2, "shared": 1.0}),
+        ((1408, 1920, 2624), {"full": 0, "clusters": 132, "work": 1.25, "sharers": 2, "sums": 1}),
         # 340 tiles: one whole wave, then the other 208 as 132 shares.
         (
             (2176, 2560, 4480),
-            {"full": 1, "clusters": 132, "work": 208 / 132, "sharers": 2, "shared": 208 / 340},
+            {"full": 1, "clusters": 132, "work": 208 / 132, "sharers": 2, "sums": 208 / 340},
         ),
         # A last wave that is full, or tiles of no more than 8 k tiles, are left whole.
-        ((1408, 1536, 4096), {"full": 1, "clusters": 132, "work": 1.0, "sharers": 1, "shared": 1.0}),
-        ((512, 512, 512), {"full": 1, "clusters": 16, "work": 1.0, "sharers": 1, "shared": 1.0}),
+        ((1408, 1536, 4096), {"full": 1, "clusters": 132, "work": 1.0, "sharers": 1, "sums": 0}),
+        ((512, 512, 512), {"full": 1, "clusters": 16, "work": 1.0, "sharers": 1, "sums": 0}),
     ],
 )
 def test_stream_k_deals_the_last_waves_evenly(sizes, dealt):
@@ -215,4 +215,18 @@ def test_stream_k_deals_the_last_waves_evenly(sizes, dealt):
     assert found.resident[0] == dealt["clusters"]
     assert float(np.ravel(found.last_work)[0]) == pytest.approx(dealt["work"])
     assert float(np.ravel(found.sharers)[0]) == dealt["sharers"]
-    assert float(np.ravel(found.shared)[0]) == pytest.approx(dealt["shared"])
+    assert float(np.ravel(found.partial_sums)[0]) == pytest.approx(dealt["sums"])
+
+
+def test_a_second_kernel_adds_up_every_split_and_a_turn_all_but_the_last():
+    batch = batch_of([(GemmProblem.of(512, 512, 4096), KernelConfig(cta_m=128, cta_n=128, split_k=4))])
+    cublas = family_of("cublas", H200)
+    orders = {"quack": QUACK, "cublas": cublas}
+    found = {
+        name: tile_schedule(batch, H200, resources_of(batch, H200, family), family.tile_order)
+        for name, family in orders.items()
+    }
+    assert {name: float(np.ravel(each.partial_sums)[0]) for name, each in found.items()} == {
+        "quack": 3,
+        "cublas": 4,
+    }

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gemm_model.bench.cublas_names import cells_of_names
+from gemm_model.bench.extended import beyond, epilogue_words
 from gemm_model.bench.launched_kernels import launched_kernels
 from gemm_model.bench.provider import Config, KernelError, Launch, Operands, OutOfMemoryError
 from gemm_model.core.problem import GemmProblem
@@ -18,6 +19,11 @@ FP8_TYPES = ("e4m3", "e5m2")
 FP8_MULTIPLE = 16
 """Multiple of n and k [elements]; fp8 operands of cuBLAS; `torch._scaled_mm`."""
 FIRST_FP8_CAPABILITY = (8, 9)
+FUSED = ((), ("bias_n",), ("bias_n", "relu"), ("bias_n", "gelu"))
+"""Epilogues that torch hands to cuBLASLt."""
+
+SCALED_ROWS = ((1, 128), (1, 1))
+"""Rows of scale blocks of A and B for which cuBLASLt has kernels on Hopper."""
 
 
 class CublasProvider:
@@ -32,6 +38,8 @@ class CublasProvider:
         a, b = problem.a_dtype.name, problem.b_dtype.name
         if problem.a_scale is not None or problem.b_scale is not None:
             return "block-scaled types are not run through cuBLAS here"
+        if not problem.plain and (refused := self._refused(problem)):
+            return refused
         if a in FP8_TYPES and b in FP8_TYPES:
             if compute_capability < FIRST_FP8_CAPABILITY:
                 return "this GPU has no fp8 tensor cores"
@@ -45,6 +53,14 @@ class CublasProvider:
             if problem.out_dtype == problem.a_dtype
             else f"torch.mm writes {a}, not {problem.out_dtype.name}"
         )
+
+    def _refused(self, problem: GemmProblem) -> str:
+        words, scaling = epilogue_words(problem), problem.block_scaling
+        if words and (words not in FUSED or problem.a_dtype.name in FP8_TYPES):
+            return "cuBLAS fuses bias_n, and relu or gelu behind it, in 16-bit types"
+        if scaling is not None and (scaling.a_rows, scaling.b_rows) not in SCALED_ROWS:
+            return "cuBLAS takes block scales 1x128,128x128 and 1x128,1x128 of fp8"
+        return beyond(problem, "epilogue", "block_scaling")
 
     def configs(self, *_: object) -> Sequence[Config]:
         return (None,)
@@ -88,6 +104,19 @@ def chosen_kernel(launch: Launch) -> dict[str, Any]:
 
 def _launch(problem: GemmProblem, operands: Operands) -> Launch:
     b = operands.b.mT
+    words, scaling = epilogue_words(problem), problem.block_scaling
+    if words:
+        bias = operands.extras["bias_n"].to(operands.out.dtype)
+        if words == ("bias_n",):
+            return partial(torch.addmm, bias, operands.a, b, out=operands.out)
+        gelu = words[1] == "gelu"
+        return partial(torch._addmm_activation, bias, operands.a, b, use_gelu=gelu, out=operands.out)
+    if scaling is not None:
+        # Scales of single rows lie along the rows, those of blocks along k.
+        a_scale, b_scale = operands.extras["a_scale"], operands.extras["b_scale"].t()
+        scales = (a_scale.t().contiguous().t(), b_scale.contiguous() if scaling.b_rows == 1 else b_scale)
+        types = {"out_dtype": operands.out.dtype, "out": operands.out}
+        return partial(torch._scaled_mm, operands.a, b, *scales, **types)
     if problem.a_dtype.name not in FP8_TYPES:
         return partial(torch.mm, operands.a, b, out=operands.out)
     one = torch.ones((), dtype=torch.float32, device=operands.a.device)

@@ -15,6 +15,7 @@ import torch
 from nvmath.bindings import cublasLt as cublaslt  # noqa: N813
 
 from gemm_model.bench.cublas import CublasProvider, chosen_kernel
+from gemm_model.bench.extended import beyond
 from gemm_model.bench.provider import (
     Config,
     KernelError,
@@ -50,7 +51,7 @@ class CublasLtProvider:
         self._plans: dict[GemmProblem, Plan] = {}
 
     def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
-        return CublasProvider().unsupported(problem, compute_capability)
+        return beyond(problem) or CublasProvider().unsupported(problem, compute_capability)
 
     def configs(self, *_: object) -> Sequence[Config]:
         return tuple(LibraryChoice(rank=rank) for rank in range(PROPOSALS))

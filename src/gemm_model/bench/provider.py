@@ -7,7 +7,7 @@ tables are common code. A module under `bench/` registers its provider's loader 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
@@ -81,7 +81,9 @@ class OutOfMemoryError(KernelError):
 class Operands:
     """Device tensors of one problem: out[m, n] = a[m, k] x b[n, k]^T, each with its last axis contiguous.
 
-    Block-scaled problems also carry `a_scale` and `b_scale`, in the layout that the hardware reads.
+    Block-scaled problems also carry `a_scale` and `b_scale`, in the layout that the hardware reads. B of a
+    grouped problem is [groups, n, k]. `extras` are the tensors of an epilogue by its words, the `bounds` of
+    groups, and block scales that software applies.
     """
 
     a: Any
@@ -89,6 +91,7 @@ class Operands:
     out: Any
     a_scale: Any = None
     b_scale: Any = None
+    extras: dict[str, Any] = field(default_factory=dict)
 
 
 class Provider(Protocol):
@@ -127,6 +130,7 @@ PROVIDERS: dict[str, str] = {
     "cublaslt": "gemm_model.bench.cublaslt:CublasLtProvider",
     "cutlass": "gemm_model.bench.cutlass.provider:CutlassProvider",
     "triton": "gemm_model.bench.triton:TritonProvider",
+    "cudnn": "gemm_model.bench.cudnn:CudnnProvider",
     "simt": "gemm_model.bench.simt.provider:SimtProvider",
 }
 """Provider name -> 'module:class'; the module is imported only when the provider is asked for."""

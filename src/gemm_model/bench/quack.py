@@ -24,6 +24,7 @@ from quack.gemm_config import SplitKMode
 from quack.gemm_default_epi import GemmDefaultEpiMixin, GemmDefaultSm90
 from quack.rounding import RoundingMode
 
+from gemm_model.bench import quack_fused
 from gemm_model.bench.provider import (
     CompileError,
     Config,
@@ -89,7 +90,7 @@ class QuackProvider:
             return f"QuACK multiplies no {problem.a_dtype.name} x {problem.b_dtype.name} on SM{major}0"
         if problem.a_dtype.bits == 16 and problem.a_dtype != problem.b_dtype:
             return "QuACK takes 16-bit operands of one type only"
-        return ""
+        return "" if problem.plain else quack_fused.unsupported(problem, compute_capability)
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
         gpu = load_gpu(GPUS[compute_capability[0]])
@@ -101,12 +102,17 @@ class QuackProvider:
         cluster = (config.cluster_m, config.cluster_n)
         tile = _tile(problem, config)
         variant = (config.fast_accum, config.pdl is not False)
-        return (types, tile, cluster, config.schedule, config.split_k, *variant)
+        around = quack_fused.kernel_key(problem)
+        return (types, tile, cluster, config.schedule, config.split_k, *variant, *around)
 
     def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
         pin_target(compute_capability)
+        config = _require_config(config)
         try:
-            _compiled(problem, _require_config(config), compute_capability)
+            if not problem.plain:
+                quack_fused.compile_kernel(problem, config)
+            else:
+                _compiled(problem, config, compute_capability)
         except (RuntimeError, ValueError, TypeError, AssertionError, OSError) as error:
             raise CompileError(_first_line(error)) from error
 
@@ -120,6 +126,10 @@ class QuackProvider:
             raise KernelError(_first_line(error)) from error
 
     def _prepared(self, problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:
+        if not problem.plain:
+            if self._latest is None or self._latest[0] != (problem, config):
+                self._latest = ((problem, config), quack_fused.plan_of(problem, config, operands))
+            return quack_fused.launch_of(self._latest[1], problem, operands)
         compute_capability = torch.cuda.get_device_capability(operands.a.device)
         if _compiled_here(problem, config, compute_capability):
             if self._latest is None or self._latest[0] != (problem, config):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gemm_model.bench.extended import EXTRA_COLUMNS, extras, with_extras
 from gemm_model.bench.provider import Config, LibraryChoice
 from gemm_model.core.dtypes import BlockScale, element_type
 from gemm_model.core.errors import InputError
@@ -127,7 +128,7 @@ GRAPH_TABLE_COLUMNS = (
     *LOG_COLUMNS,
 )
 TABLE_COLUMNS = {"counters": COUNTERS_TABLE_COLUMNS, "graph": GRAPH_TABLE_COLUMNS}
-"""Columns of a table by regime; the others have COLUMNS."""
+"""Columns of a table of plain products by regime; the others have COLUMNS."""
 
 NORM = "rmsnorm"
 """The partner that writes the activations: a root-mean-square norm over their rows."""
@@ -218,13 +219,24 @@ class Row:
             cells["pdl"] = "" if pdl is None else int(pdl)
             cells["rotation"], cells["partner"] = self.chain.rotation, self.chain.partner
             cells["settled"] = int(self.chain.settled)
-        return cells
+        return cells | extras(problem)
+
+
+def extra_columns(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The columns that rows of more than plain products need beside those of their regime."""
+    return EXTRA_COLUMNS if any(extras(row.problem) for row in rows) else ()
+
+
+def table_columns(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Columns of the table of these rows, which are of one regime."""
+    return (*TABLE_COLUMNS.get(rows[0].regime, COLUMNS), *extra_columns(rows))
 
 
 def write_plan(rows: Sequence[Row], path: Path) -> None:
     """Rows to be measured, of one regime, as a table for `gemm-model benchmark --rows`."""
     columns = (*IDENTITY_COLUMNS, *DETAIL_COLUMNS, *(CHAIN_COLUMNS if rows[0].regime == "graph" else ()))
     names = [name for name in columns if name not in ("gpu", "gpu_uuid")]
+    names += extra_columns(rows)
     with atomic_path(path) as unfinished, unfinished.open("w", newline="") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
@@ -263,7 +275,7 @@ def row_from_columns(cells: Mapping[str, Any], *, regime: str = "", l2: str = ""
     )
     return Row(
         kernel=kernel,
-        problem=problem,
+        problem=with_extras(problem, cells),
         config=_config(kernel, cells),
         asked=(asked[0], asked[1], asked[2]),
         regime=regime or cells.get("regime") or "burst",

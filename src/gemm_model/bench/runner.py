@@ -24,8 +24,8 @@ from gemm_model.bench.environment import (
 )
 from gemm_model.bench.provider import Provider
 from gemm_model.bench.row_log import RowLog
-from gemm_model.bench.rows import COLUMNS, TABLE_COLUMNS, Outcome, Row
-from gemm_model.bench.sweep import digest, estimated_kernel_us, kernel_key, shape_key
+from gemm_model.bench.rows import Outcome, Row, table_columns
+from gemm_model.bench.sweep import digest, estimated_kernel_us, kernel_key, problem_key
 from gemm_model.bench.worker import check_request, time_request
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.core.errors import InputError
@@ -206,7 +206,7 @@ class Run:
         self._options = options
         self._card = dict(card)
         self._regime = rows[0].regime
-        self._columns = TABLE_COLUMNS.get(self._regime, COLUMNS)
+        self._columns = table_columns(rows)
         self._environment_path = environment_path(table)
         sweep = digest(rows)
         if resume:
@@ -249,9 +249,9 @@ class Run:
         )
 
     def _check(self, worker: WorkerProcess, progress: Progress) -> None:
-        """Compare every result that is still to be timed with the reference, shape by shape."""
+        """Compare every result that is still to be timed with the reference, problem by problem."""
         left = [index for index in range(self._done, len(self._rows)) if index not in self._known]
-        left.sort(key=lambda index: (shape_key(self._rows[index]), index))
+        left.sort(key=lambda index: (problem_key(self._rows[index]), index))
         for number, index in enumerate(left):
             if self._out_of_time():
                 return

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemm_model.bench.device import TimingSettings
+from gemm_model.bench.extended import extras
 from gemm_model.bench.provider import Config, KernelError, Provider
 from gemm_model.bench.rotation import MOST_COPIES
 from gemm_model.bench.rows import Chain, Row, padded, row_from_columns
@@ -215,16 +216,22 @@ def arranged(
     return [row for row in order if owner[shape_key(row)] == index]
 
 
-def shape_key(row: Row) -> tuple[str, str, str, int, int, int]:
-    """Types and sizes: rows with equal keys solve the same problem."""
+def shape_key(row: Row) -> tuple[str | int, ...]:
+    """Types, sizes, groups and convolution: rows with equal keys multiply the same matrices."""
     problem = row.problem
     types = (problem.a_dtype.name, problem.b_dtype.name, problem.out_dtype.name)
-    return (*types, problem.m, problem.n, problem.k)
+    around = extras(problem)
+    return (*types, problem.m, problem.n, problem.k, around.get("groups", ""), around.get("conv", ""))
 
 
-def _shard_of_shapes(rows: Sequence[Row], count: int) -> dict[tuple[str, str, str, int, int, int], int]:
+def problem_key(row: Row) -> tuple[str | int, ...]:
+    """Rows with equal keys have the same result."""
+    return (*shape_key(row), *extras(row.problem).values())
+
+
+def _shard_of_shapes(rows: Sequence[Row], count: int) -> dict[tuple[str | int, ...], int]:
     """Longest shapes first, each to the shard that has least to do so far."""
-    cost_ms: dict[tuple[str, str, str, int, int, int], float] = {}
+    cost_ms: dict[tuple[str | int, ...], float] = {}
     settings = TimingSettings()
     for row in rows:
         key = shape_key(row)

@@ -6,6 +6,14 @@ import random
 
 import torch
 
+from gemm_model.bench.extended import group_rows, output_columns
+from gemm_model.bench.extended_tensors import (
+    around_product,
+    convolution_operands,
+    convolution_sizes,
+    product_of,
+    reference_results,
+)
 from gemm_model.bench.provider import IncorrectResultError, Operands, UnsupportedError
 from gemm_model.bench.rotation import Rotation
 from gemm_model.core.problem import GemmProblem
@@ -28,6 +36,9 @@ PLACEMENT_ALIGNMENT = 4096
 CHUNK_ELEMENTS = 2**26
 """Random numbers made at once [elements]; the pool; chosen: they are fp32 before they are rounded."""
 OPERAND_BINS_SEED = 7
+OPERAND, SOURCE = "operand", "source"
+"""What a pool of random numbers is for: A and B, or what an epilogue reads."""
+
 POISON_BYTE = 0xFF
 """Byte of an output that was never written [1]; floating-point types of 8 or more bits; all bits set is
 NaN."""
@@ -64,7 +75,7 @@ class OperandPool:
         self._device = device
         self._seed = seed
         self._minimum = elements
-        self._inputs: dict[str, torch.Tensor] = {}
+        self._inputs: dict[tuple[str, str], torch.Tensor] = {}
         self._output = torch.empty(0, dtype=torch.uint8, device=device)
 
     def operands(self, problem: GemmProblem, placement: int = 0) -> Operands:
@@ -77,7 +88,7 @@ class OperandPool:
             a, a_scale = random_block_scaled(problem.m, problem.k, problem, self._device, self._seed)
             b, b_scale = random_block_scaled(problem.n, problem.k, problem, self._device, self._seed + 1)
             return Operands(a=a, b=b, out=out, a_scale=a_scale, b_scale=b_scale)
-        a_size, b_size = problem.m * problem.k, problem.n * problem.k
+        a_size, b_size, _ = _sizes(problem)
         room = _round_up(a_size, ALIGNMENT_BYTES) + b_size
         if problem.a_dtype == problem.b_dtype:
             pool = self._input(problem.a_dtype.name, room)
@@ -88,7 +99,28 @@ class OperandPool:
         else:
             flat_a = self._input(problem.a_dtype.name, a_size)[:a_size]
             flat_b = self._input(problem.b_dtype.name, b_size)[:b_size]
-        return Operands(a=flat_a.view(problem.m, problem.k), b=flat_b.view(problem.n, problem.k), out=out)
+        if problem.conv is not None:
+            return convolution_operands(problem.conv, flat_a, flat_b, out)
+        groups = len(group_rows(problem))
+        b_shape = (groups, problem.n, problem.k) if groups else (problem.n, problem.k)
+
+        def source() -> torch.Tensor:
+            return self._source(problem, draw)
+
+        return Operands(
+            a=flat_a.view(problem.m, problem.k),
+            b=flat_b.view(b_shape),
+            out=out,
+            extras=around_product(problem, out, source),
+        )
+
+    def _source(self, problem: GemmProblem, draw: random.Random) -> torch.Tensor:
+        """M x n random values of an epilogue's operand: of the output's type, bf16 beside 8-bit outputs."""
+        name = problem.out_dtype.name if problem.out_dtype.bits >= 16 else "bf16"
+        size = problem.m * problem.n
+        pool = self._input(name, size, SOURCE)
+        start = _place(draw, pool.numel() - size)
+        return pool[start : start + size].view(problem.m, problem.n)
 
     def rotating(self, problem: GemmProblem, rotation: Rotation, part: tuple[int, int]) -> list[Operands]:
         """Operands for each launch of a turn, each copy at a random place in a bin of its own.
@@ -97,6 +129,8 @@ class OperandPool:
         """
         if problem.a_scale is not None or problem.b_scale is not None:
             raise UnsupportedError("block-scaled operands are not rotated")
+        if not problem.plain:
+            raise UnsupportedError("operands of epilogues, groups and convolutions are not rotated")
         draw = random.Random(OPERAND_BINS_SEED)
         a_size, b_size = problem.m * problem.k, problem.n * problem.k
         a_room, b_room = rotation.activations * _binned(a_size), rotation.weights * _binned(b_size)
@@ -128,12 +162,13 @@ class OperandPool:
         size = pool.numel() // count // PLACEMENT_ALIGNMENT * PLACEMENT_ALIGNMENT
         return pool[index * size : (index + 1) * size]
 
-    def _input(self, dtype: str, elements: int) -> torch.Tensor:
-        pool = self._inputs.get(dtype)
+    def _input(self, dtype: str, elements: int, role: str = OPERAND) -> torch.Tensor:
+        key = (role, dtype)
+        pool = self._inputs.get(key)
         if pool is None or pool.numel() < elements:
-            self._inputs.pop(dtype, None)
+            self._inputs.pop(key, None)
             pool = self._random(dtype, max(elements, self._minimum))
-            self._inputs[dtype] = pool
+            self._inputs[key] = pool
         return pool
 
     def _random(self, dtype: str, elements: int) -> torch.Tensor:
@@ -146,16 +181,25 @@ class OperandPool:
 
     def _out(self, problem: GemmProblem, draw: random.Random) -> torch.Tensor:
         dtype = torch_dtype(problem.out_dtype.name)
-        size = problem.m * problem.n * dtype.itemsize
+        size = _sizes(problem)[2] * dtype.itemsize
         pool = self._output_bytes(size)
         start = _place(draw, pool.numel() - size)
-        return pool[start : start + size].view(dtype).view(problem.m, problem.n)
+        flat = pool[start : start + size].view(dtype)
+        return flat if problem.conv else flat.view(problem.m, output_columns(problem))
 
     def _output_bytes(self, size: int) -> torch.Tensor:
         if self._output.numel() < size:
             self._output = torch.empty(0, dtype=torch.uint8, device=self._device)
             self._output = torch.empty(max(size, self._minimum), dtype=torch.uint8, device=self._device)
         return self._output
+
+
+def _sizes(problem: GemmProblem) -> tuple[int, int, int]:
+    """Elements of A, B and the output."""
+    if problem.conv is not None:
+        return convolution_sizes(problem.conv)
+    matrices = len(group_rows(problem)) or 1
+    return problem.m * problem.k, matrices * problem.n * problem.k, problem.m * output_columns(problem)
 
 
 def _place(draw: random.Random, room: int) -> int:
@@ -175,8 +219,16 @@ def _scattered(pool: torch.Tensor, count: int, size: int, draw: random.Random) -
     return [pool[start : start + size] for start in starts]
 
 
+def references(problem: GemmProblem, operands: Operands) -> tuple[torch.Tensor, ...]:
+    """What a right kernel writes, in higher precision: the output and what else an epilogue gives."""
+    return reference_results(problem, operands, reference_product(problem, operands))
+
+
 def reference_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
-    """A x B^T in fp64 for fp32 operands, else in fp32 without TF32."""
+    """A x B^T in fp64 for fp32 operands, else in fp32 without TF32; before an epilogue."""
+    extended = product_of(problem, operands)
+    if extended is not None:
+        return extended
     wide = torch.float64 if problem.a_dtype.bits == 32 else torch.float32
     if operands.a_scale is not None:
         from gemm_model.bench.block_scaled import dequantized
@@ -191,8 +243,9 @@ def reference_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
 
 
 def poison(out: torch.Tensor) -> None:
-    """Fill the output with NaN, so that an element never written shows."""
-    out.view(torch.uint8).fill_(POISON_BYTE)
+    """Fill the output with NaN, so that an element never written shows. An image is channels last."""
+    flat = out.movedim(1, -1) if out.ndim > 2 else out
+    flat.view(torch.uint8).fill_(POISON_BYTE)
 
 
 def error_limit(problem: GemmProblem) -> float:

@@ -15,9 +15,10 @@ import torch
 
 from gemm_model.bench.captured_graph import captured, programmatic_edges
 from gemm_model.bench.device import Timing, TimingSettings
+from gemm_model.bench.extended_tensors import results
 from gemm_model.bench.provider import KernelError, Launch, Operands, OutOfMemoryError
 from gemm_model.bench.rotation import Rotation
-from gemm_model.bench.tensors import OperandPool, compare, error_limit, poison, reference_product
+from gemm_model.bench.tensors import OperandPool, compare, error_limit, poison, references
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.problem import GemmProblem
 
@@ -124,7 +125,7 @@ class TorchDevice:
         self._pool = OperandPool("cuda", OPERAND_SEED, elements)
         self._flush = torch.ones(FLUSH_L2_MULTIPLE * self.l2_bytes // 4, dtype=torch.float32, device="cuda")
         self._flush_sum = torch.zeros((), dtype=torch.float32, device="cuda")
-        self._reference: tuple[Any, torch.Tensor] | None = None
+        self._reference: tuple[Any, tuple[torch.Tensor, ...]] | None = None
         self._spin_cycles_per_ms = self._measure_spin()
 
     @property
@@ -181,11 +182,13 @@ class TorchDevice:
         try:
             if self._reference is None or self._reference[0] != problem:
                 self._reference = None
-                self._reference = (problem, reference_product(problem, operands))
+                self._reference = (problem, references(problem, operands))
             poison(operands.out)
             launch()
             torch.cuda.synchronize()
-            return compare(operands.out, self._reference[1], error_limit(problem))
+            limit = error_limit(problem)
+            pairs = zip(results(problem, operands), self._reference[1], strict=True)
+            return max(compare(found, reference, limit) for found, reference in pairs)
         except torch.cuda.OutOfMemoryError as error:
             self._reference = None
             torch.cuda.empty_cache()

@@ -13,6 +13,8 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from gemm_model.bench import triton_fused
+from gemm_model.bench.extended import beyond
 from gemm_model.bench.provider import (
     CompileError,
     Config,
@@ -92,8 +94,10 @@ class TritonProvider:
             return "the triton provider takes A and B contiguous along k and C along n"
         if problem.a_dtype.name not in POINTERS or problem.out_dtype.name not in POINTERS:
             return f"the triton provider multiplies no {problem.a_dtype.name} into {problem.out_dtype.name}"
-        same = problem.a_dtype == problem.b_dtype and problem.acc_dtype.name == "fp32"
-        return "" if same else "the triton provider takes operands of one type and sums in fp32"
+        if problem.a_dtype != problem.b_dtype or problem.acc_dtype.name != "fp32":
+            return "the triton provider takes operands of one type and sums in fp32"
+        known = beyond(problem, "epilogue", "groups", "block_scaling")
+        return known or triton_fused.unsupported(problem)
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
         return tuple(
@@ -114,14 +118,23 @@ class TritonProvider:
         )
 
     def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
-        return _kernel_key(problem, _require_config(config))
+        config = _require_config(config)
+        if not problem.plain:
+            return triton_fused.fused_kernel(problem, config)
+        return _kernel_key(problem, config)
 
     def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
-        _compiled(_kernel_key(problem, _require_config(config)), compute_capability)
+        config = _require_config(config)
+        if not problem.plain:
+            triton_fused.compiled(triton_fused.fused_kernel(problem, config), compute_capability)
+        else:
+            _compiled(_kernel_key(problem, config), compute_capability)
 
     def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
         config = _require_config(config)
         triton.set_allocator(allocate_workspace)
+        if not problem.plain:
+            return triton_fused.prepare(problem, config, operands)
         kernel = _compiled(_kernel_key(problem, config), torch.cuda.get_device_capability())
         tiles = -(-problem.m // config.cta_m) * -(-problem.n // config.cta_n)
         programs = min(tiles, torch.cuda.get_device_properties(operands.a.device).multi_processor_count)
@@ -140,7 +153,10 @@ class TritonProvider:
         return launch
 
     def describe(self, problem: GemmProblem, config: Config, _: Operands) -> Mapping[str, Any]:
-        kernel = _compiled(_kernel_key(problem, _require_config(config)), torch.cuda.get_device_capability())
+        config = _require_config(config)
+        if not problem.plain:
+            return triton_fused.describe(problem, config)
+        kernel = _compiled(_kernel_key(problem, config), torch.cuda.get_device_capability())
         told = f"smem={kernel.metadata.shared} registers={kernel.n_regs} spills={kernel.n_spills}"
         return {"algorithm": told}
 

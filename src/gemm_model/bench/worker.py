@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import IO, Any
 
@@ -21,6 +22,7 @@ from gemm_model.bench.provider import (
     Launch,
     Operands,
     Provider,
+    UnsupportedError,
     load_provider,
 )
 from gemm_model.bench.rows import Outcome, Row, row_from_columns
@@ -65,13 +67,19 @@ class Worker:
         row = row_from_columns(request["row"])
         try:
             if operation == "compile":
-                capability = tuple(request["compute_capability"])
-                self.provider(row.kernel).compile(row.problem, row.config, (capability[0], capability[1]))
+                self._compile(row, request["compute_capability"])
                 return {"disposition": "ok"}
             values = self._measure(operation, row, request)
         except KernelError as error:
             return {"disposition": error.disposition, "detail": str(error)}
         return {"disposition": "ok", "values": values}
+
+    def _compile(self, row: Row, compute_capability: Sequence[int]) -> None:
+        provider, capability = self.provider(row.kernel), (compute_capability[0], compute_capability[1])
+        refused = provider.unsupported(row.problem, capability) if not row.problem.plain else ""
+        if refused:
+            raise UnsupportedError(refused)
+        provider.compile(row.problem, row.config, capability)
 
     def _measure(self, operation: str, row: Row, request: dict[str, Any]) -> dict[str, Any]:
         if operation == "check":

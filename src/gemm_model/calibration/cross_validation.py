@@ -108,8 +108,6 @@ def held_out(fits: Iterable[FoldFit], rows: int) -> FloatArray:
 
 
 def _sizes(seen: Observations) -> np.ndarray:
-    batch = seen.shape.batch
-    return np.char.add(
-        np.char.add(batch.m.astype(int).astype(str), "x"),
-        np.char.add(np.char.add(batch.n.astype(int).astype(str), "x"), batch.k.astype(int).astype(str)),
-    )
+    """The table's own sizes: m of groups is that of all, however it is routed."""
+    m, n, k = (seen.frame[name].astype(float).astype(int).astype(str) for name in ("m", "n", "k"))
+    return (m + "x" + n + "x" + k).to_numpy(dtype=str)

@@ -12,6 +12,7 @@ from gemm_model.calibration.observations import Observations
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.mechanisms import (
+    FURTHER_MECHANISMS,
     KERNEL_MECHANISMS,
     NUMBERS,
     KernelNumbers,
@@ -50,8 +51,17 @@ SPLIT_NUMBERS = tuple(name for name in NUMBERS if name.startswith("split_k."))
 """What only kernels that split K tell."""
 CHAIN_NUMBERS = tuple(name for name in NUMBERS if name.startswith(("power.", "chain.")))
 """What only launches back to back tell."""
-WHOLE_NUMBERS = tuple(name for name in NUMBERS if name not in (*SPLIT_NUMBERS, *CHAIN_NUMBERS))
-"""What single launches of kernels that leave K whole tell."""
+FURTHER_NUMBERS = {
+    mechanism: tuple(name for name in NUMBERS if name.startswith(f"{mechanism}."))
+    for mechanism in FURTHER_MECHANISMS
+}
+"""What only kernels tell that do more than a plain product, by mechanism."""
+WHOLE_NUMBERS = tuple(
+    name
+    for name in NUMBERS
+    if name not in (*SPLIT_NUMBERS, *CHAIN_NUMBERS) and name.partition(".")[0] not in FURTHER_NUMBERS
+)
+"""What single launches of plain products tell, of kernels that leave K whole."""
 
 
 def _fitted(names: Collection[str]) -> tuple[str, ...]:
@@ -60,6 +70,8 @@ def _fitted(names: Collection[str]) -> tuple[str, ...]:
 
 SPLIT_FREE, CHAIN_FREE, DEFAULT_FREE = map(_fitted, (SPLIT_NUMBERS, CHAIN_NUMBERS, WHOLE_NUMBERS))
 """Of each of these, what a calibration fits unless told otherwise."""
+FURTHER_FREE = {mechanism: _fitted(names) for mechanism, names in FURTHER_NUMBERS.items()}
+"""The same of kernels that do more than a plain product."""
 
 
 def free_from(donor_family: str, family: str) -> tuple[str, ...]:

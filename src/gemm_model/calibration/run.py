@@ -13,6 +13,8 @@ from gemm_model.calibration.cross_validation import config_groups, folds_of, siz
 from gemm_model.calibration.fit import (
     CHAIN_FREE,
     DEFAULT_FREE,
+    FURTHER_FREE,
+    FURTHER_NUMBERS,
     SPLIT_FREE,
     SPLIT_NUMBERS,
     WHOLE_NUMBERS,
@@ -23,13 +25,19 @@ from gemm_model.calibration.fit import (
 from gemm_model.calibration.hold_out import HoldOut
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.residual_fit import catboost, train_on
-from gemm_model.calibration.tables import FEWEST_SHAPES, CalibrationData, load_tables, splits_k
+from gemm_model.calibration.tables import (
+    FEWEST_SHAPES,
+    CalibrationData,
+    further_mechanism,
+    load_tables,
+    splits_k,
+)
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import NUMBERS, KernelNumbers, kernel_numbers
+from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, NUMBERS, KernelNumbers, kernel_numbers
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import (
     PLAIN_SITUATIONS,
@@ -73,6 +81,8 @@ class Choices:
     own start values, against which they have to speak hardly at all."""
     free: Collection[str] | None = None
     """Numbers to fit; None for those that a calibration fits by default."""
+    frozen: Collection[str] = ()
+    """Numbers that keep their values all the same."""
     hold_out_lists: Sequence[Path] = ()
     """Test lists whose shapes are held out together, as a family of shapes."""
     seed: int = 0
@@ -110,7 +120,8 @@ class KindResult:
 
     fit: Fit
     later: tuple[Fit, ...]
-    """To rows that split K, then to launches back to back, where there were such; earlier numbers stay."""
+    """To rows that split K, to each of FURTHER_MECHANISMS, to launches back to back, where there were such;
+    earlier numbers stay."""
     rows: Observations
     """Of the regime that was judged."""
     predicted_us: FloatArray
@@ -118,7 +129,7 @@ class KindResult:
     corrected_us: FloatArray | None
     """The same with a residual that had not seen the shape either; None where none was asked for."""
     error_band: dict[str, float]
-    """By situation, of the errors of `predicted_us` and of held-out rows that split K."""
+    """By situation, of the errors of `predicted_us` and of held-out rows of the later fits."""
     validations: list[Validation]
     chained: dict[str, ChainedErrors]
 
@@ -204,11 +215,23 @@ class _Kind:
         self.kind, self.gpu, self.family, self.choices, self.progress = kind, gpu, family, choices, progress
         served = base.kind_for(kind)
         self.start = base.numbers[served].values()
-        self.split_band = base.error_band.get(served, {}).get(SPLIT_SITUATION)
+        self.bands = {
+            name: band
+            for name, band in base.error_band.get(served, {}).items()
+            if name not in PLAIN_SITUATIONS
+        }
         self.donor = None if choices.donor is None else self.start
         single = {name: regimes[name] for name in SINGLE_LAUNCH_REGIMES if name in regimes}
-        self.seen = _observed({name: rows[~splits_k(rows)] for name, rows in single.items()}, gpu, family)
-        self.split = _observed({name: rows[splits_k(rows)] for name, rows in single.items()}, gpu, family)
+        kinds = {name: further_mechanism(rows) for name, rows in single.items()}
+
+        def rows_of(kind: str, *, split: bool) -> dict[str, Observations]:
+            parts = {
+                name: rows[(splits_k(rows) == split) & (kinds[name] == kind)] for name, rows in single.items()
+            }
+            return _observed(parts, gpu, family)
+
+        self.seen, self.split = rows_of("", split=False), rows_of("", split=True)
+        self.further = {kind: rows_of(kind, split=False) for kind in FURTHER_MECHANISMS}
         self.main = next(iter(self.seen))
         self.rows = self.seen[self.main]
         self.chained = _observed(
@@ -226,7 +249,8 @@ class _Kind:
         """The numbers of a stage that are to be fitted and that the family's kernels have."""
         asked = self.choices.free
         wanted = default if asked is None else [name for name in asked if name in stage]
-        return [name for name in wanted if name.partition(".")[0] not in self.family.absent_mechanisms]
+        kept = {name for name in NUMBERS if name.partition(".")[0] in self.family.absent_mechanisms}
+        return [name for name in wanted if name not in kept.union(self.choices.frozen)]
 
     def result(self) -> KindResult:
         self.progress(f"{self.kind}: fit to {len(self.rows)} rows")
@@ -238,15 +262,17 @@ class _Kind:
         if not self.choices.shapes_only:
             self._further_hold_outs()
         bands = error_bands(self.rows, predicted_us, self.gpu, found.numbers)
-        splits, split_band = self._splits()
+        stages = [self._stage("kernels that split K", self.split, SPLIT_SITUATION, SPLIT_NUMBERS, SPLIT_FREE)]
+        for kind, seen in self.further.items():
+            stages.append(self._stage(f"{kind} rows", seen, kind, FURTHER_NUMBERS[kind], FURTHER_FREE[kind]))
         power, chained = self._chains()
         return KindResult(
             fit=found,
-            later=tuple(stage for stage in (splits, power) if stage is not None),
+            later=tuple(stage for stage in (*stages, power) if stage is not None),
             rows=self.rows,
             predicted_us=predicted_us,
             corrected_us=corrected_us,
-            error_band={**bands, SPLIT_SITUATION: split_band or max(bands.values())},
+            error_band={**bands, SPLIT_SITUATION: max(bands.values()), **self.bands},
             validations=self.validations,
             chained=chained,
         )
@@ -298,27 +324,34 @@ class _Kind:
             with_residual=with_residual,
         )
 
-    def _splits(self) -> tuple[Fit | None, float | None]:
-        """The reduction: fitted to rows that split K while the kernel's own numbers stay; their error band.
+    def _stage(
+        self,
+        what: str,
+        seen: Mapping[str, Observations],
+        situation: str,
+        numbers: Collection[str],
+        default: Collection[str],
+    ) -> Fit | None:
+        """Numbers that only some rows tell: fitted to those while all others stay; their error band.
 
         Without enough such rows the band is that of the calibration that this one starts from, if it has one.
         """
-        if not self.split:
-            return None, self.split_band
-        self.progress(f"{self.kind}: kernels that split K")
-        free = self._asked(SPLIT_NUMBERS, SPLIT_FREE)
-        found = self._fit(self.split, free, self.start)
-        name, rows = next(iter(self.split.items()))
+        free = self._asked(numbers, default)
+        if not seen or not free:
+            return None
+        self.progress(f"{self.kind}: {what}")
+        found = self._fit(seen, free, self.start)
+        name, rows = next(iter(seen.items()))
         groups = size_groups(rows)
         if len(np.unique(groups)) >= FEWEST_SHAPES:
             folds = folds_of(groups, self.choices.seed)
-            held_out = self._hold_out(self.split, name, free).times(folds, self.run_all)
-            self.validations.extend(_figures("shape, split K", rows, held_out.runtime_us, whole_shapes=False))
+            held_out = self._hold_out(seen, name, free).times(folds, self.run_all)
+            self.validations.extend(_figures(f"shape, {what}", rows, held_out.runtime_us, whole_shapes=False))
             if len(rows) >= FEWEST_BAND_ROWS:
                 error = np.abs(held_out.runtime_us / rows.runtime_us - 1.0)
-                self.split_band = round(float(np.quantile(error, BAND_QUANTILE)), 4)
+                self.bands[situation] = round(float(np.quantile(error, BAND_QUANTILE)), 4)
         self.start = found.numbers.values()
-        return found, self.split_band
+        return found
 
     def _chains(self) -> tuple[Fit | None, dict[str, ChainedErrors]]:
         """Power and boundaries: fitted to launches back to back while the kernel's own numbers stay."""
@@ -353,25 +386,18 @@ def _observed(
     }
 
 
-def chosen_numbers(fitted: Sequence[str], frozen: Sequence[str]) -> Collection[str] | None:
-    """The numbers to fit: those named, or the default ones, less the frozen ones; None for the default.
+def full_names(words: Sequence[str]) -> tuple[str, ...]:
+    """The numbers that words name: a number, or a mechanism for all of its own.
 
-    A mechanism's name stands for all its numbers. Raises InputError for an unknown name.
+    Raises InputError for an unknown word.
     """
-    if not fitted and not frozen:
-        return None
-    chosen = set(_full_names(fitted)) if fitted else {*DEFAULT_FREE, *SPLIT_FREE}
-    return [name for name in NUMBERS if name in chosen - set(_full_names(frozen))]
-
-
-def _full_names(words: Sequence[str]) -> list[str]:
     names: list[str] = []
     for word in words:
         found = [name for name in NUMBERS if name == word or name.partition(".")[0] == word]
         if not found:
             raise InputError(f"unknown number {word!r}; expected one of {', '.join(NUMBERS)}")
         names += found
-    return names
+    return tuple(names)
 
 
 def _residual(
@@ -444,7 +470,9 @@ def situations(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> IntA
     times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
     memory_us = np.maximum(times.l2_us, times.dram_us)
     schedule = seen.shape.schedule
-    return situation(schedule.waves, times.waves_us, memory_us, times.tensor_us, schedule.sharers)
+    further = seen.shape.batch.further
+    kind = -1.0 if further is None else further.kind
+    return situation(schedule.waves, times.waves_us, memory_us, times.tensor_us, schedule.sharers, kind)
 
 
 def error_bands(

@@ -16,8 +16,10 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import STREAM_K
 from gemm_model.core.regimes import regime_name
 from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS
 from gemm_model.persistent.surroundings import REGIMES
 from gemm_model.tables.accuracy import shape_columns
+from gemm_model.tables.further_columns import asks_for_more
 from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
 
 FEWEST_SHAPES = 8
@@ -115,6 +117,17 @@ def splits_k(frame: pd.DataFrame) -> pd.Series:
     return splits | (frame["scheduler"] == STREAM_K) if "scheduler" in frame else splits
 
 
+def further_mechanism(frame: pd.DataFrame) -> pd.Series:
+    """Of each row the mechanism that its kernel tells of, among FURTHER_MECHANISMS; '' of plain products.
+
+    Of several the last, as in `FurtherWork.kind`.
+    """
+    kinds = batch_from_frame(frame, needs_tile=False).further
+    names = np.array(["", *FURTHER_MECHANISMS])
+    codes = np.zeros(len(frame)) if kinds is None else kinds.kind + 1.0
+    return pd.Series(names[codes.astype(np.int64)], index=frame.index)
+
+
 def _without(frame: pd.DataFrame, drop: pd.Series, what: str, notes: list[str]) -> pd.DataFrame:
     if not drop.any():
         return frame
@@ -145,7 +158,7 @@ def _possible_rows(table: pd.DataFrame, gpu: GpuSpec, notes: list[str]) -> pd.Da
 def _require_shapes(by_kind: dict[str, dict[str, pd.DataFrame]], path: str) -> None:
     for kind, regimes in by_kind.items():
         main = regimes.get("burst", regimes.get("counters"))
-        whole = main if main is None else main[~splits_k(main)]
+        whole = main if main is None else main[~splits_k(main) & ~asks_for_more(main)]
         shapes = 0 if whole is None else whole.groupby(shape_columns(whole)).ngroups
         if shapes < FEWEST_SHAPES:
             raise InputError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gemm_model.classic_models.throughput import (
-    BITS_PER_BYTE,
     flop_per_clk_per_sm,
 )
 from gemm_model.core.batch import GemmBatch
@@ -21,6 +20,7 @@ class SOLModel(ArrayModel):
     """
 
     needs_tile = False
+    beyond_plain = True
 
     def __init__(self, gpu: GpuSpec) -> None:
         self.gpu = gpu
@@ -28,10 +28,7 @@ class SOLModel(ArrayModel):
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         gpu = self.gpu
         math_us = batch.flop / (flop_per_clk_per_sm(batch, gpu) * gpu.sm_count * gpu.sm_clk_mhz)
-        read_bytes = batch.m * batch.k * batch.a_bytes_per_element
-        read_bytes += batch.n * batch.k * batch.b_bytes_per_element
-        write_bytes = batch.m * batch.n * (batch.out_bits / BITS_PER_BYTE)
-        dram_bytes = (read_bytes + write_bytes) * batch.batch
+        dram_bytes = batch.operand_bytes + batch.source_bytes + batch.output_bytes
         dram_us = dram_bytes / gpu.dram_bytes_per_us
         limiter = limiting(LIMITERS, (math_us, dram_us))
         runtime_us = math_us.copy()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
-from gemm_model.core.problem import MAX_SIZE
+from gemm_model.core.sizes import MAX_SIZE
 from gemm_model.report.document import Document, plain, text_table
 
 if TYPE_CHECKING:

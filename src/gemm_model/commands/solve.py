@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from gemm_model.commands.pipeline_choice import (
     machine_on_gpu,
     named_machine,
 )
-from gemm_model.core.batch import BoolArray, GemmBatch, batch_of
+from gemm_model.core.batch import COLUMNS, BoolArray, GemmBatch, batch_of
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO_KERNEL, SCHEDULES, KernelConfig, parse_extent
@@ -143,8 +144,8 @@ def kernels_on_gpu(
     machine = replace(machine_on_gpu(model, kernel), tiles=space)
 
     def allowed(candidates: Candidates) -> BoolArray:
-        columns = {
-            spec.name: np.repeat(getattr(kernel, spec.name), len(candidates)) for spec in fields(GemmBatch)
+        columns: dict[str, Any] = {
+            name: np.repeat(getattr(kernel, name), len(candidates)) for name in COLUMNS
         }
         columns |= {
             "cta_m": candidates.tile_m,

@@ -5,16 +5,17 @@ A single prediction is a batch of one row, so that scalar and table go through t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gemm_model.core.dtypes import MATH_KINDS, BlockScale
+from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import where
 from gemm_model.core.errors import InputError
+from gemm_model.core.further_work import FurtherWork, assembled, further_work
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, STREAM_K, KernelConfig
 from gemm_model.core.problem import GemmProblem
 
@@ -84,13 +85,22 @@ class GemmBatch:
     """1 with programmatic dependent launch, 0 without, -1 in the family's own way."""
     footprint_bytes: FloatArray
     """Bytes that come by before the same operands are used again; infinite where the regime says."""
+    further: FurtherWork | None = None
+    """What rows ask for beyond a plain product; None where none does. Of groups m is the mean of those that
+    have rows, and `batch` how many these are."""
 
     def __len__(self) -> int:
         return len(self.m)
 
     def __getitem__(self, rows: slice | IntArray | BoolArray) -> GemmBatch:
         """The batch of some rows."""
-        return GemmBatch(**{spec.name: getattr(self, spec.name)[rows] for spec in fields(self)})
+        return self.mapped(lambda _, column: column[rows])
+
+    def mapped(self, change: Callable[[str, Any], Any]) -> GemmBatch:
+        """The same columns, each changed; `change` takes a column's name too."""
+        columns = {name: change(name, getattr(self, name)) for name in COLUMNS}
+        further = None if self.further is None else self.further.mapped(lambda column: change("", column))
+        return GemmBatch(**columns, further=further)
 
     @property
     def flop(self) -> FloatArray:
@@ -109,12 +119,31 @@ class GemmBatch:
     @property
     def operand_bytes(self) -> FloatArray:
         """Bytes of A and B with their scale factors, each once."""
-        rows = self.m * self.a_bytes_per_element + self.n * self.b_bytes_per_element
-        return rows * self.k * self.batch
+        a_bytes, b_bytes = self.a_bytes_per_element, self.b_bytes_per_element
+        if self.further is not None:
+            a_bytes, b_bytes = a_bytes * self.further.a_distinct, b_bytes * self.further.b_distinct
+        return (self.m * a_bytes + self.n * b_bytes) * self.k * self.batch
+
+    @property
+    def stored_bits(self) -> FloatArray:
+        """Bits that are written for each sum."""
+        if self.further is None:
+            return self.out_bits
+        return (self.out_bits + self.further.output_scale_bits) * self.further.output_share
 
     @property
     def output_bytes(self) -> FloatArray:
-        return self.m * self.n * self.batch * self.out_bits / 8.0
+        return self.m * self.n * self.batch * self.stored_bits / 8.0
+
+    @property
+    def source_bits(self) -> FloatArray | float:
+        """Bits of further matrices that the epilogue reads for each sum."""
+        return 0.0 if self.further is None else self.out_bits * self.further.source_share
+
+    @property
+    def source_bytes(self) -> FloatArray | float:
+        """Bytes of further matrices that the epilogue reads, each once."""
+        return self.m * self.n * self.batch * self.source_bits / 8.0
 
     @property
     def a_pitch_bytes(self) -> FloatArray:
@@ -130,7 +159,7 @@ class GemmBatch:
     @property
     def output_pitch_bytes(self) -> FloatArray:
         pitch: FloatArray = where(self.c_n_major, self.n, self.m) * self.out_bits / 8.0
-        return pitch
+        return pitch if self.further is None else pitch * self.further.output_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +179,7 @@ def picked(values: Any, rows: GridRows) -> Any:
             return values[rows.kernels]
         # A single column is the same for all kernels.
         return values.ravel()[rows.cells if values.shape[1] > 1 else rows.orders]
-    if isinstance(values, float | int):
+    if values is None or isinstance(values, float | int):
         return values
     return type(values)(**{spec: picked(getattr(values, spec), rows) for spec in values.__dataclass_fields__})
 
@@ -162,6 +191,8 @@ _FLOAT_COLUMNS = (
 )
 _CODE_COLUMNS = ("math_kind", "kernel", "schedule", "raster")
 _FLAG_COLUMNS = ("a_k_major", "b_k_major", "c_n_major", "fast_accum", "stream_k")
+COLUMNS = tuple(name for name in GemmBatch.__dataclass_fields__ if name != "further")
+"""Names of a batch's columns."""
 
 
 def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
@@ -176,6 +207,7 @@ def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
         **dict(zip(_FLOAT_COLUMNS, floats, strict=True)),
         **dict(zip(_CODE_COLUMNS, codes, strict=True)),
         **dict(zip(_FLAG_COLUMNS, flags, strict=True)),
+        further=None if all(problem.plain for problem, _ in pairs) else _further_of(pairs),
     )
 
 
@@ -184,14 +216,23 @@ def numbers_of(problem: GemmProblem, config: KernelConfig) -> GemmBatch:
     columns: dict[str, Any] = dict(zip(_FLOAT_COLUMNS, map(float, _floats(problem, config)), strict=True))
     columns.update(zip(_CODE_COLUMNS, _codes(problem, config), strict=True))
     columns.update(zip(_FLAG_COLUMNS, _flags(problem, config), strict=True))
-    return GemmBatch(**columns)
+    return GemmBatch(**columns, further=None if problem.plain else _further_work(problem, config))
+
+
+def _further_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> FurtherWork:
+    return assembled(((row, _further_work(*pair)) for row, pair in enumerate(pairs)), len(pairs))
+
+
+def _further_work(problem: GemmProblem, config: KernelConfig) -> FurtherWork:
+    rows, columns = config.cta_m * config.cluster_m, config.cta_n * config.cluster_n
+    return further_work(problem, float(rows), float(columns))
 
 
 def _floats(p: GemmProblem, c: KernelConfig) -> tuple[float, ...]:
     """The values of _FLOAT_COLUMNS."""
     return (
-        *(p.m, p.n, p.k, p.batch, p.a_dtype.bits, p.b_dtype.bits, p.out_dtype.bits, p.acc_dtype.bits),
-        *(scale_bits(p.a_scale), scale_bits(p.b_scale)),
+        *(*p.sizes, p.a_dtype.bits, p.b_dtype.bits, p.out_dtype.bits, p.acc_dtype.bits),
+        *(p.a_scale_bits, p.b_scale_bits),
         *(c.cta_m, c.cta_n, c.cta_k, c.mma_m, c.mma_n, c.cluster_m, c.cluster_n),
         *(c.stages, c.swizzle, c.split_k, p.multiplier_share, EMPTY_KERNEL_US),
         *(c.warps, -1.0 if c.pdl is None else float(c.pdl), NO_SECOND_USE),
@@ -212,8 +253,3 @@ def _flags(p: GemmProblem, c: KernelConfig) -> tuple[bool, ...]:
     """The values of _FLAG_COLUMNS."""
     layouts = p.a_major == "k", p.b_major == "k", p.c_major == "n"
     return *layouts, c.fast_accum, c.scheduler == STREAM_K
-
-
-def scale_bits(scale: BlockScale | None) -> float:
-    """Scale-factor bits that travel with one element."""
-    return scale.dtype.bits / scale.vec_size if scale else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.core.errors import InputError
-from gemm_model.core.problem import require_size
+from gemm_model.core.sizes import require_size
 
 SCHEDULES = ("cooperative", "pingpong", "2cta")
 """How the MMA warps share tiles: both on one tile, in turn on two tiles, or a pair of CTAs on one MMA."""

@@ -45,6 +45,11 @@ class Prediction:
         return None if added_us is None else added_us / (self.runtime_us - added_us)
 
 
+def known_band(value: float) -> float | None:
+    """An error band of a column as that of one row: None stands for NaN."""
+    return None if value != value else float(value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPrediction:
     """Predictions of a batch, column by column; the fields are those of `Prediction`."""
@@ -71,7 +76,7 @@ class BatchPrediction:
             details={name: float(values[index]) for name, values in self.details.items()},
             bytes_by_level={name: float(values[index]) for name, values in self.bytes_by_level.items()},
             caveats=self.caveats,
-            error_band=None if self.error_band is None else float(self.error_band[index]),
+            error_band=None if self.error_band is None else known_band(self.error_band[index]),
         )
 
     def rows(self, index: IntArray) -> BatchPrediction:

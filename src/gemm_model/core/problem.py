@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import operator
-from dataclasses import dataclass, field
-from typing import SupportsIndex
+from dataclasses import dataclass, field, replace
+from math import ceil
 
+from gemm_model.core.block_scaling import BlockScaling
+from gemm_model.core.conv import ConvProblem
 from gemm_model.core.dtypes import (
     BlockScale,
     DataType,
@@ -15,29 +16,10 @@ from gemm_model.core.dtypes import (
     multiplier_share,
     operand_type,
 )
+from gemm_model.core.epilogue import QUANTIZED, QUANTIZED_COLUMNS, QUANTIZED_SCALE_BITS, Epilogue
 from gemm_model.core.errors import InputError
-
-MAX_SIZE = 2**40
-"""Largest size [elements]; every problem; far beyond any real GEMM, and products of sizes stay finite."""
-
-
-def size_of(name: str, value: SupportsIndex) -> int:
-    """A size as Python's int, numpy's too; raises InputError unless it lies between 1 and MAX_SIZE."""
-    try:
-        whole = value if type(value) is int else operator.index(value)
-    except TypeError:
-        whole = 0
-    if isinstance(value, bool) or not 1 <= whole <= MAX_SIZE:
-        raise InputError(f"{name} is {value!r}; expected a positive whole number of at most 2^40")
-    return whole
-
-
-def require_size(record: object, name: str) -> None:
-    """Make a frozen record's field a size in Python's own int; raises InputError where it is none."""
-    value = getattr(record, name)
-    whole = size_of(name, value)
-    if whole is not value:
-        object.__setattr__(record, name, whole)
+from gemm_model.core.grouped import GroupedGemm
+from gemm_model.core.sizes import require_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +28,10 @@ class GemmProblem:
 
     Types are `DataType`s; `GemmProblem.of` takes their names. `a_major` / `b_major` is "k" or the other
     extent of the operand, `c_major` is "m" or "n": the extent that is contiguous in memory.
+
+    Beyond the plain product: an epilogue; `groups` of rows, `m` of them in all, each with a B of its own;
+    scale factors applied in software; a convolution, whose implicit GEMM the sizes are. What is the plain
+    product after all (no words, one group, one tap on each pixel) is held as None.
     """
 
     m: int
@@ -61,13 +47,40 @@ class GemmProblem:
     a_major: str = "k"
     b_major: str = "k"
     c_major: str = "n"
+    epilogue: Epilogue | None = None
+    groups: GroupedGemm | None = None
+    block_scaling: BlockScaling | None = None
+    conv: ConvProblem | None = None
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
             require_size(self, name)
+        if not self.plain:
+            self._check_further()
         for name, allowed in (("a_major", ("k", "m")), ("b_major", ("k", "n")), ("c_major", ("n", "m"))):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {allowed}")
+
+    def _check_further(self) -> None:
+        """Check what goes beyond the plain product, and drop what does not."""
+        if self.epilogue is not None:
+            _check_epilogue(self.epilogue, self)
+        if self.groups is not None:
+            _check_groups(self.groups, self)
+        if self.block_scaling is not None:
+            _check_block_scaling(self)
+        if self.conv is not None and self.conv.sizes != (self.m, self.n, self.k, self.batch):
+            found, expected = ("x".join(map(str, sizes)) for sizes in (self.sizes, self.conv.sizes))
+            raise InputError(
+                f"conv is a product of m x n x k x batch {expected}, not {found}; expected its own"
+            )
+        for name, is_plain in (
+            ("epilogue", self.epilogue is not None and not self.epilogue.words),
+            ("groups", self.groups is not None and len(self.groups.rows) == 1),
+            ("conv", self.conv is not None and self.conv.pointwise),
+        ):
+            if is_plain:
+                object.__setattr__(self, name, None)
 
     @classmethod
     def of(
@@ -81,14 +94,24 @@ class GemmProblem:
         b_dtype: TypeName | None = None,
         acc_dtype: TypeName = "fp32",
         batch: int = 1,
+        epilogue: Epilogue | str | None = None,
+        groups: GroupedGemm | str | None = None,
+        block_scaling: BlockScaling | str | None = None,
     ) -> GemmProblem:
         """A problem from type names ('bf16', 'FP8', 'nvfp4', ...) or torch's dtypes; B's is A's unless given.
 
-        The output type defaults to the operand type for types of 16 or more bits, else to bf16.
+        The output type defaults to the operand type for types of 16 or more bits, else to bf16 (to e4m3
+        where the epilogue quantizes). `epilogue`, `groups`, `block_scaling`: also what their `parse` takes.
         """
+        epilogue = Epilogue.parse(epilogue) if isinstance(epilogue, str) else epilogue
+        groups = GroupedGemm.parse(groups) if isinstance(groups, str) else groups
+        if isinstance(block_scaling, str):
+            block_scaling = BlockScaling.parse(block_scaling)
         a_type, a_scale = operand_type(dtype)
         b_type, b_scale = operand_type(dtype if b_dtype is None else b_dtype)
         default_out = a_type if a_type.bits >= 16 else element_type("bf16")
+        if epilogue is not None and epilogue.quantized:
+            default_out = element_type("e4m3")
         return cls(
             m=m,
             n=n,
@@ -100,28 +123,104 @@ class GemmProblem:
             acc_dtype=element_type(acc_dtype),
             a_scale=a_scale,
             b_scale=b_scale,
+            epilogue=epilogue,
+            groups=groups,
+            block_scaling=block_scaling,
         )
+
+    @classmethod
+    def of_conv(
+        cls,
+        conv: ConvProblem | str,
+        dtype: TypeName = "bf16",
+        out_dtype: TypeName | None = None,
+        *,
+        epilogue: Epilogue | str | None = None,
+    ) -> GemmProblem:
+        """The implicit GEMM of a convolution, or of what `ConvProblem.parse` takes."""
+        found = ConvProblem.parse(conv) if isinstance(conv, str) else conv
+        m, n, k, groups = found.sizes
+        a_major, b_major = found.majors
+        plain = cls.of(m, n, k, dtype, out_dtype, batch=groups, epilogue=epilogue)
+        return replace(plain, conv=found, a_major=a_major, b_major=b_major)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a plain product, whatever its types and layouts."""
+        return (
+            self.epilogue is None and self.groups is None and self.block_scaling is None and self.conv is None
+        )
+
+    @property
+    def plain_twin(self) -> GemmProblem:
+        """The plain product of the same sizes; groups count as equal ones, of whole rows."""
+        if self.plain:
+            return self
+        m, n, k, batch = self.sizes
+        return replace(
+            self,
+            m=ceil(m),
+            n=int(n),
+            k=int(k),
+            batch=int(batch),
+            epilogue=None,
+            groups=None,
+            block_scaling=None,
+            conv=None,
+        )
+
+    @property
+    def sizes(self) -> tuple[float, float, float, float]:
+        """m, n, k and how many such products there are; of groups the mean of those that have rows."""
+        if self.groups is None:
+            return self.m, self.n, self.k, self.batch
+        return self.groups.sizes(self.n, self.k)
 
     @property
     def flop(self) -> int:
         """Floating-point operations: a multiply and an add for each of m n k."""
-        return 2 * self.m * self.n * self.k * self.batch
+        m, n, k, batch = self.sizes
+        return round(2 * m * n * k * batch)
+
+    @property
+    def a_scale_bits(self) -> float:
+        """Scale-factor bits that travel with one element of A."""
+        return self.block_scaling.a_bits if self.block_scaling else scale_bits(self.a_scale)
+
+    @property
+    def b_scale_bits(self) -> float:
+        return self.block_scaling.b_bits if self.block_scaling else scale_bits(self.b_scale)
+
+    @property
+    def distinct_share(self) -> tuple[float, float]:
+        """Elements of A and of B in memory over those of the product."""
+        return (1.0, 1.0) if self.conv is None else self.conv.distinct_share
 
     @property
     def a_bytes(self) -> float:
         """Bytes of A with its scale factors."""
-        scale = self.a_scale.bytes_per_element if self.a_scale else 0.0
-        return self.batch * self.m * self.k * (self.a_dtype.bytes_per_element + scale)
+        m, _, k, batch = self.sizes
+        return batch * m * k * self.distinct_share[0] * (self.a_dtype.bits + self.a_scale_bits) / 8
 
     @property
     def b_bytes(self) -> float:
-        """Bytes of B with its scale factors."""
-        scale = self.b_scale.bytes_per_element if self.b_scale else 0.0
-        return self.batch * self.n * self.k * (self.b_dtype.bytes_per_element + scale)
+        """Bytes of B with its scale factors, of all groups that have rows."""
+        _, n, k, batch = self.sizes
+        return batch * n * k * self.distinct_share[1] * (self.b_dtype.bits + self.b_scale_bits) / 8
+
+    @property
+    def output_bits(self) -> float:
+        """Bits that are written for each sum, with scale factors of quantized outputs."""
+        bits = float(self.out_dtype.bits)
+        if self.epilogue is None:
+            return bits
+        scales = QUANTIZED_SCALE_BITS / QUANTIZED_COLUMNS if self.epilogue.quantized else 0.0
+        return (bits + scales) * self.epilogue.output_share
 
     @property
     def output_bytes(self) -> float:
-        return self.batch * self.m * self.n * self.out_dtype.bytes_per_element
+        m, n, _, batch = self.sizes
+        return batch * m * n * self.output_bits / 8
 
     @property
     def math_kind(self) -> str:
@@ -130,3 +229,41 @@ class GemmProblem:
     @property
     def multiplier_share(self) -> float:
         return multiplier_share(self.a_dtype, self.b_dtype)
+
+
+def scale_bits(scale: BlockScale | None) -> float:
+    """Scale-factor bits that travel with one element."""
+    return scale.dtype.bits / scale.vec_size if scale else 0.0
+
+
+def _check_epilogue(epilogue: Epilogue, problem: GemmProblem) -> None:
+    """Raise InputError for outputs that the epilogue cannot give."""
+    if epilogue.gated and problem.n % 2:
+        raise InputError(
+            f"n is {problem.n} with epilogue {epilogue.name}; expected gate and up columns in turn: even"
+        )
+    if epilogue.quantized and problem.out_dtype.bits != 8:
+        raise InputError(f"out_dtype is {problem.out_dtype.name} with {QUANTIZED}; expected a type of 8 bits")
+
+
+def _check_groups(groups: GroupedGemm, problem: GemmProblem) -> None:
+    """Raise InputError for sizes that are not those of the groups."""
+    if problem.batch != 1:
+        raise InputError(f"batch is {problem.batch} with groups; expected 1")
+    if groups.total_rows != problem.m:
+        raise InputError(f"groups have {groups.total_rows} rows in all; expected the {problem.m} of m")
+    for name, sizes in (("n", groups.n), ("k", groups.k)):
+        if sizes and max(sizes) != getattr(problem, name):
+            raise InputError(
+                f"{name} is {getattr(problem, name)}; expected the largest of the groups, {max(sizes)}"
+            )
+
+
+def _check_block_scaling(problem: GemmProblem) -> None:
+    """Raise InputError for operands that have no such scale factors."""
+    if problem.math_kind != "fp8" or problem.a_dtype.bits != problem.b_dtype.bits:
+        raise InputError(
+            f"block_scaling comes with {problem.a_dtype.name} x {problem.b_dtype.name}; expected fp8 operands"
+        )
+    if problem.a_scale or problem.b_scale:
+        raise InputError("block_scaling comes with types that have scales in hardware; expected one of them")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model import __version__
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.errors import InputError, MissingExtraError, PartialResultError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -25,6 +25,8 @@ CONNECT_LIMIT_S = 10.0
 SILENT_WORKER_S = 60.0
 """Longest silence of a worker before it is replaced [s]; the local cluster; chosen: its tasks are done
 again."""
+START_ATTEMPTS = 3
+"""Starts of a local cluster whose workers die before it is given up [1]; the local cluster; chosen."""
 BATCH_SYSTEMS = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster"}
 """`system` of a YAML file -> class of dask-jobqueue."""
 _ADDRESS = re.compile(r"(\w+://)?[\w.\-\[\]:]+:\d+")
@@ -85,7 +87,8 @@ def offered(client: Client, resource: str) -> dict[str, float]:
 def refuse_other_versions(client: Client) -> None:
     """Raise InputError where a worker has another version of this package than this process."""
     for address, found in client.run(_version, on_error="return").items():
-        if found != __version__:
+        # A worker that died meanwhile has no version; what takes its place is asked with its first task.
+        if found != __version__ and not isinstance(found, OSError):
             has = f"gemm-model {found}" if isinstance(found, str) else "no gemm-model of this kind"
             raise InputError(f"worker {address} has {has}, this is {__version__}; expected one version")
 
@@ -121,15 +124,27 @@ def _local(cards: list[str], compilers: int) -> Iterator[Any]:
     """A worker beside each card, and one with a thread for each process that compiles."""
     import dask
 
-    distributed = _distributed()
     workers = {f"gpu-{card}": _worker(1, {CARD: 1}, {"CUDA_VISIBLE_DEVICES": card}) for card in cards}
     workers["compile"] = _worker(compilers, {COMPILER: compilers}, {"CUDA_VISIBLE_DEVICES": ""})
-    scheduler = {"cls": distributed.Scheduler, "options": {"host": LOCALHOST, "dashboard_address": ":0"}}
     with (
         dask.config.set({"distributed.scheduler.worker-ttl": f"{SILENT_WORKER_S:.0f}s"}),
-        distributed.SpecCluster(workers, scheduler, silence_logs=logging.CRITICAL) as cluster,
+        _started(workers) as cluster,
     ):
         yield cluster
+
+
+def _started(workers: dict[str, Any], attempts: int = START_ATTEMPTS) -> Any:
+    """The running cluster of these workers; a worker that dies while it starts takes the others with it."""
+    distributed = _distributed()
+    scheduler = {"cls": distributed.Scheduler, "options": {"host": LOCALHOST, "dashboard_address": ":0"}}
+    try:
+        return distributed.SpecCluster(workers, scheduler, silence_logs=logging.CRITICAL)
+    except RuntimeError as error:
+        if attempts > 1:
+            return _started(workers, attempts - 1)
+        raise PartialResultError(
+            f"the workers of the local cluster do not start ({_first_line(error)}); try again"
+        ) from None
 
 
 def _worker(threads: int, resources: Mapping[str, float], environment: Mapping[str, str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,11 @@ from gemm_model.bench.runner import (
 from gemm_model.core.errors import InputError
 from gemm_model.fleet.cluster import CARD, COMPILER, offered, refuse_other_versions
 from gemm_model.fleet.journal import Journal
-from gemm_model.fleet.stream import ATTEMPTS, Stream
+from gemm_model.fleet.stream import ATTEMPTS, LOOK_EVERY_S, Stream
 from gemm_model.fleet.tasks import CardReply, Job, RowsTask, check, compile_kernel, cut, describe, measure
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 CARD_DIFFERENCE_LIMIT = 0.05
 """Sentinel against the median card from which on a card is remarked [1]; rows of two H200s: p95 4.5 %."""
@@ -42,16 +43,11 @@ def cards_of(client: Client, options: RunOptions, kernels: Sequence[str]) -> Car
     Raises InputError where no worker has a card, where two share one, or where cards are of several kinds.
     """
     refuse_other_versions(client)
-    workers = list(offered(client, CARD))
-    if not workers:
+    if not offered(client, CARD):
         raise InputError(f"no worker of the cluster offers {CARD}=1; expected one beside each card")
     job = Job(options=options, kernels=tuple(kernels), compute_capability=(0, 0))
-    futures = [
-        client.submit(describe, job, workers=[address], resources={CARD: 1}, pure=False)
-        for address in workers
-    ]
     cards: Cards = {}
-    for address, reply in zip(workers, client.gather(futures), strict=True):
+    for address, reply in _descriptions(client, job).items():
         uuid = reply.card["gpu_uuid"]
         if uuid in cards:
             raise InputError(f"worker {address} has the card {uuid} of another worker; expected a card each")
@@ -60,6 +56,26 @@ def cards_of(client: Client, options: RunOptions, kernels: Sequence[str]) -> Car
     if len(names) > 1:
         raise InputError(f"the cluster has cards of several kinds ({', '.join(names)}); expected one kind")
     return cards
+
+
+def _descriptions(client: Client, job: Job) -> dict[str, CardReply]:
+    """Address -> the card's description, of each worker that has one; a worker that dies is left out.
+
+    What takes its place has another address, and is asked in its turn.
+    """
+    from distributed import wait
+
+    asked: dict[str, Future] = {}
+    while True:
+        workers = offered(client, CARD)
+        for address in asked.keys() - workers.keys():
+            asked.pop(address).cancel()
+        for address in workers.keys() - asked.keys():
+            asked[address] = client.submit(describe, job, workers=[address], resources={CARD: 1}, pure=False)
+        if asked and all(future.done() for future in asked.values()):
+            return dict(zip(asked, client.gather(list(asked.values())), strict=True))
+        with suppress(TimeoutError):
+            wait(list(asked.values()), timeout=LOOK_EVERY_S)
 
 
 @dataclass(slots=True)

@@ -23,7 +23,8 @@ from gemm_model.choice.selection import Ranker
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
-from gemm_model.core.problem import GemmProblem, size_of
+from gemm_model.core.problem import GemmProblem
+from gemm_model.core.sizes import size_of
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.emit import k_tile
 from gemm_model.tables.table import read_table, require_columns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import fields
 
 import numpy as np
 
@@ -16,14 +15,18 @@ class ArrayModel(ABC):
     """The rest of a `Model` from its `predict_batch`."""
 
     prices_split_k = False
+    beyond_plain = False
+
+    def own_pick(self, _family: str) -> float:
+        """Times of one regime, fitted to no library: its pick is taken for the fastest kernel."""
+        return 1.0
 
     @abstractmethod
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...
 
     def predict_row(self, row: GemmBatch) -> Prediction:
         """The prediction of one row of Python numbers, as a batch of that row has it."""
-        columns = {spec.name: np.array([getattr(row, spec.name)]) for spec in fields(row)}
-        return self.predict_batch(GemmBatch(**columns)).row(0)
+        return self.predict_batch(row.mapped(lambda _, value: np.array([value]))).row(0)
 
     def evaluate(self, grid: Grid) -> Evaluation:
         """All rows of a grid, predicted at once."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, is_multiple, negated, where
+from gemm_model.core.further_work import BLOCK_SCALING
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import cutlass, multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
@@ -50,12 +51,18 @@ def sm90_mma_columns(batch: GemmBatch, _splits_columns: Flags) -> Values:
     return where(is_multiple(batch.cta_n, 64.0), batch.cta_m, batch.cta_n)
 
 
-NVJET_ORDER = TileOrder(name="raster by name, one panel at a time", widest_group=1.0)
-"""'h' and 'v' in the name are the raster; times of 5,648 kernels on an H200 tell which is which, no group."""
+EPILOGUES = frozenset({"alpha", "beta", "bias_n", "relu", "gelu", "output_scale"})
+"""`cublasLtEpilogue_t`: BIAS runs along the rows of D^T, which are columns of D."""
+
+NVJET_ORDER = TileOrder(name="raster by name, one panel at a time", widest_group=1.0, splits="apart")
+"""'h' and 'v' in the name are the raster; times of 5,648 kernels on an H200 tell which is which, no group.
+Behind a kernel that splits K comes a `splitKreduce_kernel` (profiler)."""
 
 CUBLAS_SM90 = KernelFamily(
     name="cublas",
     architectures=("sm90",),
+    # CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F and _BLK128x128_32F
+    knows=EPILOGUES | {BLOCK_SCALING},
     space=ConfigSpace(
         cta_m=(*range(8, 49, 8), 64, 80, 96, 128, 160, 192, 256),
         cta_n=(*range(8, 97, 8), 112, 128, 144, 160, 168, 176, 192, 224, 256, 320, 384, 448, 512),
@@ -86,12 +93,12 @@ CUBLAS_SM90 = KernelFamily(
 def _blackwell(like: KernelFamily) -> KernelFamily:
     """Nvjet on Blackwell: CUTLASS's tiles, in an order of which only the raster is known."""
     space = replace(like.space, swizzles=(1,), rasters=("along_m", "along_n"))
-    return replace(like, name="cublas", space=space)
+    return replace(like, name="cublas", space=space, knows=EPILOGUES)
 
 
 def _multistage(like: KernelFamily) -> KernelFamily:
     """CuBLAS before Hopper takes CUTLASS's multistage kernels, among others of the same build."""
-    return replace(like, name="cublas")
+    return replace(like, name="cublas", knows=EPILOGUES)
 
 
 FAMILIES = (

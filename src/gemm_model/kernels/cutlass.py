@@ -6,9 +6,16 @@ from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, is_multiple, one_of, where
+from gemm_model.core.epilogue import ACTIVATIONS, REDUCTIONS, SCALARS, SOURCES, VECTORS
+from gemm_model.core.further_work import BLOCK_SCALING, CONV, GROUPS
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import multistage, quack, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
+
+VISITED = frozenset({*SCALARS, *SOURCES, *VECTORS, *ACTIVATIONS, *REDUCTIONS})
+"""Nodes of epilogue visitor trees; a gate, which leaves half of the outputs, is none."""
+COLLECTIVES = VISITED | {GROUPS, CONV}
+"""With array and grouped problems, and implicit GEMM."""
 
 WIDE_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4), (4, 4))
 RASTERS = ("heuristic", "along_m", "along_n")
@@ -37,6 +44,8 @@ of the other."""
 CUTLASS_SM90 = KernelFamily(
     name="cutlass",
     architectures=("sm90",),
+    # `sm90_mma_tma_gmma_ss_warpspecialized_fp8_blockwise_scaling`
+    knows=COLLECTIVES | {BLOCK_SCALING},
     space=ConfigSpace(
         cta_m=(64, 128, 256),
         cta_n=(8, 16, *range(32, 257, 32)),
@@ -69,6 +78,7 @@ CUTLASS_SM90 = KernelFamily(
 CUTLASS_SM100 = KernelFamily(
     name="cutlass",
     architectures=("sm100",),
+    knows=COLLECTIVES,
     space=ConfigSpace(
         cta_m=(64, 128),
         cta_n=(16, *range(32, 257, 32)),
@@ -86,6 +96,7 @@ CUTLASS_SM100 = KernelFamily(
 CUTLASS_SM120 = KernelFamily(
     name="cutlass",
     architectures=("sm120",),
+    knows=VISITED | {GROUPS},
     space=ConfigSpace(
         cta_m=(64, 128, 256),
         cta_n=(32, 64, 96, 128, 256),
@@ -117,6 +128,7 @@ def _multistage(architectures: tuple[str, ...], rules: ResourceRules) -> KernelF
     return KernelFamily(
         name="cutlass",
         architectures=architectures,
+        knows=COLLECTIVES,
         space=MULTISTAGE_SPACE,
         resources=rules,
         tile_order=THREADBLOCK_SWIZZLE,

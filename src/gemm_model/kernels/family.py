@@ -107,9 +107,10 @@ class TileOrder:
     not clusters (CUTLASS `get_log_swizzle_size`)."""
     padded: bool = False
     """Whether both extents are rounded up to whole groups, and tiles outside the matrix computed too."""
-    splits_move: bool = False
-    """Whether consecutive clusters hold the splits of one tile, so that a cluster's place among them moves on
-    from wave to wave where the resident clusters are not whole tiles; else it keeps its place."""
+    splits: Literal["stay", "move", "apart"] = "stay"
+    """How the splits of a tile add up: in turn, each cluster keeping its place among them from wave to wave;
+    in turn, with places that move on where the resident clusters are not whole tiles; or each apart into the
+    workspace, for a second kernel that adds them up."""
     serpentine: bool = False
     """Whether every other group is walked backwards."""
     dynamic: bool = False
@@ -148,6 +149,10 @@ class KernelFamily:
     tile_period: TilePeriod
     dependent_launch: bool = False
     """Whether kernels are launched with programmatic dependent launch unless told otherwise."""
+    knows: frozenset[str] = frozenset()
+    """Of FURTHER_WORDS: what its kernels do beyond a plain product."""
+    plain_products: bool = True
+    """Whether it has kernels of plain products at all."""
     providers: tuple[str, ...] = ()
     """What else the column `kernel` of measured tables calls them: providers that run them by other ways."""
     mechanisms: tuple[str, ...] = MECHANISM_NAMES

@@ -30,11 +30,12 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.errors import RefusedKernelError
+from gemm_model.core.further_work import bits_of, every_word
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.registry import by_family, family_of
+from gemm_model.kernels.registry import by_family, families, family_of
 
 K_BYTES_PER_STAGE = 128.0
 """Bytes of K in one row of a pipeline stage [B]; k tiles that the family chooses; one 128-byte atom of the
@@ -51,6 +52,10 @@ REGISTER_BITS = 32
 WORKING_REGISTERS = 30.0
 """Registers of an MMA thread beside its accumulators [registers]; addresses, descriptors, barrier phases;
 chosen."""
+
+
+SOURCE_BUFFERS = 4.0
+"""Buffers of further matrices that an epilogue reads [1], at most; CUTLASS `sm90_get_tma_dispatch_policy`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +108,7 @@ class Grid:
 
     def rows(self) -> GemmBatch:
         """One kernel after another, each in all orders, as columns of equal length."""
-        columns = ((spec.name, getattr(self.batch, spec.name)) for spec in fields(self.batch))
-        return GemmBatch(
-            **{name: np.broadcast_to(values, self.shape).T.reshape(-1) for name, values in columns}
-        )
+        return self.batch.mapped(lambda _, values: np.broadcast_to(values, self.shape).T.reshape(-1))
 
 
 def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resources:
@@ -127,7 +129,7 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     rows, columns = rules.epilogue_tile(batch, (warpgroups > 1) & negated(by_columns))
     buffer = rows * columns
     buffers = minimum(batch.cta_m * batch.cta_n / buffer, rules.epilogue_buffers(columns))
-    epilogue_bytes = buffers * buffer * batch.out_bits / 8.0
+    epilogue_bytes = buffers * buffer * batch.stored_bits / 8.0 + _source_buffers(batch, buffer, buffers)
     free = float(gpu.smem_bytes_per_cta) - rules.barrier_bytes - epilogue_bytes
     held = maximum(floor(free / (stage_bytes + rules.stage_barrier_bytes)), 0.0)
     stages = where(batch.stages > 0, batch.stages, minimum(held, rules.most_stages))
@@ -135,6 +137,8 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     in_tmem = family.tile_period.in_tensor_memory
     eight_bit = (k_bits == 8) & (batch.math_kind == MATH_KINDS.index("fp8"))
     two_sets = eight_bit & negated(batch.fast_accum)
+    if batch.further is not None:
+        two_sets = two_sets | batch.further.software_scales
     tile_registers = where(two_sets, 2.0, 1.0) * batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * warpgroups)
     accumulators = 0.0 * tile_registers if in_tmem else tile_registers
     spilled = accumulators + WORKING_REGISTERS - rules.mma_registers(accumulators, warpgroups)
@@ -170,6 +174,18 @@ def resources_by_row(batch: GemmBatch, gpu: GpuSpec) -> Resources:
         return column
 
     return Resources(**{spec.name: merged(spec.name) for spec in fields(Resources)})
+
+
+def _source_buffers(batch: GemmBatch, buffer: Values, buffers: Values) -> Values:
+    """Bytes of the buffers in which further matrices of an epilogue wait, beside those of the outputs.
+
+    Four where a tile has so many parts: CUTLASS `sm90_get_tma_dispatch_policy` (StagesC), QuACK alike. None
+    where outputs pass through no buffers either.
+    """
+    if batch.further is None:
+        return 0.0
+    parts = minimum(batch.cta_m * batch.cta_n / buffer, SOURCE_BUFFERS)
+    return where(buffers > 0.0, parts * buffer * batch.source_bits / 8.0, 0.0)
 
 
 def _scale_bytes(batch: GemmBatch) -> Values:
@@ -234,6 +250,8 @@ def _mixed_widths(k: _Kernels) -> Flags:
 
 def _scales_missing(k: _Kernels) -> Flags:
     scaled = (k.batch.a_scale_bits > 0) | (k.batch.b_scale_bits > 0)
+    if k.batch.further is not None:
+        scaled = scaled & negated(k.batch.further.software_scales)
     return (not k.family.resources.block_scaled) & scaled
 
 
@@ -307,6 +325,27 @@ def _shares_and_splits(k: _Kernels) -> Flags:
     return k.batch.stream_k & (k.batch.split_k > 1.0)
 
 
+def _work_unknown(k: _Kernels) -> Flags:
+    if k.batch.further is None:
+        return False
+    missing: Flags = (k.batch.further.asked & ~bits_of(k.family.knows)) != 0
+    return missing
+
+
+def _who_knows(k: _Kernels) -> str:
+    """What the family's kernels cannot do of what one row asks, and which others can."""
+    assert k.batch.further is not None
+    missing = [word for word in every_word(k.batch.further.asked) if word not in k.family.knows]
+    return unknown_work(missing, k.family, k.gpu)
+
+
+def unknown_work(missing: Sequence[str], family: KernelFamily, gpu: GpuSpec) -> str:
+    """The sentence that a family's kernels do not do some of FURTHER_WORDS, and which other's do."""
+    others = [name for name in families(gpu) if family_of(name, gpu).knows.issuperset(missing)]
+    able = f"kernels of {' and '.join(others)} do" if others else f"no kernels on {gpu.architecture} do"
+    return f"{family.name} kernels on {gpu.architecture} do no {', '.join(missing)}; {able}"
+
+
 def _spills(k: _Kernels) -> Flags:
     return k.resources.spilled_registers > 0
 
@@ -373,6 +412,7 @@ _RULES = (
         ),
     ),
     _Rule(_shares_missing, lambda k: f"scheduler stream_k; {k.kernels} have static tiles and split_k alone"),
+    _Rule(_work_unknown, _who_knows),
     _Rule(_shares_and_splits, lambda k: f"scheduler stream_k with split_k {k.batch.split_k:.0f}; expected 1"),
 )
 """What a kernel that breaks one of them cannot be: it does not exist, or does not start."""
@@ -408,7 +448,7 @@ def refuse_in_any_family(batch: GemmBatch, gpu: GpuSpec) -> None:
     if not any_of(refused):
         return
     row = int(np.argmax(refused))
-    one = _row(batch, row)
+    one = _row_of(batch, row)
     if accumulators_exceed(one, gpu):
         raise RefusedKernelError(row, _no_room(one, gpu))
     cluster = f"{one.cluster_m:.0f}x{one.cluster_n:.0f}"
@@ -443,20 +483,23 @@ def refuse_impossible(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily, reso
     if not refused:
         return
     row = int(min(first[0] for first in refused))
-    one = _Kernels(_row(batch, row), gpu, family, _row(resources, row))
+    one = _Kernels(_row_of(batch, row), gpu, family, _row(resources, row))
     reason = next(rule.reason(one) for rule in _RULES if rule.broken(one))
     raise RefusedKernelError(row, reason)
 
 
-def _row(columns: Any, row: int) -> Any:
-    """One row of a batch, or of its resources, as numbers."""
-    values = {spec.name: getattr(columns, spec.name) for spec in fields(columns)}
-    return type(columns)(
-        **{
-            name: value[row].item() if isinstance(value, np.ndarray) else value
-            for name, value in values.items()
-        }
-    )
+def _row_of(batch: GemmBatch, row: int) -> GemmBatch:
+    """One row of a batch as numbers."""
+    return batch.mapped(lambda _, values: _number(values, row))
+
+
+def _row(resources: Resources, row: int) -> Resources:
+    """One row of a batch's resources as numbers."""
+    return Resources(**{spec.name: _number(getattr(resources, spec.name), row) for spec in fields(resources)})
+
+
+def _number(values: Any, row: int) -> Any:
+    return values[row].item() if isinstance(values, np.ndarray) else values
 
 
 def runnable_mask(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> BoolArray:

@@ -799,11 +799,11 @@ class Power:
 class SplitK:
     """Splits of a tile add up their partial sums in turn, through a workspace in L2."""
 
-    setup_us: float = number(
+    second_kernel_us: float = number(
         "us",
         3.4,
         (0.0, 20.0),
-        "clearing the counters of the tiles before the kernel",
+        "a small kernel beside: it clears the tiles' counters before, or adds up the partial sums behind",
         "split against whole kernels (h200 variants)",
         neutral=0.0,
         fitted=True,
@@ -865,6 +865,138 @@ class ScaleFactors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FusedEpilogue:
+    """What an epilogue does beyond converting and storing the sums."""
+
+    activation_clk: float = number(
+        "clk",
+        40.0,
+        (0.0, 400.0),
+        "a thousand values of an activation function, one SM",
+        "an instruction of the special function units for each: 16 a clock, beside a few others",
+        neutral=0.0,
+        fitted=True,
+    )
+    reduction_clk: float = number(
+        "clk",
+        30.0,
+        (0.0, 400.0),
+        "reducing a thousand outputs over a row or a column, one SM",
+        "two additions and a share of a shuffle for each: 128 a clock",
+        neutral=0.0,
+        fitted=True,
+    )
+    quantize_clk: float = number(
+        "clk",
+        30.0,
+        (0.0, 400.0),
+        "scaling a thousand outputs by their largest, one SM",
+        "a maximum, a product and a share of a shuffle for each: 128 a clock",
+        neutral=0.0,
+        fitted=True,
+    )
+    source_bytes_per_clk: float = number(
+        "B/clk",
+        48.0,
+        (8.0, 512.0),
+        "rate at which one SM takes further matrices from shared memory and adds them",
+        "twice the rate of stores: nothing is converted twice",
+        neutral=INFINITE,
+        fitted=True,
+    )
+    vector_clk: float = number(
+        "clk",
+        150.0,
+        (0.0, 2000.0),
+        "the part of a bias or another vector that a tile needs",
+        "half a latency of a load from L2",
+        neutral=0.0,
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped:
+    """Tiles of groups: the table of groups, and whose a tile is."""
+
+    start_us: float = number(
+        "us",
+        0.5,
+        (0.0, 20.0),
+        "reading the table of groups before the first tile",
+        "a latency of DRAM",
+        neutral=0.0,
+        fitted=True,
+    )
+    groups_ns: float = number(
+        "ns",
+        5.0,
+        (0.0, 200.0),
+        "each group of the table, whose tiles are counted on the way to a later group's",
+        "a warp counts 32 groups in a few latencies of L2",
+        neutral=0.0,
+        fitted=True,
+    )
+    tile_clk: float = number(
+        "clk",
+        200.0,
+        (0.0, 4000.0),
+        "finding a tile's group, and its tensor maps",
+        "a latency of L2 that another tile hides in part",
+        neutral=0.0,
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftwareScales:
+    """The sums of each k tile are multiplied by scale factors as they are added up."""
+
+    k_tile_clk: float = number(
+        "clk",
+        60.0,
+        (0.0, 1000.0),
+        "reading the scale factors of a k tile",
+        "two latencies of shared memory",
+        neutral=0.0,
+        fitted=True,
+    )
+    sums_clk: float = number(
+        "clk",
+        4.0,
+        (0.0, 100.0),
+        "scaling a thousand sums of one warpgroup, beyond adding them",
+        "the products ride on the additions; those of the scale factors are a few for each row",
+        neutral=0.0,
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImplicitGemm:
+    """Operands gathered from images."""
+
+    gather_share: float = number(
+        "1",
+        0.1,
+        (0.0, 4.0),
+        "what gathered bytes take at the port beyond others",
+        "boxes of pixels that begin at rows of an image",
+        neutral=0.0,
+        fitted=True,
+    )
+    k_tile_clk: float = number(
+        "clk",
+        10.0,
+        (0.0, 1000.0),
+        "of each k tile in the MMA warps, beyond a plain one",
+        "stepping from tap to tap",
+        neutral=0.0,
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelNumbers:
     """All empirical numbers of a kernel family on a GPU, for one rate class of operand types."""
 
@@ -899,6 +1031,10 @@ class KernelNumbers:
     chain: Chain
     power: Power
     scale_factors: ScaleFactors
+    fused_epilogue: FusedEpilogue
+    grouped: Grouped
+    software_scales: SoftwareScales
+    implicit_gemm: ImplicitGemm
 
     def without(self, names: Collection[str]) -> KernelNumbers:
         """The same with some mechanisms switched off."""
@@ -914,10 +1050,17 @@ class KernelNumbers:
 KERNEL_MECHANISMS = frozenset(
     {
         *("launch", "first_loads", "tensor", "promotion", "round_trip", "spilling", "k_tail", "latency"),
-        *("epilogue", "handover", "split_k"),
+        *("epilogue", "handover", "split_k", "edge_tiles"),
+        *("fused_epilogue", "grouped", "software_scales", "implicit_gemm"),
     }
 )
-"""Mechanisms whose numbers are the kernel's doing: another library's kernels have others on the same card."""
+"""Mechanisms whose numbers are the kernel's doing: another library's kernels have others on the same card.
+
+Edge tiles are among them: what is filled beside the matrix goes by the boxes of a kernel's TMA loads."""
+
+
+FURTHER_MECHANISMS = ("fused_epilogue", "grouped", "software_scales", "implicit_gemm")
+"""Mechanisms of what goes beyond a plain product; of two that a kernel has the later one tells its error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,24 @@ from gemm_model.core.elementwise import (
     power_of_two_divisor,
     where,
 )
+from gemm_model.core.epilogue import (
+    ACTIVATIONS,
+    GATED_ACTIVATIONS,
+    REDUCTIONS,
+    SCALARS,
+    SOURCES,
+    VECTORS,
+)
+from gemm_model.core.further_work import GROUPS
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES
+
+ELEMENTWISE = frozenset({*SCALARS, *SOURCES, *VECTORS, *ACTIVATIONS, *GATED_ACTIVATIONS})
+"""`gemm_interface`: alpha, beta with C, biases, `act_fn_map` and `gate_fn_map`."""
+ON_DATA_CENTERS = ELEMENTWISE | {*REDUCTIONS, GROUPS}
+"""With reductions of rows and columns, and groups of rows of variable length."""
 
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 SWIZZLES = (8, 1, 2, 4, 16)
@@ -85,13 +99,14 @@ TENSOR_MEMORY_MECHANISMS = tuple(
 registers. Kernels on a B200 show no cost of rows beyond K."""
 WGMMA_MECHANISMS = tuple(name for name in MECHANISM_NAMES if name != "scale_factors")
 
-SERPENTINE = TileOrder(name="groups in serpentines", serpentine=True, splits_move=True)
+SERPENTINE = TileOrder(name="groups in serpentines", serpentine=True, splits="move")
 """QuACK `TileScheduler`: groups of `swizzle` panels of the extent with fewer clusters."""
 
 QUACK_SM90 = KernelFamily(
     name="quack",
     architectures=("sm90",),
     dependent_launch=True,
+    knows=ON_DATA_CENTERS,
     space=ConfigSpace(
         cta_m=(64, 128, 192, 256, 320),
         cta_n=(*range(32, 257, 32), 208),
@@ -121,6 +136,7 @@ QUACK_SM100 = KernelFamily(
     name="quack",
     architectures=("sm100",),
     dependent_launch=True,
+    knows=ON_DATA_CENTERS,
     space=ConfigSpace(
         cta_m=(64, 128),
         cta_n=(*range(32, 257, 32), 208),
@@ -153,6 +169,7 @@ QUACK_SM120 = KernelFamily(
     name="quack",
     architectures=("sm120",),
     dependent_launch=True,
+    knows=ELEMENTWISE,
     space=ConfigSpace(
         cta_m=(64, 128, 256),
         cta_n=tuple(range(32, 257, 32)),

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, maximum, power_of_two_divisor, where
+from gemm_model.core.epilogue import EPILOGUE_WORDS
+from gemm_model.core.further_work import BLOCK_SCALING, GROUPS
 from gemm_model.kernels import multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 
@@ -19,6 +21,9 @@ def offers_tile(batch: GemmBatch) -> Flags:
 
 GROUPED_ALONG_M = TileOrder(name="groups of m", always_along_m=True)
 """GROUP_M of the tutorials: `swizzle` blocks of m, then along n."""
+
+WRITTEN = frozenset({*EPILOGUE_WORDS, GROUPS})
+"""A kernel's author writes its epilogue and its loop over tiles."""
 
 SPACE = ConfigSpace(
     cta_m=(64, 128, 256),
@@ -65,6 +70,7 @@ RULES = ResourceRules(
 TRITON_SM90 = KernelFamily(
     name="triton",
     architectures=("sm90", "sm120"),
+    knows=WRITTEN | {BLOCK_SCALING},
     space=SPACE,
     resources=replace(RULES, largest_cluster=8),
     tile_order=GROUPED_ALONG_M,
@@ -74,6 +80,7 @@ TRITON_SM90 = KernelFamily(
 TRITON_SM100 = replace(
     TRITON_SM90,
     architectures=("sm100",),
+    knows=WRITTEN,
     resources=replace(RULES, largest_cluster=8, block_scaled=True),
     tile_period=TilePeriod(accumulators="tensor_memory"),
 )
@@ -81,6 +88,7 @@ TRITON_SM100 = replace(
 TRITON_MULTISTAGE = KernelFamily(
     name="triton",
     architectures=multistage.ASYNC_COPY,
+    knows=WRITTEN,
     space=SPACE,
     resources=RULES,
     tile_order=GROUPED_ALONG_M,

@@ -52,8 +52,17 @@ class Model(Protocol):
         ...
 
     @property
+    def beyond_plain(self) -> bool:
+        """Whether the model knows more than plain products: epilogues, groups, scales, convolutions."""
+        ...
+
+    @property
     def prices_split_k(self) -> bool:
         """Whether the model knows what splitting K costs; kernels are not split on the word of others."""
+        ...
+
+    def own_pick(self, family: str) -> float:
+        """Time of the kernel that a family's library picks by itself over the fastest predicted one [1]."""
         ...
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...
@@ -98,6 +107,14 @@ def create_model(name: str, gpu: GpuSpec, options: Mapping[str, Any] | None = No
     except TypeError as error:
         raise InputError(f"{name}: {error}") from None
     return model
+
+
+def require_known(model: Model, *, further: bool) -> None:
+    """Raise InputError where a problem goes further than a plain product, and the model does not."""
+    if further and not model.beyond_plain:
+        raise InputError(
+            f"{type(model).__name__} knows plain products alone; expected {DEFAULT_MODEL} or SOLModel"
+        )
 
 
 def lasting(gpu: GpuSpec | str | Path, options: Mapping[str, Any] | None) -> bool:

@@ -23,20 +23,30 @@ from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import ARCHITECTURES, GpuSpec
-from gemm_model.kernels.mechanisms import NUMBERS, KernelNumbers, kernel_numbers
+from gemm_model.kernels.mechanisms import (
+    FURTHER_MECHANISMS,
+    NUMBERS,
+    KernelNumbers,
+    kernel_numbers,
+    start_values,
+)
 from gemm_model.kernels.registry import families
 
 FORMAT_VERSION = 3
 CALIBRATION_DIR = CONFIG_DIR / "calibration"
 BORROWED_BANDS = CONFIG_DIR / "calibration" / "borrowed_bands.yaml"
+OWN_PICKS = CONFIG_DIR / "calibration" / "own_picks.yaml"
 LAST_RESORT = "h200:quack"
 """What stands in where no calibration shares family or architecture."""
 
 PLAIN_SITUATIONS = ("tiny", "memory_bound", "few_waves", "many_waves")
 SPLIT_SITUATION = "split_k"
-SITUATIONS = (*PLAIN_SITUATIONS, SPLIT_SITUATION)
+WHOLE_SITUATIONS = (*PLAIN_SITUATIONS, SPLIT_SITUATION)
 """What the error band depends on: a kernel of a few microseconds; L2 or DRAM; waves to quantize; the rest;
 and kernels whose clusters share the K of tiles, whatever their size."""
+SITUATIONS = (*WHOLE_SITUATIONS, *FURTHER_MECHANISMS)
+"""The same with kernels that do more than a plain product; a calibration without such rows has no band for
+them."""
 TINY_US = 10.0
 """Longest waves of a tiny kernel [us]; error bands; chosen."""
 FEW_WAVES = 4.0
@@ -84,8 +94,11 @@ class Calibration:
         return next(order)
 
     def fingerprint(self) -> str:
-        """A short name of all its numbers: any other value of one of them gives another."""
-        values = {kind: found.values() for kind, found in self.numbers.items()}
+        """A short name of all its numbers that plain products meet: another value of one gives another."""
+        values = {
+            kind: {name: value for name, value in found.values().items() if not _is_further(name)}
+            for kind, found in self.numbers.items()
+        }
         told = json.dumps([self.gpu, self.family, values], sort_keys=True)
         return sha256(told.encode()).hexdigest()[:16]
 
@@ -144,6 +157,13 @@ def borrowed_bands() -> Mapping[str, float]:
     for name, found in read_yaml_mapping(BORROWED_BANDS, "bands of borrowed calibrations")["bands"].items():
         bands[name] = float(found["band"])
     return bands
+
+
+@cache
+def own_picks() -> Mapping[str, float]:
+    """By library: time of the kernel that its heuristic picks over that of its fastest one, on average."""
+    found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["own_picks"]
+    return {name: float(entry["time"]) for name, entry in found.items()}
 
 
 def load_calibration(name_or_path: str | Path) -> Calibration:
@@ -206,6 +226,15 @@ def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Cal
     )
 
 
+def _is_further(name: str) -> bool:
+    """Whether a number is of kernels that do more than a plain product."""
+    return name.partition(".")[0] in FURTHER_MECHANISMS
+
+
+_FURTHER_STARTS = {name: value for name, value in start_values().items() if _is_further(name)}
+"""What stands for these numbers in a calibration that holds none of them."""
+
+
 def _numbers(
     found: object, where_from: str
 ) -> tuple[dict[str, KernelNumbers], dict[str, dict[str, float]], dict[str, str]]:
@@ -229,7 +258,7 @@ def _numbers(
     records = {}
     for kind in kinds:
         try:
-            records[kind] = kernel_numbers(values.get(kind, {}))
+            records[kind] = kernel_numbers({**_FURTHER_STARTS, **values.get(kind, {})})
         except InputError as error:
             raise InputError(f"{where_from}, {kind}: {error}") from None
     return records, intervals, sources
@@ -284,13 +313,17 @@ def _bands(found: object, where_from: str) -> dict[str, dict[str, float]]:
         raise InputError(f"{where_from}: error_band is {found!r}; expected a mapping by rate class")
     for kind, bands in found.items():
         _require_rate_class(kind, where_from)
-        good = isinstance(bands, Mapping) and set(bands) == set(SITUATIONS)
-        if not good or not all(_is_share(value) for value in bands.values()):
+        if not has_bands(bands) or not all(_is_share(value) for value in bands.values()):
             raise InputError(
                 f"{where_from}: error_band of {kind} is {bands!r}; expected a share for each of "
-                f"{', '.join(SITUATIONS)}"
+                f"{', '.join(WHOLE_SITUATIONS)}"
             )
     return {kind: dict(bands) for kind, bands in found.items()}
+
+
+def has_bands(found: object) -> bool:
+    """Whether a mapping has a band for each of WHOLE_SITUATIONS, and for no unknown one."""
+    return isinstance(found, Mapping) and set(WHOLE_SITUATIONS) <= set(found) <= set(SITUATIONS)
 
 
 def _is_share(value: object) -> bool:
@@ -332,9 +365,18 @@ def as_mapping(calibration: Calibration) -> dict[str, Any]:
 
 
 def situation(
-    waves: Values, waves_us: Values, memory_us: Values, tensor_us: Values, sharers: Values
+    waves: Values,
+    waves_us: Values,
+    memory_us: Values,
+    tensor_us: Values,
+    sharers: Values,
+    kind: Values = -1.0,
 ) -> IntArray:
-    """Position in SITUATIONS of each row; arguments are numbers for one row, else arrays."""
+    """Position in SITUATIONS of each row; arguments are numbers for one row, else arrays.
+
+    `kind` is `FurtherWork.kind`, -1 for a plain product.
+    """
     memory_bound = where(memory_us > tensor_us, 1, where(waves <= FEW_WAVES, 2, 3))
     whole = where(waves_us < TINY_US, 0, memory_bound)
-    return np.atleast_1d(np.where(sharers > 1.0, 4, whole))
+    plain = np.where(sharers > 1.0, 4, whole)
+    return np.atleast_1d(np.where(kind >= 0.0, len(WHOLE_SITUATIONS) + kind, plain).astype(np.int64))

@@ -16,9 +16,24 @@ def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores)
 
     As many for one warpgroup as for two or three: the store sets the pace, not the threads.
     """
-    output_clk = batch.out_bits / 8.0 / stores.store_bytes_per_clk
+    output_clk = batch.stored_bits / 8.0 / stores.store_bytes_per_clk
     each_clk = stores.store_clk / resources.store_elements
     return batch.cta_m * batch.cta_n * (output_clk + each_clk)
+
+
+def fused_clk(batch: GemmBatch, numbers: KernelNumbers) -> Values:
+    """Clocks of a tile's epilogue beyond its stores: activations, reductions, further matrices, vectors.
+
+    Those of finding the tile's group too: the warps that store it change tensor maps before.
+    """
+    further, fused = batch.further, numbers.fused_epilogue
+    if further is None:
+        return 0.0
+    each = further.activations * fused.activation_clk + further.reductions * fused.reduction_clk
+    each = (each + further.quantized * fused.quantize_clk) / 1000.0
+    each = each + batch.source_bits / 8.0 / fused.source_bytes_per_clk
+    of_group = where(further.grouped, numbers.grouped.tile_clk, 0.0)
+    return batch.cta_m * batch.cta_n * each + further.vectors * fused.vector_clk + of_group
 
 
 def port_store_clk(batch: GemmBatch, period: TilePeriod, stores: EpilogueStores) -> Values:
@@ -28,7 +43,7 @@ def port_store_clk(batch: GemmBatch, period: TilePeriod, stores: EpilogueStores)
     """
     if not period.in_tensor_memory:
         return 0.0
-    return batch.cta_m * batch.cta_n * batch.out_bits / 8.0 / stores.store_bytes_per_clk
+    return batch.cta_m * batch.cta_n * batch.stored_bits / 8.0 / stores.store_bytes_per_clk
 
 
 def tile_period_clk(

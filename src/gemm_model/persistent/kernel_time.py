@@ -22,12 +22,13 @@ from gemm_model.persistent.edge_tiles import EdgeFill, crowding, edge_fill
 from gemm_model.persistent.epilogue import (
     epilogue_clk,
     exposed_clk,
+    fused_clk,
     period_beside_stores,
     port_store_clk,
     tile_period_clk,
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
-from gemm_model.persistent.reduction import last_turns, setup_us, turn_clk, turns_per_wave
+from gemm_model.persistent.reduction import last_turns, second_kernel_us, turn_clk, turns_per_wave
 from gemm_model.persistent.surroundings import REGIMES, Surroundings, footprint_bytes, grid_us, launch_us
 from gemm_model.persistent.tile_schedule import TileSchedule, tile_schedule
 from gemm_model.persistent.traffic import Traffic, out_of_step, traffic
@@ -194,7 +195,7 @@ def _parts(
     step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
     bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
-    epilogue = epilogue_clk(batch, resources, numbers.epilogue)
+    epilogue = epilogue_clk(batch, resources, numbers.epilogue) + fused_clk(batch, numbers)
     work = _work(geometry, gpu, numbers, bytes_moved, edge, step, epilogue)
     clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
     return _Parts(
@@ -235,7 +236,7 @@ def kernel_time(
     from_dram = minimum(bytes_moved.dram_read_bytes / bytes_moved.operand_bytes, 1.0)
     started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, from_dram)
     started_us = started_us + 0.0 * waves_us
-    started_us = started_us + setup_us(schedule, numbers.split_k)
+    started_us = started_us + second_kernel_us(schedule, numbers.split_k)
     floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
     stores = port_store_clk(batch, period, numbers.epilogue)
     return KernelTime(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +9,14 @@ import numpy as np
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import KernelNumbers
-from gemm_model.persistent.calibration_file import OWN, SITUATIONS, Calibration, borrowed_bands
+from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, KernelNumbers
+from gemm_model.persistent.calibration_file import (
+    OWN,
+    SITUATIONS,
+    WHOLE_SITUATIONS,
+    Calibration,
+    borrowed_bands,
+)
 from gemm_model.persistent.residual import Residual
 
 OTHER_RATE_CLASS = "other_rate_class"
@@ -31,7 +36,9 @@ class Knowledge:
     residual: Residual | None
     """What corrects these predictions; None where nothing was trained on such rows."""
     band_table: FloatArray | None
-    """Error band by situation; None where none was measured."""
+    """Error band by situation, NaN where it has none; None where none was measured."""
+    unfitted: tuple[str, ...]
+    """Of FURTHER_MECHANISMS those whose numbers are start values."""
     caveats: tuple[str, ...]
 
 
@@ -53,16 +60,24 @@ def knowledge(
         served=served,
         numbers=calibration.numbers[served].without(family.absent_mechanisms),
         residual=corrects,
-        band_table=_own_bands((corrects or calibration).error_band, kind)
+        band_table=_own_bands(calibration, corrects, kind)
         if own
         else _borrowed_bands(borrowed, served == kind),
+        unfitted=tuple(
+            name
+            for name in FURTHER_MECHANISMS
+            if not any(number.startswith(f"{name}.") for number in calibration.intervals.get(served, ()))
+        ),
         caveats=_caveats(calibration, borrowed, gpu, family, kind, served),
     )
 
 
-def _own_bands(bands: Mapping[str, Mapping[str, float]], kind: str) -> FloatArray | None:
-    found = bands.get(kind)
-    return None if found is None else np.array([found[name] for name in SITUATIONS])
+def _own_bands(calibration: Calibration, residual: Residual | None, kind: str) -> FloatArray | None:
+    """Those of the calibration, or of the residual where it has them."""
+    found = dict(calibration.error_band.get(kind, {}))
+    if residual is not None:
+        found |= residual.error_band.get(kind, {})
+    return np.array([found.get(name, np.nan) for name in SITUATIONS]) if found else None
 
 
 def _borrowed_bands(borrowed: str, same_kind: bool) -> FloatArray | None:
@@ -71,7 +86,10 @@ def _borrowed_bands(borrowed: str, same_kind: bool) -> FloatArray | None:
     ways += [] if same_kind else [OTHER_RATE_CLASS]
     costs = [borrowed_bands().get(way) for way in ways]
     known = [cost for cost in costs if cost is not None]
-    return np.full(len(SITUATIONS), max(known)) if len(known) == len(costs) else None
+    if len(known) < len(costs):
+        return None
+    # Of what goes beyond plain products no cost of borrowing was measured.
+    return np.where([name in WHOLE_SITUATIONS for name in SITUATIONS], max(known), np.nan)
 
 
 def _caveats(

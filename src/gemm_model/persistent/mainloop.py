@@ -9,7 +9,7 @@ from gemm_model.core.elementwise import Values, maximum, minimum, remainder, smo
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
 from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Promotion, RoundTrip
+from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Promotion, RoundTrip, SoftwareScales
 from gemm_model.persistent.alignment import LINE_BYTES, SCALE_ROW_BYTES, row_alignment
 from gemm_model.persistent.spilling import spilled_clk
 from gemm_model.persistent.tile_schedule import TileSchedule
@@ -26,7 +26,8 @@ class KTile:
     latency_clk: Values
     """A stage's round trip from load to release, over the stages that are under way."""
     tail_clk: Values
-    """What the loads take once for each tile at the L2-to-SM bandwidth: rows of its last k tile beyond K."""
+    """What loads take once for each tile at the L2-to-SM bandwidth: rows of its last k tile beyond K, and
+    the further matrices of its epilogue."""
 
 
 def k_tile(
@@ -43,7 +44,7 @@ def k_tile(
         _round_trip_clk(batch, numbers.round_trip),
         numbers.overlap.loads_dram_order,
     )
-    math = math + spilled_clk(resources, schedule.k_tiles, numbers.spilling)
+    math = math + spilled_clk(resources, schedule.k_tiles, numbers.spilling) + _gather_clk(batch, numbers)
     port = _port_bytes(batch, resources, schedule, numbers) + _crossing_bytes(
         batch, resources, schedule, numbers
     )
@@ -53,7 +54,7 @@ def k_tile(
         math_clk=math,
         port_clk=port,
         latency_clk=(numbers.latency.load_clk + port + math) / resources.loads_under_way,
-        tail_clk=_tail_clk(batch, resources, numbers.k_tail),
+        tail_clk=_tail_clk(batch, resources, numbers.k_tail) + _source_bytes(batch) / way_in,
     )
 
 
@@ -71,6 +72,7 @@ def _math_clk(batch: GemmBatch, rate: Values, resources: Resources, numbers: Ker
     if resources.slow_sums is False:
         return together
     alone = mma / resources.warpgroups + _promotion_clk(batch, resources, numbers.promotion)
+    alone = alone + _scaling_clk(batch, resources, numbers.software_scales)
     order = numbers.overlap.loads_dram_order
     slow = where(resources.warpgroups > 1.0, smooth_maximum(together, alone, order), alone)
     return where(resources.slow_sums, slow, together)
@@ -81,6 +83,27 @@ def _promotion_clk(batch: GemmBatch, resources: Resources, promotion: Promotion)
     pingpong = batch.schedule == PINGPONG
     adds_per_clk = where(pingpong, promotion.pingpong_adds_per_clk, promotion.adds_per_clk)
     return batch.cta_m * batch.cta_n / resources.warpgroups / adds_per_clk + promotion.drain_clk
+
+
+def _scaling_clk(batch: GemmBatch, resources: Resources, scales: SoftwareScales) -> Values:
+    """Multiplying the sums of a k tile by their scale factors on the way."""
+    if batch.further is None:
+        return 0.0
+    sums = batch.cta_m * batch.cta_n / resources.warpgroups
+    clk = scales.k_tile_clk + sums / 1000.0 * scales.sums_clk
+    return where(batch.further.software_scales, clk, 0.0)
+
+
+def _gather_clk(batch: GemmBatch, numbers: KernelNumbers) -> Values:
+    """What gathering from images takes in the MMA warps."""
+    if batch.further is None:
+        return 0.0
+    return (batch.further.a_gathered + batch.further.b_gathered) * numbers.implicit_gemm.k_tile_clk
+
+
+def _source_bytes(batch: GemmBatch) -> Values:
+    """Bytes of further matrices that the epilogue of one tile reads."""
+    return batch.cta_m * batch.cta_n * batch.source_bits / 8.0
 
 
 def _round_trip_clk(batch: GemmBatch, round_trip: RoundTrip) -> Values:
@@ -109,7 +132,11 @@ def _port_bytes(
     b_arrives = where(batch.schedule == TWO_CTA, 0.5, 1.0)
     scale_rows = resources.scale_bytes * (numbers.scale_factors.row_bytes / SCALE_ROW_BYTES - 1.0)
     outside = a_bytes * (1.0 - schedule.filled_m) + b_bytes * b_arrives * (1.0 - schedule.filled_n)
-    return maximum(resources.stage_bytes + scale_rows - outside * resources.cta_k, 0.0)
+    inside = maximum(resources.stage_bytes + scale_rows - outside * resources.cta_k, 0.0)
+    if batch.further is None:
+        return inside
+    gathered = batch.further.a_gathered * a_bytes + batch.further.b_gathered * b_bytes
+    return inside + numbers.implicit_gemm.gather_share * gathered * resources.cta_k
 
 
 def _crossing_bytes(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
-from operator import attrgetter
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,22 @@ import numpy as np
 from gemm_model.classic_models.throughput import flop_per_clk_of
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, picked
 from gemm_model.core.dtypes import MATH_KINDS
-from gemm_model.core.elementwise import Values, is_number, maximum
+from gemm_model.core.elementwise import Flags, Values, any_of, is_number, maximum
 from gemm_model.core.errors import InputError, RefusedKernelError
+from gemm_model.core.further_work import KINDS, FurtherWork, every_word
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.prediction import RESIDUAL_PHASE, BatchPrediction, Correction, Prediction, limiting
+from gemm_model.core.prediction import (
+    RESIDUAL_PHASE,
+    BatchPrediction,
+    Correction,
+    Prediction,
+    known_band,
+    limiting,
+)
 from gemm_model.core.regimes import regime_name
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources_of
-from gemm_model.kernels.mechanisms import MECHANISM_NAMES
+from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, MECHANISM_NAMES
 from gemm_model.kernels.registry import families, family_at
 from gemm_model.persistent.calibration_file import (
     OWN,
@@ -27,6 +34,7 @@ from gemm_model.persistent.calibration_file import (
     calibration_for,
     how_borrowed,
     load_calibration,
+    own_picks,
     situation,
 )
 from gemm_model.persistent.clock import energy_uj
@@ -54,8 +62,9 @@ LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
 LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
 """Where a prediction's details hold the time of each."""
 L2_STATES = ("cold", "warm")
-_COLUMNS = tuple(spec.name for spec in fields(GemmBatch))
-_columns_of = attrgetter(*_COLUMNS)
+FUSED_EPILOGUE = FURTHER_MECHANISMS[0]
+MECHANISM_OF = dict(zip(KINDS, FURTHER_MECHANISMS[1:], strict=True))
+"""Mechanism of what is no word of an epilogue."""
 
 
 class WarpSpecializedModel:
@@ -74,6 +83,7 @@ class WarpSpecializedModel:
 
     needs_tile = True
     prices_split_k = True
+    beyond_plain = True
 
     def __init__(
         self,
@@ -127,6 +137,10 @@ class WarpSpecializedModel:
         if self._named is not None:
             return self._named, how_borrowed(self._named, self.gpu, family)
         return calibration_for(self.gpu, family)
+
+    def own_pick(self, family: str) -> float:
+        """What libraries were measured to pick (`calibration_file.own_picks`); 1 for others."""
+        return own_picks().get(family, 1.0)
 
     def knowledge(self, family: KernelFamily, kind: str) -> Knowledge:
         """What is known of a family's kernels on this GPU for a class of types."""
@@ -234,7 +248,9 @@ class PhysicalEvaluation:
 
     def correction(self, rows: GridRows) -> Correction | None:
         residual = self.known.residual
-        return None if residual is None else self._picked(rows).corrected_by(residual)
+        if residual is None or not any_of(self._seen_alike()):
+            return None
+        return self._picked(rows).corrected_by(residual)
 
     def _picked(self, rows: GridRows) -> PhysicalEvaluation:
         geometry, times = self.geometry.picked(rows), picked(self.times, rows)
@@ -293,7 +309,7 @@ class PhysicalEvaluation:
             details=details,
             bytes_by_level=bytes_by_level,
             caveats=self.caveats(),
-            error_band=None if band is None else band.item(),
+            error_band=None if band is None else known_band(band.item()),
         )
 
     def prediction(self) -> BatchPrediction:
@@ -319,7 +335,21 @@ class PhysicalEvaluation:
         spilled = self.geometry.resources.spilled_registers
         most = spilled if is_number(spilled) else float(np.max(spilled))
         spills = () if most == 0 else (f"up to {most:.0f} registers of a thread spill (spilled_registers)",)
-        return self.model.gpu.caveats + self.known.caveats + self.geometry.family.tile_order.caveats + spills
+        told = self.model.gpu.caveats + self.known.caveats + self.geometry.family.tile_order.caveats + spills
+        further = self.geometry.batch.further
+        return told if further is None else told + self._further_caveats(further)
+
+    def _further_caveats(self, further: FurtherWork) -> tuple[str, ...]:
+        """Of what goes beyond plain products: what was not fitted, and what is not modelled."""
+        mechanisms = {MECHANISM_OF.get(word, FUSED_EPILOGUE) for word in every_word(further.asked)}
+        caveats = [
+            f"{name}: no such kernel was calibrated on, its numbers are start values"
+            for name in FURTHER_MECHANISMS
+            if name in mechanisms and name in self.known.unfitted
+        ]
+        if "implicit_gemm" in mechanisms:
+            caveats.append("implicit_gemm: padding is taken to last as long as pixels")
+        return tuple(caveats)
 
     def _energy(self) -> dict[str, Values]:
         power = self.known.numbers.power
@@ -347,8 +377,21 @@ class PhysicalEvaluation:
             return None
         memory_us = maximum(times.l2_us, times.dram_us)
         waves, sharers = self.geometry.schedule.waves, self.geometry.schedule.sharers
-        result: FloatArray = table[situation(waves, times.waves_us, memory_us, times.tensor_us, sharers)]
+        further = self.geometry.batch.further
+        kind = -1.0 if further is None else further.kind
+        result: FloatArray = table[
+            situation(waves, times.waves_us, memory_us, times.tensor_us, sharers, kind)
+        ]
         return result
+
+    def _seen_alike(self) -> Flags:
+        """Which rows trees say something of: they saw kernels that leave K whole, of plain products.
+
+        A fused epilogue leaves the rest of a kernel as it is, and is a share of its own.
+        """
+        whole: Flags = self.geometry.schedule.sharers <= 1.0
+        further = self.geometry.batch.further
+        return whole if further is None else whole & (further.kind <= 0.0)
 
     def corrected_by(self, residual: Residual) -> Correction:
         """What corrects these rows by a residual's trees."""
@@ -360,11 +403,10 @@ class PhysicalEvaluation:
         seen = features(self.geometry, complete_times)
         physical_us, floor_us = np.atleast_1d(times.runtime_us, times.floor_us)
         forest = residual.forests[self.kind]
-        # Trees see kernels that leave K whole: only of these they say something.
-        whole = np.broadcast_to(self.geometry.schedule.sharers <= 1.0, physical_us.shape)
+        alike = np.broadcast_to(self._seen_alike(), physical_us.shape)
 
         def runtime_us(rows: BoolArray | slice) -> FloatArray:
-            log_error = np.where(whole[rows], forest.predict(seen[:, rows]), 0.0)
+            log_error = np.where(alike[rows], forest.predict(seen[:, rows]), 0.0)
             return corrected_us(physical_us[rows], log_error, floor_us[rows])
 
         return Correction(runtime_us=runtime_us, error_band=self.error_band)
@@ -382,11 +424,9 @@ def _with_numbers(batch: GemmBatch) -> GemmBatch:
 
     Several rows keep the column of m, so that their times are columns too.
     """
-    one = len(batch) == 1
-    columns = zip(_COLUMNS, _columns_of(batch), strict=True)
-    return GemmBatch(
-        **{name: column.item() if one else _number_or_column(name, column) for name, column in columns}
-    )
+    if len(batch) == 1:
+        return batch.mapped(lambda _, column: column.item())
+    return batch.mapped(_number_or_column)
 
 
 def _number_or_column(name: str, column: np.ndarray) -> Any:

@@ -24,7 +24,9 @@ def turns_per_wave(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) -
     places move and the resident clusters are not whole tiles, a cluster moves on by the remainder each wave,
     and the last in the order waits for those that it was moved before.
     """
-    if not order.splits_move:
+    if order.splits == "apart":
+        return 0.0
+    if order.splits == "stay":
         return where(batch.split_k > 1.0, 1.0, 0.0)
     moved = schedule.resident - batch.split_k * floor(schedule.resident / batch.split_k)
     turns = where(moved > 0, batch.split_k - moved, 1.0)
@@ -37,18 +39,19 @@ def last_turns(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) -> Va
     Where clusters keep their places, a tile's chain of turns runs beside those that each cluster takes, wave
     by wave, and the longer counts; where places move, a cluster begins each wave's chain anew.
     """
+    if order.splits == "apart":
+        return 0.0
     before = turns_per_wave(batch, schedule, order)
-    if not order.splits_move:
+    if order.splits == "stay":
         before = before * schedule.waves
     return maximum(schedule.sharers - 1.0 - before, 0.0)
 
 
-def setup_us(schedule: TileSchedule, split: SplitK) -> Values:
-    """Clearing the counters of the tiles before a kernel whose clusters share some."""
-    return where(schedule.sharers > 1.0, split.setup_us, 0.0)
+def second_kernel_us(schedule: TileSchedule, split: SplitK) -> Values:
+    """A small kernel more where clusters share tiles: it clears their counters before, or adds up behind."""
+    return where(schedule.sharers > 1.0, split.second_kernel_us, 0.0)
 
 
 def workspace_bytes(batch: GemmBatch, schedule: TileSchedule) -> Values:
-    """Partial sums that all sharers of a tile but the last write to L2, and read again."""
-    sums = batch.m * batch.n * batch.batch * schedule.shared
-    return sums * PARTIAL_SUM_BYTES * 2.0 * (schedule.sharers - 1.0)
+    """Partial sums that are written to L2, and read again."""
+    return batch.m * batch.n * batch.batch * schedule.partial_sums * PARTIAL_SUM_BYTES * 2.0

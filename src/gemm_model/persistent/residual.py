@@ -24,7 +24,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.persistent.alignment import LINE_BYTES
-from gemm_model.persistent.calibration_file import SITUATIONS, Calibration
+from gemm_model.persistent.calibration_file import WHOLE_SITUATIONS, Calibration, has_bands
 from gemm_model.persistent.forest import FOREST_ARRAYS, Features, Forest
 from gemm_model.persistent.kernel_time import Geometry, KernelTime
 
@@ -193,10 +193,11 @@ def _forest(arrays: Mapping[str, Any], kind: str, path: Path) -> Forest:
 
 
 def _band(bands: Any, place: str) -> dict[str, float]:
-    known = isinstance(bands, dict) and set(bands) == set(SITUATIONS)
-    if not known or not all(isinstance(band, float) and 0.0 <= band < math.inf for band in bands.values()):
+    if not has_bands(bands) or not all(
+        isinstance(band, float) and 0.0 <= band < math.inf for band in bands.values()
+    ):
         raise InputError(
-            f"{place}: error_band is {bands!r}; expected a share for each of {', '.join(SITUATIONS)}"
+            f"{place}: error_band is {bands!r}; expected a share for each of {', '.join(WHOLE_SITUATIONS)}"
         )
     return dict(bands)
 

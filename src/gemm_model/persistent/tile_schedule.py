@@ -45,8 +45,8 @@ class TileSchedule:
     """Work of a cluster in the last wave, in tiles: 1, or what stream-K deals out."""
     sharers: Values
     """Clusters that add up the sums of one tile in turn: its splits, or those that stream-K gives a part."""
-    shared: Values
-    """Share of the tiles whose sums are added up so."""
+    partial_sums: Values
+    """Partial sums of an output that go through the workspace, on average; all but the last sharer's."""
     k_tiles: Values
     """Pipeline steps of one tile."""
     minor_is_m: Flags
@@ -86,16 +86,20 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
     Clusters that fetch their tiles dynamically end together with such a stride where tiles last equally long,
     as is assumed here.
     """
-    ctas_m, ctas_n = ceil(batch.m / batch.cta_m), ceil(batch.n / batch.cta_n)
-    clusters_m, clusters_n = ceil(ctas_m / batch.cluster_m), ceil(ctas_n / batch.cluster_n)
+    clusters_m, clusters_n = _clusters(batch)
     swizzle = _swizzle(batch, order, clusters_m, clusters_n)
     grouped_m, grouped_n = _round_up(clusters_m, swizzle), _round_up(clusters_n, swizzle)
     minor_is_m = _groups_m(batch, order, grouped_m, grouped_n)
     if order.padded:
-        clusters_m, clusters_n = grouped_m, grouped_n
+        in_groups = batch.further is not None and batch.further.grouped
+        clusters_m = where(in_groups, clusters_m, grouped_m)
+        clusters_n = where(in_groups, clusters_n, grouped_n)
     per_matrix = clusters_m * clusters_n
-    tiles = per_matrix * batch.batch * batch.split_k
-    k_tiles = ceil(ceil(batch.k / resources.cta_k) / batch.split_k)
+    tiles: Values = per_matrix * batch.batch * batch.split_k
+    if batch.further is not None:
+        # A mean over groups times their number.
+        tiles = floor(tiles + 0.5)
+    k_tiles = ceil(_k_tiles(batch, resources) / batch.split_k)
     at_once = resident_clusters(batch.cluster_m * batch.cluster_n, gpu)
     waves = _waves(batch, tiles, at_once, k_tiles)
     resident = waves.resident
@@ -114,26 +118,60 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
         last_tiles=tiles - waves.full * resident,
         last_work=waves.last_work,
         sharers=waves.sharers,
-        shared=waves.shared,
+        partial_sums=waves.shared * _partial_sums(waves.sharers, order),
         k_tiles=k_tiles,
         minor_is_m=minor_is_m,
         minor_panels=minor_panels,
         major_panels=major_panels,
         group=group,
-        filled_m=batch.m / padded_m,
+        filled_m=_filled(batch, batch.m / padded_m),
         filled_n=batch.n / padded_n,
     )
 
 
+def _clusters(batch: GemmBatch) -> tuple[Values, Values]:
+    """Clusters along m and n of one matrix; of groups the mean of those that have rows."""
+    ctas_m, ctas_n = ceil(batch.m / batch.cta_m), ceil(batch.n / batch.cta_n)
+    clusters_m, clusters_n = ceil(ctas_m / batch.cluster_m), ceil(ctas_n / batch.cluster_n)
+    further = batch.further
+    if further is None:
+        return clusters_m, clusters_n
+    return (
+        where(further.grouped, further.clusters_m, clusters_m),
+        where(further.grouped, further.clusters_n, clusters_n),
+    )
+
+
+def _k_tiles(batch: GemmBatch, resources: Resources) -> Values:
+    """K tiles of a tile; those of a convolution lie within the channels of a tap."""
+    if batch.further is None:
+        return ceil(batch.k / resources.cta_k)
+    runs = batch.further.k_runs
+    return runs * ceil(batch.k / runs / resources.cta_k)
+
+
+def _filled(batch: GemmBatch, share: Values) -> Values:
+    """Share of the rows of tiles that are loaded: behind a group lie rows of the next one, not zeros."""
+    if batch.further is None:
+        return share
+    return where(batch.further.grouped, 1.0, share)
+
+
 @dataclass(frozen=True, slots=True)
 class _Waves:
-    """How many tiles the clusters take together; the fields are those of a `TileSchedule`."""
+    """How many tiles the clusters take together; the fields are those of a `TileSchedule` unless told."""
 
     resident: Values
     full: Values
     last_work: Values
     sharers: Values
     shared: Values
+    """Share of the tiles that clusters share."""
+
+
+def _partial_sums(sharers: Values, order: TileOrder) -> Values:
+    """Partial sums of a shared tile in the workspace; a second kernel needs the last one too."""
+    return where(sharers > 1.0, sharers, 0.0) if order.splits == "apart" else sharers - 1.0
 
 
 def _waves(batch: GemmBatch, tiles: Values, at_once: Values, k_tiles: Values) -> _Waves:

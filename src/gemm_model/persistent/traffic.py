@@ -24,7 +24,7 @@ class Traffic:
     """Bytes of the whole kernel; each field a number or an array."""
 
     operand_bytes: Values
-    """A and B, once."""
+    """A, B and the further matrices of an epilogue, once."""
     output_bytes: Values
     dram_read_bytes: Values
     dram_write_bytes: Values
@@ -58,8 +58,11 @@ def traffic(
     """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again."""
     output = batch.output_bytes
     operands = batch.operand_bytes
-    reads = _dram_reads(batch, gpu, schedule, numbers)
-    reads = reads * (1.0 - _kept(between(operands + output), numbers.l2_capacity.share * gpu.l2_bytes))
+    sources = batch.source_bytes
+    reads = _dram_reads(batch, gpu, schedule, numbers) + sources
+    reads = reads * (
+        1.0 - _kept(between(operands + sources + output), numbers.l2_capacity.share * gpu.l2_bytes)
+    )
     asked = _requests(batch, gpu, schedule, edge, numbers)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * resources.cta_k
@@ -70,13 +73,13 @@ def traffic(
     stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, PIECE_BYTES)
     narrow = PIECE_BYTES / stored_row
     write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
-    beside = numbers.l2.fill_share * reads + write_load + spilled
+    beside = numbers.l2.fill_share * reads + write_load + spilled + sources
     return Traffic(
-        operand_bytes=operands,
+        operand_bytes=operands + sources,
         output_bytes=output,
         dram_read_bytes=reads,
         dram_write_bytes=output,
-        l2_request_bytes=asked.requests * k_bytes + writes,
+        l2_request_bytes=asked.requests * k_bytes + writes + sources,
         l2_load_bytes=asked.lines * k_bytes + beside,
         filled_bytes=filled * k_bytes + beside,
         l2_store_bytes=write_load,
@@ -176,6 +179,8 @@ def _dram_reads(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers:
     operands = batch.operand_bytes
     m_panel = batch.cluster_m * batch.cta_m * batch.a_bytes_per_element * batch.k * schedule.filled_m
     n_panel = batch.cluster_n * batch.cta_n * batch.b_bytes_per_element * batch.k * schedule.filled_n
+    if batch.further is not None:
+        m_panel, n_panel = m_panel * batch.further.a_distinct, n_panel * batch.further.b_distinct
     minor_panel = where(schedule.minor_is_m, m_panel, n_panel)
     major_panel = where(schedule.minor_is_m, n_panel, m_panel)
     shared = schedule.minor_panels * minor_panel

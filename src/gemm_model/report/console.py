@@ -20,7 +20,11 @@ def problem_fields(problem: GemmProblem) -> dict[str, Any]:
     """A problem as results hold it, by the names that columns of tables have."""
     sizes = {name: getattr(problem, name) for name in ("m", "n", "k", "batch")}
     types = {f"{name}_dtype": getattr(problem, f"{name}_dtype").name for name in ("a", "b", "out", "acc")}
-    return {**sizes, **types}
+    further = {name: getattr(problem, name) for name in ("epilogue", "groups", "block_scaling", "conv")}
+    told = {name: found.name for name, found in further.items() if found is not None}
+    if problem.groups is not None and problem.groups.capacity is not None:
+        told |= {"group_layout": problem.groups.layout, "capacity": problem.groups.capacity}
+    return {**sizes, **types, **told}
 
 
 def kernel_fields(config: KernelConfig) -> dict[str, Any]:

@@ -5,7 +5,8 @@ Columns (sizes in elements, times in microseconds; the classic gemm-model's come
     in_dtype, acc_dtype, out_dtype, sf_dtype, sf_vec_size, a_major, b_major, c_major,
     mma_m, mma_n, cta_m, cta_n, cluster_m, cluster_n, m, n, k, runtime_us,
     a_dtype, b_dtype, batch, cta_k, stages, schedule, raster, swizzle, split_k, scheduler, fast_accum, kernel,
-    gpu, empty_kernel_us, pdl, footprint_bytes
+    gpu, empty_kernel_us, pdl, footprint_bytes,
+    epilogue, groups, group_layout, capacity, block_scaling, conv
 
 Only m, n, k and in_dtype are required, and the tile and cluster for a model that needs them. Further columns
 travel along untouched.
@@ -31,7 +32,6 @@ from gemm_model.core.batch import (
     FloatArray,
     GemmBatch,
     IntArray,
-    scale_bits,
 )
 from gemm_model.core.dtypes import (
     MATH_KINDS,
@@ -45,14 +45,16 @@ from gemm_model.core.dtypes import (
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULERS, SCHEDULES, STREAM_K
 from gemm_model.core.prediction import BatchPrediction, predict_in_chunks
-from gemm_model.core.problem import MAX_SIZE
+from gemm_model.core.problem import scale_bits
+from gemm_model.core.sizes import MAX_SIZE
 from gemm_model.dataset.schema import as_texts
 from gemm_model.dataset.storage import DataSet, is_dataset
 from gemm_model.kernels.feasibility import refuse_in_any_family
 from gemm_model.kernels.registry import names_in_tables
-from gemm_model.models import Model
+from gemm_model.models import Model, require_known
+from gemm_model.tables.further_columns import FURTHER_COLUMNS, with_further_work
 
-SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k")
+SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k", *FURTHER_COLUMNS)
 """What makes two rows the same GEMM, as far as a table holds them."""
 
 CONFIG_COLUMNS = (
@@ -167,7 +169,7 @@ def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
     columns["footprint_bytes"] = _told(
         frame, "footprint_bytes", NO_SECOND_USE, MAX_FOOTPRINT_BYTES, "a number of bytes"
     )
-    return GemmBatch(**columns)
+    return GemmBatch(**with_further_work(frame, columns))
 
 
 def predict_frame(
@@ -178,6 +180,7 @@ def predict_frame(
     Raises InputError for a bad value or a kernel that cannot exist.
     """
     batch = batch_from_frame(frame, needs_tile=model.needs_tile)
+    require_known(model, further=batch.further is not None)
     try:
         if model.needs_tile:
             refuse_in_any_family(batch, model.gpu)

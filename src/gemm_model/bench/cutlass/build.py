@@ -9,8 +9,10 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 
+from gemm_model.bench.extended import epilogue_words
 from gemm_model.bench.kernel_cache import cache_folder
 from gemm_model.bench.provider import CompileError, UnsupportedError
+from gemm_model.core.epilogue import SOURCES
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import KernelConfig
@@ -39,6 +41,23 @@ MAINLOOP_TAGS = {
 EPILOGUE_TAGS = {"cooperative": "TmaWarpSpecializedCooperative", "pingpong": "TmaWarpSpecialized"}
 TILE_K_BYTES = 128
 """A k tile [B]; CUTLASS kernels for Hopper; the widest swizzle of a TMA box."""
+
+FUSIONS = {
+    (): ("", ""),
+    ("alpha",): ("Combined", "None"),
+    ("beta",): ("Combined", "None"),
+    ("alpha", "beta"): ("Combined", "None"),
+    ("residual",): ("Combined", "None"),
+    ("relu",): ("Activated", "Relu"),
+    ("gelu",): ("Activated", "Gelu"),
+    ("silu",): ("Activated", "Silu"),
+    ("bias_n",): ("Biased", "None"),
+    ("bias_n", "residual"): ("Biased", "None"),
+    ("bias_n", "relu"): ("BiasedActivated", "Relu"),
+    ("bias_n", "gelu"): ("BiasedActivated", "Gelu"),
+    ("bias_n", "silu"): ("BiasedActivated", "Silu"),
+}
+"""Epilogue -> operation and activation, in the names that kernel.cu gives them; plain stores have none."""
 
 
 def headers() -> Path:
@@ -80,8 +99,22 @@ def macros(problem: GemmProblem, config: KernelConfig) -> tuple[str, ...]:
         "EPILOGUE": f"cutlass::epilogue::{EPILOGUE_TAGS[config.schedule]}",
         "SCHEDULER": f"cutlass::gemm::{scheduler}",
         "SPLITS": int(config.scheduler != "static"),
+        **_fusion_macros(epilogue_words(problem)),
     }
     return tuple(f"-DGEMM_{name}={value}" for name, value in values.items())
+
+
+def _fusion_macros(words: tuple[str, ...]) -> dict[str, object]:
+    """What the compiler must know of an epilogue; nothing for the plain store."""
+    if not words:
+        return {}
+    operation, activation = FUSIONS[words]
+    return {
+        "FUSION": operation,
+        "ACTIVATION": activation,
+        "READS_C": int(any(word in SOURCES for word in words)),
+        "HAS_BIAS": int("bias_n" in words),
+    }
 
 
 def library_path(problem: GemmProblem, config: KernelConfig) -> Path:

@@ -1,15 +1,18 @@
-// One GEMM kernel of CUTLASS 3's collective builder: D[m, n] = A[m, k] x B[n, k]^T, fp32 sums, no C.
+// One GEMM kernel of CUTLASS 3's collective builder: D[m, n] = A[m, k] x B[n, k]^T, fp32 sums, with an epilogue.
 //
 // What the compiler must know comes as macros: the types GEMM_IN_TYPE and GEMM_OUT_TYPE, the extents GEMM_CTA_M,
 // GEMM_CTA_N, GEMM_CTA_K, GEMM_CLUSTER_M and GEMM_CLUSTER_N, the builder's tags GEMM_MAINLOOP, GEMM_EPILOGUE and
-// GEMM_SCHEDULER, and GEMM_SPLITS (1 where the scheduler can split k). The rest are arguments of the functions at
-// the end, which Python calls through ctypes.
+// GEMM_SCHEDULER, and GEMM_SPLITS (1 where the scheduler can split k). An epilogue beside the plain store comes as
+// GEMM_FUSION and GEMM_ACTIVATION (names below), GEMM_READS_C and GEMM_HAS_BIAS (0 or 1). The rest are arguments of
+// the functions at the end, which Python calls through ctypes.
 
 #include <cstdint>
 #include <new>
 
 #include "cute/tensor.hpp"
 #include "cutlass/cutlass.h"
+#include "cutlass/epilogue/fusion/operations.hpp"
+#include "cutlass/epilogue/thread/activation.h"
 #include "cutlass/epilogue/collective/collective_builder.hpp"
 #include "cutlass/gemm/collective/collective_builder.hpp"
 #include "cutlass/gemm/device/gemm_universal_adapter.h"
@@ -26,11 +29,30 @@ constexpr int kBitsOfAlignment = 128;
 constexpr int kAlignmentIn = kBitsOfAlignment / cutlass::sizeof_bits<Element>::value;
 constexpr int kAlignmentOut = kBitsOfAlignment / cutlass::sizeof_bits<Output>::value;
 
+#ifdef GEMM_FUSION
+using Bias = cutlass::bfloat16_t;
+template <class T> using None = cutlass::epilogue::thread::Identity<T>;
+template <class T> using Relu = cutlass::epilogue::thread::ReLu<T>;
+template <class T> using Gelu = cutlass::epilogue::thread::GELU_taylor<T>;
+template <class T> using Silu = cutlass::epilogue::thread::SiLu<T>;
+namespace fusion = cutlass::epilogue::fusion;
+using Combined = fusion::LinearCombination<Output, float, Output, float>;
+using Activated = fusion::LinCombEltAct<GEMM_ACTIVATION, Output, float, Output, float>;
+using Biased = fusion::LinCombPerColBias<Output, float, Bias, Output, float>;
+using BiasedActivated = fusion::LinCombPerColBiasEltAct<GEMM_ACTIVATION, Output, float, Bias, Output, float>;
+using Fusion = GEMM_FUSION;
+#else
+#define GEMM_READS_C 0
+#define GEMM_HAS_BIAS 0
+using Fusion = cutlass::epilogue::fusion::LinearCombination<Output, float, void, float>;
+#endif
+using Source = std::conditional_t<GEMM_READS_C, Output, void>;
+
 using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
     cutlass::epilogue::collective::EpilogueTileAuto, float, float,
-    void, cutlass::layout::RowMajor, kAlignmentOut,
-    Output, cutlass::layout::RowMajor, kAlignmentOut, GEMM_EPILOGUE>::CollectiveOp;
+    Source, cutlass::layout::RowMajor, kAlignmentOut,
+    Output, cutlass::layout::RowMajor, kAlignmentOut, GEMM_EPILOGUE, Fusion>::CollectiveOp;
 
 using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp,
@@ -54,6 +76,9 @@ struct LaunchArguments {
   int max_swizzle;
   int splits;
   int decomposition;  // 0 none (static scheduler), 1 split-K, 2 stream-K
+  void const* c;      // m x n, of the output's type
+  void const* bias;   // n, bf16
+  float alpha, beta;
 };
 
 static cutlass::KernelHardwareInfo const& hardware() {
@@ -74,8 +99,18 @@ static typename Gemm::Arguments to_cutlass(LaunchArguments const& asked) {
       cutlass::gemm::GemmUniversalMode::kGemm,
       {asked.m, asked.n, asked.k, 1},
       {static_cast<Element const*>(asked.a), a_stride, static_cast<Element const*>(asked.b), b_stride},
-      {{1.0f, 0.0f}, nullptr, {}, static_cast<Output*>(asked.d), d_stride},
+      {{}, nullptr, {}, static_cast<Output*>(asked.d), d_stride},
       hardware()};
+  auto& fused = arguments.epilogue.thread;
+  fused.alpha = asked.alpha;
+  fused.beta = asked.beta;
+#if GEMM_READS_C
+  arguments.epilogue.ptr_C = static_cast<Output const*>(asked.c);
+  arguments.epilogue.dC = d_stride;
+#endif
+#if GEMM_HAS_BIAS
+  fused.bias_ptr = static_cast<Bias const*>(asked.bias);
+#endif
   auto& scheduler = arguments.scheduler;
   using Raster = std::decay_t<decltype(scheduler.raster_order)>;
   scheduler.raster_order =

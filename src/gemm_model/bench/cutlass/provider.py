@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Hashable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from gemm_model.bench.cudnn import named_kernels
 from gemm_model.bench.cutlass import build
+from gemm_model.bench.extended import ALPHA, BETA, beyond, epilogue_words, group_rows
+from gemm_model.bench.extended_tensors import keeping_result
 from gemm_model.bench.provider import (
     Config,
     KernelError,
@@ -48,11 +51,18 @@ class LaunchArguments(ctypes.Structure):
         ("max_swizzle", ctypes.c_int),
         ("splits", ctypes.c_int),
         ("decomposition", ctypes.c_int),
+        ("c", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("alpha", ctypes.c_float),
+        ("beta", ctypes.c_float),
     )
 
 
 class CutlassProvider:
     """Collective-builder kernels; `swizzle` is CUTLASS's max_swizzle_size.
+
+    A grouped problem without a tile runs the kernel that torch.nn.functional.grouped_mm picks, one of
+    CUTLASS's; its time holds the kernel that prepares the groups.
 
     A kernel that splits k zeroes its locks before each launch, as CUTLASS's own adapter does, so its time
     holds that memset.
@@ -75,8 +85,16 @@ class CutlassProvider:
         for dtype in (problem.a_dtype, problem.out_dtype):
             if dtype.name not in build.CXX_TYPES:
                 return f"the cutlass provider has no type for {dtype.name}"
-        same = problem.a_dtype == problem.b_dtype and problem.acc_dtype.name == "fp32"
-        return "" if same else "the cutlass provider takes operands of one type and sums in fp32"
+        if problem.a_dtype != problem.b_dtype or problem.acc_dtype.name != "fp32":
+            return "the cutlass provider takes operands of one type and sums in fp32"
+        if group_rows(problem):
+            typed = problem.a_dtype.name == problem.out_dtype.name == "bf16"
+            return beyond(problem, "groups") if typed else "torch's grouped_mm multiplies bf16 into bf16"
+        if epilogue_words(problem) not in build.FUSIONS:
+            return (
+                f"the cutlass provider fuses {'; '.join(','.join(words) for words in build.FUSIONS if words)}"
+            )
+        return beyond(problem, "epilogue")
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
         tiles = [(tile, "cooperative") for tile in COOPERATIVE] + [(tile, "pingpong") for tile in PINGPONG]
@@ -98,18 +116,22 @@ class CutlassProvider:
         )
 
     def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
-        return build.macros(problem, _require_config(config))
+        return "grouped_mm" if group_rows(problem) else build.macros(problem, _require_config(config))
 
     def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
-        build.build(problem, _require_config(config))
+        if not group_rows(problem):
+            build.build(problem, _require_config(config))
 
     def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
+        if group_rows(problem):
+            return keeping_result(operands, _grouped(operands))
         config = _require_config(config)
         library = _library(build.build(problem, config))
         asked = LaunchArguments(
             *(operands.a.data_ptr(), operands.b.data_ptr(), operands.out.data_ptr()),
             *(problem.m, problem.n, problem.k),
             *(RASTERS[config.raster], config.swizzle, config.split_k, DECOMPOSITIONS[config.scheduler]),
+            **_epilogue_arguments(problem, operands),
         )
         status = library.gemm_can_implement(ctypes.byref(asked))
         if status != 0:
@@ -117,7 +139,9 @@ class CutlassProvider:
         workspace = self._room(library.gemm_workspace_bytes(ctypes.byref(asked)), operands.a.device)
         return _Prepared(library, asked, workspace)
 
-    def describe(self, problem: GemmProblem, config: Config, _: Operands) -> Mapping[str, Any]:
+    def describe(self, problem: GemmProblem, config: Config, operands: Operands) -> Mapping[str, Any]:
+        if group_rows(problem):
+            return named_kernels(_grouped(operands))
         values = (ctypes.c_int * 4)()
         _library(build.build(problem, _require_config(config))).gemm_resources(values)
         stages, threads, smem_bytes, clusters = values
@@ -156,6 +180,24 @@ class _Prepared:
     def __del__(self) -> None:
         if self._handle is not None:
             self._library.gemm_destroy(self._handle)
+
+
+def _epilogue_arguments(problem: GemmProblem, operands: Operands) -> dict[str, Any]:
+    """Pointers and factors that the fused epilogue reads; the plain one has alpha 1 and no C."""
+    words, tensors = epilogue_words(problem), operands.extras
+    c = tensors.get("beta", tensors.get("residual"))
+    bias = tensors.get("bias_n")
+    return {
+        "c": None if c is None else c.data_ptr(),
+        "bias": None if bias is None else bias.data_ptr(),
+        "alpha": ALPHA if "alpha" in words else 1.0,
+        "beta": BETA if "beta" in words else float(c is not None),
+    }
+
+
+def _grouped(operands: Operands) -> Callable[[], torch.Tensor]:
+    ends = operands.extras["bounds"][1:].contiguous()
+    return partial(torch._grouped_mm, operands.a, operands.b.mT, offs=ends, out_dtype=operands.out.dtype)
 
 
 def _stream() -> int:

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
+from gemm_model.bench.extended import beyond
 from gemm_model.bench.provider import Config, KernelError, Launch, Operands, UnsupportedError
 from gemm_model.bench.simt.driver import compiled_path, launcher, load
 from gemm_model.bench.simt.ladder import LADDER, SimtKernel, kernel_of
@@ -29,7 +30,7 @@ class SimtProvider:
         majors = (problem.a_major, problem.b_major, problem.c_major)
         if majors != ("k", "k", "n") or problem.batch != 1:
             return "the simt kernels take one problem with A and B contiguous along k and C along n"
-        return ""
+        return beyond(problem)
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
         return tuple(kernel.config for kernel in LADDER if not misfit(kernel, problem))

@@ -1,0 +1,82 @@
+"""cuDNN's convolutions through torch, channels last: the kernel is the library's own pick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gemm_model.bench.extended import beyond
+from gemm_model.bench.extended_tensors import convolution_call, keeping_result
+from gemm_model.bench.launched_kernels import launched_kernels
+from gemm_model.bench.provider import (
+    Config,
+    KernelError,
+    Launch,
+    Operands,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from gemm_model.core.problem import GemmProblem
+
+TYPES = ("bf16", "fp16")
+
+
+class CudnnProvider:
+    """Forward convolutions, data gradients and weight gradients of 16-bit types."""
+
+    name = "cudnn"
+
+    def __init__(self) -> None:
+        self._tried: GemmProblem | None = None
+
+    def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
+        if problem.conv is None:
+            return "cuDNN is benchmarked on convolutions alone"
+        if problem.a_dtype.name not in TYPES or problem.out_dtype != problem.a_dtype:
+            return f"the cudnn provider convolves {' and '.join(TYPES)} into the same type"
+        return beyond(problem, "conv")
+
+    def configs(self, *_: object) -> Sequence[Config]:
+        return (None,)
+
+    def kernel_key(self, *_: object) -> Hashable:
+        return self.name
+
+    def compile(self, *_: object) -> None:
+        """Nothing to do: the library is compiled."""
+
+    def prepare(self, problem: GemmProblem, _: Config, operands: Operands) -> Launch:
+        call = _call(problem, operands)
+        if self._tried != problem:
+            # What cuDNN refuses is said before anything is timed.
+            try:
+                call()
+            except torch.cuda.OutOfMemoryError as error:
+                raise OutOfMemoryError(str(error).splitlines()[0]) from error
+            except RuntimeError as error:
+                raise KernelError(str(error).splitlines()[0]) from error
+            self._tried = problem
+        return keeping_result(operands, call)
+
+    def describe(self, problem: GemmProblem, _: Config, operands: Operands) -> Mapping[str, Any]:
+        return named_kernels(_call(problem, operands))
+
+
+def named_kernels(launch: Launch) -> dict[str, Any]:
+    """Table cells: the kernels of a library call, the grid of the last, which multiplies."""
+    try:
+        kernels = launched_kernels(launch)
+    except (KernelError, RuntimeError) as error:
+        # The call itself is good: its time counts, whatever it ran.
+        return {"detail": f"its kernels cannot be named: {str(error).splitlines()[0]}"}
+    if not kernels:
+        return {"detail": "it launched no kernel"}
+    return {**kernels[-1].cells(), "kernel_name": " + ".join(kernel.name for kernel in kernels)}
+
+
+def _call(problem: GemmProblem, operands: Operands) -> Callable[[], torch.Tensor]:
+    if problem.conv is None:
+        raise UnsupportedError("cuDNN is benchmarked on convolutions alone")
+    return convolution_call(problem.conv, operands.a, operands.b)

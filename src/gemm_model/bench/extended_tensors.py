@@ -1,0 +1,207 @@
+"""Device tensors beyond A, B and D: what epilogues read and write, groups, scales; references for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from gemm_model.bench.extended import (
+    ALPHA,
+    BETA,
+    OUTPUT_SCALE,
+    epilogue_words,
+    group_bounds,
+    output_columns,
+)
+from gemm_model.bench.provider import Launch, Operands
+from gemm_model.core.block_scaling import BLOCK_K
+from gemm_model.core.conv import DGRAD, FPROP, WGRAD, ConvProblem
+from gemm_model.core.epilogue import (
+    ACTIVATIONS,
+    GATED_ACTIVATIONS,
+    QUANTIZED,
+    QUANTIZED_COLUMNS,
+    REDUCTIONS,
+    SOURCES,
+)
+from gemm_model.core.problem import GemmProblem
+
+SCALE_SEED = 11
+LARGEST_E4M3 = 448.0
+"""Largest finite value of e4m3 [1]; OCP 8-bit floating point specification."""
+
+RESULT = "result"
+"""Key in `Operands.extras` of the tensor that a library made for its output, where it takes none."""
+
+ACTIVATION_FUNCTIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": functional.relu,
+    "gelu": partial(functional.gelu, approximate="tanh"),
+    "silu": functional.silu,
+    "tanh": torch.tanh,
+}
+
+
+def around_product(
+    problem: GemmProblem, out: torch.Tensor, source: Callable[[], torch.Tensor]
+) -> dict[str, Any]:
+    """Tensors beside A, B and the output; `source` gives m x n random values."""
+    words, device = epilogue_words(problem), out.device
+    generator = torch.Generator(device=device).manual_seed(SCALE_SEED)
+    found: dict[str, Any] = {}
+    for word in SOURCES:
+        if word in words:
+            found[word] = source()
+    for word, size in (("bias_n", problem.n), ("bias_m", problem.m)):
+        if word in words:
+            # As large as the sums, so that a bias left out shows in the check.
+            bias = torch.randn(size, generator=generator, device=device) * problem.k**0.5
+            found[word] = bias.to(torch.bfloat16)
+    for word, size in (("row_sum", problem.m), ("col_sum", output_columns(problem))):
+        if word in words:
+            found[word] = torch.zeros(size, dtype=torch.float32, device=device)
+    if QUANTIZED in words:
+        found[QUANTIZED] = torch.empty(out.shape[0], out.shape[1] // QUANTIZED_COLUMNS, device=device)
+    if problem.groups:
+        found["bounds"] = torch.tensor(group_bounds(problem), dtype=torch.int32, device=device)
+    scaling = problem.block_scaling
+    if scaling is not None:
+        sides = (("a_scale", problem.m, scaling.a_rows), ("b_scale", problem.n, scaling.b_rows))
+        for name, rows, shared in sides:
+            shape = (-(-rows // shared), problem.k // BLOCK_K)
+            found[name] = torch.rand(shape, generator=generator, device=device) + 0.5
+    return found
+
+
+def convolution_operands(conv: ConvProblem, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Operands:
+    """Input, filters and output, or their gradients, as channels-last views of flat memory."""
+    views = [
+        flat[: prod(shape)].view(shape).movedim(-1, 1)
+        for flat, shape in zip((a, b, out), _convolution_shapes(conv), strict=True)
+    ]
+    return Operands(a=views[0], b=views[1], out=views[2])
+
+
+def convolution_sizes(conv: ConvProblem) -> tuple[int, int, int]:
+    """Elements of A, B and the output as they lie in memory."""
+    a, b, out = _convolution_shapes(conv)
+    return prod(a), prod(b), prod(out)
+
+
+def _convolution_shapes(conv: ConvProblem) -> tuple[tuple[int, ...], ...]:
+    """Shapes of A, B and the output, channels last: a gradient of the output counts as an operand."""
+    image = (conv.images, *conv.size, conv.channels)
+    filters = (conv.filters, *conv.filter_size, conv.channels // conv.groups)
+    pixels = (conv.images, *conv.output_size, conv.filters)
+    return {
+        FPROP: (image, filters, pixels),
+        DGRAD: (pixels, filters, image),
+        WGRAD: (pixels, image, filters),
+    }[conv.kind]
+
+
+def convolution_call(conv: ConvProblem, a: torch.Tensor, b: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """The convolution or its gradient as a call, on tensors as `convolution_operands` makes them."""
+    if conv.kind == FPROP:
+        convolve = functional.conv2d if len(conv.size) == 2 else functional.conv3d
+        window = {"stride": conv.stride, "padding": conv.pad, "dilation": conv.dilation}
+        return partial(convolve, a, b, groups=conv.groups, **window)
+    # What is asked for has no values yet; its tensor tells the sizes and the layout.
+    unread = torch.empty(_convolution_shapes(conv)[2], dtype=a.dtype, device=a.device).movedim(-1, 1)
+    image, filters = (unread, b) if conv.kind == DGRAD else (b, unread)
+    steps = list(conv.stride), list(conv.pad), list(conv.dilation)
+    shift = [0] * len(conv.size)
+    wanted = [conv.kind == DGRAD, conv.kind == WGRAD, False]
+
+    def gradient() -> torch.Tensor:
+        found = torch.ops.aten.convolution_backward(
+            a, image, filters, None, *steps, False, shift, conv.groups, wanted
+        )
+        chosen: torch.Tensor = found[wanted.index(True)]
+        return chosen
+
+    return gradient
+
+
+def reference_results(
+    problem: GemmProblem, operands: Operands, product: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """What `results` must give: the product, in high precision, with its epilogue."""
+    value, found = product, []
+    for word in epilogue_words(problem):
+        if word in GATED_ACTIVATIONS:
+            activation = ACTIVATION_FUNCTIONS[word.removeprefix("gated_")]
+            value = activation(value[:, ::2]) * value[:, 1::2]
+        elif word in ACTIVATIONS:
+            value = ACTIVATION_FUNCTIONS[word](value)
+        elif word in REDUCTIONS:
+            found.append(value.sum(dim=1 if word == "row_sum" else 0))
+        elif word != QUANTIZED:
+            value = _linear_step(word, value, operands.extras.get(word))
+    return (value, *found)
+
+
+def _linear_step(word: str, value: torch.Tensor, operand: torch.Tensor | None) -> torch.Tensor:
+    if word == "alpha":
+        return value * ALPHA
+    if word == "output_scale":
+        return value * OUTPUT_SCALE
+    assert operand is not None
+    wide = operand.to(value.dtype)
+    if word == "bias_m":
+        wide = wide[:, None]
+    return value + (BETA * wide if word == "beta" else wide)
+
+
+def results(problem: GemmProblem, operands: Operands) -> tuple[torch.Tensor, ...]:
+    """What the kernel wrote, or the library returned: the output, its scales applied, and its sums, in the
+    epilogue's order.
+    """
+    out = operands.extras.get(RESULT, operands.out)
+    if QUANTIZED in operands.extras:
+        scales = operands.extras[QUANTIZED]
+        out = out.float() * scales.repeat_interleave(QUANTIZED_COLUMNS, dim=1)
+    sums = [operands.extras[word] for word in epilogue_words(problem) if word in REDUCTIONS]
+    return (out, *sums)
+
+
+def grouped_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
+    """Rows of each group times the group's own B, in fp32."""
+    bounds = group_bounds(problem)
+    a, b = operands.a.float(), operands.b
+    parts = [a[start:stop] @ b[group].float().mT for group, (start, stop) in enumerate(pairwise(bounds))]
+    return torch.cat(parts)
+
+
+def descaled(matrix: torch.Tensor, scales: torch.Tensor, rows: int) -> torch.Tensor:
+    """The matrix in fp32 with its block scales applied; `rows` of it share a scale."""
+    wide = scales.repeat_interleave(rows, dim=0)[: matrix.shape[0]]
+    return matrix.float() * wide.repeat_interleave(BLOCK_K, dim=1)
+
+
+def product_of(problem: GemmProblem, operands: Operands) -> torch.Tensor | None:
+    """The product of a problem beyond the plain one before its epilogue; None where it is the plain one."""
+    conv, scaling = problem.conv, problem.block_scaling
+    if conv is not None:
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            return convolution_call(conv, operands.a.float(), operands.b.float())()
+    if problem.groups is not None:
+        return grouped_product(problem, operands)
+    if scaling is not None:
+        a = descaled(operands.a, operands.extras["a_scale"], scaling.a_rows)
+        return a @ descaled(operands.b, operands.extras["b_scale"], scaling.b_rows).mT
+    return None
+
+
+def keeping_result(operands: Operands, call: Callable[[], torch.Tensor]) -> Launch:
+    """A launch of a library call that makes its own output: `results` finds it."""
+
+    def launch() -> None:
+        operands.extras[RESULT] = call()
+
+    return launch

@@ -1,0 +1,205 @@
+"""QuACK's kernels with epilogues and groups of rows (its variable length along m)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import quack.gemm as quack_gemm
+import quack.gemm_runtime.host as quack_host
+import torch
+from quack.gemm_config import GemmConfig
+
+from gemm_model.bench.extended import (
+    ALPHA,
+    BETA,
+    beyond,
+    epilogue_words,
+    group_rows,
+    output_columns,
+)
+from gemm_model.bench.provider import Launch, Operands
+from gemm_model.bench.tensors import torch_dtype
+from gemm_model.core.epilogue import ACTIVATIONS, GATED_ACTIVATIONS, SOURCES
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+
+ORDER = ("alpha", "beta", "bias_n", "bias_m", "residual", "activation")
+"""Order in which QuACK applies an epilogue; beta and residual take the place of its one C operand."""
+
+ACTIVATION_NAMES = {
+    "relu": "relu",
+    "gelu": "gelu_tanh_approx",
+    "silu": "silu",
+    "tanh": "tanh",
+    "gated_relu": "reglu",
+    "gated_gelu": "geglu",
+    "gated_silu": "swiglu",
+}
+HOPPER = 9
+
+
+def unsupported(problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
+    """Why QuACK cannot run such a problem; empty where it can."""
+    words = epilogue_words(problem)
+    activation = _activation(words)
+    places = ["activation" if word == activation else word for word in words]
+    if any(place not in ORDER for place in places) or set(SOURCES) <= set(words):
+        return f"QuACK fuses {', '.join(ORDER)} and one of beta and residual"
+    if places != sorted(places, key=ORDER.index):
+        return f"QuACK applies an epilogue in the order {', '.join(ORDER)}"
+    if activation and "beta" in words:
+        return "QuACK's activations take C as it is; expected residual in place of beta"
+    if problem.a_scale is not None or compute_capability[0] != HOPPER:
+        return "QuACK's epilogues are benchmarked on compute capability 9.0, without scales"
+    return beyond(problem, "epilogue", "groups")
+
+
+def kernel_key(problem: GemmProblem) -> tuple[Any, ...]:
+    """What the compiled kernel depends on beside the plain product's key."""
+    return (epilogue_words(problem), bool(group_rows(problem)))
+
+
+def compile_kernel(problem: GemmProblem, config: KernelConfig) -> None:
+    """Put the kernel into QuACK's cache on disk, from tensors without memory; needs no GPU."""
+    with _without_gpu():
+        plan_of(problem, config, _meta_operands(problem))
+
+
+def plan_of(problem: GemmProblem, config: KernelConfig, operands: Operands) -> Any:
+    """QuACK's launch plan, good for all operands of the problem; a linear one launches once meanwhile."""
+    tensors, c = _named_tensors(problem, operands), _c_operand(operands)
+    activation = _activation(epilogue_words(problem))
+    if activation:
+        stores, settings = {"mAuxOut": operands.out}, _settings(config)
+        fused = _fused(problem, activation)
+        return fused.plan(operands.a, operands.b.mT, c, out=stores, config=settings, **tensors)
+    matrices = (operands.a, operands.b, operands.out, c)
+    tile = (config.mma_m, config.cta_n, config.cluster_m, config.cluster_n)
+    pingpong = config.schedule == "pingpong"
+    return quack_gemm.gemm(
+        *matrices, None, *tile, pingpong=pingpong, max_swizzle_size=config.swizzle, **tensors
+    )
+
+
+def launch_of(plan: Any, problem: GemmProblem, operands: Operands) -> Launch:
+    """A callable that launches the plan's kernel on the operands."""
+    tensors, c = _named_tensors(problem, operands), _c_operand(operands)
+    if _activation(epilogue_words(problem)):
+        stores = {"mAuxOut": operands.out}
+        return partial(plan.run, operands.a, operands.b.mT, c, out=stores, **tensors)
+    return partial(quack_gemm.run_gemm_plan, plan, operands.a, operands.b, operands.out, c, **tensors)
+
+
+def _fused(problem: GemmProblem, activation: str) -> Any:
+    """QuACK's fused activation: the output is its second store, the product itself is not stored."""
+    # QuACK fingerprints its epilogues at their import, which fails for packages outside of a `site-packages`.
+    from quack.epilogue.library import linear_act_mod
+
+    words = epilogue_words(problem)
+    return linear_act_mod(
+        ACTIVATION_NAMES[activation],
+        gated=activation in GATED_ACTIVATIONS,
+        has_c="residual" in words,
+        has_rowvec="bias_n" in words,
+        has_colvec="bias_m" in words,
+        has_alpha="alpha" in words,
+    )
+
+
+def _settings(config: KernelConfig) -> GemmConfig:
+    return GemmConfig(
+        tile_m=config.mma_m,
+        tile_n=config.cta_n,
+        cluster_m=config.cluster_m,
+        cluster_n=config.cluster_n,
+        pingpong=config.schedule == "pingpong",
+        is_dynamic_persistent=False,
+        max_swizzle_size=config.swizzle,
+        device_capacity=HOPPER,
+    )
+
+
+def _named_tensors(problem: GemmProblem, operands: Operands) -> dict[str, Any]:
+    """What the epilogue reads and the bounds of groups, under the names of QuACK's arguments."""
+    words, extras = epilogue_words(problem), operands.extras
+    activated = bool(_activation(words))
+    found: dict[str, Any] = {}
+    if "bias_n" in words:
+        found["mRowVecBroadcast" if activated else "rowvec_bias"] = _per_group(problem, extras["bias_n"])
+    if "bias_m" in words:
+        found["mColVecBroadcast" if activated else "colvec_bias"] = _per_column(problem, extras["bias_m"])
+    found |= {word: factor for word, factor in (("alpha", ALPHA), ("beta", BETA)) if word in words}
+    if group_rows(problem):
+        found["cu_seqlens_m"] = extras["bounds"]
+    return found
+
+
+def _per_group(problem: GemmProblem, bias: torch.Tensor) -> torch.Tensor:
+    """The bias of each group, which here is one and the same."""
+    return bias.expand(len(group_rows(problem)) or 1, -1).contiguous()
+
+
+def _per_column(problem: GemmProblem, bias: torch.Tensor) -> torch.Tensor:
+    return bias if group_rows(problem) else bias.unsqueeze(0)
+
+
+def _c_operand(operands: Operands) -> torch.Tensor | None:
+    found = operands.extras.get("beta")
+    return operands.extras.get("residual") if found is None else found
+
+
+def _activation(words: tuple[str, ...]) -> str:
+    return next((word for word in words if word in (*ACTIVATIONS, *GATED_ACTIVATIONS)), "")
+
+
+def _meta_operands(problem: GemmProblem) -> Operands:
+    """Operands that have shapes and types but no memory."""
+
+    def empty(name: str, *shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch_dtype(name), device="meta")
+
+    groups = len(group_rows(problem))
+    words, out_name = epilogue_words(problem), problem.out_dtype.name
+    extras: dict[str, Any] = {
+        word: empty(out_name, problem.m, problem.n) for word in SOURCES if word in words
+    }
+    sizes = {"bias_n": problem.n, "bias_m": problem.m}
+    extras |= {word: empty("bf16", size) for word, size in sizes.items() if word in words}
+    if groups:
+        extras["bounds"] = torch.empty(groups + 1, dtype=torch.int32, device="meta")
+    b_shape = (groups, problem.n, problem.k) if groups else (problem.n, problem.k)
+    return Operands(
+        a=empty(problem.a_dtype.name, problem.m, problem.k),
+        b=empty(problem.b_dtype.name, *b_shape),
+        out=empty(out_name, problem.m, output_columns(problem)),
+        extras=extras,
+    )
+
+
+@contextmanager
+def _without_gpu() -> Iterator[None]:
+    """QuACK's plans without their launch and without what only a GPU tells; for processes that compile."""
+    changes = (
+        (quack_gemm, "get_max_active_clusters", _one_cluster),
+        (quack_host, "get_max_active_clusters", _one_cluster),
+        (quack_gemm, "run_gemm_plan", _no_launch),
+    )
+    kept = [getattr(module, name) for module, name, _ in changes]
+    for module, name, stand_in in changes:
+        setattr(module, name, stand_in)
+    try:
+        yield
+    finally:
+        for (module, name, _), function in zip(changes, kept, strict=True):
+            setattr(module, name, function)
+
+
+def _one_cluster(*_: object, **__: object) -> int:
+    return 1
+
+
+def _no_launch(*_: object, **__: object) -> None:
+    """Nothing runs while kernels are compiled."""

@@ -1,0 +1,372 @@
+"""Persistent Triton kernels with epilogues, groups of rows and block scales that software applies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from gemm_model.bench.extended import (
+    ALPHA,
+    BETA,
+    OUTPUT_SCALE,
+    epilogue_words,
+    group_rows,
+)
+from gemm_model.bench.extended_tensors import LARGEST_E4M3
+from gemm_model.bench.provider import CompileError, Launch, Operands, UnsupportedError
+from gemm_model.core.block_scaling import BLOCK_K
+from gemm_model.core.epilogue import (
+    ACTIVATIONS,
+    GATED_ACTIVATIONS,
+    QUANTIZED,
+    QUANTIZED_COLUMNS,
+    REDUCTIONS,
+    SOURCES,
+    VECTORS,
+)
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+
+ORDER = (
+    "alpha",
+    "beta",
+    "bias_n",
+    "bias_m",
+    "residual",
+    "activation",
+    "output_scale",
+    "quantize_1x128",
+    "sum",
+)
+"""Places of an epilogue's words in the kernel."""
+
+ACTIVATION_CODES = {"": 0, "relu": 1, "gelu": 2, "silu": 3, "tanh": 4}
+POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "e4m3": "*fp8e4nv", "fp32": "*fp32", "i32": "*i32"}
+ALIGNED = ["tt.divisibility", 16]
+
+_ALPHA = tl.constexpr(ALPHA)
+_BETA = tl.constexpr(BETA)
+_OUTPUT_SCALE = tl.constexpr(OUTPUT_SCALE)
+_LARGEST = tl.constexpr(LARGEST_E4M3)
+_QUANTIZED = tl.constexpr(QUANTIZED_COLUMNS)
+_SCALE_BLOCK = tl.constexpr(BLOCK_K)
+
+
+@triton.jit
+def _activated(x, ACTIVATION: tl.constexpr):
+    if ACTIVATION == 1:
+        x = tl.maximum(x, 0.0)
+    elif ACTIVATION == 2:
+        x = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    elif ACTIVATION == 3:
+        x = x * tl.sigmoid(x)
+    elif ACTIVATION == 4:
+        x = 2.0 * tl.sigmoid(2.0 * x) - 1.0
+    return x
+
+
+@triton.jit
+def _product(
+    a, b, offset_m, row_b, offset_n, M, N, K, a_scale_ptr, b_scale_ptr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, B_SCALE_ROWS: tl.constexpr,
+):  # fmt: skip
+    """Sums of one tile; scaled kernels multiply each partial sum of 128 k by the scales of both operands."""
+    accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    rows = offset_m + tl.arange(0, BLOCK_M)
+    columns = offset_n + tl.arange(0, BLOCK_N)
+    for step in range(tl.cdiv(K, BLOCK_K)):
+        a_tile = a.load([offset_m, step * BLOCK_K])
+        b_tile = b.load([row_b, step * BLOCK_K])
+        if a_scale_ptr is None:
+            accumulator = tl.dot(a_tile, b_tile.T, accumulator)
+        else:
+            a_scale = tl.load(a_scale_ptr + step * M + rows, mask=rows < M, other=0.0)
+            if B_SCALE_ROWS == 1:
+                b_scale = tl.load(b_scale_ptr + step * N + columns, mask=columns < N, other=0.0)
+                accumulator += tl.dot(a_tile, b_tile.T) * a_scale[:, None] * b_scale[None, :]
+            else:
+                b_scale = tl.load(b_scale_ptr + offset_n // _SCALE_BLOCK * tl.cdiv(K, _SCALE_BLOCK) + step)
+                accumulator += tl.dot(a_tile, b_tile.T) * (a_scale * b_scale)[:, None]
+    return accumulator
+
+
+@triton.jit
+def _finished(
+    x, offset_m, offset_n, end_m, N, beta_ptr, residual_ptr, bias_n_ptr, bias_m_ptr, quantize_ptr,
+    row_sum_ptr, col_sum_ptr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ALPHA: tl.constexpr, ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr, OUT_SCALE: tl.constexpr,
+):  # fmt: skip
+    """The tile after its epilogue."""
+    rows = offset_m + tl.arange(0, BLOCK_M)
+    columns = offset_n + tl.arange(0, BLOCK_N)
+    inside = (rows < end_m)[:, None] & (columns < N)[None, :]
+    places = rows.to(tl.int64)[:, None] * N + columns[None, :]
+    if ALPHA:
+        x = x * _ALPHA
+    if beta_ptr is not None:
+        x += _BETA * tl.load(beta_ptr + places, mask=inside, other=0.0).to(tl.float32)
+    if bias_n_ptr is not None:
+        x += tl.load(bias_n_ptr + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
+    if bias_m_ptr is not None:
+        x += tl.load(bias_m_ptr + rows, mask=rows < end_m, other=0.0).to(tl.float32)[:, None]
+    if residual_ptr is not None:
+        x += tl.load(residual_ptr + places, mask=inside, other=0.0).to(tl.float32)
+    if GATED:
+        gate, up = tl.split(tl.reshape(x, (BLOCK_M, BLOCK_N // 2, 2)))
+        x = _activated(gate, ACTIVATION) * up
+        columns = offset_n // 2 + tl.arange(0, BLOCK_N // 2)
+        N = N // 2
+    else:
+        x = _activated(x, ACTIVATION)
+    if OUT_SCALE:
+        x = x * _OUTPUT_SCALE
+    if quantize_ptr is not None:
+        scale = tl.maximum(tl.max(tl.abs(x), axis=1), 1e-12) / _LARGEST
+        x = x / scale[:, None]
+        first = tl.min(columns, axis=0) // _QUANTIZED
+        tl.store(quantize_ptr + rows * (N // _QUANTIZED) + first, scale, mask=rows < end_m)
+    if row_sum_ptr is not None:
+        tl.atomic_add(row_sum_ptr + rows, tl.sum(x, axis=1), mask=rows < end_m, sem="relaxed")
+    if col_sum_ptr is not None:
+        kept = tl.where((rows < end_m)[:, None], x, 0.0)
+        tl.atomic_add(col_sum_ptr + columns, tl.sum(kept, axis=0), mask=columns < N, sem="relaxed")
+    return x
+
+
+@triton.jit
+def matmul_fused(
+    a_ptr, b_ptr, d_ptr, beta_ptr, residual_ptr, bias_n_ptr, bias_m_ptr, quantize_ptr, row_sum_ptr,
+    col_sum_ptr, a_scale_ptr, b_scale_ptr, M, N, K, GROUP_M,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, B_SCALE_ROWS: tl.constexpr,
+    ALPHA: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr, OUT_SCALE: tl.constexpr,
+):  # fmt: skip
+    """D = epilogue(A[M, K] x B[N, K]^T); a program takes every num_programs-th tile of the grouped order."""
+    a = tl.make_tensor_descriptor(a_ptr, shape=[M, K], strides=[K, 1], block_shape=[BLOCK_M, BLOCK_K])
+    b = tl.make_tensor_descriptor(b_ptr, shape=[N, K], strides=[K, 1], block_shape=[BLOCK_N, BLOCK_K])
+    OUT_N: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
+    out_n = N // 2 if GATED else N
+    d = tl.make_tensor_descriptor(d_ptr, shape=[M, out_n], strides=[out_n, 1], block_shape=[BLOCK_M, OUT_N])
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
+        first_m = tile // (GROUP_M * tiles_n) * GROUP_M
+        tall = tl.minimum(tiles_m - first_m, GROUP_M)
+        within = tile % (GROUP_M * tiles_n)
+        offset_m = (first_m + within % tall) * BLOCK_M
+        offset_n = (within // tall) * BLOCK_N
+        x = _product(
+            a, b, offset_m, offset_n, offset_n, M, N, K, a_scale_ptr, b_scale_ptr,
+            BLOCK_M, BLOCK_N, BLOCK_K, B_SCALE_ROWS,
+        )  # fmt: skip
+        x = _finished(
+            x, offset_m, offset_n, M, N, beta_ptr, residual_ptr, bias_n_ptr, bias_m_ptr, quantize_ptr,
+            row_sum_ptr, col_sum_ptr, BLOCK_M, BLOCK_N, ALPHA, ACTIVATION, GATED, OUT_SCALE,
+        )  # fmt: skip
+        d.store([offset_m, offset_n * OUT_N // BLOCK_N], x.to(d_ptr.dtype.element_ty))
+
+
+@triton.jit
+def matmul_grouped(
+    a_ptr, b_ptr, d_ptr, beta_ptr, residual_ptr, bias_n_ptr, bias_m_ptr, quantize_ptr, row_sum_ptr,
+    col_sum_ptr, a_scale_ptr, b_scale_ptr, bounds_ptr, M, N, K, GROUP_M, GROUPS,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, B_SCALE_ROWS: tl.constexpr,
+    ALPHA: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr, OUT_SCALE: tl.constexpr,
+):  # fmt: skip
+    """Rows bounds[g] to bounds[g + 1] of A times B[g]; programs take the tiles of all groups in turn."""
+    a = tl.make_tensor_descriptor(a_ptr, shape=[M, K], strides=[K, 1], block_shape=[BLOCK_M, BLOCK_K])
+    b = tl.make_tensor_descriptor(
+        b_ptr, shape=[GROUPS * N, K], strides=[K, 1], block_shape=[BLOCK_N, BLOCK_K]
+    )
+    OUT_N: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
+    out_n = N // 2 if GATED else N
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tile = tl.program_id(0)
+    first_tile = 0
+    for group in range(GROUPS):
+        start = tl.load(bounds_ptr + group)
+        end_m = tl.load(bounds_ptr + group + 1)
+        tiles_m = tl.cdiv(end_m - start, BLOCK_M)
+        end_tile = first_tile + tiles_m * tiles_n
+        while tile < end_tile:
+            local = tile - first_tile
+            first_m = local // (GROUP_M * tiles_n) * GROUP_M
+            tall = tl.minimum(tiles_m - first_m, GROUP_M)
+            within = local % (GROUP_M * tiles_n)
+            offset_m = start + (first_m + within % tall) * BLOCK_M
+            offset_n = (within // tall) * BLOCK_N
+            x = _product(
+                a, b, offset_m, group * N + offset_n, offset_n, M, N, K, a_scale_ptr, b_scale_ptr,
+                BLOCK_M, BLOCK_N, BLOCK_K, B_SCALE_ROWS,
+            )  # fmt: skip
+            x = _finished(
+                x, offset_m, offset_n, end_m, N, beta_ptr, residual_ptr, bias_n_ptr, bias_m_ptr, quantize_ptr,
+                row_sum_ptr, col_sum_ptr, BLOCK_M, BLOCK_N, ALPHA, ACTIVATION, GATED, OUT_SCALE,
+            )  # fmt: skip
+            rows = offset_m + tl.arange(0, BLOCK_M)
+            columns = offset_n * OUT_N // BLOCK_N + tl.arange(0, OUT_N)
+            # A descriptor's store would write the next group's rows as well.
+            inside = (rows < end_m)[:, None] & (columns < out_n)[None, :]
+            places = d_ptr + rows.to(tl.int64)[:, None] * out_n + columns[None, :]
+            tl.store(places, x.to(d_ptr.dtype.element_ty), mask=inside)
+            tile += tl.num_programs(0)
+        first_tile = end_tile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedKernel:
+    """What one compiled kernel depends on."""
+
+    grouped: bool
+    pointers: tuple[tuple[str, str], ...]
+    """Names of the pointers that the kernel has and their element types."""
+    constants: tuple[tuple[str, int], ...]
+    stages: int
+    warps: int
+
+
+def unsupported(problem: GemmProblem) -> str:
+    """Why the kernels cannot run such a problem; empty where they can."""
+    words = epilogue_words(problem)
+    places = [ORDER.index(_place(word)) for word in words]
+    if places != sorted(places):
+        return f"the triton provider applies an epilogue in the order {', '.join(ORDER)}"
+    scaling = problem.block_scaling
+    if scaling is not None and (scaling.a_rows != 1 or problem.groups is not None):
+        return "the triton provider scales blocks of 1x128 of A, in a single product"
+    return ""
+
+
+def fused_kernel(problem: GemmProblem, config: KernelConfig) -> FusedKernel:
+    """The kernel of a problem. Raises UnsupportedError where a tile does not fit the epilogue."""
+    words = epilogue_words(problem)
+    scaling, gated = problem.block_scaling, bool(problem.epilogue and problem.epilogue.gated)
+    out_tile = config.cta_n // 2 if gated else config.cta_n
+    if QUANTIZED in words and out_tile != QUANTIZED_COLUMNS:
+        raise UnsupportedError(f"output tiles of {out_tile} columns are not quantized by {QUANTIZED_COLUMNS}")
+    if scaling is not None and (config.cta_k != BLOCK_K or config.cta_n > BLOCK_K):
+        raise UnsupportedError("block-scaled tiles have 128 of k and at most 128 columns")
+    source = problem.out_dtype.name if problem.out_dtype.bits >= 16 else "bf16"
+    pointers = {"a": problem.a_dtype.name, "b": problem.b_dtype.name, "d": problem.out_dtype.name}
+    pointers |= {word: source for word in SOURCES if word in words}
+    pointers |= {word: "bf16" for word in VECTORS if word in words}
+    pointers |= {word: "fp32" for word in (QUANTIZED, *REDUCTIONS) if word in words}
+    if scaling is not None:
+        pointers |= {"a_scale": "fp32", "b_scale": "fp32"}
+    grouped = bool(group_rows(problem))
+    if grouped:
+        pointers["bounds"] = "i32"
+    activation = next((word for word in words if word in (*ACTIVATIONS, *GATED_ACTIVATIONS)), "")
+    constants = {
+        "BLOCK_M": config.cta_m,
+        "BLOCK_N": config.cta_n,
+        "BLOCK_K": config.cta_k,
+        "B_SCALE_ROWS": scaling.b_rows if scaling else 0,
+        "ALPHA": int("alpha" in words),
+        "ACTIVATION": ACTIVATION_CODES[activation.removeprefix("gated_")],
+        "GATED": int(gated),
+        "OUT_SCALE": int("output_scale" in words),
+    }
+    return FusedKernel(
+        grouped=grouped,
+        pointers=tuple(pointers.items()),
+        constants=tuple(constants.items()),
+        stages=config.stages,
+        warps=config.warps or 4,
+    )
+
+
+@lru_cache(maxsize=1024)
+def compiled(kernel: FusedKernel, compute_capability: tuple[int, int]) -> Any:
+    """The compiled kernel, from Triton's cache on disk where it is there. Raises CompileError."""
+    function = matmul_grouped if kernel.grouped else matmul_fused
+    types = {_argument(name): POINTERS[dtype] for name, dtype in kernel.pointers}
+    constants = dict(kernel.constants)
+    signature, fixed = {}, {}
+    for name in function.arg_names:
+        if name in types:
+            signature[name] = types[name]
+        elif name in constants or name.endswith("_ptr"):
+            signature[name], fixed[name] = "constexpr", constants.get(name)
+        else:
+            signature[name] = "i32"
+    names = list(signature)
+    source = ASTSource(
+        function,
+        signature,
+        {(names.index(name),): value for name, value in fixed.items()},
+        {(names.index(name),): [ALIGNED] for name in types if name != "bounds_ptr"},
+    )
+    target = GPUTarget("cuda", compute_capability[0] * 10 + compute_capability[1], 32)
+    options = {"num_warps": kernel.warps, "num_stages": kernel.stages}
+    try:
+        return triton.compile(source, target=target, options=options)
+    except Exception as error:  # Triton's passes fail with exceptions of many kinds
+        raise CompileError(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}") from error
+
+
+def prepare(problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:
+    """A callable that launches the kernel; every tensor is in place, and nothing is launched yet."""
+    built = compiled(fused_kernel(problem, config), torch.cuda.get_device_capability())
+    passed = arguments(problem, config, operands)
+    sm_count = torch.cuda.get_device_properties(operands.a.device).multi_processor_count
+    try:
+        run = built[(min(tiles(problem, config), sm_count), 1, 1)]
+    except (RuntimeError, triton.runtime.OutOfResources) as error:
+        raise UnsupportedError(str(error).splitlines()[0]) from error
+
+    def launch() -> None:
+        run(*passed, stream=torch.cuda.current_stream().cuda_stream)
+
+    return launch
+
+
+def arguments(problem: GemmProblem, config: KernelConfig, operands: Operands) -> tuple[Any, ...]:
+    """What the kernel is called with: tensors, sizes and constants in its order, None for what it lacks."""
+    kernel = fused_kernel(problem, config)
+    tensors = {"a": operands.a, "b": operands.b, "d": operands.out}
+    tensors |= operands.extras | _scales(problem, operands)
+    values: dict[str, Any] = {_argument(name): tensor for name, tensor in tensors.items()}
+    values |= {"M": problem.m, "N": problem.n, "K": problem.k, "GROUP_M": config.swizzle}
+    values |= {"GROUPS": len(group_rows(problem)), **dict(kernel.constants)}
+    function = matmul_grouped if kernel.grouped else matmul_fused
+    return tuple(values.get(name) for name in function.arg_names)
+
+
+def tiles(problem: GemmProblem, config: KernelConfig) -> int:
+    """Output tiles of all groups."""
+    rows = group_rows(problem) or (problem.m,)
+    return sum(-(-count // config.cta_m) for count in rows) * -(-problem.n // config.cta_n)
+
+
+def describe(problem: GemmProblem, config: KernelConfig) -> Mapping[str, Any]:
+    kernel = compiled(fused_kernel(problem, config), torch.cuda.get_device_capability())
+    told = f"smem={kernel.metadata.shared} registers={kernel.n_regs} spills={kernel.n_spills}"
+    return {"algorithm": told}
+
+
+def _scales(problem: GemmProblem, operands: Operands) -> dict[str, Any]:
+    """Scales as the kernel reads them: those of single rows contiguous along the rows."""
+    scaling = problem.block_scaling
+    if scaling is None:
+        return {}
+    rows = {"a_scale": scaling.a_rows, "b_scale": scaling.b_rows}
+    return {name: operands.extras[name].t().contiguous() for name, count in rows.items() if count == 1}
+
+
+def _argument(name: str) -> str:
+    return f"{name.removesuffix('_1x128')}_ptr"
+
+
+def _place(word: str) -> str:
+    if word in (*ACTIVATIONS, *GATED_ACTIVATIONS):
+        return "activation"
+    return "sum" if word in REDUCTIONS else word

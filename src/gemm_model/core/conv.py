@@ -1,0 +1,182 @@
+"""Convolutions as implicit GEMM: the product that they are, and the bytes that it really reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+from gemm_model.core.errors import InputError
+from gemm_model.core.sizes import require_size, size_of
+
+FPROP, DGRAD, WGRAD = KINDS = ("fprop", "dgrad", "wgrad")
+"""Forward; the gradient of the input; that of the weights."""
+EXAMPLE = "fprop n=32 c=64 h=56 w=56 k=128 r=3 s=3 stride=1 pad=1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvProblem:
+    """A convolution of `images` of NHWC (or NDHWC) layout; extents are (h, w) or (d, h, w).
+
+    Channels and filters are those of all groups together.
+    """
+
+    kind: str = FPROP
+    images: int
+    channels: int
+    filters: int
+    size: tuple[int, ...]
+    """Extents of an input image."""
+    filter_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    pad: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"conv is {self.kind!r}; expected one of {', '.join(KINDS)}")
+        for name in ("images", "channels", "filters", "groups"):
+            require_size(self, name)
+        dims = len(self.size)
+        if dims not in (2, 3):
+            raise InputError(f"conv has images of {dims} dimensions; expected h and w, or d, h and w")
+        for name, low in (("size", 1), ("filter_size", 1), ("stride", 1), ("pad", 0), ("dilation", 1)):
+            values = getattr(self, name)
+            if len(values) != dims:
+                raise InputError(f"conv has {len(values)} numbers of {name}; expected {dims}")
+            for value in values:
+                size_of(f"conv {name}", value + 1 - low)
+        if self.channels % self.groups or self.filters % self.groups:
+            raise InputError(
+                f"conv has {self.channels} channels and {self.filters} filters in {self.groups} groups; "
+                "expected multiples of the groups"
+            )
+        if min(self.output_size) < 1:
+            found = "x".join(map(str, self.output_size))
+            raise InputError(
+                f"conv has an empty output ({found}); expected filters that fit the padded image"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> ConvProblem:
+        """A convolution from EXAMPLE's words; 3-D ones add d= and t=.
+
+        stride (1), pad (0) and dilation (1) are one number or one for each extent, such as 1x2. Raises
+        InputError for missing, unknown or impossible words.
+        """
+        kind, *words = text.split() or [""]
+        values: dict[str, str] = {}
+        for word in words:
+            name, separator, value = word.partition("=")
+            good = name in ("stride", "pad", "dilation") or (name in _SIZES and "x" not in value)
+            if (
+                not (separator and good and re.fullmatch(r"\d{1,13}(x\d{1,13}){0,2}", value))
+                or name in values
+            ):
+                raise InputError(f"conv has the word {word[:40]!r}; expected words as in '{EXAMPLE}'")
+            values[name] = value
+        return _from_words(kind, values)
+
+    @property
+    def name(self) -> str:
+        """The convolution as `parse` takes it."""
+        sizes = dict(zip(_IMAGE[-len(self.size) :], self.size, strict=True))
+        taps = dict(zip(_FILTER[-len(self.size) :], self.filter_size, strict=True))
+        words = {"n": self.images, "c": self.channels, **sizes, "k": self.filters, **taps}
+        told = [f"{name}={value}" for name, value in words.items()]
+        told += [
+            f"{name}={'x'.join(map(str, getattr(self, name)))}" for name in ("stride", "pad", "dilation")
+        ]
+        return " ".join((self.kind, *told, f"groups={self.groups}"))
+
+    @property
+    def output_size(self) -> tuple[int, ...]:
+        """Extents of an output image."""
+        axes = zip(self.size, self.filter_size, self.stride, self.pad, self.dilation, strict=True)
+        return tuple((x + 2 * pad - dilation * (f - 1) - 1) // step + 1 for x, f, step, pad, dilation in axes)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether it is a plain product: a filter of one tap on each pixel, in one group."""
+        ones = self.filter_size + self.stride
+        return prod(ones) == 1 and max(self.pad) == 0 and self.groups == 1
+
+    @property
+    def taps(self) -> int:
+        return prod(self.filter_size)
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """m, n and k of the implicit GEMM of one group, and how many groups.
+
+        Of a strided data gradient each pixel meets the taps that its place in the stride leaves: k counts
+        their mean.
+        """
+        channels, filters = self.channels // self.groups, self.filters // self.groups
+        outputs, inputs = self.images * prod(self.output_size), self.images * prod(self.size)
+        return {
+            FPROP: (outputs, filters, channels * self.taps, self.groups),
+            DGRAD: (inputs, channels, filters * self.runs, self.groups),
+            WGRAD: (filters, channels * self.taps, outputs, self.groups),
+        }[self.kind]
+
+    @property
+    def runs(self) -> int:
+        """Runs that k falls into, one for each tap that is met: a k tile lies within one."""
+        met = {FPROP: self.taps, DGRAD: ceil(self.taps / prod(self.stride)), WGRAD: 1}
+        return met[self.kind]
+
+    @property
+    def gathers_b(self) -> bool:
+        """Whether the operand whose columns overlap in memory is B, not A."""
+        return self.kind == WGRAD
+
+    @property
+    def distinct_share(self) -> tuple[float, float]:
+        """Elements of A and of B in memory over those of the product: the filter reads pixels repeatedly."""
+        m, n, k, groups = self.sizes
+        # A filter narrower than the stride skips pixels.
+        axes = zip(self.size, self.output_size, self.filter_size, strict=True)
+        touched = prod(min(x, out * f) for x, out, f in axes)
+        image = self.images * touched * self.channels / groups
+        gradient = self.images * prod(self.output_size) * self.filters / groups
+        weights = self.taps * self.channels * self.filters / groups**2
+        a, b = {FPROP: (image, weights), DGRAD: (gradient, weights), WGRAD: (gradient, image)}[self.kind]
+        return min(a / (m * k), 1.0), min(b / (n * k), 1.0)
+
+    @property
+    def majors(self) -> tuple[str, str]:
+        """`a_major` and `b_major` of the product in NHWC: channels, or filters, are contiguous."""
+        return {FPROP: ("k", "k"), DGRAD: ("k", "n"), WGRAD: ("m", "n")}[self.kind]
+
+
+_IMAGE, _FILTER = ("d", "h", "w"), ("t", "r", "s")
+_SIZES = ("n", "c", "k", "groups", *_IMAGE, *_FILTER)
+
+
+def _from_words(kind: str, values: Mapping[str, str]) -> ConvProblem:
+    """The convolution of checked words."""
+    dims = 3 if "d" in values or "t" in values else 2
+    image, taps = _IMAGE[-dims:], _FILTER[-dims:]
+    for name in ("n", "c", "k", *image, *taps):
+        if name not in values:
+            raise InputError(f"conv lacks {name}=; expected words as in '{EXAMPLE}'")
+
+    def each(name: str, default: int) -> tuple[int, ...]:
+        numbers = tuple(map(int, values.get(name, str(default)).split("x")))
+        return numbers * dims if len(numbers) == 1 else numbers
+
+    return ConvProblem(
+        kind=kind,
+        images=int(values["n"]),
+        channels=int(values["c"]),
+        filters=int(values["k"]),
+        size=tuple(int(values[name]) for name in image),
+        filter_size=tuple(int(values[name]) for name in taps),
+        stride=each("stride", 1),
+        pad=each("pad", 0),
+        dilation=each("dilation", 1),
+        groups=int(values.get("groups", "1")),
+    )

@@ -1,0 +1,105 @@
+"""What a kernel does with a tile's sums before it stores them: words of a fused epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemm_model.core.errors import InputError
+
+SCALARS = ("alpha", "output_scale")
+"""One factor for all outputs."""
+SOURCES = ("beta", "residual")
+"""Another matrix of the output's type is read and added: C times beta, or a residual."""
+VECTORS = ("bias_n", "bias_m")
+"""One value for each column of the sums, or for each row."""
+ACTIVATIONS = ("relu", "gelu", "silu", "tanh")
+GATED_ACTIVATIONS = ("gated_relu", "gated_gelu", "gated_silu")
+"""Columns hold gate and up in turn; the activation of the one times the other leaves half of them."""
+QUANTIZED = "quantize_1x128"
+"""Outputs of 8 bits, with an fp32 scale factor for every 128 of a row."""
+REDUCTIONS = ("row_sum", "col_sum")
+"""Sums of the outputs over a row or over a column, stored beside them."""
+EPILOGUE_WORDS = (*SCALARS, *SOURCES, *VECTORS, *ACTIVATIONS, *GATED_ACTIVATIONS, QUANTIZED, *REDUCTIONS)
+ALIASES = {"bias": "bias_n"}
+QUANTIZED_COLUMNS = 128
+"""Outputs that share a scale factor [elements]; `QUANTIZED`; by definition."""
+QUANTIZED_SCALE_BITS = 32
+"""A scale factor of quantized outputs [bit]; fp32; by definition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """Words of a fused epilogue, applied in their order; without words, the plain store."""
+
+    words: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for word in self.words:
+            if word not in EPILOGUE_WORDS:
+                known = ", ".join((*EPILOGUE_WORDS, *ALIASES))
+                raise InputError(f"epilogue has the word {word!r}; expected some of {known}")
+            if self.words.count(word) > 1:
+                raise InputError(f"epilogue {self.name!r} says {word} twice; expected each word once")
+        activations = [word for word in self.words if word in (*ACTIVATIONS, *GATED_ACTIVATIONS)]
+        if len(activations) > 1:
+            raise InputError(f"epilogue has {' and '.join(activations)}; expected at most one activation")
+
+    @classmethod
+    def parse(cls, text: str) -> Epilogue:
+        """An epilogue from its words, such as 'gated_silu,bias'; '' and 'none' are the plain store.
+
+        Raises InputError for an unknown word, one that comes twice, and for two activations.
+        """
+        words = [word.strip().lower() for word in text.split(",") if word.strip()]
+        if words == ["none"]:
+            return cls()
+        return cls(tuple(ALIASES.get(word, word) for word in words))
+
+    @property
+    def name(self) -> str:
+        """The words as `parse` takes them."""
+        return ",".join(self.words)
+
+    @property
+    def gated(self) -> bool:
+        return any(word in GATED_ACTIVATIONS for word in self.words)
+
+    @property
+    def quantized(self) -> bool:
+        return QUANTIZED in self.words
+
+    @property
+    def output_share(self) -> float:
+        """Outputs for each sum: a gate leaves one of two."""
+        return 0.5 if self.gated else 1.0
+
+    @property
+    def source_share(self) -> float:
+        """Elements of other matrices that are read for each sum; after a gate they are half as many."""
+        share, read = 1.0, 0.0
+        for word in self.words:
+            if word in GATED_ACTIVATIONS:
+                share = self.output_share
+            if word in SOURCES:
+                read += share
+        return read
+
+    @property
+    def activations(self) -> float:
+        """Values of an activation function for each sum; a gate takes one for two sums.
+
+        A maximum with zero is none: it costs no more than the conversion of the sums.
+        """
+        known = {*ACTIVATIONS, *GATED_ACTIVATIONS} - {"relu", "gated_relu"}
+        return self.output_share if known & set(self.words) else 0.0
+
+    @property
+    def vectors(self) -> int:
+        return self._count(VECTORS)
+
+    @property
+    def reductions(self) -> int:
+        return self._count(REDUCTIONS)
+
+    def _count(self, words: tuple[str, ...]) -> int:
+        return sum(word in words for word in self.words)

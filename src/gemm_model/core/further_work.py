@@ -1,0 +1,155 @@
+"""What kernels do beyond a plain product, as columns: fused epilogues, groups, scales, convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemm_model.core.elementwise import Values, ceil, is_number, where
+from gemm_model.core.epilogue import EPILOGUE_WORDS, Epilogue
+from gemm_model.core.grouped import GroupedGemm
+from gemm_model.core.problem import GemmProblem
+
+GROUPS, BLOCK_SCALING, CONV = KINDS = ("groups", "block_scaling", "conv")
+FURTHER_WORDS = (*EPILOGUE_WORDS, *KINDS)
+"""All that a kernel can be asked for beyond a plain product; a set of them is a number, a bit for each."""
+
+
+def every_word(found: Any) -> tuple[str, ...]:
+    """The words that some of such numbers hold."""
+    return words_of(int(np.bitwise_or.reduce(np.atleast_1d(found))))
+
+
+def bits_of(words: Iterable[str]) -> int:
+    """A set of FURTHER_WORDS as a number."""
+    return sum(1 << FURTHER_WORDS.index(word) for word in words)
+
+
+def words_of(bits: int) -> tuple[str, ...]:
+    """The words of such a number."""
+    return tuple(word for place, word in enumerate(FURTHER_WORDS) if bits >> place & 1)
+
+
+def asked_of(problem: GemmProblem) -> tuple[str, ...]:
+    """The FURTHER_WORDS that a problem asks of a kernel."""
+    words = () if problem.epilogue is None else problem.epilogue.words
+    kinds = zip(KINDS, (problem.groups, problem.block_scaling, problem.conv), strict=True)
+    return (*words, *(kind for kind, found in kinds if found is not None))
+
+
+@dataclass(slots=True, kw_only=True)
+class FurtherWork:
+    """Columns like those of a `GemmBatch`; with those of a plain row each formula gives the plain number."""
+
+    asked: Any
+    """The words that a kernel has to know (`bits_of`)."""
+    grouped: Any
+    groups: Values
+    """Groups in the kernel's table, empty ones too; 0 without a table."""
+    clusters_m: Values
+    """Of grouped rows: clusters along m of a group, the mean of those that have rows."""
+    clusters_n: Values
+    output_share: Values
+    """Outputs for each sum."""
+    output_scale_bits: Values
+    """Scale-factor bits that are written with one output."""
+    source_share: Values
+    """Elements of further matrices that the epilogue reads for each sum."""
+    activations: Values
+    """Values of an activation function for each sum."""
+    vectors: Values
+    """Vectors whose part a tile reads."""
+    reductions: Values
+    """Reductions of each output."""
+    quantized: Values
+    """1 where outputs are scaled by their largest, else 0."""
+    software_scales: Any
+    """Whether the kernel scales the sums of each k tile itself."""
+    a_distinct: Values
+    """Elements of A in memory over those of the product."""
+    b_distinct: Values
+    a_gathered: Values
+    """1 where A is gathered from an image, else 0."""
+    b_gathered: Values
+    k_runs: Values
+    """Parts of K that a k tile does not reach beyond."""
+
+    @property
+    def kind(self) -> Any:
+        """-1 for plain rows, 0 with an epilogue; 1, 2, 3 with the KINDS, of several the last."""
+        groups, block_scaling, conv = (bits_of((kind,)) for kind in KINDS)
+        of_kinds = where(self.asked >= conv, 3.0, where(self.asked >= block_scaling, 2.0, 1.0))
+        return where(self.asked >= groups, of_kinds, where(self.asked > 0, 0.0, -1.0))
+
+    def mapped(self, change: Callable[[Any], Any]) -> FurtherWork:
+        """The same columns, each changed."""
+        return FurtherWork(**{spec.name: change(getattr(self, spec.name)) for spec in fields(self)})
+
+
+def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Values) -> FurtherWork:
+    """The columns of one problem for kernels whose clusters cover so many rows and columns of the output."""
+    epilogue, groups, conv = problem.epilogue or Epilogue(), problem.groups, problem.conv
+    clusters_m: Values = 1.0
+    clusters_n: Values = 1.0
+    if groups is not None:
+        clusters_m, clusters_n = _mean_clusters(groups, problem.n, cluster_rows, cluster_columns)
+    a_distinct, b_distinct = problem.distinct_share
+    plain_bits = problem.out_dtype.bits * epilogue.output_share
+    return FurtherWork(
+        asked=bits_of(asked_of(problem)),
+        grouped=groups is not None,
+        groups=0.0 if groups is None else float(len(groups.rows)),
+        clusters_m=clusters_m,
+        clusters_n=clusters_n,
+        output_share=epilogue.output_share,
+        output_scale_bits=(problem.output_bits - plain_bits) / epilogue.output_share,
+        source_share=epilogue.source_share,
+        activations=epilogue.activations,
+        vectors=float(epilogue.vectors),
+        reductions=float(epilogue.reductions),
+        quantized=float(epilogue.quantized),
+        software_scales=problem.block_scaling is not None,
+        a_distinct=a_distinct,
+        b_distinct=b_distinct,
+        a_gathered=float(conv is not None and not conv.gathers_b),
+        b_gathered=float(conv is not None and conv.gathers_b),
+        k_runs=1.0 if conv is None else float(conv.runs),
+    )
+
+
+def _mean_clusters(groups: GroupedGemm, n: int, rows: Values, columns: Values) -> tuple[Values, Values]:
+    """Clusters along m and n of a mean group that has rows: no tile holds the rows of two groups."""
+    if is_number(rows) and is_number(columns):
+        return _clusters_of(groups, n, rows, columns)
+    pairs = np.stack(np.broadcast_arrays(rows, columns), axis=-1)
+    tiles, places = np.unique(pairs, axis=0, return_inverse=True)
+    found = np.array([_clusters_of(groups, n, *map(float, tile)) for tile in tiles])
+    along_m, along_n = found[places.reshape(-1)].T
+    return along_m, along_n
+
+
+def _clusters_of(groups: GroupedGemm, n: int, rows: float, columns: float) -> tuple[float, float]:
+    sizes = np.array(groups.rows, dtype=np.float64)
+    along_m = np.ceil(sizes / rows)
+    if groups.alike:
+        return float(along_m.sum()) / groups.active, float(ceil(n / columns))
+    along_n = np.ceil(np.array(groups.n) / columns)
+    return float(along_m.sum()) / groups.active, float(along_m @ along_n / along_m.sum())
+
+
+def assembled(parts: Iterable[tuple[Any, FurtherWork]], rows: int) -> FurtherWork:
+    """Columns of so many rows from those of parts of them, each with the positions of its rows."""
+    parts = list(parts)
+
+    def column(name: str) -> NDArray[Any]:
+        found = [getattr(work, name) for _, work in parts]
+        values = np.empty(rows, dtype=np.asarray(found[0]).dtype)
+        for (places, _), value in zip(parts, found, strict=True):
+            values[places] = value
+        return values
+
+    return FurtherWork(**{spec.name: column(spec.name) for spec in fields(FurtherWork)})

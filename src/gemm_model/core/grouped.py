@@ -1,0 +1,121 @@
+"""Groups of rows that are multiplied by matrices of their own: grouped GEMM, as in mixtures of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from gemm_model.core.errors import InputError
+
+LAYOUTS = ("contiguous", "masked")
+"""Rows of the groups one after the other, or `capacity` rows for each, of which its own are computed."""
+MOST_GROUPS = 65536
+"""Groups of a problem [1], at most; chosen: far more than any model has experts."""
+MAX_DIGITS = 13
+"""Longest size of a group [digits]; words of a command; chosen: no matrix has 10^13 rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedGemm:
+    """Rows of each group; `n` and `k` of each group where they are not shared, else empty.
+
+    Groups without rows are there, and cost nothing but a place in the table of groups.
+    """
+
+    rows: tuple[int, ...]
+    n: tuple[int, ...] = ()
+    k: tuple[int, ...] = ()
+    layout: str = "contiguous"
+    capacity: int | None = None
+    """Rows that each group has in memory; masked layout."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.rows) <= MOST_GROUPS:
+            raise InputError(f"groups has {len(self.rows)} groups; expected 1 to {MOST_GROUPS}")
+        if not all(type(rows) is int and rows >= 0 for rows in self.rows):
+            raise InputError("groups has a group of other than 0 or more rows; expected whole numbers")
+        if sum(self.rows) == 0:
+            raise InputError("groups has no rows at all; expected at least one")
+        for name, sizes in (("n", self.n), ("k", self.k)):
+            if sizes and (len(sizes) != len(self.rows) or min(sizes) < 1):
+                raise InputError(
+                    f"groups has other than a positive {name} for each group; expected MxNxK each"
+                )
+        if self.layout not in LAYOUTS:
+            raise InputError(f"group_layout is {self.layout!r}; expected one of {', '.join(LAYOUTS)}")
+        if (self.capacity is None) != (self.layout == "contiguous"):
+            raise InputError("capacity and the masked layout come without each other; expected both or none")
+        if self.capacity is not None and self.capacity < max(self.rows):
+            largest = max(self.rows)
+            raise InputError(f"capacity is {self.capacity}; expected at least the {largest} rows of a group")
+
+    @classmethod
+    def parse(cls, text: str, layout: str = "contiguous", capacity: int | None = None) -> GroupedGemm:
+        """Groups from '512,300,0,16' (rows) or '512x4096x1024,256x4096x1024' (m x n x k each).
+
+        Raises InputError for no groups, groups that are no such numbers, and none that has rows. A masked
+        layout without `capacity` has room for the largest group.
+        """
+        words = [word.strip().lower().split("x") for word in text.split(",")]
+        for parts in words:
+            if len(parts) != len(words[0]) or len(parts) not in (1, 3) or not all(map(_is_size, parts)):
+                raise InputError(
+                    f"groups has {'x'.join(parts)[:40]!r}; expected the rows of each group, such as "
+                    "512,300,0,16, or MxNxK of each"
+                )
+        sizes = [tuple(map(int, parts)) for parts in words]
+        rows = tuple(size[0] for size in sizes)
+        if layout == "masked" and capacity is None:
+            capacity = max(rows)
+        own = len(words[0]) == 3
+        return cls(
+            rows=rows,
+            n=tuple(size[1] for size in sizes) if own else (),
+            k=tuple(size[2] for size in sizes) if own else (),
+            layout=layout,
+            capacity=capacity,
+        )
+
+    @property
+    def name(self) -> str:
+        """The groups as `parse` takes them."""
+        if self.alike:
+            return ",".join(map(str, self.rows))
+        return ",".join(f"{m}x{n}x{k}" for m, n, k in zip(self.rows, self.n, self.k, strict=True))
+
+    @property
+    def alike(self) -> bool:
+        """Whether the groups share n and k."""
+        return not self.n
+
+    @property
+    def total_rows(self) -> int:
+        return sum(self.rows)
+
+    @property
+    def active(self) -> int:
+        """Groups that have rows."""
+        return sum(rows > 0 for rows in self.rows)
+
+    def sizes(self, n: int, k: int) -> tuple[float, float, float, float]:
+        """Rows, n and k of a mean group with rows, and how many there are: the same outputs and FLOP.
+
+        `n` and `k` are the shared ones. Means of different ones are multiples of what all have in common, so
+        that rows in memory keep their alignment.
+        """
+        groups = float(self.active)
+        if self.alike:
+            return self.total_rows / groups, float(n), float(k), groups
+        outputs = sum(m * n for m, n in zip(self.rows, self.n, strict=True))
+        products = sum(m * n * k for m, n, k in zip(self.rows, self.n, self.k, strict=True))
+        mean_n = _multiple_near(outputs / self.total_rows, gcd(*self.n))
+        mean_k = _multiple_near(products / outputs, gcd(*self.k))
+        return products / (mean_n * mean_k) / groups, mean_n, mean_k, groups
+
+
+def _is_size(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
+
+
+def _multiple_near(value: float, step: int) -> float:
+    return float(max(round(value / step), 1) * step)

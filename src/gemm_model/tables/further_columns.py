@@ -1,0 +1,108 @@
+"""Columns of tables that ask for more than a plain product: epilogue, groups, block_scaling, conv.
+
+An empty cell, or a table without the column, asks for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.core.batch import BoolArray
+from gemm_model.core.epilogue import Epilogue
+from gemm_model.core.errors import InputError
+from gemm_model.core.further_work import FurtherWork, assembled, further_work
+from gemm_model.core.grouped import GroupedGemm
+from gemm_model.core.problem import GemmProblem
+
+FURTHER_COLUMNS = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv")
+"""Words as `parse` of `Epilogue`, `GroupedGemm`, `BlockScaling` and `ConvProblem` takes them."""
+_NOTHING = ("", "none", "None", "nan")
+_TYPES = ("in_dtype", "a_dtype", "b_dtype", "out_dtype")
+_REPLACED = ("m", "n", "k", "batch", "out_bits", "a_scale_bits", "b_scale_bits", "a_k_major", "b_k_major")
+
+
+def asks_for_more(frame: pd.DataFrame) -> BoolArray:
+    """Which rows ask for more than a plain product."""
+    found: BoolArray = np.zeros(len(frame), dtype=bool)
+    for name in FURTHER_COLUMNS:
+        if name in frame:
+            found |= ~(frame[name].isna() | frame[name].isin(_NOTHING)).to_numpy(dtype=bool)
+    return found
+
+
+def with_further_work(frame: pd.DataFrame, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a batch with what its rows ask for beyond plain products.
+
+    `columns` are those of plain products of the same sizes. Raises InputError naming the row of what is none.
+    """
+    more = asks_for_more(frame)
+    if not more.any():
+        return dict(columns)
+    result = {name: np.array(values) for name, values in columns.items()}
+    cluster_rows, cluster_columns = (
+        result["cta_m"] * result["cluster_m"],
+        result["cta_n"] * result["cluster_n"],
+    )
+    told = [name for name in (*FURTHER_COLUMNS, *_TYPES) if name in frame]
+    keys = frame[told].astype(object).fillna("").astype(str)
+    for name in ("m", "n", "k", "batch"):
+        keys[name] = result[name]
+    plain = further_work(GemmProblem.of(1, 1, 1), 1.0, 1.0)
+    parts: list[tuple[Any, FurtherWork]] = [(np.flatnonzero(~more), plain)]
+    for _, rows in keys[more].groupby(list(keys), sort=False):
+        places = np.flatnonzero(more)[keys[more].index.get_indexer(rows.index)]
+        try:
+            problem = problem_of_row({str(name): rows[name].iloc[0] for name in keys})
+        except InputError as error:
+            line = f"line {rows.index[0]}" if frame.index.name == "line" else f"row {places[0]}"
+            raise InputError(f"{frame.attrs.get('path', 'table')}: {line}: {error}") from None
+        for name, value in _replacing(problem, frame).items():
+            result[name][places] = value
+        parts.append((places, further_work(problem, cluster_rows[places], cluster_columns[places])))
+    return {**result, "further": assembled(parts, len(frame))}
+
+
+def _replacing(problem: GemmProblem, frame: pd.DataFrame) -> dict[str, Any]:
+    """Values of a batch's columns for one problem; layouts are the table's where it tells them."""
+    m, n, k, batch = problem.sizes
+    values: dict[str, Any] = {"m": m, "n": n, "k": k, "batch": batch, "out_bits": problem.out_dtype.bits}
+    values |= {"a_scale_bits": problem.a_scale_bits, "b_scale_bits": problem.b_scale_bits}
+    for operand in ("a", "b"):
+        if f"{operand}_major" not in frame:
+            values[f"{operand}_k_major"] = getattr(problem, f"{operand}_major") == "k"
+    return values
+
+
+def problem_of_row(cells: Mapping[str, Any]) -> GemmProblem:
+    """The problem of a row's cells: sizes, names of types, and texts of FURTHER_COLUMNS if any."""
+    texts = {name: str(cells.get(name, "")) for name in (*FURTHER_COLUMNS, *_TYPES)}
+    texts = {name: "" if text in _NOTHING else text for name, text in texts.items()}
+    m, n, k, batch = (int(cells[name]) for name in ("m", "n", "k", "batch"))
+    a_type, out_type = texts["a_dtype"] or texts["in_dtype"], texts["out_dtype"] or None
+    epilogue = Epilogue.parse(texts["epilogue"])
+    if texts["conv"]:
+        problem = GemmProblem.of_conv(texts["conv"], a_type, out_type, epilogue=epilogue)
+        if (problem.m, problem.n, problem.k) != (m, n, k):
+            expected = f"{problem.m} x {problem.n} x {problem.k}"
+            raise InputError(f"m, n, k are {m}, {n}, {k}; expected the implicit GEMM of conv, {expected}")
+        return problem
+    groups = None
+    if texts["groups"]:
+        capacity = int(float(texts["capacity"])) if texts["capacity"] else None
+        groups = GroupedGemm.parse(texts["groups"], texts["group_layout"] or "contiguous", capacity)
+    return GemmProblem.of(
+        m,
+        n,
+        k,
+        a_type,
+        out_type,
+        b_dtype=texts["b_dtype"] or texts["in_dtype"] or None,
+        batch=batch,
+        epilogue=epilogue,
+        groups=groups,
+        block_scaling=texts["block_scaling"] or None,
+    )

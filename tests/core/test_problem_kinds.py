@@ -1,0 +1,238 @@
+"""Epilogues, groups, routings, block scales and convolutions: what they mean, and which they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gemm_model.core.block_scaling import BlockScaling
+from gemm_model.core.conv import ConvProblem
+from gemm_model.core.epilogue import Epilogue
+from gemm_model.core.errors import InputError
+from gemm_model.core.grouped import GroupedGemm
+from gemm_model.core.problem import GemmProblem
+from gemm_model.core.routing import Routing
+
+RESNET = "fprop n=32 c=64 h=56 w=56 k=128 r=3 s=3 stride=1 pad=1"
+
+
+def test_an_epilogue_tells_what_it_reads_computes_and_writes():
+    gated = Epilogue.parse("gated_silu,bias,residual")
+    assert gated.words == ("gated_silu", "bias_n", "residual")
+    assert gated.output_share == 0.5
+    assert gated.source_share == 0.5  # read after the gate: half as many
+    assert Epilogue.parse("beta,gated_silu").source_share == 1.0  # read before it
+    assert Epilogue.parse("alpha,beta,residual,relu").source_share == 2.0
+    assert (gated.activations, Epilogue.parse("gelu").activations) == (0.5, 1.0)
+    assert Epilogue.parse("bias_m,bias_n,row_sum").vectors == 2
+    assert Epilogue.parse("row_sum,col_sum").reductions == 2
+    assert Epilogue.parse("none").words == Epilogue.parse("").words == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("swish", r"the word 'swish'; expected some of alpha, .*gated_silu.*"),
+        ("bias,bias_n", "says bias_n twice"),
+        ("relu,gated_silu", "relu and gated_silu; expected at most one activation"),
+    ],
+)
+def test_epilogues_that_are_none(text, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Epilogue.parse(text)
+
+
+def test_a_gate_halves_the_output_and_a_quantized_one_brings_its_scales():
+    gated = GemmProblem.of(64, 256, 32, epilogue="gated_silu,bias")
+    assert gated.output_bytes == 64 * 128 * 2
+    quantized = GemmProblem.of(64, 256, 32, epilogue="quantize_1x128")
+    assert quantized.out_dtype.name == "e4m3"
+    assert quantized.output_bytes == 64 * 256 + 64 * 2 * 4  # one fp32 for each of two blocks of a row
+    with pytest.raises(InputError, match="n is 255 with epilogue gated_silu; expected .* even"):
+        GemmProblem.of(64, 255, 32, epilogue="gated_silu")
+    with pytest.raises(InputError, match="out_dtype is bf16 with quantize_1x128"):
+        GemmProblem.of(64, 256, 32, out_dtype="bf16", epilogue="quantize_1x128")
+
+
+def test_groups_read_a_weight_matrix_for_each_group_that_has_rows():
+    problem = GemmProblem.of(828, 1024, 512, groups="512,300,0,16")
+    assert problem.groups.active == 3
+    assert problem.flop == 2 * 828 * 1024 * 512
+    assert problem.b_bytes == 3 * 1024 * 512 * 2
+    assert problem.a_bytes == pytest.approx(828 * 512 * 2)
+    assert problem.output_bytes == pytest.approx(828 * 1024 * 2)
+
+
+def test_groups_of_different_n_and_k_keep_outputs_and_products():
+    groups = GroupedGemm.parse("100x64x128,300x128x64")
+    m, n, k, count = groups.sizes(128, 128)
+    assert count == 2
+    assert m * n * k * count == pytest.approx(100 * 64 * 128 + 300 * 128 * 64)
+    assert (n % 64, k % 64) == (0, 0)  # what all have in common: their rows stay aligned
+    assert GemmProblem.of(400, 128, 128, groups=groups).flop == 2 * (100 * 64 * 128 + 300 * 128 * 64)
+    assert groups.name == "100x64x128,300x128x64"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "groups has ''; expected the rows of each group"),
+        ("5,-3", "groups has '-3'"),
+        ("5,3.5", r"groups has '3\.5'"),
+        ("5,3x4x5", "groups has '3x4x5'"),
+        ("3x4", "groups has '3x4'"),
+        ("0,0", "groups has no rows at all"),
+        ("3x0x5", "groups has other than a positive n"),
+    ],
+)
+def test_groups_that_are_none(text, sentence):
+    with pytest.raises(InputError, match=sentence):
+        GroupedGemm.parse(text)
+
+
+def test_groups_are_those_of_the_problem():
+    with pytest.raises(InputError, match="groups have 30 rows in all; expected the 31 of m"):
+        GemmProblem.of(31, 64, 64, groups="10,20")
+    with pytest.raises(InputError, match="batch is 2 with groups; expected 1"):
+        GemmProblem.of(30, 64, 64, batch=2, groups="10,20")
+    with pytest.raises(InputError, match="n is 64; expected the largest of the groups, 32"):
+        GemmProblem.of(30, 64, 64, groups="10x16x64,20x32x64")
+
+
+def test_a_masked_layout_has_room_for_each_group():
+    assert GroupedGemm.parse("10,20", "masked").capacity == 20
+    with pytest.raises(InputError, match="capacity is 16; expected at least the 20 rows"):
+        GroupedGemm.parse("10,20", "masked", 16)
+    with pytest.raises(InputError, match="group_layout is 'loose'; expected one of contiguous, masked"):
+        GroupedGemm.parse("10,20", "loose")
+
+
+@pytest.mark.parametrize("text", ["uniform", "balanced", "zipf:1.2"])
+def test_every_routing_gives_each_token_its_experts(text):
+    routing = Routing.parse(text, experts=16, tokens=300, top_k=4)
+    rows = routing.sample(5, seed=3)
+    assert rows.shape == (5, 16)
+    assert (rows.sum(axis=1) == 1200).all()
+    assert rows.max() <= 300  # the experts of a token are different ones
+    assert (rows == routing.sample(5, seed=3)).all()
+    assert routing.name == text
+    assert [sum(groups.rows) for groups in routing.groups(2)] == [1200, 1200]
+
+
+def test_routings_follow_their_likelihood():
+    balanced = Routing(experts=8, tokens=100, top_k=1, distribution="balanced").sample(1)[0]
+    assert sorted(balanced.tolist()) == [12] * 4 + [13] * 4
+    # One choice for each token: the first expert's share is 1 / (1 + 1/2 + 1/3 + 1/4) = 0.48.
+    shares = Routing.parse("zipf:1", experts=4, tokens=5000).sample(20, seed=1).mean(axis=0) / 5000
+    np.testing.assert_allclose(shares, np.array([1, 1 / 2, 1 / 3, 1 / 4]) * 0.48, atol=0.01)
+    # Rows of a likely expert vary as a binomial: sqrt(5000 x 0.25 x 0.75) = 30.6.
+    spread = Routing(experts=4, tokens=5000).sample(200, seed=2)[:, 0].std()
+    assert spread == pytest.approx(30.6, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"experts": 4, "tokens": 8, "top_k": 5}, "top_k is 5; expected a whole number from 1 to 4"),
+        ({"experts": 0, "tokens": 8}, "experts is 0"),
+        ({"experts": 4, "tokens": 0}, "tokens is 0"),
+    ],
+)
+def test_routings_that_are_none(words, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Routing.parse("uniform", **words)
+
+
+@pytest.mark.parametrize("text", ["zipf", "zipf:x", "zipf:-1", "zipf:nan", "even", "uniform:2"])
+def test_unknown_distributions(text):
+    with pytest.raises(InputError, match="routing is .* expected uniform, balanced or zipf:EXPONENT"):
+        Routing.parse(text, experts=4, tokens=8)
+
+
+def test_block_scales_of_rows_and_of_square_blocks():
+    problem = GemmProblem.of(256, 512, 1024, "fp8", block_scaling="1x128,128x128")
+    assert problem.a_bytes == 256 * 1024 + 256 * 8 * 4  # an fp32 for 128 of a row
+    assert problem.b_bytes == 512 * 1024 + 4 * 8 * 4  # one for each of 4 x 8 blocks
+    assert problem.block_scaling.name == "1x128,128x128"
+    assert BlockScaling.parse("128x128,1x128") == BlockScaling(a_rows=128, b_rows=1)
+
+
+@pytest.mark.parametrize("text", ["1x128", "1x64,128x128", "1x128,128x100", "1x128,128x128,1x128", ""])
+def test_scales_of_the_wrong_shape(text):
+    with pytest.raises(InputError, match=r"block_scaling is .*; expected the scale blocks of A and of B"):
+        BlockScaling.parse(text)
+
+
+def test_block_scales_are_those_of_fp8():
+    with pytest.raises(InputError, match="block_scaling comes with bf16 x bf16; expected fp8 operands"):
+        GemmProblem.of(256, 512, 1024, block_scaling="1x128,128x128")
+    with pytest.raises(InputError, match="scales in hardware"):
+        GemmProblem.of(256, 512, 1024, "mxfp8", block_scaling="1x128,128x128")
+
+
+def test_the_three_products_of_a_convolution_have_the_same_flop():
+    forward = ConvProblem.parse(RESNET)
+    assert forward.output_size == (56, 56)
+    pixels = 32 * 56 * 56
+    assert forward.sizes == (pixels, 128, 64 * 9, 1)
+    assert ConvProblem.parse(RESNET.replace("fprop", "dgrad")).sizes == (pixels, 64, 128 * 9, 1)
+    assert ConvProblem.parse(RESNET.replace("fprop", "wgrad")).sizes == (128, 64 * 9, pixels, 1)
+    flop = {GemmProblem.of_conv(RESNET.replace("fprop", kind)).flop for kind in ("fprop", "dgrad", "wgrad")}
+    assert flop == {2 * pixels * 128 * 64 * 9}
+
+
+def test_a_convolution_reads_its_image_once():
+    problem = GemmProblem.of_conv(RESNET)
+    assert problem.a_bytes == pytest.approx(32 * 56 * 56 * 64 * 2)
+    assert problem.b_bytes == 128 * 64 * 9 * 2
+    assert problem.output_bytes == 32 * 56 * 56 * 128 * 2
+    weights = GemmProblem.of_conv(RESNET.replace("fprop", "wgrad"))
+    assert weights.b_bytes == pytest.approx(32 * 56 * 56 * 64 * 2)
+    # A filter of one tap with stride 2 sees every fourth pixel.
+    skipping = GemmProblem.of_conv("fprop n=1 c=64 h=56 w=56 k=64 r=1 s=1 stride=2")
+    assert skipping.a_bytes == 28 * 28 * 64 * 2
+
+
+def test_convolutions_in_three_dimensions_and_in_groups():
+    conv = ConvProblem.parse("fprop n=2 c=8 d=10 h=12 w=14 k=16 t=3 r=3 s=1 stride=1x2x1 pad=1x1x0 groups=4")
+    assert conv.output_size == (10, 6, 14)
+    assert conv.sizes == (2 * 10 * 6 * 14, 4, 2 * 9, 4)
+    assert GemmProblem.of_conv(conv).b_bytes == 16 * 2 * 9 * 2
+    assert ConvProblem.parse(conv.name) == conv
+
+
+def test_a_strided_data_gradient_counts_the_taps_that_a_pixel_meets():
+    # 3 x 3 taps at stride 2: pixels meet 1, 2, 2 or 4 of them, 2.25 in the mean, counted as 3.
+    conv = ConvProblem.parse("dgrad n=1 c=64 h=56 w=56 k=32 r=3 s=3 stride=2 pad=1")
+    assert conv.sizes == (56 * 56, 64, 32 * 3, 1)
+    assert conv.runs == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "conv lacks n="),
+        ("sideways n=1 c=1 h=1 w=1 k=1 r=1 s=1", "conv is 'sideways'; expected one of fprop, dgrad, wgrad"),
+        ("fprop n=1 c=8 h=4 w=4 k=8 r=3", "conv lacks s="),
+        ("fprop n=1 c=8 h=4 w=4 k=8 r=7 s=7", r"conv has an empty output \(-2x-2\)"),
+        ("fprop n=1 c=8 h=4 w=4 k=8 r=1 s=1 q=2", "the word 'q=2'"),
+        ("fprop n=1 c=8 h=4 w=4 k=8 r=1 s=1 h=5", "the word 'h=5'"),
+        ("fprop n=1 c=8 h=4 w=4 k=8 r=1 s=1 stride=0", "conv stride is 0"),
+        ("fprop n=1 c=8 h=4 w=4 k=8 r=1 s=1 stride=1x1x1", "3 numbers of stride; expected 2"),
+        ("fprop n=1 c=8 h=4 w=4 k=8 r=1 s=1 groups=3", "8 channels and 8 filters in 3 groups"),
+        ("fprop n=0 c=8 h=4 w=4 k=8 r=1 s=1", "images is 0"),
+    ],
+)
+def test_convolutions_that_are_none(text, sentence):
+    with pytest.raises(InputError, match=sentence):
+        ConvProblem.parse(text)
+
+
+def test_what_is_a_plain_product_after_all_is_held_as_one():
+    plain = GemmProblem.of(100, 64, 32)
+    assert GemmProblem.of(100, 64, 32, epilogue="none") == plain
+    assert GemmProblem.of(100, 64, 32, groups="100") == plain
+    pointwise = GemmProblem.of_conv("fprop n=1 c=32 h=10 w=10 k=64 r=1 s=1")
+    assert pointwise == plain
+    assert pointwise.plain
+    assert not GemmProblem.of(100, 64, 32, epilogue="relu").plain

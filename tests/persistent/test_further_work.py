@@ -1,0 +1,250 @@
+"""What goes beyond a plain product, in tiles, bytes and clocks worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gemm_model as gm
+from gemm_model.core.batch import batch_of, numbers_of
+from gemm_model.core.errors import InputError
+from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, NUMBERS
+from gemm_model.models import create_model
+from gemm_model.persistent.calibration_file import as_mapping, load_calibration
+from gemm_model.persistent.epilogue import epilogue_clk, fused_clk
+from gemm_model.persistent.mainloop import k_tile
+from tests.persistent.kernels import H200, found_of, numbers_on, schedule_of, times_of
+from tests.typed_numbers import VALUES, calibration, numbers
+
+KERNEL = gm.KernelConfig(cta_m=128, cta_n=128)
+PAIRS = gm.KernelConfig(cta_m=128, cta_n=256, cluster_m=2)
+CONV = "fprop n=8 c=96 h=28 w=28 k=256 r=3 s=3 pad=1"
+
+
+def work(m=4096, n=4096, k=4096, config=KERNEL, dtype="bf16", **further):
+    return numbers_of(gm.GemmProblem.of(m, n, k, dtype, **further), config)
+
+
+def conv(text=CONV, config=KERNEL):
+    return numbers_of(gm.GemmProblem.of_conv(text), config)
+
+
+def test_no_tile_holds_the_rows_of_two_groups():
+    # Clusters of 256 rows: 2 + 1 + 0 + 1 of them, by 4096 / 256 = 16 along n.
+    schedule = schedule_of(work(828, config=PAIRS, groups="512,300,0,16"))
+    # 300 rows take 2 clusters: 2 + 2 + 0 + 1 = 5.
+    assert schedule.tiles == 5 * 16
+    assert (schedule.filled_m, schedule.filled_n) == (1.0, 1.0)
+
+
+@given(
+    rows=st.lists(st.integers(0, 900), min_size=2, max_size=40).filter(any),
+    n=st.integers(1, 3000),
+    cluster_m=st.sampled_from([1, 2]),
+)
+@settings(max_examples=60, deadline=None)
+def test_tiles_of_groups_are_those_of_the_loop_over_groups(rows, n, cluster_m):
+    config = gm.KernelConfig(cta_m=128, cta_n=64, cluster_m=cluster_m)
+    text = ",".join(map(str, rows))
+    tiles = sum(-(-each // (128 * cluster_m)) for each in rows) * -(-n // 64)
+    assert schedule_of(work(sum(rows), n, 64, config, groups=text)).tiles == tiles
+
+
+def test_tiles_of_groups_with_sizes_of_their_own():
+    found = schedule_of(work(400, 256, 128, groups="100x64x128,300x256x64"))
+    assert found.tiles == 1 * 1 + 3 * 2
+
+
+def test_each_group_reads_its_own_weights_once():
+    sizes = {"m": 4 * 64, "n": 8192, "k": 4096}
+    found = times_of(work(**sizes, groups="64,64,64,64,0")).traffic
+    weights, rows = 4 * 8192 * 4096 * 2, 256 * 4096 * 2
+    assert found.operand_bytes == weights + rows
+    assert found.dram_read_bytes >= weights + rows
+    assert found.dram_read_bytes == pytest.approx(weights + rows, rel=0.05)
+
+
+def test_the_table_of_groups_takes_time_at_the_start_and_with_each_tile():
+    known = numbers()
+    eight = work(4096, groups=",".join(["512"] * 8))
+    assert fused_clk(eight, known) == 200.0
+    free = known.without(["grouped"])
+    started = [times_of(eight, each).launch_us for each in (known, free)]
+    assert started[0] - started[1] == pytest.approx(0.5 + 8 * 0.010)
+    assert fused_clk(eight, free) == 0.0
+
+
+def test_clocks_of_a_fused_epilogue():
+    stores = numbers().epilogue
+    sums = 128 * 128
+    plain = work()
+    plain_clk = epilogue_clk(plain, found_of(plain), stores)
+    assert fused_clk(plain, numbers()) == 0.0
+    cases = {
+        "gelu": sums / 1000 * 50,
+        "relu": 0.0,
+        "residual": sums * 2 / 64,
+        "beta,residual,bias": sums * 4 / 64 + 100,
+        "row_sum,col_sum": sums / 1000 * 40,
+        # Half as many values and sources after the gate.
+        "gated_silu,residual": sums / 1000 * 25 + sums / 64,
+    }
+    for words, clk in cases.items():
+        assert fused_clk(work(epilogue=words), numbers()) == pytest.approx(clk), words
+    gated = work(epilogue="gated_silu")
+    # Outputs of 2 bytes at 16 a clock are 2048; a gate leaves half of them, in as many stores.
+    assert plain_clk - epilogue_clk(gated, found_of(gated), stores) == pytest.approx(1024)
+
+
+def test_an_epilogue_moves_what_it_reads_and_what_is_left_of_the_output():
+    output = 4096 * 4096 * 2
+    plain, gated = times_of(work()).traffic, times_of(work(epilogue="gated_silu")).traffic
+    assert gated.dram_write_bytes == output / 2
+    added = times_of(work(epilogue="residual")).traffic
+    assert added.dram_read_bytes == pytest.approx(plain.dram_read_bytes + output)
+    # Requests merge a little less while L2 works longer.
+    assert added.l2_request_bytes == pytest.approx(plain.l2_request_bytes + output, rel=0.005)
+    quantized = times_of(work(epilogue="quantize_1x128")).traffic
+    assert quantized.dram_write_bytes == 4096 * 4096 + 4096 * 32 * 4
+
+
+def test_sources_take_buffers_from_the_ring():
+    # Four parts of 128 x 32 sums in 2 bytes: 32 KiB, a stage of 128 x 256 operands is 48 KiB.
+    config = gm.KernelConfig(cta_m=128, cta_n=256)
+    plain, reads = work(config=config), work(config=config, epilogue="beta")
+    assert found_of(reads).epilogue_bytes - found_of(plain).epilogue_bytes == 4 * 128 * 32 * 2
+    assert found_of(reads).stages == found_of(plain).stages - 1
+
+
+def test_software_scales_are_multiplied_with_each_k_tile():
+    plain = work(dtype="fp8")
+    scaled = work(dtype="fp8", block_scaling="1x128,128x128")
+    known = numbers_on(H200, numbers({"round_trip.single_clk": 0.0}))
+    steps = [k_tile(each, H200, 8192.0, found_of(each), schedule_of(each), known) for each in (plain, scaled)]
+    # All MMAs take 128^3 x 2 / (8192 x 0.8) = 640 clocks and 16 to start them; one of two warpgroups for
+    # itself 320, with 128 to add up 64 x 128 sums at 64 a clock and 80 to drain the pipe.
+    order = VALUES["overlap.loads_dram_order"]
+    together, alone = 656.0, 320.0 + 128.0 + 80.0
+    # It scales them in 64 clocks and 8 for each thousand.
+    scaling = 64.0 + 8.192 * 8.0
+    for step, own in zip(steps, (alone, alone + scaling), strict=True):
+        assert step.math_clk == pytest.approx((together**order + own**order) ** (1.0 / order))
+    assert found_of(scaled).slow_sums
+    # An fp32 for each of 128 rows of A, and one for 128 rows of B.
+    assert found_of(scaled).scale_bytes == 128 * 4 + 4
+    fast = gm.KernelConfig(cta_m=128, cta_n=128, fast_accum=True)
+    assert found_of(work(dtype="fp8", config=fast, block_scaling="1x128,128x128")).slow_sums
+
+
+def test_a_k_tile_of_a_convolution_lies_within_a_tap():
+    # 96 channels are two k tiles of 64 for each of nine taps; as one extent of 864 they were 14.
+    assert schedule_of(conv()).k_tiles == 18
+    gathered = conv()
+    plain = work(8 * 28 * 28, 256, 96 * 9)
+    known = numbers_on(H200)
+    ports = [
+        k_tile(each, H200, 4096.0, found_of(each), schedule_of(each), known).port_clk
+        for each in (plain, gathered)
+    ]
+    # A quarter more for the 128 rows of A, of 128 bytes each.
+    way_in = known.port.efficiency * 64.0
+    assert ports[1] - ports[0] == pytest.approx(0.25 * 128 * 128 / way_in)
+
+
+def test_an_image_is_read_once_while_l2_keeps_it():
+    found = times_of(conv()).traffic
+    image, weights = 8 * 28 * 28 * 96 * 2, 256 * 96 * 9 * 2
+    assert found.operand_bytes == pytest.approx(image + weights)
+    assert found.dram_read_bytes == pytest.approx(image + weights, rel=0.01)
+
+
+@pytest.mark.parametrize("config", [KERNEL, PAIRS])
+@pytest.mark.parametrize("options", [{}, {"residual": "off"}, {"regime": "graph"}])
+def test_what_is_plain_after_all_takes_the_same_time_to_the_digit(config, options):
+    plain = gm.predict(gm.GemmProblem.of(6272, 256, 512), config, "h200", options=options)
+    same = [
+        gm.GemmProblem.of(6272, 256, 512, groups="6272"),
+        gm.GemmProblem.of(6272, 256, 512, epilogue=""),
+        gm.GemmProblem.of_conv("fprop n=8 c=512 h=28 w=28 k=256 r=1 s=1"),
+    ]
+    for problem in same:
+        assert gm.predict(problem, config, "h200", options=options) == plain
+
+
+def test_a_plain_row_among_others_takes_the_same_time_to_the_digit():
+    plain = gm.GemmProblem.of(4000, 4096, 4096)
+    others = [
+        gm.GemmProblem.of(4000, 4096, 4096, groups="3000,1000"),
+        gm.GemmProblem.of(4000, 4096, 4096, epilogue="gated_silu,bias"),
+    ]
+    model = create_model("WarpSpecializedModel", gm.load_gpu("h200"))
+    alone = model.predict_batch(batch_of([(plain, PAIRS)] * 2))
+    mixed = model.predict_batch(batch_of([(each, PAIRS) for each in (others[0], plain, others[1])]))
+    assert mixed.runtime_us[1] == alone.runtime_us[0]
+    for row, problem in ((0, others[0]), (2, others[1])):
+        one = gm.predict(problem, PAIRS, "h200")
+        assert mixed.runtime_us[row] == pytest.approx(one.runtime_us, rel=1e-12)
+    assert np.isnan(mixed.error_band[0]) == (gm.predict(others[0], PAIRS, "h200").error_band is None)
+
+
+def test_a_maximum_with_zero_is_free():
+    plain = gm.predict(gm.GemmProblem.of(4000, 4096, 4096), PAIRS, "h200")
+    assert gm.predict(gm.GemmProblem.of(4000, 4096, 4096, epilogue="relu"), PAIRS, "h200").runtime_us == (
+        plain.runtime_us
+    )
+
+
+def test_a_calibration_without_numbers_of_further_work_takes_their_start_values(tmp_path):
+    mapping = as_mapping(calibration())
+    mapping["numbers"] = {
+        name: entry
+        for name, entry in mapping["numbers"].items()
+        if name.partition(".")[0] not in FURTHER_MECHANISMS
+    }
+    (tmp_path / "older.yaml").write_text(yaml.safe_dump(mapping))
+    older = load_calibration(tmp_path / "older.yaml")
+    assert older.numbers["fp16"].values() == {
+        name: NUMBERS[name].start if name.partition(".")[0] in FURTHER_MECHANISMS else value
+        for name, value in VALUES.items()
+    }
+    # What plain products meet is the same: a residual of the one serves the other.
+    assert older.fingerprint() == calibration().fingerprint()
+
+
+def test_start_values_and_missing_bands_are_told():
+    problem = gm.GemmProblem.of(4096, 4096, 4096, groups="4000,96", epilogue="gelu")
+
+    def predicted(**changes):
+        options = {"calibration": calibration(**changes), "residual": "off"}
+        return gm.predict(problem, KERNEL, "h200", options=options)
+
+    found = predicted()
+    assert found.error_band is None
+    said = "no such kernel was calibrated on, its numbers are start values"
+    assert found.caveats == (f"fused_epilogue: {said}", f"grouped: {said}")
+    bands = {kind: {**band, "grouped": 0.3} for kind, band in calibration().error_band.items()}
+    widths = {kind: {"grouped.tile_clk": 5.0} for kind in ("fp16", "fp8")}
+    fitted = predicted(error_band=bands, intervals=widths)
+    assert fitted.error_band == 0.3
+    assert fitted.caveats == (f"fused_epilogue: {said}",)
+
+
+@pytest.mark.parametrize(
+    ("problem", "kernel", "sentence"),
+    [
+        (
+            {"epilogue": "gated_silu"},
+            "cublas",
+            "cublas kernels on sm90 do no gated_silu; kernels of quack and",
+        ),
+        ({"epilogue": "gated_silu"}, "cutlass", "do no gated_silu; kernels of quack and triton do"),
+        ({"groups": "4000,96"}, "cublas", "do no groups; kernels of quack and cutlass and triton do"),
+    ],
+)
+def test_a_family_that_cannot_says_which_one_can(problem, kernel, sentence):
+    config = gm.KernelConfig(cta_m=128, cta_n=128, kernel=kernel)
+    with pytest.raises(InputError, match=sentence):
+        gm.predict(gm.GemmProblem.of(4096, 4096, 4096, **problem), config, "h200")
