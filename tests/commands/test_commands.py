@@ -84,6 +84,13 @@ def test_one_kernel_is_predicted_and_explained(gemm_model):
     )
 
 
+def test_a_band_says_what_it_was_held_out_of_and_stands_only_where_there_was_any(gemm_model):
+    words = ("predict", "--m", 4096, "--n", 4096, "--k", 4096, "--cta", "128x128")
+    assert "(90 % of such rows launched alone, none of them fitted to)" in gemm_model(*words).out
+    assert "error band" not in gemm_model(*words, "--gpu", "a100_sxm_80gb").out
+    assert "error band" not in gemm_model(*words, "--model", "SOLModel").out
+
+
 def test_unvalidated_gpus_carry_a_caveat(gemm_model):
     words = ("predict", "--m", 64, "--n", 64, "--k", 64, "--cta", "64x64", "--model", "SOLModel")
     assert "caveat: GPU rtx_4090: not validated" in gemm_model(*words, "--gpu", "rtx_4090").out
