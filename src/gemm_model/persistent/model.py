@@ -347,6 +347,8 @@ class PhysicalEvaluation:
             for name in FURTHER_MECHANISMS
             if name in mechanisms and name in self.known.unfitted
         ]
+        if any_of(further.unlike):
+            caveats.append("grouped: groups of different n or k are taken for as many mean ones")
         if "implicit_gemm" in mechanisms:
             caveats.append("implicit_gemm: padding is taken to last as long as pixels")
         return tuple(caveats)
