@@ -9,6 +9,7 @@ import pytest
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.run import Choices, calibrate
 from gemm_model.calibration.tables import further_mechanism
+from gemm_model.calibration.twins import beside_twins
 from gemm_model.persistent.calibration_file import as_mapping
 from gemm_model.persistent.kernel_time import kernel_time
 from tests.calibration.test_calibration import H200, NUMBERS, QUACK, measured
@@ -67,6 +68,18 @@ def test_a_stage_finds_the_numbers_that_made_its_rows(tmp_path):
     assert max(bands["fused_epilogue"], bands["grouped"]) < 0.02
     assert "fused_epilogue.activation_clk" in found.calibration.fitted
     assert as_mapping(found.calibration)["error_band"]["fp16"] == bands
+
+
+def test_a_twin_takes_what_the_model_misses_of_the_kernel():
+    """Two shapes, one of which has a twin that the model takes for 20 % faster than it is."""
+    plain = measured(shapes=2).iloc[:1]
+    fused = plain.assign(epilogue="gelu", runtime_us=130.0)
+    alone = fused.assign(cta_n=64, runtime_us=50.0)
+    rows = observe(pd.concat([fused, alone], ignore_index=True), H200, QUACK)
+    twins = observe(plain.assign(runtime_us=100.0), H200, QUACK)
+    found = beside_twins(rows, twins, np.array([80.0]))
+    assert found["runtime_us"].tolist() == pytest.approx([130.0 * 0.8, 50.0])
+    assert found["measured_us"].tolist() == [130.0, 50.0]
 
 
 def test_rows_tell_of_one_mechanism_each():

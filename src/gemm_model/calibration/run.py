@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +32,19 @@ from gemm_model.calibration.tables import (
     load_tables,
     splits_k,
 )
+from gemm_model.calibration.twins import MEASURED, beside_twins
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, NUMBERS, KernelNumbers, kernel_numbers
+from gemm_model.kernels.mechanisms import (
+    FURTHER_MECHANISMS,
+    FUSED_EPILOGUE,
+    NUMBERS,
+    KernelNumbers,
+    kernel_numbers,
+)
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import (
     PLAIN_SITUATIONS,
@@ -260,6 +267,7 @@ class _Kind:
             self._further_hold_outs()
         bands = error_bands(self.rows, predicted_us, self.gpu, found.numbers)
         stages = [self._stage("kernels that split K", self.split, SPLIT_SITUATION, SPLIT_NUMBERS, SPLIT_FREE)]
+        self._learn_what_epilogues_add()
         for kind, seen in self.further.items():
             stages.append(self._stage(f"{kind} rows", seen, kind, FURTHER_NUMBERS[kind], FURTHER_FREE[kind]))
         power, chained = self._chains()
@@ -321,6 +329,16 @@ class _Kind:
             with_residual=with_residual,
         )
 
+    def _learn_what_epilogues_add(self) -> None:
+        """Epilogue rows with a plain twin tell the time between the two."""
+        epilogues = self.further[FUSED_EPILOGUE]
+        if self.main not in epilogues:
+            return
+        numbers = kernel_numbers(self.start).without(self.family.absent_mechanisms)
+        plain_us = kernel_time(self.rows.shape, self.gpu, numbers, regime=self.main).runtime_us
+        frame = beside_twins(epilogues[self.main], self.rows, np.asarray(plain_us))
+        epilogues[self.main] = observe(frame, self.gpu, self.family)
+
     def _stage(
         self,
         what: str,
@@ -343,6 +361,8 @@ class _Kind:
         if len(np.unique(groups)) >= FEWEST_SHAPES:
             folds = folds_of(groups, self.choices.seed)
             held_out = self._hold_out(seen, name, free).times(folds, self.run_all)
+            if MEASURED in rows.frame:
+                rows = replace(rows, runtime_us=rows.frame[MEASURED].to_numpy(dtype=np.float64))
             self.validations.extend(_figures(f"shape, {what}", rows, held_out.runtime_us, whole_shapes=False))
             if len(rows) >= FEWEST_BAND_ROWS:
                 error = np.abs(held_out.runtime_us / rows.runtime_us - 1.0)

@@ -1059,7 +1059,8 @@ KERNEL_MECHANISMS = frozenset(
 Edge tiles are among them: what is filled beside the matrix goes by the boxes of a kernel's TMA loads."""
 
 
-FURTHER_MECHANISMS = ("fused_epilogue", "grouped", "software_scales", "implicit_gemm")
+FUSED_EPILOGUE = "fused_epilogue"
+FURTHER_MECHANISMS = (FUSED_EPILOGUE, "grouped", "software_scales", "implicit_gemm")
 """Mechanisms of what goes beyond a plain product; of two that a kernel has the later one tells its error."""
 
 
