@@ -37,11 +37,12 @@ def test_a_stage_finds_the_numbers_that_made_its_rows(tmp_path):
     pd.concat([plain.assign(epilogue="", groups=""), further_rows()]).to_csv(
         tmp_path / "rows.csv", index=False
     )
-    wrong = {"fused_epilogue.activation_clk": 120.0, "fused_epilogue.source_bytes_per_clk": 200.0}
+    wrong = {"fused_epilogue.tangent_clk": 120.0, "fused_epilogue.source_bytes_per_clk": 200.0}
     wrong |= {"grouped.tile_clk": 1200.0, "grouped.start_us": 3.0}
     start = {kind: numbers(wrong) for kind in ("fp16", "fp8")}
     free = ("tensor.efficiency", *(name for name in VALUES if name.startswith(("fused_", "grouped."))))
-    free = tuple(name for name in free if name != "fused_epilogue.quantize_clk")
+    untold = ("quantize_clk", "sigmoid_clk", "gate_clk", "source_clk")
+    free = tuple(name for name in free if name.partition(".")[2] not in untold)
     choices = Choices(
         family="quack",
         donor=calibration(numbers=start),
@@ -51,7 +52,7 @@ def test_a_stage_finds_the_numbers_that_made_its_rows(tmp_path):
     )
     found = calibrate([tmp_path / "rows.csv"], H200, choices)
     values = found.calibration.numbers["fp16"].values()
-    for name in ("activation_clk", "source_bytes_per_clk", "reduction_clk", "vector_clk"):
+    for name in ("tangent_clk", "source_bytes_per_clk", "reduction_clk", "vector_clk"):
         assert values[f"fused_epilogue.{name}"] == pytest.approx(VALUES[f"fused_epilogue.{name}"], rel=0.1), (
             name
         )
@@ -66,7 +67,7 @@ def test_a_stage_finds_the_numbers_that_made_its_rows(tmp_path):
         "grouped",
     }
     assert max(bands["fused_epilogue"], bands["grouped"]) < 0.02
-    assert "fused_epilogue.activation_clk" in found.calibration.fitted
+    assert "fused_epilogue.tangent_clk" in found.calibration.fitted
     assert as_mapping(found.calibration)["error_band"]["fp16"] == bands
 
 

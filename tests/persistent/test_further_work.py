@@ -86,11 +86,12 @@ def test_clocks_of_a_fused_epilogue():
     cases = {
         "gelu": sums / 1000 * 50,
         "relu": 0.0,
-        "residual": sums * 2 / 64,
-        "beta,residual,bias": sums * 4 / 64 + 100,
+        "silu": sums / 1000 * 80,
+        "residual": sums * 2 / 64 + 500,
+        "beta,residual,bias": sums * 4 / 64 + 500 + 100,
         "row_sum,col_sum": sums / 1000 * 40,
         # Half as many values and sources after the gate.
-        "gated_silu,residual": sums / 1000 * 25 + sums / 64,
+        "gated_gelu,residual": sums / 1000 * (25 + 10) + sums / 64 + 500,
     }
     for words, clk in cases.items():
         assert fused_clk(work(epilogue=words), numbers()) == pytest.approx(clk), words

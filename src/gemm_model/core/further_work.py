@@ -61,8 +61,11 @@ class FurtherWork:
     """Scale-factor bits that are written with one output."""
     source_share: Values
     """Elements of further matrices that the epilogue reads for each sum."""
-    activations: Values
-    """Values of an activation function for each sum."""
+    tangents: Values
+    """Values of a hyperbolic tangent for each sum."""
+    sigmoids: Values
+    gated: Values
+    """1 where columns are gate and up in turn, else 0."""
     vectors: Values
     """Vectors whose part a tile reads."""
     reductions: Values
@@ -111,7 +114,9 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         output_share=epilogue.output_share,
         output_scale_bits=(problem.output_bits - plain_bits) / epilogue.output_share,
         source_share=epilogue.source_share,
-        activations=epilogue.activations,
+        tangents=epilogue.tangents,
+        sigmoids=epilogue.sigmoids,
+        gated=float(epilogue.gated),
         vectors=float(epilogue.vectors),
         reductions=float(epilogue.reductions),
         quantized=float(epilogue.quantized),

@@ -868,12 +868,30 @@ class ScaleFactors:
 class FusedEpilogue:
     """What an epilogue does beyond converting and storing the sums."""
 
-    activation_clk: float = number(
+    tangent_clk: float = number(
         "clk",
         40.0,
-        (0.0, 400.0),
-        "a thousand values of an activation function, one SM",
+        (0.0, 1000.0),
+        "a thousand values of a hyperbolic tangent, one SM: gelu, tanh",
         "an instruction of the special function units for each: 16 a clock, beside a few others",
+        neutral=0.0,
+        fitted=True,
+    )
+    sigmoid_clk: float = number(
+        "clk",
+        60.0,
+        (0.0, 2000.0),
+        "the same of a sigmoid: silu",
+        "a tangent, or an exponential and a division, which libraries write out",
+        neutral=0.0,
+        fitted=True,
+    )
+    gate_clk: float = number(
+        "clk",
+        20.0,
+        (0.0, 400.0),
+        "multiplying gate and up of a thousand sums, and packing what is left",
+        "a product and a move for two sums: 128 a clock",
         neutral=0.0,
         fitted=True,
     )
@@ -904,12 +922,21 @@ class FusedEpilogue:
         neutral=INFINITE,
         fitted=True,
     )
+    source_clk: float = number(
+        "clk",
+        600.0,
+        (0.0, 8000.0),
+        "waiting for the first part of further matrices, each tile",
+        "a latency of DRAM",
+        neutral=0.0,
+        fitted=True,
+    )
     vector_clk: float = number(
         "clk",
-        150.0,
-        (0.0, 2000.0),
-        "the part of a bias or another vector that a tile needs",
-        "half a latency of a load from L2",
+        900.0,
+        (0.0, 4000.0),
+        "waiting for the part of a bias or another vector that a tile needs",
+        "a latency of DRAM, and a barrier",
         neutral=0.0,
         fitted=True,
     )
