@@ -105,7 +105,8 @@ VALUES = {
     "grouped.groups_ns": 10.0,
     "grouped.tile_clk": 200.0,
     "software_scales.k_tile_clk": 64.0,
-    "software_scales.sums_clk": 8.0,
+    "software_scales.sums_clk": 4.0,
+    "software_scales.columns_clk": 16.0,
     "implicit_gemm.gather_share": 0.25,
     "implicit_gemm.k_tile_clk": 16.0,
 }

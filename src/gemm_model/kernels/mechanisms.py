@@ -958,7 +958,7 @@ class Grouped:
     groups_ns: float = number(
         "ns",
         5.0,
-        (0.0, 200.0),
+        (0.0, 2000.0),
         "each group of the table, whose tiles are counted on the way to a later group's",
         "a warp counts 32 groups in a few latencies of L2",
         neutral=0.0,
@@ -966,9 +966,9 @@ class Grouped:
     )
     tile_clk: float = number(
         "clk",
-        200.0,
-        (0.0, 4000.0),
-        "finding a tile's group, and its tensor maps",
+        600.0,
+        (0.0, 20000.0),
+        "finding a tile's group, its tensor maps, and storing beside the next group's rows",
         "a latency of L2 that another tile hides in part",
         neutral=0.0,
         fitted=True,
@@ -990,10 +990,19 @@ class SoftwareScales:
     )
     sums_clk: float = number(
         "clk",
-        4.0,
-        (0.0, 100.0),
-        "scaling a thousand sums of one warpgroup, beyond adding them",
-        "the products ride on the additions; those of the scale factors are a few for each row",
+        8.0,
+        (0.0, 200.0),
+        "scaling a thousand sums, beyond adding them",
+        "a product for each: 128 a clock",
+        neutral=0.0,
+        fitted=True,
+    )
+    columns_clk: float = number(
+        "clk",
+        20.0,
+        (0.0, 400.0),
+        "what a thousand sums take longer where columns have factors of their own",
+        "a product for each, and factors that fill registers",
         neutral=0.0,
         fitted=True,
     )
