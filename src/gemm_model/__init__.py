@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gemm_model.api import predict, predict_table
+    from gemm_model.choice.expected import expected_time, rank_routing
     from gemm_model.choice.selection import Ranker, rank
     from gemm_model.config import gpu_names as gpus
+    from gemm_model.core.conv import ConvProblem
+    from gemm_model.core.epilogue import Epilogue
     from gemm_model.core.errors import InputError
     from gemm_model.core.gpu import GpuSpec, load_gpu
+    from gemm_model.core.grouped import GroupedGemm
     from gemm_model.core.kernel_config import KernelConfig
     from gemm_model.core.prediction import Prediction
     from gemm_model.core.problem import GemmProblem
+    from gemm_model.core.routing import Routing
     from gemm_model.integrations.torch_timer import GemmTimer
     from gemm_model.integrations.triton import triton_perf_model
     from gemm_model.kernels.registry import families
@@ -23,31 +28,42 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ConvProblem": "gemm_model.core.conv",
+    "Epilogue": "gemm_model.core.epilogue",
+    "expected_time": "gemm_model.choice.expected",
     "explain": "gemm_model.persistent.explanation",
     "families": "gemm_model.kernels.registry",
     "predict": "gemm_model.api",
     "predict_table": "gemm_model.api",
     "GpuSpec": "gemm_model.core.gpu",
+    "GroupedGemm": "gemm_model.core.grouped",
     "load_gpu": "gemm_model.core.gpu",
     "KernelConfig": "gemm_model.core.kernel_config",
     "models": "gemm_model.models",
     "Prediction": "gemm_model.core.prediction",
     "GemmProblem": "gemm_model.core.problem",
     "rank": "gemm_model.choice.selection",
+    "rank_routing": "gemm_model.choice.expected",
     "Ranker": "gemm_model.choice.selection",
+    "Routing": "gemm_model.core.routing",
     "InputError": "gemm_model.core.errors",
     "GemmTimer": "gemm_model.integrations.torch_timer",
     "triton_perf_model": "gemm_model.integrations.triton",
 }
 
 __all__ = [
+    "ConvProblem",
+    "Epilogue",
     "GemmProblem",
     "GemmTimer",
     "GpuSpec",
+    "GroupedGemm",
     "InputError",
     "KernelConfig",
     "Prediction",
     "Ranker",
+    "Routing",
+    "expected_time",
     "explain",
     "families",
     "gpus",
@@ -56,6 +72,7 @@ __all__ = [
     "predict",
     "predict_table",
     "rank",
+    "rank_routing",
     "triton_perf_model",
 ]
 

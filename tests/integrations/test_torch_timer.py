@@ -9,8 +9,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from gemm_model import GemmProblem, GemmTimer, rank  # noqa: E402
+from gemm_model.core.block_scaling import BlockScaling  # noqa: E402
 from gemm_model.core.errors import InputError  # noqa: E402
 from gemm_model.core.gpu import load_gpu  # noqa: E402
+from gemm_model.integrations.torch_operators import work_of  # noqa: E402
 from gemm_model.integrations.torch_timer import Attention, run_on_meta  # noqa: E402
 
 MODEL = "WSPersistentGEMMModel"
@@ -102,7 +104,7 @@ def test_kernels_of_a_model_follow_each_other_in_a_graph():
     options = {"regime": "graph"}
     problem = GemmProblem.of(512, 4096, 4096)
     best = rank(problem, "h200", 1, model="WarpSpecializedModel", family="cublas", options=options).best
-    assert seen.total_us == pytest.approx(best.prediction.runtime_us)
+    assert seen.total_us == pytest.approx(1.03 * best.prediction.runtime_us)
 
 
 def test_fewer_sms_take_longer():
@@ -196,15 +198,81 @@ def test_kinds_are_named_and_gemms_summed_apart():
 
 
 def test_groups_of_a_grouped_gemm_count_as_equal():
-    """100 rows in 8 groups are 13 each; weight gradients cut k instead."""
+    """100 rows in 8 groups are 12 or 13 each; weight gradients cut k instead."""
     offsets = meta(8, dtype=torch.int32)
     with timer() as seen:
         torch._grouped_mm(meta(100, 64), meta(8, 64, 32), offs=offsets)
         torch._grouped_mm(meta(64, 128), meta(128, 32), offs=offsets)
         torch._grouped_mm(meta(8, 16, 64), meta(8, 64, 32))
-    assert sizes(seen) == [(8, 13, 32, 64), (8, 64, 32, 16), (8, 16, 32, 64)]
+    assert sizes(seen) == [(1, 100, 32, 64), (8, 64, 32, 16), (8, 16, 32, 64)]
+    grouped, *batched = works(seen)
+    assert grouped.groups.rows == (13, 13, 13, 13, 12, 12, 12, 12)
+    assert all(work.plain for work in batched)
     assert {timing.kind for timing in seen.timings} == {"grouped GEMM"}
     assert "groups of one size" in str(seen)
+
+
+def test_what_is_added_to_a_product_is_an_epilogue():
+    with timer() as seen:
+        torch.addmm(meta(64), meta(32, 24), meta(24, 64))
+        torch.addmm(meta(32, 64), meta(32, 24), meta(24, 64))
+        torch.addmm(meta(32, 64), meta(32, 24), meta(24, 64), beta=0)
+        torch._addmm_activation(meta(64), meta(32, 24), meta(24, 64), use_gelu=True)
+        torch.baddbmm(meta(3, 16, 8), meta(3, 16, 40), meta(3, 40, 8))
+        meta(32, 24) @ meta(24, 64)
+    words = [None if work.epilogue is None else work.epilogue.name for work in works(seen)]
+    assert words == ["bias_n", "beta", None, "bias_n,gelu", "beta", None]
+
+
+def test_scale_factors_of_blocks_are_told_by_their_shapes():
+    def scaled(a_scales, b_scales):
+        a, b = meta(256, 512, dtype=torch.float8_e4m3fn), meta(384, 512, dtype=torch.float8_e4m3fn)
+        scales = [meta(*shape, dtype=torch.float32) for shape in (a_scales, b_scales)]
+        name = torch.ops.aten._scaled_mm.default
+        bound = dict(zip(("self", "mat2", "scale_a", "scale_b"), (a, b.t(), *scales), strict=True))
+        assert name._schema.arguments[2].name == "scale_a"
+        (found,) = work_of("_scaled_mm", {**bound, "out_dtype": torch.bfloat16})
+        return found[1].block_scaling
+
+    assert scaled((256, 4), (4, 3)) == BlockScaling(a_rows=1, b_rows=128)
+    assert scaled((256, 4), (4, 384)) == BlockScaling(a_rows=1, b_rows=1)
+    # One factor for a row of A and one for a column of B: no blocks.
+    assert scaled((256, 1), (1, 384)) is None
+
+
+def test_convolutions_and_their_gradients_are_implicit_gemms():
+    conv = nn.Conv2d(64, 128, 3, padding=1, device="meta", dtype=torch.bfloat16)
+    with GemmTimer("h200", display=False) as seen:
+        out = conv(meta(8, 64, 56, 56, requires_grad=True))
+        out.backward(torch.empty_like(out))
+    pixels = 8 * 56 * 56
+    assert sizes(seen) == [(1, pixels, 128, 576), (1, pixels, 64, 1152), (1, 128, 576, pixels)]
+    assert [timing.kind for timing in seen.timings] == ["convolution"] * 3
+    assert [work.conv.kind for work in works(seen)] == ["fprop", "dgrad", "wgrad"]
+    best = rank(works(seen)[0], "h200", 1, family="cudnn", options={"regime": "graph"}).best.prediction
+    assert seen.timings[0].time_us == pytest.approx(best.runtime_us)
+    assert not seen.unmodelled
+
+
+def test_convolutions_of_one_dimension_are_those_of_two():
+    with timer() as seen:
+        nn.Conv1d(8, 16, 3, stride=2, groups=2, device="meta", dtype=torch.bfloat16)(meta(4, 8, 65))
+        nn.Conv2d(64, 32, 1, device="meta", dtype=torch.bfloat16)(meta(2, 64, 8, 8))
+    # 32 pixels of an image of 65; the filter of one tap is a plain product.
+    assert sizes(seen) == [(2, 4 * 32, 8, 12), (1, 128, 32, 64)]
+    assert works(seen)[1].conv is None
+
+
+def test_kernels_of_another_library_count_where_the_family_has_none():
+    with GemmTimer("h200", display=False) as seen:
+        torch._grouped_mm(meta(4096, 1024), meta(8, 1024, 512), offs=meta(8, dtype=torch.int32))
+    best = rank(works(seen)[0], "h200", 1, family="cutlass", options={"regime": "graph"}).best.prediction
+    assert seen.total_us == pytest.approx(best.runtime_us)
+    with timer() as plain:
+        torch._grouped_mm(meta(4096, 1024), meta(8, 1024, 512), offs=meta(8, dtype=torch.int32))
+    twin = GemmProblem.of(512, 512, 1024, batch=8)
+    best = rank(twin, "h200", 1, model=MODEL, family="cublas").best.prediction
+    assert plain.total_us == pytest.approx(best.runtime_us)
 
 
 def test_other_operators_are_named_and_counted_and_views_are_not():
@@ -224,7 +292,9 @@ def test_the_regime_is_the_models(regime):
         functional.linear(meta(512, 4096), meta(4096, 4096))
     problem = GemmProblem.of(512, 4096, 4096)
     best = rank(problem, "h200", 1, family="cublas", options={"regime": regime}).best
-    assert seen.total_us == pytest.approx(best.prediction.runtime_us)
+    # cuBLAS's own pick takes 3 % longer than its fastest kernel, on average.
+    assert seen.total_us == pytest.approx(1.03 * best.prediction.runtime_us)
+    assert "cublas picks its kernels by itself: 3% over its fastest" in seen.notes()
     assert f"regime {regime}" in seen.notes()[0]
 
 
@@ -267,12 +337,12 @@ def test_the_bound_of_attention_is_math_or_memory():
 
 def test_what_is_not_modelled_is_named_and_counted():
     with timer() as seen:
-        nn.Conv1d(8, 8, 3, device="meta", dtype=torch.bfloat16)(meta(1, 8, 64))
-        nn.Conv1d(8, 8, 3, device="meta", dtype=torch.bfloat16)(meta(1, 8, 64))
+        nn.ConvTranspose1d(8, 8, 3, device="meta", dtype=torch.bfloat16)(meta(1, 8, 64))
+        nn.ConvTranspose1d(8, 8, 3, device="meta", dtype=torch.bfloat16)(meta(1, 8, 64))
         meta(8, 8, dtype=torch.float64) @ meta(8, 8, dtype=torch.float64)
         torch.relu(meta(8, 8))
-    assert seen.unmodelled == {"aten::convolution": 2, "aten::mm (type float64)": 1}
-    assert "not modelled: aten::convolution, 2 calls" in str(seen)
+    assert seen.unmodelled == {"aten::convolution (transposed)": 2, "aten::mm (type float64)": 1}
+    assert "not modelled: aten::convolution (transposed), 2 calls" in str(seen)
     assert works(seen) == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,23 @@ import numpy as np
 
 from gemm_model.core.batch import BoolArray, FloatArray, GridRows, IntArray
 from gemm_model.core.errors import InputError
+from gemm_model.core.further_work import asked_of
 from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.prediction import BatchPrediction, Evaluation, Prediction, predict_in_chunks
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.candidates import ALL_ORDERS, Candidate, CandidateSpace, candidate_spaces, sizes_of
+from gemm_model.core.sizes import size_of
+from gemm_model.kernels.candidates import (
+    ALL_ORDERS,
+    Candidate,
+    CandidateSpace,
+    candidate_spaces,
+    sizes_of,
+    types_of,
+)
 from gemm_model.kernels.feasibility import check
 from gemm_model.kernels.registry import families_of
-from gemm_model.models import DEFAULT_MODEL, Model, create_model, lasting
+from gemm_model.models import DEFAULT_MODEL, Model, create_model, lasting, require_known
 from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT
 
 CACHED_RANKINGS = 4096
@@ -179,35 +188,48 @@ class Ranker:
         spec = as_gpu(gpu)
         self.gpu = spec if sms is None else with_sms(spec, sms)
         self.families = families_of(family, self.gpu)
+        self._model_name, self._options = model, options
         self.model: Model = create_model(model, self.gpu, options)
         if not self.model.needs_tile:
             raise InputError(f"{model} predicts the same time for every tile; expected a model that needs it")
-        self._spaces: dict[GemmProblem, _Spaces] = {}
+        self._spaces: dict[tuple[GemmProblem, tuple[str, ...]], _Spaces] = {}
         self.rank = lru_cache(CACHED_RANKINGS)(self._rank)
+
+    def of_family(self, family: str) -> Ranker:
+        """The same, of another family's kernels."""
+        return Ranker(self.gpu, model=self._model_name, family=family, options=self._options)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the families to choose from."""
         return tuple(family.name for family in self.families)
 
+    @property
+    def own_pick(self) -> float:
+        """Time of the kernel that the family's library picks by itself over that of the first choice [1]."""
+        return self.model.own_pick(self.names[0]) if len(self.names) == 1 else 1.0
+
     def spaces(self, problem: GemmProblem) -> tuple[CandidateSpace, ...]:
         """The candidates for the problem's types and layouts; raises InputError where there are none."""
         return self._offers(problem).spaces
 
     def _offers(self, problem: GemmProblem) -> _Spaces:
-        types = replace(problem, m=1, n=1, k=1, batch=1)
-        found = self._spaces.get(types)
+        key = types_of(problem), asked_of(problem)
+        found = self._spaces.get(key)
         if found is None:
-            found = self._spaces[types] = self._look_for_spaces(types)
+            require_known(self.model, further=not problem.plain)
+            found = self._spaces[key] = self._look_for_spaces(*key)
         return found
 
-    def _look_for_spaces(self, types: GemmProblem) -> _Spaces:
+    def _look_for_spaces(self, types: GemmProblem, asked: tuple[str, ...]) -> _Spaces:
         spaces: list[CandidateSpace] = []
         reasons: list[str] = []
         offered = slice(None if self.model.prices_split_k else 1)
         for family in self.families:
+            if not asked and not family.plain_products and len(self.families) > 1:
+                continue
             try:
-                spaces += candidate_spaces(family, self.gpu, types)[offered]
+                spaces += candidate_spaces(family, self.gpu, types, asked)[offered]
             except InputError as error:
                 reasons.append(str(error))
         if not spaces:
@@ -229,9 +251,11 @@ class Ranker:
         sizes: FloatArray,
         kernels: IntArray | None = None,
         orders: slice = ALL_ORDERS,
+        further: Sequence[GemmProblem] = (),
     ) -> KernelTimes:
         """Kernels of some shapes (`CandidateSpace.grid_of_shapes`), each in its fastest tile order."""
-        evaluation = self.model.evaluate(space.grid_of_shapes(sizes, kernels=kernels, orders=orders))
+        grid = space.grid_of_shapes(sizes, kernels=kernels, orders=orders, further=further)
+        evaluation = self.model.evaluate(grid)
         every_us, shapes = evaluation.runtime_us, sizes.shape[1]
         positions = np.tile(np.arange(space.kernels), shapes) if kernels is None else kernels.reshape(-1)
         times_us = every_us.min(axis=0).reshape(shapes, -1)
@@ -239,19 +263,19 @@ class Ranker:
 
     def _contenders(self, problem: GemmProblem) -> list[KernelTimes]:
         """The kernels of each space that are worth a look."""
-        sizes = sizes_of(problem)
+        sizes, further = sizes_of(problem), () if problem.plain else (problem,)
         found = []
         for space in self.spaces(problem):
             worth = np.flatnonzero(space.worth_a_look(sizes, self.gpu)[0])
             if len(worth):
                 every = len(worth) == space.kernels
-                found.append(self.kernels(space, sizes, None if every else worth[np.newaxis]))
+                some = None if every else worth[np.newaxis]
+                found.append(self.kernels(space, sizes, some, further=further))
         return found
 
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
         """The `top_k` fastest kernels, each with its best order; raises InputError where there is none."""
-        if top_k < 1:
-            raise InputError(f"top_k is {top_k}; expected a positive whole number")
+        top_k = size_of("top_k", top_k)
         contenders = self._contenders(problem)
         physical_us = np.concatenate([kernels.times_us for kernels in contenders], axis=1)
         slowest_us = _smallest(physical_us, min(top_k, physical_us.shape[1]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,11 +12,13 @@ import pandas as pd
 
 from gemm_model.choice.selection import Ranker
 from gemm_model.core.batch import FloatArray, IntArray
+from gemm_model.core.further_work import asked_of
 from gemm_model.core.kernel_config import RASTERS, SCHEDULES
 from gemm_model.core.prediction import ROWS_PER_CHUNK, BatchPrediction
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.candidates import FIRST_ORDERS, CandidateSpace
-from gemm_model.tables.table import batch_from_frame
+from gemm_model.kernels.candidates import FIRST_ORDERS, CandidateSpace, types_of
+from gemm_model.tables.further_columns import FURTHER_COLUMNS, asks_for_more, problem_of_row
+from gemm_model.tables.table import batch_from_frame, sizes
 
 KERNELS_LOOKED_AT_CLOSELY = 32
 """Kernels of a shape [1] whose tile orders are all predicted; after a first look at each with two orders;
@@ -24,21 +26,21 @@ chosen: one order hides kernels that are fast in another alone."""
 
 TYPE_COLUMNS = ("in_dtype", "a_dtype", "b_dtype", "out_dtype")
 DEFAULT_DTYPE = "bf16"
+ONE = dict.fromkeys(("m", "n", "k", "batch"), 1)
 
 
 def problems_of_table(frame: pd.DataFrame) -> list[GemmProblem]:
-    """The problems of a table (columns m, n, k; in_dtype, a_dtype, b_dtype, out_dtype, batch where present).
+    """The problems of a table: m, n, k; in_dtype, a_dtype, b_dtype, out_dtype, batch, FURTHER_COLUMNS if any.
 
     Raises InputError naming the row and column of a bad value.
     """
-    sizes = _sizes(_with_types(frame))
     types = _with_types(frame)
-    names = [name for name in TYPE_COLUMNS if name in types]
-    result = []
-    for row, texts in enumerate(zip(*(types[name].astype(str) for name in names), strict=True)):
-        m, n, k, batch = (int(value) for value in sizes[:, row])
-        result.append(_problem(dict(zip(names, texts, strict=True)), m, n, k, batch))
-    return result
+    _sizes(types)
+    names = [name for name in (*TYPE_COLUMNS, *FURTHER_COLUMNS) if name in types]
+    told = types[names].astype(object).fillna("").astype(str)
+    for name in ("m", "n", "k", "batch"):
+        told[name] = sizes(types, name, default=1.0)
+    return [problem_of_row({str(name): cell for name, cell in row.items()}) for _, row in told.iterrows()]
 
 
 def rank_table(
@@ -55,20 +57,26 @@ def rank_table(
     the rows done, from several threads.
     """
     types = _with_types(frame)
-    sizes = _sizes(types)
+    extents = _sizes(types)
+    problems = problems_of_table(types) if asks_for_more(types).any() else []
     names = [name for name in TYPE_COLUMNS if name in types]
     chunks: list[tuple[tuple[CandidateSpace, ...], IntArray]] = []
-    codes = types.groupby(names, sort=False, dropna=False).ngroup().to_numpy()
+    if problems:
+        kinds = pd.Series([(types_of(each), asked_of(each)) for each in problems])
+        codes = kinds.groupby(kinds, sort=False).ngroup().to_numpy()
+    else:
+        codes = types.groupby(names, sort=False, dropna=False).ngroup().to_numpy()
     for code in range(int(codes.max()) + 1):
         rows: IntArray = np.flatnonzero(codes == code)
         texts = {name: str(types[name].iloc[rows[0]]) for name in names}
-        spaces = ranker.spaces(_problem(texts, 1, 1, 1, 1))
+        spaces = ranker.spaces(problems[rows[0]] if problems else problem_of_row({**texts, **ONE}))
         shapes = max(ROWS_PER_CHUNK // spaces[0].kernels, 1)
         chunks += [(spaces, rows[start : start + shapes]) for start in range(0, len(rows), shapes)]
 
     def ranked(chunk: tuple[tuple[CandidateSpace, ...], IntArray]) -> pd.DataFrame:
         spaces, rows = chunk
-        best = pd.concat([_best_of_chunk(ranker, space, sizes[:, rows]) for space in spaces])
+        further = [problems[row] for row in rows] if problems and not problems[rows[0]].plain else []
+        best = pd.concat([_best_of_chunk(ranker, space, extents[:, rows], further) for space in spaces])
         best = best.sort_values("predicted_us", kind="stable")
         advance(len(rows))
         return best[~best.index.duplicated()].sort_index()
@@ -96,14 +104,9 @@ def _sizes(frame: pd.DataFrame) -> FloatArray:
     return np.array([batch.m, batch.n, batch.k, batch.batch])
 
 
-def _problem(texts: dict[str, str], m: int, n: int, k: int, batch: int) -> GemmProblem:
-    common = texts.get("in_dtype", "")
-    a, b = texts.get("a_dtype") or common, texts.get("b_dtype") or common
-    out = texts.get("out_dtype") or None
-    return GemmProblem.of(m, n, k, a, out, b_dtype=b, batch=batch)
-
-
-def _best_of_chunk(ranker: Ranker, space: CandidateSpace, sizes: FloatArray) -> pd.DataFrame:
+def _best_of_chunk(
+    ranker: Ranker, space: CandidateSpace, sizes: FloatArray, problems: Sequence[GemmProblem]
+) -> pd.DataFrame:
     """The best of a space for each shape that some of its kernels are worth a look for, by shape."""
     worth = space.worth_a_look(sizes, ranker.gpu)
     shapes: IntArray = np.flatnonzero(worth.any(axis=1))
@@ -112,12 +115,13 @@ def _best_of_chunk(ranker: Ranker, space: CandidateSpace, sizes: FloatArray) -> 
     some: IntArray = np.flatnonzero(worth.any(axis=0))
     sizes, worth = sizes[:, shapes], worth[np.ix_(shapes, some)]
     every = None if len(some) == space.kernels else np.tile(some, (len(shapes), 1))
-    looked_at = ranker.kernels(space, sizes, every, orders=FIRST_ORDERS)
+    further = [problems[shape] for shape in shapes] if problems else []
+    looked_at = ranker.kernels(space, sizes, every, orders=FIRST_ORDERS, further=further)
     first_us = np.where(worth, looked_at.times_us, np.inf)
     count = min(KERNELS_LOOKED_AT_CLOSELY, len(some))
     # Ascending positions, so that of kernels predicted alike the first of the space is taken.
     nearest = np.sort(np.argpartition(first_us, count - 1, axis=1)[:, :count], axis=1)
-    kernels = ranker.kernels(space, sizes, some[nearest])
+    kernels = ranker.kernels(space, sizes, some[nearest], further=further)
     kernels.times_us = np.where(np.take_along_axis(worth, nearest, axis=1), kernels.times_us, np.inf)
     kernels.correct(1)
     best = np.arange(len(shapes)) * count + kernels.times_us.argmin(axis=1)

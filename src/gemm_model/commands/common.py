@@ -100,9 +100,14 @@ def no_overrides(args: argparse.Namespace) -> None:
 
 def refuse_unused(args: argparse.Namespace, how: str, used: Iterable[str]) -> None:
     """Raise InputError for an option that was given and is not read in this way of using the verb."""
-    unused = sorted(args.given - set(used))
-    if unused:
-        raise InputError(f"--{unused[0].replace('_', '-')} has no effect {how}; expected it left out")
+    refuse_given(args, args.given - set(used), how)
+
+
+def refuse_given(args: argparse.Namespace, names: Iterable[str], how: str) -> None:
+    """Raise InputError for one of some options that was given; `how` says why it is not read."""
+    given = sorted(args.given & set(names))
+    if given:
+        raise InputError(f"--{given[0].replace('_', '-')} has no effect {how}; expected it left out")
 
 
 def add_output(parser: argparse.ArgumentParser, what: str = "the result, in place of stdout") -> None:

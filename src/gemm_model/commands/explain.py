@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from gemm_model.commands import common
+from gemm_model.commands import common, further
 from gemm_model.core.errors import InputError
 from gemm_model.core.prediction import RESIDUAL_PHASE
 from gemm_model.report.console import kernel_fields, prediction_fields, problem_fields
@@ -18,24 +18,39 @@ MODEL = "WarpSpecializedModel"
 EXAMPLES = (
     "--m 4096 --n 4096 --k 4096 --dtype bf16 --cta 128x256 --cluster 2x1",
     "--m 8192 --n 1024 --k 8192 --dtype fp8 --cta 128x128 --gpu h200 --regime sustained --format json",
+    "--m 4096 --n 4096 --k 4096 --epilogue gelu,bias --cta 128x256 --cluster 2x1",
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_output(parser)
     common.add_settings(parser, model=MODEL)
-    common.add_problem(parser, required=True)
+    common.add_problem(parser, required=False)
     common.add_config(parser)
+    further.add_further(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    from gemm_model.choice.expected import expected_time
     from gemm_model.persistent.explanation import explain
 
     common.check_outputs(args.output)
     chosen = common.settings(args)
     if chosen.model != MODEL:
         raise InputError(f"--model is {chosen.model}; expected {MODEL}, the model that explains itself")
-    problem, config = common.problem(args), common.config(args)
+    problem, config = further.problem(args), common.config(args)
+    routing, expected = further.routing(args), None
+    if routing is not None:
+        expected = expected_time(
+            problem,
+            routing,
+            config,
+            chosen.gpu,
+            count=args.routings,
+            seed=args.seed,
+            options=chosen.options,
+        )
+        problem = expected.middle
     found = explain(problem, config, chosen.gpu, chosen.options)
     result = {
         "problem": problem_fields(problem),
@@ -44,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         "limiter": found.limiter,
         "mechanisms": found.mechanisms,
         "wave_occupancy": found.wave_occupancy,
+        **({} if expected is None else {"expected": further.expected_fields(expected)}),
     }
     what_if = [
         {"change": each.change, "predicted_us": each.runtime_us, "relative": each.relative}
@@ -55,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         model=chosen.model,
         result=plain(result),
         rows=what_if,
-        text=lambda: _text(found),
+        text=lambda: ("" if expected is None else f"{further.expected_text(expected)}\n") + _text(found),
     )
     common.show(args, document)
     return 0

@@ -7,17 +7,24 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.commands import common
+from gemm_model.commands import common, further
+from gemm_model.commands.further import add_further
 from gemm_model.core.errors import InputError
 from gemm_model.core.settings import Settings
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
+    from gemm_model.choice.expected import ExpectedTime
+    from gemm_model.core.kernel_config import KernelConfig
+    from gemm_model.core.prediction import Prediction
+    from gemm_model.core.problem import GemmProblem
     from gemm_model.report.table_job import TableReport
 
 EXAMPLES = (
     "--m 4096 --n 4096 --k 4096 --dtype bf16 --cta 128x256 --cluster 2x1",
     "--input kernels.csv --output results/ --gpu h200 --format json",
+    "--groups 512,300,0,16 --n 4096 --k 2048 --epilogue gated_silu --cta 128x128",
+    "--experts 64 --tokens 4096 --top-k 8 --routing zipf:0.7 --n 2048 --k 4096 --cta 128x128",
 )
 EXTREMES = 5
 """Rows shown of each end of the ratios [rows]; texts; as in the classic readme."""
@@ -31,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_settings(parser)
     common.add_problem(parser, required=False)
     common.add_config(parser)
+    add_further(parser)
     common.add_page(parser, "the table: curves, rooflines and maps with filters")
 
 
@@ -107,12 +115,11 @@ def _table_text(report: TableReport, chosen: Settings) -> str:
 
 def predict_kernel(args: argparse.Namespace) -> Document:
     """The prediction of the one kernel that the options describe."""
-    from gemm_model.api import predict
     from gemm_model.models import create_model
     from gemm_model.report.console import explanation, kernel_fields, prediction_fields, problem_fields
 
     chosen = common.settings(args)
-    problem = common.problem(args)
+    problem = further.problem(args)
     needs_tile = create_model(chosen.model, chosen.gpu, chosen.options).needs_tile
     notes = []
     if not needs_tile:
@@ -120,13 +127,17 @@ def predict_kernel(args: argparse.Namespace) -> Document:
         notes = [f"{chosen.model} does not read --{name.replace('_', '-')}" for name in unread]
         args.cta = args.cta or "1x1"
     config = common.config(args)
-    prediction = predict(problem, config, chosen.gpu, chosen.model, options=chosen.options)
+    problem, prediction, expected = _predicted(args, problem, config, chosen)
     kernel = kernel_fields(config) if needs_tile else {}
     result: dict[str, Any] = {"problem": problem_fields(problem), "kernel": kernel}
     result["prediction"] = prediction_fields(prediction)
+    over_routings = {} if expected is None else further.expected_fields(expected)
+    if expected is not None:
+        result["expected"] = over_routings
     row = {
         **result["problem"],
         **kernel,
+        **over_routings,
         "predicted_us": prediction.runtime_us,
         "limiter": prediction.limiter,
     }
@@ -140,5 +151,32 @@ def predict_kernel(args: argparse.Namespace) -> Document:
         result=result,
         rows=[{**row, **prediction.details}],
         notes=notes,
-        text=lambda: explanation({**result["problem"], **kernel}, prediction),
+        text=lambda: (
+            ("" if expected is None else f"{further.expected_text(expected)}\n")
+            + explanation({**result["problem"], **kernel}, prediction)
+        ),
     )
+
+
+def _predicted(
+    args: argparse.Namespace, problem: GemmProblem, config: KernelConfig, chosen: Settings
+) -> tuple[GemmProblem, Prediction, ExpectedTime | None]:
+    """The prediction of a problem; of a random routing that of the middle one, and the expected time."""
+    from gemm_model.api import predict
+
+    routing = further.routing(args)
+    if routing is None:
+        return problem, predict(problem, config, chosen.gpu, chosen.model, options=chosen.options), None
+    from gemm_model.choice.expected import expected_time
+
+    expected = expected_time(
+        problem,
+        routing,
+        config,
+        chosen.gpu,
+        chosen.model,
+        count=args.routings,
+        seed=args.seed,
+        options=chosen.options,
+    )
+    return expected.middle, expected.prediction, expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.commands import common
+from gemm_model.commands import common, further
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import AUTO_KERNEL
 from gemm_model.core.problem import GemmProblem
@@ -17,11 +17,13 @@ from gemm_model.report.document import Document, text_table
 if TYPE_CHECKING:
     from gemm_model.choice.across_families import Against
     from gemm_model.choice.selection import Choice, Ranker, Ranking
+    from gemm_model.core.routing import Routing
 
 EXAMPLES = (
     "--m 4096 --n 4096 --k 4096 --dtype bf16 --gpu h200",
     "--m 64 --n 7168 --k 2048 --family any --against cublas",
     "--input shapes.csv --dtype fp8 --output best.csv",
+    "--experts 64 --tokens 4096 --top-k 8 --routing zipf:0.7 --n 2048 --k 4096",
 )
 
 MAX_TOP = 1000
@@ -33,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     common.add_output(parser)
     common.add_problem(parser, required=False)
+    further.add_further(parser)
     common.add_settings(parser)
     add_family(parser)
     parser.add_argument(
@@ -81,9 +84,15 @@ def run(args: argparse.Namespace) -> int:
     if args.why_not is not None and args.emit is not None:
         raise InputError("--why-not comes with --emit; expected one of them")
     asked = "why_not" if args.why_not is not None else "emit" if args.emit is not None else "top"
-    used = (*always, *common.PROBLEM, asked, *(("against", "html") if asked == "top" else ()))
+    used = (*always, *common.PROBLEM, *further.OPTIONS, asked)
+    used = (*used, *(("against", "html") if asked == "top" else ()))
     common.refuse_unused(args, f"with --{asked.replace('_', '-')}", used)
-    problem, ranker = common.problem(args), ranker_of(args)
+    problem, ranker = further.problem(args), ranker_of(args)
+    routing = further.routing(args)
+    if routing is not None:
+        common.refuse_given(args, ("against", "html", "why_not", "emit"), "with --experts")
+        common.show(args, _expected_ranking(args, ranker, problem, routing))
+        return 0
     ways = {"why_not": _why_not, "emit": _emit, "top": _ranking}
     common.show(args, ways[asked](args, ranker, problem))
     if args.html is not None:
@@ -130,8 +139,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     from gemm_model.choice.across_families import against
     from gemm_model.choice.selection import without_twins
 
-    if not 1 <= args.top <= MAX_TOP:
-        raise InputError(f"--top is {args.top}; expected 1 to {MAX_TOP}")
+    _check_top(args.top)
     # Each kernel may have a twin, which does not count.
     ranking = ranker.rank(problem, 2 * args.top)
     chosen = without_twins(ranking.choices, args.top)
@@ -159,6 +167,52 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     ]
     notes = [*_notes(ranking), *(_against_notes(held) if held else ()), *ranking.best.prediction.caveats]
     return _document(ranker, args, result=result, rows=rows, notes=notes, text=lambda: text_table(shown))
+
+
+def _check_top(top: int) -> None:
+    if not 1 <= top <= MAX_TOP:
+        raise InputError(f"--top is {top}; expected 1 to {MAX_TOP}")
+
+
+def _expected_ranking(
+    args: argparse.Namespace, ranker: Ranker, problem: GemmProblem, routing: Routing
+) -> Document:
+    """The kernels of least expected time over the routings."""
+    from gemm_model.choice.expected import rank_routing
+    from gemm_model.choice.selection import Choice
+
+    _check_top(args.top)
+    ranking = rank_routing(ranker, problem, routing, args.top, count=args.routings, seed=args.seed)
+    rows = []
+    for found in ranking.choices:
+        expected = found.expected
+        choice = Choice(
+            rank=found.rank,
+            candidate=found.candidate,
+            prediction=expected.prediction,
+            tie_group=found.tie_group,
+        )
+        row = row_of(choice, expected.middle)
+        rows.append({"rank": found.rank, **further.expected_fields(expected), **row})
+    best = ranking.choices[0].expected
+    result = {
+        "problem": problem_fields(best.middle),
+        "candidates": ranking.candidates,
+        "kernels": ranking.kernels,
+        "tied_with_best": ranking.tied_with_best,
+        "reason": ranking.reason,
+        "choices": [
+            {**row, "prediction": prediction_fields(found.expected.prediction)}
+            for row, found in zip(rows, ranking.choices, strict=True)
+        ],
+    }
+    notes = [
+        f"{ranking.candidates} legal candidates on {ranker.gpu.name}, of {ranking.kernels} kernels, over "
+        f"{best.routings} routings; predicted_us is of the one in the middle",
+        f"why the first: {ranking.reason}",
+        *best.prediction.caveats,
+    ]
+    return _document(ranker, args, result=result, rows=rows, notes=notes, text=lambda: text_table(rows))
 
 
 def row_of(choice: Choice, problem: GemmProblem) -> dict[str, Any]:
@@ -202,4 +256,6 @@ def _against_notes(held: Against) -> list[str]:
     gain = held.gain(held.ranking.best)
     note = f"{config.kernel} takes {time_us:.2f} us with {describe(reference.candidate)}"
     note += f"; the first gains {gain:.1%}" if gain > 0 else "; nothing is gained"
+    if held.own_pick > 1.0:
+        note += f" (what {config.kernel} picks by itself takes about {held.own_pick - 1.0:.0%} longer)"
     return [note + (", which lies within the error band" if gain > 0 and held.tied else "")]

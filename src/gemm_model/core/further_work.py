@@ -50,6 +50,8 @@ class FurtherWork:
     grouped: Any
     groups: Values
     """Groups in the kernel's table, empty ones too; 0 without a table."""
+    unlike: Any
+    """Whether groups have an n and k of their own."""
     clusters_m: Values
     """Of grouped rows: clusters along m of a group, the mean of those that have rows."""
     clusters_n: Values
@@ -103,6 +105,7 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         asked=bits_of(asked_of(problem)),
         grouped=groups is not None,
         groups=0.0 if groups is None else float(len(groups.rows)),
+        unlike=groups is not None and not groups.alike,
         clusters_m=clusters_m,
         clusters_n=clusters_n,
         output_share=epilogue.output_share,

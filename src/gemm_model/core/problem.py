@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.conv import ConvProblem
@@ -91,7 +92,6 @@ class GemmProblem:
         out_dtype: TypeName | None = None,
         *,
         b_dtype: TypeName | None = None,
-        acc_dtype: TypeName = "fp32",
         batch: int = 1,
         epilogue: Epilogue | str | None = None,
         groups: GroupedGemm | str | None = None,
@@ -119,7 +119,6 @@ class GemmProblem:
             a_dtype=a_type,
             b_dtype=b_type,
             out_dtype=default_out if out_dtype is None else element_type(out_dtype),
-            acc_dtype=element_type(acc_dtype),
             a_scale=a_scale,
             b_scale=b_scale,
             epilogue=epilogue,
@@ -148,6 +147,24 @@ class GemmProblem:
         """Whether it is a plain product, whatever its types and layouts."""
         return (
             self.epilogue is None and self.groups is None and self.block_scaling is None and self.conv is None
+        )
+
+    @property
+    def plain_twin(self) -> GemmProblem:
+        """The plain product of the same sizes; groups count as equal ones, of whole rows."""
+        if self.plain:
+            return self
+        m, n, k, batch = self.sizes
+        return replace(
+            self,
+            m=ceil(m),
+            n=int(n),
+            k=int(k),
+            batch=int(batch),
+            epilogue=None,
+            groups=None,
+            block_scaling=None,
+            conv=None,
         )
 
     @property

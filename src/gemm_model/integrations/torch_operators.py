@@ -1,4 +1,4 @@
-"""What the operators of PyTorch multiply: GEMMs, batched, grouped or inside a fused attention."""
+"""What the operators of PyTorch multiply: GEMMs, batched, grouped, convolutions, or in a fused attention."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gemm_model.core.block_scaling import BlockScaling
+from gemm_model.core.conv import DGRAD, FPROP, WGRAD, ConvProblem
 from gemm_model.core.dtypes import operand_type
+from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.routing import Routing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,8 +42,12 @@ ATTENTION = re.compile(r"_(flash|efficient|cudnn|fused)_attention")
 FORWARD_GEMMS, BACKWARD_GEMMS = 2, 5
 """Q K^T and P V; backward computes Q K^T again, then dV, dP, dQ and dK."""
 
-GEMM, BATCHED, GROUPED, ATTENTION_KIND = "GEMM", "batched GEMM", "grouped GEMM", "attention"
+GEMM, BATCHED, GROUPED, CONVOLUTION = "GEMM", "batched GEMM", "grouped GEMM", "convolution"
+ATTENTION_KIND = "attention"
 """Kinds of work; the groups of a grouped GEMM count as equal, since their sizes depend on data."""
+
+BLOCKS_OF_128 = {4: "1x128", 5: "128x128"}
+"""Scale blocks by torch's `ScalingType`, those that are applied in software."""
 
 NO_KERNEL = re.compile(r"^(new_)?empty(_\w+)?$|^_unsafe_view$|^resize_$|^set_$")
 """Operators that return new tensors and launch nothing; views are told by their schema."""
@@ -103,28 +111,39 @@ GEMM_READERS: Mapping[str, GemmReader] = {
     "baddbmm": GemmReader("batch1", "batch2", BATCHED),
     "mv": GemmReader("self", "vec"),
     "addmv": GemmReader("mat", "vec"),
+    "_addmm_activation": GemmReader("mat1", "mat2"),
     "_scaled_mm": GemmReader("self", "mat2"),
+    "_scaled_mm_v2": GemmReader("self", "mat2"),
     "_int_mm": GemmReader("self", "mat2"),
     "_grouped_mm": GemmReader("self", "mat2", GROUPED),
     "_scaled_grouped_mm": GemmReader("self", "mat2", GROUPED),
 }
 
 
+ADDING = ("addmm", "baddbmm", "addmv", "_addmm_activation", "_scaled_mm", "_scaled_mm_v2", "_grouped_mm")
+"""Operators that add something to their product."""
+CONVOLUTIONS = ("convolution", "convolution_backward")
+GRADIENTS = (DGRAD, WGRAD)
+"""What `output_mask` of a convolution's backward asks for first; the bias's is a sum."""
+
+
 def is_known(name: str) -> bool:
     """Whether `work_of` reads an operator of this name."""
-    return name in GEMM_READERS or ATTENTION.search(name) is not None
+    return name in GEMM_READERS or name in CONVOLUTIONS or ATTENTION.search(name) is not None
 
 
-def work_of(name: str, bound: Mapping[str, Any]) -> tuple[str, GemmProblem | Attention] | None:
-    """The kind of a known operator and what it computes; None where it is empty and costs nothing.
+def work_of(name: str, bound: Mapping[str, Any]) -> list[tuple[str, GemmProblem | Attention]]:
+    """What a known operator computes, each with its kind; nothing where it is empty and costs nothing.
 
     Raises UnmodelledError, and InputError for symbolic sizes.
     """
+    if name in CONVOLUTIONS:
+        return [(CONVOLUTION, problem) for problem in _convolutions(bound, name)]
     if name not in GEMM_READERS:
         attention = _attention(bound, name)
-        return None if attention is None else (ATTENTION_KIND, attention)
+        return [] if attention is None else [(ATTENTION_KIND, attention)]
     gemm = _gemm(bound, name)
-    return None if gemm is None else (GEMM_READERS[name].kind, gemm)
+    return [] if gemm is None else [(GEMM_READERS[name].kind, gemm)]
 
 
 def launches_kernels(schema: Any) -> bool:
@@ -139,11 +158,18 @@ def _gemm(bound: Mapping[str, Any], name: str) -> GemmProblem | None:
     a, b = bound[reader.first], bound[reader.second]
     if b.dim() == a.dim() - 1 and reader.kind != GROUPED:
         b = b.unsqueeze(-1)
-    groups = bound.get("offs")
-    batch, m, n, k = _extents(a, b, 1 if groups is None else _size(groups.shape[0], name), name)
+    offsets = bound.get("offs")
+    count = 1 if offsets is None else _size(offsets.shape[0], name)
+    batch, m, n, k = _extents(a, b, count, name)
     if 0 in (m, n, k, batch):
         return None
-    a_type, b_type = (_dtype(tensor, bound.get(f"scale_{which}")) for tensor, which in ((a, "a"), (b, "b")))
+    groups = None
+    if offsets is not None and a.dim() == 2 and b.dim() == 3:
+        batch, m = 1, _size(a.shape[0], name)
+        routing = Routing(experts=count, tokens=m, distribution="balanced")
+        groups = routing.groups(1)[0]
+    a_scales, b_scales = (_scales(bound, which) for which in "ab")
+    a_type, b_type = _dtype(a, a_scales), _dtype(b, b_scales)
     a_element, a_scale = operand_type(a_type)
     b_element, b_scale = operand_type(b_type)
     packed = 2 if a_element.bits == 4 else 1
@@ -161,7 +187,83 @@ def _gemm(bound: Mapping[str, Any], name: str) -> GemmProblem | None:
         b_scale=b_scale,
         a_major="k" if a.stride(-1) == 1 or m == 1 else "m",
         b_major="k" if b.stride(-2) == 1 or n == 1 else "n",
+        epilogue=_epilogue(bound, name),
+        groups=groups,
+        block_scaling=_block_scaling(bound, a_scales, b_scales),
     )
+
+
+def _epilogue(bound: Mapping[str, Any], name: str) -> Epilogue | None:
+    """What the operator adds to its product: a vector for each column or a whole matrix, an activation."""
+    words = []
+    added = bound.get("bias") if "scaled" in name or "grouped" in name else bound.get("self")
+    if name in ADDING and bound.get("beta", 1) != 0 and added is not None:
+        words.append("bias_n" if added.dim() == 1 or added.shape[-2] == 1 else "beta")
+    if name == "_addmm_activation":
+        words.append("gelu" if bound.get("use_gelu", False) else "relu")
+    return Epilogue(tuple(words)) if words else None
+
+
+def _scales(bound: Mapping[str, Any], which: str) -> Tensor | None:
+    """The scale factors of operand A or B, of several kinds the first."""
+    found = bound.get(f"scale_{which}")
+    return found[0] if isinstance(found, list | tuple) else found
+
+
+def _block_scaling(
+    bound: Mapping[str, Any], a_scales: Tensor | None, b_scales: Tensor | None
+) -> BlockScaling | None:
+    """Scale factors of blocks of 128, told by recipes or else by the shapes of fp32 factors."""
+    if "recipe_a" in bound:
+        blocks = [BLOCKS_OF_128.get(int(bound[f"recipe_{which}"][0])) for which in "ab"]
+        return BlockScaling.parse(",".join(map(str, blocks))) if None not in blocks else None
+    if a_scales is None or b_scales is None or str(a_scales.dtype) != "torch.float32":
+        return None
+    if a_scales.dim() != 2 or b_scales.dim() != 2 or 1 in (a_scales.shape[1], b_scales.shape[0]):
+        return None
+    a, b = bound["self"], bound["mat2"]
+    rows = [1 if a_scales.shape[0] == a.shape[0] else 128, 1 if b_scales.shape[1] == b.shape[1] else 128]
+    return BlockScaling(a_rows=rows[0], b_rows=rows[1])
+
+
+def _convolutions(bound: Mapping[str, Any], name: str) -> list[GemmProblem]:
+    """The products of a convolution, or of its gradients: those that are asked for."""
+    image, weight = bound["input"], bound["weight"]
+    if bound["transposed"]:
+        raise UnmodelledError("transposed")
+    if 0 in image.shape or 0 in weight.shape:
+        return []
+    asked = dict(zip(GRADIENTS, bound.get("output_mask", ()), strict=False))
+    kinds = [kind for kind, is_asked in asked.items() if is_asked] if asked else [FPROP]
+    names = ("stride", "padding", "dilation")
+    stride, pad, dilation = ([_size(value, name) for value in bound[each]] for each in names)
+    size, taps = [_size(value, name) for value in image.shape[2:]], [_size(v, name) for v in weight.shape[2:]]
+    if len(size) == 1:
+        # One dimension is two, of which one has a single pixel.
+        size, taps, stride, pad, dilation = [1, *size], [1, *taps], [1, *stride], [0, *pad], [1, *dilation]
+    dtype = _dtype(image, None)
+    epilogue = Epilogue(("bias_n",)) if name == "convolution" and bound.get("bias") is not None else None
+    found = [
+        ConvProblem(
+            kind=kind,
+            images=_size(image.shape[0], name),
+            channels=_size(image.shape[1], name),
+            filters=_size(weight.shape[0], name),
+            size=tuple(size),
+            filter_size=tuple(taps),
+            stride=_each(stride, size),
+            pad=_each(pad, size),
+            dilation=_each(dilation, size),
+            groups=_size(bound["groups"], name),
+        )
+        for kind in kinds
+    ]
+    return [GemmProblem.of_conv(conv, dtype, dtype, epilogue=epilogue) for conv in found]
+
+
+def _each(values: list[int], size: list[int]) -> tuple[int, ...]:
+    """A value for each extent, where one may stand for all."""
+    return tuple(values * len(size) if len(values) == 1 else values)
 
 
 def _extents(a: Tensor, b: Tensor, groups: int, name: str) -> tuple[int, int, int, int]:

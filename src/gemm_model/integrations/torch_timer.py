@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -16,9 +17,10 @@ import pandas as pd
 
 from gemm_model.choice.selection import Ranker
 from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.further_work import asked_of
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.registry import TORCH_FAMILY
+from gemm_model.kernels.registry import TORCH_FAMILY, families, family_of
 from gemm_model.models import DEFAULT_MODEL
 
 try:
@@ -44,6 +46,9 @@ except ImportError as error:
 ROOT = "Global"
 """ModuleTracker's name for what runs outside of all modules."""
 
+BESIDE_TORCH_FAMILY = ("cudnn", "cutlass")
+"""Families that torch takes its other kernels from."""
+
 REGIMES_OF_A_MODEL: Mapping[str, str] = {"WarpSpecializedModel": "graph"}
 """The regime of kernels that follow each other in a model's CUDA graph, by model for GEMMs."""
 
@@ -57,7 +62,7 @@ class Timing:
     module: str
     operator: str
     kind: str
-    """GEMM, batched GEMM, grouped GEMM or attention."""
+    """GEMM, batched GEMM, grouped GEMM, convolution or attention."""
     work: Work
     count: int
     backward: bool
@@ -75,11 +80,14 @@ class Timing:
 
 
 class GemmTimer:
-    """Predicts every GEMM that runs inside the `with` block, as the best kernel of a family would run it.
+    """Predicts every GEMM that runs inside the `with` block, as a family's library would run it.
 
-    The family is cuBLAS unless told otherwise: the library that torch calls; 'any' takes the best of all.
-    mm, addmm, bmm, baddbmm, mv, linear and scaled_mm are ranked like any problem, grouped_mm as groups of one
-    size; fused attention counts with a lower bound of its GEMMs' time. What has no prediction is counted by
+    The family is cuBLAS unless told otherwise: the library that torch calls, with what its own picks take
+    over its fastest kernels (`Ranker.own_pick`); 'any' takes the best of all. mm, addmm, bmm, baddbmm, mv,
+    linear and scaled_mm are ranked like any problem, with the bias, matrix or activation that they add;
+    grouped_mm as groups of one size; convolutions as implicit GEMM of NHWC images. Where the family has no
+    such kernels, those of the first one that has count; a model of plain products leaves out what goes beyond
+    them. Fused attention counts with a lower bound of its GEMMs' time. What has no prediction is counted by
     name: operators that multiply matrices in `unmodelled`, all others in `other_operators`. `regime` says
     what surrounds each launch (docs/regimes.md); None takes the model's own for a stream of kernels. With
     `display` the table is printed when the block ends.
@@ -89,7 +97,7 @@ class GemmTimer:
 
     def __init__(
         self,
-        gpu: GpuSpec | str = "h200",
+        gpu: GpuSpec | str | Path = "h200",
         *,
         model: str = DEFAULT_MODEL,
         family: str = TORCH_FAMILY,
@@ -103,6 +111,7 @@ class GemmTimer:
         if self.regime is not None:
             chosen["regime"] = self.regime
         self.ranker = Ranker(gpu, model=model, family=family, sms=sms, options=chosen)
+        self._other_rankers: dict[str, Ranker] = {}
         self.display = display
         self.unmodelled: Counter[str] = Counter()
         """Calls by name (and reason) of operators that multiply matrices and have no prediction."""
@@ -159,8 +168,21 @@ class GemmTimer:
     def _predicted(self, work: Work) -> tuple[float, str]:
         if isinstance(work, Attention):
             return work.bound_us(self.ranker.gpu)
-        best = self.ranker.rank(work, 1).best.prediction
-        return best.runtime_us, best.limiter
+        work = work if self.ranker.model.beyond_plain else work.plain_twin
+        ranker = self._ranker_for(asked_of(work))
+        best = ranker.rank(work, 1).best.prediction
+        return best.runtime_us * ranker.own_pick, best.limiter
+
+    def _ranker_for(self, asked: tuple[str, ...]) -> Ranker:
+        """Ranks kernels of the timer's family, or of the first one that does what is asked."""
+        if not asked or any(family.knows.issuperset(asked) for family in self.ranker.families):
+            return self.ranker
+        for name in dict.fromkeys((TORCH_FAMILY, *BESIDE_TORCH_FAMILY, *families(self.ranker.gpu))):
+            if family_of(name, self.ranker.gpu).knows.issuperset(asked):
+                if name not in self._other_rankers:
+                    self._other_rankers[name] = self.ranker.of_family(name)
+                return self._other_rankers[name]
+        return self.ranker
 
     @property
     def total_us(self) -> float:
@@ -216,6 +238,9 @@ class GemmTimer:
         lines = [
             f"{_calls(gemms)} GEMMs, {_flop(gemms):.4g} FLOP, {self.gemm_us:.1f} us predicted on {where}"
         ]
+        if self.ranker.own_pick > 1.0:
+            slower = self.ranker.own_pick - 1.0
+            lines.append(f"{self.ranker.names[0]} picks its kernels by itself: {slower:.0%} over its fastest")
         if attentions:
             bound_us = self.total_us - self.gemm_us
             lines.append(
@@ -288,12 +313,12 @@ class _Interceptor(TorchDispatchMode):  # type: ignore[misc]
         bound = dict(zip(names, args, strict=False)) | kwargs
         operator = func._schema.name
         try:
-            found = work_of(name, bound)
+            works = work_of(name, bound)
         except UnmodelledError as reason:
             self.timer.unmodelled[f"{operator} ({reason})"] += 1
             return
-        if found is not None:
-            self.timer.record(operator, *found)
+        for work in works:
+            self.timer.record(operator, *work)
 
 
 class _FusedAttentionOnMeta(TorchFunctionMode):  # type: ignore[misc]

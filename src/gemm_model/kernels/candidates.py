@@ -6,7 +6,7 @@ which combinations are legal. The columns are built once for a GPU and a set of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
@@ -23,7 +23,9 @@ from gemm_model.core.batch import (
     batch_of,
 )
 from gemm_model.core.elementwise import Values, ceil, where
+from gemm_model.core.epilogue import ACTIVATIONS, REDUCTIONS, SCALARS, SOURCES, VECTORS
 from gemm_model.core.errors import InputError
+from gemm_model.core.further_work import BLOCK_SCALING, GROUPS, FurtherWork, assembled, further_work
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO, KERNELS, RASTERS, SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -36,6 +38,7 @@ from gemm_model.kernels.feasibility import (
     deepest_split,
     feasible_mask,
     resources_of,
+    unknown_work,
 )
 
 UNTOLD: Mapping[str, float] = {
@@ -46,6 +49,10 @@ UNTOLD: Mapping[str, float] = {
     "stream_k": False,
 }
 """Columns of a batch that no candidate says anything of."""
+EXCHANGED = frozenset({*SCALARS, *SOURCES, *VECTORS, *ACTIVATIONS, *REDUCTIONS})
+"""What a kernel does too that computes D^T = B A^T: nothing that goes along one extent of the output."""
+UNSPLIT = frozenset({GROUPS, BLOCK_SCALING})
+"""What no kernel does that splits K."""
 ALL_ORDERS, FIRST_ORDERS = slice(None), slice(2)
 """Which tile orders of a kernel: all, or the family's first two swizzles, a wide group and a plain raster."""
 
@@ -102,15 +109,21 @@ class CandidateSpace:
 
     def grid_of(self, problem: GemmProblem) -> Grid:
         """All candidates of one problem."""
-        return self.grid_of_shapes(sizes_of(problem))
+        return self.grid_of_shapes(sizes_of(problem), further=() if problem.plain else (problem,))
 
     def grid_of_shapes(
-        self, sizes: FloatArray, *, kernels: IntArray | None = None, orders: slice = ALL_ORDERS
+        self,
+        sizes: FloatArray,
+        *,
+        kernels: IntArray | None = None,
+        orders: slice = ALL_ORDERS,
+        further: Sequence[GemmProblem] = (),
     ) -> Grid:
         """Kernels of several problems, one problem's after another's, in some of their tile orders.
 
         `sizes` are m, n, k and batch as rows, a column for each problem. `kernels`, of shape (problems,
         kernels of each), are positions among the kernels of this space; without it each problem gets all.
+        `further` are the problems themselves where some go beyond plain products, else none.
         """
         m, n, k, batch = sizes
         problems, each = len(m), self.kernels if kernels is None else kernels.shape[1]
@@ -133,6 +146,7 @@ class CandidateSpace:
         columns["m"], columns["n"] = where(swapped, n, m), where(swapped, m, n)
         columns |= UNTOLD
         found = {spec.name: of_kernel(getattr(self.resources, spec.name)) for spec in fields(Resources)}
+        columns["further"] = _further_of_grid(further, columns, each)
         return Grid(
             GemmBatch(**columns, k=of_problem(k), batch=of_problem(batch)),
             len(range(self.family.space.orders_per_kernel)[orders]),
@@ -167,20 +181,55 @@ class CandidateSpace:
 
 def sizes_of(problem: GemmProblem) -> FloatArray:
     """Sizes of one problem as `CandidateSpace.grid_of_shapes` takes them."""
-    return np.array([[problem.m], [problem.n], [problem.k], [problem.batch]], dtype=np.float64)
+    return np.array(problem.sizes, dtype=np.float64)[:, np.newaxis]
 
 
-def candidate_spaces(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) -> tuple[CandidateSpace, ...]:
+def _further_of_grid(
+    problems: Sequence[GemmProblem], columns: Mapping[str, Any], each: int
+) -> FurtherWork | None:
+    """What the kernels of a grid do beyond plain products: `each` kernels for each of the problems."""
+    if not problems:
+        return None
+    rows = columns["cta_m"] * columns["cluster_m"]
+    cluster_columns = columns["cta_n"] * columns["cluster_n"]
+    if len(problems) == 1:
+        return further_work(problems[0], rows, cluster_columns)
+    total = each * len(problems)
+    rows, cluster_columns = np.broadcast_to(rows, (total,)), np.broadcast_to(cluster_columns, (total,))
+    places = (slice(start, start + each) for start in range(0, total, each))
+    return assembled(
+        (
+            (place, further_work(problem, rows[place], cluster_columns[place]))
+            for place, problem in zip(places, problems, strict=True)
+        ),
+        total,
+    )
+
+
+def types_of(problem: GemmProblem) -> GemmProblem:
+    """A problem of the same types, layouts and epilogue whose sizes are those of no other."""
+    return replace(problem, m=1, n=2, k=1, batch=1, groups=None, conv=None)
+
+
+def candidate_spaces(
+    family: KernelFamily, gpu: GpuSpec, problem: GemmProblem, asked: Sequence[str] = ()
+) -> tuple[CandidateSpace, ...]:
     """The candidates that leave K whole and, where the family has some, those that split it.
 
     They stand apart, since most problems need no split. Tiles that leave SMs idle all run at once, so that
-    splits are offered in the family's first swizzle alone. Raises InputError, with the reason, where none is.
+    splits are offered in the family's first swizzle alone. `asked` are FURTHER_WORDS that kernels have to
+    know. Raises InputError, with the reason, where none is.
     """
     space = family.space
+    missing = [word for word in asked if word not in family.knows]
+    if missing:
+        raise InputError(unknown_work(missing, family, gpu))
+    if not EXCHANGED.issuperset(asked):
+        space = replace(space, swaps=(False,))
     whole = replace(family, space=replace(space, split_k=(1,)))
     found = [_offered(whole, gpu, problem)]
     splits = tuple(parts for parts in space.split_k if parts > 1)
-    if splits:
+    if splits and not UNSPLIT.intersection(asked):
         split = replace(family, space=replace(space, split_k=splits, swizzles=space.swizzles[:1]))
         found.append(_offered(split, gpu, problem))
     return tuple(found)
@@ -205,6 +254,7 @@ def _offered(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) -> Candid
         space.swapped[legal],
         {name: values[legal] for name, values in space.types.items()},
         {name: values[legal] for name, values in space.kernel.items()},
+        _further_of_types(problem),
     )
 
 
@@ -214,11 +264,12 @@ def _space(
     swapped: BoolArray,
     types: Mapping[str, Any],
     kernel: Mapping[str, Any],
+    further: FurtherWork | None,
 ) -> CandidateSpace:
     orders = family.space.orders_per_kernel
     columns = {name: _without_repeats(values, orders) for name, values in {**types, **kernel}.items()}
     # Resources depend on no size.
-    sizes: dict[str, Any] = {**dict.fromkeys(("m", "n", "k", "batch"), 1.0), **UNTOLD}
+    sizes: dict[str, Any] = {**dict.fromkeys(("m", "n", "k", "batch"), 1.0), **UNTOLD, "further": further}
     return CandidateSpace(
         family=family,
         swapped=swapped,
@@ -269,7 +320,13 @@ def _all_combinations(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) 
         "split_k": split_k.astype(np.float64),
         "fast_accum": np.full(rows, space.fast_accum),
     }
-    return _space(family, gpu, swapped, _type_columns(problem, swapped), kernel)
+    types = _type_columns(problem, swapped)
+    return _space(family, gpu, swapped, types, kernel, _further_of_types(problem))
+
+
+def _further_of_types(problem: GemmProblem) -> FurtherWork | None:
+    """What resources depend on: no sizes."""
+    return None if problem.plain else further_work(problem, 1.0, 1.0)
 
 
 def _type_columns(problem: GemmProblem, swapped: BoolArray) -> dict[str, Any]:

@@ -152,7 +152,7 @@ class KernelFamily:
     knows: frozenset[str] = frozenset()
     """Of FURTHER_WORDS: what its kernels do beyond a plain product."""
     plain_products: bool = True
-    """Whether it has kernels of plain products at all."""
+    """Whether its kernels stand beside other families' where these are chosen from for a plain product."""
     providers: tuple[str, ...] = ()
     """What else the column `kernel` of measured tables calls them: providers that run them by other ways."""
     mechanisms: tuple[str, ...] = MECHANISM_NAMES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -10,12 +10,12 @@ from gemm_model.core.batch import GemmBatch, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS
-from gemm_model.kernels import cublas, cutlass, quack, triton
+from gemm_model.kernels import cublas, cudnn, cutlass, quack, triton
 from gemm_model.kernels.family import KernelFamily
 
 _FAMILIES: dict[tuple[str, str], KernelFamily] = {
     (family.name, architecture): family
-    for module in (quack, cublas, cutlass, triton)
+    for module in (quack, cublas, cutlass, triton, cudnn)
     for family in module.FAMILIES
     for architecture in family.architectures
 }
@@ -35,6 +35,13 @@ def families(gpu: GpuSpec | None = None) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(name for name, arch in _FAMILIES if gpu is None or arch == gpu.kernel_architecture)
     )
+
+
+def names_in_tables() -> Mapping[str, str]:
+    """What the column `kernel` of measured tables may call a family -> the family's name."""
+    return {name: name for name in KERNELS} | {
+        provider: family.name for family in _FAMILIES.values() for provider in family.providers
+    }
 
 
 def family_of(name: str, gpu: GpuSpec) -> KernelFamily:

@@ -78,7 +78,8 @@ def edge_fill(
     batch: GemmBatch, schedule: TileSchedule, resources: Resources, numbers: KernelNumbers
 ) -> EdgeFill:
     """Out-of-bounds fill per wave, from the share of the tiles that lies outside along m and along n."""
-    if is_number(schedule.filled_m) and schedule.filled_m == schedule.filled_n == 1.0:
+    filled_m, filled_n = schedule.filled_m, schedule.filled_n
+    if is_number(filled_m) and is_number(filled_n) and filled_m == filled_n == 1.0:
         return NO_EDGE
     order, multicast = numbers.edge_order, numbers.edge_multicast
     rows_m = ceil(batch.m / (batch.cta_m * batch.cluster_m))

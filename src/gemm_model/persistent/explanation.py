@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from gemm_model.core.batch import batch_of
-from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.further_work import asked_of
+from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.model import LIMITERS, WarpSpecializedModel
+from gemm_model.persistent.model import FUSED_EPILOGUE, LIMITERS, MECHANISM_OF, WarpSpecializedModel
 
 SPILLING = "SPILLING"
 MEANINGS = {
@@ -64,11 +66,14 @@ class Explanation:
 def explain(
     problem: GemmProblem,
     config: KernelConfig,
-    gpu: GpuSpec,
+    gpu: GpuSpec | str | Path,
     options: Mapping[str, Any] | None = None,
 ) -> Explanation:
-    """Explain one kernel with the calibrated model; `options` are `WarpSpecializedModel`'s."""
-    chosen = dict(options or {})
+    """Explain one kernel with the calibrated model; `options` are `WarpSpecializedModel`'s.
+
+    `gpu` is a GpuSpec, a name or a YAML file. Raises InputError as `predict` does.
+    """
+    gpu, chosen = as_gpu(gpu), dict(options or {})
     prediction = _predict(problem, config, gpu, chosen)
     details = prediction.details
     mechanisms = _mechanisms(problem, config, gpu, chosen, prediction)
@@ -76,7 +81,7 @@ def explain(
     last = details["last_wave_tiles"]
     places = details["tiles_per_wave"] * (details["full_waves"] + (1.0 if last > 0 else 0.0))
     occupancy = (details["full_waves"] * details["tiles_per_wave"] + last) / places
-    worlds = _worlds(config, gpu, int(details["stages"]))
+    worlds = _worlds(problem, config, gpu, int(details["stages"]))
     changes = []
     for change, world in worlds.items():
         runtime_us = world(problem, chosen)
@@ -122,7 +127,7 @@ _World = Callable[[GemmProblem, dict[str, Any]], float]
 
 WITHOUT = {
     "tensor cores of unlimited rate": ("tensor", "narrow_mma", "promotion", "round_trip", "spilling"),
-    "no epilogue": ("epilogue", "handover"),
+    "no epilogue": ("epilogue", "handover", "fused_epilogue"),
     "no load latency": ("latency",),
     "unlimited L2-to-SM bandwidth": ("port", "line_crossing", "k_tail"),
     "L2 of unlimited bandwidth": ("l2",),
@@ -133,9 +138,16 @@ WITHOUT = {
     "no spilled registers": ("spilling",),
 }
 """Mechanisms that a changed world lacks."""
+FURTHER_WITHOUT = {
+    "nothing fused into the epilogue": "fused_epilogue",
+    "no table of groups": "grouped",
+    "scales that take no time": "software_scales",
+    "operands that need no gathering": "implicit_gemm",
+}
+"""The same for kernels that do more than a plain product."""
 
 
-def _worlds(config: KernelConfig, gpu: GpuSpec, stages: int) -> dict[str, _World]:
+def _worlds(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec, stages: int) -> dict[str, _World]:
     def without(names: tuple[str, ...]) -> _World:
         def world(problem: GemmProblem, options: dict[str, Any]) -> float:
             left_out = {*options.get("without", ()), *names}
@@ -149,11 +161,17 @@ def _worlds(config: KernelConfig, gpu: GpuSpec, stages: int) -> dict[str, _World
     twice_the_smem = replace(
         gpu, smem_bytes_per_cta=2 * gpu.smem_bytes_per_cta, smem_bytes_per_sm=2 * gpu.smem_bytes_per_sm
     )
-    return {change: without(names) for change, names in WITHOUT.items()} | {
-        "twice the L2 capacity": changed(config, replace(gpu, l2_bytes=2 * gpu.l2_bytes)),
-        "twice the stages": changed(replace(config, stages=2 * stages), twice_the_smem),
-        "operands warm in L2": changed(config, gpu, l2="warm"),
-    }
+    asked = {MECHANISM_OF.get(word, FUSED_EPILOGUE) for word in asked_of(problem)}
+    further = {change: without((name,)) for change, name in FURTHER_WITHOUT.items() if name in asked}
+    return (
+        {change: without(names) for change, names in WITHOUT.items()}
+        | further
+        | {
+            "twice the L2 capacity": changed(config, replace(gpu, l2_bytes=2 * gpu.l2_bytes)),
+            "twice the stages": changed(replace(config, stages=2 * stages), twice_the_smem),
+            "operands warm in L2": changed(config, gpu, l2="warm"),
+        }
+    )
 
 
 def _predict(

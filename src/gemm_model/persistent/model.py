@@ -34,6 +34,7 @@ from gemm_model.persistent.calibration_file import (
     calibration_for,
     how_borrowed,
     load_calibration,
+    own_picks,
     situation,
 )
 from gemm_model.persistent.clock import energy_uj
@@ -136,6 +137,10 @@ class WarpSpecializedModel:
         if self._named is not None:
             return self._named, how_borrowed(self._named, self.gpu, family)
         return calibration_for(self.gpu, family)
+
+    def own_pick(self, family: str) -> float:
+        """What libraries were measured to pick (`calibration_file.own_picks`); 1 for others."""
+        return own_picks().get(family, 1.0)
 
     def knowledge(self, family: KernelFamily, kind: str) -> Knowledge:
         """What is known of a family's kernels on this GPU for a class of types."""
@@ -342,6 +347,8 @@ class PhysicalEvaluation:
             for name in FURTHER_MECHANISMS
             if name in mechanisms and name in self.known.unfitted
         ]
+        if any_of(further.unlike):
+            caveats.append("grouped: groups of different n or k are taken for as many mean ones")
         if "implicit_gemm" in mechanisms:
             caveats.append("implicit_gemm: padding is taken to last as long as pixels")
         return tuple(caveats)

@@ -20,7 +20,11 @@ def problem_fields(problem: GemmProblem) -> dict[str, Any]:
     """A problem as results hold it, by the names that columns of tables have."""
     sizes = {name: getattr(problem, name) for name in ("m", "n", "k", "batch")}
     types = {f"{name}_dtype": getattr(problem, f"{name}_dtype").name for name in ("a", "b", "out", "acc")}
-    return {**sizes, **types}
+    further = {name: getattr(problem, name) for name in ("epilogue", "groups", "block_scaling", "conv")}
+    told = {name: found.name for name, found in further.items() if found is not None}
+    if problem.groups is not None and problem.groups.capacity is not None:
+        told |= {"group_layout": problem.groups.layout, "capacity": problem.groups.capacity}
+    return {**sizes, **types, **told}
 
 
 def kernel_fields(config: KernelConfig) -> dict[str, Any]:
@@ -56,7 +60,7 @@ def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: fl
     if actual_us is not None:
         lines.append(f"{INDENT}actual: {actual_us:.6g} us")
     if prediction.error_band is not None:
-        whose = "90 % of rows predicted like this one, none fitted to"
+        whose = "90 % of such rows launched alone, none of them fitted to"
         lines.append(f"{INDENT}error band: +-{prediction.error_band:.1%} ({whose})")
     lines.append(f"{INDENT}limiter: {prediction.limiter}")
     lines.append("PHASES (us)")

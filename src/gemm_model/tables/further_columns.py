@@ -100,7 +100,7 @@ def problem_of_row(cells: Mapping[str, Any]) -> GemmProblem:
         k,
         a_type,
         out_type,
-        b_dtype=texts["b_dtype"] or None,
+        b_dtype=texts["b_dtype"] or texts["in_dtype"] or None,
         batch=batch,
         epilogue=epilogue,
         groups=groups,

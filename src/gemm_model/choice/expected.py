@@ -1,0 +1,213 @@
+"""Expected time of a mixture of experts, whose groups are random: of one kernel, and of the best one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gemm_model.choice.selection import SAME_TIME, Ranker, describe, tie_groups
+from gemm_model.core.batch import FloatArray, GridRows, IntArray, batch_of
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.prediction import Prediction
+from gemm_model.core.problem import GemmProblem
+from gemm_model.core.routing import Routing
+from gemm_model.kernels.candidates import Candidate, CandidateSpace, sizes_of
+from gemm_model.models import DEFAULT_MODEL, model_for, require_known
+
+ROUTINGS = 32
+"""Routings that an expected time is the mean of [1], unless told otherwise; chosen: of kernels bound by
+weights the mean is then known to 1 %."""
+FIRST_ROUTINGS = 4
+"""Routings that all kernels of a choice are looked at with [1]; chosen."""
+FINALISTS = 128
+"""Kernels [1] that are looked at with all routings; chosen: what loses more than a few percent on the first
+few is not the best in the mean."""
+HIGH_PERCENTILE = 95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedTime:
+    """A kernel's time over the routings of tokens to experts."""
+
+    mean_us: float
+    p95_us: float
+    routings: int
+    middle: GemmProblem
+    """The problem of the routing whose time is the median."""
+    prediction: Prediction
+    """Of that one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedChoice:
+    """One candidate in its place by expected time."""
+
+    rank: int
+    candidate: Candidate
+    expected: ExpectedTime
+    tie_group: int
+    """From 1, as in `Choice`, of expected times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedRanking:
+    """The kernels of least expected time in order, each in the tile order that is best in the mean."""
+
+    choices: tuple[RoutedChoice, ...]
+    candidates: int
+    """How many legal candidates there were: kernels with each of their tile orders."""
+    kernels: int
+    tied_with_best: int
+    """Of the kernels that were looked at with all routings those within the error band of the first."""
+
+    @property
+    def reason(self) -> str:
+        """Why the first beats the second, in one sentence."""
+        best = self.choices[0]
+        other = next((each for each in self.choices if each.expected.mean_us > best.expected.mean_us), None)
+        if other is None:
+            return "the kernels listed are predicted to take the same time"
+        more = other.expected.mean_us / best.expected.mean_us - 1.0
+        name = describe(other.candidate, beside=best.candidate)
+        return f"{name} takes {other.expected.mean_us:.2f} us in the mean, {more:.1%} more"
+
+
+def routed(
+    problem: GemmProblem, routing: Routing, count: int = ROUTINGS, seed: int = 0
+) -> tuple[GemmProblem, ...]:
+    """The problem in `count` routings; m is that of all groups, n and k are shared.
+
+    Raises InputError where m is another number of rows.
+    """
+    if routing.distribution == "balanced":
+        count = 1
+    return tuple(replace(problem, groups=groups) for groups in routing.groups(count, seed))
+
+
+def expected_time(
+    problem: GemmProblem,
+    routing: Routing,
+    config: KernelConfig,
+    gpu: GpuSpec | str | Path,
+    model: str = DEFAULT_MODEL,
+    *,
+    count: int = ROUTINGS,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> ExpectedTime:
+    """The expected time of one kernel over `count` routings, the same ones for the same seed.
+
+    Of `problem` m is the rows of all groups: tokens times the experts of each. Raises InputError like
+    `predict`.
+    """
+    chosen = model_for(model, gpu, options)
+    problems = routed(problem, routing, count, seed)
+    require_known(chosen, further=not problems[0].plain)
+    prediction = chosen.predict_batch(batch_of([(each, config) for each in problems]))
+    middle = _middle(prediction.runtime_us)
+    return _expected(prediction.runtime_us, problems[middle], prediction.row(middle))
+
+
+def rank_routing(
+    ranker: Ranker,
+    problem: GemmProblem,
+    routing: Routing,
+    top_k: int = 8,
+    *,
+    count: int = ROUTINGS,
+    seed: int = 0,
+) -> RoutedRanking:
+    """The `top_k` kernels of least expected time over `count` routings, the same ones for the same seed.
+
+    A kernel is launched before its routing is known, so that one order serves all. Raises InputError like
+    `Ranker.rank`.
+    """
+    if top_k < 1:
+        raise InputError(f"top_k is {top_k}; expected a positive whole number")
+    problems = routed(problem, routing, count, seed)
+    sizes = np.hstack([sizes_of(each) for each in problems])
+    found: list[tuple[Candidate, ExpectedTime]] = []
+    candidates, means_us, looked_at = 0, [], 0
+    for space in ranker.spaces(problems[0]):
+        worth: IntArray = np.flatnonzero(space.worth_a_look(sizes, ranker.gpu).all(axis=0))
+        if not len(worth):
+            continue
+        of_space, mean_us = _best_of_space(ranker, space, problems, worth, top_k)
+        found += of_space
+        means_us.append(mean_us)
+        looked_at += len(worth)
+        candidates += len(worth) * space.family.space.orders_per_kernel
+    found = sorted(found, key=lambda each: each[1].mean_us)[:top_k]
+    bands = np.array([expected.prediction.error_band or 0.0 for _, expected in found])
+    groups = tie_groups(np.array([expected.mean_us for _, expected in found]), bands)
+    tied_us = found[0][1].mean_us * (1.0 + max(float(bands[0]), SAME_TIME))
+    return RoutedRanking(
+        choices=tuple(
+            RoutedChoice(rank=place, candidate=candidate, expected=expected, tie_group=int(group))
+            for place, ((candidate, expected), group) in enumerate(zip(found, groups, strict=True), start=1)
+        ),
+        candidates=candidates,
+        kernels=looked_at,
+        tied_with_best=int((np.concatenate(means_us) <= tied_us).sum()),
+    )
+
+
+def _best_of_space(
+    ranker: Ranker,
+    space: CandidateSpace,
+    problems: tuple[GemmProblem, ...],
+    worth: IntArray,
+    top_k: int,
+) -> tuple[list[tuple[Candidate, ExpectedTime]], FloatArray]:
+    """The best kernels over all routings, of those that are fast over the first few; mean times of these."""
+    first_us, _ = _times(ranker, space, problems[:FIRST_ROUTINGS], worth)
+    first_us = first_us.mean(axis=1).min(axis=0)
+    count = min(max(FINALISTS, top_k), len(worth))
+    finalists = worth[np.sort(np.argpartition(first_us, count - 1)[:count])]
+    times_us, evaluation = _times(ranker, space, problems, finalists)
+    mean_us = times_us.mean(axis=1)
+    order, least_us = mean_us.argmin(axis=0), mean_us.min(axis=0)
+    result = []
+    for kernel in np.argsort(least_us, kind="stable")[:top_k]:
+        best = int(order[kernel])
+        own_us = times_us[best, :, kernel]
+        middle = _middle(own_us)
+        place = middle * count + int(kernel)
+        cell = best * times_us[0].size + place
+        rows = GridRows(*(np.array([position]) for position in (best, place, cell)))
+        prediction = evaluation.predictions(rows).row(0)
+        position = int(finalists[kernel]) * space.family.space.orders_per_kernel + best
+        result.append((space.candidate(position), _expected(own_us, problems[middle], prediction)))
+    return result, least_us
+
+
+def _times(
+    ranker: Ranker, space: CandidateSpace, problems: tuple[GemmProblem, ...], kernels: IntArray
+) -> tuple[FloatArray, Any]:
+    """Times in us of shape (tile orders, routings, kernels), and the evaluation that they are of."""
+    sizes = np.hstack([sizes_of(problem) for problem in problems])
+    further = () if problems[0].plain else problems
+    positions = np.tile(kernels, (len(problems), 1))
+    evaluation = ranker.model.evaluate(space.grid_of_shapes(sizes, kernels=positions, further=further))
+    return evaluation.runtime_us.reshape(-1, len(problems), len(kernels)), evaluation
+
+
+def _middle(times_us: FloatArray) -> int:
+    """Position of the median, the smaller of two."""
+    return int(np.argsort(times_us, kind="stable")[(len(times_us) - 1) // 2])
+
+
+def _expected(times_us: FloatArray, middle: GemmProblem, prediction: Prediction) -> ExpectedTime:
+    return ExpectedTime(
+        mean_us=float(times_us.mean()),
+        p95_us=float(np.percentile(times_us, HIGH_PERCENTILE)),
+        routings=len(times_us),
+        middle=middle,
+        prediction=prediction,
+    )

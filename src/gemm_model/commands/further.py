@@ -1,0 +1,125 @@
+"""Options of problems that go beyond a plain product: epilogues, groups, routings, scales, convolutions."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+from gemm_model.commands import common
+from gemm_model.core.block_scaling import BlockScaling
+from gemm_model.core.epilogue import Epilogue
+from gemm_model.core.errors import InputError
+from gemm_model.core.grouped import LAYOUTS, GroupedGemm
+from gemm_model.core.problem import GemmProblem
+from gemm_model.core.routing import Routing
+
+FURTHER = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv")
+ROUTING = ("experts", "tokens", "top_k", "routing", "routings", "seed")
+OPTIONS = (*FURTHER, *ROUTING)
+MAX_ROUTINGS = 4096
+
+
+def add_further(parser: argparse.ArgumentParser) -> None:
+    """The options by which a problem goes beyond a plain product."""
+    parser.add_argument(
+        "--epilogue",
+        metavar="WORDS",
+        help="what is fused: gated_silu,bias and such (default: nothing)",
+    )
+    parser.add_argument(
+        "--groups", metavar="ROWS", help="rows of each group, such as 512,300,0,16, or MxNxK (default: none)"
+    )
+    parser.add_argument(
+        "--group-layout", choices=LAYOUTS, default=LAYOUTS[0], help="how groups lie in memory"
+    )
+    parser.add_argument(
+        "--capacity",
+        type=common.whole_number,
+        help="rows that each group of a masked layout has in memory (default: those of the largest)",
+    )
+    parser.add_argument(
+        "--block-scaling",
+        metavar="BLOCKS",
+        help="fp8 scale blocks of A and of B, scaled in software: 1x128,128x128 (default: none)",
+    )
+    parser.add_argument(
+        "--conv",
+        metavar="WORDS",
+        help="a convolution, in place of sizes: 'fprop n=32 c=64 h=56 w=56 k=128 r=3 s=3 pad=1' "
+        "(default: none)",
+    )
+    count = common.whole_number
+    parser.add_argument("--experts", type=count, help="groups of a random routing (default: no routing)")
+    parser.add_argument("--tokens", type=count, help="tokens that are routed (default: no routing)")
+    parser.add_argument("--top-k", type=count, default=1, help="experts of each token")
+    parser.add_argument("--routing", default="uniform", help="uniform, balanced or zipf:EXPONENT")
+    parser.add_argument("--routings", type=count, default=32, help="routings that an expected time is of")
+    parser.add_argument("--seed", type=count, default=0, help="of the routings")
+
+
+def routing(args: argparse.Namespace) -> Routing | None:
+    """The routing that the options describe; None where they describe none."""
+    if "experts" not in args.given and "tokens" not in args.given:
+        common.refuse_given(args, ROUTING, "without --experts and --tokens")
+        return None
+    for name in ("experts", "tokens"):
+        if name not in args.given:
+            raise InputError(f"--{name} is missing; expected --experts and --tokens")
+    if not 1 <= args.routings <= MAX_ROUTINGS:
+        raise InputError(f"--routings is {args.routings}; expected 1 to {MAX_ROUTINGS}")
+    if args.seed < 0:
+        raise InputError(f"--seed is {args.seed}; expected 0 or more")
+    common.refuse_given(args, ("groups", "group_layout", "capacity", "conv"), "with --experts")
+    return Routing.parse(args.routing, experts=args.experts, tokens=args.tokens, top_k=args.top_k)
+
+
+def problem(args: argparse.Namespace) -> GemmProblem:
+    """The problem that the options describe; of a routing with m rows in all, and no groups yet."""
+    if args.conv is not None:
+        unread = ("m", "n", "k", "batch", "b_dtype", "groups", "group_layout", "capacity", "block_scaling")
+        common.refuse_given(args, unread, "with --conv")
+        found = GemmProblem.of_conv(args.conv, args.dtype, args.out_dtype)
+    else:
+        found = _product(args)
+    if args.epilogue is None:
+        return found
+    epilogue = Epilogue.parse(args.epilogue)
+    if epilogue.quantized and args.out_dtype is None:
+        found = replace(found, out_dtype=GemmProblem.of(1, 1, 1, epilogue=epilogue).out_dtype)
+    return replace(found, epilogue=epilogue)
+
+
+def _product(args: argparse.Namespace) -> GemmProblem:
+    """The product, without its epilogue; sizes that groups or a routing tell may be left out."""
+    routed, groups = routing(args), None
+    if args.groups is None:
+        common.refuse_given(args, ("group_layout", "capacity"), "without --groups")
+    else:
+        groups = GroupedGemm.parse(args.groups, args.group_layout, args.capacity)
+    if args.m is None and groups is not None:
+        args.m = groups.total_rows
+    if routed is not None:
+        args.m = routed.rows if args.m is None else args.m
+        if args.m != routed.rows:
+            raise InputError(
+                f"--m is {args.m}; expected the {routed.rows} rows of {args.tokens} tokens for {args.top_k} "
+                "experts each"
+            )
+    if groups is not None and not groups.alike:
+        args.n, args.k = args.n or max(groups.n), args.k or max(groups.k)
+    scaling = None if args.block_scaling is None else BlockScaling.parse(args.block_scaling)
+    return replace(common.problem(args), groups=groups, block_scaling=scaling)
+
+
+def expected_fields(expected: Any) -> dict[str, Any]:
+    """An `ExpectedTime` as results hold it."""
+    return {"expected_us": expected.mean_us, "p95_us": expected.p95_us, "routings": expected.routings}
+
+
+def expected_text(expected: Any) -> str:
+    """The same in a sentence."""
+    return (
+        f"expected over {expected.routings} routings: {expected.mean_us:.4g} us, 95 % within "
+        f"{expected.p95_us:.4g} us; the routing in the middle:"
+    )

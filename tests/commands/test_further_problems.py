@@ -1,0 +1,133 @@
+"""Problems beyond a plain product on the command line: numbers as in Python, one sentence for bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+import gemm_model as gm
+
+TILE = ("--cta", "128x128")
+SIZES = ("--m", 4096, "--n", 4096, "--k", 2048)
+RESNET = "fprop n=8 c=64 h=56 w=56 k=128 r=3 s=3 pad=1"
+ROUTED = ("--experts", 16, "--tokens", 512, "--top-k", 4, "--routing", "zipf:0.7", "--n", 1024, "--k", 1024)
+CONFIG = gm.KernelConfig(cta_m=128, cta_n=128)
+
+
+def result_of(gemm_model, *words):
+    outcome = gemm_model(*words, "--format", "json")
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out)["result"]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((*SIZES, "--epilogue", "gated_silu,bias"), {"epilogue": "gated_silu,bias"}),
+        ((*SIZES, "--groups", "4000,0,96"), {"groups": "4000,0,96"}),
+        (("--n", 4096, "--k", 2048, "--groups", "4000,0,96"), {"groups": "4000,0,96"}),
+        (("--groups", "4000x4096x2048,96x4096x1024"), {"groups": "4000x4096x2048,96x4096x1024"}),
+    ],
+)
+def test_options_say_what_python_says(gemm_model, words, problem):
+    found = result_of(gemm_model, "predict", *words, *TILE)
+    same = gm.GemmProblem.of(4096, 4096, 2048, **problem)
+    assert found["prediction"]["predicted_us"] == gm.predict(same, CONFIG, "h200").runtime_us
+    assert {name: found["problem"][name] for name in problem} == {
+        name: text.replace("bias", "bias_n") for name, text in problem.items()
+    }
+
+
+def test_block_scales_and_convolutions(gemm_model):
+    words = (*SIZES, "--dtype", "fp8", "--block-scaling", "1x128,128x128", "--kernel", "cutlass", *TILE)
+    problem = gm.GemmProblem.of(4096, 4096, 2048, "fp8", block_scaling="1x128,128x128")
+    config = gm.KernelConfig(cta_m=128, cta_n=128, kernel="cutlass")
+    found = result_of(gemm_model, "explain", *words)
+    assert found["prediction"]["predicted_us"] == pytest.approx(
+        gm.predict(problem, config, "h200").runtime_us
+    )
+    found = result_of(gemm_model, "predict", "--conv", RESNET, "--kernel", "cutlass", *TILE)
+    conv = gm.GemmProblem.of_conv(RESNET)
+    assert found["prediction"]["predicted_us"] == gm.predict(conv, config, "h200").runtime_us
+    assert (found["problem"]["m"], found["problem"]["n"]) == (8 * 56 * 56, 128)
+
+
+def test_a_masked_layout_is_told(gemm_model):
+    words = ("--n", 1024, "--k", 1024, "--groups", "100,20", "--group-layout", "masked", "--capacity", 256)
+    found = result_of(gemm_model, "predict", *words, *TILE)
+    assert (found["problem"]["group_layout"], found["problem"]["capacity"]) == ("masked", 256)
+
+
+def test_routings_have_an_expected_time(gemm_model):
+    found = result_of(gemm_model, "predict", *ROUTED, *TILE, "--routings", 8)
+    expected = found["expected"]
+    assert expected["routings"] == 8
+    assert 0.5 * expected["expected_us"] < found["prediction"]["predicted_us"] < 2 * expected["expected_us"]
+    assert len(found["problem"]["groups"].split(",")) == 16
+    assert result_of(gemm_model, "explain", *ROUTED, *TILE, "--routings", 8)["expected"] == expected
+    other = result_of(gemm_model, "predict", *ROUTED, *TILE, "--routings", 8, "--seed", 7)
+    assert other["expected"]["expected_us"] != expected["expected_us"]
+    ranked = result_of(gemm_model, "rank", *ROUTED, "--routings", 8, "--top", 3)
+    means = [choice["expected_us"] for choice in ranked["choices"]]
+    assert means == sorted(means)
+    assert means[0] <= expected["expected_us"]
+
+
+def test_what_if_tells_what_goes_beyond_a_plain_product(gemm_model):
+    out = gemm_model("explain", *SIZES, *TILE, "--epilogue", "gelu").out
+    assert "nothing fused into the epilogue" in out
+    assert "no table of groups" not in out
+
+
+def test_tables_of_problems_are_ranked(gemm_model, tmp_path):
+    path = tmp_path / "problems.csv"
+    path.write_text('m,n,k,epilogue,groups\n512,1024,512,,\n512,1024,512,gelu,\n512,1024,512,,"500,12"\n')
+    outcome = gemm_model("rank", "--input", path, "--format", "csv")
+    assert outcome.code == 0, outcome.err
+    times = [float(row["predicted_us"]) for row in csv.DictReader(outcome.out.splitlines())]
+    assert times[0] < times[1]
+    assert times[0] < times[2]
+    best = gm.rank(gm.GemmProblem.of(512, 1024, 512, groups="500,12"), "h200", 1).best
+    assert times[2] == pytest.approx(best.prediction.runtime_us)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((*SIZES, "--groups", "4000,95"), "groups have 4095 rows in all; expected the 4096 of m"),
+        ((*SIZES, "--groups", "4000,-96"), "groups has '-96'; expected the rows of each group"),
+        (("--n", 64, "--k", 64, "--groups", ""), "groups has ''; expected the rows of each group"),
+        ((*SIZES, "--epilogue", "swish"), "epilogue has the word 'swish'; expected some of alpha"),
+        (
+            (*SIZES, "--epilogue", "quantize_1x128"),
+            "quack kernels on sm90 do no quantize_1x128; kernels of tri",
+        ),
+        ((*SIZES, "--epilogue", "gelu", "--kernel", "cublas", "--batch", 0), "batch is 0"),
+        ((*SIZES, "--block-scaling", "1x128,1x1"), "block_scaling is '1x128,1x1'; expected the scale blocks"),
+        ((*SIZES, "--block-scaling", "1x128,128x128"), "expected fp8 operands"),
+        (("--conv", RESNET.replace("r=3", "r=60")), "conv has an empty output (-1x56)"),
+        (("--conv", RESNET, "--m", 4), "--m has no effect with --conv"),
+        ((*SIZES, "--capacity", 4), "--capacity has no effect without --groups"),
+        ((*SIZES, "--routing", "balanced"), "--routing has no effect without --experts and --tokens"),
+        ((*SIZES, "--experts", 4), "--tokens is missing; expected --experts and --tokens"),
+        ((*SIZES, "--experts", 4, "--tokens", 1000), "--m is 4096; expected the 1000 rows of 1000 tokens"),
+        ((*ROUTED, "--groups", "5"), "--groups has no effect with --experts"),
+        ((*ROUTED, "--routings", 0), "--routings is 0; expected 1 to 4096"),
+        ((*ROUTED[:6], "--routing", "even", *ROUTED[8:]), "routing is 'even'; expected uniform, balanced or"),
+        ((*ROUTED[:4], "--top-k", 17, *ROUTED[6:]), "top_k is 17; expected a whole number from 1 to 16"),
+    ],
+)
+def test_bad_problems_are_refused_in_one_sentence(gemm_model, words, sentence):
+    outcome = gemm_model("predict", *words, *TILE)
+    assert outcome.code == 2
+    assert sentence in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_models_of_plain_products_say_so(gemm_model):
+    outcome = gemm_model("predict", *SIZES, *TILE, "--epilogue", "relu", "--model", "WSPersistentGEMMModel")
+    assert outcome.code == 2
+    assert "WSPersistentGEMMModel knows plain products alone" in outcome.err
+    assert gemm_model("predict", *SIZES, "--epilogue", "relu", "--model", "SOLModel").code == 0
