@@ -142,8 +142,8 @@ class CutlassProvider:
 
     def describe(self, problem: GemmProblem, config: Config, operands: Operands) -> Mapping[str, Any]:
         if group_rows(problem):
-            told = named_kernels(_grouped(operands))
-            return told | grouped_cells(told.get("kernel_name", ""))
+            named = named_kernels(_grouped(operands))
+            return named | grouped_cells(named.get("kernel_name", ""))
         values = (ctypes.c_int * 4)()
         _library(build.build(problem, _require_config(config))).gemm_resources(values)
         stages, threads, smem_bytes, clusters = values
