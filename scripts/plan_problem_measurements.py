@@ -3,6 +3,8 @@
     python scripts/plan_problem_measurements.py --output plans
     gemm-model benchmark --rows plans/grouped.csv --output grouped.csv
 
+`problems.csv` holds them all, to be measured in one go; `smoke.csv` a few that need no long compilation.
+
 Epilogue rows come with the plain product of the same shape and kernel, so that the epilogue's own time
 shows. Groups are the tokens of mixture-of-experts layers, dealt to experts by seeded routings. Every draw is
 seeded.
@@ -382,8 +384,10 @@ def plans() -> dict[str, list[Row]]:
         "block_scaled": list(dict.fromkeys(block_scaled_rows(random.Random(SEED + 2)))),
         "convolutions": list(dict.fromkeys(convolution_rows(random.Random(SEED + 3)))),
     }
-    draw = random.Random(SEED + 4)
-    found["smoke"] = [chosen for rows in list(found.values()) for chosen in one_of_each(rows, draw)]
+    everything = [item for rows in found.values() for item in rows]
+    quick = [item for item in everything if item.kernel != "cutlass" or item.config is None]
+    found["problems"] = everything
+    found["smoke"] = one_of_each(quick, random.Random(SEED + 4))
     return found
 
 

@@ -30,6 +30,9 @@ import pandas as pd
 
 import gemm_model
 from gemm_model import GemmProblem, InputError, KernelConfig
+from gemm_model.timeline.iket import TracedKernel, read_iket, trace_of
+from gemm_model.timeline.trace import kernel_identity, write_trace_table
+from tests.timeline.iket_sample import sample, write_sample
 
 MAX_SECONDS = 5.0
 EXIT_CODES = (0, 2, 3, 4)
@@ -184,6 +187,9 @@ VERBS: dict[str, dict[str, list[str]]] = {
     "estimate": {"--machine": ["balanced", "paper_a6000"]},
     "trace": {"--m": ["64", "512"], "--n": ["64"], "--k": ["64", "512"], "--cta": ["64x64", "128x128"]},
     "calibrate": {},
+    "explore": PROBLEM,
+    "plan": {"--budget": ["30s", "90s", "1min", "", "-5s", "nan", "1e300h", "9" * 400]},
+    "data": {},
 }
 FLAGS = {
     "predict": ["--fast-accum", "--cfg"],
@@ -214,6 +220,11 @@ fp16,64,64,100000,64,64,1,1,90,0,cooperative
 UNMEASURED_TABLE = "in_dtype,m,n,k\nbf16,4096,4096,4096\nfp8,64,128,256\n"
 """Without plots, which take as long as a hundred cases."""
 SHAPE_TABLE = "m,n,k,count\n128,4096,4096,3\n4096,4096,4096,1\n"
+SWEEP_TABLE = (
+    "kernel,in_dtype,out_dtype,m,n,k,cta_m,cta_n,cta_k,mma_m,mma_n,stages,regime,disposition,runtime_us\n"
+    "simt,fp32,fp32,512,512,512,128,128,16,32,64,2,burst,ok,90.5\n"
+    "simt,fp32,fp32,1024,512,512,128,128,16,32,64,2,burst,ok,180.5\n"
+)
 RUN_TABLE = "m,n,k,tile_m,tile_n,tile_k,stages,runtime_us\n" + "".join(
     f"{64 * i},512,512,64,64,64,3,{20 + 7 * i}\n" for i in range(1, 9)
 )
@@ -228,6 +239,7 @@ PROBLEMS_JSON = json.dumps(
 )
 GPU_YAML = Path(__file__).parents[1].joinpath("src/gemm_model/config/gpu/h200.yaml").read_text()
 MACHINE_YAML = Path(__file__).parents[1].joinpath("src/gemm_model/config/pipeline/balanced.yaml").read_text()
+RESIDUAL = Path(__file__).parents[1] / "src/gemm_model/config/calibration/h200/quack.residual.npz"
 CALIBRATIONS = sorted(Path(__file__).parents[1].glob("src/gemm_model/config/calibration/h200/*.yaml"))
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
@@ -267,6 +279,14 @@ YAML_VALUES = [
     "9" * 400,
     "1e3",
 ]
+
+
+JSON_VALUES: list[Any] = [
+    *(None, [], {}, "x", "", True, -1, 0, 1.5, 10**30, 10**400, math.inf, math.nan, [1], {"a": 1}),
+    *("9" * 4400, "\ud800", "${oc.env:HOME}"),
+]
+Use = tuple[str, str | bytes, list[str]]
+"""The name of a file, what it holds before it is changed, and the command that reads it last."""
 
 
 @dataclass
@@ -355,6 +375,13 @@ def _places(rng: random.Random, verb: str, folder: Path) -> list[str]:
         return ["--input", _saved(folder, "runs.csv", RUN_TABLE)]
     if verb == "calibrate":
         return ["--input", _saved(folder, "few.csv", SHAPE_TABLE), "--output", str(folder / "mine.yaml")]
+    if verb == "explore":
+        return ["--html", str(folder / rng.choice(["page.html", "page.txt", "none/\0/page.html"]))]
+    if verb == "plan":
+        return ["--input", _saved(folder, "sizes.csv", SHAPE_TABLE)]
+    if verb == "data":
+        action = rng.choice(["import", "show", "verify", "export", "diff", "burn"])
+        return [action, str(folder / "set"), *([_saved(folder, "t.csv", SWEEP_TABLE)] * (action == "import"))]
     if verb in OUTPUT_IS_A_FILE and rng.random() < 0.2:
         return [
             "--output",
@@ -365,7 +392,7 @@ def _places(rng: random.Random, verb: str, folder: Path) -> list[str]:
 
 def _file(rng: random.Random, folder: Path) -> Answer:
     """A command on a file of which some characters, cells or lines were changed."""
-    uses: list[tuple[str, str, list[str]]] = [
+    uses: list[Use] = [
         (
             "t.csv",
             KERNEL_TABLE,
@@ -412,13 +439,77 @@ def _file(rng: random.Random, folder: Path) -> Answer:
         )
         for path in CALIBRATIONS[:1]
     ]
+    uses += _uses_of_traces_and_sweeps(folder)
     name, text, words = rng.choice(uses)
-    mangled = _mangled_yaml(rng, text) if name.endswith(".yaml") else _mangled(rng, text)
+    if isinstance(text, bytes):
+        (folder / name).write_bytes(_mangled_bytes(rng, text))
+        return _command([*words, str(folder / name)], folder)
+    mangled = MANGLED.get(Path(name).suffix, _mangled)(rng, text)
     if rng.random() < 0.05:
         words = [*words, rng.choice(["/dev/null", str(folder), "/nowhere/t.csv", f"{folder}/a\0.yaml"])]
     else:
         words = [*words, _saved(folder, name, mangled)]
     return _command(words, folder)
+
+
+def _uses_of_traces_and_sweeps(folder: Path) -> list[Use]:
+    kernel = ["--m", "256", "--n", "128", "--k", "128", "--cta", "128x128"]
+    sizes = folder / "sizes.csv"
+    _saved(folder, "sizes.csv", "m,n,k\n512,512,512\n")
+    dry = ["benchmark", "--dry-run", "--format", "json"]
+    return [
+        ("i.json", json.dumps(sample()), ["trace", *kernel, "--output", str(folder / "o.csv"), "--iket"]),
+        ("t.csv", _trace_table(), ["simulate", *kernel, "--format", "json", "--measured"]),
+        ("t.csv", _trace_table(), ["estimate", "--format", "json", "--traces"]),
+        ("r.npz", RESIDUAL.read_bytes(), ["predict", *kernel, "--format", "json", "--residual"]),
+        ("t.csv", SWEEP_TABLE, [*dry, "--rows"]),
+        ("t.csv", SWEEP_TABLE, ["data", "import", str(folder / "set")]),
+        (
+            "t.csv",
+            "cta_m,cta_n,cta_k,mma_m,mma_n,stages\n128,128,16,32,64,2\n",
+            [*dry, "--kernels", "simt", "--dtype", "fp32", "--input", str(sizes), "--configs"],
+        ),
+    ]
+
+
+@cache
+def _trace_table() -> str:
+    """A small measured trace as `gemm-model trace` writes it."""
+    identity = kernel_identity(GemmProblem.of(256, 128, 128), KernelConfig(cta_m=128, cta_n=128))
+    kernel = TracedKernel(gpu="h200", identity=identity, k_tiles=2, stages=3, untraced_us=1.25)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.csv"
+        (launch,) = read_iket(write_sample(Path(folder) / "i.json"))
+        write_trace_table(trace_of(launch, kernel), path)
+        return path.read_text()
+
+
+def _mangled_json(rng: random.Random, text: str) -> str:
+    """One value anywhere in a document replaced by another of any kind, or the text cut short."""
+    document = json.loads(text)
+    places: list[tuple[Any, Any]] = []
+
+    def visit(value: Any) -> None:
+        for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value)):
+            places.append((value, key))
+            if isinstance(inner, dict | list):
+                visit(inner)
+
+    visit(document)
+    for _ in range(rng.choice((0, 1, 1, 1, 2))):
+        holder, key = rng.choice(places)
+        holder[key] = rng.choice(JSON_VALUES)
+    changed = json.dumps(document)
+    return changed if rng.random() < 0.9 else changed[: rng.randrange(len(changed))]
+
+
+def _mangled_bytes(rng: random.Random, data: bytes) -> bytes:
+    place = rng.randrange(len(data))
+    if rng.random() < 0.2:
+        return data[:place]
+    changed = bytearray(data)
+    changed[place : place + rng.randrange(40)] = rng.randbytes(rng.randrange(40))
+    return bytes(changed)
 
 
 def _mangled(rng: random.Random, text: str) -> str:
@@ -457,6 +548,10 @@ def _mangled_yaml(rng: random.Random, text: str) -> str:
         else:
             lines.insert(place, rng.choice(["extra: 1", "  - x", "3: 4", "\tx: 1", "name: ${oc.env:HOME}"]))
     return "\n".join(lines) + "\n"
+
+
+MANGLED: dict[str, Callable[[random.Random, str], str]] = {".yaml": _mangled_yaml, ".json": _mangled_json}
+"""How a text is changed, by the ending of its file; others line by line and cell by cell."""
 
 
 def _saved(folder: Path, name: str, text: str) -> str:
@@ -603,7 +698,18 @@ class _Arguments:
         )
 
     def gpu(self) -> Any:
-        odd = [*GPUS, "nope", "", "missing.yaml", Path("missing.yaml"), self.folder, "B200"]
+        odd = [
+            *GPUS,
+            "nope",
+            "",
+            None,
+            3,
+            ["h200"],
+            "missing.yaml",
+            Path("missing.yaml"),
+            self.folder,
+            "B200",
+        ]
         return self.rng.choice(odd) if self.rng.random() < 0.2 else "h200"
 
     def frame(self) -> pd.DataFrame:
@@ -635,10 +741,10 @@ def _python(rng: random.Random, folder: Path) -> Answer:
             gemm_model.predict(of.problem(), of.config(), of.gpu(), rng.choice([*MODELS, "nope"])).runtime_us
         ),
         lambda: gemm_model.predict_table(of.frame(), of.gpu(), rng.choice(MODELS))["predicted_us"].tolist(),
-        lambda: gemm_model.rank(of.problem(), of.gpu(), rng.choice([1, 3, 0])).best.prediction.runtime_us,
         lambda: (
-            gemm_model.explain(of.problem(), of.config(), gemm_model.load_gpu(of.gpu())).prediction.runtime_us
+            gemm_model.rank(of.problem(), of.gpu(), rng.choice([1, 3, 0, "x"])).best.prediction.runtime_us
         ),
+        lambda: gemm_model.explain(of.problem(), of.config(), of.gpu()).prediction.runtime_us,
     ]
     place = rng.randrange(len(calls))
     answer = Answer(what=f"Python call {place} of {len(calls)}")

@@ -86,6 +86,35 @@ def test_rows_of_failed_runs_and_of_libraries_are_left_out_and_told():
     ]
 
 
+def test_other_ways_of_calling_a_library_are_its_family_and_untold_splits_are_left_out():
+    frame = pd.DataFrame({**ROWS, "kernel": ["cublas", "cublaslt", "cublaslt"], "split_k": ["1", "1", ""]})
+    frame["kernel_name"] = ["nvjet", "nvjet", "nvjet_splitK"]
+    frame["m"] = 512
+    told = predict_table(frame, "h200")
+    assert told["predicted_us"].iloc[0] == told["predicted_us"].iloc[1]
+    assert told.attrs["notes"][0] == "1 rows split K in parts that are not told and are left out"
+    assert len(told) == 2
+
+
+def test_every_function_takes_a_gpu_by_name_path_and_description():
+    problem = GemmProblem.of(512, 512, 512)
+    known = gemm_model.explain(problem, CONFIG, gemm_model.load_gpu("h200"))
+    for gpu in ("H200", H200_YAML):
+        assert gemm_model.explain(problem, CONFIG, gpu) == known
+        assert gemm_model.Ranker(gpu).gpu == gemm_model.load_gpu("h200")
+        assert gemm_model.triton_perf_model(gpu).gpu == gemm_model.load_gpu("h200")
+    for wrong in (None, 3, ["h200"]):
+        for call in (lambda gpu: predict(problem, CONFIG, gpu), lambda gpu: gemm_model.rank(problem, gpu)):
+            with pytest.raises(InputError, match="expected a GpuSpec, a name or a YAML file"):
+                call(wrong)
+
+
+@pytest.mark.parametrize("count", ["x", 0, -1, 1.5, None])
+def test_a_count_that_is_none_is_refused(count):
+    with pytest.raises(InputError, match="top_k is"):
+        gemm_model.rank(GemmProblem.of(512, 512, 512), "h200", count)
+
+
 def test_a_column_that_stands_twice_is_named():
     frame = pd.DataFrame(ROWS)
     with pytest.raises(InputError, match="column 'm' appears twice"):

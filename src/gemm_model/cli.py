@@ -7,6 +7,7 @@ Exit codes: 0 fine, 1 a threshold missed, 2 bad input, 3 a GPU or an extra is mi
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import signal
@@ -43,6 +44,7 @@ VERBS = {
 }
 
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?[A-Za-z_][\w.]*=")
+_LONG_WORD = re.compile(r"[\w.+-]{300,}")
 _ENDING_SIGNALS = ("SIGTERM", "SIGHUP")
 UNWRITABLE_STDOUT = 2
 
@@ -69,6 +71,11 @@ class OneSentenceParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As argparse does, which keeps a full disk to itself."""
+        if message:
+            (file or sys.stderr).write(message)
 
     def keep_defaults_apart(self) -> None:
         """To be called once all options are there: help tells each default, `parse` knows what was given."""
@@ -130,6 +137,8 @@ def parser_of(verb: str | None) -> tuple[OneSentenceParser, OneSentenceParser | 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
+    if argv is None:
+        _prepare_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     verb = next((word for word in words if word in VERBS), None)
     name = "gemm-model" if verb is None else f"gemm-model {verb}"
@@ -167,7 +176,10 @@ def run_and_report(name: str, work: Callable[[], int]) -> int:
     """
     try:
         with _ended_by_signals():
-            result = work()
+            try:
+                result = work()
+            except SystemExit as stop:  # argparse's, after --help
+                result = int(stop.code or 0)
             if sys.stdout is not None:
                 sys.stdout.flush()
             return result
@@ -187,9 +199,20 @@ def run_and_report(name: str, work: Callable[[], int]) -> int:
         return _fail(f"{name}: ended by signal {end.number}", 128 + end.number)
 
 
+def _prepare_streams() -> None:
+    """A closed stdout or stderr takes what is written; what a terminal's encoding lacks is spelled out."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _fail(sentence: str, exit_code: int) -> int:
-    # A text from a file or the command line may hold anything, half a character too.
-    print(sentence.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+    # A text from a file or the command line may hold anything: half a character, thousands of digits.
+    told = _LONG_WORD.sub(lambda word: f"{word[0][:40]}... ({len(word[0])} characters)", sentence)
+    print(told.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
     return exit_code
 
 

@@ -17,6 +17,7 @@ from gemm_model.bench.sweep import (
     arranged,
     configs_of_table,
     estimated_row_ms,
+    kernel_key,
     rows_of_problems,
     rows_of_table,
     shape_key,
@@ -178,6 +179,28 @@ def test_whole_numbers_with_a_decimal_point_are_read_and_others_named(tmp_path):
     path.write_text("cta_m,cta_n,cluster_m,schedule\n128,64,2,pingpong\n")
     (config,) = configs_of_table(path, "quack")
     assert config == KernelConfig(cta_m=128, cta_n=64, cluster_m=2, schedule="pingpong", kernel="quack")
+
+
+def test_a_tile_of_one_extent_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "configs.csv"
+    path.write_text("cta_m,cta_n\n128,64\n128,\n")
+    with pytest.raises(InputError, match="line 3: column cta_n is empty; expected a tile of cta_m x cta_n"):
+        configs_of_table(path, "quack")
+
+
+def test_a_row_whose_library_has_no_such_kernel_shares_its_kernel_with_none() -> None:
+    provider = load_provider("simt")
+    problem = GemmProblem.of(512, 512, 512, "fp32")
+    own = provider.configs(problem, (9, 0))[0]
+    strange = KernelConfig(cta_m=128, cta_n=256)
+    keys = [
+        kernel_key(
+            Row(kernel="simt", problem=problem, config=config, asked=(512, 512, size)), {"simt": provider}
+        )
+        for config, size in ((own, 512), (own, 500), (strange, 512), (strange, 500))
+    ]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 4 - 1
 
 
 def test_one_table_has_one_writer(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_ou
 from gemm_model.calibration.fit import fit
 from gemm_model.calibration.hold_out import HoldOut
 from gemm_model.calibration.observations import observe
-from gemm_model.calibration.run import best_of_top, chosen_numbers
+from gemm_model.calibration.run import best_of_top, full_names
 from gemm_model.calibration.tables import load_tables
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
@@ -172,23 +172,21 @@ def test_a_table_that_cannot_be_calibrated_on_says_why(tmp_path, gemm_model, cha
 
 
 @pytest.mark.parametrize(
-    ("fitted", "frozen", "expected"),
+    ("words", "expected"),
     [
-        (["dram"], [], ["dram.efficiency"]),
-        (["clock"], ["clock." + rest for rest in OTHER_CLOCK], ["clock." + rest for rest in CLOCK]),
-        (["l2", "dram.efficiency"], ["l2.fill_share"], ["l2.efficiency", "dram.efficiency"]),
-        (["spilling.sharing"], [], ["spilling.sharing"]),
+        (["dram"], ("dram.efficiency",)),
+        (["clock"], tuple("clock." + rest for rest in (*CLOCK, *OTHER_CLOCK))),
+        (["l2.fill_share", "dram.efficiency"], ("l2.fill_share", "dram.efficiency")),
     ],
 )
-def test_numbers_and_whole_mechanisms_are_fitted_or_frozen_by_name(fitted, frozen, expected):
-    assert chosen_numbers(fitted, frozen) == expected
+def test_a_word_names_a_number_or_a_whole_mechanism(words, expected):
+    assert sorted(full_names(words)) == sorted(expected)
 
 
-def test_unknown_numbers_are_not_chosen():
-    assert chosen_numbers([], []) is None
-    assert "dram.efficiency" not in chosen_numbers([], ["dram"])
+def test_unknown_numbers_are_refused():
+    assert full_names([]) == ()
     with pytest.raises(InputError, match="unknown number 'gravity'"):
-        chosen_numbers(["gravity"], [])
+        full_names(["gravity"])
 
 
 def test_calibrate_adapts_a_calibration_to_few_rows(tmp_path, gemm_model):

@@ -84,6 +84,13 @@ def test_one_kernel_is_predicted_and_explained(gemm_model):
     )
 
 
+def test_a_band_says_what_it_was_held_out_of_and_stands_only_where_there_was_any(gemm_model):
+    words = ("predict", "--m", 4096, "--n", 4096, "--k", 4096, "--cta", "128x128")
+    assert "(90 % of such rows launched alone, none of them fitted to)" in gemm_model(*words).out
+    assert "error band" not in gemm_model(*words, "--gpu", "a100_sxm_80gb").out
+    assert "error band" not in gemm_model(*words, "--model", "SOLModel").out
+
+
 def test_unvalidated_gpus_carry_a_caveat(gemm_model):
     words = ("predict", "--m", 64, "--n", 64, "--k", 64, "--cta", "64x64", "--model", "SOLModel")
     assert "caveat: GPU rtx_4090: not validated" in gemm_model(*words, "--gpu", "rtx_4090").out
@@ -102,6 +109,8 @@ def test_unvalidated_gpus_carry_a_caveat(gemm_model):
         ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--model", "Crystal"),
         ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--dtype", "bf17"),
         ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "model_opts.typo=1"),
+        ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--kernel", "mine:Kernels"),
+        ("predict", "--m", "9" * 4400),
         ("foretell",),
         (),
     ],
@@ -111,6 +120,7 @@ def test_bad_words_get_one_sentence_and_exit_code_2(gemm_model, words):
     assert result.code == 2
     assert result.out == ""
     assert len(result.err.strip().splitlines()) == 1
+    assert len(result.err) < 400
     assert result.err.startswith("gemm-model predict: " if words[:1] == ("predict",) else "gemm-model: ")
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from gemm_model.cli import VERBS, parser_of
+from gemm_model.config import CONFIG_DIR
 
 KERNEL = ("--m", 1024, "--n", 1024, "--k", 1024, "--cta", "128x128")
 SIZES = KERNEL[:6]
@@ -189,16 +194,36 @@ def test_a_kernel_that_spills_is_said_to_be_limited_by_it(gemm_model):
     assert "limited by TENSOR" in gemm_model("explain", *words, "--dtype", "bf16").out
 
 
-def test_stdout_that_is_full_gets_a_sentence():
-    import subprocess
-    import sys
-
+@pytest.mark.parametrize(
+    ("words", "name"), [(["list", "types"], "gemm-model list"), (["rank", "--help"], "gemm-model rank")]
+)
+def test_stdout_that_is_full_gets_a_sentence(words, name):
     with open("/dev/full", "w") as full:
         run = subprocess.run(
-            [sys.executable, "-m", "gemm_model.cli", "list", "types"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            check=False,
+            [sys.executable, "-m", "gemm_model.cli", *words], stdout=full, stderr=subprocess.PIPE, check=False
         )
     assert run.returncode == 2
-    assert run.stderr == b"gemm-model list: stdout: cannot be read or written (No space left on device)\n"
+    assert run.stderr.decode() == f"{name}: stdout: cannot be read or written (No space left on device)\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_take_what_is_written(closed):
+    command = f"'{sys.executable}' -m gemm_model.cli rank --m 512 --n 512 --k 512 {closed}"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
+    assert run.returncode == 0
+    assert b"Traceback" not in run.stderr
+    assert (b"predicted_us" in run.stdout) == (closed == "2>&-")
+
+
+def test_what_an_encoding_lacks_is_spelled_out(tmp_path):
+    described = (CONFIG_DIR / "gpu" / "h200.yaml").read_text().replace("name: h200", "name: h200\u00e9", 1)
+    (tmp_path / "mine.yaml").write_text(described, encoding="utf-8")
+    words = [*map(str, KERNEL), "--gpu", str(tmp_path / "mine.yaml")]
+    run = subprocess.run(
+        [sys.executable, "-m", "gemm_model.cli", "predict", *words],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert run.returncode == 0
+    assert b"calibration of h200\\xe9:quack borrowed from h200:quack" in run.stdout

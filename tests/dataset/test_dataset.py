@@ -111,6 +111,10 @@ def test_a_damaged_part_is_named_and_the_rest_is_readable(small, gemm_model, tmp
     assert not (tmp_path / "all.csv").exists()
 
 
+def test_diff_without_a_second_table_is_told(small, gemm_model):
+    assert "data diff takes one other table after the first; got 0" in gemm_model("data", "diff", small).err
+
+
 def test_what_is_no_data_set_of_this_schema_is_refused_in_a_sentence(small, gemm_model, tmp_path):
     (small / "dataset.json").write_text('{"schema": "gemm-model-measurements/9"}')
     found = gemm_model("data", "show", small)
@@ -125,6 +129,12 @@ def test_what_is_no_data_set_of_this_schema_is_refused_in_a_sentence(small, gemm
     [
         ("Card,GPU-1,quack,burst,bf16,64,128,256,128,fast,,0", "line 3: column runtime_us is 'fast'"),
         ("Card,GPU-1,quack,burst,bf16,64.5,128,256,128,1.0,,0", "line 3: column m is '64.5'"),
+        ("Card,GPU-1,quack,burst,bf16,1e30,128,256,128,1.0,,0", "line 3: column m is '1e30'"),
+        (
+            "Card,GPU-1,quack,burst,bf16,64,128,256,128,inf,,0",
+            "column runtime_us is 'inf'; expected a finite",
+        ),
+        (f"{'C' * 300},GPU-1,quack,burst,bf16,64,128,256,128,1.0,,0", "column gpu holds a name of 300"),
     ],
 )
 def test_a_bad_cell_leaves_the_data_set_as_it_was(small, gemm_model, tmp_path, line, sentence):

@@ -46,6 +46,8 @@ def test_a_problem_list_is_read(tmp_path):
         ({"dtype_a": "f12"}, "entry 1: type 'f12'"),
         ({"layout": "row"}, "entry 1: layout is 'row'"),
         ({"operation": "conv"}, "entry 1: operation 'conv'"),
+        ({"beta": "x"}, "entry 1: beta is 'x'; expected a number"),
+        ({"use_fast_acc": [1]}, r"entry 1: use_fast_acc is \[1\]; expected true or false"),
     ],
 )
 def test_a_bad_entry_is_named(tmp_path, change, words):

@@ -104,7 +104,7 @@ def test_kernels_of_a_model_follow_each_other_in_a_graph():
     options = {"regime": "graph"}
     problem = GemmProblem.of(512, 4096, 4096)
     best = rank(problem, "h200", 1, model="WarpSpecializedModel", family="cublas", options=options).best
-    assert seen.total_us == pytest.approx(best.prediction.runtime_us)
+    assert seen.total_us == pytest.approx(1.03 * best.prediction.runtime_us)
 
 
 def test_fewer_sms_take_longer():
@@ -292,7 +292,9 @@ def test_the_regime_is_the_models(regime):
         functional.linear(meta(512, 4096), meta(4096, 4096))
     problem = GemmProblem.of(512, 4096, 4096)
     best = rank(problem, "h200", 1, family="cublas", options={"regime": regime}).best
-    assert seen.total_us == pytest.approx(best.prediction.runtime_us)
+    # cuBLAS's own pick takes 3 % longer than its fastest kernel, on average.
+    assert seen.total_us == pytest.approx(1.03 * best.prediction.runtime_us)
+    assert "cublas picks its kernels by itself: 3% over its fastest" in seen.notes()
     assert f"regime {regime}" in seen.notes()[0]
 
 

@@ -106,6 +106,7 @@ HEAD = "in_dtype,cta_m,cta_n,cluster_m,cluster_n,m,n,k,runtime_us\n"
         (b"\x00\x01\x02\xff\xfe", "bad.csv: not a text file"),
         (b"\x1f\x8b\x08\x00", "bad.csv: not a text file"),
         ("in_dtype,m,m,k\nbf16,1,1,1\n", "column 'm' appears twice"),
+        (",".join(map(str, range(100_000))), "100000 columns; expected at most 1000"),
         (HEAD + "bf16,64,64,1,1,1,1\n", "line 2 has 7 fields; expected 9"),
         (HEAD + '"bf16,64,64,1,1,1,1,1,1\n', "not readable as CSV"),
         ("in_dtype,m,n\nbf16,1,1\n", "column 'k' is missing"),

@@ -5,7 +5,7 @@ import pytest
 from gemm_model.core.errors import InputError
 from gemm_model.timeline.iket import TracedKernel, lost_warps, read_iket, trace_of
 from gemm_model.timeline.phases import phases_of
-from tests.timeline.iket_sample import as_documented, location, sample, write_sample
+from tests.timeline.iket_sample import STRINGS, as_documented, location, sample, write_sample
 
 KERNEL = TracedKernel(
     gpu="h200",
@@ -130,6 +130,14 @@ def test_lost_warps_are_counted():
         ("[]", "is no JSON trace of IKET"),
         (json.dumps({"launches": [{"kernelName": "k"}]}), "is no JSON trace of IKET (KeyError: 'ranges')"),
         ("[" * 100000, "cannot be read"),
+        (
+            json.dumps(sample()).replace('"gridDimX": 1', '"gridDimX": 1e999'),
+            "is no JSON trace of IKET (OverflowError",
+        ),
+        (
+            json.dumps(sample()).replace('"gridDimX": 1', f'"gridDimX": {10**30}'),
+            "10000000000000000000 is negative or too large",
+        ),
     ],
 )
 def test_other_files_are_refused_in_a_sentence(tmp_path, text, message):
@@ -137,6 +145,24 @@ def test_other_files_are_refused_in_a_sentence(tmp_path, text, message):
     with pytest.raises(InputError, match="t.json") as refused:
         read_iket(tmp_path / "t.json")
     assert message in str(refused.value)
+
+
+def test_a_warp_that_computes_and_loads_is_of_no_known_kernel(tmp_path):
+    document = sample()
+    waits = [
+        each for each in document["launches"][1]["ranges"] if STRINGS[each["rangeNameIdx"]] == "wait_data"
+    ]
+    waits[0]["rangeNameIdx"] = STRINGS.index("wait_stage")
+    (found,) = read_iket(write_sample(tmp_path / "t.json", document))
+    with pytest.raises(InputError, match="a warp that computes waits for free stages"):
+        trace_of(found, KERNEL)
+
+
+def test_a_name_with_half_a_character_is_spelled_out(tmp_path):
+    document = sample()
+    document["launches"][1]["kernelName"] = "half \ud800"
+    (found,) = read_iket(write_sample(tmp_path / "t.json", document))
+    assert found.kernel_name == "half \\ud800"
 
 
 def test_a_missing_file_and_a_grid_of_other_clusters(tmp_path):

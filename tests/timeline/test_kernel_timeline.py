@@ -143,6 +143,14 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
             "column sm: 'six'; expected a number",
         ),
         (lambda text: text.split("\n", 1)[0], "cannot be read"),
+        (
+            lambda text: text.replace('"lost_warps": 0', '"lost_warps": 1e999'),
+            "line 1 is not that of a trace",
+        ),
+        (
+            lambda text: text.replace('"untraced_us": null', '"untraced_us": 0'),
+            "line 1 is not that of a trace",
+        ),
     ],
 )
 def test_bad_tables_are_refused_in_a_sentence(tmp_path, change, message):
@@ -152,6 +160,17 @@ def test_bad_tables_are_refused_in_a_sentence(tmp_path, change, message):
     with pytest.raises(InputError, match="t.csv") as refused:
         read_trace_table(path)
     assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_damaged_archive_is_refused(tmp_path):
+    path = tmp_path / "t.csv.gz"
+    write_trace_table(timeline(256, 256, 256, (128, 128)).trace, path)
+    whole = path.read_bytes()
+    for place in range(40, len(whole), 60):
+        path.write_bytes(whole[:place] + b"\xff" * 8 + whole[place + 8 :])
+        with pytest.raises(InputError, match=r"t.csv.gz: "):
+            read_trace_table(path)
 
 
 def test_what_cannot_be_drawn_is_refused():

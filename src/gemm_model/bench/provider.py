@@ -107,7 +107,7 @@ class Provider(Protocol):
         """The configurations worth timing, in a fixed order; (None,) where the library chooses."""
 
     def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
-        """Equal for rows that share one compiled kernel, so that it is compiled once."""
+        """Equal for rows that share one compiled kernel, so that it is compiled once. Raises KernelError."""
 
     def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
         """Put the kernel into the cache on disk; needs no GPU. Raises CompileError."""

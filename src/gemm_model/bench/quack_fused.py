@@ -10,7 +10,6 @@ from typing import Any
 import quack.gemm as quack_gemm
 import quack.gemm_runtime.host as quack_host
 import torch
-from quack.epilogue.library import linear_act_mod
 from quack.gemm_config import GemmConfig
 
 from gemm_model.bench.extended import (
@@ -96,6 +95,9 @@ def launch_of(plan: Any, problem: GemmProblem, operands: Operands) -> Launch:
 
 def _fused(problem: GemmProblem, activation: str) -> Any:
     """QuACK's fused activation: the output is its second store, the product itself is not stored."""
+    # QuACK fingerprints its epilogues at their import, which fails for packages outside of a `site-packages`.
+    from quack.epilogue.library import linear_act_mod
+
     words = epilogue_words(problem)
     return linear_act_mod(
         ACTIVATION_NAMES[activation],

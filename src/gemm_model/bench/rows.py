@@ -313,6 +313,8 @@ def _config(kernel: str, cells: Mapping[str, Any]) -> Config:
         return LibraryChoice(rank=_whole(cells, "heuristic_rank"))
     if not cells.get("cta_m"):
         return None
+    if not cells.get("cta_n"):
+        raise InputError("column cta_n is empty; expected a tile of cta_m x cta_n")
     numbers = {
         name: _whole(cells, name)
         for name in (

@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from gemm_model.bench.environment import (
 from gemm_model.bench.provider import Provider
 from gemm_model.bench.row_log import RowLog
 from gemm_model.bench.rows import Outcome, Row, table_columns
-from gemm_model.bench.sweep import digest, estimated_kernel_us, problem_key
+from gemm_model.bench.sweep import digest, estimated_kernel_us, kernel_key, problem_key
 from gemm_model.bench.worker import check_request, time_request
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.core.errors import InputError
@@ -86,10 +86,9 @@ def describe_card(worker: WorkerProcess) -> dict[str, Any]:
 
 def rows_by_kernel(rows: Sequence[Row], providers: Mapping[str, Provider]) -> list[list[int]]:
     """Positions of the rows that share one compiled kernel, kernel by kernel."""
-    groups: dict[Any, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for index, row in enumerate(rows):
-        key = (row.kernel, providers[row.kernel].kernel_key(row.problem, row.config))
-        groups.setdefault(key, []).append(index)
+        groups.setdefault(kernel_key(row, providers), []).append(index)
     return list(groups.values())
 
 

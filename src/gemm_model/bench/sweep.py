@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemm_model.bench.device import TimingSettings
 from gemm_model.bench.extended import extras
-from gemm_model.bench.provider import Config, Provider
+from gemm_model.bench.provider import Config, KernelError, Provider
 from gemm_model.bench.rotation import MOST_COPIES
 from gemm_model.bench.rows import Chain, Row, padded, row_from_columns
 from gemm_model.core.errors import InputError
@@ -172,6 +172,14 @@ def configs_of_table(path: Path, kernel: str) -> list[Config]:
 def row_key(row: Row) -> str:
     """A text that is equal for equal rows."""
     return json.dumps(row.columns(), sort_keys=True)
+
+
+def kernel_key(row: Row, providers: Mapping[str, Provider]) -> Hashable:
+    """Equal for rows that share one compiled kernel; of a row whose library has none, its own."""
+    try:
+        return row.kernel, providers[row.kernel].kernel_key(row.problem, row.config)
+    except KernelError:
+        return row.kernel, row_key(row)
 
 
 def digest(rows: Sequence[Row]) -> str:

@@ -36,6 +36,9 @@ PLACEMENT_ALIGNMENT = 4096
 CHUNK_ELEMENTS = 2**26
 """Random numbers made at once [elements]; the pool; chosen: they are fp32 before they are rounded."""
 OPERAND_BINS_SEED = 7
+OPERAND, SOURCE = "operand", "source"
+"""What a pool of random numbers is for: A and B, or what an epilogue reads."""
+
 POISON_BYTE = 0xFF
 """Byte of an output that was never written [1]; floating-point types of 8 or more bits; all bits set is
 NaN."""
@@ -72,7 +75,7 @@ class OperandPool:
         self._device = device
         self._seed = seed
         self._minimum = elements
-        self._inputs: dict[str, torch.Tensor] = {}
+        self._inputs: dict[tuple[str, str], torch.Tensor] = {}
         self._output = torch.empty(0, dtype=torch.uint8, device=device)
 
     def operands(self, problem: GemmProblem, placement: int = 0) -> Operands:
@@ -115,7 +118,7 @@ class OperandPool:
         """M x n random values of an epilogue's operand: of the output's type, bf16 beside 8-bit outputs."""
         name = problem.out_dtype.name if problem.out_dtype.bits >= 16 else "bf16"
         size = problem.m * problem.n
-        pool = self._input(name, size)
+        pool = self._input(name, size, SOURCE)
         start = _place(draw, pool.numel() - size)
         return pool[start : start + size].view(problem.m, problem.n)
 
@@ -159,12 +162,13 @@ class OperandPool:
         size = pool.numel() // count // PLACEMENT_ALIGNMENT * PLACEMENT_ALIGNMENT
         return pool[index * size : (index + 1) * size]
 
-    def _input(self, dtype: str, elements: int) -> torch.Tensor:
-        pool = self._inputs.get(dtype)
+    def _input(self, dtype: str, elements: int, role: str = OPERAND) -> torch.Tensor:
+        key = (role, dtype)
+        pool = self._inputs.get(key)
         if pool is None or pool.numel() < elements:
-            self._inputs.pop(dtype, None)
+            self._inputs.pop(key, None)
             pool = self._random(dtype, max(elements, self._minimum))
-            self._inputs[dtype] = pool
+            self._inputs[key] = pool
         return pool
 
     def _random(self, dtype: str, elements: int) -> torch.Tensor:

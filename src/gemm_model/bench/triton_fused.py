@@ -315,20 +315,8 @@ def compiled(kernel: FusedKernel, compute_capability: tuple[int, int]) -> Any:
 
 def prepare(problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:
     """A callable that launches the kernel; every tensor is in place, and nothing is launched yet."""
-    kernel = fused_kernel(problem, config)
-    built = compiled(kernel, torch.cuda.get_device_capability())
-    tensors = {
-        "a": operands.a,
-        "b": operands.b,
-        "d": operands.out,
-        **operands.extras,
-        **_scales(problem, operands),
-    }
-    values: dict[str, Any] = {_argument(name): tensor for name, tensor in tensors.items()}
-    values |= {"M": problem.m, "N": problem.n, "K": problem.k, "GROUP_M": config.swizzle}
-    values |= {"GROUPS": len(group_rows(problem)), **dict(kernel.constants)}
-    function = matmul_grouped if kernel.grouped else matmul_fused
-    arguments = tuple(values.get(name) for name in function.arg_names)
+    built = compiled(fused_kernel(problem, config), torch.cuda.get_device_capability())
+    passed = arguments(problem, config, operands)
     sm_count = torch.cuda.get_device_properties(operands.a.device).multi_processor_count
     try:
         run = built[(min(tiles(problem, config), sm_count), 1, 1)]
@@ -336,9 +324,21 @@ def prepare(problem: GemmProblem, config: KernelConfig, operands: Operands) -> L
         raise UnsupportedError(str(error).splitlines()[0]) from error
 
     def launch() -> None:
-        run(*arguments, stream=torch.cuda.current_stream().cuda_stream)
+        run(*passed, stream=torch.cuda.current_stream().cuda_stream)
 
     return launch
+
+
+def arguments(problem: GemmProblem, config: KernelConfig, operands: Operands) -> tuple[Any, ...]:
+    """What the kernel is called with: tensors, sizes and constants in its order, None for what it lacks."""
+    kernel = fused_kernel(problem, config)
+    tensors = {"a": operands.a, "b": operands.b, "d": operands.out}
+    tensors |= operands.extras | _scales(problem, operands)
+    values: dict[str, Any] = {_argument(name): tensor for name, tensor in tensors.items()}
+    values |= {"M": problem.m, "N": problem.n, "K": problem.k, "GROUP_M": config.swizzle}
+    values |= {"GROUPS": len(group_rows(problem)), **dict(kernel.constants)}
+    function = matmul_grouped if kernel.grouped else matmul_fused
+    return tuple(values.get(name) for name in function.arg_names)
 
 
 def tiles(problem: GemmProblem, config: KernelConfig) -> int:

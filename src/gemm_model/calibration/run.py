@@ -88,6 +88,8 @@ class Choices:
     own start values, against which they have to speak hardly at all."""
     free: Collection[str] | None = None
     """Numbers to fit; None for those that a calibration fits by default."""
+    frozen: Collection[str] = ()
+    """Numbers that keep their values all the same."""
     hold_out_lists: Sequence[Path] = ()
     """Test lists whose shapes are held out together, as a family of shapes."""
     seed: int = 0
@@ -254,7 +256,8 @@ class _Kind:
         """The numbers of a stage that are to be fitted and that the family's kernels have."""
         asked = self.choices.free
         wanted = default if asked is None else [name for name in asked if name in stage]
-        return [name for name in wanted if name.partition(".")[0] not in self.family.absent_mechanisms]
+        kept = {name for name in NUMBERS if name.partition(".")[0] in self.family.absent_mechanisms}
+        return [name for name in wanted if name not in kept.union(self.choices.frozen)]
 
     def result(self) -> KindResult:
         self.progress(f"{self.kind}: fit to {len(self.rows)} rows")
@@ -403,26 +406,18 @@ def _observed(
     }
 
 
-def chosen_numbers(fitted: Sequence[str], frozen: Sequence[str]) -> Collection[str] | None:
-    """The numbers to fit: those named, or the default ones, less the frozen ones; None for the default.
+def full_names(words: Sequence[str]) -> tuple[str, ...]:
+    """The numbers that words name: a number, or a mechanism for all of its own.
 
-    A mechanism's name stands for all its numbers. Raises InputError for an unknown name.
+    Raises InputError for an unknown word.
     """
-    if not fitted and not frozen:
-        return None
-    further = (name for names in FURTHER_FREE.values() for name in names)
-    chosen = set(_full_names(fitted)) if fitted else {*DEFAULT_FREE, *SPLIT_FREE, *further}
-    return [name for name in NUMBERS if name in chosen - set(_full_names(frozen))]
-
-
-def _full_names(words: Sequence[str]) -> list[str]:
     names: list[str] = []
     for word in words:
         found = [name for name in NUMBERS if name == word or name.partition(".")[0] == word]
         if not found:
             raise InputError(f"unknown number {word!r}; expected one of {', '.join(NUMBERS)}")
         names += found
-    return names
+    return tuple(names)
 
 
 def _residual(

@@ -107,10 +107,6 @@ def _own_rows(frame: pd.DataFrame, path: Path, family: KernelFamily, notes: list
         raise InputError(f"{path}: no row of kernel {family.name}; expected measurements of that family")
     kept = kept.assign(kernel=family.name)
     kept.attrs = dict(frame.attrs)
-    if "kernel_name" in kept and "split_k" in kept:
-        parts = pd.to_numeric(kept["split_k"], errors="coerce")
-        untold = parts.isna() & kept["kernel_name"].astype(str).str.contains("splitK")
-        kept = _without(kept, untold, f"rows of {path} that split K in parts not told", notes)
     return kept
 
 

@@ -18,6 +18,8 @@ class Against:
     ranking: Ranking
     reference: Choice
     """What that family takes, by prediction."""
+    own_pick: float = 1.0
+    """Time of the kernel that its library picks by itself over that [1]."""
 
     def gain(self, choice: Choice) -> float:
         """By what share the family takes longer than one of the choices; negative where it is faster."""
@@ -33,7 +35,8 @@ class Against:
 
 def against(ranking: Ranking, reference: Ranker) -> Against:
     """A ranking beside what the best kernel of `reference` takes for the same problem."""
-    return Against(ranking=ranking, reference=reference.rank(ranking.problem, 1).best)
+    best = reference.rank(ranking.problem, 1).best
+    return Against(ranking=ranking, reference=best, own_pick=reference.own_pick)
 
 
 def rank_table_against(

@@ -17,6 +17,7 @@ from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.prediction import BatchPrediction, Evaluation, Prediction, predict_in_chunks
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.sizes import size_of
 from gemm_model.kernels.candidates import (
     ALL_ORDERS,
     Candidate,
@@ -203,6 +204,11 @@ class Ranker:
         """Names of the families to choose from."""
         return tuple(family.name for family in self.families)
 
+    @property
+    def own_pick(self) -> float:
+        """Time of the kernel that the family's library picks by itself over that of the first choice [1]."""
+        return self.model.own_pick(self.names[0]) if len(self.names) == 1 else 1.0
+
     def spaces(self, problem: GemmProblem) -> tuple[CandidateSpace, ...]:
         """The candidates for the problem's types and layouts; raises InputError where there are none."""
         return self._offers(problem).spaces
@@ -269,8 +275,7 @@ class Ranker:
 
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
         """The `top_k` fastest kernels, each with its best order; raises InputError where there is none."""
-        if top_k < 1:
-            raise InputError(f"top_k is {top_k}; expected a positive whole number")
+        top_k = size_of("top_k", top_k)
         contenders = self._contenders(problem)
         physical_us = np.concatenate([kernels.times_us for kernels in contenders], axis=1)
         slowest_us = _smallest(physical_us, min(top_k, physical_us.shape[1]))

@@ -25,6 +25,7 @@ from gemm_model.bench.sweep import (
     chained,
     configs_of_table,
     estimated_row_ms,
+    kernel_key,
     rows_of_problems,
     rows_of_table,
 )
@@ -396,7 +397,7 @@ def _report_plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[
     settings = _timing(args)
     shapes = {(row.problem.m, row.problem.n, row.problem.k) for row in rows}
     kernels = {
-        (row.kernel, providers[row.kernel].kernel_key(row.problem, row.config))
+        kernel_key(row, providers)
         for row in rows
         if row.kernel in providers and isinstance(row.config, KernelConfig)
     }

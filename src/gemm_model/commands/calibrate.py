@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from gemm_model.calibration.report import report_text, write_calibration
-    from gemm_model.calibration.run import Choices, calibrate, chosen_numbers
+    from gemm_model.calibration.run import Choices, calibrate, full_names
     from gemm_model.core.files import atomic_write
     from gemm_model.persistent.calibration_file import load_calibration
     from gemm_model.persistent.residual import residual_beside
@@ -109,7 +109,8 @@ def run(args: argparse.Namespace) -> int:
     choices = Choices(
         family=args.family,
         donor=None if args.donor is None else load_calibration(args.donor),
-        free=chosen_numbers(_words(args.fit), _words(args.freeze)),
+        free=full_names(_words(args.fit)) or None,
+        frozen=full_names(_words(args.freeze)),
         hold_out_lists=args.hold_out,
         seed=args.seed,
         with_residual=args.residual == "auto",

@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tables",
         type=Path,
         nargs="*",
+        default=[],
         help="import: CSV files of measurements (also .gz); diff: the second one",
     )
     which = parser.add_argument_group("which rows (show, export, verify)")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 
 from gemm_model.commands import common
+from gemm_model.commands.explain import MODEL
 from gemm_model.commands.rank import add_family, ranker_of, row_of
+from gemm_model.core.errors import InputError
 from gemm_model.report.console import problem_fields
 from gemm_model.report.document import Document, text_table
 
@@ -19,7 +21,7 @@ ALL_KERNELS = 1_000_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_problem(parser, required=True)
-    common.add_settings(parser)
+    common.add_settings(parser, model=MODEL)
     add_family(parser)
     common.add_page(parser, "the problem", required=True)
     common.add_format(parser)
@@ -30,11 +32,13 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.persistent.explanation import explain
     from gemm_model.report.page.kernel import shape_page
 
+    chosen = common.settings(args)
+    if chosen.model != MODEL:
+        raise InputError(f"--model is {chosen.model}; expected {MODEL}, the model that explains itself")
     ranker, problem = ranker_of(args), common.problem(args)
     ranking = ranker.rank(problem, ALL_KERNELS)
     best = ranking.best.candidate
     own = swapped(problem) if best.swap_ab else problem
-    chosen = common.settings(args)
     explanation = explain(own, best.config, ranker.gpu, chosen.options)
     common.write_page(shape_page(ranking, explanation), args.html)
     row = row_of(ranking.best, problem)

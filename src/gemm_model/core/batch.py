@@ -240,7 +240,9 @@ def _floats(p: GemmProblem, c: KernelConfig) -> tuple[float, ...]:
 
 
 def _codes(p: GemmProblem, c: KernelConfig) -> tuple[int, ...]:
-    """The values of _CODE_COLUMNS."""
+    """The values of _CODE_COLUMNS. Raises InputError for a kernel of a provider that no family describes."""
+    if c.kernel not in KERNELS:
+        raise InputError(f"kernel family {c.kernel!r} is not described; expected one of {', '.join(KERNELS)}")
     return (
         *(MATH_KINDS.index(p.math_kind), KERNELS.index(c.kernel)),
         *(SCHEDULES.index(c.schedule), RASTERS.index(c.raster)),

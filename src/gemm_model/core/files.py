@@ -49,9 +49,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def atomic_write(path: Path, text: str) -> None:
-    """Write text to a file, all of it or nothing."""
+    """Write text to a file, all of it or nothing; what UTF-8 lacks (half a character) is spelled out."""
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def check_writable(path: Path) -> None:

@@ -252,7 +252,9 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
 
 
 def as_gpu(gpu: GpuSpec | str | Path) -> GpuSpec:
-    """The GPU itself, or the one of that name or file."""
+    """The GPU itself, or the one of that name or file. Raises InputError for anything else."""
+    if not isinstance(gpu, GpuSpec | str | Path):
+        raise InputError(f"gpu is {gpu!r}; expected a GpuSpec, a name or a YAML file")
     return gpu if isinstance(gpu, GpuSpec) else load_gpu(gpu)
 
 

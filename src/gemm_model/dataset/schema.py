@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from gemm_model.core.errors import InputError, MissingExtraError
 
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+LARGEST = 2.0**53
+"""Largest number of a column [any]; all tables; beyond it a double no longer holds every whole number."""
+LONGEST_NAME = 200
+"""Longest name of a folder [characters]; the levels of a data set; chosen: file systems take 255 bytes."""
+PARTITION = {"gpu": "gpu", "family": "kernel", "regime": "regime"}
+"""Levels of folders, and the columns that they are named after."""
 SCHEMA = "gemm-model-measurements/1"
 """Name and version; the version grows when a column changes its meaning or goes."""
 
@@ -170,16 +177,18 @@ def typed(texts: pd.DataFrame, run: str, source: str) -> pa.Table:
         cells = texts[name].astype(object).where(texts[name] != "", None)
         if column.kind != "text":
             numbers = pd.to_numeric(cells, errors="coerce")
-            bad = cells.notna() & numbers.isna()
+            bad = cells.notna() & ~(numbers.abs() <= LARGEST)
             if column.kind == "whole":
                 bad |= numbers.notna() & (numbers % 1 != 0)
             if bad.any():
                 line = texts.index[bad][0]
-                expected = "a whole number" if column.kind == "whole" else "a number"
+                expected = "a whole number" if column.kind == "whole" else "a finite number"
                 raise InputError(
                     f"{source}: line {line}: column {name} is {texts[name][line]!r}; expected {expected}"
                 )
             cells = numbers.astype("Int64") if column.kind == "whole" else numbers
+        elif name in PARTITION.values():
+            _require_folder_names(cells.dropna().unique(), f"{source}: column {name}")
         columns[name] = package.array(cells, from_pandas=True, type=arrow_schema().field(name).type)
     columns["run"] = package.array([run] * len(texts), package.string())
     missing = {
@@ -188,6 +197,12 @@ def typed(texts: pd.DataFrame, run: str, source: str) -> pa.Table:
         if name not in columns
     }
     return package.table({**columns, **missing}).select(list(COLUMNS)).cast(arrow_schema())
+
+
+def _require_folder_names(texts: Iterable[str], place: str) -> None:
+    for text in texts:
+        if len(quote(text, safe="")) > LONGEST_NAME:
+            raise InputError(f"{place} holds a name of {len(text)} characters; expected a shorter one")
 
 
 def as_texts(rows: pd.DataFrame) -> pd.DataFrame:

@@ -24,7 +24,7 @@ from urllib.parse import quote
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path, atomic_write
 from gemm_model.core.records import record_from
-from gemm_model.dataset.schema import SCHEMA, arrow_schema, pyarrow, typed
+from gemm_model.dataset.schema import PARTITION, SCHEMA, arrow_schema, pyarrow, typed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 DESCRIPTION, RUNS = "dataset.json", "runs"
 RUN_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
-PARTITION = {"gpu": "gpu", "family": "kernel", "regime": "regime"}
-"""Levels of folders, and the columns that they are named after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +77,7 @@ class DataSet:
             found = described["schema"]
         except FileNotFoundError:
             raise InputError(f"{folder}: no data set ({DESCRIPTION} is missing)") from None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise InputError(
                 f"{self.folder / DESCRIPTION}: not readable; expected a data set's schema"
             ) from None
@@ -121,7 +119,7 @@ class DataSet:
             raise InputError(
                 f"{self.folder}: no run {run!r}; expected one of `gemm-model data show`"
             ) from None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             raise InputError(f"{path}: not readable; expected the record of a run") from None
         return record_from(RunRecord, values, str(path))
 

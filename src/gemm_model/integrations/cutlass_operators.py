@@ -7,6 +7,7 @@ Hopper and Blackwell operators. Needs the package nvidia-cutlass-operators (writ
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ class GemmModelHeuristic(Heuristic):  # type: ignore[misc]
 
     def __init__(
         self,
-        gpu: GpuSpec | str = "h200",
+        gpu: GpuSpec | str | Path = "h200",
         *,
         model: str = DEFAULT_MODEL,
         options: Mapping[str, Any] | None = None,

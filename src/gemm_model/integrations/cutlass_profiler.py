@@ -95,6 +95,11 @@ def _problem(entry: Mapping[str, Any], where: str) -> GemmProblem:
             raise InputError(f"{where}: key {key!r} is missing; expected {', '.join(REQUIRED)}")
     if entry.get("operation", "gemm") != "gemm":
         raise InputError(f"{where}: operation {entry['operation']!r}; expected gemm")
+    beta, fast = entry.get("beta", 0.0), entry.get("use_fast_acc", True)
+    if isinstance(beta, bool) or not isinstance(beta, int | float):
+        raise InputError(f"{where}: beta is {beta!r}; expected a number")
+    if fast not in (0, 1):
+        raise InputError(f"{where}: use_fast_acc is {fast!r}; expected true or false")
     layout = entry["layout"]
     if not isinstance(layout, str) or not re.fullmatch("[nt]{3}", layout):
         raise InputError(f"{where}: layout is {layout!r}; expected three letters n or t, such as tnn")

@@ -7,6 +7,7 @@ out = quack.gemm_interface.gemm(a, b, config=config)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 def gemm_config(
     problem: GemmProblem,
-    gpu: GpuSpec | str = "h200",
+    gpu: GpuSpec | str | Path = "h200",
     *,
     model: str = DEFAULT_MODEL,
     sms: int | None = None,
@@ -91,7 +92,7 @@ def swapped(problem: GemmProblem) -> GemmProblem:
 
 
 def early_config_prune(
-    gpu: GpuSpec | str = "h200",
+    gpu: GpuSpec | str | Path = "h200",
     *,
     top_k: int = 4,
     model: str = DEFAULT_MODEL,

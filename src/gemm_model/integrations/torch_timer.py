@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -79,23 +80,24 @@ class Timing:
 
 
 class GemmTimer:
-    """Predicts every GEMM that runs inside the `with` block, as the best kernel of a family would run it.
+    """Predicts every GEMM that runs inside the `with` block, as a family's library would run it.
 
-    The family is cuBLAS unless told otherwise: the library that torch calls; 'any' takes the best of all.
-    mm, addmm, bmm, baddbmm, mv, linear and scaled_mm are ranked like any problem, with the bias, matrix or
-    activation that they add; grouped_mm as groups of one size; convolutions as implicit GEMM of NHWC images.
-    Where the family has no such kernels, those of the first one that has count; a model of plain products
-    leaves out what goes beyond them. Fused attention counts with a lower bound of its GEMMs' time. What has
-    no prediction is counted by name: operators that multiply matrices in `unmodelled`, all others in
-    `other_operators`. `regime` says what surrounds each launch (docs/regimes.md); None takes the model's own
-    for a stream of kernels. With `display` the table is printed when the block ends.
+    The family is cuBLAS unless told otherwise: the library that torch calls, with what its own picks take
+    over its fastest kernels (`Ranker.own_pick`); 'any' takes the best of all. mm, addmm, bmm, baddbmm, mv,
+    linear and scaled_mm are ranked like any problem, with the bias, matrix or activation that they add;
+    grouped_mm as groups of one size; convolutions as implicit GEMM of NHWC images. Where the family has no
+    such kernels, those of the first one that has count; a model of plain products leaves out what goes beyond
+    them. Fused attention counts with a lower bound of its GEMMs' time. What has no prediction is counted by
+    name: operators that multiply matrices in `unmodelled`, all others in `other_operators`. `regime` says
+    what surrounds each launch (docs/regimes.md); None takes the model's own for a stream of kernels. With
+    `display` the table is printed when the block ends.
 
     Raises InputError for symbolic sizes and for an unknown GPU, model, family or regime.
     """
 
     def __init__(
         self,
-        gpu: GpuSpec | str = "h200",
+        gpu: GpuSpec | str | Path = "h200",
         *,
         model: str = DEFAULT_MODEL,
         family: str = TORCH_FAMILY,
@@ -167,8 +169,9 @@ class GemmTimer:
         if isinstance(work, Attention):
             return work.bound_us(self.ranker.gpu)
         work = work if self.ranker.model.beyond_plain else work.plain_twin
-        best = self._ranker_for(asked_of(work)).rank(work, 1).best.prediction
-        return best.runtime_us, best.limiter
+        ranker = self._ranker_for(asked_of(work))
+        best = ranker.rank(work, 1).best.prediction
+        return best.runtime_us * ranker.own_pick, best.limiter
 
     def _ranker_for(self, asked: tuple[str, ...]) -> Ranker:
         """Ranks kernels of the timer's family, or of the first one that does what is asked."""
@@ -235,6 +238,9 @@ class GemmTimer:
         lines = [
             f"{_calls(gemms)} GEMMs, {_flop(gemms):.4g} FLOP, {self.gemm_us:.1f} us predicted on {where}"
         ]
+        if self.ranker.own_pick > 1.0:
+            slower = self.ranker.own_pick - 1.0
+            lines.append(f"{self.ranker.names[0]} picks its kernels by itself: {slower:.0%} over its fastest")
         if attentions:
             bound_us = self.total_us - self.gemm_us
             lines.append(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from gemm_model.core.batch import GemmBatch, batch_of
@@ -74,7 +75,7 @@ class TritonPerfModel:
 
 
 def triton_perf_model(
-    gpu: GpuSpec | str = "h200",
+    gpu: GpuSpec | str | Path = "h200",
     *,
     model: str = DEFAULT_MODEL,
     options: Mapping[str, Any] | None = None,
@@ -95,7 +96,7 @@ def triton_perf_model(
 
 
 def prune_configs_by(
-    gpu: GpuSpec | str = "h200",
+    gpu: GpuSpec | str | Path = "h200",
     *,
     top_k: int | float = 4,
     model: str = DEFAULT_MODEL,

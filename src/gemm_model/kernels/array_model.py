@@ -17,6 +17,10 @@ class ArrayModel(ABC):
     prices_split_k = False
     beyond_plain = False
 
+    def own_pick(self, _family: str) -> float:
+        """Times of one regime, fitted to no library: its pick is taken for the fastest kernel."""
+        return 1.0
+
     @abstractmethod
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -35,6 +35,13 @@ def families(gpu: GpuSpec | None = None) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(name for name, arch in _FAMILIES if gpu is None or arch == gpu.kernel_architecture)
     )
+
+
+def names_in_tables() -> Mapping[str, str]:
+    """What the column `kernel` of measured tables may call a family -> the family's name."""
+    return {name: name for name in KERNELS} | {
+        provider: family.name for family in _FAMILIES.values() for provider in family.providers
+    }
 
 
 def family_of(name: str, gpu: GpuSpec) -> KernelFamily:

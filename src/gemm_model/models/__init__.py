@@ -61,6 +61,10 @@ class Model(Protocol):
         """Whether the model knows what splitting K costs; kernels are not split on the word of others."""
         ...
 
+    def own_pick(self, family: str) -> float:
+        """Time of the kernel that a family's library picks by itself over the fastest predicted one [1]."""
+        ...
+
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...
 
     def predict_row(self, row: GemmBatch) -> Prediction:
@@ -115,7 +119,7 @@ def require_known(model: Model, *, further: bool) -> None:
 
 def lasting(gpu: GpuSpec | str | Path, options: Mapping[str, Any] | None) -> bool:
     """Whether GPU and options say all by themselves; a file may change, and an object cannot be compared."""
-    if isinstance(gpu, Path) or (isinstance(gpu, str) and is_yaml_file(gpu)):
+    if not isinstance(gpu, GpuSpec | str) or (isinstance(gpu, str) and is_yaml_file(gpu)):
         return False
     return all(
         isinstance(value, int | float)

@@ -26,6 +26,8 @@ from gemm_model.overlap.config import (
 )
 from gemm_model.overlap.kernel import ELEMENT_TYPE, WeightPrefetchGemm
 from gemm_model.overlap.previous_kernel import PreviousKernel, vectors_per_thread
+from gemm_model.overlap.trace import trace_of_events
+from gemm_model.timeline.trace import Trace
 
 TORCH_TYPE = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "bf16": torch.bfloat16}
 
@@ -192,6 +194,11 @@ class LayerChain:
         with torch.cuda.graph(graph, capture_error_mode="relaxed"):
             self.launch(build, setting, previous)
         return graph
+
+    def trace_of(self, layer: int, build: KernelBuild, gpu: str) -> Trace:
+        """What the GEMM of a layer recorded in its last run, of a build with `trace`."""
+        events = self.trace[layer, : build.ctas].cpu().numpy()
+        return trace_of_events(events, (self.m, self.n, self.k), build, gpu)
 
     def layer_time_us(
         self,

@@ -35,6 +35,7 @@ from gemm_model.kernels.registry import families
 FORMAT_VERSION = 3
 CALIBRATION_DIR = CONFIG_DIR / "calibration"
 BORROWED_BANDS = CONFIG_DIR / "calibration" / "borrowed_bands.yaml"
+OWN_PICKS = CONFIG_DIR / "calibration" / "own_picks.yaml"
 LAST_RESORT = "h200:quack"
 """What stands in where no calibration shares family or architecture."""
 
@@ -156,6 +157,13 @@ def borrowed_bands() -> Mapping[str, float]:
     for name, found in read_yaml_mapping(BORROWED_BANDS, "bands of borrowed calibrations")["bands"].items():
         bands[name] = float(found["band"])
     return bands
+
+
+@cache
+def own_picks() -> Mapping[str, float]:
+    """By library: time of the kernel that its heuristic picks over that of its fastest one, on average."""
+    found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["own_picks"]
+    return {name: float(entry["time"]) for name, entry in found.items()}
 
 
 def load_calibration(name_or_path: str | Path) -> Calibration:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from gemm_model.core.batch import batch_of
 from gemm_model.core.further_work import asked_of
-from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
@@ -66,11 +67,14 @@ class Explanation:
 def explain(
     problem: GemmProblem,
     config: KernelConfig,
-    gpu: GpuSpec,
+    gpu: GpuSpec | str | Path,
     options: Mapping[str, Any] | None = None,
 ) -> Explanation:
-    """Explain one kernel with the calibrated model; `options` are `WarpSpecializedModel`'s."""
-    chosen = dict(options or {})
+    """Explain one kernel with the calibrated model; `options` are `WarpSpecializedModel`'s.
+
+    `gpu` is a GpuSpec, a name or a YAML file. Raises InputError as `predict` does.
+    """
+    gpu, chosen = as_gpu(gpu), dict(options or {})
     prediction = _predict(problem, config, gpu, chosen)
     details = prediction.details
     mechanisms = _mechanisms(problem, config, gpu, chosen, prediction)

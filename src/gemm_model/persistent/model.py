@@ -34,6 +34,7 @@ from gemm_model.persistent.calibration_file import (
     calibration_for,
     how_borrowed,
     load_calibration,
+    own_picks,
     situation,
 )
 from gemm_model.persistent.clock import energy_uj
@@ -135,6 +136,10 @@ class WarpSpecializedModel:
         if self._named is not None:
             return self._named, how_borrowed(self._named, self.gpu, family)
         return calibration_for(self.gpu, family)
+
+    def own_pick(self, family: str) -> float:
+        """What libraries were measured to pick (`calibration_file.own_picks`); 1 for others."""
+        return own_picks().get(family, 1.0)
 
     def knowledge(self, family: KernelFamily, kind: str) -> Knowledge:
         """What is known of a family's kernels on this GPU for a class of types."""

@@ -60,7 +60,7 @@ def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: fl
     if actual_us is not None:
         lines.append(f"{INDENT}actual: {actual_us:.6g} us")
     if prediction.error_band is not None:
-        whose = "90 % of rows predicted like this one, none fitted to"
+        whose = "90 % of such rows launched alone, none of them fitted to"
         lines.append(f"{INDENT}error band: +-{prediction.error_band:.1%} ({whose})")
     lines.append(f"{INDENT}limiter: {prediction.limiter}")
     lines.append("PHASES (us)")

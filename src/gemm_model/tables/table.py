@@ -17,7 +17,8 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ from gemm_model.core.sizes import MAX_SIZE
 from gemm_model.dataset.schema import as_texts
 from gemm_model.dataset.storage import DataSet, is_dataset
 from gemm_model.kernels.feasibility import refuse_in_any_family
+from gemm_model.kernels.registry import names_in_tables
 from gemm_model.models import Model, require_known
 from gemm_model.tables.further_columns import FURTHER_COLUMNS, with_further_work
 
@@ -76,6 +78,8 @@ _FLAGS = {"": False, "0": False, "0.0": False, "false": False, "1": True, "1.0":
 _FIRST_LINE = 1
 MAX_FOOTPRINT_BYTES = 1e13
 """Most bytes between two uses of operands [B]; tables; far more than any card holds."""
+MAX_COLUMNS = 1000
+"""Columns of a table [1]; all tables; chosen: those of a benchmark have 65."""
 MAX_EMPTY_KERNEL_US = 100.0
 
 
@@ -121,8 +125,10 @@ def _parse_rows(path: Path, text: str) -> pd.DataFrame:
     except csv.Error as error:
         raise InputError(f"{path}: not readable as CSV ({error})") from None
     header = [name.strip() for name in rows[0]]
-    for name in header:
-        if header.count(name) > 1:
+    if len(header) > MAX_COLUMNS:
+        raise InputError(f"{path}: {len(header)} columns; expected at most {MAX_COLUMNS}")
+    for name, count in Counter(header).items():
+        if count > 1:
             raise InputError(f"{path}: column {name!r} appears twice in the header; expected each name once")
     if len(rows) == 1:
         raise InputError(f"{path}: no rows below the header; expected at least one")
@@ -196,7 +202,7 @@ def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
     columns["a_k_major"] = _choice(frame, "a_major", ("k", "m"), default=0) == 0
     columns["b_k_major"] = _choice(frame, "b_major", ("k", "n"), default=0) == 0
     columns["c_n_major"] = _choice(frame, "c_major", ("n", "m"), default=0) == 0
-    columns["kernel"] = _choice(frame, "kernel", KERNELS, default=0)
+    columns["kernel"] = _choice(frame, "kernel", KERNELS, default=0, names=names_in_tables())
     columns["raster"] = _choice(frame, "raster", RASTERS, default=0)
     columns["fast_accum"] = _flag(frame, "fast_accum")
     columns["stream_k"] = _choice(frame, "scheduler", SCHEDULERS, default=0) == SCHEDULERS.index(STREAM_K)
@@ -225,7 +231,7 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
     """The rows that a model can be compared with, and a sentence on each group of rows that is left out.
 
     Left out are rows of a failed run (column `disposition`) and, where the model needs a tile, rows of
-    library kernels that do not tell theirs.
+    library kernels that do not tell theirs, or in how many parts they split K.
     """
     _require_distinct(frame)
     notes = []
@@ -240,10 +246,22 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
         for kernel, rows in kept[untiled].groupby("kernel"):
             notes.append(f"{len(rows)} rows of kernel {kernel} have no tile and are left out")
         kept = kept[~(untiled & (kept["kernel"].astype(str) != ""))]
+        untold = _splits_untold(kept)
+        if untold.any():
+            notes.append(f"{int(untold.sum())} rows split K in parts that are not told and are left out")
+        kept = kept[~untold]
     kept.attrs = dict(frame.attrs)
     if len(kept) == 0:
         raise InputError(f"{_name(frame)}: no row with a tile and a measurement; expected at least one")
     return kept, notes
+
+
+def _splits_untold(frame: pd.DataFrame) -> pd.Series:
+    """Which rows are of library kernels that split K, says their name, in parts that no column tells."""
+    if "kernel_name" not in frame or "split_k" not in frame:
+        return pd.Series(False, index=frame.index)
+    parts = pd.to_numeric(frame["split_k"], errors="coerce")
+    return parts.isna() & frame["kernel_name"].astype(str).str.contains("splitK")
 
 
 def runtimes_us(frame: pd.DataFrame) -> FloatArray | None:
@@ -407,17 +425,27 @@ def _element_bits(frame: pd.DataFrame, name: str, default: float | FloatArray) -
     return np.where(np.isnan(values), default, values) if np.isnan(bits).any() else values
 
 
-def _choice(frame: pd.DataFrame, name: str, allowed: tuple[str, ...], default: int) -> IntArray:
-    """Positions of a column's texts in `allowed`; an absent column or empty cell is `default`."""
+def _choice(
+    frame: pd.DataFrame,
+    name: str,
+    allowed: tuple[str, ...],
+    default: int,
+    names: Mapping[str, str] | None = None,
+) -> IntArray:
+    """Positions of a column's texts in `allowed`; an absent column or empty cell is `default`.
+
+    `names` are texts of the column, and which of `allowed` each of them stands for.
+    """
     if name not in frame:
         return np.broadcast_to(np.int64(default), (len(frame),))
-    codes, names = _codes(frame[name])
+    codes, texts = _codes(frame[name])
+    known = names or {text: text for text in allowed}
     positions = []
-    for code, value in enumerate(names):
-        if value and value not in allowed:
+    for code, text in enumerate(texts):
+        if text and text not in known:
             row = int(np.argmax(codes == code))
-            raise _bad_value(frame, name, row, f"{value!r}; expected one of {', '.join(allowed)}")
-        positions.append(allowed.index(value) if value else default)
+            raise _bad_value(frame, name, row, f"{text!r}; expected one of {', '.join(known)}")
+        positions.append(allowed.index(known[text]) if text else default)
     return np.array(positions)[codes]
 
 

@@ -102,7 +102,7 @@ def read_iket(path: Path) -> list[IketLaunch]:
         raise InputError(f"{path}: cannot be read ({error}); expected a JSON trace of IKET") from None
     try:
         launches = [_launch(document, launch) for launch in document["launches"]]
-    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, OverflowError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"{path}: is no JSON trace of IKET ({reason}); expected its launches") from None
     return [launch for launch in launches if launch.ranges]
@@ -115,26 +115,39 @@ def _launch(document: Mapping[str, Any], launch: Mapping[str, Any]) -> IketLaunc
     for found in launch["ranges"]:
         name = names[found["rangeNameIdx"]] if "rangeNameIdx" in found else found["rangeName"]
         place = places[found["warpLocIdxs"][0]] if "warpLocIdxs" in found else _place(found["warpLocs"][0])
-        ranges[place].append((str(name), int(found["startTs"]), int(found["endTs"])))
+        ranges[place].append((_text(name), _whole(found["startTs"]), _whole(found["endTs"])))
     lifetimes = {
         places[life["locIdx"]] if "locIdx" in life else _place(life["warpLocation"]): (
-            int(life["startTs"]),
-            int(life["endTs"]),
+            _whole(life["startTs"]),
+            _whole(life["endTs"]),
         )
         for life in launch.get("warpLifetimes", [])
     }
     return IketLaunch(
-        kernel_name=str(launch["kernelName"]),
-        grid=(int(launch["gridDimX"]), int(launch["gridDimY"]), int(launch["gridDimZ"])),
-        block_threads=int(launch["blockDimX"]) * int(launch["blockDimY"]) * int(launch["blockDimZ"]),
+        kernel_name=_text(launch["kernelName"]),
+        grid=(_whole(launch["gridDimX"]), _whole(launch["gridDimY"]), _whole(launch["gridDimZ"])),
+        block_threads=_whole(launch["blockDimX"]) * _whole(launch["blockDimY"]) * _whole(launch["blockDimZ"]),
         ranges={place: sorted(spans, key=lambda s: (s[1], -s[2])) for place, spans in ranges.items()},
         lifetimes=lifetimes,
     )
 
 
 def _place(raw: Mapping[str, Any]) -> WarpPlace:
-    x, y, z = (int(number) for number in raw["ctaId"])
-    return WarpPlace(int(raw["smId"]), (x, y, z), int(raw["warpId"]))
+    x, y, z = (_whole(number) for number in raw["ctaId"])
+    return WarpPlace(_whole(raw["smId"]), (x, y, z), _whole(raw["warpId"]))
+
+
+def _text(name: Any) -> str:
+    """A name of the trace; half a character in it is spelled out."""
+    return str(name).encode("utf-8", "backslashreplace").decode()
+
+
+def _whole(number: Any) -> int:
+    """A number of the trace that arrays can hold, 0 or more. Raises ValueError for another."""
+    value = int(number)
+    if not 0 <= value < 2**63:
+        raise ValueError(f"{str(value)[:20]} is negative or too large")
+    return value
 
 
 def lost_warps(words: str) -> int:
@@ -322,7 +335,9 @@ def _mma_after(wait: _Row, tile: _Row, rows: Sequence[_Row]) -> _Row:
         tile.start, wait.k_tile = wait.end, -1
     else:
         tile.waited += wait.end - wait.start
-        before = next(row for row in reversed(rows) if row.activity == "mma" and row.k_tile >= 0)
+        before = next((row for row in reversed(rows) if row.activity == "mma" and row.k_tile >= 0), None)
+        if before is None:
+            raise InputError("a warp that computes waits for free stages; expected a trace of another kernel")
         before.end = wait.start
     return mma
 

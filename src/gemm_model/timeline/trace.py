@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -168,8 +170,9 @@ def read_trace_table(path: Path) -> Trace:
             rows = pd.read_csv(file, keep_default_na=False)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected the table of a trace") from None
-    except (OSError, EOFError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); expected the table of a trace") from None
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{path}: cannot be read ({reason}); expected the table of a trace") from None
     missing = [name for name in COLUMNS if name not in rows]
     if missing:
         raise InputError(f"{path}: column {missing[0]!r} is missing; expected {', '.join(COLUMNS)}")
@@ -199,6 +202,9 @@ def _info(path: Path, line: str) -> TraceInfo:
         known = {spec.name for spec in fields(TraceInfo)}
         if values.pop("schema") != SCHEMA or set(values) != known:
             raise ValueError
+        for time_us in (values["runtime_us"], values["untraced_us"]):
+            if time_us is not None and not 0 < time_us < math.inf:
+                raise ValueError
         return TraceInfo(
             source=str(values["source"]),
             gpu=str(values["gpu"]),
@@ -210,7 +216,7 @@ def _info(path: Path, line: str) -> TraceInfo:
             lost_warps=int(values["lost_warps"]),
             notes=tuple(map(str, values["notes"])),
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         raise InputError(f"{path}: line 1 is not that of a trace; expected '# {{\"schema\": ...'") from None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gemm_model.bench.extended import epilogue_words
 from gemm_model.bench.kernel_cache import cache_folder
-from gemm_model.bench.provider import CompileError
+from gemm_model.bench.provider import CompileError, UnsupportedError
 from gemm_model.core.epilogue import SOURCES
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.files import atomic_path
@@ -79,9 +79,14 @@ def compiler() -> str:
 
 
 def macros(problem: GemmProblem, config: KernelConfig) -> tuple[str, ...]:
-    """What the compiler must know of a kernel: equal for rows that share it."""
+    """What the compiler must know of a kernel: equal for rows that share it. Raises UnsupportedError."""
     fast = "FP8FastAccum" if problem.a_dtype.bits == 8 and config.fast_accum else ""
     scheduler = "PersistentScheduler" if config.scheduler == "static" else "StreamKScheduler"
+    for name in (problem.a_dtype.name, problem.out_dtype.name):
+        if name not in CXX_TYPES:
+            raise UnsupportedError(f"the cutlass provider has no type for {name}")
+    if config.schedule not in MAINLOOP_TAGS:
+        raise UnsupportedError(f"the cutlass provider has no schedule {config.schedule}")
     values = {
         "IN_TYPE": CXX_TYPES[problem.a_dtype.name],
         "OUT_TYPE": CXX_TYPES[problem.out_dtype.name],

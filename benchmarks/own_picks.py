@@ -1,0 +1,75 @@
+"""How much longer than its fastest kernel takes what cuBLAS picks by itself, and how near is that predicted?
+
+    python benchmarks/own_picks.py
+
+Rows of torch's own calls, whose kernels the prediction is not told. First, of shapes launched alone, their
+time over that of the fastest algorithm that cuBLASLt offers: its mean is `config/calibration/own_picks.yaml`.
+Then by GPU, regime and type how far the kernel predicted to be the fastest, times that, is from torch's call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.choice.selection import Ranker
+from gemm_model.choice.table_ranking import rank_table
+from gemm_model.core.gpu import load_gpu
+from gemm_model.kernels.registry import TORCH_FAMILY
+
+MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements"
+TABLES = (("burst", "cublaslt.csv.gz"), ("graph", "graph.csv.gz"))
+"""Regime and table."""
+GPUS = ("h200", "h100_sxm")
+SHORT_US = 12.0
+SIZES = ["in_dtype", "m", "n", "k"]
+
+
+def picks(path: Path) -> pd.DataFrame:
+    """Rows of torch's own calls, each alone in its chain and rested."""
+    frame = pd.read_csv(path, low_memory=False)
+    own = (frame["kernel"] == TORCH_FAMILY) & frame["runtime_us"].notna()
+    if "partner" in frame:
+        own &= frame["partner"].isna() & ~(frame["settled"].fillna(0).astype(float) > 0)
+    return frame[own].reset_index(drop=True)
+
+
+def over_fastest(path: Path) -> pd.DataFrame:
+    """Torch's calls of a table over cuBLASLt's fastest algorithm of the same problem, by type."""
+    frame = pd.read_csv(path, low_memory=False)
+    fastest_us = frame[frame["kernel"] == "cublaslt"].groupby(SIZES)["runtime_us"].min()
+    own = frame[frame["kernel"] == TORCH_FAMILY].set_index(SIZES)["runtime_us"]
+    over = (own / fastest_us).dropna()
+    return over.groupby("in_dtype").describe(percentiles=[0.5, 0.9])
+
+
+def figures() -> Iterator[dict[str, object]]:
+    """A line for each GPU, regime and type."""
+    for gpu_name in GPUS:
+        for regime, table in TABLES:
+            rows = picks(MEASUREMENTS / gpu_name / table)
+            ranker = Ranker(load_gpu(gpu_name), family=TORCH_FAMILY, options={"regime": regime})
+            fastest_us = rank_table(rows[SIZES], ranker)["predicted_us"].to_numpy()
+            predicted_us = fastest_us * ranker.own_pick
+            judged = rows.assign(error=np.abs(predicted_us / rows["runtime_us"] - 1.0))
+            for name, part in judged.groupby("in_dtype"):
+                yield {
+                    "gpu": gpu_name,
+                    "regime": regime,
+                    "type": name,
+                    "rows": len(part),
+                    "MAPE": f"{part['error'].mean():.1%}",
+                    "below 12 us": f"{part.loc[part['runtime_us'] < SHORT_US, 'error'].mean():.1%}",
+                }
+
+
+def main() -> None:
+    print(over_fastest(MEASUREMENTS / GPUS[0] / TABLES[0][1]).to_string())
+    print(pd.DataFrame(figures()).to_string(index=False))
+
+
+if __name__ == "__main__":
+    main()

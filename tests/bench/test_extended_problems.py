@@ -1,0 +1,330 @@
+"""Epilogues, groups, block scales and convolutions in the benchmark: rows, operands, references, kernels."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gemm_model.bench import quack_fused, triton_fused
+from gemm_model.bench.cublas import CublasProvider
+from gemm_model.bench.cudnn import CudnnProvider
+from gemm_model.bench.cutlass import build
+from gemm_model.bench.cutlass.names import grouped_cells
+from gemm_model.bench.extended_tensors import results
+from gemm_model.bench.provider import IncorrectResultError, UnsupportedError
+from gemm_model.bench.quack import QuackProvider
+from gemm_model.bench.rows import Row, row_from_columns, write_plan
+from gemm_model.bench.simt.provider import SimtProvider
+from gemm_model.bench.sweep import problem_key, rows_of_table, shape_key
+from gemm_model.bench.tensors import OperandPool, compare, poison, references
+from gemm_model.bench.triton import TritonProvider
+from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+
+HOPPER = (9, 0)
+TILE = KernelConfig(cta_m=128, cta_n=128, cta_k=64, stages=3, warps=8, swizzle=4, kernel="triton")
+PROBLEMS = (
+    GemmProblem.of(64, 256, 128, epilogue="bias_n,gated_silu"),
+    GemmProblem.of(64, 256, 128, epilogue="silu,quantize_1x128"),
+    GemmProblem.of(64, 128, 128, groups="20,0,40,4"),
+    GemmProblem.of(64, 128, 128, groups="20,0,40,4", epilogue="gelu"),
+    GemmProblem.of(64, 256, 512, "e4m3", block_scaling="1x128,128x128"),
+    GemmProblem.of_conv("dgrad n=2 c=8 h=9 w=7 k=16 r=3 s=3 stride=2 pad=1"),
+    GemmProblem.of_conv("fprop n=1 c=8 d=3 h=5 w=5 k=8 t=3 r=3 s=3 pad=1"),
+)
+
+
+def row_of(problem: GemmProblem, config: KernelConfig | None = None) -> Row:
+    return Row(kernel="triton", problem=problem, config=config, asked=(problem.m, problem.n, problem.k))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: str(problem.m))
+def test_rows_come_back_from_their_columns(problem: GemmProblem) -> None:
+    cells = {name: str(value) for name, value in row_of(problem).columns().items()}
+    assert row_from_columns(cells).problem == problem
+
+
+def test_a_plan_has_further_columns_only_where_a_row_needs_them(tmp_path: Path) -> None:
+    plain = row_of(GemmProblem.of(64, 128, 128))
+    write_plan([plain], tmp_path / "plain.csv")
+    write_plan([plain, *map(row_of, PROBLEMS)], tmp_path / "all.csv")
+    with (tmp_path / "plain.csv").open() as file:
+        assert "epilogue" not in next(csv.reader(file))
+    read = rows_of_table(tmp_path / "all.csv", regime="burst", l2="cold")
+    assert [row.problem for row in read] == [plain.problem, *(problem for problem in PROBLEMS)]
+
+
+def test_epilogues_share_their_shape_and_not_their_result() -> None:
+    plain, fused = (row_of(GemmProblem.of(64, 128, 128, epilogue=word)) for word in ("", "relu"))
+    assert shape_key(plain) == shape_key(fused)
+    assert problem_key(plain) != problem_key(fused)
+    grouped = row_of(GemmProblem.of(64, 128, 128, groups="60,4"))
+    assert shape_key(grouped) != shape_key(plain)
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "said"),
+    [
+        ("epilogue", "swish", "epilogue has the word 'swish'"),
+        ("groups", "60,5", "groups have 65 rows in all; expected the 64 of m"),
+        ("block_scaling", "1x64,128x128", "block_scaling is '1x64,128x128'"),
+        ("conv", "fprop n=1 c=8 h=2 w=2 k=8 r=5 s=5", "conv has an empty output"),
+    ],
+)
+def test_bad_cells_are_one_sentence_with_the_line(tmp_path: Path, column: str, text: str, said: str) -> None:
+    cells = row_of(GemmProblem.of(64, 128, 128)).columns() | {column: text}
+    with (tmp_path / "plan.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(cells))
+        writer.writeheader()
+        writer.writerow(cells)
+    with pytest.raises(InputError, match="line 2: ") as caught:
+        rows_of_table(tmp_path / "plan.csv", regime="burst", l2="cold")
+    assert said in str(caught.value)
+
+
+# --- operands and references ---------------------------------------------------------------------------
+
+
+def operands_of(problem: GemmProblem) -> Any:
+    return OperandPool("cpu", 1, 2**16).operands(problem, 3)
+
+
+def test_an_epilogue_is_applied_in_its_order() -> None:
+    problem = GemmProblem.of(8, 16, 32, "fp32", epilogue="alpha,beta,bias_n,relu,row_sum")
+    operands = operands_of(problem)
+    product = operands.a.double() @ operands.b.double().mT
+    # alpha is 1/2 and beta 3/4.
+    linear = 0.5 * product + 0.75 * operands.extras["beta"].double() + operands.extras["bias_n"].double()
+    out, sums = references(problem, operands)
+    torch.testing.assert_close(out, linear.clamp(min=0))
+    torch.testing.assert_close(sums, linear.clamp(min=0).sum(dim=1))
+
+
+def test_a_gate_merges_even_and_odd_columns() -> None:
+    problem = GemmProblem.of(8, 16, 32, "fp32", epilogue="gated_relu")
+    operands = operands_of(problem)
+    assert operands.out.shape == (8, 8)
+    product = operands.a.double() @ operands.b.double().mT
+    (out,) = references(problem, operands)
+    torch.testing.assert_close(out[:, 3], product[:, 6].clamp(min=0) * product[:, 7])
+
+
+def test_quantized_outputs_are_read_with_their_scales() -> None:
+    problem = GemmProblem.of(4, 256, 32, epilogue="quantize_1x128")
+    operands = operands_of(problem)
+    operands.out.copy_(torch.full((4, 256), 2.0))
+    operands.extras["quantize_1x128"].copy_(torch.tensor([[1.0, 3.0]] * 4))
+    (out,) = results(problem, operands)
+    assert out[0, 127] == 2.0
+    assert out[0, 128] == 6.0
+
+
+def test_each_group_has_a_matrix_of_its_own() -> None:
+    problem = GemmProblem.of(24, 16, 32, "bf16", groups="8,0,16")
+    operands = operands_of(problem)
+    assert operands.b.shape == (3, 16, 32)
+    assert operands.extras["bounds"].tolist() == [0, 8, 8, 24]
+    (out,) = references(problem, operands)
+    torch.testing.assert_close(out[7], operands.b[0].float() @ operands.a[7].float())
+    torch.testing.assert_close(out[8], operands.b[2].float() @ operands.a[8].float())
+
+
+def test_block_scales_multiply_their_blocks() -> None:
+    problem = GemmProblem.of(4, 256, 256, "e4m3", block_scaling="1x128,128x128")
+    operands = operands_of(problem)
+    a_scale, b_scale = operands.extras["a_scale"], operands.extras["b_scale"]
+    assert a_scale.shape == (4, 2)
+    assert b_scale.shape == (2, 2)
+    (out,) = references(problem, operands)
+    a, b = operands.a.float(), operands.b.float()
+    halves = [(a[2, k : k + 128] @ b[200, k : k + 128]) for k in (0, 128)]
+    expected = halves[0] * a_scale[2, 0] * b_scale[1, 0] + halves[1] * a_scale[2, 1] * b_scale[1, 1]
+    torch.testing.assert_close(out[2, 200], expected)
+
+
+@pytest.mark.parametrize(
+    "window", ["h=9 w=7 k=16 r=3 s=3 stride=2 pad=1", "d=3 h=5 w=5 k=16 t=3 r=3 s=3 pad=1"]
+)
+def test_gradients_are_the_adjoints_of_the_convolution(window: str) -> None:
+    """<conv(x, w), g> = <x, dgrad(g, w)> = <w, wgrad(g, x)> for all x, w, g."""
+    forward, data, weight = (
+        GemmProblem.of_conv(f"{kind} n=2 c=8 {window}", "fp16") for kind in ("fprop", "dgrad", "wgrad")
+    )
+    operands = operands_of(forward)
+    image, filters = operands.a, operands.b
+    (pixels,) = references(forward, operands)
+    assert pixels.shape[1] == 16
+    gradient = operands_of(data).a
+    assert gradient.shape == pixels.shape
+    product = float((pixels * gradient).sum())
+    back = operands_of(data)
+    back.b.copy_(filters)
+    (of_image,) = references(data, back)
+    other = operands_of(weight)
+    other.a.copy_(gradient)
+    other.b.copy_(image)
+    (of_filters,) = references(weight, other)
+    assert float((of_image * image.float()).sum()) == pytest.approx(product, rel=1e-3)
+    assert float((of_filters * filters.float()).sum()) == pytest.approx(product, rel=1e-3)
+
+
+def test_a_bias_left_out_is_found() -> None:
+    problem = GemmProblem.of(64, 128, 4096, epilogue="bias_n")
+    operands = OperandPool("cpu", 1, 2**21).operands(problem, 0)
+    (reference,) = references(problem, operands)
+    poison(operands.out)
+    operands.out.copy_(operands.a.float() @ operands.b.float().mT)
+    with pytest.raises(IncorrectResultError):
+        compare(operands.out, reference, 5e-3)
+
+
+# --- what providers run --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("provider", "problem", "said"),
+    [
+        (QuackProvider(), GemmProblem.of(64, 128, 128, epilogue="row_sum"), "QuACK fuses alpha"),
+        (QuackProvider(), GemmProblem.of(64, 128, 128, epilogue="relu,bias_n"), "in the order alpha"),
+        (QuackProvider(), GemmProblem.of(64, 128, 128, epilogue="beta,relu"), "expected residual"),
+        (QuackProvider(), GemmProblem.of_conv("fprop n=1 c=8 h=5 w=5 k=8 r=3 s=3"), "runs no conv"),
+        (TritonProvider(), GemmProblem.of(64, 128, 128, epilogue="silu,bias_n"), "in the order alpha"),
+        (TritonProvider(), GemmProblem.of(4, 128, 128, groups="4x128x128,0x128x64"), "one n and k"),
+        (
+            TritonProvider(),
+            GemmProblem.of(128, 128, 128, "e4m3", block_scaling="128x128,128x128"),
+            "1x128 of A",
+        ),
+        (CublasProvider(), GemmProblem.of(64, 128, 128, epilogue="silu"), "cuBLAS fuses bias_n"),
+        (CublasProvider(), GemmProblem.of(64, 128, 128, groups="60,4"), "runs no groups"),
+        (CudnnProvider(), GemmProblem.of(64, 128, 128), "convolutions alone"),
+        (SimtProvider(), GemmProblem.of(64, 128, 128, "fp32", epilogue="relu"), "runs no epilogue (relu)"),
+    ],
+)  # fmt: skip
+def test_what_a_library_does_not_run_is_said(provider: Any, problem: GemmProblem, said: str) -> None:
+    assert said in provider.unsupported(problem, HOPPER)
+
+
+def test_tiles_that_do_not_fit_an_epilogue_are_refused() -> None:
+    narrow = KernelConfig(cta_m=128, cta_n=64, cta_k=64, stages=3, warps=4, kernel="triton")
+    with pytest.raises(UnsupportedError, match="64 columns are not quantized by 128"):
+        triton_fused.fused_kernel(GemmProblem.of(64, 256, 128, epilogue="quantize_1x128"), narrow)
+    wide = KernelConfig(cta_m=128, cta_n=256, cta_k=128, stages=3, warps=8, kernel="triton")
+    scaled = GemmProblem.of(64, 256, 512, "e4m3", block_scaling="1x128,128x128")
+    with pytest.raises(UnsupportedError, match="at most 128 columns"):
+        triton_fused.fused_kernel(scaled, wide)
+
+
+def test_tiles_of_groups_are_counted_group_by_group() -> None:
+    problem = GemmProblem.of(260, 300, 128, groups="129,0,131")
+    # Two tiles of 128 rows for each group with rows, three of 128 columns.
+    assert triton_fused.tiles(problem, TILE) == 2 * 3 + 2 * 3
+
+
+@pytest.mark.parametrize("problem", PROBLEMS[:4], ids=("gated", "quantized", "grouped", "grouped_gelu"))
+def test_triton_kernels_compile_for_hopper(problem: GemmProblem) -> None:
+    kernel = triton_fused.compiled(triton_fused.fused_kernel(problem, TILE), HOPPER)
+    assert "wgmma" in kernel.asm["ptx"]
+
+
+INTERPRETED = """
+import torch
+from gemm_model.bench import triton_fused as fused
+from gemm_model.bench.extended import group_rows
+from gemm_model.bench.extended_tensors import results
+from gemm_model.bench.tensors import OperandPool, compare, poison, references
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+
+def run(problem, k_tile=64):
+    config = KernelConfig(cta_m=64, cta_n=128, cta_k=k_tile, stages=3, warps=4, kernel="triton", swizzle=2)
+    operands = OperandPool("cpu", 1, 2**18).operands(problem, 3)
+    expected = references(problem, operands)
+    poison(operands.out)
+    kernel = fused.fused_kernel(problem, config)
+    function = fused.matmul_grouped if kernel.grouped else fused.matmul_fused
+    function[(3,)](*fused.arguments(problem, config, operands))
+    for found, reference in zip(results(problem, operands), expected, strict=True):
+        compare(found, reference, 2e-3)
+
+linear = "alpha,beta,bias_n,bias_m,residual,gelu,output_scale,row_sum,col_sum"
+run(GemmProblem.of(200, 256, 256, "fp16", epilogue=linear))
+run(GemmProblem.of(200, 200, 256, "fp16", groups="100,0,84,16", epilogue="bias_n,gated_silu"))
+run(GemmProblem.of(200, 256, 256, "e4m3", "fp16", block_scaling="1x128,128x128"), 128)
+run(GemmProblem.of(200, 256, 256, "e4m3", "fp16", block_scaling="1x128,1x128"), 128)
+"""
+
+
+def test_triton_kernels_give_right_results_in_the_interpreter() -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem.of(256, 512, 512, epilogue="bias_n,gated_silu", groups="100,156"),
+        GemmProblem.of(256, 512, 512, epilogue="alpha,beta,bias_n"),
+    ],
+    ids=("gated_groups", "linear"),
+)
+def test_quack_compiles_epilogues_without_a_gpu(
+    problem: GemmProblem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from quack.cache import jit
+
+    monkeypatch.setattr(jit._state, "CACHE_DIR", str(tmp_path))
+    config = KernelConfig(cta_m=128, cta_n=128, kernel="quack", swizzle=8)
+    before = quack_fused.quack_gemm.run_gemm_plan
+    QuackProvider().compile(problem, config, HOPPER)
+    assert quack_fused.quack_gemm.run_gemm_plan is before
+
+
+def test_cutlass_macros_name_the_epilogue() -> None:
+    config = KernelConfig(cta_m=128, cta_n=128, kernel="cutlass")
+    plain = build.macros(GemmProblem.of(64, 128, 128), config)
+    assert build.macros(GemmProblem.of(64, 128, 128, epilogue="bias_n,gelu"), config) == (
+        *plain,
+        "-DGEMM_FUSION=BiasedActivated",
+        "-DGEMM_ACTIVATION=Gelu",
+        "-DGEMM_READS_C=0",
+        "-DGEMM_HAS_BIAS=1",
+    )
+    scaled = build.macros(GemmProblem.of(64, 128, 128, epilogue="alpha,beta"), config)
+    assert scaled == (*plain, "-DGEMM_FUSION=Combined", "-DGEMM_ACTIVATION=None", "-DGEMM_READS_C=1",
+                      "-DGEMM_HAS_BIAS=0")  # fmt: skip
+
+
+PINGPONG = (
+    "MainloopSm90ArrayTmaGmmaWarpSpecializedILi4ENSA_IJNS9_1CILi2EEENSG_ILi1EEESI_EEENS5_40KernelPtrArrayTma"
+    "WarpSpecializedPingpongEEENSA_IJNSG_ILi64EEENSG_ILi128EEESN_EEENS_10bfloat16_tEPNSA_IJlSI_NSG_ILi0EEEEE"
+)
+COOPERATIVE = (
+    "MainloopSm90ArrayTmaGmmaWarpSpecializedILi3ENSA_IJNS9_1CILi2EEENSG_ILi1EEESI_EEENS5_43KernelPtrArrayTma"
+    "WarpSpecializedCooperativeEEENSA_IJNSG_ILi128EEENSG_ILi256EEENSG_ILi64EEEEEENS_10bfloat16_tEPNSA_IJlSI_"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "tile", "stages", "schedule"),
+    [(PINGPONG, (64, 128, 128), 4, "pingpong"), (COOPERATIVE, (128, 256, 64), 3, "cooperative")],
+)
+def test_a_grouped_kernel_of_torch_tells_its_tile(
+    name: str, tile: tuple[int, int, int], stages: int, schedule: str
+) -> None:
+    cells = grouped_cells(name)
+    assert (cells["cta_m"], cells["cta_n"], cells["cta_k"]) == tile
+    assert (cells["cluster_m"], cells["cluster_n"]) == (2, 1)
+    assert (cells["stages"], cells["schedule"]) == (stages, schedule)
+    assert grouped_cells("nvjet_sm90_tst_64x64") == {}

@@ -1,0 +1,84 @@
+"""The plan of rows beyond plain products: how many, of how many shapes, and with their plain twins."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemm_model.bench.rows import Row
+from gemm_model.bench.sweep import shape_key
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def load_script(name: str) -> Any:
+    """A module of scripts/."""
+    sys.path.insert(0, str(SCRIPTS))
+    try:
+        spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(SCRIPTS))
+    return module
+
+
+@pytest.fixture(scope="module")
+def planner() -> Any:
+    return load_script("plan_problem_measurements")
+
+
+@pytest.fixture(scope="module")
+def plans(planner: Any) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = planner.plans()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [("grouped", 3000), ("epilogues", 3000), ("block_scaled", 800), ("convolutions", 600)],
+)
+def test_there_are_rows_of_many_shapes(plans: dict[str, list[Row]], name: str, rows: int) -> None:
+    assert len(plans[name]) >= rows
+    assert len({shape_key(row) for row in plans[name]}) >= 60
+
+
+def test_each_row_is_of_its_kind(plans: dict[str, list[Row]]) -> None:
+    assert all(row.problem.groups for row in plans["grouped"])
+    assert all(row.problem.conv for row in plans["convolutions"])
+    assert all(row.problem.groups is row.problem.conv is None for row in plans["epilogues"])
+
+
+def test_each_fused_kernel_has_its_plain_twin(plans: dict[str, list[Row]]) -> None:
+    rows = plans["epilogues"]
+    plain = {(shape_key(row)[3:6], row.config, row.kernel) for row in rows if row.problem.plain}
+    fused = {(shape_key(row)[3:6], row.config, row.kernel) for row in rows if not row.problem.plain}
+    assert fused <= plain
+
+
+def test_each_row_is_planned_once(plans: dict[str, list[Row]]) -> None:
+    assert max(Counter(plans["problems"]).values()) == 1
+
+
+def test_tokens_are_dealt_to_all_experts_of_a_layer(planner: Any) -> None:
+    # 8 experts on one GPU, two for each of 1,000 tokens.
+    layer = planner.Experts(8, 8, 2, 4096, 4096, True)
+    assert sum(planner.routed_rows(layer, 1000, "zipf:0.7", 1)) == 2000
+    assert planner.routed_rows(layer, 1000, "uniform", 1) == planner.routed_rows(layer, 1000, "uniform", 1)
+
+
+def test_measured_rows_go_to_the_table_of_their_plan(plans: dict[str, list[Row]]) -> None:
+    merging = load_script("merge_measurements")
+    for name in merging.KINDS:
+        cells = [
+            {"epilogue": "", "groups": "", "block_scaling": "", "conv": ""} | row.columns()
+            for row in plans[name]
+        ]
+        assert {merging.kind_of(row) for row in cells} == {name}
