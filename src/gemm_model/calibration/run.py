@@ -204,6 +204,61 @@ def calibrate(
     return CalibrationResult(calibration, kinds, residual, data)
 
 
+def extend(
+    inputs: Sequence[Path],
+    gpu: GpuSpec,
+    base: Calibration,
+    *,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda _step: None,
+    run_all: RunAll = map,
+) -> tuple[Calibration, dict[str, list[Validation]]]:
+    """A calibration with the numbers of what goes beyond plain products fitted to such rows.
+
+    All that plain products meet stays, so that its residual serves on. Plain rows tell what epilogues of the
+    same kernels add. Returns held-out figures by rate class too. Raises InputError for tables without a row
+    that goes beyond plain products.
+    """
+    family = family_of(base.family, gpu)
+    data = load_tables(inputs, gpu, family, plain_shapes=False)
+    kept = {name for name in NUMBERS if name.partition(".")[0] not in FURTHER_MECHANISMS}
+    numbers, intervals, bands = dict(base.numbers), dict(base.intervals), dict(base.error_band)
+    validations: dict[str, list[Validation]] = {}
+    counts: dict[str, dict[str, int]] = {}
+    for kind, regimes in data.by_kind.items():
+        if kind not in base.numbers:
+            continue
+        stages = _Kind(kind, regimes, gpu, family, base, Choices(seed=seed), progress, run_all)
+        fits = stages.further_stages()
+        if not fits:
+            continue
+        numbers[kind] = _rounded(fits[-1].numbers)
+        widths = {name: width for each in fits for name, width in each.half_width.items()}
+        known = {name: width for name, width in base.intervals.get(kind, {}).items() if name in kept}
+        intervals[kind] = {**known, **_digits({name: w for name, w in widths.items() if np.isfinite(w)})}
+        bands[kind] = {**bands.get(kind, {}), **stages.bands}
+        validations[kind] = stages.validations
+        counts[kind] = {name: sum(map(len, rows.values())) for name, rows in stages.further.items() if rows}
+    if not validations:
+        raise InputError(f"no row of {base.name} goes beyond plain products; expected some of that family")
+    told = ", ".join(path.name for path in inputs)
+    fitted = {name for found in intervals.values() for name in found} - kept
+    return (
+        replace(
+            base,
+            numbers=numbers,
+            intervals=intervals,
+            error_band=bands,
+            sources={**base.sources, **dict.fromkeys(fitted, f"fitted to {told}")},
+            fitted_to={
+                **base.fitted_to,
+                "extended_to": {"tables": [path.name for path in inputs], "rows": counts, "seed": seed},
+            },
+        ),
+        validations,
+    )
+
+
 class _Kind:
     """The calibration of one rate class."""
 
@@ -239,12 +294,16 @@ class _Kind:
 
         self.seen, self.split = rows_of("", split=False), rows_of("", split=True)
         self.further = {kind: rows_of(kind, split=False) for kind in FURTHER_MECHANISMS}
-        self.main = next(iter(self.seen))
-        self.rows = self.seen[self.main]
+        self.main = next(iter(self.seen), SINGLE_LAUNCH_REGIMES[0])
         self.chained = _observed(
             {name: regimes[name] for name in CHAINED_REGIMES if name in regimes}, gpu, family
         )
         self.validations: list[Validation] = []
+
+    @property
+    def rows(self) -> Observations:
+        """Plain products that leave K whole, in the first regime that has some."""
+        return self.seen[self.main]
 
     @property
     def free(self) -> Collection[str]:
@@ -269,14 +328,12 @@ class _Kind:
         if not self.choices.shapes_only:
             self._further_hold_outs()
         bands = error_bands(self.rows, predicted_us, self.gpu, found.numbers)
-        stages = [self._stage("kernels that split K", self.split, SPLIT_SITUATION, SPLIT_NUMBERS, SPLIT_FREE)]
-        self._learn_what_epilogues_add()
-        for kind, seen in self.further.items():
-            stages.append(self._stage(f"{kind} rows", seen, kind, FURTHER_NUMBERS[kind], FURTHER_FREE[kind]))
+        splits = self._stage("kernels that split K", self.split, SPLIT_SITUATION, SPLIT_NUMBERS, SPLIT_FREE)
+        further = self.further_stages()
         power, chained = self._chains()
         return KindResult(
             fit=found,
-            later=tuple(stage for stage in (*stages, power) if stage is not None),
+            later=tuple(stage for stage in (splits, *further, power) if stage is not None),
             rows=self.rows,
             predicted_us=predicted_us,
             corrected_us=corrected_us,
@@ -332,10 +389,19 @@ class _Kind:
             with_residual=with_residual,
         )
 
+    def further_stages(self) -> list[Fit]:
+        """Fits to what goes beyond plain products, one mechanism after the other."""
+        self._learn_what_epilogues_add()
+        stages = [
+            self._stage(f"{kind} rows", seen, kind, FURTHER_NUMBERS[kind], FURTHER_FREE[kind])
+            for kind, seen in self.further.items()
+        ]
+        return [stage for stage in stages if stage is not None]
+
     def _learn_what_epilogues_add(self) -> None:
         """Epilogue rows with a plain twin tell the time between the two."""
         epilogues = self.further[FUSED_EPILOGUE]
-        if self.main not in epilogues:
+        if self.main not in epilogues or self.main not in self.seen:
             return
         numbers = kernel_numbers(self.start).without(self.family.absent_mechanisms)
         plain_us = kernel_time(self.rows.shape, self.gpu, numbers, regime=self.main).runtime_us
