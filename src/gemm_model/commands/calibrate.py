@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from gemm_model.commands import common
@@ -86,14 +86,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     from gemm_model.calibration.report import report_text, write_calibration
     from gemm_model.calibration.run import Choices, calibrate, full_names
     from gemm_model.core.files import atomic_write
     from gemm_model.persistent.calibration_file import load_calibration
     from gemm_model.persistent.residual import residual_beside
+    from gemm_model.report.progress import Progress
 
     if args.quick == bool(args.input):
         raise InputError("expected either --input with measurements or --quick on a machine with a GPU")
@@ -116,16 +114,9 @@ def run(args: argparse.Namespace) -> int:
         with_residual=args.residual == "auto",
         shapes_only=args.hold_outs == "shapes",
     )
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with _folds_at_once(args.cluster) as run_all, Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("reading", total=None)
-        result = calibrate(
-            args.input,
-            chosen.gpu,
-            choices,
-            progress=lambda step: bar.update(task, description=step),
-            run_all=run_all,
-        )
+    bar = Progress("reading", 1)
+    with _folds_at_once(args.cluster) as run_all, closing(bar):
+        result = calibrate(args.input, chosen.gpu, choices, progress=bar.tell, run_all=run_all)
     text = report_text(result)
     files = [*write_calibration(result, args.output)]
     if args.report is not None:
