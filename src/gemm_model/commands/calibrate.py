@@ -107,8 +107,8 @@ def run(args: argparse.Namespace) -> int:
     choices = Choices(
         family=args.family,
         donor=None if args.donor is None else load_calibration(args.donor),
-        free=full_names(_words(args.fit)) or None,
-        frozen=full_names(_words(args.freeze)),
+        free=full_names(common.listed(args.fit)) or None,
+        frozen=full_names(common.listed(args.freeze)),
         hold_out_lists=args.hold_out,
         seed=args.seed,
         with_residual=args.residual == "auto",
@@ -150,7 +150,3 @@ def _folds_at_once(where: str) -> Iterator[RunAll]:
         with joined(where) as client:
             refuse_other_versions(client)
             yield client.get_executor(pure=False).map
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]

@@ -266,6 +266,11 @@ def regime(text: str) -> str:
     return name
 
 
+def listed(text: str) -> list[str]:
+    """The words of an option that takes several, such as bf16,fp8."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 def problem(args: argparse.Namespace) -> GemmProblem:
     missing = [name for name in ("m", "n", "k") if getattr(args, name) is None]
     if missing:

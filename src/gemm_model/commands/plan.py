@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     budget_s = budget(args.budget)
     gpu = common.settings(args).gpu
     family = family_of(args.family, gpu)
-    types = [word.strip() for word in args.dtype.split(",") if word.strip()]
+    types = common.listed(args.dtype)
     donor, _ = calibration_for(gpu, family.name)
     sizes = _sizes(args.input)
     with common.progress("planning", len(types) + 1) as advance:
