@@ -31,6 +31,7 @@ from gemm_model.bench.sweep import (
 )
 from gemm_model.commands import common
 from gemm_model.config import load_config
+from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.files import check_folder_writable
 from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
@@ -335,6 +336,7 @@ def _problems(path: Path, dtype: str, out_dtype: str | None) -> list[GemmProblem
     from gemm_model.tables.table import batch_from_frame, read_table
 
     frame = read_table(path)
+    operand_type(dtype)  # refused here where it is none: a table takes no text with half a character
     frame["in_dtype"] = dtype
     batch = batch_from_frame(frame, needs_tile=False)
     sizes = dict.fromkeys((int(m), int(n), int(k)) for m, n, k in zip(batch.m, batch.n, batch.k, strict=True))
