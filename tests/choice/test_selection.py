@@ -163,7 +163,7 @@ def test_a_gpu_description_does_as_well_as_its_name():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"family": "cudnn"}, "unknown kernel family 'cudnn'"),
+        ({"family": "rocblas"}, "unknown kernel family 'rocblas'"),
         ({"model": "SOLModel"}, "same time for every tile"),
         ({"top_k": 0}, "top_k is 0"),
         ({"gpu": "gtx"}, "unknown GPU 'gtx'"),

@@ -22,10 +22,10 @@ NEWER = ("h100_sxm", "h200", "b200", "rtx_5090")
 
 def test_the_default_family_is_quack_where_quack_is():
     for name in NEWER:
-        assert families(load_gpu(name)) == ("quack", "cublas", "cutlass", "triton")
+        assert families(load_gpu(name)) == ("quack", "cublas", "cutlass", "triton", "cudnn")
         assert family_of("auto", load_gpu(name)).name == "quack"
     for name in OLDER:
-        assert families(load_gpu(name)) == ("cublas", "cutlass", "triton")
+        assert families(load_gpu(name)) == ("cublas", "cutlass", "triton", "cudnn")
         assert family_of("auto", load_gpu(name)).name == "cublas"
     assert set(families()) == set(KERNELS) - {"auto", "simt"}
 
@@ -34,9 +34,9 @@ def test_the_default_family_is_quack_where_quack_is():
     ("name", "gpu", "words"),
     [
         (
-            "cudnn",
+            "rocblas",
             H200,
-            "unknown kernel family 'cudnn'; expected one of auto, quack, cublas, cutlass",
+            "unknown kernel family 'rocblas'; expected one of auto, quack, cublas, cutlass",
         ),
         (
             "quack",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +32,19 @@ from gemm_model.calibration.tables import (
     load_tables,
     splits_k,
 )
+from gemm_model.calibration.twins import MEASURED, beside_twins
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, NUMBERS, KernelNumbers, kernel_numbers
+from gemm_model.kernels.mechanisms import (
+    FURTHER_MECHANISMS,
+    FUSED_EPILOGUE,
+    NUMBERS,
+    KernelNumbers,
+    kernel_numbers,
+)
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import (
     PLAIN_SITUATIONS,
@@ -179,6 +186,7 @@ def calibrate(
         kind: _Kind(kind, regimes, gpu, family, base, choices, steps, run_all)
         for kind, regimes in data.by_kind.items()
     }
+    steps.total = sum(each.fits for each in fitted.values())
     kinds = {kind: each.result() for kind, each in fitted.items()}
     told = ", ".join(path.name for path in inputs)
     calibration = Calibration(
@@ -222,6 +230,65 @@ class _Steps:
         self.tell(self.step, self.done, max(self.done, self.total))
 
 
+def extend(
+    inputs: Sequence[Path],
+    gpu: GpuSpec,
+    base: Calibration,
+    *,
+    seed: int = 0,
+    progress: Progress = lambda _step, _done, _total: None,
+    run_all: RunAll = map,
+) -> tuple[Calibration, dict[str, list[Validation]]]:
+    """A calibration with the numbers of what goes beyond plain products fitted to such rows.
+
+    All that plain products meet stays, so that its residual serves on. Plain rows tell what epilogues of the
+    same kernels add. Returns held-out figures by rate class too. Raises InputError for tables without a row
+    that goes beyond plain products.
+    """
+    family = family_of(base.family, gpu)
+    data = load_tables(inputs, gpu, family, plain_shapes=False)
+    kept = {name for name in NUMBERS if name.partition(".")[0] not in FURTHER_MECHANISMS}
+    numbers, intervals, bands = dict(base.numbers), dict(base.intervals), dict(base.error_band)
+    validations: dict[str, list[Validation]] = {}
+    counts: dict[str, dict[str, int]] = {}
+    steps = _Steps(progress)
+    extended = {
+        kind: _Kind(kind, regimes, gpu, family, base, Choices(seed=seed), steps, run_all)
+        for kind, regimes in data.by_kind.items()
+        if kind in base.numbers
+    }
+    steps.total = sum(each.further_fits for each in extended.values())
+    for kind, stages in extended.items():
+        fits = stages.further_stages()
+        if not fits:
+            continue
+        numbers[kind] = _rounded(fits[-1].numbers)
+        widths = {name: width for each in fits for name, width in each.half_width.items()}
+        known = {name: width for name, width in base.intervals.get(kind, {}).items() if name in kept}
+        intervals[kind] = {**known, **_digits({name: w for name, w in widths.items() if np.isfinite(w)})}
+        bands[kind] = {**bands.get(kind, {}), **stages.bands}
+        validations[kind] = stages.validations
+        counts[kind] = {name: sum(map(len, rows.values())) for name, rows in stages.further.items() if rows}
+    if not validations:
+        raise InputError(f"no row of {base.name} goes beyond plain products; expected some of that family")
+    told = ", ".join(path.name for path in inputs)
+    fitted = {name for found in intervals.values() for name in found} - kept
+    return (
+        replace(
+            base,
+            numbers=numbers,
+            intervals=intervals,
+            error_band=bands,
+            sources={**base.sources, **dict.fromkeys(fitted, f"fitted to {told}")},
+            fitted_to={
+                **base.fitted_to,
+                "extended_to": {"tables": [path.name for path in inputs], "rows": counts, "seed": seed},
+            },
+        ),
+        validations,
+    )
+
+
 class _Kind:
     """The calibration of one rate class."""
 
@@ -257,21 +324,29 @@ class _Kind:
 
         self.seen, self.split = rows_of("", split=False), rows_of("", split=True)
         self.further = {kind: rows_of(kind, split=False) for kind in FURTHER_MECHANISMS}
-        self.main = next(iter(self.seen))
-        self.rows = self.seen[self.main]
+        self.main = next(iter(self.seen), SINGLE_LAUNCH_REGIMES[0])
         self.chained = _observed(
             {name: regimes[name] for name in CHAINED_REGIMES if name in regimes}, gpu, family
         )
         self.validations: list[Validation] = []
-        steps.total += self.fits
 
     @property
     def fits(self) -> int:
         """About how many fits it takes: one for each stage, and one for each of its folds."""
-        stages = sum(map(bool, (self.seen, self.split, *self.further.values())))
-        further_folds = 0 if self.choices.shapes_only else FOLDS
+        stages = sum(map(bool, (self.seen, self.split)))
+        other_folds = 0 if self.choices.shapes_only else FOLDS
         chained = 1 + FOLDS * len(self.chained) if self.chained else 0
-        return (1 + FOLDS) * stages + further_folds + chained
+        return (1 + FOLDS) * stages + other_folds + chained + self.further_fits
+
+    @property
+    def further_fits(self) -> int:
+        """The same of what goes beyond plain products alone."""
+        return (1 + FOLDS) * sum(map(bool, self.further.values()))
+
+    @property
+    def rows(self) -> Observations:
+        """Plain products that leave K whole, in the first regime that has some."""
+        return self.seen[self.main]
 
     @property
     def free(self) -> Collection[str]:
@@ -296,13 +371,12 @@ class _Kind:
         if not self.choices.shapes_only:
             self._further_hold_outs()
         bands = error_bands(self.rows, predicted_us, self.gpu, found.numbers)
-        stages = [self._stage("kernels that split K", self.split, SPLIT_SITUATION, SPLIT_NUMBERS, SPLIT_FREE)]
-        for kind, seen in self.further.items():
-            stages.append(self._stage(f"{kind} rows", seen, kind, FURTHER_NUMBERS[kind], FURTHER_FREE[kind]))
+        splits = self._stage("kernels that split K", self.split, SPLIT_SITUATION, SPLIT_NUMBERS, SPLIT_FREE)
+        further = self.further_stages()
         power, chained = self._chains()
         return KindResult(
             fit=found,
-            later=tuple(stage for stage in (*stages, power) if stage is not None),
+            later=tuple(stage for stage in (splits, *further, power) if stage is not None),
             rows=self.rows,
             predicted_us=predicted_us,
             corrected_us=corrected_us,
@@ -360,6 +434,25 @@ class _Kind:
             with_residual=with_residual,
         )
 
+    def further_stages(self) -> list[Fit]:
+        """Fits to what goes beyond plain products, one mechanism after the other."""
+        self._learn_what_epilogues_add()
+        stages = [
+            self._stage(f"{kind} rows", seen, kind, FURTHER_NUMBERS[kind], FURTHER_FREE[kind])
+            for kind, seen in self.further.items()
+        ]
+        return [stage for stage in stages if stage is not None]
+
+    def _learn_what_epilogues_add(self) -> None:
+        """Epilogue rows with a plain twin tell the time between the two."""
+        epilogues = self.further[FUSED_EPILOGUE]
+        if self.main not in epilogues or self.main not in self.seen:
+            return
+        numbers = kernel_numbers(self.start).without(self.family.absent_mechanisms)
+        plain_us = kernel_time(self.rows.shape, self.gpu, numbers, regime=self.main).runtime_us
+        frame = beside_twins(epilogues[self.main], self.rows, np.asarray(plain_us))
+        epilogues[self.main] = observe(frame, self.gpu, self.family)
+
     def _stage(
         self,
         what: str,
@@ -382,6 +475,8 @@ class _Kind:
         if len(np.unique(groups)) >= FEWEST_SHAPES:
             folds = folds_of(groups, self.choices.seed)
             held_out = self._hold_out(seen, name, free).times(folds, self.run_all, self.steps.fitted)
+            if MEASURED in rows.frame:
+                rows = replace(rows, runtime_us=rows.frame[MEASURED].to_numpy(dtype=np.float64))
             self.validations.extend(_figures(f"shape, {what}", rows, held_out.runtime_us, whole_shapes=False))
             if len(rows) >= FEWEST_BAND_ROWS:
                 error = np.abs(held_out.runtime_us / rows.runtime_us - 1.0)

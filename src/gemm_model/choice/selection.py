@@ -226,6 +226,8 @@ class Ranker:
         reasons: list[str] = []
         offered = slice(None if self.model.prices_split_k else 1)
         for family in self.families:
+            if not asked and not family.plain_products and len(self.families) > 1:
+                continue
             try:
                 spaces += candidate_spaces(family, self.gpu, types, asked)[offered]
             except InputError as error:

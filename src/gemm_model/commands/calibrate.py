@@ -11,6 +11,7 @@ from gemm_model.commands import common
 from gemm_model.commands.quick_calibration import quick_calibration
 from gemm_model.config import is_yaml_file
 from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll, local_processes
 from gemm_model.report.document import Document
 
@@ -20,6 +21,7 @@ PROCESSES = "2"
 EXAMPLES = (
     "--input burst.csv.gz --input sustained.csv.gz --gpu h200 --output mine.yaml",
     "--input burst.csv --output mine.yaml --residual off --report report.txt",
+    "--input epilogues.csv.gz --input grouped.csv.gz --extend h200:quack --output quack.yaml",
 )
 
 MOST_PROCESSES = 4096
@@ -49,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CALIBRATION",
         help="a calibration to adapt, such as h200:quack: what few rows cannot tell is kept "
         "from it (default: none)",
+    )
+    parser.add_argument(
+        "--extend",
+        metavar="CALIBRATION",
+        help="a calibration to which numbers of epilogues, groups, block scales and convolutions are fitted, "
+        "while all others stay (default: none)",
     )
     parser.add_argument("--fit", default="", help="numbers or mechanisms to fit (default: the usual ones)")
     parser.add_argument(
@@ -104,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
         common.refuse_unused(args, "with --quick", ("quick", "output"))
         return quick_calibration(args.output, args.run_words)
     chosen = common.settings(args)
+    if args.extend is not None:
+        return _extend(args, chosen.gpu)
     choices = Choices(
         family=args.family,
         donor=None if args.donor is None else load_calibration(args.donor),
@@ -132,6 +142,33 @@ def run(args: argparse.Namespace) -> int:
         from gemm_model.report.page.calibration import calibration_page
 
         common.write_page(calibration_page(result, chosen.gpu, args.output), args.html)
+    return 0
+
+
+def _extend(args: argparse.Namespace, gpu: GpuSpec) -> int:
+    """Fit what goes beyond plain products, and leave the rest of a calibration as it is."""
+    from gemm_model.calibration.report import validation_table, write_numbers
+    from gemm_model.calibration.run import extend
+    from gemm_model.persistent.calibration_file import load_calibration
+    from gemm_model.report.progress import Progress
+
+    common.refuse_unused(
+        args, "with --extend", (*common.GPU, "input", "output", "extend", "seed", "cluster", "format")
+    )
+    base = load_calibration(args.extend)
+    bar = Progress("reading", 1)
+    with _folds_at_once(args.cluster) as run_all, closing(bar):
+        found, validations = extend(args.input, gpu, base, seed=args.seed, progress=bar.tell, run_all=run_all)
+    write_numbers(found, args.output)
+    text = validation_table(validations.values()).to_string(index=False)
+    document = Document(
+        verb="calibrate",
+        gpu=gpu.name,
+        result={"files": [args.output], "report": text},
+        text=lambda: text,
+    )
+    common.print_document(document, args.format or "table")
+    common.words(f"wrote {args.output}")
     return 0
 
 

@@ -22,7 +22,7 @@ HEURISTIC, ALONG_M, ALONG_N = range(len(RASTERS))
 AUTO_KERNEL = "auto"
 """The kernel family that is the default one of the GPU."""
 
-KERNELS = (AUTO_KERNEL, "quack", "cutlass", "cublas", "triton", "simt")
+KERNELS = (AUTO_KERNEL, "quack", "cutlass", "cublas", "triton", "simt", "cudnn")
 """Names of kernel families; 'simt' are CUDA-core kernels, which only the memory-hierarchy model describes.
 A benchmark's provider of one's own stands as 'module:class'."""
 

@@ -46,7 +46,7 @@ except ImportError as error:
 ROOT = "Global"
 """ModuleTracker's name for what runs outside of all modules."""
 
-BESIDE_TORCH_FAMILY = ("cutlass",)
+BESIDE_TORCH_FAMILY = ("cudnn", "cutlass")
 """Families that torch takes its other kernels from."""
 
 REGIMES_OF_A_MODEL: Mapping[str, str] = {"WarpSpecializedModel": "graph"}

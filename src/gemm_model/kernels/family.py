@@ -78,6 +78,8 @@ class ResourceRules:
     """Stages of the ring, at least; one is released a k tile after its use, so a ring of one never turns."""
     most_stages: float = float("inf")
     """Stages that a kernel takes where more would fit."""
+    outputs_replace_sources: bool = False
+    """Whether outputs wait in the buffers of a further matrix of the epilogue, once that is read."""
     mixed_widths: bool = False
     """Whether operands of different widths are multiplied."""
     block_scaled: bool = False
@@ -152,7 +154,7 @@ class KernelFamily:
     knows: frozenset[str] = frozenset()
     """Of FURTHER_WORDS: what its kernels do beyond a plain product."""
     plain_products: bool = True
-    """Whether it has kernels of plain products at all."""
+    """Whether its kernels stand beside other families' where these are chosen from for a plain product."""
     providers: tuple[str, ...] = ()
     """What else the column `kernel` of measured tables calls them: providers that run them by other ways."""
     mechanisms: tuple[str, ...] = MECHANISM_NAMES

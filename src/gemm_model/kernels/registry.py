@@ -10,12 +10,12 @@ from gemm_model.core.batch import GemmBatch, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS
-from gemm_model.kernels import cublas, cutlass, quack, triton
+from gemm_model.kernels import cublas, cudnn, cutlass, quack, triton
 from gemm_model.kernels.family import KernelFamily
 
 _FAMILIES: dict[tuple[str, str], KernelFamily] = {
     (family.name, architecture): family
-    for module in (quack, cublas, cutlass, triton)
+    for module in (quack, cublas, cutlass, triton, cudnn)
     for family in module.FAMILIES
     for architecture in family.architectures
 }
