@@ -16,6 +16,7 @@ from gemm_model.bench import quack_fused, triton_fused
 from gemm_model.bench.cublas import CublasProvider
 from gemm_model.bench.cudnn import CudnnProvider
 from gemm_model.bench.cutlass import build
+from gemm_model.bench.cutlass.names import grouped_cells
 from gemm_model.bench.extended_tensors import results
 from gemm_model.bench.provider import IncorrectResultError, UnsupportedError
 from gemm_model.bench.quack import QuackProvider
@@ -303,3 +304,27 @@ def test_cutlass_macros_name_the_epilogue() -> None:
     scaled = build.macros(GemmProblem.of(64, 128, 128, epilogue="alpha,beta"), config)
     assert scaled == (*plain, "-DGEMM_FUSION=Combined", "-DGEMM_ACTIVATION=None", "-DGEMM_READS_C=1",
                       "-DGEMM_HAS_BIAS=0")  # fmt: skip
+
+
+PINGPONG = (
+    "MainloopSm90ArrayTmaGmmaWarpSpecializedILi4ENSA_IJNS9_1CILi2EEENSG_ILi1EEESI_EEENS5_40KernelPtrArrayTma"
+    "WarpSpecializedPingpongEEENSA_IJNSG_ILi64EEENSG_ILi128EEESN_EEENS_10bfloat16_tEPNSA_IJlSI_NSG_ILi0EEEEE"
+)
+COOPERATIVE = (
+    "MainloopSm90ArrayTmaGmmaWarpSpecializedILi3ENSA_IJNS9_1CILi2EEENSG_ILi1EEESI_EEENS5_43KernelPtrArrayTma"
+    "WarpSpecializedCooperativeEEENSA_IJNSG_ILi128EEENSG_ILi256EEENSG_ILi64EEEEEENS_10bfloat16_tEPNSA_IJlSI_"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "tile", "stages", "schedule"),
+    [(PINGPONG, (64, 128, 128), 4, "pingpong"), (COOPERATIVE, (128, 256, 64), 3, "cooperative")],
+)
+def test_a_grouped_kernel_of_torch_tells_its_tile(
+    name: str, tile: tuple[int, int, int], stages: int, schedule: str
+) -> None:
+    cells = grouped_cells(name)
+    assert (cells["cta_m"], cells["cta_n"], cells["cta_k"]) == tile
+    assert (cells["cluster_m"], cells["cluster_n"]) == (2, 1)
+    assert (cells["stages"], cells["schedule"]) == (stages, schedule)
+    assert grouped_cells("nvjet_sm90_tst_64x64") == {}

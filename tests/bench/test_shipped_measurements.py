@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from gemm_model.bench.extended import EXTRA_COLUMNS
 from gemm_model.bench.rows import COLUMNS, COUNTERS_TABLE_COLUMNS, GRAPH_TABLE_COLUMNS, row_from_columns
-from gemm_model.bench.sweep import row_key
+from gemm_model.bench.sweep import row_key, shape_key
+from gemm_model.core.problem import GemmProblem
 
 FOLDER = Path(__file__).parents[2] / "data" / "measurements" / "h200"
 TESTLISTS = Path(__file__).parents[2] / "testlists"
@@ -222,3 +225,54 @@ def test_rows_of_libraries_come_back_on_another_card_within_a_few_percent() -> N
     by_library = change.abs().groupby(pairs["kernel"]).median()
     assert set(by_library.index) == {"cublas", "cublaslt", "cutlass", "quack", "triton"}
     assert by_library.max() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "shapes", "failed"),
+    [
+        ("epilogues", 4_000, 170, 11),
+        ("grouped", 3_400, 270, 4),
+        ("block_scaled", 1_000, 100, 0),
+        ("convolutions", 690, 690, 0),
+    ],
+)
+def test_rows_beyond_plain_products_are_checked_and_not_too_fast(
+    name: str, rows: int, shapes: int, failed: int
+) -> None:
+    found = table(name)
+    assert tuple(found.columns) == (*COLUMNS, *EXTRA_COLUMNS)
+    assert len(found) >= rows
+    assert found["gpu_uuid"].nunique() == 2
+    measured = found["disposition"] == "ok"
+    assert (~measured).sum() == failed
+    assert set(found["disposition"][~measured]) <= {"incorrect"}
+    found = found[measured]
+    keys = [shape_key(row_from_columns(row)) for row in found.to_dict("records")]
+    assert len(set(keys)) >= shapes
+    # All rows of a shape are on one card.
+    assert len(set(zip(keys, found["gpu_uuid"], strict=True))) == len(set(keys))
+    # 132 SMs x 4096 (16-bit) or 8192 (8-bit) FLOP a clock x 1980 MHz
+    flop_per_us = found["in_dtype"].map({"bf16": 1.07e9, "fp16": 1.07e9, "e4m3": 2.14e9})
+    flop = [needed_flop(row_from_columns(row).problem) for row in found.to_dict("records")]
+    assert (found["runtime_us"].astype(float) > flop / flop_per_us).all()
+
+
+def needed_flop(problem: GemmProblem) -> float:
+    """Of a convolution a multiply and an add for each forward output, tap and pair of channels."""
+    conv = problem.conv
+    if conv is None:
+        return problem.flop
+    outputs = conv.images * math.prod(conv.output_size) * conv.filters
+    return 2.0 * outputs * math.prod(conv.filter_size) * conv.channels / conv.groups
+
+
+def test_an_epilogue_costs_little_beside_its_plain_twin() -> None:
+    """Medians of what a kernel takes longer, in microseconds, where QuACK and Triton run the same tile."""
+    found = table("epilogues").query("disposition == 'ok' and kernel in ['quack', 'triton']")
+    key = ["kernel", "in_dtype", "m", "n", "k", "cta_m", "cta_n", "cluster_m", "schedule", "swizzle", "warps"]
+    plain = found[found["epilogue"] == ""].drop_duplicates(key).set_index(key)["runtime_us"].astype(float)
+    fused = found[found["epilogue"] != ""]
+    twins = plain.reindex(pd.MultiIndex.from_frame(fused[key])).to_numpy()
+    added_us = (fused["runtime_us"].astype(float) - twins).groupby(fused["epilogue"]).median()
+    assert added_us.abs().max() < 3.0
+    assert added_us["relu"] < added_us["gelu"] < added_us["bias_n,residual"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.run import Choices, calibrate
 from gemm_model.calibration.tables import further_mechanism
-from gemm_model.persistent.calibration_file import as_mapping
+from gemm_model.calibration.twins import beside_twins
+from gemm_model.persistent.calibration_file import as_mapping, load_calibration
 from gemm_model.persistent.kernel_time import kernel_time
 from tests.calibration.test_calibration import H200, NUMBERS, QUACK, measured
 from tests.typed_numbers import VALUES, calibration, numbers
@@ -36,11 +38,12 @@ def test_a_stage_finds_the_numbers_that_made_its_rows(tmp_path):
     pd.concat([plain.assign(epilogue="", groups=""), further_rows()]).to_csv(
         tmp_path / "rows.csv", index=False
     )
-    wrong = {"fused_epilogue.activation_clk": 120.0, "fused_epilogue.source_bytes_per_clk": 200.0}
+    wrong = {"fused_epilogue.tangent_clk": 120.0, "fused_epilogue.source_bytes_per_clk": 200.0}
     wrong |= {"grouped.tile_clk": 1200.0, "grouped.start_us": 3.0}
     start = {kind: numbers(wrong) for kind in ("fp16", "fp8")}
     free = ("tensor.efficiency", *(name for name in VALUES if name.startswith(("fused_", "grouped."))))
-    free = tuple(name for name in free if name != "fused_epilogue.quantize_clk")
+    untold = ("quantize_clk", "sigmoid_clk", "gate_clk", "source_clk")
+    free = tuple(name for name in free if name.partition(".")[2] not in untold)
     choices = Choices(
         family="quack",
         donor=calibration(numbers=start),
@@ -48,9 +51,19 @@ def test_a_stage_finds_the_numbers_that_made_its_rows(tmp_path):
         with_residual=False,
         shapes_only=True,
     )
-    found = calibrate([tmp_path / "rows.csv"], H200, choices)
+    told = []
+    found = calibrate(
+        [tmp_path / "rows.csv"],
+        H200,
+        choices,
+        progress=lambda _step, done, total: told.append((done, total)),
+    )
+    # The fit to all plain rows and its eight folds, and as many of each of the two stages.
+    assert told[0] == (0, 3 * (1 + 8))
+    assert 1 + 8 < told[-1][0] <= told[-1][1] == 3 * (1 + 8)
+    assert told == sorted(told)
     values = found.calibration.numbers["fp16"].values()
-    for name in ("activation_clk", "source_bytes_per_clk", "reduction_clk", "vector_clk"):
+    for name in ("tangent_clk", "source_bytes_per_clk", "reduction_clk", "vector_clk"):
         assert values[f"fused_epilogue.{name}"] == pytest.approx(VALUES[f"fused_epilogue.{name}"], rel=0.1), (
             name
         )
@@ -65,8 +78,20 @@ def test_a_stage_finds_the_numbers_that_made_its_rows(tmp_path):
         "grouped",
     }
     assert max(bands["fused_epilogue"], bands["grouped"]) < 0.02
-    assert "fused_epilogue.activation_clk" in found.calibration.fitted
+    assert "fused_epilogue.tangent_clk" in found.calibration.fitted
     assert as_mapping(found.calibration)["error_band"]["fp16"] == bands
+
+
+def test_a_twin_takes_what_the_model_misses_of_the_kernel():
+    """Two shapes, one of which has a twin that the model takes for 20 % faster than it is."""
+    plain = measured(shapes=2).iloc[:1]
+    fused = plain.assign(epilogue="gelu", runtime_us=130.0)
+    alone = fused.assign(cta_n=64, runtime_us=50.0)
+    rows = observe(pd.concat([fused, alone], ignore_index=True), H200, QUACK)
+    twins = observe(plain.assign(runtime_us=100.0), H200, QUACK)
+    found = beside_twins(rows, twins, np.array([80.0]))
+    assert found["runtime_us"].tolist() == pytest.approx([130.0 * 0.8, 50.0])
+    assert found["measured_us"].tolist() == [130.0, 50.0]
 
 
 def test_rows_tell_of_one_mechanism_each():
@@ -83,3 +108,35 @@ def test_rows_tell_of_one_mechanism_each():
     found = ["", "fused_epilogue", "grouped", "software_scales", "implicit_gemm"]
     assert further_mechanism(frame).tolist() == found
     assert further_mechanism(frame[["in_dtype", "m", "n", "k"]]).tolist() == [""] * 5
+
+
+def test_a_calibration_is_extended_and_all_else_stays(tmp_path, gemm_model):
+    further_rows().to_csv(tmp_path / "rows.csv", index=False)
+    base = calibration(numbers={kind: numbers({"grouped.tile_clk": 900.0}) for kind in ("fp16", "fp8")})
+    base_path = tmp_path / "base.yaml"
+    base_path.write_text(yaml.safe_dump(as_mapping(base)))
+    words = ("--input", tmp_path / "rows.csv", "--extend", base_path, "--output", tmp_path / "out.yaml")
+    outcome = gemm_model("calibrate", *words, "--cluster", 1)
+    assert outcome.code == 0, outcome.err
+    found = load_calibration(tmp_path / "out.yaml")
+    assert found.fingerprint() == base.fingerprint()
+    values = found.numbers["fp16"].values()
+    assert values["grouped.tile_clk"] == pytest.approx(200.0, abs=30.0)
+    assert found.numbers["fp8"] == base.numbers["fp8"]
+    assert found.fitted >= {"launch.kernel_us", "grouped.tile_clk", "fused_epilogue.source_clk"}
+    bands = found.error_band["fp16"]
+    assert {name: bands[name] for name in base.error_band["fp16"]} == base.error_band["fp16"]
+    assert bands["grouped"] < 0.02
+    assert found.fitted_to["extended_to"]["rows"] == {"fp16": {"fused_epilogue": 480, "grouped": 96}}
+    assert "grouped rows" in outcome.out
+
+
+def test_there_has_to_be_something_to_extend_by(tmp_path, gemm_model):
+    measured(shapes=2).to_csv(tmp_path / "plain.csv", index=False)
+    words = ("--input", tmp_path / "plain.csv", "--output", tmp_path / "out.yaml", "--extend", "h200:quack")
+    outcome = gemm_model("calibrate", *words)
+    assert outcome.code == 2
+    assert "no row of h200:quack goes beyond plain products" in outcome.err
+    outcome = gemm_model("calibrate", *words, "--fit", "grouped")
+    assert outcome.code == 2
+    assert "--fit has no effect with --extend" in outcome.err

@@ -23,7 +23,8 @@ def test_an_epilogue_tells_what_it_reads_computes_and_writes():
     assert gated.source_share == 0.5  # read after the gate: half as many
     assert Epilogue.parse("beta,gated_silu").source_share == 1.0  # read before it
     assert Epilogue.parse("alpha,beta,residual,relu").source_share == 2.0
-    assert (gated.activations, Epilogue.parse("gelu").activations) == (0.5, 1.0)
+    assert (gated.sigmoids, Epilogue.parse("silu").sigmoids, gated.tangents) == (0.5, 1.0, 0.0)
+    assert (Epilogue.parse("gated_gelu").tangents, Epilogue.parse("relu").tangents) == (0.5, 0.0)
     assert Epilogue.parse("bias_m,bias_n,row_sum").vectors == 2
     assert Epilogue.parse("row_sum,col_sum").reductions == 2
     assert Epilogue.parse("none").words == Epilogue.parse("").words == ()

@@ -37,7 +37,14 @@ def test_no_tile_holds_the_rows_of_two_groups():
     schedule = schedule_of(work(828, config=PAIRS, groups="512,300,0,16"))
     # 300 rows take 2 clusters: 2 + 2 + 0 + 1 = 5.
     assert schedule.tiles == 5 * 16
-    assert (schedule.filled_m, schedule.filled_n) == (1.0, 1.0)
+    # Behind rows 512 and 812 lie others; of the last cluster, which begins at 812, 16 rows are in A, and of
+    # the second one of the 300 rows, which begins at 768, 60: 196 + 240 of 5 x 256 rows are none.
+    assert schedule.filled_m == pytest.approx(1 - (196 + 240) / 1280)
+    assert schedule.filled_n == 1.0
+    masked = gm.GroupedGemm.parse("512,300,0,16", "masked", 512)
+    problem = gm.GemmProblem.of(828, 4096, 4096, groups=masked)
+    # The last group begins at 3 x 512, and has 512 rows.
+    assert schedule_of(numbers_of(problem, PAIRS)).filled_m == 1.0
 
 
 @given(
@@ -86,11 +93,12 @@ def test_clocks_of_a_fused_epilogue():
     cases = {
         "gelu": sums / 1000 * 50,
         "relu": 0.0,
-        "residual": sums * 2 / 64,
-        "beta,residual,bias": sums * 4 / 64 + 100,
+        "silu": sums / 1000 * 80,
+        "residual": sums * 2 / 64 + 500,
+        "beta,residual,bias": sums * 4 / 64 + 500 + 100,
         "row_sum,col_sum": sums / 1000 * 40,
         # Half as many values and sources after the gate.
-        "gated_silu,residual": sums / 1000 * 25 + sums / 64,
+        "gated_gelu,residual": sums / 1000 * (25 + 10) + sums / 64 + 500,
     }
     for words, clk in cases.items():
         assert fused_clk(work(epilogue=words), numbers()) == pytest.approx(clk), words
@@ -123,14 +131,16 @@ def test_software_scales_are_multiplied_with_each_k_tile():
     plain = work(dtype="fp8")
     scaled = work(dtype="fp8", block_scaling="1x128,128x128")
     known = numbers_on(H200, numbers({"round_trip.single_clk": 0.0}))
-    steps = [k_tile(each, H200, 8192.0, found_of(each), schedule_of(each), known) for each in (plain, scaled)]
+    columns = work(dtype="fp8", block_scaling="1x128,1x128")
+    rows = (plain, scaled, columns)
+    steps = [k_tile(each, H200, 8192.0, found_of(each), schedule_of(each), known) for each in rows]
     # All MMAs take 128^3 x 2 / (8192 x 0.8) = 640 clocks and 16 to start them; one of two warpgroups for
     # itself 320, with 128 to add up 64 x 128 sums at 64 a clock and 80 to drain the pipe.
     order = VALUES["overlap.loads_dram_order"]
     together, alone = 656.0, 320.0 + 128.0 + 80.0
-    # It scales them in 64 clocks and 8 for each thousand.
-    scaling = 64.0 + 8.192 * 8.0
-    for step, own in zip(steps, (alone, alone + scaling), strict=True):
+    # Both scale their sums in 64 clocks and 4 for each thousand, 16 more with factors of columns.
+    scaling = 64.0 + 16.384 * 4.0
+    for step, own in zip(steps, (alone, alone + scaling, alone + scaling + 16.384 * 16.0), strict=True):
         assert step.math_clk == pytest.approx((together**order + own**order) ** (1.0 / order))
     assert found_of(scaled).slow_sums
     # An fp32 for each of 128 rows of A, and one for 128 rows of B.

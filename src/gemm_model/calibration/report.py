@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
 import yaml
 
-from gemm_model.calibration.run import SHORT_US, CalibrationResult
+from gemm_model.calibration.run import SHORT_US, CalibrationResult, Validation
 from gemm_model.core.files import atomic_write
 from gemm_model.kernels.mechanisms import NUMBERS
-from gemm_model.persistent.calibration_file import as_mapping
+from gemm_model.persistent.calibration_file import Calibration, as_mapping
 from gemm_model.persistent.residual import residual_beside, write_residual
 
 
@@ -20,9 +21,7 @@ def write_calibration(result: CalibrationResult, path: Path) -> list[Path]:
     Without a residual, that of the calibration that was there before goes with it.
     """
     found, residual_path = result.calibration, residual_beside(path)
-    header = f"# Calibration of {found.family} kernels on {found.gpu}, written by gemm-model calibrate.\n"
-    text = yaml.safe_dump(as_mapping(found), sort_keys=False)
-    atomic_write(path, header + text)
+    write_numbers(found, path)
     if result.residual is None:
         residual_path.unlink(missing_ok=True)
         return [path]
@@ -30,11 +29,17 @@ def write_calibration(result: CalibrationResult, path: Path) -> list[Path]:
     return [path, residual_path]
 
 
-def validation_table(result: CalibrationResult) -> pd.DataFrame:
-    """Held-out figures: one line for each way of holding out, each table and each type."""
+def write_numbers(found: Calibration, path: Path) -> None:
+    """The YAML file alone."""
+    header = f"# Calibration of {found.family} kernels on {found.gpu}, written by gemm-model calibrate.\n"
+    atomic_write(path, header + yaml.safe_dump(as_mapping(found), sort_keys=False))
+
+
+def validation_table(validations: Iterable[Sequence[Validation]]) -> pd.DataFrame:
+    """Held-out figures by rate class: one line for each way of holding out, each table and each type."""
     lines = []
-    for found in result.kinds.values():
-        for each in found.validations:
+    for found in validations:
+        for each in found:
             line = {
                 "held out": each.what,
                 "table": each.table,
@@ -74,7 +79,7 @@ def report_text(result: CalibrationResult) -> str:
     """The whole report."""
     parts = [
         "HELD-OUT ACCURACY, |predicted / measured - 1| in the burst regime",
-        validation_table(result).to_string(index=False),
+        validation_table(found.validations for found in result.kinds.values()).to_string(index=False),
     ]
     parts += ["", "FITTED NUMBERS (95 % confidence)", number_table(result).to_string(index=False)]
     for kind, found in result.kinds.items():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from gemm_model.calibration.cross_validation import config_groups, folds_of, size_groups
+from gemm_model.calibration.cross_validation import FOLDS, config_groups, folds_of, size_groups
 from gemm_model.calibration.fit import (
     CHAIN_FREE,
     DEFAULT_FREE,
@@ -32,12 +32,19 @@ from gemm_model.calibration.tables import (
     load_tables,
     splits_k,
 )
+from gemm_model.calibration.twins import MEASURED, beside_twins
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, NUMBERS, KernelNumbers, kernel_numbers
+from gemm_model.kernels.mechanisms import (
+    FURTHER_MECHANISMS,
+    FUSED_EPILOGUE,
+    NUMBERS,
+    KernelNumbers,
+    kernel_numbers,
+)
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import (
     PLAIN_SITUATIONS,
@@ -69,6 +76,9 @@ SINGLE_LAUNCH_REGIMES = ("burst", "counters")
 """Regimes that the kernel's own numbers are fitted to; the first that a table has is held out and judged."""
 CHAINED_REGIMES = ("graph", "sustained")
 """Regimes that tell what launches back to back add, fitted while the kernel's own numbers stay."""
+
+Progress = Callable[[str, int, int], None]
+"""Told a step, the parts that are done, and about how many there will be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +166,13 @@ def calibrate(
     inputs: Sequence[Path],
     gpu: GpuSpec,
     choices: Choices,
-    progress: Callable[[str], None] = lambda _step: None,
+    progress: Progress = lambda _step, _done, _total: None,
     run_all: RunAll = map,
 ) -> CalibrationResult:
     """Fit each rate class of types in the tables, and judge the fit on held-out rows.
 
-    `run_all` works out the folds of a hold-out, such as the `map` of an executor.
+    `progress` is called with the step, the fits that are done, and about how many there will be; `run_all`
+    works out the folds of a hold-out, such as the `map` of an executor.
     Raises InputError for tables that cannot be calibrated on, MissingExtraError where a residual is asked for
     without CatBoost.
     """
@@ -170,10 +181,13 @@ def calibrate(
     family = family_of(choices.family, gpu)
     data = load_tables(inputs, gpu, family)
     base = choices.donor or calibration_for(gpu, family.name)[0]
-    kinds = {
-        kind: _Kind(kind, regimes, gpu, family, base, choices, progress, run_all).result()
+    steps = _Steps(progress)
+    fitted = {
+        kind: _Kind(kind, regimes, gpu, family, base, choices, steps, run_all)
         for kind, regimes in data.by_kind.items()
     }
+    steps.total = sum(each.fits for each in fitted.values())
+    kinds = {kind: each.result() for kind, each in fitted.items()}
     told = ", ".join(path.name for path in inputs)
     calibration = Calibration(
         gpu=gpu.name,
@@ -193,8 +207,86 @@ def calibrate(
             "seed": choices.seed,
         },
     )
-    residual = _residual(calibration, kinds, gpu, progress) if choices.with_residual else None
+    steps.begin("residual")
+    residual = _residual(calibration, kinds, gpu) if choices.with_residual else None
     return CalibrationResult(calibration, kinds, residual, data)
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Counts fits, of about so many."""
+
+    tell: Progress
+    total: int = 0
+    done: int = 0
+    step: str = ""
+
+    def begin(self, step: str) -> None:
+        self.step = step
+        self.tell(step, self.done, self.total)
+
+    def fitted(self) -> None:
+        self.done += 1
+        self.tell(self.step, self.done, max(self.done, self.total))
+
+
+def extend(
+    inputs: Sequence[Path],
+    gpu: GpuSpec,
+    base: Calibration,
+    *,
+    seed: int = 0,
+    progress: Progress = lambda _step, _done, _total: None,
+    run_all: RunAll = map,
+) -> tuple[Calibration, dict[str, list[Validation]]]:
+    """A calibration with the numbers of what goes beyond plain products fitted to such rows.
+
+    All that plain products meet stays, so that its residual serves on. Plain rows tell what epilogues of the
+    same kernels add. Returns held-out figures by rate class too. Raises InputError for tables without a row
+    that goes beyond plain products.
+    """
+    family = family_of(base.family, gpu)
+    data = load_tables(inputs, gpu, family, plain_shapes=False)
+    kept = {name for name in NUMBERS if name.partition(".")[0] not in FURTHER_MECHANISMS}
+    numbers, intervals, bands = dict(base.numbers), dict(base.intervals), dict(base.error_band)
+    validations: dict[str, list[Validation]] = {}
+    counts: dict[str, dict[str, int]] = {}
+    steps = _Steps(progress)
+    extended = {
+        kind: _Kind(kind, regimes, gpu, family, base, Choices(seed=seed), steps, run_all)
+        for kind, regimes in data.by_kind.items()
+        if kind in base.numbers
+    }
+    steps.total = sum(each.further_fits for each in extended.values())
+    for kind, stages in extended.items():
+        fits = stages.further_stages()
+        if not fits:
+            continue
+        numbers[kind] = _rounded(fits[-1].numbers)
+        widths = {name: width for each in fits for name, width in each.half_width.items()}
+        known = {name: width for name, width in base.intervals.get(kind, {}).items() if name in kept}
+        intervals[kind] = {**known, **_digits({name: w for name, w in widths.items() if np.isfinite(w)})}
+        bands[kind] = {**bands.get(kind, {}), **stages.bands}
+        validations[kind] = stages.validations
+        counts[kind] = {name: sum(map(len, rows.values())) for name, rows in stages.further.items() if rows}
+    if not validations:
+        raise InputError(f"no row of {base.name} goes beyond plain products; expected some of that family")
+    told = ", ".join(path.name for path in inputs)
+    fitted = {name for found in intervals.values() for name in found} - kept
+    return (
+        replace(
+            base,
+            numbers=numbers,
+            intervals=intervals,
+            error_band=bands,
+            sources={**base.sources, **dict.fromkeys(fitted, f"fitted to {told}")},
+            fitted_to={
+                **base.fitted_to,
+                "extended_to": {"tables": [path.name for path in inputs], "rows": counts, "seed": seed},
+            },
+        ),
+        validations,
+    )
 
 
 class _Kind:
@@ -208,11 +300,11 @@ class _Kind:
         family: KernelFamily,
         base: Calibration,
         choices: Choices,
-        progress: Callable[[str], None],
+        steps: _Steps,
         run_all: RunAll,
     ) -> None:
         self.run_all = run_all
-        self.kind, self.gpu, self.family, self.choices, self.progress = kind, gpu, family, choices, progress
+        self.kind, self.gpu, self.family, self.choices, self.steps = kind, gpu, family, choices, steps
         served = base.kind_for(kind)
         self.start = base.numbers[served].values()
         self.bands = {
@@ -232,12 +324,29 @@ class _Kind:
 
         self.seen, self.split = rows_of("", split=False), rows_of("", split=True)
         self.further = {kind: rows_of(kind, split=False) for kind in FURTHER_MECHANISMS}
-        self.main = next(iter(self.seen))
-        self.rows = self.seen[self.main]
+        self.main = next(iter(self.seen), SINGLE_LAUNCH_REGIMES[0])
         self.chained = _observed(
             {name: regimes[name] for name in CHAINED_REGIMES if name in regimes}, gpu, family
         )
         self.validations: list[Validation] = []
+
+    @property
+    def fits(self) -> int:
+        """About how many fits it takes: one for each stage, and one for each of its folds."""
+        stages = sum(map(bool, (self.seen, self.split)))
+        other_folds = 0 if self.choices.shapes_only else FOLDS
+        chained = 1 + FOLDS * len(self.chained) if self.chained else 0
+        return (1 + FOLDS) * stages + other_folds + chained + self.further_fits
+
+    @property
+    def further_fits(self) -> int:
+        """The same of what goes beyond plain products alone."""
+        return (1 + FOLDS) * sum(map(bool, self.further.values()))
+
+    @property
+    def rows(self) -> Observations:
+        """Plain products that leave K whole, in the first regime that has some."""
+        return self.seen[self.main]
 
     @property
     def free(self) -> Collection[str]:
@@ -253,7 +362,7 @@ class _Kind:
         return [name for name in wanted if name not in kept.union(self.choices.frozen)]
 
     def result(self) -> KindResult:
-        self.progress(f"{self.kind}: fit to {len(self.rows)} rows")
+        self.steps.begin(f"{self.kind}: fit to {len(self.rows)} rows")
         found = self._fit(self.seen, self.free, self.start)
         self.start = found.numbers.values()
         predicted_us, corrected_us = self._held_out(
@@ -262,13 +371,12 @@ class _Kind:
         if not self.choices.shapes_only:
             self._further_hold_outs()
         bands = error_bands(self.rows, predicted_us, self.gpu, found.numbers)
-        stages = [self._stage("kernels that split K", self.split, SPLIT_SITUATION, SPLIT_NUMBERS, SPLIT_FREE)]
-        for kind, seen in self.further.items():
-            stages.append(self._stage(f"{kind} rows", seen, kind, FURTHER_NUMBERS[kind], FURTHER_FREE[kind]))
+        splits = self._stage("kernels that split K", self.split, SPLIT_SITUATION, SPLIT_NUMBERS, SPLIT_FREE)
+        further = self.further_stages()
         power, chained = self._chains()
         return KindResult(
             fit=found,
-            later=tuple(stage for stage in (*stages, power) if stage is not None),
+            later=tuple(stage for stage in (splits, *further, power) if stage is not None),
             rows=self.rows,
             predicted_us=predicted_us,
             corrected_us=corrected_us,
@@ -281,7 +389,9 @@ class _Kind:
         self, seen: Mapping[str, Observations], free: Collection[str], start: Mapping[str, float]
     ) -> Fit:
         absent = self.family.absent_mechanisms
-        return fit(seen, self.gpu, free=free, start=start, donor=self.donor, without=absent)
+        found = fit(seen, self.gpu, free=free, start=start, donor=self.donor, without=absent)
+        self.steps.fitted()
+        return found
 
     def _further_hold_outs(self) -> None:
         self._held_out("config", folds_of(config_groups(self.rows), self.choices.seed))
@@ -293,11 +403,11 @@ class _Kind:
             self._held_out("card", cards)
 
     def _held_out(self, what: str, folds: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        self.progress(f"{self.kind}: {what} held out")
+        self.steps.begin(f"{self.kind}: {what} held out")
         whole_shapes = what in ("shape", "family")
         with_residual = self.choices.with_residual
         held_out = self._hold_out(self.seen, self.main, self.free, with_residual=with_residual)
-        found = held_out.times(folds, self.run_all)
+        found = held_out.times(folds, self.run_all, self.steps.fitted)
         self.validations.extend(_figures(what, self.rows, found.runtime_us, whole_shapes))
         if found.corrected_us is not None:
             self.validations.extend(
@@ -324,6 +434,25 @@ class _Kind:
             with_residual=with_residual,
         )
 
+    def further_stages(self) -> list[Fit]:
+        """Fits to what goes beyond plain products, one mechanism after the other."""
+        self._learn_what_epilogues_add()
+        stages = [
+            self._stage(f"{kind} rows", seen, kind, FURTHER_NUMBERS[kind], FURTHER_FREE[kind])
+            for kind, seen in self.further.items()
+        ]
+        return [stage for stage in stages if stage is not None]
+
+    def _learn_what_epilogues_add(self) -> None:
+        """Epilogue rows with a plain twin tell the time between the two."""
+        epilogues = self.further[FUSED_EPILOGUE]
+        if self.main not in epilogues or self.main not in self.seen:
+            return
+        numbers = kernel_numbers(self.start).without(self.family.absent_mechanisms)
+        plain_us = kernel_time(self.rows.shape, self.gpu, numbers, regime=self.main).runtime_us
+        frame = beside_twins(epilogues[self.main], self.rows, np.asarray(plain_us))
+        epilogues[self.main] = observe(frame, self.gpu, self.family)
+
     def _stage(
         self,
         what: str,
@@ -339,13 +468,15 @@ class _Kind:
         free = self._asked(numbers, default)
         if not seen or not free:
             return None
-        self.progress(f"{self.kind}: {what}")
+        self.steps.begin(f"{self.kind}: {what}")
         found = self._fit(seen, free, self.start)
         name, rows = next(iter(seen.items()))
         groups = size_groups(rows)
         if len(np.unique(groups)) >= FEWEST_SHAPES:
             folds = folds_of(groups, self.choices.seed)
-            held_out = self._hold_out(seen, name, free).times(folds, self.run_all)
+            held_out = self._hold_out(seen, name, free).times(folds, self.run_all, self.steps.fitted)
+            if MEASURED in rows.frame:
+                rows = replace(rows, runtime_us=rows.frame[MEASURED].to_numpy(dtype=np.float64))
             self.validations.extend(_figures(f"shape, {what}", rows, held_out.runtime_us, whole_shapes=False))
             if len(rows) >= FEWEST_BAND_ROWS:
                 error = np.abs(held_out.runtime_us / rows.runtime_us - 1.0)
@@ -357,7 +488,7 @@ class _Kind:
         """Power and boundaries: fitted to launches back to back while the kernel's own numbers stay."""
         if not self.chained:
             return None, {}
-        self.progress(f"{self.kind}: launches back to back")
+        self.steps.begin(f"{self.kind}: launches back to back")
         found = self._fit(self.chained, CHAIN_FREE, self.start)
         shapes = {name: len(np.unique(size_groups(rows))) for name, rows in self.chained.items()}
         told = [name for name, found_shapes in shapes.items() if found_shapes >= FEWEST_SHAPES]
@@ -367,7 +498,7 @@ class _Kind:
     def _chained_errors(self, name: str) -> ChainedErrors:
         rows = self.chained[name]
         folds = folds_of(size_groups(rows), self.choices.seed)
-        found = self._hold_out(self.chained, name, CHAIN_FREE).times(folds, self.run_all)
+        found = self._hold_out(self.chained, name, CHAIN_FREE).times(folds, self.run_all, self.steps.fitted)
         known, short = np.isfinite(rows.sm_clk_mhz), rows.runtime_us < SHORT_US
         clock_error = np.abs(found.set_clk_mhz[known] / rows.sm_clk_mhz[known] - 1.0)
         return ChainedErrors(
@@ -400,11 +531,8 @@ def full_names(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _residual(
-    calibration: Calibration, kinds: dict[str, KindResult], gpu: GpuSpec, progress: Callable[[str], None]
-) -> Residual:
+def _residual(calibration: Calibration, kinds: dict[str, KindResult], gpu: GpuSpec) -> Residual:
     """Trained on all judged rows and the times that the finished calibration gives them."""
-    progress("residual")
     return Residual(
         gpu=gpu.name,
         fingerprint=calibration.fingerprint(),

@@ -39,11 +39,17 @@ class CalibrationData:
 
 
 def load_tables(
-    paths: Sequence[Path], gpu: GpuSpec, family: KernelFamily, *, l2: str = "cold"
+    paths: Sequence[Path],
+    gpu: GpuSpec,
+    family: KernelFamily,
+    *,
+    l2: str = "cold",
+    plain_shapes: bool = True,
 ) -> CalibrationData:
     """The usable rows of a family's kernels in some tables of measurements on one kind of GPU.
 
-    Raises InputError for rows of several kinds of GPU, unknown regimes, or too few shapes.
+    Raises InputError for rows of several kinds of GPU, unknown regimes, or, with `plain_shapes`, too few
+    shapes of plain products.
     """
     notes: list[str] = []
     frames = []
@@ -88,7 +94,8 @@ def load_tables(
         for part in regimes.values():
             part.attrs = dict(table.attrs)
         by_kind[str(kind)] = regimes
-    _require_shapes(by_kind, str(table.attrs["path"]))
+    if plain_shapes:
+        _require_shapes(by_kind, str(table.attrs["path"]))
     return CalibrationData(by_kind, notes, cards)
 
 

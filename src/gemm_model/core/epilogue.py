@@ -85,13 +85,17 @@ class Epilogue:
         return read
 
     @property
-    def activations(self) -> float:
-        """Values of an activation function for each sum; a gate takes one for two sums.
+    def tangents(self) -> float:
+        """Values of a hyperbolic tangent for each sum (gelu is made of one); a gate takes one for two sums.
 
         A maximum with zero is none: it costs no more than the conversion of the sums.
         """
-        known = {*ACTIVATIONS, *GATED_ACTIVATIONS} - {"relu", "gated_relu"}
-        return self.output_share if known & set(self.words) else 0.0
+        return self.output_share * self._count(("gelu", "tanh", "gated_gelu"))
+
+    @property
+    def sigmoids(self) -> float:
+        """The same of a sigmoid, which silu multiplies with."""
+        return self.output_share * self._count(("silu", "gated_silu"))
 
     @property
     def vectors(self) -> int:

@@ -55,14 +55,19 @@ class FurtherWork:
     clusters_m: Values
     """Of grouped rows: clusters along m of a group, the mean of those that have rows."""
     clusters_n: Values
+    rows_inside: Values
+    """Of grouped rows: share of the rows of clusters that lie in A; behind a group lie the next one's."""
     output_share: Values
     """Outputs for each sum."""
     output_scale_bits: Values
     """Scale-factor bits that are written with one output."""
     source_share: Values
     """Elements of further matrices that the epilogue reads for each sum."""
-    activations: Values
-    """Values of an activation function for each sum."""
+    tangents: Values
+    """Values of a hyperbolic tangent for each sum."""
+    sigmoids: Values
+    gated: Values
+    """1 where columns are gate and up in turn, else 0."""
     vectors: Values
     """Vectors whose part a tile reads."""
     reductions: Values
@@ -71,6 +76,8 @@ class FurtherWork:
     """1 where outputs are scaled by their largest, else 0."""
     software_scales: Any
     """Whether the kernel scales the sums of each k tile itself."""
+    column_scales: Values
+    """1 where that multiplies by a factor of each column too, not by one for the tile, else 0."""
     a_distinct: Values
     """Elements of A in memory over those of the product."""
     b_distinct: Values
@@ -95,10 +102,10 @@ class FurtherWork:
 def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Values) -> FurtherWork:
     """The columns of one problem for kernels whose clusters cover so many rows and columns of the output."""
     epilogue, groups, conv = problem.epilogue or Epilogue(), problem.groups, problem.conv
-    clusters_m: Values = 1.0
-    clusters_n: Values = 1.0
+    tiling: tuple[Values, Values, Values] = (1.0, 1.0, 1.0)
     if groups is not None:
-        clusters_m, clusters_n = _mean_clusters(groups, problem.n, cluster_rows, cluster_columns)
+        tiling = _tiling(groups, problem.n, cluster_rows, cluster_columns)
+    clusters_m, clusters_n, rows_inside = tiling
     a_distinct, b_distinct = problem.distinct_share
     plain_bits = problem.out_dtype.bits * epilogue.output_share
     return FurtherWork(
@@ -108,14 +115,18 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         unlike=groups is not None and not groups.alike,
         clusters_m=clusters_m,
         clusters_n=clusters_n,
+        rows_inside=rows_inside,
         output_share=epilogue.output_share,
         output_scale_bits=(problem.output_bits - plain_bits) / epilogue.output_share,
         source_share=epilogue.source_share,
-        activations=epilogue.activations,
+        tangents=epilogue.tangents,
+        sigmoids=epilogue.sigmoids,
+        gated=float(epilogue.gated),
         vectors=float(epilogue.vectors),
         reductions=float(epilogue.reductions),
         quantized=float(epilogue.quantized),
         software_scales=problem.block_scaling is not None,
+        column_scales=float(problem.block_scaling is not None and problem.block_scaling.b_rows == 1),
         a_distinct=a_distinct,
         b_distinct=b_distinct,
         a_gathered=float(conv is not None and not conv.gathers_b),
@@ -124,24 +135,33 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
     )
 
 
-def _mean_clusters(groups: GroupedGemm, n: int, rows: Values, columns: Values) -> tuple[Values, Values]:
-    """Clusters along m and n of a mean group that has rows: no tile holds the rows of two groups."""
+def _tiling(groups: GroupedGemm, n: int, rows: Values, columns: Values) -> tuple[Values, Values, Values]:
+    """Clusters along m and n of a mean group that has rows, and the share of their rows that lie in A.
+
+    No tile holds the rows of two groups.
+    """
     if is_number(rows) and is_number(columns):
-        return _clusters_of(groups, n, rows, columns)
+        return _tiling_of(groups, n, rows, columns)
     pairs = np.stack(np.broadcast_arrays(rows, columns), axis=-1)
     tiles, places = np.unique(pairs, axis=0, return_inverse=True)
-    found = np.array([_clusters_of(groups, n, *map(float, tile)) for tile in tiles])
-    along_m, along_n = found[places.reshape(-1)].T
-    return along_m, along_n
+    found = np.array([_tiling_of(groups, n, *map(float, tile)) for tile in tiles])
+    along_m, along_n, inside = found[places.reshape(-1)].T
+    return along_m, along_n, inside
 
 
-def _clusters_of(groups: GroupedGemm, n: int, rows: float, columns: float) -> tuple[float, float]:
+def _tiling_of(groups: GroupedGemm, n: int, rows: float, columns: float) -> tuple[float, float, float]:
     sizes = np.array(groups.rows, dtype=np.float64)
     along_m = np.ceil(sizes / rows)
+    # Only the last tile of a group can reach beyond all groups.
+    room = sizes if groups.capacity is None else np.full(len(sizes), float(groups.capacity))
+    first = np.cumsum(room) - room
+    beyond = np.maximum(first + along_m * rows - room.sum(), 0.0)[sizes > 0]
+    inside = 1.0 - float(beyond.sum() / (along_m.sum() * rows))
+    mean_m = float(along_m.sum()) / groups.active
     if groups.alike:
-        return float(along_m.sum()) / groups.active, float(ceil(n / columns))
+        return mean_m, float(ceil(n / columns)), inside
     along_n = np.ceil(np.array(groups.n) / columns)
-    return float(along_m.sum()) / groups.active, float(along_m @ along_n / along_m.sum())
+    return mean_m, float(along_m @ along_n / along_m.sum()), inside
 
 
 def assembled(parts: Iterable[tuple[Any, FurtherWork]], rows: int) -> FurtherWork:

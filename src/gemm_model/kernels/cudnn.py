@@ -9,7 +9,8 @@ from gemm_model.kernels import cutlass
 from gemm_model.kernels.family import KernelFamily
 
 SPLITS = (1, 2, 4, 8, 16, 32, 64)
-"""Parts of K: weight gradients are small products of long K, which would leave most SMs idle."""
+"""Parts of K [1]; weight gradients, small products of long K; chosen: whole ones would leave most SMs
+idle."""
 
 
 def _of_images(like: KernelFamily) -> KernelFamily:

@@ -70,6 +70,8 @@ CUTLASS_SM90 = KernelFamily(
         # barriers a stage.
         barrier_bytes=128.0,
         stage_barrier_bytes=16.0,
+        # ReuseSmemC of the TMA epilogue.
+        outputs_replace_sources=True,
     ),
     tile_order=SM90_ORDER,
     tile_period=TilePeriod(accumulators="registers"),

@@ -78,6 +78,8 @@ class ResourceRules:
     """Stages of the ring, at least; one is released a k tile after its use, so a ring of one never turns."""
     most_stages: float = float("inf")
     """Stages that a kernel takes where more would fit."""
+    outputs_replace_sources: bool = False
+    """Whether outputs wait in the buffers of a further matrix of the epilogue, once that is read."""
     mixed_widths: bool = False
     """Whether operands of different widths are multiplied."""
     block_scaled: bool = False

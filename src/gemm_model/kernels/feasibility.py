@@ -55,7 +55,8 @@ chosen."""
 
 
 SOURCE_BUFFERS = 4.0
-"""Buffers of further matrices that an epilogue reads [1], at most; CUTLASS `sm90_get_tma_dispatch_policy`."""
+"""Most buffers of further matrices that an epilogue reads [1]; CUTLASS on Hopper;
+`sm90_get_tma_dispatch_policy`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +130,11 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     rows, columns = rules.epilogue_tile(batch, (warpgroups > 1) & negated(by_columns))
     buffer = rows * columns
     buffers = minimum(batch.cta_m * batch.cta_n / buffer, rules.epilogue_buffers(columns))
-    epilogue_bytes = buffers * buffer * batch.stored_bits / 8.0 + _source_buffers(batch, buffer, buffers)
+    epilogue_bytes: Values = buffers * buffer * batch.stored_bits / 8.0
+    if batch.further is not None:
+        sources = _source_buffers(batch, buffer, buffers)
+        beside = epilogue_bytes + sources
+        epilogue_bytes = maximum(epilogue_bytes, sources) if rules.outputs_replace_sources else beside
     free = float(gpu.smem_bytes_per_cta) - rules.barrier_bytes - epilogue_bytes
     held = maximum(floor(free / (stage_bytes + rules.stage_barrier_bytes)), 0.0)
     stages = where(batch.stages > 0, batch.stages, minimum(held, rules.most_stages))
@@ -177,13 +182,11 @@ def resources_by_row(batch: GemmBatch, gpu: GpuSpec) -> Resources:
 
 
 def _source_buffers(batch: GemmBatch, buffer: Values, buffers: Values) -> Values:
-    """Bytes of the buffers in which further matrices of an epilogue wait, beside those of the outputs.
+    """Bytes of the buffers in which further matrices of an epilogue wait.
 
     Four where a tile has so many parts: CUTLASS `sm90_get_tma_dispatch_policy` (StagesC), QuACK alike. None
     where outputs pass through no buffers either.
     """
-    if batch.further is None:
-        return 0.0
     parts = minimum(batch.cta_m * batch.cta_n / buffer, SOURCE_BUFFERS)
     return where(buffers > 0.0, parts * buffer * batch.source_bits / 8.0, 0.0)
 

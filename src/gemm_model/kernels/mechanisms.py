@@ -868,12 +868,30 @@ class ScaleFactors:
 class FusedEpilogue:
     """What an epilogue does beyond converting and storing the sums."""
 
-    activation_clk: float = number(
+    tangent_clk: float = number(
         "clk",
         40.0,
-        (0.0, 400.0),
-        "a thousand values of an activation function, one SM",
+        (0.0, 1000.0),
+        "a thousand values of a hyperbolic tangent, one SM: gelu, tanh",
         "an instruction of the special function units for each: 16 a clock, beside a few others",
+        neutral=0.0,
+        fitted=True,
+    )
+    sigmoid_clk: float = number(
+        "clk",
+        60.0,
+        (0.0, 2000.0),
+        "the same of a sigmoid: silu",
+        "a tangent, or an exponential and a division, which libraries write out",
+        neutral=0.0,
+        fitted=True,
+    )
+    gate_clk: float = number(
+        "clk",
+        20.0,
+        (0.0, 400.0),
+        "multiplying gate and up of a thousand sums, and packing what is left",
+        "a product and a move for two sums: 128 a clock",
         neutral=0.0,
         fitted=True,
     )
@@ -904,12 +922,21 @@ class FusedEpilogue:
         neutral=INFINITE,
         fitted=True,
     )
+    source_clk: float = number(
+        "clk",
+        600.0,
+        (0.0, 8000.0),
+        "waiting for the first part of further matrices, each tile",
+        "a latency of DRAM",
+        neutral=0.0,
+        fitted=True,
+    )
     vector_clk: float = number(
         "clk",
-        150.0,
-        (0.0, 2000.0),
-        "the part of a bias or another vector that a tile needs",
-        "half a latency of a load from L2",
+        900.0,
+        (0.0, 4000.0),
+        "waiting for the part of a bias or another vector that a tile needs",
+        "a latency of DRAM, and a barrier",
         neutral=0.0,
         fitted=True,
     )
@@ -931,7 +958,7 @@ class Grouped:
     groups_ns: float = number(
         "ns",
         5.0,
-        (0.0, 200.0),
+        (0.0, 2000.0),
         "each group of the table, whose tiles are counted on the way to a later group's",
         "a warp counts 32 groups in a few latencies of L2",
         neutral=0.0,
@@ -939,9 +966,9 @@ class Grouped:
     )
     tile_clk: float = number(
         "clk",
-        200.0,
-        (0.0, 4000.0),
-        "finding a tile's group, and its tensor maps",
+        600.0,
+        (0.0, 20000.0),
+        "finding a tile's group, its tensor maps, and storing beside the next group's rows",
         "a latency of L2 that another tile hides in part",
         neutral=0.0,
         fitted=True,
@@ -963,10 +990,19 @@ class SoftwareScales:
     )
     sums_clk: float = number(
         "clk",
-        4.0,
-        (0.0, 100.0),
-        "scaling a thousand sums of one warpgroup, beyond adding them",
-        "the products ride on the additions; those of the scale factors are a few for each row",
+        8.0,
+        (0.0, 200.0),
+        "scaling a thousand sums, beyond adding them",
+        "a product for each: 128 a clock",
+        neutral=0.0,
+        fitted=True,
+    )
+    columns_clk: float = number(
+        "clk",
+        20.0,
+        (0.0, 400.0),
+        "what a thousand sums take longer where columns have factors of their own",
+        "a product for each, and factors that fill registers",
         neutral=0.0,
         fitted=True,
     )
@@ -1131,7 +1167,8 @@ KERNEL_MECHANISMS = frozenset(
 Edge tiles are among them: what is filled beside the matrix goes by the boxes of a kernel's TMA loads."""
 
 
-FURTHER_MECHANISMS = ("fused_epilogue", "grouped", "software_scales", "implicit_gemm")
+FUSED_EPILOGUE = "fused_epilogue"
+FURTHER_MECHANISMS = (FUSED_EPILOGUE, "grouped", "software_scales", "implicit_gemm")
 """Mechanisms of what goes beyond a plain product; of two that a kernel has the later one tells its error."""
 
 

@@ -29,11 +29,13 @@ def fused_clk(batch: GemmBatch, numbers: KernelNumbers) -> Values:
     further, fused = batch.further, numbers.fused_epilogue
     if further is None:
         return 0.0
-    each = further.activations * fused.activation_clk + further.reductions * fused.reduction_clk
+    each = further.tangents * fused.tangent_clk + further.sigmoids * fused.sigmoid_clk
+    each = each + further.gated * fused.gate_clk + further.reductions * fused.reduction_clk
     each = (each + further.quantized * fused.quantize_clk) / 1000.0
     each = each + batch.source_bits / 8.0 / fused.source_bytes_per_clk
+    waits = further.vectors * fused.vector_clk + where(further.source_share > 0.0, fused.source_clk, 0.0)
     of_group = where(further.grouped, numbers.grouped.tile_clk, 0.0)
-    return batch.cta_m * batch.cta_n * each + further.vectors * fused.vector_clk + of_group
+    return batch.cta_m * batch.cta_n * each + waits + of_group
 
 
 def port_store_clk(batch: GemmBatch, period: TilePeriod, stores: EpilogueStores) -> Values:

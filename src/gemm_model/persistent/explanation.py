@@ -13,8 +13,9 @@ from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.mechanisms import FUSED_EPILOGUE
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.model import FUSED_EPILOGUE, LIMITERS, MECHANISM_OF, WarpSpecializedModel
+from gemm_model.persistent.model import LIMITERS, MECHANISM_OF, WarpSpecializedModel
 
 SPILLING = "SPILLING"
 MEANINGS = {

@@ -72,7 +72,7 @@ def _math_clk(batch: GemmBatch, rate: Values, resources: Resources, numbers: Ker
     if resources.slow_sums is False:
         return together
     alone = mma / resources.warpgroups + _promotion_clk(batch, resources, numbers.promotion)
-    alone = alone + _scaling_clk(batch, resources, numbers.software_scales)
+    alone = alone + _scaling_clk(batch, numbers.software_scales)
     order = numbers.overlap.loads_dram_order
     slow = where(resources.warpgroups > 1.0, smooth_maximum(together, alone, order), alone)
     return where(resources.slow_sums, slow, together)
@@ -85,12 +85,12 @@ def _promotion_clk(batch: GemmBatch, resources: Resources, promotion: Promotion)
     return batch.cta_m * batch.cta_n / resources.warpgroups / adds_per_clk + promotion.drain_clk
 
 
-def _scaling_clk(batch: GemmBatch, resources: Resources, scales: SoftwareScales) -> Values:
-    """Multiplying the sums of a k tile by their scale factors on the way."""
+def _scaling_clk(batch: GemmBatch, scales: SoftwareScales) -> Values:
+    """Multiplying the sums of a k tile by their scale factors on the way; warpgroups share the units."""
     if batch.further is None:
         return 0.0
-    sums = batch.cta_m * batch.cta_n / resources.warpgroups
-    clk = scales.k_tile_clk + sums / 1000.0 * scales.sums_clk
+    each = scales.sums_clk + batch.further.column_scales * scales.columns_clk
+    clk = scales.k_tile_clk + batch.cta_m * batch.cta_n / 1000.0 * each
     return where(batch.further.software_scales, clk, 0.0)
 
 

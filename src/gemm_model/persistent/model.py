@@ -26,7 +26,7 @@ from gemm_model.core.prediction import (
 from gemm_model.core.regimes import regime_name
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources_of
-from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, MECHANISM_NAMES
+from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, FUSED_EPILOGUE, MECHANISM_NAMES
 from gemm_model.kernels.registry import families, family_at
 from gemm_model.persistent.calibration_file import (
     OWN,
@@ -62,7 +62,6 @@ LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
 LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
 """Where a prediction's details hold the time of each."""
 L2_STATES = ("cold", "warm")
-FUSED_EPILOGUE = FURTHER_MECHANISMS[0]
 MECHANISM_OF = dict(zip(KINDS, FURTHER_MECHANISMS[1:], strict=True))
 """Mechanism of what is no word of an epilogue."""
 

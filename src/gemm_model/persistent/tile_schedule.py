@@ -151,10 +151,10 @@ def _k_tiles(batch: GemmBatch, resources: Resources) -> Values:
 
 
 def _filled(batch: GemmBatch, share: Values) -> Values:
-    """Share of the rows of tiles that are loaded: behind a group lie rows of the next one, not zeros."""
+    """Share of the rows of tiles that lie in A; of groups those of the next ones count too."""
     if batch.further is None:
         return share
-    return where(batch.further.grouped, 1.0, share)
+    return where(batch.further.grouped, batch.further.rows_inside, share)
 
 
 @dataclass(frozen=True, slots=True)

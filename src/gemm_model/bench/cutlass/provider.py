@@ -12,6 +12,7 @@ import torch
 
 from gemm_model.bench.cudnn import named_kernels
 from gemm_model.bench.cutlass import build
+from gemm_model.bench.cutlass.names import grouped_cells
 from gemm_model.bench.extended import ALPHA, BETA, beyond, epilogue_words, group_rows
 from gemm_model.bench.extended_tensors import keeping_result
 from gemm_model.bench.provider import (
@@ -141,7 +142,8 @@ class CutlassProvider:
 
     def describe(self, problem: GemmProblem, config: Config, operands: Operands) -> Mapping[str, Any]:
         if group_rows(problem):
-            return named_kernels(_grouped(operands))
+            named = named_kernels(_grouped(operands))
+            return named | grouped_cells(named.get("kernel_name", ""))
         values = (ctypes.c_int * 4)()
         _library(build.build(problem, _require_config(config))).gemm_resources(values)
         stages, threads, smem_bytes, clusters = values

@@ -1,0 +1,31 @@
+"""Rows of fused epilogues beside plain rows of the same kernel: what tells the time that an epilogue adds."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from gemm_model.calibration.observations import Observations
+from gemm_model.core.batch import FloatArray
+from gemm_model.tables.accuracy import config_columns
+
+TWIN_COLUMNS = ("in_dtype", "m", "n", "k", "batch", "gpu_uuid")
+"""What is the same of twins, beside their kernel."""
+MEASURED = "measured_us"
+"""The column that keeps the measured time where `beside_twins` changes it."""
+
+
+def beside_twins(rows: Observations, plain: Observations, predicted_us: FloatArray) -> pd.DataFrame:
+    """The rows' table with the times that they would have taken if the plain kernel took what is predicted.
+
+    A row with a measured plain twin is scaled by what is predicted of that, `predicted_us` of `plain`, over
+    what was measured: a fit to it learns what the epilogue adds, and not what a model misses of the kernel.
+    Rows without a twin keep their times.
+    """
+    names = [name for name in TWIN_COLUMNS if name in rows.frame and name in plain.frame]
+    names += [name for name in config_columns(rows.frame) if name in plain.frame]
+    ratio = pd.Series(predicted_us / plain.runtime_us)
+    keys = [plain.frame[name].astype(str).to_numpy() for name in names]
+    of_twins = ratio.groupby(keys).median().rename("ratio").rename_axis(names).reset_index()
+    own = rows.frame[names].astype(str).merge(of_twins, on=names, how="left")["ratio"].fillna(1.0)
+    scaled = rows.runtime_us * own.to_numpy()
+    return rows.frame.assign(**{MEASURED: rows.runtime_us, "runtime_us": scaled})
