@@ -19,7 +19,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -765,15 +766,21 @@ def _python(rng: random.Random, folder: Path) -> Answer:
     return answer
 
 
-def failures(first: int, cases: int) -> list[str]:
-    """The cases of some seeds that do not hold, each with its seed, its words and what is wrong."""
-    found = []
+def answers(first: int, cases: int) -> Iterator[tuple[int, Answer]]:
+    """Seed and answer of each case."""
     for seed in range(first, first + cases):
         with tempfile.TemporaryDirectory() as folder:
-            answer = run_case(seed, Path(folder))
-        if answer.problems:
-            found.append(f"seed {seed}: {answer.what}\n  " + "\n  ".join(answer.problems))
-    return found
+            yield seed, run_case(seed, Path(folder))
+
+
+def told(seed: int, answer: Answer) -> str:
+    """A case in words, with what is wrong."""
+    return f"seed {seed}: {answer.what}\n  " + "\n  ".join(answer.problems)
+
+
+def failures(first: int, cases: int) -> list[str]:
+    """The cases of some seeds that do not hold, each with its seed, its words and what is wrong."""
+    return [told(seed, answer) for seed, answer in answers(first, cases) if answer.problems]
 
 
 def main() -> int:
@@ -781,11 +788,17 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0)
     args = parser.parse_args()
-    found = failures(args.first, args.cases)
-    for text in found:
-        print(text)
-    print(f"{args.cases} cases, {len(found)} that do not hold")
-    return 1 if found else 0
+    bad, verbs, slowest = 0, Counter[str](), Answer(what="none")
+    for seed, answer in answers(args.first, args.cases):
+        verbs[answer.what.split()[1]] += 1
+        slowest = max(slowest, answer, key=lambda each: each.seconds)
+        if answer.problems:
+            bad += 1
+            print(told(seed, answer), flush=True)
+    print(", ".join(f"{verb} {count}" for verb, count in verbs.most_common(len(VERBS) + 1)))
+    print(f"slowest: {slowest.seconds:.1f} s of processor time, {slowest.what[:200]}")
+    print(f"{args.cases} cases, {bad} that do not hold")
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

@@ -89,6 +89,11 @@ class OneSentenceParser(argparse.ArgumentParser):
                 )
             action.default = argparse.SUPPRESS
 
+    def require_nothing(self) -> None:
+        """For a question that says nothing of what the verb works on."""
+        for action in self._actions:
+            action.required = False
+
     def with_defaults(self, args: argparse.Namespace) -> argparse.Namespace:
         """The parsed options with their defaults; `given` names those of the command line."""
         args.given = frozenset(name for name in self._defaults_apart if hasattr(args, name))
@@ -150,6 +155,8 @@ def run_command(words: Sequence[str]) -> int:
     overrides, rest = split_overrides(words)
     named = next((word for word in rest if not word.startswith("-")), "")
     parser, child = parser_of(named)
+    if child is not None and "--cfg" in rest:
+        child.require_nothing()
     args = parser.parse_args(rest)
     if args.version:
         from gemm_model.report.fingerprints import version_text

@@ -51,7 +51,17 @@ def test_a_stage_finds_the_numbers_that_made_its_rows(tmp_path):
         with_residual=False,
         shapes_only=True,
     )
-    found = calibrate([tmp_path / "rows.csv"], H200, choices)
+    told = []
+    found = calibrate(
+        [tmp_path / "rows.csv"],
+        H200,
+        choices,
+        progress=lambda _step, done, total: told.append((done, total)),
+    )
+    # The fit to all plain rows and its eight folds, and as many of each of the two stages.
+    assert told[0] == (0, 3 * (1 + 8))
+    assert 1 + 8 < told[-1][0] <= told[-1][1] == 3 * (1 + 8)
+    assert told == sorted(told)
     values = found.calibration.numbers["fp16"].values()
     for name in ("tangent_clk", "source_bytes_per_clk", "reduction_clk", "vector_clk"):
         assert values[f"fused_epilogue.{name}"] == pytest.approx(VALUES[f"fused_epilogue.{name}"], rel=0.1), (

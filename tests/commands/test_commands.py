@@ -111,6 +111,7 @@ def test_unvalidated_gpus_carry_a_caveat(gemm_model):
         ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "model_opts.typo=1"),
         ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--kernel", "mine:Kernels"),
         ("predict", "--m", "9" * 4400),
+        ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--dtype", "\udcff"),
         ("foretell",),
         (),
     ],
@@ -122,6 +123,15 @@ def test_bad_words_get_one_sentence_and_exit_code_2(gemm_model, words):
     assert len(result.err.strip().splitlines()) == 1
     assert len(result.err) < 400
     assert result.err.startswith("gemm-model predict: " if words[:1] == ("predict",) else "gemm-model: ")
+
+
+@pytest.mark.parametrize("verb", ["rank", "portfolio", "benchmark"])
+def test_a_type_of_half_a_character_is_refused_for_tables_too(tmp_path, gemm_model, verb):
+    (tmp_path / "shapes.csv").write_text("m,n,k\n512,512,512\n")
+    more = {"portfolio": ["--max-kernels", 1], "benchmark": ["--dry-run", "--kernels", "simt"]}.get(verb, [])
+    outcome = gemm_model(verb, "--input", tmp_path / "shapes.csv", "--dtype", "\udcff", *more)
+    assert outcome.code == 2
+    assert "unknown data type" in outcome.err
 
 
 def test_an_output_that_cannot_be_written_is_refused(tmp_path, classic_table, gemm_model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -138,6 +139,17 @@ def test_the_resolved_configuration_tells_sources(gemm_model):
     assert "model_opts.regime,burst,command line" in rows
     assert "model_opts.l2,cold,config/model/WarpSpecializedModel.yaml" in rows
     assert "gpu.sm_count,132,config/gpu/h200.yaml" in rows
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [verb for verb in VERBS if "--cfg" in {o for a in parser_of(verb)[1]._actions for o in a.option_strings}],
+)
+def test_every_verb_that_reads_the_configuration_tells_it_without_a_problem(gemm_model, verb):
+    outcome = gemm_model(verb, "--cfg", "--format", "json")
+    assert (outcome.code, outcome.err) == (0, "")
+    keys = {row["key"] for row in json.loads(outcome.out)["rows"]}
+    assert {"gpu.sm_count", "gpu.name"} <= keys
 
 
 def test_lists(gemm_model):

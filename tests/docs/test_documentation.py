@@ -7,6 +7,7 @@ its commands are parsed, its Python is compiled. `<!-- needs PACKAGE -->` skips 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import shlex
 import subprocess
@@ -14,11 +15,13 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
 
 from gemm_model.cli import main, split_overrides
+from gemm_model.fleet.cluster import _batch_jobs
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES, NUMBERS
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +99,42 @@ def test_commands_run(page, workplace, capsys):
                 assert words[1] in targets(), command
             else:
                 assert words[0] in ("python", "pip", "pipx", "podman"), command
+                ours = [word for word in words if word.startswith(("scripts/", "benchmarks/", "examples/"))]
+                assert all((ROOT / script).is_file() for script in ours), command
+
+
+@pytest.mark.parametrize("page", documents(), ids=name_of)
+def test_a_block_that_no_test_runs_is_no_code(page):
+    """What is neither run nor checked is a formula or a list of files: no line of it is a command."""
+    for block in blocks(page):
+        assert block.language in ("console", "python", "yaml", "text", ""), block.code
+        if block.language in ("text", ""):
+            assert not re.search(r"^\s*(\$ |gemm-model |python |pip |make )", block.code, re.MULTILINE), (
+                block.code
+            )
+    fences = re.findall(r"^ *(?:```|~~~)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(fences) == 2 * len(blocks(page))
+
+
+def test_yaml_blocks_are_clusters_that_the_fleet_starts(workplace, monkeypatch):
+    started = []
+
+    class Jobs(contextlib.nullcontext):
+        def __init__(self, **options):
+            super().__init__(self)
+            started.append(options)
+
+        def scale(self, jobs):
+            started.append(jobs)
+
+    jobqueue = SimpleNamespace(SLURMCluster=Jobs)
+    monkeypatch.setattr("gemm_model.fleet.cluster.import_module", lambda _name: jobqueue)
+    found = [block for page in documents() for block in blocks(page) if block.language == "yaml"]
+    assert len(found) == 1
+    (workplace / "cluster.yaml").write_text(found[0].code, encoding="utf-8")
+    with _batch_jobs(workplace / "cluster.yaml"):
+        assert started[0]["worker_extra_args"] == ["--resources", "gpu=1"]
+        assert started[1] == 4
 
 
 def _with_files(words: list[str]) -> list[str]:
@@ -140,10 +179,19 @@ def test_notebooks_are_notebooks():
 @pytest.mark.parametrize("page", documents(), ids=name_of)
 def test_links_lead_somewhere(page):
     for found in LINK.finditer(page.read_text(encoding="utf-8")):
-        target = (found[1] or found[2]).split("#")[0]
-        if not target or target.startswith(("http:", "https:")):
+        target, _, anchor = (found[1] or found[2]).partition("#")
+        if target.startswith(("http:", "https:")) or Path(target).name in GENERATED:
             continue
-        assert (page.parent / target).exists() or Path(target).name in GENERATED, f"{page.name}: {target}"
+        file = page.parent / target if target else page
+        assert file.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in anchors(file), f"{page.name}: {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link to a section of a page may name: its headings as the site and GitHub spell them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {text.strip().replace(" ", "-") for text in plain}
 
 
 def test_reference_tells_every_verb_and_unit():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,8 @@ import torch
 from gemm_model.bench.cublas_names import cells_of_names
 from gemm_model.bench.extended import beyond, epilogue_words
 from gemm_model.bench.launched_kernels import launched_kernels
-from gemm_model.bench.provider import Config, KernelError, Launch, Operands, OutOfMemoryError
+from gemm_model.bench.provider import Config, KernelError, Launch, Operands
+from gemm_model.bench.torch_library import TorchLibrary
 from gemm_model.core.problem import GemmProblem
 
 DENSE_TYPES = ("fp32", "bf16", "fp16")
@@ -26,13 +27,10 @@ SCALED_ROWS = ((1, 128), (1, 1))
 """Rows of scale blocks of A and B for which cuBLASLt has kernels on Hopper."""
 
 
-class CublasProvider:
+class CublasProvider(TorchLibrary):
     """torch.mm for 16- and 32-bit types, torch._scaled_mm with unit scales for fp8."""
 
     name = "cublas"
-
-    def __init__(self) -> None:
-        self._tried: GemmProblem | None = None
 
     def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
         a, b = problem.a_dtype.name, problem.b_dtype.name
@@ -62,26 +60,9 @@ class CublasProvider:
             return "cuBLAS takes block scales 1x128,128x128 and 1x128,1x128 of fp8"
         return beyond(problem, "epilogue", "block_scaling")
 
-    def configs(self, *_: object) -> Sequence[Config]:
-        return (None,)
-
-    def kernel_key(self, *_: object) -> Hashable:
-        return self.name
-
-    def compile(self, *_: object) -> None:
-        """Nothing to do: the library is compiled."""
-
     def prepare(self, problem: GemmProblem, _: Config, operands: Operands) -> Launch:
         launch = _launch(problem, operands)
-        if self._tried != problem:
-            # What cuBLAS refuses is said before anything is timed.
-            try:
-                launch()
-            except torch.cuda.OutOfMemoryError as error:
-                raise OutOfMemoryError(str(error).splitlines()[0]) from error
-            except RuntimeError as error:
-                raise KernelError(str(error).splitlines()[0]) from error
-            self._tried = problem
+        self._try(problem, launch)
         return launch
 
     def describe(self, problem: GemmProblem, _: Config, operands: Operands) -> Mapping[str, Any]:

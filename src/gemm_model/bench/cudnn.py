@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,21 +16,18 @@ from gemm_model.bench.provider import (
     KernelError,
     Launch,
     Operands,
-    OutOfMemoryError,
     UnsupportedError,
 )
+from gemm_model.bench.torch_library import TorchLibrary
 from gemm_model.core.problem import GemmProblem
 
 TYPES = ("bf16", "fp16")
 
 
-class CudnnProvider:
+class CudnnProvider(TorchLibrary):
     """Forward convolutions, data gradients and weight gradients of 16-bit types."""
 
     name = "cudnn"
-
-    def __init__(self) -> None:
-        self._tried: GemmProblem | None = None
 
     def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
         if problem.conv is None:
@@ -39,26 +36,9 @@ class CudnnProvider:
             return f"the cudnn provider convolves {' and '.join(TYPES)} into the same type"
         return beyond(problem, "conv")
 
-    def configs(self, *_: object) -> Sequence[Config]:
-        return (None,)
-
-    def kernel_key(self, *_: object) -> Hashable:
-        return self.name
-
-    def compile(self, *_: object) -> None:
-        """Nothing to do: the library is compiled."""
-
     def prepare(self, problem: GemmProblem, _: Config, operands: Operands) -> Launch:
         call = _call(problem, operands)
-        if self._tried != problem:
-            # What cuDNN refuses is said before anything is timed.
-            try:
-                call()
-            except torch.cuda.OutOfMemoryError as error:
-                raise OutOfMemoryError(str(error).splitlines()[0]) from error
-            except RuntimeError as error:
-                raise KernelError(str(error).splitlines()[0]) from error
-            self._tried = problem
+        self._try(problem, call)
         return keeping_result(operands, call)
 
     def describe(self, problem: GemmProblem, _: Config, operands: Operands) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,12 +59,18 @@ class HoldOut:
             _each(found.times.runtime_us, test), _each(found.times.set_clk_mhz, test), corrected
         )
 
-    def times(self, folds: IntArray, run_all: RunAll) -> HeldOutTimes:
-        """Of all rows of `main`, each by the fit of its own fold; folds below 0 are seen by every fit."""
+    def times(
+        self, folds: IntArray, run_all: RunAll, fitted: Callable[[], None] = lambda: None
+    ) -> HeldOutTimes:
+        """Of all rows of `main`, each by the fit of its own fold; folds below 0 are seen by every fit.
+
+        `fitted` is called after each fit.
+        """
         tests = [folds == fold for fold in np.unique(folds[folds >= 0])]
         few = len(folds) < WORTH_A_PROCESS or len(tests) < 2
         runtime_us, clk_mhz, corrected_us = (np.full(len(folds), np.nan) for _ in range(3))
         for test, found in zip(tests, (map if few else run_all)(self.fold, tests), strict=True):
+            fitted()
             runtime_us[test], clk_mhz[test] = found.runtime_us, found.set_clk_mhz
             if found.corrected_us is not None:
                 corrected_us[test] = found.corrected_us

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,10 +47,12 @@ def planned_rows(
     *,
     budget_s: float,
     sizes: Sequence[tuple[int, int, int]] = (),
+    advance: Callable[[int], None] = lambda _parts: None,
 ) -> Plan:
     """As many rows as `budget_s` buys, of all types together; equal for equal descriptions.
 
-    `sizes` (m, n, k) are chosen from in place of random ones. Raises InputError where the time buys no row.
+    `sizes` (m, n, k) are chosen from in place of random ones. `advance` counts the types whose candidates are
+    known. Raises InputError where the time buys no row.
     """
     draw = random.Random(SEED)
     pool: list[Row] = []
@@ -64,6 +66,7 @@ def planned_rows(
             rows = list(random_rows(gpu, family, dtype, draw, CANDIDATE_SHAPES))
         pool += rows
         derivatives.append(sensitivities(rows, gpu, donor)[0])
+        advance(1)
     jacobian = np.concatenate(derivatives)
     settings = TimingSettings()
     cost_ms = np.array([estimated_row_ms(row, settings) for row in pool])

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_model.calibration.cross_validation import config_groups, folds_of, size_groups
+from gemm_model.calibration.cross_validation import FOLDS, config_groups, folds_of, size_groups
 from gemm_model.calibration.fit import (
     CHAIN_FREE,
     DEFAULT_FREE,
@@ -77,6 +77,9 @@ SINGLE_LAUNCH_REGIMES = ("burst", "counters")
 """Regimes that the kernel's own numbers are fitted to; the first that a table has is held out and judged."""
 CHAINED_REGIMES = ("graph", "sustained")
 """Regimes that tell what launches back to back add, fitted while the kernel's own numbers stay."""
+
+Progress = Callable[[str, int, int], None]
+"""Told a step, the parts that are done, and about how many there will be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,12 +167,13 @@ def calibrate(
     inputs: Sequence[Path],
     gpu: GpuSpec,
     choices: Choices,
-    progress: Callable[[str], None] = lambda _step: None,
+    progress: Progress = lambda _step, _done, _total: None,
     run_all: RunAll = map,
 ) -> CalibrationResult:
     """Fit each rate class of types in the tables, and judge the fit on held-out rows.
 
-    `run_all` works out the folds of a hold-out, such as the `map` of an executor.
+    `progress` is called with the step, the fits that are done, and about how many there will be; `run_all`
+    works out the folds of a hold-out, such as the `map` of an executor.
     Raises InputError for tables that cannot be calibrated on, MissingExtraError where a residual is asked for
     without CatBoost.
     """
@@ -178,10 +182,13 @@ def calibrate(
     family = family_of(choices.family, gpu)
     data = load_tables(inputs, gpu, family)
     base = choices.donor or calibration_for(gpu, family.name)[0]
-    kinds = {
-        kind: _Kind(kind, regimes, gpu, family, base, choices, progress, run_all).result()
+    steps = _Steps(progress)
+    fitted = {
+        kind: _Kind(kind, regimes, gpu, family, base, choices, steps, run_all)
         for kind, regimes in data.by_kind.items()
     }
+    steps.total = sum(each.fits for each in fitted.values())
+    kinds = {kind: each.result() for kind, each in fitted.items()}
     told = ", ".join(path.name for path in inputs)
     calibration = Calibration(
         gpu=gpu.name,
@@ -201,8 +208,27 @@ def calibrate(
             "seed": choices.seed,
         },
     )
-    residual = _residual(calibration, kinds, gpu, progress) if choices.with_residual else None
+    steps.begin("residual")
+    residual = _residual(calibration, kinds, gpu) if choices.with_residual else None
     return CalibrationResult(calibration, kinds, residual, data)
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Counts fits, of about so many."""
+
+    tell: Progress
+    total: int = 0
+    done: int = 0
+    step: str = ""
+
+    def begin(self, step: str) -> None:
+        self.step = step
+        self.tell(step, self.done, self.total)
+
+    def fitted(self) -> None:
+        self.done += 1
+        self.tell(self.step, self.done, max(self.done, self.total))
 
 
 def extend(
@@ -211,7 +237,7 @@ def extend(
     base: Calibration,
     *,
     seed: int = 0,
-    progress: Callable[[str], None] = lambda _step: None,
+    progress: Progress = lambda _step, _done, _total: None,
     run_all: RunAll = map,
 ) -> tuple[Calibration, dict[str, list[Validation]]]:
     """A calibration with the numbers of what goes beyond plain products fitted to such rows.
@@ -226,10 +252,14 @@ def extend(
     numbers, intervals, bands = dict(base.numbers), dict(base.intervals), dict(base.error_band)
     validations: dict[str, list[Validation]] = {}
     counts: dict[str, dict[str, int]] = {}
-    for kind, regimes in data.by_kind.items():
-        if kind not in base.numbers:
-            continue
-        stages = _Kind(kind, regimes, gpu, family, base, Choices(seed=seed), progress, run_all)
+    steps = _Steps(progress)
+    extended = {
+        kind: _Kind(kind, regimes, gpu, family, base, Choices(seed=seed), steps, run_all)
+        for kind, regimes in data.by_kind.items()
+        if kind in base.numbers
+    }
+    steps.total = sum(each.further_fits for each in extended.values())
+    for kind, stages in extended.items():
         fits = stages.further_stages()
         if not fits:
             continue
@@ -271,11 +301,11 @@ class _Kind:
         family: KernelFamily,
         base: Calibration,
         choices: Choices,
-        progress: Callable[[str], None],
+        steps: _Steps,
         run_all: RunAll,
     ) -> None:
         self.run_all = run_all
-        self.kind, self.gpu, self.family, self.choices, self.progress = kind, gpu, family, choices, progress
+        self.kind, self.gpu, self.family, self.choices, self.steps = kind, gpu, family, choices, steps
         served = base.kind_for(kind)
         self.start = base.numbers[served].values()
         self.bands = {
@@ -302,6 +332,19 @@ class _Kind:
         self.validations: list[Validation] = []
 
     @property
+    def fits(self) -> int:
+        """About how many fits it takes: one for each stage, and one for each of its folds."""
+        stages = sum(map(bool, (self.seen, self.split)))
+        other_folds = 0 if self.choices.shapes_only else FOLDS
+        chained = 1 + FOLDS * len(self.chained) if self.chained else 0
+        return (1 + FOLDS) * stages + other_folds + chained + self.further_fits
+
+    @property
+    def further_fits(self) -> int:
+        """The same of what goes beyond plain products alone."""
+        return (1 + FOLDS) * sum(map(bool, self.further.values()))
+
+    @property
     def rows(self) -> Observations:
         """Plain products that leave K whole, in the first regime that has some."""
         return self.seen[self.main]
@@ -320,7 +363,7 @@ class _Kind:
         return [name for name in wanted if name not in kept.union(self.choices.frozen)]
 
     def result(self) -> KindResult:
-        self.progress(f"{self.kind}: fit to {len(self.rows)} rows")
+        self.steps.begin(f"{self.kind}: fit to {len(self.rows)} rows")
         found = self._fit(self.seen, self.free, self.start)
         self.start = found.numbers.values()
         predicted_us, corrected_us = self._held_out(
@@ -349,7 +392,9 @@ class _Kind:
         self, seen: Mapping[str, Observations], free: Collection[str], start: Mapping[str, float]
     ) -> Fit:
         absent = self.family.absent_mechanisms
-        return fit(seen, self.gpu, free=free, start=start, donor=self.donor, without=absent)
+        found = fit(seen, self.gpu, free=free, start=start, donor=self.donor, without=absent)
+        self.steps.fitted()
+        return found
 
     def _further_hold_outs(self) -> None:
         self._held_out("config", folds_of(config_groups(self.rows), self.choices.seed))
@@ -361,11 +406,11 @@ class _Kind:
             self._held_out("card", cards)
 
     def _held_out(self, what: str, folds: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        self.progress(f"{self.kind}: {what} held out")
+        self.steps.begin(f"{self.kind}: {what} held out")
         whole_shapes = what in ("shape", "family")
         with_residual = self.choices.with_residual
         held_out = self._hold_out(self.seen, self.main, self.free, with_residual=with_residual)
-        found = held_out.times(folds, self.run_all)
+        found = held_out.times(folds, self.run_all, self.steps.fitted)
         self.validations.extend(_figures(what, self.rows, found.runtime_us, whole_shapes))
         if found.corrected_us is not None:
             self.validations.extend(
@@ -426,13 +471,13 @@ class _Kind:
         free = self._asked(numbers, default)
         if not seen or not free:
             return None
-        self.progress(f"{self.kind}: {what}")
+        self.steps.begin(f"{self.kind}: {what}")
         found = self._fit(seen, free, self.start)
         name, rows = next(iter(seen.items()))
         groups = size_groups(rows)
         if len(np.unique(groups)) >= FEWEST_SHAPES:
             folds = folds_of(groups, self.choices.seed)
-            held_out = self._hold_out(seen, name, free).times(folds, self.run_all)
+            held_out = self._hold_out(seen, name, free).times(folds, self.run_all, self.steps.fitted)
             if MEASURED in rows.frame:
                 rows = replace(rows, runtime_us=rows.frame[MEASURED].to_numpy(dtype=np.float64))
             self.validations.extend(_figures(f"shape, {what}", rows, held_out.runtime_us, whole_shapes=False))
@@ -446,7 +491,7 @@ class _Kind:
         """Power and boundaries: fitted to launches back to back while the kernel's own numbers stay."""
         if not self.chained:
             return None, {}
-        self.progress(f"{self.kind}: launches back to back")
+        self.steps.begin(f"{self.kind}: launches back to back")
         found = self._fit(self.chained, CHAIN_FREE, self.start)
         shapes = {name: len(np.unique(size_groups(rows))) for name, rows in self.chained.items()}
         told = [name for name, found_shapes in shapes.items() if found_shapes >= FEWEST_SHAPES]
@@ -456,7 +501,7 @@ class _Kind:
     def _chained_errors(self, name: str) -> ChainedErrors:
         rows = self.chained[name]
         folds = folds_of(size_groups(rows), self.choices.seed)
-        found = self._hold_out(self.chained, name, CHAIN_FREE).times(folds, self.run_all)
+        found = self._hold_out(self.chained, name, CHAIN_FREE).times(folds, self.run_all, self.steps.fitted)
         known, short = np.isfinite(rows.sm_clk_mhz), rows.runtime_us < SHORT_US
         clock_error = np.abs(found.set_clk_mhz[known] / rows.sm_clk_mhz[known] - 1.0)
         return ChainedErrors(
@@ -489,11 +534,8 @@ def full_names(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _residual(
-    calibration: Calibration, kinds: dict[str, KindResult], gpu: GpuSpec, progress: Callable[[str], None]
-) -> Residual:
+def _residual(calibration: Calibration, kinds: dict[str, KindResult], gpu: GpuSpec) -> Residual:
     """Trained on all judged rows and the times that the finished calibration gives them."""
-    progress("residual")
     return Residual(
         gpu=gpu.name,
         fingerprint=calibration.fingerprint(),

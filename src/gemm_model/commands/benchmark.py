@@ -31,6 +31,7 @@ from gemm_model.bench.sweep import (
 )
 from gemm_model.commands import common
 from gemm_model.config import load_config
+from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.files import check_folder_writable
 from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
@@ -165,7 +166,7 @@ def run(args: argparse.Namespace) -> int:
     if args.cluster is not None:
         return _run_on_cluster(args, options)
     # Rows of a table name their libraries: the worker loads each with its first row.
-    ahead = [] if args.compile_only or args.rows is not None else _words(args.kernels)
+    ahead = [] if args.compile_only or args.rows is not None else common.listed(args.kernels)
     worker = WorkerProcess(options.device, ahead)
     try:
         return _run_on(worker, args, options)
@@ -185,7 +186,7 @@ def _run_on_cluster(args: argparse.Namespace, options: RunOptions) -> int:
     def rows_of(capability: tuple[int, int]) -> list[Row]:
         return _rows(args, _providers(args) if args.rows is None else {}, capability)
 
-    return fleet_benchmark(args, options, _words(args.kernels), rows_of, ProgressLine())
+    return fleet_benchmark(args, options, common.listed(args.kernels), rows_of, ProgressLine())
 
 
 def _run_on(worker: WorkerProcess, args: argparse.Namespace, options: RunOptions) -> int:
@@ -245,7 +246,7 @@ def write_page(args: argparse.Namespace) -> None:
 
 
 def _providers(args: argparse.Namespace) -> dict[str, Provider]:
-    return {name: load_provider(name) for name in _words(args.kernels)}
+    return {name: load_provider(name) for name in common.listed(args.kernels)}
 
 
 def _use_kernel_cache() -> None:
@@ -262,7 +263,7 @@ def _rows(args: argparse.Namespace, providers: dict[str, Provider], capability: 
         rows = rows_of_table(args.rows, regime=args.regime, l2=l2)
     else:
         rows = []
-        for dtype in _words(args.dtype):
+        for dtype in common.listed(args.dtype):
             problems = _problems(args.input, dtype, args.out_dtype)
             selected = _config_filter(args)
             for name, provider in providers.items():
@@ -309,7 +310,7 @@ def _chain_options(args: argparse.Namespace) -> ChainOptions:
             )
         return ChainOptions()
     pdl = {"0": False, "1": True}
-    words = _words(args.pdl or "")
+    words = common.listed(args.pdl or "")
     if not set(words) <= set(pdl):
         raise InputError(f"--pdl is {args.pdl!r}; expected 0, 1 or 0,1")
     return ChainOptions(
@@ -335,6 +336,7 @@ def _problems(path: Path, dtype: str, out_dtype: str | None) -> list[GemmProblem
     from gemm_model.tables.table import batch_from_frame, read_table
 
     frame = read_table(path)
+    operand_type(dtype)  # refused here where it is none: a table takes no text with half a character
     frame["in_dtype"] = dtype
     batch = batch_from_frame(frame, needs_tile=False)
     sizes = dict.fromkeys((int(m), int(n), int(k)) for m, n, k in zip(batch.m, batch.n, batch.k, strict=True))
@@ -342,7 +344,7 @@ def _problems(path: Path, dtype: str, out_dtype: str | None) -> list[GemmProblem
 
 
 def _config_filter(args: argparse.Namespace) -> ConfigFilter:
-    schedules = tuple(_words(args.schedules))
+    schedules = tuple(common.listed(args.schedules))
     for schedule in schedules:
         if schedule not in SCHEDULES:
             raise InputError(f"--schedules has {schedule!r}; expected some of {', '.join(SCHEDULES)}")
@@ -355,17 +357,13 @@ def _config_filter(args: argparse.Namespace) -> ConfigFilter:
     )
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
 def _pairs(option: str, text: str) -> tuple[tuple[int, int], ...]:
-    extents = [parse_extent(word, option) for word in _words(text)]
+    extents = [parse_extent(word, option) for word in common.listed(text)]
     return tuple((extent[0], extent[1]) for extent in extents)
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
-    words = _words(text)
+    words = common.listed(text)
     if not all(word.isdecimal() and len(word) <= MOST_DIGITS and int(word) > 0 for word in words):
         raise InputError(f"{option} is {text[:60]!r}; expected positive whole numbers, such as 1,2,4")
     return tuple(int(word) for word in words)

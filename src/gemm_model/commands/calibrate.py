@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from gemm_model.commands import common
@@ -94,14 +94,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     from gemm_model.calibration.report import report_text, write_calibration
     from gemm_model.calibration.run import Choices, calibrate, full_names
     from gemm_model.core.files import atomic_write
     from gemm_model.persistent.calibration_file import load_calibration
     from gemm_model.persistent.residual import residual_beside
+    from gemm_model.report.progress import Progress
 
     if args.quick == bool(args.input):
         raise InputError("expected either --input with measurements or --quick on a machine with a GPU")
@@ -119,23 +117,16 @@ def run(args: argparse.Namespace) -> int:
     choices = Choices(
         family=args.family,
         donor=None if args.donor is None else load_calibration(args.donor),
-        free=full_names(_words(args.fit)) or None,
-        frozen=full_names(_words(args.freeze)),
+        free=full_names(common.listed(args.fit)) or None,
+        frozen=full_names(common.listed(args.freeze)),
         hold_out_lists=args.hold_out,
         seed=args.seed,
         with_residual=args.residual == "auto",
         shapes_only=args.hold_outs == "shapes",
     )
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with _folds_at_once(args.cluster) as run_all, Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("reading", total=None)
-        result = calibrate(
-            args.input,
-            chosen.gpu,
-            choices,
-            progress=lambda step: bar.update(task, description=step),
-            run_all=run_all,
-        )
+    bar = Progress("reading", 1)
+    with _folds_at_once(args.cluster) as run_all, closing(bar):
+        result = calibrate(args.input, chosen.gpu, choices, progress=bar.tell, run_all=run_all)
     text = report_text(result)
     files = [*write_calibration(result, args.output)]
     if args.report is not None:
@@ -159,15 +150,15 @@ def _extend(args: argparse.Namespace, gpu: GpuSpec) -> int:
     from gemm_model.calibration.report import validation_table, write_numbers
     from gemm_model.calibration.run import extend
     from gemm_model.persistent.calibration_file import load_calibration
+    from gemm_model.report.progress import Progress
 
     common.refuse_unused(
         args, "with --extend", (*common.GPU, "input", "output", "extend", "seed", "cluster", "format")
     )
     base = load_calibration(args.extend)
-    with _folds_at_once(args.cluster) as run_all:
-        found, validations = extend(
-            args.input, gpu, base, seed=args.seed, progress=common.words, run_all=run_all
-        )
+    bar = Progress("reading", 1)
+    with _folds_at_once(args.cluster) as run_all, closing(bar):
+        found, validations = extend(args.input, gpu, base, seed=args.seed, progress=bar.tell, run_all=run_all)
     write_numbers(found, args.output)
     text = validation_table(validations.values()).to_string(index=False)
     document = Document(
@@ -196,7 +187,3 @@ def _folds_at_once(where: str) -> Iterator[RunAll]:
         with joined(where) as client:
             refuse_other_versions(client)
             yield client.get_executor(pure=False).map
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import (
     AUTO_KERNEL,
@@ -266,6 +267,11 @@ def regime(text: str) -> str:
     return name
 
 
+def listed(text: str) -> list[str]:
+    """The words of an option that takes several, such as bf16,fp8."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 def problem(args: argparse.Namespace) -> GemmProblem:
     missing = [name for name in ("m", "n", "k") if getattr(args, name) is None]
     if missing:
@@ -281,6 +287,7 @@ def problem_table(args: argparse.Namespace) -> pd.DataFrame:
 
     frame = read_table(args.input)
     if "in_dtype" not in frame and "a_dtype" not in frame:
+        operand_type(args.dtype)  # refused here where it is none: a table takes no text with half a character
         frame["in_dtype"] = args.dtype
     elif "dtype" in args.given:
         raise InputError(f"{args.input} has types of its own; expected no --dtype")

@@ -40,9 +40,11 @@ def run(args: argparse.Namespace) -> int:
     budget_s = budget(args.budget)
     gpu = common.settings(args).gpu
     family = family_of(args.family, gpu)
-    types = [word.strip() for word in args.dtype.split(",") if word.strip()]
+    types = common.listed(args.dtype)
     donor, _ = calibration_for(gpu, family.name)
-    plan = planned_rows(gpu, family, donor, types, budget_s=budget_s, sizes=_sizes(args.input))
+    sizes = _sizes(args.input)
+    with common.progress("planning", len(types) + 1) as advance:
+        plan = planned_rows(gpu, family, donor, types, budget_s=budget_s, sizes=sizes, advance=advance)
     write_plan(plan.rows, args.output)
     lines = [
         f"rows      {len(plan.rows)} of {plan.pool} candidates, {plan.shapes} shapes",

@@ -36,14 +36,23 @@ class Progress:
         """Count parts of the work as done."""
         with self._lock:
             self._done += count
-            now = self.clock()
-            if now - self._started < QUIET_S:
-                return
-            if sys.stderr.isatty():
-                self._show_bar()
-            elif now - self._said >= LINE_EVERY_S or self._said == self._started:
-                self._said = now
-                print(self._line(now), file=sys.stderr, flush=True)
+            self._show()
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Say how far work has come whose parts change their name, or whose number is known late."""
+        with self._lock:
+            self.what, self._done, self.total = what, done, total
+            self._show()
+
+    def _show(self) -> None:
+        now = self.clock()
+        if now - self._started < QUIET_S or self._done == 0:
+            return
+        if sys.stderr.isatty():
+            self._show_bar()
+        elif now - self._said >= LINE_EVERY_S or self._said == self._started:
+            self._said = now
+            print(self._line(now), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self._bar is not None:
@@ -67,4 +76,4 @@ class Progress:
             self._bar = progress.Progress(*columns, console=Console(stderr=True), transient=True)
             self._task = self._bar.add_task(self.what, total=self.total)
             self._bar.start()
-        self._bar.update(self._task, completed=self._done)
+        self._bar.update(self._task, description=self.what, total=self.total, completed=self._done)

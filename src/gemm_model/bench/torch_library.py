@@ -1,0 +1,44 @@
+"""What providers of torch's own libraries share: these choose their kernels themselves, compiled before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+
+from gemm_model.bench.provider import Config, KernelError, OutOfMemoryError
+from gemm_model.core.problem import GemmProblem
+
+
+class TorchLibrary:
+    """One row a problem, with the kernel that the library picks."""
+
+    name: str
+
+    def __init__(self) -> None:
+        self._tried: GemmProblem | None = None
+
+    def configs(self, *_: object) -> Sequence[Config]:
+        return (None,)
+
+    def kernel_key(self, *_: object) -> Hashable:
+        return self.name
+
+    def compile(self, *_: object) -> None:
+        """Nothing to do: the library is compiled."""
+
+    def _try(self, problem: GemmProblem, call: Callable[[], Any]) -> None:
+        """Call once for each problem: what the library refuses is said before anything is timed.
+
+        Raises KernelError.
+        """
+        if self._tried == problem:
+            return
+        try:
+            call()
+        except torch.cuda.OutOfMemoryError as error:
+            raise OutOfMemoryError(str(error).splitlines()[0]) from error
+        except RuntimeError as error:
+            raise KernelError(str(error).splitlines()[0]) from error
+        self._tried = problem
