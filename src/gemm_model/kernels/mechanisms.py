@@ -1009,30 +1009,6 @@ class SoftwareScales:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImplicitGemm:
-    """Operands gathered from images."""
-
-    gather_share: float = number(
-        "1",
-        0.1,
-        (0.0, 4.0),
-        "what gathered bytes take at the port beyond others",
-        "boxes of pixels that begin at rows of an image",
-        neutral=0.0,
-        fitted=True,
-    )
-    k_tile_clk: float = number(
-        "clk",
-        10.0,
-        (0.0, 1000.0),
-        "of each k tile in the MMA warps, beyond a plain one",
-        "stepping from tap to tap",
-        neutral=0.0,
-        fitted=True,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelNumbers:
     """All empirical numbers of a kernel family on a GPU, for one rate class of operand types."""
 
@@ -1070,7 +1046,6 @@ class KernelNumbers:
     fused_epilogue: FusedEpilogue
     grouped: Grouped
     software_scales: SoftwareScales
-    implicit_gemm: ImplicitGemm
 
     def without(self, names: Collection[str]) -> KernelNumbers:
         """The same with some mechanisms switched off."""
@@ -1087,7 +1062,7 @@ KERNEL_MECHANISMS = frozenset(
     {
         *("launch", "first_loads", "tensor", "promotion", "round_trip", "spilling", "k_tail", "latency"),
         *("epilogue", "handover", "split_k", "edge_tiles"),
-        *("fused_epilogue", "grouped", "software_scales", "implicit_gemm"),
+        *("fused_epilogue", "grouped", "software_scales"),
     }
 )
 """Mechanisms whose numbers are the kernel's doing: another library's kernels have others on the same card.
@@ -1096,8 +1071,12 @@ Edge tiles are among them: what is filled beside the matrix goes by the boxes of
 
 
 FUSED_EPILOGUE = "fused_epilogue"
-FURTHER_MECHANISMS = (FUSED_EPILOGUE, "grouped", "software_scales", "implicit_gemm")
-"""Mechanisms of what goes beyond a plain product; of two that a kernel has the later one tells its error."""
+FURTHER_MECHANISMS = (FUSED_EPILOGUE, "grouped", "software_scales")
+"""Mechanisms of what goes beyond a plain product."""
+IMPLICIT_GEMM = "implicit_gemm"
+"""What has no number of its own: operands that are gathered from images arrive as others do."""
+FURTHER_SITUATIONS = (*FURTHER_MECHANISMS, IMPLICIT_GEMM)
+"""What has an error band of its own; of two that a kernel has the later one tells its error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
