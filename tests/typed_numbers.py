@@ -107,8 +107,6 @@ VALUES = {
     "software_scales.k_tile_clk": 64.0,
     "software_scales.sums_clk": 4.0,
     "software_scales.columns_clk": 16.0,
-    "implicit_gemm.gather_share": 0.25,
-    "implicit_gemm.k_tile_clk": 16.0,
 }
 
 

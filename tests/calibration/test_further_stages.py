@@ -9,7 +9,7 @@ import yaml
 
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.run import Choices, calibrate
-from gemm_model.calibration.tables import further_mechanism
+from gemm_model.calibration.tables import further_situation
 from gemm_model.calibration.twins import beside_twins
 from gemm_model.persistent.calibration_file import as_mapping, load_calibration
 from gemm_model.persistent.kernel_time import kernel_time
@@ -106,8 +106,8 @@ def test_rows_tell_of_one_mechanism_each():
         }
     )  # fmt: skip
     found = ["", "fused_epilogue", "grouped", "software_scales", "implicit_gemm"]
-    assert further_mechanism(frame).tolist() == found
-    assert further_mechanism(frame[["in_dtype", "m", "n", "k"]]).tolist() == [""] * 5
+    assert further_situation(frame).tolist() == found
+    assert further_situation(frame[["in_dtype", "m", "n", "k"]]).tolist() == [""] * 5
 
 
 def test_a_calibration_is_extended_and_all_else_stays(tmp_path, gemm_model):

@@ -152,16 +152,7 @@ def test_software_scales_are_multiplied_with_each_k_tile():
 def test_a_k_tile_of_a_convolution_lies_within_a_tap():
     # 96 channels are two k tiles of 64 for each of nine taps; as one extent of 864 they were 14.
     assert schedule_of(conv()).k_tiles == 18
-    gathered = conv()
-    plain = work(8 * 28 * 28, 256, 96 * 9)
-    known = numbers_on(H200)
-    ports = [
-        k_tile(each, H200, 4096.0, found_of(each), schedule_of(each), known).port_clk
-        for each in (plain, gathered)
-    ]
-    # A quarter more for the 128 rows of A, of 128 bytes each.
-    way_in = known.port.efficiency * 64.0
-    assert ports[1] - ports[0] == pytest.approx(0.25 * 128 * 128 / way_in)
+    assert schedule_of(work(8 * 28 * 28, 256, 96 * 9)).k_tiles == 14
 
 
 def test_an_image_is_read_once_while_l2_keeps_it():
@@ -233,7 +224,7 @@ def test_start_values_and_missing_bands_are_told():
 
     found = predicted()
     assert found.error_band is None
-    said = "no such kernel was calibrated on, its numbers are start values"
+    said = "no such kernel was calibrated on"
     assert found.caveats == (f"fused_epilogue: {said}", f"grouped: {said}")
     bands = {kind: {**band, "grouped": 0.3} for kind, band in calibration().error_band.items()}
     widths = {kind: {"grouped.tile_clk": 5.0} for kind in ("fp16", "fp8")}

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gemm_model.bench.cudnn_names import conv_cells
 from gemm_model.bench.extended import beyond
 from gemm_model.bench.extended_tensors import convolution_call, keeping_result
 from gemm_model.bench.launched_kernels import launched_kernels
@@ -41,7 +42,9 @@ class CudnnProvider(TorchLibrary):
         return keeping_result(operands, call)
 
     def describe(self, problem: GemmProblem, _: Config, operands: Operands) -> Mapping[str, Any]:
-        return named_kernels(_call(problem, operands))
+        named = named_kernels(_call(problem, operands))
+        names, grid, block = (str(named.get(name, "")) for name in ("kernel_name", "grid", "block"))
+        return named | (conv_cells(problem, names, grid, block) if names else {})
 
 
 def named_kernels(launch: Launch) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def add_wait_ranges() -> None:
 
         return traced
 
-    def not_yet(*arguments: Any, **options: Any) -> Any:
+    def not_yet(*_arguments: Any, **_options: Any) -> Any:
         return Boolean(False)
 
     loads = pipeline.PipelineTmaAsync

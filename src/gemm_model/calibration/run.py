@@ -28,8 +28,8 @@ from gemm_model.calibration.residual_fit import catboost, train_on
 from gemm_model.calibration.tables import (
     FEWEST_SHAPES,
     CalibrationData,
-    further_mechanism,
     load_tables,
+    main_situation,
     splits_k,
 )
 from gemm_model.calibration.twins import MEASURED, beside_twins
@@ -41,6 +41,7 @@ from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import (
     FURTHER_MECHANISMS,
     FUSED_EPILOGUE,
+    IMPLICIT_GEMM,
     NUMBERS,
     KernelNumbers,
     kernel_numbers,
@@ -314,7 +315,7 @@ class _Kind:
         }
         self.donor = None if choices.donor is None else self.start
         single = {name: regimes[name] for name in SINGLE_LAUNCH_REGIMES if name in regimes}
-        kinds = {name: further_mechanism(rows) for name, rows in single.items()}
+        kinds = {name: main_situation(rows, family) for name, rows in single.items()}
 
         def rows_of(kind: str, *, split: bool) -> dict[str, Observations]:
             parts = {
@@ -373,6 +374,8 @@ class _Kind:
         bands = error_bands(self.rows, predicted_us, self.gpu, found.numbers)
         splits = self._stage("kernels that split K", self.split, SPLIT_SITUATION, SPLIT_NUMBERS, SPLIT_FREE)
         further = self.further_stages()
+        # Of a family made for convolutions these are what all figures are of.
+        of_images = {} if self.family.plain_products else {IMPLICIT_GEMM: max(bands.values())}
         power, chained = self._chains()
         return KindResult(
             fit=found,
@@ -380,7 +383,7 @@ class _Kind:
             rows=self.rows,
             predicted_us=predicted_us,
             corrected_us=corrected_us,
-            error_band={**bands, SPLIT_SITUATION: max(bands.values()), **self.bands},
+            error_band={**bands, SPLIT_SITUATION: max(bands.values()), **self.bands, **of_images},
             validations=self.validations,
             chained=chained,
         )

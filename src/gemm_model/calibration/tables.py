@@ -16,10 +16,9 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import STREAM_K
 from gemm_model.core.regimes import regime_name
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS
+from gemm_model.kernels.mechanisms import FURTHER_SITUATIONS, IMPLICIT_GEMM
 from gemm_model.persistent.surroundings import REGIMES
 from gemm_model.tables.accuracy import shape_columns
-from gemm_model.tables.further_columns import asks_for_more
 from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
 
 FEWEST_SHAPES = 8
@@ -95,7 +94,7 @@ def load_tables(
             part.attrs = dict(table.attrs)
         by_kind[str(kind)] = regimes
     if plain_shapes:
-        _require_shapes(by_kind, str(table.attrs["path"]))
+        _require_shapes(by_kind, str(table.attrs["path"]), family)
     return CalibrationData(by_kind, notes, cards)
 
 
@@ -124,13 +123,13 @@ def splits_k(frame: pd.DataFrame) -> pd.Series:
     return splits | (frame["scheduler"] == STREAM_K) if "scheduler" in frame else splits
 
 
-def further_mechanism(frame: pd.DataFrame) -> pd.Series:
-    """Of each row the mechanism that its kernel tells of, among FURTHER_MECHANISMS; '' of plain products.
+def further_situation(frame: pd.DataFrame) -> pd.Series:
+    """Of each row what its kernel tells of, among FURTHER_SITUATIONS; '' of plain products.
 
     Of several the last, as in `FurtherWork.kind`.
     """
     kinds = batch_from_frame(frame, needs_tile=False).further
-    names = np.array(["", *FURTHER_MECHANISMS])
+    names = np.array(["", *FURTHER_SITUATIONS])
     codes = np.zeros(len(frame)) if kinds is None else kinds.kind + 1.0
     return pd.Series(names[codes.astype(np.int64)], index=frame.index)
 
@@ -162,10 +161,16 @@ def _possible_rows(table: pd.DataFrame, gpu: GpuSpec, notes: list[str]) -> pd.Da
     return _without(table, impossible, "rows faster than the speed of light", notes)
 
 
-def _require_shapes(by_kind: dict[str, dict[str, pd.DataFrame]], path: str) -> None:
+def main_situation(frame: pd.DataFrame, family: KernelFamily) -> pd.Series:
+    """`further_situation`, where convolutions are '' too if the family's kernels are made for them."""
+    found = further_situation(frame)
+    return found if family.plain_products else found.replace(IMPLICIT_GEMM, "")
+
+
+def _require_shapes(by_kind: dict[str, dict[str, pd.DataFrame]], path: str, family: KernelFamily) -> None:
     for kind, regimes in by_kind.items():
         main = regimes.get("burst", regimes.get("counters"))
-        whole = main if main is None else main[~splits_k(main) & ~asks_for_more(main)]
+        whole = main if main is None else main[~splits_k(main) & (main_situation(main, family) == "")]
         shapes = 0 if whole is None else whole.groupby(shape_columns(whole)).ngroups
         if shapes < FEWEST_SHAPES:
             raise InputError(

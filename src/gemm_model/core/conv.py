@@ -129,11 +129,6 @@ class ConvProblem:
         return met[self.kind]
 
     @property
-    def gathers_b(self) -> bool:
-        """Whether the operand whose columns overlap in memory is B, not A."""
-        return self.kind == WGRAD
-
-    @property
     def distinct_share(self) -> tuple[float, float]:
         """Elements of A and of B in memory over those of the product: the filter reads pixels repeatedly."""
         m, n, k, groups = self.sizes

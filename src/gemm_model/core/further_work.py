@@ -81,9 +81,6 @@ class FurtherWork:
     a_distinct: Values
     """Elements of A in memory over those of the product."""
     b_distinct: Values
-    a_gathered: Values
-    """1 where A is gathered from an image, else 0."""
-    b_gathered: Values
     k_runs: Values
     """Parts of K that a k tile does not reach beyond."""
 
@@ -129,8 +126,6 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         column_scales=float(problem.block_scaling is not None and problem.block_scaling.b_rows == 1),
         a_distinct=a_distinct,
         b_distinct=b_distinct,
-        a_gathered=float(conv is not None and not conv.gathers_b),
-        b_gathered=float(conv is not None and conv.gathers_b),
         k_runs=1.0 if conv is None else float(conv.runs),
     )
 

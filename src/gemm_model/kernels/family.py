@@ -154,7 +154,7 @@ class KernelFamily:
     knows: frozenset[str] = frozenset()
     """Of FURTHER_WORDS: what its kernels do beyond a plain product."""
     plain_products: bool = True
-    """Whether its kernels stand beside other families' where these are chosen from for a plain product."""
+    """Whether it is a family of plain products: else of convolutions, chosen for these alone."""
     providers: tuple[str, ...] = ()
     """What else the column `kernel` of measured tables calls them: providers that run them by other ways."""
     mechanisms: tuple[str, ...] = MECHANISM_NAMES

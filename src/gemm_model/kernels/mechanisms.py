@@ -1009,6 +1009,7 @@ class SoftwareScales:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+<<<<<<< HEAD
 class ImplicitGemm:
     """Operands gathered from images."""
 
@@ -1105,6 +1106,8 @@ class WithinPhases:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+=======
+>>>>>>> main
 class KernelNumbers:
     """All empirical numbers of a kernel family on a GPU, for one rate class of operand types."""
 
@@ -1142,7 +1145,6 @@ class KernelNumbers:
     fused_epilogue: FusedEpilogue
     grouped: Grouped
     software_scales: SoftwareScales
-    implicit_gemm: ImplicitGemm
 
     def without(self, names: Collection[str]) -> KernelNumbers:
         """The same with some mechanisms switched off."""
@@ -1159,7 +1161,7 @@ KERNEL_MECHANISMS = frozenset(
     {
         *("launch", "first_loads", "tensor", "promotion", "round_trip", "spilling", "k_tail", "latency"),
         *("epilogue", "handover", "split_k", "edge_tiles"),
-        *("fused_epilogue", "grouped", "software_scales", "implicit_gemm"),
+        *("fused_epilogue", "grouped", "software_scales"),
     }
 )
 """Mechanisms whose numbers are the kernel's doing: another library's kernels have others on the same card.
@@ -1168,8 +1170,12 @@ Edge tiles are among them: what is filled beside the matrix goes by the boxes of
 
 
 FUSED_EPILOGUE = "fused_epilogue"
-FURTHER_MECHANISMS = (FUSED_EPILOGUE, "grouped", "software_scales", "implicit_gemm")
-"""Mechanisms of what goes beyond a plain product; of two that a kernel has the later one tells its error."""
+FURTHER_MECHANISMS = (FUSED_EPILOGUE, "grouped", "software_scales")
+"""Mechanisms of what goes beyond a plain product."""
+IMPLICIT_GEMM = "implicit_gemm"
+"""What has no number of its own: operands that are gathered from images arrive as others do."""
+FURTHER_SITUATIONS = (*FURTHER_MECHANISMS, IMPLICIT_GEMM)
+"""What has an error band of its own; of two that a kernel has the later one tells its error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

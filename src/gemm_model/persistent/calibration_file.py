@@ -25,6 +25,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import ARCHITECTURES, GpuSpec
 from gemm_model.kernels.mechanisms import (
     FURTHER_MECHANISMS,
+    FURTHER_SITUATIONS,
     NUMBERS,
     KernelNumbers,
     kernel_numbers,
@@ -44,7 +45,7 @@ SPLIT_SITUATION = "split_k"
 WHOLE_SITUATIONS = (*PLAIN_SITUATIONS, SPLIT_SITUATION)
 """What the error band depends on: a kernel of a few microseconds; L2 or DRAM; waves to quantize; the rest;
 and kernels whose clusters share the K of tiles, whatever their size."""
-SITUATIONS = (*WHOLE_SITUATIONS, *FURTHER_MECHANISMS)
+SITUATIONS = (*WHOLE_SITUATIONS, *FURTHER_SITUATIONS)
 """The same with kernels that do more than a plain product; a calibration without such rows has no band for
 them."""
 TINY_US = 10.0
@@ -378,5 +379,5 @@ def situation(
     """
     memory_bound = where(memory_us > tensor_us, 1, where(waves <= FEW_WAVES, 2, 3))
     whole = where(waves_us < TINY_US, 0, memory_bound)
-    plain = np.where(sharers > 1.0, 4, whole)
-    return np.atleast_1d(np.where(kind >= 0.0, len(WHOLE_SITUATIONS) + kind, plain).astype(np.int64))
+    of_kind = np.where(kind >= 0.0, len(WHOLE_SITUATIONS) + kind, whole)
+    return np.atleast_1d(np.where(sharers > 1.0, 4, of_kind).astype(np.int64))

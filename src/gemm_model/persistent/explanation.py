@@ -15,7 +15,7 @@ from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.mechanisms import FUSED_EPILOGUE
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.model import LIMITERS, MECHANISM_OF, WarpSpecializedModel
+from gemm_model.persistent.model import LIMITERS, SITUATION_OF, WarpSpecializedModel
 
 SPILLING = "SPILLING"
 MEANINGS = {
@@ -143,7 +143,6 @@ FURTHER_WITHOUT = {
     "nothing fused into the epilogue": "fused_epilogue",
     "no table of groups": "grouped",
     "scales that take no time": "software_scales",
-    "operands that need no gathering": "implicit_gemm",
 }
 """The same for kernels that do more than a plain product."""
 
@@ -162,7 +161,7 @@ def _worlds(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec, stages: in
     twice_the_smem = replace(
         gpu, smem_bytes_per_cta=2 * gpu.smem_bytes_per_cta, smem_bytes_per_sm=2 * gpu.smem_bytes_per_sm
     )
-    asked = {MECHANISM_OF.get(word, FUSED_EPILOGUE) for word in asked_of(problem)}
+    asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in asked_of(problem)}
     further = {change: without((name,)) for change, name in FURTHER_WITHOUT.items() if name in asked}
     return (
         {change: without(names) for change, names in WITHOUT.items()}

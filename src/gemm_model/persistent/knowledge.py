@@ -9,7 +9,7 @@ import numpy as np
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, KernelNumbers
+from gemm_model.kernels.mechanisms import FURTHER_SITUATIONS, KernelNumbers
 from gemm_model.persistent.calibration_file import (
     OWN,
     SITUATIONS,
@@ -38,7 +38,7 @@ class Knowledge:
     band_table: FloatArray | None
     """Error band by situation, NaN where it has none; None where none was measured."""
     unfitted: tuple[str, ...]
-    """Of FURTHER_MECHANISMS those whose numbers are start values."""
+    """Of FURTHER_SITUATIONS those that the numbers were not fitted to."""
     caveats: tuple[str, ...]
 
 
@@ -65,8 +65,9 @@ def knowledge(
         else _borrowed_bands(borrowed, served == kind),
         unfitted=tuple(
             name
-            for name in FURTHER_MECHANISMS
-            if not any(number.startswith(f"{name}.") for number in calibration.intervals.get(served, ()))
+            for name in FURTHER_SITUATIONS
+            if name not in calibration.error_band.get(served, {})
+            and not any(number.startswith(f"{name}.") for number in calibration.intervals.get(served, ()))
         ),
         caveats=_caveats(calibration, borrowed, gpu, family, kind, served),
     )

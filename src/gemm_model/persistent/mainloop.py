@@ -44,7 +44,7 @@ def k_tile(
         _round_trip_clk(batch, numbers.round_trip),
         numbers.overlap.loads_dram_order,
     )
-    math = math + spilled_clk(resources, schedule.k_tiles, numbers.spilling) + _gather_clk(batch, numbers)
+    math = math + spilled_clk(resources, schedule.k_tiles, numbers.spilling)
     port = _port_bytes(batch, resources, schedule, numbers) + _crossing_bytes(
         batch, resources, schedule, numbers
     )
@@ -94,13 +94,6 @@ def _scaling_clk(batch: GemmBatch, scales: SoftwareScales) -> Values:
     return where(batch.further.software_scales, clk, 0.0)
 
 
-def _gather_clk(batch: GemmBatch, numbers: KernelNumbers) -> Values:
-    """What gathering from images takes in the MMA warps."""
-    if batch.further is None:
-        return 0.0
-    return (batch.further.a_gathered + batch.further.b_gathered) * numbers.implicit_gemm.k_tile_clk
-
-
 def _source_bytes(batch: GemmBatch) -> Values:
     """Bytes of further matrices that the epilogue of one tile reads."""
     return batch.cta_m * batch.cta_n * batch.source_bits / 8.0
@@ -132,11 +125,7 @@ def _port_bytes(
     b_arrives = where(batch.schedule == TWO_CTA, 0.5, 1.0)
     scale_rows = resources.scale_bytes * (numbers.scale_factors.row_bytes / SCALE_ROW_BYTES - 1.0)
     outside = a_bytes * (1.0 - schedule.filled_m) + b_bytes * b_arrives * (1.0 - schedule.filled_n)
-    inside = maximum(resources.stage_bytes + scale_rows - outside * resources.cta_k, 0.0)
-    if batch.further is None:
-        return inside
-    gathered = batch.further.a_gathered * a_bytes + batch.further.b_gathered * b_bytes
-    return inside + numbers.implicit_gemm.gather_share * gathered * resources.cta_k
+    return maximum(resources.stage_bytes + scale_rows - outside * resources.cta_k, 0.0)
 
 
 def _crossing_bytes(

@@ -26,7 +26,7 @@ from gemm_model.core.prediction import (
 from gemm_model.core.regimes import regime_name
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources_of
-from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, FUSED_EPILOGUE, MECHANISM_NAMES
+from gemm_model.kernels.mechanisms import FURTHER_SITUATIONS, FUSED_EPILOGUE, IMPLICIT_GEMM, MECHANISM_NAMES
 from gemm_model.kernels.registry import families, family_at
 from gemm_model.persistent.calibration_file import (
     OWN,
@@ -62,8 +62,8 @@ LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
 LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
 """Where a prediction's details hold the time of each."""
 L2_STATES = ("cold", "warm")
-MECHANISM_OF = dict(zip(KINDS, FURTHER_MECHANISMS[1:], strict=True))
-"""Mechanism of what is no word of an epilogue."""
+SITUATION_OF = dict(zip(KINDS, FURTHER_SITUATIONS[1:], strict=True))
+"""Of what is no word of an epilogue."""
 
 
 class WarpSpecializedModel:
@@ -340,16 +340,21 @@ class PhysicalEvaluation:
 
     def _further_caveats(self, further: FurtherWork) -> tuple[str, ...]:
         """Of what goes beyond plain products: what was not fitted, and what is not modelled."""
-        mechanisms = {MECHANISM_OF.get(word, FUSED_EPILOGUE) for word in every_word(further.asked)}
+        asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in every_word(further.asked)}
         caveats = [
-            f"{name}: no such kernel was calibrated on, its numbers are start values"
-            for name in FURTHER_MECHANISMS
-            if name in mechanisms and name in self.known.unfitted
+            f"{name}: no such kernel was calibrated on"
+            for name in FURTHER_SITUATIONS
+            if name in asked and name in self.known.unfitted
         ]
         if any_of(further.unlike):
             caveats.append("grouped: groups of different n or k are taken for as many mean ones")
-        if "implicit_gemm" in mechanisms:
+        if IMPLICIT_GEMM in asked:
             caveats.append("implicit_gemm: padding is taken to last as long as pixels")
+            if np.any(np.asarray(self.geometry.batch.batch) > 1.0):
+                caveats.append(
+                    "implicit_gemm: each group of channels is a product of its own; libraries have kernels "
+                    "many times as fast for groups of few"
+                )
         return tuple(caveats)
 
     def _energy(self) -> dict[str, Values]:
