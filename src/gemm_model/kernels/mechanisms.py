@@ -1009,31 +1009,6 @@ class SoftwareScales:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-<<<<<<< HEAD
-class ImplicitGemm:
-    """Operands gathered from images."""
-
-    gather_share: float = number(
-        "1",
-        0.1,
-        (0.0, 4.0),
-        "what gathered bytes take at the port beyond others",
-        "boxes of pixels that begin at rows of an image",
-        neutral=0.0,
-        fitted=True,
-    )
-    k_tile_clk: float = number(
-        "clk",
-        10.0,
-        (0.0, 1000.0),
-        "of each k tile in the MMA warps, beyond a plain one",
-        "stepping from tap to tap",
-        neutral=0.0,
-        fitted=True,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WithinPhases:
     """Where the time of a phase lies, for timelines: no runtime reads these numbers, and no fit moves them.
 
@@ -1106,8 +1081,6 @@ class WithinPhases:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-=======
->>>>>>> main
 class KernelNumbers:
     """All empirical numbers of a kernel family on a GPU, for one rate class of operand types."""
 
