@@ -209,6 +209,12 @@ def test_a_strided_data_gradient_counts_the_taps_that_a_pixel_meets():
     assert conv.runs == 3
 
 
+def test_a_strided_data_gradient_of_one_tap_leaves_pixels_out():
+    """Of 57 x 57 pixels 29 x 29 meet the tap of a stride of two."""
+    conv = ConvProblem.parse("dgrad n=2 c=64 h=57 w=57 k=32 r=1 s=1 stride=2")
+    assert conv.sizes == (2 * 29 * 29, 64, 32, 1)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
