@@ -111,6 +111,20 @@ def test_a_damaged_part_is_named_and_the_rest_is_readable(small, gemm_model, tmp
     assert not (tmp_path / "all.csv").exists()
 
 
+def test_rows_written_before_a_column_was_known_have_it_empty(small, gemm_model):
+    import pyarrow.parquet as parquet
+
+    part = next((small / "gpu=Card" / "family=triton").rglob("*.parquet"))
+    table = parquet.read_table(part, partitioning=None)
+    before = DataSet(small).read()
+    parquet.write_table(table.drop_columns(["power_w"]), part)
+    after = DataSet(small).read()
+    assert after["runtime_us"].tolist() == before["runtime_us"].tolist()
+    assert list(after.columns) == list(before.columns)
+    parquet.write_table(table.rename_columns([f"x_{name}" for name in table.column_names]), part)
+    assert "has other columns than schema" in gemm_model("data", "export", small, "--output", "x.csv").err
+
+
 def test_diff_without_a_second_table_is_told(small, gemm_model):
     assert "data diff takes one other table after the first; got 0" in gemm_model("data", "diff", small).err
 

@@ -258,9 +258,22 @@ class DataSet:
             return "is missing"
         except (OSError, package.ArrowException) as error:
             return f"is damaged ({str(error).splitlines()[0]})"
-        if not table.schema.equals(arrow_schema()):
+        wanted = arrow_schema()
+        if any(
+            name not in wanted.names or wanted.field(name) != table.field(name) for name in table.schema.names
+        ):
             return f"has other columns than schema {SCHEMA}"
-        return table
+        return _completed(table, wanted)
+
+
+def _completed(table: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """The table with every column of the schema: those that came later than its rows are empty."""
+    package = pyarrow()
+    have = set(table.schema.names)
+    columns = [
+        table[field.name] if field.name in have else package.nulls(len(table), field.type) for field in wanted
+    ]
+    return package.table(columns, schema=wanted)
 
 
 def is_dataset(folder: Path) -> bool:
