@@ -1,4 +1,6 @@
 import json
+import os
+import subprocess
 import sys
 
 import pytest
@@ -105,6 +107,30 @@ def test_batches_are_alike_in_size_and_bounded():
     assert found[0][:2] == [1, 3]
     for batch in found:
         assert len(batch) == 1 or sum(sizes[index] for index in batch) <= 3_000_000
+
+
+COMPILES_WITH_WAITS = """
+from gemm_model.bench.traced_worker import add_wait_ranges
+add_wait_ranges()
+from gemm_model.bench.quack import QuackProvider
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+config = KernelConfig(cta_m=128, cta_n=128, schedule="pingpong", kernel="quack")
+QuackProvider().compile(GemmProblem.of(1024, 1024, 1024, "bf16"), config, (9, 0))
+"""
+
+
+def test_kernels_with_a_range_for_each_wait_are_other_kernels(tmp_path):
+    pytest.importorskip("quack")
+    plain = COMPILES_WITH_WAITS.replace("add_wait_ranges()", "")
+    sizes = []
+    for name, program in (("plain", plain), ("waits", COMPILES_WITH_WAITS)):
+        # What the tracer sets, so that ranges are left in.
+        told = {"QUACK_CACHE_DIR": str(tmp_path / name), "CUTE_DSL_COMPILER_OPT": "iket"}
+        subprocess.run([sys.executable, "-c", program], env={**os.environ, **told}, check=True)
+        (kernel,) = (tmp_path / name).rglob("*.o")
+        sizes.append(kernel.stat().st_size)
+    assert sizes[1] > sizes[0]
 
 
 def test_the_worker_launches_what_it_prepared(monkeypatch):

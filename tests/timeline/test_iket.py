@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -76,6 +77,24 @@ def test_its_phases(tmp_path):
             "producer waits for a free stage": 0.064 + 0.576,
         }
     )
+
+
+def test_what_a_wait_reads_without_waiting_is_not_counted(tmp_path):
+    document = sample()
+    ranges = document["launches"][1]["ranges"]
+    # Each wait of the ring lasts 32 ns at least, as on a GPU whose timer steps by so much.
+    for found in ranges:
+        if document["stringTable"][found["rangeNameIdx"]] == "wait_data" and found["startTs"] == 1_001_152:
+            found["endTs"] += 32
+    phases = phases_of(trace_of(read_iket(write_sample(tmp_path / "t.json", document))[0], KERNEL))
+    assert phases["consumers wait for loaded data"] == pytest.approx(0.416)
+
+
+def test_waits_for_a_turn_are_what_no_range_explains(tmp_path):
+    pingpong = replace(KERNEL, identity={**KERNEL.identity, "schedule": "pingpong"})
+    phases = phases_of(trace_of(read_iket(write_sample(tmp_path / "t.json"))[0], pingpong))
+    # From the end of the first tile's epilogue at 992 ns to the next tile's first MMA at 1024.
+    assert phases["consumers wait for its turn at the tensor cores"] == pytest.approx(0.032)
 
 
 def test_clusters_and_turns_number_the_tiles(tmp_path):

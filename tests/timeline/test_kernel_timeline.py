@@ -10,6 +10,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.persistent.model import WarpSpecializedModel
 from gemm_model.timeline.chrome_trace import chrome_trace_json
 from gemm_model.timeline.kernel_timeline import kernel_timeline
+from gemm_model.timeline.phases import phases_of
 from gemm_model.timeline.trace import RING, read_trace_table, trace_events, write_trace_table
 from tests.timeline.trace_rules import broken_rules
 
@@ -22,6 +23,9 @@ def timeline(m, n, k, tile, cluster=(1, 1), schedule="cooperative", dtype="bf16"
     model = WarpSpecializedModel(load_gpu(gpu), **options)
     return kernel_timeline(GemmProblem.of(m, n, k, dtype), config, model, **more)
 
+
+BEFORE_FIRST_MMA_US = 0.67 + 0.25 + 0.9
+"""Of a CTA in a cluster: its prologue, that of clusters, its first load."""
 
 KERNELS = [
     ((4096, 4096, 4096, (128, 256), (2, 1)), {}),
@@ -67,7 +71,9 @@ def test_phases_are_those_of_the_prediction():
     drawn = timeline(4096, 4096, 4096, (128, 256), (2, 1), residual="off")
     phases, rows = drawn.prediction.phases_us, drawn.trace.rows
     resident = rows[rows["activity"] == "resident"]
-    assert resident["start_us"].max() == pytest.approx(phases["launch"])
+    assert resident["start_us"].max() == pytest.approx(
+        phases["launch"] + phases["first_load"] - BEFORE_FIRST_MMA_US
+    )
     mma = drawn.trace.of_tiles("mma")
     assert mma["start_us"].min() == pytest.approx(phases["launch"] + phases["first_load"])
     first = mma[mma["role"] == "consumer 1"].groupby("sm")
@@ -82,7 +88,38 @@ def test_ctas_start_one_after_the_other_in_every_regime(regime):
     rows = drawn.trace.rows
     starts = rows[rows["activity"] == "resident"]["start_us"]
     assert 0 <= starts.min() < starts.max()
-    assert starts.max() == pytest.approx(drawn.prediction.phases_us["launch"])
+    phases = drawn.prediction.phases_us
+    assert starts.max() == pytest.approx(phases["launch"] + phases["first_load"] - BEFORE_FIRST_MMA_US)
+
+
+def test_a_launch_holds_prologue_and_first_load_and_no_more():
+    phases = {}
+    for name, kernel in (("cta", (512, 2048, 4096, (128, 128))), ("few rows", (64, 4096, 4096, (64, 128)))):
+        drawn = timeline(*kernel, regime="counters", residual="off")
+        phases[name] = phases_of(drawn.trace)
+        skew_us = phases[name]["start skew"]
+        # All CTAs begin to compute together; the median one starts half the skew before the last.
+        assert phases[name]["first CTA to first load"] == pytest.approx(0.67 + skew_us / 2, abs=0.02)
+    assert phases["cta"]["first load to first MMA"] == pytest.approx(0.9 + 0.1, abs=0.05)
+    few = phases["few rows"]
+    assert few["first load to first MMA"] == pytest.approx(0.9 + 0.85 + few["start skew"] / 2, abs=0.02)
+    chained = timeline(16, 128, 64, (64, 128), regime="sustained")
+    rows = chained.trace.rows
+    assert rows[rows["activity"] == "resident"]["start_us"].min() >= 0.0
+
+
+def test_one_warpgroup_stores_slower_and_slower_still_beside_the_others_mmas():
+    # Waves of single CTAs; the model's epilogue of 128 x 128 outputs is that of two warpgroups.
+    drawn = timeline(4096, 4096, 4096, (128, 128), (1, 1), "pingpong", regime="counters", residual="off")
+    both = timeline(4096, 4096, 4096, (128, 128), regime="counters", residual="off")
+    stored = drawn.trace.of_tiles("epilogue")
+    length = (stored["end_us"] - stored["start_us"])[stored["cta"] == 0].tolist()
+    together = both.trace.of_tiles("epilogue")
+    once = float((together["end_us"] - together["start_us"]).median())
+    assert max(length) / min(length) == pytest.approx(3.0 / 1.7)
+    # At a clock of its own, up to a tenth lower.
+    assert 1.7 * once < min(length) < 1.7 * 1.15 * once
+    assert len(length) == 8
 
 
 def test_the_ring_is_never_overcommitted():

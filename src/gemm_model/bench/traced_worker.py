@@ -28,7 +28,7 @@ def add_wait_ranges() -> None:
 
     Kernels that are compiled from then on have the ranges: a library's own ones tell whole tiles alone.
     """
-    from cutlass import pipeline
+    from cutlass import Boolean, pipeline
     from cutlass.cute.experimental import iket
 
     def ranged(name: str, wait: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,7 +40,12 @@ def add_wait_ranges() -> None:
 
         return traced
 
+    def not_yet(*_arguments: Any, **_options: Any) -> Any:
+        return Boolean(False)
+
     loads = pipeline.PipelineTmaAsync
+    # A kernel that looks first may wait while it looks, outside of the range: it waits within it alone.
+    loads.consumer_try_wait = loads.producer_try_acquire = not_yet
     loads.consumer_wait = ranged(WAIT_DATA, loads.consumer_wait)
     loads.producer_acquire = ranged(WAIT_STAGE, loads.producer_acquire)
 

@@ -1009,6 +1009,78 @@ class SoftwareScales:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WithinPhases:
+    """Where the time of a phase lies, for timelines: no runtime reads these numbers, and no fit moves them.
+
+    Read off the traces of 40 kernels (QuACK on H200s, `data/measurements/h200/traces`).
+    """
+
+    prologue_us: float = number(
+        "us",
+        0.67,
+        (0.0, 3.0),
+        "from the start of a CTA to its first load: barriers, tensor maps",
+        "median of the traced kernels without clusters: 0.58 to 0.83",
+    )
+    cluster_prologue_us: float = number(
+        "us",
+        0.25,
+        (0.0, 2.0),
+        "the same of clusters of several CTAs beyond it: they wait for each other",
+        "0.86 to 1.04 in 14 traced kernels with clusters",
+    )
+    first_load_us: float = number(
+        "us",
+        0.9,
+        (0.0, 5.0),
+        "from the first load of the last CTA to the first MMAs",
+        "1.0 to 1.4, half the start skew with it, in 25 of 40 traced kernels; by chance up to 2.4",
+    )
+    own_pages_us: float = number(
+        "us",
+        0.85,
+        (0.0, 5.0),
+        "the same beyond it with one row of tiles, of which each SM reads pages of its own",
+        "1.7 to 2.2 in seven of eight traced kernels of 16 and 64 rows",
+    )
+    drain_us: float = number(
+        "us",
+        0.14,
+        (0.0, 1.0),
+        "from the last store of a CTA to its end, for each warpgroup that computes",
+        "0.13 to 0.16 with one, 0.26 to 0.32 with two, 0.54 to 0.61 with three",
+    )
+    one_warpgroup: float = number(
+        "1",
+        1.7,
+        (1.0, 4.0),
+        "epilogue of a tile that one warpgroup stores, over that of two with half of it each",
+        "1.45 to 2.1 in 18 traced kernels",
+    )
+    beside_mmas: float = number(
+        "1",
+        3.0,
+        (1.0, 8.0),
+        "the same while the other ping-pong warpgroup's MMAs run",
+        "2.9 to 3.2 in six traced kernels",
+    )
+    spilled: float = number(
+        "1",
+        1.55,
+        (1.0, 8.0),
+        "epilogue of one warpgroup that spills registers, over one that does not",
+        "1.5 to 1.85 in six traced ping-pong kernels",
+    )
+    spilled_together: float = number(
+        "1",
+        2.7,
+        (1.0, 8.0),
+        "the same of warpgroups that spill at the same time",
+        "2.7 to 3.2 in four traced cooperative kernels",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelNumbers:
     """All empirical numbers of a kernel family on a GPU, for one rate class of operand types."""
 
@@ -1112,6 +1184,11 @@ NUMBERS: Mapping[str, Number] = {spec.name: spec for mechanism in MECHANISMS for
 @cache
 def _places() -> tuple[tuple[str, str, Number], ...]:
     return tuple((*name.split("."), spec) for name, spec in NUMBERS.items())  # type: ignore[misc]
+
+
+def within_phases() -> WithinPhases:
+    """The numbers that timelines read."""
+    return WithinPhases(**{spec.name: spec.metadata["number"]["start"] for spec in fields(WithinPhases)})
 
 
 def _switched_off(record: Any) -> Any:

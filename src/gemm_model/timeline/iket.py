@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.core.errors import InputError
-from gemm_model.timeline.kernel_timeline import DATA
+from gemm_model.timeline.kernel_timeline import DATA, FURTHER_MATRIX, STORE_BUFFER
 from gemm_model.timeline.trace import Trace, TraceInfo, new_rows
 
 NS_PER_US = 1e3
@@ -40,8 +40,8 @@ PARTS = {
     "clc_produce": ("schedule", "ask"),
     "clc_consume": ("schedule", "take"),
     "ag_wait": ("wait", "another GPU's data"),
-    "epi_store_acq": ("wait", "a free store buffer"),
-    "epi_c_wait": ("wait", "the matrix to add"),
+    "epi_store_acq": ("wait", STORE_BUFFER),
+    "epi_c_wait": ("wait", FURTHER_MATRIX),
     "epi_store_issue": ("store", ""),
 }
 """Ranges of QuACK 0.6.5 inside of those, or between: activity and detail; any other is 'other'."""

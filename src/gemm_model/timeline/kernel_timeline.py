@@ -28,6 +28,8 @@ of its last one."""
 
 DATA, TURN = "loaded data", "its turn at the tensor cores"
 """What consumers wait for."""
+STORE_BUFFER, FURTHER_MATRIX = "a free store buffer", "the matrix to add"
+"""What they wait for within an epilogue, which holds these waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ def kernel_timeline(
     rows = [
         _launch_row(waves),
         _resident_rows(waves),
+        _prologue_rows(waves),
         _on_all_sms(of_one_cta, waves, evaluation),
         *_ring_rows(waves, lanes, detailed_sm, shown),
         *(row for tiles in lanes for row in _k_tile_rows(waves, tiles, detailed_sm, shown)),
@@ -140,6 +143,21 @@ def _cta_rows(waves: Waves, lanes: Sequence[LaneTiles], grouped: int) -> Iterato
                 start_us=tiles.mma_end_us[own],
                 end_us=tiles.stored_us[own],
             )
+            yield _drain_row(waves, tiles)
+
+
+def _drain_row(waves: Waves, tiles: LaneTiles) -> pd.DataFrame:
+    """From the last store of a CTA to its end, of the lane that has the last tile."""
+    last = tiles.wave == waves.count - 1
+    return new_rows(
+        int(last.sum()),
+        role=tiles.lane.role,
+        tile=tiles.wave[last],
+        activity="store",
+        start_us=tiles.stored_us[last],
+        end_us=np.full(int(last.sum()), waves.end_us),
+        detail="what is under way lands",
+    )
 
 
 def _groups(tiles: int, grouped: int) -> tuple[IntArray, IntArray]:
@@ -167,7 +185,7 @@ def _wait_rows(tiles: LaneTiles, first: IntArray) -> pd.DataFrame:
 def _load_rows(waves: Waves, lanes: Sequence[LaneTiles], grouped: int) -> pd.DataFrame:
     """One row a tile: from asking for its first k tile to asking for its last one.
 
-    The first begins with its CTA; what is not spent on asking is waiting for a free stage.
+    The first begins when its CTA is ready; what is not spent on asking is waiting for a free stage.
     """
     issue_us = ring_of(waves, lanes).issue_us.reshape(waves.count, waves.k_tiles)
     first, last = _groups(waves.count, grouped)
@@ -191,7 +209,7 @@ def _launch_row(waves: Waves) -> pd.DataFrame:
 
 def _resident_rows(waves: Waves) -> pd.DataFrame:
     """One row a CTA: from its start to its last store."""
-    end = np.full(waves.clusters, waves.start[-1] + waves.exposed_us)
+    end = np.full(waves.clusters, waves.end_us)
     if waves.count > 1:
         end[waves.last_clusters :] = waves.start[-2] + waves.exposed_us
     sms = np.arange(waves.clusters * waves.ctas)
@@ -206,10 +224,25 @@ def _resident_rows(waves: Waves) -> pd.DataFrame:
     )
 
 
+def _prologue_rows(waves: Waves) -> pd.DataFrame:
+    """One row a CTA: from its start until it loads."""
+    sms = np.arange(waves.clusters * waves.ctas)
+    return new_rows(
+        len(sms),
+        sm=sms,
+        cta=sms,
+        role="producer",
+        activity="other",
+        detail="prologue",
+        start_us=np.repeat(waves.cta_start, waves.ctas),
+        end_us=np.repeat(waves.ready, waves.ctas),
+    )
+
+
 def _on_all_sms(rows: pd.DataFrame, waves: Waves, evaluation: PhysicalEvaluation) -> pd.DataFrame:
     """The rows of one CTA for each CTA of the grid: SM by SM, tiles by their place in the kernel's order.
 
-    Rows that begin before the first wave begin with their CTA.
+    Rows that begin before the first wave begin when their CTA is ready to load.
     """
     tiles = np.array([waves.tiles_of_cta(cta) for cta in range(waves.clusters * waves.ctas)])
     cta, row = np.nonzero(rows["tile"].to_numpy() < tiles[:, None])
@@ -217,7 +250,7 @@ def _on_all_sms(rows: pd.DataFrame, waves: Waves, evaluation: PhysicalEvaluation
     found = {name: column.to_numpy()[row] for name, column in rows.items()}
     found["sm"] = found["cta"] = cta
     found["tile"] = found["tile"] * waves.clusters + cluster
-    found["start_us"] = np.maximum(found["start_us"], waves.cta_start[cluster])
+    found["start_us"] = np.maximum(found["start_us"], waves.ready[cluster])
     one_tile = (found["activity"] == "mma") & (found["tiles"] == 1)
     at_edge = one_tile & _at_edge(found["tile"], cta, evaluation, waves)
     found["detail"] = np.where(at_edge, "edge tile", found["detail"])
@@ -246,7 +279,7 @@ def _ring_rows(waves: Waves, lanes: Sequence[LaneTiles], sm: int, shown: IntArra
     ring, cluster = ring_of(waves, lanes), sm // waves.ctas
     step = (shown[:, None] * waves.k_tiles + np.arange(waves.k_tiles)).ravel()
     place = _place(waves, sm, step) | {"role": RING}
-    issue_us = np.maximum(ring.issue_us[step], waves.cta_start[cluster])
+    issue_us = np.maximum(ring.issue_us[step], waves.ready[cluster])
     arrival_us, used_us = ring.arrival_us[step], ring.used_us[step]
     yield new_rows(len(step), activity="load", start_us=issue_us, end_us=arrival_us, **place)
     yield new_rows(len(step), activity="mma", start_us=used_us, end_us=ring.freed_us[step], **place)

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from gemm_model.timeline.kernel_timeline import DATA
+from gemm_model.timeline.kernel_timeline import DATA, FURTHER_MATRIX, STORE_BUFFER, TURN
 from gemm_model.timeline.trace import Trace, tile_spans
 
 COMPUTING = ("consumer 1", "consumer 2", "consumer 3", "MMA warp")
 """Roles whose waits are the consumers'."""
+WITHIN_EPILOGUE = (STORE_BUFFER, FURTHER_MATRIX)
+"""Waits that the epilogue's time holds already: they are no part of the sum of waits."""
+SHORTEST_SHARE = 0.1
+"""Share of a trace's waits that are taken to find what they wait for [1]; chosen."""
 
 
 def phases_of(trace: Trace) -> dict[str, float]:
@@ -63,15 +68,22 @@ def _wave_phases(trace: Trace) -> dict[str, float]:
 
 
 def _waits(trace: Trace, mma: pd.DataFrame, load: pd.DataFrame) -> dict[str, float]:
-    """What a warp waits for, summed over the kernel: the mean of the warps of that kind."""
+    """What a warp waits for, summed over the kernel: the mean of the warps of that kind.
+
+    A tracer's shortest wait is a step of its timer, which it reads where nothing is waited for: of each k
+    tile's wait, so much is not counted.
+    """
     waits = trace.of_tiles("wait")
     waits = waits[waits["role"].isin(COMPUTING)]
     warps = max(len(mma[["cta", "role", "warp"]].drop_duplicates()), 1)
     total = (waits["end_us"] - waits["start_us"]).groupby(waits["detail"]).sum() / warps
     by_cause = {str(cause): float(us) for cause, us in total.items()}
-    by_cause[DATA] = by_cause.get(DATA, 0.0) + float(mma["waited_us"].sum()) / warps
+    if trace.info.source == "measured" and trace.info.kernel.get("schedule") == "pingpong":
+        by_cause[TURN] = _turns_us(trace, mma, waits) / warps
+    within_us = mma["waited_us"] - _shortest_wait_us(trace) * (trace.info.k_tiles - 1)
+    by_cause[DATA] = by_cause.get(DATA, 0.0) + float(within_us.clip(lower=0.0).sum()) / warps
     found = {f"consumers wait for {cause}": us for cause, us in sorted(by_cause.items())}
-    found["consumers wait"] = sum(by_cause.values())
+    found["consumers wait"] = sum(us for cause, us in by_cause.items() if cause not in WITHIN_EPILOGUE)
     if len(load):
         producers = max(len(load[["cta", "warp"]].drop_duplicates()), 1)
         found["producer waits for a free stage"] = float(load["waited_us"].sum()) / producers
@@ -93,6 +105,31 @@ def phase_columns(trace: Trace) -> dict[str, float]:
 
 def unit_of(phase: str) -> str:
     return "" if phase == "waves" else "us"
+
+
+def _turns_us(trace: Trace, mma: pd.DataFrame, waits: pd.DataFrame) -> float:
+    """What warps wait for their turn, all together: between two of their tiles, where no range says why.
+
+    A tracer has no range for it.
+    """
+    warp = ["cta", "role", "warp"]
+    epilogue = trace.of_tiles("epilogue")
+    stored = epilogue.assign(number=epilogue.sort_values("start_us").groupby(warp).cumcount() + 1)
+    begun = mma.assign(number=mma.sort_values("start_us").groupby(warp).cumcount())
+    between = begun.merge(stored, on=[*warp, "number"], suffixes=("", "_before"))
+    told = waits.merge(stored[stored["number"] == 1][[*warp, "end_us"]], on=warp, suffixes=("", "_first"))
+    told = told[told["start_us"] >= told["end_us_first"]]
+    idle_us = (between["start_us"] - between["end_us_before"]).sum()
+    return max(float(idle_us - (told["end_us"] - told["start_us"]).sum()), 0.0)
+
+
+def _shortest_wait_us(trace: Trace) -> float:
+    """What the shortest tenth of the waits of k tiles take at most; 0 of a prediction, or without any."""
+    rows = trace.rows
+    waits = rows[(rows["activity"] == "wait") & (rows["k_tile"] >= 0) & rows["role"].isin(COMPUTING)]
+    lengths = (waits["end_us"] - waits["start_us"]).to_numpy()
+    measured = trace.info.source == "measured" and len(lengths) > 0
+    return float(np.quantile(lengths, SHORTEST_SHARE, method="lower")) if measured else 0.0
 
 
 def compared(predicted: Trace, measured: Trace) -> list[dict[str, Any]]:

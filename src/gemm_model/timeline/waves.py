@@ -1,7 +1,8 @@
 """A kernel on its own time axis, as the calibrated model sees it: waves, the warps on their tiles, the ring.
 
 The model knows the length of a wave, not who is late: all clusters end a wave together, CTAs start one after
-the other, and what a wave lasts longer than the MMAs of a tile is waiting for its slowest resource.
+the other, and what a wave lasts longer than the MMAs of a tile is waiting for its slowest resource. Its
+launch is all that a kernel takes beside its waves; when in it a CTA starts and first loads is from traces.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from gemm_model.core.batch import FloatArray, IntArray
+from gemm_model.core.batch import FloatArray, GemmBatch, IntArray
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.prediction import Prediction
+from gemm_model.kernels.mechanisms import within_phases
 from gemm_model.persistent.kernel_time import TileTimes
 from gemm_model.persistent.model import PhysicalEvaluation
 
@@ -31,6 +33,10 @@ class Lane:
     step: int
     lag_us: float
     """From the end of a wave to the end of its epilogue."""
+    epilogue_us: float
+    """Of a tile, with nothing beside it."""
+    beside_us: float
+    """Of a tile beside the MMAs of the warps that take turns with it, if they last so long."""
     computes: bool = True
     stores: bool = True
 
@@ -43,6 +49,10 @@ class Waves:
     """Of each wave, and the end of the last one."""
     cta_start: FloatArray
     """Of each cluster."""
+    ready: FloatArray
+    """Of each cluster: from when on it loads."""
+    drain_us: float
+    """From the last store of a CTA to its end."""
     exposed_us: float
     k_tiles: int
     stages: int
@@ -58,6 +68,11 @@ class Waves:
     @property
     def count(self) -> int:
         return len(self.start) - 1
+
+    @property
+    def end_us(self) -> float:
+        """Of the kernel."""
+        return float(self.start[-1] + self.exposed_us)
 
     def tiles_of_cta(self, cta: int) -> int:
         """Tiles that a CTA computes, CTAs counted from 0 cluster by cluster."""
@@ -95,20 +110,42 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction) -> Waves:
     if schedule.last_tiles > 0:
         lengths = np.append(lengths, waves_us - lengths.sum())
     start = launch_us + first_us + np.concatenate([[0.0], np.cumsum(lengths)])
-    clusters = int(schedule.resident)
+    clusters, ctas = int(schedule.resident), int(batch.cluster_m * batch.cluster_n)
     grid_us = min(tile.grid_us, launch_us)
+    before_us = _before_first_mma_us(batch, first_us, launch_us - grid_us)
+    cta_start = (
+        launch_us + first_us - sum(before_us) - grid_us * (1.0 - np.arange(1, clusters + 1) / clusters)
+    )
     return Waves(
         start=start,
-        cta_start=launch_us - grid_us * (1.0 - np.arange(1, clusters + 1) / clusters),
+        cta_start=cta_start,
+        ready=cta_start + before_us[0],
+        drain_us=min(within_phases().drain_us * float(evaluation.geometry.resources.warpgroups), exposed_us),
         exposed_us=exposed_us,
         k_tiles=int(schedule.k_tiles),
         stages=int(evaluation.geometry.resources.stages),
         clusters=clusters,
         last_clusters=int(schedule.last_tiles) or clusters,
-        ctas=int(batch.cluster_m * batch.cluster_n),
+        ctas=ctas,
         times=tile,
         data_wait_us=np.maximum(lengths - tile.period_us, 0.0),
     )
+
+
+def _before_first_mma_us(batch: GemmBatch, first_us: float, launch_us: float) -> tuple[float, float]:
+    """Of the last CTA: from its start to its first load, and from there to the first MMAs.
+
+    No more than the launch has room for, beside the first load that the model knows itself.
+    """
+    numbers = within_phases()
+    prologue_us, load_us = numbers.prologue_us, numbers.first_load_us
+    if batch.cluster_m * batch.cluster_n > 1:
+        prologue_us += numbers.cluster_prologue_us
+    if batch.m <= batch.cta_m * batch.cluster_m:
+        load_us += numbers.own_pages_us
+    load_us = max(load_us, first_us)
+    share = min(1.0, (launch_us + first_us) / (prologue_us + load_us))
+    return prologue_us * share, load_us * share
 
 
 def _stretched(tile: TileTimes, by: float) -> TileTimes:
@@ -128,32 +165,51 @@ def _lanes(evaluation: PhysicalEvaluation, waves: Waves) -> list[Lane]:
     warpgroups take tiles in turn; with tensor memory one warp computes and others store.
     """
     geometry, exposed = evaluation.geometry, waves.exposed_us
+    groups, stored_us = int(geometry.resources.warpgroups), waves.times.epilogue_us
     if geometry.family.tile_period.in_tensor_memory:
         return [
-            Lane("MMA warp", 0, 1, exposed, stores=False),
-            Lane("epilogue warps", 0, 1, exposed, computes=False),
+            Lane("MMA warp", 0, 1, exposed, stored_us, stored_us, stores=False),
+            Lane("epilogue warps", 0, 1, exposed, stored_us, stored_us, computes=False),
         ]
+    numbers = within_phases()
+    if geometry.resources.spilled_registers > 0:
+        stored_us *= numbers.spilled if groups == 1 else numbers.spilled_together
+    alone_us = stored_us * (numbers.one_warpgroup if groups == 1 else 1.0)
     if geometry.batch.schedule == PINGPONG:
-        return [Lane(f"consumer {turn + 1}", turn, 2, exposed) for turn in range(min(2, waves.count))]
-    groups = int(geometry.resources.warpgroups)
-    if groups == 1:
-        return [Lane("consumer 1", 0, 1, exposed)]
-    return [Lane(f"consumer {i + 1}", 0, 1, exposed * i / (groups - 1)) for i in range(groups)]
+        beside_us = stored_us * numbers.beside_mmas
+        turns = range(min(2, waves.count))
+        return [Lane(f"consumer {turn + 1}", turn, 2, exposed, alone_us, beside_us) for turn in turns]
+    lags_us = [exposed * i / (groups - 1) for i in range(groups)] if groups > 1 else [0.0]
+    return [Lane(f"consumer {i + 1}", 0, 1, lag, alone_us, alone_us) for i, lag in enumerate(lags_us)]
 
 
 def lane_tiles(waves: Waves, lane: Lane) -> LaneTiles:
-    """A tile's MMAs begin with its wave, or when the warps that compute it have stored the tile before."""
+    """A tile's MMAs begin with its wave, or when the warps that compute it have stored the tile before.
+
+    Warps that take turns store under the others' MMAs, until their own next wave at the latest; of a wave
+    after which most CTAs have none they store alone.
+    """
     wave = np.arange(lane.first, waves.count, lane.step)
-    stored = waves.start[wave + 1] + lane.lag_us
-    free = stored if lane.stores else stored - waves.times.epilogue_us
+    last = wave == waves.count - 1
+    most = waves.count - int(2 * waves.last_clusters < waves.clusters)
+    stored = waves.start[wave + 1] + lane.lag_us - np.where(last, waves.drain_us, 0.0)
+    mma_end = stored - lane.epilogue_us
+    if lane.step > 1:
+        handed_over = waves.start[wave + 1] + lane.lag_us - waves.times.epilogue_us
+        next_turn = waves.start[np.minimum(wave + lane.step, waves.count)]
+        mma_end = np.where(last, mma_end, handed_over)
+        storing_us = np.where(wave < most - 1, lane.beside_us, lane.epilogue_us)
+        stored = np.where(last, stored, np.minimum(mma_end + storing_us, np.maximum(next_turn, stored)))
+    free = stored if lane.stores else mma_end
     free = np.concatenate([[-np.inf], free[:-1]])
     start = np.maximum(waves.start[wave], free)
+    mma_end = np.maximum(mma_end, start)
     return LaneTiles(
         lane=lane,
         wave=wave,
         start_us=start,
-        mma_end_us=np.maximum(stored - waves.times.epilogue_us, start),
-        stored_us=stored,
+        mma_end_us=mma_end,
+        stored_us=np.maximum(stored, mma_end),
         free_us=free,
     )
 
@@ -183,7 +239,7 @@ def ring_of(waves: Waves, lanes: Sequence[LaneTiles]) -> Ring:
     # The producer asks as soon as a stage is free, one k tile after the other at the port's pace; all CTAs
     # as the last one to start.
     pace = np.arange(len(used_us)) * waves.times.load_us
-    opened = np.concatenate([np.full(waves.stages, waves.cta_start[-1]), freed_us])[: len(used_us)]
+    opened = np.concatenate([np.full(waves.stages, waves.ready[-1]), freed_us])[: len(used_us)]
     issue_us = np.minimum(np.maximum.accumulate(opened - pace) + pace, used_us)
     soonest = np.minimum(issue_us + waves.times.latency_us + waves.times.load_us, used_us)
     late = np.repeat(wait, waves.k_tiles) > SHORTEST_WAIT_US
