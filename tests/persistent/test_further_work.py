@@ -14,7 +14,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, NUMBERS
 from gemm_model.models import create_model
 from gemm_model.persistent.calibration_file import as_mapping, load_calibration
-from gemm_model.persistent.epilogue import epilogue_clk, fused_clk
+from gemm_model.persistent.epilogue import epilogue_clk, fused_clk, stalled_clk
 from gemm_model.persistent.mainloop import k_tile
 from tests.persistent.kernels import H200, found_of, numbers_on, schedule_of, times_of
 from tests.typed_numbers import VALUES, calibration, numbers
@@ -105,6 +105,21 @@ def test_clocks_of_a_fused_epilogue():
     gated = work(epilogue="gated_silu")
     # Outputs of 2 bytes at 16 a clock are 2048; a gate leaves half of them, in as many stores.
     assert plain_clk - epilogue_clk(gated, found_of(gated), stores) == pytest.approx(1024)
+
+
+def test_loads_stall_in_half_of_what_is_fused_where_warpgroups_share_a_tile():
+    known = numbers()
+    assert stalled_clk(work(), known, 0.0) is None
+    assert stalled_clk(work(epilogue="gelu"), known, 800.0) == 400.0
+    in_turn = gm.KernelConfig(cta_m=128, cta_n=128, schedule="pingpong")
+    assert stalled_clk(work(epilogue="gelu", config=in_turn), known, 800.0) == 0.0
+    # Two waves of 132 tiles, bound by loads: 819 clocks of tangents each, half of which at 1,980 MHz.
+    sizes = {"m": 264 * 128, "n": 128, "k": 2048}
+    steady = known.without(["clock"])
+    plain, fused = (
+        times_of(work(**sizes, **more), steady, rate=1e6).waves_us for more in ({}, {"epilogue": "gelu"})
+    )
+    assert fused - plain == pytest.approx(2 * 16.384 * 50 / 2 / 1980)
 
 
 def test_an_epilogue_moves_what_it_reads_and_what_is_left_of_the_output():
