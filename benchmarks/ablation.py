@@ -23,12 +23,14 @@ from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.tables import load_tables, table_name
 from gemm_model.core.files import atomic_write
 from gemm_model.core.gpu import GpuSpec, load_gpu
-from gemm_model.kernels.mechanisms import MECHANISMS
+from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, MECHANISMS
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import calibration_for
 from gemm_model.tables.accuracy import choice_figures, error_figures, top1_efficiency
 
 FOLDS = 3
+UNFELT = frozenset({"power", "chain", "split_k", *FURTHER_MECHANISMS})
+"""Mechanisms that plain products with K whole, launched alone, do not meet."""
 FULL = "nothing: the full model"
 
 
@@ -75,7 +77,7 @@ def _ablated(
     absent = seen["burst"].shape.family.absent_mechanisms
     lines = {FULL: _figures(seen, gpu, start, absent, seed)}
     for mechanism in MECHANISMS:
-        if mechanism.name not in absent and mechanism.name != "power":
+        if mechanism.name not in absent | UNFELT:
             lines[f"{mechanism.name}: {mechanism.meaning}"] = _figures(
                 seen, gpu, start, absent | {mechanism.name}, seed
             )

@@ -53,6 +53,7 @@ CUBLASLT_ROWS, CUTLASS_ROWS, TRITON_ROWS, SPLIT_ROWS, QUACK_ROWS = 8000, 6000, 4
 SPLIT_PROBLEMS = 130
 REPEATED_ROWS, COUNTED_ROWS, H100_ROWS = 1000, 500, 1000
 PROPOSALS = 8
+"""Kernels of one problem [1]; cuBLASLt's heuristic, best first; chosen."""
 
 
 class Tile(NamedTuple):
@@ -84,7 +85,7 @@ CUTLASS_TILES = {
         Tile(128, 128, 2, 1, "pingpong"),
     ),
 }  # fmt: skip
-"""Kernels with the static scheduler by operand type; e4m3 with fast accumulation."""
+"""Tiles, clusters and schedules; CUTLASS's static scheduler by operand type, e4m3 with fast sums; chosen."""
 
 SLOW_CUTLASS_TILES = (
     Tile(128, 128), Tile(128, 128, 2, 1), Tile(128, 64), Tile(128, 256, 2, 1),
@@ -109,10 +110,10 @@ TRITON_KERNELS = (
     (128, 128, 12, (3, 4)), (128, 256, 8, (2, 3)), (128, 256, 12, (2, 3)), (256, 64, 8, (3,)),
     (256, 128, 8, (3,)),
 )  # fmt: skip
-"""Tile, warps and stages with a k tile of 128 bytes."""
+"""Tile, warps and stages [1]; Triton with a k tile of 128 bytes; chosen."""
 
 LONG_K_TRITON_KERNELS = ((64, 32, 4, (3,)), (64, 64, 4, (3,)), (64, 128, 4, (3,)), (128, 128, 8, (2,)))
-"""The same with a k tile of 256 bytes."""
+"""Tile, warps and stages [1]; Triton with a k tile of 256 bytes; chosen."""
 
 TRITON_GROUPS = (1, 4, 8)
 

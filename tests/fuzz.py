@@ -164,6 +164,34 @@ CHOICES: dict[str, list[str]] = {
     "--fit": ["mac_per_us", "init_us,load_startup_us", "speed", ""],
     "--configs-per-problem": ["1", "4", "0", "-1"],
     "--weight": ["m", "count", "nope"],
+    **{
+        "--epilogue": ["gated_silu", "bias_n,relu", "bias_n", "nope", "relu,relu", ","],
+        "--groups": ["512,300,0,16", "64", "128x256x64,64x64x64", "0", "-1,2", "9" * 400, "x,1", "1x2"],
+        "--group-layout": ["contiguous", "masked"],
+        "--capacity": ["512", "4096", "0", "-1", "9" * 30],
+        "--block-scaling": ["1x128,128x128", "1x128,1x128", "1x0,1x1", "x", "128"],
+        "--conv": [
+            *("fprop n=32 c=64 h=56 w=56 k=128 r=3 s=3 pad=1", "dgrad n=1 c=8 h=8 w=8 k=8 r=1 s=1"),
+            *("fprop n=0 c=1", "fprop h=1 h=2", "spin n=1", "fprop n=1e9 c=x"),
+        ],
+        "--experts": ["8", "64", "0", "-1", str(2**41)],
+        "--tokens": ["64", "4096", "0", str(2**41)],
+        "--top-k": ["1", "8", "0", "100"],
+        "--routing": ["uniform", "balanced", "zipf:0.7", "zipf:nan", "zipf:", "zipf:-1e300", "nope"],
+        "--routings": ["1", "4", "0", str(2**41)],
+        "--scheduler": ["static", "split_k", "stream_k"],
+        "--against": ["cublas", "cutlass", "nope"],
+        "--l2": ["cold", "warm", "rotated"],
+        "--shard": ["0/1", "1/4", "4/4", "x"],
+        "--sample": ["1", "5", "0"],
+        "--method": ["exact", "z3", "nope"],
+        "--dma-warps": ["1", "2", "0"],
+        "--trace-sms": ["1", "4", "0"],
+        "--sm": ["0", "5", "400"],
+        "--extend": ["h200:quack", "nope"],
+        "--from": ["h200:quack", "nope"],
+        "--hold-outs": ["all", "shapes"],
+    },
 }
 VERBS: dict[str, dict[str, list[str]]] = {
     "predict": {**PROBLEM, **KERNEL},
@@ -220,6 +248,10 @@ fp16,64,64,100000,64,64,1,1,90,0,cooperative
 """
 UNMEASURED_TABLE = "in_dtype,m,n,k\nbf16,4096,4096,4096\nfp8,64,128,256\n"
 """Without plots, which take as long as a hundred cases."""
+FURTHER_TABLE = """in_dtype,m,n,k,cta_m,cta_n,cluster_m,cluster_n,epilogue,groups,runtime_us
+bf16,1024,4096,4096,128,256,2,1,bias_n,,80.5
+bf16,828,4096,2048,128,128,1,1,gated_silu,"512,300,0,16",60
+"""
 SHAPE_TABLE = "m,n,k,count\n128,4096,4096,3\n4096,4096,4096,1\n"
 SWEEP_TABLE = (
     "kernel,in_dtype,out_dtype,m,n,k,cta_m,cta_n,cta_k,mma_m,mma_n,stages,regime,disposition,runtime_us\n"
@@ -313,6 +345,8 @@ def _words(rng: random.Random, folder: Path) -> Answer:
 def _line(rng: random.Random, verb: str, folder: Path) -> list[str]:
     """A command line that is fine, or has a few words changed."""
     options = {name: _mostly_good(rng, values) for name, values in VERBS[verb].items()}
+    if verb in ("predict", "explain") and rng.random() < 0.3:
+        return [verb, *_routed(rng), "--format", rng.choice(FORMATS)]
     known = sorted(_known_options(verb) & set(CHOICES))
     for name in rng.sample(known, min(rng.choice((0, 1, 1, 2, 3)), len(known))):
         options[name] = _mostly_good(rng, CHOICES[name])
@@ -404,6 +438,7 @@ def _file(rng: random.Random, folder: Path) -> Answer:
             UNMEASURED_TABLE,
             ["predict", "--output", str(folder / "out"), "--model", "SOLModel", "--input"],
         ),
+        ("t.csv", FURTHER_TABLE, ["predict", "--format", rng.choice(FORMATS), "--input"]),
         ("t.csv", SHAPE_TABLE, ["rank", "--format", rng.choice(FORMATS), "--input"]),
         ("t.csv", SHAPE_TABLE, ["portfolio", "--max-kernels", "2", "--format", "json", "--input"]),
         ("t.csv", RUN_TABLE, ["estimate", "--machine", "balanced", "--format", "json", "--input"]),
@@ -451,6 +486,28 @@ def _file(rng: random.Random, folder: Path) -> Answer:
     else:
         words = [*words, _saved(folder, name, mangled)]
     return _command(words, folder)
+
+
+def _routed(rng: random.Random) -> list[str]:
+    """A kernel of a problem beyond plain products."""
+    shape = ["--n", "512", "--k", "512", "--cta", "128x128"]
+    return rng.choice(
+        [
+            ["--groups", rng.choice(CHOICES["--groups"]), *shape],
+            ["--experts", "8", "--tokens", "512", "--routing", rng.choice(CHOICES["--routing"]), *shape],
+            ["--conv", rng.choice(CHOICES["--conv"]), "--cta", "128x128"],
+            ["--m", "512", *shape, "--epilogue", rng.choice(CHOICES["--epilogue"])],
+            [
+                "--m",
+                "512",
+                *shape,
+                "--dtype",
+                "fp8",
+                "--block-scaling",
+                rng.choice(CHOICES["--block-scaling"]),
+            ],
+        ]
+    )
 
 
 def _uses_of_traces_and_sweeps(folder: Path) -> list[Use]:

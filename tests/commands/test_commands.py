@@ -160,6 +160,16 @@ def test_import_needs_nothing_heavy_and_is_fast():
     assert float(seconds) < 0.3
 
 
+def test_the_start_of_any_verb_imports_nothing_that_takes_long():
+    code = (
+        "import sys; from gemm_model.cli import parser_of; parser_of(None);"
+        "names = ('torch', 'pandas', 'scipy', 'matplotlib', 'distributed', 'pyarrow', 'triton', 'quack',"
+        " 'cutlass', 'plotly', 'z3', 'catboost', 'rich', 'yaml');"
+        "print([name for name in names if name in sys.modules])"
+    )
+    assert run_python("-c", code).stdout.strip() == "[]"
+
+
 def test_a_reader_that_goes_away_is_no_error(tmp_path):
     table = tmp_path / "long.csv"
     table.write_text("in_dtype,m,n,k\n" + "bf16,128,128,128\n" * 20_000)

@@ -62,8 +62,8 @@ def samples() -> Mapping[str, Sample]:
 
 
 def _plain_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Without rows that no kernel of its own tells of: two kernels in turn, settled ones, shared tiles."""
-    for column, others in (("partner", None), ("settled", ["1"]), ("scheduler", ["stream_k"])):
+    """Without rows that no kernel of its own tells of: two kernels in turn, settled ones, splits not told."""
+    for column, others in (("partner", None), ("settled", ["1"])):
         if column in frame:
             words = frame[column].fillna("").astype(str)
             frame = frame[(words == "") if others is None else ~words.isin(others)]

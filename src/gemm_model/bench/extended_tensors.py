@@ -34,7 +34,7 @@ from gemm_model.core.problem import GemmProblem
 
 SCALE_SEED = 11
 LARGEST_E4M3 = 448.0
-"""Largest finite value of e4m3 [1]; OCP 8-bit floating point specification."""
+"""Largest finite value [1]; e4m3; OCP 8-bit floating point specification."""
 
 RESULT = "result"
 """Key in `Operands.extras` of the tensor that a library made for its output, where it takes none."""

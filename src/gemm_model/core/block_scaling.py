@@ -9,7 +9,7 @@ from gemm_model.core.errors import InputError
 BLOCK_K = 128
 """Elements of K that share a scale factor [elements]; fp8 with fp32 scales; the recipe of DeepSeek-V3."""
 BLOCK_ROWS = (1, 128)
-"""Rows that share one: a token's, or a square block of weights'."""
+"""Rows that share a scale factor [1]; blocks of 128 along K; a token's, or a square block of weights'."""
 SCALE_BITS = 32
 """A scale factor [bit]; operands scaled in software; fp32."""
 

@@ -12,10 +12,11 @@ from gemm_model.kernels import cutlass
 from gemm_model.kernels.family import KernelFamily
 
 SPLITS = (1, 2, 4, 8, 16, 32, 64)
-"""Parts of K: weight gradients are small products of long K, which would leave most SMs idle."""
+"""Parts of K [1]; weight gradients, small products of long K; chosen: whole ones would leave most SMs
+idle."""
 LARGEST_PINGPONG_TILE = 16384.0
-"""Sums of a ping-pong tile [1], at most; 572 kernels that it picks on an H200: larger ones are shared by two
-warpgroups."""
+"""Most sums of a ping-pong tile [1]; picks of cuDNN, which has larger ones shared by two warpgroups; names of
+572 kernels on an H200."""
 
 
 def in_its_schedule(batch: GemmBatch) -> Flags:

@@ -55,7 +55,8 @@ chosen."""
 
 
 SOURCE_BUFFERS = 4.0
-"""Buffers of further matrices that an epilogue reads [1], at most; CUTLASS `sm90_get_tma_dispatch_policy`."""
+"""Most buffers of further matrices that an epilogue reads [1]; CUTLASS on Hopper;
+`sm90_get_tma_dispatch_policy`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,12 +16,17 @@ SPREAD = 0.35
 """Standard deviation of the logarithm of random starts around the first one [1]; fits of the overlap model;
 chosen."""
 MAX_EVALUATIONS = 150
+"""Most evaluations of a search [1]; fits of the overlap model; chosen."""
 CONTRAST_WEIGHT = 0.5
+"""Weight of a setting's residual relative to its surface's best one [1]; fits of the overlap model;
+chosen."""
 MISLED_WEIGHT = 4.0
-"""Weights of the residual of each setting relative to its surface's best one, and of what a setting that is
-slower than the best by more than `RESOLVED` lacks to be predicted slower by `MARGIN`."""
+"""Weight of what a setting lacks to be predicted slower by `MARGIN` [1]; settings that are slower than the
+best by more than `RESOLVED`; chosen."""
 RESOLVED = 0.01
+"""Relative difference of two measured times [1]; below it neither setting is the better; chosen."""
 MARGIN = 0.02
+"""Relative difference of two predicted times [1]; asked of settings that are slower; chosen."""
 
 BOUNDS: dict[str, tuple[float, float, float]] = {
     "dram_bytes_per_us": (3.5e6, 4.26e6, 4.8e6),
@@ -49,7 +54,8 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
     "switch_us": (0.0, 0.16, 1.0),
     "chain_us": (0.0, 4.4, 10.0),
 }
-"""Least, first guess and most of each constant; guesses from traces of single layers and earlier fits."""
+"""Least, first guess and most of each constant [by its name]; fits of the overlap model; traces of single
+layers and earlier fits."""
 
 
 def fit_parameters(

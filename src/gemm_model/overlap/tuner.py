@@ -28,10 +28,14 @@ rings are full; chosen."""
 NEEDED_GAIN = 0.015
 """What another setting must promise over the default [1]; the tuner's choice; chosen."""
 NO_DIFFERENCE = 0.001
+"""Relative difference of two predicted times [1]; up to it a layer without a trigger counts as equal;
+chosen."""
 LONG_WAIT_US = 1.0
+"""Time that full rings wait even without a trigger [us]; beyond it none is taken where times are equal;
+chosen."""
 LARGE_CLUSTER = 4
-"""No trigger is taken where the model sees no (relative) difference, the rings are full so long before the
-wait ends even then, and clusters have so many CTAs: those that start early share SMs with other layers'."""
+"""CTAs of a cluster [1]; from it on those that start early share SMs with other layers', and none is taken;
+chosen."""
 CANDIDATES = 6
 """Settings that a refinement measures [1]; the tuner on a GPU; chosen."""
 
