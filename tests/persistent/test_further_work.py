@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import yaml
@@ -175,6 +177,20 @@ def test_an_image_is_read_once_while_l2_keeps_it():
     image, weights = 8 * 28 * 28 * 96 * 2, 256 * 96 * 9 * 2
     assert found.operand_bytes == pytest.approx(image + weights)
     assert found.dram_read_bytes == pytest.approx(image + weights, rel=0.01)
+
+
+def test_a_shared_operand_is_read_once_and_the_kernel_is_the_same():
+    problem = gm.GemmProblem.of(64, 4096, 4096, batch=8)
+    own, shared = (numbers_of(each, KERNEL) for each in (problem, replace(problem, broadcast="b")))
+    weights, rows = 4096 * 4096 * 2, 8 * 64 * 4096 * 2
+    assert times_of(own).traffic.operand_bytes == 8 * weights + rows
+    found = times_of(shared).traffic
+    assert found.operand_bytes == weights + rows
+    assert found.dram_read_bytes < 1.2 * (weights + rows)
+    assert schedule_of(shared) == schedule_of(own)
+    prediction = gm.rank(replace(problem, broadcast="b"), "h200", 1).best.prediction
+    assert prediction.error_band is not None
+    assert prediction.caveats == ()
 
 
 @pytest.mark.parametrize("config", [KERNEL, PAIRS])
