@@ -1,10 +1,12 @@
-"""How much longer than its fastest kernel takes what cuBLAS picks by itself, and how near is that predicted?
+"""How much longer than its fastest kernel takes what a library picks by itself, and how near is that?
 
     python benchmarks/own_picks.py
 
 Rows of torch's own calls, whose kernels the prediction is not told. First, of shapes launched alone, their
 time over that of the fastest algorithm that cuBLASLt offers: its mean is `config/calibration/own_picks.yaml`.
 Then by GPU, regime and type how far the kernel predicted to be the fastest, times that, is from torch's call.
+Last, of cuDNN's convolutions whose picks tell their tile: the pick over the fastest kernel, both predicted,
+and how far the fastest, times `own_picks`, is from the call.
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from gemm_model import predict_table
 from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.core.gpu import load_gpu
+from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.registry import TORCH_FAMILY
+from gemm_model.tables.table import read_table, runtimes_us, usable_rows
 
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements"
 TABLES = (("burst", "cublaslt.csv.gz"), ("graph", "graph.csv.gz"))
@@ -66,9 +71,23 @@ def figures() -> Iterator[dict[str, object]]:
                 }
 
 
+def convolutions(gpu_name: str) -> dict[str, str]:
+    """Of cuDNN's picks: over the fastest kernel by prediction, and how near that comes to the call."""
+    rows, _ = usable_rows(read_table(MEASUREMENTS / gpu_name / "convolutions.csv.gz"), needs_tile=True)
+    ranker = Ranker(gpu_name, family="cudnn")
+    picked_us = predict_table(rows, gpu_name)["predicted_us"].to_numpy()
+    asked = zip(rows["conv"], rows["in_dtype"], rows["out_dtype"], strict=True)
+    best = (ranker.rank(GemmProblem.of_conv(*words), 1).best for words in asked)
+    fastest_us = np.array([choice.prediction.runtime_us for choice in best])
+    error = np.abs(fastest_us * ranker.own_pick / runtimes_us(rows) - 1.0)
+    over = np.median(picked_us / fastest_us)
+    return {"rows": f"{len(rows)}", "over": f"{over:.3f}", "MAPE": f"{error.mean():.1%}"}
+
+
 def main() -> None:
     print(over_fastest(MEASUREMENTS / GPUS[0] / TABLES[0][1]).to_string())
     print(pd.DataFrame(figures()).to_string(index=False))
+    print(convolutions(GPUS[0]))
 
 
 if __name__ == "__main__":

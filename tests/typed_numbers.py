@@ -100,6 +100,7 @@ VALUES = {
     "fused_epilogue.quantize_clk": 10.0,
     "fused_epilogue.source_bytes_per_clk": 64.0,
     "fused_epilogue.source_clk": 500.0,
+    "fused_epilogue.stall_share": 0.5,
     "fused_epilogue.vector_clk": 100.0,
     "grouped.start_us": 0.5,
     "grouped.groups_ns": 10.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,7 @@ def result_of(gemm_model, *words):
         ((*SIZES, "--epilogue", "gated_silu,bias"), {"epilogue": "gated_silu,bias"}),
         ((*SIZES, "--groups", "4000,0,96"), {"groups": "4000,0,96"}),
         (("--n", 4096, "--k", 2048, "--groups", "4000,0,96"), {"groups": "4000,0,96"}),
+        ((*SIZES, "--batch", 1, "--epilogue", "relu"), {"epilogue": "relu"}),
         (("--groups", "4000x4096x2048,96x4096x1024"), {"groups": "4000x4096x2048,96x4096x1024"}),
     ],
 )
@@ -52,6 +54,13 @@ def test_block_scales_and_convolutions(gemm_model):
     conv = gm.GemmProblem.of_conv(RESNET)
     assert found["prediction"]["predicted_us"] == gm.predict(conv, config, "h200").runtime_us
     assert (found["problem"]["m"], found["problem"]["n"]) == (8 * 56 * 56, 128)
+
+
+def test_a_shared_operand_is_told(gemm_model):
+    found = result_of(gemm_model, "predict", *SIZES, "--batch", 4, "--broadcast", "b", *TILE)
+    problem = replace(gm.GemmProblem.of(4096, 4096, 2048, batch=4), broadcast="b")
+    assert found["prediction"]["predicted_us"] == gm.predict(problem, CONFIG, "h200").runtime_us
+    assert found["problem"]["broadcast"] == "b"
 
 
 def test_a_masked_layout_is_told(gemm_model):

@@ -158,6 +158,7 @@ def test_lists(gemm_model):
     assert "quack" in gemm_model("list", "families").out
     assert "nvfp4" in gemm_model("list", "types").out
     assert gemm_model("list", "colours").code == 2
+    assert "required: gpus|models|families|types|calibrations" in gemm_model("list").err
 
 
 def test_version_has_fingerprints_of_data_and_calibrations(gemm_model):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -209,6 +211,12 @@ def test_a_strided_data_gradient_counts_the_taps_that_a_pixel_meets():
     assert conv.runs == 3
 
 
+def test_a_strided_data_gradient_of_one_tap_leaves_pixels_out():
+    """Of 57 x 57 pixels 29 x 29 meet the tap of a stride of two."""
+    conv = ConvProblem.parse("dgrad n=2 c=64 h=57 w=57 k=32 r=1 s=1 stride=2")
+    assert conv.sizes == (2 * 29 * 29, 64, 32, 1)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -227,6 +235,18 @@ def test_a_strided_data_gradient_counts_the_taps_that_a_pixel_meets():
 def test_convolutions_that_are_none(text, sentence):
     with pytest.raises(InputError, match=sentence):
         ConvProblem.parse(text)
+
+
+def test_a_batch_may_share_an_operand():
+    batch = GemmProblem.of(64, 128, 256, batch=8)
+    shared = replace(batch, broadcast="b")
+    assert shared.b_bytes == 128 * 256 * 2
+    assert shared.a_bytes == 8 * 64 * 256 * 2
+    assert replace(batch, batch=1, broadcast="b") == GemmProblem.of(64, 128, 256)
+    with pytest.raises(InputError, match="broadcast is 'c'; expected a or b"):
+        replace(batch, broadcast="c")
+    with pytest.raises(InputError, match="broadcast comes with groups or conv"):
+        replace(GemmProblem.of(64, 128, 256, groups="60,4"), broadcast="b")
 
 
 def test_what_is_a_plain_product_after_all_is_held_as_one():

@@ -224,6 +224,13 @@ def test_what_is_added_to_a_product_is_an_epilogue():
     assert words == ["bias_n", "beta", None, "bias_n,gelu", "beta", None]
 
 
+def test_an_expanded_batch_shares_an_operand():
+    with timer() as seen:
+        torch.bmm(meta(8, 16, 32), meta(32, 24).expand(8, 32, 24))
+        torch.bmm(meta(8, 16, 32), meta(8, 32, 24))
+    assert [work.broadcast for work in works(seen)] == ["b", ""]
+
+
 def test_scale_factors_of_blocks_are_told_by_their_shapes():
     def scaled(a_scales, b_scales):
         a, b = meta(256, 512, dtype=torch.float8_e4m3fn), meta(384, 512, dtype=torch.float8_e4m3fn)
@@ -250,7 +257,8 @@ def test_convolutions_and_their_gradients_are_implicit_gemms():
     assert [timing.kind for timing in seen.timings] == ["convolution"] * 3
     assert [work.conv.kind for work in works(seen)] == ["fprop", "dgrad", "wgrad"]
     best = rank(works(seen)[0], "h200", 1, family="cudnn", options={"regime": "graph"}).best.prediction
-    assert seen.timings[0].time_us == pytest.approx(best.runtime_us)
+    # What cuDNN picks takes 7 % longer than its fastest kernel, in the median.
+    assert seen.timings[0].time_us == pytest.approx(1.07 * best.runtime_us)
     assert not seen.unmodelled
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import yaml
@@ -14,7 +16,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, NUMBERS
 from gemm_model.models import create_model
 from gemm_model.persistent.calibration_file import as_mapping, load_calibration
-from gemm_model.persistent.epilogue import epilogue_clk, fused_clk
+from gemm_model.persistent.epilogue import epilogue_clk, fused_clk, stalled_clk
 from gemm_model.persistent.mainloop import k_tile
 from tests.persistent.kernels import H200, found_of, numbers_on, schedule_of, times_of
 from tests.typed_numbers import VALUES, calibration, numbers
@@ -107,6 +109,21 @@ def test_clocks_of_a_fused_epilogue():
     assert plain_clk - epilogue_clk(gated, found_of(gated), stores) == pytest.approx(1024)
 
 
+def test_loads_stall_in_half_of_what_is_fused_where_warpgroups_share_a_tile():
+    known = numbers()
+    assert stalled_clk(work(), known, 0.0) is None
+    assert stalled_clk(work(epilogue="gelu"), known, 800.0) == 400.0
+    in_turn = gm.KernelConfig(cta_m=128, cta_n=128, schedule="pingpong")
+    assert stalled_clk(work(epilogue="gelu", config=in_turn), known, 800.0) == 0.0
+    # Two waves of 132 tiles, bound by loads: 819 clocks of tangents each, half of which at 1,980 MHz.
+    sizes = {"m": 264 * 128, "n": 128, "k": 2048}
+    steady = known.without(["clock"])
+    plain, fused = (
+        times_of(work(**sizes, **more), steady, rate=1e6).waves_us for more in ({}, {"epilogue": "gelu"})
+    )
+    assert fused - plain == pytest.approx(2 * 16.384 * 50 / 2 / 1980)
+
+
 def test_an_epilogue_moves_what_it_reads_and_what_is_left_of_the_output():
     output = 4096 * 4096 * 2
     plain, gated = times_of(work()).traffic, times_of(work(epilogue="gated_silu")).traffic
@@ -160,6 +177,20 @@ def test_an_image_is_read_once_while_l2_keeps_it():
     image, weights = 8 * 28 * 28 * 96 * 2, 256 * 96 * 9 * 2
     assert found.operand_bytes == pytest.approx(image + weights)
     assert found.dram_read_bytes == pytest.approx(image + weights, rel=0.01)
+
+
+def test_a_shared_operand_is_read_once_and_the_kernel_is_the_same():
+    problem = gm.GemmProblem.of(64, 4096, 4096, batch=8)
+    own, shared = (numbers_of(each, KERNEL) for each in (problem, replace(problem, broadcast="b")))
+    weights, rows = 4096 * 4096 * 2, 8 * 64 * 4096 * 2
+    assert times_of(own).traffic.operand_bytes == 8 * weights + rows
+    found = times_of(shared).traffic
+    assert found.operand_bytes == weights + rows
+    assert found.dram_read_bytes < 1.2 * (weights + rows)
+    assert schedule_of(shared) == schedule_of(own)
+    prediction = gm.rank(replace(problem, broadcast="b"), "h200", 1).best.prediction
+    assert prediction.error_band is not None
+    assert prediction.caveats == ()
 
 
 @pytest.mark.parametrize("config", [KERNEL, PAIRS])

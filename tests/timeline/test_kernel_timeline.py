@@ -218,3 +218,6 @@ def test_what_cannot_be_drawn_is_refused():
         kernel_timeline(GemmProblem.of(512, 512, 4096), shared, WarpSpecializedModel(load_gpu("h200")))
     with pytest.raises(InputError, match="4096 x 4096 x 4096 on h200"):
         timeline(4096, 4096, 4096, (256, 256), (1, 1), "pingpong")
+    grouped = GemmProblem.of(512, 512, 4096, groups="500,12")
+    with pytest.raises(InputError, match="timelines are those of plain products"):
+        kernel_timeline(grouped, KernelConfig(cta_m=128, cta_n=128), WarpSpecializedModel(load_gpu("h200")))

@@ -12,7 +12,9 @@ EXAMPLES = ("bash > ~/.local/share/bash-completion/completions/gemm-model", "zsh
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS, help="the shell that the script is for")
+    parser.add_argument(
+        "shell", choices=SHELLS, metavar="|".join(SHELLS), help="the shell that the script is for"
+    )
     common.add_format(parser, ("table", "json"))
 
 

@@ -24,7 +24,7 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=tuple(ACTIONS), help="what to do")
+    parser.add_argument("what", choices=tuple(ACTIONS), metavar="|".join(ACTIONS), help="what to do")
     parser.add_argument(
         "dataset", type=Path, help="the data set's folder; diff: a table, data set or run of one"
     )

@@ -14,7 +14,7 @@ from gemm_model.core.grouped import LAYOUTS, GroupedGemm
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.routing import Routing
 
-FURTHER = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv")
+FURTHER = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv", "broadcast")
 ROUTING = ("experts", "tokens", "top_k", "routing", "routings", "seed")
 OPTIONS = (*FURTHER, *ROUTING)
 MAX_ROUTINGS = 4096
@@ -49,6 +49,9 @@ def add_further(parser: argparse.ArgumentParser) -> None:
         help="a convolution, in place of sizes: 'fprop n=32 c=64 h=56 w=56 k=128 r=3 s=3 pad=1' "
         "(default: none)",
     )
+    parser.add_argument(
+        "--broadcast", choices=("a", "b"), help="the operand that all of a batch share (default: none)"
+    )
     count = common.whole_number
     parser.add_argument("--experts", type=count, help="groups of a random routing (default: no routing)")
     parser.add_argument("--tokens", type=count, help="tokens that are routed (default: no routing)")
@@ -77,8 +80,9 @@ def routing(args: argparse.Namespace) -> Routing | None:
 def problem(args: argparse.Namespace) -> GemmProblem:
     """The problem that the options describe; of a routing with m rows in all, and no groups yet."""
     if args.conv is not None:
-        unread = ("m", "n", "k", "batch", "b_dtype", "groups", "group_layout", "capacity", "block_scaling")
-        common.refuse_given(args, unread, "with --conv")
+        sizes = ("m", "n", "k", "batch", "b_dtype")
+        others = ("broadcast", "groups", "group_layout", "capacity", "block_scaling")
+        common.refuse_given(args, (*sizes, *others), "with --conv")
         found = GemmProblem.of_conv(args.conv, args.dtype, args.out_dtype)
     else:
         found = _product(args)
@@ -109,7 +113,8 @@ def _product(args: argparse.Namespace) -> GemmProblem:
     if groups is not None and not groups.alike:
         args.n, args.k = args.n or max(groups.n), args.k or max(groups.k)
     scaling = None if args.block_scaling is None else BlockScaling.parse(args.block_scaling)
-    return replace(common.problem(args), groups=groups, block_scaling=scaling)
+    plain = common.problem(args)
+    return replace(plain, groups=groups, block_scaling=scaling, broadcast=args.broadcast or "")
 
 
 def expected_fields(expected: Any) -> dict[str, Any]:

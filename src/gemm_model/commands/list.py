@@ -13,7 +13,7 @@ EXAMPLES = ("gpus", "types --format json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=tuple(LISTS), help="what to list")
+    parser.add_argument("what", choices=tuple(LISTS), metavar="|".join(LISTS), help="what to list")
     common.add_output(parser)
 
 

@@ -112,10 +112,12 @@ class ConvProblem:
         """m, n and k of the implicit GEMM of one group, and how many groups.
 
         Of a strided data gradient each pixel meets the taps that its place in the stride leaves: k counts
-        their mean.
+        their mean, and m the pixels that meet any.
         """
         channels, filters = self.channels // self.groups, self.filters // self.groups
-        outputs, inputs = self.images * prod(self.output_size), self.images * prod(self.size)
+        axes = zip(self.size, self.filter_size, self.stride, strict=True)
+        inputs = self.images * prod(ceil(x * min(f, step) / step) for x, f, step in axes)
+        outputs = self.images * prod(self.output_size)
         return {
             FPROP: (outputs, filters, channels * self.taps, self.groups),
             DGRAD: (inputs, channels, filters * self.runs, self.groups),

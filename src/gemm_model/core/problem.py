@@ -51,6 +51,8 @@ class GemmProblem:
     groups: GroupedGemm | None = None
     block_scaling: BlockScaling | None = None
     conv: ConvProblem | None = None
+    broadcast: str = ""
+    """The operand ('a' or 'b') that all matrices of a batch share; '' where each has its own."""
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
@@ -63,6 +65,10 @@ class GemmProblem:
 
     def _check_further(self) -> None:
         """Check what goes beyond the plain product, and drop what does not."""
+        if self.broadcast not in ("", "a", "b"):
+            raise InputError(f"broadcast is {self.broadcast!r}; expected a or b")
+        if self.broadcast and (self.groups is not None or self.conv is not None):
+            raise InputError("broadcast comes with groups or conv; expected a batch of plain products")
         if self.epilogue is not None:
             _check_epilogue(self.epilogue, self)
         if self.groups is not None:
@@ -81,6 +87,8 @@ class GemmProblem:
         ):
             if is_plain:
                 object.__setattr__(self, name, None)
+        if self.batch == 1:
+            object.__setattr__(self, "broadcast", "")
 
     @classmethod
     def of(
@@ -145,9 +153,8 @@ class GemmProblem:
     @property
     def plain(self) -> bool:
         """Whether it is a plain product, whatever its types and layouts."""
-        return (
-            self.epilogue is None and self.groups is None and self.block_scaling is None and self.conv is None
-        )
+        further = (self.epilogue, self.groups, self.block_scaling, self.conv)
+        return further == (None, None, None, None) and not self.broadcast
 
     @property
     def plain_twin(self) -> GemmProblem:
@@ -165,6 +172,7 @@ class GemmProblem:
             groups=None,
             block_scaling=None,
             conv=None,
+            broadcast="",
         )
 
     @property
@@ -192,7 +200,10 @@ class GemmProblem:
     @property
     def distinct_share(self) -> tuple[float, float]:
         """Elements of A and of B in memory over those of the product."""
-        return (1.0, 1.0) if self.conv is None else self.conv.distinct_share
+        if self.conv is not None:
+            return self.conv.distinct_share
+        share = 1.0 / self.batch
+        return (share if self.broadcast == "a" else 1.0), (share if self.broadcast == "b" else 1.0)
 
     @property
     def a_bytes(self) -> float:

@@ -75,6 +75,7 @@ COLUMNS: dict[str, Column] = {
     "group_layout": _text("how groups lie in memory"),
     "capacity": _whole("rows", "rows that a group of a masked layout has in memory"),
     "block_scaling": _text("rows x k of the scale blocks of A and of B, scaled in software"),
+    "broadcast": _text("operand that all matrices of a batch share"),
     "conv": _text("the convolution whose implicit GEMM the sizes are"),
     "cta_m": _whole("elements", "rows of a CTA's tile"),
     "cta_n": _whole("elements", "columns of a CTA's tile"),

@@ -190,7 +190,16 @@ def _gemm(bound: Mapping[str, Any], name: str) -> GemmProblem | None:
         epilogue=_epilogue(bound, name),
         groups=groups,
         block_scaling=_block_scaling(bound, a_scales, b_scales),
+        broadcast=_broadcast(a, b) if groups is None else "",
     )
+
+
+def _broadcast(a: Tensor, b: Tensor) -> str:
+    """The operand that an expanded batch shares: its matrices lie at the same place."""
+    for name, tensor in (("a", a), ("b", b)):
+        if tensor.dim() == 3 and tensor.shape[0] > 1 and tensor.stride(0) == 0:
+            return name
+    return ""
 
 
 def _epilogue(bound: Mapping[str, Any], name: str) -> Epilogue | None:

@@ -208,7 +208,8 @@ def _further_of_grid(
 
 def types_of(problem: GemmProblem) -> GemmProblem:
     """A problem of the same types, layouts and epilogue whose sizes are those of no other."""
-    return replace(problem, m=1, n=2, k=1, batch=1, groups=None, conv=None)
+    batch = 2 if problem.broadcast else 1
+    return replace(problem, m=1, n=2, k=1, batch=batch, groups=None, conv=None)
 
 
 def candidate_spaces(
@@ -224,7 +225,7 @@ def candidate_spaces(
     missing = [word for word in asked if word not in family.knows]
     if missing:
         raise InputError(unknown_work(missing, family, gpu))
-    if not EXCHANGED.issuperset(asked):
+    if problem.broadcast or not EXCHANGED.issuperset(asked):
         space = replace(space, swaps=(False,))
     whole = replace(family, space=replace(space, split_k=(1,)))
     found = [_offered(whole, gpu, problem)]

@@ -916,7 +916,7 @@ class FusedEpilogue:
     source_bytes_per_clk: float = number(
         "B/clk",
         48.0,
-        (8.0, 512.0),
+        (2.0, 512.0),
         "rate at which one SM takes further matrices from shared memory and adds them",
         "twice the rate of stores: nothing is converted twice",
         neutral=INFINITE,
@@ -928,6 +928,15 @@ class FusedEpilogue:
         (0.0, 8000.0),
         "waiting for the first part of further matrices, each tile",
         "a latency of DRAM",
+        neutral=0.0,
+        fitted=True,
+    )
+    stall_share: float = number(
+        "1",
+        0.5,
+        (0.0, 1.0),
+        "share of all this in which loads stall too, where warpgroups share a tile: the ring is full",
+        "a ring of a few k tiles holds the loads of one short epilogue",
         neutral=0.0,
         fitted=True,
     )

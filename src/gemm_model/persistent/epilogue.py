@@ -38,6 +38,16 @@ def fused_clk(batch: GemmBatch, numbers: KernelNumbers) -> Values:
     return batch.cta_m * batch.cta_n * each + waits + of_group
 
 
+def stalled_clk(batch: GemmBatch, numbers: KernelNumbers, fused: Values) -> Values | None:
+    """Clocks of a fused epilogue in which loads wait for a free stage; None where nothing is fused.
+
+    The next tile of another warpgroup empties the ring of ping-pong kernels.
+    """
+    if batch.further is None:
+        return None
+    return where(batch.schedule == PINGPONG, 0.0, fused * numbers.fused_epilogue.stall_share)
+
+
 def port_store_clk(batch: GemmBatch, period: TilePeriod, stores: EpilogueStores) -> Values:
     """Clocks in which the stores of one tile hold up the next tile's loads between L2 and the SM.
 

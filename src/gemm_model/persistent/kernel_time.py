@@ -25,6 +25,7 @@ from gemm_model.persistent.epilogue import (
     fused_clk,
     period_beside_stores,
     port_store_clk,
+    stalled_clk,
     tile_period_clk,
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
@@ -128,6 +129,8 @@ class _Work:
     """The same without the epilogue."""
     turns_clk: Values
     """Adding up partial sums: a turn outlasts the ring, so that loads wait too."""
+    stalled_clk: Values | None
+    """In which the loads of one tile wait for its epilogue; None where none is fused."""
     port_clk: Values
     """The loads of one tile at the L2-to-SM bandwidth, or their latency over the stages."""
     full: _Memory
@@ -168,6 +171,8 @@ class _Work:
         stores_clk = tiles * self.beside_stores_clk + memory.stores_us * sm_clk_mhz
         math_us = maximum(tiles * self.period_clk, stores_clk) / sm_clk_mhz
         fetched_us = smooth_maximum(loads_us, memory.dram_us, overlap.loads_dram_order)
+        if self.stalled_clk is not None:
+            fetched_us = fetched_us + tiles * self.stalled_clk / sm_clk_mhz
         return maximum(math_us, fetched_us) + memory.unhidden_us + self.turns_clk / sm_clk_mhz
 
 
@@ -195,8 +200,10 @@ def _parts(
     step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
     bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
-    epilogue = epilogue_clk(batch, resources, numbers.epilogue) + fused_clk(batch, numbers)
-    work = _work(geometry, gpu, numbers, bytes_moved, edge, step, epilogue)
+    fused = fused_clk(batch, numbers)
+    epilogue = epilogue_clk(batch, resources, numbers.epilogue) + fused
+    stalled = stalled_clk(batch, numbers, fused)
+    work = _work(geometry, gpu, numbers, bytes_moved, edge, step, epilogue, stalled)
     clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
     return _Parts(
         traffic=bytes_moved,
@@ -309,6 +316,7 @@ def _work(
     edge: EdgeFill,
     step: KTile,
     epilogue: Values,
+    stalled: Values | None,
 ) -> _Work:
     """The work of the waves."""
     batch, schedule, resources, period = (
@@ -344,6 +352,7 @@ def _work(
         period_clk=tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue),
         beside_stores_clk=beside,
         turns_clk=turns,
+        stalled_clk=stalled,
         port_clk=maximum(port, schedule.k_tiles * step.latency_clk),
         full=memory(schedule.resident, schedule.resident),
         last=memory(schedule.last_tiles, schedule.last_tiles / schedule.last_work),

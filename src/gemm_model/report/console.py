@@ -22,6 +22,8 @@ def problem_fields(problem: GemmProblem) -> dict[str, Any]:
     types = {f"{name}_dtype": getattr(problem, f"{name}_dtype").name for name in ("a", "b", "out", "acc")}
     further = {name: getattr(problem, name) for name in ("epilogue", "groups", "block_scaling", "conv")}
     told = {name: found.name for name, found in further.items() if found is not None}
+    if problem.broadcast:
+        told |= {"broadcast": problem.broadcast}
     if problem.groups is not None and problem.groups.capacity is not None:
         told |= {"group_layout": problem.groups.layout, "capacity": problem.groups.capacity}
     return {**sizes, **types, **told}

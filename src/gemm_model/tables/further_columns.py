@@ -6,6 +6,7 @@ An empty cell, or a table without the column, asks for nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from gemm_model.core.further_work import FurtherWork, assembled, further_work
 from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.problem import GemmProblem
 
-FURTHER_COLUMNS = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv")
-"""Words as `parse` of `Epilogue`, `GroupedGemm`, `BlockScaling` and `ConvProblem` takes them."""
+FURTHER_COLUMNS = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv", "broadcast")
+"""Words as `parse` of `Epilogue`, `GroupedGemm`, `BlockScaling` and `ConvProblem` takes them;
+of broadcast the operand that a batch shares."""
 _NOTHING = ("", "none", "None", "nan")
 _TYPES = ("in_dtype", "a_dtype", "b_dtype", "out_dtype")
 _REPLACED = ("m", "n", "k", "batch", "out_bits", "a_scale_bits", "b_scale_bits", "a_k_major", "b_k_major")
@@ -94,7 +96,7 @@ def problem_of_row(cells: Mapping[str, Any]) -> GemmProblem:
     if texts["groups"]:
         capacity = int(float(texts["capacity"])) if texts["capacity"] else None
         groups = GroupedGemm.parse(texts["groups"], texts["group_layout"] or "contiguous", capacity)
-    return GemmProblem.of(
+    problem = GemmProblem.of(
         m,
         n,
         k,
@@ -106,3 +108,4 @@ def problem_of_row(cells: Mapping[str, Any]) -> GemmProblem:
         groups=groups,
         block_scaling=texts["block_scaling"] or None,
     )
+    return replace(problem, broadcast=texts["broadcast"])

@@ -49,9 +49,13 @@ def kernel_timeline(
 ) -> KernelTimeline:
     """The timeline of one kernel; it ends at the prediction's runtime, and its phases are the prediction's.
 
-    A residual stretches all of it alike. Raises InputError for a kernel that cannot run, or for an SM that
-    has no tile.
+    A residual stretches all of it alike. Raises InputError for a kernel that cannot run, for an SM that has
+    no tile, and for what goes beyond a plain product.
     """
+    if not problem.plain:
+        raise InputError(
+            "timelines are those of plain products; expected no epilogue, groups, scales or conv"
+        )
     try:
         evaluation = model.evaluate_row(numbers_of(problem, config))
     except RefusedKernelError as refused:
