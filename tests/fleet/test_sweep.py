@@ -29,6 +29,7 @@ from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.problem import GemmProblem
 from gemm_model.dataset.storage import DataSet
 from gemm_model.fleet import cluster, journal
+from gemm_model.fleet.stream import Stream
 from gemm_model.fleet.sweep import FleetSweep, cards_of, remarks_on
 from gemm_model.fleet.tasks import cut
 from tests.bench import fakes
@@ -132,6 +133,49 @@ def test_rows_survive_workers_that_are_killed_at_random_moments(client, cards, t
     assert killed >= 3
     assert sweep.dispositions == {"ok": 240}
     require_each_row_once(tmp_path, rows)
+
+
+def test_a_result_that_is_lost_again_and_again_is_asked_for_anew():
+    from distributed import KilledWorker
+
+    class Future:
+        def __init__(self, key, value):
+            self.key, self.value, self.status = key, value, "finished"
+
+        def add_done_callback(self, call):
+            call(self)
+
+        def exception(self):
+            return KilledWorker("task", None, 3)
+
+        def cancel(self):
+            pass
+
+    class Client:
+        """Loses the first result of task 2 between its end and its gathering."""
+
+        status = "running"
+        submitted = 0
+
+        def scheduler_info(self, n_workers):
+            return {"workers": {"tcp://a:1": {"resources": {"gpu": 2}}}}
+
+        def submit(self, work, task, **options):
+            self.submitted += 1
+            return Future(f"{task}-{self.submitted}", work(task))
+
+        def gather(self, futures):
+            lost = [future for future in futures if future.key == "2-2"]
+            for future in lost:
+                future.status = "error"
+            if lost:
+                raise lost[0].exception()
+            return [future.value for future in futures]
+
+    client = Client()
+    found = dict(Stream(client, lambda task: 10 * task, "gpu").results([1, 2, 3, 4]))
+    assert found == {1: 10, 2: 20, 3: 30, 4: 40}
+    assert client.submitted == 5
 
 
 class SlowCard(fakes.FakeDevice):

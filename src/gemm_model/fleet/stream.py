@@ -64,9 +64,7 @@ class Stream(Generic[Task, Result]):
                         continue
                     return
                 ended = self._take_ended()
-                # One gathering of all that is ready: each costs a round trip.
-                ready = [future for future in ended if future.status == "finished"]
-                results = dict(zip((future.key for future in ready), self.client.gather(ready), strict=True))
+                results = self._gathered([future for future in ended if future.status == "finished"])
                 for future in ended:
                     _, task, attempt = self._running.pop(future.key)
                     if future.key in results:
@@ -96,6 +94,21 @@ class Stream(Generic[Task, Result]):
             while True:
                 ended.append(self._ended.get_nowait())
         return ended
+
+    def _gathered(self, ready: list[Future]) -> dict[str, Result]:
+        """Results by the tasks' keys, in one gathering: each costs a round trip.
+
+        A result can be lost with its worker, and the workers that make it again as well: then it is left out.
+        """
+        from distributed import KilledWorker
+
+        try:
+            return dict(zip((future.key for future in ready), self.client.gather(ready), strict=True))
+        except KilledWorker:
+            if len(ready) == 1:
+                return {}
+            half = len(ready) // 2
+            return self._gathered(ready[:half]) | self._gathered(ready[half:])
 
     def _workers_died(self, future: Future) -> bool:
         """Whether the task took workers with it; raises what else went wrong."""
