@@ -1,4 +1,4 @@
-"""What 250 designed rows are worth: calibrations adapted to `quick` tables, judged by other tables of the cards.
+"""What 250 designed rows are worth: calibrations adapted to `quick` tables, judged by other tables of a card.
 
     python benchmarks/quick_calibration.py
 
