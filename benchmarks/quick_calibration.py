@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """What 250 designed rows are worth: calibrations adapted to `quick` tables, judged by other tables of a card.
+=======
+"""What 250 designed rows are worth: calibrations adapted to `quick` tables, judged by other tables.
+>>>>>>> gpu
 
     python benchmarks/quick_calibration.py
 

@@ -62,6 +62,7 @@ def test_its_phases(tmp_path):
     assert phases == pytest.approx(
         {
             "runtime": 1.6,
+            "first CTA to end": 1.6,
             "start skew": 0.0,
             "first CTA to first load": 0.064,
             "first load to first MMA": 0.448,

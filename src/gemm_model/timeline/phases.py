@@ -23,13 +23,16 @@ def phases_of(trace: Trace) -> dict[str, float]:
     """By name the phases of a trace in us (`waves` is a number), those that it shows.
 
     Times count from the start of the first CTA. A median is over CTAs, or over tiles; a k tile's time leaves
-    out the first tile of a CTA where it has others; waits are those of one warp over the whole kernel.
+    out the first tile of a CTA where it has others; waits are those of one warp over the whole kernel. The
+    runtime of a prediction holds the launch before the first CTA, that of a trace does not: "first CTA to
+    end" is the same of both.
     """
     trace = trace.since_first_cta()
     resident, load = trace.of_tiles("resident"), trace.of_tiles("load")
     mma, epilogue = trace.of_tiles("mma"), trace.of_tiles("epilogue")
     found = {"runtime": trace.info.runtime_us}
     if len(resident):
+        found["first CTA to end"] = float(resident["end_us"].max() - resident["start_us"].min())
         found["start skew"] = float(resident["start_us"].max() - resident["start_us"].min())
     if len(load):
         found["first CTA to first load"] = float(load.groupby("cta")["start_us"].min().median())
