@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""What 250 designed rows are worth: calibrations adapted to `quick` tables, judged by other tables of a card.
-=======
 """What 250 designed rows are worth: calibrations adapted to `quick` tables, judged by other tables.
->>>>>>> gpu
 
     python benchmarks/quick_calibration.py
 
