@@ -44,5 +44,5 @@ def all_tables() -> tuple[Table, ...]:
 
 def tables(*roles: str) -> list[Table]:
     """Those of some roles that hold timings of GEMM kernels in one regime."""
-    regimes = ("burst", "counters", "sustained")
+    regimes = ("burst", "counters", "sustained", "graph")
     return [table for table in all_tables() if table.role in roles and table.protocol in regimes]
