@@ -152,17 +152,24 @@ def test_a_result_that_is_lost_again_and_again_is_asked_for_anew():
             pass
 
     class Client:
-        """Loses the first result of task 2 between its end and its gathering."""
+        """Loses the first result of task 2 between its end and its gathering, of task 4 before it is seen."""
 
         status = "running"
         submitted = 0
+
+        def __init__(self):
+            self.seen = set()
 
         def scheduler_info(self, n_workers):
             return {"workers": {"tcp://a:1": {"resources": {"gpu": 2}}}}
 
         def submit(self, work, task, **options):
             self.submitted += 1
-            return Future(f"{task}-{self.submitted}", work(task))
+            future = Future(f"{task}-{self.submitted}", work(task))
+            if task == 4 and 4 not in self.seen:
+                self.seen.add(4)
+                future.status = "lost"
+            return future
 
         def gather(self, futures):
             lost = [future for future in futures if future.key == "2-2"]
@@ -175,7 +182,7 @@ def test_a_result_that_is_lost_again_and_again_is_asked_for_anew():
     client = Client()
     found = dict(Stream(client, lambda task: 10 * task, "gpu").results([1, 2, 3, 4]))
     assert found == {1: 10, 2: 20, 3: 30, 4: 40}
-    assert client.submitted == 5
+    assert client.submitted == 6
 
 
 class SlowCard(fakes.FakeDevice):

@@ -26,6 +26,9 @@ ATTEMPTS = 5
 """Deaths of its workers after which a task is given up [1]; sweeps; chosen."""
 LOOK_EVERY_S = 1.0
 """Time between two looks at the workers and the scheduler's health [s]; sweeps; chosen."""
+RESULT_LOST = ("lost", "pending")
+"""States of a task that had ended [names]; its result went with its worker; `Future.status` of distributed,
+which is 'cancelled' where the scheduler is lost."""
 NO_WORKER_LIMIT_S = 600.0
 """Longest wait for workers [s]; a cluster without any; chosen: batch jobs may queue before they start."""
 
@@ -111,9 +114,11 @@ class Stream(Generic[Task, Result]):
             return self._gathered(ready[:half]) | self._gathered(ready[half:])
 
     def _workers_died(self, future: Future) -> bool:
-        """Whether the task took workers with it; raises what else went wrong."""
+        """Whether the task took workers with it, or its result went with one; raises what else went wrong."""
         from distributed import KilledWorker
 
+        if future.status in RESULT_LOST:
+            return True
         if future.status != "error":
             raise self._scheduler_lost()
         error = future.exception()
