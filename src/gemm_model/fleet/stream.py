@@ -26,9 +26,6 @@ ATTEMPTS = 5
 """Deaths of its workers after which a task is given up [1]; sweeps; chosen."""
 LOOK_EVERY_S = 1.0
 """Time between two looks at the workers and the scheduler's health [s]; sweeps; chosen."""
-RESULT_LOST = ("lost", "pending")
-"""States of a task that had ended [names]; its result went with its worker; `Future.status` of distributed,
-which is 'cancelled' where the scheduler is lost."""
 NO_WORKER_LIMIT_S = 600.0
 """Longest wait for workers [s]; a cluster without any; chosen: batch jobs may queue before they start."""
 
@@ -117,10 +114,11 @@ class Stream(Generic[Task, Result]):
         """Whether the task took workers with it, or its result went with one; raises what else went wrong."""
         from distributed import KilledWorker
 
-        if future.status in RESULT_LOST:
-            return True
-        if future.status != "error":
+        if future.status == "cancelled":
             raise self._scheduler_lost()
+        if future.status != "error":
+            # Its worker died between its end and its gathering: the result is lost, or being made again.
+            return True
         error = future.exception()
         if isinstance(error, GemmModelError):
             raise error
