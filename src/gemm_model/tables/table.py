@@ -368,10 +368,11 @@ def _operand_columns(frame: pd.DataFrame) -> dict[str, Any]:
 
 def _codes(column: pd.Series) -> tuple[IntArray, list[str]]:
     """Positions into the distinct texts of a column; an empty cell is the text ''."""
-    values = column.to_numpy()
-    if values.dtype == object and isinstance(values[0], str) and bool((values == values[0]).all()):
-        # One comparison per row finds out faster than hashing that a column holds a single text.
-        return np.zeros(len(column), dtype=np.int64), [values[0]]
+    if column.dtype == object:
+        values = column.to_numpy()
+        if isinstance(values[0], str) and bool((values == values[0]).all()):
+            # One comparison per row finds out faster than hashing that a column holds a single text.
+            return np.zeros(len(column), dtype=np.int64), [values[0]]
     codes, names = pd.factorize(column, use_na_sentinel=False)
     return codes.astype(np.int64, copy=False), ["" if pd.isna(name) else str(name) for name in names]
 
