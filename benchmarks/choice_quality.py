@@ -15,7 +15,7 @@ own repeatability: the choice by a second measurement of the same rows, judged b
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -47,20 +47,19 @@ from gemm_model.tables.table import batch_from_frame, read_table, usable_rows
 
 SHARE_OF_SHAPES = 0.5
 """A single configuration must have been measured on so many of the shapes to be a candidate."""
+FITTED = ("burst", "counters")
 SEED = 0
 SMS = 132
 
 
-def calibrated(
-    burst: Observations, counters: Observations | None, gpu: GpuSpec, folds: np.ndarray
-) -> np.ndarray:
-    return held_out(fold_fits(burst, counters, gpu, folds), len(burst))
+def calibrated(seen: Mapping[str, Observations], gpu: GpuSpec, folds: np.ndarray) -> np.ndarray:
+    fits = fold_fits(seen, "burst", gpu, folds, without=seen["burst"].shape.family.absent_mechanisms)
+    return held_out(fits, len(seen["burst"]))
 
 
-def corrected(
-    burst: Observations, counters: Observations | None, gpu: GpuSpec, folds: np.ndarray
-) -> np.ndarray:
-    return held_out_with_residual(fold_fits(burst, counters, gpu, folds), len(burst), gpu)[1]
+def corrected(seen: Mapping[str, Observations], gpu: GpuSpec, folds: np.ndarray) -> np.ndarray:
+    fits = fold_fits(seen, "burst", gpu, folds, without=seen["burst"].shape.family.absent_mechanisms)
+    return held_out_with_residual(fits, len(seen["burst"]), gpu)[1]
 
 
 def packaged(model: str, burst: Observations, gpu: GpuSpec) -> np.ndarray:
@@ -174,24 +173,25 @@ def main() -> None:
     )
     args = parser.parse_args()
     gpu = load_gpu(args.gpu)
-    data = load_tables(args.input, gpu)
+    family = family_of("quack", gpu)
+    data = load_tables(args.input, gpu, family)
     repeat = None
     if args.repeat:
         repeat, _ = usable_rows(read_table(args.repeat), needs_tile=True)
         repeat = numeric(repeat)
     lines, kept = [], []
     for regimes in data.by_kind.values():
-        burst = observe(regimes["burst"], gpu)
-        counters = observe(regimes["counters"], gpu) if "counters" in regimes else None
+        seen = {name: observe(rows, gpu, family) for name, rows in regimes.items() if name in FITTED}
+        burst = seen["burst"]
         folds = folds_of(size_groups(burst), SEED)
         methods: dict[str, tuple[str, Callable[[], np.ndarray]]] = {
             "calibrated": (
                 "WarpSpecializedModel, shapes held out",
-                partial(calibrated, burst, counters, gpu, folds),
+                partial(calibrated, seen, gpu, folds),
             ),
             "corrected": (
                 "the same with its clipped residual",
-                partial(corrected, burst, counters, gpu, folds),
+                partial(corrected, seen, gpu, folds),
             ),
             "classic": ("classic model", partial(packaged, "WSPersistentGEMMModel", burst, gpu)),
             "boosting": ("gradient boosting, shapes held out", partial(boosted, burst, folds)),
@@ -207,7 +207,7 @@ def main() -> None:
         frame = numeric(burst.frame).assign(runtime_us=burst.runtime_us)
         if args.predictions:
             kept.append(frame.assign(predicted_us=next(iter(predictions.values()))))
-        legal = feasible_mask(batch_from_frame(burst.frame, needs_tile=True), gpu, family_of("quack", gpu))
+        legal = feasible_mask(batch_from_frame(burst.frame, needs_tile=True), gpu, family)
         for (table, dtype), rows in frame.reset_index(drop=True)[legal].groupby(["table", "in_dtype"]):
             lines += lines_of(f"{table} | {dtype}", rows, predictions, repeat)
     text = table_text(lines)
