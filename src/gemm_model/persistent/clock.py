@@ -10,12 +10,12 @@ LOWEST_SHARE = 0.4
 """Lowest clock over the boost clock [1]; everywhere; no kernel was seen below it: a guard for the search."""
 
 
-def counted_quiet(clock: Clock, clusters: Values, ctas_per_cluster: Values) -> Flags:
+def counted_quiet(gpu: GpuSpec, clusters: Values, ctas_per_cluster: Values) -> Flags:
     """Whether so few TPCs (pairs of SMs) work that the clock stays at its boost under a profiler.
 
     A cluster of one CTA takes a TPC of its own while there are enough.
     """
-    return clusters * maximum(ctas_per_cluster / 2.0, 1.0) <= clock.counted_tpcs
+    return clusters * maximum(ctas_per_cluster / 2.0, 1.0) <= gpu.profiler_quiet_tpcs
 
 
 def light_load_share(gpu: GpuSpec, clock: Clock) -> float:
@@ -48,7 +48,7 @@ def burst_clock_mhz(
     if gpu.clock_recovery_us is not None:
         left = gpu.clock_recovery_us / (waves_us + gpu.clock_recovery_us)
         return gpu.sm_clk_mhz * maximum(1.0 - clock.droop_mma * math_share * left, LOWEST_SHARE)
-    current = clock.droop_mma * math_share + clock.droop_l2 * l2_share + clock.droop_dram * dram_share
+    current = clock.droop_mma * math_share + clock.droop_memory * (l2_share + dram_share)
     sag = maximum(current - clock.droop_free, 0.0)
     settled = 1.0 if lasting else waves_us / (waves_us + clock.droop_us)
     return gpu.sm_clk_mhz * maximum(clock.light_share - sag * settled, LOWEST_SHARE)
