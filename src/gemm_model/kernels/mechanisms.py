@@ -86,9 +86,9 @@ class Launch:
     )
     events_us: float = number(
         "us",
-        2.0,
+        1.5,
         (0.0, 5.0),
-        "of what a pair of events reads around an empty kernel, the part that kernel_us holds already",
+        "of what events read around an empty kernel beyond the kernel, the part that kernel_us holds",
         "bursts on hosts that read 4.15 us lie 2.15 us above counters of the same rows (h200)",
     )
     clusters_us: float = number(
@@ -287,6 +287,7 @@ class LineCrossing:
         "cost of a row for each further place in a line where it may start, over an aligned row",
         "K pitches of multiples of 64, 32 and 16 bytes on few SMs: 0.2, 0.52, 1.5",
         neutral=0.0,
+        fitted=True,
     )
 
 
@@ -345,7 +346,7 @@ class EpilogueStores:
         "clk",
         400.0,
         (0.0, 2000.0),
-        "fixed clocks of a tile: its number or the other consumer's signal, its first MMAs, draining the last ones",
+        "fixed clocks of a tile: its number or the other consumer's signal, first MMAs, draining the last",
         "kernels of few k tiles (h200 wide)",
         neutral=0.0,
     )
@@ -361,7 +362,7 @@ class EpilogueStores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class L2Bandwidth:
-    """The device's L2: requests, fills from DRAM, and writes share its bandwidth; few SMs have a pace of their own."""
+    """The device's L2: requests, fills and writes share its bandwidth; few SMs keep their own pace."""
 
     efficiency: float = number(
         "1",
@@ -469,12 +470,12 @@ class Misalignment:
 class EdgeTiles:
     """Out-of-bounds fill: rows of a tile outside the matrix take longer than rows inside."""
 
-    row_cost: float = number(
-        "1",
-        2.0,
-        (0.0, 8.0),
-        "what L2 does in the time in which a row outside the matrix is filled, in rows",
-        "decode shapes with all SMs busy: 3.3 ns a row and SM, where L2 serves a row in 1.7",
+    row_clk: float = number(
+        "clk",
+        6.5,
+        (0.0, 30.0),
+        "filling a row of 128 bytes outside the matrix in every SM of the device, at the boost clock",
+        "decode shapes with all SMs busy: 3.3 ns a row and SM, with the slower L2 of an H100 too",
         neutral=0.0,
         fitted=True,
     )

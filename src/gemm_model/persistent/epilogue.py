@@ -71,8 +71,8 @@ def tile_period_clk(
 
     Cooperative: mainloop, then epilogue, less what warpgroups hide of each other's. Ping-pong: two consumers
     take the mainloop in turn, so that a tile takes the longer of one mainloop with the handover and half of
-    one consumer's round; a handover takes the fixed clocks of a tile. In tensor memory the accumulators are double-buffered where two fit beside the scale
-    factors: the longer of mainloop and epilogue.
+    one consumer's round; a handover takes the fixed clocks of a tile. In tensor memory the accumulators are
+    double-buffered where two fit beside the scale factors: the longer of mainloop and epilogue.
     """
     serial = mainloop + epilogue
     if period.in_tensor_memory:
