@@ -28,7 +28,7 @@ FREE = (
     "dram.efficiency",
     "epilogue.store_bytes_per_clk",
 )
-CLOCK = ("light_share", "droop_mma", "droop_l2", "droop_dram")
+CLOCK = ("light_share", "droop_mma", "droop_memory")
 OTHER_CLOCK = ("droop_us", "droop_free")
 TILES = ((64, 128), (128, 128), (128, 256), (256, 128))
 
