@@ -415,7 +415,6 @@ def _clock_rule(
             minimum(l2_share, 1.0),
             minimum(dram_share, 1.0),
             waves_us,
-            lasting=around.chained,
         )
 
     ctas = geometry.batch.cluster_m * geometry.batch.cluster_n
