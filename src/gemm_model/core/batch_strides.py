@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from gemm_model.core.errors import InputError
 
@@ -21,6 +22,11 @@ class MatrixLayout:
     """From a matrix to the next [elements]; 0 where all share one."""
     pitch: int
     """From a row to the next [elements]."""
+
+    @property
+    def row_step(self) -> int:
+        """The largest step whose multiples all rows start at [elements], if the first does."""
+        return gcd(self.pitch, self.stride)
 
     @property
     def elements(self) -> int:
