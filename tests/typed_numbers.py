@@ -105,7 +105,8 @@ VALUES = {
     "grouped.start_us": 0.5,
     "grouped.groups_ns": 10.0,
     "grouped.tile_clk": 200.0,
-    "software_scales.k_tile_clk": 64.0,
+    "software_scales.latency_clk": 400.0,
+    "software_scales.miss_clk": 300.0,
     "software_scales.sums_clk": 4.0,
     "software_scales.columns_clk": 16.0,
 }

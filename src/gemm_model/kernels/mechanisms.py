@@ -988,12 +988,21 @@ class Grouped:
 class SoftwareScales:
     """The sums of each k tile are multiplied by scale factors as they are added up."""
 
-    k_tile_clk: float = number(
+    latency_clk: float = number(
         "clk",
-        60.0,
-        (0.0, 1000.0),
-        "reading the scale factors of a k tile",
-        "two latencies of shared memory",
+        320.0,
+        (0.0, 2000.0),
+        "asking for the scale factors of the next k tile until they arrive out of L2",
+        "a latency of L2; none where they come with the operands, stages ahead",
+        neutral=0.0,
+        fitted=True,
+    )
+    miss_clk: float = number(
+        "clk",
+        380.0,
+        (0.0, 2000.0),
+        "what that takes longer out of DRAM",
+        "a latency of DRAM less that of L2",
         neutral=0.0,
         fitted=True,
     )
