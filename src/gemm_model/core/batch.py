@@ -25,9 +25,8 @@ BoolArray = NDArray[np.bool_]
 
 NO_SECOND_USE = float("inf")
 """Footprint [bytes]; operands that are used once; by definition."""
-EMPTY_KERNEL_US = 3.5
-"""What a pair of events reads around an empty kernel [us]; hosts that did not say; 3.36 to 3.62 beside five
-single H200s."""
+EMPTY_KERNEL_UNTOLD = -1.0
+"""In place of what a pair of events reads around an empty kernel [us]; hosts that did not say."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +77,8 @@ class GemmBatch:
     stream_k: BoolArray
     """Whether the k tiles of tiles are dealt evenly to the clusters (scheduler 'stream_k')."""
     empty_kernel_us: FloatArray
-    """What the events of the measuring host read around an empty kernel: a burst time holds it."""
+    """What the events of the measuring host read around an empty kernel: a burst time holds it.
+    EMPTY_KERNEL_UNTOLD where it did not say."""
     warps: FloatArray
     """Warps of a CTA where the family tells kernels apart by them; 0 where it chooses."""
     pdl: FloatArray
@@ -244,7 +244,7 @@ def _floats(p: GemmProblem, c: KernelConfig) -> tuple[float, ...]:
         *(*p.sizes, p.a_dtype.bits, p.b_dtype.bits, p.out_dtype.bits, p.acc_dtype.bits),
         *(p.a_scale_bits, p.b_scale_bits),
         *(c.cta_m, c.cta_n, c.cta_k, c.mma_m, c.mma_n, c.cluster_m, c.cluster_n),
-        *(c.stages, c.swizzle, c.split_k, p.multiplier_share, EMPTY_KERNEL_US),
+        *(c.stages, c.swizzle, c.split_k, p.multiplier_share, EMPTY_KERNEL_UNTOLD),
         *(c.warps, -1.0 if c.pdl is None else float(c.pdl), NO_SECOND_USE),
     )
 

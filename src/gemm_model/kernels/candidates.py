@@ -15,7 +15,7 @@ import numpy as np
 
 from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.batch import (
-    EMPTY_KERNEL_US,
+    EMPTY_KERNEL_UNTOLD,
     NO_SECOND_USE,
     BoolArray,
     FloatArray,
@@ -43,7 +43,7 @@ from gemm_model.kernels.feasibility import (
 )
 
 UNTOLD: Mapping[str, float] = {
-    "empty_kernel_us": EMPTY_KERNEL_US,
+    "empty_kernel_us": EMPTY_KERNEL_UNTOLD,
     "warps": float(AUTO),
     "pdl": -1.0,
     "footprint_bytes": NO_SECOND_USE,

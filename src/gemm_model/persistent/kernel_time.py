@@ -38,6 +38,8 @@ FIRST_CLOCK_SHARE = 0.85
 """Of the boost clock [1]; where the search for the clock begins; its end does not depend on it."""
 SHORTEST_WAVES_US = 1e-6
 """Of a kernel without mechanisms [us]; rates in it; a guard against dividing by zero."""
+FILLED_ROW_BYTES = 128
+"""A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +343,8 @@ def _work(
     busy = schedule.resident * batch.cluster_m * batch.cluster_n / gpu.sm_count
     l2_peak = l2_bytes_per_us(gpu, numbers)
     l2_us = _l2_us(bytes_moved, busy, l2_peak, numbers)
-    fill_us = numbers.edge_tiles.row_cost * edge.bytes_per_wave / l2_peak
+    rows_filled = edge.bytes_per_wave / FILLED_ROW_BYTES
+    fill_us = numbers.edge_tiles.row_clk * rows_filled / (gpu.sm_count * gpu.sm_clk_mhz)
     dram_us = bytes_moved.dram_bytes / (gpu.dram_read_bytes_per_us * numbers.dram.efficiency)
     beside, epilogues = period_beside_stores(batch, gpu, period, resources, numbers, mainloop)
     stores_us = epilogues * bytes_moved.l2_store_bytes / l2_peak
@@ -421,7 +424,6 @@ def _clock_rule(
             minimum(l2_share, 1.0),
             minimum(dram_share, 1.0),
             waves_us,
-            lasting=around.chained,
         )
 
     ctas = geometry.batch.cluster_m * geometry.batch.cluster_n

@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.core.batch import (
-    EMPTY_KERNEL_US,
+    EMPTY_KERNEL_UNTOLD,
     NO_SECOND_USE,
     BoolArray,
     FloatArray,
@@ -162,7 +162,7 @@ def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
     columns |= _operand_columns(frame)
     columns |= _kernel_columns(frame if needs_tile else frame[[]])
     columns["empty_kernel_us"] = _told(
-        frame, "empty_kernel_us", EMPTY_KERNEL_US, MAX_EMPTY_KERNEL_US, "a number of microseconds"
+        frame, "empty_kernel_us", EMPTY_KERNEL_UNTOLD, MAX_EMPTY_KERNEL_US, "a number of microseconds"
     )
     columns["warps"] = _told(frame, "warps", 0.0, 64.0, "a number of warps")
     columns["pdl"] = _told(frame, "pdl", -1.0, 1.0, "whether launches are dependent,")
