@@ -812,9 +812,18 @@ class FusedEpilogue:
         "clk",
         30.0,
         (0.0, 400.0),
-        "reducing a thousand outputs over a row or a column, one SM",
-        "two additions and a share of a shuffle for each: 128 a clock",
+        "adding up a thousand outputs over columns, whose rows several warps hold, one SM",
+        "an addition and a share of a shuffle for each, and a sum through shared memory",
         neutral=0.0,
+        fitted=True,
+    )
+    alone: float = number(
+        "1",
+        1.5,
+        (1.0, 3.0),
+        "what all this takes longer where one warpgroup has a tile to itself",
+        "a warp of a scheduler waits for its own results, while two of them take turns",
+        neutral=1.0,
         fitted=True,
     )
     source_bytes_per_clk: float = number(
@@ -913,12 +922,21 @@ class GroupSearch:
 class SoftwareScales:
     """The sums of each k tile are multiplied by scale factors as they are added up."""
 
-    k_tile_clk: float = number(
+    latency_clk: float = number(
         "clk",
-        60.0,
-        (0.0, 1000.0),
-        "reading the scale factors of a k tile",
-        "two latencies of shared memory",
+        320.0,
+        (0.0, 2000.0),
+        "asking for the scale factors of the next k tile until they arrive out of L2",
+        "a latency of L2; none where they come with the operands, stages ahead",
+        neutral=0.0,
+        fitted=True,
+    )
+    miss_clk: float = number(
+        "clk",
+        380.0,
+        (0.0, 2000.0),
+        "what that takes longer out of DRAM",
+        "a latency of DRAM less that of L2",
         neutral=0.0,
         fitted=True,
     )
