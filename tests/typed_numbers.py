@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from gemm_model.kernels.mechanisms import KernelNumbers, kernel_numbers
+from gemm_model.kernels.mechanisms import KernelNumbers, kernel_numbers, within_phases
 from gemm_model.persistent.calibration_file import Calibration, as_mapping
 from gemm_model.persistent.forest import Forest
 from gemm_model.persistent.residual import FEATURES, Residual, write_residual
@@ -122,6 +122,7 @@ def calibration(**changes: object) -> Calibration:
             for kind in kinds
         },
         "fitted_to": {"tables": ["typed.csv"]},
+        "within_phases": within_phases({"prologue_us": 0.5}),
     }
     return Calibration(**{**arguments, **changes})  # type: ignore[arg-type]
 

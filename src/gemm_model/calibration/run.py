@@ -208,6 +208,7 @@ def calibrate(
             "donor": base.name,
             "seed": choices.seed,
         },
+        within_phases=base.within_phases,
     )
     steps.begin("residual")
     residual = _residual(calibration, kinds, gpu) if choices.with_residual else None

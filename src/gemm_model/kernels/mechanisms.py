@@ -1120,15 +1120,14 @@ class Mechanism:
 def _mechanisms() -> tuple[Mechanism, ...]:
     records = get_type_hints(KernelNumbers)
     return tuple(
-        Mechanism(
-            name=name,
-            meaning=(record.__doc__ or "").strip(),
-            numbers=tuple(
-                Number(name=f"{name}.{spec.name}", **spec.metadata["number"]) for spec in fields(record)
-            ),
-        )
+        Mechanism(name=name, meaning=(record.__doc__ or "").strip(), numbers=_numbers_of(record, f"{name}."))
         for name, record in records.items()
     )
+
+
+def _numbers_of(record: Any, prefix: str = "") -> tuple[Number, ...]:
+    """What is known of each field of a record."""
+    return tuple(Number(name=prefix + spec.name, **spec.metadata["number"]) for spec in fields(record))
 
 
 MECHANISMS: tuple[Mechanism, ...] = _mechanisms()
@@ -1143,9 +1142,18 @@ def _places() -> tuple[tuple[str, str, Number], ...]:
     return tuple((*name.split("."), spec) for name, spec in NUMBERS.items())  # type: ignore[misc]
 
 
-def within_phases() -> WithinPhases:
-    """The numbers that timelines read."""
-    return WithinPhases(**{spec.name: spec.metadata["number"]["start"] for spec in fields(WithinPhases)})
+WITHIN_PHASES: Mapping[str, Number] = {spec.name: spec for spec in _numbers_of(WithinPhases)}
+"""The numbers that timelines read, by name."""
+
+
+def within_phases(values: Mapping[str, float]) -> WithinPhases:
+    """The record from values by name; one that is missing has its start value.
+
+    Raises InputError for a value that is not finite or outside its bounds.
+    """
+    return WithinPhases(
+        **{name: checked(spec, values.get(name, spec.start)) for name, spec in WITHIN_PHASES.items()}
+    )
 
 
 def _switched_off(record: Any) -> Any:
