@@ -254,7 +254,9 @@ def kernel_time(
     from_dram = minimum(bytes_moved.dram_read_bytes / bytes_moved.operand_bytes, 1.0)
     started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, from_dram)
     started_us = started_us + 0.0 * waves_us
-    started_us = started_us + second_kernel_us(schedule, numbers.split_k)
+    started_us = started_us + second_kernel_us(
+        batch, schedule, geometry.family.tile_order, numbers.split_k, gpu.sm_count, sm_clk_mhz
+    )
     floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
     stores = port_store_clk(batch, period, numbers.epilogue)
     return KernelTime(
