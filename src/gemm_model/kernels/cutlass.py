@@ -37,9 +37,10 @@ SM90_ORDER = TileOrder(
     grouped="across",
     cut_to_problem=True,
     padded=True,
+    splits="rounds",
 )
 """`PersistentTileSchedulerSm90`: it walks the raster's extent, the shorter one, in groups of `swizzle` panels
-of the other."""
+of the other. Splits: `PersistentTileSchedulerSm90StreamK`, whose work index counts tiles first."""
 
 CUTLASS_SM90 = KernelFamily(
     name="cutlass",
@@ -61,6 +62,7 @@ CUTLASS_SM90 = KernelFamily(
         warpgroups=sm90_warpgroups,
         splits_columns=warpgroup_mma.rows_shared,
         held_stages=warpgroup_mma.one_stage_held,
+        math_in_round_trip=warpgroup_mma.whole_math,
         mma_columns=warpgroup_mma.columns_of_the_tile,
         epilogue_tile=warpgroup_mma.epilogue_tile,
         epilogue_buffers=warpgroup_mma.two_buffers,

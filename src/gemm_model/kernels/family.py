@@ -60,6 +60,8 @@ class ResourceRules:
     """Whether those (second argument) share the tile's columns, not its rows."""
     held_stages: Callable[[GemmBatch], Values]
     """Stages of the ring that are held while one is consumed, so that no load can be under way in them."""
+    math_in_round_trip: Callable[[GemmBatch], Values]
+    """Share of a k tile's MMAs that a load waits for beside those of held stages [1]."""
     mma_columns: Callable[[GemmBatch, Flags], Values]
     """Columns of a warpgroup's MMA instructions; takes whether warpgroups share the tile's columns."""
     epilogue_tile: Callable[[GemmBatch, Flags], tuple[Values, Values]]
@@ -109,10 +111,10 @@ class TileOrder:
     not clusters (CUTLASS `get_log_swizzle_size`)."""
     padded: bool = False
     """Whether both extents are rounded up to whole groups, and tiles outside the matrix computed too."""
-    splits: Literal["stay", "move", "apart"] = "stay"
-    """How the splits of a tile add up: in turn, each cluster keeping its place among them from wave to wave;
-    in turn, with places that move on where the resident clusters are not whole tiles; or each apart into the
-    workspace, for a second kernel that adds them up."""
+    splits: Literal["rounds", "move", "apart"] = "rounds"
+    """How the splits of a tile add up: in turn, the first splits of all tiles before any second one; in turn,
+    side by side, with places that move on where the resident clusters are not whole tiles; or side by side,
+    each apart into the workspace, for a second kernel that adds them up."""
     serpentine: bool = False
     """Whether every other group is walked backwards."""
     dynamic: bool = False

@@ -52,11 +52,17 @@ def held_stages(batch: GemmBatch) -> Values:
     return where(batch.warps == SPECIALIZED_WARPS, 0.0, 1.0)
 
 
+def math_in_round_trip(batch: GemmBatch) -> Values:
+    """The warps that multiply start a load as they start the MMAs of the k tile before, not behind them."""
+    return where(batch.warps == SPECIALIZED_WARPS, 1.0, 0.0)
+
+
 RULES = ResourceRules(
     offers_tile=offers_tile,
     warpgroups=warpgroups,
     splits_columns=warpgroup_mma.rows_shared,
     held_stages=held_stages,
+    math_in_round_trip=math_in_round_trip,
     mma_columns=warpgroup_mma.columns_of_the_tile,
     epilogue_tile=warpgroup_mma.epilogue_tile,
     # The allocator lays the output's change of layout over the stages of the operands.
