@@ -63,7 +63,7 @@ def launch_us(
     clusters_us = where(ctas_per_cluster > 1, numbers.cluster_launch.clusters_us, 0.0)
     ramp_us = first.ramp_us * schedule.k_tiles / (schedule.k_tiles + first.ramp_k_tiles)
     started_us = clusters_us + grid_us(batch, schedule, gpu, numbers) + ramp_us
-    started_us = started_us + _table_us(batch, numbers.grouped)
+    started_us = started_us + _table_us(batch, numbers.grouped) + family.start_us
     if around.chained:
         return started_us + _boundary_us(batch, family, numbers.chain, from_dram)
     if around.by_events:
