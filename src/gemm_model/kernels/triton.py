@@ -74,8 +74,8 @@ RULES = ResourceRules(
 )
 
 MAKING_DESCRIPTORS_US = 2.5
-"""Making three tensor descriptors before the first load [us]; Triton 3.6, H200; descriptors made by the kernel
-against the host's: 1.8 to 3.1 us on 132 SMs with a cold L2 (`benchmarks/triton_start.py`)."""
+"""Making three tensor descriptors before the first load [us]; Triton 3.6, H200; against descriptors that the
+host makes: 1.8 to 3.1 us on 132 SMs with a cold L2 (`benchmarks/triton_start.py`)."""
 
 TRITON_SM90 = KernelFamily(
     name="triton",
@@ -86,8 +86,8 @@ TRITON_SM90 = KernelFamily(
     tile_order=GROUPED_ALONG_M,
     tile_period=TilePeriod(accumulators="registers"),
     start_us=MAKING_DESCRIPTORS_US,
-    # The fastest k tile on one SM (`benchmarks/triton_start.py`), and a load of 4 KB from DRAM, which a ring of
-    # two or three stages does not hide (`load_latency` of microbenchmarks.csv: 902 and 915 clk on two H200s).
+    # The fastest k tile on one SM (`benchmarks/triton_start.py`), and a load of 4 KB from DRAM: rings of two
+    # or three stages do not hide it (`load_latency` of microbenchmarks.csv: 902 and 915 clk on two H200s).
     known={"round_trip.single_clk": 310.0, "latency.load_clk": 900.0},
 )
 
