@@ -57,7 +57,8 @@ def k_tile(
     return KTile(
         math_clk=math,
         port_clk=port,
-        latency_clk=(numbers.latency.load_clk + port + math) / resources.loads_under_way,
+        latency_clk=(numbers.latency.load_clk + port + math * resources.math_in_round_trip)
+        / resources.loads_under_way,
         tail_clk=_tail_clk(batch, resources, numbers.k_tail) + _source_bytes(batch) / way_in,
     )
 
