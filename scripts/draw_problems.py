@@ -110,7 +110,9 @@ def batch() -> None:
             matrix = place % 3 if gap < 0 else place // 3
             y = 36 + place * 14 + (matrix * gap if gap > 0 else 0)
             picture.box(x, y, 150, 14, colours[matrix])
-            picture.words(x + 160, y + 12, f"A{matrix}, row {place // 3 if gap < 0 else place % 3}", fill=SOFT)
+            picture.words(
+                x + 160, y + 12, f"A{matrix}, row {place // 3 if gap < 0 else place % 3}", fill=SOFT
+            )
     picture.words(20, 172 + row, "A stride of 0: one matrix for all, read once while L2 keeps it.")
     picture.save("problem_batch.svg")
 
