@@ -96,6 +96,7 @@ VALUES = {
     "fused_epilogue.sigmoid_clk": 80.0,
     "fused_epilogue.gate_clk": 10.0,
     "fused_epilogue.reduction_clk": 20.0,
+    "fused_epilogue.alone": 1.25,
     "fused_epilogue.quantize_clk": 10.0,
     "fused_epilogue.source_bytes_per_clk": 64.0,
     "fused_epilogue.source_clk": 500.0,
@@ -104,7 +105,8 @@ VALUES = {
     "grouped.start_us": 0.5,
     "grouped.groups_ns": 10.0,
     "grouped.tile_clk": 200.0,
-    "software_scales.k_tile_clk": 64.0,
+    "software_scales.latency_clk": 400.0,
+    "software_scales.miss_clk": 300.0,
     "software_scales.sums_clk": 4.0,
     "software_scales.columns_clk": 16.0,
 }

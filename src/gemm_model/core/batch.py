@@ -147,19 +147,29 @@ class GemmBatch:
 
     @property
     def a_pitch_bytes(self) -> FloatArray:
-        """From one row of A in memory to the next; rows are contiguous along the major extent."""
-        pitch: FloatArray = where(self.a_k_major, self.k, self.m) * self.a_bits / 8.0
-        return pitch
+        """What rows of A start at multiples of: from one to the next, or as the strides of a batch leave it.
+
+        Rows are contiguous along the major extent.
+        """
+        pitch: FloatArray = where(self.a_k_major, self.k, self.m)
+        if self.further is not None:
+            pitch = where(self.further.a_row_step > 0.0, self.further.a_row_step, pitch)
+        return pitch * self.a_bits / 8.0
 
     @property
     def b_pitch_bytes(self) -> FloatArray:
-        pitch: FloatArray = where(self.b_k_major, self.k, self.n) * self.b_bits / 8.0
-        return pitch
+        pitch: FloatArray = where(self.b_k_major, self.k, self.n)
+        if self.further is not None:
+            pitch = where(self.further.b_row_step > 0.0, self.further.b_row_step, pitch)
+        return pitch * self.b_bits / 8.0
 
     @property
     def output_pitch_bytes(self) -> FloatArray:
-        pitch: FloatArray = where(self.c_n_major, self.n, self.m) * self.out_bits / 8.0
-        return pitch if self.further is None else pitch * self.further.output_share
+        pitch: FloatArray = where(self.c_n_major, self.n, self.m)
+        if self.further is not None:
+            row = pitch * self.further.output_share
+            pitch = where(self.further.out_row_step > 0.0, self.further.out_row_step, row)
+        return pitch * self.out_bits / 8.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -891,8 +891,8 @@ class FusedEpilogue:
         "clk",
         30.0,
         (0.0, 400.0),
-        "reducing a thousand outputs over a row or a column, one SM",
-        "two additions and a share of a shuffle for each: 128 a clock",
+        "adding up a thousand outputs over columns, whose rows several warps hold, one SM",
+        "an addition and a share of a shuffle for each, and a sum through shared memory",
         neutral=0.0,
         fitted=True,
     )
@@ -903,6 +903,15 @@ class FusedEpilogue:
         "scaling a thousand outputs by their largest, one SM",
         "a maximum, a product and a share of a shuffle for each: 128 a clock",
         neutral=0.0,
+        fitted=True,
+    )
+    alone: float = number(
+        "1",
+        1.5,
+        (1.0, 3.0),
+        "what all this takes longer where one warpgroup has a tile to itself",
+        "a warp of a scheduler waits for its own results, while two of them take turns",
+        neutral=1.0,
         fitted=True,
     )
     source_bytes_per_clk: float = number(
@@ -980,12 +989,21 @@ class Grouped:
 class SoftwareScales:
     """The sums of each k tile are multiplied by scale factors as they are added up."""
 
-    k_tile_clk: float = number(
+    latency_clk: float = number(
         "clk",
-        60.0,
-        (0.0, 1000.0),
-        "reading the scale factors of a k tile",
-        "two latencies of shared memory",
+        320.0,
+        (0.0, 2000.0),
+        "asking for the scale factors of the next k tile until they arrive out of L2",
+        "a latency of L2; none where they come with the operands, stages ahead",
+        neutral=0.0,
+        fitted=True,
+    )
+    miss_clk: float = number(
+        "clk",
+        380.0,
+        (0.0, 2000.0),
+        "what that takes longer out of DRAM",
+        "a latency of DRAM less that of L2",
         neutral=0.0,
         fitted=True,
     )

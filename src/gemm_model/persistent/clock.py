@@ -38,8 +38,6 @@ def burst_clock_mhz(
     l2_share: Values,
     dram_share: Values,
     waves_us: Values,
-    *,
-    lasting: bool = False,
 ) -> Values:
     """The clock inside a kernel on a rested card, from the shares of peak that its three consumers reach.
 
@@ -47,9 +45,8 @@ def burst_clock_mhz(
 
     The clock of a busy card stands at `light_share` of the boost. Beyond a current that the supply holds
     (`droop_free`), it sags with the current, linear in each rate, within `droop_us`: a short kernel keeps
-    more of it, kernels back to back do not (`lasting`). Cards of other kinds sag by other amounts under the
-    same current (`relative_sag`). A clock probe before or after the kernel sees nothing
-    of this; counters do.
+    more of it, also back to back with its like. Cards of other kinds sag by other amounts under the same
+    current (`relative_sag`). A clock probe before or after the kernel sees nothing of this; counters do.
 
     A locked clock far below the boost leaves the supply room to spare: only the MMAs pull it down, at once,
     and it comes back within some `clock_recovery_us`: the time lost levels off with the kernel's length.
@@ -59,7 +56,7 @@ def burst_clock_mhz(
         return gpu.sm_clk_mhz * maximum(1.0 - clock.droop_mma * math_share * left, LOWEST_SHARE)
     current = clock.droop_mma * math_share + clock.droop_l2 * l2_share + clock.droop_dram * dram_share
     sag = relative_sag(gpu) * maximum(current - clock.droop_free, 0.0)
-    settled = 1.0 if lasting else waves_us / (waves_us + clock.droop_us)
+    settled = waves_us / (waves_us + clock.droop_us)
     return gpu.sm_clk_mhz * maximum(clock.light_share - sag * settled, LOWEST_SHARE)
 
 

@@ -6,7 +6,7 @@ Columns (sizes in elements, times in microseconds; the classic gemm-model's come
     mma_m, mma_n, cta_m, cta_n, cluster_m, cluster_n, m, n, k, runtime_us,
     a_dtype, b_dtype, batch, cta_k, stages, schedule, raster, swizzle, split_k, scheduler, fast_accum, kernel,
     gpu, empty_kernel_us, pdl, footprint_bytes,
-    epilogue, groups, group_layout, capacity, block_scaling, conv, broadcast
+    epilogue, groups, group_layout, capacity, block_scaling, conv, broadcast, batch_strides
 
 Only m, n, k and in_dtype are required, and the tile and cluster for a model that needs them. Further columns
 travel along untouched.
