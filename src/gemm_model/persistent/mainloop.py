@@ -53,7 +53,7 @@ def k_tile(
         batch, resources, schedule, numbers
     )
     way_in = numbers.port.efficiency * gpu.known("l2_read_bytes_per_clk_per_sm")
-    port = port / way_in + numbers.scale_factors.load_clk
+    port = port / way_in
     return KTile(
         math_clk=math,
         port_clk=port,
