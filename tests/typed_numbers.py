@@ -13,7 +13,7 @@ from gemm_model.persistent.residual import FEATURES, Residual, write_residual
 VALUES = {
     "launch.kernel_us": 3.0,
     "launch.full_grid_us": 0.4,
-    "launch.events_us": 2.0,
+    "launch.events_us": 1.5,
     "cluster_launch.clusters_us": 0.25,
     "first_loads.ramp_us": 1.0,
     "first_loads.ramp_k_tiles": 8.0,
@@ -57,7 +57,7 @@ VALUES = {
     "overlap.l2_dram_loss": 0.1,
     "misalignment.read_cost": 0.1,
     "misalignment.write_cost": 0.5,
-    "edge_tiles.row_cost": 2.0,
+    "edge_tiles.row_clk": 6.0,
     "edge_tiles.proportional_sms": 0.5,
     "edge_tiles.further_sm": 0.2,
     "edge_tiles.further_sm_of_pairs": 0.4,
@@ -105,7 +105,8 @@ VALUES = {
     "grouped.start_us": 0.5,
     "grouped.groups_ns": 10.0,
     "grouped.tile_clk": 200.0,
-    "software_scales.k_tile_clk": 64.0,
+    "software_scales.latency_clk": 400.0,
+    "software_scales.miss_clk": 300.0,
     "software_scales.sums_clk": 4.0,
     "software_scales.columns_clk": 16.0,
 }

@@ -33,6 +33,7 @@ CARD = {
 READINGS = Readings(
     numbers={
         "sm_clk_mhz": 1976.0,
+        "mma_clk_share": 0.9121,
         "dram_read_gb_per_s": 4600.0,
         "dram_latency_ns": 390.0,
         "l2_read_gb_per_s": 8870.0,
@@ -63,6 +64,7 @@ def test_measured_numbers_replace_the_base_and_say_so() -> None:
     assert gpu.flop_per_clk_per_sm["tf32"] == base["flop_per_clk_per_sm"]["tf32"]
     assert gpu.l2_read_gb_per_s == 8910
     assert gpu.sm_clk_mhz == 1980
+    assert gpu.mma_clk_share == 0.9121
     assert gpu.power_cap_w == 650
     assert gpu.idle_power_w == 130
     for field in (*READINGS.numbers, "resident_clusters", "flop_per_clk_per_sm", "power_cap_w"):

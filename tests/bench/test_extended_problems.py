@@ -238,9 +238,10 @@ def test_triton_kernels_compile_for_hopper(problem: GemmProblem) -> None:
 INTERPRETED = """
 import torch
 from gemm_model.bench import triton_fused as fused
-from gemm_model.bench.extended import group_rows
+from gemm_model.bench.extended import with_extras
 from gemm_model.bench.extended_tensors import results
 from gemm_model.bench.tensors import OperandPool, compare, poison, references
+from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
@@ -250,8 +251,7 @@ def run(problem, k_tile=64):
     expected = references(problem, operands)
     poison(operands.out)
     kernel = fused.fused_kernel(problem, config)
-    function = fused.matmul_grouped if kernel.grouped else fused.matmul_fused
-    function[(3,)](*fused.arguments(problem, config, operands))
+    fused.KERNELS[kernel.kind][(3,)](*fused.arguments(problem, config, operands))
     for found, reference in zip(results(problem, operands), expected, strict=True):
         compare(found, reference, 2e-3)
 
@@ -260,6 +260,10 @@ run(GemmProblem.of(200, 256, 256, "fp16", epilogue=linear))
 run(GemmProblem.of(200, 200, 256, "fp16", groups="100,0,84,16", epilogue="bias_n,gated_silu"))
 run(GemmProblem.of(200, 256, 256, "e4m3", "fp16", block_scaling="1x128,128x128"), 128)
 run(GemmProblem.of(200, 256, 256, "e4m3", "fp16", block_scaling="1x128,1x128"), 128)
+run(GemmProblem.of(200, 200, 256, "fp16", groups=GroupedGemm.parse("100,0,84,16", "masked", 130)))
+for strides in ("", "128,0,14400", "0,18440,14408"):
+    cells = {"batch": "3", "batch_strides": strides}
+    run(with_extras(GemmProblem.of(100, 144, 128, "fp16"), cells))
 """
 
 

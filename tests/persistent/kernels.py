@@ -15,6 +15,7 @@ from tests.typed_numbers import numbers
 H200 = replace(
     load_gpu("h200"),
     sm_clk_mhz=1980.0,
+    mma_clk_share=1 - 0.0879,
     dram_bus_bits=6144,
     dram_clk_mhz=3201.0,
     dram_read_gb_per_s=4600.0,

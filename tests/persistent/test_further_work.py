@@ -155,10 +155,18 @@ def test_software_scales_are_multiplied_with_each_k_tile():
     # itself 320, with 128 to add up 64 x 128 sums at 64 a clock and 80 to drain the pipe.
     order = VALUES["overlap.loads_dram_order"]
     together, alone = 656.0, 320.0 + 128.0 + 80.0
-    # Both scale their sums in 64 clocks and 4 for each thousand, 16 more with factors of columns.
-    scaling = 64.0 + 16.384 * 4.0
-    for step, own in zip(steps, (alone, alone + scaling, alone + scaling + 16.384 * 16.0), strict=True):
-        assert step.math_clk == pytest.approx((together**order + own**order) ** (1.0 / order))
+    # Both scale their sums in 4 clocks for each thousand, 16 more with factors of columns; the next ones come
+    # 400 clocks after they are asked for, out of DRAM 300 later.
+    scaling = 16.384 * 4.0
+
+    def both(one: float, other: float) -> float:
+        return (one**order + other**order) ** (1.0 / order)
+
+    own = alone, both(alone + scaling, 400.0), both(alone + scaling + 16.384 * 16.0, 400.0)
+    for step, expected in zip(steps, own, strict=True):
+        assert step.math_clk == pytest.approx(both(together, expected))
+    missed = k_tile(scaled, H200, 8192.0, found_of(scaled), schedule_of(scaled), known, 0.5)
+    assert missed.math_clk == pytest.approx(both(together, both(alone + scaling, 550.0)))
     assert found_of(scaled).slow_sums
     # An fp32 for each of 128 rows of A, and one for 128 rows of B.
     assert found_of(scaled).scale_bytes == 128 * 4 + 4

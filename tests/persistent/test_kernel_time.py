@@ -29,7 +29,8 @@ def test_phases_add_up_and_the_pipeline_fills_before_the_first_mma():
 @pytest.mark.parametrize(
     ("kernel", "regime", "empty_us", "expected_us"),
     [
-        # 3 us, a CTA of 132 of 0.4, half of the ramp after 8 k tiles; events read 3.5 us, 2 of them are in.
+        # 3 us, a CTA of 132 of 0.4, half of the ramp after 8 k tiles; of 3 us beyond an empty
+        # kernel of 0.5 us that events read, 1.5 are in.
         ({}, "counters", 3.5, 3.5 + 0.4 / 132),
         ({}, "burst", 3.5, 5.0 + 0.4 / 132),
         ({}, "burst", 4.0, 5.5 + 0.4 / 132),
@@ -49,6 +50,23 @@ def test_phases_add_up_and_the_pipeline_fills_before_the_first_mma():
 def test_what_a_launch_takes(kernel, regime, empty_us, expected_us):
     batch = replace(row((128, 128, 512), cta_m=128, cta_n=128, **kernel), empty_kernel_us=empty_us)
     assert times_of(batch, regime=regime).launch_us == pytest.approx(expected_us)
+
+
+@pytest.mark.parametrize(
+    ("empty_kernel_us", "within_a_graph_us", "events_us"),
+    [
+        (3.5, 0.5, 1.5),
+        (3.5, 0.8, 1.2),  # of a card whose empty kernel is longer less is left for the events
+        (3.5, None, 1.5),
+        (-1.0, 0.8, 1.5),  # a host that did not say
+        (1.5, 0.8, 0.0),
+    ],
+)
+def test_events_add_what_they_read_beyond_an_empty_kernel(empty_kernel_us, within_a_graph_us, events_us):
+    batch = replace(row((128, 128, 512), cta_m=128, cta_n=128), empty_kernel_us=empty_kernel_us)
+    gpu = replace(H200, graph_launch_us=within_a_graph_us)
+    alone, counted = (times_of(batch, gpu=gpu, regime=regime).launch_us for regime in ("burst", "counters"))
+    assert alone - counted == pytest.approx(events_us)
 
 
 def test_first_loads_ramp_with_the_k_tiles():
@@ -115,9 +133,10 @@ def test_fill_comes_after_the_loads_of_the_clusters_that_have_it(cluster, ctas, 
     """32 of 64 rows outside; in clusters of 2x2, which hide part of it, three of four boxes."""
     batch = row((32, ctas // cluster * 64, 65536), cta_m=64, cta_n=64, cluster_m=cluster, cluster_n=cluster)
     known = numbers().without((*LOADS_ONLY, "dram"))
-    free = numbers({"edge_tiles.row_cost": 0.0}).without((*LOADS_ONLY, "dram"))
+    free = numbers({"edge_tiles.row_clk": 0.0}).without((*LOADS_ONLY, "dram"))
     loads_us = times_of(batch, free).waves_us
-    fill_us = 2 * ctas * rows * 65536 * 2 / L2_BYTES_PER_US * crowded
+    # 1024 k tiles of 128 bytes: 6 clocks for a row in each of 132 SMs.
+    fill_us = 6 * ctas / 132 * rows * 1024 / 1980 * crowded
     expected_us = loads_us + fill_us - hidden * loads_us * fill_us / (loads_us + fill_us)
     assert times_of(batch, known).waves_us == pytest.approx(expected_us)
 

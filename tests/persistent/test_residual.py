@@ -287,6 +287,19 @@ def test_a_what_if_question_keeps_the_correction(residual_file):
 
 
 @needs_shipped
+@pytest.mark.parametrize("regime", ["graph", "sustained"])
+def test_a_chain_is_corrected_by_the_share_of_the_kernel_launched_alone(regime):
+    def runtimes_us(regime, residual):
+        model = WarpSpecializedModel(H200, regime=regime, residual=residual)
+        return model.predict_batch(batch_of([WIDE, NARROW])).runtime_us
+
+    alone = runtimes_us("burst", "auto") / runtimes_us("burst", "off")
+    chained = runtimes_us(regime, "auto") / runtimes_us(regime, "off")
+    assert chained == pytest.approx(alone, rel=1e-6)
+    assert np.all(np.abs(alone - 1.0) > 1e-4)
+
+
+@needs_shipped
 def test_it_is_on_by_default_where_it_was_trained():
     auto = predict(*WIDE, "h200")
     assert auto.residual_share != 0.0
@@ -298,8 +311,8 @@ def test_it_is_on_by_default_where_it_was_trained():
 @pytest.mark.parametrize(
     ("gpu", "options"),
     [
-        ("h200", {"regime": "sustained"}),
         ("b200", {}),
+        ("b200", {"regime": "graph"}),
         ("b200", {"calibration": "h200"}),
     ],
 )

@@ -42,6 +42,7 @@ class Protocol:
 
 PROTOCOLS: Mapping[str, Protocol] = {
     "sm_clk_mhz": Protocol(how="SM cycles over time of one busy SM", tolerance=0.015),
+    "mma_clk_share": Protocol(how="SM cycles over time of MMAs on a quarter of the SMs", tolerance=0.015),
     "dram_read_gb_per_s": Protocol(how="bulk reads of 2 GiB by all SMs", tolerance=0.03),
     "dram_latency_ns": Protocol(how="one bulk load of 128 fresh bytes", tolerance=0.1, digits=3),
     "l2_read_gb_per_s": Protocol(how="bulk reads of a quarter of L2 that all SMs share", tolerance=0.03),

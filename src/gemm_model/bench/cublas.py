@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gemm_model.bench.cublas_names import cells_of_names
-from gemm_model.bench.extended import beyond, epilogue_words
+from gemm_model.bench.extended import BATCH_COLUMNS, beyond, epilogue_words
 from gemm_model.bench.launched_kernels import launched_kernels
 from gemm_model.bench.provider import Config, KernelError, Launch, Operands
 from gemm_model.bench.torch_library import TorchLibrary
@@ -28,11 +28,17 @@ SCALED_ROWS = ((1, 128), (1, 1))
 
 
 class CublasProvider(TorchLibrary):
-    """torch.mm for 16- and 32-bit types, torch._scaled_mm with unit scales for fp8."""
+    """torch.mm and torch.bmm for 16- and 32-bit types, torch._scaled_mm with unit scales for fp8."""
 
     name = "cublas"
 
     def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
+        if problem.batch > 1 and problem.a_dtype.name in FP8_TYPES:
+            return "torch multiplies no batches of fp8 matrices"
+        return self.unknown_to_cublas(problem, compute_capability)
+
+    def unknown_to_cublas(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
+        """Why the library itself, however it is called, cannot run such a problem; empty where it can."""
         a, b = problem.a_dtype.name, problem.b_dtype.name
         if problem.a_scale is not None or problem.b_scale is not None:
             return "block-scaled types are not run through cuBLAS here"
@@ -58,7 +64,9 @@ class CublasProvider(TorchLibrary):
             return "cuBLAS fuses bias_n, and relu or gelu behind it, in 16-bit types"
         if scaling is not None and (scaling.a_rows, scaling.b_rows) not in SCALED_ROWS:
             return "cuBLAS takes block scales 1x128,128x128 and 1x128,1x128 of fp8"
-        return beyond(problem, "epilogue", "block_scaling")
+        if problem.batch > 1 and (words or scaling):
+            return "batches are run without epilogues and block scales here"
+        return beyond(problem, "epilogue", "block_scaling", *BATCH_COLUMNS)
 
     def prepare(self, problem: GemmProblem, _: Config, operands: Operands) -> Launch:
         launch = _launch(problem, operands)
@@ -99,7 +107,8 @@ def _launch(problem: GemmProblem, operands: Operands) -> Launch:
         types = {"out_dtype": operands.out.dtype, "out": operands.out}
         return partial(torch._scaled_mm, operands.a, b, *scales, **types)
     if problem.a_dtype.name not in FP8_TYPES:
-        return partial(torch.mm, operands.a, b, out=operands.out)
+        multiply = torch.mm if problem.batch == 1 else torch.bmm
+        return partial(multiply, operands.a, b, out=operands.out)
     one = torch.ones((), dtype=torch.float32, device=operands.a.device)
     types = {"out_dtype": operands.out.dtype, "out": operands.out}
     return partial(torch._scaled_mm, operands.a, b, one, one, **types)

@@ -15,7 +15,7 @@ import torch
 from nvmath.bindings import cublasLt as cublaslt  # noqa: N813
 
 from gemm_model.bench.cublas import CublasProvider, chosen_kernel
-from gemm_model.bench.extended import beyond
+from gemm_model.bench.extended import BATCH_COLUMNS, beyond
 from gemm_model.bench.provider import (
     Config,
     KernelError,
@@ -25,6 +25,7 @@ from gemm_model.bench.provider import (
     OutOfMemoryError,
     UnsupportedError,
 )
+from gemm_model.core.batch_strides import MatrixLayout
 from gemm_model.core.problem import GemmProblem
 
 PROPOSALS = 8
@@ -51,7 +52,8 @@ class CublasLtProvider:
         self._plans: dict[GemmProblem, Plan] = {}
 
     def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
-        return beyond(problem) or CublasProvider().unsupported(problem, compute_capability)
+        known = beyond(problem, *BATCH_COLUMNS)
+        return known or CublasProvider().unknown_to_cublas(problem, compute_capability)
 
     def configs(self, *_: object) -> Sequence[Config]:
         return tuple(LibraryChoice(rank=rank) for rank in range(PROPOSALS))
@@ -144,9 +146,11 @@ class Plan:
         self._beta = np.zeros(1, dtype=np.float32)
         fp32 = DATA_TYPES["fp32"]
         a, b, d = (DATA_TYPES[t.name] for t in (problem.a_dtype, problem.b_dtype, problem.out_dtype))
-        self._first = cublaslt.matrix_layout_create(b, problem.k, problem.n, problem.k)
-        self._second = cublaslt.matrix_layout_create(a, problem.k, problem.m, problem.k)
-        self._result = cublaslt.matrix_layout_create(d, problem.n, problem.m, problem.n)
+        types = (a, b, d)
+        self._second, self._first, self._result = (
+            _layout(dtype, layout, problem.batch)
+            for dtype, layout in zip(types, problem.layouts, strict=True)
+        )
         self._operation = cublaslt.matmul_desc_create(COMPUTE_FP32, fp32)
         self._set("TRANSA", TRANSPOSED)
         self._set("TRANSB", PLAIN)
@@ -194,6 +198,17 @@ class Plan:
         finally:
             cublaslt.matmul_preference_destroy(preference)
         return [Proposal(results._data[place]) for place in range(int(count[0]))]
+
+
+def _layout(dtype: int, layout: MatrixLayout, batch: int) -> int:
+    """CuBLASLt's descriptor: our rows are its columns. A batch of one needs no strides."""
+    found: int = cublaslt.matrix_layout_create(dtype, layout.columns, layout.rows, layout.pitch)
+    if batch > 1:
+        for name, value in (("BATCH_COUNT", batch), ("STRIDED_BATCH_OFFSET", layout.stride)):
+            which = getattr(cublaslt.MatrixLayoutAttribute, name)
+            buffer = np.array([value], dtype=cublaslt.get_matrix_layout_attribute_dtype(which))
+            cublaslt.matrix_layout_set_attribute(found, which, buffer.ctypes.data, buffer.nbytes)
+    return found
 
 
 def _extents(names: Any, value: int) -> tuple[int, int]:

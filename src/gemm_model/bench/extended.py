@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
+from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.grouped import GroupedGemm
@@ -18,29 +19,62 @@ OUTPUT_SCALE = 0.25
 """Factors of an epilogue [1]; every benchmark row that has them; their value costs no time."""
 
 EXTRA_COLUMNS = ("epilogue", "groups", "block_scaling", "conv")
+BATCH_COLUMNS = ("batch", "broadcast", "batch_strides")
+MASK_COLUMNS = ("group_layout", "capacity")
+MASKED = "masked"
 
 
 def with_extras(problem: GemmProblem, cells: Mapping[str, Any]) -> GemmProblem:
-    """The plain `problem` with what the cells of EXTRA_COLUMNS add; itself where they are all empty.
+    """The plain `problem` with what the cells of these columns add; itself where they are all empty.
 
     The sizes of a convolution are its own. Raises InputError for cells that say no such thing.
     """
-    texts = {name: str(cells[name]) for name in EXTRA_COLUMNS if cells.get(name) not in (None, "")}
+    columns = (*EXTRA_COLUMNS, *BATCH_COLUMNS, *MASK_COLUMNS)
+    texts = {name: str(cells[name]) for name in columns if cells.get(name) not in (None, "")}
     epilogue = Epilogue.parse(texts["epilogue"]) if "epilogue" in texts else None
     if "conv" in texts:
         types = (problem.a_dtype.name, problem.out_dtype.name)
         return GemmProblem.of_conv(texts["conv"], *types, epilogue=epilogue)
-    groups = GroupedGemm.parse(texts["groups"]) if "groups" in texts else None
+    groups = _groups(texts) if "groups" in texts else None
     scaling = BlockScaling.parse(texts["block_scaling"]) if "block_scaling" in texts else None
-    return replace(problem, epilogue=epilogue, groups=groups, block_scaling=scaling) if texts else problem
+    strides = BatchStrides.parse(texts["batch_strides"]) if "batch_strides" in texts else None
+    if not texts:
+        return problem
+    return replace(
+        problem,
+        epilogue=epilogue,
+        groups=groups,
+        block_scaling=scaling,
+        batch=int(float(texts.get("batch", "1"))),
+        broadcast=texts.get("broadcast", ""),
+        batch_strides=strides,
+    )
+
+
+def _groups(texts: Mapping[str, str]) -> GroupedGemm:
+    capacity = int(float(texts["capacity"])) if "capacity" in texts else None
+    return GroupedGemm.parse(texts["groups"], texts.get("group_layout", "contiguous"), capacity)
 
 
 def extras(problem: GemmProblem) -> dict[str, str]:
-    """The cells of EXTRA_COLUMNS; none for a plain product."""
-    if problem.plain:
+    """The cells of these columns; none for one plain product."""
+    if problem.plain and problem.batch == 1:
         return {}
     parts = (getattr(problem, name) for name in EXTRA_COLUMNS)
-    return {name: part.name if part else "" for name, part in zip(EXTRA_COLUMNS, parts, strict=True)}
+    cells = {name: part.name if part else "" for name, part in zip(EXTRA_COLUMNS, parts, strict=True)}
+    if problem.conv is None and problem.batch > 1:
+        strides = problem.batch_strides
+        cells |= {"batch": str(problem.batch), "broadcast": problem.broadcast}
+        cells["batch_strides"] = strides.name if strides else ""
+    if masked(problem):
+        assert problem.groups is not None
+        cells |= {"group_layout": MASKED, "capacity": str(problem.groups.capacity)}
+    return cells
+
+
+def masked(problem: GemmProblem) -> bool:
+    """Whether each group has room for more rows than are computed."""
+    return problem.groups is not None and problem.groups.layout == MASKED
 
 
 def epilogue_words(problem: GemmProblem) -> tuple[str, ...]:
@@ -57,17 +91,27 @@ def group_rows(problem: GemmProblem) -> tuple[int, ...]:
     return problem.groups.rows if problem.groups else ()
 
 
-def group_bounds(problem: GemmProblem) -> tuple[int, ...]:
-    """First row of each group, and the end of the last."""
-    return tuple(accumulate(group_rows(problem), initial=0))
+def rows_in_memory(problem: GemmProblem) -> int:
+    """Rows of A and of the output, those of a mask's room too."""
+    capacity = problem.groups.capacity if problem.groups else None
+    return problem.m if capacity is None else len(group_rows(problem)) * capacity
+
+
+def group_spans(problem: GemmProblem) -> tuple[tuple[int, int], ...]:
+    """First row of each group and the end of its rows, in memory."""
+    rows = group_rows(problem)
+    if masked(problem):
+        starts = range(0, rows_in_memory(problem), rows_in_memory(problem) // len(rows))
+        return tuple((start, start + count) for start, count in zip(starts, rows, strict=True))
+    return tuple(pairwise(accumulate(rows, initial=0)))
 
 
 def beyond(problem: GemmProblem, *known: str) -> str:
-    """A sentence where a provider that knows `known` of EXTRA_COLUMNS cannot run a problem; else empty."""
+    """A sentence where a provider that knows `known` of these columns cannot run a problem; else empty."""
     for name, text in extras(problem).items():
         if text and name not in known:
             return f"this provider runs no {name} ({text[:60]})"
     groups = problem.groups
-    if groups is not None and not (groups.alike and groups.layout == "contiguous"):
-        return "grouped kernels are run with one n and k for all groups, whose rows follow one another"
+    if groups is not None and not groups.alike:
+        return "grouped kernels are run with one n and k for all groups"
     return ""

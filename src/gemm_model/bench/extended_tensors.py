@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -16,10 +15,12 @@ from gemm_model.bench.extended import (
     BETA,
     OUTPUT_SCALE,
     epilogue_words,
-    group_bounds,
+    group_spans,
+    masked,
     output_columns,
 )
 from gemm_model.bench.provider import Launch, Operands
+from gemm_model.core.batch_strides import MatrixLayout
 from gemm_model.core.block_scaling import BLOCK_K
 from gemm_model.core.conv import DGRAD, FPROP, WGRAD, ConvProblem
 from gemm_model.core.epilogue import (
@@ -68,7 +69,11 @@ def around_product(
     if QUANTIZED in words:
         found[QUANTIZED] = torch.empty(out.shape[0], out.shape[1] // QUANTIZED_COLUMNS, device=device)
     if problem.groups:
-        found["bounds"] = torch.tensor(group_bounds(problem), dtype=torch.int32, device=device)
+        starts, ends = zip(*group_spans(problem), strict=True)
+        found["starts"] = torch.tensor(starts, dtype=torch.int32, device=device)
+        found["ends"] = torch.tensor(ends, dtype=torch.int32, device=device)
+        if not masked(problem):
+            found["bounds"] = torch.tensor((*starts, ends[-1]), dtype=torch.int32, device=device)
     scaling = problem.block_scaling
     if scaling is not None:
         sides = (("a_scale", problem.m, scaling.a_rows), ("b_scale", problem.n, scaling.b_rows))
@@ -85,6 +90,13 @@ def convolution_operands(conv: ConvProblem, a: torch.Tensor, b: torch.Tensor, ou
         for flat, shape in zip((a, b, out), _convolution_shapes(conv), strict=True)
     ]
     return Operands(a=views[0], b=views[1], out=views[2])
+
+
+def batch_view(flat: torch.Tensor, layout: MatrixLayout, matrices: int) -> torch.Tensor:
+    """The matrices of a batch, [matrices, rows, columns], as they lie in flat memory."""
+    return flat.as_strided(
+        (matrices, layout.rows, layout.columns), (layout.stride, layout.pitch, 1), flat.storage_offset()
+    )
 
 
 def convolution_sizes(conv: ConvProblem) -> tuple[int, int, int]:
@@ -163,6 +175,8 @@ def results(problem: GemmProblem, operands: Operands) -> tuple[torch.Tensor, ...
     epilogue's order.
     """
     out = operands.extras.get(RESULT, operands.out)
+    if masked(problem):
+        out = torch.cat([out[start:end] for start, end in group_spans(problem)])
     if QUANTIZED in operands.extras:
         scales = operands.extras[QUANTIZED]
         out = out.float() * scales.repeat_interleave(QUANTIZED_COLUMNS, dim=1)
@@ -172,10 +186,9 @@ def results(problem: GemmProblem, operands: Operands) -> tuple[torch.Tensor, ...
 
 def grouped_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
     """Rows of each group times the group's own B, in fp32."""
-    bounds = group_bounds(problem)
     a, b = operands.a.float(), operands.b
-    parts = [a[start:stop] @ b[group].float().mT for group, (start, stop) in enumerate(pairwise(bounds))]
-    return torch.cat(parts)
+    spans = enumerate(group_spans(problem))
+    return torch.cat([a[start:end] @ b[group].float().mT for group, (start, end) in spans])
 
 
 def descaled(matrix: torch.Tensor, scales: torch.Tensor, rows: int) -> torch.Tensor:

@@ -94,6 +94,7 @@ class Microbenchmarks:
         tensor: dict[str, float] = {}
         if self._capability[0] == 9:
             tensor = {kind: self._tensor_flop_per_clk(dtype, 256, 2) for kind, dtype in MMA_KINDS.items()}
+            numbers["mma_clk_share"] = min(self._mma_clk_mhz() / numbers["sm_clk_mhz"], 1.0)
         sensors = self._device.read_sensors()
         return Readings(
             numbers=numbers,
@@ -256,6 +257,15 @@ class Microbenchmarks:
         flop = 2.0 * 64 * n * MMA_K[dtype] * 4 * rounds * warpgroups
         return flop / self._median_clocks(self._sms)
 
+    def _mma_clk_mhz(self) -> float:
+        """In-kernel clock under MMAs on a quarter of the SMs, which no power cap limits: the types' mean."""
+        sms = self._sms // 4
+        return statistics.mean(self._settled(partial(self._mma_load, dtype), sms)[0] for dtype in MMA_K)
+
+    def _mma_load(self, dtype: str, sms: int) -> None:
+        kernel = self._kernel(sources.wgmma_source(256, dtype), "wgmma_kernel")
+        self._launch_mma(kernel, 256, 2, 4000, sms)
+
     def clock_and_power(self) -> Iterator[Measurement]:
         """Settled SM clock and power under a tensor-bound and a DRAM-bound load on part or all of the SMs."""
         region = self._buffer.numel() // self._sms // CHUNK_BYTES * CHUNK_BYTES
@@ -263,9 +273,7 @@ class Microbenchmarks:
         reader = self._kernel(sources.BULK_READ, "bulk_read_kernel")
         loads: list[tuple[str, Callable[[int], None]]] = []
         if self._capability[0] == 9:
-            for dtype in MMA_K:
-                mma = self._kernel(sources.wgmma_source(256, dtype), "wgmma_kernel")
-                loads.append((f"tensor {dtype}", partial(self._launch_mma, mma, 256, 2, 4000)))
+            loads += [(f"tensor {dtype}", partial(self._mma_load, dtype)) for dtype in MMA_K]
         arguments = (self._buffer, region, self._sms, chunks, 0, self._clocks)
         loads.append(
             (

@@ -25,6 +25,7 @@ from quack.gemm_default_epi import GemmDefaultEpiMixin, GemmDefaultSm90
 from quack.rounding import RoundingMode
 
 from gemm_model.bench import quack_fused
+from gemm_model.bench.extended import BATCH_COLUMNS, beyond
 from gemm_model.bench.provider import (
     CompileError,
     Config,
@@ -78,18 +79,22 @@ class QuackProvider:
         major = compute_capability[0]
         if major not in DENSE_TYPES:
             return f"QuACK has no kernel for compute capability {major}.{compute_capability[1]}"
-        if problem.batch != 1:
-            return "batched problems are not benchmarked"
         if problem.acc_dtype.name != "fp32":
             return f"QuACK accumulates in fp32, not {problem.acc_dtype.name}"
         if problem.a_scale is not None:
             key = (problem.a_dtype.name, problem.a_scale.dtype.name, problem.a_scale.vec_size)
             known = key in BLOCK_SCALED_TYPES.get(major, ()) and problem.a_scale == problem.b_scale
-            return "" if known else f"QuACK has no {problem.a_dtype.name} block-scaled kernel for SM{major}0"
+            return (
+                beyond(problem)
+                if known
+                else f"QuACK has no {problem.a_dtype.name} block-scaled kernel for SM{major}0"
+            )
         if problem.a_dtype.name not in DENSE_TYPES[major] or problem.a_dtype.bits != problem.b_dtype.bits:
             return f"QuACK multiplies no {problem.a_dtype.name} x {problem.b_dtype.name} on SM{major}0"
         if problem.a_dtype.bits == 16 and problem.a_dtype != problem.b_dtype:
             return "QuACK takes 16-bit operands of one type only"
+        if problem.batch > 1:
+            return beyond(problem, *BATCH_COLUMNS)
         return "" if problem.plain else quack_fused.unsupported(problem, compute_capability)
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
@@ -102,14 +107,14 @@ class QuackProvider:
         cluster = (config.cluster_m, config.cluster_n)
         tile = _tile(problem, config)
         variant = (config.fast_accum, config.pdl is not False)
-        around = quack_fused.kernel_key(problem)
+        around = (problem.batch > 1, *quack_fused.kernel_key(problem))
         return (types, tile, cluster, config.schedule, config.split_k, *variant, *around)
 
     def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
         pin_target(compute_capability)
         config = _require_config(config)
         try:
-            if not problem.plain:
+            if _fused(problem):
                 quack_fused.compile_kernel(problem, config)
             else:
                 _compiled(problem, config, compute_capability)
@@ -126,7 +131,7 @@ class QuackProvider:
             raise KernelError(_first_line(error)) from error
 
     def _prepared(self, problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:
-        if not problem.plain:
+        if _fused(problem):
             if self._latest is None or self._latest[0] != (problem, config):
                 self._latest = ((problem, config), quack_fused.plan_of(problem, config, operands))
             return quack_fused.launch_of(self._latest[1], problem, operands)
@@ -137,7 +142,7 @@ class QuackProvider:
             matrices = (operands.a, operands.b, operands.out, None)
             return partial(self._latest[1].kernel, *matrices, *self._latest[1].constants)
         a, b, out = operands.a, operands.b, operands.out
-        if config.split_k > 1:
+        if config.split_k > 1 and problem.batch == 1:
             a, b, out = a.unsqueeze(0), b.unsqueeze(0), out.unsqueeze(0)
         scales: dict[str, Any] = {}
         if problem.a_scale is not None:
@@ -211,6 +216,11 @@ def _configs(problem: GemmProblem, gpu: GpuSpec, family: KernelFamily) -> Iterat
             yield replace(as_run, swizzle=swizzle)
 
 
+def _fused(problem: GemmProblem) -> bool:
+    """Whether an epilogue or groups are asked for: those are kernels of QuACK's library of epilogues."""
+    return problem.epilogue is not None or problem.groups is not None
+
+
 def _uses_fast_fp8(problem: GemmProblem, config: KernelConfig, compute_capability: tuple[int, int]) -> bool:
     """QuACK's entry point always promotes fp8 sums on SM90; the kernel itself also offers the fast way."""
     return compute_capability[0] == 9 and problem.a_dtype.bits == 8 and config.fast_accum
@@ -242,8 +252,10 @@ def _compiled(problem: GemmProblem, config: KernelConfig, compute_capability: tu
     cluster = (config.cluster_m, config.cluster_n, 1)
     pingpong = config.schedule == "pingpong"
     if _compiled_here(problem, config, compute_capability):
-        if config.split_k > 1:
-            raise UnsupportedError("split-K without PDL or with fast accumulation is not compiled here")
+        if config.split_k > 1 or problem.batch > 1:
+            raise UnsupportedError(
+                "split-K and batches without PDL or with fast accumulation are not compiled here"
+            )
         variant = (_uses_fast_fp8(problem, config, compute_capability), config.pdl is not False)
         return _compile_variant(a, b, out, _tile(problem, config), cluster, pingpong, *variant)
     # QuACK's cache is keyed by the positional arguments that its entry point passes, defaults included.
@@ -279,7 +291,7 @@ def _compiled(problem: GemmProblem, config: KernelConfig, compute_capability: tu
         num_warps=None,
         split_k=config.split_k,
         split_k_mode=SplitKMode.SERIAL,
-        batched=config.split_k > 1,
+        batched=config.split_k > 1 or problem.batch > 1,
         sf_dtype=_cutlass_type(problem.a_scale.dtype.name) if problem.a_scale else None,
         sf_vec_size=problem.a_scale.vec_size if problem.a_scale else None,
         sf_batched=problem.a_scale is None,

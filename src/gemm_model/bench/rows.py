@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gemm_model.bench.extended import EXTRA_COLUMNS, extras, with_extras
+from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS, extras, with_extras
 from gemm_model.bench.provider import Config, LibraryChoice
 from gemm_model.core.dtypes import BlockScale, element_type
 from gemm_model.core.errors import InputError
@@ -224,7 +224,9 @@ class Row:
 
 def extra_columns(rows: Sequence[Row]) -> tuple[str, ...]:
     """The columns that rows of more than plain products need beside those of their regime."""
-    return EXTRA_COLUMNS if any(extras(row.problem) for row in rows) else ()
+    told = {name for row in rows for name in extras(row.problem)}
+    columns = (EXTRA_COLUMNS, BATCH_COLUMNS, MASK_COLUMNS)
+    return tuple(name for some in columns if told.intersection(some) for name in some)
 
 
 def table_columns(rows: Sequence[Row]) -> tuple[str, ...]:

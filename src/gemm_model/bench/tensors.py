@@ -6,9 +6,10 @@ import random
 
 import torch
 
-from gemm_model.bench.extended import group_rows, output_columns
+from gemm_model.bench.extended import extras, group_rows, output_columns, rows_in_memory
 from gemm_model.bench.extended_tensors import (
     around_product,
+    batch_view,
     convolution_operands,
     convolution_sizes,
     product_of,
@@ -101,6 +102,13 @@ class OperandPool:
             flat_b = self._input(problem.b_dtype.name, b_size)[:b_size]
         if problem.conv is not None:
             return convolution_operands(problem.conv, flat_a, flat_b, out)
+        if problem.batch > 1:
+            a_layout, b_layout, _ = problem.layouts
+            a, b = (
+                batch_view(flat_a, a_layout, problem.batch),
+                batch_view(flat_b, b_layout, problem.batch),
+            )
+            return Operands(a=a, b=b, out=out)
         groups = len(group_rows(problem))
         b_shape = (groups, problem.n, problem.k) if groups else (problem.n, problem.k)
 
@@ -108,7 +116,7 @@ class OperandPool:
             return self._source(problem, draw)
 
         return Operands(
-            a=flat_a.view(problem.m, problem.k),
+            a=flat_a.view(rows_in_memory(problem), problem.k),
             b=flat_b.view(b_shape),
             out=out,
             extras=around_product(problem, out, source),
@@ -129,8 +137,8 @@ class OperandPool:
         """
         if problem.a_scale is not None or problem.b_scale is not None:
             raise UnsupportedError("block-scaled operands are not rotated")
-        if not problem.plain:
-            raise UnsupportedError("operands of epilogues, groups and convolutions are not rotated")
+        if extras(problem):
+            raise UnsupportedError("operands of epilogues, groups, batches and convolutions are not rotated")
         draw = random.Random(OPERAND_BINS_SEED)
         a_size, b_size = problem.m * problem.k, problem.n * problem.k
         a_room, b_room = rotation.activations * _binned(a_size), rotation.weights * _binned(b_size)
@@ -185,7 +193,11 @@ class OperandPool:
         pool = self._output_bytes(size)
         start = _place(draw, pool.numel() - size)
         flat = pool[start : start + size].view(dtype)
-        return flat if problem.conv else flat.view(problem.m, output_columns(problem))
+        if problem.conv is not None:
+            return flat
+        if problem.batch > 1:
+            return batch_view(flat, problem.layouts[2], problem.batch)
+        return flat.view(rows_in_memory(problem), output_columns(problem))
 
     def _output_bytes(self, size: int) -> torch.Tensor:
         if self._output.numel() < size:
@@ -198,8 +210,11 @@ def _sizes(problem: GemmProblem) -> tuple[int, int, int]:
     """Elements of A, B and the output."""
     if problem.conv is not None:
         return convolution_sizes(problem.conv)
-    matrices = len(group_rows(problem)) or 1
-    return problem.m * problem.k, matrices * problem.n * problem.k, problem.m * output_columns(problem)
+    if problem.batch > 1:
+        a, b, out = problem.layouts
+        return a.elements, b.elements, out.elements
+    matrices, rows = len(group_rows(problem)) or 1, rows_in_memory(problem)
+    return rows * problem.k, matrices * problem.n * problem.k, rows * output_columns(problem)
 
 
 def _place(draw: random.Random, room: int) -> int:
@@ -244,7 +259,7 @@ def reference_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
 
 def poison(out: torch.Tensor) -> None:
     """Fill the output with NaN, so that an element never written shows. An image is channels last."""
-    flat = out.movedim(1, -1) if out.ndim > 2 else out
+    flat = out.movedim(1, -1) if out.ndim > 3 else out
     flat.view(torch.uint8).fill_(POISON_BYTE)
 
 

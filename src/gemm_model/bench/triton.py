@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gemm_model.bench import triton_fused
-from gemm_model.bench.extended import beyond
+from gemm_model.bench.extended import BATCH_COLUMNS, MASK_COLUMNS, beyond, extras
 from gemm_model.bench.provider import (
     CompileError,
     Config,
@@ -88,15 +88,15 @@ class TritonProvider:
     def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
         if compute_capability[0] < FIRST_TMA_CAPABILITY:
             return "tensor descriptors need compute capability 9.0"
-        if problem.batch != 1 or problem.a_scale is not None or problem.b_scale is not None:
-            return "the triton provider runs single problems of types without scales"
+        if problem.a_scale is not None or problem.b_scale is not None:
+            return "the triton provider runs types without scales"
         if (problem.a_major, problem.b_major, problem.c_major) != ("k", "k", "n"):
             return "the triton provider takes A and B contiguous along k and C along n"
         if problem.a_dtype.name not in POINTERS or problem.out_dtype.name not in POINTERS:
             return f"the triton provider multiplies no {problem.a_dtype.name} into {problem.out_dtype.name}"
         if problem.a_dtype != problem.b_dtype or problem.acc_dtype.name != "fp32":
             return "the triton provider takes operands of one type and sums in fp32"
-        known = beyond(problem, "epilogue", "groups", "block_scaling")
+        known = beyond(problem, "epilogue", "groups", "block_scaling", *BATCH_COLUMNS, *MASK_COLUMNS)
         return known or triton_fused.unsupported(problem)
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
@@ -119,13 +119,13 @@ class TritonProvider:
 
     def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
         config = _require_config(config)
-        if not problem.plain:
+        if extras(problem):
             return triton_fused.fused_kernel(problem, config)
         return _kernel_key(problem, config)
 
     def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
         config = _require_config(config)
-        if not problem.plain:
+        if extras(problem):
             triton_fused.compiled(triton_fused.fused_kernel(problem, config), compute_capability)
         else:
             _compiled(_kernel_key(problem, config), compute_capability)
@@ -133,7 +133,7 @@ class TritonProvider:
     def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
         config = _require_config(config)
         triton.set_allocator(allocate_workspace)
-        if not problem.plain:
+        if extras(problem):
             return triton_fused.prepare(problem, config, operands)
         kernel = _compiled(_kernel_key(problem, config), torch.cuda.get_device_capability())
         tiles = -(-problem.m // config.cta_m) * -(-problem.n // config.cta_n)
@@ -154,7 +154,7 @@ class TritonProvider:
 
     def describe(self, problem: GemmProblem, config: Config, _: Operands) -> Mapping[str, Any]:
         config = _require_config(config)
-        if not problem.plain:
+        if extras(problem):
             return triton_fused.describe(problem, config)
         kernel = _compiled(_kernel_key(problem, config), torch.cuda.get_device_capability())
         told = f"smem={kernel.metadata.shared} registers={kernel.n_regs} spills={kernel.n_spills}"

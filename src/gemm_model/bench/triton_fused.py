@@ -1,4 +1,4 @@
-"""Persistent Triton kernels with epilogues, groups of rows and block scales that software applies."""
+"""Persistent Triton kernels: epilogues, groups of rows, batches, block scales that software applies."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from gemm_model.bench.extended import (
     OUTPUT_SCALE,
     epilogue_words,
     group_rows,
+    masked,
+    rows_in_memory,
 )
 from gemm_model.bench.extended_tensors import LARGEST_E4M3
 from gemm_model.bench.provider import CompileError, Launch, Operands, UnsupportedError
@@ -50,6 +52,7 @@ ORDER = (
 
 ACTIVATION_CODES = {"": 0, "relu": 1, "gelu": 2, "silu": 3, "tanh": 4}
 POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "e4m3": "*fp8e4nv", "fp32": "*fp32", "i32": "*i32"}
+GROUP_TENSORS = ("starts", "ends")
 ALIGNED = ["tt.divisibility", 16]
 
 _ALPHA = tl.constexpr(ALPHA)
@@ -177,11 +180,11 @@ def matmul_fused(
 @triton.jit
 def matmul_grouped(
     a_ptr, b_ptr, d_ptr, beta_ptr, residual_ptr, bias_n_ptr, bias_m_ptr, quantize_ptr, row_sum_ptr,
-    col_sum_ptr, a_scale_ptr, b_scale_ptr, bounds_ptr, M, N, K, GROUP_M, GROUPS,
+    col_sum_ptr, a_scale_ptr, b_scale_ptr, starts_ptr, ends_ptr, M, N, K, GROUP_M, GROUPS,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, B_SCALE_ROWS: tl.constexpr,
     ALPHA: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr, OUT_SCALE: tl.constexpr,
 ):  # fmt: skip
-    """Rows bounds[g] to bounds[g + 1] of A times B[g]; programs take the tiles of all groups in turn."""
+    """Rows starts[g] to ends[g] of A times B[g]; programs take the tiles of all groups in turn."""
     a = tl.make_tensor_descriptor(a_ptr, shape=[M, K], strides=[K, 1], block_shape=[BLOCK_M, BLOCK_K])
     b = tl.make_tensor_descriptor(
         b_ptr, shape=[GROUPS * N, K], strides=[K, 1], block_shape=[BLOCK_N, BLOCK_K]
@@ -192,8 +195,8 @@ def matmul_grouped(
     tile = tl.program_id(0)
     first_tile = 0
     for group in range(GROUPS):
-        start = tl.load(bounds_ptr + group)
-        end_m = tl.load(bounds_ptr + group + 1)
+        start = tl.load(starts_ptr + group)
+        end_m = tl.load(ends_ptr + group)
         tiles_m = tl.cdiv(end_m - start, BLOCK_M)
         end_tile = first_tile + tiles_m * tiles_n
         while tile < end_tile:
@@ -221,11 +224,52 @@ def matmul_grouped(
         first_tile = end_tile
 
 
+@triton.jit
+def matmul_batched(
+    a_ptr, b_ptr, d_ptr, M, N, K, GROUP_M, BATCH, A_MATRICES, A_STRIDE, A_PITCH, B_MATRICES, B_STRIDE,
+    B_PITCH, D_STRIDE, D_PITCH,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """D[i] = A[i] x B[i]^T, one matrix after the other; an operand of one matrix is shared by all."""
+    a = tl.make_tensor_descriptor(
+        a_ptr, shape=[A_MATRICES, M, K], strides=[A_STRIDE, A_PITCH, 1], block_shape=[1, BLOCK_M, BLOCK_K]
+    )
+    b = tl.make_tensor_descriptor(
+        b_ptr, shape=[B_MATRICES, N, K], strides=[B_STRIDE, B_PITCH, 1], block_shape=[1, BLOCK_N, BLOCK_K]
+    )
+    d = tl.make_tensor_descriptor(
+        d_ptr, shape=[BATCH, M, N], strides=[D_STRIDE, D_PITCH, 1], block_shape=[1, BLOCK_M, BLOCK_N]
+    )
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), BATCH * tiles_m * tiles_n, tl.num_programs(0), flatten=True):
+        matrix = tile // (tiles_m * tiles_n)
+        local = tile % (tiles_m * tiles_n)
+        first_m = local // (GROUP_M * tiles_n) * GROUP_M
+        tall = tl.minimum(tiles_m - first_m, GROUP_M)
+        within = local % (GROUP_M * tiles_n)
+        offset_m = (first_m + within % tall) * BLOCK_M
+        offset_n = (within // tall) * BLOCK_N
+        a_matrix = tl.minimum(matrix, A_MATRICES - 1)
+        b_matrix = tl.minimum(matrix, B_MATRICES - 1)
+        accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for step in range(tl.cdiv(K, BLOCK_K)):
+            a_tile = a.load([a_matrix, offset_m, step * BLOCK_K]).reshape(BLOCK_M, BLOCK_K)
+            b_tile = b.load([b_matrix, offset_n, step * BLOCK_K]).reshape(BLOCK_N, BLOCK_K)
+            accumulator = tl.dot(a_tile, b_tile.T, accumulator)
+        out = accumulator.to(d_ptr.dtype.element_ty).reshape(1, BLOCK_M, BLOCK_N)
+        d.store([matrix, offset_m, offset_n], out)
+
+
+KERNELS = {"single": matmul_fused, "grouped": matmul_grouped, "batched": matmul_batched}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedKernel:
     """What one compiled kernel depends on."""
 
-    grouped: bool
+    kind: str
+    """Of KERNELS."""
     pointers: tuple[tuple[str, str], ...]
     """Names of the pointers that the kernel has and their element types."""
     constants: tuple[tuple[str, int], ...]
@@ -236,11 +280,13 @@ class FusedKernel:
 def unsupported(problem: GemmProblem) -> str:
     """Why the kernels cannot run such a problem; empty where they can."""
     words = epilogue_words(problem)
+    if words and (problem.batch > 1 or masked(problem)):
+        return "the triton provider runs batches and masked groups without an epilogue"
     places = [ORDER.index(_place(word)) for word in words]
     if places != sorted(places):
         return f"the triton provider applies an epilogue in the order {', '.join(ORDER)}"
     scaling = problem.block_scaling
-    if scaling is not None and (scaling.a_rows != 1 or problem.groups is not None):
+    if scaling is not None and (scaling.a_rows != 1 or problem.groups is not None or problem.batch > 1):
         return "the triton provider scales blocks of 1x128 of A, in a single product"
     return ""
 
@@ -261,9 +307,9 @@ def fused_kernel(problem: GemmProblem, config: KernelConfig) -> FusedKernel:
     pointers |= {word: "fp32" for word in (QUANTIZED, *REDUCTIONS) if word in words}
     if scaling is not None:
         pointers |= {"a_scale": "fp32", "b_scale": "fp32"}
-    grouped = bool(group_rows(problem))
-    if grouped:
-        pointers["bounds"] = "i32"
+    kind = "grouped" if problem.groups else "batched" if problem.batch > 1 else "single"
+    if problem.groups:
+        pointers |= dict.fromkeys(GROUP_TENSORS, "i32")
     activation = next((word for word in words if word in (*ACTIVATIONS, *GATED_ACTIVATIONS)), "")
     constants = {
         "BLOCK_M": config.cta_m,
@@ -276,7 +322,7 @@ def fused_kernel(problem: GemmProblem, config: KernelConfig) -> FusedKernel:
         "OUT_SCALE": int("output_scale" in words),
     }
     return FusedKernel(
-        grouped=grouped,
+        kind=kind,
         pointers=tuple(pointers.items()),
         constants=tuple(constants.items()),
         stages=config.stages,
@@ -287,7 +333,7 @@ def fused_kernel(problem: GemmProblem, config: KernelConfig) -> FusedKernel:
 @lru_cache(maxsize=1024)
 def compiled(kernel: FusedKernel, compute_capability: tuple[int, int]) -> Any:
     """The compiled kernel, from Triton's cache on disk where it is there. Raises CompileError."""
-    function = matmul_grouped if kernel.grouped else matmul_fused
+    function = KERNELS[kernel.kind]
     types = {_argument(name): POINTERS[dtype] for name, dtype in kernel.pointers}
     constants = dict(kernel.constants)
     signature, fixed = {}, {}
@@ -303,7 +349,7 @@ def compiled(kernel: FusedKernel, compute_capability: tuple[int, int]) -> Any:
         function,
         signature,
         {(names.index(name),): value for name, value in fixed.items()},
-        {(names.index(name),): [ALIGNED] for name in types if name != "bounds_ptr"},
+        {(names.index(name),): [ALIGNED] for name, dtype in types.items() if dtype != "*i32"},
     )
     target = GPUTarget("cuda", compute_capability[0] * 10 + compute_capability[1], 32)
     options = {"num_warps": kernel.warps, "num_stages": kernel.stages}
@@ -335,16 +381,22 @@ def arguments(problem: GemmProblem, config: KernelConfig, operands: Operands) ->
     tensors = {"a": operands.a, "b": operands.b, "d": operands.out}
     tensors |= operands.extras | _scales(problem, operands)
     values: dict[str, Any] = {_argument(name): tensor for name, tensor in tensors.items()}
-    values |= {"M": problem.m, "N": problem.n, "K": problem.k, "GROUP_M": config.swizzle}
+    values |= {"M": rows_in_memory(problem), "N": problem.n, "K": problem.k, "GROUP_M": config.swizzle}
     values |= {"GROUPS": len(group_rows(problem)), **dict(kernel.constants)}
-    function = matmul_grouped if kernel.grouped else matmul_fused
-    return tuple(values.get(name) for name in function.arg_names)
+    if problem.batch > 1:
+        for operand, layout in zip("ABD", problem.layouts, strict=True):
+            values[f"{operand}_MATRICES"] = layout.matrices
+            # A descriptor wants a stride even where there is one matrix.
+            stride = layout.stride or layout.rows * layout.pitch
+            values |= {f"{operand}_STRIDE": stride, f"{operand}_PITCH": layout.pitch}
+        values["BATCH"] = problem.batch
+    return tuple(values.get(name) for name in KERNELS[kernel.kind].arg_names)
 
 
 def tiles(problem: GemmProblem, config: KernelConfig) -> int:
-    """Output tiles of all groups."""
+    """Output tiles of all groups, or of the whole batch."""
     rows = group_rows(problem) or (problem.m,)
-    return sum(-(-count // config.cta_m) for count in rows) * -(-problem.n // config.cta_n)
+    return problem.batch * sum(-(-count // config.cta_m) for count in rows) * -(-problem.n // config.cta_n)
 
 
 def describe(problem: GemmProblem, config: KernelConfig) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from gemm_model.bench.chain import time_chain
 from gemm_model.bench.device import Device, TimingSettings
+from gemm_model.bench.extended import extras
 from gemm_model.bench.provider import (
     DescribingProvider,
     KernelError,
@@ -76,7 +77,7 @@ class Worker:
 
     def _compile(self, row: Row, compute_capability: Sequence[int]) -> None:
         provider, capability = self.provider(row.kernel), (compute_capability[0], compute_capability[1])
-        refused = provider.unsupported(row.problem, capability) if not row.problem.plain else ""
+        refused = provider.unsupported(row.problem, capability) if extras(row.problem) else ""
         if refused:
             raise UnsupportedError(refused)
         provider.compile(row.problem, row.config, capability)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gemm_model.commands import common
+from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError
@@ -14,7 +15,8 @@ from gemm_model.core.grouped import LAYOUTS, GroupedGemm
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.routing import Routing
 
-FURTHER = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv", "broadcast")
+BATCH = ("broadcast", "batch_strides")
+FURTHER = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv", *BATCH)
 ROUTING = ("experts", "tokens", "top_k", "routing", "routings", "seed")
 OPTIONS = (*FURTHER, *ROUTING)
 MAX_ROUTINGS = 4096
@@ -52,6 +54,12 @@ def add_further(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--broadcast", choices=("a", "b"), help="the operand that all of a batch share (default: none)"
     )
+    parser.add_argument(
+        "--batch-strides",
+        metavar="A,B,OUT",
+        help="elements from a matrix of a batch to the next, of A, B and the output; 0: one for all "
+        "(default: no gaps)",
+    )
     count = common.whole_number
     parser.add_argument("--experts", type=count, help="groups of a random routing (default: no routing)")
     parser.add_argument("--tokens", type=count, help="tokens that are routed (default: no routing)")
@@ -81,7 +89,7 @@ def problem(args: argparse.Namespace) -> GemmProblem:
     """The problem that the options describe; of a routing with m rows in all, and no groups yet."""
     if args.conv is not None:
         sizes = ("m", "n", "k", "batch", "b_dtype")
-        others = ("broadcast", "groups", "group_layout", "capacity", "block_scaling")
+        others = (*BATCH, "groups", "group_layout", "capacity", "block_scaling")
         common.refuse_given(args, (*sizes, *others), "with --conv")
         found = GemmProblem.of_conv(args.conv, args.dtype, args.out_dtype)
     else:
@@ -114,7 +122,13 @@ def _product(args: argparse.Namespace) -> GemmProblem:
         args.n, args.k = args.n or max(groups.n), args.k or max(groups.k)
     scaling = None if args.block_scaling is None else BlockScaling.parse(args.block_scaling)
     plain = common.problem(args)
-    return replace(plain, groups=groups, block_scaling=scaling, broadcast=args.broadcast or "")
+    return replace(
+        plain,
+        groups=groups,
+        block_scaling=scaling,
+        broadcast=args.broadcast or "",
+        batch_strides=None if args.batch_strides is None else BatchStrides.parse(args.batch_strides),
+    )
 
 
 def expected_fields(expected: Any) -> dict[str, Any]:

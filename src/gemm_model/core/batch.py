@@ -25,9 +25,8 @@ BoolArray = NDArray[np.bool_]
 
 NO_SECOND_USE = float("inf")
 """Footprint [bytes]; operands that are used once; by definition."""
-EMPTY_KERNEL_US = 3.5
-"""What a pair of events reads around an empty kernel [us]; hosts that did not say; 3.36 to 3.62 beside five
-single H200s."""
+EMPTY_KERNEL_UNTOLD = -1.0
+"""In place of what a pair of events reads around an empty kernel [us]; hosts that did not say."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +77,8 @@ class GemmBatch:
     stream_k: BoolArray
     """Whether the k tiles of tiles are dealt evenly to the clusters (scheduler 'stream_k')."""
     empty_kernel_us: FloatArray
-    """What the events of the measuring host read around an empty kernel: a burst time holds it."""
+    """What the events of the measuring host read around an empty kernel: a burst time holds it.
+    EMPTY_KERNEL_UNTOLD where it did not say."""
     warps: FloatArray
     """Warps of a CTA where the family tells kernels apart by them; 0 where it chooses."""
     pdl: FloatArray
@@ -147,19 +147,29 @@ class GemmBatch:
 
     @property
     def a_pitch_bytes(self) -> FloatArray:
-        """From one row of A in memory to the next; rows are contiguous along the major extent."""
-        pitch: FloatArray = where(self.a_k_major, self.k, self.m) * self.a_bits / 8.0
-        return pitch
+        """What rows of A start at multiples of: from one to the next, or as the strides of a batch leave it.
+
+        Rows are contiguous along the major extent.
+        """
+        pitch: FloatArray = where(self.a_k_major, self.k, self.m)
+        if self.further is not None:
+            pitch = where(self.further.a_row_step > 0.0, self.further.a_row_step, pitch)
+        return pitch * self.a_bits / 8.0
 
     @property
     def b_pitch_bytes(self) -> FloatArray:
-        pitch: FloatArray = where(self.b_k_major, self.k, self.n) * self.b_bits / 8.0
-        return pitch
+        pitch: FloatArray = where(self.b_k_major, self.k, self.n)
+        if self.further is not None:
+            pitch = where(self.further.b_row_step > 0.0, self.further.b_row_step, pitch)
+        return pitch * self.b_bits / 8.0
 
     @property
     def output_pitch_bytes(self) -> FloatArray:
-        pitch: FloatArray = where(self.c_n_major, self.n, self.m) * self.out_bits / 8.0
-        return pitch if self.further is None else pitch * self.further.output_share
+        pitch: FloatArray = where(self.c_n_major, self.n, self.m)
+        if self.further is not None:
+            row = pitch * self.further.output_share
+            pitch = where(self.further.out_row_step > 0.0, self.further.out_row_step, row)
+        return pitch * self.out_bits / 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +244,7 @@ def _floats(p: GemmProblem, c: KernelConfig) -> tuple[float, ...]:
         *(*p.sizes, p.a_dtype.bits, p.b_dtype.bits, p.out_dtype.bits, p.acc_dtype.bits),
         *(p.a_scale_bits, p.b_scale_bits),
         *(c.cta_m, c.cta_n, c.cta_k, c.mma_m, c.mma_n, c.cluster_m, c.cluster_n),
-        *(c.stages, c.swizzle, c.split_k, p.multiplier_share, EMPTY_KERNEL_US),
+        *(c.stages, c.swizzle, c.split_k, p.multiplier_share, EMPTY_KERNEL_UNTOLD),
         *(c.warps, -1.0 if c.pdl is None else float(c.pdl), NO_SECOND_USE),
     )
 

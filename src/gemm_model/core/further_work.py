@@ -83,6 +83,10 @@ class FurtherWork:
     b_distinct: Values
     k_runs: Values
     """Parts of K that a k tile does not reach beyond."""
+    a_row_step: Values
+    """Of batches with strides: what all rows of A start at multiples of [elements]; 0: the length of a row."""
+    b_row_step: Values
+    out_row_step: Values
 
     @property
     def kind(self) -> Any:
@@ -104,6 +108,9 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         tiling = _tiling(groups, problem.n, cluster_rows, cluster_columns)
     clusters_m, clusters_n, rows_inside = tiling
     a_distinct, b_distinct = problem.distinct_share
+    steps = (0.0, 0.0, 0.0)
+    if problem.batch_strides is not None:
+        steps = tuple(float(layout.row_step) for layout in problem.layouts)
     plain_bits = problem.out_dtype.bits * epilogue.output_share
     return FurtherWork(
         asked=bits_of(asked_of(problem)),
@@ -127,6 +134,9 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         a_distinct=a_distinct,
         b_distinct=b_distinct,
         k_runs=1.0 if conv is None else float(conv.runs),
+        a_row_step=steps[0],
+        b_row_step=steps[1],
+        out_row_step=steps[2],
     )
 
 

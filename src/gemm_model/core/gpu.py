@@ -46,6 +46,7 @@ class Quantity:
 QUANTITIES: Mapping[str, Quantity] = {
     "sm_count": Quantity(unit="SMs", low=1, high=1024, whole=True),
     "sm_clk_mhz": Quantity(unit="MHz", low=100, high=5000),
+    "mma_clk_share": Quantity(unit="1", low=0.4, high=1, optional=True),
     "dram_bus_bits": Quantity(unit="bits", low=32, high=32768, whole=True),
     "dram_clk_mhz": Quantity(unit="MHz", low=100, high=50000),
     "dram_read_gb_per_s": Quantity(unit="GB/s", low=10, high=100000),
@@ -90,6 +91,9 @@ class GpuSpec:
     sm_count: int
     sm_clk_mhz: float
     """The highest SM clock that the card reaches under a light load, or the one that it is locked at."""
+    mma_clk_share: float | None = None
+    """The clock inside MMAs on a quarter of the SMs over `sm_clk_mhz`: how far the supply sags, no power cap
+    near."""
     dram_bus_bits: int
     dram_clk_mhz: float
     dram_read_gb_per_s: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import ceil
 
+from gemm_model.core.batch_strides import BatchStrides, MatrixLayout, strided
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.conv import ConvProblem
 from gemm_model.core.dtypes import (
@@ -53,6 +54,8 @@ class GemmProblem:
     conv: ConvProblem | None = None
     broadcast: str = ""
     """The operand ('a' or 'b') that all matrices of a batch share; '' where each has its own."""
+    batch_strides: BatchStrides | None = None
+    """Where the matrices of a batch lie; None: one behind the other. A stride of 0 is a broadcast."""
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
@@ -67,8 +70,9 @@ class GemmProblem:
         """Check what goes beyond the plain product, and drop what does not."""
         if self.broadcast not in ("", "a", "b"):
             raise InputError(f"broadcast is {self.broadcast!r}; expected a or b")
-        if self.broadcast and (self.groups is not None or self.conv is not None):
-            raise InputError("broadcast comes with groups or conv; expected a batch of plain products")
+        for name in ("broadcast", "batch_strides"):
+            if getattr(self, name) and (self.groups is not None or self.conv is not None):
+                raise InputError(f"{name} comes with groups or conv; expected a batch of plain products")
         if self.epilogue is not None:
             _check_epilogue(self.epilogue, self)
         if self.groups is not None:
@@ -89,6 +93,26 @@ class GemmProblem:
                 object.__setattr__(self, name, None)
         if self.batch == 1:
             object.__setattr__(self, "broadcast", "")
+            object.__setattr__(self, "batch_strides", None)
+        if self.batch_strides is not None:
+            self._check_strides(self.batch_strides)
+
+    def _check_strides(self, strides: BatchStrides) -> None:
+        """Check strides; a stride of 0 becomes a broadcast, and those that leave no gaps go."""
+        if strides.out == 0 or (strides.a == 0 and strides.b == 0):
+            raise InputError(
+                f"batch_strides are {strides.name}; expected 0 for A or B alone: outputs must differ"
+            )
+        shared = "a" if strides.a == 0 else "b" if strides.b == 0 else ""
+        if self.broadcast not in ("", shared):
+            raise InputError(
+                f"broadcast is {self.broadcast} with batch_strides {strides.name}; expected 0 of that operand"
+            )
+        object.__setattr__(self, "broadcast", shared)
+        found = self.layouts
+        object.__setattr__(self, "batch_strides", None)
+        if found != self.layouts:
+            object.__setattr__(self, "batch_strides", strides)
 
     @classmethod
     def of(
@@ -154,7 +178,7 @@ class GemmProblem:
     def plain(self) -> bool:
         """Whether it is a plain product, whatever its types and layouts."""
         further = (self.epilogue, self.groups, self.block_scaling, self.conv)
-        return further == (None, None, None, None) and not self.broadcast
+        return further == (None, None, None, None) and not self.broadcast and self.batch_strides is None
 
     @property
     def plain_twin(self) -> GemmProblem:
@@ -173,7 +197,26 @@ class GemmProblem:
             block_scaling=None,
             conv=None,
             broadcast="",
+            batch_strides=None,
         )
+
+    @property
+    def layouts(self) -> tuple[MatrixLayout, MatrixLayout, MatrixLayout]:
+        """How A, B and the output of a batch of plain products lie in memory."""
+        out_n = self.n // 2 if self.epilogue is not None and self.epilogue.gated else self.n
+        sides = (
+            ("A", (self.m, self.k), self.a_major == "k", self.broadcast == "a"),
+            ("B", (self.n, self.k), self.b_major == "k", self.broadcast == "b"),
+            ("the output", (self.m, out_n), self.c_major == "n", False),
+        )
+        strides = self.batch_strides
+        told = (None,) * 3 if strides is None else (strides.a, strides.b, strides.out)
+        found = []
+        for (name, extents, by_rows, shared), stride in zip(sides, told, strict=True):
+            rows, columns = extents if by_rows else extents[::-1]
+            step = rows * columns if stride is None else stride
+            found.append(strided(name, self.batch, rows, columns, 0 if shared else step))
+        return found[0], found[1], found[2]
 
     @property
     def sizes(self) -> tuple[float, float, float, float]:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.batch import (
-    EMPTY_KERNEL_US,
+    EMPTY_KERNEL_UNTOLD,
     NO_SECOND_USE,
     BoolArray,
     FloatArray,
@@ -42,7 +43,7 @@ from gemm_model.kernels.feasibility import (
 )
 
 UNTOLD: Mapping[str, float] = {
-    "empty_kernel_us": EMPTY_KERNEL_US,
+    "empty_kernel_us": EMPTY_KERNEL_UNTOLD,
     "warps": float(AUTO),
     "pdl": -1.0,
     "footprint_bytes": NO_SECOND_USE,
@@ -208,8 +209,12 @@ def _further_of_grid(
 
 def types_of(problem: GemmProblem) -> GemmProblem:
     """A problem of the same types, layouts and epilogue whose sizes are those of no other."""
-    batch = 2 if problem.broadcast else 1
-    return replace(problem, m=1, n=2, k=1, batch=batch, groups=None, conv=None)
+    strides, shared = problem.batch_strides, problem.broadcast
+    if strides is not None:
+        # As far apart as matrices of these sizes with a gap.
+        strides = BatchStrides(a=0 if shared == "a" else 2, b=0 if shared == "b" else 3, out=3)
+    batch = 2 if shared or strides else 1
+    return replace(problem, m=1, n=2, k=1, batch=batch, groups=None, conv=None, batch_strides=strides)
 
 
 def candidate_spaces(
@@ -225,8 +230,10 @@ def candidate_spaces(
     missing = [word for word in asked if word not in family.knows]
     if missing:
         raise InputError(unknown_work(missing, family, gpu))
-    if problem.broadcast or not EXCHANGED.issuperset(asked):
+    if problem.broadcast or problem.batch_strides or not EXCHANGED.issuperset(asked):
         space = replace(space, swaps=(False,))
+    # What a kernel offers does not depend on where matrices lie.
+    problem = replace(problem, batch_strides=None)
     whole = replace(family, space=replace(space, split_k=(1,)))
     found = [_offered(whole, gpu, problem)]
     splits = tuple(parts for parts in space.split_k if parts > 1)

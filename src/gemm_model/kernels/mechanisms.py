@@ -86,9 +86,9 @@ class Launch:
     )
     events_us: float = number(
         "us",
-        2.0,
+        1.5,
         (0.0, 5.0),
-        "of what a pair of events reads around an empty kernel, the part that kernel_us holds already",
+        "of what events read around an empty kernel beyond the kernel, the part that kernel_us holds",
         "bursts on hosts that read 4.15 us lie 2.15 us above counters of the same rows (h200)",
     )
 
@@ -537,12 +537,12 @@ class Misalignment:
 class EdgeTiles:
     """Out-of-bounds fill: rows of a tile outside the matrix take longer than rows inside."""
 
-    row_cost: float = number(
-        "1",
-        2.0,
-        (0.0, 8.0),
-        "what L2 does in the time in which a row outside the matrix is filled, in rows",
-        "decode shapes with all SMs busy: 3.3 ns a row and SM, where L2 serves a row in 1.7",
+    row_clk: float = number(
+        "clk",
+        6.5,
+        (0.0, 30.0),
+        "filling a row of 128 bytes outside the matrix in every SM of the device, at the boost clock",
+        "decode shapes with all SMs busy: 3.3 ns a row and SM, with the slower L2 of an H100 too",
         neutral=0.0,
         fitted=True,
     )
@@ -988,12 +988,21 @@ class Grouped:
 class SoftwareScales:
     """The sums of each k tile are multiplied by scale factors as they are added up."""
 
-    k_tile_clk: float = number(
+    latency_clk: float = number(
         "clk",
-        60.0,
-        (0.0, 1000.0),
-        "reading the scale factors of a k tile",
-        "two latencies of shared memory",
+        320.0,
+        (0.0, 2000.0),
+        "asking for the scale factors of the next k tile until they arrive out of L2",
+        "a latency of L2; none where they come with the operands, stages ahead",
+        neutral=0.0,
+        fitted=True,
+    )
+    miss_clk: float = number(
+        "clk",
+        380.0,
+        (0.0, 2000.0),
+        "what that takes longer out of DRAM",
+        "a latency of DRAM less that of L2",
         neutral=0.0,
         fitted=True,
     )

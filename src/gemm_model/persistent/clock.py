@@ -8,6 +8,14 @@ from gemm_model.kernels.mechanisms import Clock, Power
 
 LOWEST_SHARE = 0.4
 """Lowest clock over the boost clock [1]; everywhere; no kernel was seen below it: a guard for the search."""
+REFERENCE_SAG = 0.0879
+"""Loss of clock under MMAs on a quarter of the SMs [1, of the boost clock]; the card for which the numbers of
+`Clock` are given, and GPUs that do not say; the H200 (four cards)."""
+
+
+def relative_sag(gpu: GpuSpec) -> float:
+    """How far a card's supply sags under a current, over the H200's."""
+    return 1.0 if gpu.mma_clk_share is None else (1.0 - gpu.mma_clk_share) / REFERENCE_SAG
 
 
 def counted_quiet(clock: Clock, clusters: Values, ctas_per_cluster: Values) -> Flags:
@@ -30,8 +38,6 @@ def burst_clock_mhz(
     l2_share: Values,
     dram_share: Values,
     waves_us: Values,
-    *,
-    lasting: bool = False,
 ) -> Values:
     """The clock inside a kernel on a rested card, from the shares of peak that its three consumers reach.
 
@@ -39,8 +45,8 @@ def burst_clock_mhz(
 
     The clock of a busy card stands at `light_share` of the boost. Beyond a current that the supply holds
     (`droop_free`), it sags with the current, linear in each rate, within `droop_us`: a short kernel keeps
-    more of it, kernels back to back do not (`lasting`). A clock probe before or after the kernel sees nothing
-    of this; counters do.
+    more of it, also back to back with its like. Cards of other kinds sag by other amounts under the same
+    current (`relative_sag`). A clock probe before or after the kernel sees nothing of this; counters do.
 
     A locked clock far below the boost leaves the supply room to spare: only the MMAs pull it down, at once,
     and it comes back within some `clock_recovery_us`: the time lost levels off with the kernel's length.
@@ -49,8 +55,8 @@ def burst_clock_mhz(
         left = gpu.clock_recovery_us / (waves_us + gpu.clock_recovery_us)
         return gpu.sm_clk_mhz * maximum(1.0 - clock.droop_mma * math_share * left, LOWEST_SHARE)
     current = clock.droop_mma * math_share + clock.droop_l2 * l2_share + clock.droop_dram * dram_share
-    sag = maximum(current - clock.droop_free, 0.0)
-    settled = 1.0 if lasting else waves_us / (waves_us + clock.droop_us)
+    sag = relative_sag(gpu) * maximum(current - clock.droop_free, 0.0)
+    settled = waves_us / (waves_us + clock.droop_us)
     return gpu.sm_clk_mhz * maximum(clock.light_share - sag * settled, LOWEST_SHARE)
 
 

@@ -32,12 +32,14 @@ from gemm_model.persistent.mainloop import KTile, k_tile
 from gemm_model.persistent.reduction import last_turns, second_kernel_us, turn_clk, turns_per_wave
 from gemm_model.persistent.surroundings import REGIMES, Surroundings, footprint_bytes, grid_us, launch_us
 from gemm_model.persistent.tile_schedule import TileSchedule, tile_schedule
-from gemm_model.persistent.traffic import Traffic, out_of_step, traffic
+from gemm_model.persistent.traffic import Traffic, out_of_step, rows_missed_share, traffic
 
 FIRST_CLOCK_SHARE = 0.85
 """Of the boost clock [1]; where the search for the clock begins; its end does not depend on it."""
 SHORTEST_WAVES_US = 1e-6
 """Of a kernel without mechanisms [us]; rates in it; a guard against dividing by zero."""
+FILLED_ROW_BYTES = 128
+"""A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +199,8 @@ def _parts(
     edge = edge_fill(batch, schedule, resources, numbers)
     between = partial(footprint_bytes, batch, around, warm=warm)
     bytes_moved = traffic(batch, gpu, resources, schedule, edge, numbers, between)
-    step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers)
+    misses = _scale_misses(geometry, gpu, numbers, bytes_moved)
+    step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers, misses)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
     bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
     fused = fused_clk(batch, numbers)
@@ -215,6 +218,14 @@ def _parts(
         clock=clock,
         sm_clk_mhz=_settle(work, clock.inside, gpu),
     )
+
+
+def _scale_misses(geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, moved: Traffic) -> Values:
+    """Share of k tiles whose scale factors come from DRAM: of rows that L2 does not hold."""
+    if geometry.batch.further is None:
+        return 0.0
+    cold = minimum(moved.dram_read_bytes / moved.operand_bytes, 1.0)
+    return cold * rows_missed_share(geometry.batch, gpu, geometry.schedule, numbers)
 
 
 def kernel_time(
@@ -332,7 +343,8 @@ def _work(
     busy = schedule.resident * batch.cluster_m * batch.cluster_n / gpu.sm_count
     l2_peak = l2_bytes_per_us(gpu, numbers)
     l2_us = _l2_us(bytes_moved, busy, l2_peak, numbers)
-    fill_us = numbers.edge_tiles.row_cost * edge.bytes_per_wave / l2_peak
+    rows_filled = edge.bytes_per_wave / FILLED_ROW_BYTES
+    fill_us = numbers.edge_tiles.row_clk * rows_filled / (gpu.sm_count * gpu.sm_clk_mhz)
     dram_us = bytes_moved.dram_bytes / (gpu.dram_read_bytes_per_us * numbers.dram.efficiency)
     beside, epilogues = period_beside_stores(batch, gpu, period, resources, numbers, mainloop)
     stores_us = epilogues * bytes_moved.l2_store_bytes / l2_peak
@@ -412,7 +424,6 @@ def _clock_rule(
             minimum(l2_share, 1.0),
             minimum(dram_share, 1.0),
             waves_us,
-            lasting=around.chained,
         )
 
     ctas = geometry.batch.cluster_m * geometry.batch.cluster_n

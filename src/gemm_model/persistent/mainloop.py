@@ -37,10 +37,14 @@ def k_tile(
     resources: Resources,
     schedule: TileSchedule,
     numbers: KernelNumbers,
+    scale_misses: Values = 0.0,
 ) -> KTile:
-    """`rate` is the peak FLOP per clock of one SM for the row's types."""
+    """`rate` is the peak FLOP per clock of one SM for the row's types.
+
+    `scale_misses` is the share of k tiles whose scale factors come from DRAM.
+    """
     math = smooth_maximum(
-        _math_clk(batch, rate, resources, numbers),
+        _math_clk(batch, rate, resources, numbers, scale_misses),
         _round_trip_clk(batch, numbers.round_trip),
         numbers.overlap.loads_dram_order,
     )
@@ -58,7 +62,9 @@ def k_tile(
     )
 
 
-def _math_clk(batch: GemmBatch, rate: Values, resources: Resources, numbers: KernelNumbers) -> Values:
+def _math_clk(
+    batch: GemmBatch, rate: Values, resources: Resources, numbers: KernelNumbers, scale_misses: Values
+) -> Values:
     """The MMAs of a k tile, with promoting their sums.
 
     Warpgroups that share a tile take the tensor cores in turn: together they take all MMAs, or as long as
@@ -72,8 +78,12 @@ def _math_clk(batch: GemmBatch, rate: Values, resources: Resources, numbers: Ker
     if resources.slow_sums is False:
         return together
     alone = mma / resources.warpgroups + _promotion_clk(batch, resources, numbers.promotion)
-    alone = alone + _scaling_clk(batch, numbers.software_scales)
     order = numbers.overlap.loads_dram_order
+    alone = smooth_maximum(
+        alone + _scaling_clk(batch, numbers.software_scales),
+        _scales_latency_clk(batch, numbers.software_scales, scale_misses),
+        order,
+    )
     slow = where(resources.warpgroups > 1.0, smooth_maximum(together, alone, order), alone)
     return where(resources.slow_sums, slow, together)
 
@@ -90,8 +100,15 @@ def _scaling_clk(batch: GemmBatch, scales: SoftwareScales) -> Values:
     if batch.further is None:
         return 0.0
     each = scales.sums_clk + batch.further.column_scales * scales.columns_clk
-    clk = scales.k_tile_clk + batch.cta_m * batch.cta_n / 1000.0 * each
+    clk = batch.cta_m * batch.cta_n / 1000.0 * each
     return where(batch.further.software_scales, clk, 0.0)
+
+
+def _scales_latency_clk(batch: GemmBatch, scales: SoftwareScales, misses: Values) -> Values:
+    """Waiting for the scale factors of the next k tile, which were asked for when this one began."""
+    if batch.further is None:
+        return 0.0
+    return where(batch.further.software_scales, scales.latency_clk + misses * scales.miss_clk, 0.0)
 
 
 def _source_bytes(batch: GemmBatch) -> Values:

@@ -62,6 +62,8 @@ LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
 LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
 """Where a prediction's details hold the time of each."""
 L2_STATES = ("cold", "warm")
+ALONE = "burst"
+"""The regime of the launches that residuals are trained on."""
 SITUATION_OF = dict(zip(KINDS, FURTHER_SITUATIONS[1:], strict=True))
 """Of what is no word of an epilogue."""
 
@@ -77,7 +79,8 @@ class WarpSpecializedModel:
     `l2` is 'cold' or 'warm' at the start; `without` names mechanisms to switch off.
     `residual` is 'auto' for the one beside the calibration's file where there is one, 'off', or an .npz file:
     a clipped correction by trees (`residual.py`), shown as a phase of its own. It covers the rate classes
-    that it was trained on, in single launches of the family and on the GPU that were calibrated.
+    that it was trained on, of the family and on the GPU that were calibrated; in launches back to back it
+    corrects by the share that it takes of the kernel launched alone.
     """
 
     needs_tile = True
@@ -110,7 +113,7 @@ class WarpSpecializedModel:
         self.without = frozenset(without)
         self._named = _named_calibration(calibration)
         self._knowledge: dict[tuple[str, str], Knowledge] = {}
-        self._residuals = {} if REGIMES[regime].chained else self._own_residuals(residual)
+        self._residuals = self._own_residuals(residual)
 
     def _own_residuals(self, wanted: str) -> dict[str, Residual]:
         """By family the residual asked for; a borrowed calibration has none."""
@@ -215,8 +218,16 @@ class WarpSpecializedModel:
 
     def times(self, geometry: Geometry, kind: str, without: Collection[str]) -> KernelTime:
         """The physical times of a geometry in this model's regime."""
+        return self._times_in(self.regime, geometry, kind, without)
+
+    def _times_in(self, regime: str, geometry: Geometry, kind: str, without: Collection[str]) -> KernelTime:
         numbers = self.knowledge(geometry.family, kind).numbers.without(without)
-        return kernel_time(geometry, self.gpu, numbers, regime=self.regime, warm=self.warm)
+        return kernel_time(geometry, self.gpu, numbers, regime=regime, warm=self.warm)
+
+    def times_for_trees(self, geometry: Geometry, kind: str) -> KernelTime:
+        """What a residual's trees have seen such times of: the complete model, launches alone."""
+        chained = REGIMES[self.regime].chained
+        return self._times_in(ALONE if chained else self.regime, geometry, kind, ())
 
     def evaluate_row(self, row: GemmBatch) -> PhysicalEvaluation:
         """What the physical model finds out about one row of Python numbers.
@@ -402,11 +413,11 @@ class PhysicalEvaluation:
     def corrected_by(self, residual: Residual) -> Correction:
         """What corrects these rows by a residual's trees."""
         model, times = self.model, self.times
-        complete_times = times
-        if model.without:
-            # Trees see the complete model: a what-if question leaves the correction as it is.
-            complete_times = model.times(self.geometry, self.kind, ())
-        seen = features(self.geometry, complete_times)
+        seen_times = times
+        if model.without or REGIMES[model.regime].chained:
+            # A what-if question, or what is around the launch, leaves the correction as it is.
+            seen_times = model.times_for_trees(self.geometry, self.kind)
+        seen = features(self.geometry, seen_times)
         physical_us, floor_us = np.atleast_1d(times.runtime_us, times.floor_us)
         forest = residual.forests[self.kind]
         alike = np.broadcast_to(self._seen_alike(), physical_us.shape)

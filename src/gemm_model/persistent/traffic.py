@@ -177,6 +177,18 @@ def _dram_reads(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers:
     together are read once.
     """
     operands = batch.operand_bytes
+    shared, footprint, until_reuse = _wave_bytes(batch, schedule)
+    capacity = numbers.l2_capacity.share * gpu.l2_bytes
+    waves = schedule.tiles / schedule.resident
+    streamed = maximum(waves, 1.0) * footprint - maximum(waves - 1.0, 0.0) * shared * _kept(
+        until_reuse, capacity
+    )
+    fits = _kept(operands, capacity)
+    return maximum(fits * operands + (1.0 - fits) * streamed, operands)
+
+
+def _wave_bytes(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values, Values]:
+    """Bytes of a wave's minor panels, of all its panels, and what comes by until a minor one's next use."""
     m_panel = batch.cluster_m * batch.cta_m * batch.a_bytes_per_element * batch.k * schedule.filled_m
     n_panel = batch.cluster_n * batch.cta_n * batch.b_bytes_per_element * batch.k * schedule.filled_n
     if batch.further is not None:
@@ -185,14 +197,18 @@ def _dram_reads(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers:
     major_panel = where(schedule.minor_is_m, n_panel, m_panel)
     shared = schedule.minor_panels * minor_panel
     footprint = shared + schedule.major_panels * major_panel
-    until_reuse = where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint)
-    capacity = numbers.l2_capacity.share * gpu.l2_bytes
-    waves = schedule.tiles / schedule.resident
-    streamed = maximum(waves, 1.0) * footprint - maximum(waves - 1.0, 0.0) * shared * _kept(
-        until_reuse, capacity
-    )
-    fits = _kept(operands, capacity)
-    return maximum(fits * operands + (1.0 - fits) * streamed, operands)
+    return shared, footprint, where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint)
+
+
+def rows_missed_share(
+    batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers: KernelNumbers
+) -> Values:
+    """Share of a wave's row panels that L2 does not hold: new ones, and those that others drove out."""
+    panels = where(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
+    touched = maximum(schedule.tiles / schedule.resident, 1.0) * panels * batch.cluster_m * batch.cta_m
+    new = minimum(batch.m * batch.batch / touched, 1.0)
+    _, _, until_reuse = _wave_bytes(batch, schedule)
+    return 1.0 - (1.0 - new) * _kept(until_reuse, numbers.l2_capacity.share * gpu.l2_bytes)
 
 
 def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffic:

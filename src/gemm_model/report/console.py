@@ -24,6 +24,8 @@ def problem_fields(problem: GemmProblem) -> dict[str, Any]:
     told = {name: found.name for name, found in further.items() if found is not None}
     if problem.broadcast:
         told |= {"broadcast": problem.broadcast}
+    if problem.batch_strides is not None:
+        told |= {"batch_strides": problem.batch_strides.name}
     if problem.groups is not None and problem.groups.capacity is not None:
         told |= {"group_layout": problem.groups.layout, "capacity": problem.groups.capacity}
     return {**sizes, **types, **told}

@@ -13,14 +13,18 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.core.batch import BoolArray
+from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError
 from gemm_model.core.further_work import FurtherWork, assembled, further_work
 from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.problem import GemmProblem
 
-FURTHER_COLUMNS = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv", "broadcast")
-"""Words as `parse` of `Epilogue`, `GroupedGemm`, `BlockScaling` and `ConvProblem` takes them;
+FURTHER_COLUMNS = (
+    *("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv"),
+    *("broadcast", "batch_strides"),
+)
+"""Words as `parse` of `Epilogue`, `GroupedGemm`, `BlockScaling`, `ConvProblem` and `BatchStrides` takes them;
 of broadcast the operand that a batch shares."""
 _NOTHING = ("", "none", "None", "nan")
 _TYPES = ("in_dtype", "a_dtype", "b_dtype", "out_dtype")
@@ -108,4 +112,5 @@ def problem_of_row(cells: Mapping[str, Any]) -> GemmProblem:
         groups=groups,
         block_scaling=texts["block_scaling"] or None,
     )
-    return replace(problem, broadcast=texts["broadcast"])
+    strides = BatchStrides.parse(texts["batch_strides"]) if texts["batch_strides"] else None
+    return replace(problem, broadcast=texts["broadcast"], batch_strides=strides)

@@ -6,7 +6,7 @@ Columns (sizes in elements, times in microseconds; the classic gemm-model's come
     mma_m, mma_n, cta_m, cta_n, cluster_m, cluster_n, m, n, k, runtime_us,
     a_dtype, b_dtype, batch, cta_k, stages, schedule, raster, swizzle, split_k, scheduler, fast_accum, kernel,
     gpu, empty_kernel_us, pdl, footprint_bytes,
-    epilogue, groups, group_layout, capacity, block_scaling, conv, broadcast
+    epilogue, groups, group_layout, capacity, block_scaling, conv, broadcast, batch_strides
 
 Only m, n, k and in_dtype are required, and the tile and cluster for a model that needs them. Further columns
 travel along untouched.
@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.core.batch import (
-    EMPTY_KERNEL_US,
+    EMPTY_KERNEL_UNTOLD,
     NO_SECOND_USE,
     BoolArray,
     FloatArray,
@@ -162,7 +162,7 @@ def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
     columns |= _operand_columns(frame)
     columns |= _kernel_columns(frame if needs_tile else frame[[]])
     columns["empty_kernel_us"] = _told(
-        frame, "empty_kernel_us", EMPTY_KERNEL_US, MAX_EMPTY_KERNEL_US, "a number of microseconds"
+        frame, "empty_kernel_us", EMPTY_KERNEL_UNTOLD, MAX_EMPTY_KERNEL_US, "a number of microseconds"
     )
     columns["warps"] = _told(frame, "warps", 0.0, 64.0, "a number of warps")
     columns["pdl"] = _told(frame, "pdl", -1.0, 1.0, "whether launches are dependent,")
