@@ -1,12 +1,11 @@
 """What the fleet's scheduler costs: stand-in tasks on stand-in workers.
 
-    python benchmarks/fleet_limits.py --workers 1000 --processes 8 --rows 10000000 --rows-per-task 250 \\
-        --data-set FOLDER
-    python benchmarks/fleet_limits.py --resume FOLDER
+    python benchmarks/fleet_limits.py --workers 1000 --processes 2 --rows 10000000 --rows-per-task 500 \\
+        --data-set FOLDER [--resume]
 
 Tasks take no time, so that all that is measured is overhead: of the scheduler and the client, which share
 this process, and of the workers, which share --processes others. With --data-set the rows go into a data
-set as well; --resume takes its run up again.
+set as well; --resume takes the run of an earlier call up again and goes on with what it left.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import multiprocessing
 import resource
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +36,7 @@ TIMED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def stand_in(orders: range) -> Mapping[int, str]:
+def stand_in(orders: Sequence[int]) -> Mapping[int, str]:
     """What a card's worker makes of its rows."""
     return {
         order: journal.journal_line({**TIMED, "m": order % 16384 + 1, "order": order}) for order in orders
@@ -117,11 +116,10 @@ def workers_in(address: str, workers: int, processes: int) -> Iterator[None]:
             host.terminate()
 
 
-def stream_rows(args: argparse.Namespace, kept: journal.Journal | None) -> None:
+def stream_rows(args: argparse.Namespace, kept: journal.Journal | None = None) -> None:
     import dask
     from distributed import LocalCluster
 
-    rows, per_task = args.rows, args.rows_per_task
     dask.config.set({"distributed.admin.tick.limit": "1h", **DASK_SETTINGS})
     began = time.perf_counter()
     with (
@@ -134,7 +132,7 @@ def stream_rows(args: argparse.Namespace, kept: journal.Journal | None) -> None:
             f"{args.workers} workers started in {time.perf_counter() - began:.1f} s, {memory_mb():.0f} MB",
             flush=True,
         )
-        tasks = (range(first, min(first + per_task, rows)) for first in range(0, rows, per_task))
+        tasks = batches_left(args.rows, args.rows_per_task, kept.done if kept else ())
         cost = Cost()
         for _, found in Stream(client, stand_in, "gpu").results(tasks):
             lines = found or {}
@@ -144,17 +142,27 @@ def stream_rows(args: argparse.Namespace, kept: journal.Journal | None) -> None:
         cost.say()
 
 
-def resume(folder: Path) -> None:
-    dataset = DataSet(folder)
+def batches_left(rows: int, size: int, done: Container[int]) -> Iterator[list[int]]:
+    for first in range(0, rows, size):
+        left = [place for place in range(first, min(first + size, rows)) if place not in done]
+        if left:
+            yield left
+
+
+def resume(args: argparse.Namespace) -> None:
+    dataset = DataSet(args.data_set)
     began, processor_began_s = time.perf_counter(), time.process_time()
     with journal.taken_up(dataset, "limits") as kept:
         taken_s, processor_s = time.perf_counter() - began, time.process_time() - processor_began_s
         rows = len(kept.done)
-    size = sum(path.stat().st_size for path in folder.rglob("*.parquet"))
-    print(
-        f"{rows} rows known again in {taken_s:.1f} s, processor {processor_s:.1f} s, {memory_mb():.0f} MB; "
-        f"{size / rows:.1f} bytes a row on disk"
-    )
+        size = sum(path.stat().st_size for path in args.data_set.rglob("*.parquet"))
+        print(
+            f"{rows} rows known again in {taken_s:.1f} s, processor {processor_s:.1f} s, "
+            f"{memory_mb():.0f} MB; {size / rows:.1f} bytes a row on disk",
+            flush=True,
+        )
+        if rows < args.rows:
+            stream_rows(args, kept)
 
 
 def main() -> None:
@@ -166,13 +174,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--rows-per-task", type=int, default=25)
     parser.add_argument("--data-set", type=Path)
-    parser.add_argument("--resume", type=Path, metavar="FOLDER")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --data-set")
     args = parser.parse_args()
-    if args.resume is not None:
-        resume(args.resume)
-        return
     if args.data_set is None:
-        stream_rows(args, None)
+        if args.resume:
+            parser.error("--resume needs --data-set")
+        stream_rows(args)
+        return
+    if args.resume:
+        resume(args)
         return
     shutil.rmtree(args.data_set, ignore_errors=True)
     dataset = DataSet.create(args.data_set)

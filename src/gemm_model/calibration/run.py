@@ -411,7 +411,8 @@ class _Kind:
     ) -> Fit:
         absent = self.family.absent_mechanisms
         job = partial(fit, seen, self.gpu, free=free, start=start, donor=self.donor, without=absent)
-        (found,) = worth_it(self.run_all, sum(map(len, seen.values())))(_call, [job])
+        at_once = worth_it(self.run_all, sum(map(len, seen.values())))
+        found: Fit = next(iter(at_once(_call, [job])))
         self.steps.fitted()
         return found
 

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 AHEAD = 2
 """Tasks under way for each unit of the resource [1]; sweeps; chosen: one runs, one waits."""
-GATHERED = 32
+GATHERED = 256
 """Most tasks whose results are gathered at once [1]; sweeps; chosen: the others wait with their workers."""
 ATTEMPTS = 5
 """Deaths of its workers after which a task is given up [1]; sweeps; chosen."""
