@@ -97,6 +97,7 @@ VALUES = {
     "fused_epilogue.sigmoid_clk": 80.0,
     "fused_epilogue.gate_clk": 10.0,
     "fused_epilogue.reduction_clk": 20.0,
+    "fused_epilogue.alone": 1.25,
     "fused_epilogue.quantize_clk": 10.0,
     "fused_epilogue.source_bytes_per_clk": 64.0,
     "fused_epilogue.source_clk": 500.0,

@@ -61,6 +61,10 @@ def test_a_shared_operand_is_told(gemm_model):
     problem = replace(gm.GemmProblem.of(4096, 4096, 2048, batch=4), broadcast="b")
     assert found["prediction"]["predicted_us"] == gm.predict(problem, CONFIG, "h200").runtime_us
     assert found["problem"]["broadcast"] == "b"
+    strides = "8388608,0,16777224"
+    found = result_of(gemm_model, "predict", *SIZES, "--batch", 4, "--batch-strides", strides, *TILE)
+    assert found["problem"]["broadcast"] == "b"
+    assert found["problem"]["batch_strides"] == strides
 
 
 def test_a_masked_layout_is_told(gemm_model):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.conv import ConvProblem
 from gemm_model.core.epilogue import Epilogue
@@ -28,7 +29,7 @@ def test_an_epilogue_tells_what_it_reads_computes_and_writes():
     assert (gated.sigmoids, Epilogue.parse("silu").sigmoids, gated.tangents) == (0.5, 1.0, 0.0)
     assert (Epilogue.parse("gated_gelu").tangents, Epilogue.parse("relu").tangents) == (0.5, 0.0)
     assert Epilogue.parse("bias_m,bias_n,row_sum").vectors == 2
-    assert Epilogue.parse("row_sum,col_sum").reductions == 2
+    assert Epilogue.parse("row_sum,col_sum").reductions == 1
     assert Epilogue.parse("none").words == Epilogue.parse("").words == ()
 
 
@@ -247,6 +248,49 @@ def test_a_batch_may_share_an_operand():
         replace(batch, broadcast="c")
     with pytest.raises(InputError, match="broadcast comes with groups or conv"):
         replace(GemmProblem.of(64, 128, 256, groups="60,4"), broadcast="b")
+
+
+def test_strides_of_a_batch_say_how_its_matrices_lie():
+    batch = GemmProblem.of(64, 128, 256, batch=8)
+    packed = replace(batch, batch_strides=BatchStrides.parse("16384,32768,8192"))
+    assert packed == batch
+    assert packed.plain
+    shared = replace(batch, batch_strides=BatchStrides.parse("16384,0,8192"))
+    assert shared == replace(batch, broadcast="b")
+    # Rows of eight matrices in turn: a row of A is 8 x 256 elements behind the one before it.
+    turns = replace(batch, batch_strides=BatchStrides.parse("256,32776,8192"))
+    a, b, out = turns.layouts
+    assert (a.pitch, a.row_step, a.elements) == (2048, 256, 7 * 256 + 63 * 2048 + 256)
+    # Matrices of B lie 8 elements further apart than they are long; their rows start at multiples of 8.
+    assert (b.pitch, b.row_step, b.elements) == (256, 8, 7 * 32776 + 32768)
+    assert (out.pitch, out.stride, out.elements) == (128, 8192, 8 * 64 * 128)
+    assert not turns.plain
+    assert turns.a_bytes == batch.a_bytes
+    assert replace(turns, batch=1) == GemmProblem.of(64, 128, 256)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("1,2", "expected those of A, B and the output"),
+        ("1,-2,3", "expected those of A, B and the output"),
+        ("0,0,8192", "expected 0 for A or B alone"),
+        ("16384,32768,0", "expected 0 for A or B alone"),
+        ("255,32768,8192", "batch_strides of A is 255; expected 0 or at least a row, 256"),
+    ],
+)
+def test_strides_that_are_none(text, sentence):
+    with pytest.raises(InputError, match=sentence):
+        replace(GemmProblem.of(64, 128, 256, batch=8), batch_strides=BatchStrides.parse(text))
+
+
+def test_a_broadcast_has_a_stride_of_zero():
+    batch = GemmProblem.of(64, 128, 256, batch=8)
+    strides = BatchStrides.parse("16384,32776,8192")
+    with pytest.raises(InputError, match="broadcast is b with batch_strides 16384,32776,8192"):
+        replace(batch, broadcast="b", batch_strides=strides)
+    with pytest.raises(InputError, match="batch_strides comes with groups or conv"):
+        replace(GemmProblem.of(64, 128, 256, groups="60,4"), batch_strides=strides)
 
 
 def test_what_is_a_plain_product_after_all_is_held_as_one():

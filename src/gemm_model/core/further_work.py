@@ -84,7 +84,7 @@ class FurtherWork:
     k_runs: Values
     """Parts of K that a k tile does not reach beyond."""
     a_row_step: Values
-    """Of batches with strides: what all rows of A start at multiples of [elements]; 0: the length of a row."""
+    """Of batches with strides: what rows of A start at multiples of [elements]; 0: the length of a row."""
     b_row_step: Values
     out_row_step: Values
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.batch import (
     EMPTY_KERNEL_UNTOLD,
     NO_SECOND_USE,
@@ -23,6 +22,7 @@ from gemm_model.core.batch import (
     IntArray,
     batch_of,
 )
+from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.elementwise import Values, ceil, where
 from gemm_model.core.epilogue import ACTIVATIONS, REDUCTIONS, SCALARS, SOURCES, VECTORS
 from gemm_model.core.errors import InputError

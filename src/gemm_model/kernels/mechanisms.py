@@ -899,8 +899,8 @@ class FusedEpilogue:
         "clk",
         30.0,
         (0.0, 400.0),
-        "reducing a thousand outputs over a row or a column, one SM",
-        "two additions and a share of a shuffle for each: 128 a clock",
+        "adding up a thousand outputs over columns, whose rows several warps hold, one SM",
+        "an addition and a share of a shuffle for each, and a sum through shared memory",
         neutral=0.0,
         fitted=True,
     )
@@ -911,6 +911,15 @@ class FusedEpilogue:
         "scaling a thousand outputs by their largest, one SM",
         "a maximum, a product and a share of a shuffle for each: 128 a clock",
         neutral=0.0,
+        fitted=True,
+    )
+    alone: float = number(
+        "1",
+        1.5,
+        (1.0, 3.0),
+        "what all this takes longer where one warpgroup has a tile to itself",
+        "a warp of a scheduler waits for its own results, while two of them take turns",
+        neutral=1.0,
         fitted=True,
     )
     source_bytes_per_clk: float = number(

@@ -21,7 +21,7 @@ def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores)
     return batch.cta_m * batch.cta_n * (output_clk + each_clk)
 
 
-def fused_clk(batch: GemmBatch, numbers: KernelNumbers) -> Values:
+def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) -> Values:
     """Clocks of a tile's epilogue beyond its stores: activations, reductions, further matrices, vectors.
 
     Those of finding the tile's group too: the warps that store it change tensor maps before.
@@ -32,6 +32,7 @@ def fused_clk(batch: GemmBatch, numbers: KernelNumbers) -> Values:
     each = further.tangents * fused.tangent_clk + further.sigmoids * fused.sigmoid_clk
     each = each + further.gated * fused.gate_clk + further.reductions * fused.reduction_clk
     each = (each + further.quantized * fused.quantize_clk) / 1000.0
+    each = each * where(resources.warpgroups > 1.0, 1.0, fused.alone)
     each = each + batch.source_bits / 8.0 / fused.source_bytes_per_clk
     waits = further.vectors * fused.vector_clk + where(further.source_share > 0.0, fused.source_clk, 0.0)
     of_group = where(further.grouped, numbers.grouped.tile_clk, 0.0)

@@ -203,7 +203,7 @@ def _parts(
     step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers, misses)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
     bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
-    fused = fused_clk(batch, numbers)
+    fused = fused_clk(batch, resources, numbers)
     epilogue = epilogue_clk(batch, resources, numbers.epilogue) + fused
     stalled = stalled_clk(batch, numbers, fused)
     work = _work(geometry, gpu, numbers, bytes_moved, edge, step, epilogue, stalled)

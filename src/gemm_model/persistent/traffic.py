@@ -197,7 +197,11 @@ def _wave_bytes(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Value
     major_panel = where(schedule.minor_is_m, n_panel, m_panel)
     shared = schedule.minor_panels * minor_panel
     footprint = shared + schedule.major_panels * major_panel
-    return shared, footprint, where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint)
+    return (
+        shared,
+        footprint,
+        where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint),
+    )
 
 
 def rows_missed_share(
