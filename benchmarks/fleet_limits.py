@@ -85,8 +85,8 @@ def work_for(address: str, workers: int) -> None:
 
     async def all_of_them() -> None:
         told = {"nthreads": 1, "resources": {"gpu": 1}, "memory_limit": 0, "dashboard": False}
-        await asyncio.gather(*[Worker(address, **told) for _ in range(workers)])
-        await asyncio.Event().wait()
+        started = await asyncio.gather(*[Worker(address, **told) for _ in range(workers)])
+        await asyncio.gather(*[worker.finished() for worker in started])
 
     import dask
 

@@ -475,9 +475,10 @@ def test_places_are_a_set():
 
 def test_developers_logs_of_messages_are_not_kept(client):
     """1,000 messages for each worker would be most of what a long sweep holds."""
+    wait_for_cards(client)
     logs = [client.scheduler_comm.recent_message_log]
     logs += [comm.recent_message_log for comm in client.cluster.scheduler.stream_comms.values()]
-    assert len(logs) == CARDS + 2
+    assert len(logs) > CARDS
     assert [len(log) for log in logs] == [0] * len(logs)
 
 
