@@ -78,7 +78,7 @@ def _math_clk(
     together = mma + numbers.tensor.issue_clk
     if resources.slow_sums is False:
         return together
-    alone = mma / resources.warpgroups + _promotion_clk(batch, resources, numbers.promotion)
+    alone: Values = mma / resources.warpgroups + _promotion_clk(batch, resources, numbers.promotion)
     order = numbers.overlap.loads_dram_order
     alone = smooth_maximum(
         alone + _scaling_clk(batch, numbers.software_scales),
