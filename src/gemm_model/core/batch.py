@@ -151,25 +151,28 @@ class GemmBatch:
 
         Rows are contiguous along the major extent.
         """
-        pitch: FloatArray = where(self.a_k_major, self.k, self.m)
+        pitch = where(self.a_k_major, self.k, self.m)
         if self.further is not None:
             pitch = where(self.further.a_row_step > 0.0, self.further.a_row_step, pitch)
-        return pitch * self.a_bits / 8.0
+        found: FloatArray = pitch * self.a_bits / 8.0
+        return found
 
     @property
     def b_pitch_bytes(self) -> FloatArray:
-        pitch: FloatArray = where(self.b_k_major, self.k, self.n)
+        pitch = where(self.b_k_major, self.k, self.n)
         if self.further is not None:
             pitch = where(self.further.b_row_step > 0.0, self.further.b_row_step, pitch)
-        return pitch * self.b_bits / 8.0
+        found: FloatArray = pitch * self.b_bits / 8.0
+        return found
 
     @property
     def output_pitch_bytes(self) -> FloatArray:
-        pitch: FloatArray = where(self.c_n_major, self.n, self.m)
+        pitch = where(self.c_n_major, self.n, self.m)
         if self.further is not None:
             row = pitch * self.further.output_share
             pitch = where(self.further.out_row_step > 0.0, self.further.out_row_step, row)
-        return pitch * self.out_bits / 8.0
+        found: FloatArray = pitch * self.out_bits / 8.0
+        return found
 
 
 @dataclass(frozen=True, slots=True)
