@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from gemm_model.kernels.mechanisms import KernelNumbers, kernel_numbers
+from gemm_model.kernels.mechanisms import KernelNumbers, kernel_numbers, within_phases
 from gemm_model.persistent.calibration_file import Calibration, as_mapping
 from gemm_model.persistent.forest import Forest
 from gemm_model.persistent.residual import FEATURES, Residual, write_residual
@@ -14,7 +14,7 @@ VALUES = {
     "launch.kernel_us": 3.0,
     "launch.full_grid_us": 0.4,
     "launch.events_us": 1.5,
-    "cluster_launch.clusters_us": 0.25,
+    "launch.clusters_us": 0.25,
     "first_loads.ramp_us": 1.0,
     "first_loads.ramp_k_tiles": 8.0,
     "tensor.efficiency": 0.8,
@@ -23,7 +23,6 @@ VALUES = {
     "promotion.adds_per_clk": 64.0,
     "promotion.pingpong_adds_per_clk": 32.0,
     "promotion.drain_clk": 80.0,
-    "promotion.drained_share": 0.5,
     "round_trip.single_clk": 150.0,
     "round_trip.doubling_clk": 20.0,
     "spilling.register_clk": 10.0,
@@ -31,7 +30,6 @@ VALUES = {
     "spilling.wide_registers": 25.0,
     "spilling.wide_growth": 0.5,
     "spilling.first_tile_share": 0.5,
-    "spilling.stored_per_column": 0.5,
     "spilling.l2_bytes_per_byte": 2.0,
     "spilling.sharing": 0.5,
     "port.efficiency": 2.0,
@@ -42,28 +40,21 @@ VALUES = {
     "epilogue.store_clk": 48.0,
     "epilogue.tile_clk": 400.0,
     "epilogue.apart": 0.25,
-    "handover.handover_clk": 600.0,
     "l2.efficiency": 0.8,
     "l2.fill_share": 0.5,
-    "partial_occupancy.sms_to_saturate": 0.4,
-    "partial_occupancy.fill_sms": 0.2,
+    "l2.fill_sms": 0.2,
     "coalescing.share": 0.8,
     "coalescing.loss_per_ms": 2.0,
-    "coalescing.requesters": 8.0,
     "launch_order.order_us": 100.0,
     "overlap.port_l2_order": 2.0,
-    "overlap.partial_l2_order": 4.0,
     "overlap.loads_dram_order": 8.0,
     "overlap.l2_dram_loss": 0.1,
-    "misalignment.read_cost": 0.1,
     "misalignment.write_cost": 0.5,
     "edge_tiles.row_clk": 6.0,
-    "edge_tiles.proportional_sms": 0.5,
     "edge_tiles.further_sm": 0.2,
     "edge_tiles.further_sm_of_pairs": 0.4,
     "edge_multicast.whole_box_cost": 1.2,
-    "edge_multicast.further_part_cost": 0.6,
-    "edge_multicast.wide_cost": 0.5,
+    "edge_multicast.shared_cost": 0.6,
     "edge_multicast.two_way_cost": 1.5,
     "edge_multicast.gpc_share": 0.5,
     "edge_multicast.two_way_hidden": 0.6,
@@ -74,11 +65,9 @@ VALUES = {
     "dram.efficiency": 0.9,
     "clock.light_share": 0.92,
     "clock.droop_mma": 0.2,
-    "clock.droop_l2": 0.1,
-    "clock.droop_dram": 0.15,
+    "clock.droop_memory": 0.1,
     "clock.droop_free": 0.1,
     "clock.droop_us": 40.0,
-    "clock.counted_tpcs": 11.0,
     "chain.boundary_us": 1.5,
     "chain.cold_us": 0.25,
     "chain.cooperative_us": 0.5,
@@ -97,14 +86,14 @@ VALUES = {
     "fused_epilogue.gate_clk": 10.0,
     "fused_epilogue.reduction_clk": 20.0,
     "fused_epilogue.alone": 1.25,
-    "fused_epilogue.quantize_clk": 10.0,
     "fused_epilogue.source_bytes_per_clk": 64.0,
     "fused_epilogue.source_clk": 500.0,
     "fused_epilogue.stall_share": 0.5,
     "fused_epilogue.vector_clk": 100.0,
+    "scaled_outputs.scale_clk": 10.0,
     "grouped.start_us": 0.5,
-    "grouped.groups_ns": 10.0,
     "grouped.tile_clk": 200.0,
+    "group_search.group_ns": 10.0,
     "software_scales.latency_clk": 400.0,
     "software_scales.miss_clk": 300.0,
     "software_scales.sums_clk": 4.0,
@@ -132,6 +121,7 @@ def calibration(**changes: object) -> Calibration:
             for kind in kinds
         },
         "fitted_to": {"tables": ["typed.csv"]},
+        "within_phases": within_phases({"prologue_us": 0.5}),
     }
     return Calibration(**{**arguments, **changes})  # type: ignore[arg-type]
 

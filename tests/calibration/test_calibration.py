@@ -28,8 +28,8 @@ FREE = (
     "dram.efficiency",
     "epilogue.store_bytes_per_clk",
 )
-CLOCK = ("light_share", "droop_mma", "droop_l2", "droop_dram")
-OTHER_CLOCK = ("droop_us", "droop_free", "counted_tpcs")
+CLOCK = ("light_share", "droop_mma", "droop_memory")
+OTHER_CLOCK = ("droop_us", "droop_free")
 TILES = ((64, 128), (128, 128), (128, 256), (256, 128))
 
 

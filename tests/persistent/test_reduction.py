@@ -24,9 +24,20 @@ def test_what_a_split_adds(split_k, extra):
     schedule = SimpleNamespace(sharers=float(split_k), partial_sums=split_k - 1.0)
     # 800 clocks to take a turn, and 128 x 128 sums of 4 bytes at 16 a clock.
     assert turn_clk(batch, SPLIT) == pytest.approx(800 + 4096)
-    assert second_kernel_us(schedule, SPLIT) == (1.5 if extra else 0)
+    in_turn = TileOrder(name="any", splits="stay")
+    assert second_kernel_us(batch, schedule, in_turn, SPLIT, 132, 1800.0) == (1.5 if extra else 0)
     # Written and read again.
     assert workspace_bytes(batch, schedule) == extra * 512 * 512 * 8
+
+
+def test_a_second_kernel_that_adds_up_reads_all_partial_sums():
+    batch = row((512, 1024, 4096), cta_m=128, cta_n=128, split_k=4)
+    schedule = SimpleNamespace(sharers=4.0, partial_sums=4.0)
+    order = TileOrder(name="any", splits="apart")
+    # 4 x 512 x 1024 sums of 4 bytes, 16 bytes a clock on each of 132 SMs at 1800 MHz.
+    added_us = 8388608 / (16 * 132 * 1800)
+    found = second_kernel_us(batch, schedule, order, SPLIT, 132, 1800.0)
+    assert found == pytest.approx(1.5 + added_us)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from gemm_model.core.processes import RunAll
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import (
     FURTHER_MECHANISMS,
+    FURTHER_STAGES,
     FUSED_EPILOGUE,
     IMPLICIT_GEMM,
     NUMBERS,
@@ -131,7 +132,7 @@ class KindResult:
 
     fit: Fit
     later: tuple[Fit, ...]
-    """To rows that split K, to each of FURTHER_MECHANISMS, to launches back to back, where there were such;
+    """To rows that split K, to each of FURTHER_STAGES, to launches back to back, where there were such;
     earlier numbers stay."""
     rows: Observations
     """Of the regime that was judged."""
@@ -207,6 +208,7 @@ def calibrate(
             "donor": base.name,
             "seed": choices.seed,
         },
+        within_phases=base.within_phases,
     )
     steps.begin("residual")
     residual = _residual(calibration, kinds, gpu) if choices.with_residual else None
@@ -324,7 +326,7 @@ class _Kind:
             return _observed(parts, gpu, family)
 
         self.seen, self.split = rows_of("", split=False), rows_of("", split=True)
-        self.further = {kind: rows_of(kind, split=False) for kind in FURTHER_MECHANISMS}
+        self.further = {kind: rows_of(kind, split=False) for kind in FURTHER_STAGES}
         self.main = next(iter(self.seen), SINGLE_LAUNCH_REGIMES[0])
         self.chained = _observed(
             {name: regimes[name] for name in CHAINED_REGIMES if name in regimes}, gpu, family
