@@ -7,7 +7,6 @@ import pytest
 
 from gemm_model.core.errors import InputError
 from gemm_model.kernels.mechanisms import (
-    FURTHER_MECHANISMS,
     MECHANISMS,
     NUMBERS,
     kernel_numbers,
@@ -18,7 +17,7 @@ from tests.persistent.kernels import B200, H200
 from tests.typed_numbers import VALUES, numbers
 
 NEUTRAL = {
-    "launch": {"kernel_us": 0.0, "full_grid_us": 0.0},
+    "launch": {"kernel_us": 0.0, "full_grid_us": 0.0, "clusters_us": 0.0},
     "tensor": {"efficiency": math.inf, "issue_clk": 0.0},
     "spilling": {"register_clk": 0.0, "l2_bytes_per_byte": 0.0},
     "edge_order": {"fixed_rows": 0.0, "out_of_step_rows": math.inf},
@@ -26,8 +25,7 @@ NEUTRAL = {
     "scale_factors": {"row_bytes": 16.0},
     "edge_multicast": {
         "whole_box_cost": 1.0,
-        "further_part_cost": 1.0,
-        "wide_cost": 1.0,
+        "shared_cost": 1.0,
         "two_way_cost": 1.0,
         "two_way_hidden": 0.0,
         "gpc_share": 0.0,
@@ -35,13 +33,10 @@ NEUTRAL = {
 }
 
 
-def test_plain_products_of_quack_have_at_most_30_mechanisms_and_80_numbers():
+def test_quack_has_at_most_30_mechanisms_and_80_numbers():
     own = [each for each in MECHANISMS if each.name not in family_of("quack", H200).absent_mechanisms]
-    of_plain = [each for each in own if each.name not in FURTHER_MECHANISMS]
-    assert len(of_plain) <= 30
-    assert sum(len(each.numbers) for each in of_plain) <= 80
-    assert len(own) <= 33
-    assert sum(len(each.numbers) for each in own) <= 95
+    assert len(own) <= 30
+    assert sum(len(each.numbers) for each in own) <= 80
 
 
 def test_every_number_is_explained_and_bounded():
@@ -70,8 +65,9 @@ def test_values_are_those_of_the_records():
 
 
 def test_families_lack_what_their_hardware_does_not_have():
-    assert family_of("quack", H200).absent_mechanisms == {"scale_factors"}
-    expected = {"narrow_mma", "promotion", "round_trip", "spilling", "k_tail", "handover"}
+    never = {"software_scales", "scaled_outputs", "group_search"}
+    assert family_of("quack", H200).absent_mechanisms == {"scale_factors", *never}
+    expected = {"narrow_mma", "promotion", "round_trip", "spilling", "k_tail", *never}
     assert family_of("quack", B200).absent_mechanisms == expected
 
 

@@ -168,6 +168,24 @@ def top(**changes):
     return lambda values: values.update(changes)
 
 
+def timeline(name, value, unit="us"):
+    entry = {"value": value, "unit": unit, "status": "frozen", "interval": {}, "meaning": "", "source": ""}
+    return lambda values: values["timeline"].update({name: entry})
+
+
+def test_numbers_of_timelines_are_read_from_the_file_and_leave_the_runtime_alone(tmp_path):
+    values = as_mapping(calibration())
+    assert values["timeline"]["prologue_us"]["value"] == 0.5
+    timeline("drain_us", 0.25)(values)
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
+    found = load_calibration(tmp_path / "c.yaml")
+    assert (found.within_phases.prologue_us, found.within_phases.drain_us) == (0.5, 0.25)
+    assert found.fingerprint() == calibration().fingerprint()
+    del values["timeline"]
+    (tmp_path / "older.yaml").write_text(yaml.safe_dump(values))
+    assert load_calibration(tmp_path / "older.yaml").within_phases.prologue_us == 0.67
+
+
 BANDS = {"tiny": 0.1, "memory_bound": 0.1, "few_waves": 0.1, "many_waves": 0.1, "split_k": 0.2}
 
 
@@ -184,6 +202,10 @@ BANDS = {"tiny": 0.1, "memory_bound": 0.1, "few_waves": 0.1, "many_waves": 0.1, 
         (top(numbers=[1]), "numbers is [1]; expected a mapping"),
         (top(numbers={}), "numbers of no rate class"),
         (top(fitted_to=7), "fitted_to is 7; expected a mapping"),
+        (top(timeline=7), "timeline is 7; expected a mapping by name"),
+        (timeline("drain", 0.1), "timeline: unknown number 'drain'; expected prologue_us"),
+        (timeline("drain_us", 0.1, unit="ms"), "timeline.drain_us: unit 'ms'; expected 'us'"),
+        (timeline("drain_us", -0.1), "timeline: number drain_us is -0.1; expected 0 to 1 us"),
         (without_number, "fp16: number dram.efficiency is missing"),
         (without_class, "launch.kernel_us: no value for fp16"),
         (top(error_band={"fp16": {**BANDS, "tiny": math.nan}}), "error_band.fp16.tiny is nan"),

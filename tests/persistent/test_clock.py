@@ -21,9 +21,9 @@ CLOCK, POWER = numbers().clock, numbers().power
 @pytest.mark.parametrize(
     ("shares", "waves_us", "lost"),
     [
-        ((0.05, 0.1, 0.1), 100.0, 0.0),  # 0.035 of 0.1 that the supply makes up for
-        ((0.95, 0.8, 0.3), 40.0, 0.1075),  # half of 0.315 - 0.1 within 40 us
-        ((0.95, 0.8, 0.3), 360.0, 0.1935),
+        ((0.05, 0.1, 0.1), 100.0, 0.0),  # 0.03 of 0.1 that the supply makes up for
+        ((0.95, 0.8, 0.3), 40.0, 0.1),  # half of 0.3 - 0.1 within 40 us
+        ((0.95, 0.8, 0.3), 360.0, 0.18),
     ],
 )
 def test_the_clock_stands_at_light_load_sags_and_settles(shares, waves_us, lost):
@@ -33,14 +33,14 @@ def test_the_clock_stands_at_light_load_sags_and_settles(shares, waves_us, lost)
 def test_a_card_that_sags_less_under_mmas_sags_less_under_any_load():
     """Its clock inside MMAs is lower by 5.5 % where the H200's is by 8.79 %."""
     stiffer = replace(H200, mma_clk_share=0.945)
-    lost = 0.1935 * 0.055 / 0.0879
+    lost = 0.18 * 0.055 / 0.0879
     assert burst_clock_mhz(stiffer, CLOCK, 0.95, 0.8, 0.3, 360.0) == pytest.approx(1980 * (0.92 - lost))
     untold = replace(H200, mma_clk_share=None)
-    assert burst_clock_mhz(untold, CLOCK, 0.95, 0.8, 0.3, 360.0) == pytest.approx(1980 * (0.92 - 0.1935))
+    assert burst_clock_mhz(untold, CLOCK, 0.95, 0.8, 0.3, 360.0) == pytest.approx(1980 * (0.92 - 0.18))
 
 
 def test_the_clock_is_never_below_two_fifths():
-    steep = numbers({"clock.droop_mma": 0.6, "clock.droop_l2": 0.4}).clock
+    steep = numbers({"clock.droop_mma": 0.6, "clock.droop_memory": 0.4}).clock
     assert burst_clock_mhz(H200, steep, 1.0, 1.0, 1.0, 1e9) == pytest.approx(0.4 * 1980)
 
 
@@ -55,7 +55,7 @@ def test_a_locked_clock_sags_under_mma_load_and_comes_back():
     ("clusters", "ctas", "quiet"), [(11, 1, True), (12, 2, False), (5, 4, True), (6, 4, False)]
 )
 def test_few_busy_tpcs_stay_at_the_boost_clock_under_a_profiler(clusters, ctas, quiet):
-    assert counted_quiet(CLOCK, float(clusters), float(ctas)) is quiet
+    assert counted_quiet(H200, float(clusters), float(ctas)) is quiet
     batch = row((64, 64 * clusters * ctas, 4096), cta_m=64, cta_n=64, cluster_n=ctas)
     counted = times_of(batch, regime="counters").sm_clk_mhz
     assert (counted == pytest.approx(1980)) is quiet

@@ -59,9 +59,9 @@ def test_of_more_rows_than_eight_no_cluster_keeps_one():
 @pytest.mark.parametrize(
     ("m", "cluster", "ctas", "rows"),
     [
-        # Half of a tile outside: one box of two, at 1.2; two of four in one request, at half of that.
+        # Half of a tile outside: one box of two, at 1.2; two of four in one request, at 0.6 of that.
         (32, (1, 2), 132, 64 * 0.6),
-        (32, (1, 4), 120, 64 * 1.2 / 2 * 0.5),
+        (32, (1, 4), 120, 64 * 1.2 / 2 * 0.6),
         # A quarter outside is half of a box.
         (48, (1, 2), 132, 64 * 0.25),
         # Without sharers the mean of the cluster's CTAs: of 128 and 256 rows 32 are inside.

@@ -55,19 +55,13 @@ def test_cooperative_warpgroups_hide_a_quarter_of_the_shorter_phase():
 def test_pingpong_takes_the_mainloop_in_turn():
     batch = row(cta_m=128, cta_n=128, schedule="pingpong")
     # The tensor cores go from tile to tile, or each consumer from its mainloop to its epilogue.
-    assert period(batch, 5000.0, 1000.0) == pytest.approx(5600)
-    assert period(batch, 100.0, 3000.0) == pytest.approx((3100 + 600 + 400) / 2)
+    assert period(batch, 5000.0, 1000.0) == pytest.approx(5400)
+    assert period(batch, 100.0, 3000.0) == pytest.approx((3100 + 400 + 400) / 2)
     assert exposed(batch, 5000.0, 1000.0) == 1000
 
 
-@pytest.mark.parametrize(("schedule", "clk"), [("cooperative", 5000 + 200), ("pingpong", 5000 + 300)])
-def test_slow_accumulation_has_drained_its_mmas_at_the_end_of_a_tile(schedule, clk):
-    batch = row(dtype="fp8", cta_m=64, cta_n=64, schedule=schedule)
-    assert period(batch, 5000.0, 0.0) == pytest.approx(clk)
-
-
 @pytest.mark.parametrize(
-    ("schedule", "beside", "epilogues"), [("cooperative", 1100, 1.0), ("pingpong", 650, 0.5)]
+    ("schedule", "beside", "epilogues"), [("cooperative", 1100, 1.0), ("pingpong", 550, 0.5)]
 )
 def test_stores_that_l2_holds_up_take_the_place_of_the_epilogue(schedule, beside, epilogues):
     batch = row(cta_m=128, cta_n=128, schedule=schedule)

@@ -14,11 +14,13 @@ import gemm_model as gm
 from gemm_model.core.batch import batch_of, numbers_of
 from gemm_model.core.errors import InputError
 from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, NUMBERS
+from gemm_model.kernels.registry import family_of
 from gemm_model.models import create_model
 from gemm_model.persistent.calibration_file import as_mapping, load_calibration
 from gemm_model.persistent.epilogue import epilogue_clk, fused_clk, stalled_clk
+from gemm_model.persistent.kernel_time import geometry_of, kernel_time
 from gemm_model.persistent.mainloop import k_tile
-from tests.persistent.kernels import H200, found_of, numbers_on, schedule_of, times_of
+from tests.persistent.kernels import H200, found_of, schedule_of, times_of
 from tests.typed_numbers import VALUES, calibration, numbers
 
 KERNEL = gm.KernelConfig(cta_m=128, cta_n=128)
@@ -80,8 +82,9 @@ def test_the_table_of_groups_takes_time_at_the_start_and_with_each_tile():
     known = numbers()
     eight = work(4096, groups=",".join(["512"] * 8))
     assert fused_clk(eight, found_of(eight), known) == 200.0
-    free = known.without(["grouped"])
-    started = [times_of(eight, each).launch_us for each in (known, free)]
+    free = known.without(["grouped", "group_search"])
+    shape = geometry_of(eight, 4096.0, H200, family_of("quack", H200))
+    started = [kernel_time(shape, H200, each).launch_us for each in (known, free)]
     assert started[0] - started[1] == pytest.approx(0.5 + 8 * 0.010)
     assert fused_clk(eight, found_of(eight), free) == 0.0
 
@@ -151,7 +154,7 @@ def test_sources_take_buffers_from_the_ring():
 def test_software_scales_are_multiplied_with_each_k_tile():
     plain = work(dtype="fp8")
     scaled = work(dtype="fp8", block_scaling="1x128,128x128")
-    known = numbers_on(H200, numbers({"round_trip.single_clk": 0.0}))
+    known = numbers({"round_trip.single_clk": 0.0}).without(["scale_factors"])
     columns = work(dtype="fp8", block_scaling="1x128,1x128")
     rows = (plain, scaled, columns)
     steps = [k_tile(each, H200, 8192.0, found_of(each), schedule_of(each), known) for each in rows]

@@ -20,7 +20,7 @@ TWO_GPCS = replace(H200, tpc_rounds=((0, 1), (0, 1)), resident_clusters={1: 8, 2
 def asked(gpu, m, n, **kernel):
     batch = batch_of([(GemmProblem.of(m, n, 4096), KernelConfig(cta_m=128, cta_n=128, **kernel))])
     schedule = schedule_of(batch, gpu)
-    return requests_in_order(schedule, batch.cluster_m * batch.cluster_n, gpu, 4.0)
+    return requests_in_order(schedule, batch.cluster_m * batch.cluster_n, replace(gpu, l2_merging_sms=4.0))
 
 
 def test_ctas_fill_one_sm_of_each_tpc_of_a_round_then_the_other():
@@ -61,8 +61,8 @@ def test_numbers_and_columns_agree():
     names = ("group", "resident")
     numbers = replace(schedule, **{name: float(np.ravel(getattr(schedule, name))[0]) for name in names})
     for column, number in zip(
-        requests_in_order(schedule, np.array([1.0]), H200, 4.0),
-        requests_in_order(numbers, 1.0, H200, 4.0),
+        requests_in_order(schedule, np.array([1.0]), H200),
+        requests_in_order(numbers, 1.0, H200),
         strict=True,
     ):
         assert column[0] == number

@@ -34,10 +34,21 @@ def test_what_a_split_adds(split_k, extra):
     assert turn_clk(batch, SPLIT) == pytest.approx(800 + 4096)
     wave_clk = turns_clk(batch, schedule, ordered("rounds"), numbers())
     assert wave_clk == pytest.approx(800 + 4096 + TILE_CLK if extra else 0)
-    assert second_kernel_us(schedule, SPLIT) == (1.5 if extra else 0)
+    in_turn = ordered("rounds")
+    assert second_kernel_us(batch, schedule, in_turn, SPLIT, 132, 1800.0) == (1.5 if extra else 0)
     # Written and read again; in rounds the rows that are filled too.
     assert workspace_bytes(batch, schedule, ordered("move")) == extra * 512 * 512 * 8
     assert workspace_bytes(batch, schedule, ordered("rounds")) == extra * 1024 * 512 * 8
+
+
+def test_a_second_kernel_that_adds_up_reads_all_partial_sums():
+    batch = row((512, 1024, 4096), cta_m=128, cta_n=128, split_k=4)
+    schedule = SimpleNamespace(sharers=4.0, partial_sums=4.0)
+    order = TileOrder(name="any", splits="apart")
+    # 4 x 512 x 1024 sums of 4 bytes, 16 bytes a clock on each of 132 SMs at 1800 MHz.
+    added_us = 8388608 / (16 * 132 * 1800)
+    found = second_kernel_us(batch, schedule, order, SPLIT, 132, 1800.0)
+    assert found == pytest.approx(1.5 + added_us)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gemm_model.persistent.spilling import spilled_clk
+from gemm_model.persistent.spilling import spilled_clk, spilled_l2_bytes
 from tests.persistent.kernels import found_of, row
 from tests.typed_numbers import numbers
 
@@ -34,3 +34,18 @@ def test_the_first_k_tile_of_a_wide_instruction_spills_half():
     assert mean_of_four == pytest.approx(first * 3.5 / 4)
     narrow = row(dtype="fp8", cta_m=256, cta_n=128)
     assert spilled_clk(found_of(narrow), 4.0, numbers().spilling) == pytest.approx(460 * 2**0.5)
+
+
+@pytest.mark.parametrize(
+    ("config", "registers"),
+    [
+        # A thread holds 128 of the 64 x 256 sums of a wide instruction, and spills all of them.
+        ({"cta_m": 128, "cta_n": 256}, 128),
+        ({"cta_m": 256, "cta_n": 128}, 46),
+        ({"cta_m": 128, "cta_n": 96}, 0),
+    ],
+)
+def test_what_spills_goes_through_l2(config, registers):
+    """At 2 bytes of L2's work for each of the 4 bytes of a register, of the 256 threads of two warpgroups."""
+    found = found_of(row(dtype="fp8", **config))
+    assert spilled_l2_bytes(found, numbers().spilling) == pytest.approx(registers * 4 * 256 * 2.0)

@@ -92,7 +92,7 @@ def test_neither_multicast_requests_nor_rows_off_sectors_merge(k, cluster, merge
     ],
 )
 def test_requests_for_few_panels_meet(panels, cluster_size, asked):
-    share = merged_share(float(panels), float(cluster_size), numbers().coalescing)
+    share = merged_share(float(panels), float(cluster_size), H200)
     assert share == pytest.approx(1 - asked)
 
 
@@ -119,15 +119,6 @@ def test_what_meets_by_the_launch_order_is_lost_sooner():
     four = row((8192, 8192, 8192), cta_m=128, cta_n=128, cluster_m=4)
     assert moved(four).ordered_bytes == 0
     assert moved(row(cta_m=128, cta_n=128), gpu=replace(H200, tpc_rounds=())).ordered_bytes == 0
-
-
-@pytest.mark.parametrize(("k", "dearer"), [(4096, 0.0), (4112, 0.1), (4104, 0.3)])
-def test_misaligned_rows_take_l2_longer_to_read(k, dearer):
-    """A tenth for each further piece of 64 bytes: none, one, three."""
-    known = numbers({"l2.fill_share": 0.0}).without(["coalescing"])
-    found = moved(row((4096, 4096, k), cta_m=128, cta_n=128), known)
-    requests = found.l2_request_bytes - CUBE_OUTPUT
-    assert found.l2_load_bytes - found.l2_store_bytes == pytest.approx(requests * (1 + dearer))
 
 
 @pytest.mark.parametrize(

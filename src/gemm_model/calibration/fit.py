@@ -13,6 +13,7 @@ from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.mechanisms import (
     FURTHER_MECHANISMS,
+    FURTHER_STAGES,
     KERNEL_MECHANISMS,
     NUMBERS,
     KernelNumbers,
@@ -52,14 +53,14 @@ SPLIT_NUMBERS = tuple(name for name in NUMBERS if name.startswith("split_k."))
 CHAIN_NUMBERS = tuple(name for name in NUMBERS if name.startswith(("power.", "chain.")))
 """What only launches back to back tell."""
 FURTHER_NUMBERS = {
-    mechanism: tuple(name for name in NUMBERS if name.startswith(f"{mechanism}."))
-    for mechanism in FURTHER_MECHANISMS
+    stage: tuple(name for name in NUMBERS if name.partition(".")[0] in mechanisms)
+    for stage, mechanisms in FURTHER_STAGES.items()
 }
-"""What only kernels tell that do more than a plain product, by mechanism."""
+"""What only kernels tell that do more than a plain product, by what they do."""
 WHOLE_NUMBERS = tuple(
     name
     for name in NUMBERS
-    if name not in (*SPLIT_NUMBERS, *CHAIN_NUMBERS) and name.partition(".")[0] not in FURTHER_NUMBERS
+    if name not in (*SPLIT_NUMBERS, *CHAIN_NUMBERS) and name.partition(".")[0] not in FURTHER_MECHANISMS
 )
 """What single launches of plain products tell, of kernels that leave K whole."""
 
@@ -70,7 +71,7 @@ def _fitted(names: Collection[str]) -> tuple[str, ...]:
 
 SPLIT_FREE, CHAIN_FREE, DEFAULT_FREE = map(_fitted, (SPLIT_NUMBERS, CHAIN_NUMBERS, WHOLE_NUMBERS))
 """Of each of these, what a calibration fits unless told otherwise."""
-FURTHER_FREE = {mechanism: _fitted(names) for mechanism, names in FURTHER_NUMBERS.items()}
+FURTHER_FREE = {stage: _fitted(names) for stage, names in FURTHER_NUMBERS.items()}
 """The same of kernels that do more than a plain product."""
 
 

@@ -58,6 +58,8 @@ QUANTITIES: Mapping[str, Quantity] = {
     "l2_write_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=4, high=1024, optional=True),
     "smem_fill_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=8, high=1024, optional=True),
     "l2_latency_clk": Quantity(unit="clk", low=50, high=5000, optional=True),
+    "l2_merging_sms": Quantity(unit="SMs", low=1, high=18),
+    "profiler_quiet_tpcs": Quantity(unit="TPCs", low=0, high=100, whole=True),
     "smem_bytes_per_sm": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
     "smem_bytes_per_cta": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
     "smem_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=16, high=1024),
@@ -116,6 +118,10 @@ class GpuSpec:
     bound."""
     l2_latency_clk: float | None = None
     """One bulk load of 128 bytes that L2 holds."""
+    l2_merging_sms: float = 8.0
+    """SMs of a GPC whose equal requests at one time L2 serves as one; the H200's where none were counted."""
+    profiler_quiet_tpcs: int = 0
+    """TPCs (pairs of SMs) at work up to which the clock stays at its boost while a profiler counts."""
     smem_bytes_per_sm: int
     smem_bytes_per_cta: int
     smem_bytes_per_clk_per_sm: float

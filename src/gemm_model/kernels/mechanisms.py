@@ -65,7 +65,7 @@ def number(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Launching a kernel: its grid, its first load and its last store."""
+    """Launching a kernel: its grid, its clusters, its first load and its last store."""
 
     kernel_us: float = number(
         "us",
@@ -91,17 +91,11 @@ class Launch:
         "of what events read around an empty kernel beyond the kernel, the part that kernel_us holds",
         "bursts on hosts that read 4.15 us lie 2.15 us above counters of the same rows (h200)",
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterLaunch:
-    """Placing clusters of several CTAs, and their barrier at the end."""
-
     clusters_us: float = number(
         "us",
         0.3,
         (0.0, 2.0),
-        "a launch of clusters of several CTAs, over one of single CTAs",
+        "a launch of clusters of several CTAs, and their barrier at the end, over one of single CTAs",
         "kernels of few k tiles, clusters against single CTAs",
         neutral=0.0,
         fitted=True,
@@ -185,14 +179,6 @@ class Promotion:
         "e4m3 tiles of 64 rows and 32 to 192 columns",
         neutral=0.0,
     )
-    drained_share: float = number(
-        "1",
-        0.45,
-        (0.0, 1.0),
-        "share of the fixed clocks of a tile that it spares: the pipe is drained at the last k tile already",
-        "e4m3 kernels of few k tiles, cooperative and ping-pong",
-        neutral=0.0,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,13 +244,6 @@ class Spilling:
         "what the first k tile of a tile spills over a later one, wide instructions: no sums yet",
         "spilling e4m3 kernels of 2 to 16 k tiles",
     )
-    stored_per_column: float = number(
-        "registers",
-        0.53,
-        (0.0, 4.0),
-        "registers of a thread that a wide instruction stores at each k tile, for each of its columns",
-        "counters: 136 registers of 256 columns, 112 of 224 (h200)",
-    )
     l2_bytes_per_byte: float = number(
         "1",
         2.5,
@@ -308,6 +287,7 @@ class LineCrossing:
         "cost of a row for each further place in a line where it may start, over an aligned row",
         "K pitches of multiples of 64, 32 and 16 bytes on few SMs: 0.2, 0.52, 1.5",
         neutral=0.0,
+        fitted=True,
     )
 
 
@@ -366,7 +346,7 @@ class EpilogueStores:
         "clk",
         400.0,
         (0.0, 2000.0),
-        "fixed clocks of a cooperative tile: its number, its first MMAs, draining the last ones",
+        "fixed clocks of a tile: its number or the other consumer's signal, first MMAs, draining the last",
         "kernels of few k tiles (h200 wide)",
         neutral=0.0,
     )
@@ -381,22 +361,8 @@ class EpilogueStores:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handover:
-    """Ping-pong: from the last MMA of one consumer to the first of the other."""
-
-    handover_clk: float = number(
-        "clk",
-        595.0,
-        (0.0, 3000.0),
-        "handover between the consumers: the fixed clocks of a tile, and a barrier",
-        "ping-pong kernels of few k tiles (h200 wide)",
-        neutral=0.0,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class L2Bandwidth:
-    """The device's L2: requests, fills from DRAM, and writes share its bandwidth."""
+    """The device's L2: requests, fills and writes share its bandwidth; few SMs keep their own pace."""
 
     efficiency: float = number(
         "1",
@@ -409,20 +375,6 @@ class L2Bandwidth:
     )
     fill_share: float = number(
         "1", 0.3, (0.0, 2.5), "L2 bandwidth that a byte filled from DRAM takes", "L2 counters", fitted=True
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartialOccupancy:
-    """Few SMs at work take L2 at their own pace."""
-
-    sms_to_saturate: float = number(
-        "1",
-        0.375,
-        (0.05, 1.0),
-        "share of the SMs that would saturate L2, without the device-wide limit",
-        "kernels on 1 to 132 SMs (h200 wide)",
-        neutral=0.0,
     )
     fill_sms: float = number(
         "1",
@@ -454,13 +406,6 @@ class Coalescing:
         "counters: L2 reads over requests rise from 0.7 in kernels of 50 us to 1.1 in those of 1 ms",
         fitted=True,
     )
-    requesters: float = number(
-        "SMs",
-        8.0,
-        (1.0, 18.0),
-        "SMs that merge equal requests as well as the 16 or 18 of a GPC do",
-        "L2 counters of SMs that stream the same bytes",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -488,14 +433,11 @@ class Overlap:
         "order for the port of an SM and L2, queues in a row",
         "26,000 timings fit it better than any sharper order (h200 burst)",
     )
-    partial_l2_order: float = number(
-        "1", 4.0, (1.0, 16.0), "order for L2's bandwidth and the pace of few SMs", "kernels on 1 to 132 SMs"
-    )
     loads_dram_order: float = number(
         "1",
         8.0,
         (1.0, 16.0),
-        "order for loads and DRAM, and for MMAs and their signals",
+        "order for loads and DRAM, MMAs and their signals, L2's bandwidth and the pace of few SMs",
         "kernels bound by both",
     )
     l2_dram_loss: float = number(
@@ -511,22 +453,13 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misalignment:
-    """Rows that start off 64-byte boundaries fall into more pieces at L2."""
+    """Rows of the output that start off 64-byte boundaries fall into more pieces at L2."""
 
-    read_cost: float = number(
-        "1",
-        0.15,
-        (0.0, 1.0),
-        "cost of reading a row, for each further piece",
-        "K pitches of odd multiples of 16 bytes cost 1.6 times the aligned ones",
-        neutral=0.0,
-        fitted=True,
-    )
     write_cost: float = number(
         "1",
         0.9,
         (0.0, 4.0),
-        "the same for writing rows of the output",
+        "cost of writing a row of the output, for each further piece",
         "output pitches of odd multiples of 16 bytes cost 3.7 times the aligned ones",
         neutral=0.0,
         fitted=True,
@@ -546,18 +479,11 @@ class EdgeTiles:
         neutral=0.0,
         fitted=True,
     )
-    proportional_sms: float = number(
-        "1",
-        0.48,
-        (0.1, 1.0),
-        "share of the SMs at work up to which the fill takes time in proportion to it",
-        "decode shapes, alike in 16-bit and e4m3",
-    )
     further_sm: float = number(
         "1",
         0.14,
         (0.0, 1.0),
-        "what a further SM adds to that time, over one up to there: single CTAs",
+        "what a second SM of a TPC adds to its time, over the first one: single CTAs",
         "decode shapes, alike in 16-bit and e4m3",
     )
     further_sm_of_pairs: float = number(
@@ -577,20 +503,12 @@ class EdgeMulticast:
         "decode shapes in clusters (h200 burst)",
         neutral=1.0,
     )
-    further_part_cost: float = number(
-        "1",
-        0.62,
-        (0.0, 2.0),
-        "rows outside of a box that lies there in part, beside one wholly outside",
-        "decode shapes in clusters (h200 burst)",
-        neutral=1.0,
-    )
-    wide_cost: float = number(
+    shared_cost: float = number(
         "1",
         0.6,
-        (0.1, 2.0),
-        "rows outside that one request brings to four CTAs or more, over those of one",
-        "clusters of 1x4",
+        (0.0, 2.0),
+        "rows outside that arrive beside a box wholly outside, or at four CTAs or more at once, over others",
+        "decode shapes in clusters (h200 burst)",
         neutral=1.0,
     )
     two_way_cost: float = number(
@@ -692,11 +610,14 @@ class Clock:
         neutral=0.0,
         fitted=True,
     )
-    droop_l2: float = number(
-        "1", 0.12, (0.0, 0.4), "loss of clock at the full L2 rate", "counters", neutral=0.0, fitted=True
-    )
-    droop_dram: float = number(
-        "1", 0.17, (0.0, 0.5), "loss of clock at the full DRAM rate", "counters", neutral=0.0, fitted=True
+    droop_memory: float = number(
+        "1",
+        0.12,
+        (0.0, 0.5),
+        "loss of clock at the full L2 rate, and at the full DRAM rate",
+        "counters",
+        neutral=0.0,
+        fitted=True,
     )
     droop_free: float = number(
         "1",
@@ -713,14 +634,6 @@ class Clock:
         "how long the clock takes to follow the load",
         "counters: 46 us at 0.69 of peak read 1.74 GHz",
         fitted=True,
-    )
-    counted_tpcs: float = number(
-        "TPCs",
-        11.0,
-        (0.0, 66.0),
-        "TPCs at work up to which the clock stays at its boost under a profiler",
-        "counters of four H200: 1.97 GHz up to 11 clusters of one or two CTAs, 1.83 GHz from there on",
-        neutral=0.0,
     )
 
 
@@ -854,14 +767,6 @@ class ScaleFactors:
         "a piece of a row at L2 is 64 bytes",
         neutral=16.0,
     )
-    load_clk: float = number(
-        "clk",
-        55.0,
-        (0.0, 300.0),
-        "fixed clocks of each k tile at the port of an SM, where loads of scale factors are issued too",
-        "kernels of block-scaled operands (b200)",
-        neutral=0.0,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -901,15 +806,6 @@ class FusedEpilogue:
         (0.0, 400.0),
         "adding up a thousand outputs over columns, whose rows several warps hold, one SM",
         "an addition and a share of a shuffle for each, and a sum through shared memory",
-        neutral=0.0,
-        fitted=True,
-    )
-    quantize_clk: float = number(
-        "clk",
-        30.0,
-        (0.0, 400.0),
-        "scaling a thousand outputs by their largest, one SM",
-        "a maximum, a product and a share of a shuffle for each: 128 a clock",
         neutral=0.0,
         fitted=True,
     )
@@ -961,6 +857,21 @@ class FusedEpilogue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledOutputs:
+    """Outputs that an epilogue scales by the largest of their block."""
+
+    scale_clk: float = number(
+        "clk",
+        30.0,
+        (0.0, 400.0),
+        "scaling a thousand outputs by their largest, one SM",
+        "a maximum, a product and a share of a shuffle for each: 128 a clock",
+        neutral=0.0,
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grouped:
     """Tiles of groups: the table of groups, and whose a tile is."""
 
@@ -973,21 +884,27 @@ class Grouped:
         neutral=0.0,
         fitted=True,
     )
-    groups_ns: float = number(
-        "ns",
-        5.0,
-        (0.0, 2000.0),
-        "each group of the table, whose tiles are counted on the way to a later group's",
-        "a warp counts 32 groups in a few latencies of L2",
-        neutral=0.0,
-        fitted=True,
-    )
     tile_clk: float = number(
         "clk",
         600.0,
         (0.0, 20000.0),
         "finding a tile's group, its tensor maps, and storing beside the next group's rows",
         "a latency of L2 that another tile hides in part",
+        neutral=0.0,
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSearch:
+    """The way through the table of groups to the one whose a tile is."""
+
+    group_ns: float = number(
+        "ns",
+        5.0,
+        (0.0, 2000.0),
+        "each group of the table, whose tiles are counted on the way to a later group's",
+        "a warp counts 32 groups in a few latencies of L2",
         neutral=0.0,
         fitted=True,
     )
@@ -1112,7 +1029,6 @@ class KernelNumbers:
     """All empirical numbers of a kernel family on a GPU, for one rate class of operand types."""
 
     launch: Launch
-    cluster_launch: ClusterLaunch
     first_loads: FirstLoads
     tensor: Tensor
     narrow_mma: NarrowMma
@@ -1124,9 +1040,7 @@ class KernelNumbers:
     k_tail: KTail
     latency: Latency
     epilogue: EpilogueStores
-    handover: Handover
     l2: L2Bandwidth
-    partial_occupancy: PartialOccupancy
     coalescing: Coalescing
     launch_order: LaunchOrder
     overlap: Overlap
@@ -1143,7 +1057,9 @@ class KernelNumbers:
     power: Power
     scale_factors: ScaleFactors
     fused_epilogue: FusedEpilogue
+    scaled_outputs: ScaledOutputs
     grouped: Grouped
+    group_search: GroupSearch
     software_scales: SoftwareScales
 
     def without(self, names: Collection[str]) -> KernelNumbers:
@@ -1160,8 +1076,8 @@ class KernelNumbers:
 KERNEL_MECHANISMS = frozenset(
     {
         *("launch", "first_loads", "tensor", "promotion", "round_trip", "spilling", "k_tail", "latency"),
-        *("epilogue", "handover", "split_k", "edge_tiles"),
-        *("fused_epilogue", "grouped", "software_scales"),
+        *("epilogue", "split_k", "edge_tiles"),
+        *("fused_epilogue", "scaled_outputs", "grouped", "group_search", "software_scales"),
     }
 )
 """Mechanisms whose numbers are the kernel's doing: another library's kernels have others on the same card.
@@ -1170,11 +1086,17 @@ Edge tiles are among them: what is filled beside the matrix goes by the boxes of
 
 
 FUSED_EPILOGUE = "fused_epilogue"
-FURTHER_MECHANISMS = (FUSED_EPILOGUE, "grouped", "software_scales")
+FURTHER_STAGES: Mapping[str, tuple[str, ...]] = {
+    FUSED_EPILOGUE: (FUSED_EPILOGUE, "scaled_outputs"),
+    "grouped": ("grouped", "group_search"),
+    "software_scales": ("software_scales",),
+}
+"""What goes beyond a plain product, and the mechanisms that its kernels tell of."""
+FURTHER_MECHANISMS = tuple(name for found in FURTHER_STAGES.values() for name in found)
 """Mechanisms of what goes beyond a plain product."""
 IMPLICIT_GEMM = "implicit_gemm"
 """What has no number of its own: operands that are gathered from images arrive as others do."""
-FURTHER_SITUATIONS = (*FURTHER_MECHANISMS, IMPLICIT_GEMM)
+FURTHER_SITUATIONS = (*FURTHER_STAGES, IMPLICIT_GEMM)
 """What has an error band of its own; of two that a kernel has the later one tells its error."""
 
 
@@ -1190,15 +1112,14 @@ class Mechanism:
 def _mechanisms() -> tuple[Mechanism, ...]:
     records = get_type_hints(KernelNumbers)
     return tuple(
-        Mechanism(
-            name=name,
-            meaning=(record.__doc__ or "").strip(),
-            numbers=tuple(
-                Number(name=f"{name}.{spec.name}", **spec.metadata["number"]) for spec in fields(record)
-            ),
-        )
+        Mechanism(name=name, meaning=(record.__doc__ or "").strip(), numbers=_numbers_of(record, f"{name}."))
         for name, record in records.items()
     )
+
+
+def _numbers_of(record: Any, prefix: str = "") -> tuple[Number, ...]:
+    """What is known of each field of a record."""
+    return tuple(Number(name=prefix + spec.name, **spec.metadata["number"]) for spec in fields(record))
 
 
 MECHANISMS: tuple[Mechanism, ...] = _mechanisms()
@@ -1213,9 +1134,18 @@ def _places() -> tuple[tuple[str, str, Number], ...]:
     return tuple((*name.split("."), spec) for name, spec in NUMBERS.items())  # type: ignore[misc]
 
 
-def within_phases() -> WithinPhases:
-    """The numbers that timelines read."""
-    return WithinPhases(**{spec.name: spec.metadata["number"]["start"] for spec in fields(WithinPhases)})
+WITHIN_PHASES: Mapping[str, Number] = {spec.name: spec for spec in _numbers_of(WithinPhases)}
+"""The numbers that timelines read, by name."""
+
+
+def within_phases(values: Mapping[str, float]) -> WithinPhases:
+    """The record from values by name; one that is missing has its start value.
+
+    Raises InputError for a value that is not finite or outside its bounds.
+    """
+    return WithinPhases(
+        **{name: checked(spec, values.get(name, spec.start)) for name, spec in WITHIN_PHASES.items()}
+    )
 
 
 def _switched_off(record: Any) -> Any:

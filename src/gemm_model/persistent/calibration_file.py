@@ -23,13 +23,17 @@ from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import ARCHITECTURES, GpuSpec
+from gemm_model.core.prediction import OwnPick
 from gemm_model.kernels.mechanisms import (
     FURTHER_MECHANISMS,
     FURTHER_SITUATIONS,
     NUMBERS,
+    WITHIN_PHASES,
     KernelNumbers,
+    WithinPhases,
     kernel_numbers,
     start_values,
+    within_phases,
 )
 from gemm_model.kernels.registry import families
 
@@ -55,6 +59,8 @@ FEW_WAVES = 4.0
 NEAREST_KINDS = ("fp16", "fp8", "tf32", "int8", "fp6", "fp4", "fp32")
 """Rate classes in the order in which they stand in for others."""
 KEYS = ("version", "gpu", "family", "architecture", "fitted_to", "error_band", "numbers")
+TIMELINE = "timeline"
+"""The key of what no runtime reads; files without it have start values."""
 NUMBER_KEYS = ("unit", "value", "status", "interval", "meaning", "source")
 STATUSES = ("fitted", "frozen")
 
@@ -74,6 +80,8 @@ class Calibration:
     error_band: Mapping[str, Mapping[str, float]]
     """By class and situation: relative error of 90 % of held-out rows. Empty where none were."""
     fitted_to: Mapping[str, Any]
+    within_phases: WithinPhases
+    """What timelines read, of all classes."""
     path: Path | None = None
     """The file that it was read from."""
 
@@ -161,10 +169,13 @@ def borrowed_bands() -> Mapping[str, float]:
 
 
 @cache
-def own_picks() -> Mapping[str, float]:
-    """By library: time of the kernel that its heuristic picks over that of its fastest one, on average."""
+def own_picks() -> Mapping[str, OwnPick]:
+    """By library what its own choice takes over its fastest kernel."""
     found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["own_picks"]
-    return {name: float(entry["time"]) for name, entry in found.items()}
+    return {
+        name: OwnPick(share=float(entry["share"]), half_us=float(entry.get("half_us", math.inf)))
+        for name, entry in found.items()
+    }
 
 
 def load_calibration(name_or_path: str | Path) -> Calibration:
@@ -204,8 +215,8 @@ def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Cal
         if key not in values:
             raise InputError(f"{where_from}: key {key} is missing; expected {', '.join(KEYS)}")
     for key in values:
-        if key not in KEYS:
-            raise InputError(f"{where_from}: unknown key {key!r}; expected {', '.join(KEYS)}")
+        if key not in (*KEYS, TIMELINE):
+            raise InputError(f"{where_from}: unknown key {key!r}; expected {', '.join((*KEYS, TIMELINE))}")
     if not isinstance(values["gpu"], str):
         raise InputError(f"{where_from}: gpu is {values['gpu']!r}; expected the name of a GPU")
     for key, known in (("family", families()), ("architecture", ARCHITECTURES)):
@@ -223,6 +234,7 @@ def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Cal
         sources=sources,
         error_band=_bands(values["error_band"], where_from),
         fitted_to=values["fitted_to"],
+        within_phases=_within_phases(values.get(TIMELINE, {}), f"{where_from}, {TIMELINE}"),
         path=path,
     )
 
@@ -263,6 +275,20 @@ def _numbers(
         except InputError as error:
             raise InputError(f"{where_from}, {kind}: {error}") from None
     return records, intervals, sources
+
+
+def _within_phases(found: object, where_from: str) -> WithinPhases:
+    """The record of timelines from the file's mapping of numbers."""
+    if not isinstance(found, Mapping):
+        raise InputError(f"{where_from} is {found!r}; expected a mapping by name")
+    for name, entry in found.items():
+        if name not in WITHIN_PHASES:
+            raise InputError(f"{where_from}: unknown number {name!r}; expected {', '.join(WITHIN_PHASES)}")
+        _require_entry(entry, WITHIN_PHASES[name].unit, f"{where_from}.{name}")
+    try:
+        return within_phases({name: entry["value"] for name, entry in found.items()})
+    except InputError as error:
+        raise InputError(f"{where_from}: {error}") from None
 
 
 def _kinds(found: Mapping[str, Any], where_from: str) -> list[str]:
@@ -362,6 +388,17 @@ def as_mapping(calibration: Calibration) -> dict[str, Any]:
         "fitted_to": dict(calibration.fitted_to),
         "error_band": {kind: dict(bands) for kind, bands in calibration.error_band.items()},
         "numbers": entries,
+        TIMELINE: {
+            name: {
+                "value": getattr(calibration.within_phases, name),
+                "unit": spec.unit,
+                "status": STATUSES[1],
+                "interval": {},
+                "meaning": spec.meaning,
+                "source": spec.source,
+            }
+            for name, spec in WITHIN_PHASES.items()
+        },
     }
 
 

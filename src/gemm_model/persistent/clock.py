@@ -18,12 +18,12 @@ def relative_sag(gpu: GpuSpec) -> float:
     return 1.0 if gpu.mma_clk_share is None else (1.0 - gpu.mma_clk_share) / REFERENCE_SAG
 
 
-def counted_quiet(clock: Clock, clusters: Values, ctas_per_cluster: Values) -> Flags:
+def counted_quiet(gpu: GpuSpec, clusters: Values, ctas_per_cluster: Values) -> Flags:
     """Whether so few TPCs (pairs of SMs) work that the clock stays at its boost under a profiler.
 
     A cluster of one CTA takes a TPC of its own while there are enough.
     """
-    return clusters * maximum(ctas_per_cluster / 2.0, 1.0) <= clock.counted_tpcs
+    return clusters * maximum(ctas_per_cluster / 2.0, 1.0) <= gpu.profiler_quiet_tpcs
 
 
 def light_load_share(gpu: GpuSpec, clock: Clock) -> float:
@@ -54,7 +54,7 @@ def burst_clock_mhz(
     if gpu.clock_recovery_us is not None:
         left = gpu.clock_recovery_us / (waves_us + gpu.clock_recovery_us)
         return gpu.sm_clk_mhz * maximum(1.0 - clock.droop_mma * math_share * left, LOWEST_SHARE)
-    current = clock.droop_mma * math_share + clock.droop_l2 * l2_share + clock.droop_dram * dram_share
+    current = clock.droop_mma * math_share + clock.droop_memory * (l2_share + dram_share)
     sag = relative_sag(gpu) * maximum(current - clock.droop_free, 0.0)
     settled = waves_us / (waves_us + clock.droop_us)
     return gpu.sm_clk_mhz * maximum(clock.light_share - sag * settled, LOWEST_SHARE)

@@ -21,8 +21,11 @@ from gemm_model.core.elementwise import (
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import EdgeMulticast, EdgeOrder, EdgeTiles, KernelNumbers
+from gemm_model.persistent.placement import SMS_PER_TPC
 from gemm_model.persistent.tile_schedule import TileSchedule
 
+ONE_SM_OF_EACH_TPC = 1.0 / SMS_PER_TPC
+"""Share of the SMs that work before any TPC has two at work; the launcher's order."""
 ROUNDING = 1e-6
 """Rounding of a share [CTAs]; less than this outside is none; chosen."""
 
@@ -148,10 +151,10 @@ def _fill_cost(edge: _Edge, multicast: EdgeMulticast) -> Values:
     boxes = edge.along * edge.sharers
     whole = floor(edge.outside * boxes + ROUNDING)
     part = maximum(edge.outside * boxes - whole, 0.0)
-    part = part * where(whole > 0.0, multicast.further_part_cost, 1.0)
+    part = part * where(whole > 0.0, multicast.shared_cost, 1.0)
     in_boxes = (multicast.whole_box_cost * whole + part) / boxes
     share = where(edge.sharers > 1.0, in_boxes, edge.outside)
-    share = share * where(edge.sharers >= 4.0, multicast.wide_cost, 1.0)
+    share = share * where(edge.sharers >= 4.0, multicast.shared_cost, 1.0)
     root = sqrt(edge.rows)
     several = where(edge.sharers > 1.0, root, sqrt(root))
     return share / where(edge.fixed, several, edge.rows)
@@ -160,8 +163,8 @@ def _fill_cost(edge: _Edge, multicast: EdgeMulticast) -> Values:
 def crowding(clusters: Values, batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
     """What fill takes of the device's time over what it takes where every SM has a tile.
 
-    The device fills so many rows in a microsecond, whoever asks for them, but more of them once more than
-    half of its SMs are at work, except in large clusters. Decode shapes, alike in 16-bit and fp8.
+    The device fills so many rows in a microsecond, whoever asks for them, but more of them once TPCs have
+    both their SMs at work, except in large clusters. Decode shapes, alike in 16-bit and fp8.
     """
     edge: EdgeTiles = numbers.edge_tiles
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
@@ -169,9 +172,8 @@ def crowding(clusters: Values, batch: GemmBatch, gpu: GpuSpec, numbers: KernelNu
     felt = _felt_by_fours(busy, clusters, ctas_per_cluster, gpu, numbers.edge_multicast.gpc_share)
     pairs = where(ctas_per_cluster > 1.0, edge.further_sm_of_pairs, edge.further_sm)
     further = where(ctas_per_cluster > 2.0, 1.0, pairs)
-    bend = edge.proportional_sms
-    device = minimum(felt, bend) + further * maximum(felt - bend, 0.0)
-    whole_device = bend + further * (1.0 - bend)
+    device = minimum(felt, ONE_SM_OF_EACH_TPC) + further * maximum(felt - ONE_SM_OF_EACH_TPC, 0.0)
+    whole_device = ONE_SM_OF_EACH_TPC + further * (1.0 - ONE_SM_OF_EACH_TPC)
     two_way = where(_two_way(batch), numbers.edge_multicast.two_way_cost, 1.0)
     return two_way * device / whole_device / busy
 

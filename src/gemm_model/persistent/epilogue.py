@@ -31,7 +31,7 @@ def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) ->
         return 0.0
     each = further.tangents * fused.tangent_clk + further.sigmoids * fused.sigmoid_clk
     each = each + further.gated * fused.gate_clk + further.reductions * fused.reduction_clk
-    each = (each + further.quantized * fused.quantize_clk) / 1000.0
+    each = (each + further.quantized * numbers.scaled_outputs.scale_clk) / 1000.0
     each = each * where(resources.warpgroups > 1.0, 1.0, fused.alone)
     each = each + batch.source_bits / 8.0 / fused.source_bytes_per_clk
     waits = further.vectors * fused.vector_clk + where(further.source_share > 0.0, fused.source_clk, 0.0)
@@ -71,15 +71,15 @@ def tile_period_clk(
     """Clocks between tiles in the MMA warps, if operands are always there.
 
     Cooperative: mainloop, then epilogue, less what warpgroups hide of each other's. Ping-pong: two consumers
-    take the mainloop in turn, so that a tile takes the longer of one mainloop with its handover and half of
-    one consumer's round. In tensor memory the accumulators are double-buffered where two fit beside the scale
-    factors: the longer of mainloop and epilogue.
+    take the mainloop in turn, so that a tile takes the longer of one mainloop with the handover and half of
+    one consumer's round; a handover takes the fixed clocks of a tile. In tensor memory the accumulators are
+    double-buffered where two fit beside the scale factors: the longer of mainloop and epilogue.
     """
     serial = mainloop + epilogue
     if period.in_tensor_memory:
         return where(_double_buffered(gpu, resources), maximum(mainloop, epilogue), serial)
-    tile, handover = _fixed_clk(resources, numbers)
-    turns = maximum(mainloop + handover, (serial + handover + tile) / 2.0)
+    tile = numbers.epilogue.tile_clk
+    turns = maximum(mainloop + tile, serial / 2.0 + tile)
     cooperative = serial - _hidden_clk(resources, numbers.epilogue, mainloop, epilogue) + tile
     return where(batch.schedule == PINGPONG, turns, cooperative)
 
@@ -96,8 +96,8 @@ def period_beside_stores(
     if period.in_tensor_memory:
         return where(_double_buffered(gpu, resources), 0.0, mainloop), 1.0
     pingpong = batch.schedule == PINGPONG
-    tile, handover = _fixed_clk(resources, numbers)
-    return where(pingpong, (mainloop + handover) / 2.0, mainloop + tile), where(pingpong, 0.5, 1.0)
+    share = where(pingpong, 0.5, 1.0)
+    return share * (mainloop + numbers.epilogue.tile_clk), share
 
 
 def exposed_clk(
@@ -114,12 +114,6 @@ def exposed_clk(
         return where(_double_buffered(gpu, resources), epilogue, 0.0)
     hidden = _hidden_clk(resources, stores, mainloop, epilogue)
     return where(batch.schedule == PINGPONG, epilogue, hidden)
-
-
-def _fixed_clk(resources: Resources, numbers: KernelNumbers) -> tuple[Values, Values]:
-    """Fixed clocks of a cooperative tile and of a ping-pong handover; slow accumulation spares a share."""
-    left = 1.0 - where(resources.slow_sums, numbers.promotion.drained_share, 0.0)
-    return numbers.epilogue.tile_clk * left, numbers.handover.handover_clk * left
 
 
 def _hidden_clk(resources: Resources, stores: EpilogueStores, mainloop: Values, epilogue: Values) -> Values:

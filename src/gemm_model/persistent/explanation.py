@@ -13,7 +13,7 @@ from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.mechanisms import FUSED_EPILOGUE
+from gemm_model.kernels.mechanisms import FURTHER_STAGES, FUSED_EPILOGUE
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.model import LIMITERS, SITUATION_OF, WarpSpecializedModel
 
@@ -128,21 +128,21 @@ _World = Callable[[GemmProblem, dict[str, Any]], float]
 
 WITHOUT = {
     "tensor cores of unlimited rate": ("tensor", "narrow_mma", "promotion", "round_trip", "spilling"),
-    "no epilogue": ("epilogue", "handover", "fused_epilogue"),
+    "no epilogue": ("epilogue", "fused_epilogue"),
     "no load latency": ("latency",),
     "unlimited L2-to-SM bandwidth": ("port", "line_crossing", "k_tail"),
     "L2 of unlimited bandwidth": ("l2",),
     "DRAM of unlimited bandwidth": ("dram",),
     "no wave quantization": ("whole_waves",),
     "no loss of clock under load": ("clock",),
-    "no launch overhead": ("launch", "cluster_launch", "first_loads"),
+    "no launch overhead": ("launch", "first_loads"),
     "no spilled registers": ("spilling",),
 }
 """Mechanisms that a changed world lacks."""
-FURTHER_WITHOUT = {
-    "nothing fused into the epilogue": "fused_epilogue",
-    "no table of groups": "grouped",
-    "scales that take no time": "software_scales",
+FURTHER_CHANGES = {
+    FUSED_EPILOGUE: "nothing fused into the epilogue",
+    "grouped": "no table of groups",
+    "software_scales": "scales that take no time",
 }
 """The same for kernels that do more than a plain product."""
 
@@ -162,7 +162,9 @@ def _worlds(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec, stages: in
         gpu, smem_bytes_per_cta=2 * gpu.smem_bytes_per_cta, smem_bytes_per_sm=2 * gpu.smem_bytes_per_sm
     )
     asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in asked_of(problem)}
-    further = {change: without((name,)) for change, name in FURTHER_WITHOUT.items() if name in asked}
+    further = {
+        change: without(FURTHER_STAGES[name]) for name, change in FURTHER_CHANGES.items() if name in asked
+    }
     return (
         {change: without(names) for change, names in WITHOUT.items()}
         | further

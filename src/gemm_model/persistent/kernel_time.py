@@ -255,7 +255,9 @@ def kernel_time(
     from_dram = minimum(bytes_moved.dram_read_bytes / bytes_moved.operand_bytes, 1.0)
     started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, from_dram)
     started_us = started_us + 0.0 * waves_us
-    started_us = started_us + second_kernel_us(schedule, numbers.split_k)
+    started_us = started_us + second_kernel_us(
+        batch, schedule, geometry.family.tile_order, numbers.split_k, gpu.sm_count, sm_clk_mhz
+    )
     floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
     stores = port_store_clk(batch, period, numbers.epilogue)
     return KernelTime(
@@ -343,7 +345,7 @@ def _work(
     port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
     busy = schedule.resident * batch.cluster_m * batch.cluster_n / gpu.sm_count
     l2_peak = l2_bytes_per_us(gpu, numbers)
-    l2_us = _l2_us(bytes_moved, busy, l2_peak, numbers)
+    l2_us = _l2_us(bytes_moved, busy, gpu, numbers)
     rows_filled = edge.bytes_per_wave / FILLED_ROW_BYTES
     fill_us = numbers.edge_tiles.row_clk * rows_filled / (gpu.sm_count * gpu.sm_clk_mhz)
     dram_us = bytes_moved.dram_bytes / (gpu.dram_read_bytes_per_us * numbers.dram.efficiency)
@@ -377,17 +379,23 @@ def _work(
     )
 
 
-def _l2_us(moved: Traffic, busy: Values, l2_peak: float, numbers: KernelNumbers) -> Values:
+def _l2_us(moved: Traffic, busy: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
     """L2 time of all waves, or that of few busy SMs at their own pace.
 
     Merging does not help their own pace. Fills, which they share, hold up a few SMs less.
     """
-    few = numbers.partial_occupancy
-    fills = numbers.l2.fill_share * moved.dram_read_bytes
+    l2 = numbers.l2
+    fills = l2.fill_share * moved.dram_read_bytes
     asked_bytes = moved.l2_load_bytes + moved.merged_bytes - fills
-    own_bytes = few.sms_to_saturate * (asked_bytes / busy + fills / maximum(busy, few.fill_sms))
-    served_bytes = smooth_maximum(moved.l2_load_bytes, own_bytes, numbers.overlap.partial_l2_order)
-    return maximum(served_bytes, moved.filled_bytes) / l2_peak
+    own_bytes = sms_to_saturate_l2(gpu) * (asked_bytes / busy + fills / maximum(busy, l2.fill_sms))
+    served_bytes = smooth_maximum(moved.l2_load_bytes, own_bytes, numbers.overlap.loads_dram_order)
+    return maximum(served_bytes, moved.filled_bytes) / l2_bytes_per_us(gpu, numbers)
+
+
+def sms_to_saturate_l2(gpu: GpuSpec) -> float:
+    """Share of the SMs whose own bulk reads add up to L2's bandwidth."""
+    one_sm = gpu.known("l2_read_bytes_per_clk_per_sm") * gpu.sm_clk_mhz
+    return gpu.l2_read_bytes_per_us / (one_sm * gpu.sm_count)
 
 
 _ClockRule = Callable[[Values, Values], Values]
@@ -432,9 +440,7 @@ def _clock_rule(
     def at_boost(waves_us: Values, sm_clk_mhz: Values) -> Values:
         loaded = burst(waves_us, sm_clk_mhz)
         if around.profiled:
-            return where(
-                counted_quiet(numbers.clock, geometry.schedule.resident, ctas), gpu.sm_clk_mhz, loaded
-            )
+            return where(counted_quiet(gpu, geometry.schedule.resident, ctas), gpu.sm_clk_mhz, loaded)
         return loaded
 
     def boost(_waves_us: Values, sm_clk_mhz: Values) -> Values:

@@ -54,7 +54,7 @@ def k_tile(
         batch, resources, schedule, numbers
     )
     way_in = numbers.port.efficiency * gpu.known("l2_read_bytes_per_clk_per_sm")
-    port = port / way_in + numbers.scale_factors.load_clk
+    port = port / way_in
     load = _load_clk(gpu, numbers.latency, fresh_share)
     return KTile(
         math_clk=math,
@@ -88,7 +88,7 @@ def _math_clk(
     together = mma + numbers.tensor.issue_clk
     if resources.slow_sums is False:
         return together
-    alone = mma / resources.warpgroups + _promotion_clk(batch, resources, numbers.promotion)
+    alone: Values = mma / resources.warpgroups + _promotion_clk(batch, resources, numbers.promotion)
     order = numbers.overlap.loads_dram_order
     alone = smooth_maximum(
         alone + _scaling_clk(batch, numbers.software_scales),

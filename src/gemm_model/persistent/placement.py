@@ -21,7 +21,7 @@ SMS_PER_TPC = 2
 
 
 def requests_in_order(
-    schedule: TileSchedule, ctas_per_cluster: Values, gpu: GpuSpec, most_merged: float
+    schedule: TileSchedule, ctas_per_cluster: Values, gpu: GpuSpec
 ) -> tuple[Values, Values] | None:
     """Requests that L2 sees for each that an SM makes: for panels of the minor extent, and of the major one.
 
@@ -31,7 +31,7 @@ def requests_in_order(
     if not gpu.tpc_rounds:
         return None
     numbers = (schedule.group, schedule.resident, ctas_per_cluster)
-    table = _requests_table(gpu.tpc_rounds, most_merged)
+    table = _requests_table(gpu.tpc_rounds, gpu.l2_merging_sms)
     limits = (WIDEST_GROUP, table.shape[-1] - 1, SMS_PER_TPC)
     if all(map(is_number, numbers)):
         group, clusters, ctas = (min(int(value), limit) for value, limit in zip(numbers, limits, strict=True))

@@ -62,9 +62,23 @@ def exposed_turns_us(
     return maximum(maximum(waiting_us, chain_us), 0.0)
 
 
-def second_kernel_us(schedule: TileSchedule, split: SplitK) -> Values:
-    """A small kernel more where clusters share tiles: it clears their counters before, or adds up behind."""
-    return where(schedule.sharers > 1.0, split.second_kernel_us, 0.0)
+def second_kernel_us(
+    batch: GemmBatch,
+    schedule: TileSchedule,
+    order: TileOrder,
+    split: SplitK,
+    sm_count: int,
+    sm_clk_mhz: Values,
+) -> Values:
+    """A small kernel more where clusters share tiles: it clears their counters before, or adds up behind.
+
+    One that adds up reads the partial sums of all splits, each SM at the rate of `bytes_per_clk`.
+    """
+    added_us: Values = 0.0
+    if order.splits == "apart":
+        sums_bytes = batch.m * batch.n * batch.batch * schedule.partial_sums * PARTIAL_SUM_BYTES
+        added_us = sums_bytes / (split.bytes_per_clk * sm_count * sm_clk_mhz)
+    return where(schedule.sharers > 1.0, split.second_kernel_us + added_us, 0.0)
 
 
 def workspace_bytes(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) -> Values:

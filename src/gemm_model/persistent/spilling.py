@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, sqrt, where
 from gemm_model.kernels.feasibility import WARPGROUP_THREADS, Resources
 from gemm_model.kernels.mechanisms import Spilling
 
 REGISTER_BYTES = 4.0
 """A register [B]; all GPUs; PTX ISA."""
+MMA_ROWS = 64.0
+"""Rows of a warpgroup's MMA instruction [rows]; sm90; PTX ISA."""
 
 
 def spilled_clk(resources: Resources, k_tiles: Values, spilling: Spilling) -> Values:
@@ -27,9 +28,12 @@ def spilled_clk(resources: Resources, k_tiles: Values, spilling: Spilling) -> Va
     return spilling.register_clk * where(narrow, by_register, at_once)
 
 
-def spilled_l2_bytes(batch: GemmBatch, resources: Resources, spilling: Spilling) -> Values:
-    """Work of L2, in bytes, for what one CTA spills at one k tile."""
-    wide = spilling.stored_per_column * batch.cta_n
+def spilled_l2_bytes(resources: Resources, spilling: Spilling) -> Values:
+    """Work of L2, in bytes, for what one CTA spills at one k tile: of a wide instruction all accumulators.
+
+    Counters: 136 registers of 256 columns, 112 of 224 (h200).
+    """
+    wide = MMA_ROWS * resources.mma_columns / WARPGROUP_THREADS
     stored = where(_is_narrow(resources, spilling), resources.spilled_registers, wide)
     bytes_per_k_tile = REGISTER_BYTES * WARPGROUP_THREADS * resources.warpgroups * stored
     return where(resources.spilled_registers > 0.0, spilling.l2_bytes_per_byte * bytes_per_k_tile, 0.0)

@@ -10,7 +10,7 @@ from gemm_model.core.elementwise import Values, maximum, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import Chain, Grouped, KernelNumbers
+from gemm_model.kernels.mechanisms import Chain, KernelNumbers
 from gemm_model.persistent.tile_schedule import TileSchedule
 
 EMPTY_KERNEL_US = 0.5
@@ -66,12 +66,14 @@ def launch_us(
     """
     launch, first = numbers.launch, numbers.first_loads
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
-    clusters_us = where(ctas_per_cluster > 1, numbers.cluster_launch.clusters_us, 0.0)
+    clusters_us = where(ctas_per_cluster > 1, launch.clusters_us, 0.0)
     ramp_us = first.ramp_us * schedule.k_tiles / (schedule.k_tiles + first.ramp_k_tiles)
     started_us = clusters_us + grid_us(batch, schedule, gpu, numbers) + ramp_us
-    started_us = started_us + _table_us(batch, numbers.grouped) + family.start_us
+    started_us = started_us + _table_us(batch, numbers) + family.start_us
     if around.chained:
-        return started_us + _boundary_us(batch, family, numbers.chain, from_dram)
+        # A second kernel, which adds up partial sums or makes ready for them, meets a boundary of its own.
+        second_us = where(schedule.sharers > 1.0, numbers.chain.boundary_us, 0.0)
+        return started_us + _boundary_us(batch, family, numbers.chain, from_dram) + second_us
     if around.by_events:
         started_us = started_us + maximum(_events_us(batch, gpu) - launch.events_us, 0.0)
     return started_us + launch.kernel_us
@@ -86,12 +88,12 @@ def _events_us(batch: GemmBatch, gpu: GpuSpec) -> Values:
     return where(batch.empty_kernel_us < 0.0, EVENTS_US, batch.empty_kernel_us - itself_us)
 
 
-def _table_us(batch: GemmBatch, grouped: Grouped) -> Values:
+def _table_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
     """Reading the table of groups, and counting the tiles of each."""
     if batch.further is None:
         return 0.0
-    read_us = where(batch.further.grouped, grouped.start_us, 0.0)
-    return read_us + batch.further.groups * grouped.groups_ns * 1e-3
+    read_us = where(batch.further.grouped, numbers.grouped.start_us, 0.0)
+    return read_us + batch.further.groups * numbers.group_search.group_ns * 1e-3
 
 
 def _boundary_us(batch: GemmBatch, family: KernelFamily, chain: Chain, from_dram: Values) -> Values:

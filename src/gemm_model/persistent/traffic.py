@@ -11,7 +11,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import TWO_CTA
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import Coalescing, KernelNumbers, L2Bandwidth
+from gemm_model.kernels.mechanisms import KernelNumbers, L2Bandwidth
 from gemm_model.persistent.alignment import PIECE_BYTES, further_pieces
 from gemm_model.persistent.edge_tiles import EdgeFill
 from gemm_model.persistent.placement import requests_in_order
@@ -32,7 +32,7 @@ class Traffic:
     l2_request_bytes: Values
     """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
     l2_load_bytes: Values
-    """The work of L2 in bytes: requests, misaligned rows, fills, spilled registers, and writes."""
+    """The work of L2 in bytes: requests, fills, spilled registers, and writes."""
     filled_bytes: Values
     """The same with what L2 could serve while operands arrive in shared memory in place of the requests."""
     l2_store_bytes: Values
@@ -68,7 +68,7 @@ def traffic(
     asked = _requests(batch, gpu, schedule, edge, numbers)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * resources.cta_k
-    spilled = spilled_l2_bytes(batch, resources, numbers.spilling) * k_tiles
+    spilled = spilled_l2_bytes(resources, numbers.spilling) * k_tiles
     filled = _filled(batch, gpu, schedule, numbers.l2)
     writes = output + workspace_bytes(batch, schedule, order)
     output_pieces = further_pieces(batch.output_pitch_bytes)
@@ -82,7 +82,7 @@ def traffic(
         dram_read_bytes=reads,
         dram_write_bytes=output,
         l2_request_bytes=asked.requests * k_bytes + writes + sources,
-        l2_load_bytes=asked.lines * k_bytes + beside,
+        l2_load_bytes=asked.requests * k_bytes + beside,
         filled_bytes=filled * k_bytes + beside,
         l2_store_bytes=write_load,
         merged_bytes=asked.merged * k_bytes,
@@ -96,8 +96,6 @@ class _Requests:
 
     requests: Values
     """After multicast and coalescing."""
-    lines: Values
-    """The same with the further pieces of misaligned rows."""
     merged: Values
     ordered: Values
 
@@ -117,23 +115,20 @@ def _requests(
     b_panels = where(schedule.minor_is_m, schedule.major_panels, schedule.minor_panels)
     cluster_size = batch.cluster_m * batch.cluster_n
     coalescing = numbers.coalescing
-    a_equal = merged_share(a_panels, cluster_size, coalescing)
-    b_equal = merged_share(b_panels, cluster_size, coalescing)
+    a_equal = merged_share(a_panels, cluster_size, gpu)
+    b_equal = merged_share(b_panels, cluster_size, gpu)
     a_mergeable = coalescing.share * a_alone * edge.a_in_step * a_asked
     b_mergeable = coalescing.share * b_alone * edge.b_in_step * b_asked
     a_merged, b_merged = a_mergeable * a_equal, b_mergeable * b_equal
     ordered: Values = 0.0
-    in_order = requests_in_order(schedule, cluster_size, gpu, coalescing.requesters)
+    in_order = requests_in_order(schedule, cluster_size, gpu)
     if in_order is not None:
         minor, major = in_order
         a_ordered = a_mergeable * (1.0 - where(schedule.minor_is_m, minor, major) - a_equal)
         b_ordered = b_mergeable * (1.0 - where(schedule.minor_is_m, major, minor) - b_equal)
         ordered = where(cluster_size <= 2.0, a_ordered + b_ordered, 0.0)
-    a_requests, b_requests = a_asked - a_merged, b_asked - b_merged
-    requests = a_requests + b_requests
-    pieces = a_requests * a_pieces + b_requests * b_pieces
-    lines = requests + numbers.misalignment.read_cost * pieces
-    return _Requests(requests, lines, a_merged + b_merged, ordered)
+    merged = a_merged + b_merged
+    return _Requests(a_asked + b_asked - merged, merged, ordered)
 
 
 def _filled(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, l2: L2Bandwidth) -> Values:
@@ -152,12 +147,12 @@ def _filled(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, l2: L2Bandwi
     return (a_bytes + b_bytes) * gpu.l2_read_bytes_per_us * l2.efficiency / fills_per_us
 
 
-def merged_share(panels: Values, cluster_size: Values, coalescing: Coalescing) -> Values:
+def merged_share(panels: Values, cluster_size: Values, gpu: GpuSpec) -> Values:
     """Share of requests that merge where the clusters of a GPC each want one of `panels` at random.
 
     They want panels (1 - (1 - 1/panels)^clusters) distinct ones on average.
     """
-    clusters = coalescing.requesters / cluster_size
+    clusters = gpu.l2_merging_sms / cluster_size
     miss = 1.0 - 1.0 / maximum(panels, 1.0)
     distinct = panels * (1.0 - miss**clusters)
     return where(clusters > 1.5, maximum(1.0 - distinct / clusters, 0.0), 0.0)

@@ -15,7 +15,7 @@ import numpy as np
 from gemm_model.core.batch import FloatArray, GemmBatch, IntArray
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.prediction import Prediction
-from gemm_model.kernels.mechanisms import within_phases
+from gemm_model.kernels.mechanisms import WithinPhases
 from gemm_model.persistent.kernel_time import TileTimes
 from gemm_model.persistent.model import PhysicalEvaluation
 
@@ -112,7 +112,8 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction) -> Waves:
     start = launch_us + first_us + np.concatenate([[0.0], np.cumsum(lengths)])
     clusters, ctas = int(schedule.resident), int(batch.cluster_m * batch.cluster_n)
     grid_us = min(tile.grid_us, launch_us)
-    before_us = _before_first_mma_us(batch, first_us, launch_us - grid_us)
+    numbers = evaluation.known.calibration.within_phases
+    before_us = _before_first_mma_us(batch, numbers, first_us, launch_us - grid_us)
     cta_start = (
         launch_us + first_us - sum(before_us) - grid_us * (1.0 - np.arange(1, clusters + 1) / clusters)
     )
@@ -120,7 +121,7 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction) -> Waves:
         start=start,
         cta_start=cta_start,
         ready=cta_start + before_us[0],
-        drain_us=min(within_phases().drain_us * float(evaluation.geometry.resources.warpgroups), exposed_us),
+        drain_us=min(numbers.drain_us * float(evaluation.geometry.resources.warpgroups), exposed_us),
         exposed_us=exposed_us,
         k_tiles=int(schedule.k_tiles),
         stages=int(evaluation.geometry.resources.stages),
@@ -132,12 +133,13 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction) -> Waves:
     )
 
 
-def _before_first_mma_us(batch: GemmBatch, first_us: float, launch_us: float) -> tuple[float, float]:
+def _before_first_mma_us(
+    batch: GemmBatch, numbers: WithinPhases, first_us: float, launch_us: float
+) -> tuple[float, float]:
     """Of the last CTA: from its start to its first load, and from there to the first MMAs.
 
     No more than the launch has room for, beside the first load that the model knows itself.
     """
-    numbers = within_phases()
     prologue_us, load_us = numbers.prologue_us, numbers.first_load_us
     if batch.cluster_m * batch.cluster_n > 1:
         prologue_us += numbers.cluster_prologue_us
@@ -171,7 +173,7 @@ def _lanes(evaluation: PhysicalEvaluation, waves: Waves) -> list[Lane]:
             Lane("MMA warp", 0, 1, exposed, stored_us, stored_us, stores=False),
             Lane("epilogue warps", 0, 1, exposed, stored_us, stored_us, computes=False),
         ]
-    numbers = within_phases()
+    numbers = evaluation.known.calibration.within_phases
     if geometry.resources.spilled_registers > 0:
         stored_us *= numbers.spilled if groups == 1 else numbers.spilled_together
     alone_us = stored_us * (numbers.one_warpgroup if groups == 1 else 1.0)
