@@ -97,6 +97,26 @@ def groups() -> None:
     picture.save("problem_groups.svg")
 
 
+def batch() -> None:
+    picture = Picture("Matrices of a batch: behind one another, with gaps, row by row in turn", 760, 200)
+    colours, row = (A, B, READ), 20
+    for x, title, gap in (
+        (20, "stride = matrix", 0),
+        (270, "stride > matrix: gaps", 12),
+        (520, "stride < matrix: rows in turn", -1),
+    ):
+        picture.words(x, 24, title)
+        for place in range(9):
+            matrix = place % 3 if gap < 0 else place // 3
+            y = 36 + place * 14 + (matrix * gap if gap > 0 else 0)
+            picture.box(x, y, 150, 14, colours[matrix])
+            picture.words(
+                x + 160, y + 12, f"A{matrix}, row {place // 3 if gap < 0 else place % 3}", fill=SOFT
+            )
+    picture.words(20, 172 + row, "A stride of 0: one matrix for all, read once while L2 keeps it.")
+    picture.save("problem_batch.svg")
+
+
 def block_scales() -> None:
     picture = Picture("Scale factors of blocks of A and B, applied to the sums of each k tile", 760, 210)
     picture.words(20, 24, "A: one factor for 128 of a row")
@@ -149,5 +169,5 @@ def convolution() -> None:
 
 
 if __name__ == "__main__":
-    for draw in (epilogue, groups, block_scales, convolution):
+    for draw in (epilogue, groups, batch, block_scales, convolution):
         draw()

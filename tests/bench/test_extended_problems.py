@@ -6,6 +6,7 @@ import csv
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,17 @@ from gemm_model.bench.simt.provider import SimtProvider
 from gemm_model.bench.sweep import problem_key, rows_of_table, shape_key
 from gemm_model.bench.tensors import OperandPool, compare, poison, references
 from gemm_model.bench.triton import TritonProvider
+from gemm_model.core.batch_strides import BatchStrides
+from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError
+from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
 HOPPER = (9, 0)
 TILE = KernelConfig(cta_m=128, cta_n=128, cta_k=64, stages=3, warps=8, swizzle=4, kernel="triton")
+MASKED = replace(GemmProblem.of(64, 128, 128), groups=GroupedGemm.parse("20,0,40,4", "masked", 48))
+STRIDED = replace(GemmProblem.of(64, 128, 128, batch=3), batch_strides=BatchStrides.parse("128,0,8200"))
 PROBLEMS = (
     GemmProblem.of(64, 256, 128, epilogue="bias_n,gated_silu"),
     GemmProblem.of(64, 256, 128, epilogue="silu,quantize_1x128"),
@@ -39,6 +45,9 @@ PROBLEMS = (
     GemmProblem.of(64, 256, 512, "e4m3", block_scaling="1x128,128x128"),
     GemmProblem.of_conv("dgrad n=2 c=8 h=9 w=7 k=16 r=3 s=3 stride=2 pad=1"),
     GemmProblem.of_conv("fprop n=1 c=8 d=3 h=5 w=5 k=8 t=3 r=3 s=3 pad=1"),
+    MASKED,
+    STRIDED,
+    GemmProblem.of(64, 128, 128, batch=3),
 )
 
 
@@ -137,6 +146,33 @@ def test_each_group_has_a_matrix_of_its_own() -> None:
     torch.testing.assert_close(out[8], operands.b[2].float() @ operands.a[8].float())
 
 
+def test_rows_of_masked_groups_have_room_between_them() -> None:
+    operands = operands_of(MASKED)
+    assert operands.a.shape == (4 * 48, 128)
+    assert operands.extras["starts"].tolist() == [0, 48, 96, 144]
+    assert operands.extras["ends"].tolist() == [20, 48, 136, 148]
+    (expected,) = references(MASKED, operands)
+    assert expected.shape == (64, 128)
+    torch.testing.assert_close(expected[20], operands.b[2].float() @ operands.a[96].float())
+    operands.out[96] = expected[20].to(operands.out.dtype)
+    (found,) = results(MASKED, operands)
+    torch.testing.assert_close(found[20].float(), expected[20], rtol=1e-2, atol=1e-2)
+
+
+def test_matrices_of_a_batch_lie_as_their_strides_say() -> None:
+    operands = operands_of(STRIDED)
+    # Rows of three matrices in turn, one B for all, 8 elements between outputs of 64 x 128.
+    assert operands.a.stride() == (128, 3 * 128, 1)
+    assert operands.b.stride() == (0, 128, 1)
+    assert operands.out.stride() == (8200, 128, 1)
+    (expected,) = references(STRIDED, operands)
+    torch.testing.assert_close(expected[2, 5], operands.b[1].float() @ operands.a[2, 5].float())
+    poison(operands.out)
+    assert operands.out.isnan().all()
+    CublasProvider().prepare(STRIDED, None, operands)()
+    assert compare(operands.out, expected, 5e-3) < 5e-3
+
+
 def test_block_scales_multiply_their_blocks() -> None:
     problem = GemmProblem.of(4, 256, 256, "e4m3", block_scaling="1x128,128x128")
     operands = operands_of(problem)
@@ -205,6 +241,10 @@ def test_a_bias_left_out_is_found() -> None:
         ),
         (CublasProvider(), GemmProblem.of(64, 128, 128, epilogue="silu"), "cuBLAS fuses bias_n"),
         (CublasProvider(), GemmProblem.of(64, 128, 128, groups="60,4"), "runs no groups"),
+        (CublasProvider(), GemmProblem.of(64, 128, 128, "e4m3", batch=2), "no batches of fp8"),
+        (QuackProvider(), MASKED, "runs no group_layout (masked)"),
+        (QuackProvider(), STRIDED, ""),
+        (TritonProvider(), replace(STRIDED, epilogue=Epilogue.parse("relu")), "without an epilogue"),
         (CudnnProvider(), GemmProblem.of(64, 128, 128), "convolutions alone"),
         (SimtProvider(), GemmProblem.of(64, 128, 128, "fp32", epilogue="relu"), "runs no epilogue (relu)"),
     ],
@@ -229,7 +269,11 @@ def test_tiles_of_groups_are_counted_group_by_group() -> None:
     assert triton_fused.tiles(problem, TILE) == 2 * 3 + 2 * 3
 
 
-@pytest.mark.parametrize("problem", PROBLEMS[:4], ids=("gated", "quantized", "grouped", "grouped_gelu"))
+@pytest.mark.parametrize(
+    "problem",
+    [*PROBLEMS[:4], MASKED, STRIDED],
+    ids=("gated", "quantized", "grouped", "grouped_gelu", "masked", "strided"),
+)
 def test_triton_kernels_compile_for_hopper(problem: GemmProblem) -> None:
     kernel = triton_fused.compiled(triton_fused.fused_kernel(problem, TILE), HOPPER)
     assert "wgmma" in kernel.asm["ptx"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from gemm_model.bench.extended import EXTRA_COLUMNS
+from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS
 from gemm_model.bench.rows import COLUMNS, COUNTERS_TABLE_COLUMNS, GRAPH_TABLE_COLUMNS, row_from_columns
 from gemm_model.bench.sweep import row_key, shape_key
 from gemm_model.core.problem import GemmProblem
@@ -228,21 +228,23 @@ def test_rows_of_libraries_come_back_on_another_card_within_a_few_percent() -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "shapes", "failed"),
+    ("name", "more", "cards", "rows", "shapes", "failed"),
     [
-        ("epilogues", 4_000, 170, 11),
-        ("grouped", 3_400, 270, 4),
-        ("block_scaled", 1_000, 100, 0),
-        ("convolutions", 690, 690, 0),
+        ("epilogues", (), 2, 4_000, 170, 11),
+        ("grouped", (), 2, 3_400, 270, 4),
+        ("block_scaled", (), 2, 1_000, 100, 0),
+        ("convolutions", (), 2, 690, 690, 0),
+        ("batched", BATCH_COLUMNS, 1, 1_950, 195, 0),
+        ("masked", MASK_COLUMNS, 1, 390, 60, 0),
     ],
 )
 def test_rows_beyond_plain_products_are_checked_and_not_too_fast(
-    name: str, rows: int, shapes: int, failed: int
+    name: str, more: tuple[str, ...], cards: int, rows: int, shapes: int, failed: int
 ) -> None:
     found = table(name)
-    assert tuple(found.columns) == (*COLUMNS, *EXTRA_COLUMNS)
+    assert tuple(found.columns) == (*COLUMNS, *EXTRA_COLUMNS, *more)
     assert len(found) >= rows
-    assert found["gpu_uuid"].nunique() == 2
+    assert found["gpu_uuid"].nunique() == cards
     measured = found["disposition"] == "ok"
     assert (~measured).sum() == failed
     assert set(found["disposition"][~measured]) <= {"incorrect"}

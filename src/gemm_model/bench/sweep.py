@@ -217,11 +217,12 @@ def arranged(
 
 
 def shape_key(row: Row) -> tuple[str | int, ...]:
-    """Types, sizes, groups and convolution: rows with equal keys multiply the same matrices."""
+    """Types, sizes, batch, groups and convolution: equal keys mean matrices of the same sizes."""
     problem = row.problem
     types = (problem.a_dtype.name, problem.b_dtype.name, problem.out_dtype.name)
     around = extras(problem)
-    return (*types, problem.m, problem.n, problem.k, around.get("groups", ""), around.get("conv", ""))
+    parts = (around.get(name, "") for name in ("batch", "groups", "conv"))
+    return (*types, problem.m, problem.n, problem.k, *parts)
 
 
 def problem_key(row: Row) -> tuple[str | int, ...]:
