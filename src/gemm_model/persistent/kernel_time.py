@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gemm_model.core.batch import GemmBatch, GridRows, picked
-from gemm_model.core.elementwise import Values, is_number, maximum, minimum, smooth_maximum, where
+from gemm_model.core.elementwise import Values, any_of, is_number, maximum, minimum, smooth_maximum, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Resources, resources_of
@@ -222,7 +222,8 @@ def _parts(
 
 def _scale_misses(geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, moved: Traffic) -> Values:
     """Share of k tiles whose scale factors come from DRAM: of rows that L2 does not hold."""
-    if geometry.batch.further is None:
+    further = geometry.batch.further
+    if further is None or not any_of(further.software_scales):
         return 0.0
     cold = minimum(moved.dram_read_bytes / moved.operand_bytes, 1.0)
     return cold * rows_missed_share(geometry.batch, gpu, geometry.schedule, numbers)

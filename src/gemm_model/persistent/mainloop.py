@@ -9,7 +9,7 @@ from gemm_model.core.elementwise import Values, maximum, minimum, remainder, smo
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
 from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Promotion, RoundTrip, SoftwareScales
+from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Promotion, RoundTrip
 from gemm_model.persistent.alignment import LINE_BYTES, SCALE_ROW_BYTES, row_alignment
 from gemm_model.persistent.spilling import spilled_clk
 from gemm_model.persistent.tile_schedule import TileSchedule
@@ -78,13 +78,9 @@ def _math_clk(
     together = mma + numbers.tensor.issue_clk
     if resources.slow_sums is False:
         return together
-    alone: Values = mma / resources.warpgroups + _promotion_clk(batch, resources, numbers.promotion)
+    promoted = mma / resources.warpgroups + _promotion_clk(batch, resources, numbers.promotion)
+    alone = _scaled_clk(batch, promoted, numbers, scale_misses)
     order = numbers.overlap.loads_dram_order
-    alone = smooth_maximum(
-        alone + _scaling_clk(batch, numbers.software_scales),
-        _scales_latency_clk(batch, numbers.software_scales, scale_misses),
-        order,
-    )
     slow = where(resources.warpgroups > 1.0, smooth_maximum(together, alone, order), alone)
     return where(resources.slow_sums, slow, together)
 
@@ -96,20 +92,19 @@ def _promotion_clk(batch: GemmBatch, resources: Resources, promotion: Promotion)
     return batch.cta_m * batch.cta_n / resources.warpgroups / adds_per_clk + promotion.drain_clk
 
 
-def _scaling_clk(batch: GemmBatch, scales: SoftwareScales) -> Values:
-    """Multiplying the sums of a k tile by their scale factors on the way; warpgroups share the units."""
+def _scaled_clk(batch: GemmBatch, alone: Values, numbers: KernelNumbers, misses: Values) -> Values:
+    """A k tile of a warpgroup that scales its sums on the way; warpgroups share the units.
+
+    Scale factors of the next k tile are asked for when this one begins, which lasts until they come at least.
+    """
     if batch.further is None:
-        return 0.0
+        return alone
+    scales = numbers.software_scales
     each = scales.sums_clk + batch.further.column_scales * scales.columns_clk
-    clk = batch.cta_m * batch.cta_n / 1000.0 * each
-    return where(batch.further.software_scales, clk, 0.0)
-
-
-def _scales_latency_clk(batch: GemmBatch, scales: SoftwareScales, misses: Values) -> Values:
-    """Waiting for the scale factors of the next k tile, which were asked for when this one began."""
-    if batch.further is None:
-        return 0.0
-    return where(batch.further.software_scales, scales.latency_clk + misses * scales.miss_clk, 0.0)
+    scaled = alone + batch.cta_m * batch.cta_n / 1000.0 * each
+    wait = scales.latency_clk + misses * scales.miss_clk
+    waited = smooth_maximum(scaled, wait, numbers.overlap.loads_dram_order)
+    return where(batch.further.software_scales, waited, alone)
 
 
 def _source_bytes(batch: GemmBatch) -> Values:
