@@ -61,10 +61,10 @@ def drawn(rows: Observations, count: int, seed: int) -> BoolArray:
 def adapted(rows: Observations, kind: str, few: BoolArray, gpu: GpuSpec, donor: Calibration) -> Adapted:
     """The donor adapted to the `few` rows: first those that leave K whole, then those that split it."""
     family = rows.shape.family
-    start = donor.numbers[donor.kind_for(kind)].values()
+    numbers = family.adapted(donor.numbers[donor.kind_for(kind)], donor.family)
+    start = numbers.values()
     splits = splits_k(rows.frame).to_numpy()
     began = time.perf_counter()
-    numbers = donor.numbers[donor.kind_for(kind)]
     for part, free in ((~splits, free_from(donor.family, family.name)), (splits, SPLIT_FREE)):
         if (few & part).any():
             seen = {"burst": rows.rows(few & part, gpu)}

@@ -3,14 +3,16 @@
     python benchmarks/own_picks.py
 
 Rows of torch's own calls, whose kernels the prediction is not told. First, of shapes launched alone, their
-time over that of the fastest algorithm that cuBLASLt offers: its mean is `config/calibration/own_picks.yaml`.
-Then by GPU, regime and type how far the kernel predicted to be the fastest, times that, is from torch's call.
+time over that of the fastest algorithm that cuBLASLt offers, and the two numbers of `OwnPick` with which the
+kernel predicted to be the fastest comes nearest to them: `config/calibration/own_picks.yaml`. Then by GPU,
+regime and type how far such predictions are from torch's calls.
 Last, of cuDNN's convolutions whose picks tell their tile: the pick over the fastest kernel, both predicted,
-and how far the fastest, times `own_picks`, is from the call.
+and how far the fastest, by `own_picks`, is from the call.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +22,9 @@ import pandas as pd
 from gemm_model import predict_table
 from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
+from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import load_gpu
+from gemm_model.core.prediction import OwnPick
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.registry import TORCH_FAMILY
 from gemm_model.tables.table import read_table, runtimes_us, usable_rows
@@ -31,6 +35,8 @@ TABLES = (("burst", "cublaslt.csv.gz"), ("graph", "graph.csv.gz"))
 GPUS = ("h200", "h100_sxm")
 SHORT_US = 12.0
 SIZES = ["in_dtype", "m", "n", "k"]
+SHARES = [round(0.005 * step, 3) for step in range(31)]
+HALVES_US = (25.0, 50.0, 100.0, 200.0, 400.0, math.inf)
 
 
 def picks(path: Path) -> pd.DataFrame:
@@ -51,14 +57,32 @@ def over_fastest(path: Path) -> pd.DataFrame:
     return over.groupby("in_dtype").describe(percentiles=[0.5, 0.9])
 
 
+def fastest_us(rows: pd.DataFrame, ranker: Ranker) -> FloatArray:
+    """Of each row the time of the kernel that is predicted to be the fastest."""
+    return rank_table(rows[SIZES], ranker)["predicted_us"].to_numpy()
+
+
+def mean_error(pick: OwnPick, predicted_us: FloatArray, called_us: FloatArray) -> float:
+    return float(np.abs(pick.time_us(predicted_us) / called_us - 1.0).mean())
+
+
+def fitted() -> tuple[OwnPick, float]:
+    """The numbers of least mean error on calls launched alone, and that error."""
+    rows = picks(MEASUREMENTS / GPUS[0] / TABLES[0][1])
+    predicted_us = fastest_us(rows, Ranker(load_gpu(GPUS[0]), family=TORCH_FAMILY))
+    called_us = rows["runtime_us"].to_numpy()
+    tried = [OwnPick(share=share, half_us=half_us) for share in SHARES for half_us in HALVES_US]
+    best = min(tried, key=lambda pick: mean_error(pick, predicted_us, called_us))
+    return best, mean_error(best, predicted_us, called_us)
+
+
 def figures() -> Iterator[dict[str, object]]:
     """A line for each GPU, regime and type."""
     for gpu_name in GPUS:
         for regime, table in TABLES:
             rows = picks(MEASUREMENTS / gpu_name / table)
             ranker = Ranker(load_gpu(gpu_name), family=TORCH_FAMILY, options={"regime": regime})
-            fastest_us = rank_table(rows[SIZES], ranker)["predicted_us"].to_numpy()
-            predicted_us = fastest_us * ranker.own_pick
+            predicted_us = ranker.own_pick.time_us(fastest_us(rows, ranker))
             judged = rows.assign(error=np.abs(predicted_us / rows["runtime_us"] - 1.0))
             for name, part in judged.groupby("in_dtype"):
                 yield {
@@ -78,14 +102,15 @@ def convolutions(gpu_name: str) -> dict[str, str]:
     picked_us = predict_table(rows, gpu_name)["predicted_us"].to_numpy()
     asked = zip(rows["conv"], rows["in_dtype"], rows["out_dtype"], strict=True)
     best = (ranker.rank(GemmProblem.of_conv(*words), 1).best for words in asked)
-    fastest_us = np.array([choice.prediction.runtime_us for choice in best])
-    error = np.abs(fastest_us * ranker.own_pick / runtimes_us(rows) - 1.0)
-    over = np.median(picked_us / fastest_us)
+    best_us = np.array([choice.prediction.runtime_us for choice in best])
+    error = np.abs(ranker.own_pick.time_us(best_us) / runtimes_us(rows) - 1.0)
+    over = np.median(picked_us / best_us)
     return {"rows": f"{len(rows)}", "over": f"{over:.3f}", "MAPE": f"{error.mean():.1%}"}
 
 
 def main() -> None:
     print(over_fastest(MEASUREMENTS / GPUS[0] / TABLES[0][1]).to_string())
+    print(*fitted())
     print(pd.DataFrame(figures()).to_string(index=False))
     print(convolutions(GPUS[0]))
 

@@ -1,9 +1,12 @@
 """Error of a calibration against the number of its rows: planned, random, D-optimal, all rows of some shapes.
 
     python benchmarks/planned_rows.py [--splits 4] [--figure docs/img/planned-rows.svg]
+    python benchmarks/planned_rows.py --pairs 16
 
 For each split a quarter of the shapes of the H200's burst table is held out; rows are chosen from the others
 by derivatives at the numbers' start values, fitted without a donor, and judged on the held-out shapes.
+--pairs compares PLANNED planned rows with RANDOM random ones alone, split by split: splits differ by more
+than the ways of choosing do, and so do random draws, of which each split takes the mean of DRAWS.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ GPU = load_gpu("h200")
 FAMILY = family_of("quack", GPU)
 COUNTS = (60, 125, 250, 500, 1000)
 HELD_OUT_SHARE = 0.25
+PLANNED, RANDOM, DRAWS = 500, 1000, 4
 FREE = [name for name in DEFAULT_FREE if name.partition(".")[0] not in FAMILY.absent_mechanisms]
 
 
@@ -63,12 +67,42 @@ def of_random_shapes(groups: IntArray, draw: np.random.Generator, count: int) ->
     return np.concatenate([np.flatnonzero(groups == group) for group in order])[:count]
 
 
-def errors_of_split(rows: Observations, seed: int) -> dict[str, list[float]]:
-    draw = np.random.default_rng(seed)
+def split(rows: Observations, draw: np.random.Generator) -> tuple[Observations, Observations]:
+    """The rows to be judged by and those to choose from, of other shapes."""
     groups = size_groups(rows)
     shapes = draw.permutation(int(groups.max()) + 1)
     held_out = np.isin(groups, shapes[: round(HELD_OUT_SHARE * len(shapes))])
-    test, pool = rows.rows(held_out, GPU), rows.rows(~held_out, GPU)
+    return rows.rows(held_out, GPU), rows.rows(~held_out, GPU)
+
+
+def pair(rows: Observations, seed: int) -> tuple[float, float, float]:
+    """Errors of PLANNED planned rows, of as many random ones and of RANDOM random ones; in %."""
+    draw = np.random.default_rng(seed)
+    test, pool = split(rows, draw)
+
+    def random_rows(count: int) -> float:
+        drawn = [draw.choice(len(pool), count, replace=False) for _ in range(DRAWS)]
+        return float(np.mean([error(pool, chosen, test) for chosen in drawn]))
+
+    by_plan = error(pool, planned(derivatives(pool), PLANNED), test)
+    return by_plan, random_rows(PLANNED), random_rows(RANDOM)
+
+
+def compare_pairs(kind: str, rows: Observations, splits: int) -> None:
+    found = np.array([pair(rows, seed) for seed in range(splits)])
+    means = found.mean(axis=0)
+    print(
+        f"{kind}, mean of {splits} splits: {PLANNED} planned {means[0]:.2f} %, "
+        f"{PLANNED} random {means[1]:.2f}, {RANDOM} random {means[2]:.2f}"
+    )
+    for column, name in ((1, f"{PLANNED} random"), (2, f"{RANDOM} random")):
+        less = found[:, 0] - found[:, column]
+        print(f"  planned less {name}: {less.mean():+.3f} ({less.std(ddof=1) / splits**0.5:.3f})", flush=True)
+
+
+def errors_of_split(rows: Observations, seed: int) -> dict[str, list[float]]:
+    draw = np.random.default_rng(seed)
+    test, pool = split(rows, draw)
     telling = derivatives(pool)
 
     @cache
@@ -103,11 +137,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--splits", type=int, default=4)
+    parser.add_argument("--pairs", type=int, metavar="SPLITS")
     parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
     means: dict[str, dict[str, FloatArray]] = {}
     for kind, regimes in load_tables([TABLE], GPU, FAMILY).by_kind.items():
         rows = observe(regimes["burst"], GPU, FAMILY)
+        if args.pairs is not None:
+            compare_pairs(kind, rows, args.pairs)
+            continue
         found = [errors_of_split(rows, seed) for seed in range(args.splits)]
         means[kind] = {name: np.mean([each[name] for each in found], axis=0) for name in found[0]}
         spread = {name: np.std([each[name] for each in found], axis=0) for name in found[0]}
@@ -120,7 +158,7 @@ def main() -> None:
                 f"{value:8.2f} ({off:.2f})" for value, off in zip(curve, spread[name], strict=True)
             )
             print(f"{name:26}{cells}", flush=True)
-    if args.figure is not None:
+    if args.figure is not None and means:
         draw_figure(means, args.figure)
 
 

@@ -2,8 +2,9 @@
 
     python scripts/merge_measurements.py burst0.csv burst1.csv --output data/measurements/h200/burst.csv.gz
 
-Rows keep their card (gpu_uuid) and their place in its run (order). The JSON beside each table is joined into
-one list, a card an entry. `--kind` keeps the rows of one plan of `scripts/plan_problem_measurements.py`.
+Rows keep their card (gpu_uuid) and their place in its run (order). The JSON beside each table, an entry or a
+list of them, is joined into one list, a card an entry. `--kind` keeps the rows of one plan of
+`scripts/plan_problem_measurements.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def merge(tables: list[Path], output: Path, kind: str | None = None) -> int:
             if columns and list(reader.fieldnames or ()) != columns:
                 raise SystemExit(f"{table}: its columns are not those of {tables[0]}")
             columns = list(reader.fieldnames or ())
-        environments.append(json.loads(environment_path(table).read_text()))
+        found = json.loads(environment_path(table).read_text())
+        environments += found if isinstance(found, list) else [found]
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()

@@ -96,6 +96,16 @@ def test_other_ways_of_calling_a_library_are_its_family_and_untold_splits_are_le
     assert len(told) == 2
 
 
+def test_a_grid_of_a_cta_for_each_part_tells_the_splits():
+    frame = pd.DataFrame({**ROWS, "kernel": "cublas", "kernel_name": "nvjet_splitK", "split_k": ""})
+    frame = frame.assign(m=500, n=1000, cta_m=128, cta_n=128, cluster_m=1, cluster_n=2)
+    # 4 x 8 tiles: three times as many CTAs, a persistent grid, and no grid.
+    frame["grid"] = ["(8, 12, 1)", "(2, 66, 1)", None]
+    told = predict_table(frame, "h200")
+    assert told["split_k"].tolist() == ["3"]
+    assert told.attrs["notes"][0] == "2 rows split K in parts that are not told and are left out"
+
+
 def test_every_function_takes_a_gpu_by_name_path_and_description():
     problem = GemmProblem.of(512, 512, 512)
     known = gemm_model.explain(problem, CONFIG, gemm_model.load_gpu("h200"))

@@ -81,7 +81,6 @@ VALUES = {
     "split_k.turn_clk": 800.0,
     "split_k.bytes_per_clk": 16.0,
     "scale_factors.row_bytes": 64.0,
-    "scale_factors.load_clk": 0.0,
     "fused_epilogue.tangent_clk": 50.0,
     "fused_epilogue.sigmoid_clk": 80.0,
     "fused_epilogue.gate_clk": 10.0,

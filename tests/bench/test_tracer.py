@@ -32,11 +32,12 @@ def row(m=256, n=128, k=128, kernel="quack", **config):
 
 
 class FakeTracer:
-    """Stands for the commands that `tracer` runs: the timed worker, then the tracer."""
+    """Stands for the commands that `tracer` runs: the timed worker, the tracer for lifetimes, for ranges."""
 
-    def __init__(self, launches, words="", untraced_us=1.25):
+    def __init__(self, launches, words="", untraced_us=1.25, lifetimes=20):
         self.commands, self.environments = [], []
         self.launches, self.words, self.untraced_us = launches, words, untraced_us
+        self.lifetimes = lifetimes
 
     def __call__(self, command, place, environment):
         self.commands.append(command)
@@ -48,7 +49,21 @@ class FakeTracer:
             return ""
         out = place.__class__(command[command.index("--output-dir") + 1])
         out.mkdir(parents=True, exist_ok=True)
-        write_sample(out / "iket_pid_7.trace.json", sample(self.launches))
+        count = self.lifetimes if "--warp-trace" in command else self.launches
+        document = sample(count)
+        if "--warp-trace" in command:
+            # The last five launches live 1.05, 1.04, ..., 1.01 us.
+            document["launches"] = [
+                {
+                    **launch,
+                    "ranges": [],
+                    "warpLifetimes": [{"locIdx": 0, "startTs": 0, "endTs": 1000 + 10 * before_the_end}],
+                }
+                for launch, before_the_end in zip(
+                    document["launches"], range(len(document["launches"]), 0, -1), strict=True
+                )
+            ]
+        write_sample(out / "iket_pid_7.trace.json", document)
         return self.words
 
 
@@ -57,22 +72,38 @@ def test_a_row_is_timed_without_the_tracer_and_traced_with_it(monkeypatch):
     monkeypatch.setattr(tracer, "_run", fake)
     (trace,) = tracer.trace_rows([row()], H200, OPTIONS)
     assert trace.info.untraced_us == 1.25
-    assert trace.info.overhead == pytest.approx(0.28)
+    # The median of the last five lifetimes, and 1.6 us over it.
+    assert trace.info.unranged_us == pytest.approx(1.03)
+    assert trace.info.overhead == pytest.approx(1.6 / 1.03 - 1.0)
     assert trace.info.kernel["m"] == 256
     # 128 elements of K are two k tiles of 64.
     assert trace.info.k_tiles == 2
-    timed, traced = fake.commands
+    timed, lived, traced = fake.commands
     assert "--waits" not in timed
+    assert "--waits" not in lived
+    assert lived[-2:] == ["--launches", "5"]
     assert traced[traced.index("--postprocess") + 1] == "json"
-    assert traced[-1] == "--waits"
-    assert "QUACK_CACHE_DIR" not in fake.environments[0]
-    assert "QUACK_CACHE_DIR" in fake.environments[1]
+    assert "--warp-trace" not in traced
+    assert traced[-2:] == ["--waits", "--no-stores"]
+    # Kernels with ranges have a cache of their own.
+    assert ["QUACK_CACHE_DIR" in environment for environment in fake.environments] == [False, False, True]
+
+
+def test_parts_of_epilogues_are_traced_where_they_are_asked_for(monkeypatch):
+    fake = FakeTracer(launches=3)
+    monkeypatch.setattr(tracer, "_run", fake)
+    tracer.trace_rows([row()], H200, tracer.TraceOptions(device=DEVICE, stores=True, waits=False))
+    assert not {"--waits", "--no-stores"} & set(fake.commands[-1])
 
 
 @pytest.mark.parametrize(
     ("fake", "message"),
     [
         (FakeTracer(launches=0), "saw 0 launches of instrumented kernels; expected at least 1"),
+        (
+            FakeTracer(launches=1, lifetimes=4),
+            "shows other launches; expected 5 of each of the traced kernels",
+        ),
         (
             FakeTracer(launches=2, words="Trace incomplete: 5 warp record(s) dropped"),
             "lost the events of 5 warps at its own count events a warp; expected more by --events-per-warp",
@@ -93,15 +124,17 @@ def test_a_process_that_fails_is_told_by_its_last_line(tmp_path):
 
 def test_batches_are_alike_in_size_and_bounded():
     rows = [row(m=8192, n=8192, k=4096), row(), row(m=4096, n=4096, k=1024), row(m=512)]
-    # Two launches of t tiles of 128 x 128 and k tiles of 64: 8 warps compute k tiles and store 4 blocks of 32
-    # columns in 4 ranges each, with 4 more a tile; one loads the k tiles, with 3 more a tile.
+    # Two launches of t tiles of 128 x 128 and k tiles of 64: 8 warps compute k tiles, with 4 more a tile; one
+    # loads the k tiles, with 3 more a tile. With their stores: 4 blocks of 32 columns in 4 ranges each.
     sizes = [
-        2 * 4096 * (8 * (64 + 4 + 4 * 4) + 64 + 3),
-        2 * 2 * (8 * (2 + 4 + 4 * 4) + 2 + 3),
-        2 * 1024 * (8 * (16 + 4 + 4 * 4) + 16 + 3),
-        2 * 4 * (8 * (2 + 4 + 4 * 4) + 2 + 3),
+        2 * 4096 * (8 * (64 + 4) + 64 + 3),
+        2 * 2 * (8 * (2 + 4) + 2 + 3),
+        2 * 1024 * (8 * (16 + 4) + 16 + 3),
+        2 * 4 * (8 * (2 + 4) + 2 + 3),
     ]
     assert [tracer.expected_ranges(each, H200) for each in rows] == sizes
+    with_stores = tracer.expected_ranges(rows[1], H200, stores=True)
+    assert with_stores == 2 * 2 * (8 * (2 + 4 + 4 * 4) + 2 + 3)
     found = tracer.batches(rows, H200)
     assert sorted(index for batch in found for index in batch) == [0, 1, 2, 3]
     assert found[0][:2] == [1, 3]
@@ -110,8 +143,9 @@ def test_batches_are_alike_in_size_and_bounded():
 
 
 COMPILES_WITH_WAITS = """
-from gemm_model.bench.traced_worker import add_wait_ranges
+from gemm_model.bench.traced_worker import add_wait_ranges, drop_store_ranges
 add_wait_ranges()
+drop_store_ranges()
 from gemm_model.bench.quack import QuackProvider
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -122,15 +156,19 @@ QuackProvider().compile(GemmProblem.of(1024, 1024, 1024, "bf16"), config, (9, 0)
 
 def test_kernels_with_a_range_for_each_wait_are_other_kernels(tmp_path):
     pytest.importorskip("quack")
-    plain = COMPILES_WITH_WAITS.replace("add_wait_ranges()", "")
-    sizes = []
-    for name, program in (("plain", plain), ("waits", COMPILES_WITH_WAITS)):
+    plain = COMPILES_WITH_WAITS.replace("add_wait_ranges()\ndrop_store_ranges()", "")
+    all_ranges = COMPILES_WITH_WAITS.replace("\ndrop_store_ranges()", "")
+    sizes, stores = [], []
+    for name, program in (("plain", plain), ("all", all_ranges), ("waits", COMPILES_WITH_WAITS)):
         # What the tracer sets, so that ranges are left in.
         told = {"QUACK_CACHE_DIR": str(tmp_path / name), "CUTE_DSL_COMPILER_OPT": "iket"}
         subprocess.run([sys.executable, "-c", program], env={**os.environ, **told}, check=True)
         (kernel,) = (tmp_path / name).rglob("*.o")
         sizes.append(kernel.stat().st_size)
-    assert sizes[1] > sizes[0]
+        stores.append(b"epi_store_issue" in kernel.read_bytes())
+    assert sizes[0] < sizes[1]
+    assert sizes[2] < sizes[1]
+    assert stores == [True, True, False]
 
 
 def test_the_worker_launches_what_it_prepared(monkeypatch):

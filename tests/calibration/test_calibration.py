@@ -8,7 +8,7 @@ from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_ou
 from gemm_model.calibration.fit import fit
 from gemm_model.calibration.hold_out import HoldOut
 from gemm_model.calibration.observations import observe
-from gemm_model.calibration.run import best_of_top, full_names
+from gemm_model.calibration.run import Choices, best_of_top, calibrate, full_names
 from gemm_model.calibration.tables import load_tables
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
@@ -219,6 +219,26 @@ def test_explain_prints_mechanisms_and_what_if(gemm_model):
     assert "limited by TENSOR" in outcome.out
     for word in ("MECHANISMS", "WHAT IF", "twice the L2 capacity", "no wave quantization", "LAUNCH"):
         assert word in outcome.out
+
+
+def test_rate_classes_fitted_at_once_are_those_fitted_one_after_the_other(tmp_path, monkeypatch):
+    both = pd.concat([measured(shapes=10, dtype="bf16"), measured(shapes=10, dtype="e4m3", seed=4)])
+    table = save(both, tmp_path / "t.csv")
+    choices = Choices(
+        family="quack", donor=load_calibration(calibration_file(tmp_path / "donor.yaml")),
+        free=("tensor.efficiency",), with_residual=False, shapes_only=True,
+    )  # fmt: skip
+    alone = calibrate([table], H200, choices)
+    monkeypatch.setattr("gemm_model.calibration.hold_out.WORTH_A_PROCESS", 1)
+    with local_processes(2) as executor:
+        apart = calibrate([table], H200, choices, run_all=executor.map)
+    assert list(apart.kinds) == list(alone.kinds) == ["fp16", "fp8"]
+    for kind, found in alone.kinds.items():
+        assert apart.kinds[kind].predicted_us == pytest.approx(found.predicted_us, rel=1e-9)
+        assert apart.calibration.numbers[kind].values() == pytest.approx(
+            alone.calibration.numbers[kind].values(), rel=1e-9
+        )
+        assert apart.calibration.error_band[kind] == alone.calibration.error_band[kind]
 
 
 def test_folds_in_two_processes_say_what_one_says(monkeypatch):

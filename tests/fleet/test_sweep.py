@@ -160,6 +160,9 @@ def test_a_result_that_is_lost_again_and_again_is_asked_for_anew():
         def __init__(self):
             self.seen = set()
 
+        def nthreads(self):
+            return {"tcp://a:1": 1}
+
         def scheduler_info(self, n_workers):
             return {"workers": {"tcp://a:1": {"resources": {"gpu": 2}}}}
 
@@ -442,11 +445,41 @@ def test_a_card_that_drifts_or_differs_is_remarked():
 def test_rows_are_cut_by_family_and_whole_shapes():
     """By the rough estimate a row of 64x256x512 takes (40 + 1) x 0.405 + 3 = 19.6 ms, four of them 78 ms."""
     rows = list(enumerate(sweep_of(30)))
-    tasks = cut(rows, OPTIONS)
+    tasks = cut(rows, OPTIONS, cards=1)
     assert sorted(index for task in tasks for index, _ in task) == list(range(120))
     shapes = [{row.problem.m for _, row in task} for task in tasks]
     assert sum(map(len, shapes)) == len(set().union(*shapes)) == 30
     assert all(index == sorted(index) for index in ([index for index, _ in task] for task in tasks))
+
+
+def test_the_more_cards_the_longer_are_the_tasks():
+    """60 cards: 60 x 20 ms, which are 15.3 shapes of 78 ms at most; 30 shapes make two tasks."""
+    rows = list(enumerate(sweep_of(30)))
+    first, second = cut(rows, OPTIONS, cards=60)
+    assert 14 <= len({row.problem.m for _, row in first}) <= 16
+    assert len(first) + len(second) == 120
+
+
+def test_places_are_a_set():
+    draw = random.Random(4)
+    numbers = [draw.randrange(5000) for _ in range(800)]
+    places = journal.Places(numbers)
+    assert places == set(numbers)
+    assert (len(places), list(places)) == (len(set(numbers)), sorted(set(numbers)))
+    assert 5000 not in places
+    places.discard(numbers[0])
+    places.discard(6000)
+    assert places == set(numbers) - {numbers[0]}
+    assert journal.Places() == set()
+
+
+def test_developers_logs_of_messages_are_not_kept(client):
+    """1,000 messages for each worker would be most of what a long sweep holds."""
+    wait_for_cards(client)
+    logs = [client.scheduler_comm.recent_message_log]
+    logs += [comm.recent_message_log for comm in client.cluster.scheduler.stream_comms.values()]
+    assert len(logs) > CARDS
+    assert [len(log) for log in logs] == [0] * len(logs)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,8 @@ def test_kernels_of_a_model_follow_each_other_in_a_graph():
     options = {"regime": "graph"}
     problem = GemmProblem.of(512, 4096, 4096)
     best = rank(problem, "h200", 1, model="WarpSpecializedModel", family="cublas", options=options).best
-    assert seen.total_us == pytest.approx(1.03 * best.prediction.runtime_us)
+    fastest_us = best.prediction.runtime_us
+    assert seen.total_us == pytest.approx(fastest_us * (1 + 0.065 / (1 + fastest_us / 50)))
 
 
 def test_fewer_sms_take_longer():
@@ -300,9 +301,10 @@ def test_the_regime_is_the_models(regime):
         functional.linear(meta(512, 4096), meta(4096, 4096))
     problem = GemmProblem.of(512, 4096, 4096)
     best = rank(problem, "h200", 1, family="cublas", options={"regime": regime}).best
-    # cuBLAS's own pick takes 3 % longer than its fastest kernel, on average.
-    assert seen.total_us == pytest.approx(1.03 * best.prediction.runtime_us)
-    assert "cublas picks its kernels by itself: 3% over its fastest" in seen.notes()
+    # cuBLAS's own pick takes 6.5 % longer than its fastest kernel where that takes no time, half at 50 us.
+    fastest_us = best.prediction.runtime_us
+    assert seen.total_us == pytest.approx(fastest_us * (1 + 0.065 / (1 + fastest_us / 50)))
+    assert "cublas picks its kernels by itself: up to 6.5% over its fastest" in seen.notes()
     assert f"regime {regime}" in seen.notes()[0]
 
 

@@ -1,17 +1,22 @@
 """The kernel families: which there are on which GPU, and what reads them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from gemm_model import predict, predict_table
-from gemm_model.core.batch import batch_of
+from gemm_model.classic_models.throughput import flop_per_clk_of
+from gemm_model.core.batch import batch_of, numbers_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KERNELS, KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import check, resources_by_row, resources_of
 from gemm_model.kernels.registry import families, family_of
+from gemm_model.persistent.kernel_time import geometry_of, kernel_time
+from tests.typed_numbers import numbers
 
 H200, B200, A100 = load_gpu("h200"), load_gpu("b200"), load_gpu("a100_sxm_80gb")
 PROBLEM = GemmProblem.of(4096, 4096, 4096)
@@ -195,3 +200,28 @@ def test_dynamic_tile_fetch_is_said():
     kernel = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, schedule="2cta")
     assert any("dynamic tile fetch" in caveat for caveat in predict(PROBLEM, kernel, "b200").caveats)
     assert not any("dynamic" in caveat for caveat in predict(PROBLEM, KernelConfig(**SQUARE), "h200").caveats)
+
+
+def test_what_is_known_of_a_family_stands_in_for_a_donors_numbers():
+    triton, donor = family_of("triton", H200), numbers()
+    assert triton.adapted(donor, "triton") == donor
+    adapted = triton.adapted(donor, "quack")
+    assert adapted.round_trip.single_clk == 310
+    assert adapted.latency.load_clk == 900
+    assert adapted.tensor == donor.tensor
+    # QuACK spills more than the excess in wide instructions, CUTLASS what exceeds the budget.
+    assert family_of("cutlass", H200).adapted(donor, "quack").spilling.narrow_columns == 256
+    assert family_of("quack", H200).adapted(donor, "cutlass") == donor
+
+
+def test_a_triton_kernel_makes_its_descriptors_first():
+    row = numbers_of(PROBLEM, KernelConfig(**SQUARE, kernel="triton"))
+    rate = flop_per_clk_of("fp16", H200)
+    triton = family_of("triton", H200)
+    on_the_host = replace(triton, start_us=0.0)
+    for regime in ("burst", "graph"):
+        times = [
+            kernel_time(geometry_of(row, rate, H200, family), H200, numbers(), regime=regime).launch_us
+            for family in (triton, on_the_host)
+        ]
+        assert times[0] - times[1] == pytest.approx(2.5)

@@ -6,9 +6,10 @@ import pytest
 
 from gemm_model.kernels.family import TileOrder
 from gemm_model.persistent.reduction import (
-    last_turns,
+    exposed_turns_us,
     second_kernel_us,
     turn_clk,
+    turns_clk,
     turns_per_wave,
     workspace_bytes,
 )
@@ -16,50 +17,92 @@ from tests.persistent.kernels import row, times_of
 from tests.typed_numbers import numbers
 
 SPLIT = numbers().split_k
+TILE_CLK = numbers().epilogue.tile_clk
+
+
+def ordered(splits):
+    return TileOrder(name="any", splits=splits)
 
 
 @pytest.mark.parametrize(("split_k", "extra"), [(1, 0), (2, 1), (4, 3)])
 def test_what_a_split_adds(split_k, extra):
     batch = row((512, 512, 4096), cta_m=128, cta_n=128, split_k=split_k)
-    schedule = SimpleNamespace(sharers=float(split_k), partial_sums=split_k - 1.0)
+    schedule = SimpleNamespace(
+        sharers=float(split_k), partial_sums=split_k - 1.0, filled_m=0.5, filled_n=1.0, resident=132.0
+    )
     # 800 clocks to take a turn, and 128 x 128 sums of 4 bytes at 16 a clock.
     assert turn_clk(batch, SPLIT) == pytest.approx(800 + 4096)
-    assert second_kernel_us(schedule, SPLIT) == (1.5 if extra else 0)
-    # Written and read again.
-    assert workspace_bytes(batch, schedule) == extra * 512 * 512 * 8
+    wave_clk = turns_clk(batch, schedule, ordered("rounds"), numbers())
+    assert wave_clk == pytest.approx(800 + 4096 + TILE_CLK if extra else 0)
+    in_turn = ordered("rounds")
+    assert second_kernel_us(batch, schedule, in_turn, SPLIT, 132, 1800.0) == (1.5 if extra else 0)
+    # Written and read again; in rounds the rows that are filled too.
+    assert workspace_bytes(batch, schedule, ordered("move")) == extra * 512 * 512 * 8
+    assert workspace_bytes(batch, schedule, ordered("rounds")) == extra * 1024 * 512 * 8
+
+
+def test_a_second_kernel_that_adds_up_reads_all_partial_sums():
+    batch = row((512, 1024, 4096), cta_m=128, cta_n=128, split_k=4)
+    schedule = SimpleNamespace(sharers=4.0, partial_sums=4.0)
+    order = TileOrder(name="any", splits="apart")
+    # 4 x 512 x 1024 sums of 4 bytes, 16 bytes a clock on each of 132 SMs at 1800 MHz.
+    added_us = 8388608 / (16 * 132 * 1800)
+    found = second_kernel_us(batch, schedule, order, SPLIT, 132, 1800.0)
+    assert found == pytest.approx(1.5 + added_us)
 
 
 @pytest.mark.parametrize(
-    ("split_k", "places", "waves", "in_wave", "after"),
+    ("split_k", "places", "in_wave"),
     [
-        (1, "move", 3, 0, 0),
-        (
-            4,
-            "move",
-            3,
-            1,
-            2,
-        ),  # 132 clusters are 33 whole tiles: each keeps its place, and its own turn counts
-        (
-            8,
-            "move",
-            3,
-            4,
-            3,
-        ),  # 16 whole tiles and half of one: the last waits for the four it was moved before
-        (8, "stay", 1, 1, 6),
-        (8, "stay", 5, 1, 2),  # five turns of each cluster run beside the chain of seven
-        (8, "stay", 9, 1, 0),
-        (1, "stay", 3, 0, 0),
-        (8, "apart", 3, 0, 0),
+        (1, "move", 0),
+        (4, "move", 1),  # 132 clusters are 33 whole tiles: each keeps its place, and its own turn counts
+        (8, "move", 4),  # 16 whole tiles and half of one: the last waits for the four it was moved before
+        (8, "rounds", 1),
+        (1, "rounds", 0),
+        (8, "apart", 0),
     ],
 )
-def test_turns_of_a_wave_and_after_the_last(split_k, places, waves, in_wave, after):
+def test_turns_of_a_wave(split_k, places, in_wave):
     batch = row((8192, 8192, 4096), cta_m=128, cta_n=128, split_k=split_k)
-    schedule = SimpleNamespace(resident=132.0, waves=float(waves), sharers=float(split_k))
-    order = TileOrder(name="any", splits=places)
-    assert turns_per_wave(batch, schedule, order) == in_wave
-    assert last_turns(batch, schedule, order) == after
+    assert turns_per_wave(batch, SimpleNamespace(resident=132.0), ordered(places)) == in_wave
+
+
+def exposed(splits, *, split_k, waves_us, waves, resident=132.0, last=0.0, at_once=1.0, sharers=None):
+    """In turns of 2 us."""
+    batch = row((8192, 8192, 4096), cta_m=128, cta_n=128, split_k=split_k)
+    schedule = SimpleNamespace(
+        resident=resident,
+        waves=waves,
+        last_tiles=last,
+        splits_at_once=at_once,
+        sharers=float(sharers or split_k),
+    )
+    return exposed_turns_us(batch, schedule, ordered(splits), waves_us, 2.0) / 2.0
+
+
+def test_splits_side_by_side_wait_for_each_other_behind_the_last_wave():
+    assert exposed("move", split_k=4, waves_us=50.0, waves=3.0) == 2
+    assert exposed("move", split_k=8, waves_us=50.0, waves=3.0) == 3
+    assert exposed("apart", split_k=8, waves_us=50.0, waves=3.0) == 0
+
+
+def test_splits_in_rounds_wait_for_those_of_the_last_wave():
+    # 33 tiles in 8 splits, two waves of four splits each.
+    assert exposed("rounds", split_k=8, waves_us=50.0, waves=2.0, at_once=4.0) == 3
+    # The last wave has half as many clusters, two splits of each tile.
+    assert exposed("rounds", split_k=6, waves_us=50.0, waves=2.0, last=66.0, at_once=4.0) == 1
+    # More tiles than clusters: no two splits of a tile meet.
+    assert exposed("rounds", split_k=8, waves_us=500.0, waves=20.0) == 0
+
+
+def test_the_chain_of_turns_bounds_splits_of_few_k_tiles():
+    # Two waves of 1 us and a turn of 2 us; one mainloop and eight turns take 17 us, 11 more than the waves.
+    assert exposed("rounds", split_k=8, waves_us=6.0, waves=2.0, at_once=4.0) == 5.5
+
+
+def test_shares_of_stream_k_wait_in_the_last_wave():
+    assert exposed("rounds", split_k=1, waves_us=50.0, waves=1.0, last=40.0, sharers=4) == 3
+    assert exposed("rounds", split_k=1, waves_us=50.0, waves=3.0, last=40.0) == 0
 
 
 def test_a_split_kernel_takes_its_setup_and_its_turns_longer():

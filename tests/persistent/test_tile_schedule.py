@@ -195,12 +195,18 @@ def test_blackwell_walks_all_of_m_first_and_fetches_tiles_dynamically():
     [
         # 16 tiles of 64 k tiles are 1024; 128 clusters get 8 each: eight for each tile, none within another.
         ((512, 512, 4096), {"full": 0, "clusters": 128, "work": 1 / 8, "sharers": 8, "sums": 7}),
-        # 165 tiles are one wave and 33; all are dealt, and most shares begin within a tile.
-        ((1408, 1920, 2624), {"full": 0, "clusters": 132, "work": 1.25, "sharers": 2, "sums": 1}),
+        # 165 tiles of 41 k tiles are one wave and 33; all are dealt, and most shares begin within a tile. The
+        # longest takes over up to 7 k tiles: 51.25 + 7 of 41.
+        ((1408, 1920, 2624), {"full": 0, "clusters": 132, "work": 58.25 / 41, "sharers": 2, "sums": 1}),
+        # 40 tiles of 64 k tiles, 19.39 a share: pieces of 8 at both ends leave two whole shares between.
+        (
+            (640, 1024, 4096),
+            {"full": 0, "clusters": 132, "work": (2560 / 132 + 7) / 64, "sharers": 4, "sums": 3},
+        ),
         # 340 tiles: one whole wave, then the other 208 as 132 shares.
         (
             (2176, 2560, 4480),
-            {"full": 1, "clusters": 132, "work": 208 / 132, "sharers": 2, "sums": 208 / 340},
+            {"full": 1, "clusters": 132, "work": (208 / 132 * 70 + 7) / 70, "sharers": 2, "sums": 208 / 340},
         ),
         # A last wave that is full, or tiles of no more than 8 k tiles, are left whole.
         ((1408, 1536, 4096), {"full": 1, "clusters": 132, "work": 1.0, "sharers": 1, "sums": 0}),

@@ -7,6 +7,7 @@ import pytest
 from gemm_model.core.batch import batch_of
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.edge_tiles import edge_fill
 from gemm_model.persistent.traffic import merged_share, out_of_step, traffic
 from tests.persistent.kernels import B200, H200, found_of, pair_of_ctas, row, schedule_of
@@ -25,10 +26,11 @@ def at_once(own_bytes):
 
 
 def moved(batch, known=None, gpu=H200, between=never_again):
+    order = family_of("quack", gpu).tile_order
     known = known or numbers()
     found, schedule = found_of(batch, gpu), schedule_of(batch, gpu)
     edge = edge_fill(batch, schedule, found, known)
-    return traffic(batch, gpu, found, schedule, edge, known, between)
+    return traffic(batch, gpu, found, schedule, edge, known, order, between)
 
 
 def test_one_wave_reads_each_operand_once_from_dram():

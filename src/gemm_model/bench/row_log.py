@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class RowLog:
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror})") from None
         log = cls(path, columns, descriptor)
-        log._write_line(list(columns))
+        log.extend([line_of(columns)])
         return log
 
     @classmethod
@@ -60,7 +60,7 @@ class RowLog:
         os.ftruncate(descriptor, len(whole))
         lines = list(csv.reader(io.StringIO(whole.decode("utf-8", errors="replace"))))
         if not lines:
-            log._write_line(list(columns))
+            log.extend([line_of(columns)])
             return log, 0
         if tuple(lines[0]) != tuple(columns):
             raise InputError(
@@ -76,15 +76,11 @@ class RowLog:
 
     def append(self, cells: Mapping[str, Any]) -> None:
         """Add one row, whole or not at all; InputError where the disk takes no more."""
-        self._write_line([cells.get(name, "") for name in self._columns])
+        self.extend([line_of([cells.get(name, "") for name in self._columns])])
 
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-    def _write_line(self, cells: Sequence[Any]) -> None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow(cells)
-        data = text.getvalue().encode()
+    def extend(self, lines: Iterable[str]) -> None:
+        """Add lines as `line_of` makes them, all or none; InputError where the disk takes no more."""
+        data = "".join(lines).encode()
         end = os.fstat(self._descriptor).st_size
         try:
             written = os.write(self._descriptor, data)
@@ -94,8 +90,18 @@ class RowLog:
             os.ftruncate(self._descriptor, end)
             raise self._refused("no space left on the device")
 
+    def close(self) -> None:
+        os.close(self._descriptor)
+
     def _refused(self, reason: str) -> InputError:
         return InputError(f"{self.path}: {reason}; the rows so far are safe, --resume goes on from there")
+
+
+def line_of(cells: Sequence[Any]) -> str:
+    """The cells as one line of a table, its end included."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
 
 
 def whole_lines(data: bytes) -> bytes:

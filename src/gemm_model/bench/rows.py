@@ -173,7 +173,7 @@ class Row:
     asked: tuple[int, int, int]
     regime: str = "burst"
     l2: str = "cold"
-    chain: Chain = field(default_factory=Chain)
+    chain: Chain = Chain()
     """Of the graph regime alone."""
 
     def __post_init__(self) -> None:

@@ -217,7 +217,7 @@ def arranged(
 
 
 def shape_key(row: Row) -> tuple[str | int, ...]:
-    """Types, sizes, batch, groups and convolution: rows with equal keys multiply equal matrices."""
+    """Types, sizes, batch, groups and convolution: equal keys mean matrices of the same sizes."""
     problem = row.problem
     types = (problem.a_dtype.name, problem.b_dtype.name, problem.out_dtype.name)
     around = extras(problem)

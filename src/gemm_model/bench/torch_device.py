@@ -114,6 +114,9 @@ class Sensors:
 class TorchDevice:
     """The first visible CUDA device."""
 
+    least_pool = POOL_ELEMENTS
+    """Random numbers of a type that are made at once, where memory allows [elements]."""
+
     def __init__(self) -> None:
         if not torch.cuda.is_available():
             raise MissingExtraError("no CUDA GPU is visible; the benchmark needs one")
@@ -121,7 +124,7 @@ class TorchDevice:
         self._properties = torch.cuda.get_device_properties(0)
         self.l2_bytes: int = self._properties.L2_cache_size
         self._sensors = Sensors(self.uuid)
-        elements = min(POOL_ELEMENTS, self._properties.total_memory // POOL_SHARE_OF_MEMORY)
+        elements = min(self.least_pool, self._properties.total_memory // POOL_SHARE_OF_MEMORY)
         self._pool = OperandPool("cuda", OPERAND_SEED, elements)
         self._flush = torch.ones(FLUSH_L2_MULTIPLE * self.l2_bytes // 4, dtype=torch.float32, device="cuda")
         self._flush_sum = torch.zeros((), dtype=torch.float32, device="cuda")
@@ -377,3 +380,9 @@ class TorchDevice:
         state = self._sensors.read()
         stop.synchronize()
         return float(start.elapsed_time(stop)), state
+
+
+class TracedTorchDevice(TorchDevice):
+    """One that makes no more random numbers than it needs: a tracer notes each warp of a kernel that does."""
+
+    least_pool = 0

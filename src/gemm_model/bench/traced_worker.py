@@ -21,6 +21,10 @@ TRACED_LAUNCHES = 1
 """Launches of a row, after those that prepared it [1]; under the tracer; chosen: the last one counts."""
 TIMED_LAUNCHES = 9
 """Launches of a row [1]; without the tracer; chosen: their median counts."""
+LIFETIME_LAUNCHES = 5
+"""Launches of a row [1]; where warps' lifetimes alone are taken; chosen: their median counts."""
+STORE_RANGES = "epi_"
+"""What QuACK's ranges of an epilogue's parts begin with."""
 
 
 def add_wait_ranges() -> None:
@@ -50,7 +54,31 @@ def add_wait_ranges() -> None:
     loads.producer_acquire = ranged(WAIT_STAGE, loads.producer_acquire)
 
 
-def run_rows(worker: Worker, rows: list[dict[str, Any]], *, timed: bool) -> list[dict[str, Any]]:
+def drop_store_ranges() -> None:
+    """Have kernels that are compiled from then on trace an epilogue as a whole, and no part of it.
+
+    Each part has a range for every 32 columns: of tiles with few k tiles they are most of what tracing adds.
+    """
+    from cutlass.cute.experimental import iket
+
+    push, pop = iket.range_push, iket.range_pop
+    open_ones: list[bool] = []
+
+    def push_kept(name: str, *arguments: Any, **options: Any) -> None:
+        open_ones.append(not name.startswith(STORE_RANGES))
+        if open_ones[-1]:
+            push(name, *arguments, **options)
+
+    def pop_kept(*arguments: Any, **options: Any) -> None:
+        if open_ones.pop():
+            pop(*arguments, **options)
+
+    iket.range_push, iket.range_pop = push_kept, pop_kept
+
+
+def run_rows(
+    worker: Worker, rows: list[dict[str, Any]], *, timed: bool, launched: int = TRACED_LAUNCHES
+) -> list[dict[str, Any]]:
     """One reply a row: `kernel_us` where it is timed, and the reason where it could not run."""
     replies: list[dict[str, Any]] = []
     launches: list[Launch | None] = []
@@ -69,7 +97,7 @@ def run_rows(worker: Worker, rows: list[dict[str, Any]], *, timed: bool) -> list
         if timed:
             reply["kernel_us"] = worker.device.kernel_us(launch, TIMED_LAUNCHES)
         else:
-            worker.device.rested_launches(launch, TRACED_LAUNCHES)
+            worker.device.rested_launches(launch, launched)
     return replies
 
 
@@ -80,11 +108,16 @@ def main() -> int:
     parser.add_argument("--replies", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--timed", action="store_true", help="time the rows, without the tracer")
     parser.add_argument("--waits", action="store_true", help="add ranges for each wait of the ring")
+    parser.add_argument("--no-stores", action="store_true", help="drop the ranges of an epilogue's parts")
+    parser.add_argument("--launches", type=int, default=TRACED_LAUNCHES, help="of each row")
     arguments = parser.parse_args()
     if arguments.waits:
         add_wait_ranges()
+    if arguments.no_stores:
+        drop_store_ranges()
     rows = json.loads(arguments.rows.read_text())
-    replies = run_rows(Worker(arguments.device), rows, timed=arguments.timed)
+    worker = Worker(arguments.device)
+    replies = run_rows(worker, rows, timed=arguments.timed, launched=arguments.launches)
     arguments.replies.write_text(json.dumps(replies))
     return 0
 

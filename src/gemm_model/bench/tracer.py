@@ -1,7 +1,9 @@
 """Traces of real kernels: NVIDIA's in-kernel tracer IKET around a worker, and its output in our format.
 
 The tracer runs the worker twice (once to see how many events a warp makes) and decodes what the second run
-wrote. Kernels are compiled with tracing ranges into a cache of their own, by the first run for both.
+wrote. Kernels are compiled with tracing ranges into a cache of their own, by the first run for both. Before,
+the kernels without ranges are timed, and the tracer takes the lifetimes of their warps alone: what the ranges
+add is told against these.
 """
 
 from __future__ import annotations
@@ -12,23 +14,31 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gemm_model.bench.rows import Row
-from gemm_model.bench.traced_worker import TRACED_LAUNCHES
+from gemm_model.bench.traced_worker import LIFETIME_LAUNCHES, TRACED_LAUNCHES
 from gemm_model.core.batch import numbers_of
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.persistent.kernel_time import Geometry
 from gemm_model.persistent.model import WarpSpecializedModel
-from gemm_model.timeline.iket import WARPS_PER_GROUP, TracedKernel, lost_warps, read_iket, trace_of
+from gemm_model.timeline.iket import (
+    WARPS_PER_GROUP,
+    TracedKernel,
+    lifetimes_us,
+    lost_warps,
+    read_iket,
+    trace_of,
+)
 from gemm_model.timeline.trace import Trace, kernel_identity
 
 TRACER = "iket"
+TRACED_DEVICE = "gemm_model.bench.torch_device:TracedTorchDevice"
 PROCESS_LIMIT_S = 540.0
 """Most time of one run of the tracer [s]; all traces; two runs of a worker and the decoding of some 10
 kernels take 60 s."""
@@ -52,6 +62,8 @@ class TraceOptions:
     """Room for the events of a warp; None as many as the tracer's first run counts."""
     waits: bool = True
     """Whether each wait of the ring is traced: time per k tile, at twice the overhead."""
+    stores: bool = False
+    """Whether the parts of each epilogue are traced: most of the ranges where K is short."""
     every_warp: bool = False
     """Whether all warps of a warpgroup are in the traces, not its first one alone."""
     keep: Path | None = None
@@ -66,7 +78,7 @@ def require_tracer() -> None:
         )
 
 
-def traced_kernel(row: Row, gpu: GpuSpec, untraced_us: float | None = None) -> TracedKernel:
+def traced_kernel(row: Row, gpu: GpuSpec) -> TracedKernel:
     """What the trace of a row is of. Raises InputError for a row without a tile."""
     config, geometry = _geometry(row, gpu)
     return TracedKernel(
@@ -74,7 +86,6 @@ def traced_kernel(row: Row, gpu: GpuSpec, untraced_us: float | None = None) -> T
         identity=kernel_identity(row.problem, config),
         k_tiles=int(geometry.schedule.k_tiles),
         stages=int(geometry.resources.stages),
-        untraced_us=untraced_us,
     )
 
 
@@ -85,20 +96,20 @@ def _geometry(row: Row, gpu: GpuSpec) -> tuple[KernelConfig, Geometry]:
     return row.config, evaluation.geometry
 
 
-def expected_ranges(row: Row, gpu: GpuSpec) -> int:
+def expected_ranges(row: Row, gpu: GpuSpec, *, stores: bool = False) -> int:
     """About how many ranges the trace of a row holds, all launches of it together."""
     config, geometry = _geometry(row, gpu)
     k_tiles = int(geometry.schedule.k_tiles)
     warps = WARPS_PER_GROUP * int(geometry.resources.warpgroups)
     # Whole tiles, next tiles and waits; the producer has no epilogue.
-    computing = warps * (k_tiles + 4 + 4 * config.cta_n // EPILOGUE_COLUMNS)
+    computing = warps * (k_tiles + 4 + (4 * config.cta_n // EPILOGUE_COLUMNS if stores else 0))
     tiles = int(geometry.schedule.tiles) * config.cluster_m * config.cluster_n
     return LAUNCHES * tiles * (computing + k_tiles + 3)
 
 
-def batches(rows: Sequence[Row], gpu: GpuSpec) -> list[list[int]]:
+def batches(rows: Sequence[Row], gpu: GpuSpec, *, stores: bool = False) -> list[list[int]]:
     """Positions of the rows that one run of the tracer takes: alike in size, so that buffers fit."""
-    sizes = [expected_ranges(row, gpu) for row in rows]
+    sizes = [expected_ranges(row, gpu, stores=stores) for row in rows]
     found: list[list[int]] = []
     filled = MOST_RANGES
     for index in sorted(range(len(rows)), key=sizes.__getitem__):
@@ -119,24 +130,31 @@ def trace_rows(rows: Sequence[Row], gpu: GpuSpec, options: TraceOptions) -> list
         place = Path(folder)
         cells = [row.columns() for row in rows]
         (place / "rows.json").write_text(json.dumps(cells))
-        _run(_worker(place, options, timed=True), place, {})
+        _run(_worker(place, options, "--timed"), place, {})
         untraced = _replies(rows, place)
+        # These two runs have the kernels of the library's own cache, without a range.
+        lifetimes = _tracer(place / "lifetimes", ["--warp-trace"])
+        _run([*lifetimes, *_worker(place, options, "--launches", str(LIFETIME_LAUNCHES))], place, {})
         out = options.keep or place / "iket"
         # Kernels with ranges have the same name in the library's cache as those without.
-        words = _run(_tracer(place, out, options), place, {"QUACK_CACHE_DIR": str(place / "kernels")})
-        traces = sorted(out.glob("*.trace.json"))
-        if len(traces) != 1:
-            raise InputError(f"the tracer left {len(traces)} traces ({_last_line(words)}); expected one")
-        launches = read_iket(traces[0])
-    if len(launches) < TRACED_LAUNCHES * len(rows):
-        raise InputError(
-            f"the tracer saw {len(launches)} launches of instrumented kernels; expected at least "
-            f"{TRACED_LAUNCHES * len(rows)}"
-        )
-    counted = launches[-TRACED_LAUNCHES * len(rows) :][TRACED_LAUNCHES - 1 :: TRACED_LAUNCHES]
+        command = [*_tracer(out, _tracing(options)), *_worker(place, options, *_ranges(options))]
+        words = _run(command, place, {"QUACK_CACHE_DIR": str(place / "kernels")})
+        launches = read_iket(_only_trace(out, words))
+        if len(launches) < TRACED_LAUNCHES * len(rows):
+            raise InputError(
+                f"the tracer saw {len(launches)} launches of instrumented kernels; expected at least "
+                f"{TRACED_LAUNCHES * len(rows)}"
+            )
+        counted = launches[-TRACED_LAUNCHES * len(rows) :][TRACED_LAUNCHES - 1 :: TRACED_LAUNCHES]
+        names = [launch.kernel_name for launch in counted]
+        unranged_us = lifetimes_us(_only_trace(place / "lifetimes", words), names, LIFETIME_LAUNCHES)
+    kernels = [
+        replace(traced_kernel(row, gpu), untraced_us=reply["kernel_us"], unranged_us=lived_us)
+        for row, reply, lived_us in zip(rows, untraced, unranged_us, strict=True)
+    ]
     found = [
-        trace_of(launch, traced_kernel(row, gpu, reply["kernel_us"]), every_warp=options.every_warp)
-        for launch, row, reply in zip(counted, rows, untraced, strict=True)
+        trace_of(launch, kernel, every_warp=options.every_warp)
+        for launch, kernel in zip(counted, kernels, strict=True)
     ]
     lost = max(lost_warps(words), sum(trace.info.lost_warps for trace in found))
     if lost:
@@ -148,21 +166,36 @@ def trace_rows(rows: Sequence[Row], gpu: GpuSpec, options: TraceOptions) -> list
     return found
 
 
-def _worker(place: Path, options: TraceOptions, *, timed: bool) -> list[str]:
+def _worker(place: Path, options: TraceOptions, *words: str) -> list[str]:
     command = [sys.executable, "-m", "gemm_model.bench.traced_worker", "--device", options.device]
-    command += ["--rows", str(place / "rows.json"), "--replies", str(place / "replies.json")]
-    return [*command, *(["--timed"] if timed else []), *(["--waits"] if options.waits and not timed else [])]
+    return [*command, "--rows", str(place / "rows.json"), "--replies", str(place / "replies.json"), *words]
 
 
-def _tracer(place: Path, out: Path, options: TraceOptions) -> list[str]:
+def _ranges(options: TraceOptions) -> list[str]:
+    """Words for the worker about the ranges of its kernels."""
+    return [*(["--waits"] if options.waits else []), *([] if options.stores else ["--no-stores"])]
+
+
+def _tracing(options: TraceOptions) -> list[str]:
+    """Words for the tracer where it traces ranges."""
+    words = [] if options.keep is None else ["--keep"]
+    if options.events_per_warp is not None:
+        words += ["--max-ts-cnt-per-warp", str(options.events_per_warp)]
+    return words
+
+
+def _tracer(out: Path, words: Sequence[str]) -> list[str]:
     """The tracer around the worker; JSON alone is decoded, the other outputs take most of its time."""
     command = [sys.executable, "-m", f"{TRACER}.cli.main", "--output-dir", str(out), "--clobber"]
-    command += ["--log-level", "warn", "profile", "--postprocess", "json"]
-    if options.keep is not None:
-        command += ["--keep"]
-    if options.events_per_warp is not None:
-        command += ["--max-ts-cnt-per-warp", str(options.events_per_warp)]
-    return [*command, "--", *_worker(place, options, timed=False)]
+    return [*command, "--log-level", "warn", "profile", "--postprocess", "json", *words, "--"]
+
+
+def _only_trace(folder: Path, words: str) -> Path:
+    """The trace that the tracer left in its folder. Raises InputError where that is not one."""
+    traces = sorted(folder.glob("*.trace.json"))
+    if len(traces) != 1:
+        raise InputError(f"the tracer left {len(traces)} traces ({_last_line(words)}); expected one")
+    return traces[0]
 
 
 def _run(command: Sequence[str], place: Path, environment: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll
 
 WORTH_A_PROCESS = 1500
-"""Rows from which on a fold's fit takes longer than a process needs to start [rows]; measured: about 1 s."""
+"""Rows from which on a fit takes longer than a process needs to start [rows]; measured: about 1 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,18 @@ class HoldOut:
         `fitted` is called after each fit.
         """
         tests = [folds == fold for fold in np.unique(folds[folds >= 0])]
-        few = len(folds) < WORTH_A_PROCESS or len(tests) < 2
         runtime_us, clk_mhz, corrected_us = (np.full(len(folds), np.nan) for _ in range(3))
-        for test, found in zip(tests, (map if few else run_all)(self.fold, tests), strict=True):
+        for test, found in zip(tests, worth_it(run_all, len(folds))(self.fold, tests), strict=True):
             fitted()
             runtime_us[test], clk_mhz[test] = found.runtime_us, found.set_clk_mhz
             if found.corrected_us is not None:
                 corrected_us[test] = found.corrected_us
         return HeldOutTimes(runtime_us, clk_mhz, corrected_us if self.with_residual else None)
+
+
+def worth_it(run_all: RunAll, rows: int) -> RunAll:
+    """`run_all` for work on so many rows; `map` where a process would take longer to start."""
+    return map if rows < WORTH_A_PROCESS else run_all
 
 
 def _each(values: Values, test: BoolArray) -> FloatArray:

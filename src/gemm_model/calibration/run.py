@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +26,7 @@ from gemm_model.calibration.fit import (
     fit,
     free_from,
 )
-from gemm_model.calibration.hold_out import HoldOut
+from gemm_model.calibration.hold_out import HoldOut, worth_it
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.residual_fit import catboost, train_on
 from gemm_model.calibration.tables import (
@@ -189,7 +193,7 @@ def calibrate(
         for kind, regimes in data.by_kind.items()
     }
     steps.total = sum(each.fits for each in fitted.values())
-    kinds = {kind: each.result() for kind, each in fitted.items()}
+    kinds = dict(zip(fitted, _at_once(_Kind.result, fitted.values(), run_all), strict=True))
     told = ", ".join(path.name for path in inputs)
     calibration = Calibration(
         gpu=gpu.name,
@@ -211,26 +215,40 @@ def calibrate(
         within_phases=base.within_phases,
     )
     steps.begin("residual")
-    residual = _residual(calibration, kinds, gpu) if choices.with_residual else None
+    residual = _residual(calibration, kinds, gpu, run_all) if choices.with_residual else None
     return CalibrationResult(calibration, kinds, residual, data)
+
+
+def _at_once(
+    result: Callable[[_Kind], KindResult], kinds: Iterable[_Kind], run_all: RunAll
+) -> Iterable[KindResult]:
+    """The result of each rate class. One class's fits run beside another's, where there are processes."""
+    if run_all is map:
+        return map(result, kinds)
+    # The threads wait; what there is to fit, they hand to the processes.
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(result, kinds))
 
 
 @dataclass(slots=True)
 class _Steps:
-    """Counts fits, of about so many."""
+    """Counts fits, of about so many; may be told by several threads."""
 
     tell: Progress
     total: int = 0
     done: int = 0
     step: str = ""
+    lock: Lock = field(default_factory=Lock)
 
     def begin(self, step: str) -> None:
-        self.step = step
-        self.tell(step, self.done, self.total)
+        with self.lock:
+            self.step = step
+            self.tell(step, self.done, self.total)
 
     def fitted(self) -> None:
-        self.done += 1
-        self.tell(self.step, self.done, max(self.done, self.total))
+        with self.lock:
+            self.done += 1
+            self.tell(self.step, self.done, max(self.done, self.total))
 
 
 def extend(
@@ -309,7 +327,7 @@ class _Kind:
         self.run_all = run_all
         self.kind, self.gpu, self.family, self.choices, self.steps = kind, gpu, family, choices, steps
         served = base.kind_for(kind)
-        self.start = base.numbers[served].values()
+        self.start = family.adapted(base.numbers[served], base.family).values()
         self.bands = {
             name: band
             for name, band in base.error_band.get(served, {}).items()
@@ -394,7 +412,9 @@ class _Kind:
         self, seen: Mapping[str, Observations], free: Collection[str], start: Mapping[str, float]
     ) -> Fit:
         absent = self.family.absent_mechanisms
-        found = fit(seen, self.gpu, free=free, start=start, donor=self.donor, without=absent)
+        job = partial(fit, seen, self.gpu, free=free, start=start, donor=self.donor, without=absent)
+        at_once = worth_it(self.run_all, sum(map(len, seen.values())))
+        found: Fit = next(iter(at_once(_call, [job])))
         self.steps.fitted()
         return found
 
@@ -536,14 +556,21 @@ def full_names(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _residual(calibration: Calibration, kinds: dict[str, KindResult], gpu: GpuSpec) -> Residual:
+def _call(job: Callable[[], Any]) -> Any:
+    """What an executor's process does with a job."""
+    return job()
+
+
+def _residual(
+    calibration: Calibration, kinds: dict[str, KindResult], gpu: GpuSpec, run_all: RunAll
+) -> Residual:
     """Trained on all judged rows and the times that the finished calibration gives them."""
+    jobs = [partial(train_on, result.rows, gpu, calibration.numbers[kind]) for kind, result in kinds.items()]
+    at_once = worth_it(run_all, sum(len(result.rows) for result in kinds.values()))
     return Residual(
         gpu=gpu.name,
         fingerprint=calibration.fingerprint(),
-        forests={
-            kind: train_on(result.rows, gpu, calibration.numbers[kind]) for kind, result in kinds.items()
-        },
+        forests=dict(zip(kinds, at_once(_call, jobs), strict=True)),
         error_band={
             kind: {
                 **error_bands(result.rows, result.corrected_us, gpu, result.fit.numbers),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
 from gemm_model.choice.selection import Choice, Ranker, Ranking
 from gemm_model.choice.table_ranking import rank_table
+from gemm_model.core.prediction import OwnPick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +19,8 @@ class Against:
     ranking: Ranking
     reference: Choice
     """What that family takes, by prediction."""
-    own_pick: float = 1.0
-    """Time of the kernel that its library picks by itself over that [1]."""
+    own_pick: OwnPick = field(default_factory=OwnPick)
+    """What its library, which picks its kernel by itself, takes over that."""
 
     def gain(self, choice: Choice) -> float:
         """By what share the family takes longer than one of the choices; negative where it is faster."""

@@ -15,7 +15,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.further_work import asked_of
 from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDULES, KernelConfig, parse_extent
-from gemm_model.core.prediction import BatchPrediction, Evaluation, Prediction, predict_in_chunks
+from gemm_model.core.prediction import BatchPrediction, Evaluation, OwnPick, Prediction, predict_in_chunks
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.sizes import size_of
 from gemm_model.kernels.candidates import (
@@ -205,9 +205,9 @@ class Ranker:
         return tuple(family.name for family in self.families)
 
     @property
-    def own_pick(self) -> float:
-        """Time of the kernel that the family's library picks by itself over that of the first choice [1]."""
-        return self.model.own_pick(self.names[0]) if len(self.names) == 1 else 1.0
+    def own_pick(self) -> OwnPick:
+        """What the family's library, which picks its kernel by itself, takes over the first choice."""
+        return self.model.own_pick(self.names[0]) if len(self.names) == 1 else OwnPick()
 
     def spaces(self, problem: GemmProblem) -> tuple[CandidateSpace, ...]:
         """The candidates for the problem's types and layouts; raises InputError where there are none."""

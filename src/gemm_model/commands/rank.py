@@ -256,6 +256,7 @@ def _against_notes(held: Against) -> list[str]:
     gain = held.gain(held.ranking.best)
     note = f"{config.kernel} takes {time_us:.2f} us with {describe(reference.candidate)}"
     note += f"; the first gains {gain:.1%}" if gain > 0 else "; nothing is gained"
-    if held.own_pick > 1.0:
-        note += f" (what {config.kernel} picks by itself takes about {held.own_pick - 1.0:.0%} longer)"
+    longer = held.own_pick.time_us(time_us) / time_us - 1.0
+    if longer > 0.0:
+        note += f" (what {config.kernel} picks by itself takes about {longer:.0%} longer)"
     return [note + (", which lies within the error band" if gain > 0 and held.tied else "")]

@@ -46,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-waits", action="store_true", help="trace whole tiles alone: less overhead, no time per k tile"
     )
     parser.add_argument(
+        "--stores", action="store_true", help="trace the parts of each epilogue too: more overhead"
+    )
+    parser.add_argument(
         "--all-warps",
         action="store_true",
         help="all warps of a warpgroup, not the first alone: they go in step",
@@ -100,7 +103,7 @@ def _converted(args: argparse.Namespace, row: Row) -> Trace:
     from gemm_model.core.gpu import load_gpu
     from gemm_model.timeline.iket import read_iket, trace_of
 
-    for name in sorted(args.given & {"events_per_warp", "no_waits", "keep", "device"}):
+    for name in sorted(args.given & {"events_per_warp", "no_waits", "stores", "keep", "device"}):
         raise InputError(f"--{name.replace('_', '-')} has no effect with --iket; expected it left out")
     launches = read_iket(args.iket)
     if not launches:
@@ -112,8 +115,8 @@ def _converted(args: argparse.Namespace, row: Row) -> Trace:
 def _traced(rows: list[Row], args: argparse.Namespace) -> list[Trace]:
     """The traces of rows on this machine's GPU, in as few runs of the tracer as its buffers allow."""
     from gemm_model.bench.characterization import base_gpu
-    from gemm_model.bench.runner import TORCH_DEVICE, describe_card
-    from gemm_model.bench.tracer import TraceOptions, batches, require_tracer, trace_rows
+    from gemm_model.bench.runner import describe_card
+    from gemm_model.bench.tracer import TRACED_DEVICE, TraceOptions, batches, require_tracer, trace_rows
     from gemm_model.bench.worker_process import WorkerProcess
     from gemm_model.config import gpu_names, load_gpu_mapping
     from gemm_model.core.gpu import load_gpu
@@ -122,9 +125,10 @@ def _traced(rows: list[Row], args: argparse.Namespace) -> list[Trace]:
         raise InputError("--gpu has no effect without --iket; expected it left out")
     require_tracer()
     options = TraceOptions(
-        device=args.device or TORCH_DEVICE,
+        device=args.device or TRACED_DEVICE,
         events_per_warp=args.events_per_warp,
         waits=not args.no_waits,
+        stores=args.stores,
         every_warp=args.all_warps,
         keep=args.keep,
     )
@@ -135,7 +139,7 @@ def _traced(rows: list[Row], args: argparse.Namespace) -> list[Trace]:
         worker.close()
     gpu = load_gpu(base_gpu(card["gpu_name"], {name: load_gpu_mapping(name) for name in gpu_names()}))
     found: list[Trace | None] = [None] * len(rows)
-    for batch in batches(rows, gpu):
+    for batch in batches(rows, gpu, stores=args.stores):
         common.words(f"tracing {len(batch)} kernels")
         for index, trace in zip(batch, trace_rows([rows[i] for i in batch], gpu, options), strict=True):
             found[index] = trace
@@ -156,7 +160,8 @@ def _trace_table(args: argparse.Namespace) -> int:
         for number, trace in enumerate(_traced(asked, args)):
             name = f"{number:03d}.csv.gz"
             write_trace_table(trace, args.output / name)
-            about = {**trace.info.kernel, "untraced_us": trace.info.untraced_us}
+            times_us = {"untraced_us": trace.info.untraced_us, "unranged_us": trace.info.unranged_us}
+            about = {**trace.info.kernel, **times_us}
             rows.append({"trace": name, **about, **phase_columns(trace)})
         names = list(dict.fromkeys(name for row in rows for name in row))
         rows = [{name: row.get(name, "") for name in names} for row in rows]
@@ -189,6 +194,7 @@ def _write(args: argparse.Namespace, trace: Trace) -> None:
         result={
             "traced_us": info.runtime_us,
             "untraced_us": info.untraced_us,
+            "unranged_us": info.unranged_us,
             "tracing_overhead": info.overhead,
             "lost_warps": info.lost_warps,
             "file": args.output,

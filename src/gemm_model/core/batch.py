@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemm_model.core.dtypes import MATH_KINDS
-from gemm_model.core.elementwise import where
+from gemm_model.core.elementwise import Values, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.further_work import FurtherWork, assembled, further_work
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, STREAM_K, KernelConfig
@@ -151,28 +151,25 @@ class GemmBatch:
 
         Rows are contiguous along the major extent.
         """
-        pitch = where(self.a_k_major, self.k, self.m)
+        pitch: Values = where(self.a_k_major, self.k, self.m)
         if self.further is not None:
             pitch = where(self.further.a_row_step > 0.0, self.further.a_row_step, pitch)
-        found: FloatArray = pitch * self.a_bits / 8.0
-        return found
+        return pitch * self.a_bits / 8.0
 
     @property
     def b_pitch_bytes(self) -> FloatArray:
-        pitch = where(self.b_k_major, self.k, self.n)
+        pitch: Values = where(self.b_k_major, self.k, self.n)
         if self.further is not None:
             pitch = where(self.further.b_row_step > 0.0, self.further.b_row_step, pitch)
-        found: FloatArray = pitch * self.b_bits / 8.0
-        return found
+        return pitch * self.b_bits / 8.0
 
     @property
     def output_pitch_bytes(self) -> FloatArray:
-        pitch = where(self.c_n_major, self.n, self.m)
+        pitch: Values = where(self.c_n_major, self.n, self.m)
         if self.further is not None:
             row = pitch * self.further.output_share
             pitch = where(self.further.out_row_step > 0.0, self.further.out_row_step, row)
-        found: FloatArray = pitch * self.out_bits / 8.0
-        return found
+        return pitch * self.out_bits / 8.0
 
 
 @dataclass(frozen=True, slots=True)

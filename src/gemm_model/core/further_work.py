@@ -108,9 +108,9 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         tiling = _tiling(groups, problem.n, cluster_rows, cluster_columns)
     clusters_m, clusters_n, rows_inside = tiling
     a_distinct, b_distinct = problem.distinct_share
-    steps = [0.0, 0.0, 0.0]
+    steps: tuple[float, ...] = (0.0, 0.0, 0.0)
     if problem.batch_strides is not None:
-        steps = [float(layout.row_step) for layout in problem.layouts]
+        steps = tuple(float(layout.row_step) for layout in problem.layouts)
     plain_bits = problem.out_dtype.bits * epilogue.output_share
     return FurtherWork(
         asked=bits_of(asked_of(problem)),

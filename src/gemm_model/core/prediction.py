@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray
+from gemm_model.core.elementwise import Values
 from gemm_model.core.errors import RefusedKernelError
 
 RESIDUAL_PHASE = "residual"
@@ -99,6 +101,20 @@ class BatchPrediction:
         """The same with other runtimes; RESIDUAL_PHASE takes what they differ by."""
         added_us = runtime_us - self.runtime_us
         return replace(self, runtime_us=runtime_us, phases_us={**self.phases_us, RESIDUAL_PHASE: added_us})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPick:
+    """What a library that chooses for itself takes over its kernel that is predicted to be the fastest."""
+
+    share: float = 0.0
+    """Of kernels that take next to no time [1]."""
+    half_us: float = math.inf
+    """Time of the fastest kernel at which half of that share is left [us]."""
+
+    def time_us(self, fastest_us: Values) -> Values:
+        """Of the library's call where its fastest kernel takes so many us."""
+        return fastest_us * (1.0 + self.share / (1.0 + fastest_us / self.half_us))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

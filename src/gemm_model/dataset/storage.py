@@ -138,11 +138,14 @@ class DataSet:
         atomic_write(self.record_path(record.run), json.dumps(values, indent=1) + "\n")
 
     def add_rows(self, record: RunRecord, number: int, texts: pd.DataFrame, source: str) -> RunRecord:
-        """Write rows of texts as the run's batch `number`; the record that names them, written as well.
+        """`add_table` of rows of texts; raises InputError for cells of another kind, naming `source`."""
+        return self.add_table(record, number, typed(texts, record.run, source))
 
-        The same batch again takes the place of the first. Raises InputError for cells of another kind.
+    def add_table(self, record: RunRecord, number: int, table: pa.Table) -> RunRecord:
+        """Write rows as the run's batch `number`; the record that names them, written as well.
+
+        The same batch again takes the place of the first.
         """
-        table = typed(texts, record.run, source)
         parts = [part for part in record.parts if part.number != number]
         for keys, rows in _by_partition(table):
             path = self._part_path(record.run, number, keys)
@@ -216,9 +219,7 @@ class DataSet:
         for part in parts:
             table = self._table(part)
             if isinstance(table, str):
-                raise InputError(
-                    f"{self.folder / part.path}: {table}; the other parts can be read (--skip-damaged)"
-                )
+                raise self._damaged(part, table)
             tables.append(table)
         whole = pyarrow().concat_tables(tables)
         integers = {pyarrow().int64(): pd.Int64Dtype()}
@@ -234,6 +235,14 @@ class DataSet:
         frame.attrs["path"] = str(self.folder)
         return frame
 
+    def column(self, part: Part, name: str) -> list[Any]:
+        """The cells of one column of a part; raises InputError for a part that is damaged."""
+        table = self._table(part, [name])
+        if isinstance(table, str):
+            raise self._damaged(part, table)
+        cells: list[Any] = table[name].to_pylist()
+        return cells
+
     def damage(self, parts: Sequence[Part]) -> dict[str, str]:
         """Part -> what is wrong with it, of the damaged ones; every byte is read."""
         found = {}
@@ -247,13 +256,16 @@ class DataSet:
                 found[part.path] = f"{len(table)} rows; expected {part.rows}"
         return found
 
-    def _table(self, part: Part) -> pa.Table | str:
-        """The rows of a part, or what is wrong with it."""
+    def _damaged(self, part: Part, what: str) -> InputError:
+        return InputError(f"{self.folder / part.path}: {what}; the other parts can be read (--skip-damaged)")
+
+    def _table(self, part: Part, columns: Sequence[str] | None = None) -> pa.Table | str:
+        """The rows of a part, all columns or these, or what is wrong with it."""
         package = pyarrow()
         try:
             table = package.parquet.ParquetFile(
                 self.folder / part.path, page_checksum_verification=True
-            ).read()
+            ).read(columns)
         except FileNotFoundError:
             return "is missing"
         except (OSError, package.ArrowException) as error:

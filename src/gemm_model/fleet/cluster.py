@@ -29,6 +29,9 @@ START_ATTEMPTS = 3
 """Starts of a local cluster whose workers die before it is given up [1]; the local cluster; chosen."""
 BATCH_SYSTEMS = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster"}
 """`system` of a YAML file -> class of dask-jobqueue."""
+DASK_SETTINGS = {"distributed.admin.low-level-log-length": 0}
+"""Dask's own logs of messages for its developers are left out: 1,000 messages with their tasks for each
+worker, which was nearly all that a long sweep held."""
 _ADDRESS = re.compile(r"(\w+://)?[\w.\-\[\]:]+:\d+")
 
 
@@ -40,21 +43,24 @@ def joined(where: str, *, cards: int | None = None, compilers: int = 1) -> Itera
     Raises InputError for a scheduler that cannot be reached, MissingExtraError without Dask.
     """
     distributed = _distributed()
-    if where == LOCAL:
-        found = visible_cards() if cards is None else [str(index) for index in range(cards)]
-        with _local(found, compilers) as cluster, distributed.Client(cluster) as client:
-            yield client
-    elif where.endswith((".yaml", ".yml")):
-        with _batch_jobs(Path(where)) as cluster, distributed.Client(cluster) as client:
-            yield client
-    elif _ADDRESS.fullmatch(where):
-        with _client(where) as client:
-            yield client
-    else:
-        raise InputError(
-            f"--cluster is {where!r}; expected {LOCAL}, a scheduler's address such as tcp://host:8786, "
-            "or a YAML file"
-        )
+    import dask
+
+    with dask.config.set(DASK_SETTINGS):
+        if where == LOCAL:
+            found = visible_cards() if cards is None else [str(index) for index in range(cards)]
+            with _local(found, compilers) as cluster, distributed.Client(cluster) as client:
+                yield client
+        elif where.endswith((".yaml", ".yml")):
+            with _batch_jobs(Path(where)) as cluster, distributed.Client(cluster) as client:
+                yield client
+        elif _ADDRESS.fullmatch(where):
+            with _client(where) as client:
+                yield client
+        else:
+            raise InputError(
+                f"--cluster is {where!r}; expected {LOCAL}, a scheduler's address such as tcp://host:8786, "
+                "or a YAML file"
+            )
 
 
 def visible_cards() -> list[str]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gemm_model.bench.row_log import RowLog, whole_lines
+from gemm_model.bench.row_log import RowLog, line_of, whole_lines
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, sole_writer
-from gemm_model.dataset.schema import COLUMNS, PROVENANCE
+from gemm_model.dataset.schema import COLUMNS, PROVENANCE, read_typed
 from gemm_model.dataset.storage import RUNS, DataSet, RunRecord, new_run_name
 
 SEAL_ROWS = 20_000
@@ -20,13 +20,50 @@ MB."""
 JOURNAL_COLUMNS = tuple(name for name in COLUMNS if name not in PROVENANCE)
 
 
+def journal_line(cells: Mapping[str, Any]) -> str:
+    """A row as the journal holds it."""
+    return line_of([cells.get(name, "") for name in JOURNAL_COLUMNS])
+
+
+class Places(MutableSet[int]):
+    """A set of places in a sweep, a byte for each place up to the largest: a set of ints takes 80 bytes."""
+
+    def __init__(self, places: Iterable[int] = ()) -> None:
+        self._there = bytearray()
+        self._count = 0
+        for place in places:
+            self.add(place)
+
+    def __contains__(self, place: object) -> bool:
+        return isinstance(place, int) and place < len(self._there) and bool(self._there[place])
+
+    def __iter__(self) -> Iterator[int]:
+        return (place for place, there in enumerate(self._there) if there)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, value: int) -> None:
+        if value in self:
+            return
+        if value >= len(self._there):
+            self._there.extend(bytes(max(value + 1, 2 * len(self._there)) - len(self._there)))
+        self._there[value] = 1
+        self._count += 1
+
+    def discard(self, value: int) -> None:
+        if value in self:
+            self._there[value] = 0
+            self._count -= 1
+
+
 @dataclass(slots=True)
 class Journal:
-    """The one writer of a run. Every row is on disk when `append` returns."""
+    """The one writer of a run. Every row is on disk when `append` or `extend` returns."""
 
     dataset: DataSet
     record: RunRecord
-    done: set[int]
+    done: Places
     """Places in the sweep of the rows that are there."""
     _log: RowLog | None = field(init=False, default=None)
     _rows: int = field(init=False, default=0)
@@ -34,12 +71,17 @@ class Journal:
 
     def append(self, cells: Mapping[str, Any]) -> None:
         """Add a row; raises InputError where the disk takes no more."""
+        self.extend({int(cells["order"]): journal_line(cells)})
+
+    def extend(self, lines: Mapping[int, str]) -> None:
+        """Add rows by their places, as `journal_line` writes them; all of them or none, as `append` does."""
         if self._log is None:
             self._number = 1 + max((part.number for part in self.record.parts), default=-1)
             self._log = RowLog.create(self._path, JOURNAL_COLUMNS)
-        self._log.append(cells)
-        self._rows += 1
-        self.done.add(int(cells["order"]))
+        self._log.extend(lines.values())
+        self._rows += len(lines)
+        for place in lines:
+            self.done.add(place)
         if self._rows >= SEAL_ROWS:
             self.seal()
 
@@ -65,7 +107,7 @@ class Journal:
 def begun(dataset: DataSet, provenance: Mapping[str, Any]) -> Iterator[Journal]:
     """The journal of a new run."""
     record = RunRecord(run=new_run_name(), provenance=provenance)
-    with _sole(Journal(dataset, record, set())) as journal:
+    with _sole(Journal(dataset, record, Places())) as journal:
         dataset.write_record(record)
         yield journal
 
@@ -79,13 +121,13 @@ def taken_up(dataset: DataSet, sweep: str) -> Iterator[Journal]:
     runs = [record for record in dataset.runs() if record.provenance.get("sweep") == sweep]
     if not runs:
         raise InputError(f"{dataset.folder}: no run of sweep {sweep}; expected one to resume")
-    with _sole(Journal(dataset, runs[-1], set())) as journal:
+    with _sole(Journal(dataset, runs[-1], Places())) as journal:
         journal.record = dataset.record(runs[-1].run)
         for path in sorted(_folder(dataset, journal.record.run).glob("*.csv")):
             journal.record = _sealed(dataset, journal.record, path)
-        if journal.record.parts:
-            rows = dataset.read_parts(journal.record.parts)
-            journal.done.update(map(int, rows["order"]))
+        for part in journal.record.parts:
+            for place in dataset.column(part, "order"):
+                journal.done.add(place)
         yield journal
 
 
@@ -122,13 +164,11 @@ def _folder(dataset: DataSet, run: str) -> Path:
 
 def _sealed(dataset: DataSet, record: RunRecord, path: Path) -> RunRecord:
     """The record with the journal's rows as parts; the journal goes once the record names them."""
-    from gemm_model.tables.table import read_table
-
     number = int(path.stem)
     whole = whole_lines(path.read_bytes()).decode("utf-8", errors="replace")
     if whole.count("\n") > 1 and all(part.number != number for part in record.parts):
         # A log that a kill tore is made whole first, so that it is read as any table.
         atomic_write(path, whole)
-        record = dataset.add_rows(record, number, read_table(path), str(path))
+        record = dataset.add_table(record, number, read_typed(path, record.run))
     path.unlink()
     return record

@@ -22,6 +22,8 @@ Result = TypeVar("Result")
 
 AHEAD = 2
 """Tasks under way for each unit of the resource [1]; sweeps; chosen: one runs, one waits."""
+GATHERED = 256
+"""Most tasks whose results are gathered at once [1]; sweeps; chosen: the others wait with their workers."""
 ATTEMPTS = 5
 """Deaths of its workers after which a task is given up [1]; sweeps; chosen."""
 LOOK_EVERY_S = 1.0
@@ -47,6 +49,7 @@ class Stream(Generic[Task, Result]):
     _running: dict[str, tuple[Future, Task, int]] = field(init=False, default_factory=dict)
     _room: int = field(init=False, default=0)
     _looked: float = field(init=False, default=0.0)
+    _workers: frozenset[str] = field(init=False, default=frozenset())
 
     def results(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Result | None]]:
         left = iter(tasks)
@@ -87,11 +90,11 @@ class Stream(Generic[Task, Result]):
         future.add_done_callback(self._ended.put)
 
     def _take_ended(self) -> list[Future]:
-        """The tasks that have ended since; after LOOK_EVERY_S none."""
+        """Tasks that have ended, GATHERED at most; after LOOK_EVERY_S none."""
         ended: list[Future] = []
         with suppress(queue.Empty):
             ended.append(self._ended.get(timeout=LOOK_EVERY_S))
-            while True:
+            while len(ended) < GATHERED:
                 ended.append(self._ended.get_nowait())
         return ended
 
@@ -132,7 +135,10 @@ class Stream(Generic[Task, Result]):
             return
         if self.client.status != "running":
             raise self._scheduler_lost()
-        room = round(AHEAD * sum(offered(self.client, self.resource).values()))
+        room, workers = self._room, frozenset(self.client.nthreads())
+        if workers != self._workers:
+            # What all workers offer is a long answer.
+            room, self._workers = round(AHEAD * sum(offered(self.client, self.resource).values())), workers
         if room > 0 or self._looked == 0.0:
             self._looked = now
         elif now - self._looked > NO_WORKER_LIMIT_S:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 CARD_DIFFERENCE_LIMIT = 0.05
 """Sentinel against the median card from which on a card is remarked [1]; rows of two H200s: p95 4.5 %."""
 
+NOTE_EVERY_S = 10.0
+"""Least time between two records of the sentinels [s]; sweeps; chosen: each is the whole record anew."""
+
 Cards = dict[str, dict[str, Any]]
 
 
@@ -92,6 +95,7 @@ class FleetSweep:
     readings: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     _job: Job = field(init=False)
     _deadline: float = field(init=False)
+    _next_note: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         capability = next(iter(self.cards.values()))["compute_capability"]
@@ -140,7 +144,7 @@ class FleetSweep:
         """Cells that checks told, by the rows' places; rows with wrong results are recorded."""
         checked: dict[int, Mapping[str, Any]] = {}
         left = self.left
-        tasks = [RowsTask(job=self._job, rows=rows) for rows in cut(left, self.options)]
+        tasks = (RowsTask(job=self._job, rows=rows) for rows in cut(left, self.options, len(self.cards)))
         for task, reply in Stream(self.client, check, CARD, self._in_time).results(tasks):
             for index, row in task.rows:
                 outcome = reply.outcomes[index] if reply else _crashed("crashed")
@@ -154,18 +158,19 @@ class FleetSweep:
     def _time(self, checked: Mapping[int, Mapping[str, Any]]) -> None:
         left = [(index, row) for index, row in self.left if index in checked]
         job = replace(self._job, sentinel=sentinel_of(self.rows))
-        tasks = [
+        tasks = (
             RowsTask(job=job, rows=rows, checked={index: checked[index] for index, _ in rows})
-            for rows in cut(left, self.options)
-        ]
+            for rows in cut(left, self.options, len(self.cards))
+        )
         self.progress("time", len(self.journal.done), len(self.rows))
         for task, reply in Stream(self.client, measure, CARD, self._in_time).results(tasks):
             if reply is None:
                 for index, row in task.rows:
                     self._record(table_cells(row, _crashed("crashed"), {}, self._card(None), index))
             else:
-                for cells in reply.cells:
-                    self._record(cells)
+                new = {place: line for place, line in reply.lines.items() if place not in self.journal.done}
+                self.journal.extend(new)
+                self.dispositions.update(reply.dispositions[place] for place in new)
                 self._watch(reply)
             self.progress("time", len(self.journal.done), len(self.rows))
 
@@ -176,7 +181,9 @@ class FleetSweep:
         uuid = str(reply.card["gpu_uuid"])
         self.cards.setdefault(uuid, dict(reply.card))
         self.readings.setdefault(uuid, []).extend(dict(reading) for reading in reply.sentinel)
-        self.journal.note(provenance=self._provenance(), card_remarks=remarks_on(self.readings))
+        if time.monotonic() >= self._next_note:
+            self.journal.note(provenance=self._provenance(), card_remarks=remarks_on(self.readings))
+            self._next_note = time.monotonic() + NOTE_EVERY_S
 
     def _record_failures(self, failed: Mapping[int, Outcome]) -> None:
         for index, outcome in sorted(failed.items()):

@@ -25,9 +25,13 @@ from gemm_model.bench.sweep import estimated_row_ms, shape_key
 from gemm_model.bench.worker import check_request, time_request
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.core.errors import InputError
+from gemm_model.fleet.journal import journal_line
 
 TASK_MS = 1000.0
 """Least length of a task by the rough estimate [ms]; sweeps, which put shapes together up to it; chosen."""
+TASK_MS_PER_CARD = 20.0
+"""The same for each card of the cluster [ms]; sweeps of many cards; chosen: 50 tasks a second are asked of
+the scheduler, however many cards there are (docs/fleet.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +68,18 @@ class CardReply:
     card: Mapping[str, Any]
     outcomes: Mapping[int, Outcome] = field(default_factory=dict)
     """Of checks, by the row's place."""
-    cells: Sequence[Mapping[str, Any]] = ()
-    """Of timed rows."""
+    lines: Mapping[int, str] = field(default_factory=dict)
+    """Of timed rows, as the journal holds them, by the row's place."""
+    dispositions: Mapping[int, str] = field(default_factory=dict)
+    """Of timed rows, by the row's place."""
     sentinel: Sequence[Mapping[str, Any]] = ()
 
 
-def cut(rows: Sequence[tuple[int, Row]], options: RunOptions) -> list[tuple[tuple[int, Row], ...]]:
-    """The rows by kernel family and shape, in their order; short shapes share a task up to TASK_MS."""
+def cut(
+    rows: Sequence[tuple[int, Row]], options: RunOptions, cards: int
+) -> list[tuple[tuple[int, Row], ...]]:
+    """The rows by kernel family and shape, in their order; short shapes share a task of at least TASK_MS."""
+    least_ms = max(TASK_MS, TASK_MS_PER_CARD * cards)
     shapes: dict[tuple[Any, ...], list[tuple[int, Row]]] = {}
     for index, row in rows:
         shapes.setdefault((row.kernel, shape_key(row)), []).append((index, row))
@@ -80,7 +89,7 @@ def cut(rows: Sequence[tuple[int, Row]], options: RunOptions) -> list[tuple[tupl
         together, length_ms = under_way.pop(kernel, ([], 0.0))
         together += members
         length_ms += sum(estimated_row_ms(row, options.settings) for _, row in members)
-        if length_ms >= TASK_MS:
+        if length_ms >= least_ms:
             tasks.append(tuple(sorted(together)))
         else:
             under_way[kernel] = (together, length_ms)
@@ -146,11 +155,19 @@ def measure(task: RowsTask) -> CardReply:
         reading = read_sentinel(card.worker, job.sentinel, task.rows[0][0], job.options)
         readings += [] if reading is None else [reading]
         card.next_sentinel = time.monotonic() + job.options.sentinel_every_s
-    cells = [
-        table_cells(row, outcome, task.checked.get(index, {}), card.description, index)
-        for (index, row), outcome in zip(task.rows, _outcomes(task, card), strict=True)
-    ]
-    return CardReply(card=card.description, cells=cells, sentinel=readings)
+    outcomes = {index: outcome for (index, _), outcome in zip(task.rows, _outcomes(task, card), strict=True)}
+    return CardReply(
+        card=card.description,
+        # Written out here, where there are as many processors as cards.
+        lines={
+            index: journal_line(
+                table_cells(row, outcomes[index], task.checked.get(index, {}), card.description, index)
+            )
+            for index, row in task.rows
+        },
+        dispositions={index: outcome.disposition for index, outcome in outcomes.items()},
+        sentinel=readings,
+    )
 
 
 def _outcomes(task: RowsTask, card: _Card) -> list[Outcome]:

@@ -171,7 +171,7 @@ class GemmTimer:
         work = work if self.ranker.model.beyond_plain else work.plain_twin
         ranker = self._ranker_for(asked_of(work))
         best = ranker.rank(work, 1).best.prediction
-        return best.runtime_us * ranker.own_pick, best.limiter
+        return float(ranker.own_pick.time_us(best.runtime_us)), best.limiter
 
     def _ranker_for(self, asked: tuple[str, ...]) -> Ranker:
         """Ranks kernels of the timer's family, or of the first one that does what is asked."""
@@ -238,9 +238,11 @@ class GemmTimer:
         lines = [
             f"{_calls(gemms)} GEMMs, {_flop(gemms):.4g} FLOP, {self.gemm_us:.1f} us predicted on {where}"
         ]
-        if self.ranker.own_pick > 1.0:
-            slower = self.ranker.own_pick - 1.0
-            lines.append(f"{self.ranker.names[0]} picks its kernels by itself: {slower:.0%} over its fastest")
+        slower = self.ranker.own_pick.share
+        if slower > 0.0:
+            lines.append(
+                f"{self.ranker.names[0]} picks its kernels by itself: up to {slower:.1%} over its fastest"
+            )
         if attentions:
             bound_us = self.total_us - self.gemm_us
             lines.append(

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.prediction import BatchPrediction, Evaluation, PredictedEvaluation, Prediction
+from gemm_model.core.prediction import BatchPrediction, Evaluation, OwnPick, PredictedEvaluation, Prediction
 from gemm_model.kernels.feasibility import Grid
 
 
@@ -17,9 +17,9 @@ class ArrayModel(ABC):
     prices_split_k = False
     beyond_plain = False
 
-    def own_pick(self, _family: str) -> float:
+    def own_pick(self, _family: str) -> OwnPick:
         """Times of one regime, fitted to no library: its pick is taken for the fastest kernel."""
-        return 1.0
+        return OwnPick()
 
     @abstractmethod
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...

@@ -7,7 +7,7 @@ which combinations are legal. The columns are built once for a GPU and a set of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any
 
@@ -81,6 +81,8 @@ class CandidateSpace:
     depends on the tile order, a column of shape (tile orders, 1)."""
     resources: Resources
     """Of each kernel."""
+    _told: dict[int, Candidate] = field(default_factory=dict)
+    """Candidates that were asked for, by position: shape after shape asks for the same ones."""
 
     def __len__(self) -> int:
         return len(self.swapped)
@@ -91,6 +93,12 @@ class CandidateSpace:
         return len(self) // self.family.space.orders_per_kernel
 
     def candidate(self, index: int) -> Candidate:
+        found = self._told.get(index)
+        if found is None:
+            found = self._told[index] = self._candidate(index)
+        return found
+
+    def _candidate(self, index: int) -> Candidate:
         whole: dict[str, Any] = {
             name: int(self.kernel[name][index])
             for name in ("cta_m", "cta_n", "cluster_m", "cluster_n", "stages", "swizzle", "split_k")

@@ -78,6 +78,7 @@ CUBLAS_SM90 = KernelFamily(
         warpgroups=sm90_warpgroups,
         splits_columns=sm90_splits_columns,
         held_stages=warpgroup_mma.one_stage_held,
+        math_in_round_trip=warpgroup_mma.whole_math,
         mma_columns=sm90_mma_columns,
         epilogue_tile=warpgroup_mma.epilogue_tile,
         epilogue_buffers=warpgroup_mma.two_buffers,

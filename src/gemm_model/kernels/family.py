@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values
 from gemm_model.core.kernel_config import AUTO
-from gemm_model.kernels.mechanisms import MECHANISM_NAMES
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES, KernelNumbers, kernel_numbers
 
 
 def every_combination(batch: GemmBatch) -> Flags:
@@ -60,6 +60,8 @@ class ResourceRules:
     """Whether those (second argument) share the tile's columns, not its rows."""
     held_stages: Callable[[GemmBatch], Values]
     """Stages of the ring that are held while one is consumed, so that no load can be under way in them."""
+    math_in_round_trip: Callable[[GemmBatch], Values]
+    """Share of a k tile's MMAs that a load waits for beside those of held stages [1]."""
     mma_columns: Callable[[GemmBatch, Flags], Values]
     """Columns of a warpgroup's MMA instructions; takes whether warpgroups share the tile's columns."""
     epilogue_tile: Callable[[GemmBatch, Flags], tuple[Values, Values]]
@@ -109,10 +111,10 @@ class TileOrder:
     not clusters (CUTLASS `get_log_swizzle_size`)."""
     padded: bool = False
     """Whether both extents are rounded up to whole groups, and tiles outside the matrix computed too."""
-    splits: Literal["stay", "move", "apart"] = "stay"
-    """How the splits of a tile add up: in turn, each cluster keeping its place among them from wave to wave;
-    in turn, with places that move on where the resident clusters are not whole tiles; or each apart into the
-    workspace, for a second kernel that adds them up."""
+    splits: Literal["rounds", "move", "apart"] = "rounds"
+    """How the splits of a tile add up: in turn, the first splits of all tiles before any second one; in turn,
+    side by side, with places that move on where the resident clusters are not whole tiles; or side by side,
+    each apart into the workspace, for a second kernel that adds them up."""
     serpentine: bool = False
     """Whether every other group is walked backwards."""
     dynamic: bool = False
@@ -149,6 +151,11 @@ class KernelFamily:
     resources: ResourceRules
     tile_order: TileOrder
     tile_period: TilePeriod
+    start_us: float = 0.0
+    """What its kernels do before their first load that others' kernels leave to the host [us]."""
+    known: Mapping[str, float] = field(default_factory=dict)
+    """By name, numbers that its compiled kernels or microbenchmarks tell: they stand in for a donor's of
+    another family."""
     dependent_launch: bool = False
     """Whether kernels are launched with programmatic dependent launch unless told otherwise."""
     knows: frozenset[str] = frozenset()
@@ -163,3 +170,9 @@ class KernelFamily:
     @property
     def absent_mechanisms(self) -> frozenset[str]:
         return frozenset(MECHANISM_NAMES) - frozenset(self.mechanisms)
+
+    def adapted(self, numbers: KernelNumbers, donor: str) -> KernelNumbers:
+        """The numbers of a donor family's kernels, with what is known of this one's in their place."""
+        if donor == self.name or not self.known:
+            return numbers
+        return kernel_numbers({**numbers.values(), **self.known})

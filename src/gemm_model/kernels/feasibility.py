@@ -75,6 +75,8 @@ class Resources:
     """Pipeline stages; below `ResourceRules.fewest_stages` the kernel does not fit."""
     loads_under_way: Values
     """Stages that loads can be under way in (at least one)."""
+    math_in_round_trip: Values
+    """Share of a k tile's MMAs that a load waits for beside those of held stages [1]."""
     warpgroups: Values
     """MMA warpgroups that share one tile."""
     mma_columns: Values
@@ -155,6 +157,7 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         store_elements=buffer,
         stages=stages,
         loads_under_way=maximum(stages - rules.held_stages(batch), 1.0),
+        math_in_round_trip=rules.math_in_round_trip(batch),
         warpgroups=warpgroups,
         mma_columns=rules.mma_columns(batch, by_columns),
         accumulator_registers=accumulators,

@@ -767,14 +767,6 @@ class ScaleFactors:
         "a piece of a row at L2 is 64 bytes",
         neutral=16.0,
     )
-    load_clk: float = number(
-        "clk",
-        55.0,
-        (0.0, 300.0),
-        "fixed clocks of each k tile at the port of an SM, where loads of scale factors are issued too",
-        "kernels of block-scaled operands (b200)",
-        neutral=0.0,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ def resource_rules(*, stages: float = float("inf")) -> ResourceRules:
         warpgroups=warpgroups,
         splits_columns=warpgroup_mma.rows_shared,
         held_stages=warpgroup_mma.one_stage_held,
+        math_in_round_trip=warpgroup_mma.whole_math,
         mma_columns=warpgroup_mma.columns_of_the_tile,
         epilogue_tile=warpgroup_mma.epilogue_tile,
         epilogue_buffers=warpgroup_mma.no_buffers,

@@ -52,11 +52,17 @@ def held_stages(batch: GemmBatch) -> Values:
     return where(batch.warps == SPECIALIZED_WARPS, 0.0, 1.0)
 
 
+def math_in_round_trip(batch: GemmBatch) -> Values:
+    """The warps that multiply start a load as they start the MMAs of the k tile before, not behind them."""
+    return where(batch.warps == SPECIALIZED_WARPS, 1.0, 0.0)
+
+
 RULES = ResourceRules(
     offers_tile=offers_tile,
     warpgroups=warpgroups,
     splits_columns=warpgroup_mma.rows_shared,
     held_stages=held_stages,
+    math_in_round_trip=math_in_round_trip,
     mma_columns=warpgroup_mma.columns_of_the_tile,
     epilogue_tile=warpgroup_mma.epilogue_tile,
     # The allocator lays the output's change of layout over the stages of the operands.
@@ -67,6 +73,10 @@ RULES = ResourceRules(
     fewest_stages=1.0,
 )
 
+MAKING_DESCRIPTORS_US = 2.5
+"""Making three tensor descriptors before the first load [us]; Triton 3.6, H200; against descriptors that the
+host makes: 1.8 to 3.1 us on 132 SMs with a cold L2 (`benchmarks/triton_start.py`)."""
+
 TRITON_SM90 = KernelFamily(
     name="triton",
     architectures=("sm90", "sm120"),
@@ -75,6 +85,10 @@ TRITON_SM90 = KernelFamily(
     resources=replace(RULES, largest_cluster=8),
     tile_order=GROUPED_ALONG_M,
     tile_period=TilePeriod(accumulators="registers"),
+    start_us=MAKING_DESCRIPTORS_US,
+    # The fastest k tile on one SM (`benchmarks/triton_start.py`), and a load of 4 KB from DRAM: rings of two
+    # or three stages do not hide it (`load_latency` of microbenchmarks.csv: 902 and 915 clk on two H200s).
+    known={"round_trip.single_clk": 310.0, "latency.load_clk": 900.0},
 )
 
 TRITON_SM100 = replace(

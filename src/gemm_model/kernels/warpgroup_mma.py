@@ -79,6 +79,11 @@ def columns_of_the_tile(batch: GemmBatch, splits_columns: Flags) -> Values:
     return where(splits_columns, batch.cta_n / 2.0, batch.cta_n)
 
 
+def whole_math(_batch: GemmBatch) -> Values:
+    """A stage's next load waits for all MMAs of the k tile in it."""
+    return 1.0
+
+
 def one_stage_held(batch: GemmBatch) -> Values:
     """A stage is released one k tile after its use: one group of MMAs stays in flight."""
     return where(batch.cta_m > 0, 1.0, 1.0)

@@ -15,7 +15,7 @@ from gemm_model.config.options import check_options
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, as_gpu
-from gemm_model.core.prediction import BatchPrediction, Evaluation, Prediction
+from gemm_model.core.prediction import BatchPrediction, Evaluation, OwnPick, Prediction
 from gemm_model.kernels.feasibility import Grid
 
 _MODULES = {
@@ -61,8 +61,8 @@ class Model(Protocol):
         """Whether the model knows what splitting K costs; kernels are not split on the word of others."""
         ...
 
-    def own_pick(self, family: str) -> float:
-        """Time of the kernel that a family's library picks by itself over the fastest predicted one [1]."""
+    def own_pick(self, family: str) -> OwnPick:
+        """What a family's library, which picks its kernel by itself, takes over the fastest predicted one."""
         ...
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...

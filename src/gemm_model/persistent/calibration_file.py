@@ -23,6 +23,7 @@ from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import ARCHITECTURES, GpuSpec
+from gemm_model.core.prediction import OwnPick
 from gemm_model.kernels.mechanisms import (
     FURTHER_MECHANISMS,
     FURTHER_SITUATIONS,
@@ -168,10 +169,13 @@ def borrowed_bands() -> Mapping[str, float]:
 
 
 @cache
-def own_picks() -> Mapping[str, float]:
-    """By library: time of the kernel that its heuristic picks over that of its fastest one, on average."""
+def own_picks() -> Mapping[str, OwnPick]:
+    """By library what its own choice takes over its fastest kernel."""
     found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["own_picks"]
-    return {name: float(entry["time"]) for name, entry in found.items()}
+    return {
+        name: OwnPick(share=float(entry["share"]), half_us=float(entry.get("half_us", math.inf)))
+        for name, entry in found.items()
+    }
 
 
 def load_calibration(name_or_path: str | Path) -> Calibration:

@@ -29,7 +29,7 @@ from gemm_model.persistent.epilogue import (
     tile_period_clk,
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
-from gemm_model.persistent.reduction import last_turns, second_kernel_us, turn_clk, turns_per_wave
+from gemm_model.persistent.reduction import exposed_turns_us, second_kernel_us, turn_clk, turns_clk
 from gemm_model.persistent.surroundings import REGIMES, Surroundings, footprint_bytes, grid_us, launch_us
 from gemm_model.persistent.tile_schedule import TileSchedule, tile_schedule
 from gemm_model.persistent.traffic import Traffic, out_of_step, rows_missed_share, traffic
@@ -198,7 +198,7 @@ def _parts(
     batch, schedule, resources = geometry.batch, geometry.schedule, geometry.resources
     edge = edge_fill(batch, schedule, resources, numbers)
     between = partial(footprint_bytes, batch, around, warm=warm)
-    bytes_moved = traffic(batch, gpu, resources, schedule, edge, numbers, between)
+    bytes_moved = traffic(batch, gpu, resources, schedule, edge, numbers, geometry.family.tile_order, between)
     misses = _scale_misses(geometry, gpu, numbers, bytes_moved)
     step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers, misses)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
@@ -249,13 +249,15 @@ def kernel_time(
     exposed = exposed_clk(
         batch, gpu, period, geometry.resources, numbers.epilogue, parts.mainloop_clk, parts.epilogue_clk
     )
-    exposed_us = (
-        exposed + last_turns(batch, schedule, geometry.family.tile_order) * turn_clk(batch, numbers.split_k)
-    ) / sm_clk_mhz
+    turn_us = turn_clk(batch, numbers.split_k) / sm_clk_mhz
+    turns_us = exposed_turns_us(batch, schedule, geometry.family.tile_order, waves_us, turn_us)
+    exposed_us = exposed / sm_clk_mhz + turns_us
     from_dram = minimum(bytes_moved.dram_read_bytes / bytes_moved.operand_bytes, 1.0)
     started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, from_dram)
     started_us = started_us + 0.0 * waves_us
-    started_us = started_us + second_kernel_us(schedule, numbers.split_k)
+    started_us = started_us + second_kernel_us(
+        batch, schedule, geometry.family.tile_order, numbers.split_k, gpu.sm_count, sm_clk_mhz
+    )
     floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
     stores = port_store_clk(batch, period, numbers.epilogue)
     return KernelTime(
@@ -338,7 +340,7 @@ def _work(
         geometry.family.tile_period,
     )
     mainloop = schedule.k_tiles * step.math_clk
-    turns = turns_per_wave(batch, schedule, geometry.family.tile_order) * turn_clk(batch, numbers.split_k)
+    turns = turns_clk(batch, schedule, geometry.family.tile_order, numbers)
     stores = port_store_clk(batch, period, numbers.epilogue)
     port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
     busy = schedule.resident * batch.cluster_m * batch.cluster_n / gpu.sm_count

@@ -58,7 +58,9 @@ def knowledge(
         calibration=calibration,
         borrowed=borrowed,
         served=served,
-        numbers=calibration.numbers[served].without(family.absent_mechanisms),
+        numbers=family.adapted(calibration.numbers[served], calibration.family).without(
+            family.absent_mechanisms
+        ),
         residual=corrects,
         band_table=_own_bands(calibration, corrects, kind)
         if own

@@ -53,11 +53,12 @@ def k_tile(
         batch, resources, schedule, numbers
     )
     way_in = numbers.port.efficiency * gpu.known("l2_read_bytes_per_clk_per_sm")
-    port = port / way_in + numbers.scale_factors.load_clk
+    port = port / way_in
     return KTile(
         math_clk=math,
         port_clk=port,
-        latency_clk=(numbers.latency.load_clk + port + math) / resources.loads_under_way,
+        latency_clk=(numbers.latency.load_clk + port + math * resources.math_in_round_trip)
+        / resources.loads_under_way,
         tail_clk=_tail_clk(batch, resources, numbers.k_tail) + _source_bytes(batch) / way_in,
     )
 

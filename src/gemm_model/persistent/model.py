@@ -19,6 +19,7 @@ from gemm_model.core.prediction import (
     RESIDUAL_PHASE,
     BatchPrediction,
     Correction,
+    OwnPick,
     Prediction,
     known_band,
     limiting,
@@ -140,9 +141,9 @@ class WarpSpecializedModel:
             return self._named, how_borrowed(self._named, self.gpu, family)
         return calibration_for(self.gpu, family)
 
-    def own_pick(self, family: str) -> float:
-        """What libraries were measured to pick (`calibration_file.own_picks`); 1 for others."""
-        return own_picks().get(family, 1.0)
+    def own_pick(self, family: str) -> OwnPick:
+        """What libraries were measured to pick (`calibration_file.own_picks`); nothing lost by others."""
+        return own_picks().get(family, OwnPick())
 
     def knowledge(self, family: KernelFamily, kind: str) -> Knowledge:
         """What is known of a family's kernels on this GPU for a class of types."""

@@ -69,9 +69,11 @@ def launch_us(
     clusters_us = where(ctas_per_cluster > 1, launch.clusters_us, 0.0)
     ramp_us = first.ramp_us * schedule.k_tiles / (schedule.k_tiles + first.ramp_k_tiles)
     started_us = clusters_us + grid_us(batch, schedule, gpu, numbers) + ramp_us
-    started_us = started_us + _table_us(batch, numbers)
+    started_us = started_us + _table_us(batch, numbers) + family.start_us
     if around.chained:
-        return started_us + _boundary_us(batch, family, numbers.chain, from_dram)
+        # A second kernel, which adds up partial sums or makes ready for them, meets a boundary of its own.
+        second_us = where(schedule.sharers > 1.0, numbers.chain.boundary_us, 0.0)
+        return started_us + _boundary_us(batch, family, numbers.chain, from_dram) + second_us
     if around.by_events:
         started_us = started_us + maximum(_events_us(batch, gpu) - launch.events_us, 0.0)
     return started_us + launch.kernel_us

@@ -42,9 +42,11 @@ class TileSchedule:
     last_tiles: Values
     """Tiles of the partial last wave; 0 where the waves come out even. Stream-K shares those of up to two."""
     last_work: Values
-    """Work of a cluster in the last wave, in tiles: 1, or what stream-K deals out."""
+    """Most work of a cluster in the last wave, in tiles: 1, or what stream-K deals out."""
     sharers: Values
     """Clusters that add up the sums of one tile in turn: its splits, or those that stream-K gives a part."""
+    splits_at_once: Values
+    """Splits of a tile that one full wave holds, on average over its tiles."""
     partial_sums: Values
     """Partial sums of an output that go through the workspace, on average; all but the last sharer's."""
     k_tiles: Values
@@ -107,7 +109,8 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
     minor = where(minor_is_m, clusters_m, clusters_n)
     major = where(minor_is_m, clusters_n, clusters_m)
     group = minor if order.whole_extent else minimum(swizzle, minor)
-    tiles_at_once = minimum(maximum(floor(resident / batch.split_k), 1.0), tiles)
+    splits_at_once = _splits_at_once(batch, resident, tiles, order)
+    tiles_at_once = minimum(maximum(floor(resident / splits_at_once), 1.0), tiles)
     minor_panels, major_panels = _panels(tiles_at_once, per_matrix, minor, major, group, order)
     padded_m = clusters_m * batch.cluster_m * batch.cta_m
     padded_n = clusters_n * batch.cluster_n * batch.cta_n
@@ -118,6 +121,7 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
         last_tiles=tiles - waves.full * resident,
         last_work=waves.last_work,
         sharers=waves.sharers,
+        splits_at_once=splits_at_once,
         partial_sums=waves.shared * _partial_sums(waves.sharers, order),
         k_tiles=k_tiles,
         minor_is_m=minor_is_m,
@@ -169,6 +173,13 @@ class _Waves:
     """Share of the tiles that clusters share."""
 
 
+def _splits_at_once(batch: GemmBatch, resident: Values, tiles: Values, order: TileOrder) -> Values:
+    """All splits of a tile where they lie side by side; in rounds as many as all tiles leave room for."""
+    if order.splits != "rounds":
+        return batch.split_k
+    return minimum(maximum(resident * batch.split_k / tiles, 1.0), batch.split_k)
+
+
 def _partial_sums(sharers: Values, order: TileOrder) -> Values:
     """Partial sums of a shared tile in the workspace; a second kernel needs the last one too."""
     return where(sharers > 1.0, sharers, 0.0) if order.splits == "apart" else sharers - 1.0
@@ -190,12 +201,16 @@ def _waves(batch: GemmBatch, tiles: Values, at_once: Values, k_tiles: Values) ->
     dealt = tiles - whole * at_once
     clusters = maximum(minimum(floor(dealt * k_tiles / FEWEST_K_TILES), at_once), 1.0)
     even = clusters / dealt == floor(clusters / dealt)
-    # A share that begins within a tile meets one cluster more.
-    sharers = where(even, clusters / dealt, ceil(clusters / dealt) + 1.0)
+    share = dealt * k_tiles / clusters
+    # A share that begins within a tile leaves pieces at both ends of it, of FEWEST_K_TILES at least: the
+    # longest share takes over a shorter piece of its neighbour.
+    between = maximum(k_tiles - 2.0 * FEWEST_K_TILES, 0.0)
+    sharers = where(even, clusters / dealt, floor(between / share) + 2.0)
+    longest = where(even, share, share + FEWEST_K_TILES - 1.0)
     return _Waves(
         resident=where(deals, clusters, resident),
         full=where(deals, whole, full),
-        last_work=where(deals, dealt / clusters, 1.0),
+        last_work=where(deals, longest / k_tiles, 1.0),
         sharers=where(deals, sharers, batch.split_k),
         shared=where(deals, dealt / tiles, 1.0),
     )

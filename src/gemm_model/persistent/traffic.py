@@ -9,6 +9,7 @@ from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, maximum, minimum, power_of_two_divisor, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import TWO_CTA
+from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, L2Bandwidth
 from gemm_model.persistent.alignment import PIECE_BYTES, further_pieces
@@ -53,6 +54,7 @@ def traffic(
     schedule: TileSchedule,
     edge: EdgeFill,
     numbers: KernelNumbers,
+    order: TileOrder,
     between: Callable[[Values], Values],
 ) -> Traffic:
     """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again."""
@@ -68,7 +70,7 @@ def traffic(
     k_bytes = k_tiles * resources.cta_k
     spilled = spilled_l2_bytes(resources, numbers.spilling) * k_tiles
     filled = _filled(batch, gpu, schedule, numbers.l2)
-    writes = output + workspace_bytes(batch, schedule)
+    writes = output + workspace_bytes(batch, schedule, order)
     output_pieces = further_pieces(batch.output_pitch_bytes)
     stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, PIECE_BYTES)
     narrow = PIECE_BYTES / stored_row
@@ -186,6 +188,8 @@ def _wave_bytes(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Value
     """Bytes of a wave's minor panels, of all its panels, and what comes by until a minor one's next use."""
     m_panel = batch.cluster_m * batch.cta_m * batch.a_bytes_per_element * batch.k * schedule.filled_m
     n_panel = batch.cluster_n * batch.cta_n * batch.b_bytes_per_element * batch.k * schedule.filled_n
+    k_share = schedule.splits_at_once / batch.split_k
+    m_panel, n_panel = m_panel * k_share, n_panel * k_share
     if batch.further is not None:
         m_panel, n_panel = m_panel * batch.further.a_distinct, n_panel * batch.further.b_distinct
     minor_panel = where(schedule.minor_is_m, m_panel, n_panel)

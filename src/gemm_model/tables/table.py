@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -231,7 +233,8 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
     """The rows that a model can be compared with, and a sentence on each group of rows that is left out.
 
     Left out are rows of a failed run (column `disposition`) and, where the model needs a tile, rows of
-    library kernels that do not tell theirs, or in how many parts they split K.
+    library kernels that do not tell theirs, or, neither by a column nor by their grid, in how many parts they
+    split K.
     """
     _require_distinct(frame)
     notes = []
@@ -246,6 +249,7 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
         for kernel, rows in kept[untiled].groupby("kernel"):
             notes.append(f"{len(rows)} rows of kernel {kernel} have no tile and are left out")
         kept = kept[~(untiled & (kept["kernel"].astype(str) != ""))]
+        kept = _with_splits_of_grids(kept)
         untold = _splits_untold(kept)
         if untold.any():
             notes.append(f"{int(untold.sum())} rows split K in parts that are not told and are left out")
@@ -262,6 +266,33 @@ def _splits_untold(frame: pd.DataFrame) -> pd.Series:
         return pd.Series(False, index=frame.index)
     parts = pd.to_numeric(frame["split_k"], errors="coerce")
     return parts.isna() & frame["kernel_name"].astype(str).str.contains("splitK")
+
+
+def _with_splits_of_grids(frame: pd.DataFrame) -> pd.DataFrame:
+    """`split_k` of the library kernels whose grid tells it: a CTA for each tile and part of K.
+
+    A persistent grid, which is as large as the card, holds no whole number of times the tiles.
+    """
+    untold = _splits_untold(frame)
+    if "grid" not in frame or not untold.any():
+        return frame
+    rows = frame[untold]
+    tiles = pd.Series(1.0, index=rows.index)
+    for size, cta, cluster in (("m", "cta_m", "cluster_m"), ("n", "cta_n", "cluster_n")):
+        extent, tile, ctas = (pd.to_numeric(rows[name], errors="coerce") for name in (size, cta, cluster))
+        tiles *= np.ceil(extent / (tile * ctas)) * ctas
+    parts = rows["grid"].map(_grid_ctas) / tiles
+    told = parts[(parts > 1.0) & (parts % 1.0 == 0.0)]
+    result = frame.assign(split_k=frame["split_k"].astype(object))
+    result.loc[told.index, "split_k"] = told.astype(int).astype(str)
+    result.attrs = dict(frame.attrs)
+    return result
+
+
+def _grid_ctas(grid: object) -> float:
+    """CTAs of a grid such as '(2, 65, 1)'; NaN of anything else."""
+    extents = re.fullmatch(r"\((\d+), (\d+), (\d+)\)", str(grid))
+    return math.prod(map(float, extents.groups())) if extents else math.nan
 
 
 def runtimes_us(frame: pd.DataFrame) -> FloatArray | None:

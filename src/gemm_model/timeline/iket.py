@@ -90,10 +90,30 @@ class TracedKernel:
     k_tiles: int
     stages: int
     untraced_us: float | None = None
+    unranged_us: float | None = None
 
 
 def read_iket(path: Path) -> list[IketLaunch]:
     """The launches of a JSON trace that hold ranges. Raises InputError for a file that is none."""
+    return [launch for launch in _launches(path) if launch.ranges]
+
+
+def lifetimes_us(path: Path, kernel_names: Sequence[str], repeats: int) -> list[float]:
+    """From the first warp's start to the last one's end, the median of the last `repeats` launches of each.
+
+    `kernel_names` are those of kernels that were launched one after another, each `repeats` times. Raises
+    InputError for a file that shows other launches.
+    """
+    launches = [launch for launch in _launches(path) if launch.kernel_name in kernel_names]
+    asked = [name for name in kernel_names for _ in range(repeats)]
+    counted = launches[len(launches) - len(asked) :] if len(asked) <= len(launches) else []
+    if [launch.kernel_name for launch in counted] != asked:
+        raise InputError(f"{path}: shows other launches; expected {repeats} of each of the traced kernels")
+    spans_us = np.array([end - start for start, end in map(_ends, counted)]) / NS_PER_US
+    return [float(median) for median in np.median(spans_us.reshape(-1, repeats), axis=1)]
+
+
+def _launches(path: Path) -> list[IketLaunch]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -101,16 +121,17 @@ def read_iket(path: Path) -> list[IketLaunch]:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read ({error}); expected a JSON trace of IKET") from None
     try:
-        launches = [_launch(document, launch) for launch in document["launches"]]
+        places = [_place(raw) for raw in document.get("locationTable", [])]
+        return [_launch(document, places, launch) for launch in document["launches"]]
     except (KeyError, TypeError, IndexError, ValueError, OverflowError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"{path}: is no JSON trace of IKET ({reason}); expected its launches") from None
-    return [launch for launch in launches if launch.ranges]
 
 
-def _launch(document: Mapping[str, Any], launch: Mapping[str, Any]) -> IketLaunch:
+def _launch(
+    document: Mapping[str, Any], places: Sequence[WarpPlace], launch: Mapping[str, Any]
+) -> IketLaunch:
     names = document.get("stringTable", [])
-    places = [_place(raw) for raw in document.get("locationTable", [])]
     ranges: dict[WarpPlace, list[Span]] = defaultdict(list)
     for found in launch["ranges"]:
         name = names[found["rangeNameIdx"]] if "rangeNameIdx" in found else found["rangeName"]
@@ -177,6 +198,7 @@ def trace_of(launch: IketLaunch, kernel: TracedKernel, *, every_warp: bool = Fal
         stages=kernel.stages,
         runtime_us=(end - zero) / NS_PER_US,
         untraced_us=kernel.untraced_us,
+        unranged_us=kernel.unranged_us,
         lost_warps=launch.missing_warps if launch.lifetimes else 0,
         notes=(f"times of the GPU's global timer, the same on all SMs, in steps of {_step_ns(launch)} ns",),
     )

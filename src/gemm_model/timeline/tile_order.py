@@ -15,10 +15,12 @@ def cluster_coordinates(
     """Row and column of each cluster tile, counted in clusters, by its place in the family's order from 0.
 
     `batch` and `schedule` are of one kernel, as numbers. Splits of K and matrices of a batch lie at the same
-    place: splits follow each other, matrices come one after the other (QuACK `_delinearize_work_idx`).
+    place: splits follow each other, or come in rounds, matrices one after the other (QuACK
+    `_delinearize_work_idx`, CUTLASS `PersistentTileSchedulerSm90StreamK`).
     """
     per_matrix = int(schedule.tiles / (batch.batch * batch.split_k))
-    places = tiles // int(batch.split_k) % per_matrix
+    side_by_side = 1 if order.splits == "rounds" else int(batch.split_k)
+    places = tiles // side_by_side % per_matrix
     minor, major = _extents(batch, schedule, per_matrix)
     width = int(schedule.group)
     group, inside = np.divmod(places, width * major)

@@ -56,23 +56,31 @@ class TraceInfo:
     """Measured: from the first warp's start to the last one's end, under the tracer."""
     untraced_us: float | None = None
     """The same kernel without the tracer, launch included, as the GPU times kernels."""
+    unranged_us: float | None = None
+    """From the first warp's start to the last one's end of the same kernel without any range."""
     lost_warps: int = 0
     """Warps whose events did not fit into the tracer's buffer: they are missing."""
     notes: tuple[str, ...] = ()
 
     @property
     def overhead(self) -> float | None:
-        """What tracing adds, as a share of the untraced runtime; below 0 where the launch outweighs it."""
-        return None if self.untraced_us is None else self.runtime_us / self.untraced_us - 1.0
+        """What tracing adds, as a share of the runtime without ranges.
+
+        Where that is not known, of the untraced runtime: below 0 where the launch outweighs it.
+        """
+        without_us = self.untraced_us if self.unranged_us is None else self.unranged_us
+        return None if without_us is None else self.runtime_us / without_us - 1.0
 
     def remarks(self) -> list[str]:
         """Sentences about the trace: its notes, the overhead of tracing, what is missing."""
         found = list(self.notes)
-        if self.untraced_us is not None:
+        if self.unranged_us is not None:
             found.append(
-                f"{self.runtime_us:.3f} us under the tracer, {self.untraced_us:.3f} us without: "
+                f"{self.runtime_us:.3f} us with ranges, {self.unranged_us:.3f} us without: "
                 f"{self.overhead:+.1%}"
             )
+        if self.untraced_us is not None:
+            found.append(f"{self.untraced_us:.3f} us without the tracer, launch included")
         if self.lost_warps:
             found.append(f"{self.lost_warps} warps are missing: the tracer had no room for their events")
         return found
@@ -200,9 +208,10 @@ def _info(path: Path, line: str) -> TraceInfo:
     try:
         values = json.loads(line.removeprefix("#"))
         known = {spec.name for spec in fields(TraceInfo)}
+        values.setdefault("unranged_us", None)
         if values.pop("schema") != SCHEMA or set(values) != known:
             raise ValueError
-        for time_us in (values["runtime_us"], values["untraced_us"]):
+        for time_us in (values["runtime_us"], values["untraced_us"], values["unranged_us"]):
             if time_us is not None and not 0 < time_us < math.inf:
                 raise ValueError
         return TraceInfo(
@@ -212,12 +221,17 @@ def _info(path: Path, line: str) -> TraceInfo:
             k_tiles=int(values["k_tiles"]),
             stages=int(values["stages"]),
             runtime_us=float(values["runtime_us"]),
-            untraced_us=None if values["untraced_us"] is None else float(values["untraced_us"]),
+            untraced_us=_us_or_none(values["untraced_us"]),
+            unranged_us=_us_or_none(values["unranged_us"]),
             lost_warps=int(values["lost_warps"]),
             notes=tuple(map(str, values["notes"])),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         raise InputError(f"{path}: line 1 is not that of a trace; expected '# {{\"schema\": ...'") from None
+
+
+def _us_or_none(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _numbers(path: Path, name: str, column: pd.Series) -> pd.Series:
