@@ -1,10 +1,14 @@
 """One k tile of the mainloop, in clocks worked out by hand."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from gemm_model.persistent.mainloop import k_tile
+from gemm_model.kernels.feasibility import resources_of
+from gemm_model.kernels.registry import family_of
+from gemm_model.persistent.mainloop import _load_clk, k_tile
+from gemm_model.persistent.traffic import fresh_share
 from gemm_model.pipeline.steady_state import time_per_k_tile
 from tests.persistent.kernels import B200, H200, found_of, numbers_on, pair_of_ctas, row, schedule_of
 from tests.typed_numbers import numbers
@@ -138,3 +142,49 @@ def test_rows_that_cross_lines_take_the_port_longer(k, dearer):
     # In clusters of two each CTA asks for half of B, and only for that do its rows cost more.
     pair = row((4096, 4096, k), cta_m=128, cta_n=128, cluster_m=2)
     assert step_of(pair).port_clk == pytest.approx(256 * (1 + 0.75 * dearer))
+
+
+@pytest.mark.parametrize(
+    ("load_clk", "fresh_share", "clk"),
+    [
+        (900.0, 1.0, 900.0),
+        # 400 ns at 1980 MHz are 792 clocks, 492 more than L2's 300: half of the loads come from there.
+        (900.0, 0.5, 654.0),
+        (900.0, 0.0, 408.0),
+        (500.0, 0.0, 300.0),  # no sooner than L2 has it
+        (200.0, 0.0, 200.0),
+    ],
+)
+def test_what_l2_holds_is_there_sooner(load_clk, fresh_share, clk):
+    card = replace(H200, dram_latency_ns=400.0, l2_latency_clk=300.0)
+    latency = replace(numbers().latency, load_clk=load_clk)
+    assert _load_clk(card, latency, fresh_share) == pytest.approx(clk)
+    assert _load_clk(replace(card, dram_latency_ns=None), latency, fresh_share) == load_clk
+
+
+def test_warps_that_multiply_start_loads_beside_their_mmas():
+    batch = row((128, 128, 4096), cta_m=128, cta_n=128, stages=3, kernel="triton", warps=8)
+    specialized = row((128, 128, 4096), cta_m=128, cta_n=128, stages=3, kernel="triton", warps=12)
+    triton = family_of("triton", H200)
+    found, others = (resources_of(each, H200, triton) for each in (batch, specialized))
+    assert (found.math_in_round_trip, found.loads_under_way) == (0.0, 2.0)
+    assert (others.math_in_round_trip, others.loads_under_way) == (1.0, 3.0)
+
+
+def test_l2_holds_the_panels_that_come_again():
+    # 32 x 32 tiles of 128 x 128 in eight waves; L2 keeps A and B, which come once, while waves touch more.
+    batch = row((4096, 4096, 4096), cta_m=128, cta_n=128)
+    moved = SimpleNamespace(dram_read_bytes=2 * 4096 * 4096 * 2.0)
+    schedule = SimpleNamespace(
+        tiles=1024.0,
+        resident=128.0,
+        splits_at_once=1.0,
+        filled_m=1.0,
+        filled_n=1.0,
+        minor_is_m=True,
+        minor_panels=8.0,
+        major_panels=16.0,
+        group=8.0,
+    )
+    # Eight waves of 24 panels of 1 MiB, 192 MiB in all, of which 64 MiB come from DRAM.
+    assert fresh_share(moved, batch, schedule) == pytest.approx(1 / 3)

@@ -32,7 +32,7 @@ from gemm_model.persistent.mainloop import KTile, k_tile
 from gemm_model.persistent.reduction import exposed_turns_us, second_kernel_us, turn_clk, turns_clk
 from gemm_model.persistent.surroundings import REGIMES, Surroundings, footprint_bytes, grid_us, launch_us
 from gemm_model.persistent.tile_schedule import TileSchedule, tile_schedule
-from gemm_model.persistent.traffic import Traffic, out_of_step, rows_missed_share, traffic
+from gemm_model.persistent.traffic import Traffic, fresh_share, out_of_step, rows_missed_share, traffic
 
 FIRST_CLOCK_SHARE = 0.85
 """Of the boost clock [1]; where the search for the clock begins; its end does not depend on it."""
@@ -200,7 +200,8 @@ def _parts(
     between = partial(footprint_bytes, batch, around, warm=warm)
     bytes_moved = traffic(batch, gpu, resources, schedule, edge, numbers, geometry.family.tile_order, between)
     misses = _scale_misses(geometry, gpu, numbers, bytes_moved)
-    step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers, misses)
+    fresh = fresh_share(bytes_moved, batch, schedule)
+    step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers, misses, fresh)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
     bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
     fused = fused_clk(batch, resources, numbers)

@@ -9,7 +9,7 @@ from gemm_model.core.elementwise import Values, maximum, minimum, remainder, smo
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
 from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Promotion, RoundTrip
+from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Latency, Promotion, RoundTrip
 from gemm_model.persistent.alignment import LINE_BYTES, SCALE_ROW_BYTES, row_alignment
 from gemm_model.persistent.spilling import spilled_clk
 from gemm_model.persistent.tile_schedule import TileSchedule
@@ -38,10 +38,11 @@ def k_tile(
     schedule: TileSchedule,
     numbers: KernelNumbers,
     scale_misses: Values = 0.0,
+    fresh_share: Values = 1.0,
 ) -> KTile:
     """`rate` is the peak FLOP per clock of one SM for the row's types.
 
-    `scale_misses` is the share of k tiles whose scale factors come from DRAM.
+    `scale_misses` is the share of k tiles whose scale factors come from DRAM, `fresh_share` that of loads.
     """
     math = smooth_maximum(
         _math_clk(batch, rate, resources, numbers, scale_misses),
@@ -54,13 +55,22 @@ def k_tile(
     )
     way_in = numbers.port.efficiency * gpu.known("l2_read_bytes_per_clk_per_sm")
     port = port / way_in
+    load = _load_clk(gpu, numbers.latency, fresh_share)
     return KTile(
         math_clk=math,
         port_clk=port,
-        latency_clk=(numbers.latency.load_clk + port + math * resources.math_in_round_trip)
-        / resources.loads_under_way,
+        latency_clk=(load + port + math * resources.math_in_round_trip) / resources.loads_under_way,
         tail_clk=_tail_clk(batch, resources, numbers.k_tail) + _source_bytes(batch) / way_in,
     )
+
+
+def _load_clk(gpu: GpuSpec, latency: Latency, fresh_share: Values) -> Values:
+    """Latency of a load: what L2 holds is there sooner, by as much as the card's two latencies differ."""
+    if gpu.dram_latency_ns is None or gpu.l2_latency_clk is None:
+        return latency.load_clk
+    sooner = gpu.dram_latency_ns * 1e-3 * gpu.sm_clk_mhz - gpu.l2_latency_clk
+    least = minimum(latency.load_clk, gpu.l2_latency_clk)
+    return maximum(latency.load_clk - sooner * (1.0 - fresh_share), least)
 
 
 def _math_clk(

@@ -184,6 +184,14 @@ def _dram_reads(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers:
     return maximum(fits * operands + (1.0 - fits) * streamed, operands)
 
 
+def fresh_share(moved: Traffic, batch: GemmBatch, schedule: TileSchedule) -> Values:
+    """Share of a wave's panels that come from DRAM: each CTA that asks for them at once waits for that."""
+    _, footprint, _ = _wave_bytes(batch, schedule)
+    return minimum(
+        moved.dram_read_bytes / (maximum(schedule.tiles / schedule.resident, 1.0) * footprint), 1.0
+    )
+
+
 def _wave_bytes(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values, Values]:
     """Bytes of a wave's minor panels, of all its panels, and what comes by until a minor one's next use."""
     m_panel = batch.cluster_m * batch.cta_m * batch.a_bytes_per_element * batch.k * schedule.filled_m
