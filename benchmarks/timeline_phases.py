@@ -46,8 +46,8 @@ def rows_of(path: Path) -> list[dict[str, object]]:
     problem, config = kernel_of(trace)
     model = WarpSpecializedModel(load_gpu(trace.info.gpu), regime="counters")
     phases = compared(kernel_timeline(problem, config, model).trace, trace)
-    untraced = {"untraced_us": trace.info.untraced_us}
-    return [{"trace": path.name, **trace.info.kernel, **untraced, **phase} for phase in phases]
+    without_us = {"untraced_us": trace.info.untraced_us, "unranged_us": trace.info.unranged_us}
+    return [{"trace": path.name, **trace.info.kernel, **without_us, **phase} for phase in phases]
 
 
 def close(row: pd.Series) -> bool:

@@ -3,6 +3,8 @@
     python scripts/plan_traces.py --output traces.csv
     gemm-model trace --rows traces.csv --output traces/
 
+`--held-out` plans 26 others, of other sizes: the model's numbers are read off the 40 and judged on these.
+
 bf16 and e4m3; cooperative and ping-pong; one wave and many; bound by DRAM, L2 and the tensor cores; tiles at
 the edge; clusters; split-K. Each is small, so that the trace of all its warps is: kernels of more tiles
 repeat what these show. A run of the tracer takes kernels of like size (`gemm_model.bench.tracer.batches`).
@@ -49,19 +51,35 @@ SHAPES = (
 """Each in both types."""
 SPLITS = ((64, 4096, 8192, (64, 128), 2), (64, 4096, 8192, (64, 128), 4))
 """m, n, k, tile and parts of K; each in both types."""
+HELD_OUT_SHAPES = (
+    ("one wave, tensor", 1152, 2816, 1536, (128, 256), (2, 1), "cooperative"),
+    ("one wave, tensor", 1280, 1664, 3072, (128, 128), (1, 1), "pingpong"),
+    ("part of a wave", 640, 1792, 2048, (128, 128), (1, 1), "cooperative"),
+    ("many waves, tensor", 3072, 5632, 768, (128, 256), (2, 1), "cooperative"),
+    ("many waves, tensor", 3584, 3072, 1280, (128, 128), (2, 1), "pingpong"),
+    ("many waves, short k", 3072, 4096, 384, (128, 192), (1, 1), "cooperative"),
+    ("DRAM, few rows", 32, 6144, 5120, (64, 64), (1, 1), "cooperative"),
+    ("DRAM, few rows", 48, 10240, 3072, (64, 128), (1, 2), "pingpong"),
+    ("L2, narrow tiles", 2560, 2304, 1024, (64, 128), (1, 1), "cooperative"),
+    ("L2, narrow tiles", 1536, 3584, 1536, (128, 64), (1, 1), "pingpong"),
+    ("edge tiles", 1304, 2504, 1520, (128, 192), (1, 1), "cooperative"),
+    ("many waves, short k", 3328, 2560, 512, (128, 128), (1, 1), "pingpong"),
+)
+HELD_OUT_SPLITS = ((96, 5120, 6144, (64, 128), 3),)
 DTYPES = ("bf16", "e4m3")
 
 
-def plan() -> Iterator[Row]:
+def plan(*, held_out: bool = False) -> Iterator[Row]:
     """The kernels, type by type."""
+    shapes, splits = (HELD_OUT_SHAPES, HELD_OUT_SPLITS) if held_out else (SHAPES, SPLITS)
     for dtype in DTYPES:
-        for _, m, n, k, tile, cluster, schedule in SHAPES:
+        for _, m, n, k, tile, cluster, schedule in shapes:
             # Rows of K and of the output start at multiples of 16 bytes.
             depth = k - k % 16
             yield _row(
                 (m, n, depth), dtype, KernelConfig(**_tile(tile), **_cluster(cluster), schedule=schedule)
             )
-        for m, n, k, tile, parts in SPLITS:
+        for m, n, k, tile, parts in splits:
             yield _row((m, n, k), dtype, KernelConfig(**_tile(tile), split_k=parts))
 
 
@@ -92,8 +110,9 @@ def main() -> None:
     parser.add_argument(
         "--parts", type=Path, metavar="FOLDER", help="also one table for each run of the tracer, by size"
     )
+    parser.add_argument("--held-out", action="store_true", help="26 others that no number is read off")
     arguments = parser.parse_args()
-    rows = list(plan())
+    rows = list(plan(held_out=arguments.held_out))
     write_plan(rows, arguments.output)
     for number, batch in enumerate(batches(rows, load_gpu(GPU))):
         own = [rows[index] for index in batch]

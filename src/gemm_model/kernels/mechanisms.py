@@ -956,7 +956,7 @@ class SoftwareScales:
 class WithinPhases:
     """Where the time of a phase lies, for timelines: no runtime reads these numbers, and no fit moves them.
 
-    Read off the traces of 40 kernels (QuACK on H200s, `data/measurements/h200/traces`).
+    Read off the traces of 40 kernels (QuACK on H200s, `data/measurements/h200/traces`), judged on 26 others.
     """
 
     prologue_us: float = number(
@@ -994,33 +994,47 @@ class WithinPhases:
         "from the last store of a CTA to its end, for each warpgroup that computes",
         "0.13 to 0.16 with one, 0.26 to 0.32 with two, 0.54 to 0.61 with three",
     )
-    one_warpgroup: float = number(
+    alone: float = number(
         "1",
-        1.7,
-        (1.0, 4.0),
-        "epilogue of a tile that one warpgroup stores, over that of two with half of it each",
-        "1.45 to 2.1 in 18 traced kernels",
+        0.9,
+        (0.2, 4.0),
+        "epilogue of a tile that one warpgroup stores, over that of the runtime, which holds the drain",
+        "0.8 to 1.05 in 12 traced kernels",
+    )
+    together: float = number(
+        "1",
+        0.7,
+        (0.2, 4.0),
+        "the same of a tile that several warpgroups store",
+        "0.62 to 0.8 in 14 traced kernels",
     )
     beside_mmas: float = number(
         "1",
-        3.0,
+        2.15,
         (1.0, 8.0),
-        "the same while the other ping-pong warpgroup's MMAs run",
-        "2.9 to 3.2 in six traced kernels",
+        "epilogue of one ping-pong warpgroup while the other's MMAs run, over that of the runtime",
+        "2.05 to 2.25 in four traced kernels",
     )
     spilled: float = number(
         "1",
-        1.55,
+        1.75,
         (1.0, 8.0),
-        "epilogue of one warpgroup that spills registers, over one that does not",
-        "1.5 to 1.85 in six traced ping-pong kernels",
+        "epilogue of warpgroups that spill registers, over that of the runtime; beside MMAs on top",
+        "1.65 to 1.8 in six traced kernels of one wave, or in their last one",
     )
     spilled_together: float = number(
         "1",
-        2.7,
+        2.1,
         (1.0, 8.0),
-        "the same of warpgroups that spill at the same time",
-        "2.7 to 3.2 in four traced cooperative kernels",
+        "the same of cooperative warpgroups, of which one stores while the other's MMAs still run",
+        "1.95 to 2.3 in four traced kernels",
+    )
+    split_turn_us: float = number(
+        "us",
+        2.0,
+        (0.0, 10.0),
+        "what a split tile's epilogue waits for each part before it, whose sums it adds to",
+        "1.6 to 2.2 in four traced kernels of two and four parts",
     )
 
 

@@ -34,9 +34,9 @@ class Lane:
     lag_us: float
     """From the end of a wave to the end of its epilogue."""
     epilogue_us: float
-    """Of a tile, with nothing beside it."""
+    """Of its last tile, with nothing beside it."""
     beside_us: float
-    """Of a tile beside the MMAs of the warps that take turns with it, if they last so long."""
+    """Of a tile beside the MMAs of other warps, if they last so long."""
     computes: bool = True
     stores: bool = True
 
@@ -174,15 +174,26 @@ def _lanes(evaluation: PhysicalEvaluation, waves: Waves) -> list[Lane]:
             Lane("epilogue warps", 0, 1, exposed, stored_us, stored_us, computes=False),
         ]
     numbers = evaluation.known.calibration.within_phases
-    if geometry.resources.spilled_registers > 0:
-        stored_us *= numbers.spilled if groups == 1 else numbers.spilled_together
-    alone_us = stored_us * (numbers.one_warpgroup if groups == 1 else 1.0)
+    turns_us = numbers.split_turn_us * (float(geometry.batch.split_k) - 1.0) / 2.0
+    last, beside = _epilogue_factors(evaluation)
+    last_us, beside_us = stored_us * last + turns_us, stored_us * beside + turns_us
     if geometry.batch.schedule == PINGPONG:
-        beside_us = stored_us * numbers.beside_mmas
         turns = range(min(2, waves.count))
-        return [Lane(f"consumer {turn + 1}", turn, 2, exposed, alone_us, beside_us) for turn in turns]
+        return [Lane(f"consumer {turn + 1}", turn, 2, exposed, last_us, beside_us) for turn in turns]
     lags_us = [exposed * i / (groups - 1) for i in range(groups)] if groups > 1 else [0.0]
-    return [Lane(f"consumer {i + 1}", 0, 1, lag, alone_us, alone_us) for i, lag in enumerate(lags_us)]
+    return [Lane(f"consumer {i + 1}", 0, 1, lag, last_us, beside_us) for i, lag in enumerate(lags_us)]
+
+
+def _epilogue_factors(evaluation: PhysicalEvaluation) -> tuple[float, float]:
+    """Epilogue of a CTA's last tile and of one beside other warps' MMAs, over that of the runtime."""
+    numbers = evaluation.known.calibration.within_phases
+    resources = evaluation.geometry.resources
+    spills = resources.spilled_registers > 0
+    together = numbers.together if resources.warpgroups > 1 else numbers.alone
+    last = numbers.spilled if spills else together
+    if evaluation.geometry.batch.schedule == PINGPONG:
+        return last, numbers.beside_mmas * (numbers.spilled if spills else 1.0)
+    return last, numbers.spilled_together if spills else together
 
 
 def lane_tiles(waves: Waves, lane: Lane) -> LaneTiles:
@@ -195,7 +206,7 @@ def lane_tiles(waves: Waves, lane: Lane) -> LaneTiles:
     last = wave == waves.count - 1
     most = waves.count - int(2 * waves.last_clusters < waves.clusters)
     stored = waves.start[wave + 1] + lane.lag_us - np.where(last, waves.drain_us, 0.0)
-    mma_end = stored - lane.epilogue_us
+    mma_end = stored - np.where(last, lane.epilogue_us, lane.beside_us)
     if lane.step > 1:
         handed_over = waves.start[wave + 1] + lane.lag_us - waves.times.epilogue_us
         next_turn = waves.start[np.minimum(wave + lane.step, waves.count)]
