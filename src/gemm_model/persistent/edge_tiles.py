@@ -93,8 +93,7 @@ def edge_fill(
     b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n, batch.cluster_m)
     a_bytes = batch.cta_m * batch.a_bytes_per_element
     b_bytes = batch.cta_n * batch.b_bytes_per_element
-    # Boxes of A and B are two requests, filled at the same time.
-    fill = maximum(a_bytes * _fill_cost(a_edge, multicast), b_bytes * _fill_cost(b_edge, multicast))
+    fill = a_bytes * _fill_cost(a_edge, multicast) + b_bytes * _fill_cost(b_edge, multicast)
     mean = a_bytes * schedule.filled_m + b_bytes * schedule.filled_n
     slow_a = a_bytes * where(fixed_m, 1.0 - a_edge.outside, schedule.filled_m)
     slow_b = b_bytes * where(fixed_n, 1.0 - b_edge.outside, schedule.filled_n)
