@@ -213,7 +213,8 @@ def test_reference_tells_every_verb_and_unit():
     for heading in ("## launch", "## split_k", "## power"):
         assert f"\n{heading}\n" in completed.stdout
     clusters = (
-        "| `clusters_us` | us | a launch of clusters of several CTAs, over one of single CTAs | fitted |"
+        "| `clusters_us` | us | a launch of clusters of several CTAs, and their barrier at the end, "
+        "over one of single CTAs | fitted |"
     )
     assert clusters in completed.stdout
 
