@@ -7,7 +7,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DEVICE_CODE = {
     "src/gemm_model/bench/triton.py": {"matmul_persistent"},
-    "src/gemm_model/bench/triton_fused.py": {"_finished", "_product", "matmul_fused", "matmul_grouped"},
+    "src/gemm_model/bench/triton_fused.py": {
+        *("_finished", "_product", "matmul_batched", "matmul_fused", "matmul_grouped"),
+    },
     "src/gemm_model/overlap/kernel.py": {"__call__", "kernel", "multiply_and_store"},
 }
 """What a GPU runs, and the entry that compiles it: its arguments are tensors and registers, and no struct
