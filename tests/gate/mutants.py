@@ -36,12 +36,9 @@ class Verdict:
 
 def mutant(shipped: Calibration, name: str, factor: float) -> Calibration:
     """The calibration with one number multiplied in every class; its bounds do not matter, nor a residual."""
-    mechanism, _, rest = name.partition(".")
-    numbers = {}
-    for kind, found in shipped.numbers.items():
-        record = getattr(found, mechanism)
-        changed = replace(record, **{rest: factor * getattr(record, rest)})
-        numbers[kind] = replace(found, **{mechanism: changed})
+    numbers = {
+        kind: found.having({name: factor * found.values()[name]}) for kind, found in shipped.numbers.items()
+    }
     return replace(shipped, numbers=numbers, path=None)
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values
 from gemm_model.core.kernel_config import AUTO
-from gemm_model.kernels.mechanisms import MECHANISM_NAMES, KernelNumbers, kernel_numbers
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES, KernelNumbers
 
 
 def every_combination(batch: GemmBatch) -> Flags:
@@ -175,4 +175,4 @@ class KernelFamily:
         """The numbers of a donor family's kernels, with what is known of this one's in their place."""
         if donor == self.name or not self.known:
             return numbers
-        return kernel_numbers({**numbers.values(), **self.known})
+        return numbers.having(self.known)

@@ -1082,6 +1082,15 @@ class KernelNumbers:
             return self
         return replace(self, **{name: _switched_off(getattr(self, name)) for name in names})
 
+    def having(self, values: Mapping[str, float]) -> KernelNumbers:
+        """The same with other values of some numbers, by full name; bounds are the caller's care."""
+        changed: dict[str, Any] = {}
+        for name, value in values.items():
+            mechanism, _, rest = name.partition(".")
+            record = changed.get(mechanism, getattr(self, mechanism))
+            changed[mechanism] = replace(record, **{rest: value})
+        return replace(self, **changed)
+
     def values(self) -> dict[str, float]:
         """Values by full name, such as 'launch.kernel_us'."""
         return {spec.name: getattr(getattr(self, part), rest) for part, rest, spec in _places()}
