@@ -12,14 +12,12 @@ comes with its rows one behind the other. Every draw is seeded.
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
 
-from plan_library_measurements import Tile, sensible, write_plan
+from plan_library_measurements import Tile, sensible, write_plans
 from plan_problem_measurements import (
     GROUPED_TRITON_TILES,
     LAYERS,
@@ -216,16 +214,5 @@ def plans() -> dict[str, list[Row]]:
     return {**found, "batches": everything, "smoke": one_of_each(everything, random.Random(SEED + 2))}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=Path, required=True, help="folder for the plans")
-    arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    for name, rows in plans().items():
-        write_plan(rows, arguments.output / f"{name}.csv")
-
-
 if __name__ == "__main__":
-    main()
+    write_plans(__doc__, plans)

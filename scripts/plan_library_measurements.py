@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -349,16 +349,15 @@ def smoke(found: dict[str, list[Row]]) -> list[Row]:
     return default[:6] + found["cublaslt"][len(found["cublaslt"]) // 2 :][:10] + found["triton"][:8]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def write_plans(words: str | None, plans: Callable[[], Mapping[str, Sequence[Row]]]) -> None:
+    """What the scripts of several plans do: a table of each plan in the folder that `--output` names."""
+    parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder for the plans")
-    arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    folder = parser.parse_args().output
+    folder.mkdir(parents=True, exist_ok=True)
     for name, rows in plans().items():
-        write_plan(rows, arguments.output / f"{name}.csv")
+        write_plan(rows, folder / f"{name}.csv")
 
 
 if __name__ == "__main__":
-    main()
+    write_plans(__doc__, plans)

@@ -12,15 +12,13 @@ seeded.
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Iterator, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from plan_library_measurements import WEIGHTS, Shape, Tile, configured, listed_shapes, sensible, write_plan
+from plan_library_measurements import WEIGHTS, Shape, Tile, configured, listed_shapes, sensible, write_plans
 
 from gemm_model.bench.extended import with_extras
 from gemm_model.bench.provider import Config
@@ -403,16 +401,5 @@ def one_of_each(rows: Sequence[Row], draw: random.Random) -> list[Row]:
     return list(kinds.values())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=Path, required=True, help="folder for the plans")
-    arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    for name, rows in plans().items():
-        write_plan(rows, arguments.output / f"{name}.csv")
-
-
 if __name__ == "__main__":
-    main()
+    write_plans(__doc__, plans)
