@@ -22,6 +22,9 @@ Flags: TypeAlias = bool | NDArray[np.bool_]
 """The same of conditions."""
 Codes: TypeAlias = int | NDArray[np.int64]
 """The same of positions in a tuple of names."""
+BRANCHLESS_FROM = 4096
+"""Rows from which on a choice is made by masks of bits [rows]; long columns; numpy's own `where` branches on
+each row, which costs ten times as long where conditions come at random."""
 
 
 def is_number(value: object) -> TypeIs[float]:
@@ -52,7 +55,38 @@ def where(condition: Flags, yes: Values | Flags, no: Values | Flags) -> Values |
     """Both branches are computed: neither may divide by zero."""
     if condition is True or condition is False:
         return yes if condition else no
-    return np.where(condition, yes, no)
+    if condition.size < BRANCHLESS_FROM:
+        return np.where(condition, yes, no)
+    if is_number(yes) and is_number(no):
+        return np.array((no, yes)).take(condition.view(np.int8))
+    if _is_flags(yes) or _is_flags(no):
+        return (condition & yes) | (np.logical_not(condition) & no)
+    no_bits = _bits(no)
+    return (((_bits(yes) ^ no_bits) & _mask(condition)) ^ no_bits).view(np.float64)
+
+
+def in_order(condition: Flags, a: Values, b: Values) -> tuple[Values, Values]:
+    """a and b where the condition holds, b and a elsewhere."""
+    if condition is True or condition is False:
+        return (a, b) if condition else (b, a)
+    if condition.size < BRANCHLESS_FROM:
+        return np.where(condition, a, b), np.where(condition, b, a)
+    a_bits, b_bits = _bits(a), _bits(b)
+    changes = (a_bits ^ b_bits) & _mask(condition)
+    return (changes ^ b_bits).view(np.float64), (changes ^ a_bits).view(np.float64)
+
+
+def _is_flags(values: object) -> TypeIs[Flags]:
+    return isinstance(values, bool) or getattr(values, "dtype", None) == np.bool_
+
+
+def _bits(values: Values) -> NDArray[np.int64]:
+    return np.asarray(values, dtype=np.float64).view(np.int64)
+
+
+def _mask(condition: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """All bits where the condition holds, none elsewhere."""
+    return np.negative(condition.view(np.int8)).astype(np.int64)
 
 
 def any_of(flags: Flags) -> bool:

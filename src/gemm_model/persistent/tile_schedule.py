@@ -13,6 +13,7 @@ from gemm_model.core.elementwise import (
     any_of,
     ceil,
     floor,
+    in_order,
     is_number,
     maximum,
     minimum,
@@ -72,10 +73,8 @@ def resident_clusters(cluster_size: Values, gpu: GpuSpec) -> Values:
     if is_number(cluster_size):
         return float(max(gpu.clusters_at_once(int(cluster_size)), 1))
     sizes = cluster_size.astype(np.int64)
-    table = np.ones(int(sizes.max()) + 1)
-    for size in np.unique(sizes):
-        table[size] = max(gpu.clusters_at_once(int(size)), 1)
-    return table[sizes]
+    table = np.array([1.0, *(max(gpu.clusters_at_once(size), 1) for size in range(1, int(sizes.max()) + 1))])
+    return table.take(sizes)
 
 
 def _round_up(value: Values, step: Values) -> Values:
@@ -106,8 +105,7 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
     waves = _waves(batch, tiles, at_once, k_tiles)
     resident = waves.resident
 
-    minor = where(minor_is_m, clusters_m, clusters_n)
-    major = where(minor_is_m, clusters_n, clusters_m)
+    minor, major = in_order(minor_is_m, clusters_m, clusters_n)
     group = minor if order.whole_extent else minimum(swizzle, minor)
     splits_at_once = _splits_at_once(batch, resident, tiles, order)
     tiles_at_once = minimum(maximum(floor(resident / splits_at_once), 1.0), tiles)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, maximum, minimum, power_of_two_divisor, where
+from gemm_model.core.elementwise import Values, in_order, maximum, minimum, power_of_two_divisor, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import TWO_CTA
 from gemm_model.kernels.family import TileOrder
@@ -111,8 +111,7 @@ def _requests(
     # Multicast requests do not merge, nor do rows that share sectors with their neighbours.
     a_alone = (batch.cluster_n < 2) & (a_pieces < 2.0)
     b_alone = (batch.cluster_m < 2) & (b_pieces < 2.0)
-    a_panels = where(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
-    b_panels = where(schedule.minor_is_m, schedule.major_panels, schedule.minor_panels)
+    a_panels, b_panels = in_order(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
     cluster_size = batch.cluster_m * batch.cluster_n
     coalescing = numbers.coalescing
     a_equal = merged_share(a_panels, cluster_size, gpu)
@@ -121,11 +120,11 @@ def _requests(
     b_mergeable = coalescing.share * b_alone * edge.b_in_step * b_asked
     a_merged, b_merged = a_mergeable * a_equal, b_mergeable * b_equal
     ordered: Values = 0.0
-    in_order = requests_in_order(schedule, cluster_size, gpu)
-    if in_order is not None:
-        minor, major = in_order
-        a_ordered = a_mergeable * (1.0 - where(schedule.minor_is_m, minor, major) - a_equal)
-        b_ordered = b_mergeable * (1.0 - where(schedule.minor_is_m, major, minor) - b_equal)
+    launched = requests_in_order(schedule, cluster_size, gpu)
+    if launched is not None:
+        of_a, of_b = in_order(schedule.minor_is_m, *launched)
+        a_ordered = a_mergeable * (1.0 - of_a - a_equal)
+        b_ordered = b_mergeable * (1.0 - of_b - b_equal)
         ordered = where(cluster_size <= 2.0, a_ordered + b_ordered, 0.0)
     merged = a_merged + b_merged
     return _Requests(a_asked + b_asked - merged, merged, ordered)
@@ -200,8 +199,7 @@ def _wave_bytes(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Value
     m_panel, n_panel = m_panel * k_share, n_panel * k_share
     if batch.further is not None:
         m_panel, n_panel = m_panel * batch.further.a_distinct, n_panel * batch.further.b_distinct
-    minor_panel = where(schedule.minor_is_m, m_panel, n_panel)
-    major_panel = where(schedule.minor_is_m, n_panel, m_panel)
+    minor_panel, major_panel = in_order(schedule.minor_is_m, m_panel, n_panel)
     shared = schedule.minor_panels * minor_panel
     footprint = shared + schedule.major_panels * major_panel
     return (
