@@ -267,11 +267,11 @@ def _panels_in_group(
     the next group's minor panels too; a serpentine then turns back over the same major panels, which saves a
     quarter of the steps on average.
     """
-    saved = 0.25 if order.serpentine else 0.0
-    aligned = minimum(minimum(power_of_two_divisor(wave), power_of_two_divisor(width)), wave)
+    aligned = minimum(power_of_two_divisor(wave), power_of_two_divisor(width))
     steps = (wave - aligned) / width + 1.0
-    past_the_end = where(minor > width, minimum(steps / major, 1.0), 0.0)
-    inside = steps <= major
-    minor_panels = where(inside, width * (1.0 + past_the_end), width * (1.0 + steps / major))
-    major_panels = where(inside, steps * (1.0 - saved * past_the_end), major)
-    return minimum(minimum(minor_panels, minor), wave), minimum(maximum(major_panels, 1.0), major)
+    lengths = steps / major
+    minor_panels = minimum(minimum(width * (1.0 + lengths), minor), wave)
+    if order.serpentine:
+        turned = steps * (1.0 - 0.25 * where(minor > width, lengths, 0.0))
+        steps = where(steps <= major, turned, major)
+    return minor_panels, minimum(maximum(steps, 1.0), major)

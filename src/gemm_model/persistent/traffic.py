@@ -6,7 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, in_order, maximum, minimum, power_of_two_divisor, where
+from gemm_model.core.elementwise import (
+    Values,
+    in_order,
+    is_zero,
+    maximum,
+    minimum,
+    power_of_two_divisor,
+    where,
+)
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import TWO_CTA
 from gemm_model.kernels.family import TileOrder
@@ -26,6 +34,8 @@ class Traffic:
 
     operand_bytes: Values
     """A, B and the further matrices of an epilogue, once."""
+    wave_bytes: Values
+    """Of A and B that a full wave touches."""
     output_bytes: Values
     dram_read_bytes: Values
     dram_write_bytes: Values
@@ -61,7 +71,8 @@ def traffic(
     output = batch.output_bytes
     operands = batch.operand_bytes
     sources = batch.source_bytes
-    reads = _dram_reads(batch, gpu, schedule, numbers) + sources
+    panels = _wave_panels(batch, schedule)
+    reads = _dram_reads(batch, gpu, schedule, panels, numbers) + sources
     reads = reads * (
         1.0 - _kept(between(operands + sources + output), numbers.l2_capacity.share * gpu.l2_bytes)
     )
@@ -78,12 +89,13 @@ def traffic(
     beside = numbers.l2.fill_share * reads + write_load + spilled + sources
     return Traffic(
         operand_bytes=operands + sources,
+        wave_bytes=panels.bytes,
         output_bytes=output,
         dram_read_bytes=reads,
         dram_write_bytes=output,
         l2_request_bytes=asked.requests * k_bytes + writes + sources,
         l2_load_bytes=asked.requests * k_bytes + beside,
-        filled_bytes=filled * k_bytes + beside,
+        filled_bytes=beside if is_zero(filled) else filled * k_bytes + beside,
         l2_store_bytes=write_load,
         merged_bytes=asked.merged * k_bytes,
         ordered_bytes=asked.ordered * k_bytes,
@@ -164,7 +176,9 @@ def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
     return 1.0 / (1.0 + squared * squared)
 
 
-def _dram_reads(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers: KernelNumbers) -> Values:
+def _dram_reads(
+    batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, panels: _WavePanels, numbers: KernelNumbers
+) -> Values:
     """Bytes from DRAM.
 
     From DRAM come each wave's distinct panels, less what L2 keeps. Within a wave the tiles advance together,
@@ -173,26 +187,32 @@ def _dram_reads(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers:
     together are read once.
     """
     operands = batch.operand_bytes
-    shared, footprint, until_reuse = _wave_bytes(batch, schedule)
     capacity = numbers.l2_capacity.share * gpu.l2_bytes
     waves = schedule.tiles / schedule.resident
-    streamed = maximum(waves, 1.0) * footprint - maximum(waves - 1.0, 0.0) * shared * _kept(
-        until_reuse, capacity
-    )
+    reused = maximum(waves - 1.0, 0.0) * panels.minor_bytes * _kept(panels.until_reuse_bytes, capacity)
+    streamed = maximum(waves, 1.0) * panels.bytes - reused
     fits = _kept(operands, capacity)
     return maximum(fits * operands + (1.0 - fits) * streamed, operands)
 
 
-def fresh_share(moved: Traffic, batch: GemmBatch, schedule: TileSchedule) -> Values:
+def fresh_share(moved: Traffic, schedule: TileSchedule) -> Values:
     """Share of a wave's panels that come from DRAM: each CTA that asks for them at once waits for that."""
-    _, footprint, _ = _wave_bytes(batch, schedule)
-    return minimum(
-        moved.dram_read_bytes / (maximum(schedule.tiles / schedule.resident, 1.0) * footprint), 1.0
-    )
+    touched_bytes = maximum(schedule.tiles / schedule.resident, 1.0) * moved.wave_bytes
+    return minimum(moved.dram_read_bytes / touched_bytes, 1.0)
 
 
-def _wave_bytes(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values, Values]:
-    """Bytes of a wave's minor panels, of all its panels, and what comes by until a minor one's next use."""
+@dataclass(frozen=True, slots=True)
+class _WavePanels:
+    """Bytes of A and B that a full wave touches; each field a number or an array."""
+
+    bytes: Values
+    minor_bytes: Values
+    """The part of them that lies in panels of the minor extent."""
+    until_reuse_bytes: Values
+    """What comes by until the next use of such a panel."""
+
+
+def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
     m_panel = batch.cluster_m * batch.cta_m * batch.a_bytes_per_element * batch.k * schedule.filled_m
     n_panel = batch.cluster_n * batch.cta_n * batch.b_bytes_per_element * batch.k * schedule.filled_n
     k_share = schedule.splits_at_once / batch.split_k
@@ -202,11 +222,8 @@ def _wave_bytes(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Value
     minor_panel, major_panel = in_order(schedule.minor_is_m, m_panel, n_panel)
     shared = schedule.minor_panels * minor_panel
     footprint = shared + schedule.major_panels * major_panel
-    return (
-        shared,
-        footprint,
-        where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint),
-    )
+    until_reuse = where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint)
+    return _WavePanels(footprint, shared, until_reuse)
 
 
 def rows_missed_share(
@@ -216,8 +233,8 @@ def rows_missed_share(
     panels = where(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
     touched = maximum(schedule.tiles / schedule.resident, 1.0) * panels * batch.cluster_m * batch.cta_m
     new = minimum(batch.m * batch.batch / touched, 1.0)
-    _, _, until_reuse = _wave_bytes(batch, schedule)
-    return 1.0 - (1.0 - new) * _kept(until_reuse, numbers.l2_capacity.share * gpu.l2_bytes)
+    until_reuse_bytes = _wave_panels(batch, schedule).until_reuse_bytes
+    return 1.0 - (1.0 - new) * _kept(until_reuse_bytes, numbers.l2_capacity.share * gpu.l2_bytes)
 
 
 def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffic:
@@ -235,6 +252,7 @@ def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffi
     # Written out: `dataclasses.replace` would take a tenth of the whole model's time on one row.
     return Traffic(
         operand_bytes=moved.operand_bytes,
+        wave_bytes=moved.wave_bytes,
         output_bytes=moved.output_bytes,
         dram_read_bytes=moved.dram_read_bytes,
         dram_write_bytes=moved.dram_write_bytes,
