@@ -364,23 +364,23 @@ def _work(
     stores = port_store_clk(batch, period, numbers.epilogue)
     port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
     busy = schedule.resident * batch.cluster_m * batch.cluster_n / gpu.sm_count
-    l2_us = _l2_us(bytes_moved, busy, gpu, numbers)
+    l2_us = _l2_tile_us(bytes_moved, schedule.tiles, busy, gpu, numbers)
     rows_filled = edge.bytes_per_wave / FILLED_ROW_BYTES
-    fill_us = numbers.edge_tiles.row_clk * rows_filled / (gpu.sm_count * gpu.sm_clk_mhz)
+    fill_us = numbers.edge_tiles.row_clk / (gpu.sm_count * gpu.sm_clk_mhz) * rows_filled / schedule.resident
     dram_us = bytes_moved.dram_bytes / (gpu.dram_read_bytes_per_us * numbers.dram.efficiency)
     beside, epilogues = period_beside_stores(batch, gpu, period, resources, numbers, mainloop)
-    stores_us = epilogues * bytes_moved.l2_store_bytes / l2_bytes_per_us(gpu, numbers)
-    unhidden_us = numbers.overlap.l2_dram_loss * minimum(l2_us, dram_us)
+    stores_us = epilogues * bytes_moved.l2_store_bytes / (l2_bytes_per_us(gpu, numbers) * schedule.tiles)
+    dram_tile_us = dram_us / schedule.tiles
+    unhidden_us = numbers.overlap.l2_dram_loss * minimum(l2_us, dram_tile_us)
     period_clk = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue)
     port_clk = maximum(port, schedule.k_tiles * step.latency_clk)
     overlap = numbers.overlap
 
     def wave(count: Values, tiles: Values, work: Values) -> _Wave:
         """Of so many tiles, at most `work` of them for a cluster."""
-        share = tiles / schedule.tiles
         crowded = crowding(maximum(tiles / work, 1.0), batch, gpu, numbers)
-        filled_us = fill_us * tiles / schedule.resident * crowded + NEXT_TO_NOTHING_US
-        l2_share_us, dram_share_us = l2_us * share, dram_us * share
+        filled_us = fill_us * tiles * crowded + NEXT_TO_NOTHING_US
+        l2_share_us, dram_share_us = l2_us * tiles, dram_tile_us * tiles
         return _Wave(
             count=count,
             period_clk=scaled(period_clk, work),
@@ -391,8 +391,8 @@ def _work(
             fill_us=filled_us,
             hidden_fill_us=edge.hidden * filled_us,
             dram_us=dram_share_us,
-            stores_us=stores_us * share,
-            unhidden_us=unhidden_us * share,
+            stores_us=stores_us * tiles,
+            unhidden_us=unhidden_us * tiles,
             l2_power=power(l2_share_us, overlap.port_l2_order),
             dram_power=power(dram_share_us, overlap.loads_dram_order),
         )
@@ -401,7 +401,7 @@ def _work(
         full=wave(schedule.full_waves, schedule.resident, 1.0),
         last=wave(_last_wave_weight(schedule, numbers), schedule.last_tiles, schedule.last_work),
         turns_clk=turns_clk(batch, schedule, geometry.family.tile_order, numbers),
-        l2_us=l2_us + fill_us * schedule.tiles / schedule.resident,
+        l2_us=(l2_us + fill_us) * schedule.tiles,
         dram_us=dram_us,
         edge=edge,
         overlap=overlap,
@@ -415,8 +415,10 @@ def _last_wave_weight(schedule: TileSchedule, numbers: KernelNumbers) -> Values:
     return where(schedule.last_tiles > 0.0, quantized + (1.0 - quantized) * share, 0.0)
 
 
-def _l2_us(moved: Traffic, busy: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
-    """L2 time of all waves, or that of few busy SMs at their own pace.
+def _l2_tile_us(
+    moved: Traffic, tiles: Values, busy: Values, gpu: GpuSpec, numbers: KernelNumbers
+) -> Values:
+    """L2 time of a mean tile, or that of few busy SMs at their own pace.
 
     Merging does not help their own pace. Fills, which they share, hold up a few SMs less.
     """
@@ -424,8 +426,10 @@ def _l2_us(moved: Traffic, busy: Values, gpu: GpuSpec, numbers: KernelNumbers) -
     fills = l2.fill_share * moved.dram_read_bytes
     asked_bytes = moved.l2_load_bytes + moved.merged_bytes - fills
     own_bytes = sms_to_saturate_l2(gpu) * (asked_bytes / busy + fills / maximum(busy, l2.fill_sms))
-    served_bytes = smooth_maximum(moved.l2_load_bytes, own_bytes, numbers.overlap.loads_dram_order)
-    return maximum(served_bytes, moved.filled_bytes) / l2_bytes_per_us(gpu, numbers)
+    # Of one tile, whose bytes have finite powers whatever the sizes.
+    load_bytes, own_bytes = moved.l2_load_bytes / tiles, own_bytes / tiles
+    served_bytes = smooth_maximum(load_bytes, own_bytes, numbers.overlap.loads_dram_order)
+    return maximum(served_bytes, moved.filled_bytes / tiles) / l2_bytes_per_us(gpu, numbers)
 
 
 def sms_to_saturate_l2(gpu: GpuSpec) -> float:
