@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemm_model.core.elementwise import Flags, Values, maximum, minimum, sqrt, where
+from gemm_model.core.elementwise import Flags, Values, maximum, minimum, scaled, sqrt, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.mechanisms import Clock, Power
 
@@ -55,7 +55,7 @@ def burst_clock_mhz(
         left = gpu.clock_recovery_us / (waves_us + gpu.clock_recovery_us)
         return gpu.sm_clk_mhz * maximum(1.0 - clock.droop_mma * math_share * left, LOWEST_SHARE)
     current = clock.droop_mma * math_share + clock.droop_memory * (l2_share + dram_share)
-    sag = relative_sag(gpu) * maximum(current - clock.droop_free, 0.0)
+    sag = scaled(maximum(current - clock.droop_free, 0.0), relative_sag(gpu))
     settled = waves_us / (waves_us + clock.droop_us)
     return gpu.sm_clk_mhz * maximum(clock.light_share - sag * settled, LOWEST_SHARE)
 

@@ -194,7 +194,8 @@ class _Work:
         fetched_us = root(fetched, overlap.loads_dram_order)
         if wave.stalled_clk is not None:
             fetched_us = fetched_us + wave.stalled_clk * clk_us
-        return maximum(math_us, fetched_us) + wave.unhidden_us + self.turns_clk * clk_us
+        slowest_us = maximum(math_us, fetched_us) + wave.unhidden_us
+        return slowest_us if is_zero(self.turns_clk) else slowest_us + self.turns_clk * clk_us
 
 
 @dataclass(slots=True)
@@ -245,8 +246,7 @@ def _scale_misses(geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, move
     further = geometry.batch.further
     if further is None or not any_of(further.software_scales):
         return 0.0
-    cold = minimum(moved.dram_read_bytes / moved.operand_bytes, 1.0)
-    return cold * rows_missed_share(geometry.batch, gpu, geometry.schedule, numbers)
+    return moved.from_dram * rows_missed_share(geometry.batch, gpu, geometry.schedule, numbers)
 
 
 def kernel_time(
@@ -273,9 +273,8 @@ def kernel_time(
     turn_us = turn_clk(batch, numbers.split_k) * clk_us
     turns_us = exposed_turns_us(batch, schedule, geometry.family.tile_order, waves_us, turn_us)
     exposed_us = exposed * clk_us + turns_us
-    from_dram = minimum(bytes_moved.dram_read_bytes / bytes_moved.operand_bytes, 1.0)
+    from_dram = bytes_moved.from_dram if around.chained else 0.0
     started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, from_dram)
-    started_us = started_us + 0.0 * waves_us
     started_us = started_us + second_kernel_us(
         batch, schedule, geometry.family.tile_order, numbers.split_k, gpu.sm_count, sm_clk_mhz
     )
@@ -415,9 +414,7 @@ def _last_wave_weight(schedule: TileSchedule, numbers: KernelNumbers) -> Values:
     return where(schedule.last_tiles > 0.0, quantized + (1.0 - quantized) * share, 0.0)
 
 
-def _l2_tile_us(
-    moved: Traffic, tiles: Values, busy: Values, gpu: GpuSpec, numbers: KernelNumbers
-) -> Values:
+def _l2_tile_us(moved: Traffic, tiles: Values, busy: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
     """L2 time of a mean tile, or that of few busy SMs at their own pace.
 
     Merging does not help their own pace. Fills, which they share, hold up a few SMs less.
@@ -425,9 +422,10 @@ def _l2_tile_us(
     l2 = numbers.l2
     fills = l2.fill_share * moved.dram_read_bytes
     asked_bytes = moved.l2_load_bytes + moved.merged_bytes - fills
-    own_bytes = sms_to_saturate_l2(gpu) * (asked_bytes / busy + fills / maximum(busy, l2.fill_sms))
     # Of one tile, whose bytes have finite powers whatever the sizes.
-    load_bytes, own_bytes = moved.l2_load_bytes / tiles, own_bytes / tiles
+    own_share = sms_to_saturate_l2(gpu) / tiles
+    own_bytes = asked_bytes * (own_share / busy) + fills * (own_share / maximum(busy, l2.fill_sms))
+    load_bytes = moved.l2_load_bytes / tiles
     served_bytes = smooth_maximum(load_bytes, own_bytes, numbers.overlap.loads_dram_order)
     return maximum(served_bytes, moved.filled_bytes / tiles) / l2_bytes_per_us(gpu, numbers)
 
@@ -457,21 +455,20 @@ def _clock_rule(
     switched = geometry.batch.flop * multipliers
     l2_bytes = bytes_moved.l2_request_bytes
     dram_bytes = bytes_moved.dram_bytes
-    flop_per_clk = geometry.rate * gpu.sm_count
-    l2_peak = l2_bytes_per_us(gpu, numbers)
+    math_clk = switched / (geometry.rate * gpu.sm_count)
+    l2_us = l2_bytes / l2_bytes_per_us(gpu, numbers)
+    dram_us = dram_bytes / gpu.dram_bytes_per_us
     light, power = light_load_share(gpu, numbers.clock), numbers.power
 
     def burst(waves_us: Values, sm_clk_mhz: Values) -> Values:
         waves_us = maximum(waves_us, SHORTEST_WAVES_US)
-        math_share = switched / (flop_per_clk * sm_clk_mhz * waves_us)
-        l2_share = l2_bytes / (l2_peak * waves_us)
-        dram_share = dram_bytes / (gpu.dram_bytes_per_us * waves_us)
+        per_us = 1.0 / waves_us
         return burst_clock_mhz(
             gpu,
             numbers.clock,
-            minimum(math_share, multipliers),
-            minimum(l2_share, 1.0),
-            minimum(dram_share, 1.0),
+            minimum(math_clk * per_us / sm_clk_mhz, multipliers),
+            minimum(l2_us * per_us, 1.0),
+            minimum(dram_us * per_us, 1.0),
             waves_us,
         )
 
@@ -483,8 +480,8 @@ def _clock_rule(
             return where(counted_quiet(gpu, geometry.schedule.resident, ctas), gpu.sm_clk_mhz, loaded)
         return loaded
 
-    def boost(_waves_us: Values, sm_clk_mhz: Values) -> Values:
-        return gpu.sm_clk_mhz + 0.0 * sm_clk_mhz
+    def boost(_waves_us: Values, _sm_clk_mhz: Values) -> Values:
+        return gpu.sm_clk_mhz
 
     def capped(waves_us: Values, sm_clk_mhz: Values) -> Values:
         work_uj = (power.pj_per_flop * switched + power.pj_per_l2_byte * l2_bytes) * 1e-6

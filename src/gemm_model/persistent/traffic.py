@@ -56,6 +56,11 @@ class Traffic:
     def dram_bytes(self) -> Values:
         return self.dram_read_bytes + self.dram_write_bytes
 
+    @property
+    def from_dram(self) -> Values:
+        """Share of the operands that L2 does not hold at the start."""
+        return minimum(self.dram_read_bytes / self.operand_bytes, 1.0)
+
 
 def traffic(
     batch: GemmBatch,
@@ -86,15 +91,16 @@ def traffic(
     stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, PIECE_BYTES)
     narrow = PIECE_BYTES / stored_row
     write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
-    beside = numbers.l2.fill_share * reads + write_load + spilled + sources
+    requests = asked.requests * k_bytes
+    beside = numbers.l2.fill_share * reads + (write_load + spilled + sources)
     return Traffic(
         operand_bytes=operands + sources,
         wave_bytes=panels.bytes,
         output_bytes=output,
         dram_read_bytes=reads,
         dram_write_bytes=output,
-        l2_request_bytes=asked.requests * k_bytes + writes + sources,
-        l2_load_bytes=asked.requests * k_bytes + beside,
+        l2_request_bytes=requests + (writes + sources),
+        l2_load_bytes=requests + beside,
         filled_bytes=beside if is_zero(filled) else filled * k_bytes + beside,
         l2_store_bytes=write_load,
         merged_bytes=asked.merged * k_bytes,
