@@ -54,7 +54,8 @@ class TileSchedule:
     minor_is_m: Flags
     """Whether consecutive tiles advance along m (True) or along n."""
     minor_panels: Values
-    """Distinct panels of the minor extent that a full wave touches in a matrix, as cluster rows or columns."""
+    """Distinct panels of the minor extent that a full wave touches in a matrix, as cluster rows or columns.
+    """
     major_panels: Values
     matrices: Values
     """Matrices of a batch, or groups, that one full wave touches; at least 1."""
