@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, maximum, minimum, power_of_two_divisor, where
+from gemm_model.core.elementwise import Flags, Values, any_of, maximum, minimum, power_of_two_divisor, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import TWO_CTA
 from gemm_model.kernels.family import TileOrder
@@ -111,8 +111,9 @@ def _requests(
     # Multicast requests do not merge, nor do rows that share sectors with their neighbours.
     a_alone = (batch.cluster_n < 2) & (a_pieces < 2.0)
     b_alone = (batch.cluster_m < 2) & (b_pieces < 2.0)
-    a_panels = where(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
-    b_panels = where(schedule.minor_is_m, schedule.major_panels, schedule.minor_panels)
+    a_matrices, b_matrices = _matrices(batch, schedule)
+    a_panels = where(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels) * a_matrices
+    b_panels = where(schedule.minor_is_m, schedule.major_panels, schedule.minor_panels) * b_matrices
     cluster_size = batch.cluster_m * batch.cluster_n
     coalescing = numbers.coalescing
     a_equal = merged_share(a_panels, cluster_size, gpu)
@@ -121,7 +122,7 @@ def _requests(
     b_mergeable = coalescing.share * b_alone * edge.b_in_step * b_asked
     a_merged, b_merged = a_mergeable * a_equal, b_mergeable * b_equal
     ordered: Values = 0.0
-    in_order = requests_in_order(schedule, cluster_size, gpu)
+    in_order = requests_in_order(schedule, cluster_size, gpu, _shared(batch))
     if in_order is not None:
         minor, major = in_order
         a_ordered = a_mergeable * (1.0 - where(schedule.minor_is_m, minor, major) - a_equal)
@@ -129,6 +130,19 @@ def _requests(
         ordered = where(cluster_size <= 2.0, a_ordered + b_ordered, 0.0)
     merged = a_merged + b_merged
     return _Requests(a_asked + b_asked - merged, merged, ordered)
+
+
+def _shared(batch: GemmBatch) -> tuple[Flags, Flags]:
+    """Whether all matrices of a batch have the same A, or B."""
+    if batch.further is None:
+        return False, False
+    return batch.further.a_shared, batch.further.b_shared
+
+
+def _matrices(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values]:
+    """Matrices of A and of B that one wave touches."""
+    a_shared, b_shared = _shared(batch)
+    return where(a_shared, 1.0, schedule.matrices), where(b_shared, 1.0, schedule.matrices)
 
 
 def _filled(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, l2: L2Bandwidth) -> Values:
@@ -193,22 +207,33 @@ def fresh_share(moved: Traffic, batch: GemmBatch, schedule: TileSchedule) -> Val
 
 
 def _wave_bytes(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values, Values]:
-    """Bytes of a wave's minor panels, of all its panels, and what comes by until a minor one's next use."""
+    """Bytes of a wave that the next one wants too, of all its panels, and what comes by until then.
+
+    The next wave wants the same minor panels. Where a wave has whole matrices of a batch, the next one has
+    others: it wants what they share.
+    """
     m_panel = batch.cluster_m * batch.cta_m * batch.a_bytes_per_element * batch.k * schedule.filled_m
     n_panel = batch.cluster_n * batch.cta_n * batch.b_bytes_per_element * batch.k * schedule.filled_n
     k_share = schedule.splits_at_once / batch.split_k
     m_panel, n_panel = m_panel * k_share, n_panel * k_share
-    if batch.further is not None:
-        m_panel, n_panel = m_panel * batch.further.a_distinct, n_panel * batch.further.b_distinct
+    further = batch.further
+    if further is not None:
+        m_panel = m_panel * where(further.a_shared, 1.0, further.a_distinct)
+        n_panel = n_panel * where(further.b_shared, 1.0, further.b_distinct)
     minor_panel = where(schedule.minor_is_m, m_panel, n_panel)
     major_panel = where(schedule.minor_is_m, n_panel, m_panel)
-    shared = schedule.minor_panels * minor_panel
-    footprint = shared + schedule.major_panels * major_panel
-    return (
-        shared,
-        footprint,
-        where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint),
-    )
+    minor, major = schedule.minor_panels * minor_panel, schedule.major_panels * major_panel
+    until_reuse = schedule.group * minor_panel
+    if not any_of(schedule.matrices > 1.0):
+        footprint = minor + major
+        return minor, footprint, where(schedule.group > schedule.resident, until_reuse, footprint)
+    a_matrices, b_matrices = _matrices(batch, schedule)
+    minor_matrices = where(schedule.minor_is_m, a_matrices, b_matrices)
+    major_matrices = where(schedule.minor_is_m, b_matrices, a_matrices)
+    footprint = minor * minor_matrices + major * major_matrices
+    common = where(minor_matrices > 1.0, 0.0, minor) + where(major_matrices > 1.0, 0.0, major)
+    again = where(schedule.matrices > 1.0, common, minor)
+    return again, footprint, where(schedule.group > schedule.resident, until_reuse, footprint)
 
 
 def rows_missed_share(
@@ -216,6 +241,7 @@ def rows_missed_share(
 ) -> Values:
     """Share of a wave's row panels that L2 does not hold: new ones, and those that others drove out."""
     panels = where(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
+    panels = panels * _matrices(batch, schedule)[0]
     touched = maximum(schedule.tiles / schedule.resident, 1.0) * panels * batch.cluster_m * batch.cta_m
     new = minimum(batch.m * batch.batch / touched, 1.0)
     _, _, until_reuse = _wave_bytes(batch, schedule)
