@@ -183,6 +183,7 @@ def test_l2_holds_the_panels_that_come_again():
         minor_is_m=True,
         minor_panels=8.0,
         major_panels=16.0,
+        matrices=1.0,
         group=8.0,
     )
     # Eight waves of 24 panels of 1 MiB, 192 MiB in all, of which 64 MiB come from DRAM.

@@ -93,7 +93,10 @@ def edge_fill(
     b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n, batch.cluster_m)
     a_bytes = batch.cta_m * batch.a_bytes_per_element
     b_bytes = batch.cta_n * batch.b_bytes_per_element
-    fill = a_bytes * _fill_cost(a_edge, multicast) + b_bytes * _fill_cost(b_edge, multicast)
+    fill_a, fill_b = a_bytes * _fill_cost(a_edge, multicast), b_bytes * _fill_cost(b_edge, multicast)
+    a_turn, b_turn = where(fixed_m, 1.0, 1.0 / rows_m), where(fixed_n, 1.0, 1.0 / rows_n)
+    # A tile that lies over both edges has both operands filled at once.
+    fill = fill_a + fill_b - minimum(fill_a * b_turn, fill_b * a_turn)
     mean = a_bytes * filled_m + b_bytes * filled_n
     # Shares of the mean load: of clusters that keep an edge, of the others, and of those that take turns.
     a_share, b_share = a_bytes / mean, b_bytes / mean

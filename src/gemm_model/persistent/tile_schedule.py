@@ -15,6 +15,7 @@ from gemm_model.core.elementwise import (
     floor,
     in_order,
     is_number,
+    is_one,
     maximum,
     minimum,
     negated,
@@ -55,8 +56,11 @@ class TileSchedule:
     minor_is_m: Flags
     """Whether consecutive tiles advance along m (True) or along n."""
     minor_panels: Values
-    """Distinct panels of the minor extent that one full wave touches, as cluster rows or columns."""
+    """Distinct panels of the minor extent that a full wave touches in a matrix, as cluster rows or columns.
+    """
     major_panels: Values
+    matrices: Values
+    """Matrices of a batch, or groups, that one full wave touches; at least 1."""
     group: Values
     """Cluster rows (or columns) that are walked together."""
     filled_m: Values
@@ -109,7 +113,7 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
     group = minor if order.whole_extent else minimum(swizzle, minor)
     splits_at_once = _splits_at_once(batch, resident, tiles, order)
     tiles_at_once = minimum(maximum(floor(resident / splits_at_once), 1.0), tiles)
-    minor_panels, major_panels = _panels(tiles_at_once, per_matrix, minor, major, group, order)
+    minor_panels, major_panels = _panels(minimum(tiles_at_once, per_matrix), minor, major, group, order)
     padded_m = clusters_m * batch.cluster_m * batch.cta_m
     padded_n = clusters_n * batch.cluster_n * batch.cta_n
     return TileSchedule(
@@ -125,6 +129,7 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
         minor_is_m=minor_is_m,
         minor_panels=minor_panels,
         major_panels=major_panels,
+        matrices=1.0 if is_one(batch.batch) else maximum(tiles_at_once / per_matrix, 1.0),
         group=group,
         filled_m=_filled(batch, batch.m / padded_m),
         filled_n=batch.n / padded_n,
@@ -238,15 +243,12 @@ def _groups_m(batch: GemmBatch, order: TileOrder, grouped_m: Values, grouped_n: 
 
 
 def _panels(
-    resident: Values, per_matrix: Values, minor: Values, major: Values, group: Values, order: TileOrder
+    wave: Values, minor: Values, major: Values, group: Values, order: TileOrder
 ) -> tuple[Values, Values]:
-    """Distinct minor and major panels of one wave, averaged over the waves.
+    """Distinct minor and major panels of one wave in one matrix, averaged over the waves.
 
-    The last group may be narrower than the others; each counts by its share of the tiles. A wave larger than
-    a matrix of the batch touches several matrices.
+    The last group may be narrower than the others; each counts by its share of the tiles.
     """
-    matrices = maximum(resident / per_matrix, 1.0)
-    wave = minimum(resident, per_matrix)
     regular = floor(minor / group) * group
     tail = where(minor > regular, minor - regular, group)
     share = regular / minor
@@ -254,7 +256,7 @@ def _panels(
     minor_tail, major_tail = _panels_in_group(wave, minor, major, tail, order)
     minor_panels = share * minor_regular + (1.0 - share) * minor_tail
     major_panels = share * major_regular + (1.0 - share) * major_tail
-    return minor_panels * matrices, major_panels * matrices
+    return minor_panels, major_panels
 
 
 def _panels_in_group(

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
+    Flags,
     Values,
+    any_of,
     in_order,
     is_zero,
     maximum,
     minimum,
     power_of_two_divisor,
+    scaled,
     where,
 )
 from gemm_model.core.gpu import GpuSpec
@@ -129,7 +132,9 @@ def _requests(
     # Multicast requests do not merge, nor do rows that share sectors with their neighbours.
     a_alone = (batch.cluster_n < 2) & (a_pieces < 2.0)
     b_alone = (batch.cluster_m < 2) & (b_pieces < 2.0)
+    a_matrices, b_matrices = _matrices(batch, schedule)
     a_panels, b_panels = in_order(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
+    a_panels, b_panels = scaled(a_panels, a_matrices), scaled(b_panels, b_matrices)
     cluster_size = batch.cluster_m * batch.cluster_n
     coalescing = numbers.coalescing
     a_equal = merged_share(a_panels, cluster_size, gpu)
@@ -138,7 +143,7 @@ def _requests(
     b_mergeable = coalescing.share * b_alone * edge.b_in_step * b_asked
     a_merged, b_merged = a_mergeable * a_equal, b_mergeable * b_equal
     ordered: Values = 0.0
-    launched = requests_in_order(schedule, cluster_size, gpu)
+    launched = requests_in_order(schedule, cluster_size, gpu, _shared(batch))
     if launched is not None:
         of_a, of_b = in_order(schedule.minor_is_m, *launched)
         a_ordered = a_mergeable * (1.0 - of_a - a_equal)
@@ -146,6 +151,19 @@ def _requests(
         ordered = where(cluster_size <= 2.0, a_ordered + b_ordered, 0.0)
     merged = a_merged + b_merged
     return _Requests(a_asked + b_asked - merged, merged, ordered)
+
+
+def _shared(batch: GemmBatch) -> tuple[Flags, Flags]:
+    """Whether all matrices of a batch have the same A, or B."""
+    if batch.further is None:
+        return False, False
+    return batch.further.a_shared, batch.further.b_shared
+
+
+def _matrices(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values]:
+    """Matrices of A and of B that one wave touches."""
+    a_shared, b_shared = _shared(batch)
+    return where(a_shared, 1.0, schedule.matrices), where(b_shared, 1.0, schedule.matrices)
 
 
 def _filled(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, l2: L2Bandwidth) -> Values:
@@ -195,7 +213,7 @@ def _dram_reads(
     operands = batch.operand_bytes
     capacity = numbers.l2_capacity.share * gpu.l2_bytes
     waves = schedule.tiles / schedule.resident
-    reused = maximum(waves - 1.0, 0.0) * panels.minor_bytes * _kept(panels.until_reuse_bytes, capacity)
+    reused = maximum(waves - 1.0, 0.0) * panels.again_bytes * _kept(panels.until_reuse_bytes, capacity)
     streamed = maximum(waves, 1.0) * panels.bytes - reused
     fits = _kept(operands, capacity)
     return maximum(fits * operands + (1.0 - fits) * streamed, operands)
@@ -209,27 +227,39 @@ def fresh_share(moved: Traffic, schedule: TileSchedule) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class _WavePanels:
-    """Bytes of A and B that a full wave touches; each field a number or an array."""
+    """Bytes of A and B that one wave touches; each field a number or an array."""
 
     bytes: Values
-    minor_bytes: Values
-    """The part of them that lies in panels of the minor extent."""
+    again_bytes: Values
+    """The part of them that the next wave wants too."""
     until_reuse_bytes: Values
-    """What comes by until the next use of such a panel."""
+    """What comes by until then."""
 
 
 def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
-    m_panel = batch.cluster_m * batch.cta_m * batch.a_bytes_per_element * batch.k * schedule.filled_m
-    n_panel = batch.cluster_n * batch.cta_n * batch.b_bytes_per_element * batch.k * schedule.filled_n
+    """The next wave wants the same minor panels.
+
+    Where a wave has whole matrices of a batch, the next one has others: it wants what they share.
+    """
+    a_bytes, b_bytes = batch.a_bytes_per_element, batch.b_bytes_per_element
+    m_panel: Values = batch.cluster_m * batch.cta_m * a_bytes * batch.k * schedule.filled_m
+    n_panel: Values = batch.cluster_n * batch.cta_n * b_bytes * batch.k * schedule.filled_n
     k_share = schedule.splits_at_once / batch.split_k
-    m_panel, n_panel = m_panel * k_share, n_panel * k_share
-    if batch.further is not None:
-        m_panel, n_panel = m_panel * batch.further.a_distinct, n_panel * batch.further.b_distinct
+    m_panel, n_panel = scaled(m_panel, k_share), scaled(n_panel, k_share)
+    further = batch.further
+    if further is not None:
+        m_panel = m_panel * where(further.a_shared, 1.0, further.a_distinct)
+        n_panel = n_panel * where(further.b_shared, 1.0, further.b_distinct)
     minor_panel, major_panel = in_order(schedule.minor_is_m, m_panel, n_panel)
-    shared = schedule.minor_panels * minor_panel
-    footprint = shared + schedule.major_panels * major_panel
+    minor, major = schedule.minor_panels * minor_panel, schedule.major_panels * major_panel
+    again, footprint = minor, minor + major
+    if any_of(schedule.matrices > 1.0):
+        minor_matrices, major_matrices = in_order(schedule.minor_is_m, *_matrices(batch, schedule))
+        footprint = minor * minor_matrices + major * major_matrices
+        common = where(minor_matrices > 1.0, 0.0, minor) + where(major_matrices > 1.0, 0.0, major)
+        again = where(schedule.matrices > 1.0, common, minor)
     until_reuse = where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint)
-    return _WavePanels(footprint, shared, until_reuse)
+    return _WavePanels(footprint, again, until_reuse)
 
 
 def rows_missed_share(
@@ -237,6 +267,7 @@ def rows_missed_share(
 ) -> Values:
     """Share of a wave's row panels that L2 does not hold: new ones, and those that others drove out."""
     panels = where(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
+    panels = panels * _matrices(batch, schedule)[0]
     touched = maximum(schedule.tiles / schedule.resident, 1.0) * panels * batch.cluster_m * batch.cta_m
     new = minimum(batch.m * batch.batch / touched, 1.0)
     until_reuse_bytes = _wave_panels(batch, schedule).until_reuse_bytes
