@@ -34,6 +34,7 @@ from gemm_model.core.further_work import bits_of, every_word
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.registry import by_family, families, family_of
 
@@ -59,7 +60,7 @@ SOURCE_BUFFERS = 4.0
 `sm90_get_tma_dispatch_policy`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@formula_record
 class Resources:
     """What one CTA takes; each field a number or an array."""
 

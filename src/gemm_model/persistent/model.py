@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from gemm_model.core.prediction import (
     known_band,
     limiting,
 )
+from gemm_model.core.records import formula_record
 from gemm_model.core.regimes import regime_name
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources_of
@@ -239,7 +239,7 @@ class WarpSpecializedModel:
         return self._checked(row, family, MATH_KINDS[row.math_kind], (1,))
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class PhysicalEvaluation:
     """What the physical model found out about the rows of a batch, or of a grid (an `Evaluation`)."""
 
