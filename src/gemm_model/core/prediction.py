@@ -72,13 +72,13 @@ class BatchPrediction:
     def row(self, index: int) -> Prediction:
         """The prediction of one row."""
         return Prediction(
-            runtime_us=float(self.runtime_us[index]),
-            limiter=self.limiter_names[int(self.limiter[index])],
-            phases_us={name: float(values[index]) for name, values in self.phases_us.items()},
-            details={name: float(values[index]) for name, values in self.details.items()},
-            bytes_by_level={name: float(values[index]) for name, values in self.bytes_by_level.items()},
+            runtime_us=self.runtime_us.item(index),
+            limiter=self.limiter_names[self.limiter.item(index)],
+            phases_us={name: values.item(index) for name, values in self.phases_us.items()},
+            details={name: values.item(index) for name, values in self.details.items()},
+            bytes_by_level={name: values.item(index) for name, values in self.bytes_by_level.items()},
             caveats=self.caveats,
-            error_band=None if self.error_band is None else known_band(self.error_band[index]),
+            error_band=None if self.error_band is None else known_band(self.error_band.item(index)),
         )
 
     def rows(self, index: IntArray) -> BatchPrediction:

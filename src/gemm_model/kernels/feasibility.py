@@ -245,9 +245,14 @@ class _Rule:
     reason: Callable[[_Kernels], str]
 
 
+@cache
+def _missing(names: tuple[str, ...], offered: frozenset[str]) -> tuple[int, ...]:
+    """Positions of the names that are not among those offered."""
+    return tuple(code for code, name in enumerate(names) if name not in offered)
+
+
 def _type_missing(k: _Kernels) -> Flags:
-    missing = [code for code, kind in enumerate(MATH_KINDS) if kind not in k.gpu.flop_per_clk_per_sm]
-    return one_of(k.batch.math_kind, missing)
+    return one_of(k.batch.math_kind, _missing(MATH_KINDS, frozenset(k.gpu.flop_per_clk_per_sm)))
 
 
 def _mixed_widths(k: _Kernels) -> Flags:
@@ -268,10 +273,7 @@ def _not_k_major(k: _Kernels) -> Flags:
 
 
 def _schedule_missing(k: _Kernels) -> Flags:
-    offered = k.family.space.schedules
-    return one_of(
-        k.batch.schedule, [code for code, schedule in enumerate(SCHEDULES) if schedule not in offered]
-    )
+    return one_of(k.batch.schedule, _missing(SCHEDULES, frozenset(k.family.space.schedules)))
 
 
 @cache
