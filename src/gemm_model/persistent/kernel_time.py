@@ -287,6 +287,8 @@ class TileTimes:
 
     full_wave_us: float
     """From a tile to the next where every resident cluster has one."""
+    unhidden_us: float
+    """Of that, what L2 and DRAM do not hide of each other."""
     load_us: float
     """Bringing the operands of one k tile through the SM's port."""
     latency_us: float
@@ -309,6 +311,7 @@ def tile_times(
     clk, step, full = parts.sm_clk_mhz, parts.step, parts.work.full
     return TileTimes(
         full_wave_us=float(parts.work.wave_us(full, clk)),
+        unhidden_us=float(full.unhidden_us),
         load_us=float(step.port_clk / clk),
         latency_us=float(numbers.latency.load_clk / clk),
         epilogue_us=float(parts.epilogue_clk / clk),
