@@ -117,6 +117,9 @@ class TileOrder:
     each apart into the workspace, for a second kernel that adds them up."""
     serpentine: bool = False
     """Whether every other group is walked backwards."""
+    maps_of_groups: bool = False
+    """Whether each group has tensor maps of its own, so that rows of a tile behind its group are out of bounds;
+    else they are the next group's."""
     dynamic: bool = False
     """Whether a cluster fetches its next tile when it is free (cluster launch control), so that no static
     stride assigns tiles."""
@@ -129,12 +132,26 @@ class TileOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TileByTile:
+    """Kernels of groups that fill their ring anew for each tile, and store its outputs by pointers.
+
+    Loops over groups within loops over tiles are not pipelined across tiles, and a store by TMA would write
+    the rows of the next group too.
+    """
+
+    spilled_registers: Callable[[Values], Values]
+    """Registers of a thread that the addresses of its outputs push out, by its accumulators."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TilePeriod:
     """How the mainloop and the epilogue of consecutive tiles share the MMA warps and their accumulators."""
 
     accumulators: Literal["registers", "tensor_memory"]
     persistent: bool = True
     """Whether a CTA goes on to further tiles; else each CTA takes one, and the grid comes in waves."""
+    grouped: TileByTile | None = None
+    """None where kernels of groups load ahead of their tiles, as others do."""
 
     @property
     def in_tensor_memory(self) -> bool:

@@ -911,6 +911,30 @@ class GroupSearch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PointerStores:
+    """Outputs of groups that are stored by a pointer for each, masked, in place of a tensor map."""
+
+    output_clk: float = number(
+        "clk",
+        60.0,
+        (0.0, 1000.0),
+        "a thousand outputs, one SM, beyond storing them by TMA",
+        "an address, a comparison and a store of 4 bytes for two of them",
+        neutral=0.0,
+        fitted=True,
+    )
+    spill_clk: float = number(
+        "clk",
+        42.0,
+        (0.0, 400.0),
+        "each register of one warpgroup that addresses push out and that comes back, once a tile",
+        "kernels that spill by the register at each k tile: 41 to 43 (h200)",
+        neutral=0.0,
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SoftwareScales:
     """The sums of each k tile are multiplied by scale factors as they are added up."""
 
@@ -1074,6 +1098,7 @@ class KernelNumbers:
     scaled_outputs: ScaledOutputs
     grouped: Grouped
     group_search: GroupSearch
+    pointer_stores: PointerStores
     software_scales: SoftwareScales
 
     def without(self, names: Collection[str]) -> KernelNumbers:
@@ -1100,7 +1125,8 @@ KERNEL_MECHANISMS = frozenset(
     {
         *("launch", "first_loads", "tensor", "promotion", "round_trip", "spilling", "k_tail", "latency"),
         *("epilogue", "split_k", "edge_tiles"),
-        *("fused_epilogue", "scaled_outputs", "grouped", "group_search", "software_scales"),
+        *("fused_epilogue", "scaled_outputs", "grouped", "group_search", "pointer_stores"),
+        "software_scales",
     }
 )
 """Mechanisms whose numbers are the kernel's doing: another library's kernels have others on the same card.
@@ -1111,7 +1137,7 @@ Edge tiles are among them: what is filled beside the matrix goes by the boxes of
 FUSED_EPILOGUE = "fused_epilogue"
 FURTHER_STAGES: Mapping[str, tuple[str, ...]] = {
     FUSED_EPILOGUE: (FUSED_EPILOGUE, "scaled_outputs"),
-    "grouped": ("grouped", "group_search"),
+    "grouped": ("grouped", "group_search", "pointer_stores"),
     "software_scales": ("software_scales",),
 }
 """What goes beyond a plain product, and the mechanisms that its kernels tell of."""

@@ -90,7 +90,7 @@ def sm120_registers(_accumulators: Values, _warpgroups: Values) -> Values:
     return 232.0
 
 
-NOT_DONE = ("software_scales", "scaled_outputs", "group_search")
+NOT_DONE = ("software_scales", "scaled_outputs", "group_search", "pointer_stores")
 """Nothing scales sums or outputs by itself; a warp counts 32 groups at once, which takes no time of its own
 (timings of 8 to 128 groups)."""
 OWN_MECHANISMS = tuple(name for name in MECHANISM_NAMES if name not in NOT_DONE)
