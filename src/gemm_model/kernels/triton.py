@@ -17,6 +17,7 @@ from gemm_model.kernels.family import (
     TileOrder,
     TilePeriod,
 )
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES
 
 
 def offers_tile(batch: GemmBatch) -> Flags:
@@ -80,17 +81,8 @@ RULES = ResourceRules(
     fewest_stages=1.0,
 )
 
-def spilled_by_addresses(accumulators: Values) -> Values:
-    """Compiled kernels of groups, Triton 3.6: 128 registers with 64 accumulators; 255 and 142 spilled with
-    128."""
-    return where(accumulators > 64.0, 142.0, 0.0)
-
-
-TILE_BY_TILE = TileByTile(spilled_registers=spilled_by_addresses)
-
-MAKING_DESCRIPTORS_US = 2.5
-"""Making three tensor descriptors before the first load [us]; Triton 3.6, H200; against descriptors that the
-host makes: 1.8 to 3.1 us on 132 SMs with a cold L2 (`benchmarks/triton_start.py`)."""
+TILE_BY_TILE = TileByTile(most_accumulators=64.0)
+"""Compiled kernels of groups, Triton 3.6: 128 registers with 64 accumulators, 255 and spilling with 128."""
 
 TRITON_SM90 = KernelFamily(
     name="triton",
@@ -100,10 +92,7 @@ TRITON_SM90 = KernelFamily(
     resources=replace(RULES, largest_cluster=8),
     tile_order=GROUPED_ALONG_M,
     tile_period=TilePeriod(accumulators="registers", grouped=TILE_BY_TILE),
-    start_us=MAKING_DESCRIPTORS_US,
-    # The fastest k tile on one SM (`benchmarks/triton_start.py`), and a load of 4 KB from DRAM: rings of two
-    # or three stages do not hide it (`load_latency` of microbenchmarks.csv: 902 and 915 clk on two H200s).
-    known={"round_trip.single_clk": 310.0, "latency.load_clk": 900.0},
+    mechanisms=MECHANISM_NAMES,
 )
 
 TRITON_SM100 = replace(

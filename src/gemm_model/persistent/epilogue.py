@@ -42,7 +42,7 @@ def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) ->
 def tile_by_tile_clk(
     batch: GemmBatch, period: TilePeriod, resources: Resources, numbers: KernelNumbers
 ) -> Values:
-    """Further clocks of a tile of a group where the ring is filled anew for each: stores, and a load's latency.
+    """Further clocks of a group's tile where the ring is filled anew for each: stores, and a load's latency.
 
     Registers that the addresses of the outputs push out go to memory and come back once a tile.
     """
@@ -50,7 +50,8 @@ def tile_by_tile_clk(
         return 0.0
     stores = numbers.pointer_stores
     outputs = batch.cta_m * batch.cta_n * batch.further.output_share
-    spilled = period.grouped.spilled_registers(resources.accumulator_registers) * resources.warpgroups
+    spills = resources.accumulator_registers > period.grouped.most_accumulators
+    spilled = where(spills, stores.spilled_registers * resources.warpgroups, 0.0)
     stored = outputs / 1000.0 * stores.output_clk + spilled * stores.spill_clk
     return where(batch.further.grouped, stored + numbers.latency.load_clk, 0.0)
 
