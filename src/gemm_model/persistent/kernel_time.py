@@ -37,6 +37,7 @@ from gemm_model.persistent.epilogue import (
     period_beside_stores,
     port_store_clk,
     stalled_clk,
+    tile_by_tile_clk,
     tile_period_clk,
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
@@ -224,9 +225,10 @@ def _parts(
     step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers, misses, fresh)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
     bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
-    fused = fused_clk(batch, resources, numbers)
+    period = geometry.family.tile_period
+    fused = fused_clk(batch, resources, numbers) + tile_by_tile_clk(batch, period, resources, numbers)
     epilogue = epilogue_clk(batch, resources, numbers.epilogue) + fused
-    stalled = stalled_clk(batch, numbers, fused)
+    stalled = stalled_clk(batch, period, numbers, fused, epilogue)
     work = _work(geometry, gpu, numbers, bytes_moved, edge, step, epilogue, stalled)
     clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
     return _Parts(
