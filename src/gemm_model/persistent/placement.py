@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 import numpy as np
 
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.elementwise import Flags, Values, any_of, is_number, where
+from gemm_model.core.elementwise import Flags, Values, any_of, is_number, minimum, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.persistent.tile_schedule import TileSchedule
 
@@ -84,17 +84,14 @@ def _requests_in_one_matrix(
     schedule: TileSchedule, ctas_per_cluster: Values, gpu: GpuSpec
 ) -> tuple[Values, Values]:
     """As if a wave lay in one matrix."""
-    numbers = (schedule.group, schedule.resident, ctas_per_cluster)
     table = _requests_table(gpu.tpc_rounds, gpu.l2_merging_sms)
-    limits = (WIDEST_GROUP, table.shape[-1] - 1, SMS_PER_TPC)
-    if all(map(is_number, numbers)):
-        group, clusters, ctas = (min(int(value), limit) for value, limit in zip(numbers, limits, strict=True))
-        return float(table[0, ctas - 1, group, clusters]), float(table[1, ctas - 1, group, clusters])
-    groups, clusters_of, sizes = (
-        np.minimum(np.asarray(value, dtype=np.int64), limit)
-        for value, limit in zip(numbers, limits, strict=True)
-    )
-    places = (sizes - 1, groups, clusters_of)
+    groups = minimum(schedule.group, float(WIDEST_GROUP))
+    clusters = minimum(schedule.resident, table.shape[-1] - 1.0)
+    sizes = minimum(ctas_per_cluster, float(SMS_PER_TPC)) - 1.0
+    if is_number(groups) and is_number(clusters) and is_number(sizes):
+        place = int(sizes), int(groups), int(clusters)
+        return table.item(0, *place), table.item(1, *place)
+    places = tuple(np.asarray(value, dtype=np.int64) for value in (sizes, groups, clusters))
     return table[0][places], table[1][places]
 
 
