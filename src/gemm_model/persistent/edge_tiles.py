@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
@@ -19,6 +17,7 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import EdgeMulticast, EdgeOrder, EdgeTiles, KernelNumbers
 from gemm_model.persistent.placement import SMS_PER_TPC
@@ -30,7 +29,7 @@ ROUNDING = 1e-6
 """Rounding of a share [CTAs]; less than this outside is none; chosen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@formula_record
 class EdgeFill:
     """Out-of-bounds fill of the resident clusters that have most of it; each field a number or an array."""
 
@@ -61,7 +60,7 @@ NO_EDGE = EdgeFill(
 """Of one row whose tiles fill the matrix."""
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class _Edge:
     """How the tiles of one operand lie over the edge of the matrix; each field a number or an array."""
 

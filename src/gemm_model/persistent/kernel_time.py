@@ -20,6 +20,7 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Resources, resources_of
 from gemm_model.kernels.mechanisms import KernelNumbers, Overlap
@@ -56,7 +57,7 @@ FILLED_ROW_BYTES = 128
 """A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@formula_record
 class KernelTime:
     """Times in us unless named otherwise; each field a number or an array."""
 
@@ -85,7 +86,7 @@ class KernelTime:
     edge: EdgeFill
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class Geometry:
     """What a kernel's time needs of the problem and the kernel alone; a fit computes it once."""
 
@@ -121,7 +122,7 @@ def l2_bytes_per_us(gpu: GpuSpec, numbers: KernelNumbers) -> float:
     return gpu.l2_read_bytes_per_us * numbers.l2.efficiency
 
 
-@dataclass(slots=True)
+@formula_record
 class _Wave:
     """What each resident cluster waits for in one wave, before the clock is known."""
 
@@ -151,7 +152,7 @@ class _Wave:
     dram_power: Values
 
 
-@dataclass(slots=True)
+@formula_record
 class _Work:
     """What the waves of a kernel wait for, before the clock is known."""
 
@@ -199,7 +200,7 @@ class _Work:
         return slowest_us if is_zero(self.turns_clk) else slowest_us + self.turns_clk * clk_us
 
 
-@dataclass(slots=True)
+@formula_record
 class _Parts:
     """What a kernel's time is put together from, once its clock is known."""
 
@@ -445,7 +446,7 @@ _ClockRule = Callable[[Values, Values], Values]
 """The clock in MHz of a kernel whose waves take so many us at such a clock."""
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class _ClockRules:
     card: _ClockRule
     """What the card is set to: its boost clock unless power caps it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
@@ -20,6 +19,7 @@ from gemm_model.core.elementwise import (
 )
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import TWO_CTA
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, L2Bandwidth
@@ -31,7 +31,7 @@ from gemm_model.persistent.spilling import spilled_l2_bytes
 from gemm_model.persistent.tile_schedule import TileSchedule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@formula_record
 class Traffic:
     """Bytes of the whole kernel; each field a number or an array."""
 
@@ -111,7 +111,7 @@ def traffic(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class _Requests:
     """What one CTA asks of L2, in bytes for each element of K; each field a number or an array."""
 
@@ -225,7 +225,7 @@ def fresh_share(moved: Traffic, schedule: TileSchedule) -> Values:
     return minimum(moved.dram_read_bytes / touched_bytes, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class _WavePanels:
     """Bytes of A and B that one wave touches; each field a number or an array."""
 
