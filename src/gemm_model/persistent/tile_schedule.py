@@ -13,7 +13,9 @@ from gemm_model.core.elementwise import (
     any_of,
     ceil,
     floor,
+    in_order,
     is_number,
+    is_one,
     maximum,
     minimum,
     negated,
@@ -75,10 +77,8 @@ def resident_clusters(cluster_size: Values, gpu: GpuSpec) -> Values:
     if is_number(cluster_size):
         return float(max(gpu.clusters_at_once(int(cluster_size)), 1))
     sizes = cluster_size.astype(np.int64)
-    table = np.ones(int(sizes.max()) + 1)
-    for size in np.unique(sizes):
-        table[size] = max(gpu.clusters_at_once(int(size)), 1)
-    return table[sizes]
+    table = np.array([1.0, *(max(gpu.clusters_at_once(size), 1) for size in range(1, int(sizes.max()) + 1))])
+    return table.take(sizes)
 
 
 def _round_up(value: Values, step: Values) -> Values:
@@ -109,8 +109,7 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
     waves = _waves(batch, tiles, at_once, k_tiles)
     resident = waves.resident
 
-    minor = where(minor_is_m, clusters_m, clusters_n)
-    major = where(minor_is_m, clusters_n, clusters_m)
+    minor, major = in_order(minor_is_m, clusters_m, clusters_n)
     group = minor if order.whole_extent else minimum(swizzle, minor)
     splits_at_once = _splits_at_once(batch, resident, tiles, order)
     tiles_at_once = minimum(maximum(floor(resident / splits_at_once), 1.0), tiles)
@@ -130,7 +129,7 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
         minor_is_m=minor_is_m,
         minor_panels=minor_panels,
         major_panels=major_panels,
-        matrices=maximum(tiles_at_once / per_matrix, 1.0),
+        matrices=1.0 if is_one(batch.batch) else maximum(tiles_at_once / per_matrix, 1.0),
         group=group,
         filled_m=_filled(batch, batch.m / padded_m, order),
         filled_n=batch.n / padded_n,
@@ -270,11 +269,11 @@ def _panels_in_group(
     the next group's minor panels too; a serpentine then turns back over the same major panels, which saves a
     quarter of the steps on average.
     """
-    saved = 0.25 if order.serpentine else 0.0
-    aligned = minimum(minimum(power_of_two_divisor(wave), power_of_two_divisor(width)), wave)
+    aligned = minimum(power_of_two_divisor(wave), power_of_two_divisor(width))
     steps = (wave - aligned) / width + 1.0
-    past_the_end = where(minor > width, minimum(steps / major, 1.0), 0.0)
-    inside = steps <= major
-    minor_panels = where(inside, width * (1.0 + past_the_end), width * (1.0 + steps / major))
-    major_panels = where(inside, steps * (1.0 - saved * past_the_end), major)
-    return minimum(minimum(minor_panels, minor), wave), minimum(maximum(major_panels, 1.0), major)
+    lengths = steps / major
+    minor_panels = minimum(minimum(width * (1.0 + lengths), minor), wave)
+    if order.serpentine:
+        turned = steps * (1.0 - 0.25 * where(minor > width, lengths, 0.0))
+        steps = where(steps <= major, turned, major)
+    return minor_panels, minimum(maximum(steps, 1.0), major)
