@@ -38,6 +38,7 @@ SM90_ORDER = TileOrder(
     cut_to_problem=True,
     padded=True,
     splits="rounds",
+    maps_of_groups=True,
 )
 """`PersistentTileSchedulerSm90`: it walks the raster's extent, the shorter one, in groups of `swizzle` panels
 of the other. Splits: `PersistentTileSchedulerSm90StreamK`, whose work index counts tiles first."""
@@ -77,11 +78,9 @@ CUTLASS_SM90 = KernelFamily(
     ),
     tile_order=SM90_ORDER,
     tile_period=TilePeriod(accumulators="registers"),
-    # nvcc spills by the register whatever the width: 47 stores and 49 loads of a thread in each k tile of the
-    # e4m3 tile 128x256 with slow sums, whose excess is 46 (SASS; CUTLASS 4.2, nvcc 13.0).
     # Consumers let the next grid launch before their last tile's epilogue, which hides the launch even where
     # warpgroups share tiles (`launch_dependent_grids` in sm90_gemm_tma_warpspecialized_cooperative.hpp).
-    known={"spilling.narrow_columns": 256.0, "chain.cooperative_us": 0.0},
+    known={"chain.cooperative_us": 0.0},
 )
 
 CUTLASS_SM100 = KernelFamily(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values
 from gemm_model.core.kernel_config import AUTO
-from gemm_model.kernels.mechanisms import MECHANISM_NAMES, KernelNumbers
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES, OF_LIBRARIES
 
 
 def every_combination(batch: GemmBatch) -> Flags:
@@ -117,6 +117,9 @@ class TileOrder:
     each apart into the workspace, for a second kernel that adds them up."""
     serpentine: bool = False
     """Whether every other group is walked backwards."""
+    maps_of_groups: bool = False
+    """Whether each group has tensor maps of its own, so that rows of a tile behind it are out of bounds; else
+    they are the next group's."""
     dynamic: bool = False
     """Whether a cluster fetches its next tile when it is free (cluster launch control), so that no static
     stride assigns tiles."""
@@ -129,12 +132,26 @@ class TileOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TileByTile:
+    """Kernels of groups that fill their ring anew for each tile, and store its outputs by pointers.
+
+    Loops over groups within loops over tiles are not pipelined across tiles, and a store by TMA would write
+    the rows of the next group too.
+    """
+
+    most_accumulators: float
+    """Accumulators of a thread, at most, that leave room in registers for the addresses of its outputs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TilePeriod:
     """How the mainloop and the epilogue of consecutive tiles share the MMA warps and their accumulators."""
 
     accumulators: Literal["registers", "tensor_memory"]
     persistent: bool = True
     """Whether a CTA goes on to further tiles; else each CTA takes one, and the grid comes in waves."""
+    grouped: TileByTile | None = None
+    """None where kernels of groups load ahead of their tiles, as others do."""
 
     @property
     def in_tensor_memory(self) -> bool:
@@ -151,11 +168,6 @@ class KernelFamily:
     resources: ResourceRules
     tile_order: TileOrder
     tile_period: TilePeriod
-    start_us: float = 0.0
-    """What its kernels do before their first load that others' kernels leave to the host [us]."""
-    known: Mapping[str, float] = field(default_factory=dict)
-    """By name, numbers that its compiled kernels or microbenchmarks tell: they stand in for a donor's of
-    another family."""
     dependent_launch: bool = False
     """Whether kernels are launched with programmatic dependent launch unless told otherwise."""
     knows: frozenset[str] = frozenset()
@@ -164,15 +176,9 @@ class KernelFamily:
     """Whether it is a family of plain products: else of convolutions, chosen for these alone."""
     providers: tuple[str, ...] = ()
     """What else the column `kernel` of measured tables calls them: providers that run them by other ways."""
-    mechanisms: tuple[str, ...] = MECHANISM_NAMES
+    mechanisms: tuple[str, ...] = OF_LIBRARIES
     """Mechanisms of the time model that these kernels have; the others are switched off."""
 
     @property
     def absent_mechanisms(self) -> frozenset[str]:
         return frozenset(MECHANISM_NAMES) - frozenset(self.mechanisms)
-
-    def adapted(self, numbers: KernelNumbers, donor: str) -> KernelNumbers:
-        """The numbers of a donor family's kernels, with what is known of this one's in their place."""
-        if donor == self.name or not self.known:
-            return numbers
-        return numbers.having(self.known)

@@ -103,6 +103,20 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceDescriptors:
+    """Tensor descriptors that the kernel itself makes before its first load."""
+
+    start_us: float = number(
+        "us",
+        2.5,
+        (0.0, 10.0),
+        "making the descriptors of A, B and C, over a kernel whose host makes them",
+        "Triton 3.6: 1.8 to 3.1 us on 132 SMs of an H200 with a cold L2 (benchmarks/triton_start.py)",
+        neutral=0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLoads:
     """The first loads of a kernel find no translations and no open pages."""
 
@@ -603,27 +617,27 @@ class Clock:
     )
     droop_mma: float = number(
         "1",
-        0.2,
-        (0.0, 0.6),
-        "loss of clock at the full MMA rate",
+        2.3,
+        (0.0, 6.8),
+        "loss of clock at the full MMA rate, over that of MMAs on a quarter of the SMs",
         "counters: 1.4-1.6 GHz",
         neutral=0.0,
         fitted=True,
     )
     droop_memory: float = number(
         "1",
-        0.12,
-        (0.0, 0.5),
-        "loss of clock at the full L2 rate, and at the full DRAM rate",
+        1.4,
+        (0.0, 5.6),
+        "loss of clock at the full L2 rate, and at the full DRAM rate, in the same unit",
         "counters",
         neutral=0.0,
         fitted=True,
     )
     droop_free: float = number(
         "1",
-        0.13,
-        (0.0, 0.3),
-        "loss of clock that the supply makes up for",
+        1.5,
+        (0.0, 3.4),
+        "loss of clock that the supply makes up for, in the same unit",
         "counters: no loss up to a third of the MMA rate",
         fitted=True,
     )
@@ -896,17 +910,33 @@ class Grouped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSearch:
-    """The way through the table of groups to the one whose a tile is."""
+class PointerStores:
+    """Outputs of groups that are stored by a pointer for each, masked, in place of a tensor map."""
 
-    group_ns: float = number(
-        "ns",
-        5.0,
-        (0.0, 2000.0),
-        "each group of the table, whose tiles are counted on the way to a later group's",
-        "a warp counts 32 groups in a few latencies of L2",
+    output_clk: float = number(
+        "clk",
+        60.0,
+        (0.0, 1000.0),
+        "a thousand outputs, one SM, beyond storing them by TMA",
+        "an address, a comparison and a store of 4 bytes for two of them",
         neutral=0.0,
         fitted=True,
+    )
+    spill_clk: float = number(
+        "clk",
+        42.0,
+        (0.0, 400.0),
+        "each register of one warpgroup that addresses push out and that comes back, once a tile",
+        "kernels that spill by the register at each k tile: 41 to 43 (h200)",
+        neutral=0.0,
+        fitted=True,
+    )
+    spilled_registers: float = number(
+        "registers",
+        142.0,
+        (0.0, 255.0),
+        "of a thread that they push out where it has more than 64 accumulators",
+        "kernels of groups that Triton 3.6 compiled: 255 registers and 142 spilled with 128 accumulators",
     )
 
 
@@ -1043,6 +1073,7 @@ class KernelNumbers:
     """All empirical numbers of a kernel family on a GPU, for one rate class of operand types."""
 
     launch: Launch
+    device_descriptors: DeviceDescriptors
     first_loads: FirstLoads
     tensor: Tensor
     narrow_mma: NarrowMma
@@ -1073,7 +1104,7 @@ class KernelNumbers:
     fused_epilogue: FusedEpilogue
     scaled_outputs: ScaledOutputs
     grouped: Grouped
-    group_search: GroupSearch
+    pointer_stores: PointerStores
     software_scales: SoftwareScales
 
     def without(self, names: Collection[str]) -> KernelNumbers:
@@ -1098,9 +1129,19 @@ class KernelNumbers:
 
 KERNEL_MECHANISMS = frozenset(
     {
-        *("launch", "first_loads", "tensor", "promotion", "round_trip", "spilling", "k_tail", "latency"),
+        *(
+            "launch",
+            "device_descriptors",
+            "first_loads",
+            "tensor",
+            "promotion",
+            "round_trip",
+            "spilling",
+            "k_tail",
+            "latency",
+        ),
         *("epilogue", "split_k", "edge_tiles"),
-        *("fused_epilogue", "scaled_outputs", "grouped", "group_search", "software_scales"),
+        *("fused_epilogue", "scaled_outputs", "grouped", "pointer_stores", "software_scales"),
     }
 )
 """Mechanisms whose numbers are the kernel's doing: another library's kernels have others on the same card.
@@ -1111,7 +1152,7 @@ Edge tiles are among them: what is filled beside the matrix goes by the boxes of
 FUSED_EPILOGUE = "fused_epilogue"
 FURTHER_STAGES: Mapping[str, tuple[str, ...]] = {
     FUSED_EPILOGUE: (FUSED_EPILOGUE, "scaled_outputs"),
-    "grouped": ("grouped", "group_search"),
+    "grouped": ("grouped", "pointer_stores"),
     "software_scales": ("software_scales",),
 }
 """What goes beyond a plain product, and the mechanisms that its kernels tell of."""
@@ -1148,6 +1189,8 @@ def _numbers_of(record: Any, prefix: str = "") -> tuple[Number, ...]:
 MECHANISMS: tuple[Mechanism, ...] = _mechanisms()
 """All mechanisms, in the order in which a launch meets them."""
 MECHANISM_NAMES = tuple(mechanism.name for mechanism in MECHANISMS)
+OF_LIBRARIES = tuple(name for name in MECHANISM_NAMES if name not in ("device_descriptors", "pointer_stores"))
+"""Mechanisms of kernels whose tensor descriptors the host makes, and whose outputs all leave by TMA."""
 NUMBERS: Mapping[str, Number] = {spec.name: spec for mechanism in MECHANISMS for spec in mechanism.numbers}
 """All numbers by their full names."""
 

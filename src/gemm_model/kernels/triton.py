@@ -9,7 +9,15 @@ from gemm_model.core.elementwise import Flags, Values, maximum, power_of_two_div
 from gemm_model.core.epilogue import EPILOGUE_WORDS
 from gemm_model.core.further_work import BLOCK_SCALING, GROUPS
 from gemm_model.kernels import multistage, warpgroup_mma
-from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
+from gemm_model.kernels.family import (
+    ConfigSpace,
+    KernelFamily,
+    ResourceRules,
+    TileByTile,
+    TileOrder,
+    TilePeriod,
+)
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES
 
 
 def offers_tile(batch: GemmBatch) -> Flags:
@@ -73,9 +81,8 @@ RULES = ResourceRules(
     fewest_stages=1.0,
 )
 
-MAKING_DESCRIPTORS_US = 2.5
-"""Making three tensor descriptors before the first load [us]; Triton 3.6, H200; against descriptors that the
-host makes: 1.8 to 3.1 us on 132 SMs with a cold L2 (`benchmarks/triton_start.py`)."""
+TILE_BY_TILE = TileByTile(most_accumulators=64.0)
+"""Compiled kernels of groups, Triton 3.6: 128 registers with 64 accumulators, 255 and spilling with 128."""
 
 TRITON_SM90 = KernelFamily(
     name="triton",
@@ -84,11 +91,8 @@ TRITON_SM90 = KernelFamily(
     space=SPACE,
     resources=replace(RULES, largest_cluster=8),
     tile_order=GROUPED_ALONG_M,
-    tile_period=TilePeriod(accumulators="registers"),
-    start_us=MAKING_DESCRIPTORS_US,
-    # The fastest k tile on one SM (`benchmarks/triton_start.py`), and a load of 4 KB from DRAM: rings of two
-    # or three stages do not hide it (`load_latency` of microbenchmarks.csv: 902 and 915 clk on two H200s).
-    known={"round_trip.single_clk": 310.0, "latency.load_clk": 900.0},
+    tile_period=TilePeriod(accumulators="registers", grouped=TILE_BY_TILE),
+    mechanisms=MECHANISM_NAMES,
 )
 
 TRITON_SM100 = replace(
@@ -96,7 +100,7 @@ TRITON_SM100 = replace(
     architectures=("sm100",),
     knows=WRITTEN,
     resources=replace(RULES, largest_cluster=8, block_scaled=True),
-    tile_period=TilePeriod(accumulators="tensor_memory"),
+    tile_period=TilePeriod(accumulators="tensor_memory", grouped=TILE_BY_TILE),
 )
 
 TRITON_MULTISTAGE = KernelFamily(
