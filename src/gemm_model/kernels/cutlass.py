@@ -78,9 +78,6 @@ CUTLASS_SM90 = KernelFamily(
     ),
     tile_order=SM90_ORDER,
     tile_period=TilePeriod(accumulators="registers"),
-    # Consumers let the next grid launch before their last tile's epilogue, which hides the launch even where
-    # warpgroups share tiles (`launch_dependent_grids` in sm90_gemm_tma_warpspecialized_cooperative.hpp).
-    known={"chain.cooperative_us": 0.0},
 )
 
 CUTLASS_SM100 = KernelFamily(
