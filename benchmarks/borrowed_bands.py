@@ -45,8 +45,7 @@ def figures(kind: str, gpu_name: str, family_name: str, table: str) -> list[dict
     lines: list[dict[str, object]] = []
     for rate_class, regimes in data.by_kind.items():
         rows = observe(regimes["burst"], gpu, family)
-        numbers = family.adapted(donor.numbers[donor.kind_for(rate_class)], donor.family)
-        numbers = numbers.without(family.absent_mechanisms)
+        numbers = donor.numbers_for(rate_class, family).without(family.absent_mechanisms)
         predicted_us = kernel_time(rows.shape, gpu, numbers).runtime_us
         seen = rows.frame.assign(predicted_us=predicted_us, runtime_us=rows.runtime_us)
         for name, part in seen.groupby("in_dtype"):

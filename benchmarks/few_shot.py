@@ -61,7 +61,7 @@ def drawn(rows: Observations, count: int, seed: int) -> BoolArray:
 def adapted(rows: Observations, kind: str, few: BoolArray, gpu: GpuSpec, donor: Calibration) -> Adapted:
     """The donor adapted to the `few` rows: first those that leave K whole, then those that split it."""
     family = rows.shape.family
-    numbers = family.adapted(donor.numbers[donor.kind_for(kind)], donor.family)
+    numbers = donor.numbers_for(kind, family)
     start = numbers.values()
     splits = splits_k(rows.frame).to_numpy()
     began = time.perf_counter()

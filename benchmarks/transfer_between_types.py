@@ -34,8 +34,7 @@ NEAREST_KIND = "fp8"
 """The rate class of a calibration that is nearest to fp8 and fp4 operands."""
 NOT_TOLD = (
     "clock.light_share",
-    "clock.droop_l2",
-    "clock.droop_dram",
+    "clock.droop_memory",
     "clock.droop_free",
     "clock.droop_us",
     "spilling.register_clk",

@@ -42,6 +42,7 @@ READINGS = Readings(
         "l2_latency_clk": 318.0,
         "smem_bytes_per_clk_per_sm": 127.87,
         "graph_launch_us": 0.5012,
+        "event_pair_us": 3.64,
         "idle_power_w": 130.0,
     },
     tensor_flop_per_clk={"fp16": 4093.2, "fp8": 8186.3},
@@ -65,6 +66,7 @@ def test_measured_numbers_replace_the_base_and_say_so() -> None:
     assert gpu.l2_read_gb_per_s == 8910
     assert gpu.sm_clk_mhz == 1980
     assert gpu.mma_clk_share == 0.9121
+    assert gpu.event_pair_us == 3.64
     assert gpu.power_cap_w == 650
     assert gpu.idle_power_w == 130
     for field in (*READINGS.numbers, "resident_clusters", "flop_per_clk_per_sm", "power_cap_w"):

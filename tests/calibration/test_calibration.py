@@ -20,7 +20,8 @@ from tests.typed_numbers import VALUES, calibration_file, numbers
 
 H200 = load_gpu("h200")
 QUACK = family_of("quack", H200)
-NUMBERS = numbers().without(QUACK.absent_mechanisms)
+ABSENT = QUACK.absent_mechanisms
+NUMBERS = numbers().without(ABSENT)
 FREE = (
     "launch.kernel_us",
     "tensor.efficiency",
@@ -55,9 +56,8 @@ def measured(shapes=24, noise=0.0, dtype="bf16", seed=3):
 
 def test_a_fit_finds_the_numbers_that_made_the_data():
     seen = observe(measured(noise=0.003), H200, QUACK)
-    found = fit(
-        {"burst": seen}, H200, free=FREE, start={**VALUES, "tensor.efficiency": 0.9, "l2.efficiency": 1.2}
-    )
+    start = {**VALUES, "tensor.efficiency": 0.9, "l2.efficiency": 1.2}
+    found = fit({"burst": seen}, H200, free=FREE, start=start, without=ABSENT)
     values = found.numbers.values()
     for name in FREE:
         assert values[name] == pytest.approx(VALUES[name], rel=0.05), name
@@ -66,14 +66,20 @@ def test_a_fit_finds_the_numbers_that_made_the_data():
         name: value for name, value in VALUES.items() if name not in FREE
     }
     assert found.at_bound == ()
-    error = np.abs(kernel_time(seen.shape, H200, found.numbers.without(QUACK.absent_mechanisms)).runtime_us)
+    error = np.abs(kernel_time(seen.shape, H200, found.numbers.without(ABSENT)).runtime_us)
     assert np.median(np.abs(error / seen.runtime_us - 1)) < 0.01
 
 
 def test_a_fit_says_which_numbers_it_left_at_a_bound():
     frame = measured()
     frame["runtime_us"] *= 0.5
-    found = fit({"burst": observe(frame, H200, QUACK)}, H200, free=("tensor.efficiency",), start=VALUES)
+    found = fit(
+        {"burst": observe(frame, H200, QUACK)},
+        H200,
+        free=("tensor.efficiency",),
+        start=VALUES,
+        without=ABSENT,
+    )
     assert found.at_bound == ("tensor.efficiency",)
     assert found.numbers.tensor.efficiency == pytest.approx(1.0, abs=1e-3)
 
@@ -84,7 +90,7 @@ def test_a_donor_keeps_what_few_rows_cannot_tell():
     seen = {"burst": observe(frame, H200, QUACK)}
 
     def furthest(**options):
-        found = fit(seen, H200, free=FREE, start=VALUES, **options).numbers.values()
+        found = fit(seen, H200, free=FREE, start=VALUES, without=ABSENT, **options).numbers.values()
         return max(abs(found[name] / VALUES[name] - 1) for name in FREE)
 
     assert 0.02 < furthest(donor=VALUES) < furthest()
@@ -96,7 +102,7 @@ def test_held_out_rows_come_from_fits_that_did_not_see_them():
     for shape in np.unique(seen.shape_id):
         assert len(np.unique(folds[seen.shape_id == shape])) == 1
     folds[folds == 2] = -1
-    fits = list(fold_fits({"burst": seen}, "burst", H200, folds, free=FREE, start=VALUES))
+    fits = list(fold_fits({"burst": seen}, "burst", H200, folds, free=FREE, start=VALUES, without=ABSENT))
     for each in fits:
         assert not set(map(tuple, each.seen.frame[["m", "n", "k"]].to_numpy())) & set(
             map(tuple, each.unseen.frame[["m", "n", "k"]].to_numpy())

@@ -1,7 +1,5 @@
 """The kernel families: which there are on which GPU, and what reads them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -202,26 +200,16 @@ def test_dynamic_tile_fetch_is_said():
     assert not any("dynamic" in caveat for caveat in predict(PROBLEM, KernelConfig(**SQUARE), "h200").caveats)
 
 
-def test_what_is_known_of_a_family_stands_in_for_a_donors_numbers():
-    triton, donor = family_of("triton", H200), numbers()
-    assert triton.adapted(donor, "triton") == donor
-    adapted = triton.adapted(donor, "quack")
-    assert adapted.round_trip.single_clk == 310
-    assert adapted.latency.load_clk == 900
-    assert adapted.tensor == donor.tensor
-    # QuACK spills more than the excess in wide instructions, CUTLASS what exceeds the budget.
-    assert family_of("cutlass", H200).adapted(donor, "quack").spilling.narrow_columns == 256
-    assert family_of("quack", H200).adapted(donor, "cutlass") == donor
-
-
 def test_a_triton_kernel_makes_its_descriptors_first():
     row = numbers_of(PROBLEM, KernelConfig(**SQUARE, kernel="triton"))
     rate = flop_per_clk_of("fp16", H200)
     triton = family_of("triton", H200)
-    on_the_host = replace(triton, start_us=0.0)
+    made = numbers().without(triton.absent_mechanisms)
     for regime in ("burst", "graph"):
         times = [
-            kernel_time(geometry_of(row, rate, H200, family), H200, numbers(), regime=regime).launch_us
-            for family in (triton, on_the_host)
+            kernel_time(geometry_of(row, rate, H200, triton), H200, known, regime=regime).launch_us
+            for known in (made, made.without(["device_descriptors"]))
         ]
         assert times[0] - times[1] == pytest.approx(2.5)
+    for family in ("quack", "cutlass", "cublas"):
+        assert "device_descriptors" in family_of(family, H200).absent_mechanisms

@@ -15,7 +15,7 @@ from tests.typed_numbers import numbers
 H200 = replace(
     load_gpu("h200"),
     sm_clk_mhz=1980.0,
-    mma_clk_share=1 - 0.0879,
+    mma_clk_share=0.9,
     dram_bus_bits=6144,
     dram_clk_mhz=3201.0,
     dram_read_gb_per_s=4600.0,
@@ -26,7 +26,11 @@ H200 = replace(
 )
 """The rates that expectations are worked out with."""
 B200 = replace(
-    load_gpu("b200"), sm_clk_mhz=1300.0, l2_read_bytes_per_clk_per_sm=128.0, clock_recovery_us=100.0
+    load_gpu("b200"),
+    sm_clk_mhz=1300.0,
+    mma_clk_share=0.9,
+    l2_read_bytes_per_clk_per_sm=128.0,
+    clock_recovery_us=100.0,
 )
 CUBE = (4096, 4096, 4096)
 

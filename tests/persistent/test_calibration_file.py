@@ -9,6 +9,7 @@ import yaml
 
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
+from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import (
     as_mapping,
     borrowed_bands,
@@ -91,6 +92,20 @@ def test_a_pair_without_a_calibration_borrows_the_nearest(monkeypatch):
 def predicted(gpu, dtype="bf16", **options):
     batch = row(CUBE, dtype, cta_m=128, cta_n=128, cluster_m=2)
     return WarpSpecializedModel(gpu, **options).predict_row(batch)
+
+
+def test_what_is_known_of_a_family_stands_in_for_a_donors_numbers():
+    donor, own = calibration(), numbers()
+    triton = family_of("triton", H200)
+    adapted = donor.numbers_for("fp16", triton)
+    assert (adapted.round_trip.single_clk, adapted.latency.load_clk) == (310.0, 900.0)
+    assert adapted.tensor == own.tensor
+    # Compilers before Hopper load without descriptors, by other latencies.
+    assert donor.numbers_for("fp16", family_of("triton", load_gpu("a100_sxm_80gb"))) == own
+    # QuACK spills more than the excess in wide instructions, CUTLASS what exceeds the budget.
+    assert donor.numbers_for("fp8", family_of("cutlass", H200)).spilling.narrow_columns == 256.0
+    assert donor.numbers_for("fp8", family_of("quack", H200)) == own
+    assert replace(donor, family="triton").numbers_for("fp16", triton) == own
 
 
 def test_own_numbers_have_the_held_out_band_and_no_caveat(tmp_path):

@@ -53,19 +53,19 @@ def test_what_a_launch_takes(kernel, regime, empty_us, expected_us):
 
 
 @pytest.mark.parametrize(
-    ("empty_kernel_us", "within_a_graph_us", "events_us"),
+    ("empty_kernel_us", "gpu", "events_us"),
     [
-        (3.5, 0.5, 1.5),
-        (3.5, 0.8, 1.2),  # of a card whose empty kernel is longer less is left for the events
-        (3.5, None, 1.5),
-        (-1.0, 0.8, 1.5),  # a host that did not say
-        (1.5, 0.8, 0.0),
+        (3.5, {}, 1.5),
+        (3.5, {"graph_launch_us": 0.8}, 1.2),  # of a longer empty kernel less is left for the events
+        (-1.0, {"graph_launch_us": 0.8}, 1.5),  # a row that did not say
+        (-1.0, {"event_pair_us": 4.0}, 2.5),
+        (1.5, {"graph_launch_us": 0.8}, 0.0),
     ],
 )
-def test_events_add_what_they_read_beyond_an_empty_kernel(empty_kernel_us, within_a_graph_us, events_us):
+def test_events_add_what_they_read_beyond_an_empty_kernel(empty_kernel_us, gpu, events_us):
     batch = replace(row((128, 128, 512), cta_m=128, cta_n=128), empty_kernel_us=empty_kernel_us)
-    gpu = replace(H200, graph_launch_us=within_a_graph_us)
-    alone, counted = (times_of(batch, gpu=gpu, regime=regime).launch_us for regime in ("burst", "counters"))
+    card = replace(H200, **gpu)
+    alone, counted = (times_of(batch, gpu=card, regime=regime).launch_us for regime in ("burst", "counters"))
     assert alone - counted == pytest.approx(events_us)
 
 

@@ -17,10 +17,12 @@ from tests.persistent.kernels import H200, schedule_of
 TWO_GPCS = replace(H200, tpc_rounds=((0, 1), (0, 1)), resident_clusters={1: 8, 2: 4}, sm_count=8)
 
 
-def asked(gpu, m, n, **kernel):
-    batch = batch_of([(GemmProblem.of(m, n, 4096), KernelConfig(cta_m=128, cta_n=128, **kernel))])
+def asked(gpu, m, n, *, matrices=1, shared=(False, False), **kernel):
+    problem = GemmProblem.of(m, n, 4096, batch=matrices)
+    batch = batch_of([(problem, KernelConfig(cta_m=128, cta_n=128, **kernel))])
     schedule = schedule_of(batch, gpu)
-    return requests_in_order(schedule, batch.cluster_m * batch.cluster_n, replace(gpu, l2_merging_sms=4.0))
+    clusters = batch.cluster_m * batch.cluster_n
+    return requests_in_order(schedule, clusters, replace(gpu, l2_merging_sms=4.0), shared)
 
 
 def test_ctas_fill_one_sm_of_each_tpc_of_a_round_then_the_other():
@@ -55,16 +57,31 @@ def test_no_more_than_four_requests_merge():
     assert fast[0] == pytest.approx((1 + 4 / 4) / 8)
 
 
-def test_numbers_and_columns_agree():
-    batch = batch_of([(GemmProblem.of(4096, 4096, 4096), KernelConfig(cta_m=128, cta_n=128))])
-    schedule = schedule_of(batch)
-    names = ("group", "resident")
-    numbers = replace(schedule, **{name: float(np.ravel(getattr(schedule, name))[0]) for name in names})
+def test_matrices_of_a_batch_have_panels_of_their_own():
+    # Four matrices of two rows and a column of tiles, one behind the other: GPC 0 gets the first row of each,
+    # GPC 1 the second, and no two of them want the same.
+    minor, major = asked(TWO_GPCS, 2 * 128, 128, matrices=4, raster="along_n")
+    assert (minor[0], major[0]) == (8 / 8, 8 / 8)
+    # Where they share B, all want its column: four requests of a GPC make one.
+    minor, major = asked(TWO_GPCS, 2 * 128, 128, matrices=4, shared=(False, True), raster="along_n")
+    assert sorted((minor[0], major[0])) == pytest.approx([2 / 8, 8 / 8])
+    # Where they share A, each GPC wants one of its rows.
+    minor, major = asked(TWO_GPCS, 2 * 128, 128, matrices=4, shared=(True, False), raster="along_n")
+    assert sorted((minor[0], major[0])) == pytest.approx([2 / 8, 8 / 8])
+
+
+@pytest.mark.parametrize(("size", "matrices"), [(4096, 1), (256, 64)])
+def test_numbers_and_columns_agree(size, matrices):
+    problem = GemmProblem.of(size, size, 4096, batch=matrices)
+    schedule = schedule_of(batch_of([(problem, KernelConfig(cta_m=128, cta_n=128))]))
+    names = ("group", "resident", "matrices")
+    numbers = {name: float(np.ravel(getattr(schedule, name))[0]) for name in names}
     for column, number in zip(
         requests_in_order(schedule, np.array([1.0]), H200),
-        requests_in_order(numbers, 1.0, H200),
+        requests_in_order(replace(schedule, **numbers, minor_is_m=True), 1.0, H200),
         strict=True,
     ):
+        assert type(number) is float
         assert column[0] == number
 
 

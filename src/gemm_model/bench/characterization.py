@@ -51,6 +51,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "l2_latency_clk": Protocol(how="one bulk load of 128 bytes in L2", tolerance=0.05, digits=3),
     "smem_bytes_per_clk_per_sm": Protocol(how="16-byte reads of 512 threads", tolerance=0.01),
     "graph_launch_us": Protocol(how="1,000 empty kernels in a graph", tolerance=0.05, digits=3),
+    "event_pair_us": Protocol(how="events around an empty kernel, less its time in a graph", tolerance=0.1),
     "idle_power_w": Protocol(how="clocks up, nothing running", tolerance=0.3, digits=3),
 }
 """The numbers that `characterize` measures, by field of the description; `docs/gpus.md` says how in full."""

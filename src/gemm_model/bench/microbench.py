@@ -88,7 +88,8 @@ class Microbenchmarks:
             "l2_write_bytes_per_clk_per_sm": self._store_bytes_per_clk(),
             "l2_latency_clk": self._latency(128, twice=True)[0],
             "smem_bytes_per_clk_per_sm": self._smem_bytes_per_clk(),
-            "graph_launch_us": self._graph_launch_us(),
+            "graph_launch_us": (within_graph_us := self._graph_launch_us()),
+            "event_pair_us": max(self._device.empty_kernel_us() - within_graph_us, 0.0),
             "idle_power_w": idle_w,
         }
         tensor: dict[str, float] = {}

@@ -150,7 +150,7 @@ class TorchDevice:
             **self._sensors.highest_clocks(),
             "driver": self._sensors.driver(),
             "cuda": torch.version.cuda,
-            "empty_kernel_us": round(self._empty_kernel_us(), 3),
+            "empty_kernel_us": round(self.empty_kernel_us(), 3),
         }
 
     def operands(self, problem: GemmProblem, placement: int) -> Operands:
@@ -323,7 +323,7 @@ class TorchDevice:
         """Median time of `count` launches, each after a short spin; caches are left as they are."""
         return 1e3 * statistics.median(self._spaced_launches([launch], TimingSettings().spin_ms, count))
 
-    def _empty_kernel_us(self) -> float:
+    def empty_kernel_us(self) -> float:
         """What a burst row reads for a kernel of no work: it differs by half a microsecond among hosts."""
         empty = partial(torch.cuda._sleep, 0)
         spin_ms = TimingSettings().spin_ms

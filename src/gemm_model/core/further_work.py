@@ -81,6 +81,9 @@ class FurtherWork:
     a_distinct: Values
     """Elements of A in memory over those of the product."""
     b_distinct: Values
+    a_shared: Any
+    """Whether all matrices of a batch are multiplied by the same A."""
+    b_shared: Any
     k_runs: Values
     """Parts of K that a k tile does not reach beyond."""
     a_row_step: Values
@@ -133,6 +136,8 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         column_scales=float(problem.block_scaling is not None and problem.block_scaling.b_rows == 1),
         a_distinct=a_distinct,
         b_distinct=b_distinct,
+        a_shared=problem.broadcast == "a",
+        b_shared=problem.broadcast == "b",
         k_runs=1.0 if conv is None else float(conv.runs),
         a_row_step=steps[0],
         b_row_step=steps[1],

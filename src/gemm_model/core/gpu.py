@@ -46,7 +46,7 @@ class Quantity:
 QUANTITIES: Mapping[str, Quantity] = {
     "sm_count": Quantity(unit="SMs", low=1, high=1024, whole=True),
     "sm_clk_mhz": Quantity(unit="MHz", low=100, high=5000),
-    "mma_clk_share": Quantity(unit="1", low=0.4, high=1, optional=True),
+    "mma_clk_share": Quantity(unit="1", low=0.4, high=1),
     "dram_bus_bits": Quantity(unit="bits", low=32, high=32768, whole=True),
     "dram_clk_mhz": Quantity(unit="MHz", low=100, high=50000),
     "dram_read_gb_per_s": Quantity(unit="GB/s", low=10, high=100000),
@@ -71,7 +71,8 @@ QUANTITIES: Mapping[str, Quantity] = {
     "ctas_per_sm": Quantity(unit="CTAs", low=1, high=128, whole=True),
     "tmem_columns": Quantity(unit="columns", low=0, high=4096, whole=True),
     "max_cluster_size": Quantity(unit="CTAs", low=1, high=64, whole=True),
-    "graph_launch_us": Quantity(unit="us", low=0.05, high=50, optional=True),
+    "graph_launch_us": Quantity(unit="us", low=0.05, high=50),
+    "event_pair_us": Quantity(unit="us", low=0, high=50),
     "clock_recovery_us": Quantity(unit="us", low=1, high=1e5, optional=True),
     "power_cap_w": Quantity(unit="W", low=10, high=5000, optional=True),
     "idle_power_w": Quantity(unit="W", low=1, high=1000, optional=True),
@@ -95,9 +96,9 @@ class GpuSpec:
     sm_count: int
     sm_clk_mhz: float
     """The highest SM clock that the card reaches under a light load, or the one that it is locked at."""
-    mma_clk_share: float | None = None
+    mma_clk_share: float = 0.9121
     """The clock inside MMAs on a quarter of the SMs over `sm_clk_mhz`: how far the supply sags, no power cap
-    near."""
+    near; the H200's where it was not measured."""
     dram_bus_bits: int
     dram_clk_mhz: float
     dram_read_gb_per_s: float
@@ -144,8 +145,11 @@ class GpuSpec:
     tpc_rounds: tuple[tuple[int, ...], ...] = ()
     """GPC of each TPC, in the order in which the launcher gives them CTAs: rounds of TPCs, of which a grid
     fills one SM each, then the other, before it goes on."""
-    graph_launch_us: float | None = None
-    """From one empty kernel to the next within a CUDA graph."""
+    graph_launch_us: float = 0.5
+    """From one empty kernel to the next within a CUDA graph; the H200's where it was not measured."""
+    event_pair_us: float = 3.0
+    """What a pair of events around an empty kernel reads beyond that; rows that tell what their own host read
+    go before it."""
     clock_recovery_us: float | None = None
     """Where the SM clock is locked: how long the supply takes to restore it under load. None: not locked."""
     power_cap_w: float | None = None

@@ -77,9 +77,6 @@ CUTLASS_SM90 = KernelFamily(
     ),
     tile_order=SM90_ORDER,
     tile_period=TilePeriod(accumulators="registers"),
-    # nvcc spills by the register whatever the width: 47 stores and 49 loads of a thread in each k tile of the
-    # e4m3 tile 128x256 with slow sums, whose excess is 46 (SASS; CUTLASS 4.2, nvcc 13.0).
-    known={"spilling.narrow_columns": 256.0},
 )
 
 CUTLASS_SM100 = KernelFamily(

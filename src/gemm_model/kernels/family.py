@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values
 from gemm_model.core.kernel_config import AUTO
-from gemm_model.kernels.mechanisms import MECHANISM_NAMES, KernelNumbers
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES, ON_HOST_DESCRIPTORS
 
 
 def every_combination(batch: GemmBatch) -> Flags:
@@ -151,11 +151,6 @@ class KernelFamily:
     resources: ResourceRules
     tile_order: TileOrder
     tile_period: TilePeriod
-    start_us: float = 0.0
-    """What its kernels do before their first load that others' kernels leave to the host [us]."""
-    known: Mapping[str, float] = field(default_factory=dict)
-    """By name, numbers that its compiled kernels or microbenchmarks tell: they stand in for a donor's of
-    another family."""
     dependent_launch: bool = False
     """Whether kernels are launched with programmatic dependent launch unless told otherwise."""
     knows: frozenset[str] = frozenset()
@@ -164,15 +159,9 @@ class KernelFamily:
     """Whether it is a family of plain products: else of convolutions, chosen for these alone."""
     providers: tuple[str, ...] = ()
     """What else the column `kernel` of measured tables calls them: providers that run them by other ways."""
-    mechanisms: tuple[str, ...] = MECHANISM_NAMES
+    mechanisms: tuple[str, ...] = ON_HOST_DESCRIPTORS
     """Mechanisms of the time model that these kernels have; the others are switched off."""
 
     @property
     def absent_mechanisms(self) -> frozenset[str]:
         return frozenset(MECHANISM_NAMES) - frozenset(self.mechanisms)
-
-    def adapted(self, numbers: KernelNumbers, donor: str) -> KernelNumbers:
-        """The numbers of a donor family's kernels, with what is known of this one's in their place."""
-        if donor == self.name or not self.known:
-            return numbers
-        return numbers.having(self.known)

@@ -103,6 +103,20 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceDescriptors:
+    """Tensor descriptors that the kernel itself makes before its first load."""
+
+    start_us: float = number(
+        "us",
+        2.5,
+        (0.0, 10.0),
+        "making the descriptors of A, B and C, over a kernel whose host makes them",
+        "Triton 3.6: 1.8 to 3.1 us on 132 SMs of an H200 with a cold L2 (benchmarks/triton_start.py)",
+        neutral=0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLoads:
     """The first loads of a kernel find no translations and no open pages."""
 
@@ -603,27 +617,27 @@ class Clock:
     )
     droop_mma: float = number(
         "1",
-        0.2,
-        (0.0, 0.6),
-        "loss of clock at the full MMA rate",
+        2.3,
+        (0.0, 6.8),
+        "loss of clock at the full MMA rate, over that of MMAs on a quarter of the SMs",
         "counters: 1.4-1.6 GHz",
         neutral=0.0,
         fitted=True,
     )
     droop_memory: float = number(
         "1",
-        0.12,
-        (0.0, 0.5),
-        "loss of clock at the full L2 rate, and at the full DRAM rate",
+        1.4,
+        (0.0, 5.6),
+        "loss of clock at the full L2 rate, and at the full DRAM rate, in the same unit",
         "counters",
         neutral=0.0,
         fitted=True,
     )
     droop_free: float = number(
         "1",
-        0.13,
-        (0.0, 0.3),
-        "loss of clock that the supply makes up for",
+        1.5,
+        (0.0, 3.4),
+        "loss of clock that the supply makes up for, in the same unit",
         "counters: no loss up to a third of the MMA rate",
         fitted=True,
     )
@@ -1043,6 +1057,7 @@ class KernelNumbers:
     """All empirical numbers of a kernel family on a GPU, for one rate class of operand types."""
 
     launch: Launch
+    device_descriptors: DeviceDescriptors
     first_loads: FirstLoads
     tensor: Tensor
     narrow_mma: NarrowMma
@@ -1098,7 +1113,17 @@ class KernelNumbers:
 
 KERNEL_MECHANISMS = frozenset(
     {
-        *("launch", "first_loads", "tensor", "promotion", "round_trip", "spilling", "k_tail", "latency"),
+        *(
+            "launch",
+            "device_descriptors",
+            "first_loads",
+            "tensor",
+            "promotion",
+            "round_trip",
+            "spilling",
+            "k_tail",
+            "latency",
+        ),
         *("epilogue", "split_k", "edge_tiles"),
         *("fused_epilogue", "scaled_outputs", "grouped", "group_search", "software_scales"),
     }
@@ -1148,6 +1173,8 @@ def _numbers_of(record: Any, prefix: str = "") -> tuple[Number, ...]:
 MECHANISMS: tuple[Mechanism, ...] = _mechanisms()
 """All mechanisms, in the order in which a launch meets them."""
 MECHANISM_NAMES = tuple(mechanism.name for mechanism in MECHANISMS)
+ON_HOST_DESCRIPTORS = tuple(name for name in MECHANISM_NAMES if name != "device_descriptors")
+"""Mechanisms of kernels whose tensor descriptors the host makes."""
 NUMBERS: Mapping[str, Number] = {spec.name: spec for mechanism in MECHANISMS for spec in mechanism.numbers}
 """All numbers by their full names."""
 

@@ -10,6 +10,7 @@ from gemm_model.core.epilogue import EPILOGUE_WORDS
 from gemm_model.core.further_work import BLOCK_SCALING, GROUPS
 from gemm_model.kernels import multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES
 
 
 def offers_tile(batch: GemmBatch) -> Flags:
@@ -73,10 +74,6 @@ RULES = ResourceRules(
     fewest_stages=1.0,
 )
 
-MAKING_DESCRIPTORS_US = 2.5
-"""Making three tensor descriptors before the first load [us]; Triton 3.6, H200; against descriptors that the
-host makes: 1.8 to 3.1 us on 132 SMs with a cold L2 (`benchmarks/triton_start.py`)."""
-
 TRITON_SM90 = KernelFamily(
     name="triton",
     architectures=("sm90", "sm120"),
@@ -85,10 +82,7 @@ TRITON_SM90 = KernelFamily(
     resources=replace(RULES, largest_cluster=8),
     tile_order=GROUPED_ALONG_M,
     tile_period=TilePeriod(accumulators="registers"),
-    start_us=MAKING_DESCRIPTORS_US,
-    # The fastest k tile on one SM (`benchmarks/triton_start.py`), and a load of 4 KB from DRAM: rings of two
-    # or three stages do not hide it (`load_latency` of microbenchmarks.csv: 902 and 915 clk on two H200s).
-    known={"round_trip.single_clk": 310.0, "latency.load_clk": 900.0},
+    mechanisms=MECHANISM_NAMES,
 )
 
 TRITON_SM100 = replace(

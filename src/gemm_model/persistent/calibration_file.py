@@ -24,6 +24,7 @@ from gemm_model.core.elementwise import Values, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import ARCHITECTURES, GpuSpec
 from gemm_model.core.prediction import OwnPick
+from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import (
     FURTHER_MECHANISMS,
     FURTHER_SITUATIONS,
@@ -31,6 +32,7 @@ from gemm_model.kernels.mechanisms import (
     WITHIN_PHASES,
     KernelNumbers,
     WithinPhases,
+    checked,
     kernel_numbers,
     start_values,
     within_phases,
@@ -40,6 +42,7 @@ from gemm_model.kernels.registry import families
 FORMAT_VERSION = 3
 CALIBRATION_DIR = CONFIG_DIR / "calibration"
 BORROWED_BANDS = CONFIG_DIR / "calibration" / "borrowed_bands.yaml"
+KNOWN_OF_FAMILIES = CONFIG_DIR / "calibration" / "known_of_families.yaml"
 OWN_PICKS = CONFIG_DIR / "calibration" / "own_picks.yaml"
 LAST_RESORT = "h200:quack"
 """What stands in where no calibration shares family or architecture."""
@@ -101,6 +104,16 @@ class Calibration:
         narrow_first = math_kind in ("fp8", "int8", "fp6", "fp4")
         order = reversed(tuple(self.numbers)) if narrow_first else iter(self.numbers)
         return next(order)
+
+    def numbers_for(self, math_kind: str, family: KernelFamily) -> KernelNumbers:
+        """The numbers by which a family's kernels are predicted.
+
+        Where it is another family than the calibration's, what is known of it replaces the donor's numbers.
+        """
+        numbers = self.numbers[self.kind_for(math_kind)]
+        if family.name != self.family:
+            numbers = numbers.having(known_numbers(family))
+        return numbers
 
     def fingerprint(self) -> str:
         """A short name of all its numbers that plain products meet: another value of one gives another."""
@@ -176,6 +189,22 @@ def own_picks() -> Mapping[str, OwnPick]:
         name: OwnPick(share=float(entry["share"]), half_us=float(entry.get("half_us", math.inf)))
         for name, entry in found.items()
     }
+
+
+@cache
+def _known_of_families() -> Mapping[str, Mapping[str, Any]]:
+    found: Mapping[str, Mapping[str, Any]] = read_yaml_mapping(
+        KNOWN_OF_FAMILIES, "what is known of families"
+    )["known_of_families"]
+    return found
+
+
+def known_numbers(family: KernelFamily) -> Mapping[str, float]:
+    """By full name, numbers of its kernels that were told without timing its products."""
+    found = _known_of_families().get(family.name)
+    if found is None or not set(family.architectures) & set(found["architectures"]):
+        return {}
+    return {name: checked(NUMBERS[name], entry["value"]) for name, entry in found["numbers"].items()}
 
 
 def load_calibration(name_or_path: str | Path) -> Calibration:

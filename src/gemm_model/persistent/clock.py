@@ -8,14 +8,6 @@ from gemm_model.kernels.mechanisms import Clock, Power
 
 LOWEST_SHARE = 0.4
 """Lowest clock over the boost clock [1]; everywhere; no kernel was seen below it: a guard for the search."""
-REFERENCE_SAG = 0.0879
-"""Loss of clock under MMAs on a quarter of the SMs [1, of the boost clock]; the card for which the numbers of
-`Clock` are given, and GPUs that do not say; the H200 (four cards)."""
-
-
-def relative_sag(gpu: GpuSpec) -> float:
-    """How far a card's supply sags under a current, over the H200's."""
-    return 1.0 if gpu.mma_clk_share is None else (1.0 - gpu.mma_clk_share) / REFERENCE_SAG
 
 
 def counted_quiet(gpu: GpuSpec, clusters: Values, ctas_per_cluster: Values) -> Flags:
@@ -46,16 +38,18 @@ def burst_clock_mhz(
     The clock of a busy card stands at `light_share` of the boost. Beyond a current that the supply holds
     (`droop_free`), it sags with the current, linear in each rate, within `droop_us`: a short kernel keeps
     more of it, also back to back with its like. Cards of other kinds sag by other amounts under the same
-    current (`relative_sag`). A clock probe before or after the kernel sees nothing of this; counters do.
+    current: droops count in what MMAs on a quarter of the SMs take off the clock (`mma_clk_share`). A clock
+    probe before or after the kernel sees nothing of this; counters do.
 
     A locked clock far below the boost leaves the supply room to spare: only the MMAs pull it down, at once,
     and it comes back within some `clock_recovery_us`: the time lost levels off with the kernel's length.
     """
+    unit = 1.0 - gpu.mma_clk_share
     if gpu.clock_recovery_us is not None:
         left = gpu.clock_recovery_us / (waves_us + gpu.clock_recovery_us)
-        return gpu.sm_clk_mhz * maximum(1.0 - clock.droop_mma * math_share * left, LOWEST_SHARE)
+        return gpu.sm_clk_mhz * maximum(1.0 - unit * clock.droop_mma * math_share * left, LOWEST_SHARE)
     current = clock.droop_mma * math_share + clock.droop_memory * (l2_share + dram_share)
-    sag = relative_sag(gpu) * maximum(current - clock.droop_free, 0.0)
+    sag = unit * maximum(current - clock.droop_free, 0.0)
     settled = waves_us / (waves_us + clock.droop_us)
     return gpu.sm_clk_mhz * maximum(clock.light_share - sag * settled, LOWEST_SHARE)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, maximum, minimum, remainder, smooth_maximum, where
+from gemm_model.core.elementwise import Values, is_zero, maximum, minimum, remainder, smooth_maximum, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
 from gemm_model.kernels.feasibility import Resources
@@ -156,6 +156,8 @@ def _crossing_bytes(
 ) -> Values:
     """What rows that cross lines take of the L2-to-SM bandwidth, in bytes: those that the CTA asks for."""
     further_starts = LINE_BYTES / minimum(row_alignment(batch.a_pitch_bytes), LINE_BYTES) - 1.0
+    if is_zero(further_starts):
+        return 0.0
     a_bytes = batch.cta_m * batch.a_bits / 8.0 * schedule.filled_m / batch.cluster_n
     b_bytes = batch.cta_n * batch.b_bits / 8.0 * schedule.filled_n / batch.cluster_m
     return numbers.line_crossing.line_cost * further_starts * (a_bytes + b_bytes) * resources.cta_k

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemm_model.core.elementwise import Flags, Values, sqrt, where
+from gemm_model.core.elementwise import Flags, Values, any_of, sqrt, where
 from gemm_model.kernels.feasibility import WARPGROUP_THREADS, Resources
 from gemm_model.kernels.mechanisms import Spilling
 
@@ -19,6 +19,8 @@ def spilled_clk(resources: Resources, k_tiles: Values, spilling: Spilling) -> Va
     more goes to memory than the excess. Warpgroups that spill at the same time share the way to memory, the
     wide ones, whose traffic is longer, better.
     """
+    if not any_of(resources.spilled_registers > 0.0):
+        return 0.0
     narrow = _is_narrow(resources, spilling)
     shared = resources.warpgroups**spilling.sharing
     by_register = resources.spilled_registers * shared
@@ -33,6 +35,8 @@ def spilled_l2_bytes(resources: Resources, spilling: Spilling) -> Values:
 
     Counters: 136 registers of 256 columns, 112 of 224 (h200).
     """
+    if not any_of(resources.spilled_registers > 0.0):
+        return 0.0
     wide = MMA_ROWS * resources.mma_columns / WARPGROUP_THREADS
     stored = where(_is_narrow(resources, spilling), resources.spilled_registers, wide)
     bytes_per_k_tile = REGISTER_BYTES * WARPGROUP_THREADS * resources.warpgroups * stored

@@ -13,12 +13,6 @@ from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import Chain, KernelNumbers
 from gemm_model.persistent.tile_schedule import TileSchedule
 
-EMPTY_KERNEL_US = 0.5
-"""From one empty kernel to the next within a graph [us]; GPUs that do not say; measured on the H200."""
-EVENTS_US = 3.0
-"""What a pair of events reads around an empty kernel beyond that [us]; hosts that did not say; 2.8 to 3.1
-beside single H200s and H100s."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -69,7 +63,7 @@ def launch_us(
     clusters_us = where(ctas_per_cluster > 1, launch.clusters_us, 0.0)
     ramp_us = first.ramp_us * schedule.k_tiles / (schedule.k_tiles + first.ramp_k_tiles)
     started_us = clusters_us + grid_us(batch, schedule, gpu, numbers) + ramp_us
-    started_us = started_us + _table_us(batch, numbers) + family.start_us
+    started_us = started_us + _table_us(batch, numbers) + numbers.device_descriptors.start_us
     if around.chained:
         # A second kernel, which adds up partial sums or makes ready for them, meets a boundary of its own.
         second_us = where(schedule.sharers > 1.0, numbers.chain.boundary_us, 0.0)
@@ -84,8 +78,8 @@ def _events_us(batch: GemmBatch, gpu: GpuSpec) -> Values:
 
     An empty kernel of the H100 takes 0.28 us longer than the H200's, one that has work does not.
     """
-    itself_us = EMPTY_KERNEL_US if gpu.graph_launch_us is None else gpu.graph_launch_us
-    return where(batch.empty_kernel_us < 0.0, EVENTS_US, batch.empty_kernel_us - itself_us)
+    told = batch.empty_kernel_us - gpu.graph_launch_us
+    return where(batch.empty_kernel_us < 0.0, gpu.event_pair_us, told)
 
 
 def _table_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
