@@ -367,7 +367,7 @@ def _work(
     l2_us = _l2_tile_us(bytes_moved, schedule.tiles, busy, gpu, numbers)
     rows_filled = edge.bytes_per_wave / FILLED_ROW_BYTES
     fill_us = numbers.edge_tiles.row_clk / (gpu.sm_count * gpu.sm_clk_mhz) * rows_filled / schedule.resident
-    dram_us = bytes_moved.dram_bytes / (gpu.dram_read_bytes_per_us * numbers.dram.efficiency)
+    dram_us = _dram_us(bytes_moved, gpu, numbers)
     beside, epilogues = period_beside_stores(batch, gpu, period, resources, numbers, mainloop)
     stores_us = epilogues * bytes_moved.l2_store_bytes / (l2_bytes_per_us(gpu, numbers) * schedule.tiles)
     dram_tile_us = dram_us / schedule.tiles
@@ -429,6 +429,17 @@ def _l2_tile_us(moved: Traffic, tiles: Values, busy: Values, gpu: GpuSpec, numbe
     load_bytes = moved.l2_load_bytes / tiles
     served_bytes = smooth_maximum(load_bytes, own_bytes, numbers.overlap.loads_dram_order)
     return maximum(served_bytes, moved.filled_bytes / tiles) / l2_bytes_per_us(gpu, numbers)
+
+
+def _dram_us(moved: Traffic, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+    """What DRAM reads and writes take, or the same bytes on their way into L2: fills and outputs.
+
+    Source: bulk stores to L2; kernels of many outputs, which L2 holds back, are not faster than that.
+    """
+    dram_us = moved.dram_bytes / (gpu.dram_read_bytes_per_us * numbers.dram.efficiency)
+    if gpu.l2_write_gb_per_s is None:
+        return dram_us
+    return maximum(dram_us, (moved.dram_read_bytes + moved.output_bytes) / (gpu.l2_write_gb_per_s * 1e3))
 
 
 def sms_to_saturate_l2(gpu: GpuSpec) -> float:
