@@ -38,9 +38,14 @@ def is_zero(value: Values) -> bool:
     return is_number(value) and value == 0.0
 
 
+def is_one(value: Values) -> bool:
+    """Whether a value is the number 1 for all rows."""
+    return is_number(value) and value == 1.0
+
+
 def scaled(values: Values, factor: Values) -> Values:
     """`values * factor`; a factor of 1 for all rows leaves them as they are."""
-    return values if is_number(factor) and factor == 1.0 else values * factor
+    return values if is_one(factor) else values * factor
 
 
 def maximum(a: Values, b: Values) -> Values:

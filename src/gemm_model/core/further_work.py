@@ -48,8 +48,6 @@ class FurtherWork:
     asked: Any
     """The words that a kernel has to know (`bits_of`)."""
     grouped: Any
-    groups: Values
-    """Groups in the kernel's table, empty ones too; 0 without a table."""
     unlike: Any
     """Whether groups have an n and k of their own."""
     clusters_m: Values
@@ -118,7 +116,6 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
     return FurtherWork(
         asked=bits_of(asked_of(problem)),
         grouped=groups is not None,
-        groups=0.0 if groups is None else float(len(groups.rows)),
         unlike=groups is not None and not groups.alike,
         clusters_m=clusters_m,
         clusters_n=clusters_n,

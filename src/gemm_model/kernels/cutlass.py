@@ -38,6 +38,7 @@ SM90_ORDER = TileOrder(
     cut_to_problem=True,
     padded=True,
     splits="rounds",
+    maps_of_groups=True,
 )
 """`PersistentTileSchedulerSm90`: it walks the raster's extent, the shorter one, in groups of `swizzle` panels
 of the other. Splits: `PersistentTileSchedulerSm90StreamK`, whose work index counts tiles first."""

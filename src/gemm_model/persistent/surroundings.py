@@ -83,11 +83,8 @@ def _events_us(batch: GemmBatch, gpu: GpuSpec) -> Values:
 
 
 def _table_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
-    """Reading the table of groups, and counting the tiles of each."""
-    if batch.further is None:
-        return 0.0
-    read_us = where(batch.further.grouped, numbers.grouped.start_us, 0.0)
-    return read_us + batch.further.groups * numbers.group_search.group_ns * 1e-3
+    """Reading the table of groups."""
+    return 0.0 if batch.further is None else where(batch.further.grouped, numbers.grouped.start_us, 0.0)
 
 
 def _boundary_us(batch: GemmBatch, family: KernelFamily, chain: Chain, from_dram: Values) -> Values:

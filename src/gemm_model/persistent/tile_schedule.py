@@ -15,6 +15,7 @@ from gemm_model.core.elementwise import (
     floor,
     in_order,
     is_number,
+    is_one,
     maximum,
     minimum,
     negated,
@@ -128,9 +129,9 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
         minor_is_m=minor_is_m,
         minor_panels=minor_panels,
         major_panels=major_panels,
-        matrices=maximum(tiles_at_once / per_matrix, 1.0),
+        matrices=1.0 if is_one(batch.batch) else maximum(tiles_at_once / per_matrix, 1.0),
         group=group,
-        filled_m=_filled(batch, batch.m / padded_m),
+        filled_m=_filled(batch, batch.m / padded_m, order),
         filled_n=batch.n / padded_n,
     )
 
@@ -156,9 +157,9 @@ def _k_tiles(batch: GemmBatch, resources: Resources) -> Values:
     return runs * ceil(batch.k / runs / resources.cta_k)
 
 
-def _filled(batch: GemmBatch, share: Values) -> Values:
-    """Share of the rows of tiles that lie in A; of groups those of the next ones count too."""
-    if batch.further is None:
+def _filled(batch: GemmBatch, share: Values, order: TileOrder) -> Values:
+    """Share of the rows of tiles that lie in A; those of the next groups count too, if one map holds all."""
+    if batch.further is None or order.maps_of_groups:
         return share
     return where(batch.further.grouped, batch.further.rows_inside, share)
 

@@ -15,6 +15,7 @@ from gemm_model.core.elementwise import (
     maximum,
     minimum,
     power_of_two_divisor,
+    scaled,
     where,
 )
 from gemm_model.core.gpu import GpuSpec
@@ -137,7 +138,7 @@ def _requests(
     b_alone = (batch.cluster_m < 2) & (b_pieces < 2.0)
     a_matrices, b_matrices = _matrices(batch, schedule)
     a_panels, b_panels = in_order(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
-    a_panels, b_panels = a_panels * a_matrices, b_panels * b_matrices
+    a_panels, b_panels = scaled(a_panels, a_matrices), scaled(b_panels, b_matrices)
     cluster_size = batch.cluster_m * batch.cluster_n
     coalescing = numbers.coalescing
     a_equal = merged_share(a_panels, cluster_size, gpu)
@@ -224,7 +225,7 @@ def _dram_reads(
     operands = batch.operand_bytes
     capacity = numbers.l2_capacity.share * gpu.l2_bytes
     waves = schedule.tiles / schedule.resident
-    reused = maximum(waves - 1.0, 0.0) * panels.wanted_again_bytes * _kept(panels.until_reuse_bytes, capacity)
+    reused = maximum(waves - 1.0, 0.0) * panels.again_bytes * _kept(panels.until_reuse_bytes, capacity)
     streamed = maximum(waves, 1.0) * panels.bytes - reused
     fits = _kept(operands, capacity)
     return maximum(fits * operands + (1.0 - fits) * streamed, operands)
@@ -238,34 +239,37 @@ def fresh_share(moved: Traffic, schedule: TileSchedule) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class _WavePanels:
-    """Bytes of A and B that a full wave touches; each field a number or an array."""
+    """Bytes of A and B that one wave touches; each field a number or an array."""
 
     bytes: Values
-    wanted_again_bytes: Values
-    """The part of them that the next wave wants too: panels of the minor extent. Where a wave has whole
-    matrices of a batch, the next one has others: it wants what they share."""
+    again_bytes: Values
+    """The part of them that the next wave wants too."""
     until_reuse_bytes: Values
-    """What comes by until the next use of such a panel."""
+    """What comes by until then."""
 
 
 def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
-    m_panel = batch.cluster_m * batch.cta_m * batch.a_bytes_per_element * batch.k * schedule.filled_m
-    n_panel = batch.cluster_n * batch.cta_n * batch.b_bytes_per_element * batch.k * schedule.filled_n
+    """The next wave wants the same minor panels.
+
+    Where a wave has whole matrices of a batch, the next one has others: it wants what they share.
+    """
+    a_bytes, b_bytes = batch.a_bytes_per_element, batch.b_bytes_per_element
+    m_panel: Values = batch.cluster_m * batch.cta_m * a_bytes * batch.k * schedule.filled_m
+    n_panel: Values = batch.cluster_n * batch.cta_n * b_bytes * batch.k * schedule.filled_n
     k_share = schedule.splits_at_once / batch.split_k
-    m_panel, n_panel = m_panel * k_share, n_panel * k_share
+    m_panel, n_panel = scaled(m_panel, k_share), scaled(n_panel, k_share)
     further = batch.further
     if further is not None:
         m_panel = m_panel * where(further.a_shared, 1.0, further.a_distinct)
         n_panel = n_panel * where(further.b_shared, 1.0, further.b_distinct)
     minor_panel, major_panel = in_order(schedule.minor_is_m, m_panel, n_panel)
     minor, major = schedule.minor_panels * minor_panel, schedule.major_panels * major_panel
-    again = minor
+    again, footprint = minor, minor + major
     if any_of(schedule.matrices > 1.0):
-        of_minor, of_major = in_order(schedule.minor_is_m, *_matrices(batch, schedule))
-        common = where(of_minor > 1.0, 0.0, minor) + where(of_major > 1.0, 0.0, major)
+        minor_matrices, major_matrices = in_order(schedule.minor_is_m, *_matrices(batch, schedule))
+        footprint = minor * minor_matrices + major * major_matrices
+        common = where(minor_matrices > 1.0, 0.0, minor) + where(major_matrices > 1.0, 0.0, major)
         again = where(schedule.matrices > 1.0, common, minor)
-        minor, major = minor * of_minor, major * of_major
-    footprint = minor + major
     until_reuse = where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint)
     return _WavePanels(footprint, again, until_reuse)
 
