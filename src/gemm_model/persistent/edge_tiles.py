@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
@@ -19,6 +17,7 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import EdgeMulticast, EdgeOrder, EdgeTiles, KernelNumbers
 from gemm_model.persistent.placement import SMS_PER_TPC
@@ -30,7 +29,7 @@ ROUNDING = 1e-6
 """Rounding of a share [CTAs]; less than this outside is none; chosen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@formula_record
 class EdgeFill:
     """Out-of-bounds fill of the resident clusters that have most of it; each field a number or an array."""
 
@@ -61,7 +60,7 @@ NO_EDGE = EdgeFill(
 """Of one row whose tiles fill the matrix."""
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class _Edge:
     """How the tiles of one operand lie over the edge of the matrix; each field a number or an array."""
 
@@ -95,8 +94,9 @@ def edge_fill(
     b_bytes = batch.cta_n * batch.b_bytes_per_element
     fill_a, fill_b = a_bytes * _fill_cost(a_edge, multicast), b_bytes * _fill_cost(b_edge, multicast)
     a_turn, b_turn = where(fixed_m, 1.0, 1.0 / rows_m), where(fixed_n, 1.0, 1.0 / rows_n)
-    # A tile that lies over both edges has both operands filled at once.
-    fill = fill_a + fill_b - minimum(fill_a * b_turn, fill_b * a_turn)
+    # A tile that lies over both edges has both operands filled at once; where few tiles do, the others wait.
+    few = (rows_m <= order.fixed_rows) & (rows_n <= order.fixed_rows)
+    fill = fill_a + fill_b - where(few, minimum(fill_a * b_turn, fill_b * a_turn), 0.0)
     mean = a_bytes * filled_m + b_bytes * filled_n
     # Shares of the mean load: of clusters that keep an edge, of the others, and of those that take turns.
     a_share, b_share = a_bytes / mean, b_bytes / mean

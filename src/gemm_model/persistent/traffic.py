@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
@@ -20,6 +19,7 @@ from gemm_model.core.elementwise import (
 )
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import TWO_CTA
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, L2Bandwidth
@@ -31,7 +31,7 @@ from gemm_model.persistent.spilling import spilled_l2_bytes
 from gemm_model.persistent.tile_schedule import TileSchedule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@formula_record
 class Traffic:
     """Bytes of the whole kernel; each field a number or an array."""
 
@@ -74,8 +74,12 @@ def traffic(
     numbers: KernelNumbers,
     order: TileOrder,
     between: Callable[[Values], Values],
+    chained: bool,
 ) -> Traffic:
-    """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again."""
+    """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again.
+
+    In a chain (`chained`) a kernel makes room in L2 for its outputs by writing those of the one before.
+    """
     output = batch.output_bytes
     operands = batch.operand_bytes
     sources = batch.source_bytes
@@ -101,7 +105,7 @@ def traffic(
         wave_bytes=panels.bytes,
         output_bytes=output,
         dram_read_bytes=reads,
-        dram_write_bytes=output,
+        dram_write_bytes=output if chained else _written(output, reads, gpu),
         l2_request_bytes=requests + (writes + sources),
         l2_load_bytes=requests + beside,
         filled_bytes=beside if is_zero(filled) else filled * k_bytes + beside,
@@ -111,7 +115,7 @@ def traffic(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class _Requests:
     """What one CTA asks of L2, in bytes for each element of K; each field a number or an array."""
 
@@ -193,6 +197,14 @@ def merged_share(panels: Values, cluster_size: Values, gpu: GpuSpec) -> Values:
     return where(clusters > 1.5, maximum(1.0 - distinct / clusters, 0.0), 0.0)
 
 
+def _written(output: Values, reads: Values, gpu: GpuSpec) -> Values:
+    """Outputs that reach DRAM before the kernel ends: those that later bytes drive out of L2, in turn.
+
+    Source: DRAM writes by counters of kernels of 3 to 300 MB of outputs.
+    """
+    return output * maximum(1.0 - gpu.l2_unwritten_share * gpu.l2_bytes / (output + reads), 0.0)
+
+
 def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
     """Share of some data that L2 still holds when it is wanted again: a smooth step at the capacity."""
     ratio = needed_bytes / capacity_bytes
@@ -225,7 +237,7 @@ def fresh_share(moved: Traffic, schedule: TileSchedule) -> Values:
     return minimum(moved.dram_read_bytes / touched_bytes, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class _WavePanels:
     """Bytes of A and B that one wave touches; each field a number or an array."""
 
