@@ -75,8 +75,12 @@ def traffic(
     numbers: KernelNumbers,
     order: TileOrder,
     between: Callable[[Values], Values],
+    chained: bool,
 ) -> Traffic:
-    """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again."""
+    """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again.
+
+    In a chain (`chained`) a kernel makes room in L2 for its outputs by writing those of the one before.
+    """
     output = batch.output_bytes
     operands = batch.operand_bytes
     sources = batch.source_bytes
@@ -101,7 +105,7 @@ def traffic(
         wave_bytes=panels.bytes,
         output_bytes=output,
         dram_read_bytes=reads,
-        dram_write_bytes=output,
+        dram_write_bytes=output if chained else _written(output, reads, gpu),
         l2_request_bytes=requests + (writes + sources),
         l2_load_bytes=requests + beside,
         filled_bytes=0.0 if is_zero(filled) else filled * k_bytes + beside,
@@ -191,6 +195,14 @@ def merged_share(panels: Values, cluster_size: Values, gpu: GpuSpec) -> Values:
     miss = 1.0 - 1.0 / maximum(panels, 1.0)
     distinct = panels * (1.0 - miss**clusters)
     return maximum(1.0 - distinct / clusters, 0.0) * where(clusters > 1.5, 1.0, 0.0)
+
+
+def _written(output: Values, reads: Values, gpu: GpuSpec) -> Values:
+    """Outputs that reach DRAM before the kernel ends: those that later bytes drive out of L2, in turn.
+
+    Source: DRAM writes by counters of kernels of 3 to 300 MB of outputs.
+    """
+    return output * maximum(1.0 - gpu.l2_unwritten_share * gpu.l2_bytes / (output + reads), 0.0)
 
 
 def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
