@@ -221,7 +221,7 @@ class Microbenchmarks:
 
     def _store_gb_per_s(self, footprint_mib: int) -> float:
         microseconds = self._bulk_store_us(footprint_mib * MIB, self._sms)
-        return CHUNKS * CHUNK_BYTES * self._sms / microseconds / 1e3
+        return float(CHUNKS * CHUNK_BYTES * self._sms / microseconds / 1e3)
 
     def _store_bytes_per_clk(self) -> float:
         """Of one SM that stores a MiB again and again."""
