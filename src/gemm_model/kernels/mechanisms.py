@@ -110,7 +110,7 @@ class DeviceDescriptors:
         "us",
         2.5,
         (0.0, 10.0),
-        "making the descriptors of A, B and C, over a kernel whose host makes them",
+        "making the descriptors of three matrices, over a kernel whose host makes them",
         "Triton 3.6: 1.8 to 3.1 us on 132 SMs of an H200 with a cold L2 (benchmarks/triton_start.py)",
         neutral=0.0,
     )
@@ -919,7 +919,7 @@ class PointerStores:
         60.0,
         (0.0, 1000.0),
         "a thousand outputs, one SM, beyond storing them by TMA",
-        "an address, a comparison and a store of 4 bytes for two of them",
+        "an address, a comparison and a store of its own for each (PTX of Triton's kernels)",
         neutral=0.0,
         fitted=True,
     )
