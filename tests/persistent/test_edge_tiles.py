@@ -53,13 +53,15 @@ def test_a_tile_over_both_edges_is_filled_for_both_operands_at_once():
     # One tile of 128 x 128: 96 rows of A and 64 of B lie outside, and the 96 take as long as all.
     both = fill_of((32, 64, 4096), cta_m=128, cta_n=128)
     assert both.bytes_per_wave == pytest.approx(96 * 4096 * 2)
-    # Of eight rows of tiles the last has 32 of its 64 rows outside, and each tile 16 of its columns.
-    corner = fill_of((480, 48, 4096), cta_m=64, cta_n=64, raster="along_n")
-    rows = 7 / 8 * 16 + 1 / 8 * 32
-    never = numbers({"edge_order.fixed_rows": 1.0})
-    assert corner.fixed
-    turns = fill_of((480, 48, 4096), never, cta_m=64, cta_n=64, raster="along_n")
-    assert turns.bytes_per_wave == pytest.approx(8 * rows * 4096 * 2)
+    # 40 matrices of five rows of tiles; all tiles have 16 columns outside, the last row 32 rows as well.
+    batch = replace(row((288, 48, 4096), cta_m=64, cta_n=64), batch=40.0)
+    found = edge_fill(batch, schedule_of(batch), found_of(batch), numbers())
+    assert not found.fixed
+    assert found.bytes_per_wave == pytest.approx(132 * (4 / 5 * 16 + 1 / 5 * 32) * 4096 * 2)
+    # Of nine rows few tiles lie over both edges: their clusters are filled with one after the other.
+    many = replace(row((544, 48, 4096), cta_m=64, cta_n=64), batch=40.0)
+    found = edge_fill(many, schedule_of(many), found_of(many), numbers())
+    assert found.bytes_per_wave == pytest.approx(132 * (16 + 1 / 9 * 32) * 4096 * 2)
 
 
 def test_of_more_rows_than_eight_no_cluster_keeps_one():
@@ -122,7 +124,7 @@ def test_beyond_half_of_the_sms_fill_takes_little_more_time(cluster, further):
     batch = row(cta_m=64, cta_n=64, cluster_m=cluster[0], cluster_n=cluster[1])
 
     def device_time(ctas):
-        return crowding(ctas / (cluster[0] * cluster[1]), batch, H200, numbers()) * ctas / 132
+        return crowding(batch, H200, numbers())(ctas / (cluster[0] * cluster[1])) * ctas / 132
 
     assert device_time(132.0) == pytest.approx(1)
     assert device_time(66.0) == pytest.approx(1 / (1 + further))
@@ -138,12 +140,12 @@ def test_clusters_of_four_feel_those_of_their_gpc(clusters, on_fullest):
     wide = row(cta_m=64, cta_n=64, cluster_n=4)
     busy, by_gpc = clusters * 4 / 132, on_fullest / 4 * 120 / 132
     felt = 0.5 * busy + 0.5 * by_gpc
-    assert crowding(float(clusters), wide, H200, numbers()) * busy == pytest.approx(felt)
+    assert crowding(wide, H200, numbers())(float(clusters)) * busy == pytest.approx(felt)
     # A GPU whose GPCs are not known: in proportion to the SMs at work.
     unknown = replace(H200, resident_clusters={4: 30})
-    assert crowding(float(clusters), wide, unknown, numbers()) == pytest.approx(1)
+    assert crowding(wide, unknown, numbers())(float(clusters)) == pytest.approx(1)
 
 
 def test_fill_in_clusters_that_share_both_operands_takes_longer():
     both = row(cta_m=64, cta_n=64, cluster_m=2, cluster_n=2)
-    assert crowding(30.0, both, H200, numbers()) == pytest.approx(1.5)
+    assert crowding(both, H200, numbers())(30.0) == pytest.approx(1.5)

@@ -124,6 +124,17 @@ def test_rows_behind_a_group_are_filled_where_each_has_a_map_of_its_own():
     assert schedule_of(batch).filled_m == pytest.approx(1 - 96 / 640)
 
 
+def test_triton_makes_descriptors_of_three_dimensions_for_a_batch_and_of_two_matrices_for_groups():
+    # Of 11 and 15 fields each; three of them take 2.2 us for a plain product.
+    makes, host = ({"device_descriptors.start_us": each, "grouped.start_us": 0.0} for each in (2.2, 0.0))
+    triton = family_of("triton", H200)
+    cases = {1: {}, 15 / 11: {"batch": 8}, 2 / 3: {"groups": "2048,2048"}}
+    for share, problem in cases.items():
+        shape = geometry_of(work(**problem), 4096.0, H200, triton)
+        made, ready = (kernel_time(shape, H200, numbers(each)).launch_us for each in (makes, host))
+        assert made - ready == pytest.approx(share * 2.2)
+
+
 def test_clocks_of_a_fused_epilogue():
     stores = numbers().epilogue
     sums = 128 * 128

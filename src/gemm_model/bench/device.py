@@ -165,7 +165,10 @@ class Device(Protocol):
         """Launch so often, each on a rested card with a cold L2, and wait for the end."""
 
     def kernel_us(self, launch: Launch, count: int) -> float:
-        """Median time of the launch's own kernels, without launching them, over so many rested launches."""
+        """Median time of the launch's longest kernel, without launching it, over so many rested launches.
+
+        That is the one that computes: a split launch clears its counters with another.
+        """
 
     def healthy(self) -> bool:
         """Whether further kernels can run in this process."""

@@ -110,7 +110,7 @@ class DeviceDescriptors:
         "us",
         2.5,
         (0.0, 10.0),
-        "making the descriptors of A, B and C, over a kernel whose host makes them",
+        "making the descriptors of three matrices, over a kernel whose host makes them",
         "Triton 3.6: 1.8 to 3.1 us on 132 SMs of an H200 with a cold L2 (benchmarks/triton_start.py)",
         neutral=0.0,
     )
@@ -396,6 +396,7 @@ class L2Bandwidth:
         (0.0, 1.0),
         "share of the SMs up to which fills from DRAM take as long as on so many",
         "kernels on 1 to 132 SMs that stream weights (h200 wide)",
+        fitted=True,
     )
 
 
@@ -919,7 +920,7 @@ class PointerStores:
         60.0,
         (0.0, 1000.0),
         "a thousand outputs, one SM, beyond storing them by TMA",
-        "an address, a comparison and a store of 4 bytes for two of them",
+        "an address, a comparison and a store of its own for each (PTX of Triton's kernels)",
         neutral=0.0,
         fitted=True,
     )
@@ -1017,6 +1018,27 @@ class WithinPhases:
         (0.0, 5.0),
         "the same beyond it with one row of tiles, of which each SM reads pages of its own",
         "1.7 to 2.2 in seven of eight traced kernels of 16 and 64 rows",
+    )
+    first_turn_us: float = number(
+        "us",
+        0.19,
+        (0.0, 1.0),
+        "from the first load to a ping-pong warpgroup's first wait for data: it asks for its turn before",
+        "0.13 to 0.26 in 14 traced kernels; 0.03 in 20 of 22 cooperative ones that are not split",
+    )
+    mean_share: float = number(
+        "1",
+        0.87,
+        (0.2, 1.0),
+        "loads of the mean CTA, over those of the slowest one, which a wave lasts",
+        "0.79 to 0.90 in nine traced kernels that loads bound by a factor of 1.5 or more",
+    )
+    spilled_wait_us: float = number(
+        "us",
+        0.03,
+        (0.0, 1.0),
+        "what a warp that spills registers waits for each k tile, though it is there",
+        "0.03 in four traced kernels of cooperative warpgroups, 0.01 to 0.04 in five of ping-pong ones",
     )
     drain_us: float = number(
         "us",

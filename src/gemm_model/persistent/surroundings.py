@@ -13,6 +13,10 @@ from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import Chain, KernelNumbers
 from gemm_model.persistent.tile_schedule import TileSchedule
 
+MATRIX_FIELDS, BATCHED_FIELDS = 11.0, 15.0
+"""Fields of a tensor descriptor of two and of three dimensions [fields]; `tensormap.replace` of kernels that
+Triton compiled: extent, stride, box and step for each dimension, and a few that all have."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -62,7 +66,7 @@ def launch_us(
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
     clusters_us = where(ctas_per_cluster > 1, launch.clusters_us, 0.0)
     ramp_us = first.ramp_us * schedule.k_tiles / (schedule.k_tiles + first.ramp_k_tiles)
-    started_us = clusters_us + ramp_us + _table_us(batch, numbers) + numbers.device_descriptors.start_us
+    started_us = clusters_us + ramp_us + _table_us(batch, numbers) + _descriptors_us(batch, numbers)
     spread_us = grid_us(batch, schedule, gpu, numbers)
     if around.chained:
         # CTAs that start late in a grid start while the first loads of the others are still on their way.
@@ -83,6 +87,14 @@ def _events_us(batch: GemmBatch, gpu: GpuSpec) -> Values:
     """
     told = batch.empty_kernel_us - gpu.graph_launch_us
     return where(batch.empty_kernel_us < 0.0, gpu.event_pair_us, told)
+
+
+def _descriptors_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
+    """Making descriptors, field by field: a batch has a third dimension, groups store without one."""
+    each = where(batch.batch > 1.0, BATCHED_FIELDS / MATRIX_FIELDS, 1.0)
+    if batch.further is not None:
+        each = where(batch.further.grouped, 2.0 / 3.0, each)
+    return numbers.device_descriptors.start_us * each
 
 
 def _table_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
