@@ -669,8 +669,9 @@ class Chain:
         "us",
         0.3,
         (0.0, 2.0),
-        "what this takes longer where the first loads come from DRAM and not from L2",
-        "kernels of 2 to 15 us back to back, with new and with the same operands (h200 graph and sustained)",
+        "a cold start: first loads that come from DRAM, which hide the grid's ramp; twice where DRAM is busy "
+        "all the time and idles between kernels",
+        "kernels of 2 to 200 us back to back (h200 and h100_sxm graph)",
         neutral=0.0,
         fitted=True,
     )
