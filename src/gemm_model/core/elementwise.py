@@ -131,6 +131,8 @@ def is_multiple(value: Values, step: Values) -> Flags:
 
 def one_of(value: Values | Codes, options: Sequence[float]) -> Flags:
     """Whether a value is among some; False where there are none."""
+    if is_number(value) or isinstance(value, int):
+        return value in options
     found: Flags = False
     for option in options:
         found = found | (value == option)

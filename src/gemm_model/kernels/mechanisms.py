@@ -396,6 +396,7 @@ class L2Bandwidth:
         (0.0, 1.0),
         "share of the SMs up to which fills from DRAM take as long as on so many",
         "kernels on 1 to 132 SMs that stream weights (h200 wide)",
+        fitted=True,
     )
 
 

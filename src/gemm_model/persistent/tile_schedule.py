@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from gemm_model.core.batch import GemmBatch
@@ -24,6 +22,7 @@ from gemm_model.core.elementwise import (
 )
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import ALONG_M, HEURISTIC
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
 
@@ -31,7 +30,7 @@ FEWEST_K_TILES = 8.0
 """Fewest k tiles of a cluster's share [1]; stream-K; CUTLASS `min_iters_per_sk_unit_`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@formula_record
 class TileSchedule:
     """Who computes what, when; each field a number or an array. A tile here is the work of one cluster."""
 
@@ -164,7 +163,7 @@ def _filled(batch: GemmBatch, share: Values, order: TileOrder) -> Values:
     return where(batch.further.grouped, batch.further.rows_inside, share)
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class _Waves:
     """How many tiles the clusters take together; the fields are those of a `TileSchedule` unless told."""
 
@@ -252,10 +251,11 @@ def _panels(
     regular = floor(minor / group) * group
     tail = where(minor > regular, minor - regular, group)
     share = regular / minor
-    minor_regular, major_regular = _panels_in_group(wave, minor, major, group, order)
-    minor_tail, major_tail = _panels_in_group(wave, minor, major, tail, order)
-    minor_panels = share * minor_regular + (1.0 - share) * minor_tail
-    major_panels = share * major_regular + (1.0 - share) * major_tail
+    minor_panels, major_panels = _panels_in_group(wave, minor, major, group, order)
+    if any_of(share < 1.0):
+        minor_tail, major_tail = _panels_in_group(wave, minor, major, tail, order)
+        minor_panels = minor_tail + share * (minor_panels - minor_tail)
+        major_panels = major_tail + share * (major_panels - major_tail)
     return minor_panels, major_panels
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
@@ -20,6 +19,7 @@ from gemm_model.core.elementwise import (
 )
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import TWO_CTA
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, L2Bandwidth
@@ -31,7 +31,7 @@ from gemm_model.persistent.spilling import spilled_l2_bytes
 from gemm_model.persistent.tile_schedule import TileSchedule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@formula_record
 class Traffic:
     """Bytes of the whole kernel; each field a number or an array."""
 
@@ -47,7 +47,8 @@ class Traffic:
     l2_load_bytes: Values
     """The work of L2 in bytes: requests, fills, spilled registers, and writes."""
     filled_bytes: Values
-    """The same with what L2 could serve while operands arrive in shared memory in place of the requests."""
+    """The same with what L2 could serve while operands arrive in shared memory in place of the requests; 0
+    where nothing is known to bound that."""
     l2_store_bytes: Values
     """The part of it that is writes."""
     merged_bytes: Values
@@ -74,16 +75,19 @@ def traffic(
     numbers: KernelNumbers,
     order: TileOrder,
     between: Callable[[Values], Values],
+    chained: bool,
 ) -> Traffic:
-    """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again."""
+    """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again.
+
+    In a chain (`chained`) a kernel makes room in L2 for its outputs by writing those of the one before.
+    """
     output = batch.output_bytes
     operands = batch.operand_bytes
     sources = batch.source_bytes
     panels = _wave_panels(batch, schedule)
     reads = _dram_reads(batch, gpu, schedule, panels, numbers) + sources
-    reads = reads * (
-        1.0 - _kept(between(operands + sources + output), numbers.l2_capacity.share * gpu.l2_bytes)
-    )
+    kept = _kept(between(operands + sources + output), numbers.l2_capacity.share * gpu.l2_bytes)
+    reads = scaled(reads, 1.0 - kept)
     asked = _requests(batch, gpu, schedule, edge, numbers)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * resources.cta_k
@@ -101,17 +105,17 @@ def traffic(
         wave_bytes=panels.bytes,
         output_bytes=output,
         dram_read_bytes=reads,
-        dram_write_bytes=output,
+        dram_write_bytes=output if chained else _written(output, reads, gpu),
         l2_request_bytes=requests + (writes + sources),
         l2_load_bytes=requests + beside,
-        filled_bytes=beside if is_zero(filled) else filled * k_bytes + beside,
+        filled_bytes=0.0 if is_zero(filled) else filled * k_bytes + beside,
         l2_store_bytes=write_load,
         merged_bytes=asked.merged * k_bytes,
         ordered_bytes=asked.ordered * k_bytes,
     )
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class _Requests:
     """What one CTA asks of L2, in bytes for each element of K; each field a number or an array."""
 
@@ -148,7 +152,7 @@ def _requests(
         of_a, of_b = in_order(schedule.minor_is_m, *launched)
         a_ordered = a_mergeable * (1.0 - of_a - a_equal)
         b_ordered = b_mergeable * (1.0 - of_b - b_equal)
-        ordered = where(cluster_size <= 2.0, a_ordered + b_ordered, 0.0)
+        ordered = (a_ordered + b_ordered) * where(cluster_size <= 2.0, 1.0, 0.0)
     merged = a_merged + b_merged
     return _Requests(a_asked + b_asked - merged, merged, ordered)
 
@@ -190,7 +194,15 @@ def merged_share(panels: Values, cluster_size: Values, gpu: GpuSpec) -> Values:
     clusters = gpu.l2_merging_sms / cluster_size
     miss = 1.0 - 1.0 / maximum(panels, 1.0)
     distinct = panels * (1.0 - miss**clusters)
-    return where(clusters > 1.5, maximum(1.0 - distinct / clusters, 0.0), 0.0)
+    return maximum(1.0 - distinct / clusters, 0.0) * where(clusters > 1.5, 1.0, 0.0)
+
+
+def _written(output: Values, reads: Values, gpu: GpuSpec) -> Values:
+    """Outputs that reach DRAM before the kernel ends: those that later bytes drive out of L2, in turn.
+
+    Source: DRAM writes by counters of kernels of 3 to 300 MB of outputs.
+    """
+    return output * maximum(1.0 - gpu.l2_unwritten_share * gpu.l2_bytes / (output + reads), 0.0)
 
 
 def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
@@ -225,7 +237,7 @@ def fresh_share(moved: Traffic, schedule: TileSchedule) -> Values:
     return minimum(moved.dram_read_bytes / touched_bytes, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class _WavePanels:
     """Bytes of A and B that one wave touches; each field a number or an array."""
 
