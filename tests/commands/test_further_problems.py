@@ -123,6 +123,8 @@ def test_tables_of_problems_are_ranked(gemm_model, tmp_path):
         (("--conv", RESNET.replace("r=3", "r=60")), "conv has an empty output (-1x56)"),
         (("--conv", RESNET, "--m", 4), "--m has no effect with --conv"),
         ((*SIZES, "--capacity", 4), "--capacity has no effect without --groups"),
+        ((*SIZES, "--broadcast", "a"), "broadcast comes without a batch; expected two matrices or more"),
+        ((*SIZES, "--batch-strides", "0,1,2"), "batch_strides comes without a batch; expected two matrices"),
         ((*SIZES, "--routing", "balanced"), "--routing has no effect without --experts and --tokens"),
         ((*SIZES, "--experts", 4), "--tokens is missing; expected --experts and --tokens"),
         ((*SIZES, "--experts", 4, "--tokens", 1000), "--m is 4096; expected the 1000 rows of 1000 tokens"),

@@ -87,3 +87,20 @@ def test_models_of_plain_products_refuse_the_others():
             gm.predict_table(TABLE[:2], "h200", model)
         with pytest.raises(InputError, match=f"{model} knows plain products alone"):
             gm.predict(PROBLEMS[1], gm.KernelConfig(cta_m=128, cta_n=128), "h200", model)
+
+
+@pytest.mark.parametrize(
+    ("place", "cells", "sentence"),
+    [
+        (0, {"group_layout": "masked"}, "group_layout has no effect without groups; expected it left out"),
+        (0, {"capacity": "512"}, "capacity has no effect without groups"),
+        (0, {"broadcast": "a"}, "broadcast comes without a batch; expected two matrices or more"),
+        (0, {"batch_strides": "0,1,2"}, "batch_strides comes without a batch"),
+        (4, {"groups": "8,8"}, "groups has no effect with conv"),
+        (4, {"broadcast": "b"}, "broadcast has no effect with conv"),
+    ],
+)
+def test_cells_that_mean_nothing_beside_others_are_refused(place, cells, sentence):
+    row = TABLE.iloc[[place]].assign(**cells)
+    with pytest.raises(InputError, match=f"row 0: {sentence}"):
+        batch_from_frame(row, needs_tile=True)

@@ -10,6 +10,7 @@ from typing import Any
 from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.epilogue import Epilogue
+from gemm_model.core.further_work import refuse_apart
 from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.problem import GemmProblem
 
@@ -31,6 +32,7 @@ def with_extras(problem: GemmProblem, cells: Mapping[str, Any]) -> GemmProblem:
     """
     columns = (*EXTRA_COLUMNS, *BATCH_COLUMNS, *MASK_COLUMNS)
     texts = {name: str(cells[name]) for name in columns if cells.get(name) not in (None, "")}
+    refuse_apart(texts)
     epilogue = Epilogue.parse(texts["epilogue"]) if "epilogue" in texts else None
     if "conv" in texts:
         types = (problem.a_dtype.name, problem.out_dtype.name)

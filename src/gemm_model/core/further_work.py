@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,12 +11,27 @@ from numpy.typing import NDArray
 
 from gemm_model.core.elementwise import Values, ceil, is_number, where
 from gemm_model.core.epilogue import EPILOGUE_WORDS, Epilogue
+from gemm_model.core.errors import InputError
 from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.problem import GemmProblem
 
 GROUPS, BLOCK_SCALING, CONV = KINDS = ("groups", "block_scaling", "conv")
+NOT_OF_CONVOLUTIONS = (GROUPS, "group_layout", "capacity", BLOCK_SCALING, "broadcast", "batch_strides")
 FURTHER_WORDS = (*EPILOGUE_WORDS, *KINDS)
 """All that a kernel can be asked for beyond a plain product; a set of them is a number, a bit for each."""
+
+
+def refuse_apart(texts: Mapping[str, str]) -> None:
+    """Refuse cells of a table that mean nothing beside its others; empty ones may be left out.
+
+    Raises InputError for a layout or capacity without groups, and for what no convolution has.
+    """
+    for name, apart in (
+        *((name, "without groups") for name in ("group_layout", "capacity") if not texts.get("groups")),
+        *((name, "with conv") for name in NOT_OF_CONVOLUTIONS if texts.get(CONV)),
+    ):
+        if texts.get(name):
+            raise InputError(f"{name} has no effect {apart}; expected it left out")
 
 
 def every_word(found: Any) -> tuple[str, ...]:

@@ -73,6 +73,8 @@ class GemmProblem:
         for name in ("broadcast", "batch_strides"):
             if getattr(self, name) and (self.groups is not None or self.conv is not None):
                 raise InputError(f"{name} comes with groups or conv; expected a batch of plain products")
+            if getattr(self, name) and self.batch == 1:
+                raise InputError(f"{name} comes without a batch; expected two matrices or more")
         if self.epilogue is not None:
             _check_epilogue(self.epilogue, self)
         if self.groups is not None:
@@ -91,9 +93,6 @@ class GemmProblem:
         ):
             if is_plain:
                 object.__setattr__(self, name, None)
-        if self.batch == 1:
-            object.__setattr__(self, "broadcast", "")
-            object.__setattr__(self, "batch_strides", None)
         if self.batch_strides is not None:
             self._check_strides(self.batch_strides)
 

@@ -16,7 +16,7 @@ from gemm_model.core.batch import BoolArray
 from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError
-from gemm_model.core.further_work import FurtherWork, assembled, further_work
+from gemm_model.core.further_work import FurtherWork, assembled, further_work, refuse_apart
 from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.problem import GemmProblem
 
@@ -86,6 +86,7 @@ def problem_of_row(cells: Mapping[str, Any]) -> GemmProblem:
     """The problem of a row's cells: sizes, names of types, and texts of FURTHER_COLUMNS if any."""
     texts = {name: str(cells.get(name, "")) for name in (*FURTHER_COLUMNS, *_TYPES)}
     texts = {name: "" if text in _NOTHING else text for name, text in texts.items()}
+    refuse_apart(texts)
     m, n, k, batch = (int(cells[name]) for name in ("m", "n", "k", "batch"))
     a_type, out_type = texts["a_dtype"] or texts["in_dtype"], texts["out_dtype"] or None
     epilogue = Epilogue.parse(texts["epilogue"])
