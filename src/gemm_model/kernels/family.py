@@ -104,8 +104,8 @@ class TileOrder:
     """Whether raster 'heuristic' is along m whatever the sizes."""
     whole_extent: bool = False
     """Whether a group is all panels of its extent, whatever the swizzle."""
-    widest_group: float = float("inf")
-    """Panels of a group, at most."""
+    own_group: float | None = None
+    """Panels of a group where the kernels decide for themselves, whatever the swizzle."""
     cut_to_problem: bool = False
     """Whether a problem of few CTA tiles cuts the swizzle down to 4, 2 or 1, and the order counts CTA tiles,
     not clusters (CUTLASS `get_log_swizzle_size`)."""
@@ -117,6 +117,9 @@ class TileOrder:
     each apart into the workspace, for a second kernel that adds them up."""
     serpentine: bool = False
     """Whether every other group is walked backwards."""
+    plain_launch: bool = False
+    """Whether single CTAs are launched without naming a cluster of one: consecutive ones then fill GPC after
+    GPC, where clusters go to the GPCs in turn."""
     dynamic: bool = False
     """Whether a cluster fetches its next tile when it is free (cluster launch control), so that no static
     stride assigns tiles."""

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 
-from gemm_model.core.batch import FloatArray
+from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.elementwise import Values, is_number
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernels.family import TileOrder
 from gemm_model.persistent.tile_schedule import TileSchedule
 
-WIDEST_GROUP = 16
-"""Minor panels of a group that are told apart [panels]; wider groups are taken for this one; the widest that
-QuACK launches."""
 SMS_PER_TPC = 2
 """SMs of a TPC [SMs]; all GPUs from sm70 on; CUDA driver."""
 
 
 def requests_in_order(
-    schedule: TileSchedule, ctas_per_cluster: Values, gpu: GpuSpec
+    schedule: TileSchedule, ctas_per_cluster: Values, gpu: GpuSpec, order: TileOrder
 ) -> tuple[Values, Values] | None:
     """Requests that L2 sees for each that an SM makes: for panels of the minor extent, and of the major one.
 
@@ -30,53 +27,84 @@ def requests_in_order(
     """
     if not gpu.tpc_rounds:
         return None
-    numbers = (schedule.group, schedule.resident, ctas_per_cluster)
-    table = _requests_table(gpu.tpc_rounds, gpu.l2_merging_sms)
-    limits = (WIDEST_GROUP, table.shape[-1] - 1, SMS_PER_TPC)
+    counted = _counted_requests(gpu.tpc_rounds, gpu.l2_merging_sms, order.serpentine, order.plain_launch)
+    numbers = (ctas_per_cluster, schedule.group, schedule.group_steps, schedule.resident)
     if all(map(is_number, numbers)):
-        group, clusters, ctas = (min(int(value), limit) for value, limit in zip(numbers, limits, strict=True))
-        return float(table[0, ctas - 1, group, clusters]), float(table[1, ctas - 1, group, clusters])
-    groups, clusters_of, sizes = (
-        np.minimum(np.asarray(value, dtype=np.int64), limit)
-        for value, limit in zip(numbers, limits, strict=True)
-    )
-    places = (sizes - 1, groups, clusters_of)
-    return table[0][places], table[1][places]
+        seen = counted.of_waves(*(np.array([int(value)]) for value in numbers))
+        return float(seen[0, 0]), float(seen[1, 0])
+    minor, major = counted.of_waves(*np.broadcast_arrays(*(np.asarray(v, dtype=np.int64) for v in numbers)))
+    return minor, major
 
 
-def gpc_of_clusters(tpc_rounds: Sequence[Sequence[int]], ctas_per_cluster: int) -> list[int]:
+def gpc_of_clusters(
+    tpc_rounds: Sequence[Sequence[int]], ctas_per_cluster: int, *, plain_launch: bool = False
+) -> list[int]:
     """GPC of each cluster, in the order in which the launcher fills them.
 
     Single CTAs go to one SM of each TPC of a round, then to the other one; clusters of two take a TPC each.
+    A plain launch of single CTAs fills GPC after GPC: counters of 1x1 kernels of CUTLASS (h200) see the
+    requests of so many consecutive CTAs merge as a GPC has SMs.
     """
     times = SMS_PER_TPC // ctas_per_cluster
-    return [gpc for tpcs in tpc_rounds for gpc in list(tpcs) * times]
+    in_turn = [gpc for tpcs in tpc_rounds for gpc in list(tpcs) * times]
+    return sorted(in_turn) if plain_launch and ctas_per_cluster == 1 else in_turn
 
 
 @cache
-def _requests_table(tpc_rounds: tuple[tuple[int, ...], ...], most_merged: float) -> FloatArray:
-    """By minor or major extent, CTAs of a cluster less one, width of the group of panels, and clusters."""
-    tpcs = sum(map(len, tpc_rounds))
-    table = np.ones((2, SMS_PER_TPC, WIDEST_GROUP + 1, tpcs * SMS_PER_TPC + 1))
-    for ctas_per_cluster in range(1, SMS_PER_TPC + 1):
-        gpcs = gpc_of_clusters(tpc_rounds, ctas_per_cluster)
-        clusters = np.arange(1, len(gpcs) + 1)
-        for width in range(1, WIDEST_GROUP + 1):
-            for extent in range(2):
-                panels = (divmod(cluster, width)[1 - extent] for cluster in range(len(gpcs)))
-                seen = np.array(_requests(gpcs, panels, most_merged)) / clusters
-                table[extent, ctas_per_cluster - 1, width, 1 : len(gpcs) + 1] = seen
-                table[extent, ctas_per_cluster - 1, width, len(gpcs) + 1 :] = seen[-1]
-    return table
+def _counted_requests(
+    tpc_rounds: tuple[tuple[int, ...], ...], most_merged: float, serpentine: bool, plain_launch: bool
+) -> _CountedRequests:
+    return _CountedRequests(tpc_rounds, most_merged, serpentine, plain_launch)
 
 
-def _requests(gpcs: Iterable[int], panels: Iterable[int], most_merged: float) -> list[float]:
-    """Requests that L2 sees of the first cluster, the first two, and so on."""
-    asked: Counter[tuple[int, int]] = Counter()
-    total, totals = 0.0, []
-    for place in zip(gpcs, panels, strict=True):
-        asked[place] += 1
-        # The first `most_merged` of a GPC make one request, each further one its share of one.
-        total += 1.0 if asked[place] == 1 else 1.0 / most_merged if asked[place] > most_merged else 0.0
-        totals.append(total)
-    return totals
+class _CountedRequests:
+    """Requests that L2 sees of waves in a family's order on a GPU, counted when they are first asked for."""
+
+    def __init__(
+        self, tpc_rounds: Sequence[Sequence[int]], most_merged: float, serpentine: bool, plain_launch: bool
+    ) -> None:
+        self.most_merged, self.serpentine = most_merged, serpentine
+        self.gpcs = [
+            np.array(gpc_of_clusters(tpc_rounds, ctas, plain_launch=plain_launch))
+            for ctas in range(1, SMS_PER_TPC + 1)
+        ]
+        self.sms = len(self.gpcs[0])
+        self.place = np.full((SMS_PER_TPC, self.sms + 1, self.sms + 1), -1)
+        """Of each size of a cluster less one, width and steps of a group: where `counted` has it."""
+        self.counted = np.empty((2, 0, self.sms + 1))
+        """By extent, place and clusters."""
+
+    def of_waves(self, ctas: IntArray, group: IntArray, steps: IntArray, clusters: IntArray) -> FloatArray:
+        """For the minor extent and the major one; arrays of equal length."""
+        size = np.minimum(ctas, SMS_PER_TPC) - 1
+        group = np.minimum(group, self.sms)
+        # A wave does not reach further steps.
+        steps = np.minimum(steps, -(-self.sms // group))
+        place = self.place[size, group, steps]
+        if (new := place < 0).any():
+            wanted = np.unique(np.stack([size[new], group[new], steps[new]]), axis=1)
+            self.place[tuple(wanted)] = self.counted.shape[1] + np.arange(wanted.shape[1])
+            found = [self._count(*key) for key in wanted.T.tolist()]
+            self.counted = np.concatenate([self.counted, np.stack(found, axis=1)], axis=1)
+            place = self.place[size, group, steps]
+        result: FloatArray = self.counted[:, place, np.minimum(clusters, self.sms)]
+        return result
+
+    def _count(self, size: int, group: int, steps: int) -> FloatArray:
+        """Of the first cluster, the first two, and so on, over the requests that SMs make; by extent."""
+        gpcs = self.gpcs[size]
+        cluster = np.arange(len(gpcs))
+        groups_before, place = np.divmod(cluster, group * steps)
+        major, within = np.divmod(place, group)
+        if self.serpentine:
+            major = np.where(groups_before % 2 == 1, steps - 1 - major, major)
+        seen = np.ones((2, self.sms + 1))
+        for extent, panel in enumerate((groups_before * group + within, major)):
+            same = (gpcs[:, None] == gpcs) & (panel[:, None] == panel)
+            earlier = np.tril(same, -1).sum(axis=1)
+            # The first `most_merged` of a GPC make one request, each further one its share of one.
+            further = np.where(earlier >= self.most_merged, 1.0 / self.most_merged, 0.0)
+            requests = np.cumsum(np.where(earlier == 0, 1.0, further)) / (cluster + 1)
+            seen[extent, 1 : len(gpcs) + 1] = requests
+            seen[extent, len(gpcs) + 1 :] = requests[-1]
+        return seen

@@ -58,6 +58,9 @@ class TileSchedule:
     major_panels: Values
     group: Values
     """Cluster rows (or columns) that are walked together."""
+    group_steps: Values
+    """Steps along the major extent before the next group begins with the same panels [clusters]; all tiles
+    where a wave holds several matrices, or several parts of K, whose panels differ."""
     filled_m: Values
     """Share of the tile rows that lie inside the matrix; the rest is out-of-bounds fill, computed too."""
     filled_n: Values
@@ -128,6 +131,7 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
         minor_panels=minor_panels,
         major_panels=major_panels,
         group=group,
+        group_steps=where(resident <= per_matrix, major, tiles),
         filled_m=_filled(batch, batch.m / padded_m),
         filled_n=batch.n / padded_n,
     )
@@ -218,7 +222,9 @@ def _waves(batch: GemmBatch, tiles: Values, at_once: Values, k_tiles: Values) ->
 
 def _swizzle(batch: GemmBatch, order: TileOrder, clusters_m: Values, clusters_n: Values) -> Values:
     """Panels that are walked together, as far as the kernel's scheduler allows it for the problem."""
-    swizzle = minimum(batch.swizzle, order.widest_group)
+    swizzle = batch.swizzle
+    if order.own_group is not None:
+        return order.own_group + 0.0 * swizzle
     if not order.cut_to_problem:
         return swizzle
     # CUTLASS `get_log_swizzle_size`: by the CTA tiles, in whole clusters, of the shorter extent.
