@@ -62,6 +62,9 @@ def test_rows_of_different_matrices_are_not_the_same():
     # Four matrices of two rows and one column: each of the eight CTAs has a row of its own.
     _, rows = asked(TWO_GPCS, 2 * 128, 128, PLAIN, batch=4, swizzle=1, raster="along_n")
     assert rows[0] == pytest.approx(8 / 8)
+    # Two of two rows and two columns: a GPC has one matrix, each row of it twice.
+    _, rows = asked(TWO_GPCS, 2 * 128, 2 * 128, PLAIN, batch=2, swizzle=1, raster="along_n")
+    assert rows[0] == pytest.approx(4 / 8)
 
 
 def test_requests_of_one_gpc_for_the_same_panel_merge():
@@ -93,7 +96,7 @@ def test_no_more_than_four_requests_merge():
 def test_numbers_and_columns_agree():
     batch = batch_of([(GemmProblem.of(4096, 4096, 4096), KernelConfig(cta_m=128, cta_n=128))])
     schedule = schedule_of(batch)
-    names = ("group", "group_steps", "resident")
+    names = ("group", "group_steps", "groups", "resident")
     numbers = replace(schedule, **{name: float(np.ravel(getattr(schedule, name))[0]) for name in names})
     for column, number in zip(
         requests_in_order(schedule, np.array([1.0]), H200, SERPENTINE),

@@ -28,7 +28,10 @@ def requests_in_order(
     if not gpu.tpc_rounds:
         return None
     counted = _counted_requests(gpu.tpc_rounds, gpu.l2_merging_sms, order.serpentine, order.plain_launch)
-    numbers = (ctas_per_cluster, schedule.group, schedule.group_steps, schedule.resident)
+    numbers = (
+        *(ctas_per_cluster, schedule.group, schedule.group_steps, schedule.groups),
+        schedule.resident,
+    )
     if all(map(is_number, numbers)):
         seen = counted.of_waves(*(np.array([int(value)]) for value in numbers))
         return float(seen[0, 0]), float(seen[1, 0])
@@ -70,27 +73,35 @@ class _CountedRequests:
         ]
         self.sms = len(self.gpcs[0])
         self.place = np.full((SMS_PER_TPC, self.sms + 1, self.sms + 1), -1)
-        """Of each size of a cluster less one, width and steps of a group: where `counted` has it."""
+        """Of each size of a cluster less one, width and steps of a group: where `counted` has it for matrices
+        of one such group, of two, and so on."""
         self.counted = np.empty((2, 0, self.sms + 1))
         """By extent, place and clusters."""
 
-    def of_waves(self, ctas: IntArray, group: IntArray, steps: IntArray, clusters: IntArray) -> FloatArray:
+    def of_waves(
+        self, ctas: IntArray, group: IntArray, steps: IntArray, groups: IntArray, clusters: IntArray
+    ) -> FloatArray:
         """For the minor extent and the major one; arrays of equal length."""
         size = np.minimum(ctas, SMS_PER_TPC) - 1
         group = np.minimum(group, self.sms)
-        # A wave does not reach further steps.
+        # A wave reaches no further steps, and no further groups.
         steps = np.minimum(steps, -(-self.sms // group))
+        groups = np.minimum(groups, -(-self.sms // (group * steps)))
         place = self.place[size, group, steps]
         if (new := place < 0).any():
-            wanted = np.unique(np.stack([size[new], group[new], steps[new]]), axis=1)
-            self.place[tuple(wanted)] = self.counted.shape[1] + np.arange(wanted.shape[1])
-            found = [self._count(*key) for key in wanted.T.tolist()]
-            self.counted = np.concatenate([self.counted, np.stack(found, axis=1)], axis=1)
+            for key in np.unique(np.stack([size[new], group[new], steps[new]]), axis=1).T.tolist():
+                self._add(*key)
             place = self.place[size, group, steps]
-        result: FloatArray = self.counted[:, place, np.minimum(clusters, self.sms)]
+        result: FloatArray = self.counted[:, place + groups - 1, np.minimum(clusters, self.sms)]
         return result
 
-    def _count(self, size: int, group: int, steps: int) -> FloatArray:
+    def _add(self, size: int, group: int, steps: int) -> None:
+        self.place[size, group, steps] = self.counted.shape[1]
+        most = -(-self.sms // (group * steps))
+        found = [self._count(size, group, steps, groups) for groups in range(1, most + 1)]
+        self.counted = np.concatenate([self.counted, np.stack(found, axis=1)], axis=1)
+
+    def _count(self, size: int, group: int, steps: int, groups: int) -> FloatArray:
         """Of the first cluster, the first two, and so on, over the requests that SMs make; by extent."""
         gpcs = self.gpcs[size]
         cluster = np.arange(len(gpcs))
@@ -99,6 +110,8 @@ class _CountedRequests:
         if self.serpentine:
             major = np.where(groups_before % 2 == 1, steps - 1 - major, major)
         seen = np.ones((2, self.sms + 1))
+        # Matrices have panels of their own.
+        major = major + steps * (groups_before // groups)
         for extent, panel in enumerate((groups_before * group + within, major)):
             same = (gpcs[:, None] == gpcs) & (panel[:, None] == panel)
             earlier = np.tril(same, -1).sum(axis=1)

@@ -59,8 +59,10 @@ class TileSchedule:
     group: Values
     """Cluster rows (or columns) that are walked together."""
     group_steps: Values
-    """Steps along the major extent before the next group begins with the same panels [clusters]; all tiles
-    where a wave holds several matrices, or several parts of K, whose panels differ."""
+    """Steps of a group along the major extent, after which the next group begins; those of groups of rows of
+    unequal length are not told, and taken for one long walk."""
+    groups: Values
+    """Groups of a matrix, after which the next matrix begins, or the next part of K."""
     filled_m: Values
     """Share of the tile rows that lie inside the matrix; the rest is out-of-bounds fill, computed too."""
     filled_n: Values
@@ -131,7 +133,8 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
         minor_panels=minor_panels,
         major_panels=major_panels,
         group=group,
-        group_steps=where(resident <= per_matrix, major, tiles),
+        group_steps=major if batch.further is None else where(batch.further.grouped, tiles, major),
+        groups=ceil(minor / group),
         filled_m=_filled(batch, batch.m / padded_m),
         filled_n=batch.n / padded_n,
     )
