@@ -20,7 +20,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.persistent.model import WarpSpecializedModel
 from gemm_model.timeline.kernel_timeline import kernel_timeline
-from gemm_model.timeline.phases import compared
+from gemm_model.timeline.phases import compared, unwaited_us
 from gemm_model.timeline.trace import Trace, read_trace_table
 
 CLOSE_US = 0.3
@@ -45,7 +45,8 @@ def rows_of(path: Path) -> list[dict[str, object]]:
     trace = read_trace_table(path)
     problem, config = kernel_of(trace)
     model = WarpSpecializedModel(load_gpu(trace.info.gpu), regime="counters")
-    phases = compared(kernel_timeline(problem, config, model).trace, trace)
+    read_us = unwaited_us(trace, within_tiles=True)
+    phases = compared(kernel_timeline(problem, config, model, read_us=read_us).trace, trace)
     without_us = {"untraced_us": trace.info.untraced_us, "unranged_us": trace.info.unranged_us}
     return [{"trace": path.name, **trace.info.kernel, **without_us, **phase} for phase in phases]
 

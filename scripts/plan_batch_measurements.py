@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from plan_library_measurements import Tile, sensible, write_plans
+from plan_library_measurements import Tile, sensible, spills, write_plans
 from plan_problem_measurements import (
     GROUPED_TRITON_TILES,
     LAYERS,
@@ -26,7 +26,6 @@ from plan_problem_measurements import (
     one_of_each,
     routed_rows,
     row,
-    spills,
     triton_config,
 )
 

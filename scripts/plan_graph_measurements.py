@@ -2,12 +2,14 @@
 
     python scripts/plan_graph_measurements.py --output plan.csv
     gemm-model benchmark --rows plan.csv --regime graph --output graph.csv
+    python scripts/plan_graph_measurements.py --pairs-of data/measurements/h200/graph.csv.gz --output plan.csv
 
 Shapes and QuACK's configurations are drawn from the burst rows of the H200, so that each row is also known by
 itself: for each shape half of its configurations are of the fastest quarter, half of the rest. Of some rows
 there is a twin: without PDL, with a warm or half-warm rotation, settled, or in turn with a second kernel.
 Every draw is seeded. `--also` adds rows of other plans (`plan_library_measurements.py`): their kernels
-are compiled once.
+are compiled once. `--pairs-of` draws from a measured table instead: rows that have a twin without PDL, and
+some of CUTLASS's, each to be measured in turn with and without it.
 """
 
 from __future__ import annotations
@@ -48,6 +50,10 @@ CUBLAS_SHAPES = {"burst": 240, "unseen": 40, "unseen_second": 40, "unseen_layers
 """Shapes of each table of burst rows, for each kind of kernels."""
 LIBRARY_ROWS = 280
 """Of each further plan."""
+PAIRS = {"quack": 400, "cutlass": 60}
+"""Rows of each family that are measured in turn with and without PDL."""
+PAIRED_CUTLASS_KERNELS = 14
+"""CUTLASS's kernels that most rows have: each compiles for a minute, twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +166,24 @@ def twins(rows: Sequence[Row], wanted: Twins, draw: random.Random) -> Iterator[R
         yield replace(row, chain=Chain(partner=f"{problem.m}x{problem.k}x{problem.n}"))
 
 
+def paired_rows(table: Path, draw: random.Random) -> Iterator[Row]:
+    """Rows of a measured table, of the sizes and kernels that it has, with PDL and without in turn."""
+    rows = read_table(table)
+    rows = rows[(rows["disposition"] == "ok") & (rows["partner"] == "") & (rows["rotation"] == "0")]
+    told = rows[rows["settled"] == "0"]
+    kernels = told[told["kernel"] == "cutlass"].groupby(KERNEL).size()
+    common = kernels.sort_values(ascending=False, kind="stable").head(PAIRED_CUTLASS_KERNELS).index
+    candidates = {
+        "quack": told[(told["kernel"] == "quack") & (told["pdl"] == "0")],
+        "cutlass": told[(told["kernel"] == "cutlass") & told.set_index(KERNEL).index.isin(common)],
+    }
+    for family, count in PAIRS.items():
+        found = [graph_row(cells) for _, cells in candidates[family].iterrows()]
+        for row in draw.sample(found, min(count, len(found))):
+            assert isinstance(row.config, KernelConfig)
+            yield replace(row, config=replace(row.config, pdl=True), chain=Chain(paired=True))
+
+
 def half_warm_copies(row: Row) -> int:
     """Copies of the weights that fill L2 about once."""
     weight_bytes = row.problem.b_bytes
@@ -184,9 +208,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--also", type=Path, action="append", default=[], help="plan of a library's rows")
+    parser.add_argument("--pairs-of", type=Path, help="measured table whose kernels are paired")
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
-    write_plan(planned_rows(arguments.also), arguments.output)
+    if arguments.pairs_of is None:
+        rows = planned_rows(arguments.also)
+    else:
+        rows = list(paired_rows(arguments.pairs_of, random.Random(SEED + 6)))
+    write_plan(rows, arguments.output)
 
 
 if __name__ == "__main__":

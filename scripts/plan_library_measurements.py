@@ -237,14 +237,14 @@ def triton_configs(problem: GemmProblem, draw: random.Random) -> list[Config]:
 
 def quack_configs(problem: GemmProblem, draw: random.Random) -> list[Config]:
     tiles = [tile for tile in QUACK_TILES if sensible(problem, tile)]
-    tiles = [tile for tile in tiles if not _spills(problem, tile)]
-    odd = [tile for tile in ODD_QUACK_TILES if sensible(problem, tile) and not _spills(problem, tile)]
+    tiles = [tile for tile in tiles if not spills(problem, tile)]
+    odd = [tile for tile in ODD_QUACK_TILES if sensible(problem, tile) and not spills(problem, tile)]
     draw.shuffle(tiles)
     chosen = tiles + draw.sample(odd, min(2, len(odd)))
     return [configured(problem, tile, "quack", swizzle=draw.choice((1, 8, 8))) for tile in chosen]
 
 
-def _spills(problem: GemmProblem, tile: Tile) -> bool:
+def spills(problem: GemmProblem, tile: Tile) -> bool:
     """e4m3 sums are held twice: 256 registers of a thread are too many."""
     groups = 1 if tile.schedule == "pingpong" or tile.cta_m == 64 else 2
     return problem.a_dtype.bits == 8 and 2 * tile.cta_m * tile.cta_n // (128 * groups) >= 256

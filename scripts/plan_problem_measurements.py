@@ -18,7 +18,16 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-from plan_library_measurements import WEIGHTS, Shape, Tile, configured, listed_shapes, sensible, write_plans
+from plan_library_measurements import (
+    WEIGHTS,
+    Shape,
+    Tile,
+    configured,
+    listed_shapes,
+    sensible,
+    spills,
+    write_plans,
+)
 
 from gemm_model.bench.extended import with_extras
 from gemm_model.bench.provider import Config
@@ -215,12 +224,6 @@ def quack_epilogues(problem: GemmProblem, tiles: int, words: int, draw: random.R
     fitting = [tile for tile in QUACK_TILES if sensible(problem, tile) and not spills(problem, tile)]
     for config in configs_of(problem, draw.sample(fitting, min(tiles, len(fitting))), "quack", draw):
         yield from with_twin(problem, config, draw.sample(QUACK_WORDS, words))
-
-
-def spills(problem: GemmProblem, tile: Tile) -> bool:
-    """e4m3 sums are held twice: 256 registers of a thread are too many."""
-    groups = 1 if tile.schedule == "pingpong" or tile.cta_m == 64 else 2
-    return problem.a_dtype.bits == 8 and 2 * tile.cta_m * tile.cta_n // (128 * groups) >= 256
 
 
 def triton_epilogues(problem: GemmProblem, tiles: int, words: int, draw: random.Random) -> Iterator[Row]:

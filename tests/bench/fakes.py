@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gemm_model.bench.device import Timing, TimingSettings
+from gemm_model.bench.device import PairedTiming, Timing, TimingSettings, in_turn
 from gemm_model.bench.provider import (
     CompileError,
     IncorrectResultError,
@@ -148,6 +148,13 @@ class FakeDevice:
         pdl = first is not None and first[1].pdl
         time_us = len(launches) - 0.5 * pdl + 0.25 * settled
         return Timing(samples_us=(time_us,), count=64, state={"graph_launches": 64, "sm_mhz": 1700})
+
+    def time_graph_pair(self, first: Any, second: Any, settings: TimingSettings) -> PairedTiming:
+        """The times of `time_graph`, drifting by a tenth of a microsecond from replay to replay."""
+        order = in_turn(first, second, 4)
+        times_us = [self.time_graph(each, settings, settled=False).samples_us[0] for each in order]
+        drifting = [time_us + 0.1 * index for index, time_us in enumerate(times_us)]
+        return PairedTiming.of(drifting, 64, {"graph_launches": 64})
 
     def profile(self, launch: Any, label: str) -> dict[str, Any]:
         launch()

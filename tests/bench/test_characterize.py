@@ -38,6 +38,8 @@ READINGS = Readings(
         "dram_latency_ns": 390.0,
         "l2_read_gb_per_s": 8870.0,
         "l2_read_bytes_per_clk_per_sm": 88.26,
+        "l2_read_bytes_per_clk_of_eight": 80.06,
+        "l2_write_gb_per_s": 4602.0,
         "l2_write_bytes_per_clk_per_sm": 23.7,
         "l2_latency_clk": 318.0,
         "smem_bytes_per_clk_per_sm": 127.87,
@@ -64,6 +66,7 @@ def test_measured_numbers_replace_the_base_and_say_so() -> None:
     assert (gpu.flop_per_clk_per_sm["fp16"], gpu.flop_per_clk_per_sm["fp8"]) == (4093, 8186)
     assert gpu.flop_per_clk_per_sm["tf32"] == base["flop_per_clk_per_sm"]["tf32"]
     assert gpu.l2_read_gb_per_s == 8910
+    assert gpu.l2_read_bytes_per_clk_of_eight == 80.1
     assert gpu.sm_clk_mhz == 1980
     assert gpu.mma_clk_share == 0.9121
     assert gpu.event_pair_us == 3.64

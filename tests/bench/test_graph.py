@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gemm_model.bench.device import PairedTiming, in_turn
 from gemm_model.bench.rotation import Rotation, rotation_of
 from gemm_model.bench.rows import Chain, Row, row_from_columns
 from gemm_model.bench.sweep import ChainOptions, chained
@@ -92,7 +93,13 @@ def row(**chain: object) -> Row:
 
 @pytest.mark.parametrize(
     "chain",
-    [{}, {"rotation": 3}, {"partner": "rmsnorm", "settled": True}, {"partner": "64x512x256", "rotation": 1}],
+    [
+        {},
+        {"rotation": 3},
+        {"partner": "rmsnorm", "settled": True},
+        {"partner": "64x512x256", "rotation": 1},
+        {"paired": True},
+    ],
 )
 def test_a_row_is_read_back_as_it_was_written(chain: dict[str, object]) -> None:
     cells = {name: str(value) for name, value in row(**chain).columns().items()}
@@ -176,6 +183,43 @@ def test_a_fixed_rotation_a_partner_and_a_settled_run_are_recorded(tmp_path: Pat
     assert [cells["partner"] for cells in table(again)] == ["64x256x256"]
 
 
+def test_replays_in_turn_cancel_what_drifts_evenly() -> None:
+    """Times 10, 12, 12, 10 us and a drift of 1 us a replay: 10, 13 and 14, 13, so gains of 3 and 1.
+
+    The standard error of two values 2 apart is sqrt(2) / sqrt(2) = 1.
+    """
+    assert in_turn("a", "b", 3) == ["a", "b", "b", "a", "a", "b"]
+    timing = PairedTiming.of([10.0, 13.0, 14.0, 13.0], 7, {})
+    assert timing.gains_us == (3.0, 1.0)
+    assert timing.columns() == {
+        **{"runtime_us": 11.5, "min_us": 10.0, "p90_us": pytest.approx(12.7), "count": 14},
+        **{"without_pdl_us": 13.5, "pdl_gain_us": 2.0, "pdl_gain_error_us": 1.0},
+    }
+
+
+def test_a_paired_row_tells_both_times_and_what_lies_between(tmp_path: Path) -> None:
+    """The fake gains half a microsecond, and its drift of 0.1 us leaves gains of 0.6 and 0.4 us in turn.
+
+    Their standard error: sqrt(4 x 0.01 / 3) / sqrt(4) = 0.0577.
+    """
+    output = tmp_path / "out.csv"
+    words = graph(write_sizes(tmp_path / "s.csv", (256, fakes.LAUNCH_FAILS), (64,)), output)
+    done = bench([*words, "--pdl", "paired"])
+    assert done.returncode == 0, done.stderr
+    rows = {cells["n"]: cells for cells in table(output)}
+    cells = rows["256"]
+    assert (cells["paired"], cells["pdl"], cells["pdl_gain_us"]) == ("1", "1", "0.5")
+    assert cells["pdl_gain_error_us"] == "0.0577"
+    assert float(cells["without_pdl_us"]) - float(cells["runtime_us"]) == pytest.approx(0.5)
+    assert rows[str(fakes.LAUNCH_FAILS)]["disposition"] == "launch_failed"
+    again = tmp_path / "again.csv"
+    assert (
+        bench(["--rows", str(output), "--regime", "graph", "--output", str(again), *words[4:8]]).returncode
+        == 0
+    )
+    assert {cells["paired"] for cells in table(again)} == {"1"}
+
+
 def test_a_rotation_that_does_not_fit_is_one_row_and_the_run_goes_on(tmp_path: Path) -> None:
     output = tmp_path / "out.csv"
     sizes = write_sizes(tmp_path / "s.csv", (256, 65536, fakes.LAUNCH_FAILS), (64,))
@@ -193,6 +237,8 @@ def test_a_rotation_that_does_not_fit_is_one_row_and_the_run_goes_on(tmp_path: P
         ["--regime", "graph", "--l2", "cold"],
         ["--regime", "burst", "--l2", "rotated"],
         ["--regime", "graph", "--pdl", "2"],
+        ["--regime", "graph", "--pdl", "paired", "--settled"],
+        ["--regime", "graph", "--pdl", "paired", "--partner", "rmsnorm"],
         ["--regime", "graph", "--rotation", "0"],
         ["--regime", "graph", "--partner", "softmax"],
         ["--pdl", "0"],

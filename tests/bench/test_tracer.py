@@ -282,3 +282,18 @@ def test_bad_input_is_one_sentence(words, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_split_launch_is_timed_by_the_kernel_that_computes():
+    torch_device = pytest.importorskip("gemm_model.bench.torch_device", reason="needs torch")
+
+    class Seen(torch_device.TorchDevice):
+        def __init__(self):
+            split = [("clear", 0.8), ("gemm", 22.0)]
+            rested = [("flush", 50.0), ("clear", 0.8), ("gemm", 23.0)]
+            self.runs = iter([split, rested + rested + [("flush", 50.0), ("clear", 0.7), ("gemm", 22.5)]])
+
+        def _kernels(self, run):
+            return next(self.runs)
+
+    assert Seen().kernel_us(lambda: None, 3) == 23.0

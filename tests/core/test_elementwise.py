@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from gemm_model.core.elementwise import power_of_two_divisor, remainder, smooth_maximum
+from gemm_model.core.elementwise import in_order, power_of_two_divisor, remainder, smooth_maximum, where
 
 
 def test_smooth_maximum_is_a_norm():
@@ -29,3 +29,22 @@ def test_power_of_two_divisor(value, divisor):
 def test_remainder_of_whole_numbers():
     assert remainder(4104.0, 64.0) == 8
     assert remainder(np.array([4104.0, 128.0]), 64.0).tolist() == [8, 0]
+
+
+@pytest.mark.parametrize("rows", [3, 10_000])
+def test_choices_take_each_row_from_its_side(rows):
+    index = np.arange(rows)
+    third = index % 3 == 0
+    values, others = index * 1.5, np.where(third, np.inf, -0.0)
+    assert where(third, values, others).tolist() == [i * 1.5 if i % 3 == 0 else 0.0 for i in range(rows)]
+    assert where(third, others, 2.0).tolist() == [math.inf if i % 3 == 0 else 2.0 for i in range(rows)]
+    assert where(third, 2.0, math.inf).tolist() == [2.0 if i % 3 == 0 else math.inf for i in range(rows)]
+    assert where(third, index > 5, True).tolist() == [i > 5 if i % 3 == 0 else True for i in range(rows)]
+    first, second = in_order(third, values, 7.0)
+    assert first.tolist() == [i * 1.5 if i % 3 == 0 else 7.0 for i in range(rows)]
+    assert second.tolist() == [7.0 if i % 3 == 0 else i * 1.5 for i in range(rows)]
+
+
+def test_choices_of_numbers():
+    assert where(True, 1.0, 2.0) == 1.0
+    assert in_order(False, 1.0, 2.0) == (2.0, 1.0)

@@ -18,7 +18,7 @@ from tests.gate.golden import golden_differences, golden_table
 FACTORS = (1.3, 0.7)
 LEAST_NOTICED = 0.95
 """Share of the mutants that the gate has to notice."""
-TOLD_BY_TRITON = ("software_scales", "scaled_outputs", "group_search")
+TOLD_BY_TRITON = ("software_scales", "scaled_outputs", "pointer_stores")
 """Mechanisms that QuACK's kernels do without: their numbers are damaged in Triton's calibration."""
 REASONS = {
     "scaled_outputs.scale_clk": "one multiplication an output: no figure moves beyond the gate's tolerance",

@@ -19,7 +19,7 @@ from tests.typed_numbers import VALUES, numbers
 NEUTRAL = {
     "launch": {"kernel_us": 0.0, "full_grid_us": 0.0, "clusters_us": 0.0},
     "tensor": {"efficiency": math.inf, "issue_clk": 0.0},
-    "spilling": {"register_clk": 0.0, "l2_bytes_per_byte": 0.0},
+    "spilling": {"register_clk": 0.0, "wait_clk": 0.0, "l2_bytes_per_byte": 0.0},
     "edge_order": {"fixed_rows": 0.0, "out_of_step_rows": math.inf},
     "whole_waves": {"quantized": 0.0},
     "scale_factors": {"row_bytes": 16.0},
@@ -65,7 +65,7 @@ def test_values_are_those_of_the_records():
 
 
 def test_families_lack_what_their_hardware_does_not_have():
-    never = {"software_scales", "scaled_outputs", "group_search", "device_descriptors"}
+    never = {"software_scales", "scaled_outputs", "pointer_stores", "device_descriptors"}
     assert family_of("quack", H200).absent_mechanisms == {"scale_factors", *never}
     expected = {"narrow_mma", "promotion", "round_trip", "spilling", "k_tail", *never}
     assert family_of("quack", B200).absent_mechanisms == expected

@@ -22,6 +22,9 @@ H200 = replace(
     l2_bytes=62914560.0,
     l2_read_gb_per_s=10000.0,
     l2_read_bytes_per_clk_per_sm=64.0,
+    l2_read_bytes_per_clk_of_eight=64.0,
+    l2_unwritten_share=0.0,
+    l2_write_gb_per_s=None,
     power_cap_w=700.0,
 )
 """The rates that expectations are worked out with."""

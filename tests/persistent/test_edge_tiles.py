@@ -49,6 +49,21 @@ def test_a_cluster_that_keeps_its_row_has_all_the_fill_or_none():
     assert walked.bytes_per_wave == pytest.approx(132 * 32 / 5 * 4096 * 2)
 
 
+def test_a_tile_over_both_edges_is_filled_for_both_operands_at_once():
+    # One tile of 128 x 128: 96 rows of A and 64 of B lie outside, and the 96 take as long as all.
+    both = fill_of((32, 64, 4096), cta_m=128, cta_n=128)
+    assert both.bytes_per_wave == pytest.approx(96 * 4096 * 2)
+    # 40 matrices of five rows of tiles; all tiles have 16 columns outside, the last row 32 rows as well.
+    batch = replace(row((288, 48, 4096), cta_m=64, cta_n=64), batch=40.0)
+    found = edge_fill(batch, schedule_of(batch), found_of(batch), numbers())
+    assert not found.fixed
+    assert found.bytes_per_wave == pytest.approx(132 * (4 / 5 * 16 + 1 / 5 * 32) * 4096 * 2)
+    # Of nine rows few tiles lie over both edges: their clusters are filled with one after the other.
+    many = replace(row((544, 48, 4096), cta_m=64, cta_n=64), batch=40.0)
+    found = edge_fill(many, schedule_of(many), found_of(many), numbers())
+    assert found.bytes_per_wave == pytest.approx(132 * (16 + 1 / 9 * 32) * 4096 * 2)
+
+
 def test_of_more_rows_than_eight_no_cluster_keeps_one():
     # 12 rows of 64 divide the 132 clusters; half of the last lies outside.
     sizes = (736, 11 * 64, 4096)

@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 import gemm_model as gm
 from gemm_model.core.batch import batch_of, numbers_of
 from gemm_model.core.errors import InputError
+from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, NUMBERS
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import create_model
 from gemm_model.persistent.calibration_file import as_mapping, load_calibration
-from gemm_model.persistent.epilogue import epilogue_clk, fused_clk, stalled_clk
+from gemm_model.persistent.epilogue import epilogue_clk, fused_clk, stalled_clk, tile_by_tile_clk
 from gemm_model.persistent.kernel_time import geometry_of, kernel_time
 from gemm_model.persistent.mainloop import k_tile
+from gemm_model.persistent.tile_schedule import tile_schedule
 from tests.persistent.kernels import H200, found_of, schedule_of, times_of
 from tests.typed_numbers import VALUES, calibration, numbers
 
@@ -82,11 +84,55 @@ def test_the_table_of_groups_takes_time_at_the_start_and_with_each_tile():
     known = numbers()
     eight = work(4096, groups=",".join(["512"] * 8))
     assert fused_clk(eight, found_of(eight), known) == 200.0
-    free = known.without(["grouped", "group_search"])
+    free = known.without(["grouped"])
     shape = geometry_of(eight, 4096.0, H200, family_of("quack", H200))
     started = [kernel_time(shape, H200, each).launch_us for each in (known, free)]
-    assert started[0] - started[1] == pytest.approx(0.5 + 8 * 0.010)
+    assert started[0] - started[1] == pytest.approx(0.5)
     assert fused_clk(eight, found_of(eight), free) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("cta_n", "clk"),
+    [
+        # Outputs of 16,384 sums at 100 clocks a thousand; the latency of a load.
+        (128, 1638.4 + 600),
+        # 128 accumulators of each thread of two warpgroups push 120 registers out, at 50 clocks each.
+        (256, 3276.8 + 2 * 120 * 50 + 600),
+    ],
+)
+def test_a_kernel_that_goes_tile_by_tile_begins_anew_for_each(cta_n, clk):
+    known, period = numbers({"latency.load_clk": 600.0}), family_of("triton", H200).tile_period
+    config = gm.KernelConfig(cta_m=128, cta_n=cta_n, warps=8)
+    groups = work(4096, groups="2048,2048", config=config)
+    found = resources_of(groups, H200, family_of("triton", H200))
+    assert tile_by_tile_clk(groups, period, found, known) == pytest.approx(clk)
+    # No load is under way during its epilogue, whatever is fused; others load ahead.
+    assert stalled_clk(groups, period, known, 800.0, 5000.0) == 5000.0
+    assert tile_by_tile_clk(groups, family_of("quack", H200).tile_period, found, known) == 0.0
+    plain = work(epilogue="gelu", config=config)
+    assert tile_by_tile_clk(plain, period, found, known) == 0.0
+    assert stalled_clk(plain, period, known, 800.0, 5000.0) == 400.0
+
+
+def test_rows_behind_a_group_are_filled_where_each_has_a_map_of_its_own():
+    # 96 and 416 rows take one and four tiles of 128: 512 rows of 640.
+    batch = work(512, groups="96,416")
+    cutlass = family_of("cutlass", H200)
+    own = tile_schedule(batch, H200, resources_of(batch, H200, cutlass), cutlass.tile_order)
+    assert own.filled_m == pytest.approx(512 / 640)
+    # In one map the first tile reads 32 rows of the second group, whose last one reaches beyond by 96.
+    assert schedule_of(batch).filled_m == pytest.approx(1 - 96 / 640)
+
+
+def test_triton_makes_descriptors_of_three_dimensions_for_a_batch_and_of_two_matrices_for_groups():
+    # Of 11 and 15 fields each; three of them take 2.2 us for a plain product.
+    makes, host = ({"device_descriptors.start_us": each, "grouped.start_us": 0.0} for each in (2.2, 0.0))
+    triton = family_of("triton", H200)
+    cases = {1: {}, 15 / 11: {"batch": 8}, 2 / 3: {"groups": "2048,2048"}}
+    for share, problem in cases.items():
+        shape = geometry_of(work(**problem), 4096.0, H200, triton)
+        made, ready = (kernel_time(shape, H200, numbers(each)).launch_us for each in (makes, host))
+        assert made - ready == pytest.approx(share * 2.2)
 
 
 def test_clocks_of_a_fused_epilogue():
@@ -117,11 +163,11 @@ def test_clocks_of_a_fused_epilogue():
 
 
 def test_loads_stall_in_half_of_what_is_fused_where_warpgroups_share_a_tile():
-    known = numbers()
-    assert stalled_clk(work(), known, 0.0) is None
-    assert stalled_clk(work(epilogue="gelu"), known, 800.0) == 400.0
+    known, period = numbers(), family_of("quack", H200).tile_period
+    assert stalled_clk(work(), period, known, 0.0, 1000.0) is None
+    assert stalled_clk(work(epilogue="gelu"), period, known, 800.0, 1800.0) == 400.0
     in_turn = gm.KernelConfig(cta_m=128, cta_n=128, schedule="pingpong")
-    assert stalled_clk(work(epilogue="gelu", config=in_turn), known, 800.0) == 0.0
+    assert stalled_clk(work(epilogue="gelu", config=in_turn), period, known, 800.0, 1800.0) == 0.0
     # Two waves of 132 tiles, bound by loads: 819 clocks of tangents each, half of which at 1,980 MHz.
     sizes = {"m": 264 * 128, "n": 128, "k": 2048}
     steady = known.without(["clock"])

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES
+from gemm_model.persistent.kernel_time import sms_to_saturate_l2
 from gemm_model.persistent.mainloop import k_tile
 from tests.persistent.kernels import B200, H200, found_of, pair_of_ctas, row, schedule_of, times_of
 from tests.typed_numbers import numbers
@@ -24,6 +25,26 @@ def test_phases_add_up_and_the_pipeline_fills_before_the_first_mma():
     assert times.first_load_us == pytest.approx(256 / times.sm_clk_mhz)
     total_us = times.launch_us + times.first_load_us + times.waves_us + times.exposed_us
     assert times.runtime_us == pytest.approx(total_us)
+
+
+def test_outputs_that_l2_holds_back_still_pass_its_way_in():
+    # 4096 x 16384 sums of two bytes are 128 MiB, their operands 2.5 MiB; all of L2 may hold outputs back.
+    batch = row((4096, 16384, 64), cta_m=128, cta_n=256)
+    gpu = replace(H200, l2_unwritten_share=1.0, l2_bytes=2.0**28, l2_write_gb_per_s=4000.0)
+    moved = times_of(batch, gpu=gpu)
+    assert moved.traffic.dram_write_bytes == 0.0
+    assert moved.dram_us == pytest.approx(130.5 * 2**20 / 4.0e6)
+    free = times_of(batch, gpu=replace(gpu, l2_write_gb_per_s=None))
+    assert free.dram_us == pytest.approx(2.5 * 2**20 / DRAM_BYTES_PER_US)
+
+
+def test_few_sms_read_from_l2_what_each_of_eight_reads():
+    # 10 TB/s over 132 SMs at 1.98 GHz, each with 50 bytes a clock; of one SM alone, with 64, where eight were
+    # not measured.
+    gpu = replace(H200, l2_read_bytes_per_clk_of_eight=50.0)
+    assert sms_to_saturate_l2(gpu) == pytest.approx(10_000 / (132 * 1.98 * 50))
+    alone = replace(H200, l2_read_bytes_per_clk_of_eight=None)
+    assert sms_to_saturate_l2(alone) == pytest.approx(10_000 / (132 * 1.98 * 64))
 
 
 @pytest.mark.parametrize(

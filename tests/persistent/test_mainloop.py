@@ -8,7 +8,7 @@ import pytest
 from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.mainloop import _load_clk, k_tile
-from gemm_model.persistent.traffic import fresh_share
+from gemm_model.persistent.traffic import _wave_panels, fresh_share
 from gemm_model.pipeline.steady_state import time_per_k_tile
 from tests.persistent.kernels import B200, H200, found_of, numbers_on, pair_of_ctas, row, schedule_of
 from tests.typed_numbers import numbers
@@ -89,11 +89,11 @@ def test_slow_fp8_accumulation_drains_one_warpgroup_and_two_in_turn(cta_m, sched
 
 
 def test_spilling_adds_to_the_mmas():
-    # 46 registers of one warpgroup at 10 clocks.
+    # 64 registers of one warpgroup at 10 clocks, and two waits of 100 in 31 of 32 k tiles.
     batch = row(dtype="fp8", cta_m=128, cta_n=128, schedule="pingpong")
     spilling = step_of(batch, rate=8192.0).math_clk
     assert spilling - step_of(batch, numbers().without(["spilling"]), rate=8192.0).math_clk == pytest.approx(
-        460
+        640 + 200 * 31 / 32
     )
 
 
@@ -174,7 +174,6 @@ def test_warps_that_multiply_start_loads_beside_their_mmas():
 def test_l2_holds_the_panels_that_come_again():
     # 32 x 32 tiles of 128 x 128 in eight waves; L2 keeps A and B, which come once, while waves touch more.
     batch = row((4096, 4096, 4096), cta_m=128, cta_n=128)
-    moved = SimpleNamespace(dram_read_bytes=2 * 4096 * 4096 * 2.0)
     schedule = SimpleNamespace(
         tiles=1024.0,
         resident=128.0,
@@ -184,7 +183,11 @@ def test_l2_holds_the_panels_that_come_again():
         minor_is_m=True,
         minor_panels=8.0,
         major_panels=16.0,
+        matrices=1.0,
         group=8.0,
     )
     # Eight waves of 24 panels of 1 MiB, 192 MiB in all, of which 64 MiB come from DRAM.
-    assert fresh_share(moved, batch, schedule) == pytest.approx(1 / 3)
+    panels = _wave_panels(batch, schedule)
+    assert panels.bytes == 24 * 2**20
+    moved = SimpleNamespace(dram_read_bytes=2 * 4096 * 4096 * 2.0, wave_bytes=panels.bytes)
+    assert fresh_share(moved, schedule) == pytest.approx(1 / 3)

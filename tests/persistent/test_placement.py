@@ -24,12 +24,12 @@ STRAIGHT = TileOrder(name="each group from its start")
 PLAIN = replace(STRAIGHT, plain_launch=True)
 
 
-def asked(gpu, m, n, order=SERPENTINE, batch=1, **kernel):
-    problem = GemmProblem.of(m, n, 4096, batch=batch)
-    rows = batch_of([(problem, KernelConfig(cta_m=128, cta_n=128, **kernel))])
-    schedule = tile_schedule(rows, gpu, found_of(rows, gpu), order)
+def asked(gpu, m, n, order=SERPENTINE, *, matrices=1, shared=(False, False), **kernel):
+    problem = GemmProblem.of(m, n, 4096, batch=matrices)
+    batch = batch_of([(problem, KernelConfig(cta_m=128, cta_n=128, **kernel))])
+    schedule = tile_schedule(batch, gpu, found_of(batch, gpu), order)
     merging = replace(gpu, l2_merging_sms=4.0)
-    return requests_in_order(schedule, rows.cluster_m * rows.cluster_n, merging, order)
+    return requests_in_order(schedule, batch.cluster_m * batch.cluster_n, merging, order, shared)
 
 
 def test_ctas_fill_one_sm_of_each_tpc_of_a_round_then_the_other():
@@ -60,10 +60,10 @@ def test_a_group_that_ends_within_the_wave_begins_again_at_its_first_row():
 
 def test_rows_of_different_matrices_are_not_the_same():
     # Four matrices of two rows and one column: each of the eight CTAs has a row of its own.
-    _, rows = asked(TWO_GPCS, 2 * 128, 128, PLAIN, batch=4, swizzle=1, raster="along_n")
+    _, rows = asked(TWO_GPCS, 2 * 128, 128, PLAIN, matrices=4, swizzle=1, raster="along_n")
     assert rows[0] == pytest.approx(8 / 8)
     # Two of two rows and two columns: a GPC has one matrix, each row of it twice.
-    _, rows = asked(TWO_GPCS, 2 * 128, 2 * 128, PLAIN, batch=2, swizzle=1, raster="along_n")
+    _, rows = asked(TWO_GPCS, 2 * 128, 2 * 128, PLAIN, matrices=2, swizzle=1, raster="along_n")
     assert rows[0] == pytest.approx(4 / 8)
 
 
@@ -93,16 +93,31 @@ def test_no_more_than_four_requests_merge():
     assert fast[0] == pytest.approx((1 + 4 / 4) / 8)
 
 
-def test_numbers_and_columns_agree():
-    batch = batch_of([(GemmProblem.of(4096, 4096, 4096), KernelConfig(cta_m=128, cta_n=128))])
-    schedule = schedule_of(batch)
+def test_matrices_of_a_batch_have_panels_of_their_own():
+    # Four matrices of two rows and a column of tiles, one behind the other: GPC 0 gets the first row of each,
+    # GPC 1 the second, and no two of them want the same.
+    minor, major = asked(TWO_GPCS, 2 * 128, 128, matrices=4, raster="along_n")
+    assert (minor[0], major[0]) == (8 / 8, 8 / 8)
+    # Where they share B, all want its column: four requests of a GPC make one.
+    minor, major = asked(TWO_GPCS, 2 * 128, 128, matrices=4, shared=(False, True), raster="along_n")
+    assert sorted((minor[0], major[0])) == pytest.approx([2 / 8, 8 / 8])
+    # Where they share A, each GPC wants one of its rows.
+    minor, major = asked(TWO_GPCS, 2 * 128, 128, matrices=4, shared=(True, False), raster="along_n")
+    assert sorted((minor[0], major[0])) == pytest.approx([2 / 8, 8 / 8])
+
+
+@pytest.mark.parametrize(("size", "matrices"), [(4096, 1), (256, 64)])
+def test_numbers_and_columns_agree(size, matrices):
+    problem = GemmProblem.of(size, size, 4096, batch=matrices)
+    schedule = schedule_of(batch_of([(problem, KernelConfig(cta_m=128, cta_n=128))]))
     names = ("group", "group_steps", "groups", "resident")
-    numbers = replace(schedule, **{name: float(np.ravel(getattr(schedule, name))[0]) for name in names})
+    numbers = {name: float(np.ravel(getattr(schedule, name))[0]) for name in names}
     for column, number in zip(
         requests_in_order(schedule, np.array([1.0]), H200, SERPENTINE),
-        requests_in_order(numbers, 1.0, H200, SERPENTINE),
+        requests_in_order(replace(schedule, **numbers, minor_is_m=True), 1.0, H200, SERPENTINE),
         strict=True,
     ):
+        assert type(number) is float
         assert column[0] == number
 
 

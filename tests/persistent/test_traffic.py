@@ -25,12 +25,12 @@ def at_once(own_bytes):
     return own_bytes
 
 
-def moved(batch, known=None, gpu=H200, between=never_again):
+def moved(batch, known=None, gpu=H200, between=never_again, *, chained=False):
     order = family_of("quack", gpu).tile_order
     known = known or numbers()
     found, schedule = found_of(batch, gpu), schedule_of(batch, gpu)
     edge = edge_fill(batch, schedule, found, known)
-    return traffic(batch, gpu, found, schedule, edge, known, order, between)
+    return traffic(batch, gpu, found, schedule, edge, known, order, between, chained)
 
 
 def test_one_wave_reads_each_operand_once_from_dram():
@@ -38,6 +38,15 @@ def test_one_wave_reads_each_operand_once_from_dram():
     assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2)
     assert found.dram_write_bytes == 1024 * 1024 * 2
     assert found.dram_bytes == pytest.approx(3 * 1024 * 1024 * 2)
+
+
+def test_l2_holds_back_outputs_until_later_bytes_drive_them_out():
+    gpu = replace(H200, l2_unwritten_share=0.4)  # 24 of 60 MiB
+    # 8192 x 4096 sums of two bytes: 64 MiB, beside 12 MiB of operands; 24 of 76 MiB stay.
+    large = row((8192, 4096, 512), cta_m=128, cta_n=128)
+    assert moved(large, gpu=gpu).dram_write_bytes == pytest.approx(64 * 2**20 * 52 / 76, rel=1e-3)
+    assert moved(large, gpu=gpu, chained=True).dram_write_bytes == 64 * 2**20
+    assert moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), gpu=gpu).dram_write_bytes == 0.0
 
 
 def test_a_warm_l2_holds_what_fits_three_quarters_of_it():

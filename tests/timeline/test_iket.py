@@ -5,7 +5,7 @@ import pytest
 
 from gemm_model.core.errors import InputError
 from gemm_model.timeline.iket import TracedKernel, lost_warps, read_iket, trace_of
-from gemm_model.timeline.phases import phases_of
+from gemm_model.timeline.phases import phases_of, unwaited_us
 from tests.timeline.iket_sample import STRINGS, as_documented, location, sample, write_sample
 
 KERNEL = TracedKernel(
@@ -71,31 +71,36 @@ def test_its_phases(tmp_path):
             "tail": 1.6 - 1.344,
             "waves": 2,
             "wave skew": 0.0,
-            # 416 ns before the first tile's MMAs and 32 ns within them; 32 ns for the next tile.
-            "consumers wait for loaded data": 0.448,
-            "consumers wait for the next tile": 0.032,
-            "consumers wait": 0.48,
+            # Before tiles 416 and 0 ns for data and 32 ns for the first tile; within them 32 and 0 ns. Of
+            # each kind one that finds all there reads 0 or, a step of the timer, 32 ns: 16 in the mean.
+            "consumers wait for loaded data": 0.416 + 0.0 - 2 * 0.016 + 0.032 + 0.0 - 2 * 0.016,
+            "consumers wait for the next tile": 0.032 - 0.016,
+            "consumers wait": 0.4,
             "producer waits for a free stage": 0.064 + 0.576,
         }
     )
 
 
-def test_what_a_wait_reads_without_waiting_is_not_counted(tmp_path):
+@pytest.mark.parametrize(("second_ns", "within_us"), [(32, 0.0), (192, 0.16)])
+def test_what_a_wait_reads_without_waiting_is_not_counted(tmp_path, second_ns, within_us):
     document = sample()
-    ranges = document["launches"][1]["ranges"]
-    # Each wait of the ring lasts 32 ns at least, as on a GPU whose timer steps by so much.
-    for found in ranges:
+    # Each wait of the ring lasts 32 ns at least, as on a GPU whose timer steps by so much; before tiles they
+    # are as above: 384 ns beyond what they read.
+    for found in document["launches"][1]["ranges"]:
         if document["stringTable"][found["rangeNameIdx"]] == "wait_data" and found["startTs"] == 1_001_152:
-            found["endTs"] += 32
-    phases = phases_of(trace_of(read_iket(write_sample(tmp_path / "t.json", document))[0], KERNEL))
-    assert phases["consumers wait for loaded data"] == pytest.approx(0.416)
+            found["endTs"] += second_ns
+    trace = trace_of(read_iket(write_sample(tmp_path / "t.json", document))[0], KERNEL)
+    assert unwaited_us(trace, within_tiles=True) == pytest.approx(0.032)
+    assert unwaited_us(trace, within_tiles=False) == pytest.approx(0.016)
+    assert phases_of(trace)["consumers wait for loaded data"] == pytest.approx(0.384 + within_us)
 
 
 def test_waits_for_a_turn_are_what_no_range_explains(tmp_path):
     pingpong = replace(KERNEL, identity={**KERNEL.identity, "schedule": "pingpong"})
     phases = phases_of(trace_of(read_iket(write_sample(tmp_path / "t.json"))[0], pingpong))
-    # From the end of the first tile's epilogue at 992 ns to the next tile's first MMA at 1024.
-    assert phases["consumers wait for its turn at the tensor cores"] == pytest.approx(0.032)
+    # Before the first tile from 32 to 96 ns, where its wait for data begins; then from the end of its
+    # epilogue at 992 ns to the next tile's first MMA at 1024.
+    assert phases["consumers wait for its turn at the tensor cores"] == pytest.approx(0.064 + 0.032)
 
 
 def test_clusters_and_turns_number_the_tiles(tmp_path):

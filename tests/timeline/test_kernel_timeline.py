@@ -3,6 +3,7 @@ from time import perf_counter
 import numpy as np
 import pytest
 
+from gemm_model.core.batch import numbers_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
@@ -111,6 +112,49 @@ def test_a_launch_holds_prologue_and_first_load_and_no_more():
     chained = timeline(16, 128, 64, (64, 128), regime="sustained")
     rows = chained.trace.rows
     assert rows[rows["activity"] == "resident"]["start_us"].min() >= 0.0
+
+
+def waited_us(drawn):
+    """Of a consumer within each of its tiles."""
+    return drawn.trace.of_tiles("mma")["waited_us"].to_numpy()
+
+
+def test_the_mean_cta_waits_less_for_data_than_the_slowest():
+    kernel, of = (16, 8192, 4096, (64, 64)), {"regime": "counters", "residual": "off"}
+    drawn = timeline(*kernel, **of)
+    model = WarpSpecializedModel(load_gpu("h200"), **of)
+    row = numbers_of(GemmProblem.of(16, 8192, 4096), KernelConfig(cta_m=64, cta_n=64))
+    tile = model.evaluate_row(row).tile_times()
+    # One wave of 128 tiles, whose loads take three times as long as its MMAs.
+    assert tile.full_wave_us > 3 * tile.period_us
+    loads_us = tile.full_wave_us - tile.unhidden_us
+    assert waited_us(drawn) == pytest.approx(0.87 * loads_us - tile.period_us + tile.unhidden_us)
+
+
+def test_a_tracer_reads_waits_while_nothing_is_in_flight():
+    kernel, of = (16, 8192, 4096, (64, 64)), {"regime": "counters", "residual": "off"}
+    in_flight = [timeline(*kernel, read_us=read_us, **of) for read_us in (0.0, 0.05)]
+    promoted = [timeline(*kernel, dtype="e4m3", read_us=read_us, **of) for read_us in (0.0, 0.05)]
+    assert waited_us(in_flight[1]) == pytest.approx(waited_us(in_flight[0]))
+    # 32 k tiles of 128 bytes; what a tracer reads is no longer waited for.
+    assert waited_us(promoted[1]) == pytest.approx(waited_us(promoted[0]) - 32 * 0.05)
+    assert [drawn.trace.info.runtime_us for drawn in promoted] == [promoted[0].trace.info.runtime_us] * 2
+
+
+def test_a_warp_that_spills_waits_for_data_that_are_there():
+    kernel = (4096, 4096, 1024, (128, 256), (2, 1))
+    drawn = timeline(*kernel, dtype="e4m3", read_us=1.0, regime="counters", residual="off")
+    # Eight k tiles of 128 bytes of K; the tracer's 1 us leaves nothing else.
+    assert waited_us(drawn) == pytest.approx(8 * 0.03)
+
+
+@pytest.mark.parametrize(("schedule", "later_us"), [("pingpong", 0.19), ("cooperative", 0.0)])
+def test_a_pingpong_warpgroup_asks_for_its_turn_before_it_waits_for_data(schedule, later_us):
+    drawn = timeline(4096, 4096, 1024, (128, 128), (2, 1), schedule, regime="counters", residual="off")
+    waits, loads = drawn.trace.of_tiles("wait"), drawn.trace.of_tiles("load")
+    waits = waits[waits["detail"] == "loaded data"].groupby("cta")["start_us"].min()
+    loads = loads.groupby("cta")["start_us"].min()
+    assert (waits - loads).to_numpy() == pytest.approx(later_us)
 
 
 def test_one_warpgroup_stores_slower_and_slower_still_beside_the_others_mmas():

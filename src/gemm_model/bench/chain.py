@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gemm_model.bench.device import Device, TimingSettings
+from gemm_model.bench.device import Device, PairedTiming, Timing, TimingSettings
 from gemm_model.bench.provider import Launch, Operands, Provider
 from gemm_model.bench.rotation import rotation_of
 from gemm_model.bench.rows import NORM, Row
@@ -21,7 +21,9 @@ def time_chain(row: Row, device: Device, provider: Provider, settings: TimingSet
     rotation = rotation_of(row.problem, device.l2_bytes, row.chain.rotation)
     footprint_bytes = rotation.footprint_bytes(row.problem)
     operands = device.rotating_operands(row.problem, rotation, (0, 2 if row.chain.partner else 1))
-    links = [provider.prepare(row.problem, row.config, each) for each in operands]
+    links, *others = (
+        [provider.prepare(row.problem, config, each) for each in operands] for config in row.configs
+    )
     columns: dict[str, Any] = {}
     if row.chain.partner == NORM:
         norms = [device.norm(each) for each in operands]
@@ -32,7 +34,11 @@ def time_chain(row: Row, device: Device, provider: Provider, settings: TimingSet
         columns = _alone(partners, row, device, settings)
         links = _in_turn(links, partners)
         footprint_bytes += partner_bytes
-    timing = device.time_graph(links, settings, settled=row.chain.settled)
+    timing: Timing | PairedTiming
+    if others:
+        timing = device.time_graph_pair(links, others[0], settings)
+    else:
+        timing = device.time_graph(links, settings, settled=row.chain.settled)
     return {
         **timing.columns(),
         **columns,

@@ -6,12 +6,14 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from gemm_model.bench.provider import Launch, Operands
 from gemm_model.bench.rotation import Rotation
 from gemm_model.core.errors import InputError
 from gemm_model.core.problem import GemmProblem
+
+Each = TypeVar("Each")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,9 @@ class TimingSettings:
     """Graph: about so long a graph; the card rests so many times as long before each of so many replays."""
     graph_settled_ms: float = 50.0
     """Graph, settled: so long measured after `settle_ms`."""
+    pair_error_us: float = 0.1
+    pair_budget_ms: float = 600.0
+    """Graph, paired: replays until the mean difference has so small a standard error, or so long."""
 
 
 def timing_settings(values: Mapping[str, Any]) -> TimingSettings:
@@ -66,6 +71,47 @@ class Timing:
             "count": self.count,
             **self.state,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedTiming:
+    """Times of two chains replayed in turn: that of the first, and what it gains over the second."""
+
+    first: Timing
+    gains_us: tuple[float, ...]
+    second_us: tuple[float, ...]
+
+    @classmethod
+    def of(cls, samples_us: Sequence[float], launches: int, state: Mapping[str, Any]) -> PairedTiming:
+        """Of replays in the order of `in_turn`, each of so many launches."""
+        pairs = [
+            (one, other) if index % 2 == 0 else (other, one)
+            for index, (one, other) in enumerate(zip(samples_us[::2], samples_us[1::2], strict=True))
+        ]
+        first_us, second_us = zip(*pairs, strict=True)
+        return cls(
+            first=Timing(samples_us=first_us, count=launches * len(pairs), state=state),
+            gains_us=tuple(other - one for one, other in pairs),
+            second_us=second_us,
+        )
+
+    @property
+    def error_us(self) -> float:
+        """Standard error of the mean gain."""
+        return statistics.stdev(self.gains_us) / math.sqrt(len(self.gains_us))
+
+    def columns(self) -> dict[str, Any]:
+        return {
+            **self.first.columns(),
+            "without_pdl_us": round(statistics.median(self.second_us), 4),
+            "pdl_gain_us": round(statistics.mean(self.gains_us), 4),
+            "pdl_gain_error_us": round(self.error_us, 4),
+        }
+
+
+def in_turn(first: Each, second: Each, pairs: int) -> list[Each]:
+    """First, second, second, first, ...: what drifts evenly cancels in the differences of the pairs."""
+    return [each for index in range(pairs) for each in (first, second)[:: 1 if index % 2 == 0 else -1]]
 
 
 def percentile(ordered: list[float], fraction: float) -> float:
@@ -107,6 +153,11 @@ class Device(Protocol):
     def time_graph(self, launches: Sequence[Launch], settings: TimingSettings, *, settled: bool) -> Timing:
         """Time of one launch among many in a CUDA graph that walks through the launches in turn."""
 
+    def time_graph_pair(
+        self, first: Sequence[Launch], second: Sequence[Launch], settings: TimingSettings
+    ) -> PairedTiming:
+        """Time of one launch in a graph of the first, rested, and its gain over one of the second."""
+
     def profile(self, launch: Launch, label: str) -> Mapping[str, Any]:
         """Launch once under a label that a profiler sees; the card's state."""
 
@@ -114,7 +165,10 @@ class Device(Protocol):
         """Launch so often, each on a rested card with a cold L2, and wait for the end."""
 
     def kernel_us(self, launch: Launch, count: int) -> float:
-        """Median time of the launch's own kernels, without launching them, over so many rested launches."""
+        """Median time of the launch's longest kernel, without launching it, over so many rested launches.
+
+        That is the one that computes: a split launch clears its counters with another.
+        """
 
     def healthy(self) -> bool:
         """Whether further kernels can run in this process."""

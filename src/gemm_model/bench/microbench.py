@@ -24,6 +24,8 @@ RING_BYTES = 8 * CHUNK_BYTES
 """Copies under way on an SM [B]; bandwidths; chosen."""
 FOOTPRINTS_MIB = (4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 100, 150, 200)
 SHARERS = (1, 2, 4, 12, 33, 132)
+STORED_MIB = 16
+"""What all SMs store to [MiB]; L2's write bandwidth; chosen: L2 holds it."""
 LATENCY_BYTES = (128, 1024, 4096, 16384, 32768)
 CLUSTER_SIZES = (1, 2, 4, 8, 16)
 MMA_N = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
@@ -85,6 +87,8 @@ class Microbenchmarks:
             "dram_latency_ns": self._latency(128, twice=False)[1],
             "l2_read_gb_per_s": self._l2_read_gb_per_s(),
             "l2_read_bytes_per_clk_per_sm": port_bytes_per_clk,
+            "l2_read_bytes_per_clk_of_eight": self._port_bytes_per_clk(8),
+            "l2_write_gb_per_s": self._store_gb_per_s(STORED_MIB),
             "l2_write_bytes_per_clk_per_sm": self._store_bytes_per_clk(),
             "l2_latency_clk": self._latency(128, twice=True)[0],
             "smem_bytes_per_clk_per_sm": self._smem_bytes_per_clk(),
@@ -209,11 +213,15 @@ class Microbenchmarks:
 
     def store_bandwidth(self) -> Iterator[Measurement]:
         """Bulk stores of tiles from shared memory, as an epilogue does, into L2 or through it."""
-        for footprint in (16, 32, 64, 256, 1024):
-            microseconds = self._bulk_store_us(footprint * MIB, self._sms)
-            rate = CHUNKS * CHUNK_BYTES * self._sms / microseconds / 1e3
-            yield _measured("store_bandwidth", rate, "GB/s", footprint_mib=footprint)
+        for footprint in (STORED_MIB, 32, 64, 256, 1024):
+            yield _measured(
+                "store_bandwidth", self._store_gb_per_s(footprint), "GB/s", footprint_mib=footprint
+            )
         self._buffer.random_()
+
+    def _store_gb_per_s(self, footprint_mib: int) -> float:
+        microseconds = self._bulk_store_us(footprint_mib * MIB, self._sms)
+        return CHUNKS * CHUNK_BYTES * self._sms / microseconds / 1e3
 
     def _store_bytes_per_clk(self) -> float:
         """Of one SM that stores a MiB again and again."""

@@ -78,6 +78,10 @@ GRAPH_COLUMNS = (
 )
 """What the graph regime tells of its graph; `partner_us` is the partner's time in a graph of its own."""
 
+PAIR_COLUMNS = ("paired", "without_pdl_us", "pdl_gain_us", "pdl_gain_error_us")
+"""Of chains replayed in turn with and without programmatic dependent launch: the time without it, and mean
+and standard error of the paired differences. The row's own time is with it."""
+
 LAUNCH_COLUMNS = ("grid", "block")
 """Of rows whose provider says what it launches; in the counters regime the profiler says so for all rows."""
 
@@ -144,18 +148,22 @@ class Chain:
     `rotation` is the number of copies of the weights; 0 takes as many as make four times L2. `partner` is a
     second kernel that follows in each link of the chain, an `MxNxK` GEMM of the same configuration, or that
     precedes, NORM; without one the kernel follows itself. `settled` runs until clock and power settle, else
-    the card rests before each replay.
+    the card rests before each replay. `paired` replays the chain in turn with one without programmatic
+    dependent launch.
     """
 
     rotation: int = 0
     partner: str = ""
     settled: bool = False
+    paired: bool = False
 
     def __post_init__(self) -> None:
         if self.rotation < 0:
             raise InputError(f"rotation is {self.rotation}; expected a whole number from 0 on")
         if self.partner not in ("", NORM):
             parse_extent(self.partner, "partner", (3,))
+        if self.paired and (self.partner or self.settled):
+            raise InputError("a paired chain has a partner or is settled; expected one kernel, rested")
 
     def partner_problem(self, problem: GemmProblem) -> GemmProblem:
         """The GEMM that takes turns with `problem`."""
@@ -181,6 +189,13 @@ class Row:
             raise InputError(f"regime is {self.regime!r}; expected one of {', '.join(REGIME_NAMES)}")
         if self.l2 not in L2_STATES:
             raise InputError(f"l2 is {self.l2!r}; expected one of {', '.join(L2_STATES)}")
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        """What is launched: the row's configuration, and in a paired chain the same without PDL."""
+        if not self.chain.paired or not isinstance(self.config, KernelConfig):
+            return (self.config,)
+        return (self.config, replace(self.config, pdl=False))
 
     def columns(self) -> dict[str, Any]:
         """The row's identity as table cells; cells that do not apply stay empty."""
@@ -219,13 +234,16 @@ class Row:
             cells["pdl"] = "" if pdl is None else int(pdl)
             cells["rotation"], cells["partner"] = self.chain.rotation, self.chain.partner
             cells["settled"] = int(self.chain.settled)
+            if self.chain.paired:
+                cells["paired"] = 1
         return cells | extras(problem)
 
 
 def extra_columns(rows: Sequence[Row]) -> tuple[str, ...]:
     """The columns that rows of more than plain products need beside those of their regime."""
     told = {name for row in rows for name in extras(row.problem)}
-    columns = (EXTRA_COLUMNS, BATCH_COLUMNS, MASK_COLUMNS)
+    told |= {"paired"} if any(row.chain.paired for row in rows) else set()
+    columns = (EXTRA_COLUMNS, BATCH_COLUMNS, MASK_COLUMNS, PAIR_COLUMNS)
     return tuple(name for some in columns if told.intersection(some) for name in some)
 
 
@@ -286,6 +304,7 @@ def row_from_columns(cells: Mapping[str, Any], *, regime: str = "", l2: str = ""
             rotation=_whole(cells, "rotation") if cells.get("rotation") else 0,
             partner=cells.get("partner") or "",
             settled=_flag(cells, "settled"),
+            paired=_flag(cells, "paired"),
         ),
     )
 

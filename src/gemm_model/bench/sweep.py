@@ -76,6 +76,7 @@ class ChainOptions:
     rotation: int | None = None
     partner: str | None = None
     settled: bool = False
+    paired: bool = False
 
     def __post_init__(self) -> None:
         if self.partner not in (None, SWAPPED):
@@ -91,11 +92,13 @@ def chained(rows: Sequence[Row], options: ChainOptions) -> list[Row]:
         if partner == SWAPPED:
             partner = f"{problem.m}x{problem.k}x{problem.n}"
         rotation = row.chain.rotation if options.rotation is None else options.rotation
-        chain = Chain(rotation=rotation, partner=partner, settled=options.settled or row.chain.settled)
+        paired = isinstance(row.config, KernelConfig) and (options.paired or row.chain.paired)
+        settled = options.settled or row.chain.settled
+        chain = Chain(rotation=rotation, partner=partner, settled=settled, paired=paired)
         configs: list[Config] = [row.config]
         if isinstance(row.config, KernelConfig):
             own = row.kernel in PDL_KERNELS if row.config.pdl is None else row.config.pdl
-            configs = [replace(row.config, pdl=pdl) for pdl in options.pdl or (own,)]
+            configs = [replace(row.config, pdl=pdl) for pdl in options.pdl or (own or paired,)]
         for config in configs:
             variant = replace(row, config=config, chain=chain)
             found.setdefault(row_key(variant), variant)
@@ -177,7 +180,8 @@ def row_key(row: Row) -> str:
 def kernel_key(row: Row, providers: Mapping[str, Provider]) -> Hashable:
     """Equal for rows that share one compiled kernel; of a row whose library has none, its own."""
     try:
-        return row.kernel, providers[row.kernel].kernel_key(row.problem, row.config)
+        provider = providers[row.kernel]
+        return row.kernel, *(provider.kernel_key(row.problem, config) for config in row.configs)
     except KernelError:
         return row.kernel, row_key(row)
 
@@ -259,6 +263,8 @@ def estimated_row_ms(row: Row, settings: TimingSettings) -> float:
     if row.regime == "sustained":
         return ROW_OVERHEAD_MS + settings.settle_ms + settings.sustained_ms
     kernel_ms = estimated_kernel_us(row.problem) / 1e3
+    if row.chain.paired:
+        return ROW_OVERHEAD_MS + settings.pair_budget_ms
     if row.regime == "graph":
         return ROW_OVERHEAD_MS + (2.0 if row.chain.partner else 1.0) * _estimated_graph_ms(
             kernel_ms, settings, settled=row.chain.settled

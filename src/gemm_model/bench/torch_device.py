@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from gemm_model.bench.captured_graph import captured, programmatic_edges
-from gemm_model.bench.device import Timing, TimingSettings
+from gemm_model.bench.device import PairedTiming, Timing, TimingSettings, in_turn
 from gemm_model.bench.extended_tensors import results
 from gemm_model.bench.provider import KernelError, Launch, Operands, OutOfMemoryError
 from gemm_model.bench.rotation import Rotation
@@ -37,6 +38,8 @@ EMPTY_LAUNCHES = 96
 SUSTAINED_PLACEMENTS = 4
 FEWEST_GRAPH_LAUNCHES = 4
 MOST_GRAPH_LAUNCHES = 256
+PAIRS_AT_ONCE = 8
+"""Pairs of replays between looks at their differences [1]; paired chains; chosen, even."""
 USABLE_MEMORY = 0.7
 """Share of the card's memory that a rotation may take [1]; beside the pools of the other types; chosen."""
 WINDOW_MS = 8.0
@@ -224,17 +227,14 @@ class TorchDevice:
 
     def time_graph(self, launches: Sequence[Launch], settings: TimingSettings, *, settled: bool) -> Timing:
         """Replays of one graph that holds whole turns of the launches; after a rest each, or settled."""
-        launches[0]()
-        estimate_ms = self._spaced_launches(launches, settings.spin_ms, 1)[0]
-        turns = math.ceil(max(settings.graph_ms / estimate_ms, FEWEST_GRAPH_LAUNCHES) / len(launches))
-        turns = max(1, min(turns, MOST_GRAPH_LAUNCHES // len(launches)))
+        estimate_ms, turns = self._turns(launches, settings)
         count = turns * len(launches)
         graph = captured(list(launches) * turns, keep_graph=True)
         columns = {"graph_launches": count, "programmatic_edges": programmatic_edges(graph)}
         if settled:
             timing = self._settled([graph], count, estimate_ms, settings.settle_ms, settings.graph_settled_ms)
             return replace(timing, state={**timing.state, **columns})
-        rest_ms = max(settings.spin_ms, settings.graph_rest_factor * count * estimate_ms)
+        rest_ms = _rest_ms(count * estimate_ms, settings)
         # The first replay also uploads the graph.
         replays_ms = self._spaced_launches([graph.replay], rest_ms, 1 + settings.graph_repeats)[1:]
         return Timing(
@@ -242,6 +242,34 @@ class TorchDevice:
             count=count * len(replays_ms),
             state={**self._sensors.read(), **columns},
         )
+
+    def time_graph_pair(
+        self, first: Sequence[Launch], second: Sequence[Launch], settings: TimingSettings
+    ) -> PairedTiming:
+        """Replays of a graph of each in turn, after a rest each, until their differences tell enough."""
+        estimate_ms, turns = self._turns(first, settings)
+        count = turns * len(first)
+        one, other = (captured(list(each) * turns, keep_graph=True) for each in (first, second))
+        columns = {"graph_launches": count, "programmatic_edges": programmatic_edges(one)}
+        rest_ms = _rest_ms(count * estimate_ms, settings)
+        order = in_turn(one.replay, other.replay, PAIRS_AT_ONCE)
+        # The first replays also upload the graphs.
+        self._spaced_launches(order[:2], rest_ms, 2)
+        end = time.monotonic() + settings.pair_budget_ms / 1e3
+        samples_us: list[float] = []
+        while True:
+            replays_ms = self._spaced_launches(order, rest_ms, len(order))
+            samples_us += [1e3 * replay_ms / count for replay_ms in replays_ms]
+            timing = PairedTiming.of(samples_us, count, {**self._sensors.read(), **columns})
+            if timing.error_us <= settings.pair_error_us or time.monotonic() >= end:
+                return timing
+
+    def _turns(self, launches: Sequence[Launch], settings: TimingSettings) -> tuple[float, int]:
+        """Milliseconds of a launch, roughly, and how many turns of the launches a graph holds."""
+        launches[0]()
+        estimate_ms = self._spaced_launches(launches, settings.spin_ms, 1)[0]
+        turns = math.ceil(max(settings.graph_ms / estimate_ms, FEWEST_GRAPH_LAUNCHES) / len(launches))
+        return estimate_ms, max(1, min(turns, MOST_GRAPH_LAUNCHES // len(launches)))
 
     def _settled(
         self,
@@ -291,7 +319,7 @@ class TorchDevice:
         own = {name for name, _ in self._kernels(launch)}
         found = self._kernels(lambda: self.rested_launches(launch, count))
         times_us = [time_us for name, time_us in found if name in own]
-        return float(np.median(np.array(times_us).reshape(count, -1).sum(axis=1)))
+        return float(np.median(np.array(times_us).reshape(count, -1).max(axis=1)))
 
     def _kernels(self, run: Callable[[], object]) -> list[tuple[str, float]]:
         """Name and time in us of each kernel that runs meanwhile, in their order, as CUPTI reads it."""
@@ -380,6 +408,11 @@ class TorchDevice:
         state = self._sensors.read()
         stop.synchronize()
         return float(start.elapsed_time(stop)), state
+
+
+def _rest_ms(graph_ms: float, settings: TimingSettings) -> float:
+    """Rest before a replay of a graph that takes so long."""
+    return max(settings.spin_ms, settings.graph_rest_factor * graph_ms)
 
 
 class TracedTorchDevice(TorchDevice):

@@ -80,12 +80,16 @@ class Worker:
         refused = provider.unsupported(row.problem, capability) if extras(row.problem) else ""
         if refused:
             raise UnsupportedError(refused)
-        provider.compile(row.problem, row.config, capability)
+        for config in row.configs:
+            provider.compile(row.problem, config, capability)
 
     def _measure(self, operation: str, row: Row, request: dict[str, Any]) -> dict[str, Any]:
         if operation == "check":
-            operands, launch = self._prepare(row, 0)
-            error = self.device.check(row.problem, operands, launch)
+            operands = self.device.operands(row.problem, 0)
+            launches = [
+                self.provider(row.kernel).prepare(row.problem, each, operands) for each in row.configs
+            ]
+            error = max(self.device.check(row.problem, operands, launch) for launch in launches)
             return {"relative_error": f"{error:.2e}", **self._description(row, operands)}
         if operation == "profile":
             _, launch = self._prepare(row, 0)

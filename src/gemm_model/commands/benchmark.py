@@ -56,6 +56,9 @@ L2_OF_REGIME = {
 }
 """The state of L2 in the regimes that leave no choice, and why."""
 
+PAIRED = "paired"
+"""Both ways of launching in one row, replayed in turn."""
+
 DRY_RUN_CAPABILITY = (9, 0)
 PROGRESS_EVERY_S = 5.0
 
@@ -125,7 +128,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_chain_arguments(graph: argparse._ArgumentGroup) -> None:
     graph.add_argument(
-        "--pdl", help="programmatic dependent launch off, on or both: 0, 1 or 0,1 (default: on)"
+        "--pdl",
+        help="programmatic dependent launch off, on or both: 0, 1 or 0,1, or paired, replayed in turn "
+        "(default: on)",
     )
     graph.add_argument(
         "--rotation", type=int, metavar="N", help="copies of the weights (default: four times L2 in all)"
@@ -310,14 +315,16 @@ def _chain_options(args: argparse.Namespace) -> ChainOptions:
             )
         return ChainOptions()
     pdl = {"0": False, "1": True}
-    words = common.listed(args.pdl or "")
+    paired = args.pdl == PAIRED
+    words = ["1"] if paired else common.listed(args.pdl or "")
     if not set(words) <= set(pdl):
-        raise InputError(f"--pdl is {args.pdl!r}; expected 0, 1 or 0,1")
+        raise InputError(f"--pdl is {args.pdl!r}; expected 0, 1, 0,1 or {PAIRED}")
     return ChainOptions(
         pdl=tuple(pdl[word] for word in words),
         rotation=None if args.rotation is None else _positive("--rotation", args.rotation),
         partner=args.partner,
         settled=args.settled,
+        paired=paired,
     )
 
 

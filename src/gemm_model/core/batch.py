@@ -189,9 +189,13 @@ def picked(values: Any, rows: GridRows) -> Any:
             return values[rows.kernels]
         # A single column is the same for all kernels.
         return values.ravel()[rows.cells if values.shape[1] > 1 else rows.orders]
-    if values is None or isinstance(values, float | int):
+    if values is None or isinstance(values, (float, int)):
         return values
-    return type(values)(**{spec: picked(getattr(values, spec), rows) for spec in values.__dataclass_fields__})
+    columns = {name: getattr(values, name) for name in values.__dataclass_fields__}
+    # Most are numbers, which a call each would take as long as the arrays.
+    return type(values)(
+        **{name: value if type(value) is float else picked(value, rows) for name, value in columns.items()}
+    )
 
 
 _FLOAT_COLUMNS = (
@@ -201,6 +205,7 @@ _FLOAT_COLUMNS = (
 )
 _CODE_COLUMNS = ("math_kind", "kernel", "schedule", "raster")
 _FLAG_COLUMNS = ("a_k_major", "b_k_major", "c_n_major", "fast_accum", "stream_k")
+_ROW_COLUMNS = (*_FLOAT_COLUMNS, *_CODE_COLUMNS, *_FLAG_COLUMNS)
 COLUMNS = tuple(name for name in GemmBatch.__dataclass_fields__ if name != "further")
 """Names of a batch's columns."""
 
@@ -223,10 +228,9 @@ def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
 
 def numbers_of(problem: GemmProblem, config: KernelConfig) -> GemmBatch:
     """One row as Python numbers: the formulas then run without numpy."""
-    columns: dict[str, Any] = dict(zip(_FLOAT_COLUMNS, map(float, _floats(problem, config)), strict=True))
-    columns.update(zip(_CODE_COLUMNS, _codes(problem, config), strict=True))
-    columns.update(zip(_FLAG_COLUMNS, _flags(problem, config), strict=True))
-    return GemmBatch(**columns, further=None if problem.plain else _further_work(problem, config))
+    values: Any = (*map(float, _floats(problem, config)), *_codes(problem, config), *_flags(problem, config))
+    further = None if problem.plain else _further_work(problem, config)
+    return GemmBatch(**dict(zip(_ROW_COLUMNS, values, strict=True)), further=further)
 
 
 def _further_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> FurtherWork:

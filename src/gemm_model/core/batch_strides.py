@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from gemm_model.core.errors import InputError
-
-MAX_DIGITS = 13
-"""Longest stride [digits]; words of a command; chosen: no memory has 10^13 elements."""
+from gemm_model.core.sizes import is_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +48,7 @@ class BatchStrides:
     def parse(cls, text: str) -> BatchStrides:
         """Strides of A, B and the output from '8192,0,4096'; raises InputError for others."""
         words = [word.strip() for word in text.split(",")]
-        if len(words) != 3 or not all(_is_stride(word) for word in words):
+        if len(words) != 3 or not all(map(is_whole, words)):
             raise InputError(
                 f"batch_strides is {text[:40]!r}; expected those of A, B and the output in elements, such as "
                 "8192,0,4096"
@@ -71,7 +69,3 @@ def strided(name: str, matrices: int, rows: int, columns: int, stride: int) -> M
     pitch = stride * matrices if taking_turns else columns
     distinct = matrices if stride else 1
     return MatrixLayout(matrices=distinct, rows=rows, columns=columns, stride=stride, pitch=pitch)
-
-
-def _is_stride(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS

@@ -48,8 +48,6 @@ class FurtherWork:
     asked: Any
     """The words that a kernel has to know (`bits_of`)."""
     grouped: Any
-    groups: Values
-    """Groups in the kernel's table, empty ones too; 0 without a table."""
     unlike: Any
     """Whether groups have an n and k of their own."""
     clusters_m: Values
@@ -81,6 +79,9 @@ class FurtherWork:
     a_distinct: Values
     """Elements of A in memory over those of the product."""
     b_distinct: Values
+    a_shared: Any
+    """Whether all matrices of a batch are multiplied by the same A."""
+    b_shared: Any
     k_runs: Values
     """Parts of K that a k tile does not reach beyond."""
     a_row_step: Values
@@ -115,7 +116,6 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
     return FurtherWork(
         asked=bits_of(asked_of(problem)),
         grouped=groups is not None,
-        groups=0.0 if groups is None else float(len(groups.rows)),
         unlike=groups is not None and not groups.alike,
         clusters_m=clusters_m,
         clusters_n=clusters_n,
@@ -133,6 +133,8 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         column_scales=float(problem.block_scaling is not None and problem.block_scaling.b_rows == 1),
         a_distinct=a_distinct,
         b_distinct=b_distinct,
+        a_shared=problem.broadcast == "a",
+        b_shared=problem.broadcast == "b",
         k_runs=1.0 if conv is None else float(conv.runs),
         a_row_step=steps[0],
         b_row_step=steps[1],

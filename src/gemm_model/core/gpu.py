@@ -55,10 +55,13 @@ QUANTITIES: Mapping[str, Quantity] = {
     "l2_bytes": Quantity(unit="bytes", low=2**17, high=2**34),
     "l2_read_gb_per_s": Quantity(unit="GB/s", low=100, high=200000),
     "l2_read_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=8, high=1024, optional=True),
+    "l2_read_bytes_per_clk_of_eight": Quantity(unit="bytes/clk", low=8, high=1024, optional=True),
+    "l2_write_gb_per_s": Quantity(unit="GB/s", low=100, high=200000, optional=True),
     "l2_write_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=4, high=1024, optional=True),
     "smem_fill_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=8, high=1024, optional=True),
     "l2_latency_clk": Quantity(unit="clk", low=50, high=5000, optional=True),
     "l2_merging_sms": Quantity(unit="SMs", low=1, high=18),
+    "l2_unwritten_share": Quantity(unit="1", low=0, high=1),
     "profiler_quiet_tpcs": Quantity(unit="TPCs", low=0, high=100, whole=True),
     "smem_bytes_per_sm": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
     "smem_bytes_per_cta": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
@@ -112,6 +115,10 @@ class GpuSpec:
     """What all SMs together read of a quarter of L2 that they share."""
     l2_read_bytes_per_clk_per_sm: float | None = None
     """What one SM reads from L2 while the others are silent."""
+    l2_read_bytes_per_clk_of_eight: float | None = None
+    """What each of eight SMs reads from L2 while the others are silent; the same as one where not known."""
+    l2_write_gb_per_s: float | None = None
+    """What all SMs together store to L2; None where it was not measured: no bound."""
     l2_write_bytes_per_clk_per_sm: float | None = None
     """What one SM stores to L2 while the others are silent."""
     smem_fill_bytes_per_clk_per_sm: float | None = None
@@ -121,6 +128,9 @@ class GpuSpec:
     """One bulk load of 128 bytes that L2 holds."""
     l2_merging_sms: float = 8.0
     """SMs of a GPC whose equal requests at one time L2 serves as one; the H200's where none were counted."""
+    l2_unwritten_share: float = 0.4
+    """Share of L2 that may hold outputs not yet in DRAM when a kernel ends; Hopper's where it was not
+    counted."""
     profiler_quiet_tpcs: int = 0
     """TPCs (pairs of SMs) at work up to which the clock stays at its boost while a profiler counts."""
     smem_bytes_per_sm: int

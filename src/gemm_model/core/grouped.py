@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from math import gcd
 
 from gemm_model.core.errors import InputError
+from gemm_model.core.sizes import is_whole
 
 LAYOUTS = ("contiguous", "masked")
 """Rows of the groups one after the other, or `capacity` rows for each, of which its own are computed."""
 MOST_GROUPS = 65536
 """Groups of a problem [1], at most; chosen: far more than any model has experts."""
-MAX_DIGITS = 13
-"""Longest size of a group [digits]; words of a command; chosen: no matrix has 10^13 rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,7 @@ class GroupedGemm:
         """
         words = [word.strip().lower().split("x") for word in text.split(",")]
         for parts in words:
-            if len(parts) != len(words[0]) or len(parts) not in (1, 3) or not all(map(_is_size, parts)):
+            if len(parts) != len(words[0]) or len(parts) not in (1, 3) or not all(map(is_whole, parts)):
                 raise InputError(
                     f"groups has {'x'.join(parts)[:40]!r}; expected the rows of each group, such as "
                     "512,300,0,16, or MxNxK of each"
@@ -111,10 +110,6 @@ class GroupedGemm:
         mean_n = _multiple_near(outputs / self.total_rows, gcd(*self.n))
         mean_k = _multiple_near(products / outputs, gcd(*self.k))
         return products / (mean_n * mean_k) / groups, mean_n, mean_k, groups
-
-
-def _is_size(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
 
 
 def _multiple_near(value: float, step: int) -> float:

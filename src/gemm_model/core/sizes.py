@@ -11,6 +11,15 @@ MAX_SIZE = 2**40
 """Largest size [elements]; every problem; far beyond any real GEMM, and products of sizes stay finite."""
 
 
+MAX_DIGITS = 13
+"""Longest size or stride [digits]; words of a command; chosen: no memory has 10^13 elements."""
+
+
+def is_whole(text: str) -> bool:
+    """Whether a command's word is a whole number, 0 or more, that may be a size."""
+    return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
+
+
 def size_of(name: str, value: SupportsIndex) -> int:
     """A size as Python's int, numpy's too; raises InputError unless it lies between 1 and MAX_SIZE."""
     try:

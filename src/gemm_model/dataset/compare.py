@@ -13,7 +13,7 @@ SAME_ROW = (
     *("kernel", "regime", "l2", "in_dtype", "b_dtype", "acc_dtype", "out_dtype", "sf_dtype", "sf_vec_size"),
     *("a_major", "b_major", "c_major", "m", "n", "k", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n"),
     *("schedule", "raster", "swizzle", "stages", "split_k", "fast_accum", "scheduler", "warps"),
-    *("heuristic_rank", "pdl", "rotation", "partner", "settled"),
+    *("heuristic_rank", "pdl", "rotation", "partner", "settled", "paired"),
 )
 """Columns that are equal where two rows measured the same, as far as both tables have them."""
 

@@ -39,6 +39,7 @@ SM90_ORDER = TileOrder(
     padded=True,
     splits="rounds",
     plain_launch=True,
+    maps_of_groups=True,
 )
 """`PersistentTileSchedulerSm90`: it walks the raster's extent, the shorter one, in groups of `swizzle` panels
 of the other. Splits: `PersistentTileSchedulerSm90StreamK`, whose work index counts tiles first. Launch:

@@ -9,7 +9,7 @@ from typing import Literal
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, where
 from gemm_model.core.kernel_config import AUTO
-from gemm_model.kernels.mechanisms import MECHANISM_NAMES, ON_HOST_DESCRIPTORS
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES, OF_LIBRARIES
 
 
 def every_combination(batch: GemmBatch) -> Flags:
@@ -134,6 +134,9 @@ class TileOrder:
     plain_launch: bool = False
     """Whether single CTAs are launched without naming a cluster of one: consecutive ones then fill GPC after
     GPC, where clusters go to the GPCs in turn."""
+    maps_of_groups: bool = False
+    """Whether each group has tensor maps of its own, so that rows of a tile behind it are out of bounds; else
+    they are the next group's."""
     dynamic: bool = False
     """Whether a cluster fetches its next tile when it is free (cluster launch control), so that no static
     stride assigns tiles."""
@@ -146,12 +149,26 @@ class TileOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TileByTile:
+    """Kernels of groups that fill their ring anew for each tile, and store its outputs by pointers.
+
+    Loops over groups within loops over tiles are not pipelined across tiles, and a store by TMA would write
+    the rows of the next group too.
+    """
+
+    most_accumulators: float
+    """Accumulators of a thread, at most, that leave room in registers for the addresses of its outputs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TilePeriod:
     """How the mainloop and the epilogue of consecutive tiles share the MMA warps and their accumulators."""
 
     accumulators: Literal["registers", "tensor_memory"]
     persistent: bool = True
     """Whether a CTA goes on to further tiles; else each CTA takes one, and the grid comes in waves."""
+    grouped: TileByTile | None = None
+    """None where kernels of groups load ahead of their tiles, as others do."""
 
     @property
     def in_tensor_memory(self) -> bool:
@@ -176,7 +193,7 @@ class KernelFamily:
     """Whether it is a family of plain products: else of convolutions, chosen for these alone."""
     providers: tuple[str, ...] = ()
     """What else the column `kernel` of measured tables calls them: providers that run them by other ways."""
-    mechanisms: tuple[str, ...] = ON_HOST_DESCRIPTORS
+    mechanisms: tuple[str, ...] = OF_LIBRARIES
     """Mechanisms of the time model that these kernels have; the others are switched off."""
 
     @property

@@ -34,6 +34,7 @@ from gemm_model.core.further_work import bits_of, every_word
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.registry import by_family, families, family_of
 
@@ -59,7 +60,7 @@ SOURCE_BUFFERS = 4.0
 `sm90_get_tma_dispatch_policy`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@formula_record
 class Resources:
     """What one CTA takes; each field a number or an array."""
 
@@ -254,9 +255,14 @@ class _Rule:
     reason: Callable[[_Kernels], str]
 
 
+@cache
+def _missing(names: tuple[str, ...], offered: frozenset[str]) -> tuple[int, ...]:
+    """Positions of the names that are not among those offered."""
+    return tuple(code for code, name in enumerate(names) if name not in offered)
+
+
 def _type_missing(k: _Kernels) -> Flags:
-    missing = [code for code, kind in enumerate(MATH_KINDS) if kind not in k.gpu.flop_per_clk_per_sm]
-    return one_of(k.batch.math_kind, missing)
+    return one_of(k.batch.math_kind, _missing(MATH_KINDS, frozenset(k.gpu.flop_per_clk_per_sm)))
 
 
 def _mixed_widths(k: _Kernels) -> Flags:
@@ -277,10 +283,7 @@ def _not_k_major(k: _Kernels) -> Flags:
 
 
 def _schedule_missing(k: _Kernels) -> Flags:
-    offered = k.family.space.schedules
-    return one_of(
-        k.batch.schedule, [code for code, schedule in enumerate(SCHEDULES) if schedule not in offered]
-    )
+    return one_of(k.batch.schedule, _missing(SCHEDULES, frozenset(k.family.space.schedules)))
 
 
 @cache

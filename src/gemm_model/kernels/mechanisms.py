@@ -110,7 +110,7 @@ class DeviceDescriptors:
         "us",
         2.5,
         (0.0, 10.0),
-        "making the descriptors of A, B and C, over a kernel whose host makes them",
+        "making the descriptors of three matrices, over a kernel whose host makes them",
         "Triton 3.6: 1.8 to 3.1 us on 132 SMs of an H200 with a cold L2 (benchmarks/triton_start.py)",
         neutral=0.0,
     )
@@ -377,6 +377,7 @@ class L2Bandwidth:
         (0.0, 1.0),
         "share of the SMs up to which fills from DRAM take as long as on so many",
         "kernels on 1 to 132 SMs that stream weights (h200 wide)",
+        fitted=True,
     )
 
 
@@ -891,17 +892,33 @@ class Grouped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSearch:
-    """The way through the table of groups to the one whose a tile is."""
+class PointerStores:
+    """Outputs of groups that are stored by a pointer for each, masked, in place of a tensor map."""
 
-    group_ns: float = number(
-        "ns",
-        5.0,
-        (0.0, 2000.0),
-        "each group of the table, whose tiles are counted on the way to a later group's",
-        "a warp counts 32 groups in a few latencies of L2",
+    output_clk: float = number(
+        "clk",
+        60.0,
+        (0.0, 1000.0),
+        "a thousand outputs, one SM, beyond storing them by TMA",
+        "an address, a comparison and a store of its own for each (PTX of Triton's kernels)",
         neutral=0.0,
         fitted=True,
+    )
+    spill_clk: float = number(
+        "clk",
+        42.0,
+        (0.0, 400.0),
+        "each register of one warpgroup that addresses push out and that comes back, once a tile",
+        "kernels that spill by the register at each k tile: 41 to 43 (h200)",
+        neutral=0.0,
+        fitted=True,
+    )
+    spilled_registers: float = number(
+        "registers",
+        142.0,
+        (0.0, 255.0),
+        "of a thread that they push out where it has more than 64 accumulators",
+        "kernels of groups that Triton 3.6 compiled: 255 registers and 142 spilled with 128 accumulators",
     )
 
 
@@ -981,6 +998,27 @@ class WithinPhases:
         (0.0, 5.0),
         "the same beyond it with one row of tiles, of which each SM reads pages of its own",
         "1.7 to 2.2 in seven of eight traced kernels of 16 and 64 rows",
+    )
+    first_turn_us: float = number(
+        "us",
+        0.19,
+        (0.0, 1.0),
+        "from the first load to a ping-pong warpgroup's first wait for data: it asks for its turn before",
+        "0.13 to 0.26 in 14 traced kernels; 0.03 in 20 of 22 cooperative ones that are not split",
+    )
+    mean_share: float = number(
+        "1",
+        0.87,
+        (0.2, 1.0),
+        "loads of the mean CTA, over those of the slowest one, which a wave lasts",
+        "0.79 to 0.90 in nine traced kernels that loads bound by a factor of 1.5 or more",
+    )
+    spilled_wait_us: float = number(
+        "us",
+        0.03,
+        (0.0, 1.0),
+        "what a warp that spills registers waits for each k tile, though it is there",
+        "0.03 in four traced kernels of cooperative warpgroups, 0.01 to 0.04 in five of ping-pong ones",
     )
     drain_us: float = number(
         "us",
@@ -1069,7 +1107,7 @@ class KernelNumbers:
     fused_epilogue: FusedEpilogue
     scaled_outputs: ScaledOutputs
     grouped: Grouped
-    group_search: GroupSearch
+    pointer_stores: PointerStores
     software_scales: SoftwareScales
 
     def without(self, names: Collection[str]) -> KernelNumbers:
@@ -1106,7 +1144,7 @@ KERNEL_MECHANISMS = frozenset(
             "latency",
         ),
         *("epilogue", "split_k", "edge_tiles"),
-        *("fused_epilogue", "scaled_outputs", "grouped", "group_search", "software_scales"),
+        *("fused_epilogue", "scaled_outputs", "grouped", "pointer_stores", "software_scales"),
     }
 )
 """Mechanisms whose numbers are the kernel's doing: another library's kernels have others on the same card.
@@ -1117,7 +1155,7 @@ Edge tiles are among them: what is filled beside the matrix goes by the boxes of
 FUSED_EPILOGUE = "fused_epilogue"
 FURTHER_STAGES: Mapping[str, tuple[str, ...]] = {
     FUSED_EPILOGUE: (FUSED_EPILOGUE, "scaled_outputs"),
-    "grouped": ("grouped", "group_search"),
+    "grouped": ("grouped", "pointer_stores"),
     "software_scales": ("software_scales",),
 }
 """What goes beyond a plain product, and the mechanisms that its kernels tell of."""
@@ -1154,8 +1192,8 @@ def _numbers_of(record: Any, prefix: str = "") -> tuple[Number, ...]:
 MECHANISMS: tuple[Mechanism, ...] = _mechanisms()
 """All mechanisms, in the order in which a launch meets them."""
 MECHANISM_NAMES = tuple(mechanism.name for mechanism in MECHANISMS)
-ON_HOST_DESCRIPTORS = tuple(name for name in MECHANISM_NAMES if name != "device_descriptors")
-"""Mechanisms of kernels whose tensor descriptors the host makes."""
+OF_LIBRARIES = tuple(name for name in MECHANISM_NAMES if name not in ("device_descriptors", "pointer_stores"))
+"""Mechanisms of kernels whose tensor descriptors the host makes, and whose outputs all leave by TMA."""
 NUMBERS: Mapping[str, Number] = {spec.name: spec for mechanism in MECHANISMS for spec in mechanism.numbers}
 """All numbers by their full names."""
 

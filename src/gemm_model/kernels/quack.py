@@ -27,7 +27,7 @@ from gemm_model.core.further_work import GROUPS
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
-from gemm_model.kernels.mechanisms import ON_HOST_DESCRIPTORS
+from gemm_model.kernels.mechanisms import OF_LIBRARIES
 
 ELEMENTWISE = frozenset({*SCALARS, *SOURCES, *VECTORS, *ACTIVATIONS, *GATED_ACTIVATIONS})
 """`gemm_interface`: alpha, beta with C, biases, `act_fn_map` and `gate_fn_map`."""
@@ -128,10 +128,9 @@ def sm120_registers(_accumulators: Values, _warpgroups: Values) -> Values:
     return 232.0
 
 
-NOT_DONE = ("software_scales", "scaled_outputs", "group_search")
-"""Nothing scales sums or outputs by itself; a warp counts 32 groups at once, which takes no time of its own
-(timings of 8 to 128 groups)."""
-OWN_MECHANISMS = tuple(name for name in ON_HOST_DESCRIPTORS if name not in NOT_DONE)
+NOT_DONE = ("software_scales", "scaled_outputs")
+"""Nothing scales sums or outputs by itself."""
+OWN_MECHANISMS = tuple(name for name in OF_LIBRARIES if name not in NOT_DONE)
 TENSOR_MEMORY_MECHANISMS = tuple(
     name
     for name in OWN_MECHANISMS

@@ -9,7 +9,14 @@ from gemm_model.core.elementwise import Flags, Values, maximum, power_of_two_div
 from gemm_model.core.epilogue import EPILOGUE_WORDS
 from gemm_model.core.further_work import BLOCK_SCALING, GROUPS
 from gemm_model.kernels import multistage, warpgroup_mma
-from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
+from gemm_model.kernels.family import (
+    ConfigSpace,
+    KernelFamily,
+    ResourceRules,
+    TileByTile,
+    TileOrder,
+    TilePeriod,
+)
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES
 
 
@@ -74,6 +81,9 @@ RULES = ResourceRules(
     fewest_stages=1.0,
 )
 
+TILE_BY_TILE = TileByTile(most_accumulators=64.0)
+"""Compiled kernels of groups, Triton 3.6: 128 registers with 64 accumulators, 255 and spilling with 128."""
+
 TRITON_SM90 = KernelFamily(
     name="triton",
     architectures=("sm90", "sm120"),
@@ -81,7 +91,7 @@ TRITON_SM90 = KernelFamily(
     space=SPACE,
     resources=replace(RULES, largest_cluster=8),
     tile_order=GROUPED_ALONG_M,
-    tile_period=TilePeriod(accumulators="registers"),
+    tile_period=TilePeriod(accumulators="registers", grouped=TILE_BY_TILE),
     mechanisms=MECHANISM_NAMES,
 )
 
@@ -90,7 +100,7 @@ TRITON_SM100 = replace(
     architectures=("sm100",),
     knows=WRITTEN,
     resources=replace(RULES, largest_cluster=8, block_scaled=True),
-    tile_period=TilePeriod(accumulators="tensor_memory"),
+    tile_period=TilePeriod(accumulators="tensor_memory", grouped=TILE_BY_TILE),
 )
 
 TRITON_MULTISTAGE = KernelFamily(

@@ -123,7 +123,7 @@ def lasting(gpu: GpuSpec | str | Path, options: Mapping[str, Any] | None) -> boo
         return False
     return all(
         isinstance(value, int | float)
-        or (isinstance(value, str) and Path(value).suffix not in (*YAML_SUFFIXES, RESIDUAL_SUFFIX))
+        or (isinstance(value, str) and not value.endswith((*YAML_SUFFIXES, RESIDUAL_SUFFIX)))
         for value in (options or {}).values()
     )
 

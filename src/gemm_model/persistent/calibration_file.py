@@ -443,7 +443,7 @@ def situation(
 
     `kind` is `FurtherWork.kind`, -1 for a plain product.
     """
-    memory_bound = where(memory_us > tensor_us, 1, where(waves <= FEW_WAVES, 2, 3))
-    whole = where(waves_us < TINY_US, 0, memory_bound)
-    of_kind = np.where(kind >= 0.0, len(WHOLE_SITUATIONS) + kind, whole)
-    return np.atleast_1d(np.where(sharers > 1.0, 4, of_kind).astype(np.int64))
+    memory_bound = where(memory_us > tensor_us, 1.0, where(waves <= FEW_WAVES, 2.0, 3.0))
+    whole = where(waves_us < TINY_US, 0.0, memory_bound)
+    of_kind = where(kind >= 0.0, len(WHOLE_SITUATIONS) + kind, whole)
+    return np.atleast_1d(where(sharers > 1.0, 4.0, of_kind)).astype(np.int64)

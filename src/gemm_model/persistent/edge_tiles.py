@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
@@ -19,6 +17,7 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import EdgeMulticast, EdgeOrder, EdgeTiles, KernelNumbers
 from gemm_model.persistent.placement import SMS_PER_TPC
@@ -30,7 +29,7 @@ ROUNDING = 1e-6
 """Rounding of a share [CTAs]; less than this outside is none; chosen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@formula_record
 class EdgeFill:
     """Out-of-bounds fill of the resident clusters that have most of it; each field a number or an array."""
 
@@ -61,7 +60,7 @@ NO_EDGE = EdgeFill(
 """Of one row whose tiles fill the matrix."""
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class _Edge:
     """How the tiles of one operand lie over the edge of the matrix; each field a number or an array."""
 
@@ -93,18 +92,25 @@ def edge_fill(
     b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n, batch.cluster_m)
     a_bytes = batch.cta_m * batch.a_bytes_per_element
     b_bytes = batch.cta_n * batch.b_bytes_per_element
-    fill = a_bytes * _fill_cost(a_edge, multicast) + b_bytes * _fill_cost(b_edge, multicast)
-    mean = a_bytes * schedule.filled_m + b_bytes * schedule.filled_n
-    slow_a = a_bytes * where(fixed_m, 1.0 - a_edge.outside, schedule.filled_m)
-    slow_b = b_bytes * where(fixed_n, 1.0 - b_edge.outside, schedule.filled_n)
-    fast_a = a_bytes * where(fixed_m, 1.0, schedule.filled_m)
-    fast_b = b_bytes * where(fixed_n, 1.0, schedule.filled_n)
+    fill_a, fill_b = a_bytes * _fill_cost(a_edge, multicast), b_bytes * _fill_cost(b_edge, multicast)
+    a_turn, b_turn = where(fixed_m, 1.0, 1.0 / rows_m), where(fixed_n, 1.0, 1.0 / rows_n)
+    # A tile that lies over both edges has both operands filled at once; where few tiles do, the others wait.
+    few = (rows_m <= order.fixed_rows) & (rows_n <= order.fixed_rows)
+    fill = fill_a + fill_b - where(few, minimum(fill_a * b_turn, fill_b * a_turn), 0.0)
+    mean = a_bytes * filled_m + b_bytes * filled_n
+    # Shares of the mean load: of clusters that keep an edge, of the others, and of those that take turns.
+    a_share, b_share = a_bytes / mean, b_bytes / mean
+    a_mean, b_mean = a_share * filled_m, b_share * filled_n
+    slow_a = where(fixed_m, a_share * (1.0 - a_edge.outside), a_mean)
+    slow_b = where(fixed_n, b_share * (1.0 - b_edge.outside), b_mean)
+    fixed = fixed_m | fixed_n
+    fast_load = where(fixed_m, a_share, a_mean) + where(fixed_n, b_share, b_mean)
     ctas = schedule.resident * batch.cluster_m * batch.cluster_n
     return EdgeFill(
-        bytes_per_wave=fill * ctas * schedule.k_tiles * resources.cta_k,
-        slow_load=(slow_a + slow_b) / mean,
-        fixed=fixed_m | fixed_n,
-        fast_load=where(fixed_m | fixed_n, (fast_a + fast_b) / mean, 0.0),
+        bytes_per_wave=fill * (ctas * schedule.k_tiles * resources.cta_k),
+        slow_load=slow_a + slow_b,
+        fixed=fixed,
+        fast_load=where(fixed, fast_load, 0.0),
         hidden=where(_two_way(batch), multicast.two_way_hidden, 0.0),
         a_in_step=1.0 - _out_of_step(a_edge, batch.cta_m, order),
         b_in_step=1.0 - _out_of_step(b_edge, batch.cta_n, order),
@@ -156,7 +162,7 @@ def _fill_cost(edge: _Edge, multicast: EdgeMulticast) -> Values:
     share = share * where(edge.sharers >= 4.0, multicast.shared_cost, 1.0)
     root = sqrt(edge.rows)
     several = where(edge.sharers > 1.0, root, sqrt(root))
-    return share / where(edge.fixed, several, edge.rows)
+    return where(edge.fixed, share / several, share / edge.rows)
 
 
 def crowding(clusters: Values, batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers) -> Values:

@@ -39,14 +39,35 @@ def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) ->
     return batch.cta_m * batch.cta_n * each + waits + of_group
 
 
-def stalled_clk(batch: GemmBatch, numbers: KernelNumbers, fused: Values) -> Values | None:
-    """Clocks of a fused epilogue in which loads wait for a free stage; None where nothing is fused.
+def tile_by_tile_clk(
+    batch: GemmBatch, period: TilePeriod, resources: Resources, numbers: KernelNumbers
+) -> Values:
+    """Further clocks of a group's tile where the ring is filled anew for each: stores, and a load's latency.
 
-    The next tile of another warpgroup empties the ring of ping-pong kernels.
+    Registers that the addresses of the outputs push out go to memory and come back once a tile.
+    """
+    if batch.further is None or period.grouped is None:
+        return 0.0
+    stores = numbers.pointer_stores
+    outputs = batch.cta_m * batch.cta_n * batch.further.output_share
+    spills = resources.accumulator_registers > period.grouped.most_accumulators
+    spilled = where(spills, stores.spilled_registers * resources.warpgroups, 0.0)
+    stored = outputs / 1000.0 * stores.output_clk + spilled * stores.spill_clk
+    return where(batch.further.grouped, stored + numbers.latency.load_clk, 0.0)
+
+
+def stalled_clk(
+    batch: GemmBatch, period: TilePeriod, numbers: KernelNumbers, fused: Values, epilogue: Values
+) -> Values | None:
+    """Clocks of an epilogue in which loads wait; None where nothing is fused.
+
+    They wait for a free stage during a part of what is `fused`; where the ring is filled anew for each tile,
+    during all of the epilogue. The next tile of another warpgroup empties the ring of ping-pong kernels.
     """
     if batch.further is None:
         return None
-    return where(batch.schedule == PINGPONG, 0.0, fused * numbers.fused_epilogue.stall_share)
+    stalled = where(batch.schedule == PINGPONG, 0.0, fused * numbers.fused_epilogue.stall_share)
+    return stalled if period.grouped is None else where(batch.further.grouped, epilogue, stalled)
 
 
 def port_store_clk(batch: GemmBatch, period: TilePeriod, stores: EpilogueStores) -> Values:

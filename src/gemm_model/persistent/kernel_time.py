@@ -7,18 +7,30 @@ from dataclasses import dataclass
 from functools import partial
 
 from gemm_model.core.batch import GemmBatch, GridRows, picked
-from gemm_model.core.elementwise import Values, any_of, is_number, maximum, minimum, smooth_maximum, where
+from gemm_model.core.elementwise import (
+    Values,
+    any_of,
+    is_zero,
+    maximum,
+    minimum,
+    power,
+    root,
+    scaled,
+    smooth_maximum,
+    where,
+)
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Resources, resources_of
-from gemm_model.kernels.mechanisms import KernelNumbers
+from gemm_model.kernels.mechanisms import KernelNumbers, Overlap
 from gemm_model.persistent.clock import (
     burst_clock_mhz,
     capped_clock_share,
     counted_quiet,
     light_load_share,
 )
-from gemm_model.persistent.edge_tiles import EdgeFill, crowding, edge_fill
+from gemm_model.persistent.edge_tiles import NO_EDGE, EdgeFill, crowding, edge_fill
 from gemm_model.persistent.epilogue import (
     epilogue_clk,
     exposed_clk,
@@ -26,6 +38,7 @@ from gemm_model.persistent.epilogue import (
     period_beside_stores,
     port_store_clk,
     stalled_clk,
+    tile_by_tile_clk,
     tile_period_clk,
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
@@ -38,11 +51,13 @@ FIRST_CLOCK_SHARE = 0.85
 """Of the boost clock [1]; where the search for the clock begins; its end does not depend on it."""
 SHORTEST_WAVES_US = 1e-6
 """Of a kernel without mechanisms [us]; rates in it; a guard against dividing by zero."""
+NEXT_TO_NOTHING_US = 1e-30
+"""Time of no fill [us]; every wave; a guard against dividing by zero."""
 FILLED_ROW_BYTES = 128
 """A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@formula_record
 class KernelTime:
     """Times in us unless named otherwise; each field a number or an array."""
 
@@ -71,7 +86,7 @@ class KernelTime:
     edge: EdgeFill
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class Geometry:
     """What a kernel's time needs of the problem and the kernel alone; a fit computes it once."""
 
@@ -107,78 +122,85 @@ def l2_bytes_per_us(gpu: GpuSpec, numbers: KernelNumbers) -> float:
     return gpu.l2_read_bytes_per_us * numbers.l2.efficiency
 
 
-@dataclass(slots=True)
-class _Memory:
-    """Times of one wave."""
+@formula_record
+class _Wave:
+    """What each resident cluster waits for in one wave, before the clock is known."""
 
+    count: Values
+    """Waves like this one; of the partial last one the part that counts."""
+    period_clk: Values
+    """The MMA warps."""
+    beside_stores_clk: Values
+    """The same without the epilogue."""
+    port_clk: Values
+    """The loads at the L2-to-SM bandwidth, or their latency over the stages."""
+    stalled_clk: Values | None
+    """In which the loads wait for the epilogue; None where none is fused."""
     l2_us: Values
     fill_us: Values
-    """Out-of-bounds fill of the clusters that have most of it."""
+    """Out-of-bounds fill of the clusters that have most of it; above 0 where there is none, since shares of
+    it are formed."""
+    hidden_fill_us: Values
+    """The part of it that the loads hide if they last long."""
     dram_us: Values
     stores_us: Values
     """Writing the outputs to L2, as far as the MMA warps wait for it."""
     unhidden_us: Values
     """What L2 and DRAM do not hide of each other."""
+    l2_power: Values
+    """`l2_us` and `dram_us` to the orders in which they overlap others, which no clock changes."""
+    dram_power: Values
 
 
-@dataclass(slots=True)
+@formula_record
 class _Work:
-    """What a tile and the waves of a kernel wait for, before the clock is known."""
+    """What the waves of a kernel wait for, before the clock is known."""
 
-    period_clk: Values
-    """The MMA warps on one tile."""
-    beside_stores_clk: Values
-    """The same without the epilogue."""
+    full: _Wave
+    """A wave in which every resident cluster has a tile."""
+    last: _Wave
+    """The last one, whose fewer tiles share L2 and DRAM."""
     turns_clk: Values
     """Adding up partial sums: a turn outlasts the ring, so that loads wait too."""
-    stalled_clk: Values | None
-    """In which the loads of one tile wait for its epilogue; None where none is fused."""
-    port_clk: Values
-    """The loads of one tile at the L2-to-SM bandwidth, or their latency over the stages."""
-    full: _Memory
-    """A wave in which every resident cluster has a tile."""
-    last: _Memory
-    """The last one, whose fewer tiles share L2 and DRAM."""
     l2_us: Values
     """Of all waves together."""
     dram_us: Values
     edge: EdgeFill
-    schedule: TileSchedule
-    numbers: KernelNumbers
+    overlap: Overlap
 
     def waves_us(self, sm_clk_mhz: Values) -> Values:
         """All waves at a clock: the full ones, then the partial one."""
-        schedule = self.schedule
-        full_us = schedule.full_waves * self.wave_us(self.full, sm_clk_mhz)
-        if is_number(schedule.last_tiles) and schedule.last_tiles == 0.0:
-            return full_us
-        quantized = self.numbers.whole_waves.quantized
-        share = minimum(schedule.last_tiles / schedule.resident, 1.0)
-        weight = quantized + (1.0 - quantized) * share
-        last_us = weight * self.wave_us(self.last, sm_clk_mhz, schedule.last_work)
-        return full_us + where(schedule.last_tiles > 0, last_us, 0.0)
+        clk_us = 1.0 / sm_clk_mhz
+        waves_us: Values = 0.0
+        for wave in (self.full, self.last):
+            if not is_zero(wave.count):
+                waves_us = waves_us + wave.count * self.wave_us(wave, clk_us)
+        return waves_us
 
-    def wave_us(self, memory: _Memory, sm_clk_mhz: Values, tiles: Values = 1.0) -> Values:
+    def wave_us(self, wave: _Wave, clk_us: Values) -> Values:
         """The MMA warps, or the loads: the L2-to-SM bandwidth and L2 in turn, and fill after them.
 
-        `tiles` is the work of each cluster.
+        `clk_us` is the length of a clock.
         """
-        overlap, edge = self.numbers.overlap, self.edge
-        port_us = tiles * self.port_clk / sm_clk_mhz
-        loads_us = smooth_maximum(port_us, memory.l2_us, overlap.port_l2_order)
-        slow_us, fill_us = loads_us * edge.slow_load, memory.fill_us
-        hidden_us = edge.hidden * slow_us * fill_us / (slow_us + fill_us + 1e-30)
-        slowest_us = slow_us + fill_us - hidden_us
-        loads_us = maximum(slowest_us, loads_us * edge.fast_load)
-        stores_clk = tiles * self.beside_stores_clk + memory.stores_us * sm_clk_mhz
-        math_us = maximum(tiles * self.period_clk, stores_clk) / sm_clk_mhz
-        fetched_us = smooth_maximum(loads_us, memory.dram_us, overlap.loads_dram_order)
-        if self.stalled_clk is not None:
-            fetched_us = fetched_us + tiles * self.stalled_clk / sm_clk_mhz
-        return maximum(math_us, fetched_us) + memory.unhidden_us + self.turns_clk / sm_clk_mhz
+        overlap, edge = self.overlap, self.edge
+        port = power(wave.port_clk * clk_us, overlap.port_l2_order)
+        loads_us = root(port + wave.l2_power, overlap.port_l2_order)
+        if edge is not NO_EDGE:
+            slow_us = loads_us * edge.slow_load
+            in_turn_us = slow_us + wave.fill_us
+            hidden_us = wave.hidden_fill_us * slow_us / in_turn_us
+            loads_us = maximum(in_turn_us - hidden_us, loads_us * edge.fast_load)
+        stores_us = wave.beside_stores_clk * clk_us + wave.stores_us
+        math_us = maximum(wave.period_clk * clk_us, stores_us)
+        fetched = power(loads_us, overlap.loads_dram_order) + wave.dram_power
+        fetched_us = root(fetched, overlap.loads_dram_order)
+        if wave.stalled_clk is not None:
+            fetched_us = fetched_us + wave.stalled_clk * clk_us
+        slowest_us = maximum(math_us, fetched_us) + wave.unhidden_us
+        return slowest_us if is_zero(self.turns_clk) else slowest_us + self.turns_clk * clk_us
 
 
-@dataclass(slots=True)
+@formula_record
 class _Parts:
     """What a kernel's time is put together from, once its clock is known."""
 
@@ -198,15 +220,17 @@ def _parts(
     batch, schedule, resources = geometry.batch, geometry.schedule, geometry.resources
     edge = edge_fill(batch, schedule, resources, numbers)
     between = partial(footprint_bytes, batch, around, warm=warm)
-    bytes_moved = traffic(batch, gpu, resources, schedule, edge, numbers, geometry.family.tile_order, between)
+    order = geometry.family.tile_order
+    bytes_moved = traffic(batch, gpu, resources, schedule, edge, numbers, order, between, around.chained)
     misses = _scale_misses(geometry, gpu, numbers, bytes_moved)
-    fresh = fresh_share(bytes_moved, batch, schedule)
+    fresh = fresh_share(bytes_moved, schedule)
     step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers, misses, fresh)
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
     bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
-    fused = fused_clk(batch, resources, numbers)
+    period = geometry.family.tile_period
+    fused = fused_clk(batch, resources, numbers) + tile_by_tile_clk(batch, period, resources, numbers)
     epilogue = epilogue_clk(batch, resources, numbers.epilogue) + fused
-    stalled = stalled_clk(batch, numbers, fused)
+    stalled = stalled_clk(batch, period, numbers, fused, epilogue)
     work = _work(geometry, gpu, numbers, bytes_moved, edge, step, epilogue, stalled)
     clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
     return _Parts(
@@ -226,8 +250,7 @@ def _scale_misses(geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, move
     further = geometry.batch.further
     if further is None or not any_of(further.software_scales):
         return 0.0
-    cold = minimum(moved.dram_read_bytes / moved.operand_bytes, 1.0)
-    return cold * rows_missed_share(geometry.batch, gpu, geometry.schedule, numbers)
+    return moved.from_dram * rows_missed_share(geometry.batch, gpu, geometry.schedule, numbers)
 
 
 def kernel_time(
@@ -245,17 +268,17 @@ def kernel_time(
     step, work, sm_clk_mhz, bytes_moved = parts.step, parts.work, parts.sm_clk_mhz, parts.traffic
     rounds = schedule.waves
     steps = rounds * schedule.k_tiles
+    clk_us = 1.0 / sm_clk_mhz
     waves_us = work.waves_us(sm_clk_mhz)
-    first_load_us = step.port_clk / sm_clk_mhz
+    first_load_us = step.port_clk * clk_us
     exposed = exposed_clk(
         batch, gpu, period, geometry.resources, numbers.epilogue, parts.mainloop_clk, parts.epilogue_clk
     )
-    turn_us = turn_clk(batch, numbers.split_k) / sm_clk_mhz
+    turn_us = turn_clk(batch, numbers.split_k) * clk_us
     turns_us = exposed_turns_us(batch, schedule, geometry.family.tile_order, waves_us, turn_us)
-    exposed_us = exposed / sm_clk_mhz + turns_us
-    from_dram = minimum(bytes_moved.dram_read_bytes / bytes_moved.operand_bytes, 1.0)
+    exposed_us = exposed * clk_us + turns_us
+    from_dram = bytes_moved.from_dram if around.chained else 0.0
     started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, from_dram)
-    started_us = started_us + 0.0 * waves_us
     started_us = started_us + second_kernel_us(
         batch, schedule, geometry.family.tile_order, numbers.split_k, gpu.sm_count, sm_clk_mhz
     )
@@ -268,10 +291,10 @@ def kernel_time(
         waves_us=waves_us,
         first_load_us=first_load_us,
         exposed_us=exposed_us,
-        tensor_us=steps * step.math_clk / sm_clk_mhz,
-        epilogue_us=rounds * parts.epilogue_clk / sm_clk_mhz,
-        port_us=(steps * step.port_clk + rounds * (step.tail_clk + stores)) / sm_clk_mhz,
-        latency_us=steps * step.latency_clk / sm_clk_mhz,
+        tensor_us=steps * step.math_clk * clk_us,
+        epilogue_us=rounds * parts.epilogue_clk * clk_us,
+        port_us=(steps * step.port_clk + rounds * (step.tail_clk + stores)) * clk_us,
+        latency_us=steps * step.latency_clk * clk_us,
         l2_us=work.l2_us,
         dram_us=work.dram_us,
         sm_clk_mhz=sm_clk_mhz,
@@ -287,6 +310,8 @@ class TileTimes:
 
     full_wave_us: float
     """From a tile to the next where every resident cluster has one."""
+    unhidden_us: float
+    """Of that, what L2 and DRAM do not hide of each other."""
     load_us: float
     """Bringing the operands of one k tile through the SM's port."""
     latency_us: float
@@ -308,11 +333,12 @@ def tile_times(
     parts = _parts(geometry, gpu, numbers, REGIMES[regime], warm=warm)
     clk, step, full = parts.sm_clk_mhz, parts.step, parts.work.full
     return TileTimes(
-        full_wave_us=float(parts.work.wave_us(full, clk)),
+        full_wave_us=float(parts.work.wave_us(full, 1.0 / clk)),
+        unhidden_us=float(full.unhidden_us),
         load_us=float(step.port_clk / clk),
         latency_us=float(numbers.latency.load_clk / clk),
         epilogue_us=float(parts.epilogue_clk / clk),
-        period_us=float((parts.work.period_clk + parts.work.turns_clk) / clk),
+        period_us=float((full.period_clk + parts.work.turns_clk) / clk),
         grid_us=float(grid_us(geometry.batch, schedule, gpu, numbers)),
         loads_us={
             "PORT": float(schedule.k_tiles * step.port_clk / clk),
@@ -341,69 +367,102 @@ def _work(
         geometry.family.tile_period,
     )
     mainloop = schedule.k_tiles * step.math_clk
-    turns = turns_clk(batch, schedule, geometry.family.tile_order, numbers)
     stores = port_store_clk(batch, period, numbers.epilogue)
     port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
     busy = schedule.resident * batch.cluster_m * batch.cluster_n / gpu.sm_count
-    l2_peak = l2_bytes_per_us(gpu, numbers)
-    l2_us = _l2_us(bytes_moved, busy, gpu, numbers)
+    l2_us = _l2_tile_us(bytes_moved, schedule.tiles, busy, gpu, numbers)
     rows_filled = edge.bytes_per_wave / FILLED_ROW_BYTES
-    fill_us = numbers.edge_tiles.row_clk * rows_filled / (gpu.sm_count * gpu.sm_clk_mhz)
-    dram_us = bytes_moved.dram_bytes / (gpu.dram_read_bytes_per_us * numbers.dram.efficiency)
+    fill_us = numbers.edge_tiles.row_clk / (gpu.sm_count * gpu.sm_clk_mhz) * rows_filled / schedule.resident
+    dram_us = _dram_us(bytes_moved, gpu, numbers)
     beside, epilogues = period_beside_stores(batch, gpu, period, resources, numbers, mainloop)
-    stores_us = epilogues * bytes_moved.l2_store_bytes / l2_peak
+    stores_us = epilogues * bytes_moved.l2_store_bytes / (l2_bytes_per_us(gpu, numbers) * schedule.tiles)
+    dram_tile_us = dram_us / schedule.tiles
+    unhidden_us = numbers.overlap.l2_dram_loss * minimum(l2_us, dram_tile_us)
+    period_clk = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue)
+    port_clk = maximum(port, schedule.k_tiles * step.latency_clk)
+    overlap = numbers.overlap
 
-    def memory(tiles: Values, clusters: Values) -> _Memory:
-        share = tiles / schedule.tiles
-        crowded = crowding(maximum(clusters, 1.0), batch, gpu, numbers)
-        return _Memory(
-            l2_us=l2_us * share,
-            fill_us=fill_us * tiles / schedule.resident * crowded,
-            dram_us=dram_us * share,
-            stores_us=stores_us * share,
-            unhidden_us=numbers.overlap.l2_dram_loss * minimum(l2_us, dram_us) * share,
+    def wave(count: Values, tiles: Values, work: Values) -> _Wave:
+        """Of so many tiles, at most `work` of them for a cluster."""
+        crowded = crowding(maximum(tiles / work, 1.0), batch, gpu, numbers)
+        filled_us = fill_us * tiles * crowded + NEXT_TO_NOTHING_US
+        l2_share_us, dram_share_us = l2_us * tiles, dram_tile_us * tiles
+        return _Wave(
+            count=count,
+            period_clk=scaled(period_clk, work),
+            beside_stores_clk=scaled(beside, work),
+            port_clk=scaled(port_clk, work),
+            stalled_clk=None if stalled is None else scaled(stalled, work),
+            l2_us=l2_share_us,
+            fill_us=filled_us,
+            hidden_fill_us=edge.hidden * filled_us,
+            dram_us=dram_share_us,
+            stores_us=stores_us * tiles,
+            unhidden_us=unhidden_us * tiles,
+            l2_power=power(l2_share_us, overlap.port_l2_order),
+            dram_power=power(dram_share_us, overlap.loads_dram_order),
         )
 
     return _Work(
-        period_clk=tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue),
-        beside_stores_clk=beside,
-        turns_clk=turns,
-        stalled_clk=stalled,
-        port_clk=maximum(port, schedule.k_tiles * step.latency_clk),
-        full=memory(schedule.resident, schedule.resident),
-        last=memory(schedule.last_tiles, schedule.last_tiles / schedule.last_work),
-        l2_us=l2_us + fill_us * schedule.tiles / schedule.resident,
+        full=wave(schedule.full_waves, schedule.resident, 1.0),
+        last=wave(_last_wave_weight(schedule, numbers), schedule.last_tiles, schedule.last_work),
+        turns_clk=turns_clk(batch, schedule, geometry.family.tile_order, numbers),
+        l2_us=(l2_us + fill_us) * schedule.tiles,
         dram_us=dram_us,
         edge=edge,
-        schedule=schedule,
-        numbers=numbers,
+        overlap=overlap,
     )
 
 
-def _l2_us(moved: Traffic, busy: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
-    """L2 time of all waves, or that of few busy SMs at their own pace.
+def _last_wave_weight(schedule: TileSchedule, numbers: KernelNumbers) -> Values:
+    """How much of a wave the partial last one counts for; nothing where waves come out whole."""
+    quantized = numbers.whole_waves.quantized
+    share = minimum(schedule.last_tiles / schedule.resident, 1.0)
+    return where(schedule.last_tiles > 0.0, quantized + (1.0 - quantized) * share, 0.0)
+
+
+def _l2_tile_us(moved: Traffic, tiles: Values, busy: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+    """L2 time of a mean tile, or that of few busy SMs at their own pace.
 
     Merging does not help their own pace. Fills, which they share, hold up a few SMs less.
     """
     l2 = numbers.l2
     fills = l2.fill_share * moved.dram_read_bytes
     asked_bytes = moved.l2_load_bytes + moved.merged_bytes - fills
-    own_bytes = sms_to_saturate_l2(gpu) * (asked_bytes / busy + fills / maximum(busy, l2.fill_sms))
-    served_bytes = smooth_maximum(moved.l2_load_bytes, own_bytes, numbers.overlap.loads_dram_order)
-    return maximum(served_bytes, moved.filled_bytes) / l2_bytes_per_us(gpu, numbers)
+    # Of one tile, whose bytes have finite powers whatever the sizes.
+    own_share = sms_to_saturate_l2(gpu) / tiles
+    own_bytes = asked_bytes * (own_share / busy) + fills * (own_share / maximum(busy, l2.fill_sms))
+    load_bytes = moved.l2_load_bytes / tiles
+    served_bytes = smooth_maximum(load_bytes, own_bytes, numbers.overlap.loads_dram_order)
+    return maximum(served_bytes, moved.filled_bytes / tiles) / l2_bytes_per_us(gpu, numbers)
+
+
+def _dram_us(moved: Traffic, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+    """What DRAM reads and writes take, or the same bytes on their way into L2: fills and outputs.
+
+    Source: bulk stores to L2; kernels of many outputs, which L2 holds back, are not faster than that.
+    """
+    dram_us = moved.dram_bytes / (gpu.dram_read_bytes_per_us * numbers.dram.efficiency)
+    if gpu.l2_write_gb_per_s is None:
+        return dram_us
+    return maximum(dram_us, (moved.dram_read_bytes + moved.output_bytes) / (gpu.l2_write_gb_per_s * 1e3))
 
 
 def sms_to_saturate_l2(gpu: GpuSpec) -> float:
-    """Share of the SMs whose own bulk reads add up to L2's bandwidth."""
-    one_sm = gpu.known("l2_read_bytes_per_clk_per_sm") * gpu.sm_clk_mhz
-    return gpu.l2_read_bytes_per_us / (one_sm * gpu.sm_count)
+    """Share of the SMs whose bulk reads, each as fast as one of eight SMs, add up to L2's bandwidth.
+
+    Few SMs are held up by L2 before their ways in are full: eight of an H100 read 0.85 of what eight of an
+    H200 do, as all of them do, where up to four read the same on both. Source: bulk reads of 1 to 66 SMs.
+    """
+    of_eight = gpu.l2_read_bytes_per_clk_of_eight or gpu.known("l2_read_bytes_per_clk_per_sm")
+    return gpu.l2_read_bytes_per_us / (of_eight * gpu.sm_clk_mhz * gpu.sm_count)
 
 
 _ClockRule = Callable[[Values, Values], Values]
 """The clock in MHz of a kernel whose waves take so many us at such a clock."""
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class _ClockRules:
     card: _ClockRule
     """What the card is set to: its boost clock unless power caps it."""
@@ -418,21 +477,20 @@ def _clock_rule(
     switched = geometry.batch.flop * multipliers
     l2_bytes = bytes_moved.l2_request_bytes
     dram_bytes = bytes_moved.dram_bytes
-    flop_per_clk = geometry.rate * gpu.sm_count
-    l2_peak = l2_bytes_per_us(gpu, numbers)
+    math_clk = switched / (geometry.rate * gpu.sm_count)
+    l2_us = l2_bytes / l2_bytes_per_us(gpu, numbers)
+    dram_us = dram_bytes / gpu.dram_bytes_per_us
     light, power = light_load_share(gpu, numbers.clock), numbers.power
 
     def burst(waves_us: Values, sm_clk_mhz: Values) -> Values:
         waves_us = maximum(waves_us, SHORTEST_WAVES_US)
-        math_share = switched / (flop_per_clk * sm_clk_mhz * waves_us)
-        l2_share = l2_bytes / (l2_peak * waves_us)
-        dram_share = dram_bytes / (gpu.dram_bytes_per_us * waves_us)
+        per_us = 1.0 / waves_us
         return burst_clock_mhz(
             gpu,
             numbers.clock,
-            minimum(math_share, multipliers),
-            minimum(l2_share, 1.0),
-            minimum(dram_share, 1.0),
+            minimum(math_clk * per_us / sm_clk_mhz, multipliers),
+            minimum(l2_us * per_us, 1.0),
+            minimum(dram_us * per_us, 1.0),
             waves_us,
         )
 
@@ -444,8 +502,8 @@ def _clock_rule(
             return where(counted_quiet(gpu, geometry.schedule.resident, ctas), gpu.sm_clk_mhz, loaded)
         return loaded
 
-    def boost(_waves_us: Values, sm_clk_mhz: Values) -> Values:
-        return gpu.sm_clk_mhz + 0.0 * sm_clk_mhz
+    def boost(_waves_us: Values, _sm_clk_mhz: Values) -> Values:
+        return gpu.sm_clk_mhz
 
     def capped(waves_us: Values, sm_clk_mhz: Values) -> Values:
         work_uj = (power.pj_per_flop * switched + power.pj_per_l2_byte * l2_bytes) * 1e-6

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, maximum, minimum, remainder, smooth_maximum, where
+from gemm_model.core.elementwise import Values, is_zero, maximum, minimum, remainder, smooth_maximum, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Latency, Promotion, RoundTrip
 from gemm_model.persistent.alignment import LINE_BYTES, SCALE_ROW_BYTES, row_alignment
@@ -15,7 +14,7 @@ from gemm_model.persistent.spilling import spilled_clk
 from gemm_model.persistent.tile_schedule import TileSchedule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@formula_record
 class KTile:
     """Clocks of one k tile of one CTA; each field a number or an array."""
 
@@ -156,6 +155,8 @@ def _crossing_bytes(
 ) -> Values:
     """What rows that cross lines take of the L2-to-SM bandwidth, in bytes: those that the CTA asks for."""
     further_starts = LINE_BYTES / minimum(row_alignment(batch.a_pitch_bytes), LINE_BYTES) - 1.0
+    if is_zero(further_starts):
+        return 0.0
     a_bytes = batch.cta_m * batch.a_bits / 8.0 * schedule.filled_m / batch.cluster_n
     b_bytes = batch.cta_n * batch.b_bits / 8.0 * schedule.filled_n / batch.cluster_m
     return numbers.line_crossing.line_cost * further_starts * (a_bytes + b_bytes) * resources.cta_k

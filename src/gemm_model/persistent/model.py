@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gemm_model.classic_models.throughput import flop_per_clk_of
-from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, picked
+from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray, picked
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Flags, Values, any_of, is_number, maximum
 from gemm_model.core.errors import InputError, RefusedKernelError
@@ -24,6 +24,7 @@ from gemm_model.core.prediction import (
     known_band,
     limiting,
 )
+from gemm_model.core.records import formula_record
 from gemm_model.core.regimes import regime_name
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources_of
@@ -176,10 +177,12 @@ class WarpSpecializedModel:
         if len(batch) == 1 or bool((alike == first).all()):
             return self._predict_alike(batch, *divmod(first, len(MATH_KINDS)))
         parts, rows = [], []
+        batch = _with_numbers(batch)
         for group in np.unique(alike):
             index = np.flatnonzero(alike == group)
+            some = batch.mapped(partial(_number_or_rows, index))
             try:
-                parts.append(self._predict_alike(batch[index], *divmod(int(group), len(MATH_KINDS))))
+                parts.append(self._predict_alike(some, *divmod(int(group), len(MATH_KINDS))))
             except RefusedKernelError as refused:
                 raise RefusedKernelError(int(index[refused.row]), refused.reason) from None
             rows.append(index)
@@ -239,7 +242,7 @@ class WarpSpecializedModel:
         return self._checked(row, family, MATH_KINDS[row.math_kind], (1,))
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class PhysicalEvaluation:
     """What the physical model found out about the rows of a batch, or of a grid (an `Evaluation`)."""
 
@@ -442,13 +445,21 @@ def _with_numbers(batch: GemmBatch) -> GemmBatch:
 
     Several rows keep the column of m, so that their times are columns too.
     """
-    if len(batch) == 1:
-        return batch.mapped(lambda _, column: column.item())
-    return batch.mapped(_number_or_column)
+    return batch.mapped(_number if len(batch) == 1 else _number_or_column)
 
 
-def _number_or_column(name: str, column: np.ndarray) -> Any:
-    return column[0].item() if name != "m" and (column == column[0]).all() else column
+def _number(_name: str, column: Any) -> Any:
+    return column.item() if isinstance(column, np.ndarray) else column
+
+
+def _number_or_column(name: str, column: Any) -> Any:
+    if name == "m" or not isinstance(column, np.ndarray):
+        return column
+    return column[0].item() if column.strides == (0,) or (column == column[0]).all() else column
+
+
+def _number_or_rows(rows: IntArray, _name: str, column: Any) -> Any:
+    return column[rows] if isinstance(column, np.ndarray) else column
 
 
 def _as_columns(groups: Sequence[Mapping[str, Values]], rows: int) -> list[dict[str, FloatArray]]:

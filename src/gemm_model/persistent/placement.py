@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from gemm_model.core.batch import FloatArray, IntArray
-from gemm_model.core.elementwise import Values, is_number
+from gemm_model.core.elementwise import Flags, Values, any_of, is_number, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.family import TileOrder
 from gemm_model.persistent.tile_schedule import TileSchedule
@@ -18,19 +18,29 @@ SMS_PER_TPC = 2
 
 
 def requests_in_order(
-    schedule: TileSchedule, ctas_per_cluster: Values, gpu: GpuSpec, order: TileOrder
+    schedule: TileSchedule,
+    ctas_per_cluster: Values,
+    gpu: GpuSpec,
+    order: TileOrder,
+    shared: tuple[Flags, Flags] = (False, False),
 ) -> tuple[Values, Values] | None:
     """Requests that L2 sees for each that an SM makes: for panels of the minor extent, and of the major one.
 
     Clusters take tiles in their order, GPCs clusters in that of the launcher; requests of one GPC for the
-    same panel merge. For clusters of one or two; None where the order of the GPU's TPCs is not known.
+    same panel merge. Each matrix of a batch has panels of its own, but of A, or B, where it is `shared`.
+    For clusters of one or two; None where the order of the GPU's TPCs is not known.
     """
     if not gpu.tpc_rounds:
         return None
     counted = _counted_requests(gpu.tpc_rounds, gpu.l2_merging_sms, order.serpentine, order.plain_launch)
+    minor_shared: Values = 0.0
+    major_shared: Values = 0.0
+    if any_of(shared[0]) or any_of(shared[1]):
+        minor_shared = where(where(schedule.minor_is_m, *shared), 1.0, 0.0)
+        major_shared = where(where(schedule.minor_is_m, *reversed(shared)), 1.0, 0.0)
     numbers = (
-        *(ctas_per_cluster, schedule.group, schedule.group_steps, schedule.groups),
-        schedule.resident,
+        *(ctas_per_cluster, minor_shared, major_shared),
+        *(schedule.group, schedule.group_steps, schedule.groups, schedule.resident),
     )
     if all(map(is_number, numbers)):
         seen = counted.of_waves(*(np.array([int(value)]) for value in numbers))
@@ -72,14 +82,21 @@ class _CountedRequests:
             for ctas in range(1, SMS_PER_TPC + 1)
         ]
         self.sms = len(self.gpcs[0])
-        self.place = np.full((SMS_PER_TPC, self.sms + 1, self.sms + 1), -1)
-        """Of each size of a cluster less one, width and steps of a group: where `counted` has it for matrices
-        of one such group, of two, and so on."""
+        self.place = np.full((SMS_PER_TPC, 2, 2, self.sms + 1, self.sms + 1), -1)
+        """Of each size of a cluster less one, shared minor and major operand, width and steps of a group:
+        where `counted` has it for matrices of one such group, of two, and so on."""
         self.counted = np.empty((2, 0, self.sms + 1))
         """By extent, place and clusters."""
 
     def of_waves(
-        self, ctas: IntArray, group: IntArray, steps: IntArray, groups: IntArray, clusters: IntArray
+        self,
+        ctas: IntArray,
+        minor_shared: IntArray,
+        major_shared: IntArray,
+        group: IntArray,
+        steps: IntArray,
+        groups: IntArray,
+        clusters: IntArray,
     ) -> FloatArray:
         """For the minor extent and the major one; arrays of equal length."""
         size = np.minimum(ctas, SMS_PER_TPC) - 1
@@ -87,33 +104,37 @@ class _CountedRequests:
         # A wave reaches no further steps, and no further groups.
         steps = np.minimum(steps, -(-self.sms // group))
         groups = np.minimum(groups, -(-self.sms // (group * steps)))
-        place = self.place[size, group, steps]
+        keys = (size, minor_shared, major_shared, group, steps)
+        place = self.place[keys]
         if (new := place < 0).any():
-            for key in np.unique(np.stack([size[new], group[new], steps[new]]), axis=1).T.tolist():
+            for key in np.unique(np.stack([each[new] for each in keys]), axis=1).T.tolist():
                 self._add(*key)
-            place = self.place[size, group, steps]
+            place = self.place[keys]
         result: FloatArray = self.counted[:, place + groups - 1, np.minimum(clusters, self.sms)]
         return result
 
-    def _add(self, size: int, group: int, steps: int) -> None:
-        self.place[size, group, steps] = self.counted.shape[1]
+    def _add(self, size: int, minor_shared: int, major_shared: int, group: int, steps: int) -> None:
+        self.place[size, minor_shared, major_shared, group, steps] = self.counted.shape[1]
         most = -(-self.sms // (group * steps))
-        found = [self._count(size, group, steps, groups) for groups in range(1, most + 1)]
+        shared = (bool(minor_shared), bool(major_shared))
+        found = [self._count(size, shared, group, steps, groups) for groups in range(1, most + 1)]
         self.counted = np.concatenate([self.counted, np.stack(found, axis=1)], axis=1)
 
-    def _count(self, size: int, group: int, steps: int, groups: int) -> FloatArray:
+    def _count(self, size: int, shared: tuple[bool, bool], group: int, steps: int, groups: int) -> FloatArray:
         """Of the first cluster, the first two, and so on, over the requests that SMs make; by extent."""
         gpcs = self.gpcs[size]
         cluster = np.arange(len(gpcs))
-        groups_before, place = np.divmod(cluster, group * steps)
+        matrix, place = np.divmod(cluster, group * steps * groups)
+        groups_before, place = np.divmod(place, group * steps)
         major, within = np.divmod(place, group)
         if self.serpentine:
             major = np.where(groups_before % 2 == 1, steps - 1 - major, major)
+        minor = groups_before * group + within
         seen = np.ones((2, self.sms + 1))
-        # Matrices have panels of their own.
-        major = major + steps * (groups_before // groups)
-        for extent, panel in enumerate((groups_before * group + within, major)):
+        for extent, panel in enumerate((minor, major)):
             same = (gpcs[:, None] == gpcs) & (panel[:, None] == panel)
+            if not shared[extent]:
+                same &= matrix[:, None] == matrix
             earlier = np.tril(same, -1).sum(axis=1)
             # The first `most_merged` of a GPC make one request, each further one its share of one.
             further = np.where(earlier >= self.most_merged, 1.0 / self.most_merged, 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, ceil, floor, maximum, where
+from gemm_model.core.elementwise import Values, any_of, ceil, floor, is_zero, maximum, where
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.mechanisms import KernelNumbers, SplitK
 from gemm_model.persistent.tile_schedule import TileSchedule
@@ -20,6 +20,8 @@ def turn_clk(batch: GemmBatch, split: SplitK) -> Values:
 def turns_clk(batch: GemmBatch, schedule: TileSchedule, order: TileOrder, numbers: KernelNumbers) -> Values:
     """Clocks of the turns of one wave: the MMAs are drained before, and begin anew behind."""
     turns = turns_per_wave(batch, schedule, order)
+    if is_zero(turns):
+        return 0.0
     return where(turns > 0.0, turns * turn_clk(batch, numbers.split_k) + numbers.epilogue.tile_clk, 0.0)
 
 
@@ -30,7 +32,7 @@ def turns_per_wave(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) -
     resident clusters are not whole tiles, a cluster moves on by the remainder each wave, and the last in the
     order waits for those that it was moved before.
     """
-    if order.splits == "apart":
+    if order.splits == "apart" or not any_of(batch.split_k > 1.0):
         return 0.0
     if order.splits == "rounds":
         return where(batch.split_k > 1.0, 1.0, 0.0)
@@ -48,7 +50,7 @@ def exposed_turns_us(
     of stream-K; if the chain of all turns of a tile, behind one mainloop, is longer than that, it counts.
     Where places move, a cluster begins each wave's chain anew.
     """
-    if order.splits == "apart":
+    if order.splits == "apart" or not any_of(schedule.sharers > 1.0):
         return 0.0
     per_wave = turns_per_wave(batch, schedule, order)
     if order.splits == "move":
@@ -87,6 +89,8 @@ def workspace_bytes(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) 
     Those of whole tiles, filled rows and columns too, where splits come in rounds: CUTLASS adds each register
     by an atomic operation (`BlockStripedReduce`). Where splits lie side by side no such cost was found.
     """
+    if is_zero(schedule.partial_sums):
+        return 0.0
     filled = schedule.filled_m * schedule.filled_n if order.splits == "rounds" else 1.0
     sums = batch.m * batch.n / filled * batch.batch
     return sums * schedule.partial_sums * PARTIAL_SUM_BYTES * 2.0

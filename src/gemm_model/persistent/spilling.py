@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemm_model.core.elementwise import Values
+from gemm_model.core.elementwise import Values, any_of
 from gemm_model.kernels.feasibility import WARPGROUP_THREADS, Resources
 from gemm_model.kernels.mechanisms import Spilling
 
@@ -15,6 +15,8 @@ def spilled_clk(resources: Resources, k_tiles: Values, spilling: Spilling) -> Va
 
     The first k tile has no sums to wait for; those that it stores the epilogue loads, if no other does.
     """
+    if not any_of(resources.spilled_registers > 0.0):
+        return 0.0
     moving = spilling.register_clk * resources.moved_registers * resources.warpgroups**spilling.sharing
     return moving + spilling.wait_clk * resources.spill_waits * (1.0 - 1.0 / k_tiles)
 
@@ -24,5 +26,7 @@ def spilled_l2_bytes(resources: Resources, spilling: Spilling) -> Values:
 
     Counters agree with what the code moves: 64 registers of a thread (128 columns), 136 (256 columns).
     """
+    if not any_of(resources.spilled_registers > 0.0):
+        return 0.0
     threads = WARPGROUP_THREADS * resources.warpgroups
     return spilling.l2_bytes_per_byte * REGISTER_BYTES * threads * resources.moved_registers

@@ -13,6 +13,10 @@ from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import Chain, KernelNumbers
 from gemm_model.persistent.tile_schedule import TileSchedule
 
+MATRIX_FIELDS, BATCHED_FIELDS = 11.0, 15.0
+"""Fields of a tensor descriptor of two and of three dimensions [fields]; `tensormap.replace` of kernels that
+Triton compiled: extent, stride, box and step for each dimension, and a few that all have."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -63,7 +67,7 @@ def launch_us(
     clusters_us = where(ctas_per_cluster > 1, launch.clusters_us, 0.0)
     ramp_us = first.ramp_us * schedule.k_tiles / (schedule.k_tiles + first.ramp_k_tiles)
     started_us = clusters_us + grid_us(batch, schedule, gpu, numbers) + ramp_us
-    started_us = started_us + _table_us(batch, numbers) + numbers.device_descriptors.start_us
+    started_us = started_us + _table_us(batch, numbers) + _descriptors_us(batch, numbers)
     if around.chained:
         # A second kernel, which adds up partial sums or makes ready for them, meets a boundary of its own.
         second_us = where(schedule.sharers > 1.0, numbers.chain.boundary_us, 0.0)
@@ -82,12 +86,17 @@ def _events_us(batch: GemmBatch, gpu: GpuSpec) -> Values:
     return where(batch.empty_kernel_us < 0.0, gpu.event_pair_us, told)
 
 
+def _descriptors_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
+    """Making descriptors, field by field: a batch has a third dimension, groups store without one."""
+    each = where(batch.batch > 1.0, BATCHED_FIELDS / MATRIX_FIELDS, 1.0)
+    if batch.further is not None:
+        each = where(batch.further.grouped, 2.0 / 3.0, each)
+    return numbers.device_descriptors.start_us * each
+
+
 def _table_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
-    """Reading the table of groups, and counting the tiles of each."""
-    if batch.further is None:
-        return 0.0
-    read_us = where(batch.further.grouped, numbers.grouped.start_us, 0.0)
-    return read_us + batch.further.groups * numbers.group_search.group_ns * 1e-3
+    """Reading the table of groups."""
+    return 0.0 if batch.further is None else where(batch.further.grouped, numbers.grouped.start_us, 0.0)
 
 
 def _boundary_us(batch: GemmBatch, family: KernelFamily, chain: Chain, from_dram: Values) -> Values:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from gemm_model.core.batch import GemmBatch
@@ -13,7 +11,9 @@ from gemm_model.core.elementwise import (
     any_of,
     ceil,
     floor,
+    in_order,
     is_number,
+    is_one,
     maximum,
     minimum,
     negated,
@@ -22,6 +22,7 @@ from gemm_model.core.elementwise import (
 )
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import ALONG_M, HEURISTIC
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
 
@@ -29,7 +30,7 @@ FEWEST_K_TILES = 8.0
 """Fewest k tiles of a cluster's share [1]; stream-K; CUTLASS `min_iters_per_sk_unit_`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@formula_record
 class TileSchedule:
     """Who computes what, when; each field a number or an array. A tile here is the work of one cluster."""
 
@@ -54,8 +55,11 @@ class TileSchedule:
     minor_is_m: Flags
     """Whether consecutive tiles advance along m (True) or along n."""
     minor_panels: Values
-    """Distinct panels of the minor extent that one full wave touches, as cluster rows or columns."""
+    """Distinct panels of the minor extent that a full wave touches in a matrix, as cluster rows or columns.
+    """
     major_panels: Values
+    matrices: Values
+    """Matrices of a batch, or groups, that one full wave touches; at least 1."""
     group: Values
     """Cluster rows (or columns) that are walked together."""
     group_steps: Values
@@ -77,10 +81,8 @@ def resident_clusters(cluster_size: Values, gpu: GpuSpec) -> Values:
     if is_number(cluster_size):
         return float(max(gpu.clusters_at_once(int(cluster_size)), 1))
     sizes = cluster_size.astype(np.int64)
-    table = np.ones(int(sizes.max()) + 1)
-    for size in np.unique(sizes):
-        table[size] = max(gpu.clusters_at_once(int(size)), 1)
-    return table[sizes]
+    table = np.array([1.0, *(max(gpu.clusters_at_once(size), 1) for size in range(1, int(sizes.max()) + 1))])
+    return table.take(sizes)
 
 
 def _round_up(value: Values, step: Values) -> Values:
@@ -111,12 +113,11 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
     waves = _waves(batch, tiles, at_once, k_tiles)
     resident = waves.resident
 
-    minor = where(minor_is_m, clusters_m, clusters_n)
-    major = where(minor_is_m, clusters_n, clusters_m)
+    minor, major = in_order(minor_is_m, clusters_m, clusters_n)
     group = minor if order.whole_extent else minimum(swizzle, minor)
     splits_at_once = _splits_at_once(batch, resident, tiles, order)
     tiles_at_once = minimum(maximum(floor(resident / splits_at_once), 1.0), tiles)
-    minor_panels, major_panels = _panels(tiles_at_once, per_matrix, minor, major, group, order)
+    minor_panels, major_panels = _panels(minimum(tiles_at_once, per_matrix), minor, major, group, order)
     padded_m = clusters_m * batch.cluster_m * batch.cta_m
     padded_n = clusters_n * batch.cluster_n * batch.cta_n
     return TileSchedule(
@@ -132,10 +133,11 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
         minor_is_m=minor_is_m,
         minor_panels=minor_panels,
         major_panels=major_panels,
+        matrices=1.0 if is_one(batch.batch) else maximum(tiles_at_once / per_matrix, 1.0),
         group=group,
         group_steps=major if batch.further is None else where(batch.further.grouped, tiles, major),
         groups=ceil(minor / group),
-        filled_m=_filled(batch, batch.m / padded_m),
+        filled_m=_filled(batch, batch.m / padded_m, order),
         filled_n=batch.n / padded_n,
     )
 
@@ -161,14 +163,14 @@ def _k_tiles(batch: GemmBatch, resources: Resources) -> Values:
     return runs * ceil(batch.k / runs / resources.cta_k)
 
 
-def _filled(batch: GemmBatch, share: Values) -> Values:
-    """Share of the rows of tiles that lie in A; of groups those of the next ones count too."""
-    if batch.further is None:
+def _filled(batch: GemmBatch, share: Values, order: TileOrder) -> Values:
+    """Share of the rows of tiles that lie in A; those of the next groups count too, if one map holds all."""
+    if batch.further is None or order.maps_of_groups:
         return share
     return where(batch.further.grouped, batch.further.rows_inside, share)
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class _Waves:
     """How many tiles the clusters take together; the fields are those of a `TileSchedule` unless told."""
 
@@ -249,15 +251,12 @@ def _groups_m(batch: GemmBatch, order: TileOrder, grouped_m: Values, grouped_n: 
 
 
 def _panels(
-    resident: Values, per_matrix: Values, minor: Values, major: Values, group: Values, order: TileOrder
+    wave: Values, minor: Values, major: Values, group: Values, order: TileOrder
 ) -> tuple[Values, Values]:
-    """Distinct minor and major panels of one wave, averaged over the waves.
+    """Distinct minor and major panels of one wave in one matrix, averaged over the waves.
 
-    The last group may be narrower than the others; each counts by its share of the tiles. A wave larger than
-    a matrix of the batch touches several matrices.
+    The last group may be narrower than the others; each counts by its share of the tiles.
     """
-    matrices = maximum(resident / per_matrix, 1.0)
-    wave = minimum(resident, per_matrix)
     regular = floor(minor / group) * group
     tail = where(minor > regular, minor - regular, group)
     share = regular / minor
@@ -265,7 +264,7 @@ def _panels(
     minor_tail, major_tail = _panels_in_group(wave, minor, major, tail, order)
     minor_panels = share * minor_regular + (1.0 - share) * minor_tail
     major_panels = share * major_regular + (1.0 - share) * major_tail
-    return minor_panels * matrices, major_panels * matrices
+    return minor_panels, major_panels
 
 
 def _panels_in_group(
@@ -278,11 +277,11 @@ def _panels_in_group(
     the next group's minor panels too; a serpentine then turns back over the same major panels, which saves a
     quarter of the steps on average.
     """
-    saved = 0.25 if order.serpentine else 0.0
-    aligned = minimum(minimum(power_of_two_divisor(wave), power_of_two_divisor(width)), wave)
+    aligned = minimum(power_of_two_divisor(wave), power_of_two_divisor(width))
     steps = (wave - aligned) / width + 1.0
-    past_the_end = where(minor > width, minimum(steps / major, 1.0), 0.0)
-    inside = steps <= major
-    minor_panels = where(inside, width * (1.0 + past_the_end), width * (1.0 + steps / major))
-    major_panels = where(inside, steps * (1.0 - saved * past_the_end), major)
-    return minimum(minimum(minor_panels, minor), wave), minimum(maximum(major_panels, 1.0), major)
+    lengths = steps / major
+    minor_panels = minimum(minimum(width * (1.0 + lengths), minor), wave)
+    if order.serpentine:
+        turned = steps * (1.0 - 0.25 * where(minor > width, lengths, 0.0))
+        steps = where(steps <= major, turned, major)
+    return minor_panels, minimum(maximum(steps, 1.0), major)

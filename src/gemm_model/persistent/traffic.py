@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, maximum, minimum, power_of_two_divisor, where
+from gemm_model.core.elementwise import (
+    Flags,
+    Values,
+    any_of,
+    in_order,
+    is_zero,
+    maximum,
+    minimum,
+    power_of_two_divisor,
+    scaled,
+    where,
+)
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import TWO_CTA
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, L2Bandwidth
@@ -20,12 +31,14 @@ from gemm_model.persistent.spilling import spilled_l2_bytes
 from gemm_model.persistent.tile_schedule import TileSchedule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@formula_record
 class Traffic:
     """Bytes of the whole kernel; each field a number or an array."""
 
     operand_bytes: Values
     """A, B and the further matrices of an epilogue, once."""
+    wave_bytes: Values
+    """Of A and B that a full wave touches."""
     output_bytes: Values
     dram_read_bytes: Values
     dram_write_bytes: Values
@@ -46,6 +59,11 @@ class Traffic:
     def dram_bytes(self) -> Values:
         return self.dram_read_bytes + self.dram_write_bytes
 
+    @property
+    def from_dram(self) -> Values:
+        """Share of the operands that L2 does not hold at the start."""
+        return minimum(self.dram_read_bytes / self.operand_bytes, 1.0)
+
 
 def traffic(
     batch: GemmBatch,
@@ -56,12 +74,17 @@ def traffic(
     numbers: KernelNumbers,
     order: TileOrder,
     between: Callable[[Values], Values],
+    chained: bool,
 ) -> Traffic:
-    """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again."""
+    """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again.
+
+    In a chain (`chained`) a kernel makes room in L2 for its outputs by writing those of the one before.
+    """
     output = batch.output_bytes
     operands = batch.operand_bytes
     sources = batch.source_bytes
-    reads = _dram_reads(batch, gpu, schedule, numbers) + sources
+    panels = _wave_panels(batch, schedule)
+    reads = _dram_reads(batch, gpu, schedule, panels, numbers) + sources
     reads = reads * (
         1.0 - _kept(between(operands + sources + output), numbers.l2_capacity.share * gpu.l2_bytes)
     )
@@ -75,22 +98,24 @@ def traffic(
     stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, PIECE_BYTES)
     narrow = PIECE_BYTES / stored_row
     write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
-    beside = numbers.l2.fill_share * reads + write_load + spilled + sources
+    requests = asked.requests * k_bytes
+    beside = numbers.l2.fill_share * reads + (write_load + spilled + sources)
     return Traffic(
         operand_bytes=operands + sources,
+        wave_bytes=panels.bytes,
         output_bytes=output,
         dram_read_bytes=reads,
-        dram_write_bytes=output,
-        l2_request_bytes=asked.requests * k_bytes + writes + sources,
-        l2_load_bytes=asked.requests * k_bytes + beside,
-        filled_bytes=filled * k_bytes + beside,
+        dram_write_bytes=output if chained else _written(output, reads, gpu),
+        l2_request_bytes=requests + (writes + sources),
+        l2_load_bytes=requests + beside,
+        filled_bytes=beside if is_zero(filled) else filled * k_bytes + beside,
         l2_store_bytes=write_load,
         merged_bytes=asked.merged * k_bytes,
         ordered_bytes=asked.ordered * k_bytes,
     )
 
 
-@dataclass(frozen=True, slots=True)
+@formula_record
 class _Requests:
     """What one CTA asks of L2, in bytes for each element of K; each field a number or an array."""
 
@@ -116,8 +141,9 @@ def _requests(
     # Multicast requests do not merge, nor do rows that share sectors with their neighbours.
     a_alone = (batch.cluster_n < 2) & (a_pieces < 2.0)
     b_alone = (batch.cluster_m < 2) & (b_pieces < 2.0)
-    a_panels = where(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
-    b_panels = where(schedule.minor_is_m, schedule.major_panels, schedule.minor_panels)
+    a_matrices, b_matrices = _matrices(batch, schedule)
+    a_panels, b_panels = in_order(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
+    a_panels, b_panels = scaled(a_panels, a_matrices), scaled(b_panels, b_matrices)
     cluster_size = batch.cluster_m * batch.cluster_n
     coalescing = numbers.coalescing
     a_equal = merged_share(a_panels, cluster_size, gpu)
@@ -126,14 +152,27 @@ def _requests(
     b_mergeable = coalescing.share * b_alone * edge.b_in_step * b_asked
     a_merged, b_merged = a_mergeable * a_equal, b_mergeable * b_equal
     ordered: Values = 0.0
-    in_order = requests_in_order(schedule, cluster_size, gpu, order)
-    if in_order is not None:
-        minor, major = in_order
-        a_ordered = a_mergeable * (1.0 - where(schedule.minor_is_m, minor, major) - a_equal)
-        b_ordered = b_mergeable * (1.0 - where(schedule.minor_is_m, major, minor) - b_equal)
+    launched = requests_in_order(schedule, cluster_size, gpu, order, _shared(batch))
+    if launched is not None:
+        of_a, of_b = in_order(schedule.minor_is_m, *launched)
+        a_ordered = a_mergeable * (1.0 - of_a - a_equal)
+        b_ordered = b_mergeable * (1.0 - of_b - b_equal)
         ordered = where(cluster_size <= 2.0, a_ordered + b_ordered, 0.0)
     merged = a_merged + b_merged
     return _Requests(a_asked + b_asked - merged, merged, ordered)
+
+
+def _shared(batch: GemmBatch) -> tuple[Flags, Flags]:
+    """Whether all matrices of a batch have the same A, or B."""
+    if batch.further is None:
+        return False, False
+    return batch.further.a_shared, batch.further.b_shared
+
+
+def _matrices(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values]:
+    """Matrices of A and of B that one wave touches."""
+    a_shared, b_shared = _shared(batch)
+    return where(a_shared, 1.0, schedule.matrices), where(b_shared, 1.0, schedule.matrices)
 
 
 def _filled(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, l2: L2Bandwidth) -> Values:
@@ -163,6 +202,14 @@ def merged_share(panels: Values, cluster_size: Values, gpu: GpuSpec) -> Values:
     return where(clusters > 1.5, maximum(1.0 - distinct / clusters, 0.0), 0.0)
 
 
+def _written(output: Values, reads: Values, gpu: GpuSpec) -> Values:
+    """Outputs that reach DRAM before the kernel ends: those that later bytes drive out of L2, in turn.
+
+    Source: DRAM writes by counters of kernels of 3 to 300 MB of outputs.
+    """
+    return output * maximum(1.0 - gpu.l2_unwritten_share * gpu.l2_bytes / (output + reads), 0.0)
+
+
 def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
     """Share of some data that L2 still holds when it is wanted again: a smooth step at the capacity."""
     ratio = needed_bytes / capacity_bytes
@@ -170,7 +217,9 @@ def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
     return 1.0 / (1.0 + squared * squared)
 
 
-def _dram_reads(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers: KernelNumbers) -> Values:
+def _dram_reads(
+    batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, panels: _WavePanels, numbers: KernelNumbers
+) -> Values:
     """Bytes from DRAM.
 
     From DRAM come each wave's distinct panels, less what L2 keeps. Within a wave the tiles advance together,
@@ -179,41 +228,55 @@ def _dram_reads(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers:
     together are read once.
     """
     operands = batch.operand_bytes
-    shared, footprint, until_reuse = _wave_bytes(batch, schedule)
     capacity = numbers.l2_capacity.share * gpu.l2_bytes
     waves = schedule.tiles / schedule.resident
-    streamed = maximum(waves, 1.0) * footprint - maximum(waves - 1.0, 0.0) * shared * _kept(
-        until_reuse, capacity
-    )
+    reused = maximum(waves - 1.0, 0.0) * panels.again_bytes * _kept(panels.until_reuse_bytes, capacity)
+    streamed = maximum(waves, 1.0) * panels.bytes - reused
     fits = _kept(operands, capacity)
     return maximum(fits * operands + (1.0 - fits) * streamed, operands)
 
 
-def fresh_share(moved: Traffic, batch: GemmBatch, schedule: TileSchedule) -> Values:
+def fresh_share(moved: Traffic, schedule: TileSchedule) -> Values:
     """Share of a wave's panels that come from DRAM: each CTA that asks for them at once waits for that."""
-    _, footprint, _ = _wave_bytes(batch, schedule)
-    return minimum(
-        moved.dram_read_bytes / (maximum(schedule.tiles / schedule.resident, 1.0) * footprint), 1.0
-    )
+    touched_bytes = maximum(schedule.tiles / schedule.resident, 1.0) * moved.wave_bytes
+    return minimum(moved.dram_read_bytes / touched_bytes, 1.0)
 
 
-def _wave_bytes(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values, Values]:
-    """Bytes of a wave's minor panels, of all its panels, and what comes by until a minor one's next use."""
-    m_panel = batch.cluster_m * batch.cta_m * batch.a_bytes_per_element * batch.k * schedule.filled_m
-    n_panel = batch.cluster_n * batch.cta_n * batch.b_bytes_per_element * batch.k * schedule.filled_n
+@formula_record
+class _WavePanels:
+    """Bytes of A and B that one wave touches; each field a number or an array."""
+
+    bytes: Values
+    again_bytes: Values
+    """The part of them that the next wave wants too."""
+    until_reuse_bytes: Values
+    """What comes by until then."""
+
+
+def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
+    """The next wave wants the same minor panels.
+
+    Where a wave has whole matrices of a batch, the next one has others: it wants what they share.
+    """
+    a_bytes, b_bytes = batch.a_bytes_per_element, batch.b_bytes_per_element
+    m_panel: Values = batch.cluster_m * batch.cta_m * a_bytes * batch.k * schedule.filled_m
+    n_panel: Values = batch.cluster_n * batch.cta_n * b_bytes * batch.k * schedule.filled_n
     k_share = schedule.splits_at_once / batch.split_k
-    m_panel, n_panel = m_panel * k_share, n_panel * k_share
-    if batch.further is not None:
-        m_panel, n_panel = m_panel * batch.further.a_distinct, n_panel * batch.further.b_distinct
-    minor_panel = where(schedule.minor_is_m, m_panel, n_panel)
-    major_panel = where(schedule.minor_is_m, n_panel, m_panel)
-    shared = schedule.minor_panels * minor_panel
-    footprint = shared + schedule.major_panels * major_panel
-    return (
-        shared,
-        footprint,
-        where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint),
-    )
+    m_panel, n_panel = scaled(m_panel, k_share), scaled(n_panel, k_share)
+    further = batch.further
+    if further is not None:
+        m_panel = m_panel * where(further.a_shared, 1.0, further.a_distinct)
+        n_panel = n_panel * where(further.b_shared, 1.0, further.b_distinct)
+    minor_panel, major_panel = in_order(schedule.minor_is_m, m_panel, n_panel)
+    minor, major = schedule.minor_panels * minor_panel, schedule.major_panels * major_panel
+    again, footprint = minor, minor + major
+    if any_of(schedule.matrices > 1.0):
+        minor_matrices, major_matrices = in_order(schedule.minor_is_m, *_matrices(batch, schedule))
+        footprint = minor * minor_matrices + major * major_matrices
+        common = where(minor_matrices > 1.0, 0.0, minor) + where(major_matrices > 1.0, 0.0, major)
+        again = where(schedule.matrices > 1.0, common, minor)
+    until_reuse = where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint)
+    return _WavePanels(footprint, again, until_reuse)
 
 
 def rows_missed_share(
@@ -221,10 +284,11 @@ def rows_missed_share(
 ) -> Values:
     """Share of a wave's row panels that L2 does not hold: new ones, and those that others drove out."""
     panels = where(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
+    panels = panels * _matrices(batch, schedule)[0]
     touched = maximum(schedule.tiles / schedule.resident, 1.0) * panels * batch.cluster_m * batch.cta_m
     new = minimum(batch.m * batch.batch / touched, 1.0)
-    _, _, until_reuse = _wave_bytes(batch, schedule)
-    return 1.0 - (1.0 - new) * _kept(until_reuse, numbers.l2_capacity.share * gpu.l2_bytes)
+    until_reuse_bytes = _wave_panels(batch, schedule).until_reuse_bytes
+    return 1.0 - (1.0 - new) * _kept(until_reuse_bytes, numbers.l2_capacity.share * gpu.l2_bytes)
 
 
 def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffic:
@@ -242,6 +306,7 @@ def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffi
     # Written out: `dataclasses.replace` would take a tenth of the whole model's time on one row.
     return Traffic(
         operand_bytes=moved.operand_bytes,
+        wave_bytes=moved.wave_bytes,
         output_bytes=moved.output_bytes,
         dram_read_bytes=moved.dram_read_bytes,
         dram_write_bytes=moved.dram_write_bytes,

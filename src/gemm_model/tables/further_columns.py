@@ -28,7 +28,6 @@ FURTHER_COLUMNS = (
 of broadcast the operand that a batch shares."""
 _NOTHING = ("", "none", "None", "nan")
 _TYPES = ("in_dtype", "a_dtype", "b_dtype", "out_dtype")
-_REPLACED = ("m", "n", "k", "batch", "out_bits", "a_scale_bits", "b_scale_bits", "a_k_major", "b_k_major")
 
 
 def asks_for_more(frame: pd.DataFrame) -> BoolArray:

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from gemm_model.core.batch import (
     EMPTY_KERNEL_UNTOLD,
@@ -380,21 +381,29 @@ def _operand_columns(frame: pd.DataFrame) -> dict[str, Any]:
     require_columns(frame, list(dict.fromkeys(names)))
     by_column = {name: _types(frame, name) for name in dict.fromkeys(names)}
     scale_codes, scales = _scales(frame)
-    named_bits = np.array([scale_bits(scale) for scale in scales])[scale_codes]
+    named_bits = _looked_up([scale_bits(scale) for scale in scales], scale_codes)
     columns: dict[str, Any] = {}
     for operand, name in zip(("a", "b"), names, strict=True):
         codes, types, own_scales = by_column[name]
-        columns[f"{operand}_bits"] = np.array([float(each.bits) for each in types])[codes]
-        own_bits = np.array([scale_bits(scale) for scale in own_scales])[codes]
-        columns[f"{operand}_scale_bits"] = np.where(named_bits > 0, named_bits, own_bits)
+        columns[f"{operand}_bits"] = _looked_up([float(each.bits) for each in types], codes)
+        own_bits = _looked_up([scale_bits(scale) for scale in own_scales], codes)
+        if any(scales):
+            own_bits = np.where(named_bits > 0, named_bits, own_bits)
+        columns[f"{operand}_scale_bits"] = own_bits
     (a_codes, a_types, _), (b_codes, b_types, _) = (by_column[name] for name in names)
-    kinds = np.array([[MATH_KINDS.index(math_kind(a, b)) for b in b_types] for a in a_types])
-    columns["math_kind"] = kinds[a_codes, b_codes]
-    shares = np.array([[multiplier_share(a, b) for b in b_types] for a in a_types])
-    columns["multiplier_share"] = shares[a_codes, b_codes]
+    pairs = [(a, b) for a in a_types for b in b_types]
+    pair_codes = a_codes * len(b_types) + b_codes
+    columns["math_kind"] = _looked_up([MATH_KINDS.index(math_kind(*pair)) for pair in pairs], pair_codes)
+    columns["multiplier_share"] = _looked_up([multiplier_share(*pair) for pair in pairs], pair_codes)
     columns["acc_bits"] = _element_bits(frame, "acc_dtype", 32.0)
     columns["out_bits"] = _element_bits(frame, "out_dtype", np.maximum(columns["a_bits"], 16.0))
     return columns
+
+
+def _looked_up(values: Sequence[Any], codes: IntArray) -> NDArray[Any]:
+    """The value of each row's code, without repeats in memory where there is one for all."""
+    known = np.array(values)
+    return np.broadcast_to(known[0], codes.shape) if len(known) == 1 else known.take(codes)
 
 
 def _codes(column: pd.Series) -> tuple[IntArray, list[str]]:
@@ -453,7 +462,7 @@ def _element_bits(frame: pd.DataFrame, name: str, default: float | FloatArray) -
             bits.append(float(element_type(type_name).bits) if type_name else np.nan)
         except InputError as error:
             raise _bad_value(frame, name, int(np.argmax(codes == code)), str(error)) from None
-    values: FloatArray = np.array(bits)[codes]
+    values: FloatArray = _looked_up(bits, codes)
     return np.where(np.isnan(values), default, values) if np.isnan(bits).any() else values
 
 
@@ -478,7 +487,7 @@ def _choice(
             row = int(np.argmax(codes == code))
             raise _bad_value(frame, name, row, f"{text!r}; expected one of {', '.join(known)}")
         positions.append(allowed.index(known[text]) if text else default)
-    return np.array(positions)[codes]
+    return _looked_up(positions, codes)
 
 
 def _flag(frame: pd.DataFrame, name: str) -> BoolArray:
@@ -491,7 +500,7 @@ def _flag(frame: pd.DataFrame, name: str) -> BoolArray:
         code = flags.index(None)
         row = int(np.argmax(codes == code))
         raise _bad_value(frame, name, row, f"{names[code]!r}; expected 0 or 1")
-    return np.array(flags, dtype=bool)[codes]
+    return _looked_up(flags, codes)
 
 
 def _reject(frame: pd.DataFrame, name: str, bad: BoolArray, expected: str) -> None:

@@ -22,9 +22,8 @@ import pandas as pd
 
 from gemm_model.core.errors import InputError
 from gemm_model.timeline.kernel_timeline import DATA, FURTHER_MATRIX, STORE_BUFFER
-from gemm_model.timeline.trace import Trace, TraceInfo, new_rows
+from gemm_model.timeline.trace import NS_PER_US, Trace, TraceInfo, new_rows
 
-NS_PER_US = 1e3
 WARPS_PER_GROUP = 4
 STAGE, NEXT_TILE = "a free stage", "the next tile"
 WAIT_DATA, WAIT_STAGE = "wait_data", "wait_stage"

@@ -45,12 +45,18 @@ class KernelTimeline:
 
 
 def kernel_timeline(
-    problem: GemmProblem, config: KernelConfig, model: WarpSpecializedModel, *, detailed_sm: int = 0
+    problem: GemmProblem,
+    config: KernelConfig,
+    model: WarpSpecializedModel,
+    *,
+    detailed_sm: int = 0,
+    read_us: float = 0.0,
 ) -> KernelTimeline:
     """The timeline of one kernel; it ends at the prediction's runtime, and its phases are the prediction's.
 
-    A residual stretches all of it alike. Raises InputError for a kernel that cannot run, for an SM that has
-    no tile, and for what goes beyond a plain product.
+    A residual stretches all of it alike. `read_us` is what a tracer takes to read a wait that finds all there
+    (`phases.unwaited_us`); 0 for the kernel without a tracer. Raises InputError for a kernel that cannot run,
+    for an SM that has no tile, and for what goes beyond a plain product.
     """
     if not problem.plain:
         raise InputError(
@@ -64,7 +70,7 @@ def kernel_timeline(
     if evaluation.geometry.schedule.last_work != 1.0:
         raise InputError("stream-K deals out parts of tiles; expected scheduler static")
     prediction = evaluation.row()
-    waves = waves_of(evaluation, prediction)
+    waves = waves_of(evaluation, prediction, read_us=read_us)
     sms = waves.clusters * waves.ctas
     if not 0 <= detailed_sm < sms:
         raise InputError(f"SM {detailed_sm} has no tile; expected one of 0 to {sms - 1}")
@@ -254,7 +260,9 @@ def _on_all_sms(rows: pd.DataFrame, waves: Waves, evaluation: PhysicalEvaluation
     found = {name: column.to_numpy()[row] for name, column in rows.items()}
     found["sm"] = found["cta"] = cta
     found["tile"] = found["tile"] * waves.clusters + cluster
-    found["start_us"] = np.maximum(found["start_us"], waves.ready[cluster])
+    of_first_tile = (found["activity"] == "wait") & (rows["tile"].to_numpy()[row] == 0)
+    begin_us = waves.ready[cluster] + np.where(of_first_tile, waves.first_wait_us, 0.0)
+    found["start_us"] = np.maximum(found["start_us"], begin_us)
     one_tile = (found["activity"] == "mma") & (found["tiles"] == 1)
     at_edge = one_tile & _at_edge(found["tile"], cta, evaluation, waves)
     found["detail"] = np.where(at_edge, "edge tile", found["detail"])

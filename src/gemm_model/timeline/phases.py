@@ -9,14 +9,18 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.timeline.kernel_timeline import DATA, FURTHER_MATRIX, STORE_BUFFER, TURN
-from gemm_model.timeline.trace import Trace, tile_spans
+from gemm_model.timeline.trace import NS_PER_US, Trace, tile_spans
 
 COMPUTING = ("consumer 1", "consumer 2", "consumer 3", "MMA warp")
 """Roles whose waits are the consumers'."""
 WITHIN_EPILOGUE = (STORE_BUFFER, FURTHER_MATRIX)
 """Waits that the epilogue's time holds already: they are no part of the sum of waits."""
+WARP = ["cta", "role", "warp"]
+"""Columns that tell warps apart."""
+DIGITS = 6
+"""Decimals of sums of waits in us [1]; chosen: a picosecond, so that nothing is 0."""
 SHORTEST_SHARE = 0.1
-"""Share of a trace's waits that are taken to find what they wait for [1]; chosen."""
+"""Share of a trace's waits of a kind that are taken to find what they wait for [1]; chosen."""
 
 
 def phases_of(trace: Trace) -> dict[str, float]:
@@ -73,19 +77,20 @@ def _wave_phases(trace: Trace) -> dict[str, float]:
 def _waits(trace: Trace, mma: pd.DataFrame, load: pd.DataFrame) -> dict[str, float]:
     """What a warp waits for, summed over the kernel: the mean of the warps of that kind.
 
-    A tracer's shortest wait is a step of its timer, which it reads where nothing is waited for: of each k
-    tile's wait, so much is not counted.
+    What a tracer reads of a wait that finds all there is not counted.
     """
     waits = trace.of_tiles("wait")
     waits = waits[waits["role"].isin(COMPUTING)]
-    warps = max(len(mma[["cta", "role", "warp"]].drop_duplicates()), 1)
-    total = (waits["end_us"] - waits["start_us"]).groupby(waits["detail"]).sum() / warps
-    by_cause = {str(cause): float(us) for cause, us in total.items()}
+    beyond_us = waits["end_us"] - waits["start_us"] - unwaited_us(trace, within_tiles=False)
+    total_us = {str(cause): float(us) for cause, us in beyond_us.groupby(waits["detail"]).sum().items()}
     if trace.info.source == "measured" and trace.info.kernel.get("schedule") == "pingpong":
-        by_cause[TURN] = _turns_us(trace, mma, waits) / warps
-    within_us = mma["waited_us"] - _shortest_wait_us(trace) * (trace.info.k_tiles - 1)
-    by_cause[DATA] = by_cause.get(DATA, 0.0) + float(within_us.clip(lower=0.0).sum()) / warps
-    found = {f"consumers wait for {cause}": us for cause, us in sorted(by_cause.items())}
+        total_us[TURN] = _turns_us(trace, mma, waits)
+    k_tiles = len(mma) * (trace.info.k_tiles - 1)
+    within_us = float(mma["waited_us"].sum()) - k_tiles * unwaited_us(trace, within_tiles=True)
+    total_us[DATA] = total_us.get(DATA, 0.0) + within_us
+    warps = max(len(mma[WARP].drop_duplicates()), 1)
+    by_cause = {cause: round(max(us, 0.0) / warps, DIGITS) for cause, us in sorted(total_us.items())}
+    found = {f"consumers wait for {cause}": us for cause, us in by_cause.items()}
     found["consumers wait"] = sum(us for cause, us in by_cause.items() if cause not in WITHIN_EPILOGUE)
     if len(load):
         producers = max(len(load[["cta", "warp"]].drop_duplicates()), 1)
@@ -111,28 +116,38 @@ def unit_of(phase: str) -> str:
 
 
 def _turns_us(trace: Trace, mma: pd.DataFrame, waits: pd.DataFrame) -> float:
-    """What warps wait for their turn, all together: between two of their tiles, where no range says why.
+    """What warps wait for their turn, all together: before each of their tiles, where no range says why.
 
     A tracer has no range for it.
     """
-    warp = ["cta", "role", "warp"]
-    epilogue = trace.of_tiles("epilogue")
-    stored = epilogue.assign(number=epilogue.sort_values("start_us").groupby(warp).cumcount() + 1)
-    begun = mma.assign(number=mma.sort_values("start_us").groupby(warp).cumcount())
-    between = begun.merge(stored, on=[*warp, "number"], suffixes=("", "_before"))
-    told = waits.merge(stored[stored["number"] == 1][[*warp, "end_us"]], on=warp, suffixes=("", "_first"))
-    told = told[told["start_us"] >= told["end_us_first"]]
-    idle_us = (between["start_us"] - between["end_us_before"]).sum()
-    return max(float(idle_us - (told["end_us"] - told["start_us"]).sum()), 0.0)
+    last = mma.groupby(WARP, as_index=False)["start_us"].max()
+    first_us = last[WARP].merge(trace.rows, on=WARP).groupby(WARP)["start_us"].min()
+    stored = trace.of_tiles("epilogue").merge(last, on=WARP, suffixes=("", "_last"))
+    stored_us = stored.loc[stored["start_us"] < stored["start_us_last"], "end_us"]
+    told = waits[~waits["detail"].isin(WITHIN_EPILOGUE)].merge(last, on=WARP, suffixes=("", "_last"))
+    told = told[told["end_us"] <= told["start_us_last"]]
+    told_us = told["end_us"] - told["start_us"]
+    return max(float(mma["start_us"].sum() - first_us.sum() - stored_us.sum() - told_us.sum()), 0.0)
 
 
-def _shortest_wait_us(trace: Trace) -> float:
-    """What the shortest tenth of the waits of k tiles take at most; 0 of a prediction, or without any."""
+def unwaited_us(trace: Trace, *, within_tiles: bool) -> float:
+    """What a tracer reads of a consumer's wait that finds all there, in us: within tiles, or before them.
+
+    The shortest tenth of such waits are taken to find all there. A length between two steps of the timer
+    reads now as the one and now as the other: those one step longer count too, and the mean is taken. 0 of a
+    prediction, or without any wait.
+    """
+    if trace.info.source != "measured":
+        return 0.0
     rows = trace.rows
-    waits = rows[(rows["activity"] == "wait") & (rows["k_tile"] >= 0) & rows["role"].isin(COMPUTING)]
-    lengths = (waits["end_us"] - waits["start_us"]).to_numpy()
-    measured = trace.info.source == "measured" and len(lengths) > 0
-    return float(np.quantile(lengths, SHORTEST_SHARE, method="lower")) if measured else 0.0
+    waits = rows[(rows["activity"] == "wait") & rows["role"].isin(COMPUTING)]
+    waits = waits[~waits["detail"].isin(WITHIN_EPILOGUE) & ((waits["k_tile"] >= 0) == within_tiles)]
+    if waits.empty:
+        return 0.0
+    lengths_ns = np.rint((waits["end_us"] - waits["start_us"]) * NS_PER_US).astype(np.int64).to_numpy()
+    shortest_ns = np.quantile(lengths_ns, SHORTEST_SHARE, method="lower")
+    step_ns = np.gcd.reduce(lengths_ns)
+    return float(lengths_ns[lengths_ns <= shortest_ns + step_ns].mean()) / NS_PER_US
 
 
 def compared(predicted: Trace, measured: Trace) -> list[dict[str, Any]]:

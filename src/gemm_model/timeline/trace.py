@@ -20,6 +20,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.timeline.chrome_trace import TraceEvent
 
 SCHEMA = "gemm-model-trace/1"
+NS_PER_US = 1e3
 ACTIVITIES = (
     *("launch", "resident", "load", "mma", "epilogue", "store", "schedule", "wait"),
     "other",

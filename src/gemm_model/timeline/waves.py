@@ -1,8 +1,9 @@
 """A kernel on its own time axis, as the calibrated model sees it: waves, the warps on their tiles, the ring.
 
 The model knows the length of a wave, not who is late: all clusters end a wave together, CTAs start one after
-the other, and what a wave lasts longer than the MMAs of a tile is waiting for its slowest resource. Its
-launch is all that a kernel takes beside its waves; when in it a CTA starts and first loads is from traces.
+the other, and what a wave lasts longer than the MMAs of a tile is waiting for its slowest resource, of the
+mean CTA less than of the slowest. Its launch is all that a kernel takes beside its waves; when in it a CTA
+starts and first loads is from traces.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class Waves:
     """Of each cluster."""
     ready: FloatArray
     """Of each cluster: from when on it loads."""
+    first_wait_us: float
+    """From there until warps wait for the first tile's data."""
     drain_us: float
     """From the last store of a CTA to its end."""
     exposed_us: float
@@ -94,8 +97,11 @@ class LaneTiles:
     """From when on its warps have nothing else to do; -inf for the first tile of a CTA."""
 
 
-def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction) -> Waves:
-    """The waves of an evaluation of one row, stretched to the runtime with the residual."""
+def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction, *, read_us: float = 0.0) -> Waves:
+    """The waves of an evaluation of one row, stretched to the runtime with the residual.
+
+    `read_us` is what a tracer takes to read a wait of a k tile, in us.
+    """
     times, schedule, batch = evaluation.times, evaluation.geometry.schedule, evaluation.geometry.batch
     tile = evaluation.tile_times()
     stretch = float(prediction.runtime_us / times.runtime_us)
@@ -106,9 +112,10 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction) -> Waves:
     tile = _stretched(tile, stretch)
     longer = float(waves_us / (times.waves_us * stretch)) if times.waves_us > 0 else 1.0
     full = int(schedule.full_waves)
-    lengths = np.full(full, tile.full_wave_us * longer)
+    lengths, tiles = np.full(full, tile.full_wave_us * longer), np.ones(full)
     if schedule.last_tiles > 0:
         lengths = np.append(lengths, waves_us - lengths.sum())
+        tiles = np.append(tiles, schedule.last_tiles / schedule.resident)
     start = launch_us + first_us + np.concatenate([[0.0], np.cumsum(lengths)])
     clusters, ctas = int(schedule.resident), int(batch.cluster_m * batch.cluster_n)
     grid_us = min(tile.grid_us, launch_us)
@@ -121,6 +128,7 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction) -> Waves:
         start=start,
         cta_start=cta_start,
         ready=cta_start + before_us[0],
+        first_wait_us=min(numbers.first_turn_us, before_us[1]) if batch.schedule == PINGPONG else 0.0,
         drain_us=min(numbers.drain_us * float(evaluation.geometry.resources.warpgroups), exposed_us),
         exposed_us=exposed_us,
         k_tiles=int(schedule.k_tiles),
@@ -129,8 +137,27 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction) -> Waves:
         last_clusters=int(schedule.last_tiles) or clusters,
         ctas=ctas,
         times=tile,
-        data_wait_us=np.maximum(lengths - tile.period_us, 0.0),
+        data_wait_us=_data_wait_us(evaluation, tile, lengths, tiles, read_us),
     )
+
+
+def _data_wait_us(
+    evaluation: PhysicalEvaluation, tile: TileTimes, lengths: FloatArray, tiles: FloatArray, read_us: float
+) -> FloatArray:
+    """What the MMA warps of the mean CTA wait for data in each wave, in us.
+
+    A wave lasts until the slowest CTA has its data; what L2 and DRAM do not hide of each other holds up all,
+    by the wave's tiles (`tiles`, over those of a full wave). Warps that promote their sums have no MMAs in
+    flight while they wait: what a tracer takes then, they do not wait.
+    """
+    numbers, resources = evaluation.known.calibration.within_phases, evaluation.geometry.resources
+    k_tiles = float(evaluation.geometry.schedule.k_tiles)
+    unhidden_us = tile.unhidden_us * tiles
+    late_us = np.maximum(numbers.mean_share * (lengths - unhidden_us) - tile.period_us, 0.0)
+    if not resources.slow_sums:
+        return late_us + unhidden_us
+    spilled_us = numbers.spilled_wait_us if resources.spilled_registers > 0 else 0.0
+    return np.maximum(late_us + unhidden_us - k_tiles * read_us, 0.0) + k_tiles * spilled_us
 
 
 def _before_first_mma_us(

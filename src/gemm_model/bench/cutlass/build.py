@@ -99,6 +99,7 @@ def macros(problem: GemmProblem, config: KernelConfig) -> tuple[str, ...]:
         "EPILOGUE": f"cutlass::epilogue::{EPILOGUE_TAGS[config.schedule]}",
         "SCHEDULER": f"cutlass::gemm::{scheduler}",
         "SPLITS": int(config.scheduler != "static"),
+        **({"PDL": 1} if config.pdl else {}),
         **_fusion_macros(epilogue_words(problem)),
     }
     return tuple(f"-DGEMM_{name}={value}" for name, value in values.items())

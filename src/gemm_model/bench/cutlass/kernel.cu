@@ -3,8 +3,14 @@
 // What the compiler must know comes as macros: the types GEMM_IN_TYPE and GEMM_OUT_TYPE, the extents GEMM_CTA_M,
 // GEMM_CTA_N, GEMM_CTA_K, GEMM_CLUSTER_M and GEMM_CLUSTER_N, the builder's tags GEMM_MAINLOOP, GEMM_EPILOGUE and
 // GEMM_SCHEDULER, and GEMM_SPLITS (1 where the scheduler can split k). An epilogue beside the plain store comes as
-// GEMM_FUSION and GEMM_ACTIVATION (names below), GEMM_READS_C and GEMM_HAS_BIAS (0 or 1). The rest are arguments of
-// the functions at the end, which Python calls through ctypes.
+// GEMM_FUSION and GEMM_ACTIVATION (names below), GEMM_READS_C and GEMM_HAS_BIAS (0 or 1). GEMM_PDL is 1 where launches
+// are programmatically dependent. The rest are arguments of the functions at the end, which Python calls through ctypes.
+
+#ifdef GEMM_PDL
+#define CUTLASS_ENABLE_GDC_FOR_SM90 1
+#else
+#define GEMM_PDL 0
+#endif
 
 #include <cstdint>
 #include <new>
@@ -165,7 +171,7 @@ int gemm_launch(Prepared* prepared, cudaStream_t stream) {
   // The locks of a split kernel must be zeroed before each launch (a memset on the stream).
   return static_cast<int>(prepared->gemm.run(prepared->arguments, prepared->workspace, stream));
 #else
-  return static_cast<int>(prepared->gemm.run(stream));
+  return static_cast<int>(prepared->gemm.run(stream, nullptr, GEMM_PDL));
 #endif
 }
 
