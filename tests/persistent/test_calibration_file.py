@@ -162,6 +162,9 @@ def test_situations(waves, waves_us, memory_us, tensor_us, split_k, expected):
     values = (waves, waves_us, memory_us, tensor_us, split_k)
     assert situation(*values).tolist() == [expected]
     assert situation(*(np.array([value]) for value in values)).tolist() == [expected]
+    # Facts that all rows share are numbers beside the columns of the others.
+    times = (np.full(3, waves_us), np.full(3, memory_us), np.full(3, tensor_us))
+    assert situation(waves, *times, split_k).tolist() == [expected] * 3
 
 
 def without_number(values):

@@ -124,7 +124,7 @@ def test_beyond_half_of_the_sms_fill_takes_little_more_time(cluster, further):
     batch = row(cta_m=64, cta_n=64, cluster_m=cluster[0], cluster_n=cluster[1])
 
     def device_time(ctas):
-        return crowding(ctas / (cluster[0] * cluster[1]), batch, H200, numbers()) * ctas / 132
+        return crowding(batch, H200, numbers())(ctas / (cluster[0] * cluster[1])) * ctas / 132
 
     assert device_time(132.0) == pytest.approx(1)
     assert device_time(66.0) == pytest.approx(1 / (1 + further))
@@ -140,12 +140,12 @@ def test_clusters_of_four_feel_those_of_their_gpc(clusters, on_fullest):
     wide = row(cta_m=64, cta_n=64, cluster_n=4)
     busy, by_gpc = clusters * 4 / 132, on_fullest / 4 * 120 / 132
     felt = 0.5 * busy + 0.5 * by_gpc
-    assert crowding(float(clusters), wide, H200, numbers()) * busy == pytest.approx(felt)
+    assert crowding(wide, H200, numbers())(float(clusters)) * busy == pytest.approx(felt)
     # A GPU whose GPCs are not known: in proportion to the SMs at work.
     unknown = replace(H200, resident_clusters={4: 30})
-    assert crowding(float(clusters), wide, unknown, numbers()) == pytest.approx(1)
+    assert crowding(wide, unknown, numbers())(float(clusters)) == pytest.approx(1)
 
 
 def test_fill_in_clusters_that_share_both_operands_takes_longer():
     both = row(cta_m=64, cta_n=64, cluster_m=2, cluster_n=2)
-    assert crowding(30.0, both, H200, numbers()) == pytest.approx(1.5)
+    assert crowding(both, H200, numbers())(30.0) == pytest.approx(1.5)

@@ -221,7 +221,7 @@ class Microbenchmarks:
 
     def _store_gb_per_s(self, footprint_mib: int) -> float:
         microseconds = self._bulk_store_us(footprint_mib * MIB, self._sms)
-        return CHUNKS * CHUNK_BYTES * self._sms / microseconds / 1e3
+        return float(CHUNKS * CHUNK_BYTES * self._sms / microseconds / 1e3)
 
     def _store_bytes_per_clk(self) -> float:
         """Of one SM that stores a MiB again and again."""
@@ -231,9 +231,11 @@ class Microbenchmarks:
     def _bulk_store_us(self, footprint_bytes: int, sms: int) -> float:
         kernel = self._kernel(sources.BULK_STORE, "bulk_store_kernel")
         arguments = (self._buffer, footprint_bytes // CHUNK_BYTES, CHUNKS, self._clocks)
-        return self._median_us(
-            lambda: kernel.launch(sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream()), SAMPLES
-        )
+
+        def store() -> None:
+            kernel.launch(sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream())
+
+        return self._median_us(store, SAMPLES)
 
     def smem_bandwidth(self) -> Iterator[Measurement]:
         """16-byte reads of 512 threads."""

@@ -20,7 +20,7 @@ import numpy as np
 from gemm_model.config import CONFIG_DIR, is_yaml_file, read_yaml_mapping
 from gemm_model.core.batch import IntArray
 from gemm_model.core.dtypes import MATH_KINDS
-from gemm_model.core.elementwise import Values, where
+from gemm_model.core.elementwise import Values, is_number, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import ARCHITECTURES, GpuSpec
 from gemm_model.core.prediction import OwnPick
@@ -446,4 +446,7 @@ def situation(
     memory_bound = where(memory_us > tensor_us, 1.0, where(waves <= FEW_WAVES, 2.0, 3.0))
     whole = where(waves_us < TINY_US, 0.0, memory_bound)
     of_kind = where(kind >= 0.0, len(WHOLE_SITUATIONS) + kind, whole)
-    return np.atleast_1d(where(sharers > 1.0, 4.0, of_kind)).astype(np.int64)
+    found = where(sharers > 1.0, 4.0, of_kind)
+    if is_number(found) and not is_number(waves_us):
+        found = np.full_like(waves_us, found)
+    return np.atleast_1d(found).astype(np.int64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
@@ -165,22 +167,28 @@ def _fill_cost(edge: _Edge, multicast: EdgeMulticast) -> Values:
     return where(edge.fixed, share / several, share / edge.rows)
 
 
-def crowding(clusters: Values, batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
-    """What fill takes of the device's time over what it takes where every SM has a tile.
+def crowding(batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers) -> Callable[[Values], Values]:
+    """By the clusters that work: what fill takes of the device over what it takes where every SM has a tile.
 
     The device fills so many rows in a microsecond, whoever asks for them, but more of them once TPCs have
     both their SMs at work, except in large clusters. Decode shapes, alike in 16-bit and fp8.
     """
     edge: EdgeTiles = numbers.edge_tiles
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
-    busy = clusters * ctas_per_cluster / gpu.sm_count
-    felt = _felt_by_fours(busy, clusters, ctas_per_cluster, gpu, numbers.edge_multicast.gpc_share)
+    cluster_share = ctas_per_cluster / gpu.sm_count
     pairs = where(ctas_per_cluster > 1.0, edge.further_sm_of_pairs, edge.further_sm)
     further = where(ctas_per_cluster > 2.0, 1.0, pairs)
-    device = minimum(felt, ONE_SM_OF_EACH_TPC) + further * maximum(felt - ONE_SM_OF_EACH_TPC, 0.0)
     whole_device = ONE_SM_OF_EACH_TPC + further * (1.0 - ONE_SM_OF_EACH_TPC)
     two_way = where(_two_way(batch), numbers.edge_multicast.two_way_cost, 1.0)
-    return two_way * device / whole_device / busy
+    cost = two_way / whole_device
+
+    def crowded(clusters: Values) -> Values:
+        busy = clusters * cluster_share
+        felt = _felt_by_fours(busy, clusters, ctas_per_cluster, gpu, numbers.edge_multicast.gpc_share)
+        device = minimum(felt, ONE_SM_OF_EACH_TPC) + further * maximum(felt - ONE_SM_OF_EACH_TPC, 0.0)
+        return cost * device / busy
+
+    return crowded
 
 
 def _felt_by_fours(

@@ -381,11 +381,12 @@ def _work(
     period_clk = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue)
     port_clk = maximum(port, schedule.k_tiles * step.latency_clk)
     overlap = numbers.overlap
+    crowded = crowding(batch, gpu, numbers)
 
     def wave(count: Values, tiles: Values, work: Values) -> _Wave:
         """Of so many tiles, at most `work` of them for a cluster."""
-        crowded = crowding(maximum(tiles / work, 1.0), batch, gpu, numbers)
-        filled_us = fill_us * tiles * crowded + NEXT_TO_NOTHING_US
+        clusters = maximum(tiles / work, 1.0)
+        filled_us = fill_us * (tiles * crowded(clusters)) + NEXT_TO_NOTHING_US
         l2_share_us, dram_share_us = l2_us * tiles, dram_tile_us * tiles
         return _Wave(
             count=count,
@@ -434,7 +435,9 @@ def _l2_tile_us(moved: Traffic, tiles: Values, busy: Values, gpu: GpuSpec, numbe
     own_bytes = asked_bytes * (own_share / busy) + fills * (own_share / maximum(busy, l2.fill_sms))
     load_bytes = moved.l2_load_bytes / tiles
     served_bytes = smooth_maximum(load_bytes, own_bytes, numbers.overlap.loads_dram_order)
-    return maximum(served_bytes, moved.filled_bytes / tiles) / l2_bytes_per_us(gpu, numbers)
+    if not is_zero(moved.filled_bytes):
+        served_bytes = maximum(served_bytes, moved.filled_bytes / tiles)
+    return served_bytes / l2_bytes_per_us(gpu, numbers)
 
 
 def _dram_us(moved: Traffic, gpu: GpuSpec, numbers: KernelNumbers) -> Values:

@@ -260,10 +260,11 @@ def _panels(
     regular = floor(minor / group) * group
     tail = where(minor > regular, minor - regular, group)
     share = regular / minor
-    minor_regular, major_regular = _panels_in_group(wave, minor, major, group, order)
-    minor_tail, major_tail = _panels_in_group(wave, minor, major, tail, order)
-    minor_panels = share * minor_regular + (1.0 - share) * minor_tail
-    major_panels = share * major_regular + (1.0 - share) * major_tail
+    minor_panels, major_panels = _panels_in_group(wave, minor, major, group, order)
+    if any_of(share < 1.0):
+        minor_tail, major_tail = _panels_in_group(wave, minor, major, tail, order)
+        minor_panels = minor_tail + share * (minor_panels - minor_tail)
+        major_panels = major_tail + share * (major_panels - major_tail)
     return minor_panels, major_panels
 
 

@@ -47,7 +47,8 @@ class Traffic:
     l2_load_bytes: Values
     """The work of L2 in bytes: requests, fills, spilled registers, and writes."""
     filled_bytes: Values
-    """The same with what L2 could serve while operands arrive in shared memory in place of the requests."""
+    """The same with what L2 could serve while operands arrive in shared memory in place of the requests; 0
+    where nothing is known to bound that."""
     l2_store_bytes: Values
     """The part of it that is writes."""
     merged_bytes: Values
@@ -85,9 +86,8 @@ def traffic(
     sources = batch.source_bytes
     panels = _wave_panels(batch, schedule)
     reads = _dram_reads(batch, gpu, schedule, panels, numbers) + sources
-    reads = reads * (
-        1.0 - _kept(between(operands + sources + output), numbers.l2_capacity.share * gpu.l2_bytes)
-    )
+    kept = _kept(between(operands + sources + output), numbers.l2_capacity.share * gpu.l2_bytes)
+    reads = scaled(reads, 1.0 - kept)
     asked = _requests(batch, gpu, schedule, edge, numbers, order)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * resources.cta_k
@@ -108,7 +108,7 @@ def traffic(
         dram_write_bytes=output if chained else _written(output, reads, gpu),
         l2_request_bytes=requests + (writes + sources),
         l2_load_bytes=requests + beside,
-        filled_bytes=beside if is_zero(filled) else filled * k_bytes + beside,
+        filled_bytes=0.0 if is_zero(filled) else filled * k_bytes + beside,
         l2_store_bytes=write_load,
         merged_bytes=asked.merged * k_bytes,
         ordered_bytes=asked.ordered * k_bytes,
@@ -157,7 +157,7 @@ def _requests(
         of_a, of_b = in_order(schedule.minor_is_m, *launched)
         a_ordered = a_mergeable * (1.0 - of_a - a_equal)
         b_ordered = b_mergeable * (1.0 - of_b - b_equal)
-        ordered = where(cluster_size <= 2.0, a_ordered + b_ordered, 0.0)
+        ordered = (a_ordered + b_ordered) * where(cluster_size <= 2.0, 1.0, 0.0)
     merged = a_merged + b_merged
     return _Requests(a_asked + b_asked - merged, merged, ordered)
 
@@ -199,7 +199,7 @@ def merged_share(panels: Values, cluster_size: Values, gpu: GpuSpec) -> Values:
     clusters = gpu.l2_merging_sms / cluster_size
     miss = 1.0 - 1.0 / maximum(panels, 1.0)
     distinct = panels * (1.0 - miss**clusters)
-    return where(clusters > 1.5, maximum(1.0 - distinct / clusters, 0.0), 0.0)
+    return maximum(1.0 - distinct / clusters, 0.0) * where(clusters > 1.5, 1.0, 0.0)
 
 
 def _written(output: Values, reads: Values, gpu: GpuSpec) -> Values:

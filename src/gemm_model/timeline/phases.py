@@ -133,15 +133,18 @@ def _turns_us(trace: Trace, mma: pd.DataFrame, waits: pd.DataFrame) -> float:
 def unwaited_us(trace: Trace, *, within_tiles: bool) -> float:
     """What a tracer reads of a consumer's wait that finds all there, in us: within tiles, or before them.
 
-    The shortest tenth of such waits are taken to find all there. A length between two steps of the timer
-    reads now as the one and now as the other: those one step longer count too, and the mean is taken. 0 of a
-    prediction, or without any wait.
+    Of the waits after a warp's first MMA the shortest tenth are taken to find all there. A length between two
+    steps of the timer reads now as the one and now as the other: those one step longer count too, and the
+    mean is taken. 0 of a prediction, or without any wait.
     """
     if trace.info.source != "measured":
         return 0.0
     rows = trace.rows
     waits = rows[(rows["activity"] == "wait") & rows["role"].isin(COMPUTING)]
     waits = waits[~waits["detail"].isin(WITHIN_EPILOGUE) & ((waits["k_tile"] >= 0) == within_tiles)]
+    first = trace.of_tiles("mma").groupby(WARP, as_index=False)["start_us"].min()
+    waits = waits.merge(first, on=WARP, suffixes=("", "_first"))
+    waits = waits[waits["start_us"] >= waits["start_us_first"]]
     if waits.empty:
         return 0.0
     lengths_ns = np.rint((waits["end_us"] - waits["start_us"]) * NS_PER_US).astype(np.int64).to_numpy()
