@@ -1,12 +1,18 @@
 """How far is the prediction from timings that others published? By system, type and duration.
 
     python benchmarks/external.py library_gemms.csv.gz
+    python benchmarks/external.py library_gemms.csv.gz --activations bf16
     python benchmarks/external.py dsv3_fp8.csv dsv3_nvfp4.csv --gpu b200
 
 A table of library calls (columns system, in_dtype, m, n, k, runtime_us; `device` where `system` is no GPU of
 the package) names no kernel: each row is held against the best that the card could reach by prediction.
 A table that names its kernels (cta_m, cta_n, cluster_m, ... besides) is predicted row by row, and the first
 choice of each shape is judged too. Nothing is fitted to such a table: it is a judge.
+
+With `--activations bf16` each call of narrower operands quantizes its activations first, as a framework's
+linear layer does: a kernel that reads them in bf16 and writes them with their scale factors, at DRAM's rate,
+after a boundary between kernels without programmatic dependent launch. The nvfp4 rows of aiconfigurator are
+such calls (ai-dynamo/aiconfigurator, collector/trtllm/collect_gemm.py: `forward` of a layer, of bf16).
 """
 
 from __future__ import annotations
@@ -23,8 +29,12 @@ from gemm_model.bench.characterization import base_gpu
 from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.config import gpu_names, load_gpu_mapping
+from gemm_model.core.dtypes import element_type, operand_type
 from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO_KERNEL
+from gemm_model.kernels.registry import family_of
+from gemm_model.persistent.calibration_file import calibration_for
 from gemm_model.tables.accuracy import top1_efficiency
 from gemm_model.tables.table import read_table
 
@@ -40,12 +50,34 @@ def gpu_of(system: str, device: str | None) -> str:
     return base_gpu(device, {name: load_gpu_mapping(name) for name in gpu_names()})
 
 
-def judged(frame: pd.DataFrame, gpu: str, family: str, options: Mapping[str, str]) -> pd.DataFrame:
+def quantizing_us(frame: pd.DataFrame, gpu: GpuSpec, activations: str) -> pd.Series:
+    """What it takes to quantize the activations of each call [us]; 0 where operands are as wide."""
+    wide_bits = element_type(activations).bits
+    narrow = frame["in_dtype"].map(stored_bits)
+    elements = pd.to_numeric(frame["m"]) * pd.to_numeric(frame["k"])
+    moved_bits = elements * (wide_bits + narrow)
+    chain = calibration_for(gpu, family_of("auto", gpu).name)[0].numbers["fp8"].chain
+    took_us = moved_bits / 8.0 / gpu.dram_read_bytes_per_us + chain.boundary_us + chain.gap_us
+    return took_us.where(narrow < wide_bits, 0.0)
+
+
+def stored_bits(in_dtype: str) -> float:
+    """Of an operand's element, with its share of a scale factor."""
+    element, scale = operand_type(in_dtype)
+    return element.bits + (0.0 if scale is None else 8.0 * scale.bytes_per_element)
+
+
+def judged(
+    frame: pd.DataFrame, gpu: str, family: str, options: Mapping[str, str], activations: str | None
+) -> pd.DataFrame:
     """The rows with `predicted_us` and `runtime_us`."""
     measured = pd.to_numeric(frame["runtime_us"])
     if "cta_m" in frame:
         return predict_table(frame, gpu, options=options)
     best = rank_table(frame[["in_dtype", "m", "n", "k"]], Ranker(gpu, family=family, options=options))
+    if activations is not None:
+        predicted_us = best["predicted_us"].to_numpy() + quantizing_us(frame, load_gpu(gpu), activations)
+        best = best.assign(predicted_us=predicted_us)
     return best.assign(runtime_us=measured)
 
 
@@ -100,13 +132,14 @@ def main() -> None:
         "--family", default=AUTO_KERNEL, help="kernels to choose from (default: the GPU's own)"
     )
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the model")
+    parser.add_argument("--activations", metavar="TYPE", help="what narrower operands are quantized from")
     arguments = parser.parse_args()
     options = dict(option.split("=", 1) for option in arguments.option)
     lines = [
         line
         for path in arguments.tables
         for system, gpu, rows in systems(path, arguments.gpu)
-        for line in report(judged(rows, gpu, arguments.family, options), system)
+        for line in report(judged(rows, gpu, arguments.family, options, arguments.activations), system)
     ]
     columns = list(dict.fromkeys(name for line in lines for name in line))
     rows = [columns, ["---"] * len(columns), *([line.get(name, "") for name in columns] for line in lines)]

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from gemm_model.core.batch import batch_of
+from gemm_model.core.batch import batch_of, kernel_of, numbers_of
+from gemm_model.core.errors import RefusedKernelError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.feasibility import check, feasible_mask, resources_of
+from gemm_model.kernels.feasibility import check, feasible_mask, refuse_impossible, resources_of
 from gemm_model.kernels.registry import family_of
 
 H200, B200, A100 = load_gpu("h200"), load_gpu("b200"), load_gpu("a100_sxm_80gb")
@@ -145,3 +146,25 @@ def test_check_and_mask_agree_over_many_configurations():
     expected = [check(problem, kernel, H200) is None for kernel in kernels]
     assert mask.tolist() == expected
     assert 0 < np.count_nonzero(mask) < len(kernels)
+
+
+@pytest.mark.parametrize("stages", [0, 4, 100])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_what_says_nothing_of_the_kernel_changes_neither_resources_nor_validity(dtype, stages):
+    def told(*sizes, **call):
+        row = numbers_of(GemmProblem.of(*sizes, dtype), config(128, 192, stages=stages))
+        for name, value in call.items():
+            setattr(row, name, value)
+        resources = resources_of(row, H200, family_of("quack", H200))
+        try:
+            refuse_impossible(row, H200, family_of("quack", H200), resources)
+        except RefusedKernelError as refused:
+            return kernel_of(row), resources, refused.reason
+        return kernel_of(row), resources, None
+
+    usual = told(4096, 4096, 4096)
+    assert usual[0] == kernel_of(numbers_of(GemmProblem.of(1, 1, 1, dtype), config(128, 192, stages=stages)))
+    assert told(1, 8, 16) == told(2**40, 2**40, 2**40) == usual
+    assert told(64, 64, 64, batch=9.0, empty_kernel_us=4.0, footprint_bytes=1e9) == usual
+    other = numbers_of(GemmProblem.of(4096, 4096, 4096, dtype), config(128, 160, stages=stages))
+    assert kernel_of(other) != usual[0]

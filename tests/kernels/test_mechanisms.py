@@ -19,7 +19,7 @@ from tests.typed_numbers import VALUES, numbers
 NEUTRAL = {
     "launch": {"kernel_us": 0.0, "full_grid_us": 0.0, "clusters_us": 0.0},
     "tensor": {"efficiency": math.inf, "issue_clk": 0.0},
-    "spilling": {"register_clk": 0.0, "l2_bytes_per_byte": 0.0},
+    "spilling": {"register_clk": 0.0, "wait_clk": 0.0, "l2_bytes_per_byte": 0.0},
     "edge_order": {"fixed_rows": 0.0, "out_of_step_rows": math.inf},
     "whole_waves": {"quantized": 0.0},
     "scale_factors": {"row_bytes": 16.0},

@@ -11,24 +11,60 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import gpu_from_mapping
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.family import TileOrder
 from gemm_model.persistent.placement import gpc_of_clusters, requests_in_order
-from tests.persistent.kernels import H200, schedule_of
+from gemm_model.persistent.tile_schedule import tile_schedule
+from tests.persistent.kernels import H200, found_of, schedule_of
 
 TWO_GPCS = replace(H200, tpc_rounds=((0, 1), (0, 1)), resident_clusters={1: 8, 2: 4}, sm_count=8)
 
 
-def asked(gpu, m, n, *, matrices=1, shared=(False, False), **kernel):
+SERPENTINE = TileOrder(name="back and forth", serpentine=True)
+STRAIGHT = TileOrder(name="each group from its start")
+PLAIN = replace(STRAIGHT, plain_launch=True)
+
+
+def asked(gpu, m, n, order=SERPENTINE, *, matrices=1, shared=(False, False), **kernel):
     problem = GemmProblem.of(m, n, 4096, batch=matrices)
     batch = batch_of([(problem, KernelConfig(cta_m=128, cta_n=128, **kernel))])
-    schedule = schedule_of(batch, gpu)
-    clusters = batch.cluster_m * batch.cluster_n
-    return requests_in_order(schedule, clusters, replace(gpu, l2_merging_sms=4.0), shared)
+    schedule = tile_schedule(batch, gpu, found_of(batch, gpu), order)
+    merging = replace(gpu, l2_merging_sms=4.0)
+    return requests_in_order(schedule, batch.cluster_m * batch.cluster_n, merging, order, shared)
 
 
 def test_ctas_fill_one_sm_of_each_tpc_of_a_round_then_the_other():
     assert gpc_of_clusters(((0, 1), (2,)), 1) == [0, 1, 0, 1, 2, 2]
     assert gpc_of_clusters(((0, 1), (2,)), 2) == [0, 1, 2]
     assert len(gpc_of_clusters(H200.tpc_rounds, 1)) == H200.sm_count
+
+
+def test_a_plain_launch_fills_gpc_after_gpc():
+    assert gpc_of_clusters(((0, 1), (2, 0)), 1, plain_launch=True) == [0, 0, 0, 0, 1, 1, 2, 2]
+    # One that names clusters of two does not.
+    assert gpc_of_clusters(((0, 1), (2, 0)), 2, plain_launch=True) == [0, 1, 2, 0]
+
+
+def test_a_group_that_ends_within_the_wave_begins_again_at_its_first_row():
+    # Two rows, four columns of tiles, column after column: rows 0 1 0 1 0 1 0 1, columns 0 0 1 1 2 2 3 3.
+    kernel = {"swizzle": 1, "raster": "along_n"}
+    # GPCs in turn, 0 1 0 1 0 1 0 1: each has one row, four times, which makes one request, and every column.
+    columns, rows = asked(TWO_GPCS, 2 * 128, 4 * 128, STRAIGHT, **kernel)
+    assert (rows[0], columns[0]) == (pytest.approx(2 / 8), pytest.approx(8 / 8))
+    # GPC after GPC, 0 0 0 0 1 1 1 1: each has both rows and two of the columns, each twice.
+    columns, rows = asked(TWO_GPCS, 2 * 128, 4 * 128, PLAIN, **kernel)
+    assert (rows[0], columns[0]) == (pytest.approx(4 / 8), pytest.approx(4 / 8))
+    # Back and forth the rows are 0 1 1 0 0 1 1 0: GPCs in turn have both of them, twice.
+    columns, rows = asked(TWO_GPCS, 2 * 128, 4 * 128, SERPENTINE, **kernel)
+    assert (rows[0], columns[0]) == (pytest.approx(4 / 8), pytest.approx(8 / 8))
+
+
+def test_rows_of_different_matrices_are_not_the_same():
+    # Four matrices of two rows and one column: each of the eight CTAs has a row of its own.
+    _, rows = asked(TWO_GPCS, 2 * 128, 128, PLAIN, matrices=4, swizzle=1, raster="along_n")
+    assert rows[0] == pytest.approx(8 / 8)
+    # Two of two rows and two columns: a GPC has one matrix, each row of it twice.
+    _, rows = asked(TWO_GPCS, 2 * 128, 2 * 128, PLAIN, matrices=2, swizzle=1, raster="along_n")
+    assert rows[0] == pytest.approx(4 / 8)
 
 
 def test_requests_of_one_gpc_for_the_same_panel_merge():
@@ -74,11 +110,11 @@ def test_matrices_of_a_batch_have_panels_of_their_own():
 def test_numbers_and_columns_agree(size, matrices):
     problem = GemmProblem.of(size, size, 4096, batch=matrices)
     schedule = schedule_of(batch_of([(problem, KernelConfig(cta_m=128, cta_n=128))]))
-    names = ("group", "resident", "matrices")
+    names = ("group", "group_steps", "groups", "resident")
     numbers = {name: float(np.ravel(getattr(schedule, name))[0]) for name in names}
     for column, number in zip(
-        requests_in_order(schedule, np.array([1.0]), H200),
-        requests_in_order(replace(schedule, **numbers, minor_is_m=True), 1.0, H200),
+        requests_in_order(schedule, np.array([1.0]), H200, SERPENTINE),
+        requests_in_order(replace(schedule, **numbers, minor_is_m=True), 1.0, H200, SERPENTINE),
         strict=True,
     ):
         assert type(number) is float

@@ -176,8 +176,9 @@ def test_triton_groups_rows_whatever_the_shape():
         assert found.tiles[0] == 120
 
 
-def test_cublas_groups_one_panel():
-    assert schedule_of(128 * 20, 128 * 30, family_of("cublas", H200), swizzle=8).group[0] == 1
+def test_cublas_groups_eight_panels_whatever_the_swizzle():
+    for swizzle in (1, 16):
+        assert schedule_of(128 * 20, 128 * 30, family_of("cublas", H200), swizzle=swizzle).group[0] == 8
 
 
 def test_blackwell_walks_all_of_m_first_and_fetches_tiles_dynamically():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,10 @@ _FLAG_COLUMNS = ("a_k_major", "b_k_major", "c_n_major", "fast_accum", "stream_k"
 _ROW_COLUMNS = (*_FLOAT_COLUMNS, *_CODE_COLUMNS, *_FLAG_COLUMNS)
 COLUMNS = tuple(name for name in GemmBatch.__dataclass_fields__ if name != "further")
 """Names of a batch's columns."""
+_OF_THE_CALL = ("m", "n", "k", "batch", "empty_kernel_us", "footprint_bytes")
+"""Columns that say nothing of the kernel and its types."""
+kernel_of = attrgetter(*(name for name in COLUMNS if name not in _OF_THE_CALL))
+"""What a row of a batch says of its kernel and types, as a tuple."""
 
 
 def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:

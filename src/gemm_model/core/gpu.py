@@ -128,9 +128,8 @@ class GpuSpec:
     """One bulk load of 128 bytes that L2 holds."""
     l2_merging_sms: float = 8.0
     """SMs of a GPC whose equal requests at one time L2 serves as one; the H200's where none were counted."""
-    l2_unwritten_share: float = 0.4
-    """Share of L2 that may hold outputs not yet in DRAM when a kernel ends; Hopper's where it was not
-    counted."""
+    l2_unwritten_share: float = 0.0
+    """Share of L2 that may hold outputs not yet in DRAM when a kernel ends; 0 where it was not counted."""
     profiler_quiet_tpcs: int = 0
     """TPCs (pairs of SMs) at work up to which the clock stays at its boost while a profiler counts."""
     smem_bytes_per_sm: int

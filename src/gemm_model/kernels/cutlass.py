@@ -38,10 +38,12 @@ SM90_ORDER = TileOrder(
     cut_to_problem=True,
     padded=True,
     splits="rounds",
+    plain_launch=True,
     maps_of_groups=True,
 )
 """`PersistentTileSchedulerSm90`: it walks the raster's extent, the shorter one, in groups of `swizzle` panels
-of the other. Splits: `PersistentTileSchedulerSm90StreamK`, whose work index counts tiles first."""
+of the other. Splits: `PersistentTileSchedulerSm90StreamK`, whose work index counts tiles first. Launch:
+`GemmUniversalAdapter` names no cluster where it is 1x1x1."""
 
 CUTLASS_SM90 = KernelFamily(
     name="cutlass",

@@ -87,6 +87,11 @@ class Resources:
     slow_sums: Flags
     """Whether a second set of registers takes the sums of each k tile (slow fp8 accumulation)."""
     spilled_registers: Values
+    """Registers of an MMA thread beyond its budget."""
+    moved_registers: Values
+    """What the compiler stores and loads of them at each k tile, with others that make room for it."""
+    spill_waits: Values
+    """Loads of them that a thread waits for one by one, at each k tile."""
     tmem_columns: Values
     """Tensor-memory columns of one accumulator tile; 0 where there is none."""
     scale_columns: Values
@@ -149,7 +154,10 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         two_sets = two_sets | batch.further.software_scales
     tile_registers = where(two_sets, 2.0, 1.0) * batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * warpgroups)
     accumulators = 0.0 * tile_registers if in_tmem else tile_registers
-    spilled = accumulators + WORKING_REGISTERS - rules.mma_registers(accumulators, warpgroups)
+    excess = accumulators + WORKING_REGISTERS - rules.mma_registers(accumulators, warpgroups)
+    spilled = maximum(excess, 0.0)
+    mma_columns = rules.mma_columns(batch, by_columns)
+    moved, waits = rules.spilled_code(spilled, accumulators, mma_columns, two_sets)
     return Resources(
         cta_k=cta_k,
         stage_bytes=stage_bytes,
@@ -160,10 +168,12 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         loads_under_way=maximum(stages - rules.held_stages(batch), 1.0),
         math_in_round_trip=rules.math_in_round_trip(batch),
         warpgroups=warpgroups,
-        mma_columns=rules.mma_columns(batch, by_columns),
+        mma_columns=mma_columns,
         accumulator_registers=accumulators,
         slow_sums=two_sets & (not in_tmem),
-        spilled_registers=maximum(spilled, 0.0),
+        spilled_registers=spilled,
+        moved_registers=moved,
+        spill_waits=waits,
         tmem_columns=batch.cta_n * (1.0 if in_tmem else 0.0),
         scale_columns=scale_bytes / SCALE_BYTES_PER_COLUMN * (1.0 if in_tmem else 0.0),
     )

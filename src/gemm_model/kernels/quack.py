@@ -6,6 +6,8 @@ from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
     Values,
+    any_of,
+    ceil,
     is_multiple,
     maximum,
     minimum,
@@ -63,6 +65,42 @@ def sm90_splits_columns(batch: GemmBatch, warpgroups: Values) -> Flags:
     """`_setup_tiled_mma`: rows of 192 and 320 that two warpgroups cannot halve in blocks of 64."""
     wide: Flags = ((batch.cta_m == 192) & (batch.cta_n > 128)) | (batch.cta_m == 320)
     return (warpgroups > 1) & wide
+
+
+MMAS_OF_K_TILE = 4.0
+"""MMA instructions of 32 bytes of K in a k tile of 128."""
+SPILLED_CODE = {
+    (256.0, 256.0): (137.0, 18.0),
+    (288.0, 96.0): (99.0, 3.0),
+    (320.0, 160.0): (162.0, 7.0),
+    (384.0, 128.0): (202.0, 24.0),
+    (384.0, 192.0): (218.0, 53.0),
+    (400.0, 80.0): (203.0, 7.0),
+    (416.0, 208.0): (247.0, 76.0),
+}
+"""Registers that go to memory and come back, and loads that are waited for one by one, in a k tile where more
+than whole instructions' accumulators are moved [registers, 1]. By the accumulators of a thread in two sets
+and the columns of an instruction; SASS of all e4m3 tiles that spill up to 206 registers (CuTe DSL 4.8.1)."""
+WAITS = 2.0
+"""Such loads in the others [1]: 1 to 4."""
+
+
+def whole_instructions(
+    excess: Values, accumulators: Values, columns: Values, two_sets: Flags
+) -> tuple[Values, Values]:
+    """The accumulators of as many whole instructions as hold the excess; of one set those of each MMA.
+
+    Loads are waited for one by one where no register is free to load ahead into.
+    """
+    if not any_of(excess > 0.0):
+        return 0.0 * excess, 0.0 * excess
+    block = columns / 2.0
+    moved = where(two_sets, ceil(excess / block) * block, MMAS_OF_K_TILE * block)
+    waits: Values = where(excess > 0.0, WAITS, 0.0)
+    for (sums, wide), found in SPILLED_CODE.items():
+        such = (accumulators == sums) & (columns == wide) & two_sets
+        moved, waits = where(such, found[0], moved), where(such, found[1], waits)
+    return where(excess > 0.0, moved, 0.0), waits
 
 
 def offers_sm120_tile(batch: GemmBatch) -> Flags:
@@ -129,6 +167,7 @@ QUACK_SM90 = KernelFamily(
         epilogue_tile=warpgroup_mma.epilogue_tile,
         epilogue_buffers=warpgroup_mma.more_narrow_buffers,
         mma_registers=warpgroup_mma.set_registers,
+        spilled_code=whole_instructions,
         largest_cluster=4,
     ),
     tile_order=SERPENTINE,

@@ -27,8 +27,8 @@ def offers_tile(batch: GemmBatch) -> Flags:
     return whole & (m >= 16) & (n >= 8) & (m <= 256) & (n <= 256)
 
 
-GROUPED_ALONG_M = TileOrder(name="groups of m", always_along_m=True)
-"""GROUP_M of the tutorials: `swizzle` blocks of m, then along n."""
+GROUPED_ALONG_M = TileOrder(name="groups of m", always_along_m=True, plain_launch=True)
+"""GROUP_M of the tutorials: `swizzle` blocks of m, then along n. The launcher names no cluster of one CTA."""
 
 WRITTEN = frozenset({*EPILOGUE_WORDS, GROUPS})
 """A kernel's author writes its epilogue and its loop over tiles."""

@@ -277,8 +277,8 @@ def kernel_time(
     turn_us = turn_clk(batch, numbers.split_k) * clk_us
     turns_us = exposed_turns_us(batch, schedule, geometry.family.tile_order, waves_us, turn_us)
     exposed_us = exposed * clk_us + turns_us
-    from_dram = bytes_moved.from_dram if around.chained else 0.0
-    started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, from_dram)
+    cold = _cold(work, waves_us, bytes_moved) if around.chained else 0.0
+    started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, cold)
     started_us = started_us + second_kernel_us(
         batch, schedule, geometry.family.tile_order, numbers.split_k, gpu.sm_count, sm_clk_mhz
     )
@@ -302,6 +302,16 @@ def kernel_time(
         traffic=bytes_moved,
         edge=parts.edge,
     )
+
+
+def _cold(work: _Work, waves_us: Values, moved: Traffic) -> Values:
+    """Cold starts that a launch of a chain pays for: that of its first loads, if operands are in DRAM.
+
+    And a second one as far as DRAM is busy both at the end of the launch before and at the start of this one:
+    it idles in between.
+    """
+    busy = minimum(work.dram_us / maximum(waves_us, SHORTEST_WAVES_US), 1.0)
+    return moved.from_dram * (1.0 + busy * busy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

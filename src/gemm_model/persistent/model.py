@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.classic_models.throughput import flop_per_clk_of
-from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray, picked
+from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray, kernel_of, picked
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Flags, Values, any_of, is_number, maximum
 from gemm_model.core.errors import InputError, RefusedKernelError
@@ -63,6 +63,8 @@ from gemm_model.persistent.surroundings import REGIMES
 LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
 LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
 """Where a prediction's details hold the time of each."""
+KERNELS_KEPT = 4096
+"""Kernels whose resources a model remembers [1]; single predictions; a space of candidates has 3,480."""
 L2_STATES = ("cold", "warm")
 ALONE = "burst"
 """The regime of the launches that residuals are trained on."""
@@ -115,6 +117,7 @@ class WarpSpecializedModel:
         self.without = frozenset(without)
         self._named = _named_calibration(calibration)
         self._knowledge: dict[tuple[str, str], Knowledge] = {}
+        self._resources: dict[tuple[Any, ...], Resources] = {}
         self._residuals = self._own_residuals(residual)
 
     def _own_residuals(self, wanted: str) -> dict[str, Residual]:
@@ -210,9 +213,13 @@ class WarpSpecializedModel:
     def _checked(
         self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...]
     ) -> PhysicalEvaluation:
+        return self._evaluation(batch, family, kind, shape, self._checked_resources(batch, family))
+
+    def _checked_resources(self, batch: GemmBatch, family: KernelFamily) -> Resources:
+        """What kernels take that can run."""
         resources = resources_of(batch, self.gpu, family)
         refuse_impossible(batch, self.gpu, family, resources)
-        return self._evaluation(batch, family, kind, shape, resources)
+        return resources
 
     def _evaluation(
         self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...], resources: Resources
@@ -239,7 +246,22 @@ class WarpSpecializedModel:
         Raises RefusedKernelError for a kernel that cannot run.
         """
         family = family_at(int(row.kernel), self.gpu)
-        return self._checked(row, family, MATH_KINDS[row.math_kind], (1,))
+        resources = self._row_resources(row, family)
+        return self._evaluation(row, family, MATH_KINDS[row.math_kind], (1,), resources)
+
+    def _row_resources(self, row: GemmBatch, family: KernelFamily) -> Resources:
+        """The same of one row; those of kernels of plain products that do not split K, which no size changes,
+        are kept.
+        """
+        if row.further is not None or row.split_k > 1.0:
+            return self._checked_resources(row, family)
+        kernel = kernel_of(row)
+        found = self._resources.get(kernel)
+        if found is None:
+            if len(self._resources) >= KERNELS_KEPT:
+                self._resources.clear()
+            found = self._resources[kernel] = self._checked_resources(row, family)
+        return found
 
 
 @formula_record

@@ -56,22 +56,25 @@ def launch_us(
     family: KernelFamily,
     numbers: KernelNumbers,
     around: Surroundings,
-    from_dram: Values,
+    cold: Values,
 ) -> Values:
     """What a launch takes beside its waves: all of it after a pause, what is not hidden in a chain.
 
-    `from_dram` is the share of the operands that L2 does not hold yet.
+    `cold` is how many cold starts of DRAM a launch of a chain pays for.
     """
     launch, first = numbers.launch, numbers.first_loads
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
     clusters_us = where(ctas_per_cluster > 1, launch.clusters_us, 0.0)
     ramp_us = first.ramp_us * schedule.k_tiles / (schedule.k_tiles + first.ramp_k_tiles)
-    started_us = clusters_us + grid_us(batch, schedule, gpu, numbers) + ramp_us
-    started_us = started_us + _table_us(batch, numbers) + _descriptors_us(batch, numbers)
+    started_us = clusters_us + ramp_us + _table_us(batch, numbers) + _descriptors_us(batch, numbers)
+    spread_us = grid_us(batch, schedule, gpu, numbers)
     if around.chained:
+        # CTAs that start late in a grid start while the first loads of the others are still on their way.
+        spread_us = maximum(spread_us, numbers.chain.cold_us * cold)
         # A second kernel, which adds up partial sums or makes ready for them, meets a boundary of its own.
         second_us = where(schedule.sharers > 1.0, numbers.chain.boundary_us, 0.0)
-        return started_us + _boundary_us(batch, family, numbers.chain, from_dram) + second_us
+        return started_us + spread_us + _boundary_us(batch, family, numbers.chain) + second_us
+    started_us = started_us + spread_us
     if around.by_events:
         started_us = started_us + maximum(_events_us(batch, gpu) - launch.events_us, 0.0)
     return started_us + launch.kernel_us
@@ -99,12 +102,11 @@ def _table_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
     return 0.0 if batch.further is None else where(batch.further.grouped, numbers.grouped.start_us, 0.0)
 
 
-def _boundary_us(batch: GemmBatch, family: KernelFamily, chain: Chain, from_dram: Values) -> Values:
+def _boundary_us(batch: GemmBatch, family: KernelFamily, chain: Chain) -> Values:
     """From the end of one kernel of a chain to the start of the next."""
     dependent = where(batch.pdl < 0.0, family.dependent_launch, batch.pdl > 0.0)
     shared_us = where(batch.schedule == PINGPONG, 0.0, chain.cooperative_us)
-    boundary_us = chain.boundary_us + chain.cold_us * from_dram
-    return boundary_us + where(dependent, shared_us, chain.gap_us)
+    return chain.boundary_us + where(dependent, shared_us, chain.gap_us)
 
 
 def grid_us(batch: GemmBatch, schedule: TileSchedule, gpu: GpuSpec, numbers: KernelNumbers) -> Values:

@@ -62,6 +62,11 @@ class TileSchedule:
     """Matrices of a batch, or groups, that one full wave touches; at least 1."""
     group: Values
     """Cluster rows (or columns) that are walked together."""
+    group_steps: Values
+    """Steps of a group along the major extent, after which the next group begins; those of groups of rows of
+    unequal length are not told, and taken for one long walk."""
+    groups: Values
+    """Groups of a matrix, after which the next matrix begins, or the next part of K."""
     filled_m: Values
     """Share of the tile rows that lie inside the matrix; the rest is out-of-bounds fill, computed too."""
     filled_n: Values
@@ -130,6 +135,8 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
         major_panels=major_panels,
         matrices=1.0 if is_one(batch.batch) else maximum(tiles_at_once / per_matrix, 1.0),
         group=group,
+        group_steps=major if batch.further is None else where(batch.further.grouped, tiles, major),
+        groups=ceil(minor / group),
         filled_m=_filled(batch, batch.m / padded_m, order),
         filled_n=batch.n / padded_n,
     )
@@ -220,7 +227,9 @@ def _waves(batch: GemmBatch, tiles: Values, at_once: Values, k_tiles: Values) ->
 
 def _swizzle(batch: GemmBatch, order: TileOrder, clusters_m: Values, clusters_n: Values) -> Values:
     """Panels that are walked together, as far as the kernel's scheduler allows it for the problem."""
-    swizzle = minimum(batch.swizzle, order.widest_group)
+    swizzle = batch.swizzle
+    if order.own_group is not None:
+        return order.own_group + 0.0 * swizzle
     if not order.cut_to_problem:
         return swizzle
     # CUTLASS `get_log_swizzle_size`: by the CTA tiles, in whole clusters, of the shorter extent.

@@ -88,7 +88,7 @@ def traffic(
     reads = _dram_reads(batch, gpu, schedule, panels, numbers) + sources
     kept = _kept(between(operands + sources + output), numbers.l2_capacity.share * gpu.l2_bytes)
     reads = scaled(reads, 1.0 - kept)
-    asked = _requests(batch, gpu, schedule, edge, numbers)
+    asked = _requests(batch, gpu, schedule, edge, numbers, order)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * resources.cta_k
     spilled = spilled_l2_bytes(resources, numbers.spilling) * k_tiles
@@ -126,7 +126,12 @@ class _Requests:
 
 
 def _requests(
-    batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, edge: EdgeFill, numbers: KernelNumbers
+    batch: GemmBatch,
+    gpu: GpuSpec,
+    schedule: TileSchedule,
+    edge: EdgeFill,
+    numbers: KernelNumbers,
+    order: TileOrder,
 ) -> _Requests:
     """Multicast: the CTAs of a cluster row share A, those of a column share B."""
     a_asked = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n * schedule.filled_m
@@ -147,7 +152,7 @@ def _requests(
     b_mergeable = coalescing.share * b_alone * edge.b_in_step * b_asked
     a_merged, b_merged = a_mergeable * a_equal, b_mergeable * b_equal
     ordered: Values = 0.0
-    launched = requests_in_order(schedule, cluster_size, gpu, _shared(batch))
+    launched = requests_in_order(schedule, cluster_size, gpu, order, _shared(batch))
     if launched is not None:
         of_a, of_b = in_order(schedule.minor_is_m, *launched)
         a_ordered = a_mergeable * (1.0 - of_a - a_equal)
