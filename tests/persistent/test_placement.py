@@ -1,5 +1,6 @@
 """Where the CTAs of a wave land, against waves counted by hand."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -119,6 +120,19 @@ def test_numbers_and_columns_agree(size, matrices):
     ):
         assert type(number) is float
         assert column[0] == number
+
+
+def test_threads_that_ask_for_new_waves_at_once_get_what_one_gets():
+    # A launcher of its own, so that nothing is counted yet.
+    gpu = replace(H200, tpc_rounds=((0, 1, 2), (2, 0, 1)) * 11)
+    sizes = [(128 * m, 128 * n) for m in range(1, 9) for n in range(1, 9)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda size: asked(gpu, *size), sizes * 4))
+    for size, both in zip(sizes * 4, found, strict=True):
+        for column, again in zip(both, asked(gpu, *size), strict=True):
+            assert column[0] == again[0]
+    alone = replace(gpu, tpc_rounds=((1, 2, 0), (0, 1, 2)) * 11)
+    assert [asked(alone, *size)[0][0] for size in sizes] == [each[0][0] for each in found[: len(sizes)]]
 
 
 def test_a_gpu_whose_order_is_not_known_has_none():

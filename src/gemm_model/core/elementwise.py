@@ -139,6 +139,13 @@ def one_of(value: Values | Codes, options: Sequence[float]) -> Flags:
     return found
 
 
+def taken(table: NDArray[np.float64], places: Values) -> Values:
+    """What a table has at some places, whole numbers held as floats; a table of rows is read row by row."""
+    if is_number(places):
+        return float(table.item(int(places)))
+    return table.take(places.astype(np.int64))
+
+
 def sqrt(value: Values) -> Values:
     return math.sqrt(value) if type(value) is float else np.sqrt(value)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
+from threading import Lock
 
 import numpy as np
 
-from gemm_model.core.batch import FloatArray, IntArray
-from gemm_model.core.elementwise import Flags, Values, any_of, is_number, where
+from gemm_model.core.batch import FloatArray
+from gemm_model.core.elementwise import Flags, Values, any_of, ceil, floor, minimum, taken, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.family import TileOrder
 from gemm_model.persistent.tile_schedule import TileSchedule
@@ -38,15 +40,12 @@ def requests_in_order(
     if any_of(shared[0]) or any_of(shared[1]):
         minor_shared = where(where(schedule.minor_is_m, *shared), 1.0, 0.0)
         major_shared = where(where(schedule.minor_is_m, *reversed(shared)), 1.0, 0.0)
-    numbers = (
-        *(ctas_per_cluster, minor_shared, major_shared),
-        *(schedule.group, schedule.group_steps, schedule.groups, schedule.resident),
+    return counted.of_waves(
+        ctas_per_cluster,
+        (minor_shared, major_shared),
+        (schedule.group, schedule.group_steps, schedule.groups),
+        schedule.resident,
     )
-    if all(map(is_number, numbers)):
-        seen = counted.of_waves(*(np.array([int(value)]) for value in numbers))
-        return float(seen[0, 0]), float(seen[1, 0])
-    minor, major = counted.of_waves(*np.broadcast_arrays(*(np.asarray(v, dtype=np.int64) for v in numbers)))
-    return minor, major
 
 
 def gpc_of_clusters(
@@ -82,43 +81,55 @@ class _CountedRequests:
             for ctas in range(1, SMS_PER_TPC + 1)
         ]
         self.sms = len(self.gpcs[0])
-        self.place = np.full((SMS_PER_TPC, 2, 2, self.sms + 1, self.sms + 1), -1)
-        """Of each size of a cluster less one, shared minor and major operand, width and steps of a group:
-        where `counted` has it for matrices of one such group, of two, and so on."""
+        self.kinds = (SMS_PER_TPC, 2, 2, self.sms + 1, self.sms + 1)
+        """Sizes of a cluster less one, shared minor and major operand, width and steps of a group."""
+        self.place = np.full(math.prod(self.kinds), -1.0)
+        """Of each kind where `counted` has it for matrices of one such group, of two, and so on."""
         self.counted = np.empty((2, 0, self.sms + 1))
         """By extent, place and clusters."""
+        self.growth = Lock()
+        """Long tables are predicted by several threads."""
 
     def of_waves(
         self,
-        ctas: IntArray,
-        minor_shared: IntArray,
-        major_shared: IntArray,
-        group: IntArray,
-        steps: IntArray,
-        groups: IntArray,
-        clusters: IntArray,
-    ) -> FloatArray:
-        """For the minor extent and the major one; arrays of equal length."""
-        size = np.minimum(ctas, SMS_PER_TPC) - 1
-        group = np.minimum(group, self.sms)
-        # A wave reaches no further steps, and no further groups.
-        steps = np.minimum(steps, -(-self.sms // group))
-        groups = np.minimum(groups, -(-self.sms // (group * steps)))
-        keys = (size, minor_shared, major_shared, group, steps)
-        place = self.place[keys]
-        if (new := place < 0).any():
-            for key in np.unique(np.stack([each[new] for each in keys]), axis=1).T.tolist():
-                self._add(*key)
-            place = self.place[keys]
-        result: FloatArray = self.counted[:, place + groups - 1, np.minimum(clusters, self.sms)]
-        return result
+        ctas: Values,
+        shared: tuple[Values, Values],
+        groups: tuple[Values, Values, Values],
+        clusters: Values,
+    ) -> tuple[Values, Values]:
+        """For the minor extent and the major one.
 
-    def _add(self, size: int, minor_shared: int, major_shared: int, group: int, steps: int) -> None:
-        self.place[size, minor_shared, major_shared, group, steps] = self.counted.shape[1]
-        most = -(-self.sms // (group * steps))
-        shared = (bool(minor_shared), bool(major_shared))
-        found = [self._count(size, shared, group, steps, groups) for groups in range(1, most + 1)]
-        self.counted = np.concatenate([self.counted, np.stack(found, axis=1)], axis=1)
+        Of matrices whose minor and major operand is `shared` (0 or 1), in `groups` of so many panels, of so
+        many steps, and so many of them; whole numbers, or means that count as such.
+        """
+        sms = float(self.sms)
+        group, steps, several = map(floor, groups)
+        group = minimum(group, sms)
+        # A wave reaches no further steps, and no further groups.
+        steps = minimum(steps, ceil(sms / group))
+        several = minimum(several, ceil(sms / (group * steps)))
+        kind = minimum(ctas, float(SMS_PER_TPC)) - 1.0
+        for value, values in zip((*shared, group, steps), self.kinds[1:], strict=True):
+            kind = kind * values + value
+        place = taken(self.place, kind)
+        if any_of(place < 0.0):
+            self._add(np.unique(np.atleast_1d(kind)))
+            place = taken(self.place, kind)
+        at = (place + several - 1.0) * (sms + 1.0) + minimum(floor(clusters), sms)
+        minor, major = self.counted
+        return taken(minor, at), taken(major, at)
+
+    def _add(self, kinds: FloatArray) -> None:
+        with self.growth:
+            for kind in kinds[self.place[kinds.astype(np.int64)] < 0.0].astype(np.int64).tolist():
+                size, minor_shared, major_shared, group, steps = map(int, np.unravel_index(kind, self.kinds))
+                most = -(-self.sms // (group * steps))
+                shared = (bool(minor_shared), bool(major_shared))
+                found = [self._count(size, shared, group, steps, groups) for groups in range(1, most + 1)]
+                place = self.counted.shape[1]
+                # Other threads read on: what a place stands for comes before the place.
+                self.counted = np.concatenate([self.counted, np.stack(found, axis=1)], axis=1)
+                self.place[kind] = place
 
     def _count(self, size: int, shared: tuple[bool, bool], group: int, steps: int, groups: int) -> FloatArray:
         """Of the first cluster, the first two, and so on, over the requests that SMs make; by extent."""
