@@ -9,7 +9,7 @@ from threading import Lock
 
 import numpy as np
 
-from gemm_model.core.batch import FloatArray
+from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.elementwise import Flags, Values, any_of, ceil, floor, minimum, taken, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.family import TileOrder
@@ -143,13 +143,20 @@ class _CountedRequests:
         minor = groups_before * group + within
         seen = np.ones((2, self.sms + 1))
         for extent, panel in enumerate((minor, major)):
-            same = (gpcs[:, None] == gpcs) & (panel[:, None] == panel)
-            if not shared[extent]:
-                same &= matrix[:, None] == matrix
-            earlier = np.tril(same, -1).sum(axis=1)
+            asked = panel if shared[extent] else matrix * (panel.max() + 1) + panel
+            earlier = _seen_before(asked * (gpcs.max() + 1) + gpcs)
             # The first `most_merged` of a GPC make one request, each further one its share of one.
             further = np.where(earlier >= self.most_merged, 1.0 / self.most_merged, 0.0)
             requests = np.cumsum(np.where(earlier == 0, 1.0, further)) / (cluster + 1)
             seen[extent, 1 : len(gpcs) + 1] = requests
             seen[extent, len(gpcs) + 1 :] = requests[-1]
         return seen
+
+
+def _seen_before(values: IntArray) -> IntArray:
+    """How often each value stands before its place."""
+    order = np.argsort(values, kind="stable")
+    first = np.flatnonzero(np.diff(values[order], prepend=values.min() - 1))
+    before = np.empty_like(order)
+    before[order] = np.arange(len(values)) - np.repeat(first, np.diff(first, append=len(values)))
+    return before
