@@ -94,26 +94,26 @@ def pairs(gpu: str, table: str) -> pd.DataFrame:
 
 def gains(found: pd.DataFrame) -> pd.DataFrame:
     """By duration and schedule: pairs, median gain, share predicted; the same of gains measured well."""
-    duration = pd.cut(found["runtime_us"], DURATIONS_US).astype(str)
+    duration = pd.cut(found["runtime_us"], DURATIONS_US)
     parts = []
-    for by in (duration, found["schedule"].astype(str), pd.Series("all", found.index)):
-        told = [part.groupby(by[part.index], sort=False) for part in (found, found[found["known"]])]
+    for by in (duration, found["schedule"], pd.Series("all", found.index)):
+        told = [part.groupby(by[part.index], observed=True) for part in (found, found[found["known"]])]
         whole, known = (
             each.agg(pairs=("within", "size"), gain_us=("pdl_gain_us", "median"), within=("within", "mean"))
             for each in told
         )
-        parts.append(whole.join(known.add_prefix("known_")))
+        table = whole.join(known.add_prefix("known_"))
+        parts.append(table.set_axis(table.index.astype(str)))
     return pd.concat(parts)
 
 
 def agreement(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, float]:
     """Share of pairs whose gains on two cards lie within 0.4 us: of all, and of those known well on both."""
-    gain, known = "pdl_gain_us", "known"
-    both = first.set_index(KERNEL)[[gain, known]].join(
-        second.set_index(KERNEL)[[gain, known]], rsuffix="_other", how="inner"
-    )
-    near = (both[gain] - both[f"{gain}_other"]).abs() <= GAIN_US
-    return {"all": float(near.mean()), "known": float(near[both[known] & both[f"{known}_other"]].mean())}
+    columns = ["pdl_gain_us", "known"]
+    one, other = (card.set_index(KERNEL)[columns] for card in (first, second))
+    one, other = one.align(other, join="inner", axis=0)
+    near = (one["pdl_gain_us"] - other["pdl_gain_us"]).abs() <= GAIN_US
+    return {"all": float(near.mean()), "known": float(near[one["known"] & other["known"]].mean())}
 
 
 def two_cards() -> pd.DataFrame:

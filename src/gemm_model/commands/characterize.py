@@ -56,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
     card = benchmarks.describe()
     known = {name: load_gpu_mapping(name) for name in gpu_names()}
     base = load_config(args.overrides, {"gpu": args.base or base_gpu(card["gpu_name"], known)})["gpu"]
-    require_agreement(gpu_from_mapping(base), card)
+    packaged = gpu_from_mapping(base)
+    require_agreement(packaged, card)
     benchmarks.require_alone()
     described = gpu_description(base, card, agreed(benchmarks.readings(), benchmarks.readings()))
     measurements = list(benchmarks.all()) if args.table is not None else []
@@ -70,7 +71,9 @@ def run(args: argparse.Namespace) -> int:
             writer.writeheader()
             writer.writerows(rows)
     for name in PROTOCOLS:
-        print(f"{name} {described[name]:g} (base {base.get(name)})", file=sys.stderr)
+        before = getattr(packaged, name)
+        told = "not known" if before is None else f"{before:g}"
+        print(f"{name} {described[name]:g} (base {told})", file=sys.stderr)
     document = Document(
         verb="characterize",
         gpu=described["name"],
