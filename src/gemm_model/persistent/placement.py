@@ -86,7 +86,8 @@ class _CountedRequests:
         self.place = np.full(math.prod(self.kinds), -1.0)
         """Of each kind where `counted` has it for matrices of one such group, of two, and so on."""
         self.counted = np.empty((2, 0, self.sms + 1))
-        """By extent, place and clusters."""
+        """By extent, place and clusters; the first `waves` places are taken."""
+        self.waves = 0
         self.growth = Lock()
         """Long tables are predicted by several threads."""
 
@@ -121,18 +122,43 @@ class _CountedRequests:
 
     def _add(self, kinds: FloatArray) -> None:
         with self.growth:
-            for kind in kinds[self.place[kinds.astype(np.int64)] < 0.0].astype(np.int64).tolist():
-                size, minor_shared, major_shared, group, steps = map(int, np.unravel_index(kind, self.kinds))
-                most = -(-self.sms // (group * steps))
-                shared = (bool(minor_shared), bool(major_shared))
-                found = [self._count(size, shared, group, steps, groups) for groups in range(1, most + 1)]
-                place = self.counted.shape[1]
-                # Other threads read on: what a place stands for comes before the place.
-                self.counted = np.concatenate([self.counted, np.stack(found, axis=1)], axis=1)
-                self.place[kind] = place
+            new: IntArray = kinds[self.place[kinds.astype(np.int64)] < 0.0].astype(np.int64)
+            *_, group, steps = found = np.unravel_index(new, self.kinds)
+            most = -(-self.sms // (group * steps))
+            # Of each kind waves of one such group, of two, and so on.
+            first = np.cumsum(most) - most
+            groups = np.arange(most.sum()) - np.repeat(first, most) + 1
+            rows = [np.repeat(values, most) for values in found]
+            counted = np.empty((2, len(groups), self.sms + 1))
+            for size in range(SMS_PER_TPC):
+                of_size = rows[0] == size
+                counted[:, of_size] = self._count(
+                    size, *(values[of_size, None] for values in (*rows[1:], groups))
+                )
+            end = self.waves + len(groups)
+            if end > self.counted.shape[1]:
+                # Twice as many, so that few copies are made.
+                more = np.empty((2, 2 * end - self.waves, self.sms + 1))
+                self.counted = np.concatenate([self.counted[:, : self.waves], more], axis=1)
+            # Other threads read on: what a place stands for comes before the place.
+            self.counted[:, self.waves : end] = counted
+            first = first + self.waves
+            self.waves = end
+            self.place[new] = first
 
-    def _count(self, size: int, shared: tuple[bool, bool], group: int, steps: int, groups: int) -> FloatArray:
-        """Of the first cluster, the first two, and so on, over the requests that SMs make; by extent."""
+    def _count(
+        self,
+        size: int,
+        minor_shared: IntArray,
+        major_shared: IntArray,
+        group: IntArray,
+        steps: IntArray,
+        groups: IntArray,
+    ) -> FloatArray:
+        """Of the first cluster, the first two, and so on, over the requests that SMs make; by extent, wave.
+
+        A wave is a row of the columns that tell it.
+        """
         gpcs = self.gpcs[size]
         cluster = np.arange(len(gpcs))
         matrix, place = np.divmod(cluster, group * steps * groups)
@@ -141,22 +167,26 @@ class _CountedRequests:
         if self.serpentine:
             major = np.where(groups_before % 2 == 1, steps - 1 - major, major)
         minor = groups_before * group + within
-        seen = np.ones((2, self.sms + 1))
-        for extent, panel in enumerate((minor, major)):
-            asked = panel if shared[extent] else matrix * (panel.max() + 1) + panel
+        seen = np.ones((2, len(group), self.sms + 1))
+        for extent, (panel, shared) in enumerate(((minor, minor_shared), (major, major_shared))):
+            panels = panel.max(axis=1, keepdims=True, initial=0) + 1
+            asked = np.where(shared > 0, 0, matrix * panels) + panel
             earlier = _seen_before(asked * (gpcs.max() + 1) + gpcs)
             # The first `most_merged` of a GPC make one request, each further one its share of one.
             further = np.where(earlier >= self.most_merged, 1.0 / self.most_merged, 0.0)
-            requests = np.cumsum(np.where(earlier == 0, 1.0, further)) / (cluster + 1)
-            seen[extent, 1 : len(gpcs) + 1] = requests
-            seen[extent, len(gpcs) + 1 :] = requests[-1]
+            requests = np.cumsum(np.where(earlier == 0, 1.0, further), axis=1) / (cluster + 1)
+            seen[extent, :, 1 : len(gpcs) + 1] = requests
+            seen[extent, :, len(gpcs) + 1 :] = requests[:, -1:]
         return seen
 
 
 def _seen_before(values: IntArray) -> IntArray:
-    """How often each value stands before its place."""
-    order = np.argsort(values, kind="stable")
-    first = np.flatnonzero(np.diff(values[order], prepend=values.min() - 1))
+    """How often each value stands before its place in its row; values of 16 bits."""
+    order = np.argsort(values.astype(np.uint16), axis=1, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=1)
+    place = np.arange(values.shape[1])
+    begins = np.diff(ordered, axis=1, prepend=-1) != 0
+    first = np.maximum.accumulate(np.where(begins, place, 0), axis=1)
     before = np.empty_like(order)
-    before[order] = np.arange(len(values)) - np.repeat(first, np.diff(first, append=len(values)))
+    np.put_along_axis(before, order, place - first, axis=1)
     return before
