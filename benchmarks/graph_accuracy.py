@@ -3,7 +3,7 @@
     python benchmarks/graph_accuracy.py
 
 By GPU, family and type, of rested rows of `graph.csv.gz`: the error with and without the residual, on all
-rows and on shapes that the burst table, which the residual was trained on, does not hold. Then, of chains
+rows and on shapes that the table which the residual was trained on does not hold. Then, of chains
 replayed in turn with and without programmatic dependent launch (`graph_pairs*.csv.gz`): what it gains, and
 the share predicted within 0.4 us, of all pairs and of those whose gain is measured to 0.15 us; and the share
 of pairs on which two H200s agree as well. Last, how far the same rows lie apart on two H200s.
@@ -18,11 +18,18 @@ import numpy as np
 import pandas as pd
 
 from gemm_model import predict_table
+from gemm_model.persistent.calibration_file import calibration_names
 from gemm_model.tables.table import read_table
 
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements"
 GPUS = ("h200", "h100_sxm")
-FAMILIES = ("quack", "cublas", "cutlass", "triton")
+TRAINED_ON = {
+    "quack": "burst.csv.gz",
+    "cublas": "cublaslt.csv.gz",
+    "cutlass": "cutlass.csv.gz",
+    "triton": "triton_persistent.csv.gz",
+}
+"""The largest table of launches alone that a family's residual was trained on."""
 SHORT_US = 12.0
 GAIN_US = 0.4
 """A gain counts as predicted within it [us]."""
@@ -58,10 +65,11 @@ def predicted(rows: pd.DataFrame, gpu: str, residual: str = "auto") -> pd.DataFr
 
 def errors(gpu: str) -> Iterator[dict[str, object]]:
     """A line for each family and type, without and with the residual."""
-    rows, alone = rested(gpu), read_table(MEASUREMENTS / gpu / "burst.csv.gz")
-    known = set(map(tuple, alone[SIZES].astype(str).to_numpy()))
-    for family in FAMILIES:
-        for residual in ("off", "auto") if family == "quack" else ("off",):
+    rows = rested(gpu)
+    for family, table in TRAINED_ON.items():
+        seen = MEASUREMENTS / gpu / table
+        known = set(map(tuple, read_table(seen)[SIZES].astype(str).to_numpy())) if seen.is_file() else set()
+        for residual in ("off", "auto") if f"{gpu}:{family}" in calibration_names() else ("off",):
             found = predicted(rows[rows["kernel"] == family], gpu, residual)
             unseen = [tuple(sizes) not in known for sizes in found[SIZES].astype(str).to_numpy()]
             found = found.assign(error=(found["ratio"] - 1.0).abs(), unseen=unseen)

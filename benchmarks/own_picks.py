@@ -3,7 +3,7 @@
     python benchmarks/own_picks.py
 
 Rows of torch's own calls, whose kernels the prediction is not told. First, of shapes launched alone, their
-time over that of the fastest algorithm that cuBLASLt offers, and the two numbers of `OwnPick` with which the
+time over that of the fastest algorithm that cuBLASLt offers, and the share with which the
 kernel predicted to be the fastest comes nearest to them: `config/calibration/own_picks.yaml`. Then by GPU,
 regime and type how far such predictions are from torch's calls.
 Last, of cuDNN's convolutions whose picks tell their tile: the pick over the fastest kernel, both predicted,
@@ -12,7 +12,6 @@ and how far the fastest, by `own_picks`, is from the call.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +35,6 @@ GPUS = ("h200", "h100_sxm")
 SHORT_US = 12.0
 SIZES = ["in_dtype", "m", "n", "k"]
 SHARES = [round(0.005 * step, 3) for step in range(31)]
-HALVES_US = (25.0, 50.0, 100.0, 200.0, 400.0, math.inf)
 
 
 def picks(path: Path) -> pd.DataFrame:
@@ -67,11 +65,11 @@ def mean_error(pick: OwnPick, predicted_us: FloatArray, called_us: FloatArray) -
 
 
 def fitted() -> tuple[OwnPick, float]:
-    """The numbers of least mean error on calls launched alone, and that error."""
+    """The share of least mean error on calls launched alone, and that error."""
     rows = picks(MEASUREMENTS / GPUS[0] / TABLES[0][1])
     predicted_us = fastest_us(rows, Ranker(load_gpu(GPUS[0]), family=TORCH_FAMILY))
     called_us = rows["runtime_us"].to_numpy()
-    tried = [OwnPick(share=share, half_us=half_us) for share in SHARES for half_us in HALVES_US]
+    tried = [OwnPick(share=share) for share in SHARES]
     best = min(tried, key=lambda pick: mean_error(pick, predicted_us, called_us))
     return best, mean_error(best, predicted_us, called_us)
 

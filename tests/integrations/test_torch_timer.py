@@ -105,7 +105,7 @@ def test_kernels_of_a_model_follow_each_other_in_a_graph():
     problem = GemmProblem.of(512, 4096, 4096)
     best = rank(problem, "h200", 1, model="WarpSpecializedModel", family="cublas", options=options).best
     fastest_us = best.prediction.runtime_us
-    assert seen.total_us == pytest.approx(fastest_us * (1 + 0.065 / (1 + fastest_us / 50)))
+    assert seen.total_us == pytest.approx(1.04 * fastest_us)
 
 
 def test_fewer_sms_take_longer():
@@ -258,8 +258,8 @@ def test_convolutions_and_their_gradients_are_implicit_gemms():
     assert [timing.kind for timing in seen.timings] == ["convolution"] * 3
     assert [work.conv.kind for work in works(seen)] == ["fprop", "dgrad", "wgrad"]
     best = rank(works(seen)[0], "h200", 1, family="cudnn", options={"regime": "graph"}).best.prediction
-    # What cuDNN picks takes 7 % longer than its fastest kernel, in the median.
-    assert seen.timings[0].time_us == pytest.approx(1.07 * best.runtime_us)
+    # What cuDNN picks takes 5.6 % longer than its fastest kernel, in the median.
+    assert seen.timings[0].time_us == pytest.approx(1.056 * best.runtime_us)
     assert not seen.unmodelled
 
 
@@ -301,10 +301,10 @@ def test_the_regime_is_the_models(regime):
         functional.linear(meta(512, 4096), meta(4096, 4096))
     problem = GemmProblem.of(512, 4096, 4096)
     best = rank(problem, "h200", 1, family="cublas", options={"regime": regime}).best
-    # cuBLAS's own pick takes 6.5 % longer than its fastest kernel where that takes no time, half at 50 us.
+    # cuBLAS's own pick takes 4 % longer than its fastest kernel.
     fastest_us = best.prediction.runtime_us
-    assert seen.total_us == pytest.approx(fastest_us * (1 + 0.065 / (1 + fastest_us / 50)))
-    assert "cublas picks its kernels by itself: up to 6.5% over its fastest" in seen.notes()
+    assert seen.total_us == pytest.approx(1.04 * fastest_us)
+    assert "cublas picks its kernels by itself: 4.0% over its fastest" in seen.notes()
     assert f"regime {regime}" in seen.notes()[0]
 
 

@@ -98,12 +98,14 @@ class KernelTimes:
     def correct(self, top_k: int, *, with_ties: bool = False, slowest_us: FloatArray | None = None) -> None:
         """Corrects the kernels that a residual can bring among the `top_k` of a shape.
 
-        `slowest_us`, a column, is the time of the last of those where other kernels contend too.
+        `slowest_us`, a column, is the time of the last of those where other families' kernels contend too.
         With ties: also those that it can bring into the error band of the best, or before its runner-up. The
-        nearest go first, and tell up to which time the others matter: no correction exceeds LIMIT. A
+        nearest go first, and tell up to which time the others matter: no correction exceeds LIMIT. Those of
+        other families, by corrections of their own, do not tell. A
         residual hardly tells orders apart, so that each kernel keeps its physically fastest.
         """
         physical_us, top_k = self.times_us, min(top_k, self.times_us.shape[1])
+        alone = slowest_us is None
         if slowest_us is None:
             slowest_us = _smallest(physical_us, top_k)
         near = np.isfinite(physical_us) & (physical_us <= slowest_us * CORRECTIONS_APART)
@@ -118,7 +120,7 @@ class KernelTimes:
         if known_band is not None:
             band[near] = np.nan_to_num(known_band)
         least_us = physical_us * (1.0 - LIMIT)
-        matters_us = slowest_us * (1.0 - LIMIT)
+        matters_us = slowest_us * (1.0 - LIMIT if alone else 1.0 + LIMIT)
         corrected_us = np.full_like(physical_us, np.inf)
         while (more := near & np.isinf(corrected_us) & (least_us <= matters_us)).any():
             corrected_us[more] = correction.runtime_us(more[near])
@@ -278,7 +280,8 @@ class Ranker:
         top_k = size_of("top_k", top_k)
         contenders = self._contenders(problem)
         physical_us = np.concatenate([kernels.times_us for kernels in contenders], axis=1)
-        slowest_us = _smallest(physical_us, min(top_k, physical_us.shape[1]))
+        several = len({kernels.space.family.name for kernels in contenders}) > 1
+        slowest_us = _smallest(physical_us, min(top_k, physical_us.shape[1])) if several else None
         for kernels in contenders:
             kernels.correct(top_k, with_ties=True, slowest_us=slowest_us)
         kernel_us = np.concatenate([kernels.times_us[0] for kernels in contenders])
