@@ -4,7 +4,7 @@
 
 Both tables were taken on one GPU at a locked clock: most of the clock's numbers stay out of the fit. So do
 numbers that are the kernel's doing, which the nearest calibration of the same family has: the rows tell of
-the card. (With all of them free, fp8 rows of a B200 tell nvfp4 to 11.4 %, with the card's alone to 7.5 %.)
+the card. (With all of them free, fp8 rows of a B200 told nvfp4 worse.)
 """
 
 from __future__ import annotations
