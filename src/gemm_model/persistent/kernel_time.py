@@ -24,7 +24,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Resources, resources_of
-from gemm_model.kernels.mechanisms import KernelNumbers, Overlap
+from gemm_model.kernels.mechanisms import Clock, KernelNumbers, Overlap
 from gemm_model.persistent.clock import (
     burst_clock_mhz,
     capped_clock_share,
@@ -33,14 +33,12 @@ from gemm_model.persistent.clock import (
 )
 from gemm_model.persistent.edge_tiles import NO_EDGE, EdgeFill, crowding, edge_fill
 from gemm_model.persistent.epilogue import (
-    epilogue_clk,
     exposed_clk,
-    fused_clk,
     period_beside_stores,
     port_store_clk,
     stalled_clk,
-    tile_by_tile_clk,
     tile_period_clk,
+    whole_epilogue_clk,
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
 from gemm_model.persistent.reduction import exposed_turns_us, second_kernel_us, turn_clk, turns_clk
@@ -52,11 +50,13 @@ from gemm_model.persistent.surroundings import (
     launch_us,
     spread_out,
 )
-from gemm_model.persistent.tile_schedule import TileSchedule, tile_schedule
+from gemm_model.persistent.tile_schedule import TileSchedule, TileWaves, tile_schedule
 from gemm_model.persistent.traffic import Traffic, fresh_share, out_of_step, rows_missed_share, traffic
 
 FIRST_CLOCK_SHARE = 0.85
 """Of the boost clock [1]; where the search for the clock begins; its end does not depend on it."""
+STEEPEST = 0.9
+"""Slope of the clock's rule [1]; the search for the clock; chosen: it lies between -1 and 1."""
 SHORTEST_WAVES_US = 1e-6
 """Of a kernel without mechanisms [us]; rates in it; a guard against dividing by zero."""
 NEXT_TO_NOTHING_US = 1e-30
@@ -236,8 +236,7 @@ def _parts(
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
     bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
     period = geometry.family.tile_period
-    fused = fused_clk(batch, resources, numbers) + tile_by_tile_clk(batch, period, resources, numbers)
-    epilogue = epilogue_clk(batch, resources, numbers.epilogue) + fused
+    epilogue, fused = whole_epilogue_clk(batch, period, resources, numbers)
     stalled = stalled_clk(batch, period, numbers, fused, epilogue)
     work = _work(geometry, gpu, numbers, around, bytes_moved, edge, step, epilogue, stalled)
     clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
@@ -428,7 +427,7 @@ def _work(
 
     return _Work(
         full=wave(schedule.full_waves, schedule.resident, 1.0),
-        last=wave(_last_wave_weight(schedule, numbers), schedule.last_tiles, schedule.last_work),
+        last=wave(last_wave_weight(schedule, numbers), schedule.last_tiles, schedule.last_work),
         turns_clk=turns_clk(batch, schedule, geometry.family.tile_order, numbers),
         l2_us=(l2_us + fill_us) * schedule.tiles,
         dram_us=dram_us,
@@ -437,7 +436,7 @@ def _work(
     )
 
 
-def _last_wave_weight(schedule: TileSchedule, numbers: KernelNumbers) -> Values:
+def last_wave_weight(schedule: TileWaves, numbers: KernelNumbers) -> Values:
     """How much of a wave the partial last one counts for; nothing where waves come out whole."""
     quantized = numbers.whole_waves.quantized
     share = minimum(schedule.last_tiles / schedule.resident, 1.0)
@@ -560,10 +559,25 @@ def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:
     second = clock(work.waves_us(first), first)
     third = clock(work.waves_us(second), second)
     change = second - first
-    # The slope of the rule lies between -1 and 1; a change of zero is settled already.
+    # A change of zero is settled already.
     slope = (third - second) / where(change * change > 1e-9, change, 1.0)
-    slope = maximum(minimum(slope, 0.9), -0.9)
+    slope = maximum(minimum(slope, STEEPEST), -STEEPEST)
     return first + change / (1.0 - slope)
+
+
+def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: Surroundings) -> float:
+    """No kernel's clock is found above this.
+
+    With C from where the search begins to the clock of a light load, it ends up to C / (1 - slope^2) above
+    its beginning: steps a and b of a slope b / a, a + b up to C, are extrapolated to a / (1 - b / a). The
+    rule itself rises with the clock as far as the MMAs' share of the clocks falls and the waves get short: by
+    the part that each takes off the clock, for a clock that is so much higher. A power cap may follow it.
+    """
+    above = max(light_load_share(gpu, clock) - FIRST_CLOCK_SHARE, 0.0)
+    sag = (1.0 - gpu.mma_clk_share) * clock.droop_mma
+    slope = STEEPEST if around.settled else min((sag + above) / FIRST_CLOCK_SHARE, STEEPEST)
+    share = FIRST_CLOCK_SHARE + above / (1.0 - slope * slope)
+    return gpu.sm_clk_mhz * (max(share, 1.0) if around.profiled else share)
 
 
 def _speed_of_light_us(geometry: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:

@@ -11,7 +11,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import Chain, KernelNumbers
-from gemm_model.persistent.tile_schedule import TileSchedule
+from gemm_model.persistent.tile_schedule import TileWaves
 
 MATRIX_FIELDS, BATCHED_FIELDS = 11.0, 15.0
 """Fields of a tensor descriptor of two and of three dimensions [fields]; `tensormap.replace` of kernels that
@@ -51,7 +51,7 @@ counters: the kernel's own duration, as a profiler reads it."""
 
 def launch_us(
     batch: GemmBatch,
-    schedule: TileSchedule,
+    schedule: TileWaves,
     gpu: GpuSpec,
     family: KernelFamily,
     numbers: KernelNumbers,
@@ -131,7 +131,7 @@ def spread_out(
     return beside
 
 
-def grid_us(batch: GemmBatch, schedule: TileSchedule, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+def grid_us(batch: GemmBatch, schedule: TileWaves, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
     """From the start of a grid's first CTA to that of its last one."""
     ctas = schedule.resident * batch.cluster_m * batch.cluster_n
     return numbers.launch.full_grid_us * ctas / gpu.sm_count
