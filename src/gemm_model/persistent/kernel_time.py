@@ -8,6 +8,7 @@ from functools import partial
 
 from gemm_model.core.batch import GemmBatch, GridRows, picked
 from gemm_model.core.elementwise import (
+    Flags,
     Values,
     any_of,
     is_zero,
@@ -41,7 +42,14 @@ from gemm_model.persistent.epilogue import (
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
 from gemm_model.persistent.reduction import exposed_turns_us, second_kernel_us, turn_clk, turns_clk
-from gemm_model.persistent.surroundings import REGIMES, Surroundings, footprint_bytes, grid_us, launch_us
+from gemm_model.persistent.surroundings import (
+    REGIMES,
+    Surroundings,
+    footprint_bytes,
+    grid_us,
+    launch_us,
+    spread_out,
+)
 from gemm_model.persistent.tile_schedule import TileSchedule, TileWaves, tile_schedule
 from gemm_model.persistent.traffic import Traffic, fresh_share, out_of_step, rows_missed_share, traffic
 
@@ -230,7 +238,7 @@ def _parts(
     period = geometry.family.tile_period
     epilogue, fused = whole_epilogue_clk(batch, period, resources, numbers)
     stalled = stalled_clk(batch, period, numbers, fused, epilogue)
-    work = _work(geometry, gpu, numbers, bytes_moved, edge, step, epilogue, stalled)
+    work = _work(geometry, gpu, numbers, around, bytes_moved, edge, step, epilogue, stalled)
     clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
     return _Parts(
         traffic=bytes_moved,
@@ -362,6 +370,7 @@ def _work(
     geometry: Geometry,
     gpu: GpuSpec,
     numbers: KernelNumbers,
+    around: Surroundings,
     bytes_moved: Traffic,
     edge: EdgeFill,
     step: KTile,
@@ -379,7 +388,10 @@ def _work(
     stores = port_store_clk(batch, period, numbers.epilogue)
     port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
     busy = schedule.resident * batch.cluster_m * batch.cluster_n / gpu.sm_count
-    l2_us = _l2_tile_us(bytes_moved, schedule.tiles, busy, gpu, numbers)
+    spread = spread_out(batch, schedule, gpu, geometry.family, around)
+    # Of one tile, whose bytes have finite powers whatever the sizes.
+    own_share = sms_to_saturate_l2(gpu, spread) / schedule.tiles
+    l2_us = _l2_tile_us(bytes_moved, schedule.tiles, busy, own_share, gpu, numbers)
     rows_filled = edge.bytes_per_wave / FILLED_ROW_BYTES
     fill_us = numbers.edge_tiles.row_clk / (gpu.sm_count * gpu.sm_clk_mhz) * rows_filled / schedule.resident
     dram_us = _dram_us(bytes_moved, gpu, numbers)
@@ -431,16 +443,17 @@ def last_wave_weight(schedule: TileWaves, numbers: KernelNumbers) -> Values:
     return where(schedule.last_tiles > 0.0, quantized + (1.0 - quantized) * share, 0.0)
 
 
-def _l2_tile_us(moved: Traffic, tiles: Values, busy: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+def _l2_tile_us(
+    moved: Traffic, tiles: Values, busy: Values, own_share: Values, gpu: GpuSpec, numbers: KernelNumbers
+) -> Values:
     """L2 time of a mean tile, or that of few busy SMs at their own pace.
 
-    Merging does not help their own pace. Fills, which they share, hold up a few SMs less.
+    `own_share`: the share of the SMs that saturates L2, over the tiles. Merging does not help their own
+    pace. Fills, which they share, hold up a few SMs less.
     """
     l2 = numbers.l2
     fills = l2.fill_share * moved.dram_read_bytes
     asked_bytes = moved.l2_load_bytes + moved.merged_bytes - fills
-    # Of one tile, whose bytes have finite powers whatever the sizes.
-    own_share = sms_to_saturate_l2(gpu) / tiles
     own_bytes = asked_bytes * (own_share / busy) + fills * (own_share / maximum(busy, l2.fill_sms))
     load_bytes = moved.l2_load_bytes / tiles
     served_bytes = smooth_maximum(load_bytes, own_bytes, numbers.overlap.loads_dram_order)
@@ -460,14 +473,16 @@ def _dram_us(moved: Traffic, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
     return maximum(dram_us, (moved.dram_read_bytes + moved.output_bytes) / (gpu.l2_write_gb_per_s * 1e3))
 
 
-def sms_to_saturate_l2(gpu: GpuSpec) -> float:
+def sms_to_saturate_l2(gpu: GpuSpec, spread: Flags = False) -> Values:
     """Share of the SMs whose bulk reads, each as fast as one of eight SMs, add up to L2's bandwidth.
 
-    Few SMs are held up by L2 before their ways in are full: eight of an H100 read 0.85 of what eight of an
-    H200 do, as all of them do, where up to four read the same on both. Source: bulk reads of 1 to 66 SMs.
+    The eight that a launch takes first are neighbours and hold each other up: those of an H100 read 0.85 of
+    what those of an H200 do, where up to four read the same on both. SMs that lie all over the card
+    (`spread`) read as fast as one alone. Source: bulk reads of 1 to 66 SMs; graphs of ping-pong kernels.
     """
-    of_eight = gpu.l2_read_bytes_per_clk_of_eight or gpu.known("l2_read_bytes_per_clk_per_sm")
-    return gpu.l2_read_bytes_per_us / (of_eight * gpu.sm_clk_mhz * gpu.sm_count)
+    alone = gpu.known("l2_read_bytes_per_clk_per_sm")
+    of_eight = gpu.l2_read_bytes_per_clk_of_eight or alone
+    return gpu.l2_read_bytes_per_us / (where(spread, alone, of_eight) * gpu.sm_clk_mhz * gpu.sm_count)
 
 
 _ClockRule = Callable[[Values, Values], Values]
