@@ -34,6 +34,7 @@ from gemm_model.persistent.clock import (
 from gemm_model.persistent.edge_tiles import NO_EDGE, EdgeFill, crowding, edge_fill
 from gemm_model.persistent.epilogue import (
     exposed_clk,
+    hidden_clk,
     period_beside_stores,
     port_store_clk,
     stalled_clk,
@@ -102,6 +103,7 @@ class Geometry:
     family: KernelFamily
     rate: Values
     """Peak FLOP per clock of one SM."""
+    flop: Values
     resources: Resources
     schedule: TileSchedule
 
@@ -111,6 +113,7 @@ class Geometry:
             picked(self.batch, rows),
             self.family,
             picked(self.rate, rows),
+            picked(self.flop, rows),
             picked(self.resources, rows),
             picked(self.schedule, rows),
         )
@@ -123,7 +126,7 @@ def geometry_of(
     if resources is None:
         resources = resources_of(batch, gpu, family)
     schedule = tile_schedule(batch, gpu, resources, family.tile_order)
-    return Geometry(batch, family, rate, resources, schedule)
+    return Geometry(batch, family, rate, batch.flop, resources, schedule)
 
 
 def l2_bytes_per_us(gpu: GpuSpec, numbers: KernelNumbers) -> float:
@@ -215,8 +218,8 @@ class _Parts:
     traffic: Traffic
     edge: EdgeFill
     step: KTile
-    mainloop_clk: Values
     epilogue_clk: Values
+    hidden_clk: Values
     work: _Work
     clock: _ClockRules
     sm_clk_mhz: Values
@@ -238,14 +241,17 @@ def _parts(
     period = geometry.family.tile_period
     epilogue, fused = whole_epilogue_clk(batch, period, resources, numbers)
     stalled = stalled_clk(batch, period, numbers, fused, epilogue)
-    work = _work(geometry, gpu, numbers, around, bytes_moved, edge, step, epilogue, stalled)
+    mainloop = schedule.k_tiles * step.math_clk
+    hidden = hidden_clk(resources, numbers.epilogue, mainloop, epilogue)
+    period_clk = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue, hidden)
+    work = _work(geometry, gpu, numbers, around, bytes_moved, edge, step, mainloop, period_clk, stalled)
     clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
     return _Parts(
         traffic=bytes_moved,
         edge=edge,
         step=step,
-        mainloop_clk=schedule.k_tiles * step.math_clk,
         epilogue_clk=epilogue,
+        hidden_clk=hidden,
         work=work,
         clock=clock,
         sm_clk_mhz=_settle(work, clock.inside, gpu),
@@ -278,9 +284,7 @@ def kernel_time(
     clk_us = 1.0 / sm_clk_mhz
     waves_us = work.waves_us(sm_clk_mhz)
     first_load_us = step.port_clk * clk_us
-    exposed = exposed_clk(
-        batch, gpu, period, geometry.resources, numbers.epilogue, parts.mainloop_clk, parts.epilogue_clk
-    )
+    exposed = exposed_clk(batch, gpu, period, geometry.resources, parts.epilogue_clk, parts.hidden_clk)
     turn_us = turn_clk(batch, numbers.split_k) * clk_us
     turns_us = exposed_turns_us(batch, schedule, geometry.family.tile_order, waves_us, turn_us)
     exposed_us = exposed * clk_us + turns_us
@@ -374,7 +378,8 @@ def _work(
     bytes_moved: Traffic,
     edge: EdgeFill,
     step: KTile,
-    epilogue: Values,
+    mainloop: Values,
+    period_clk: Values,
     stalled: Values | None,
 ) -> _Work:
     """The work of the waves."""
@@ -384,7 +389,6 @@ def _work(
         geometry.resources,
         geometry.family.tile_period,
     )
-    mainloop = schedule.k_tiles * step.math_clk
     stores = port_store_clk(batch, period, numbers.epilogue)
     port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
     busy = schedule.resident * batch.cluster_m * batch.cluster_n / gpu.sm_count
@@ -399,7 +403,6 @@ def _work(
     stores_us = epilogues * bytes_moved.l2_store_bytes / (l2_bytes_per_us(gpu, numbers) * schedule.tiles)
     dram_tile_us = dram_us / schedule.tiles
     unhidden_us = numbers.overlap.l2_dram_loss * minimum(l2_us, dram_tile_us)
-    period_clk = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue)
     port_clk = maximum(port, schedule.k_tiles * step.latency_clk)
     overlap = numbers.overlap
     crowded = crowding(batch, gpu, numbers)
@@ -501,7 +504,7 @@ def _clock_rule(
     geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, bytes_moved: Traffic, around: Surroundings
 ) -> _ClockRules:
     multipliers = geometry.batch.multiplier_share
-    switched = geometry.batch.flop * multipliers
+    switched = geometry.flop * multipliers
     l2_bytes = bytes_moved.l2_request_bytes
     dram_bytes = bytes_moved.dram_bytes
     math_clk = switched / (geometry.rate * gpu.sm_count)
@@ -582,6 +585,6 @@ def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: Surroundings) -> float:
 
 def _speed_of_light_us(geometry: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:
     """No kernel is faster than its FLOP at the peak rate, or its bytes at the DRAM's (classic SOL model)."""
-    math_us = geometry.batch.flop / (geometry.rate * gpu.sm_count * gpu.sm_clk_mhz)
+    math_us = geometry.flop / (geometry.rate * gpu.sm_count * gpu.sm_clk_mhz)
     dram_us = (bytes_moved.operand_bytes + bytes_moved.output_bytes) / gpu.dram_bytes_per_us
     return maximum(math_us, dram_us)

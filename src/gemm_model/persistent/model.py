@@ -415,7 +415,7 @@ class PhysicalEvaluation:
         times, moved = self.times, self.times.traffic
         share = times.set_clk_mhz / self.model.gpu.sm_clk_mhz
         batch = self.geometry.batch
-        switched = batch.flop * batch.multiplier_share
+        switched = self.geometry.flop * batch.multiplier_share
         spent = energy_uj(power, switched, moved.l2_request_bytes, moved.dram_bytes, share, times.runtime_us)
         return {"energy_uj": spent}
 
