@@ -115,7 +115,7 @@ def _dependent(batch: GemmBatch, family: KernelFamily) -> Flags:
 
 
 def spread_out(
-    batch: GemmBatch, schedule: TileSchedule, gpu: GpuSpec, family: KernelFamily, around: Surroundings
+    batch: GemmBatch, schedule: TileWaves, gpu: GpuSpec, family: KernelFamily, around: Surroundings
 ) -> Flags:
     """Whether each grid of a chain is placed beside the one before, on SMs all over the card.
 
