@@ -217,6 +217,26 @@ def test_calibrate_adapts_a_calibration_to_few_rows(tmp_path, gemm_model):
     assert all(0 <= band < 0.02 for band in bands.values())
 
 
+def test_calibrate_adapts_to_the_family_that_the_rows_name(tmp_path, gemm_model):
+    rows = measured(shapes=10)
+    rows = rows[rows["cta_m"] != 64].assign(kernel="cutlass", stages=4)
+    output = tmp_path / "out.yaml"
+    words = ("--output", output, "--from", calibration_file(tmp_path / "donor.yaml"), "--residual", "off")
+    words += ("--fit", "tensor", "--hold-outs", "shapes")
+    outcome = gemm_model("calibrate", "--input", save(rows, tmp_path / "t.csv"), *words)
+    assert outcome.code == 0, outcome.err
+    assert load_calibration(output).family == "cutlass"
+
+
+def test_rows_of_an_unknown_family_are_refused(tmp_path, gemm_model):
+    table = save(measured(shapes=10).assign(kernel="kutlass"), tmp_path / "t.csv")
+    outcome = gemm_model(
+        "calibrate", "--input", table, "--output", tmp_path / "out.yaml", "--residual", "off"
+    )
+    assert outcome.code == 2
+    assert f"{table}: no row of kernel quack, but of kutlass; expected measurements" in outcome.err
+
+
 def test_explain_prints_mechanisms_and_what_if(gemm_model):
     outcome = gemm_model(
         "explain", "--m", 4096, "--n", 7168, "--k", 2048, "--cta", "128x256", "--cluster", "2x1"

@@ -44,7 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="auto trains the clipped residual too, for a file beside the calibration (needs catboost)",
     )
-    parser.add_argument("--family", default="auto", help="the kernel family that was measured")
+    parser.add_argument(
+        "--family",
+        default="auto",
+        help="the kernel family that was measured (auto: the one that the tables name)",
+    )
     parser.add_argument(
         "--from",
         dest="donor",
