@@ -94,7 +94,9 @@ def by(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folds", type=int, default=8)
     parser.add_argument("--gpu", default="h200")
     args = parser.parse_args()
