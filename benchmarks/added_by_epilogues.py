@@ -2,9 +2,9 @@
 
     python benchmarks/added_by_epilogues.py [--folds 2] [--gpu h200]
 
-The time that a kernel takes longer than the plain one of the same tile, on the same card and shape. The numbers
-that epilogues alone have are fitted to the other folds' shapes, all others are as shipped. An added time
-is right within RIGHT_SHARE of it or RIGHT_US. Prints the share of right ones by family, by length and by word,
+The time that a kernel takes longer than the plain one of the same tile, on the same card and shape. The
+numbers that epilogues alone have are fitted to the other folds' shapes, all others are as shipped. An added
+time is right within RIGHT_SHARE of it or RIGHT_US. Prints the share of right ones by family, length and word,
 shapes held out and with shapes that the fit has seen.
 """
 
