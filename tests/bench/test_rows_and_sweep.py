@@ -117,6 +117,14 @@ def test_the_order_depends_on_the_seed_alone() -> None:
     assert sorted(map(id, arranged(rows, seed=2))) == sorted(map(id, rows))
 
 
+def test_rows_in_order_stay_as_they_come() -> None:
+    rows = sample_rows()
+    assert list(map(id, arranged(rows, seed=1, in_order=True))) == list(map(id, rows))
+    places = [rows.index(row) for row in arranged(rows, seed=1, sample=4, in_order=True)]
+    assert len(places) == 4
+    assert places == sorted(places)
+
+
 def test_sampling_shapes_takes_all_their_rows() -> None:
     rows = sample_rows()
     chosen = arranged(rows, seed=3, sample_shapes=2)

@@ -201,9 +201,11 @@ def arranged(
     sample: int | None = None,
     sample_shapes: int | None = None,
     shard: tuple[int, int] = (0, 1),
+    in_order: bool = False,
 ) -> list[Row]:
     """Rows in an order that mixes shapes and configurations, so that a drifting clock favours none of them.
 
+    Rows `in_order` stay as they come: what drifts is then the same for neighbours, whose difference is asked.
     `sample` keeps so many rows, `sample_shapes` all rows of so many shapes. Shard (i, n) is the i-th of n
     parts of about equal length; a shape stays on one card, where all its configurations are compared.
     """
@@ -215,6 +217,9 @@ def arranged(
         names = sorted({shape_key(row) for row in order})
         chosen = set(draw.sample(names, min(sample_shapes, len(names))))
         order = [row for row in order if shape_key(row) in chosen]
+    if in_order:
+        place = {id(row): index for index, row in enumerate(rows)}
+        order.sort(key=lambda row: place[id(row)])
     index, count = shard
     owner = _shard_of_shapes(order, count)
     return [row for row in order if owner[shape_key(row)] == index]

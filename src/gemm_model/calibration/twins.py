@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from gemm_model.calibration.observations import Observations
@@ -21,11 +22,23 @@ def beside_twins(rows: Observations, plain: Observations, predicted_us: FloatArr
     what was measured: a fit to it learns what the epilogue adds, and not what a model misses of the kernel.
     Rows without a twin keep their times.
     """
+    ratio = np.nan_to_num(of_twins(rows, plain, predicted_us / plain.runtime_us), nan=1.0)
+    return rows.frame.assign(**{MEASURED: rows.runtime_us, "runtime_us": rows.runtime_us * ratio})
+
+
+def added_us(
+    rows: Observations, plain: Observations, rows_us: FloatArray, plain_us: FloatArray
+) -> FloatArray:
+    """What each of the rows takes longer than its plain twin [us]; NaN without one."""
+    result: FloatArray = rows_us - of_twins(rows, plain, plain_us)
+    return result
+
+
+def of_twins(rows: Observations, plain: Observations, values: FloatArray) -> FloatArray:
+    """Of each of the rows the median of its plain twins' `values`; NaN without one."""
     names = [name for name in TWIN_COLUMNS if name in rows.frame and name in plain.frame]
     names += [name for name in config_columns(rows.frame) if name in plain.frame]
-    ratio = pd.Series(predicted_us / plain.runtime_us)
     keys = [plain.frame[name].astype(str).to_numpy() for name in names]
-    of_twins = ratio.groupby(keys).median().rename("ratio").rename_axis(names).reset_index()
-    own = rows.frame[names].astype(str).merge(of_twins, on=names, how="left")["ratio"].fillna(1.0)
-    scaled = rows.runtime_us * own.to_numpy()
-    return rows.frame.assign(**{MEASURED: rows.runtime_us, "runtime_us": scaled})
+    medians = pd.Series(values).groupby(keys).median().rename("value").rename_axis(names).reset_index()
+    found: FloatArray = rows.frame[names].astype(str).merge(medians, on=names, how="left")["value"].to_numpy()
+    return found

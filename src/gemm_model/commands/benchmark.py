@@ -96,6 +96,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--repeats", type=int, help="launches timed per row (default: timing.repeats)")
     how.add_argument("--time-budget", type=float, default=math.inf, metavar="S", help="stop after S seconds")
     how.add_argument("--seed", type=int, default=SHUFFLE_SEED, help="of the order and the sample")
+    how.add_argument(
+        "--in-order", action="store_true", help="rows as they come, not mixed: to compare neighbours"
+    )
     how.add_argument("--jobs", type=int, help="processes that compile (default: processors less one)")
     how.add_argument("--device", help="module:class of the device (default: CUDA through torch)")
     where = parser.add_argument_group("where to run (docs/fleet.md)")
@@ -287,6 +290,7 @@ def _rows(args: argparse.Namespace, providers: dict[str, Provider], capability: 
         sample=args.sample,
         sample_shapes=args.sample_shapes,
         shard=_shard(args.shard),
+        in_order=args.in_order,
     )
     if not ordered:
         raise InputError(f"shard {args.shard} of {len(rows)} rows is empty")
