@@ -99,14 +99,15 @@ def offers_sm100_tile(batch: GemmBatch) -> Flags:
     """
     along_n = one_of(batch.cta_n, (64.0, 128.0)) & is_multiple(batch.cta_m, 8.0) & (batch.cta_m <= 64)
     narrow = one_of(batch.cta_m, (64.0, 128.0)) & is_multiple(batch.cta_n, 8.0) & (batch.cta_n <= 64)
-    return warpgroup_mma.tcgen05_tile(batch) | ((along_n | narrow) & (batch.schedule != TWO_CTA))
+    single: Flags = (along_n | narrow) & (batch.schedule != TWO_CTA)
+    return warpgroup_mma.tcgen05_tile(batch) | single
 
 
 NARROW = (8, 16, 24, 32, 48)
 """The narrower extent of tiles with 64 or 128 rows or columns, as on Hopper."""
 SPLITS = CUBLAS_SM90.space.split_k
-"""Splits of other architectures: cuBLASLt takes a number of them (CUBLASLT_ALGO_CONFIG_SPLITK_NUM) everywhere,
-which of them its heuristics pick is known of Hopper alone."""
+"""Splits on other architectures too: cuBLASLt takes a number of them (CUBLASLT_ALGO_CONFIG_SPLITK_NUM); which
+ones its heuristics pick is known of Hopper alone."""
 
 
 def _blackwell(like: KernelFamily) -> KernelFamily:
