@@ -69,6 +69,7 @@ def judged(family_name: str, gpu: GpuSpec, folds: int) -> Iterator[pd.DataFrame]
         unseen_us = hold_out.times(folds_of(size_groups(fused), SEED, folds), map).runtime_us
         yield fused.frame.assign(
             family=family.name,
+            unseen_us=unseen_us,
             measured=added_us(fused, plain, fused.runtime_us, plain.runtime_us),
             unseen=added_us(fused, plain, unseen_us, plain_us),
             seen=added_us(fused, plain, time_us(fused, gpu, numbers), plain_us),
