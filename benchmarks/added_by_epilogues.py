@@ -2,10 +2,10 @@
 
     python benchmarks/added_by_epilogues.py [--folds 2] [--gpu h200]
 
-The time that a kernel takes longer than the plain one of the same tile, on the same card and shape. The numbers
-that epilogues alone have are fitted to the other folds' shapes, all others are as shipped. An added time
-is right within RIGHT_SHARE of it or RIGHT_US. Prints the share of right ones by family, by length and by word,
-shapes held out and with shapes that the fit has seen.
+The time that a kernel takes longer than the plain one of the same tile, on the same card and shape. The
+numbers that epilogues alone have are fitted to the other folds' shapes, all others are as shipped. An added
+time is right within RIGHT_SHARE of it or RIGHT_US. Prints the share of right ones by family, by length and by
+word, shapes held out and with shapes that the fit has seen.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ def judged(family_name: str, gpu: GpuSpec, folds: int) -> Iterator[pd.DataFrame]
         unseen_us = hold_out.times(folds_of(size_groups(fused), SEED, folds), map).runtime_us
         yield fused.frame.assign(
             family=family.name,
-            unseen_us=unseen_us,
             measured=added_us(fused, plain, fused.runtime_us, plain.runtime_us),
             unseen=added_us(fused, plain, unseen_us, plain_us),
             seen=added_us(fused, plain, time_us(fused, gpu, numbers), plain_us),
@@ -95,7 +94,7 @@ def by(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--folds", type=int, default=8)
     parser.add_argument("--gpu", default="h200")
     args = parser.parse_args()

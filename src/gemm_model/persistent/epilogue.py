@@ -99,7 +99,7 @@ def stall_of(
     plain: Values,
     fused: Values,
 ) -> Stall | None:
-    """How loads wait for the `fused` part of an epilogue that is `plain` without; None where nothing is fused.
+    """How loads wait for what is `fused` to a `plain` epilogue; None where nothing is.
 
     The next tile of another warpgroup empties the ring of ping-pong kernels, that of another accumulator the
     ring of kernels with two. Where the ring is filled anew for each tile, loads wait for the whole epilogue.

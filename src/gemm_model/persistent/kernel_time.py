@@ -397,7 +397,7 @@ def _work(
     last_of_full = 0.0 if stall is None else _last_share(schedule)
 
     def wave(count: Values, tiles: Values, work: Values, last_share: Values) -> _Wave:
-        """Of so many tiles, at most `work` of them for a cluster; `last_share` of these waves are the last."""
+        """Of so many tiles, at most `work` of them for a cluster; `last_share` of them are the last wave."""
         clusters = maximum(tiles / work, 1.0)
         filled_us = fill_us * (tiles * crowded(clusters)) + NEXT_TO_NOTHING_US
         l2_share_us, dram_share_us = l2_us * tiles, dram_tile_us * tiles
