@@ -1,6 +1,6 @@
 """How far a calibration adapted from few rows is off on the rows that it has not seen.
 
-    python benchmarks/few_shot.py [--rows 200] [--draws 3]
+    python benchmarks/few_shot.py [--rows 200] [--draws 5]
 
 Whole shapes are drawn until they have that many rows of a rate class; `gemm-model calibrate --from
 h200:quack` adapts the donor to them, and the rows of all other shapes judge it. Prints MAPE, p95 and top-1
@@ -112,7 +112,7 @@ def figures(family_name: str, table: str, count: int, draws: int) -> Iterator[di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=int, default=200, help="rows of a rate class to adapt to")
-    parser.add_argument("--draws", type=int, default=3, help="draws of shapes to average over")
+    parser.add_argument("--draws", type=int, default=5, help="draws of shapes to average over")
     args = parser.parse_args()
     lines = [line for table in TABLES for line in figures(*table, args.rows, args.draws)]
     print(pd.DataFrame(lines).to_string(index=False))

@@ -2,13 +2,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from gemm_model.bench import tracer
 from gemm_model.bench.rows import Row, write_plan
-from gemm_model.bench.traced_worker import run_rows
-from gemm_model.bench.worker import Worker
 from gemm_model.cli import main
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.files import sole_writer
@@ -16,9 +15,11 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.timeline.trace import read_trace_table
-from tests.bench.fakes import LAUNCH_FAILS
+from tests.bench.fakes import LAUNCH_FAILS, FakeDevice
 from tests.timeline.iket_sample import sample, write_sample
 
+ROOT = Path(__file__).parents[2]
+FAKE = "tests.bench.fakes:FakeProvider"
 DEVICE = "tests.bench.fakes:FakeDevice"
 H200 = load_gpu("h200")
 KERNEL = ["--m", "256", "--n", "128", "--k", "128", "--cta", "128x128"]
@@ -35,24 +36,23 @@ class FakeTracer:
     """Stands for the commands that `tracer` runs: the timed worker, the tracer for lifetimes, for ranges."""
 
     def __init__(self, launches, words="", untraced_us=1.25, lifetimes=20):
-        self.commands, self.environments = [], []
+        self.commands, self.environments = {}, {}
         self.launches, self.words, self.untraced_us = launches, words, untraced_us
         self.lifetimes = lifetimes
 
     def __call__(self, command, place, environment):
-        self.commands.append(command)
-        self.environments.append(environment)
+        part = command[command.index("--part") + 1]
+        self.commands[part], self.environments[part] = command, environment
         rows = json.loads((place / "rows.json").read_text())
-        if "--timed" in command:
+        if part == "untraced":
             replies = [{"disposition": "ok", "kernel_us": self.untraced_us} for _ in rows]
-            (place / "replies.json").write_text(json.dumps(replies))
+            (place / "untraced.json").write_text(json.dumps(replies))
             return ""
         out = place.__class__(command[command.index("--output-dir") + 1])
         out.mkdir(parents=True, exist_ok=True)
-        count = self.lifetimes if "--warp-trace" in command else self.launches
-        document = sample(count)
-        if "--warp-trace" in command:
-            # The last five launches live 1.05, 1.04, ..., 1.01 us.
+        document = sample(self.lifetimes if part == "lifetimes" else self.launches)
+        if part == "lifetimes":
+            # The last nine launches live 1.09, 1.08, ..., 1.01 us.
             document["launches"] = [
                 {
                     **launch,
@@ -68,44 +68,98 @@ class FakeTracer:
 
 
 def test_a_row_is_timed_without_the_tracer_and_traced_with_it(monkeypatch):
-    fake = FakeTracer(launches=3)
+    fake = FakeTracer(launches=5)
     monkeypatch.setattr(tracer, "_run", fake)
     (trace,) = tracer.trace_rows([row()], H200, OPTIONS)
     assert trace.info.untraced_us == 1.25
-    # The median of the last five lifetimes, and 1.6 us over it.
-    assert trace.info.unranged_us == pytest.approx(1.03)
-    assert trace.info.overhead == pytest.approx(1.6 / 1.03 - 1.0)
+    # The median of the last nine lifetimes, and 1.6 us over it.
+    assert trace.info.unranged_us == pytest.approx(1.05)
+    assert trace.info.overhead == pytest.approx(1.6 / 1.05 - 1.0)
     assert trace.info.kernel["m"] == 256
     # 128 elements of K are two k tiles of 64.
     assert trace.info.k_tiles == 2
-    timed, lived, traced = fake.commands
-    assert "--waits" not in timed
-    assert "--waits" not in lived
-    assert lived[-2:] == ["--launches", "5"]
+    traced = fake.commands["ranges"]
+    assert not {"--waits", "--warp-trace"} & {*fake.commands["untraced"]}
+    assert "--waits" not in fake.commands["lifetimes"]
+    assert "--warp-trace" in fake.commands["lifetimes"]
     assert traced[traced.index("--postprocess") + 1] == "json"
     assert "--warp-trace" not in traced
     assert traced[-2:] == ["--waits", "--no-stores"]
     # Kernels with ranges have a cache of their own.
-    assert ["QUACK_CACHE_DIR" in environment for environment in fake.environments] == [False, False, True]
+    own = {part: "QUACK_CACHE_DIR" in environment for part, environment in fake.environments.items()}
+    assert own == {"ranges": True, "untraced": False, "lifetimes": False}
 
 
 def test_parts_of_epilogues_are_traced_where_they_are_asked_for(monkeypatch):
     fake = FakeTracer(launches=3)
     monkeypatch.setattr(tracer, "_run", fake)
     tracer.trace_rows([row()], H200, tracer.TraceOptions(device=DEVICE, stores=True, waits=False))
-    assert not {"--waits", "--no-stores"} & set(fake.commands[-1])
+    assert not {"--waits", "--no-stores"} & set(fake.commands["ranges"])
+
+
+class LoggingDevice(FakeDevice):
+    """Notes what is launched, and how often."""
+
+    def kernel_us(self, launch, count):
+        self._note(f"untraced {count}", launch)
+        return 2.5
+
+    def rested_launches(self, launch, count):
+        self._note(f"traced {count}", launch)
+
+    def _note(self, what, launch):
+        with open(os.environ["LAUNCH_LOG"], "a") as file:
+            file.write(f"{launch()[0].m} {what}\n")
+
+
+def in_turn(monkeypatch, tmp_path, rows, device="LoggingDevice"):
+    """What the three workers launched, as processes of their own: the tracer runs that with ranges twice."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+    monkeypatch.setenv("LAUNCH_LOG", str(tmp_path / "log"))
+    twice = ["sh", "-c", '"$@" && "$@"', "sh"]
+    monkeypatch.setattr(tracer, "_tracer", lambda out, words: ["env"] if words else twice)
+    monkeypatch.setattr(tracer, "_ranges", lambda options: [])
+    (tmp_path / "rows.json").write_text(json.dumps([row.columns() for row in rows]))
+    options = tracer.TraceOptions(device=f"tests.bench.test_tracer:{device}")
+    tracer._in_turn(rows, tmp_path, options, tmp_path / "out", tmp_path / "lived")
+    return (tmp_path / "log").read_text().splitlines()
+
+
+def test_kernels_with_and_without_ranges_take_turns_on_the_card(monkeypatch, tmp_path):
+    rows = [row(m=256, kernel=FAKE), row(m=512, kernel=FAKE)]
+    launched = in_turn(monkeypatch, tmp_path, rows)
+    # The tracer's first run counts events, beside no other: three launches of each.
+    assert launched[:6] == [*["256 traced 1"] * 3, *["512 traced 1"] * 3]
+    a_round = ("traced 1", "untraced 3", "traced 3")
+    assert launched[6:] == [f"{m} {each}" for m in (256, 512) for each in 3 * a_round]
+    replies = json.loads((tmp_path / "untraced.json").read_text())
+    assert replies == 2 * [{"disposition": "ok", "kernel_us": 2.5}]
+
+
+class FailingDevice(LoggingDevice):
+    def kernel_us(self, launch, count):
+        raise RuntimeError("the card fell off")
+
+
+def test_nobody_waits_for_the_turn_of_one_that_ended(monkeypatch, tmp_path):
+    with pytest.raises(InputError, match="ended with code 1.*RuntimeError: the card fell off"):
+        in_turn(monkeypatch, tmp_path, [row(kernel=FAKE)], "FailingDevice")
+    refused = [row(kernel=FAKE), row(n=LAUNCH_FAILS, kernel=FAKE)]
+    (tmp_path / "again").mkdir()
+    with pytest.raises(InputError, match=r"256 x \d+ x 128: launch_failed \(the fake launch fails\)"):
+        in_turn(monkeypatch, tmp_path / "again", refused)
 
 
 @pytest.mark.parametrize(
     ("fake", "message"),
     [
-        (FakeTracer(launches=0), "saw 0 launches of instrumented kernels; expected at least 1"),
+        (FakeTracer(launches=2), "saw 2 launches of instrumented kernels; expected at least 3"),
         (
-            FakeTracer(launches=1, lifetimes=4),
-            "shows other launches; expected 5 of each of the traced kernels",
+            FakeTracer(launches=3, lifetimes=4),
+            "shows other launches; expected 9 of each of the traced kernels",
         ),
         (
-            FakeTracer(launches=2, words="Trace incomplete: 5 warp record(s) dropped"),
+            FakeTracer(launches=4, words="Trace incomplete: 5 warp record(s) dropped"),
             "lost the events of 5 warps at its own count events a warp; expected more by --events-per-warp",
         ),
     ],
@@ -124,17 +178,17 @@ def test_a_process_that_fails_is_told_by_its_last_line(tmp_path):
 
 def test_batches_are_alike_in_size_and_bounded():
     rows = [row(m=8192, n=8192, k=4096), row(), row(m=4096, n=4096, k=1024), row(m=512)]
-    # Two launches of t tiles of 128 x 128 and k tiles of 64: 8 warps compute k tiles, with 4 more a tile; one
-    # loads the k tiles, with 3 more a tile. With their stores: 4 blocks of 32 columns in 4 ranges each.
+    # Four launches of t tiles of 128 x 128 and k tiles of 64: 8 warps compute k tiles, with 4 more a tile;
+    # one loads the k tiles, with 3 more a tile. With their stores: 4 blocks of 32 columns in 4 ranges each.
     sizes = [
-        2 * 4096 * (8 * (64 + 4) + 64 + 3),
-        2 * 2 * (8 * (2 + 4) + 2 + 3),
-        2 * 1024 * (8 * (16 + 4) + 16 + 3),
-        2 * 4 * (8 * (2 + 4) + 2 + 3),
+        4 * 4096 * (8 * (64 + 4) + 64 + 3),
+        4 * 2 * (8 * (2 + 4) + 2 + 3),
+        4 * 1024 * (8 * (16 + 4) + 16 + 3),
+        4 * 4 * (8 * (2 + 4) + 2 + 3),
     ]
     assert [tracer.expected_ranges(each, H200) for each in rows] == sizes
     with_stores = tracer.expected_ranges(rows[1], H200, stores=True)
-    assert with_stores == 2 * 2 * (8 * (2 + 4 + 4 * 4) + 2 + 3)
+    assert with_stores == 4 * 2 * (8 * (2 + 4 + 4 * 4) + 2 + 3)
     found = tracer.batches(rows, H200)
     assert sorted(index for batch in found for index in batch) == [0, 1, 2, 3]
     assert found[0][:2] == [1, 3]
@@ -169,29 +223,6 @@ def test_kernels_with_a_range_for_each_wait_are_other_kernels(tmp_path):
     assert sizes[0] < sizes[1]
     assert sizes[2] < sizes[1]
     assert stores == [True, True, False]
-
-
-def test_the_worker_launches_what_it_prepared(monkeypatch):
-    calls = []
-
-    class Device:
-        def operands(self, problem, placement):
-            return None
-
-        def rested_launches(self, launch, count):
-            calls.append((launch(), count))
-
-        def kernel_us(self, launch, count):
-            return 2.5
-
-    worker = Worker(DEVICE)
-    worker._device = Device()
-    fake = "tests.bench.fakes:FakeProvider"
-    cells = [row(kernel=fake).columns(), row(n=LAUNCH_FAILS, kernel=fake).columns()]
-    replies = run_rows(worker, cells, timed=False)
-    assert [reply["disposition"] for reply in replies] == ["ok", "launch_failed"]
-    assert [count for _, count in calls] == [1]
-    assert run_rows(worker, cells[:1], timed=True) == [{"disposition": "ok", "kernel_us": 2.5}]
 
 
 def test_without_the_tracer_or_a_gpu_it_is_exit_code_3(monkeypatch, tmp_path, capsys):
@@ -241,7 +272,7 @@ def test_a_trace_that_was_written_before_is_converted(tmp_path, capsys):
 def test_a_table_of_kernels_becomes_a_folder(monkeypatch, tmp_path):
     plan = tmp_path / "plan.csv"
     write_plan([row(), row(m=512)], plan)
-    monkeypatch.setattr(tracer, "_run", FakeTracer(launches=6))
+    monkeypatch.setattr(tracer, "_run", FakeTracer(launches=6, lifetimes=20))
     monkeypatch.setattr("gemm_model.bench.runner.describe_card", lambda worker: {"gpu_name": "NVIDIA H200"})
     out = tmp_path / "traces"
     assert main(["trace", "--rows", str(plan), "--output", str(out), "--device", DEVICE]) == 0

@@ -106,6 +106,17 @@ def test_what_is_known_of_a_family_stands_in_for_a_donors_numbers():
     assert replace(donor, family="triton").numbers_for("fp16", triton) == own
 
 
+def test_what_is_known_of_a_family_may_be_how_much_it_is_more_than_the_donors():
+    cutlass = family_of("cutlass", H200)
+    for tile_clk in (300.0, 480.0):
+        of_donor = numbers().having({"epilogue.tile_clk": tile_clk})
+        donor = replace(calibration(), numbers={"fp16": of_donor})
+        adapted = donor.numbers_for("fp16", cutlass)
+        # 317 clocks of instructions more between two tiles, in CUTLASS's SASS.
+        assert adapted.epilogue.tile_clk == tile_clk + 317.0
+        assert adapted.epilogue.apart == of_donor.epilogue.apart
+
+
 def test_own_numbers_have_the_held_out_band_and_no_caveat(tmp_path):
     own = predicted(H200, calibration=calibration())
     assert own.caveats == ()

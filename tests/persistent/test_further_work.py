@@ -107,13 +107,13 @@ def test_a_kernel_that_goes_tile_by_tile_begins_anew_for_each(cta_n, clk):
     found = resources_of(groups, H200, family_of("triton", H200))
     assert tile_by_tile_clk(groups, period, found, known) == pytest.approx(clk)
     # No load is under way during its epilogue, whatever is fused; others load ahead.
-    anew = stall_of(groups, H200, period, found, known, 9000.0, 10.0, 4200.0, 800.0)
+    anew = stall_of(groups, H200, period, found, known, 9000.0, 10.0, 5000.0, 800.0)
     assert anew.waits_us(fetched_us=6.0, clk_us=1e-3) == pytest.approx(5.0)
     assert anew.of_waves(1.0, 1.0).waits_us(6.0, 1e-3) == pytest.approx(5.0)
     assert tile_by_tile_clk(groups, family_of("quack", H200).tile_period, found, known) == 0.0
     plain = work(epilogue="gelu", config=config)
     assert tile_by_tile_clk(plain, period, found, known) == 0.0
-    ahead = stall_of(plain, H200, period, found, known, 9000.0, 10.0, 4200.0, 800.0)
+    ahead = stall_of(plain, H200, period, found, known, 9000.0, 10.0, 5000.0, 800.0)
     assert ahead.waits_us(fetched_us=60.0, clk_us=1e-3) == 0.0
 
 
@@ -169,7 +169,7 @@ def test_loads_go_on_in_an_epilogue_until_the_ring_is_full():
     known, period = numbers(), family_of("quack", H200).tile_period
     gelu = work(epilogue="gelu")
     # A ring of 6 stages, 5 under way: room for half of them, a quarter of 10 k tiles.
-    words = (period, found_of(gelu), known, 9000.0, 10.0, 1000.0, 800.0)
+    words = (period, found_of(gelu), known, 9000.0, 10.0, 1800.0, 800.0)
     assert stall_of(work(), H200, *words) is None
     stall = stall_of(gelu, H200, *words)
     # Of 1.8 us of epilogue as fast loads hide 0.5, of which a plain one needs 0.5 of its 1.0; slow ones all.

@@ -1,8 +1,4 @@
 import json
-import os
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -90,48 +86,3 @@ def test_an_unwritable_place_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         write_chrome_trace(tmp_path / "file" / "trace.json", [])
-
-
-PERFETTO = os.environ.get("PERFETTO_ENGINE_DIR", "")
-"""A folder with Perfetto's trace processor as WebAssembly: engine_bundle.node.js, engine.mjs, *.wasm."""
-COUNTS = """
-    select process.name as process, thread.name as track, slice.name as name, ts, dur
-    from slice join thread_track on slice.track_id = thread_track.id
-    join thread using (utid) join process using (upid) order by ts, dur, track, slice.name
-"""
-
-
-@pytest.mark.skipif(not PERFETTO or not shutil.which("node"), reason="needs PERFETTO_ENGINE_DIR and node")
-@pytest.mark.parametrize("consumers", ["cooperative", "pingpong"])
-def test_perfetto_reads_every_slice(tmp_path, consumers):
-    from gemm_model.pipeline.machine import PipelineKernel, load_machine, with_parameters, workload
-    from gemm_model.timeline.simulator import simulate
-    from gemm_model.timeline.views import trace_events
-
-    machine = with_parameters(load_machine("shared_rate"), {"consumers": consumers, "dma_warps": 2})
-    work = workload(
-        machine, PipelineKernel(m=1024, n=1024, k=1000, tile_m=128, tile_n=64, tile_k=64, stages=3)
-    )
-    written, counters = trace_events(simulate(work, machine), work, sms=2)
-    trace = tmp_path / "trace.json"
-    write_chrome_trace(trace, written, counters)
-    script = Path(__file__).with_name("perfetto_query.mjs")
-    done = subprocess.run(
-        ["node", str(script), PERFETTO, str(trace), COUNTS], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    rows = [tuple(row.values()) for row in json.loads(done.stdout)]
-    expected = sorted(
-        (
-            (
-                event.process,
-                event.track,
-                event.name,
-                round(event.start_us * 1000),
-                round((event.start_us + event.duration_us) * 1000) - round(event.start_us * 1000),
-            )
-            for event in written
-        ),
-        key=lambda row: (row[3], row[4], row[1], row[2]),
-    )
-    assert sorted(rows) == sorted(expected)

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from gemm_model.core.errors import InputError
-from gemm_model.timeline.iket import TracedKernel, lost_warps, read_iket, trace_of
+from gemm_model.timeline.iket import TracedKernel, lost_warps, middle_launches, read_iket, trace_of
 from gemm_model.timeline.phases import phases_of, unwaited_us
 from tests.timeline.iket_sample import STRINGS, as_documented, location, sample, write_sample
 
@@ -146,6 +146,19 @@ def test_lost_warps_are_counted():
     )
     assert lost_warps(words) == 20
     assert lost_warps("all is well") == 0
+
+
+def test_of_several_launches_of_a_kernel_the_middle_one_counts(tmp_path):
+    (one,) = read_iket(write_sample(tmp_path / "t.json"))
+    place, *_ = one.lifetimes
+    launches = [
+        replace(one, ranges={}, lifetimes={place: (0, us)}) for us in (1, 2, 3, 50, 30, 40, 600, 500, 700)
+    ]
+    # Of the first kernel one launch was not meant to count: three kernels would need it.
+    middle = middle_launches(launches[1:], 2, 3)
+    assert [launch.lifetimes[place] for launch in middle] == [(0, 40), (0, 600)]
+    with pytest.raises(InputError, match="saw 8 launches of instrumented kernels; expected at least 9"):
+        middle_launches(launches[1:], 3, 3)
 
 
 @pytest.mark.parametrize(

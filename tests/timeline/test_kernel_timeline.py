@@ -24,6 +24,7 @@ def timeline(m, n, k, tile, cluster=(1, 1), schedule="cooperative", dtype="bf16"
         cluster_n=cluster[1],
         schedule=schedule,
         split_k=more.pop("split_k", 1),
+        kernel=more.pop("kernel", "quack"),
     )
     options = {name: more.pop(name) for name in ("regime", "residual", "without") if name in more}
     model = WarpSpecializedModel(load_gpu(gpu), **options)
@@ -155,6 +156,25 @@ def test_a_pingpong_warpgroup_asks_for_its_turn_before_it_waits_for_data(schedul
     waits = waits[waits["detail"] == "loaded data"].groupby("cta")["start_us"].min()
     loads = loads.groupby("cta")["start_us"].min()
     assert (waits - loads).to_numpy() == pytest.approx(later_us)
+
+
+def test_the_warp_that_loads_tells_the_next_tile_after_its_last_load():
+    kernel = (4096, 4096, 1024, (128, 128), (2, 1), "pingpong")
+    drawn = timeline(*kernel, regime="counters", residual="off")
+    waits, mma = (drawn.trace.of_tiles(name).query("cta == 0") for name in ("wait", "mma"))
+    # The third tile of a CTA is its first warpgroup's second one, 66 clusters of two after the second.
+    third = waits[waits["tile"] == 2 * 66].set_index("detail")
+    assert sorted(third.index) == ["its turn at the tensor cores", "the next tile"]
+    before = mma[mma["tile"] == 66].iloc[0]
+    slot_us = (before["end_us"] - before["start_us"]) / 16
+    # 16 k tiles through six stages: the last is asked for when the MMAs of the eleventh have ended.
+    assert drawn.trace.info.stages == 6
+    # And asking takes the port as long as it fetches 32 KB, about 0.1 us.
+    told_us = before["start_us"] + 11 * slot_us + 0.1
+    assert third.loc["the next tile", "end_us"] == pytest.approx(told_us, abs=0.02)
+    assert third.loc["its turn at the tensor cores", "start_us"] == third.loc["the next tile", "end_us"]
+    of_cutlass = timeline(*kernel, kernel="cutlass", regime="counters", residual="off")
+    assert "the next tile" not in set(of_cutlass.trace.rows["detail"])
 
 
 def test_one_warpgroup_stores_slower_and_slower_still_beside_the_others_mmas():

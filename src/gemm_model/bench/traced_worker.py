@@ -1,12 +1,14 @@
 """The process whose kernels are traced, or timed without a tracer: it launches the rows of a file in turn.
 
 All rows are prepared first, since a library may launch a kernel for that; the launches after it are known.
+Kernels with ranges, without them and without the tracer take turns on the card, row by row.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +16,12 @@ from typing import Any
 
 from gemm_model.bench.provider import KernelError, Launch
 from gemm_model.bench.rows import row_from_columns
+from gemm_model.bench.turns import LIFETIMES, PARTS, RANGES, ROUNDS, UNTRACED, Turns, end_turns
 from gemm_model.bench.worker import Worker
 from gemm_model.timeline.iket import WAIT_DATA, WAIT_STAGE
 
-TRACED_LAUNCHES = 1
-"""Launches of a row, after those that prepared it [1]; under the tracer; chosen: the last one counts."""
-TIMED_LAUNCHES = 9
-"""Launches of a row [1]; without the tracer; chosen: their median counts."""
-LIFETIME_LAUNCHES = 5
-"""Launches of a row [1]; where warps' lifetimes alone are taken; chosen: their median counts."""
+LAUNCHES_A_TURN = {RANGES: 1, UNTRACED: 3, LIFETIMES: 3}
+"""Launches of a row in one turn [1]; by what is measured; chosen: ranges of one launch fill a megabyte."""
 STORE_RANGES = "epi_"
 """What QuACK's ranges of an epilogue's parts begin with."""
 
@@ -76,12 +75,10 @@ def drop_store_ranges() -> None:
     iket.range_push, iket.range_pop = push_kept, pop_kept
 
 
-def run_rows(
-    worker: Worker, rows: list[dict[str, Any]], *, timed: bool, launched: int = TRACED_LAUNCHES
-) -> list[dict[str, Any]]:
-    """One reply a row: `kernel_us` where it is timed, and the reason where it could not run."""
+def run_rows(worker: Worker, rows: list[dict[str, Any]], part: str, turns: Turns) -> list[dict[str, Any]]:
+    """One reply a row: `kernel_us` where it is timed. Where a row cannot run, why; then none is launched."""
     replies: list[dict[str, Any]] = []
-    launches: list[Launch | None] = []
+    launches: list[Launch] = []
     for cells in rows:
         row = row_from_columns(cells)
         try:
@@ -89,16 +86,26 @@ def run_rows(
             launches.append(worker.provider(row.kernel).prepare(row.problem, row.config, operands))
             replies.append({"disposition": "ok"})
         except KernelError as error:
-            launches.append(None)
             replies.append({"disposition": error.disposition, "detail": str(error)})
+    if len(launches) < len(rows):
+        return replies
     for launch, reply in zip(launches, replies, strict=True):
-        if launch is None:
-            continue
-        if timed:
-            reply["kernel_us"] = worker.device.kernel_us(launch, TIMED_LAUNCHES)
-        else:
-            worker.device.rested_launches(launch, launched)
+        times_us = []
+        for _ in range(ROUNDS):
+            with turns.turn():
+                times_us += _launched(worker, launch, part)
+        if times_us:
+            reply["kernel_us"] = statistics.median(times_us)
     return replies
+
+
+def _launched(worker: Worker, launch: Launch, part: str) -> list[float]:
+    """The launches of one turn, and their median time in us where they are timed."""
+    count = LAUNCHES_A_TURN[part]
+    if part == UNTRACED:
+        return [worker.device.kernel_us(launch, count)]
+    worker.device.rested_launches(launch, count)
+    return []
 
 
 def main() -> int:
@@ -106,19 +113,26 @@ def main() -> int:
     parser.add_argument("--device", required=True, help="module:class of the device")
     parser.add_argument("--rows", type=Path, required=True, help="JSON list of rows")
     parser.add_argument("--replies", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--timed", action="store_true", help="time the rows, without the tracer")
+    parser.add_argument("--turns", type=Path, required=True, help="folder where processes tell their turns")
+    parser.add_argument("--part", choices=PARTS, required=True, help="what this process measures")
     parser.add_argument("--waits", action="store_true", help="add ranges for each wait of the ring")
     parser.add_argument("--no-stores", action="store_true", help="drop the ranges of an epilogue's parts")
-    parser.add_argument("--launches", type=int, default=TRACED_LAUNCHES, help="of each row")
     arguments = parser.parse_args()
     if arguments.waits:
         add_wait_ranges()
     if arguments.no_stores:
         drop_store_ranges()
     rows = json.loads(arguments.rows.read_text())
-    worker = Worker(arguments.device)
-    replies = run_rows(worker, rows, timed=arguments.timed, launched=arguments.launches)
+    turns = Turns(arguments.turns, arguments.part)
+    try:
+        replies = run_rows(Worker(arguments.device), rows, arguments.part, turns)
+    except BaseException as error:
+        end_turns(arguments.turns, f"{type(error).__name__}: {error}")
+        raise
     arguments.replies.write_text(json.dumps(replies))
+    for reply in replies:
+        if reply["disposition"] != "ok":
+            end_turns(arguments.turns, f"{reply['disposition']} ({reply['detail']})")
     return 0
 
 

@@ -1,9 +1,9 @@
 """Traces of real kernels: NVIDIA's in-kernel tracer IKET around a worker, and its output in our format.
 
 The tracer runs the worker twice (once to see how many events a warp makes) and decodes what the second run
-wrote. Kernels are compiled with tracing ranges into a cache of their own, by the first run for both. Before,
-the kernels without ranges are timed, and the tracer takes the lifetimes of their warps alone: what the ranges
-add is told against these.
+wrote. Kernels are compiled with tracing ranges into a cache of their own, by the first run for both. In turn
+with these launches two more workers launch the same kernels without ranges: one times them without a tracer,
+of the other one the tracer takes the lifetimes of warps alone. What the ranges add is told against these.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gemm_model.bench.rows import Row
-from gemm_model.bench.traced_worker import LIFETIME_LAUNCHES, TRACED_LAUNCHES
+from gemm_model.bench.traced_worker import LAUNCHES_A_TURN
+from gemm_model.bench.turns import LIFETIMES, RANGES, ROUNDS, UNTRACED, end_turns
 from gemm_model.core.batch import numbers_of
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.gpu import GpuSpec
@@ -32,6 +34,7 @@ from gemm_model.timeline.iket import (
     TracedKernel,
     lifetimes_us,
     lost_warps,
+    middle_launches,
     read_iket,
     trace_of,
 )
@@ -48,6 +51,7 @@ read."""
 EPILOGUE_COLUMNS = 32
 """Columns that an epilogue stores at once [elements]; QuACK, each time with four ranges of a warp; QuACK's
 source."""
+TRACED_LAUNCHES, LIFETIME_LAUNCHES = (ROUNDS * LAUNCHES_A_TURN[part] for part in (RANGES, LIFETIMES))
 LAUNCHES = TRACED_LAUNCHES + 1
 """Launches of a row in all [1]; under the tracer; a library's first use of a kernel launches it once more."""
 
@@ -130,24 +134,13 @@ def trace_rows(rows: Sequence[Row], gpu: GpuSpec, options: TraceOptions) -> list
         place = Path(folder)
         cells = [row.columns() for row in rows]
         (place / "rows.json").write_text(json.dumps(cells))
-        _run(_worker(place, options, "--timed"), place, {})
-        untraced = _replies(rows, place)
-        # These two runs have the kernels of the library's own cache, without a range.
-        lifetimes = _tracer(place / "lifetimes", ["--warp-trace"])
-        _run([*lifetimes, *_worker(place, options, "--launches", str(LIFETIME_LAUNCHES))], place, {})
         out = options.keep or place / "iket"
-        # Kernels with ranges have the same name in the library's cache as those without.
-        command = [*_tracer(out, _tracing(options)), *_worker(place, options, *_ranges(options))]
-        words = _run(command, place, {"QUACK_CACHE_DIR": str(place / "kernels")})
+        lived = place / "lifetimes"
+        words, untraced = _in_turn(rows, place, options, out, lived)
         launches = read_iket(_only_trace(out, words))
-        if len(launches) < TRACED_LAUNCHES * len(rows):
-            raise InputError(
-                f"the tracer saw {len(launches)} launches of instrumented kernels; expected at least "
-                f"{TRACED_LAUNCHES * len(rows)}"
-            )
-        counted = launches[-TRACED_LAUNCHES * len(rows) :][TRACED_LAUNCHES - 1 :: TRACED_LAUNCHES]
+        counted = middle_launches(launches, len(rows), TRACED_LAUNCHES)
         names = [launch.kernel_name for launch in counted]
-        unranged_us = lifetimes_us(_only_trace(place / "lifetimes", words), names, LIFETIME_LAUNCHES)
+        unranged_us = lifetimes_us(_only_trace(lived, words), names, LIFETIME_LAUNCHES)
     kernels = [
         replace(traced_kernel(row, gpu), untraced_us=reply["kernel_us"], unranged_us=lived_us)
         for row, reply, lived_us in zip(rows, untraced, unranged_us, strict=True)
@@ -166,9 +159,40 @@ def trace_rows(rows: Sequence[Row], gpu: GpuSpec, options: TraceOptions) -> list
     return found
 
 
-def _worker(place: Path, options: TraceOptions, *words: str) -> list[str]:
+def _in_turn(
+    rows: Sequence[Row], place: Path, options: TraceOptions, out: Path, lived: Path
+) -> tuple[str, list[dict[str, Any]]]:
+    """What the tracer printed where it traced ranges, and the replies about the kernels without the tracer.
+
+    The tracer's files are then in `out`, those of lifetimes in `lived`.
+    """
+    traced = [*_tracer(out, _tracing(options)), *_worker(place, options, RANGES), *_ranges(options)]
+    commands = {
+        # Kernels with ranges have the same name in the library's cache as those without.
+        RANGES: (traced, {"QUACK_CACHE_DIR": str(place / "kernels")}),
+        UNTRACED: (_worker(place, options, UNTRACED), {}),
+        LIFETIMES: ([*_tracer(lived, ["--warp-trace"]), *_worker(place, options, LIFETIMES)], {}),
+    }
+    failed: list[BaseException] = []
+    with ThreadPoolExecutor(len(commands)) as pool:
+        running = {part: pool.submit(_run, words, place, told) for part, (words, told) in commands.items()}
+        for done in as_completed(running.values()):
+            error = done.exception()
+            if error is not None:
+                failed.append(error)
+                end_turns(place, str(error))
+    # A kernel that does not run says so itself, and is why nobody's turn comes.
+    if not failed or (place / f"{UNTRACED}.json").exists():
+        replies = _replies(rows, place)
+    if failed:
+        raise failed[0]
+    return running[RANGES].result(), replies
+
+
+def _worker(place: Path, options: TraceOptions, part: str) -> list[str]:
     command = [sys.executable, "-m", "gemm_model.bench.traced_worker", "--device", options.device]
-    return [*command, "--rows", str(place / "rows.json"), "--replies", str(place / "replies.json"), *words]
+    files = ["--rows", str(place / "rows.json"), "--replies", str(place / f"{part}.json")]
+    return [*command, *files, "--turns", str(place), "--part", part]
 
 
 def _ranges(options: TraceOptions) -> list[str]:
@@ -220,7 +244,7 @@ def _run(command: Sequence[str], place: Path, environment: Mapping[str, str]) ->
 
 
 def _replies(rows: Sequence[Row], place: Path) -> list[dict[str, Any]]:
-    replies: list[dict[str, Any]] = json.loads((place / "replies.json").read_text())
+    replies: list[dict[str, Any]] = json.loads((place / f"{UNTRACED}.json").read_text())
     for row, reply in zip(rows, replies, strict=True):
         if reply["disposition"] != "ok":
             size = f"{row.problem.m} x {row.problem.n} x {row.problem.k}"

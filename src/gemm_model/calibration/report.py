@@ -90,6 +90,11 @@ def report_text(result: CalibrationResult) -> str:
     if result.residual is not None:
         parts += ["", "ERROR BANDS WITH THE RESIDUAL"]
         parts.append(pd.DataFrame(result.residual.error_band).map("{:.1%}".format).to_string())
+    parts += [
+        f"{kind}: {found.taken.share:.2f} of the donor's residual, as the rows bear out"
+        for kind, found in result.kinds.items()
+        if found.taken is not None
+    ]
     for kind, found in result.kinds.items():
         for regime, figures in found.chained.items():
             errors, short = figures.runtime, figures.short

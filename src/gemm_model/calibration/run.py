@@ -36,6 +36,7 @@ from gemm_model.calibration.tables import (
     main_situation,
     splits_k,
 )
+from gemm_model.calibration.taken_over import TakenForest, taken_forest
 from gemm_model.calibration.twins import MEASURED, beside_twins
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
@@ -60,7 +61,7 @@ from gemm_model.persistent.calibration_file import (
     situation,
 )
 from gemm_model.persistent.kernel_time import kernel_time
-from gemm_model.persistent.residual import Residual
+from gemm_model.persistent.residual import Residual, TakenOver
 from gemm_model.tables.accuracy import (
     ChoiceFigures,
     ErrorFigures,
@@ -103,8 +104,14 @@ class Choices:
     """Test lists whose shapes are held out together, as a family of shapes."""
     seed: int = 0
     with_residual: bool = True
+    donor_residual: Residual | None = None
+    """The donor's, to be taken over as far as the rows bear it out, in place of one trained on them."""
     shapes_only: bool = False
     """Whether only shapes are held out, for the error bands, not configurations, lists and cards too."""
+
+    @property
+    def trains_residual(self) -> bool:
+        return self.with_residual and self.donor_residual is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +151,8 @@ class KindResult:
     """Of these rows, each from a fit that had not seen its shape."""
     corrected_us: FloatArray | None
     """The same with a residual that had not seen the shape either; None where none was asked for."""
+    taken: TakenForest | None
+    """What of the donor's residual the rows bear out; None where none was to be taken over."""
     error_band: dict[str, float]
     """By situation, of the errors of `predicted_us` and of held-out rows of the later fits."""
     validations: list[Validation]
@@ -182,7 +191,7 @@ def calibrate(
     Raises InputError for tables that cannot be calibrated on, MissingExtraError where a residual is asked for
     without CatBoost.
     """
-    if choices.with_residual:
+    if choices.trains_residual:
         catboost()
     family = family_of(choices.family, gpu)
     data = load_tables(inputs, gpu, family)
@@ -210,12 +219,15 @@ def calibrate(
                 for kind, found in data.by_kind.items()
             },
             "donor": base.name,
+            **_shares_of(kinds),
             "seed": choices.seed,
         },
         within_phases=base.within_phases,
     )
     steps.begin("residual")
-    residual = _residual(calibration, kinds, gpu, run_all) if choices.with_residual else None
+    residual = _trained(calibration, kinds, gpu, run_all) if choices.trains_residual else None
+    if choices.donor_residual is not None:
+        residual = _taken_over(calibration, kinds, gpu, base.name)
     return CalibrationResult(calibration, kinds, residual, data)
 
 
@@ -386,9 +398,9 @@ class _Kind:
         self.steps.begin(f"{self.kind}: fit to {len(self.rows)} rows")
         found = self._fit(self.seen, self.free, self.start)
         self.start = found.numbers.values()
-        predicted_us, corrected_us = self._held_out(
-            "shape", folds_of(size_groups(self.rows), self.choices.seed)
-        )
+        folds = folds_of(size_groups(self.rows), self.choices.seed)
+        predicted_us, corrected_us = self._held_out("shape", folds)
+        taken = self._taken_over(found.numbers, predicted_us, folds)
         if not self.choices.shapes_only:
             self._further_hold_outs()
         bands = error_bands(self.rows, predicted_us, self.gpu, found.numbers)
@@ -402,11 +414,24 @@ class _Kind:
             later=tuple(stage for stage in (splits, *further, power) if stage is not None),
             rows=self.rows,
             predicted_us=predicted_us,
-            corrected_us=corrected_us,
+            corrected_us=corrected_us if taken is None else taken.corrected_us,
+            taken=taken,
             error_band={**bands, SPLIT_SITUATION: max(bands.values()), **self.bands, **of_images},
             validations=self.validations,
             chained=chained,
         )
+
+    def _taken_over(
+        self, numbers: KernelNumbers, predicted_us: FloatArray, folds: IntArray
+    ) -> TakenForest | None:
+        """What of the donor's residual the rows bear out, whose held-out times are `predicted_us`."""
+        donor = self.choices.donor_residual
+        if donor is None or self.kind not in donor.forests:
+            return None
+        taken = taken_forest(donor.forests[self.kind], self.rows, predicted_us, numbers, self.gpu, folds)
+        what = "shape + the donor's residual"
+        self.validations.extend(_figures(what, self.rows, taken.corrected_us, whole_shapes=True))
+        return taken
 
     def _fit(
         self, seen: Mapping[str, Observations], free: Collection[str], start: Mapping[str, float]
@@ -430,7 +455,7 @@ class _Kind:
     def _held_out(self, what: str, folds: IntArray) -> tuple[FloatArray, FloatArray | None]:
         self.steps.begin(f"{self.kind}: {what} held out")
         whole_shapes = what in ("shape", "family")
-        with_residual = self.choices.with_residual
+        with_residual = self.choices.trains_residual
         held_out = self._hold_out(self.seen, self.main, self.free, with_residual=with_residual)
         found = held_out.times(folds, self.run_all, self.steps.fitted)
         self.validations.extend(_figures(what, self.rows, found.runtime_us, whole_shapes))
@@ -561,8 +586,30 @@ def _call(job: Callable[[], Any]) -> Any:
     return job()
 
 
-def _residual(
-    calibration: Calibration, kinds: dict[str, KindResult], gpu: GpuSpec, run_all: RunAll
+def _shares_of(kinds: Mapping[str, KindResult]) -> dict[str, dict[str, float]]:
+    """By rate class the share of the donor's residual that rows bear out; empty where none was asked for."""
+    shares = {kind: result.taken.share for kind, result in kinds.items() if result.taken is not None}
+    return {"residual_of_donor": shares} if shares else {}
+
+
+def _taken_over(
+    calibration: Calibration, kinds: Mapping[str, KindResult], gpu: GpuSpec, donor: str
+) -> Residual | None:
+    """What is kept of the donor's residual; None where that is nothing."""
+    taken = {kind: result.taken for kind, result in kinds.items() if result.taken and result.taken.share > 0}
+    if not taken:
+        return None
+    return Residual(
+        gpu=calibration.gpu,
+        fingerprint=calibration.fingerprint(),
+        forests={kind: found.forest for kind, found in taken.items()},
+        error_band={kind: _corrected_bands(kinds[kind], gpu) for kind in taken},
+        taken_over=TakenOver(donor=donor, shares={kind: found.share for kind, found in taken.items()}),
+    )
+
+
+def _trained(
+    calibration: Calibration, kinds: Mapping[str, KindResult], gpu: GpuSpec, run_all: RunAll
 ) -> Residual:
     """Trained on all judged rows and the times that the finished calibration gives them."""
     jobs = [partial(train_on, result.rows, gpu, calibration.numbers[kind]) for kind, result in kinds.items()]
@@ -571,15 +618,17 @@ def _residual(
         gpu=gpu.name,
         fingerprint=calibration.fingerprint(),
         forests=dict(zip(kinds, at_once(_call, jobs), strict=True)),
-        error_band={
-            kind: {
-                **error_bands(result.rows, result.corrected_us, gpu, result.fit.numbers),
-                SPLIT_SITUATION: result.error_band[SPLIT_SITUATION],
-            }
-            for kind, result in kinds.items()
-            if result.corrected_us is not None
-        },
+        error_band={kind: _corrected_bands(result, gpu) for kind, result in kinds.items()},
     )
+
+
+def _corrected_bands(result: KindResult, gpu: GpuSpec) -> dict[str, float]:
+    """Bands with the residual, of rows that leave K whole; of those that split it, without."""
+    assert result.corrected_us is not None
+    return {
+        **error_bands(result.rows, result.corrected_us, gpu, result.fit.numbers),
+        SPLIT_SITUATION: result.error_band[SPLIT_SITUATION],
+    }
 
 
 def _intervals(found: KindResult) -> dict[str, float]:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gemm_model.commands import common
 from gemm_model.commands.quick_calibration import quick_calibration
@@ -15,6 +16,11 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll, local_processes
 from gemm_model.report.document import Document
 
+if TYPE_CHECKING:
+    from gemm_model.persistent.calibration_file import Calibration
+    from gemm_model.persistent.residual import Residual
+
+RESIDUALS = ("auto", "donor", "off")
 PROCESSES = "2"
 """Fits of hold-outs at once: as many as a small machine has processors."""
 
@@ -40,9 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, required=True, help="the calibration file to write (YAML)")
     parser.add_argument(
         "--residual",
-        choices=("auto", "off"),
+        choices=RESIDUALS,
         default="auto",
-        help="auto trains the clipped residual too, for a file beside the calibration (needs catboost)",
+        help="auto trains the clipped residual too, for a file beside the calibration (needs catboost); "
+        "donor takes over as much of the donor's as the rows bear out",
     )
     parser.add_argument("--family", default="auto", help="the kernel family that was measured")
     parser.add_argument(
@@ -114,14 +121,16 @@ def run(args: argparse.Namespace) -> int:
     chosen = common.settings(args)
     if args.extend is not None:
         return _extend(args, chosen.gpu)
+    donor = None if args.donor is None else load_calibration(args.donor)
     choices = Choices(
         family=args.family,
-        donor=None if args.donor is None else load_calibration(args.donor),
+        donor=donor,
         free=full_names(common.listed(args.fit)) or None,
         frozen=full_names(common.listed(args.freeze)),
         hold_out_lists=args.hold_out,
         seed=args.seed,
         with_residual=args.residual == "auto",
+        donor_residual=_donor_residual(donor) if args.residual == "donor" else None,
         shapes_only=args.hold_outs == "shapes",
     )
     bar = Progress("reading", 1)
@@ -143,6 +152,17 @@ def run(args: argparse.Namespace) -> int:
 
         common.write_page(calibration_page(result, chosen.gpu, args.output), args.html)
     return 0
+
+
+def _donor_residual(donor: Calibration | None) -> Residual:
+    """The residual beside the donor's file."""
+    from gemm_model.persistent.residual import load_residual, residual_beside
+
+    path = None if donor is None or donor.path is None else residual_beside(donor.path)
+    if donor is None or path is None or not path.is_file():
+        told = "there is no --from" if donor is None else f"{donor.name} has none"
+        raise InputError(f"--residual donor: {told}; expected --from with a calibration that has a residual")
+    return load_residual(path, donor)
 
 
 def _extend(args: argparse.Namespace, gpu: GpuSpec) -> int:

@@ -10,6 +10,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import calibration_for
+from gemm_model.persistent.residual import residual_beside
 
 TIMING = ("timing.repeats=24", "timing.row_budget_ms=20", "timing.placements=24")
 """A third less of each row than a large benchmark takes: the rows are few, and stand for no choice."""
@@ -38,7 +39,8 @@ def quick_calibration(output: Path, run_words: Callable[[Sequence[str]], int]) -
     donor, _ = calibration_for(gpu, family_of("auto", gpu).name)
     write_plan(designed_rows(gpu, donor), plan_file)
     run("benchmark", "--rows", plan_file, "--output", rows_file, *TIMING)
-    adapt = ("--from", donor.name, "--residual", "off", "--hold-outs", "shapes")
+    residual = "donor" if donor.path is not None and residual_beside(donor.path).is_file() else "off"
+    adapt = ("--from", donor.name, "--residual", residual, "--hold-outs", "shapes")
     run("calibrate", *adapt, "--input", rows_file, "--gpu", gpu_file, "--output", output)
     common.words(f"predict with --gpu {gpu_file} model_opts.calibration={output}")
     return 0

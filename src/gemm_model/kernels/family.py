@@ -187,6 +187,8 @@ class KernelFamily:
     tile_period: TilePeriod
     dependent_launch: bool = False
     """Whether kernels are launched with programmatic dependent launch unless told otherwise."""
+    loader_deals: bool = False
+    """Whether the warp that loads tells the others their next tile, once it has asked for all of its own."""
     knows: frozenset[str] = frozenset()
     """Of FURTHER_WORDS: what its kernels do beyond a plain product."""
     plain_products: bool = True

@@ -147,6 +147,7 @@ QUACK_SM90 = KernelFamily(
     name="quack",
     architectures=("sm90",),
     dependent_launch=True,
+    loader_deals=True,
     knows=ON_DATA_CENTERS,
     space=ConfigSpace(
         cta_m=(64, 128, 192, 256, 320),

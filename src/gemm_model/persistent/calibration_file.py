@@ -112,7 +112,7 @@ class Calibration:
         """
         numbers = self.numbers[self.kind_for(math_kind)]
         if family.name != self.family:
-            numbers = numbers.having(known_numbers(family))
+            numbers = numbers.having(known_numbers(family, numbers))
         return numbers
 
     def fingerprint(self) -> str:
@@ -196,12 +196,19 @@ def _known_of_families() -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def known_numbers(family: KernelFamily) -> Mapping[str, float]:
-    """By full name, numbers of its kernels that were told without timing its products."""
+def known_numbers(family: KernelFamily, donor: KernelNumbers) -> Mapping[str, float]:
+    """By full name, numbers of its kernels that were told without timing its products.
+
+    Each as it is, or by how much it is more than the donor's.
+    """
     found = _known_of_families().get(family.name)
     if found is None or not set(family.architectures) & set(found["architectures"]):
         return {}
-    return {name: checked(NUMBERS[name], entry["value"]) for name, entry in found["numbers"].items()}
+    of_donor = donor.values()
+    return {
+        name: checked(NUMBERS[name], entry.get("value", of_donor[name] + entry.get("more", 0.0)))
+        for name, entry in found["numbers"].items()
+    }
 
 
 def load_calibration(name_or_path: str | Path) -> Calibration:

@@ -22,6 +22,14 @@ def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores)
     return batch.cta_m * batch.cta_n * (output_clk + each_clk)
 
 
+def whole_epilogue_clk(
+    batch: GemmBatch, period: TilePeriod, resources: Resources, numbers: KernelNumbers
+) -> tuple[Values, Values]:
+    """Clocks of a tile's epilogue with all that is fused into it, and the part that is fused."""
+    fused = fused_clk(batch, resources, numbers) + tile_by_tile_clk(batch, period, resources, numbers)
+    return epilogue_clk(batch, resources, numbers.epilogue) + fused, fused
+
+
 def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) -> Values:
     """Clocks of a tile's epilogue beyond its stores: activations, reductions, further matrices, vectors.
 
@@ -96,17 +104,17 @@ def stall_of(
     numbers: KernelNumbers,
     mainloop: Values,
     k_tiles: Values,
-    plain: Values,
+    whole: Values,
     fused: Values,
 ) -> Stall | None:
-    """How loads wait for what is `fused` to a `plain` epilogue; None where nothing is.
+    """How loads wait for the part of the `whole` epilogue that is `fused`; None where nothing is.
 
     The next tile of another warpgroup empties the ring of ping-pong kernels, that of another accumulator the
     ring of kernels with two. Where the ring is filled anew for each tile, loads wait for the whole epilogue.
     """
     if batch.further is None:
         return None
-    whole = plain + fused
+    plain = whole - fused
     exposed, exposed_plain = (
         exposed_clk(batch, gpu, period, resources, numbers.epilogue, mainloop, each)
         for each in (whole, plain)

@@ -6,7 +6,7 @@ to predict.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,10 @@ class Forest:
             raise ValueError(f"tree_splits; expected 1 to {MAX_DEPTH} of {splits} splits for each tree")
         if self.leaves.shape != (trees, 1 << depth):
             raise ValueError(f"leaves of shape {self.leaves.shape}; expected {(trees, 1 << depth)}")
+
+    def scaled(self, share: float) -> Forest:
+        """The same trees, that share of every leaf."""
+        return replace(self, leaves=np.round(self.leaves * share).astype(self.leaves.dtype))
 
     def predict(self, features: Features) -> FloatArray:
         """The forest's value of each row of `features`, of shape (features, rows)."""

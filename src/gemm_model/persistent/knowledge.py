@@ -69,8 +69,16 @@ def knowledge(
             if name not in calibration.error_band.get(served, {})
             and not any(number.startswith(f"{name}.") for number in calibration.intervals.get(served, ()))
         ),
-        caveats=_caveats(calibration, borrowed, gpu, family, kind, served),
+        caveats=(*_caveats(calibration, borrowed, gpu, family, kind, served), *_whose(corrects, kind)),
     )
+
+
+def _whose(residual: Residual | None, kind: str) -> tuple[str, ...]:
+    """Whose residual corrects, where it is another card's."""
+    if residual is None or residual.taken_over is None:
+        return ()
+    share = residual.taken_over.shares[kind]
+    return (f"residual of {residual.taken_over.donor}, {share:.2f} of it, as this GPU's own rows bear out",)
 
 
 def _own_bands(calibration: Calibration, residual: Residual | None, kind: str) -> FloatArray | None:

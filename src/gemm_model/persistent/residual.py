@@ -105,6 +105,14 @@ def corrected_us(physical_us: Values, log_error: FloatArray, floor_us: Values) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakenOver:
+    """Whose forests they are, and by rate class the share of each [1] that rows of another card bore out."""
+
+    donor: str
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
     """The forests that belong to one calibration, and the errors that held-out data showed with them."""
 
@@ -115,6 +123,8 @@ class Residual:
     """By rate class, of FEATURES."""
     error_band: Mapping[str, Mapping[str, float]]
     """As in a calibration, with the correction."""
+    taken_over: TakenOver | None = None
+    """None where the forests were trained on rows of this GPU."""
 
 
 def residual_beside(calibration_path: Path) -> Path:
@@ -175,7 +185,23 @@ def _read(path: Path, _modified: int) -> Residual:
         fingerprint=about["fingerprint"],
         forests={kind: _forest(arrays, kind, path) for kind in about["error_band"]},
         error_band={kind: _band(bands, f"{path}, {kind}") for kind, bands in about["error_band"].items()},
+        taken_over=_taken_over(about, path),
     )
+
+
+def _taken_over(about: Mapping[str, Any], path: Path) -> TakenOver | None:
+    """The donor and the shares, where the file names them."""
+    if "donor" not in about:
+        return None
+    donor, shares = about["donor"], about.get("shares")
+    if (
+        not isinstance(donor, str)
+        or not isinstance(shares, dict)
+        or set(shares) != set(about["error_band"])
+        or not all(isinstance(share, float) and 0.0 <= share <= 1.0 for share in shares.values())
+    ):
+        raise InputError(f"{path}: shares are {shares!r} of {donor!r}; expected 0 to 1 by rate class")
+    return TakenOver(donor=donor, shares=shares)
 
 
 def _forest(arrays: Mapping[str, Any], kind: str, path: Path) -> Forest:
@@ -211,6 +237,8 @@ def write_residual(residual: Residual, path: Path) -> None:
         "features": FEATURES,
         "error_band": {kind: dict(bands) for kind, bands in residual.error_band.items()},
     }
+    if residual.taken_over is not None:
+        about |= {"donor": residual.taken_over.donor, "shares": dict(residual.taken_over.shares)}
     arrays = {
         f"{kind}.{name}": getattr(forest, name)
         for kind, forest in residual.forests.items()

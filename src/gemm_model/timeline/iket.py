@@ -21,11 +21,11 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.core.errors import InputError
-from gemm_model.timeline.kernel_timeline import DATA, FURTHER_MATRIX, STORE_BUFFER
+from gemm_model.timeline.kernel_timeline import DATA, FURTHER_MATRIX, NEXT_TILE, STORE_BUFFER
 from gemm_model.timeline.trace import NS_PER_US, Trace, TraceInfo, new_rows
 
 WARPS_PER_GROUP = 4
-STAGE, NEXT_TILE = "a free stage", "the next tile"
+STAGE = "a free stage"
 WAIT_DATA, WAIT_STAGE = "wait_data", "wait_stage"
 """Ranges that this package adds to a library's own: one for each k tile."""
 TILE_RANGES = {"tma_load": "load", "mma": "mma", "epilogue": "epilogue"}
@@ -97,6 +97,21 @@ def read_iket(path: Path) -> list[IketLaunch]:
     return [launch for launch in _launches(path) if launch.ranges]
 
 
+def middle_launches(launches: Sequence[IketLaunch], kernels: int, repeats: int) -> list[IketLaunch]:
+    """Of each kernel the launch of the median lifetime, of kernels launched `repeats` times one by one.
+
+    Launches before, which prepared them, are left out. Raises InputError where there are too few.
+    """
+    if len(launches) < repeats * kernels:
+        raise InputError(
+            f"the tracer saw {len(launches)} launches of instrumented kernels; expected at least "
+            f"{repeats * kernels}"
+        )
+    counted = launches[len(launches) - repeats * kernels :]
+    each = [counted[first : first + repeats] for first in range(0, len(counted), repeats)]
+    return [sorted(own, key=_lifetime_ns)[repeats // 2] for own in each]
+
+
 def lifetimes_us(path: Path, kernel_names: Sequence[str], repeats: int) -> list[float]:
     """From the first warp's start to the last one's end, the median of the last `repeats` launches of each.
 
@@ -108,7 +123,7 @@ def lifetimes_us(path: Path, kernel_names: Sequence[str], repeats: int) -> list[
     counted = launches[len(launches) - len(asked) :] if len(asked) <= len(launches) else []
     if [launch.kernel_name for launch in counted] != asked:
         raise InputError(f"{path}: shows other launches; expected {repeats} of each of the traced kernels")
-    spans_us = np.array([end - start for start, end in map(_ends, counted)]) / NS_PER_US
+    spans_us = np.array([_lifetime_ns(launch) for launch in counted]) / NS_PER_US
     return [float(median) for median in np.median(spans_us.reshape(-1, repeats), axis=1)]
 
 
@@ -238,6 +253,11 @@ def _ends(launch: IketLaunch) -> tuple[int, int]:
     lives = list(launch.lifetimes.values())
     lives += [(start, end) for spans in launch.ranges.values() for _, start, end in spans]
     return min(start for start, _ in lives), max(end for _, end in lives)
+
+
+def _lifetime_ns(launch: IketLaunch) -> int:
+    start, end = _ends(launch)
+    return end - start
 
 
 def _step_ns(launch: IketLaunch) -> int:

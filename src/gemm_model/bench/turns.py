@@ -1,0 +1,70 @@
+"""Processes that take turns on one card: while one launches, the others wait, and all meet the card alike.
+
+A file counts the turns taken. One round is a turn of each part, in the order of PARTS.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gemm_model.core.errors import InputError
+
+RANGES, UNTRACED, LIFETIMES = "ranges", "untraced", "lifetimes"
+PARTS = (RANGES, UNTRACED, LIFETIMES)
+"""Kernels with ranges under the tracer, without the tracer, and without ranges under it. The first to take a
+turn is the last to be ready: the tracer runs its worker twice."""
+ROUNDS = 3
+"""Turns that each part takes with each kernel [1]; chosen: odd, so that one launch is in the middle."""
+POLL_S = 5e-4
+"""Between looks at whose turn it is [s]; chosen: a rest before a launch lasts four times as long."""
+
+
+class Turns:
+    """The turns of one part. Raises InputError where the others have ended."""
+
+    def __init__(self, folder: Path, part: str) -> None:
+        self._folder, self._place = folder, PARTS.index(part)
+        counted = folder / "events-counted"
+        # The tracer's first run counts events: nothing of it is kept, and the others are not ready yet.
+        self._alone = part == RANGES and not counted.exists()
+        if self._alone:
+            counted.touch()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """The block runs when it is this part's turn; then it is the next one's."""
+        if self._alone:
+            yield
+            return
+        while (taken := _taken(self._folder)) % len(PARTS) != self._place:
+            if _over(self._folder).exists():
+                why = _over(self._folder).read_text()
+                raise InputError(f"another process that measures the same kernels ended: {why}")
+            time.sleep(POLL_S)
+        yield
+        temporary = self._folder / f"taken.{PARTS[self._place]}"
+        temporary.write_text(str(taken + 1))
+        temporary.replace(self._folder / "taken")
+
+
+def end_turns(folder: Path, why: str) -> None:
+    """Nobody waits any longer; the first reason is told."""
+    told = folder / f"over.{os.getpid()}"
+    told.write_text(why)
+    with suppress(FileExistsError):
+        os.link(told, _over(folder))
+
+
+def _over(folder: Path) -> Path:
+    return folder / "over"
+
+
+def _taken(folder: Path) -> int:
+    try:
+        return int((folder / "taken").read_text())
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,66 @@
+"""A donor's residual on another card: as much of it as rows of that card bear out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemm_model.calibration.observations import Observations
+from gemm_model.core.batch import FloatArray, IntArray
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernels.mechanisms import KernelNumbers
+from gemm_model.persistent.forest import Forest
+from gemm_model.persistent.kernel_time import kernel_time
+from gemm_model.persistent.residual import corrected_us, features
+
+
+@dataclass(frozen=True, slots=True)
+class TakenForest:
+    """A share of a donor's forest, and what it makes of held-out times."""
+
+    forest: Forest
+    """The donor's, its leaves times `share`."""
+    share: float
+    """Of the donor's correction [1], 0 to 1; 0 where it does not lower the held-out error."""
+    corrected_us: FloatArray
+    """Runtime of each row in us, by the share that rows of other folds give."""
+
+
+def taken_forest(
+    donor: Forest,
+    seen: Observations,
+    physical_us: FloatArray,
+    numbers: KernelNumbers,
+    gpu: GpuSpec,
+    folds: IntArray,
+) -> TakenForest:
+    """What of a donor's forest the rows of another card bear out.
+
+    `physical_us` are times in us of fits that had not seen the row's shape, by `folds`; `numbers` those that
+    the forest is to correct. A share is judged on the folds that it was not found on.
+    """
+    times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
+    told = donor.predict(features(seen.shape, times))
+    log_error = np.log(physical_us / seen.runtime_us)
+    shares = np.empty(len(told))
+    for fold in np.unique(folds):
+        held_out = folds == fold
+        shares[held_out] = borne_out(log_error[~held_out], told[~held_out])
+    corrected = corrected_us(physical_us, shares * told, times.floor_us)
+    helps = _mean_error(corrected, seen) < _mean_error(physical_us, seen)
+    share = round(borne_out(log_error, told), 2) if helps else 0.0
+    return TakenForest(donor.scaled(share), share, corrected if helps else physical_us)
+
+
+def borne_out(log_error: FloatArray, told: FloatArray) -> float:
+    """The share [1] of a told error that leaves the least squares of log errors, within 0 and 1.
+
+    d/ds sum((e - s t)^2) = 0 at s = sum(e t) / sum(t^2).
+    """
+    square = float(told @ told)
+    return float(np.clip(told @ log_error / square, 0.0, 1.0)) if square > 0.0 else 0.0
+
+
+def _mean_error(predicted_us: FloatArray, seen: Observations) -> float:
+    return float(np.abs(predicted_us / seen.runtime_us - 1.0).mean())

@@ -1,0 +1,140 @@
+"""What a calibration to few rows takes over of another card's residual."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_model import GemmProblem, KernelConfig, predict
+from gemm_model.calibration.observations import observe
+from gemm_model.calibration.taken_over import borne_out, taken_forest
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.kernels.registry import family_of
+from gemm_model.persistent.calibration_file import load_calibration
+from gemm_model.persistent.kernel_time import kernel_time
+from gemm_model.persistent.residual import TakenOver, load_residual, residual_beside, write_residual
+from tests.typed_numbers import calibration, calibration_with_residual, residual
+
+H200 = load_gpu("h200")
+QUACK = family_of("quack", H200)
+NUMBERS = calibration().numbers["fp16"]
+FOLDS = np.arange(48) // 4 % 3
+"""Of 12 shapes with four kernels each."""
+
+
+def measured(wide_takes: float) -> pd.DataFrame:
+    """What the typed calibration says of rows; those with 256 columns take so many times as long."""
+    rows = [
+        {
+            **{"in_dtype": "bf16", "out_dtype": "bf16", "m": 512 * m, "n": 4096, "k": 512 * k},
+            **{"kernel": "quack", "cta_m": 128, "cta_n": cta_n, "cluster_m": cluster, "cluster_n": 1},
+            **{"schedule": "cooperative", "runtime_us": 1.0},
+        }
+        for m in (1, 3, 5, 9)
+        for k in (1, 4, 8)
+        for cta_n in (128, 256)
+        for cluster in (1, 2)
+    ]
+    frame = pd.DataFrame(rows)
+    times = kernel_time(observe(frame, H200, QUACK).shape, H200, NUMBERS.without(QUACK.absent_mechanisms))
+    frame["runtime_us"] = times.runtime_us * np.where(frame["cta_n"] == 256, wide_takes, 1.0)
+    return frame
+
+
+def taken(wide_takes: float):
+    """By a donor whose kernels with 256 columns take exp(0.05) times as long."""
+    seen = observe(measured(wide_takes), H200, QUACK)
+    physical_us = kernel_time(seen.shape, H200, NUMBERS.without(QUACK.absent_mechanisms)).runtime_us
+    donor = residual(log_error=-0.05).forests["fp16"]
+    return seen, physical_us, taken_forest(donor, seen, physical_us, NUMBERS, H200, FOLDS)
+
+
+def test_the_share_is_the_slope_of_the_error_over_what_was_told():
+    told = np.array([0.02, -0.04, 0.0])
+    # Errors of 0.01, -0.03 and 0.5: (0.0002 + 0.0012) / (0.0004 + 0.0016) = 0.7.
+    assert borne_out(np.array([0.01, -0.03, 0.5]), told) == pytest.approx(0.7)
+    assert borne_out(3.0 * told, told) == 1.0
+    assert borne_out(-told, told) == 0.0
+    assert borne_out(np.ones(3), np.zeros(3)) == 0.0
+
+
+@pytest.mark.parametrize(("hidden", "share"), [(0.05, 1.0), (0.03, 0.6), (0.01, 0.2)])
+def test_a_card_with_part_of_the_donors_error_takes_that_part(hidden: float, share: float):
+    seen, _, found = taken(float(np.exp(hidden)))
+    assert found.share == pytest.approx(share, abs=0.005)
+    assert found.forest.leaves.tolist() == [[0, round(-5000 * share)]]
+    assert found.corrected_us == pytest.approx(seen.runtime_us, rel=1e-3)
+
+
+@pytest.mark.parametrize("wide_takes", [1.0, 0.95])
+def test_where_held_out_rows_do_not_bear_it_out_nothing_is_taken(wide_takes: float):
+    _, physical_us, found = taken(wide_takes)
+    assert found.share == 0.0
+    assert found.corrected_us == pytest.approx(physical_us)
+
+
+def test_a_residual_that_was_taken_over_says_so(tmp_path: Path):
+    path = calibration_with_residual(tmp_path)
+    own = residual()
+    shared = replace(
+        own, taken_over=TakenOver(donor="h100_sxm:quack", shares=dict.fromkeys(own.forests, 0.6))
+    )
+    write_residual(shared, residual_beside(path))
+    assert load_residual(residual_beside(path), load_calibration(path)).taken_over == shared.taken_over
+    wide = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, cluster_n=1)
+    caveats = predict(
+        GemmProblem.of(4096, 4096, 4096, "bf16"), wide, H200, options={"calibration": str(path)}
+    ).caveats
+    assert "residual of h100_sxm:quack, 0.60 of it, as this GPU's own rows bear out" in caveats
+
+
+def test_a_share_beyond_the_whole_is_refused(tmp_path: Path):
+    path = calibration_with_residual(tmp_path)
+    own = residual()
+    shared = replace(
+        own, taken_over=TakenOver(donor="h100_sxm:quack", shares=dict.fromkeys(own.forests, 1.5))
+    )
+    write_residual(shared, residual_beside(path))
+    with pytest.raises(InputError, match="shares are .*1.5.*; expected 0 to 1 by rate class"):
+        load_residual(residual_beside(path), load_calibration(path))
+
+
+def test_the_command_takes_over_what_its_rows_bear_out(gemm_model, tmp_path: Path):
+    table, output = tmp_path / "t.csv", tmp_path / "mine.yaml"
+    measured(1.03).to_csv(table, index=False)
+    donor = calibration_with_residual(tmp_path)
+    words = ("--input", table, "--output", output, "--from", donor, "--fit", "misalignment.write_cost")
+    outcome = gemm_model("calibrate", *words, "--residual", "donor", "--hold-outs", "shapes")
+    assert outcome.code == 0, outcome.err
+    assert "of the donor's residual, as the rows bear out" in outcome.out
+    share = load_calibration(output).fitted_to["residual_of_donor"]["fp16"]
+    # log(1.03) / 0.05: what is fitted moves no row that starts on a line.
+    assert share == pytest.approx(0.59, abs=0.03)
+    assert load_residual(residual_beside(output), load_calibration(output)).taken_over == TakenOver(
+        donor="h200:quack", shares={"fp16": share}
+    )
+
+
+@pytest.mark.parametrize("words", [(), ("--from", "typed.yaml")])
+def test_without_a_donors_residual_there_is_nothing_to_take(gemm_model, tmp_path: Path, words):
+    donor = calibration_with_residual(tmp_path)
+    residual_beside(donor).unlink()
+    given = [str(tmp_path / word) if word.endswith(".yaml") else word for word in words]
+    measured(1.0).to_csv(tmp_path / "t.csv", index=False)
+    outcome = gemm_model(
+        "calibrate",
+        "--input",
+        tmp_path / "t.csv",
+        "--output",
+        tmp_path / "o.yaml",
+        "--residual",
+        "donor",
+        *given,
+    )
+    assert outcome.code == 2
+    assert "expected --from with a calibration that has a residual" in outcome.err
