@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.core.batch import BoolArray, GemmBatch, numbers_of
+from gemm_model.core.batch import BoolArray, GemmBatch, IntArray, numbers_of
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import (
     Flags,
@@ -98,6 +98,9 @@ class Resources:
     """Tensor-memory columns of the scale factors of one k tile."""
 
 
+_RESOURCES = tuple(spec.name for spec in fields(Resources))
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
     """Kernels in several tile orders, as columns that broadcast to (tile orders, kernels).
@@ -114,6 +117,15 @@ class Grid:
     @property
     def shape(self) -> tuple[int, int]:
         return self.orders, len(self.batch)
+
+    def of_kernels(self, kernels: IntArray) -> Grid:
+        """Some of the kernels, by their positions."""
+
+        def some(values: Any) -> Any:
+            return values[kernels] if isinstance(values, np.ndarray) and values.ndim == 1 else values
+
+        resources = {name: some(getattr(self.resources, name)) for name in _RESOURCES}
+        return Grid(self.batch.mapped(lambda _, values: some(values)), self.orders, Resources(**resources))
 
     def rows(self) -> GemmBatch:
         """One kernel after another, each in all orders, as columns of equal length."""
@@ -192,7 +204,7 @@ def resources_by_row(batch: GemmBatch, gpu: GpuSpec) -> Resources:
             column[rows] = part
         return column
 
-    return Resources(**{spec.name: merged(spec.name) for spec in fields(Resources)})
+    return Resources(**{name: merged(name) for name in _RESOURCES})
 
 
 def _source_buffers(batch: GemmBatch, buffer: Values, buffers: Values) -> Values:
@@ -514,7 +526,7 @@ def _row_of(batch: GemmBatch, row: int) -> GemmBatch:
 
 def _row(resources: Resources, row: int) -> Resources:
     """One row of a batch's resources as numbers."""
-    return Resources(**{spec.name: _number(getattr(resources, spec.name), row) for spec in fields(resources)})
+    return Resources(**{name: _number(getattr(resources, name), row) for name in _RESOURCES})
 
 
 def _number(values: Any, row: int) -> Any:

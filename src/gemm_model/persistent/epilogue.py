@@ -21,6 +21,14 @@ def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores)
     return batch.cta_m * batch.cta_n * (output_clk + each_clk)
 
 
+def whole_epilogue_clk(
+    batch: GemmBatch, period: TilePeriod, resources: Resources, numbers: KernelNumbers
+) -> tuple[Values, Values]:
+    """Clocks of a tile's epilogue with all that is fused into it, and the part that is fused."""
+    fused = fused_clk(batch, resources, numbers) + tile_by_tile_clk(batch, period, resources, numbers)
+    return epilogue_clk(batch, resources, numbers.epilogue) + fused, fused
+
+
 def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) -> Values:
     """Clocks of a tile's epilogue beyond its stores: activations, reductions, further matrices, vectors.
 

@@ -19,6 +19,7 @@ from gemm_model.core.prediction import (
     RESIDUAL_PHASE,
     BatchPrediction,
     Correction,
+    LeastTimes,
     OwnPick,
     Prediction,
     known_band,
@@ -49,8 +50,10 @@ from gemm_model.persistent.kernel_time import (
     tile_times,
 )
 from gemm_model.persistent.knowledge import Knowledge, knowledge
+from gemm_model.persistent.least_time import least_us
 from gemm_model.persistent.residual import (
     AUTO,
+    LIMIT,
     OFF,
     Residual,
     corrected_us,
@@ -172,6 +175,17 @@ class WarpSpecializedModel:
         kind = MATH_KINDS[int(grid.batch.math_kind)]
         family = family_at(int(grid.batch.kernel), self.gpu)
         return self._evaluation(grid.batch, family, kind, grid.shape, grid.resources)
+
+    def least_times(self, grid: Grid) -> LeastTimes:
+        """What the kernels of a grid are not faster than."""
+        kind = MATH_KINDS[int(grid.batch.math_kind)]
+        family, rate = family_at(int(grid.batch.kernel), self.gpu), flop_per_clk_of(kind, self.gpu)
+        known = self.knowledge(family, kind)
+        numbers = known.numbers.without(self.without)
+        found = least_us(grid, self.gpu, rate, family, numbers, regime=self.regime)
+        # Kernels that split K are not corrected.
+        corrected = known.residual is not None and any_of(grid.batch.split_k <= 1.0)
+        return LeastTimes(np.broadcast_to(found, grid.shape).min(axis=0), 1.0 - LIMIT if corrected else 1.0)
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         """Raises RefusedKernelError for a kernel that cannot run."""
