@@ -139,7 +139,7 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     k_bits = maximum(batch.a_bits, batch.b_bits)
     cta_k = where(batch.cta_k > 0, batch.cta_k, K_BYTES_PER_STAGE * 8.0 / k_bits)
     # A pair of CTAs on one MMA keeps half of B in each, but all scales of B.
-    b_rows = batch.cta_n * where(batch.schedule == TWO_CTA, 0.5, 1.0)
+    b_rows = batch.cta_n / batch.b_holders
     scale_bytes = _scale_bytes(batch) * cta_k
     stage_bytes = (batch.cta_m * batch.a_bits + b_rows * batch.b_bits) / 8.0 * cta_k + scale_bytes
     warpgroups = rules.warpgroups(batch)

@@ -33,11 +33,12 @@ from gemm_model.persistent.clock import (
 )
 from gemm_model.persistent.edge_tiles import NO_EDGE, EdgeFill, crowding, edge_fill
 from gemm_model.persistent.epilogue import (
+    Stall,
     exposed_clk,
     hidden_clk,
     period_beside_stores,
     port_store_clk,
-    stalled_clk,
+    stall_of,
     tile_period_clk,
     whole_epilogue_clk,
 )
@@ -145,8 +146,8 @@ class _Wave:
     """The same without the epilogue."""
     port_clk: Values
     """The loads at the L2-to-SM bandwidth, or their latency over the stages."""
-    stalled_clk: Values | None
-    """In which the loads wait for the epilogue; None where none is fused."""
+    stall: Stall | None
+    """How the loads wait for epilogues; None where nothing is fused."""
     l2_us: Values
     fill_us: Values
     """Out-of-bounds fill of the clusters that have most of it; above 0 where there is none, since shares of
@@ -205,8 +206,8 @@ class _Work:
         math_us = maximum(wave.period_clk * clk_us, stores_us)
         fetched = power(loads_us, overlap.loads_dram_order) + wave.dram_power
         fetched_us = root(fetched, overlap.loads_dram_order)
-        if wave.stalled_clk is not None:
-            fetched_us = fetched_us + wave.stalled_clk * clk_us
+        if wave.stall is not None:
+            fetched_us = fetched_us + wave.stall.waits_us(fetched_us, clk_us)
         slowest_us = maximum(math_us, fetched_us) + wave.unhidden_us
         return slowest_us if is_zero(self.turns_clk) else slowest_us + self.turns_clk * clk_us
 
@@ -240,11 +241,11 @@ def _parts(
     bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
     period = geometry.family.tile_period
     epilogue, fused = whole_epilogue_clk(batch, period, resources, numbers)
-    stalled = stalled_clk(batch, period, numbers, fused, epilogue)
     mainloop = schedule.k_tiles * step.math_clk
+    stall = stall_of(batch, gpu, period, resources, numbers, mainloop, schedule.k_tiles, epilogue, fused)
     hidden = hidden_clk(resources, numbers.epilogue, mainloop, epilogue)
     period_clk = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue, hidden)
-    work = _work(geometry, gpu, numbers, around, bytes_moved, edge, step, mainloop, period_clk, stalled)
+    work = _work(geometry, gpu, numbers, around, bytes_moved, edge, step, mainloop, period_clk, stall)
     clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
     return _Parts(
         traffic=bytes_moved,
@@ -380,7 +381,7 @@ def _work(
     step: KTile,
     mainloop: Values,
     period_clk: Values,
-    stalled: Values | None,
+    stall: Stall | None,
 ) -> _Work:
     """The work of the waves."""
     batch, schedule, resources, period = (
@@ -407,8 +408,10 @@ def _work(
     overlap = numbers.overlap
     crowded = crowding(batch, gpu, numbers)
 
-    def wave(count: Values, tiles: Values, work: Values) -> _Wave:
-        """Of so many tiles, at most `work` of them for a cluster."""
+    last_of_full = 0.0 if stall is None else _last_share(schedule)
+
+    def wave(count: Values, tiles: Values, work: Values, last_share: Values) -> _Wave:
+        """Of so many tiles, at most `work` of them for a cluster; `last_share` of them are the last wave."""
         clusters = maximum(tiles / work, 1.0)
         filled_us = fill_us * (tiles * crowded(clusters)) + NEXT_TO_NOTHING_US
         l2_share_us, dram_share_us = l2_us * tiles, dram_tile_us * tiles
@@ -417,7 +420,7 @@ def _work(
             period_clk=scaled(period_clk, work),
             beside_stores_clk=scaled(beside, work),
             port_clk=scaled(port_clk, work),
-            stalled_clk=None if stalled is None else scaled(stalled, work),
+            stall=None if stall is None else stall.of_waves(work, last_share),
             l2_us=l2_share_us,
             fill_us=filled_us,
             hidden_fill_us=edge.hidden * filled_us,
@@ -429,14 +432,19 @@ def _work(
         )
 
     return _Work(
-        full=wave(schedule.full_waves, schedule.resident, 1.0),
-        last=wave(last_wave_weight(schedule, numbers), schedule.last_tiles, schedule.last_work),
+        full=wave(schedule.full_waves, schedule.resident, 1.0, last_of_full),
+        last=wave(last_wave_weight(schedule, numbers), schedule.last_tiles, schedule.last_work, 1.0),
         turns_clk=turns_clk(batch, schedule, geometry.family.tile_order, numbers),
         l2_us=(l2_us + fill_us) * schedule.tiles,
         dram_us=dram_us,
         edge=edge,
         overlap=overlap,
     )
+
+
+def _last_share(schedule: TileSchedule) -> Values:
+    """Of the full waves the share that is the last one, where none is partial."""
+    return where(schedule.last_tiles > 0.0, 0.0, 1.0 / maximum(schedule.full_waves, 1.0))
 
 
 def last_wave_weight(schedule: TileWaves, numbers: KernelNumbers) -> Values:
