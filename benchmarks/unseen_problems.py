@@ -19,6 +19,7 @@ from added_by_epilogues import RIGHT_SHARE, RIGHT_US
 
 import gemm_model as gm
 from gemm_model.choice.expected import HIGH_PERCENTILE, expected_time
+from gemm_model.choice.selection import Ranker
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.tables.accuracy import top1_efficiency
@@ -150,12 +151,24 @@ def routed(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def picks() -> dict[str, str]:
+    """Of cuDNN's calls what is predicted of its pick, whatever kernel that is."""
+    frame = read_table(MEASUREMENTS / "unseen_problems.csv.gz")
+    calls = frame[frame["kernel"] == "cudnn"]
+    ranker = Ranker(GPU, family="cudnn")
+    problems = (GemmProblem.of_conv(*words) for words in zip(calls["conv"], calls["in_dtype"], strict=True))
+    best_us = np.array([ranker.rank(each, 1).best.prediction.runtime_us for each in problems])
+    error = np.abs(ranker.own_pick.time_us(best_us) / runtimes_us(calls) - 1.0)
+    return {"calls": f"{len(calls)}", "MAPE": f"{error.mean():.1%}", "median": f"{np.median(error):.1%}"}
+
+
 def main() -> None:
     epilogues, problems = predicted("unseen_epilogues"), predicted("unseen_problems")
     problems = problems.assign(kind=kind_of(problems))
     everything = pd.concat([epilogues.assign(kind=kind_of(epilogues)), problems])
     print(errors(everything).to_string(index=False), end="\n\n")
     print(of_added(added(epilogues)).to_string(index=False), end="\n\n")
+    print("cuDNN's picks", picks(), end="\n\n")
     groups = problems[problems["kind"] == "groups"]
     print(choices(groups, "default").to_string(index=False), end="\n\n")
     found = routed(groups)

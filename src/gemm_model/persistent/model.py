@@ -452,8 +452,9 @@ class PhysicalEvaluation:
         return whole if further is None else whole & (further.kind <= 0.0)
 
     def _seen_by_trees(self) -> tuple[Geometry, KernelTime]:
-        """What the trees look at: a fused epilogue, a what-if question and what is around the launch leave the
-        correction as it is.
+        """What the trees look at.
+
+        A fused epilogue, a what-if question and what is around the launch leave the correction as it is.
         """
         model, geometry, further = self.model, self.geometry, self.geometry.batch.further
         if further is not None and any_of(further.kind == 0.0):
