@@ -111,6 +111,39 @@ def test_cublas_has_narrow_tiles_either_way(cta_m, cta_n, schedule, runs):
     assert runs or "is not one that cublas kernels on sm90 offer" in reason
 
 
+@pytest.mark.parametrize(
+    ("cta_m", "cta_n", "schedule", "runs"),
+    [
+        (8, 64, "cooperative", True),
+        (64, 24, "cooperative", True),
+        (128, 208, "2cta", True),
+        (8, 64, "2cta", False),
+        (8, 72, "cooperative", False),
+        (24, 192, "cooperative", False),
+    ],
+)
+def test_cublas_has_narrow_tiles_on_blackwell_too(cta_m, cta_n, schedule, runs):
+    pair = {"cluster_m": 2} if schedule == "2cta" else {}
+    kernel = KernelConfig(cta_m=cta_m, cta_n=cta_n, schedule=schedule, kernel="cublas", **pair)
+    assert (check(PROBLEM, kernel, load_gpu("b200_sxm")) is None) == runs
+
+
+@pytest.mark.parametrize("name", ["a100_sxm_80gb", "l40s", "b200_sxm", "rtx_pro_6000_server"])
+def test_cublas_splits_k_on_every_architecture(name):
+    family = family_of("cublas", load_gpu(name))
+    assert family.space.split_k == (1, 2, 3, 4, 5, 6, 8)
+    assert family.tile_order.splits == "apart"
+
+
+def test_what_warpgroup_mmas_and_tma_have_is_no_part_of_other_kernels():
+    for family in ("quack", "cublas", "cutlass"):
+        found = family_of(family, load_gpu("b200_sxm")).mechanisms
+        assert not {"narrow_mma", "promotion", "spilling"} & set(found)
+        assert "edge_tiles" in found
+    for family in ("cublas", "cutlass"):
+        assert not {"edge_tiles", "edge_multicast"} & set(family_of(family, load_gpu("l40s")).mechanisms)
+
+
 def test_before_hopper_one_cta_takes_one_tile():
     for name in OLDER:
         for family in families(load_gpu(name)):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gemm_model.persistent.edge_tiles import crowding, edge_fill
-from tests.persistent.kernels import H200, found_of, row, schedule_of
+from tests.persistent.kernels import B200, H200, found_of, pair_of_ctas, row, schedule_of
 from tests.typed_numbers import numbers
 
 
@@ -91,6 +91,19 @@ def test_fill_arrives_in_boxes_by_multicast(m, cluster, ctas, rows):
     found = fill_of((m, ctas * 64, 4096), cta_m=64, cta_n=64, cluster_m=cluster[0], cluster_n=cluster[1])
     assert found.bytes_per_wave == pytest.approx(ctas * rows * 4096 * 2)
     assert found.hidden == (0.6 if cluster == (2, 2) else 0)
+
+
+def test_each_cta_of_a_pair_is_filled_for_its_own_half_of_b():
+    # 65 of 192 columns inside, so of the second of two columns of tiles 127 of 192 lie outside: in each CTA
+    # 63.5 of 96 rows on average, of one byte, and none of them by multicast. Pairs keep their column.
+    batch = pair_of_ctas(192, (74 * 128, 257, 4096))
+    found = edge_fill(batch, schedule_of(batch, B200), found_of(batch, B200), numbers())
+    assert found.fixed
+    assert found.bytes_per_wave == pytest.approx(148 * 63.5 * 2**-0.25 * 4096)
+    assert found.hidden == 0
+    # Of two pairs beside each other, A comes by multicast and B still does not.
+    wide = replace(pair_of_ctas(192, (74 * 128, 257, 4096)), cluster_n=2.0)
+    assert edge_fill(wide, schedule_of(wide, B200), found_of(wide, B200), numbers()).hidden == 0
 
 
 def test_clusters_that_share_a_tile_wait_less_for_one_of_many_rows():

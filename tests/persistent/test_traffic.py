@@ -91,6 +91,19 @@ def test_neither_multicast_requests_nor_rows_off_sectors_merge(k, cluster, merge
     assert (moved(batch).merged_bytes > 0) == merge
 
 
+def test_requests_of_pairs_for_their_halves_of_b_merge():
+    """37 pairs by rows of one B: of the pairs of a GPC, those that want its only column of tiles ask once."""
+    batch = pair_of_ctas(256, (74 * 128, 256, 4096))
+    alone, merging = (moved(batch, known, gpu=B200) for known in (ALONE, numbers()))
+    # 74 CTAs of 128 rows of A and half of 256 rows of B, one byte each.
+    assert alone.l2_request_bytes - batch.output_bytes == pytest.approx(74 * (128 + 128) * 4096)
+    share = merged_share(1.0, 2.0, B200)
+    assert share > 0.5
+    # Of requests that want the same 0.8 merge; of A 37 panels are wanted by 37 pairs.
+    merged = 0.8 * 74 * 128 * 4096 * (share + merged_share(37.0, 2.0, B200))
+    assert merging.merged_bytes == pytest.approx(merged, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("panels", "cluster_size", "asked"),
     [

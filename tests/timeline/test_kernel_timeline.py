@@ -132,6 +132,29 @@ def test_the_mean_cta_waits_less_for_data_than_the_slowest():
     assert waited_us(drawn) == pytest.approx(0.87 * loads_us - tile.period_us + tile.unhidden_us)
 
 
+def test_ctas_end_a_wave_as_far_apart_as_they_start_and_as_they_share_loads():
+    of = {"regime": "counters", "residual": "off"}
+    model = WarpSpecializedModel(load_gpu("h200"), **of)
+    skews = {}
+    for kernel in ((16, 8192, 4096, (64, 64)), (2048, 2048, 2048, (64, 64)), (4096, 4096, 1024, (128, 256))):
+        drawn = timeline(*kernel, **of)
+        (m, n, k), (cta_m, cta_n) = kernel[:3], kernel[3]
+        row = numbers_of(GemmProblem.of(m, n, k), KernelConfig(cta_m=cta_m, cta_n=cta_n))
+        tile = model.evaluate_row(row).tile_times()
+        loads_us = tile.full_wave_us - tile.unhidden_us
+        found = phases_of(drawn.trace)
+        # The mean CTA needs 0.87 of the slowest's time, the fastest 0.74: of the first load, too.
+        waves_us = found["wave skew"] - found["start skew"] - 0.26 * (0.9 + 0.85 * (m == 16))
+        skews[m] = waves_us, loads_us, tile.period_us
+    waves_us, loads_us, _ = skews[16]
+    assert waves_us == pytest.approx(0.26 * loads_us, abs=0.01)
+    # 1,024 tiles on 132 SMs: seven complete waves, the fourth of them in the middle.
+    waves_us, loads_us, period_us = skews[2048]
+    assert waves_us == pytest.approx(4 * min(0.26 * loads_us, loads_us - period_us), abs=0.03)
+    waves_us, loads_us, period_us = skews[4096]
+    assert waves_us == pytest.approx(0.0, abs=0.01)
+
+
 def test_a_tracer_reads_waits_while_nothing_is_in_flight():
     kernel, of = (16, 8192, 4096, (64, 64)), {"regime": "counters", "residual": "off"}
     in_flight = [timeline(*kernel, read_us=read_us, **of) for read_us in (0.0, 0.05)]

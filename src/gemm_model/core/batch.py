@@ -17,7 +17,7 @@ from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.further_work import FurtherWork, assembled, further_work
-from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, STREAM_K, KernelConfig
+from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, STREAM_K, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
 
 FloatArray = NDArray[np.float64]
@@ -116,6 +116,11 @@ class GemmBatch:
     def b_bytes_per_element(self) -> FloatArray:
         """Bytes of one element of B with its share of the scale factors."""
         return (self.b_bits + self.b_scale_bits) / 8.0
+
+    @property
+    def b_holders(self) -> Values:
+        """CTAs that hold a tile of B together [CTAs]: of a pair on one MMA each loads half of its rows."""
+        return where(self.schedule == TWO_CTA, 2.0, 1.0)
 
     @property
     def operand_bytes(self) -> FloatArray:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Flags, Values, is_multiple, negated, where
+from gemm_model.core.elementwise import Flags, Values, is_multiple, negated, one_of, where
 from gemm_model.core.further_work import BLOCK_SCALING
-from gemm_model.core.kernel_config import PINGPONG
+from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
 from gemm_model.kernels import cutlass, multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 
@@ -92,19 +92,55 @@ CUBLAS_SM90 = KernelFamily(
 )
 
 
+def offers_sm100_tile(batch: GemmBatch) -> Flags:
+    """MMAs of tcgen05, of which either extent can be the rows: narrow tiles of single CTAs have them along n.
+
+    Tiles seen by name: 8x64 to 64x64, 64x8 to 64x64, 16x128, 24x512 and those of CUTLASS.
+    """
+    along_n = one_of(batch.cta_n, (64.0, 128.0)) & is_multiple(batch.cta_m, 8.0) & (batch.cta_m <= 64)
+    narrow = one_of(batch.cta_m, (64.0, 128.0)) & is_multiple(batch.cta_n, 8.0) & (batch.cta_n <= 64)
+    single: Flags = (along_n | narrow) & (batch.schedule != TWO_CTA)
+    return warpgroup_mma.tcgen05_tile(batch) | single
+
+
+NARROW = (8, 16, 24, 32, 48)
+"""The narrower extent of tiles with 64 or 128 rows or columns, as on Hopper."""
+SPLITS = CUBLAS_SM90.space.split_k
+"""Splits on other architectures too: cuBLASLt takes a number of them (CUBLASLT_ALGO_CONFIG_SPLITK_NUM); which
+ones its heuristics pick is known of Hopper alone."""
+
+
 def _blackwell(like: KernelFamily) -> KernelFamily:
-    """Nvjet on Blackwell: CUTLASS's tiles, in an order of which only the raster is known."""
-    space = replace(like.space, swizzles=(1,), rasters=("along_m", "along_n"))
-    return replace(like, name="cublas", space=space, knows=EPILOGUES)
+    """Nvjet on sm120: CUTLASS's tiles, in an order of which only the raster is known."""
+    space = replace(like.space, swizzles=(1,), rasters=("along_m", "along_n"), split_k=SPLITS)
+    order = replace(like.tile_order, splits="apart")
+    return replace(like, name="cublas", space=space, tile_order=order, knows=EPILOGUES)
+
+
+def _sm100(like: KernelFamily) -> KernelFamily:
+    """Nvjet on datacenter Blackwell has narrow tiles and splits besides.
+
+    By names in published profiles: `nvjet_sm100_tst_64x8_64x16_1x2_h_bz_splitK_TNT`, `8x64_64x16_4x1_v`.
+    """
+    family = _blackwell(like)
+    space = replace(family.space, cta_m=(*NARROW, 64, 128), cta_n=(*NARROW, *range(64, 257, 32)))
+    return replace(family, space=space, resources=replace(like.resources, offers_tile=offers_sm100_tile))
 
 
 def _multistage(like: KernelFamily) -> KernelFamily:
-    """CuBLAS before Hopper takes CUTLASS's multistage kernels, among others of the same build."""
-    return replace(like, name="cublas", knows=EPILOGUES)
+    """CuBLAS before Hopper takes CUTLASS's multistage kernels, among others of the same build.
+
+    Tiles by names in published profiles: `ampere_bf16_s16816gemm_bf16_64x64_ldg8_f2f_stages_64x6_tn` to
+    256x128, `cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8`, 32x32.
+    """
+    space = replace(like.space, split_k=SPLITS, cta_m=(16, 32, 64, 128, 256), cta_n=(16, 32, 64, 128, 256))
+    order = replace(like.tile_order, splits="apart")
+    return replace(like, name="cublas", space=space, tile_order=order, knows=EPILOGUES)
 
 
 FAMILIES = (
     CUBLAS_SM90,
-    *(_blackwell(like) for like in (cutlass.CUTLASS_SM100, cutlass.CUTLASS_SM120)),
+    _sm100(cutlass.CUTLASS_SM100),
+    _blackwell(cutlass.CUTLASS_SM120),
     *(_multistage(like) for like in cutlass.FAMILIES if like.tile_period == multistage.ONE_CTA_A_TILE),
 )

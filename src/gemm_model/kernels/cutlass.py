@@ -98,6 +98,7 @@ CUTLASS_SM100 = KernelFamily(
     resources=replace(quack.QUACK_SM100.resources, epilogue_buffers=warpgroup_mma.two_buffers),
     tile_order=quack.QUACK_SM100.tile_order,
     tile_period=TilePeriod(accumulators="tensor_memory"),
+    mechanisms=quack.TENSOR_MEMORY_MECHANISMS,
 )
 
 CUTLASS_SM120 = KernelFamily(
@@ -140,6 +141,7 @@ def _multistage(architectures: tuple[str, ...], rules: ResourceRules) -> KernelF
         resources=rules,
         tile_order=THREADBLOCK_SWIZZLE,
         tile_period=multistage.ONE_CTA_A_TILE,
+        mechanisms=multistage.MECHANISMS,
     )
 
 

@@ -35,6 +35,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import formula_record
+from gemm_model.kernels.compiled_code import compiled_code
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.registry import by_family, families, family_of
 
@@ -50,10 +51,6 @@ SCALE_BYTES_PER_COLUMN = 128.0
 """Scale factors in one column of tensor memory [B]; sm100: each quarter of its lanes holds the same; PTX
 ISA."""
 REGISTER_BITS = 32
-WORKING_REGISTERS = 30.0
-"""Registers of an MMA thread beside its accumulators [registers]; addresses, descriptors, barrier phases;
-chosen."""
-
 
 SOURCE_BUFFERS = 4.0
 """Most buffers of further matrices that an epilogue reads [1]; CUTLASS on Hopper;
@@ -142,7 +139,7 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     k_bits = maximum(batch.a_bits, batch.b_bits)
     cta_k = where(batch.cta_k > 0, batch.cta_k, K_BYTES_PER_STAGE * 8.0 / k_bits)
     # A pair of CTAs on one MMA keeps half of B in each, but all scales of B.
-    b_rows = batch.cta_n * where(batch.schedule == TWO_CTA, 0.5, 1.0)
+    b_rows = batch.cta_n / batch.b_holders
     scale_bytes = _scale_bytes(batch) * cta_k
     stage_bytes = (batch.cta_m * batch.a_bits + b_rows * batch.b_bits) / 8.0 * cta_k + scale_bytes
     warpgroups = rules.warpgroups(batch)
@@ -166,7 +163,11 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         two_sets = two_sets | batch.further.software_scales
     tile_registers = where(two_sets, 2.0, 1.0) * batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * warpgroups)
     accumulators = 0.0 * tile_registers if in_tmem else tile_registers
-    excess = accumulators + WORKING_REGISTERS - rules.mma_registers(accumulators, warpgroups)
+    excess = (
+        accumulators
+        + compiled_code(family.name).working_registers
+        - rules.mma_registers(accumulators, warpgroups)
+    )
     spilled = maximum(excess, 0.0)
     mma_columns = rules.mma_columns(batch, by_columns)
     moved, waits = rules.spilled_code(spilled, accumulators, mma_columns, two_sets)

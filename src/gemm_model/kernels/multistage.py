@@ -9,6 +9,7 @@ from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, is_multiple, where
 from gemm_model.kernels import warpgroup_mma
 from gemm_model.kernels.family import ResourceRules, TilePeriod
+from gemm_model.kernels.mechanisms import OF_LIBRARIES
 
 FOUR_WARP_TILE = 128 * 128
 """Most outputs of a tile that four warps share [1]; 128 accumulators a thread, eight warps take larger ones;
@@ -43,5 +44,10 @@ def resource_rules(*, stages: float = float("inf")) -> ResourceRules:
         most_stages=stages,
     )
 
+
+MECHANISMS = tuple(
+    name for name in OF_LIBRARIES if name not in ("edge_tiles", "edge_multicast", "edge_order")
+)
+"""Threads copy by themselves: rows outside the matrix are predicated off, and nothing fills them."""
 
 ONE_CTA_A_TILE = TilePeriod(accumulators="registers", persistent=False)

@@ -73,7 +73,7 @@ class _Edge:
     fixed: Flags
     """Whether a resident cluster keeps its row for all its tiles."""
     along: Values
-    """CTAs of a cluster along the operand's extent."""
+    """CTAs of a cluster along the operand's extent, each half of a pair's B as one."""
     sharers: Values
     """CTAs that take a tile of it by multicast."""
 
@@ -91,9 +91,10 @@ def edge_fill(
     fixed_m = _fixed(schedule, rows_m, (rows_m <= schedule.group) & schedule.minor_is_m, order)
     fixed_n = _fixed(schedule, rows_n, (rows_n <= schedule.group) & negated(schedule.minor_is_m), order)
     a_edge = _edge(schedule.filled_m, rows_m, fixed_m, batch.cluster_m, batch.cluster_n)
-    b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n, batch.cluster_m)
+    holders = batch.b_holders
+    b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n * holders, batch.cluster_m / holders)
     a_bytes = batch.cta_m * batch.a_bytes_per_element
-    b_bytes = batch.cta_n * batch.b_bytes_per_element
+    b_bytes = batch.cta_n / holders * batch.b_bytes_per_element
     fill_a, fill_b = a_bytes * _fill_cost(a_edge, multicast), b_bytes * _fill_cost(b_edge, multicast)
     a_turn, b_turn = where(fixed_m, 1.0, 1.0 / rows_m), where(fixed_n, 1.0, 1.0 / rows_n)
     # A tile that lies over both edges has both operands filled at once; where few tiles do, the others wait.
@@ -115,12 +116,13 @@ def edge_fill(
         fast_load=where(fixed, fast_load, 0.0),
         hidden=where(_two_way(batch), multicast.two_way_hidden, 0.0),
         a_in_step=1.0 - _out_of_step(a_edge, batch.cta_m, order),
-        b_in_step=1.0 - _out_of_step(b_edge, batch.cta_n, order),
+        b_in_step=1.0 - _out_of_step(b_edge, batch.cta_n / holders, order),
     )
 
 
 def _two_way(batch: GemmBatch) -> Flags:
-    return (batch.cluster_m > 1) & (batch.cluster_n > 1)
+    """Whether both operands come by multicast."""
+    return (batch.cluster_m / batch.b_holders > 1) & (batch.cluster_n > 1)
 
 
 def _edge(filled: Values, rows: Values, fixed: Flags, along: Values, sharers: Values) -> _Edge:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, is_zero, maximum, minimum, remainder, smooth_maximum, where
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
+from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.records import formula_record
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Latency, Promotion, RoundTrip
@@ -156,9 +156,8 @@ def _port_bytes(
     """
     a_bytes = batch.cta_m * batch.a_bytes_per_element
     b_bytes = batch.cta_n * batch.b_bytes_per_element
-    b_arrives = where(batch.schedule == TWO_CTA, 0.5, 1.0)
     scale_rows = resources.scale_bytes * (numbers.scale_factors.row_bytes / SCALE_ROW_BYTES - 1.0)
-    outside = a_bytes * (1.0 - schedule.filled_m) + b_bytes * b_arrives * (1.0 - schedule.filled_n)
+    outside = a_bytes * (1.0 - schedule.filled_m) + b_bytes / batch.b_holders * (1.0 - schedule.filled_n)
     return maximum(resources.stage_bytes + scale_rows - outside * resources.cta_k, 0.0)
 
 

@@ -240,7 +240,8 @@ class WarpSpecializedModel:
         self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...], resources: Resources
     ) -> PhysicalEvaluation:
         whole = geometry_of(batch, flop_per_clk_of(kind, self.gpu), self.gpu, family, resources)
-        return PhysicalEvaluation(self, kind, whole, self.times(whole, kind, self.without), shape)
+        known = self.knowledge(family, kind)
+        return PhysicalEvaluation(self, kind, known, whole, self.times(whole, kind, self.without), shape)
 
     def times(self, geometry: Geometry, kind: str, without: Collection[str]) -> KernelTime:
         """The physical times of a geometry in this model's regime."""
@@ -285,6 +286,7 @@ class PhysicalEvaluation:
 
     model: WarpSpecializedModel
     kind: str
+    known: Knowledge
     geometry: Geometry
     times: KernelTime
     shape: tuple[int, ...]
@@ -305,7 +307,7 @@ class PhysicalEvaluation:
 
     def _picked(self, rows: GridRows) -> PhysicalEvaluation:
         geometry, times = self.geometry.picked(rows), picked(self.times, rows)
-        return PhysicalEvaluation(self.model, self.kind, geometry, times, rows.cells.shape)
+        return PhysicalEvaluation(self.model, self.kind, self.known, geometry, times, rows.cells.shape)
 
     def _parts(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """Phases in us that add up, further figures, and bytes by level: floats of one row, or columns."""
@@ -423,10 +425,6 @@ class PhysicalEvaluation:
         model = self.model
         numbers = self.known.numbers.without(model.without)
         return tile_times(self.geometry, model.gpu, numbers, regime=model.regime, warm=model.warm)
-
-    @property
-    def known(self) -> Knowledge:
-        return self.model.knowledge(self.geometry.family, self.kind)
 
     def error_band(self) -> FloatArray | None:
         """Of each row, as in `BatchPrediction`."""

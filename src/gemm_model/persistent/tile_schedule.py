@@ -177,18 +177,7 @@ def _waves_of(
         tiles = floor(tiles + 0.5)
     k_tiles = ceil(_k_tiles(batch, resources) / batch.split_k)
     at_once = resident_clusters(batch.cluster_m * batch.cluster_n, gpu)
-    waves = _waves(batch, tiles, at_once, k_tiles)
-    return TileWaves(
-        tiles=tiles,
-        resident=waves.resident,
-        full_waves=waves.full,
-        last_tiles=tiles - waves.full * waves.resident,
-        last_work=waves.last_work,
-        sharers=waves.sharers,
-        splits_at_once=_splits_at_once(batch, waves.resident, tiles, order),
-        partial_sums=waves.shared * _partial_sums(waves.sharers, order),
-        k_tiles=k_tiles,
-    )
+    return _waves(batch, order, tiles, at_once, k_tiles)
 
 
 def _clusters(batch: GemmBatch) -> tuple[Values, Values]:
@@ -219,18 +208,6 @@ def _filled(batch: GemmBatch, share: Values, order: TileOrder) -> Values:
     return where(batch.further.grouped, batch.further.rows_inside, share)
 
 
-@formula_record
-class _Waves:
-    """How many tiles the clusters take together; the fields are those of `TileWaves` unless told."""
-
-    resident: Values
-    full: Values
-    last_work: Values
-    sharers: Values
-    shared: Values
-    """Share of the tiles that clusters share."""
-
-
 def _splits_at_once(batch: GemmBatch, resident: Values, tiles: Values, order: TileOrder) -> Values:
     """All splits of a tile where they lie side by side; in rounds as many as all tiles leave room for."""
     if order.splits != "rounds":
@@ -243,7 +220,7 @@ def _partial_sums(sharers: Values, order: TileOrder) -> Values:
     return where(sharers > 1.0, sharers, 0.0) if order.splits == "apart" else sharers - 1.0
 
 
-def _waves(batch: GemmBatch, tiles: Values, at_once: Values, k_tiles: Values) -> _Waves:
+def _waves(batch: GemmBatch, order: TileOrder, tiles: Values, at_once: Values, k_tiles: Values) -> TileWaves:
     """Waves of whole tiles, and of stream-K the last one or two as equal shares of their k tiles.
 
     CUTLASS `PersistentTileSchedulerSm90StreamKParams`: where the last wave is not full, its tiles and those
@@ -252,25 +229,35 @@ def _waves(batch: GemmBatch, tiles: Values, at_once: Values, k_tiles: Values) ->
     """
     resident = minimum(at_once, tiles)
     full = floor(tiles / resident)
-    if not any_of(batch.stream_k):
-        return _Waves(resident, full, 1.0, batch.split_k, 1.0)
-    deals = batch.stream_k & (tiles > floor(tiles / at_once) * at_once) & (k_tiles > FEWEST_K_TILES)
-    whole = maximum(floor(tiles / at_once) - 1.0, 0.0)
-    dealt = tiles - whole * at_once
-    clusters = maximum(minimum(floor(dealt * k_tiles / FEWEST_K_TILES), at_once), 1.0)
-    even = clusters / dealt == floor(clusters / dealt)
-    share = dealt * k_tiles / clusters
-    # A share that begins within a tile leaves pieces at both ends of it, of FEWEST_K_TILES at least: the
-    # longest share takes over a shorter piece of its neighbour.
-    between = maximum(k_tiles - 2.0 * FEWEST_K_TILES, 0.0)
-    sharers = where(even, clusters / dealt, floor(between / share) + 2.0)
-    longest = where(even, share, share + FEWEST_K_TILES - 1.0)
-    return _Waves(
-        resident=where(deals, clusters, resident),
-        full=where(deals, whole, full),
-        last_work=where(deals, longest / k_tiles, 1.0),
-        sharers=where(deals, sharers, batch.split_k),
-        shared=where(deals, dealt / tiles, 1.0),
+    last_work: Values = 1.0
+    sharers: Values = batch.split_k
+    shared: Values = 1.0
+    if any_of(batch.stream_k):
+        deals = batch.stream_k & (tiles > floor(tiles / at_once) * at_once) & (k_tiles > FEWEST_K_TILES)
+        whole = maximum(floor(tiles / at_once) - 1.0, 0.0)
+        dealt = tiles - whole * at_once
+        clusters = maximum(minimum(floor(dealt * k_tiles / FEWEST_K_TILES), at_once), 1.0)
+        even = clusters / dealt == floor(clusters / dealt)
+        share = dealt * k_tiles / clusters
+        # A share that begins within a tile leaves pieces at both ends of it, of FEWEST_K_TILES at least: the
+        # longest share takes over a shorter piece of its neighbour.
+        between = maximum(k_tiles - 2.0 * FEWEST_K_TILES, 0.0)
+        pieces = where(even, clusters / dealt, floor(between / share) + 2.0)
+        longest = where(even, share, share + FEWEST_K_TILES - 1.0)
+        resident, full = where(deals, clusters, resident), where(deals, whole, full)
+        last_work = where(deals, longest / k_tiles, 1.0)
+        sharers = where(deals, pieces, batch.split_k)
+        shared = where(deals, dealt / tiles, 1.0)
+    return TileWaves(
+        tiles=tiles,
+        resident=resident,
+        full_waves=full,
+        last_tiles=tiles - full * resident,
+        last_work=last_work,
+        sharers=sharers,
+        splits_at_once=_splits_at_once(batch, resident, tiles, order),
+        partial_sums=shared * _partial_sums(sharers, order),
+        k_tiles=k_tiles,
     )
 
 

@@ -18,7 +18,6 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.kernel_config import TWO_CTA
 from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
@@ -133,14 +132,17 @@ def _requests(
     numbers: KernelNumbers,
     order: TileOrder,
 ) -> _Requests:
-    """Multicast: the CTAs of a cluster row share A, those of a column share B."""
+    """Multicast: the CTAs of a cluster row share A, those of a column share B.
+
+    A pair on one MMA shares B without: each loads its half by requests of its own.
+    """
     a_asked = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n * schedule.filled_m
     b_asked = batch.cta_n * batch.b_bytes_per_element / batch.cluster_m * schedule.filled_n
     a_pieces = further_pieces(batch.a_pitch_bytes)
     b_pieces = further_pieces(batch.b_pitch_bytes)
     # Multicast requests do not merge, nor do rows that share sectors with their neighbours.
     a_alone = (batch.cluster_n < 2) & (a_pieces < 2.0)
-    b_alone = (batch.cluster_m < 2) & (b_pieces < 2.0)
+    b_alone = (batch.cluster_m / batch.b_holders < 2) & (b_pieces < 2.0)
     a_matrices, b_matrices = _matrices(batch, schedule)
     a_panels, b_panels = in_order(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
     a_panels, b_panels = scaled(a_panels, a_matrices), scaled(b_panels, b_matrices)
@@ -183,9 +185,9 @@ def _filled(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, l2: L2Bandwi
     """
     if gpu.smem_fill_bytes_per_clk_per_sm is None:
         return 0.0
-    half_of_b = where(batch.schedule == TWO_CTA, batch.b_bits / 16.0, 0.0)
+    left_out = batch.b_bits / 8.0 * (1.0 - 1.0 / batch.b_holders)
     a_bytes = batch.cta_m * batch.a_bytes_per_element * schedule.filled_m
-    b_bytes = batch.cta_n * (batch.b_bytes_per_element - half_of_b) * schedule.filled_n
+    b_bytes = batch.cta_n * (batch.b_bytes_per_element - left_out) * schedule.filled_n
     sms = schedule.resident * batch.cluster_m * batch.cluster_n
     fills_per_us = gpu.smem_fill_bytes_per_clk_per_sm * gpu.sm_clk_mhz * sms
     return (a_bytes + b_bytes) * gpu.l2_read_bytes_per_us * l2.efficiency / fills_per_us

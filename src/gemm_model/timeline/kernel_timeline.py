@@ -97,6 +97,7 @@ def kernel_timeline(
         k_tiles=waves.k_tiles,
         stages=waves.stages,
         runtime_us=prediction.runtime_us,
+        wave_skew_us=_wave_skew_us(waves),
         notes=_notes(waves, grouped, len(shown), detailed_sm),
     )
     loads_us = waves.times.loads_us
@@ -124,6 +125,12 @@ def _notes(waves: Waves, grouped: int, shown: int, sm: int) -> tuple[str, ...]:
     if shown < waves.tiles_of_cta(sm):
         found.append(f"SM {sm} is drawn k tile by k tile for {shown} tiles: the first ones and the last")
     return tuple(found)
+
+
+def _wave_skew_us(waves: Waves) -> float:
+    """How far apart the CTAs end a wave in which all have a tile: the median of these waves."""
+    complete = waves.count - int(waves.count > 1 and waves.last_clusters < waves.clusters)
+    return float(np.median(waves.skew_us[:complete]))
 
 
 def _cta_rows(
