@@ -2,9 +2,9 @@
 
     python benchmarks/added_by_epilogues.py [--folds 2] [--gpu h200]
 
-The time that a kernel takes longer than the plain one of the same tile, on the same card and shape. The numbers
-that epilogues alone have are fitted to the other folds' shapes, all others are as shipped. An added time
-is right within RIGHT_SHARE of it or RIGHT_US. Prints the share of right ones by family, by length and by word,
+The time that a kernel takes longer than the plain one of the same tile, on the same card and shape. The
+numbers that epilogues alone have are fitted to the other folds' shapes, all others are as shipped. An added
+time is right within RIGHT_SHARE of it or RIGHT_US. Prints the share of right ones by family, length and word,
 shapes held out and with shapes that the fit has seen.
 """
 
@@ -94,7 +94,9 @@ def by(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folds", type=int, default=8)
     parser.add_argument("--gpu", default="h200")
     args = parser.parse_args()

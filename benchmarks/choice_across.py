@@ -2,8 +2,7 @@
 
     python benchmarks/choice_across.py --input cublaslt.csv.gz --input cutlass.csv.gz \\
         --input triton_persistent.csv.gz --input quack_variants.csv.gz --input splits.csv.gz \\
-        --input burst.csv.gz \\
-        --output docs/evidence/choosing-across.md --guide docs/how-to/choose.md
+        --input burst.csv.gz --donor h200:quack --output docs/choosing.md
 
 The space of a shape is all its measured kernels of the four families; shapes that a family was not measured
 on are left out. The efficiency of a choice is the best measured time over the time of what was chosen. Slow
@@ -25,7 +24,7 @@ from few_shot import adapted
 from gemm_model.calibration.cross_validation import folds_of, size_groups
 from gemm_model.calibration.observations import observe
 from gemm_model.core.dtypes import operand_type
-from gemm_model.core.errors import GemmModelError, InputError
+from gemm_model.core.errors import GemmModelError
 from gemm_model.core.files import atomic_write
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import STREAM_K, KernelConfig
@@ -235,30 +234,29 @@ def split_lines(frame: pd.DataFrame) -> Iterator[str]:
 PAGE = """\
 # Choosing across libraries
 
-Written by `benchmarks/choice_across.py` from {tables}
-(`data/measurements/{gpu}`); predictions: {predictions}.
-
-## Errors of the times
-All rows of these tables that are modelled: {modelled} of {rows}.
-
-{errors}
-
-## First choices
-{shapes} problems of {sizes} sizes were measured in all four families, with {kernels} kernels of a problem in
-the median. An efficiency is the best measured time of all families over that of the choice. Slow and fast
-fp8 sums are two problems, since their results differ: QuACK and cuBLAS as torch calls it add slowly, Triton
-fast, CUTLASS both ways. "Its best measured" is no choice: it is what the family can reach. cuBLASLt's first
-heuristic and torch's pick are judged by their own measured times.
-
-{choices}
+`gemm-model rank --family any` ranks the kernels of all libraries in one list; `--against cublas` adds what
+each choice gains over the kernel that cuBLAS would take ([how](how-to/choose.md#which-library)). This page
+tells what was measured on the {card}: where each library wins, and how good the choice among all of them is.
+`benchmarks/choice_across.py` writes it from the tables {tables}
+of `data/measurements/{gpu}`. Predictions: {predictions}.
 
 ## Where each library wins
 Share of problems whose fastest measured kernel is the family's, and by how much the family's best is slower
 than the best of all on average. cuBLASLt was measured with up to eight algorithms of a problem, those that
 its heuristic names, the others with kernels drawn from their spaces: a family also loses where its best was
-not drawn. Kernels of a problem in the median: {drawn}.
+not drawn. Kernels of a problem in the median: {drawn}. Slow and fast fp8 sums are two problems,
+since their results differ: QuACK and cuBLAS as torch calls it add slowly, Triton fast, CUTLASS both ways.
 
 {winners}
+
+## First choices
+{shapes} problems of {sizes} sizes were measured in all four families, with {kernels} kernels of a problem in
+the median. An efficiency is the best measured time of all families over that of the choice. "Its best
+measured" is no choice: it is what the family can reach. cuBLASLt's first heuristic and torch's pick are
+judged by their own measured times. nvMatmulHeuristics chooses among the CUTLASS kernels by its own estimates
+of their times.
+
+{choices}
 
 ## The split
 Problems of at most {decode} rows that were measured with and without a split, by family: how often the best
@@ -266,11 +264,15 @@ kernel with the chosen split is within {near:.0%} of the best of all, the effici
 family's kernels, and that of the best kernel without a split.
 
 {splits}
+
+## Errors of the times
+All rows of these tables that are modelled: {modelled} of {rows}.
+
+{errors}
 """
-GUIDE_MARKS = ("<!-- where each library wins -->\n", "<!-- end of the table -->")
 
 
-def page_text(every: pd.DataFrame, frame: pd.DataFrame, args: argparse.Namespace, winners: str) -> str:
+def page_text(every: pd.DataFrame, frame: pd.DataFrame, args: argparse.Namespace) -> str:
     """The page of evidence; all of its figures are of this run."""
     own = frame[~frame["pick"]]
     drawn = own.groupby(["in_dtype", *SIZES, "kernel"]).size().groupby("kernel").median()
@@ -278,6 +280,7 @@ def page_text(every: pd.DataFrame, frame: pd.DataFrame, args: argparse.Namespace
     return PAGE.format(
         tables=", ".join(f"`{path.name.split('.')[0]}`" for path in args.input),
         gpu=args.gpu,
+        card=args.gpu.upper().replace("_", " "),
         predictions="the shipped calibrations"
         if args.donor is None
         else f"fits from {args.donor} that have not seen the shape, QuACK's calibration; no residual",
@@ -288,21 +291,12 @@ def page_text(every: pd.DataFrame, frame: pd.DataFrame, args: argparse.Namespace
         sizes=own.groupby(SIZES).ngroups,
         kernels=int(problems.size().median()),
         choices="\n".join(choice_lines(frame, args.gpu)),
-        winners=winners,
+        winners="\n".join(winner_lines(frame)),
         drawn=", ".join(f"{family} {drawn[family]:.0f}" for family in FAMILIES),
         decode=DECODE_M,
         near=NEAR,
         splits="\n".join(split_lines(every)),
     )
-
-
-def with_table(guide: str, table: str) -> str:
-    """A guide with its table between the marks replaced."""
-    before, mark, rest = guide.partition(GUIDE_MARKS[0])
-    _, end, after = rest.partition(GUIDE_MARKS[1])
-    if not (mark and end):
-        raise InputError(f"the guide has no {GUIDE_MARKS[0].strip()} with its end")
-    return f"{before}{mark}{table}\n{end}{after}"
 
 
 def main() -> None:
@@ -313,18 +307,14 @@ def main() -> None:
         "--donor", help="judge fits from it that have not seen a shape (default: the shipped calibrations)"
     )
     parser.add_argument("--output", type=Path, help="Markdown file for the page of evidence")
-    parser.add_argument("--guide", type=Path, help="Markdown file whose table of winners is replaced")
     args = parser.parse_args()
     every = load(args.input)
     every["predicted_us"] = predicted(every, load_gpu(args.gpu), args.donor)
     frame = in_all_families(every)
-    winners = "\n".join(winner_lines(frame))
-    text = page_text(every, frame, args, winners)
+    text = page_text(every, frame, args)
     print(text)
     if args.output:
         atomic_write(args.output, text)
-    if args.guide:
-        atomic_write(args.guide, with_table(args.guide.read_text(), winners))
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ VALUES = {
     "fused_epilogue.alone": 1.25,
     "fused_epilogue.source_bytes_per_clk": 64.0,
     "fused_epilogue.source_clk": 500.0,
-    "fused_epilogue.stall_share": 0.5,
+    "fused_epilogue.ring_share": 0.5,
     "fused_epilogue.vector_clk": 100.0,
     "scaled_outputs.scale_clk": 10.0,
     "grouped.start_us": 0.5,

@@ -83,4 +83,5 @@ def __getattr__(name: str) -> Any:
         return import_module("gemm_model.config").gpu_names
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return found

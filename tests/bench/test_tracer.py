@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -107,15 +108,25 @@ class LoggingDevice(FakeDevice):
     def rested_launches(self, launch, count):
         self._note(f"traced {count}", launch)
 
+    def operands(self, problem, placement):
+        part = sys.argv[sys.argv.index("--part") + 1]
+        # The process without a tracer takes its time to compile.
+        time.sleep(0.5 * (part == "untraced"))
+        self._write("prepared", part)
+        return super().operands(problem, placement)
+
     def _note(self, what, launch):
-        with open(os.environ["LAUNCH_LOG"], "a") as file:
-            file.write(f"{launch()[0].m} {what}\n")
+        self._write("log", f"{launch()[0].m} {what}")
+
+    def _write(self, name, line):
+        with (Path(os.environ["LAUNCH_LOG"]) / name).open("a") as file:
+            file.write(f"{line}\n")
 
 
 def in_turn(monkeypatch, tmp_path, rows, device="LoggingDevice"):
     """What the three workers launched, as processes of their own: the tracer runs that with ranges twice."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
-    monkeypatch.setenv("LAUNCH_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("LAUNCH_LOG", str(tmp_path))
     twice = ["sh", "-c", '"$@" && "$@"', "sh"]
     monkeypatch.setattr(tracer, "_tracer", lambda out, words: ["env"] if words else twice)
     monkeypatch.setattr(tracer, "_ranges", lambda options: [])
@@ -132,6 +143,9 @@ def test_kernels_with_and_without_ranges_take_turns_on_the_card(monkeypatch, tmp
     assert launched[:6] == [*["256 traced 1"] * 3, *["512 traced 1"] * 3]
     a_round = ("traced 1", "untraced 3", "traced 3")
     assert launched[6:] == [f"{m} {each}" for m in (256, 512) for each in 3 * a_round]
+    # The tracer's compiler leaves ranges in: kernels without them are compiled by the other process.
+    prepared = (tmp_path / "prepared").read_text().split()
+    assert [part for part in prepared if part != "ranges"] == [*["untraced"] * 2, *["lifetimes"] * 2]
     replies = json.loads((tmp_path / "untraced.json").read_text())
     assert replies == 2 * [{"disposition": "ok", "kernel_us": 2.5}]
 

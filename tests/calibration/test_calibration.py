@@ -162,7 +162,7 @@ def test_impossible_and_foreign_rows_are_left_out_and_counted(tmp_path):
         (lambda frame: frame[frame["m"] == frame["m"].iloc[0]], "shapes"),
         (lambda frame: frame.assign(gpu=["h200"] * 40 + ["b200"] * (len(frame) - 40)), "several GPUs"),
         (lambda frame: frame.assign(regime="idle"), "regime"),
-        (lambda frame: frame.assign(kernel="cublas"), "quack"),
+        (lambda frame: frame.assign(kernel=["triton", "cublas"] * (len(frame) // 2)), "but of cublas"),
         (lambda frame: frame.drop(columns="runtime_us"), "runtime_us"),
         (lambda frame: frame.assign(runtime_us=-1.0), "runtime_us"),
         (lambda frame: frame.drop(columns="cta_m"), "cta_m"),
@@ -215,6 +215,26 @@ def test_calibrate_adapts_a_calibration_to_few_rows(tmp_path, gemm_model):
     # No row splits K: the band of those that do stays the donor's.
     assert bands.pop("split_k") == 0.2
     assert all(0 <= band < 0.02 for band in bands.values())
+
+
+def test_calibrate_adapts_to_the_family_that_the_rows_name(tmp_path, gemm_model):
+    rows = measured(shapes=10)
+    rows = rows[rows["cta_m"] != 64].assign(kernel="cutlass", stages=4)
+    output = tmp_path / "out.yaml"
+    words = ("--output", output, "--from", calibration_file(tmp_path / "donor.yaml"), "--residual", "off")
+    words += ("--fit", "tensor", "--hold-outs", "shapes")
+    outcome = gemm_model("calibrate", "--input", save(rows, tmp_path / "t.csv"), *words)
+    assert outcome.code == 0, outcome.err
+    assert load_calibration(output).family == "cutlass"
+
+
+def test_rows_of_an_unknown_family_are_refused(tmp_path, gemm_model):
+    table = save(measured(shapes=10).assign(kernel="kutlass"), tmp_path / "t.csv")
+    outcome = gemm_model(
+        "calibrate", "--input", table, "--output", tmp_path / "out.yaml", "--residual", "off"
+    )
+    assert outcome.code == 2
+    assert f"{table}: no row of kernel quack, but of kutlass; expected measurements" in outcome.err
 
 
 def test_explain_prints_mechanisms_and_what_if(gemm_model):

@@ -415,6 +415,18 @@ class Chosen(torch.nn.Linear):
 
 def chosen():
     return Chosen(64, 32), torch.empty(16, 64)
+
+def moved():
+    return torch.nn.Linear(64, 32).to("cpu"), torch.empty(16, 64)
+
+def sized(rows):
+    return torch.nn.Linear(64, 32), torch.empty(rows, 64)
+
+def unfit():
+    return torch.nn.Linear(64, 32), torch.empty(16, 63)
+
+def many():
+    return torch.nn.Linear(64, 32), (torch.empty(16, 64), torch.empty(16, 64))
 """
 
 
@@ -452,7 +464,11 @@ def test_the_verb_passes_regime_and_family_on(gemm_model, tmp_path):
     [
         ("wrong", "expected (model, input or inputs)"),
         ("none", "has no function 'none'"),
-        ("chosen", "expected shapes that do not depend on data"),
+        ("chosen", "expected inputs that fit it and shapes that do not depend on data"),
+        ("moved", "leaves the model and its inputs on the device where they are made"),
+        ("sized", "missing 1 required positional argument: 'rows'"),
+        ("unfit", "a and b must have same reduction dim, but got [16, 63] X [64, 32]"),
+        ("many", "takes 2 positional arguments but 3 were given"),
     ],
 )
 def test_the_verb_refuses_what_is_no_model(gemm_model, tmp_path, function, words):

@@ -18,7 +18,7 @@ from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, NUMBERS
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import create_model
 from gemm_model.persistent.calibration_file import as_mapping, load_calibration
-from gemm_model.persistent.epilogue import epilogue_clk, fused_clk, stalled_clk, tile_by_tile_clk
+from gemm_model.persistent.epilogue import epilogue_clk, fused_clk, stall_of, tile_by_tile_clk
 from gemm_model.persistent.kernel_time import geometry_of, kernel_time
 from gemm_model.persistent.mainloop import k_tile
 from gemm_model.persistent.tile_schedule import tile_schedule
@@ -107,11 +107,14 @@ def test_a_kernel_that_goes_tile_by_tile_begins_anew_for_each(cta_n, clk):
     found = resources_of(groups, H200, family_of("triton", H200))
     assert tile_by_tile_clk(groups, period, found, known) == pytest.approx(clk)
     # No load is under way during its epilogue, whatever is fused; others load ahead.
-    assert stalled_clk(groups, period, known, 800.0, 5000.0) == 5000.0
+    anew = stall_of(groups, H200, period, found, known, 9000.0, 10.0, 5000.0, 800.0)
+    assert anew.waits_us(fetched_us=6.0, clk_us=1e-3) == pytest.approx(5.0)
+    assert anew.of_waves(1.0, 1.0).waits_us(6.0, 1e-3) == pytest.approx(5.0)
     assert tile_by_tile_clk(groups, family_of("quack", H200).tile_period, found, known) == 0.0
     plain = work(epilogue="gelu", config=config)
     assert tile_by_tile_clk(plain, period, found, known) == 0.0
-    assert stalled_clk(plain, period, known, 800.0, 5000.0) == 400.0
+    ahead = stall_of(plain, H200, period, found, known, 9000.0, 10.0, 5000.0, 800.0)
+    assert ahead.waits_us(fetched_us=60.0, clk_us=1e-3) == 0.0
 
 
 def test_rows_behind_a_group_are_filled_where_each_has_a_map_of_its_own():
@@ -162,19 +165,34 @@ def test_clocks_of_a_fused_epilogue():
     assert plain_clk - epilogue_clk(gated, found_of(gated), stores) == pytest.approx(1024)
 
 
-def test_loads_stall_in_half_of_what_is_fused_where_warpgroups_share_a_tile():
+def test_loads_go_on_in_an_epilogue_until_the_ring_is_full():
     known, period = numbers(), family_of("quack", H200).tile_period
-    assert stalled_clk(work(), period, known, 0.0, 1000.0) is None
-    assert stalled_clk(work(epilogue="gelu"), period, known, 800.0, 1800.0) == 400.0
-    in_turn = gm.KernelConfig(cta_m=128, cta_n=128, schedule="pingpong")
-    assert stalled_clk(work(epilogue="gelu", config=in_turn), period, known, 800.0, 1800.0) == 0.0
-    # Two waves of 132 tiles, bound by loads: 819 clocks of tangents each, half of which at 1,980 MHz.
-    sizes = {"m": 264 * 128, "n": 128, "k": 2048}
-    steady = known.without(["clock"])
-    plain, fused = (
-        times_of(work(**sizes, **more), steady, rate=1e6).waves_us for more in ({}, {"epilogue": "gelu"})
-    )
-    assert fused - plain == pytest.approx(2 * 16.384 * 50 / 2 / 1980)
+    gelu = work(epilogue="gelu")
+    # A ring of 6 stages, 5 under way: room for half of them, a quarter of 10 k tiles.
+    words = (period, found_of(gelu), known, 9000.0, 10.0, 1800.0, 800.0)
+    assert stall_of(work(), H200, *words) is None
+    stall = stall_of(gelu, H200, *words)
+    # Of 1.8 us of epilogue as fast loads hide 0.5, of which a plain one needs 0.5 of its 1.0; slow ones all.
+    for fetched_us, waits_us in ((2.0, 0.8), (6.0, 0.3), (7.3, 0.0)):
+        assert stall.waits_us(fetched_us, 1e-3) == pytest.approx(waits_us, abs=1e-12), fetched_us
+    # After the last load all that is fused comes, a quarter of it as part of the exposed epilogue.
+    assert stall.of_waves(1.0, 1.0).waits_us(20.0, 1e-3) == pytest.approx(0.6)
+    assert stall.of_waves(1.0, 0.5).waits_us(20.0, 1e-3) == pytest.approx(0.3)
+    in_turn = work(epilogue="gelu", config=gm.KernelConfig(cta_m=128, cta_n=128, schedule="pingpong"))
+    empties = stall_of(in_turn, H200, *words)
+    assert empties.waits_us(2.0, 1e-3) == 0.0
+    assert empties.of_waves(1.0, 1.0).waits_us(2.0, 1e-3) == 0.0
+
+
+def test_loads_that_set_the_pace_hide_an_epilogue_but_the_last():
+    # 132 tiles a wave; a bias of 100 clocks each, three quarters beside the exposed part, at 1,980 MHz.
+    steady = numbers().without(["clock"])
+    for waves in (1, 2, 4):
+        sizes = {"m": waves * 132 * 128, "n": 128, "k": 4096}
+        plain, fused = (
+            times_of(work(**sizes, **more), steady, rate=1e6).waves_us for more in ({}, {"epilogue": "bias"})
+        )
+        assert fused - plain == pytest.approx(100 * 0.75 / 1980), waves
 
 
 def test_an_epilogue_moves_what_it_reads_and_what_is_left_of_the_output():

@@ -47,6 +47,19 @@ def test_few_sms_read_from_l2_what_each_of_eight_reads():
     assert sms_to_saturate_l2(alone) == pytest.approx(10_000 / (132 * 1.98 * 64))
 
 
+def test_sms_all_over_the_card_read_as_one_alone():
+    gpu = replace(H200, l2_read_bytes_per_clk_of_eight=50.0)
+    assert sms_to_saturate_l2(gpu, True) == pytest.approx(10_000 / (132 * 1.98 * 64))
+    # 32 CTAs with a tile each: of a chain they lie all over the card, of a launch alone they do not.
+    batch = row((64, 4096, 16384), cta_m=64, cta_n=128, schedule="pingpong")
+    alike = replace(gpu, l2_read_bytes_per_clk_of_eight=64.0)
+    known = numbers().without(["launch_order"])
+    times = [times_of(batch, known, gpu=each, regime="graph").l2_us for each in (gpu, alike)]
+    assert times[0] == pytest.approx(times[1])
+    alone = [times_of(batch, known, gpu=each, regime="burst").l2_us for each in (gpu, alike)]
+    assert 1.1 < alone[0] / alone[1] < 64 / 50
+
+
 @pytest.mark.parametrize(
     ("kernel", "regime", "empty_us", "expected_us"),
     [

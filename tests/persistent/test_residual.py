@@ -146,8 +146,22 @@ def test_features_are_those_of_the_kernel():
         "filled_m": 300 / 512, "filled_n": 1000 / 1024,
         "operand_alignment": 16, "output_alignment": 16, "waves": 1, "last_wave_share": 0,
         "resident": 8, "k_tiles": 3,
+        "rows_of_clusters": 2, "columns_of_clusters": 4, "ctas_at_once": 16,
     }  # fmt: skip
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    # The ring holds what 232448 bytes leave beside the epilogue's buffers, in k tiles of 384 rows of 128.
+    assert found["stages"] == 4
+    slowest = ("tensor_us", "epilogue_us", "port_us", "latency_us", "l2_us", "dram_us")
+    longest_us = max(getattr(times, name)[0] for name in slowest)
+    assert found["slowest_share"] == pytest.approx(longest_us / times.waves_us[0], abs=1e-6)
+    moved = times.traffic
+    read, written = moved.dram_read_bytes[0], moved.dram_write_bytes[0]
+    assert found["read_share"] == pytest.approx(read / (read + written), abs=1e-6)
+    assert found["merged_share"] == pytest.approx(moved.merged_bytes[0] / moved.l2_request_bytes[0], abs=1e-6)
+    # Bytes in a microsecond are millionths of a TB/s.
+    filled_bytes = times.edge.bytes_per_wave[0] * 1
+    assert found["fill_tb_per_s"] == pytest.approx(filled_bytes / times.runtime_us[0] / 1e6, rel=1e-4)
+    assert found["fill_tb_per_s"] > 0.0
     assert found["dram_share"] == pytest.approx(times.dram_us[0] / times.runtime_us[0], abs=1e-6)
 
 

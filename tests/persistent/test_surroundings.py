@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.persistent.kernels import row, times_of
+from gemm_model.kernels.registry import family_of
+from gemm_model.persistent.surroundings import REGIMES, spread_out
+from tests.persistent.kernels import H200, row, schedule_of, times_of
 
 SIZES = (128, 4096, 1024)
 
@@ -65,3 +67,26 @@ def test_a_launch_of_a_chain_that_keeps_dram_busy_starts_cold_nearly_twice():
     assert streaming.launch_us == pytest.approx(beside_us + cold_start_us(streaming))
     # All 132 CTAs start within 0.4 us, longer than a cold start of 0.25.
     assert computing.launch_us == pytest.approx(beside_us + 0.4)
+
+
+@pytest.mark.parametrize(
+    ("n", "kernel", "regime", "expected"),
+    [
+        # 64 CTAs with a tile each leave 68 SMs free, room for the next 64; 68 leave 64.
+        (8192, {}, "graph", True),
+        (8192, {}, "sustained", True),
+        (8704, {}, "graph", False),
+        # 68 CTAs as 34 clusters of two, and 64 as 32.
+        (8704, {"cluster_n": 2}, "graph", False),
+        (8192, {"cluster_n": 2}, "graph", True),
+        # No further launch, none that is let in early, or none before both warpgroups are done.
+        (8192, {}, "burst", False),
+        (8192, {"pdl": False}, "graph", False),
+        (8192, {"schedule": "cooperative"}, "graph", False),
+        (65536, {}, "graph", False),
+    ],
+)
+def test_grids_that_are_placed_beside_the_one_before(n, kernel, regime, expected):
+    batch = row((64, n, 4096), cta_m=64, cta_n=128, **{"schedule": "pingpong", **kernel})
+    found = spread_out(batch, schedule_of(batch), H200, family_of("quack", H200), REGIMES[regime])
+    assert found == expected

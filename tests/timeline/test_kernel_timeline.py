@@ -24,6 +24,7 @@ def timeline(m, n, k, tile, cluster=(1, 1), schedule="cooperative", dtype="bf16"
         cluster_n=cluster[1],
         schedule=schedule,
         split_k=more.pop("split_k", 1),
+        kernel=more.pop("kernel", "quack"),
     )
     options = {name: more.pop(name) for name in ("regime", "residual", "without") if name in more}
     model = WarpSpecializedModel(load_gpu(gpu), **options)
@@ -131,6 +132,29 @@ def test_the_mean_cta_waits_less_for_data_than_the_slowest():
     assert waited_us(drawn) == pytest.approx(0.87 * loads_us - tile.period_us + tile.unhidden_us)
 
 
+def test_ctas_end_a_wave_as_far_apart_as_they_start_and_as_they_share_loads():
+    of = {"regime": "counters", "residual": "off"}
+    model = WarpSpecializedModel(load_gpu("h200"), **of)
+    skews = {}
+    for kernel in ((16, 8192, 4096, (64, 64)), (2048, 2048, 2048, (64, 64)), (4096, 4096, 1024, (128, 256))):
+        drawn = timeline(*kernel, **of)
+        (m, n, k), (cta_m, cta_n) = kernel[:3], kernel[3]
+        row = numbers_of(GemmProblem.of(m, n, k), KernelConfig(cta_m=cta_m, cta_n=cta_n))
+        tile = model.evaluate_row(row).tile_times()
+        loads_us = tile.full_wave_us - tile.unhidden_us
+        found = phases_of(drawn.trace)
+        # The mean CTA needs 0.87 of the slowest's time, the fastest 0.74: of the first load, too.
+        waves_us = found["wave skew"] - found["start skew"] - 0.26 * (0.9 + 0.85 * (m == 16))
+        skews[m] = waves_us, loads_us, tile.period_us
+    waves_us, loads_us, _ = skews[16]
+    assert waves_us == pytest.approx(0.26 * loads_us, abs=0.01)
+    # 1,024 tiles on 132 SMs: seven complete waves, the fourth of them in the middle.
+    waves_us, loads_us, period_us = skews[2048]
+    assert waves_us == pytest.approx(4 * min(0.26 * loads_us, loads_us - period_us), abs=0.03)
+    waves_us, loads_us, period_us = skews[4096]
+    assert waves_us == pytest.approx(0.0, abs=0.01)
+
+
 def test_a_tracer_reads_waits_while_nothing_is_in_flight():
     kernel, of = (16, 8192, 4096, (64, 64)), {"regime": "counters", "residual": "off"}
     in_flight = [timeline(*kernel, read_us=read_us, **of) for read_us in (0.0, 0.05)]
@@ -155,6 +179,25 @@ def test_a_pingpong_warpgroup_asks_for_its_turn_before_it_waits_for_data(schedul
     waits = waits[waits["detail"] == "loaded data"].groupby("cta")["start_us"].min()
     loads = loads.groupby("cta")["start_us"].min()
     assert (waits - loads).to_numpy() == pytest.approx(later_us)
+
+
+def test_the_warp_that_loads_tells_the_next_tile_after_its_last_load():
+    kernel = (4096, 4096, 1024, (128, 128), (2, 1), "pingpong")
+    drawn = timeline(*kernel, regime="counters", residual="off")
+    waits, mma = (drawn.trace.of_tiles(name).query("cta == 0") for name in ("wait", "mma"))
+    # The third tile of a CTA is its first warpgroup's second one, 66 clusters of two after the second.
+    third = waits[waits["tile"] == 2 * 66].set_index("detail")
+    assert sorted(third.index) == ["its turn at the tensor cores", "the next tile"]
+    before = mma[mma["tile"] == 66].iloc[0]
+    slot_us = (before["end_us"] - before["start_us"]) / 16
+    # 16 k tiles through six stages: the last is asked for when the MMAs of the eleventh have ended.
+    assert drawn.trace.info.stages == 6
+    # And asking takes the port as long as it fetches 32 KB, about 0.1 us.
+    told_us = before["start_us"] + 11 * slot_us + 0.1
+    assert third.loc["the next tile", "end_us"] == pytest.approx(told_us, abs=0.02)
+    assert third.loc["its turn at the tensor cores", "start_us"] == third.loc["the next tile", "end_us"]
+    of_cutlass = timeline(*kernel, kernel="cutlass", regime="counters", residual="off")
+    assert "the next tile" not in set(of_cutlass.trace.rows["detail"])
 
 
 def test_one_warpgroup_stores_slower_and_slower_still_beside_the_others_mmas():

@@ -77,16 +77,8 @@ def drop_store_ranges() -> None:
 
 def run_rows(worker: Worker, rows: list[dict[str, Any]], part: str, turns: Turns) -> list[dict[str, Any]]:
     """One reply a row: `kernel_us` where it is timed. Where a row cannot run, why; then none is launched."""
-    replies: list[dict[str, Any]] = []
-    launches: list[Launch] = []
-    for cells in rows:
-        row = row_from_columns(cells)
-        try:
-            operands = worker.device.operands(row.problem, 0)
-            launches.append(worker.provider(row.kernel).prepare(row.problem, row.config, operands))
-            replies.append({"disposition": "ok"})
-        except KernelError as error:
-            replies.append({"disposition": error.disposition, "detail": str(error)})
+    with turns.preparing():
+        launches, replies = _prepared(worker, rows)
     if len(launches) < len(rows):
         return replies
     for launch, reply in zip(launches, replies, strict=True):
@@ -97,6 +89,21 @@ def run_rows(worker: Worker, rows: list[dict[str, Any]], part: str, turns: Turns
         if times_us:
             reply["kernel_us"] = statistics.median(times_us)
     return replies
+
+
+def _prepared(worker: Worker, rows: list[dict[str, Any]]) -> tuple[list[Launch], list[dict[str, Any]]]:
+    """The launches of those that run, and one reply a row."""
+    replies: list[dict[str, Any]] = []
+    launches: list[Launch] = []
+    for cells in rows:
+        row = row_from_columns(cells)
+        try:
+            operands = worker.device.operands(row.problem, 0)
+            launches.append(worker.provider(row.kernel).prepare(row.problem, row.config, operands))
+            replies.append({"disposition": "ok"})
+        except KernelError as error:
+            replies.append({"disposition": error.disposition, "detail": str(error)})
+    return launches, replies
 
 
 def _launched(worker: Worker, launch: Launch, part: str) -> list[float]:

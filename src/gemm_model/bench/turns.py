@@ -27,7 +27,7 @@ class Turns:
     """The turns of one part. Raises InputError where the others have ended."""
 
     def __init__(self, folder: Path, part: str) -> None:
-        self._folder, self._place = folder, PARTS.index(part)
+        self._folder, self._part, self._place = folder, part, PARTS.index(part)
         counted = folder / "events-counted"
         # The tracer's first run counts events: nothing of it is kept, and the others are not ready yet.
         self._alone = part == RANGES and not counted.exists()
@@ -41,14 +41,31 @@ class Turns:
             yield
             return
         while (taken := _taken(self._folder)) % len(PARTS) != self._place:
-            if _over(self._folder).exists():
-                why = _over(self._folder).read_text()
-                raise InputError(f"another process that measures the same kernels ended: {why}")
+            self._look_whether_over()
             time.sleep(POLL_S)
         yield
-        temporary = self._folder / f"taken.{PARTS[self._place]}"
+        temporary = self._folder / f"taken.{self._part}"
         temporary.write_text(str(taken + 1))
         temporary.replace(self._folder / "taken")
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """The block compiles the kernels. Those without ranges come from the process without a tracer.
+
+        Under the tracer, the compiler leaves a library's own ranges in a kernel. Its cache is shared.
+        """
+        compiled = self._folder / "compiled"
+        while self._part == LIFETIMES and not compiled.exists():
+            self._look_whether_over()
+            time.sleep(POLL_S)
+        yield
+        if self._part == UNTRACED:
+            compiled.touch()
+
+    def _look_whether_over(self) -> None:
+        if _over(self._folder).exists():
+            why = _over(self._folder).read_text()
+            raise InputError(f"another process that measures the same kernels ended: {why}")
 
 
 def end_turns(folder: Path, why: str) -> None:

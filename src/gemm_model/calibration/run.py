@@ -34,6 +34,7 @@ from gemm_model.calibration.tables import (
     CalibrationData,
     load_tables,
     main_situation,
+    measured_family,
     splits_k,
 )
 from gemm_model.calibration.taken_over import TakenForest, taken_forest
@@ -193,7 +194,7 @@ def calibrate(
     """
     if choices.trains_residual:
         catboost()
-    family = family_of(choices.family, gpu)
+    family = measured_family(choices.family, inputs, gpu)
     data = load_tables(inputs, gpu, family)
     base = choices.donor or calibration_for(gpu, family.name)[0]
     steps = _Steps(progress)

@@ -13,10 +13,11 @@ from gemm_model.classic_models.sol import SOLModel
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.kernel_config import STREAM_K
+from gemm_model.core.kernel_config import AUTO_KERNEL, STREAM_K
 from gemm_model.core.regimes import regime_name
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import FURTHER_SITUATIONS, IMPLICIT_GEMM
+from gemm_model.kernels.registry import families, family_of, names_in_tables
 from gemm_model.persistent.surroundings import REGIMES
 from gemm_model.tables.accuracy import shape_columns
 from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
@@ -98,6 +99,23 @@ def load_tables(
     return CalibrationData(by_kind, notes, cards)
 
 
+def measured_family(name: str, paths: Sequence[Path], gpu: GpuSpec) -> KernelFamily:
+    """The family called `name` on a GPU; for 'auto' the one that the tables name, if that is a single one.
+
+    Raises InputError like `family_of`.
+    """
+    if name == AUTO_KERNEL:
+        called = names_in_tables()
+        named: set[str] = set()
+        for path in paths:
+            table = read_table(path)
+            if "kernel" in table:
+                named |= {called.get(str(value), "") for value in table["kernel"].unique()}
+        if len(named) == 1 and named <= set(families(gpu)):
+            name = named.pop()
+    return family_of(name, gpu)
+
+
 def table_name(path: Path) -> str:
     """A table's file name without its endings."""
     return path.name.split(".")[0]
@@ -110,7 +128,10 @@ def _own_rows(frame: pd.DataFrame, path: Path, family: KernelFamily, notes: list
     foreign = ~frame["kernel"].isin((family.name, *family.providers, ""))
     kept = _without(frame, foreign, f"rows of {path} of kernels other than {family.name}", notes)
     if len(kept) == 0:
-        raise InputError(f"{path}: no row of kernel {family.name}; expected measurements of that family")
+        others = ", ".join(sorted(set(frame["kernel"].astype(str))))
+        raise InputError(
+            f"{path}: no row of kernel {family.name}, but of {others}; expected measurements of that family"
+        )
     kept = kept.assign(kernel=family.name)
     kept.attrs = dict(frame.attrs)
     return kept

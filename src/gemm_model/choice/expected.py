@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.choice.selection import SAME_TIME, Ranker, describe, tie_groups
+from gemm_model.choice.fastest import SAME_TIME, tie_groups
+from gemm_model.choice.selection import Ranker, describe
 from gemm_model.core.batch import FloatArray, GridRows, IntArray, batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec

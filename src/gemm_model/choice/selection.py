@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.core.batch import BoolArray, FloatArray, GridRows, IntArray
+from gemm_model.choice.fastest import SAME_TIME, Contenders, KernelTimes, fastest, kernel_times
+from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.further_work import asked_of
 from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDULES, KernelConfig, parse_extent
-from gemm_model.core.prediction import BatchPrediction, Evaluation, OwnPick, Prediction, predict_in_chunks
+from gemm_model.core.prediction import BatchPrediction, OwnPick, Prediction, predict_in_chunks
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.sizes import size_of
 from gemm_model.kernels.candidates import (
@@ -29,10 +30,8 @@ from gemm_model.kernels.candidates import (
 from gemm_model.kernels.feasibility import check
 from gemm_model.kernels.registry import families_of
 from gemm_model.models import DEFAULT_MODEL, Model, create_model, lasting, require_known
-from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT
 
 CACHED_RANKINGS = 4096
-SAME_TIME = 1e-9
 TWIN_TIME = 1e-3
 """Difference of two times [1, of the time]; up to it a kernel and the same with A and B swapped are one
 choice; chosen."""
@@ -79,89 +78,6 @@ class Ranking:
             return "all kernels are predicted to take the same time"
         other = describe(self.runner_up.candidate, beside=self.best.candidate)
         return f"{other} takes {comparison(self.runner_up, self.best)}"
-
-
-@dataclass(slots=True)
-class KernelTimes:
-    """Kernels of some shapes, each in its physically fastest tile order."""
-
-    space: CandidateSpace
-    kernels: IntArray
-    """The kernel's position in the space, one shape after another."""
-    evaluation: Evaluation
-    orders: IntArray
-    """The tile order of each kernel, one shape after another."""
-    times_us: FloatArray
-    """Of shape (shapes, kernels), infinite where not worth a look."""
-    corrected: bool = False
-
-    def correct(self, top_k: int, *, with_ties: bool = False, slowest_us: FloatArray | None = None) -> None:
-        """Corrects the kernels that a residual can bring among the `top_k` of a shape.
-
-        `slowest_us`, a column, is the time of the last of those where other families' kernels contend too.
-        With ties: also those that it can bring into the error band of the best, or before its runner-up. The
-        nearest go first, and tell up to which time the others matter: no correction exceeds LIMIT. Those of
-        other families, by corrections of their own, do not tell. A
-        residual hardly tells orders apart, so that each kernel keeps its physically fastest.
-        """
-        physical_us, top_k = self.times_us, min(top_k, self.times_us.shape[1])
-        alone = slowest_us is None
-        if slowest_us is None:
-            slowest_us = _smallest(physical_us, top_k)
-        near = np.isfinite(physical_us) & (physical_us <= slowest_us * CORRECTIONS_APART)
-        kernels = np.flatnonzero(near)
-        if not len(kernels):
-            return
-        correction = self.evaluation.correction(self._rows(kernels))
-        if correction is None:
-            return
-        band = np.zeros_like(physical_us)
-        known_band = correction.error_band() if with_ties else None
-        if known_band is not None:
-            band[near] = np.nan_to_num(known_band)
-        least_us = physical_us * (1.0 - LIMIT)
-        matters_us = slowest_us * (1.0 - LIMIT if alone else 1.0 + LIMIT)
-        corrected_us = np.full_like(physical_us, np.inf)
-        while (more := near & np.isinf(corrected_us) & (least_us <= matters_us)).any():
-            corrected_us[more] = correction.runtime_us(more[near])
-            matters_us = _smallest(corrected_us, top_k)
-            if with_ties:
-                matters_us = np.maximum(matters_us, _tied_or_next(corrected_us, band))
-            matters_us = matters_us * (1.0 + SAME_TIME)
-        self.times_us = np.where(np.isfinite(corrected_us), corrected_us, physical_us)
-        self.corrected = True
-
-    @property
-    def candidates(self) -> IntArray:
-        """The candidate's position in the space, one shape after another."""
-        return self.kernels * self.space.family.space.orders_per_kernel + self.orders
-
-    def predictions(self, kernels: IntArray) -> BatchPrediction:
-        """All about some kernels, by their positions in the grid."""
-        prediction = self.evaluation.predictions(self._rows(kernels))
-        if not self.corrected:
-            return prediction
-        return prediction.corrected(self.times_us.reshape(-1)[kernels])
-
-    def _rows(self, kernels: IntArray) -> GridRows:
-        orders = self.orders[kernels]
-        return GridRows(orders, kernels, orders * len(self.orders) + kernels)
-
-
-def _smallest(times_us: FloatArray, count: int) -> FloatArray:
-    """The last of the so many smallest times of each row, as a column."""
-    smallest: FloatArray = np.partition(times_us, count - 1, axis=1)
-    return smallest[:, count - 1, np.newaxis]
-
-
-def _tied_or_next(times_us: FloatArray, error_band: FloatArray) -> FloatArray:
-    """Up to where times are tied with the smallest of their row, or the next larger one if that is more."""
-    best = times_us.argmin(axis=1, keepdims=True)
-    best_us = np.take_along_axis(times_us, best, axis=1)
-    next_us = np.where(times_us > best_us * (1.0 + SAME_TIME), times_us, np.inf).min(axis=1, keepdims=True)
-    tied_us = best_us * (1.0 + np.take_along_axis(error_band, best, axis=1))
-    result: FloatArray = np.maximum(tied_us, next_us)
-    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,51 +173,38 @@ class Ranker:
     ) -> KernelTimes:
         """Kernels of some shapes (`CandidateSpace.grid_of_shapes`), each in its fastest tile order."""
         grid = space.grid_of_shapes(sizes, kernels=kernels, orders=orders, further=further)
-        evaluation = self.model.evaluate(grid)
-        every_us, shapes = evaluation.runtime_us, sizes.shape[1]
+        shapes = sizes.shape[1]
         positions = np.tile(np.arange(space.kernels), shapes) if kernels is None else kernels.reshape(-1)
-        times_us = every_us.min(axis=0).reshape(shapes, -1)
-        return KernelTimes(space, positions, evaluation, every_us.argmin(axis=0), times_us)
+        return kernel_times(self.model, space, grid, positions, shapes)
 
-    def _contenders(self, problem: GemmProblem) -> list[KernelTimes]:
-        """The kernels of each space that are worth a look."""
+    def _contenders(self, problem: GemmProblem) -> list[Contenders]:
+        """The kernels of each space that are worth a found."""
         sizes, further = sizes_of(problem), () if problem.plain else (problem,)
         found = []
         for space in self.spaces(problem):
             worth = np.flatnonzero(space.worth_a_look(sizes, self.gpu)[0])
             if len(worth):
-                every = len(worth) == space.kernels
-                some = None if every else worth[np.newaxis]
-                found.append(self.kernels(space, sizes, some, further=further))
+                some = None if len(worth) == space.kernels else worth[np.newaxis]
+                grid = space.grid_of_shapes(sizes, kernels=some, further=further)
+                found.append(Contenders(space, worth, grid, self.model.least_times(grid)))
         return found
 
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
         """The `top_k` fastest kernels, each with its best order; raises InputError where there is none."""
         top_k = size_of("top_k", top_k)
         contenders = self._contenders(problem)
-        physical_us = np.concatenate([kernels.times_us for kernels in contenders], axis=1)
-        several = len({kernels.space.family.name for kernels in contenders}) > 1
-        slowest_us = _smallest(physical_us, min(top_k, physical_us.shape[1])) if several else None
-        for kernels in contenders:
-            kernels.correct(top_k, with_ties=True, slowest_us=slowest_us)
-        kernel_us = np.concatenate([kernels.times_us[0] for kernels in contenders])
-        first = _fastest(kernel_us, top_k)
-        best_us = kernel_us[first[0]]
-        slower_us = np.where(kernel_us > best_us * (1.0 + SAME_TIME), kernel_us, np.inf)
-        second = int(slower_us.argmin())
-        told = _told(contenders, np.append(first, second))
-        bands = np.array([prediction.error_band or 0.0 for _, prediction in told])
-        groups = tie_groups(kernel_us[first], bands)
+        found = fastest(self.model, contenders, top_k)
         choices = tuple(
             Choice(rank=place, candidate=candidate, prediction=prediction, tie_group=int(group))
-            for place, ((candidate, prediction), group) in enumerate(zip(told, groups, strict=False), start=1)
+            for place, ((candidate, prediction), group) in enumerate(
+                zip(found.told, found.ties, strict=False), start=1
+            )
         )
-        tied_us = best_us * (1.0 + max(float(bands[0]), SAME_TIME))
-        runner_up, second_us = None, slower_us[second]
-        if np.isfinite(second_us):
-            candidate, prediction = told[-1]
-            place = int((kernel_us < second_us).sum()) + 1
-            group = 1 if second_us <= tied_us else 2
+        runner_up = None
+        if np.isfinite(found.second_us):
+            candidate, prediction = found.told[-1]
+            place = int((found.kernel_us < found.second_us).sum()) + 1
+            group = 1 if found.second_us <= found.tied_us else 2
             runner_up = Choice(rank=place, candidate=candidate, prediction=prediction, tie_group=group)
         return Ranking(
             problem=problem,
@@ -310,8 +213,8 @@ class Ranker:
             candidates=sum(
                 len(each.kernels) * each.space.family.space.orders_per_kernel for each in contenders
             ),
-            kernels=len(kernel_us),
-            tied_with_best=int((kernel_us <= tied_us).sum()),
+            kernels=sum(len(each.kernels) for each in contenders),
+            tied_with_best=int((found.kernel_us <= found.tied_us).sum()),
             runner_up=runner_up,
             left_out=self._offers(problem).left_out,
         )
@@ -360,21 +263,6 @@ class Ranker:
         return reason or f"no {family.name} kernel is offered with these values"
 
 
-def _told(contenders: Sequence[KernelTimes], kernels: IntArray) -> list[tuple[Candidate, Prediction]]:
-    """Some kernels by their positions among those of all contenders, in that order."""
-    told: dict[int, tuple[Candidate, Prediction]] = {}
-    start = 0
-    for each in contenders:
-        end = start + len(each.kernels)
-        asked = kernels[(kernels >= start) & (kernels < end)]
-        if len(asked):
-            prediction, candidates = each.predictions(asked - start), each.candidates[asked - start]
-            for row, (kernel, candidate) in enumerate(zip(asked, candidates, strict=True)):
-                told[int(kernel)] = each.space.candidate(int(candidate)), prediction.row(row)
-        start = end
-    return [told[int(kernel)] for kernel in kernels]
-
-
 def rank(
     problem: GemmProblem,
     gpu: GpuSpec | str | Path = "h200",
@@ -403,28 +291,6 @@ def _kept_ranker(
     gpu: GpuSpec | str, model: str, family: str, sms: int | None, settings: tuple[tuple[str, Any], ...]
 ) -> Ranker:
     return Ranker(gpu, model=model, family=family, sms=sms, options=dict(settings))
-
-
-def _fastest(times_us: FloatArray, count: int) -> IntArray:
-    """Positions of the smallest times in order; of equals the first stands first."""
-    count = min(count, len(times_us))
-    limit = np.partition(times_us, count - 1)[count - 1]
-    near = np.flatnonzero(times_us <= limit)
-    result: IntArray = near[np.argsort(times_us[near], kind="stable")][:count]
-    return result
-
-
-def tie_groups(times_us: FloatArray, error_band: FloatArray | None) -> IntArray:
-    """Group numbers from 1 for ascending times: a group ends where a time leaves the band of its first."""
-    groups = np.empty(len(times_us), dtype=np.int64)
-    group, limit = 0, -np.inf
-    for place, time in enumerate(times_us):
-        if time > limit:
-            group += 1
-            band = SAME_TIME if error_band is None else max(float(error_band[place]), SAME_TIME)
-            limit = time * (1.0 + band)
-        groups[place] = group
-    return groups
 
 
 def without_twins(choices: Sequence[Choice], count: int) -> list[tuple[Choice, bool]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -122,8 +123,8 @@ def _best_of_chunk(
     # Ascending positions, so that of kernels predicted alike the first of the space is taken.
     nearest = np.sort(np.argpartition(first_us, count - 1, axis=1)[:, :count], axis=1)
     kernels = ranker.kernels(space, sizes, some[nearest], further=further)
-    kernels.times_us = np.where(np.take_along_axis(worth, nearest, axis=1), kernels.times_us, np.inf)
-    kernels.correct(1)
+    times_us = np.where(np.take_along_axis(worth, nearest, axis=1), kernels.times_us, np.inf)
+    kernels = replace(kernels, times_us=times_us).with_residual(1)
     best = np.arange(len(shapes)) * count + kernels.times_us.argmin(axis=1)
     columns = _columns(space, kernels.candidates[best], kernels.predictions(best))
     return pd.DataFrame(dict(columns), index=shapes)

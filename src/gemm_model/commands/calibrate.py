@@ -51,7 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="auto trains the clipped residual too, for a file beside the calibration (needs catboost); "
         "donor takes over as much of the donor's as the rows bear out",
     )
-    parser.add_argument("--family", default="auto", help="the kernel family that was measured")
+    parser.add_argument(
+        "--family",
+        default="auto",
+        help="the kernel family that was measured (auto: the one that the tables name)",
+    )
     parser.add_argument(
         "--from",
         dest="donor",

@@ -30,22 +30,23 @@ SQUARES_OF_SQUARES = (2.0, 4.0, 8.0, 16.0)
 
 
 def is_number(value: object) -> TypeIs[float]:
+    """As formulas ask; here it is asked without a call, which takes as long as the sum of two numbers."""
     return type(value) is float
 
 
 def is_zero(value: Values) -> bool:
     """Whether a value is the number 0 for all rows."""
-    return is_number(value) and value == 0.0
+    return type(value) is float and value == 0.0
 
 
 def is_one(value: Values) -> bool:
     """Whether a value is the number 1 for all rows."""
-    return is_number(value) and value == 1.0
+    return type(value) is float and value == 1.0
 
 
 def scaled(values: Values, factor: Values) -> Values:
     """`values * factor`; a factor of 1 for all rows leaves them as they are."""
-    return values if is_one(factor) else values * factor
+    return values if type(factor) is float and factor == 1.0 else values * factor
 
 
 def maximum(a: Values, b: Values) -> Values:
@@ -178,7 +179,7 @@ def smooth_maximum(a: Values, b: Values, order: float) -> Values:
 
 def power(value: Values, order: float) -> Values:
     """By squaring where the order is a power of two: ten times faster on arrays than a general power."""
-    if is_number(value) or order not in SQUARES_OF_SQUARES:
+    if type(value) is float or order not in SQUARES_OF_SQUARES:
         return value**order
     while order > 1.0:
         value, order = value * value, order / 2.0
@@ -187,7 +188,7 @@ def power(value: Values, order: float) -> Values:
 
 def root(value: Values, order: float) -> Values:
     """The inverse of `power`."""
-    if is_number(value) or order not in SQUARES_OF_SQUARES:
+    if type(value) is float or order not in SQUARES_OF_SQUARES:
         return value ** (1.0 / order)
     while order > 1.0:
         value, order = sqrt(value), order / 2.0

@@ -124,6 +124,16 @@ class Correction:
     """Of each row, as in `BatchPrediction`."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeastTimes:
+    """What a model knows of the kernels of a grid before it evaluates them."""
+
+    physical_us: FloatArray
+    """A time that each kernel is not faster than, in any tile order and before a correction; 0 if unknown."""
+    kept: float = 1.0
+    """Share of a kernel's time that a correction leaves at least."""
+
+
 class Evaluation(Protocol):
     """What a model says of a grid (`CandidateSpace.grid_of_shapes`): all runtimes, the rest of few rows."""
 

@@ -358,7 +358,7 @@ def load_model_builder(target: str) -> Callable[[], Any]:
             spec.loader.exec_module(module)
         else:
             module = importlib.import_module(module_name)
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, SyntaxError) as error:
         raise InputError(f"{module_name}: cannot be imported ({error})") from None
     builder = getattr(module, function, None)
     if not callable(builder):
@@ -369,8 +369,14 @@ def load_model_builder(target: str) -> Callable[[], Any]:
 
 def run_on_meta(builder: Callable[[], Any], timer: GemmTimer, *, train: bool) -> None:
     """Run what `builder` returns, (model, inputs), on meta tensors under the timer; `train` adds backward."""
-    with torch.device("meta"):
-        built = builder()
+    try:
+        with torch.device("meta"):
+            built = builder()
+    except (RuntimeError, TypeError) as error:
+        raise InputError(
+            f"the model's function fails on tensors without data ({_reason(error)}); expected one that takes "
+            "nothing and leaves the model and its inputs on the device where they are made"
+        ) from None
     if not (isinstance(built, tuple) and len(built) == 2 and callable(built[0])):
         raise InputError("the model's function returned something else; expected (model, input or inputs)")
     model, inputs = built
@@ -380,11 +386,16 @@ def run_on_meta(builder: Callable[[], Any], timer: GemmTimer, *, train: bool) ->
             out = model(*inputs)
             if train:
                 _run_backward(out)
-    except (RuntimeError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0].split(". ")[0]
+    except (RuntimeError, TypeError) as error:
         raise InputError(
-            f"the model does not run without data ({reason}); expected shapes that do not depend on data"
+            f"the model does not run on tensors without data ({_reason(error)}); expected inputs that fit it "
+            "and shapes that do not depend on data"
         ) from None
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence of what torch says."""
+    return str(error).partition("\n")[0].split(". ")[0].rstrip(".")
 
 
 def _run_backward(out: Any) -> None:

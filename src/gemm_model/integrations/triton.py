@@ -17,7 +17,8 @@ from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.feasibility import WORKING_REGISTERS, resources_of
+from gemm_model.kernels.compiled_code import compiled_code
+from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
 
@@ -163,7 +164,7 @@ def fits(batch: GemmBatch, warps: int, gpu: GpuSpec, *, output_tile_in_smem: boo
     if output_tile_in_smem:
         smem_bytes += tile * float(batch.out_bits[0]) / 8.0
     accumulators = 0.0 if gpu.tmem_columns else tile / (warps * THREADS_PER_WARP)
-    spilled = accumulators + WORKING_REGISTERS > gpu.registers_per_thread
+    spilled = accumulators + compiled_code("triton").working_registers > gpu.registers_per_thread
     return smem_bytes <= gpu.smem_bytes_per_cta and not spilled
 
 

@@ -7,7 +7,14 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.prediction import BatchPrediction, Evaluation, OwnPick, PredictedEvaluation, Prediction
+from gemm_model.core.prediction import (
+    BatchPrediction,
+    Evaluation,
+    LeastTimes,
+    OwnPick,
+    PredictedEvaluation,
+    Prediction,
+)
 from gemm_model.kernels.feasibility import Grid
 
 
@@ -27,6 +34,10 @@ class ArrayModel(ABC):
     def predict_row(self, row: GemmBatch) -> Prediction:
         """The prediction of one row of Python numbers, as a batch of that row has it."""
         return self.predict_batch(row.mapped(lambda _, value: np.array([value]))).row(0)
+
+    def least_times(self, grid: Grid) -> LeastTimes:
+        """Nothing is known before a prediction."""
+        return LeastTimes(np.zeros(len(grid.batch)))
 
     def evaluate(self, grid: Grid) -> Evaluation:
         """All rows of a grid, predicted at once."""

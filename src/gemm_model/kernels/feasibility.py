@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.core.batch import BoolArray, GemmBatch, numbers_of
+from gemm_model.core.batch import BoolArray, GemmBatch, IntArray, numbers_of
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import (
     Flags,
@@ -35,6 +35,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import formula_record
+from gemm_model.kernels.compiled_code import compiled_code
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.registry import by_family, families, family_of
 
@@ -50,10 +51,6 @@ SCALE_BYTES_PER_COLUMN = 128.0
 """Scale factors in one column of tensor memory [B]; sm100: each quarter of its lanes holds the same; PTX
 ISA."""
 REGISTER_BITS = 32
-WORKING_REGISTERS = 30.0
-"""Registers of an MMA thread beside its accumulators [registers]; addresses, descriptors, barrier phases;
-chosen."""
-
 
 SOURCE_BUFFERS = 4.0
 """Most buffers of further matrices that an epilogue reads [1]; CUTLASS on Hopper;
@@ -98,6 +95,9 @@ class Resources:
     """Tensor-memory columns of the scale factors of one k tile."""
 
 
+_RESOURCES = tuple(spec.name for spec in fields(Resources))
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
     """Kernels in several tile orders, as columns that broadcast to (tile orders, kernels).
@@ -114,6 +114,15 @@ class Grid:
     @property
     def shape(self) -> tuple[int, int]:
         return self.orders, len(self.batch)
+
+    def of_kernels(self, kernels: IntArray) -> Grid:
+        """Some of the kernels, by their positions."""
+
+        def some(values: Any) -> Any:
+            return values[kernels] if isinstance(values, np.ndarray) and values.ndim == 1 else values
+
+        resources = {name: some(getattr(self.resources, name)) for name in _RESOURCES}
+        return Grid(self.batch.mapped(lambda _, values: some(values)), self.orders, Resources(**resources))
 
     def rows(self) -> GemmBatch:
         """One kernel after another, each in all orders, as columns of equal length."""
@@ -154,7 +163,11 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         two_sets = two_sets | batch.further.software_scales
     tile_registers = where(two_sets, 2.0, 1.0) * batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * warpgroups)
     accumulators = 0.0 * tile_registers if in_tmem else tile_registers
-    excess = accumulators + WORKING_REGISTERS - rules.mma_registers(accumulators, warpgroups)
+    excess = (
+        accumulators
+        + compiled_code(family.name).working_registers
+        - rules.mma_registers(accumulators, warpgroups)
+    )
     spilled = maximum(excess, 0.0)
     mma_columns = rules.mma_columns(batch, by_columns)
     moved, waits = rules.spilled_code(spilled, accumulators, mma_columns, two_sets)
@@ -192,7 +205,7 @@ def resources_by_row(batch: GemmBatch, gpu: GpuSpec) -> Resources:
             column[rows] = part
         return column
 
-    return Resources(**{spec.name: merged(spec.name) for spec in fields(Resources)})
+    return Resources(**{name: merged(name) for name in _RESOURCES})
 
 
 def _source_buffers(batch: GemmBatch, buffer: Values, buffers: Values) -> Values:
@@ -514,7 +527,7 @@ def _row_of(batch: GemmBatch, row: int) -> GemmBatch:
 
 def _row(resources: Resources, row: int) -> Resources:
     """One row of a batch's resources as numbers."""
-    return Resources(**{spec.name: _number(getattr(resources, spec.name), row) for spec in fields(resources)})
+    return Resources(**{name: _number(getattr(resources, name), row) for name in _RESOURCES})
 
 
 def _number(values: Any, row: int) -> Any:

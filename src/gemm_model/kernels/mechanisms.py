@@ -833,12 +833,12 @@ class FusedEpilogue:
         neutral=0.0,
         fitted=True,
     )
-    stall_share: float = number(
+    ring_share: float = number(
         "1",
         0.5,
         (0.0, 1.0),
-        "share of all this in which loads stall too, where warpgroups share a tile: the ring is full",
-        "a ring of a few k tiles holds the loads of one short epilogue",
+        "share of the loads under way that the ring has room for in an epilogue, of kernels that share tiles",
+        "all of them where loads set the pace, none where MMAs do and the ring is full",
         neutral=0.0,
         fitted=True,
     )

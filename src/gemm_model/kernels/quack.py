@@ -26,6 +26,7 @@ from gemm_model.core.epilogue import (
 from gemm_model.core.further_work import GROUPS
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import warpgroup_mma
+from gemm_model.kernels.compiled_code import OTHERS, compiled_code
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 from gemm_model.kernels.mechanisms import OF_LIBRARIES
 
@@ -69,20 +70,6 @@ def sm90_splits_columns(batch: GemmBatch, warpgroups: Values) -> Flags:
 
 MMAS_OF_K_TILE = 4.0
 """MMA instructions of 32 bytes of K in a k tile of 128."""
-SPILLED_CODE = {
-    (256.0, 256.0): (137.0, 18.0),
-    (288.0, 96.0): (99.0, 3.0),
-    (320.0, 160.0): (162.0, 7.0),
-    (384.0, 128.0): (202.0, 24.0),
-    (384.0, 192.0): (218.0, 53.0),
-    (400.0, 80.0): (203.0, 7.0),
-    (416.0, 208.0): (247.0, 76.0),
-}
-"""Registers that go to memory and come back, and loads that are waited for one by one, in a k tile where more
-than whole instructions' accumulators are moved [registers, 1]. By the accumulators of a thread in two sets
-and the columns of an instruction; SASS of all e4m3 tiles that spill up to 206 registers (CuTe DSL 4.8.1)."""
-WAITS = 2.0
-"""Such loads in the others [1]: 1 to 4."""
 
 
 def whole_instructions(
@@ -90,16 +77,18 @@ def whole_instructions(
 ) -> tuple[Values, Values]:
     """The accumulators of as many whole instructions as hold the excess; of one set those of each MMA.
 
-    Loads are waited for one by one where no register is free to load ahead into.
+    Loads are waited for one by one where no register is free to load ahead into. Tiles that move more, and
+    their waits, are counted (`compiled_code.yaml`).
     """
     if not any_of(excess > 0.0):
         return 0.0 * excess, 0.0 * excess
+    code = compiled_code("quack")
     block = columns / 2.0
     moved = where(two_sets, ceil(excess / block) * block, MMAS_OF_K_TILE * block)
-    waits: Values = where(excess > 0.0, WAITS, 0.0)
-    for (sums, wide), found in SPILLED_CODE.items():
+    waits: Values = where(excess > 0.0, code.waits[OTHERS], 0.0)
+    for sums, wide, counted, waited in code.tiles():
         such = (accumulators == sums) & (columns == wide) & two_sets
-        moved, waits = where(such, found[0], moved), where(such, found[1], waits)
+        moved, waits = where(such, counted, moved), where(such, waited, waits)
     return where(excess > 0.0, moved, 0.0), waits
 
 
@@ -147,6 +136,7 @@ QUACK_SM90 = KernelFamily(
     name="quack",
     architectures=("sm90",),
     dependent_launch=True,
+    loader_deals=True,
     knows=ON_DATA_CENTERS,
     space=ConfigSpace(
         cta_m=(64, 128, 192, 256, 320),

@@ -15,7 +15,7 @@ from gemm_model.config.options import check_options
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, as_gpu
-from gemm_model.core.prediction import BatchPrediction, Evaluation, OwnPick, Prediction
+from gemm_model.core.prediction import BatchPrediction, Evaluation, LeastTimes, OwnPick, Prediction
 from gemm_model.kernels.feasibility import Grid
 
 _MODULES = {
@@ -69,6 +69,10 @@ class Model(Protocol):
 
     def predict_row(self, row: GemmBatch) -> Prediction:
         """The same of one row of Python numbers (`batch.numbers_of`)."""
+        ...
+
+    def least_times(self, grid: Grid) -> LeastTimes:
+        """What the kernels of a grid are not faster than, at a small part of the cost of `evaluate`."""
         ...
 
     def evaluate(self, grid: Grid) -> Evaluation:

@@ -24,6 +24,7 @@ from gemm_model.core.elementwise import Values, is_number, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import ARCHITECTURES, GpuSpec
 from gemm_model.core.prediction import OwnPick
+from gemm_model.kernels.compiled_code import compiled_code
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import (
     FURTHER_MECHANISMS,
@@ -116,12 +117,17 @@ class Calibration:
         return numbers
 
     def fingerprint(self) -> str:
-        """A short name of all its numbers that plain products meet: another value of one gives another."""
+        """A short name of all its numbers that plain products meet: another value of one gives another.
+
+        Those that are counted in the family's compiled code are among them.
+        """
         values = {
             kind: {name: value for name, value in found.values().items() if not _is_further(name)}
             for kind, found in self.numbers.items()
         }
-        told = json.dumps([self.gpu, self.family, values], sort_keys=True)
+        told = json.dumps(
+            [self.gpu, self.family, values, compiled_code(self.family).values()], sort_keys=True
+        )
         return sha256(told.encode()).hexdigest()[:16]
 
 

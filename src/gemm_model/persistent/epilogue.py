@@ -6,6 +6,7 @@ from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, maximum, minimum, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import TilePeriod
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import EpilogueStores, KernelNumbers
@@ -21,6 +22,14 @@ def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores)
     return batch.cta_m * batch.cta_n * (output_clk + each_clk)
 
 
+def whole_epilogue_clk(
+    batch: GemmBatch, period: TilePeriod, resources: Resources, numbers: KernelNumbers
+) -> tuple[Values, Values]:
+    """Clocks of a tile's epilogue with all that is fused into it, and the part that is fused."""
+    fused = fused_clk(batch, resources, numbers) + tile_by_tile_clk(batch, period, resources, numbers)
+    return epilogue_clk(batch, resources, numbers.epilogue) + fused, fused
+
+
 def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) -> Values:
     """Clocks of a tile's epilogue beyond its stores: activations, reductions, further matrices, vectors.
 
@@ -30,9 +39,9 @@ def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) ->
     if further is None:
         return 0.0
     each = further.tangents * fused.tangent_clk + further.sigmoids * fused.sigmoid_clk
-    each = each + further.gated * fused.gate_clk + further.reductions * fused.reduction_clk
-    each = (each + further.quantized * numbers.scaled_outputs.scale_clk) / 1000.0
+    each = each + further.gated * fused.gate_clk + further.quantized * numbers.scaled_outputs.scale_clk
     each = each * where(resources.warpgroups > 1.0, 1.0, fused.alone)
+    each = (each + further.reductions * fused.reduction_clk) / 1000.0
     each = each + batch.source_bits / 8.0 / fused.source_bytes_per_clk
     waits = further.vectors * fused.vector_clk + where(further.source_share > 0.0, fused.source_clk, 0.0)
     of_group = where(further.grouped, numbers.grouped.tile_clk, 0.0)
@@ -56,18 +65,69 @@ def tile_by_tile_clk(
     return where(batch.further.grouped, stored + numbers.latency.load_clk, 0.0)
 
 
-def stalled_clk(
-    batch: GemmBatch, period: TilePeriod, numbers: KernelNumbers, fused: Values, epilogue: Values
-) -> Values | None:
-    """Clocks of an epilogue in which loads wait; None where nothing is fused.
+@formula_record
+class Stall:
+    """What epilogues do to the loads of tiles, where something is fused; each field a number or an array."""
 
-    They wait for a free stage during a part of what is `fused`; where the ring is filled anew for each tile,
-    during all of the epilogue. The next tile of another warpgroup empties the ring of ping-pong kernels.
+    epilogue_clk: Values
+    """Clocks in which no stage of the ring is freed for the loads of the next tile."""
+    plain_clk: Values
+    """The same of a plain product."""
+    room: Values
+    """Of a tile's loads the part that the ring has room for meanwhile [1]."""
+    last_clk: Values
+    """Of the last tile, whose loads are over: what is fused, beyond what `exposed_clk` has of it."""
+    last_share: Values = 0.0
+    """Of such waves the part that is the last one [1]."""
+
+    def waits_us(self, fetched_us: Values, clk_us: Values) -> Values:
+        """How much longer than those of a plain product the loads of a wave, `fetched_us`, wait.
+
+        They go on in an epilogue until the ring is full, as fast as they come.
+        """
+        room_us = self.room * fetched_us
+        waits = maximum(self.epilogue_clk * clk_us - room_us, 0.0)
+        waits = waits - maximum(self.plain_clk * clk_us - room_us, 0.0)
+        return waits + self.last_share * (self.last_clk * clk_us - waits)
+
+    def of_waves(self, work: Values, last_share: Values) -> Stall:
+        """Of waves of so many tiles, such a share of which is the last wave."""
+        epilogue, plain, last = (each * work for each in (self.epilogue_clk, self.plain_clk, self.last_clk))
+        return Stall(epilogue, plain, self.room, last, last_share)
+
+
+def stall_of(
+    batch: GemmBatch,
+    gpu: GpuSpec,
+    period: TilePeriod,
+    resources: Resources,
+    numbers: KernelNumbers,
+    mainloop: Values,
+    k_tiles: Values,
+    whole: Values,
+    fused: Values,
+) -> Stall | None:
+    """How loads wait for the part of the `whole` epilogue that is `fused`; None where nothing is.
+
+    The next tile of another warpgroup empties the ring of ping-pong kernels, that of another accumulator the
+    ring of kernels with two. Where the ring is filled anew for each tile, loads wait for the whole epilogue.
     """
     if batch.further is None:
         return None
-    stalled = where(batch.schedule == PINGPONG, 0.0, fused * numbers.fused_epilogue.stall_share)
-    return stalled if period.grouped is None else where(batch.further.grouped, epilogue, stalled)
+    plain = whole - fused
+    exposed, exposed_plain = (
+        exposed_clk(batch, gpu, period, resources, numbers.epilogue, mainloop, each)
+        for each in (whole, plain)
+    )
+    last = fused - (exposed - exposed_plain)
+    emptied = _double_buffered(gpu, resources) if period.in_tensor_memory else batch.schedule == PINGPONG
+    room = numbers.fused_epilogue.ring_share * resources.loads_under_way / k_tiles
+    waits, before = where(emptied, 0.0, whole), where(emptied, 0.0, plain)
+    if period.grouped is not None:
+        anew = batch.further.grouped
+        waits, last = where(anew, whole, waits), where(anew, whole, last)
+        before, room = where(anew, 0.0, before), where(anew, 0.0, room)
+    return Stall(waits, before, room, last)
 
 
 def port_store_clk(batch: GemmBatch, period: TilePeriod, stores: EpilogueStores) -> Values:

@@ -8,6 +8,7 @@ from functools import partial
 
 from gemm_model.core.batch import GemmBatch, GridRows, picked
 from gemm_model.core.elementwise import (
+    Flags,
     Values,
     any_of,
     is_zero,
@@ -23,7 +24,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Resources, resources_of
-from gemm_model.kernels.mechanisms import KernelNumbers, Overlap
+from gemm_model.kernels.mechanisms import Clock, KernelNumbers, Overlap
 from gemm_model.persistent.clock import (
     burst_clock_mhz,
     capped_clock_share,
@@ -32,23 +33,31 @@ from gemm_model.persistent.clock import (
 )
 from gemm_model.persistent.edge_tiles import NO_EDGE, EdgeFill, crowding, edge_fill
 from gemm_model.persistent.epilogue import (
-    epilogue_clk,
+    Stall,
     exposed_clk,
-    fused_clk,
     period_beside_stores,
     port_store_clk,
-    stalled_clk,
-    tile_by_tile_clk,
+    stall_of,
     tile_period_clk,
+    whole_epilogue_clk,
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
 from gemm_model.persistent.reduction import exposed_turns_us, second_kernel_us, turn_clk, turns_clk
-from gemm_model.persistent.surroundings import REGIMES, Surroundings, footprint_bytes, grid_us, launch_us
-from gemm_model.persistent.tile_schedule import TileSchedule, tile_schedule
+from gemm_model.persistent.surroundings import (
+    REGIMES,
+    Surroundings,
+    footprint_bytes,
+    grid_us,
+    launch_us,
+    spread_out,
+)
+from gemm_model.persistent.tile_schedule import TileSchedule, TileWaves, tile_schedule
 from gemm_model.persistent.traffic import Traffic, fresh_share, out_of_step, rows_missed_share, traffic
 
 FIRST_CLOCK_SHARE = 0.85
 """Of the boost clock [1]; where the search for the clock begins; its end does not depend on it."""
+STEEPEST = 0.9
+"""Slope of the clock's rule [1]; the search for the clock; chosen: it lies between -1 and 1."""
 SHORTEST_WAVES_US = 1e-6
 """Of a kernel without mechanisms [us]; rates in it; a guard against dividing by zero."""
 NEXT_TO_NOTHING_US = 1e-30
@@ -134,8 +143,8 @@ class _Wave:
     """The same without the epilogue."""
     port_clk: Values
     """The loads at the L2-to-SM bandwidth, or their latency over the stages."""
-    stalled_clk: Values | None
-    """In which the loads wait for the epilogue; None where none is fused."""
+    stall: Stall | None
+    """How the loads wait for epilogues; None where nothing is fused."""
     l2_us: Values
     fill_us: Values
     """Out-of-bounds fill of the clusters that have most of it; above 0 where there is none, since shares of
@@ -194,8 +203,8 @@ class _Work:
         math_us = maximum(wave.period_clk * clk_us, stores_us)
         fetched = power(loads_us, overlap.loads_dram_order) + wave.dram_power
         fetched_us = root(fetched, overlap.loads_dram_order)
-        if wave.stalled_clk is not None:
-            fetched_us = fetched_us + wave.stalled_clk * clk_us
+        if wave.stall is not None:
+            fetched_us = fetched_us + wave.stall.waits_us(fetched_us, clk_us)
         slowest_us = maximum(math_us, fetched_us) + wave.unhidden_us
         return slowest_us if is_zero(self.turns_clk) else slowest_us + self.turns_clk * clk_us
 
@@ -228,16 +237,16 @@ def _parts(
     l2_us = bytes_moved.l2_load_bytes / l2_bytes_per_us(gpu, numbers)
     bytes_moved = out_of_step(bytes_moved, l2_us, numbers)
     period = geometry.family.tile_period
-    fused = fused_clk(batch, resources, numbers) + tile_by_tile_clk(batch, period, resources, numbers)
-    epilogue = epilogue_clk(batch, resources, numbers.epilogue) + fused
-    stalled = stalled_clk(batch, period, numbers, fused, epilogue)
-    work = _work(geometry, gpu, numbers, bytes_moved, edge, step, epilogue, stalled)
+    epilogue, fused = whole_epilogue_clk(batch, period, resources, numbers)
+    mainloop = schedule.k_tiles * step.math_clk
+    stall = stall_of(batch, gpu, period, resources, numbers, mainloop, schedule.k_tiles, epilogue, fused)
+    work = _work(geometry, gpu, numbers, around, bytes_moved, edge, step, epilogue, stall)
     clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
     return _Parts(
         traffic=bytes_moved,
         edge=edge,
         step=step,
-        mainloop_clk=schedule.k_tiles * step.math_clk,
+        mainloop_clk=mainloop,
         epilogue_clk=epilogue,
         work=work,
         clock=clock,
@@ -363,11 +372,12 @@ def _work(
     geometry: Geometry,
     gpu: GpuSpec,
     numbers: KernelNumbers,
+    around: Surroundings,
     bytes_moved: Traffic,
     edge: EdgeFill,
     step: KTile,
     epilogue: Values,
-    stalled: Values | None,
+    stall: Stall | None,
 ) -> _Work:
     """The work of the waves."""
     batch, schedule, resources, period = (
@@ -380,7 +390,10 @@ def _work(
     stores = port_store_clk(batch, period, numbers.epilogue)
     port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
     busy = schedule.resident * batch.cluster_m * batch.cluster_n / gpu.sm_count
-    l2_us = _l2_tile_us(bytes_moved, schedule.tiles, busy, gpu, numbers)
+    spread = spread_out(batch, schedule, gpu, geometry.family, around)
+    # Of one tile, whose bytes have finite powers whatever the sizes.
+    own_share = sms_to_saturate_l2(gpu, spread) / schedule.tiles
+    l2_us = _l2_tile_us(bytes_moved, schedule.tiles, busy, own_share, gpu, numbers)
     rows_filled = edge.bytes_per_wave / FILLED_ROW_BYTES
     fill_us = numbers.edge_tiles.row_clk / (gpu.sm_count * gpu.sm_clk_mhz) * rows_filled / schedule.resident
     dram_us = _dram_us(bytes_moved, gpu, numbers)
@@ -393,8 +406,10 @@ def _work(
     overlap = numbers.overlap
     crowded = crowding(batch, gpu, numbers)
 
-    def wave(count: Values, tiles: Values, work: Values) -> _Wave:
-        """Of so many tiles, at most `work` of them for a cluster."""
+    last_of_full = 0.0 if stall is None else _last_share(schedule)
+
+    def wave(count: Values, tiles: Values, work: Values, last_share: Values) -> _Wave:
+        """Of so many tiles, at most `work` of them for a cluster; `last_share` of them are the last wave."""
         clusters = maximum(tiles / work, 1.0)
         filled_us = fill_us * (tiles * crowded(clusters)) + NEXT_TO_NOTHING_US
         l2_share_us, dram_share_us = l2_us * tiles, dram_tile_us * tiles
@@ -403,7 +418,7 @@ def _work(
             period_clk=scaled(period_clk, work),
             beside_stores_clk=scaled(beside, work),
             port_clk=scaled(port_clk, work),
-            stalled_clk=None if stalled is None else scaled(stalled, work),
+            stall=None if stall is None else stall.of_waves(work, last_share),
             l2_us=l2_share_us,
             fill_us=filled_us,
             hidden_fill_us=edge.hidden * filled_us,
@@ -415,8 +430,8 @@ def _work(
         )
 
     return _Work(
-        full=wave(schedule.full_waves, schedule.resident, 1.0),
-        last=wave(_last_wave_weight(schedule, numbers), schedule.last_tiles, schedule.last_work),
+        full=wave(schedule.full_waves, schedule.resident, 1.0, last_of_full),
+        last=wave(last_wave_weight(schedule, numbers), schedule.last_tiles, schedule.last_work, 1.0),
         turns_clk=turns_clk(batch, schedule, geometry.family.tile_order, numbers),
         l2_us=(l2_us + fill_us) * schedule.tiles,
         dram_us=dram_us,
@@ -425,23 +440,29 @@ def _work(
     )
 
 
-def _last_wave_weight(schedule: TileSchedule, numbers: KernelNumbers) -> Values:
+def _last_share(schedule: TileSchedule) -> Values:
+    """Of the full waves the share that is the last one, where none is partial."""
+    return where(schedule.last_tiles > 0.0, 0.0, 1.0 / maximum(schedule.full_waves, 1.0))
+
+
+def last_wave_weight(schedule: TileWaves, numbers: KernelNumbers) -> Values:
     """How much of a wave the partial last one counts for; nothing where waves come out whole."""
     quantized = numbers.whole_waves.quantized
     share = minimum(schedule.last_tiles / schedule.resident, 1.0)
     return where(schedule.last_tiles > 0.0, quantized + (1.0 - quantized) * share, 0.0)
 
 
-def _l2_tile_us(moved: Traffic, tiles: Values, busy: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+def _l2_tile_us(
+    moved: Traffic, tiles: Values, busy: Values, own_share: Values, gpu: GpuSpec, numbers: KernelNumbers
+) -> Values:
     """L2 time of a mean tile, or that of few busy SMs at their own pace.
 
-    Merging does not help their own pace. Fills, which they share, hold up a few SMs less.
+    `own_share`: the share of the SMs that saturates L2, over the tiles. Merging does not help their own
+    pace. Fills, which they share, hold up a few SMs less.
     """
     l2 = numbers.l2
     fills = l2.fill_share * moved.dram_read_bytes
     asked_bytes = moved.l2_load_bytes + moved.merged_bytes - fills
-    # Of one tile, whose bytes have finite powers whatever the sizes.
-    own_share = sms_to_saturate_l2(gpu) / tiles
     own_bytes = asked_bytes * (own_share / busy) + fills * (own_share / maximum(busy, l2.fill_sms))
     load_bytes = moved.l2_load_bytes / tiles
     served_bytes = smooth_maximum(load_bytes, own_bytes, numbers.overlap.loads_dram_order)
@@ -461,14 +482,16 @@ def _dram_us(moved: Traffic, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
     return maximum(dram_us, (moved.dram_read_bytes + moved.output_bytes) / (gpu.l2_write_gb_per_s * 1e3))
 
 
-def sms_to_saturate_l2(gpu: GpuSpec) -> float:
+def sms_to_saturate_l2(gpu: GpuSpec, spread: Flags = False) -> Values:
     """Share of the SMs whose bulk reads, each as fast as one of eight SMs, add up to L2's bandwidth.
 
-    Few SMs are held up by L2 before their ways in are full: eight of an H100 read 0.85 of what eight of an
-    H200 do, as all of them do, where up to four read the same on both. Source: bulk reads of 1 to 66 SMs.
+    The eight that a launch takes first are neighbours and hold each other up: those of an H100 read 0.85 of
+    what those of an H200 do, where up to four read the same on both. SMs that lie all over the card
+    (`spread`) read as fast as one alone. Source: bulk reads of 1 to 66 SMs; graphs of ping-pong kernels.
     """
-    of_eight = gpu.l2_read_bytes_per_clk_of_eight or gpu.known("l2_read_bytes_per_clk_per_sm")
-    return gpu.l2_read_bytes_per_us / (of_eight * gpu.sm_clk_mhz * gpu.sm_count)
+    alone = gpu.known("l2_read_bytes_per_clk_per_sm")
+    of_eight = gpu.l2_read_bytes_per_clk_of_eight or alone
+    return gpu.l2_read_bytes_per_us / (where(spread, alone, of_eight) * gpu.sm_clk_mhz * gpu.sm_count)
 
 
 _ClockRule = Callable[[Values, Values], Values]
@@ -545,10 +568,25 @@ def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:
     second = clock(work.waves_us(first), first)
     third = clock(work.waves_us(second), second)
     change = second - first
-    # The slope of the rule lies between -1 and 1; a change of zero is settled already.
+    # A change of zero is settled already.
     slope = (third - second) / where(change * change > 1e-9, change, 1.0)
-    slope = maximum(minimum(slope, 0.9), -0.9)
+    slope = maximum(minimum(slope, STEEPEST), -STEEPEST)
     return first + change / (1.0 - slope)
+
+
+def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: Surroundings) -> float:
+    """No kernel's clock is found above this.
+
+    With C from where the search begins to the clock of a light load, it ends up to C / (1 - slope^2) above
+    its beginning: steps a and b of a slope b / a, a + b up to C, are extrapolated to a / (1 - b / a). The
+    rule itself rises with the clock as far as the MMAs' share of the clocks falls and the waves get short: by
+    the part that each takes off the clock, for a clock that is so much higher. A power cap may follow it.
+    """
+    above = max(light_load_share(gpu, clock) - FIRST_CLOCK_SHARE, 0.0)
+    sag = (1.0 - gpu.mma_clk_share) * clock.droop_mma
+    slope = STEEPEST if around.settled else min((sag + above) / FIRST_CLOCK_SHARE, STEEPEST)
+    share = FIRST_CLOCK_SHARE + above / (1.0 - slope * slope)
+    return gpu.sm_clk_mhz * (max(share, 1.0) if around.profiled else share)
 
 
 def _speed_of_light_us(geometry: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:

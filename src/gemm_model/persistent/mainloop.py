@@ -43,12 +43,7 @@ def k_tile(
 
     `scale_misses` is the share of k tiles whose scale factors come from DRAM, `fresh_share` that of loads.
     """
-    math = smooth_maximum(
-        _math_clk(batch, rate, resources, numbers, scale_misses),
-        _round_trip_clk(batch, numbers.round_trip),
-        numbers.overlap.loads_dram_order,
-    )
-    math = math + spilled_clk(resources, schedule.k_tiles, numbers.spilling)
+    math = math_clk(batch, rate, resources, schedule.k_tiles, numbers, scale_misses)
     port = _port_bytes(batch, resources, schedule, numbers) + _crossing_bytes(
         batch, resources, schedule, numbers
     )
@@ -63,6 +58,23 @@ def k_tile(
     )
 
 
+def math_clk(
+    batch: GemmBatch,
+    rate: Values,
+    resources: Resources,
+    k_tiles: Values,
+    numbers: KernelNumbers,
+    scale_misses: Values,
+) -> Values:
+    """Clocks of a k tile of a tile of `k_tiles` in the MMA warps, as in `k_tile`."""
+    math = smooth_maximum(
+        _mma_clk(batch, rate, resources, numbers, scale_misses),
+        _round_trip_clk(batch, numbers.round_trip),
+        numbers.overlap.loads_dram_order,
+    )
+    return math + spilled_clk(resources, k_tiles, numbers.spilling)
+
+
 def _load_clk(gpu: GpuSpec, latency: Latency, fresh_share: Values) -> Values:
     """Latency of a load: what L2 holds is there sooner, by as much as the card's two latencies differ."""
     if gpu.dram_latency_ns is None or gpu.l2_latency_clk is None:
@@ -72,7 +84,7 @@ def _load_clk(gpu: GpuSpec, latency: Latency, fresh_share: Values) -> Values:
     return maximum(latency.load_clk - sooner * (1.0 - fresh_share), least)
 
 
-def _math_clk(
+def _mma_clk(
     batch: GemmBatch, rate: Values, resources: Resources, numbers: KernelNumbers, scale_misses: Values
 ) -> Values:
     """The MMAs of a k tile, with promoting their sums.

@@ -19,6 +19,7 @@ from gemm_model.core.prediction import (
     RESIDUAL_PHASE,
     BatchPrediction,
     Correction,
+    LeastTimes,
     OwnPick,
     Prediction,
     known_band,
@@ -49,8 +50,10 @@ from gemm_model.persistent.kernel_time import (
     tile_times,
 )
 from gemm_model.persistent.knowledge import Knowledge, knowledge
+from gemm_model.persistent.least_time import least_us
 from gemm_model.persistent.residual import (
     AUTO,
+    LIMIT,
     OFF,
     Residual,
     corrected_us,
@@ -173,6 +176,17 @@ class WarpSpecializedModel:
         family = family_at(int(grid.batch.kernel), self.gpu)
         return self._evaluation(grid.batch, family, kind, grid.shape, grid.resources)
 
+    def least_times(self, grid: Grid) -> LeastTimes:
+        """What the kernels of a grid are not faster than."""
+        kind = MATH_KINDS[int(grid.batch.math_kind)]
+        family, rate = family_at(int(grid.batch.kernel), self.gpu), flop_per_clk_of(kind, self.gpu)
+        known = self.knowledge(family, kind)
+        numbers = known.numbers.without(self.without)
+        found = least_us(grid, self.gpu, rate, family, numbers, regime=self.regime)
+        # Kernels that split K are not corrected.
+        corrected = known.residual is not None and any_of(grid.batch.split_k <= 1.0)
+        return LeastTimes(np.broadcast_to(found, grid.shape).min(axis=0), 1.0 - LIMIT if corrected else 1.0)
+
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         """Raises RefusedKernelError for a kernel that cannot run."""
         alike = batch.kernel * len(MATH_KINDS) + batch.math_kind
@@ -225,7 +239,8 @@ class WarpSpecializedModel:
         self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...], resources: Resources
     ) -> PhysicalEvaluation:
         whole = geometry_of(batch, flop_per_clk_of(kind, self.gpu), self.gpu, family, resources)
-        return PhysicalEvaluation(self, kind, whole, self.times(whole, kind, self.without), shape)
+        known = self.knowledge(family, kind)
+        return PhysicalEvaluation(self, kind, known, whole, self.times(whole, kind, self.without), shape)
 
     def times(self, geometry: Geometry, kind: str, without: Collection[str]) -> KernelTime:
         """The physical times of a geometry in this model's regime."""
@@ -270,6 +285,7 @@ class PhysicalEvaluation:
 
     model: WarpSpecializedModel
     kind: str
+    known: Knowledge
     geometry: Geometry
     times: KernelTime
     shape: tuple[int, ...]
@@ -290,7 +306,7 @@ class PhysicalEvaluation:
 
     def _picked(self, rows: GridRows) -> PhysicalEvaluation:
         geometry, times = self.geometry.picked(rows), picked(self.times, rows)
-        return PhysicalEvaluation(self.model, self.kind, geometry, times, rows.cells.shape)
+        return PhysicalEvaluation(self.model, self.kind, self.known, geometry, times, rows.cells.shape)
 
     def _parts(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """Phases in us that add up, further figures, and bytes by level: floats of one row, or columns."""
@@ -408,10 +424,6 @@ class PhysicalEvaluation:
         model = self.model
         numbers = self.known.numbers.without(model.without)
         return tile_times(self.geometry, model.gpu, numbers, regime=model.regime, warm=model.warm)
-
-    @property
-    def known(self) -> Knowledge:
-        return self.model.knowledge(self.geometry.family, self.kind)
 
     def error_band(self) -> FloatArray | None:
         """Of each row, as in `BatchPrediction`."""

@@ -6,7 +6,7 @@ from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, any_of, ceil, floor, is_zero, maximum, where
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.mechanisms import KernelNumbers, SplitK
-from gemm_model.persistent.tile_schedule import TileSchedule
+from gemm_model.persistent.tile_schedule import TileSchedule, TileWaves
 
 PARTIAL_SUM_BYTES = 4.0
 """A partial sum in the workspace [B]; split-K; fp32 accumulation."""
@@ -17,7 +17,7 @@ def turn_clk(batch: GemmBatch, split: SplitK) -> Values:
     return split.turn_clk + batch.cta_m * batch.cta_n * PARTIAL_SUM_BYTES / split.bytes_per_clk
 
 
-def turns_clk(batch: GemmBatch, schedule: TileSchedule, order: TileOrder, numbers: KernelNumbers) -> Values:
+def turns_clk(batch: GemmBatch, schedule: TileWaves, order: TileOrder, numbers: KernelNumbers) -> Values:
     """Clocks of the turns of one wave: the MMAs are drained before, and begin anew behind."""
     turns = turns_per_wave(batch, schedule, order)
     if is_zero(turns):
@@ -25,7 +25,7 @@ def turns_clk(batch: GemmBatch, schedule: TileSchedule, order: TileOrder, number
     return where(turns > 0.0, turns * turn_clk(batch, numbers.split_k) + numbers.epilogue.tile_clk, 0.0)
 
 
-def turns_per_wave(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) -> Values:
+def turns_per_wave(batch: GemmBatch, schedule: TileWaves, order: TileOrder) -> Values:
     """Turns that one wave adds to the time; none without splits, nor in the whole waves of stream-K.
 
     In rounds it is a cluster's own turn: those that it waits for were taken before. Where places move and the
@@ -42,31 +42,42 @@ def turns_per_wave(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) -
 
 
 def exposed_turns_us(
-    batch: GemmBatch, schedule: TileSchedule, order: TileOrder, waves_us: Values, turn_us: Values
+    batch: GemmBatch, schedule: TileWaves, order: TileOrder, waves_us: Values, turn_us: Values
 ) -> Values:
     """Turns beside the waves, which take `waves_us` with those of `turns_per_wave`.
 
+    In rounds, if the chain of all turns of a tile, behind one mainloop, is longer than what the last wave
+    waits (`exposed_turns`), it counts.
+    """
+    turns = exposed_turns(batch, schedule, order)
+    if is_zero(turns):
+        return 0.0
+    if order.splits == "move":
+        return turns * turn_us
+    per_wave = turns_per_wave(batch, schedule, order)
+    mainloop_us = waves_us / schedule.waves - per_wave * turn_us
+    chain_us = where(batch.split_k > 1.0, mainloop_us + schedule.sharers * turn_us - waves_us, 0.0)
+    return maximum(turns * turn_us, chain_us)
+
+
+def exposed_turns(batch: GemmBatch, schedule: TileWaves, order: TileOrder) -> Values:
+    """Turns behind the last wave, at least.
+
     In rounds, the splits of a tile that run at once in the last wave wait for each other there, as do shares
-    of stream-K; if the chain of all turns of a tile, behind one mainloop, is longer than that, it counts.
-    Where places move, a cluster begins each wave's chain anew.
+    of stream-K. Where places move, a cluster begins each wave's chain anew.
     """
     if order.splits == "apart" or not any_of(schedule.sharers > 1.0):
         return 0.0
-    per_wave = turns_per_wave(batch, schedule, order)
     if order.splits == "move":
-        return maximum(schedule.sharers - 1.0 - per_wave, 0.0) * turn_us
-    splits = batch.split_k > 1.0
+        return maximum(schedule.sharers - 1.0 - turns_per_wave(batch, schedule, order), 0.0)
     last = schedule.splits_at_once * schedule.last_tiles / schedule.resident
     at_once = ceil(where(schedule.last_tiles > 0.0, last, schedule.splits_at_once))
-    waiting_us = (where(splits, at_once, schedule.sharers) - 1.0) * turn_us
-    mainloop_us = waves_us / schedule.waves - per_wave * turn_us
-    chain_us = where(splits, mainloop_us + schedule.sharers * turn_us - waves_us, 0.0)
-    return maximum(maximum(waiting_us, chain_us), 0.0)
+    return maximum(where(batch.split_k > 1.0, at_once, schedule.sharers) - 1.0, 0.0)
 
 
 def second_kernel_us(
     batch: GemmBatch,
-    schedule: TileSchedule,
+    schedule: TileWaves,
     order: TileOrder,
     split: SplitK,
     sm_count: int,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.elementwise import Values, floor, maximum, minimum, power_of_two_divisor
+from gemm_model.core.elementwise import Values, ceil, floor, maximum, minimum, power_of_two_divisor
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import PINGPONG
@@ -54,14 +54,18 @@ FEATURES = (
     *("launch_share", "tensor_share", "epilogue_share", "port_share", "latency_share", "l2_share"),
     *("dram_share", "k_tile_us", "operand_alignment", "output_alignment"),
     *("waves", "last_wave_share", "resident", "k_tiles"),
+    *("stages", "rows_of_clusters", "columns_of_clusters", "ctas_at_once"),
+    *("slowest_share", "merged_share", "read_share", "fill_tb_per_s"),
 )
 """Rows of `features`: the kernel, how its tiles fill the matrix, each resource's share of the time, the time
-of a k tile, alignments of the pitches in bytes, and the walk over the tiles."""
+of a k tile, alignments of the pitches in bytes, the walk over the tiles, the ring, the grid of clusters and
+the CTAs that run at once, how much of the waves the slowest resource explains, requests that merge, reads
+among DRAM's bytes, and out-of-bounds fill."""
 
 
 def features(geometry: Geometry, times: KernelTime) -> Features:
     """What the trees see: of geometry (FEATURES, rows), of numbers and arrays alike."""
-    batch, schedule = geometry.batch, geometry.schedule
+    batch, schedule, moved = geometry.batch, geometry.schedule, times.traffic
     of_runtime = 1.0 / times.runtime_us
     columns = (
         batch.cta_m,
@@ -85,11 +89,25 @@ def features(geometry: Geometry, times: KernelTime) -> Features:
         schedule.last_tiles / schedule.resident,
         schedule.resident,
         schedule.k_tiles,
+        geometry.resources.stages,
+        ceil(batch.m / (batch.cta_m * batch.cluster_m)),
+        ceil(batch.n / (batch.cta_n * batch.cluster_n)),
+        schedule.resident * batch.cluster_m * batch.cluster_n,
+        _slowest_us(times) / times.waves_us,
+        moved.merged_bytes / moved.l2_request_bytes,
+        moved.dram_read_bytes / maximum(moved.dram_bytes, 1.0),
+        times.edge.bytes_per_wave * schedule.waves * of_runtime * 1e-6,
     )
     table = np.empty((len(FEATURES), np.size(times.runtime_us)))
     for row, values in zip(table, columns, strict=True):
         row[:] = values
     return np.round(table, FEATURE_DECIMALS, out=table).astype(np.float32)
+
+
+def _slowest_us(times: KernelTime) -> Values:
+    """The time of the resource that alone would take longest."""
+    fetching_us = maximum(maximum(times.port_us, times.latency_us), maximum(times.l2_us, times.dram_us))
+    return maximum(maximum(times.tensor_us, times.epilogue_us), fetching_us)
 
 
 def _alignment(pitch_bytes: Values) -> Values:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, maximum, where
+from gemm_model.core.elementwise import Flags, Values, maximum, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import Chain, KernelNumbers
-from gemm_model.persistent.tile_schedule import TileSchedule
+from gemm_model.persistent.tile_schedule import TileWaves
 
 MATRIX_FIELDS, BATCHED_FIELDS = 11.0, 15.0
 """Fields of a tensor descriptor of two and of three dimensions [fields]; `tensormap.replace` of kernels that
@@ -51,7 +51,7 @@ counters: the kernel's own duration, as a profiler reads it."""
 
 def launch_us(
     batch: GemmBatch,
-    schedule: TileSchedule,
+    schedule: TileWaves,
     gpu: GpuSpec,
     family: KernelFamily,
     numbers: KernelNumbers,
@@ -104,12 +104,34 @@ def _table_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
 
 def _boundary_us(batch: GemmBatch, family: KernelFamily, chain: Chain) -> Values:
     """From the end of one kernel of a chain to the start of the next."""
-    dependent = where(batch.pdl < 0.0, family.dependent_launch, batch.pdl > 0.0)
     shared_us = where(batch.schedule == PINGPONG, 0.0, chain.cooperative_us)
-    return chain.boundary_us + where(dependent, shared_us, chain.gap_us)
+    return chain.boundary_us + where(_dependent(batch, family), shared_us, chain.gap_us)
 
 
-def grid_us(batch: GemmBatch, schedule: TileSchedule, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+def _dependent(batch: GemmBatch, family: KernelFamily) -> Flags:
+    """Whether launches are dependent: as told, else as the family's are."""
+    dependent: Flags = (batch.pdl > 0.0) | ((batch.pdl < 0.0) & family.dependent_launch)
+    return dependent
+
+
+def spread_out(
+    batch: GemmBatch, schedule: TileWaves, gpu: GpuSpec, family: KernelFamily, around: Surroundings
+) -> Flags:
+    """Whether each grid of a chain is placed beside the one before, on SMs all over the card.
+
+    The second warpgroup of a ping-pong CTA with one tile has nothing to do and lets the next grid be launched
+    at once (QuACK 0.6.5 `gemm_sm90.py`: warpgroups trigger once they have no further tile); where SMs are
+    free for all of it, its CTAs wait there. Other launches begin on the same SMs each time.
+    """
+    if not around.chained:
+        return False
+    ctas = schedule.resident * batch.cluster_m * batch.cluster_n
+    one_tile = (batch.schedule == PINGPONG) & (schedule.tiles <= schedule.resident)
+    beside: Flags = one_tile & _dependent(batch, family) & (2.0 * ctas <= gpu.sm_count)
+    return beside
+
+
+def grid_us(batch: GemmBatch, schedule: TileWaves, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
     """From the start of a grid's first CTA to that of its last one."""
     ctas = schedule.resident * batch.cluster_m * batch.cluster_n
     return numbers.launch.full_grid_us * ctas / gpu.sm_count

@@ -31,8 +31,11 @@ FEWEST_K_TILES = 8.0
 
 
 @formula_record
-class TileSchedule:
-    """Who computes what, when; each field a number or an array. A tile here is the work of one cluster."""
+class TileWaves:
+    """How many tiles there are, and how they come in waves; each field a number or an array.
+
+    A tile here is the work of one cluster.
+    """
 
     tiles: Values
     """Cluster tiles of the whole problem, batch and split-K included."""
@@ -52,6 +55,16 @@ class TileSchedule:
     """Partial sums of an output that go through the workspace, on average; all but the last sharer's."""
     k_tiles: Values
     """Pipeline steps of one tile."""
+
+    @property
+    def waves(self) -> Values:
+        return self.full_waves + where(self.last_tiles > 0, 1.0, 0.0)
+
+
+@formula_record
+class TileSchedule(TileWaves):
+    """Who computes what, when: the waves, and the panels that they touch in the order of the tiles."""
+
     minor_is_m: Flags
     """Whether consecutive tiles advance along m (True) or along n."""
     minor_panels: Values
@@ -70,10 +83,6 @@ class TileSchedule:
     filled_m: Values
     """Share of the tile rows that lie inside the matrix; the rest is out-of-bounds fill, computed too."""
     filled_n: Values
-
-    @property
-    def waves(self) -> Values:
-        return self.full_waves + where(self.last_tiles > 0, 1.0, 0.0)
 
 
 def resident_clusters(cluster_size: Values, gpu: GpuSpec) -> Values:
@@ -95,51 +104,80 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
     Clusters that fetch their tiles dynamically end together with such a stride where tiles last equally long,
     as is assumed here.
     """
-    clusters_m, clusters_n = _clusters(batch)
-    swizzle = _swizzle(batch, order, clusters_m, clusters_n)
-    grouped_m, grouped_n = _round_up(clusters_m, swizzle), _round_up(clusters_n, swizzle)
-    minor_is_m = _groups_m(batch, order, grouped_m, grouped_n)
-    if order.padded:
-        in_groups = batch.further is not None and batch.further.grouped
-        clusters_m = where(in_groups, clusters_m, grouped_m)
-        clusters_n = where(in_groups, clusters_n, grouped_n)
+    clusters = _clusters(batch)
+    swizzle = _swizzle(batch, order, *clusters)
+    grouped = _in_groups(clusters, swizzle)
+    minor_is_m = _groups_m(batch, order, *grouped)
+    clusters_m, clusters_n = _padded(batch, clusters, grouped) if order.padded else clusters
+    found = _waves_of(batch, gpu, resources, order, clusters_m, clusters_n)
     per_matrix = clusters_m * clusters_n
-    tiles: Values = per_matrix * batch.batch * batch.split_k
-    if batch.further is not None:
-        # A mean over groups times their number.
-        tiles = floor(tiles + 0.5)
-    k_tiles = ceil(_k_tiles(batch, resources) / batch.split_k)
-    at_once = resident_clusters(batch.cluster_m * batch.cluster_n, gpu)
-    waves = _waves(batch, tiles, at_once, k_tiles)
-    resident = waves.resident
-
     minor, major = in_order(minor_is_m, clusters_m, clusters_n)
     group = minor if order.whole_extent else minimum(swizzle, minor)
-    splits_at_once = _splits_at_once(batch, resident, tiles, order)
-    tiles_at_once = minimum(maximum(floor(resident / splits_at_once), 1.0), tiles)
+    tiles_at_once = minimum(maximum(floor(found.resident / found.splits_at_once), 1.0), found.tiles)
     minor_panels, major_panels = _panels(minimum(tiles_at_once, per_matrix), minor, major, group, order)
     padded_m = clusters_m * batch.cluster_m * batch.cta_m
     padded_n = clusters_n * batch.cluster_n * batch.cta_n
     return TileSchedule(
-        tiles=tiles,
-        resident=resident,
-        full_waves=waves.full,
-        last_tiles=tiles - waves.full * resident,
-        last_work=waves.last_work,
-        sharers=waves.sharers,
-        splits_at_once=splits_at_once,
-        partial_sums=waves.shared * _partial_sums(waves.sharers, order),
-        k_tiles=k_tiles,
+        tiles=found.tiles,
+        resident=found.resident,
+        full_waves=found.full_waves,
+        last_tiles=found.last_tiles,
+        last_work=found.last_work,
+        sharers=found.sharers,
+        splits_at_once=found.splits_at_once,
+        partial_sums=found.partial_sums,
+        k_tiles=found.k_tiles,
         minor_is_m=minor_is_m,
         minor_panels=minor_panels,
         major_panels=major_panels,
         matrices=1.0 if is_one(batch.batch) else maximum(tiles_at_once / per_matrix, 1.0),
         group=group,
-        group_steps=major if batch.further is None else where(batch.further.grouped, tiles, major),
+        group_steps=major if batch.further is None else where(batch.further.grouped, found.tiles, major),
         groups=ceil(minor / group),
         filled_m=_filled(batch, batch.m / padded_m, order),
         filled_n=batch.n / padded_n,
     )
+
+
+def tile_waves(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: TileOrder) -> TileWaves:
+    """The waves alone: the order of the tiles tells them only where it pads the matrix."""
+    clusters = _clusters(batch)
+    if order.padded:
+        clusters = _padded(batch, clusters, _in_groups(clusters, _swizzle(batch, order, *clusters)))
+    return _waves_of(batch, gpu, resources, order, *clusters)
+
+
+def _in_groups(clusters: tuple[Values, Values], swizzle: Values) -> tuple[Values, Values]:
+    """Clusters along m and n in whole groups."""
+    return _round_up(clusters[0], swizzle), _round_up(clusters[1], swizzle)
+
+
+def _padded(
+    batch: GemmBatch, clusters: tuple[Values, Values], grouped: tuple[Values, Values]
+) -> tuple[Values, Values]:
+    """Clusters along m and n where tiles outside the matrix are computed too; groups of rows have none."""
+    if batch.further is None:
+        return grouped
+    in_groups = batch.further.grouped
+    return where(in_groups, clusters[0], grouped[0]), where(in_groups, clusters[1], grouped[1])
+
+
+def _waves_of(
+    batch: GemmBatch,
+    gpu: GpuSpec,
+    resources: Resources,
+    order: TileOrder,
+    clusters_m: Values,
+    clusters_n: Values,
+) -> TileWaves:
+    """The waves of one grid over so many clusters along m and n of each matrix."""
+    tiles: Values = clusters_m * clusters_n * batch.batch * batch.split_k
+    if batch.further is not None:
+        # A mean over groups times their number.
+        tiles = floor(tiles + 0.5)
+    k_tiles = ceil(_k_tiles(batch, resources) / batch.split_k)
+    at_once = resident_clusters(batch.cluster_m * batch.cluster_n, gpu)
+    return _waves(batch, order, tiles, at_once, k_tiles)
 
 
 def _clusters(batch: GemmBatch) -> tuple[Values, Values]:
@@ -170,18 +208,6 @@ def _filled(batch: GemmBatch, share: Values, order: TileOrder) -> Values:
     return where(batch.further.grouped, batch.further.rows_inside, share)
 
 
-@formula_record
-class _Waves:
-    """How many tiles the clusters take together; the fields are those of a `TileSchedule` unless told."""
-
-    resident: Values
-    full: Values
-    last_work: Values
-    sharers: Values
-    shared: Values
-    """Share of the tiles that clusters share."""
-
-
 def _splits_at_once(batch: GemmBatch, resident: Values, tiles: Values, order: TileOrder) -> Values:
     """All splits of a tile where they lie side by side; in rounds as many as all tiles leave room for."""
     if order.splits != "rounds":
@@ -194,7 +220,7 @@ def _partial_sums(sharers: Values, order: TileOrder) -> Values:
     return where(sharers > 1.0, sharers, 0.0) if order.splits == "apart" else sharers - 1.0
 
 
-def _waves(batch: GemmBatch, tiles: Values, at_once: Values, k_tiles: Values) -> _Waves:
+def _waves(batch: GemmBatch, order: TileOrder, tiles: Values, at_once: Values, k_tiles: Values) -> TileWaves:
     """Waves of whole tiles, and of stream-K the last one or two as equal shares of their k tiles.
 
     CUTLASS `PersistentTileSchedulerSm90StreamKParams`: where the last wave is not full, its tiles and those
@@ -203,25 +229,35 @@ def _waves(batch: GemmBatch, tiles: Values, at_once: Values, k_tiles: Values) ->
     """
     resident = minimum(at_once, tiles)
     full = floor(tiles / resident)
-    if not any_of(batch.stream_k):
-        return _Waves(resident, full, 1.0, batch.split_k, 1.0)
-    deals = batch.stream_k & (tiles > floor(tiles / at_once) * at_once) & (k_tiles > FEWEST_K_TILES)
-    whole = maximum(floor(tiles / at_once) - 1.0, 0.0)
-    dealt = tiles - whole * at_once
-    clusters = maximum(minimum(floor(dealt * k_tiles / FEWEST_K_TILES), at_once), 1.0)
-    even = clusters / dealt == floor(clusters / dealt)
-    share = dealt * k_tiles / clusters
-    # A share that begins within a tile leaves pieces at both ends of it, of FEWEST_K_TILES at least: the
-    # longest share takes over a shorter piece of its neighbour.
-    between = maximum(k_tiles - 2.0 * FEWEST_K_TILES, 0.0)
-    sharers = where(even, clusters / dealt, floor(between / share) + 2.0)
-    longest = where(even, share, share + FEWEST_K_TILES - 1.0)
-    return _Waves(
-        resident=where(deals, clusters, resident),
-        full=where(deals, whole, full),
-        last_work=where(deals, longest / k_tiles, 1.0),
-        sharers=where(deals, sharers, batch.split_k),
-        shared=where(deals, dealt / tiles, 1.0),
+    last_work: Values = 1.0
+    sharers: Values = batch.split_k
+    shared: Values = 1.0
+    if any_of(batch.stream_k):
+        deals = batch.stream_k & (tiles > floor(tiles / at_once) * at_once) & (k_tiles > FEWEST_K_TILES)
+        whole = maximum(floor(tiles / at_once) - 1.0, 0.0)
+        dealt = tiles - whole * at_once
+        clusters = maximum(minimum(floor(dealt * k_tiles / FEWEST_K_TILES), at_once), 1.0)
+        even = clusters / dealt == floor(clusters / dealt)
+        share = dealt * k_tiles / clusters
+        # A share that begins within a tile leaves pieces at both ends of it, of FEWEST_K_TILES at least: the
+        # longest share takes over a shorter piece of its neighbour.
+        between = maximum(k_tiles - 2.0 * FEWEST_K_TILES, 0.0)
+        pieces = where(even, clusters / dealt, floor(between / share) + 2.0)
+        longest = where(even, share, share + FEWEST_K_TILES - 1.0)
+        resident, full = where(deals, clusters, resident), where(deals, whole, full)
+        last_work = where(deals, longest / k_tiles, 1.0)
+        sharers = where(deals, pieces, batch.split_k)
+        shared = where(deals, dealt / tiles, 1.0)
+    return TileWaves(
+        tiles=tiles,
+        resident=resident,
+        full_waves=full,
+        last_tiles=tiles - full * resident,
+        last_work=last_work,
+        sharers=sharers,
+        splits_at_once=_splits_at_once(batch, resident, tiles, order),
+        partial_sums=shared * _partial_sums(sharers, order),
+        k_tiles=k_tiles,
     )
 
 

@@ -21,11 +21,11 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.core.errors import InputError
-from gemm_model.timeline.kernel_timeline import DATA, FURTHER_MATRIX, STORE_BUFFER
+from gemm_model.timeline.kernel_timeline import DATA, FURTHER_MATRIX, NEXT_TILE, STORE_BUFFER
 from gemm_model.timeline.trace import NS_PER_US, Trace, TraceInfo, new_rows
 
 WARPS_PER_GROUP = 4
-STAGE, NEXT_TILE = "a free stage", "the next tile"
+STAGE = "a free stage"
 WAIT_DATA, WAIT_STAGE = "wait_data", "wait_stage"
 """Ranges that this package adds to a library's own: one for each k tile."""
 TILE_RANGES = {"tma_load": "load", "mma": "mma", "epilogue": "epilogue"}

@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from gemm_model.core.batch import BoolArray, IntArray, numbers_of
+from gemm_model.core.batch import BoolArray, FloatArray, IntArray, numbers_of
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.model import PhysicalEvaluation, WarpSpecializedModel
 from gemm_model.timeline.tile_order import cluster_coordinates
 from gemm_model.timeline.trace import RING, Trace, TraceInfo, kernel_identity, new_rows
-from gemm_model.timeline.waves import SHORTEST_WAIT_US, LaneTiles, Waves, lanes_of, ring_of, waves_of
+from gemm_model.timeline.waves import SHORTEST_WAIT_US, LaneTiles, Ring, Waves, lanes_of, ring_of, waves_of
 
 MOST_ROWS = 60_000
 """Rows of all SMs [rows]; beyond it the tiles between an SM's first and last are drawn several at once; a
@@ -26,7 +27,7 @@ MOST_K_TILES = 2_000
 """K tiles of the SM drawn in detail [k tiles]; long kernels; chosen: beyond it those of its first tiles and
 of its last one."""
 
-DATA, TURN = "loaded data", "its turn at the tensor cores"
+DATA, TURN, NEXT_TILE = "loaded data", "its turn at the tensor cores", "the next tile"
 """What consumers wait for."""
 STORE_BUFFER, FURTHER_MATRIX = "a free store buffer", "the matrix to add"
 """What they wait for within an epilogue, which holds these waits."""
@@ -76,7 +77,9 @@ def kernel_timeline(
         raise InputError(f"SM {detailed_sm} has no tile; expected one of 0 to {sms - 1}")
     lanes = lanes_of(evaluation, waves)
     grouped = _tiles_per_row(waves, len(lanes))
-    of_one_cta = pd.concat(list(_cta_rows(waves, lanes, grouped)), ignore_index=True)
+    of_one_cta = pd.concat(
+        list(_cta_rows(waves, lanes, evaluation.geometry.family, grouped)), ignore_index=True
+    )
     shown = _waves_in_detail(waves, detailed_sm)
     rows = [
         _launch_row(waves),
@@ -94,6 +97,7 @@ def kernel_timeline(
         k_tiles=waves.k_tiles,
         stages=waves.stages,
         runtime_us=prediction.runtime_us,
+        wave_skew_us=_wave_skew_us(waves),
         notes=_notes(waves, grouped, len(shown), detailed_sm),
     )
     loads_us = waves.times.loads_us
@@ -123,9 +127,19 @@ def _notes(waves: Waves, grouped: int, shown: int, sm: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _cta_rows(waves: Waves, lanes: Sequence[LaneTiles], grouped: int) -> Iterator[pd.DataFrame]:
+def _wave_skew_us(waves: Waves) -> float:
+    """How far apart the CTAs end a wave in which all have a tile: the median of these waves."""
+    complete = waves.count - int(waves.count > 1 and waves.last_clusters < waves.clusters)
+    return float(np.median(waves.skew_us[:complete]))
+
+
+def _cta_rows(
+    waves: Waves, lanes: Sequence[LaneTiles], family: KernelFamily, grouped: int
+) -> Iterator[pd.DataFrame]:
     """The rows of a CTA that has a tile in every wave; `tile` counts its tiles from 0."""
-    yield _load_rows(waves, lanes, grouped)
+    ring = ring_of(waves, lanes)
+    told_us = _told_us(waves, ring, family)
+    yield _load_rows(waves, ring, grouped)
     for tiles in lanes:
         first, last = _groups(len(tiles.wave), grouped)
         alone = first == last
@@ -142,7 +156,7 @@ def _cta_rows(waves: Waves, lanes: Sequence[LaneTiles], grouped: int) -> Iterato
                 waited_us=np.add.reduceat(waited, first),
                 **place,
             )
-            yield _wait_rows(tiles, first)
+            yield from _wait_rows(tiles, first, told_us)
         if tiles.lane.stores:
             own = first[alone]
             yield new_rows(
@@ -178,26 +192,46 @@ def _groups(tiles: int, grouped: int) -> tuple[IntArray, IntArray]:
     return first, np.append(first[1:], tiles) - 1
 
 
-def _wait_rows(tiles: LaneTiles, first: IntArray) -> pd.DataFrame:
-    """What a lane waits for before the MMAs of a tile; the first wait begins with its CTA."""
-    shown = first[tiles.start_us[first] - tiles.free_us[first] > SHORTEST_WAIT_US]
-    return new_rows(
-        len(shown),
-        role=tiles.lane.role,
-        activity="wait",
-        tile=tiles.wave[shown],
-        start_us=tiles.free_us[shown],
-        end_us=tiles.start_us[shown],
-        detail=np.where(tiles.wave[shown] == 0, DATA, TURN).astype(object),
+def _wait_rows(tiles: LaneTiles, first: IntArray, told_us: FloatArray) -> Iterator[pd.DataFrame]:
+    """What a lane waits for before the MMAs of a tile; the first wait begins with its CTA.
+
+    For the kernel's first tile that is its data; for a later one to be told which (`told_us`, of each wave),
+    and then its turn.
+    """
+    wave, free_us, start_us = tiles.wave[first], tiles.free_us[first], tiles.start_us[first]
+    told = np.clip(told_us[wave], free_us, start_us)
+    spans = (
+        (DATA, wave == 0, free_us, start_us),
+        (NEXT_TILE, wave > 0, free_us, told),
+        (TURN, wave > 0, told, start_us),
     )
+    for cause, of_cause, begin_us, end_us in spans:
+        shown = of_cause & (end_us > begin_us + SHORTEST_WAIT_US)
+        yield new_rows(
+            int(shown.sum()),
+            role=tiles.lane.role,
+            activity="wait",
+            tile=wave[shown],
+            start_us=begin_us[shown],
+            end_us=end_us[shown],
+            detail=cause,
+        )
 
 
-def _load_rows(waves: Waves, lanes: Sequence[LaneTiles], grouped: int) -> pd.DataFrame:
+def _told_us(waves: Waves, ring: Ring, family: KernelFamily) -> FloatArray:
+    """When the warps of a CTA know the tile of each wave: at once, or when the warp that loads tells them."""
+    if not family.loader_deals:
+        return np.full(waves.count, -np.inf)
+    asked_us = ring.issue_us.reshape(waves.count, waves.k_tiles)[:, -1] + waves.times.load_us
+    return np.append(-np.inf, asked_us[:-1])
+
+
+def _load_rows(waves: Waves, ring: Ring, grouped: int) -> pd.DataFrame:
     """One row a tile: from asking for its first k tile to asking for its last one.
 
     The first begins when its CTA is ready; what is not spent on asking is waiting for a free stage.
     """
-    issue_us = ring_of(waves, lanes).issue_us.reshape(waves.count, waves.k_tiles)
+    issue_us = ring.issue_us.reshape(waves.count, waves.k_tiles)
     first, last = _groups(waves.count, grouped)
     start_us, end_us = issue_us[first, 0], issue_us[last, -1] + waves.times.load_us
     asking_us = (last - first + 1) * waves.k_tiles * waves.times.load_us

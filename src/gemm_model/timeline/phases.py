@@ -62,16 +62,21 @@ def _k_tile_us(mma: pd.DataFrame, k_tiles: int) -> float:
 
 
 def _wave_phases(trace: Trace) -> dict[str, float]:
-    """How many waves there are, and how far apart in time the tiles of one end."""
+    """How many waves there are, and how far apart in time the tiles of one end.
+
+    A prediction draws them to end together, and tells this beside.
+    """
     tiles = tile_spans(trace)
     if not len(tiles):
         return {}
-    waves = tiles.groupby("cta")["tiles"].sum().max()
+    waves = float(tiles.groupby("cta")["tiles"].sum().max())
+    if trace.info.wave_skew_us is not None:
+        return {"waves": waves, "wave skew": trace.info.wave_skew_us}
     number = tiles.groupby("cta").cumcount()
     ends = tiles[tiles["tiles"] == 1].groupby(number)["end_us"]
     complete = ends.count() == ends.count().max()
     spread = (ends.max() - ends.min())[complete]
-    return {"waves": float(waves), "wave skew": float(spread.median())}
+    return {"waves": waves, "wave skew": float(spread.median())}
 
 
 def _waits(trace: Trace, mma: pd.DataFrame, load: pd.DataFrame) -> dict[str, float]:

@@ -59,6 +59,8 @@ class TraceInfo:
     """The same kernel without the tracer, launch included, as the GPU times kernels."""
     unranged_us: float | None = None
     """From the first warp's start to the last one's end of the same kernel without any range."""
+    wave_skew_us: float | None = None
+    """Predicted: how far apart the tiles of a wave end, which are drawn to end together."""
     lost_warps: int = 0
     """Warps whose events did not fit into the tracer's buffer: they are missing."""
     notes: tuple[str, ...] = ()
@@ -209,12 +211,15 @@ def _info(path: Path, line: str) -> TraceInfo:
     try:
         values = json.loads(line.removeprefix("#"))
         known = {spec.name for spec in fields(TraceInfo)}
-        values.setdefault("unranged_us", None)
+        for later in ("unranged_us", "wave_skew_us"):
+            values.setdefault(later, None)
         if values.pop("schema") != SCHEMA or set(values) != known:
             raise ValueError
         for time_us in (values["runtime_us"], values["untraced_us"], values["unranged_us"]):
             if time_us is not None and not 0 < time_us < math.inf:
                 raise ValueError
+        if values["wave_skew_us"] is not None and not 0 <= values["wave_skew_us"] < math.inf:
+            raise ValueError
         return TraceInfo(
             source=str(values["source"]),
             gpu=str(values["gpu"]),
@@ -224,6 +229,7 @@ def _info(path: Path, line: str) -> TraceInfo:
             runtime_us=float(values["runtime_us"]),
             untraced_us=_us_or_none(values["untraced_us"]),
             unranged_us=_us_or_none(values["unranged_us"]),
+            wave_skew_us=_us_or_none(values["wave_skew_us"]),
             lost_warps=int(values["lost_warps"]),
             notes=tuple(map(str, values["notes"])),
         )

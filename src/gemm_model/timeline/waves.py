@@ -67,6 +67,8 @@ class Waves:
     times: TileTimes
     data_wait_us: FloatArray
     """Of each wave: what the MMA warps wait for data."""
+    skew_us: FloatArray
+    """At the end of each wave, from the fastest CTA to the slowest."""
 
     @property
     def count(self) -> int:
@@ -138,7 +140,22 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction, *, read_us:
         ctas=ctas,
         times=tile,
         data_wait_us=_data_wait_us(evaluation, tile, lengths, tiles, read_us),
+        skew_us=grid_us + _loaded_apart_us(numbers, tile, lengths, tiles, before_us[1]),
     )
+
+
+def _loaded_apart_us(
+    numbers: WithinPhases, tile: TileTimes, lengths: FloatArray, tiles: FloatArray, first_us: float
+) -> FloatArray:
+    """By how much the fastest CTA is ahead of the slowest at the end of each wave, of loads alone, in us.
+
+    It has its data as much before the mean one as the slowest has them after, those of the first load too,
+    which takes `first_us`; its MMAs take as long. What it is ahead by, it keeps.
+    """
+    share = 2.0 * (1.0 - numbers.mean_share)
+    loads_us = lengths - tile.unhidden_us * tiles
+    gained_us = np.clip(loads_us - tile.period_us, 0.0, share * loads_us)
+    return share * first_us + np.cumsum(gained_us)
 
 
 def _data_wait_us(

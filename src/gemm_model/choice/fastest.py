@@ -1,0 +1,244 @@
+"""The fastest kernels of a problem, without a look at those that cannot be among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gemm_model.core.batch import FloatArray, GridRows, IntArray
+from gemm_model.core.prediction import BatchPrediction, Evaluation, LeastTimes, Prediction
+from gemm_model.kernels.candidates import Candidate, CandidateSpace
+from gemm_model.kernels.feasibility import Grid
+from gemm_model.models import Model
+from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT
+
+SAME_TIME = 1e-9
+"""Difference of two times [1, of the time]; up to it they are the same; chosen: above rounding."""
+FIRST_LOOK = 1.3
+"""Up to which multiple of the least time that a kernel may take the search looks at first [1]; chosen: for
+most shapes no further look is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTimes:
+    """Kernels of some shapes, each in its physically fastest tile order."""
+
+    space: CandidateSpace
+    kernels: IntArray
+    """The kernel's position in the space, one shape after another."""
+    evaluation: Evaluation
+    orders: IntArray
+    """The tile order of each kernel, one shape after another."""
+    times_us: FloatArray
+    """Of shape (shapes, kernels), infinite where not worth a look."""
+    corrected: bool = False
+
+    def with_residual(
+        self, top_k: int, *, with_ties: bool = False, slowest_us: FloatArray | None = None
+    ) -> KernelTimes:
+        """The same with those kernels corrected that a residual can bring among the `top_k` of a shape.
+
+        `slowest_us`, a column, is the time of the last of those where other families' kernels contend too.
+        With ties: also those that it can bring into the error band of the best, or before its runner-up. The
+        nearest go first, and tell up to which time the others matter: no correction exceeds LIMIT. Those of
+        other families, by corrections of their own, do not tell. A
+        residual hardly tells orders apart, so that each kernel keeps its physically fastest.
+        """
+        physical_us, top_k = self.times_us, min(top_k, self.times_us.shape[1])
+        alone = slowest_us is None
+        if slowest_us is None:
+            slowest_us = _smallest(physical_us, top_k)
+        near = np.isfinite(physical_us) & (physical_us <= slowest_us * CORRECTIONS_APART)
+        kernels = np.flatnonzero(near)
+        if not len(kernels):
+            return self
+        correction = self.evaluation.correction(self._rows(kernels))
+        if correction is None:
+            return self
+        band = np.zeros_like(physical_us)
+        known_band = correction.error_band() if with_ties else None
+        if known_band is not None:
+            band[near] = np.nan_to_num(known_band)
+        least_us = physical_us * (1.0 - LIMIT)
+        matters_us = slowest_us * (1.0 - LIMIT if alone else 1.0 + LIMIT)
+        corrected_us = np.full_like(physical_us, np.inf)
+        while (more := near & np.isinf(corrected_us) & (least_us <= matters_us)).any():
+            corrected_us[more] = correction.runtime_us(more[near])
+            matters_us = _smallest(corrected_us, top_k)
+            if with_ties:
+                matters_us = np.maximum(matters_us, _tied_or_next(corrected_us, band))
+            matters_us = matters_us * (1.0 + SAME_TIME)
+        times_us = np.where(np.isfinite(corrected_us), corrected_us, physical_us)
+        return replace(self, times_us=times_us, corrected=True)
+
+    @property
+    def candidates(self) -> IntArray:
+        """The candidate's position in the space, one shape after another."""
+        return self.kernels * self.space.family.space.orders_per_kernel + self.orders
+
+    def predictions(self, kernels: IntArray) -> BatchPrediction:
+        """All about some kernels, by their positions in the grid."""
+        prediction = self.evaluation.predictions(self._rows(kernels))
+        if not self.corrected:
+            return prediction
+        return prediction.corrected(self.times_us.reshape(-1)[kernels])
+
+    def _rows(self, kernels: IntArray) -> GridRows:
+        orders = self.orders[kernels]
+        return GridRows(orders, kernels, orders * len(self.orders) + kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class Contenders:
+    """The kernels of a space that are worth a look at one problem."""
+
+    space: CandidateSpace
+    kernels: IntArray
+    """Their positions in the space."""
+    grid: Grid
+    least: LeastTimes
+
+    def within(self, limit_us: float) -> IntArray:
+        """Those that may take up to `limit_us`."""
+        result: IntArray = np.flatnonzero(self.least.kept * self.least.physical_us <= limit_us)
+        return result
+
+    def times(self, model: Model, limit_us: float) -> KernelTimes:
+        """The times of these."""
+        some = self.within(limit_us)
+        grid = self.grid if len(some) == len(self.kernels) else self.grid.of_kernels(some)
+        return kernel_times(model, self.space, grid, self.kernels[some], shapes=1)
+
+
+def kernel_times(
+    model: Model, space: CandidateSpace, grid: Grid, kernels: IntArray, shapes: int
+) -> KernelTimes:
+    """Kernels of a grid of some shapes, each in its fastest tile order; `kernels` are their positions."""
+    evaluation = model.evaluate(grid)
+    every_us = evaluation.runtime_us
+    times_us = every_us.min(axis=0).reshape(shapes, -1)
+    return KernelTimes(space, kernels, evaluation, every_us.argmin(axis=0), times_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Fastest:
+    """The fastest of some kernels."""
+
+    kernel_us: FloatArray
+    """Of each kernel that was looked at."""
+    told: list[tuple[Candidate, Prediction]]
+    """The fastest ones in order, and the runner-up behind them."""
+    ties: IntArray
+    """Tie groups of the fastest."""
+    tied_us: float
+    """Up to which time kernels are tied with the best."""
+    second_us: float
+    """The time of the runner-up; infinite where there is none."""
+    needed_us: float
+    """A kernel that is slower changes nothing of this."""
+
+
+def fastest(model: Model, contenders: Sequence[Contenders], top_k: int) -> Fastest:
+    """The `top_k` fastest kernels of all contenders, as if each of them were looked at.
+
+    First those that may be about as fast as any; then, of all contenders, those that what was found does not
+    exclude. Of equal times the first stands first.
+    """
+    least_us = np.concatenate([each.least.physical_us for each in contenders])
+    limit_us = max(FIRST_LOOK * least_us.min(), float(_smallest(least_us, top_k)[0]))
+    wanted = min(top_k, len(least_us))
+    looked_at: dict[int, KernelTimes] = {}
+    seen = [0] * len(contenders)
+    for place in sorted(range(len(contenders)), key=lambda place: contenders[place].least.physical_us.min()):
+        if sum(seen) < wanted:
+            looked_at[place] = contenders[place].times(model, limit_us)
+            seen[place] = len(looked_at[place].kernels)
+    while True:
+        found = _fastest_of([looked_at[place] for place in sorted(looked_at)], top_k)
+        needed = [len(each.within(found.needed_us)) for each in contenders]
+        missed = [place for place in range(len(contenders)) if needed[place] > seen[place]]
+        if not missed:
+            return found
+        for place in missed:
+            looked_at[place], seen[place] = contenders[place].times(model, found.needed_us), needed[place]
+
+
+def _fastest_of(parts: Sequence[KernelTimes], top_k: int) -> Fastest:
+    """The fastest of kernels of one problem."""
+    slowest_us = None
+    if len({kernels.space.family.name for kernels in parts}) > 1:
+        slowest_us = _smallest(np.concatenate([kernels.times_us for kernels in parts], axis=1), top_k)
+    parts = [kernels.with_residual(top_k, with_ties=True, slowest_us=slowest_us) for kernels in parts]
+    kernel_us = np.concatenate([kernels.times_us[0] for kernels in parts])
+    first = _in_order(kernel_us, top_k)
+    best_us = float(kernel_us[first[0]])
+    slower_us = np.where(kernel_us > best_us * (1.0 + SAME_TIME), kernel_us, np.inf)
+    second = int(slower_us.argmin())
+    second_us = float(slower_us[second])
+    told = _told(parts, np.append(first, second))
+    bands = np.array([prediction.error_band or 0.0 for _, prediction in told])
+    tied_us = best_us * (1.0 + max(float(bands[0]), SAME_TIME))
+    return Fastest(
+        kernel_us=kernel_us,
+        told=told,
+        ties=tie_groups(kernel_us[first], bands),
+        tied_us=tied_us,
+        second_us=second_us,
+        needed_us=max(float(kernel_us[first[-1]]), tied_us, second_us) * (1.0 + SAME_TIME),
+    )
+
+
+def _told(parts: Sequence[KernelTimes], kernels: IntArray) -> list[tuple[Candidate, Prediction]]:
+    """Some kernels by their positions among those of all parts, in that order."""
+    told: dict[int, tuple[Candidate, Prediction]] = {}
+    start = 0
+    for each in parts:
+        end = start + len(each.kernels)
+        asked = kernels[(kernels >= start) & (kernels < end)]
+        if len(asked):
+            prediction, candidates = each.predictions(asked - start), each.candidates[asked - start]
+            for row, (kernel, candidate) in enumerate(zip(asked, candidates, strict=True)):
+                told[int(kernel)] = each.space.candidate(int(candidate)), prediction.row(row)
+        start = end
+    return [told[int(kernel)] for kernel in kernels]
+
+
+def _smallest(times_us: FloatArray, count: int) -> FloatArray:
+    """The last of the so many smallest times of each row, as a column; of all where there are fewer."""
+    last = min(count, times_us.shape[-1]) - 1
+    smallest: FloatArray = np.partition(times_us, last)
+    return smallest[..., last, np.newaxis]
+
+
+def _tied_or_next(times_us: FloatArray, error_band: FloatArray) -> FloatArray:
+    """Up to where times are tied with the smallest of their row, or the next larger one if that is more."""
+    best = times_us.argmin(axis=1, keepdims=True)
+    best_us = np.take_along_axis(times_us, best, axis=1)
+    next_us = np.where(times_us > best_us * (1.0 + SAME_TIME), times_us, np.inf).min(axis=1, keepdims=True)
+    tied_us = best_us * (1.0 + np.take_along_axis(error_band, best, axis=1))
+    result: FloatArray = np.maximum(tied_us, next_us)
+    return result
+
+
+def _in_order(times_us: FloatArray, count: int) -> IntArray:
+    """Positions of the smallest times in order; of equals the first stands first."""
+    count = min(count, len(times_us))
+    limit = np.partition(times_us, count - 1)[count - 1]
+    near = np.flatnonzero(times_us <= limit)
+    result: IntArray = near[np.argsort(times_us[near], kind="stable")][:count]
+    return result
+
+
+def tie_groups(times_us: FloatArray, error_band: FloatArray | None) -> IntArray:
+    """Group numbers from 1 for ascending times: a group ends where a time leaves the band of its first."""
+    groups = np.empty(len(times_us), dtype=np.int64)
+    group, limit = 0, -np.inf
+    for place, time in enumerate(times_us):
+        if time > limit:
+            group += 1
+            band = SAME_TIME if error_band is None else max(float(error_band[place]), SAME_TIME)
+            limit = time * (1.0 + band)
+        groups[place] = group
+    return groups

@@ -1,0 +1,42 @@
+"""A time that no kernel is faster than, from what the order of its tiles does not change."""
+
+from __future__ import annotations
+
+from gemm_model.core.elementwise import Values, is_zero
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.feasibility import Grid
+from gemm_model.kernels.mechanisms import KernelNumbers
+from gemm_model.persistent.epilogue import exposed_clk, tile_period_clk, whole_epilogue_clk
+from gemm_model.persistent.kernel_time import highest_clk_mhz, last_wave_weight
+from gemm_model.persistent.mainloop import math_clk
+from gemm_model.persistent.reduction import exposed_turns, second_kernel_us, turn_clk, turns_clk
+from gemm_model.persistent.surroundings import REGIMES, launch_us
+from gemm_model.persistent.tile_schedule import tile_waves
+
+
+def least_us(
+    grid: Grid, gpu: GpuSpec, rate: float, family: KernelFamily, numbers: KernelNumbers, *, regime: str
+) -> Values:
+    """The time in us of each kernel if no load were waited for, at the highest clock that any kernel has.
+
+    The terms of `kernel_time.kernel_time` that the launch and the MMA warps make, at a tenth of the cost; all
+    others add to them. `rate` is the peak FLOP per clock of one SM.
+    """
+    batch, resources = grid.batch, grid.resources
+    around, order, period = REGIMES[regime], family.tile_order, family.tile_period
+    waves = tile_waves(batch, gpu, resources, order)
+    mainloop = waves.k_tiles * math_clk(batch, rate, resources, waves.k_tiles, numbers, 0.0)
+    epilogue, _ = whole_epilogue_clk(batch, period, resources, numbers)
+    tile = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue)
+    turns = turns_clk(batch, waves, order, numbers)
+    last = last_wave_weight(waves, numbers)
+    clk = waves.full_waves * (tile + turns) + last * (waves.last_work * tile + turns)
+    clk = clk + exposed_clk(batch, gpu, period, resources, numbers.epilogue, mainloop, epilogue)
+    behind = exposed_turns(batch, waves, order)
+    if not is_zero(behind):
+        clk = clk + behind * turn_clk(batch, numbers.split_k)
+    clk_mhz = highest_clk_mhz(gpu, numbers.clock, around)
+    started_us = launch_us(batch, waves, gpu, family, numbers, around, 0.0)
+    second_us = second_kernel_us(batch, waves, order, numbers.split_k, gpu.sm_count, clk_mhz)
+    return started_us + second_us + clk / clk_mhz

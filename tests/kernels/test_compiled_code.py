@@ -1,0 +1,74 @@
+"""What compilers make of registers that spill: read from data; a wrong file is refused in a sentence."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from gemm_model.core.errors import InputError
+from gemm_model.kernels.compiled_code import COMPILED_CODE, compiled_code, load_compiled_code
+from tests.typed_numbers import calibration
+
+SHIPPED = yaml.safe_load(COMPILED_CODE.read_text())
+
+
+def test_quack_has_counts_of_its_own_and_others_have_those_of_nvcc():
+    quack = compiled_code("quack")
+    assert quack.tiles() == [
+        (256, 256, 137, 18),
+        (288, 96, 99, 3),
+        (320, 160, 162, 7),
+        (384, 128, 202, 24),
+        (384, 192, 218, 53),
+        (400, 80, 203, 7),
+        (416, 208, 247, 76),
+    ]
+    assert (quack.waits["others"], quack.working_registers) == (2, 30)
+    for family in ("cutlass", "cublas", "triton"):
+        assert compiled_code(family).tiles() == []
+        assert (compiled_code(family).waits, compiled_code(family).working_registers) == ({"others": 3}, 30)
+
+
+def loaded(tmp_path, change):
+    """What is read of the shipped file with a change."""
+    found = copy.deepcopy(SHIPPED)
+    change(found["compiled_code"])
+    path = tmp_path / "compiled_code.yaml"
+    path.write_text(yaml.safe_dump(found))
+    return load_compiled_code(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda found: found.pop("others"), "has no others"),
+        (lambda found: found["quack"].pop("waits"), "expected a mapping of working_registers"),
+        (lambda found: found["quack"]["waits"].pop("source"), "quack.waits is"),
+        (lambda found: found["quack"]["waits"].update(unit="clk"), "unit 'clk'; expected 'loads'"),
+        (lambda found: found["quack"]["waits"]["value"].pop("256x256"), "expected one for each tile"),
+        (lambda found: found["quack"]["waits"]["value"].pop("others"), "and others"),
+        (lambda found: found["quack"]["waits"]["value"].update(others=float("nan")), "others is nan"),
+        (lambda found: found["quack"]["moved_registers"]["value"].update({"256x256": -1}), "256x256 is -1"),
+        (lambda found: found["others"]["working_registers"].update(value="30"), "is '30'; expected a number"),
+        (
+            lambda found: (
+                found["others"]["moved_registers"]["value"].update(wide=3.0),
+                found["others"]["waits"]["value"].update(wide=1.0),
+            ),
+            "tile 'wide'; expected accumulators x columns",
+        ),
+    ],
+)
+def test_a_wrong_file_is_refused_in_a_sentence(tmp_path, change, said):
+    with pytest.raises(InputError, match=said) as refused:
+        loaded(tmp_path, change)
+    assert "\n" not in str(refused.value)
+
+
+def test_another_count_gives_a_calibration_another_fingerprint(monkeypatch):
+    before = calibration().fingerprint()
+    known = compiled_code("quack")
+    others = replace(known, waits={**known.waits, "others": 2.5})
+    monkeypatch.setattr("gemm_model.persistent.calibration_file.compiled_code", lambda _family: others)
+    assert calibration().fingerprint() != before
