@@ -212,7 +212,7 @@ def known_numbers(family: KernelFamily, donor: KernelNumbers) -> Mapping[str, fl
         return {}
     of_donor = donor.values()
     return {
-        name: checked(NUMBERS[name], entry.get("value", of_donor[name] + entry.get("more", 0.0)))
+        name: checked(NUMBERS[name], of_donor[name] + entry["more"] if "more" in entry else entry["value"])
         for name, entry in found["numbers"].items()
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -448,20 +449,29 @@ class PhysicalEvaluation:
     def _seen_alike(self) -> Flags:
         """Which rows trees say something of: they saw kernels that leave K whole, of plain products.
 
-        A fused epilogue leaves the rest of a kernel as it is, and is a share of its own.
+        A fused epilogue leaves the rest of a kernel as it is: they look at the kernel without it.
         """
         whole: Flags = self.geometry.schedule.sharers <= 1.0
         further = self.geometry.batch.further
         return whole if further is None else whole & (further.kind <= 0.0)
 
+    def _seen_by_trees(self) -> tuple[Geometry, KernelTime]:
+        """What the trees look at.
+
+        A fused epilogue, a what-if question and what is around the launch leave the correction as it is.
+        """
+        model, geometry, further = self.model, self.geometry, self.geometry.batch.further
+        if further is not None and any_of(further.kind == 0.0):
+            plain = replace(geometry.batch, further=further.without_epilogue())
+            geometry = geometry_of(plain, geometry.rate, model.gpu, geometry.family)
+        elif not (model.without or REGIMES[model.regime].chained):
+            return geometry, self.times
+        return geometry, model.times_for_trees(geometry, self.kind)
+
     def corrected_by(self, residual: Residual) -> Correction:
         """What corrects these rows by a residual's trees."""
-        model, times = self.model, self.times
-        seen_times = times
-        if model.without or REGIMES[model.regime].chained:
-            # A what-if question, or what is around the launch, leaves the correction as it is.
-            seen_times = model.times_for_trees(self.geometry, self.kind)
-        seen = features(self.geometry, seen_times)
+        times = self.times
+        seen = features(*self._seen_by_trees())
         physical_us, floor_us = np.atleast_1d(times.runtime_us, times.floor_us)
         forest = residual.forests[self.kind]
         alike = np.broadcast_to(self._seen_alike(), physical_us.shape)
