@@ -393,7 +393,7 @@ class PhysicalEvaluation:
         spilled = self.geometry.resources.spilled_registers
         most = spilled if is_number(spilled) else float(np.max(spilled))
         spills = () if most == 0 else (f"up to {most:.0f} registers of a thread spill (spilled_registers)",)
-        told = self.model.gpu.caveats + self.known.caveats + self.geometry.family.tile_order.caveats + spills
+        told = self.known.caveats + spills
         further = self.geometry.batch.further
         return told if further is None else told + self._further_caveats(further)
 
