@@ -528,7 +528,8 @@ class _Kind:
             held_out = self._hold_out(seen, name, free).times(folds, self.run_all, self.steps.fitted)
             if MEASURED in rows.frame:
                 rows = replace(rows, runtime_us=rows.frame[MEASURED].to_numpy(dtype=np.float64))
-            self.validations.extend(_figures(f"shape, {what}", rows, held_out.runtime_us, whole_shapes=False))
+            figures = _figures(f"shape, {what}", rows, held_out.runtime_us, _several_kernels(rows))
+            self.validations.extend(figures)
             if len(rows) >= FEWEST_BAND_ROWS:
                 error = np.abs(held_out.runtime_us / rows.runtime_us - 1.0)
                 self.bands[situation] = round(float(np.quantile(error, BAND_QUANTILE)), 4)
@@ -663,6 +664,11 @@ def _figures(what: str, seen: Observations, predicted_us: FloatArray, whole_shap
             )
         )
     return result
+
+
+def _several_kernels(rows: Observations) -> bool:
+    """Whether most shapes have several kernels, which can be chosen from."""
+    return bool(np.median(np.bincount(rows.shape_id)) > 1)
 
 
 def best_of_top(frame: pd.DataFrame, count: int) -> pd.Series:

@@ -88,6 +88,8 @@ def whole_instructions(
     waits: Values = where(excess > 0.0, code.waits[OTHERS], 0.0)
     for sums, wide, counted, waited in code.tiles():
         such = (accumulators == sums) & (columns == wide) & two_sets
+        if not any_of(such):
+            continue
         moved, waits = where(such, counted, moved), where(such, waited, waits)
     return where(excess > 0.0, moved, 0.0), waits
 
