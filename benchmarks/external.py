@@ -2,6 +2,9 @@
 
     python benchmarks/external.py library_gemms.csv.gz
     python benchmarks/external.py library_gemms.csv.gz --activations bf16
+    python benchmarks/external.py library_gemms.csv.gz --type bf16 --family cublas --own-choice --copies 5
+    python benchmarks/external.py library_gemms.csv.gz --type nvfp4 --activations bf16 --family cutlass \
+        --kernel sm100=128x256 --kernel sm103=128x256 --kernel sm120=128x128
     python benchmarks/external.py dsv3_fp8.csv dsv3_nvfp4.csv --gpu b200
 
 A table of library calls (columns system, in_dtype, m, n, k, runtime_us; `device` where `system` is no GPU of
@@ -9,16 +12,24 @@ the package) names no kernel: each row is held against the best that the card co
 A table that names its kernels (cta_m, cta_n, cluster_m, ... besides) is predicted row by row, and the first
 choice of each shape is judged too. Nothing is fitted to such a table: it is a judge.
 
+What is known of how a table was taken can be told. `--own-choice` adds what the library of the family loses
+by its own choice of kernel, as `gemm-model torch` does. `--copies 5`: weights rotate through five copies, or
+as many as hold L2's bytes where those are fewer, and the rest is the same from call to call. `--kernel`
+names, by architecture, the tile that a framework takes instead of choosing.
+
 With `--activations bf16` each call of narrower operands quantizes its activations first, as a framework's
 linear layer does: a kernel that reads them in bf16 and writes them with their scale factors, at DRAM's rate,
 after a boundary between kernels without programmatic dependent launch. The nvfp4 rows of aiconfigurator are
-such calls (ai-dynamo/aiconfigurator, collector/trtllm/collect_gemm.py: `forward` of a layer, of bf16).
+such calls (ai-dynamo/aiconfigurator, collector/trtllm/collect_gemm.py: `forward` of a layer, of bf16), and
+without a tuning run before them TensorRT-LLM takes a CUTLASS kernel by default (`getDefaultGemmConfig` of
+cpp/tensorrt_llm/thop/fp4Gemm.cpp): 128x256 on sm100 and sm103, 128x128 on sm120, no clusters.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -33,14 +44,35 @@ from gemm_model.core.dtypes import element_type, operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO_KERNEL
+from gemm_model.core.prediction import OwnPick
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.calibration_file import calibration_for
+from gemm_model.persistent.calibration_file import calibration_for, own_picks
 from gemm_model.tables.accuracy import top1_efficiency
 from gemm_model.tables.table import read_table
 
 BINS_US = (0.0, 10.0, 30.0, 100.0, np.inf)
+LONG_US = 30.0
+"""From here on calls are judged together too [us]."""
+OUTPUT_BYTES = 2.0
+"""Of one output [B]; what libraries' linear layers return: bf16."""
 BIN_NAMES = ("below 10 us", "10 to 30 us", "30 to 100 us", "above 100 us")
 NEEDED = ("in_dtype", "m", "n", "k", "runtime_us")
+CALL = ["in_dtype", "m", "n", "k"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What is known of the calls of a table."""
+
+    family: str
+    options: Mapping[str, str]
+    own_choice: bool = False
+    copies: int | None = None
+    """Most copies of the weights that calls rotate through; None where nothing comes again."""
+    activations: str | None = None
+    """Type that narrower activations are quantized from; None where they come as they are."""
+    tiles: Mapping[str, str] = field(default_factory=dict)
+    """By architecture the tile that is taken, such as 128x256; the best where there is none."""
 
 
 def gpu_of(system: str, device: str | None) -> str:
@@ -67,18 +99,43 @@ def stored_bits(in_dtype: str) -> float:
     return element.bits + (0.0 if scale is None else 8.0 * scale.bytes_per_element)
 
 
-def judged(
-    frame: pd.DataFrame, gpu: str, family: str, options: Mapping[str, str], activations: str | None
-) -> pd.DataFrame:
+def footprint_bytes(frame: pd.DataFrame, gpu: GpuSpec, copies: int) -> pd.Series:
+    """What comes by until a call's weights are used again [bytes]: their copies, activations, outputs."""
+    m, n, k = (pd.to_numeric(frame[name]) for name in ("m", "n", "k"))
+    operand_bytes = frame["in_dtype"].map(stored_bits) / 8.0
+    weights = n * k * operand_bytes
+    rotated = np.ceil(gpu.l2_bytes / weights).clip(1, copies)
+    return rotated * weights + m * k * operand_bytes + m * n * OUTPUT_BYTES
+
+
+def kernels(frame: pd.DataFrame, gpu: GpuSpec, told: Told) -> pd.DataFrame:
+    """The kernel of each call: the one that is told, or the fastest of the family."""
+    calls = frame[CALL].reset_index(drop=True)
+    tile = told.tiles.get(gpu.architecture)
+    if tile is not None:
+        cta_m, cta_n = map(int, tile.split("x"))
+        return calls.assign(kernel=told.family, cta_m=cta_m, cta_n=cta_n, cluster_m=1, cluster_n=1)
+    best = rank_table(calls, Ranker(gpu, family=told.family, options=told.options)).reset_index(drop=True)
+    ctas_per_mma = np.where(best["schedule"] == "2cta", 2, 1)
+    return best.drop(columns="limiter").assign(mma_m=pd.to_numeric(best["cta_m"]) * ctas_per_mma)
+
+
+def judged(frame: pd.DataFrame, gpu: str, told: Told) -> pd.DataFrame:
     """The rows with `predicted_us` and `runtime_us`."""
-    measured = pd.to_numeric(frame["runtime_us"])
     if "cta_m" in frame:
-        return predict_table(frame, gpu, options=options)
-    best = rank_table(frame[["in_dtype", "m", "n", "k"]], Ranker(gpu, family=family, options=options))
-    if activations is not None:
-        predicted_us = best["predicted_us"].to_numpy() + quantizing_us(frame, load_gpu(gpu), activations)
-        best = best.assign(predicted_us=predicted_us)
-    return best.assign(runtime_us=measured)
+        return predict_table(frame, gpu, options=told.options)
+    spec = load_gpu(gpu)
+    found = kernels(frame, spec, told)
+    if told.copies is not None:
+        found = found.assign(footprint_bytes=footprint_bytes(found, spec, told.copies))
+    if told.copies is not None or "predicted_us" not in found:
+        found = predict_table(found.drop(columns="predicted_us", errors="ignore"), spec, options=told.options)
+    predicted_us = pd.to_numeric(found["predicted_us"])
+    if told.own_choice:
+        predicted_us = predicted_us * (1.0 + own_picks().get(told.family, OwnPick()).share)
+    if told.activations is not None:
+        predicted_us = predicted_us + quantizing_us(found, spec, told.activations)
+    return found.assign(predicted_us=predicted_us, runtime_us=pd.to_numeric(frame["runtime_us"]).to_numpy())
 
 
 def figures(rows: pd.DataFrame) -> dict[str, object]:
@@ -100,26 +157,39 @@ def report(rows: pd.DataFrame, system: str) -> Iterator[dict[str, object]]:
             part = of_type[of_type["runtime_us"].between(low, high, inclusive="left")]
             if len(part):
                 yield {"system": system, "type": dtype, "duration": name, **figures(part)}
+        long = of_type[of_type["runtime_us"] >= LONG_US]
+        if len(long):
+            yield {"system": system, "type": dtype, "duration": f"above {LONG_US:.0f} us", **figures(long)}
         all_sizes = figures(of_type)
         if "cta_m" in of_type and of_type.groupby(["m", "n", "k"]).size().max() > 1:
             all_sizes["first choice"] = f"{top1_efficiency(of_type).mean():.1%}"
         yield {"system": system, "type": dtype, "duration": "all", **all_sizes}
 
 
-def systems(path: Path, gpu: str | None) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Name, GPU and rows of each system of a table."""
+def systems(path: Path, gpu: str | None, dtype: str | None = None) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Name, GPU and rows of each system of a table, of one type where it is told."""
     frame = read_table(path)
     missing = [name for name in NEEDED if name not in frame]
     if missing or (gpu is None and "system" not in frame):
         raise InputError(
             f"{path}: column {(missing or ['system'])[0]!r} is missing; expected {', '.join(NEEDED)}"
         )
+    if dtype is not None:
+        frame = frame[frame["in_dtype"] == dtype]
     if gpu is not None:
         yield path.name, gpu, frame
         return
     for system, rows in frame.groupby("system"):
         device = str(rows["device"].iloc[0]) if "device" in rows else None
         yield str(system), gpu_of(str(system), device), rows
+
+
+def told_tile(word: str) -> tuple[str, str]:
+    """Architecture and tile of a word such as sm100=128x256."""
+    architecture, _, tile = word.partition("=")
+    if not all(extent.isdecimal() for extent in tile.split("x", 1)) or "x" not in tile:
+        raise argparse.ArgumentTypeError(f"{word!r}; expected one such as sm100=128x256")
+    return architecture, tile
 
 
 def main() -> None:
@@ -132,14 +202,34 @@ def main() -> None:
         "--family", default=AUTO_KERNEL, help="kernels to choose from (default: the GPU's own)"
     )
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the model")
+    parser.add_argument("--type", help="judge rows of this type alone")
+    parser.add_argument("--own-choice", action="store_true", help="the library chooses by itself")
+    parser.add_argument(
+        "--copies", type=int, help="most copies that weights rotate through (default: no reuse)"
+    )
     parser.add_argument("--activations", metavar="TYPE", help="what narrower operands are quantized from")
+    parser.add_argument(
+        "--kernel",
+        action="append",
+        default=[],
+        type=told_tile,
+        metavar="ARCHITECTURE=TILE",
+        help="the tile that calls take",
+    )
     arguments = parser.parse_args()
-    options = dict(option.split("=", 1) for option in arguments.option)
+    told = Told(
+        family=arguments.family,
+        options=dict(option.split("=", 1) for option in arguments.option),
+        own_choice=arguments.own_choice,
+        copies=arguments.copies,
+        activations=arguments.activations,
+        tiles=dict(arguments.kernel),
+    )
     lines = [
         line
         for path in arguments.tables
-        for system, gpu, rows in systems(path, arguments.gpu)
-        for line in report(judged(rows, gpu, arguments.family, options, arguments.activations), system)
+        for system, gpu, rows in systems(path, arguments.gpu, arguments.type)
+        for line in report(judged(rows, gpu, told), system)
     ]
     columns = list(dict.fromkeys(name for line in lines for name in line))
     rows = [columns, ["---"] * len(columns), *([line.get(name, "") for name in columns] for line in lines)]

@@ -111,8 +111,8 @@ class LoggingDevice(FakeDevice):
     def operands(self, problem, placement):
         part = sys.argv[sys.argv.index("--part") + 1]
         # The process without a tracer takes its time to compile.
-        time.sleep(0.5 * (part == "untraced"))
-        self._write("prepared", part)
+        time.sleep(0.2 * (part == "untraced"))
+        self._write("prepared", f"{part}{placement}")
         return super().operands(problem, placement)
 
     def _note(self, what, launch):
@@ -145,7 +145,9 @@ def test_kernels_with_and_without_ranges_take_turns_on_the_card(monkeypatch, tmp
     assert launched[6:] == [f"{m} {each}" for m in (256, 512) for each in 3 * a_round]
     # The tracer's compiler leaves ranges in: kernels without them are compiled by the other process.
     prepared = (tmp_path / "prepared").read_text().split()
-    assert [part for part in prepared if part != "ranges"] == [*["untraced"] * 2, *["lifetimes"] * 2]
+    of_both = [part for part in prepared if not part.startswith("ranges")]
+    # Each round has the operands of both kernels elsewhere.
+    assert of_both == [f"{part}{place}" for part in ("untraced", "lifetimes") for place in (0, 1, 2, 0, 1, 2)]
     replies = json.loads((tmp_path / "untraced.json").read_text())
     assert replies == 2 * [{"disposition": "ok", "kernel_us": 2.5}]
 

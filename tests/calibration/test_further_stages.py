@@ -10,7 +10,7 @@ import yaml
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.run import Choices, calibrate
 from gemm_model.calibration.tables import further_situation
-from gemm_model.calibration.twins import beside_twins
+from gemm_model.calibration.twins import added_us, beside_twins
 from gemm_model.persistent.calibration_file import as_mapping, load_calibration
 from gemm_model.persistent.kernel_time import kernel_time
 from tests.calibration.test_calibration import H200, NUMBERS, QUACK, measured
@@ -78,6 +78,11 @@ def test_a_stage_finds_the_numbers_that_made_its_rows(tmp_path):
         "grouped",
     }
     assert max(bands["fused_epilogue"], bands["grouped"]) < 0.02
+    # Kernels of one problem are a choice, which is right where the numbers are those of the rows.
+    choices_of = {each.what: each.top1 for each in kind.validations}
+    assert choices_of["shape, fused_epilogue rows"].mean > 0.99
+    # Each of the groups here has a routing of its own.
+    assert choices_of["shape, grouped rows"] is None
     assert "fused_epilogue.tangent_clk" in found.calibration.fitted
     assert as_mapping(found.calibration)["error_band"]["fp16"] == bands
 
@@ -92,6 +97,10 @@ def test_a_twin_takes_what_the_model_misses_of_the_kernel():
     found = beside_twins(rows, twins, np.array([80.0]))
     assert found["runtime_us"].tolist() == pytest.approx([130.0 * 0.8, 50.0])
     assert found["measured_us"].tolist() == [130.0, 50.0]
+    # The first adds 130 - 100 us to its twin; the other has none.
+    added = added_us(rows, twins, rows.runtime_us, twins.runtime_us)
+    assert added[0] == pytest.approx(30.0)
+    assert np.isnan(added[1])
 
 
 def test_rows_tell_of_one_mechanism_each():

@@ -144,6 +144,24 @@ def test_what_warpgroup_mmas_and_tma_have_is_no_part_of_other_kernels():
         assert not {"edge_tiles", "edge_multicast"} & set(family_of(family, load_gpu("l40s")).mechanisms)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "family", "held", "math"),
+    [
+        ("h200", "quack", 1.0, 1.0),
+        ("b200_sxm", "quack", 0.0, 1.0),
+        ("b200_sxm", "cublas", 0.0, 1.0),
+        ("rtx_pro_6000_server", "cutlass", 0.0, 1.0),
+        ("l40s", "cublas", 1.0, 0.0),
+    ],
+)
+def test_which_stages_wait_for_mmas(gpu, family, held, math):
+    """Stages held beside the one that is multiplied, and whether a load comes behind its MMAs."""
+    kernel = batch_of([(PROBLEM, KernelConfig(cta_m=128, cta_n=128, kernel=family))])
+    found = resources_of(kernel, load_gpu(gpu), family_of(family, load_gpu(gpu)))
+    assert float(found.stages[0] - found.loads_under_way[0]) == held
+    assert float(found.math_in_round_trip) == math
+
+
 def test_before_hopper_one_cta_takes_one_tile():
     for name in OLDER:
         for family in families(load_gpu(name)):

@@ -6,6 +6,7 @@ from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.epilogue import (
     epilogue_clk,
     exposed_clk,
+    hidden_clk,
     period_beside_stores,
     port_store_clk,
     tile_period_clk,
@@ -19,11 +20,15 @@ TENSOR_MEMORY = family_of("quack", B200).tile_period
 
 
 def period(batch, mainloop, epilogue):
-    return tile_period_clk(batch, H200, REGISTERS, found_of(batch), numbers(), mainloop, epilogue)
+    found = found_of(batch)
+    hidden = hidden_clk(found, STORES, mainloop, epilogue)
+    return tile_period_clk(batch, H200, REGISTERS, found, numbers(), mainloop, epilogue, hidden)
 
 
 def exposed(batch, mainloop, epilogue):
-    return exposed_clk(batch, H200, REGISTERS, found_of(batch), STORES, mainloop, epilogue)
+    found = found_of(batch)
+    hidden = hidden_clk(found, STORES, mainloop, epilogue)
+    return exposed_clk(batch, H200, REGISTERS, found, epilogue, hidden)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +81,9 @@ def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales(cta
     """2 x 256 columns fill the 512; with 48 columns of scales one accumulator is left; 2 x 192 + 48 fit."""
     batch = pair_of_ctas(cta_n, dtype=dtype)
     found, known = found_of(batch, B200), numbers()
-    clk = tile_period_clk(batch, B200, TENSOR_MEMORY, found, known, 5000.0, 3000.0)
+    clk = tile_period_clk(batch, B200, TENSOR_MEMORY, found, known, 5000.0, 3000.0, 0.0)
     assert clk == (5000 if two else 8000)
-    assert exposed_clk(batch, B200, TENSOR_MEMORY, found, STORES, 5000.0, 3000.0) == (3000 if two else 0)
+    assert exposed_clk(batch, B200, TENSOR_MEMORY, found, 3000.0, 0.0) == (3000 if two else 0)
     beside = period_beside_stores(batch, B200, TENSOR_MEMORY, found, known, 5000.0)
     assert beside == ((0 if two else 5000), 1.0)
 

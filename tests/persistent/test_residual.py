@@ -29,6 +29,7 @@ from gemm_model.calibration.tables import CalibrationData
 from gemm_model.classic_models.sol import SOLModel
 from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.core.batch import batch_of, numbers_of
+from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.kernels.feasibility import check
@@ -375,6 +376,24 @@ def test_a_what_if_question_keeps_the_correction(residual_file):
         WarpSpecializedModel(H200, residual=str(residual_file), **options).predict_batch(EXAMPLE).runtime_us
     )
     assert corrected / plain == pytest.approx(1.05, abs=1e-5)
+
+
+@needs_shipped
+@pytest.mark.parametrize("epilogue", ["gelu", "residual", "gated_silu,bias"])
+def test_a_fused_epilogue_keeps_the_correction_of_the_kernel_without_it(epilogue):
+    problem, config = WIDE
+    fused = replace(problem, epilogue=Epilogue.parse(epilogue))
+    pairs = batch_of([WIDE, (fused, config), NARROW])
+    auto, physical = (
+        WarpSpecializedModel(H200, residual=residual).predict_batch(pairs).runtime_us
+        for residual in ("auto", "off")
+    )
+    shares = auto / physical
+    assert shares[1] == pytest.approx(shares[0], rel=1e-9)
+    assert abs(shares[1] - 1.0) > 1e-4
+    alone = predict(fused, config, "h200")
+    assert alone.runtime_us == pytest.approx(auto[1], rel=1e-9)
+    assert physical[1] > 1.005 * physical[0]
 
 
 @needs_shipped

@@ -416,6 +416,19 @@ def _rest_ms(graph_ms: float, settings: TimingSettings) -> float:
 
 
 class TracedTorchDevice(TorchDevice):
-    """One that makes no more random numbers than it needs: a tracer notes each warp of a kernel that does."""
+    """One that makes no more random numbers than it needs: a tracer notes each warp of a kernel that does.
+
+    Each placement has memory of its own.
+    """
 
     least_pool = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pools = {0: self._pool}
+
+    def operands(self, problem: GemmProblem, placement: int) -> Operands:
+        if placement not in self._pools:
+            self._pools[placement] = OperandPool("cuda", OPERAND_SEED, self.least_pool)
+        self._pool = self._pools[placement]
+        return super().operands(problem, placement)

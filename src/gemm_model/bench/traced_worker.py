@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.bench.provider import KernelError, Launch
-from gemm_model.bench.rows import row_from_columns
+from gemm_model.bench.rows import Row, row_from_columns
 from gemm_model.bench.turns import LIFETIMES, PARTS, RANGES, ROUNDS, UNTRACED, Turns, end_turns
 from gemm_model.bench.worker import Worker
 from gemm_model.timeline.iket import WAIT_DATA, WAIT_STAGE
@@ -78,12 +78,13 @@ def drop_store_ranges() -> None:
 def run_rows(worker: Worker, rows: list[dict[str, Any]], part: str, turns: Turns) -> list[dict[str, Any]]:
     """One reply a row: `kernel_us` where it is timed. Where a row cannot run, why; then none is launched."""
     with turns.preparing():
-        launches, replies = _prepared(worker, rows)
-    if len(launches) < len(rows):
+        prepared = [_prepared(worker, row_from_columns(cells)) for cells in rows]
+    replies = [reply for _, reply in prepared]
+    if any(reply["disposition"] != "ok" for reply in replies):
         return replies
-    for launch, reply in zip(launches, replies, strict=True):
+    for launches, reply in prepared:
         times_us = []
-        for _ in range(ROUNDS):
+        for launch in launches:
             with turns.turn():
                 times_us += _launched(worker, launch, part)
         if times_us:
@@ -91,19 +92,17 @@ def run_rows(worker: Worker, rows: list[dict[str, Any]], part: str, turns: Turns
     return replies
 
 
-def _prepared(worker: Worker, rows: list[dict[str, Any]]) -> tuple[list[Launch], list[dict[str, Any]]]:
-    """The launches of those that run, and one reply a row."""
-    replies: list[dict[str, Any]] = []
-    launches: list[Launch] = []
-    for cells in rows:
-        row = row_from_columns(cells)
-        try:
-            operands = worker.device.operands(row.problem, 0)
-            launches.append(worker.provider(row.kernel).prepare(row.problem, row.config, operands))
-            replies.append({"disposition": "ok"})
-        except KernelError as error:
-            replies.append({"disposition": error.disposition, "detail": str(error)})
-    return launches, replies
+def _prepared(worker: Worker, row: Row) -> tuple[list[Launch], dict[str, Any]]:
+    """A row's launches, one a round, each with its operands elsewhere in memory; and the reply about it.
+
+    Where they lie decides which channels serve them, and with them the time of kernels that DRAM bounds.
+    """
+    provider, device = worker.provider(row.kernel), worker.device
+    try:
+        operands = [device.operands(row.problem, placement) for placement in range(ROUNDS)]
+        return [provider.prepare(row.problem, row.config, each) for each in operands], {"disposition": "ok"}
+    except KernelError as error:
+        return [], {"disposition": error.disposition, "detail": str(error)}
 
 
 def _launched(worker: Worker, launch: Launch, part: str) -> list[float]:

@@ -549,10 +549,12 @@ class _Kind:
             held_out = judged.times(folds, self.run_all, self.steps.fitted)
             if MEASURED in rows.frame:
                 rows = replace(rows, runtime_us=rows.frame[MEASURED].to_numpy(dtype=np.float64))
-            self.validations.extend(_figures(f"shape, {what}", rows, held_out.runtime_us, whole_shapes=False))
+            figures = _figures(f"shape, {what}", rows, held_out.runtime_us, _several_kernels(rows))
+            self.validations.extend(figures)
             if held_out.corrected_us is not None:
-                name_of = f"shape + residual, {what}"
-                self.validations.extend(_figures(name_of, rows, held_out.corrected_us, whole_shapes=False))
+                with_trees = f"shape + residual, {what}"
+                judged_us = held_out.corrected_us
+                self.validations.extend(_figures(with_trees, rows, judged_us, _several_kernels(rows)))
             if len(rows) >= FEWEST_BAND_ROWS:
                 self.bands[situation] = _band(held_out.runtime_us, rows)
                 if held_out.corrected_us is not None:
@@ -690,6 +692,11 @@ def _figures(what: str, seen: Observations, predicted_us: FloatArray, whole_shap
             )
         )
     return result
+
+
+def _several_kernels(rows: Observations) -> bool:
+    """Whether most shapes have several kernels, which can be chosen from."""
+    return bool(np.median(np.bincount(rows.shape_id)) > 1)
 
 
 def best_of_top(frame: pd.DataFrame, count: int) -> pd.Series:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,13 @@ def asked_of(problem: GemmProblem) -> tuple[str, ...]:
     words = () if problem.epilogue is None else problem.epilogue.words
     kinds = zip(KINDS, (problem.groups, problem.block_scaling, problem.conv), strict=True)
     return (*words, *(kind for kind, found in kinds if found is not None))
+
+
+EPILOGUE_COLUMNS = (
+    *("output_scale_bits", "source_share", "tangents", "sigmoids", "gated", "vectors", "reductions"),
+    "quantized",
+)
+"""Columns of `FurtherWork` that are 0 without an epilogue."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,6 +117,11 @@ class FurtherWork:
         groups, block_scaling, conv = (bits_of((kind,)) for kind in KINDS)
         of_kinds = where(self.asked >= conv, 3.0, where(self.asked >= block_scaling, 2.0, 1.0))
         return where(self.asked >= groups, of_kinds, where(self.asked > 0, 0.0, -1.0))
+
+    def without_epilogue(self) -> FurtherWork:
+        """The same with the epilogue of a plain product; what was asked is told as before."""
+        nothing = dict.fromkeys(EPILOGUE_COLUMNS, 0.0)
+        return replace(self, output_share=1.0, **nothing)
 
     def mapped(self, change: Callable[[Any], Any]) -> FurtherWork:
         """The same columns, each changed."""

@@ -88,6 +88,8 @@ def whole_instructions(
     waits: Values = where(excess > 0.0, code.waits[OTHERS], 0.0)
     for sums, wide, counted, waited in code.tiles():
         such = (accumulators == sums) & (columns == wide) & two_sets
+        if not any_of(such):
+            continue
         moved, waits = where(such, counted, moved), where(such, waited, waits)
     return where(excess > 0.0, moved, 0.0), waits
 
@@ -182,7 +184,7 @@ QUACK_SM100 = KernelFamily(
         offers_tile=warpgroup_mma.tcgen05_tile,
         warpgroups=warpgroup_mma.two_warpgroups,
         splits_columns=warpgroup_mma.rows_shared,
-        held_stages=warpgroup_mma.one_stage_held,
+        held_stages=warpgroup_mma.no_stage_held,
         math_in_round_trip=warpgroup_mma.whole_math,
         mma_columns=warpgroup_mma.columns_of_the_tile,
         epilogue_tile=warpgroup_mma.epilogue_tile,
@@ -216,7 +218,7 @@ QUACK_SM120 = KernelFamily(
         offers_tile=offers_sm120_tile,
         warpgroups=sm120_warpgroups,
         splits_columns=warpgroup_mma.rows_shared,
-        held_stages=warpgroup_mma.one_stage_held,
+        held_stages=warpgroup_mma.no_stage_held,
         math_in_round_trip=warpgroup_mma.whole_math,
         mma_columns=warpgroup_mma.columns_of_the_tile,
         epilogue_tile=sm120_epilogue_tile,

@@ -84,6 +84,18 @@ def whole_math(_batch: GemmBatch) -> Values:
     return 1.0
 
 
+def no_math(_batch: GemmBatch) -> Values:
+    """The warps that multiply start a load before the MMAs of a k tile, not behind them."""
+    return 0.0
+
+
 def one_stage_held(batch: GemmBatch) -> Values:
     """A stage is released one k tile after its use: one group of MMAs stays in flight."""
     return where(batch.cta_m > 0, 1.0, 1.0)
+
+
+def no_stage_held(batch: GemmBatch) -> Values:
+    """A stage is released with its own MMAs: by their commit (tcgen05), or once its last fragments are in
+    registers (sm120). QuACK 0.6.5, `consumer_release` of `gemm_sm100.py` and `gemm_sm120.py`.
+    """
+    return where(batch.cta_m > 0, 0.0, 0.0)

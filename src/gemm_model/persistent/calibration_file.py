@@ -212,7 +212,7 @@ def known_numbers(family: KernelFamily, donor: KernelNumbers) -> Mapping[str, fl
         return {}
     of_donor = donor.values()
     return {
-        name: checked(NUMBERS[name], entry.get("value", of_donor[name] + entry.get("more", 0.0)))
+        name: checked(NUMBERS[name], of_donor[name] + entry["more"] if "more" in entry else entry["value"])
         for name, entry in found["numbers"].items()
     }
 
@@ -449,14 +449,21 @@ def situation(
     sharers: Values,
     kind: Values = -1.0,
 ) -> IntArray:
-    """Position in SITUATIONS of each row; arguments are numbers for one row, else arrays.
+    """Position in SITUATIONS of each row; arguments as in `situation_code`."""
+    found = situation_code(waves, waves_us, memory_us, tensor_us, sharers, kind)
+    if is_number(found) and not is_number(waves_us):
+        found = np.full_like(waves_us, found)
+    return np.atleast_1d(found).astype(np.int64)
+
+
+def situation_code(
+    waves: Values, waves_us: Values, memory_us: Values, tensor_us: Values, sharers: Values, kind: Values
+) -> Values:
+    """The same as a number held as a float, or a column of them.
 
     `kind` is `FurtherWork.kind`, -1 for a plain product.
     """
     memory_bound = where(memory_us > tensor_us, 1.0, where(waves <= FEW_WAVES, 2.0, 3.0))
     whole = where(waves_us < TINY_US, 0.0, memory_bound)
     of_kind = where(kind >= 0.0, len(WHOLE_SITUATIONS) + kind, whole)
-    found = where(sharers > 1.0, 4.0, of_kind)
-    if is_number(found) and not is_number(waves_us):
-        found = np.full_like(waves_us, found)
-    return np.atleast_1d(found).astype(np.int64)
+    return where(sharers > 1.0, 4.0, of_kind)

@@ -114,9 +114,9 @@ def stall_of(
     """
     if batch.further is None:
         return None
-    plain = whole - fused
+    plain, stores = whole - fused, numbers.epilogue
     exposed, exposed_plain = (
-        exposed_clk(batch, gpu, period, resources, numbers.epilogue, mainloop, each)
+        exposed_clk(batch, gpu, period, resources, each, hidden_clk(resources, stores, mainloop, each))
         for each in (whole, plain)
     )
     last = fused - (exposed - exposed_plain)
@@ -148,10 +148,11 @@ def tile_period_clk(
     numbers: KernelNumbers,
     mainloop: Values,
     epilogue: Values,
+    hidden: Values,
 ) -> Values:
     """Clocks between tiles in the MMA warps, if operands are always there.
 
-    Cooperative: mainloop, then epilogue, less what warpgroups hide of each other's. Ping-pong: two consumers
+    Cooperative: mainloop, then epilogue, less what is `hidden` (`hidden_clk`). Ping-pong: two consumers
     take the mainloop in turn, so that a tile takes the longer of one mainloop with the handover and half of
     one consumer's round; a handover takes the fixed clocks of a tile. In tensor memory the accumulators are
     double-buffered where two fit beside the scale factors: the longer of mainloop and epilogue.
@@ -161,7 +162,7 @@ def tile_period_clk(
         return where(_double_buffered(gpu, resources), maximum(mainloop, epilogue), serial)
     tile = numbers.epilogue.tile_clk
     turns = maximum(mainloop + tile, serial / 2.0 + tile)
-    cooperative = serial - _hidden_clk(resources, numbers.epilogue, mainloop, epilogue) + tile
+    cooperative = serial - hidden + tile
     return where(batch.schedule == PINGPONG, turns, cooperative)
 
 
@@ -186,18 +187,16 @@ def exposed_clk(
     gpu: GpuSpec,
     period: TilePeriod,
     resources: Resources,
-    stores: EpilogueStores,
-    mainloop: Values,
     epilogue: Values,
+    hidden: Values,
 ) -> Values:
     """Clocks of the last epilogue that nothing hides and that the tile period does not hold already."""
     if period.in_tensor_memory:
         return where(_double_buffered(gpu, resources), epilogue, 0.0)
-    hidden = _hidden_clk(resources, stores, mainloop, epilogue)
     return where(batch.schedule == PINGPONG, epilogue, hidden)
 
 
-def _hidden_clk(resources: Resources, stores: EpilogueStores, mainloop: Values, epilogue: Values) -> Values:
+def hidden_clk(resources: Resources, stores: EpilogueStores, mainloop: Values, epilogue: Values) -> Values:
     """What the warpgroups of a cooperative kernel hide of a tile's epilogue and the next tile's mainloop."""
     return where(resources.warpgroups > 1.0, stores.apart * minimum(mainloop, epilogue), 0.0)
 

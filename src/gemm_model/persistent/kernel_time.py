@@ -35,6 +35,7 @@ from gemm_model.persistent.edge_tiles import NO_EDGE, EdgeFill, crowding, edge_f
 from gemm_model.persistent.epilogue import (
     Stall,
     exposed_clk,
+    hidden_clk,
     period_beside_stores,
     port_store_clk,
     stall_of,
@@ -103,6 +104,7 @@ class Geometry:
     family: KernelFamily
     rate: Values
     """Peak FLOP per clock of one SM."""
+    flop: Values
     resources: Resources
     schedule: TileSchedule
 
@@ -112,6 +114,7 @@ class Geometry:
             picked(self.batch, rows),
             self.family,
             picked(self.rate, rows),
+            picked(self.flop, rows),
             picked(self.resources, rows),
             picked(self.schedule, rows),
         )
@@ -124,7 +127,7 @@ def geometry_of(
     if resources is None:
         resources = resources_of(batch, gpu, family)
     schedule = tile_schedule(batch, gpu, resources, family.tile_order)
-    return Geometry(batch, family, rate, resources, schedule)
+    return Geometry(batch, family, rate, batch.flop, resources, schedule)
 
 
 def l2_bytes_per_us(gpu: GpuSpec, numbers: KernelNumbers) -> float:
@@ -216,8 +219,8 @@ class _Parts:
     traffic: Traffic
     edge: EdgeFill
     step: KTile
-    mainloop_clk: Values
     epilogue_clk: Values
+    hidden_clk: Values
     work: _Work
     clock: _ClockRules
     sm_clk_mhz: Values
@@ -240,14 +243,16 @@ def _parts(
     epilogue, fused = whole_epilogue_clk(batch, period, resources, numbers)
     mainloop = schedule.k_tiles * step.math_clk
     stall = stall_of(batch, gpu, period, resources, numbers, mainloop, schedule.k_tiles, epilogue, fused)
-    work = _work(geometry, gpu, numbers, around, bytes_moved, edge, step, epilogue, stall)
+    hidden = hidden_clk(resources, numbers.epilogue, mainloop, epilogue)
+    period_clk = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue, hidden)
+    work = _work(geometry, gpu, numbers, around, bytes_moved, edge, step, mainloop, period_clk, stall)
     clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
     return _Parts(
         traffic=bytes_moved,
         edge=edge,
         step=step,
-        mainloop_clk=mainloop,
         epilogue_clk=epilogue,
+        hidden_clk=hidden,
         work=work,
         clock=clock,
         sm_clk_mhz=_settle(work, clock.inside, gpu),
@@ -280,9 +285,7 @@ def kernel_time(
     clk_us = 1.0 / sm_clk_mhz
     waves_us = work.waves_us(sm_clk_mhz)
     first_load_us = step.port_clk * clk_us
-    exposed = exposed_clk(
-        batch, gpu, period, geometry.resources, numbers.epilogue, parts.mainloop_clk, parts.epilogue_clk
-    )
+    exposed = exposed_clk(batch, gpu, period, geometry.resources, parts.epilogue_clk, parts.hidden_clk)
     turn_us = turn_clk(batch, numbers.split_k) * clk_us
     turns_us = exposed_turns_us(batch, schedule, geometry.family.tile_order, waves_us, turn_us)
     exposed_us = exposed * clk_us + turns_us
@@ -376,7 +379,8 @@ def _work(
     bytes_moved: Traffic,
     edge: EdgeFill,
     step: KTile,
-    epilogue: Values,
+    mainloop: Values,
+    period_clk: Values,
     stall: Stall | None,
 ) -> _Work:
     """The work of the waves."""
@@ -386,7 +390,6 @@ def _work(
         geometry.resources,
         geometry.family.tile_period,
     )
-    mainloop = schedule.k_tiles * step.math_clk
     stores = port_store_clk(batch, period, numbers.epilogue)
     port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
     busy = schedule.resident * batch.cluster_m * batch.cluster_n / gpu.sm_count
@@ -401,7 +404,6 @@ def _work(
     stores_us = epilogues * bytes_moved.l2_store_bytes / (l2_bytes_per_us(gpu, numbers) * schedule.tiles)
     dram_tile_us = dram_us / schedule.tiles
     unhidden_us = numbers.overlap.l2_dram_loss * minimum(l2_us, dram_tile_us)
-    period_clk = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue)
     port_clk = maximum(port, schedule.k_tiles * step.latency_clk)
     overlap = numbers.overlap
     crowded = crowding(batch, gpu, numbers)
@@ -510,7 +512,7 @@ def _clock_rule(
     geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, bytes_moved: Traffic, around: Surroundings
 ) -> _ClockRules:
     multipliers = geometry.batch.multiplier_share
-    switched = geometry.batch.flop * multipliers
+    switched = geometry.flop * multipliers
     l2_bytes = bytes_moved.l2_request_bytes
     dram_bytes = bytes_moved.dram_bytes
     math_clk = switched / (geometry.rate * gpu.sm_count)
@@ -591,6 +593,6 @@ def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: Surroundings) -> float:
 
 def _speed_of_light_us(geometry: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:
     """No kernel is faster than its FLOP at the peak rate, or its bytes at the DRAM's (classic SOL model)."""
-    math_us = geometry.batch.flop / (geometry.rate * gpu.sm_count * gpu.sm_clk_mhz)
+    math_us = geometry.flop / (geometry.rate * gpu.sm_count * gpu.sm_clk_mhz)
     dram_us = (bytes_moved.operand_bytes + bytes_moved.output_bytes) / gpu.dram_bytes_per_us
     return maximum(math_us, dram_us)

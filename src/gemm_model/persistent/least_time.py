@@ -7,7 +7,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid
 from gemm_model.kernels.mechanisms import KernelNumbers
-from gemm_model.persistent.epilogue import exposed_clk, tile_period_clk, whole_epilogue_clk
+from gemm_model.persistent.epilogue import exposed_clk, hidden_clk, tile_period_clk, whole_epilogue_clk
 from gemm_model.persistent.kernel_time import highest_clk_mhz, last_wave_weight
 from gemm_model.persistent.mainloop import math_clk
 from gemm_model.persistent.reduction import exposed_turns, second_kernel_us, turn_clk, turns_clk
@@ -28,11 +28,12 @@ def least_us(
     waves = tile_waves(batch, gpu, resources, order)
     mainloop = waves.k_tiles * math_clk(batch, rate, resources, waves.k_tiles, numbers, 0.0)
     epilogue, _ = whole_epilogue_clk(batch, period, resources, numbers)
-    tile = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue)
+    hidden = hidden_clk(resources, numbers.epilogue, mainloop, epilogue)
+    tile = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue, hidden)
     turns = turns_clk(batch, waves, order, numbers)
     last = last_wave_weight(waves, numbers)
     clk = waves.full_waves * (tile + turns) + last * (waves.last_work * tile + turns)
-    clk = clk + exposed_clk(batch, gpu, period, resources, numbers.epilogue, mainloop, epilogue)
+    clk = clk + exposed_clk(batch, gpu, period, resources, epilogue, hidden)
     behind = exposed_turns(batch, waves, order)
     if not is_zero(behind):
         clk = clk + behind * turn_clk(batch, numbers.split_k)

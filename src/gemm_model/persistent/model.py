@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -39,6 +40,7 @@ from gemm_model.persistent.calibration_file import (
     load_calibration,
     own_picks,
     situation,
+    situation_code,
 )
 from gemm_model.persistent.clock import energy_uj
 from gemm_model.persistent.kernel_time import (
@@ -185,7 +187,10 @@ class WarpSpecializedModel:
         found = least_us(grid, self.gpu, rate, family, numbers, regime=self.regime)
         residual = known.residual
         corrected = residual is not None and (kind in residual.splits or any_of(grid.batch.split_k <= 1.0))
-        return LeastTimes(np.broadcast_to(found, grid.shape).min(axis=0), 1.0 - LIMIT if corrected else 1.0)
+        if np.ndim(found) != 1:
+            # Waves depend on the order of tiles where it pads the matrix.
+            found = np.broadcast_to(found, grid.shape).min(axis=0)
+        return LeastTimes(np.asarray(found), 1.0 - LIMIT if corrected else 1.0)
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         """Raises RefusedKernelError for a kernel that cannot run."""
@@ -353,7 +358,8 @@ class PhysicalEvaluation:
         if self.model.corrects:
             phases_us[RESIDUAL_PHASE] = runtime_us - self.times.runtime_us
         slowest = max(LIMITER_DETAILS, key=details.__getitem__)
-        band = self.error_band()
+        table = self.known.band_table
+        band = None if table is None else known_band(table.item(int(situation_code(*self._situated()))))
         return Prediction(
             runtime_us=runtime_us,
             limiter=LIMITERS[LIMITER_DETAILS.index(slowest)],
@@ -361,7 +367,7 @@ class PhysicalEvaluation:
             details=details,
             bytes_by_level=bytes_by_level,
             caveats=self.caveats(),
-            error_band=None if band is None else known_band(band.item()),
+            error_band=band,
         )
 
     def prediction(self) -> BatchPrediction:
@@ -415,7 +421,7 @@ class PhysicalEvaluation:
         times, moved = self.times, self.times.traffic
         share = times.set_clk_mhz / self.model.gpu.sm_clk_mhz
         batch = self.geometry.batch
-        switched = batch.flop * batch.multiplier_share
+        switched = self.geometry.flop * batch.multiplier_share
         spent = energy_uj(power, switched, moved.l2_request_bytes, moved.dram_bytes, share, times.runtime_us)
         return {"energy_uj": spent}
 
@@ -427,35 +433,45 @@ class PhysicalEvaluation:
 
     def error_band(self) -> FloatArray | None:
         """Of each row, as in `BatchPrediction`."""
-        times, table = self.times, self.known.band_table
+        table = self.known.band_table
         if table is None:
             return None
-        memory_us = maximum(times.l2_us, times.dram_us)
-        waves, sharers = self.geometry.schedule.waves, self.geometry.schedule.sharers
-        further = self.geometry.batch.further
-        kind = -1.0 if further is None else further.kind
-        result: FloatArray = table[
-            situation(waves, times.waves_us, memory_us, times.tensor_us, sharers, kind)
-        ]
+        result: FloatArray = table[situation(*self._situated())]
         return result
+
+    def _situated(self) -> tuple[Values, ...]:
+        """What tells the situation of each row, as `situation` takes it."""
+        times, schedule, further = self.times, self.geometry.schedule, self.geometry.batch.further
+        memory_us = maximum(times.l2_us, times.dram_us)
+        kind = -1.0 if further is None else further.kind
+        return schedule.waves, times.waves_us, memory_us, times.tensor_us, schedule.sharers, kind
 
     def _seen_alike(self, residual: Residual) -> Flags:
         """Which rows trees say something of: plain products, and of kernels that split K if they saw some.
 
-        A fused epilogue leaves the rest of a kernel as it is, and is a share of its own.
+        A fused epilogue leaves the rest of a kernel as it is: they look at the kernel without it.
         """
         further = self.geometry.batch.further
         plain: Flags = True if further is None else further.kind <= 0.0
         return plain if self.kind in residual.splits else plain & (self.geometry.schedule.sharers <= 1.0)
 
+    def _seen_by_trees(self) -> tuple[Geometry, KernelTime]:
+        """What the trees look at.
+
+        A fused epilogue, a what-if question and what is around the launch leave the correction as it is.
+        """
+        model, geometry, further = self.model, self.geometry, self.geometry.batch.further
+        if further is not None and any_of(further.kind == 0.0):
+            plain = replace(geometry.batch, further=further.without_epilogue())
+            geometry = geometry_of(plain, geometry.rate, model.gpu, geometry.family)
+        elif not (model.without or REGIMES[model.regime].chained):
+            return geometry, self.times
+        return geometry, model.times_for_trees(geometry, self.kind)
+
     def corrected_by(self, residual: Residual) -> Correction:
         """What corrects these rows by a residual's trees."""
-        model, times = self.model, self.times
-        seen_times = times
-        if model.without or REGIMES[model.regime].chained:
-            # A what-if question, or what is around the launch, leaves the correction as it is.
-            seen_times = model.times_for_trees(self.geometry, self.kind)
-        seen = features(self.geometry, seen_times)
+        times = self.times
+        seen = features(*self._seen_by_trees())
         physical_us, floor_us = np.atleast_1d(times.runtime_us, times.floor_us)
         forest = residual.forests[self.kind]
         alike = np.broadcast_to(self._seen_alike(residual), physical_us.shape)

@@ -84,7 +84,7 @@ def traffic(
     operands = batch.operand_bytes
     sources = batch.source_bytes
     panels = _wave_panels(batch, schedule)
-    reads = _dram_reads(batch, gpu, schedule, panels, numbers) + sources
+    reads = _dram_reads(operands, gpu, schedule, panels, numbers) + sources
     kept = _kept(between(operands + sources + output), numbers.l2_capacity.share * gpu.l2_bytes)
     reads = scaled(reads, 1.0 - kept)
     asked = _requests(batch, gpu, schedule, edge, numbers, order)
@@ -220,16 +220,15 @@ def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
 
 
 def _dram_reads(
-    batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, panels: _WavePanels, numbers: KernelNumbers
+    operands: Values, gpu: GpuSpec, schedule: TileSchedule, panels: _WavePanels, numbers: KernelNumbers
 ) -> Values:
-    """Bytes from DRAM.
+    """Bytes from DRAM, of operands of so many bytes.
 
     From DRAM come each wave's distinct panels, less what L2 keeps. Within a wave the tiles advance together,
     so that L2 serves every further use of a panel. The next wave of a group uses the same minor panels, if L2
     keeps them until the rest of its group has come by, which may be more than a wave. Operands that fit in L2
     together are read once.
     """
-    operands = batch.operand_bytes
     capacity = numbers.l2_capacity.share * gpu.l2_bytes
     waves = schedule.tiles / schedule.resident
     reused = maximum(waves - 1.0, 0.0) * panels.again_bytes * _kept(panels.until_reuse_bytes, capacity)
