@@ -187,7 +187,10 @@ class WarpSpecializedModel:
         found = least_us(grid, self.gpu, rate, family, numbers, regime=self.regime)
         # Kernels that split K are not corrected.
         corrected = known.residual is not None and any_of(grid.batch.split_k <= 1.0)
-        return LeastTimes(np.broadcast_to(found, grid.shape).min(axis=0), 1.0 - LIMIT if corrected else 1.0)
+        if np.ndim(found) != 1:
+            # Waves depend on the order of tiles where it pads the matrix.
+            found = np.broadcast_to(found, grid.shape).min(axis=0)
+        return LeastTimes(np.asarray(found), 1.0 - LIMIT if corrected else 1.0)
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         """Raises RefusedKernelError for a kernel that cannot run."""
