@@ -96,6 +96,14 @@ def test_the_file_that_trace_writes_opens(tmp_path):
     assert ("measured", "SM 7 consumer 1, warp 0", "mma", 512, 288) in slices
 
 
+def test_the_timeline_of_a_chain_opens(tmp_path):
+    kernel = ["--m", "8192", "--k", "8192", "--previous-extra-us", "8.6", "--tune"]
+    assert main(["overlap", *kernel, "--trace", str(tmp_path / "t.json")]) == 0
+    slices, counters = written(tmp_path / "t.json")
+    assert len(slices) > 20
+    assert opened(tmp_path / "t.json") == (slices, counters)
+
+
 @pytest.mark.parametrize("consumers", ["cooperative", "pingpong"])
 def test_traces_of_the_pipeline_machine_open_as_they_were_meant(tmp_path, consumers):
     machine = with_parameters(load_machine("shared_rate"), {"consumers": consumers, "dma_warps": 2})
