@@ -149,28 +149,38 @@ def fastest(model: Model, contenders: Sequence[Contenders], top_k: int) -> Faste
     least_us = np.concatenate([each.least.physical_us for each in contenders])
     limit_us = max(FIRST_LOOK * least_us.min(), float(_smallest(least_us, top_k)[0]))
     wanted = min(top_k, len(least_us))
+    several = len({each.space.family.name for each in contenders}) > 1
+
+    def look(each: Contenders, limit_us: float) -> KernelTimes:
+        """Where families contend, a correction waits for the times of all."""
+        times = each.times(model, limit_us)
+        return times if several else times.with_residual(top_k, with_ties=True)
+
     looked_at: dict[int, KernelTimes] = {}
     seen = [0] * len(contenders)
     for place in sorted(range(len(contenders)), key=lambda place: contenders[place].least.physical_us.min()):
         if sum(seen) < wanted:
-            looked_at[place] = contenders[place].times(model, limit_us)
+            looked_at[place] = look(contenders[place], limit_us)
             seen[place] = len(looked_at[place].kernels)
     while True:
-        found = _fastest_of([looked_at[place] for place in sorted(looked_at)], top_k)
+        parts = [looked_at[place] for place in sorted(looked_at)]
+        found = _fastest_of(_corrected_together(parts, top_k) if several else parts, top_k)
         needed = [len(each.within(found.needed_us)) for each in contenders]
         missed = [place for place in range(len(contenders)) if needed[place] > seen[place]]
         if not missed:
             return found
         for place in missed:
-            looked_at[place], seen[place] = contenders[place].times(model, found.needed_us), needed[place]
+            looked_at[place], seen[place] = look(contenders[place], found.needed_us), needed[place]
+
+
+def _corrected_together(parts: Sequence[KernelTimes], top_k: int) -> list[KernelTimes]:
+    """Kernels of several families, as far as they are among the fastest of all."""
+    slowest_us = _smallest(np.concatenate([kernels.times_us for kernels in parts], axis=1), top_k)
+    return [kernels.with_residual(top_k, with_ties=True, slowest_us=slowest_us) for kernels in parts]
 
 
 def _fastest_of(parts: Sequence[KernelTimes], top_k: int) -> Fastest:
     """The fastest of kernels of one problem."""
-    slowest_us = None
-    if len({kernels.space.family.name for kernels in parts}) > 1:
-        slowest_us = _smallest(np.concatenate([kernels.times_us for kernels in parts], axis=1), top_k)
-    parts = [kernels.with_residual(top_k, with_ties=True, slowest_us=slowest_us) for kernels in parts]
     kernel_us = np.concatenate([kernels.times_us[0] for kernels in parts])
     first = _in_order(kernel_us, top_k)
     best_us = float(kernel_us[first[0]])
