@@ -44,6 +44,7 @@ from gemm_model.core.dtypes import element_type, operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO_KERNEL
+from gemm_model.core.prediction import OwnPick
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import calibration_for, own_picks
 from gemm_model.tables.accuracy import top1_efficiency
@@ -131,7 +132,7 @@ def judged(frame: pd.DataFrame, gpu: str, told: Told) -> pd.DataFrame:
         found = predict_table(found.drop(columns="predicted_us", errors="ignore"), spec, options=told.options)
     predicted_us = pd.to_numeric(found["predicted_us"])
     if told.own_choice:
-        predicted_us = predicted_us * (1.0 + own_picks()[told.family].share)
+        predicted_us = predicted_us * (1.0 + own_picks().get(told.family, OwnPick()).share)
     if told.activations is not None:
         predicted_us = predicted_us + quantizing_us(found, spec, told.activations)
     return found.assign(predicted_us=predicted_us, runtime_us=pd.to_numeric(frame["runtime_us"]).to_numpy())
@@ -183,6 +184,14 @@ def systems(path: Path, gpu: str | None, dtype: str | None = None) -> Iterator[t
         yield str(system), gpu_of(str(system), device), rows
 
 
+def told_tile(word: str) -> tuple[str, str]:
+    """Architecture and tile of a word such as sm100=128x256."""
+    architecture, _, tile = word.partition("=")
+    if not all(extent.isdecimal() for extent in tile.split("x", 1)) or "x" not in tile:
+        raise argparse.ArgumentTypeError(f"{word!r}; expected one such as sm100=128x256")
+    return architecture, tile
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -200,7 +209,12 @@ def main() -> None:
     )
     parser.add_argument("--activations", metavar="TYPE", help="what narrower operands are quantized from")
     parser.add_argument(
-        "--kernel", action="append", default=[], metavar="ARCHITECTURE=TILE", help="the tile that calls take"
+        "--kernel",
+        action="append",
+        default=[],
+        type=told_tile,
+        metavar="ARCHITECTURE=TILE",
+        help="the tile that calls take",
     )
     arguments = parser.parse_args()
     told = Told(
@@ -209,7 +223,7 @@ def main() -> None:
         own_choice=arguments.own_choice,
         copies=arguments.copies,
         activations=arguments.activations,
-        tiles=dict(word.split("=", 1) for word in arguments.kernel),
+        tiles=dict(arguments.kernel),
     )
     lines = [
         line

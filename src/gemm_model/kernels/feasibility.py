@@ -29,6 +29,7 @@ from gemm_model.core.elementwise import (
     one_of,
     where,
 )
+from gemm_model.core.epilogue import QUANTIZED_COLUMNS
 from gemm_model.core.errors import RefusedKernelError
 from gemm_model.core.further_work import bits_of, every_word
 from gemm_model.core.gpu import GpuSpec
@@ -378,6 +379,15 @@ def unknown_work(missing: Sequence[str], family: KernelFamily, gpu: GpuSpec) -> 
     return f"{family.name} kernels on {gpu.architecture} do no {', '.join(missing)}; {able}"
 
 
+def _scaled_outputs_cut(k: _Kernels) -> Flags:
+    """Outputs that are scaled by the largest of their block lie in one tile."""
+    further = k.batch.further
+    if further is None:
+        return False
+    outputs = k.batch.cta_n * further.output_share
+    return (further.quantized > 0.0) & negated(is_multiple(outputs, float(QUANTIZED_COLUMNS)))
+
+
 def _spills(k: _Kernels) -> Flags:
     return k.resources.spilled_registers > 0
 
@@ -445,6 +455,13 @@ _RULES = (
     ),
     _Rule(_shares_missing, lambda k: f"scheduler stream_k; {k.kernels} have static tiles and split_k alone"),
     _Rule(_work_unknown, _who_knows),
+    _Rule(
+        _scaled_outputs_cut,
+        lambda k: (
+            f"tile {k.tile} cuts outputs that are scaled together; expected {QUANTIZED_COLUMNS} columns of "
+            "output, or a multiple, in a tile"
+        ),
+    ),
     _Rule(_shares_and_splits, lambda k: f"scheduler stream_k with split_k {k.batch.split_k:.0f}; expected 1"),
 )
 """What a kernel that breaks one of them cannot be: it does not exist, or does not start."""

@@ -487,9 +487,9 @@ def _dram_us(moved: Traffic, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
 def sms_to_saturate_l2(gpu: GpuSpec, spread: Flags = False) -> Values:
     """Share of the SMs whose bulk reads, each as fast as one of eight SMs, add up to L2's bandwidth.
 
-    The eight that a launch takes first are neighbours and hold each other up: those of an H100 read 0.85 of
+    The eight that a launch takes first are of one GPC and share its way in: those of an H100 read 0.85 of
     what those of an H200 do, where up to four read the same on both. SMs that lie all over the card
-    (`spread`) read as fast as one alone. Source: bulk reads of 1 to 66 SMs; graphs of ping-pong kernels.
+    (`spread`) read as fast as one alone. Source: bulk reads of 1 to 66 SMs, alone and in chains.
     """
     alone = gpu.known("l2_read_bytes_per_clk_per_sm")
     of_eight = gpu.l2_read_bytes_per_clk_of_eight or alone
