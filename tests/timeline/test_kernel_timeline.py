@@ -107,7 +107,7 @@ def test_a_launch_holds_prologue_and_first_load_and_no_more():
         skew_us = phases[name]["start skew"]
         # All CTAs begin to compute together; the median one starts half the skew before the last.
         assert phases[name]["first CTA to first load"] == pytest.approx(0.67 + skew_us / 2, abs=0.02)
-    assert phases["cta"]["first load to first MMA"] == pytest.approx(0.9 + 0.1, abs=0.05)
+    assert phases["cta"]["first load to first MMA"] == pytest.approx(0.9 + 0.05, abs=0.02)
     few = phases["few rows"]
     assert few["first load to first MMA"] == pytest.approx(0.9 + 0.85 + few["start skew"] / 2, abs=0.02)
     chained = timeline(16, 128, 64, (64, 128), regime="sustained")
