@@ -98,8 +98,8 @@ def groups() -> None:
 
 
 def batch() -> None:
-    picture = Picture("Matrices of a batch: behind one another, with gaps, row by row in turn", 760, 200)
-    colours, row = (A, B, READ), 20
+    picture = Picture("Matrices of a batch: behind one another, with gaps, row by row in turn", 760, 224)
+    colours = (A, B, READ)
     for x, title, gap in (
         (20, "stride = matrix", 0),
         (270, "stride > matrix: gaps", 12),
@@ -113,7 +113,7 @@ def batch() -> None:
             picture.words(
                 x + 160, y + 12, f"A{matrix}, row {place // 3 if gap < 0 else place % 3}", fill=SOFT
             )
-    picture.words(20, 172 + row, "A stride of 0: one matrix for all, read once while L2 keeps it.")
+    picture.words(20, 210, "A stride of 0: one matrix for all, read once while L2 keeps it.")
     picture.save("problem_batch.svg")
 
 

@@ -61,7 +61,9 @@ def test_a_kernel_that_waits_for_no_load_is_hardly_slower():
 @pytest.mark.parametrize("family", families(load_gpu("h200")))
 def test_nor_with_its_residual(family):
     ranker = Ranker("h200", family=family)
-    for problem in problems(5, "bf16", 6):
+    split = GemmProblem.of(48, 512, 14336)
+    fused = GemmProblem.of(2048, 2048, 1024, epilogue="gelu,bias")
+    for problem in (*problems(5, "bf16", 6), split, *([fused] if family != "cudnn" else [])):
         for space, candidates, prediction in ranker.predictions(problem):
             grid = space.grid_of(problem)
             least = ranker.model.least_times(grid)

@@ -17,8 +17,14 @@ from gemm_model import GemmProblem, KernelConfig, predict, predict_table
 from gemm_model.calibration.cross_validation import FoldFit, folds_of
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.report import write_calibration
-from gemm_model.calibration.residual_fit import catboost, held_out_with_residual, train, train_on
-from gemm_model.calibration.run import CalibrationResult
+from gemm_model.calibration.residual_fit import (
+    catboost,
+    corrected_fold_us,
+    held_out_with_residual,
+    train,
+    train_on,
+)
+from gemm_model.calibration.run import CalibrationResult, Choices, calibrate
 from gemm_model.calibration.tables import CalibrationData
 from gemm_model.classic_models.sol import SOLModel
 from gemm_model.classic_models.throughput import flop_per_clk_per_sm
@@ -148,6 +154,7 @@ def test_features_are_those_of_the_kernel():
         "operand_alignment": 16, "output_alignment": 16, "waves": 1, "last_wave_share": 0,
         "resident": 8, "k_tiles": 3,
         "rows_of_clusters": 2, "columns_of_clusters": 4, "ctas_at_once": 16,
+        "sharers": 1,
     }  # fmt: skip
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     # The ring holds what 232448 bytes leave beside the epilogue's buffers, in k tiles of 384 rows of 128.
@@ -155,6 +162,7 @@ def test_features_are_those_of_the_kernel():
     slowest = ("tensor_us", "epilogue_us", "port_us", "latency_us", "l2_us", "dram_us")
     longest_us = max(getattr(times, name)[0] for name in slowest)
     assert found["slowest_share"] == pytest.approx(longest_us / times.waves_us[0], abs=1e-6)
+    assert found["exposed_share"] == pytest.approx(times.exposed_us[0] / times.runtime_us[0], abs=1e-6)
     moved = times.traffic
     read, written = moved.dram_read_bytes[0], moved.dram_write_bytes[0]
     assert found["read_share"] == pytest.approx(read / (read + written), abs=1e-6)
@@ -164,6 +172,15 @@ def test_features_are_those_of_the_kernel():
     assert found["fill_tb_per_s"] == pytest.approx(filled_bytes / times.runtime_us[0] / 1e6, rel=1e-4)
     assert found["fill_tb_per_s"] > 0.0
     assert found["dram_share"] == pytest.approx(times.dram_us[0] / times.runtime_us[0], abs=1e-6)
+
+
+def test_features_tell_how_clusters_share_a_tile():
+    problem = GemmProblem.of(64, 1024, 8192)
+    batch = batch_of([(problem, KernelConfig(cta_m=64, cta_n=128, split_k=4))])
+    shape = geometry_of(batch, flop_per_clk_per_sm(batch, H200), H200, QUACK)
+    found = dict(zip(FEATURES, features(shape, kernel_time(shape, H200, NUMBERS["fp16"]))[:, 0], strict=True))
+    # 8 tiles in 4 parts each run at once; 8192 / 64 k tiles, a quarter for each part.
+    assert (found["sharers"], found["splits_at_once"], found["k_tiles"]) == (4, 4, 32)
 
 
 def test_no_feature_is_a_size_of_the_problem():
@@ -187,7 +204,7 @@ needs_trees = pytest.mark.skipif(not HAS_TREES, reason="CatBoost is not installe
 @needs_trees
 def test_the_same_rows_give_the_same_trees():
     seen = observe(measured(8), H200, QUACK)
-    first, again = (train_on(seen, H200, NUMBERS["fp16"]) for _ in range(2))
+    first, again = (train_on([seen], H200, NUMBERS["fp16"]) for _ in range(2))
     for name in ("split_feature", "split_border", "tree_splits", "leaves"):
         assert (getattr(first, name) == getattr(again, name)).all()
 
@@ -204,6 +221,41 @@ def test_a_hidden_effect_is_learned_on_shapes_held_out():
     error = np.abs(corrected / seen.runtime_us - 1)
     assert error[wide].mean() < 0.005
     assert error[~wide].mean() < 0.002
+
+
+@needs_trees
+@pytest.mark.parametrize(("of_held_out_sizes", "learned"), [(False, True), (True, False)])
+def test_rows_beside_a_fold_teach_it_unless_they_are_of_its_sizes(of_held_out_sizes, learned):
+    frame = measured(32)
+    frame["runtime_us"] *= np.where(frame["cta_m"] == 256, 1.01, 1.0)
+    seen = observe(frame, H200, QUACK)
+    wide = (seen.frame["cta_n"] == 256).to_numpy()
+    held_out = seen.shape_id < 8
+    # What the fold itself has seen holds no wide tile.
+    fold = replace(fold_of(seen, held_out, NUMBERS["fp16"]), seen=seen.rows(~held_out & ~wide, H200))
+    beside = seen.rows(wide & (held_out == of_held_out_sizes), H200)
+    corrected = corrected_fold_us(fold, H200, beside)
+    error = np.abs(corrected / fold.unseen.runtime_us - 1)[wide[held_out]]
+    assert (error.mean() < 0.01) == learned
+
+
+@needs_trees
+@pytest.mark.parametrize(("shapes", "splits"), [(12, ("fp16",)), (3, ())])
+def test_kernels_that_split_k_teach_a_residual_where_there_are_enough(shapes, splits, tmp_path):
+    whole = measured(12)
+    whole["runtime_us"] *= np.where(whole["cta_m"] == 256, 1.01, 1.0)
+    split = measured(shapes, hidden=1.0).assign(split_k=2)
+    split["k"] += 1024
+    times = kernel_time(observe(split, H200, QUACK).shape, H200, NUMBERS["fp16"])
+    split["runtime_us"] = times.runtime_us * np.where(split["cta_n"] == 256, HIDDEN, 1.0)
+    path = tmp_path / "table.csv"
+    pd.concat([whole.assign(split_k=1), split]).to_csv(path, index=False)
+    free = ("tensor.efficiency", "split_k.turn_clk")
+    found = calibrate([path], H200, Choices(donor=CALIBRATION, free=free, shapes_only=True))
+    assert found.residual.splits == splits
+    with_trees = found.residual.error_band["fp16"]["split_k"]
+    physical = found.calibration.error_band["fp16"]["split_k"]
+    assert (with_trees < physical / 2) == bool(splits)
 
 
 @needs_trees
@@ -290,6 +342,31 @@ def test_the_correction_is_a_phase_and_brings_its_own_band(residual_file):
     assert found.error_band == 0.0123
     both = model.predict_batch(batch_of([WIDE, NARROW]))
     assert both.phases_us["residual"] == pytest.approx([found.phases_us["residual"], 0.0])
+
+
+@pytest.mark.parametrize(("splits", "factor"), [((), 1.0), (("fp16",), 1.05), (("fp8",), 1.0)])
+def test_kernels_that_split_k_are_corrected_where_trees_have_seen_such(splits, factor, tmp_path):
+    write_residual(replace(RESIDUAL, splits=splits), tmp_path / "made.npz")
+    problem, config = GemmProblem.of(64, 4096, 8192), KernelConfig(cta_m=128, cta_n=256, split_k=4)
+    physical, found = (
+        WarpSpecializedModel(H200, residual=residual) for residual in ("off", str(tmp_path / "made.npz"))
+    )
+    row, told = (model.predict_row(numbers_of(problem, config)) for model in (physical, found))
+    assert told.runtime_us / row.runtime_us == pytest.approx(factor, abs=1e-5)
+    both = found.predict_batch(batch_of([(problem, config), WIDE]))
+    assert both.runtime_us[0] == pytest.approx(told.runtime_us)
+
+
+@pytest.mark.parametrize("splits", ["fp16", ["bf16"], [1], {"fp16": True}, None])
+def test_a_file_that_names_splits_wrongly_is_refused(splits, tmp_path):
+    path = tmp_path / "made.npz"
+    write_residual(RESIDUAL, path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    about = {**json.loads(str(arrays["about"])), "splits": splits}
+    np.savez(path, **{**arrays, "about": np.array(json.dumps(about))})
+    with pytest.raises(InputError, match="splits is"):
+        load_residual(path, CALIBRATION)
 
 
 def test_a_what_if_question_keeps_the_correction(residual_file):

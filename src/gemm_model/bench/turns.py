@@ -1,6 +1,7 @@
 """Processes that take turns on one card: while one launches, the others wait, and all meet the card alike.
 
-A file counts the turns taken. One round is a turn of each part, in the order of PARTS.
+A file counts the turns taken. One round is a turn of each part, in the order of PARTS; the first begins when
+all have prepared their kernels.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from gemm_model.core.errors import InputError
 
 RANGES, UNTRACED, LIFETIMES = "ranges", "untraced", "lifetimes"
 PARTS = (RANGES, UNTRACED, LIFETIMES)
-"""Kernels with ranges under the tracer, without the tracer, and without ranges under it. The first to take a
-turn is the last to be ready: the tracer runs its worker twice."""
+"""Kernels with ranges under the tracer, without the tracer, and without ranges under it."""
 ROUNDS = 3
 """Turns that each part takes with each kernel [1]; chosen: odd, so that one launch is in the middle."""
 POLL_S = 5e-4
@@ -40,10 +40,10 @@ class Turns:
         if self._alone:
             yield
             return
-        while (taken := _taken(self._folder)) % len(PARTS) != self._place:
-            self._look_whether_over()
-            time.sleep(POLL_S)
+        while not all(map(self._prepared, PARTS)) or _taken(self._folder) % len(PARTS) != self._place:
+            self._wait()
         yield
+        taken = _taken(self._folder)
         temporary = self._folder / f"taken.{self._part}"
         temporary.write_text(str(taken + 1))
         temporary.replace(self._folder / "taken")
@@ -54,18 +54,20 @@ class Turns:
 
         Under the tracer, the compiler leaves a library's own ranges in a kernel. Its cache is shared.
         """
-        compiled = self._folder / "compiled"
-        while self._part == LIFETIMES and not compiled.exists():
-            self._look_whether_over()
-            time.sleep(POLL_S)
+        while self._part == LIFETIMES and not self._prepared(UNTRACED):
+            self._wait()
         yield
-        if self._part == UNTRACED:
-            compiled.touch()
+        if not self._alone:
+            (self._folder / f"prepared.{self._part}").touch()
 
-    def _look_whether_over(self) -> None:
+    def _prepared(self, part: str) -> bool:
+        return (self._folder / f"prepared.{part}").exists()
+
+    def _wait(self) -> None:
         if _over(self._folder).exists():
             why = _over(self._folder).read_text()
             raise InputError(f"another process that measures the same kernels ended: {why}")
+        time.sleep(POLL_S)
 
 
 def end_turns(folder: Path, why: str) -> None:

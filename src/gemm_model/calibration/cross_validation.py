@@ -30,7 +30,7 @@ def size_groups(seen: Observations) -> IntArray:
 
     A kernel takes almost the same time for bf16 as for fp16: one type must not tell of the other's shapes.
     """
-    groups: IntArray = np.unique(_sizes(seen), return_inverse=True)[1].astype(np.int64)
+    groups: IntArray = np.unique(sizes(seen), return_inverse=True)[1].astype(np.int64)
     return groups
 
 
@@ -87,10 +87,10 @@ def fold_fit(
 ) -> FoldFit:
     """The fit to all rows but `test`, which is over those of regime `main`, and other rows of their sizes."""
     rows = regimes[main]
-    unseen_sizes = np.unique(_sizes(rows)[test])
+    unseen_sizes = np.unique(sizes(rows)[test])
     known = {main: rows.rows(~test, gpu)}
     for regime, others in regimes.items():
-        keep = ~np.isin(_sizes(others), unseen_sizes)
+        keep = ~np.isin(sizes(others), unseen_sizes)
         if regime != main and keep.any():
             known[regime] = others.rows(keep, gpu)
     found = fit(known, gpu, free=free, start=start, donor=donor, without=without)
@@ -107,7 +107,7 @@ def held_out(fits: Iterable[FoldFit], rows: int) -> FloatArray:
     return predicted_us
 
 
-def _sizes(seen: Observations) -> np.ndarray:
+def sizes(seen: Observations) -> np.ndarray:
     """The table's own sizes: m of groups is that of all, however it is routed."""
     m, n, k = (seen.frame[name].astype(float).astype(int).astype(str) for name in ("m", "n", "k"))
     return (m + "x" + n + "x" + k).to_numpy(dtype=str)

@@ -41,6 +41,8 @@ class HoldOut:
     donor: Mapping[str, float] | None
     without: Collection[str]
     with_residual: bool = False
+    beside: Observations | None = None
+    """Further rows that the residual is trained on, if of sizes that the fold does not hold out."""
 
     def fold(self, test: BoolArray) -> HeldOutTimes:
         """Of the `test` rows alone, from one fit to the others."""
@@ -54,7 +56,7 @@ class HoldOut:
             donor=self.donor,
             without=self.without,
         )
-        corrected = corrected_fold_us(found, self.gpu) if self.with_residual else None
+        corrected = corrected_fold_us(found, self.gpu, self.beside) if self.with_residual else None
         return HeldOutTimes(
             _each(found.times.runtime_us, test), _each(found.times.set_clk_mhz, test), corrected
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from gemm_model.calibration.cross_validation import FoldFit
+from gemm_model.calibration.cross_validation import FoldFit, sizes
 from gemm_model.calibration.observations import Observations
 from gemm_model.classic_models.sol import SOLModel
 from gemm_model.core.batch import FloatArray
@@ -93,10 +93,14 @@ def _forest(trees: list[dict[str, Any]], feature_count: int) -> Forest:
     )
 
 
-def train_on(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> Forest:
-    """A forest for the errors that the physical model with these numbers makes on the rows."""
-    times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
-    return train(features(seen.shape, times), np.log(times.runtime_us / seen.runtime_us))
+def train_on(parts: Sequence[Observations], gpu: GpuSpec, numbers: KernelNumbers) -> Forest:
+    """A forest for the errors that the physical model with these numbers makes on the rows of all parts."""
+    told, log_errors = [], []
+    for seen in parts:
+        times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
+        told.append(features(seen.shape, times))
+        log_errors.append(np.log(times.runtime_us / seen.runtime_us))
+    return train(np.concatenate(told, axis=1), np.concatenate(log_errors))
 
 
 def held_out_with_residual(fits: Iterable[FoldFit], rows: int, gpu: GpuSpec) -> tuple[FloatArray, FloatArray]:
@@ -111,9 +115,15 @@ def held_out_with_residual(fits: Iterable[FoldFit], rows: int, gpu: GpuSpec) -> 
     return physical_us, with_residual_us
 
 
-def corrected_fold_us(each: FoldFit, gpu: GpuSpec) -> FloatArray:
-    """Runtime of a fold's unseen rows in us, corrected by trees trained on its seen rows."""
-    forest = train_on(each.seen, gpu, each.numbers)
+def corrected_fold_us(each: FoldFit, gpu: GpuSpec, beside: Observations | None = None) -> FloatArray:
+    """Runtime of a fold's unseen rows in us, corrected by trees trained on its seen rows.
+
+    And on those of `beside` that are not of a held-out size.
+    """
+    parts = [each.seen]
+    if beside is not None and (other := ~np.isin(sizes(beside), sizes(each.unseen))).any():
+        parts.append(beside.rows(other, gpu))
+    forest = train_on(parts, gpu, each.numbers)
     log_error = forest.predict(features(each.unseen.shape, each.times))
     floor_us = SOLModel(gpu).predict_batch(each.unseen.shape.batch).runtime_us
     return corrected_us(each.times.runtime_us, log_error, floor_us)

@@ -156,6 +156,10 @@ class KindResult:
     """What of the donor's residual the rows bear out; None where none was to be taken over."""
     error_band: dict[str, float]
     """By situation, of the errors of `predicted_us` and of held-out rows of the later fits."""
+    split: Observations | None
+    """Rows that split K which a residual is trained on too; None where they are too few to judge it by."""
+    corrected_split_band: float
+    """Their band with a residual that had not seen the shape; NaN without such rows."""
     validations: list[Validation]
     chained: dict[str, ChainedErrors]
 
@@ -166,6 +170,11 @@ class KindResult:
     @property
     def numbers(self) -> KernelNumbers:
         return self.fits[-1].numbers
+
+    @property
+    def told(self) -> tuple[Observations, ...]:
+        """The rows that a residual is trained on."""
+        return (self.rows,) if self.split is None else (self.rows, self.split)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +372,7 @@ class _Kind:
             {name: regimes[name] for name in CHAINED_REGIMES if name in regimes}, gpu, family
         )
         self.validations: list[Validation] = []
+        self.corrected_split_band = np.nan
 
     @property
     def fits(self) -> int:
@@ -383,6 +393,11 @@ class _Kind:
         return self.seen[self.main]
 
     @property
+    def _judged_splits(self) -> Observations | None:
+        """Rows that split K, once a residual has been judged by them."""
+        return None if np.isnan(self.corrected_split_band) else self.split[self.main]
+
+    @property
     def free(self) -> Collection[str]:
         donor = self.choices.donor
         default = DEFAULT_FREE if donor is None else free_from(donor.family, self.family.name)
@@ -399,13 +414,13 @@ class _Kind:
         self.steps.begin(f"{self.kind}: fit to {len(self.rows)} rows")
         found = self._fit(self.seen, self.free, self.start)
         self.start = found.numbers.values()
+        splits = self._stage("kernels that split K", self.split, SPLIT_SITUATION, SPLIT_NUMBERS, SPLIT_FREE)
         folds = folds_of(size_groups(self.rows), self.choices.seed)
         predicted_us, corrected_us = self._held_out("shape", folds)
         taken = self._taken_over(found.numbers, predicted_us, folds)
         if not self.choices.shapes_only:
             self._further_hold_outs()
         bands = error_bands(self.rows, predicted_us, self.gpu, found.numbers)
-        splits = self._stage("kernels that split K", self.split, SPLIT_SITUATION, SPLIT_NUMBERS, SPLIT_FREE)
         further = self.further_stages()
         # Of a family made for convolutions these are what all figures are of.
         of_images = {} if self.family.plain_products else {IMPLICIT_GEMM: max(bands.values())}
@@ -418,6 +433,8 @@ class _Kind:
             corrected_us=corrected_us if taken is None else taken.corrected_us,
             taken=taken,
             error_band={**bands, SPLIT_SITUATION: max(bands.values()), **self.bands, **of_images},
+            split=self._judged_splits,
+            corrected_split_band=self.corrected_split_band,
             validations=self.validations,
             chained=chained,
         )
@@ -458,6 +475,7 @@ class _Kind:
         whole_shapes = what in ("shape", "family")
         with_residual = self.choices.trains_residual
         held_out = self._hold_out(self.seen, self.main, self.free, with_residual=with_residual)
+        held_out = replace(held_out, beside=self._judged_splits)
         found = held_out.times(folds, self.run_all, self.steps.fitted)
         self.validations.extend(_figures(what, self.rows, found.runtime_us, whole_shapes))
         if found.corrected_us is not None:
@@ -525,14 +543,22 @@ class _Kind:
         groups = size_groups(rows)
         if len(np.unique(groups)) >= FEWEST_SHAPES:
             folds = folds_of(groups, self.choices.seed)
-            held_out = self._hold_out(seen, name, free).times(folds, self.run_all, self.steps.fitted)
+            corrects = situation == SPLIT_SITUATION and name == self.main and self.choices.trains_residual
+            judged = self._hold_out(seen, name, free, with_residual=corrects)
+            judged = replace(judged, beside=self.rows if corrects else None)
+            held_out = judged.times(folds, self.run_all, self.steps.fitted)
             if MEASURED in rows.frame:
                 rows = replace(rows, runtime_us=rows.frame[MEASURED].to_numpy(dtype=np.float64))
             figures = _figures(f"shape, {what}", rows, held_out.runtime_us, _several_kernels(rows))
             self.validations.extend(figures)
+            if held_out.corrected_us is not None:
+                with_trees = f"shape + residual, {what}"
+                judged_us = held_out.corrected_us
+                self.validations.extend(_figures(with_trees, rows, judged_us, _several_kernels(rows)))
             if len(rows) >= FEWEST_BAND_ROWS:
-                error = np.abs(held_out.runtime_us / rows.runtime_us - 1.0)
-                self.bands[situation] = round(float(np.quantile(error, BAND_QUANTILE)), 4)
+                self.bands[situation] = _band(held_out.runtime_us, rows)
+                if held_out.corrected_us is not None:
+                    self.corrected_split_band = _band(held_out.corrected_us, rows)
         self.start = found.numbers.values()
         return found
 
@@ -614,22 +640,24 @@ def _trained(
     calibration: Calibration, kinds: Mapping[str, KindResult], gpu: GpuSpec, run_all: RunAll
 ) -> Residual:
     """Trained on all judged rows and the times that the finished calibration gives them."""
-    jobs = [partial(train_on, result.rows, gpu, calibration.numbers[kind]) for kind, result in kinds.items()]
+    jobs = [partial(train_on, result.told, gpu, calibration.numbers[kind]) for kind, result in kinds.items()]
     at_once = worth_it(run_all, sum(len(result.rows) for result in kinds.values()))
     return Residual(
         gpu=gpu.name,
         fingerprint=calibration.fingerprint(),
         forests=dict(zip(kinds, at_once(_call, jobs), strict=True)),
         error_band={kind: _corrected_bands(result, gpu) for kind, result in kinds.items()},
+        splits=tuple(kind for kind, result in kinds.items() if result.split is not None),
     )
 
 
 def _corrected_bands(result: KindResult, gpu: GpuSpec) -> dict[str, float]:
-    """Bands with the residual, of rows that leave K whole; of those that split it, without."""
+    """Bands with the residual; without it of kernels that split K where it has not seen such."""
     assert result.corrected_us is not None
+    split = result.error_band[SPLIT_SITUATION] if result.split is None else result.corrected_split_band
     return {
         **error_bands(result.rows, result.corrected_us, gpu, result.fit.numbers),
-        SPLIT_SITUATION: result.error_band[SPLIT_SITUATION],
+        SPLIT_SITUATION: split,
     }
 
 
@@ -679,6 +707,11 @@ def best_of_top(frame: pd.DataFrame, count: int) -> pd.Series:
     chosen = frame[rank <= count].groupby(keys, sort=False, dropna=False)["runtime_us"].min()
     efficiency: pd.Series = shapes["runtime_us"].min() / chosen
     return efficiency
+
+
+def _band(predicted_us: FloatArray, seen: Observations) -> float:
+    """Error that BAND_QUANTILE of the rows stay within."""
+    return round(float(np.quantile(np.abs(predicted_us / seen.runtime_us - 1.0), BAND_QUANTILE)), 4)
 
 
 def situations(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> IntArray:

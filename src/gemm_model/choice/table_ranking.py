@@ -21,7 +21,7 @@ from gemm_model.kernels.candidates import FIRST_ORDERS, CandidateSpace, types_of
 from gemm_model.tables.further_columns import FURTHER_COLUMNS, asks_for_more, problem_of_row
 from gemm_model.tables.table import batch_from_frame, sizes
 
-KERNELS_LOOKED_AT_CLOSELY = 32
+KERNELS_LOOKED_AT_CLOSELY = 64
 """Kernels of a shape [1] whose tile orders are all predicted; after a first look at each with two orders;
 chosen: one order hides kernels that are fast in another alone."""
 

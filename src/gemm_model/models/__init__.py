@@ -30,6 +30,7 @@ _MODULES = {
 DEFAULT_MODEL = "WarpSpecializedModel"
 RESIDUAL_SUFFIX = ".npz"
 """Ending of files with residuals, which models take as an option."""
+FILE_SUFFIXES = (*YAML_SUFFIXES, RESIDUAL_SUFFIX)
 
 
 _BY_LOWER_NAME = {name.lower(): name for name in _MODULES}
@@ -125,11 +126,13 @@ def lasting(gpu: GpuSpec | str | Path, options: Mapping[str, Any] | None) -> boo
     """Whether GPU and options say all by themselves; a file may change, and an object cannot be compared."""
     if not isinstance(gpu, GpuSpec | str) or (isinstance(gpu, str) and is_yaml_file(gpu)):
         return False
-    return all(
-        isinstance(value, int | float)
-        or (isinstance(value, str) and not value.endswith((*YAML_SUFFIXES, RESIDUAL_SUFFIX)))
-        for value in (options or {}).values()
-    )
+    for value in (options or {}).values():
+        if isinstance(value, str):
+            if value.endswith(FILE_SUFFIXES):
+                return False
+        elif not isinstance(value, int | float):
+            return False
+    return True
 
 
 @lru_cache(maxsize=64)

@@ -40,6 +40,7 @@ class Knowledge:
     unfitted: tuple[str, ...]
     """Of FURTHER_SITUATIONS those that the numbers were not fitted to."""
     caveats: tuple[str, ...]
+    """Of the GPU, of whose numbers these are, and of the order of tiles."""
 
 
 def knowledge(
@@ -104,9 +105,9 @@ def _borrowed_bands(borrowed: str, same_kind: bool) -> FloatArray | None:
 def _caveats(
     calibration: Calibration, borrowed: str, gpu: GpuSpec, family: KernelFamily, kind: str, served: str
 ) -> tuple[str, ...]:
-    caveats: tuple[str, ...] = ()
+    caveats = gpu.caveats
     if borrowed != OWN:
         caveats += (f"calibration of {gpu.name}:{family.name} borrowed from {calibration.name}",)
     if served != kind:
         caveats += (f"{kind} is not calibrated; the numbers are those of {served}",)
-    return caveats
+    return caveats + family.tile_order.caveats

@@ -185,8 +185,8 @@ class WarpSpecializedModel:
         known = self.knowledge(family, kind)
         numbers = known.numbers.without(self.without)
         found = least_us(grid, self.gpu, rate, family, numbers, regime=self.regime)
-        # Kernels that split K are not corrected.
-        corrected = known.residual is not None and any_of(grid.batch.split_k <= 1.0)
+        residual = known.residual
+        corrected = residual is not None and (kind in residual.splits or any_of(grid.batch.split_k <= 1.0))
         if np.ndim(found) != 1:
             # Waves depend on the order of tiles where it pads the matrix.
             found = np.broadcast_to(found, grid.shape).min(axis=0)
@@ -305,7 +305,7 @@ class PhysicalEvaluation:
 
     def correction(self, rows: GridRows) -> Correction | None:
         residual = self.known.residual
-        if residual is None or not any_of(self._seen_alike()):
+        if residual is None or not any_of(self._seen_alike(residual)):
             return None
         return self._picked(rows).corrected_by(residual)
 
@@ -393,7 +393,7 @@ class PhysicalEvaluation:
         spilled = self.geometry.resources.spilled_registers
         most = spilled if is_number(spilled) else float(np.max(spilled))
         spills = () if most == 0 else (f"up to {most:.0f} registers of a thread spill (spilled_registers)",)
-        told = self.model.gpu.caveats + self.known.caveats + self.geometry.family.tile_order.caveats + spills
+        told = self.known.caveats + spills
         further = self.geometry.batch.further
         return told if further is None else told + self._further_caveats(further)
 
@@ -446,14 +446,14 @@ class PhysicalEvaluation:
         kind = -1.0 if further is None else further.kind
         return schedule.waves, times.waves_us, memory_us, times.tensor_us, schedule.sharers, kind
 
-    def _seen_alike(self) -> Flags:
-        """Which rows trees say something of: they saw kernels that leave K whole, of plain products.
+    def _seen_alike(self, residual: Residual) -> Flags:
+        """Which rows trees say something of: plain products, and of kernels that split K if they saw some.
 
         A fused epilogue leaves the rest of a kernel as it is: they look at the kernel without it.
         """
-        whole: Flags = self.geometry.schedule.sharers <= 1.0
         further = self.geometry.batch.further
-        return whole if further is None else whole & (further.kind <= 0.0)
+        plain: Flags = True if further is None else further.kind <= 0.0
+        return plain if self.kind in residual.splits else plain & (self.geometry.schedule.sharers <= 1.0)
 
     def _seen_by_trees(self) -> tuple[Geometry, KernelTime]:
         """What the trees look at.
@@ -474,7 +474,7 @@ class PhysicalEvaluation:
         seen = features(*self._seen_by_trees())
         physical_us, floor_us = np.atleast_1d(times.runtime_us, times.floor_us)
         forest = residual.forests[self.kind]
-        alike = np.broadcast_to(self._seen_alike(), physical_us.shape)
+        alike = np.broadcast_to(self._seen_alike(residual), physical_us.shape)
 
         def runtime_us(rows: BoolArray | slice) -> FloatArray:
             log_error = np.where(alike[rows], forest.predict(seen[:, rows]), 0.0)

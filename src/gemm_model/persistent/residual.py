@@ -56,11 +56,12 @@ FEATURES = (
     *("waves", "last_wave_share", "resident", "k_tiles"),
     *("stages", "rows_of_clusters", "columns_of_clusters", "ctas_at_once"),
     *("slowest_share", "merged_share", "read_share", "fill_tb_per_s"),
+    *("sharers", "splits_at_once", "exposed_share"),
 )
 """Rows of `features`: the kernel, how its tiles fill the matrix, each resource's share of the time, the time
 of a k tile, alignments of the pitches in bytes, the walk over the tiles, the ring, the grid of clusters and
 the CTAs that run at once, how much of the waves the slowest resource explains, requests that merge, reads
-among DRAM's bytes, and out-of-bounds fill."""
+among DRAM's bytes, out-of-bounds fill, and how clusters share a tile."""
 
 
 def features(geometry: Geometry, times: KernelTime) -> Features:
@@ -97,6 +98,9 @@ def features(geometry: Geometry, times: KernelTime) -> Features:
         moved.merged_bytes / moved.l2_request_bytes,
         moved.dram_read_bytes / maximum(moved.dram_bytes, 1.0),
         times.edge.bytes_per_wave * schedule.waves * of_runtime * 1e-6,
+        schedule.sharers,
+        schedule.splits_at_once,
+        times.exposed_us * of_runtime,
     )
     table = np.empty((len(FEATURES), np.size(times.runtime_us)))
     for row, values in zip(table, columns, strict=True):
@@ -141,6 +145,8 @@ class Residual:
     """By rate class, of FEATURES."""
     error_band: Mapping[str, Mapping[str, float]]
     """As in a calibration, with the correction."""
+    splits: tuple[str, ...] = ()
+    """Rate classes whose forest has seen kernels that split K, and corrects them too."""
     taken_over: TakenOver | None = None
     """None where the forests were trained on rows of this GPU."""
 
@@ -203,8 +209,17 @@ def _read(path: Path, _modified: int) -> Residual:
         fingerprint=about["fingerprint"],
         forests={kind: _forest(arrays, kind, path) for kind in about["error_band"]},
         error_band={kind: _band(bands, f"{path}, {kind}") for kind, bands in about["error_band"].items()},
+        splits=_splits(about, path),
         taken_over=_taken_over(about, path),
     )
+
+
+def _splits(about: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    """The rate classes that the file says so of; none where it says nothing."""
+    splits = about.get("splits", [])
+    if not isinstance(splits, list) or not all(kind in about["error_band"] for kind in splits):
+        raise InputError(f"{path}: splits is {splits!r}; expected a list of {', '.join(about['error_band'])}")
+    return tuple(splits)
 
 
 def _taken_over(about: Mapping[str, Any], path: Path) -> TakenOver | None:
@@ -255,6 +270,8 @@ def write_residual(residual: Residual, path: Path) -> None:
         "features": FEATURES,
         "error_band": {kind: dict(bands) for kind, bands in residual.error_band.items()},
     }
+    if residual.splits:
+        about["splits"] = residual.splits
     if residual.taken_over is not None:
         about |= {"donor": residual.taken_over.donor, "shares": dict(residual.taken_over.shares)}
     arrays = {
