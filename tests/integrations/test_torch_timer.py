@@ -105,7 +105,7 @@ def test_kernels_of_a_model_follow_each_other_in_a_graph():
     problem = GemmProblem.of(512, 4096, 4096)
     best = rank(problem, "h200", 1, model="WarpSpecializedModel", family="cublas", options=options).best
     fastest_us = best.prediction.runtime_us
-    assert seen.total_us == pytest.approx(1.04 * fastest_us)
+    assert seen.total_us == pytest.approx(1.045 * fastest_us)
 
 
 def test_fewer_sms_take_longer():
@@ -303,8 +303,8 @@ def test_the_regime_is_the_models(regime):
     best = rank(problem, "h200", 1, family="cublas", options={"regime": regime}).best
     # cuBLAS's own pick takes 4 % longer than its fastest kernel.
     fastest_us = best.prediction.runtime_us
-    assert seen.total_us == pytest.approx(1.04 * fastest_us)
-    assert "cublas picks its kernels by itself: 4.0% over its fastest" in seen.notes()
+    assert seen.total_us == pytest.approx(1.045 * fastest_us)
+    assert "cublas picks its kernels by itself: 4.5% over its fastest" in seen.notes()
     assert f"regime {regime}" in seen.notes()[0]
 
 
