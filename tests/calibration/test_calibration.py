@@ -8,7 +8,7 @@ from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_ou
 from gemm_model.calibration.fit import fit
 from gemm_model.calibration.hold_out import HoldOut
 from gemm_model.calibration.observations import observe
-from gemm_model.calibration.run import Choices, best_of_top, calibrate, full_names
+from gemm_model.calibration.run import Choices, KindResult, best_of_top, calibrate, full_names
 from gemm_model.calibration.tables import load_tables
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
@@ -287,3 +287,37 @@ def test_folds_in_two_processes_say_what_one_says(monkeypatch):
     assert apart.runtime_us == pytest.approx(here.runtime_us, rel=1e-9, nan_ok=True)
     assert np.isnan(apart.runtime_us).tolist() == (folds < 0).tolist()
     assert apart.corrected_us is None
+
+
+@pytest.mark.parametrize(
+    ("alone", "corrected", "helps"),
+    [
+        (1.04, 1.02, True),
+        (1.04, 0.97, True),
+        (1.04, 1.05, False),
+        (1.04, 0.95, False),
+        (1.04, None, False),
+    ],
+)
+def test_a_residual_helps_where_shapes_that_it_had_not_seen_gain_by_it(alone, corrected, helps):
+    rows = observe(measured(shapes=3), H200, QUACK)
+    result = KindResult(
+        fit=None, later=(), rows=rows, taken=None, error_band={}, split=None, corrected_split_band=0.05,
+        predicted_us=alone * rows.runtime_us, validations=[], chained={},
+        corrected_us=None if corrected is None else corrected * rows.runtime_us,
+    )  # fmt: skip
+    assert result.residual_helps is helps
+
+
+def test_a_residual_that_does_not_help_is_left_out_and_said(tmp_path, gemm_model):
+    # Noise alone, which no residual can foretell.
+    table = save(measured(shapes=12, noise=0.05), tmp_path / "t.csv")
+    output = tmp_path / "out.yaml"
+    outcome = gemm_model(
+        "calibrate", "--input", table, "--output", output, "--hold-outs", "shapes",
+        "--from", calibration_file(tmp_path / "donor.yaml"),
+        "--fit", "tensor.efficiency",
+    )  # fmt: skip
+    assert outcome.code == 0
+    assert "fp16: no residual, since it does not lower the errors of held-out shapes" in outcome.out
+    assert not (tmp_path / "out.residual.npz").exists()

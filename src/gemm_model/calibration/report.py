@@ -95,6 +95,11 @@ def report_text(result: CalibrationResult) -> str:
         for kind, found in result.kinds.items()
         if found.taken is not None
     ]
+    parts += [
+        f"{kind}: no residual, since it does not lower the errors of held-out shapes"
+        for kind, found in result.kinds.items()
+        if found.taken is None and found.corrected_us is not None and not found.residual_helps
+    ]
     for kind, found in result.kinds.items():
         for regime, figures in found.chained.items():
             errors, short = figures.runtime, figures.short

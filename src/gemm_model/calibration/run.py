@@ -172,6 +172,18 @@ class KindResult:
         return self.fits[-1].numbers
 
     @property
+    def residual_helps(self) -> bool:
+        """Whether a residual was asked for and lowers the mean error of shapes that it had not seen."""
+        if self.corrected_us is None:
+            return False
+        known = np.isfinite(self.corrected_us)
+        measured_us = self.rows.runtime_us[known]
+        alone, corrected = (
+            error_figures(each[known], measured_us).mape for each in (self.predicted_us, self.corrected_us)
+        )
+        return corrected < alone
+
+    @property
     def told(self) -> tuple[Observations, ...]:
         """The rows that a residual is trained on."""
         return (self.rows,) if self.split is None else (self.rows, self.split)
@@ -638,16 +650,21 @@ def _taken_over(
 
 def _trained(
     calibration: Calibration, kinds: Mapping[str, KindResult], gpu: GpuSpec, run_all: RunAll
-) -> Residual:
-    """Trained on all judged rows and the times that the finished calibration gives them."""
-    jobs = [partial(train_on, result.told, gpu, calibration.numbers[kind]) for kind, result in kinds.items()]
-    at_once = worth_it(run_all, sum(len(result.rows) for result in kinds.values()))
+) -> Residual | None:
+    """Trained on all judged rows and the times that the finished calibration gives them; None where no class
+    of types gains by it.
+    """
+    helped = {kind: result for kind, result in kinds.items() if result.residual_helps}
+    if not helped:
+        return None
+    jobs = [partial(train_on, result.told, gpu, calibration.numbers[kind]) for kind, result in helped.items()]
+    at_once = worth_it(run_all, sum(len(result.rows) for result in helped.values()))
     return Residual(
         gpu=gpu.name,
         fingerprint=calibration.fingerprint(),
-        forests=dict(zip(kinds, at_once(_call, jobs), strict=True)),
-        error_band={kind: _corrected_bands(result, gpu) for kind, result in kinds.items()},
-        splits=tuple(kind for kind, result in kinds.items() if result.split is not None),
+        forests=dict(zip(helped, at_once(_call, jobs), strict=True)),
+        error_band={kind: _corrected_bands(result, gpu) for kind, result in helped.items()},
+        splits=tuple(kind for kind, result in helped.items() if result.split is not None),
     )
 
 
