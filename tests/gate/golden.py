@@ -93,7 +93,8 @@ def _spilling() -> Iterator[Case]:
     wide = (((128, 256), "cooperative"), ((128, 224), "cooperative"), ((64, 256), "pingpong"))
     for (tile, schedule), k in product((*narrow, *wide), (512, 4096)):
         yield Case(what="spilling", dtype="fp8", mnk=(4096, 4096, k), tile=tile, schedule=schedule)
-    yield Case(what="spilling", dtype="fp8", tile=(256, 160))
+    for tile in ((256, 160), (192, 192), (320, 160), (256, 208)):
+        yield Case(what="spilling", dtype="fp8", tile=tile)
     yield Case(what="spilling", tile=(256, 224))
     yield Case(what="spilling", tile=(256, 256), mnk=(2048, 2048, 256))
 

@@ -1,4 +1,4 @@
-"""Which damage the gate does not notice: each empirical number times 1.3 and times 0.7, alone.
+"""Which damage the gate does not notice: numbers, and counts of compiled code, times 1.3 and 0.7, alone.
 
 `make mutants` prints a line for each number that neither the golden table nor the accuracy figures notice.
 """
@@ -7,9 +7,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
 
+import yaml
+
+from gemm_model.config import read_yaml_mapping
+from gemm_model.kernels.compiled_code import COMPILED_CODE, compiled_code
 from gemm_model.kernels.mechanisms import NUMBERS
 from gemm_model.persistent.calibration_file import Calibration, load_calibration
 from tests.gate.accuracy import accuracy, accuracy_differences
@@ -52,7 +61,8 @@ def verdicts() -> list[Verdict]:
     """Of every number and factor."""
     of_triton = [name for name in NUMBERS if name.partition(".")[0] in TOLD_BY_TRITON]
     of_quack = [name for name in NUMBERS if name not in of_triton]
-    return [*_verdicts("h200:quack", of_quack), *_verdicts("h200:triton", of_triton)]
+    of_numbers = [*_verdicts("h200:quack", of_quack), *_verdicts("h200:triton", of_triton)]
+    return [*of_numbers, *_verdicts_of_code()]
 
 
 def _verdicts(calibration: str, names: Sequence[str]) -> Iterator[Verdict]:
@@ -68,6 +78,40 @@ def _verdicts(calibration: str, names: Sequence[str]) -> Iterator[Verdict]:
             figures=len(accuracy_differences(figures, accuracy(changed))),
         )
         print(".", end="", file=sys.stderr, flush=True)
+
+
+def _verdicts_of_code() -> Iterator[Verdict]:
+    """The same of counts of compiled code."""
+    whole = replace(load_calibration("h200:quack"), path=None)
+    golden, figures = golden_table(whole), accuracy(whole)
+    shipped = read_yaml_mapping(COMPILED_CODE, "counts")
+    for place, factor in product(_counts(shipped), FACTORS):
+        family, name, tile = place
+        changed: Any = deepcopy(shipped)
+        entry = changed["compiled_code"][family][name]
+        holder, key = (entry["value"], tile) if tile else (entry, "value")
+        holder[key] *= factor
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / COMPILED_CODE.name
+            path.write_text(yaml.safe_dump(changed))
+            compiled_code.cache_clear()
+            with patch("gemm_model.kernels.compiled_code.COMPILED_CODE", path):
+                yield Verdict(
+                    number="compiled_code." + ".".join(filter(None, place)),
+                    factor=factor,
+                    kernels=len(golden_differences(golden, golden_table(whole))),
+                    figures=len(accuracy_differences(figures, accuracy(whole))),
+                )
+            compiled_code.cache_clear()
+        print(".", end="", file=sys.stderr, flush=True)
+
+
+def _counts(shipped: Any) -> Iterator[tuple[str, str, str]]:
+    """Family, name and tile of each count; no tile where it is that of all."""
+    for family, entries in shipped["compiled_code"].items():
+        for name, entry in entries.items():
+            tiles = entry["value"] if isinstance(entry["value"], dict) else ("",)
+            yield from ((family, name, tile) for tile in tiles)
 
 
 def main() -> int:

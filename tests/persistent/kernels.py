@@ -55,7 +55,7 @@ def found_of(batch, gpu=H200):
 
 
 def schedule_of(batch, gpu=H200):
-    return tile_schedule(batch, gpu, found_of(batch, gpu), family_of("quack", gpu).tile_order)
+    return tile_schedule(batch, found_of(batch, gpu), family_of("quack", gpu).tile_order)
 
 
 def numbers_on(gpu, known=None):

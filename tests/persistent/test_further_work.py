@@ -121,7 +121,7 @@ def test_rows_behind_a_group_are_filled_where_each_has_a_map_of_its_own():
     # 96 and 416 rows take one and four tiles of 128: 512 rows of 640.
     batch = work(512, groups="96,416")
     cutlass = family_of("cutlass", H200)
-    own = tile_schedule(batch, H200, resources_of(batch, H200, cutlass), cutlass.tile_order)
+    own = tile_schedule(batch, resources_of(batch, H200, cutlass), cutlass.tile_order)
     assert own.filled_m == pytest.approx(512 / 640)
     # In one map the first tile reads 32 rows of the second group, whose last one reaches beyond by 96.
     assert schedule_of(batch).filled_m == pytest.approx(1 - 96 / 640)

@@ -28,7 +28,7 @@ PLAIN = replace(STRAIGHT, plain_launch=True)
 def asked(gpu, m, n, order=SERPENTINE, *, matrices=1, shared=(False, False), **kernel):
     problem = GemmProblem.of(m, n, 4096, batch=matrices)
     batch = batch_of([(problem, KernelConfig(cta_m=128, cta_n=128, **kernel))])
-    schedule = tile_schedule(batch, gpu, found_of(batch, gpu), order)
+    schedule = tile_schedule(batch, found_of(batch, gpu), order)
     merging = replace(gpu, l2_merging_sms=4.0)
     return requests_in_order(schedule, batch.cluster_m * batch.cluster_n, merging, order, shared)
 

@@ -23,7 +23,7 @@ QUACK = family_of("quack", H200)
 
 def schedule_of(m, n, family=QUACK, gpu=H200, **kernel):
     batch = batch_of([(GemmProblem.of(m, n, 1024), KernelConfig(cta_m=128, cta_n=128, **kernel))])
-    return tile_schedule(batch, gpu, resources_of(batch, gpu, family), family.tile_order)
+    return tile_schedule(batch, resources_of(batch, gpu, family), family.tile_order)
 
 
 def tile_order(clusters_m, clusters_n, swizzle):
@@ -217,7 +217,7 @@ def test_blackwell_walks_all_of_m_first_and_fetches_tiles_dynamically():
 def test_stream_k_deals_the_last_waves_evenly(sizes, dealt):
     kernel = KernelConfig(cta_m=128, cta_n=128, swizzle=1, kernel="cutlass", scheduler="stream_k")
     batch = batch_of([(GemmProblem.of(*sizes), kernel)])
-    found = tile_schedule(batch, H200, resources_of(batch, H200, CUTLASS), CUTLASS.tile_order)
+    found = tile_schedule(batch, resources_of(batch, H200, CUTLASS), CUTLASS.tile_order)
     assert found.full_waves[0] == dealt["full"]
     assert found.resident[0] == dealt["clusters"]
     assert float(np.ravel(found.last_work)[0]) == pytest.approx(dealt["work"])
@@ -230,7 +230,7 @@ def test_a_second_kernel_adds_up_every_split_and_a_turn_all_but_the_last():
     cublas = family_of("cublas", H200)
     orders = {"quack": QUACK, "cublas": cublas}
     found = {
-        name: tile_schedule(batch, H200, resources_of(batch, H200, family), family.tile_order)
+        name: tile_schedule(batch, resources_of(batch, H200, family), family.tile_order)
         for name, family in orders.items()
     }
     assert {name: float(np.ravel(each.partial_sums)[0]) for name, each in found.items()} == {

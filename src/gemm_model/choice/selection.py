@@ -177,11 +177,11 @@ class Ranker:
         positions = np.tile(np.arange(space.kernels), shapes) if kernels is None else kernels.reshape(-1)
         return kernel_times(self.model, space, grid, positions, shapes)
 
-    def _contenders(self, problem: GemmProblem) -> list[Contenders]:
-        """The kernels of each space that are worth a found."""
+    def _contenders(self, problem: GemmProblem, spaces: Sequence[CandidateSpace]) -> list[Contenders]:
+        """The kernels of each space that are worth a look."""
         sizes, further = sizes_of(problem), () if problem.plain else (problem,)
         found = []
-        for space in self.spaces(problem):
+        for space in spaces:
             worth = np.flatnonzero(space.worth_a_look(sizes, self.gpu)[0])
             if len(worth):
                 some = None if len(worth) == space.kernels else worth[np.newaxis]
@@ -192,7 +192,8 @@ class Ranker:
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
         """The `top_k` fastest kernels, each with its best order; raises InputError where there is none."""
         top_k = size_of("top_k", top_k)
-        contenders = self._contenders(problem)
+        offers = self._offers(problem)
+        contenders = self._contenders(problem, offers.spaces)
         found = fastest(self.model, contenders, top_k)
         choices = tuple(
             Choice(rank=place, candidate=candidate, prediction=prediction, tie_group=int(group))
@@ -216,7 +217,7 @@ class Ranker:
             kernels=sum(len(each.kernels) for each in contenders),
             tied_with_best=int((found.kernel_us <= found.tied_us).sum()),
             runner_up=runner_up,
-            left_out=self._offers(problem).left_out,
+            left_out=offers.left_out,
         )
 
     def why_not(self, problem: GemmProblem, description: str) -> str:

@@ -149,6 +149,8 @@ class GemmBatch:
     @property
     def source_bytes(self) -> FloatArray | float:
         """Bytes of further matrices that the epilogue reads, each once."""
+        if self.further is None:
+            return 0.0
         return self.m * self.n * self.batch * self.source_bits / 8.0
 
     @property

@@ -7,7 +7,7 @@ which combinations are legal. The columns are built once for a GPU and a set of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
 from typing import Any
 
@@ -80,7 +80,7 @@ class CandidateSpace:
     """`swapped`, `types` and `kernel` without repeats: a number, a value for each kernel, or, for what
     depends on the tile order, a column of shape (tile orders, 1)."""
     resources: Resources
-    """Of each kernel."""
+    """Of each kernel; numbers where all are alike."""
     _told: dict[int, Candidate] = field(default_factory=dict)
     """Candidates that were asked for, by position: shape after shape asks for the same ones."""
 
@@ -176,13 +176,17 @@ class CandidateSpace:
         everywhere = np.ones((sizes.shape[1], self.kernels), dtype=bool)
         if not self.splits:
             return everywhere
-        m, n, k, batch = sizes[:, :, np.newaxis]
         kernel: Mapping[str, Any] = self.grid
+        parts, tile = kernel["split_k"], kernel["cta_m"] * kernel["cta_n"]
+        fewest = sizes[0] * sizes[1] * sizes[3] * np.min(parts / tile)
+        if (fewest / 2.0 >= gpu.sm_count).all():
+            # Of no kernel, whatever its tile's shape.
+            return ~everywhere
+        m, n, k, batch = sizes[:, :, np.newaxis]
         swapped = kernel["swapped"]
         clusters_m = ceil(ceil(where(swapped, n, m) / kernel["cta_m"]) / kernel["cluster_m"])
         clusters_n = ceil(ceil(where(swapped, m, n) / kernel["cta_n"]) / kernel["cluster_n"])
         ctas = clusters_m * clusters_n * batch * kernel["cluster_m"] * kernel["cluster_n"]
-        parts = kernel["split_k"]
         long_enough = parts <= deepest_split(k, self.resources.cta_k)
         worth: BoolArray = everywhere & (ctas * parts / 2.0 < gpu.sm_count) & long_enough
         return worth
@@ -286,13 +290,14 @@ def _space(
     columns = {name: _without_repeats(values, orders) for name, values in {**types, **kernel}.items()}
     # Resources depend on no size.
     sizes: dict[str, Any] = {**dict.fromkeys(("m", "n", "k", "batch"), 1.0), **UNTOLD, "further": further}
+    found = resources_of(GemmBatch(**columns, **sizes), gpu, family)
     return CandidateSpace(
         family=family,
         swapped=swapped,
         types=types,
         kernel=kernel,
         grid={"swapped": _without_repeats(swapped, orders), **columns},
-        resources=resources_of(GemmBatch(**columns, **sizes), gpu, family),
+        resources=Resources(**{name: _number_if_alike(values) for name, values in asdict(found).items()}),
     )
 
 
@@ -304,6 +309,13 @@ def _without_repeats(values: Any, orders: int) -> Any:
     if (by_kernel == by_kernel[:, :1]).all():
         return by_kernel[:, 0].copy()
     return by_kernel[0][:, np.newaxis].copy()
+
+
+def _number_if_alike(values: Any) -> Any:
+    """What is the same for all kernels as a number."""
+    if isinstance(values, np.ndarray) and values.ndim == 1 and (values == values[0]).all():
+        return values[0].item()
+    return values
 
 
 def _all_combinations(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) -> CandidateSpace:

@@ -23,6 +23,7 @@ from gemm_model.core.elementwise import (
     ceil,
     floor,
     is_multiple,
+    is_number,
     maximum,
     minimum,
     negated,
@@ -63,6 +64,10 @@ class Resources:
     """What one CTA takes; each field a number or an array."""
 
     cta_k: Values
+    b_holders: Values
+    """`GemmBatch.b_holders`."""
+    clusters_at_once: Values
+    """Clusters of its size that the GPU holds (at least one)."""
     stage_bytes: Values
     """A and B tiles, with their scale factors, of one k tile."""
     scale_bytes: Values
@@ -140,7 +145,8 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     k_bits = maximum(batch.a_bits, batch.b_bits)
     cta_k = where(batch.cta_k > 0, batch.cta_k, K_BYTES_PER_STAGE * 8.0 / k_bits)
     # A pair of CTAs on one MMA keeps half of B in each, but all scales of B.
-    b_rows = batch.cta_n / batch.b_holders
+    b_holders = batch.b_holders
+    b_rows = batch.cta_n / b_holders
     scale_bytes = _scale_bytes(batch) * cta_k
     stage_bytes = (batch.cta_m * batch.a_bits + b_rows * batch.b_bits) / 8.0 * cta_k + scale_bytes
     warpgroups = rules.warpgroups(batch)
@@ -174,6 +180,8 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     moved, waits = rules.spilled_code(spilled, accumulators, mma_columns, two_sets)
     return Resources(
         cta_k=cta_k,
+        b_holders=b_holders,
+        clusters_at_once=_clusters_at_once(batch.cluster_m * batch.cluster_n, gpu),
         stage_bytes=stage_bytes,
         scale_bytes=scale_bytes,
         epilogue_bytes=epilogue_bytes,
@@ -191,6 +199,16 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         tmem_columns=batch.cta_n * (1.0 if in_tmem else 0.0),
         scale_columns=scale_bytes / SCALE_BYTES_PER_COLUMN * (1.0 if in_tmem else 0.0),
     )
+
+
+def _clusters_at_once(cluster_size: Values, gpu: GpuSpec) -> Values:
+    """Clusters of a size that run at once (at least one)."""
+    if is_number(cluster_size):
+        return float(max(gpu.clusters_at_once(int(cluster_size)), 1))
+    # More than the GPU has SMs may be asked for: what cannot run is refused later.
+    sizes = np.minimum(cluster_size, gpu.sm_count + 1.0).astype(np.int64)
+    table = np.array([1.0, *(max(gpu.clusters_at_once(size), 1) for size in range(1, int(sizes.max()) + 1))])
+    return table.take(sizes)
 
 
 def resources_by_row(batch: GemmBatch, gpu: GpuSpec) -> Resources:

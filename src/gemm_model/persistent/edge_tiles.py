@@ -91,7 +91,7 @@ def edge_fill(
     fixed_m = _fixed(schedule, rows_m, (rows_m <= schedule.group) & schedule.minor_is_m, order)
     fixed_n = _fixed(schedule, rows_n, (rows_n <= schedule.group) & negated(schedule.minor_is_m), order)
     a_edge = _edge(schedule.filled_m, rows_m, fixed_m, batch.cluster_m, batch.cluster_n)
-    holders = batch.b_holders
+    holders = resources.b_holders
     b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n * holders, batch.cluster_m / holders)
     a_bytes = batch.cta_m * batch.a_bytes_per_element
     b_bytes = batch.cta_n / holders * batch.b_bytes_per_element

@@ -11,6 +11,7 @@ from gemm_model.core.elementwise import (
     Flags,
     Values,
     any_of,
+    is_one,
     is_zero,
     maximum,
     minimum,
@@ -81,11 +82,11 @@ class KernelTime:
     """Filling the pipeline, while the MMAs have nothing to do."""
     exposed_us: Values
     """The last epilogue where nothing hides it."""
-    tensor_us: Values
+    tensor_clk: Values
     """Each mechanism's own time over all waves, as if it were alone; they overlap."""
-    epilogue_us: Values
-    port_us: Values
-    latency_us: Values
+    epilogue_clk: Values
+    port_clk: Values
+    latency_clk: Values
     l2_us: Values
     dram_us: Values
     sm_clk_mhz: Values
@@ -94,6 +95,23 @@ class KernelTime:
     """What the card is set to, as its driver reports it: the boost clock unless power caps it."""
     traffic: Traffic
     edge: EdgeFill
+
+    # A search for the fastest kernels asks for these of few.
+    @property
+    def tensor_us(self) -> Values:
+        return self.tensor_clk * (1.0 / self.sm_clk_mhz)
+
+    @property
+    def epilogue_us(self) -> Values:
+        return self.epilogue_clk * (1.0 / self.sm_clk_mhz)
+
+    @property
+    def port_us(self) -> Values:
+        return self.port_clk * (1.0 / self.sm_clk_mhz)
+
+    @property
+    def latency_us(self) -> Values:
+        return self.latency_clk * (1.0 / self.sm_clk_mhz)
 
 
 @formula_record
@@ -126,7 +144,7 @@ def geometry_of(
     """The geometry of each row of a family's kernels; `resources` are taken where they are known."""
     if resources is None:
         resources = resources_of(batch, gpu, family)
-    schedule = tile_schedule(batch, gpu, resources, family.tile_order)
+    schedule = tile_schedule(batch, resources, family.tile_order)
     return Geometry(batch, family, rate, batch.flop, resources, schedule)
 
 
@@ -286,13 +304,14 @@ def kernel_time(
     waves_us = work.waves_us(sm_clk_mhz)
     first_load_us = step.port_clk * clk_us
     exposed = exposed_clk(batch, gpu, period, geometry.resources, parts.epilogue_clk, parts.hidden_clk)
-    turn_us = turn_clk(batch, numbers.split_k) * clk_us
-    turns_us = exposed_turns_us(batch, schedule, geometry.family.tile_order, waves_us, turn_us)
+    order = geometry.family.tile_order
+    turn_us = turn_clk(batch, numbers.split_k) * clk_us if any_of(schedule.sharers > 1.0) else 0.0
+    turns_us = exposed_turns_us(batch, schedule, order, waves_us, turn_us)
     exposed_us = exposed * clk_us + turns_us
     cold = _cold(work, waves_us, bytes_moved) if around.chained else 0.0
     started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, cold)
     started_us = started_us + second_kernel_us(
-        batch, schedule, geometry.family.tile_order, numbers.split_k, gpu.sm_count, sm_clk_mhz
+        batch, schedule, order, numbers.split_k, gpu.sm_count, sm_clk_mhz
     )
     floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
     stores = port_store_clk(batch, period, numbers.epilogue)
@@ -303,10 +322,10 @@ def kernel_time(
         waves_us=waves_us,
         first_load_us=first_load_us,
         exposed_us=exposed_us,
-        tensor_us=steps * step.math_clk * clk_us,
-        epilogue_us=rounds * parts.epilogue_clk * clk_us,
-        port_us=(steps * step.port_clk + rounds * (step.tail_clk + stores)) * clk_us,
-        latency_us=steps * step.latency_clk * clk_us,
+        tensor_clk=steps * step.math_clk,
+        epilogue_clk=rounds * parts.epilogue_clk,
+        port_clk=steps * step.port_clk + rounds * (step.tail_clk + stores),
+        latency_clk=steps * step.latency_clk,
         l2_us=work.l2_us,
         dram_us=work.dram_us,
         sm_clk_mhz=sm_clk_mhz,
@@ -412,7 +431,7 @@ def _work(
 
     def wave(count: Values, tiles: Values, work: Values, last_share: Values) -> _Wave:
         """Of so many tiles, at most `work` of them for a cluster; `last_share` of them are the last wave."""
-        clusters = maximum(tiles / work, 1.0)
+        clusters = maximum(tiles if is_one(work) else tiles / work, 1.0)
         filled_us = fill_us * (tiles * crowded(clusters)) + NEXT_TO_NOTHING_US
         l2_share_us, dram_share_us = l2_us * tiles, dram_tile_us * tiles
         return _Wave(
@@ -532,11 +551,10 @@ def _clock_rule(
             waves_us,
         )
 
-    ctas = geometry.batch.cluster_m * geometry.batch.cluster_n
-
     def at_boost(waves_us: Values, sm_clk_mhz: Values) -> Values:
         loaded = burst(waves_us, sm_clk_mhz)
         if around.profiled:
+            ctas = geometry.batch.cluster_m * geometry.batch.cluster_n
             return where(counted_quiet(gpu, geometry.schedule.resident, ctas), gpu.sm_clk_mhz, loaded)
         return loaded
 

@@ -25,7 +25,7 @@ def least_us(
     """
     batch, resources = grid.batch, grid.resources
     around, order, period = REGIMES[regime], family.tile_order, family.tile_period
-    waves = tile_waves(batch, gpu, resources, order)
+    waves = tile_waves(batch, resources, order)
     mainloop = waves.k_tiles * math_clk(batch, rate, resources, waves.k_tiles, numbers, 0.0)
     epilogue, _ = whole_epilogue_clk(batch, period, resources, numbers)
     hidden = hidden_clk(resources, numbers.epilogue, mainloop, epilogue)

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, is_zero, maximum, minimum, remainder, smooth_maximum, where
+from gemm_model.core.elementwise import (
+    Values,
+    any_of,
+    is_zero,
+    maximum,
+    minimum,
+    remainder,
+    smooth_maximum,
+    where,
+)
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.records import formula_record
@@ -130,6 +139,8 @@ def _scaled_clk(batch: GemmBatch, alone: Values, numbers: KernelNumbers, misses:
 
 def _source_bytes(batch: GemmBatch) -> Values:
     """Bytes of further matrices that the epilogue of one tile reads."""
+    if batch.further is None:
+        return 0.0
     return batch.cta_m * batch.cta_n * batch.source_bits / 8.0
 
 
@@ -143,6 +154,8 @@ def _round_trip_clk(batch: GemmBatch, round_trip: RoundTrip) -> Values:
 def _tail_clk(batch: GemmBatch, resources: Resources, tail: KTail) -> Values:
     """Rows of a tile's last k tile that lie partly beyond K: all that arrive, whoever asked for them."""
     beyond = remainder(batch.k, resources.cta_k) > 0.0
+    if not any_of(beyond):
+        return 0.0
     rows = batch.cta_m + batch.cta_n
     return where(beyond, rows * tail.row_clk, 0.0)
 
@@ -157,7 +170,7 @@ def _port_bytes(
     a_bytes = batch.cta_m * batch.a_bytes_per_element
     b_bytes = batch.cta_n * batch.b_bytes_per_element
     scale_rows = resources.scale_bytes * (numbers.scale_factors.row_bytes / SCALE_ROW_BYTES - 1.0)
-    outside = a_bytes * (1.0 - schedule.filled_m) + b_bytes / batch.b_holders * (1.0 - schedule.filled_n)
+    outside = a_bytes * (1.0 - schedule.filled_m) + b_bytes / resources.b_holders * (1.0 - schedule.filled_n)
     return maximum(resources.stage_bytes + scale_rows - outside * resources.cta_k, 0.0)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
@@ -12,7 +10,6 @@ from gemm_model.core.elementwise import (
     ceil,
     floor,
     in_order,
-    is_number,
     is_one,
     maximum,
     minimum,
@@ -20,7 +17,6 @@ from gemm_model.core.elementwise import (
     power_of_two_divisor,
     where,
 )
-from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import ALONG_M, HEURISTIC
 from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import TileOrder
@@ -85,20 +81,11 @@ class TileSchedule(TileWaves):
     filled_n: Values
 
 
-def resident_clusters(cluster_size: Values, gpu: GpuSpec) -> Values:
-    """Clusters of a size that run at once (at least one)."""
-    if is_number(cluster_size):
-        return float(max(gpu.clusters_at_once(int(cluster_size)), 1))
-    sizes = cluster_size.astype(np.int64)
-    table = np.array([1.0, *(max(gpu.clusters_at_once(size), 1) for size in range(1, int(sizes.max()) + 1))])
-    return table.take(sizes)
-
-
 def _round_up(value: Values, step: Values) -> Values:
     return ceil(value / step) * step
 
 
-def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: TileOrder) -> TileSchedule:
+def tile_schedule(batch: GemmBatch, resources: Resources, order: TileOrder) -> TileSchedule:
     """Who takes which tiles: cluster s takes s, s + resident, s + 2 resident, ... in the family's order.
 
     Clusters that fetch their tiles dynamically end together with such a stride where tiles last equally long,
@@ -109,7 +96,7 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
     grouped = _in_groups(clusters, swizzle)
     minor_is_m = _groups_m(batch, order, *grouped)
     clusters_m, clusters_n = _padded(batch, clusters, grouped) if order.padded else clusters
-    found = _waves_of(batch, gpu, resources, order, clusters_m, clusters_n)
+    found = _waves_of(batch, resources, order, clusters_m, clusters_n)
     per_matrix = clusters_m * clusters_n
     minor, major = in_order(minor_is_m, clusters_m, clusters_n)
     group = minor if order.whole_extent else minimum(swizzle, minor)
@@ -139,12 +126,12 @@ def tile_schedule(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: T
     )
 
 
-def tile_waves(batch: GemmBatch, gpu: GpuSpec, resources: Resources, order: TileOrder) -> TileWaves:
+def tile_waves(batch: GemmBatch, resources: Resources, order: TileOrder) -> TileWaves:
     """The waves alone: the order of the tiles tells them only where it pads the matrix."""
     clusters = _clusters(batch)
     if order.padded:
         clusters = _padded(batch, clusters, _in_groups(clusters, _swizzle(batch, order, *clusters)))
-    return _waves_of(batch, gpu, resources, order, *clusters)
+    return _waves_of(batch, resources, order, *clusters)
 
 
 def _in_groups(clusters: tuple[Values, Values], swizzle: Values) -> tuple[Values, Values]:
@@ -164,7 +151,6 @@ def _padded(
 
 def _waves_of(
     batch: GemmBatch,
-    gpu: GpuSpec,
     resources: Resources,
     order: TileOrder,
     clusters_m: Values,
@@ -176,8 +162,7 @@ def _waves_of(
         # A mean over groups times their number.
         tiles = floor(tiles + 0.5)
     k_tiles = ceil(_k_tiles(batch, resources) / batch.split_k)
-    at_once = resident_clusters(batch.cluster_m * batch.cluster_n, gpu)
-    return _waves(batch, order, tiles, at_once, k_tiles)
+    return _waves(batch, order, tiles, resources.clusters_at_once, k_tiles)
 
 
 def _clusters(batch: GemmBatch) -> tuple[Values, Values]:

@@ -83,24 +83,27 @@ def traffic(
     output = batch.output_bytes
     operands = batch.operand_bytes
     sources = batch.source_bytes
+    read_once = operands + sources
     panels = _wave_panels(batch, schedule)
     reads = _dram_reads(operands, gpu, schedule, panels, numbers) + sources
-    kept = _kept(between(operands + sources + output), numbers.l2_capacity.share * gpu.l2_bytes)
+    kept = _kept(between(read_once + output), numbers.l2_capacity.share * gpu.l2_bytes)
     reads = scaled(reads, 1.0 - kept)
-    asked = _requests(batch, gpu, schedule, edge, numbers, order)
+    asked = _requests(batch, gpu, resources, schedule, edge, numbers, order)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * resources.cta_k
     spilled = spilled_l2_bytes(resources, numbers.spilling) * k_tiles
-    filled = _filled(batch, gpu, schedule, numbers.l2)
+    filled = _filled(batch, gpu, resources, schedule, numbers.l2)
     writes = output + workspace_bytes(batch, schedule, order)
     output_pieces = further_pieces(batch.output_pitch_bytes)
-    stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, PIECE_BYTES)
-    narrow = PIECE_BYTES / stored_row
-    write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
+    write_load = writes
+    if any_of(output_pieces > 0.0):
+        stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, PIECE_BYTES)
+        narrow = PIECE_BYTES / stored_row
+        write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
     requests = asked.requests * k_bytes
     beside = numbers.l2.fill_share * reads + (write_load + spilled + sources)
     return Traffic(
-        operand_bytes=operands + sources,
+        operand_bytes=read_once,
         wave_bytes=panels.bytes,
         output_bytes=output,
         dram_read_bytes=reads,
@@ -127,6 +130,7 @@ class _Requests:
 def _requests(
     batch: GemmBatch,
     gpu: GpuSpec,
+    resources: Resources,
     schedule: TileSchedule,
     edge: EdgeFill,
     numbers: KernelNumbers,
@@ -142,7 +146,7 @@ def _requests(
     b_pieces = further_pieces(batch.b_pitch_bytes)
     # Multicast requests do not merge, nor do rows that share sectors with their neighbours.
     a_alone = (batch.cluster_n < 2) & (a_pieces < 2.0)
-    b_alone = (batch.cluster_m / batch.b_holders < 2) & (b_pieces < 2.0)
+    b_alone = (batch.cluster_m / resources.b_holders < 2) & (b_pieces < 2.0)
     a_matrices, b_matrices = _matrices(batch, schedule)
     a_panels, b_panels = in_order(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
     a_panels, b_panels = scaled(a_panels, a_matrices), scaled(b_panels, b_matrices)
@@ -177,7 +181,9 @@ def _matrices(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values]
     return where(a_shared, 1.0, schedule.matrices), where(b_shared, 1.0, schedule.matrices)
 
 
-def _filled(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, l2: L2Bandwidth) -> Values:
+def _filled(
+    batch: GemmBatch, gpu: GpuSpec, resources: Resources, schedule: TileSchedule, l2: L2Bandwidth
+) -> Values:
     """What L2 serves while a CTA's operands pass its SM's way in, in B for each element of K; 0 unbound.
 
     Each copy of a multicast passes it; a CTA of a pair holds half of B. Published microbenchmarks of the
@@ -185,7 +191,7 @@ def _filled(batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, l2: L2Bandwi
     """
     if gpu.smem_fill_bytes_per_clk_per_sm is None:
         return 0.0
-    left_out = batch.b_bits / 8.0 * (1.0 - 1.0 / batch.b_holders)
+    left_out = batch.b_bits / 8.0 * (1.0 - 1.0 / resources.b_holders)
     a_bytes = batch.cta_m * batch.a_bytes_per_element * schedule.filled_m
     b_bytes = batch.cta_n * (batch.b_bytes_per_element - left_out) * schedule.filled_n
     sms = schedule.resident * batch.cluster_m * batch.cluster_n
