@@ -17,7 +17,7 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import load_calibration
 from gemm_model.persistent.kernel_time import kernel_time
-from gemm_model.persistent.residual import TakenOver, load_residual, residual_beside, write_residual
+from gemm_model.persistent.residual import Residual, TakenOver, load_residual, residual_beside, write_residual
 from tests.typed_numbers import calibration, calibration_with_residual, residual
 
 H200 = load_gpu("h200")
@@ -78,13 +78,17 @@ def test_where_held_out_rows_do_not_bear_it_out_nothing_is_taken(wide_takes: flo
     assert found.corrected_us == pytest.approx(physical_us)
 
 
-def test_a_residual_that_was_taken_over_says_so(tmp_path: Path):
-    path = calibration_with_residual(tmp_path)
-    own = residual()
-    shared = replace(
-        own, taken_over=TakenOver(donor="h100_sxm:quack", shares=dict.fromkeys(own.forests, 0.6))
-    )
+def calibration_with_a_share(folder: Path, share: float) -> tuple[Path, Residual]:
+    """A calibration, and beside it that share of a donor's residual."""
+    path, own = calibration_with_residual(folder), residual()
+    taken_over = TakenOver(donor="h100_sxm:quack", shares=dict.fromkeys(own.forests, share))
+    shared = replace(own, taken_over=taken_over)
     write_residual(shared, residual_beside(path))
+    return path, shared
+
+
+def test_a_residual_that_was_taken_over_says_so(tmp_path: Path):
+    path, shared = calibration_with_a_share(tmp_path, 0.6)
     assert load_residual(residual_beside(path), load_calibration(path)).taken_over == shared.taken_over
     wide = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, cluster_n=1)
     caveats = predict(
@@ -94,12 +98,7 @@ def test_a_residual_that_was_taken_over_says_so(tmp_path: Path):
 
 
 def test_a_share_beyond_the_whole_is_refused(tmp_path: Path):
-    path = calibration_with_residual(tmp_path)
-    own = residual()
-    shared = replace(
-        own, taken_over=TakenOver(donor="h100_sxm:quack", shares=dict.fromkeys(own.forests, 1.5))
-    )
-    write_residual(shared, residual_beside(path))
+    path, _ = calibration_with_a_share(tmp_path, 1.5)
     with pytest.raises(InputError, match="shares are .*1.5.*; expected 0 to 1 by rate class"):
         load_residual(residual_beside(path), load_calibration(path))
 

@@ -56,7 +56,7 @@ def asked_of(problem: GemmProblem) -> tuple[str, ...]:
     return (*words, *(kind for kind, found in kinds if found is not None))
 
 
-EPILOGUE_COLUMNS = (
+COLUMNS_OF_AN_EPILOGUE = (
     *("output_scale_bits", "source_share", "tangents", "sigmoids", "gated", "vectors", "reductions"),
     "quantized",
 )
@@ -120,7 +120,7 @@ class FurtherWork:
 
     def without_epilogue(self) -> FurtherWork:
         """The same with the epilogue of a plain product; what was asked is told as before."""
-        nothing = dict.fromkeys(EPILOGUE_COLUMNS, 0.0)
+        nothing = dict.fromkeys(COLUMNS_OF_AN_EPILOGUE, 0.0)
         return replace(self, output_share=1.0, **nothing)
 
     def mapped(self, change: Callable[[Any], Any]) -> FurtherWork:

@@ -104,7 +104,8 @@ def offers_sm100_tile(batch: GemmBatch) -> Flags:
 
 
 NARROW = (8, 16, 24, 32, 48)
-"""The narrower extent of tiles with 64 or 128 rows or columns, as on Hopper."""
+"""Narrower extents [elements] of the tiles of 64 or 128 that are candidates outside of Hopper; chosen: of the
+8 to 56 that names of its kernels tell on Hopper, since which of them other cards have is known in part."""
 SPLITS = CUBLAS_SM90.space.split_k
 """Splits on other architectures too: cuBLASLt takes a number of them (CUBLASLT_ALGO_CONFIG_SPLITK_NUM); which
 ones its heuristics pick is known of Hopper alone."""
