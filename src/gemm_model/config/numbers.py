@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, fields
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,9 +28,8 @@ def empirical(unit: str, low: float, high: float, *, whole: bool = False) -> Any
     return field(metadata={"quantity": Quantity(unit=unit, low=low, high=high, whole=whole)})
 
 
-@cache
 def room_numbers(room: str, record: type[Record]) -> Record:
-    """The numbers of a room of the package."""
+    """The numbers of a room of the package, read anew: a room keeps what it got."""
     return load_room_numbers(NUMBERS_DIR / f"{room}.yaml", record)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from gemm_model.config.numbers import empirical, room_numbers
 
@@ -29,5 +30,6 @@ class HierarchyNumbers:
     text_cublas_tflops: float = empirical("TFLOP/s", 0.1, 1000.0)
 
 
+@cache
 def hierarchy_numbers() -> HierarchyNumbers:
     return room_numbers("hierarchy", HierarchyNumbers)

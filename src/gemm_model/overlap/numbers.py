@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from gemm_model.config.numbers import empirical, room_numbers
 
@@ -31,5 +32,6 @@ class OverlapNumbers:
     large_cluster: int = empirical("CTAs", 1, 16, whole=True)
 
 
+@cache
 def overlap_numbers() -> OverlapNumbers:
     return room_numbers("overlap", OverlapNumbers)
