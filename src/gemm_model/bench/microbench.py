@@ -186,7 +186,7 @@ class Microbenchmarks:
             yield _measured("l2_port_bandwidth", self._port_bytes_per_clk(sms), "B/clk/SM", sms=sms)
 
     def _port_bytes_per_clk(self, sms: int, cluster_size: int | None = None) -> float:
-        """Of each of so many SMs that read a MiB of their own again and again; those of a cluster in one GPC."""
+        """Of each of so many SMs that read a MiB of their own again and again; a cluster is in one GPC."""
         kernel = self._kernel(sources.BULK_READ, "bulk_read_kernel")
         arguments = (self._buffer, MIB, sms, CHUNKS, 0, self._clocks)
         self._median_us(
