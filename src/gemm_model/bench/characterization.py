@@ -49,7 +49,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "l2_read_gb_per_s": Protocol(how="bulk reads of a quarter of L2 that all SMs share", tolerance=0.03),
     "l2_read_bytes_per_clk_per_sm": Protocol(how="bulk reads of one SM from L2", tolerance=0.03, digits=3),
     "l2_read_bytes_per_clk_of_eight": Protocol(
-        how="bulk reads of eight SMs from L2", tolerance=0.03, digits=3
+        how="bulk reads of eight SMs of one GPC from L2", tolerance=0.03, digits=3
     ),
     "l2_write_gb_per_s": Protocol(how="bulk stores of all SMs to 16 MiB", tolerance=0.03),
     "l2_write_bytes_per_clk_per_sm": Protocol(how="bulk stores of one SM to L2", tolerance=0.05, digits=3),

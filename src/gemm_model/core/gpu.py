@@ -96,7 +96,7 @@ class GpuSpec:
     l2_read_bytes_per_clk_per_sm: float | None = None
     """What one SM reads from L2 while the others are silent."""
     l2_read_bytes_per_clk_of_eight: float | None = None
-    """What each of eight SMs reads from L2 while the others are silent; the same as one where not known."""
+    """What each of eight SMs of one GPC reads from L2 at once; what one alone reads where not known."""
     l2_write_gb_per_s: float | None = None
     """What all SMs together store to L2; None where it was not measured: no bound."""
     l2_write_bytes_per_clk_per_sm: float | None = None

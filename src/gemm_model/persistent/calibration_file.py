@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.config import CONFIG_DIR, is_yaml_file, read_yaml_mapping
+from gemm_model.config import CONFIG_DIR, gpu_names, is_yaml_file, read_yaml_mapping
 from gemm_model.core.batch import IntArray
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, is_number, where
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import ARCHITECTURES, GpuSpec
+from gemm_model.core.gpu import ARCHITECTURES, GpuSpec, load_gpu
 from gemm_model.core.prediction import OwnPick
 from gemm_model.kernels.compiled_code import compiled_code
 from gemm_model.kernels.family import KernelFamily
@@ -117,6 +117,13 @@ class Calibration:
         if family.name != self.family:
             numbers = numbers.having(known_numbers(family, numbers))
         return numbers
+
+    def numbers_on(self, gpu: GpuSpec, math_kind: str, family: KernelFamily) -> KernelNumbers:
+        """The same on a GPU: launches take as many clocks as on the calibration's card."""
+        numbers = self.numbers_for(math_kind, family)
+        if self.gpu == gpu.name or self.gpu not in gpu_names():
+            return numbers
+        return numbers.at_clock(load_gpu(self.gpu).sm_clk_mhz / gpu.sm_clk_mhz)
 
     def fingerprint(self) -> str:
         """A short name of all its numbers that plain products meet: another value of one gives another.

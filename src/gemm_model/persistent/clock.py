@@ -40,11 +40,11 @@ def burst_clock_mhz(
     probe before or after the kernel sees nothing of this; counters do.
 
     A locked clock far below the boost leaves the supply room to spare: only the MMAs pull it down, at once,
-    and it comes back within some `clock_recovery_us`: the time lost levels off with the kernel's length.
+    and `clock_recovery_us` later it is back: longer kernels lose no more.
     """
     unit, lowest = 1.0 - gpu.mma_clk_share, persistent_numbers().lowest_clock_share
     if gpu.clock_recovery_us is not None:
-        left = gpu.clock_recovery_us / (waves_us + gpu.clock_recovery_us)
+        left = minimum(gpu.clock_recovery_us / waves_us, 1.0)
         return gpu.sm_clk_mhz * maximum(1.0 - unit * clock.droop_mma * math_share * left, lowest)
     current = clock.droop_mma * math_share + clock.droop_memory * (l2_share + dram_share)
     sag = unit * maximum(current - clock.droop_free, 0.0)
