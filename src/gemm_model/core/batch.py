@@ -28,7 +28,8 @@ BoolArray = NDArray[np.bool_]
 NO_SECOND_USE = float("inf")
 """Footprint [bytes]; operands that are used once; by definition."""
 EMPTY_KERNEL_UNTOLD = -1.0
-"""In place of what a pair of events reads around an empty kernel [us]; hosts that did not say."""
+"""What stands for the time that events read around an empty kernel [us]; hosts that did not say; by
+definition."""
 
 
 @dataclass(slots=True, kw_only=True)

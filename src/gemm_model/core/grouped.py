@@ -11,7 +11,7 @@ from gemm_model.core.sizes import is_whole
 LAYOUTS = ("contiguous", "masked")
 """Rows of the groups one after the other, or `capacity` rows for each, of which its own are computed."""
 MOST_GROUPS = 65536
-"""Groups of a problem [1], at most; chosen: far more than any model has experts."""
+"""Most groups of a problem [1]; grouped products; chosen: far more than any model has experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
