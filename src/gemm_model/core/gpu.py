@@ -251,6 +251,8 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
     """The GPU of that name in the package's configuration, in any case, or described by a YAML file."""
     from gemm_model.config import load_gpu_mapping
 
+    if not isinstance(name_or_path, str | Path):
+        raise InputError(f"gpu is {name_or_path!r}; expected a name or a YAML file")
     return gpu_from_mapping(load_gpu_mapping(name_or_path))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from gemm_model.core.errors import InputError
+from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import is_whole
 
 LAYOUTS = ("contiguous", "masked")
@@ -29,6 +30,7 @@ class GroupedGemm:
     """Rows that each group has in memory; masked layout."""
 
     def __post_init__(self) -> None:
+        require_kind("rows", self.rows, tuple)
         if not 1 <= len(self.rows) <= MOST_GROUPS:
             raise InputError(f"groups has {len(self.rows)} groups; expected 1 to {MOST_GROUPS}")
         if not all(type(rows) is int and rows >= 0 for rows in self.rows):
