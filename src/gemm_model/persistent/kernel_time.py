@@ -43,8 +43,8 @@ from gemm_model.persistent.epilogue import (
     whole_epilogue_clk,
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
-from gemm_model.persistent.placement import ctas_of_fullest_gpc
 from gemm_model.persistent.numbers import persistent_numbers
+from gemm_model.persistent.placement import ctas_of_fullest_gpc
 from gemm_model.persistent.reduction import exposed_turns_us, second_kernel_us, turn_clk, turns_clk
 from gemm_model.persistent.surroundings import (
     REGIMES,
