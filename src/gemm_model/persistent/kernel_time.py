@@ -306,7 +306,7 @@ def kernel_time(
     exposed = exposed_clk(batch, gpu, period, geometry.resources, parts.epilogue_clk, parts.hidden_clk)
     order = geometry.family.tile_order
     turn_us = turn_clk(batch, numbers.split_k) * clk_us if any_of(schedule.sharers > 1.0) else 0.0
-    turns_us = exposed_turns_us(batch, schedule, order, waves_us, work.turns_clk * clk_us, turn_us)
+    turns_us = exposed_turns_us(batch, schedule, order, waves_us, turn_us)
     exposed_us = exposed * clk_us + turns_us
     cold = _cold(work, waves_us, bytes_moved) if around.chained else 0.0
     started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, cold)

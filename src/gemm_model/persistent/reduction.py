@@ -55,14 +55,9 @@ def moved_turns(batch: GemmBatch, schedule: TileWaves) -> Values:
 
 
 def exposed_turns_us(
-    batch: GemmBatch,
-    schedule: TileWaves,
-    order: TileOrder,
-    waves_us: Values,
-    wave_us: Values,
-    turn_us: Values,
+    batch: GemmBatch, schedule: TileWaves, order: TileOrder, waves_us: Values, turn_us: Values
 ) -> Values:
-    """Turns beside the waves, which take `waves_us` with those of `turns_clk`, `wave_us` in each.
+    """Turns beside the waves, which take `waves_us` with those of `turns_clk`.
 
     In rounds, if the chain of all turns of a tile, behind one mainloop, is longer than what the last wave
     waits (`exposed_turns`), it counts.
@@ -72,7 +67,7 @@ def exposed_turns_us(
     if order.splits == "move":
         chain_us = _longest_chain_us(batch, schedule, waves_us, turn_us)
         return where(batch.split_k > 1.0, chain_us - waves_us, 0.0)
-    mainloop_us = waves_us / schedule.waves - wave_us
+    mainloop_us = waves_us / schedule.waves - where(batch.split_k > 1.0, turn_us, 0.0)
     chain_us = where(batch.split_k > 1.0, mainloop_us + schedule.sharers * turn_us - waves_us, 0.0)
     return maximum(exposed_turns(batch, schedule, order) * turn_us, chain_us)
 
