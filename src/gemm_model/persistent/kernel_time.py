@@ -467,7 +467,7 @@ def _work(
     return _new_work(
         full=wave(schedule.full_waves, schedule.resident, 1.0, last_of_full),
         last=wave(last_wave_weight(schedule, numbers), schedule.last_tiles, schedule.last_work, 1.0),
-        turns_clk=turns_clk(batch, schedule, geometry.family.tile_order, numbers),
+        turns_clk=turns_clk(batch, resources, geometry.family.tile_order, numbers),
         l2_us=(l2_us + fill_us) * schedule.tiles,
         dram_us=dram_us,
         edge=edge,
