@@ -240,7 +240,9 @@ class GemmTimer:
         ]
         slower = self.ranker.own_pick.share
         if slower > 0.0:
-            lines.append(f"{self.ranker.names[0]} picks its kernels by itself: {slower:.1%} over its fastest")
+            lines.append(
+                f"{self.ranker.names[0]} picks its kernels by itself: up to {slower:.1%} over its fastest"
+            )
         if attentions:
             bound_us = self.total_us - self.gemm_us
             lines.append(
