@@ -21,7 +21,7 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.records import formula_record
+from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Resources, resources_of
 from gemm_model.kernels.mechanisms import Clock, KernelNumbers, Overlap
@@ -113,6 +113,9 @@ class KernelTime:
         return self.latency_clk * (1.0 / self.sm_clk_mhz)
 
 
+_new_time = constructor(KernelTime)
+
+
 @formula_record
 class Geometry:
     """What a kernel's time needs of the problem and the kernel alone; a fit computes it once."""
@@ -182,6 +185,9 @@ class _Wave:
     dram_power: Values
 
 
+_new_wave = constructor(_Wave)
+
+
 @formula_record
 class _Work:
     """What the waves of a kernel wait for, before the clock is known."""
@@ -230,6 +236,9 @@ class _Work:
         return slowest_us if is_zero(self.turns_clk) else slowest_us + self.turns_clk * clk_us
 
 
+_new_work = constructor(_Work)
+
+
 @formula_record
 class _Parts:
     """What a kernel's time is put together from, once its clock is known."""
@@ -242,6 +251,9 @@ class _Parts:
     work: _Work
     clock: _ClockRules
     sm_clk_mhz: Values
+
+
+_new_parts = constructor(_Parts)
 
 
 def _parts(
@@ -265,7 +277,7 @@ def _parts(
     period_clk = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue, hidden)
     work = _work(geometry, gpu, numbers, around, bytes_moved, edge, step, mainloop, period_clk, stall)
     clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
-    return _Parts(
+    return _new_parts(
         traffic=bytes_moved,
         edge=edge,
         step=step,
@@ -315,7 +327,7 @@ def kernel_time(
     )
     floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
     stores = port_store_clk(batch, period, numbers.epilogue)
-    return KernelTime(
+    return _new_time(
         runtime_us=maximum(started_us + first_load_us + waves_us + exposed_us, floor_us),
         floor_us=floor_us,
         launch_us=started_us,
@@ -425,17 +437,18 @@ def _work(
     unhidden_us = numbers.overlap.l2_dram_loss * minimum(l2_us, dram_tile_us)
     overlap = numbers.overlap
     latency_us = schedule.k_tiles * step.latency_clk / gpu.sm_clk_mhz
-    crowded = crowding(batch, gpu, numbers)
+    crowded = None if edge is NO_EDGE else crowding(batch, gpu, numbers)
 
     last_of_full = 0.0 if stall is None else _last_share(schedule)
 
     def wave(count: Values, tiles: Values, work: Values, last_share: Values) -> _Wave:
         """Of so many tiles, at most `work` of them for a cluster; `last_share` of them are the last wave."""
         clusters = maximum(tiles if is_one(work) else tiles / work, 1.0)
-        filled_us = fill_us * (tiles * crowded(clusters)) + NEXT_TO_NOTHING_US
+        filled_us = 0.0 if crowded is None else fill_us * (tiles * crowded(clusters))
+        filled_us = filled_us + NEXT_TO_NOTHING_US
         l2_share_us = l2_us * tiles
         dram_share_us = smooth_maximum(dram_tile_us * tiles, scaled(latency_us, work), overlap.port_l2_order)
-        return _Wave(
+        return _new_wave(
             count=count,
             period_clk=scaled(period_clk, work),
             beside_stores_clk=scaled(beside, work),
@@ -451,10 +464,10 @@ def _work(
             dram_power=power(dram_share_us, overlap.loads_dram_order),
         )
 
-    return _Work(
+    return _new_work(
         full=wave(schedule.full_waves, schedule.resident, 1.0, last_of_full),
         last=wave(last_wave_weight(schedule, numbers), schedule.last_tiles, schedule.last_work, 1.0),
-        turns_clk=turns_clk(batch, schedule, geometry.family.tile_order, numbers),
+        turns_clk=turns_clk(batch, resources, geometry.family.tile_order, numbers),
         l2_us=(l2_us + fill_us) * schedule.tiles,
         dram_us=dram_us,
         edge=edge,
