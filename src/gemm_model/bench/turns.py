@@ -20,7 +20,8 @@ PARTS = (RANGES, UNTRACED, LIFETIMES)
 ROUNDS = 3
 """Turns that each part takes with each kernel [1]; chosen: odd, so that one launch is in the middle."""
 POLL_S = 5e-4
-"""Between looks at whose turn it is [s]; chosen: a rest before a launch lasts four times as long."""
+"""Time between looks at whose turn it is [s]; all parts; chosen: a rest before a launch lasts four times as
+long."""
 
 
 class Turns:

@@ -18,6 +18,7 @@ from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.prediction import BatchPrediction, OwnPick, Prediction, predict_in_chunks
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import size_of
 from gemm_model.kernels.candidates import (
     ALL_ORDERS,
@@ -191,6 +192,7 @@ class Ranker:
 
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
         """The `top_k` fastest kernels, each with its best order; raises InputError where there is none."""
+        require_kind("problem", problem, GemmProblem)
         top_k = size_of("top_k", top_k)
         offers = self._offers(problem)
         contenders = self._contenders(problem, offers.spaces)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.core.errors import InputError
+from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import require_size
 
 SCHEDULES = ("cooperative", "pingpong", "2cta")
@@ -75,6 +76,10 @@ class KernelConfig:
         for name in ("cta_k", "stages", "warps"):
             if getattr(self, name) != AUTO:
                 require_size(self, name)
+        require_kind("kernel", self.kernel, str)
+        for name, flags in (("fast_accum", (True, False)), ("pdl", (True, False, None))):
+            if getattr(self, name) not in flags:
+                raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {flags}")
         if self.schedule not in SCHEDULES:
             raise InputError(f"schedule is {self.schedule!r}; expected one of {SCHEDULES}")
         if self.raster not in RASTERS:
