@@ -251,7 +251,9 @@ def test_rows_of_two_families_neither_of_which_is_the_default_one(tmp_path):
     rows = measured(shapes=10)
     rows["kernel"] = ["triton", "cublas"] * (len(rows) // 2)
     path = save(rows, tmp_path / "t.csv")
-    with pytest.raises(InputError, match="rows of cublas and triton kernels; expected one family, or --family"):
+    with pytest.raises(
+        InputError, match="rows of cublas and triton kernels; expected one family, or --family"
+    ):
         measured_family("auto", [path], H200)
     assert measured_family("triton", [path], H200).name == "triton"
     rows["kernel"] = ["triton", "quack"] * (len(rows) // 2)
