@@ -111,8 +111,8 @@ def measured_family(name: str, paths: Sequence[Path], gpu: GpuSpec) -> KernelFam
         known = [family for family in families(gpu) if family in named]
         if len(known) > 1 and known[0] != families(gpu)[0]:
             raise InputError(
-                f"{', '.join(map(str, paths))}: rows of {' and '.join(known)} kernels; expected one family, or "
-                "--family"
+                f"{', '.join(map(str, paths))}: rows of {' and '.join(known)} kernels; "
+                "expected one family, or --family"
             )
         name = known[0] if known else name
     return family_of(name, gpu)
