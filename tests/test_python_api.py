@@ -94,7 +94,8 @@ def test_rows_of_two_kernels_in_turn_are_left_out_and_rows_of_other_regimes_are_
     assert told.attrs["notes"][:3] == [
         "1 rows of two kernels in turn (column partner) are left out",
         "1 rows were measured in the regime burst and are predicted in graph",
-        "1 rows were measured at a settled clock and are predicted at a rested one",
+        "1 rows were measured at a settled clock and are predicted at a rested one; "
+        "regime sustained predicts such",
     ]
     alone = chains[["m", "n", "k", "in_dtype", "cta_m", "cta_n", "cluster_m", "cluster_n", "regime"]]
     assert predict_table(alone, "h200", options={"regime": "graph"}).attrs["notes"] == []

@@ -9,7 +9,7 @@ from gemm_model.calibration.fit import fit
 from gemm_model.calibration.hold_out import HoldOut
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.run import Choices, KindResult, best_of_top, calibrate, full_names
-from gemm_model.calibration.tables import load_tables
+from gemm_model.calibration.tables import load_tables, measured_family
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.processes import local_processes
@@ -163,7 +163,7 @@ def test_impossible_and_foreign_rows_are_left_out_and_counted(tmp_path):
         (lambda frame: frame[frame["m"] == frame["m"].iloc[0]], "shapes"),
         (lambda frame: frame.assign(gpu=["h200"] * 40 + ["b200"] * (len(frame) - 40)), "several GPUs"),
         (lambda frame: frame.assign(regime="idle"), "regime"),
-        (lambda frame: frame.assign(kernel=["triton", "cublas"] * (len(frame) // 2)), "but of cublas"),
+        (lambda frame: frame.assign(kernel=["triton", "cublas"] * (len(frame) // 2)), "rows of cublas and triton kernels"),
         (lambda frame: frame.drop(columns="runtime_us"), "runtime_us"),
         (lambda frame: frame.assign(runtime_us=-1.0), "runtime_us"),
         (lambda frame: frame.drop(columns="cta_m"), "cta_m"),
@@ -236,6 +236,29 @@ def test_rows_of_an_unknown_family_are_refused(tmp_path, gemm_model):
     )
     assert outcome.code == 2
     assert f"{table}: no row of kernel quack, but of kutlass; expected measurements" in outcome.err
+
+
+def test_rows_of_an_unknown_family_beside_a_known_one_are_left_out_and_counted(tmp_path):
+    rows = measured(shapes=10).assign(kernel="cutlass")
+    rows.loc[rows.index[3], "kernel"] = "kutlass"
+    path = save(rows, tmp_path / "t.csv")
+    family = measured_family("auto", [path], H200)
+    assert family.name == "cutlass"
+    notes = load_tables([path], H200, family).notes
+    assert any("1 rows of" in note and "of kernels other than cutlass are left out" in note for note in notes)
+
+
+def test_rows_of_two_families_neither_of_which_is_the_default_one(tmp_path):
+    rows = measured(shapes=10)
+    rows["kernel"] = ["triton", "cublas"] * (len(rows) // 2)
+    path = save(rows, tmp_path / "t.csv")
+    with pytest.raises(
+        InputError, match="rows of cublas and triton kernels; expected one family, or --family"
+    ):
+        measured_family("auto", [path], H200)
+    assert measured_family("triton", [path], H200).name == "triton"
+    rows["kernel"] = ["triton", "quack"] * (len(rows) // 2)
+    assert measured_family("auto", [save(rows, tmp_path / "u.csv")], H200).name == "quack"
 
 
 def test_explain_prints_mechanisms_and_what_if(gemm_model):

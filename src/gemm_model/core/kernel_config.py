@@ -108,5 +108,6 @@ def parse_extent(text: str, what: str, parts: tuple[int, ...] = (2,)) -> tuple[i
     if len(words) not in parts or not good:
         form = " or ".join("x".join("MNK"[:count]) for count in parts)
         shown = text if len(text) <= 4 * MAX_DIGITS else f"{text[:MAX_DIGITS]}..."
-        raise InputError(f"{what} is {shown!r}; expected {form} in positive whole numbers, such as 128x256")
+        example = "x".join(("128", "256", "64")[: parts[0]])
+        raise InputError(f"{what} is {shown!r}; expected {form} in positive whole numbers, such as {example}")
     return tuple(int(word) for word in words)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -62,11 +62,15 @@ def family_of(name: str, gpu: GpuSpec) -> KernelFamily:
             f"no kernel family has kernels for {gpu.architecture} of GPU {gpu.name}; expected {architectures}"
         )
     if name not in KERNELS:
-        raise InputError(f"unknown kernel family {name!r}; expected one of {AUTO_KERNEL}, {', '.join(known)}")
+        raise _unknown(name, (AUTO_KERNEL, *known))
     raise InputError(
         f"kernel family {name!r} is not described on {gpu.name} ({gpu.architecture}); "
         f"expected one of {AUTO_KERNEL}, {', '.join(known)}"
     )
+
+
+def _unknown(name: str, known: Iterable[str]) -> InputError:
+    return InputError(f"unknown kernel family {name!r}; expected one of {', '.join(known)}")
 
 
 def families_of(name: str, gpu: GpuSpec) -> tuple[KernelFamily, ...]:
@@ -74,6 +78,8 @@ def families_of(name: str, gpu: GpuSpec) -> tuple[KernelFamily, ...]:
 
     Raises InputError like `family_of`.
     """
+    if name != ANY_FAMILY and name not in (AUTO_KERNEL, *KERNELS) and families(gpu):
+        raise _unknown(name, (ANY_FAMILY, AUTO_KERNEL, *families(gpu)))
     names = families(gpu) if name == ANY_FAMILY else ()
     return tuple(family_of(each, gpu) for each in names or (name,))
 
