@@ -1,4 +1,4 @@
-"""Record golden table, counts of kernels and accuracy figures: `make golden`; read the diff before a commit."""
+"""Record the golden table, counts of kernels and accuracy figures: `make golden`; then read the diff."""
 
 from tests.gate.accuracy import write_accuracy
 from tests.gate.golden import write_golden
