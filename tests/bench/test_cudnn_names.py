@@ -37,5 +37,17 @@ def test_several_ctas_for_a_tile_are_parts_of_k():
     assert conv_cells(gradient, f"{name} + reduce", "(108, 1, 1)", "(128, 1, 1)")["split_k"] == 1
 
 
+def test_kernels_of_strided_data_gradients_leave_k_whole():
+    gradient = GemmProblem.of_conv("dgrad n=4 c=512 h=14 w=14 k=1024 r=1 s=1 stride=2")
+    name = (
+        "sm90_xmma_dgrad_implicit_gemm_indexed_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_"
+        "warpgroupsize1x1x1_g1_strided_execute_kernel__5x_cudnn"
+    )
+    # 196 pixels at each of four places are 32 tiles; 120 CTAs are no parts of K.
+    cells = conv_cells(gradient, name, "(60, 2, 1)", "(384, 1, 1)")
+    names = ("cta_m", "cta_n", "cluster_m", "schedule", "split_k", "scheduler")
+    assert tuple(cells[name] for name in names) == (128, 128, 2, "pingpong", 1, "static")
+
+
 def test_an_unknown_kernel_has_no_tile():
     assert conv_cells(PROBLEM, "conv2d_c1_k1_nhwc_specialized", "(8, 8, 8)", "(128, 1, 1)") == {}

@@ -91,6 +91,24 @@ def test_the_table_of_groups_takes_time_at_the_start_and_with_each_tile():
     assert fused_clk(eight, found_of(eight), free) == 0.0
 
 
+def test_the_place_of_a_strided_gradient_s_tile_is_looked_up_like_a_group():
+    # Of 56 x 56 pixels 8 x 28 x 28 = 6,272 lie at each of four places: 49 tiles of 128 rows, by 2 of 64.
+    strided = conv(
+        "dgrad n=8 c=128 h=56 w=56 k=96 r=3 s=3 stride=2 pad=1", gm.KernelConfig(cta_m=128, cta_n=64)
+    )
+    assert schedule_of(strided).tiles == 4 * 49 * 2
+    # 96 filters are two k tiles of 64, for 2.25 taps in the mean.
+    assert schedule_of(strided).k_tiles == 5
+    known = numbers()
+    assert fused_clk(strided, found_of(strided), known) == 200.0
+    free = known.without(["grouped"])
+    shape = geometry_of(strided, 4096.0, H200, family_of("cudnn", H200))
+    started = [kernel_time(shape, H200, each).launch_us for each in (known, free)]
+    assert started[0] - started[1] == pytest.approx(0.5)
+    whole = conv("dgrad n=8 c=128 h=56 w=56 k=96 r=3 s=3 pad=1")
+    assert fused_clk(whole, found_of(whole), known) == 0.0
+
+
 @pytest.mark.parametrize(
     ("cta_n", "clk"),
     [

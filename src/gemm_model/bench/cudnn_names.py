@@ -10,7 +10,7 @@ from gemm_model.core.problem import GemmProblem
 
 IMPLICIT_GEMM = re.compile(
     r"sm90_xmma_\w*?tilesize(?P<cta_m>\d+)x(?P<cta_n>\d+)x(?P<cta_k>\d+)"
-    r"_warpgroupsize(?P<rows>\d)x(?P<columns>\d)x\d\w*?_segment_k_(?P<shares>on|off)"
+    r"_warpgroupsize(?P<rows>\d)x(?P<columns>\d)x\d\w*?(?P<parts>_segment_k_on|_segment_k_off|_strided)"
 )
 PERSISTENT_THREADS = 384
 """Threads of a CTA [1]; persistent kernels: a warpgroup that loads and two that multiply; their names."""
@@ -23,14 +23,14 @@ def conv_cells(problem: GemmProblem, names: str, grid: str, block: str) -> dict[
 
     `grid` and `block`, such as '(60, 2, 1)', are those of the last kernel. A tile of one warpgroup is one of
     two in turn. Segments of K dealt to all CTAs are stream-K; else a grid of several CTAs for a tile tells
-    into how many parts K is split.
+    into how many parts K is split. Kernels of strided data gradients do not split it.
     """
     found = IMPLICIT_GEMM.search(names)
     if found is None:
         return {}
     tile = {name: int(found[name]) for name in ("cta_m", "cta_n", "cta_k")}
     alone = int(found["rows"]) * int(found["columns"]) == 1
-    shares = found["shares"] == "on"
+    shares = found["parts"] == "_segment_k_on"
     tiles = ceil(problem.m / tile["cta_m"]) * ceil(problem.n / tile["cta_n"]) * problem.batch
     extents, threads = _extents(grid), _extents(block)
     # The grid of a kernel that adds up the parts behind is not that of the one that multiplies.
@@ -44,7 +44,7 @@ def conv_cells(problem: GemmProblem, names: str, grid: str, block: str) -> dict[
         "cluster_n": 1,
         "schedule": "pingpong" if alone else "cooperative",
         "swizzle": 1,
-        "split_k": 1 if shares else max(ctas // tiles, 1),
+        "split_k": max(ctas // tiles, 1) if found["parts"] == "_segment_k_off" else 1,
         "scheduler": "stream_k" if shares else "static",
     }
 

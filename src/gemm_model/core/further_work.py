@@ -72,6 +72,8 @@ class FurtherWork:
     grouped: Any
     unlike: Any
     """Whether groups have an n and k of their own."""
+    looked_up: Any
+    """Whether a table tells where a tile lies: of groups, or of the places of a strided data gradient."""
     clusters_m: Values
     """Of grouped rows: clusters along m of a group, the mean of those that have rows."""
     clusters_n: Values
@@ -144,6 +146,7 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         asked=bits_of(asked_of(problem)),
         grouped=groups is not None,
         unlike=groups is not None and not groups.alike,
+        looked_up=groups is not None or (conv is not None and conv.places > 1),
         clusters_m=clusters_m,
         clusters_n=clusters_n,
         rows_inside=rows_inside,
