@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, prod
+from math import prod
 
 from gemm_model.core.errors import InputError
 from gemm_model.core.sizes import require_size, size_of
