@@ -72,8 +72,8 @@ class FurtherWork:
     grouped: Any
     unlike: Any
     """Whether groups have an n and k of their own."""
-    looked_up: Any
-    """Whether a table tells where a tile lies: of groups, or of the places of a strided data gradient."""
+    places: Values
+    """Products that a strided data gradient falls into, one for each place of a pixel in the stride; else 1."""
     clusters_m: Values
     """Of grouped rows: clusters along m of a group, the mean of those that have rows."""
     clusters_n: Values
@@ -120,6 +120,11 @@ class FurtherWork:
         of_kinds = where(self.asked >= conv, 3.0, where(self.asked >= block_scaling, 2.0, 1.0))
         return where(self.asked >= groups, of_kinds, where(self.asked > 0, 0.0, -1.0))
 
+    @property
+    def looked_up(self) -> Any:
+        """Whether a table tells where a tile lies: of groups, or of the places of a strided data gradient."""
+        return self.grouped | (self.places > 1.0)
+
     def without_epilogue(self) -> FurtherWork:
         """The same with the epilogue of a plain product; what was asked is told as before."""
         nothing = dict.fromkeys(COLUMNS_OF_AN_EPILOGUE, 0.0)
@@ -146,7 +151,7 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         asked=bits_of(asked_of(problem)),
         grouped=groups is not None,
         unlike=groups is not None and not groups.alike,
-        looked_up=groups is not None or (conv is not None and conv.places > 1),
+        places=1.0 if conv is None else float(conv.places),
         clusters_m=clusters_m,
         clusters_n=clusters_n,
         rows_inside=rows_inside,
