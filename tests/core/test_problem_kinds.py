@@ -209,7 +209,7 @@ def test_a_strided_data_gradient_is_a_product_for_each_place_in_the_stride():
     # 3 x 3 taps at stride 2: the pixels of the four places meet 1, 2, 2 and 4 of them, 2.25 in the mean.
     conv = ConvProblem.parse("dgrad n=1 c=64 h=56 w=56 k=32 r=3 s=3 stride=2 pad=1")
     assert conv.sizes == (28 * 28, 64, 72, 4)
-    assert conv.runs == 2.25
+    assert conv.k_runs == 2.25
     problem = GemmProblem.of_conv(conv)
     assert problem.flop == 2 * 28 * 28 * 32 * 9 * 64
     assert problem.a_bytes == pytest.approx(28 * 28 * 32 * 2)
@@ -222,7 +222,7 @@ def test_pixels_that_no_tap_meets_are_written_too():
     conv = ConvProblem.parse("dgrad n=2 c=64 h=57 w=57 k=32 r=1 s=1 stride=2")
     # 6,498 pixels are 1,624.5 for each of four places.
     assert conv.sizes == (1624, 64, 8, 4)
-    assert conv.runs == 0.25
+    assert conv.k_runs == 0.25
     assert GemmProblem.of_conv(conv).output_bytes == 4 * 1624 * 64 * 2
 
 

@@ -124,14 +124,19 @@ class ConvProblem:
         outputs = self.images * prod(self.output_size)
         return {
             FPROP: (outputs, filters, channels * self.taps, self.groups),
-            DGRAD: (inputs, channels, max(round(filters * self.runs), 1), self.groups * self.places),
+            DGRAD: (inputs, channels, max(round(filters * self.k_runs), 1), self.groups * self.places),
             WGRAD: (filters, channels * self.taps, outputs, self.groups),
         }[self.kind]
 
     @property
-    def runs(self) -> float:
+    def k_runs(self) -> float:
         """Runs that k falls into, one for each tap that is met: a k tile lies within one."""
-        return {FPROP: self.taps, DGRAD: self.taps / self.places, WGRAD: 1.0}[self.kind]
+        return {FPROP: float(self.taps), DGRAD: self.taps / self.places, WGRAD: 1.0}[self.kind]
+
+    @property
+    def n_runs(self) -> float:
+        """Runs that n falls into: a tile of a weight gradient lies within a tap's channels."""
+        return float(self.taps) if self.kind == WGRAD else 1.0
 
     @property
     def distinct_share(self) -> tuple[float, float]:

@@ -108,6 +108,8 @@ class FurtherWork:
     b_shared: Any
     k_runs: Values
     """Parts of K that a k tile does not reach beyond."""
+    n_runs: Values
+    """Parts of n that a tile does not reach beyond."""
     a_row_step: Values
     """Of batches with strides: what rows of A start at multiples of [elements]; 0: the length of a row."""
     b_row_step: Values
@@ -170,7 +172,8 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         b_distinct=b_distinct,
         a_shared=problem.broadcast == "a",
         b_shared=problem.broadcast == "b",
-        k_runs=1.0 if conv is None else float(conv.runs),
+        k_runs=1.0 if conv is None else conv.k_runs,
+        n_runs=1.0 if conv is None else conv.n_runs,
         a_row_step=steps[0],
         b_row_step=steps[1],
         out_row_step=steps[2],

@@ -168,8 +168,10 @@ def _waves_of(
 def _clusters(batch: GemmBatch) -> tuple[Values, Values]:
     """Clusters along m and n of one matrix; of groups the mean of those that have rows."""
     ctas_m, ctas_n = ceil(batch.m / batch.cta_m), ceil(batch.n / batch.cta_n)
-    clusters_m, clusters_n = ceil(ctas_m / batch.cluster_m), ceil(ctas_n / batch.cluster_n)
     further = batch.further
+    if further is not None:
+        ctas_n = further.n_runs * ceil(batch.n / further.n_runs / batch.cta_n)
+    clusters_m, clusters_n = ceil(ctas_m / batch.cluster_m), ceil(ctas_n / batch.cluster_n)
     if further is None:
         return clusters_m, clusters_n
     return (
