@@ -6,8 +6,8 @@ Rows of torch's own calls, whose kernels the prediction is not told. First, of s
 time over that of the fastest algorithm that cuBLASLt offers, and the share with which the
 kernel predicted to be the fastest comes nearest to them: `config/calibration/own_picks.yaml`. Then by GPU,
 regime and type how far such predictions are from torch's calls.
-Last, of cuDNN's convolutions whose picks tell their tile: the pick over the fastest kernel, both predicted,
-and how far the fastest, by `own_picks`, is from the call.
+Last, of cuDNN's convolutions by their sort: the call over the kernel that is predicted to be the fastest, in the
+median of the fitted tables, and how far what is expected by `own_picks` is from the call, on these and others.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_model import predict_table
 from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.prediction import OwnPick
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.cudnn import sort_of
 from gemm_model.kernels.registry import TORCH_FAMILY
 from gemm_model.tables.table import read_table, runtimes_us, usable_rows
 
@@ -33,6 +33,12 @@ TABLES = (("burst", "cublaslt.csv.gz"), ("graph", "graph.csv.gz"))
 """Regime and table."""
 GPUS = ("h200", "h100_sxm")
 SHORT_US = 12.0
+CUDNN = "cudnn"
+FITTED_CONVOLUTIONS = ("convolutions", "conv_networks")
+HELD_OUT_CONVOLUTIONS = ("unseen_problems", "conv_networks_unseen")
+BESIDE = ("grouped", "packed", "padded", "dilated")
+"""Sorts whose images are copied beside, or whose kernels are no implicit GEMM of Hopper's."""
+FEW_CHANNELS = 16
 SIZES = ["in_dtype", "m", "n", "k"]
 SHARES = [round(0.005 * step, 3) for step in range(31)]
 
@@ -93,24 +99,48 @@ def figures() -> Iterator[dict[str, object]]:
                 }
 
 
-def convolutions(gpu_name: str) -> dict[str, str]:
-    """Of cuDNN's picks: over the fastest kernel by prediction, and how near that comes to the call."""
-    rows, _ = usable_rows(read_table(MEASUREMENTS / gpu_name / "convolutions.csv.gz"), needs_tile=True)
-    ranker = Ranker(gpu_name, family="cudnn")
-    picked_us = predict_table(rows, gpu_name)["predicted_us"].to_numpy()
-    asked = zip(rows["conv"], rows["in_dtype"], rows["out_dtype"], strict=True)
-    best = (ranker.rank(GemmProblem.of_conv(*words), 1).best for words in asked)
-    best_us = np.array([choice.prediction.runtime_us for choice in best])
-    error = np.abs(ranker.own_pick.time_us(best_us) / runtimes_us(rows) - 1.0)
-    over = np.median(picked_us / best_us)
-    return {"rows": f"{len(rows)}", "over": f"{over:.3f}", "MAPE": f"{error.mean():.1%}"}
+def convolutions(table: str) -> pd.DataFrame:
+    """cuDNN's calls of a table, whatever their kernels: measured, and their fastest kernel by prediction.
+
+    Without those of few channels a group: libraries have other kernels for them.
+    """
+    rows, _ = usable_rows(read_table(MEASUREMENTS / GPUS[0] / f"{table}.csv.gz"), needs_tile=False)
+    rows = rows[rows["kernel"] == CUDNN]
+    ranker = Ranker(GPUS[0], family=CUDNN)
+    problems = [GemmProblem.of_conv(*words) for words in zip(rows["conv"], rows["in_dtype"], strict=True)]
+    found = pd.DataFrame(
+        {
+            "table": table,
+            "sort": [sort_of(problem.conv) for problem in problems if problem.conv],
+            "fastest_us": [ranker.rank(each, 1).best.prediction.runtime_us for each in problems],
+            "called_us": runtimes_us(rows),
+        }
+    )
+    found["expected_us"] = [
+        ranker.own_pick_of(problem).time_us(time_us)
+        for problem, time_us in zip(problems, found["fastest_us"], strict=True)
+    ]
+    convs = (problem.conv for problem in problems if problem.conv)
+    return found[[conv.groups == 1 or conv.channels >= FEW_CHANNELS * conv.groups for conv in convs]]
+
+
+def of_convolutions() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """By sort of convolution what picks of the fitted tables take over the fastest; then how near that is."""
+    found = pd.concat(map(convolutions, (*FITTED_CONVOLUTIONS, *HELD_OUT_CONVOLUTIONS)))
+    fitted = found[found["table"].isin(FITTED_CONVOLUTIONS)]
+    shares = (fitted["called_us"] / fitted["fastest_us"] - 1.0).groupby(fitted["sort"])
+    error = (found["expected_us"] / found["called_us"] - 1.0).abs()
+    names = [found["table"], found["sort"].where(found["sort"].isin(BESIDE), "")]
+    errors = error.groupby(names).agg(["size", "mean", "median"])
+    return shares.agg(["size", "median"]), errors
 
 
 def main() -> None:
     print(over_fastest(MEASUREMENTS / GPUS[0] / TABLES[0][1]).to_string())
     print(*fitted())
     print(pd.DataFrame(figures()).to_string(index=False))
-    print(convolutions(GPUS[0]))
+    for frame in of_convolutions():
+        print(frame.round(3).to_string())
 
 
 if __name__ == "__main__":

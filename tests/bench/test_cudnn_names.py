@@ -3,11 +3,16 @@
 import pytest
 
 from gemm_model.bench.cudnn_names import conv_cells
+from gemm_model.core.conv import ConvProblem
 
 NAME = (
     "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize{}_warpgroupsize{}_g1_"
     "execute_segment_k_{}_kernel__5x_cudnn"
 )
+
+
+CONV = ConvProblem.parse("fprop n=32 c=128 h=28 w=28 k=128 r=3 s=3 pad=1")
+BLOCK = "(384, 1, 1)"
 
 
 @pytest.mark.parametrize(
@@ -20,28 +25,50 @@ NAME = (
     ],
 )
 def test_names_tell_tiles_and_how_warpgroups_share_them(tile, groups, shares, grid, expected):
-    cells = conv_cells(NAME.format(tile, groups, shares), grid, "(384, 1, 1)")
+    cells = conv_cells(CONV, NAME.format(tile, groups, shares), grid, BLOCK)
     names = ("cta_m", "cta_n", "cluster_m", "schedule", "split_k", "scheduler")
     assert tuple(cells[name] for name in names) == expected
 
 
 def test_ctas_beyond_the_tiles_are_no_parts_of_k():
-    # 48 columns of a weight gradient of 2,304 x 48 are one tile of 64; clusters of four along them leave three
-    # of four CTAs idle.
-    cells = conv_cells(NAME.format("64x64x64", "1x1x1", "off"), "(52, 1, 1)", "(384, 1, 1)")
+    # 784 pixels are 13 tiles of 64; in clusters of four along 48 filters three of four CTAs are idle.
+    conv = ConvProblem.parse("fprop n=16 c=192 h=7 w=7 k=48 r=3 s=3 pad=1")
+    cells = conv_cells(conv, NAME.format("64x64x64", "1x1x1", "off"), "(52, 1, 1)", BLOCK)
     assert (cells["split_k"], cells["scheduler"]) == (1, "static")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "grid", "block", "expected"),
+    [
+        # 192 filters are 3 tiles, and each of four taps has two for its 96 channels: 24, and 3 CTAs for each.
+        ("n=128 c=96 h=56 w=56 k=192 r=2 s=2 stride=2", "(72, 1, 1)", BLOCK, (3, "static")),
+        # 8 x 9 x 8 tiles are more than 120 CTAs: each takes a part of the k tiles of all.
+        ("n=16 c=512 h=28 w=28 k=512 r=3 s=3 pad=1", "(120, 1, 1)", BLOCK, (1, "stream_k")),
+        # The grid of a kernel that adds up the parts behind is not that of the tiles.
+        ("n=128 c=96 h=56 w=56 k=192 r=2 s=2 stride=2", "(72, 1, 1)", "(128, 1, 1)", (1, "stream_k")),
+    ],
+)
+def test_segments_of_k_are_as_many_as_a_tile_has_ctas(sizes, grid, block, expected):
+    gradient = ConvProblem.parse(f"wgrad {sizes}")
+    cells = conv_cells(gradient, NAME.format("64x64x64", "1x1x1", "on"), grid, block)
+    assert (cells["split_k"], cells["scheduler"]) == expected
 
 
 def test_small_kernels_of_segments_are_no_others():
     name = NAME.format("128x64x64", "1x1x1", "on")
     for names in (f"init_device_workspace_kernel + {name}", f"{name} + sm90_xmma_wgrad_split_k_kernel"):
-        assert conv_cells(names, "(108, 1, 1)", "(384, 1, 1)")["scheduler"] == "stream_k"
+        assert conv_cells(CONV, names, "(108, 1, 1)", BLOCK)["scheduler"] == "stream_k"
 
 
 def test_a_call_that_pads_its_images_has_no_tile():
     name = NAME.format("128x64x64", "1x1x1", "off")
-    for names in (f"nhwcAddPaddingKernel + {name}", f"{name} + nhwcAddPaddingKernel", f"{name} + {name}"):
-        assert conv_cells(names, "(108, 1, 1)", "(384, 1, 1)") == {}
+    for names in (f"nhwcAddPaddingKernel + {name}", f"{name} + {name}"):
+        assert conv_cells(CONV, names, "(108, 1, 1)", BLOCK) == {}
+
+
+def test_a_tile_of_several_groups_is_not_told():
+    name = NAME.format("64x64x64", "1x1x1", "off").replace("_g1_", "_g4_")
+    assert conv_cells(CONV, name, "(108, 1, 1)", BLOCK) == {}
 
 
 def test_kernels_of_strided_data_gradients_leave_k_whole():
@@ -49,10 +76,10 @@ def test_kernels_of_strided_data_gradients_leave_k_whole():
         "sm90_xmma_dgrad_implicit_gemm_indexed_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_"
         "warpgroupsize1x1x1_g1_strided_execute_kernel__5x_cudnn"
     )
-    cells = conv_cells(name, "(60, 2, 1)", "(384, 1, 1)")
+    cells = conv_cells(CONV, name, "(60, 2, 1)", BLOCK)
     names = ("cta_m", "cta_n", "cluster_m", "schedule", "split_k", "scheduler")
     assert tuple(cells[name] for name in names) == (128, 128, 2, "pingpong", 1, "static")
 
 
 def test_an_unknown_kernel_has_no_tile():
-    assert conv_cells("conv2d_c1_k1_nhwc_specialized", "(8, 8, 8)", "(128, 1, 1)") == {}
+    assert conv_cells(CONV, "conv2d_c1_k1_nhwc_specialized", "(8, 8, 8)", "(128, 1, 1)") == {}

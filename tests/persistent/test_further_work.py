@@ -269,6 +269,13 @@ def test_a_k_tile_of_a_convolution_lies_within_a_tap():
     assert schedule_of(work(8 * 28 * 28, 256, 96 * 9)).k_tiles == 14
 
 
+def test_a_tile_of_a_weight_gradient_lies_within_a_tap():
+    # 96 channels are two tiles of 64 for each of nine taps, by two of 128 filters; 864 in one row were 14.
+    gradient = conv(CONV.replace("fprop", "wgrad"), gm.KernelConfig(cta_m=128, cta_n=64))
+    assert schedule_of(gradient).tiles == 2 * 9 * 2
+    assert schedule_of(gradient).filled_n == 96 / 128
+
+
 def test_an_image_is_read_once_while_l2_keeps_it():
     found = times_of(conv()).traffic
     image, weights = 8 * 28 * 28 * 96 * 2, 256 * 96 * 9 * 2

@@ -27,6 +27,7 @@ from gemm_model.kernels.candidates import (
     sizes_of,
     types_of,
 )
+from gemm_model.kernels.cudnn import sort_of
 from gemm_model.kernels.feasibility import check
 from gemm_model.kernels.registry import families_of
 from gemm_model.models import DEFAULT_MODEL, Model, create_model, lasting, require_known
@@ -127,6 +128,10 @@ class Ranker:
         """What the family's library, which picks its kernel by itself, takes over the first choice."""
         return self.model.own_pick(self.names[0]) if len(self.names) == 1 else OwnPick()
 
+    def own_pick_of(self, problem: GemmProblem) -> OwnPick:
+        """The same for one problem: of convolutions it goes by their channels."""
+        return self.own_pick if problem.conv is None else self.own_pick.of(sort_of(problem.conv))
+
     def spaces(self, problem: GemmProblem) -> tuple[CandidateSpace, ...]:
         """The candidates for the problem's types and layouts; raises InputError where there are none."""
         return self._offers(problem).spaces
@@ -224,7 +229,7 @@ class Ranker:
         """Why the configuration described did not win: illegal, slower by how much and where, or tied.
 
         `description` is a tile and, after commas, any of cluster=, schedule=, swizzle=, raster=, split_k=,
-        stages=, swap_ab=, kernel=, such as '128x128,cluster=1x1'; of the candidates that it fits the fastest
+        stages=, cta_k=, swap_ab=, kernel=, such as '128x128,cluster=1x1'; of the candidates that it fits the fastest
         stands.
         """
         wanted = parse_description(description)
@@ -334,6 +339,8 @@ def describe(candidate: Candidate, *, beside: Candidate | None = None) -> str:
     text += f",schedule={config.schedule},swizzle={config.swizzle}"
     if config.raster != "heuristic":
         text += f",raster={config.raster}"
+    if config.cta_k:
+        text += f",cta_k={config.cta_k}"
     if config.stages:
         text += f",stages={config.stages}"
     if config.split_k > 1:
@@ -354,14 +361,14 @@ def parse_description(text: str) -> dict[str, Any]:
             values["cluster_m"], values["cluster_n"] = parse_extent(value, "cluster")
         elif separator and name in ("schedule", "raster", "kernel"):
             values[name] = value
-        elif name in ("swizzle", "split_k", "stages") and value.isdecimal():
+        elif name in ("swizzle", "split_k", "stages", "cta_k") and value.isdecimal():
             values[name] = int(value)
         elif name == "swap_ab" and value in ("0", "1"):
             values[name] = value == "1"
         else:
             raise InputError(
                 f"{word!r} in {text!r}; expected cluster=MxN, schedule=, raster=, swizzle=, split_k=, "
-                "stages=, kernel= or swap_ab=0|1"
+                "stages=, cta_k=, kernel= or swap_ab=0|1"
             )
     return values
 

@@ -165,7 +165,8 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     shown = [
         {**row, "swap_ab": either[row["swapped_too"]] or row["swap_ab"], "swapped_too": None} for row in rows
     ]
-    notes = [*_notes(ranking), *(_against_notes(held) if held else ()), *ranking.best.prediction.caveats]
+    notes = [*_notes(ranking), *(_against_notes(held) if held else ()), *_pick_notes(ranker, problem)]
+    notes += ranking.best.prediction.caveats
     return _document(ranker, args, result=result, rows=rows, notes=notes, text=lambda: text_table(shown))
 
 
@@ -221,7 +222,7 @@ def row_of(choice: Choice, problem: GemmProblem) -> dict[str, Any]:
     return {
         "ties": choice.tie_group,
         "kernel": config.kernel,
-        "tile": f"{config.cta_m}x{config.cta_n}",
+        "tile": f"{config.cta_m}x{config.cta_n}" + (f"x{config.cta_k}" if config.cta_k else ""),
         "cluster": f"{config.cluster_m}x{config.cluster_n}",
         "schedule": config.schedule,
         "swizzle": config.swizzle,
@@ -246,6 +247,12 @@ def _notes(ranking: Ranking) -> list[str]:
         notes[0] += f"; {tied} kernels lie within the best one's error band of {best.error_band:.1%}"
     left_out = [f"left out: {reason}" for reason in ranking.left_out]
     return [*notes, *left_out, f"why the first: {ranking.reason}"]
+
+
+def _pick_notes(ranker: Ranker, problem: GemmProblem) -> list[str]:
+    """What a library takes that is not told which kernel: no one tells cuDNN."""
+    longer = 0.0 if problem.conv is None else ranker.own_pick_of(problem).share
+    return [f"what {ranker.names[0]} picks by itself takes about {longer:.0%} longer"] if longer > 0.0 else []
 
 
 def _against_notes(held: Against) -> list[str]:

@@ -108,6 +108,12 @@ class OwnPick:
 
     share: float = 0.0
     """Of the fastest kernel's time [1]."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """The same of sorts of problems for which it differs."""
+
+    def of(self, sort: str) -> OwnPick:
+        """What it is for problems of one sort."""
+        return OwnPick(share=self.shares.get(sort, self.share))
 
     def time_us(self, fastest_us: Values) -> Values:
         """Of the library's call where its fastest kernel takes so many us."""

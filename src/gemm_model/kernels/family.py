@@ -39,6 +39,7 @@ class ConfigSpace:
     """The first is the one that a quick look at a kernel uses."""
     rasters: tuple[str, ...] = ("heuristic",)
     stages: tuple[int, ...] = (AUTO,)
+    cta_k: tuple[int, ...] = (AUTO,)
     split_k: tuple[int, ...] = (1,)
     swaps: tuple[bool, ...] = (False,)
     """Whether D^T = B A^T may be computed instead: the tile's rows then run along n."""

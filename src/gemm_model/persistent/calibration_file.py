@@ -191,7 +191,10 @@ def borrowed_bands() -> Mapping[str, float]:
 def own_picks() -> Mapping[str, OwnPick]:
     """By library what its own choice takes over its fastest kernel."""
     found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["own_picks"]
-    return {name: OwnPick(share=float(entry["share"])) for name, entry in found.items()}
+    return {
+        name: OwnPick(share=float(entry["share"]), shares=entry.get("shares", {}))
+        for name, entry in found.items()
+    }
 
 
 @cache
