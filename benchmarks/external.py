@@ -88,7 +88,8 @@ def quantizing_us(frame: pd.DataFrame, gpu: GpuSpec, activations: str) -> pd.Ser
     narrow = frame["in_dtype"].map(stored_bits)
     elements = pd.to_numeric(frame["m"]) * pd.to_numeric(frame["k"])
     moved_bits = elements * (wide_bits + narrow)
-    chain = calibration_for(gpu, family_of("auto", gpu).name)[0].numbers["fp8"].chain
+    family = family_of("auto", gpu)
+    chain = calibration_for(gpu, family.name)[0].numbers_on(gpu, "fp8", family).chain
     took_us = moved_bits / 8.0 / gpu.dram_read_bytes_per_us + chain.boundary_us + chain.gap_us
     return took_us.where(narrow < wide_bits, 0.0)
 

@@ -6,8 +6,8 @@ Rows of torch's own calls, whose kernels the prediction is not told. First, of s
 time over that of the fastest algorithm that cuBLASLt offers, and the share with which the
 kernel predicted to be the fastest comes nearest to them: `config/calibration/own_picks.yaml`. Then by GPU,
 regime and type how far such predictions are from torch's calls.
-Last, of cuDNN's convolutions by their sort: the call over the kernel that is predicted to be the fastest, in the
-median of the fitted tables, and how far what is expected by `own_picks` is from the call, on these and others.
+Last, of cuDNN's convolutions by their sort: the call over the kernel that is predicted to be the fastest,
+median of the fitted tables, and how far what `own_picks` expects is from the call, on these and others.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from gemm_model.choice.own_picks import sort_of
 from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.prediction import OwnPick
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.cudnn import sort_of
 from gemm_model.kernels.registry import TORCH_FAMILY
 from gemm_model.tables.table import read_table, runtimes_us, usable_rows
 

@@ -6,6 +6,7 @@ import re
 from math import ceil
 from typing import Any
 
+from gemm_model.bench.numbers import bench_numbers
 from gemm_model.core.conv import ConvProblem
 
 IMPLICIT_GEMM = re.compile(
@@ -16,17 +17,15 @@ BESIDE = re.compile(r"init_device_workspace_kernel|_split_k_kernel")
 """Small kernels of segments of K: one clears their counters, one adds up their sums."""
 PERSISTENT_THREADS = 384
 """Threads of a CTA [1]; persistent kernels: a warpgroup that loads and two that multiply; their names."""
-FEWER_SMS = 120
-"""CTAs of a full grid [1]; kernels of clusters of 4 or 8 on an H200 or H100; 30 and 15 of them fit."""
 
 
 def conv_cells(conv: ConvProblem, names: str, grid: str, block: str) -> dict[str, Any]:
     """The columns of a benchmark table that the kernels of one call fill.
 
-    None for an unknown kernel, one whose tile holds several groups, and a call that pads, slices or transposes
-    its images beside. `grid` and `block`, such as '(60, 2, 1)', are those of the last kernel. A tile of one
-    warpgroup is one of two in turn. Segments of K are as many parts as there are CTAs for each tile; where
-    there is less than one, or the grid is that of a kernel behind, they are dealt to all CTAs (stream-K).
+    None for an unknown kernel, one whose tile holds several groups, and a call that pads, slices or
+    transposes its images beside. `grid` and `block`, such as '(60, 2, 1)', are those of the last kernel.
+    A tile of one warpgroup is one of two in turn. Segments of K are as many parts as there are CTAs for each
+    tile; where there is less than one, or the grid is that of a kernel behind, they are dealt to all CTAs.
     Without segments K is whole: CTAs beyond the tiles fill up clusters (nine calls whose grids have twice to
     four times as many take what whole ones do).
     """
@@ -41,7 +40,7 @@ def conv_cells(conv: ConvProblem, names: str, grid: str, block: str) -> dict[str
     # The grid of a kernel that adds up the parts behind is not that of the one that multiplies.
     ctas = extents[0] * extents[1] * extents[2] if threads[0] == PERSISTENT_THREADS else 0
     parts = ctas // _tiles(conv, tile["cta_m"], tile["cta_n"])
-    cluster = extents[1] if ctas == FEWER_SMS and extents[1] in (2, 4, 8) else 1
+    cluster = extents[1] if ctas == bench_numbers().cudnn_cluster_ctas and extents[1] in (2, 4, 8) else 1
     return {
         **tile,
         "mma_m": tile["cta_m"],

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.choice.fastest import SAME_TIME, Contenders, KernelTimes, fastest, kernel_times
+from gemm_model.choice.own_picks import sort_of
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.further_work import asked_of
@@ -27,7 +28,6 @@ from gemm_model.kernels.candidates import (
     sizes_of,
     types_of,
 )
-from gemm_model.kernels.cudnn import sort_of
 from gemm_model.kernels.feasibility import check
 from gemm_model.kernels.registry import families_of
 from gemm_model.models import DEFAULT_MODEL, Model, create_model, lasting, require_known
@@ -229,8 +229,8 @@ class Ranker:
         """Why the configuration described did not win: illegal, slower by how much and where, or tied.
 
         `description` is a tile and, after commas, any of cluster=, schedule=, swizzle=, raster=, split_k=,
-        stages=, cta_k=, swap_ab=, kernel=, such as '128x128,cluster=1x1'; of the candidates that it fits the fastest
-        stands.
+        stages=, cta_k=, swap_ab=, kernel=, such as '128x128,cluster=1x1'; of the candidates that it fits the
+        fastest stands.
         """
         wanted = parse_description(description)
         every = list(self.predictions(problem))

@@ -73,7 +73,7 @@ class FurtherWork:
     unlike: Any
     """Whether groups have an n and k of their own."""
     places: Values
-    """Products that a strided data gradient falls into, one for each place of a pixel in the stride; else 1."""
+    """Products that a strided data gradient falls into, one for each place of a pixel in the stride; or 1."""
     clusters_m: Values
     """Of grouped rows: clusters along m of a group, the mean of those that have rows."""
     clusters_n: Values

@@ -1070,6 +1070,13 @@ class WithinPhases:
         "what a split tile's epilogue waits for each part before it, whose sums it adds to",
         "1.6 to 2.2 in four traced kernels of two and four parts",
     )
+    start_share: float = number(
+        "1",
+        0.5,
+        (0.0, 1.0),
+        "of what a full grid adds to a runtime, the part in which its CTAs start",
+        "chosen: they end one after the other as well; traces of six H200s show 0.1 to 0.25 us of 0.39",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1126,9 +1133,29 @@ class KernelNumbers:
             changed[mechanism] = replace(record, **{rest: value})
         return replace(self, **changed)
 
+    def at_clock(self, slower: float) -> KernelNumbers:
+        """The same where a clock of the SMs lasts `slower` times as long."""
+        if slower == 1.0:
+            return self
+        values = self.values()
+        return self.having({name: values[name] * slower for name in LAUNCHING})
+
     def values(self) -> dict[str, float]:
         """Values by full name, such as 'launch.kernel_us'."""
         return {spec.name: getattr(getattr(self, part), rest) for part, rest, spec in _places()}
+
+
+LAUNCHING = (
+    "launch.kernel_us",
+    "launch.full_grid_us",
+    "launch.clusters_us",
+    "chain.boundary_us",
+    "chain.cooperative_us",
+    "chain.gap_us",
+    "split_k.second_kernel_us",
+)
+"""Times that pass in clocks of the chip and are told in us at the clock of the card that they were fitted on:
+front end, CTAs, barriers, descriptors. First loads that wait for DRAM are not among them."""
 
 
 KERNEL_MECHANISMS = frozenset(

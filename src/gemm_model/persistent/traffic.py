@@ -46,8 +46,8 @@ class Traffic:
     l2_load_bytes: Values
     """The work of L2 in bytes: requests, fills, spilled registers, and writes."""
     filled_bytes: Values
-    """The same with what L2 could serve while operands arrive in shared memory in place of the requests; 0
-    where nothing is known to bound that."""
+    """The same with what L2 could serve while operands arrive in shared memory in place of the requests, and
+    without fills, which pass no SM; 0 where nothing is known to bound that."""
     l2_store_bytes: Values
     """The part of it that is writes."""
     merged_bytes: Values
@@ -101,7 +101,7 @@ def traffic(
         narrow = PIECE_BYTES / stored_row
         write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
     requests = asked.requests * k_bytes
-    beside = numbers.l2.fill_share * reads + (write_load + spilled + sources)
+    beside = write_load + spilled + sources
     return Traffic(
         operand_bytes=read_once,
         wave_bytes=panels.bytes,
@@ -109,7 +109,7 @@ def traffic(
         dram_read_bytes=reads,
         dram_write_bytes=output if chained else _written(output, reads, gpu),
         l2_request_bytes=requests + (writes + sources),
-        l2_load_bytes=requests + beside,
+        l2_load_bytes=requests + (numbers.l2.fill_share * reads + beside),
         filled_bytes=0.0 if is_zero(filled) else filled * k_bytes + beside,
         l2_store_bytes=write_load,
         merged_bytes=asked.merged * k_bytes,

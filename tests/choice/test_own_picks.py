@@ -3,9 +3,9 @@
 import pytest
 
 import gemm_model as gm
+from gemm_model.choice.own_picks import sort_of
 from gemm_model.choice.selection import Ranker, describe, parse_description
 from gemm_model.core.conv import ConvProblem
-from gemm_model.kernels.cudnn import sort_of
 
 
 @pytest.mark.parametrize(
