@@ -258,8 +258,8 @@ def test_convolutions_and_their_gradients_are_implicit_gemms():
     assert [timing.kind for timing in seen.timings] == ["convolution"] * 3
     assert [work.conv.kind for work in works(seen)] == ["fprop", "dgrad", "wgrad"]
     best = rank(works(seen)[0], "h200", 1, family="cudnn", options={"regime": "graph"}).best.prediction
-    # What cuDNN picks takes 5.6 % longer than its fastest kernel, in the median.
-    assert seen.timings[0].time_us == pytest.approx(1.056 * best.runtime_us)
+    # What cuDNN picks takes 7.1 % longer than its fastest kernel, in the median.
+    assert seen.timings[0].time_us == pytest.approx(1.071 * best.runtime_us)
     assert not seen.unmodelled
 
 
