@@ -66,9 +66,16 @@ def test_a_call_that_pads_its_images_has_no_tile():
         assert conv_cells(CONV, names, "(108, 1, 1)", BLOCK) == {}
 
 
-def test_a_tile_of_several_groups_is_not_told():
+def test_a_tile_holds_as_many_groups_as_its_name_says():
     name = NAME.format("64x64x64", "1x1x1", "off").replace("_g1_", "_g4_")
-    assert conv_cells(CONV, name, "(108, 1, 1)", BLOCK) == {}
+    # Four groups of 16 channels fill 64; those of 32 are two.
+    sixteen, thirty_two = (
+        ConvProblem.parse(f"fprop n=32 c={32 * each} h=28 w=28 k={32 * each} r=3 s=3 pad=1 groups=32")
+        for each in (16, 32)
+    )
+    assert conv_cells(sixteen, name, "(108, 1, 1)", BLOCK)["cta_n"] == 64
+    for other in (CONV, thirty_two):
+        assert conv_cells(other, name, "(108, 1, 1)", BLOCK) == {}
 
 
 def test_kernels_of_strided_data_gradients_leave_k_whole():

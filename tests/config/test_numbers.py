@@ -18,7 +18,7 @@ from gemm_model.persistent.numbers import persistent_numbers
 from tests.typed_numbers import calibration
 
 SHIPPED = {
-    "choice": (choice_numbers, {"cudnn_packed_channels": 32, "cudnn_dilation": 4, "cudnn_columns": 64}),
+    "choice": (choice_numbers, {"cudnn_dilation": 4, "cudnn_columns": 64}),
     "hierarchy": (
         hierarchy_numbers,
         {

@@ -276,6 +276,25 @@ def test_a_tile_of_a_weight_gradient_lies_within_a_tap():
     assert schedule_of(gradient).filled_n == 96 / 128
 
 
+def test_groups_of_few_channels_share_the_tiles_of_cudnn():
+    # 32 groups of 4 channels are two tiles of 64 columns in each of 49 rows of 128 pixels.
+    config = gm.KernelConfig(cta_m=128, cta_n=64, kernel="cudnn")
+    text = "fprop n=8 c=128 h=28 w=28 k=128 r=3 s=3 pad=1 groups=32"
+
+    def schedule(text, family):
+        batch = conv(text, config)
+        return tile_schedule(batch, found_of(batch), family_of(family, H200).tile_order)
+
+    found = schedule(text, "cudnn")
+    assert (found.tiles, found.k_tiles, found.filled_n) == (49 * 2, 9, 1.0)
+    # Another library's kernels have a tile for each group.
+    other = schedule(text, "cutlass")
+    assert (other.tiles, other.filled_n) == (49 * 32, 4 / 64)
+    # Rows of a weight gradient's tiles are filters, of 16 groups beside each other.
+    gradient = schedule(text.replace("fprop", "wgrad"), "cudnn")
+    assert (gradient.tiles, gradient.filled_m, gradient.filled_n) == (9 * 2, 0.5, 1.0)
+
+
 def test_an_image_is_read_once_while_l2_keeps_it():
     found = times_of(conv()).traffic
     image, weights = 8 * 28 * 28 * 96 * 2, 256 * 96 * 9 * 2

@@ -12,7 +12,6 @@ from gemm_model.config.numbers import empirical, room_numbers
 class ChoiceNumbers:
     """What tells apart the problems for which a library's own picks lose differently."""
 
-    cudnn_packed_channels: int = empirical("channels", 1, 64, whole=True)
     cudnn_dilation: int = empirical("pixels", 1, 1024, whole=True)
     cudnn_columns: int = empirical("columns", 8, 256, whole=True)
 

@@ -19,7 +19,7 @@ def sort_of(conv: ConvProblem) -> str:
     found = choice_numbers()
     channels, filters = conv.channels // conv.groups, conv.filters // conv.groups
     if conv.groups > 1:
-        return "grouped" if max(channels, filters) > found.cudnn_packed_channels else "packed"
+        return "packed" if conv.packed > 1 else "grouped"
     if channels % ALIGNED_CHANNELS or filters % ALIGNED_CHANNELS:
         return "padded"
     if max(conv.dilation) > found.cudnn_dilation:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from gemm_model.core.errors import InputError
 from gemm_model.core.sizes import require_size, size_of
 
 FPROP, DGRAD, WGRAD = KINDS = ("fprop", "dgrad", "wgrad")
 """Forward; the gradient of the input; that of the weights."""
+PACKED_CHANNELS = 64
+"""Channels of 16 bits in a row of 128 bytes [1]; the k tile and the narrowest tile of Hopper's kernels."""
 EXAMPLE = "fprop n=32 c=64 h=56 w=56 k=128 r=3 s=3 stride=1 pad=1"
 
 
@@ -137,6 +139,12 @@ class ConvProblem:
     def n_runs(self) -> float:
         """Runs that n falls into: a tile of a weight gradient lies within a tap's channels."""
         return float(self.taps) if self.kind == WGRAD else 1.0
+
+    @property
+    def packed(self) -> int:
+        """Groups that a tile of PACKED_CHANNELS may hold beside each other: a power of two, a divisor."""
+        room = PACKED_CHANNELS * self.groups // max(self.channels, self.filters)
+        return gcd(1 << max(room, 1).bit_length() - 1, self.groups)
 
     @property
     def distinct_share(self) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gemm_model.core.conv import WGRAD
 from gemm_model.core.elementwise import Values, ceil, is_number, where
 from gemm_model.core.epilogue import EPILOGUE_WORDS, Epilogue
 from gemm_model.core.errors import InputError
@@ -74,6 +75,10 @@ class FurtherWork:
     """Whether groups have an n and k of their own."""
     places: Values
     """Products that a strided data gradient falls into, one for each place of a pixel in the stride; or 1."""
+    packed: Values
+    """Groups of channels that a tile may hold beside each other, in its columns; 1 for others."""
+    packed_rows: Values
+    """The same in its rows."""
     clusters_m: Values
     """Of grouped rows: clusters along m of a group, the mean of those that have rows."""
     clusters_n: Values
@@ -154,6 +159,8 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         grouped=groups is not None,
         unlike=groups is not None and not groups.alike,
         places=1.0 if conv is None else float(conv.places),
+        packed=1.0 if conv is None else float(conv.packed),
+        packed_rows=1.0 if conv is None or conv.kind != WGRAD else float(conv.packed),
         clusters_m=clusters_m,
         clusters_n=clusters_n,
         rows_inside=rows_inside,

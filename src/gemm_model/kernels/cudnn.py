@@ -27,7 +27,8 @@ def in_its_schedule(batch: GemmBatch) -> Flags:
 def _of_images(like: KernelFamily) -> KernelFamily:
     space = replace(like.space, swizzles=(1,), rasters=("heuristic",), split_k=SPLITS, fast_accum=False)
     knows = frozenset({CONV, "bias_n", "relu"})
-    return replace(like, name="cudnn", space=space, knows=knows, plain_products=False)
+    order = replace(like.tile_order, packs_groups=True)
+    return replace(like, name="cudnn", space=space, tile_order=order, knows=knows, plain_products=False)
 
 
 def _picked_on_hopper(like: KernelFamily) -> KernelFamily:

@@ -114,6 +114,8 @@ class TileOrder:
     """
 
     name: str
+    packs_groups: bool = False
+    """Whether tiles of convolutions hold several groups of few channels."""
     grouped: Literal["along", "across"] = "along"
     """Whether the grouped panels are those that the raster names, or those of the other extent."""
     always_along_m: bool = False

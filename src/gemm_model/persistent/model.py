@@ -413,7 +413,13 @@ class PhysicalEvaluation:
                 caveats.append(
                     "implicit_gemm: places of a strided data gradient are taken for as many mean ones"
                 )
-            if any_of(self.geometry.batch.batch > further.places):
+            if self.geometry.family.tile_order.packs_groups:
+                if any_of(further.packed > 1.0):
+                    caveats.append(
+                        "implicit_gemm: groups of few channels share tiles; libraries have other kernels for "
+                        "groups of one"
+                    )
+            elif any_of(self.geometry.batch.batch > further.places):
                 caveats.append(
                     "implicit_gemm: each group of channels is a product of its own; libraries have kernels "
                     "many times as fast for groups of few"
