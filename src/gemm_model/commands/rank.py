@@ -165,7 +165,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     shown = [
         {**row, "swap_ab": either[row["swapped_too"]] or row["swap_ab"], "swapped_too": None} for row in rows
     ]
-    notes = [*_notes(ranking), *(_against_notes(held) if held else ()), *_pick_notes(ranker, problem)]
+    notes = [*_notes(ranking), *(_against_notes(held) if held else ()), *_pick_notes(ranker, ranking)]
     notes += ranking.best.prediction.caveats
     return _document(ranker, args, result=result, rows=rows, notes=notes, text=lambda: text_table(shown))
 
@@ -249,10 +249,13 @@ def _notes(ranking: Ranking) -> list[str]:
     return [*notes, *left_out, f"why the first: {ranking.reason}"]
 
 
-def _pick_notes(ranker: Ranker, problem: GemmProblem) -> list[str]:
+def _pick_notes(ranker: Ranker, ranking: Ranking) -> list[str]:
     """What a library takes that is not told which kernel: no one tells cuDNN."""
-    longer = 0.0 if problem.conv is None else ranker.own_pick_of(problem).share
-    return [f"what {ranker.names[0]} picks by itself takes about {longer:.0%} longer"] if longer > 0.0 else []
+    best_us = ranking.best.prediction.runtime_us
+    longer = float(ranker.own_pick_of(ranking.problem).time_us(best_us)) / best_us - 1.0
+    if ranking.problem.conv is None or longer <= 0.0:
+        return []
+    return [f"what {ranker.names[0]} picks by itself takes about {longer:.0%} longer"]
 
 
 def _against_notes(held: Against) -> list[str]:
