@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -38,7 +38,9 @@ from gemm_model.kernels.mechanisms import (
     start_values,
     within_phases,
 )
+from gemm_model.kernels.numbers import family_numbers
 from gemm_model.kernels.registry import families
+from gemm_model.persistent.numbers import persistent_numbers
 
 FORMAT_VERSION = 3
 CALIBRATION_DIR = CONFIG_DIR / "calibration"
@@ -126,15 +128,14 @@ class Calibration:
     def fingerprint(self) -> str:
         """A short name of all its numbers that plain products meet: another value of one gives another.
 
-        Those that are counted in the family's compiled code are among them.
+        Those that are counted in the family's compiled code are among them, and those of all families.
         """
         values = {
             kind: {name: value for name, value in found.values().items() if not _is_further(name)}
             for kind, found in self.numbers.items()
         }
-        told = json.dumps(
-            [self.gpu, self.family, values, compiled_code(self.family).values()], sort_keys=True
-        )
+        shared = [compiled_code(self.family).values(), asdict(family_numbers()), asdict(persistent_numbers())]
+        told = json.dumps([self.gpu, self.family, values, *shared], sort_keys=True)
         return sha256(told.encode()).hexdigest()[:16]
 
 

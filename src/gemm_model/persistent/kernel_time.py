@@ -44,6 +44,7 @@ from gemm_model.persistent.epilogue import (
     whole_epilogue_clk,
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
+from gemm_model.persistent.numbers import persistent_numbers
 from gemm_model.persistent.reduction import exposed_turns_us, second_kernel_us, turn_clk, turns_clk
 from gemm_model.persistent.surroundings import (
     REGIMES,
@@ -56,10 +57,6 @@ from gemm_model.persistent.surroundings import (
 from gemm_model.persistent.tile_schedule import TileSchedule, TileWaves, tile_schedule
 from gemm_model.persistent.traffic import Traffic, fresh_share, out_of_step, rows_missed_share, traffic
 
-FIRST_CLOCK_SHARE = 0.85
-"""Of the boost clock [1]; where the search for the clock begins; its end does not depend on it."""
-STEEPEST = 0.9
-"""Slope of the clock's rule [1]; the search for the clock; chosen: it lies between -1 and 1."""
 SHORTEST_WAVES_US = 1e-6
 """Of a kernel without mechanisms [us]; rates in it; a guard against dividing by zero."""
 NEXT_TO_NOTHING_US = 1e-30
@@ -584,13 +581,14 @@ def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:
     A slower clock makes a kernel less intense, so the rule is a falling function of the clock and has one
     fixed point; two steps and Aitken's extrapolation find it to a few parts in 10^5.
     """
-    first = gpu.sm_clk_mhz * FIRST_CLOCK_SHARE
+    numbers = persistent_numbers()
+    first, steepest = gpu.sm_clk_mhz * numbers.first_clock_share, numbers.steepest_clock_slope
     second = clock(work.waves_us(first), first)
     third = clock(work.waves_us(second), second)
     change = second - first
     # A change of zero is settled already.
     slope = (third - second) / where(change * change > 1e-9, change, 1.0)
-    slope = maximum(minimum(slope, STEEPEST), -STEEPEST)
+    slope = maximum(minimum(slope, steepest), -steepest)
     return first + change / (1.0 - slope)
 
 
@@ -602,10 +600,12 @@ def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: Surroundings) -> float:
     rule itself rises with the clock as far as the MMAs' share of the clocks falls and the waves get short: by
     the part that each takes off the clock, for a clock that is so much higher. A power cap may follow it.
     """
-    above = max(light_load_share(gpu, clock) - FIRST_CLOCK_SHARE, 0.0)
+    numbers = persistent_numbers()
+    first, steepest = numbers.first_clock_share, numbers.steepest_clock_slope
+    above = max(light_load_share(gpu, clock) - first, 0.0)
     sag = (1.0 - gpu.mma_clk_share) * clock.droop_mma
-    slope = STEEPEST if around.settled else min((sag + above) / FIRST_CLOCK_SHARE, STEEPEST)
-    share = FIRST_CLOCK_SHARE + above / (1.0 - slope * slope)
+    slope = steepest if around.settled else min((sag + above) / first, steepest)
+    share = first + above / (1.0 - slope * slope)
     return gpu.sm_clk_mhz * (max(share, 1.0) if around.profiled else share)
 
 
