@@ -29,11 +29,6 @@ from gemm_model.persistent.reduction import workspace_bytes
 from gemm_model.persistent.spilling import spilled_l2_bytes
 from gemm_model.persistent.tile_schedule import TileSchedule
 
-KEPT_SHARE = 0.5
-"""What keeps operands from one launch to the next [share of L2]; launches that use them again; each of two
-partitions keeps what SMs of its own side read (NVIDIA's A100 whitepaper): chains of an H200 and an H100 that
-use the same weights each time are faster by what L2 saves up to half of its size, and not beyond."""
-
 
 @formula_record
 class Traffic:
@@ -91,7 +86,7 @@ def traffic(
     read_once = operands + sources
     panels = _wave_panels(batch, schedule)
     reads = _dram_reads(operands, gpu, schedule, panels, numbers) + sources
-    kept = _kept(between(read_once + output), KEPT_SHARE * gpu.l2_bytes)
+    kept = _kept(between(read_once + output), gpu.l2_kept_share * gpu.l2_bytes)
     reads = scaled(reads, 1.0 - kept)
     asked = _requests(batch, gpu, resources, schedule, edge, numbers, order)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
