@@ -133,7 +133,7 @@ def judged(frame: pd.DataFrame, gpu: str, told: Told) -> pd.DataFrame:
         found = predict_table(found.drop(columns="predicted_us", errors="ignore"), spec, options=told.options)
     predicted_us = pd.to_numeric(found["predicted_us"])
     if told.own_choice:
-        predicted_us = predicted_us * (1.0 + own_picks().get(told.family, OwnPick()).share)
+        predicted_us = own_picks().get(told.family, OwnPick()).time_us(predicted_us)
     if told.activations is not None:
         predicted_us = predicted_us + quantizing_us(found, spec, told.activations)
     return found.assign(predicted_us=predicted_us, runtime_us=pd.to_numeric(frame["runtime_us"]).to_numpy())

@@ -137,8 +137,8 @@ def test_launches_of_a_borrowed_calibration_take_as_many_clocks():
 def test_own_numbers_have_the_held_out_band_and_no_caveat(tmp_path):
     own = predicted(H200, calibration=calibration())
     assert own.caveats == ()
-    # 512 clusters on 66 pairs of SMs: many waves.
-    assert own.error_band == 0.07
+    # L2 takes longer than the MMAs: memory-bound.
+    assert own.error_band == 0.09
     # A file is the pair's own too.
     path = str(calibration_file(tmp_path / "c.yaml"))
     assert predicted(H200, calibration=path).runtime_us == own.runtime_us

@@ -71,9 +71,6 @@ def load_tables(
         told = pd.to_numeric(table["programmatic_edges"], errors="coerce")
         unknown_way = pd.to_numeric(table["pdl"], errors="coerce").isna()
         table.loc[unknown_way & told.notna(), "pdl"] = (told > 0).astype(int).astype(str)
-    if "partner" in table:
-        chains = table["partner"].fillna("").astype(str) != ""
-        table = _without(table, chains, "rows in turn with another kernel", notes)
     table["regime"] = table["regime"].map(regime_name)
     unknown = sorted(set(table["regime"]) - set(REGIMES))
     if unknown:

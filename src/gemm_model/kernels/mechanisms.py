@@ -302,14 +302,14 @@ class KTail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Load latency, hidden by the stages that are under way."""
+    """Load latency: what is under way at a time bounds the rate at which loads come from DRAM."""
 
     load_clk: float = number(
         "clk",
-        365.0,
+        900.0,
         (100.0, 4000.0),
-        "latency of a load",
-        "TMA load from L2 365 clk, from DRAM 703",
+        "latency of a load from DRAM",
+        "bulk loads of 4 to 32 KB from DRAM: 880 to 1260 clk (h200, h100)",
         neutral=0.0,
         fitted=True,
     )
@@ -371,12 +371,13 @@ class L2Bandwidth:
     fill_share: float = number(
         "1", 0.3, (0.0, 2.5), "L2 bandwidth that a byte filled from DRAM takes", "L2 counters", fitted=True
     )
-    fill_sms: float = number(
+    gpc_efficiency: float = number(
         "1",
-        0.2,
-        (0.0, 1.0),
-        "share of the SMs up to which fills from DRAM take as long as on so many",
-        "kernels on 1 to 132 SMs that stream weights (h200 wide)",
+        1.3,
+        (0.5, 3.0),
+        "bandwidth of a GPC's way in for a GEMM over that for bulk reads, of which none merge",
+        "kernels on 8 to 64 SMs (h200 wide)",
+        neutral=INFINITE,
         fitted=True,
     )
 
@@ -426,7 +427,7 @@ class Overlap:
         "1",
         2.0,
         (1.0, 16.0),
-        "order for the port of an SM and L2, queues in a row",
+        "order for queues in a row: the port of an SM and L2, DRAM and the latency of its loads",
         "26,000 timings fit it better than any sharper order (h200 burst)",
     )
     loads_dram_order: float = number(

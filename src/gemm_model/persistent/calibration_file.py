@@ -199,7 +199,10 @@ def borrowed_bands() -> Mapping[str, float]:
 def own_picks() -> Mapping[str, OwnPick]:
     """By library what its own choice takes over its fastest kernel."""
     found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["own_picks"]
-    return {name: OwnPick(share=float(entry["share"])) for name, entry in found.items()}
+    return {
+        name: OwnPick(share=float(entry["share"]), half_us=float(entry.get("half_us", math.inf)))
+        for name, entry in found.items()
+    }
 
 
 @cache

@@ -18,7 +18,7 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.kernel_config import ALONG_M, HEURISTIC
-from gemm_model.core.records import formula_record
+from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.persistent.numbers import persistent_numbers
@@ -55,6 +55,9 @@ class TileWaves:
         return self.full_waves + where(self.last_tiles > 0, 1.0, 0.0)
 
 
+_new_waves = constructor(TileWaves)
+
+
 @formula_record
 class TileSchedule(TileWaves):
     """Who computes what, when: the waves, and the panels that they touch in the order of the tiles."""
@@ -77,6 +80,9 @@ class TileSchedule(TileWaves):
     filled_m: Values
     """Share of the tile rows that lie inside the matrix; the rest is out-of-bounds fill, computed too."""
     filled_n: Values
+
+
+_new_schedule = constructor(TileSchedule)
 
 
 def _round_up(value: Values, step: Values) -> Values:
@@ -102,7 +108,7 @@ def tile_schedule(batch: GemmBatch, resources: Resources, order: TileOrder) -> T
     minor_panels, major_panels = _panels(minimum(tiles_at_once, per_matrix), minor, major, group, order)
     padded_m = clusters_m * batch.cluster_m * batch.cta_m
     padded_n = clusters_n * batch.cluster_n * batch.cta_n
-    return TileSchedule(
+    return _new_schedule(
         tiles=found.tiles,
         resident=found.resident,
         full_waves=found.full_waves,
@@ -232,7 +238,7 @@ def _waves(batch: GemmBatch, order: TileOrder, tiles: Values, at_once: Values, k
         last_work = where(deals, longest / k_tiles, 1.0)
         sharers = where(deals, pieces, batch.split_k)
         shared = where(deals, dealt / tiles, 1.0)
-    return TileWaves(
+    return _new_waves(
         tiles=tiles,
         resident=resident,
         full_waves=full,

@@ -18,7 +18,7 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.records import formula_record
+from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, L2Bandwidth
@@ -65,6 +65,9 @@ class Traffic:
         return minimum(self.dram_read_bytes / self.operand_bytes, 1.0)
 
 
+_new_traffic = constructor(Traffic)
+
+
 def traffic(
     batch: GemmBatch,
     gpu: GpuSpec,
@@ -102,7 +105,7 @@ def traffic(
         write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
     requests = asked.requests * k_bytes
     beside = write_load + spilled + sources
-    return Traffic(
+    return _new_traffic(
         operand_bytes=read_once,
         wave_bytes=panels.bytes,
         output_bytes=output,
@@ -311,7 +314,7 @@ def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffi
     merged = (moved.merged_bytes + ordered) / (1.0 + elapsed)
     lost = moved.merged_bytes - merged
     # Written out: `dataclasses.replace` would take a tenth of the whole model's time on one row.
-    return Traffic(
+    return _new_traffic(
         operand_bytes=moved.operand_bytes,
         wave_bytes=moved.wave_bytes,
         output_bytes=moved.output_bytes,
