@@ -41,7 +41,7 @@ from gemm_model.timeline.iket import (
 from gemm_model.timeline.trace import Trace, kernel_identity
 
 TRACER = "iket"
-TRACED_DEVICE = "gemm_model.bench.torch_device:TracedTorchDevice"
+TRACED_DEVICE = "gemm_model.bench.torch_device:TorchDevice"
 PROCESS_LIMIT_S = 540.0
 """Most time of one run of the tracer [s]; all traces; two runs of a worker and the decoding of some 10
 kernels take 60 s."""

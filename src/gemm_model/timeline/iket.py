@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,8 @@ import pandas as pd
 from gemm_model.core.errors import InputError
 from gemm_model.timeline.kernel_timeline import DATA, FURTHER_MATRIX, NEXT_TILE, STORE_BUFFER
 from gemm_model.timeline.trace import NS_PER_US, Trace, TraceInfo, new_rows
+
+Each = TypeVar("Each")
 
 WARPS_PER_GROUP = 4
 STAGE = "a free stage"
@@ -94,7 +97,7 @@ class TracedKernel:
 
 def read_iket(path: Path) -> list[IketLaunch]:
     """The launches of a JSON trace that hold ranges. Raises InputError for a file that is none."""
-    return [launch for launch in _launches(path) if launch.ranges]
+    return [launch for launch in _read(path, _launches) if launch.ranges]
 
 
 def middle_launches(launches: Sequence[IketLaunch], kernels: int, repeats: int) -> list[IketLaunch]:
@@ -118,16 +121,17 @@ def lifetimes_us(path: Path, kernel_names: Sequence[str], repeats: int) -> list[
     `kernel_names` are those of kernels that were launched one after another, each `repeats` times. Raises
     InputError for a file that shows other launches.
     """
-    launches = [launch for launch in _launches(path) if launch.kernel_name in kernel_names]
+    launches = _read(path, partial(_lifetimes_ns, kernel_names))
     asked = [name for name in kernel_names for _ in range(repeats)]
     counted = launches[len(launches) - len(asked) :] if len(asked) <= len(launches) else []
-    if [launch.kernel_name for launch in counted] != asked:
+    if [name for name, _ in counted] != asked:
         raise InputError(f"{path}: shows other launches; expected {repeats} of each of the traced kernels")
-    spans_us = np.array([_lifetime_ns(launch) for launch in counted]) / NS_PER_US
+    spans_us = np.array([lifetime_ns for _, lifetime_ns in counted]) / NS_PER_US
     return [float(median) for median in np.median(spans_us.reshape(-1, repeats), axis=1)]
 
 
-def _launches(path: Path) -> list[IketLaunch]:
+def _read(path: Path, decode: Callable[[Mapping[str, Any]], list[Each]]) -> list[Each]:
+    """What a JSON trace tells. Raises InputError for a file that is none."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -135,11 +139,31 @@ def _launches(path: Path) -> list[IketLaunch]:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read ({error}); expected a JSON trace of IKET") from None
     try:
-        places = [_place(raw) for raw in document.get("locationTable", [])]
-        return [_launch(document, places, launch) for launch in document["launches"]]
+        return decode(document)
     except (KeyError, TypeError, IndexError, ValueError, OverflowError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"{path}: is no JSON trace of IKET ({reason}); expected its launches") from None
+
+
+def _launches(document: Mapping[str, Any]) -> list[IketLaunch]:
+    places = [_place(raw) for raw in document.get("locationTable", [])]
+    return [_launch(document, places, launch) for launch in document["launches"]]
+
+
+def _lifetimes_ns(kernel_names: Sequence[str], document: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """The launches of some kernels, and the time from the first warp's start to the last one's end.
+
+    Most warps of a trace are of other kernels, which rest the card and flush its L2.
+    """
+    named = [(_text(launch["kernelName"]), launch["warpLifetimes"]) for launch in document["launches"]]
+    return [
+        (
+            name,
+            max(_whole(life["endTs"]) for life in lives) - min(_whole(life["startTs"]) for life in lives),
+        )
+        for name, lives in named
+        if name in kernel_names
+    ]
 
 
 def _launch(
