@@ -155,7 +155,9 @@ def _lifetimes_ns(kernel_names: Sequence[str], document: Mapping[str, Any]) -> l
 
     Most warps of a trace are of other kernels, which rest the card and flush its L2.
     """
-    named = [(_text(launch["kernelName"]), launch["warpLifetimes"]) for launch in document["launches"]]
+    named = [
+        (_text(launch["kernelName"]), launch.get("warpLifetimes", [])) for launch in document["launches"]
+    ]
     return [
         (
             name,
