@@ -108,6 +108,12 @@ class FakeDevice:
             raise OutOfMemoryError("the fake GPU is full")
         return Operands(a=None, b=None, out=None)
 
+    def scratch(self, size_bytes: int) -> str:
+        return f"{size_bytes} bytes"
+
+    def displace(self, turn: int) -> None:
+        pass
+
     def lend(self, operands: list[list[Operands]]) -> bytes:
         return pickle.dumps(operands)
 

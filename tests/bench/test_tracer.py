@@ -105,7 +105,8 @@ class LoggingProvider(FakeProvider):
 
     def prepare(self, problem, config, operands):
         with (Path(os.environ["LAUNCH_LOG"]) / "prepared").open("a") as file:
-            file.write(f"{sys.argv[sys.argv.index('--part') + 1]}: {operands.a}\n")
+            scratch = f", {operands.scratch}" if operands.scratch else ""
+            file.write(f"{sys.argv[sys.argv.index('--part') + 1]}: {operands.a}{scratch}\n")
         return super().prepare(problem, config, operands)
 
 
@@ -122,13 +123,16 @@ class LoggingDevice(FakeDevice):
     def operands(self, problem, placement):
         part = sys.argv[sys.argv.index("--part") + 1]
         # The process without a tracer takes its time.
-        time.sleep(0.2)
+        time.sleep(0.02)
         self._write("placed", f"{part}{placement}")
         super().operands(problem, placement)
         return Operands(a=f"{problem.m}, place {placement}", b=None, out=None)
 
+    def displace(self, turn):
+        self._turn = turn
+
     def _note(self, what, launch):
-        self._write("log", f"{launch()[0].m} {what}")
+        self._write("log", f"{launch()[0].m} {what} in turn {self._turn}")
 
     def _write(self, name, line):
         with (Path(os.environ["LAUNCH_LOG"]) / name).open("a") as file:
@@ -150,15 +154,23 @@ def in_turn(monkeypatch, tmp_path, rows, device="LoggingDevice"):
 
 def test_kernels_with_and_without_ranges_take_turns_on_the_card(monkeypatch, tmp_path):
     logging = "tests.bench.test_tracer:LoggingProvider"
-    rows = [row(m=256, kernel=logging), row(m=512, kernel=logging)]
+    rows = [row(m=256, kernel=logging), row(m=512, kernel=logging, split_k=2)]
     launched = in_turn(monkeypatch, tmp_path, rows)
-    # The tracer's first run counts events, beside no other: three launches of each.
-    assert launched[:6] == [*["256 traced 1"] * 3, *["512 traced 1"] * 3]
-    a_round = ("traced 1", "traced 9", "untraced 9")
-    assert launched[6:] == [f"{m} {each}" for m in (256, 512) for each in 3 * a_round]
+    # Of nine rounds the first, the fourth and the seventh have one launch with ranges.
+    ranged = [int(turn in (0, 3, 6)) for turn in range(9)]
+    counted = [f"{m} traced {ranged[turn]} in turn {turn}" for m in (256, 512) for turn in range(9)]
+    # The tracer's first run counts events, beside no other.
+    assert launched[:18] == counted
+    assert launched[18:] == [
+        f"{m} {each} in turn {turn}"
+        for m in (256, 512)
+        for turn in range(9)
+        for each in (f"traced {ranged[turn]}", "traced 3", "untraced 3")
+    ]
     # Each round has the operands of both kernels elsewhere, and all processes have them where one does.
-    places = [f"{m}, place {place}" for m in (256, 512) for place in range(3)]
-    assert (tmp_path / "placed").read_text().split() == 2 * ["untraced0", "untraced1", "untraced2"]
+    places = [f"256, place {place}" for place in range(9)]
+    places += [f"512, place {place}, 67108864 bytes" for place in range(9)]
+    assert (tmp_path / "placed").read_text().split() == 2 * [f"untraced{place}" for place in range(9)]
     prepared = (tmp_path / "prepared").read_text().splitlines()
     of_ranges = [each for each in prepared if each.startswith("ranges: ")]
     assert of_ranges == 2 * [f"ranges: {place}" for place in places]

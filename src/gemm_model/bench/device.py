@@ -133,6 +133,12 @@ class Device(Protocol):
     def operands(self, problem: GemmProblem, placement: int) -> Operands:
         """Random operands and an output at a place in memory; raises OutOfMemoryError."""
 
+    def scratch(self, size_bytes: int) -> Any:
+        """Memory that a kernel may use for itself; raises OutOfMemoryError."""
+
+    def displace(self, turn: int) -> None:
+        """Have what the driver keeps for kernels, such as spilled registers, lie elsewhere each turn."""
+
     def lend(self, operands: list[list[Operands]]) -> bytes:
         """What another process on this card needs to use the same memory, as long as this one lives."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import pickle
 import statistics
@@ -35,6 +36,10 @@ FLUSH_L2_MULTIPLE = 4
 TRACED_REST_MS = 2.0
 """Rest before a launch [ms]; launches that are traced, or timed to compare with it; eight times a kernel of
 250 us."""
+STACK_LIMIT = 0
+"""CU_LIMIT_STACK_SIZE of the driver's interface."""
+LEAST_STACK_BYTES, STACK_STEP_BYTES = 1024, 64
+"""Local memory of a thread [B] in the first turn, and more in each one after; CUDA's default; chosen."""
 GRAPH_LAUNCHES = 64
 EMPTY_LAUNCHES = 96
 SUSTAINED_PLACEMENTS = 4
@@ -161,6 +166,21 @@ class TorchDevice:
         except torch.cuda.OutOfMemoryError as error:
             torch.cuda.empty_cache()
             raise OutOfMemoryError(str(error).splitlines()[0]) from error
+
+    def scratch(self, size_bytes: int) -> torch.Tensor:
+        try:
+            return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
+        except torch.cuda.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            raise OutOfMemoryError(str(error).splitlines()[0]) from error
+
+    def displace(self, turn: int) -> None:
+        stack_bytes = LEAST_STACK_BYTES + turn * STACK_STEP_BYTES
+        code = ctypes.CDLL("libcuda.so.1").cuCtxSetLimit(STACK_LIMIT, ctypes.c_size_t(stack_bytes))
+        if code != 0:
+            raise KernelError(
+                f"the driver refuses {stack_bytes} bytes of local memory a thread (code {code})"
+            )
 
     def lend(self, operands: list[list[Operands]]) -> bytes:
         return bytes(ForkingPickler.dumps(operands))

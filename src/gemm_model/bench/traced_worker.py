@@ -12,6 +12,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,13 +22,19 @@ from gemm_model.bench.provider import KernelError, Launch, Operands, Provider
 from gemm_model.bench.rows import Row, row_from_columns
 from gemm_model.bench.turns import LIFETIMES, PARTS, RANGES, ROUNDS, UNTRACED, Turns, end_turns
 from gemm_model.bench.worker import Worker
+from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.timeline.iket import WAIT_DATA, WAIT_STAGE
 
 Each = TypeVar("Each")
 
-LAUNCHES_A_TURN = {RANGES: 1, LIFETIMES: 9, UNTRACED: 9}
+LAUNCHES_A_TURN = {RANGES: 1, LIFETIMES: 3, UNTRACED: 3}
 """Launches of a row in one turn [1]; by what is measured; chosen: ranges of one launch fill a megabyte, and
 medians of 27 launches that scatter by 4 % lie within 1 %."""
+ROUNDS_FOR_RANGES = 3
+"""Of so many rounds one has a launch with ranges [1]; chosen: of three launches one is in the middle."""
+SCRATCH_BYTES = 2**26
+"""Room for the partial sums of a split kernel [B]; one that needs more takes its own; chosen: 16 million
+sums."""
 STORE_RANGES = "epi_"
 """What QuACK's ranges of an epilogue's parts begin with."""
 
@@ -102,9 +109,10 @@ def run_rows(worker: Worker, rows: list[dict[str, Any]], part: str, turns: Turns
         return replies
     for own, reply in zip(launches, replies, strict=True):
         times_us = []
-        for launch in own:
+        for number, launch in enumerate(own):
             with turns.turn():
-                times_us += _launched(worker.device, launch, part)
+                worker.device.displace(number)
+                times_us += _launched(worker.device, launch, part, number)
         if times_us:
             reply["kernel_us"] = statistics.median(times_us)
     return replies
@@ -120,8 +128,11 @@ def _tried(make: Callable[[], list[Each]], reply: dict[str, Any]) -> list[Each]:
 
 
 def _operands(device: Device, row: Row) -> list[Operands]:
-    """Those of each round, each time elsewhere in memory."""
-    return [device.operands(row.problem, placement) for placement in range(ROUNDS)]
+    """Those of each round, each time elsewhere in memory, as is the scratch of a kernel that splits K."""
+    found = [device.operands(row.problem, placement) for placement in range(ROUNDS)]
+    if isinstance(row.config, KernelConfig) and row.config.split_k > 1:
+        return [replace(each, scratch=device.scratch(SCRATCH_BYTES)) for each in found]
+    return found
 
 
 def _prepared(provider: Provider, row: Row, operands: Sequence[Operands]) -> list[Launch]:
@@ -129,9 +140,14 @@ def _prepared(provider: Provider, row: Row, operands: Sequence[Operands]) -> lis
     return [provider.prepare(row.problem, row.config, each) for each in operands]
 
 
-def _launched(device: Device, launch: Launch, part: str) -> list[float]:
+def launches_in(part: str, turn: int) -> int:
+    """Launches of a row that a part makes in one of its turns, counted from 0."""
+    return LAUNCHES_A_TURN[part] if part != RANGES or turn % ROUNDS_FOR_RANGES == 0 else 0
+
+
+def _launched(device: Device, launch: Launch, part: str, turn: int) -> list[float]:
     """The launches of one turn, and their times in us where they are timed."""
-    count = LAUNCHES_A_TURN[part]
+    count = launches_in(part, turn)
     if part == UNTRACED:
         return device.kernel_times_us(launch, count)
     device.rested_launches(launch, count)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.bench.rows import Row
-from gemm_model.bench.traced_worker import LAUNCHES_A_TURN
+from gemm_model.bench.traced_worker import launches_in
 from gemm_model.bench.turns import LIFETIMES, RANGES, ROUNDS, UNTRACED, end_turns
 from gemm_model.core.batch import numbers_of
 from gemm_model.core.errors import InputError, MissingExtraError
@@ -51,7 +51,9 @@ read."""
 EPILOGUE_COLUMNS = 32
 """Columns that an epilogue stores at once [elements]; QuACK, each time with four ranges of a warp; QuACK's
 source."""
-TRACED_LAUNCHES, LIFETIME_LAUNCHES = (ROUNDS * LAUNCHES_A_TURN[part] for part in (RANGES, LIFETIMES))
+TRACED_LAUNCHES, LIFETIME_LAUNCHES = (
+    sum(launches_in(part, turn) for turn in range(ROUNDS)) for part in (RANGES, LIFETIMES)
+)
 LAUNCHES = TRACED_LAUNCHES + 1
 """Launches of a row in all [1]; under the tracer; a library's first use of a kernel launches it once more."""
 

@@ -21,8 +21,8 @@ PARTS = (RANGES, LIFETIMES, UNTRACED)
 
 The last one lends its memory: it ends when no other needs that any more.
 """
-ROUNDS = 3
-"""Turns that each part takes with each kernel [1]; chosen: odd, so that one launch is in the middle."""
+ROUNDS = 9
+"""Turns that each part takes with each kernel [1]; each time with all its memory elsewhere; chosen: odd."""
 POLL_S = 5e-4
 """Between looks at whose turn it is [s]; chosen: a rest before a launch lasts four times as long."""
 
