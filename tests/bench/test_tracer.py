@@ -55,7 +55,7 @@ class FakeTracer:
         out.mkdir(parents=True, exist_ok=True)
         document = sample(self.lifetimes if part == "lifetimes" else self.launches)
         if part == "lifetimes":
-            # The last 27 launches live 1.27, 1.26, ..., 1.01 us.
+            # The last 36 launches live 1.36, 1.35, ..., 1.01 us.
             document["launches"] = [
                 {
                     **launch,
@@ -71,13 +71,14 @@ class FakeTracer:
 
 
 def test_a_row_is_timed_without_the_tracer_and_traced_with_it(monkeypatch):
-    fake = FakeTracer(launches=5)
+    fake = FakeTracer(launches=8)
     monkeypatch.setattr(tracer, "_run", fake)
     (trace,) = tracer.trace_rows([row()], H200, OPTIONS)
     assert trace.info.untraced_us == 1.25
-    # The median of the last 27 lifetimes, and 1.6 us over it.
-    assert trace.info.unranged_us == pytest.approx(1.14)
-    assert trace.info.overhead == pytest.approx(1.6 / 1.14 - 1.0)
+    # The median of the last 36 lifetimes less the first of every four (1.36, 1.32, ..., 1.04 us), and 1.6 us
+    # over it.
+    assert trace.info.unranged_us == pytest.approx(1.18)
+    assert trace.info.overhead == pytest.approx(1.6 / 1.18 - 1.0)
     assert trace.info.kernel["m"] == 256
     # 128 elements of K are two k tiles of 64.
     assert trace.info.k_tiles == 2
@@ -94,7 +95,7 @@ def test_a_row_is_timed_without_the_tracer_and_traced_with_it(monkeypatch):
 
 
 def test_parts_of_epilogues_are_traced_where_they_are_asked_for(monkeypatch):
-    fake = FakeTracer(launches=3)
+    fake = FakeTracer(launches=6)
     monkeypatch.setattr(tracer, "_run", fake)
     tracer.trace_rows([row()], H200, tracer.TraceOptions(device=DEVICE, stores=True, waits=False))
     assert not {"--waits", "--no-stores"} & set(fake.commands["ranges"])
@@ -202,13 +203,13 @@ def test_nobody_waits_for_the_turn_of_one_that_ended(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("fake", "message"),
     [
-        (FakeTracer(launches=2), "saw 2 launches of instrumented kernels; expected at least 3"),
+        (FakeTracer(launches=5), "saw 5 launches of instrumented kernels; expected at least 6"),
         (
-            FakeTracer(launches=3, lifetimes=26),
-            "shows other launches; expected 27 of each of the traced kernels",
+            FakeTracer(launches=6, lifetimes=35),
+            "shows other launches; expected 36 of each of the traced kernels",
         ),
         (
-            FakeTracer(launches=4, words="Trace incomplete: 5 warp record(s) dropped"),
+            FakeTracer(launches=7, words="Trace incomplete: 5 warp record(s) dropped"),
             "lost the events of 5 warps at its own count events a warp; expected more by --events-per-warp",
         ),
     ],
@@ -227,17 +228,17 @@ def test_a_process_that_fails_is_told_by_its_last_line(tmp_path):
 
 def test_batches_are_alike_in_size_and_bounded():
     rows = [row(m=8192, n=8192, k=4096), row(), row(m=4096, n=4096, k=1024), row(m=512)]
-    # Four launches of t tiles of 128 x 128 and k tiles of 64: 8 warps compute k tiles, with 4 more a tile;
+    # Seven launches of t tiles of 128 x 128 and k tiles of 64: 8 warps compute k tiles, with 4 more a tile;
     # one loads the k tiles, with 3 more a tile. With their stores: 4 blocks of 32 columns in 4 ranges each.
     sizes = [
-        4 * 4096 * (8 * (64 + 4) + 64 + 3),
-        4 * 2 * (8 * (2 + 4) + 2 + 3),
-        4 * 1024 * (8 * (16 + 4) + 16 + 3),
-        4 * 4 * (8 * (2 + 4) + 2 + 3),
+        7 * 4096 * (8 * (64 + 4) + 64 + 3),
+        7 * 2 * (8 * (2 + 4) + 2 + 3),
+        7 * 1024 * (8 * (16 + 4) + 16 + 3),
+        7 * 4 * (8 * (2 + 4) + 2 + 3),
     ]
     assert [tracer.expected_ranges(each, H200) for each in rows] == sizes
     with_stores = tracer.expected_ranges(rows[1], H200, stores=True)
-    assert with_stores == 4 * 2 * (8 * (2 + 4 + 4 * 4) + 2 + 3)
+    assert with_stores == 7 * 2 * (8 * (2 + 4 + 4 * 4) + 2 + 3)
     found = tracer.batches(rows, H200)
     assert sorted(index for batch in found for index in batch) == [0, 1, 2, 3]
     assert found[0][:2] == [1, 3]
@@ -321,7 +322,7 @@ def test_a_trace_that_was_written_before_is_converted(tmp_path, capsys):
 def test_a_table_of_kernels_becomes_a_folder(monkeypatch, tmp_path):
     plan = tmp_path / "plan.csv"
     write_plan([row(), row(m=512)], plan)
-    monkeypatch.setattr(tracer, "_run", FakeTracer(launches=6, lifetimes=60))
+    monkeypatch.setattr(tracer, "_run", FakeTracer(launches=12, lifetimes=80))
     monkeypatch.setattr("gemm_model.bench.runner.describe_card", lambda worker: {"gpu_name": "NVIDIA H200"})
     out = tmp_path / "traces"
     assert main(["trace", "--rows", str(plan), "--output", str(out), "--device", DEVICE]) == 0

@@ -95,39 +95,60 @@ class TracedKernel:
     unranged_us: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchedInTurns:
+    """How often each kernel was launched: so many turns, of so many launches that count after one more."""
+
+    turns: int
+    counted: int
+
+    @property
+    def launches(self) -> int:
+        """Of each kernel in all."""
+        return self.turns * (self.counted + 1)
+
+    def of_each(self, launches: Sequence[Each]) -> list[list[Each]]:
+        """The launches that count, kernel by kernel."""
+        counted = [launch for place, launch in enumerate(launches) if place % (self.counted + 1)]
+        size = self.turns * self.counted
+        return [counted[first : first + size] for first in range(0, len(counted), size)]
+
+
 def read_iket(path: Path) -> list[IketLaunch]:
     """The launches of a JSON trace that hold ranges. Raises InputError for a file that is none."""
     return [launch for launch in _read(path, _launches) if launch.ranges]
 
 
-def middle_launches(launches: Sequence[IketLaunch], kernels: int, repeats: int) -> list[IketLaunch]:
-    """Of each kernel the launch of the median lifetime, of kernels launched `repeats` times one by one.
+def middle_launches(
+    launches: Sequence[IketLaunch], kernels: int, in_turns: LaunchedInTurns
+) -> list[IketLaunch]:
+    """Of each kernel the launch of the median lifetime, of kernels launched one by one.
 
     Launches before, which prepared them, are left out. Raises InputError where there are too few.
     """
-    if len(launches) < repeats * kernels:
+    expected = in_turns.launches * kernels
+    if len(launches) < expected:
         raise InputError(
-            f"the tracer saw {len(launches)} launches of instrumented kernels; expected at least "
-            f"{repeats * kernels}"
+            f"the tracer saw {len(launches)} launches of instrumented kernels; expected at least {expected}"
         )
-    counted = launches[len(launches) - repeats * kernels :]
-    each = [counted[first : first + repeats] for first in range(0, len(counted), repeats)]
-    return [sorted(own, key=_lifetime_ns)[repeats // 2] for own in each]
+    each = in_turns.of_each(launches[len(launches) - expected :])
+    return [sorted(own, key=_lifetime_ns)[len(own) // 2] for own in each]
 
 
-def lifetimes_us(path: Path, kernel_names: Sequence[str], repeats: int) -> list[float]:
-    """From the first warp's start to the last one's end, the median of the last `repeats` launches of each.
+def lifetimes_us(path: Path, kernel_names: Sequence[str], in_turns: LaunchedInTurns) -> list[float]:
+    """From the first warp's start to the last one's end, the median of the launches of each that count.
 
-    `kernel_names` are those of kernels that were launched one after another, each `repeats` times. Raises
-    InputError for a file that shows other launches.
+    `kernel_names` are those of kernels that were launched one after another. Raises InputError for a file
+    that shows other launches.
     """
     launches = _read(path, partial(_lifetimes_ns, kernel_names))
-    asked = [name for name in kernel_names for _ in range(repeats)]
-    counted = launches[len(launches) - len(asked) :] if len(asked) <= len(launches) else []
-    if [name for name, _ in counted] != asked:
-        raise InputError(f"{path}: shows other launches; expected {repeats} of each of the traced kernels")
-    spans_us = np.array([lifetime_ns for _, lifetime_ns in counted]) / NS_PER_US
-    return [float(median) for median in np.median(spans_us.reshape(-1, repeats), axis=1)]
+    asked = [name for name in kernel_names for _ in range(in_turns.launches)]
+    last = launches[len(launches) - len(asked) :] if len(asked) <= len(launches) else []
+    if [name for name, _ in last] != asked:
+        expected = f"{in_turns.launches} of each of the traced kernels"
+        raise InputError(f"{path}: shows other launches; expected {expected}")
+    each = in_turns.of_each([lifetime_ns for _, lifetime_ns in last])
+    return [float(np.median(own)) / NS_PER_US for own in each]
 
 
 def _read(path: Path, decode: Callable[[Mapping[str, Any]], list[Each]]) -> list[Each]:

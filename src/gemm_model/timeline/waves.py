@@ -1,8 +1,8 @@
 """A kernel on its own time axis, as the calibrated model sees it: waves, the warps on their tiles, the ring.
 
 The model knows the length of a wave, not who is late: all clusters end a wave together, CTAs start one after
-the other, and k tiles come to the mean CTA sooner than to the slowest, which a wave lasts. Its launch is all that a kernel takes beside its waves; when in it a CTA
-starts and first loads is from traces.
+the other, and k tiles come to the mean CTA sooner than to the slowest, which a wave lasts. Its launch is all
+that a kernel takes beside its waves; when in it a CTA starts and first loads is from traces.
 """
 
 from __future__ import annotations
@@ -152,12 +152,14 @@ def _loaded_apart_us(
     """By how much the fastest CTA is ahead of the slowest at the end of each wave, of loads alone, in us.
 
     It has its data as much before the mean one as the slowest has them after, those of the first load too,
-    which takes `first_us`; its MMAs take as long. Leads of waves add up as they do by chance.
+    which takes `first_us`; its MMAs take as long. The fastest one keeps its lead from wave to wave, the
+    slowest is not the same each time: what it lags behind adds up as chance does.
     """
-    share = 2.0 * (1.0 - numbers.mean_share)
+    share = 1.0 - numbers.mean_share
     loads_us = lengths - tile.unhidden_us * tiles
-    gained_us = np.clip(loads_us - tile.period_us, 0.0, share * loads_us)
-    apart_us: FloatArray = share * first_us + np.sqrt(np.cumsum(gained_us**2))
+    gained_us = np.clip((loads_us - tile.period_us) / 2.0, 0.0, share * loads_us)
+    lead_us, lag_us = np.cumsum(gained_us), np.sqrt(np.cumsum(gained_us**2))
+    apart_us: FloatArray = 2.0 * share * first_us + lead_us + lag_us
     return apart_us
 
 
@@ -201,8 +203,9 @@ def _data_wait_us(
 
     A kernel starts with an empty ring: the k tiles of its first turn, asked for at once, come one by one.
     Later ones are there in time, unless loads take the mean CTA longer than its MMA warps. It has its data in
-    `mean_share` of the slowest one's time; over several waves nearer to that, as leads change by chance from
-    wave to wave. What L2 and DRAM do not hide of each other holds up all (`tiles`, over those of a full wave).
+    `mean_share` of the slowest one's time; over several waves nearer to that, as the slowest is not the same
+    each time. What L2 and DRAM do not hide of each other holds up all, by a wave's tiles (`tiles`, over those
+    of a full wave).
     """
     numbers, resources = evaluation.known.calibration.within_phases, evaluation.geometry.resources
     k_tiles, stages = int(evaluation.geometry.schedule.k_tiles), int(resources.stages)
@@ -231,8 +234,8 @@ def _before_first_mma_us(
 ) -> tuple[float, float]:
     """Of the last CTA: from its start to its first load, and from there to the first MMAs.
 
-    All CTAs ask for their first k tile at once, the mean one has it before the slowest. No more than the launch has room for, beside the first load
-    that the model knows itself.
+    All CTAs ask for their first k tile at once, the mean one has it before the slowest. No more than the
+    launch has room for, beside the first load that the model knows itself.
     """
     prologue_us, load_us = numbers.prologue_us, numbers.first_load_us + numbers.mean_share * tile.k_tile_us
     if batch.cluster_m * batch.cluster_n > 1:
