@@ -88,7 +88,8 @@ def quantizing_us(frame: pd.DataFrame, gpu: GpuSpec, activations: str) -> pd.Ser
     narrow = frame["in_dtype"].map(stored_bits)
     elements = pd.to_numeric(frame["m"]) * pd.to_numeric(frame["k"])
     moved_bits = elements * (wide_bits + narrow)
-    chain = calibration_for(gpu, family_of("auto", gpu).name)[0].numbers["fp8"].chain
+    family = family_of("auto", gpu)
+    chain = calibration_for(gpu, family.name)[0].numbers_on(gpu, "fp8", family).chain
     took_us = moved_bits / 8.0 / gpu.dram_read_bytes_per_us + chain.boundary_us + chain.gap_us
     return took_us.where(narrow < wide_bits, 0.0)
 
@@ -132,7 +133,7 @@ def judged(frame: pd.DataFrame, gpu: str, told: Told) -> pd.DataFrame:
         found = predict_table(found.drop(columns="predicted_us", errors="ignore"), spec, options=told.options)
     predicted_us = pd.to_numeric(found["predicted_us"])
     if told.own_choice:
-        predicted_us = predicted_us * (1.0 + own_picks().get(told.family, OwnPick()).share)
+        predicted_us = own_picks().get(told.family, OwnPick()).time_us(predicted_us)
     if told.activations is not None:
         predicted_us = predicted_us + quantizing_us(found, spec, told.activations)
     return found.assign(predicted_us=predicted_us, runtime_us=pd.to_numeric(frame["runtime_us"]).to_numpy())

@@ -14,11 +14,14 @@ from typing import Any
 import torch
 from overlap_projections import EXTRA_CLOCKS, Projection, describe
 
+from gemm_model.core.gpu import load_gpu
 from gemm_model.overlap.chain import LayerChain, PreviousSpec
 from gemm_model.overlap.config import KernelBuild, OverlapSetting
 from gemm_model.overlap.plan import plan_build
 from gemm_model.overlap.tuner import OVERLAP_RATIOS, PREFETCH_RATIOS
 
+GPU = load_gpu("h200")
+"""The description of the card that is measured."""
 REPLAYS = 4
 ROUNDS = 7
 """Chains replayed back to back for one time, and such times of a setting."""
@@ -34,7 +37,7 @@ def surface_rows(
     """
     p = projection
     chain = LayerChain(p.m, p.n, p.k, p.a_type, p.b_type, layers=layers)
-    build = plan_build(p.m, p.n, p.k, p.a_type, p.b_type, sm_count=chain.sm_count)
+    build = plan_build(p.m, p.n, p.k, p.a_type, p.b_type, GPU)
     serial = replace(build, dependent_launch=False)
     for extra in extra_clocks:
         before = PreviousSpec(extra_clocks=extra, trigger_early=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from overlap_measure import REPLAYS, ROUNDS, layer_events_us, surface_rows
+from overlap_measure import GPU, REPLAYS, ROUNDS, layer_events_us, surface_rows
 from overlap_projections import (
     EXTRA_CLOCKS,
     OTHER_PROJECTIONS,
@@ -40,7 +40,7 @@ def event_rows():
             continue
         p = projection
         chain = LayerChain(p.m, p.n, p.k, p.a_type, p.b_type, layers=8)
-        build = plan_build(p.m, p.n, p.k, p.a_type, p.b_type, sm_count=chain.sm_count)
+        build = plan_build(p.m, p.n, p.k, p.a_type, p.b_type, GPU)
         for extra in EXTRA_CLOCKS:
             for overlap, prefetch in EVENT_SETTINGS:
                 setting = OverlapSetting(overlap_ratio=overlap, prefetch_ratio=prefetch)

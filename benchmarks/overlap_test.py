@@ -22,7 +22,7 @@ from gemm_model.core.files import atomic_path
 from gemm_model.core.gpu import load_gpu
 from gemm_model.models import model_for
 from gemm_model.overlap.config import OverlapSetting
-from gemm_model.overlap.model import CLOCK_MHZ, LayerCase
+from gemm_model.overlap.model import LayerCase
 from gemm_model.overlap.plan import plan_build
 from gemm_model.overlap.surfaces import read_surfaces
 from gemm_model.overlap.tuner import OVERLAP_RATIOS, PREFETCH_RATIOS, tune
@@ -33,7 +33,7 @@ SETTING = ["serialized", "overlap_ratio", "prefetch_ratio"]
 
 def predicted_rows(model, projection, extra):
     p = projection
-    build = plan_build(p.m, p.n, p.k, p.a_type, p.b_type, sm_count=model.gpu.sm_count)
+    build = plan_build(p.m, p.n, p.k, p.a_type, p.b_type, model.gpu)
     never = OverlapSetting(overlap_ratio=-1, prefetch_ratio=0)
     serial = LayerCase(
         m=p.m,
@@ -41,7 +41,7 @@ def predicted_rows(model, projection, extra):
         k=p.k,
         build=replace(build, dependent_launch=False),
         setting=never,
-        extra_us=extra / CLOCK_MHZ,
+        extra_us=extra / model.gpu.sm_clk_mhz,
         serialized=True,
     )
     overlapped = replace(serial, build=build, serialized=False)

@@ -3,16 +3,19 @@
     python benchmarks/own_picks.py
 
 Rows of torch's own calls, whose kernels the prediction is not told. First, of shapes launched alone, their
-time over that of the fastest algorithm that cuBLASLt offers, and the share with which the
-kernel predicted to be the fastest comes nearest to them: `config/calibration/own_picks.yaml`. Then by GPU,
-regime and type how far such predictions are from torch's calls.
+time over that of the fastest algorithm that cuBLASLt offers. Then the two numbers of `OwnPick` with which the
+kernel predicted to be the fastest comes nearest to calls on H200s, alone and in graphs together:
+`config/calibration/own_picks.yaml`; and the error of calls that they were not fitted to, of either half of
+the shapes by the other, beside that of one share for all times. Last, by GPU, regime and type, how far such
+predictions are from torch's calls.
 Last, of cuDNN's convolutions whose picks tell their tile: the pick over the fastest kernel, both predicted,
 and how far the fastest, by `own_picks`, is from the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +37,9 @@ TABLES = (("burst", "cublaslt.csv.gz"), ("graph", "graph.csv.gz"))
 GPUS = ("h200", "h100_sxm")
 SHORT_US = 12.0
 SIZES = ["in_dtype", "m", "n", "k"]
+LONG_US = 100.0
 SHARES = [round(0.005 * step, 3) for step in range(31)]
+HALVES_US = (100.0, 200.0, 400.0, 600.0, 800.0, 1200.0, 1600.0, math.inf)
 
 
 def picks(path: Path) -> pd.DataFrame:
@@ -60,37 +65,47 @@ def fastest_us(rows: pd.DataFrame, ranker: Ranker) -> FloatArray:
     return rank_table(rows[SIZES], ranker)["predicted_us"].to_numpy()
 
 
-def mean_error(pick: OwnPick, predicted_us: FloatArray, called_us: FloatArray) -> float:
-    return float(np.abs(pick.time_us(predicted_us) / called_us - 1.0).mean())
+def errors(pick: OwnPick, rows: pd.DataFrame) -> pd.Series:
+    """Of each call, relative."""
+    return (pick.time_us(rows["predicted_us"]) / rows["runtime_us"] - 1.0).abs()
 
 
-def fitted() -> tuple[OwnPick, float]:
-    """The share of least mean error on calls launched alone, and that error."""
-    rows = picks(MEASUREMENTS / GPUS[0] / TABLES[0][1])
-    predicted_us = fastest_us(rows, Ranker(load_gpu(GPUS[0]), family=TORCH_FAMILY))
-    called_us = rows["runtime_us"].to_numpy()
-    tried = [OwnPick(share=share) for share in SHARES]
-    best = min(tried, key=lambda pick: mean_error(pick, predicted_us, called_us))
-    return best, mean_error(best, predicted_us, called_us)
+def calls(gpu_name: str) -> pd.DataFrame:
+    """Torch's calls alone and in graphs: `predicted_us` of the kernel predicted to be the fastest."""
+    parts = []
+    for regime, table in TABLES:
+        rows = picks(MEASUREMENTS / gpu_name / table)
+        ranker = Ranker(load_gpu(gpu_name), family=TORCH_FAMILY, options={"regime": regime})
+        parts.append(rows.assign(regime=regime, predicted_us=fastest_us(rows, ranker)))
+    return pd.concat(parts, ignore_index=True)
 
 
-def figures() -> Iterator[dict[str, object]]:
-    """A line for each GPU, regime and type."""
-    for gpu_name in GPUS:
-        for regime, table in TABLES:
-            rows = picks(MEASUREMENTS / gpu_name / table)
-            ranker = Ranker(load_gpu(gpu_name), family=TORCH_FAMILY, options={"regime": regime})
-            predicted_us = ranker.own_pick.time_us(fastest_us(rows, ranker))
-            judged = rows.assign(error=np.abs(predicted_us / rows["runtime_us"] - 1.0))
-            for name, part in judged.groupby("in_dtype"):
-                yield {
-                    "gpu": gpu_name,
-                    "regime": regime,
-                    "type": name,
-                    "rows": len(part),
-                    "MAPE": f"{part['error'].mean():.1%}",
-                    "below 12 us": f"{part.loc[part['runtime_us'] < SHORT_US, 'error'].mean():.1%}",
-                }
+def fitted(rows: pd.DataFrame, halves_us: Sequence[float] = HALVES_US) -> OwnPick:
+    """The numbers of least mean error."""
+    tried = [OwnPick(share=share, half_us=half_us) for share in SHARES for half_us in halves_us]
+    return min(tried, key=lambda pick: float(errors(pick, rows).mean()))
+
+
+def held_out(rows: pd.DataFrame, halves_us: Sequence[float]) -> dict[str, object]:
+    """The error of either half of the shapes by the numbers of the other, and of long kernels among them."""
+    sizes = rows[["m", "n", "k"]].astype("int64").astype(str).agg("x".join, axis=1)
+    half = pd.util.hash_array(sizes.to_numpy(object)) % 2
+    found = pd.concat(errors(fitted(rows[half != side], halves_us), rows[half == side]) for side in (0, 1))
+    long = found[rows.loc[found.index, "predicted_us"] >= LONG_US]
+    return {"half_us": "told" if len(halves_us) > 1 else "none", "MAPE": found.mean(), "long": long.mean()}
+
+
+def figures(rows: pd.DataFrame, own_pick: OwnPick) -> Iterator[dict[str, object]]:
+    """A line for each regime and type."""
+    error = errors(own_pick, rows)
+    for (regime, name), part in rows.groupby(["regime", "in_dtype"]):
+        yield {
+            "regime": regime,
+            "type": name,
+            "rows": len(part),
+            "MAPE": f"{error[part.index].mean():.1%}",
+            "below 12 us": f"{error[part.index[part['runtime_us'] < SHORT_US]].mean():.1%}",
+        }
 
 
 def convolutions(gpu_name: str) -> dict[str, str]:
@@ -108,8 +123,12 @@ def convolutions(gpu_name: str) -> dict[str, str]:
 
 def main() -> None:
     print(over_fastest(MEASUREMENTS / GPUS[0] / TABLES[0][1]).to_string())
-    print(*fitted())
-    print(pd.DataFrame(figures()).to_string(index=False))
+    for gpu_name in GPUS:
+        rows = calls(gpu_name)
+        print(gpu_name, fitted(rows))
+        print(pd.DataFrame(held_out(rows, halves) for halves in (HALVES_US, HALVES_US[-1:])).round(4))
+        own_pick = Ranker(gpu_name, family=TORCH_FAMILY).own_pick
+        print(pd.DataFrame(figures(rows, own_pick)).to_string(index=False))
     print(convolutions(GPUS[0]))
 
 

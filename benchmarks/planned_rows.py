@@ -21,8 +21,8 @@ import numpy as np
 from gemm_model.calibration.cross_validation import size_groups
 from gemm_model.calibration.design import d_optimal, log_jacobian, planned
 from gemm_model.calibration.fit import DEFAULT_FREE, fit
+from gemm_model.calibration.numbers import calibration_numbers
 from gemm_model.calibration.observations import Observations, observe
-from gemm_model.calibration.quick import NOT_KNOWN
 from gemm_model.calibration.tables import load_tables
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.gpu import load_gpu
@@ -49,7 +49,11 @@ def derivatives(rows: Observations) -> FloatArray:
         numbers = kernel_numbers(known | chosen).without(FAMILY.absent_mechanisms)
         return np.log(kernel_time(rows.shape, GPU, numbers).runtime_us)
 
-    return log_jacobian(log_times, values, np.maximum(NOT_KNOWN * np.abs(values), 0.02 * (high - low)))
+    return log_jacobian(
+        log_times,
+        values,
+        np.maximum(calibration_numbers().unknown_share * np.abs(values), 0.02 * (high - low)),
+    )
 
 
 def error(pool: Observations, chosen: IntArray, test: Observations) -> float:

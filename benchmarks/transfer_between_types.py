@@ -62,7 +62,7 @@ def fit_to(known: Observations, gpu: GpuSpec) -> Fit:
     family = known.shape.family
     kept = (*family.absent_mechanisms, *KERNEL_MECHANISMS)
     free = [name for name in DEFAULT_FREE if name not in NOT_TOLD and name.partition(".")[0] not in kept]
-    donor = calibration_for(gpu, family.name)[0].numbers[NEAREST_KIND].values()
+    donor = calibration_for(gpu, family.name)[0].numbers_on(gpu, NEAREST_KIND, family).values()
     return fit({"burst": known}, gpu, free=free, start=donor, donor=donor, without=family.absent_mechanisms)
 
 

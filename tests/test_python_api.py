@@ -86,6 +86,27 @@ def test_rows_of_failed_runs_and_of_libraries_are_left_out_and_told():
     ]
 
 
+def test_rows_of_two_kernels_in_turn_are_left_out_and_rows_of_other_regimes_are_told():
+    chains = pd.DataFrame({**ROWS, "runtime_us": 20.0, "regime": ["graph", "burst", "graph"]})
+    chains = chains.assign(settled=["1", "", ""], partner=["", "", "rmsnorm"])
+    told = predict_table(chains, "h200", options={"regime": "graph", "residual": "off"})
+    assert len(told) == 2
+    assert told.attrs["notes"][:3] == [
+        "1 rows of two kernels in turn (column partner) are left out",
+        "1 rows were measured in the regime burst and are predicted in graph",
+        "1 rows were measured at a settled clock and are predicted at a rested one",
+    ]
+    alone = chains[["m", "n", "k", "in_dtype", "cta_m", "cta_n", "cluster_m", "cluster_n", "regime"]]
+    assert predict_table(alone, "h200", options={"regime": "graph"}).attrs["notes"] == []
+    of_one_regime = predict_table(chains.drop(columns="partner"), "h200", "SOLModel")
+    assert of_one_regime.attrs["notes"] == []
+
+
+def test_another_name_of_the_regime_is_the_same_one():
+    rows = pd.DataFrame({**ROWS, "runtime_us": 20.0, "regime": "kernel-only"})
+    assert predict_table(rows, "h200", options={"regime": "counters"}).attrs["notes"] == []
+
+
 def test_other_ways_of_calling_a_library_are_its_family_and_untold_splits_are_left_out():
     frame = pd.DataFrame({**ROWS, "kernel": ["cublas", "cublaslt", "cublaslt"], "split_k": ["1", "1", ""]})
     frame["kernel_name"] = ["nvjet", "nvjet", "nvjet_splitK"]

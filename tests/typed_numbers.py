@@ -40,7 +40,7 @@ VALUES = {
     "epilogue.apart": 0.25,
     "l2.efficiency": 0.8,
     "l2.fill_share": 0.5,
-    "l2.fill_sms": 0.2,
+    "l2.gpc_efficiency": 1.3,
     "coalescing.share": 0.8,
     "coalescing.loss_per_ms": 2.0,
     "launch_order.order_us": 100.0,

@@ -51,14 +51,14 @@ def predict_table(
 
     Returns them with `predicted_us`, `limiter`, phases, details and bytes as further columns, and `ratio` =
     predicted / measured where the table has `runtime_us`. Rows of failed measurements and of library kernels
-    that do not tell their tile are left out: `attrs["notes"]` of the result says how many. Raises InputError
-    naming the row and column of a bad value.
+    that do not tell their tile are left out: `attrs["notes"]` of the result says how many, and how many were
+    measured in another regime. Raises InputError naming the row and column of a bad value.
     """
-    from gemm_model.tables.table import predict_frame, usable_rows, with_prediction
+    from gemm_model.tables.table import measured_otherwise, predict_frame, usable_rows, with_prediction
 
     chosen = model_for(model, gpu, options)
     rows, notes = usable_rows(frame, needs_tile=chosen.needs_tile)
     prediction = predict_frame(rows, chosen)
     result = with_prediction(rows, prediction)
-    result.attrs["notes"] = [*notes, *prediction.caveats]
+    result.attrs["notes"] = [*notes, *measured_otherwise(rows, chosen.regime), *prediction.caveats]
     return result

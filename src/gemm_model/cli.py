@@ -94,6 +94,22 @@ class OneSentenceParser(argparse.ArgumentParser):
         for action in self._actions:
             action.required = False
 
+    def joined(self, words: Sequence[str]) -> list[str]:
+        """The words, each value that begins with a minus joined to its option by an equals sign.
+
+        argparse takes such a value for an option, unless it is a plain number, and says that one is missing.
+        """
+        options = {name: action for action in self._actions for name in action.option_strings}
+        found: list[str] = []
+        for word in words:
+            before = options.get(found[-1]) if found else None
+            value = word.startswith("-") and not word.startswith("--") and word not in options
+            if value and before is not None and before.nargs is None:
+                found[-1] += f"={word}"
+            else:
+                found.append(word)
+        return found
+
     def with_defaults(self, args: argparse.Namespace) -> argparse.Namespace:
         """The parsed options with their defaults; `given` names those of the command line."""
         args.given = frozenset(name for name in self._defaults_apart if hasattr(args, name))
@@ -157,7 +173,7 @@ def run_command(words: Sequence[str]) -> int:
     parser, child = parser_of(named)
     if child is not None and "--cfg" in rest:
         child.require_nothing()
-    args = parser.parse_args(rest)
+    args = parser.parse_args(rest if child is None else child.joined(rest))
     if args.version:
         from gemm_model.report.fingerprints import version_text
 

@@ -111,6 +111,7 @@ def test_tables_of_problems_are_ranked(gemm_model, tmp_path):
     [
         ((*SIZES, "--groups", "4000,95"), "groups have 4095 rows in all; expected the 4096 of m"),
         ((*SIZES, "--groups", "4000,-96"), "groups has '-96'; expected the rows of each group"),
+        (("--n", 64, "--k", 64, "--groups", "-1,5"), "groups has '-1'; expected the rows of each group"),
         (("--n", 64, "--k", 64, "--groups", ""), "groups has ''; expected the rows of each group"),
         ((*SIZES, "--epilogue", "swish"), "epilogue has the word 'swish'; expected some of alpha"),
         (

@@ -240,3 +240,19 @@ def test_what_an_encoding_lacks_is_spelled_out(tmp_path):
     )
     assert run.returncode == 0
     assert b"calibration of h200\\xe9:quack borrowed from h200:quack" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--against", "-cublas"), "unknown kernel family '-cublas'; expected one of"),
+        (("--top", "-3"), "--top is -3; expected 1 to 1000"),
+        (("--top", "--gpu", "h200"), "argument --top: expected one argument"),
+        (("--top",), "argument --top: expected one argument"),
+        (("-cublas",), "unrecognized arguments: -cublas"),
+    ],
+)
+def test_a_value_may_begin_with_a_minus_and_an_option_is_none(gemm_model, words, sentence):
+    outcome = gemm_model("rank", "--m", "64", "--n", "64", "--k", "64", *words)
+    assert outcome.code == 2
+    assert sentence in outcome.err

@@ -6,6 +6,12 @@ import pytest
 from gemm_model.core.prediction import OwnPick
 
 
-def test_it_is_the_same_share_everywhere_and_nothing_by_default():
+def test_half_of_the_share_is_left_at_its_time():
+    # 8 % of next to nothing, 4 % of 50 us, 2 % of 150 us.
+    times_us = OwnPick(share=0.08, half_us=50.0).time_us(np.array([1e-9, 50.0, 150.0]))
+    assert times_us == pytest.approx([1.08e-9, 52.0, 153.0])
+
+
+def test_without_such_a_time_it_is_the_same_share_everywhere_and_nothing_by_default():
     assert OwnPick(share=0.07).time_us(np.array([10.0, 1000.0])) == pytest.approx([10.7, 1070.0])
     assert OwnPick().time_us(1000.0) == 1000.0

@@ -62,11 +62,9 @@ def samples() -> Mapping[str, Sample]:
 
 
 def _plain_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Without rows that no kernel of its own tells of: two kernels in turn, settled ones, splits not told."""
-    for column, others in (("partner", None), ("settled", ["1"])):
-        if column in frame:
-            words = frame[column].fillna("").astype(str)
-            frame = frame[(words == "") if others is None else ~words.isin(others)]
+    """Without rows that no kernel of its own tells of: settled ones, splits not told."""
+    if "settled" in frame:
+        frame = frame[frame["settled"].fillna("").astype(str) != "1"]
     if "kernel_name" in frame and "split_k" in frame:
         parts = pd.to_numeric(frame["split_k"], errors="coerce")
         frame = frame[~(parts.isna() & frame["kernel_name"].astype(str).str.contains("splitK"))]

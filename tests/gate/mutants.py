@@ -1,4 +1,4 @@
-"""Which damage the gate does not notice: numbers, and counts of compiled code, times 1.3 and 0.7, alone.
+"""Which damage the gate does not notice: empirical numbers times 1.3 and 0.7, each alone.
 
 `make mutants` prints a line for each number that neither the golden table nor the accuracy figures notice.
 """
@@ -18,9 +18,13 @@ from unittest.mock import patch
 import yaml
 
 from gemm_model.config import read_yaml_mapping
+from gemm_model.config.numbers import NUMBERS_DIR
+from gemm_model.core.errors import InputError
 from gemm_model.kernels.compiled_code import COMPILED_CODE, compiled_code
 from gemm_model.kernels.mechanisms import NUMBERS
+from gemm_model.kernels.numbers import family_numbers
 from gemm_model.persistent.calibration_file import Calibration, load_calibration
+from gemm_model.persistent.numbers import persistent_numbers
 from tests.gate.accuracy import accuracy, accuracy_differences
 from tests.gate.golden import golden_differences, golden_table
 
@@ -29,8 +33,15 @@ LEAST_NOTICED = 0.95
 """Share of the mutants that the gate has to notice."""
 TOLD_BY_TRITON = ("software_scales", "scaled_outputs", "pointer_stores")
 """Mechanisms that QuACK's kernels do without: their numbers are damaged in Triton's calibration."""
+ROOMS = {"persistent": persistent_numbers, "kernels": family_numbers}
+"""Rooms whose numbers the calibrated model reads, in `config/numbers`."""
 REASONS = {
     "scaled_outputs.scale_clk": "one multiplication an output: no figure moves beyond the gate's tolerance",
+    "persistent.steepest_clock_slope": "a guard: no kernel of the gate has a slope beyond 0.63",
+    "kernels.cublas_pingpong_accumulators": "which kernels there are, of which the gate counts none",
+    "kernels.cudnn_pingpong_accumulators": "which kernels there are, of which the gate counts none",
+    "kernels.four_warp_accumulators": "the gate has no tile of 16,384 to 21,299 accumulators",
+    "kernels.grouped_accumulators": "the gate has no such kernel of 64 to 83 accumulators a thread",
 }
 """Why a number may go unnoticed, by its name."""
 
@@ -43,10 +54,12 @@ class Verdict:
     factor: float
     kernels: int
     figures: int
+    refused: bool = False
+    """Whether such a value is out of its range."""
 
     @property
     def noticed(self) -> bool:
-        return self.kernels + self.figures > 0
+        return self.refused or self.kernels + self.figures > 0
 
 
 def mutant(shipped: Calibration, name: str, factor: float) -> Calibration:
@@ -62,7 +75,7 @@ def verdicts() -> list[Verdict]:
     of_triton = [name for name in NUMBERS if name.partition(".")[0] in TOLD_BY_TRITON]
     of_quack = [name for name in NUMBERS if name not in of_triton]
     of_numbers = [*_verdicts("h200:quack", of_quack), *_verdicts("h200:triton", of_triton)]
-    return [*of_numbers, *_verdicts_of_code()]
+    return [*of_numbers, *_verdicts_of_code(), *_verdicts_of_rooms()]
 
 
 def _verdicts(calibration: str, names: Sequence[str]) -> Iterator[Verdict]:
@@ -106,6 +119,41 @@ def _verdicts_of_code() -> Iterator[Verdict]:
         print(".", end="", file=sys.stderr, flush=True)
 
 
+def _verdicts_of_rooms() -> Iterator[Verdict]:
+    """The same of the numbers that hold for all calibrations."""
+    whole = replace(load_calibration("h200:quack"), path=None)
+    golden, figures = golden_table(whole), accuracy(whole)
+    for room, factor in product(ROOMS, FACTORS):
+        shipped = read_yaml_mapping(NUMBERS_DIR / f"{room}.yaml", "numbers")
+        for name in shipped["numbers"]:
+            changed = deepcopy(shipped)
+            changed["numbers"][name]["value"] *= factor
+            with TemporaryDirectory() as folder, patch("gemm_model.config.numbers.NUMBERS_DIR", Path(folder)):
+                for other in ROOMS:
+                    text = yaml.safe_dump(changed) if other == room else _text_of(other)
+                    (Path(folder) / f"{other}.yaml").write_text(text)
+                _forget_rooms()
+                try:
+                    kernels = len(golden_differences(golden, golden_table(whole)))
+                    of_tables, refused = len(accuracy_differences(figures, accuracy(whole))), False
+                except InputError:
+                    kernels, of_tables, refused = 0, 0, True
+            _forget_rooms()
+            yield Verdict(
+                number=f"{room}.{name}", factor=factor, kernels=kernels, figures=of_tables, refused=refused
+            )
+            print(".", end="", file=sys.stderr, flush=True)
+
+
+def _text_of(room: str) -> str:
+    return (NUMBERS_DIR / f"{room}.yaml").read_text()
+
+
+def _forget_rooms() -> None:
+    for read in ROOMS.values():
+        read.cache_clear()
+
+
 def _counts(shipped: Any) -> Iterator[tuple[str, str, str]]:
     """Family, name and tile of each count; no tile where it is that of all."""
     for family, entries in shipped["compiled_code"].items():
@@ -117,7 +165,7 @@ def _counts(shipped: Any) -> Iterator[tuple[str, str, str]]:
 def main() -> int:
     found = verdicts()
     for each in found:
-        if not each.noticed or not each.figures:
+        if not each.refused and not each.figures:
             told = "not noticed" if not each.noticed else f"{each.kernels} values of the golden table alone"
             print(f"{each.number} x {each.factor}: {told}  {REASONS.get(each.number, '')}".rstrip())
     noticed = sum(each.noticed for each in found)

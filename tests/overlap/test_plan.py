@@ -21,7 +21,7 @@ H200 = load_gpu("h200")
     types=st.sampled_from([("e4m3", "e5m2"), ("bf16", "bf16")]),
 )
 def test_every_plan_takes_its_problem(m, n, k, types):
-    build = plan_build(m, n, k, *types)
+    build = plan_build(m, n, k, *types, H200)
     check_problem(m, n, k, build)
     assert build.smem_bytes <= 227 * 1024
     if n <= 64:
@@ -30,7 +30,7 @@ def test_every_plan_takes_its_problem(m, n, k, types):
 
 
 def plan(m, k, n=16, types=("e4m3", "e5m2")):
-    build = plan_build(m, n, k, *types)
+    build = plan_build(m, n, k, *types, H200)
     return build.split_k, build.clusters, build.ctas_per_sm, build.fill_delay_clocks
 
 
@@ -74,4 +74,4 @@ def test_more_tokens_leave_room_for_fewer_ctas():
 
 def test_sizes_of_a_plan_must_be_positive():
     with pytest.raises(InputError, match="m, n and k must be at least 1, not 0, 16 and 64"):
-        plan_build(0, 16, 64, "e4m3", "e4m3")
+        plan_build(0, 16, 64, "e4m3", "e4m3", H200)

@@ -23,7 +23,7 @@ def layer(extra_us=0.0, m=8192, k=8192):
         m=m,
         n=16,
         k=k,
-        build=plan_build(m, 16, k, "e4m3", "e5m2"),
+        build=plan_build(m, 16, k, "e4m3", "e5m2", load_gpu("h200")),
         setting=OverlapSetting(overlap_ratio=0.5, prefetch_ratio=0.5),
         extra_us=extra_us,
     )

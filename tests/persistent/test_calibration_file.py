@@ -117,11 +117,28 @@ def test_what_is_known_of_a_family_may_be_how_much_it_is_more_than_the_donors():
         assert adapted.epilogue.apart == of_donor.epilogue.apart
 
 
+def test_launches_of_a_borrowed_calibration_take_as_many_clocks():
+    """3 us at the H200's 1980 MHz are 5940 clocks: 4.569 us at 1300 MHz, 3 us on a card of the same clock."""
+    told = {"launch.kernel_us": 3.0, "chain.gap_us": 1.0, "chain.cold_us": 0.7, "first_loads.ramp_us": 0.9}
+    donor = replace(calibration(), gpu="h200", numbers={"fp16": numbers(told)})
+    family = family_of("quack", H200)
+    locked = donor.numbers_on(load_gpu("b200"), "fp16", family)
+    assert locked.launch.kernel_us == pytest.approx(4.569, abs=1e-3)
+    assert locked.chain.gap_us == pytest.approx(1.523, abs=1e-3)
+    # Waits for DRAM pass in ns, and what events add is the host's.
+    assert (locked.chain.cold_us, locked.first_loads.ramp_us) == (0.7, 0.9)
+    assert locked.launch.events_us == numbers(told).launch.events_us
+    for same in ("h100_sxm", "h200"):
+        assert donor.numbers_on(load_gpu(same), "fp16", family) == numbers(told)
+    # Of a card that the package does not describe no clock is known.
+    assert replace(donor, gpu="mine").numbers_on(load_gpu("b200"), "fp16", family) == numbers(told)
+
+
 def test_own_numbers_have_the_held_out_band_and_no_caveat(tmp_path):
     own = predicted(H200, calibration=calibration())
     assert own.caveats == ()
-    # 512 clusters on 66 pairs of SMs: many waves.
-    assert own.error_band == 0.07
+    # L2 takes longer than the MMAs: memory-bound.
+    assert own.error_band == 0.09
     # A file is the pair's own too.
     path = str(calibration_file(tmp_path / "c.yaml"))
     assert predicted(H200, calibration=path).runtime_us == own.runtime_us

@@ -13,7 +13,7 @@ from gemm_model.core.gpu import gpu_from_mapping
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.family import TileOrder
-from gemm_model.persistent.placement import gpc_of_clusters, requests_in_order
+from gemm_model.persistent.placement import ctas_of_fullest_gpc, gpc_of_clusters, requests_in_order
 from gemm_model.persistent.tile_schedule import tile_schedule
 from tests.persistent.kernels import H200, found_of, schedule_of
 
@@ -152,3 +152,29 @@ def test_a_bad_order_is_one_sentence(rounds, words):
     values = {**load_gpu_mapping("h200"), "name": "mine", "tpc_rounds": rounds}
     with pytest.raises(InputError, match=f"GPU mine: .*{words}"):
         gpu_from_mapping(values)
+
+
+THREE_TO_ONE = replace(H200, tpc_rounds=((0, 0, 1), (0,)), resident_clusters={1: 8, 2: 4, 4: 2}, sm_count=8)
+
+
+@pytest.mark.parametrize(
+    ("ctas_per_cluster", "ctas", "expected"),
+    [
+        # One SM of each TPC of a round: two of GPC 0 and one of GPC 1, twice; then the last TPC's two.
+        (1.0, [0, 1, 2, 3, 4, 5, 6, 7, 8], [0, 1, 2, 2, 3, 4, 4, 5, 6]),
+        # A TPC for each pair.
+        (2.0, [2, 4, 6, 8], [2, 4, 4, 6]),
+        # Four and more go to the GPCs in turn.
+        (4.0, [4, 8], [4, 4]),
+    ],
+)
+def test_how_many_ctas_lie_on_the_fullest_gpc(ctas_per_cluster, ctas, expected):
+    counted = [ctas_of_fullest_gpc(float(each), ctas_per_cluster, THREE_TO_ONE, False) for each in ctas]
+    assert counted == expected
+    sizes = np.full(len(ctas), ctas_per_cluster)
+    assert ctas_of_fullest_gpc(np.array(ctas, float), sizes, THREE_TO_ONE, False).tolist() == expected
+
+
+def test_ctas_all_over_the_card_and_on_one_whose_order_is_not_known():
+    assert ctas_of_fullest_gpc(6.0, 1.0, THREE_TO_ONE, True) == 3.0
+    assert ctas_of_fullest_gpc(6.0, 1.0, replace(THREE_TO_ONE, tpc_rounds=()), False) == 0.0

@@ -9,8 +9,8 @@ from tests.persistent.kernels import H200, row, schedule_of, times_of
 SIZES = (128, 4096, 1024)
 
 
-def launch_us(*, pdl, schedule="cooperative", **options):
-    batch = row(SIZES, cta_m=128, cta_n=128, schedule=schedule, pdl=pdl)
+def launch_us(*, pdl, schedule="cooperative", sizes=SIZES, **options):
+    batch = row(sizes, cta_m=128, cta_n=128, schedule=schedule, pdl=pdl)
     return times_of(batch, regime="graph", **options).launch_us
 
 
@@ -19,7 +19,9 @@ def test_a_dependent_launch_spares_the_gap_and_waits_for_warpgroups_that_end_tog
     # 0.8 us of a launch that waits for the whole kernel before it, against 0.5 us of shared tiles.
     assert alone - launch_us(pdl=True) == pytest.approx(0.8 - 0.5)
     assert launch_us(pdl=False, schedule="pingpong") == pytest.approx(alone)
-    assert alone - launch_us(pdl=True, schedule="pingpong") == pytest.approx(0.8)
+    # 132 CTAs, which leave no room for the next ones.
+    full = {"schedule": "pingpong", "sizes": (128, 132 * 128, 1024)}
+    assert launch_us(pdl=False, **full) - launch_us(pdl=True, **full) == pytest.approx(0.8)
 
 
 def test_a_family_launches_in_its_own_way_unless_told():

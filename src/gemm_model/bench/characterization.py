@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
+from gemm_model.bench.numbers import bench_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, gpu_from_mapping
 
@@ -48,7 +49,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "l2_read_gb_per_s": Protocol(how="bulk reads of a quarter of L2 that all SMs share", tolerance=0.03),
     "l2_read_bytes_per_clk_per_sm": Protocol(how="bulk reads of one SM from L2", tolerance=0.03, digits=3),
     "l2_read_bytes_per_clk_of_eight": Protocol(
-        how="bulk reads of eight SMs from L2", tolerance=0.03, digits=3
+        how="bulk reads of eight SMs of one GPC from L2", tolerance=0.03, digits=3
     ),
     "l2_write_gb_per_s": Protocol(how="bulk stores of all SMs to 16 MiB", tolerance=0.03),
     "l2_write_bytes_per_clk_per_sm": Protocol(how="bulk stores of one SM to L2", tolerance=0.05, digits=3),
@@ -59,11 +60,6 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "idle_power_w": Protocol(how="clocks up, nothing running", tolerance=0.3, digits=3),
 }
 """The numbers that `characterize` measures, by field of the description; `docs/gpus.md` says how in full."""
-GRANTED_CLOCK_SHARE = 0.98
-"""Share of the clock that the driver grants [1]; a card that reaches it is taken to reach all of it;
-chosen."""
-KNOWN_L2_SHARE = 1.3
-"""L2 size of the runtime over the datasheet's [1]; at most; the H200: 60 over 50 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +99,8 @@ def require_agreement(base: GpuSpec, card: Mapping[str, Any]) -> None:
         if value is not None and value != described:
             raise _contradiction(base, card, field, value, described)
     l2_bytes = float(card["l2_bytes"])
-    if not base.l2_bytes / KNOWN_L2_SHARE <= l2_bytes <= base.l2_bytes * KNOWN_L2_SHARE:
+    share = bench_numbers().known_l2_share
+    if not base.l2_bytes / share <= l2_bytes <= base.l2_bytes * share:
         raise _contradiction(base, card, "l2_bytes", round(l2_bytes), round(base.l2_bytes))
 
 
@@ -170,7 +167,7 @@ def gpu_description(base: Mapping[str, Any], card: Mapping[str, Any], found: Rea
     put("dram_clk_mhz", int(card["mem_mhz"]), "driver query")
     for name, value in found.numbers.items():
         put(name, float(f"{value:.{PROTOCOLS[name].digits}g}"), PROTOCOLS[name].how)
-    if found.numbers["sm_clk_mhz"] >= GRANTED_CLOCK_SHARE * card["max_sm_mhz"]:
+    if found.numbers["sm_clk_mhz"] >= bench_numbers().granted_clock_share * card["max_sm_mhz"]:
         put("sm_clk_mhz", int(card["max_sm_mhz"]), "driver query, and reached under a light load")
     if found.resident_clusters:
         put("resident_clusters", dict(found.resident_clusters), "occupancy query, all shared memory taken")

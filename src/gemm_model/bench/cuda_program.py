@@ -49,17 +49,21 @@ class CudaKernel:
         *,
         smem_bytes: int = 0,
         stream: int = 0,
+        cluster_size: int | None = None,
     ) -> None:
-        """Enqueue the kernel; raises KernelError."""
+        """Enqueue the kernel; raises KernelError.
+
+        The CTAs of a cluster run at once, on SMs of one GPC; where none is named, they lie anywhere.
+        """
         self._allow_smem(smem_bytes)
         values = tuple(_pointer_or_number(argument) for argument in arguments)
         types = tuple(
             ctypes.c_void_p if hasattr(argument, "data_ptr") else ctypes.c_longlong for argument in arguments
         )
         parameters = (values, types) if values else 0
-        _require(
-            driver.cuLaunchKernel(self._function, grid, 1, 1, block, 1, 1, smem_bytes, stream, parameters, 0)
-        )
+        config = _config(grid, block, smem_bytes, cluster_size)
+        config.hStream = driver.CUstream(stream)
+        _require(driver.cuLaunchKernelEx(config, self._function, parameters, 0))
 
     def resident_clusters(self, cluster_size: int, block: int, smem_bytes: int) -> int:
         """How many clusters of this size the card holds at once (cuOccupancyMaxActiveClusters)."""
@@ -67,18 +71,7 @@ class CudaKernel:
         if cluster_size > 8:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             _require(driver.cuFuncSetAttribute(self._function, attribute, 1))
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = cluster_size, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
-        config.sharedMemBytes = smem_bytes
-        cluster = driver.CUlaunchAttribute()
-        cluster.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = (
-            cluster_size,
-            1,
-            1,
-        )
-        config.attrs, config.numAttrs = [cluster], 1
+        config = _config(cluster_size, block, smem_bytes, cluster_size)
         return int(_require(driver.cuOccupancyMaxActiveClusters(self._function, config)))
 
     def registers(self) -> int:
@@ -90,6 +83,22 @@ class CudaKernel:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _require(driver.cuFuncSetAttribute(self._function, attribute, smem_bytes))
             self._smem = smem_bytes
+
+
+def _config(grid: int, block: int, smem_bytes: int, cluster_size: int | None) -> Any:
+    """A launch of `grid` CTAs of `block` threads, in clusters where a size is told."""
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+    config.sharedMemBytes = smem_bytes
+    if cluster_size is None:
+        return config
+    cluster = driver.CUlaunchAttribute()
+    cluster.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    extents = cluster.value.clusterDim
+    extents.x, extents.y, extents.z = cluster_size, 1, 1
+    config.attrs, config.numAttrs = [cluster], 1
+    return config
 
 
 def _pointer_or_number(argument: Any) -> int:

@@ -6,6 +6,7 @@ import re
 from math import ceil
 from typing import Any
 
+from gemm_model.bench.numbers import bench_numbers
 from gemm_model.core.problem import GemmProblem
 
 IMPLICIT_GEMM = re.compile(
@@ -14,8 +15,6 @@ IMPLICIT_GEMM = re.compile(
 )
 PERSISTENT_THREADS = 384
 """Threads of a CTA [1]; persistent kernels: a warpgroup that loads and two that multiply; their names."""
-FEWER_SMS = 120
-"""CTAs of a full grid [1]; kernels of clusters of 4 or 8 on an H200 or H100; 30 and 15 of them fit."""
 
 
 def conv_cells(problem: GemmProblem, names: str, grid: str, block: str) -> dict[str, Any]:
@@ -35,7 +34,7 @@ def conv_cells(problem: GemmProblem, names: str, grid: str, block: str) -> dict[
     extents, threads = _extents(grid), _extents(block)
     # The grid of a kernel that adds up the parts behind is not that of the one that multiplies.
     ctas = extents[0] * extents[1] * extents[2] if threads[0] == PERSISTENT_THREADS else 0
-    cluster = extents[1] if ctas == FEWER_SMS and extents[1] in (2, 4, 8) else 1
+    cluster = extents[1] if ctas == bench_numbers().cudnn_cluster_ctas and extents[1] in (2, 4, 8) else 1
     return {
         **tile,
         "mma_m": tile["cta_m"],

@@ -87,7 +87,7 @@ class Microbenchmarks:
             "dram_latency_ns": self._latency(128, twice=False)[1],
             "l2_read_gb_per_s": self._l2_read_gb_per_s(),
             "l2_read_bytes_per_clk_per_sm": port_bytes_per_clk,
-            "l2_read_bytes_per_clk_of_eight": self._port_bytes_per_clk(8),
+            "l2_read_bytes_per_clk_of_eight": self._port_bytes_per_clk(8, cluster_size=8),
             "l2_write_gb_per_s": self._store_gb_per_s(STORED_MIB),
             "l2_write_bytes_per_clk_per_sm": self._store_bytes_per_clk(),
             "l2_latency_clk": self._latency(128, twice=True)[0],
@@ -185,12 +185,15 @@ class Microbenchmarks:
         for sms in (1, 2, 4, 8, 16, 33, 66):
             yield _measured("l2_port_bandwidth", self._port_bytes_per_clk(sms), "B/clk/SM", sms=sms)
 
-    def _port_bytes_per_clk(self, sms: int) -> float:
-        """Of each of so many SMs that read a MiB of their own again and again."""
+    def _port_bytes_per_clk(self, sms: int, cluster_size: int | None = None) -> float:
+        """Of each of so many SMs that read a MiB of their own again and again; a cluster is in one GPC."""
         kernel = self._kernel(sources.BULK_READ, "bulk_read_kernel")
         arguments = (self._buffer, MIB, sms, CHUNKS, 0, self._clocks)
         self._median_us(
-            lambda: kernel.launch(sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream()), SAMPLES
+            lambda: kernel.launch(
+                sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream(), cluster_size=cluster_size
+            ),
+            SAMPLES,
         )
         return CHUNKS * CHUNK_BYTES / self._median_clocks(sms)
 

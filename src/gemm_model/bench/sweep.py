@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gemm_model.bench.device import TimingSettings
 from gemm_model.bench.extended import extras
+from gemm_model.bench.numbers import bench_numbers
 from gemm_model.bench.provider import Config, KernelError, Provider
 from gemm_model.bench.rotation import MOST_COPIES
 from gemm_model.bench.rows import Chain, Row, padded, row_from_columns
@@ -24,20 +25,6 @@ PDL_KERNELS = ("quack",)
 
 SWAPPED = "swapped"
 """The partner whose weights have n and k changed: the second half of a feed-forward layer."""
-ASSUMED_FLOP_PER_US = 3e8
-"""Of a rough card [FLOP/us]; the estimate of a dry run; chosen: nothing measured depends on it."""
-ASSUMED_BYTES_PER_US = 2e6
-"""Of a rough card [B/us]; the estimate of a dry run; chosen."""
-LAUNCH_US = 5.0
-"""Of a rough card [us]; the estimate of a dry run; chosen."""
-ROW_OVERHEAD_MS = 3.0
-"""A row beside its launches [ms]; the estimate of a dry run; chosen."""
-COUNTERS_ROW_MS = 120.0
-"""A row under the profiler [ms]; the estimate of a dry run; chosen."""
-COMPILE_S = 4.0
-"""Compiling a kernel [s]; the estimate of a dry run; chosen."""
-CAPTURE_LAUNCH_MS = 0.04
-"""Preparing and capturing one launch of a graph [ms]; the estimate of a dry run; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,32 +244,34 @@ def _shard_of_shapes(rows: Sequence[Row], count: int) -> dict[tuple[str | int, .
 def estimated_kernel_us(problem: GemmProblem) -> float:
     """A rough time of a good kernel on a large GPU, for the estimate of a dry run only."""
     moved = problem.a_bytes + problem.b_bytes + problem.output_bytes
-    rate = ASSUMED_FLOP_PER_US * (2.0 if problem.a_dtype.bits <= 8 else 1.0)
-    return LAUNCH_US + max(problem.flop / rate, moved / ASSUMED_BYTES_PER_US)
+    rough = bench_numbers()
+    rate = rough.assumed_flop_per_us * (2.0 if problem.a_dtype.bits <= 8 else 1.0)
+    return rough.assumed_launch_us + max(problem.flop / rate, moved / rough.assumed_bytes_per_us)
 
 
 def estimated_row_ms(row: Row, settings: TimingSettings) -> float:
     """Time that one row takes, from the protocol's own rules."""
+    overhead_ms = bench_numbers().row_overhead_ms
     if row.regime == "counters":
-        return COUNTERS_ROW_MS
+        return bench_numbers().counters_row_ms
     if row.regime == "sustained":
-        return ROW_OVERHEAD_MS + settings.settle_ms + settings.sustained_ms
+        return overhead_ms + settings.settle_ms + settings.sustained_ms
     kernel_ms = estimated_kernel_us(row.problem) / 1e3
     if row.chain.paired:
-        return ROW_OVERHEAD_MS + settings.pair_budget_ms
+        return overhead_ms + settings.pair_budget_ms
     if row.regime == "graph":
-        return ROW_OVERHEAD_MS + (2.0 if row.chain.partner else 1.0) * _estimated_graph_ms(
+        return overhead_ms + (2.0 if row.chain.partner else 1.0) * _estimated_graph_ms(
             kernel_ms, settings, settled=row.chain.settled
         )
     launch_ms = max(settings.spin_ms, settings.spin_factor * kernel_ms) + kernel_ms
     count = min(settings.repeats, max(settings.min_repeats, int(settings.row_budget_ms / launch_ms)))
-    return ROW_OVERHEAD_MS + (count + 1) * launch_ms
+    return overhead_ms + (count + 1) * launch_ms
 
 
 def _estimated_graph_ms(kernel_ms: float, settings: TimingSettings, *, settled: bool) -> float:
     """Time to capture and replay a graph of about `graph_ms`."""
     launches = min(MOST_COPIES, max(4.0, settings.graph_ms / kernel_ms))
-    capture_ms = CAPTURE_LAUNCH_MS * launches
+    capture_ms = bench_numbers().capture_launch_ms * launches
     if settled:
         return capture_ms + settings.settle_ms + settings.graph_settled_ms
     return (

@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gemm_model.calibration.numbers import calibration_numbers
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.errors import InputError
 
-NOISE = 0.03
-"""**Log error of one timing [1]; how much a row can tell; model error and repeatability of H200s.**"""
 TELLING_SHARE, MOST_TELLING = 0.25, 60
 """Share of a plan's rows that are D-optimal [1], and their most [rows]; chosen, docs/fleet.md."""
 
@@ -30,7 +29,7 @@ def log_jacobian(
     return np.stack(columns, axis=1)
 
 
-def d_optimal(jacobian: FloatArray, count: int, *, noise: float = NOISE) -> IntArray:
+def d_optimal(jacobian: FloatArray, count: int, *, noise: float | None = None) -> IntArray:
     """Positions of `count` rows whose information has the largest determinant, the most telling first.
 
     A column is in units of what is not known of its number beforehand (its prior's standard deviation), so
@@ -45,7 +44,7 @@ def d_optimal(jacobian: FloatArray, count: int, *, noise: float = NOISE) -> IntA
         raise InputError(
             "a design from derivatives that are not finite; expected rows that the model predicts"
         )
-    scaled = jacobian / noise
+    scaled = jacobian / _noise(noise)
     variance = np.eye(numbers)
     free = np.ones(rows, dtype=bool)
     chosen = np.empty(count, dtype=np.int64)
@@ -102,8 +101,13 @@ def planned(jacobian: FloatArray, count: int) -> IntArray:
     return np.concatenate([common, others[d_optimal(jacobian[others], telling)]])
 
 
-def left_unknown(jacobian: FloatArray, *, noise: float = NOISE) -> FloatArray:
+def left_unknown(jacobian: FloatArray, *, noise: float | None = None) -> FloatArray:
     """Of each number, the share of its prior's standard deviation that these rows leave."""
-    information = np.eye(jacobian.shape[1]) + jacobian.T @ jacobian / noise**2
+    information = np.eye(jacobian.shape[1]) + jacobian.T @ jacobian / _noise(noise) ** 2
     result: FloatArray = np.sqrt(np.diag(np.linalg.inv(information)))
     return result
+
+
+def _noise(given: float | None) -> float:
+    """Log error of one timing [1]: as given, else what H200s showed."""
+    return calibration_numbers().log_noise if given is None else given

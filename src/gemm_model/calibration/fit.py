@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
+from gemm_model.calibration.numbers import calibration_numbers
 from gemm_model.calibration.observations import Observations
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec
@@ -35,8 +36,6 @@ many."""
 PRIOR_WEIGHT = 1.0
 """Weak pull towards the start values [1, of a number's range]; all fitted numbers; chosen: it settles what
 the data do not tell."""
-DONOR_SPREAD = 0.5
-"""Relative spread of a number from one kernel family or card to another [1]; priors from a donor; chosen."""
 LEAST_SPREAD = 0.02
 """Least spread of such a number [1, of its range]; donors whose value is next to nothing; chosen."""
 MAX_EVALUATIONS = 60
@@ -105,8 +104,8 @@ def fit(
 ) -> Fit:
     """Fit the `free` numbers to rows by regime; the others keep their values in `start`.
 
-    The rows have to speak against the values of a `donor`, each as likely to be off by DONOR_SPREAD as a row
-    by OUTLIER_SCALE; without one, hardly at all. `without` names mechanisms that are switched off.
+    The rows have to speak against the values of a `donor`, each as likely to be off by `donor_spread` as a
+    row by OUTLIER_SCALE; without one, hardly at all. `without` names mechanisms that are switched off.
     """
     first = dict(start or start_values())
     names = [name for name in NUMBERS if name in free]
@@ -115,7 +114,7 @@ def fit(
     centre = np.array([(donor or start_values())[name] for name in names])
     pull = np.full(len(names), PRIOR_WEIGHT)
     if donor is not None:
-        spread = np.maximum(DONOR_SPREAD * np.abs(centre) / span, LEAST_SPREAD)
+        spread = np.maximum(calibration_numbers().donor_spread * np.abs(centre) / span, LEAST_SPREAD)
         pull = OUTLIER_SCALE / spread
 
     def numbers(unit: FloatArray) -> KernelNumbers:

@@ -11,6 +11,7 @@ import numpy as np
 from gemm_model.bench.rows import Row, padded
 from gemm_model.calibration.design import d_optimal, log_jacobian
 from gemm_model.calibration.fit import DEFAULT_FREE
+from gemm_model.calibration.numbers import calibration_numbers
 from gemm_model.classic_models.throughput import flop_per_clk_of
 from gemm_model.core.batch import FloatArray, batch_of
 from gemm_model.core.dtypes import operand_type
@@ -30,8 +31,6 @@ DESIGNED, DRAWN = 100, 25
 """Rows of each type: designed ones, and others drawn from the fast ones, which the design has few of."""
 POOL_SHAPES, POOL_KERNELS = 160, 16
 LONGEST_US = 1500.0
-NOT_KNOWN = 0.15
-"""**Relative standard deviation of a number on another card [1]; prior of the design; H100 against H200.**"""
 TILES = (
     (64, 128, "cooperative"),
     (128, 128, "cooperative"),
@@ -63,7 +62,7 @@ def designed_rows(gpu: GpuSpec, donor: Calibration, types: Sequence[str] = TYPES
 def sensitivities(rows: Sequence[Row], gpu: GpuSpec, donor: Calibration) -> tuple[FloatArray, FloatArray]:
     """What moves the times of rows of one type: derivatives (rows x fitted numbers), and the times in us.
 
-    A derivative is that of the logarithm of time by a number of the donor, in units of NOT_KNOWN of it.
+    A derivative is that of the logarithm of time by a number of the donor, in units of `unknown_share` of it.
     """
     kind = rows[0].problem.a_dtype.math_kind
     known = donor.numbers[donor.kind_for(kind)].values()
@@ -80,7 +79,8 @@ def sensitivities(rows: Sequence[Row], gpu: GpuSpec, donor: Calibration) -> tupl
         return result
 
     values = np.array([known[name] for name in names])
-    return log_jacobian(log_times, values, NOT_KNOWN * np.abs(values)), np.exp(log_times(values))
+    steps = calibration_numbers().unknown_share * np.abs(values)
+    return log_jacobian(log_times, values, steps), np.exp(log_times(values))
 
 
 def _chosen(pool: list[Row], gpu: GpuSpec, donor: Calibration, draw: random.Random) -> list[Row]:

@@ -361,7 +361,7 @@ class _Kind:
         self.run_all = run_all
         self.kind, self.gpu, self.family, self.choices, self.steps = kind, gpu, family, choices, steps
         served = base.kind_for(kind)
-        self.start = base.numbers_for(kind, family).values()
+        self.start = base.numbers_on(gpu, kind, family).values()
         self.bands = {
             name: band
             for name, band in base.error_band.get(served, {}).items()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from gemm_model.calibration.numbers import calibration_numbers
 from gemm_model.classic_models.sol import SOLModel
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError
@@ -24,9 +25,6 @@ from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, u
 
 FEWEST_SHAPES = 8
 """Fewest shapes of a table [shapes]; calibrations; one for each fold of the cross-validation."""
-FASTEST_OVER_SOL = 0.98
-"""Shortest time over the speed of light [1]; rows to fit to; below it a time cannot be: clocks exceed the
-description a little at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +71,6 @@ def load_tables(
         told = pd.to_numeric(table["programmatic_edges"], errors="coerce")
         unknown_way = pd.to_numeric(table["pdl"], errors="coerce").isna()
         table.loc[unknown_way & told.notna(), "pdl"] = (told > 0).astype(int).astype(str)
-    if "partner" in table:
-        chains = table["partner"].fillna("").astype(str) != ""
-        table = _without(table, chains, "rows in turn with another kernel", notes)
     table["regime"] = table["regime"].map(regime_name)
     unknown = sorted(set(table["regime"]) - set(REGIMES))
     if unknown:
@@ -178,7 +173,7 @@ def _possible_rows(table: pd.DataFrame, gpu: GpuSpec, notes: list[str]) -> pd.Da
     if measured is None:
         raise InputError(f"{table.attrs['path']}: column 'runtime_us' is missing; expected measurements")
     floor_us = SOLModel(gpu).predict_batch(batch).runtime_us
-    impossible = pd.Series(measured < FASTEST_OVER_SOL * floor_us, index=table.index)
+    impossible = pd.Series(measured < calibration_numbers().fastest_over_sol * floor_us, index=table.index)
     return _without(table, impossible, "rows faster than the speed of light", notes)
 
 

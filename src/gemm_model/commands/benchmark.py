@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.bench.device import TimingSettings, timing_settings
+from gemm_model.bench.numbers import bench_numbers
 from gemm_model.bench.provider import PROVIDERS, Provider, load_provider
 from gemm_model.bench.rows import L2_STATES, NORM, Row
 from gemm_model.bench.sweep import (
-    COMPILE_S,
     SHUFFLE_SEED,
     SWAPPED,
     ChainOptions,
@@ -412,7 +412,7 @@ def _report_plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[
     }
     jobs = args.jobs or max(1, (os.cpu_count() or 2) - 1)
     seconds = sum(estimated_row_ms(row, settings) for row in rows) / 1e3
-    compile_s = len(kernels) * COMPILE_S / jobs
+    compile_s = len(kernels) * bench_numbers().compile_s / jobs
     listed = [_planned(row) for row in rows[:10]]
     lines = [
         f"rows      {len(rows)} ({args.regime}), {len(shapes)} shapes, {len(kernels)} kernels to compile",

@@ -54,14 +54,17 @@ def add_gpu(parser: argparse.ArgumentParser, *, model: str | None = None) -> Non
     parser.set_defaults(default_model=model, parts=READ_BY_MODELS)
 
 
-def add_settings(parser: argparse.ArgumentParser, *, model: str | None = None) -> None:
+def add_settings(
+    parser: argparse.ArgumentParser, *, model: str | None = None, default_regime: str = "burst"
+) -> None:
     """Options that choose GPU, model and calibration; `key=value` words change anything else."""
     add_gpu(parser, model=model)
     parser.add_argument("--model", help="a model's name (default: WarpSpecializedModel)")
     parser.add_argument(
         "--regime",
         type=regime,
-        help="how the kernel is launched: burst (default), graph, sustained, or counters (also kernel-only)",
+        help="how the kernel is launched: burst, graph, sustained, or counters (also kernel-only); "
+        f"default: {default_regime}",
     )
     parser.add_argument(
         "--calibration",

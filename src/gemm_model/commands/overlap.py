@@ -101,7 +101,7 @@ def _layer(args: argparse.Namespace, model: OverlapModel) -> int:
         case = replace(case, setting=tuning.setting)
     figures = _figures(case, model)
     if args.measure:
-        figures |= _measure(case, tuning)
+        figures |= _measure(case, tuning, model.gpu.sm_clk_mhz)
     table = sensitivity(model, case)
     result = {**figures, "build": case.build}
     if tuning is not None:
@@ -142,9 +142,7 @@ def _case(args: argparse.Namespace, model: OverlapModel) -> LayerCase:
     for name in ("m", "k"):
         if getattr(args, name) is None:
             raise InputError(f"--{name} is missing; expected --m and --k")
-    build = plan_build(
-        args.m, args.n, args.k, args.dtype, args.b_dtype or args.dtype, sm_count=model.gpu.sm_count
-    )
+    build = plan_build(args.m, args.n, args.k, args.dtype, args.b_dtype or args.dtype, model.gpu)
     changes = {name: value for name in PLANNED if (value := getattr(args, name)) is not None}
     given = (args.overlap_ratio, args.prefetch_ratio)
     if args.tune and given != (None, None):
@@ -183,7 +181,7 @@ def _figures(case: LayerCase, model: OverlapModel) -> dict[str, Any]:
     }
 
 
-def _measure(case: LayerCase, tuning: Tuning | None) -> dict[str, Any]:
+def _measure(case: LayerCase, tuning: Tuning | None, sm_clk_mhz: float) -> dict[str, Any]:
     """Measured time of the case's setting, or of the refined one."""
     try:
         import cutlass  # noqa: F401 - the DSL is found or missing here
@@ -197,11 +195,10 @@ def _measure(case: LayerCase, tuning: Tuning | None) -> dict[str, Any]:
         raise InputError(f"--measure needs a Hopper GPU (compute capability 9.0); this one is {name}")
     from gemm_model.overlap.chain import LayerChain, PreviousSpec
     from gemm_model.overlap.config import OverlapSetting
-    from gemm_model.overlap.model import CLOCK_MHZ
     from gemm_model.overlap.tuner import refine
 
     chain = LayerChain(case.m, case.n, case.k, case.build.a_type, case.build.b_type)
-    previous = PreviousSpec(extra_clocks=round(case.extra_us * CLOCK_MHZ))
+    previous = PreviousSpec(extra_clocks=round(case.extra_us * sm_clk_mhz))
 
     def measure_us(setting: OverlapSetting) -> float:
         return chain.layer_time_us(case.build, setting, previous)
@@ -225,7 +222,6 @@ def _measure(case: LayerCase, tuning: Tuning | None) -> dict[str, Any]:
 
 
 def _surfaces(args: argparse.Namespace, model: OverlapModel) -> int:
-    from gemm_model.overlap.model import CLOCK_MHZ
     from gemm_model.overlap.surfaces import accuracy, cases_of, read_surfaces
     from gemm_model.overlap.views import plot_surfaces
 
@@ -260,10 +256,10 @@ def _surfaces(args: argparse.Namespace, model: OverlapModel) -> int:
             + table["stages"].astype(str)
             + " stages"
             + table["extra_clocks"].map(
-                lambda clocks: f", norm {clocks / CLOCK_MHZ:.0f} us longer" if clocks else ""
+                lambda clocks: f", norm {clocks / model.gpu.sm_clk_mhz:.0f} us longer" if clocks else ""
             )
         )
-        shown = table.assign(title=titles, predicted=model.layer_us(cases_of(table)))
+        shown = table.assign(title=titles, predicted=model.layer_us(cases_of(table, model.gpu)))
         plot_surfaces(shown[(shown["serialized"] == 0)], args.plot)
         common.words(f"wrote {args.plot}")
     return 0

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--depth", type=common.whole_number, help="add up modules below this depth (default: none)"
     )
-    common.add_settings(parser)
+    common.add_settings(parser, default_regime="graph")
     parser.add_argument(
         "--family",
         default=TORCH_FAMILY,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.further_work import FurtherWork, assembled, further_work
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, STREAM_K, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.records import constructor
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -216,6 +217,8 @@ _FLAG_COLUMNS = ("a_k_major", "b_k_major", "c_n_major", "fast_accum", "stream_k"
 _ROW_COLUMNS = (*_FLOAT_COLUMNS, *_CODE_COLUMNS, *_FLAG_COLUMNS)
 COLUMNS = tuple(name for name in GemmBatch.__dataclass_fields__ if name != "further")
 """Names of a batch's columns."""
+_in_order_of_fields = itemgetter(*(_ROW_COLUMNS.index(name) for name in COLUMNS))
+_new_row: Any = constructor(GemmBatch)
 _OF_THE_CALL = ("m", "n", "k", "batch", "empty_kernel_us", "footprint_bytes")
 """Columns that say nothing of the kernel and its types."""
 kernel_of = attrgetter(*(name for name in COLUMNS if name not in _OF_THE_CALL))
@@ -242,7 +245,8 @@ def numbers_of(problem: GemmProblem, config: KernelConfig) -> GemmBatch:
     """One row as Python numbers: the formulas then run without numpy."""
     values: Any = (*map(float, _floats(problem, config)), *_codes(problem, config), *_flags(problem, config))
     further = None if problem.plain else _further_work(problem, config)
-    return GemmBatch(**dict(zip(_ROW_COLUMNS, values, strict=True)), further=further)
+    row: GemmBatch = _new_row(*_in_order_of_fields(values), further)
+    return row
 
 
 def _further_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> FurtherWork:

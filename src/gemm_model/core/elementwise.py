@@ -108,15 +108,15 @@ def _mask(condition: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def any_of(flags: Flags) -> bool:
-    return flags if isinstance(flags, bool) else bool(flags.any())
+    return flags if flags is True or flags is False else bool(flags.any())
 
 
 def floor(value: Values) -> Values:
-    return float(math.floor(value)) if type(value) is float else np.floor(value)
+    return value // 1.0 if type(value) is float else np.floor(value)
 
 
 def ceil(value: Values) -> Values:
-    return float(math.ceil(value)) if type(value) is float else np.ceil(value)
+    return -(-value // 1.0) if type(value) is float else np.ceil(value)
 
 
 def remainder(whole: Values, divisor: Values) -> Values:
@@ -161,7 +161,7 @@ def negated(condition: Flags) -> Flags:
 
 def power_of_two_divisor(value: Values) -> Values:
     """The largest power of two that divides a positive whole number held as a float."""
-    if is_number(value):
+    if type(value) is float:
         whole = int(value)
         return float(whole & -whole)
     wholes = np.asarray(value).astype(np.int64)

@@ -9,6 +9,7 @@ from typing import Any
 
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.errors import InputError
+from gemm_model.core.quantity import Quantity
 from gemm_model.core.records import record_from
 
 BITS_PER_BYTE = 8
@@ -20,27 +21,6 @@ WITH_TENSOR_MEMORY = ("sm100", "sm103")
 KERNELS_OF = {"sm103": "sm100"}
 """Architectures that run another's kernels."""
 WITH_CLUSTERS = ("sm90", "sm100", "sm103", "sm120")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantity:
-    """Unit and range of a number of the description: a value outside it has another unit or is a slip."""
-
-    unit: str
-    low: float
-    high: float
-    whole: bool = False
-    optional: bool = False
-
-    def require(self, gpu: str, name: str, value: object) -> None:
-        """Raises InputError unless `value` is such a number, or None where that is allowed."""
-        if value is None and self.optional:
-            return
-        number = isinstance(value, int if self.whole else int | float) and not isinstance(value, bool)
-        if not number or not self.low <= value <= self.high:  # type: ignore[operator]
-            kind = "a whole number" if self.whole else "a number"
-            expected = f"{kind} of {self.unit} from {self.low:.10g} to {self.high:.10g}"
-            raise InputError(f"GPU {gpu}: {name} is {value!r}; expected {expected}")
 
 
 QUANTITIES: Mapping[str, Quantity] = {
@@ -116,7 +96,7 @@ class GpuSpec:
     l2_read_bytes_per_clk_per_sm: float | None = None
     """What one SM reads from L2 while the others are silent."""
     l2_read_bytes_per_clk_of_eight: float | None = None
-    """What each of eight SMs reads from L2 while the others are silent; the same as one where not known."""
+    """What each of eight SMs of one GPC reads from L2 at once; what one alone reads where not known."""
     l2_write_gb_per_s: float | None = None
     """What all SMs together store to L2; None where it was not measured: no bound."""
     l2_write_bytes_per_clk_per_sm: float | None = None
@@ -172,15 +152,15 @@ class GpuSpec:
         if not isinstance(self.validated, bool):
             raise InputError(f"GPU {self.name}: validated is {self.validated!r}; expected true or false")
         for name, quantity in QUANTITIES.items():
-            quantity.require(self.name, name, getattr(self, name))
+            quantity.require(f"GPU {self.name}", name, getattr(self, name))
         for kind, rate in self.flop_per_clk_per_sm.items():
             if kind not in MATH_KINDS:
                 raise InputError(f"GPU {self.name}: flop_per_clk_per_sm.{kind}; expected one of {MATH_KINDS}")
-            TENSOR_FLOP.require(self.name, f"flop_per_clk_per_sm.{kind}", rate)
+            TENSOR_FLOP.require(f"GPU {self.name}", f"flop_per_clk_per_sm.{kind}", rate)
         for size, clusters in self.resident_clusters.items():
-            QUANTITIES["max_cluster_size"].require(self.name, "a size of resident_clusters", size)
+            QUANTITIES["max_cluster_size"].require(f"GPU {self.name}", "a size of resident_clusters", size)
             most = Quantity(unit="clusters", low=1, high=self.sm_count // size, whole=True)
-            most.require(self.name, f"resident_clusters.{size}", clusters)
+            most.require(f"GPU {self.name}", f"resident_clusters.{size}", clusters)
         if any(gpc < 0 for each in self.tpc_rounds for gpc in each):
             raise InputError(f"GPU {self.name}: tpc_rounds holds a GPC below 0; expected GPC numbers from 0")
         for contradiction in _contradictions(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -107,11 +108,13 @@ class OwnPick:
     """What a library that chooses for itself takes over its kernel that is predicted to be the fastest."""
 
     share: float = 0.0
-    """Of the fastest kernel's time [1]."""
+    """Of the time of a fastest kernel that takes next to nothing [1]."""
+    half_us: float = math.inf
+    """Time of the fastest kernel at which half of that share is left [us]."""
 
     def time_us(self, fastest_us: Values) -> Values:
         """Of the library's call where its fastest kernel takes so many us."""
-        return fastest_us * (1.0 + self.share)
+        return fastest_us * (1.0 + self.share / (1.0 + fastest_us / self.half_us))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

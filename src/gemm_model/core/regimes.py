@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-REGIME_NAMES = ("burst", "graph", "sustained", "counters")
+GRAPH = "graph"
+"""The regime whose rows say whether their clock had settled."""
+
+REGIME_NAMES = ("burst", GRAPH, "sustained", "counters")
 
 REGIME_ALIASES = {"kernel-only": "counters"}
 """Other names of regimes: the field's word for a kernel timed without its launch."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.bench.environment import timestamp
+from gemm_model.bench.numbers import bench_numbers
 from gemm_model.bench.provider import Provider
 from gemm_model.bench.rows import Outcome, Row
 from gemm_model.bench.runner import (
@@ -30,9 +31,6 @@ from gemm_model.fleet.tasks import CardReply, Job, RowsTask, check, compile_kern
 
 if TYPE_CHECKING:
     from distributed import Client, Future
-
-CARD_DIFFERENCE_LIMIT = 0.05
-"""Sentinel against the median card from which on a card is remarked [1]; rows of two H200s: p95 4.5 %."""
 
 NOTE_EVERY_S = 10.0
 """Least time between two records of the sentinels [s]; sweeps; chosen: each is the whole record anew."""
@@ -220,7 +218,7 @@ def remarks_on(readings: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str,
         drift = sentinel_drift(readings[uuid])
         if drift > SENTINEL_DRIFT_LIMIT:
             remarks[uuid] = f"sentinel drifted by {drift:.1%}"
-        if abs(time_us / middle - 1.0) > CARD_DIFFERENCE_LIMIT:
+        if abs(time_us / middle - 1.0) > bench_numbers().card_difference:
             remarks[uuid] = f"sentinel {time_us / middle - 1.0:+.1%} from the other cards"
     return remarks
 

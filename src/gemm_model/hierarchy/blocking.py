@@ -11,6 +11,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import parse_extent
 from gemm_model.core.sizes import require_size
 from gemm_model.hierarchy.levels import REGISTER_BYTES, Datapath
+from gemm_model.hierarchy.numbers import hierarchy_numbers
 
 WARP = 32
 WARPGROUP = 128
@@ -19,13 +20,6 @@ MAX_THREADS = 1024
 TILE_LEVELS = ("cluster", "cta", "warp", "thread", "mma")
 """What tiles can be given for: 'cluster' in CTAs, the others in elements; a warp is a warpgroup on Hopper's
 tensor cores; 'thread' is for CUDA cores, 'mma' (one instruction) for tensor cores."""
-
-WORKING_REGISTERS = 32
-"""Registers of a thread beside accumulators and operands [registers]; CUDA cores; the ladder's kernels of 8 x
-8 outputs compile to 128 without spilling, 96 of them accumulators and operands."""
-MMA_WORKING_REGISTERS = 24
-"""The same of a thread that issues tensor-core instructions [registers]; tensor cores; see
-`feasibility.WORKING_REGISTERS`."""
 
 WGMMA_M = 64
 WGMMA_MAX_N = 256
@@ -132,9 +126,9 @@ def footprint(blocking: Blocking, gpu: GpuSpec, datapath: Datapath) -> Footprint
     if datapath.name == "cuda_cores":
         ahead = 2 if blocking.stages > 1 else 1
         operands = ahead * (blocking.thread_m + blocking.thread_n)
-        registers = accumulators + operands + WORKING_REGISTERS
+        registers = accumulators + operands + hierarchy_numbers().working_registers
     else:
-        registers = (0 if gpu.tmem_columns else accumulators) + MMA_WORKING_REGISTERS
+        registers = (0 if gpu.tmem_columns else accumulators) + hierarchy_numbers().mma_working_registers
     smem_bytes = blocking.stages * stage_bytes
     _require_room("registers per thread", registers, gpu.registers_per_thread, gpu)
     _require_room("registers", registers * threads, gpu.registers_per_sm, gpu)

@@ -15,17 +15,12 @@ from gemm_model.core.errors import InputError
 from gemm_model.hierarchy.blocking import WARP, Blocking
 from gemm_model.hierarchy.instructions import SCHEDULERS, work_per_k
 from gemm_model.hierarchy.levels import FLOP_PER_FMA, Machine
+from gemm_model.hierarchy.numbers import hierarchy_numbers
 
 UNITS = ("issue", "smem", "l2", "dram")
 LIMITERS = (*UNITS, "latency")
 """What a kernel waits for most: instruction slots, the L1 / shared-memory SRAM, L2, DRAM, or the waits
 themselves, where too few CTAs hide them."""
-
-BUSY = 0.7
-"""Share of the time that a unit works [1]; below it a kernel waits for latency, not for the unit; chosen."""
-CLOCKS_BETWEEN_ISSUES = 2
-"""Clocks between two instructions of a warp [clk]; so a scheduler needs two warps to be always busy;
-measured: a lone CTA of 2 or 4 warps takes 3.8 or 2.0 times its share of a full SM's time, here 4 and 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +85,7 @@ def runtime(
     peak = machine.datapath.fma_per_clk * machine.gpu.sm_count
     return Runtime(
         runtime_us=total / machine.gpu.sm_clk_mhz,
-        limiter=busiest if rate * clocks[busiest] >= BUSY else "latency",
+        limiter=busiest if rate * clocks[busiest] >= hierarchy_numbers().busy_share else "latency",
         fraction_of_peak=m * n * k / (peak * total),
         clocks=clocks,
         dram_bytes=tiles * clocks["dram"] * machine.dram_bytes_per_clk,
@@ -119,7 +114,7 @@ def tile_clocks(
     m, n, k = shape
     work = work_per_k(blocking)
     fma_clocks = work.fma_instructions * WARP / machine.datapath.fma_per_clk
-    slots = min(SCHEDULERS, resident * blocking.warps / CLOCKS_BETWEEN_ISSUES)
+    slots = min(SCHEDULERS, resident * blocking.warps / hierarchy_numbers().clocks_between_issues)
     issue_clocks = work.instructions / slots / parameters.issue_efficiency
     l2 = machine.level("l2")
     l2_rates = [rate for rate in (l2.bytes_per_clk, l2.port_bytes_per_clk) if rate is not None]

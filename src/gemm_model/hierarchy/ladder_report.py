@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.hierarchy.blocking import Blocking
-from gemm_model.hierarchy.cuda_core_runtime import BUSY, RuntimeParameters, runtime, tflops
+from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime, tflops
 from gemm_model.hierarchy.levels import Machine
+from gemm_model.hierarchy.numbers import hierarchy_numbers
 
 COUNTER_OF_UNIT = {"issue": "issue_pct", "smem": "wavefront_pct", "l2": "l2_pct", "dram": "dram_pct"}
 """The hardware counter of a table (percent of the unit's peak) for each unit that may limit a kernel."""
@@ -58,7 +59,7 @@ def compared(table: pd.DataFrame, predict: Callable[[tuple[int, int, int]], pd.D
 
 
 def _counted_limiter(table: pd.DataFrame) -> pd.Series:
-    """What the counters say limits each row: its busiest unit, or 'latency' where none is busy (see BUSY)."""
+    """What the counters say limits each row: its busiest unit, or 'latency' where none is busy."""
     columns = list(COUNTER_OF_UNIT.values())
     if not set(columns) <= set(table.columns):
         return pd.Series("", index=table.index)
@@ -67,7 +68,7 @@ def _counted_limiter(table: pd.DataFrame) -> pd.Series:
         shares[column] /= shares[column].max()
     values = np.nan_to_num(shares.to_numpy(dtype=np.float64), nan=0.0)
     busiest = np.array(list(COUNTER_OF_UNIT))[values.argmax(axis=1)]
-    named = np.where(values.max(axis=1) >= BUSY, busiest, "latency")
+    named = np.where(values.max(axis=1) >= hierarchy_numbers().busy_share, busiest, "latency")
     return pd.Series(np.where(shares.isna().any(axis=1), "", named), index=table.index)
 
 

@@ -13,9 +13,9 @@ from gemm_model.hierarchy.blocking import Blocking
 from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime, tflops
 from gemm_model.hierarchy.levels import Machine
 from gemm_model.hierarchy.matching import Grid, match
+from gemm_model.hierarchy.numbers import hierarchy_numbers
 
 SHAPE = (4096, 4096, 4096)
-CUBLAS_TFLOPS = 12.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,41 +28,44 @@ class TextKernel:
     ctas_per_sm: int
 
 
-TEXT_KERNELS = (
-    TextKernel(
-        name="naive",
-        measured_tflops=1.9,
-        blocking=Blocking(
-            cta_m=32,
-            cta_n=32,
-            cta_k=1,
-            warp_m=1,
-            warp_n=32,
-            thread_m=1,
-            thread_n=1,
-            stages=0,
-            vector=1,
-            b_major="n",
+def text_kernels() -> tuple[TextKernel, ...]:
+    """The lines of the text's table, in its order."""
+    measured = hierarchy_numbers()
+    return (
+        TextKernel(
+            name="naive",
+            measured_tflops=measured.text_naive_tflops,
+            blocking=Blocking(
+                cta_m=32,
+                cta_n=32,
+                cta_k=1,
+                warp_m=1,
+                warp_n=32,
+                thread_m=1,
+                thread_n=1,
+                stages=0,
+                vector=1,
+                b_major="n",
+            ),
+            ctas_per_sm=2,
         ),
-        ctas_per_sm=2,
-    ),
-    TextKernel(
-        name="shared-memory tiling",
-        measured_tflops=3.7,
-        blocking=Blocking(
-            cta_m=32, cta_n=32, cta_k=32, warp_m=1, warp_n=32, thread_m=1, thread_n=1, stages=1, vector=1
+        TextKernel(
+            name="shared-memory tiling",
+            measured_tflops=measured.text_tiled_tflops,
+            blocking=Blocking(
+                cta_m=32, cta_n=32, cta_k=32, warp_m=1, warp_n=32, thread_m=1, thread_n=1, stages=1, vector=1
+            ),
+            ctas_per_sm=2,
         ),
-        ctas_per_sm=2,
-    ),
-    TextKernel(
-        name="register tiling",
-        measured_tflops=10.7,
-        blocking=Blocking(
-            cta_m=64, cta_n=64, cta_k=16, warp_m=16, warp_n=32, thread_m=4, thread_n=4, stages=1, vector=1
+        TextKernel(
+            name="register tiling",
+            measured_tflops=measured.text_register_tflops,
+            blocking=Blocking(
+                cta_m=64, cta_n=64, cta_k=16, warp_m=16, warp_n=32, thread_m=4, thread_n=4, stages=1, vector=1
+            ),
+            ctas_per_sm=4,
         ),
-        ctas_per_sm=4,
-    ),
-)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +81,13 @@ class TextPrediction:
 
     @property
     def measured_of_cublas(self) -> float:
-        return self.measured_tflops / CUBLAS_TFLOPS
+        return self.measured_tflops / hierarchy_numbers().text_cublas_tflops
 
 
 def text_predictions(machine: Machine, parameters: RuntimeParameters) -> tuple[TextPrediction, ...]:
     """The text's table for its machine (a V100), in its order."""
     rows = []
-    for kernel in TEXT_KERNELS:
+    for kernel in text_kernels():
         run = runtime(machine, kernel.blocking, SHAPE, kernel.ctas_per_sm, parameters)
         matched = match(machine, kernel.blocking, Grid(rows=10, columns=16, k=SHAPE[2]))
         rows.append(

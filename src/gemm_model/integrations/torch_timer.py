@@ -28,8 +28,8 @@ try:
     from torch.nn import functional
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils.module_tracker import ModuleTracker
 
+    from gemm_model.integrations.torch_modules import RunningModules
     from gemm_model.integrations.torch_operators import (
         ATTENTION_KIND,
         GROUPED,
@@ -42,9 +42,6 @@ try:
     )
 except ImportError as error:
     raise MissingExtraError("GemmTimer needs the package torch: pip install torch") from error
-
-ROOT = "Global"
-"""ModuleTracker's name for what runs outside of all modules."""
 
 BESIDE_TORCH_FAMILY = ("cudnn", "cutlass")
 """Families that torch takes its other kernels from."""
@@ -119,10 +116,10 @@ class GemmTimer:
         """Calls by name of the other operators that launch kernels."""
         self._calls: Counter[tuple[str, str, str, bool, Work]] = Counter()
         self._modes: list[Any] = []
-        self._tracker = ModuleTracker()
+        self._modules = RunningModules()
 
     def __enter__(self) -> GemmTimer:
-        self._tracker.__enter__()
+        self._modules.__enter__()
         self._modes = [_FusedAttentionOnMeta(), _Interceptor(self)]
         for mode in self._modes:
             mode.__enter__()
@@ -136,14 +133,17 @@ class GemmTimer:
     ) -> None:
         for mode in reversed(self._modes):
             mode.__exit__(kind, error, trace)
-        self._tracker.__exit__(kind, error, trace)
+        self._modules.__exit__(kind, error, trace)
         if self.display and error is None:
             print(self)
 
-    def record(self, operator: str, kind: str, work: Work) -> None:
-        """Count one call of an operator in the module that runs now."""
-        module = max(self._tracker.parents - {ROOT}, key=len, default=ROOT)
-        self._calls[module, operator, kind, self._tracker.is_bw, work] += 1
+    def module_of_operator(self) -> str:
+        """The module of the operator that is being dispatched; to be asked of each."""
+        return self._modules.of_operator()
+
+    def record(self, module: str, operator: str, kind: str, work: Work) -> None:
+        """Count one call of an operator in a module."""
+        self._calls[module, operator, kind, self._modules.backward, work] += 1
 
     @property
     def timings(self) -> tuple[Timing, ...]:
@@ -240,7 +240,9 @@ class GemmTimer:
         ]
         slower = self.ranker.own_pick.share
         if slower > 0.0:
-            lines.append(f"{self.ranker.names[0]} picks its kernels by itself: {slower:.1%} over its fastest")
+            lines.append(
+                f"{self.ranker.names[0]} picks its kernels by itself: up to {slower:.1%} over its fastest"
+            )
         if attentions:
             bound_us = self.total_us - self.gemm_us
             lines.append(
@@ -292,6 +294,7 @@ class _Interceptor(TorchDispatchMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        module = self.timer.module_of_operator()
         name = func._schema.name.split("::")[-1]
         known = is_known(name)
         if not known and func is not torch.ops.prim.device.default:
@@ -301,14 +304,16 @@ class _Interceptor(TorchDispatchMode):  # type: ignore[misc]
                 return parts
         out = func(*args, **kwargs)
         if known:
-            self._record(func, name, args, kwargs)
+            self._record(module, func, name, args, kwargs)
         elif MATMUL_LIKE.search(name):
             self.timer.unmodelled[func._schema.name] += 1
         elif launches_kernels(func._schema):
             self.timer.other_operators[name] += 1
         return out
 
-    def _record(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _record(
+        self, module: str, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         names = [argument.name for argument in func._schema.arguments]
         bound = dict(zip(names, args, strict=False)) | kwargs
         operator = func._schema.name
@@ -318,7 +323,7 @@ class _Interceptor(TorchDispatchMode):  # type: ignore[misc]
             self.timer.unmodelled[f"{operator} ({reason})"] += 1
             return
         for work in works:
-            self.timer.record(operator, *work)
+            self.timer.record(module, operator, *work)
 
 
 class _FusedAttentionOnMeta(TorchFunctionMode):  # type: ignore[misc]

@@ -23,6 +23,7 @@ class ArrayModel(ABC):
 
     prices_split_k = False
     beyond_plain = False
+    regime: str | None = None
 
     def own_pick(self, _family: str) -> OwnPick:
         """Times of one regime, fitted to no library: its pick is taken for the fastest kernel."""

@@ -10,10 +10,7 @@ from gemm_model.core.further_work import BLOCK_SCALING
 from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
 from gemm_model.kernels import cutlass, multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
-
-LARGEST_PINGPONG_TILE = 22_528.0
-"""Most accumulators of a ping-pong tile [1]; cuBLAS, two sets counted for slow fp8 sums; 7,956 kernels on an
-H200: cooperative ones have 23,552 or more. It is 176 registers a thread."""
+from gemm_model.kernels.numbers import family_numbers
 
 
 def offers_sm90_tile(batch: GemmBatch) -> Flags:
@@ -31,7 +28,7 @@ def offers_sm90_tile(batch: GemmBatch) -> Flags:
 def in_its_schedule(batch: GemmBatch) -> Flags:
     """A tile comes in one schedule: ping-pong while the registers of one warpgroup hold it."""
     sets = where((batch.a_bits == 8) & negated(batch.fast_accum), 2.0, 1.0)
-    too_large = sets * batch.cta_m * batch.cta_n > LARGEST_PINGPONG_TILE
+    too_large = sets * batch.cta_m * batch.cta_n > family_numbers().cublas_pingpong_accumulators
     fits: Flags = too_large ^ (batch.schedule == PINGPONG)
     return fits
 

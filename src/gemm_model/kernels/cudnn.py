@@ -10,18 +10,17 @@ from gemm_model.core.further_work import CONV
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import cutlass
 from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.numbers import family_numbers
 
 SPLITS = (1, 2, 4, 8, 16, 32, 64)
 """Parts of K [1]; weight gradients, small products of long K; chosen: whole ones would leave most SMs
 idle."""
-LARGEST_PINGPONG_TILE = 16384.0
-"""Most sums of a ping-pong tile [1]; picks of cuDNN, which has larger ones shared by two warpgroups; names of
-572 kernels on an H200."""
 
 
 def in_its_schedule(batch: GemmBatch) -> Flags:
     """A tile comes in one schedule: warpgroups share the large ones."""
-    fits: Flags = (batch.cta_m * batch.cta_n > LARGEST_PINGPONG_TILE) ^ (batch.schedule == PINGPONG)
+    too_large = batch.cta_m * batch.cta_n > family_numbers().cudnn_pingpong_accumulators
+    fits: Flags = too_large ^ (batch.schedule == PINGPONG)
     return fits
 
 

@@ -150,26 +150,18 @@ class TileOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TileByTile:
-    """Kernels of groups that fill their ring anew for each tile, and store its outputs by pointers.
-
-    Loops over groups within loops over tiles are not pipelined across tiles, and a store by TMA would write
-    the rows of the next group too.
-    """
-
-    most_accumulators: float
-    """Accumulators of a thread, at most, that leave room in registers for the addresses of its outputs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TilePeriod:
     """How the mainloop and the epilogue of consecutive tiles share the MMA warps and their accumulators."""
 
     accumulators: Literal["registers", "tensor_memory"]
     persistent: bool = True
     """Whether a CTA goes on to further tiles; else each CTA takes one, and the grid comes in waves."""
-    grouped: TileByTile | None = None
-    """None where kernels of groups load ahead of their tiles, as others do."""
+    groups_tile_by_tile: bool = False
+    """Whether kernels of groups fill their ring anew for each tile, and store its outputs by pointers.
+
+    Loops over groups within loops over tiles are not pipelined across tiles, and a store by TMA would write
+    the rows of the next group too.
+    """
 
     @property
     def in_tensor_memory(self) -> bool:

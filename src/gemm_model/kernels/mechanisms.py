@@ -302,14 +302,14 @@ class KTail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Load latency, hidden by the stages that are under way."""
+    """Load latency: what is under way at a time bounds the rate at which loads come from DRAM."""
 
     load_clk: float = number(
         "clk",
-        365.0,
+        900.0,
         (100.0, 4000.0),
-        "latency of a load",
-        "TMA load from L2 365 clk, from DRAM 703",
+        "latency of a load from DRAM",
+        "bulk loads of 4 to 32 KB from DRAM: 880 to 1260 clk (h200, h100)",
         neutral=0.0,
         fitted=True,
     )
@@ -371,12 +371,13 @@ class L2Bandwidth:
     fill_share: float = number(
         "1", 0.3, (0.0, 2.5), "L2 bandwidth that a byte filled from DRAM takes", "L2 counters", fitted=True
     )
-    fill_sms: float = number(
+    gpc_efficiency: float = number(
         "1",
-        0.2,
-        (0.0, 1.0),
-        "share of the SMs up to which fills from DRAM take as long as on so many",
-        "kernels on 1 to 132 SMs that stream weights (h200 wide)",
+        1.3,
+        (0.5, 3.0),
+        "bandwidth of a GPC's way in for a GEMM over that for bulk reads, of which none merge",
+        "kernels on 8 to 64 SMs (h200 wide)",
+        neutral=INFINITE,
         fitted=True,
     )
 
@@ -426,7 +427,7 @@ class Overlap:
         "1",
         2.0,
         (1.0, 16.0),
-        "order for the port of an SM and L2, queues in a row",
+        "order for queues in a row: the port of an SM and L2, DRAM and the latency of its loads",
         "26,000 timings fit it better than any sharper order (h200 burst)",
     )
     loads_dram_order: float = number(
@@ -1077,6 +1078,13 @@ class WithinPhases:
         "what a split tile's epilogue waits for each part before it, whose sums it adds to",
         "1.6 to 2.2 in four traced kernels of two and four parts",
     )
+    start_share: float = number(
+        "1",
+        0.5,
+        (0.0, 1.0),
+        "of what a full grid adds to a runtime, the part in which its CTAs start",
+        "chosen: they end one after the other as well; traces of six H200s show 0.1 to 0.25 us of 0.39",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1133,9 +1141,29 @@ class KernelNumbers:
             changed[mechanism] = replace(record, **{rest: value})
         return replace(self, **changed)
 
+    def at_clock(self, slower: float) -> KernelNumbers:
+        """The same where a clock of the SMs lasts `slower` times as long."""
+        if slower == 1.0:
+            return self
+        values = self.values()
+        return self.having({name: values[name] * slower for name in LAUNCHING})
+
     def values(self) -> dict[str, float]:
         """Values by full name, such as 'launch.kernel_us'."""
         return {spec.name: getattr(getattr(self, part), rest) for part, rest, spec in _places()}
+
+
+LAUNCHING = (
+    "launch.kernel_us",
+    "launch.full_grid_us",
+    "launch.clusters_us",
+    "chain.boundary_us",
+    "chain.cooperative_us",
+    "chain.gap_us",
+    "split_k.second_kernel_us",
+)
+"""Times that pass in clocks of the chip and are told in us at the clock of the card that they were fitted on:
+front end, CTAs, barriers, descriptors. First loads that wait for DRAM are not among them."""
 
 
 KERNEL_MECHANISMS = frozenset(

@@ -10,10 +10,7 @@ from gemm_model.core.elementwise import Flags, Values, is_multiple, where
 from gemm_model.kernels import warpgroup_mma
 from gemm_model.kernels.family import ResourceRules, TilePeriod
 from gemm_model.kernels.mechanisms import OF_LIBRARIES
-
-FOUR_WARP_TILE = 128 * 128
-"""Most outputs of a tile that four warps share [1]; 128 accumulators a thread, eight warps take larger ones;
-chosen."""
+from gemm_model.kernels.numbers import family_numbers
 
 ASYNC_COPY = ("sm80", "sm86", "sm89")
 
@@ -25,7 +22,7 @@ def offers_tile(batch: GemmBatch) -> Flags:
 
 
 def warpgroups(batch: GemmBatch) -> Values:
-    return where(batch.cta_m * batch.cta_n <= FOUR_WARP_TILE, 1.0, 2.0)
+    return where(batch.cta_m * batch.cta_n <= family_numbers().four_warp_accumulators, 1.0, 2.0)
 
 
 def resource_rules(*, stages: float = float("inf")) -> ResourceRules:

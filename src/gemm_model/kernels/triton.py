@@ -13,7 +13,6 @@ from gemm_model.kernels.family import (
     ConfigSpace,
     KernelFamily,
     ResourceRules,
-    TileByTile,
     TileOrder,
     TilePeriod,
 )
@@ -81,9 +80,6 @@ RULES = ResourceRules(
     fewest_stages=1.0,
 )
 
-TILE_BY_TILE = TileByTile(most_accumulators=64.0)
-"""Compiled kernels of groups, Triton 3.6: 128 registers with 64 accumulators, 255 and spilling with 128."""
-
 TRITON_SM90 = KernelFamily(
     name="triton",
     architectures=("sm90", "sm120"),
@@ -91,7 +87,7 @@ TRITON_SM90 = KernelFamily(
     space=SPACE,
     resources=replace(RULES, largest_cluster=8),
     tile_order=GROUPED_ALONG_M,
-    tile_period=TilePeriod(accumulators="registers", grouped=TILE_BY_TILE),
+    tile_period=TilePeriod(accumulators="registers", groups_tile_by_tile=True),
     mechanisms=MECHANISM_NAMES,
 )
 
@@ -100,7 +96,7 @@ TRITON_SM100 = replace(
     architectures=("sm100",),
     knows=WRITTEN,
     resources=replace(RULES, largest_cluster=8, block_scaled=True),
-    tile_period=TilePeriod(accumulators="tensor_memory", grouped=TILE_BY_TILE),
+    tile_period=TilePeriod(accumulators="tensor_memory", groups_tile_by_tile=True),
 )
 
 TRITON_MULTISTAGE = KernelFamily(

@@ -62,6 +62,11 @@ class Model(Protocol):
         """Whether the model knows what splitting K costs; kernels are not split on the word of others."""
         ...
 
+    @property
+    def regime(self) -> str | None:
+        """The regime whose times it predicts; None where it has one alone."""
+        ...
+
     def own_pick(self, family: str) -> OwnPick:
         """What a family's library, which picks its kernel by itself, takes over the fastest predicted one."""
         ...

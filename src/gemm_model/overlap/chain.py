@@ -120,7 +120,6 @@ class LayerChain:
         self.m, self.n, self.k, self.layers, self.parts = m, n, k, layers, parts
         self.a_type, self.b_type = a_type, b_type
         self.pitch = max(m, k)
-        self.sm_count = torch.cuda.get_device_properties(0).multi_processor_count
         self.trace = torch.zeros((layers, 1024, len(TRACE_EVENTS)), dtype=torch.int64, device="cuda")
         self.previous_trace = torch.zeros((layers, n, len(TRACE_EVENTS)), dtype=torch.int64, device="cuda")
         self.weights = [random_operand((m, k), a_type, k**-0.5, layer) for layer in range(layers)]

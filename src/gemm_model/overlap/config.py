@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from gemm_model.core.errors import InputError
+from gemm_model.overlap.numbers import overlap_numbers
 
 OPERAND_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2}
 """Element types the kernel takes, with their bytes."""
@@ -33,12 +34,6 @@ THREADS = 128 + 3 * 32
 prefetch)."""
 CLUSTER_SIZES = (1, 2, 4, 8)
 """CTAs of a cluster [1]; the weight-prefetch kernel; larger clusters are not portable."""
-FILL_BYTES_IN_FLIGHT = 6 << 20
-"""Weights that all CTAs together have asked for at a time [B]; filling the rings; what keeps DRAM busy for
-its latency: more would queue up in front of the previous kernel's accesses."""
-PREFETCH_BYTES_PER_CLOCK = 2500.0
-"""Pace of all CTAs' prefetches together [B/clk]; the weight-prefetch kernel; about what DRAM delivers, for
-the same reason."""
 TRACE_EVENTS = ("start", "previous_done", "loaded", "end", "sm", "prefetched")
 """Columns of a trace, one row per CTA: nanoseconds of the global timer, the SM, K tiles prefetched."""
 
@@ -158,12 +153,13 @@ class KernelBuild:
     @property
     def fill_window(self) -> int:
         """K tiles of A that a CTA has under way while it fills its ring."""
-        return min(max(math.ceil(FILL_BYTES_IN_FLIGHT / (self.ctas * self.a_stage_bytes)), 1), self.stages)
+        in_flight = overlap_numbers().fill_bytes_in_flight
+        return min(max(math.ceil(in_flight / (self.ctas * self.a_stage_bytes)), 1), self.stages)
 
     @property
     def prefetch_interval_clocks(self) -> int:
         """SM clocks between two prefetched K tiles of a CTA."""
-        return round(self.ctas * self.a_stage_bytes / PREFETCH_BYTES_PER_CLOCK)
+        return round(self.ctas * self.a_stage_bytes / overlap_numbers().prefetch_bytes_per_clk)
 
     @property
     def smem_bytes(self) -> int:

@@ -75,7 +75,7 @@ def fit_parameters(
     names = [spec.name for spec in fields(OverlapParameters)]
     low, guess, high = (np.array(column) for column in zip(*(BOUNDS[name] for name in names), strict=True))
     center = guess if start is None else np.array(astuple(start))
-    chains = chains_of(cases_of(table), gpu)
+    chains = chains_of(cases_of(table, gpu), gpu)
     measured = np.log(table["layer_us"].to_numpy())
     overlapped = np.flatnonzero(table["serialized"].to_numpy() == 0)
     best = _best_rows(table)[overlapped]

@@ -39,15 +39,8 @@ from gemm_model.overlap.config import (
     OverlapSetting,
     check_problem,
 )
+from gemm_model.overlap.numbers import overlap_numbers
 from gemm_model.overlap.plan import plan_build
-
-PREVIOUS_BATCH = 8192
-"""Elements of a row that the previous kernel reads in the time of one access [elements]; longer rows take
-longer in proportion; 256 threads, four accesses of eight elements each."""
-CLOCK_MHZ = 1980.0
-"""SM clock of the kernels' delays [MHz]; the H200, where little else runs meanwhile; its boost clock."""
-BUILD_RAMP_US = 0.5
-"""Time over which the queues of the memory system fill up [us]; rings being filled; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +62,7 @@ class OverlapParameters:
     previous_us: float
     """The previous kernel's stores and end, in an idle memory system."""
     read_us: float
-    """Its read of a row of `PREVIOUS_BATCH` elements from an idle memory system."""
+    """Its read of a row of `access_elements` (config/numbers) from an idle memory system."""
     loaded_read_us: float
     """The most that this read waits behind the ring fill of the GEMM behind it."""
     loaded_store_us: float
@@ -208,7 +201,7 @@ def chains_of(cases: Sequence[LayerCase], gpu: GpuSpec) -> Chains:
             "waves": math.ceil(build.clusters / at_once),
             "imbalance": max(most_units / own_units - 1, 0.0) if own_units >= 1 else 0.0,
             "split_k": build.split_k,
-            "fill_delay_us": build.fill_delay_clocks / CLOCK_MHZ,
+            "fill_delay_us": build.fill_delay_clocks / gpu.sm_clk_mhz,
             "reads": row_reads(case.k),
             "activation_bytes": float(build.ctas * build.b_stage_bytes * steps),
             "extra_us": case.extra_us,
@@ -225,8 +218,8 @@ def chains_of(cases: Sequence[LayerCase], gpu: GpuSpec) -> Chains:
 
 
 def row_reads(k: int) -> float:
-    """Time to read a row of k elements, in reads of `PREVIOUS_BATCH` elements; no row takes less than one."""
-    return max(k / PREVIOUS_BATCH, 1.0)
+    """Time to read a row of k elements, in reads of `access_elements`; no row takes less than one."""
+    return max(k / overlap_numbers().access_elements, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +251,7 @@ def queue_delay_us(
     at: FloatArray, quiet_until: FloatArray, ring_until: FloatArray, most_us: float
 ) -> FloatArray:
     """What an access issued at `at` waits behind the weights already asked for, which DRAM delivers first."""
-    felt = np.clip((at - quiet_until) / BUILD_RAMP_US + 0.5, 0.0, 1.0)
+    felt = np.clip((at - quiet_until) / overlap_numbers().build_ramp_us + 0.5, 0.0, 1.0)
     delay: FloatArray = felt * np.clip(ring_until - at, 0.0, most_us)
     return delay
 
@@ -453,7 +446,7 @@ class OverlapModel(ArrayModel):
             m=features,
             n=tokens,
             k=k,
-            build=plan_build(features, tokens, k, a_type, b_type, sm_count=self.gpu.sm_count),
+            build=plan_build(features, tokens, k, a_type, b_type, self.gpu),
             setting=self.setting,
             extra_us=self.previous_extra_us,
         )

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
 from gemm_model.overlap.config import (
     RESERVED_SMEM,
     SMEM_PER_CTA,
@@ -14,24 +15,7 @@ from gemm_model.overlap.config import (
     UNIT_M,
     KernelBuild,
 )
-
-FILL_DELAY_CLOCKS = 800
-"""How long a layer keeps from filling its rings [clk]; it fits beside the one before; about the time in which
-the previous kernel, which starts at the same moment, reads its input."""
-CLUSTER_SMS = 10 / 11
-"""Share of the SMs that clusters find room on [1]; clusters of four and more; 120 of an H200's 132."""
-CLUSTER_ROOM = 0.9
-"""Share of the places for clusters [1]; up to it a layer takes several CTAs per SM; measured: 60 clusters of
-four on 60 places take 1.3 times as long as on 90."""
-EIGHT_K_TILES, CROWDED_K_TILES, FOUR_K_TILES = 6, 8, 4
-"""K tiles of a CTA from which on clusters pay for their sum: of eight with up to two CTAs an SM, of eight
-with three, and of four."""
-FEW_SMS = 3 / 4
-"""Share of the SMs [1]; up to it a layer with one CTA on each leaves room for most of the next one;
-chosen."""
-MOST_SMS = 0.8
-"""Share of the SMs [1]; on so many single CTAs with deep rings stream long K as well as several CTAs would;
-chosen."""
+from gemm_model.overlap.numbers import overlap_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +26,7 @@ class _Grid:
     delayed: bool = False
 
 
-def plan_build(m: int, n: int, k: int, a_type: str, b_type: str, *, sm_count: int = 132) -> KernelBuild:
+def plan_build(m: int, n: int, k: int, a_type: str, b_type: str, gpu: GpuSpec) -> KernelBuild:
     """A build that keeps the whole GPU streaming weights (rules found on H200s, 2026-11).
 
     Several CTAs per SM, as many as n allows, hide each other's first and last microseconds; K is split so far
@@ -51,7 +35,7 @@ def plan_build(m: int, n: int, k: int, a_type: str, b_type: str, *, sm_count: in
     """
     if min(m, n, k) < 1:
         raise InputError(f"m, n and k must be at least 1, not {m}, {n} and {k}")
-    tiles = math.ceil(m / TILE_M)
+    tiles, sm_count = math.ceil(m / TILE_M), gpu.sm_count
     least = KernelBuild(
         a_type=a_type, b_type=b_type, tile_n=max(8, math.ceil(n / 8) * 8), split_k=1, stages=2, clusters=tiles
     )
@@ -60,12 +44,12 @@ def plan_build(m: int, n: int, k: int, a_type: str, b_type: str, *, sm_count: in
     elif least.min_ctas_per_sm == 1:
         grid = _Grid(2 if tiles > sm_count // 4 else 4, tiles, 1)
     else:
-        grid = _grid_of_few(tiles, k, least, sm_count)
+        grid = _grid_of_few(tiles, k, least, gpu)
     build = replace(
         least,
         split_k=grid.split_k,
         clusters=grid.clusters,
-        fill_delay_clocks=FILL_DELAY_CLOCKS if grid.delayed else 0,
+        fill_delay_clocks=overlap_numbers().fill_delay_clk if grid.delayed else 0,
     )
     return replace(build, stages=_stages(build, grid.ctas_per_sm))
 
@@ -82,39 +66,40 @@ def _grid_of_many(tiles: int, m: int, least: KernelBuild, sm_count: int) -> _Gri
     return _Grid(1, even, min(least.min_ctas_per_sm, 2))
 
 
-def _grid_of_few(tiles: int, k: int, least: KernelBuild, sm_count: int) -> _Grid:
+def _grid_of_few(tiles: int, k: int, least: KernelBuild, gpu: GpuSpec) -> _Grid:
     """At most a tile per SM: K is split."""
+    numbers, sm_count = overlap_numbers(), gpu.sm_count
     k_tiles = math.ceil(k / least.tile_k)
-    places = {split: math.floor(sm_count * CLUSTER_SMS / split) for split in (4, 8)}
+    places = {split: gpu.clusters_at_once(split) for split in (4, 8)}
 
     def fit(split_k: int, ctas_per_sm: int) -> bool:
-        return tiles <= CLUSTER_ROOM * ctas_per_sm * places[split_k]
+        return tiles <= numbers.cluster_room * ctas_per_sm * places[split_k]
 
-    if k_tiles // 8 >= EIGHT_K_TILES and fit(8, 2):
+    if k_tiles // 8 >= numbers.eight_k_tiles and fit(8, 2):
         return _Grid(8, tiles, 1 if tiles <= places[8] else 2)
-    if k_tiles // 8 >= CROWDED_K_TILES and least.min_ctas_per_sm >= 3 and fit(8, 3):
+    if k_tiles // 8 >= numbers.crowded_k_tiles and least.min_ctas_per_sm >= 3 and fit(8, 3):
         return _Grid(8, tiles, 3)
     if tiles <= sm_count // 4:
-        return _few_ctas(4, tiles, k_tiles, least, sm_count)
+        return _few_ctas(4, tiles, k_tiles, least, gpu)
     deep = tiles * 2 <= sm_count and _wants_deep_ring(2, k_tiles, least)
-    if k_tiles // 4 >= FOUR_K_TILES and not (deep and tiles * 2 >= MOST_SMS * sm_count):
+    if k_tiles // 4 >= numbers.four_k_tiles and not (deep and tiles * 2 >= numbers.most_sms * sm_count):
         if fit(4, 2):
             return _Grid(4, tiles, 2)
         if least.min_ctas_per_sm >= 3 and fit(4, 3):
             return _Grid(4, tiles, 3)
     if tiles * 2 > sm_count:
         return _Grid(2, tiles, 2)
-    return _few_ctas(2, tiles, k_tiles, least, sm_count)
+    return _few_ctas(2, tiles, k_tiles, least, gpu)
 
 
-def _few_ctas(split_k: int, tiles: int, k_tiles: int, least: KernelBuild, sm_count: int) -> _Grid:
+def _few_ctas(split_k: int, tiles: int, k_tiles: int, least: KernelBuild, gpu: GpuSpec) -> _Grid:
     """At most one CTA per SM: with the whole ring, or with half of it so that two layers fit side by side.
 
     Then the later one has a layer's time to fill its rings, and can leave the previous kernel alone at first.
     """
     ctas = tiles * split_k
-    most = sm_count * CLUSTER_SMS if split_k > 2 else sm_count
-    few = split_k > 2 and ctas <= FEW_SMS * sm_count
+    most = split_k * gpu.clusters_at_once(split_k)
+    few = split_k > 2 and ctas <= overlap_numbers().few_sms * gpu.sm_count
     if few or (ctas <= most and _wants_deep_ring(split_k, k_tiles, least)):
         return _Grid(split_k, tiles, 1)
     return _Grid(split_k, tiles, 2, delayed=True)

@@ -12,7 +12,7 @@ import pandas as pd
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.overlap.config import KernelBuild, OverlapSetting
-from gemm_model.overlap.model import CLOCK_MHZ, LayerCase, OverlapParameters, chains_of, timeline
+from gemm_model.overlap.model import LayerCase, OverlapParameters, chains_of, timeline
 from gemm_model.tables.columns import COUNT, SIZE, TIME, NumberColumn, read_columns
 
 CASE_COLUMNS = (
@@ -54,12 +54,12 @@ def _read_table(path: Path) -> pd.DataFrame:
     return read_columns(path, CASE_NUMBERS, texts=("a_type", "b_type"))
 
 
-def cases_of(table: pd.DataFrame) -> list[LayerCase]:
-    """The cases of a table of measured layers, row by row."""
-    return [_case(row) for row in table[list(CASE_COLUMNS)].to_dict("records")]
+def cases_of(table: pd.DataFrame, gpu: GpuSpec) -> list[LayerCase]:
+    """The cases of a table of layers measured on a GPU, row by row."""
+    return [_case(row, gpu) for row in table[list(CASE_COLUMNS)].to_dict("records")]
 
 
-def _case(row: dict[Hashable, Any]) -> LayerCase:
+def _case(row: dict[Hashable, Any], gpu: GpuSpec) -> LayerCase:
     return LayerCase(
         m=row["m"],
         n=row["n"],
@@ -75,7 +75,7 @@ def _case(row: dict[Hashable, Any]) -> LayerCase:
             dependent_launch=not row["serialized"],
         ),
         setting=OverlapSetting(overlap_ratio=row["overlap_ratio"], prefetch_ratio=row["prefetch_ratio"]),
-        extra_us=row["extra_clocks"] / CLOCK_MHZ,
+        extra_us=row["extra_clocks"] / gpu.sm_clk_mhz,
         serialized=bool(row["serialized"]),
     )
 
@@ -87,7 +87,7 @@ def accuracy(table: pd.DataFrame, gpu: GpuSpec, parameters: OverlapParameters) -
     """
     from gemm_model.overlap.tuner import choose, grid_of
 
-    cases = cases_of(table)
+    cases = cases_of(table, gpu)
     predicted = timeline(chains_of(cases, gpu), parameters, gpu.l2_bytes, LAYERS).layer_us
     rows: list[dict[str, Any]] = []
     known = table.assign(predicted=predicted, position=range(len(table)))

@@ -11,31 +11,15 @@ import numpy as np
 from gemm_model.core.batch import FloatArray
 from gemm_model.overlap.config import OverlapSetting
 from gemm_model.overlap.model import Chains, LayerCase, OverlapModel, Timeline, chains_of
+from gemm_model.overlap.numbers import overlap_numbers
 
 OVERLAP_RATIOS = (-1.0, 0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 PREFETCH_RATIOS = (-1.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
 EARLY, HALFWAY, NEVER = 0.25, 0.5, -1.0
 """Triggers that are considered (`considered_triggers`)."""
-ROOM_BESIDE = 0.1
-"""Share of the next layer's CTAs [1]; from it on they count as fitting beside this one's; chosen."""
-FEW_TOKENS = 0.2
-"""Share of the SMs [1]; up to it the previous kernel's CTAs, one for each token, count as few; chosen."""
 NO_PREFETCH, BEST_EFFORT = 0.0, -1.0
 FEW_TILES = 0.0625
-TILES_WORTH_IT = 2.0
-"""k tiles per CTA [1]; below it best effort gives way to a small fixed share, as the wait ends about when the
-rings are full; chosen."""
-NEEDED_GAIN = 0.015
-"""What another setting must promise over the default [1]; the tuner's choice; chosen."""
-NO_DIFFERENCE = 0.001
-"""Relative difference of two predicted times [1]; up to it a layer without a trigger counts as equal;
-chosen."""
-LONG_WAIT_US = 1.0
-"""Time that full rings wait even without a trigger [us]; beyond it none is taken where times are equal;
-chosen."""
-LARGE_CLUSTER = 4
-"""CTAs of a cluster [1]; from it on those that start early share SMs with other layers', and none is taken;
-chosen."""
+"""The small fixed share of `PREFETCH_RATIOS` that goes before best effort (`choose`)."""
 CANDIDATES = 6
 """Settings that a refinement measures [1]; the tuner on a GPU; chosen."""
 
@@ -63,8 +47,9 @@ def considered_triggers(early_share: float, previous_share: float = 0.0) -> tupl
     layer's first loads: half-way these are over. Without a trigger a previous kernel of many tokens takes its
     SMs first.
     """
-    default = EARLY if early_share <= ROOM_BESIDE else HALFWAY
-    return (default, NEVER) if previous_share <= FEW_TOKENS else (default,)
+    numbers = overlap_numbers()
+    default = EARLY if early_share <= numbers.room_beside else HALFWAY
+    return (default, NEVER) if previous_share <= numbers.few_tokens else (default,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,22 +107,23 @@ def choose(grid: Grid) -> int:
     default, the first of them with best effort (or `FEW_TILES`), is left only for a promised gain. A larger
     fixed share would go on when the main loop has begun. A grid without the default: the fastest prediction.
     """
+    numbers = overlap_numbers()
     triggers = considered_triggers(grid.early_share, grid.previous_share)
     trigger = triggers[0]
     default = grid.at(trigger, BEST_EFFORT)
     if not default:
         return int(grid.layer_us.argmin())
     taken = default[0]
-    beside = grid.early_share > ROOM_BESIDE
-    if beside and grid.prefetched_tiles[taken] < min(TILES_WORTH_IT, grid.tiles_beyond_ring):
+    beside = grid.early_share > numbers.room_beside
+    if beside and grid.prefetched_tiles[taken] < min(numbers.tiles_worth_it, grid.tiles_beyond_ring):
         taken = (grid.at(trigger, FEW_TILES) or default)[0]
     best = grid.fastest([position for each in triggers for position in grid.plain(each)])
-    if grid.layer_us[best] < grid.layer_us[taken] * (1 - NEEDED_GAIN):
+    if grid.layer_us[best] < grid.layer_us[taken] * (1 - numbers.needed_gain):
         return best
     late = grid.plain(NEVER) if NEVER in triggers else []
-    if beside and late and grid.split_k >= LARGE_CLUSTER:
-        same = grid.layer_us[grid.fastest(late)] <= grid.layer_us[taken] * (1 + NO_DIFFERENCE)
-        if same and grid.rings_wait_us[late[0]] > LONG_WAIT_US:
+    if beside and late and grid.split_k >= numbers.large_cluster:
+        same = grid.layer_us[grid.fastest(late)] <= grid.layer_us[taken] * (1 + numbers.no_difference)
+        if same and grid.rings_wait_us[late[0]] > numbers.long_wait_us:
             return grid.fastest(late)
     return taken
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from gemm_model.core.elementwise import Values, floor, maximum, minimum, power_of_two_divisor
+from gemm_model.core.elementwise import (
+    Values,
+    floor,
+    is_multiple,
+    is_number,
+    maximum,
+    minimum,
+    power_of_two_divisor,
+)
 
 LINE_BYTES = 128.0
 """A line of L2 [B]; all NVIDIA GPUs; CUDA C++ Programming Guide."""
@@ -16,6 +24,8 @@ SCALE_ROW_BYTES = 16.0
 
 def row_alignment(pitch_bytes: Values) -> Values:
     """What divides where rows start, in bytes: a power of two from 16 (TMA's least) to 128 (a line)."""
+    if is_number(pitch_bytes) and pitch_bytes >= LINE_BYTES and is_multiple(pitch_bytes, LINE_BYTES):
+        return LINE_BYTES
     pitch = maximum(floor(pitch_bytes), 1.0)
     return maximum(minimum(power_of_two_divisor(pitch), LINE_BYTES), TMA_ALIGNMENT_BYTES)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.config import CONFIG_DIR, is_yaml_file, read_yaml_mapping
+from gemm_model.config import CONFIG_DIR, gpu_names, is_yaml_file, read_yaml_mapping
 from gemm_model.core.batch import IntArray
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, is_number, where
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import ARCHITECTURES, GpuSpec
+from gemm_model.core.gpu import ARCHITECTURES, GpuSpec, load_gpu
 from gemm_model.core.prediction import OwnPick
 from gemm_model.kernels.compiled_code import compiled_code
 from gemm_model.kernels.family import KernelFamily
@@ -38,7 +38,9 @@ from gemm_model.kernels.mechanisms import (
     start_values,
     within_phases,
 )
+from gemm_model.kernels.numbers import family_numbers
 from gemm_model.kernels.registry import families
+from gemm_model.persistent.numbers import persistent_numbers
 
 FORMAT_VERSION = 3
 CALIBRATION_DIR = CONFIG_DIR / "calibration"
@@ -116,18 +118,24 @@ class Calibration:
             numbers = numbers.having(known_numbers(family, numbers))
         return numbers
 
+    def numbers_on(self, gpu: GpuSpec, math_kind: str, family: KernelFamily) -> KernelNumbers:
+        """The same on a GPU: launches take as many clocks as on the calibration's card."""
+        numbers = self.numbers_for(math_kind, family)
+        if self.gpu == gpu.name or self.gpu not in gpu_names():
+            return numbers
+        return numbers.at_clock(load_gpu(self.gpu).sm_clk_mhz / gpu.sm_clk_mhz)
+
     def fingerprint(self) -> str:
         """A short name of all its numbers that plain products meet: another value of one gives another.
 
-        Those that are counted in the family's compiled code are among them.
+        Those that are counted in the family's compiled code are among them, and those of all families.
         """
         values = {
             kind: {name: value for name, value in found.values().items() if not _is_further(name)}
             for kind, found in self.numbers.items()
         }
-        told = json.dumps(
-            [self.gpu, self.family, values, compiled_code(self.family).values()], sort_keys=True
-        )
+        shared = [compiled_code(self.family).values(), asdict(family_numbers()), asdict(persistent_numbers())]
+        told = json.dumps([self.gpu, self.family, values, *shared], sort_keys=True)
         return sha256(told.encode()).hexdigest()[:16]
 
 
@@ -191,7 +199,10 @@ def borrowed_bands() -> Mapping[str, float]:
 def own_picks() -> Mapping[str, OwnPick]:
     """By library what its own choice takes over its fastest kernel."""
     found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["own_picks"]
-    return {name: OwnPick(share=float(entry["share"])) for name, entry in found.items()}
+    return {
+        name: OwnPick(share=float(entry["share"]), half_us=float(entry.get("half_us", math.inf)))
+        for name, entry in found.items()
+    }
 
 
 @cache

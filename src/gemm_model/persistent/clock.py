@@ -5,9 +5,7 @@ from __future__ import annotations
 from gemm_model.core.elementwise import Flags, Values, maximum, minimum, sqrt, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.mechanisms import Clock, Power
-
-LOWEST_SHARE = 0.4
-"""Lowest clock over the boost clock [1]; everywhere; no kernel was seen below it: a guard for the search."""
+from gemm_model.persistent.numbers import persistent_numbers
 
 
 def counted_quiet(gpu: GpuSpec, clusters: Values, ctas_per_cluster: Values) -> Flags:
@@ -42,16 +40,16 @@ def burst_clock_mhz(
     probe before or after the kernel sees nothing of this; counters do.
 
     A locked clock far below the boost leaves the supply room to spare: only the MMAs pull it down, at once,
-    and it comes back within some `clock_recovery_us`: the time lost levels off with the kernel's length.
+    and `clock_recovery_us` later it is back: longer kernels lose no more.
     """
-    unit = 1.0 - gpu.mma_clk_share
+    unit, lowest = 1.0 - gpu.mma_clk_share, persistent_numbers().lowest_clock_share
     if gpu.clock_recovery_us is not None:
-        left = gpu.clock_recovery_us / (waves_us + gpu.clock_recovery_us)
-        return gpu.sm_clk_mhz * maximum(1.0 - unit * clock.droop_mma * math_share * left, LOWEST_SHARE)
+        left = minimum(gpu.clock_recovery_us / waves_us, 1.0)
+        return gpu.sm_clk_mhz * maximum(1.0 - unit * clock.droop_mma * math_share * left, lowest)
     current = clock.droop_mma * math_share + clock.droop_memory * (l2_share + dram_share)
     sag = unit * maximum(current - clock.droop_free, 0.0)
     settled = waves_us / (waves_us + clock.droop_us)
-    return gpu.sm_clk_mhz * maximum(clock.light_share - sag * settled, LOWEST_SHARE)
+    return gpu.sm_clk_mhz * maximum(clock.light_share - sag * settled, lowest)
 
 
 def voltage_squared(power: Power, clock_share: Values) -> Values:
@@ -89,7 +87,7 @@ def capped_clock_share(power: Power, cap_w: float, clocked_w_at_boost: Values, d
     # From a budget of 1 on the share is 1, and no cap at all is a budget without bound.
     cube = _cube_root(minimum(budget, 1.0))
     share = where(linear > floor, maximum(cube, floor), linear)
-    return maximum(minimum(share, 1.0), LOWEST_SHARE)
+    return maximum(minimum(share, 1.0), persistent_numbers().lowest_clock_share)
 
 
 def _cube_root(value: Values) -> Values:

@@ -11,6 +11,7 @@ from gemm_model.core.elementwise import (
     ceil,
     floor,
     is_number,
+    is_zero,
     maximum,
     minimum,
     negated,
@@ -19,7 +20,7 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.records import formula_record
+from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import EdgeMulticast, EdgeOrder, EdgeTiles, KernelNumbers
 from gemm_model.persistent.placement import SMS_PER_TPC
@@ -48,6 +49,9 @@ class EdgeFill:
     a_in_step: Values
     """Share of the requests for A that merge in spite of the fill."""
     b_in_step: Values
+
+
+_new_fill = constructor(EdgeFill)
 
 
 NO_EDGE = EdgeFill(
@@ -109,7 +113,7 @@ def edge_fill(
     fixed = fixed_m | fixed_n
     fast_load = where(fixed_m, a_share, a_mean) + where(fixed_n, b_share, b_mean)
     ctas = schedule.resident * batch.cluster_m * batch.cluster_n
-    return EdgeFill(
+    return _new_fill(
         bytes_per_wave=fill * (ctas * schedule.k_tiles * resources.cta_k),
         slow_load=slow_a + slow_b,
         fixed=fixed,
@@ -135,6 +139,8 @@ def _out_of_step(edge: _Edge, tile: Values, order: EdgeOrder) -> Values:
     A CTA that is filled advances at another pace than its neighbours. The root of the rows of clusters: the
     more there are, the fewer neighbours are filled.
     """
+    if is_zero(edge.outside):
+        return 0.0
     whole = floor(edge.outside * edge.along + ROUNDING)
     rows_outside = maximum(edge.outside * edge.along - whole, 0.0) * tile
     return minimum(rows_outside / order.out_of_step_rows, 1.0) / sqrt(edge.rows)
@@ -157,6 +163,8 @@ def _fill_cost(edge: _Edge, multicast: EdgeMulticast) -> Values:
     it: clusters that keep their row have all of it or none; the others have their turn. The roots from
     timings of decode shapes.
     """
+    if is_zero(edge.outside):
+        return 0.0
     boxes = edge.along * edge.sharers
     whole = floor(edge.outside * boxes + ROUNDING)
     part = maximum(edge.outside * boxes - whole, 0.0)

@@ -10,6 +10,7 @@ from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import TilePeriod
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import EpilogueStores, KernelNumbers
+from gemm_model.kernels.numbers import family_numbers
 
 
 def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores) -> Values:
@@ -55,11 +56,11 @@ def tile_by_tile_clk(
 
     Registers that the addresses of the outputs push out go to memory and come back once a tile.
     """
-    if batch.further is None or period.grouped is None:
+    if batch.further is None or not period.groups_tile_by_tile:
         return 0.0
     stores = numbers.pointer_stores
     outputs = batch.cta_m * batch.cta_n * batch.further.output_share
-    spills = resources.accumulator_registers > period.grouped.most_accumulators
+    spills = resources.accumulator_registers > family_numbers().grouped_accumulators
     spilled = where(spills, stores.spilled_registers * resources.warpgroups, 0.0)
     stored = outputs / 1000.0 * stores.output_clk + spilled * stores.spill_clk
     return where(batch.further.grouped, stored + numbers.latency.load_clk, 0.0)
@@ -123,7 +124,7 @@ def stall_of(
     emptied = _double_buffered(gpu, resources) if period.in_tensor_memory else batch.schedule == PINGPONG
     room = numbers.fused_epilogue.ring_share * resources.loads_under_way / k_tiles
     waits, before = where(emptied, 0.0, whole), where(emptied, 0.0, plain)
-    if period.grouped is not None:
+    if period.groups_tile_by_tile:
         anew = batch.further.grouped
         waits, last = where(anew, whole, waits), where(anew, whole, last)
         before, room = where(anew, 0.0, before), where(anew, 0.0, room)

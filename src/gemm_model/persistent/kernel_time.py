@@ -8,7 +8,6 @@ from functools import partial
 
 from gemm_model.core.batch import GemmBatch, GridRows, picked
 from gemm_model.core.elementwise import (
-    Flags,
     Values,
     any_of,
     is_one,
@@ -22,7 +21,7 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.records import formula_record
+from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Resources, resources_of
 from gemm_model.kernels.mechanisms import Clock, KernelNumbers, Overlap
@@ -44,6 +43,8 @@ from gemm_model.persistent.epilogue import (
     whole_epilogue_clk,
 )
 from gemm_model.persistent.mainloop import KTile, k_tile
+from gemm_model.persistent.numbers import persistent_numbers
+from gemm_model.persistent.placement import ctas_of_fullest_gpc
 from gemm_model.persistent.reduction import exposed_turns_us, second_kernel_us, turn_clk, turns_clk
 from gemm_model.persistent.surroundings import (
     REGIMES,
@@ -56,14 +57,12 @@ from gemm_model.persistent.surroundings import (
 from gemm_model.persistent.tile_schedule import TileSchedule, TileWaves, tile_schedule
 from gemm_model.persistent.traffic import Traffic, fresh_share, out_of_step, rows_missed_share, traffic
 
-FIRST_CLOCK_SHARE = 0.85
-"""Of the boost clock [1]; where the search for the clock begins; its end does not depend on it."""
-STEEPEST = 0.9
-"""Slope of the clock's rule [1]; the search for the clock; chosen: it lies between -1 and 1."""
 SHORTEST_WAVES_US = 1e-6
 """Of a kernel without mechanisms [us]; rates in it; a guard against dividing by zero."""
 NEXT_TO_NOTHING_US = 1e-30
 """Time of no fill [us]; every wave; a guard against dividing by zero."""
+EIGHT_SMS = 8.0
+"""SMs that share one GPC's way in while `l2_read_bytes_per_clk_of_eight` is measured [SMs]."""
 FILLED_ROW_BYTES = 128
 """A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""
 
@@ -112,6 +111,9 @@ class KernelTime:
     @property
     def latency_us(self) -> Values:
         return self.latency_clk * (1.0 / self.sm_clk_mhz)
+
+
+_new_time = constructor(KernelTime)
 
 
 @formula_record
@@ -163,7 +165,7 @@ class _Wave:
     beside_stores_clk: Values
     """The same without the epilogue."""
     port_clk: Values
-    """The loads at the L2-to-SM bandwidth, or their latency over the stages."""
+    """The loads at the L2-to-SM bandwidth."""
     stall: Stall | None
     """How the loads wait for epilogues; None where nothing is fused."""
     l2_us: Values
@@ -173,6 +175,7 @@ class _Wave:
     hidden_fill_us: Values
     """The part of it that the loads hide if they last long."""
     dram_us: Values
+    """DRAM, and after it the latency of what is under way: queues in a row."""
     stores_us: Values
     """Writing the outputs to L2, as far as the MMA warps wait for it."""
     unhidden_us: Values
@@ -180,6 +183,9 @@ class _Wave:
     l2_power: Values
     """`l2_us` and `dram_us` to the orders in which they overlap others, which no clock changes."""
     dram_power: Values
+
+
+_new_wave = constructor(_Wave)
 
 
 @formula_record
@@ -230,6 +236,9 @@ class _Work:
         return slowest_us if is_zero(self.turns_clk) else slowest_us + self.turns_clk * clk_us
 
 
+_new_work = constructor(_Work)
+
+
 @formula_record
 class _Parts:
     """What a kernel's time is put together from, once its clock is known."""
@@ -242,6 +251,9 @@ class _Parts:
     work: _Work
     clock: _ClockRules
     sm_clk_mhz: Values
+
+
+_new_parts = constructor(_Parts)
 
 
 def _parts(
@@ -265,7 +277,7 @@ def _parts(
     period_clk = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue, hidden)
     work = _work(geometry, gpu, numbers, around, bytes_moved, edge, step, mainloop, period_clk, stall)
     clock = _clock_rule(geometry, gpu, numbers, bytes_moved, around)
-    return _Parts(
+    return _new_parts(
         traffic=bytes_moved,
         edge=edge,
         step=step,
@@ -315,7 +327,7 @@ def kernel_time(
     )
     floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
     stores = port_store_clk(batch, period, numbers.epilogue)
-    return KernelTime(
+    return _new_time(
         runtime_us=maximum(started_us + first_load_us + waves_us + exposed_us, floor_us),
         floor_us=floor_us,
         launch_us=started_us,
@@ -428,11 +440,11 @@ def _work(
     )
     stores = port_store_clk(batch, period, numbers.epilogue)
     port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
-    busy = schedule.resident * batch.cluster_m * batch.cluster_n / gpu.sm_count
     spread = spread_out(batch, schedule, gpu, geometry.family, around)
-    # Of one tile, whose bytes have finite powers whatever the sizes.
-    own_share = sms_to_saturate_l2(gpu, spread) / schedule.tiles
-    l2_us = _l2_tile_us(bytes_moved, schedule.tiles, busy, own_share, gpu, numbers)
+    cluster_size = batch.cluster_m * batch.cluster_n
+    ctas = schedule.resident * cluster_size
+    on_gpc = ctas_of_fullest_gpc(ctas, cluster_size, gpu, spread)
+    l2_us = _l2_tile_us(bytes_moved, schedule.tiles, ctas, on_gpc, gpu, numbers)
     rows_filled = edge.bytes_per_wave / FILLED_ROW_BYTES
     fill_us = numbers.edge_tiles.row_clk / (gpu.sm_count * gpu.sm_clk_mhz) * rows_filled / schedule.resident
     dram_us = _dram_us(bytes_moved, gpu, numbers)
@@ -440,22 +452,24 @@ def _work(
     stores_us = epilogues * bytes_moved.l2_store_bytes / (l2_bytes_per_us(gpu, numbers) * schedule.tiles)
     dram_tile_us = dram_us / schedule.tiles
     unhidden_us = numbers.overlap.l2_dram_loss * minimum(l2_us, dram_tile_us)
-    port_clk = maximum(port, schedule.k_tiles * step.latency_clk)
     overlap = numbers.overlap
-    crowded = crowding(batch, gpu, numbers)
+    latency_us = schedule.k_tiles * step.latency_clk / gpu.sm_clk_mhz
+    crowded = None if edge is NO_EDGE else crowding(batch, gpu, numbers)
 
     last_of_full = 0.0 if stall is None else _last_share(schedule)
 
     def wave(count: Values, tiles: Values, work: Values, last_share: Values) -> _Wave:
         """Of so many tiles, at most `work` of them for a cluster; `last_share` of them are the last wave."""
         clusters = maximum(tiles if is_one(work) else tiles / work, 1.0)
-        filled_us = fill_us * (tiles * crowded(clusters)) + NEXT_TO_NOTHING_US
-        l2_share_us, dram_share_us = l2_us * tiles, dram_tile_us * tiles
-        return _Wave(
+        filled_us = 0.0 if crowded is None else fill_us * (tiles * crowded(clusters))
+        filled_us = filled_us + NEXT_TO_NOTHING_US
+        l2_share_us = l2_us * tiles
+        dram_share_us = smooth_maximum(dram_tile_us * tiles, scaled(latency_us, work), overlap.port_l2_order)
+        return _new_wave(
             count=count,
             period_clk=scaled(period_clk, work),
             beside_stores_clk=scaled(beside, work),
-            port_clk=scaled(port_clk, work),
+            port_clk=scaled(port, work),
             stall=None if stall is None else stall.of_waves(work, last_share),
             l2_us=l2_share_us,
             fill_us=filled_us,
@@ -467,10 +481,10 @@ def _work(
             dram_power=power(dram_share_us, overlap.loads_dram_order),
         )
 
-    return _Work(
+    return _new_work(
         full=wave(schedule.full_waves, schedule.resident, 1.0, last_of_full),
         last=wave(last_wave_weight(schedule, numbers), schedule.last_tiles, schedule.last_work, 1.0),
-        turns_clk=turns_clk(batch, schedule, geometry.family.tile_order, numbers),
+        turns_clk=turns_clk(batch, resources, geometry.family.tile_order, numbers),
         l2_us=(l2_us + fill_us) * schedule.tiles,
         dram_us=dram_us,
         edge=edge,
@@ -491,19 +505,21 @@ def last_wave_weight(schedule: TileWaves, numbers: KernelNumbers) -> Values:
 
 
 def _l2_tile_us(
-    moved: Traffic, tiles: Values, busy: Values, own_share: Values, gpu: GpuSpec, numbers: KernelNumbers
+    moved: Traffic, tiles: Values, ctas: Values, on_gpc: Values, gpu: GpuSpec, numbers: KernelNumbers
 ) -> Values:
-    """L2 time of a mean tile, or that of few busy SMs at their own pace.
+    """L2 time of a mean tile, or that of few busy SMs at the pace of their own ways in, or of their GPC's.
 
-    `own_share`: the share of the SMs that saturates L2, over the tiles. Merging does not help their own
-    pace. Fills, which they share, hold up a few SMs less.
+    Merging does not help an SM's own pace, but that of the GPC on which most lie (`on_gpc`).
     """
-    l2 = numbers.l2
-    fills = l2.fill_share * moved.dram_read_bytes
-    asked_bytes = moved.l2_load_bytes + moved.merged_bytes - fills
-    own_bytes = asked_bytes * (own_share / busy) + fills * (own_share / maximum(busy, l2.fill_sms))
+    order = numbers.overlap.loads_dram_order
+    # Of one tile, whose bytes have finite powers whatever the sizes.
+    own_share = sms_to_saturate_l2(gpu) * gpu.sm_count / (ctas * tiles)
+    own_bytes = (moved.l2_load_bytes + moved.merged_bytes) * own_share
+    fills = numbers.l2.fill_share * moved.dram_read_bytes
+    gpc_share = gpcs_to_saturate_l2(gpu) / numbers.l2.gpc_efficiency * on_gpc / (ctas * tiles)
+    gpc_bytes = (moved.l2_load_bytes - fills - moved.l2_store_bytes) * gpc_share
     load_bytes = moved.l2_load_bytes / tiles
-    served_bytes = smooth_maximum(load_bytes, own_bytes, numbers.overlap.loads_dram_order)
+    served_bytes = root(power(load_bytes, order) + power(own_bytes, order) + power(gpc_bytes, order), order)
     if not is_zero(moved.filled_bytes):
         served_bytes = maximum(served_bytes, moved.filled_bytes / tiles)
     return served_bytes / l2_bytes_per_us(gpu, numbers)
@@ -520,16 +536,22 @@ def _dram_us(moved: Traffic, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
     return maximum(dram_us, (moved.dram_read_bytes + moved.output_bytes) / (gpu.l2_write_gb_per_s * 1e3))
 
 
-def sms_to_saturate_l2(gpu: GpuSpec, spread: Flags = False) -> Values:
-    """Share of the SMs whose bulk reads, each as fast as one of eight SMs, add up to L2's bandwidth.
-
-    The eight that a launch takes first are of one GPC and share its way in: those of an H100 read 0.85 of
-    what those of an H200 do, where up to four read the same on both. SMs that lie all over the card
-    (`spread`) read as fast as one alone. Source: bulk reads of 1 to 66 SMs, alone and in chains.
-    """
+def sms_to_saturate_l2(gpu: GpuSpec) -> float:
+    """Share of the SMs whose bulk reads, each as fast as one SM alone, add up to L2's bandwidth."""
     alone = gpu.known("l2_read_bytes_per_clk_per_sm")
-    of_eight = gpu.l2_read_bytes_per_clk_of_eight or alone
-    return gpu.l2_read_bytes_per_us / (where(spread, alone, of_eight) * gpu.sm_clk_mhz * gpu.sm_count)
+    return gpu.l2_read_bytes_per_us / (alone * gpu.sm_clk_mhz * gpu.sm_count)
+
+
+def gpcs_to_saturate_l2(gpu: GpuSpec) -> float:
+    """GPCs whose ways in add up to L2's bandwidth; 0 where no such bound is known.
+
+    The first eight SMs that a launch takes are of one GPC, and its way in is what they read together: further
+    CTAs there share it. Source: bulk reads of 8 to 48 CTAs (h200, three cards).
+    """
+    of_eight = gpu.l2_read_bytes_per_clk_of_eight
+    if of_eight is None:
+        return 0.0
+    return gpu.l2_read_bytes_per_us / (EIGHT_SMS * of_eight * gpu.sm_clk_mhz)
 
 
 _ClockRule = Callable[[Values, Values], Values]
@@ -601,13 +623,14 @@ def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:
     A slower clock makes a kernel less intense, so the rule is a falling function of the clock and has one
     fixed point; two steps and Aitken's extrapolation find it to a few parts in 10^5.
     """
-    first = gpu.sm_clk_mhz * FIRST_CLOCK_SHARE
+    numbers = persistent_numbers()
+    first, steepest = gpu.sm_clk_mhz * numbers.first_clock_share, numbers.steepest_clock_slope
     second = clock(work.waves_us(first), first)
     third = clock(work.waves_us(second), second)
     change = second - first
     # A change of zero is settled already.
     slope = (third - second) / where(change * change > 1e-9, change, 1.0)
-    slope = maximum(minimum(slope, STEEPEST), -STEEPEST)
+    slope = maximum(minimum(slope, steepest), -steepest)
     return first + change / (1.0 - slope)
 
 
@@ -619,10 +642,12 @@ def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: Surroundings) -> float:
     rule itself rises with the clock as far as the MMAs' share of the clocks falls and the waves get short: by
     the part that each takes off the clock, for a clock that is so much higher. A power cap may follow it.
     """
-    above = max(light_load_share(gpu, clock) - FIRST_CLOCK_SHARE, 0.0)
+    numbers = persistent_numbers()
+    first, steepest = numbers.first_clock_share, numbers.steepest_clock_slope
+    above = max(light_load_share(gpu, clock) - first, 0.0)
     sag = (1.0 - gpu.mma_clk_share) * clock.droop_mma
-    slope = STEEPEST if around.settled else min((sag + above) / FIRST_CLOCK_SHARE, STEEPEST)
-    share = FIRST_CLOCK_SHARE + above / (1.0 - slope * slope)
+    slope = steepest if around.settled else min((sag + above) / first, steepest)
+    share = first + above / (1.0 - slope * slope)
     return gpu.sm_clk_mhz * (max(share, 1.0) if around.profiled else share)
 
 

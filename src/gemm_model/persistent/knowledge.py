@@ -59,7 +59,7 @@ def knowledge(
         calibration=calibration,
         borrowed=borrowed,
         served=served,
-        numbers=calibration.numbers_for(kind, family).without(family.absent_mechanisms),
+        numbers=calibration.numbers_on(gpu, kind, family).without(family.absent_mechanisms),
         residual=corrects,
         band_table=_own_bands(calibration, corrects, kind)
         if own

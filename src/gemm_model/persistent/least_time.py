@@ -30,7 +30,7 @@ def least_us(
     epilogue, _ = whole_epilogue_clk(batch, period, resources, numbers)
     hidden = hidden_clk(resources, numbers.epilogue, mainloop, epilogue)
     tile = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue, hidden)
-    turns = turns_clk(batch, waves, order, numbers)
+    turns = turns_clk(batch, resources, order, numbers)
     last = last_wave_weight(waves, numbers)
     clk = waves.full_waves * (tile + turns) + last * (waves.last_work * tile + turns)
     clk = clk + exposed_clk(batch, gpu, period, resources, epilogue, hidden)

@@ -15,7 +15,7 @@ from gemm_model.core.elementwise import (
 )
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
-from gemm_model.core.records import formula_record
+from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Latency, Promotion, RoundTrip
 from gemm_model.persistent.alignment import LINE_BYTES, SCALE_ROW_BYTES, row_alignment
@@ -36,6 +36,9 @@ class KTile:
     tail_clk: Values
     """What loads take once for each tile at the L2-to-SM bandwidth: rows of its last k tile beyond K, and
     the further matrices of its epilogue."""
+
+
+_new_k_tile = constructor(KTile)
 
 
 def k_tile(
@@ -59,7 +62,7 @@ def k_tile(
     way_in = numbers.port.efficiency * gpu.known("l2_read_bytes_per_clk_per_sm")
     port = port / way_in
     load = _load_clk(gpu, numbers.latency, fresh_share)
-    return KTile(
+    return _new_k_tile(
         math_clk=math,
         port_clk=port,
         latency_clk=(load + port + math * resources.math_in_round_trip) / resources.loads_under_way,

@@ -62,6 +62,38 @@ def gpc_of_clusters(
     return sorted(in_turn) if plain_launch and ctas_per_cluster == 1 else in_turn
 
 
+def ctas_of_fullest_gpc(ctas: Values, ctas_per_cluster: Values, gpu: GpuSpec, spread: Flags) -> Values:
+    """CTAs on the GPC that holds most of those that run; 0 where the order of the GPU's TPCs is not known.
+
+    Single CTAs and clusters of two lie in the launcher's order, larger clusters and those that are `spread`
+    evenly. Source: bulk reads of 16 to 48 CTAs, the slowest of which read an even share of what one GPC
+    does (h200, three cards).
+    """
+    if not gpu.tpc_rounds:
+        return 0.0
+    most, gpcs = _most_of_a_gpc(gpu.tpc_rounds)
+    sms = float(most.shape[1] - 1)
+    row = minimum(ctas_per_cluster, float(SMS_PER_TPC)) - 1.0
+    in_order = taken(most, row * (sms + 1.0) + minimum(ctas, sms))
+    evenly = ctas_per_cluster * ceil(ctas / (ctas_per_cluster * gpcs))
+    return where(spread, ctas / gpcs, where(ctas_per_cluster <= SMS_PER_TPC, in_order, evenly))
+
+
+@cache
+def _most_of_a_gpc(tpc_rounds: tuple[tuple[int, ...], ...]) -> tuple[FloatArray, float]:
+    """CTAs on the fullest GPC, and the GPCs.
+
+    By CTAs in a cluster (one, two) and CTAs in all, from none to one an SM.
+    """
+    sms = SMS_PER_TPC * sum(map(len, tpc_rounds))
+    most = np.zeros((SMS_PER_TPC, sms + 1))
+    for ctas in range(1, SMS_PER_TPC + 1):
+        gpc_of_ctas = np.repeat(gpc_of_clusters(tpc_rounds, ctas), ctas)
+        on_gpc = gpc_of_ctas[:, None] == np.unique(gpc_of_ctas)
+        most[ctas - 1, 1:] = np.cumsum(on_gpc, axis=0).max(axis=1)
+    return most, float(on_gpc.shape[1])
+
+
 @cache
 def _counted_requests(
     tpc_rounds: tuple[tuple[int, ...], ...], most_merged: float, serpentine: bool, plain_launch: bool

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, any_of, ceil, floor, is_zero, maximum, where
+from gemm_model.core.elementwise import Values, any_of, ceil, floor, is_zero, maximum, minimum, where
 from gemm_model.kernels.family import TileOrder
+from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, SplitK
 from gemm_model.persistent.tile_schedule import TileSchedule, TileWaves
 
@@ -14,62 +15,91 @@ PARTIAL_SUM_BYTES = 4.0
 
 def turn_clk(batch: GemmBatch, split: SplitK) -> Values:
     """Clocks in which one split adds its sums to those of the splits before it."""
-    return split.turn_clk + batch.cta_m * batch.cta_n * PARTIAL_SUM_BYTES / split.bytes_per_clk
+    return split.turn_clk + _sums_clk(batch, split)
 
 
-def turns_clk(batch: GemmBatch, schedule: TileWaves, order: TileOrder, numbers: KernelNumbers) -> Values:
-    """Clocks of the turns of one wave: the MMAs are drained before, and begin anew behind."""
-    turns = turns_per_wave(batch, schedule, order)
-    if is_zero(turns):
-        return 0.0
-    return where(turns > 0.0, turns * turn_clk(batch, numbers.split_k) + numbers.epilogue.tile_clk, 0.0)
+def fold_clk(batch: GemmBatch, resources: Resources, split: SplitK) -> Values:
+    """Clocks of the last split's turn where it reads the sums back, beside storing the tile.
+
+    Each warpgroup waits for the sums of one epilogue buffer after the other, so that two read twice as fast
+    as one; adding, which waits for nothing, is as fast for one as for two. Source: QuACK 0.6.5
+    `epilogue_split_k`, which adds by `red.add` and reads by `load_add`; kernels of one wave (h200 splits).
+    """
+    return split.turn_clk + _sums_clk(batch, split) / resources.warpgroups
 
 
-def turns_per_wave(batch: GemmBatch, schedule: TileWaves, order: TileOrder) -> Values:
-    """Turns that one wave adds to the time; none without splits, nor in the whole waves of stream-K.
+def _sums_clk(batch: GemmBatch, split: SplitK) -> Values:
+    return batch.cta_m * batch.cta_n * PARTIAL_SUM_BYTES / split.bytes_per_clk
 
-    In rounds it is a cluster's own turn: those that it waits for were taken before. Where places move and the
-    resident clusters are not whole tiles, a cluster moves on by the remainder each wave, and the last in the
-    order waits for those that it was moved before.
+
+def turns_clk(batch: GemmBatch, resources: Resources, order: TileOrder, numbers: KernelNumbers) -> Values:
+    """Clocks of a cluster's own turn in each wave: the MMAs are drained before, and begin anew behind.
+
+    None without splits, nor in the whole waves of stream-K. In rounds it is a cluster's own turn: those that
+    it waits for were taken before. Where places move it is the last split's; waits for others are exposed.
     """
     if order.splits == "apart" or not any_of(batch.split_k > 1.0):
         return 0.0
-    if order.splits == "rounds":
-        return where(batch.split_k > 1.0, 1.0, 0.0)
-    moved = schedule.resident - batch.split_k * floor(schedule.resident / batch.split_k)
-    turns = where(moved > 0, batch.split_k - moved, 1.0)
-    return where(batch.split_k > 1.0, turns, 0.0)
+    split = numbers.split_k
+    own = fold_clk(batch, resources, split) if order.splits == "move" else turn_clk(batch, split)
+    return where(batch.split_k > 1.0, own + numbers.epilogue.tile_clk, 0.0)
+
+
+def moved_turns(batch: GemmBatch, schedule: TileWaves) -> Values:
+    """Turns that each wave waits for beside its own where places move; none if its clusters are whole tiles.
+
+    Else a cluster moves on by the remainder each wave, and the last in the order waits for those that it was
+    moved before.
+    """
+    return batch.split_k * ceil(schedule.resident / batch.split_k) - schedule.resident
 
 
 def exposed_turns_us(
     batch: GemmBatch, schedule: TileWaves, order: TileOrder, waves_us: Values, turn_us: Values
 ) -> Values:
-    """Turns beside the waves, which take `waves_us` with those of `turns_per_wave`.
+    """Turns beside the waves, which take `waves_us` with those of `turns_clk`.
 
     In rounds, if the chain of all turns of a tile, behind one mainloop, is longer than what the last wave
     waits (`exposed_turns`), it counts.
     """
-    turns = exposed_turns(batch, schedule, order)
-    if is_zero(turns):
+    if order.splits == "apart" or not any_of(schedule.sharers > 1.0):
         return 0.0
     if order.splits == "move":
-        return turns * turn_us
-    per_wave = turns_per_wave(batch, schedule, order)
-    mainloop_us = waves_us / schedule.waves - per_wave * turn_us
+        chain_us = _longest_chain_us(batch, schedule, waves_us, turn_us)
+        return where(batch.split_k > 1.0, chain_us - waves_us, 0.0)
+    mainloop_us = waves_us / schedule.waves - where(batch.split_k > 1.0, turn_us, 0.0)
     chain_us = where(batch.split_k > 1.0, mainloop_us + schedule.sharers * turn_us - waves_us, 0.0)
-    return maximum(turns * turn_us, chain_us)
+    return maximum(exposed_turns(batch, schedule, order) * turn_us, chain_us)
+
+
+def _longest_chain_us(batch: GemmBatch, schedule: TileWaves, waves_us: Values, turn_us: Values) -> Values:
+    """The longest chain of waits where places move, exactly: for a cluster's wave before, or for a turn.
+
+    A piece of K follows on the one before it in its tile, and on that of its cluster a wave before. A chain
+    of so many steps from wave to wave waits for all turns from the first split to the last one, in each wave
+    anew for those that `moved_turns` counts; but not for more than there are pieces.
+    """
+    moved = moved_turns(batch, schedule)
+
+    def chain_us(steps: Values) -> Values:
+        pieces = schedule.tiles - 1.0 - steps * schedule.resident
+        turns = minimum(batch.split_k - 1.0 + steps * moved, pieces)
+        return (steps + 1.0) * waves_us / schedule.waves + turns * turn_us
+
+    whole = floor((schedule.tiles - batch.split_k) / (schedule.resident + moved))
+    return maximum(chain_us(whole), chain_us(minimum(whole + 1.0, schedule.waves - 1.0)))
 
 
 def exposed_turns(batch: GemmBatch, schedule: TileWaves, order: TileOrder) -> Values:
     """Turns behind the last wave, at least.
 
     In rounds, the splits of a tile that run at once in the last wave wait for each other there, as do shares
-    of stream-K. Where places move, a cluster begins each wave's chain anew.
+    of stream-K. Side by side, all splits of a tile do, unless clusters have moved.
     """
     if order.splits == "apart" or not any_of(schedule.sharers > 1.0):
         return 0.0
     if order.splits == "move":
-        return maximum(schedule.sharers - 1.0 - turns_per_wave(batch, schedule, order), 0.0)
+        return where(moved_turns(batch, schedule) > 0.0, 0.0, batch.split_k - 1.0)
     last = schedule.splits_at_once * schedule.last_tiles / schedule.resident
     at_once = ceil(where(schedule.last_tiles > 0.0, last, schedule.splits_at_once))
     return maximum(where(batch.split_k > 1.0, at_once, schedule.sharers) - 1.0, 0.0)

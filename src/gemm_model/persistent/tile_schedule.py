@@ -18,12 +18,10 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.kernel_config import ALONG_M, HEURISTIC
-from gemm_model.core.records import formula_record
+from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
-
-FEWEST_K_TILES = 8.0
-"""Fewest k tiles of a cluster's share [1]; stream-K; CUTLASS `min_iters_per_sk_unit_`."""
+from gemm_model.persistent.numbers import persistent_numbers
 
 
 @formula_record
@@ -57,6 +55,9 @@ class TileWaves:
         return self.full_waves + where(self.last_tiles > 0, 1.0, 0.0)
 
 
+_new_waves = constructor(TileWaves)
+
+
 @formula_record
 class TileSchedule(TileWaves):
     """Who computes what, when: the waves, and the panels that they touch in the order of the tiles."""
@@ -79,6 +80,9 @@ class TileSchedule(TileWaves):
     filled_m: Values
     """Share of the tile rows that lie inside the matrix; the rest is out-of-bounds fill, computed too."""
     filled_n: Values
+
+
+_new_schedule = constructor(TileSchedule)
 
 
 def _round_up(value: Values, step: Values) -> Values:
@@ -104,7 +108,7 @@ def tile_schedule(batch: GemmBatch, resources: Resources, order: TileOrder) -> T
     minor_panels, major_panels = _panels(minimum(tiles_at_once, per_matrix), minor, major, group, order)
     padded_m = clusters_m * batch.cluster_m * batch.cta_m
     padded_n = clusters_n * batch.cluster_n * batch.cta_n
-    return TileSchedule(
+    return _new_schedule(
         tiles=found.tiles,
         resident=found.resident,
         full_waves=found.full_waves,
@@ -209,8 +213,8 @@ def _waves(batch: GemmBatch, order: TileOrder, tiles: Values, at_once: Values, k
     """Waves of whole tiles, and of stream-K the last one or two as equal shares of their k tiles.
 
     CUTLASS `PersistentTileSchedulerSm90StreamKParams`: where the last wave is not full, its tiles and those
-    of the wave before are dealt to as many clusters as get FEWEST_K_TILES; a whole number of clusters for
-    each tile is split-K.
+    of the wave before are dealt to as many clusters as get `fewest_stream_k_tiles`; a whole number of
+    clusters for each tile is split-K.
     """
     resident = minimum(at_once, tiles)
     full = floor(tiles / resident)
@@ -218,22 +222,23 @@ def _waves(batch: GemmBatch, order: TileOrder, tiles: Values, at_once: Values, k
     sharers: Values = batch.split_k
     shared: Values = 1.0
     if any_of(batch.stream_k):
-        deals = batch.stream_k & (tiles > floor(tiles / at_once) * at_once) & (k_tiles > FEWEST_K_TILES)
+        fewest = persistent_numbers().fewest_stream_k_tiles
+        deals = batch.stream_k & (tiles > floor(tiles / at_once) * at_once) & (k_tiles > fewest)
         whole = maximum(floor(tiles / at_once) - 1.0, 0.0)
         dealt = tiles - whole * at_once
-        clusters = maximum(minimum(floor(dealt * k_tiles / FEWEST_K_TILES), at_once), 1.0)
+        clusters = maximum(minimum(floor(dealt * k_tiles / fewest), at_once), 1.0)
         even = clusters / dealt == floor(clusters / dealt)
         share = dealt * k_tiles / clusters
-        # A share that begins within a tile leaves pieces at both ends of it, of FEWEST_K_TILES at least: the
+        # A share that begins within a tile leaves pieces at both ends of it, of the fewest at least: the
         # longest share takes over a shorter piece of its neighbour.
-        between = maximum(k_tiles - 2.0 * FEWEST_K_TILES, 0.0)
+        between = maximum(k_tiles - 2.0 * fewest, 0.0)
         pieces = where(even, clusters / dealt, floor(between / share) + 2.0)
-        longest = where(even, share, share + FEWEST_K_TILES - 1.0)
+        longest = where(even, share, share + fewest - 1.0)
         resident, full = where(deals, clusters, resident), where(deals, whole, full)
         last_work = where(deals, longest / k_tiles, 1.0)
         sharers = where(deals, pieces, batch.split_k)
         shared = where(deals, dealt / tiles, 1.0)
-    return TileWaves(
+    return _new_waves(
         tiles=tiles,
         resident=resident,
         full_waves=full,

@@ -18,7 +18,7 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.records import formula_record
+from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, L2Bandwidth
@@ -46,8 +46,8 @@ class Traffic:
     l2_load_bytes: Values
     """The work of L2 in bytes: requests, fills, spilled registers, and writes."""
     filled_bytes: Values
-    """The same with what L2 could serve while operands arrive in shared memory in place of the requests; 0
-    where nothing is known to bound that."""
+    """The same with what L2 could serve while operands arrive in shared memory in place of the requests, and
+    without fills, which pass no SM; 0 where nothing is known to bound that."""
     l2_store_bytes: Values
     """The part of it that is writes."""
     merged_bytes: Values
@@ -63,6 +63,9 @@ class Traffic:
     def from_dram(self) -> Values:
         """Share of the operands that L2 does not hold at the start."""
         return minimum(self.dram_read_bytes / self.operand_bytes, 1.0)
+
+
+_new_traffic = constructor(Traffic)
 
 
 def traffic(
@@ -101,15 +104,15 @@ def traffic(
         narrow = PIECE_BYTES / stored_row
         write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
     requests = asked.requests * k_bytes
-    beside = numbers.l2.fill_share * reads + (write_load + spilled + sources)
-    return Traffic(
+    beside = write_load + spilled + sources
+    return _new_traffic(
         operand_bytes=read_once,
         wave_bytes=panels.bytes,
         output_bytes=output,
         dram_read_bytes=reads,
         dram_write_bytes=output if chained else _written(output, reads, gpu),
         l2_request_bytes=requests + (writes + sources),
-        l2_load_bytes=requests + beside,
+        l2_load_bytes=requests + (numbers.l2.fill_share * reads + beside),
         filled_bytes=0.0 if is_zero(filled) else filled * k_bytes + beside,
         l2_store_bytes=write_load,
         merged_bytes=asked.merged * k_bytes,
@@ -311,7 +314,7 @@ def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffi
     merged = (moved.merged_bytes + ordered) / (1.0 + elapsed)
     lost = moved.merged_bytes - merged
     # Written out: `dataclasses.replace` would take a tenth of the whole model's time on one row.
-    return Traffic(
+    return _new_traffic(
         operand_bytes=moved.operand_bytes,
         wave_bytes=moved.wave_bytes,
         output_bytes=moved.output_bytes,

@@ -9,7 +9,7 @@ from gemm_model import __version__
 from gemm_model.config import CONFIG_DIR
 
 DIGITS = 12
-PARTS = ("gpu", "model", "pipeline", "calibration")
+PARTS = ("gpu", "model", "pipeline", "numbers", "calibration")
 """Folders of the configuration; of calibrations each file is told by itself."""
 
 

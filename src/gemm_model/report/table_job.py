@@ -17,7 +17,14 @@ from gemm_model.models import create_model
 from gemm_model.report.console import accuracy_summary
 from gemm_model.report.document import json_text
 from gemm_model.report.progress import Progress
-from gemm_model.tables.table import predict_frame, read_table, runtimes_us, usable_rows, with_prediction
+from gemm_model.tables.table import (
+    measured_otherwise,
+    predict_frame,
+    read_table,
+    runtimes_us,
+    usable_rows,
+    with_prediction,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +66,7 @@ def predict_file(
         bar.close()
     rows = with_prediction(frame, prediction)
     accuracy = accuracy_summary(rows) if measured else []
-    notes += prediction.caveats
+    notes += [*measured_otherwise(frame, model.regime), *prediction.caveats]
     report = TableReport(rows=rows, prediction=prediction, accuracy=accuracy, notes=notes, files=[])
     if output_dir is not None:
         with sole_writer(output_dir):

@@ -49,6 +49,7 @@ from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULERS, SCHEDULES, STREAM_K
 from gemm_model.core.prediction import BatchPrediction, predict_in_chunks
 from gemm_model.core.problem import scale_bits
+from gemm_model.core.regimes import GRAPH, regime_name
 from gemm_model.core.sizes import MAX_SIZE
 from gemm_model.dataset.schema import as_texts
 from gemm_model.dataset.storage import DataSet, is_dataset
@@ -233,9 +234,9 @@ def _told(frame: pd.DataFrame, name: str, default: float, high: float, what: str
 def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame, list[str]]:
     """The rows that a model can be compared with, and a sentence on each group of rows that is left out.
 
-    Left out are rows of a failed run (column `disposition`) and, where the model needs a tile, rows of
-    library kernels that do not tell theirs, or, neither by a column nor by their grid, in how many parts they
-    split K.
+    Left out are rows of a failed run (column `disposition`), rows of two kernels in turn (`partner`) and,
+    where the model needs a tile, rows of library kernels that do not tell theirs, or, neither by a column nor
+    by their grid, in how many parts they split K.
     """
     _require_distinct(frame)
     notes = []
@@ -245,6 +246,11 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
         if failed.any():
             notes.append(f"{int(failed.sum())} rows without a measurement (column disposition) are left out")
         kept = kept[~failed]
+    if "partner" in kept:
+        in_turn = kept["partner"].fillna("").astype(str) != ""
+        if in_turn.any():
+            notes.append(f"{int(in_turn.sum())} rows of two kernels in turn (column partner) are left out")
+        kept = kept[~in_turn]
     if needs_tile and "kernel" in kept and "cta_m" in kept:
         untiled = kept["cta_m"].isna() | (kept["cta_m"].astype(str) == "")
         for kernel, rows in kept[untiled].groupby("kernel"):
@@ -259,6 +265,26 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
     if len(kept) == 0:
         raise InputError(f"{_name(frame)}: no row with a tile and a measurement; expected at least one")
     return kept, notes
+
+
+def measured_otherwise(frame: pd.DataFrame, regime: str | None) -> list[str]:
+    """A sentence on each group of measured rows that were taken in another regime than `regime`.
+
+    None is the regime of a model that has one alone. An empty cell of the column `regime` says nothing.
+    """
+    if regime is None or "runtime_us" not in frame:
+        return []
+    notes = []
+    if "regime" in frame:
+        codes, names = _codes(frame["regime"])
+        for name, rows in zip(names, np.bincount(codes, minlength=len(names)), strict=True):
+            if rows and name and regime_name(name) != regime:
+                notes.append(f"{rows} rows were measured in the regime {name} and are predicted in {regime}")
+    if "settled" in frame and regime == GRAPH:
+        settled = int((pd.to_numeric(frame["settled"], errors="coerce") > 0).sum())
+        if settled:
+            notes.append(f"{settled} rows were measured at a settled clock and are predicted at a rested one")
+    return notes
 
 
 def _splits_untold(frame: pd.DataFrame) -> pd.Series:

@@ -19,9 +19,6 @@ from gemm_model.kernels.mechanisms import WithinPhases
 from gemm_model.persistent.kernel_time import TileTimes
 from gemm_model.persistent.model import PhysicalEvaluation
 
-START_SHARE = 0.5
-"""Share of what a full grid adds to a runtime in which its CTAs start [1]; all traces; chosen: they end one
-after the other as well. Traces of six H200s show 0.1 to 0.25 us of 0.39."""
 SHORTEST_WAIT_US = 1e-4
 """Shortest wait that is drawn [us]; all traces; their resolution."""
 
@@ -122,8 +119,8 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction, *, read_us:
         tiles = np.append(tiles, schedule.last_tiles / schedule.resident)
     start = launch_us + first_us + np.concatenate([[0.0], np.cumsum(lengths)])
     clusters, ctas = int(schedule.resident), int(batch.cluster_m * batch.cluster_n)
-    grid_us = min(START_SHARE * tile.grid_us, launch_us)
     numbers = evaluation.known.calibration.within_phases
+    grid_us = min(numbers.start_share * tile.grid_us, launch_us)
     before_us = _before_first_mma_us(batch, numbers, tile, first_us, launch_us - grid_us)
     cta_start = (
         launch_us + first_us - sum(before_us) - grid_us * (1.0 - np.arange(1, clusters + 1) / clusters)

@@ -1,0 +1,23 @@
+"""Numbers for all cards and families: `config/numbers/persistent.yaml` has values, meanings and sources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from gemm_model.config.numbers import empirical, room_numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistentNumbers:
+    """What the search for the clock and the dealing of k tiles take for granted."""
+
+    lowest_clock_share: float = empirical("1", 0.0, 1.0)
+    first_clock_share: float = empirical("1", 0.1, 1.0)
+    steepest_clock_slope: float = empirical("1", 0.0, 0.999)
+    fewest_stream_k_tiles: float = empirical("k tiles", 1.0, 1000.0)
+
+
+@cache
+def persistent_numbers() -> PersistentNumbers:
+    return room_numbers("persistent", PersistentNumbers)

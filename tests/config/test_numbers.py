@@ -1,0 +1,188 @@
+"""Numbers of rooms: what the package ships, and files that are refused in a sentence."""
+
+import copy
+from dataclasses import asdict, dataclass, replace
+
+import pytest
+import yaml
+
+from gemm_model.bench.numbers import bench_numbers
+from gemm_model.calibration.numbers import calibration_numbers
+from gemm_model.config.numbers import NUMBERS_DIR, empirical, load_room_numbers
+from gemm_model.core.errors import InputError
+from gemm_model.hierarchy.numbers import hierarchy_numbers
+from gemm_model.kernels.numbers import family_numbers
+from gemm_model.overlap.numbers import overlap_numbers
+from gemm_model.persistent.numbers import persistent_numbers
+from tests.typed_numbers import calibration
+
+SHIPPED = {
+    "hierarchy": (
+        hierarchy_numbers,
+        {
+            "busy_share": 0.7,
+            "clocks_between_issues": 2,
+            "half_warp_clocks": 2,
+            "quarter_warp_clocks": 4,
+            "copy_write_wavefronts": 1.5,
+            "register_address_instructions": 6.5,
+            "asynchronous_address_instructions": 1.6,
+            "register_loop_instructions": 2,
+            "asynchronous_loop_instructions": 20,
+            "naive_loop_instructions": 1,
+            "working_registers": 32,
+            "mma_working_registers": 24,
+            "text_naive_tflops": 1.9,
+            "text_tiled_tflops": 3.7,
+            "text_register_tflops": 10.7,
+            "text_cublas_tflops": 12.1,
+        },
+    ),
+    "overlap": (
+        overlap_numbers,
+        {
+            "fill_bytes_in_flight": 6 * 1024 * 1024,
+            "prefetch_bytes_per_clk": 2500,
+            "access_elements": 8192,
+            "build_ramp_us": 0.5,
+            "fill_delay_clk": 800,
+            "cluster_room": 0.9,
+            "eight_k_tiles": 6,
+            "crowded_k_tiles": 8,
+            "four_k_tiles": 4,
+            "few_sms": 0.75,
+            "most_sms": 0.8,
+            "room_beside": 0.1,
+            "few_tokens": 0.2,
+            "tiles_worth_it": 2,
+            "needed_gain": 0.015,
+            "no_difference": 0.001,
+            "long_wait_us": 1,
+            "large_cluster": 4,
+        },
+    ),
+    "persistent": (
+        persistent_numbers,
+        {
+            "lowest_clock_share": 0.4,
+            "first_clock_share": 0.85,
+            "steepest_clock_slope": 0.9,
+            "fewest_stream_k_tiles": 8,
+        },
+    ),
+    "kernels": (
+        family_numbers,
+        {
+            "cublas_pingpong_accumulators": 22528,
+            "cudnn_pingpong_accumulators": 128 * 128,
+            "four_warp_accumulators": 128 * 128,
+            "grouped_accumulators": 64,
+        },
+    ),
+    "bench": (
+        bench_numbers,
+        {
+            "assumed_flop_per_us": 3e8,
+            "assumed_bytes_per_us": 2e6,
+            "assumed_launch_us": 5,
+            "row_overhead_ms": 3,
+            "counters_row_ms": 120,
+            "compile_s": 4,
+            "capture_launch_ms": 0.04,
+            "granted_clock_share": 0.98,
+            "known_l2_share": 1.3,
+            "cudnn_cluster_ctas": 120,
+            "card_difference": 0.05,
+        },
+    ),
+    "calibration": (
+        calibration_numbers,
+        {"log_noise": 0.03, "unknown_share": 0.15, "donor_spread": 0.5, "fastest_over_sol": 0.98},
+    ),
+}
+
+
+@pytest.mark.parametrize("room", SHIPPED)
+def test_what_the_package_ships(room):
+    numbers, values = SHIPPED[room]
+    assert asdict(numbers()) == values
+
+
+def test_every_file_is_a_room_and_every_number_says_where_it_comes_from():
+    assert {path.stem for path in NUMBERS_DIR.iterdir()} == set(SHIPPED)
+    for path in NUMBERS_DIR.iterdir():
+        for entry in yaml.safe_load(path.read_text())["numbers"].values():
+            assert entry["meaning"]
+            assert entry["source"]
+            assert (entry["status"] == "chosen") == entry["source"].startswith("chosen")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Two:
+    """A share and a count."""
+
+    share: float = empirical("1", 0.0, 1.0)
+    tiles: int = empirical("k tiles", 1, 100, whole=True)
+
+
+RIGHT = {
+    "share": {"value": 1, "unit": "1", "status": "chosen", "meaning": "a share", "source": "chosen"},
+    "tiles": {"value": 7, "unit": "k tiles", "status": "counted", "meaning": "a count", "source": "SASS"},
+}
+
+
+def loaded(tmp_path, entries):
+    path = tmp_path / "two.yaml"
+    path.write_text(yaml.safe_dump({"numbers": entries}))
+    return load_room_numbers(path, Two)
+
+
+def test_whole_numbers_stay_whole_and_others_are_floats(tmp_path):
+    found = loaded(tmp_path, RIGHT)
+    assert (repr(found.share), repr(found.tiles)) == ("1.0", "7")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda found: found.pop("share"), "numbers share are missing or unknown; expected share, tiles"),
+        (lambda found: found.update(more=dict(found["share"])), "numbers more are missing or unknown"),
+        (lambda found: found["share"].pop("source"), "share is .*; expected a mapping of value, unit"),
+        (lambda found: found["tiles"].update(unit="us"), "tiles has unit 'us'; expected 'k tiles'"),
+        (
+            lambda found: found["tiles"].update(status="guessed"),
+            "tiles is 'guessed'; expected one of measured",
+        ),
+        (lambda found: found["share"].update(value=1.5), "share is 1.5; expected a number of 1 from 0 to 1"),
+        (lambda found: found["share"].update(value="0.5"), "share is '0.5'; expected a number"),
+        (lambda found: found["tiles"].update(value=2.5), "tiles is 2.5; expected a whole number of k tiles"),
+        (lambda found: found["share"].update(value=float("nan")), "not finite|nan|number"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_a_sentence(tmp_path, change, said):
+    entries = copy.deepcopy(RIGHT)
+    change(entries)
+    with pytest.raises(InputError, match=said) as refused:
+        loaded(tmp_path, entries)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_without_numbers_is_refused(tmp_path):
+    path = tmp_path / "two.yaml"
+    path.write_text("values: {}\n")
+    with pytest.raises(InputError, match=r"two.yaml: numbers None are missing or unknown"):
+        load_room_numbers(path, Two)
+
+
+@pytest.mark.parametrize(
+    ("place", "numbers", "name"),
+    [
+        ("family_numbers", family_numbers, "four_warp_accumulators"),
+        ("persistent_numbers", persistent_numbers, "lowest_clock_share"),
+    ],
+)
+def test_another_number_gives_a_calibration_another_fingerprint(monkeypatch, place, numbers, name):
+    before = calibration().fingerprint()
+    others = replace(numbers(), **{name: asdict(numbers())[name] * 1.1})
+    monkeypatch.setattr(f"gemm_model.persistent.calibration_file.{place}", lambda: others)
+    assert calibration().fingerprint() != before
