@@ -8,6 +8,7 @@ import yaml
 
 from gemm_model.bench.numbers import bench_numbers
 from gemm_model.calibration.numbers import calibration_numbers
+from gemm_model.choice.numbers import choice_numbers
 from gemm_model.config.numbers import NUMBERS_DIR, empirical, load_room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import assumed_numbers
@@ -18,6 +19,7 @@ from gemm_model.persistent.numbers import persistent_numbers
 from tests.typed_numbers import calibration
 
 SHIPPED = {
+    "choice": (choice_numbers, {"cudnn_dilation": 4, "cudnn_columns": 64}),
     "hierarchy": (
         hierarchy_numbers,
         {
