@@ -162,7 +162,10 @@ def test_impossible_and_foreign_rows_are_left_out_and_counted(tmp_path):
         (lambda frame: frame[frame["m"] == frame["m"].iloc[0]], "shapes"),
         (lambda frame: frame.assign(gpu=["h200"] * 40 + ["b200"] * (len(frame) - 40)), "several GPUs"),
         (lambda frame: frame.assign(regime="idle"), "regime"),
-        (lambda frame: frame.assign(kernel=["triton", "cublas"] * (len(frame) // 2)), "rows of cublas and triton kernels"),
+        (
+            lambda frame: frame.assign(kernel=["triton", "cublas"] * (len(frame) // 2)),
+            "rows of cublas and triton kernels",
+        ),
         (lambda frame: frame.drop(columns="runtime_us"), "runtime_us"),
         (lambda frame: frame.assign(runtime_us=-1.0), "runtime_us"),
         (lambda frame: frame.drop(columns="cta_m"), "cta_m"),
