@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
+from gemm_model.calibration.cross_validation import fold_fit, folds_of, held_out, size_groups
 from gemm_model.calibration.fit import fit
 from gemm_model.calibration.hold_out import HoldOut
 from gemm_model.calibration.observations import observe
@@ -102,7 +102,8 @@ def test_held_out_rows_come_from_fits_that_did_not_see_them():
     for shape in np.unique(seen.shape_id):
         assert len(np.unique(folds[seen.shape_id == shape])) == 1
     folds[folds == 2] = -1
-    fits = list(fold_fits({"burst": seen}, "burst", H200, folds, free=FREE, start=VALUES, without=ABSENT))
+    known = {"free": FREE, "start": VALUES, "without": ABSENT}
+    fits = [fold_fit({"burst": seen}, "burst", H200, folds == fold, **known) for fold in (0, 1)]
     for each in fits:
         assert not set(map(tuple, each.seen.frame[["m", "n", "k"]].to_numpy())) & set(
             map(tuple, each.unseen.frame[["m", "n", "k"]].to_numpy())

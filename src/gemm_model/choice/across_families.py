@@ -49,7 +49,7 @@ class Against:
 def against(ranking: Ranking, reference: Ranker) -> Against:
     """A ranking beside what the best kernel of `reference` takes for the same problem."""
     best = reference.rank(ranking.problem, 1).best
-    return Against(ranking=ranking, reference=best, own_pick=reference.own_pick)
+    return Against(ranking=ranking, reference=best, own_pick=reference.own_pick_of(ranking.problem))
 
 
 def best_of_each(ranker: Ranker, problem: GemmProblem) -> tuple[Choice, ...]:

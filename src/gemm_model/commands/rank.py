@@ -177,6 +177,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         *_notes(ranking),
         *_of_each_notes(each),
         *(_against_notes(held) if held else ()),
+        *_pick_notes(ranker, ranking),
         *ranking.best.prediction.caveats,
     ]
     return _document(ranker, args, result=result, rows=rows, notes=notes, text=lambda: text_table(shown))
@@ -234,7 +235,7 @@ def row_of(choice: Choice, problem: GemmProblem) -> dict[str, Any]:
     return {
         "ties": choice.tie_group,
         "kernel": config.kernel,
-        "tile": f"{config.cta_m}x{config.cta_n}",
+        "tile": f"{config.cta_m}x{config.cta_n}" + (f"x{config.cta_k}" if config.cta_k else ""),
         "cluster": f"{config.cluster_m}x{config.cluster_n}",
         "schedule": config.schedule,
         "swizzle": config.swizzle,
@@ -266,6 +267,15 @@ def _of_each_notes(each: Sequence[Choice]) -> list[str]:
         return []
     times = (f"{choice.candidate.config.kernel} {choice.prediction.runtime_us:.2f} us" for choice in each)
     return [f"the best of each library: {', '.join(times)}"]
+
+
+def _pick_notes(ranker: Ranker, ranking: Ranking) -> list[str]:
+    """What a library takes that is not told which kernel: no one tells cuDNN."""
+    best_us = ranking.best.prediction.runtime_us
+    longer = float(ranker.own_pick_of(ranking.problem).time_us(best_us)) / best_us - 1.0
+    if ranking.problem.conv is None or longer <= 0.0:
+        return []
+    return [f"what {ranker.names[0]} picks by itself takes about {longer:.0%} longer"]
 
 
 def _against_notes(held: Against) -> list[str]:

@@ -10,6 +10,7 @@ from gemm_model.core.batch import GemmBatch, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS
+from gemm_model.core.records import require_kind
 from gemm_model.kernels import cublas, cudnn, cutlass, quack, triton
 from gemm_model.kernels.family import KernelFamily
 
@@ -32,6 +33,7 @@ _DEFAULTS = {arch: family for (_, arch), family in reversed(_FAMILIES.items())}
 
 def families(gpu: GpuSpec | None = None) -> tuple[str, ...]:
     """Names of the kernel families, all or those that have kernels for a GPU, the default one first."""
+    require_kind("gpu", gpu, GpuSpec, type(None))
     return tuple(
         dict.fromkeys(name for name, arch in _FAMILIES if gpu is None or arch == gpu.kernel_architecture)
     )
