@@ -440,6 +440,10 @@ def _work(
     )
     stores = port_store_clk(batch, period, numbers.epilogue)
     port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
+    if not is_one(resources.math_in_round_trip):
+        # Warps that multiply ask for a load once they have consumed another: it waits in turn with L2.
+        waits = schedule.k_tiles * step.latency_clk * (1.0 - resources.math_in_round_trip)
+        port = maximum(port, waits)
     spread = spread_out(batch, schedule, gpu, geometry.family, around)
     cluster_size = batch.cluster_m * batch.cluster_n
     ctas = schedule.resident * cluster_size
