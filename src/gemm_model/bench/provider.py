@@ -15,18 +15,6 @@ from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
-DISPOSITIONS = (
-    "ok",
-    "unsupported",
-    "compile_failed",
-    "launch_failed",
-    "incorrect",
-    "out_of_memory",
-    "crashed",
-    "hung",
-)
-"""What became of a row: only 'ok' rows carry times."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryChoice:

@@ -24,7 +24,8 @@ The last one lends its memory: it ends when no other needs that any more.
 ROUNDS = 9
 """Turns that each part takes with each kernel [1]; each time with all its memory elsewhere; chosen: odd."""
 POLL_S = 5e-4
-"""Between looks at whose turn it is [s]; chosen: a rest before a launch lasts four times as long."""
+"""Time between looks at whose turn it is [s]; all parts; chosen: a rest before a launch lasts four times as
+long."""
 
 
 class Turns:

@@ -1189,9 +1189,10 @@ Edge tiles are among them: what is filled beside the matrix goes by the boxes of
 
 
 FUSED_EPILOGUE = "fused_epilogue"
+GROUPED = "grouped"
 FURTHER_STAGES: Mapping[str, tuple[str, ...]] = {
     FUSED_EPILOGUE: (FUSED_EPILOGUE, "scaled_outputs"),
-    "grouped": ("grouped", "pointer_stores"),
+    GROUPED: (GROUPED, "pointer_stores"),
     "software_scales": ("software_scales",),
 }
 """What goes beyond a plain product, and the mechanisms that its kernels tell of."""

@@ -62,7 +62,7 @@ SHORTEST_WAVES_US = 1e-6
 NEXT_TO_NOTHING_US = 1e-30
 """Time of no fill [us]; every wave; a guard against dividing by zero."""
 EIGHT_SMS = 8.0
-"""SMs that share one GPC's way in while `l2_read_bytes_per_clk_of_eight` is measured [SMs]."""
+"""SMs that share one GPC's way in [SMs]; `l2_read_bytes_per_clk_of_eight`; by the microbenchmark."""
 FILLED_ROW_BYTES = 128
 """A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""
 
