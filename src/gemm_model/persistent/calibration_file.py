@@ -200,7 +200,11 @@ def own_picks() -> Mapping[str, OwnPick]:
     """By library what its own choice takes over its fastest kernel."""
     found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["own_picks"]
     return {
-        name: OwnPick(share=float(entry["share"]), half_us=float(entry.get("half_us", math.inf)))
+        name: OwnPick(
+            share=float(entry["share"]),
+            half_us=float(entry.get("half_us", math.inf)),
+            shares=entry.get("shares", {}),
+        )
         for name, entry in found.items()
     }
 
