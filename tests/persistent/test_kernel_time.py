@@ -10,6 +10,7 @@ from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.kernel_time import (
     geometry_of,
     gpcs_to_saturate_l2,
+    kernel_time,
     sms_to_saturate_l2,
     tile_times,
 )
@@ -174,11 +175,11 @@ def test_few_sms_take_l2_at_their_own_pace_and_at_that_of_their_gpc(ctas, on_gpc
     work, merged = times.traffic.l2_load_bytes, times.traffic.merged_bytes
     assert merged > 0
     fills = 0.5 * times.traffic.dram_read_bytes
+    requests = work - fills - times.traffic.l2_store_bytes
     # 10,000 GB/s over what so many SMs of 64 bytes a clock take.
-    own = 10e6 / (64 * 1980) * (work + merged) / ctas
+    own = 10e6 / (64 * 1980) * (requests + merged) / ctas
     # Of the first twelve TPCs five are of one GPC, so that it has ten of 22 CTAs; the largest has 18 SMs.
     # Eight SMs of 64 bytes a clock fill its way in, if nothing merges: a GEMM's takes 1.3 times as much.
-    requests = work - fills - times.traffic.l2_store_bytes
     of_gpc = 10e6 / (1.3 * 8 * 64 * 1980) * requests * on_gpc / ctas
     expected_us = (work**8 + own**8 + of_gpc**8) ** (1 / 8) / L2_BYTES_PER_US
     assert times.l2_us == pytest.approx(expected_us)
@@ -259,3 +260,15 @@ def test_latency_that_the_stages_do_not_hide_sets_the_pace():
     times = times_of(batch, slow)
     assert step.latency_clk == pytest.approx(4000 + 256 + step.math_clk)
     assert times.waves_us >= 128 * step.latency_clk / 1980
+
+
+def test_latency_waits_in_turn_with_l2_where_the_warps_that_multiply_load_too():
+    family = family_of("triton", H200)
+    off = [name for name in (*LOADS_ONLY, "dram", "port") if name != "latency"]
+    known = numbers().without([*off, *family.absent_mechanisms])
+    batch = row((128, 132 * 128, 8192), cta_m=128, cta_n=128, stages=3, kernel="triton")
+    times = kernel_time(geometry_of(batch, 4096.0, H200, family), H200, known)
+    # 128 k tiles of 400 clocks, two under way; L2 after it, and DRAM's norm of order 8 beside both.
+    latency_us = 128 * 400 / 2 / 1980
+    loads_us = math.hypot(latency_us, times.l2_us)
+    assert times.waves_us == pytest.approx((loads_us**8 + latency_us**8) ** (1 / 8))
