@@ -96,6 +96,11 @@ class Calibration:
         return f"{self.gpu}:{self.family}"
 
     @property
+    def is_own_file(self) -> bool:
+        """Whether it was read from a file that did not come with the package."""
+        return self.path is not None and not self.path.is_relative_to(CALIBRATION_DIR)
+
+    @property
     def fitted(self) -> frozenset[str]:
         """Names of the numbers that were fitted in some class."""
         return frozenset(name for found in self.intervals.values() for name in found)

@@ -130,12 +130,15 @@ class WarpSpecializedModel:
         if wanted == OFF:
             return {}
         found: dict[str, Residual] = {}
-        for family in families(self.gpu):
+        served = families(self.gpu)
+        if self._named is not None and self._named.is_own_file:
+            served = [self._named.family]
+        for family in served:
             calibration, borrowed = self.calibration_of(family)
             path = residual_beside(calibration.path) if calibration.path is not None else None
             if wanted == AUTO and borrowed == OWN and path is not None and path.is_file():
                 found[family] = load_residual(path, calibration)
-            if wanted != AUTO and family == families(self.gpu)[0]:
+            if wanted != AUTO and family == served[0]:
                 if borrowed != OWN:
                     raise InputError(
                         f"residual {wanted!r} corrects {calibration.name}, not {self.gpu.name}:{family}; "
@@ -145,10 +148,20 @@ class WarpSpecializedModel:
         return found
 
     def calibration_of(self, family: str) -> tuple[Calibration, str]:
-        """The calibration that serves a family's kernels, and how it is borrowed."""
-        if self._named is not None:
-            return self._named, how_borrowed(self._named, self.gpu, family)
-        return calibration_for(self.gpu, family)
+        """The calibration that serves a family's kernels, and how it is borrowed.
+
+        A shipped one is borrowed by its name; a file serves the GPU and the family that it was fitted to. Raises
+        InputError where it was fitted to others.
+        """
+        if self._named is None:
+            return calibration_for(self.gpu, family)
+        borrowed = how_borrowed(self._named, self.gpu, family)
+        if borrowed != OWN and self._named.is_own_file:
+            raise InputError(
+                f"{self._named.path}: a calibration of {self._named.name}; "
+                f"expected one of {self.gpu.name}:{family}, or the name of a shipped one to borrow"
+            )
+        return self._named, borrowed
 
     def own_pick(self, family: str) -> OwnPick:
         """What libraries were measured to pick (`calibration_file.own_picks`); nothing lost by others."""
