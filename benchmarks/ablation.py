@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from fold_fits import fold_fits
 
-from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
+from gemm_model.calibration.cross_validation import folds_of, held_out, size_groups
 from gemm_model.calibration.fit import DEFAULT_FREE
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.tables import load_tables, table_name

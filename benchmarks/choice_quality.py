@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from fold_fits import fold_fits, held_out_with_residual
 
-from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
+from gemm_model.calibration.cross_validation import folds_of, held_out, size_groups
 from gemm_model.calibration.observations import Observations, observe
-from gemm_model.calibration.residual_fit import held_out_with_residual
 from gemm_model.calibration.run import best_of_top
 from gemm_model.calibration.tables import load_tables
 from gemm_model.core.errors import GemmModelError
@@ -59,7 +59,7 @@ def calibrated(seen: Mapping[str, Observations], gpu: GpuSpec, folds: np.ndarray
 
 def corrected(seen: Mapping[str, Observations], gpu: GpuSpec, folds: np.ndarray) -> np.ndarray:
     fits = fold_fits(seen, "burst", gpu, folds, without=seen["burst"].shape.family.absent_mechanisms)
-    return held_out_with_residual(fits, len(seen["burst"]), gpu)[1]
+    return held_out_with_residual(fits, len(seen["burst"]), gpu)
 
 
 def packaged(model: str, burst: Observations, gpu: GpuSpec) -> np.ndarray:

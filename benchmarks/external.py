@@ -18,11 +18,12 @@ as many as hold L2's bytes where those are fewer, and the rest is the same from 
 names, by architecture, the tile that a framework takes instead of choosing.
 
 With `--activations bf16` each call of narrower operands quantizes its activations first, as a framework's
-linear layer does: a kernel that reads them in bf16 and writes them with their scale factors, at DRAM's rate,
-after a boundary between kernels without programmatic dependent launch. The nvfp4 rows of aiconfigurator are
-such calls (ai-dynamo/aiconfigurator, collector/trtllm/collect_gemm.py: `forward` of a layer, of bf16), and
-without a tuning run before them TensorRT-LLM takes a CUTLASS kernel by default (`getDefaultGemmConfig` of
-cpp/tensorrt_llm/thop/fp4Gemm.cpp): 128x256 on sm100 and sm103, 128x128 on sm120, no clusters.
+linear layer does: a kernel that reads them in bf16 and writes them with their scale factors, at DRAM's rate
+or its own, after a boundary between kernels without programmatic dependent launch. The nvfp4 rows of
+aiconfigurator are such calls (ai-dynamo/aiconfigurator, collector/trtllm/collect_gemm.py: `forward` of a
+layer, of bf16), and without a tuning run before them TensorRT-LLM takes a CUTLASS kernel by default
+(`getDefaultGemmConfig` of cpp/tensorrt_llm/thop/fp4Gemm.cpp): 128x256 on sm100 and sm103, 128x128 on sm120,
+no clusters.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ LONG_US = 30.0
 """From here on calls are judged together too [us]."""
 OUTPUT_BYTES = 2.0
 """Of one output [B]; what libraries' linear layers return: bf16."""
+QUANTIZED_GB_PER_S = 4781.0
+"""Read and written by a kernel that quantizes to nvfp4 [GB/s]; where DRAM is faster; published: 8192 x 8192
+of bf16 in 36 us (flashinfer issue 2496, `nvfp4_quantize --backends cuda`, TensorRT-LLM's kernel)."""
 BIN_NAMES = ("below 10 us", "10 to 30 us", "30 to 100 us", "above 100 us")
 NEEDED = ("in_dtype", "m", "n", "k", "runtime_us")
 CALL = ["in_dtype", "m", "n", "k"]
@@ -90,7 +94,8 @@ def quantizing_us(frame: pd.DataFrame, gpu: GpuSpec, activations: str) -> pd.Ser
     moved_bits = elements * (wide_bits + narrow)
     family = family_of("auto", gpu)
     chain = calibration_for(gpu, family.name)[0].numbers_on(gpu, "fp8", family).chain
-    took_us = moved_bits / 8.0 / gpu.dram_read_bytes_per_us + chain.boundary_us + chain.gap_us
+    rate = min(gpu.dram_read_bytes_per_us, QUANTIZED_GB_PER_S * 1e3)
+    took_us = moved_bits / 8.0 / rate + chain.boundary_us + chain.gap_us
     return took_us.where(narrow < wide_bits, 0.0)
 
 

@@ -8,8 +8,8 @@ kernel predicted to be the fastest comes nearest to calls on H200s, alone and in
 `config/calibration/own_picks.yaml`; and the error of calls that they were not fitted to, of either half of
 the shapes by the other, beside that of one share for all times. Last, by GPU, regime and type, how far such
 predictions are from torch's calls.
-Last, of cuDNN's convolutions whose picks tell their tile: the pick over the fastest kernel, both predicted,
-and how far the fastest, by `own_picks`, is from the call.
+Last, of cuDNN's convolutions by their sort: the call over the kernel that is predicted to be the fastest,
+median of the fitted tables, and how far what `own_picks` expects is from the call, on these and others.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from gemm_model import predict_table
+from gemm_model.choice.own_picks import sort_of
 from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.core.batch import FloatArray
@@ -36,6 +35,12 @@ TABLES = (("burst", "cublaslt.csv.gz"), ("graph", "graph.csv.gz"))
 """Regime and table."""
 GPUS = ("h200", "h100_sxm")
 SHORT_US = 12.0
+CUDNN = "cudnn"
+FITTED_CONVOLUTIONS = ("convolutions", "conv_networks")
+HELD_OUT_CONVOLUTIONS = ("unseen_problems", "conv_networks_unseen")
+BESIDE = ("grouped", "packed", "padded", "dilated")
+"""Sorts whose images are copied beside, or whose kernels are no implicit GEMM of Hopper's."""
+FEW_CHANNELS = 16
 SIZES = ["in_dtype", "m", "n", "k"]
 LONG_US = 100.0
 SHARES = [round(0.005 * step, 3) for step in range(31)]
@@ -108,17 +113,41 @@ def figures(rows: pd.DataFrame, own_pick: OwnPick) -> Iterator[dict[str, object]
         }
 
 
-def convolutions(gpu_name: str) -> dict[str, str]:
-    """Of cuDNN's picks: over the fastest kernel by prediction, and how near that comes to the call."""
-    rows, _ = usable_rows(read_table(MEASUREMENTS / gpu_name / "convolutions.csv.gz"), needs_tile=True)
-    ranker = Ranker(gpu_name, family="cudnn")
-    picked_us = predict_table(rows, gpu_name)["predicted_us"].to_numpy()
-    asked = zip(rows["conv"], rows["in_dtype"], rows["out_dtype"], strict=True)
-    best = (ranker.rank(GemmProblem.of_conv(*words), 1).best for words in asked)
-    best_us = np.array([choice.prediction.runtime_us for choice in best])
-    error = np.abs(ranker.own_pick.time_us(best_us) / runtimes_us(rows) - 1.0)
-    over = np.median(picked_us / best_us)
-    return {"rows": f"{len(rows)}", "over": f"{over:.3f}", "MAPE": f"{error.mean():.1%}"}
+def convolutions(table: str) -> pd.DataFrame:
+    """cuDNN's calls of a table, whatever their kernels: measured, and their fastest kernel by prediction.
+
+    Without those of few channels a group: libraries have other kernels for them.
+    """
+    rows, _ = usable_rows(read_table(MEASUREMENTS / GPUS[0] / f"{table}.csv.gz"), needs_tile=False)
+    rows = rows[rows["kernel"] == CUDNN]
+    ranker = Ranker(GPUS[0], family=CUDNN)
+    problems = [GemmProblem.of_conv(*words) for words in zip(rows["conv"], rows["in_dtype"], strict=True)]
+    found = pd.DataFrame(
+        {
+            "table": table,
+            "sort": [sort_of(problem.conv) for problem in problems if problem.conv],
+            "fastest_us": [ranker.rank(each, 1).best.prediction.runtime_us for each in problems],
+            "called_us": runtimes_us(rows),
+        }
+    )
+    found["expected_us"] = [
+        ranker.own_pick_of(problem).time_us(time_us)
+        for problem, time_us in zip(problems, found["fastest_us"], strict=True)
+    ]
+    convs = (problem.conv for problem in problems if problem.conv)
+    return found[[conv.groups == 1 or conv.channels >= FEW_CHANNELS * conv.groups for conv in convs]]
+
+
+def of_convolutions() -> tuple[OwnPick, pd.DataFrame, pd.DataFrame]:
+    """What picks of the fitted tables take over the fastest: of no sort, by sort; and how near that is."""
+    found = pd.concat(map(convolutions, (*FITTED_CONVOLUTIONS, *HELD_OUT_CONVOLUTIONS)))
+    seen = found[found["table"].isin(FITTED_CONVOLUTIONS)]
+    shares = (seen["called_us"] / seen["fastest_us"] - 1.0).groupby(seen["sort"])
+    error = (found["expected_us"] / found["called_us"] - 1.0).abs()
+    names = [found["table"], found["sort"].where(found["sort"].isin(BESIDE), "")]
+    found_errors = error.groupby(names).agg(["size", "mean", "median"])
+    plain = seen[seen["sort"] == ""].rename(columns={"fastest_us": "predicted_us", "called_us": "runtime_us"})
+    return fitted(plain), shares.agg(["size", "median"]), found_errors
 
 
 def main() -> None:
@@ -129,7 +158,10 @@ def main() -> None:
         print(pd.DataFrame(held_out(rows, halves) for halves in (HALVES_US, HALVES_US[-1:])).round(4))
         own_pick = Ranker(gpu_name, family=TORCH_FAMILY).own_pick
         print(pd.DataFrame(figures(rows, own_pick)).to_string(index=False))
-    print(convolutions(GPUS[0]))
+    own_pick, *frames = of_convolutions()
+    print(CUDNN, own_pick)
+    for frame in frames:
+        print(frame.round(3).to_string())
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
     gemm-model trace --rows traces.csv --output traces/
 
 `--held-out` plans 26 others, of other sizes: the model's numbers are read off the 40 and judged on these.
+`--unseen` plans 30 more, for what was changed with both in view.
 
 bf16 and e4m3; cooperative and ping-pong; one wave and many; bound by DRAM, L2 and the tensor cores; tiles at
 the edge; clusters; split-K. Each is small, so that the trace of all its warps is: kernels of more tiles
@@ -66,12 +67,34 @@ HELD_OUT_SHAPES = (
     ("many waves, short k", 3328, 2560, 512, (128, 128), (1, 1), "pingpong"),
 )
 HELD_OUT_SPLITS = ((96, 5120, 6144, (64, 128), 3),)
+UNSEEN_SHAPES = (
+    ("one wave, tensor", 1664, 2304, 1792, (128, 256), (2, 1), "cooperative"),
+    ("one wave, tensor", 1152, 1792, 2560, (128, 128), (1, 1), "pingpong"),
+    ("part of a wave", 768, 1536, 3072, (128, 128), (1, 1), "cooperative"),
+    ("many waves, tensor", 2560, 6144, 1280, (128, 256), (2, 1), "cooperative"),
+    ("many waves, tensor", 2816, 4608, 896, (128, 128), (2, 1), "pingpong"),
+    ("many waves, short k", 5120, 2560, 320, (128, 192), (1, 1), "cooperative"),
+    ("many waves, short k", 2304, 4608, 448, (128, 128), (1, 1), "pingpong"),
+    ("DRAM, few rows", 24, 7168, 4608, (64, 64), (1, 1), "cooperative"),
+    ("DRAM, few rows", 56, 9216, 3584, (64, 128), (1, 2), "pingpong"),
+    ("L2, narrow tiles", 1792, 3072, 1280, (64, 128), (1, 1), "cooperative"),
+    ("L2, narrow tiles", 2304, 2560, 1792, (128, 64), (1, 1), "pingpong"),
+    ("edge tiles", 1240, 2712, 1760, (128, 192), (1, 1), "cooperative"),
+    ("clusters of four", 1792, 3584, 1536, (128, 128), (2, 2), "cooperative"),
+    ("three warpgroups", 1920, 3328, 1280, (192, 128), (1, 1), "cooperative"),
+)
+UNSEEN_SPLITS = ((80, 6144, 5120, (64, 128), 2),)
+PLANS = {
+    "traces": (SHAPES, SPLITS),
+    "held_out": (HELD_OUT_SHAPES, HELD_OUT_SPLITS),
+    "unseen": (UNSEEN_SHAPES, UNSEEN_SPLITS),
+}
 DTYPES = ("bf16", "e4m3")
 
 
-def plan(*, held_out: bool = False) -> Iterator[Row]:
-    """The kernels, type by type."""
-    shapes, splits = (HELD_OUT_SHAPES, HELD_OUT_SPLITS) if held_out else (SHAPES, SPLITS)
+def plan(kernels: str = "traces") -> Iterator[Row]:
+    """The kernels of one of PLANS, type by type."""
+    shapes, splits = PLANS[kernels]
     for dtype in DTYPES:
         for _, m, n, k, tile, cluster, schedule in shapes:
             # Rows of K and of the output start at multiples of 16 bytes.
@@ -110,9 +133,12 @@ def main() -> None:
     parser.add_argument(
         "--parts", type=Path, metavar="FOLDER", help="also one table for each run of the tracer, by size"
     )
-    parser.add_argument("--held-out", action="store_true", help="26 others that no number is read off")
+    others = parser.add_mutually_exclusive_group()
+    for name, what in (("held_out", "26 others that no number is read off"), ("unseen", "30 more")):
+        words = {"action": "store_const", "const": name, "dest": "kernels", "default": "traces"}
+        others.add_argument(f"--{name.replace('_', '-')}", help=what, **words)
     arguments = parser.parse_args()
-    rows = list(plan(held_out=arguments.held_out))
+    rows = list(plan(arguments.kernels))
     write_plan(rows, arguments.output)
     for number, batch in enumerate(batches(rows, load_gpu(GPU))):
         own = [rows[index] for index in batch]

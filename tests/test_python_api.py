@@ -94,7 +94,8 @@ def test_rows_of_two_kernels_in_turn_are_left_out_and_rows_of_other_regimes_are_
     assert told.attrs["notes"][:3] == [
         "1 rows of two kernels in turn (column partner) are left out",
         "1 rows were measured in the regime burst and are predicted in graph",
-        "1 rows were measured at a settled clock and are predicted at a rested one",
+        "1 rows were measured at a settled clock and are predicted at a rested one; "
+        "regime sustained predicts such",
     ]
     alone = chains[["m", "n", "k", "in_dtype", "cta_m", "cta_n", "cluster_m", "cluster_n", "regime"]]
     assert predict_table(alone, "h200", options={"regime": "graph"}).attrs["notes"] == []
@@ -163,3 +164,43 @@ def test_public_names_hold_whatever_was_imported_first():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
+
+
+PROBLEM = GemmProblem.of(512, 512, 512)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: GemmProblem(m=1, n=1, k=1, a_dtype="bf16"), "a_dtype is of type str; expected a DataType"),
+        (
+            lambda: GemmProblem(m=1, n=1, k=1, a_scale=3),
+            "a_scale is of type int; expected a BlockScale or None",
+        ),
+        (
+            lambda: GemmProblem.of(64, 64, 64, epilogue=5),
+            "epilogue is of type int; expected an Epilogue or None",
+        ),
+        (
+            lambda: GemmProblem.of(64, 64, 64, groups=5),
+            "groups is of type int; expected a GroupedGemm or None",
+        ),
+        (lambda: gemm_model.Epilogue(words=5), "words is of type int; expected a tuple"),
+        (lambda: gemm_model.GroupedGemm(rows=5), "rows is of type int; expected a tuple"),
+        (lambda: KernelConfig(cta_m=64, cta_n=64, kernel=5), "kernel is of type int; expected a str"),
+        (lambda: KernelConfig(cta_m=64, cta_n=64, fast_accum="x"), "fast_accum is 'x'; expected one of"),
+        (lambda: KernelConfig(cta_m=64, cta_n=64, pdl="x"), "pdl is 'x'; expected one of"),
+        (lambda: predict(None, CONFIG, "h200"), "problem is of type NoneType; expected a GemmProblem"),
+        (lambda: predict(PROBLEM, None, "h200"), "config is of type NoneType; expected a KernelConfig"),
+        (lambda: predict(PROBLEM, CONFIG, "h200", options=[1]), r"options are \[1\]; expected a mapping"),
+        (lambda: predict_table(None, "h200"), "frame is of type NoneType; expected a DataFrame"),
+        (lambda: gemm_model.rank(None), "problem is of type NoneType; expected a GemmProblem"),
+        (lambda: gemm_model.Ranker("h200").rank(None), "problem is of type NoneType"),
+        (lambda: gemm_model.explain(None, CONFIG, "h200"), "problem is of type NoneType"),
+        (lambda: gemm_model.load_gpu(5), "gpu is 5; expected a name or a YAML file"),
+        (lambda: gemm_model.families("h200"), "gpu is of type str; expected a GpuSpec or None"),
+    ],
+)
+def test_values_of_another_kind_are_refused_in_a_sentence(call, sentence):
+    with pytest.raises(InputError, match=sentence):
+        call()

@@ -11,6 +11,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.records import require_kind
 from gemm_model.kernels.feasibility import refuse_in_any_family
 from gemm_model.models import DEFAULT_MODEL, model_for, require_known
 
@@ -54,8 +55,11 @@ def predict_table(
     that do not tell their tile are left out: `attrs["notes"]` of the result says how many, and how many were
     measured in another regime. Raises InputError naming the row and column of a bad value.
     """
+    import pandas as pd
+
     from gemm_model.tables.table import measured_otherwise, predict_frame, usable_rows, with_prediction
 
+    require_kind("frame", frame, pd.DataFrame)
     chosen = model_for(model, gpu, options)
     rows, notes = usable_rows(frame, needs_tile=chosen.needs_tile)
     prediction = predict_frame(rows, chosen)

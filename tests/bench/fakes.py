@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import time
 from pathlib import Path
@@ -106,6 +107,19 @@ class FakeDevice:
         if problem.n == NO_MEMORY:
             raise OutOfMemoryError("the fake GPU is full")
         return Operands(a=None, b=None, out=None)
+
+    def scratch(self, size_bytes: int) -> str:
+        return f"{size_bytes} bytes"
+
+    def displace(self, turn: int) -> None:
+        pass
+
+    def lend(self, operands: list[list[Operands]]) -> bytes:
+        return pickle.dumps(operands)
+
+    def borrow(self, lent: bytes) -> list[list[Operands]]:
+        borrowed: list[list[Operands]] = pickle.loads(lent)
+        return borrowed
 
     def check(self, problem: GemmProblem, operands: Operands, launch: Any) -> float:
         launch()

@@ -3,13 +3,16 @@
 import pytest
 
 from gemm_model.bench.cudnn_names import conv_cells
-from gemm_model.core.problem import GemmProblem
+from gemm_model.core.conv import ConvProblem
 
 NAME = (
     "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize{}_warpgroupsize{}_g1_"
     "execute_segment_k_{}_kernel__5x_cudnn"
 )
-PROBLEM = GemmProblem.of_conv("fprop n=32 c=128 h=28 w=28 k=128 r=3 s=3 pad=1")
+
+
+CONV = ConvProblem.parse("fprop n=32 c=128 h=28 w=28 k=128 r=3 s=3 pad=1")
+BLOCK = "(384, 1, 1)"
 
 
 @pytest.mark.parametrize(
@@ -22,20 +25,68 @@ PROBLEM = GemmProblem.of_conv("fprop n=32 c=128 h=28 w=28 k=128 r=3 s=3 pad=1")
     ],
 )
 def test_names_tell_tiles_and_how_warpgroups_share_them(tile, groups, shares, grid, expected):
-    cells = conv_cells(PROBLEM, NAME.format(tile, groups, shares), grid, "(384, 1, 1)")
+    cells = conv_cells(CONV, NAME.format(tile, groups, shares), grid, BLOCK)
     names = ("cta_m", "cta_n", "cluster_m", "schedule", "split_k", "scheduler")
     assert tuple(cells[name] for name in names) == expected
 
 
-def test_several_ctas_for_a_tile_are_parts_of_k():
-    gradient = GemmProblem.of_conv("wgrad n=32 c=128 h=28 w=28 k=128 r=3 s=3 pad=1")
-    # 128 x 1152 outputs are 18 tiles of 128 x 64: 108 CTAs are six for each.
+def test_ctas_beyond_the_tiles_are_no_parts_of_k():
+    # 784 pixels are 13 tiles of 64; in clusters of four along 48 filters three of four CTAs are idle.
+    conv = ConvProblem.parse("fprop n=16 c=192 h=7 w=7 k=48 r=3 s=3 pad=1")
+    cells = conv_cells(conv, NAME.format("64x64x64", "1x1x1", "off"), "(52, 1, 1)", BLOCK)
+    assert (cells["split_k"], cells["scheduler"]) == (1, "static")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "grid", "block", "expected"),
+    [
+        # 192 filters are 3 tiles, and each of four taps has two for its 96 channels: 24, and 3 CTAs for each.
+        ("n=128 c=96 h=56 w=56 k=192 r=2 s=2 stride=2", "(72, 1, 1)", BLOCK, (3, "static")),
+        # 8 x 9 x 8 tiles are more than 120 CTAs: each takes a part of the k tiles of all.
+        ("n=16 c=512 h=28 w=28 k=512 r=3 s=3 pad=1", "(120, 1, 1)", BLOCK, (1, "stream_k")),
+        # The grid of a kernel that adds up the parts behind is not that of the tiles.
+        ("n=128 c=96 h=56 w=56 k=192 r=2 s=2 stride=2", "(72, 1, 1)", "(128, 1, 1)", (1, "stream_k")),
+    ],
+)
+def test_segments_of_k_are_as_many_as_a_tile_has_ctas(sizes, grid, block, expected):
+    gradient = ConvProblem.parse(f"wgrad {sizes}")
+    cells = conv_cells(gradient, NAME.format("64x64x64", "1x1x1", "on"), grid, block)
+    assert (cells["split_k"], cells["scheduler"]) == expected
+
+
+def test_small_kernels_of_segments_are_no_others():
+    name = NAME.format("128x64x64", "1x1x1", "on")
+    for names in (f"init_device_workspace_kernel + {name}", f"{name} + sm90_xmma_wgrad_split_k_kernel"):
+        assert conv_cells(CONV, names, "(108, 1, 1)", BLOCK)["scheduler"] == "stream_k"
+
+
+def test_a_call_that_pads_its_images_has_no_tile():
     name = NAME.format("128x64x64", "1x1x1", "off")
-    cells = conv_cells(gradient, f"init_device_workspace_kernel + {name}", "(108, 1, 1)", "(384, 1, 1)")
-    assert cells["split_k"] == 6
-    # The last kernel adds up parts: its grid says nothing of the tiles.
-    assert conv_cells(gradient, f"{name} + reduce", "(108, 1, 1)", "(128, 1, 1)")["split_k"] == 1
+    for names in (f"nhwcAddPaddingKernel + {name}", f"{name} + {name}"):
+        assert conv_cells(CONV, names, "(108, 1, 1)", BLOCK) == {}
+
+
+def test_a_tile_holds_as_many_groups_as_its_name_says():
+    name = NAME.format("64x64x64", "1x1x1", "off").replace("_g1_", "_g4_")
+    # Four groups of 16 channels fill 64; those of 32 are two.
+    sixteen, thirty_two = (
+        ConvProblem.parse(f"fprop n=32 c={32 * each} h=28 w=28 k={32 * each} r=3 s=3 pad=1 groups=32")
+        for each in (16, 32)
+    )
+    assert conv_cells(sixteen, name, "(108, 1, 1)", BLOCK)["cta_n"] == 64
+    for other in (CONV, thirty_two):
+        assert conv_cells(other, name, "(108, 1, 1)", BLOCK) == {}
+
+
+def test_kernels_of_strided_data_gradients_leave_k_whole():
+    name = (
+        "sm90_xmma_dgrad_implicit_gemm_indexed_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_"
+        "warpgroupsize1x1x1_g1_strided_execute_kernel__5x_cudnn"
+    )
+    cells = conv_cells(CONV, name, "(60, 2, 1)", BLOCK)
+    names = ("cta_m", "cta_n", "cluster_m", "schedule", "split_k", "scheduler")
+    assert tuple(cells[name] for name in names) == (128, 128, 2, "pingpong", 1, "static")
 
 
 def test_an_unknown_kernel_has_no_tile():
-    assert conv_cells(PROBLEM, "conv2d_c1_k1_nhwc_specialized", "(8, 8, 8)", "(128, 1, 1)") == {}
+    assert conv_cells(CONV, "conv2d_c1_k1_nhwc_specialized", "(8, 8, 8)", "(128, 1, 1)") == {}

@@ -252,6 +252,17 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
+def test_words_are_refused_before_a_gpu_is_looked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--regime", "graph", "--partner", "softmax", "--device", "no.such:Device"]
+    assert (
+        benchmark_main(arguments(write_sizes(tmp_path / "s.csv", (256,)), tmp_path / "out.csv", *words)) == 2
+    )
+    expected = "partner is 'softmax'; expected MxNxK in positive whole numbers, such as 128x256x64"
+    assert capsys.readouterr().err.strip() == f"benchmark_gemm.py: {expected}"
+
+
 def test_the_norm_between_gemms_compiles_for_hopper() -> None:
     triton = pytest.importorskip("triton")
     from triton.backends.compiler import GPUTarget

@@ -82,3 +82,15 @@ def test_measured_rows_go_to_the_table_of_their_plan(plans: dict[str, list[Row]]
             for row in plans[name]
         ]
         assert {merging.kind_of(row) for row in cells} == {name}
+
+
+def test_convolutions_of_networks_held_out_are_in_no_other_plan() -> None:
+    found = load_script("plan_convolution_measurements").plans()
+    fitted, held_out = (
+        [row.problem.conv for row in found[name]] for name in ("conv_networks", "conv_networks_unseen")
+    )
+    assert (len(fitted), len(held_out)) == (360, 360)
+    assert not set(fitted) & set(held_out)
+    assert {conv.kind for conv in held_out} == {"fprop", "dgrad", "wgrad"}
+    # Depthwise ones are left out.
+    assert all(min(conv.channels, conv.filters) > conv.groups for conv in (*fitted, *held_out))

@@ -15,9 +15,11 @@ import cutlass  # noqa: E402
 import cutlass.cute as cute  # noqa: E402
 import numpy as np  # noqa: E402
 import quack.cache as quack_cache  # noqa: E402
+import torch  # noqa: E402
 
 from gemm_model.bench import quack  # noqa: E402
 from gemm_model.bench.provider import CompileError  # noqa: E402
+from gemm_model.bench.quack import placed_in  # noqa: E402
 from gemm_model.core.batch import batch_of  # noqa: E402
 from gemm_model.core.gpu import load_gpu  # noqa: E402
 from gemm_model.core.kernel_config import KernelConfig  # noqa: E402
@@ -114,6 +116,19 @@ def test_the_family_says_what_quack_says_of_every_tile(
             # Where not even the epilogue fits, QuACK's count of stages is negative.
             assert tuple(float(column[row]) for column in columns) == (max(theirs[0], 0), *theirs[1:]), (m, n)
     assert 20 < np.count_nonzero(offered) < len(tiles)
+
+
+def test_partial_sums_of_a_split_kernel_lie_where_they_are_put() -> None:
+    scratch = torch.full((4096,), 7, dtype=torch.uint8)
+    counters, sums = torch.ones(1, 3, 5, dtype=torch.int32), torch.ones(1, 3, 5, 8, dtype=torch.float32)
+    placed_counters, placed_sums = placed_in(scratch, (counters, sums))
+    assert placed_counters.tolist() == [[[0] * 5] * 3]
+    assert placed_sums.shape == sums.shape
+    # 60 bytes of counters, then sums at the next multiple of 256 that nobody has written.
+    assert placed_counters.data_ptr() == scratch.data_ptr()
+    assert placed_sums.data_ptr() == scratch.data_ptr() + 256
+    assert (scratch[256 : 256 + 480] == 7).all()
+    assert placed_in(scratch[:700], (counters, sums))[1] is sums
 
 
 def test_configs_are_distinct_and_runnable() -> None:

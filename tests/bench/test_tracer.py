@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gemm_model.bench import tracer
+from gemm_model.bench.provider import Operands
 from gemm_model.bench.rows import Row, write_plan
 from gemm_model.cli import main
 from gemm_model.core.errors import InputError, MissingExtraError
@@ -16,7 +18,7 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.timeline.trace import read_trace_table
-from tests.bench.fakes import LAUNCH_FAILS, FakeDevice
+from tests.bench.fakes import LAUNCH_FAILS, NO_MEMORY, FakeDevice, FakeProvider
 from tests.timeline.iket_sample import sample, write_sample
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +38,7 @@ def row(m=256, n=128, k=128, kernel="quack", **config):
 class FakeTracer:
     """Stands for the commands that `tracer` runs: the timed worker, the tracer for lifetimes, for ranges."""
 
-    def __init__(self, launches, words="", untraced_us=1.25, lifetimes=20):
+    def __init__(self, launches, words="", untraced_us=1.25, lifetimes=40):
         self.commands, self.environments = {}, {}
         self.launches, self.words, self.untraced_us = launches, words, untraced_us
         self.lifetimes = lifetimes
@@ -53,7 +55,7 @@ class FakeTracer:
         out.mkdir(parents=True, exist_ok=True)
         document = sample(self.lifetimes if part == "lifetimes" else self.launches)
         if part == "lifetimes":
-            # The last nine launches live 1.09, 1.08, ..., 1.01 us.
+            # The last 36 launches live 1.36, 1.35, ..., 1.01 us.
             document["launches"] = [
                 {
                     **launch,
@@ -69,13 +71,14 @@ class FakeTracer:
 
 
 def test_a_row_is_timed_without_the_tracer_and_traced_with_it(monkeypatch):
-    fake = FakeTracer(launches=5)
+    fake = FakeTracer(launches=8)
     monkeypatch.setattr(tracer, "_run", fake)
     (trace,) = tracer.trace_rows([row()], H200, OPTIONS)
     assert trace.info.untraced_us == 1.25
-    # The median of the last nine lifetimes, and 1.6 us over it.
-    assert trace.info.unranged_us == pytest.approx(1.05)
-    assert trace.info.overhead == pytest.approx(1.6 / 1.05 - 1.0)
+    # The median of the last 36 lifetimes less the first of every four (1.36, 1.32, ..., 1.04 us), and 1.6 us
+    # over it.
+    assert trace.info.unranged_us == pytest.approx(1.18)
+    assert trace.info.overhead == pytest.approx(1.6 / 1.18 - 1.0)
     assert trace.info.kernel["m"] == 256
     # 128 elements of K are two k tiles of 64.
     assert trace.info.k_tiles == 2
@@ -92,31 +95,45 @@ def test_a_row_is_timed_without_the_tracer_and_traced_with_it(monkeypatch):
 
 
 def test_parts_of_epilogues_are_traced_where_they_are_asked_for(monkeypatch):
-    fake = FakeTracer(launches=3)
+    fake = FakeTracer(launches=6)
     monkeypatch.setattr(tracer, "_run", fake)
     tracer.trace_rows([row()], H200, tracer.TraceOptions(device=DEVICE, stores=True, waits=False))
     assert not {"--waits", "--no-stores"} & set(fake.commands["ranges"])
 
 
+class LoggingProvider(FakeProvider):
+    """Notes what is prepared, by which process."""
+
+    def prepare(self, problem, config, operands):
+        with (Path(os.environ["LAUNCH_LOG"]) / "prepared").open("a") as file:
+            scratch = f", {operands.scratch}" if operands.scratch else ""
+            file.write(f"{sys.argv[sys.argv.index('--part') + 1]}: {operands.a}{scratch}\n")
+        return super().prepare(problem, config, operands)
+
+
 class LoggingDevice(FakeDevice):
     """Notes what is launched, and how often."""
 
-    def kernel_us(self, launch, count):
+    def kernel_times_us(self, launch, count):
         self._note(f"untraced {count}", launch)
-        return 2.5
+        return [2.0, *(count - 2) * [2.5], 9.0]
 
     def rested_launches(self, launch, count):
         self._note(f"traced {count}", launch)
 
     def operands(self, problem, placement):
         part = sys.argv[sys.argv.index("--part") + 1]
-        # The process without a tracer takes its time to compile.
-        time.sleep(0.2 * (part == "untraced"))
-        self._write("prepared", f"{part}{placement}")
-        return super().operands(problem, placement)
+        # The process without a tracer takes its time.
+        time.sleep(0.02)
+        self._write("placed", f"{part}{placement}")
+        super().operands(problem, placement)
+        return Operands(a=f"{problem.m}, place {placement}", b=None, out=None)
+
+    def displace(self, turn):
+        self._turn = turn
 
     def _note(self, what, launch):
-        self._write("log", f"{launch()[0].m} {what}")
+        self._write("log", f"{launch()[0].m} {what} in turn {self._turn}")
 
     def _write(self, name, line):
         with (Path(os.environ["LAUNCH_LOG"]) / name).open("a") as file:
@@ -137,45 +154,62 @@ def in_turn(monkeypatch, tmp_path, rows, device="LoggingDevice"):
 
 
 def test_kernels_with_and_without_ranges_take_turns_on_the_card(monkeypatch, tmp_path):
-    rows = [row(m=256, kernel=FAKE), row(m=512, kernel=FAKE)]
+    logging = "tests.bench.test_tracer:LoggingProvider"
+    rows = [row(m=256, kernel=logging), row(m=512, kernel=logging, split_k=2)]
     launched = in_turn(monkeypatch, tmp_path, rows)
-    # The tracer's first run counts events, beside no other: three launches of each.
-    assert launched[:6] == [*["256 traced 1"] * 3, *["512 traced 1"] * 3]
-    a_round = ("traced 1", "untraced 3", "traced 3")
-    assert launched[6:] == [f"{m} {each}" for m in (256, 512) for each in 3 * a_round]
+    # Of nine rounds the first, the fourth and the seventh have one launch with ranges.
+    ranged = [int(turn in (0, 3, 6)) for turn in range(9)]
+    counted = [f"{m} traced {ranged[turn]} in turn {turn}" for m in (256, 512) for turn in range(9)]
+    # The tracer's first run counts events, beside no other.
+    assert launched[:18] == counted
+    assert launched[18:] == [
+        f"{m} {each} in turn {turn}"
+        for m in (256, 512)
+        for turn in range(9)
+        for each in (f"traced {ranged[turn]}", "traced 3", "untraced 3")
+    ]
+    # Each round has the operands of both kernels elsewhere, and all processes have them where one does.
+    places = [f"256, place {place}" for place in range(9)]
+    places += [f"512, place {place}, 67108864 bytes" for place in range(9)]
+    assert (tmp_path / "placed").read_text().split() == 2 * [f"untraced{place}" for place in range(9)]
+    prepared = (tmp_path / "prepared").read_text().splitlines()
+    of_ranges = [each for each in prepared if each.startswith("ranges: ")]
+    assert of_ranges == 2 * [f"ranges: {place}" for place in places]
     # The tracer's compiler leaves ranges in: kernels without them are compiled by the other process.
-    prepared = (tmp_path / "prepared").read_text().split()
-    of_both = [part for part in prepared if not part.startswith("ranges")]
-    # Each round has the operands of both kernels elsewhere.
-    assert of_both == [f"{part}{place}" for part in ("untraced", "lifetimes") for place in (0, 1, 2, 0, 1, 2)]
+    of_both = [each for each in prepared if not each.startswith("ranges: ")]
+    assert of_both == [f"{part}: {place}" for part in ("untraced", "lifetimes") for place in places]
     replies = json.loads((tmp_path / "untraced.json").read_text())
     assert replies == 2 * [{"disposition": "ok", "kernel_us": 2.5}]
 
 
 class FailingDevice(LoggingDevice):
-    def kernel_us(self, launch, count):
+    def kernel_times_us(self, launch, count):
         raise RuntimeError("the card fell off")
 
 
 def test_nobody_waits_for_the_turn_of_one_that_ended(monkeypatch, tmp_path):
     with pytest.raises(InputError, match="ended with code 1.*RuntimeError: the card fell off"):
         in_turn(monkeypatch, tmp_path, [row(kernel=FAKE)], "FailingDevice")
-    refused = [row(kernel=FAKE), row(n=LAUNCH_FAILS, kernel=FAKE)]
-    (tmp_path / "again").mkdir()
-    with pytest.raises(InputError, match=r"256 x \d+ x 128: launch_failed \(the fake launch fails\)"):
-        in_turn(monkeypatch, tmp_path / "again", refused)
+    for name, n, why in (
+        ("again", LAUNCH_FAILS, "launch_failed (the fake launch fails)"),
+        ("third", NO_MEMORY, "out_of_memory (the fake GPU is full)"),
+    ):
+        (tmp_path / name).mkdir()
+        refused = [row(kernel=FAKE), row(n=n, kernel=FAKE)]
+        with pytest.raises(InputError, match=re.escape(f"256 x {n} x 128: {why}")):
+            in_turn(monkeypatch, tmp_path / name, refused)
 
 
 @pytest.mark.parametrize(
     ("fake", "message"),
     [
-        (FakeTracer(launches=2), "saw 2 launches of instrumented kernels; expected at least 3"),
+        (FakeTracer(launches=5), "saw 5 launches of instrumented kernels; expected at least 6"),
         (
-            FakeTracer(launches=3, lifetimes=4),
-            "shows other launches; expected 9 of each of the traced kernels",
+            FakeTracer(launches=6, lifetimes=35),
+            "shows other launches; expected 36 of each of the traced kernels",
         ),
         (
-            FakeTracer(launches=4, words="Trace incomplete: 5 warp record(s) dropped"),
+            FakeTracer(launches=7, words="Trace incomplete: 5 warp record(s) dropped"),
             "lost the events of 5 warps at its own count events a warp; expected more by --events-per-warp",
         ),
     ],
@@ -194,17 +228,17 @@ def test_a_process_that_fails_is_told_by_its_last_line(tmp_path):
 
 def test_batches_are_alike_in_size_and_bounded():
     rows = [row(m=8192, n=8192, k=4096), row(), row(m=4096, n=4096, k=1024), row(m=512)]
-    # Four launches of t tiles of 128 x 128 and k tiles of 64: 8 warps compute k tiles, with 4 more a tile;
+    # Seven launches of t tiles of 128 x 128 and k tiles of 64: 8 warps compute k tiles, with 4 more a tile;
     # one loads the k tiles, with 3 more a tile. With their stores: 4 blocks of 32 columns in 4 ranges each.
     sizes = [
-        4 * 4096 * (8 * (64 + 4) + 64 + 3),
-        4 * 2 * (8 * (2 + 4) + 2 + 3),
-        4 * 1024 * (8 * (16 + 4) + 16 + 3),
-        4 * 4 * (8 * (2 + 4) + 2 + 3),
+        7 * 4096 * (8 * (64 + 4) + 64 + 3),
+        7 * 2 * (8 * (2 + 4) + 2 + 3),
+        7 * 1024 * (8 * (16 + 4) + 16 + 3),
+        7 * 4 * (8 * (2 + 4) + 2 + 3),
     ]
     assert [tracer.expected_ranges(each, H200) for each in rows] == sizes
     with_stores = tracer.expected_ranges(rows[1], H200, stores=True)
-    assert with_stores == 4 * 2 * (8 * (2 + 4 + 4 * 4) + 2 + 3)
+    assert with_stores == 7 * 2 * (8 * (2 + 4 + 4 * 4) + 2 + 3)
     found = tracer.batches(rows, H200)
     assert sorted(index for batch in found for index in batch) == [0, 1, 2, 3]
     assert found[0][:2] == [1, 3]
@@ -288,7 +322,7 @@ def test_a_trace_that_was_written_before_is_converted(tmp_path, capsys):
 def test_a_table_of_kernels_becomes_a_folder(monkeypatch, tmp_path):
     plan = tmp_path / "plan.csv"
     write_plan([row(), row(m=512)], plan)
-    monkeypatch.setattr(tracer, "_run", FakeTracer(launches=6, lifetimes=20))
+    monkeypatch.setattr(tracer, "_run", FakeTracer(launches=12, lifetimes=80))
     monkeypatch.setattr("gemm_model.bench.runner.describe_card", lambda worker: {"gpu_name": "NVIDIA H200"})
     out = tmp_path / "traces"
     assert main(["trace", "--rows", str(plan), "--output", str(out), "--device", DEVICE]) == 0
@@ -343,4 +377,4 @@ def test_a_split_launch_is_timed_by_the_kernel_that_computes():
         def _kernels(self, run):
             return next(self.runs)
 
-    assert Seen().kernel_us(lambda: None, 3) == 23.0
+    assert Seen().kernel_times_us(lambda: None, 3) == [23.0, 23.0, 22.5]

@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_model.calibration.cross_validation import fold_fits, folds_of, held_out, size_groups
+from gemm_model.calibration.cross_validation import fold_fit, folds_of, held_out, size_groups
 from gemm_model.calibration.fit import fit
 from gemm_model.calibration.hold_out import HoldOut
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.run import Choices, KindResult, best_of_top, calibrate, full_names
-from gemm_model.calibration.tables import load_tables
+from gemm_model.calibration.tables import load_tables, measured_family
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.processes import local_processes
@@ -102,7 +102,8 @@ def test_held_out_rows_come_from_fits_that_did_not_see_them():
     for shape in np.unique(seen.shape_id):
         assert len(np.unique(folds[seen.shape_id == shape])) == 1
     folds[folds == 2] = -1
-    fits = list(fold_fits({"burst": seen}, "burst", H200, folds, free=FREE, start=VALUES, without=ABSENT))
+    known = {"free": FREE, "start": VALUES, "without": ABSENT}
+    fits = [fold_fit({"burst": seen}, "burst", H200, folds == fold, **known) for fold in (0, 1)]
     for each in fits:
         assert not set(map(tuple, each.seen.frame[["m", "n", "k"]].to_numpy())) & set(
             map(tuple, each.unseen.frame[["m", "n", "k"]].to_numpy())
@@ -162,7 +163,10 @@ def test_impossible_and_foreign_rows_are_left_out_and_counted(tmp_path):
         (lambda frame: frame[frame["m"] == frame["m"].iloc[0]], "shapes"),
         (lambda frame: frame.assign(gpu=["h200"] * 40 + ["b200"] * (len(frame) - 40)), "several GPUs"),
         (lambda frame: frame.assign(regime="idle"), "regime"),
-        (lambda frame: frame.assign(kernel=["triton", "cublas"] * (len(frame) // 2)), "but of cublas"),
+        (
+            lambda frame: frame.assign(kernel=["triton", "cublas"] * (len(frame) // 2)),
+            "rows of cublas and triton kernels",
+        ),
         (lambda frame: frame.drop(columns="runtime_us"), "runtime_us"),
         (lambda frame: frame.assign(runtime_us=-1.0), "runtime_us"),
         (lambda frame: frame.drop(columns="cta_m"), "cta_m"),
@@ -235,6 +239,29 @@ def test_rows_of_an_unknown_family_are_refused(tmp_path, gemm_model):
     )
     assert outcome.code == 2
     assert f"{table}: no row of kernel quack, but of kutlass; expected measurements" in outcome.err
+
+
+def test_rows_of_an_unknown_family_beside_a_known_one_are_left_out_and_counted(tmp_path):
+    rows = measured(shapes=10).assign(kernel="cutlass")
+    rows.loc[rows.index[3], "kernel"] = "kutlass"
+    path = save(rows, tmp_path / "t.csv")
+    family = measured_family("auto", [path], H200)
+    assert family.name == "cutlass"
+    notes = load_tables([path], H200, family).notes
+    assert any("1 rows of" in note and "of kernels other than cutlass are left out" in note for note in notes)
+
+
+def test_rows_of_two_families_neither_of_which_is_the_default_one(tmp_path):
+    rows = measured(shapes=10)
+    rows["kernel"] = ["triton", "cublas"] * (len(rows) // 2)
+    path = save(rows, tmp_path / "t.csv")
+    with pytest.raises(
+        InputError, match="rows of cublas and triton kernels; expected one family, or --family"
+    ):
+        measured_family("auto", [path], H200)
+    assert measured_family("triton", [path], H200).name == "triton"
+    rows["kernel"] = ["triton", "quack"] * (len(rows) // 2)
+    assert measured_family("auto", [save(rows, tmp_path / "u.csv")], H200).name == "quack"
 
 
 def test_explain_prints_mechanisms_and_what_if(gemm_model):

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from gemm_model import GemmProblem, rank
-from gemm_model.choice.across_families import Against, against, rank_table_against
+from gemm_model.choice.across_families import Against, against, best_of_each, rank_table_against
 from gemm_model.choice.portfolio import choose_portfolio
 from gemm_model.choice.selection import Choice, Ranker, Ranking
 from gemm_model.choice.table_ranking import rank_table
@@ -131,3 +131,31 @@ def test_a_gain_is_the_time_saved_over_the_time_taken(own, other, gain, tied):
 def test_nothing_is_gained_over_oneself():
     ranking = ALONE["cublas"].rank(GemmProblem.of(512, 512, 512), 2)
     assert against(ranking, ALONE["cublas"]).gain(ranking.best) == 0.0
+
+
+def test_the_best_of_each_family_is_what_it_ranks_first_alone():
+    problem = GemmProblem.of(64, 7168, 2048)
+    found = best_of_each(ANY, problem)
+    assert {choice.candidate.config.kernel for choice in found} == set(ALONE)
+    times = [choice.prediction.runtime_us for choice in found]
+    assert times == sorted(times)
+    assert times[0] == ANY.rank(problem, 1).best.prediction.runtime_us
+    for choice in found:
+        assert choice == ALONE[choice.candidate.config.kernel].rank(problem, 1).best
+
+
+def test_a_family_without_a_kernel_for_the_problem_is_not_among_the_best():
+    mixed = GemmProblem.of(4096, 4096, 4096, "e4m3", b_dtype="bf16")
+    found = best_of_each(Ranker("b200", family="any"), mixed)
+    assert found
+    assert "triton" not in {choice.candidate.config.kernel for choice in found}
+
+
+def test_the_gain_over_what_a_library_picks_by_itself():
+    ranking = ANY.rank(GemmProblem.of(64, 7168, 2048), 1)
+    held = against(ranking, ALONE["cublas"])
+    # It loses 4.5 % against a fastest kernel that takes nothing, half as much at 800 us (own_picks.yaml).
+    fastest_us = held.reference.prediction.runtime_us
+    assert held.own_pick_us == pytest.approx(fastest_us * (1 + 0.045 / (1 + fastest_us / 800)))
+    best_us = ranking.best.prediction.runtime_us
+    assert held.own_pick_gain == pytest.approx(held.own_pick_us / best_us - 1.0)

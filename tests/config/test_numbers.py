@@ -8,8 +8,10 @@ import yaml
 
 from gemm_model.bench.numbers import bench_numbers
 from gemm_model.calibration.numbers import calibration_numbers
+from gemm_model.choice.numbers import choice_numbers
 from gemm_model.config.numbers import NUMBERS_DIR, empirical, load_room_numbers
 from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import assumed_numbers
 from gemm_model.hierarchy.numbers import hierarchy_numbers
 from gemm_model.kernels.numbers import family_numbers
 from gemm_model.overlap.numbers import overlap_numbers
@@ -17,6 +19,7 @@ from gemm_model.persistent.numbers import persistent_numbers
 from tests.typed_numbers import calibration
 
 SHIPPED = {
+    "choice": (choice_numbers, {"cudnn_dilation": 4, "cudnn_columns": 64}),
     "hierarchy": (
         hierarchy_numbers,
         {
@@ -95,6 +98,10 @@ SHIPPED = {
             "card_difference": 0.05,
         },
     ),
+    "gpu": (
+        assumed_numbers,
+        {"mma_clk_share": 0.9121, "l2_merging_sms": 8, "graph_launch_us": 0.5, "event_pair_us": 3},
+    ),
     "calibration": (
         calibration_numbers,
         {"log_noise": 0.03, "unknown_share": 0.15, "donor_spread": 0.5, "fastest_over_sol": 0.98},
@@ -115,6 +122,11 @@ def test_every_file_is_a_room_and_every_number_says_where_it_comes_from():
             assert entry["meaning"]
             assert entry["source"]
             assert (entry["status"] == "chosen") == entry["source"].startswith("chosen")
+
+
+def test_what_a_description_does_not_say_is_the_h200_s():
+    told = yaml.safe_load((NUMBERS_DIR.parent / "gpu" / "h200.yaml").read_text())
+    assert asdict(assumed_numbers()) == {name: told[name] for name in asdict(assumed_numbers())}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,3 +15,10 @@ def test_half_of_the_share_is_left_at_its_time():
 def test_without_such_a_time_it_is_the_same_share_everywhere_and_nothing_by_default():
     assert OwnPick(share=0.07).time_us(np.array([10.0, 1000.0])) == pytest.approx([10.7, 1070.0])
     assert OwnPick().time_us(1000.0) == 1000.0
+
+
+def test_an_own_pick_may_go_by_the_sort_of_problem():
+    pick = OwnPick(share=0.06, half_us=100.0, shares={"padded": 0.5})
+    # Of a sort that is told the share stays; of others a half of it is left at 100 us.
+    assert pick.of("padded").time_us(100.0) == 150.0
+    assert pick.of("another").time_us(100.0) == pytest.approx(103.0)

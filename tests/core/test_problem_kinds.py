@@ -205,17 +205,38 @@ def test_convolutions_in_three_dimensions_and_in_groups():
     assert ConvProblem.parse(conv.name) == conv
 
 
-def test_a_strided_data_gradient_counts_the_taps_that_a_pixel_meets():
-    # 3 x 3 taps at stride 2: pixels meet 1, 2, 2 or 4 of them, 2.25 in the mean, counted as 3.
+@pytest.mark.parametrize(
+    ("channels", "filters", "groups", "packed"),
+    [
+        (128, 128, 1, 1),
+        # Of 64 channels a tile holds 16 groups of 4, 2 of 24, one of 48; of 96 groups of one it holds 32.
+        *((128, 128, 32, 16), (96, 96, 4, 2), (96, 96, 2, 1), (96, 96, 96, 32), (64, 128, 8, 4)),
+    ],
+)
+def test_groups_of_few_channels_share_a_tile(channels, filters, groups, packed):
+    conv = f"fprop n=1 c={channels} h=9 w=9 k={filters} r=3 s=3 groups={groups}"
+    assert ConvProblem.parse(conv).packed == packed
+
+
+def test_a_strided_data_gradient_is_a_product_for_each_place_in_the_stride():
+    # 3 x 3 taps at stride 2: the pixels of the four places meet 1, 2, 2 and 4 of them, 2.25 in the mean.
     conv = ConvProblem.parse("dgrad n=1 c=64 h=56 w=56 k=32 r=3 s=3 stride=2 pad=1")
-    assert conv.sizes == (56 * 56, 64, 32 * 3, 1)
-    assert conv.runs == 3
+    assert conv.sizes == (28 * 28, 64, 72, 4)
+    assert conv.k_runs == 2.25
+    problem = GemmProblem.of_conv(conv)
+    assert problem.flop == 2 * 28 * 28 * 32 * 9 * 64
+    assert problem.a_bytes == pytest.approx(28 * 28 * 32 * 2)
+    assert problem.b_bytes == 9 * 64 * 32 * 2
+    assert problem.output_bytes == 56 * 56 * 64 * 2
 
 
-def test_a_strided_data_gradient_of_one_tap_leaves_pixels_out():
-    """Of 57 x 57 pixels 29 x 29 meet the tap of a stride of two."""
+def test_pixels_that_no_tap_meets_are_written_too():
+    """Of 57 x 57 pixels 29 x 29 meet the tap of a stride of two: a quarter of 32 filters in the mean."""
     conv = ConvProblem.parse("dgrad n=2 c=64 h=57 w=57 k=32 r=1 s=1 stride=2")
-    assert conv.sizes == (2 * 29 * 29, 64, 32, 1)
+    # 6,498 pixels are 1,624.5 for each of four places.
+    assert conv.sizes == (1624, 64, 8, 4)
+    assert conv.k_runs == 0.25
+    assert GemmProblem.of_conv(conv).output_bytes == 4 * 1624 * 64 * 2
 
 
 @pytest.mark.parametrize(

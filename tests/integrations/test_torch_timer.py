@@ -258,8 +258,9 @@ def test_convolutions_and_their_gradients_are_implicit_gemms():
     assert [timing.kind for timing in seen.timings] == ["convolution"] * 3
     assert [work.conv.kind for work in works(seen)] == ["fprop", "dgrad", "wgrad"]
     best = rank(works(seen)[0], "h200", 1, family="cudnn", options={"regime": "graph"}).best.prediction
-    # What cuDNN picks takes 5.6 % longer than its fastest kernel, in the median.
-    assert seen.timings[0].time_us == pytest.approx(1.056 * best.runtime_us)
+    # What cuDNN picks takes 9 % longer than its fastest kernel, of 100 us half of that.
+    longer = 0.09 / (1 + best.runtime_us / 100)
+    assert seen.timings[0].time_us == pytest.approx((1 + longer) * best.runtime_us)
     assert not seen.unmodelled
 
 

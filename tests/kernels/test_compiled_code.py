@@ -25,9 +25,12 @@ def test_quack_has_counts_of_its_own_and_others_have_those_of_nvcc():
         (416, 208, 247, 76),
     ]
     assert (quack.waits["others"], quack.working_registers) == (2, 30)
+    assert (quack.split_waits, quack.beside_drain_clk) == (3, 28)
     for family in ("cutlass", "cublas", "triton"):
         assert compiled_code(family).tiles() == []
         assert (compiled_code(family).waits, compiled_code(family).working_registers) == ({"others": 3}, 30)
+        # What is not told of a family is no part of its calibrations' fingerprints.
+        assert set(compiled_code(family).values()) == {"working_registers", "moved_registers", "waits"}
 
 
 def loaded(tmp_path, change):
@@ -44,6 +47,11 @@ def loaded(tmp_path, change):
     [
         (lambda found: found.pop("others"), "has no others"),
         (lambda found: found["quack"].pop("waits"), "expected a mapping of working_registers"),
+        (lambda found: found["quack"].pop("split_waits"), "expected a mapping of working_registers"),
+        (
+            lambda found: found["quack"]["split_waits"].update(value=-1),
+            "split_waits is -1; expected a number",
+        ),
         (lambda found: found["quack"]["waits"].pop("source"), "quack.waits is"),
         (lambda found: found["quack"]["waits"].update(unit="clk"), "unit 'clk'; expected 'loads'"),
         (lambda found: found["quack"]["waits"]["value"].pop("256x256"), "expected one for each tile"),

@@ -117,6 +117,13 @@ def test_what_is_known_of_a_family_may_be_how_much_it_is_more_than_the_donors():
         assert adapted.epilogue.apart == of_donor.epilogue.apart
 
 
+def test_what_is_known_of_a_family_may_hold_for_some_rate_classes():
+    donor = replace(calibration(), numbers={"fp16": numbers(), "fp8": numbers()})
+    cublas = family_of("cublas", H200)
+    sixteen, eight = (donor.numbers_for(kind, cublas).epilogue.tile_clk for kind in ("fp16", "fp8"))
+    assert (sixteen, eight) == (numbers().epilogue.tile_clk, numbers().epilogue.tile_clk + 450.0)
+
+
 def test_launches_of_a_borrowed_calibration_take_as_many_clocks():
     """3 us at the H200's 1980 MHz are 5940 clocks: 4.569 us at 1300 MHz, 3 us on a card of the same clock."""
     told = {"launch.kernel_us": 3.0, "chain.gap_us": 1.0, "chain.cold_us": 0.7, "first_loads.ramp_us": 0.9}

@@ -91,6 +91,24 @@ def test_the_table_of_groups_takes_time_at_the_start_and_with_each_tile():
     assert fused_clk(eight, found_of(eight), free) == 0.0
 
 
+def test_the_place_of_a_strided_gradient_s_tile_is_looked_up_like_a_group():
+    # Of 56 x 56 pixels 8 x 28 x 28 = 6,272 lie at each of four places: 49 tiles of 128 rows, by 2 of 64.
+    strided = conv(
+        "dgrad n=8 c=128 h=56 w=56 k=96 r=3 s=3 stride=2 pad=1", gm.KernelConfig(cta_m=128, cta_n=64)
+    )
+    assert schedule_of(strided).tiles == 4 * 49 * 2
+    # 96 filters are two k tiles of 64, for 2.25 taps in the mean.
+    assert schedule_of(strided).k_tiles == 5
+    known = numbers()
+    assert fused_clk(strided, found_of(strided), known) == 200.0
+    free = known.without(["grouped"])
+    shape = geometry_of(strided, 4096.0, H200, family_of("cudnn", H200))
+    started = [kernel_time(shape, H200, each).launch_us for each in (known, free)]
+    assert started[0] - started[1] == pytest.approx(0.5)
+    whole = conv("dgrad n=8 c=128 h=56 w=56 k=96 r=3 s=3 pad=1")
+    assert fused_clk(whole, found_of(whole), known) == 0.0
+
+
 @pytest.mark.parametrize(
     ("cta_n", "clk"),
     [
@@ -249,6 +267,32 @@ def test_a_k_tile_of_a_convolution_lies_within_a_tap():
     # 96 channels are two k tiles of 64 for each of nine taps; as one extent of 864 they were 14.
     assert schedule_of(conv()).k_tiles == 18
     assert schedule_of(work(8 * 28 * 28, 256, 96 * 9)).k_tiles == 14
+
+
+def test_a_tile_of_a_weight_gradient_lies_within_a_tap():
+    # 96 channels are two tiles of 64 for each of nine taps, by two of 128 filters; 864 in one row were 14.
+    gradient = conv(CONV.replace("fprop", "wgrad"), gm.KernelConfig(cta_m=128, cta_n=64))
+    assert schedule_of(gradient).tiles == 2 * 9 * 2
+    assert schedule_of(gradient).filled_n == 96 / 128
+
+
+def test_groups_of_few_channels_share_the_tiles_of_cudnn():
+    # 32 groups of 4 channels are two tiles of 64 columns in each of 49 rows of 128 pixels.
+    config = gm.KernelConfig(cta_m=128, cta_n=64, kernel="cudnn")
+    text = "fprop n=8 c=128 h=28 w=28 k=128 r=3 s=3 pad=1 groups=32"
+
+    def schedule(text, family):
+        batch = conv(text, config)
+        return tile_schedule(batch, found_of(batch), family_of(family, H200).tile_order)
+
+    found = schedule(text, "cudnn")
+    assert (found.tiles, found.k_tiles, found.filled_n) == (49 * 2, 9, 1.0)
+    # Another library's kernels have a tile for each group.
+    other = schedule(text, "cutlass")
+    assert (other.tiles, other.filled_n) == (49 * 32, 4 / 64)
+    # Rows of a weight gradient's tiles are filters, of 16 groups beside each other.
+    gradient = schedule(text.replace("fprop", "wgrad"), "cudnn")
+    assert (gradient.tiles, gradient.filled_m, gradient.filled_n) == (9 * 2, 0.5, 1.0)
 
 
 def test_an_image_is_read_once_while_l2_keeps_it():

@@ -6,9 +6,25 @@ from dataclasses import replace
 import pytest
 
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES
-from gemm_model.persistent.kernel_time import gpcs_to_saturate_l2, sms_to_saturate_l2
+from gemm_model.kernels.registry import family_of
+from gemm_model.persistent.kernel_time import (
+    geometry_of,
+    gpcs_to_saturate_l2,
+    kernel_time,
+    sms_to_saturate_l2,
+    tile_times,
+)
 from gemm_model.persistent.mainloop import k_tile
-from tests.persistent.kernels import B200, H200, found_of, pair_of_ctas, row, schedule_of, times_of
+from tests.persistent.kernels import (
+    B200,
+    H200,
+    found_of,
+    numbers_on,
+    pair_of_ctas,
+    row,
+    schedule_of,
+    times_of,
+)
 from tests.typed_numbers import numbers
 
 L2_BYTES_PER_US = 0.8 * 10e6
@@ -36,6 +52,24 @@ def test_outputs_that_l2_holds_back_still_pass_its_way_in():
     assert moved.dram_us == pytest.approx(130.5 * 2**20 / 4.0e6)
     free = times_of(batch, gpu=replace(gpu, l2_write_gb_per_s=None))
     assert free.dram_us == pytest.approx(2.5 * 2**20 / DRAM_BYTES_PER_US)
+
+
+def test_a_tile_is_loaded_before_any_output_is_written():
+    # 2 k tiles of 128 x 128: 64 KB of operands and 32 KB of outputs a tile, 132 tiles at once.
+    batch = row((1408, 1536, 128), cta_m=128, cta_n=128)
+    known = numbers().without(["coalescing", "latency", "edge_tiles", "port"])
+    shape = geometry_of(batch, 4096.0, H200, family_of("quack", H200))
+    tile = tile_times(shape, H200, numbers_on(H200, known), regime="counters", warm=False)
+    # 2 * 128 * 128 * 64 FLOP of a k tile at 0.8 of 4096 a clock, and 16 clocks to issue.
+    clk_mhz = times_of(batch, known, regime="counters").sm_clk_mhz
+    assert tile.mma_us == pytest.approx((640 + 16) / clk_mhz)
+    assert tile.k_tile_us == pytest.approx(132 * 32768 / L2_BYTES_PER_US)
+    assert tile.turns_us == 0.0
+    # L2 passes 64 KB of operands and 32 KB of outputs a tile, and half of what is read from DRAM once.
+    loads, stores, fills = 132 * 65536, 132 * 32768, 2944 * 256 / 2
+    share = (loads + fills) / (loads + stores + fills)
+    assert tile.operands_us == pytest.approx(share * tile.loads_us["L2"])
+    assert tile.operands_us > tile.loads_us["DRAM"] * 2944 * 256 / (2944 * 256 + stores)
 
 
 def test_sms_and_gpcs_that_saturate_l2():
@@ -226,3 +260,15 @@ def test_latency_that_the_stages_do_not_hide_sets_the_pace():
     times = times_of(batch, slow)
     assert step.latency_clk == pytest.approx(4000 + 256 + step.math_clk)
     assert times.waves_us >= 128 * step.latency_clk / 1980
+
+
+def test_latency_waits_in_turn_with_l2_where_the_warps_that_multiply_load_too():
+    family = family_of("triton", H200)
+    off = [name for name in (*LOADS_ONLY, "dram", "port") if name != "latency"]
+    known = numbers().without([*off, *family.absent_mechanisms])
+    batch = row((128, 132 * 128, 8192), cta_m=128, cta_n=128, stages=3, kernel="triton")
+    times = kernel_time(geometry_of(batch, 4096.0, H200, family), H200, known)
+    # 128 k tiles of 400 clocks, two under way; L2 after it, and DRAM's norm of order 8 beside both.
+    latency_us = 128 * 400 / 2 / 1980
+    loads_us = math.hypot(latency_us, times.l2_us)
+    assert times.waves_us == pytest.approx((loads_us**8 + latency_us**8) ** (1 / 8))

@@ -88,6 +88,16 @@ def test_slow_fp8_accumulation_drains_one_warpgroup_and_two_in_turn(cta_m, sched
     assert step_of(replace(batch, fast_accum=True), known, rate=8192.0).math_clk == pytest.approx(fast)
 
 
+@pytest.mark.parametrize(("dtype", "split_k", "waits_clk"), [("fp8", 1, 0), ("fp8", 4, 156), ("bf16", 4, 0)])
+def test_kernels_that_split_k_wait_for_each_mma_of_slow_sums(dtype, split_k, waits_clk):
+    """QuACK's: three waits more of 80 clocks without the 28 of other instructions, which come once."""
+    known = without_signals()
+    sizes = {"cta_m": 64, "cta_n": 128}
+    whole = step_of(row((4096, 4096, 4096), dtype=dtype, **sizes), known)
+    split = step_of(row((4096, 4096, 4096), dtype=dtype, split_k=split_k, **sizes), known)
+    assert split.math_clk - whole.math_clk == pytest.approx(waits_clk)
+
+
 def test_spilling_adds_to_the_mmas():
     # 64 registers of one warpgroup at 10 clocks, and two waits of 100 in 31 of 32 k tiles.
     batch = row(dtype="fp8", cta_m=128, cta_n=128, schedule="pingpong")

@@ -14,13 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemm_model import GemmProblem, KernelConfig, predict, predict_table
-from gemm_model.calibration.cross_validation import FoldFit, folds_of
+from gemm_model.calibration.cross_validation import FoldFit, folds_of, held_out
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.report import write_calibration
 from gemm_model.calibration.residual_fit import (
     catboost,
     corrected_fold_us,
-    held_out_with_residual,
     train,
     train_on,
 )
@@ -215,7 +214,9 @@ def test_a_hidden_effect_is_learned_on_shapes_held_out():
     parameters = NUMBERS["fp16"]
     folds = folds_of(seen.shape_id, seed=0, count=4)
     fits = [fold_of(seen, folds == fold, parameters) for fold in range(4)]
-    physical, corrected = held_out_with_residual(fits, len(seen), H200)
+    physical, corrected = held_out(fits, len(seen)), np.full(len(seen), np.nan)
+    for fold in fits:
+        corrected[fold.test] = corrected_fold_us(fold, H200)
     wide = (seen.frame["cta_n"] == 256).to_numpy()
     assert physical[wide] / seen.runtime_us[wide] == pytest.approx(1 / HIDDEN)
     error = np.abs(corrected / seen.runtime_us - 1)
@@ -256,17 +257,6 @@ def test_kernels_that_split_k_teach_a_residual_where_there_are_enough(shapes, sp
     with_trees = found.residual.error_band["fp16"]["split_k"]
     physical = found.calibration.error_band["fp16"]["split_k"]
     assert (with_trees < physical / 2) == bool(splits)
-
-
-@needs_trees
-def test_rows_in_no_fold_stay_unpredicted():
-    seen = observe(measured(8), H200, QUACK)
-    test = seen.shape_id < 4
-    fold = fold_of(seen, test, NUMBERS["fp16"])
-    physical, corrected = held_out_with_residual([fold], len(seen), H200)
-    assert np.isfinite(corrected[test]).all()
-    assert np.isnan(corrected[~test]).all()
-    assert np.isnan(physical[~test]).all()
 
 
 def test_a_file_gives_back_what_was_written(residual_file, tmp_path):

@@ -50,11 +50,15 @@ def test_l2_holds_back_outputs_until_later_bytes_drive_them_out():
     assert moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), gpu=gpu).dram_write_bytes == 0.0
 
 
-def test_a_warm_l2_holds_what_fits_three_quarters_of_it():
-    # 6 MiB of 45 MiB.
+def test_a_warm_l2_holds_what_fits_half_of_it():
+    # 6 MiB of 30 MiB: each half of 60 keeps a copy.
     found = moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), between=at_once)
-    missed = 1 - 1 / (1 + (6 / 45) ** 4)
+    missed = 1 - 1 / (1 + (6 / 30) ** 4)
     assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2 * missed)
+    # One partition keeps 6 of 60.
+    whole = replace(H200, l2_kept_share=1.0)
+    found = moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), gpu=whole, between=at_once)
+    assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2 * (1 - 1 / (1 + 0.1**4)))
 
 
 def test_panels_of_a_group_larger_than_a_wave_come_from_dram_again():

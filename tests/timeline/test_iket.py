@@ -4,7 +4,14 @@ from dataclasses import replace
 import pytest
 
 from gemm_model.core.errors import InputError
-from gemm_model.timeline.iket import TracedKernel, lost_warps, middle_launches, read_iket, trace_of
+from gemm_model.timeline.iket import (
+    LaunchedInTurns,
+    TracedKernel,
+    lost_warps,
+    middle_launches,
+    read_iket,
+    trace_of,
+)
 from gemm_model.timeline.phases import phases_of, unwaited_us
 from tests.timeline.iket_sample import STRINGS, as_documented, location, sample, write_sample
 
@@ -152,13 +159,16 @@ def test_of_several_launches_of_a_kernel_the_middle_one_counts(tmp_path):
     (one,) = read_iket(write_sample(tmp_path / "t.json"))
     place, *_ = one.lifetimes
     launches = [
-        replace(one, ranges={}, lifetimes={place: (0, us)}) for us in (1, 2, 3, 50, 30, 40, 600, 500, 700)
+        replace(one, ranges={}, lifetimes={place: (0, us)})
+        for us in (1, *(9, 50, 9, 30, 9, 40), *(90, 600, 90, 500, 90, 700))
     ]
-    # Of the first kernel one launch was not meant to count: three kernels would need it.
-    middle = middle_launches(launches[1:], 2, 3)
+    # One launch prepared a kernel; in three turns of each the first launch does not count.
+    in_turns = LaunchedInTurns(3, 1)
+    middle = middle_launches(launches, 2, in_turns)
     assert [launch.lifetimes[place] for launch in middle] == [(0, 40), (0, 600)]
-    with pytest.raises(InputError, match="saw 8 launches of instrumented kernels; expected at least 9"):
-        middle_launches(launches[1:], 3, 3)
+    with pytest.raises(InputError, match="saw 13 launches of instrumented kernels; expected at least 18"):
+        middle_launches(launches, 3, in_turns)
+    assert LaunchedInTurns(2, 3).of_each([*range(16)]) == [[1, 2, 3, 5, 6, 7], [9, 10, 11, 13, 14, 15]]
 
 
 @pytest.mark.parametrize(

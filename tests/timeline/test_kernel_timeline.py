@@ -31,8 +31,22 @@ def timeline(m, n, k, tile, cluster=(1, 1), schedule="cooperative", dtype="bf16"
     return kernel_timeline(GemmProblem.of(m, n, k, dtype), config, model, **more)
 
 
-BEFORE_FIRST_MMA_US = 0.67 + 0.25 + 0.9
-"""Of a CTA in a cluster: its prologue, that of clusters, its first load."""
+def tile_times(m, n, k, tile, dtype="bf16", **options):
+    """What the model says of one tile of a kernel."""
+    model = WarpSpecializedModel(load_gpu("h200"), **options)
+    config = KernelConfig(cta_m=tile[0], cta_n=tile[1], cluster_m=2 if tile[1] == 256 else 1)
+    return model.evaluate_row(numbers_of(GemmProblem.of(m, n, k, dtype), config)).tile_times()
+
+
+def first_load_us(tile, few_rows=False):
+    """Of the mean CTA: fixed, its k tile out of L2 as all ask for theirs, pages of its own."""
+    return 0.58 + 0.87 * tile.k_tile_us + 0.85 * few_rows
+
+
+def before_first_mma_us(regime):
+    """Of a CTA in a cluster: its prologue, that of clusters, its first load."""
+    return 0.67 + 0.25 + first_load_us(tile_times(4096, 4096, 4096, (128, 256), regime=regime))
+
 
 KERNELS = [
     ((4096, 4096, 4096, (128, 256), (2, 1)), {}),
@@ -79,7 +93,7 @@ def test_phases_are_those_of_the_prediction():
     phases, rows = drawn.prediction.phases_us, drawn.trace.rows
     resident = rows[rows["activity"] == "resident"]
     assert resident["start_us"].max() == pytest.approx(
-        phases["launch"] + phases["first_load"] - BEFORE_FIRST_MMA_US
+        phases["launch"] + phases["first_load"] - before_first_mma_us("burst")
     )
     mma = drawn.trace.of_tiles("mma")
     assert mma["start_us"].min() == pytest.approx(phases["launch"] + phases["first_load"])
@@ -96,20 +110,24 @@ def test_ctas_start_one_after_the_other_in_every_regime(regime):
     starts = rows[rows["activity"] == "resident"]["start_us"]
     assert 0 <= starts.min() < starts.max()
     phases = drawn.prediction.phases_us
-    assert starts.max() == pytest.approx(phases["launch"] + phases["first_load"] - BEFORE_FIRST_MMA_US)
+    launched_us = phases["launch"] + phases["first_load"]
+    assert starts.max() == pytest.approx(launched_us - before_first_mma_us(regime))
 
 
 def test_a_launch_holds_prologue_and_first_load_and_no_more():
-    phases = {}
+    phases, first_us = {}, {}
     for name, kernel in (("cta", (512, 2048, 4096, (128, 128))), ("few rows", (64, 4096, 4096, (64, 128)))):
         drawn = timeline(*kernel, regime="counters", residual="off")
+        first_us[name] = first_load_us(tile_times(*kernel, regime="counters"), name == "few rows")
         phases[name] = phases_of(drawn.trace)
         skew_us = phases[name]["start skew"]
         # All CTAs begin to compute together; the median one starts half the skew before the last.
         assert phases[name]["first CTA to first load"] == pytest.approx(0.67 + skew_us / 2, abs=0.02)
-    assert phases["cta"]["first load to first MMA"] == pytest.approx(0.9 + 0.05, abs=0.02)
-    few = phases["few rows"]
-    assert few["first load to first MMA"] == pytest.approx(0.9 + 0.85 + few["start skew"] / 2, abs=0.02)
+        since_us = first_us[name] + skew_us / 2
+        assert phases[name]["first load to first MMA"] == pytest.approx(since_us, abs=0.02)
+    # 32 KB for each of 132 SMs at about 10 TB/s of L2, 24 KB of the narrower tile.
+    assert first_us["cta"] == pytest.approx(0.58 + 0.87 * 0.44, abs=0.05)
+    assert first_us["few rows"] == pytest.approx(0.58 + 0.87 * 0.33 + 0.85, abs=0.05)
     chained = timeline(16, 128, 64, (64, 128), regime="sustained")
     rows = chained.trace.rows
     assert rows[rows["activity"] == "resident"]["start_us"].min() >= 0.0
@@ -122,47 +140,80 @@ def waited_us(drawn):
 
 def test_the_mean_cta_waits_less_for_data_than_the_slowest():
     kernel, of = (16, 8192, 4096, (64, 64)), {"regime": "counters", "residual": "off"}
-    drawn = timeline(*kernel, **of)
-    model = WarpSpecializedModel(load_gpu("h200"), **of)
-    row = numbers_of(GemmProblem.of(16, 8192, 4096), KernelConfig(cta_m=64, cta_n=64))
-    tile = model.evaluate_row(row).tile_times()
+    drawn, tile = timeline(*kernel, **of), tile_times(*kernel, **of)
     # One wave of 128 tiles, whose loads take three times as long as its MMAs.
     assert tile.full_wave_us > 3 * tile.period_us
     loads_us = tile.full_wave_us - tile.unhidden_us
-    assert waited_us(drawn) == pytest.approx(0.87 * loads_us - tile.period_us + tile.unhidden_us)
+    # 64 k tiles through 13 stages: 12 after the first one come with no output on its way, the others as long
+    # as the wave lasts. The warp has its MMAs under way 0.05 us after the data, and waits again.
+    assert drawn.trace.info.stages == 13
+    burst_us = 12 * (0.87 * tile.operands_us / 64 - 0.05)
+    later_us = 51 * ((0.87 * loads_us + tile.unhidden_us) / 64 - 0.05)
+    assert waited_us(drawn) == pytest.approx(burst_us + later_us)
+
+
+def test_tensor_bound_tiles_wait_for_the_first_turn_of_the_ring_alone():
+    kernel, of = (4096, 4096, 1024, (128, 256)), {"regime": "counters", "residual": "off"}
+    drawn, tile = timeline(*kernel, (2, 1), **of), tile_times(*kernel, **of)
+    each_us, mma_us = 0.87 * tile.operands_us / 16, tile.mma_us
+    assert each_us < mma_us
+    assert drawn.trace.info.stages == 4
+    # The second k tile while the first one's MMAs run; for the third and fourth MMAs before have to end, too.
+    waits_us = [
+        each_us - 0.05,
+        min(2 * each_us - mma_us, each_us - 0.05),
+        max(3 * each_us - 2 * mma_us, 0.0),
+    ]
+    mma = drawn.trace.of_tiles("mma")
+    first = mma["start_us"] < mma["start_us"].min() + 1.0
+    assert mma["waited_us"][first].to_numpy() == pytest.approx(sum(waits_us))
+    assert (mma["waited_us"][~first] == 0.0).all()
+
+
+def test_over_several_waves_the_mean_cta_is_nearer_to_the_slowest():
+    kernel, of = (2048, 2048, 2048, (64, 64)), {"regime": "counters", "residual": "off"}
+    drawn, tile = timeline(*kernel, **of), tile_times(*kernel, **of)
+    # Eight waves: 1 / 0.87 - 1 over the root of eight is 0.0528. Loads go on while the tile is stored.
+    loads_us = (tile.full_wave_us - tile.unhidden_us) / 1.0528
+    each_us = (loads_us + tile.unhidden_us) / 32
+    ahead = (tile.period_us - 32 * tile.mma_us) / each_us
+    waits_us = [
+        min(max((step - ahead) * each_us - (step - 1) * tile.mma_us, 0.0), each_us - 0.05)
+        for step in range(1, 32)
+    ]
+    assert waits_us[0] == 0.0 < waits_us[-1]
+    mma = drawn.trace.of_tiles("mma").query("cta == 0").sort_values("start_us")
+    assert mma["waited_us"].to_numpy()[1:7] == pytest.approx(sum(waits_us), rel=1e-3)
 
 
 def test_ctas_end_a_wave_as_far_apart_as_they_start_and_as_they_share_loads():
     of = {"regime": "counters", "residual": "off"}
-    model = WarpSpecializedModel(load_gpu("h200"), **of)
     skews = {}
     for kernel in ((16, 8192, 4096, (64, 64)), (2048, 2048, 2048, (64, 64)), (4096, 4096, 1024, (128, 256))):
-        drawn = timeline(*kernel, **of)
-        (m, n, k), (cta_m, cta_n) = kernel[:3], kernel[3]
-        row = numbers_of(GemmProblem.of(m, n, k), KernelConfig(cta_m=cta_m, cta_n=cta_n))
-        tile = model.evaluate_row(row).tile_times()
-        loads_us = tile.full_wave_us - tile.unhidden_us
-        found = phases_of(drawn.trace)
+        cluster = (2, 1) if kernel[0] == 4096 else (1, 1)
+        tile, found = tile_times(*kernel, **of), phases_of(timeline(*kernel, cluster, **of).trace)
         # The mean CTA needs 0.87 of the slowest's time, the fastest 0.74: of the first load, too.
-        waves_us = found["wave skew"] - found["start skew"] - 0.26 * (0.9 + 0.85 * (m == 16))
-        skews[m] = waves_us, loads_us, tile.period_us
+        first_us = first_load_us(tile, few_rows=kernel[0] == 16)
+        waves_us = found["wave skew"] - found["start skew"] - 0.26 * first_us
+        skews[kernel[0]] = waves_us, tile.full_wave_us - tile.unhidden_us, tile.period_us
     waves_us, loads_us, _ = skews[16]
     assert waves_us == pytest.approx(0.26 * loads_us, abs=0.01)
-    # 1,024 tiles on 132 SMs: seven complete waves, the fourth of them in the middle.
+    # 1,024 tiles on 132 SMs: seven complete waves, the fourth of them in the middle. The fastest CTA is ahead
+    # by four times as much as after one wave, the slowest is late by twice as much.
     waves_us, loads_us, period_us = skews[2048]
-    assert waves_us == pytest.approx(4 * min(0.26 * loads_us, loads_us - period_us), abs=0.03)
+    each_us = min(0.13 * loads_us, (loads_us - period_us) / 2)
+    assert waves_us == pytest.approx((4 + 2) * each_us, abs=0.03)
     waves_us, loads_us, period_us = skews[4096]
     assert waves_us == pytest.approx(0.0, abs=0.01)
 
 
-def test_a_tracer_reads_waits_while_nothing_is_in_flight():
+def test_what_a_tracer_reads_is_no_longer_waited_for():
     kernel, of = (16, 8192, 4096, (64, 64)), {"regime": "counters", "residual": "off"}
-    in_flight = [timeline(*kernel, read_us=read_us, **of) for read_us in (0.0, 0.05)]
-    promoted = [timeline(*kernel, dtype="e4m3", read_us=read_us, **of) for read_us in (0.0, 0.05)]
-    assert waited_us(in_flight[1]) == pytest.approx(waited_us(in_flight[0]))
-    # 32 k tiles of 128 bytes; what a tracer reads is no longer waited for.
-    assert waited_us(promoted[1]) == pytest.approx(waited_us(promoted[0]) - 32 * 0.05)
-    assert [drawn.trace.info.runtime_us for drawn in promoted] == [promoted[0].trace.info.runtime_us] * 2
+    for dtype, waits in (("bf16", 63), ("e4m3", 31)):
+        drawn = [timeline(*kernel, dtype=dtype, read_us=read_us, **of) for read_us in (0.0, 0.05)]
+        # K tiles of 128 bytes after the first one.
+        assert waited_us(drawn[1]) == pytest.approx(waited_us(drawn[0]) - waits * 0.05)
+        assert drawn[0].trace.info.runtime_us == drawn[1].trace.info.runtime_us
 
 
 def test_a_warp_that_spills_waits_for_data_that_are_there():

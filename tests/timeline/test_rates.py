@@ -5,7 +5,7 @@ from gemm_model.cli import main
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.pipeline.machine import PS_PER_US, PipelineKernel, PipelineMachine, load_machine, workload
+from gemm_model.pipeline.machine import PipelineKernel, PipelineMachine, load_machine, workload
 from gemm_model.timeline.rates import machine_of_traces, observed
 from gemm_model.timeline.simulator import simulate
 from gemm_model.timeline.trace import Trace, TraceInfo, kernel_identity, new_rows, write_trace_table
@@ -41,8 +41,8 @@ def trace_of_machine(machine, tile_m, tile_n, tile_k=64, k=1024):
 
     def rows(of, **more):
         times = {
-            "start_us": np.array([span.start for span in of]) / PS_PER_US,
-            "end_us": np.array([span.end for span in of]) / PS_PER_US,
+            "start_us": np.array([span.start for span in of]) / 1e6,
+            "end_us": np.array([span.end for span in of]) / 1e6,
         }
         tile = np.array([span.wave - 1 for span in of])
         return new_rows(len(of), tile=tile, **times, **common, **more)
@@ -61,9 +61,9 @@ def trace_of_machine(machine, tile_m, tile_n, tile_k=64, k=1024):
                 1,
                 activity="mma",
                 tile=np.array([wave - 1]),
-                start_us=np.array([own[0].start]) / PS_PER_US,
-                end_us=np.array([own[-1].end]) / PS_PER_US,
-                waited_us=np.array([own[-1].end - own[0].start - busy]) / PS_PER_US,
+                start_us=np.array([own[0].start]) / 1e6,
+                end_us=np.array([own[-1].end]) / 1e6,
+                waited_us=np.array([own[-1].end - own[0].start - busy]) / 1e6,
                 **common,
             )
         )

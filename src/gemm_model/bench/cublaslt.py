@@ -37,7 +37,7 @@ DATA_TYPES = {"fp32": 0, "fp16": 2, "bf16": 14, "e4m3": 28, "e5m2": 29}
 """cudaDataType_t (library_types.h)."""
 
 COMPUTE_FP32 = 68
-"""CUBLAS_COMPUTE_32F (cublas_api.h)."""
+"""Code of sums in fp32 [1]; `cublasComputeType_t`; CUBLAS_COMPUTE_32F, cublas_api.h."""
 
 TRANSPOSED, PLAIN = 1, 0
 """cublasOperation_t."""

@@ -44,7 +44,7 @@ class CudnnProvider(TorchLibrary):
     def describe(self, problem: GemmProblem, _: Config, operands: Operands) -> Mapping[str, Any]:
         named = named_kernels(_call(problem, operands))
         names, grid, block = (str(named.get(name, "")) for name in ("kernel_name", "grid", "block"))
-        return named | (conv_cells(problem, names, grid, block) if names else {})
+        return named | (conv_cells(problem.conv, names, grid, block) if names and problem.conv else {})
 
 
 def named_kernels(launch: Launch) -> dict[str, Any]:

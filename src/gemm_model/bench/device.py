@@ -133,6 +133,18 @@ class Device(Protocol):
     def operands(self, problem: GemmProblem, placement: int) -> Operands:
         """Random operands and an output at a place in memory; raises OutOfMemoryError."""
 
+    def scratch(self, size_bytes: int) -> Any:
+        """Memory that a kernel may use for itself; raises OutOfMemoryError."""
+
+    def displace(self, turn: int) -> None:
+        """Have what the driver keeps for kernels, such as spilled registers, lie elsewhere each turn."""
+
+    def lend(self, operands: list[list[Operands]]) -> bytes:
+        """What another process on this card needs to use the same memory, as long as this one lives."""
+
+    def borrow(self, lent: bytes) -> list[list[Operands]]:
+        """The operands that another process lends."""
+
     def rotating_operands(
         self, problem: GemmProblem, rotation: Rotation, part: tuple[int, int]
     ) -> list[Operands]:
@@ -164,8 +176,8 @@ class Device(Protocol):
     def rested_launches(self, launch: Launch, count: int) -> None:
         """Launch so often, each on a rested card with a cold L2, and wait for the end."""
 
-    def kernel_us(self, launch: Launch, count: int) -> float:
-        """Median time of the launch's longest kernel, without launching it, over so many rested launches.
+    def kernel_times_us(self, launch: Launch, count: int) -> list[float]:
+        """Times of the launch's longest kernel, without launching it, of so many rested launches.
 
         That is the one that computes: a split launch clears its counters with another.
         """

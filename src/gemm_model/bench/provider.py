@@ -15,18 +15,6 @@ from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
-DISPOSITIONS = (
-    "ok",
-    "unsupported",
-    "compile_failed",
-    "launch_failed",
-    "incorrect",
-    "out_of_memory",
-    "crashed",
-    "hung",
-)
-"""What became of a row: only 'ok' rows carry times."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryChoice:
@@ -83,7 +71,8 @@ class Operands:
 
     Block-scaled problems also carry `a_scale` and `b_scale`, in the layout that the hardware reads. B of a
     grouped problem is [groups, n, k]. `extras` are the tensors of an epilogue by its words, the `bounds` of
-    groups, and block scales that software applies.
+    groups, and block scales that software applies. `scratch` is memory for what a kernel keeps for itself,
+    such as partial sums; without it, it finds its own at each launch.
     """
 
     a: Any
@@ -91,6 +80,7 @@ class Operands:
     out: Any
     a_scale: Any = None
     b_scale: Any = None
+    scratch: Any = None
     extras: dict[str, Any] = field(default_factory=dict)
 
 

@@ -35,7 +35,7 @@ from gemm_model.bench.provider import (
     OutOfMemoryError,
     UnsupportedError,
 )
-from gemm_model.bench.tensors import torch_dtype
+from gemm_model.bench.tensors import ALIGNMENT_BYTES, torch_dtype
 from gemm_model.core.batch import batch_of
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig
@@ -168,7 +168,36 @@ class QuackProvider:
                 **_block_formats(problem),
             )
             self._latest = ((problem, config), plan)
-        return partial(quack_gemm.run_gemm_plan, self._latest[1], a, b, out, None, **scales)
+        launch = partial(quack_gemm.run_gemm_plan, self._latest[1], a, b, out, None, **scales)
+        if operands.scratch is None or config.split_k == 1:
+            return launch
+        return partial(_launch_in_scratch, operands.scratch, launch)
+
+
+def _launch_in_scratch(scratch: torch.Tensor, launch: Launch) -> None:
+    """Launch a split kernel with its counters and partial sums in `scratch`.
+
+    QuACK allocates them at each launch, wherever torch has room.
+    """
+    allocate = quack_gemm._split_k_buffers
+    quack_gemm._split_k_buffers = lambda *arguments: placed_in(scratch, allocate(*arguments))
+    try:
+        launch()
+    finally:
+        quack_gemm._split_k_buffers = allocate
+
+
+def placed_in(scratch: torch.Tensor, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Buffers alike, one behind the other in `scratch`, counters cleared; the same if it is too small."""
+    sizes = [-(-buffer.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for buffer in buffers]
+    if sum(sizes) > scratch.nbytes:
+        return list(buffers)
+    places = zip(torch.split(scratch[: sum(sizes)], sizes), buffers, strict=True)
+    found = [place[: like.nbytes].view(like.dtype).view(like.shape) for place, like in places]
+    for buffer in found:
+        if not buffer.is_floating_point():
+            buffer.zero_()
+    return found
 
 
 def pin_target(compute_capability: tuple[int, int]) -> None:

@@ -11,7 +11,8 @@ COLD_L2_MULTIPLE = 4
 traffic is cold."""
 
 MOST_COPIES = 256
-"""**Copies of the weights [launches]**; bounds the time to capture a graph; small weights stay partly warm"""
+"""Copies of the weights [launches]; graphs of launches; chosen: bounds the time to capture one; small weights
+stay partly warm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,7 +163,7 @@ class Chain:
         if self.partner not in ("", NORM):
             parse_extent(self.partner, "partner", (3,))
         if self.paired and (self.partner or self.settled):
-            raise InputError("a paired chain has a partner or is settled; expected one kernel, rested")
+            raise InputError("a chain is paired and has a partner or is settled; expected one kernel, rested")
 
     def partner_problem(self, problem: GemmProblem) -> GemmProblem:
         """The GEMM that takes turns with `problem`."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import pickle
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -33,6 +36,10 @@ FLUSH_L2_MULTIPLE = 4
 TRACED_REST_MS = 2.0
 """Rest before a launch [ms]; launches that are traced, or timed to compare with it; eight times a kernel of
 250 us."""
+STACK_LIMIT = 0
+"""Code of the limit of a thread's stack [1]; `cuCtxSetLimit`; CU_LIMIT_STACK_SIZE, CUDA driver API."""
+LEAST_STACK_BYTES, STACK_STEP_BYTES = 1024, 64
+"""Local memory of a thread [B] in the first turn, and more in each one after; CUDA's default; chosen."""
 GRAPH_LAUNCHES = 64
 EMPTY_LAUNCHES = 96
 SUSTAINED_PLACEMENTS = 4
@@ -117,9 +124,6 @@ class Sensors:
 class TorchDevice:
     """The first visible CUDA device."""
 
-    least_pool = POOL_ELEMENTS
-    """Random numbers of a type that are made at once, where memory allows [elements]."""
-
     def __init__(self) -> None:
         if not torch.cuda.is_available():
             raise MissingExtraError("no CUDA GPU is visible; the benchmark needs one")
@@ -127,7 +131,7 @@ class TorchDevice:
         self._properties = torch.cuda.get_device_properties(0)
         self.l2_bytes: int = self._properties.L2_cache_size
         self._sensors = Sensors(self.uuid)
-        elements = min(self.least_pool, self._properties.total_memory // POOL_SHARE_OF_MEMORY)
+        elements = min(POOL_ELEMENTS, self._properties.total_memory // POOL_SHARE_OF_MEMORY)
         self._pool = OperandPool("cuda", OPERAND_SEED, elements)
         self._flush = torch.ones(FLUSH_L2_MULTIPLE * self.l2_bytes // 4, dtype=torch.float32, device="cuda")
         self._flush_sum = torch.zeros((), dtype=torch.float32, device="cuda")
@@ -162,6 +166,28 @@ class TorchDevice:
         except torch.cuda.OutOfMemoryError as error:
             torch.cuda.empty_cache()
             raise OutOfMemoryError(str(error).splitlines()[0]) from error
+
+    def scratch(self, size_bytes: int) -> torch.Tensor:
+        try:
+            return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
+        except torch.cuda.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            raise OutOfMemoryError(str(error).splitlines()[0]) from error
+
+    def displace(self, turn: int) -> None:
+        stack_bytes = LEAST_STACK_BYTES + turn * STACK_STEP_BYTES
+        code = ctypes.CDLL("libcuda.so.1").cuCtxSetLimit(STACK_LIMIT, ctypes.c_size_t(stack_bytes))
+        if code != 0:
+            raise KernelError(
+                f"the driver refuses {stack_bytes} bytes of local memory a thread (code {code})"
+            )
+
+    def lend(self, operands: list[list[Operands]]) -> bytes:
+        return bytes(ForkingPickler.dumps(operands))
+
+    def borrow(self, lent: bytes) -> list[list[Operands]]:
+        operands: list[list[Operands]] = pickle.loads(lent)
+        return operands
 
     def rotating_operands(
         self, problem: GemmProblem, rotation: Rotation, part: tuple[int, int]
@@ -315,11 +341,12 @@ class TorchDevice:
     def rested_launches(self, launch: Launch, count: int) -> None:
         self._spaced_launches([launch], TRACED_REST_MS, count, flush=True)
 
-    def kernel_us(self, launch: Launch, count: int) -> float:
+    def kernel_times_us(self, launch: Launch, count: int) -> list[float]:
         own = {name for name, _ in self._kernels(launch)}
         found = self._kernels(lambda: self.rested_launches(launch, count))
         times_us = [time_us for name, time_us in found if name in own]
-        return float(np.median(np.array(times_us).reshape(count, -1).max(axis=1)))
+        longest_us: list[float] = np.array(times_us).reshape(count, -1).max(axis=1).tolist()
+        return longest_us
 
     def _kernels(self, run: Callable[[], object]) -> list[tuple[str, float]]:
         """Name and time in us of each kernel that runs meanwhile, in their order, as CUPTI reads it."""
@@ -413,22 +440,3 @@ class TorchDevice:
 def _rest_ms(graph_ms: float, settings: TimingSettings) -> float:
     """Rest before a replay of a graph that takes so long."""
     return max(settings.spin_ms, settings.graph_rest_factor * graph_ms)
-
-
-class TracedTorchDevice(TorchDevice):
-    """One that makes no more random numbers than it needs: a tracer notes each warp of a kernel that does.
-
-    Each placement has memory of its own.
-    """
-
-    least_pool = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._pools = {0: self._pool}
-
-    def operands(self, problem: GemmProblem, placement: int) -> Operands:
-        if placement not in self._pools:
-            self._pools[placement] = OperandPool("cuda", OPERAND_SEED, self.least_pool)
-        self._pool = self._pools[placement]
-        return super().operands(problem, placement)

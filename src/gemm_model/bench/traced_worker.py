@@ -1,7 +1,8 @@
 """The process whose kernels are traced, or timed without a tracer: it launches the rows of a file in turn.
 
 All rows are prepared first, since a library may launch a kernel for that; the launches after it are known.
-Kernels with ranges, without them and without the tracer take turns on the card, row by row.
+Kernels with ranges, without them and without the tracer take turns on the card, row by row, and compute the
+same operands in the same memory.
 """
 
 from __future__ import annotations
@@ -10,18 +11,31 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from gemm_model.bench.provider import KernelError, Launch
+from gemm_model.bench.device import Device
+from gemm_model.bench.provider import KernelError, Launch, Operands, Provider
 from gemm_model.bench.rows import Row, row_from_columns
 from gemm_model.bench.turns import LIFETIMES, PARTS, RANGES, ROUNDS, UNTRACED, Turns, end_turns
 from gemm_model.bench.worker import Worker
+from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.timeline.iket import WAIT_DATA, WAIT_STAGE
 
-LAUNCHES_A_TURN = {RANGES: 1, UNTRACED: 3, LIFETIMES: 3}
-"""Launches of a row in one turn [1]; by what is measured; chosen: ranges of one launch fill a megabyte."""
+Each = TypeVar("Each")
+
+LAUNCHES_A_TURN = {RANGES: 1, LIFETIMES: 3, UNTRACED: 3}
+"""Launches of a row in one turn that count [1]; by what is measured; chosen: ranges of one launch fill a
+megabyte, and medians of 27 launches that scatter by 4 % lie within 1 %."""
+ROUNDS_FOR_RANGES = 3
+"""Rounds of which one has launches with ranges [1]; all traces; chosen: of three that count one is in the
+middle."""
+SCRATCH_BYTES = 2**26
+"""Room for the partial sums of a split kernel [B]; one that needs more takes its own; chosen: 16 million
+sums."""
 STORE_RANGES = "epi_"
 """What QuACK's ranges of an epilogue's parts begin with."""
 
@@ -77,40 +91,70 @@ def drop_store_ranges() -> None:
 
 def run_rows(worker: Worker, rows: list[dict[str, Any]], part: str, turns: Turns) -> list[dict[str, Any]]:
     """One reply a row: `kernel_us` where it is timed. Where a row cannot run, why; then none is launched."""
+    asked = [row_from_columns(cells) for cells in rows]
+    replies: list[dict[str, Any]] = [{"disposition": "ok"} for _ in rows]
+    if part == UNTRACED:
+        operands = [
+            _tried(partial(_operands, worker.device, row), reply)
+            for row, reply in zip(asked, replies, strict=True)
+        ]
+        turns.lend(worker.device.lend(operands))
+    else:
+        operands = worker.device.borrow(turns.lent())
     with turns.preparing():
-        prepared = [_prepared(worker, row_from_columns(cells)) for cells in rows]
-    replies = [reply for _, reply in prepared]
+        launches = [
+            _tried(partial(_prepared, worker.provider(row.kernel), row, own), reply)
+            for row, own, reply in zip(asked, operands, replies, strict=True)
+        ]
     if any(reply["disposition"] != "ok" for reply in replies):
         return replies
-    for launches, reply in prepared:
+    for own, reply in zip(launches, replies, strict=True):
         times_us = []
-        for launch in launches:
+        for number, launch in enumerate(own):
             with turns.turn():
-                times_us += _launched(worker, launch, part)
+                worker.device.displace(number)
+                if launches_in(part, number):
+                    # Not counted: the card has nothing of the kernel at hand, and is up to 1 us slower.
+                    launch()
+                times_us += _launched(worker.device, launch, part, number)
         if times_us:
             reply["kernel_us"] = statistics.median(times_us)
     return replies
 
 
-def _prepared(worker: Worker, row: Row) -> tuple[list[Launch], dict[str, Any]]:
-    """A row's launches, one a round, each with its operands elsewhere in memory; and the reply about it.
-
-    Where they lie decides which channels serve them, and with them the time of kernels that DRAM bounds.
-    """
-    provider, device = worker.provider(row.kernel), worker.device
+def _tried(make: Callable[[], list[Each]], reply: dict[str, Any]) -> list[Each]:
+    """What is made; nothing where a kernel cannot run, and the reply says why."""
     try:
-        operands = [device.operands(row.problem, placement) for placement in range(ROUNDS)]
-        return [provider.prepare(row.problem, row.config, each) for each in operands], {"disposition": "ok"}
+        return make() if reply["disposition"] == "ok" else []
     except KernelError as error:
-        return [], {"disposition": error.disposition, "detail": str(error)}
+        reply.update(disposition=error.disposition, detail=str(error))
+        return []
 
 
-def _launched(worker: Worker, launch: Launch, part: str) -> list[float]:
-    """The launches of one turn, and their median time in us where they are timed."""
-    count = LAUNCHES_A_TURN[part]
+def _operands(device: Device, row: Row) -> list[Operands]:
+    """Those of each round, each time elsewhere in memory, as is the scratch of a kernel that splits K."""
+    found = [device.operands(row.problem, placement) for placement in range(ROUNDS)]
+    if isinstance(row.config, KernelConfig) and row.config.split_k > 1:
+        return [replace(each, scratch=device.scratch(SCRATCH_BYTES)) for each in found]
+    return found
+
+
+def _prepared(provider: Provider, row: Row, operands: Sequence[Operands]) -> list[Launch]:
+    """The launches of each round."""
+    return [provider.prepare(row.problem, row.config, each) for each in operands]
+
+
+def launches_in(part: str, turn: int) -> int:
+    """Launches of a row that count in one of a part's turns, which are numbered from 0; one goes before."""
+    return LAUNCHES_A_TURN[part] if part != RANGES or turn % ROUNDS_FOR_RANGES == 0 else 0
+
+
+def _launched(device: Device, launch: Launch, part: str, turn: int) -> list[float]:
+    """The launches of one turn, and their times in us where they are timed."""
+    count = launches_in(part, turn)
     if part == UNTRACED:
-        return [worker.device.kernel_us(launch, count)]
-    worker.device.rested_launches(launch, count)
+        return device.kernel_times_us(launch, count)
+    device.rested_launches(launch, count)
     return []
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.bench.rows import Row
-from gemm_model.bench.traced_worker import LAUNCHES_A_TURN
+from gemm_model.bench.traced_worker import LAUNCHES_A_TURN, ROUNDS_FOR_RANGES
 from gemm_model.bench.turns import LIFETIMES, RANGES, ROUNDS, UNTRACED, end_turns
 from gemm_model.core.batch import numbers_of
 from gemm_model.core.errors import InputError, MissingExtraError
@@ -31,6 +31,7 @@ from gemm_model.persistent.kernel_time import Geometry
 from gemm_model.persistent.model import WarpSpecializedModel
 from gemm_model.timeline.iket import (
     WARPS_PER_GROUP,
+    LaunchedInTurns,
     TracedKernel,
     lifetimes_us,
     lost_warps,
@@ -41,7 +42,7 @@ from gemm_model.timeline.iket import (
 from gemm_model.timeline.trace import Trace, kernel_identity
 
 TRACER = "iket"
-TRACED_DEVICE = "gemm_model.bench.torch_device:TracedTorchDevice"
+TRACED_DEVICE = "gemm_model.bench.torch_device:TorchDevice"
 PROCESS_LIMIT_S = 540.0
 """Most time of one run of the tracer [s]; all traces; two runs of a worker and the decoding of some 10
 kernels take 60 s."""
@@ -51,8 +52,9 @@ read."""
 EPILOGUE_COLUMNS = 32
 """Columns that an epilogue stores at once [elements]; QuACK, each time with four ranges of a warp; QuACK's
 source."""
-TRACED_LAUNCHES, LIFETIME_LAUNCHES = (ROUNDS * LAUNCHES_A_TURN[part] for part in (RANGES, LIFETIMES))
-LAUNCHES = TRACED_LAUNCHES + 1
+TRACED_TURNS = LaunchedInTurns(-(-ROUNDS // ROUNDS_FOR_RANGES), LAUNCHES_A_TURN[RANGES])
+LIFETIME_TURNS = LaunchedInTurns(ROUNDS, LAUNCHES_A_TURN[LIFETIMES])
+LAUNCHES = TRACED_TURNS.launches + 1
 """Launches of a row in all [1]; under the tracer; a library's first use of a kernel launches it once more."""
 
 
@@ -138,9 +140,9 @@ def trace_rows(rows: Sequence[Row], gpu: GpuSpec, options: TraceOptions) -> list
         lived = place / "lifetimes"
         words, untraced = _in_turn(rows, place, options, out, lived)
         launches = read_iket(_only_trace(out, words))
-        counted = middle_launches(launches, len(rows), TRACED_LAUNCHES)
+        counted = middle_launches(launches, len(rows), TRACED_TURNS)
         names = [launch.kernel_name for launch in counted]
-        unranged_us = lifetimes_us(_only_trace(lived, words), names, LIFETIME_LAUNCHES)
+        unranged_us = lifetimes_us(_only_trace(lived, words), names, LIFETIME_TURNS)
     kernels = [
         replace(traced_kernel(row, gpu), untraced_us=reply["kernel_us"], unranged_us=lived_us)
         for row, reply, lived_us in zip(rows, untraced, unranged_us, strict=True)

@@ -1,7 +1,8 @@
 """Processes that take turns on one card: while one launches, the others wait, and all meet the card alike.
 
 A file counts the turns taken. One round is a turn of each part, in the order of PARTS; the first begins when
-all have prepared their kernels.
+all have prepared their kernels. The part without a tracer lends its memory to the others: where operands lie
+decides which L2 slices and DRAM channels serve them, and each process alone would find its own place.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from pathlib import Path
 from gemm_model.core.errors import InputError
 
 RANGES, UNTRACED, LIFETIMES = "ranges", "untraced", "lifetimes"
-PARTS = (RANGES, UNTRACED, LIFETIMES)
-"""Kernels with ranges under the tracer, without the tracer, and without ranges under it."""
-ROUNDS = 3
-"""Turns that each part takes with each kernel [1]; chosen: odd, so that one launch is in the middle."""
+PARTS = (RANGES, LIFETIMES, UNTRACED)
+"""Kernels with ranges under the tracer, without ranges under it, and without the tracer.
+
+The last one lends its memory: it ends when no other needs that any more.
+"""
+ROUNDS = 9
+"""Turns that each part takes with each kernel [1]; each time with all its memory elsewhere; chosen: odd."""
 POLL_S = 5e-4
-"""Between looks at whose turn it is [s]; chosen: a rest before a launch lasts four times as long."""
+"""Time between looks at whose turn it is [s]; all parts; chosen: a rest before a launch lasts four times as
+long."""
 
 
 class Turns:
@@ -43,10 +48,7 @@ class Turns:
         while not all(map(self._prepared, PARTS)) or _taken(self._folder) % len(PARTS) != self._place:
             self._wait()
         yield
-        taken = _taken(self._folder)
-        temporary = self._folder / f"taken.{self._part}"
-        temporary.write_text(str(taken + 1))
-        temporary.replace(self._folder / "taken")
+        _publish(self._folder / "taken", str(_taken(self._folder) + 1).encode())
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
@@ -59,6 +61,17 @@ class Turns:
         yield
         if not self._alone:
             (self._folder / f"prepared.{self._part}").touch()
+
+    def lend(self, operands: bytes) -> None:
+        """Tell the other parts where the operands lie."""
+        _publish(self._folder / "operands", operands)
+
+    def lent(self) -> bytes:
+        """Where the part without a tracer has the operands, once it tells."""
+        told = self._folder / "operands"
+        while not told.exists():
+            self._wait()
+        return told.read_bytes()
 
     def _prepared(self, part: str) -> bool:
         return (self._folder / f"prepared.{part}").exists()
@@ -76,6 +89,13 @@ def end_turns(folder: Path, why: str) -> None:
     told.write_text(why)
     with suppress(FileExistsError):
         os.link(told, _over(folder))
+
+
+def _publish(path: Path, content: bytes) -> None:
+    """Write a file that nobody sees half written; one process at a time does so."""
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(content)
+    temporary.replace(path)
 
 
 def _over(folder: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,27 +51,6 @@ class FoldFit:
     numbers: KernelNumbers
     times: KernelTime
     """What the fit predicts for the unseen rows."""
-
-
-def fold_fits(
-    regimes: Mapping[str, Observations],
-    main: str,
-    gpu: GpuSpec,
-    folds: IntArray,
-    *,
-    free: Collection[str] = DEFAULT_FREE,
-    start: Mapping[str, float] | None = None,
-    donor: Mapping[str, float] | None = None,
-    without: Collection[str] = (),
-) -> Iterator[FoldFit]:
-    """For each fold of the rows of regime `main`, a fit to the rows of all other folds.
-
-    Folds below 0 are seen by every fit. Rows of other regimes of a held-out shape are left out as well.
-    """
-    for fold in np.unique(folds[folds >= 0]):
-        yield fold_fit(
-            regimes, main, gpu, folds == fold, free=free, start=start, donor=donor, without=without
-        )
 
 
 def fold_fit(

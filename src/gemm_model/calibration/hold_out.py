@@ -16,7 +16,8 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll
 
 WORTH_A_PROCESS = 1500
-"""Rows from which on a fit takes longer than a process needs to start [rows]; measured: about 1 s."""
+"""Fewest rows of a fit [rows]; fits in processes of their own; measured: it takes about 1 s, as long as a
+process needs to start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -101,18 +101,6 @@ def train_on(parts: Sequence[Observations], gpu: GpuSpec, numbers: KernelNumbers
         told.append(features(seen.shape, times))
         log_errors.append(np.log(times.runtime_us / seen.runtime_us))
     return train(np.concatenate(told, axis=1), np.concatenate(log_errors))
-
-
-def held_out_with_residual(fits: Iterable[FoldFit], rows: int, gpu: GpuSpec) -> tuple[FloatArray, FloatArray]:
-    """Runtime of each row in us, physical and corrected; NaN for rows that no fold holds out.
-
-    A fold's trees are trained on the rows of that fold's fit, and on the times that this fit gives them.
-    """
-    physical_us, with_residual_us = np.full(rows, np.nan), np.full(rows, np.nan)
-    for each in fits:
-        physical_us[each.test] = each.times.runtime_us
-        with_residual_us[each.test] = corrected_fold_us(each, gpu)
-    return physical_us, with_residual_us
 
 
 def corrected_fold_us(each: FoldFit, gpu: GpuSpec, beside: Observations | None = None) -> FloatArray:

@@ -48,6 +48,7 @@ from gemm_model.kernels.mechanisms import (
     FURTHER_MECHANISMS,
     FURTHER_STAGES,
     FUSED_EPILOGUE,
+    GROUPED,
     IMPLICIT_GEMM,
     NUMBERS,
     KernelNumbers,
@@ -413,7 +414,11 @@ class _Kind:
     def free(self) -> Collection[str]:
         donor = self.choices.donor
         default = DEFAULT_FREE if donor is None else free_from(donor.family, self.family.name)
-        return self._asked(WHOLE_NUMBERS, default)
+        if self.family.plain_products:
+            return self._asked(WHOLE_NUMBERS, default)
+        # Strided data gradients are groups among the rows of a family made for convolutions.
+        of_groups = FURTHER_FREE[GROUPED]
+        return self._asked((*WHOLE_NUMBERS, *of_groups), (*default, *of_groups))
 
     def _asked(self, stage: Collection[str], default: Collection[str]) -> Collection[str]:
         """The numbers of a stage that are to be fitted and that the family's kernels have."""

@@ -95,9 +95,11 @@ def load_tables(
 
 
 def measured_family(name: str, paths: Sequence[Path], gpu: GpuSpec) -> KernelFamily:
-    """The family called `name` on a GPU; for 'auto' the one that the tables name, if that is a single one.
+    """The family called `name` on a GPU; for 'auto' the one that the tables name.
 
-    Raises InputError like `family_of`.
+    Of several the GPU's default one, if it is among them; names that no family has do not count, and their
+    rows are left out. Raises InputError like `family_of`, and where several families are named, none of them
+    the default one.
     """
     if name == AUTO_KERNEL:
         called = names_in_tables()
@@ -106,8 +108,13 @@ def measured_family(name: str, paths: Sequence[Path], gpu: GpuSpec) -> KernelFam
             table = read_table(path)
             if "kernel" in table:
                 named |= {called.get(str(value), "") for value in table["kernel"].unique()}
-        if len(named) == 1 and named <= set(families(gpu)):
-            name = named.pop()
+        known = [family for family in families(gpu) if family in named]
+        if len(known) > 1 and known[0] != families(gpu)[0]:
+            raise InputError(
+                f"{', '.join(map(str, paths))}: rows of {' and '.join(known)} kernels; "
+                "expected one family, or --family"
+            )
+        name = known[0] if known else name
     return family_of(name, gpu)
 
 

@@ -9,7 +9,9 @@ import pandas as pd
 
 from gemm_model.choice.selection import Choice, Ranker, Ranking
 from gemm_model.choice.table_ranking import rank_table
+from gemm_model.core.errors import InputError
 from gemm_model.core.prediction import OwnPick
+from gemm_model.core.problem import GemmProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,16 @@ class Against:
         return self.reference.prediction.runtime_us / choice.prediction.runtime_us - 1.0
 
     @property
+    def own_pick_us(self) -> float:
+        """What the family's library takes with the kernel that it picks by itself."""
+        return float(self.own_pick.time_us(self.reference.prediction.runtime_us))
+
+    @property
+    def own_pick_gain(self) -> float:
+        """By what share that is longer than the best of the choices takes."""
+        return self.own_pick_us / self.ranking.best.prediction.runtime_us - 1.0
+
+    @property
     def tied(self) -> bool:
         """Whether the error bands of the two leave open which is faster."""
         best, other = self.ranking.best.prediction, self.reference.prediction
@@ -37,7 +49,18 @@ class Against:
 def against(ranking: Ranking, reference: Ranker) -> Against:
     """A ranking beside what the best kernel of `reference` takes for the same problem."""
     best = reference.rank(ranking.problem, 1).best
-    return Against(ranking=ranking, reference=best, own_pick=reference.own_pick)
+    return Against(ranking=ranking, reference=best, own_pick=reference.own_pick_of(ranking.problem))
+
+
+def best_of_each(ranker: Ranker, problem: GemmProblem) -> tuple[Choice, ...]:
+    """The fastest kernel of each family of `ranker` that has one for the problem, the fastest first."""
+    found = []
+    for name in dict.fromkeys(space.family.name for space in ranker.spaces(problem)):
+        try:
+            found.append(ranker.of_family(name).rank(problem, 1).best)
+        except InputError:  # no legal kernel, which the ranking of all says
+            continue
+    return tuple(sorted(found, key=lambda choice: choice.prediction.runtime_us))
 
 
 def rank_table_against(

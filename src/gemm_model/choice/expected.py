@@ -22,13 +22,13 @@ from gemm_model.kernels.candidates import Candidate, CandidateSpace, sizes_of
 from gemm_model.models import DEFAULT_MODEL, model_for, require_known
 
 ROUTINGS = 32
-"""Routings that an expected time is the mean of [1], unless told otherwise; chosen: of kernels bound by
+"""Routings that an expected time is the mean of [1]; unless told otherwise; chosen: of kernels bound by
 weights the mean is then known to 1 %."""
 FIRST_ROUTINGS = 4
 """Routings that all kernels of a choice are looked at with [1]; expected times; chosen."""
 FINALISTS = 128
-"""Kernels [1] that are looked at with all routings; chosen: what loses more than a few percent on the first
-few is not the best in the mean."""
+"""Kernels that are looked at with all routings [1]; expected times; chosen: what loses more than a few
+percent on the first few is not the best in the mean."""
 HIGH_PERCENTILE = 95
 
 

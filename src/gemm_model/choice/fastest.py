@@ -17,8 +17,8 @@ from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT
 SAME_TIME = 1e-9
 """Difference of two times [1, of the time]; up to it they are the same; chosen: above rounding."""
 FIRST_LOOK = 1.3
-"""Up to which multiple of the least time that a kernel may take the search looks at first [1]; chosen: for
-most shapes no further look is needed."""
+"""Largest time, over the least time that a kernel may take, of what is looked at first [1]; searches; chosen:
+for most shapes no further look is needed."""
 
 
 @dataclass(frozen=True, slots=True)

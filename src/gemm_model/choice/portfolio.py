@@ -44,10 +44,6 @@ class Selection:
         """Relative distance to the bound; 0 where the choice is proven to be the best."""
         return max(self.cost - self.lower_bound, 0.0) / self.cost if self.cost > 0 else 0.0
 
-    @property
-    def proven_best(self) -> bool:
-        return self.gap <= PROVEN_GAP
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portfolio:
@@ -67,6 +63,10 @@ class Portfolio:
     """Weighted mean of time / best - 1."""
     gap: float
     """No portfolio of this size has a mean time ratio smaller by more than this share."""
+
+    @property
+    def proven_best(self) -> bool:
+        return self.gap <= PROVEN_GAP
 
     @property
     def loss(self) -> FloatArray:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.choice.fastest import SAME_TIME, Contenders, KernelTimes, fastest, kernel_times
+from gemm_model.choice.own_picks import sort_of
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.further_work import asked_of
@@ -18,6 +19,7 @@ from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.prediction import BatchPrediction, OwnPick, Prediction, predict_in_chunks
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import size_of
 from gemm_model.kernels.candidates import (
     ALL_ORDERS,
@@ -127,6 +129,10 @@ class Ranker:
         """What the family's library, which picks its kernel by itself, takes over the first choice."""
         return self.model.own_pick(self.names[0]) if len(self.names) == 1 else OwnPick()
 
+    def own_pick_of(self, problem: GemmProblem) -> OwnPick:
+        """The same for one problem: of convolutions it goes by their channels."""
+        return self.own_pick if problem.conv is None else self.own_pick.of(sort_of(problem.conv))
+
     def spaces(self, problem: GemmProblem) -> tuple[CandidateSpace, ...]:
         """The candidates for the problem's types and layouts; raises InputError where there are none."""
         return self._offers(problem).spaces
@@ -191,6 +197,7 @@ class Ranker:
 
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
         """The `top_k` fastest kernels, each with its best order; raises InputError where there is none."""
+        require_kind("problem", problem, GemmProblem)
         top_k = size_of("top_k", top_k)
         offers = self._offers(problem)
         contenders = self._contenders(problem, offers.spaces)
@@ -224,8 +231,8 @@ class Ranker:
         """Why the configuration described did not win: illegal, slower by how much and where, or tied.
 
         `description` is a tile and, after commas, any of cluster=, schedule=, swizzle=, raster=, split_k=,
-        stages=, swap_ab=, kernel=, such as '128x128,cluster=1x1'; of the candidates that it fits the fastest
-        stands.
+        stages=, cta_k=, swap_ab=, kernel=, such as '128x128,cluster=1x1'; of the candidates that it fits the
+        fastest stands.
         """
         wanted = parse_description(description)
         every = list(self.predictions(problem))
@@ -334,6 +341,8 @@ def describe(candidate: Candidate, *, beside: Candidate | None = None) -> str:
     text += f",schedule={config.schedule},swizzle={config.swizzle}"
     if config.raster != "heuristic":
         text += f",raster={config.raster}"
+    if config.cta_k:
+        text += f",cta_k={config.cta_k}"
     if config.stages:
         text += f",stages={config.stages}"
     if config.split_k > 1:
@@ -354,14 +363,14 @@ def parse_description(text: str) -> dict[str, Any]:
             values["cluster_m"], values["cluster_n"] = parse_extent(value, "cluster")
         elif separator and name in ("schedule", "raster", "kernel"):
             values[name] = value
-        elif name in ("swizzle", "split_k", "stages") and value.isdecimal():
+        elif name in ("swizzle", "split_k", "stages", "cta_k") and value.isdecimal():
             values[name] = int(value)
         elif name == "swap_ab" and value in ("0", "1"):
             values[name] = value == "1"
         else:
             raise InputError(
                 f"{word!r} in {text!r}; expected cluster=MxN, schedule=, raster=, swizzle=, split_k=, "
-                "stages=, kernel= or swap_ab=0|1"
+                "stages=, cta_k=, kernel= or swap_ab=0|1"
             )
     return values
 

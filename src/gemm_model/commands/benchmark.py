@@ -151,6 +151,9 @@ def run(args: argparse.Namespace) -> int:
         common.check_outputs(args.output)
     elif args.output is not None:
         check_folder_writable(args.output)
+    # Words that do not fit are refused before a GPU is looked for.
+    _l2_state(args)
+    _chain_options(args)
     _use_kernel_cache()
     if args.dry_run:
         providers = _providers(args)

@@ -22,7 +22,6 @@ EXAMPLES = (
 )
 MAX_EXTRA_US = 1e6
 PLANNED = ("split_k", "stages", "clusters")
-LAYER = ("m", "n", "k", "dtype", "b_dtype", "overlap_ratio", "prefetch_ratio", "previous_extra_us", *PLANNED)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -136,9 +136,7 @@ def _kernel(candidate: Candidate) -> dict[str, Any]:
 
 
 def _notes(found: Portfolio) -> list[str]:
-    from gemm_model.choice.portfolio import PROVEN_GAP
-
-    quality = "the best of its size" if found.gap <= PROVEN_GAP else f"at most {found.gap:.3%} from the best"
+    quality = "the best of its size" if found.proven_best else f"at most {found.gap:.3%} from the best"
     worst = float(found.loss.max())
     return [
         f"{len(found.kernels)} kernels for {len(found.problems)} shapes lose {found.mean_loss:.2%} on "

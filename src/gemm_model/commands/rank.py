@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common, further
@@ -136,7 +137,7 @@ def _emit(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Doc
 
 
 def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
-    from gemm_model.choice.across_families import against
+    from gemm_model.choice.across_families import against, best_of_each
     from gemm_model.choice.selection import without_twins
 
     _check_top(args.top)
@@ -144,6 +145,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     ranking = ranker.rank(problem, 2 * args.top)
     chosen = without_twins(ranking.choices, args.top)
     held = None if args.against is None else against(ranking, ranker_of(args, args.against))
+    each = best_of_each(ranker, problem) if len(ranker.names) > 1 else ()
     rows = [
         {"rank": place, **row_of(choice, problem)}
         | {"gain": held and held.gain(choice), "swapped_too": swapped_too}
@@ -155,7 +157,13 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         "kernels": ranking.kernels,
         "tied_with_best": ranking.tied_with_best,
         "reason": ranking.reason,
-        "against": held and row_of(held.reference, problem),
+        "against": held
+        and {
+            **row_of(held.reference, problem),
+            "own_pick_us": held.own_pick_us,
+            "own_pick_gain": held.own_pick_gain,
+        },
+        "best_of_each": [row_of(choice, problem) for choice in each],
         "choices": [
             {**row, "prediction": prediction_fields(choice.prediction)}
             for row, (choice, _) in zip(rows, chosen, strict=True)
@@ -165,7 +173,13 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     shown = [
         {**row, "swap_ab": either[row["swapped_too"]] or row["swap_ab"], "swapped_too": None} for row in rows
     ]
-    notes = [*_notes(ranking), *(_against_notes(held) if held else ()), *ranking.best.prediction.caveats]
+    notes = [
+        *_notes(ranking),
+        *_of_each_notes(each),
+        *(_against_notes(held) if held else ()),
+        *_pick_notes(ranker, ranking),
+        *ranking.best.prediction.caveats,
+    ]
     return _document(ranker, args, result=result, rows=rows, notes=notes, text=lambda: text_table(shown))
 
 
@@ -221,7 +235,7 @@ def row_of(choice: Choice, problem: GemmProblem) -> dict[str, Any]:
     return {
         "ties": choice.tie_group,
         "kernel": config.kernel,
-        "tile": f"{config.cta_m}x{config.cta_n}",
+        "tile": f"{config.cta_m}x{config.cta_n}" + (f"x{config.cta_k}" if config.cta_k else ""),
         "cluster": f"{config.cluster_m}x{config.cluster_n}",
         "schedule": config.schedule,
         "swizzle": config.swizzle,
@@ -248,6 +262,22 @@ def _notes(ranking: Ranking) -> list[str]:
     return [*notes, *left_out, f"why the first: {ranking.reason}"]
 
 
+def _of_each_notes(each: Sequence[Choice]) -> list[str]:
+    if not each:
+        return []
+    times = (f"{choice.candidate.config.kernel} {choice.prediction.runtime_us:.2f} us" for choice in each)
+    return [f"the best of each library: {', '.join(times)}"]
+
+
+def _pick_notes(ranker: Ranker, ranking: Ranking) -> list[str]:
+    """What a library takes that is not told which kernel: no one tells cuDNN."""
+    best_us = ranking.best.prediction.runtime_us
+    longer = float(ranker.own_pick_of(ranking.problem).time_us(best_us)) / best_us - 1.0
+    if ranking.problem.conv is None or longer <= 0.0:
+        return []
+    return [f"what {ranker.names[0]} picks by itself takes about {longer:.0%} longer"]
+
+
 def _against_notes(held: Against) -> list[str]:
     from gemm_model.choice.selection import describe
 
@@ -256,7 +286,9 @@ def _against_notes(held: Against) -> list[str]:
     gain = held.gain(held.ranking.best)
     note = f"{config.kernel} takes {time_us:.2f} us with {describe(reference.candidate)}"
     note += f"; the first gains {gain:.1%}" if gain > 0 else "; nothing is gained"
-    longer = held.own_pick.time_us(time_us) / time_us - 1.0
+    note += ", which lies within the error band" if gain > 0 and held.tied else ""
+    longer = held.own_pick_us / time_us - 1.0
     if longer > 0.0:
-        note += f" (what {config.kernel} picks by itself takes about {longer:.0%} longer)"
-    return [note + (", which lies within the error band" if gain > 0 and held.tied else "")]
+        note += f"; what {config.kernel} picks by itself takes about {longer:.0%} longer, "
+        note += f"over which the first gains {held.own_pick_gain:.1%}"
+    return [note]

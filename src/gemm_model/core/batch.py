@@ -19,7 +19,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.further_work import FurtherWork, assembled, further_work
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, STREAM_K, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.core.records import constructor
+from gemm_model.core.records import constructor, require_kind
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -28,7 +28,8 @@ BoolArray = NDArray[np.bool_]
 NO_SECOND_USE = float("inf")
 """Footprint [bytes]; operands that are used once; by definition."""
 EMPTY_KERNEL_UNTOLD = -1.0
-"""In place of what a pair of events reads around an empty kernel [us]; hosts that did not say."""
+"""What stands for the time that events read around an empty kernel [us]; hosts that did not say; by
+definition."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -229,6 +230,9 @@ def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
     """The batch of some (problem, configuration) pairs, in their order."""
     if not pairs:
         raise InputError("no (problem, configuration) pair given; expected at least one")
+    for problem, config in pairs:
+        require_kind("problem", problem, GemmProblem)
+        require_kind("config", config, KernelConfig)
     # One array for each kind of column, not one for each column: a single prediction is made of little else.
     floats = np.array([_floats(problem, config) for problem, config in pairs], dtype=np.float64).T.copy()
     codes = np.array([_codes(problem, config) for problem, config in pairs], dtype=np.int64).T.copy()
@@ -243,6 +247,8 @@ def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
 
 def numbers_of(problem: GemmProblem, config: KernelConfig) -> GemmBatch:
     """One row as Python numbers: the formulas then run without numpy."""
+    require_kind("problem", problem, GemmProblem)
+    require_kind("config", config, KernelConfig)
     values: Any = (*map(float, _floats(problem, config)), *_codes(problem, config), *_flags(problem, config))
     further = None if problem.plain else _further_work(problem, config)
     row: GemmBatch = _new_row(*_in_order_of_fields(values), further)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, prod
+from math import gcd, prod
 
 from gemm_model.core.errors import InputError
 from gemm_model.core.sizes import require_size, size_of
 
 FPROP, DGRAD, WGRAD = KINDS = ("fprop", "dgrad", "wgrad")
 """Forward; the gradient of the input; that of the weights."""
+PACKED_CHANNELS = 64
+"""Channels of 16 bits in a row of 128 bytes [1]; groups of few channels; the k tile and the narrowest tile of
+Hopper's kernels."""
 EXAMPLE = "fprop n=32 c=64 h=56 w=56 k=128 r=3 s=3 stride=1 pad=1"
 
 
@@ -108,40 +111,54 @@ class ConvProblem:
         return prod(self.filter_size)
 
     @property
-    def sizes(self) -> tuple[int, int, int, int]:
-        """m, n and k of the implicit GEMM of one group, and how many groups.
+    def places(self) -> int:
+        """Products that a strided data gradient falls into: one for each place of a pixel in the stride."""
+        return prod(self.stride) if self.kind == DGRAD else 1
 
-        Of a strided data gradient each pixel meets the taps that its place in the stride leaves: k counts
-        their mean, and m the pixels that meet any.
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """m, n and k of the implicit GEMM of one group, and how many there are.
+
+        A strided data gradient is `places` products. m and k are their means: those of the pixels at a place,
+        and of the taps that these meet, which is none for some where the filter is narrower than the stride.
         """
         channels, filters = self.channels // self.groups, self.filters // self.groups
-        axes = zip(self.size, self.filter_size, self.stride, strict=True)
-        inputs = self.images * prod(ceil(x * min(f, step) / step) for x, f, step in axes)
+        inputs = max(round(self.images * prod(self.size) / self.places), 1)
         outputs = self.images * prod(self.output_size)
         return {
             FPROP: (outputs, filters, channels * self.taps, self.groups),
-            DGRAD: (inputs, channels, filters * self.runs, self.groups),
+            DGRAD: (inputs, channels, max(round(filters * self.k_runs), 1), self.groups * self.places),
             WGRAD: (filters, channels * self.taps, outputs, self.groups),
         }[self.kind]
 
     @property
-    def runs(self) -> int:
+    def k_runs(self) -> float:
         """Runs that k falls into, one for each tap that is met: a k tile lies within one."""
-        met = {FPROP: self.taps, DGRAD: ceil(self.taps / prod(self.stride)), WGRAD: 1}
-        return met[self.kind]
+        return {FPROP: float(self.taps), DGRAD: self.taps / self.places, WGRAD: 1.0}[self.kind]
+
+    @property
+    def n_runs(self) -> float:
+        """Runs that n falls into: a tile of a weight gradient lies within a tap's channels."""
+        return float(self.taps) if self.kind == WGRAD else 1.0
+
+    @property
+    def packed(self) -> int:
+        """Groups that a tile of PACKED_CHANNELS may hold beside each other: a power of two, a divisor."""
+        room = PACKED_CHANNELS * self.groups // max(self.channels, self.filters)
+        return gcd(1 << max(room, 1).bit_length() - 1, self.groups)
 
     @property
     def distinct_share(self) -> tuple[float, float]:
         """Elements of A and of B in memory over those of the product: the filter reads pixels repeatedly."""
-        m, n, k, groups = self.sizes
+        m, n, k, batch = self.sizes
         # A filter narrower than the stride skips pixels.
         axes = zip(self.size, self.output_size, self.filter_size, strict=True)
         touched = prod(min(x, out * f) for x, out, f in axes)
-        image = self.images * touched * self.channels / groups
-        gradient = self.images * prod(self.output_size) * self.filters / groups
-        weights = self.taps * self.channels * self.filters / groups**2
+        image = self.images * touched * self.channels
+        gradient = self.images * prod(self.output_size) * self.filters
+        weights = self.taps * self.channels * self.filters / self.groups
         a, b = {FPROP: (image, weights), DGRAD: (gradient, weights), WGRAD: (gradient, image)}[self.kind]
-        return min(a / (m * k), 1.0), min(b / (n * k), 1.0)
+        return min(a / (m * k * batch), 1.0), min(b / (n * k * batch), 1.0)
 
     @property
     def majors(self) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.core.errors import InputError
+from gemm_model.core.records import require_kind
 
 SCALARS = ("alpha", "output_scale")
 """One factor for all outputs."""
@@ -34,6 +35,7 @@ class Epilogue:
     words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        require_kind("words", self.words, tuple)
         for word in self.words:
             if word not in EPILOGUE_WORDS:
                 known = ", ".join((*EPILOGUE_WORDS, *ALIASES))

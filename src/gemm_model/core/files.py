@@ -13,7 +13,8 @@ from pathlib import Path
 from gemm_model.core.errors import InputError
 
 NEW_FILE_MODE = 0o666
-"""Of a file that was not there; the process's umask takes its share of it."""
+"""Mode of a file [permission bits]; files that were not there; POSIX: the process's umask takes its share of
+it."""
 
 
 @contextmanager

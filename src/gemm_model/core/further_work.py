@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gemm_model.core.conv import WGRAD
 from gemm_model.core.elementwise import Values, ceil, is_number, where
 from gemm_model.core.epilogue import EPILOGUE_WORDS, Epilogue
 from gemm_model.core.errors import InputError
@@ -72,6 +73,12 @@ class FurtherWork:
     grouped: Any
     unlike: Any
     """Whether groups have an n and k of their own."""
+    places: Values
+    """Products that a strided data gradient falls into, one for each place of a pixel in the stride; or 1."""
+    packed: Values
+    """Groups of channels that a tile may hold beside each other, in its columns; 1 for others."""
+    packed_rows: Values
+    """The same in its rows."""
     clusters_m: Values
     """Of grouped rows: clusters along m of a group, the mean of those that have rows."""
     clusters_n: Values
@@ -106,6 +113,8 @@ class FurtherWork:
     b_shared: Any
     k_runs: Values
     """Parts of K that a k tile does not reach beyond."""
+    n_runs: Values
+    """Parts of n that a tile does not reach beyond."""
     a_row_step: Values
     """Of batches with strides: what rows of A start at multiples of [elements]; 0: the length of a row."""
     b_row_step: Values
@@ -117,6 +126,11 @@ class FurtherWork:
         groups, block_scaling, conv = (bits_of((kind,)) for kind in KINDS)
         of_kinds = where(self.asked >= conv, 3.0, where(self.asked >= block_scaling, 2.0, 1.0))
         return where(self.asked >= groups, of_kinds, where(self.asked > 0, 0.0, -1.0))
+
+    @property
+    def looked_up(self) -> Any:
+        """Whether a table tells where a tile lies: of groups, or of the places of a strided data gradient."""
+        return self.grouped | (self.places > 1.0)
 
     def without_epilogue(self) -> FurtherWork:
         """The same with the epilogue of a plain product; what was asked is told as before."""
@@ -144,6 +158,9 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         asked=bits_of(asked_of(problem)),
         grouped=groups is not None,
         unlike=groups is not None and not groups.alike,
+        places=1.0 if conv is None else float(conv.places),
+        packed=1.0 if conv is None else float(conv.packed),
+        packed_rows=1.0 if conv is None or conv.kind != WGRAD else float(conv.packed),
         clusters_m=clusters_m,
         clusters_n=clusters_n,
         rows_inside=rows_inside,
@@ -162,7 +179,8 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         b_distinct=b_distinct,
         a_shared=problem.broadcast == "a",
         b_shared=problem.broadcast == "b",
-        k_runs=1.0 if conv is None else float(conv.runs),
+        k_runs=1.0 if conv is None else conv.k_runs,
+        n_runs=1.0 if conv is None else conv.n_runs,
         a_row_step=steps[0],
         b_row_step=steps[1],
         out_row_step=steps[2],

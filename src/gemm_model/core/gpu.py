@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gemm_model.config.numbers import empirical, room_numbers
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.errors import InputError
 from gemm_model.core.quantity import Quantity
@@ -42,6 +44,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "l2_latency_clk": Quantity(unit="clk", low=50, high=5000, optional=True),
     "l2_merging_sms": Quantity(unit="SMs", low=1, high=18),
     "l2_unwritten_share": Quantity(unit="1", low=0, high=1),
+    "l2_kept_share": Quantity(unit="1", low=0.05, high=1),
     "profiler_quiet_tpcs": Quantity(unit="TPCs", low=0, high=100, whole=True),
     "smem_bytes_per_sm": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
     "smem_bytes_per_cta": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
@@ -63,6 +66,21 @@ TENSOR_FLOP = Quantity(unit="FLOP/clk", low=16, high=262144)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AssumedNumbers:
+    """What a description takes for granted where it does not say: `config/numbers/gpu.yaml`."""
+
+    mma_clk_share: float = empirical("1", 0.4, 1.0)
+    l2_merging_sms: float = empirical("SMs", 1.0, 18.0)
+    graph_launch_us: float = empirical("us", 0.05, 50.0)
+    event_pair_us: float = empirical("us", 0.0, 50.0)
+
+
+@cache
+def assumed_numbers() -> AssumedNumbers:
+    return room_numbers("gpu", AssumedNumbers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
     """One GPU. Every number's origin stands in `sources` under the field's name.
 
@@ -77,7 +95,7 @@ class GpuSpec:
     sm_count: int
     sm_clk_mhz: float
     """The highest SM clock that the card reaches under a light load, or the one that it is locked at."""
-    mma_clk_share: float = 0.9121
+    mma_clk_share: float = field(default_factory=lambda: assumed_numbers().mma_clk_share)
     """The clock inside MMAs on a quarter of the SMs over `sm_clk_mhz`: how far the supply sags, no power cap
     near; the H200's where it was not measured."""
     dram_bus_bits: int
@@ -106,8 +124,10 @@ class GpuSpec:
     bound."""
     l2_latency_clk: float | None = None
     """One bulk load of 128 bytes that L2 holds."""
-    l2_merging_sms: float = 8.0
+    l2_merging_sms: float = field(default_factory=lambda: assumed_numbers().l2_merging_sms)
     """SMs of a GPC whose equal requests at one time L2 serves as one; the H200's where none were counted."""
+    l2_kept_share: float = 0.5
+    """Share of L2 that keeps operands from one launch to the next."""
     l2_unwritten_share: float = 0.0
     """Share of L2 that may hold outputs not yet in DRAM when a kernel ends; 0 where it was not counted."""
     profiler_quiet_tpcs: int = 0
@@ -127,9 +147,9 @@ class GpuSpec:
     tpc_rounds: tuple[tuple[int, ...], ...] = ()
     """GPC of each TPC, in the order in which the launcher gives them CTAs: rounds of TPCs, of which a grid
     fills one SM each, then the other, before it goes on."""
-    graph_launch_us: float = 0.5
+    graph_launch_us: float = field(default_factory=lambda: assumed_numbers().graph_launch_us)
     """From one empty kernel to the next within a CUDA graph; the H200's where it was not measured."""
-    event_pair_us: float = 3.0
+    event_pair_us: float = field(default_factory=lambda: assumed_numbers().event_pair_us)
     """What a pair of events around an empty kernel reads beyond that; rows that tell what their own host read
     go before it."""
     clock_recovery_us: float | None = None
@@ -251,6 +271,8 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
     """The GPU of that name in the package's configuration, in any case, or described by a YAML file."""
     from gemm_model.config import load_gpu_mapping
 
+    if not isinstance(name_or_path, str | Path):
+        raise InputError(f"gpu is {name_or_path!r}; expected a name or a YAML file")
     return gpu_from_mapping(load_gpu_mapping(name_or_path))
 
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from math import gcd
 
 from gemm_model.core.errors import InputError
+from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import is_whole
 
 LAYOUTS = ("contiguous", "masked")
 """Rows of the groups one after the other, or `capacity` rows for each, of which its own are computed."""
 MOST_GROUPS = 65536
-"""Groups of a problem [1], at most; chosen: far more than any model has experts."""
+"""Most groups of a problem [1]; grouped products; chosen: far more than any model has experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class GroupedGemm:
     """Rows that each group has in memory; masked layout."""
 
     def __post_init__(self) -> None:
+        require_kind("rows", self.rows, tuple)
         if not 1 <= len(self.rows) <= MOST_GROUPS:
             raise InputError(f"groups has {len(self.rows)} groups; expected 1 to {MOST_GROUPS}")
         if not all(type(rows) is int and rows >= 0 for rows in self.rows):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.core.errors import InputError
+from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import require_size
 
 SCHEDULES = ("cooperative", "pingpong", "2cta")
@@ -75,6 +76,10 @@ class KernelConfig:
         for name in ("cta_k", "stages", "warps"):
             if getattr(self, name) != AUTO:
                 require_size(self, name)
+        require_kind("kernel", self.kernel, str)
+        for name, flags in (("fast_accum", (True, False)), ("pdl", (True, False, None))):
+            if getattr(self, name) not in flags:
+                raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {flags}")
         if self.schedule not in SCHEDULES:
             raise InputError(f"schedule is {self.schedule!r}; expected one of {SCHEDULES}")
         if self.raster not in RASTERS:
@@ -103,5 +108,6 @@ def parse_extent(text: str, what: str, parts: tuple[int, ...] = (2,)) -> tuple[i
     if len(words) not in parts or not good:
         form = " or ".join("x".join("MNK"[:count]) for count in parts)
         shown = text if len(text) <= 4 * MAX_DIGITS else f"{text[:MAX_DIGITS]}..."
-        raise InputError(f"{what} is {shown!r}; expected {form} in positive whole numbers, such as 128x256")
+        example = "x".join(("128", "256", "64")[: parts[0]])
+        raise InputError(f"{what} is {shown!r}; expected {form} in positive whole numbers, such as {example}")
     return tuple(int(word) for word in words)

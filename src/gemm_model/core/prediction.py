@@ -111,6 +111,12 @@ class OwnPick:
     """Of the time of a fastest kernel that takes next to nothing [1]."""
     half_us: float = math.inf
     """Time of the fastest kernel at which half of that share is left [us]."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Of sorts of problems for which it differs: of the fastest kernel's time, whatever that is [1]."""
+
+    def of(self, sort: str) -> OwnPick:
+        """What it is for problems of one sort."""
+        return OwnPick(share=self.shares[sort]) if sort in self.shares else replace(self, shares={})
 
     def time_us(self, fastest_us: Values) -> Values:
         """Of the library's call where its fastest kernel takes so many us."""

@@ -20,7 +20,20 @@ from gemm_model.core.dtypes import (
 from gemm_model.core.epilogue import QUANTIZED, QUANTIZED_COLUMNS, QUANTIZED_SCALE_BITS, Epilogue
 from gemm_model.core.errors import InputError
 from gemm_model.core.grouped import GroupedGemm
+from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import require_size
+
+_NOTHING = type(None)
+_KINDS = {
+    **dict.fromkeys(("a_dtype", "b_dtype", "out_dtype", "acc_dtype"), (DataType,)),
+    **dict.fromkeys(("a_scale", "b_scale"), (BlockScale, _NOTHING)),
+    "epilogue": (Epilogue, _NOTHING),
+    "groups": (GroupedGemm, _NOTHING),
+    "block_scaling": (BlockScaling, _NOTHING),
+    "conv": (ConvProblem, _NOTHING),
+    "batch_strides": (BatchStrides, _NOTHING),
+}
+"""What the fields of a problem hold that are no sizes and no words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +73,8 @@ class GemmProblem:
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
             require_size(self, name)
+        for name, kinds in _KINDS.items():
+            require_kind(name, getattr(self, name), *kinds)
         if not self.plain:
             self._check_further()
         for name, allowed in (("a_major", ("k", "m")), ("b_major", ("k", "n")), ("c_major", ("n", "m"))):
@@ -134,6 +149,7 @@ class GemmProblem:
         where the epilogue quantizes). `epilogue`, `groups`, `block_scaling`: also what their `parse` takes.
         """
         epilogue = Epilogue.parse(epilogue) if isinstance(epilogue, str) else epilogue
+        require_kind("epilogue", epilogue, Epilogue, _NOTHING)
         groups = GroupedGemm.parse(groups) if isinstance(groups, str) else groups
         if isinstance(block_scaling, str):
             block_scaling = BlockScaling.parse(block_scaling)

@@ -55,6 +55,18 @@ def constructor(kind: type[Record]) -> type[Record]:
     return made
 
 
+def require_kind(name: str, value: object, *kinds: type) -> None:
+    """Raise InputError where a value is of none of some kinds; None among them stands for nothing given."""
+    if not isinstance(value, kinds):
+        expected = " or ".join(_a_kind(kind) for kind in kinds)
+        raise InputError(f"{name} is of type {type(value).__name__}; expected {expected}")
+
+
+def _a_kind(kind: type) -> str:
+    article = "an" if kind.__name__[0] in "AEIO" else "a"
+    return "None" if kind is type(None) else f"{article} {kind.__name__}"
+
+
 def record_from(kind: type[Record], values: Mapping[str, Any], where: str) -> Record:
     """A record of a dataclass from plain values of its fields, whose types are those of its annotations.
 

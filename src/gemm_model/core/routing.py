@@ -15,7 +15,7 @@ DISTRIBUTIONS = ("uniform", "balanced", "zipf")
 MAX_TOKENS = 2**24
 """Most tokens of a routing [1]; every routing; chosen: what a sample of it still takes seconds for."""
 LARGEST_EXPONENT = 4.0
-"""Of a zipf routing [1], at most; chosen: nine of ten tokens then begin with one expert."""
+"""Largest exponent [1]; zipf routings; chosen: nine of ten tokens then begin with one expert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

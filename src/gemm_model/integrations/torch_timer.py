@@ -171,7 +171,7 @@ class GemmTimer:
         work = work if self.ranker.model.beyond_plain else work.plain_twin
         ranker = self._ranker_for(asked_of(work))
         best = ranker.rank(work, 1).best.prediction
-        return float(ranker.own_pick.time_us(best.runtime_us)), best.limiter
+        return float(ranker.own_pick_of(work).time_us(best.runtime_us)), best.limiter
 
     def _ranker_for(self, asked: tuple[str, ...]) -> Ranker:
         """Ranks kernels of the timer's family, or of the first one that does what is asked."""

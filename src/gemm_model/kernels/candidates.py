@@ -101,7 +101,9 @@ class CandidateSpace:
     def _candidate(self, index: int) -> Candidate:
         whole: dict[str, Any] = {
             name: int(self.kernel[name][index])
-            for name in ("cta_m", "cta_n", "cluster_m", "cluster_n", "stages", "swizzle", "split_k")
+            for name in (
+                *("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "stages", "swizzle", "split_k"),
+            )
         }
         config = KernelConfig(
             **whole,
@@ -325,17 +327,26 @@ def _all_combinations(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) 
     rasters = [RASTERS.index(name) for name in space.rasters]
     clusters = range(len(space.clusters))
     axes = (
-        *(space.swaps, schedules, space.cta_m, space.cta_n, space.stages, clusters, space.split_k),
+        *(
+            space.swaps,
+            schedules,
+            space.cta_m,
+            space.cta_n,
+            space.cta_k,
+            space.stages,
+            clusters,
+            space.split_k,
+        ),
         *(rasters, space.swizzles),
     )
     grid = np.array(list(product(*axes)), dtype=np.int64)
-    swap, schedule, cta_m, cta_n, stages, cluster, split_k, raster, swizzle = grid.T
+    swap, schedule, cta_m, cta_n, cta_k, stages, cluster, split_k, raster, swizzle = grid.T
     swapped = swap == 1
     rows = len(grid)
     kernel: dict[str, Any] = {
         "cta_m": cta_m.astype(np.float64),
         "cta_n": cta_n.astype(np.float64),
-        "cta_k": np.full(rows, float(AUTO)),
+        "cta_k": cta_k.astype(np.float64),
         "mma_m": np.where(schedule == TWO_CTA, 2.0, 1.0) * cta_m,
         "mma_n": cta_n.astype(np.float64),
         "cluster_m": np.array([float(size) for size, _ in space.clusters])[cluster],

@@ -1,4 +1,4 @@
-"""What compilers make of registers that an MMA thread has no room for: counts of compiled code, as data."""
+"""What compilers make of kernels that no library's source tells: counts of compiled code, as data."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ COMPILED_CODE = CONFIG_DIR / "calibration" / "compiled_code.yaml"
 OTHERS = "others"
 """Families that have no entry of their own, and tiles."""
 UNITS = {"working_registers": "registers", "moved_registers": "registers", "waits": "loads"}
+SPLIT_UNITS = {"split_waits": "waits", "beside_drain_clk": "clk"}
+"""Of families whose kernels that split K are compiled in another way."""
 ENTRY_KEYS = ("value", "unit", "meaning", "source")
 
 
@@ -29,6 +31,10 @@ class CompiledCode:
     """Registers that go to memory and come back at each k tile, by tile, where no rule tells them."""
     waits: Mapping[str, float]
     """Loads of them that a thread waits for one by one, at each k tile; OTHERS for all other tiles."""
+    split_waits: float | None = None
+    """Further waits for MMAs at each k tile of slow sums where K is split; None: none."""
+    beside_drain_clk: float | None = None
+    """Other instructions between draining the MMAs and the next ones, where such sums are promoted."""
 
     def tiles(self) -> list[tuple[float, float, float, float]]:
         """Accumulators, columns, moved registers and waits of the tiles that have counts of their own."""
@@ -38,8 +44,8 @@ class CompiledCode:
         ]
 
     def values(self) -> dict[str, Any]:
-        """Plain values, for a fingerprint."""
-        return asdict(self)
+        """Plain values, for a fingerprint; without what is not told of a family."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @cache
@@ -61,9 +67,10 @@ def load_compiled_code(path: Path) -> dict[str, CompiledCode]:
 
 
 def _of_family(entries: object, place: str) -> CompiledCode:
-    if not isinstance(entries, Mapping) or set(entries) != set(UNITS):
+    units = UNITS | SPLIT_UNITS
+    if not isinstance(entries, Mapping) or set(entries) not in (set(UNITS), set(units)):
         raise InputError(f"{place} is {entries!r}; expected a mapping of {', '.join(UNITS)}")
-    values = {name: _value(entries[name], unit, f"{place}.{name}") for name, unit in UNITS.items()}
+    values = {name: _value(entry, units[name], f"{place}.{name}") for name, entry in entries.items()}
     moved, waits = values["moved_registers"], values["waits"]
     if not isinstance(moved, Mapping) or not isinstance(waits, Mapping) or {*moved, OTHERS} != set(waits):
         raise InputError(
@@ -73,6 +80,7 @@ def _of_family(entries: object, place: str) -> CompiledCode:
         working_registers=_count(values["working_registers"], f"{place}.working_registers"),
         moved_registers={_tile(tile, place): _count(moved[tile], f"{place}, {tile}") for tile in moved},
         waits={str(tile): _count(waits[tile], f"{place}, {tile}") for tile in waits},
+        **{name: _count(values[name], f"{place}.{name}") for name in SPLIT_UNITS if name in values},
     )
 
 

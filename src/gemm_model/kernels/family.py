@@ -39,6 +39,7 @@ class ConfigSpace:
     """The first is the one that a quick look at a kernel uses."""
     rasters: tuple[str, ...] = ("heuristic",)
     stages: tuple[int, ...] = (AUTO,)
+    cta_k: tuple[int, ...] = (AUTO,)
     split_k: tuple[int, ...] = (1,)
     swaps: tuple[bool, ...] = (False,)
     """Whether D^T = B A^T may be computed instead: the tile's rows then run along n."""
@@ -113,6 +114,8 @@ class TileOrder:
     """
 
     name: str
+    packs_groups: bool = False
+    """Whether tiles of convolutions hold several groups of few channels."""
     grouped: Literal["along", "across"] = "along"
     """Whether the grouped panels are those that the raster names, or those of the other extent."""
     always_along_m: bool = False

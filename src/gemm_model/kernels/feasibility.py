@@ -89,6 +89,10 @@ class Resources:
     """Per MMA thread; slow fp8 accumulation keeps a second set. 0 where they live in tensor memory."""
     slow_sums: Flags
     """Whether a second set of registers takes the sums of each k tile (slow fp8 accumulation)."""
+    split_waits: Values
+    """Further waits for MMAs at each k tile of slow sums, where the compiler waits for each of them."""
+    beside_drain_clk: Values
+    """Of the clocks of emptying the MMA pipe those that such waits do not take, of other instructions."""
     spilled_registers: Values
     """Registers of an MMA thread beyond its budget."""
     moved_registers: Values
@@ -170,11 +174,8 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         two_sets = two_sets | batch.further.software_scales
     tile_registers = where(two_sets, 2.0, 1.0) * batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * warpgroups)
     accumulators = 0.0 * tile_registers if in_tmem else tile_registers
-    excess = (
-        accumulators
-        + compiled_code(family.name).working_registers
-        - rules.mma_registers(accumulators, warpgroups)
-    )
+    code = compiled_code(family.name)
+    excess = accumulators + code.working_registers - rules.mma_registers(accumulators, warpgroups)
     spilled = maximum(excess, 0.0)
     mma_columns = rules.mma_columns(batch, by_columns)
     moved, waits = rules.spilled_code(spilled, accumulators, mma_columns, two_sets)
@@ -193,6 +194,8 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         mma_columns=mma_columns,
         accumulator_registers=accumulators,
         slow_sums=two_sets & (not in_tmem),
+        split_waits=where(batch.split_k > 1.0, code.split_waits or 0.0, 0.0),
+        beside_drain_clk=code.beside_drain_clk or 0.0,
         spilled_registers=spilled,
         moved_registers=moved,
         spill_waits=waits,

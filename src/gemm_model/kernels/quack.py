@@ -69,7 +69,7 @@ def sm90_splits_columns(batch: GemmBatch, warpgroups: Values) -> Flags:
 
 
 MMAS_OF_K_TILE = 4.0
-"""MMA instructions of 32 bytes of K in a k tile of 128."""
+"""MMA instructions of a k tile [1]; k tiles of 128 bytes; PTX ISA: 32 bytes of K each."""
 
 
 def whole_instructions(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from gemm_model.core.batch import GemmBatch, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS
+from gemm_model.core.records import require_kind
 from gemm_model.kernels import cublas, cudnn, cutlass, quack, triton
 from gemm_model.kernels.family import KernelFamily
 
@@ -32,6 +33,7 @@ _DEFAULTS = {arch: family for (_, arch), family in reversed(_FAMILIES.items())}
 
 def families(gpu: GpuSpec | None = None) -> tuple[str, ...]:
     """Names of the kernel families, all or those that have kernels for a GPU, the default one first."""
+    require_kind("gpu", gpu, GpuSpec, type(None))
     return tuple(
         dict.fromkeys(name for name, arch in _FAMILIES if gpu is None or arch == gpu.kernel_architecture)
     )
@@ -60,11 +62,15 @@ def family_of(name: str, gpu: GpuSpec) -> KernelFamily:
             f"no kernel family has kernels for {gpu.architecture} of GPU {gpu.name}; expected {architectures}"
         )
     if name not in KERNELS:
-        raise InputError(f"unknown kernel family {name!r}; expected one of {AUTO_KERNEL}, {', '.join(known)}")
+        raise _unknown(name, (AUTO_KERNEL, *known))
     raise InputError(
         f"kernel family {name!r} is not described on {gpu.name} ({gpu.architecture}); "
         f"expected one of {AUTO_KERNEL}, {', '.join(known)}"
     )
+
+
+def _unknown(name: str, known: Iterable[str]) -> InputError:
+    return InputError(f"unknown kernel family {name!r}; expected one of {', '.join(known)}")
 
 
 def families_of(name: str, gpu: GpuSpec) -> tuple[KernelFamily, ...]:
@@ -72,6 +78,8 @@ def families_of(name: str, gpu: GpuSpec) -> tuple[KernelFamily, ...]:
 
     Raises InputError like `family_of`.
     """
+    if name != ANY_FAMILY and name not in (AUTO_KERNEL, *KERNELS) and families(gpu):
+        raise _unknown(name, (ANY_FAMILY, AUTO_KERNEL, *families(gpu)))
     names = families(gpu) if name == ANY_FAMILY else ()
     return tuple(family_of(each, gpu) for each in names or (name,))
 

@@ -128,9 +128,14 @@ def require_known(model: Model, *, further: bool) -> None:
 
 
 def lasting(gpu: GpuSpec | str | Path, options: Mapping[str, Any] | None) -> bool:
-    """Whether GPU and options say all by themselves; a file may change, and an object cannot be compared."""
+    """Whether GPU and options say all by themselves; a file may change, and an object cannot be compared.
+
+    Raises InputError for options that are no mapping.
+    """
     if not isinstance(gpu, GpuSpec | str) or (isinstance(gpu, str) and is_yaml_file(gpu)):
         return False
+    if options is not None and not isinstance(options, Mapping):
+        raise InputError(f"options are {options!r}; expected a mapping of a model's options")
     for value in (options or {}).values():
         if isinstance(value, str):
             if value.endswith(FILE_SUFFIXES):

@@ -19,7 +19,8 @@ EARLY, HALFWAY, NEVER = 0.25, 0.5, -1.0
 """Triggers that are considered (`considered_triggers`)."""
 NO_PREFETCH, BEST_EFFORT = 0.0, -1.0
 FEW_TILES = 0.0625
-"""The small fixed share of `PREFETCH_RATIOS` that goes before best effort (`choose`)."""
+"""Small fixed prefetch ratio [1]; the tuner, in place of best effort where it brings little; chosen, of
+`PREFETCH_RATIOS`."""
 CANDIDATES = 6
 """Settings that a refinement measures [1]; the tuner on a GPU; chosen."""
 

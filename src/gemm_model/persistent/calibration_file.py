@@ -113,9 +113,10 @@ class Calibration:
 
         Where it is another family than the calibration's, what is known of it replaces the donor's numbers.
         """
-        numbers = self.numbers[self.kind_for(math_kind)]
+        served = self.kind_for(math_kind)
+        numbers = self.numbers[served]
         if family.name != self.family:
-            numbers = numbers.having(known_numbers(family, numbers))
+            numbers = numbers.having(known_numbers(family, numbers, served))
         return numbers
 
     def numbers_on(self, gpu: GpuSpec, math_kind: str, family: KernelFamily) -> KernelNumbers:
@@ -200,7 +201,11 @@ def own_picks() -> Mapping[str, OwnPick]:
     """By library what its own choice takes over its fastest kernel."""
     found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["own_picks"]
     return {
-        name: OwnPick(share=float(entry["share"]), half_us=float(entry.get("half_us", math.inf)))
+        name: OwnPick(
+            share=float(entry["share"]),
+            half_us=float(entry.get("half_us", math.inf)),
+            shares=entry.get("shares", {}),
+        )
         for name, entry in found.items()
     }
 
@@ -213,10 +218,10 @@ def _known_of_families() -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def known_numbers(family: KernelFamily, donor: KernelNumbers) -> Mapping[str, float]:
-    """By full name, numbers of its kernels that were told without timing its products.
+def known_numbers(family: KernelFamily, donor: KernelNumbers, kind: str) -> Mapping[str, float]:
+    """By full name, numbers of its kernels that were told without timing its products, for a rate class.
 
-    Each as it is, or by how much it is more than the donor's.
+    Each as it is, or by how much it is more than the donor's; of all classes, or of those that it names.
     """
     found = _known_of_families().get(family.name)
     if found is None or not set(family.architectures) & set(found["architectures"]):
@@ -225,6 +230,7 @@ def known_numbers(family: KernelFamily, donor: KernelNumbers) -> Mapping[str, fl
     return {
         name: checked(NUMBERS[name], of_donor[name] + entry["more"] if "more" in entry else entry["value"])
         for name, entry in found["numbers"].items()
+        if kind in entry.get("classes", (kind,))
     }
 
 

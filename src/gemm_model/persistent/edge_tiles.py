@@ -27,7 +27,7 @@ from gemm_model.persistent.placement import SMS_PER_TPC
 from gemm_model.persistent.tile_schedule import TileSchedule
 
 ONE_SM_OF_EACH_TPC = 1.0 / SMS_PER_TPC
-"""Share of the SMs that work before any TPC has two at work; the launcher's order."""
+"""Share of the SMs that work before any TPC has two at work [1]; all launches; the launcher's order."""
 ROUNDING = 1e-6
 """Rounding of a share [CTAs]; less than this outside is none; chosen."""
 

@@ -45,7 +45,7 @@ def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) ->
     each = (each + further.reductions * fused.reduction_clk) / 1000.0
     each = each + batch.source_bits / 8.0 / fused.source_bytes_per_clk
     waits = further.vectors * fused.vector_clk + where(further.source_share > 0.0, fused.source_clk, 0.0)
-    of_group = where(further.grouped, numbers.grouped.tile_clk, 0.0)
+    of_group = where(further.looked_up, numbers.grouped.tile_clk, 0.0)
     return batch.cta_m * batch.cta_n * each + waits + of_group
 
 

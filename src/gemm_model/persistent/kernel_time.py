@@ -62,7 +62,7 @@ SHORTEST_WAVES_US = 1e-6
 NEXT_TO_NOTHING_US = 1e-30
 """Time of no fill [us]; every wave; a guard against dividing by zero."""
 EIGHT_SMS = 8.0
-"""SMs that share one GPC's way in while `l2_read_bytes_per_clk_of_eight` is measured [SMs]."""
+"""SMs that share one GPC's way in [SMs]; `l2_read_bytes_per_clk_of_eight`; by the microbenchmark."""
 FILLED_ROW_BYTES = 128
 """A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""
 
@@ -372,6 +372,14 @@ class TileTimes:
     epilogue_us: float
     period_us: float
     """The MMA warps on one tile, if operands are always there."""
+    mma_us: float
+    """The MMAs of one k tile."""
+    turns_us: float
+    """Of the period, adding up partial sums."""
+    k_tile_us: float
+    """One k tile for each SM out of L2."""
+    operands_us: float
+    """Loading one tile on each SM of a full wave, before any output is written."""
     grid_us: float
     """From the start of the first CTA to that of the last one."""
     loads_us: Mapping[str, float]
@@ -384,7 +392,17 @@ def tile_times(
     """The times of a tile; the geometry is of one row, as numbers. Regime and `warm` as in `kernel_time`."""
     schedule = geometry.schedule
     parts = _parts(geometry, gpu, numbers, REGIMES[regime], warm=warm)
-    clk, step, full = parts.sm_clk_mhz, parts.step, parts.work.full
+    clk, step, full, moved = parts.sm_clk_mhz, parts.step, parts.work.full, parts.traffic
+    loads_us = {
+        "PORT": float(schedule.k_tiles * step.port_clk / clk),
+        "LATENCY": float(schedule.k_tiles * step.latency_clk / clk),
+        "L2": float(full.l2_us + full.fill_us),
+        "DRAM": float(full.dram_us),
+    }
+    read_shares = {
+        "L2": 1.0 - float(moved.l2_store_bytes / moved.l2_load_bytes),
+        "DRAM": float(moved.dram_read_bytes / moved.dram_bytes),
+    }
     return TileTimes(
         full_wave_us=float(parts.work.wave_us(full, 1.0 / clk)),
         unhidden_us=float(full.unhidden_us),
@@ -392,13 +410,12 @@ def tile_times(
         latency_us=float(numbers.latency.load_clk / clk),
         epilogue_us=float(parts.epilogue_clk / clk),
         period_us=float((full.period_clk + parts.work.turns_clk) / clk),
+        mma_us=float(step.math_clk / clk),
+        turns_us=float(parts.work.turns_clk / clk),
+        k_tile_us=float(geometry.resources.stage_bytes * gpu.sm_count / l2_bytes_per_us(gpu, numbers)),
+        operands_us=max(time_us * read_shares.get(name, 1.0) for name, time_us in loads_us.items()),
         grid_us=float(grid_us(geometry.batch, schedule, gpu, numbers)),
-        loads_us={
-            "PORT": float(schedule.k_tiles * step.port_clk / clk),
-            "LATENCY": float(schedule.k_tiles * step.latency_clk / clk),
-            "L2": float(full.l2_us + full.fill_us),
-            "DRAM": float(full.dram_us),
-        },
+        loads_us=loads_us,
     )
 
 
@@ -423,6 +440,10 @@ def _work(
     )
     stores = port_store_clk(batch, period, numbers.epilogue)
     port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
+    if not is_one(resources.math_in_round_trip):
+        # Warps that multiply ask for a load once they have consumed another: it waits in turn with L2.
+        waits = schedule.k_tiles * step.latency_clk * (1.0 - resources.math_in_round_trip)
+        port = maximum(port, waits)
     spread = spread_out(batch, schedule, gpu, geometry.family, around)
     cluster_size = batch.cluster_m * batch.cluster_n
     ctas = schedule.resident * cluster_size

@@ -409,7 +409,17 @@ class PhysicalEvaluation:
             caveats.append("grouped: groups of different n or k are taken for as many mean ones")
         if IMPLICIT_GEMM in asked:
             caveats.append("implicit_gemm: padding is taken to last as long as pixels")
-            if np.any(np.asarray(self.geometry.batch.batch) > 1.0):
+            if any_of(further.places > 1.0):
+                caveats.append(
+                    "implicit_gemm: places of a strided data gradient are taken for as many mean ones"
+                )
+            if self.geometry.family.tile_order.packs_groups:
+                if any_of(further.packed > 1.0):
+                    caveats.append(
+                        "implicit_gemm: groups of few channels share tiles; libraries have other kernels for "
+                        "groups of one"
+                    )
+            elif any_of(self.geometry.batch.batch > further.places):
                 caveats.append(
                     "implicit_gemm: each group of channels is a product of its own; libraries have kernels "
                     "many times as fast for groups of few"

@@ -119,6 +119,8 @@ class _CountedRequests:
         """Of each kind where `counted` has it for matrices of one such group, of two, and so on."""
         self.counted = np.empty((2, 0, self.sms + 1))
         """By extent, place and clusters; the first `waves` places are taken."""
+        self.extents = tuple(self.counted)
+        """The same of each extent: to take an array apart takes a microsecond each time."""
         self.waves = 0
         self.growth = Lock()
         """Long tables are predicted by several threads."""
@@ -141,15 +143,16 @@ class _CountedRequests:
         # A wave reaches no further steps, and no further groups.
         steps = minimum(steps, ceil(sms / group))
         several = minimum(several, ceil(sms / (group * steps)))
-        kind = minimum(ctas, float(SMS_PER_TPC)) - 1.0
-        for value, values in zip((*shared, group, steps), self.kinds[1:], strict=True):
-            kind = kind * values + value
+        # The place of these five in a table of `kinds`.
+        minor_shared, major_shared = shared
+        kind = ((minimum(ctas, float(SMS_PER_TPC)) - 1.0) * 2.0 + minor_shared) * 2.0 + major_shared
+        kind = (kind * (sms + 1.0) + group) * (sms + 1.0) + steps
         place = taken(self.place, kind)
         if any_of(place < 0.0):
             self._add(np.unique(np.atleast_1d(kind)))
             place = taken(self.place, kind)
         at = (place + several - 1.0) * (sms + 1.0) + minimum(floor(clusters), sms)
-        minor, major = self.counted
+        minor, major = self.extents
         return taken(minor, at), taken(major, at)
 
     def _add(self, kinds: FloatArray) -> None:
@@ -172,6 +175,7 @@ class _CountedRequests:
                 # Twice as many, so that few copies are made.
                 more = np.empty((2, 2 * end - self.waves, self.sms + 1))
                 self.counted = np.concatenate([self.counted[:, : self.waves], more], axis=1)
+                self.extents = tuple(self.counted)
             # Other threads read on: what a place stands for comes before the place.
             self.counted[:, self.waves : end] = counted
             first = first + self.waves

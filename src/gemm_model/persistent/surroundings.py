@@ -98,8 +98,8 @@ def _descriptors_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
 
 
 def _table_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
-    """Reading the table of groups."""
-    return 0.0 if batch.further is None else where(batch.further.grouped, numbers.grouped.start_us, 0.0)
+    """Reading the table that tells where tiles lie."""
+    return 0.0 if batch.further is None else where(batch.further.looked_up, numbers.grouped.start_us, 0.0)
 
 
 def _boundary_us(batch: GemmBatch, family: KernelFamily, chain: Chain) -> Values:

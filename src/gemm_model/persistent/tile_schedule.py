@@ -126,7 +126,7 @@ def tile_schedule(batch: GemmBatch, resources: Resources, order: TileOrder) -> T
         group_steps=major if batch.further is None else where(batch.further.grouped, found.tiles, major),
         groups=ceil(minor / group),
         filled_m=_filled(batch, batch.m / padded_m, order),
-        filled_n=batch.n / padded_n,
+        filled_n=_filled_columns(batch, batch.n / padded_n, order),
     )
 
 
@@ -164,7 +164,7 @@ def _waves_of(
     tiles: Values = clusters_m * clusters_n * batch.batch * batch.split_k
     if batch.further is not None:
         # A mean over groups times their number.
-        tiles = floor(tiles + 0.5)
+        tiles = floor(tiles / _packed(batch, order) + 0.5)
     k_tiles = ceil(_k_tiles(batch, resources) / batch.split_k)
     return _waves(batch, order, tiles, resources.clusters_at_once, k_tiles)
 
@@ -172,8 +172,10 @@ def _waves_of(
 def _clusters(batch: GemmBatch) -> tuple[Values, Values]:
     """Clusters along m and n of one matrix; of groups the mean of those that have rows."""
     ctas_m, ctas_n = ceil(batch.m / batch.cta_m), ceil(batch.n / batch.cta_n)
-    clusters_m, clusters_n = ceil(ctas_m / batch.cluster_m), ceil(ctas_n / batch.cluster_n)
     further = batch.further
+    if further is not None:
+        ctas_n = further.n_runs * ceil(batch.n / further.n_runs / batch.cta_n)
+    clusters_m, clusters_n = ceil(ctas_m / batch.cluster_m), ceil(ctas_n / batch.cluster_n)
     if further is None:
         return clusters_m, clusters_n
     return (
@@ -192,9 +194,23 @@ def _k_tiles(batch: GemmBatch, resources: Resources) -> Values:
 
 def _filled(batch: GemmBatch, share: Values, order: TileOrder) -> Values:
     """Share of the rows of tiles that lie in A; those of the next groups count too, if one map holds all."""
-    if batch.further is None or order.maps_of_groups:
+    if batch.further is None:
+        return share
+    if order.packs_groups:
+        return minimum(share * batch.further.packed_rows, 1.0)
+    if order.maps_of_groups:
         return share
     return where(batch.further.grouped, batch.further.rows_inside, share)
+
+
+def _filled_columns(batch: GemmBatch, share: Values, order: TileOrder) -> Values:
+    """Share of the columns of tiles that lie in B; groups of channels beside each other count."""
+    return minimum(share * _packed(batch, order), 1.0) if order.packs_groups else share
+
+
+def _packed(batch: GemmBatch, order: TileOrder) -> Values:
+    """Groups of channels that a tile holds."""
+    return 1.0 if batch.further is None or not order.packs_groups else batch.further.packed
 
 
 def _splits_at_once(batch: GemmBatch, resident: Values, tiles: Values, order: TileOrder) -> Values:

@@ -89,7 +89,7 @@ def traffic(
     read_once = operands + sources
     panels = _wave_panels(batch, schedule)
     reads = _dram_reads(operands, gpu, schedule, panels, numbers) + sources
-    kept = _kept(between(read_once + output), numbers.l2_capacity.share * gpu.l2_bytes)
+    kept = _kept(between(read_once + output), gpu.l2_kept_share * gpu.l2_bytes)
     reads = scaled(reads, 1.0 - kept)
     asked = _requests(batch, gpu, resources, schedule, edge, numbers, order)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles

@@ -283,7 +283,10 @@ def measured_otherwise(frame: pd.DataFrame, regime: str | None) -> list[str]:
     if "settled" in frame and regime == GRAPH:
         settled = int((pd.to_numeric(frame["settled"], errors="coerce") > 0).sum())
         if settled:
-            notes.append(f"{settled} rows were measured at a settled clock and are predicted at a rested one")
+            notes.append(
+                f"{settled} rows were measured at a settled clock and are predicted at a rested one; "
+                "regime sustained predicts such"
+            )
     return notes
 
 

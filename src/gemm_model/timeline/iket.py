@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,8 @@ import pandas as pd
 from gemm_model.core.errors import InputError
 from gemm_model.timeline.kernel_timeline import DATA, FURTHER_MATRIX, NEXT_TILE, STORE_BUFFER
 from gemm_model.timeline.trace import NS_PER_US, Trace, TraceInfo, new_rows
+
+Each = TypeVar("Each")
 
 WARPS_PER_GROUP = 4
 STAGE = "a free stage"
@@ -92,42 +95,64 @@ class TracedKernel:
     unranged_us: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchedInTurns:
+    """How often each kernel was launched: so many turns, of so many launches that count after one more."""
+
+    turns: int
+    counted: int
+
+    @property
+    def launches(self) -> int:
+        """Of each kernel in all."""
+        return self.turns * (self.counted + 1)
+
+    def of_each(self, launches: Sequence[Each]) -> list[list[Each]]:
+        """The launches that count, kernel by kernel."""
+        counted = [launch for place, launch in enumerate(launches) if place % (self.counted + 1)]
+        size = self.turns * self.counted
+        return [counted[first : first + size] for first in range(0, len(counted), size)]
+
+
 def read_iket(path: Path) -> list[IketLaunch]:
     """The launches of a JSON trace that hold ranges. Raises InputError for a file that is none."""
-    return [launch for launch in _launches(path) if launch.ranges]
+    return [launch for launch in _read(path, _launches) if launch.ranges]
 
 
-def middle_launches(launches: Sequence[IketLaunch], kernels: int, repeats: int) -> list[IketLaunch]:
-    """Of each kernel the launch of the median lifetime, of kernels launched `repeats` times one by one.
+def middle_launches(
+    launches: Sequence[IketLaunch], kernels: int, in_turns: LaunchedInTurns
+) -> list[IketLaunch]:
+    """Of each kernel the launch of the median lifetime, of kernels launched one by one.
 
     Launches before, which prepared them, are left out. Raises InputError where there are too few.
     """
-    if len(launches) < repeats * kernels:
+    expected = in_turns.launches * kernels
+    if len(launches) < expected:
         raise InputError(
-            f"the tracer saw {len(launches)} launches of instrumented kernels; expected at least "
-            f"{repeats * kernels}"
+            f"the tracer saw {len(launches)} launches of instrumented kernels; expected at least {expected}"
         )
-    counted = launches[len(launches) - repeats * kernels :]
-    each = [counted[first : first + repeats] for first in range(0, len(counted), repeats)]
-    return [sorted(own, key=_lifetime_ns)[repeats // 2] for own in each]
+    each = in_turns.of_each(launches[len(launches) - expected :])
+    return [sorted(own, key=_lifetime_ns)[len(own) // 2] for own in each]
 
 
-def lifetimes_us(path: Path, kernel_names: Sequence[str], repeats: int) -> list[float]:
-    """From the first warp's start to the last one's end, the median of the last `repeats` launches of each.
+def lifetimes_us(path: Path, kernel_names: Sequence[str], in_turns: LaunchedInTurns) -> list[float]:
+    """From the first warp's start to the last one's end, the median of the launches of each that count.
 
-    `kernel_names` are those of kernels that were launched one after another, each `repeats` times. Raises
-    InputError for a file that shows other launches.
+    `kernel_names` are those of kernels that were launched one after another. Raises InputError for a file
+    that shows other launches.
     """
-    launches = [launch for launch in _launches(path) if launch.kernel_name in kernel_names]
-    asked = [name for name in kernel_names for _ in range(repeats)]
-    counted = launches[len(launches) - len(asked) :] if len(asked) <= len(launches) else []
-    if [launch.kernel_name for launch in counted] != asked:
-        raise InputError(f"{path}: shows other launches; expected {repeats} of each of the traced kernels")
-    spans_us = np.array([_lifetime_ns(launch) for launch in counted]) / NS_PER_US
-    return [float(median) for median in np.median(spans_us.reshape(-1, repeats), axis=1)]
+    launches = _read(path, partial(_lifetimes_ns, kernel_names))
+    asked = [name for name in kernel_names for _ in range(in_turns.launches)]
+    last = launches[len(launches) - len(asked) :] if len(asked) <= len(launches) else []
+    if [name for name, _ in last] != asked:
+        expected = f"{in_turns.launches} of each of the traced kernels"
+        raise InputError(f"{path}: shows other launches; expected {expected}")
+    each = in_turns.of_each([lifetime_ns for _, lifetime_ns in last])
+    return [float(np.median(own)) / NS_PER_US for own in each]
 
 
-def _launches(path: Path) -> list[IketLaunch]:
+def _read(path: Path, decode: Callable[[Mapping[str, Any]], list[Each]]) -> list[Each]:
+    """What a JSON trace tells. Raises InputError for a file that is none."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -135,11 +160,33 @@ def _launches(path: Path) -> list[IketLaunch]:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read ({error}); expected a JSON trace of IKET") from None
     try:
-        places = [_place(raw) for raw in document.get("locationTable", [])]
-        return [_launch(document, places, launch) for launch in document["launches"]]
+        return decode(document)
     except (KeyError, TypeError, IndexError, ValueError, OverflowError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"{path}: is no JSON trace of IKET ({reason}); expected its launches") from None
+
+
+def _launches(document: Mapping[str, Any]) -> list[IketLaunch]:
+    places = [_place(raw) for raw in document.get("locationTable", [])]
+    return [_launch(document, places, launch) for launch in document["launches"]]
+
+
+def _lifetimes_ns(kernel_names: Sequence[str], document: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """The launches of some kernels, and the time from the first warp's start to the last one's end.
+
+    Most warps of a trace are of other kernels, which rest the card and flush its L2.
+    """
+    named = [
+        (_text(launch["kernelName"]), launch.get("warpLifetimes", [])) for launch in document["launches"]
+    ]
+    return [
+        (
+            name,
+            max(_whole(life["endTs"]) for life in lives) - min(_whole(life["startTs"]) for life in lives),
+        )
+        for name, lives in named
+        if name in kernel_names
+    ]
 
 
 def _launch(

@@ -18,9 +18,9 @@ WITHIN_EPILOGUE = (STORE_BUFFER, FURTHER_MATRIX)
 WARP = ["cta", "role", "warp"]
 """Columns that tell warps apart."""
 DIGITS = 6
-"""Decimals of sums of waits in us [1]; chosen: a picosecond, so that nothing is 0."""
+"""Decimals of sums of waits in us [1]; phases of traces; chosen: a picosecond, so that nothing is 0."""
 SHORTEST_SHARE = 0.1
-"""Share of a trace's waits of a kind that are taken to find what they wait for [1]; chosen."""
+"""Shortest waits of a kind, which found all there [1, of all of it]; measured traces; chosen."""
 
 
 def phases_of(trace: Trace) -> dict[str, float]:

@@ -21,11 +21,6 @@ from gemm_model.timeline.chrome_trace import TraceEvent
 
 SCHEMA = "gemm-model-trace/1"
 NS_PER_US = 1e3
-ACTIVITIES = (
-    *("launch", "resident", "load", "mma", "epilogue", "store", "schedule", "wait"),
-    "other",
-)
-"""launch: until the first CTA starts; resident: a warp's or a CTA's life; schedule: finding the next tile."""
 RING = "ring"
 """The role whose rows are the stages of the ring, each on its own track."""
 TEXT_COLUMNS = ("role", "activity", "detail")
@@ -37,7 +32,10 @@ COLUMNS = (
 """One row an interval. sm, cta, warp: numbers from 0, -1 for all of them; tile: place of the cluster's tile
 in the kernel's order; tiles: how many tiles a row stands for where it is thinned out; k_tile: -1 for a whole
 tile, whose k tiles lie inside it; stage: of the ring, or -1; waited_us: what was waiting within the interval;
-detail: what a wait was for, the part of an epilogue, an edge tile. A tile's mma begins with its first MMA."""
+detail: what a wait was for, the part of an epilogue, an edge tile. A tile's mma begins with its first MMA.
+
+activity: launch (until the first CTA starts), resident (a warp's or a CTA's life), load, mma, epilogue,
+store, schedule (finding the next tile), wait, other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,8 @@
 """A kernel on its own time axis, as the calibrated model sees it: waves, the warps on their tiles, the ring.
 
 The model knows the length of a wave, not who is late: all clusters end a wave together, CTAs start one after
-the other, and what a wave lasts longer than the MMAs of a tile is waiting for its slowest resource, of the
-mean CTA less than of the slowest. Its launch is all that a kernel takes beside its waves; when in it a CTA
-starts and first loads is from traces.
+the other, and k tiles come to the mean CTA sooner than to the slowest, which a wave lasts. Its launch is all
+that a kernel takes beside its waves; when in it a CTA starts and first loads is from traces.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction, *, read_us:
     clusters, ctas = int(schedule.resident), int(batch.cluster_m * batch.cluster_n)
     numbers = evaluation.known.calibration.within_phases
     grid_us = min(numbers.start_share * tile.grid_us, launch_us)
-    before_us = _before_first_mma_us(batch, numbers, first_us, launch_us - grid_us)
+    before_us = _before_first_mma_us(batch, numbers, tile, first_us, launch_us - grid_us)
     cta_start = (
         launch_us + first_us - sum(before_us) - grid_us * (1.0 - np.arange(1, clusters + 1) / clusters)
     )
@@ -150,12 +149,48 @@ def _loaded_apart_us(
     """By how much the fastest CTA is ahead of the slowest at the end of each wave, of loads alone, in us.
 
     It has its data as much before the mean one as the slowest has them after, those of the first load too,
-    which takes `first_us`; its MMAs take as long. What it is ahead by, it keeps.
+    which takes `first_us`; its MMAs take as long. The fastest one keeps its lead from wave to wave, the
+    slowest is not the same each time: what it lags behind adds up as chance does.
     """
-    share = 2.0 * (1.0 - numbers.mean_share)
+    share = 1.0 - numbers.mean_share
     loads_us = lengths - tile.unhidden_us * tiles
-    gained_us = np.clip(loads_us - tile.period_us, 0.0, share * loads_us)
-    return share * first_us + np.cumsum(gained_us)
+    gained_us = np.clip((loads_us - tile.period_us) / 2.0, 0.0, share * loads_us)
+    lead_us, lag_us = np.cumsum(gained_us), np.sqrt(np.cumsum(gained_us**2))
+    apart_us: FloatArray = 2.0 * share * first_us + lead_us + lag_us
+    return apart_us
+
+
+@dataclass(frozen=True, slots=True)
+class _Supply:
+    """How k tiles come to a CTA and how its MMA warps use them; times in us."""
+
+    k_tiles: int
+    mma_us: float
+    """Of one k tile."""
+    issue_us: float
+    """From the data of a k tile until its MMAs are under way."""
+    read_us: float
+    """What a tracer takes to read a wait."""
+    in_flight: bool
+    """Whether warps wait for a k tile while the MMAs of the one before run."""
+
+    def waits_us(self, each_us: float, ahead: float = 0.0) -> FloatArray:
+        """Of the k tiles after the first, which come `each_us` one after the other, `ahead` of them before.
+
+        With MMAs in flight a warp waits from the end of the MMAs two k tiles before, else from that of those
+        just before. No wait is longer than from one k tile to the next, less what the warp does in between.
+        """
+        step = np.arange(1, self.k_tiles)
+        free_us = step * (self.mma_us + self.read_us)
+        if self.in_flight:
+            free_us = (step - 1) * self.mma_us + self.read_us
+        waits: FloatArray = np.clip((step - ahead) * each_us - free_us, 0.0, self.longest_us(each_us))
+        return waits
+
+    def longest_us(self, each_us: float) -> float:
+        """The wait for a k tile of which none was there before."""
+        busy_us = self.issue_us if self.in_flight else self.mma_us
+        return max(each_us - busy_us - self.read_us, 0.0)
 
 
 def _data_wait_us(
@@ -163,28 +198,43 @@ def _data_wait_us(
 ) -> FloatArray:
     """What the MMA warps of the mean CTA wait for data in each wave, in us.
 
-    A wave lasts until the slowest CTA has its data; what L2 and DRAM do not hide of each other holds up all,
-    by the wave's tiles (`tiles`, over those of a full wave). Warps that promote their sums have no MMAs in
-    flight while they wait: what a tracer takes then, they do not wait.
+    A kernel starts with an empty ring: the k tiles of its first turn, asked for at once, come one by one.
+    Later ones are there in time, unless loads take the mean CTA longer than its MMA warps. It has its data in
+    `mean_share` of the slowest one's time; over several waves nearer to that, as the slowest is not the same
+    each time. What L2 and DRAM do not hide of each other holds up all, by a wave's tiles (`tiles`, over those
+    of a full wave).
     """
     numbers, resources = evaluation.known.calibration.within_phases, evaluation.geometry.resources
-    k_tiles = float(evaluation.geometry.schedule.k_tiles)
+    k_tiles, stages = int(evaluation.geometry.schedule.k_tiles), int(resources.stages)
+    supply = _Supply(k_tiles, tile.mma_us, numbers.issue_us, read_us, in_flight=not resources.slow_sums)
+    period_us = tile.period_us - tile.turns_us
     unhidden_us = tile.unhidden_us * tiles
-    late_us = np.maximum(numbers.mean_share * (lengths - unhidden_us) - tile.period_us, 0.0)
-    if not resources.slow_sums:
-        return late_us + unhidden_us
-    spilled_us = numbers.spilled_wait_us if resources.spilled_registers > 0 else 0.0
-    return np.maximum(late_us + unhidden_us - k_tiles * read_us, 0.0) + k_tiles * spilled_us
+    share = 1.0 / (1.0 + (1.0 / numbers.mean_share - 1.0) / np.sqrt(len(lengths)))
+    loads_us = share * (lengths - tile.turns_us - unhidden_us)
+    gap_us = period_us - k_tiles * tile.mma_us
+    spilled_us = k_tiles * numbers.spilled_wait_us if resources.spilled_registers > 0 else 0.0
+    waits_us = np.full(len(lengths), spilled_us)
+    for wave, mean_us in enumerate(loads_us):
+        late = mean_us > period_us
+        each_us = (mean_us + unhidden_us[wave]) / k_tiles
+        if wave > 0:
+            waits_us[wave] += supply.waits_us(each_us, gap_us / each_us).sum() if late else 0.0
+            continue
+        burst_us = supply.waits_us(numbers.mean_share * tile.operands_us / k_tiles)[: stages - 1]
+        later = np.full(k_tiles - 1 - len(burst_us), supply.longest_us(each_us) if late else 0.0)
+        waits_us[wave] += burst_us.sum() + later.sum()
+    return waits_us
 
 
 def _before_first_mma_us(
-    batch: GemmBatch, numbers: WithinPhases, first_us: float, launch_us: float
+    batch: GemmBatch, numbers: WithinPhases, tile: TileTimes, first_us: float, launch_us: float
 ) -> tuple[float, float]:
     """Of the last CTA: from its start to its first load, and from there to the first MMAs.
 
-    No more than the launch has room for, beside the first load that the model knows itself.
+    All CTAs ask for their first k tile at once, the mean one has it before the slowest. No more than the
+    launch has room for, beside the first load that the model knows itself.
     """
-    prologue_us, load_us = numbers.prologue_us, numbers.first_load_us
+    prologue_us, load_us = numbers.prologue_us, numbers.first_load_us + numbers.mean_share * tile.k_tile_us
     if batch.cluster_m * batch.cluster_n > 1:
         prologue_us += numbers.cluster_prologue_us
     if batch.m <= batch.cta_m * batch.cluster_m:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gemm_model.choice.portfolio import PROVEN_GAP, Portfolio
+from gemm_model.choice.portfolio import Portfolio
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.report.page.choice import kernel_name
 from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page
@@ -13,9 +13,7 @@ from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page
 
 def portfolio_page(found: Portfolio, gpu: str, title: str) -> Page:
     """The page of `portfolio`."""
-    quality = (
-        "proven the best of its size" if found.gap <= PROVEN_GAP else f"at most {found.gap:.2%} from the best"
-    )
+    quality = "proven the best of its size" if found.proven_best else f"at most {found.gap:.2%} from the best"
     return Page(
         title=title,
         subtitle=f"{len(found.kernels)} kernels for {len(found.problems)} shapes on {gpu}, {quality}",

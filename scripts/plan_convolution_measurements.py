@@ -1,0 +1,201 @@
+"""The rows of `data/measurements/h200/conv_networks` and `conv_networks_unseen`: cuDNN in networks.
+
+    python scripts/plan_convolution_measurements.py --output plans
+    gemm-model benchmark --rows plans/conv_networks.csv --output conv_networks.csv
+
+Forward convolutions and both gradients of whole networks, most of their channels no multiples of 64. Networks
+take turns: one for the fit, the next held out. Depthwise convolutions are left out, since their kernels
+multiply no matrices. Every draw is seeded.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+from plan_library_measurements import write_plans
+from plan_problem_measurements import LARGEST_CONVOLUTION_FLOP, one_of_each, row
+
+from gemm_model.bench.rows import Row
+from gemm_model.core.conv import KINDS, ConvProblem
+from gemm_model.core.problem import GemmProblem
+from gemm_model.tables.table import read_table
+
+SEED = 20261123
+MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements" / "h200"
+EARLIER = ("convolutions", "unseen_problems")
+ROWS_OF_A_NETWORK = 30
+BATCHES = {2: (1, 4, 16, 64), 3: (1, 2, 4)}
+"""Images, by dimensions."""
+SHARE_OF_FP16 = 0.3
+
+Layer = tuple[int, int, int, int, int] | tuple[int, int, int, int, int, str]
+"""Channels, height and width, filters, filter size, stride; further words."""
+
+NETWORKS: Mapping[str, tuple[Layer | str, ...]] = {
+    "EfficientNetV2-S": (
+        (24, 150, 24, 3, 1), (24, 150, 96, 3, 2), (48, 75, 192, 3, 1), (48, 75, 192, 3, 2),
+        (64, 38, 256, 3, 1),
+    ),
+    "Inception-v3": (
+        (3, 299, 32, 3, 2, "pad=0"), (32, 149, 32, 3, 1, "pad=0"), (48, 35, 64, 5, 1), (64, 35, 96, 3, 1),
+        (96, 35, 96, 3, 1), (288, 35, 384, 3, 2, "pad=0"),
+        "c=128 h=17 w=17 k=192 r=7 s=1 pad=3x0", "c=160 h=17 w=17 k=192 r=1 s=7 pad=0x3",
+        "c=192 h=17 w=17 k=192 r=7 s=1 pad=3x0", (192, 17, 320, 3, 2, "pad=0"),
+        "c=384 h=8 w=8 k=384 r=1 s=3 pad=0x1",
+    ),
+    "HRNet-W48": (
+        (48, 56, 48, 3, 1), (96, 28, 96, 3, 1), (192, 14, 192, 3, 1), (384, 7, 384, 3, 1), (48, 56, 96, 3, 2),
+        (96, 28, 192, 3, 2), (256, 56, 48, 3, 1),
+    ),
+    "YOLOv8-m": (
+        (48, 320, 96, 3, 2), (48, 160, 48, 3, 1), (96, 160, 192, 3, 2), (96, 80, 96, 3, 1),
+        (192, 80, 384, 3, 2),
+        (192, 40, 192, 3, 1), (384, 40, 576, 3, 2), (288, 20, 288, 3, 1), (576, 20, 64, 3, 1),
+    ),
+    "nnU-Net 3-D": (
+        "d=64 h=64 w=64 c=32 k=32 t=3 r=3 s=3 pad=1", "d=64 h=64 w=64 c=32 k=64 t=3 r=3 s=3 pad=1 stride=2",
+        "d=32 h=32 w=32 c=64 k=128 t=3 r=3 s=3 pad=1 stride=2",
+        "d=16 h=16 w=16 c=128 k=128 t=3 r=3 s=3 pad=1",
+        "d=8 h=8 w=8 c=256 k=256 t=3 r=3 s=3 pad=1", "d=8 h=8 w=8 c=256 k=320 t=3 r=3 s=3 pad=1 stride=2",
+        "d=4 h=4 w=4 c=320 k=320 t=3 r=3 s=3 pad=1",
+    ),
+    "R(2+1)D-18": (
+        "d=16 h=56 w=56 c=64 k=144 t=1 r=3 s=3 pad=0x1x1", "d=16 h=56 w=56 c=144 k=64 t=3 r=1 s=1 pad=1x0x0",
+        "d=8 h=28 w=28 c=128 k=288 t=1 r=3 s=3 pad=0x1x1", "d=8 h=28 w=28 c=288 k=128 t=3 r=1 s=1 pad=1x0x0",
+        "d=4 h=14 w=14 c=256 k=576 t=1 r=3 s=3 pad=0x1x1", "d=4 h=14 w=14 c=576 k=256 t=3 r=1 s=1 pad=1x0x0",
+        "d=16 h=56 w=56 c=64 k=232 t=1 r=3 s=3 pad=0x1x1 stride=1x2x2",
+    ),
+    "GoogLeNet": (
+        (96, 28, 128, 3, 1), (16, 28, 32, 5, 1), (128, 28, 192, 3, 1), (32, 28, 96, 5, 1),
+        (96, 14, 208, 3, 1),
+        (112, 14, 224, 3, 1), (24, 14, 64, 5, 1), (144, 14, 288, 3, 1), (160, 14, 320, 3, 1),
+        (160, 7, 320, 3, 1), (48, 7, 128, 5, 1),
+    ),
+    "ESRGAN": (
+        (64, 128, 32, 3, 1), (96, 128, 32, 3, 1), (128, 128, 32, 3, 1), (160, 128, 32, 3, 1),
+        (192, 128, 64, 3, 1), (64, 256, 64, 3, 1),
+    ),
+    "SDXL U-Net": (
+        (320, 128, 320, 3, 1), (320, 128, 320, 3, 2), (320, 64, 640, 3, 1), (640, 64, 640, 3, 2),
+        (960, 128, 320, 3, 1), (1920, 64, 640, 3, 1), (1280, 32, 1280, 3, 1), (960, 64, 640, 3, 1),
+        (640, 32, 1280, 3, 1),
+    ),
+    "ResNeXt-50 32x4d": (
+        (128, 56, 128, 3, 1, "groups=32"), (256, 28, 256, 3, 1, "groups=32"),
+        (512, 14, 512, 3, 1, "groups=32"), (1024, 7, 1024, 3, 1, "groups=32"),
+        (512, 28, 512, 3, 2, "groups=32"),
+        (3, 224, 64, 7, 2),
+    ),
+    "RegNetX-3.2GF": (
+        (96, 56, 96, 3, 1, "groups=2"), (192, 28, 192, 3, 1, "groups=4"), (432, 14, 432, 3, 1, "groups=9"),
+        (1008, 7, 1008, 3, 1, "groups=21"), (192, 56, 192, 3, 2, "groups=4"), (192, 28, 432, 1, 2),
+        (3, 224, 32, 3, 2),
+    ),
+    "ConvNeXt-B": (
+        (128, 56, 256, 2, 2, "pad=0"), (256, 28, 512, 2, 2, "pad=0"), (512, 14, 1024, 2, 2, "pad=0"),
+        (3, 224, 128, 4, 4, "pad=0"),
+    ),
+    "DenseNet-161": (
+        (192, 56, 48, 3, 1), (192, 28, 48, 3, 1), (192, 14, 48, 3, 1), (192, 7, 48, 3, 1), (3, 224, 96, 7, 2),
+    ),
+    "HRNet-W40": (
+        (40, 56, 40, 3, 1), (80, 28, 80, 3, 1), (160, 14, 160, 3, 1), (320, 7, 320, 3, 1), (40, 56, 80, 3, 2),
+        (80, 28, 160, 3, 2), (160, 14, 320, 3, 2),
+    ),
+    "DeepLabv3": (
+        (512, 33, 512, 3, 1, "pad=2 dilation=2"), (2048, 33, 256, 3, 1, "pad=12 dilation=12"),
+        (2048, 33, 256, 3, 1, "pad=24 dilation=24"), (304, 129, 256, 3, 1), (256, 33, 256, 3, 1),
+    ),
+    "PSPNet and dilated DRN": (
+        (256, 45, 256, 3, 1, "pad=2 dilation=2"), (512, 45, 512, 3, 1, "pad=4 dilation=4"),
+        (4096, 45, 512, 3, 1), (1024, 23, 480, 3, 1), (128, 90, 128, 3, 1),
+    ),
+    "ResNet-D and Res2Net": (
+        (32, 112, 32, 3, 1), (32, 112, 64, 3, 1), (26, 56, 26, 3, 1), (52, 28, 52, 3, 1),
+        (104, 14, 104, 3, 1),
+        (208, 7, 208, 3, 1), (256, 56, 512, 1, 2), (1024, 14, 2048, 1, 2),
+    ),
+    "YOLOX-l and CSPDarknet": (
+        (12, 320, 64, 3, 1), (64, 320, 128, 3, 2), (128, 80, 128, 3, 1), (256, 80, 512, 3, 2),
+        (256, 40, 256, 3, 1), (512, 40, 1024, 3, 2), (512, 20, 512, 3, 1),
+    ),
+    "SD VAE decoder": (
+        (512, 64, 512, 3, 1), (512, 128, 512, 3, 1), (512, 128, 256, 3, 1), (256, 256, 256, 3, 1),
+        (256, 256, 128, 3, 1), (128, 256, 128, 3, 1), (8, 64, 512, 3, 1), (128, 256, 8, 3, 1),
+    ),
+    "Small U-Net": (
+        (24, 192, 24, 3, 1), (24, 96, 48, 3, 1), (48, 48, 96, 3, 1), (96, 24, 192, 3, 1),
+        (192, 12, 384, 3, 1),
+        (576, 24, 192, 3, 1), (288, 48, 96, 3, 1), (144, 96, 48, 3, 1),
+    ),
+    "NFNet and RegNetY-16GF": (
+        (224, 56, 224, 3, 2, "groups=2"), (448, 28, 448, 3, 1, "groups=4"),
+        (1232, 14, 1232, 3, 1, "groups=11"),
+        (256, 24, 256, 3, 1, "groups=2"), (768, 12, 768, 3, 1, "groups=6"), (128, 96, 128, 3, 1),
+    ),
+    "MobileNetV4 and EfficientNet-Lite": (
+        (32, 112, 32, 3, 2), (32, 56, 96, 3, 2), (96, 28, 192, 1, 2), (40, 28, 240, 3, 1),
+        (80, 14, 480, 3, 1),
+        (112, 14, 672, 3, 1), (160, 7, 960, 3, 1), (192, 7, 1152, 3, 1),
+    ),
+    "VGG and AlexNet": (
+        (64, 224, 64, 3, 1), (256, 56, 256, 3, 1), (512, 28, 512, 3, 1),
+        (64, 27, 192, 5, 1), (192, 13, 384, 3, 1), (384, 13, 256, 3, 1),
+    ),
+    "SqueezeNet and U-Net++": (
+        (16, 55, 64, 3, 1), (32, 27, 128, 3, 1), (48, 13, 192, 3, 1), (64, 13, 256, 3, 1), (96, 64, 32, 3, 1),
+        (192, 32, 64, 3, 1), (384, 16, 128, 3, 1), (160, 64, 32, 3, 1), (320, 32, 64, 3, 1),
+    ),
+}  # fmt: skip
+"""Layers as published, some with another size of image."""
+HELD_OUT = tuple(NETWORKS)[1::2]
+
+
+def words_of(layer: Layer | str) -> str:
+    """The words of `ConvProblem.parse` but the kind and the images; filters keep the size unless told."""
+    if isinstance(layer, str):
+        return layer
+    c, h, k, r, stride, *further = layer
+    words = " ".join(map(str, further))
+    pad = "" if "pad=" in words else f" pad={r // 2}"
+    return f"c={c} h={h} w={h} k={k} r={r} s={r} stride={stride}{pad} {words}".strip()
+
+
+@cache
+def measured() -> frozenset[str]:
+    """Convolutions of earlier tables."""
+    tables = (read_table(MEASUREMENTS / f"{name}.csv.gz") for name in EARLIER)
+    return frozenset(conv for table in tables for conv in table["conv"])
+
+
+def network_rows(name: str, draw: random.Random) -> Iterator[Row]:
+    found = []
+    for layer, kind in product(NETWORKS[name], KINDS):
+        words = words_of(layer)
+        for images in BATCHES[3 if " t=" in words else 2]:
+            dtype = "fp16" if draw.random() < SHARE_OF_FP16 else "bf16"
+            conv = ConvProblem.parse(f"{kind} n={images} {words}")
+            problem = GemmProblem.of_conv(conv, dtype)
+            if problem.flop <= LARGEST_CONVOLUTION_FLOP and conv.name not in measured():
+                found.append(row(problem, None, "cudnn"))
+    yield from draw.sample(found, min(ROWS_OF_A_NETWORK, len(found)))
+
+
+def plans() -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {"conv_networks": [], "conv_networks_unseen": []}
+    for number, name in enumerate(NETWORKS):
+        plan = "conv_networks_unseen" if name in HELD_OUT else "conv_networks"
+        found[plan] += network_rows(name, random.Random(SEED + number))
+    unseen = dict.fromkeys(found["conv_networks_unseen"])
+    found["conv_networks"] = [item for item in dict.fromkeys(found["conv_networks"]) if item not in unseen]
+    found["conv_networks_unseen"] = list(unseen)
+    smoke = one_of_each([item for rows in found.values() for item in rows], random.Random(SEED - 1))
+    return {**found, "conv_smoke": smoke}
+
+
+if __name__ == "__main__":
+    write_plans(__doc__, plans)

@@ -1,0 +1,21 @@
+"""The empirical numbers of this room: `config/numbers/choice.yaml` has values, meanings and sources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from gemm_model.config.numbers import empirical, room_numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceNumbers:
+    """What tells apart the problems for which a library's own picks lose differently."""
+
+    cudnn_dilation: int = empirical("pixels", 1, 1024, whole=True)
+    cudnn_columns: int = empirical("columns", 8, 256, whole=True)
+
+
+@cache
+def choice_numbers() -> ChoiceNumbers:
+    return room_numbers("choice", ChoiceNumbers)
