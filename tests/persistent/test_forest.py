@@ -68,11 +68,12 @@ def test_a_trained_forest_predicts_what_its_package_says():
     random = np.random.default_rng(1)
     seen = random.uniform(0, 4, (3, 2000)).astype(np.float32)
     errors = 0.05 * (seen[0] > 2) - 0.03 * (seen[1] > 1) * (seen[2] > 3)
+    weight = random.uniform(0.5, 2.0, 2000)
     package = catboost.CatBoostRegressor(
-        iterations=300, depth=8, learning_rate=0.15, l2_leaf_reg=3, border_count=32, thread_count=1,
+        iterations=450, depth=8, learning_rate=0.15, l2_leaf_reg=3, border_count=32, thread_count=1,
         loss_function="Huber:delta=0.1", boosting_type="Plain", bootstrap_type="No", random_strength=0,
         random_seed=0, allow_writing_files=False, verbose=False,
-    ).fit(seen.T, errors)  # fmt: skip
-    predicted = train(seen, errors).predict(seen)
+    ).fit(seen.T, errors, sample_weight=weight)  # fmt: skip
+    predicted = train(seen, errors, weight).predict(seen)
     assert predicted == pytest.approx(package.predict(seen.T), abs=1e-3)
     assert np.abs(predicted - errors).mean() < 2e-3

@@ -22,7 +22,7 @@ from gemm_model.persistent.forest import LEAF_UNIT, MAX_DEPTH, Features, Forest
 from gemm_model.persistent.kernel_time import kernel_time
 from gemm_model.persistent.residual import corrected_us, features
 
-TREES = 300
+TREES = 450
 LEARNING_RATE = 0.15
 LEAF_PENALTY = 3.0
 """Penalty on the square of a leaf's value [rows]; training; chosen: leaves of few rows say
@@ -46,10 +46,11 @@ def catboost() -> ModuleType:
     return package  # type: ignore[no-any-return]
 
 
-def train(seen: Features, log_error: FloatArray) -> Forest:
+def train(seen: Features, log_error: FloatArray, weight: FloatArray | None = None) -> Forest:
     """A forest fitted to the log errors of rows (`seen` of shape (features, rows)), by Huber's loss.
 
-    Nothing is drawn at random: the same rows give the same trees. Raises MissingExtraError without CatBoost.
+    Each row's loss counts by its `weight`; all alike without. Nothing is drawn at random: the same rows give
+    the same trees. Raises MissingExtraError without CatBoost.
     """
     trees = catboost().CatBoostRegressor(
         iterations=TREES,
@@ -66,7 +67,7 @@ def train(seen: Features, log_error: FloatArray) -> Forest:
         allow_writing_files=False,
         verbose=False,
     )
-    trees.fit(seen.T, log_error)
+    trees.fit(seen.T, log_error, sample_weight=weight)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trees.json"
         trees.save_model(str(path), format="json")
@@ -94,13 +95,17 @@ def _forest(trees: list[dict[str, Any]], feature_count: int) -> Forest:
 
 
 def train_on(parts: Sequence[Observations], gpu: GpuSpec, numbers: KernelNumbers) -> Forest:
-    """A forest for the errors that the physical model with these numbers makes on the rows of all parts."""
-    told, log_errors = [], []
+    """A forest for the errors that the physical model with these numbers makes on the rows of all parts.
+
+    Shapes count as in the fit, whose weights are squared there with the errors.
+    """
+    told, log_errors, weights = [], [], []
     for seen in parts:
         times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
         told.append(features(seen.shape, times))
         log_errors.append(np.log(times.runtime_us / seen.runtime_us))
-    return train(np.concatenate(told, axis=1), np.concatenate(log_errors))
+        weights.append(seen.weight * seen.weight)
+    return train(np.concatenate(told, axis=1), np.concatenate(log_errors), np.concatenate(weights))
 
 
 def corrected_fold_us(each: FoldFit, gpu: GpuSpec, beside: Observations | None = None) -> FloatArray:
