@@ -8,6 +8,7 @@ from gemm_model.persistent.calibration_file import load_calibration
 from tests.gate.accuracy import accuracy, accuracy_differences, read_accuracy
 from tests.gate.golden import cases, golden_differences, golden_table, read_golden
 from tests.gate.mutants import mutant
+from tests.gate.spaces import read_spaces, space_differences, spaces
 
 
 def test_the_golden_table_holds():
@@ -18,6 +19,22 @@ def test_the_golden_table_holds():
 def test_accuracy_on_the_shipped_tables_is_as_recorded():
     differences = accuracy_differences(read_accuracy(), accuracy())
     assert not differences, "\n".join(["accuracy moved (make golden):", *differences])
+
+
+def test_families_have_the_kernels_that_are_recorded():
+    differences = space_differences(read_spaces(), spaces())
+    assert not differences, "\n".join(["kernels came or went (make golden):", *differences])
+
+
+def test_a_kernel_more_or_less_is_noticed():
+    recorded = {"h200": {"quack": {"fp16": {"cooperative": 10, "pingpong": 8}}}}
+    assert space_differences(recorded, recorded) == []
+    found = {"h200": {"quack": {"fp16": {"cooperative": 9}}, "triton": {"fp16": {"cooperative": 3}}}}
+    assert space_differences(recorded, found) == [
+        "h200 quack fp16 cooperative: 10 -> 9 kernels",
+        "h200 quack fp16 pingpong: 8 -> None kernels",
+        "h200 triton fp16 cooperative: None -> 3 kernels",
+    ]
 
 
 def test_the_golden_table_has_about_300_kernels_of_all_kinds():

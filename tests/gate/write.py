@@ -1,8 +1,10 @@
-"""Record the golden table and the accuracy figures: `make golden`; read the diff before it is committed."""
+"""Record the golden table, counts of kernels and accuracy figures: `make golden`; then read the diff."""
 
 from tests.gate.accuracy import write_accuracy
 from tests.gate.golden import write_golden
+from tests.gate.spaces import write_spaces
 
 if __name__ == "__main__":
     write_golden()
+    write_spaces()
     write_accuracy()

@@ -37,7 +37,7 @@ TRACED_REST_MS = 2.0
 """Rest before a launch [ms]; launches that are traced, or timed to compare with it; eight times a kernel of
 250 us."""
 STACK_LIMIT = 0
-"""CU_LIMIT_STACK_SIZE of the driver's interface."""
+"""Code of the limit of a thread's stack [1]; `cuCtxSetLimit`; CU_LIMIT_STACK_SIZE, CUDA driver API."""
 LEAST_STACK_BYTES, STACK_STEP_BYTES = 1024, 64
 """Local memory of a thread [B] in the first turn, and more in each one after; CUDA's default; chosen."""
 GRAPH_LAUNCHES = 64

@@ -31,7 +31,8 @@ LAUNCHES_A_TURN = {RANGES: 1, LIFETIMES: 3, UNTRACED: 3}
 """Launches of a row in one turn that count [1]; by what is measured; chosen: ranges of one launch fill a
 megabyte, and medians of 27 launches that scatter by 4 % lie within 1 %."""
 ROUNDS_FOR_RANGES = 3
-"""Of so many rounds one has launches with ranges [1]; chosen: of three that count one is in the middle."""
+"""Rounds of which one has launches with ranges [1]; all traces; chosen: of three that count one is in the
+middle."""
 SCRATCH_BYTES = 2**26
 """Room for the partial sums of a split kernel [B]; one that needs more takes its own; chosen: 16 million
 sums."""

@@ -13,7 +13,8 @@ from gemm_model.core.sizes import require_size, size_of
 FPROP, DGRAD, WGRAD = KINDS = ("fprop", "dgrad", "wgrad")
 """Forward; the gradient of the input; that of the weights."""
 PACKED_CHANNELS = 64
-"""Channels of 16 bits in a row of 128 bytes [1]; the k tile and the narrowest tile of Hopper's kernels."""
+"""Channels of 16 bits in a row of 128 bytes [1]; groups of few channels; the k tile and the narrowest tile of
+Hopper's kernels."""
 EXAMPLE = "fprop n=32 c=64 h=56 w=56 k=128 r=3 s=3 stride=1 pad=1"
 
 
