@@ -154,6 +154,7 @@ def test_a_bad_order_is_one_sentence(rounds, words):
         gpu_from_mapping(values)
 
 
+IN_TURN = TileOrder(name="any")
 THREE_TO_ONE = replace(H200, tpc_rounds=((0, 0, 1), (0,)), resident_clusters={1: 8, 2: 4, 4: 2}, sm_count=8)
 
 
@@ -169,12 +170,25 @@ THREE_TO_ONE = replace(H200, tpc_rounds=((0, 0, 1), (0,)), resident_clusters={1:
     ],
 )
 def test_how_many_ctas_lie_on_the_fullest_gpc(ctas_per_cluster, ctas, expected):
-    counted = [ctas_of_fullest_gpc(float(each), ctas_per_cluster, THREE_TO_ONE, False) for each in ctas]
+    counted = [
+        ctas_of_fullest_gpc(float(each), ctas_per_cluster, THREE_TO_ONE, IN_TURN, False) for each in ctas
+    ]
     assert counted == expected
     sizes = np.full(len(ctas), ctas_per_cluster)
-    assert ctas_of_fullest_gpc(np.array(ctas, float), sizes, THREE_TO_ONE, False).tolist() == expected
+    assert (
+        ctas_of_fullest_gpc(np.array(ctas, float), sizes, THREE_TO_ONE, IN_TURN, False).tolist() == expected
+    )
 
 
 def test_ctas_all_over_the_card_and_on_one_whose_order_is_not_known():
-    assert ctas_of_fullest_gpc(6.0, 1.0, THREE_TO_ONE, True) == 3.0
-    assert ctas_of_fullest_gpc(6.0, 1.0, replace(THREE_TO_ONE, tpc_rounds=()), False) == 0.0
+    assert ctas_of_fullest_gpc(6.0, 1.0, THREE_TO_ONE, IN_TURN, True) == 3.0
+    unknown = replace(THREE_TO_ONE, tpc_rounds=())
+    assert ctas_of_fullest_gpc(6.0, 1.0, unknown, IN_TURN, False) == 0.0
+
+
+def test_the_fullest_gpc_of_a_plain_launch_is_the_first():
+    plain = TileOrder(name="plain", plain_launch=True)
+    counted = [ctas_of_fullest_gpc(float(each), 1.0, THREE_TO_ONE, plain, False) for each in range(9)]
+    assert counted == [0, 1, 2, 3, 4, 5, 6, 6, 6]
+    # Clusters of two are launched as clusters.
+    assert ctas_of_fullest_gpc(4.0, 2.0, THREE_TO_ONE, plain, False) == 4

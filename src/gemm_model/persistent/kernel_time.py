@@ -447,7 +447,7 @@ def _work(
     spread = spread_out(batch, schedule, gpu, geometry.family, around)
     cluster_size = batch.cluster_m * batch.cluster_n
     ctas = schedule.resident * cluster_size
-    on_gpc = ctas_of_fullest_gpc(ctas, cluster_size, gpu, spread)
+    on_gpc = ctas_of_fullest_gpc(ctas, cluster_size, gpu, geometry.family.tile_order, spread)
     l2_us = _l2_tile_us(bytes_moved, schedule.tiles, ctas, on_gpc, gpu, numbers)
     rows_filled = edge.bytes_per_wave / FILLED_ROW_BYTES
     fill_us = numbers.edge_tiles.row_clk / (gpu.sm_count * gpu.sm_clk_mhz) * rows_filled / schedule.resident

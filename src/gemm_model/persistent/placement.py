@@ -62,7 +62,9 @@ def gpc_of_clusters(
     return sorted(in_turn) if plain_launch and ctas_per_cluster == 1 else in_turn
 
 
-def ctas_of_fullest_gpc(ctas: Values, ctas_per_cluster: Values, gpu: GpuSpec, spread: Flags) -> Values:
+def ctas_of_fullest_gpc(
+    ctas: Values, ctas_per_cluster: Values, gpu: GpuSpec, order: TileOrder, spread: Flags
+) -> Values:
     """CTAs on the GPC that holds most of those that run; 0 where the order of the GPU's TPCs is not known.
 
     Single CTAs and clusters of two lie in the launcher's order, larger clusters and those that are `spread`
@@ -71,7 +73,7 @@ def ctas_of_fullest_gpc(ctas: Values, ctas_per_cluster: Values, gpu: GpuSpec, sp
     """
     if not gpu.tpc_rounds:
         return 0.0
-    most, gpcs = _most_of_a_gpc(gpu.tpc_rounds)
+    most, gpcs = _most_of_a_gpc(gpu.tpc_rounds, order.plain_launch)
     sms = float(most.shape[1] - 1)
     row = minimum(ctas_per_cluster, float(SMS_PER_TPC)) - 1.0
     in_order = taken(most, row * (sms + 1.0) + minimum(ctas, sms))
@@ -80,7 +82,7 @@ def ctas_of_fullest_gpc(ctas: Values, ctas_per_cluster: Values, gpu: GpuSpec, sp
 
 
 @cache
-def _most_of_a_gpc(tpc_rounds: tuple[tuple[int, ...], ...]) -> tuple[FloatArray, float]:
+def _most_of_a_gpc(tpc_rounds: tuple[tuple[int, ...], ...], plain_launch: bool) -> tuple[FloatArray, float]:
     """CTAs on the fullest GPC, and the GPCs.
 
     By CTAs in a cluster (one, two) and CTAs in all, from none to one an SM.
@@ -88,7 +90,7 @@ def _most_of_a_gpc(tpc_rounds: tuple[tuple[int, ...], ...]) -> tuple[FloatArray,
     sms = SMS_PER_TPC * sum(map(len, tpc_rounds))
     most = np.zeros((SMS_PER_TPC, sms + 1))
     for ctas in range(1, SMS_PER_TPC + 1):
-        gpc_of_ctas = np.repeat(gpc_of_clusters(tpc_rounds, ctas), ctas)
+        gpc_of_ctas = np.repeat(gpc_of_clusters(tpc_rounds, ctas, plain_launch=plain_launch), ctas)
         on_gpc = gpc_of_ctas[:, None] == np.unique(gpc_of_ctas)
         most[ctas - 1, 1:] = np.cumsum(on_gpc, axis=0).max(axis=1)
     return most, float(on_gpc.shape[1])
