@@ -296,6 +296,21 @@ def test_a_file_that_is_no_calibration_is_refused_in_one_sentence(tmp_path, gemm
     assert outcome.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "pair"),
+    [(("--gpu", "h100_sxm"), "h100_sxm:quack"), (("--gpu", "h200", "--kernel", "cutlass"), "h200:cutlass")],
+)
+def test_a_file_for_another_pair_is_refused_and_a_shipped_one_borrowed(tmp_path, gemm_model, words, pair):
+    path = calibration_file(tmp_path / "c.yaml")
+    outcome = gemm_model(*PREDICT, *words, f"model_opts.calibration={path}")
+    assert outcome.code == 2
+    assert f"c.yaml: a calibration of h200:quack; expected one of {pair}" in outcome.err
+    assert outcome.err.count("\n") == 1
+    borrowed = gemm_model(*PREDICT, *words, "model_opts.calibration='h200:quack'")
+    assert borrowed.code == 0
+    assert f"calibration of {pair} borrowed from h200:quack" in borrowed.out
+
+
 @pytest.mark.parametrize("text", ["", "- 1", "a: [", "\x00"])
 def test_a_file_of_something_else_is_refused(tmp_path, gemm_model, text):
     path = tmp_path / "c.yaml"

@@ -132,7 +132,7 @@ class WarpSpecializedModel:
         found: dict[str, Residual] = {}
         served = families(self.gpu)
         if self._named is not None and self._named.is_own_file:
-            served = [self._named.family]
+            served = (self._named.family,)
         for family in served:
             calibration, borrowed = self.calibration_of(family)
             path = residual_beside(calibration.path) if calibration.path is not None else None
@@ -150,8 +150,8 @@ class WarpSpecializedModel:
     def calibration_of(self, family: str) -> tuple[Calibration, str]:
         """The calibration that serves a family's kernels, and how it is borrowed.
 
-        A shipped one is borrowed by its name; a file serves the GPU and the family that it was fitted to. Raises
-        InputError where it was fitted to others.
+        A shipped one is borrowed by its name; a file serves the GPU and the family that it was fitted to.
+        Raises InputError where it was fitted to others.
         """
         if self._named is None:
             return calibration_for(self.gpu, family)
