@@ -42,6 +42,8 @@ from gemm_model.kernels.feasibility import (
     unknown_work,
 )
 
+COUNTS = ("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "stages", "swizzle", "split_k")
+"""Parts of a configuration that are whole numbers, as columns name them."""
 UNTOLD: Mapping[str, float] = {
     "empty_kernel_us": EMPTY_KERNEL_UNTOLD,
     "warps": float(AUTO),
@@ -101,9 +103,7 @@ class CandidateSpace:
     def _candidate(self, index: int) -> Candidate:
         whole: dict[str, Any] = {
             name: int(self.kernel[name][index])
-            for name in (
-                *("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "stages", "swizzle", "split_k"),
-            )
+            for name in COUNTS
         }
         config = KernelConfig(
             **whole,
@@ -327,17 +327,8 @@ def _all_combinations(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) 
     rasters = [RASTERS.index(name) for name in space.rasters]
     clusters = range(len(space.clusters))
     axes = (
-        *(
-            space.swaps,
-            schedules,
-            space.cta_m,
-            space.cta_n,
-            space.cta_k,
-            space.stages,
-            clusters,
-            space.split_k,
-        ),
-        *(rasters, space.swizzles),
+        *(space.swaps, schedules, space.cta_m, space.cta_n, space.cta_k),
+        *(space.stages, clusters, space.split_k, rasters, space.swizzles),
     )
     grid = np.array(list(product(*axes)), dtype=np.int64)
     swap, schedule, cta_m, cta_n, cta_k, stages, cluster, split_k, raster, swizzle = grid.T
