@@ -101,10 +101,7 @@ class CandidateSpace:
         return found
 
     def _candidate(self, index: int) -> Candidate:
-        whole: dict[str, Any] = {
-            name: int(self.kernel[name][index])
-            for name in COUNTS
-        }
+        whole: dict[str, Any] = {name: int(self.kernel[name][index]) for name in COUNTS}
         config = KernelConfig(
             **whole,
             schedule=SCHEDULES[int(self.kernel["schedule"][index])],
