@@ -38,13 +38,16 @@ def sm90_warpgroups(batch: GemmBatch) -> Values:
 
 
 def sm90_splits_columns(batch: GemmBatch, warpgroups: Values) -> Flags:
-    """coopB: a tile of 64 rows is shared by columns."""
+    """A tile of 64 rows is shared by columns. By name (coopB) 192 and 320 rows are too, a tie in error."""
     one_group_of_rows: Flags = batch.cta_m == 64
     return (warpgroups > 1) & one_group_of_rows
 
 
 def sm90_mma_columns(batch: GemmBatch, _splits_columns: Flags) -> Values:
-    """The extent that is no rows of the MMA: cuBLAS computes D^T, so rows run along n where they can."""
+    """The extent that is no rows of the MMA, rows taken to run along n where they can.
+
+    By name they run along m in some tiles (128x64 ping-pong, 64x256 cooperative), a tie in error.
+    """
     return where(is_multiple(batch.cta_n, 64.0), batch.cta_m, batch.cta_n)
 
 
