@@ -105,7 +105,7 @@ def test_kernels_of_a_model_follow_each_other_in_a_graph():
     problem = GemmProblem.of(512, 4096, 4096)
     best = rank(problem, "h200", 1, model="WarpSpecializedModel", family="cublas", options=options).best
     fastest_us = best.prediction.runtime_us
-    assert seen.total_us == pytest.approx(fastest_us * (1 + 0.045 / (1 + fastest_us / 800)))
+    assert seen.total_us == pytest.approx(fastest_us * (1 + 0.05 / (1 + fastest_us / 600)))
 
 
 def test_fewer_sms_take_longer():
@@ -302,10 +302,10 @@ def test_the_regime_is_the_models(regime):
         functional.linear(meta(512, 4096), meta(4096, 4096))
     problem = GemmProblem.of(512, 4096, 4096)
     best = rank(problem, "h200", 1, family="cublas", options={"regime": regime}).best
-    # cuBLAS's own pick takes 4.5 % longer than its fastest kernel where that is short, half of it at 800 us.
+    # cuBLAS's own pick takes 5 % longer than its fastest kernel where that is short, half of it at 600 us.
     fastest_us = best.prediction.runtime_us
-    assert seen.total_us == pytest.approx(fastest_us * (1 + 0.045 / (1 + fastest_us / 800)))
-    assert "cublas picks its kernels by itself: up to 4.5% over its fastest" in seen.notes()
+    assert seen.total_us == pytest.approx(fastest_us * (1 + 0.05 / (1 + fastest_us / 600)))
+    assert "cublas picks its kernels by itself: up to 5.0% over its fastest" in seen.notes()
     assert f"regime {regime}" in seen.notes()[0]
 
 
