@@ -23,7 +23,9 @@ from gemm_model.persistent.kernel_time import kernel_time
 from gemm_model.persistent.residual import corrected_us, features
 
 TREES = 450
+"""Trees of a forest [1]; training; chosen: 0.04 points less error than by 300 (h200)."""
 LEARNING_RATE = 0.15
+"""Share of a tree's own fit that is taken [1]; training; chosen."""
 LEAF_PENALTY = 3.0
 """Penalty on the square of a leaf's value [rows]; training; chosen: leaves of few rows say
 little."""
