@@ -31,6 +31,7 @@ def test_clocks_of_one_k_tile():
     assert step.port_clk == pytest.approx(384)
     # Four stages, one of which is held.
     assert step.latency_clk == pytest.approx((400 + 384 + 1296) / 3)
+    assert step.taken_clk == pytest.approx((384 + 1296) / 3)
     assert step.tail_clk == 0
 
 

@@ -165,7 +165,7 @@ class _Wave:
     beside_stores_clk: Values
     """The same without the epilogue."""
     port_clk: Values
-    """The loads at the L2-to-SM bandwidth."""
+    """The loads at the L2-to-SM bandwidth, or in stages that MMAs hold."""
     stall: Stall | None
     """How the loads wait for epilogues; None where nothing is fused."""
     l2_us: Values
@@ -457,6 +457,7 @@ def _work(
     dram_tile_us = dram_us / schedule.tiles
     unhidden_us = numbers.overlap.l2_dram_loss * minimum(l2_us, dram_tile_us)
     overlap = numbers.overlap
+    port_clk = maximum(port, schedule.k_tiles * step.taken_clk)
     latency_us = schedule.k_tiles * step.latency_clk / gpu.sm_clk_mhz
     crowded = None if edge is NO_EDGE else crowding(batch, gpu, numbers)
 
@@ -473,7 +474,7 @@ def _work(
             count=count,
             period_clk=scaled(period_clk, work),
             beside_stores_clk=scaled(beside, work),
-            port_clk=scaled(port, work),
+            port_clk=scaled(port_clk, work),
             stall=None if stall is None else stall.of_waves(work, last_share),
             l2_us=l2_share_us,
             fill_us=filled_us,

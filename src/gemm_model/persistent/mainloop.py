@@ -31,6 +31,8 @@ class KTile:
     """The MMAs and what the MMA warps do besides."""
     port_clk: Values
     """Bringing the A and B tiles into the SM."""
+    taken_clk: Values
+    """How long a stage takes no further load, the latency aside, over the stages that are under way."""
     latency_clk: Values
     """A stage's round trip from load to release, over the stages that are under way."""
     tail_clk: Values
@@ -62,10 +64,12 @@ def k_tile(
     way_in = numbers.port.efficiency * gpu.known("l2_read_bytes_per_clk_per_sm")
     port = port / way_in
     load = _load_clk(gpu, numbers.latency, fresh_share)
+    taken = port + math * resources.math_in_round_trip
     return _new_k_tile(
         math_clk=math,
         port_clk=port,
-        latency_clk=(load + port + math * resources.math_in_round_trip) / resources.loads_under_way,
+        taken_clk=taken / resources.loads_under_way,
+        latency_clk=(load + taken) / resources.loads_under_way,
         tail_clk=_tail_clk(batch, resources, numbers.k_tail) + _source_bytes(batch) / way_in,
     )
 
