@@ -63,6 +63,9 @@ NEXT_TO_NOTHING_US = 1e-30
 """Time of no fill [us]; every wave; a guard against dividing by zero."""
 EIGHT_SMS = 8.0
 """SMs that share one GPC's way in [SMs]; `l2_read_bytes_per_clk_of_eight`; by the microbenchmark."""
+SETTLED_WITHIN = 3e-3
+"""Largest error of the clock that is searched for [1, of the clock]; bounds; chosen: a few parts in 10^5
+without a power cap, 8 in 10^4 with one are the most that was seen."""
 FILLED_ROW_BYTES = 128
 """A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""
 
@@ -535,10 +538,19 @@ def _dram_us(moved: Traffic, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
 
     Source: bulk stores to L2; kernels of many outputs, which L2 holds back, are not faster than that.
     """
-    dram_us = moved.dram_bytes / (gpu.dram_read_bytes_per_us * numbers.dram.efficiency)
+    dram_us = moved.dram_bytes / _dram_bytes_per_us(gpu, numbers)
     if gpu.l2_write_gb_per_s is None:
         return dram_us
     return maximum(dram_us, (moved.dram_read_bytes + moved.output_bytes) / (gpu.l2_write_gb_per_s * 1e3))
+
+
+def _dram_bytes_per_us(gpu: GpuSpec, numbers: KernelNumbers) -> float:
+    return gpu.dram_read_bytes_per_us * numbers.dram.efficiency
+
+
+def operands_us(batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+    """What DRAM takes to read the operands once."""
+    return batch.operand_bytes / _dram_bytes_per_us(gpu, numbers)
 
 
 def sms_to_saturate_l2(gpu: GpuSpec) -> float:
@@ -654,6 +666,25 @@ def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: Surroundings) -> float:
     slope = steepest if around.settled else min((sag + above) / first, steepest)
     share = first + above / (1.0 - slope * slope)
     return gpu.sm_clk_mhz * (max(share, 1.0) if around.profiled else share)
+
+
+def clock_without_loads_mhz(
+    gpu: GpuSpec, clock: Clock, around: Surroundings, mma_clk: Values, waves_clk: Values
+) -> Values:
+    """No clock is found above this of a kernel whose waves wait for no load, or more.
+
+    `mma_clk` of the `waves_clk` are what MMAs draw (`burst_clock_mhz`). A wait takes longer than the clock
+    that it raises saves: the sag is a share of the clock, and falls as the clocks in all grow. A power cap
+    may follow it. A locked clock is back where it was if waves last.
+    """
+    highest = highest_clk_mhz(gpu, clock, around)
+    if around.profiled:
+        return highest
+    found: Values = gpu.sm_clk_mhz
+    if gpu.clock_recovery_us is None:
+        waves_us = maximum(waves_clk / highest, SHORTEST_WAVES_US)
+        found = burst_clock_mhz(gpu, clock, mma_clk / (waves_us * highest), 0.0, 0.0, waves_us)
+    return minimum(found * (1.0 + SETTLED_WITHIN), highest)
 
 
 def _speed_of_light_us(geometry: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:
