@@ -47,8 +47,8 @@ TRACED_DEVICE = "gemm_model.bench.torch_device:TorchDevice"
 PROCESS_LIMIT_S = 540.0
 """Most time of one run of the tracer [s]; all traces; two runs of a worker and the decoding of some 10
 kernels take 60 s."""
-MOST_RANGES = 3_000_000
-"""Most ranges of one run of the tracer [ranges]; all traces; so many are 900 MB of JSON, which take 9 GB to
+MOST_RANGES = 8_000_000
+"""Most ranges of one run of the tracer [ranges]; all traces; so many are 2.2 GB of JSON, which take 5 GB to
 read."""
 EPILOGUE_COLUMNS = 32
 """Columns that an epilogue stores at once [elements]; QuACK, each time with four ranges of a warp; QuACK's
