@@ -59,7 +59,7 @@ def test_a_tile_is_loaded_before_any_output_is_written():
     batch = row((1408, 1536, 128), cta_m=128, cta_n=128)
     known = numbers().without(["coalescing", "latency", "edge_tiles", "port"])
     shape = geometry_of(batch, 4096.0, H200, family_of("quack", H200))
-    tile = tile_times(shape, H200, numbers_on(H200, known), regime="counters", warm=False)
+    tile = tile_times(shape, H200, numbers_on(H200, known), regime="counters", l2="cold")
     # 2 * 128 * 128 * 64 FLOP of a k tile at 0.8 of 4096 a clock, and 16 clocks to issue.
     clk_mhz = times_of(batch, known, regime="counters").sm_clk_mhz
     assert tile.mma_us == pytest.approx((640 + 16) / clk_mhz)

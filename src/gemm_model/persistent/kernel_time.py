@@ -47,7 +47,9 @@ from gemm_model.persistent.numbers import persistent_numbers
 from gemm_model.persistent.placement import ctas_of_fullest_gpc
 from gemm_model.persistent.reduction import exposed_turns_us, second_kernel_us, turn_clk, turns_clk
 from gemm_model.persistent.surroundings import (
+    COLD,
     REGIMES,
+    WRITTEN,
     Surroundings,
     footprint_bytes,
     grid_us,
@@ -264,13 +266,16 @@ _new_parts = constructor(_Parts)
 
 
 def _parts(
-    geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, around: Surroundings, *, warm: bool
+    geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, around: Surroundings, *, l2: str
 ) -> _Parts:
     batch, schedule, resources = geometry.batch, geometry.schedule, geometry.resources
     edge = edge_fill(batch, schedule, resources, numbers)
-    between = partial(footprint_bytes, batch, around, warm=warm)
+    between = partial(footprint_bytes, batch, around, l2=l2)
     order = geometry.family.tile_order
-    bytes_moved = traffic(batch, gpu, resources, schedule, edge, numbers, order, between, around.chained)
+    bytes_moved = traffic(
+        *(batch, gpu, resources, schedule, edge, numbers, order),
+        *(between, around.chained, l2 == WRITTEN),
+    )
     misses = _scale_misses(geometry, gpu, numbers, bytes_moved)
     fresh = fresh_share(bytes_moved, schedule)
     step = k_tile(batch, gpu, geometry.rate, resources, schedule, numbers, misses, fresh)
@@ -310,12 +315,12 @@ def kernel_time(
     numbers: KernelNumbers,
     *,
     regime: str = "burst",
-    warm: bool = False,
+    l2: str = COLD,
 ) -> KernelTime:
-    """The time of each row in a regime (one of REGIMES); `warm` where the same operands came just before."""
+    """The time of each row in a regime (one of REGIMES), with L2 in a state (one of L2_STATES)."""
     batch, schedule, period = geometry.batch, geometry.schedule, geometry.family.tile_period
     around = REGIMES[regime]
-    parts = _parts(geometry, gpu, numbers, around, warm=warm)
+    parts = _parts(geometry, gpu, numbers, around, l2=l2)
     step, work, sm_clk_mhz, bytes_moved = parts.step, parts.work, parts.sm_clk_mhz, parts.traffic
     rounds = schedule.waves
     steps = rounds * schedule.k_tiles
@@ -395,11 +400,11 @@ class TileTimes:
 
 
 def tile_times(
-    geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, *, regime: str, warm: bool
+    geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, *, regime: str, l2: str
 ) -> TileTimes:
-    """The times of a tile; the geometry is of one row, as numbers. Regime and `warm` as in `kernel_time`."""
+    """The times of a tile; the geometry is of one row, as numbers. Regime and `l2` as in `kernel_time`."""
     schedule = geometry.schedule
-    parts = _parts(geometry, gpu, numbers, REGIMES[regime], warm=warm)
+    parts = _parts(geometry, gpu, numbers, REGIMES[regime], l2=l2)
     clk, step, full, moved = parts.sm_clk_mhz, parts.step, parts.work.full, parts.traffic
     loads_us = {
         "PORT": float(schedule.k_tiles * step.loads_clk / clk),

@@ -50,15 +50,12 @@ class Traffic:
     """What coalescing saves L2 while neighbouring SMs stay in lock-step, if requests meet by chance."""
     ordered_bytes: Values
     """What it saves beyond that while tiles stay where they began (it may be less than nothing)."""
+    from_dram: Values
+    """Share of the operands that L2 does not hold at the start; of B where it holds more of A."""
 
     @property
     def dram_bytes(self) -> Values:
         return self.dram_read_bytes + self.dram_write_bytes
-
-    @property
-    def from_dram(self) -> Values:
-        """Share of the operands that L2 does not hold at the start."""
-        return minimum(self.dram_read_bytes / self.operand_bytes, 1.0)
 
 
 _new_traffic = constructor(Traffic)
@@ -74,10 +71,12 @@ def traffic(
     order: TileOrder,
     between: Callable[[Values], Values],
     chained: bool,
+    a_written: bool,
 ) -> Traffic:
     """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again.
 
-    In a chain (`chained`) a kernel makes room in L2 for its outputs by writing those of the one before.
+    In a chain (`chained`) a kernel makes room in L2 for its outputs by writing those of the one before, which
+    may have written A (`a_written`).
     """
     output = batch.output_bytes
     operands = batch.operand_bytes
@@ -87,6 +86,10 @@ def traffic(
     reads = _dram_reads(operands, gpu, schedule, panels, numbers) + sources
     kept = _kept(between(read_once + output), gpu.l2_kept_share * gpu.l2_bytes)
     reads = scaled(reads, 1.0 - kept)
+    from_dram = minimum(reads / read_once, 1.0)
+    if a_written:
+        a_bytes = batch.a_once_bytes
+        reads = reads - (1.0 - kept) * a_bytes * _kept(a_bytes, gpu.l2_kept_share * gpu.l2_bytes)
     asked = _requests(batch, gpu, resources, schedule, edge, numbers, order)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * resources.cta_k
@@ -110,6 +113,7 @@ def traffic(
         l2_store_bytes=write_load,
         merged_bytes=asked.merged * k_bytes,
         ordered_bytes=asked.ordered * k_bytes,
+        from_dram=from_dram,
     )
 
 
@@ -300,4 +304,5 @@ def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffi
         l2_store_bytes=moved.l2_store_bytes,
         merged_bytes=merged,
         ordered_bytes=ordered,
+        from_dram=moved.from_dram,
     )
