@@ -126,6 +126,12 @@ class GemmBatch:
         return where(self.schedule == TWO_CTA, 2.0, 1.0)
 
     @property
+    def a_once_bytes(self) -> FloatArray:
+        """Bytes of A with its scale factors, once."""
+        distinct = 1.0 if self.further is None else self.further.a_distinct
+        return self.m * self.k * self.batch * self.a_bytes_per_element * distinct
+
+    @property
     def operand_bytes(self) -> FloatArray:
         """Bytes of A and B with their scale factors, each once."""
         a_bytes, b_bytes = self.a_bytes_per_element, self.b_bytes_per_element

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray
-from gemm_model.core.elementwise import Values
+from gemm_model.core.elementwise import Values, where
 from gemm_model.core.errors import RefusedKernelError
 
 RESIDUAL_PHASE = "residual"
@@ -118,6 +118,10 @@ class BatchPrediction:
         return replace(self, runtime_us=runtime_us, phases_us={**self.phases_us, RESIDUAL_PHASE: added_us})
 
 
+FADES_WHERE = "TENSOR"
+"""The limiter of long products that libraries choose better for than for short ones."""
+
+
 def _by_row(columns: Mapping[str, FloatArray], rows: int) -> list[dict[str, float]]:
     """Columns of so many rows as one mapping for each row."""
     if not columns:
@@ -133,7 +137,7 @@ class OwnPick:
     share: float = 0.0
     """Of the time of a fastest kernel that takes next to nothing [1]."""
     half_us: float = math.inf
-    """Time of the fastest kernel at which half of that share is left [us]."""
+    """Time of a fastest kernel that the tensor cores bound at which half of that share is left [us]."""
     shares: Mapping[str, float] = field(default_factory=dict)
     """Of sorts of problems for which it differs: of the fastest kernel's time, whatever that is [1]."""
 
@@ -141,9 +145,10 @@ class OwnPick:
         """What it is for problems of one sort."""
         return OwnPick(share=self.shares[sort]) if sort in self.shares else replace(self, shares={})
 
-    def time_us(self, fastest_us: Values) -> Values:
-        """Of the library's call where its fastest kernel takes so many us."""
-        return fastest_us * (1.0 + self.share / (1.0 + fastest_us / self.half_us))
+    def time_us(self, fastest_us: Values, limiter: Any) -> Values:
+        """Of the library's call where its fastest kernel takes so many us, and what bounds that."""
+        halves = where(limiter == FADES_WHERE, fastest_us / self.half_us, 0.0)
+        return fastest_us * (1.0 + self.share / (1.0 + halves))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
