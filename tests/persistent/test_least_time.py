@@ -63,8 +63,9 @@ def test_nor_is_one_that_reads_a_large_operand_once():
     assert nearest(ranker, GemmProblem.of(16, 8192, 8192)) < 1.04
 
 
-def test_operands_that_l2_holds_need_not_be_read():
-    ranker = Ranker("h200", options={"residual": "off", "l2": "warm"})
+@pytest.mark.parametrize("l2", ["warm", "written"])
+def test_operands_that_l2_holds_need_not_be_read(l2):
+    ranker = Ranker("h200", options={"residual": "off", "l2": l2})
     assert nearest(ranker, GemmProblem.of(16, 4096, 1024)) >= 1.0 - ROUNDING
 
 

@@ -16,7 +16,7 @@ from gemm_model.persistent.kernel_time import (
 )
 from gemm_model.persistent.mainloop import math_clk
 from gemm_model.persistent.reduction import exposed_turns, second_kernel_us, turn_clk, turns_clk
-from gemm_model.persistent.surroundings import REGIMES, launch_us
+from gemm_model.persistent.surroundings import COLD, REGIMES, launch_us
 from gemm_model.persistent.tile_schedule import tile_waves
 
 
@@ -28,7 +28,7 @@ def least_us(
     numbers: KernelNumbers,
     *,
     regime: str,
-    warm: bool,
+    l2: str,
 ) -> Values:
     """The time in us of each kernel if it waited for nothing but its MMA warps, or reading operands once.
 
@@ -53,7 +53,7 @@ def least_us(
     clk_mhz = highest_clk_mhz(gpu, numbers.clock, around)
     mma_clk = batch.flop * batch.multiplier_share / (rate * gpu.sm_count)
     waves_us = waves_clk / clock_without_loads_mhz(gpu, numbers.clock, around, mma_clk, waves_clk)
-    if not (warm or around.keeps_operands):
+    if l2 == COLD and not around.keeps_operands:
         counted = (waves.full_waves * waves.resident + last * waves.last_tiles) / waves.tiles
         waves_us = maximum(waves_us, counted * operands_us(batch, gpu, numbers))
     started_us = launch_us(batch, waves, gpu, family, numbers, around, 0.0)
