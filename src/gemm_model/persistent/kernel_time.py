@@ -539,15 +539,16 @@ def _l2_tile_us(
 ) -> Values:
     """L2 time of a mean tile, or that of few busy SMs at the pace of their own ways in, or of their GPC's.
 
-    Merging does not help an SM's own pace, but that of the GPC on which most lie (`on_gpc`). Fills and stores
-    pass neither.
+    Merging does not help an SM's own pace, but that of the GPC on which most lie (`on_gpc`). Stores pass
+    neither; what waits for DRAM counts at a GPC's way in as it does at L2.
     """
     order = numbers.overlap.loads_dram_order
     fills = numbers.l2.fill_share * moved.dram_read_bytes
     # Of one tile, whose bytes have finite powers whatever the sizes.
-    read_bytes = (moved.l2_load_bytes - fills - moved.l2_store_bytes) / tiles
-    own_bytes = (read_bytes + moved.merged_bytes / tiles) * (sms_to_saturate_l2(gpu) * gpu.sm_count / ctas)
-    gpc_bytes = read_bytes * (gpcs_to_saturate_l2(gpu) / numbers.l2.gpc_efficiency * on_gpc / ctas)
+    in_bytes = (moved.l2_load_bytes - moved.l2_store_bytes) / tiles
+    own_bytes = in_bytes + (moved.merged_bytes - fills) / tiles
+    own_bytes = own_bytes * (sms_to_saturate_l2(gpu) * gpu.sm_count / ctas)
+    gpc_bytes = in_bytes * (gpcs_to_saturate_l2(gpu) / numbers.l2.gpc_efficiency * on_gpc / ctas)
     load_bytes = moved.l2_load_bytes / tiles
     served_bytes = root(power(load_bytes, order) + power(own_bytes, order) + power(gpc_bytes, order), order)
     return served_bytes / l2_bytes_per_us(gpu, numbers)

@@ -34,7 +34,7 @@ def least_us(
 
     The terms of `kernel_time.kernel_time` that the launch, the MMA warps and DRAM make, at a tenth of the
     cost; all others add to them. A load that is waited for raises the clock, by less than the wait takes.
-    `rate` is the peak FLOP per clock of one SM.
+    `rate` is the peak FLOP per clock of one SM, `l2` the state of L2 at the start.
     """
     batch, resources = grid.batch, grid.resources
     around, order, period = REGIMES[regime], family.tile_order, family.tile_period
