@@ -45,7 +45,13 @@ from gemm_model.persistent.epilogue import (
 from gemm_model.persistent.mainloop import KTile, k_tile
 from gemm_model.persistent.numbers import persistent_numbers
 from gemm_model.persistent.placement import ctas_of_fullest_gpc
-from gemm_model.persistent.reduction import exposed_turns_us, second_kernel_us, turn_clk, turns_clk
+from gemm_model.persistent.reduction import (
+    exposed_turns_us,
+    profiled_second_us,
+    second_kernel_us,
+    turn_clk,
+    turns_clk,
+)
 from gemm_model.persistent.surroundings import (
     COLD,
     REGIMES,
@@ -334,9 +340,10 @@ def kernel_time(
     exposed_us = exposed * clk_us + turns_us
     cold = _cold(work, waves_us, bytes_moved) if around.chained else 0.0
     started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, cold)
-    started_us = started_us + second_kernel_us(
-        batch, schedule, order, numbers.split_k, gpu.sm_count, sm_clk_mhz
-    )
+    second_us = second_kernel_us(batch, schedule, order, numbers.split_k, gpu.sm_count, sm_clk_mhz)
+    if around.profiled:
+        second_us = profiled_second_us(second_us, schedule, order, numbers.launch.kernel_us)
+    started_us = started_us + second_us
     floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
     between = between_loads_clk(batch, gpu, period, numbers.epilogue)
     held_up = between if is_zero(between) else maximum(rounds - 1.0, 0.0) * between
@@ -539,15 +546,16 @@ def _l2_tile_us(
 ) -> Values:
     """L2 time of a mean tile, or that of few busy SMs at the pace of their own ways in, or of their GPC's.
 
-    Merging does not help an SM's own pace, but that of the GPC on which most lie (`on_gpc`). Fills and stores
-    pass neither.
+    Merging does not help an SM's own pace, but that of the GPC on which most lie (`on_gpc`). Stores pass
+    neither; what waits for DRAM counts at a GPC's way in as it does at L2.
     """
     order = numbers.overlap.loads_dram_order
     fills = numbers.l2.fill_share * moved.dram_read_bytes
     # Of one tile, whose bytes have finite powers whatever the sizes.
-    read_bytes = (moved.l2_load_bytes - fills - moved.l2_store_bytes) / tiles
-    own_bytes = (read_bytes + moved.merged_bytes / tiles) * (sms_to_saturate_l2(gpu) * gpu.sm_count / ctas)
-    gpc_bytes = read_bytes * (gpcs_to_saturate_l2(gpu) / numbers.l2.gpc_efficiency * on_gpc / ctas)
+    in_bytes = (moved.l2_load_bytes - moved.l2_store_bytes) / tiles
+    own_bytes = in_bytes + (moved.merged_bytes - fills) / tiles
+    own_bytes = own_bytes * (sms_to_saturate_l2(gpu) * gpu.sm_count / ctas)
+    gpc_bytes = in_bytes * (gpcs_to_saturate_l2(gpu) / numbers.l2.gpc_efficiency * on_gpc / ctas)
     load_bytes = moved.l2_load_bytes / tiles
     served_bytes = root(power(load_bytes, order) + power(own_bytes, order) + power(gpc_bytes, order), order)
     return served_bytes / l2_bytes_per_us(gpu, numbers)
