@@ -6,7 +6,8 @@
 Forward convolutions and both gradients of whole networks, most of their channels no multiples of 64. Networks
 take turns: one for the fit, the next held out. Depthwise convolutions are left out, since their kernels
 multiply no matrices. `conv_beside` are layers whose images cuDNN copies beside: channels that fill no row of
-16 bytes, groups of more channels than a tile packs. Every draw is seeded.
+16 bytes, groups of more channels than a tile packs. `conv_networks_later` are twelve networks more, all held
+out. Every draw is seeded.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gemm_model.tables.table import read_table
 SEED = 20261123
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements" / "h200"
 EARLIER = ("convolutions", "unseen_problems")
-TABLES_EARLIER_THAN_BESIDE = (*EARLIER, "conv_networks", "conv_networks_unseen")
+LATER_THAN = (*EARLIER, "conv_networks", "conv_networks_unseen")
 ROWS_OF_A_NETWORK = 30
 BATCHES = {2: (1, 4, 16, 64), 3: (1, 2, 4)}
 """Images, by dimensions."""
@@ -154,6 +155,58 @@ NETWORKS: Mapping[str, tuple[Layer | str, ...]] = {
     ),
 }  # fmt: skip
 """Layers as published, some with another size of image."""
+LATER: Mapping[str, tuple[Layer | str, ...]] = {
+    "ResNet-34": (
+        (64, 56, 64, 3, 1), (128, 28, 128, 3, 1), (256, 14, 256, 3, 1), (512, 7, 512, 3, 1),
+        (64, 56, 128, 3, 2), (128, 28, 256, 3, 2), (256, 14, 512, 3, 2), (64, 56, 128, 1, 2),
+    ),
+    "Inception-v4": (
+        (32, 147, 64, 3, 1), (64, 147, 96, 3, 2, "pad=0"), (64, 73, 96, 3, 1, "pad=0"),
+        (192, 71, 192, 3, 2, "pad=0"), (64, 35, 96, 3, 1), (224, 35, 256, 3, 1),
+        "c=192 h=17 w=17 k=224 r=1 s=7 pad=0x3", "c=224 h=17 w=17 k=256 r=7 s=1 pad=3x0",
+        "c=256 h=17 w=17 k=320 r=7 s=1 pad=3x0", (320, 17, 320, 3, 2, "pad=0"),
+        "c=448 h=8 w=8 k=512 r=3 s=1 pad=1x0",
+    ),
+    "YOLOv5-l": (
+        (64, 160, 64, 3, 1), (64, 320, 128, 3, 2), (128, 80, 128, 3, 1), (128, 160, 256, 3, 2),
+        (256, 40, 256, 3, 1), (512, 20, 512, 3, 1), (512, 40, 1024, 3, 2),
+    ),
+    "DenseNet-121": ((128, 56, 32, 3, 1), (128, 28, 32, 3, 1), (128, 14, 32, 3, 1), (128, 7, 32, 3, 1)),
+    "VoVNet-39": (
+        (64, 112, 128, 3, 2), (128, 56, 128, 3, 1), (256, 28, 160, 3, 1), (160, 28, 160, 3, 1),
+        (512, 14, 192, 3, 1), (192, 14, 192, 3, 1), (768, 7, 224, 3, 1), (224, 7, 224, 3, 1),
+    ),
+    "DLA-34 and CenterNet": (
+        (16, 224, 16, 3, 1), (16, 224, 32, 3, 2), (32, 112, 64, 3, 2), (64, 128, 256, 3, 1),
+        (128, 64, 64, 3, 1), (256, 32, 128, 3, 1), (512, 16, 256, 3, 1),
+    ),
+    "UNet 3+": (
+        (64, 128, 64, 3, 1), (320, 128, 320, 3, 1), (256, 64, 64, 3, 1), (512, 32, 64, 3, 1),
+        (1024, 8, 64, 3, 1), (320, 32, 320, 3, 1),
+    ),
+    "EDSR": ((256, 48, 256, 3, 1), (256, 96, 256, 3, 1), (64, 96, 64, 3, 1), (64, 96, 256, 3, 1)),
+    "RAFT": (
+        (64, 128, 96, 3, 2), (96, 64, 96, 3, 1), (96, 64, 128, 3, 2), (256, 55, 192, 3, 1),
+        (128, 55, 64, 3, 1), "c=384 h=55 w=128 k=128 r=1 s=5 pad=0x2",
+        "c=384 h=55 w=128 k=128 r=5 s=1 pad=2x0", (128, 55, 256, 3, 1),
+    ),
+    "SlowFast": (
+        "d=32 h=56 w=56 c=8 k=8 t=1 r=3 s=3 pad=0x1x1", "d=32 h=28 w=28 c=16 k=16 t=1 r=3 s=3 pad=0x1x1",
+        "d=32 h=14 w=14 c=128 k=32 t=3 r=1 s=1 pad=1x0x0", "d=8 h=56 w=56 c=64 k=64 t=1 r=3 s=3 pad=0x1x1",
+        "d=8 h=28 w=28 c=128 k=128 t=1 r=3 s=3 pad=0x1x1", "d=8 h=14 w=14 c=1024 k=256 t=3 r=1 s=1 pad=1x0x0",
+        "d=8 h=14 w=14 c=256 k=256 t=1 r=3 s=3 pad=0x1x1",
+    ),
+    "C3D": (
+        "d=16 h=56 w=56 c=64 k=128 t=3 r=3 s=3 pad=1", "d=8 h=28 w=28 c=128 k=256 t=3 r=3 s=3 pad=1",
+        "d=8 h=28 w=28 c=256 k=256 t=3 r=3 s=3 pad=1", "d=4 h=14 w=14 c=512 k=512 t=3 r=3 s=3 pad=1",
+        "d=2 h=7 w=7 c=512 k=512 t=3 r=3 s=3 pad=1",
+    ),
+    "BigGAN": (
+        (96, 128, 96, 3, 1), (192, 64, 96, 3, 1), (192, 64, 192, 3, 1), (384, 32, 384, 3, 1),
+        (768, 32, 384, 3, 1), (768, 16, 768, 3, 1), (1536, 8, 1536, 3, 1),
+    ),
+}  # fmt: skip
+"""Layers as published; `conv_networks_later`, drawn when the picks of all others were known."""
 BESIDE: Mapping[str, tuple[Layer | str, ...]] = {
     "nnU-Net 2-D of 30 filters": (
         (1, 256, 30, 3, 1), (30, 256, 30, 3, 1), (30, 256, 60, 3, 2), (60, 128, 60, 3, 1),
@@ -231,14 +284,21 @@ def network_rows(
     yield from draw.sample(found, min(ROWS_OF_A_NETWORK, len(found)))
 
 
+def drawn_rows(
+    networks: Mapping[str, tuple[Layer | str, ...]], earlier: tuple[str, ...], seed: int
+) -> list[list[Row]]:
+    """Of each network some rows that are in no earlier table."""
+    return [
+        list(network_rows(layers, measured(earlier), random.Random(seed + number)))
+        for number, layers in enumerate(networks.values())
+    ]
+
+
 def taking_turns(
     name: str, networks: Mapping[str, tuple[Layer | str, ...]], earlier: tuple[str, ...], seed: int
 ) -> dict[str, list[Row]]:
     """The plan of a fit and of what is held out of it: networks take turns, no row is in both."""
-    drawn = [
-        network_rows(layers, measured(earlier), random.Random(seed + number))
-        for number, layers in enumerate(networks.values())
-    ]
+    drawn = drawn_rows(networks, earlier, seed)
     fit, unseen = (dict.fromkeys(chain.from_iterable(rows)) for rows in (drawn[::2], drawn[1::2]))
     return {name: [item for item in fit if item not in unseen], f"{name}_unseen": list(unseen)}
 
@@ -246,8 +306,10 @@ def taking_turns(
 def plans() -> dict[str, list[Row]]:
     found = taking_turns("conv_networks", NETWORKS, EARLIER, SEED)
     smoke = one_of_each([item for rows in found.values() for item in rows], random.Random(SEED - 1))
-    beside = taking_turns("conv_beside", BESIDE, TABLES_EARLIER_THAN_BESIDE, SEED + len(NETWORKS))
-    return {**found, **beside, "conv_smoke": smoke}
+    beside = taking_turns("conv_beside", BESIDE, LATER_THAN, SEED + len(NETWORKS))
+    later = drawn_rows(LATER, LATER_THAN, SEED + len(NETWORKS) + len(BESIDE))
+    rows = list(dict.fromkeys(chain.from_iterable(later)))
+    return {**found, **beside, "conv_networks_later": rows, "conv_smoke": smoke}
 
 
 if __name__ == "__main__":
