@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
 
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray
-from gemm_model.core.elementwise import Values
+from gemm_model.core.elementwise import Values, minimum
 from gemm_model.core.errors import RefusedKernelError
 
 RESIDUAL_PHASE = "residual"
@@ -104,6 +105,33 @@ class BatchPrediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """Kernels of a call that brings matrices into another shape beside the product, and what they copy."""
+
+    kernels: Values
+    """Beside the first one that multiplies."""
+    moved_bytes: Values
+    """Read and written by those that copy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copying:
+    """What a library takes for a product whose matrices it copies beside."""
+
+    share: float
+    """What the kernel that multiplies takes over the one that is predicted to be the fastest [1]."""
+    kernel_us: float
+    """Of each further kernel, however little it does [us]."""
+    gb_per_s: float
+    """What copies read and write [GB/s]."""
+
+    def time_us(self, fastest_us: Values, copies: Copies) -> Values:
+        """Of the whole call."""
+        copied_us = copies.moved_bytes / self.gb_per_s / 1e3
+        return fastest_us * (1.0 + self.share) + (copies.kernels * self.kernel_us + copied_us)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPick:
     """What a library that chooses for itself takes over its kernel that is predicted to be the fastest."""
 
@@ -113,13 +141,26 @@ class OwnPick:
     """Time of the fastest kernel at which half of that share is left [us]."""
     shares: Mapping[str, float] = field(default_factory=dict)
     """Of sorts of problems for which it differs: of the fastest kernel's time, whatever that is [1]."""
+    copying: Mapping[str, Copying] = field(default_factory=dict)
+    """By way of copying matrices beside."""
+    ways: tuple[tuple[Copying, Copies], ...] = ()
+    """Where all kernels need copies: the ways that there are, of which it takes the fastest."""
 
-    def of(self, sort: str) -> OwnPick:
-        """What it is for problems of one sort."""
-        return OwnPick(share=self.shares[sort]) if sort in self.shares else replace(self, shares={})
+    def of(self, sort: str, ways: Mapping[str, Copies] | None = None) -> OwnPick:
+        """What it is for problems of one sort, and of those whose matrices are copied in one of some ways."""
+        known = [
+            (self.copying[name], copies) for name, copies in (ways or {}).items() if name in self.copying
+        ]
+        if known:
+            return OwnPick(ways=tuple(known))
+        one = OwnPick(share=self.shares[sort]) if sort in self.shares else self
+        return replace(one, shares={}, copying={})
 
     def time_us(self, fastest_us: Values) -> Values:
         """Of the library's call where its fastest kernel takes so many us."""
+        if self.ways:
+            times_us = [copying.time_us(fastest_us, copies) for copying, copies in self.ways]
+            return reduce(minimum, times_us)
         return fastest_us * (1.0 + self.share / (1.0 + fastest_us / self.half_us))
 
 
