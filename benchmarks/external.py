@@ -123,7 +123,7 @@ def kernels(frame: pd.DataFrame, gpu: GpuSpec, told: Told) -> pd.DataFrame:
         return calls.assign(kernel=told.family, cta_m=cta_m, cta_n=cta_n, cluster_m=1, cluster_n=1)
     best = rank_table(calls, Ranker(gpu, family=told.family, options=told.options)).reset_index(drop=True)
     ctas_per_mma = np.where(best["schedule"] == "2cta", 2, 1)
-    return best.drop(columns="limiter").assign(mma_m=pd.to_numeric(best["cta_m"]) * ctas_per_mma)
+    return best.assign(mma_m=pd.to_numeric(best["cta_m"]) * ctas_per_mma)
 
 
 def judged(frame: pd.DataFrame, gpu: str, told: Told) -> pd.DataFrame:
@@ -135,10 +135,12 @@ def judged(frame: pd.DataFrame, gpu: str, told: Told) -> pd.DataFrame:
     if told.copies is not None:
         found = found.assign(footprint_bytes=footprint_bytes(found, spec, told.copies))
     if told.copies is not None or "predicted_us" not in found:
-        found = predict_table(found.drop(columns="predicted_us", errors="ignore"), spec, options=told.options)
+        asked = found.drop(columns=["predicted_us", "limiter"], errors="ignore")
+        found = predict_table(asked, spec, options=told.options)
     predicted_us = pd.to_numeric(found["predicted_us"])
     if told.own_choice:
-        predicted_us = own_picks().get(told.family, OwnPick()).time_us(predicted_us)
+        own_pick = own_picks().get(told.family, OwnPick())
+        predicted_us = own_pick.time_us(predicted_us.to_numpy(), found["limiter"].to_numpy())
     if told.activations is not None:
         predicted_us = predicted_us + quantizing_us(found, spec, told.activations)
     return found.assign(predicted_us=predicted_us, runtime_us=pd.to_numeric(frame["runtime_us"]).to_numpy())

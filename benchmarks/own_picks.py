@@ -80,23 +80,20 @@ def over_fastest(path: Path) -> pd.DataFrame:
     return over.groupby("in_dtype").describe(percentiles=[0.5, 0.9])
 
 
-def fastest_us(rows: pd.DataFrame, ranker: Ranker) -> FloatArray:
-    """Of each row the time of the kernel that is predicted to be the fastest."""
-    return rank_table(rows[SIZES], ranker)["predicted_us"].to_numpy()
-
-
 def errors(pick: OwnPick, rows: pd.DataFrame) -> pd.Series:
     """Of each call, relative."""
-    return (pick.time_us(rows["predicted_us"]) / rows["runtime_us"] - 1.0).abs()
+    times_us = pick.time_us(rows["predicted_us"].to_numpy(), rows["limiter"].to_numpy())
+    return (times_us / rows["runtime_us"] - 1.0).abs()
 
 
 def calls(gpu_name: str) -> pd.DataFrame:
-    """Torch's calls alone and in graphs: `predicted_us` of the kernel predicted to be the fastest."""
+    """Torch's calls alone and in graphs: what is predicted of the kernel predicted to be the fastest."""
     parts = []
     for regime, table in TABLES:
         rows = picks(MEASUREMENTS / gpu_name / table)
         ranker = Ranker(load_gpu(gpu_name), family=TORCH_FAMILY, options={"regime": regime})
-        parts.append(rows.assign(regime=regime, predicted_us=fastest_us(rows, ranker)))
+        fastest = rank_table(rows[SIZES], ranker)[["predicted_us", "limiter"]]
+        parts.append(rows.assign(regime=regime, **fastest))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -138,19 +135,21 @@ def convolutions(table: str) -> pd.DataFrame:
     ranker = Ranker(GPUS[0], family=CUDNN)
     problems = [GemmProblem.of_conv(*words) for words in zip(rows["conv"], rows["in_dtype"], strict=True)]
     convs = [problem.conv for problem in problems if problem.conv]
+    fastest = [ranker.rank(each, 1).best.prediction for each in problems]
     found = pd.DataFrame(
         {
             "table": table,
             "conv": convs,
             "kernels": rows["kernel_name"].astype(str).to_numpy(),
             "sort": [sort_of(conv) for conv in convs],
-            "fastest_us": [ranker.rank(each, 1).best.prediction.runtime_us for each in problems],
-            "called_us": runtimes_us(rows),
+            "predicted_us": [each.runtime_us for each in fastest],
+            "limiter": [each.limiter for each in fastest],
+            "runtime_us": runtimes_us(rows),
         }
     )
     found["expected_us"] = [
-        ranker.own_pick_of(problem).time_us(time_us)
-        for problem, time_us in zip(problems, found["fastest_us"], strict=True)
+        float(ranker.own_pick_of(problem).time_us(each.runtime_us, each.limiter))
+        for problem, each in zip(problems, fastest, strict=True)
     ]
     return found[[conv.groups == 1 or conv.channels >= FEW_CHANNELS * conv.groups for conv in convs]]
 
@@ -175,7 +174,8 @@ def copying(calls: pd.DataFrame, way: str) -> tuple[Copying, dict[str, float]]:
         return Copying(share=share, kernel_us=kernel_us, gb_per_s=gb_per_s)
 
     def off(values: Sequence[float]) -> FloatArray:
-        return np.abs(of(values).time_us(calls["fastest_us"].to_numpy(), beside) / calls["called_us"] - 1.0)
+        times_us = of(values).time_us(calls["predicted_us"].to_numpy(), beside)
+        return np.abs(times_us / calls["runtime_us"].to_numpy() - 1.0)
 
     tried = [minimize(lambda values: off(values).mean(), start, method="Nelder-Mead") for start in STARTS]
     best = min(tried, key=lambda found: found.fun).x
@@ -186,13 +186,12 @@ def of_convolutions() -> tuple[OwnPick, pd.DataFrame, pd.DataFrame, dict[str, ob
     """What picks of the fitted tables take over the fastest: of no sort, by sort and way; how near it is."""
     found = pd.concat(map(convolutions, (*FITTED_CONVOLUTIONS, *HELD_OUT_CONVOLUTIONS)))
     seen = found[found["table"].isin(FITTED_CONVOLUTIONS)]
-    shares = (seen["called_us"] / seen["fastest_us"] - 1.0).groupby(seen["sort"])
-    error = (found["expected_us"] / found["called_us"] - 1.0).abs()
+    shares = (seen["runtime_us"] / seen["predicted_us"] - 1.0).groupby(seen["sort"])
+    error = (found["expected_us"] / found["runtime_us"] - 1.0).abs()
     names = [found["table"], found["sort"].where(found["sort"].isin(BESIDE), "")]
     found_errors = error.groupby(names).agg(["size", "mean", "median"])
-    plain = seen[seen["sort"] == ""].rename(columns={"fastest_us": "predicted_us", "called_us": "runtime_us"})
     ways = {way: copying(seen, way) for way in COPYING}
-    return fitted(plain), shares.agg(["size", "median"]), found_errors, ways
+    return fitted(seen[seen["sort"] == ""]), shares.agg(["size", "median"]), found_errors, ways
 
 
 def main() -> None:

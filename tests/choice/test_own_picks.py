@@ -34,7 +34,7 @@ def test_sorts_go_by_channels_groups_and_dilation(text, sort):
 def test_what_it_picks_goes_by_the_sort():
     ranker = Ranker("h200", family="cudnn")
     wide, narrow, grouped = (
-        ranker.own_pick_of(gm.GemmProblem.of_conv(text)).time_us(20.0)
+        ranker.own_pick_of(gm.GemmProblem.of_conv(text)).time_us(20.0, "TENSOR")
         for text in (
             "wgrad n=8 c=64 h=28 w=28 k=64 r=3 s=3 pad=1",
             "wgrad n=8 c=96 h=28 w=28 k=96 r=3 s=3 pad=1",

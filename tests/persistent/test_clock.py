@@ -71,7 +71,7 @@ def test_types_of_shorter_significands_draw_less():
     lighter = numbers({"clock.droop_mma": 2.0 * 8 / 11})
     assert times_of(bf16).sm_clk_mhz > 1.01 * times_of(fp16).sm_clk_mhz
     assert times_of(fp16, lighter).sm_clk_mhz == pytest.approx(times_of(bf16).sm_clk_mhz, rel=1e-4)
-    settled = [times_of(batch, regime="sustained", warm=True).set_clk_mhz for batch in (bf16, fp16)]
+    settled = [times_of(batch, regime="sustained", l2="warm").set_clk_mhz for batch in (bf16, fp16)]
     assert settled[0] > 1.03 * settled[1]
 
 
@@ -100,7 +100,7 @@ def test_capped_clock_meets_the_cap(clocked_w):
 def test_a_higher_cap_never_slows_a_sustained_kernel():
     batch = row((8192, 8192, 8192), cta_m=128, cta_n=256, cluster_m=2)
     clocks = [
-        times_of(batch, gpu=replace(H200, power_cap_w=cap), regime="sustained", warm=True).set_clk_mhz
+        times_of(batch, gpu=replace(H200, power_cap_w=cap), regime="sustained", l2="warm").set_clk_mhz
         for cap in (400.0, 700.0, None)
     ]
     assert clocks == sorted(clocks)

@@ -53,7 +53,7 @@ def test_a_second_kernel_meets_a_boundary_of_its_own():
 
 def test_operands_that_l2_holds_are_nearer():
     batch = row(SIZES, cta_m=128, cta_n=128, pdl=True)
-    cold, warm = (times_of(batch, regime="graph", warm=warm) for warm in (False, True))
+    cold, warm = (times_of(batch, regime="graph", l2=l2) for l2 in ("cold", "warm"))
     # 32 CTAs of 132 start within 0.4 x 32 / 132 us: that is what is left of a warm start.
     assert cold.launch_us - warm.launch_us == pytest.approx(cold_start_us(cold) - 0.4 * 32 / 132, rel=0.02)
 

@@ -26,12 +26,12 @@ def at_once(own_bytes):
     return own_bytes
 
 
-def moved(batch, known=None, gpu=H200, between=never_again, *, chained=False):
+def moved(batch, known=None, gpu=H200, between=never_again, *, chained=False, a_written=False):
     order = family_of("quack", gpu).tile_order
     known = known or numbers()
     found, schedule = found_of(batch, gpu), schedule_of(batch, gpu)
     edge = edge_fill(batch, schedule, found, known)
-    return traffic(batch, gpu, found, schedule, edge, known, order, between, chained)
+    return traffic(batch, gpu, found, schedule, edge, known, order, between, chained, a_written)
 
 
 def test_one_wave_reads_each_operand_once_from_dram():
@@ -39,6 +39,18 @@ def test_one_wave_reads_each_operand_once_from_dram():
     assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2)
     assert found.dram_write_bytes == 1024 * 1024 * 2
     assert found.dram_bytes == pytest.approx(3 * 1024 * 1024 * 2)
+
+
+def test_what_the_kernel_before_wrote_of_a_is_found_in_l2():
+    # A of 30 MiB, as much as a half of L2: half of it is there. B is not, so that first loads wait as ever.
+    large = row((15360, 512, 1024), cta_m=128, cta_n=256)
+    cold, written = moved(large, chained=True), moved(large, chained=True, a_written=True)
+    assert cold.dram_read_bytes - written.dram_read_bytes == pytest.approx(15 * 2**20)
+    assert written.from_dram == cold.from_dram == 1.0
+    # Of 10 MiB all but 1/82.
+    small = row((5120, 512, 1024), cta_m=128, cta_n=256)
+    cold, written = moved(small, chained=True), moved(small, chained=True, a_written=True)
+    assert cold.dram_read_bytes - written.dram_read_bytes == pytest.approx(10 * 2**20 * 81 / 82)
 
 
 def test_l2_holds_back_outputs_until_later_bytes_drive_them_out():

@@ -31,7 +31,8 @@ class Against:
     @property
     def own_pick_us(self) -> float:
         """What the family's library takes with the kernel that it picks by itself."""
-        return float(self.own_pick.time_us(self.reference.prediction.runtime_us))
+        fastest = self.reference.prediction
+        return float(self.own_pick.time_us(fastest.runtime_us, fastest.limiter))
 
     @property
     def own_pick_gain(self) -> float:

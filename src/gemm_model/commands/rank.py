@@ -271,8 +271,9 @@ def _of_each_notes(each: Sequence[Choice]) -> list[str]:
 
 def _pick_notes(ranker: Ranker, ranking: Ranking) -> list[str]:
     """What a library takes that is not told which kernel: no one tells cuDNN."""
-    best_us = ranking.best.prediction.runtime_us
-    longer = float(ranker.own_pick_of(ranking.problem).time_us(best_us)) / best_us - 1.0
+    best = ranking.best.prediction
+    own_us = ranker.own_pick_of(ranking.problem).time_us(best.runtime_us, best.limiter)
+    longer = float(own_us) / best.runtime_us - 1.0
     if ranking.problem.conv is None or longer <= 0.0:
         return []
     return [f"what {ranker.names[0]} picks by itself takes about {longer:.0%} longer"]

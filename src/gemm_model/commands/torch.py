@@ -48,13 +48,16 @@ def run(args: argparse.Namespace) -> int:
         )
     builder = load_model_builder(args.builder)
     chosen = common.settings(args)
+    # The configuration's regime and state of L2 are those of lonely kernels.
+    left_out = {"regime"}
+    if not any(word.startswith("model_opts.l2=") for word in args.overrides):
+        left_out.add("l2")
     timer = GemmTimer(
         chosen.gpu,
         model=chosen.model,
         family=args.family,
         regime=args.regime,
-        # The configuration's regime is that of lonely kernels.
-        options={name: value for name, value in chosen.options.items() if name != "regime"},
+        options={name: value for name, value in chosen.options.items() if name not in left_out},
         display=False,
     )
     run_on_meta(builder, timer, train=args.train)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray
-from gemm_model.core.elementwise import Values, minimum
+from gemm_model.core.elementwise import Values, minimum, where
 from gemm_model.core.errors import RefusedKernelError
 
 RESIDUAL_PHASE = "residual"
@@ -72,15 +72,30 @@ class BatchPrediction:
 
     def row(self, index: int) -> Prediction:
         """The prediction of one row."""
-        return Prediction(
-            runtime_us=self.runtime_us.item(index),
-            limiter=self.limiter_names[self.limiter.item(index)],
-            phases_us={name: values.item(index) for name, values in self.phases_us.items()},
-            details={name: values.item(index) for name, values in self.details.items()},
-            bytes_by_level={name: values.item(index) for name, values in self.bytes_by_level.items()},
-            caveats=self.caveats,
-            error_band=None if self.error_band is None else known_band(self.error_band.item(index)),
+        (prediction,) = self.rows(np.array([index])).every_row()
+        return prediction
+
+    def every_row(self) -> list[Prediction]:
+        """The prediction of each row."""
+        rows = len(self)
+        bands = [math.nan] * rows if self.error_band is None else self.error_band.tolist()
+        phases_us, details, bytes_by_level = (
+            _by_row(columns, rows) for columns in (self.phases_us, self.details, self.bytes_by_level)
         )
+        return [
+            Prediction(
+                runtime_us=runtime_us,
+                limiter=self.limiter_names[limiter],
+                phases_us=phases_us[row],
+                details=details[row],
+                bytes_by_level=bytes_by_level[row],
+                caveats=self.caveats,
+                error_band=known_band(bands[row]),
+            )
+            for row, (runtime_us, limiter) in enumerate(
+                zip(self.runtime_us.tolist(), self.limiter.tolist(), strict=True)
+            )
+        ]
 
     def rows(self, index: IntArray) -> BatchPrediction:
         """The predictions of some rows."""
@@ -102,6 +117,18 @@ class BatchPrediction:
         """The same with other runtimes; RESIDUAL_PHASE takes what they differ by."""
         added_us = runtime_us - self.runtime_us
         return replace(self, runtime_us=runtime_us, phases_us={**self.phases_us, RESIDUAL_PHASE: added_us})
+
+
+FADES_WHERE = "TENSOR"
+"""The limiter of long products that libraries choose better for than for short ones."""
+
+
+def _by_row(columns: Mapping[str, FloatArray], rows: int) -> list[dict[str, float]]:
+    """Columns of so many rows as one mapping for each row."""
+    if not columns:
+        return [{} for _ in range(rows)]
+    values = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +165,7 @@ class OwnPick:
     share: float = 0.0
     """Of the time of a fastest kernel that takes next to nothing [1]."""
     half_us: float = math.inf
-    """Time of the fastest kernel at which half of that share is left [us]."""
+    """Time of a fastest kernel that the tensor cores bound at which half of that share is left [us]."""
     shares: Mapping[str, float] = field(default_factory=dict)
     """Of sorts of problems for which it differs: of the fastest kernel's time, whatever that is [1]."""
     copying: Mapping[str, Copying] = field(default_factory=dict)
@@ -156,12 +183,12 @@ class OwnPick:
         one = OwnPick(share=self.shares[sort]) if sort in self.shares else self
         return replace(one, shares={}, copying={})
 
-    def time_us(self, fastest_us: Values) -> Values:
-        """Of the library's call where its fastest kernel takes so many us."""
+    def time_us(self, fastest_us: Values, limiter: Any) -> Values:
+        """Of the library's call where its fastest kernel takes so many us, and what bounds that."""
         if self.ways:
-            times_us = [copying.time_us(fastest_us, copies) for copying, copies in self.ways]
-            return reduce(minimum, times_us)
-        return fastest_us * (1.0 + self.share / (1.0 + fastest_us / self.half_us))
+            return reduce(minimum, (copying.time_us(fastest_us, copies) for copying, copies in self.ways))
+        halves = where(limiter == FADES_WHERE, fastest_us / self.half_us, 0.0)
+        return fastest_us * (1.0 + self.share / (1.0 + halves))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ DTYPES = {
 
 MATMUL_LIKE = re.compile(
     r"(^|_)(b|badd|add|int|scaled|grouped|scaled_grouped|sparse)?_?(mm|mv|matmul|gemm|linear|conv\w*|attention\w*"
-    r"|lstm|gru|rnn|bilinear|einsum)(_|$)"
+    r"|lstm|gru|rnn|bilinear|einsum|cdist|linalg_(?!vector_norm|cross|diagonal|check)\w+)(_|$)"
 )
 """Operators that multiply matrices, by their names: what is not modelled is counted, never dropped."""
 

@@ -48,6 +48,8 @@ BESIDE_TORCH_FAMILY = ("cudnn", "cutlass")
 
 REGIMES_OF_A_MODEL: Mapping[str, str] = {"WarpSpecializedModel": "graph"}
 """The regime of kernels that follow each other in a model's CUDA graph, by model for GEMMs."""
+STATES_OF_L2: Mapping[str | None, Mapping[str, str]] = {"graph": {"l2": "written"}}
+"""By regime what L2 holds when a model's GEMM begins: the kernel before has written its first operand."""
 
 Work = GemmProblem | Attention
 
@@ -86,8 +88,9 @@ class GemmTimer:
     such kernels, those of the first one that has count; a model of plain products leaves out what goes beyond
     them. Fused attention counts with a lower bound of its GEMMs' time. What has no prediction is counted by
     name: operators that multiply matrices in `unmodelled`, all others in `other_operators`. `regime` says
-    what surrounds each launch (docs/regimes.md); None takes the model's own for a stream of kernels. With
-    `display` the table is printed when the block ends.
+    what surrounds each launch (docs/regimes.md); None takes the model's own for a stream of kernels. In
+    `graph` L2 holds what it can of the first operand, which the kernel before wrote, unless the option `l2`
+    says otherwise. With `display` the table is printed when the block ends.
 
     Raises InputError for symbolic sizes and for an unknown GPU, model, family or regime.
     """
@@ -106,7 +109,7 @@ class GemmTimer:
         chosen = dict(options or {})
         self.regime = regime or chosen.get("regime") or REGIMES_OF_A_MODEL.get(model)
         if self.regime is not None:
-            chosen["regime"] = self.regime
+            chosen = {**STATES_OF_L2.get(self.regime, {}), **chosen, "regime": self.regime}
         self.ranker = Ranker(gpu, model=model, family=family, sms=sms, options=chosen)
         self._other_rankers: dict[str, Ranker] = {}
         self.display = display
@@ -171,7 +174,8 @@ class GemmTimer:
         work = work if self.ranker.model.beyond_plain else work.plain_twin
         ranker = self._ranker_for(asked_of(work))
         best = ranker.rank(work, 1).best.prediction
-        return float(ranker.own_pick_of(work).time_us(best.runtime_us)), best.limiter
+        own_us = ranker.own_pick_of(work).time_us(best.runtime_us, best.limiter)
+        return float(own_us), best.limiter
 
     def _ranker_for(self, asked: tuple[str, ...]) -> Ranker:
         """Ranks kernels of the timer's family, or of the first one that does what is asked."""

@@ -63,14 +63,13 @@ from gemm_model.persistent.residual import (
     load_residual,
     residual_beside,
 )
-from gemm_model.persistent.surroundings import REGIMES
+from gemm_model.persistent.surroundings import COLD, L2_STATES, REGIMES
 
 LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
 LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
 """Where a prediction's details hold the time of each."""
 KERNELS_KEPT = 4096
 """Kernels whose resources a model remembers [1]; single predictions; a space of candidates has 3,480."""
-L2_STATES = ("cold", "warm")
 ALONE = "burst"
 """The regime of the launches that residuals are trained on."""
 SITUATION_OF = dict(zip(KINDS, FURTHER_SITUATIONS[1:], strict=True))
@@ -85,7 +84,8 @@ class WarpSpecializedModel:
 
     Options: `calibration` is a name such as `h200:quack`, a YAML file, or 'auto' for that of the GPU and each
     kernel's family, the nearest being borrowed where there is none; `regime` is one of REGIMES or an alias;
-    `l2` is 'cold' or 'warm' at the start; `without` names mechanisms to switch off.
+    `l2` is 'cold' or 'warm' at the start, or 'written' where the kernel before wrote A; `without` names
+    mechanisms to switch off.
     `residual` is 'auto' for the one beside the calibration's file where there is one, 'off', or an .npz file:
     a clipped correction by trees (`residual.py`), shown as a phase of its own. It covers the rate classes
     that it was trained on, of the family and on the GPU that were calibrated; in launches back to back it
@@ -102,7 +102,7 @@ class WarpSpecializedModel:
         *,
         calibration: str | Calibration = "auto",
         regime: str = "burst",
-        l2: str = "cold",
+        l2: str = COLD,
         without: Sequence[str] = (),
         residual: str = AUTO,
     ) -> None:
@@ -118,7 +118,7 @@ class WarpSpecializedModel:
                 raise InputError(f"without {mechanism!r}; expected some of {', '.join(MECHANISM_NAMES)}")
         self.gpu = gpu
         self.regime = regime
-        self.warm = l2 == "warm"
+        self.l2 = l2
         self.without = frozenset(without)
         self._named = _named_calibration(calibration)
         self._knowledge: dict[tuple[str, str], Knowledge] = {}
@@ -197,7 +197,7 @@ class WarpSpecializedModel:
         family, rate = family_at(int(grid.batch.kernel), self.gpu), flop_per_clk_of(kind, self.gpu)
         known = self.knowledge(family, kind)
         numbers = known.numbers.without(self.without)
-        found = least_us(grid, self.gpu, rate, family, numbers, regime=self.regime)
+        found = least_us(grid, self.gpu, rate, family, numbers, regime=self.regime, l2=self.l2)
         residual = known.residual
         corrected = residual is not None and (kind in residual.splits or any_of(grid.batch.split_k <= 1.0))
         if np.ndim(found) != 1:
@@ -266,7 +266,7 @@ class WarpSpecializedModel:
 
     def _times_in(self, regime: str, geometry: Geometry, kind: str, without: Collection[str]) -> KernelTime:
         numbers = self.knowledge(geometry.family, kind).numbers.without(without)
-        return kernel_time(geometry, self.gpu, numbers, regime=regime, warm=self.warm)
+        return kernel_time(geometry, self.gpu, numbers, regime=regime, l2=self.l2)
 
     def times_for_trees(self, geometry: Geometry, kind: str) -> KernelTime:
         """What a residual's trees have seen such times of: the complete model, launches alone."""
@@ -452,7 +452,7 @@ class PhysicalEvaluation:
         """The times of one tile; of an evaluation of one row of numbers."""
         model = self.model
         numbers = self.known.numbers.without(model.without)
-        return tile_times(self.geometry, model.gpu, numbers, regime=model.regime, warm=model.warm)
+        return tile_times(self.geometry, model.gpu, numbers, regime=model.regime, l2=model.l2)
 
     def error_band(self) -> FloatArray | None:
         """Of each row, as in `BatchPrediction`."""

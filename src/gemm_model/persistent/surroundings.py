@@ -137,9 +137,13 @@ def grid_us(batch: GemmBatch, schedule: TileWaves, gpu: GpuSpec, numbers: Kernel
     return numbers.launch.full_grid_us * ctas / gpu.sm_count
 
 
-def footprint_bytes(batch: GemmBatch, around: Surroundings, own_bytes: Values, *, warm: bool) -> Values:
+COLD, WARM, WRITTEN = L2_STATES = ("cold", "warm", "written")
+"""What of a launch's operands has just been in L2: none, all, or A alone, which the kernel before wrote."""
+
+
+def footprint_bytes(batch: GemmBatch, around: Surroundings, own_bytes: Values, *, l2: str) -> Values:
     """Bytes that come by between two uses of the same operands; infinite where there is no second use."""
-    repeated = around.keeps_operands or warm
+    repeated = around.keeps_operands or l2 == WARM
     return where(
         batch.footprint_bytes < float("inf"), batch.footprint_bytes, own_bytes if repeated else float("inf")
     )

@@ -10,7 +10,6 @@ from gemm_model.core.elementwise import (
     Values,
     any_of,
     in_order,
-    is_zero,
     maximum,
     minimum,
     power_of_two_divisor,
@@ -21,7 +20,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import KernelNumbers, L2Bandwidth
+from gemm_model.kernels.mechanisms import KernelNumbers
 from gemm_model.persistent.alignment import PIECE_BYTES, further_pieces
 from gemm_model.persistent.edge_tiles import EdgeFill
 from gemm_model.persistent.placement import requests_in_order
@@ -45,24 +44,18 @@ class Traffic:
     """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
     l2_load_bytes: Values
     """The work of L2 in bytes: requests, fills, spilled registers, and writes."""
-    filled_bytes: Values
-    """The same with what L2 could serve while operands arrive in shared memory in place of the requests, and
-    without fills, which pass no SM; 0 where nothing is known to bound that."""
     l2_store_bytes: Values
     """The part of it that is writes."""
     merged_bytes: Values
     """What coalescing saves L2 while neighbouring SMs stay in lock-step, if requests meet by chance."""
     ordered_bytes: Values
     """What it saves beyond that while tiles stay where they began (it may be less than nothing)."""
+    from_dram: Values
+    """Share of the operands that L2 does not hold at the start; of B where it holds more of A."""
 
     @property
     def dram_bytes(self) -> Values:
         return self.dram_read_bytes + self.dram_write_bytes
-
-    @property
-    def from_dram(self) -> Values:
-        """Share of the operands that L2 does not hold at the start."""
-        return minimum(self.dram_read_bytes / self.operand_bytes, 1.0)
 
 
 _new_traffic = constructor(Traffic)
@@ -78,10 +71,12 @@ def traffic(
     order: TileOrder,
     between: Callable[[Values], Values],
     chained: bool,
+    a_written: bool,
 ) -> Traffic:
     """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again.
 
-    In a chain (`chained`) a kernel makes room in L2 for its outputs by writing those of the one before.
+    In a chain (`chained`) a kernel makes room in L2 for its outputs by writing those of the one before, which
+    may have written A (`a_written`).
     """
     output = batch.output_bytes
     operands = batch.operand_bytes
@@ -91,11 +86,14 @@ def traffic(
     reads = _dram_reads(operands, gpu, schedule, panels, numbers) + sources
     kept = _kept(between(read_once + output), gpu.l2_kept_share * gpu.l2_bytes)
     reads = scaled(reads, 1.0 - kept)
+    from_dram = minimum(reads / read_once, 1.0)
+    if a_written:
+        a_bytes = batch.a_once_bytes
+        reads = reads - (1.0 - kept) * a_bytes * _kept(a_bytes, gpu.l2_kept_share * gpu.l2_bytes)
     asked = _requests(batch, gpu, resources, schedule, edge, numbers, order)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * resources.cta_k
     spilled = spilled_l2_bytes(resources, numbers.spilling) * k_tiles
-    filled = _filled(batch, gpu, resources, schedule, numbers.l2)
     writes = output + workspace_bytes(batch, schedule, order)
     output_pieces = further_pieces(batch.output_pitch_bytes)
     write_load = writes
@@ -104,7 +102,6 @@ def traffic(
         narrow = PIECE_BYTES / stored_row
         write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
     requests = asked.requests * k_bytes
-    beside = write_load + spilled + sources
     return _new_traffic(
         operand_bytes=read_once,
         wave_bytes=panels.bytes,
@@ -112,11 +109,11 @@ def traffic(
         dram_read_bytes=reads,
         dram_write_bytes=output if chained else _written(output, reads, gpu),
         l2_request_bytes=requests + (writes + sources),
-        l2_load_bytes=requests + (numbers.l2.fill_share * reads + beside),
-        filled_bytes=0.0 if is_zero(filled) else filled * k_bytes + beside,
+        l2_load_bytes=requests + (numbers.l2.fill_share * reads + write_load + spilled + sources),
         l2_store_bytes=write_load,
         merged_bytes=asked.merged * k_bytes,
         ordered_bytes=asked.ordered * k_bytes,
+        from_dram=from_dram,
     )
 
 
@@ -182,24 +179,6 @@ def _matrices(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values]
     """Matrices of A and of B that one wave touches."""
     a_shared, b_shared = _shared(batch)
     return where(a_shared, 1.0, schedule.matrices), where(b_shared, 1.0, schedule.matrices)
-
-
-def _filled(
-    batch: GemmBatch, gpu: GpuSpec, resources: Resources, schedule: TileSchedule, l2: L2Bandwidth
-) -> Values:
-    """What L2 serves while a CTA's operands pass its SM's way in, in B for each element of K; 0 unbound.
-
-    Each copy of a multicast passes it; a CTA of a pair holds half of B. Published microbenchmarks of the
-    B200: pairs fill their shared memory at 13.1 TB/s by multicast, at 13.3 without.
-    """
-    if gpu.smem_fill_bytes_per_clk_per_sm is None:
-        return 0.0
-    left_out = batch.b_bits / 8.0 * (1.0 - 1.0 / resources.b_holders)
-    a_bytes = batch.cta_m * batch.a_bytes_per_element * schedule.filled_m
-    b_bytes = batch.cta_n * (batch.b_bytes_per_element - left_out) * schedule.filled_n
-    sms = schedule.resident * batch.cluster_m * batch.cluster_n
-    fills_per_us = gpu.smem_fill_bytes_per_clk_per_sm * gpu.sm_clk_mhz * sms
-    return (a_bytes + b_bytes) * gpu.l2_read_bytes_per_us * l2.efficiency / fills_per_us
 
 
 def merged_share(panels: Values, cluster_size: Values, gpu: GpuSpec) -> Values:
@@ -322,8 +301,8 @@ def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffi
         dram_write_bytes=moved.dram_write_bytes,
         l2_request_bytes=moved.l2_request_bytes + lost,
         l2_load_bytes=moved.l2_load_bytes + lost,
-        filled_bytes=moved.filled_bytes,
         l2_store_bytes=moved.l2_store_bytes,
         merged_bytes=merged,
         ordered_bytes=ordered,
+        from_dram=moved.from_dram,
     )
