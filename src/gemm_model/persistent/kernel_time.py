@@ -45,7 +45,13 @@ from gemm_model.persistent.epilogue import (
 from gemm_model.persistent.mainloop import KTile, k_tile
 from gemm_model.persistent.numbers import persistent_numbers
 from gemm_model.persistent.placement import ctas_of_fullest_gpc
-from gemm_model.persistent.reduction import exposed_turns_us, second_kernel_us, turn_clk, turns_clk
+from gemm_model.persistent.reduction import (
+    exposed_turns_us,
+    profiled_second_us,
+    second_kernel_us,
+    turn_clk,
+    turns_clk,
+)
 from gemm_model.persistent.surroundings import (
     COLD,
     REGIMES,
@@ -334,9 +340,10 @@ def kernel_time(
     exposed_us = exposed * clk_us + turns_us
     cold = _cold(work, waves_us, bytes_moved) if around.chained else 0.0
     started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, cold)
-    started_us = started_us + second_kernel_us(
-        batch, schedule, order, numbers.split_k, gpu.sm_count, sm_clk_mhz
-    )
+    second_us = second_kernel_us(batch, schedule, order, numbers.split_k, gpu.sm_count, sm_clk_mhz)
+    if around.profiled:
+        second_us = profiled_second_us(second_us, schedule, order, numbers.launch.kernel_us)
+    started_us = started_us + second_us
     floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
     between = between_loads_clk(batch, gpu, period, numbers.epilogue)
     held_up = between if is_zero(between) else maximum(rounds - 1.0, 0.0) * between

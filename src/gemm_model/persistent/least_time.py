@@ -15,7 +15,13 @@ from gemm_model.persistent.kernel_time import (
     operands_us,
 )
 from gemm_model.persistent.mainloop import math_clk
-from gemm_model.persistent.reduction import exposed_turns, second_kernel_us, turn_clk, turns_clk
+from gemm_model.persistent.reduction import (
+    exposed_turns,
+    profiled_second_us,
+    second_kernel_us,
+    turn_clk,
+    turns_clk,
+)
 from gemm_model.persistent.surroundings import COLD, REGIMES, launch_us
 from gemm_model.persistent.tile_schedule import tile_waves
 
@@ -58,4 +64,6 @@ def least_us(
         waves_us = maximum(waves_us, counted * operands_us(batch, gpu, numbers))
     started_us = launch_us(batch, waves, gpu, family, numbers, around, 0.0)
     second_us = second_kernel_us(batch, waves, order, numbers.split_k, gpu.sm_count, clk_mhz)
+    if around.profiled:
+        second_us = profiled_second_us(second_us, waves, order, numbers.launch.kernel_us)
     return started_us + second_us + waves_us + clk / clk_mhz
