@@ -51,3 +51,14 @@ def test_of_the_ways_to_copy_the_fastest_counts():
     found = pick.of("grouped", {"sliced": many, "transposed": few}).time_us(np.array([20.0, 40.0]), "L2")
     assert found == pytest.approx([50.0, 70.0])
     assert pick.of("padded", {"padded": few}).time_us(100.0, "L2") == pytest.approx(106.0)
+
+
+def test_the_way_is_told_and_copies_that_take_longer_than_the_product_bound_the_call():
+    pick = OwnPick(copying={"padded": Copying(share=0.5, kernel_us=5.0, gb_per_s=1000.0)})
+    three = pick.of("padded", {"padded": Copies(kernels=3, moved_bytes=15e6)})
+    # 15 us of kernels and as many of bytes: longer than 1.5 times 10 us, not than 1.5 times 40.
+    assert three.way(10.0) == "padded"
+    assert three.limiter(10.0, "L2") == "COPIES"
+    assert three.limiter(40.0, "L2") == "L2"
+    assert pick.of("").way(10.0) == ""
+    assert pick.of("").limiter(10.0, "DRAM") == "DRAM"

@@ -119,6 +119,8 @@ class BatchPrediction:
         return replace(self, runtime_us=runtime_us, phases_us={**self.phases_us, RESIDUAL_PHASE: added_us})
 
 
+COPIES = "COPIES"
+"""The limiter of calls that copy matrices for longer than they multiply."""
 FADES_WHERE = "TENSOR"
 """The limiter of long products that libraries choose better for than for short ones."""
 
@@ -170,25 +172,44 @@ class OwnPick:
     """Of sorts of problems for which it differs: of the fastest kernel's time, whatever that is [1]."""
     copying: Mapping[str, Copying] = field(default_factory=dict)
     """By way of copying matrices beside."""
-    ways: tuple[tuple[Copying, Copies], ...] = ()
+    ways: Mapping[str, tuple[Copying, Copies]] = field(default_factory=dict)
     """Where all kernels need copies: the ways that there are, of which it takes the fastest."""
 
     def of(self, sort: str, ways: Mapping[str, Copies] | None = None) -> OwnPick:
         """What it is for problems of one sort, and of those whose matrices are copied in one of some ways."""
-        known = [
-            (self.copying[name], copies) for name, copies in (ways or {}).items() if name in self.copying
-        ]
+        known = {
+            name: (self.copying[name], copies)
+            for name, copies in (ways or {}).items()
+            if name in self.copying
+        }
         if known:
-            return OwnPick(ways=tuple(known))
+            return OwnPick(ways=known)
         one = OwnPick(share=self.shares[sort]) if sort in self.shares else self
         return replace(one, shares={}, copying={})
 
     def time_us(self, fastest_us: Values, limiter: Any) -> Values:
         """Of the library's call where its fastest kernel takes so many us, and what bounds that."""
         if self.ways:
-            return reduce(minimum, (copying.time_us(fastest_us, copies) for copying, copies in self.ways))
+            return reduce(minimum, self._times_us(fastest_us).values())
         halves = where(limiter == FADES_WHERE, fastest_us / self.half_us, 0.0)
         return fastest_us * (1.0 + self.share / (1.0 + halves))
+
+    def way(self, fastest_us: float) -> str:
+        """How matrices are copied beside where its fastest kernel takes so many us; '' where none are."""
+        times_us = self._times_us(fastest_us)
+        return min(times_us, key=lambda name: float(times_us[name]), default="")
+
+    def limiter(self, fastest_us: float, limiter: str) -> str:
+        """What bounds the call: copies where they take longer than the kernel that multiplies."""
+        way = self.way(fastest_us)
+        if not way:
+            return limiter
+        multiplied_us = fastest_us * (1.0 + self.ways[way][0].share)
+        return COPIES if self.time_us(fastest_us, limiter) > 2.0 * multiplied_us else limiter
+
+    def _times_us(self, fastest_us: Values) -> dict[str, Values]:
+        """Of the call, by way of copying."""
+        return {name: copying.time_us(fastest_us, copies) for name, (copying, copies) in self.ways.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
