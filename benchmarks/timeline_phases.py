@@ -21,6 +21,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.persistent.model import WarpSpecializedModel
 from gemm_model.timeline.kernel_timeline import kernel_timeline
+from gemm_model.timeline.numbers import timeline_numbers
 from gemm_model.timeline.phases import compared, unwaited_us
 from gemm_model.timeline.trace import Trace, read_trace_table
 
@@ -28,8 +29,6 @@ CLOSE_US = 0.3
 CLOSE_SHARE = 0.15
 CLOSE_SHARE_OF_WAITS = 0.2
 CLOSE_SHARE_OF_RUNTIME = 0.03
-LAUNCH_US = 0.6
-"""What the GPU counts for a kernel beyond the lives of its warps [us]; all kernels; 0.55 to 0.75 for most."""
 OF_THE_PROBLEM = ("m", "n", "k", "batch", "a_dtype", "b_dtype", "out_dtype")
 
 
@@ -79,7 +78,7 @@ def runtimes_close(rows: pd.DataFrame) -> tuple[int, int]:
     """Kernels whose traced runtime less the overhead is close to the untraced one, and all of them."""
     kernels = rows.drop_duplicates(["trace", "untraced_us"]).dropna(subset=["untraced_us", "unranged_us"])
     # What ranges add is traced less unranged: traced less that is unranged.
-    error = (kernels["unranged_us"] + LAUNCH_US) / kernels["untraced_us"] - 1.0
+    error = (kernels["unranged_us"] + timeline_numbers().launch_us) / kernels["untraced_us"] - 1.0
     return int((error.abs() <= CLOSE_SHARE_OF_RUNTIME).sum()), len(kernels)
 
 

@@ -16,6 +16,7 @@ from gemm_model.hierarchy.numbers import hierarchy_numbers
 from gemm_model.kernels.numbers import family_numbers
 from gemm_model.overlap.numbers import overlap_numbers
 from gemm_model.persistent.numbers import persistent_numbers
+from gemm_model.timeline.numbers import timeline_numbers
 from tests.typed_numbers import calibration
 
 SHIPPED = {
@@ -98,6 +99,7 @@ SHIPPED = {
             "card_difference": 0.05,
         },
     ),
+    "timeline": (timeline_numbers, {"launch_us": 0.6}),
     "gpu": (
         assumed_numbers,
         {"mma_clk_share": 0.9121, "l2_merging_sms": 8, "graph_launch_us": 0.5, "event_pair_us": 3},

@@ -138,8 +138,7 @@ def test_cublas_splits_k_on_every_architecture(name):
 def test_what_warpgroup_mmas_and_tma_have_is_no_part_of_other_kernels():
     for family in ("quack", "cublas", "cutlass"):
         found = family_of(family, load_gpu("b200_sxm")).mechanisms
-        assert not {"narrow_mma", "promotion", "spilling"} & set(found)
-        assert "edge_tiles" in found
+        assert not {"narrow_mma", "promotion", "spilling", "edge_tiles", "edge_multicast"} & set(found)
     for family in ("cublas", "cutlass"):
         assert not {"edge_tiles", "edge_multicast"} & set(family_of(family, load_gpu("l40s")).mechanisms)
 

@@ -33,6 +33,8 @@ B200 = replace(
     sm_clk_mhz=1300.0,
     mma_clk_share=0.9,
     l2_read_bytes_per_clk_per_sm=128.0,
+    l2_write_bytes_per_clk_per_sm=32.0,
+    smem_fill_bytes_per_clk_per_sm=64.0,
     clock_recovery_us=100.0,
 )
 CUBE = (4096, 4096, 4096)

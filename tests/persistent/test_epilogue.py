@@ -4,11 +4,11 @@ import pytest
 
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.epilogue import (
+    between_loads_clk,
     epilogue_clk,
     exposed_clk,
     hidden_clk,
     period_beside_stores,
-    port_store_clk,
     tile_period_clk,
 )
 from tests.persistent.kernels import B200, H200, found_of, pair_of_ctas, row
@@ -88,8 +88,8 @@ def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales(cta
     assert beside == ((0 if two else 5000), 1.0)
 
 
-def test_stores_share_the_port_with_the_next_tiles_loads_where_mmas_go_on():
-    # 128 x 256 outputs of 4 bytes at 16 bytes a clock.
+def test_stores_and_the_next_tiles_number_come_before_its_loads_where_mmas_go_on():
+    # 128 x 256 outputs of 4 bytes at 32 bytes a clock, and the fixed clocks of a tile.
     batch = pair_of_ctas(256, dtype="nvfp4", out_dtype="fp32")
-    assert port_store_clk(batch, TENSOR_MEMORY, STORES) == 8192
-    assert port_store_clk(row(cta_m=128, cta_n=256), REGISTERS, STORES) == 0
+    assert between_loads_clk(batch, B200, TENSOR_MEMORY, STORES) == 4096 + 400
+    assert between_loads_clk(row(cta_m=128, cta_n=256), H200, REGISTERS, STORES) == 0

@@ -81,7 +81,7 @@ def test_sms_and_gpcs_that_saturate_l2():
 
 
 def test_ctas_all_over_the_card_crowd_no_gpc():
-    wide, narrow = (replace(H200, l2_read_bytes_per_clk_of_eight=each) for each in (1000.0, 30.0))
+    wide, narrow = (replace(H200, l2_read_bytes_per_clk_of_eight=each) for each in (1000.0, 36.0))
     # 32 CTAs with a tile each: of a chain four lie on each GPC, of a launch alone eleven on one.
     batch = row((64, 4096, 16384), cta_m=64, cta_n=128, schedule="pingpong")
     chained, alone = (
@@ -175,12 +175,12 @@ def test_few_sms_take_l2_at_their_own_pace_and_at_that_of_their_gpc(ctas, on_gpc
     work, merged = times.traffic.l2_load_bytes, times.traffic.merged_bytes
     assert merged > 0
     fills = 0.5 * times.traffic.dram_read_bytes
-    requests = work - fills - times.traffic.l2_store_bytes
-    # 10,000 GB/s over what so many SMs of 64 bytes a clock take.
-    own = 10e6 / (64 * 1980) * (requests + merged) / ctas
+    ways_in = work - times.traffic.l2_store_bytes
+    # 10,000 GB/s over what so many SMs of 64 bytes a clock take; a fill holds up no SM of its own.
+    own = 10e6 / (64 * 1980) * (ways_in - fills + merged) / ctas
     # Of the first twelve TPCs five are of one GPC, so that it has ten of 22 CTAs; the largest has 18 SMs.
     # Eight SMs of 64 bytes a clock fill its way in, if nothing merges: a GEMM's takes 1.3 times as much.
-    of_gpc = 10e6 / (1.3 * 8 * 64 * 1980) * requests * on_gpc / ctas
+    of_gpc = 10e6 / (1.3 * 8 * 64 * 1980) * ways_in * on_gpc / ctas
     expected_us = (work**8 + own**8 + of_gpc**8) ** (1 / 8) / L2_BYTES_PER_US
     assert times.l2_us == pytest.approx(expected_us)
 
@@ -224,10 +224,11 @@ def test_fill_comes_after_the_loads_of_the_clusters_that_have_it(cluster, ctas, 
     assert times_of(batch, known).waves_us == pytest.approx(expected_us)
 
 
-def test_stores_of_a_tile_take_the_port_where_mmas_go_on():
-    # 74 pairs, 74 tiles, 64 k tiles of fp8 each: 32768 bytes at 256 a clock, then 8192 clocks of stores.
-    times = times_of(pair_of_ctas(256, (256, 74 * 256, 8192), out_dtype="fp32"), rate=16384.0, gpu=B200)
-    assert times.port_us * times.sm_clk_mhz == pytest.approx(64 * 128 + 8192)
+def test_stores_of_a_tile_hold_up_the_loads_of_the_next_where_mmas_go_on():
+    # 74 pairs with two tiles of 64 k tiles of fp8 each: 32768 bytes at 64 a clock, and between the tiles 4096
+    # clocks of stores and 400 that a tile takes.
+    times = times_of(pair_of_ctas(256, (256, 148 * 256, 8192), out_dtype="fp32"), rate=16384.0, gpu=B200)
+    assert times.port_us * times.sm_clk_mhz == pytest.approx(2 * 64 * 512 + 4096 + 400)
 
 
 def test_the_clock_is_the_one_that_its_own_time_calls_for():

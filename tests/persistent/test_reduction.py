@@ -10,6 +10,7 @@ from gemm_model.persistent.reduction import (
     exposed_turns_us,
     fold_clk,
     moved_turns,
+    profiled_second_us,
     second_kernel_us,
     turn_clk,
     turns_clk,
@@ -52,6 +53,20 @@ def test_a_second_kernel_that_adds_up_reads_all_partial_sums():
     added_us = 8388608 / (16 * 132 * 1800)
     found = second_kernel_us(batch, schedule, order, SPLIT, 132, 1800.0)
     assert found == pytest.approx(1.5 + added_us)
+
+
+@pytest.mark.parametrize(
+    ("splits", "sharers", "expected_us"),
+    [
+        ("apart", 4.0, 1.5 + 3.0),  # a launch of its own, 3 us
+        ("apart", 1.0, 1.5),
+        ("move", 4.0, 1.5),
+        ("rounds", 4.0, 0.0),  # a memset
+    ],
+)
+def test_a_profiler_times_the_second_kernel_for_itself(splits, sharers, expected_us):
+    found = profiled_second_us(1.5, SimpleNamespace(sharers=sharers), ordered(splits), 3.0)
+    assert found == expected_us
 
 
 @pytest.mark.parametrize(("warpgroups", "expected"), [(1, 800 + 4096), (2, 800 + 2048)])

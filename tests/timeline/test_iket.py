@@ -7,12 +7,13 @@ from gemm_model.core.errors import InputError
 from gemm_model.timeline.iket import (
     LaunchedInTurns,
     TracedKernel,
+    counted_launches,
     lost_warps,
-    middle_launches,
     read_iket,
     trace_of,
 )
-from gemm_model.timeline.phases import phases_of, unwaited_us
+from gemm_model.timeline.phases import median_of, phases_of, unwaited_us
+from gemm_model.timeline.trace import read_trace_table, write_trace_table
 from tests.timeline.iket_sample import STRINGS, as_documented, location, sample, write_sample
 
 KERNEL = TracedKernel(
@@ -155,7 +156,7 @@ def test_lost_warps_are_counted():
     assert lost_warps("all is well") == 0
 
 
-def test_of_several_launches_of_a_kernel_the_middle_one_counts(tmp_path):
+def test_the_first_launch_of_a_turn_does_not_count(tmp_path):
     (one,) = read_iket(write_sample(tmp_path / "t.json"))
     place, *_ = one.lifetimes
     launches = [
@@ -164,11 +165,67 @@ def test_of_several_launches_of_a_kernel_the_middle_one_counts(tmp_path):
     ]
     # One launch prepared a kernel; in three turns of each the first launch does not count.
     in_turns = LaunchedInTurns(3, 1)
-    middle = middle_launches(launches, 2, in_turns)
-    assert [launch.lifetimes[place] for launch in middle] == [(0, 40), (0, 600)]
+    counted = counted_launches(launches, 2, in_turns)
+    lived = [[launch.lifetimes[place][1] for launch in own] for own in counted]
+    assert lived == [[50, 30, 40], [600, 500, 700]]
     with pytest.raises(InputError, match="saw 13 launches of instrumented kernels; expected at least 18"):
-        middle_launches(launches, 3, in_turns)
+        counted_launches(launches, 3, in_turns)
     assert LaunchedInTurns(2, 3).of_each([*range(16)]) == [[1, 2, 3, 5, 6, 7], [9, 10, 11, 13, 14, 15]]
+
+
+def test_of_several_launches_each_phase_is_the_median(tmp_path):
+    (one,) = read_iket(write_sample(tmp_path / "t.json"))
+    producer, consumer = sorted(one.lifetimes, key=lambda place: -place.warp)
+    # The consumer's warp ends 1.6, 2.9 and 1.7 us after the start; in the second its last wait for data takes
+    # 1.152 to 1.28 us, and its producer begins to load 0.032 us earlier.
+    spans = list(one.ranges[consumer])
+    spans[spans.index(("wait_data", 1_001_152, 1_001_152))] = ("wait_data", 1_001_152, 1_001_280)
+    loads = [("tma_load", 1_000_032, 1_000_320), *one.ranges[producer][1:]]
+    launches = [
+        replace(one, ranges=ranges, lifetimes={**one.lifetimes, consumer: (1_000_000, 1_000_000 + end)})
+        for ranges, end in (
+            (one.ranges, 1600),
+            ({producer: loads, consumer: spans}, 2900),
+            (one.ranges, 1700),
+        )
+    ]
+    trace = median_of([trace_of(launch, KERNEL) for launch in launches])
+    phases = phases_of(trace)
+    assert phases["runtime"] == pytest.approx(1.7)
+    # MMAs end after 1.344 us, and the first load begins after 0.064 us in two of three.
+    assert phases["tail"] == pytest.approx(0.356)
+    assert phases["first CTA to first load"] == pytest.approx(0.064)
+    # The third launch has all these medians, and is the one whose intervals are kept.
+    assert rows_of(trace, activity="resident")["end_us"].tolist() == [1.7]
+    assert trace.info.launches == 3
+    assert trace.info.overhead == pytest.approx(0.36)
+    assert "phases are medians of 3 launches" in trace.info.remarks()[1]
+    # 1.25 us without the tracer; without ranges the warps live 0.7 us, and 0.6 us are the launch.
+    told = replace(trace.info, unranged_us=0.7).remarks()
+    assert told[-1] == "traced less what ranges add, and 0.6 us of launch: 1.300 us, +4.0% of that"
+    write_trace_table(trace, tmp_path / "t.csv.gz")
+    assert phases_of(read_trace_table(tmp_path / "t.csv.gz")) == phases
+
+
+def test_a_wait_that_most_launches_lack_is_no_phase_of_the_kernel(tmp_path):
+    (one,) = read_iket(write_sample(tmp_path / "t.json"))
+    consumer = min(one.ranges, key=lambda place: place.warp)
+    spans = [*one.ranges[consumer], ("epi_store_acq", 1_001_400, 1_001_500)]
+    waited = replace(one, ranges={**one.ranges, consumer: sorted(spans, key=lambda span: span[1])})
+    traces = [trace_of(launch, KERNEL) for launch in (one, waited, one)]
+    assert phases_of(traces[1])["consumers wait for a free store buffer"] > 0.0
+    assert phases_of(median_of(traces))["consumers wait for a free store buffer"] == 0.0
+
+
+@pytest.mark.parametrize("phases", [["runtime"], {"runtime": -1.0}, {"runtime": "x"}, {"runtime": None}])
+def test_medians_that_are_none_are_refused(tmp_path, phases):
+    path = tmp_path / "t.csv"
+    write_trace_table(trace_of(read_iket(write_sample(tmp_path / "t.json"))[0], KERNEL), path)
+    head, rows = path.read_text().split("\n", 1)
+    about = json.loads(head.removeprefix("#")) | {"median_phases": phases, "launches": 3}
+    path.write_text(f"# {json.dumps(about)}\n{rows}")
+    with pytest.raises(InputError, match="line 1 is not that of a trace"):
+        read_trace_table(path)
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,11 @@ def timeline(m, n, k, tile, cluster=(1, 1), schedule="cooperative", dtype="bf16"
     return kernel_timeline(GemmProblem.of(m, n, k, dtype), config, model, **more)
 
 
-def tile_times(m, n, k, tile, dtype="bf16", **options):
+def tile_times(m, n, k, tile, dtype="bf16", schedule="cooperative", **options):
     """What the model says of one tile of a kernel."""
     model = WarpSpecializedModel(load_gpu("h200"), **options)
-    config = KernelConfig(cta_m=tile[0], cta_n=tile[1], cluster_m=2 if tile[1] == 256 else 1)
+    clusters = 2 if tile[1] == 256 else 1
+    config = KernelConfig(cta_m=tile[0], cta_n=tile[1], cluster_m=clusters, schedule=schedule)
     return model.evaluate_row(numbers_of(GemmProblem.of(m, n, k, dtype), config)).tile_times()
 
 
@@ -184,6 +185,20 @@ def test_over_several_waves_the_mean_cta_is_nearer_to_the_slowest():
     assert waits_us[0] == 0.0 < waits_us[-1]
     mma = drawn.trace.of_tiles("mma").query("cta == 0").sort_values("start_us")
     assert mma["waited_us"].to_numpy()[1:7] == pytest.approx(sum(waits_us), rel=1e-3)
+
+
+def test_output_on_the_way_of_operands_holds_up_no_mmas():
+    kernel, of = (4096, 4096, 256, (128, 128)), {"regime": "counters", "residual": "off"}
+    drawn = timeline(*kernel, schedule="pingpong", **of)
+    tile = tile_times(*kernel, schedule="pingpong", **of)
+    # Four k tiles of 32 KB are loaded, and a tile of 32 KB is stored. Eight waves as above: all of it takes
+    # the mean CTA longer than its MMA warps, the operands alone do not.
+    waves_us = (tile.full_wave_us - tile.unhidden_us) / 1.0528
+    operands = tile.operands_us / max(tile.loads_us.values())
+    assert operands * waves_us < tile.period_us < waves_us
+    waited_us = drawn.trace.of_tiles("mma").query("cta == 0").sort_values("start_us")["waited_us"]
+    assert waited_us.iloc[0] > 0.0
+    assert (waited_us.iloc[1:] == 0.0).all()
 
 
 def test_ctas_end_a_wave_as_far_apart_as_they_start_and_as_they_share_loads():

@@ -28,11 +28,8 @@ from gemm_model.timeline.iket import WAIT_DATA, WAIT_STAGE
 Each = TypeVar("Each")
 
 LAUNCHES_A_TURN = {RANGES: 1, LIFETIMES: 3, UNTRACED: 3}
-"""Launches of a row in one turn that count [1]; by what is measured; chosen: ranges of one launch fill a
-megabyte, and medians of 27 launches that scatter by 4 % lie within 1 %."""
-ROUNDS_FOR_RANGES = 3
-"""Rounds of which one has launches with ranges [1]; all traces; chosen: of three that count one is in the
-middle."""
+"""Launches of a row in one turn that count [1], after one more; by what is measured; chosen: ranges of one
+launch fill a megabyte, and medians of 27 launches that scatter by 4 % lie within 1 %."""
 SCRATCH_BYTES = 2**26
 """Room for the partial sums of a split kernel [B]; one that needs more takes its own; chosen: 16 million
 sums."""
@@ -113,10 +110,9 @@ def run_rows(worker: Worker, rows: list[dict[str, Any]], part: str, turns: Turns
         for number, launch in enumerate(own):
             with turns.turn():
                 worker.device.displace(number)
-                if launches_in(part, number):
-                    # Not counted: the card has nothing of the kernel at hand, and is up to 1 us slower.
-                    launch()
-                times_us += _launched(worker.device, launch, part, number)
+                # Not counted: the card has nothing of the kernel at hand, and is up to 1 us slower.
+                launch()
+                times_us += _launched(worker.device, launch, part)
         if times_us:
             reply["kernel_us"] = statistics.median(times_us)
     return replies
@@ -144,14 +140,9 @@ def _prepared(provider: Provider, row: Row, operands: Sequence[Operands]) -> lis
     return [provider.prepare(row.problem, row.config, each) for each in operands]
 
 
-def launches_in(part: str, turn: int) -> int:
-    """Launches of a row that count in one of a part's turns, which are numbered from 0; one goes before."""
-    return LAUNCHES_A_TURN[part] if part != RANGES or turn % ROUNDS_FOR_RANGES == 0 else 0
-
-
-def _launched(device: Device, launch: Launch, part: str, turn: int) -> list[float]:
-    """The launches of one turn, and their times in us where they are timed."""
-    count = launches_in(part, turn)
+def _launched(device: Device, launch: Launch, part: str) -> list[float]:
+    """The launches of one turn that count, and their times in us where they are timed."""
+    count = LAUNCHES_A_TURN[part]
     if part == UNTRACED:
         return device.kernel_times_us(launch, count)
     device.rested_launches(launch, count)

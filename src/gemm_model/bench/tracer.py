@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.bench.rows import Row
-from gemm_model.bench.traced_worker import LAUNCHES_A_TURN, ROUNDS_FOR_RANGES
+from gemm_model.bench.traced_worker import LAUNCHES_A_TURN
 from gemm_model.bench.turns import LIFETIMES, RANGES, ROUNDS, UNTRACED, end_turns
 from gemm_model.core.batch import numbers_of
 from gemm_model.core.errors import InputError, MissingExtraError
@@ -33,12 +33,13 @@ from gemm_model.timeline.iket import (
     WARPS_PER_GROUP,
     LaunchedInTurns,
     TracedKernel,
+    counted_launches,
     lifetimes_us,
     lost_warps,
-    middle_launches,
     read_iket,
     trace_of,
 )
+from gemm_model.timeline.phases import median_of
 from gemm_model.timeline.trace import Trace, kernel_identity
 
 TRACER = "iket"
@@ -46,13 +47,13 @@ TRACED_DEVICE = "gemm_model.bench.torch_device:TorchDevice"
 PROCESS_LIMIT_S = 540.0
 """Most time of one run of the tracer [s]; all traces; two runs of a worker and the decoding of some 10
 kernels take 60 s."""
-MOST_RANGES = 3_000_000
-"""Most ranges of one run of the tracer [ranges]; all traces; so many are 900 MB of JSON, which take 9 GB to
+MOST_RANGES = 8_000_000
+"""Most ranges of one run of the tracer [ranges]; all traces; so many are 2.2 GB of JSON, which take 5 GB to
 read."""
 EPILOGUE_COLUMNS = 32
 """Columns that an epilogue stores at once [elements]; QuACK, each time with four ranges of a warp; QuACK's
 source."""
-TRACED_TURNS = LaunchedInTurns(-(-ROUNDS // ROUNDS_FOR_RANGES), LAUNCHES_A_TURN[RANGES])
+TRACED_TURNS = LaunchedInTurns(ROUNDS, LAUNCHES_A_TURN[RANGES])
 LIFETIME_TURNS = LaunchedInTurns(ROUNDS, LAUNCHES_A_TURN[LIFETIMES])
 LAUNCHES = TRACED_TURNS.launches + 1
 """Launches of a row in all [1]; under the tracer; a library's first use of a kernel launches it once more."""
@@ -128,7 +129,7 @@ def batches(rows: Sequence[Row], gpu: GpuSpec, *, stores: bool = False) -> list[
 
 
 def trace_rows(rows: Sequence[Row], gpu: GpuSpec, options: TraceOptions) -> list[Trace]:
-    """The traces of some rows, in one run of the tracer.
+    """The traces of some rows, in one run of the tracer: phases are medians of all launches that count.
 
     Raises InputError for a kernel that does not run, and where events are lost.
     """
@@ -140,16 +141,16 @@ def trace_rows(rows: Sequence[Row], gpu: GpuSpec, options: TraceOptions) -> list
         lived = place / "lifetimes"
         words, untraced = _in_turn(rows, place, options, out, lived)
         launches = read_iket(_only_trace(out, words))
-        counted = middle_launches(launches, len(rows), TRACED_TURNS)
-        names = [launch.kernel_name for launch in counted]
+        counted = counted_launches(launches, len(rows), TRACED_TURNS)
+        names = [own[0].kernel_name for own in counted]
         unranged_us = lifetimes_us(_only_trace(lived, words), names, LIFETIME_TURNS)
     kernels = [
         replace(traced_kernel(row, gpu), untraced_us=reply["kernel_us"], unranged_us=lived_us)
         for row, reply, lived_us in zip(rows, untraced, unranged_us, strict=True)
     ]
     found = [
-        trace_of(launch, kernel, every_warp=options.every_warp)
-        for launch, kernel in zip(counted, kernels, strict=True)
+        median_of([trace_of(launch, kernel, every_warp=options.every_warp) for launch in own])
+        for own, kernel in zip(counted, kernels, strict=True)
     ]
     lost = max(lost_warps(words), sum(trace.info.lost_warps for trace in found))
     if lost:

@@ -16,9 +16,12 @@ from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT
 
 SAME_TIME = 1e-9
 """Difference of two times [1, of the time]; up to it they are the same; chosen: above rounding."""
-FIRST_LOOK = 1.3
-"""Largest time, over the least time that a kernel may take, of what is looked at first [1]; searches; chosen:
-for most shapes no further look is needed."""
+FIRST_LOOK = 1.15
+"""Largest time of what is looked at first, over the least time of the kernel in place `AMONG` x `top_k` [1];
+searches; chosen: for most shapes no further look is needed."""
+AMONG = 4
+"""Kernels for each one that is asked for, in whose place a kernel tells how far to look first [1]; searches;
+chosen: the first ones alone lie further apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,7 @@ def fastest(model: Model, contenders: Sequence[Contenders], top_k: int) -> Faste
     exclude. Of equal times the first stands first.
     """
     least_us = np.concatenate([each.least.physical_us for each in contenders])
-    limit_us = max(FIRST_LOOK * least_us.min(), float(_smallest(least_us, top_k)[0]))
+    limit_us = FIRST_LOOK * float(_smallest(least_us, AMONG * top_k)[0])
     wanted = min(top_k, len(least_us))
     several = len({each.space.family.name for each in contenders}) > 1
 
@@ -208,11 +211,12 @@ def _told(parts: Sequence[KernelTimes], kernels: IntArray) -> list[tuple[Candida
         end = start + len(each.kernels)
         asked = kernels[(kernels >= start) & (kernels < end)]
         if len(asked):
-            prediction, candidates = each.predictions(asked - start), each.candidates[asked - start]
-            for row, (kernel, candidate) in enumerate(zip(asked, candidates, strict=True)):
-                told[int(kernel)] = each.space.candidate(int(candidate)), prediction.row(row)
+            predictions = each.predictions(asked - start).every_row()
+            candidates = each.candidates[asked - start].tolist()
+            for kernel, place, prediction in zip(asked.tolist(), candidates, predictions, strict=True):
+                told[kernel] = each.space.candidate(place), prediction
         start = end
-    return [told[int(kernel)] for kernel in kernels]
+    return [told[kernel] for kernel in kernels.tolist()]
 
 
 def _smallest(times_us: FloatArray, count: int) -> FloatArray:

@@ -151,7 +151,7 @@ def _result(drawn: KernelTimeline, traces: list[Trace]) -> dict[str, Any]:
     if len(traces) > 1:
         measured = traces[1].info
         found |= {
-            "measured_us": measured.runtime_us,
+            "measured_us": measured.ranged_us,
             "untraced_us": measured.untraced_us,
             "tracing_overhead": measured.overhead,
             "lost_warps": measured.lost_warps,

@@ -192,7 +192,7 @@ def _write(args: argparse.Namespace, trace: Trace) -> None:
         verb="trace",
         gpu=info.gpu,
         result={
-            "traced_us": info.runtime_us,
+            "traced_us": info.ranged_us,
             "untraced_us": info.untraced_us,
             "unranged_us": info.unranged_us,
             "tracing_overhead": info.overhead,

@@ -19,7 +19,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.further_work import FurtherWork, assembled, further_work
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, STREAM_K, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.core.records import constructor, require_kind
+from gemm_model.core.records import constructor, mapped, require_kind
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -101,9 +101,10 @@ class GemmBatch:
 
     def mapped(self, change: Callable[[str, Any], Any]) -> GemmBatch:
         """The same columns, each changed; `change` takes a column's name too."""
-        columns = {name: change(name, getattr(self, name)) for name in COLUMNS}
-        further = None if self.further is None else self.further.mapped(lambda column: change("", column))
-        return GemmBatch(**columns, further=further)
+        columns = map(change, COLUMNS, _columns_of(self))
+        further = None if self.further is None else mapped(self.further, lambda column: change("", column))
+        changed: GemmBatch = _new_row(*columns, further)
+        return changed
 
     @property
     def flop(self) -> FloatArray:
@@ -199,19 +200,20 @@ class GridRows:
 
 
 def picked(values: Any, rows: GridRows) -> Any:
-    """Some rows of what was computed from a grid: of an array, a number, or a dataclass of them."""
-    if isinstance(values, np.ndarray):
+    """Some rows of what was computed from a grid: of an array, a number, or a record of them."""
+
+    def some(values: Any) -> Any:
+        # Most are numbers.
+        if type(values) is float or values is None or isinstance(values, int):
+            return values
+        if not isinstance(values, np.ndarray):
+            return mapped(values, some)
         if values.ndim == 1:
             return values[rows.kernels]
         # A single column is the same for all kernels.
         return values.ravel()[rows.cells if values.shape[1] > 1 else rows.orders]
-    if values is None or isinstance(values, (float, int)):
-        return values
-    columns = {name: getattr(values, name) for name in values.__dataclass_fields__}
-    # Most are numbers, which a call each would take as long as the arrays.
-    return type(values)(
-        **{name: value if type(value) is float else picked(value, rows) for name, value in columns.items()}
-    )
+
+    return some(values)
 
 
 _FLOAT_COLUMNS = (
@@ -224,6 +226,7 @@ _FLAG_COLUMNS = ("a_k_major", "b_k_major", "c_n_major", "fast_accum", "stream_k"
 _ROW_COLUMNS = (*_FLOAT_COLUMNS, *_CODE_COLUMNS, *_FLAG_COLUMNS)
 COLUMNS = tuple(name for name in GemmBatch.__dataclass_fields__ if name != "further")
 """Names of a batch's columns."""
+_columns_of = attrgetter(*COLUMNS)
 _in_order_of_fields = itemgetter(*(_ROW_COLUMNS.index(name) for name in COLUMNS))
 _new_row: Any = constructor(GemmBatch)
 _OF_THE_CALL = ("m", "n", "k", "batch", "empty_kernel_us", "footprint_bytes")

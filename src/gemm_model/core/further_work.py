@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -136,10 +136,6 @@ class FurtherWork:
         """The same with the epilogue of a plain product; what was asked is told as before."""
         nothing = dict.fromkeys(COLUMNS_OF_AN_EPILOGUE, 0.0)
         return replace(self, output_share=1.0, **nothing)
-
-    def mapped(self, change: Callable[[Any], Any]) -> FurtherWork:
-        """The same columns, each changed."""
-        return FurtherWork(**{spec.name: change(getattr(self, spec.name)) for spec in fields(self)})
 
 
 def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Values) -> FurtherWork:

@@ -71,15 +71,30 @@ class BatchPrediction:
 
     def row(self, index: int) -> Prediction:
         """The prediction of one row."""
-        return Prediction(
-            runtime_us=self.runtime_us.item(index),
-            limiter=self.limiter_names[self.limiter.item(index)],
-            phases_us={name: values.item(index) for name, values in self.phases_us.items()},
-            details={name: values.item(index) for name, values in self.details.items()},
-            bytes_by_level={name: values.item(index) for name, values in self.bytes_by_level.items()},
-            caveats=self.caveats,
-            error_band=None if self.error_band is None else known_band(self.error_band.item(index)),
+        (prediction,) = self.rows(np.array([index])).every_row()
+        return prediction
+
+    def every_row(self) -> list[Prediction]:
+        """The prediction of each row."""
+        rows = len(self)
+        bands = [math.nan] * rows if self.error_band is None else self.error_band.tolist()
+        phases_us, details, bytes_by_level = (
+            _by_row(columns, rows) for columns in (self.phases_us, self.details, self.bytes_by_level)
         )
+        return [
+            Prediction(
+                runtime_us=runtime_us,
+                limiter=self.limiter_names[limiter],
+                phases_us=phases_us[row],
+                details=details[row],
+                bytes_by_level=bytes_by_level[row],
+                caveats=self.caveats,
+                error_band=known_band(bands[row]),
+            )
+            for row, (runtime_us, limiter) in enumerate(
+                zip(self.runtime_us.tolist(), self.limiter.tolist(), strict=True)
+            )
+        ]
 
     def rows(self, index: IntArray) -> BatchPrediction:
         """The predictions of some rows."""
@@ -105,6 +120,14 @@ class BatchPrediction:
 
 FADES_WHERE = "TENSOR"
 """The limiter of long products that libraries choose better for than for short ones."""
+
+
+def _by_row(columns: Mapping[str, FloatArray], rows: int) -> list[dict[str, float]]:
+    """Columns of so many rows as one mapping for each row."""
+    if not columns:
+        return [{} for _ in range(rows)]
+    values = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

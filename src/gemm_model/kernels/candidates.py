@@ -7,7 +7,7 @@ which combinations are legal. The columns are built once for a GPU and a set of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -30,6 +30,7 @@ from gemm_model.core.further_work import BLOCK_SCALING, GROUPS, FurtherWork, ass
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO, KERNELS, RASTERS, SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.records import mapped
 from gemm_model.core.sizes import MAX_SIZE
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import (
@@ -153,12 +154,11 @@ class CandidateSpace:
         m, n = np.repeat(m, each), np.repeat(n, each)
         columns["m"], columns["n"] = where(swapped, n, m), where(swapped, m, n)
         columns |= UNTOLD
-        found = {spec.name: of_kernel(getattr(self.resources, spec.name)) for spec in fields(Resources)}
         columns["further"] = _further_of_grid(further, columns, each)
         return Grid(
             GemmBatch(**columns, k=of_problem(k), batch=of_problem(batch)),
             len(range(self.family.space.orders_per_kernel)[orders]),
-            Resources(**found),
+            mapped(self.resources, of_kernel),
         )
 
     @property

@@ -36,7 +36,7 @@ from gemm_model.core.further_work import bits_of, every_word
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.core.records import formula_record
+from gemm_model.core.records import formula_record, mapped
 from gemm_model.kernels.compiled_code import compiled_code
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.registry import by_family, families, family_of
@@ -131,8 +131,8 @@ class Grid:
         def some(values: Any) -> Any:
             return values[kernels] if isinstance(values, np.ndarray) and values.ndim == 1 else values
 
-        resources = {name: some(getattr(self.resources, name)) for name in _RESOURCES}
-        return Grid(self.batch.mapped(lambda _, values: some(values)), self.orders, Resources(**resources))
+        batch = self.batch.mapped(lambda _, values: some(values))
+        return Grid(batch, self.orders, mapped(self.resources, some))
 
     def rows(self) -> GemmBatch:
         """One kernel after another, each in all orders, as columns of equal length."""
@@ -565,7 +565,7 @@ def _row_of(batch: GemmBatch, row: int) -> GemmBatch:
 
 def _row(resources: Resources, row: int) -> Resources:
     """One row of a batch's resources as numbers."""
-    return Resources(**{name: _number(getattr(resources, name), row) for name in _RESOURCES})
+    return mapped(resources, lambda values: _number(values, row))
 
 
 def _number(values: Any, row: int) -> Any:

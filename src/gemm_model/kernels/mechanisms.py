@@ -759,10 +759,10 @@ class ScaleFactors:
 
     row_bytes: float = number(
         "B",
-        64.0,
+        32.0,
         (16.0, 128.0),
-        "bytes that a row of 16 bytes of scale factors takes of the port's time",
-        "a piece of a row at L2 is 64 bytes",
+        "bytes that a row of 16 bytes of scale factors takes of the loads' time",
+        "a sector of L2 is 32 bytes (CUDA C++ Best Practices Guide)",
         neutral=16.0,
     )
 

@@ -125,10 +125,12 @@ OWN_MECHANISMS = tuple(name for name in OF_LIBRARIES if name not in NOT_DONE)
 TENSOR_MEMORY_MECHANISMS = tuple(
     name
     for name in OWN_MECHANISMS
-    if name not in ("narrow_mma", "promotion", "round_trip", "spilling", "k_tail")
+    if name
+    not in ("narrow_mma", "promotion", "round_trip", "spilling", "k_tail", "edge_tiles", "edge_multicast")
 )
 """One thread starts the MMAs of tensor memory ahead of time and they release a stage themselves; sums need no
-registers. Kernels on a B200 show no cost of rows beyond K."""
+registers. Kernels on a B200 show no cost of rows beyond K, and none of rows outside the matrix but their way
+into shared memory."""
 WGMMA_MECHANISMS = tuple(name for name in OWN_MECHANISMS if name != "scale_factors")
 
 SERPENTINE = TileOrder(name="groups in serpentines", serpentine=True, splits="move")

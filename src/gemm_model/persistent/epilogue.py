@@ -131,14 +131,15 @@ def stall_of(
     return Stall(waits, before, room, last)
 
 
-def port_store_clk(batch: GemmBatch, period: TilePeriod, stores: EpilogueStores) -> Values:
-    """Clocks in which the stores of one tile hold up the next tile's loads between L2 and the SM.
+def between_loads_clk(batch: GemmBatch, gpu: GpuSpec, period: TilePeriod, stores: EpilogueStores) -> Values:
+    """Clocks between the loads of two tiles: the stores on the SM's way to L2, and finding the next tile.
 
     Only where the MMA goes on under the epilogue (tensor memory); elsewhere it waits for both in turn.
     """
     if not period.in_tensor_memory:
         return 0.0
-    return batch.cta_m * batch.cta_n * batch.stored_bits / 8.0 / stores.store_bytes_per_clk
+    stored = batch.cta_m * batch.cta_n * batch.stored_bits / 8.0
+    return stored / gpu.known("l2_write_bytes_per_clk_per_sm") + stores.tile_clk
 
 
 def tile_period_clk(

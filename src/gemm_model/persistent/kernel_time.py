@@ -34,10 +34,10 @@ from gemm_model.persistent.clock import (
 from gemm_model.persistent.edge_tiles import NO_EDGE, EdgeFill, crowding, edge_fill
 from gemm_model.persistent.epilogue import (
     Stall,
+    between_loads_clk,
     exposed_clk,
     hidden_clk,
     period_beside_stores,
-    port_store_clk,
     stall_of,
     tile_period_clk,
     whole_epilogue_clk,
@@ -45,7 +45,13 @@ from gemm_model.persistent.epilogue import (
 from gemm_model.persistent.mainloop import KTile, k_tile
 from gemm_model.persistent.numbers import persistent_numbers
 from gemm_model.persistent.placement import ctas_of_fullest_gpc
-from gemm_model.persistent.reduction import exposed_turns_us, second_kernel_us, turn_clk, turns_clk
+from gemm_model.persistent.reduction import (
+    exposed_turns_us,
+    profiled_second_us,
+    second_kernel_us,
+    turn_clk,
+    turns_clk,
+)
 from gemm_model.persistent.surroundings import (
     COLD,
     REGIMES,
@@ -65,6 +71,9 @@ NEXT_TO_NOTHING_US = 1e-30
 """Time of no fill [us]; every wave; a guard against dividing by zero."""
 EIGHT_SMS = 8.0
 """SMs that share one GPC's way in [SMs]; `l2_read_bytes_per_clk_of_eight`; by the microbenchmark."""
+SETTLED_WITHIN = 3e-3
+"""Largest error of the clock that is searched for [1, of the clock]; bounds; chosen: a few parts in 10^5
+without a power cap, 8 in 10^4 with one are the most that was seen."""
 FILLED_ROW_BYTES = 128
 """A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""
 
@@ -168,6 +177,8 @@ class _Wave:
     """The same without the epilogue."""
     port_clk: Values
     """The loads at the L2-to-SM bandwidth, or in stages that MMAs hold."""
+    arriving_clk: Values
+    """Filling shared memory, which takes what L2 sends as it comes: beside the port and L2, not in turn."""
     stall: Stall | None
     """How the loads wait for epilogues; None where nothing is fused."""
     l2_us: Values
@@ -223,6 +234,8 @@ class _Work:
         overlap, edge = self.overlap, self.edge
         port = power(wave.port_clk * clk_us, overlap.port_l2_order)
         loads_us = root(port + wave.l2_power, overlap.port_l2_order)
+        if not is_zero(wave.arriving_clk):
+            loads_us = maximum(loads_us, wave.arriving_clk * clk_us)
         if edge is not NO_EDGE:
             slow_us = loads_us * edge.slow_load
             in_turn_us = slow_us + wave.fill_us
@@ -327,11 +340,13 @@ def kernel_time(
     exposed_us = exposed * clk_us + turns_us
     cold = _cold(work, waves_us, bytes_moved) if around.chained else 0.0
     started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, cold)
-    started_us = started_us + second_kernel_us(
-        batch, schedule, order, numbers.split_k, gpu.sm_count, sm_clk_mhz
-    )
+    second_us = second_kernel_us(batch, schedule, order, numbers.split_k, gpu.sm_count, sm_clk_mhz)
+    if around.profiled:
+        second_us = profiled_second_us(second_us, schedule, order, numbers.launch.kernel_us)
+    started_us = started_us + second_us
     floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
-    stores = port_store_clk(batch, period, numbers.epilogue)
+    between = between_loads_clk(batch, gpu, period, numbers.epilogue)
+    held_up = between if is_zero(between) else maximum(rounds - 1.0, 0.0) * between
     return _new_time(
         runtime_us=maximum(started_us + first_load_us + waves_us + exposed_us, floor_us),
         floor_us=floor_us,
@@ -341,7 +356,7 @@ def kernel_time(
         exposed_us=exposed_us,
         tensor_clk=steps * step.math_clk,
         epilogue_clk=rounds * parts.epilogue_clk,
-        port_clk=steps * step.port_clk + rounds * (step.tail_clk + stores),
+        port_clk=steps * step.loads_clk + rounds * step.tail_clk + held_up,
         latency_clk=steps * step.latency_clk,
         l2_us=work.l2_us,
         dram_us=work.dram_us,
@@ -399,7 +414,7 @@ def tile_times(
     parts = _parts(geometry, gpu, numbers, REGIMES[regime], l2=l2)
     clk, step, full, moved = parts.sm_clk_mhz, parts.step, parts.work.full, parts.traffic
     loads_us = {
-        "PORT": float(schedule.k_tiles * step.port_clk / clk),
+        "PORT": float(schedule.k_tiles * step.loads_clk / clk),
         "LATENCY": float(schedule.k_tiles * step.latency_clk / clk),
         "L2": float(full.l2_us + full.fill_us),
         "DRAM": float(full.dram_us),
@@ -443,12 +458,9 @@ def _work(
         geometry.resources,
         geometry.family.tile_period,
     )
-    stores = port_store_clk(batch, period, numbers.epilogue)
-    port = schedule.k_tiles * step.port_clk + step.tail_clk + stores
-    if not is_one(resources.math_in_round_trip):
-        # Warps that multiply ask for a load once they have consumed another: it waits in turn with L2.
-        waits = schedule.k_tiles * step.latency_clk * (1.0 - resources.math_in_round_trip)
-        port = maximum(port, waits)
+    between = between_loads_clk(batch, gpu, period, numbers.epilogue)
+    port_clk = _port_tile_clk(step, schedule, resources)
+    arriving = 0.0 if is_zero(step.arriving_clk) else schedule.k_tiles * step.arriving_clk
     spread = spread_out(batch, schedule, gpu, geometry.family, around)
     cluster_size = batch.cluster_m * batch.cluster_n
     ctas = schedule.resident * cluster_size
@@ -462,11 +474,14 @@ def _work(
     dram_tile_us = dram_us / schedule.tiles
     unhidden_us = numbers.overlap.l2_dram_loss * minimum(l2_us, dram_tile_us)
     overlap = numbers.overlap
-    port_clk = maximum(port, schedule.k_tiles * step.taken_clk)
     latency_us = schedule.k_tiles * step.latency_clk / gpu.sm_clk_mhz
     crowded = None if edge is NO_EDGE else crowding(batch, gpu, numbers)
 
-    last_of_full = 0.0 if stall is None else _last_share(schedule)
+    last_of_full = 0.0 if stall is None and is_zero(between) else _last_share(schedule)
+
+    def held_up(load_clk: Values, last_share: Values) -> Values:
+        """The loads of a tile, and what comes before those of the next one: the last wave has none."""
+        return load_clk if is_zero(between) else load_clk + between * (1.0 - last_share)
 
     def wave(count: Values, tiles: Values, work: Values, last_share: Values) -> _Wave:
         """Of so many tiles, at most `work` of them for a cluster; `last_share` of them are the last wave."""
@@ -479,7 +494,8 @@ def _work(
             count=count,
             period_clk=scaled(period_clk, work),
             beside_stores_clk=scaled(beside, work),
-            port_clk=scaled(port_clk, work),
+            port_clk=scaled(held_up(port_clk, last_share), work),
+            arriving_clk=0.0 if is_zero(arriving) else scaled(held_up(arriving, last_share), work),
             stall=None if stall is None else stall.of_waves(work, last_share),
             l2_us=l2_share_us,
             fill_us=filled_us,
@@ -502,6 +518,17 @@ def _work(
     )
 
 
+def _port_tile_clk(step: KTile, schedule: TileSchedule, resources: Resources) -> Values:
+    """Clocks of a tile's loads at the L2-to-SM bandwidth, or in stages that MMAs hold.
+
+    Warps that multiply ask for a load once they have consumed another: it waits in turn with L2.
+    """
+    port = schedule.k_tiles * step.port_clk + step.tail_clk
+    if not is_one(resources.math_in_round_trip):
+        port = maximum(port, schedule.k_tiles * step.latency_clk * (1.0 - resources.math_in_round_trip))
+    return maximum(port, schedule.k_tiles * step.taken_clk)
+
+
 def _last_share(schedule: TileSchedule) -> Values:
     """Of the full waves the share that is the last one, where none is partial."""
     return where(schedule.last_tiles > 0.0, 0.0, 1.0 / maximum(schedule.full_waves, 1.0))
@@ -519,19 +546,18 @@ def _l2_tile_us(
 ) -> Values:
     """L2 time of a mean tile, or that of few busy SMs at the pace of their own ways in, or of their GPC's.
 
-    Merging does not help an SM's own pace, but that of the GPC on which most lie (`on_gpc`). Fills and stores
-    pass neither.
+    Merging does not help an SM's own pace, but that of the GPC on which most lie (`on_gpc`). Stores pass
+    neither; what waits for DRAM counts at a GPC's way in as it does at L2.
     """
     order = numbers.overlap.loads_dram_order
     fills = numbers.l2.fill_share * moved.dram_read_bytes
     # Of one tile, whose bytes have finite powers whatever the sizes.
-    read_bytes = (moved.l2_load_bytes - fills - moved.l2_store_bytes) / tiles
-    own_bytes = (read_bytes + moved.merged_bytes / tiles) * (sms_to_saturate_l2(gpu) * gpu.sm_count / ctas)
-    gpc_bytes = read_bytes * (gpcs_to_saturate_l2(gpu) / numbers.l2.gpc_efficiency * on_gpc / ctas)
+    in_bytes = (moved.l2_load_bytes - moved.l2_store_bytes) / tiles
+    own_bytes = in_bytes + (moved.merged_bytes - fills) / tiles
+    own_bytes = own_bytes * (sms_to_saturate_l2(gpu) * gpu.sm_count / ctas)
+    gpc_bytes = in_bytes * (gpcs_to_saturate_l2(gpu) / numbers.l2.gpc_efficiency * on_gpc / ctas)
     load_bytes = moved.l2_load_bytes / tiles
     served_bytes = root(power(load_bytes, order) + power(own_bytes, order) + power(gpc_bytes, order), order)
-    if not is_zero(moved.filled_bytes):
-        served_bytes = maximum(served_bytes, moved.filled_bytes / tiles)
     return served_bytes / l2_bytes_per_us(gpu, numbers)
 
 
@@ -540,10 +566,19 @@ def _dram_us(moved: Traffic, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
 
     Source: bulk stores to L2; kernels of many outputs, which L2 holds back, are not faster than that.
     """
-    dram_us = moved.dram_bytes / (gpu.dram_read_bytes_per_us * numbers.dram.efficiency)
+    dram_us = moved.dram_bytes / _dram_bytes_per_us(gpu, numbers)
     if gpu.l2_write_gb_per_s is None:
         return dram_us
     return maximum(dram_us, (moved.dram_read_bytes + moved.output_bytes) / (gpu.l2_write_gb_per_s * 1e3))
+
+
+def _dram_bytes_per_us(gpu: GpuSpec, numbers: KernelNumbers) -> float:
+    return gpu.dram_read_bytes_per_us * numbers.dram.efficiency
+
+
+def operands_us(batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+    """What DRAM takes to read the operands once."""
+    return batch.operand_bytes / _dram_bytes_per_us(gpu, numbers)
 
 
 def sms_to_saturate_l2(gpu: GpuSpec) -> float:
@@ -659,6 +694,25 @@ def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: Surroundings) -> float:
     slope = steepest if around.settled else min((sag + above) / first, steepest)
     share = first + above / (1.0 - slope * slope)
     return gpu.sm_clk_mhz * (max(share, 1.0) if around.profiled else share)
+
+
+def clock_without_loads_mhz(
+    gpu: GpuSpec, clock: Clock, around: Surroundings, mma_clk: Values, waves_clk: Values
+) -> Values:
+    """No clock is found above this of a kernel whose waves wait for no load, or more.
+
+    `mma_clk` of the `waves_clk` are what MMAs draw (`burst_clock_mhz`). A wait takes longer than the clock
+    that it raises saves: the sag is a share of the clock, and falls as the clocks in all grow. A power cap
+    may follow it. A locked clock is back where it was if waves last.
+    """
+    highest = highest_clk_mhz(gpu, clock, around)
+    if around.profiled:
+        return highest
+    found: Values = gpu.sm_clk_mhz
+    if gpu.clock_recovery_us is None:
+        waves_us = maximum(waves_clk / highest, SHORTEST_WAVES_US)
+        found = burst_clock_mhz(gpu, clock, mma_clk / (waves_us * highest), 0.0, 0.0, waves_us)
+    return minimum(found * (1.0 + SETTLED_WITHIN), highest)
 
 
 def _speed_of_light_us(geometry: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
-from gemm_model.core.elementwise import Values, is_zero
+from gemm_model.core.elementwise import Values, is_zero, maximum
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid
 from gemm_model.kernels.mechanisms import KernelNumbers
 from gemm_model.persistent.epilogue import exposed_clk, hidden_clk, tile_period_clk, whole_epilogue_clk
-from gemm_model.persistent.kernel_time import highest_clk_mhz, last_wave_weight
+from gemm_model.persistent.kernel_time import (
+    clock_without_loads_mhz,
+    highest_clk_mhz,
+    last_wave_weight,
+    operands_us,
+)
 from gemm_model.persistent.mainloop import math_clk
-from gemm_model.persistent.reduction import exposed_turns, second_kernel_us, turn_clk, turns_clk
-from gemm_model.persistent.surroundings import REGIMES, launch_us
+from gemm_model.persistent.reduction import (
+    exposed_turns,
+    profiled_second_us,
+    second_kernel_us,
+    turn_clk,
+    turns_clk,
+)
+from gemm_model.persistent.surroundings import COLD, REGIMES, launch_us
 from gemm_model.persistent.tile_schedule import tile_waves
 
 
 def least_us(
-    grid: Grid, gpu: GpuSpec, rate: float, family: KernelFamily, numbers: KernelNumbers, *, regime: str
+    grid: Grid,
+    gpu: GpuSpec,
+    rate: float,
+    family: KernelFamily,
+    numbers: KernelNumbers,
+    *,
+    regime: str,
+    l2: str,
 ) -> Values:
-    """The time in us of each kernel if no load were waited for, at the highest clock that any kernel has.
+    """The time in us of each kernel if it waited for nothing but its MMA warps, or reading operands once.
 
-    The terms of `kernel_time.kernel_time` that the launch and the MMA warps make, at a tenth of the cost; all
-    others add to them. `rate` is the peak FLOP per clock of one SM.
+    The terms of `kernel_time.kernel_time` that the launch, the MMA warps and DRAM make, at a tenth of the
+    cost; all others add to them. A load that is waited for raises the clock, by less than the wait takes.
+    `rate` is the peak FLOP per clock of one SM, `l2` the state of L2 at the start.
     """
     batch, resources = grid.batch, grid.resources
     around, order, period = REGIMES[regime], family.tile_order, family.tile_period
@@ -32,12 +51,19 @@ def least_us(
     tile = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue, hidden)
     turns = turns_clk(batch, resources, order, numbers)
     last = last_wave_weight(waves, numbers)
-    clk = waves.full_waves * (tile + turns) + last * (waves.last_work * tile + turns)
-    clk = clk + exposed_clk(batch, gpu, period, resources, epilogue, hidden)
+    waves_clk = waves.full_waves * (tile + turns) + last * (waves.last_work * tile + turns)
+    clk = exposed_clk(batch, gpu, period, resources, epilogue, hidden)
     behind = exposed_turns(batch, waves, order)
     if not is_zero(behind):
         clk = clk + behind * turn_clk(batch, numbers.split_k)
     clk_mhz = highest_clk_mhz(gpu, numbers.clock, around)
+    mma_clk = batch.flop * batch.multiplier_share / (rate * gpu.sm_count)
+    waves_us = waves_clk / clock_without_loads_mhz(gpu, numbers.clock, around, mma_clk, waves_clk)
+    if l2 == COLD and not around.keeps_operands:
+        counted = (waves.full_waves * waves.resident + last * waves.last_tiles) / waves.tiles
+        waves_us = maximum(waves_us, counted * operands_us(batch, gpu, numbers))
     started_us = launch_us(batch, waves, gpu, family, numbers, around, 0.0)
     second_us = second_kernel_us(batch, waves, order, numbers.split_k, gpu.sm_count, clk_mhz)
-    return started_us + second_us + clk / clk_mhz
+    if around.profiled:
+        second_us = profiled_second_us(second_us, waves, order, numbers.launch.kernel_us)
+    return started_us + second_us + waves_us + clk / clk_mhz

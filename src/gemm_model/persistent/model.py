@@ -197,7 +197,7 @@ class WarpSpecializedModel:
         family, rate = family_at(int(grid.batch.kernel), self.gpu), flop_per_clk_of(kind, self.gpu)
         known = self.knowledge(family, kind)
         numbers = known.numbers.without(self.without)
-        found = least_us(grid, self.gpu, rate, family, numbers, regime=self.regime)
+        found = least_us(grid, self.gpu, rate, family, numbers, regime=self.regime, l2=self.l2)
         residual = known.residual
         corrected = residual is not None and (kind in residual.splits or any_of(grid.batch.split_k <= 1.0))
         if np.ndim(found) != 1:

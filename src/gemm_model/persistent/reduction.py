@@ -124,6 +124,19 @@ def second_kernel_us(
     return where(schedule.sharers > 1.0, split.second_kernel_us + added_us, 0.0)
 
 
+def profiled_second_us(second_us: Values, schedule: TileWaves, order: TileOrder, launch_us: float) -> Values:
+    """The second kernel as a profiler, which times each kernel for itself, adds it.
+
+    One that adds up is launched anew, on a card that has waited. Where splits come in rounds a memset makes
+    ready for them, which is no kernel: the profiler's rows begin with the GEMM's own grid.
+    """
+    if order.splits == "rounds":
+        return 0.0
+    if order.splits == "move":
+        return second_us
+    return second_us + where(schedule.sharers > 1.0, launch_us, 0.0)
+
+
 def workspace_bytes(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) -> Values:
     """Partial sums that are written to L2, and read again.
 

@@ -10,7 +10,6 @@ from gemm_model.core.elementwise import (
     Values,
     any_of,
     in_order,
-    is_zero,
     maximum,
     minimum,
     power_of_two_divisor,
@@ -21,7 +20,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import KernelNumbers, L2Bandwidth
+from gemm_model.kernels.mechanisms import KernelNumbers
 from gemm_model.persistent.alignment import PIECE_BYTES, further_pieces
 from gemm_model.persistent.edge_tiles import EdgeFill
 from gemm_model.persistent.placement import requests_in_order
@@ -45,9 +44,6 @@ class Traffic:
     """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
     l2_load_bytes: Values
     """The work of L2 in bytes: requests, fills, spilled registers, and writes."""
-    filled_bytes: Values
-    """The same with what L2 could serve while operands arrive in shared memory in place of the requests, and
-    without fills, which pass no SM; 0 where nothing is known to bound that."""
     l2_store_bytes: Values
     """The part of it that is writes."""
     merged_bytes: Values
@@ -98,7 +94,6 @@ def traffic(
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * resources.cta_k
     spilled = spilled_l2_bytes(resources, numbers.spilling) * k_tiles
-    filled = _filled(batch, gpu, resources, schedule, numbers.l2)
     writes = output + workspace_bytes(batch, schedule, order)
     output_pieces = further_pieces(batch.output_pitch_bytes)
     write_load = writes
@@ -107,7 +102,6 @@ def traffic(
         narrow = PIECE_BYTES / stored_row
         write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
     requests = asked.requests * k_bytes
-    beside = write_load + spilled + sources
     return _new_traffic(
         operand_bytes=read_once,
         wave_bytes=panels.bytes,
@@ -115,8 +109,7 @@ def traffic(
         dram_read_bytes=reads,
         dram_write_bytes=output if chained else _written(output, reads, gpu),
         l2_request_bytes=requests + (writes + sources),
-        l2_load_bytes=requests + (numbers.l2.fill_share * reads + beside),
-        filled_bytes=0.0 if is_zero(filled) else filled * k_bytes + beside,
+        l2_load_bytes=requests + (numbers.l2.fill_share * reads + write_load + spilled + sources),
         l2_store_bytes=write_load,
         merged_bytes=asked.merged * k_bytes,
         ordered_bytes=asked.ordered * k_bytes,
@@ -186,24 +179,6 @@ def _matrices(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values]
     """Matrices of A and of B that one wave touches."""
     a_shared, b_shared = _shared(batch)
     return where(a_shared, 1.0, schedule.matrices), where(b_shared, 1.0, schedule.matrices)
-
-
-def _filled(
-    batch: GemmBatch, gpu: GpuSpec, resources: Resources, schedule: TileSchedule, l2: L2Bandwidth
-) -> Values:
-    """What L2 serves while a CTA's operands pass its SM's way in, in B for each element of K; 0 unbound.
-
-    Each copy of a multicast passes it; a CTA of a pair holds half of B. Published microbenchmarks of the
-    B200: pairs fill their shared memory at 13.1 TB/s by multicast, at 13.3 without.
-    """
-    if gpu.smem_fill_bytes_per_clk_per_sm is None:
-        return 0.0
-    left_out = batch.b_bits / 8.0 * (1.0 - 1.0 / resources.b_holders)
-    a_bytes = batch.cta_m * batch.a_bytes_per_element * schedule.filled_m
-    b_bytes = batch.cta_n * (batch.b_bytes_per_element - left_out) * schedule.filled_n
-    sms = schedule.resident * batch.cluster_m * batch.cluster_n
-    fills_per_us = gpu.smem_fill_bytes_per_clk_per_sm * gpu.sm_clk_mhz * sms
-    return (a_bytes + b_bytes) * gpu.l2_read_bytes_per_us * l2.efficiency / fills_per_us
 
 
 def merged_share(panels: Values, cluster_size: Values, gpu: GpuSpec) -> Values:
@@ -326,7 +301,6 @@ def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffi
         dram_write_bytes=moved.dram_write_bytes,
         l2_request_bytes=moved.l2_request_bytes + lost,
         l2_load_bytes=moved.l2_load_bytes + lost,
-        filled_bytes=moved.filled_bytes,
         l2_store_bytes=moved.l2_store_bytes,
         merged_bytes=merged,
         ordered_bytes=ordered,

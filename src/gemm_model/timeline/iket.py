@@ -119,10 +119,10 @@ def read_iket(path: Path) -> list[IketLaunch]:
     return [launch for launch in _read(path, _launches) if launch.ranges]
 
 
-def middle_launches(
+def counted_launches(
     launches: Sequence[IketLaunch], kernels: int, in_turns: LaunchedInTurns
-) -> list[IketLaunch]:
-    """Of each kernel the launch of the median lifetime, of kernels launched one by one.
+) -> list[list[IketLaunch]]:
+    """Of each kernel the launches that count, of kernels launched one by one.
 
     Launches before, which prepared them, are left out. Raises InputError where there are too few.
     """
@@ -131,8 +131,7 @@ def middle_launches(
         raise InputError(
             f"the tracer saw {len(launches)} launches of instrumented kernels; expected at least {expected}"
         )
-    each = in_turns.of_each(launches[len(launches) - expected :])
-    return [sorted(own, key=_lifetime_ns)[len(own) // 2] for own in each]
+    return in_turns.of_each(launches[len(launches) - expected :])
 
 
 def lifetimes_us(path: Path, kernel_names: Sequence[str], in_turns: LaunchedInTurns) -> list[float]:
@@ -154,7 +153,7 @@ def lifetimes_us(path: Path, kernel_names: Sequence[str], in_turns: LaunchedInTu
 def _read(path: Path, decode: Callable[[Mapping[str, Any]], list[Each]]) -> list[Each]:
     """What a JSON trace tells. Raises InputError for a file that is none."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"), object_hook=_lean)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected a JSON trace of IKET") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -164,6 +163,15 @@ def _read(path: Path, decode: Callable[[Mapping[str, Any]], list[Each]]) -> list
     except (KeyError, TypeError, IndexError, ValueError, OverflowError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"{path}: is no JSON trace of IKET ({reason}); expected its launches") from None
+
+
+def _lean(found: dict[str, Any]) -> Any:
+    """A range as the entries that are read: name, place, start and end. They are most of a document."""
+    places = found.get("warpLocIdxs", found.get("warpLocs"))
+    if not isinstance(places, list) or not places:
+        return found
+    name = found.get("rangeNameIdx", found.get("rangeName"))
+    return name, places[0], found.get("startTs"), found.get("endTs")
 
 
 def _launches(document: Mapping[str, Any]) -> list[IketLaunch]:
@@ -192,12 +200,12 @@ def _lifetimes_ns(kernel_names: Sequence[str], document: Mapping[str, Any]) -> l
 def _launch(
     document: Mapping[str, Any], places: Sequence[WarpPlace], launch: Mapping[str, Any]
 ) -> IketLaunch:
-    names = document.get("stringTable", [])
+    names = [_text(name) for name in document.get("stringTable", [])]
     ranges: dict[WarpPlace, list[Span]] = defaultdict(list)
-    for found in launch["ranges"]:
-        name = names[found["rangeNameIdx"]] if "rangeNameIdx" in found else found["rangeName"]
-        place = places[found["warpLocIdxs"][0]] if "warpLocIdxs" in found else _place(found["warpLocs"][0])
-        ranges[place].append((_text(name), _whole(found["startTs"]), _whole(found["endTs"])))
+    for named, placed, start, end in launch["ranges"]:
+        name = names[named] if isinstance(named, int) else _text(named)
+        place = places[placed] if isinstance(placed, int) else _place(placed)
+        ranges[place].append((name, _whole(start), _whole(end)))
     lifetimes = {
         places[life["locIdx"]] if "locIdx" in life else _place(life["warpLocation"]): (
             _whole(life["startTs"]),
@@ -300,11 +308,6 @@ def _ends(launch: IketLaunch) -> tuple[int, int]:
     lives = list(launch.lifetimes.values())
     lives += [(start, end) for spans in launch.ranges.values() for _, start, end in spans]
     return min(start for start, _ in lives), max(end for _, end in lives)
-
-
-def _lifetime_ns(launch: IketLaunch) -> int:
-    start, end = _ends(launch)
-    return end - start
 
 
 def _step_ns(launch: IketLaunch) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from gemm_model.timeline.kernel_timeline import DATA, FURTHER_MATRIX, STORE_BUFFER, TURN
-from gemm_model.timeline.trace import NS_PER_US, Trace, tile_spans
+from gemm_model.timeline.trace import NS_PER_US, RUNTIME, Trace, tile_spans
 
 COMPUTING = ("consumer 1", "consumer 2", "consumer 3", "MMA warp")
 """Roles whose waits are the consumers'."""
@@ -29,12 +30,14 @@ def phases_of(trace: Trace) -> dict[str, float]:
     Times count from the start of the first CTA. A median is over CTAs, or over tiles; a k tile's time leaves
     out the first tile of a CTA where it has others; waits are those of one warp over the whole kernel. The
     runtime of a prediction holds the launch before the first CTA, that of a trace does not: "first CTA to
-    end" is the same of both.
+    end" is the same of both. Of several launches each is the median over them.
     """
+    if trace.info.median_phases:
+        return dict(trace.info.median_phases)
     trace = trace.since_first_cta()
     resident, load = trace.of_tiles("resident"), trace.of_tiles("load")
     mma, epilogue = trace.of_tiles("mma"), trace.of_tiles("epilogue")
-    found = {"runtime": trace.info.runtime_us}
+    found = {RUNTIME: trace.info.runtime_us}
     if len(resident):
         found["first CTA to end"] = float(resident["end_us"].max() - resident["start_us"].min())
         found["start skew"] = float(resident["start_us"].max() - resident["start_us"].min())
@@ -101,6 +104,21 @@ def _waits(trace: Trace, mma: pd.DataFrame, load: pd.DataFrame) -> dict[str, flo
         producers = max(len(load[["cta", "warp"]].drop_duplicates()), 1)
         found["producer waits for a free stage"] = float(load["waited_us"].sum()) / producers
     return found
+
+
+def median_of(launches: Sequence[Trace]) -> Trace:
+    """Several launches of one kernel as one trace: each phase's median, the intervals nearest to medians.
+
+    What all SMs meet by chance in one launch is then no phase of the kernel. A wait that a launch lacks is 0.
+    """
+    each = [phases_of(launch) for launch in launches]
+    names = dict.fromkeys(name for phases in each for name in phases)
+    medians = {name: float(np.median([phases.get(name, 0.0) for phases in each])) for name in names}
+    off_us = [sum(abs(phases.get(name, 0.0) - median) for name, median in medians.items()) for phases in each]
+    nearest = launches[int(np.argmin(off_us))]
+    lost = sum(launch.info.lost_warps for launch in launches)
+    info = replace(nearest.info, launches=len(launches), median_phases=medians, lost_warps=lost)
+    return replace(nearest, info=info)
 
 
 def phase_rows(trace: Trace, source: str) -> list[dict[str, Any]]:

@@ -18,9 +18,12 @@ from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.timeline.chrome_trace import TraceEvent
+from gemm_model.timeline.numbers import timeline_numbers
 
 SCHEMA = "gemm-model-trace/1"
 NS_PER_US = 1e3
+RUNTIME = "runtime"
+"""The phase that is the whole kernel."""
 RING = "ring"
 """The role whose rows are the stages of the ring, each on its own track."""
 TEXT_COLUMNS = ("role", "activity", "detail")
@@ -57,11 +60,20 @@ class TraceInfo:
     """The same kernel without the tracer, launch included, as the GPU times kernels."""
     unranged_us: float | None = None
     """From the first warp's start to the last one's end of the same kernel without any range."""
+    launches: int = 1
+    """That were measured; the intervals are those of one of them."""
+    median_phases: Mapping[str, float] = field(default_factory=dict)
+    """Measured in several launches: by name each phase in us, its median; empty: the intervals tell them."""
     wave_skew_us: float | None = None
     """Predicted: how far apart the tiles of a wave end, which are drawn to end together."""
     lost_warps: int = 0
     """Warps whose events did not fit into the tracer's buffer: they are missing."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def ranged_us(self) -> float:
+        """The runtime with ranges, of several launches the median."""
+        return self.median_phases.get(RUNTIME, self.runtime_us)
 
     @property
     def overhead(self) -> float | None:
@@ -70,18 +82,28 @@ class TraceInfo:
         Where that is not known, of the untraced runtime: below 0 where the launch outweighs it.
         """
         without_us = self.untraced_us if self.unranged_us is None else self.unranged_us
-        return None if without_us is None else self.runtime_us / without_us - 1.0
+        return None if without_us is None else self.ranged_us / without_us - 1.0
 
     def remarks(self) -> list[str]:
         """Sentences about the trace: its notes, the overhead of tracing, what is missing."""
         found = list(self.notes)
+        if self.launches > 1:
+            found.append(
+                f"phases are medians of {self.launches} launches; intervals are of the one nearest to them"
+            )
         if self.unranged_us is not None:
             found.append(
-                f"{self.runtime_us:.3f} us with ranges, {self.unranged_us:.3f} us without: "
+                f"{self.ranged_us:.3f} us with ranges, {self.unranged_us:.3f} us without: "
                 f"{self.overhead:+.1%}"
             )
         if self.untraced_us is not None:
             found.append(f"{self.untraced_us:.3f} us without the tracer, launch included")
+        if self.unranged_us is not None and self.untraced_us is not None:
+            own_us = self.unranged_us + timeline_numbers().launch_us
+            found.append(
+                f"traced less what ranges add, and {timeline_numbers().launch_us:g} us of launch: "
+                f"{own_us:.3f} us, {own_us / self.untraced_us - 1.0:+.1%} of that"
+            )
         if self.lost_warps:
             found.append(f"{self.lost_warps} warps are missing: the tracer had no room for their events")
         return found
@@ -209,8 +231,7 @@ def _info(path: Path, line: str) -> TraceInfo:
     try:
         values = json.loads(line.removeprefix("#"))
         known = {spec.name for spec in fields(TraceInfo)}
-        for later in ("unranged_us", "wave_skew_us"):
-            values.setdefault(later, None)
+        values = {"unranged_us": None, "wave_skew_us": None, "launches": 1, "median_phases": {}, **values}
         if values.pop("schema") != SCHEMA or set(values) != known:
             raise ValueError
         for time_us in (values["runtime_us"], values["untraced_us"], values["unranged_us"]):
@@ -227,12 +248,21 @@ def _info(path: Path, line: str) -> TraceInfo:
             runtime_us=float(values["runtime_us"]),
             untraced_us=_us_or_none(values["untraced_us"]),
             unranged_us=_us_or_none(values["unranged_us"]),
+            launches=int(values["launches"]),
+            median_phases=_phases(values["median_phases"]),
             wave_skew_us=_us_or_none(values["wave_skew_us"]),
             lost_warps=int(values["lost_warps"]),
             notes=tuple(map(str, values["notes"])),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         raise InputError(f"{path}: line 1 is not that of a trace; expected '# {{\"schema\": ...'") from None
+
+
+def _phases(values: Mapping[str, Any]) -> dict[str, float]:
+    found = {str(name): float(value) for name, value in values.items()}
+    if not all(0 <= value < math.inf for value in found.values()):
+        raise ValueError
+    return found
 
 
 def _us_or_none(value: Any) -> float | None:

@@ -201,8 +201,8 @@ def _data_wait_us(
     A kernel starts with an empty ring: the k tiles of its first turn, asked for at once, come one by one.
     Later ones are there in time, unless loads take the mean CTA longer than its MMA warps. It has its data in
     `mean_share` of the slowest one's time; over several waves nearer to that, as the slowest is not the same
-    each time. What L2 and DRAM do not hide of each other holds up all, by a wave's tiles (`tiles`, over those
-    of a full wave).
+    each time. Where operands alone were there in time, output on their way holds up stores and no MMAs.
+    What L2 and DRAM do not hide of each other holds up all, by a wave's tiles (`tiles`, over a full wave's).
     """
     numbers, resources = evaluation.known.calibration.within_phases, evaluation.geometry.resources
     k_tiles, stages = int(evaluation.geometry.schedule.k_tiles), int(resources.stages)
@@ -210,12 +210,13 @@ def _data_wait_us(
     period_us = tile.period_us - tile.turns_us
     unhidden_us = tile.unhidden_us * tiles
     share = 1.0 / (1.0 + (1.0 / numbers.mean_share - 1.0) / np.sqrt(len(lengths)))
+    operands = tile.operands_us / max(tile.loads_us.values())
     loads_us = share * (lengths - tile.turns_us - unhidden_us)
     gap_us = period_us - k_tiles * tile.mma_us
     spilled_us = k_tiles * numbers.spilled_wait_us if resources.spilled_registers > 0 else 0.0
     waits_us = np.full(len(lengths), spilled_us)
     for wave, mean_us in enumerate(loads_us):
-        late = mean_us > period_us
+        late = operands * mean_us > period_us
         each_us = (mean_us + unhidden_us[wave]) / k_tiles
         if wave > 0:
             waits_us[wave] += supply.waits_us(each_us, gap_us / each_us).sum() if late else 0.0
@@ -246,7 +247,8 @@ def _before_first_mma_us(
 
 def _stretched(tile: TileTimes, by: float) -> TileTimes:
     numbers = (spec.name for spec in fields(tile) if spec.name != "loads_us")
-    return replace(tile, **{name: getattr(tile, name) * by for name in numbers})
+    loads_us = {limiter: time_us * by for limiter, time_us in tile.loads_us.items()}
+    return replace(tile, **{name: getattr(tile, name) * by for name in numbers}, loads_us=loads_us)
 
 
 def lanes_of(evaluation: PhysicalEvaluation, waves: Waves) -> list[LaneTiles]:
