@@ -9,7 +9,8 @@ kernel predicted to be the fastest comes nearest to calls on H200s, alone and in
 the shapes by the other, beside that of one share for all times. Last, by GPU, regime and type, how far such
 predictions are from torch's calls.
 Last, of cuDNN's convolutions by their sort: the call over the kernel that is predicted to be the fastest,
-median of the fitted tables, and how far what `own_picks` expects is from the call, on these and others.
+median of the fitted tables; the numbers of each way of copying matrices beside, of least mean error of the
+calls whose kernels tell that way; and how far what `own_picks` expects is from the call, on these and others.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from scipy.optimize import minimize
 
-from gemm_model.choice.own_picks import sort_of
+from gemm_model.choice.own_picks import sort_of, ways_of
 from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
+from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import load_gpu
-from gemm_model.core.prediction import OwnPick
+from gemm_model.core.prediction import Copies, Copying, OwnPick
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.registry import TORCH_FAMILY
 from gemm_model.tables.table import read_table, runtimes_us, usable_rows
@@ -35,9 +39,21 @@ TABLES = (("burst", "cublaslt.csv.gz"), ("graph", "graph.csv.gz"))
 GPUS = ("h200", "h100_sxm")
 SHORT_US = 12.0
 CUDNN = "cudnn"
-FITTED_CONVOLUTIONS = ("convolutions", "conv_networks")
-HELD_OUT_CONVOLUTIONS = ("unseen_problems", "conv_networks_unseen")
-BESIDE = ("grouped", "packed", "padded", "dilated")
+FITTED_CONVOLUTIONS = ("convolutions", "conv_networks", "conv_beside")
+HELD_OUT_CONVOLUTIONS = (
+    "unseen_problems",
+    "conv_networks_unseen",
+    "conv_networks_later",
+    "conv_beside_unseen",
+)
+COPYING = {"sliced": "nhwcSliceCKernel", "transposed": "tensorTransformGeneric", "padded": "nhwcAddPadding"}
+"""By way of copying what stands in the name of its first kernel."""
+WIDE_CHANNELS = 16
+"""Channels of padded calls that a fit counts: for fewer there are kernels of their own."""
+STARTS = [
+    (share, kernel_us, gb_per_s) for share in (0.1, 0.5) for kernel_us in (1, 10) for gb_per_s in (500, 2000)
+]
+BESIDE = ("grouped", "whole", "packed", "padded", "dilated")
 """Sorts whose images are copied beside, or whose kernels are no implicit GEMM of Hopper's."""
 FEW_CHANNELS = 16
 SIZES = ["in_dtype", "m", "n", "k"]
@@ -118,11 +134,14 @@ def convolutions(table: str) -> pd.DataFrame:
     rows = rows[rows["kernel"] == CUDNN]
     ranker = Ranker(GPUS[0], family=CUDNN)
     problems = [GemmProblem.of_conv(*words) for words in zip(rows["conv"], rows["in_dtype"], strict=True)]
+    convs = [problem.conv for problem in problems if problem.conv]
     fastest = [ranker.rank(each, 1).best.prediction for each in problems]
     found = pd.DataFrame(
         {
             "table": table,
-            "sort": [sort_of(problem.conv) for problem in problems if problem.conv],
+            "conv": convs,
+            "kernels": rows["kernel_name"].astype(str).to_numpy(),
+            "sort": [sort_of(conv) for conv in convs],
             "predicted_us": [each.runtime_us for each in fastest],
             "limiter": [each.limiter for each in fastest],
             "runtime_us": runtimes_us(rows),
@@ -132,19 +151,47 @@ def convolutions(table: str) -> pd.DataFrame:
         float(ranker.own_pick_of(problem).time_us(each.runtime_us, each.limiter))
         for problem, each in zip(problems, fastest, strict=True)
     ]
-    convs = (problem.conv for problem in problems if problem.conv)
     return found[[conv.groups == 1 or conv.channels >= FEW_CHANNELS * conv.groups for conv in convs]]
 
 
-def of_convolutions() -> tuple[OwnPick, pd.DataFrame, pd.DataFrame]:
-    """What picks of the fitted tables take over the fastest: of no sort, by sort; and how near that is."""
+def copying(calls: pd.DataFrame, way: str) -> tuple[Copying, dict[str, float]]:
+    """The numbers of one way of least mean error, of the calls whose kernels tell it; and that error."""
+    kernels = calls["kernels"].str.split(" + ", regex=False)
+    wide = pd.Series(
+        [min(conv.channels, conv.filters) >= WIDE_CHANNELS for conv in calls["conv"]], calls.index
+    )
+    calls = calls[
+        kernels.str[0].str.contains(COPYING[way]) & calls["sort"].isin(("grouped", "padded")) & wide
+    ]
+    copies = [ways_of(conv)[way] for conv in calls["conv"]]
+    counts, moved = (
+        np.array([getattr(each, name) for each in copies]) for name in ("kernels", "moved_bytes")
+    )
+    beside = Copies(kernels=counts, moved_bytes=moved)
+
+    def of(values: Sequence[float]) -> Copying:
+        share, kernel_us, gb_per_s = (max(float(value), 1e-6) for value in values)
+        return Copying(share=share, kernel_us=kernel_us, gb_per_s=gb_per_s)
+
+    def off(values: Sequence[float]) -> FloatArray:
+        times_us = of(values).time_us(calls["predicted_us"].to_numpy(), beside)
+        return np.abs(times_us / calls["runtime_us"].to_numpy() - 1.0)
+
+    tried = [minimize(lambda values: off(values).mean(), start, method="Nelder-Mead") for start in STARTS]
+    best = min(tried, key=lambda found: found.fun).x
+    return of(best), {"calls": len(calls), "mean": off(best).mean(), "median": np.median(off(best))}
+
+
+def of_convolutions() -> tuple[OwnPick, pd.DataFrame, pd.DataFrame, dict[str, object]]:
+    """What picks of the fitted tables take over the fastest: of no sort, by sort and way; how near it is."""
     found = pd.concat(map(convolutions, (*FITTED_CONVOLUTIONS, *HELD_OUT_CONVOLUTIONS)))
     seen = found[found["table"].isin(FITTED_CONVOLUTIONS)]
     shares = (seen["runtime_us"] / seen["predicted_us"] - 1.0).groupby(seen["sort"])
     error = (found["expected_us"] / found["runtime_us"] - 1.0).abs()
     names = [found["table"], found["sort"].where(found["sort"].isin(BESIDE), "")]
     found_errors = error.groupby(names).agg(["size", "mean", "median"])
-    return fitted(seen[seen["sort"] == ""]), shares.agg(["size", "median"]), found_errors
+    ways = {way: copying(seen, way) for way in COPYING}
+    return fitted(seen[seen["sort"] == ""]), shares.agg(["size", "median"]), found_errors, ways
 
 
 def main() -> None:
@@ -155,10 +202,12 @@ def main() -> None:
         print(pd.DataFrame(held_out(rows, halves) for halves in (HALVES_US, HALVES_US[-1:])).round(4))
         own_pick = Ranker(gpu_name, family=TORCH_FAMILY).own_pick
         print(pd.DataFrame(figures(rows, own_pick)).to_string(index=False))
-    own_pick, *frames = of_convolutions()
+    own_pick, *frames, ways = of_convolutions()
     print(CUDNN, own_pick)
     for frame in frames:
         print(frame.round(3).to_string())
+    for way, found in ways.items():
+        print(way, *found)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""The rows of `data/measurements/h200/conv_networks` and `conv_networks_unseen`: cuDNN in networks.
+"""The rows of `data/measurements/h200/conv_networks`, `conv_beside` and their `_unseen`: cuDNN in networks.
 
     python scripts/plan_convolution_measurements.py --output plans
     gemm-model benchmark --rows plans/conv_networks.csv --output conv_networks.csv
 
 Forward convolutions and both gradients of whole networks, most of their channels no multiples of 64. Networks
 take turns: one for the fit, the next held out. Depthwise convolutions are left out, since their kernels
-multiply no matrices. Every draw is seeded.
+multiply no matrices. `conv_beside` are layers whose images cuDNN copies beside: channels that fill no row of
+16 bytes, groups of more channels than a tile packs. `conv_networks_later` are twelve networks more, all held
+out. Every draw is seeded.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 from plan_library_measurements import write_plans
@@ -27,6 +29,7 @@ from gemm_model.tables.table import read_table
 SEED = 20261123
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements" / "h200"
 EARLIER = ("convolutions", "unseen_problems")
+LATER_THAN = (*EARLIER, "conv_networks", "conv_networks_unseen")
 ROWS_OF_A_NETWORK = 30
 BATCHES = {2: (1, 4, 16, 64), 3: (1, 2, 4)}
 """Images, by dimensions."""
@@ -152,7 +155,101 @@ NETWORKS: Mapping[str, tuple[Layer | str, ...]] = {
     ),
 }  # fmt: skip
 """Layers as published, some with another size of image."""
-HELD_OUT = tuple(NETWORKS)[1::2]
+LATER: Mapping[str, tuple[Layer | str, ...]] = {
+    "ResNet-34": (
+        (64, 56, 64, 3, 1), (128, 28, 128, 3, 1), (256, 14, 256, 3, 1), (512, 7, 512, 3, 1),
+        (64, 56, 128, 3, 2), (128, 28, 256, 3, 2), (256, 14, 512, 3, 2), (64, 56, 128, 1, 2),
+    ),
+    "Inception-v4": (
+        (32, 147, 64, 3, 1), (64, 147, 96, 3, 2, "pad=0"), (64, 73, 96, 3, 1, "pad=0"),
+        (192, 71, 192, 3, 2, "pad=0"), (64, 35, 96, 3, 1), (224, 35, 256, 3, 1),
+        "c=192 h=17 w=17 k=224 r=1 s=7 pad=0x3", "c=224 h=17 w=17 k=256 r=7 s=1 pad=3x0",
+        "c=256 h=17 w=17 k=320 r=7 s=1 pad=3x0", (320, 17, 320, 3, 2, "pad=0"),
+        "c=448 h=8 w=8 k=512 r=3 s=1 pad=1x0",
+    ),
+    "YOLOv5-l": (
+        (64, 160, 64, 3, 1), (64, 320, 128, 3, 2), (128, 80, 128, 3, 1), (128, 160, 256, 3, 2),
+        (256, 40, 256, 3, 1), (512, 20, 512, 3, 1), (512, 40, 1024, 3, 2),
+    ),
+    "DenseNet-121": ((128, 56, 32, 3, 1), (128, 28, 32, 3, 1), (128, 14, 32, 3, 1), (128, 7, 32, 3, 1)),
+    "VoVNet-39": (
+        (64, 112, 128, 3, 2), (128, 56, 128, 3, 1), (256, 28, 160, 3, 1), (160, 28, 160, 3, 1),
+        (512, 14, 192, 3, 1), (192, 14, 192, 3, 1), (768, 7, 224, 3, 1), (224, 7, 224, 3, 1),
+    ),
+    "DLA-34 and CenterNet": (
+        (16, 224, 16, 3, 1), (16, 224, 32, 3, 2), (32, 112, 64, 3, 2), (64, 128, 256, 3, 1),
+        (128, 64, 64, 3, 1), (256, 32, 128, 3, 1), (512, 16, 256, 3, 1),
+    ),
+    "UNet 3+": (
+        (64, 128, 64, 3, 1), (320, 128, 320, 3, 1), (256, 64, 64, 3, 1), (512, 32, 64, 3, 1),
+        (1024, 8, 64, 3, 1), (320, 32, 320, 3, 1),
+    ),
+    "EDSR": ((256, 48, 256, 3, 1), (256, 96, 256, 3, 1), (64, 96, 64, 3, 1), (64, 96, 256, 3, 1)),
+    "RAFT": (
+        (64, 128, 96, 3, 2), (96, 64, 96, 3, 1), (96, 64, 128, 3, 2), (256, 55, 192, 3, 1),
+        (128, 55, 64, 3, 1), "c=384 h=55 w=128 k=128 r=1 s=5 pad=0x2",
+        "c=384 h=55 w=128 k=128 r=5 s=1 pad=2x0", (128, 55, 256, 3, 1),
+    ),
+    "SlowFast": (
+        "d=32 h=56 w=56 c=8 k=8 t=1 r=3 s=3 pad=0x1x1", "d=32 h=28 w=28 c=16 k=16 t=1 r=3 s=3 pad=0x1x1",
+        "d=32 h=14 w=14 c=128 k=32 t=3 r=1 s=1 pad=1x0x0", "d=8 h=56 w=56 c=64 k=64 t=1 r=3 s=3 pad=0x1x1",
+        "d=8 h=28 w=28 c=128 k=128 t=1 r=3 s=3 pad=0x1x1", "d=8 h=14 w=14 c=1024 k=256 t=3 r=1 s=1 pad=1x0x0",
+        "d=8 h=14 w=14 c=256 k=256 t=1 r=3 s=3 pad=0x1x1",
+    ),
+    "C3D": (
+        "d=16 h=56 w=56 c=64 k=128 t=3 r=3 s=3 pad=1", "d=8 h=28 w=28 c=128 k=256 t=3 r=3 s=3 pad=1",
+        "d=8 h=28 w=28 c=256 k=256 t=3 r=3 s=3 pad=1", "d=4 h=14 w=14 c=512 k=512 t=3 r=3 s=3 pad=1",
+        "d=2 h=7 w=7 c=512 k=512 t=3 r=3 s=3 pad=1",
+    ),
+    "BigGAN": (
+        (96, 128, 96, 3, 1), (192, 64, 96, 3, 1), (192, 64, 192, 3, 1), (384, 32, 384, 3, 1),
+        (768, 32, 384, 3, 1), (768, 16, 768, 3, 1), (1536, 8, 1536, 3, 1),
+    ),
+}  # fmt: skip
+"""Layers as published; `conv_networks_later`, drawn when the picks of all others were known."""
+BESIDE: Mapping[str, tuple[Layer | str, ...]] = {
+    "nnU-Net 2-D of 30 filters": (
+        (1, 256, 30, 3, 1), (30, 256, 30, 3, 1), (30, 256, 60, 3, 2), (60, 128, 60, 3, 1),
+        (60, 128, 120, 3, 2),
+    ),
+    "HRNet-W18": (
+        (18, 56, 18, 3, 1), (36, 28, 36, 3, 1), (18, 56, 36, 3, 2), (36, 28, 72, 3, 2), (270, 56, 18, 3, 1),
+    ),
+    "Vision transformers": (
+        (3, 224, 768, 16, 16, "pad=0"), (3, 224, 1024, 14, 14, "pad=0"), (3, 384, 768, 32, 32, "pad=0"),
+        (3, 224, 384, 8, 8, "pad=0"),
+    ),
+    "Swin, CLIP and DINO": (
+        (3, 224, 96, 4, 4, "pad=0"), (3, 224, 1280, 14, 14, "pad=0"), (3, 336, 1024, 14, 14, "pad=0"),
+        (3, 512, 1152, 16, 16, "pad=0"),
+    ),
+    "PyramidNet": ((27, 56, 27, 3, 1), (43, 28, 43, 3, 1), (59, 14, 59, 3, 1), (91, 7, 91, 3, 1)),
+    "Pruned VGG": ((61, 112, 61, 3, 1), (118, 56, 118, 3, 1), (237, 28, 237, 3, 1), (501, 14, 501, 3, 1)),
+    "RegNetY-8GF and 32GF": (
+        (448, 28, 448, 3, 1, "groups=8"), (896, 14, 896, 3, 1, "groups=16"), (696, 28, 696, 3, 1, "groups=3"),
+        (1392, 14, 1392, 3, 1, "groups=6"), (696, 56, 696, 3, 2, "groups=3"),
+    ),
+    "RegNetX-12GF and Y-4GF": (
+        (224, 56, 224, 3, 1, "groups=2"), (448, 28, 448, 3, 1, "groups=4"),
+        (2240, 7, 2240, 3, 1, "groups=20"),
+        (192, 28, 192, 3, 1, "groups=3"), (512, 14, 512, 3, 1, "groups=8"), (512, 28, 512, 3, 2, "groups=8"),
+    ),
+    "ResNeSt-50": (
+        (64, 56, 128, 3, 1, "groups=2"), (128, 28, 256, 3, 1, "groups=2"), (256, 14, 512, 3, 1, "groups=2"),
+        (512, 7, 1024, 3, 1, "groups=2"),
+    ),
+    "AlexNet and ResNeXt-101 32x48d": (
+        (96, 27, 256, 5, 1, "groups=2"), (384, 13, 384, 3, 1, "groups=2"), (384, 13, 256, 3, 1, "groups=2"),
+        (1536, 28, 1536, 3, 1, "groups=32"), (3072, 14, 3072, 3, 1, "groups=32"),
+    ),
+    "First layers": ((1, 224, 32, 3, 2), (3, 416, 32, 3, 1), (4, 64, 320, 3, 1), (6, 256, 64, 7, 2)),
+    "R(2+1)D and mono images": (
+        "d=16 h=112 w=112 c=3 k=45 t=1 r=7 s=7 pad=0x3x3 stride=1x2x2",
+        "d=16 h=56 w=56 c=45 k=64 t=3 r=1 s=1 pad=1x0x0", (1, 256, 64, 3, 1), (2, 256, 48, 3, 1),
+        (5, 128, 80, 3, 1), (9, 64, 320, 3, 1),
+    ),
+}  # fmt: skip
+"""Layers as published, and odd ones as pruning leaves them."""
 
 
 def words_of(layer: Layer | str) -> str:
@@ -166,35 +263,53 @@ def words_of(layer: Layer | str) -> str:
 
 
 @cache
-def measured() -> frozenset[str]:
+def measured(tables: tuple[str, ...]) -> frozenset[str]:
     """Convolutions of earlier tables."""
-    tables = (read_table(MEASUREMENTS / f"{name}.csv.gz") for name in EARLIER)
-    return frozenset(conv for table in tables for conv in table["conv"])
+    found = (read_table(MEASUREMENTS / f"{name}.csv.gz") for name in tables)
+    return frozenset(conv for table in found for conv in table["conv"])
 
 
-def network_rows(name: str, draw: random.Random) -> Iterator[Row]:
+def network_rows(
+    layers: tuple[Layer | str, ...], earlier: frozenset[str], draw: random.Random
+) -> Iterator[Row]:
     found = []
-    for layer, kind in product(NETWORKS[name], KINDS):
+    for layer, kind in product(layers, KINDS):
         words = words_of(layer)
         for images in BATCHES[3 if " t=" in words else 2]:
             dtype = "fp16" if draw.random() < SHARE_OF_FP16 else "bf16"
             conv = ConvProblem.parse(f"{kind} n={images} {words}")
             problem = GemmProblem.of_conv(conv, dtype)
-            if problem.flop <= LARGEST_CONVOLUTION_FLOP and conv.name not in measured():
+            if problem.flop <= LARGEST_CONVOLUTION_FLOP and conv.name not in earlier:
                 found.append(row(problem, None, "cudnn"))
     yield from draw.sample(found, min(ROWS_OF_A_NETWORK, len(found)))
 
 
+def drawn_rows(
+    networks: Mapping[str, tuple[Layer | str, ...]], earlier: tuple[str, ...], seed: int
+) -> list[list[Row]]:
+    """Of each network some rows that are in no earlier table."""
+    return [
+        list(network_rows(layers, measured(earlier), random.Random(seed + number)))
+        for number, layers in enumerate(networks.values())
+    ]
+
+
+def taking_turns(
+    name: str, networks: Mapping[str, tuple[Layer | str, ...]], earlier: tuple[str, ...], seed: int
+) -> dict[str, list[Row]]:
+    """The plan of a fit and of what is held out of it: networks take turns, no row is in both."""
+    drawn = drawn_rows(networks, earlier, seed)
+    fit, unseen = (dict.fromkeys(chain.from_iterable(rows)) for rows in (drawn[::2], drawn[1::2]))
+    return {name: [item for item in fit if item not in unseen], f"{name}_unseen": list(unseen)}
+
+
 def plans() -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {"conv_networks": [], "conv_networks_unseen": []}
-    for number, name in enumerate(NETWORKS):
-        plan = "conv_networks_unseen" if name in HELD_OUT else "conv_networks"
-        found[plan] += network_rows(name, random.Random(SEED + number))
-    unseen = dict.fromkeys(found["conv_networks_unseen"])
-    found["conv_networks"] = [item for item in dict.fromkeys(found["conv_networks"]) if item not in unseen]
-    found["conv_networks_unseen"] = list(unseen)
+    found = taking_turns("conv_networks", NETWORKS, EARLIER, SEED)
     smoke = one_of_each([item for rows in found.values() for item in rows], random.Random(SEED - 1))
-    return {**found, "conv_smoke": smoke}
+    beside = taking_turns("conv_beside", BESIDE, LATER_THAN, SEED + len(NETWORKS))
+    later = drawn_rows(LATER, LATER_THAN, SEED + len(NETWORKS) + len(BESIDE))
+    rows = list(dict.fromkeys(chain.from_iterable(later)))
+    return {**found, **beside, "conv_networks_later": rows, "conv_smoke": smoke}
 
 
 if __name__ == "__main__":

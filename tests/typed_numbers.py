@@ -70,7 +70,6 @@ VALUES = {
     "chain.cold_us": 0.25,
     "chain.cooperative_us": 0.5,
     "chain.gap_us": 0.8,
-    "power.idle_w": 100.0,
     "power.pj_per_flop": 1.0,
     "power.pj_per_l2_byte": 30.0,
     "power.pj_per_dram_byte": 80.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +86,25 @@ def test_measured_rows_go_to_the_table_of_their_plan(plans: dict[str, list[Row]]
 
 
 def test_convolutions_of_networks_held_out_are_in_no_other_plan() -> None:
-    found = load_script("plan_convolution_measurements").plans()
-    fitted, held_out = (
-        [row.problem.conv for row in found[name]] for name in ("conv_networks", "conv_networks_unseen")
-    )
-    assert (len(fitted), len(held_out)) == (360, 360)
-    assert not set(fitted) & set(held_out)
-    assert {conv.kind for conv in held_out} == {"fprop", "dgrad", "wgrad"}
-    # Depthwise ones are left out.
-    assert all(min(conv.channels, conv.filters) > conv.groups for conv in (*fitted, *held_out))
+    plans = load_script("plan_convolution_measurements").plans()
+    found = {name: {row.problem.conv for row in rows} for name, rows in plans.items() if "smoke" not in name}
+    assert {name: len(convs) for name, convs in found.items()} == {
+        "conv_networks": 360,
+        "conv_networks_unseen": 360,
+        "conv_networks_later": 360,
+        "conv_beside": 180,
+        "conv_beside_unseen": 180,
+    }
+    # Types are drawn: a convolution may come in two, but in one plan.
+    assert all(not found[one] & found[other] for one, other in combinations(found, 2))
+    for convs in found.values():
+        assert {conv.kind for conv in convs} == {"fprop", "dgrad", "wgrad"}
+        # Depthwise ones are left out.
+        assert all(min(conv.channels, conv.filters) > conv.groups or conv.groups == 1 for conv in convs)
+
+
+def test_layers_beside_have_odd_channels_or_large_groups() -> None:
+    plans = load_script("plan_convolution_measurements").plans()
+    for row in (*plans["conv_beside"], *plans["conv_beside_unseen"]):
+        conv = row.problem.conv
+        assert conv.groups > 1 or conv.channels % 8 or conv.filters % 8

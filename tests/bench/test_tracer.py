@@ -79,6 +79,9 @@ def test_a_row_is_timed_without_the_tracer_and_traced_with_it(monkeypatch):
     # over it.
     assert trace.info.unranged_us == pytest.approx(1.18)
     assert trace.info.overhead == pytest.approx(1.6 / 1.18 - 1.0)
+    # One launch with ranges counts in each of nine rounds.
+    assert trace.info.launches == 9
+    assert trace.info.median_phases["runtime"] == pytest.approx(1.6)
     assert trace.info.kernel["m"] == 256
     # 128 elements of K are two k tiles of 64.
     assert trace.info.k_tiles == 2

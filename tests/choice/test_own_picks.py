@@ -3,7 +3,7 @@
 import pytest
 
 import gemm_model as gm
-from gemm_model.choice.own_picks import sort_of
+from gemm_model.choice.own_picks import sort_of, ways_of
 from gemm_model.choice.selection import Ranker, describe, parse_description
 from gemm_model.core.conv import ConvProblem
 
@@ -20,6 +20,11 @@ from gemm_model.core.conv import ConvProblem
         # 48 channels a group; 8, of which a tile of 64 holds eight groups.
         ("dgrad n=8 c=192 h=28 w=28 k=192 r=3 s=3 pad=1 groups=4", "grouped"),
         ("dgrad n=8 c=256 h=28 w=28 k=256 r=3 s=3 pad=1 groups=32", "packed"),
+        # 64 and 128 channels for as many filters; 64 for 128; 192.
+        ("dgrad n=8 c=512 h=14 w=14 k=512 r=3 s=3 pad=1 groups=8", "whole"),
+        ("fprop n=8 c=256 h=14 w=14 k=256 r=3 s=3 pad=1 groups=2", "whole"),
+        ("fprop n=8 c=256 h=14 w=14 k=512 r=3 s=3 pad=1 groups=4", "grouped"),
+        ("fprop n=8 c=384 h=14 w=14 k=384 r=3 s=3 pad=1 groups=2", "grouped"),
     ],
 )
 def test_sorts_go_by_channels_groups_and_dilation(text, sort):
@@ -29,15 +34,39 @@ def test_sorts_go_by_channels_groups_and_dilation(text, sort):
 def test_what_it_picks_goes_by_the_sort():
     ranker = Ranker("h200", family="cudnn")
     wide, narrow, grouped = (
-        ranker.own_pick_of(gm.GemmProblem.of_conv(text)).share
+        ranker.own_pick_of(gm.GemmProblem.of_conv(text)).time_us(20.0, "TENSOR")
         for text in (
             "wgrad n=8 c=64 h=28 w=28 k=64 r=3 s=3 pad=1",
             "wgrad n=8 c=96 h=28 w=28 k=96 r=3 s=3 pad=1",
             "fprop n=8 c=192 h=28 w=28 k=192 r=3 s=3 pad=1 groups=4",
         )
     )
-    assert 0.0 < wide < narrow < grouped
+    assert 20.0 < wide < narrow < grouped
     assert ranker.own_pick_of(gm.GemmProblem.of(512, 512, 512)) == ranker.own_pick
+
+
+def test_groups_are_sliced_or_transposed():
+    # 2 images of 4x4 pixels and 96 channels, 48 of them a group of filters: 3,072 elements in, as many out,
+    # 9 x 96 x 48 = 41,472 weights. Two bytes each, read and written.
+    ways = ways_of(ConvProblem.parse("fprop n=2 c=96 h=4 w=4 k=96 r=3 s=3 pad=1 groups=2"))
+    sliced, transposed = ways["sliced"], ways["transposed"]
+    assert (sliced.kernels, sliced.moved_bytes) == (5, 4 * 2 * 3072)
+    assert (transposed.kernels, transposed.moved_bytes) == (3, 4 * (2 * 3072 + 41472))
+    # A weight gradient adds up its parts of K in a kernel more.
+    gradient = ways_of(ConvProblem.parse("wgrad n=2 c=96 h=4 w=4 k=96 r=3 s=3 pad=1 groups=2"))
+    assert gradient["sliced"].kernels == 7
+
+
+def test_channels_that_fill_no_row_are_padded_in_every_matrix_that_has_them():
+    # 3 of 8 channels, 16 filters: the image (2 x 16 pixels) and the weights (9 taps), not the output.
+    padded = ways_of(ConvProblem.parse("dgrad n=2 c=3 h=4 w=4 k=16 r=3 s=3 pad=1"))["padded"]
+    assert padded.kernels == 2
+    assert padded.moved_bytes == pytest.approx(2 * (32 * (3 + 8) + 9 * 16 * (3 + 8)))
+    # 16 channels, 12 of 16 filters: the weights and the output.
+    padded = ways_of(ConvProblem.parse("fprop n=2 c=16 h=4 w=4 k=12 r=3 s=3 pad=1"))["padded"]
+    assert padded.kernels == 2
+    assert padded.moved_bytes == pytest.approx(2 * (32 * (12 + 16) + 9 * 16 * (12 + 16)))
+    assert not ways_of(ConvProblem.parse("fprop n=2 c=16 h=4 w=4 k=16 r=3 s=3 pad=1"))
 
 
 def test_k_tiles_of_32_are_offered_to_32_channels():

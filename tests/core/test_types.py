@@ -142,6 +142,7 @@ def test_gpu_from_a_yaml_file(tmp_path):
         ({"dram_read_gb_per_s": 5000}, "dram_read_gb_per_s is 5000; expected at most 4814"),
         ({"power_cap_w": 0}, "power_cap_w is 0.0; expected a number of W from 10"),
         ({"idle_power_w": "warm"}, "idle_power_w is 'warm'"),
+        ({"idle_power_w": 700}, "idle_power_w is 700; expected less than power_cap_w, 700"),
         ({"architecture": "sm75"}, "architecture is 'sm75'; expected one of sm70, sm80"),
         ({"architecture": 90}, "architecture is 90; expected a text"),
         ({"validated": "abc"}, "validated is 'abc'; expected true or false"),

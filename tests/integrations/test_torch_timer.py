@@ -275,6 +275,13 @@ def test_convolutions_and_their_gradients_are_implicit_gemms():
     assert not seen.unmodelled
 
 
+def test_convolutions_of_odd_channels_are_bound_by_the_copies_that_pad_them():
+    conv = nn.Conv2d(30, 30, 3, padding=1, device="meta", dtype=torch.bfloat16)
+    with GemmTimer("h200", display=False) as seen:
+        conv(meta(8, 30, 56, 56))
+    assert [timing.limiter for timing in seen.timings] == ["COPIES"]
+
+
 def test_convolutions_of_one_dimension_are_those_of_two():
     with timer() as seen:
         nn.Conv1d(8, 16, 3, stride=2, groups=2, device="meta", dtype=torch.bfloat16)(meta(4, 8, 65))

@@ -43,7 +43,7 @@ def test_a_file_gives_back_what_was_written(tmp_path):
 
 def test_any_other_value_gives_another_fingerprint():
     prints = {calibration().fingerprint(), calibration(gpu="h100_sxm").fingerprint()}
-    for name, value in (("launch.kernel_us", 3.001), ("spilling.sharing", 0.51), ("power.idle_w", 101.0)):
+    for name, value in (("launch.kernel_us", 3.001), ("spilling.sharing", 0.51), ("power.pj_per_flop", 1.01)):
         changed = {"fp16": numbers(), "fp8": numbers({name: value})}
         prints.add(calibration(numbers=changed).fingerprint())
     assert len(prints) == 5

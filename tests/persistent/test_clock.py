@@ -91,10 +91,17 @@ def test_voltage_has_a_floor():
 
 @pytest.mark.parametrize("clocked_w", [300.0, 900.0, 2000.0, 5000.0])
 def test_capped_clock_meets_the_cap(clocked_w):
-    share = capped_clock_share(POWER, 700.0, clocked_w, 100.0)
+    share = capped_clock_share(POWER, 700.0, 100.0, clocked_w, 100.0)
     spent_w = 100.0 + 100.0 + clocked_w * share * max(share, 0.6) ** 2
     assert spent_w == pytest.approx(700.0, rel=1e-4) if 0.4 < share < 1 else share in (0.4, 1.0)
     assert (share == 1.0) == (clocked_w == 300.0)
+
+
+@pytest.mark.parametrize(
+    ("idle_w", "cap_w", "watts"), [(130.0, 700.0, 130), (None, 350.0, 65.1), (None, None, 0)]
+)
+def test_a_card_at_rest_draws_what_was_measured_or_a_share_of_its_cap(idle_w, cap_w, watts):
+    assert replace(H200, idle_power_w=idle_w, power_cap_w=cap_w).resting_w == pytest.approx(watts)
 
 
 def test_a_higher_cap_never_slows_a_sustained_kernel():
@@ -109,5 +116,5 @@ def test_a_higher_cap_never_slows_a_sustained_kernel():
 
 def test_energy_adds_up():
     # 1e6 FLOP at 1 pJ, 1e4 L2 bytes at 30 pJ, 1e3 DRAM bytes at 80 pJ, 2 us at 100 W.
-    assert energy_uj(POWER, 1e6, 1e4, 1e3, 1.0, 2.0) == pytest.approx(1.0 + 0.3 + 0.08 + 200.0)
-    assert energy_uj(POWER, 1e6, 1e4, 1e3, 0.5, 2.0) == pytest.approx(1.3 * 0.36 + 0.08 + 200.0)
+    assert energy_uj(POWER, 100.0, 1e6, 1e4, 1e3, 1.0, 2.0) == pytest.approx(1.0 + 0.3 + 0.08 + 200.0)
+    assert energy_uj(POWER, 100.0, 1e6, 1e4, 1e3, 0.5, 2.0) == pytest.approx(1.3 * 0.36 + 0.08 + 200.0)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.choice.fastest import SAME_TIME, Contenders, KernelTimes, fastest, kernel_times
-from gemm_model.choice.own_picks import sort_of
+from gemm_model.choice.own_picks import sort_of, ways_of
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.further_work import asked_of
@@ -130,8 +130,9 @@ class Ranker:
         return self.model.own_pick(self.names[0]) if len(self.names) == 1 else OwnPick()
 
     def own_pick_of(self, problem: GemmProblem) -> OwnPick:
-        """The same for one problem: of convolutions it goes by their channels."""
-        return self.own_pick if problem.conv is None else self.own_pick.of(sort_of(problem.conv))
+        """The same for one problem: of convolutions it goes by their channels and what is copied for them."""
+        conv = problem.conv
+        return self.own_pick if conv is None else self.own_pick.of(sort_of(conv), ways_of(conv))
 
     def spaces(self, problem: GemmProblem) -> tuple[CandidateSpace, ...]:
         """The candidates for the problem's types and layouts; raises InputError where there are none."""

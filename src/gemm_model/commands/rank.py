@@ -272,11 +272,13 @@ def _of_each_notes(each: Sequence[Choice]) -> list[str]:
 def _pick_notes(ranker: Ranker, ranking: Ranking) -> list[str]:
     """What a library takes that is not told which kernel: no one tells cuDNN."""
     best = ranking.best.prediction
-    own_us = ranker.own_pick_of(ranking.problem).time_us(best.runtime_us, best.limiter)
-    longer = float(own_us) / best.runtime_us - 1.0
+    own_pick = ranker.own_pick_of(ranking.problem)
+    longer = float(own_pick.time_us(best.runtime_us, best.limiter)) / best.runtime_us - 1.0
     if ranking.problem.conv is None or longer <= 0.0:
         return []
-    return [f"what {ranker.names[0]} picks by itself takes about {longer:.0%} longer"]
+    way = own_pick.way(best.runtime_us)
+    why = f"; its matrices are {way} in kernels beside" if way else ""
+    return [f"what {ranker.names[0]} picks by itself takes about {longer:.0%} longer{why}"]
 
 
 def _against_notes(held: Against) -> list[str]:

@@ -73,6 +73,7 @@ class AssumedNumbers:
     l2_merging_sms: float = empirical("SMs", 1.0, 18.0)
     graph_launch_us: float = empirical("us", 0.05, 50.0)
     event_pair_us: float = empirical("us", 0.0, 50.0)
+    idle_power_share: float = empirical("1", 0.0, 1.0)
 
 
 @cache
@@ -156,6 +157,7 @@ class GpuSpec:
     """Where the SM clock is locked: how long the supply takes to restore it under load. None: not locked."""
     power_cap_w: float | None = None
     idle_power_w: float | None = None
+    """Board power at rest, clocks up; None where it was not measured: `resting_w` has a share of the cap."""
     """Clocks up, nothing running."""
     validated: bool = False
     """Whether predictions for this GPU were compared with measurements."""
@@ -190,6 +192,13 @@ class GpuSpec:
     def kernel_architecture(self) -> str:
         """The architecture whose kernels it runs."""
         return KERNELS_OF.get(self.architecture, self.architecture)
+
+    @property
+    def resting_w(self) -> float:
+        """Board power without work, clocks up [W]; 0 where neither it nor a power cap is known."""
+        if self.idle_power_w is not None:
+            return self.idle_power_w
+        return assumed_numbers().idle_power_share * (self.power_cap_w or 0.0)
 
     @property
     def dram_bytes_per_us(self) -> float:
@@ -258,6 +267,10 @@ def _contradictions(gpu: GpuSpec) -> list[str]:
         found.append(
             f"dram_read_gb_per_s is {gpu.dram_read_gb_per_s:g}; expected at most {gpu.dram_gb_per_s:.0f}, "
             "the bus width times two transfers of dram_clk_mhz"
+        )
+    if gpu.power_cap_w is not None and gpu.resting_w >= gpu.power_cap_w:
+        found.append(
+            f"idle_power_w is {gpu.idle_power_w:g}; expected less than power_cap_w, {gpu.power_cap_w:g}"
         )
     return found
 

@@ -174,8 +174,9 @@ class GemmTimer:
         work = work if self.ranker.model.beyond_plain else work.plain_twin
         ranker = self._ranker_for(asked_of(work))
         best = ranker.rank(work, 1).best.prediction
-        own_us = ranker.own_pick_of(work).time_us(best.runtime_us, best.limiter)
-        return float(own_us), best.limiter
+        pick = ranker.own_pick_of(work)
+        own_us = float(pick.time_us(best.runtime_us, best.limiter))
+        return own_us, pick.limiter(best.runtime_us, best.limiter)
 
     def _ranker_for(self, asked: tuple[str, ...]) -> Ranker:
         """Ranks kernels of the timer's family, or of the first one that does what is asked."""

@@ -680,9 +680,8 @@ class Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
-    """The power cap: idle power, and the energy of the work at the voltage of its clock."""
+    """The power cap: the energy of the work at the voltage of its clock, beside the card's idle power."""
 
-    idle_w: float = number("W", 90.0, (30.0, 300.0), "power without work", "sustained rows", fitted=True)
     pj_per_flop: float = number(
         "pJ",
         0.6,

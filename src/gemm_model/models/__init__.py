@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
+from inspect import Parameter, signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -112,11 +113,27 @@ def create_model(name: str, gpu: GpuSpec, options: Mapping[str, Any] | None = No
     name = known
     check_options(name, options or {})
     model_class = getattr(import_module(_MODULES[name]), name)
+    _require_options(name, model_class, options or {})
     try:
         model: Model = model_class(gpu, **(options or {}))
     except TypeError as error:
         raise InputError(f"{name}: {error}") from None
     return model
+
+
+def _require_options(name: str, model_class: type[Model], options: Mapping[str, Any]) -> None:
+    """Raise InputError for an option that a model does not have, or that it cannot do without."""
+    parameters = signature(model_class).parameters.values()
+    own = {each.name: each.default for each in parameters if each.kind is Parameter.KEYWORD_ONLY}
+    takes_any = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
+    for option in options:
+        if option not in own and not takes_any:
+            expected = f"one of {', '.join(own)}" if own else "none"
+            raise InputError(f"{name}: unknown option {option!r}; expected {expected}")
+    for option, default in own.items():
+        if default is Parameter.empty and option not in options:
+            file = f"config/model/{name}.yaml"
+            raise InputError(f"{name}: option {option!r} is missing; expected what {file} has")
 
 
 def require_known(model: Model, *, further: bool) -> None:

@@ -23,7 +23,7 @@ from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, is_number, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import ARCHITECTURES, GpuSpec, load_gpu
-from gemm_model.core.prediction import OwnPick
+from gemm_model.core.prediction import Copying, OwnPick
 from gemm_model.kernels.compiled_code import compiled_code
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import (
@@ -210,6 +210,7 @@ def own_picks() -> Mapping[str, OwnPick]:
             share=float(entry["share"]),
             half_us=float(entry.get("half_us", math.inf)),
             shares=entry.get("shares", {}),
+            copying={way: Copying(**found) for way, found in entry.get("copying", {}).items()},
         )
         for name, entry in found.items()
     }

@@ -60,6 +60,7 @@ def voltage_squared(power: Power, clock_share: Values) -> Values:
 
 def energy_uj(
     power: Power,
+    idle_w: float,
     switched_flop: Values,
     l2_bytes: Values,
     dram_bytes: Values,
@@ -72,17 +73,19 @@ def energy_uj(
     """
     work_pj = power.pj_per_flop * switched_flop + power.pj_per_l2_byte * l2_bytes
     switching = work_pj * voltage_squared(power, clock_share) + power.pj_per_dram_byte * dram_bytes
-    return power.idle_w * runtime_us + switching * 1e-6
+    return idle_w * runtime_us + switching * 1e-6
 
 
-def capped_clock_share(power: Power, cap_w: float, clocked_w_at_boost: Values, dram_w: Values) -> Values:
+def capped_clock_share(
+    power: Power, cap_w: float, idle_w: float, clocked_w_at_boost: Values, dram_w: Values
+) -> Values:
     """The clock (over boost, at most 1) at which work that scales with the clock meets the power cap.
 
     idle + dram + clocked x share x voltage(share)^2 = cap. Above the voltage floor that is a cube, below it
     linear.
     """
     floor = power.voltage_floor
-    budget = maximum(cap_w - power.idle_w - dram_w, 1.0) / maximum(clocked_w_at_boost, 1e-9)
+    budget = maximum(cap_w - idle_w - dram_w, 1.0) / maximum(clocked_w_at_boost, 1e-9)
     linear = budget / (floor * floor)
     # From a budget of 1 on the share is 1, and no cap at all is a budget without bound.
     cube = _cube_root(minimum(budget, 1.0))

@@ -652,7 +652,7 @@ def _clock_rule(
         period_us = waves_us + numbers.chain.boundary_us
         dram_w = power.pj_per_dram_byte * dram_bytes * 1e-6 / period_us
         work_w_at_boost = work_uj / period_us * gpu.sm_clk_mhz / sm_clk_mhz
-        share = capped_clock_share(power, cap_w, work_w_at_boost, dram_w)
+        share = capped_clock_share(power, cap_w, gpu.resting_w, work_w_at_boost, dram_w)
         return gpu.sm_clk_mhz * share
 
     def sustained(waves_us: Values, sm_clk_mhz: Values) -> Values:

@@ -445,7 +445,8 @@ class PhysicalEvaluation:
         share = times.set_clk_mhz / self.model.gpu.sm_clk_mhz
         batch = self.geometry.batch
         switched = self.geometry.flop * batch.multiplier_share
-        spent = energy_uj(power, switched, moved.l2_request_bytes, moved.dram_bytes, share, times.runtime_us)
+        l2_bytes, dram_bytes, idle_w = moved.l2_request_bytes, moved.dram_bytes, self.model.gpu.resting_w
+        spent = energy_uj(power, idle_w, switched, l2_bytes, dram_bytes, share, times.runtime_us)
         return {"energy_uj": spent}
 
     def tile_times(self) -> TileTimes:
