@@ -259,7 +259,8 @@ def test_words_are_refused_before_a_gpu_is_looked_for(
     assert (
         benchmark_main(arguments(write_sizes(tmp_path / "s.csv", (256,)), tmp_path / "out.csv", *words)) == 2
     )
-    expected = "partner is 'softmax'; expected MxNxK in positive whole numbers, such as 128x256x64"
+    expected = "partner is 'softmax'; expected rmsnorm, swapped or MxNxK in positive whole numbers, "
+    expected += "such as 128x256x64"
     assert capsys.readouterr().err.strip() == f"benchmark_gemm.py: {expected}"
 
 

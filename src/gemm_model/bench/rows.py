@@ -161,7 +161,7 @@ class Chain:
         if self.rotation < 0:
             raise InputError(f"rotation is {self.rotation}; expected a whole number from 0 on")
         if self.partner not in ("", NORM):
-            parse_extent(self.partner, "partner", (3,))
+            parse_extent(self.partner, "partner", (3,), beside=f"{NORM}, swapped or ")
         if self.paired and (self.partner or self.settled):
             raise InputError("a chain is paired and has a partner or is settled; expected one kernel, rested")
 

@@ -101,13 +101,18 @@ class KernelConfig:
         return self.cluster_m * self.cluster_n
 
 
-def parse_extent(text: str, what: str, parts: tuple[int, ...] = (2,)) -> tuple[int, ...]:
-    """Numbers of an extent such as '128x256'; `parts` says how many numbers may be given."""
+def parse_extent(text: str, what: str, parts: tuple[int, ...] = (2,), *, beside: str = "") -> tuple[int, ...]:
+    """Numbers of an extent such as '128x256'.
+
+    `parts` says how many numbers may be given; `beside` names, in the error, the words that are no extents.
+    """
     words = text.lower().split("x")
     good = all(word.isdecimal() and len(word) <= MAX_DIGITS and int(word) > 0 for word in words)
     if len(words) not in parts or not good:
         form = " or ".join("x".join("MNK"[:count]) for count in parts)
         shown = text if len(text) <= 4 * MAX_DIGITS else f"{text[:MAX_DIGITS]}..."
         example = "x".join(("128", "256", "64")[: parts[0]])
-        raise InputError(f"{what} is {shown!r}; expected {form} in positive whole numbers, such as {example}")
+        raise InputError(
+            f"{what} is {shown!r}; expected {beside}{form} in positive whole numbers, such as {example}"
+        )
     return tuple(int(word) for word in words)

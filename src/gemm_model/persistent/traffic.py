@@ -87,9 +87,9 @@ def traffic(
     kept = _kept(between(read_once + output), gpu.l2_kept_share * gpu.l2_bytes)
     reads = scaled(reads, 1.0 - kept)
     from_dram = minimum(reads / read_once, 1.0)
-    if a_written:
+    if a_written and gpu.l2_unwritten_share > 0.0:
         a_bytes = batch.a_once_bytes
-        reads = reads - (1.0 - kept) * a_bytes * _kept(a_bytes, gpu.l2_kept_share * gpu.l2_bytes)
+        reads = reads - (1.0 - kept) * a_bytes * _kept(a_bytes, gpu.l2_unwritten_share * gpu.l2_bytes)
     asked = _requests(batch, gpu, resources, schedule, edge, numbers, order)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * resources.cta_k
