@@ -72,6 +72,7 @@ SHIPPED = {
             "first_clock_share": 0.85,
             "steepest_clock_slope": 0.9,
             "fewest_stream_k_tiles": 8,
+            "l2_piece_bytes": 64,
         },
     ),
     "kernels": (

@@ -15,7 +15,7 @@ ALIGNED_CHANNELS = 8
 WHOLE_GROUPS = (PACKED_CHANNELS, 2 * PACKED_CHANNELS)
 """Channels of a group that fills a tile's columns [1]; names of cuDNN's kernels on an H200."""
 ELEMENT_BYTES = 2.0
-"""Bytes of an element [B]; convolutions of 16-bit types, the only ones that are measured."""
+"""An element [B]; convolutions of 16-bit types; bf16 and fp16, the only types that are measured."""
 NOTHING: Mapping[str, Copies] = MappingProxyType({})
 
 

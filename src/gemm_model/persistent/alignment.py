@@ -11,11 +11,10 @@ from gemm_model.core.elementwise import (
     minimum,
     power_of_two_divisor,
 )
+from gemm_model.persistent.numbers import persistent_numbers
 
 LINE_BYTES = 128.0
 """A line of L2 [B]; all NVIDIA GPUs; CUDA C++ Programming Guide."""
-PIECE_BYTES = 64.0
-"""Bytes of a row that L2 serves at once [B]: two sectors; Hopper; L2 counters of misaligned rows."""
 TMA_ALIGNMENT_BYTES = 16.0
 """Least alignment of a row [B]; TMA loads and stores; CUDA driver API, tensor maps."""
 SCALE_ROW_BYTES = 16.0
@@ -35,4 +34,5 @@ def further_pieces(pitch_bytes: Values) -> Values:
 
     None where rows start at multiples of 64 bytes, one at 32, three at 16.
     """
-    return PIECE_BYTES / minimum(row_alignment(pitch_bytes), PIECE_BYTES) - 1.0
+    piece_bytes = persistent_numbers().l2_piece_bytes
+    return piece_bytes / minimum(row_alignment(pitch_bytes), piece_bytes) - 1.0

@@ -21,8 +21,9 @@ from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers
-from gemm_model.persistent.alignment import PIECE_BYTES, further_pieces
+from gemm_model.persistent.alignment import further_pieces
 from gemm_model.persistent.edge_tiles import EdgeFill
+from gemm_model.persistent.numbers import persistent_numbers
 from gemm_model.persistent.placement import requests_in_order
 from gemm_model.persistent.reduction import workspace_bytes
 from gemm_model.persistent.spilling import spilled_l2_bytes
@@ -98,8 +99,9 @@ def traffic(
     output_pieces = further_pieces(batch.output_pitch_bytes)
     write_load = writes
     if any_of(output_pieces > 0.0):
-        stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, PIECE_BYTES)
-        narrow = PIECE_BYTES / stored_row
+        piece_bytes = persistent_numbers().l2_piece_bytes
+        stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, piece_bytes)
+        narrow = piece_bytes / stored_row
         write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
     requests = asked.requests * k_bytes
     return _new_traffic(
