@@ -354,6 +354,7 @@ def test_files_of_others_are_neither_mixed_with_nor_replaced(monkeypatch, tmp_pa
         ([*KERNEL], "--output is missing"),
         ([*KERNEL, "--output", "o.csv", "--events-per-warp", "0"], "--events-per-warp is 0"),
         (["--rows", "p.csv", "--output", "o", "--m", "5"], "--m has no effect with --rows"),
+        ([*KERNEL, "--output", "o.parquet"], "o.parquet: expected a name that ends in .csv or .csv.gz"),
         ([*KERNEL, "--output", "o.csv", "--iket", "none.json"], "none.json: no such file"),
         ([*KERNEL, "--output", "o.csv", "--iket", "n.json", "--no-waits"], "--no-waits has no effect"),
         ([*KERNEL, "--output", "o.csv", "--gpu", "h200"], "--gpu has no effect without --iket"),
