@@ -82,7 +82,9 @@ def run(args: argparse.Namespace) -> int:
         check_folder_writable(args.output)
         return _trace_table(args)
     if not args.output.name.endswith(TABLE_SUFFIXES):
-        raise InputError(f"--output {args.output}: expected a name that ends in {' or '.join(TABLE_SUFFIXES)}")
+        raise InputError(
+            f"--output {args.output}: expected a name that ends in {' or '.join(TABLE_SUFFIXES)}"
+        )
     common.check_outputs(args.output, args.trace)
     row = _row(args)
     trace = _converted(args, row) if args.iket is not None else _traced([row], args)[0]
