@@ -81,16 +81,18 @@ def right(rows: pd.DataFrame, predicted: str) -> pd.Series:
 
 
 def by(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """Rows, shares that are right, and the median of what is predicted too much [us]."""
+    """Rows, shares that are right, medians of what was measured and predicted too much, mean |error| [us]."""
     groups = rows.assign(
         held_out=right(rows, "unseen"),
         as_fitted=right(rows, "seen"),
         measured_us=rows["measured"],
         bias_us=rows["unseen"] - rows["measured"],
+        mean_error_us=(rows["unseen"] - rows["measured"]).abs(),
     ).groupby(key)
     shares = groups[["held_out", "as_fitted"]].mean().map("{:.1%}".format)
     medians = groups[["measured_us", "bias_us"]].median().round(2)
-    return pd.concat([groups.size().rename("rows"), shares, medians], axis=1)
+    means = groups[["mean_error_us"]].mean().round(2)
+    return pd.concat([groups.size().rename("rows"), shares, medians, means], axis=1)
 
 
 def main() -> None:
