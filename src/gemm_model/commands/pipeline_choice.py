@@ -29,7 +29,7 @@ from gemm_model.pipeline.model import PipelineModel
 
 PIPELINE, CALIBRATED = "PipelineModel", "WarpSpecializedModel"
 WHY_CALIBRATED = (
-    f"trust {CALIBRATED}: it knows waves, traffic and the clock, and errs by 3.5 % in the mean on kernels of "
+    f"trust {CALIBRATED}: it knows waves, traffic and the clock, and errs by 3.4 % in the mean on kernels of "
     f"an H200 that no fit had seen, {PIPELINE} by 10.5 %"
 )
 """Which of two models that disagree to trust (docs/evidence/accuracy-h200.md, docs/models/pipeline.md)."""
