@@ -17,11 +17,11 @@ from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT
 SAME_TIME = 1e-9
 """Difference of two times [1, of the time]; up to it they are the same; chosen: above rounding."""
 FIRST_LOOK = 1.15
-"""Largest time of what is looked at first, over the least time of the kernel in place `AMONG` x `top_k` [1];
-searches; chosen: for most shapes no further look is needed."""
+"""How far the first look goes [1]: up to so many times the (`AMONG` x `top_k`)-th smallest of the least
+times; searches; chosen: for most shapes no further look is needed."""
 AMONG = 4
-"""Kernels for each one that is asked for, in whose place a kernel tells how far to look first [1]; searches;
-chosen: the first ones alone lie further apart."""
+"""Which least time bounds the first look, for each kernel that is asked for [1]; searches; chosen: the first
+ones alone lie further apart."""
 
 
 @dataclass(frozen=True, slots=True)

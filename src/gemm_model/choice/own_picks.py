@@ -43,7 +43,7 @@ def ways_of(conv: ConvProblem) -> Mapping[str, Copies]:
     """By way in which cuDNN brings a convolution to a kernel that cannot take it as it is: what it copies.
 
     Images of larger groups are sliced, a kernel for each slice in and out of each group, or transposed as a
-    whole; those whose channels fill no row of 16 bytes are padded. Names of its kernels.
+    whole; those whose channels fill no row of 16 bytes are padded. Source: names of its kernels.
     """
     sort = sort_of(conv)
     if sort == "grouped":

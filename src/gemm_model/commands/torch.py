@@ -42,22 +42,21 @@ def run(args: argparse.Namespace) -> int:
     common.check_outputs(args.output)
     if args.depth is not None and args.depth < 1:
         raise InputError(f"--depth is {args.depth}; expected a positive whole number")
-    if any(word.startswith("model_opts.regime=") for word in args.overrides):
+    told = {word.partition("=")[0] for word in args.overrides}
+    if "model_opts.regime" in told:
         raise InputError(
             "model_opts.regime is given; expected --regime, which says what surrounds each launch"
         )
     builder = load_model_builder(args.builder)
     chosen = common.settings(args)
-    # The configuration's regime and state of L2 are those of lonely kernels.
-    left_out = {"regime"}
-    if not any(word.startswith("model_opts.l2=") for word in args.overrides):
-        left_out.add("l2")
+    # The configuration's own regime and state of L2 are those of lonely kernels.
+    lonely = {"model_opts.regime", "model_opts.l2"} - told
     timer = GemmTimer(
         chosen.gpu,
         model=chosen.model,
         family=args.family,
         regime=args.regime,
-        options={name: value for name, value in chosen.options.items() if name not in left_out},
+        options={name: value for name, value in chosen.options.items() if f"model_opts.{name}" not in lonely},
         display=False,
     )
     run_on_meta(builder, timer, train=args.train)

@@ -157,8 +157,7 @@ class GpuSpec:
     """Where the SM clock is locked: how long the supply takes to restore it under load. None: not locked."""
     power_cap_w: float | None = None
     idle_power_w: float | None = None
-    """Board power at rest, clocks up; None where it was not measured: `resting_w` has a share of the cap."""
-    """Clocks up, nothing running."""
+    """Clocks up, nothing running; None where it was not measured: `resting_w` then is a share of the cap."""
     validated: bool = False
     """Whether predictions for this GPU were compared with measurements."""
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -119,18 +119,18 @@ class BatchPrediction:
         return replace(self, runtime_us=runtime_us, phases_us={**self.phases_us, RESIDUAL_PHASE: added_us})
 
 
-COPIES = "COPIES"
-"""The limiter of calls that copy matrices for longer than they multiply."""
-FADES_WHERE = "TENSOR"
-"""The limiter of long products that libraries choose better for than for short ones."""
-
-
 def _by_row(columns: Mapping[str, FloatArray], rows: int) -> list[dict[str, float]]:
     """Columns of so many rows as one mapping for each row."""
     if not columns:
         return [{} for _ in range(rows)]
     values = zip(*(column.tolist() for column in columns.values()), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in values]
+
+
+COPIES = "COPIES"
+"""The limiter of calls that copy matrices for longer than they multiply."""
+FADES_WHERE = "TENSOR"
+"""The limiter of long products that libraries choose better for than for short ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -279,8 +279,7 @@ def _parts(
     between = partial(footprint_bytes, batch, around, l2=l2)
     order = geometry.family.tile_order
     bytes_moved = traffic(
-        *(batch, gpu, resources, schedule, edge, numbers, order),
-        *(between, around.chained, l2 == WRITTEN),
+        batch, gpu, resources, schedule, edge, numbers, order, between, around.chained, l2 == WRITTEN
     )
     misses = _scale_misses(geometry, gpu, numbers, bytes_moved)
     fresh = fresh_share(bytes_moved, schedule)
@@ -339,11 +338,7 @@ def kernel_time(
     turns_us = exposed_turns_us(batch, schedule, order, waves_us, turn_us)
     exposed_us = exposed * clk_us + turns_us
     cold = _cold(work, waves_us, bytes_moved) if around.chained else 0.0
-    started_us = launch_us(batch, schedule, gpu, geometry.family, numbers, around, cold)
-    second_us = second_kernel_us(batch, schedule, order, numbers.split_k, gpu.sm_count, sm_clk_mhz)
-    if around.profiled:
-        second_us = profiled_second_us(second_us, schedule, order, numbers.launch.kernel_us)
-    started_us = started_us + second_us
+    started_us = launches_us(batch, schedule, gpu, geometry.family, numbers, around, cold, sm_clk_mhz)
     floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
     between = between_loads_clk(batch, gpu, period, numbers.epilogue)
     held_up = between if is_zero(between) else maximum(rounds - 1.0, 0.0) * between
@@ -365,6 +360,24 @@ def kernel_time(
         traffic=bytes_moved,
         edge=parts.edge,
     )
+
+
+def launches_us(
+    batch: GemmBatch,
+    schedule: TileWaves,
+    gpu: GpuSpec,
+    family: KernelFamily,
+    numbers: KernelNumbers,
+    around: Surroundings,
+    cold: Values,
+    sm_clk_mhz: Values,
+) -> Values:
+    """The launch, which pays for so many `cold` starts, and the second kernel of splits."""
+    order = family.tile_order
+    second_us = second_kernel_us(batch, schedule, order, numbers.split_k, gpu.sm_count, sm_clk_mhz)
+    if around.profiled:
+        second_us = profiled_second_us(second_us, schedule, order, numbers.launch.kernel_us)
+    return launch_us(batch, schedule, gpu, family, numbers, around, cold) + second_us
 
 
 def _cold(work: _Work, waves_us: Values, moved: Traffic) -> Values:
@@ -685,7 +698,7 @@ def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: Surroundings) -> float:
     With C from where the search begins to the clock of a light load, it ends up to C / (1 - slope^2) above
     its beginning: steps a and b of a slope b / a, a + b up to C, are extrapolated to a / (1 - b / a). The
     rule itself rises with the clock as far as the MMAs' share of the clocks falls and the waves get short: by
-    the part that each takes off the clock, for a clock that is so much higher. A power cap may follow it.
+    the part that each takes off the clock, for a clock that is so much higher. A power cap may lower it.
     """
     numbers = persistent_numbers()
     first, steepest = numbers.first_clock_share, numbers.steepest_clock_slope
@@ -699,11 +712,11 @@ def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: Surroundings) -> float:
 def clock_without_loads_mhz(
     gpu: GpuSpec, clock: Clock, around: Surroundings, mma_clk: Values, waves_clk: Values
 ) -> Values:
-    """No clock is found above this of a kernel whose waves wait for no load, or more.
+    """No kernel whose waves wait for no load is found at a higher clock, the search's error included.
 
-    `mma_clk` of the `waves_clk` are what MMAs draw (`burst_clock_mhz`). A wait takes longer than the clock
-    that it raises saves: the sag is a share of the clock, and falls as the clocks in all grow. A power cap
-    may follow it. A locked clock is back where it was if waves last.
+    MMAs are at work in `mma_clk` of the `waves_clk` (`burst_clock_mhz`). A kernel that waits may run at a
+    higher clock, but its wait takes longer than that clock saves: the sag is a share of the clock, and falls
+    as the clocks in all grow. A power cap may lower it. A locked clock is back where it was if waves last.
     """
     highest = highest_clk_mhz(gpu, clock, around)
     if around.profiled:

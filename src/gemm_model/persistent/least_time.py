@@ -12,17 +12,12 @@ from gemm_model.persistent.kernel_time import (
     clock_without_loads_mhz,
     highest_clk_mhz,
     last_wave_weight,
+    launches_us,
     operands_us,
 )
 from gemm_model.persistent.mainloop import math_clk
-from gemm_model.persistent.reduction import (
-    exposed_turns,
-    profiled_second_us,
-    second_kernel_us,
-    turn_clk,
-    turns_clk,
-)
-from gemm_model.persistent.surroundings import COLD, REGIMES, launch_us
+from gemm_model.persistent.reduction import exposed_turns, turn_clk, turns_clk
+from gemm_model.persistent.surroundings import COLD, REGIMES
 from gemm_model.persistent.tile_schedule import tile_waves
 
 
@@ -62,8 +57,5 @@ def least_us(
     if l2 == COLD and not around.keeps_operands:
         counted = (waves.full_waves * waves.resident + last * waves.last_tiles) / waves.tiles
         waves_us = maximum(waves_us, counted * operands_us(batch, gpu, numbers))
-    started_us = launch_us(batch, waves, gpu, family, numbers, around, 0.0)
-    second_us = second_kernel_us(batch, waves, order, numbers.split_k, gpu.sm_count, clk_mhz)
-    if around.profiled:
-        second_us = profiled_second_us(second_us, waves, order, numbers.launch.kernel_us)
-    return started_us + second_us + waves_us + clk / clk_mhz
+    started_us = launches_us(batch, waves, gpu, family, numbers, around, 0.0, clk_mhz)
+    return started_us + waves_us + clk / clk_mhz

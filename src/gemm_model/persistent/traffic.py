@@ -52,7 +52,7 @@ class Traffic:
     ordered_bytes: Values
     """What it saves beyond that while tiles stay where they began (it may be less than nothing)."""
     from_dram: Values
-    """Share of the operands that L2 does not hold at the start; of B where it holds more of A."""
+    """Share of the operands that L2 does not hold at the start; where the kernel before wrote A, of B."""
 
     @property
     def dram_bytes(self) -> Values:

@@ -166,7 +166,7 @@ def _read(path: Path, decode: Callable[[Mapping[str, Any]], list[Each]]) -> list
 
 
 def _lean(found: dict[str, Any]) -> Any:
-    """A range as the entries that are read: name, place, start and end. They are most of a document."""
+    """Of a range, the name, place, start and end alone: ranges are most of a document. All else as it is."""
     places = found.get("warpLocIdxs", found.get("warpLocs"))
     if not isinstance(places, list) or not places:
         return found
