@@ -48,7 +48,7 @@ BESIDE_TORCH_FAMILY = ("cudnn", "cutlass")
 
 REGIMES_OF_A_MODEL: Mapping[str, str] = {"WarpSpecializedModel": "graph"}
 """The regime of kernels that follow each other in a model's CUDA graph, by model for GEMMs."""
-STATES_OF_L2: Mapping[str | None, Mapping[str, str]] = {"graph": {"l2": "written"}}
+STATES_OF_L2: Mapping[str, Mapping[str, str]] = {"graph": {"l2": "written"}}
 """By regime what L2 holds when a model's GEMM begins: the kernel before has written its first operand."""
 
 Work = GemmProblem | Attention
