@@ -149,3 +149,6 @@ def test_there_has_to_be_something_to_extend_by(tmp_path, gemm_model):
     outcome = gemm_model("calibrate", *words, "--fit", "grouped")
     assert outcome.code == 2
     assert "--fit has no effect with --extend" in outcome.err
+    outcome = gemm_model("calibrate", *words, "--from", "h200:quack")
+    assert outcome.code == 2
+    assert "--from has no effect with --extend" in outcome.err

@@ -58,7 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--from",
-        dest="donor",
         metavar="CALIBRATION",
         help="a calibration to adapt, such as h200:quack: what few rows cannot tell is kept "
         "from it (default: none)",
@@ -125,7 +124,8 @@ def run(args: argparse.Namespace) -> int:
     chosen = common.settings(args)
     if args.extend is not None:
         return _extend(args, chosen.gpu)
-    donor = None if args.donor is None else load_calibration(args.donor)
+    named = vars(args)["from"]
+    donor = None if named is None else load_calibration(named)
     choices = Choices(
         family=args.family,
         donor=donor,
