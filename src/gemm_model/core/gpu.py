@@ -296,10 +296,16 @@ def as_gpu(gpu: GpuSpec | str | Path) -> GpuSpec:
 
 
 def with_sms(gpu: GpuSpec, sms: int) -> GpuSpec:
-    """The GPU as a kernel sees it that may use only `sms` SMs; memory and L2 stay whole."""
+    """The GPU as a kernel sees it that may use only `sms` SMs; memory and L2 stay whole.
+
+    A cluster has each CTA on an SM of its own here, so that it has no more CTAs than there are SMs.
+    """
     if isinstance(sms, bool) or not isinstance(sms, int) or not 1 <= sms <= gpu.sm_count:
         raise InputError(f"sms is {sms!r}; expected 1 to {gpu.sm_count}, the SMs of {gpu.name}")
     clusters = {size: min(count, sms // size) for size, count in gpu.resident_clusters.items()}
     return replace(
-        gpu, sm_count=sms, resident_clusters={size: count for size, count in clusters.items() if count}
+        gpu,
+        sm_count=sms,
+        max_cluster_size=min(gpu.max_cluster_size, sms),
+        resident_clusters={size: count for size, count in clusters.items() if count},
     )
