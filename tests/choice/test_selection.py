@@ -156,7 +156,7 @@ def test_sms_bound_resident_clusters():
 
 def test_no_cluster_has_more_ctas_than_there_are_sms():
     part = with_sms(load_gpu("h200"), 3)
-    found = rank(PROBLEM, part, 50).choices
+    found = rank(PROBLEM, part, 5000).choices
     configs = [each.candidate.config for each in found]
     assert {config.cluster_m * config.cluster_n for config in configs} == {1, 2}
     with pytest.raises(InputError, match="cluster 2x2; expected at most 3 CTAs"):
