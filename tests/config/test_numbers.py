@@ -20,7 +20,16 @@ from gemm_model.timeline.numbers import timeline_numbers
 from tests.typed_numbers import calibration
 
 SHIPPED = {
-    "choice": (choice_numbers, {"cudnn_dilation": 4, "cudnn_columns": 64}),
+    "choice": (
+        choice_numbers,
+        {
+            "cudnn_dilation": 4,
+            "cudnn_columns": 64,
+            "cudnn_whole_channels": 128,
+            "first_look": 1.15,
+            "first_look_among": 4,
+        },
+    ),
     "hierarchy": (
         hierarchy_numbers,
         {
@@ -73,6 +82,7 @@ SHIPPED = {
             "steepest_clock_slope": 0.9,
             "fewest_stream_k_tiles": 8,
             "l2_piece_bytes": 64,
+            "settled_within": 0.003,
         },
     ),
     "kernels": (

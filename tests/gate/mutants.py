@@ -39,6 +39,7 @@ ROOMS = {"persistent": persistent_numbers, "kernels": family_numbers}
 REASONS = {
     "scaled_outputs.scale_clk": "one multiplication an output: no figure moves beyond the gate's tolerance",
     "persistent.lowest_clock_share": "a guard: no kernel of the gate runs below 0.63 of the boost clock",
+    "persistent.settled_within": "it bounds what a search looks at: no prediction depends on it",
     "persistent.steepest_clock_slope": "a guard: no kernel of the gate has a slope beyond 0.63",
     "kernels.cudnn_pingpong_accumulators": "it has no tile of 16,384 to 21,299 accumulators",
     "kernels.four_warp_accumulators": "the gate has no tile of 16,384 to 21,299 accumulators",

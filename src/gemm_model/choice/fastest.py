@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gemm_model.choice.numbers import choice_numbers
 from gemm_model.core.batch import FloatArray, GridRows, IntArray
 from gemm_model.core.prediction import BatchPrediction, Evaluation, LeastTimes, Prediction
 from gemm_model.kernels.candidates import Candidate, CandidateSpace
@@ -16,12 +17,6 @@ from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT
 
 SAME_TIME = 1e-9
 """Difference of two times [1, of the time]; up to it they are the same; chosen: above rounding."""
-FIRST_LOOK = 1.15
-"""How far the first look goes [1]: up to so many times the (`AMONG` x `top_k`)-th smallest of the least
-times; searches; chosen: for most shapes no further look is needed."""
-AMONG = 4
-"""Which least time bounds the first look, for each kernel that is asked for [1]; searches; chosen: the first
-ones alone lie further apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +145,8 @@ def fastest(model: Model, contenders: Sequence[Contenders], top_k: int) -> Faste
     exclude. Of equal times the first stands first.
     """
     least_us = np.concatenate([each.least.physical_us for each in contenders])
-    limit_us = FIRST_LOOK * float(_smallest(least_us, AMONG * top_k)[0])
+    numbers = choice_numbers()
+    limit_us = numbers.first_look * float(_smallest(least_us, numbers.first_look_among * top_k)[0])
     wanted = min(top_k, len(least_us))
     several = len({each.space.family.name for each in contenders}) > 1
 

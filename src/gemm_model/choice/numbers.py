@@ -10,10 +10,13 @@ from gemm_model.config.numbers import empirical, room_numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceNumbers:
-    """What tells apart the problems for which a library's own picks lose differently."""
+    """Of searches, and of problems for which a library's own picks lose differently."""
 
     cudnn_dilation: int = empirical("pixels", 1, 1024, whole=True)
     cudnn_columns: int = empirical("columns", 8, 256, whole=True)
+    cudnn_whole_channels: int = empirical("channels", 64, 1024, whole=True)
+    first_look: float = empirical("1", 1.0, 100.0)
+    first_look_among: int = empirical("kernels", 1, 1000, whole=True)
 
 
 @cache

@@ -7,13 +7,11 @@ from math import prod
 from types import MappingProxyType
 
 from gemm_model.choice.numbers import choice_numbers
-from gemm_model.core.conv import PACKED_CHANNELS, WGRAD, ConvProblem
+from gemm_model.core.conv import WGRAD, ConvProblem
 from gemm_model.core.prediction import Copies
 
 ALIGNED_CHANNELS = 8
 """Channels of 16 bits that a row of 16 bytes holds [1]; TMA; PTX ISA."""
-WHOLE_GROUPS = (PACKED_CHANNELS, 2 * PACKED_CHANNELS)
-"""Channels of a group that fills a tile's columns [1]; names of cuDNN's kernels on an H200."""
 ELEMENT_BYTES = 2.0
 """An element [B]; convolutions of 16-bit types; bf16 and fp16, the only types that are measured."""
 NOTHING: Mapping[str, Copies] = MappingProxyType({})
@@ -30,7 +28,8 @@ def sort_of(conv: ConvProblem) -> str:
     found = choice_numbers()
     channels, filters = conv.channels // conv.groups, conv.filters // conv.groups
     if conv.groups > 1:
-        whole = channels == filters and channels in WHOLE_GROUPS
+        filled = (found.cudnn_whole_channels // 2, found.cudnn_whole_channels)
+        whole = channels == filters and channels in filled
         return "packed" if conv.packed > 1 else "whole" if whole else "grouped"
     if channels % ALIGNED_CHANNELS or filters % ALIGNED_CHANNELS:
         return "padded"

@@ -71,9 +71,6 @@ NEXT_TO_NOTHING_US = 1e-30
 """Time of no fill [us]; every wave; a guard against dividing by zero."""
 EIGHT_SMS = 8.0
 """SMs that share one GPC's way in [SMs]; `l2_read_bytes_per_clk_of_eight`; by the microbenchmark."""
-SETTLED_WITHIN = 3e-3
-"""Largest error of the clock that is searched for [1, of the clock]; bounds; chosen: a few parts in 10^5
-without a power cap, 8 in 10^4 with one are the most that was seen."""
 FILLED_ROW_BYTES = 128
 """A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""
 
@@ -725,7 +722,7 @@ def clock_without_loads_mhz(
     if gpu.clock_recovery_us is None:
         waves_us = maximum(waves_clk / highest, SHORTEST_WAVES_US)
         found = burst_clock_mhz(gpu, clock, mma_clk / (waves_us * highest), 0.0, 0.0, waves_us)
-    return minimum(found * (1.0 + SETTLED_WITHIN), highest)
+    return minimum(found * (1.0 + persistent_numbers().settled_within), highest)
 
 
 def _speed_of_light_us(geometry: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:

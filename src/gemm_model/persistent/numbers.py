@@ -17,6 +17,7 @@ class PersistentNumbers:
     steepest_clock_slope: float = empirical("1", 0.0, 0.999)
     fewest_stream_k_tiles: float = empirical("k tiles", 1.0, 1000.0)
     l2_piece_bytes: float = empirical("B", 32.0, 128.0)
+    settled_within: float = empirical("1", 0.0, 0.1)
 
 
 @cache
