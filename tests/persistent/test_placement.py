@@ -196,7 +196,7 @@ def test_a_plain_launch_takes_one_sm_of_each_tpc_before_the_other():
 
 
 def test_plain_launches_of_an_h200_lie_as_they_were_seen_to():
-    # SMs of the CTAs of plain launches on two H200s and an H100, of which 124 to 131, 0, 1, 16, 17, 32, 33, 48
+    # SMs of plain launches on two H200s and an H100, of which 124 to 131, 0, 1, 16, 17, 32, 33, 48
     # and 49 are of one GPC, which holds most until all GPCs are full.
     plain = TileOrder(name="plain", plain_launch=True)
     seen = {8: 8, 16: 9, 24: 10, 32: 11, 48: 12, 64: 12, 112: 16, 132: 18}
