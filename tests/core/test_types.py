@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gemm_model import GemmProblem, KernelConfig, load_gpu
-from gemm_model.config import gpu_names, load_config, load_gpu_mapping
+from gemm_model.config import CONFIG_DIR, gpu_names, load_config, load_gpu_mapping
 from gemm_model.core.dtypes import (
     BLOCK_SCALED_TYPES,
     MATH_KINDS,
@@ -156,6 +158,23 @@ def test_known_bandwidths():
     assert load_gpu("a100_sxm_80gb").dram_gb_per_s == pytest.approx(2039, rel=1e-3)
     assert load_gpu("h100_sxm").dram_gb_per_s == pytest.approx(3352, rel=1e-3)
     assert load_gpu("rtx_4090").dram_gb_per_s == pytest.approx(1008, rel=1e-3)
+
+
+def test_a_wrong_number_names_its_file_and_key(tmp_path, gemm_model):
+    text = (CONFIG_DIR / "gpu" / "h200.yaml").read_text()
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace("sm_count: 132", "sm_count: 1e9"))
+    words = f"{path}: GPU h200: sm_count is 1000000000.0; expected a whole number"
+    with pytest.raises(InputError, match=re.escape(words)):
+        load_gpu(path)
+    for more in ((), ("gpu.sm_clk_mhz=1500",)):
+        outcome = gemm_model("rank", "--m", 64, "--n", 64, "--k", 64, "--gpu", path, *more)
+        assert outcome.code == 2
+        assert words in outcome.err
+    path.write_text(text)
+    outcome = gemm_model("rank", "--m", 64, "--n", 64, "--k", 64, "--gpu", path, "gpu.sm_clk_mhz=1")
+    assert outcome.code == 2
+    assert "rank: GPU h200: sm_clk_mhz is 1.0; expected a number" in outcome.err
 
 
 def test_gpu_from_a_yaml_file(tmp_path):

@@ -292,7 +292,11 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
 
     if not isinstance(name_or_path, str | Path):
         raise InputError(f"gpu is {name_or_path!r}; expected a name or a YAML file")
-    return gpu_from_mapping(load_gpu_mapping(name_or_path))
+    values = load_gpu_mapping(name_or_path)
+    try:
+        return gpu_from_mapping(values)
+    except InputError as error:
+        raise InputError(f"{name_or_path}: {error}") from None
 
 
 def as_gpu(gpu: GpuSpec | str | Path) -> GpuSpec:
