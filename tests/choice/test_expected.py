@@ -40,8 +40,7 @@ def test_a_balanced_routing_is_one_problem():
 
 
 def test_equal_times_are_their_own_mean_and_percentile():
-    # One token in a group of its own: all routings of 16 experts take the same time, whose 20-fold sum over 20
-    # rounds upwards.
+    # One token in a group of its own: all routings take the same time; 20 of it over 20 may round to more.
     routing = Routing.parse("zipf:2", experts=16, tokens=1)
     problem = gm.GemmProblem.of(1, 4096, 7168)
     for choice in rank_routing(RANKER, problem, routing, 8, count=20).choices:

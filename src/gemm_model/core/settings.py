@@ -78,7 +78,7 @@ def load_settings(
 
 
 def _gpu_of(values: Mapping[str, Any], source: str) -> GpuSpec:
-    """The GPU of some values; what is wrong in the file itself names it, what an override changed does not."""
+    """The GPU of some values; what is wrong in the file itself names it, what a word changed does not."""
     try:
         return gpu_from_mapping(values)
     except InputError:

@@ -48,7 +48,8 @@ def channels_unaligned(batch: GemmBatch, further: FurtherWork) -> Flags:
     ):
         unaligned = unaligned | negated(is_multiple(extent * bits / 8.0, TMA_ALIGNMENT_BYTES))
     is_conv = (further.asked & bits_of((CONV,))) != 0
-    return is_conv & (batch.batch <= further.places) & unaligned
+    padded: Flags = is_conv & (batch.batch <= further.places) & unaligned
+    return padded
 
 
 def further_pieces(pitch_bytes: Values) -> Values:
