@@ -4,11 +4,11 @@
 
 Rows of torch's own calls, whose kernels the prediction is not told. First, of shapes launched alone, their
 time over that of the fastest algorithm that cuBLASLt offers. Then the two numbers of `OwnPick` with which the
-kernel predicted to be the fastest comes nearest to calls on H200s, alone and in graphs together, of all
-tables that fits use: `config/calibration/own_picks.yaml`; and the error of calls that they were not fitted
-to, of either half of the shapes by the other, beside that of one share for all times. Then, by GPU, regime
-and type, how far such predictions are from torch's calls, and from those of the tables that repeat rows on
-further cards.
+kernel predicted to be the fastest comes nearest to calls on H200s, alone and in graphs together, of the
+tables of plain products that fits use: `config/calibration/own_picks.yaml`; and the error of calls that they
+were not fitted to, of either half of the shapes by the other, beside that of one share for all times. Then,
+by GPU, regime and type, how far such predictions are from torch's calls, and from those of the tables that
+repeat rows on further cards.
 Last, of cuDNN's convolutions by their sort: the call over the kernel that is predicted to be the fastest,
 median of the fitted tables; the numbers of each way of copying matrices beside, of least mean error of the
 calls whose kernels tell that way; and how far what `own_picks` expects is from the call, on these and others.
