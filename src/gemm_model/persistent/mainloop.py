@@ -133,11 +133,12 @@ def _mma_clk(
 def _promotion_clk(batch: GemmBatch, resources: Resources, promotion: Promotion) -> Values:
     """Slow fp8 accumulation: drain the MMA pipe at each k tile, add its sums to a second set of registers.
 
-    Where the compiler waits for each MMA the pipe is drained as often (`split_waits`).
+    Where the compiler waits for each MMA the pipe is drained as often (`split_waits`). Of blocks that are
+    promoted in turn only the last one's sums are not added beside MMAs.
     """
     pingpong = batch.schedule == PINGPONG
     adds_per_clk = where(pingpong, promotion.pingpong_adds_per_clk, promotion.adds_per_clk)
-    adds_clk = batch.cta_m * batch.cta_n / resources.warpgroups / adds_per_clk
+    adds_clk = batch.cta_m * batch.cta_n / (resources.warpgroups * resources.blocks_in_turn * adds_per_clk)
     wait_clk = maximum(promotion.drain_clk - resources.beside_drain_clk, 0.0)
     return adds_clk + promotion.drain_clk + resources.split_waits * wait_clk
 
