@@ -54,6 +54,7 @@ def test_sizes_of_ones_own_are_chosen_from(tmp_path, gemm_model):
     [
         (("--budget", "1s", "--dtype", "bf16,fp4x"), "fp4x"),
         (("--budget", "0.001s"), "a budget of 0.001 s buys no row"),
+        (("--budget", "1s", "--dtype", ","), "no operand type given; expected some, such as bf16,fp8"),
         (("--budget", "soon"), "--budget is 'soon'; expected a time such as 90s, 10min or 2h"),
         (("--budget", "1s", "--gpu", "a100_sxm_80gb", "--family", "quack"), "a100_sxm_80gb"),
     ],
