@@ -41,7 +41,8 @@ def test_a_plan_keeps_to_its_time_and_can_be_measured(tmp_path, gemm_model):
 
 def test_sizes_of_ones_own_are_chosen_from(tmp_path, gemm_model):
     sizes, path = tmp_path / "sizes.csv", tmp_path / "plan.csv"
-    sizes.write_text("m,n,k\n64,4096,512\n4096,4096,4096\n")
+    # Types of the table's own mean nothing: those of --dtype are planned.
+    sizes.write_text("m,n,k,in_dtype,b_dtype\n64,4096,512,fp8,fp16\n4096,4096,4096,fp8,fp16\n")
     words = ("plan", "--budget", "1s", "--dtype", "bf16", "--input", sizes, "--output", path)
     assert gemm_model(*words).code == 0
     with path.open() as file:
