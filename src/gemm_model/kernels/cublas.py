@@ -11,6 +11,7 @@ from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
 from gemm_model.kernels import cutlass, multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 from gemm_model.kernels.numbers import family_numbers
+from gemm_model.kernels.tile_scheduler import STATIC_STRIDE
 
 
 def offers_sm90_tile(batch: GemmBatch) -> Flags:
@@ -118,9 +119,9 @@ ones its heuristics pick is known of Hopper alone."""
 
 
 def _blackwell(like: KernelFamily) -> KernelFamily:
-    """Nvjet on sm120: CUTLASS's tiles, in an order of which only the raster is known."""
+    """Nvjet on Blackwell: CUTLASS's tiles, in an order known by its raster alone; dealt as on sm90."""
     space = replace(like.space, swizzles=(1,), rasters=("along_m", "along_n"), split_k=SPLITS)
-    order = replace(like.tile_order, splits="apart")
+    order = replace(like.tile_order, splits="apart", scheduler=STATIC_STRIDE)
     return replace(like, name="cublas", space=space, tile_order=order, knows=EPILOGUES)
 
 
