@@ -143,14 +143,20 @@ def _unknown(name: TypeName, known: list[str]) -> InputError:
     return InputError(f"unknown data type {shown[:60]!r}; expected one of {', '.join(known)}")
 
 
-def math_kind(a: DataType, b: DataType) -> str:
+def math_kind(a: DataType, b: DataType, *, scaled: bool = True) -> str:
     """Rate class of a product of two operand types: that of the wider operand.
 
     Mixed types run on the unit of the wider one (fp8 x fp4 runs at the fp8 rate on Blackwell:
-    PTX ISA, tcgen05.mma kind::f8f6f4).
+    PTX ISA, tcgen05.mma kind::f8f6f4); so does fp4 whose operands are not both `scaled` in blocks, like fp6.
     """
     wider, narrower = (a, b) if a.bits >= b.bits else (b, a)
-    return wider.math_kind if wider.bits != narrower.bits else narrower.math_kind
+    kind = wider.math_kind if wider.bits != narrower.bits else narrower.math_kind
+    return "fp6" if kind == "fp4" and not scaled else kind
+
+
+def kind_said(kind: int, bits: float) -> str:
+    """What sentences call a rate class (its position) that operands of so many bits are multiplied in."""
+    return "fp4" if bits == 4 else MATH_KINDS[kind]
 
 
 MULTIPLIED_TOGETHER = (
