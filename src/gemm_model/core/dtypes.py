@@ -164,6 +164,7 @@ MULTIPLIED_TOGETHER = (
     ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1"),
 )
 """Types that one MMA instruction multiplies with each other (PTX ISA: mma, wgmma, tcgen05.mma)."""
+OPERANDS = frozenset(name for names in MULTIPLIED_TOGETHER for name in names)
 
 
 @cache
@@ -172,10 +173,9 @@ def require_product(a: DataType, b: DataType) -> None:
 
     A type of 8 bits or fewer may be converted to one of 16 or more before the MMA.
     """
-    known = {name for names in MULTIPLIED_TOGETHER for name in names}
     for each in (a, b):
-        if each.name not in known:
-            raise InputError(f"no MMA multiplies {each.name}; expected one of {', '.join(sorted(known))}")
+        if each.name not in OPERANDS:
+            raise InputError(f"no MMA multiplies {each.name}; expected one of {', '.join(sorted(OPERANDS))}")
     converted = min(a.bits, b.bits) <= 8 and max(a.bits, b.bits) >= 16
     if not converted and not any({a.name, b.name} <= set(names) for names in MULTIPLIED_TOGETHER):
         raise InputError(f"no MMA multiplies {a.name} by {b.name}; expected operands of one type")
