@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.config.numbers import empirical, room_numbers
-from gemm_model.core.dtypes import MATH_KINDS, DataType
+from gemm_model.core.dtypes import MATH_KINDS, OPERANDS, DataType
 from gemm_model.core.errors import InputError
 from gemm_model.core.quantity import Quantity
 from gemm_model.core.records import record_from
@@ -230,7 +230,8 @@ class GpuSpec:
     def multiplies(self, element: DataType) -> bool:
         """Whether it has a rate for products of an element type."""
         missing = element.name == "bf16" and self.architecture in WITHOUT_BF16
-        return element.math_kind in self.flop_per_clk_per_sm and not missing
+        known = element.name in OPERANDS and element.math_kind in self.flop_per_clk_per_sm
+        return known and not missing
 
     def flop_per_us(self, kind: str) -> float:
         """Peak FLOP per microsecond of the whole GPU; raises InputError where the GPU lacks the type."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.core.batch import BoolArray, GemmBatch, IntArray, numbers_of
-from gemm_model.core.dtypes import MATH_KINDS
+from gemm_model.core.dtypes import MATH_KINDS, kind_said
 from gemm_model.core.elementwise import (
     Flags,
     Values,
@@ -280,6 +280,11 @@ class _Kernels:
 
     # What sentences say of one row.
     @property
+    def math(self) -> str:
+        widest = max(float(self.batch.a_bits), float(self.batch.b_bits))
+        return kind_said(int(self.batch.math_kind), widest)
+
+    @property
     def tile(self) -> str:
         return f"{self.batch.cta_m:.0f}x{self.batch.cta_n:.0f}"
 
@@ -434,7 +439,7 @@ def _spills(k: _Kernels) -> Flags:
 
 
 _RULES = (
-    _Rule(_type_missing, lambda k: f"GPU {k.gpu.name} has no {MATH_KINDS[int(k.batch.math_kind)]} math"),
+    _Rule(_type_missing, lambda k: f"GPU {k.gpu.name} has no {k.math} math"),
     _Rule(_bf16_missing, lambda k: f"GPU {k.gpu.name} has no bf16 math"),
     _Rule(
         _mixed_widths,
