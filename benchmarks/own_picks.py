@@ -10,7 +10,8 @@ the shapes by the other, beside that of one share for all times. Last, by GPU, r
 predictions are from torch's calls.
 Last, of cuDNN's convolutions by their sort: the call over the kernel that is predicted to be the fastest,
 median of the fitted tables; the numbers of each way of copying matrices beside, of least mean error of the
-calls whose kernels tell that way; and how far what `own_picks` expects is from the call, on these and others.
+calls whose kernels tell that way, and of each kernel of an earlier architecture; and how far what `own_picks`
+expects is from the call, on these and others.
 """
 
 from __future__ import annotations
@@ -28,15 +29,17 @@ from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import load_gpu
-from gemm_model.core.prediction import Copies, Copying, OwnPick
+from gemm_model.core.own_pick import Copies, Copying, EarlierKernel, KnownWay, OwnPick
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.registry import TORCH_FAMILY
+from gemm_model.persistent.calibration_file import own_picks
 from gemm_model.tables.table import read_table, runtimes_us, usable_rows
 
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements"
 TABLES = (("burst", "cublaslt.csv.gz"), ("graph", "graph.csv.gz"))
 """Regime and table."""
 GPUS = ("h200", "h100_sxm")
+H200 = load_gpu(GPUS[0])
 SHORT_US = 12.0
 CUDNN = "cudnn"
 FITTED_CONVOLUTIONS = ("convolutions", "conv_networks", "conv_beside")
@@ -48,12 +51,26 @@ HELD_OUT_CONVOLUTIONS = (
 )
 COPYING = {"sliced": "nhwcSliceCKernel", "transposed": "tensorTransformGeneric", "padded": "nhwcAddPadding"}
 """By way of copying what stands in the name of its first kernel."""
+EARLIER = {
+    "implicit": "fprop_optimized",
+    "gradient": "Impl|wgrad_optimized|wgrad_implicit_gemm_indexed_[bf]",
+    "direct": "convolve_common",
+    "gathered": "fprop_implicit_gemm_indexed_wo_smem",
+}
+"""By kernel of an earlier architecture what stands in its name."""
+EARLIER_STARTS = {
+    "implicit": (10.0, 4e5),
+    "gradient": (10.0, 3e5),
+    "direct": (10.0, 2e4),
+    "gathered": (6.0, 400.0, 0.1),
+}
+"""Us of an empty one, operations a ns and, where threads wait for each load, us of one."""
 WIDE_CHANNELS = 16
 """Channels of padded calls that a fit counts: for fewer there are kernels of their own."""
 STARTS = [
     (share, kernel_us, gb_per_s) for share in (0.1, 0.5) for kernel_us in (1, 10) for gb_per_s in (500, 2000)
 ]
-BESIDE = ("grouped", "whole", "packed", "padded", "dilated")
+BESIDE = ("grouped", "whole", "packed", "padded", "few", "dilated")
 """Sorts whose images are copied beside, or whose kernels are no implicit GEMM of Hopper's."""
 FEW_CHANNELS = 16
 SIZES = ["in_dtype", "m", "n", "k"]
@@ -139,6 +156,7 @@ def convolutions(table: str) -> pd.DataFrame:
     found = pd.DataFrame(
         {
             "table": table,
+            "problem": problems,
             "conv": convs,
             "kernels": rows["kernel_name"].astype(str).to_numpy(),
             "sort": [sort_of(conv) for conv in convs],
@@ -163,7 +181,7 @@ def copying(calls: pd.DataFrame, way: str) -> tuple[Copying, dict[str, float]]:
     calls = calls[
         kernels.str[0].str.contains(COPYING[way]) & calls["sort"].isin(("grouped", "padded")) & wide
     ]
-    copies = [ways_of(conv)[way] for conv in calls["conv"]]
+    copies = [ways_of(problem, H200)[way].copies for problem in calls["problem"]]
     counts, moved = (
         np.array([getattr(each, name) for each in copies]) for name in ("kernels", "moved_bytes")
     )
@@ -182,6 +200,35 @@ def copying(calls: pd.DataFrame, way: str) -> tuple[Copying, dict[str, float]]:
     return of(best), {"calls": len(calls), "mean": off(best).mean(), "median": np.median(off(best))}
 
 
+def earlier(calls: pd.DataFrame, name: str, copying: Copying) -> tuple[EarlierKernel, dict[str, float]]:
+    """The numbers of one earlier kernel of least mean error, of the calls whose kernels tell it."""
+    calls = calls[(calls["sort"] == "few") & calls["kernels"].str.contains(EARLIER[name])]
+    found = [
+        (way, measured_us)
+        for problem, measured_us in zip(calls["problem"], calls["runtime_us"], strict=True)
+        for way in ways_of(problem, H200).values()
+        if way.kernel == name
+    ]
+    first = np.array(EARLIER_STARTS[name])
+
+    def of(values: Sequence[float]) -> EarlierKernel:
+        start_us, per_ns, *load_us = np.maximum(values, 1e-6) * first
+        counts = own_picks()[CUDNN].earlier[name].counts
+        return EarlierKernel(counts=counts, start_us=start_us, per_ns=per_ns, load_us=sum(load_us))
+
+    def off(values: Sequence[float]) -> FloatArray:
+        kernel = of(values)
+        times_us = [KnownWay(way=way, copying=copying, kernel=kernel).time_us(0.0) for way, _ in found]
+        return np.abs(np.array(times_us) / [measured_us for _, measured_us in found] - 1.0)
+
+    tried = [
+        minimize(lambda values: off(values).mean(), first * 0.0 + step, method="Nelder-Mead")
+        for step in (0.6, 1.0, 1.6)
+    ]
+    best = min(tried, key=lambda found: found.fun).x
+    return of(best), {"calls": len(found), "mean": off(best).mean(), "median": np.median(off(best))}
+
+
 def of_convolutions() -> tuple[OwnPick, pd.DataFrame, pd.DataFrame, dict[str, object]]:
     """What picks of the fitted tables take over the fastest: of no sort, by sort and way; how near it is."""
     found = pd.concat(map(convolutions, (*FITTED_CONVOLUTIONS, *HELD_OUT_CONVOLUTIONS)))
@@ -191,6 +238,8 @@ def of_convolutions() -> tuple[OwnPick, pd.DataFrame, pd.DataFrame, dict[str, ob
     names = [found["table"], found["sort"].where(found["sort"].isin(BESIDE), "")]
     found_errors = error.groupby(names).agg(["size", "mean", "median"])
     ways = {way: copying(seen, way) for way in COPYING}
+    padded = own_picks()[CUDNN].copying["padded"]
+    ways |= {name: earlier(seen, name, padded) for name in EARLIER}
     return fitted(seen[seen["sort"] == ""]), shares.agg(["size", "median"]), found_errors, ways
 
 
