@@ -377,7 +377,7 @@ FEW: Mapping[str, tuple[Layer | str, ...]] = {
     "Patches elsewhere": (
         (3, 224, 512, 32, 32, "pad=0"), (3, 192, 192, 4, 4, "pad=0"), (16, 64, 1536, 2, 2, "pad=0"),
     ),
-    "Last layers": ((64, 256, 3, 3, 1), (64, 512, 1, 3, 1), (128, 128, 21, 3, 1), (320, 64, 4, 3, 1)),
+    "Last layers": ((64, 256, 3, 3, 1), (64, 512, 1, 1, 1), (128, 128, 21, 3, 1), (320, 64, 4, 3, 1)),
     "Last layers elsewhere": (
         (32, 512, 3, 3, 1), (64, 256, 2, 3, 1), (256, 128, 19, 3, 1), (64, 128, 12, 3, 1),
     ),
@@ -471,7 +471,8 @@ def further_plans() -> dict[str, list[Row]]:
     networks = taking_turns("further", {name: FURTHER[name] for name in dealt}, FURTHER_THAN, seed + 1)
     few = taking_turns("conv_few", FEW, FURTHER_THAN, seed + 1 + len(FURTHER))
     fit, fresh = networks.values()
-    known = {item.problem.conv for rows in (fit, fresh) for item in rows}
+    # A filter of one tap is a plain product.
+    known = {None, *(item.problem.conv for rows in (fit, fresh) for item in rows)}
     few = {name: [item for item in rows if item.problem.conv not in known] for name, rows in few.items()}
     return {"conv_networks_further": fit, "conv_networks_fresh": fresh, **few}
 
