@@ -124,7 +124,8 @@ def test_a_seed_deals_further_networks_to_the_fit_and_to_what_is_held_out() -> N
     ]
     # Each network's layers lie on one side, but for those that two networks have.
     sides = [{name for name, found in layers.items() if part & found} for part in parts]
-    assert all(sides) and sum(len(side) == 1 for side in sides) >= 20
+    assert all(sides)
+    assert sum(len(side) == 1 for side in sides) >= 20
 
 
 def test_layers_beside_have_odd_channels_or_large_groups() -> None:

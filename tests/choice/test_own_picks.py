@@ -30,6 +30,7 @@ def _ways(text, dtype="bf16"):
         ("wgrad n=8 c=24 h=28 w=28 k=64 r=3 s=3 pad=1", "few"),
         ("wgrad n=8 c=32 h=28 w=28 k=64 r=3 s=3 pad=1", "narrow_wgrad"),
         ("dgrad n=8 c=3 h=28 w=28 k=64 r=3 s=3 pad=1", "padded"),
+        ("dgrad n=8 c=64 h=28 w=28 k=64 r=3 s=3 pad=1 groups=64", "depthwise"),
         # 48 channels a group; 8, of which a tile of 64 holds eight groups.
         ("dgrad n=8 c=192 h=28 w=28 k=192 r=3 s=3 pad=1 groups=4", "grouped"),
         ("dgrad n=8 c=256 h=28 w=28 k=256 r=3 s=3 pad=1 groups=32", "packed"),
@@ -87,9 +88,9 @@ def test_few_channels_forward_go_padded_or_as_they_are_by_the_type():
     ways = _ways(text)
     assert set(ways) == {"padded", "direct"}
     # 512 pixels are 4 tiles of 128 rows, 40 filters half of one of 128 columns; a k tile of 32 for each of 9
-    # taps; one wave of 132 SMs. As it is: 512 x 40 x 27.
+    # taps; one wave of 132 SMs. As it is: 40 filters in tiles of 32, 27 channels of all taps in tiles of 8.
     assert ways["padded"].work.operations == 2 * 128 * 64 * 9 * 32 * 132
-    assert ways["direct"].work.operations == 2 * 512 * 40 * 27
+    assert ways["direct"].work.operations == 2 * 512 * 64 * 32
     # 512 pixels of 3 and 40 channels, 27 x 40 weights of two bytes at 4.63 TB/s.
     assert ways["direct"].work.dram_us == pytest.approx(2 * (512 * 43 + 1080) / 4.63e6, rel=0.01)
     half = _ways(text, "fp16")
@@ -118,6 +119,18 @@ def test_patches_that_tile_an_image_are_folded_back():
     # Patches of 7 x 7 hold 147 values, which fill no row; others overlap.
     assert set(_ways("dgrad n=2 c=3 h=28 w=28 k=64 r=7 s=7 stride=7")) == {"padded"}
     assert set(_ways("dgrad n=2 c=3 h=32 w=32 k=64 r=8 s=8 stride=4")) == {"padded"}
+
+
+def test_depthwise_filters_take_a_tap_after_the_other():
+    forward, image, weights = (
+        _ways(f"{kind} n=2 c=40 h=16 w=16 k=40 r=5 s=5 stride=2 pad=2 groups=40")["depthwise"]
+        for kind in ("fprop", "dgrad", "wgrad")
+    )
+    assert (forward.kernel, image.kernel) == ("depthwise_fprop", "depthwise_dgrad")
+    # 25 taps of 2 x 8 x 8 pixels out of 2 x 16 x 16, 40 channels.
+    assert forward.work.operations == weights.work.operations == 2 * 25 * 128 * 40
+    assert (image.work.operations, image.work.chain) == (2 * 25 * 512 * 40, 25)
+    assert forward.work.dram_us == pytest.approx(2 * 40 * (512 + 128 + 25) / 4.63e6, rel=0.01)
 
 
 def test_k_tiles_of_32_are_offered_to_32_channels():

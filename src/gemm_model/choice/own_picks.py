@@ -21,6 +21,8 @@ EARLIER_TILE, NARROW_TILE, EARLIER_K_TILE = 128, 64, 32
 names."""
 GRADIENT_TILE = 64
 """Rows and columns of a tile [1]; cuDNN's weight gradients of sm80; their names."""
+DIRECT_FILTERS, DIRECT_K_TILE = 32, 8
+"""Filters, and channels of all taps of a tile [1]; forward kernels on CUDA cores; their names."""
 GATHERED_FILTERS = 32
 """Filters of a tile [1]; forward kernels without shared memory; their names."""
 NOTHING: Mapping[str, Way] = MappingProxyType({})
@@ -72,7 +74,7 @@ def ways_of(problem: GemmProblem, gpu: GpuSpec) -> Mapping[str, Way]:
     if sort == "few":
         return _of_few_channels(problem, conv, gpu)
     if sort == "depthwise":
-        return {"depthwise": Way(kernel=f"depthwise_{conv.kind}", work=_as_they_are(conv, gpu))}
+        return {"depthwise": Way(kernel=f"depthwise_{conv.kind}", work=_depthwise(conv, gpu))}
     padded = {"padded": Way(copies=_padding(conv), copying="padded")}
     return {**padded, **_folded(conv, gpu)} if conv.kind == DGRAD else padded
 
@@ -82,8 +84,9 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
 
     bf16 goes to CUDA cores, fp16 to a kernel whose threads gather their own channels.
     """
-    direct = _as_they_are(conv, gpu)
-    channels, dram_us = _aligned(conv.channels), direct.dram_us
+    image, weights, output = _elements(conv)
+    dram_us = ELEMENT_BYTES * (image + weights + output) / gpu.dram_read_bytes_per_us
+    channels = _aligned(conv.channels)
     pixels = conv.images * prod(conv.output_size)
     copies = _padding(conv)
 
@@ -97,6 +100,10 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
         return padded("gradient", 2.0 * rows * columns * pixels)
     # A k tile lies within a tap.
     k = conv.taps * _up(channels, EARLIER_K_TILE)
+    multiplied = (
+        2.0 * pixels * _up(conv.filters, DIRECT_FILTERS) * _up(conv.channels * conv.taps, DIRECT_K_TILE)
+    )
+    direct = EarlierWork(operations=multiplied, dram_us=dram_us)
     # Channels that one load brings, of each tap and pixel, for each tile of filters.
     chain = conv.taps * conv.channels / gcd(conv.channels, ALIGNED_CHANNELS)
     loads = pixels * ceil(conv.filters / GATHERED_FILTERS) * chain
@@ -109,12 +116,14 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
     }
 
 
-def _as_they_are(conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
-    """FLOP of the filter's taps, of padding too, without tensor cores."""
-    per_output = 2.0 * conv.taps * conv.channels / conv.groups
+def _depthwise(conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
+    """A tap after the other of each output pixel; of a gradient of the image, of each of its pixels."""
     image, weights, output = _elements(conv)
-    dram_us = ELEMENT_BYTES * (image + weights + output) / gpu.dram_read_bytes_per_us
-    return EarlierWork(operations=per_output * output, dram_us=dram_us)
+    return EarlierWork(
+        operations=2.0 * conv.taps * (max(image, output) if conv.kind == DGRAD else output),
+        chain=conv.taps,
+        dram_us=ELEMENT_BYTES * (image + weights + output) / gpu.dram_read_bytes_per_us,
+    )
 
 
 def _folded(conv: ConvProblem, gpu: GpuSpec) -> Mapping[str, Way]:

@@ -14,7 +14,7 @@ COPIES = "COPIES"
 """The limiter of calls that copy matrices for longer than they multiply."""
 FADES_WHERE = "TENSOR"
 """The limiter of long products that libraries choose better for than for short ones."""
-DRAM, LAUNCH, LOADS = "DRAM", "LAUNCH", "LOADS"
+DRAM, LATENCY, LAUNCH = "DRAM", "LATENCY", "LAUNCH"
 """Limiters of kernels of earlier architectures, beside what their rate counts."""
 
 
@@ -74,10 +74,13 @@ class EarlierKernel:
     """From a load to the next one of a thread that waits for it [us]."""
 
     def parts_us(self, work: EarlierWork) -> dict[str, float]:
-        """What its time adds up to, by limiter; threads wait where others do not keep the GPU busy."""
-        busy_us, waiting_us = work.operations / self.per_ns / 1e3, work.chain * self.load_us
-        bound = {self.counts: busy_us} if busy_us >= waiting_us else {LOADS: waiting_us}
-        return {LAUNCH: self.start_us, DRAM: work.dram_us, **bound}
+        """What its time adds up to, by limiter."""
+        return {
+            LAUNCH: self.start_us,
+            DRAM: work.dram_us,
+            self.counts: work.operations / self.per_ns / 1e3,
+            LATENCY: work.chain * self.load_us,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
