@@ -1,7 +1,7 @@
 // Which SMs' equal requests merge before L2, and which SM each cluster of a launch gets.
 //
 //     nvcc -O2 -std=c++17 -arch=sm_90a benchmarks/l2_merging.cu -o l2_merging
-//     ./l2_merging map      # SMs in the order of CTAs, for seven cluster shapes; TPCs of smaller grids
+//     ./l2_merging map      # SMs in the order of CTAs, by cluster shape and of launches without clusters; TPCs
 //     ncu --clock-control none --cache-control none --csv -k regex:stream \
 //         --metrics lts__t_sectors_srcunit_tex.sum,lts__t_sectors_op_read.sum ./l2_merging merging
 //
@@ -109,6 +109,11 @@ void print_map() {
   for (const auto& shape : shapes) {
     std::printf("%dx%d:", shape[0], shape[1]);
     for (int sm : sms_of(shape[0], shape[1], shape[2])) std::printf(" %d", sm);
+    std::printf("\n");
+  }
+  for (int ctas : {16, 24, 32, 48, 64, 66, 80, 100, 112, 132}) {
+    std::printf("plain, %d CTAs:", ctas);
+    for (int sm : sms_of(0, 0, ctas)) std::printf(" %d", sm);
     std::printf("\n");
   }
   const int sizes[][2] = {{0, 0}, {1, 1}, {2, 1}, {1, 2}};

@@ -166,6 +166,27 @@ def test_public_names_hold_whatever_was_imported_first():
     assert (run.returncode, run.stderr) == (0, "")
 
 
+def test_a_gpu_is_a_name_a_file_or_a_description(tmp_path):
+    text = (Path(gemm_model.__file__).parent / "config" / "gpu" / "a100_sxm_80gb.yaml").read_text()
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    problem, config = GemmProblem.of(512, 512, 512), KernelConfig(cta_m=128, cta_n=128)
+    routing = gemm_model.Routing(experts=2, tokens=512)
+    for call in (
+        gemm_model.families,
+        lambda gpu: predict(problem, config, gpu).runtime_us,
+        lambda gpu: gemm_model.rank(problem, gpu).best.candidate,
+        lambda gpu: gemm_model.Ranker(gpu).names,
+        lambda gpu: gemm_model.explain(problem, config, gpu).prediction.runtime_us,
+        lambda gpu: gemm_model.expected_time(problem, routing, config, gpu, model="SOLModel").mean_us,
+    ):
+        alike = [
+            call(gpu) for gpu in ("A100_SXM_80GB", path, str(path), gemm_model.load_gpu("a100_sxm_80gb"))
+        ]
+        assert alike == [alike[0]] * 4
+    assert gemm_model.families("a100_sxm_80gb") == ("cublas", "cutlass", "triton", "cudnn")
+
+
 PROBLEM = GemmProblem.of(512, 512, 512)
 
 
@@ -198,7 +219,8 @@ PROBLEM = GemmProblem.of(512, 512, 512)
         (lambda: gemm_model.Ranker("h200").rank(None), "problem is of type NoneType"),
         (lambda: gemm_model.explain(None, CONFIG, "h200"), "problem is of type NoneType"),
         (lambda: gemm_model.load_gpu(5), "gpu is 5; expected a name or a YAML file"),
-        (lambda: gemm_model.families("h200"), "gpu is of type str; expected a GpuSpec or None"),
+        (lambda: gemm_model.families("h2000"), "unknown GPU 'h2000'; expected a YAML file or one of"),
+        (lambda: gemm_model.families(5), "gpu is 5; expected a GpuSpec, a name or a YAML file"),
     ],
 )
 def test_values_of_another_kind_are_refused_in_a_sentence(call, sentence):

@@ -1,5 +1,11 @@
 """Calibration: it finds parameters that made the data, holds out honestly, and refuses bad tables."""
 
+from __future__ import annotations
+
+import re
+import threading
+import time
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -153,8 +159,55 @@ def test_impossible_and_foreign_rows_are_left_out_and_counted(tmp_path):
     frame.loc[5, "kernel"] = "cublas"
     data = load_tables([save(frame, tmp_path / "t.csv")], H200, QUACK)
     assert len(data.by_kind["fp16"]["burst"]) == len(frame) - 2
-    assert any("faster than the speed of light" in note for note in data.notes)
-    assert any("other than quack" in note for note in data.notes)
+    assert data.notes == [
+        f"{tmp_path / 't.csv'}: 1 rows of kernels other than quack are left out (first at line 7)",
+        f"{tmp_path / 't.csv'}: 1 rows faster than the speed of light are left out (first at line 5)",
+    ]
+
+
+def test_a_row_is_named_by_its_line_in_its_own_table(tmp_path):
+    first, second = tmp_path / "a.csv", tmp_path / "b.csv"
+    save(measured(shapes=10), first)
+    broken = measured(shapes=10, seed=4)
+    broken.loc[3, "runtime_us"] = np.nan
+    # A comment moves the fourth row from line 5 to line 6.
+    second.write_text("# measured twice\n" + broken.to_csv(index=False, na_rep="nan"))
+    words = f"{second}: line 6, column runtime_us: 'nan'; expected a positive number of microseconds"
+    with pytest.raises(InputError, match=re.escape(words)):
+        load_tables([first, second], H200, QUACK)
+
+
+def test_a_table_of_rows_with_a_warm_l2_leaves_those_of_the_others(tmp_path):
+    cold, warm = tmp_path / "cold.csv", tmp_path / "warm.csv"
+    save(measured(shapes=10), cold)
+    save(measured(shapes=10).assign(l2="warm"), warm)
+    data = load_tables([cold, warm], H200, QUACK)
+    assert len(data.by_kind["fp16"]["burst"]) == len(measured(shapes=10))
+    with pytest.raises(InputError, match=r"warm.csv: no row is left; .*warm.csv: \d+ rows in the burst"):
+        load_tables([warm], H200, QUACK)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "no such file"),
+        ("n,k\n1,1\n", "column 'm' is missing"),
+        ("m,n,k\n64,x,64\n", "line 2, column n: 'x'; expected a whole number"),
+    ],
+)
+def test_a_list_that_cannot_be_held_out_is_refused_before_any_fit(tmp_path, gemm_model, text, words):
+    listed = tmp_path / "list.csv"
+    if text is not None:
+        listed.write_text(text)
+    output = tmp_path / "out.yaml"
+    outcome = gemm_model(
+        *("calibrate", "--input", save(measured(shapes=10), tmp_path / "t.csv"), "--output", output),
+        *("--hold-out", listed, "--residual", "off"),
+    )
+    assert outcome.code == 2
+    assert f"{listed}: {words}" in outcome.err
+    assert "fit" not in outcome.err
+    assert not output.exists()
 
 
 @pytest.mark.parametrize(
@@ -248,7 +301,8 @@ def test_rows_of_an_unknown_family_beside_a_known_one_are_left_out_and_counted(t
     family = measured_family("auto", [path], H200)
     assert family.name == "cutlass"
     notes = load_tables([path], H200, family).notes
-    assert any("1 rows of" in note and "of kernels other than cutlass are left out" in note for note in notes)
+    # The header is line 1, so that the fourth row is line 5.
+    assert f"{path}: 1 rows of kernels other than cutlass are left out (first at line 5)" in notes
 
 
 def test_rows_of_two_families_neither_of_which_is_the_default_one(tmp_path):
@@ -292,6 +346,31 @@ def test_rate_classes_fitted_at_once_are_those_fitted_one_after_the_other(tmp_pa
             alone.calibration.numbers[kind].values(), rel=1e-9
         )
         assert apart.calibration.error_band[kind] == alone.calibration.error_band[kind]
+
+
+def test_an_interruption_ends_all_rate_classes(tmp_path):
+    both = pd.concat([measured(shapes=10, dtype="bf16"), measured(shapes=10, dtype="e4m3", seed=4)])
+    table = save(both, tmp_path / "t.csv")
+    choices = Choices(
+        family="quack", donor=load_calibration(calibration_file(tmp_path / "donor.yaml")),
+        free=("tensor.efficiency",), with_residual=False,
+    )  # fmt: skip
+    before, told_later = set(threading.enumerate()), []
+    ended = threading.Event()
+
+    def interrupted(step, _done, _total):
+        if ended.is_set():
+            told_later.append(step)
+            time.sleep(0.2)
+        elif step == "fp16: shape held out":
+            ended.set()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        calibrate([table], H200, choices, progress=interrupted, run_all=lambda call, jobs: map(call, jobs))
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60.0)
+    assert len(told_later) < 3
 
 
 def test_folds_in_two_processes_say_what_one_says(monkeypatch):

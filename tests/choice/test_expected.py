@@ -39,6 +39,28 @@ def test_a_balanced_routing_is_one_problem():
     assert found.p95_us == found.mean_us
 
 
+def test_equal_times_are_their_own_mean_and_percentile():
+    # One token in a group of its own: all routings take the same time; 20 of it over 20 may round to more.
+    routing = Routing.parse("zipf:2", experts=16, tokens=1)
+    problem = gm.GemmProblem.of(1, 4096, 7168)
+    for choice in rank_routing(RANKER, problem, routing, 8, count=20).choices:
+        found = choice.expected
+        assert found.mean_us == found.p95_us == found.longest_us
+
+
+def test_a_rare_routing_that_takes_long_is_told_beside_the_percentile():
+    # Of 32 routings one needs a wave more: it lifts the mean above the 95th percentile, which it lies beyond.
+    routing = Routing.parse("zipf:2", experts=16, tokens=1024, top_k=8)
+    problem = gm.GemmProblem.of(routing.rows, 4096, 7168)
+    config = gm.KernelConfig(cta_m=128, cta_n=128)
+    times_us = [gm.predict(each, config, "h200").runtime_us for each in routed(problem, routing)]
+    found = expected_time(problem, routing, config, "h200")
+    assert found.longest_us == pytest.approx(max(times_us))
+    assert found.mean_us <= found.longest_us
+    assert found.p95_us <= found.longest_us
+    assert found.prediction.runtime_us <= found.p95_us
+
+
 def test_one_expert_is_a_plain_product():
     found = expected_time(PROBLEM, Routing(experts=1, tokens=1024), CONFIG, "h200", count=3)
     assert found.mean_us == pytest.approx(gm.predict(PROBLEM, CONFIG, "h200").runtime_us)

@@ -207,3 +207,11 @@ def test_a_tile_that_cannot_exist_is_refused():
 def test_a_type_that_the_gpu_lacks_is_refused():
     with pytest.raises(InputError, match="GPU a100_sxm_80gb has no fp8 math"):
         predict(FP8, FP8_CONFIG, "a100_sxm_80gb", "SOLModel")
+
+
+@pytest.mark.parametrize("model", ["SOLModel", "WSPersistentGEMMModel"])
+def test_tensor_cores_without_bf16_give_no_time(model):
+    config = KernelConfig(cta_m=128, cta_n=128)
+    with pytest.raises(InputError, match="GPU v100_sxm2 has no bf16 math; expected one of fp32, fp16"):
+        predict(GemmProblem.of(512, 512, 512, "bf16"), config, gpu="v100_sxm2", model=model)
+    assert predict(GemmProblem.of(512, 512, 512, "fp16"), config, gpu="v100_sxm2", model=model).runtime_us > 0

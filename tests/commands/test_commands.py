@@ -136,6 +136,43 @@ def test_a_type_of_half_a_character_is_refused_for_tables_too(tmp_path, gemm_mod
     assert "unknown data type" in outcome.err
 
 
+SQUARE = ("--m", 512, "--n", 512, "--k", 512)
+KERNEL = (*SQUARE, "--cta", "128x128")
+
+
+@pytest.mark.parametrize(
+    ("words", "named", "endings"),
+    [
+        (("rank", *SQUARE, "--output"), "o.pdf", "one of .table, .json, .jsonl, .csv, .txt"),
+        (("rank", *SQUARE, "--output"), "o.csv.gz", "one of .table"),
+        (("predict", *KERNEL, "--output"), "o.html", "one of .table"),
+        (("explain", *KERNEL, "--output"), "o.xlsx", "one of .table"),
+        (("simulate", *KERNEL, "--trace"), "t.txt", ".json"),
+        (("simulate", *KERNEL, "--table"), "t.json", ".csv or .csv.gz"),
+        (("simulate", *KERNEL, "--plot"), "t.txt", "one of .png, .svg, .pdf"),
+        (("list", "gpus", "--output"), "o.yaml", "one of .table"),
+        (("plan", "--budget", "60s", "--output"), "p.csv.gz", ".csv"),
+    ],
+)
+def test_a_file_whose_name_tells_no_format_that_it_can_have_is_refused(
+    tmp_path, gemm_model, words, named, endings
+):
+    path = tmp_path / named
+    outcome = gemm_model(*words, path)
+    assert outcome.code == 2
+    assert f"{words[-1]} {path}: expected a name that ends in {endings}" in outcome.err
+    assert outcome.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_format_that_is_told_and_text_to_paste_go_to_any_name(tmp_path, gemm_model):
+    rows, kernel = tmp_path / "rows.data", tmp_path / "kernel.py"
+    assert gemm_model("rank", *SQUARE, "--format", "csv", "--output", rows).code == 0
+    assert rows.read_text().startswith("rank,")
+    assert gemm_model("rank", *SQUARE, "--emit", "quack", "--output", kernel).code == 0
+    assert "GemmConfig" in kernel.read_text()
+
+
 def test_an_output_that_cannot_be_written_is_refused(tmp_path, classic_table, gemm_model):
     blocker = tmp_path / "file"
     blocker.write_text("in the way")

@@ -100,7 +100,7 @@ def test_options_of_the_vocabulary_take_the_same_kind_of_value_everywhere():
         (("solve", *SIZES, "--timeout", 3), "--timeout is for Z3"),
         (("list", "gpus", "a=b"), "a=b has no effect here"),
         (("overlap", "--input", "x.csv", "--m", 64), "overlap: --m has no effect with --input"),
-        (("simulate", *KERNEL, "--output", "a", "--table", "./a"), "a: named for two outputs"),
+        (("simulate", *KERNEL, "--output", "a.csv", "--table", "./a.csv"), "a.csv: named for two outputs"),
     ],
 )
 def test_nothing_given_is_ignored(gemm_model, words, sentence):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gemm_model import GemmProblem, KernelConfig, load_gpu
-from gemm_model.config import gpu_names, load_config, load_gpu_mapping
+from gemm_model.config import CONFIG_DIR, gpu_names, load_config, load_gpu_mapping
 from gemm_model.core.dtypes import (
     BLOCK_SCALED_TYPES,
     MATH_KINDS,
@@ -51,6 +53,48 @@ def test_plain_types_have_no_scale_and_a_known_rate_class(name):
 def test_mixed_types_run_at_the_rate_of_the_wider():
     assert math_kind(element_type("e4m3"), element_type("e2m1")) == "fp8"
     assert math_kind(element_type("e2m1"), element_type("bf16")) == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        ("fp16", "bf16", "no MMA multiplies fp16 by bf16"),
+        ("int8", "e4m3", "no MMA multiplies int8 by e4m3"),
+        ("int32", "int32", "no MMA multiplies int32; expected one of bf16"),
+        ("e8m0", "e8m0", "no MMA multiplies e8m0"),
+    ],
+)
+def test_operands_that_no_instruction_multiplies_are_refused(a, b, message):
+    with pytest.raises(InputError, match=message):
+        GemmProblem.of(64, 64, 64, a, b_dtype=b)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [("e4m3", "e5m2"), ("e4m3", "e2m1"), ("bf16", "int8"), ("fp32", "tf32"), ("mxfp8", "mxfp4")]
+)
+def test_operands_of_one_instruction_or_converted_ones_are_a_problem(a, b):
+    assert GemmProblem.of(64, 64, 64, a, b_dtype=b).flop == 2 * 64**3
+
+
+# CUDA C++ Programming Guide, tensor core data types by compute capability; block-scaled ones: PTX ISA.
+AMPERE = ("tf32", "bf16", "fp16", "int8")
+ADA_AND_HOPPER = (*AMPERE, "e4m3", "e5m2")
+BLACKWELL = (*ADA_AND_HOPPER, "e3m2", "e2m3", "e2m1")
+MULTIPLIED_ON = {
+    "v100_sxm2": ("fp16",),
+    **dict.fromkeys(("a100_sxm_80gb", "a10", "rtx_a6000"), AMPERE),
+    **dict.fromkeys(("l4", "l40s", "rtx_4090"), ADA_AND_HOPPER),
+    **dict.fromkeys(("gh200", "h100_sxm", "h20", "h200", "h800_sxm"), ADA_AND_HOPPER),
+    **dict.fromkeys(("b200", "b200_sxm", "b300_sxm", "gb200", "gb300"), BLACKWELL),
+    **dict.fromkeys(("rtx_5090", "rtx_pro_6000_server"), BLACKWELL),
+}
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_the_types_of_each_gpus_tensor_cores(name):
+    gpu = load_gpu(name)
+    found = tuple(each for each in BLACKWELL if gpu.multiplies(element_type(each)))
+    assert found == MULTIPLIED_ON[name]
 
 
 def test_unknown_type_names_the_known_ones():
@@ -114,6 +158,23 @@ def test_known_bandwidths():
     assert load_gpu("a100_sxm_80gb").dram_gb_per_s == pytest.approx(2039, rel=1e-3)
     assert load_gpu("h100_sxm").dram_gb_per_s == pytest.approx(3352, rel=1e-3)
     assert load_gpu("rtx_4090").dram_gb_per_s == pytest.approx(1008, rel=1e-3)
+
+
+def test_a_wrong_number_names_its_file_and_key(tmp_path, gemm_model):
+    text = (CONFIG_DIR / "gpu" / "h200.yaml").read_text()
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace("sm_count: 132", "sm_count: 1e9"))
+    words = f"{path}: GPU h200: sm_count is 1000000000.0; expected a whole number"
+    with pytest.raises(InputError, match=re.escape(words)):
+        load_gpu(path)
+    for more in ((), ("gpu.sm_clk_mhz=1500",)):
+        outcome = gemm_model("rank", "--m", 64, "--n", 64, "--k", 64, "--gpu", path, *more)
+        assert outcome.code == 2
+        assert words in outcome.err
+    path.write_text(text)
+    outcome = gemm_model("rank", "--m", 64, "--n", 64, "--k", 64, "--gpu", path, "gpu.sm_clk_mhz=1")
+    assert outcome.code == 2
+    assert "rank: GPU h200: sm_clk_mhz is 1.0; expected a number" in outcome.err
 
 
 def test_gpu_from_a_yaml_file(tmp_path):

@@ -100,10 +100,10 @@ def test_a_gemm_takes_the_time_of_its_best_kernel():
 
 
 def own_pick_us(**options):
-    """Of 512 x 4096 x 4096: 5 % over the fastest kernel, half of it at 200 us where tensor cores bound it."""
+    """Of 512 x 4096 x 4096: 5.5 % over the fastest kernel, half of it at 100 us: tensor cores bound it."""
     best = rank(GemmProblem.of(512, 4096, 4096), "h200", 1, family="cublas", options=options).best.prediction
     assert best.limiter == "TENSOR"
-    return best.runtime_us * (1 + 0.05 / (1 + best.runtime_us / 200))
+    return best.runtime_us * (1 + 0.055 / (1 + best.runtime_us / 100))
 
 
 def test_kernels_of_a_model_follow_each_other_in_a_graph():
@@ -269,9 +269,9 @@ def test_convolutions_and_their_gradients_are_implicit_gemms():
     assert [timing.kind for timing in seen.timings] == ["convolution"] * 3
     assert [work.conv.kind for work in works(seen)] == ["fprop", "dgrad", "wgrad"]
     best = rank(works(seen)[0], "h200", 1, family="cudnn", options=IN_A_MODEL).best.prediction
-    # What cuDNN picks takes 8 % longer than its fastest kernel; of what tensor cores bound that fades.
+    # What cuDNN picks takes 7.5 % longer than its fastest kernel; of what tensor cores bound that fades.
     assert best.limiter == "L2"
-    assert seen.timings[0].time_us == pytest.approx(1.08 * best.runtime_us)
+    assert seen.timings[0].time_us == pytest.approx(1.075 * best.runtime_us)
     assert not seen.unmodelled
 
 
@@ -320,7 +320,7 @@ def test_the_regime_is_the_models(regime):
         functional.linear(meta(512, 4096), meta(4096, 4096))
     l2 = "written" if regime == "graph" else "cold"
     assert seen.total_us == pytest.approx(own_pick_us(regime=regime, l2=l2))
-    assert "cublas picks its kernels by itself: up to 5.0% over its fastest" in seen.notes()
+    assert "cublas picks its kernels by itself: up to 5.5% over its fastest" in seen.notes()
     assert f"regime {regime}" in seen.notes()[0]
 
 

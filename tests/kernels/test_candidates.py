@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gemm_model import KernelConfig, predict, rank
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
@@ -153,6 +154,27 @@ def test_a_tile_of_cublas_has_one_schedule(dtype, tile, schedule):
 def test_block_scaled_operands_are_not_exchanged():
     b200 = load_gpu("b200")
     assert not whole_space(family_of("quack", b200), b200, GemmProblem.of(1, 1, 1, "nvfp4")).swapped.any()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "a", "b", "words"),
+    [
+        ("v100_sxm2", "bf16", "bf16", "GPU v100_sxm2 has no bf16 math"),
+        ("a100_sxm_80gb", "fp8", "fp8", "GPU a100_sxm_80gb has no fp8 math"),
+        ("b200", "bf16", "e4m3", "operands of 16 and 8 bits; quack kernels on sm100 need equal widths"),
+    ],
+)
+def test_types_that_tensor_cores_lack_are_refused(gpu, a, b, words):
+    problem = GemmProblem.of(512, 512, 512, a, b_dtype=b)
+    with pytest.raises(InputError, match=words):
+        rank(problem, gpu)
+    with pytest.raises(InputError, match=words):
+        predict(problem, KernelConfig(cta_m=128, cta_n=128), gpu)
+
+
+def test_tensor_memory_takes_narrow_types_of_two_widths():
+    found = rank(GemmProblem.of(512, 512, 512, "e4m3", b_dtype="e2m1"), "b200")
+    assert found.kernels > 0
 
 
 def test_bad_input_is_said_in_words():

@@ -186,9 +186,18 @@ def test_ctas_all_over_the_card_and_on_one_whose_order_is_not_known():
     assert ctas_of_fullest_gpc(6.0, 1.0, unknown, IN_TURN, False) == 0.0
 
 
-def test_the_fullest_gpc_of_a_plain_launch_is_the_first():
+def test_a_plain_launch_takes_one_sm_of_each_tpc_before_the_other():
     plain = TileOrder(name="plain", plain_launch=True)
     counted = [ctas_of_fullest_gpc(float(each), 1.0, THREE_TO_ONE, plain, False) for each in range(9)]
-    assert counted == [0, 1, 2, 3, 4, 5, 6, 6, 6]
+    # Both SMs of the TPC that GPC 0 has more in the first round; then GPCs 0 1 0, the other SMs 0 1 0.
+    assert counted == [0, 1, 2, 3, 3, 4, 5, 5, 6]
     # Clusters of two are launched as clusters.
     assert ctas_of_fullest_gpc(4.0, 2.0, THREE_TO_ONE, plain, False) == 4
+
+
+def test_plain_launches_of_an_h200_lie_as_they_were_seen_to():
+    # SMs of plain launches on two H200s and an H100, of which 124 to 131, 0, 1, 16, 17, 32, 33, 48
+    # and 49 are of one GPC, which holds most until all GPCs are full.
+    plain = TileOrder(name="plain", plain_launch=True)
+    seen = {8: 8, 16: 9, 24: 10, 32: 11, 48: 12, 64: 12, 112: 16, 132: 18}
+    assert {ctas: ctas_of_fullest_gpc(float(ctas), 1.0, H200, plain, False) for ctas in seen} == seen

@@ -58,7 +58,7 @@ def planned_rows(
     pool: list[Row] = []
     derivatives = []
     for dtype in types:
-        if operand_type(dtype)[0].math_kind not in gpu.flop_per_clk_per_sm:
+        if not gpu.multiplies(operand_type(dtype)[0]):
             raise InputError(f"{gpu.name} has no {dtype}; expected types of `gemm-model list gpus`")
         if sizes:
             rows = list(_rows_of_sizes(gpu, family, dtype, sizes))

@@ -52,8 +52,7 @@ def designed_rows(gpu: GpuSpec, donor: Calibration, types: Sequence[str] = TYPES
     draw = random.Random(SEED)
     rows: list[Row] = []
     for dtype in types:
-        kind = operand_type(dtype)[0].math_kind
-        if kind in gpu.flop_per_clk_per_sm:
+        if gpu.multiplies(operand_type(dtype)[0]):
             pool = list(random_rows(gpu, family_of(donor.family, gpu), dtype, draw, POOL_SHAPES))
             rows += _chosen(pool, gpu, donor, draw)
     return rows

@@ -34,6 +34,10 @@ BORDERS = 32
 OUTLIER_SCALE = 0.1
 """Log error from which Huber's loss grows linearly [1]; training; chosen: a little above the largest
 correction."""
+SPEED_POWER = 2.0
+"""Power of its share of its shape's best speed by which a row counts [1]; training; chosen: 0.08 points
+better first choice of bf16 (h200, `burst`), three dealings of folds; slow configurations are seldom asked
+for."""
 
 
 def catboost() -> ModuleType:
@@ -99,14 +103,16 @@ def _forest(trees: list[dict[str, Any]], feature_count: int) -> Forest:
 def train_on(parts: Sequence[Observations], gpu: GpuSpec, numbers: KernelNumbers) -> Forest:
     """A forest for the errors that the physical model with these numbers makes on the rows of all parts.
 
-    Shapes count as in the fit, whose weights are squared there with the errors.
+    Shapes count as in the fit, whose weights are squared there with the errors; of a shape, fast
+    configurations count more than slow ones, because a choice is made among them.
     """
     told, log_errors, weights = [], [], []
     for seen in parts:
         times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
         told.append(features(seen.shape, times))
         log_errors.append(np.log(times.runtime_us / seen.runtime_us))
-        weights.append(seen.weight * seen.weight)
+        share_of_best = seen.runtime_us[seen.best_row] / seen.runtime_us
+        weights.append(seen.weight**2 * share_of_best**SPEED_POWER)
     return train(np.concatenate(told, axis=1), np.concatenate(log_errors), np.concatenate(weights))
 
 

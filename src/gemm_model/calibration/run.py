@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -72,7 +72,7 @@ from gemm_model.tables.accuracy import (
     shape_columns,
     top1_efficiency,
 )
-from gemm_model.tables.table import read_table
+from gemm_model.tables.table import read_table, require_columns, sizes
 
 BAND_QUANTILE = 0.9
 """Share of held-out rows within an error band [1]; every band; chosen."""
@@ -86,6 +86,8 @@ SINGLE_LAUNCH_REGIMES = ("burst", "counters")
 CHAINED_REGIMES = ("graph", "sustained")
 """Regimes that tell what launches back to back add, fitted while the kernel's own numbers stay."""
 
+Size = tuple[int, int, int]
+"""m, n and k."""
 Progress = Callable[[str, int, int], None]
 """Told a step, the parts that are done, and about how many there will be."""
 
@@ -216,16 +218,17 @@ def calibrate(
     """
     if choices.trains_residual:
         catboost()
+    listed = _listed_shapes(choices.hold_out_lists)
     family = measured_family(choices.family, inputs, gpu)
     data = load_tables(inputs, gpu, family)
     base = choices.donor or calibration_for(gpu, family.name)[0]
     steps = _Steps(progress)
     fitted = {
-        kind: _Kind(kind, regimes, gpu, family, base, choices, steps, run_all)
+        kind: _Kind(kind, regimes, gpu, family, base, choices, steps, run_all, listed)
         for kind, regimes in data.by_kind.items()
     }
     steps.total = sum(each.fits for each in fitted.values())
-    kinds = dict(zip(fitted, _at_once(_Kind.result, fitted.values(), run_all), strict=True))
+    kinds = dict(zip(fitted, _at_once(_Kind.result, fitted.values(), run_all, steps), strict=True))
     told = ", ".join(path.name for path in inputs)
     calibration = Calibration(
         gpu=gpu.name,
@@ -255,35 +258,51 @@ def calibrate(
 
 
 def _at_once(
-    result: Callable[[_Kind], KindResult], kinds: Iterable[_Kind], run_all: RunAll
+    result: Callable[[_Kind], KindResult], kinds: Iterable[_Kind], run_all: RunAll, steps: _Steps
 ) -> Iterable[KindResult]:
-    """The result of each rate class. One class's fits run beside another's, where there are processes."""
+    """The result of each rate class. One class's fits run beside another's, where there are processes.
+
+    An error or an interruption ends all of them with their next fit.
+    """
     if run_all is map:
         return map(result, kinds)
     # The threads wait; what there is to fit, they hand to the processes.
-    with ThreadPoolExecutor() as threads:
+    threads = ThreadPoolExecutor()
+    try:
         return list(threads.map(result, kinds))
+    except BaseException:
+        steps.ended = True
+        raise
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(slots=True)
 class _Steps:
-    """Counts fits, of about so many; may be told by several threads."""
+    """Counts fits, of about so many; may be told by several threads, and ends them: CancelledError."""
 
     tell: Progress
     total: int = 0
     done: int = 0
     step: str = ""
+    ended: bool = False
     lock: Lock = field(default_factory=Lock)
 
     def begin(self, step: str) -> None:
         with self.lock:
+            self._go_on()
             self.step = step
             self.tell(step, self.done, self.total)
 
     def fitted(self) -> None:
         with self.lock:
+            self._go_on()
             self.done += 1
             self.tell(self.step, self.done, max(self.done, self.total))
+
+    def _go_on(self) -> None:
+        if self.ended:
+            raise CancelledError
 
 
 def extend(
@@ -358,8 +377,9 @@ class _Kind:
         choices: Choices,
         steps: _Steps,
         run_all: RunAll,
+        listed: Collection[Size] = (),
     ) -> None:
-        self.run_all = run_all
+        self.run_all, self.listed = run_all, listed
         self.kind, self.gpu, self.family, self.choices, self.steps = kind, gpu, family, choices, steps
         served = base.kind_for(kind)
         self.start = base.numbers_on(gpu, kind, family).values()
@@ -480,7 +500,7 @@ class _Kind:
 
     def _further_hold_outs(self) -> None:
         self._held_out("config", folds_of(config_groups(self.rows), self.choices.seed))
-        listed = _in_lists(self.rows, _listed_shapes(self.choices.hold_out_lists))
+        listed = _in_lists(self.rows, self.listed)
         if listed.any() and not listed.all():
             self._held_out("family", np.where(listed, 0, -1))
         cards = _cards(self.rows)
@@ -761,21 +781,20 @@ def error_bands(
     return bands
 
 
-def _listed_shapes(paths: Sequence[Path]) -> set[tuple[int, int, int]]:
-    listed: set[tuple[int, int, int]] = set()
-    for path in paths:
-        listed |= set(_asked_sizes(read_table(path)))
-    return listed
+def _listed_shapes(paths: Sequence[Path]) -> set[Size]:
+    """The sizes in test lists; raises InputError for one that cannot be read."""
+    return {size for path in paths for size in _asked_sizes(read_table(path))}
 
 
-def _in_lists(seen: Observations, listed: set[tuple[int, int, int]]) -> BoolArray:
+def _in_lists(seen: Observations, listed: Collection[Size]) -> BoolArray:
     return np.array([size in listed for size in _asked_sizes(seen.frame)], dtype=bool)
 
 
-def _asked_sizes(frame: pd.DataFrame) -> list[tuple[int, int, int]]:
+def _asked_sizes(frame: pd.DataFrame) -> list[Size]:
     """m, n, k of each row, before padding where the table tells."""
-    names = ("asked_m", "asked_n", "asked_k") if "asked_m" in frame else ("m", "n", "k")
-    return list(zip(*(frame[name].astype(float).astype(int) for name in names), strict=True))
+    require_columns(frame, ("m", "n", "k"))
+    asked = [sizes(frame, f"asked_{name}", default=sizes(frame, name)) for name in ("m", "n", "k")]
+    return list(zip(*(column.astype(int) for column in asked), strict=True))
 
 
 def _cards(seen: Observations) -> IntArray | None:

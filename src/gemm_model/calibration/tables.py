@@ -50,37 +50,12 @@ def load_tables(
     shapes of plain products.
     """
     notes: list[str] = []
-    frames = []
-    for path in paths:
-        frame, left_out = usable_rows(read_table(path), needs_tile=True)
-        notes += [f"{path}: {sentence}" for sentence in left_out]
-        frames.append(_own_rows(frame, path, family, notes).assign(table=table_name(path)))
+    frames = [_rows_of(path, gpu, family, l2, notes) for path in paths]
     table = pd.concat(frames, ignore_index=True)
     table.attrs["path"] = ", ".join(map(str, paths))
+    if table.empty:
+        raise InputError(f"{table.attrs['path']}: no row is left; {notes[-1]}")
     _require_one_gpu(table)
-    if "regime" not in table:
-        table["regime"] = "burst"
-    table["regime"] = table["regime"].replace("", np.nan).fillna("burst")
-    if "settled" in table:
-        # Chains that ran until the clock had settled are sustained ones with operands of their own.
-        table.loc[(table["regime"] == "graph") & (table["settled"].astype(str) == "1"), "regime"] = (
-            "sustained"
-        )
-    if "programmatic_edges" in table and "pdl" in table:
-        # Libraries that choose for themselves: the captured graph tells how they launched.
-        told = pd.to_numeric(table["programmatic_edges"], errors="coerce")
-        unknown_way = pd.to_numeric(table["pdl"], errors="coerce").isna()
-        table.loc[unknown_way & told.notna(), "pdl"] = (told > 0).astype(int).astype(str)
-    table["regime"] = table["regime"].map(regime_name)
-    unknown = sorted(set(table["regime"]) - set(REGIMES))
-    if unknown:
-        raise InputError(
-            f"{table.attrs['path']}: regime {unknown[0]!r}; expected one of {', '.join(REGIMES)}"
-        )
-    if "l2" in table:
-        other = (table["regime"] == "burst") & ~table["l2"].isin((l2, ""))
-        table = _without(table, other, f"rows in the burst regime with an L2 that was not {l2}", notes)
-    table = _possible_rows(table, gpu, notes)
     cards = tuple(sorted(set(table["gpu_uuid"]))) if "gpu_uuid" in table else ()
     by_kind: dict[str, dict[str, pd.DataFrame]] = {}
     kinds = table["in_dtype"].map(lambda name: operand_type(str(name))[0].math_kind)
@@ -92,6 +67,40 @@ def load_tables(
     if plain_shapes:
         _require_shapes(by_kind, str(table.attrs["path"]), family)
     return CalibrationData(by_kind, notes, cards)
+
+
+def _rows_of(path: Path, gpu: GpuSpec, family: KernelFamily, l2: str, notes: list[str]) -> pd.DataFrame:
+    """The usable rows of one table, with their regime; what is wrong with a row names its line."""
+    frame, left_out = usable_rows(read_table(path), needs_tile=True)
+    notes += [f"{path}: {sentence}" for sentence in left_out]
+    table = _own_rows(frame, path, family, notes)
+    regimes = _regimes(table)
+    unknown = sorted(set(regimes) - set(REGIMES))
+    if unknown:
+        raise InputError(f"{path}: regime {unknown[0]!r}; expected one of {', '.join(REGIMES)}")
+    kept = table.assign(table=table_name(path), regime=regimes)
+    if "programmatic_edges" in kept and "pdl" in kept:
+        # Libraries that choose for themselves: the captured graph tells how they launched.
+        told = pd.to_numeric(kept["programmatic_edges"], errors="coerce")
+        unknown_way = pd.to_numeric(kept["pdl"], errors="coerce").isna()
+        kept.loc[unknown_way & told.notna(), "pdl"] = (told > 0).astype(int).astype(str)
+    kept.attrs = dict(table.attrs)
+    if "l2" in kept:
+        other = (kept["regime"] == "burst") & ~kept["l2"].isin((l2, ""))
+        kept = _without(kept, other, f"rows in the burst regime with an L2 that was not {l2}", notes)
+    return kept if kept.empty else _possible_rows(kept, gpu, notes)
+
+
+def _regimes(table: pd.DataFrame) -> pd.Series:
+    """The regime of each row, 'burst' where it does not say."""
+    if "regime" not in table:
+        return pd.Series("burst", index=table.index)
+    regimes = table["regime"].replace("", np.nan).fillna("burst")
+    if "settled" in table:
+        # Chains that ran until the clock had settled are sustained ones with operands of their own.
+        settled = (regimes == "graph") & (table["settled"].astype(str) == "1")
+        regimes = regimes.mask(settled, "sustained")
+    return regimes.map(regime_name)
 
 
 def measured_family(name: str, paths: Sequence[Path], gpu: GpuSpec) -> KernelFamily:
@@ -128,7 +137,7 @@ def _own_rows(frame: pd.DataFrame, path: Path, family: KernelFamily, notes: list
     if "kernel" not in frame:
         return frame
     foreign = ~frame["kernel"].isin((family.name, *family.providers, ""))
-    kept = _without(frame, foreign, f"rows of {path} of kernels other than {family.name}", notes)
+    kept = _without(frame, foreign, f"rows of kernels other than {family.name}", notes)
     if len(kept) == 0:
         others = ", ".join(sorted(set(frame["kernel"].astype(str))))
         raise InputError(
@@ -161,7 +170,8 @@ def _without(frame: pd.DataFrame, drop: pd.Series, what: str, notes: list[str]) 
     if not drop.any():
         return frame
     lines = ", ".join(str(line) for line in frame.index[drop][:5])
-    notes.append(f"{int(drop.sum())} {what} are left out (first at {lines})")
+    told = f"{frame.attrs['path']}: {int(drop.sum())} {what} are left out"
+    notes.append(f"{told} (first at line {lines})" if frame.index.name == "line" else told)
     kept = frame[~drop]
     kept.attrs = dict(frame.attrs)
     return kept

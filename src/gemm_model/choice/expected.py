@@ -38,6 +38,8 @@ class ExpectedTime:
 
     mean_us: float
     p95_us: float
+    """Below the mean where fewer than one routing in 20 takes far longer than the others."""
+    longest_us: float
     routings: int
     middle: GemmProblem
     """The problem of the routing whose time is the median."""
@@ -205,9 +207,12 @@ def _middle(times_us: FloatArray) -> int:
 
 
 def _expected(times_us: FloatArray, middle: GemmProblem, prediction: Prediction) -> ExpectedTime:
+    longest_us = float(times_us.max())
     return ExpectedTime(
-        mean_us=float(times_us.mean()),
+        # The mean of equal times rounds to either side of them.
+        mean_us=min(max(float(times_us.mean()), float(times_us.min())), longest_us),
         p95_us=float(np.percentile(times_us, HIGH_PERCENTILE)),
+        longest_us=longest_us,
         routings=len(times_us),
         middle=middle,
         prediction=prediction,

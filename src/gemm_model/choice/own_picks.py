@@ -43,7 +43,8 @@ def sort_of(conv: ConvProblem) -> str:
     if conv.groups > 1:
         filled = (found.cudnn_whole_channels // 2, found.cudnn_whole_channels)
         whole = channels == filters and channels in filled
-        return "packed" if conv.packed > 1 else "whole" if whole else "grouped"
+        packed = channels == filters and conv.packed > 1
+        return "packed" if packed else "whole" if whole else "grouped"
     # Less than half of the columns of a weight gradient's tile.
     few = {FPROP: found.cudnn_few_channels, DGRAD: 0, WGRAD: found.cudnn_columns // 2}
     if channels < few[conv.kind]:

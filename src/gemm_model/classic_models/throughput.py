@@ -7,7 +7,7 @@ import numpy as np
 from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.gpu import WITHOUT_BF16, GpuSpec
 
 BITS_PER_BYTE = 8.0
 
@@ -19,6 +19,10 @@ def flop_per_clk_per_sm(batch: GemmBatch, gpu: GpuSpec) -> FloatArray:
     missing = np.isnan(found)
     if missing.any():
         flop_per_clk_of(MATH_KINDS[int(batch.math_kind[int(np.argmax(missing))])], gpu)
+    if gpu.architecture in WITHOUT_BF16 and batch.multiplies_bf16.any():
+        raise InputError(
+            f"GPU {gpu.name} has no bf16 math; expected one of {', '.join(gpu.flop_per_clk_per_sm)}"
+        )
     return found
 
 

@@ -148,6 +148,9 @@ def add_chain_arguments(graph: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.cluster is None:
+        if args.output is not None and args.output.suffix == ".gz":
+            # Rows are appended as they come: plain text.
+            common.check_suffix("output", args.output, (".csv",))
         common.check_outputs(args.output)
     elif args.output is not None:
         check_folder_writable(args.output)

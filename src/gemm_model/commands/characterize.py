@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not is_yaml_file(args.output.name):
         raise InputError(f"{args.output}: expected a name that ends in .yaml")
+    common.check_suffix("table", args.table, (".csv",))
     common.check_outputs(args.output, args.table)
     # A misspelled override is refused before anything is measured.
     load_config(args.overrides, {"gpu": args.base} if args.base else {})

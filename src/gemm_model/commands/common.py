@@ -41,6 +41,9 @@ OUTPUT = ("format", "output")
 """Options by the functions below that add them."""
 
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+TRACE_SUFFIXES = (".json",)
+TABLE_SUFFIXES = (".csv", ".csv.gz")
+"""What names of files end in, by what they hold."""
 BATCH_DEFAULT_DTYPE = "bf16"
 
 
@@ -171,6 +174,14 @@ def chosen_format(args: argparse.Namespace, output: Path | None) -> str:
     return suffix if suffix in FORMATS else "table"
 
 
+def check_document(args: argparse.Namespace, *others: Path | None) -> None:
+    """Raise InputError where --output, or another file, could not be written, or its name tells no format."""
+    suffixes = tuple(f".{name}" for name in (*FORMATS, "txt"))
+    if args.format is None and args.output is not None and args.output.suffix:
+        check_suffix("output", args.output, suffixes)
+    check_outputs(args.output, *others)
+
+
 def add_page(parser: argparse._ActionsContainer, of_what: str, *, required: bool = False) -> None:
     """The option that names a page to write."""
     parser.add_argument(
@@ -229,10 +240,13 @@ def check_outputs(*paths: Path | None) -> None:
             raise InputError(f"{path}: named for two outputs; expected a file for each")
 
 
-def check_plot(path: Path | None) -> None:
-    """Raise InputError unless the name of a plot tells its format."""
-    if path is not None and path.suffix not in PLOT_SUFFIXES:
-        raise InputError(f"--plot {path}; expected a name that ends in one of {', '.join(PLOT_SUFFIXES)}")
+def check_suffix(option: str, path: Path | None, suffixes: tuple[str, ...]) -> None:
+    """Raise InputError unless the name of a file tells its format; a device or a pipe needs no ending."""
+    if path is None or path.name.endswith(suffixes):
+        return
+    if not path.exists() or path.is_file():
+        endings = " or ".join(suffixes) if len(suffixes) < 3 else f"one of {', '.join(suffixes)}"
+        raise InputError(f"--{option} {path}: expected a name that ends in {endings}")
 
 
 def add_problem(parser: argparse.ArgumentParser, *, required: bool) -> None:

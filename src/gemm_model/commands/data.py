@@ -48,7 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     common.no_overrides(args)
-    common.check_outputs(args.output)
+    if args.what == "export":
+        common.check_suffix("output", args.output, common.TABLE_SUFFIXES)
+        common.check_outputs(args.output)
+    else:
+        common.check_document(args)
     expected = {"import": "one CSV file or more", "diff": "one other table"}.get(args.what, "none")
     if (args.what == "import") != bool(args.tables) and args.what != "diff":
         raise InputError(f"data {args.what} takes {expected} after the data set; got {len(args.tables)}")

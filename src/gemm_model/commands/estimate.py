@@ -12,6 +12,7 @@ import numpy as np
 
 from gemm_model.commands import common
 from gemm_model.commands.pipeline_choice import changed_machine
+from gemm_model.config import YAML_SUFFIXES
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
 from gemm_model.pipeline.estimation import ParameterEstimate, Runs, fit_machine
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    common.check_suffix("output", args.output, YAML_SUFFIXES)
     common.check_outputs(args.output)
     if args.traces is not None:
         return _read_off(args)

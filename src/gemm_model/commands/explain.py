@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.choice.expected import expected_time
     from gemm_model.persistent.explanation import explain
 
-    common.check_outputs(args.output)
+    common.check_document(args)
     chosen = common.settings(args)
     if chosen.model != MODEL:
         raise InputError(f"--model is {chosen.model}; expected {MODEL}, the model that explains itself")

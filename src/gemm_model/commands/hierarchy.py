@@ -74,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
         common.refuse_unused(args, "without --solve or --ladder", (*common.GPU, *common.OUTPUT, *PICTURE))
     else:
         common.refuse_unused(args, f"with --{way}", (*common.GPU, *common.OUTPUT, way, *WAYS[way]))
-    common.check_outputs(args.output, args.plot)
-    common.check_plot(args.plot)
+    common.check_document(args, args.plot)
+    common.check_suffix("plot", args.plot, common.PLOT_SUFFIXES)
     if args.text:
         args.gpu = args.gpu or "v100_sxm2"
     chosen = common.settings(args)

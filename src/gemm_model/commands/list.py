@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     common.no_overrides(args)
-    common.check_outputs(args.output)
+    common.check_document(args)
     rows = LISTS[args.what]()
     document = Document(verb="list", result={"what": args.what}, rows=rows, text=lambda: text_table(rows))
     common.show(args, document)

@@ -74,8 +74,9 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.models import create_model
     from gemm_model.overlap.model import OverlapModel
 
-    common.check_outputs(args.output, args.trace, args.plot)
-    common.check_plot(args.plot)
+    common.check_suffix("trace", args.trace, common.TRACE_SUFFIXES)
+    common.check_document(args, args.trace, args.plot)
+    common.check_suffix("plot", args.plot, common.PLOT_SUFFIXES)
     chosen = common.settings(args)
     if chosen.model != "OverlapModel":
         raise InputError(f"model is {chosen.model}; expected OverlapModel, the one of such chains")

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.choice.portfolio import choose_portfolio
     from gemm_model.choice.table_ranking import problems_of_table
 
-    common.check_outputs(args.output, args.html)
+    common.check_document(args, args.html)
     if args.input is None:
         raise InputError("--input is missing; expected a table of problems")
     frame = common.problem_table(args)

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.html is not None:
         raise InputError("--html comes without --input; expected a table (explore makes a page of one shape)")
-    common.check_outputs(args.output)
+    common.check_document(args)
     common.show(args, predict_kernel(args))
     return 0
 

@@ -76,7 +76,10 @@ def ranker_of(args: argparse.Namespace, family: str | None = None) -> Ranker:
 
 
 def run(args: argparse.Namespace) -> int:
-    common.check_outputs(args.output, args.html)
+    if args.emit is None:
+        common.check_document(args, args.html)
+    else:
+        common.check_outputs(args.output, args.html)
     always = (*common.SETTINGS, *common.OUTPUT, "family")
     if args.input is not None:
         common.refuse_unused(args, "with --input", (*always, "against", "input", "dtype"))

@@ -75,11 +75,13 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--trace-sms is {args.trace_sms}; expected 1 to {MAX_TRACE_SMS}")
     if "trace_sms" in args.given and args.trace is None:
         raise InputError("--trace-sms is given without --trace; expected both or neither")
-    common.check_outputs(args.output, args.trace, args.table, args.plot, args.html)
+    common.check_suffix("trace", args.trace, common.TRACE_SUFFIXES)
+    common.check_suffix("table", args.table, common.TABLE_SUFFIXES)
+    common.check_document(args, args.trace, args.table, args.plot, args.html)
     if args.stages is not None and args.stages < 1:
         raise InputError(f"--stages is {args.stages}; expected at least 1")
     args.stages = args.stages or AUTO
-    common.check_plot(args.plot)
+    common.check_suffix("plot", args.plot, common.PLOT_SUFFIXES)
     if args.machine is not None:
         return _simulate_machine(args)
     chosen = common.settings(args)

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    common.check_outputs(args.output)
+    common.check_document(args)
     if not 0 < args.timeout < float("inf"):
         raise InputError(f"--timeout is {args.timeout}; expected a positive number of seconds")
     if args.method == "exact" and "timeout" in args.given:

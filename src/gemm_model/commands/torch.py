@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         run_on_meta,
     )
 
-    common.check_outputs(args.output)
+    common.check_document(args)
     if args.depth is not None and args.depth < 1:
         raise InputError(f"--depth is {args.depth}; expected a positive whole number")
     told = {word.partition("=")[0] for word in args.overrides}

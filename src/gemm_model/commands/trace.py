@@ -22,7 +22,6 @@ EXAMPLES = (
     "--rows plan.csv --output traces/",
     "--m 1024 --n 4096 --k 2048 --cta 128x128 --iket iket_pid_7.trace.json --output traced.csv.gz",
 )
-TABLE_SUFFIXES = (".csv", ".csv.gz")
 PROBLEM = ("m", "n", "k", "b_dtype", "out_dtype", "dtype", "batch")
 OF_ONE_KERNEL = (*PROBLEM, *common.CONFIG, "trace", "iket", "keep")
 
@@ -81,10 +80,8 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"--{name.replace('_', '-')} has no effect with --rows; expected it left out")
         check_folder_writable(args.output)
         return _trace_table(args)
-    if not args.output.name.endswith(TABLE_SUFFIXES):
-        raise InputError(
-            f"--output {args.output}: expected a name that ends in {' or '.join(TABLE_SUFFIXES)}"
-        )
+    common.check_suffix("output", args.output, common.TABLE_SUFFIXES)
+    common.check_suffix("trace", args.trace, common.TRACE_SUFFIXES)
     common.check_outputs(args.output, args.trace)
     row = _row(args)
     trace = _converted(args, row) if args.iket is not None else _traced([row], args)[0]

@@ -107,6 +107,12 @@ class GemmBatch:
         return changed
 
     @property
+    def multiplies_bf16(self) -> BoolArray:
+        """Of 16-bit types bf16 alone has a shorter significand than the rate class's widest."""
+        multiplies: BoolArray = (self.a_bits == 16) & (self.b_bits == 16) & (self.multiplier_share < 1.0)
+        return multiplies
+
+    @property
     def flop(self) -> FloatArray:
         return 2.0 * self.m * self.n * self.k * self.batch
 

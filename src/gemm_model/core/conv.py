@@ -162,9 +162,9 @@ class ConvProblem:
 
     @property
     def row_steps(self) -> tuple[int, int, int]:
-        """What rows of A, B and the output start at multiples of [elements]: a pixel, of all groups, or weights.
+        """What rows of A, B and the output start at multiples of [elements].
 
-        Weights of a filter are those of one group.
+        Pixels hold the channels of all groups, a filter the weights of one.
         """
         weights = self.channels // self.groups
         if self.kind == FPROP:

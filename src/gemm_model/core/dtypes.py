@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -150,6 +151,28 @@ def math_kind(a: DataType, b: DataType) -> str:
     """
     wider, narrower = (a, b) if a.bits >= b.bits else (b, a)
     return wider.math_kind if wider.bits != narrower.bits else narrower.math_kind
+
+
+MULTIPLIED_TOGETHER = (
+    *(("fp32", "tf32"), ("fp16",), ("bf16",), ("int8",)),
+    ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1"),
+)
+"""Types that one MMA instruction multiplies with each other (PTX ISA: mma, wgmma, tcgen05.mma)."""
+
+
+@cache
+def require_product(a: DataType, b: DataType) -> None:
+    """Raise InputError for operand types that no kernel multiplies.
+
+    A type of 8 bits or fewer may be converted to one of 16 or more before the MMA.
+    """
+    known = {name for names in MULTIPLIED_TOGETHER for name in names}
+    for each in (a, b):
+        if each.name not in known:
+            raise InputError(f"no MMA multiplies {each.name}; expected one of {', '.join(sorted(known))}")
+    converted = min(a.bits, b.bits) <= 8 and max(a.bits, b.bits) >= 16
+    if not converted and not any({a.name, b.name} <= set(names) for names in MULTIPLIED_TOGETHER):
+        raise InputError(f"no MMA multiplies {a.name} by {b.name}; expected operands of one type")
 
 
 _WIDEST_SIGNIFICAND = MappingProxyType(

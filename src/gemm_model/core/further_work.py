@@ -116,8 +116,8 @@ class FurtherWork:
     n_runs: Values
     """Parts of n that a tile does not reach beyond."""
     a_row_step: Values
-    """Of batches with strides and convolutions: what rows of A start at multiples of [elements]; 0: the length
-    of a row."""
+    """Of batches with strides and convolutions: what rows of A start at multiples of [elements]; 0: the
+    length of a row."""
     b_row_step: Values
     out_row_step: Values
 

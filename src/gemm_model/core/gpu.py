@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.config.numbers import empirical, room_numbers
-from gemm_model.core.dtypes import MATH_KINDS
+from gemm_model.core.dtypes import MATH_KINDS, DataType
 from gemm_model.core.errors import InputError
 from gemm_model.core.quantity import Quantity
 from gemm_model.core.records import record_from
@@ -20,6 +20,8 @@ TRANSFERS_PER_CLK = 2
 ARCHITECTURES = ("sm70", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120")
 """Architectures whose shared memory, clusters and tensor memory the kernels' rules know."""
 WITH_TENSOR_MEMORY = ("sm100", "sm103")
+WITHOUT_BF16 = ("sm70",)
+"""Architectures whose tensor cores multiply fp16 and no bf16 (PTX ISA, mma: `.bf16` from sm_80 on)."""
 KERNELS_OF = {"sm103": "sm100"}
 """Architectures that run another's kernels."""
 WITH_CLUSTERS = ("sm90", "sm100", "sm103", "sm120")
@@ -218,6 +220,11 @@ class GpuSpec:
     def dram_gb_per_s(self) -> float:
         return self.dram_bytes_per_us / 1e3
 
+    def multiplies(self, element: DataType) -> bool:
+        """Whether it has a rate for products of an element type."""
+        missing = element.name == "bf16" and self.architecture in WITHOUT_BF16
+        return element.math_kind in self.flop_per_clk_per_sm and not missing
+
     def flop_per_us(self, kind: str) -> float:
         """Peak FLOP per microsecond of the whole GPU; raises InputError where the GPU lacks the type."""
         rate = self.flop_per_clk_per_sm.get(kind)
@@ -285,7 +292,11 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
 
     if not isinstance(name_or_path, str | Path):
         raise InputError(f"gpu is {name_or_path!r}; expected a name or a YAML file")
-    return gpu_from_mapping(load_gpu_mapping(name_or_path))
+    values = load_gpu_mapping(name_or_path)
+    try:
+        return gpu_from_mapping(values)
+    except InputError as error:
+        raise InputError(f"{name_or_path}: {error}") from None
 
 
 def as_gpu(gpu: GpuSpec | str | Path) -> GpuSpec:

@@ -16,6 +16,7 @@ from gemm_model.core.dtypes import (
     math_kind,
     multiplier_share,
     operand_type,
+    require_product,
 )
 from gemm_model.core.epilogue import QUANTIZED, QUANTIZED_COLUMNS, QUANTIZED_SCALE_BITS, Epilogue
 from gemm_model.core.errors import InputError
@@ -75,6 +76,7 @@ class GemmProblem:
             require_size(self, name)
         for name, kinds in _KINDS.items():
             require_kind(name, getattr(self, name), *kinds)
+        require_product(self.a_dtype, self.b_dtype)
         if not self.plain:
             self._check_further()
         for name, allowed in (("a_major", ("k", "m")), ("b_major", ("k", "n")), ("c_major", ("n", "m"))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -28,16 +29,30 @@ copyreg.pickle(MappingProxyType, lambda view: (_read_only, (dict(view),)))
 
 @contextmanager
 def local_processes(count: int) -> Iterator[Executor]:
-    """An executor of `count` processes, numpy on one thread in each; a process starts with its first work."""
+    """An executor of `count` processes, numpy on one thread in each; a process starts with its first work.
+
+    An error or an interruption ends the processes, whatever they work on.
+    """
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))
-    # Spawned, for a copy of a process that has threads may stop for ever.
-    executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
+    others = set(multiprocessing.active_children())
+    # Spawned, for a copy of a process that has threads may stop for ever. An interruption reaches all of a
+    # terminal's processes: this one ends them.
+    executor = ProcessPoolExecutor(
+        count,
+        multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),
+    )
     try:
         yield executor
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
     finally:
         executor.shutdown(cancel_futures=True)
         for name, value in before.items():

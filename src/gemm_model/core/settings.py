@@ -9,7 +9,7 @@ from typing import Any
 from gemm_model.config import COMMAND_LINE, load_gpu_mapping, resolve_config
 from gemm_model.config.options import check_options
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import GpuSpec, gpu_from_mapping, with_sms
+from gemm_model.core.gpu import GpuSpec, gpu_from_mapping, load_gpu, with_sms
 
 READ_BY_MODELS = ("gpu", "model", "model_opts")
 """Parts of the configuration that a prediction reads; `timing` is for measuring."""
@@ -52,7 +52,7 @@ def load_settings(
         # Of a GPU whose schedule was measured, fewer SMs are a part of it; more are another GPU.
         if described is not None:
             sms, values["sm_count"] = values["sm_count"], described
-    gpu = gpu_from_mapping(values)
+    gpu = _gpu_of(values, resolved.gpu_source)
     model, known, sources = resolved.values["model"], resolved.values["model_opts"], dict(resolved.sources)
     if not isinstance(known, Mapping):
         raise InputError(f"override model_opts is {known!r}; expected a mapping of the model's options")
@@ -75,6 +75,16 @@ def load_settings(
         options=chosen,
         sources=sources,
     )
+
+
+def _gpu_of(values: Mapping[str, Any], source: str) -> GpuSpec:
+    """The GPU of some values; what is wrong in the file itself names it, what a word changed does not."""
+    try:
+        return gpu_from_mapping(values)
+    except InputError:
+        if not source.startswith("config/gpu/"):
+            load_gpu(source)
+        raise
 
 
 def _sms_described(gpu_source: str) -> int | None:

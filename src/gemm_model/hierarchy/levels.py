@@ -108,9 +108,10 @@ def datapath_of(gpu: GpuSpec, name: str, dtype: str) -> Datapath:
         # The tensor cores take fp32 data as tf32.
         kind = "tf32" if kind == "fp32" else kind
         flop = gpu.flop_per_clk_per_sm.get(kind)
-        if flop is None:
+        if flop is None or not gpu.multiplies(element):
             known = ", ".join(known for known in gpu.flop_per_clk_per_sm if known != "fp32")
-            raise InputError(f"GPU {gpu.name} has no {kind} tensor cores; expected one of {known}")
+            missing = kind if flop is None else dtype
+            raise InputError(f"GPU {gpu.name} has no {missing} tensor cores; expected one of {known}")
         rate = flop / FLOP_PER_FMA
     return Datapath(
         name=name,

@@ -33,7 +33,7 @@ from gemm_model.core.elementwise import (
 from gemm_model.core.epilogue import QUANTIZED_COLUMNS
 from gemm_model.core.errors import RefusedKernelError
 from gemm_model.core.further_work import bits_of, every_word
-from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.gpu import WITHOUT_BF16, GpuSpec
 from gemm_model.core.kernel_config import SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import formula_record, mapped
@@ -300,9 +300,15 @@ def _type_missing(k: _Kernels) -> Flags:
     return one_of(k.batch.math_kind, _missing(MATH_KINDS, frozenset(k.gpu.flop_per_clk_per_sm)))
 
 
+def _bf16_missing(k: _Kernels) -> Flags:
+    return (k.gpu.architecture in WITHOUT_BF16) & k.batch.multiplies_bf16
+
+
 def _mixed_widths(k: _Kernels) -> Flags:
+    # tcgen05.mma kind::f8f6f4.
     mixed: Flags = k.batch.a_bits != k.batch.b_bits
-    return (not k.family.resources.mixed_widths) & mixed
+    together = k.family.resources.mixed_widths & (maximum(k.batch.a_bits, k.batch.b_bits) <= 8)
+    return mixed & negated(together)
 
 
 def _scales_missing(k: _Kernels) -> Flags:
@@ -415,6 +421,7 @@ def _spills(k: _Kernels) -> Flags:
 
 _RULES = (
     _Rule(_type_missing, lambda k: f"GPU {k.gpu.name} has no {MATH_KINDS[int(k.batch.math_kind)]} math"),
+    _Rule(_bf16_missing, lambda k: f"GPU {k.gpu.name} has no bf16 math"),
     _Rule(
         _mixed_widths,
         lambda k: (

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 
 from gemm_model.core.batch import GemmBatch, IntArray
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS
-from gemm_model.core.records import require_kind
 from gemm_model.kernels import cublas, cudnn, cutlass, quack, triton
 from gemm_model.kernels.family import KernelFamily
 
@@ -31,12 +31,13 @@ TORCH_FAMILY = "cublas"
 _DEFAULTS = {arch: family for (_, arch), family in reversed(_FAMILIES.items())}
 
 
-def families(gpu: GpuSpec | None = None) -> tuple[str, ...]:
-    """Names of the kernel families, all or those that have kernels for a GPU, the default one first."""
-    require_kind("gpu", gpu, GpuSpec, type(None))
-    return tuple(
-        dict.fromkeys(name for name, arch in _FAMILIES if gpu is None or arch == gpu.kernel_architecture)
-    )
+def families(gpu: GpuSpec | str | Path | None = None) -> tuple[str, ...]:
+    """Names of the kernel families, all or those that have kernels for a GPU, the default one first.
+
+    `gpu` is a GpuSpec, a name or a YAML file. Raises InputError for anything else.
+    """
+    architecture = None if gpu is None else as_gpu(gpu).kernel_architecture
+    return tuple(dict.fromkeys(name for name, arch in _FAMILIES if architecture in (None, arch)))
 
 
 def names_in_tables() -> Mapping[str, str]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
+    Flags,
     Values,
     floor,
     is_multiple,
     is_number,
     maximum,
     minimum,
+    negated,
     power_of_two_divisor,
+    where,
 )
+from gemm_model.core.further_work import CONV, FurtherWork, bits_of
 from gemm_model.persistent.numbers import persistent_numbers
 
 LINE_BYTES = 128.0
@@ -27,6 +32,24 @@ def row_alignment(pitch_bytes: Values) -> Values:
         return LINE_BYTES
     pitch = maximum(floor(pitch_bytes), 1.0)
     return maximum(minimum(power_of_two_divisor(pitch), LINE_BYTES), TMA_ALIGNMENT_BYTES)
+
+
+def channels_unaligned(batch: GemmBatch, further: FurtherWork) -> Flags:
+    """Which convolutions in one group have channels or filters that fill no row of TMA_ALIGNMENT_BYTES.
+
+    Kernels take such matrices padded. Extents of strided data gradients are means, rounded.
+    """
+    deep, wide = floor(batch.k / further.k_runs + 0.5), floor(batch.n / further.n_runs + 0.5)
+    unaligned: Flags = False
+    for extent, bits in (
+        (where(batch.a_k_major, deep, batch.m), batch.a_bits),
+        (where(batch.b_k_major, deep, wide), batch.b_bits),
+        (wide, batch.out_bits),
+    ):
+        unaligned = unaligned | negated(is_multiple(extent * bits / 8.0, TMA_ALIGNMENT_BYTES))
+    is_conv = (further.asked & bits_of((CONV,))) != 0
+    padded: Flags = is_conv & (batch.batch <= further.places) & unaligned
+    return padded
 
 
 def further_pieces(pitch_bytes: Values) -> Values:

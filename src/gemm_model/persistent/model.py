@@ -32,6 +32,7 @@ from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources_of
 from gemm_model.kernels.mechanisms import FURTHER_SITUATIONS, FUSED_EPILOGUE, IMPLICIT_GEMM, MECHANISM_NAMES
 from gemm_model.kernels.registry import families, family_at
+from gemm_model.persistent.alignment import channels_unaligned
 from gemm_model.persistent.calibration_file import (
     OWN,
     Calibration,
@@ -422,6 +423,11 @@ class PhysicalEvaluation:
             caveats.append("grouped: groups of different n or k are taken for as many mean ones")
         if IMPLICIT_GEMM in asked:
             caveats.append("implicit_gemm: padding is taken to last as long as pixels")
+            if any_of(channels_unaligned(self.geometry.batch, further)):
+                caveats.append(
+                    "implicit_gemm: channels or filters fill no row of 16 bytes; the kernels beside that pad "
+                    "matrices are not in the time"
+                )
             if any_of(further.places > 1.0):
                 caveats.append(
                     "implicit_gemm: places of a strided data gradient are taken for as many mean ones"

@@ -62,14 +62,26 @@ def gpc_of_clusters(
     return sorted(in_turn) if plain_launch and ctas_per_cluster == 1 else in_turn
 
 
+def gpc_of_taken_sms(tpc_rounds: Sequence[Sequence[int]]) -> list[int]:
+    """GPC of each SM, in the order in which larger and larger plain launches of single CTAs take them.
+
+    Both SMs of the TPCs that the first round has beyond one of each GPC come first, then one SM of every
+    other TPC, round by round, then its second one. Source: `benchmarks/l2_merging.cu map` (16 to 132 CTAs).
+    """
+    first_round = list(tpc_rounds[0])
+    ahead = [gpc for place, gpc in enumerate(first_round) if gpc in first_round[:place]]
+    one_of_each = list(dict.fromkeys(first_round)) + [gpc for tpcs in tpc_rounds[1:] for gpc in tpcs]
+    return ahead * SMS_PER_TPC + one_of_each * SMS_PER_TPC
+
+
 def ctas_of_fullest_gpc(
     ctas: Values, ctas_per_cluster: Values, gpu: GpuSpec, order: TileOrder, spread: Flags
 ) -> Values:
     """CTAs on the GPC that holds most of those that run; 0 where the order of the GPU's TPCs is not known.
 
-    Single CTAs and clusters of two lie in the launcher's order, larger clusters and those that are `spread`
-    evenly. Source: bulk reads of 16 to 48 CTAs, the slowest of which read an even share of what one GPC
-    does (h200, three cards).
+    Single CTAs and clusters of two lie in the launcher's order, which takes SMs as `gpc_of_taken_sms` says
+    where the launch names no cluster, larger clusters and those that are `spread` evenly. Source: bulk reads
+    of 16 to 48 CTAs, the slowest of which read an even share of what one GPC does (h200, three cards).
     """
     if not gpu.tpc_rounds:
         return 0.0
@@ -90,7 +102,9 @@ def _most_of_a_gpc(tpc_rounds: tuple[tuple[int, ...], ...], plain_launch: bool) 
     sms = SMS_PER_TPC * sum(map(len, tpc_rounds))
     most = np.zeros((SMS_PER_TPC, sms + 1))
     for ctas in range(1, SMS_PER_TPC + 1):
-        gpc_of_ctas = np.repeat(gpc_of_clusters(tpc_rounds, ctas, plain_launch=plain_launch), ctas)
+        plain = plain_launch and ctas == 1
+        gpcs = gpc_of_taken_sms(tpc_rounds) if plain else gpc_of_clusters(tpc_rounds, ctas)
+        gpc_of_ctas = np.repeat(gpcs, ctas)
         on_gpc = gpc_of_ctas[:, None] == np.unique(gpc_of_ctas)
         most[ctas - 1, 1:] = np.cumsum(on_gpc, axis=0).max(axis=1)
     return most, float(on_gpc.shape[1])

@@ -44,6 +44,7 @@ from gemm_model.core.dtypes import (
     math_kind,
     multiplier_share,
     operand_type,
+    require_product,
 )
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULERS, SCHEDULES, STREAM_K
@@ -422,11 +423,23 @@ def _operand_columns(frame: pd.DataFrame) -> dict[str, Any]:
     (a_codes, a_types, _), (b_codes, b_types, _) = (by_column[name] for name in names)
     pairs = [(a, b) for a in a_types for b in b_types]
     pair_codes = a_codes * len(b_types) + b_codes
+    _require_products(frame, names[1], pairs, pair_codes)
     columns["math_kind"] = _looked_up([MATH_KINDS.index(math_kind(*pair)) for pair in pairs], pair_codes)
     columns["multiplier_share"] = _looked_up([multiplier_share(*pair) for pair in pairs], pair_codes)
     columns["acc_bits"] = _element_bits(frame, "acc_dtype", 32.0)
     columns["out_bits"] = _element_bits(frame, "out_dtype", np.maximum(columns["a_bits"], 16.0))
     return columns
+
+
+def _require_products(
+    frame: pd.DataFrame, name: str, pairs: Sequence[tuple[DataType, DataType]], codes: IntArray
+) -> None:
+    """Refuse the first row whose operand types no kernel multiplies; `codes` are positions of its pair."""
+    for code in np.unique(codes):
+        try:
+            require_product(*pairs[code])
+        except InputError as error:
+            raise _bad_value(frame, name, int(np.argmax(codes == code)), str(error)) from None
 
 
 def _looked_up(values: Sequence[Any], codes: IntArray) -> NDArray[Any]:
