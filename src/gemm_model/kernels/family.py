@@ -17,6 +17,11 @@ def every_combination(batch: GemmBatch) -> Flags:
     return batch.cta_m > 0
 
 
+def nothing_awaited(_batch: GemmBatch) -> Values:
+    """MMAs stay under way while the next k tile begins."""
+    return 0.0
+
+
 def by_the_register(
     excess: Values, _accumulators: Values, _columns: Values, _two_sets: Flags
 ) -> tuple[Values, Values]:
@@ -88,6 +93,13 @@ class ResourceRules:
     """What the compiler makes of registers beyond a thread's budget, in a k tile: registers that it stores
     and loads, and loads that it waits for one by one. By those registers, the accumulators of a thread, the
     columns of an instruction, and whether there are two sets of accumulators."""
+    mmas_ahead: float = float("inf")
+    """MMA instructions of a k tile that tensor cores take ahead: a load behind them in the code of the warps
+    that multiply waits for the others."""
+    awaited_math: Callable[[GemmBatch], Values] = nothing_awaited
+    """Share of a warpgroup's own MMAs that it waits for before it frees their stage and goes on [1]."""
+    round_trip_bounds: bool = False
+    """Whether a stage's round trip bounds the loads whatever they queue for: rings of few stages."""
     barrier_bytes: float = 1024.0
     """Shared memory that barriers and the tile scheduler take [bytes a CTA]."""
     stage_barrier_bytes: float = 0.0

@@ -38,13 +38,17 @@ from gemm_model.core.kernel_config import SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import formula_record, mapped
 from gemm_model.kernels.compiled_code import compiled_code
-from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.family import KernelFamily, ResourceRules
 from gemm_model.kernels.registry import by_family, families, family_of
 
 K_BYTES_PER_STAGE = 128.0
 """Bytes of K in one row of a pipeline stage [B]; k tiles that the family chooses; one 128-byte atom of the
 smem swizzle."""
 WARPGROUP_THREADS = 128.0
+MMA_ROWS = 64.0
+"""Rows of an MMA instruction of a warpgroup [rows]; sm90; PTX ISA, wgmma."""
+MMA_K_BITS = 256.0
+"""Of K in one such instruction [bit]; all types; PTX ISA, wgmma."""
 TMEM_LANES = 128
 SCALE_BLOCK_ROWS = 128.0
 """Rows of an operand whose scale factors are loaded and kept together [rows]; block-scaled operands; PTX
@@ -81,6 +85,8 @@ class Resources:
     """Stages that loads can be under way in (at least one)."""
     math_in_round_trip: Values
     """Share of a k tile's MMAs that a load waits for beside those of held stages [1]."""
+    awaited_math: Values
+    """Share of a warpgroup's own MMAs that it waits for before it frees their stage [1]."""
     warpgroups: Values
     """MMA warpgroups that share one tile."""
     mma_columns: Values
@@ -189,7 +195,8 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         store_elements=buffer,
         stages=stages,
         loads_under_way=maximum(stages - rules.held_stages(batch), 1.0),
-        math_in_round_trip=rules.math_in_round_trip(batch),
+        math_in_round_trip=_math_in_round_trip(batch, rules, cta_k * k_bits, warpgroups),
+        awaited_math=rules.awaited_math(batch),
         warpgroups=warpgroups,
         mma_columns=mma_columns,
         accumulator_registers=accumulators,
@@ -202,6 +209,17 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         tmem_columns=batch.cta_n * (1.0 if in_tmem else 0.0),
         scale_columns=scale_bytes / SCALE_BYTES_PER_COLUMN * (1.0 if in_tmem else 0.0),
     )
+
+
+def _math_in_round_trip(
+    batch: GemmBatch, rules: ResourceRules, k_tile_bits: Values, warpgroups: Values
+) -> Values:
+    """As the rules have it, or the MMAs that no tensor core has taken yet when a load is asked for."""
+    share = rules.math_in_round_trip(batch)
+    if rules.mmas_ahead == float("inf"):
+        return share
+    instructions = maximum(batch.cta_m / MMA_ROWS, warpgroups) * k_tile_bits / MMA_K_BITS
+    return maximum(share, 1.0 - rules.mmas_ahead / instructions)
 
 
 def _clusters_at_once(cluster_size: Values, gpu: GpuSpec) -> Values:
