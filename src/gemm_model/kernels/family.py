@@ -17,6 +17,11 @@ def every_combination(batch: GemmBatch) -> Flags:
     return batch.cta_m > 0
 
 
+def whole_fill(_batch: GemmBatch) -> Values:
+    """Fill takes as long in all kernels of a family."""
+    return 1.0
+
+
 def nothing_awaited(_batch: GemmBatch) -> Values:
     """MMAs stay under way while the next k tile begins."""
     return 0.0
@@ -98,8 +103,10 @@ class ResourceRules:
     that multiply waits for the others."""
     awaited_math: Callable[[GemmBatch], Values] = nothing_awaited
     """Share of a warpgroup's own MMAs that it waits for before it frees their stage and goes on [1]."""
-    round_trip_bounds: bool = False
-    """Whether a stage's round trip bounds the loads whatever they queue for: rings of few stages."""
+    fill_share: Callable[[GemmBatch], Values] = whole_fill
+    """Time of out-of-bounds fill over that of the family's other kernels [1]."""
+    short_ring: bool = False
+    """Whether the ring has few stages: a stage's round trip bounds the loads, whatever they queue for."""
     barrier_bytes: float = 1024.0
     """Shared memory that barriers and the tile scheduler take [bytes a CTA]."""
     stage_barrier_bytes: float = 0.0

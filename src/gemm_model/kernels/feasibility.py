@@ -85,6 +85,10 @@ class Resources:
     """Stages that loads can be under way in (at least one)."""
     math_in_round_trip: Values
     """Share of a k tile's MMAs that a load waits for beside those of held stages [1]."""
+    fill_share: Values
+    """Time of out-of-bounds fill over that of the family's other kernels [1]."""
+    short_ring: Flags
+    """Whether a stage's round trip bounds the loads, whatever they queue for."""
     awaited_math: Values
     """Share of a warpgroup's own MMAs that it waits for before it frees their stage [1]."""
     warpgroups: Values
@@ -196,6 +200,8 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         stages=stages,
         loads_under_way=maximum(stages - rules.held_stages(batch), 1.0),
         math_in_round_trip=_math_in_round_trip(batch, rules, cta_k * k_bits, warpgroups),
+        fill_share=rules.fill_share(batch),
+        short_ring=rules.short_ring,
         awaited_math=rules.awaited_math(batch),
         warpgroups=warpgroups,
         mma_columns=mma_columns,

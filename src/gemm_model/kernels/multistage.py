@@ -32,7 +32,6 @@ def resource_rules(*, stages: float = float("inf")) -> ResourceRules:
         splits_columns=warpgroup_mma.rows_shared,
         held_stages=warpgroup_mma.one_stage_held,
         math_in_round_trip=warpgroup_mma.no_math,
-        round_trip_bounds=True,
         mma_columns=warpgroup_mma.columns_of_the_tile,
         epilogue_tile=warpgroup_mma.epilogue_tile,
         epilogue_buffers=warpgroup_mma.no_buffers,

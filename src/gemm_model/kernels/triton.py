@@ -69,6 +69,16 @@ def awaited_math(batch: GemmBatch) -> Values:
     return where(batch.warps == SPECIALIZED_WARPS, 1.0, 0.0)
 
 
+SPECIALIZED_FILL = 0.7
+"""Time of out-of-bounds fill in specialized kernels over that of others [1]; Hopper; chosen of 0.6, 0.7, 0.8
+and 1 by shapes held out (triton_persistent)."""
+
+
+def fill_share(batch: GemmBatch) -> Values:
+    """A comes in two boxes, and each warpgroup waits for its own."""
+    return where(batch.warps == SPECIALIZED_WARPS, SPECIALIZED_FILL, 1.0)
+
+
 MMAS_AHEAD = 8.0
 """MMA instructions that an SM's tensor cores take ahead [1]; Hopper; rings of kernels with 16 a k tile turn
 200 to 430 clk slower than those with 8, about as long as half of their MMAs take (triton_persistent)."""
@@ -80,8 +90,6 @@ RULES = ResourceRules(
     splits_columns=warpgroup_mma.rows_shared,
     held_stages=held_stages,
     math_in_round_trip=math_in_round_trip,
-    awaited_math=awaited_math,
-    round_trip_bounds=True,
     mma_columns=warpgroup_mma.columns_of_the_tile,
     epilogue_tile=warpgroup_mma.epilogue_tile,
     # The allocator lays the output's change of layout over the stages of the operands.
@@ -97,7 +105,14 @@ TRITON_SM90 = KernelFamily(
     architectures=("sm90",),
     knows=WRITTEN | {BLOCK_SCALING},
     space=SPACE,
-    resources=replace(RULES, largest_cluster=8, mmas_ahead=MMAS_AHEAD),
+    resources=replace(
+        RULES,
+        largest_cluster=8,
+        mmas_ahead=MMAS_AHEAD,
+        awaited_math=awaited_math,
+        fill_share=fill_share,
+        short_ring=True,
+    ),
     tile_order=GROUPED_ALONG_M,
     tile_period=TilePeriod(accumulators="registers", groups_tile_by_tile=True),
     mechanisms=MECHANISM_NAMES,

@@ -473,8 +473,10 @@ def _work(
         geometry.family.tile_period,
     )
     between = between_loads_clk(batch, gpu, period, numbers.epilogue)
-    port_clk = maximum(schedule.k_tiles * step.port_clk + step.tail_clk, schedule.k_tiles * step.taken_clk)
-    trips_clk = schedule.k_tiles * step.latency_clk if geometry.family.resources.round_trip_bounds else 0.0
+    port_clk = _port_tile_clk(step, schedule, resources)
+    trips_clk: Values = 0.0
+    if resources.short_ring is not False:
+        trips_clk = where(resources.short_ring, schedule.k_tiles * step.latency_clk, 0.0)
     arriving = 0.0 if is_zero(step.arriving_clk) else schedule.k_tiles * step.arriving_clk
     spread = spread_out(batch, schedule, gpu, geometry.family, around)
     cluster_size = batch.cluster_m * batch.cluster_n
@@ -482,6 +484,8 @@ def _work(
     on_gpc = ctas_of_fullest_gpc(ctas, cluster_size, gpu, geometry.family.tile_order, spread)
     l2_us = _l2_tile_us(bytes_moved, schedule.tiles, ctas, on_gpc, gpu, numbers)
     rows_filled = edge.bytes_per_wave / FILLED_ROW_BYTES
+    if not is_one(resources.fill_share):
+        rows_filled = rows_filled * resources.fill_share
     fill_us = numbers.edge_tiles.row_clk / (gpu.sm_count * gpu.sm_clk_mhz) * rows_filled / schedule.resident
     dram_us = _dram_us(bytes_moved, gpu, numbers)
     beside, epilogues = period_beside_stores(batch, gpu, period, resources, numbers, mainloop)
@@ -532,6 +536,18 @@ def _work(
         edge=edge,
         overlap=overlap,
     )
+
+
+def _port_tile_clk(step: KTile, schedule: TileSchedule, resources: Resources) -> Values:
+    """Clocks of a tile's loads at the L2-to-SM bandwidth, or in stages that MMAs hold.
+
+    Warps that multiply ask for a load once they have consumed another: it waits in turn with L2, where it is
+    not told how a ring of few stages turns.
+    """
+    port = schedule.k_tiles * step.port_clk + step.tail_clk
+    if resources.short_ring is False and not is_one(resources.math_in_round_trip):
+        port = maximum(port, schedule.k_tiles * step.latency_clk * (1.0 - resources.math_in_round_trip))
+    return maximum(port, schedule.k_tiles * step.taken_clk)
 
 
 def _last_share(schedule: TileSchedule) -> Values:

@@ -72,8 +72,10 @@ def k_tile(
     port = port / way_in
     load = _load_clk(gpu, numbers.latency, fresh_share)
     behind = math * resources.math_in_round_trip
-    # Rows outside the matrix arrive as those inside do.
-    arrived = _arriving_bytes(resources, numbers) / way_in
+    arrived = port
+    if resources.short_ring is not False:
+        # Rows outside the matrix arrive as those inside do.
+        arrived = where(resources.short_ring, _arriving_bytes(resources, numbers) / way_in, port)
     return _new_k_tile(
         math_clk=math,
         port_clk=port,
