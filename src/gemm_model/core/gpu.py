@@ -59,6 +59,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "max_cluster_size": Quantity(unit="CTAs", low=1, high=64, whole=True),
     "graph_launch_us": Quantity(unit="us", low=0.05, high=50),
     "event_pair_us": Quantity(unit="us", low=0, high=50),
+    "next_cluster_us": Quantity(unit="us", low=0.01, high=20, optional=True),
     "clock_recovery_us": Quantity(unit="us", low=1, high=1e5, optional=True),
     "power_cap_w": Quantity(unit="W", low=10, high=5000, optional=True),
     "idle_power_w": Quantity(unit="W", low=1, high=1000, optional=True),
@@ -155,6 +156,9 @@ class GpuSpec:
     event_pair_us: float = field(default_factory=lambda: assumed_numbers().event_pair_us)
     """What a pair of events around an empty kernel reads beyond that; rows that tell what their own host read
     go before it."""
+    next_cluster_us: float | None = None
+    """From asking for a cluster that waits to be launched to the answer which (cluster launch control); None
+    where there is no such query, or where it was not measured: no bound."""
     clock_recovery_us: float | None = None
     """Where the SM clock is locked: how long the supply takes to restore it under load. None: not locked."""
     power_cap_w: float | None = None

@@ -186,6 +186,7 @@ class GemmProblem:
     ) -> GemmProblem:
         """The implicit GEMM of a convolution, or of what `ConvProblem.parse` takes."""
         found = ConvProblem.parse(conv) if isinstance(conv, str) else conv
+        require_kind("conv", found, ConvProblem)
         m, n, k, groups = found.sizes
         a_major, b_major = found.majors
         plain = cls.of(m, n, k, dtype, out_dtype, batch=groups, epilogue=epilogue)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemm_model.core.dtypes import math_kind, operand_type
+from gemm_model.core.dtypes import math_kind, operand_type, require_product
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 
@@ -98,6 +98,7 @@ def datapath_of(gpu: GpuSpec, name: str, dtype: str) -> Datapath:
     if name not in DATAPATHS:
         raise InputError(f"unknown datapath {name!r}; expected one of {', '.join(DATAPATHS)}")
     element, scale = operand_type(dtype)
+    require_product(element, element)
     width = element.bytes_per_element + (scale.bytes_per_element if scale else 0.0)
     if name == "cuda_cores":
         if element.name != "fp32":

@@ -45,8 +45,6 @@ K_BYTES_PER_STAGE = 128.0
 """Bytes of K in one row of a pipeline stage [B]; k tiles that the family chooses; one 128-byte atom of the
 smem swizzle."""
 WARPGROUP_THREADS = 128.0
-MMA_ROWS = 64.0
-"""Rows of an MMA instruction of a warpgroup [rows]; sm90; PTX ISA, wgmma."""
 MMA_K_BITS = 256.0
 """Of K in one such instruction [bit]; all types; PTX ISA, wgmma."""
 TMEM_LANES = 128
@@ -61,6 +59,9 @@ REGISTER_BITS = 32
 SOURCE_BUFFERS = 4.0
 """Most buffers of further matrices that an epilogue reads [1]; CUTLASS on Hopper;
 `sm90_get_tma_dispatch_policy`."""
+
+MMA_ROWS = 64.0
+"""Rows of an instruction of a warpgroup [rows]; wgmma m64nNk16 and m64nNk32; PTX ISA."""
 
 
 @formula_record
@@ -99,6 +100,8 @@ class Resources:
     """Per MMA thread; slow fp8 accumulation keeps a second set. 0 where they live in tensor memory."""
     slow_sums: Flags
     """Whether a second set of registers takes the sums of each k tile (slow fp8 accumulation)."""
+    blocks_in_turn: Values
+    """Blocks of rows whose slow sums a warpgroup promotes in turn, each but the last beside the next MMAs."""
     split_waits: Values
     """Further waits for MMAs at each k tile of slow sums, where the compiler waits for each of them."""
     beside_drain_clk: Values
@@ -207,6 +210,7 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         mma_columns=mma_columns,
         accumulator_registers=accumulators,
         slow_sums=two_sets & (not in_tmem),
+        blocks_in_turn=_blocks_in_turn(batch, rules, mma_columns, warpgroups),
         split_waits=where(batch.split_k > 1.0, code.split_waits or 0.0, 0.0),
         beside_drain_clk=code.beside_drain_clk or 0.0,
         spilled_registers=spilled,
@@ -226,6 +230,14 @@ def _math_in_round_trip(
         return share
     instructions = maximum(batch.cta_m / MMA_ROWS, warpgroups) * k_tile_bits / MMA_K_BITS
     return maximum(share, 1.0 - rules.mmas_ahead / instructions)
+
+
+def _blocks_in_turn(
+    batch: GemmBatch, rules: ResourceRules, mma_columns: Values, warpgroups: Values
+) -> Values:
+    if not rules.promotes_by_block:
+        return 1.0
+    return ceil(batch.cta_m * batch.cta_n / (MMA_ROWS * mma_columns * warpgroups))
 
 
 def _clusters_at_once(cluster_size: Values, gpu: GpuSpec) -> Values:
