@@ -36,12 +36,22 @@ def test_clocks_of_one_k_tile():
     assert step.tail_clk == 0
 
 
-def test_rows_outside_the_matrix_arrive_too():
-    # 64 of the 128 rows lie inside: 64 + 256 rows pass the port, 128 + 256 are awaited.
-    step = step_of(row((64, 4096, 4096), cta_m=128, cta_n=256))
+def test_rings_of_few_stages_wait_for_rows_outside_the_matrix_too():
+    triton = family_of("triton", H200)
+    batch = row((64, 4096, 4096), cta_m=128, cta_n=256, stages=3, kernel="triton", warps=8)
+    found = resources_of(batch, H200, triton)
+    schedule = tile_schedule(batch, found, triton.tile_order)
+    step = k_tile(batch, H200, 4096.0, found, schedule, numbers().without(triton.absent_mechanisms))
+    # 64 of 128 rows lie inside: 64 + 256 of 128 bytes pass the port, 128 + 256 are awaited; two stages load.
     assert step.port_clk == pytest.approx(320)
-    assert step.taken_clk == pytest.approx((320 + 1296) / 3)
-    assert step.latency_clk == pytest.approx((400 + 384 + 1296) / 3)
+    assert step.latency_clk == pytest.approx((400 + 384) / 2)
+
+
+def test_fill_takes_specialized_warps_less():
+    triton = family_of("triton", H200)
+    kernels = [{"cta_m": 128, "cta_n": 64, "kernel": "triton", "warps": warps} for warps in (4, 12)]
+    shares = [resources_of(row((16, 8192, 4096), **each), H200, triton).fill_share for each in kernels]
+    assert shares == [1.0, 0.7]
 
 
 def test_mmas_into_tensor_memory_have_neither_signals_nor_promotion():
