@@ -178,6 +178,14 @@ def test_a_row_is_named_by_its_line_in_its_own_table(tmp_path):
         load_tables([first, second], H200, QUACK)
 
 
+def test_an_unknown_regime_is_named_by_its_line(tmp_path):
+    broken = measured(shapes=10).assign(regime="burst")
+    broken.loc[3, "regime"] = "hot"
+    words = f"{tmp_path / 't.csv'}: line 5, column regime: 'hot'; expected one of burst, graph, sustained"
+    with pytest.raises(InputError, match=re.escape(words)):
+        load_tables([save(broken, tmp_path / "t.csv")], H200, QUACK)
+
+
 def test_a_table_of_rows_with_a_warm_l2_leaves_those_of_the_others(tmp_path):
     cold, warm = tmp_path / "cold.csv", tmp_path / "warm.csv"
     save(measured(shapes=10), cold)

@@ -451,6 +451,12 @@ def sized(rows):
 def unfit():
     return torch.nn.Linear(64, 32), torch.empty(16, 63)
 
+def broken():
+    raise ValueError("no such layer")
+
+def lost():
+    return (lambda _: {}["weight"]), torch.empty(16, 64)
+
 def many():
     return torch.nn.Linear(64, 32), (torch.empty(16, 64), torch.empty(16, 64))
 """
@@ -495,6 +501,8 @@ def test_the_verb_passes_regime_and_family_on(gemm_model, tmp_path):
         ("sized", "missing 1 required positional argument: 'rows'"),
         ("unfit", "a and b must have same reduction dim, but got [16, 63] X [64, 32]"),
         ("many", "takes 2 positional arguments but 3 were given"),
+        ("broken", "the model's function fails (ValueError: no such layer; "),
+        ("lost", "the model fails (KeyError: 'weight'; "),
     ],
 )
 def test_the_verb_refuses_what_is_no_model(gemm_model, tmp_path, function, words):

@@ -1,5 +1,7 @@
 """The kernel families: which there are on which GPU, and what reads them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -244,10 +246,12 @@ def test_what_spills_is_predicted_with_that_said():
     assert not any("spill" in caveat for caveat in fine.caveats)
 
 
-def test_dynamic_tile_fetch_is_said():
+def test_a_query_that_was_not_measured_is_said():
     kernel = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, schedule="2cta")
-    assert any("dynamic tile fetch" in caveat for caveat in predict(PROBLEM, kernel, "b200").caveats)
-    assert not any("dynamic" in caveat for caveat in predict(PROBLEM, KernelConfig(**SQUARE), "h200").caveats)
+    known = replace(B200, next_cluster_us=0.5)
+    assert any("a query for the next tile" in caveat for caveat in predict(PROBLEM, kernel, B200).caveats)
+    assert not any("query" in caveat for caveat in predict(PROBLEM, kernel, known).caveats)
+    assert not any("query" in caveat for caveat in predict(PROBLEM, KernelConfig(**SQUARE), "h200").caveats)
 
 
 def test_a_triton_kernel_makes_its_descriptors_first():

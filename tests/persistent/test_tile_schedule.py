@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gemm_model.core.batch import batch_of
 from gemm_model.core.gpu import load_gpu
+from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import resources_of
@@ -181,14 +182,38 @@ def test_cublas_groups_eight_panels_whatever_the_swizzle():
         assert schedule_of(128 * 20, 128 * 30, family_of("cublas", H200), swizzle=swizzle).group[0] == 8
 
 
-def test_blackwell_walks_all_of_m_first_and_fetches_tiles_dynamically():
+def test_blackwell_walks_all_of_m_first_and_tells_its_last_wave_apart():
     family = family_of("quack", B200)
     found = schedule_of(128 * 20, 128 * 10, family, B200, swizzle=4)
-    assert family.tile_order.dynamic
     assert bool(found.minor_is_m[0])
     assert found.group[0] == 20
-    # 200 tiles of equal length on 148 SMs, whoever fetches them: two rounds.
+    # 200 tiles of equal length on 148 SMs, whoever takes them: two rounds.
     assert (found.full_waves[0], found.last_tiles[0]) == (1, 52)
+    even = schedule_of(128 * 37, 128 * 8, family, B200)
+    assert (even.full_waves[0], even.last_tiles[0], even.waves[0]) == (1, 148, 2)
+    static = schedule_of(128 * 37, 128 * 8, family_of("cublas", B200), B200)
+    assert (static.full_waves[0], static.last_tiles[0], static.waves[0]) == (2, 0, 2)
+
+
+def last_work_of(groups, gpu, family="quack"):
+    parsed = GroupedGemm.parse(groups)
+    problem = GemmProblem.of(parsed.total_rows, 256, max(parsed.k), groups=parsed)
+    kernel = {"schedule": "2cta"} if gpu is B200 else {"kernel": family}
+    batch = batch_of([(problem, KernelConfig(cta_m=128, cta_n=256, cluster_m=2, **kernel))])
+    chosen = family_of(family, gpu)
+    found = tile_schedule(batch, resources_of(batch, gpu, chosen), chosen.tile_order)
+    return float(np.ravel(found.last_work)[0]), float(np.ravel(found.full_waves)[0])
+
+
+def test_unlike_groups_leave_half_of_their_longest_tile_behind_where_tiles_go_to_whoever_is_free():
+    # 148 tiles of 1,024 and as many of 3,072, 2,048 on average: 4 mean tiles for each of 74 pairs, and behind
+    # them half of 1.5, but for the pair that ends last.
+    two_lengths = "37888x256x1024,37888x256x3072"
+    assert last_work_of(two_lengths, B200) == (pytest.approx(1 + 73 / 74 * 0.75), 3)
+    # No kernel is shorter than its longest tile: 8,192 of 2,048.
+    assert last_work_of("2560x256x1024,256x256x8192", B200) == (4, 0)
+    assert last_work_of("37888x256x1024,37888x256x1024", B200) == (1, 3)
+    assert last_work_of(two_lengths, H200) == (1, 4)
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,15 @@ def test_the_warp_that_loads_tells_the_next_tile_after_its_last_load():
     assert "the next tile" not in set(of_cutlass.trace.rows["detail"])
 
 
+def test_tiles_of_a_dynamic_kernel_go_to_the_pair_that_started_first():
+    drawn = timeline(256 * 3, 256 * 60, 512, (128, 256), (2, 1), "2cta", "fp8", "b200")
+    mma = drawn.trace.of_tiles("mma").query("role == 'MMA warp'")
+    # 180 tiles on 74 pairs: the first 32 of them have a third one. A CTA of the second pair, and the last's.
+    assert mma[mma["cta"] == 3]["tile"].tolist() == [1, 75, 149]
+    assert mma[mma["cta"] == 147]["tile"].tolist() == [73, 147]
+    assert mma.groupby("cta").size().value_counts().to_dict() == {3: 64, 2: 84}
+
+
 def test_one_warpgroup_stores_slower_and_slower_still_beside_the_others_mmas():
     # Waves of single CTAs; the model's epilogue of 128 x 128 outputs is that of two warpgroups.
     drawn = timeline(4096, 4096, 4096, (128, 128), (1, 1), "pingpong", regime="counters", residual="off")

@@ -85,7 +85,7 @@ def _text(found: Explanation) -> str:
         added_us = prediction.phases_us[RESIDUAL_PHASE]
         lines.append(f"residual: {added_us:+.4g} us ({prediction.residual_share:+.1%} of the formulas' time)")
     lines.append(f"waves: {found.wave_occupancy:.1%} of their resident clusters have a tile")
-    lines.append(f"tile order: {found.tile_order}")
+    lines.append(f"tile order: {found.tile_order}; tile scheduler: {found.tile_scheduler}")
     mechanisms = [
         {
             "mechanism": each.name,

@@ -73,6 +73,8 @@ class FurtherWork:
     grouped: Any
     unlike: Any
     """Whether groups have an n and k of their own."""
+    longest: Values
+    """Longest k of a group over the mean tile's; 1 where all are alike."""
     places: Values
     """Products that a strided data gradient falls into, one for each place of a pixel in the stride; or 1."""
     packed: Values
@@ -154,6 +156,7 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         asked=bits_of(asked_of(problem)),
         grouped=groups is not None,
         unlike=groups is not None and not groups.alike,
+        longest=1.0 if groups is None or groups.alike else groups.longest_k_share,
         places=1.0 if conv is None else float(conv.places),
         packed=1.0 if conv is None else float(conv.packed),
         packed_rows=1.0 if conv is None or conv.kind != WGRAD else float(conv.packed),

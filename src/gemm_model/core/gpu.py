@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.config.numbers import empirical, room_numbers
-from gemm_model.core.dtypes import MATH_KINDS, DataType
+from gemm_model.core.dtypes import MATH_KINDS, OPERANDS, DataType
 from gemm_model.core.errors import InputError
 from gemm_model.core.quantity import Quantity
 from gemm_model.core.records import record_from
@@ -60,6 +60,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "max_cluster_size": Quantity(unit="CTAs", low=1, high=64, whole=True),
     "graph_launch_us": Quantity(unit="us", low=0.05, high=50),
     "event_pair_us": Quantity(unit="us", low=0, high=50),
+    "next_cluster_us": Quantity(unit="us", low=0.01, high=20, optional=True),
     "clock_recovery_us": Quantity(unit="us", low=1, high=1e5, optional=True),
     "power_cap_w": Quantity(unit="W", low=10, high=5000, optional=True),
     "idle_power_w": Quantity(unit="W", low=1, high=1000, optional=True),
@@ -158,6 +159,9 @@ class GpuSpec:
     event_pair_us: float = field(default_factory=lambda: assumed_numbers().event_pair_us)
     """What a pair of events around an empty kernel reads beyond that; rows that tell what their own host read
     go before it."""
+    next_cluster_us: float | None = None
+    """From asking for a cluster that waits to be launched to the answer which (cluster launch control); None
+    where there is no such query, or where it was not measured: no bound."""
     clock_recovery_us: float | None = None
     """Where the SM clock is locked: how long the supply takes to restore it under load. None: not locked."""
     power_cap_w: float | None = None
@@ -226,7 +230,8 @@ class GpuSpec:
     def multiplies(self, element: DataType) -> bool:
         """Whether it has a rate for products of an element type."""
         missing = element.name == "bf16" and self.architecture in WITHOUT_BF16
-        return element.math_kind in self.flop_per_clk_per_sm and not missing
+        known = element.name in OPERANDS and element.math_kind in self.flop_per_clk_per_sm
+        return known and not missing
 
     def flop_per_us(self, kind: str) -> float:
         """Peak FLOP per microsecond of the whole GPU; raises InputError where the GPU lacks the type."""

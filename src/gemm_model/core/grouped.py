@@ -57,6 +57,7 @@ class GroupedGemm:
         Raises InputError for no groups, groups that are no such numbers, and none that has rows. A masked
         layout without `capacity` has room for the largest group.
         """
+        require_kind("groups", text, str)
         words = [word.strip().lower().split("x") for word in text.split(",")]
         for parts in words:
             if len(parts) != len(words[0]) or len(parts) not in (1, 3) or not all(map(is_whole, parts)):
@@ -97,6 +98,12 @@ class GroupedGemm:
     def active(self) -> int:
         """Groups that have rows."""
         return sum(rows > 0 for rows in self.rows)
+
+    @property
+    def longest_k_share(self) -> float:
+        """Longest k of a group with rows over that of the mean one (`sizes`), of groups with a k each."""
+        longest = max(k for rows, k in zip(self.rows, self.k, strict=True) if rows > 0)
+        return longest / self.sizes(self.n[0], self.k[0])[2]
 
     def sizes(self, n: int, k: int) -> tuple[float, float, float, float]:
         """Rows, n and k of a mean group with rows, and how many there are: the same outputs and FLOP.

@@ -14,6 +14,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.feasibility import K_BYTES_PER_STAGE, check
 from gemm_model.kernels.registry import family_of
+from gemm_model.kernels.tile_scheduler import FIRST_COME
 
 TRITON_STAGES = 3
 WARPS_PER_WARPGROUP = 4
@@ -59,7 +60,7 @@ def quack_arguments(candidate: Candidate, gpu: GpuSpec) -> dict[str, object]:
         "swap_ab": candidate.swap_ab,
         "max_swizzle_size": config.swizzle,
         "split_k": config.split_k,
-        "is_dynamic_persistent": family_of("quack", gpu).tile_order.dynamic,
+        "is_dynamic_persistent": family_of("quack", gpu).tile_order.scheduler is FIRST_COME,
         "device_capacity": DEVICE_CAPACITY[gpu.kernel_architecture],
     }
     if config.cta_k:

@@ -11,6 +11,7 @@ from gemm_model.core.elementwise import Flags, Values, where
 from gemm_model.core.kernel_config import AUTO
 from gemm_model.kernels.compiled_code import OTHERS, compiled_code
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES, OF_LIBRARIES
+from gemm_model.kernels.tile_scheduler import STATIC_STRIDE, TileScheduler
 
 
 def every_combination(batch: GemmBatch) -> Flags:
@@ -102,6 +103,9 @@ class ResourceRules:
     """Whether operands of different widths are multiplied."""
     block_scaled: bool = False
     """Whether operands may have block scales."""
+    promotes_by_block: bool = False
+    """Whether a warpgroup waits for the MMAs of each of its blocks of 64 rows apart, and promotes the slow
+    fp8 sums of one beside the MMAs of the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,15 +145,8 @@ class TileOrder:
     maps_of_groups: bool = False
     """Whether each group has tensor maps of its own, so that rows of a tile behind it are out of bounds; else
     they are the next group's."""
-    dynamic: bool = False
-    """Whether a cluster fetches its next tile when it is free (cluster launch control), so that no static
-    stride assigns tiles."""
-
-    @property
-    def caveats(self) -> tuple[str, ...]:
-        if not self.dynamic:
-            return ()
-        return ("dynamic tile fetch: all tiles are taken to last equally long, so that waves come out whole",)
+    scheduler: TileScheduler = STATIC_STRIDE
+    """Which resident cluster computes which tile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from gemm_model.kernels import warpgroup_mma
 from gemm_model.kernels.compiled_code import OTHERS, compiled_code
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 from gemm_model.kernels.mechanisms import OF_LIBRARIES
+from gemm_model.kernels.tile_scheduler import FIRST_COME
 
 ELEMENTWISE = frozenset({*SCALARS, *SOURCES, *VECTORS, *ACTIVATIONS, *GATED_ACTIVATIONS})
 """`gemm_interface`: alpha, beta with C, biases, `act_fn_map` and `gate_fn_map`."""
@@ -196,9 +197,7 @@ QUACK_SM100 = KernelFamily(
         mixed_widths=True,
         block_scaled=True,
     ),
-    tile_order=TileOrder(
-        name="all of m first, fetched dynamically", always_along_m=True, whole_extent=True, dynamic=True
-    ),
+    tile_order=TileOrder(name="all of m first", always_along_m=True, whole_extent=True, scheduler=FIRST_COME),
     tile_period=TilePeriod(accumulators="tensor_memory"),
     mechanisms=TENSOR_MEMORY_MECHANISMS,
 )
@@ -229,7 +228,7 @@ QUACK_SM120 = KernelFamily(
         largest_cluster=1,
         block_scaled=True,
     ),
-    tile_order=TileOrder(name="groups in serpentines, fetched dynamically", serpentine=True, dynamic=True),
+    tile_order=TileOrder(name="groups in serpentines", serpentine=True, scheduler=FIRST_COME),
     tile_period=TilePeriod(accumulators="registers"),
     mechanisms=OWN_MECHANISMS,
 )

@@ -44,6 +44,8 @@ class EdgeFill:
     """Whether some clusters have edge tiles only, and the others none."""
     fast_load: Values
     """The same as `slow_load` of clusters without fill; 0 where every cluster has its turn of edge tiles."""
+    slow_share: Values
+    """Share of the clusters that are the slowest; 1 where every cluster has its turn."""
     hidden: Values
     """What fill and loads of the slowest clusters hide of each other, of half their harmonic mean."""
     a_in_step: Values
@@ -59,6 +61,7 @@ NO_EDGE = EdgeFill(
     slow_load=1.0,
     fixed=False,
     fast_load=0.0,
+    slow_share=1.0,
     hidden=0.0,
     a_in_step=1.0,
     b_in_step=1.0,
@@ -118,6 +121,7 @@ def edge_fill(
         slow_load=slow_a + slow_b,
         fixed=fixed,
         fast_load=where(fixed, fast_load, 0.0),
+        slow_share=where(fixed_m, 1.0 / rows_m, where(fixed_n, 1.0 / rows_n, 1.0)),
         hidden=where(_two_way(batch), multicast.two_way_hidden, 0.0),
         a_in_step=1.0 - _out_of_step(a_edge, batch.cta_m, order),
         b_in_step=1.0 - _out_of_step(b_edge, batch.cta_n / holders, order),

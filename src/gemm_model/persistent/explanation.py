@@ -61,6 +61,8 @@ class Explanation:
     """Tiles over the resident clusters of all waves, the partial one included."""
     tile_order: str
     """In which order the kernel's tiles are walked."""
+    tile_scheduler: str
+    """Which resident cluster computes which of them."""
     what_if: tuple[WhatIf, ...]
 
 
@@ -80,6 +82,7 @@ def explain(
     mechanisms = _mechanisms(problem, config, gpu, chosen, prediction)
     spilling = mechanisms[0].name == SPILLING
     last = details["last_wave_tiles"]
+    order = family_of(config.kernel, gpu).tile_order
     places = details["tiles_per_wave"] * (details["full_waves"] + (1.0 if last > 0 else 0.0))
     occupancy = (details["full_waves"] * details["tiles_per_wave"] + last) / places
     worlds = _worlds(problem, config, gpu, int(details["stages"]))
@@ -93,7 +96,8 @@ def explain(
         limiter=SPILLING if spilling else prediction.limiter,
         mechanisms=mechanisms,
         wave_occupancy=min(occupancy, 1.0),
-        tile_order=family_of(config.kernel, gpu).tile_order.name,
+        tile_order=order.name,
+        tile_scheduler=order.scheduler.name,
         what_if=tuple(sorted(changes, key=lambda each: each.runtime_us)),
     )
 

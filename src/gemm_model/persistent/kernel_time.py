@@ -8,6 +8,7 @@ from functools import partial
 
 from gemm_model.core.batch import GemmBatch, GridRows, picked
 from gemm_model.core.elementwise import (
+    Flags,
     Values,
     any_of,
     is_one,
@@ -190,6 +191,10 @@ class _Wave:
     """Writing the outputs to L2, as far as the MMA warps wait for it."""
     unhidden_us: Values
     """What L2 and DRAM do not hide of each other."""
+    evened_out: bool
+    """Whether fast clusters compute tiles in slow ones' place: it lasts as long as the mean one then."""
+    next_us: Values
+    """Asking for the next tile: it lasts as long at least; 0 where nobody is asked."""
     l2_power: Values
     """`l2_us` and `dram_us` to the orders in which they overlap others, which no clock changes."""
     dram_power: Values
@@ -237,7 +242,7 @@ class _Work:
             slow_us = loads_us * edge.slow_load
             in_turn_us = slow_us + wave.fill_us
             hidden_us = wave.hidden_fill_us * slow_us / in_turn_us
-            loads_us = maximum(in_turn_us - hidden_us, loads_us * edge.fast_load)
+            loads_us = _among_clusters(in_turn_us - hidden_us, loads_us * edge.fast_load, edge, wave)
         stores_us = wave.beside_stores_clk * clk_us + wave.stores_us
         math_us = maximum(wave.period_clk * clk_us, stores_us)
         fetched = power(loads_us, overlap.loads_dram_order) + wave.dram_power
@@ -245,10 +250,19 @@ class _Work:
         if wave.stall is not None:
             fetched_us = fetched_us + wave.stall.waits_us(fetched_us, clk_us)
         slowest_us = maximum(math_us, fetched_us) + wave.unhidden_us
+        if not is_zero(wave.next_us):
+            slowest_us = maximum(slowest_us, wave.next_us)
         return slowest_us if is_zero(self.turns_clk) else slowest_us + self.turns_clk * clk_us
 
 
 _new_work = constructor(_Work)
+
+
+def _among_clusters(slow_us: Values, fast_us: Values, edge: EdgeFill, wave: _Wave) -> Values:
+    """The loads that a wave waits for, of clusters with fill and of those without."""
+    if wave.evened_out:
+        return fast_us + edge.slow_share * (slow_us - fast_us)
+    return maximum(slow_us, fast_us)
 
 
 @formula_record
@@ -471,34 +485,36 @@ def _work(
     between = between_loads_clk(batch, gpu, period, numbers.epilogue)
     port_clk = _port_tile_clk(step, schedule, resources)
     arriving = 0.0 if is_zero(step.arriving_clk) else schedule.k_tiles * step.arriving_clk
+    # By a static stride all waves last as long as the slowest cluster, else the last one alone.
+    evens_out = geometry.family.tile_order.scheduler.evens_out
     spread = spread_out(batch, schedule, gpu, geometry.family, around)
-    cluster_size = batch.cluster_m * batch.cluster_n
-    ctas = schedule.resident * cluster_size
-    on_gpc = ctas_of_fullest_gpc(ctas, cluster_size, gpu, geometry.family.tile_order, spread)
-    l2_us = _l2_tile_us(bytes_moved, schedule.tiles, ctas, on_gpc, gpu, numbers)
+    l2_us = mean_l2_us = _l2_tile_us(geometry, bytes_moved, gpu, numbers, spread)
+    if evens_out:
+        mean_l2_us = _l2_tile_us(geometry, bytes_moved, gpu, numbers, True)
     rows_filled = edge.bytes_per_wave / FILLED_ROW_BYTES
     fill_us = numbers.edge_tiles.row_clk / (gpu.sm_count * gpu.sm_clk_mhz) * rows_filled / schedule.resident
     dram_us = _dram_us(bytes_moved, gpu, numbers)
     beside, epilogues = period_beside_stores(batch, gpu, period, resources, numbers, mainloop)
     stores_us = epilogues * bytes_moved.l2_store_bytes / (l2_bytes_per_us(gpu, numbers) * schedule.tiles)
     dram_tile_us = dram_us / schedule.tiles
-    unhidden_us = numbers.overlap.l2_dram_loss * minimum(l2_us, dram_tile_us)
     overlap = numbers.overlap
     latency_us = schedule.k_tiles * step.latency_clk / gpu.sm_clk_mhz
     crowded = None if edge is NO_EDGE else crowding(batch, gpu, numbers)
 
-    last_of_full = 0.0 if stall is None and is_zero(between) else _last_share(schedule)
+    last_weight = last_wave_weight(schedule, numbers)
+    of_full, of_last = (0.0, 1.0) if stall is None and is_zero(between) else _last_shares(schedule)
 
     def held_up(load_clk: Values, last_share: Values) -> Values:
         """The loads of a tile, and what comes before those of the next one: the last wave has none."""
         return load_clk if is_zero(between) else load_clk + between * (1.0 - last_share)
 
-    def wave(count: Values, tiles: Values, work: Values, last_share: Values) -> _Wave:
+    def wave(count: Values, tiles: Values, work: Values, last_share: Values, evened_out: bool) -> _Wave:
         """Of so many tiles, at most `work` of them for a cluster; `last_share` of them are the last wave."""
+        l2_tile_us = mean_l2_us if evened_out else l2_us
         clusters = maximum(tiles if is_one(work) else tiles / work, 1.0)
         filled_us = 0.0 if crowded is None else fill_us * (tiles * crowded(clusters))
         filled_us = filled_us + NEXT_TO_NOTHING_US
-        l2_share_us = l2_us * tiles
+        l2_share_us = l2_tile_us * tiles
         dram_share_us = smooth_maximum(dram_tile_us * tiles, scaled(latency_us, work), overlap.port_l2_order)
         return _new_wave(
             count=count,
@@ -512,16 +528,18 @@ def _work(
             hidden_fill_us=edge.hidden * filled_us,
             dram_us=dram_share_us,
             stores_us=stores_us * tiles,
-            unhidden_us=unhidden_us * tiles,
+            unhidden_us=overlap.l2_dram_loss * minimum(l2_tile_us, dram_tile_us) * tiles,
+            evened_out=evened_out,
+            next_us=(gpu.next_cluster_us or 0.0) if evened_out else 0.0,
             l2_power=power(l2_share_us, overlap.port_l2_order),
             dram_power=power(dram_share_us, overlap.loads_dram_order),
         )
 
     return _new_work(
-        full=wave(schedule.full_waves, schedule.resident, 1.0, last_of_full),
-        last=wave(last_wave_weight(schedule, numbers), schedule.last_tiles, schedule.last_work, 1.0),
+        full=wave(schedule.full_waves, schedule.resident, 1.0, of_full, evens_out),
+        last=wave(last_weight, schedule.last_tiles, schedule.last_work, of_last, False),
         turns_clk=turns_clk(batch, resources, geometry.family.tile_order, numbers),
-        l2_us=(l2_us + fill_us) * schedule.tiles,
+        l2_us=(mean_l2_us + fill_us) * schedule.tiles,
         dram_us=dram_us,
         edge=edge,
         overlap=overlap,
@@ -539,9 +557,11 @@ def _port_tile_clk(step: KTile, schedule: TileSchedule, resources: Resources) ->
     return maximum(port, schedule.k_tiles * step.taken_clk)
 
 
-def _last_share(schedule: TileSchedule) -> Values:
-    """Of the full waves the share that is the last one, where none is partial."""
-    return where(schedule.last_tiles > 0.0, 0.0, 1.0 / maximum(schedule.full_waves, 1.0))
+def _last_shares(schedule: TileSchedule) -> tuple[Values, Values]:
+    """How much of a full wave, and of the one told apart, is the last: an equal share where all are full."""
+    alike = (schedule.last_tiles == 0.0) | (schedule.last_tiles == schedule.resident)
+    share = 1.0 / maximum(schedule.waves, 1.0)
+    return where(alike, share, 0.0), where(alike, share, 1.0)
 
 
 def last_wave_weight(schedule: TileWaves, numbers: KernelNumbers) -> Values:
@@ -552,13 +572,16 @@ def last_wave_weight(schedule: TileWaves, numbers: KernelNumbers) -> Values:
 
 
 def _l2_tile_us(
-    moved: Traffic, tiles: Values, ctas: Values, on_gpc: Values, gpu: GpuSpec, numbers: KernelNumbers
+    geometry: Geometry, moved: Traffic, gpu: GpuSpec, numbers: KernelNumbers, spread: Flags
 ) -> Values:
     """L2 time of a mean tile, or that of few busy SMs at the pace of their own ways in, or of their GPC's.
 
-    Merging does not help an SM's own pace, but that of the GPC on which most lie (`on_gpc`). Stores pass
-    neither; what waits for DRAM counts at a GPC's way in as it does at L2.
+    Merging does not help an SM's own pace, but that of the GPC on which most lie, unless they are `spread`
+    evenly. Stores pass neither; what waits for DRAM counts at a GPC's way in as it does at L2.
     """
+    cluster_size, tiles = geometry.batch.cluster_m * geometry.batch.cluster_n, geometry.schedule.tiles
+    ctas = geometry.schedule.resident * cluster_size
+    on_gpc = ctas_of_fullest_gpc(ctas, cluster_size, gpu, geometry.family.tile_order, spread)
     order = numbers.overlap.loads_dram_order
     fills = numbers.l2.fill_share * moved.dram_read_bytes
     # Of one tile, whose bytes have finite powers whatever the sizes.

@@ -110,4 +110,6 @@ def _caveats(
         caveats += (f"calibration of {gpu.name}:{family.name} borrowed from {calibration.name}",)
     if served != kind:
         caveats += (f"{kind} is not calibrated; the numbers are those of {served}",)
-    return caveats + family.tile_order.caveats
+    if family.tile_order.scheduler.evens_out and gpu.next_cluster_us is None:
+        caveats += ("a query for the next tile (dynamic tile scheduler) is taken as hidden: not measured",)
+    return caveats

@@ -36,11 +36,13 @@ class TileWaves:
     resident: Values
     """Clusters that run at once: the persistent grid."""
     full_waves: Values
-    """Waves in which every resident cluster has a tile."""
+    """Waves in which every resident cluster has a tile, but for one that is told apart."""
     last_tiles: Values
-    """Tiles of the partial last wave; 0 where the waves come out even. Stream-K shares those of up to two."""
+    """Tiles of the partial last wave; 0 where the waves come out even. Stream-K shares those of up to two.
+    Of tiles that go to whoever is free, nobody can take over the last ones: they are told apart, even if
+    they fill a wave."""
     last_work: Values
-    """Most work of a cluster in the last wave, in tiles: 1, or what stream-K deals out."""
+    """Most work of a cluster in the last wave, in tiles: 1, or what stream-K or unlike groups leave."""
     sharers: Values
     """Clusters that add up the sums of one tile in turn: its splits, or those that stream-K gives a part."""
     splits_at_once: Values
@@ -90,10 +92,9 @@ def _round_up(value: Values, step: Values) -> Values:
 
 
 def tile_schedule(batch: GemmBatch, resources: Resources, order: TileOrder) -> TileSchedule:
-    """Who takes which tiles: cluster s takes s, s + resident, s + 2 resident, ... in the family's order.
+    """The waves of tiles in the family's order, dealt by its scheduler, and the panels that they touch.
 
-    Clusters that fetch their tiles dynamically end together with such a stride where tiles last equally long,
-    as is assumed here.
+    Tiles that last equally long come in the same waves by a static stride, and to whoever is free.
     """
     clusters = _clusters(batch)
     swizzle = _swizzle(batch, order, *clusters)
@@ -237,6 +238,9 @@ def _waves(batch: GemmBatch, order: TileOrder, tiles: Values, at_once: Values, k
     last_work: Values = 1.0
     sharers: Values = batch.split_k
     shared: Values = 1.0
+    if order.scheduler.evens_out:
+        full = ceil(tiles / resident) - 1.0
+        last_work = _list_scheduled(batch, tiles, resident, full)
     if any_of(batch.stream_k):
         fewest = persistent_numbers().fewest_stream_k_tiles
         deals = batch.stream_k & (tiles > floor(tiles / at_once) * at_once) & (k_tiles > fewest)
@@ -265,6 +269,20 @@ def _waves(batch: GemmBatch, order: TileOrder, tiles: Values, at_once: Values, k
         partial_sums=shared * _partial_sums(sharers, order),
         k_tiles=k_tiles,
     )
+
+
+def _list_scheduled(batch: GemmBatch, tiles: Values, resident: Values, full: Values) -> Values:
+    """Work of the longest cluster behind so many full waves, in mean tiles.
+
+    Tiles of groups of unlike k go to whoever is free, so that no cluster idles before the last tile is taken.
+    Graham's bound then is tiles / R + (1 - 1/R) longest tile; half of that tail is expected, as the clusters
+    are within their last tiles. One whole tile is the least.
+    """
+    if batch.further is None or not any_of(batch.further.longest > 1.0):
+        return 1.0
+    longest = batch.further.longest
+    work = tiles / resident + (1.0 - 1.0 / resident) * longest / 2.0
+    return where(longest > 1.0, maximum(work, longest) - full, 1.0)
 
 
 def _swizzle(batch: GemmBatch, order: TileOrder, clusters_m: Values, clusters_n: Values) -> Values:

@@ -255,7 +255,7 @@ def _resident_rows(waves: Waves) -> pd.DataFrame:
     """One row a CTA: from its start to its last store."""
     end = np.full(waves.clusters, waves.end_us)
     if waves.count > 1:
-        end[waves.last_clusters :] = waves.start[-2] + waves.exposed_us
+        end[waves.tile_of[-1] < 0] = waves.start[-2] + waves.exposed_us
     sms = np.arange(waves.clusters * waves.ctas)
     return new_rows(
         len(sms),
@@ -293,7 +293,7 @@ def _on_all_sms(rows: pd.DataFrame, waves: Waves, evaluation: PhysicalEvaluation
     cluster = cta // waves.ctas
     found = {name: column.to_numpy()[row] for name, column in rows.items()}
     found["sm"] = found["cta"] = cta
-    found["tile"] = found["tile"] * waves.clusters + cluster
+    found["tile"] = waves.tile_of[found["tile"], cluster]
     of_first_tile = (found["activity"] == "wait") & (rows["tile"].to_numpy()[row] == 0)
     begin_us = waves.ready[cluster] + np.where(of_first_tile, waves.first_wait_us, 0.0)
     found["start_us"] = np.maximum(found["start_us"], begin_us)
@@ -350,7 +350,7 @@ def _k_tile_rows(waves: Waves, tiles: LaneTiles, sm: int, shown: IntArray) -> It
 def _place(waves: Waves, sm: int, step: IntArray) -> dict[str, object]:
     """Where the k tiles of a CTA belong, counted over all its tiles."""
     everywhere = np.full(len(step), sm)
-    tile = step // waves.k_tiles * waves.clusters + sm // waves.ctas
+    tile = waves.tile_of[step // waves.k_tiles, sm // waves.ctas]
     return {
         "sm": everywhere,
         "cta": everywhere,

@@ -45,6 +45,9 @@ class Lane:
 class Waves:
     """The kernel on its own time axis, in us; a cluster's tile `w` belongs to wave `w`."""
 
+    tile_of: IntArray
+    """Of each wave (rows) and cluster: the tile's place in the kernel's order; -1 where it has none."""
+
     start: FloatArray
     """Of each wave, and the end of the last one."""
     cta_start: FloatArray
@@ -59,8 +62,6 @@ class Waves:
     k_tiles: int
     stages: int
     clusters: int
-    last_clusters: int
-    """That have a tile in the last wave."""
     ctas: int
     """Of one cluster."""
     times: TileTimes
@@ -80,7 +81,12 @@ class Waves:
 
     def tiles_of_cta(self, cta: int) -> int:
         """Tiles that a CTA computes, CTAs counted from 0 cluster by cluster."""
-        return self.count - int(cta // self.ctas >= self.last_clusters)
+        return int((self.tile_of[:, cta // self.ctas] >= 0).sum())
+
+    @property
+    def last_clusters(self) -> int:
+        """That have a tile in the last wave."""
+        return int((self.tile_of[-1] >= 0).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,7 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction, *, read_us:
         launch_us + first_us - sum(before_us) - grid_us * (1.0 - np.arange(1, clusters + 1) / clusters)
     )
     return Waves(
+        tile_of=_tiles_in_waves(evaluation, cta_start, start),
         start=start,
         cta_start=cta_start,
         ready=cta_start + before_us[0],
@@ -135,12 +142,26 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction, *, read_us:
         k_tiles=int(schedule.k_tiles),
         stages=int(evaluation.geometry.resources.stages),
         clusters=clusters,
-        last_clusters=int(schedule.last_tiles) or clusters,
         ctas=ctas,
         times=tile,
         data_wait_us=_data_wait_us(evaluation, tile, lengths, tiles, read_us),
         skew_us=grid_us + _loaded_apart_us(numbers, tile, lengths, tiles, before_us[1]),
     )
+
+
+def _tiles_in_waves(evaluation: PhysicalEvaluation, cta_start: FloatArray, start: FloatArray) -> IntArray:
+    """The tile of each wave and cluster, as the scheduler deals them to clusters that are drawn in step."""
+    scheduler = evaluation.geometry.family.tile_order.scheduler
+    tiles, clusters = int(evaluation.geometry.schedule.tiles), len(cta_start)
+    lengths = np.repeat(np.diff(start), clusters)[:tiles]
+    lengths[:clusters] = start[1] - cta_start
+    dealt = scheduler.deal(lengths, cta_start, evaluation.model.gpu.next_cluster_us or 0.0)
+    in_order = np.argsort(dealt, kind="stable")
+    own = np.bincount(dealt, minlength=clusters)
+    wave = np.arange(tiles) - np.repeat(np.cumsum(own) - own, own)
+    found = np.full((len(start) - 1, clusters), -1)
+    found[wave, dealt[in_order]] = in_order
+    return found
 
 
 def _loaded_apart_us(
