@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gemm_model import GemmProblem, KernelConfig, load_gpu
+from gemm_model import GemmProblem, KernelConfig, load_gpu, predict
 from gemm_model.config import CONFIG_DIR, gpu_names, load_config, load_gpu_mapping
 from gemm_model.core.dtypes import (
     BLOCK_SCALED_TYPES,
@@ -95,6 +95,22 @@ def test_the_types_of_each_gpus_tensor_cores(name):
     gpu = load_gpu(name)
     found = tuple(each for each in BLACKWELL if gpu.multiplies(element_type(each)))
     assert found == MULTIPLIED_ON[name]
+
+
+def test_fp4_has_its_own_rate_with_block_scales_alone():
+    # tcgen05.mma: kind::mxf4 and mxf4nvf4 need scales, kind::f8f6f4 runs all its types at the rate of fp8.
+    kinds = {name: GemmProblem.of(64, 64, 64, name).math_kind for name in ("e2m1", "e3m2", "nvfp4", "mxfp4")}
+    assert kinds == {"e2m1": "fp6", "e3m2": "fp6", "nvfp4": "fp4", "mxfp4": "fp4"}
+    assert GemmProblem.of(64, 64, 64, "e2m1", b_dtype="mxfp4").math_kind == "fp6"
+    config = KernelConfig(cta_m=128, cta_n=128)
+    times_us = [
+        predict(GemmProblem.of(8192, 8192, 8192, name), config, "b200", model="SOLModel").runtime_us
+        for name in ("e4m3", "e2m1", "nvfp4")
+    ]
+    assert times_us == pytest.approx([times_us[0], times_us[0], times_us[0] / 2])
+    for model in ("SOLModel", "WarpSpecializedModel"):
+        with pytest.raises(InputError, match="GPU h200 has no fp4 math"):
+            predict(GemmProblem.of(64, 64, 64, "e2m1"), config, "h200", model=model)
 
 
 def test_unknown_type_names_the_known_ones():

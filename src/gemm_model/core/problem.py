@@ -294,7 +294,8 @@ class GemmProblem:
 
     @property
     def math_kind(self) -> str:
-        return math_kind(self.a_dtype, self.b_dtype)
+        scaled = self.a_scale is not None and self.b_scale is not None
+        return math_kind(self.a_dtype, self.b_dtype, scaled=scaled)
 
     @property
     def multiplier_share(self) -> float:

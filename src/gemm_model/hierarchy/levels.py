@@ -105,14 +105,13 @@ def datapath_of(gpu: GpuSpec, name: str, dtype: str) -> Datapath:
             raise InputError(f"the CUDA cores multiply fp32 here, not {dtype}; expected --dtype fp32")
         rate = gpu.cuda_core_fma_per_clk_per_sm
     else:
-        kind = math_kind(element, element)
+        kind = math_kind(element, element, scaled=scale is not None)
         # The tensor cores take fp32 data as tf32.
         kind = "tf32" if kind == "fp32" else kind
         flop = gpu.flop_per_clk_per_sm.get(kind)
         if flop is None or not gpu.multiplies(element):
             known = ", ".join(known for known in gpu.flop_per_clk_per_sm if known != "fp32")
-            missing = kind if flop is None else dtype
-            raise InputError(f"GPU {gpu.name} has no {missing} tensor cores; expected one of {known}")
+            raise InputError(f"GPU {gpu.name} has no {dtype} tensor cores; expected one of {known}")
         rate = flop / FLOP_PER_FMA
     return Datapath(
         name=name,
