@@ -47,6 +47,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "l2_merging_sms": Quantity(unit="SMs", low=1, high=18),
     "l2_unwritten_share": Quantity(unit="1", low=0, high=1),
     "l2_kept_share": Quantity(unit="1", low=0.05, high=1),
+    "l2_kept_order": Quantity(unit="1", low=1, high=64),
     "profiler_quiet_tpcs": Quantity(unit="TPCs", low=0, high=100, whole=True),
     "smem_bytes_per_sm": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
     "smem_bytes_per_cta": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
@@ -132,6 +133,8 @@ class GpuSpec:
     """SMs of a GPC whose equal requests at one time L2 serves as one; the H200's where none were counted."""
     l2_kept_share: float = 0.5
     """Share of L2 that keeps operands from one launch to the next."""
+    l2_kept_order: float = 4.0
+    """How steeply that ends: of x times as many bytes 1 / (1 + x^order) are still there."""
     l2_unwritten_share: float = 0.0
     """Share of L2 that may hold outputs not yet in DRAM when a kernel ends; 0 where it was not counted."""
     profiler_quiet_tpcs: int = 0
