@@ -75,6 +75,15 @@ def test_a_table_takes_the_fastest_family_of_each_row():
         assert best["predicted_us"] == alone[best["kernel"]][row]
 
 
+def test_a_table_is_ranked_in_parts_that_end_soon():
+    told = []
+    rank_table(pd.DataFrame({"m": range(1, 41), "n": 512, "k": 512}), ANY, told.append)
+    assert sum(told) == 40
+    # An interruption waits for the parts under way: of at most 2^17 kernels, of all families together.
+    kernels = sum(space.kernels for space in ANY.spaces(GemmProblem.of(1, 512, 512)))
+    assert max(told) * kernels <= 131072
+
+
 def test_a_table_against_a_family():
     frame = pd.DataFrame(SHAPES, columns=["m", "n", "k"])
     result = rank_table_against(frame, ANY, ALONE["triton"])

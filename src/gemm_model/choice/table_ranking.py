@@ -71,7 +71,7 @@ def rank_table(
         rows: IntArray = np.flatnonzero(codes == code)
         texts = {name: str(types[name].iloc[rows[0]]) for name in names}
         spaces = ranker.spaces(problems[rows[0]] if problems else problem_of_row({**texts, **ONE}))
-        shapes = max(ROWS_PER_CHUNK // spaces[0].kernels, 1)
+        shapes = max(ROWS_PER_CHUNK // sum(space.kernels for space in spaces), 1)
         chunks += [(spaces, rows[start : start + shapes]) for start in range(0, len(rows), shapes)]
 
     def ranked(chunk: tuple[tuple[CandidateSpace, ...], IntArray]) -> pd.DataFrame:
