@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.calibration.cross_validation import size_groups
-from gemm_model.calibration.fit import SPLIT_FREE, fit, free_from
+from gemm_model.calibration.fit import SPLIT_FREE, Donor, fit, free_from
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.tables import load_tables, splits_k
 from gemm_model.core.batch import BoolArray
@@ -73,7 +73,7 @@ def adapted(rows: Observations, kind: str, few: BoolArray, gpu: GpuSpec, donor: 
                 gpu,
                 free=[name for name in free if name.partition(".")[0] not in family.absent_mechanisms],
                 start=numbers.values(),
-                donor=start,
+                donor=Donor(values=start, same_kernels=donor.family == family.name),
                 without=family.absent_mechanisms,
             )
             numbers = found.numbers

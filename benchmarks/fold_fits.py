@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import numpy as np
 
 from gemm_model.calibration.cross_validation import FoldFit, fold_fit
-from gemm_model.calibration.fit import DEFAULT_FREE
+from gemm_model.calibration.fit import DEFAULT_FREE, Donor
 from gemm_model.calibration.observations import Observations
 from gemm_model.calibration.residual_fit import corrected_fold_us
 from gemm_model.core.batch import FloatArray, IntArray
@@ -22,7 +22,7 @@ def fold_fits(
     *,
     free: Collection[str] = DEFAULT_FREE,
     start: Mapping[str, float] | None = None,
-    donor: Mapping[str, float] | None = None,
+    donor: Donor | None = None,
     without: Collection[str] = (),
 ) -> Iterator[FoldFit]:
     """For each fold of the rows of regime `main`, a fit to the rows of all other folds.

@@ -111,11 +111,12 @@ void print_map() {
     for (int sm : sms_of(shape[0], shape[1], shape[2])) std::printf(" %d", sm);
     std::printf("\n");
   }
-  for (int ctas : {16, 24, 32, 48, 64, 66, 80, 100, 112, 132}) {
-    std::printf("plain, %d CTAs:", ctas);
-    for (int sm : sms_of(0, 0, ctas)) std::printf(" %d", sm);
-    std::printf("\n");
-  }
+  for (int size : {0, 1})
+    for (int ctas : {8, 12, 16, 24, 28, 32, 40, 48, 56, 64, 66, 80, 100, 112, 132}) {
+      std::printf("%dx%d, %d CTAs:", size, size, ctas);
+      for (int sm : sms_of(size, size, ctas)) std::printf(" %d", sm);
+      std::printf("\n");
+    }
   const int sizes[][2] = {{0, 0}, {1, 1}, {2, 1}, {1, 2}};
   for (const auto& size : sizes)
     for (int ctas : {8, 16, 24, 32, 48, 64, 66, 80, 100, 132}) {

@@ -4,10 +4,11 @@
 
 Rows of torch's own calls, whose kernels the prediction is not told. First, of shapes launched alone, their
 time over that of the fastest algorithm that cuBLASLt offers. Then the two numbers of `OwnPick` with which the
-kernel predicted to be the fastest comes nearest to calls on H200s, alone and in graphs together:
-`config/calibration/own_picks.yaml`; and the error of calls that they were not fitted to, of either half of
-the shapes by the other, beside that of one share for all times. Last, by GPU, regime and type, how far such
-predictions are from torch's calls.
+kernel predicted to be the fastest comes nearest to calls on H200s, alone and in graphs together, of the
+tables of plain products that fits use: `config/calibration/own_picks.yaml`; and the error of calls that they
+were not fitted to, of either half of the shapes by the other, beside that of one share for all times. Then,
+by GPU, regime and type, how far such predictions are from torch's calls, and from those of the tables that
+repeat rows on further cards.
 Last, of cuDNN's convolutions by their sort: the call over the kernel that is predicted to be the fastest,
 median of the fitted tables; the numbers of each way of copying matrices beside, of least mean error of the
 calls whose kernels tell that way; and how far what `own_picks` expects is from the call, on these and others.
@@ -16,7 +17,7 @@ calls whose kernels tell that way; and how far what `own_picks` expects is from 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +35,14 @@ from gemm_model.kernels.registry import TORCH_FAMILY
 from gemm_model.tables.table import read_table, runtimes_us, usable_rows
 
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements"
-TABLES = (("burst", "cublaslt.csv.gz"), ("graph", "graph.csv.gz"))
+FASTEST = "cublaslt.csv.gz"
+TABLES = (("burst", "burst.csv.gz"), ("burst", FASTEST), ("graph", "graph.csv.gz"))
 """Regime and table."""
+REPEATED = (
+    *(("burst", f"{name}.csv.gz") for name in ("repeat", "repeat_long", "libraries_repeat")),
+    ("graph", "graph_repeat.csv.gz"),
+)
+"""The same of rows repeated on further H200s, which no number is fitted to."""
 GPUS = ("h200", "h100_sxm")
 SHORT_US = 12.0
 CUDNN = "cudnn"
@@ -86,14 +93,16 @@ def errors(pick: OwnPick, rows: pd.DataFrame) -> pd.Series:
     return (times_us / rows["runtime_us"] - 1.0).abs()
 
 
-def calls(gpu_name: str) -> pd.DataFrame:
+def calls(gpu_name: str, tables: Iterable[tuple[str, str]] = TABLES) -> pd.DataFrame:
     """Torch's calls alone and in graphs: what is predicted of the kernel predicted to be the fastest."""
     parts = []
-    for regime, table in TABLES:
+    for regime, table in tables:
         rows = picks(MEASUREMENTS / gpu_name / table)
+        if rows.empty:
+            continue
         ranker = Ranker(load_gpu(gpu_name), family=TORCH_FAMILY, options={"regime": regime})
         fastest = rank_table(rows[SIZES], ranker)[["predicted_us", "limiter"]]
-        parts.append(rows.assign(regime=regime, **fastest))
+        parts.append(rows.assign(table=table, regime=regime, **fastest))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -195,13 +204,16 @@ def of_convolutions() -> tuple[OwnPick, pd.DataFrame, pd.DataFrame, dict[str, ob
 
 
 def main() -> None:
-    print(over_fastest(MEASUREMENTS / GPUS[0] / TABLES[0][1]).to_string())
+    print(over_fastest(MEASUREMENTS / GPUS[0] / FASTEST).to_string())
     for gpu_name in GPUS:
         rows = calls(gpu_name)
         print(gpu_name, fitted(rows))
         print(pd.DataFrame(held_out(rows, halves) for halves in (HALVES_US, HALVES_US[-1:])).round(4))
         own_pick = Ranker(gpu_name, family=TORCH_FAMILY).own_pick
         print(pd.DataFrame(figures(rows, own_pick)).to_string(index=False))
+    repeated = calls(GPUS[0], REPEATED)
+    own_pick = Ranker(GPUS[0], family=TORCH_FAMILY).own_pick
+    print(errors(own_pick, repeated).groupby(repeated["table"]).agg(["size", "mean"]).round(4))
     own_pick, *frames, ways = of_convolutions()
     print(CUDNN, own_pick)
     for frame in frames:

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_model.calibration.fit import DEFAULT_FREE, Fit, fit
+from gemm_model.calibration.fit import DEFAULT_FREE, Donor, Fit, fit
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec, load_gpu
@@ -104,8 +104,10 @@ def fit_to(known: Observations, gpu: GpuSpec) -> Fit:
     family = known.shape.family
     kept = (*family.absent_mechanisms, *KERNEL_MECHANISMS)
     free = [name for name in DEFAULT_FREE if name not in NOT_TOLD and name.partition(".")[0] not in kept]
-    donor = calibration_for(gpu, family.name)[0].numbers_on(gpu, NEAREST_KIND, family).values()
-    return fit({"burst": known}, gpu, free=free, start=donor, donor=donor, without=family.absent_mechanisms)
+    nearest = calibration_for(gpu, family.name)[0]
+    values = nearest.numbers_on(gpu, NEAREST_KIND, family).values()
+    donor = Donor(values=values, same_kernels=nearest.family == family.name)
+    return fit({"burst": known}, gpu, free=free, start=values, donor=donor, without=family.absent_mechanisms)
 
 
 def observations(path: Path, gpu: GpuSpec) -> Observations:

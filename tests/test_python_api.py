@@ -188,6 +188,8 @@ def test_a_gpu_is_a_name_a_file_or_a_description(tmp_path):
 
 
 PROBLEM = GemmProblem.of(512, 512, 512)
+ROUTING = gemm_model.Routing(experts=4, tokens=512)
+RANKER = gemm_model.Ranker("h200")
 
 
 @pytest.mark.parametrize(
@@ -219,6 +221,39 @@ PROBLEM = GemmProblem.of(512, 512, 512)
         (lambda: gemm_model.Ranker("h200").rank(None), "problem is of type NoneType"),
         (lambda: gemm_model.explain(None, CONFIG, "h200"), "problem is of type NoneType"),
         (lambda: gemm_model.load_gpu(5), "gpu is 5; expected a name or a YAML file"),
+        (lambda: predict(PROBLEM, CONFIG, "h200", model=[]), "model is of type list; expected a str"),
+        (lambda: gemm_model.rank([], "h200"), "problem is of type list; expected a GemmProblem"),
+        (
+            lambda: gemm_model.rank(PROBLEM, "h200", top_k=[]),
+            r"top_k is \[\]; expected a positive",
+        ),
+        (lambda: gemm_model.rank(PROBLEM, "h200", family=[]), "family is of type list; expected a str"),
+        (lambda: gemm_model.Ranker("h200", options=5), "options are 5; expected a mapping"),
+        (lambda: gemm_model.Ranker("h200").why_not(PROBLEM, None), "configuration is of type NoneType"),
+        (lambda: gemm_model.rank_routing(None, PROBLEM, ROUTING), "ranker is of type NoneType"),
+        (lambda: gemm_model.rank_routing(RANKER, PROBLEM, None), "routing is of type NoneType; expected a R"),
+        (lambda: gemm_model.rank_routing(RANKER, PROBLEM, ROUTING, "x"), "top_k is 'x'; expected a positive"),
+        (
+            lambda: gemm_model.rank_routing(RANKER, PROBLEM, ROUTING, count=1.5),
+            "count of routings is 1.5; expected a positive whole number",
+        ),
+        (
+            lambda: gemm_model.rank_routing(RANKER, PROBLEM, ROUTING, seed=-1),
+            "seed is -1; expected a whole number, 0 or more",
+        ),
+        (
+            lambda: gemm_model.expected_time(None, ROUTING, CONFIG, "h200"),
+            "problem is of type NoneType; expected a GemmProblem",
+        ),
+        (
+            lambda: gemm_model.Routing(experts=4, tokens=4, exponent="x"),
+            "routing has exponent 'x'",
+        ),
+        (lambda: gemm_model.Routing.parse(5, experts=4, tokens=4), "routing is of type int; expected a str"),
+        (lambda: gemm_model.ConvProblem.parse(5), "conv is of type int; expected a str"),
+        (lambda: GemmProblem.of_conv(5), "conv is of type int; expected a ConvProblem"),
+        (lambda: gemm_model.Epilogue.parse(5), "epilogue is of type int; expected a str"),
+        (lambda: gemm_model.GroupedGemm.parse(5), "groups is of type int; expected a str"),
         (lambda: gemm_model.families("h2000"), "unknown GPU 'h2000'; expected a YAML file or one of"),
         (lambda: gemm_model.families(5), "gpu is 5; expected a GpuSpec, a name or a YAML file"),
     ],

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from gemm_model.calibration.cross_validation import fold_fit, folds_of, held_out, size_groups
-from gemm_model.calibration.fit import fit
+from gemm_model.calibration.fit import Donor, fit
 from gemm_model.calibration.hold_out import HoldOut
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.run import Choices, KindResult, best_of_top, calibrate, full_names
@@ -99,7 +99,8 @@ def test_a_donor_keeps_what_few_rows_cannot_tell():
         found = fit(seen, H200, free=FREE, start=VALUES, without=ABSENT, **options).numbers.values()
         return max(abs(found[name] / VALUES[name] - 1) for name in FREE)
 
-    assert 0.02 < furthest(donor=VALUES) < furthest()
+    known = furthest(donor=Donor(values=VALUES, same_kernels=True))
+    assert 0.02 < known < furthest(donor=Donor(values=VALUES, same_kernels=False)) < furthest()
 
 
 def test_held_out_rows_come_from_fits_that_did_not_see_them():
@@ -175,6 +176,14 @@ def test_a_row_is_named_by_its_line_in_its_own_table(tmp_path):
     words = f"{second}: line 6, column runtime_us: 'nan'; expected a positive number of microseconds"
     with pytest.raises(InputError, match=re.escape(words)):
         load_tables([first, second], H200, QUACK)
+
+
+def test_an_unknown_regime_is_named_by_its_line(tmp_path):
+    broken = measured(shapes=10).assign(regime="burst")
+    broken.loc[3, "regime"] = "hot"
+    words = f"{tmp_path / 't.csv'}: line 5, column regime: 'hot'; expected one of burst, graph, sustained"
+    with pytest.raises(InputError, match=re.escape(words)):
+        load_tables([save(broken, tmp_path / "t.csv")], H200, QUACK)
 
 
 def test_a_table_of_rows_with_a_warm_l2_leaves_those_of_the_others(tmp_path):

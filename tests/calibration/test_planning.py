@@ -41,7 +41,8 @@ def test_a_plan_keeps_to_its_time_and_can_be_measured(tmp_path, gemm_model):
 
 def test_sizes_of_ones_own_are_chosen_from(tmp_path, gemm_model):
     sizes, path = tmp_path / "sizes.csv", tmp_path / "plan.csv"
-    sizes.write_text("m,n,k\n64,4096,512\n4096,4096,4096\n")
+    # Types of the table's own mean nothing: those of --dtype are planned.
+    sizes.write_text("m,n,k,in_dtype,b_dtype\n64,4096,512,fp8,fp16\n4096,4096,4096,fp8,fp16\n")
     words = ("plan", "--budget", "1s", "--dtype", "bf16", "--input", sizes, "--output", path)
     assert gemm_model(*words).code == 0
     with path.open() as file:
@@ -54,6 +55,7 @@ def test_sizes_of_ones_own_are_chosen_from(tmp_path, gemm_model):
     [
         (("--budget", "1s", "--dtype", "bf16,fp4x"), "fp4x"),
         (("--budget", "0.001s"), "a budget of 0.001 s buys no row"),
+        (("--budget", "1s", "--dtype", ","), "no operand type given; expected some, such as bf16,fp8"),
         (("--budget", "soon"), "--budget is 'soon'; expected a time such as 90s, 10min or 2h"),
         (("--budget", "1s", "--gpu", "a100_sxm_80gb", "--family", "quack"), "a100_sxm_80gb"),
     ],

@@ -224,3 +224,15 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     )
     assert result.returncode == 0
     assert "Traceback" not in result.stderr
+
+
+def test_lists_tell_the_types_that_are_multiplied(gemm_model):
+    rows = json.loads(gemm_model("list", "gpus", "--format", "json").out)["rows"]
+    types = {row["name"]: row["types"] for row in rows}
+    assert types["v100_sxm2"] == "fp32, fp16"
+    assert types["h200"] == "fp32, tf32, fp16, bf16, e4m3, e5m2, int8"
+    rows = json.loads(gemm_model("list", "types", "--format", "json").out)["rows"]
+    kinds = {row["name"]: row["rate_class"] for row in rows}
+    assert [kinds[name] for name in ("bf16", "e2m1", "nvfp4", "int32", "e8m0")] == [
+        *("fp16", "fp6", "fp4", None, None),
+    ]

@@ -89,9 +89,15 @@ def test_no_limit_is_a_number_where_it_means_something():
 
 
 @pytest.mark.parametrize(
-    "line", ["power_cap_w: yes", "sm_clk_mhz: ${nosuch}", "l2_bytes: null", "sources: {a: 1}"]
+    ("line", "sentence"),
+    [
+        ("power_cap_w: yes", "power_cap_w is 'yes'; expected a number"),
+        ("sm_clk_mhz: ${nosuch}", r"sm_clk_mhz is '\${nosuch}'; expected a number"),
+        ("l2_bytes: null", "l2_bytes is None; expected a number"),
+        ("sources: {a: 1}", r"sources\.a is 1; expected a text"),
+    ],
 )
-def test_a_gpu_of_wrong_values_is_refused(tmp_path, line):
+def test_a_gpu_of_wrong_values_is_refused(tmp_path, line, sentence):
     key = line.partition(":")[0]
     lines = (CONFIG_DIR / "gpu" / "v100_sxm2.yaml").read_text().splitlines()
     kept = [
@@ -101,7 +107,7 @@ def test_a_gpu_of_wrong_values_is_refused(tmp_path, line):
     ]
     path = tmp_path / "mine.yaml"
     path.write_text("\n".join([*kept, line]) + "\n")
-    with pytest.raises(InputError, match=f"{key} is"):
+    with pytest.raises(InputError, match=f"mine.yaml: GPU v100_sxm2: {sentence}"):
         load_gpu(path)
 
 

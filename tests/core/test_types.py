@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gemm_model import GemmProblem, KernelConfig, load_gpu
+from gemm_model import GemmProblem, KernelConfig, load_gpu, predict
 from gemm_model.config import CONFIG_DIR, gpu_names, load_config, load_gpu_mapping
 from gemm_model.core.dtypes import (
     BLOCK_SCALED_TYPES,
@@ -95,6 +95,22 @@ def test_the_types_of_each_gpus_tensor_cores(name):
     gpu = load_gpu(name)
     found = tuple(each for each in BLACKWELL if gpu.multiplies(element_type(each)))
     assert found == MULTIPLIED_ON[name]
+
+
+def test_fp4_has_its_own_rate_with_block_scales_alone():
+    # tcgen05.mma: kind::mxf4 and mxf4nvf4 need scales, kind::f8f6f4 runs all its types at the rate of fp8.
+    kinds = {name: GemmProblem.of(64, 64, 64, name).math_kind for name in ("e2m1", "e3m2", "nvfp4", "mxfp4")}
+    assert kinds == {"e2m1": "fp6", "e3m2": "fp6", "nvfp4": "fp4", "mxfp4": "fp4"}
+    assert GemmProblem.of(64, 64, 64, "e2m1", b_dtype="mxfp4").math_kind == "fp6"
+    config = KernelConfig(cta_m=128, cta_n=128)
+    times_us = [
+        predict(GemmProblem.of(8192, 8192, 8192, name), config, "b200", model="SOLModel").runtime_us
+        for name in ("e4m3", "e2m1", "nvfp4")
+    ]
+    assert times_us == pytest.approx([times_us[0], times_us[0], times_us[0] / 2])
+    for model in ("SOLModel", "WarpSpecializedModel"):
+        with pytest.raises(InputError, match="GPU h200 has no fp4 math"):
+            predict(GemmProblem.of(64, 64, 64, "e2m1"), config, "h200", model=model)
 
 
 def test_unknown_type_names_the_known_ones():
@@ -209,8 +225,13 @@ def test_gpu_from_a_yaml_file(tmp_path):
         ({"validated": "abc"}, "validated is 'abc'; expected true or false"),
         ({"name": [1]}, r"name is \[1\]; expected a text"),
         ({"device_names": "NVIDIA H200"}, "device_names is 'NVIDIA H200'; expected a list"),
+        (
+            {"flop_per_clk_per_sm": {"fp16": "fast"}},
+            "GPU .*: flop_per_clk_per_sm.fp16 is 'fast'; expected a num",
+        ),
+        ({"resident_clusters": {4: "x"}}, "GPU .*: resident_clusters.4 is 'x'; expected a whole number"),
         ({"resident_clusters": {4: 34}}, "resident_clusters.4 is 34; expected .* from 1 to 33"),
-        ({"sources": {"sm_count": [3]}}, r"sources is .*; expected a text"),
+        ({"sources": {"sm_count": [3]}}, r"sources.sm_count is \[3\]; expected a text"),
         ({"resident_clusters": {0: 3}}, "a size of resident_clusters is 0"),
         ({"smem_bytes_per_cta": 300000}, "smem_bytes_per_cta is 300000; expected at most"),
         ({"tmem_columns": 512}, "tmem_columns is 512; expected 0 on sm90"),

@@ -94,6 +94,8 @@ def test_roofline_plot(capsys, tmp_path):
         (["--tile", "l3:4x4"], "unknown level 'l3'"),
         (["--tile", "cta:4"], "--tile cta is '4'"),
         (["--datapath", "tensor_cores", "--dtype", "fp8", "--gpu", "v100_sxm2"], "no fp8 tensor cores"),
+        (["--datapath", "tensor_cores", "--dtype", "bf16", "--gpu", "v100_sxm2"], "no bf16 tensor cores"),
+        (["--datapath", "tensor_cores", "--dtype", "int32"], "no MMA multiplies int32"),
         (["--dtype", "bf16"], "CUDA cores multiply fp32"),
         (["--datapath", "abacus"], "unknown datapath 'abacus'"),
         (["--output-mode", "twice"], "output is 'twice'"),

@@ -100,10 +100,10 @@ def test_a_gemm_takes_the_time_of_its_best_kernel():
 
 
 def own_pick_us(**options):
-    """Of 512 x 4096 x 4096: 5 % over the fastest kernel, half of it at 200 us where tensor cores bound it."""
+    """Of 512 x 4096 x 4096: 5.5 % over the fastest kernel, half of it at 100 us: tensor cores bound it."""
     best = rank(GemmProblem.of(512, 4096, 4096), "h200", 1, family="cublas", options=options).best.prediction
     assert best.limiter == "TENSOR"
-    return best.runtime_us * (1 + 0.05 / (1 + best.runtime_us / 200))
+    return best.runtime_us * (1 + 0.055 / (1 + best.runtime_us / 100))
 
 
 def test_kernels_of_a_model_follow_each_other_in_a_graph():
@@ -320,7 +320,7 @@ def test_the_regime_is_the_models(regime):
         functional.linear(meta(512, 4096), meta(4096, 4096))
     l2 = "written" if regime == "graph" else "cold"
     assert seen.total_us == pytest.approx(own_pick_us(regime=regime, l2=l2))
-    assert "cublas picks its kernels by itself: up to 5.0% over its fastest" in seen.notes()
+    assert "cublas picks its kernels by itself: up to 5.5% over its fastest" in seen.notes()
     assert f"regime {regime}" in seen.notes()[0]
 
 
@@ -451,6 +451,12 @@ def sized(rows):
 def unfit():
     return torch.nn.Linear(64, 32), torch.empty(16, 63)
 
+def broken():
+    raise ValueError("no such layer")
+
+def lost():
+    return (lambda _: {}["weight"]), torch.empty(16, 64)
+
 def many():
     return torch.nn.Linear(64, 32), (torch.empty(16, 64), torch.empty(16, 64))
 """
@@ -495,6 +501,8 @@ def test_the_verb_passes_regime_and_family_on(gemm_model, tmp_path):
         ("sized", "missing 1 required positional argument: 'rows'"),
         ("unfit", "a and b must have same reduction dim, but got [16, 63] X [64, 32]"),
         ("many", "takes 2 positional arguments but 3 were given"),
+        ("broken", "the model's function fails (ValueError: no such layer; "),
+        ("lost", "the model fails (KeyError: 'weight'; "),
     ],
 )
 def test_the_verb_refuses_what_is_no_model(gemm_model, tmp_path, function, words):

@@ -89,6 +89,34 @@ def test_slow_fp8_accumulation_drains_one_warpgroup_and_two_in_turn(cta_m, sched
     assert step_of(replace(batch, fast_accum=True), known, rate=8192.0).math_clk == pytest.approx(fast)
 
 
+@pytest.mark.parametrize(
+    ("cta_m", "cta_n", "adds_clk"),
+    [
+        # Rows of the MMA along m, along n, and along the longer extent: two blocks of 64, of which the last
+        # one's 64 x 80 or 64 x 64 sums are added at 32 a clock when no MMA is under way.
+        (128, 80, 160),
+        (80, 128, 160),
+        (64, 128, 128),
+        # Four blocks of eight columns.
+        (8, 256, 16),
+        # One block of 160 columns.
+        (64, 160, 320),
+    ],
+)
+def test_cublas_adds_a_blocks_slow_sums_beside_the_next_ones_mmas(cta_m, cta_n, adds_clk):
+    batch = row(dtype="fp8", cta_m=cta_m, cta_n=cta_n, schedule="pingpong")
+    cublas = family_of("cublas", H200)
+    known = without_signals({"tensor.issue_clk": 0.0})
+
+    def math_clk(batch):
+        found = resources_of(batch, H200, cublas)
+        return k_tile(batch, H200, 8192.0, found, schedule_of(batch), known).math_clk
+
+    # And 80 clocks of draining.
+    slow, fast = math_clk(batch), math_clk(replace(batch, fast_accum=True))
+    assert slow - fast == pytest.approx(adds_clk + 80)
+
+
 @pytest.mark.parametrize(("dtype", "split_k", "waits_clk"), [("fp8", 1, 0), ("fp8", 4, 156), ("bf16", 4, 0)])
 def test_kernels_that_split_k_wait_for_each_mma_of_slow_sums(dtype, split_k, waits_clk):
     """QuACK's: three waits more of 80 clocks without the 28 of other instructions, which come once."""

@@ -79,6 +79,20 @@ def test_a_warm_l2_holds_what_fits_half_of_it():
     assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2 * (1 - 1 / (1 + 0.1**4)))
 
 
+@pytest.mark.parametrize(
+    ("mebibytes", "missed"),
+    [
+        (54, 0.10840),  # 0.9^20 is 0.12158, and 0.12158 / 1.12158 is lost
+        (66, 0.87060),  # 1.1^20 is 6.7275
+    ],
+)
+def test_an_l2_lets_go_as_steeply_as_its_card_says(mebibytes, missed):
+    steep = replace(H200, l2_kept_share=1.0, l2_kept_order=20.0)  # 60 MiB
+    batch = row((1024, 1024, 1024), cta_m=128, cta_n=128)
+    found = moved(batch, gpu=steep, between=lambda _own: mebibytes * 2.0**20)
+    assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2 * missed, rel=1e-4)
+
+
 def test_panels_of_a_group_larger_than_a_wave_come_from_dram_again():
     # 500 rows of tiles, walked first: 74 of them make a wave, and until one is wanted again the other 426
     # have come by, 524 MB of A. So A is read for each of the 28 columns of tiles; B is small.

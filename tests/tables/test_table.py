@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from gemm_model import predict_table
 from gemm_model.core.batch import batch_of
+from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.tables.table import batch_from_frame, read_table, usable_rows
 from tests.conftest import CLASSIC_HEADER, CLASSIC_ROWS
 
+SIZES = {"m": 64, "n": 64, "k": 64, "cta_m": 128, "cta_n": 128, "cluster_m": 1, "cluster_n": 1}
 MODELS = (
     "SOLModel",
     "WSPersistentGEMMModel",
@@ -208,3 +210,21 @@ def test_random_damage_gives_one_sentence_or_finite_positive_times(tmp_path, cha
         times = result["predicted_us"].to_numpy()
         assert np.isfinite(times).all()
         assert (times > 0).all()
+
+
+def test_fp4_of_a_table_has_its_own_rate_where_both_operands_have_scales():
+    frame = pd.DataFrame(
+        {
+            "a_dtype": ["nvfp4", "e2m1", "e2m1"],
+            "b_dtype": ["nvfp4", "e2m1", "nvfp4"],
+            **SIZES,
+        }
+    )
+    kinds = batch_from_frame(frame, needs_tile=True).math_kind
+    assert [MATH_KINDS[kind] for kind in kinds] == ["fp4", "fp6", "fp6"]
+
+
+def test_a_pair_of_types_that_nothing_multiplies_is_named_by_its_row():
+    frame = pd.DataFrame({"a_dtype": ["fp16", "bf16", "fp16"], "b_dtype": ["fp16", "bf16", "bf16"], **SIZES})
+    with pytest.raises(InputError, match="row 2, column b_dtype: no MMA multiplies fp16 by bf16"):
+        batch_from_frame(frame, needs_tile=True)

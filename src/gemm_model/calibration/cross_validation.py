@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gemm_model.calibration.fit import DEFAULT_FREE, fit
+from gemm_model.calibration.fit import DEFAULT_FREE, Donor, fit
 from gemm_model.calibration.observations import Observations
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
@@ -61,7 +61,7 @@ def fold_fit(
     *,
     free: Collection[str] = DEFAULT_FREE,
     start: Mapping[str, float] | None = None,
-    donor: Mapping[str, float] | None = None,
+    donor: Donor | None = None,
     without: Collection[str] = (),
 ) -> FoldFit:
     """The fit to all rows but `test`, which is over those of regime `main`, and other rows of their sizes."""

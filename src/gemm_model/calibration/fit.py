@@ -34,7 +34,7 @@ DRAM_WEIGHT = 0.05
 """Weight of errors of DRAM bytes [1]; rows with counters; chosen: a byte too many costs less than a us too
 many."""
 PRIOR_WEIGHT = 1.0
-"""Weak pull towards the start values [1, of a number's range]; all fitted numbers; chosen: it settles what
+"""Weak pull towards the start values [1, of a number's range]; fits without a donor; chosen: it settles what
 the data do not tell."""
 LEAST_SPREAD = 0.02
 """Least spread of such a number [1, of its range]; donors whose value is next to nothing; chosen."""
@@ -82,6 +82,34 @@ def free_from(donor_family: str, family: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*DEFAULT_FREE, *kernels)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Donor:
+    """Numbers that the rows have to speak against, each as likely to be off by `spread` as a row by
+    OUTLIER_SCALE.
+    """
+
+    values: Mapping[str, float]
+    same_kernels: bool
+    """Whether they are of the same family on another card, or of another family."""
+
+    @property
+    def spread(self) -> float:
+        """Relative standard deviation of a number [1]."""
+        numbers = calibration_numbers()
+        return numbers.unknown_share if self.same_kernels else numbers.donor_spread
+
+    def residuals(self, deviations: FloatArray) -> FloatArray:
+        """What deviations in spreads add to a fit with the soft-L1 loss.
+
+        Numbers of the same kernels scatter by a normal law: the cost of a deviation x is x^2, which is
+        2 (sqrt(1 + r^2) - 1), that loss, at r = x sqrt(1 + x^2 / 4). Those of other kernels have outliers as
+        rows do.
+        """
+        if not self.same_kernels:
+            return OUTLIER_SCALE * deviations
+        return OUTLIER_SCALE * deviations * np.sqrt(1.0 + deviations**2 / 4.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """Fitted numbers, their 95 % confidence half-widths (linearised), and those that ended at a bound."""
@@ -98,24 +126,20 @@ def fit(
     *,
     free: Collection[str] = DEFAULT_FREE,
     start: Mapping[str, float] | None = None,
-    donor: Mapping[str, float] | None = None,
+    donor: Donor | None = None,
     without: Collection[str] = (),
     progress: Callable[[], None] = lambda: None,
 ) -> Fit:
     """Fit the `free` numbers to rows by regime; the others keep their values in `start`.
 
-    The rows have to speak against the values of a `donor`, each as likely to be off by `donor_spread` as a
-    row by OUTLIER_SCALE; without one, hardly at all. `without` names mechanisms that are switched off.
+    The rows have to speak against the values of a `donor`; without one, against start values hardly at all.
+    `without` names mechanisms that are switched off.
     """
     first = dict(start or start_values())
     names = [name for name in NUMBERS if name in free]
     low = np.array([NUMBERS[name].low for name in names])
     span = np.array([NUMBERS[name].high for name in names]) - low
-    centre = np.array([(donor or start_values())[name] for name in names])
-    pull = np.full(len(names), PRIOR_WEIGHT)
-    if donor is not None:
-        spread = np.maximum(calibration_numbers().donor_spread * np.abs(centre) / span, LEAST_SPREAD)
-        pull = OUTLIER_SCALE / spread
+    pull = _pull(donor, names, low, span)
 
     def numbers(unit: FloatArray) -> KernelNumbers:
         values = np.clip(low + unit * span, low, low + span)
@@ -125,7 +149,7 @@ def fit(
         progress()
         found = numbers(unit).without(without)
         parts = [part for regime, rows in seen.items() for part in _errors(rows, gpu, found, regime)]
-        return np.concatenate([*parts, pull * (unit - (centre - low) / span)])
+        return np.concatenate([*parts, pull(unit)])
 
     begin = np.clip((np.array([first[name] for name in names]) - low) / span, 0.01, 0.99)
     solved = least_squares(
@@ -150,6 +174,19 @@ def fit(
         at_bound=tuple(at_bound),
         evaluations=int(solved.nfev),
     )
+
+
+def _pull(
+    donor: Donor | None, names: Sequence[str], low: FloatArray, span: FloatArray
+) -> Callable[[FloatArray], FloatArray]:
+    """Residuals of numbers, given as shares of their ranges, towards a donor's or the start values."""
+    known = start_values() if donor is None else donor.values
+    values = np.array([known[name] for name in names])
+    centre = (values - low) / span
+    if donor is None:
+        return lambda unit: PRIOR_WEIGHT * (unit - centre)
+    spread = np.maximum(donor.spread * np.abs(values) / span, LEAST_SPREAD)
+    return lambda unit: donor.residuals((unit - centre) / spread)
 
 
 def _errors(rows: Observations, gpu: GpuSpec, numbers: KernelNumbers, regime: str) -> Sequence[FloatArray]:

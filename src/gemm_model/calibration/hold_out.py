@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemm_model.calibration.cross_validation import fold_fit
+from gemm_model.calibration.fit import Donor
 from gemm_model.calibration.observations import Observations
 from gemm_model.calibration.residual_fit import corrected_fold_us
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
@@ -39,7 +40,7 @@ class HoldOut:
     gpu: GpuSpec
     free: Collection[str]
     start: Mapping[str, float]
-    donor: Mapping[str, float] | None
+    donor: Donor | None
     without: Collection[str]
     with_residual: bool = False
     beside: Observations | None = None

@@ -54,6 +54,8 @@ def planned_rows(
     `sizes` (m, n, k) are chosen from in place of random ones. `advance` counts the types whose candidates are
     known. Raises InputError where the time buys no row.
     """
+    if not types:
+        raise InputError("no operand type given; expected some, such as bf16,fp8")
     draw = random.Random(SEED)
     pool: list[Row] = []
     derivatives = []

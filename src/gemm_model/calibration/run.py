@@ -22,6 +22,7 @@ from gemm_model.calibration.fit import (
     SPLIT_FREE,
     SPLIT_NUMBERS,
     WHOLE_NUMBERS,
+    Donor,
     Fit,
     fit,
     free_from,
@@ -388,7 +389,9 @@ class _Kind:
             for name, band in base.error_band.get(served, {}).items()
             if name not in PLAIN_SITUATIONS
         }
-        self.donor = None if choices.donor is None else self.start
+        self.donor = None
+        if choices.donor is not None:
+            self.donor = Donor(values=self.start, same_kernels=choices.donor.family == family.name)
         single = {name: regimes[name] for name in SINGLE_LAUNCH_REGIMES if name in regimes}
         kinds = {name: main_situation(rows, family) for name, rows in single.items()}
 

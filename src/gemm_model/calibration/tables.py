@@ -75,9 +75,12 @@ def _rows_of(path: Path, gpu: GpuSpec, family: KernelFamily, l2: str, notes: lis
     notes += [f"{path}: {sentence}" for sentence in left_out]
     table = _own_rows(frame, path, family, notes)
     regimes = _regimes(table)
-    unknown = sorted(set(regimes) - set(REGIMES))
-    if unknown:
-        raise InputError(f"{path}: regime {unknown[0]!r}; expected one of {', '.join(REGIMES)}")
+    unknown = regimes[~regimes.isin(REGIMES)]
+    if len(unknown):
+        raise InputError(
+            f"{path}: line {unknown.index[0]}, column regime: {unknown.iloc[0]!r}; "
+            f"expected one of {', '.join(REGIMES)}"
+        )
     kept = table.assign(table=table_name(path), regime=regimes)
     if "programmatic_edges" in kept and "pdl" in kept:
         # Libraries that choose for themselves: the captured graph tells how they launched.

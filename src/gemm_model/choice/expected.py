@@ -12,12 +12,13 @@ import numpy as np
 from gemm_model.choice.fastest import SAME_TIME, tie_groups
 from gemm_model.choice.selection import Ranker, describe
 from gemm_model.core.batch import FloatArray, GridRows, IntArray, batch_of
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.records import require_kind
 from gemm_model.core.routing import Routing
+from gemm_model.core.sizes import size_of
 from gemm_model.kernels.candidates import Candidate, CandidateSpace, sizes_of
 from gemm_model.models import DEFAULT_MODEL, model_for, require_known
 
@@ -88,6 +89,8 @@ def routed(
 
     Raises InputError where m is another number of rows.
     """
+    require_kind("problem", problem, GemmProblem)
+    require_kind("routing", routing, Routing)
     if routing.distribution == "balanced":
         count = 1
     return tuple(replace(problem, groups=groups) for groups in routing.groups(count, seed))
@@ -131,8 +134,8 @@ def rank_routing(
     A kernel is launched before its routing is known, so that one order serves all. Raises InputError like
     `Ranker.rank`.
     """
-    if top_k < 1:
-        raise InputError(f"top_k is {top_k}; expected a positive whole number")
+    require_kind("ranker", ranker, Ranker)
+    top_k = size_of("top_k", top_k)
     problems = routed(problem, routing, count, seed)
     sizes = np.hstack([sizes_of(each) for each in problems])
     found: list[tuple[Candidate, ExpectedTime]] = []

@@ -289,6 +289,10 @@ def rank(
     the reason. A problem seen before is answered from memory; keep a `Ranker` where `gpu` or an option is a
     file, or an option an object.
     """
+    require_kind("problem", problem, GemmProblem)
+    require_kind("model", model, str)
+    require_kind("family", family, str)
+    top_k = size_of("top_k", top_k)
     if lasting(gpu, options):
         settings = tuple(sorted((options or {}).items()))
         return _kept_ranker(gpu, model, family, sms, settings).rank(problem, top_k)
@@ -355,6 +359,7 @@ def describe(candidate: Candidate, *, beside: Candidate | None = None) -> str:
 
 def parse_description(text: str) -> dict[str, Any]:
     """Values of a description such as '128x128,cluster=1x1,swizzle=4'; raises InputError for other words."""
+    require_kind("configuration", text, str)
     first, *rest = [word.strip() for word in text.split(",")]
     cta_m, cta_n = parse_extent(first, "the tile")
     values: dict[str, Any] = {"cta_m": cta_m, "cta_n": cta_n}

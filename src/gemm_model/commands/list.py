@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gemm_model.commands import common
+from gemm_model.core.dtypes import operand_type
+from gemm_model.core.errors import InputError
+from gemm_model.core.problem import GemmProblem
 from gemm_model.report.document import Document, text_table
 
 EXAMPLES = ("gpus", "types --format json")
@@ -28,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _gpus() -> list[dict[str, Any]]:
     from gemm_model.config import gpu_names
+    from gemm_model.core.dtypes import ELEMENT_TYPES
     from gemm_model.core.gpu import load_gpu
 
     return [
@@ -37,7 +41,7 @@ def _gpus() -> list[dict[str, Any]]:
             "sm_count": gpu.sm_count,
             "sm_clk_mhz": gpu.sm_clk_mhz,
             "dram_gb_per_s": gpu.dram_gb_per_s,
-            "types": ", ".join(gpu.flop_per_clk_per_sm),
+            "types": ", ".join(name for name, found in ELEMENT_TYPES.items() if gpu.multiplies(found)),
             "validated": "yes" if gpu.validated else "no",
         }
         for gpu in map(load_gpu, gpu_names())
@@ -75,17 +79,26 @@ def _families() -> list[dict[str, Any]]:
 def _types() -> list[dict[str, Any]]:
     from gemm_model.core.dtypes import ALIASES, BLOCK_SCALED_TYPES, ELEMENT_TYPES
 
-    rows: list[dict[str, Any]] = []
-    for name, found in ELEMENT_TYPES.items():
-        aliases = ", ".join(alias for alias, of in ALIASES.items() if of == name)
-        rows.append(
-            {"name": name, "bits": found.bits, "rate_class": found.math_kind, "also": aliases or None}
-        )
+    also = {name: ", ".join(alias for alias, of in ALIASES.items() if of == name) for name in ELEMENT_TYPES}
     for name, (element, scale, vector) in BLOCK_SCALED_TYPES.items():
-        also = f"{element}, one {scale} scale for {vector}"
-        rows.append({"name": name, "bits": ELEMENT_TYPES[element].bits, "also": also})
-        rows[-1]["rate_class"] = ELEMENT_TYPES[element].math_kind
-    return rows
+        also[name] = f"{element}, one {scale} scale for {vector}"
+    return [
+        {
+            "name": name,
+            "bits": operand_type(name)[0].bits,
+            "rate_class": _rate_class(name),
+            "also": told or None,
+        }
+        for name, told in also.items()
+    ]
+
+
+def _rate_class(name: str) -> str | None:
+    """The rate class of a product of two operands of a type; None where no MMA multiplies such."""
+    try:
+        return GemmProblem.of(1, 1, 1, name).math_kind
+    except InputError:
+        return None
 
 
 def _calibrations() -> list[dict[str, Any]]:

@@ -79,13 +79,12 @@ def budget(text: str) -> float:
 
 
 def _sizes(path: Path | None) -> list[tuple[int, int, int]]:
-    from gemm_model.tables.table import batch_from_frame, read_table
+    from gemm_model.tables.table import read_table, require_columns, sizes
 
     if path is None:
         return []
     table = read_table(path)
-    table["in_dtype"] = common.BATCH_DEFAULT_DTYPE
-    batch = batch_from_frame(table, needs_tile=False)
-    return list(
-        dict.fromkeys((int(m), int(n), int(k)) for m, n, k in zip(batch.m, batch.n, batch.k, strict=True))
-    )
+    names = ("m", "n", "k")
+    require_columns(table, names)
+    rows = zip(*(sizes(table, name) for name in names), strict=True)
+    return list(dict.fromkeys((int(m), int(n), int(k)) for m, n, k in rows))

@@ -68,6 +68,8 @@ def parse_yaml(text: str, where: str, *, infinite: bool = False) -> Any:
 
 def _read_text(path: Path, what: str) -> str:
     try:
+        if path.is_dir():
+            raise InputError(f"{path}: is a directory; expected a YAML file with {what}")
         if not path.is_file():
             raise InputError(f"{path}: no such file; expected a YAML file with {what}")
         size = path.stat().st_size

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 from gemm_model.core.errors import InputError
+from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import require_size, size_of
 
 FPROP, DGRAD, WGRAD = KINDS = ("fprop", "dgrad", "wgrad")
@@ -69,6 +70,7 @@ class ConvProblem:
         stride (1), pad (0) and dilation (1) are one number or one for each extent, such as 1x2. Raises
         InputError for missing, unknown or impossible words.
         """
+        require_kind("conv", text, str)
         kind, *words = text.split() or [""]
         values: dict[str, str] = {}
         for word in words:

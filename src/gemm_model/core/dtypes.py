@@ -143,14 +143,20 @@ def _unknown(name: TypeName, known: list[str]) -> InputError:
     return InputError(f"unknown data type {shown[:60]!r}; expected one of {', '.join(known)}")
 
 
-def math_kind(a: DataType, b: DataType) -> str:
+def math_kind(a: DataType, b: DataType, *, scaled: bool = True) -> str:
     """Rate class of a product of two operand types: that of the wider operand.
 
     Mixed types run on the unit of the wider one (fp8 x fp4 runs at the fp8 rate on Blackwell:
-    PTX ISA, tcgen05.mma kind::f8f6f4).
+    PTX ISA, tcgen05.mma kind::f8f6f4); so does fp4 whose operands are not both `scaled` in blocks, like fp6.
     """
     wider, narrower = (a, b) if a.bits >= b.bits else (b, a)
-    return wider.math_kind if wider.bits != narrower.bits else narrower.math_kind
+    kind = wider.math_kind if wider.bits != narrower.bits else narrower.math_kind
+    return "fp6" if kind == "fp4" and not scaled else kind
+
+
+def kind_said(kind: int, bits: float) -> str:
+    """What sentences call a rate class (its position) that operands of so many bits are multiplied in."""
+    return "fp4" if bits == 4 else MATH_KINDS[kind]
 
 
 MULTIPLIED_TOGETHER = (
@@ -158,6 +164,7 @@ MULTIPLIED_TOGETHER = (
     ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1"),
 )
 """Types that one MMA instruction multiplies with each other (PTX ISA: mma, wgmma, tcgen05.mma)."""
+OPERANDS = frozenset(name for names in MULTIPLIED_TOGETHER for name in names)
 
 
 @cache
@@ -166,10 +173,9 @@ def require_product(a: DataType, b: DataType) -> None:
 
     A type of 8 bits or fewer may be converted to one of 16 or more before the MMA.
     """
-    known = {name for names in MULTIPLIED_TOGETHER for name in names}
     for each in (a, b):
-        if each.name not in known:
-            raise InputError(f"no MMA multiplies {each.name}; expected one of {', '.join(sorted(known))}")
+        if each.name not in OPERANDS:
+            raise InputError(f"no MMA multiplies {each.name}; expected one of {', '.join(sorted(OPERANDS))}")
     converted = min(a.bits, b.bits) <= 8 and max(a.bits, b.bits) >= 16
     if not converted and not any({a.name, b.name} <= set(names) for names in MULTIPLIED_TOGETHER):
         raise InputError(f"no MMA multiplies {a.name} by {b.name}; expected operands of one type")

@@ -52,6 +52,7 @@ class Epilogue:
 
         Raises InputError for an unknown word, one that comes twice, and for two activations.
         """
+        require_kind("epilogue", text, str)
         words = [word.strip().lower() for word in text.split(",") if word.strip()]
         if words == ["none"]:
             return cls()

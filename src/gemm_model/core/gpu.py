@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.config.numbers import empirical, room_numbers
-from gemm_model.core.dtypes import MATH_KINDS, DataType
+from gemm_model.core.dtypes import MATH_KINDS, OPERANDS, DataType
 from gemm_model.core.errors import InputError
 from gemm_model.core.quantity import Quantity
 from gemm_model.core.records import record_from
@@ -47,6 +47,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "l2_merging_sms": Quantity(unit="SMs", low=1, high=18),
     "l2_unwritten_share": Quantity(unit="1", low=0, high=1),
     "l2_kept_share": Quantity(unit="1", low=0.05, high=1),
+    "l2_kept_order": Quantity(unit="1", low=1, high=64),
     "profiler_quiet_tpcs": Quantity(unit="TPCs", low=0, high=100, whole=True),
     "smem_bytes_per_sm": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
     "smem_bytes_per_cta": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
@@ -132,6 +133,8 @@ class GpuSpec:
     """SMs of a GPC whose equal requests at one time L2 serves as one; the H200's where none were counted."""
     l2_kept_share: float = 0.5
     """Share of L2 that keeps operands from one launch to the next."""
+    l2_kept_order: float = 4.0
+    """How steeply that ends: of x times as many bytes 1 / (1 + x^order) are still there."""
     l2_unwritten_share: float = 0.0
     """Share of L2 that may hold outputs not yet in DRAM when a kernel ends; 0 where it was not counted."""
     profiler_quiet_tpcs: int = 0
@@ -227,7 +230,8 @@ class GpuSpec:
     def multiplies(self, element: DataType) -> bool:
         """Whether it has a rate for products of an element type."""
         missing = element.name == "bf16" and self.architecture in WITHOUT_BF16
-        return element.math_kind in self.flop_per_clk_per_sm and not missing
+        known = element.name in OPERANDS and element.math_kind in self.flop_per_clk_per_sm
+        return known and not missing
 
     def flop_per_us(self, kind: str) -> float:
         """Peak FLOP per microsecond of the whole GPU; raises InputError where the GPU lacks the type."""

@@ -57,6 +57,7 @@ class GroupedGemm:
         Raises InputError for no groups, groups that are no such numbers, and none that has rows. A masked
         layout without `capacity` has room for the largest group.
         """
+        require_kind("groups", text, str)
         words = [word.strip().lower().split("x") for word in text.split(",")]
         for parts in words:
             if len(parts) != len(words[0]) or len(parts) not in (1, 3) or not all(map(is_whole, parts)):

@@ -186,6 +186,7 @@ class GemmProblem:
     ) -> GemmProblem:
         """The implicit GEMM of a convolution, or of what `ConvProblem.parse` takes."""
         found = ConvProblem.parse(conv) if isinstance(conv, str) else conv
+        require_kind("conv", found, ConvProblem)
         m, n, k, groups = found.sizes
         a_major, b_major = found.majors
         plain = cls.of(m, n, k, dtype, out_dtype, batch=groups, epilogue=epilogue)
@@ -293,7 +294,8 @@ class GemmProblem:
 
     @property
     def math_kind(self) -> str:
-        return math_kind(self.a_dtype, self.b_dtype)
+        scaled = self.a_scale is not None and self.b_scale is not None
+        return math_kind(self.a_dtype, self.b_dtype, scaled=scaled)
 
     @property
     def multiplier_share(self) -> float:

@@ -24,6 +24,8 @@ _PLAIN_NAMES = {
     "null": "nothing",
 }
 
+_PLAIN_KINDS: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
+
 if TYPE_CHECKING:
 
     @dataclass_transform(frozen_default=True)
@@ -120,5 +122,10 @@ def _sentence(message: str, values: Mapping[str, Any]) -> str:
     expected = " or ".join(_PLAIN_NAMES.get(name, name) for name in match.group(1).split(" | "))
     place = (match.group(2) or "$").removeprefix("$").removeprefix(".")
     first = re.split(r"[.\[]", place, maxsplit=1)[0]
-    inside = "" if place == first else f" (at {place})"
-    return f"{first} is {values.get(first)!r}{inside}; expected {expected}"
+    value, inside = values.get(first), "" if place == first else f" (at {place})"
+    kind = _PLAIN_KINDS.get(match.group(1))
+    if kind is not None and isinstance(value, Mapping) and place == f"{first}[...]":
+        # Of a mapping's values msgspec does not name the key.
+        key, wrong = next(item for item in value.items() if type(item[1]) not in kind)
+        return f"{first}.{key} is {wrong!r}; expected {expected}"
+    return f"{first} is {value!r}{inside}; expected {expected}"

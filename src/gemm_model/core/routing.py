@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from gemm_model.core.errors import InputError
 from gemm_model.core.grouped import MOST_GROUPS, GroupedGemm
+from gemm_model.core.records import require_kind
+from gemm_model.core.sizes import size_of
 
 DISTRIBUTIONS = ("uniform", "balanced", "zipf")
 """Each expert as likely; each given as many rows as any; expert i as likely as i to the power -exponent."""
@@ -36,12 +38,14 @@ class Routing:
                 raise InputError(f"{name} is {value!r}; expected a whole number from 1 to {most}")
         if self.distribution not in DISTRIBUTIONS:
             raise InputError(f"routing is {self.distribution!r}; expected uniform, balanced or zipf:EXPONENT")
-        if not 0.0 <= self.exponent <= LARGEST_EXPONENT:
-            raise InputError(f"routing has exponent {self.exponent}; expected 0 to {LARGEST_EXPONENT:g}")
+        number = isinstance(self.exponent, int | float)
+        if not number or not 0.0 <= self.exponent <= LARGEST_EXPONENT:
+            raise InputError(f"routing has exponent {self.exponent!r}; expected 0 to {LARGEST_EXPONENT:g}")
 
     @classmethod
     def parse(cls, text: str, *, experts: int, tokens: int, top_k: int = 1) -> Routing:
         """A routing from 'uniform', 'balanced' or 'zipf:0.7'; raises InputError for other words."""
+        require_kind("routing", text, str)
         name, separator, rest = text.partition(":")
         exponent = 0.0
         if separator or name == "zipf":
@@ -78,8 +82,9 @@ class Routing:
         A token's experts are those whose exponential clocks, of rates as likely as they are, ring first: that
         draws without replacement (Plackett-Luce). A balanced routing is always the same.
         """
-        if count < 1:
-            raise InputError(f"{count} routings; expected at least one")
+        count = size_of("count of routings", count)
+        if type(seed) is not int or seed < 0:
+            raise InputError(f"seed is {seed!r}; expected a whole number, 0 or more")
         if self.distribution == "balanced":
             each, more = divmod(self.rows, self.experts)
             rows = each + (np.arange(self.experts) < more)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemm_model.core.dtypes import math_kind, operand_type
+from gemm_model.core.dtypes import math_kind, operand_type, require_product
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 
@@ -98,20 +98,20 @@ def datapath_of(gpu: GpuSpec, name: str, dtype: str) -> Datapath:
     if name not in DATAPATHS:
         raise InputError(f"unknown datapath {name!r}; expected one of {', '.join(DATAPATHS)}")
     element, scale = operand_type(dtype)
+    require_product(element, element)
     width = element.bytes_per_element + (scale.bytes_per_element if scale else 0.0)
     if name == "cuda_cores":
         if element.name != "fp32":
             raise InputError(f"the CUDA cores multiply fp32 here, not {dtype}; expected --dtype fp32")
         rate = gpu.cuda_core_fma_per_clk_per_sm
     else:
-        kind = math_kind(element, element)
+        kind = math_kind(element, element, scaled=scale is not None)
         # The tensor cores take fp32 data as tf32.
         kind = "tf32" if kind == "fp32" else kind
         flop = gpu.flop_per_clk_per_sm.get(kind)
         if flop is None or not gpu.multiplies(element):
             known = ", ".join(known for known in gpu.flop_per_clk_per_sm if known != "fp32")
-            missing = kind if flop is None else dtype
-            raise InputError(f"GPU {gpu.name} has no {missing} tensor cores; expected one of {known}")
+            raise InputError(f"GPU {gpu.name} has no {dtype} tensor cores; expected one of {known}")
         rate = flop / FLOP_PER_FMA
     return Datapath(
         name=name,

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import extract_tb
 from types import TracebackType
 from typing import Any
 
 import pandas as pd
 
 from gemm_model.choice.selection import Ranker
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.errors import GemmModelError, InputError, MissingExtraError
 from gemm_model.core.further_work import asked_of
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.problem import GemmProblem
@@ -370,6 +371,8 @@ def load_model_builder(target: str) -> Callable[[], Any]:
             module = importlib.import_module(module_name)
     except (ImportError, OSError, SyntaxError) as error:
         raise InputError(f"{module_name}: cannot be imported ({error})") from None
+    except Exception as error:  # whatever the module itself raises
+        raise InputError(f"{module_name}: cannot be imported ({_told(error)})") from None
     builder = getattr(module, function, None)
     if not callable(builder):
         raise InputError(f"{module_name} has no function {function!r}")
@@ -387,6 +390,8 @@ def run_on_meta(builder: Callable[[], Any], timer: GemmTimer, *, train: bool) ->
             f"the model's function fails on tensors without data ({_reason(error)}); expected one that takes "
             "nothing and leaves the model and its inputs on the device where they are made"
         ) from None
+    except Exception as error:
+        raise InputError(f"the model's function fails ({_told(error)})") from None
     if not (isinstance(built, tuple) and len(built) == 2 and callable(built[0])):
         raise InputError("the model's function returned something else; expected (model, input or inputs)")
     model, inputs = built
@@ -401,11 +406,21 @@ def run_on_meta(builder: Callable[[], Any], timer: GemmTimer, *, train: bool) ->
             f"the model does not run on tensors without data ({_reason(error)}); expected inputs that fit it "
             "and shapes that do not depend on data"
         ) from None
+    except GemmModelError:
+        raise
+    except Exception as error:
+        raise InputError(f"the model fails ({_told(error)})") from None
 
 
 def _reason(error: Exception) -> str:
     """The first sentence of what torch says."""
     return str(error).partition("\n")[0].split(". ")[0].rstrip(".")
+
+
+def _told(error: Exception) -> str:
+    """What code of a user's raised, and where."""
+    place = extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {_reason(error)}; {place.filename}, line {place.lineno}"
 
 
 def _run_backward(out: Any) -> None:

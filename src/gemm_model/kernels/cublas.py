@@ -45,11 +45,14 @@ def sm90_splits_columns(batch: GemmBatch, warpgroups: Values) -> Flags:
 
 
 def sm90_mma_columns(batch: GemmBatch, _splits_columns: Flags) -> Values:
-    """The extent that is no rows of the MMA, rows taken to run along n where they can.
+    """The extent that is no rows of the MMA: rows run along the longer of two extents of whole sixty-fours.
 
-    By name they run along m in some tiles (128x64 ping-pong, 64x256 cooperative), a tie in error.
+    Names and the instructions that nine tiles execute agree. Where warpgroups share a tile rows are taken to
+    run along n where they can; by name they run along m in some (64x256), a tie in error.
     """
-    return where(is_multiple(batch.cta_n, 64.0), batch.cta_m, batch.cta_n)
+    m, n = batch.cta_m, batch.cta_n
+    along_n = is_multiple(n, 64.0) & negated((batch.schedule == PINGPONG) & is_multiple(m, 64.0) & (m > n))
+    return where(along_n, m, n)
 
 
 EPILOGUES = frozenset({"alpha", "beta", "bias_n", "relu", "gelu", "output_scale"})
@@ -86,6 +89,9 @@ CUBLAS_SM90 = KernelFamily(
         epilogue_buffers=warpgroup_mma.two_buffers,
         mma_registers=warpgroup_mma.set_registers,
         largest_cluster=8,
+        # Counters of ping-pong kernels: a wait for each block and k tile, and fewer clocks beside the MMAs of
+        # two blocks with 80 sums of a thread than of one with 48 (benchmarks/promoted_blocks.py).
+        promotes_by_block=True,
     ),
     tile_order=NVJET_ORDER,
     tile_period=TilePeriod(accumulators="registers"),

@@ -103,6 +103,9 @@ class ResourceRules:
     """Whether operands of different widths are multiplied."""
     block_scaled: bool = False
     """Whether operands may have block scales."""
+    promotes_by_block: bool = False
+    """Whether a warpgroup waits for the MMAs of each of its blocks of 64 rows apart, and promotes the slow
+    fp8 sums of one beside the MMAs of the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.core.batch import BoolArray, GemmBatch, IntArray, numbers_of
-from gemm_model.core.dtypes import MATH_KINDS
+from gemm_model.core.dtypes import MATH_KINDS, kind_said
 from gemm_model.core.elementwise import (
     Flags,
     Values,
@@ -38,7 +38,7 @@ from gemm_model.core.kernel_config import SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import formula_record, mapped
 from gemm_model.kernels.compiled_code import compiled_code
-from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.family import KernelFamily, ResourceRules
 from gemm_model.kernels.registry import by_family, families, family_of
 
 K_BYTES_PER_STAGE = 128.0
@@ -57,6 +57,9 @@ REGISTER_BITS = 32
 SOURCE_BUFFERS = 4.0
 """Most buffers of further matrices that an epilogue reads [1]; CUTLASS on Hopper;
 `sm90_get_tma_dispatch_policy`."""
+
+MMA_ROWS = 64.0
+"""Rows of an instruction of a warpgroup [rows]; wgmma m64nNk16 and m64nNk32; PTX ISA."""
 
 
 @formula_record
@@ -89,6 +92,8 @@ class Resources:
     """Per MMA thread; slow fp8 accumulation keeps a second set. 0 where they live in tensor memory."""
     slow_sums: Flags
     """Whether a second set of registers takes the sums of each k tile (slow fp8 accumulation)."""
+    blocks_in_turn: Values
+    """Blocks of rows whose slow sums a warpgroup promotes in turn, each but the last beside the next MMAs."""
     split_waits: Values
     """Further waits for MMAs at each k tile of slow sums, where the compiler waits for each of them."""
     beside_drain_clk: Values
@@ -194,6 +199,7 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         mma_columns=mma_columns,
         accumulator_registers=accumulators,
         slow_sums=two_sets & (not in_tmem),
+        blocks_in_turn=_blocks_in_turn(batch, rules, mma_columns, warpgroups),
         split_waits=where(batch.split_k > 1.0, code.split_waits or 0.0, 0.0),
         beside_drain_clk=code.beside_drain_clk or 0.0,
         spilled_registers=spilled,
@@ -202,6 +208,14 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         tmem_columns=batch.cta_n * (1.0 if in_tmem else 0.0),
         scale_columns=scale_bytes / SCALE_BYTES_PER_COLUMN * (1.0 if in_tmem else 0.0),
     )
+
+
+def _blocks_in_turn(
+    batch: GemmBatch, rules: ResourceRules, mma_columns: Values, warpgroups: Values
+) -> Values:
+    if not rules.promotes_by_block:
+        return 1.0
+    return ceil(batch.cta_m * batch.cta_n / (MMA_ROWS * mma_columns * warpgroups))
 
 
 def _clusters_at_once(cluster_size: Values, gpu: GpuSpec) -> Values:
@@ -265,6 +279,11 @@ class _Kernels:
         return self.family.resources.fewest_stages
 
     # What sentences say of one row.
+    @property
+    def math(self) -> str:
+        widest = max(float(self.batch.a_bits), float(self.batch.b_bits))
+        return kind_said(int(self.batch.math_kind), widest)
+
     @property
     def tile(self) -> str:
         return f"{self.batch.cta_m:.0f}x{self.batch.cta_n:.0f}"
@@ -420,7 +439,7 @@ def _spills(k: _Kernels) -> Flags:
 
 
 _RULES = (
-    _Rule(_type_missing, lambda k: f"GPU {k.gpu.name} has no {MATH_KINDS[int(k.batch.math_kind)]} math"),
+    _Rule(_type_missing, lambda k: f"GPU {k.gpu.name} has no {k.math} math"),
     _Rule(_bf16_missing, lambda k: f"GPU {k.gpu.name} has no bf16 math"),
     _Rule(
         _mixed_widths,

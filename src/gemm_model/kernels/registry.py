@@ -11,6 +11,7 @@ from gemm_model.core.batch import GemmBatch, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS
+from gemm_model.core.records import require_kind
 from gemm_model.kernels import cublas, cudnn, cutlass, quack, triton
 from gemm_model.kernels.family import KernelFamily
 
@@ -79,6 +80,7 @@ def families_of(name: str, gpu: GpuSpec) -> tuple[KernelFamily, ...]:
 
     Raises InputError like `family_of`.
     """
+    require_kind("family", name, str)
     if name != ANY_FAMILY and name not in (AUTO_KERNEL, *KERNELS) and families(gpu):
         raise _unknown(name, (ANY_FAMILY, AUTO_KERNEL, *families(gpu)))
     names = families(gpu) if name == ANY_FAMILY else ()

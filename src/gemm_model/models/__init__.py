@@ -17,6 +17,7 @@ from gemm_model.core.batch import GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.prediction import BatchPrediction, Evaluation, LeastTimes, OwnPick, Prediction
+from gemm_model.core.records import require_kind
 from gemm_model.kernels.feasibility import Grid
 
 _MODULES = {
@@ -111,6 +112,7 @@ def create_model(name: str, gpu: GpuSpec, options: Mapping[str, Any] | None = No
     if known is None:
         raise InputError(f"unknown model {name!r}; expected one of {', '.join(_MODULES)}")
     name = known
+    _require_mapping(options)
     check_options(name, options or {})
     model_class = getattr(import_module(_MODULES[name]), name)
     _require_options(name, model_class, options or {})
@@ -119,6 +121,11 @@ def create_model(name: str, gpu: GpuSpec, options: Mapping[str, Any] | None = No
     except TypeError as error:
         raise InputError(f"{name}: {error}") from None
     return model
+
+
+def _require_mapping(options: object) -> None:
+    if options is not None and not isinstance(options, Mapping):
+        raise InputError(f"options are {options!r}; expected a mapping of a model's options")
 
 
 def _require_options(name: str, model_class: type[Model], options: Mapping[str, Any]) -> None:
@@ -151,8 +158,7 @@ def lasting(gpu: GpuSpec | str | Path, options: Mapping[str, Any] | None) -> boo
     """
     if not isinstance(gpu, GpuSpec | str) or (isinstance(gpu, str) and is_yaml_file(gpu)):
         return False
-    if options is not None and not isinstance(options, Mapping):
-        raise InputError(f"options are {options!r}; expected a mapping of a model's options")
+    _require_mapping(options)
     for value in (options or {}).values():
         if isinstance(value, str):
             if value.endswith(FILE_SUFFIXES):
@@ -169,6 +175,7 @@ def _kept_model(name: str, gpu: GpuSpec | str, options: tuple[tuple[str, Any], .
 
 def model_for(name: str, gpu: GpuSpec | str | Path, options: Mapping[str, Any] | None = None) -> Model:
     """A model ready to use; it is made once where GPU and options are `lasting`."""
+    require_kind("model", name, str)
     if lasting(gpu, options):
         return _kept_model(name, gpu, tuple(sorted((options or {}).items())))
     return create_model(name, as_gpu(gpu), options)

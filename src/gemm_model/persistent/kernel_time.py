@@ -342,7 +342,7 @@ def kernel_time(
     steps = rounds * schedule.k_tiles
     clk_us = 1.0 / sm_clk_mhz
     waves_us = work.waves_us(sm_clk_mhz)
-    first_load_us = step.port_clk * clk_us
+    first_load_us = step.loads_clk * clk_us
     exposed = exposed_clk(batch, gpu, period, geometry.resources, parts.epilogue_clk, parts.hidden_clk)
     order = geometry.family.tile_order
     turn_us = turn_clk(batch, numbers.split_k) * clk_us if any_of(schedule.sharers > 1.0) else 0.0
@@ -450,7 +450,7 @@ def tile_times(
     return TileTimes(
         full_wave_us=float(parts.work.wave_us(full, 1.0 / clk)),
         unhidden_us=float(full.unhidden_us),
-        load_us=float(step.port_clk / clk),
+        load_us=float(step.loads_clk / clk),
         latency_us=float(numbers.latency.load_clk / clk),
         epilogue_us=float(parts.epilogue_clk / clk),
         period_us=float((full.period_clk + parts.work.turns_clk) / clk),

@@ -12,6 +12,7 @@ from gemm_model.core.elementwise import (
     in_order,
     maximum,
     minimum,
+    power,
     power_of_two_divisor,
     scaled,
     where,
@@ -89,7 +90,7 @@ def traffic(
     k_bytes = k_tiles * resources.cta_k
     requests = asked.requests * k_bytes
     reads = _dram_reads(operands, requests, gpu, schedule, panels, numbers) + sources
-    kept = _kept(between(read_once + output), gpu.l2_kept_share * gpu.l2_bytes)
+    kept = _kept(between(read_once + output), gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
     reads = scaled(reads, 1.0 - kept)
     from_dram = minimum(reads / read_once, 1.0)
     if a_written and gpu.l2_unwritten_share > 0.0:
@@ -202,11 +203,9 @@ def _written(output: Values, reads: Values, gpu: GpuSpec) -> Values:
     return output * maximum(1.0 - gpu.l2_unwritten_share * gpu.l2_bytes / (output + reads), 0.0)
 
 
-def _kept(needed_bytes: Values, capacity_bytes: Values) -> Values:
+def _kept(needed_bytes: Values, capacity_bytes: Values, order: float = 4.0) -> Values:
     """Share of some data that L2 still holds when it is wanted again: a smooth step at the capacity."""
-    ratio = needed_bytes / capacity_bytes
-    squared = ratio * ratio
-    return 1.0 / (1.0 + squared * squared)
+    return 1.0 / (1.0 + power(needed_bytes / capacity_bytes, order))
 
 
 def _dram_reads(

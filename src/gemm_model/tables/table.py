@@ -424,7 +424,10 @@ def _operand_columns(frame: pd.DataFrame) -> dict[str, Any]:
     pairs = [(a, b) for a in a_types for b in b_types]
     pair_codes = a_codes * len(b_types) + b_codes
     _require_products(frame, names[1], pairs, pair_codes)
-    columns["math_kind"] = _looked_up([MATH_KINDS.index(math_kind(*pair)) for pair in pairs], pair_codes)
+    scaled = (columns["a_scale_bits"] > 0) & (columns["b_scale_bits"] > 0)
+    kinds = [[MATH_KINDS.index(math_kind(*pair, scaled=flag)) for pair in pairs] for flag in (False, True)]
+    plain, with_scales = (_looked_up(each, pair_codes) for each in kinds)
+    columns["math_kind"] = np.where(scaled, with_scales, plain) if scaled.any() else plain
     columns["multiplier_share"] = _looked_up([multiplier_share(*pair) for pair in pairs], pair_codes)
     columns["acc_bits"] = _element_bits(frame, "acc_dtype", 32.0)
     columns["out_bits"] = _element_bits(frame, "out_dtype", np.maximum(columns["a_bits"], 16.0))
