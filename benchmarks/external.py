@@ -45,7 +45,7 @@ from gemm_model.core.dtypes import element_type, operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO_KERNEL
-from gemm_model.core.prediction import OwnPick
+from gemm_model.core.own_pick import OwnPick
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.calibration_file import calibration_for, own_picks
 from gemm_model.tables.accuracy import top1_efficiency

@@ -9,9 +9,10 @@ tables of plain products that fits use: `config/calibration/own_picks.yaml`; and
 were not fitted to, of either half of the shapes by the other, beside that of one share for all times. Then,
 by GPU, regime and type, how far such predictions are from torch's calls, and from those of the tables that
 repeat rows on further cards.
-Last, of cuDNN's convolutions by their sort: the call over the kernel that is predicted to be the fastest,
-median of the fitted tables; the numbers of each way of copying matrices beside, of least mean error of the
-calls whose kernels tell that way; and how far what `own_picks` expects is from the call, on these and others.
+Last, of cuDNN's convolutions by their sort: the share of least mean error over the kernel that is predicted
+to be the fastest, of the fitted tables; the numbers of each way of copying matrices beside and of each kernel
+of an earlier architecture, of least mean error of the calls whose kernels tell them; and how far what
+`own_picks` expects is from the call, on these and others.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import load_gpu
-from gemm_model.core.prediction import Copies, Copying, OwnPick
+from gemm_model.core.own_pick import Copies, Copying, EarlierKernel, KnownWay, OwnPick
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.registry import TORCH_FAMILY
+from gemm_model.persistent.calibration_file import own_picks
 from gemm_model.tables.table import read_table, runtimes_us, usable_rows
 
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements"
@@ -44,27 +46,48 @@ REPEATED = (
 )
 """The same of rows repeated on further H200s, which no number is fitted to."""
 GPUS = ("h200", "h100_sxm")
+H200 = load_gpu(GPUS[0])
 SHORT_US = 12.0
 CUDNN = "cudnn"
-FITTED_CONVOLUTIONS = ("convolutions", "conv_networks", "conv_beside")
+FITTED_CONVOLUTIONS = ("convolutions", "conv_networks", "conv_networks_further", "conv_beside", "conv_few")
 HELD_OUT_CONVOLUTIONS = (
     "unseen_problems",
     "conv_networks_unseen",
     "conv_networks_later",
+    "conv_networks_fresh",
     "conv_beside_unseen",
+    "conv_few_unseen",
 )
 COPYING = {"sliced": "nhwcSliceCKernel", "transposed": "tensorTransformGeneric", "padded": "nhwcAddPadding"}
 """By way of copying what stands in the name of its first kernel."""
-WIDE_CHANNELS = 16
-"""Channels of padded calls that a fit counts: for fewer there are kernels of their own."""
+EARLIER = {
+    "implicit": "fprop_optimized",
+    "gradient": "Impl|wgrad_optimized|wgrad_implicit_gemm_indexed_[bf]",
+    "direct": "convolve_common",
+    "gathered": "fprop_implicit_gemm_indexed_wo_smem",
+    "depthwise_fprop": "conv2d_c1_k1",
+    "depthwise_dgrad": "dgrad2d_c1_k1",
+    "depthwise_wgrad": "wgrad2d_",
+}
+"""By kernel of an earlier architecture what stands in its name."""
+EARLIER_STARTS = {
+    "implicit": (10.0, 4e5),
+    "gradient": (10.0, 3e5),
+    "direct": (10.0, 2e4),
+    "gathered": (6.0, 400.0, 0.1),
+    "depthwise_fprop": (5.0, 1.5e4, 0.2),
+    "depthwise_dgrad": (5.0, 6e3, 0.1),
+    "depthwise_wgrad": (5.0, 1.5e4, 0.2),
+}
+"""Us of an empty one, operations a ns and, where threads wait for each load, us of one."""
 STARTS = [
     (share, kernel_us, gb_per_s) for share in (0.1, 0.5) for kernel_us in (1, 10) for gb_per_s in (500, 2000)
 ]
-BESIDE = ("grouped", "whole", "packed", "padded", "dilated")
+BESIDE = ("grouped", "whole", "packed", "padded", "few", "depthwise", "dilated")
 """Sorts whose images are copied beside, or whose kernels are no implicit GEMM of Hopper's."""
-FEW_CHANNELS = 16
 SIZES = ["in_dtype", "m", "n", "k"]
 LONG_US = 100.0
+WIDE_SHARES = [round(0.01 * step, 2) for step in range(251)]
 SHARES = [round(0.005 * step, 3) for step in range(31)]
 HALVES_US = (100.0, 200.0, 400.0, 600.0, 800.0, 1200.0, 1600.0, math.inf)
 
@@ -112,6 +135,11 @@ def fitted(rows: pd.DataFrame, halves_us: Sequence[float] = HALVES_US) -> OwnPic
     return min(tried, key=lambda pick: float(errors(pick, rows).mean()))
 
 
+def share_of(rows: pd.DataFrame) -> float:
+    """One share of least mean error, whatever bounds the kernel."""
+    return min(WIDE_SHARES, key=lambda share: float(errors(OwnPick(share=share), rows).mean()))
+
+
 def held_out(rows: pd.DataFrame, halves_us: Sequence[float]) -> dict[str, object]:
     """The error of either half of the shapes by the numbers of the other, and of long kernels among them."""
     sizes = rows[["m", "n", "k"]].astype("int64").astype(str).agg("x".join, axis=1)
@@ -135,10 +163,7 @@ def figures(rows: pd.DataFrame, own_pick: OwnPick) -> Iterator[dict[str, object]
 
 
 def convolutions(table: str) -> pd.DataFrame:
-    """cuDNN's calls of a table, whatever their kernels: measured, and their fastest kernel by prediction.
-
-    Without those of few channels a group: libraries have other kernels for them.
-    """
+    """cuDNN's calls of a table, whatever their kernels: measured, and their fastest kernel by prediction."""
     rows, _ = usable_rows(read_table(MEASUREMENTS / GPUS[0] / f"{table}.csv.gz"), needs_tile=False)
     rows = rows[rows["kernel"] == CUDNN]
     ranker = Ranker(GPUS[0], family=CUDNN)
@@ -148,6 +173,7 @@ def convolutions(table: str) -> pd.DataFrame:
     found = pd.DataFrame(
         {
             "table": table,
+            "problem": problems,
             "conv": convs,
             "kernels": rows["kernel_name"].astype(str).to_numpy(),
             "sort": [sort_of(conv) for conv in convs],
@@ -160,19 +186,15 @@ def convolutions(table: str) -> pd.DataFrame:
         float(ranker.own_pick_of(problem).time_us(each.runtime_us, each.limiter))
         for problem, each in zip(problems, fastest, strict=True)
     ]
-    return found[[conv.groups == 1 or conv.channels >= FEW_CHANNELS * conv.groups for conv in convs]]
+    return found
 
 
 def copying(calls: pd.DataFrame, way: str) -> tuple[Copying, dict[str, float]]:
     """The numbers of one way of least mean error, of the calls whose kernels tell it; and that error."""
     kernels = calls["kernels"].str.split(" + ", regex=False)
-    wide = pd.Series(
-        [min(conv.channels, conv.filters) >= WIDE_CHANNELS for conv in calls["conv"]], calls.index
-    )
-    calls = calls[
-        kernels.str[0].str.contains(COPYING[way]) & calls["sort"].isin(("grouped", "padded")) & wide
-    ]
-    copies = [ways_of(conv)[way] for conv in calls["conv"]]
+    told = kernels.str[0].str.contains(COPYING[way])
+    calls = calls[told & (calls["sort"] == ("padded" if way == "padded" else "grouped"))]
+    copies = [ways_of(problem, H200)[way].copies for problem in calls["problem"]]
     counts, moved = (
         np.array([getattr(each, name) for each in copies]) for name in ("kernels", "moved_bytes")
     )
@@ -191,16 +213,50 @@ def copying(calls: pd.DataFrame, way: str) -> tuple[Copying, dict[str, float]]:
     return of(best), {"calls": len(calls), "mean": off(best).mean(), "median": np.median(off(best))}
 
 
+def earlier(calls: pd.DataFrame, name: str, copying: Copying) -> tuple[EarlierKernel, dict[str, float]]:
+    """The numbers of one earlier kernel of least mean error, of the calls whose kernels tell it."""
+    sort = calls["sort"].isin(("few", "depthwise"))
+    calls = calls[sort & calls["kernels"].str.contains(EARLIER[name])]
+    found = [
+        (way, measured_us)
+        for problem, measured_us in zip(calls["problem"], calls["runtime_us"], strict=True)
+        for way in ways_of(problem, H200).values()
+        if way.kernel == name
+    ]
+    first = np.array(EARLIER_STARTS[name])
+
+    def of(values: Sequence[float]) -> EarlierKernel:
+        start_us, per_ns, *load_us = np.maximum(values, 1e-6) * first
+        counts = own_picks()[CUDNN].earlier[name].counts
+        return EarlierKernel(counts=counts, start_us=start_us, per_ns=per_ns, load_us=sum(load_us))
+
+    def off(values: Sequence[float]) -> FloatArray:
+        kernel = of(values)
+        times_us = [KnownWay(way=way, copying=copying, kernel=kernel).time_us(0.0) for way, _ in found]
+        return np.abs(np.array(times_us) / [measured_us for _, measured_us in found] - 1.0)
+
+    tried = [
+        minimize(lambda values: off(values).mean(), first * 0.0 + step, method="Nelder-Mead")
+        for step in (0.6, 1.0, 1.6)
+    ]
+    best = min(tried, key=lambda found: found.fun).x
+    return of(best), {"calls": len(found), "mean": off(best).mean(), "median": np.median(off(best))}
+
+
 def of_convolutions() -> tuple[OwnPick, pd.DataFrame, pd.DataFrame, dict[str, object]]:
     """What picks of the fitted tables take over the fastest: of no sort, by sort and way; how near it is."""
     found = pd.concat(map(convolutions, (*FITTED_CONVOLUTIONS, *HELD_OUT_CONVOLUTIONS)))
     seen = found[found["table"].isin(FITTED_CONVOLUTIONS)]
-    shares = (seen["runtime_us"] / seen["predicted_us"] - 1.0).groupby(seen["sort"])
+    shares = seen.groupby("sort")[["predicted_us", "limiter", "runtime_us"]].apply(
+        lambda part: pd.Series({"size": len(part), "share": share_of(part)})
+    )
     error = (found["expected_us"] / found["runtime_us"] - 1.0).abs()
     names = [found["table"], found["sort"].where(found["sort"].isin(BESIDE), "")]
     found_errors = error.groupby(names).agg(["size", "mean", "median"])
     ways = {way: copying(seen, way) for way in COPYING}
-    return fitted(seen[seen["sort"] == ""]), shares.agg(["size", "median"]), found_errors, ways
+    padded = own_picks()[CUDNN].copying["padded"]
+    ways |= {name: earlier(seen, name, padded) for name in EARLIER}
+    return fitted(seen[seen["sort"] == ""]), shares, found_errors, ways
 
 
 def main() -> None:

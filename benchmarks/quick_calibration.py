@@ -5,7 +5,8 @@
 
 For each card the other card's numbers as they are, those adapted to this card's 250 rows and its own
 description, without and with the share of the other card's residual that the 250 rows bear out, the shipped
-calibration, and the shipped one with the descriptions that cards gave of themselves, both without residual.
+calibration, and the shipped one with the descriptions that cards gave of themselves and with the datasheet's,
+all without residual.
 Shapes that the other card was not measured at are judged apart: its residual has not seen them.
 
 With `--draws` as many sets of 250 rows are drawn at random from the first table in place of the designed
@@ -17,7 +18,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,24 @@ CARDS = {
 }
 """GPU -> the other one; its description by the card that measured `quick`; tables; further descriptions."""
 
+DATASHEET = {
+    "sm_clk_mhz": 1830.0,
+    "mma_clk_share": 1.0,
+    "l2_bytes": 50 * 2**20,
+    "l2_read_gb_per_s": 5120 * 1.830,
+    "l2_read_bytes_per_clk_per_sm": 64.0,
+    "l2_read_bytes_per_clk_of_eight": None,
+    "l2_write_gb_per_s": None,
+    "l2_latency_clk": None,
+    "l2_unwritten_share": 0.0,
+    "dram_latency_ns": None,
+    "profiler_quiet_tpcs": 0,
+    "resident_clusters": {},
+    "tpc_rounds": (),
+    "idle_power_w": None,
+}
+"""What NVIDIA's datasheets and H100 whitepaper say of an H100 or H200 SXM where its description was measured:
+the clock of the rates that are told, 5120 bytes a clock of L2 and 64 of an SM; nothing of the rest."""
 
 TYPES, DRAWN_OF_EACH = ("bf16", "e4m3"), 125
 Sizes = set[tuple[int, int, int]]
@@ -57,6 +76,11 @@ class Candidate:
 
 def described(gpu: str, name: str) -> GpuSpec:
     return load_gpu(str(MEASUREMENTS / gpu / f"{name}.yaml"))
+
+
+def by_datasheet(gpu: GpuSpec) -> GpuSpec:
+    """The card as its datasheet has it, DRAM at its peak rate."""
+    return replace(gpu, dram_read_gb_per_s=gpu.dram_gb_per_s, **DATASHEET)
 
 
 def adapted(gpu: str, rows: Path) -> Iterator[Candidate]:
@@ -79,6 +103,7 @@ def candidates(gpu: str) -> Iterator[Candidate]:
     yield Candidate(f"numbers of {other}", load_gpu(gpu), load_calibration(f"{other}:quack"))
     yield from adapted(gpu, MEASUREMENTS / gpu / "quick.csv.gz")
     yield Candidate("shipped", load_gpu(gpu), shipped)
+    yield Candidate("shipped, datasheet", by_datasheet(load_gpu(gpu)), shipped)
     for name in (own, *further):
         yield Candidate(f"shipped, {name}", described(gpu, name), shipped)
 

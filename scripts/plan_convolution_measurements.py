@@ -7,7 +7,9 @@ Forward convolutions and both gradients of whole networks, most of their channel
 take turns: one for the fit, the next held out. Depthwise convolutions are left out, since their kernels
 multiply no matrices. `conv_beside` are layers whose images cuDNN copies beside: channels that fill no row of
 16 bytes, groups of more channels than a tile packs. `conv_networks_later` are twelve networks more, all held
-out. Every draw is seeded.
+out. Of 24 further ones, with their first layers and groups, the seed deals twelve to `conv_networks_further`
+(fit) and twelve to `conv_networks_fresh` (held out). `conv_few` and `conv_few_unseen` are first layers and
+depthwise ones. Every draw is seeded.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ SEED = 20261123
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements" / "h200"
 EARLIER = ("convolutions", "unseen_problems")
 LATER_THAN = (*EARLIER, "conv_networks", "conv_networks_unseen")
+FURTHER_THAN = (*LATER_THAN, "conv_networks_later", "conv_beside", "conv_beside_unseen")
 ROWS_OF_A_NETWORK = 30
 BATCHES = {2: (1, 4, 16, 64), 3: (1, 2, 4)}
 """Images, by dimensions."""
@@ -252,6 +255,156 @@ BESIDE: Mapping[str, tuple[Layer | str, ...]] = {
 """Layers as published, and odd ones as pruning leaves them."""
 
 
+FURTHER: Mapping[str, tuple[Layer | str, ...]] = {
+    "WideResNet-28-10": (
+        (3, 32, 16, 3, 1), (16, 32, 160, 3, 1), (160, 32, 160, 3, 1), (160, 32, 320, 3, 2),
+        (320, 16, 320, 3, 1), (320, 16, 640, 3, 2), (640, 8, 640, 3, 1),
+    ),
+    "WideResNet-50-2": (
+        (128, 56, 128, 3, 1), (256, 56, 256, 3, 2), (256, 28, 256, 3, 1), (512, 28, 512, 3, 2),
+        (512, 14, 512, 3, 1), (1024, 14, 1024, 3, 2), (1024, 7, 1024, 3, 1), (3, 224, 64, 7, 2),
+    ),
+    "RetinaNet heads": (
+        (256, 100, 256, 3, 1), (256, 50, 256, 3, 1), (256, 25, 256, 3, 1), (256, 13, 256, 3, 1),
+        (256, 50, 720, 3, 1), (256, 50, 36, 3, 1), (2048, 25, 256, 3, 2), (256, 13, 256, 3, 2),
+    ),
+    "StyleGAN2": (
+        (512, 8, 512, 3, 1), (512, 16, 512, 3, 1), (512, 32, 512, 3, 1), (512, 64, 256, 3, 1),
+        (256, 128, 128, 3, 1), (128, 256, 64, 3, 1), (64, 512, 64, 3, 1),
+    ),
+    "U-Net as first published": (
+        (1, 572, 64, 3, 1, "pad=0"), (64, 570, 64, 3, 1, "pad=0"), (128, 282, 128, 3, 1, "pad=0"),
+        (256, 138, 256, 3, 1, "pad=0"), (512, 66, 512, 3, 1, "pad=0"), (1024, 30, 1024, 3, 1, "pad=0"),
+        (1024, 54, 512, 3, 1, "pad=0"), (512, 102, 256, 3, 1, "pad=0"),
+    ),
+    "SegFormer": (
+        (3, 224, 32, 7, 4), (32, 56, 64, 3, 2), (64, 28, 160, 3, 2), (160, 14, 256, 3, 2),
+        (64, 56, 64, 8, 8, "pad=0"), (128, 28, 128, 4, 4, "pad=0"), (320, 14, 320, 2, 2, "pad=0"),
+    ),
+    "I3D": (
+        "d=16 h=56 w=56 c=64 k=192 t=3 r=3 s=3 pad=1", "d=16 h=28 w=28 c=96 k=128 t=3 r=3 s=3 pad=1",
+        "d=16 h=28 w=28 c=16 k=32 t=3 r=3 s=3 pad=1", "d=8 h=14 w=14 c=96 k=208 t=3 r=3 s=3 pad=1",
+        "d=8 h=14 w=14 c=112 k=224 t=3 r=3 s=3 pad=1", "d=4 h=7 w=7 c=160 k=320 t=3 r=3 s=3 pad=1",
+        "d=16 h=224 w=224 c=3 k=64 t=7 r=7 s=7 pad=3 stride=2",
+    ),
+    "RCAN": (
+        (3, 48, 64, 3, 1), (64, 48, 64, 3, 1), (64, 64, 64, 3, 1), (64, 48, 256, 3, 1), (64, 192, 3, 3, 1),
+    ),
+    "DDPM": (
+        (3, 32, 128, 3, 1), (128, 32, 128, 3, 1), (128, 32, 128, 3, 2), (128, 16, 256, 3, 1),
+        (256, 16, 256, 3, 1), (512, 16, 256, 3, 1), (512, 8, 256, 3, 1), (256, 4, 256, 3, 1),
+        (128, 32, 3, 3, 1),
+    ),
+    "ResNeXt-101 64x4d": (
+        (256, 56, 256, 3, 1, "groups=64"), (512, 28, 512, 3, 1, "groups=64"),
+        (1024, 14, 1024, 3, 1, "groups=64"), (2048, 7, 2048, 3, 1, "groups=64"),
+        (512, 56, 512, 3, 2, "groups=64"),
+    ),
+    "YOLOv7": (
+        (3, 640, 32, 3, 1), (32, 640, 64, 3, 2), (64, 160, 64, 3, 1), (128, 160, 128, 3, 2),
+        (128, 80, 128, 3, 1), (256, 40, 256, 3, 1), (256, 40, 256, 3, 2), (512, 20, 512, 3, 1),
+    ),
+    "EfficientNetV2-L": (
+        (3, 384, 32, 3, 2), (32, 192, 32, 3, 1), (32, 192, 128, 3, 2), (64, 96, 256, 3, 1),
+        (64, 96, 256, 3, 2), (96, 48, 384, 3, 1),
+    ),
+    "Stable Diffusion 1.5": (
+        (4, 64, 320, 3, 1), (320, 64, 320, 3, 1), (320, 64, 320, 3, 2), (320, 32, 640, 3, 1),
+        (640, 32, 640, 3, 2), (640, 16, 1280, 3, 1), (1280, 16, 1280, 3, 1), (1280, 16, 1280, 3, 2),
+        (1920, 32, 640, 3, 1), (960, 64, 320, 3, 1), (320, 64, 4, 3, 1),
+    ),
+    "YOLOv8-x": (
+        (3, 640, 80, 3, 2), (80, 320, 160, 3, 2), (80, 160, 80, 3, 1), (160, 160, 320, 3, 2),
+        (160, 80, 160, 3, 1), (320, 80, 640, 3, 2), (320, 40, 320, 3, 1), (320, 20, 320, 3, 1),
+        (640, 40, 640, 3, 2),
+    ),
+    "Swin UNETR": (
+        "d=48 h=48 w=48 c=48 k=48 t=3 r=3 s=3 pad=1", "d=24 h=24 w=24 c=96 k=96 t=3 r=3 s=3 pad=1",
+        "d=12 h=12 w=12 c=192 k=192 t=3 r=3 s=3 pad=1", "d=6 h=6 w=6 c=384 k=384 t=3 r=3 s=3 pad=1",
+        "d=48 h=48 w=48 c=96 k=48 t=3 r=3 s=3 pad=1", "d=96 h=96 w=96 c=1 k=48 t=2 r=2 s=2 stride=2",
+    ),
+    "3-D ResNet-18": (
+        "d=16 h=112 w=112 c=3 k=64 t=3 r=7 s=7 pad=1x3x3 stride=1x2x2",
+        "d=16 h=56 w=56 c=64 k=64 t=3 r=3 s=3 pad=1", "d=16 h=56 w=56 c=64 k=128 t=3 r=3 s=3 pad=1 stride=2",
+        "d=8 h=28 w=28 c=128 k=128 t=3 r=3 s=3 pad=1", "d=4 h=14 w=14 c=256 k=256 t=3 r=3 s=3 pad=1",
+        "d=2 h=7 w=7 c=512 k=512 t=3 r=3 s=3 pad=1",
+    ),
+    "Darknet-53": (
+        (3, 416, 32, 3, 1), (32, 416, 64, 3, 2), (32, 208, 64, 3, 1), (64, 208, 128, 3, 2),
+        (64, 104, 128, 3, 1), (128, 52, 256, 3, 1), (256, 26, 512, 3, 1), (512, 13, 1024, 3, 1),
+        (512, 26, 1024, 3, 2),
+    ),
+    "BiSeNet V2": (
+        (3, 512, 64, 3, 2), (64, 256, 64, 3, 1), (64, 256, 64, 3, 2), (64, 128, 128, 3, 2),
+        (128, 64, 128, 3, 1), (16, 128, 16, 3, 2), (128, 64, 1024, 3, 1), (32, 128, 16, 3, 1),
+    ),
+    "FlowNet": (
+        (6, 384, 64, 7, 2), (64, 192, 128, 5, 2), (128, 96, 256, 5, 2), (256, 48, 256, 3, 1),
+        (256, 48, 512, 3, 2), (512, 24, 512, 3, 1), (512, 12, 1024, 3, 2), (473, 48, 256, 3, 1),
+    ),
+    "Stacked hourglass": (
+        (3, 256, 64, 7, 2), (64, 128, 64, 3, 1), (128, 64, 128, 3, 1), (128, 32, 128, 3, 1),
+        (128, 16, 128, 3, 1), (128, 8, 128, 3, 1),
+    ),
+    "RegNetX-8GF": (
+        (80, 56, 80, 3, 1), (240, 28, 240, 3, 1, "groups=2"), (720, 14, 720, 3, 1, "groups=6"),
+        (1920, 7, 1920, 3, 1, "groups=16"), (240, 56, 240, 3, 2, "groups=2"), (80, 56, 240, 1, 2),
+    ),
+    "PSMNet": (
+        "d=48 h=64 w=64 c=64 k=32 t=3 r=3 s=3 pad=1", "d=48 h=64 w=64 c=32 k=32 t=3 r=3 s=3 pad=1",
+        "d=48 h=64 w=64 c=32 k=64 t=3 r=3 s=3 pad=1 stride=2", "d=24 h=32 w=32 c=64 k=64 t=3 r=3 s=3 pad=1",
+        (320, 64, 128, 3, 1), (128, 64, 128, 3, 1, "pad=2 dilation=2"), (32, 128, 32, 3, 1),
+    ),
+    "ControlNet's hints": (
+        (3, 512, 16, 3, 1), (16, 512, 16, 3, 1), (16, 512, 32, 3, 2), (32, 256, 32, 3, 1),
+        (32, 256, 96, 3, 2), (96, 128, 96, 3, 1), (96, 128, 256, 3, 2), (256, 64, 320, 3, 1),
+    ),
+    "CondenseNet and ShuffleNet": (
+        (24, 28, 240, 3, 2, "groups=3"), (240, 28, 240, 3, 1, "groups=3"), (128, 28, 32, 3, 1, "groups=4"),
+        (256, 14, 64, 3, 1, "groups=4"), (512, 14, 64, 3, 1, "groups=4"), (3, 224, 24, 3, 2),
+    ),
+}  # fmt: skip
+"""Layers as published, first ones and groups among them; the seed deals them to the fit and to what is held
+out."""
+FEW: Mapping[str, tuple[Layer | str, ...]] = {
+    "First layers of 7 x 7": ((3, 224, 48, 7, 2), (3, 320, 64, 7, 2), (1, 224, 64, 7, 2), (4, 224, 64, 7, 2)),
+    "First layers of 7 x 7 elsewhere": ((3, 192, 64, 7, 2), (3, 256, 96, 7, 2), (2, 256, 64, 7, 2)),
+    "First layers of 3 x 3": ((3, 128, 64, 3, 1), (3, 320, 16, 3, 2), (3, 224, 40, 3, 2), (1, 128, 32, 3, 1)),
+    "First layers of 3 x 3 elsewhere": (
+        (3, 256, 64, 3, 1), (3, 288, 24, 3, 2), (3, 192, 48, 3, 2), (5, 224, 32, 3, 1),
+    ),
+    "Patches": ((3, 224, 192, 16, 16, "pad=0"), (3, 256, 128, 4, 4, "pad=0"), (4, 64, 1152, 2, 2, "pad=0")),
+    "Patches elsewhere": (
+        (3, 224, 512, 32, 32, "pad=0"), (3, 192, 192, 4, 4, "pad=0"), (16, 64, 1536, 2, 2, "pad=0"),
+    ),
+    "Last layers": ((64, 256, 3, 3, 1), (64, 512, 1, 1, 1), (128, 128, 21, 3, 1), (320, 64, 4, 3, 1)),
+    "Last layers elsewhere": (
+        (32, 512, 3, 3, 1), (64, 256, 2, 3, 1), (256, 128, 19, 3, 1), (64, 128, 12, 3, 1),
+    ),
+    "MobileNetV2": (
+        (32, 112, 32, 3, 1, "groups=32"), (144, 56, 144, 3, 1, "groups=144"),
+        (96, 112, 96, 3, 2, "groups=96"), (384, 14, 384, 3, 1, "groups=384"),
+        (960, 7, 960, 3, 1, "groups=960"),
+    ),
+    "MobileNetV1": (
+        (64, 112, 64, 3, 2, "groups=64"), (128, 56, 128, 3, 1, "groups=128"),
+        (256, 28, 256, 3, 1, "groups=256"), (512, 14, 512, 3, 1, "groups=512"),
+        (512, 14, 512, 3, 2, "groups=512"), (1024, 7, 1024, 3, 1, "groups=1024"),
+    ),
+    "ConvNeXt-L and large kernels": (
+        (192, 56, 192, 7, 1, "groups=192"), (384, 28, 384, 7, 1, "groups=384"),
+        (768, 14, 768, 7, 1, "groups=768"), (1536, 7, 1536, 7, 1, "groups=1536"),
+        (128, 56, 128, 13, 1, "groups=128"),
+    ),
+    "EfficientNet-B3": (
+        (40, 150, 40, 3, 1, "groups=40"), (192, 75, 192, 5, 2, "groups=192"),
+        (288, 38, 288, 5, 1, "groups=288"), (576, 19, 576, 3, 1, "groups=576"),
+        (816, 19, 816, 5, 1, "groups=816"), (1392, 10, 1392, 5, 1, "groups=1392"),
+    ),
+}  # fmt: skip
+"""Few channels in an image, its output or a group: published layers, some with another size or filter."""
+
+
 def words_of(layer: Layer | str) -> str:
     """The words of `ConvProblem.parse` but the kind and the images; filters keep the size unless told."""
     if isinstance(layer, str):
@@ -309,7 +462,19 @@ def plans() -> dict[str, list[Row]]:
     beside = taking_turns("conv_beside", BESIDE, LATER_THAN, SEED + len(NETWORKS))
     later = drawn_rows(LATER, LATER_THAN, SEED + len(NETWORKS) + len(BESIDE))
     rows = list(dict.fromkeys(chain.from_iterable(later)))
-    return {**found, **beside, "conv_networks_later": rows, "conv_smoke": smoke}
+    return {**found, **beside, "conv_networks_later": rows, **further_plans(), "conv_smoke": smoke}
+
+
+def further_plans() -> dict[str, list[Row]]:
+    seed = SEED + sum(map(len, (NETWORKS, BESIDE, LATER)))
+    dealt = random.Random(seed).sample(sorted(FURTHER), len(FURTHER))
+    networks = taking_turns("further", {name: FURTHER[name] for name in dealt}, FURTHER_THAN, seed + 1)
+    few = taking_turns("conv_few", FEW, FURTHER_THAN, seed + 1 + len(FURTHER))
+    fit, fresh = networks.values()
+    # A filter of one tap is a plain product.
+    known = {None, *(item.problem.conv for rows in (fit, fresh) for item in rows)}
+    few = {name: [item for item in rows if item.problem.conv not in known] for name, rows in few.items()}
+    return {"conv_networks_further": fit, "conv_networks_fresh": fresh, **few}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ FEWER_ROWS = {
     **{"h100_sxm/cublaslt.csv.gz": 987, "h200/masked.csv.gz": 396, "h200/convolutions.csv.gz": 696},
     **{"h200/conv_networks.csv.gz": 360, "h200/conv_networks_unseen.csv.gz": 360},
     **{"h200/conv_networks_later.csv.gz": 360, "h200/conv_beside.csv.gz": 180},
-    **{"h200/conv_beside_unseen.csv.gz": 180},
+    **{"h200/conv_beside_unseen.csv.gz": 180, "h200/conv_networks_further.csv.gz": 360},
+    **{"h200/conv_networks_fresh.csv.gz": 355, "h200/conv_few.csv.gz": 171},
+    **{"h200/conv_few_unseen.csv.gz": 180},
 }
 """Tables that hold fewer, with their rows: of 997 rows asked, cuBLASLt's kernels ran in 987; a
 convolution has one row for a type, cuDNN's pick."""

@@ -94,13 +94,38 @@ def test_convolutions_of_networks_held_out_are_in_no_other_plan() -> None:
         "conv_networks_later": 360,
         "conv_beside": 180,
         "conv_beside_unseen": 180,
+        "conv_networks_further": 360,
+        "conv_networks_fresh": 354,
+        "conv_few": 171,
+        "conv_few_unseen": 180,
     }
     # Types are drawn: a convolution may come in two, but in one plan.
     assert all(not found[one] & found[other] for one, other in combinations(found, 2))
-    for convs in found.values():
+    for name, convs in found.items():
         assert {conv.kind for conv in convs} == {"fprop", "dgrad", "wgrad"}
-        # Depthwise ones are left out.
-        assert all(min(conv.channels, conv.filters) > conv.groups or conv.groups == 1 for conv in convs)
+        # Depthwise ones have tables of their own.
+        depthwise = any(1 < conv.groups == conv.channels for conv in convs)
+        assert depthwise == name.startswith("conv_few")
+
+
+def test_a_seed_deals_further_networks_to_the_fit_and_to_what_is_held_out() -> None:
+    planner = load_script("plan_convolution_measurements")
+    dealt = planner.further_plans()
+    layers = {
+        name: {row.problem.conv.name.split(" ", 2)[2] for row in dealt[name]}
+        for name in ("conv_networks_further", "conv_networks_fresh")
+    }
+    parts = [
+        {
+            planner.ConvProblem.parse(f"fprop n=1 {planner.words_of(layer)}").name.split(" ", 2)[2]
+            for layer in found
+        }
+        for found in planner.FURTHER.values()
+    ]
+    # Each network's layers lie on one side, but for those that two networks have.
+    sides = [{name for name, found in layers.items() if part & found} for part in parts]
+    assert all(sides)
+    assert sum(len(side) == 1 for side in sides) >= 20
 
 
 def test_layers_beside_have_odd_channels_or_large_groups() -> None:

@@ -6,6 +6,13 @@ import gemm_model as gm
 from gemm_model.choice.own_picks import sort_of, ways_of
 from gemm_model.choice.selection import Ranker, describe, parse_description
 from gemm_model.core.conv import ConvProblem
+from gemm_model.core.gpu import load_gpu
+
+H200 = load_gpu("h200")
+
+
+def _ways(text, dtype="bf16"):
+    return ways_of(gm.GemmProblem.of_conv(text, dtype), H200)
 
 
 @pytest.mark.parametrize(
@@ -17,6 +24,13 @@ from gemm_model.core.conv import ConvProblem
         ("fprop n=8 c=52 h=28 w=28 k=64 r=3 s=3 pad=1", "padded"),
         ("fprop n=8 c=256 h=28 w=28 k=256 r=3 s=3 pad=4 dilation=4", ""),
         ("fprop n=8 c=256 h=28 w=28 k=256 r=3 s=3 pad=12 dilation=12", "dilated"),
+        # Fewer than 16 channels forward, than half of 64 columns into weights; not of the image's gradient.
+        ("fprop n=8 c=8 h=28 w=28 k=64 r=3 s=3 pad=1", "few"),
+        ("fprop n=8 c=16 h=28 w=28 k=64 r=3 s=3 pad=1", ""),
+        ("wgrad n=8 c=24 h=28 w=28 k=64 r=3 s=3 pad=1", "few"),
+        ("wgrad n=8 c=32 h=28 w=28 k=64 r=3 s=3 pad=1", "narrow_wgrad"),
+        ("dgrad n=8 c=3 h=28 w=28 k=64 r=3 s=3 pad=1", "padded"),
+        ("dgrad n=8 c=64 h=28 w=28 k=64 r=3 s=3 pad=1 groups=64", "depthwise"),
         # 48 channels a group; 8, of which a tile of 64 holds eight groups.
         ("dgrad n=8 c=192 h=28 w=28 k=192 r=3 s=3 pad=1 groups=4", "grouped"),
         ("dgrad n=8 c=256 h=28 w=28 k=256 r=3 s=3 pad=1 groups=32", "packed"),
@@ -48,25 +62,75 @@ def test_what_it_picks_goes_by_the_sort():
 def test_groups_are_sliced_or_transposed():
     # 2 images of 4x4 pixels and 96 channels, 48 of them a group of filters: 3,072 elements in, as many out,
     # 9 x 96 x 48 = 41,472 weights. Two bytes each, read and written.
-    ways = ways_of(ConvProblem.parse("fprop n=2 c=96 h=4 w=4 k=96 r=3 s=3 pad=1 groups=2"))
-    sliced, transposed = ways["sliced"], ways["transposed"]
+    ways = _ways("fprop n=2 c=96 h=4 w=4 k=96 r=3 s=3 pad=1 groups=2")
+    sliced, transposed = ways["sliced"].copies, ways["transposed"].copies
     assert (sliced.kernels, sliced.moved_bytes) == (5, 4 * 2 * 3072)
     assert (transposed.kernels, transposed.moved_bytes) == (3, 4 * (2 * 3072 + 41472))
     # A weight gradient adds up its parts of K in a kernel more.
-    gradient = ways_of(ConvProblem.parse("wgrad n=2 c=96 h=4 w=4 k=96 r=3 s=3 pad=1 groups=2"))
-    assert gradient["sliced"].kernels == 7
+    gradient = _ways("wgrad n=2 c=96 h=4 w=4 k=96 r=3 s=3 pad=1 groups=2")
+    assert gradient["sliced"].copies.kernels == 7
 
 
 def test_channels_that_fill_no_row_are_padded_in_every_matrix_that_has_them():
     # 3 of 8 channels, 16 filters: the image (2 x 16 pixels) and the weights (9 taps), not the output.
-    padded = ways_of(ConvProblem.parse("dgrad n=2 c=3 h=4 w=4 k=16 r=3 s=3 pad=1"))["padded"]
+    padded = _ways("dgrad n=2 c=3 h=4 w=4 k=16 r=3 s=3 pad=1")["padded"].copies
     assert padded.kernels == 2
     assert padded.moved_bytes == pytest.approx(2 * (32 * (3 + 8) + 9 * 16 * (3 + 8)))
     # 16 channels, 12 of 16 filters: the weights and the output.
-    padded = ways_of(ConvProblem.parse("fprop n=2 c=16 h=4 w=4 k=12 r=3 s=3 pad=1"))["padded"]
+    padded = _ways("fprop n=2 c=16 h=4 w=4 k=12 r=3 s=3 pad=1")["padded"].copies
     assert padded.kernels == 2
     assert padded.moved_bytes == pytest.approx(2 * (32 * (12 + 16) + 9 * 16 * (12 + 16)))
-    assert not ways_of(ConvProblem.parse("fprop n=2 c=16 h=4 w=4 k=16 r=3 s=3 pad=1"))
+    assert not _ways("fprop n=2 c=16 h=4 w=4 k=16 r=3 s=3 pad=1")
+
+
+def test_few_channels_forward_go_padded_or_as_they_are_by_the_type():
+    text = "fprop n=2 c=3 h=16 w=16 k=40 r=3 s=3 pad=1"
+    ways = _ways(text)
+    assert set(ways) == {"padded", "direct"}
+    # 512 pixels are 4 tiles of 128 rows, 40 filters half of one of 128 columns; a k tile of 32 for each of 9
+    # taps; one wave of 132 SMs. As it is: 40 filters in tiles of 32, 27 channels of all taps in tiles of 8.
+    assert ways["padded"].work.operations == 2 * 128 * 64 * 9 * 32 * 132
+    assert ways["direct"].work.operations == 2 * 512 * 64 * 32
+    # 512 pixels of 3 and 40 channels, 27 x 40 weights of two bytes at 4.63 TB/s.
+    assert ways["direct"].work.dram_us == pytest.approx(2 * (512 * 43 + 1080) / 4.63e6, rel=0.01)
+    half = _ways(text, "fp16")
+    assert set(half) == {"padded", "gathered"}
+    # A thread loads one of 27 elements after the other, for 32 of the filters at a time.
+    assert (half["gathered"].work.chain, half["gathered"].work.operations) == (27, 512 * 2 * 27)
+    # Four channels come in one load.
+    assert _ways(text.replace("c=3", "c=4"), "fp16")["gathered"].work.chain == 9
+
+
+def test_few_channels_into_weights_lie_beside_each_other():
+    (way,) = _ways("wgrad n=2 c=3 h=16 w=16 k=40 r=3 s=3 pad=1").values()
+    # 40 filters in 64 rows, 9 taps of 8 channels in 128 columns, 512 pixels.
+    assert (way.kernel, way.work.operations) == ("gradient", 2 * 64 * 128 * 512)
+    # No copy where 8 channels fill a row.
+    (way,) = _ways("wgrad n=2 c=8 h=16 w=16 k=40 r=3 s=3 pad=1").values()
+    assert way.copies.kernels == 0
+
+
+def test_patches_that_tile_an_image_are_folded_back():
+    ways = _ways("dgrad n=2 c=3 h=32 w=32 k=64 r=8 s=8 stride=8")
+    # 32 patches of 192 values: 2 x 32 x 8 x 8 x 3 values in all, 64 sums each, 192 x 64 weights.
+    assert ways["folded"].copies.kernels == 3
+    assert ways["folded"].copies.moved_bytes == 4 * (2 * 32 * 32 * 3 + 32 * 64 + 192 * 64)
+    assert ways["folded"].work.operations == 2 * 128 * 128 * 64 * 132
+    # Patches of 7 x 7 hold 147 values, which fill no row; others overlap.
+    assert set(_ways("dgrad n=2 c=3 h=28 w=28 k=64 r=7 s=7 stride=7")) == {"padded"}
+    assert set(_ways("dgrad n=2 c=3 h=32 w=32 k=64 r=8 s=8 stride=4")) == {"padded"}
+
+
+def test_depthwise_filters_take_a_tap_after_the_other():
+    forward, image, weights = (
+        _ways(f"{kind} n=2 c=40 h=16 w=16 k=40 r=5 s=5 stride=2 pad=2 groups=40")["depthwise"]
+        for kind in ("fprop", "dgrad", "wgrad")
+    )
+    assert (forward.kernel, image.kernel) == ("depthwise_fprop", "depthwise_dgrad")
+    # 25 taps of 2 x 8 x 8 pixels out of 2 x 16 x 16, 40 channels.
+    assert forward.work.operations == weights.work.operations == 2 * 25 * 128 * 40
+    assert (image.work.operations, image.work.chain) == (2 * 25 * 512 * 40, 25)
+    assert forward.work.dram_us == pytest.approx(2 * 40 * (512 + 128 + 25) / 4.63e6, rel=0.01)
 
 
 def test_k_tiles_of_32_are_offered_to_32_channels():

@@ -94,6 +94,27 @@ def test_what_if_tells_what_goes_beyond_a_plain_product(gemm_model):
     assert "no table of groups" not in out
 
 
+@pytest.mark.parametrize(
+    ("conv", "told"),
+    [
+        # A kernel of its own for a channel a group takes less than tiles of 64 would.
+        (
+            "fprop n=64 c=144 h=56 w=56 k=144 r=3 s=3 pad=1 groups=144",
+            "less; a kernel of an earlier architecture (depthwise_fprop) multiplies",
+        ),
+        (
+            "wgrad n=4 c=3 h=56 w=56 k=64 r=3 s=3 pad=1",
+            "its matrices are padded in kernels beside; a kernel of an earlier architecture (gradient)",
+        ),
+        ("fprop n=8 c=30 h=56 w=56 k=30 r=3 s=3 pad=1", "longer; its matrices are padded in kernels beside"),
+    ],
+)
+def test_rank_tells_what_a_library_picks_instead(gemm_model, conv, told):
+    outcome = gemm_model("rank", "--conv", conv, "--family", "cudnn", "--top", 1)
+    (note,) = [line for line in outcome.err.splitlines() if "picks by itself" in line]
+    assert told in note
+
+
 def test_tables_of_problems_are_ranked(gemm_model, tmp_path):
     path = tmp_path / "problems.csv"
     path.write_text('m,n,k,epilogue,groups\n512,1024,512,,\n512,1024,512,gelu,\n512,1024,512,,"500,12"\n')

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gemm_model.core.prediction import Copies, Copying, OwnPick
+from gemm_model.core.own_pick import Copies, Copying, EarlierKernel, EarlierWork, OwnPick, Way
 
 
 def test_half_of_the_share_is_left_at_its_time():
@@ -46,19 +46,61 @@ def test_of_the_ways_to_copy_the_fastest_counts():
         },
     )
     few, many = Copies(kernels=3, moved_bytes=0.0), Copies(kernels=100, moved_bytes=0.0)
+    sliced = {"few": Way(copies=few, copying="sliced"), "many": Way(copies=many, copying="sliced")}
+    transposed = Way(copies=few, copying="transposed")
     # 3 of 1 us; 100 of 1 us against 3 of 10 us; a way without numbers is none.
-    assert pick.of("grouped", {"sliced": few, "transposed": few}).time_us(20.0, "L2") == pytest.approx(23.0)
-    found = pick.of("grouped", {"sliced": many, "transposed": few}).time_us(np.array([20.0, 40.0]), "L2")
+    assert pick.of("grouped", {"a": sliced["few"], "b": transposed}).time_us(20.0, "L2") == pytest.approx(
+        23.0
+    )
+    found = pick.of("grouped", {"a": sliced["many"], "b": transposed}).time_us(np.array([20.0, 40.0]), "L2")
     assert found == pytest.approx([50.0, 70.0])
-    assert pick.of("padded", {"padded": few}).time_us(100.0, "L2") == pytest.approx(106.0)
+    unknown = Way(copies=few, copying="padded")
+    assert pick.of("padded", {"padded": unknown}).time_us(100.0, "L2") == pytest.approx(106.0)
 
 
 def test_the_way_is_told_and_copies_that_take_longer_than_the_product_bound_the_call():
     pick = OwnPick(copying={"padded": Copying(share=0.5, kernel_us=5.0, gb_per_s=1000.0)})
-    three = pick.of("padded", {"padded": Copies(kernels=3, moved_bytes=15e6)})
+    copies = Copies(kernels=3, moved_bytes=15e6)
+    three = pick.of("padded", {"padded": Way(copies=copies, copying="padded")})
     # 15 us of kernels and as many of bytes: longer than 1.5 times 10 us, not than 1.5 times 40.
     assert three.way(10.0) == "padded"
     assert three.limiter(10.0, "L2") == "COPIES"
     assert three.limiter(40.0, "L2") == "L2"
     assert pick.of("").way(10.0) == ""
     assert pick.of("").limiter(10.0, "DRAM") == "DRAM"
+
+
+def test_an_earlier_kernel_starts_counts_waits_and_moves_its_bytes():
+    kernel = EarlierKernel(counts="LOADS", start_us=5.0, per_ns=400.0, load_us=0.1)
+    # 8 million loads at 400 a ns take 20 us, 30 in a row 3 us.
+    parts_us = kernel.parts_us(EarlierWork(operations=8e6, chain=30, dram_us=7.0))
+    assert parts_us == pytest.approx({"LAUNCH": 5.0, "DRAM": 7.0, "LOADS": 20.0, "LATENCY": 3.0})
+
+
+def test_an_earlier_kernel_takes_the_place_of_the_fastest_one_and_bounds_the_call():
+    pick = OwnPick(
+        copying={"padded": Copying(share=0.5, kernel_us=2.0, gb_per_s=1000.0)},
+        earlier={
+            "implicit": EarlierKernel(counts="TENSOR", start_us=10.0, per_ns=400e3),
+            "direct": EarlierKernel(counts="CUDA_CORES", start_us=5.0, per_ns=20e3),
+        },
+    )
+
+    def found(flop):
+        work = EarlierWork(operations=flop, dram_us=1.0)
+        copies = Copies(kernels=2, moved_bytes=1e6)
+        return pick.of(
+            "few",
+            {
+                "padded": Way(copies=copies, copying="padded", kernel="implicit", work=work),
+                "direct": Way(kernel="direct", work=work),
+            },
+        )
+
+    # 0.1 GFLOP: 11.25 us, 4 us of kernels and 1 of bytes; 5 + 5 + 1 us, whatever the fastest kernel takes.
+    assert found(1e8).time_us(1000.0, "L2") == pytest.approx(11.0)
+    assert (found(1e8).way(1.0), found(1e8).limiter(1.0, "L2")) == ("direct", "LAUNCH")
+    # 2 GFLOP: 16 + 5 us against 106; 80 GFLOP: 211 + 5.
+    assert found(2e9).time_us(1.0, "L2") == pytest.approx(21.0)
+    assert found(8e10).time_us(1.0, "L2") == pytest.approx(216.0)
+    assert (found(8e10).way(1.0), found(8e10).limiter(1.0, "L2")) == ("padded", "TENSOR")

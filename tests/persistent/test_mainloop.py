@@ -8,6 +8,7 @@ import pytest
 from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.mainloop import _load_clk, k_tile
+from gemm_model.persistent.tile_schedule import tile_schedule
 from gemm_model.persistent.traffic import _wave_panels, fresh_share
 from gemm_model.pipeline.steady_state import time_per_k_tile
 from tests.persistent.kernels import B200, H200, found_of, numbers_on, pair_of_ctas, row, schedule_of
@@ -33,6 +34,24 @@ def test_clocks_of_one_k_tile():
     assert step.latency_clk == pytest.approx((400 + 384 + 1296) / 3)
     assert step.taken_clk == pytest.approx((384 + 1296) / 3)
     assert step.tail_clk == 0
+
+
+def test_rings_of_few_stages_wait_for_rows_outside_the_matrix_too():
+    triton = family_of("triton", H200)
+    batch = row((64, 4096, 4096), cta_m=128, cta_n=256, stages=3, kernel="triton", warps=8)
+    found = resources_of(batch, H200, triton)
+    schedule = tile_schedule(batch, found, triton.tile_order)
+    step = k_tile(batch, H200, 4096.0, found, schedule, numbers().without(triton.absent_mechanisms))
+    # 64 of 128 rows lie inside: 64 + 256 of 128 bytes pass the port, 128 + 256 are awaited; two stages load.
+    assert step.port_clk == pytest.approx(320)
+    assert step.latency_clk == pytest.approx((400 + 384) / 2)
+
+
+def test_fill_takes_specialized_warps_less():
+    triton = family_of("triton", H200)
+    kernels = [{"cta_m": 128, "cta_n": 64, "kernel": "triton", "warps": warps} for warps in (4, 12)]
+    shares = [resources_of(row((16, 8192, 4096), **each), H200, triton).fill_share for each in kernels]
+    assert shares == [1.0, 0.7]
 
 
 def test_mmas_into_tensor_memory_have_neither_signals_nor_promotion():
@@ -208,6 +227,40 @@ def test_warps_that_multiply_start_loads_beside_their_mmas():
     found, others = (resources_of(each, H200, triton) for each in (batch, specialized))
     assert (found.math_in_round_trip, found.loads_under_way) == (0.0, 2.0)
     assert (others.math_in_round_trip, others.loads_under_way) == (1.0, 3.0)
+    assert (found.awaited_math, others.awaited_math) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("cta_m", "cta_n", "cta_k", "warps", "share"),
+    [
+        # Rows of 64 by K of 16: two by four.
+        (128, 256, 64, 8, 0.0),
+        # Two by eight, of which eight are ahead; so are four by four.
+        (128, 128, 128, 8, 0.5),
+        (256, 64, 64, 8, 0.5),
+        # Two warpgroups share the columns of 64 rows.
+        (64, 256, 128, 8, 0.5),
+        (64, 256, 128, 4, 0.0),
+    ],
+)
+def test_loads_wait_for_mmas_that_no_tensor_core_has_taken(cta_m, cta_n, cta_k, warps, share):
+    kernel = {"cta_m": cta_m, "cta_n": cta_n, "cta_k": cta_k, "stages": 2, "kernel": "triton", "warps": warps}
+    triton = family_of("triton", H200)
+    assert resources_of(row((256, 256, 4096), **kernel), H200, triton).math_in_round_trip == share
+
+
+def test_specialized_warps_wait_for_their_own_mmas():
+    triton = family_of("triton", H200)
+    known = numbers({"round_trip.single_clk": 600.0}).without(triton.absent_mechanisms)
+    clk = []
+    for warps in (8, 12):
+        batch = row((128, 128, 4096), cta_m=128, cta_n=128, stages=3, kernel="triton", warps=warps)
+        found = resources_of(batch, H200, triton)
+        schedule = tile_schedule(batch, found, triton.tile_order)
+        clk.append(k_tile(batch, H200, 4096.0, found, schedule, known).math_clk)
+    # 2 x 128 x 128 x 64 FLOP at 4096 a clock and 0.8 of it, and 16: each of two warpgroups has half of them.
+    assert clk[0] == pytest.approx((656**8 + 600**8) ** (1 / 8))
+    assert clk[1] == pytest.approx((656**8 + 928**8) ** (1 / 8))
 
 
 def test_l2_holds_the_panels_that_come_again():

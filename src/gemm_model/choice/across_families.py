@@ -10,7 +10,7 @@ import pandas as pd
 from gemm_model.choice.selection import Choice, Ranker, Ranking
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.core.errors import InputError
-from gemm_model.core.prediction import OwnPick
+from gemm_model.core.own_pick import OwnPick
 from gemm_model.core.problem import GemmProblem
 
 

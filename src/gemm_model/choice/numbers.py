@@ -14,6 +14,7 @@ class ChoiceNumbers:
 
     cudnn_dilation: int = empirical("pixels", 1, 1024, whole=True)
     cudnn_columns: int = empirical("columns", 8, 256, whole=True)
+    cudnn_few_channels: int = empirical("channels", 2, 64, whole=True)
     cudnn_whole_channels: int = empirical("channels", 64, 1024, whole=True)
     first_look: float = empirical("1", 1.0, 100.0)
     first_look_among: int = empirical("kernels", 1, 1000, whole=True)

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from math import ceil, gcd, prod
 from types import MappingProxyType
 
 from gemm_model.choice.numbers import choice_numbers
-from gemm_model.core.conv import WGRAD, ConvProblem
-from gemm_model.core.prediction import Copies
+from gemm_model.core.conv import DGRAD, FPROP, WGRAD, ConvProblem
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.own_pick import Copies, EarlierWork, Way
+from gemm_model.core.problem import GemmProblem
 
 ALIGNED_CHANNELS = 8
 """Channels of 16 bits that a row of 16 bytes holds [1]; TMA; PTX ISA."""
 ELEMENT_BYTES = 2.0
 """An element [B]; convolutions of 16-bit types; bf16 and fp16, the only types that are measured."""
-NOTHING: Mapping[str, Copies] = MappingProxyType({})
+EARLIER_TILE, NARROW_TILE, EARLIER_K_TILE = 128, 64, 32
+"""Rows and columns, fewest columns and channels of a tile [1]; cuDNN's forward kernels of sm80; their
+names."""
+GRADIENT_TILE = 64
+"""Rows and columns of a tile [1]; cuDNN's weight gradients of sm80; their names."""
+DIRECT_FILTERS, DIRECT_K_TILE = 32, 8
+"""Filters, and channels of all taps of a tile [1]; forward kernels on CUDA cores; their names."""
+GATHERED_FILTERS = 32
+"""Filters of a tile [1]; forward kernels without shared memory; their names."""
+NOTHING: Mapping[str, Way] = MappingProxyType({})
 
 
 def sort_of(conv: ConvProblem) -> str:
@@ -27,10 +38,17 @@ def sort_of(conv: ConvProblem) -> str:
     """
     found = choice_numbers()
     channels, filters = conv.channels // conv.groups, conv.filters // conv.groups
+    if conv.groups > 1 and channels == 1:
+        return "depthwise"
     if conv.groups > 1:
         filled = (found.cudnn_whole_channels // 2, found.cudnn_whole_channels)
         whole = channels == filters and channels in filled
-        return "packed" if conv.packed > 1 else "whole" if whole else "grouped"
+        packed = channels == filters and conv.packed > 1
+        return "packed" if packed else "whole" if whole else "grouped"
+    # Less than half of the columns of a weight gradient's tile.
+    few = {FPROP: found.cudnn_few_channels, DGRAD: 0, WGRAD: found.cudnn_columns // 2}
+    if channels < few[conv.kind]:
+        return "few"
     if channels % ALIGNED_CHANNELS or filters % ALIGNED_CHANNELS:
         return "padded"
     if max(conv.dilation) > found.cudnn_dilation:
@@ -38,16 +56,97 @@ def sort_of(conv: ConvProblem) -> str:
     return "narrow_wgrad" if conv.kind == WGRAD and channels % found.cudnn_columns else ""
 
 
-def ways_of(conv: ConvProblem) -> Mapping[str, Copies]:
-    """By way in which cuDNN brings a convolution to a kernel that cannot take it as it is: what it copies.
+def ways_of(problem: GemmProblem, gpu: GpuSpec) -> Mapping[str, Way]:
+    """By way in which cuDNN brings a convolution to a kernel that cannot take it as it is: what it asks.
 
     Images of larger groups are sliced, a kernel for each slice in and out of each group, or transposed as a
-    whole; those whose channels fill no row of 16 bytes are padded. Source: names of its kernels.
+    whole; those whose channels fill no row of 16 bytes are padded. Few channels of an image go to kernels of
+    earlier architectures, padded or by other ways. Source: names of its kernels.
     """
-    sort = sort_of(conv)
+    conv = problem.conv
+    sort = "" if conv is None else sort_of(conv)
+    if conv is None or sort not in ("grouped", "padded", "few", "depthwise"):
+        return NOTHING
     if sort == "grouped":
-        return {"sliced": _slices(conv), "transposed": _transposes(conv)}
-    return {"padded": _padding(conv)} if sort == "padded" else NOTHING
+        return {
+            "sliced": Way(copies=_slices(conv), copying="sliced"),
+            "transposed": Way(copies=_transposes(conv), copying="transposed"),
+        }
+    if sort == "few":
+        return _of_few_channels(problem, conv, gpu)
+    if sort == "depthwise":
+        return {"depthwise": Way(kernel=f"depthwise_{conv.kind}", work=_depthwise(conv, gpu))}
+    padded = {"padded": Way(copies=_padding(conv), copying="padded")}
+    return {**padded, **_folded(conv, gpu)} if conv.kind == DGRAD else padded
+
+
+def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> Mapping[str, Way]:
+    """Padded for the tensor cores, forward or into weights; without them where pixels stay as they are.
+
+    bf16 goes to CUDA cores, fp16 to a kernel whose threads gather their own channels.
+    """
+    image, weights, output = _elements(conv)
+    dram_us = ELEMENT_BYTES * (image + weights + output) / gpu.dram_read_bytes_per_us
+    channels = _aligned(conv.channels)
+    pixels = conv.images * prod(conv.output_size)
+    copies = _padding(conv)
+
+    def padded(kernel: str, operations: float) -> Mapping[str, Way]:
+        work = EarlierWork(operations=operations, dram_us=dram_us)
+        return {"padded": Way(copies=copies, copying="padded", kernel=kernel, work=work)}
+
+    if conv.kind == WGRAD:
+        # Columns of all taps lie beside each other.
+        rows, columns = (_up(size, GRADIENT_TILE) for size in (conv.filters, channels * conv.taps))
+        return padded("gradient", 2.0 * rows * columns * pixels)
+    # A k tile lies within a tap.
+    k = conv.taps * _up(channels, EARLIER_K_TILE)
+    multiplied = (
+        2.0 * pixels * _up(conv.filters, DIRECT_FILTERS) * _up(conv.channels * conv.taps, DIRECT_K_TILE)
+    )
+    direct = EarlierWork(operations=multiplied, dram_us=dram_us)
+    # Channels that one load brings, of each tap and pixel, for each tile of filters.
+    chain = conv.taps * conv.channels / gcd(conv.channels, ALIGNED_CHANNELS)
+    loads = pixels * ceil(conv.filters / GATHERED_FILTERS) * chain
+    gathered = EarlierWork(operations=loads, chain=chain, dram_us=dram_us)
+    half = problem.a_dtype.name == "fp16"
+    return {
+        **padded("implicit", _flop_of_whole_waves(pixels, conv.filters, k, gpu)),
+        **({"gathered": Way(kernel="gathered", work=gathered)} if half else {}),
+        **({} if half else {"direct": Way(kernel="direct", work=direct)}),
+    }
+
+
+def _depthwise(conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
+    """A tap after the other of each output pixel; of a gradient of the image, of each of its pixels."""
+    image, weights, output = _elements(conv)
+    return EarlierWork(
+        operations=2.0 * conv.taps * (max(image, output) if conv.kind == DGRAD else output),
+        chain=conv.taps,
+        dram_us=ELEMENT_BYTES * (image + weights + output) / gpu.dram_read_bytes_per_us,
+    )
+
+
+def _folded(conv: ConvProblem, gpu: GpuSpec) -> Mapping[str, Way]:
+    """A gradient of patches that tile the image: the plain product of their pixels, folded back behind."""
+    columns = conv.channels * conv.taps
+    if conv.filter_size != conv.stride or max(conv.pad) or columns % ALIGNED_CHANNELS:
+        return NOTHING
+    moved_bytes = 2.0 * ELEMENT_BYTES * sum(_elements(conv))
+    pixels = conv.images * prod(conv.output_size)
+    work = EarlierWork(
+        operations=_flop_of_whole_waves(pixels, columns, conv.filters, gpu),
+        dram_us=moved_bytes / 2.0 / gpu.dram_read_bytes_per_us,
+    )
+    copies = Copies(kernels=3, moved_bytes=moved_bytes)
+    return {"folded": Way(copies=copies, copying="padded", kernel="implicit", work=work)}
+
+
+def _flop_of_whole_waves(m: int, n: int, k: int, gpu: GpuSpec) -> float:
+    """Of a product whose tiles are filled, and taken one by each SM."""
+    tiles = ceil(m / EARLIER_TILE) * ceil(n / EARLIER_TILE)
+    narrow = min(_up(n, NARROW_TILE), EARLIER_TILE) / EARLIER_TILE
+    return 2.0 * EARLIER_TILE**2 * narrow * k * _up(tiles, gpu.sm_count)
 
 
 def _slices(conv: ConvProblem) -> Copies:
@@ -82,7 +181,11 @@ def _padding(conv: ConvProblem) -> Copies:
 
 
 def _aligned(channels: int) -> int:
-    return -(-channels // ALIGNED_CHANNELS) * ALIGNED_CHANNELS
+    return _up(channels, ALIGNED_CHANNELS)
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
 
 
 def _elements(conv: ConvProblem) -> tuple[float, float, float]:

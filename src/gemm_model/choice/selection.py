@@ -17,7 +17,8 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.further_work import asked_of
 from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDULES, KernelConfig, parse_extent
-from gemm_model.core.prediction import BatchPrediction, OwnPick, Prediction, predict_in_chunks
+from gemm_model.core.own_pick import OwnPick
+from gemm_model.core.prediction import BatchPrediction, Prediction, predict_in_chunks
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import size_of
@@ -131,8 +132,9 @@ class Ranker:
 
     def own_pick_of(self, problem: GemmProblem) -> OwnPick:
         """The same for one problem: of convolutions it goes by their channels and what is copied for them."""
-        conv = problem.conv
-        return self.own_pick if conv is None else self.own_pick.of(sort_of(conv), ways_of(conv))
+        if problem.conv is None:
+            return self.own_pick
+        return self.own_pick.of(sort_of(problem.conv), ways_of(problem, self.gpu))
 
     def spaces(self, problem: GemmProblem) -> tuple[CandidateSpace, ...]:
         """The candidates for the problem's types and layouts; raises InputError where there are none."""

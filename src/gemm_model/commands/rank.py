@@ -277,11 +277,14 @@ def _pick_notes(ranker: Ranker, ranking: Ranking) -> list[str]:
     best = ranking.best.prediction
     own_pick = ranker.own_pick_of(ranking.problem)
     longer = float(own_pick.time_us(best.runtime_us, best.limiter)) / best.runtime_us - 1.0
-    if ranking.problem.conv is None or longer <= 0.0:
+    name = own_pick.way(best.runtime_us)
+    if ranking.problem.conv is None or (longer <= 0.0 and not name):
         return []
-    way = own_pick.way(best.runtime_us)
-    why = f"; its matrices are {way} in kernels beside" if way else ""
-    return [f"what {ranker.names[0]} picks by itself takes about {longer:.0%} longer{why}"]
+    than = "longer" if longer > 0.0 else "less"
+    why = f"; its matrices are {name} in kernels beside" if name and own_pick.ways[name].way.copying else ""
+    if name and own_pick.ways[name].kernel is not None:
+        why += f"; a kernel of an earlier architecture ({own_pick.ways[name].way.kernel}) multiplies"
+    return [f"what {ranker.names[0]} picks by itself takes about {abs(longer):.0%} {than}{why}"]
 
 
 def _against_notes(held: Against) -> list[str]:

@@ -163,6 +163,19 @@ class ConvProblem:
         return min(a / (m * k * batch), 1.0), min(b / (n * k * batch), 1.0)
 
     @property
+    def row_steps(self) -> tuple[int, int, int]:
+        """What rows of A, B and the output start at multiples of [elements].
+
+        Pixels hold the channels of all groups, a filter the weights of one.
+        """
+        weights = self.channels // self.groups
+        if self.kind == FPROP:
+            return self.channels, weights * self.taps, self.filters
+        if self.kind == DGRAD:
+            return self.filters, weights, self.channels
+        return self.filters, self.channels, weights
+
+    @property
     def majors(self) -> tuple[str, str]:
         """`a_major` and `b_major` of the product in NHWC: channels, or filters, are contiguous."""
         return {FPROP: ("k", "k"), DGRAD: ("k", "n"), WGRAD: ("m", "n")}[self.kind]

@@ -118,7 +118,8 @@ class FurtherWork:
     n_runs: Values
     """Parts of n that a tile does not reach beyond."""
     a_row_step: Values
-    """Of batches with strides: what rows of A start at multiples of [elements]; 0: the length of a row."""
+    """Of batches with strides and convolutions: what rows of A start at multiples of [elements]; 0: the
+    length of a row."""
     b_row_step: Values
     out_row_step: Values
 
@@ -151,6 +152,8 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
     steps: tuple[float, ...] = (0.0, 0.0, 0.0)
     if problem.batch_strides is not None:
         steps = tuple(float(layout.row_step) for layout in problem.layouts)
+    elif conv is not None:
+        steps = tuple(map(float, conv.row_steps))
     plain_bits = problem.out_dtype.bits * epilogue.output_share
     return FurtherWork(
         asked=bits_of(asked_of(problem)),

@@ -6,14 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
 
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray
-from gemm_model.core.elementwise import Values, minimum, where
 from gemm_model.core.errors import RefusedKernelError
 
 RESIDUAL_PHASE = "residual"
@@ -125,91 +123,6 @@ def _by_row(columns: Mapping[str, FloatArray], rows: int) -> list[dict[str, floa
         return [{} for _ in range(rows)]
     values = zip(*(column.tolist() for column in columns.values()), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in values]
-
-
-COPIES = "COPIES"
-"""The limiter of calls that copy matrices for longer than they multiply."""
-FADES_WHERE = "TENSOR"
-"""The limiter of long products that libraries choose better for than for short ones."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copies:
-    """Kernels of a call that brings matrices into another shape beside the product, and what they copy."""
-
-    kernels: Values
-    """Beside the first one that multiplies."""
-    moved_bytes: Values
-    """Read and written by those that copy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copying:
-    """What a library takes for a product whose matrices it copies beside."""
-
-    share: float
-    """What the kernel that multiplies takes over the one that is predicted to be the fastest [1]."""
-    kernel_us: float
-    """Of each further kernel, however little it does [us]."""
-    gb_per_s: float
-    """What copies read and write [GB/s]."""
-
-    def time_us(self, fastest_us: Values, copies: Copies) -> Values:
-        """Of the whole call."""
-        copied_us = copies.moved_bytes / self.gb_per_s / 1e3
-        return fastest_us * (1.0 + self.share) + (copies.kernels * self.kernel_us + copied_us)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnPick:
-    """What a library that chooses for itself takes over its kernel that is predicted to be the fastest."""
-
-    share: float = 0.0
-    """Of the time of a fastest kernel that takes next to nothing [1]."""
-    half_us: float = math.inf
-    """Time of a fastest kernel that the tensor cores bound at which half of that share is left [us]."""
-    shares: Mapping[str, float] = field(default_factory=dict)
-    """Of sorts of problems for which it differs: of the fastest kernel's time, whatever that is [1]."""
-    copying: Mapping[str, Copying] = field(default_factory=dict)
-    """By way of copying matrices beside."""
-    ways: Mapping[str, tuple[Copying, Copies]] = field(default_factory=dict)
-    """Where all kernels need copies: the ways that there are, of which it takes the fastest."""
-
-    def of(self, sort: str, ways: Mapping[str, Copies] | None = None) -> OwnPick:
-        """What it is for problems of one sort, and of those whose matrices are copied in one of some ways."""
-        known = {
-            name: (self.copying[name], copies)
-            for name, copies in (ways or {}).items()
-            if name in self.copying
-        }
-        if known:
-            return OwnPick(ways=known)
-        one = OwnPick(share=self.shares[sort]) if sort in self.shares else self
-        return replace(one, shares={}, copying={})
-
-    def time_us(self, fastest_us: Values, limiter: Any) -> Values:
-        """Of the library's call where its fastest kernel takes so many us, and what bounds that."""
-        if self.ways:
-            return reduce(minimum, self._times_us(fastest_us).values())
-        halves = where(limiter == FADES_WHERE, fastest_us / self.half_us, 0.0)
-        return fastest_us * (1.0 + self.share / (1.0 + halves))
-
-    def way(self, fastest_us: float) -> str:
-        """How matrices are copied beside where its fastest kernel takes so many us; '' where none are."""
-        times_us = self._times_us(fastest_us)
-        return min(times_us, key=lambda name: float(times_us[name]), default="")
-
-    def limiter(self, fastest_us: float, limiter: str) -> str:
-        """What bounds the call: copies where they take longer than the kernel that multiplies."""
-        way = self.way(fastest_us)
-        if not way:
-            return limiter
-        multiplied_us = fastest_us * (1.0 + self.ways[way][0].share)
-        return COPIES if self.time_us(fastest_us, limiter) > 2.0 * multiplied_us else limiter
-
-    def _times_us(self, fastest_us: Values) -> dict[str, Values]:
-        """Of the call, by way of copying."""
-        return {name: copying.time_us(fastest_us, copies) for name, (copying, copies) in self.ways.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from gemm_model.core.batch import GemmBatch
+from gemm_model.core.own_pick import OwnPick
 from gemm_model.core.prediction import (
     BatchPrediction,
     Evaluation,
     LeastTimes,
-    OwnPick,
     PredictedEvaluation,
     Prediction,
 )

@@ -18,6 +18,16 @@ def every_combination(batch: GemmBatch) -> Flags:
     return batch.cta_m > 0
 
 
+def whole_fill(_batch: GemmBatch) -> Values:
+    """Fill takes as long in all kernels of a family."""
+    return 1.0
+
+
+def nothing_awaited(_batch: GemmBatch) -> Values:
+    """MMAs stay under way while the next k tile begins."""
+    return 0.0
+
+
 def by_the_register(
     excess: Values, _accumulators: Values, _columns: Values, _two_sets: Flags
 ) -> tuple[Values, Values]:
@@ -89,6 +99,15 @@ class ResourceRules:
     """What the compiler makes of registers beyond a thread's budget, in a k tile: registers that it stores
     and loads, and loads that it waits for one by one. By those registers, the accumulators of a thread, the
     columns of an instruction, and whether there are two sets of accumulators."""
+    mmas_ahead: float = float("inf")
+    """MMA instructions of a k tile that tensor cores take ahead: a load behind them in the code of the warps
+    that multiply waits for the others."""
+    awaited_math: Callable[[GemmBatch], Values] = nothing_awaited
+    """Share of a warpgroup's own MMAs that it waits for before it frees their stage and goes on [1]."""
+    fill_share: Callable[[GemmBatch], Values] = whole_fill
+    """Time of out-of-bounds fill over that of the family's other kernels [1]."""
+    short_ring: bool = False
+    """Whether the ring has few stages: a stage's round trip bounds the loads, whatever they queue for."""
     barrier_bytes: float = 1024.0
     """Shared memory that barriers and the tile scheduler take [bytes a CTA]."""
     stage_barrier_bytes: float = 0.0

@@ -45,6 +45,8 @@ K_BYTES_PER_STAGE = 128.0
 """Bytes of K in one row of a pipeline stage [B]; k tiles that the family chooses; one 128-byte atom of the
 smem swizzle."""
 WARPGROUP_THREADS = 128.0
+MMA_K_BITS = 256.0
+"""Of K in one such instruction [bit]; all types; PTX ISA, wgmma."""
 TMEM_LANES = 128
 SCALE_BLOCK_ROWS = 128.0
 """Rows of an operand whose scale factors are loaded and kept together [rows]; block-scaled operands; PTX
@@ -84,6 +86,12 @@ class Resources:
     """Stages that loads can be under way in (at least one)."""
     math_in_round_trip: Values
     """Share of a k tile's MMAs that a load waits for beside those of held stages [1]."""
+    fill_share: Values
+    """Time of out-of-bounds fill over that of the family's other kernels [1]."""
+    short_ring: Flags
+    """Whether a stage's round trip bounds the loads, whatever they queue for."""
+    awaited_math: Values
+    """Share of a warpgroup's own MMAs that it waits for before it frees their stage [1]."""
     warpgroups: Values
     """MMA warpgroups that share one tile."""
     mma_columns: Values
@@ -194,7 +202,10 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         store_elements=buffer,
         stages=stages,
         loads_under_way=maximum(stages - rules.held_stages(batch), 1.0),
-        math_in_round_trip=rules.math_in_round_trip(batch),
+        math_in_round_trip=_math_in_round_trip(batch, rules, cta_k * k_bits, warpgroups),
+        fill_share=rules.fill_share(batch),
+        short_ring=rules.short_ring,
+        awaited_math=rules.awaited_math(batch),
         warpgroups=warpgroups,
         mma_columns=mma_columns,
         accumulator_registers=accumulators,
@@ -208,6 +219,17 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         tmem_columns=batch.cta_n * (1.0 if in_tmem else 0.0),
         scale_columns=scale_bytes / SCALE_BYTES_PER_COLUMN * (1.0 if in_tmem else 0.0),
     )
+
+
+def _math_in_round_trip(
+    batch: GemmBatch, rules: ResourceRules, k_tile_bits: Values, warpgroups: Values
+) -> Values:
+    """As the rules have it, or the MMAs that no tensor core has taken yet when a load is asked for."""
+    share = rules.math_in_round_trip(batch)
+    if rules.mmas_ahead == float("inf"):
+        return share
+    instructions = maximum(batch.cta_m / MMA_ROWS, warpgroups) * k_tile_bits / MMA_K_BITS
+    return maximum(share, 1.0 - rules.mmas_ahead / instructions)
 
 
 def _blocks_in_turn(

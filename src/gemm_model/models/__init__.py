@@ -16,7 +16,8 @@ from gemm_model.config.options import check_options
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, as_gpu
-from gemm_model.core.prediction import BatchPrediction, Evaluation, LeastTimes, OwnPick, Prediction
+from gemm_model.core.own_pick import OwnPick
+from gemm_model.core.prediction import BatchPrediction, Evaluation, LeastTimes, Prediction
 from gemm_model.core.records import require_kind
 from gemm_model.kernels.feasibility import Grid
 

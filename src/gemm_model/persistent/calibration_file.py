@@ -23,7 +23,7 @@ from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, is_number, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import ARCHITECTURES, GpuSpec, load_gpu
-from gemm_model.core.prediction import Copying, OwnPick
+from gemm_model.core.own_pick import Copying, EarlierKernel, OwnPick
 from gemm_model.kernels.compiled_code import compiled_code
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import (
@@ -211,6 +211,7 @@ def own_picks() -> Mapping[str, OwnPick]:
             half_us=float(entry.get("half_us", math.inf)),
             shares=entry.get("shares", {}),
             copying={way: Copying(**found) for way, found in entry.get("copying", {}).items()},
+            earlier={kernel: EarlierKernel(**found) for kernel, found in entry.get("earlier", {}).items()},
         )
         for name, entry in found.items()
     }

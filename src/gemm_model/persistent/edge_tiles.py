@@ -16,6 +16,7 @@ from gemm_model.core.elementwise import (
     minimum,
     negated,
     remainder,
+    scaled,
     sqrt,
     where,
 )
@@ -106,7 +107,8 @@ def edge_fill(
     a_turn, b_turn = where(fixed_m, 1.0, 1.0 / rows_m), where(fixed_n, 1.0, 1.0 / rows_n)
     # A tile that lies over both edges has both operands filled at once; where few tiles do, the others wait.
     few = (rows_m <= order.fixed_rows) & (rows_n <= order.fixed_rows)
-    fill = fill_a + fill_b - where(few, minimum(fill_a * b_turn, fill_b * a_turn), 0.0)
+    both = where(few, minimum(fill_a * b_turn, fill_b * a_turn), 0.0)
+    fill = scaled(fill_a + fill_b - both, resources.fill_share)
     mean = a_bytes * filled_m + b_bytes * filled_n
     # Shares of the mean load: of clusters that keep an edge, of the others, and of those that take turns.
     a_share, b_share = a_bytes / mean, b_bytes / mean

@@ -177,6 +177,8 @@ class _Wave:
     """The loads at the L2-to-SM bandwidth, or in stages that MMAs hold."""
     arriving_clk: Values
     """Filling shared memory, which takes what L2 sends as it comes: beside the port and L2, not in turn."""
+    round_trips_clk: Values
+    """Stages' round trips, as far as the ring does not hide them; 0 where they bound nothing."""
     stall: Stall | None
     """How the loads wait for epilogues; None where nothing is fused."""
     l2_us: Values
@@ -243,6 +245,8 @@ class _Work:
             in_turn_us = slow_us + wave.fill_us
             hidden_us = wave.hidden_fill_us * slow_us / in_turn_us
             loads_us = _among_clusters(in_turn_us - hidden_us, loads_us * edge.fast_load, edge, wave)
+        if not is_zero(wave.round_trips_clk):
+            loads_us = smooth_maximum(loads_us, wave.round_trips_clk * clk_us, overlap.loads_dram_order)
         stores_us = wave.beside_stores_clk * clk_us + wave.stores_us
         math_us = maximum(wave.period_clk * clk_us, stores_us)
         fetched = power(loads_us, overlap.loads_dram_order) + wave.dram_power
@@ -476,14 +480,11 @@ def _work(
     stall: Stall | None,
 ) -> _Work:
     """The work of the waves."""
-    batch, schedule, resources, period = (
-        geometry.batch,
-        geometry.schedule,
-        geometry.resources,
-        geometry.family.tile_period,
-    )
+    batch, schedule, resources = geometry.batch, geometry.schedule, geometry.resources
+    period = geometry.family.tile_period
     between = between_loads_clk(batch, gpu, period, numbers.epilogue)
     port_clk = _port_tile_clk(step, schedule, resources)
+    trips_clk = _round_trips_clk(step, schedule, resources)
     arriving = 0.0 if is_zero(step.arriving_clk) else schedule.k_tiles * step.arriving_clk
     # By a static stride all waves last as long as the slowest cluster, else the last one alone.
     evens_out = geometry.family.tile_order.scheduler.evens_out
@@ -522,6 +523,7 @@ def _work(
             beside_stores_clk=scaled(beside, work),
             port_clk=scaled(held_up(port_clk, last_share), work),
             arriving_clk=0.0 if is_zero(arriving) else scaled(held_up(arriving, last_share), work),
+            round_trips_clk=0.0 if is_zero(trips_clk) else scaled(trips_clk, work),
             stall=None if stall is None else stall.of_waves(work, last_share),
             l2_us=l2_share_us,
             fill_us=filled_us,
@@ -549,12 +551,20 @@ def _work(
 def _port_tile_clk(step: KTile, schedule: TileSchedule, resources: Resources) -> Values:
     """Clocks of a tile's loads at the L2-to-SM bandwidth, or in stages that MMAs hold.
 
-    Warps that multiply ask for a load once they have consumed another: it waits in turn with L2.
+    Warps that multiply ask for a load once they have consumed another: it waits in turn with L2, where it is
+    not told how a ring of few stages turns.
     """
     port = schedule.k_tiles * step.port_clk + step.tail_clk
-    if not is_one(resources.math_in_round_trip):
+    if resources.short_ring is False and not is_one(resources.math_in_round_trip):
         port = maximum(port, schedule.k_tiles * step.latency_clk * (1.0 - resources.math_in_round_trip))
     return maximum(port, schedule.k_tiles * step.taken_clk)
+
+
+def _round_trips_clk(step: KTile, schedule: TileSchedule, resources: Resources) -> Values:
+    """Clocks of a tile's stages one after another, over those under way; 0 in rings of more stages."""
+    if resources.short_ring is False:
+        return 0.0
+    return where(resources.short_ring, schedule.k_tiles * step.latency_clk, 0.0)
 
 
 def _last_shares(schedule: TileSchedule) -> tuple[Values, Values]:

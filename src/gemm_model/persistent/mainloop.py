@@ -71,13 +71,17 @@ def k_tile(
     way_in = numbers.port.efficiency * gpu.known("l2_read_bytes_per_clk_per_sm")
     port = port / way_in
     load = _load_clk(gpu, numbers.latency, fresh_share)
-    taken = port + math * resources.math_in_round_trip
+    behind = math * resources.math_in_round_trip
+    arrived = port
+    if resources.short_ring is not False:
+        # Rows outside the matrix arrive as those inside do.
+        arrived = where(resources.short_ring, _arriving_bytes(resources, numbers) / way_in, port)
     return _new_k_tile(
         math_clk=math,
         port_clk=port,
         arriving_clk=_arriving_clk(gpu, resources, numbers),
-        taken_clk=taken / resources.loads_under_way,
-        latency_clk=(load + taken) / resources.loads_under_way,
+        taken_clk=(port + behind) / resources.loads_under_way,
+        latency_clk=(load + arrived + behind) / resources.loads_under_way,
         tail_clk=_tail_clk(batch, resources, numbers.k_tail) + _source_bytes(batch) / way_in,
     )
 
@@ -91,11 +95,11 @@ def math_clk(
     scale_misses: Values,
 ) -> Values:
     """Clocks of a k tile of a tile of `k_tiles` in the MMA warps, as in `k_tile`."""
-    math = smooth_maximum(
-        _mma_clk(batch, rate, resources, numbers, scale_misses),
-        _round_trip_clk(batch, numbers.round_trip),
-        numbers.overlap.loads_dram_order,
-    )
+    mma = _mma_clk(batch, rate, resources, numbers, scale_misses)
+    signals = _round_trip_clk(batch, numbers.round_trip)
+    if not is_zero(resources.awaited_math):
+        signals = signals + resources.awaited_math * mma / resources.warpgroups
+    math = smooth_maximum(mma, signals, numbers.overlap.loads_dram_order)
     return math + spilled_clk(resources, k_tiles, numbers.spilling)
 
 

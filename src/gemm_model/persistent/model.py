@@ -16,12 +16,12 @@ from gemm_model.core.elementwise import Flags, Values, any_of, is_number, maximu
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.further_work import KINDS, FurtherWork, every_word
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.own_pick import OwnPick
 from gemm_model.core.prediction import (
     RESIDUAL_PHASE,
     BatchPrediction,
     Correction,
     LeastTimes,
-    OwnPick,
     Prediction,
     known_band,
     limiting,
