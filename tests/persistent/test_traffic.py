@@ -103,6 +103,23 @@ def test_panels_of_a_group_larger_than_a_wave_come_from_dram_again():
     assert reads < 0.3 * 280 * 128000 * 512
 
 
+def test_tiles_that_lag_a_load_latency_behind_find_panels_gone():
+    # Unmerged, 1,024 CTAs ask for 256 rows of 4,096 x 2 bytes; L2 keeps 0.75 of 60 MiB, operands are 64.
+    batch = row(cta_m=128, cta_n=128)
+    in_step = moved(batch, numbers({"coalescing.share": 0.0, "coalescing.loss_per_ms": 0.0}))
+    late = moved(batch, numbers({"coalescing.share": 0.0, "coalescing.loss_per_ms": 20.0}))
+    fits = 1 / (1 + (64 / 45) ** 4)
+    streamed = (in_step.dram_read_bytes - fits * 2**26) / (1 - fits)
+    # 20 a ms of latencies of 384 ns: 0.00768 of the bytes that 1,024 / 132 waves touch.
+    gone = 0.00768 * 1024 / 132 * in_step.wave_bytes / (45 * 2**20)
+    more = (1 - fits) * (1024 * 256 * 4096 * 2 - streamed) * gone / (1 + gone)
+    assert late.dram_read_bytes - in_step.dram_read_bytes == pytest.approx(more)
+    # Operands that fit stay, however far apart the tiles are.
+    small = row((2048, 2048, 1024), cta_m=128, cta_n=128)
+    apart = moved(small, numbers({"coalescing.loss_per_ms": 20.0})).dram_read_bytes
+    assert apart == pytest.approx(moved(small).dram_read_bytes, rel=0.02)
+
+
 @pytest.mark.parametrize(("cluster", "rows"), [((1, 1), 256), ((2, 1), 192), ((2, 2), 128), ((1, 4), 160)])
 def test_multicast_divides_the_requests(cluster, rows):
     """1024 CTAs ask for so many rows of 2 bytes for each of 4096 k."""

@@ -85,16 +85,17 @@ def traffic(
     sources = batch.source_bytes
     read_once = operands + sources
     panels = _wave_panels(batch, schedule)
-    reads = _dram_reads(operands, gpu, schedule, panels, numbers) + sources
+    asked = _requests(batch, gpu, resources, schedule, edge, numbers, order)
+    k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
+    k_bytes = k_tiles * resources.cta_k
+    requests = asked.requests * k_bytes
+    reads = _dram_reads(operands, requests, gpu, schedule, panels, numbers) + sources
     kept = _kept(between(read_once + output), gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
     reads = scaled(reads, 1.0 - kept)
     from_dram = minimum(reads / read_once, 1.0)
     if a_written and gpu.l2_unwritten_share > 0.0:
         a_bytes = batch.a_once_bytes
         reads = reads - (1.0 - kept) * a_bytes * _kept(a_bytes, gpu.l2_unwritten_share * gpu.l2_bytes)
-    asked = _requests(batch, gpu, resources, schedule, edge, numbers, order)
-    k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
-    k_bytes = k_tiles * resources.cta_k
     spilled = spilled_l2_bytes(resources, numbers.spilling) * k_tiles
     writes = output + workspace_bytes(batch, schedule, order)
     output_pieces = further_pieces(batch.output_pitch_bytes)
@@ -104,7 +105,6 @@ def traffic(
         stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, piece_bytes)
         narrow = piece_bytes / stored_row
         write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
-    requests = asked.requests * k_bytes
     return _new_traffic(
         operand_bytes=read_once,
         wave_bytes=panels.bytes,
@@ -209,21 +209,41 @@ def _kept(needed_bytes: Values, capacity_bytes: Values, order: float = 4.0) -> V
 
 
 def _dram_reads(
-    operands: Values, gpu: GpuSpec, schedule: TileSchedule, panels: _WavePanels, numbers: KernelNumbers
+    operands: Values,
+    requests: Values,
+    gpu: GpuSpec,
+    schedule: TileSchedule,
+    panels: _WavePanels,
+    numbers: KernelNumbers,
 ) -> Values:
-    """Bytes from DRAM, of operands of so many bytes.
+    """Bytes from DRAM, of operands of so many bytes and all `requests` of SMs.
 
     From DRAM come each wave's distinct panels, less what L2 keeps. Within a wave the tiles advance together,
-    so that L2 serves every further use of a panel. The next wave of a group uses the same minor panels, if L2
-    keeps them until the rest of its group has come by, which may be more than a wave. Operands that fit in L2
-    together are read once.
+    so that L2 serves the further uses of a panel, but for those of tiles that lag too far behind. The next
+    wave of a group uses the same minor panels, if L2 keeps them until the rest of its group has come by,
+    which may be more than a wave. Operands that fit in L2 together are read once.
     """
     capacity = numbers.l2_capacity.share * gpu.l2_bytes
     waves = schedule.tiles / schedule.resident
     reused = maximum(waves - 1.0, 0.0) * panels.again_bytes * _kept(panels.until_reuse_bytes, capacity)
-    streamed = maximum(waves, 1.0) * panels.bytes - reused
+    touched = maximum(waves, 1.0) * panels.bytes
+    streamed = touched - reused
+    late = maximum(requests - streamed, 0.0) * _late_share(touched, capacity, gpu, numbers)
     fits = _kept(operands, capacity)
-    return maximum(fits * operands + (1.0 - fits) * streamed, operands)
+    return maximum(fits * operands + (1.0 - fits) * (streamed + late), operands)
+
+
+def _late_share(touched: Values, capacity: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+    """Share of the further requests for a panel that find it gone from L2.
+
+    Requests merge while the first one is on its way to DRAM. That 1 / (1 + x) of them merge, with x =
+    `coalescing.loss_per_ms` x L2 time, says that tiles are x of DRAM's latencies apart. The waves touch their
+    bytes in L2's time, which cancels: of them that loss x DRAM's latency come by until the last tile asks.
+    None on cards whose DRAM latency was not measured.
+    """
+    latency_ms = (gpu.dram_latency_ns or 0.0) * 1e-6
+    came_by = numbers.coalescing.loss_per_ms * latency_ms * touched / capacity
+    return came_by / (1.0 + came_by)
 
 
 def fresh_share(moved: Traffic, schedule: TileSchedule) -> Values:
