@@ -25,6 +25,7 @@ SHIPPED = {
         {
             "cudnn_dilation": 4,
             "cudnn_columns": 64,
+            "cudnn_few_channels": 16,
             "cudnn_whole_channels": 128,
             "first_look": 1.15,
             "first_look_among": 4,
@@ -92,6 +93,8 @@ SHIPPED = {
             "cudnn_pingpong_accumulators": 128 * 128,
             "four_warp_accumulators": 128 * 128,
             "grouped_accumulators": 64,
+            "triton_mmas_ahead": 8,
+            "triton_specialized_fill": 0.7,
         },
     ),
     "bench": (

@@ -18,6 +18,10 @@ def every_combination(batch: GemmBatch) -> Flags:
     return batch.cta_m > 0
 
 
+def any_mma_ahead() -> float:
+    return float("inf")
+
+
 def whole_fill(_batch: GemmBatch) -> Values:
     """Fill takes as long in all kernels of a family."""
     return 1.0
@@ -99,7 +103,7 @@ class ResourceRules:
     """What the compiler makes of registers beyond a thread's budget, in a k tile: registers that it stores
     and loads, and loads that it waits for one by one. By those registers, the accumulators of a thread, the
     columns of an instruction, and whether there are two sets of accumulators."""
-    mmas_ahead: float = float("inf")
+    mmas_ahead: Callable[[], float] = any_mma_ahead
     """MMA instructions of a k tile that tensor cores take ahead: a load behind them in the code of the warps
     that multiply waits for the others."""
     awaited_math: Callable[[GemmBatch], Values] = nothing_awaited

@@ -226,10 +226,10 @@ def _math_in_round_trip(
 ) -> Values:
     """As the rules have it, or the MMAs that no tensor core has taken yet when a load is asked for."""
     share = rules.math_in_round_trip(batch)
-    if rules.mmas_ahead == float("inf"):
+    if (mmas_ahead := rules.mmas_ahead()) == float("inf"):
         return share
     instructions = maximum(batch.cta_m / MMA_ROWS, warpgroups) * k_tile_bits / MMA_K_BITS
-    return maximum(share, 1.0 - rules.mmas_ahead / instructions)
+    return maximum(share, 1.0 - mmas_ahead / instructions)
 
 
 def _blocks_in_turn(

@@ -10,12 +10,14 @@ from gemm_model.config.numbers import empirical, room_numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyNumbers:
-    """Limits of tiles that were seen of kernels whose source does not tell them."""
+    """What was seen of kernels whose source does not tell it."""
 
     cublas_pingpong_accumulators: float = empirical("accumulators", 64.0, 2.0**18)
     cudnn_pingpong_accumulators: float = empirical("accumulators", 64.0, 2.0**18)
     four_warp_accumulators: float = empirical("accumulators", 64.0, 2.0**18)
     grouped_accumulators: float = empirical("registers", 1.0, 255.0)
+    triton_mmas_ahead: float = empirical("instructions", 1.0, 64.0)
+    triton_specialized_fill: float = empirical("1", 0.0, 2.0)
 
 
 @cache

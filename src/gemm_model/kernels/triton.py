@@ -17,6 +17,7 @@ from gemm_model.kernels.family import (
     TilePeriod,
 )
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES
+from gemm_model.kernels.numbers import family_numbers
 
 
 def offers_tile(batch: GemmBatch) -> Flags:
@@ -69,19 +70,14 @@ def awaited_math(batch: GemmBatch) -> Values:
     return where(batch.warps == SPECIALIZED_WARPS, 1.0, 0.0)
 
 
-SPECIALIZED_FILL = 0.7
-"""Time of out-of-bounds fill in specialized kernels over that of others [1]; Hopper; chosen of 0.6, 0.7, 0.8
-and 1 by shapes held out (triton_persistent)."""
-
-
 def fill_share(batch: GemmBatch) -> Values:
     """A comes in two boxes, and each warpgroup waits for its own."""
-    return where(batch.warps == SPECIALIZED_WARPS, SPECIALIZED_FILL, 1.0)
+    return where(batch.warps == SPECIALIZED_WARPS, family_numbers().triton_specialized_fill, 1.0)
 
 
-MMAS_AHEAD = 8.0
-"""MMA instructions that an SM's tensor cores take ahead [1]; Hopper; rings of kernels with 16 a k tile turn
-200 to 430 clk slower than those with 8, about as long as half of their MMAs take (triton_persistent)."""
+def mmas_ahead() -> float:
+    """MMA instructions that an SM's tensor cores take ahead [1]; Hopper."""
+    return family_numbers().triton_mmas_ahead
 
 
 RULES = ResourceRules(
@@ -108,7 +104,7 @@ TRITON_SM90 = KernelFamily(
     resources=replace(
         RULES,
         largest_cluster=8,
-        mmas_ahead=MMAS_AHEAD,
+        mmas_ahead=mmas_ahead,
         awaited_math=awaited_math,
         fill_share=fill_share,
         short_ring=True,
