@@ -263,16 +263,18 @@ class WarpSpecializedModel:
 
     def times(self, geometry: Geometry, kind: str, without: Collection[str]) -> KernelTime:
         """The physical times of a geometry in this model's regime."""
-        return self._times_in(self.regime, geometry, kind, without)
+        return self._times_in(self.regime, self.l2, geometry, kind, without)
 
-    def _times_in(self, regime: str, geometry: Geometry, kind: str, without: Collection[str]) -> KernelTime:
+    def _times_in(
+        self, regime: str, l2: str, geometry: Geometry, kind: str, without: Collection[str]
+    ) -> KernelTime:
         numbers = self.knowledge(geometry.family, kind).numbers.without(without)
-        return kernel_time(geometry, self.gpu, numbers, regime=regime, l2=self.l2)
+        return kernel_time(geometry, self.gpu, numbers, regime=regime, l2=l2)
 
     def times_for_trees(self, geometry: Geometry, kind: str) -> KernelTime:
-        """What a residual's trees have seen such times of: the complete model, launches alone."""
+        """What a residual's trees have seen such times of: the complete model, launches alone on a cold L2."""
         chained = REGIMES[self.regime].chained
-        return self._times_in(ALONE if chained else self.regime, geometry, kind, ())
+        return self._times_in(ALONE if chained else self.regime, COLD, geometry, kind, ())
 
     def evaluate_row(self, row: GemmBatch) -> PhysicalEvaluation:
         """What the physical model finds out about one row of Python numbers.
