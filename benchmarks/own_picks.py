@@ -71,15 +71,15 @@ EARLIER = {
 }
 """By kernel of an earlier architecture what stands in its name."""
 EARLIER_STARTS = {
-    "implicit": (10.0, 4e5),
-    "gradient": (10.0, 3e5),
-    "direct": (10.0, 2e4),
-    "gathered": (6.0, 400.0, 0.1),
-    "depthwise_fprop": (5.0, 1.5e4, 0.2),
-    "depthwise_dgrad": (5.0, 6e3, 0.1),
-    "depthwise_wgrad": (5.0, 1.5e4, 0.2),
+    "implicit": (10.0, 0.4),
+    "gradient": (10.0, 0.3),
+    "direct": (10.0, 0.3),
+    "gathered": (6.0, 0.05, 0.1),
+    "depthwise_fprop": (5.0, 0.2, 0.2),
+    "depthwise_dgrad": (5.0, 0.1, 0.1),
+    "depthwise_wgrad": (5.0, 0.2, 0.2),
 }
-"""Us of an empty one, operations a ns and, where threads wait for each load, us of one."""
+"""Us of an empty one, share of what the GPU can do and, where threads wait for each load, us of one."""
 STARTS = [
     (share, kernel_us, gb_per_s) for share in (0.1, 0.5) for kernel_us in (1, 10) for gb_per_s in (500, 2000)
 ]
@@ -226,9 +226,9 @@ def earlier(calls: pd.DataFrame, name: str, copying: Copying) -> tuple[EarlierKe
     first = np.array(EARLIER_STARTS[name])
 
     def of(values: Sequence[float]) -> EarlierKernel:
-        start_us, per_ns, *load_us = np.maximum(values, 1e-6) * first
+        start_us, peak_share, *load_us = np.maximum(values, 1e-6) * first
         counts = own_picks()[CUDNN].earlier[name].counts
-        return EarlierKernel(counts=counts, start_us=start_us, per_ns=per_ns, load_us=sum(load_us))
+        return EarlierKernel(counts=counts, start_us=start_us, peak_share=peak_share, load_us=sum(load_us))
 
     def off(values: Sequence[float]) -> FloatArray:
         kernel = of(values)

@@ -1,5 +1,7 @@
 """What a library loses that chooses for itself, by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -71,9 +73,9 @@ def test_the_way_is_told_and_copies_that_take_longer_than_the_product_bound_the_
 
 
 def test_an_earlier_kernel_starts_counts_waits_and_moves_its_bytes():
-    kernel = EarlierKernel(counts="LOADS", start_us=5.0, per_ns=400.0, load_us=0.1)
-    # 8 million loads at 400 a ns take 20 us, 30 in a row 3 us.
-    parts_us = kernel.parts_us(EarlierWork(operations=8e6, chain=30, dram_us=7.0))
+    kernel = EarlierKernel(counts="LOADS", start_us=5.0, peak_share=0.05, load_us=0.1)
+    # 8 million loads at 5 % of 8,000 a ns take 20 us, 30 in a row 3 us.
+    parts_us = kernel.parts_us(EarlierWork(operations=8e6, peak_per_ns=8000, chain=30, dram_us=7.0))
     assert parts_us == pytest.approx({"LAUNCH": 5.0, "DRAM": 7.0, "LOADS": 20.0, "LATENCY": 3.0})
 
 
@@ -81,19 +83,20 @@ def test_an_earlier_kernel_takes_the_place_of_the_fastest_one_and_bounds_the_cal
     pick = OwnPick(
         copying={"padded": Copying(share=0.5, kernel_us=2.0, gb_per_s=1000.0)},
         earlier={
-            "implicit": EarlierKernel(counts="TENSOR", start_us=10.0, per_ns=400e3),
-            "direct": EarlierKernel(counts="CUDA_CORES", start_us=5.0, per_ns=20e3),
+            "implicit": EarlierKernel(counts="TENSOR", start_us=10.0, peak_share=0.4),
+            "direct": EarlierKernel(counts="CUDA_CORES", start_us=5.0, peak_share=0.25),
         },
     )
 
     def found(flop):
-        work = EarlierWork(operations=flop, dram_us=1.0)
+        on_mma = EarlierWork(operations=flop, peak_per_ns=1000e3, dram_us=1.0)
+        on_cuda_cores = replace(on_mma, peak_per_ns=80e3)
         copies = Copies(kernels=2, moved_bytes=1e6)
         return pick.of(
             "few",
             {
-                "padded": Way(copies=copies, copying="padded", kernel="implicit", work=work),
-                "direct": Way(kernel="direct", work=work),
+                "padded": Way(copies=copies, copying="padded", kernel="implicit", work=on_mma),
+                "direct": Way(kernel="direct", work=on_cuda_cores),
             },
         )
 

@@ -263,7 +263,7 @@ def _at_once(
 ) -> Iterable[KindResult]:
     """The result of each rate class. One class's fits run beside another's, where there are processes.
 
-    An error or an interruption ends all of them with their next fit.
+    An interruption ends all of them with their next fit, and so does an error once its turn has come.
     """
     if run_all is map:
         return map(result, kinds)

@@ -25,6 +25,8 @@ DIRECT_FILTERS, DIRECT_K_TILE = 32, 8
 """Filters, and channels of all taps of a tile [1]; forward kernels on CUDA cores; their names."""
 GATHERED_FILTERS = 32
 """Filters of a tile [1]; forward kernels without shared memory; their names."""
+LOADS_PER_CLK_PER_SM = 32
+"""Threads whose loads an SM begins [1/clk]; from sm80 on; its load and store units, whitepapers."""
 NOTHING: Mapping[str, Way] = MappingProxyType({})
 
 
@@ -92,7 +94,7 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
     copies = _padding(conv)
 
     def padded(kernel: str, operations: float) -> Mapping[str, Way]:
-        work = EarlierWork(operations=operations, dram_us=dram_us)
+        work = EarlierWork(operations=operations, peak_per_ns=_mma_per_ns(gpu), dram_us=dram_us)
         return {"padded": Way(copies=copies, copying="padded", kernel=kernel, work=work)}
 
     if conv.kind == WGRAD:
@@ -104,11 +106,12 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
     multiplied = (
         2.0 * pixels * _up(conv.filters, DIRECT_FILTERS) * _up(conv.channels * conv.taps, DIRECT_K_TILE)
     )
-    direct = EarlierWork(operations=multiplied, dram_us=dram_us)
+    direct = EarlierWork(operations=multiplied, peak_per_ns=_fma_per_ns(gpu), dram_us=dram_us)
     # Channels that one load brings, of each tap and pixel, for each tile of filters.
     chain = conv.taps * conv.channels / gcd(conv.channels, ALIGNED_CHANNELS)
     loads = pixels * ceil(conv.filters / GATHERED_FILTERS) * chain
-    gathered = EarlierWork(operations=loads, chain=chain, dram_us=dram_us)
+    loads_per_ns = LOADS_PER_CLK_PER_SM * _clk_per_ns(gpu)
+    gathered = EarlierWork(operations=loads, peak_per_ns=loads_per_ns, chain=chain, dram_us=dram_us)
     half = problem.a_dtype.name == "fp16"
     return {
         **padded("implicit", _flop_of_whole_waves(pixels, conv.filters, k, gpu)),
@@ -122,6 +125,7 @@ def _depthwise(conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
     image, weights, output = _elements(conv)
     return EarlierWork(
         operations=2.0 * conv.taps * (max(image, output) if conv.kind == DGRAD else output),
+        peak_per_ns=_fma_per_ns(gpu),
         chain=conv.taps,
         dram_us=ELEMENT_BYTES * (image + weights + output) / gpu.dram_read_bytes_per_us,
     )
@@ -130,12 +134,14 @@ def _depthwise(conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
 def _folded(conv: ConvProblem, gpu: GpuSpec) -> Mapping[str, Way]:
     """A gradient of patches that tile the image: the plain product of their pixels, folded back behind."""
     columns = conv.channels * conv.taps
-    if conv.filter_size != conv.stride or max(conv.pad) or columns % ALIGNED_CHANNELS:
+    tiled = conv.filter_size == conv.stride and max(conv.dilation) == 1 and not max(conv.pad)
+    if not tiled or columns % ALIGNED_CHANNELS:
         return NOTHING
     moved_bytes = 2.0 * ELEMENT_BYTES * sum(_elements(conv))
     pixels = conv.images * prod(conv.output_size)
     work = EarlierWork(
         operations=_flop_of_whole_waves(pixels, columns, conv.filters, gpu),
+        peak_per_ns=_mma_per_ns(gpu),
         dram_us=moved_bytes / 2.0 / gpu.dram_read_bytes_per_us,
     )
     copies = Copies(kernels=3, moved_bytes=moved_bytes)
@@ -147,6 +153,21 @@ def _flop_of_whole_waves(m: int, n: int, k: int, gpu: GpuSpec) -> float:
     tiles = ceil(m / EARLIER_TILE) * ceil(n / EARLIER_TILE)
     narrow = min(_up(n, NARROW_TILE), EARLIER_TILE) / EARLIER_TILE
     return 2.0 * EARLIER_TILE**2 * narrow * k * _up(tiles, gpu.sm_count)
+
+
+def _clk_per_ns(gpu: GpuSpec) -> float:
+    """Clocks of all SMs."""
+    return gpu.sm_count * gpu.sm_clk_mhz / 1e3
+
+
+def _mma_per_ns(gpu: GpuSpec) -> float:
+    """FLOP of all tensor cores, 16-bit types."""
+    return gpu.flop_per_us("fp16") / 1e3
+
+
+def _fma_per_ns(gpu: GpuSpec) -> float:
+    """FLOP of all CUDA cores."""
+    return 2.0 * gpu.cuda_core_fma_per_clk_per_sm * _clk_per_ns(gpu)
 
 
 def _slices(conv: ConvProblem) -> Copies:

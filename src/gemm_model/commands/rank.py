@@ -281,7 +281,8 @@ def _pick_notes(ranker: Ranker, ranking: Ranking) -> list[str]:
     if ranking.problem.conv is None or (longer <= 0.0 and not name):
         return []
     than = "longer" if longer > 0.0 else "less"
-    why = f"; its matrices are {name} in kernels beside" if name and own_pick.ways[name].way.copying else ""
+    copies = own_pick.ways[name].way.copies if name else None
+    why = f"; its matrices are {name} in kernels beside" if copies and copies.kernels else ""
     if name and own_pick.ways[name].kernel is not None:
         why += f"; a kernel of an earlier architecture ({own_pick.ways[name].way.kernel}) multiplies"
     return [f"what {ranker.names[0]} picks by itself takes about {abs(longer):.0%} {than}{why}"]

@@ -54,6 +54,8 @@ class EarlierWork:
 
     operations: float
     """What bounds it [1]: FLOP, with tiles filled and waves whole, or loads of single threads."""
+    peak_per_ns: float
+    """Operations that the GPU can do [1/ns]: GFLOP/s of FLOP."""
     dram_us: float
     """Reading and writing each matrix once."""
     chain: float = 0.0
@@ -68,8 +70,8 @@ class EarlierKernel:
     """The limiter that its operations are."""
     start_us: float
     """Of an empty one, and what a call launches beside [us]."""
-    per_ns: float
-    """Operations of a full GPU [1/ns]: GFLOP/s of FLOP."""
+    peak_share: float
+    """Of the operations that the GPU can do, those that a full one does [1]."""
     load_us: float = 0.0
     """From a load to the next one of a thread that waits for it [us]."""
 
@@ -78,7 +80,7 @@ class EarlierKernel:
         return {
             LAUNCH: self.start_us,
             DRAM: work.dram_us,
-            self.counts: work.operations / self.per_ns / 1e3,
+            self.counts: work.operations / (self.peak_share * work.peak_per_ns) / 1e3,
             LATENCY: work.chain * self.load_us,
         }
 
