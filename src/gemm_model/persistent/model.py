@@ -272,9 +272,12 @@ class WarpSpecializedModel:
         return kernel_time(geometry, self.gpu, numbers, regime=regime, l2=l2)
 
     def times_for_trees(self, geometry: Geometry, kind: str) -> KernelTime:
-        """What a residual's trees have seen such times of: the complete model, launches alone on a cold L2."""
+        """What a residual's trees have seen such times of: the complete model, of a chain launches alone on a
+        cold L2.
+        """
         chained = REGIMES[self.regime].chained
-        return self._times_in(ALONE if chained else self.regime, COLD, geometry, kind, ())
+        regime, l2 = (ALONE, COLD) if chained else (self.regime, self.l2)
+        return self._times_in(regime, l2, geometry, kind, ())
 
     def evaluate_row(self, row: GemmBatch) -> PhysicalEvaluation:
         """What the physical model finds out about one row of Python numbers.
