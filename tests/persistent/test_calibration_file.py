@@ -99,6 +99,10 @@ def test_what_is_known_of_a_family_stands_in_for_a_donors_numbers():
     triton = family_of("triton", H200)
     adapted = donor.numbers_for("fp16", triton)
     assert (adapted.round_trip.single_clk, adapted.latency.load_clk) == (310.0, 900.0)
+    # Bulk reads of one SM, where a ring of few stages waits for each: Hopper's kernels.
+    assert adapted.port.efficiency == 1.0 != own.port.efficiency
+    on_b200 = donor.numbers_for("fp16", family_of("triton", load_gpu("b200")))
+    assert (on_b200.latency.load_clk, on_b200.port) == (900.0, own.port)
     assert adapted.tensor == own.tensor
     # Compilers before Hopper load without descriptors, by other latencies.
     assert donor.numbers_for("fp16", family_of("triton", load_gpu("a100_sxm_80gb"))) == own

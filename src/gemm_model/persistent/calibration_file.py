@@ -228,16 +228,16 @@ def _known_of_families() -> Mapping[str, Mapping[str, Any]]:
 def known_numbers(family: KernelFamily, donor: KernelNumbers, kind: str) -> Mapping[str, float]:
     """By full name, numbers of its kernels that were told without timing its products, for a rate class.
 
-    Each as it is, or by how much it is more than the donor's; of all classes, or of those that it names.
+    Each as it is, or by how much it is more than the donor's; of all classes and architectures of the family,
+    or of those that it names.
     """
-    found = _known_of_families().get(family.name)
-    if found is None or not set(family.architectures) & set(found["architectures"]):
-        return {}
+    found = _known_of_families().get(family.name, {"architectures": (), "numbers": {}})
     of_donor = donor.values()
     return {
         name: checked(NUMBERS[name], of_donor[name] + entry["more"] if "more" in entry else entry["value"])
         for name, entry in found["numbers"].items()
         if kind in entry.get("classes", (kind,))
+        and not set(family.architectures).isdisjoint(entry.get("architectures", found["architectures"]))
     }
 
 
