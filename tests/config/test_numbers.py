@@ -126,7 +126,14 @@ SHIPPED = {
     ),
     "calibration": (
         calibration_numbers,
-        {"log_noise": 0.03, "unknown_share": 0.15, "donor_spread": 0.5, "fastest_over_sol": 0.98},
+        {
+            "log_noise": 0.03,
+            "unknown_share": 0.15,
+            "donor_spread": 0.5,
+            "fastest_over_sol": 0.98,
+            "fast_row_power": 2,
+            "slow_row_speed": 0.5,
+        },
     ),
 }
 

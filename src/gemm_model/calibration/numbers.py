@@ -10,12 +10,14 @@ from gemm_model.config.numbers import empirical, room_numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationNumbers:
-    """What is taken for granted of timings and of other cards' numbers."""
+    """What is taken for granted of timings and of other cards' numbers, and how rows count."""
 
     log_noise: float = empirical("1", 1e-6, 1.0)
     unknown_share: float = empirical("1", 1e-6, 10.0)
     donor_spread: float = empirical("1", 1e-6, 10.0)
     fastest_over_sol: float = empirical("1", 0.1, 1.0)
+    fast_row_power: float = empirical("1", 0.0, 10.0)
+    slow_row_speed: float = empirical("1", 0.0, 1.0)
 
 
 @cache

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.calibration.cross_validation import FoldFit, sizes
+from gemm_model.calibration.numbers import calibration_numbers
 from gemm_model.calibration.observations import Observations
 from gemm_model.classic_models.sol import SOLModel
 from gemm_model.core.batch import FloatArray
@@ -34,13 +35,6 @@ BORDERS = 32
 OUTLIER_SCALE = 0.1
 """Log error from which Huber's loss grows linearly [1]; training; chosen: a little above the largest
 correction."""
-SPEED_POWER = 2.0
-"""Power of its share of its shape's best speed by which a row counts [1]; training; chosen: 0.08 points
-better first choice of bf16 (h200, `burst`, five dealings of folds); slow configurations are seldom asked
-for."""
-LEAST_SPEED_SHARE = 0.5
-"""Share of the best speed as which slower rows count [1]; training; chosen: without it e4m3 kernels with slow
-sums would hardly count and be 0.2 points worse (h200, `burst`)."""
 
 
 def catboost() -> ModuleType:
@@ -109,14 +103,15 @@ def train_on(parts: Sequence[Observations], gpu: GpuSpec, numbers: KernelNumbers
     Shapes count as in the fit, whose weights are squared there with the errors; of a shape, fast
     configurations count more than slow ones, because a choice is made among them.
     """
+    chosen = calibration_numbers()
     told, log_errors, weights = [], [], []
     for seen in parts:
         times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
         told.append(features(seen.shape, times))
         log_errors.append(np.log(times.runtime_us / seen.runtime_us))
         share_of_best = seen.runtime_us[seen.best_row] / seen.runtime_us
-        speed = np.maximum(share_of_best, LEAST_SPEED_SHARE)
-        weights.append(seen.weight**2 * speed**SPEED_POWER)
+        speed = np.maximum(share_of_best, chosen.slow_row_speed)
+        weights.append(seen.weight**2 * speed**chosen.fast_row_power)
     return train(np.concatenate(told, axis=1), np.concatenate(log_errors), np.concatenate(weights))
 
 
