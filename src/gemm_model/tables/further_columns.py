@@ -58,12 +58,15 @@ def with_further_work(frame: pd.DataFrame, columns: Mapping[str, Any]) -> dict[s
         keys[name] = result[name]
     plain = further_work(GemmProblem.of(1, 1, 1), 1.0, 1.0)
     parts: list[tuple[Any, FurtherWork]] = [(np.flatnonzero(~more), plain)]
-    for _, rows in keys[more].groupby(list(keys), sort=False):
-        places = np.flatnonzero(more)[keys[more].index.get_indexer(rows.index)]
+    asked, all_places = keys[more], np.flatnonzero(more)
+    cells = {str(name): asked[name].to_numpy() for name in asked}
+    alike = asked.groupby(list(asked), sort=False).ngroup().to_numpy()
+    for rows in np.split(np.argsort(alike, kind="stable"), np.cumsum(np.bincount(alike))[:-1]):
+        places, first = all_places[rows], rows[0]
         try:
-            problem = problem_of_row({str(name): rows[name].iloc[0] for name in keys})
+            problem = problem_of_row({name: values[first] for name, values in cells.items()})
         except InputError as error:
-            line = f"line {rows.index[0]}" if frame.index.name == "line" else f"row {places[0]}"
+            line = f"line {asked.index[first]}" if frame.index.name == "line" else f"row {places[0]}"
             raise InputError(f"{frame.attrs.get('path', 'table')}: {line}: {error}") from None
         for name, value in _replacing(problem, frame).items():
             result[name][places] = value
