@@ -16,6 +16,13 @@ class ChoiceNumbers:
     cudnn_columns: int = empirical("columns", 8, 256, whole=True)
     cudnn_few_channels: int = empirical("channels", 2, 64, whole=True)
     cudnn_whole_channels: int = empirical("channels", 64, 1024, whole=True)
+    cudnn_earlier_tile: int = empirical("elements", 8, 1024, whole=True)
+    cudnn_narrow_tile: int = empirical("columns", 8, 1024, whole=True)
+    cudnn_earlier_k_tile: int = empirical("channels", 1, 1024, whole=True)
+    cudnn_gradient_tile: int = empirical("elements", 8, 1024, whole=True)
+    cudnn_direct_filters: int = empirical("filters", 1, 1024, whole=True)
+    cudnn_direct_k_tile: int = empirical("channels", 1, 1024, whole=True)
+    cudnn_gathered_filters: int = empirical("filters", 1, 1024, whole=True)
     first_look: float = empirical("1", 1.0, 100.0)
     first_look_among: int = empirical("kernels", 1, 1000, whole=True)
 

@@ -16,15 +16,6 @@ ALIGNED_CHANNELS = 8
 """Channels of 16 bits that a row of 16 bytes holds [1]; TMA; PTX ISA."""
 ELEMENT_BYTES = 2.0
 """An element [B]; convolutions of 16-bit types; bf16 and fp16, the only types that are measured."""
-EARLIER_TILE, NARROW_TILE, EARLIER_K_TILE = 128, 64, 32
-"""Rows and columns, fewest columns and channels of a tile [1]; cuDNN's forward kernels of sm80; their
-names."""
-GRADIENT_TILE = 64
-"""Rows and columns of a tile [1]; cuDNN's weight gradients of sm80; their names."""
-DIRECT_FILTERS, DIRECT_K_TILE = 32, 8
-"""Filters, and channels of all taps of a tile [1]; forward kernels on CUDA cores; their names."""
-GATHERED_FILTERS = 32
-"""Filters of a tile [1]; forward kernels without shared memory; their names."""
 LOADS_PER_CLK_PER_SM = 32
 """Threads whose loads an SM begins [1/clk]; from sm80 on; its load and store units, whitepapers."""
 NOTHING: Mapping[str, Way] = MappingProxyType({})
@@ -87,6 +78,7 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
 
     bf16 goes to CUDA cores, fp16 to a kernel whose threads gather their own channels.
     """
+    found = choice_numbers()
     image, weights, output = _elements(conv)
     dram_us = ELEMENT_BYTES * (image + weights + output) / gpu.dram_read_bytes_per_us
     channels = _aligned(conv.channels)
@@ -99,17 +91,22 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
 
     if conv.kind == WGRAD:
         # Columns of all taps lie beside each other.
-        rows, columns = (_up(size, GRADIENT_TILE) for size in (conv.filters, channels * conv.taps))
+        rows, columns = (
+            _up(size, found.cudnn_gradient_tile) for size in (conv.filters, channels * conv.taps)
+        )
         return padded("gradient", 2.0 * rows * columns * pixels)
     # A k tile lies within a tap.
-    k = conv.taps * _up(channels, EARLIER_K_TILE)
+    k = conv.taps * _up(channels, found.cudnn_earlier_k_tile)
     multiplied = (
-        2.0 * pixels * _up(conv.filters, DIRECT_FILTERS) * _up(conv.channels * conv.taps, DIRECT_K_TILE)
+        2.0
+        * pixels
+        * _up(conv.filters, found.cudnn_direct_filters)
+        * _up(conv.channels * conv.taps, found.cudnn_direct_k_tile)
     )
     direct = EarlierWork(operations=multiplied, peak_per_ns=_fma_per_ns(gpu), dram_us=dram_us)
     # Channels that one load brings, of each tap and pixel, for each tile of filters.
     chain = conv.taps * conv.channels / gcd(conv.channels, ALIGNED_CHANNELS)
-    loads = pixels * ceil(conv.filters / GATHERED_FILTERS) * chain
+    loads = pixels * ceil(conv.filters / found.cudnn_gathered_filters) * chain
     loads_per_ns = LOADS_PER_CLK_PER_SM * _clk_per_ns(gpu)
     gathered = EarlierWork(operations=loads, peak_per_ns=loads_per_ns, chain=chain, dram_us=dram_us)
     half = problem.a_dtype.name == "fp16"
@@ -150,9 +147,10 @@ def _folded(conv: ConvProblem, gpu: GpuSpec) -> Mapping[str, Way]:
 
 def _flop_of_whole_waves(m: int, n: int, k: int, gpu: GpuSpec) -> float:
     """Of a product whose tiles are filled, and taken one by each SM."""
-    tiles = ceil(m / EARLIER_TILE) * ceil(n / EARLIER_TILE)
-    narrow = min(_up(n, NARROW_TILE), EARLIER_TILE) / EARLIER_TILE
-    return 2.0 * EARLIER_TILE**2 * narrow * k * _up(tiles, gpu.sm_count)
+    found = choice_numbers()
+    tiles = ceil(m / found.cudnn_earlier_tile) * ceil(n / found.cudnn_earlier_tile)
+    narrow = min(_up(n, found.cudnn_narrow_tile), found.cudnn_earlier_tile) / found.cudnn_earlier_tile
+    return 2.0 * found.cudnn_earlier_tile**2 * narrow * k * _up(tiles, gpu.sm_count)
 
 
 def _clk_per_ns(gpu: GpuSpec) -> float:
