@@ -259,6 +259,15 @@ def test_sources_take_buffers_from_the_ring():
     assert found_of(reads).stages == found_of(plain).stages - 1
 
 
+def test_sums_that_are_scaled_wait_for_the_mmas_of_all_blocks():
+    # Two blocks of 64 x 80 outputs: without scales one's sums are added beside the other's MMAs.
+    tile = gm.KernelConfig(cta_m=128, cta_n=80, schedule="pingpong")
+    cublas = family_of("cublas", H200)
+    for scaling, blocks in ((None, 2.0), ("1x128,128x128", 1.0), ("1x128,1x128", 1.0)):
+        batch = work(dtype="fp8", config=tile, block_scaling=scaling)
+        assert resources_of(batch, H200, cublas).blocks_in_turn == blocks
+
+
 def test_software_scales_are_multiplied_with_each_k_tile():
     plain = work(dtype="fp8")
     scaled = work(dtype="fp8", block_scaling="1x128,128x128")
