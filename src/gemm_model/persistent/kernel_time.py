@@ -759,7 +759,11 @@ def clock_without_loads_mhz(
 
 
 def _speed_of_light_us(geometry: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:
-    """No kernel is faster than its FLOP at the peak rate, or its bytes at the DRAM's (classic SOL model)."""
+    """No kernel is faster than its FLOP at the peak rate, or its bytes at the DRAM's (classic SOL model).
+
+    Operands that L2 holds at the start do not come from there.
+    """
     math_us = geometry.flop / (geometry.rate * gpu.sm_count * gpu.sm_clk_mhz)
-    dram_us = (bytes_moved.operand_bytes + bytes_moved.output_bytes) / gpu.dram_bytes_per_us
+    operand_bytes = bytes_moved.operand_bytes * bytes_moved.from_dram
+    dram_us = (operand_bytes + bytes_moved.output_bytes) / gpu.dram_bytes_per_us
     return maximum(math_us, dram_us)
