@@ -11,6 +11,7 @@ from gemm_model.core.further_work import BLOCK_SCALING, CONV, GROUPS
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import multistage, quack, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
+from gemm_model.kernels.mechanisms import OF_LIBRARIES, SLOW_DIVISION
 
 VISITED = frozenset({*SCALARS, *SOURCES, *VECTORS, *ACTIVATIONS, *REDUCTIONS})
 """Nodes of epilogue visitor trees; a gate, which leaves half of the outputs, is none."""
@@ -80,6 +81,8 @@ CUTLASS_SM90 = KernelFamily(
     ),
     tile_order=SM90_ORDER,
     tile_period=TilePeriod(accumulators="registers"),
+    # `cutlass::epilogue::thread::SiLu` divides by 1 + exp(-x).
+    mechanisms=(*OF_LIBRARIES, SLOW_DIVISION),
 )
 
 CUTLASS_SM100 = KernelFamily(

@@ -244,9 +244,11 @@ def _math_in_round_trip(
 def _blocks_in_turn(
     batch: GemmBatch, rules: ResourceRules, mma_columns: Values, warpgroups: Values
 ) -> Values:
+    """Sums that are scaled wait for the MMAs of all blocks."""
     if not rules.promotes_by_block:
         return 1.0
-    return ceil(batch.cta_m * batch.cta_n / (MMA_ROWS * mma_columns * warpgroups))
+    blocks = ceil(batch.cta_m * batch.cta_n / (MMA_ROWS * mma_columns * warpgroups))
+    return blocks if batch.further is None else where(batch.further.software_scales, 1.0, blocks)
 
 
 def _clusters_at_once(cluster_size: Values, gpu: GpuSpec) -> Values:
