@@ -209,6 +209,20 @@ def test_only_kernels_of_cutlass_divide():
     assert lack == {"quack", "cublas", "triton"}
 
 
+def test_a_caveat_says_that_sums_are_taken_for_those_of_random_operands():
+    def told(without, epilogue, kernel="cutlass"):
+        model = create_model("WarpSpecializedModel", gm.load_gpu("h200"), {"without": without})
+        problem = gm.GemmProblem.of(4096, 4096, 4096, epilogue=epilogue)
+        config = gm.KernelConfig(kernel=kernel, cta_m=128, cta_n=128)
+        found = model.predict_batch(batch_of([(problem, config)]))
+        return any(caveat.startswith("slow_division") for caveat in found.caveats)
+
+    assert told([], "silu")
+    assert not told(["slow_division"], "silu")
+    assert not told([], "gelu")
+    assert not told([], "silu", "quack")
+
+
 def test_loads_go_on_in_an_epilogue_until_the_ring_is_full():
     known, period = numbers(), family_of("quack", H200).tile_period
     gelu = work(epilogue="gelu")
