@@ -12,7 +12,7 @@ repeat rows on further cards.
 Last, of cuDNN's convolutions by their sort: the share of least mean error over the kernel that is predicted
 to be the fastest, of the fitted tables; the numbers of each way of copying matrices beside and of each kernel
 of an earlier architecture, of least mean error of the calls whose kernels tell them; and how far what
-`own_picks` expects is from the call, on these and others.
+`own_picks` and the trees beside it (`scripts/fit_picks.py`) expect is from the call, on these and others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.core.own_pick import Copies, Copying, EarlierKernel, KnownWay, OwnPick
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.registry import TORCH_FAMILY
-from gemm_model.persistent.calibration_file import own_picks
+from gemm_model.persistent.calibration_file import own_picks, tables_of_picks
 from gemm_model.tables.table import read_table, runtimes_us, usable_rows
 
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements"
@@ -49,12 +49,13 @@ GPUS = ("h200", "h100_sxm")
 H200 = load_gpu(GPUS[0])
 SHORT_US = 12.0
 CUDNN = "cudnn"
-FITTED_CONVOLUTIONS = ("convolutions", "conv_networks", "conv_networks_further", "conv_beside", "conv_few")
+FITTED_CONVOLUTIONS = tables_of_picks(CUDNN)
 HELD_OUT_CONVOLUTIONS = (
     "unseen_problems",
     "conv_networks_unseen",
     "conv_networks_later",
     "conv_networks_fresh",
+    "conv_networks_last",
     "conv_beside_unseen",
     "conv_few_unseen",
 )

@@ -4,7 +4,7 @@ python scripts/refit.py [GPU:FAMILY ...] [--reports FOLDER]
 
 Donors come first: a calibration that starts from another one starts from its new values. Each file is
 replaced when its fit has ended, so an interrupted run leaves whole ones. What held-out shapes say goes to
-FOLDER/<gpu>-<family>.txt.
+FOLDER/<gpu>-<family>.txt. The trees of cuDNN's own picks follow its calibration.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 CALIBRATIONS = ROOT / "src" / "gemm_model" / "config" / "calibration"
 MEASUREMENTS = ROOT / "data" / "measurements"
 RESIDUAL = ".residual.npz"
+PICKS = ".picks.npz"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,8 @@ def refit(fit: Fit, reports: Path) -> None:
     if fit.with_residual:
         found.with_suffix(RESIDUAL).replace(fit.path.with_suffix(RESIDUAL))
     found.replace(fit.path)
+    if fit.path.with_suffix(PICKS).is_file():
+        subprocess.run([sys.executable, str(ROOT / "scripts" / "fit_picks.py")], check=True)
 
 
 def main() -> int:

@@ -108,6 +108,21 @@ def test_convolutions_of_networks_held_out_are_in_no_other_plan() -> None:
         assert depthwise == name.startswith("conv_few")
 
 
+def test_drawn_convolutions_and_the_last_networks_are_in_no_earlier_table() -> None:
+    planner = load_script("plan_drawn_convolutions")
+    found = {name: {row.problem.conv for row in rows} for name, rows in planner.plans().items()}
+    assert {name: len(convs) for name, convs in found.items()} == {
+        "conv_networks_more": 359,
+        "conv_networks_last": 359,
+        "conv_drawn": 2474,
+    }
+    assert all(not found[one] & found[other] for one, other in combinations(found, 2))
+    earlier = planner.measured(planner.EARLIER)
+    for convs in found.values():
+        assert not earlier & {conv.name for conv in convs}
+        assert {conv.kind for conv in convs} == {"fprop", "dgrad", "wgrad"}
+
+
 def test_a_seed_deals_further_networks_to_the_fit_and_to_what_is_held_out() -> None:
     planner = load_script("plan_convolution_measurements")
     dealt = planner.further_plans()

@@ -23,7 +23,9 @@ SHIPPED = {
     "choice": (
         choice_numbers,
         {
-            "cudnn_dilation": 4,
+            "cudnn_dilation": 8,
+            "cudnn_taps": 32,
+            "cudnn_whole_pixels": 3000,
             "cudnn_columns": 64,
             "cudnn_few_channels": 16,
             "cudnn_earlier_tile": 128,

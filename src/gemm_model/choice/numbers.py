@@ -16,6 +16,8 @@ class ChoiceNumbers:
     cudnn_columns: int = empirical("columns", 8, 256, whole=True)
     cudnn_few_channels: int = empirical("channels", 2, 64, whole=True)
     cudnn_whole_channels: int = empirical("channels", 64, 1024, whole=True)
+    cudnn_whole_pixels: int = empirical("pixels", 1, 1e6, whole=True)
+    cudnn_taps: int = empirical("taps", 1, 1024, whole=True)
     cudnn_earlier_tile: int = empirical("elements", 8, 1024, whole=True)
     cudnn_narrow_tile: int = empirical("columns", 8, 1024, whole=True)
     cudnn_earlier_k_tile: int = empirical("channels", 1, 1024, whole=True)

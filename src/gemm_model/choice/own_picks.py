@@ -26,18 +26,13 @@ def sort_of(conv: ConvProblem) -> str:
 
     Of groups its calls copy a slice each, or transpose the image, where a tile holds neither several of them
     nor a whole one, of as many channels as filters. Channels that fill no row of 16 bytes they pad. For wide
-    taps they take kernels of an earlier architecture, for weight gradients whose channels fill no tile seldom
-    the best one.
+    or many taps they take kernels of an earlier architecture, for weight gradients whose channels fill no
+    tile seldom the best one.
     """
     found = choice_numbers()
     channels, filters = conv.channels // conv.groups, conv.filters // conv.groups
-    if conv.groups > 1 and channels == 1:
-        return "depthwise"
     if conv.groups > 1:
-        filled = (found.cudnn_whole_channels // 2, found.cudnn_whole_channels)
-        whole = channels == filters and channels in filled
-        packed = channels == filters and conv.packed > 1
-        return "packed" if packed else "whole" if whole else "grouped"
+        return _sort_of_groups(conv, channels, filters)
     # Less than half of the columns of a weight gradient's tile.
     few = {FPROP: found.cudnn_few_channels, DGRAD: 0, WGRAD: found.cudnn_columns // 2}
     if channels < few[conv.kind]:
@@ -46,7 +41,32 @@ def sort_of(conv: ConvProblem) -> str:
         return "padded"
     if max(conv.dilation) > found.cudnn_dilation:
         return "dilated"
+    # A strided data gradient meets some of the taps at each place.
+    if conv.taps / conv.places > found.cudnn_taps:
+        return "many_taps"
     return "narrow_wgrad" if conv.kind == WGRAD and channels % found.cudnn_columns else ""
+
+
+def _sort_of_groups(conv: ConvProblem, channels: int, filters: int) -> str:
+    """By channels and filters of a group: a tile packs powers of two."""
+    found = choice_numbers()
+    if channels == 1:
+        return "depthwise"
+    if channels == filters and conv.packed > 1 and not channels & (channels - 1):
+        return "packed"
+    filled = (found.cudnn_whole_channels // 2, found.cudnn_whole_channels)
+    whole = channels == filters and channels in filled and _taken_as_they_are(conv, channels)
+    return "whole" if whole else "grouped"
+
+
+def _taken_as_they_are(conv: ConvProblem, channels: int) -> bool:
+    """Whether groups that fill a tile's columns go without slices: as names of its picks tell."""
+    found = choice_numbers()
+    half = channels < found.cudnn_whole_channels
+    if conv.kind == DGRAD:
+        return half and conv.places == 1 and conv.images > 1
+    pixels = conv.images * prod(conv.output_size)
+    return pixels >= found.cudnn_whole_pixels or (half and conv.kind == WGRAD)
 
 
 def ways_of(problem: GemmProblem, gpu: GpuSpec) -> Mapping[str, Way]:

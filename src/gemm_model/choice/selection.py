@@ -131,10 +131,16 @@ class Ranker:
         return self.model.own_pick(self.names[0]) if len(self.names) == 1 else OwnPick()
 
     def own_pick_of(self, problem: GemmProblem) -> OwnPick:
-        """The same for one problem: of convolutions it goes by their channels and what is copied for them."""
+        """The same for one problem: of convolutions it goes by their channels, by what is copied for them and
+        by the trees of the library's picks.
+        """
         if problem.conv is None:
             return self.own_pick
-        return self.own_pick.of(sort_of(problem.conv), ways_of(problem, self.gpu))
+        pick = self.own_pick.of(sort_of(problem.conv), ways_of(problem, self.gpu))
+        if pick.residual is None:
+            return pick
+        best = self.rank(problem, 1).best
+        return pick.corrected(problem, best.candidate.config, best.prediction)
 
     def spaces(self, problem: GemmProblem) -> tuple[CandidateSpace, ...]:
         """The candidates for the problem's types and layouts; raises InputError where there are none."""

@@ -6,9 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any
+from typing import Any, Protocol
 
 from gemm_model.core.elementwise import Values, minimum, where
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.prediction import Prediction
+from gemm_model.core.problem import GemmProblem
 
 COPIES = "COPIES"
 """The limiter of calls that copy matrices for longer than they multiply."""
@@ -130,6 +133,16 @@ class KnownWay:
         return max(parts_us, key=lambda name: parts_us[name])
 
 
+class Corrects(Protocol):
+    """What tells calls of a library from what is expected of them."""
+
+    def factor(
+        self, problem: GemmProblem, config: KernelConfig, fastest: Prediction, expected_us: float
+    ) -> float:
+        """What the call takes over the us that are expected of it [1]; of its fastest kernel's prediction."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPick:
     """What a library that chooses for itself takes over its kernel that is predicted to be the fastest."""
@@ -146,6 +159,10 @@ class OwnPick:
     """By name, kernels of earlier architectures."""
     ways: Mapping[str, KnownWay] = field(default_factory=dict)
     """Where no kernel takes a problem as it is: the ways that there are, of which it takes the fastest."""
+    residual: Corrects | None = None
+    """What corrects the times of single convolutions."""
+    factor: float = 1.0
+    """What it makes of the time of one [1]."""
 
     def of(self, sort: str, ways: Mapping[str, Way] | None = None) -> OwnPick:
         """What it is for problems of one sort, and of those that it takes in one of some ways."""
@@ -157,16 +174,24 @@ class OwnPick:
             if {way.copying, way.kernel} <= {"", *self.copying, *self.earlier}
         }
         if known:
-            return OwnPick(ways=known)
-        one = OwnPick(share=self.shares[sort]) if sort in self.shares else self
-        return replace(one, shares={}, copying={}, earlier={})
+            return OwnPick(ways=known, residual=self.residual)
+        one = replace(self, shares={}, copying={}, earlier={})
+        return replace(one, share=self.shares[sort], half_us=math.inf) if sort in self.shares else one
+
+    def corrected(self, problem: GemmProblem, config: KernelConfig, fastest: Prediction) -> OwnPick:
+        """The same for one convolution and its fastest kernel, by the residual where there is one."""
+        if self.residual is None:
+            return self
+        expected_us = float(self.time_us(fastest.runtime_us, fastest.limiter))
+        factor = self.residual.factor(problem, config, fastest, expected_us)
+        return replace(self, residual=None, factor=factor)
 
     def time_us(self, fastest_us: Values, limiter: Any) -> Values:
         """Of the library's call where its fastest kernel takes so many us, and what bounds that."""
         if self.ways:
-            return reduce(minimum, (way.time_us(fastest_us) for way in self.ways.values()))
+            return self.factor * reduce(minimum, (way.time_us(fastest_us) for way in self.ways.values()))
         halves = where(limiter == FADES_WHERE, fastest_us / self.half_us, 0.0)
-        return fastest_us * (1.0 + self.share / (1.0 + halves))
+        return self.factor * fastest_us * (1.0 + self.share / (1.0 + halves))
 
     def way(self, fastest_us: float) -> str:
         """In which way it goes where its fastest kernel takes so many us; '' where there is none."""

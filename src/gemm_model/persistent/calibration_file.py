@@ -202,6 +202,13 @@ def borrowed_bands() -> Mapping[str, float]:
 
 
 @cache
+def tables_of_picks(family: str) -> tuple[str, ...]:
+    """The tables of a library's calls that its numbers and trees are fitted to."""
+    found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["own_picks"]
+    return tuple(found[family]["tables"])
+
+
+@cache
 def own_picks() -> Mapping[str, OwnPick]:
     """By library what its own choice takes over its fastest kernel."""
     found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["own_picks"]

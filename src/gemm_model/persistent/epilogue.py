@@ -29,7 +29,7 @@ def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores)
     """
     output_clk = batch.stored_bits / 8.0 / stores.store_bytes_per_clk
     each_clk = stores.store_clk / resources.store_elements
-    return batch.cta_m * batch.cta_n * (output_clk + each_clk)
+    return batch.cta_m * batch.cta_n * (output_clk / resources.stored_sector_share + each_clk)
 
 
 def whole_epilogue_clk(
@@ -167,14 +167,16 @@ def stall_of(
     return Stall(waits, before, room, last)
 
 
-def between_loads_clk(batch: GemmBatch, gpu: GpuSpec, period: TilePeriod, stores: EpilogueStores) -> Values:
+def between_loads_clk(
+    batch: GemmBatch, gpu: GpuSpec, period: TilePeriod, resources: Resources, stores: EpilogueStores
+) -> Values:
     """Clocks between the loads of two tiles: the stores on the SM's way to L2, and finding the next tile.
 
     Only where the MMA goes on under the epilogue (tensor memory); elsewhere it waits for both in turn.
     """
     if not period.in_tensor_memory:
         return 0.0
-    stored = batch.cta_m * batch.cta_n * batch.stored_bits / 8.0
+    stored = batch.cta_m * batch.cta_n * batch.stored_bits / 8.0 / resources.stored_sector_share
     return stored / gpu.known("l2_write_bytes_per_clk_per_sm") + stores.tile_clk
 
 

@@ -6,6 +6,7 @@ from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Values,
     any_of,
+    ceil,
     is_zero,
     maximum,
     minimum,
@@ -79,7 +80,7 @@ def k_tile(
     return _new_k_tile(
         math_clk=math,
         port_clk=port,
-        arriving_clk=_arriving_clk(gpu, resources, numbers),
+        arriving_clk=_arriving_clk(gpu, resources, numbers) * _beyond_k(resources, schedule.k_tiles),
         taken_clk=(port + behind) / resources.loads_under_way,
         latency_clk=(load + arrived + behind) / resources.loads_under_way,
         tail_clk=_tail_clk(batch, resources, numbers.k_tail) + _source_bytes(batch) / way_in,
@@ -95,12 +96,18 @@ def math_clk(
     scale_misses: Values,
 ) -> Values:
     """Clocks of a k tile of a tile of `k_tiles` in the MMA warps, as in `k_tile`."""
-    mma = _mma_clk(batch, rate, resources, numbers, scale_misses)
+    mma = _mma_clk(batch, rate, resources, numbers, scale_misses) * _beyond_k(resources, k_tiles)
     signals = _round_trip_clk(batch, numbers.round_trip)
     if not is_zero(resources.awaited_math):
         signals = signals + resources.awaited_math * mma / resources.warpgroups
     math = smooth_maximum(mma, signals, numbers.overlap.loads_dram_order)
     return math + spilled_clk(resources, k_tiles, numbers.spilling)
+
+
+def _beyond_k(resources: Resources, k_tiles: Values) -> Values:
+    """All stages of a tile over those that K reaches, where k tiles come in several."""
+    loads = resources.k_tile_loads
+    return ceil(k_tiles / loads) * loads / k_tiles
 
 
 def _load_clk(gpu: GpuSpec, latency: Latency, fresh_share: Values) -> Values:

@@ -54,6 +54,7 @@ from gemm_model.persistent.kernel_time import (
 )
 from gemm_model.persistent.knowledge import Knowledge, knowledge
 from gemm_model.persistent.least_time import least_us
+from gemm_model.persistent.pick_residual import load_pick_residual, picks_of
 from gemm_model.persistent.residual import (
     AUTO,
     LIMIT,
@@ -125,6 +126,7 @@ class WarpSpecializedModel:
         self._knowledge: dict[tuple[str, str], Knowledge] = {}
         self._resources: dict[tuple[Any, ...], Resources] = {}
         self._residuals = self._own_residuals(residual)
+        self._corrects_picks = residual == AUTO
 
     def _own_residuals(self, wanted: str) -> dict[str, Residual]:
         """By family the residual asked for; a borrowed calibration has none."""
@@ -165,8 +167,21 @@ class WarpSpecializedModel:
         return self._named, borrowed
 
     def own_pick(self, family: str) -> OwnPick:
-        """What libraries were measured to pick (`calibration_file.own_picks`); nothing lost by others."""
-        return own_picks().get(family, OwnPick())
+        """What libraries were measured to pick (`calibration_file.own_picks`); nothing lost by others.
+
+        The trees of their picks correct them by the shipped calibration that they belong to, of launches
+        alone on a cold L2, which is what they have seen.
+        """
+        found = own_picks().get(family, OwnPick())
+        path = picks_of(self.gpu.name, family)
+        alone = self.regime == ALONE and self.l2 == COLD and not self.without
+        if not (self._corrects_picks and alone and path.is_file()):
+            return found
+        residual = load_pick_residual(path)
+        calibration, _ = self.calibration_of(family)
+        return (
+            found if residual.fingerprint != calibration.fingerprint() else replace(found, residual=residual)
+        )
 
     def knowledge(self, family: KernelFamily, kind: str) -> Knowledge:
         """What is known of a family's kernels on this GPU for a class of types."""

@@ -6,10 +6,7 @@ from m, n and k themselves. The correction is clipped, so that the physical mode
 
 from __future__ import annotations
 
-import json
 import math
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,11 +18,11 @@ import numpy as np
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.elementwise import Values, ceil, floor, maximum, minimum, power_of_two_divisor
 from gemm_model.core.errors import InputError
-from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.persistent.alignment import LINE_BYTES
 from gemm_model.persistent.calibration_file import WHOLE_SITUATIONS, Calibration, has_bands
-from gemm_model.persistent.forest import FOREST_ARRAYS, Features, Forest
+from gemm_model.persistent.forest import Features, Forest
+from gemm_model.persistent.forest_file import forest_of, read_archive, write_archive
 from gemm_model.persistent.kernel_time import Geometry, KernelTime
 
 LIMIT = 0.08
@@ -38,13 +35,6 @@ AUTO = "auto"
 SUFFIX = ".residual.npz"
 """A calibration `quack.yaml` has its residual beside it, in `quack.residual.npz`."""
 FORMAT_VERSION = 2
-MAX_BYTES = 64 << 20
-"""Largest arrays of a file [B]; all residuals; chosen: those of the package take a megabyte."""
-UNREADABLE = (
-    *(OSError, ValueError, EOFError, KeyError, AttributeError, MemoryError),
-    *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError),
-)
-"""What a damaged archive of arrays raises when it is read."""
 FEATURE_DECIMALS = 6
 """Decimals of a feature [1]; all forests; chosen: trees are steps, and the last bits of a sum must not choose
 the step."""
@@ -183,20 +173,7 @@ def load_residual(file: str | Path, calibration: Calibration) -> Residual:
 @lru_cache(maxsize=4)
 def _read(path: Path, _modified: int) -> Residual:
     """A file's residual, read again once the file has changed."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; expected a residual of gemm-model calibrate")
-    try:
-        with zipfile.ZipFile(path) as members:
-            size = sum(member.file_size for member in members.infolist())
-        if size > MAX_BYTES:
-            raise InputError(f"{path}: holds {size} bytes; expected a residual of at most {MAX_BYTES}")
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        about = json.loads(str(arrays.pop("about")))
-    except UNREADABLE:
-        raise InputError(
-            f"{path}: not a residual of gemm-model calibrate; expected an .npz file that it wrote"
-        ) from None
+    about, arrays = read_archive(path)
     for key, kind_of_value in (("version", int), ("gpu", str), ("fingerprint", str), ("error_band", dict)):
         if not isinstance(about, dict) or not isinstance(about.get(key), kind_of_value):
             raise InputError(f"{path}: key {key} of about is missing or no {kind_of_value.__name__}")
@@ -207,7 +184,7 @@ def _read(path: Path, _modified: int) -> Residual:
     return Residual(
         gpu=about["gpu"],
         fingerprint=about["fingerprint"],
-        forests={kind: _forest(arrays, kind, path) for kind in about["error_band"]},
+        forests={kind: forest_of(arrays, kind, len(FEATURES), path) for kind in about["error_band"]},
         error_band={kind: _band(bands, f"{path}, {kind}") for kind, bands in about["error_band"].items()},
         splits=_splits(about, path),
         taken_over=_taken_over(about, path),
@@ -237,20 +214,6 @@ def _taken_over(about: Mapping[str, Any], path: Path) -> TakenOver | None:
     return TakenOver(donor=donor, shares=shares)
 
 
-def _forest(arrays: Mapping[str, Any], kind: str, path: Path) -> Forest:
-    """The forest of one rate class among a file's arrays."""
-    found = {}
-    for name in FOREST_ARRAYS:
-        key = f"{kind}.{name}"
-        if key not in arrays:
-            raise InputError(f"{path}: array {key} is missing")
-        found[name] = arrays[key]
-    try:
-        return Forest(features=len(FEATURES), **found)
-    except ValueError as error:
-        raise InputError(f"{path}, {kind}: {error}") from None
-
-
 def _band(bands: Any, place: str) -> dict[str, float]:
     if not has_bands(bands) or not all(
         isinstance(band, float) and 0.0 <= band < math.inf for band in bands.values()
@@ -274,10 +237,4 @@ def write_residual(residual: Residual, path: Path) -> None:
         about["splits"] = residual.splits
     if residual.taken_over is not None:
         about |= {"donor": residual.taken_over.donor, "shares": dict(residual.taken_over.shares)}
-    arrays = {
-        f"{kind}.{name}": getattr(forest, name)
-        for kind, forest in residual.forests.items()
-        for name in FOREST_ARRAYS
-    }
-    with atomic_path(path) as temporary:
-        np.savez_compressed(temporary, about=np.array(json.dumps(about)), **arrays)
+    write_archive(about, residual.forests, path)
