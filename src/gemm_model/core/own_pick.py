@@ -166,10 +166,9 @@ class OwnPick:
 
     def of(self, sort: str, ways: Mapping[str, Way] | None = None) -> OwnPick:
         """What it is for problems of one sort, and of those that it takes in one of some ways."""
+        copying = {"": Copying(share=self.share, kernel_us=0.0, gb_per_s=math.inf), **self.copying}
         known = {
-            name: KnownWay(
-                way=way, copying=self.copying.get(way.copying), kernel=self.earlier.get(way.kernel)
-            )
+            name: KnownWay(way=way, copying=copying.get(way.copying), kernel=self.earlier.get(way.kernel))
             for name, way in (ways or {}).items()
             if {way.copying, way.kernel} <= {"", *self.copying, *self.earlier}
         }
