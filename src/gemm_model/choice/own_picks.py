@@ -150,12 +150,13 @@ def _small_tiles(conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
     found = choice_numbers()
     tile, k_tile = found.cudnn_gradient_tile, found.cudnn_earlier_k_tile
     m, n, k, products = conv.sizes
-    tiles = ceil(m / tile) * ceil(n / tile) * products
+    tiles, summed = ceil(m / tile) * ceil(n / tile) * products, float(k)
     if conv.kind != WGRAD:
-        summed = conv.filters if conv.kind == DGRAD else conv.channels
-        tiles, k = _up(tiles, gpu.sm_count), _up(summed, k_tile) * conv.taps / conv.places
+        tiles = _up(tiles, gpu.sm_count)
+        channels = conv.filters if conv.kind == DGRAD else conv.channels
+        summed = _up(channels, k_tile) * conv.k_runs
     return EarlierWork(
-        operations=2.0 * tile**2 * tiles * k,
+        operations=2.0 * tile**2 * tiles * summed,
         peak_per_ns=_mma_per_ns(gpu),
         dram_us=ELEMENT_BYTES * sum(_elements(conv)) / gpu.dram_read_bytes_per_us,
     )
