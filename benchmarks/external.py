@@ -4,7 +4,7 @@
     python benchmarks/external.py library_gemms.csv.gz --activations bf16
     python benchmarks/external.py library_gemms.csv.gz --type bf16 --family cublas --own-choice --copies 5
     python benchmarks/external.py library_gemms.csv.gz --type nvfp4 --activations bf16 --family cutlass \
-        --kernel sm100=128x256 --kernel sm103=128x256 --kernel sm120=128x128
+        --kernel sm100=128x256 --kernel sm103=128x256x768 --kernel sm120=128x128
     python benchmarks/external.py dsv3_fp8.csv dsv3_nvfp4.csv --gpu b200
 
 A table of library calls (columns system, in_dtype, m, n, k, runtime_us; `device` where `system` is no GPU of
@@ -15,7 +15,8 @@ choice of each shape is judged too. Nothing is fitted to such a table: it is a j
 What is known of how a table was taken can be told. `--own-choice` adds what the library of the family loses
 by its own choice of kernel, as `gemm-model torch` does. `--copies 5`: weights rotate through five copies, or
 as many as hold L2's bytes where those are fewer, and the rest is the same from call to call. `--kernel`
-names, by architecture, the tile that a framework takes instead of choosing.
+names, by architecture, the tile that a framework takes instead of choosing, with the depth of its k tile
+where that is not 128 bytes.
 
 With `--activations bf16` each call of narrower operands quantizes its activations first, as a framework's
 linear layer does: a kernel that reads them in bf16 and writes them with their scale factors, at DRAM's rate
@@ -23,7 +24,8 @@ or its own, after a boundary between kernels without programmatic dependent laun
 aiconfigurator are such calls (ai-dynamo/aiconfigurator, collector/trtllm/collect_gemm.py: `forward` of a
 layer, of bf16), and without a tuning run before them TensorRT-LLM takes a CUTLASS kernel by default
 (`getDefaultGemmConfig` of cpp/tensorrt_llm/thop/fp4Gemm.cpp): 128x256 on sm100 and sm103, 128x128 on sm120,
-no clusters.
+no clusters; on sm103 its k tiles are of 768 elements (`nvfp4_nvfp4_gemm_template_sm100.h` beside it: three
+times the 256 of its name).
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class Told:
     activations: str | None = None
     """Type that narrower activations are quantized from; None where they come as they are."""
     tiles: Mapping[str, str] = field(default_factory=dict)
-    """By architecture the tile that is taken, such as 128x256; the best where there is none."""
+    """By architecture the tile that is taken, such as 128x256 or 128x256x768; else the best."""
 
 
 def gpu_of(system: str, device: str | None) -> str:
@@ -119,8 +121,8 @@ def kernels(frame: pd.DataFrame, gpu: GpuSpec, told: Told) -> pd.DataFrame:
     calls = frame[CALL].reset_index(drop=True)
     tile = told.tiles.get(gpu.architecture)
     if tile is not None:
-        cta_m, cta_n = map(int, tile.split("x"))
-        return calls.assign(kernel=told.family, cta_m=cta_m, cta_n=cta_n, cluster_m=1, cluster_n=1)
+        extents = dict(zip(("cta_m", "cta_n", "cta_k"), map(int, tile.split("x")), strict=False))
+        return calls.assign(kernel=told.family, **extents, cluster_m=1, cluster_n=1)
     best = rank_table(calls, Ranker(gpu, family=told.family, options=told.options)).reset_index(drop=True)
     ctas_per_mma = np.where(best["schedule"] == "2cta", 2, 1)
     return best.assign(mma_m=pd.to_numeric(best["cta_m"]) * ctas_per_mma)
@@ -193,10 +195,11 @@ def systems(path: Path, gpu: str | None, dtype: str | None = None) -> Iterator[t
 
 
 def told_tile(word: str) -> tuple[str, str]:
-    """Architecture and tile of a word such as sm100=128x256."""
+    """Architecture and tile of a word such as sm100=128x256 or sm103=128x256x768."""
     architecture, _, tile = word.partition("=")
-    if not all(extent.isdecimal() for extent in tile.split("x", 1)) or "x" not in tile:
-        raise argparse.ArgumentTypeError(f"{word!r}; expected one such as sm100=128x256")
+    extents = tile.split("x")
+    if len(extents) not in (2, 3) or not all(extent.isdecimal() for extent in extents):
+        raise argparse.ArgumentTypeError(f"{word!r}; expected one such as sm100=128x256 or sm103=128x256x768")
     return architecture, tile
 
 

@@ -88,6 +88,7 @@ VALUES = {
     "fused_epilogue.ring_share": 0.5,
     "fused_epilogue.vector_clk": 100.0,
     "scaled_outputs.scale_clk": 10.0,
+    "slow_division.warp_clk": 200.0,
     "grouped.start_us": 0.5,
     "grouped.tile_clk": 200.0,
     "pointer_stores.output_clk": 100.0,

@@ -168,3 +168,14 @@ def test_what_says_nothing_of_the_kernel_changes_neither_resources_nor_validity(
     assert told(64, 64, 64, batch=9.0, empty_kernel_us=4.0, footprint_bytes=1e9) == usual
     other = numbers_of(GemmProblem.of(4096, 4096, 4096, dtype), config(128, 160, stages=stages))
     assert kernel_of(other) != usual[0]
+
+
+def test_deep_k_tiles_of_sm103_leave_no_room_to_outputs():
+    """Three loads of 384 rows of 128 bytes with 16 of scales: (232448 - 1024) // 55296 of them fit."""
+    deep, gb300 = config(128, 256, cta_k=768, kernel="cutlass"), load_gpu("gb300")
+    resources = found("nvfp4", deep, gb300)
+    assert resources.cta_k[0] == 256
+    assert (resources.stages[0], resources.epilogue_bytes[0]) == (4, 0)
+    # Beside two buffers of 128 x 32 outputs: (231424 - 16384) // 55296.
+    assert found("nvfp4", config(128, 256, kernel="cutlass"), gb300).stages[0] == 3
+    assert "do not hold 2 stages" in check(GemmProblem.of(4096, 4096, 4096, "nvfp4"), deep, B200)

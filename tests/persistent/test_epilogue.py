@@ -1,7 +1,10 @@
 """The epilogue and the tile period, in clocks worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 
+from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
 from gemm_model.persistent.epilogue import (
     between_loads_clk,
@@ -91,5 +94,16 @@ def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales(cta
 def test_stores_and_the_next_tiles_number_come_before_its_loads_where_mmas_go_on():
     # 128 x 256 outputs of 4 bytes at 32 bytes a clock, and the fixed clocks of a tile.
     batch = pair_of_ctas(256, dtype="nvfp4", out_dtype="fp32")
-    assert between_loads_clk(batch, B200, TENSOR_MEMORY, STORES) == 4096 + 400
-    assert between_loads_clk(row(cta_m=128, cta_n=256), H200, REGISTERS, STORES) == 0
+    assert between_loads_clk(batch, B200, TENSOR_MEMORY, found_of(batch, B200), STORES) == 4096 + 400
+    hopper = row(cta_m=128, cta_n=256)
+    assert between_loads_clk(hopper, H200, REGISTERS, found_of(hopper), STORES) == 0
+
+
+def test_threads_that_store_their_own_rows_fill_half_of_each_sector():
+    """16 of 32 bytes: 128 x 256 outputs of 2 bytes take what twice as many do, at 32 and 16 B a clock."""
+    batch = row(dtype="nvfp4", out_dtype="bf16", cta_m=128, cta_n=256, cta_k=768, kernel="cutlass")
+    gb300 = replace(B200, architecture="sm103")
+    found = resources_of(batch, gb300, family_of("cutlass", gb300))
+    assert between_loads_clk(batch, gb300, TENSOR_MEMORY, found, STORES) == 4096 + 400
+    # Stores of 128 x 32 outputs at 48 clocks each.
+    assert epilogue_clk(batch, found, STORES) == pytest.approx(2 * 4096 + 8 * 48)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -158,6 +159,7 @@ def test_triton_makes_descriptors_of_three_dimensions_for_a_batch_and_of_two_mat
 
 def test_clocks_of_a_fused_epilogue():
     stores = numbers().epilogue
+    short_division = numbers().without(["slow_division"])
     sums = 128 * 128
     plain = work()
     plain_clk = epilogue_clk(plain, found_of(plain), stores)
@@ -174,13 +176,51 @@ def test_clocks_of_a_fused_epilogue():
     }
     for words, clk in cases.items():
         fused = work(epilogue=words)
-        assert fused_clk(fused, found_of(fused), numbers()) == pytest.approx(clk), words
+        assert fused_clk(fused, found_of(fused), short_division) == pytest.approx(clk), words
     # One warpgroup alone takes a quarter longer over its values, not over what it waits for.
     alone = work(epilogue="gelu,bias", config=gm.KernelConfig(cta_m=64, cta_n=128))
     assert fused_clk(alone, found_of(alone), numbers()) == pytest.approx(8.192 * 50 * 1.25 + 100)
     gated = work(epilogue="gated_silu")
     # Outputs of 2 bytes at 16 a clock are 2048; a gate leaves half of them, in as many stores.
     assert plain_clk - epilogue_clk(gated, found_of(gated), stores) == pytest.approx(1024)
+
+
+@pytest.mark.parametrize("k", [64, 512, 1024, 3584, 8192, 1048576])
+@pytest.mark.parametrize(
+    ("m", "sums"), [(1, (4, 0)), (8, (32, 0)), (11, (32, 12)), (16, (32, 32)), (4096, (32, 32))]
+)
+def test_a_silu_takes_longer_where_a_warp_has_a_sum_whose_sigmoid_is_no_normal_number(m, k, sums):
+    silu = work(m, k=k, epilogue="silu")
+    # The smallest normal number is 2^-126; sums of k products of standard normal numbers spread by sqrt(k).
+    below = math.erfc(126 * math.log(2) / math.sqrt(2 * k)) / 2
+    shares = [1 - (1 - below) ** count for count in sums]
+    # 128 x 128 outputs in 256 threads: 64 for each, half of them in the upper 8 rows of its warp; 200 clocks.
+    # The approximation of `below` is within 0.00014.
+    found, known = found_of(silu), numbers()
+    longer = fused_clk(silu, found, known) - fused_clk(silu, found, known.without(["slow_division"]))
+    assert longer == pytest.approx(32 * 200 * sum(shares), abs=32 * 200 * 2 * 32 * 0.00014)
+    gelu = work(m, k=k, epilogue="gelu")
+    assert fused_clk(gelu, found, known) == fused_clk(gelu, found, known.without(["slow_division"]))
+
+
+def test_only_kernels_of_cutlass_divide():
+    families = ("quack", "cublas", "cutlass", "triton")
+    lack = {name for name in families if "slow_division" in family_of(name, H200).absent_mechanisms}
+    assert lack == {"quack", "cublas", "triton"}
+
+
+def test_a_caveat_says_that_sums_are_taken_for_those_of_random_operands():
+    def told(without, epilogue, kernel="cutlass"):
+        model = create_model("WarpSpecializedModel", gm.load_gpu("h200"), {"without": without})
+        problem = gm.GemmProblem.of(4096, 4096, 4096, epilogue=epilogue)
+        config = gm.KernelConfig(kernel=kernel, cta_m=128, cta_n=128)
+        found = model.predict_batch(batch_of([(problem, config)]))
+        return any(caveat.startswith("slow_division") for caveat in found.caveats)
+
+    assert told([], "silu")
+    assert not told(["slow_division"], "silu")
+    assert not told([], "gelu")
+    assert not told([], "silu", "quack")
 
 
 def test_loads_go_on_in_an_epilogue_until_the_ring_is_full():
@@ -231,6 +271,15 @@ def test_sources_take_buffers_from_the_ring():
     plain, reads = work(config=config), work(config=config, epilogue="beta")
     assert found_of(reads).epilogue_bytes - found_of(plain).epilogue_bytes == 4 * 128 * 32 * 2
     assert found_of(reads).stages == found_of(plain).stages - 1
+
+
+def test_sums_that_are_scaled_wait_for_the_mmas_of_all_blocks():
+    # Two blocks of 64 x 80 outputs: without scales one's sums are added beside the other's MMAs.
+    tile = gm.KernelConfig(cta_m=128, cta_n=80, schedule="pingpong")
+    cublas = family_of("cublas", H200)
+    for scaling, blocks in ((None, 2.0), ("1x128,128x128", 1.0), ("1x128,1x128", 1.0)):
+        batch = work(dtype="fp8", config=tile, block_scaling=scaling)
+        assert resources_of(batch, H200, cublas).blocks_in_turn == blocks
 
 
 def test_software_scales_are_multiplied_with_each_k_tile():

@@ -254,6 +254,16 @@ def test_no_kernel_is_faster_than_light():
         assert times.runtime_us == times.floor_us
 
 
+def test_what_l2_holds_may_come_faster_than_from_dram():
+    """Of 8.9 MB in an L2 that keeps 31.5 a 156th is gone: (8.9 / 31.5)^4."""
+    batch = row((64, 2048, 2048), cta_m=64, cta_n=128)
+    math_us = 2 * 64 * 2048 * 2048 / (4096 * 132 * 1980)
+    cold_us = 2 * (64 * 2048 + 2048 * 2048 + 64 * 2048) / PEAK_DRAM_BYTES_PER_US
+    assert times_of(batch).floor_us == pytest.approx(cold_us)
+    assert math_us < cold_us / 3
+    assert times_of(batch, l2="warm").floor_us == pytest.approx(math_us)
+
+
 def test_latency_that_the_stages_do_not_hide_sets_the_pace():
     batch = row((128, 132 * 128, 8192), cta_m=128, cta_n=128, stages=2)
     slow = numbers({"latency.load_clk": 4000.0})

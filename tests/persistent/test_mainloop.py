@@ -61,6 +61,23 @@ def test_mmas_into_tensor_memory_have_neither_signals_nor_promotion():
     assert step.tail_clk == 0
 
 
+@pytest.mark.parametrize(("k", "k_tiles", "beyond"), [(128, 1, 3), (768, 3, 1), (1024, 4, 1.5)])
+def test_deep_k_tiles_arrive_and_are_multiplied_whole(k, k_tiles, beyond):
+    """Three loads of 256 elements, wherever K ends."""
+    gb300 = replace(B200, architecture="sm103")
+    cutlass = family_of("cutlass", gb300)
+    batch = row((4096, 4096, k), "nvfp4", cta_m=128, cta_n=256, cta_k=768, kernel="cutlass")
+    found = resources_of(batch, gb300, cutlass)
+    schedule = tile_schedule(batch, found, cutlass.tile_order)
+    known = numbers().without(cutlass.absent_mechanisms | {"scale_factors"})
+    step = k_tile(batch, gb300, 49152.0, found, schedule, known)
+    assert schedule.k_tiles == k_tiles
+    # 2 x 128 x 256 x 256 FLOP at 49152 a clock and 0.8 of the peak, and 16 clocks to issue.
+    assert step.math_clk == pytest.approx(beyond * (16777216 / (49152 * 0.8) + 16))
+    # 384 rows of 128 bytes and of 16 bytes of scale factors at 64 bytes a clock.
+    assert step.arriving_clk == pytest.approx(beyond * 384 * 144 / 64)
+
+
 @pytest.mark.parametrize(("cta_n", "clk"), [(32, 130 + 16), (64, 170 + 16), (256, 640 + 16)])
 def test_reading_operands_from_shared_memory_bounds_narrow_instructions(cta_n, clk):
     """The excess of 72 columns over N, each as half of the MMA's clocks: 80, 160, 640."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Flags, Values, is_multiple, one_of, where
+from gemm_model.core.elementwise import Flags, Values, is_multiple, maximum, one_of, where
 from gemm_model.core.epilogue import ACTIVATIONS, REDUCTIONS, SCALARS, SOURCES, VECTORS
 from gemm_model.core.further_work import BLOCK_SCALING, CONV, GROUPS
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import multistage, quack, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
+from gemm_model.kernels.mechanisms import OF_LIBRARIES, SLOW_DIVISION
 
 VISITED = frozenset({*SCALARS, *SOURCES, *VECTORS, *ACTIVATIONS, *REDUCTIONS})
 """Nodes of epilogue visitor trees; a gate, which leaves half of the outputs, is none."""
@@ -80,6 +81,8 @@ CUTLASS_SM90 = KernelFamily(
     ),
     tile_order=SM90_ORDER,
     tile_period=TilePeriod(accumulators="registers"),
+    # `cutlass::epilogue::thread::SiLu` divides by 1 + exp(-x).
+    mechanisms=(*OF_LIBRARIES, SLOW_DIVISION),
 )
 
 CUTLASS_SM100 = KernelFamily(
@@ -100,6 +103,43 @@ CUTLASS_SM100 = KernelFamily(
     tile_period=TilePeriod(accumulators="tensor_memory"),
     mechanisms=quack.TENSOR_MEMORY_MECHANISMS,
 )
+
+DEEP_K_BYTES = 384.0
+"""Of K in a row of a k tile [B]; kernels that only sm_103 has, 768 elements of fp4; CUTLASS's
+`sm103_blockscaled_mma_warpspecialized`."""
+LOAD_K_BYTES = 128.0
+DIRECT_STORE_BYTES = 16.0
+"""Of its own row what a thread stores at a time [B]; epilogues without shared memory; CUTLASS's
+`sm100_epilogue_nosmem`."""
+SECTOR_BYTES = 32.0
+
+
+def deep_k_tile(batch: GemmBatch) -> Flags:
+    fp4: Flags = maximum(batch.a_bits, batch.b_bits) == 4.0
+    deep: Flags = batch.cta_k * batch.a_bits / 8.0 == DEEP_K_BYTES
+    return fp4 & deep
+
+
+def loads_of_deep_k_tile(batch: GemmBatch) -> Values:
+    """Two stages of whole k tiles would not fit beside each other."""
+    return where(deep_k_tile(batch), DEEP_K_BYTES / LOAD_K_BYTES, 1.0)
+
+
+def direct_sector_share(batch: GemmBatch) -> Values:
+    """Deep k tiles leave no shared memory to the outputs (`NoSmemWarpSpecialized1Sm`, `2Sm`)."""
+    return where(deep_k_tile(batch), DIRECT_STORE_BYTES / SECTOR_BYTES, 1.0)
+
+
+CUTLASS_SM103 = replace(
+    CUTLASS_SM100,
+    architectures=("sm103",),
+    resources=replace(
+        CUTLASS_SM100.resources,
+        loads_of_k_tile=loads_of_deep_k_tile,
+        stored_sector_share=direct_sector_share,
+    ),
+)
+"""Those of sm_100 run there too; deep k tiles are told by their cta_k."""
 
 CUTLASS_SM120 = KernelFamily(
     name="cutlass",
@@ -148,6 +188,7 @@ def _multistage(architectures: tuple[str, ...], rules: ResourceRules) -> KernelF
 FAMILIES = (
     CUTLASS_SM90,
     CUTLASS_SM100,
+    CUTLASS_SM103,
     CUTLASS_SM120,
     _multistage(multistage.ASYNC_COPY, multistage.resource_rules()),
     _multistage(("sm70",), multistage.resource_rules(stages=2.0)),

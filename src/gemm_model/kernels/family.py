@@ -27,6 +27,16 @@ def whole_fill(_batch: GemmBatch) -> Values:
     return 1.0
 
 
+def one_load(_batch: GemmBatch) -> Values:
+    """A k tile is loaded at once, as one stage of the ring."""
+    return 1.0
+
+
+def stores_by_tma(_batch: GemmBatch) -> Values:
+    """Stores by TMA fill whole sectors."""
+    return 1.0
+
+
 def nothing_awaited(_batch: GemmBatch) -> Values:
     """MMAs stay under way while the next k tile begins."""
     return 0.0
@@ -110,6 +120,11 @@ class ResourceRules:
     """Share of a warpgroup's own MMAs that it waits for before it frees their stage and goes on [1]."""
     fill_share: Callable[[GemmBatch], Values] = whole_fill
     """Time of out-of-bounds fill over that of the family's other kernels [1]."""
+    loads_of_k_tile: Callable[[GemmBatch], Values] = one_load
+    """Loads that a k tile comes in, each a stage: all come and are multiplied, wherever K ends [1]."""
+    stored_sector_share: Callable[[GemmBatch], Values] = stores_by_tma
+    """Of the sectors of 32 bytes that a tile's stores send to L2 the part that one store fills [1]; below 1
+    threads store their own rows, without a buffer in shared memory."""
     short_ring: bool = False
     """Whether the ring has few stages: a stage's round trip bounds the loads, whatever they queue for."""
     barrier_bytes: float = 1024.0

@@ -69,6 +69,7 @@ class Resources:
     """What one CTA takes; each field a number or an array."""
 
     cta_k: Values
+    """K of one stage of the ring; of a k tile in several loads that of one."""
     b_holders: Values
     """`GemmBatch.b_holders`."""
     clusters_at_once: Values
@@ -88,6 +89,10 @@ class Resources:
     """Share of a k tile's MMAs that a load waits for beside those of held stages [1]."""
     fill_share: Values
     """Time of out-of-bounds fill over that of the family's other kernels [1]."""
+    k_tile_loads: Values
+    """`ResourceRules.loads_of_k_tile`."""
+    stored_sector_share: Values
+    """`ResourceRules.stored_sector_share`."""
     short_ring: Flags
     """Whether a stage's round trip bounds the loads, whatever they queue for."""
     awaited_math: Values
@@ -160,7 +165,8 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     """
     rules = family.resources
     k_bits = maximum(batch.a_bits, batch.b_bits)
-    cta_k = where(batch.cta_k > 0, batch.cta_k, K_BYTES_PER_STAGE * 8.0 / k_bits)
+    loads = rules.loads_of_k_tile(batch)
+    cta_k = where(batch.cta_k > 0, batch.cta_k / loads, K_BYTES_PER_STAGE * 8.0 / k_bits)
     # A pair of CTAs on one MMA keeps half of B in each, but all scales of B.
     b_holders = batch.b_holders
     b_rows = batch.cta_n / b_holders
@@ -171,7 +177,8 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     rows, columns = rules.epilogue_tile(batch, (warpgroups > 1) & negated(by_columns))
     buffer = rows * columns
     buffers = minimum(batch.cta_m * batch.cta_n / buffer, rules.epilogue_buffers(columns))
-    epilogue_bytes: Values = buffers * buffer * batch.stored_bits / 8.0
+    sector_share = rules.stored_sector_share(batch)
+    epilogue_bytes: Values = buffers * buffer * batch.stored_bits / 8.0 * (sector_share >= 1.0)
     if batch.further is not None:
         sources = _source_buffers(batch, buffer, buffers)
         beside = epilogue_bytes + sources
@@ -204,6 +211,8 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         loads_under_way=maximum(stages - rules.held_stages(batch), 1.0),
         math_in_round_trip=_math_in_round_trip(batch, rules, cta_k * k_bits, warpgroups),
         fill_share=rules.fill_share(batch),
+        k_tile_loads=loads,
+        stored_sector_share=sector_share,
         short_ring=rules.short_ring,
         awaited_math=rules.awaited_math(batch),
         warpgroups=warpgroups,
@@ -235,9 +244,11 @@ def _math_in_round_trip(
 def _blocks_in_turn(
     batch: GemmBatch, rules: ResourceRules, mma_columns: Values, warpgroups: Values
 ) -> Values:
+    """Sums that are scaled wait for the MMAs of all blocks."""
     if not rules.promotes_by_block:
         return 1.0
-    return ceil(batch.cta_m * batch.cta_n / (MMA_ROWS * mma_columns * warpgroups))
+    blocks = ceil(batch.cta_m * batch.cta_n / (MMA_ROWS * mma_columns * warpgroups))
+    return blocks if batch.further is None else where(batch.further.software_scales, 1.0, blocks)
 
 
 def _clusters_at_once(cluster_size: Values, gpu: GpuSpec) -> Values:

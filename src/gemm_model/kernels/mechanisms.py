@@ -893,6 +893,21 @@ class Grouped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlowDivision:
+    """A silu that divides by numbers so large that the quotient is no normal one: of sums below -87."""
+
+    warp_clk: float = number(
+        "clk",
+        190.0,
+        (0.0, 1000.0),
+        "what such a division takes a warp longer, for each of its accumulators",
+        "a call of some 40 instructions, each of which waits for the one before (SASS)",
+        neutral=0.0,
+        fitted=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PointerStores:
     """Outputs of groups that are stored by a pointer for each, masked, in place of a tensor map."""
 
@@ -1121,6 +1136,7 @@ class KernelNumbers:
     scale_factors: ScaleFactors
     fused_epilogue: FusedEpilogue
     scaled_outputs: ScaledOutputs
+    slow_division: SlowDivision
     grouped: Grouped
     pointer_stores: PointerStores
     software_scales: SoftwareScales
@@ -1179,7 +1195,8 @@ KERNEL_MECHANISMS = frozenset(
             "latency",
         ),
         *("epilogue", "split_k", "edge_tiles"),
-        *("fused_epilogue", "scaled_outputs", "grouped", "pointer_stores", "software_scales"),
+        *("fused_epilogue", "scaled_outputs", "slow_division"),
+        *("grouped", "pointer_stores", "software_scales"),
     }
 )
 """Mechanisms whose numbers are the kernel's doing: another library's kernels have others on the same card.
@@ -1188,9 +1205,10 @@ Edge tiles are among them: what is filled beside the matrix goes by the boxes of
 
 
 FUSED_EPILOGUE = "fused_epilogue"
+SLOW_DIVISION = "slow_division"
 GROUPED = "grouped"
 FURTHER_STAGES: Mapping[str, tuple[str, ...]] = {
-    FUSED_EPILOGUE: (FUSED_EPILOGUE, "scaled_outputs"),
+    FUSED_EPILOGUE: (FUSED_EPILOGUE, "scaled_outputs", SLOW_DIVISION),
     GROUPED: (GROUPED, "pointer_stores"),
     "software_scales": ("software_scales",),
 }
@@ -1228,7 +1246,9 @@ def _numbers_of(record: Any, prefix: str = "") -> tuple[Number, ...]:
 MECHANISMS: tuple[Mechanism, ...] = _mechanisms()
 """All mechanisms, in the order in which a launch meets them."""
 MECHANISM_NAMES = tuple(mechanism.name for mechanism in MECHANISMS)
-OF_LIBRARIES = tuple(name for name in MECHANISM_NAMES if name not in ("device_descriptors", "pointer_stores"))
+OF_LIBRARIES = tuple(
+    name for name in MECHANISM_NAMES if name not in ("device_descriptors", "pointer_stores", SLOW_DIVISION)
+)
 """Mechanisms of kernels whose tensor descriptors the host makes, and whose outputs all leave by TMA."""
 NUMBERS: Mapping[str, Number] = {spec.name: spec for mechanism in MECHANISMS for spec in mechanism.numbers}
 """All numbers by their full names."""

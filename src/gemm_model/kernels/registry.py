@@ -54,7 +54,8 @@ def family_of(name: str, gpu: GpuSpec) -> KernelFamily:
     Raises InputError for an unknown name, and for a family that has no kernels for the GPU.
     """
     architecture = gpu.kernel_architecture
-    found = _DEFAULTS.get(architecture) if name == AUTO_KERNEL else _FAMILIES.get((name, architecture))
+    shared = _DEFAULTS.get(architecture) if name == AUTO_KERNEL else _FAMILIES.get((name, architecture))
+    found = _FAMILIES.get((name, gpu.architecture), shared)
     if found is not None:
         return found
     known = families(gpu)

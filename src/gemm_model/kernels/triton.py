@@ -16,7 +16,7 @@ from gemm_model.kernels.family import (
     TileOrder,
     TilePeriod,
 )
-from gemm_model.kernels.mechanisms import MECHANISM_NAMES
+from gemm_model.kernels.mechanisms import OF_LIBRARIES
 from gemm_model.kernels.numbers import family_numbers
 
 
@@ -111,7 +111,7 @@ TRITON_SM90 = KernelFamily(
     ),
     tile_order=GROUPED_ALONG_M,
     tile_period=TilePeriod(accumulators="registers", groups_tile_by_tile=True),
-    mechanisms=MECHANISM_NAMES,
+    mechanisms=(*OF_LIBRARIES, "device_descriptors", "pointer_stores"),
 )
 
 TRITON_SM120 = replace(TRITON_SM90, architectures=("sm120",), resources=replace(RULES, largest_cluster=8))

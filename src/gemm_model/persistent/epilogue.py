@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Flags, Values, maximum, minimum, where
+from gemm_model.core.elementwise import Flags, Values, exp, maximum, minimum, power, sqrt, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import TilePeriod
-from gemm_model.kernels.feasibility import Resources
+from gemm_model.kernels.feasibility import WARPGROUP_THREADS, Resources
 from gemm_model.kernels.mechanisms import EpilogueStores, KernelNumbers
 from gemm_model.kernels.numbers import family_numbers
+
+LOWEST_SIGMOID = -87.34
+"""Sum from which down 1 / (1 + exp(-sum)) is less than the smallest normal number, 2^-126 [1]; fp32; IEEE
+754."""
+ROWS_OF_A_REGISTER, COLUMNS_OF_A_REGISTER = 8.0, 4.0
+"""Outputs whose sums one accumulator register of a warp holds [rows, columns]; sm90; wgmma's fragment D in
+the PTX ISA."""
+LARGEST_EXPONENT = 50.0
+"""Exponent up to which a share is told [1]; chosen: exp(-50) of a matrix is none."""
 
 
 def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores) -> Values:
@@ -20,7 +29,7 @@ def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores)
     """
     output_clk = batch.stored_bits / 8.0 / stores.store_bytes_per_clk
     each_clk = stores.store_clk / resources.store_elements
-    return batch.cta_m * batch.cta_n * (output_clk + each_clk)
+    return batch.cta_m * batch.cta_n * (output_clk / resources.stored_sector_share + each_clk)
 
 
 def whole_epilogue_clk(
@@ -46,7 +55,34 @@ def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) ->
     each = each + batch.source_bits / 8.0 / fused.source_bytes_per_clk
     waits = further.vectors * fused.vector_clk + where(further.source_share > 0.0, fused.source_clk, 0.0)
     of_group = where(further.looked_up, numbers.grouped.tile_clk, 0.0)
-    return batch.cta_m * batch.cta_n * each + waits + of_group
+    slow = slow_division_clk(batch, resources, numbers.slow_division.warp_clk)
+    return batch.cta_m * batch.cta_n * each + waits + of_group + slow
+
+
+def slow_division_clk(batch: GemmBatch, resources: Resources, warp_clk: float) -> Values:
+    """Clocks that a tile's sigmoids take longer because of sums below LOWEST_SIGMOID.
+
+    A warp divides for 8 rows of 4 columns at once, and takes the long way if one of these sums does. The
+    first warp, with 16 rows, is the slowest; rows outside the matrix have none.
+    """
+    if warp_clk == 0.0 or batch.further is None:
+        return 0.0
+    normal = 1.0 - share_below(LOWEST_SIGMOID, batch.k)
+    rows = minimum(minimum(batch.m, batch.cta_m), 2.0 * ROWS_OF_A_REGISTER)
+    upper = minimum(rows, ROWS_OF_A_REGISTER)
+    upper_share = 1.0 - normal ** (COLUMNS_OF_A_REGISTER * upper)
+    lower_share = 1.0 - normal ** (COLUMNS_OF_A_REGISTER * (rows - upper))
+    accumulators = batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * resources.warpgroups)
+    return batch.further.sigmoids * accumulators * warp_clk * (upper_share + lower_share) / 2.0
+
+
+def share_below(lowest: float, k: Values) -> Values:
+    """Share of the sums below a negative number, of operands of unit variance: they spread by the root of k.
+
+    Bowling et al. (2009), the normal distribution by a logistic one: within 0.00014.
+    """
+    spreads = -lowest / sqrt(k)
+    return 1.0 / (1.0 + exp(minimum(1.5976 * spreads + 0.07056 * power(spreads, 3.0), LARGEST_EXPONENT)))
 
 
 def tile_by_tile_clk(
@@ -131,14 +167,16 @@ def stall_of(
     return Stall(waits, before, room, last)
 
 
-def between_loads_clk(batch: GemmBatch, gpu: GpuSpec, period: TilePeriod, stores: EpilogueStores) -> Values:
+def between_loads_clk(
+    batch: GemmBatch, gpu: GpuSpec, period: TilePeriod, resources: Resources, stores: EpilogueStores
+) -> Values:
     """Clocks between the loads of two tiles: the stores on the SM's way to L2, and finding the next tile.
 
     Only where the MMA goes on under the epilogue (tensor memory); elsewhere it waits for both in turn.
     """
     if not period.in_tensor_memory:
         return 0.0
-    stored = batch.cta_m * batch.cta_n * batch.stored_bits / 8.0
+    stored = batch.cta_m * batch.cta_n * batch.stored_bits / 8.0 / resources.stored_sector_share
     return stored / gpu.known("l2_write_bytes_per_clk_per_sm") + stores.tile_clk
 
 

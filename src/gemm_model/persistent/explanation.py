@@ -132,7 +132,7 @@ _World = Callable[[GemmProblem, dict[str, Any]], float]
 
 WITHOUT = {
     "tensor cores of unlimited rate": ("tensor", "narrow_mma", "promotion", "round_trip", "spilling"),
-    "no epilogue": ("epilogue", "fused_epilogue"),
+    "no epilogue": ("epilogue", "fused_epilogue", "slow_division"),
     "no load latency": ("latency",),
     "unlimited L2-to-SM bandwidth": ("port", "line_crossing", "k_tail"),
     "L2 of unlimited bandwidth": ("l2",),

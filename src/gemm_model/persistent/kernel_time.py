@@ -355,7 +355,7 @@ def kernel_time(
     cold = _cold(work, waves_us, bytes_moved) if around.chained else 0.0
     started_us = launches_us(batch, schedule, gpu, geometry.family, numbers, around, cold, sm_clk_mhz)
     floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
-    between = between_loads_clk(batch, gpu, period, numbers.epilogue)
+    between = between_loads_clk(batch, gpu, period, geometry.resources, numbers.epilogue)
     held_up = between if is_zero(between) else maximum(rounds - 1.0, 0.0) * between
     return _new_time(
         runtime_us=maximum(started_us + first_load_us + waves_us + exposed_us, floor_us),
@@ -482,7 +482,7 @@ def _work(
     """The work of the waves."""
     batch, schedule, resources = geometry.batch, geometry.schedule, geometry.resources
     period = geometry.family.tile_period
-    between = between_loads_clk(batch, gpu, period, numbers.epilogue)
+    between = between_loads_clk(batch, gpu, period, geometry.resources, numbers.epilogue)
     port_clk = _port_tile_clk(step, schedule, resources)
     trips_clk = _round_trips_clk(step, schedule, resources)
     arriving = 0.0 if is_zero(step.arriving_clk) else schedule.k_tiles * step.arriving_clk
@@ -759,7 +759,11 @@ def clock_without_loads_mhz(
 
 
 def _speed_of_light_us(geometry: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:
-    """No kernel is faster than its FLOP at the peak rate, or its bytes at the DRAM's (classic SOL model)."""
+    """No kernel is faster than its FLOP at the peak rate, or its bytes at the DRAM's (classic SOL model).
+
+    Operands that L2 holds at the start do not come from there.
+    """
     math_us = geometry.flop / (geometry.rate * gpu.sm_count * gpu.sm_clk_mhz)
-    dram_us = (bytes_moved.operand_bytes + bytes_moved.output_bytes) / gpu.dram_bytes_per_us
+    operand_bytes = bytes_moved.operand_bytes * bytes_moved.from_dram
+    dram_us = (operand_bytes + bytes_moved.output_bytes) / gpu.dram_bytes_per_us
     return maximum(math_us, dram_us)

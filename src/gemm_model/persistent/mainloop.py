@@ -6,6 +6,7 @@ from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Values,
     any_of,
+    ceil,
     is_zero,
     maximum,
     minimum,
@@ -79,7 +80,7 @@ def k_tile(
     return _new_k_tile(
         math_clk=math,
         port_clk=port,
-        arriving_clk=_arriving_clk(gpu, resources, numbers),
+        arriving_clk=_arriving_clk(gpu, resources, numbers) * _beyond_k(resources, schedule.k_tiles),
         taken_clk=(port + behind) / resources.loads_under_way,
         latency_clk=(load + arrived + behind) / resources.loads_under_way,
         tail_clk=_tail_clk(batch, resources, numbers.k_tail) + _source_bytes(batch) / way_in,
@@ -95,12 +96,18 @@ def math_clk(
     scale_misses: Values,
 ) -> Values:
     """Clocks of a k tile of a tile of `k_tiles` in the MMA warps, as in `k_tile`."""
-    mma = _mma_clk(batch, rate, resources, numbers, scale_misses)
+    mma = _mma_clk(batch, rate, resources, numbers, scale_misses) * _beyond_k(resources, k_tiles)
     signals = _round_trip_clk(batch, numbers.round_trip)
     if not is_zero(resources.awaited_math):
         signals = signals + resources.awaited_math * mma / resources.warpgroups
     math = smooth_maximum(mma, signals, numbers.overlap.loads_dram_order)
     return math + spilled_clk(resources, k_tiles, numbers.spilling)
+
+
+def _beyond_k(resources: Resources, k_tiles: Values) -> Values:
+    """All stages of a tile over those that K reaches, where k tiles come in several."""
+    loads = resources.k_tile_loads
+    return ceil(k_tiles / loads) * loads / k_tiles
 
 
 def _load_clk(gpu: GpuSpec, latency: Latency, fresh_share: Values) -> Values:
@@ -128,7 +135,7 @@ def _mma_clk(
     if resources.slow_sums is False:
         return together
     promoted = mma / resources.warpgroups + _promotion_clk(batch, resources, numbers.promotion)
-    alone = _scaled_clk(batch, promoted, resources, numbers, scale_misses)
+    alone = _scaled_clk(batch, promoted, numbers, scale_misses)
     order = numbers.overlap.loads_dram_order
     slow = where(resources.warpgroups > 1.0, smooth_maximum(together, alone, order), alone)
     return where(resources.slow_sums, slow, together)
@@ -137,23 +144,17 @@ def _mma_clk(
 def _promotion_clk(batch: GemmBatch, resources: Resources, promotion: Promotion) -> Values:
     """Slow fp8 accumulation: drain the MMA pipe at each k tile, add its sums to a second set of registers.
 
-    Where the compiler waits for each MMA the pipe is drained as often (`split_waits`).
+    Where the compiler waits for each MMA the pipe is drained as often (`split_waits`). Of blocks that are
+    promoted in turn only the last one's sums are not added beside MMAs.
     """
     pingpong = batch.schedule == PINGPONG
     adds_per_clk = where(pingpong, promotion.pingpong_adds_per_clk, promotion.adds_per_clk)
-    adds_clk = _unhidden_sums(batch, resources) / resources.warpgroups / adds_per_clk
+    adds_clk = batch.cta_m * batch.cta_n / (resources.warpgroups * resources.blocks_in_turn * adds_per_clk)
     wait_clk = maximum(promotion.drain_clk - resources.beside_drain_clk, 0.0)
     return adds_clk + promotion.drain_clk + resources.split_waits * wait_clk
 
 
-def _unhidden_sums(batch: GemmBatch, resources: Resources) -> Values:
-    """Sums of a k tile that are promoted when no MMA is under way: of blocks in turn the last one's."""
-    return batch.cta_m * batch.cta_n / resources.blocks_in_turn
-
-
-def _scaled_clk(
-    batch: GemmBatch, alone: Values, resources: Resources, numbers: KernelNumbers, misses: Values
-) -> Values:
+def _scaled_clk(batch: GemmBatch, alone: Values, numbers: KernelNumbers, misses: Values) -> Values:
     """A k tile of a warpgroup that scales its sums on the way; warpgroups share the units.
 
     Scale factors of the next k tile are asked for when this one begins, which lasts until they come at least.
@@ -162,7 +163,7 @@ def _scaled_clk(
         return alone
     scales = numbers.software_scales
     each = scales.sums_clk + batch.further.column_scales * scales.columns_clk
-    scaled = alone + _unhidden_sums(batch, resources) / 1000.0 * each
+    scaled = alone + batch.cta_m * batch.cta_n / 1000.0 * each
     wait = scales.latency_clk + misses * scales.miss_clk
     waited = smooth_maximum(scaled, wait, numbers.overlap.loads_dram_order)
     return where(batch.further.software_scales, waited, alone)

@@ -441,6 +441,12 @@ class PhysicalEvaluation:
         ]
         if any_of(further.unlike):
             caveats.append("grouped: groups of different n or k are taken for as many mean ones")
+        numbers = self.known.numbers.without(self.model.without)
+        if numbers.slow_division.warp_clk > 0.0 and any_of(further.sigmoids > 0.0):
+            caveats.append(
+                "slow_division: sums are taken to spread by the root of k, as of operands of unit variance; "
+                "smaller ones take what is predicted with model_opts.without=[slow_division]"
+            )
         if IMPLICIT_GEMM in asked:
             caveats.append("implicit_gemm: padding is taken to last as long as pixels")
             if any_of(channels_unaligned(self.geometry.batch, further)):
