@@ -2,19 +2,21 @@
 
     python benchmarks/choice_across.py --input cublaslt.csv.gz --input cutlass.csv.gz \\
         --input triton_persistent.csv.gz --input quack_variants.csv.gz --input splits.csv.gz \\
-        --input burst.csv.gz --donor h200:quack --output docs/choosing.md
+        --input burst.csv.gz --again decode_splits.csv.gz --fresh decode_splits_fresh.csv.gz \\
+        --donor h200:quack --output docs/choosing.md
 
 The space of a shape is all its measured kernels of the four families; shapes that a family was not measured
 on are left out. The efficiency of a choice is the best measured time over the time of what was chosen. Slow
 and fast fp8 sums are two problems: their results differ. Beside the choice of all families stand that of
 each family alone, the kernel that torch's cuBLAS takes, cuBLASLt's first heuristic and, where it is
-installed, what nvMatmulHeuristics predicts to be the fastest CUTLASS kernel.
+installed, what nvMatmulHeuristics predicts to be the fastest CUTLASS kernel. Splits of K are judged by the
+mean time of all cards that timed a kernel (`--again`), and on shapes that nothing was fitted to (`--fresh`).
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +40,19 @@ from gemm_model.tables.table import predict_frame, read_table, runtimes_us, usab
 
 SHAPE = ["in_dtype", "sums", "m", "n", "k"]
 SIZES = ["m", "n", "k"]
+NUMBERS = [
+    "cta_m",
+    "cta_n",
+    "cta_k",
+    "cluster_m",
+    "cluster_n",
+    "stages",
+    "swizzle",
+    "split_k",
+    "heuristic_rank",
+]
+KERNEL = ["kernel", "schedule", "raster", "scheduler", *NUMBERS]
+"""What tells a row of a shape from the others."""
 FAMILIES = ("quack", "cublas", "cutlass", "triton")
 DECODE_M = 64
 SEED = 0
@@ -55,7 +70,7 @@ def load(paths: list[Path]) -> pd.DataFrame:
             print(f"{path}: {note}")
     frame = pd.concat(frames, ignore_index=True)
     frame = frame[frame.get("regime", "burst").fillna("burst") == "burst"]
-    for name in (*SIZES, "split_k", "heuristic_rank"):
+    for name in (*SIZES, *NUMBERS):
         frame[name] = pd.to_numeric(frame[name], errors="coerce")
     fast = pd.to_numeric(frame["fast_accum"], errors="coerce").fillna(0) > 0
     frame["sums"] = np.where(frame["in_dtype"] != "e4m3", "", np.where(fast, "fast", "slow"))
@@ -209,10 +224,31 @@ def winner_lines(frame: pd.DataFrame) -> Iterator[str]:
         yield f"| {of_kind} | {of_size} | {len(rows)} | {' | '.join(cells)} |"
 
 
+def of_all_cards(frame: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
+    """Rows with the geometric mean of their times on their own card and on each further one."""
+    key = [*SHAPE, *KERNEL]
+    further = again.groupby([*key, "gpu_uuid"], dropna=False)["runtime_us"].median()
+    logs = further.map(np.log).groupby(key, dropna=False).agg(log_sum="sum", cards="count").reset_index()
+    joined = frame.merge(logs, on=key, how="left").fillna({"log_sum": 0.0, "cards": 0})
+    mean = (np.log(joined["runtime_us"]) + joined["log_sum"]) / (1.0 + joined["cards"])
+    return joined.assign(runtime_us=np.exp(mean))
+
+
+def of_each_row_once(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of several cards, each with the geometric mean of its times and of its predictions."""
+    key = [*SHAPE, *KERNEL, "pick"]
+    logs = frame.assign(**{name: np.log(frame[name]) for name in ("runtime_us", "predicted_us")})
+    means = logs.groupby(key, dropna=False)[["runtime_us", "predicted_us"]].mean()
+    return np.exp(means).reset_index()
+
+
 def split_lines(frame: pd.DataFrame) -> Iterator[str]:
     """Chosen splits on decode shapes: of a family's kernels, the split (or stream-K) of the first choice."""
-    yield f"| family | shapes | split within {NEAR:.0%} of the best | the choice | never a split |"
-    yield "|---|---|---|---|---|"
+    types = sorted(frame["in_dtype"].unique())
+    head = " | ".join(("family", "shapes", f"split within {NEAR:.0%} of the best", *types))
+    yield f"| {head} | the choice | never a split |"
+    yield f"|---|---|---|{'---|' * len(types)}---|---|"
+    every = []
     rows = frame[~frame["pick"] & (frame["m"] <= DECODE_M)]
     rows = rows.assign(split_k=rows["split_k"].where(rows["scheduler"] != STREAM_K, STREAM_K))
     for family in FAMILIES:
@@ -227,8 +263,21 @@ def split_lines(frame: pd.DataFrame) -> Iterator[str]:
         of_split_us = own.merge(chosen["split_k"].reset_index(), on=[*SHAPE, "split_k"])
         near = of_split_us.groupby(SHAPE)["runtime_us"].min() <= best_us * (1.0 + NEAR)
         whole_us = own[own["split_k"] == 1].groupby(SHAPE)["runtime_us"].min()
-        ours, never = (best_us / chosen["runtime_us"]).mean(), (best_us / whole_us).mean()
-        yield f"| {family} | {len(best_us)} | {near.mean():.1%} | {ours:.1%} | {never:.1%} |"
+        judged = pd.DataFrame(
+            {"near": near, "ours": best_us / chosen["runtime_us"], "never": best_us / whole_us}
+        )
+        every.append(judged)
+        yield _split_line(family, judged, types)
+    yield _split_line("all", pd.concat(every), types)
+
+
+def _split_line(name: str, judged: pd.DataFrame, types: Sequence[str]) -> str:
+    """How often the chosen split is near the best, of all and of each type, and what choices reach."""
+    by_type = judged["near"].groupby("in_dtype").agg(["sum", "count"]).reindex(types, fill_value=0)
+    cells = [f"{near:.0f} of {count}" for near, count in by_type.itertuples(index=False)]
+    near = f"{judged['near'].mean():.1%}"
+    means = [f"{judged[column].mean():.1%}" for column in ("ours", "never")]
+    return f"| {' | '.join((name, str(len(judged)), near, *cells, *means))} |"
 
 
 PAGE = """\
@@ -261,9 +310,10 @@ of their times.
 ## The split
 Problems of at most {decode} rows that were measured with and without a split, by family: how often the best
 kernel with the chosen split is within {near:.0%} of the best of all, the efficiency of the choice among the
-family's kernels, and that of the best kernel without a split.
+family's kernels, and that of the best kernel without a split. {cards}
 
 {splits}
+{fresh}
 
 ## Errors of the times
 All rows of these tables that are modelled: {modelled} of {rows}.
@@ -272,8 +322,45 @@ All rows of these tables that are modelled: {modelled} of {rows}.
 """
 
 
+FRESH = """
+On shapes of layers that no calibration has seen, of `{table}`, by the shipped calibrations{without} and the
+mean of {cards} cards:
+
+{splits}
+"""
+
+
+def further_cards(every: pd.DataFrame, args: argparse.Namespace) -> tuple[pd.DataFrame, str]:
+    """The rows with times of all cards that timed them, and what the page says of that."""
+    if args.again is None:
+        return every, "Times of one card."
+    again = load([args.again])
+    told = "Kernels near the fastest were timed again on {} further cards (`{}`): means of all cards.".format(
+        again["gpu_uuid"].nunique(), args.again.name.split(".")[0]
+    )
+    return of_all_cards(every, again), told
+
+
+def fresh_part(args: argparse.Namespace, gpu: GpuSpec) -> str:
+    """The part of the page on shapes that nothing was fitted to."""
+    if args.fresh is None:
+        return ""
+    rows = load([args.fresh])
+    options = {} if args.donor is None else {"residual": "off"}
+    model = create_model(DEFAULT_MODEL, gpu, options)
+    own = rows.drop(columns=["sums", "pick", "table"])
+    rows["predicted_us"] = predict_frame(own, model).runtime_us
+    return FRESH.format(
+        table=args.fresh.name.split(".")[0],
+        without="" if args.donor is None else " without their residuals",
+        cards=rows["gpu_uuid"].nunique(),
+        splits="\n".join(split_lines(of_each_row_once(rows))),
+    )
+
+
 def page_text(every: pd.DataFrame, frame: pd.DataFrame, args: argparse.Namespace) -> str:
     """The page of evidence; all of its figures are of this run."""
+    of_cards, cards = further_cards(every, args)
     own = frame[~frame["pick"]]
     drawn = own.groupby(["in_dtype", *SIZES, "kernel"]).size().groupby("kernel").median()
     problems = own.groupby(["in_dtype", *SIZES])
@@ -295,13 +382,17 @@ def page_text(every: pd.DataFrame, frame: pd.DataFrame, args: argparse.Namespace
         drawn=", ".join(f"{family} {drawn[family]:.0f}" for family in FAMILIES),
         decode=DECODE_M,
         near=NEAR,
-        splits="\n".join(split_lines(every)),
+        cards=cards,
+        splits="\n".join(split_lines(of_cards)),
+        fresh=fresh_part(args, load_gpu(args.gpu)),
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--input", type=Path, action="append", required=True)
+    parser.add_argument("--again", type=Path, help="table of the same decode rows on further cards")
+    parser.add_argument("--fresh", type=Path, help="table of decode shapes that nothing was fitted to")
     parser.add_argument("--gpu", default="h200")
     parser.add_argument(
         "--donor", help="judge fits from it that have not seen a shape (default: the shipped calibrations)"
