@@ -12,8 +12,6 @@ for a tile is a line in its k tiles. The busiest has the warp that loads, all ha
 
 from __future__ import annotations
 
-import argparse
-import csv
 import itertools
 import math
 import re
@@ -22,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from launched_and_counted import launch_or_count, metric, profiled_launches
 
 SIZES = ((2048, 2048), (4096, 4096), (8192, 8192))
 DEPTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -52,20 +51,17 @@ def launch() -> None:
 
 def count(table: Path) -> Iterator[str]:
     """A line for each kernel and size: instructions of a consumer warp for each tile, and each k tile."""
-    lines = table.read_text().splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith('"ID"'))
-    found = [row for row in csv.DictReader(lines[start:]) if row["ID"]]
     counts: dict[tuple[str, int, int], list[tuple[int, float]]] = defaultdict(list)
-    for row, (m, n, k, _) in zip(found, problems(), strict=True):
+    for row, (m, n, k, _) in zip(profiled_launches(table), problems(), strict=True):
         name = NAME.search(row["Kernel Name"])
         if name is None:
             continue
         along_n, along_m, cta_k = map(int, name.groups())
         consumers = 2 if "coop" in name.group() else 1
         tiles = math.ceil(n / along_n) * math.ceil(m / along_m)
-        ctas = number(row["launch__grid_size"])
-        mean = number(row["smsp__inst_executed.sum"]) / SCHEDULERS / tiles
-        busiest = number(row["smsp__inst_executed.max"]) / math.ceil(tiles / ctas)
+        ctas = metric(row["launch__grid_size"])
+        mean = metric(row["smsp__inst_executed.sum"]) / SCHEDULERS / tiles
+        busiest = metric(row["smsp__inst_executed.max"]) / math.ceil(tiles / ctas)
         others = mean - (busiest - mean) / (SCHEDULERS - 1)
         counts[name.group(), m, n].append((math.ceil(k / cta_k), others / consumers, tiles / ctas))
     for (kernel, m, n), points in counts.items():
@@ -78,21 +74,5 @@ def count(table: Path) -> Iterator[str]:
             )
 
 
-def number(text: str) -> float:
-    """Of a metric as ncu writes it, alone or before its instances."""
-    return float(text.split()[0].replace(",", ""))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("launch", "count"))
-    parser.add_argument("table", type=Path, nargs="?", help="what ncu wrote")
-    args = parser.parse_args()
-    if args.what == "launch":
-        launch()
-    else:
-        print("\n".join(count(args.table)))
-
-
 if __name__ == "__main__":
-    main()
+    launch_or_count(__doc__, launch, count)

@@ -64,6 +64,9 @@ COPYING = {"sliced": "nhwcSliceCKernel", "transposed": "tensorTransformGeneric",
 EARLIER = {
     "implicit": "fprop_optimized",
     "gradient": "Impl|wgrad_optimized|wgrad_implicit_gemm_indexed_[bf]",
+    "many_taps": "",
+    "many_taps_wgrad": "",
+    "strided": "sm80|cutlass",
     "direct": "convolve_common",
     "gathered": "fprop_implicit_gemm_indexed_wo_smem",
     "depthwise_fprop": "conv2d_c1_k1",
@@ -71,9 +74,14 @@ EARLIER = {
     "depthwise_wgrad": "wgrad2d_",
 }
 """By kernel of an earlier architecture what stands in its name."""
+EARLIER_SORTS = {"many_taps": ("many_taps",), "many_taps_wgrad": ("many_taps",), "strided": ("",)}
+"""Of which convolutions it is told, others than of few channels and depthwise ones."""
 EARLIER_STARTS = {
     "implicit": (10.0, 0.4),
     "gradient": (10.0, 0.3),
+    "many_taps": (10.0, 0.3),
+    "many_taps_wgrad": (10.0, 0.3),
+    "strided": (8.0, 0.2),
     "direct": (10.0, 0.3),
     "gathered": (6.0, 0.05, 0.1),
     "depthwise_fprop": (5.0, 0.2, 0.2),
@@ -84,7 +92,7 @@ EARLIER_STARTS = {
 STARTS = [
     (share, kernel_us, gb_per_s) for share in (0.1, 0.5) for kernel_us in (1, 10) for gb_per_s in (500, 2000)
 ]
-BESIDE = ("grouped", "whole", "packed", "padded", "few", "depthwise", "dilated")
+BESIDE = ("grouped", "whole", "packed", "padded", "few", "depthwise", "dilated", "many_taps")
 """Sorts whose images are copied beside, or whose kernels are no implicit GEMM of Hopper's."""
 SIZES = ["in_dtype", "m", "n", "k"]
 LONG_US = 100.0
@@ -216,7 +224,7 @@ def copying(calls: pd.DataFrame, way: str) -> tuple[Copying, dict[str, float]]:
 
 def earlier(calls: pd.DataFrame, name: str, copying: Copying) -> tuple[EarlierKernel, dict[str, float]]:
     """The numbers of one earlier kernel of least mean error, of the calls whose kernels tell it."""
-    sort = calls["sort"].isin(("few", "depthwise"))
+    sort = calls["sort"].isin(EARLIER_SORTS.get(name, ("few", "depthwise")))
     calls = calls[sort & calls["kernels"].str.contains(EARLIER[name])]
     found = [
         (way, measured_us)

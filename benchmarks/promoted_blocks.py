@@ -11,14 +11,13 @@ and those whose warpgroups share a tile.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from launched_and_counted import launch_or_count, metric, profiled_launches
 
 PROBLEMS = (
     *((2048, 640, 3904), (3648, 320, 5568), (2368, 512, 896), (384, 1856, 3712), (256, 4608, 3584)),
@@ -54,13 +53,10 @@ def launch() -> None:
 
 def count(table: Path) -> Iterator[str]:
     """A line for each number of blocks and sums of a thread: clocks of a k tile beside its MMAs."""
-    lines = table.read_text().splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith('"ID"'))
-    found = [row for row in csv.DictReader(lines[start:]) if row["ID"]]
     cycles: dict[tuple[str, int, int], list[tuple[int, float]]] = defaultdict(list)
-    for row, (m, n, k) in zip(found, problems(), strict=True):
+    for row, (m, n, k) in zip(profiled_launches(table), problems(), strict=True):
         if name := NAME.search(row["Kernel Name"]):
-            mean = float(row["sm__cycles_active.avg"].split()[0].replace(",", ""))
+            mean = metric(row["sm__cycles_active.avg"])
             cycles[name.group(), m, n].append((k, mean))
     beside: dict[tuple[str, int, int], list[float]] = defaultdict(list)
     for (kernel, _, _), points in cycles.items():
@@ -82,16 +78,5 @@ def count(table: Path) -> Iterator[str]:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("launch", "count"))
-    parser.add_argument("table", type=Path, nargs="?", help="what ncu wrote")
-    args = parser.parse_args()
-    if args.what == "launch":
-        launch()
-    else:
-        print("\n".join(count(args.table)))
-
-
 if __name__ == "__main__":
-    main()
+    launch_or_count(__doc__, launch, count)

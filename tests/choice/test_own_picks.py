@@ -132,6 +132,35 @@ def test_patches_that_tile_an_image_are_folded_back():
     assert set(_ways("dgrad n=2 c=3 h=32 w=32 k=64 r=8 s=8 stride=4")) == {"padded"}
 
 
+def test_short_strided_gradients_may_go_to_an_earlier_kernel():
+    # 4 places of 2 x 8 x 8 / 4 = 32 pixels: a tile of 64 for each 64 of 96 channels, 8 tiles in one wave of
+    # 132 SMs; 48 filters fill 64 of a k tile's, 9 / 4 taps are met.
+    text = "dgrad n=2 c=96 h=8 w=8 k=48 r=3 s=3 stride=2 pad=1"
+    ways = _ways(text)
+    assert list(ways) == ["plain", "strided"]
+    assert ways["strided"].work.operations == 2 * 64 * 64 * 132 * 64 * 9 / 4
+    ranker = Ranker("h200", family="cudnn", options={"residual": "off"})
+    pick = ranker.own_pick_of(gm.GemmProblem.of_conv(text))
+    # 8.9 us and next to nothing, or 6 % more than Hopper's kernel.
+    assert pick.way(7.0) == "plain"
+    assert pick.time_us(7.0, "L2") == pytest.approx(1.06 * 7.0)
+    assert pick.way(14.0) == "strided"
+    assert 8.9 < pick.time_us(14.0, "L2") < 10.0
+    assert not _ways("dgrad n=2 c=96 h=8 w=8 k=48 r=3 s=3 pad=1")
+
+
+def test_many_taps_go_to_earlier_kernels():
+    # 128 pixels of 96 filters are 2 x 2 tiles, one wave; 49 taps of 64 channels.
+    forward = _ways("fprop n=2 c=64 h=8 w=8 k=96 r=7 s=7 pad=3")["earlier"]
+    assert (forward.kernel, forward.work.operations) == ("many_taps", 2 * 64 * 64 * 132 * 49 * 64)
+    # 96 filters by 49 x 64 columns are 2 x 49 tiles, whose parts of K fill the GPU; 128 pixels.
+    into_weights = _ways("wgrad n=2 c=64 h=8 w=8 k=96 r=7 s=7 pad=3")["earlier"]
+    assert (into_weights.kernel, into_weights.work.operations) == (
+        "many_taps_wgrad",
+        2 * 64 * 64 * 98 * 128,
+    )
+
+
 def test_depthwise_filters_take_a_tap_after_the_other():
     forward, image, weights = (
         _ways(f"{kind} n=2 c=40 h=16 w=16 k=40 r=5 s=5 stride=2 pad=2 groups=40")["depthwise"]

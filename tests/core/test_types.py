@@ -69,6 +69,11 @@ def test_operands_that_no_instruction_multiplies_are_refused(a, b, message):
         GemmProblem.of(64, 64, 64, a, b_dtype=b)
 
 
+def test_outputs_are_numbers_and_no_scale_factors():
+    with pytest.raises(InputError, match="e8m0 is a type of scale factors; expected one of numbers"):
+        GemmProblem.of(64, 64, 64, "e4m3", out_dtype="e8m0")
+
+
 @pytest.mark.parametrize(
     ("a", "b"), [("e4m3", "e5m2"), ("e4m3", "e2m1"), ("bf16", "int8"), ("fp32", "tf32"), ("mxfp8", "mxfp4")]
 )

@@ -97,6 +97,7 @@ def test_trees_are_of_the_shipped_calibration():
 def test_they_correct_complete_predictions_of_launches_alone(options):
     corrected = Ranker("h200", family="cudnn").own_pick_of(CONV)
     assert corrected.factor != 1.0
+    assert 0.1 < corrected.error_band < 0.5
     assert Ranker("h200", family="cudnn", options=options).own_pick_of(CONV).factor == 1.0
 
 

@@ -228,3 +228,9 @@ def test_a_pair_of_types_that_nothing_multiplies_is_named_by_its_row():
     frame = pd.DataFrame({"a_dtype": ["fp16", "bf16", "fp16"], "b_dtype": ["fp16", "bf16", "bf16"], **SIZES})
     with pytest.raises(InputError, match="row 2, column b_dtype: no MMA multiplies fp16 by bf16"):
         batch_from_frame(frame, needs_tile=True)
+
+
+def test_outputs_of_scale_factors_are_named_by_their_row():
+    frame = pd.DataFrame({"in_dtype": ["bf16", "bf16"], "out_dtype": ["bf16", "e8m0"], **SIZES})
+    with pytest.raises(InputError, match="row 1, column out_dtype: e8m0 is a type of scale factors"):
+        batch_from_frame(frame, needs_tile=True)

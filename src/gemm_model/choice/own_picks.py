@@ -74,11 +74,19 @@ def ways_of(problem: GemmProblem, gpu: GpuSpec) -> Mapping[str, Way]:
 
     Images of larger groups are sliced, a kernel for each slice in and out of each group, or transposed as a
     whole; those whose channels fill no row of 16 bytes are padded. Few channels of an image go to kernels of
-    earlier architectures, padded or by other ways. Source: names of its kernels.
+    earlier architectures, padded or by other ways; so do many taps and short strided gradients of images.
+    Source: names of its kernels.
     """
     conv = problem.conv
     sort = "" if conv is None else sort_of(conv)
-    if conv is None or sort not in ("grouped", "padded", "few", "depthwise"):
+    if conv is None:
+        return NOTHING
+    if sort == "" and conv.groups == 1 and conv.places > 1:
+        return {"plain": Way(), "strided": Way(kernel="strided", work=_small_tiles(conv, gpu))}
+    if sort == "many_taps":
+        kernel = "many_taps_wgrad" if conv.kind == WGRAD else "many_taps"
+        return {"earlier": Way(kernel=kernel, work=_small_tiles(conv, gpu))}
+    if sort not in ("grouped", "padded", "few", "depthwise"):
         return NOTHING
     if sort == "grouped":
         return {
@@ -135,6 +143,23 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
         **({"gathered": Way(kernel="gathered", work=gathered)} if half else {}),
         **({} if half else {"direct": Way(kernel="direct", work=direct)}),
     }
+
+
+def _small_tiles(conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
+    """Of tiles of 64 x 64, in whole waves but for weight gradients, whose parts of K even them out."""
+    found = choice_numbers()
+    tile, k_tile = found.cudnn_gradient_tile, found.cudnn_earlier_k_tile
+    m, n, k, products = conv.sizes
+    tiles, summed = ceil(m / tile) * ceil(n / tile) * products, float(k)
+    if conv.kind != WGRAD:
+        tiles = _up(tiles, gpu.sm_count)
+        channels = conv.filters if conv.kind == DGRAD else conv.channels
+        summed = _up(channels, k_tile) * conv.k_runs
+    return EarlierWork(
+        operations=2.0 * tile**2 * tiles * summed,
+        peak_per_ns=_mma_per_ns(gpu),
+        dram_us=ELEMENT_BYTES * sum(_elements(conv)) / gpu.dram_read_bytes_per_us,
+    )
 
 
 def _depthwise(conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:

@@ -285,6 +285,8 @@ def _pick_notes(ranker: Ranker, ranking: Ranking) -> list[str]:
     why = f"; its matrices are {name} in kernels beside" if copies and copies.kernels else ""
     if name and own_pick.ways[name].kernel is not None:
         why += f"; a kernel of an earlier architecture ({own_pick.ways[name].way.kernel}) multiplies"
+    band = own_pick.error_band
+    why += "" if band is None else f"; nine in ten calls lie within {band:.0%} of that"
     return [f"what {ranker.names[0]} picks by itself takes about {abs(longer):.0%} {than}{why}"]
 
 

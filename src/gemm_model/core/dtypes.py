@@ -168,6 +168,13 @@ OPERANDS = frozenset(name for names in MULTIPLIED_TOGETHER for name in names)
 
 
 @cache
+def require_number(found: DataType) -> DataType:
+    """The type itself; InputError for one that holds scale factors alone, powers of two."""
+    if found.significand_bits == 1:
+        raise InputError(f"{found.name} is a type of scale factors; expected one of numbers, such as bf16")
+    return found
+
+
 def require_product(a: DataType, b: DataType) -> None:
     """Raise InputError for operand types that no kernel multiplies.
 

@@ -136,6 +136,11 @@ class KnownWay:
 class Corrects(Protocol):
     """What tells calls of a library from what is expected of them."""
 
+    @property
+    def error_band(self) -> float:
+        """Relative error that 90 % of calls stayed within, of layers that it had not seen."""
+        ...
+
     def factor(
         self, problem: GemmProblem, config: KernelConfig, fastest: Prediction, expected_us: float
     ) -> float:
@@ -163,13 +168,14 @@ class OwnPick:
     """What corrects the times of single convolutions."""
     factor: float = 1.0
     """What it makes of the time of one [1]."""
+    error_band: float | None = None
+    """Of its time then, relative; None where none was measured."""
 
     def of(self, sort: str, ways: Mapping[str, Way] | None = None) -> OwnPick:
         """What it is for problems of one sort, and of those that it takes in one of some ways."""
+        copying = {"": Copying(share=self.share, kernel_us=0.0, gb_per_s=math.inf), **self.copying}
         known = {
-            name: KnownWay(
-                way=way, copying=self.copying.get(way.copying), kernel=self.earlier.get(way.kernel)
-            )
+            name: KnownWay(way=way, copying=copying.get(way.copying), kernel=self.earlier.get(way.kernel))
             for name, way in (ways or {}).items()
             if {way.copying, way.kernel} <= {"", *self.copying, *self.earlier}
         }
@@ -184,7 +190,7 @@ class OwnPick:
             return self
         expected_us = float(self.time_us(fastest.runtime_us, fastest.limiter))
         factor = self.residual.factor(problem, config, fastest, expected_us)
-        return replace(self, residual=None, factor=factor)
+        return replace(self, residual=None, factor=factor, error_band=self.residual.error_band)
 
     def time_us(self, fastest_us: Values, limiter: Any) -> Values:
         """Of the library's call where its fastest kernel takes so many us, and what bounds that."""

@@ -16,6 +16,7 @@ from gemm_model.core.dtypes import (
     math_kind,
     multiplier_share,
     operand_type,
+    require_number,
     require_product,
 )
 from gemm_model.core.epilogue import QUANTIZED, QUANTIZED_COLUMNS, QUANTIZED_SCALE_BITS, Epilogue
@@ -77,6 +78,7 @@ class GemmProblem:
         for name, kinds in _KINDS.items():
             require_kind(name, getattr(self, name), *kinds)
         require_product(self.a_dtype, self.b_dtype)
+        require_number(self.out_dtype)
         if not self.plain:
             self._check_further()
         for name, allowed in (("a_major", ("k", "m")), ("b_major", ("k", "n")), ("c_major", ("n", "m"))):

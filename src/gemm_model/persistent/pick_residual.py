@@ -89,7 +89,7 @@ class PickResidual:
     """Added to what the forest expects [1, log]: some calls take far longer than all alike, so that the mean
     relative error is least below the middle."""
     error_band: float
-    """Relative error that 90 % of calls stayed within, of networks that the trees had not seen."""
+    """Relative error that 90 % of calls stayed within, of layers that the trees had not seen."""
 
     def factor(
         self, problem: GemmProblem, config: KernelConfig, fastest: Prediction, expected_us: float

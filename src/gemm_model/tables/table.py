@@ -44,6 +44,7 @@ from gemm_model.core.dtypes import (
     math_kind,
     multiplier_share,
     operand_type,
+    require_number,
     require_product,
 )
 from gemm_model.core.errors import InputError, RefusedKernelError
@@ -504,7 +505,7 @@ def _element_bits(frame: pd.DataFrame, name: str, default: float | FloatArray) -
     bits = []
     for code, type_name in enumerate(names):
         try:
-            bits.append(float(element_type(type_name).bits) if type_name else np.nan)
+            bits.append(float(require_number(element_type(type_name)).bits) if type_name else np.nan)
         except InputError as error:
             raise _bad_value(frame, name, int(np.argmax(codes == code)), str(error)) from None
     values: FloatArray = _looked_up(bits, codes)
