@@ -25,7 +25,7 @@ FOLDS = 5
 SHIFTS = tuple(round(0.005 * step, 3) for step in range(11))
 """Shifts that are tried [1, log]."""
 BAND = 0.9
-"""Share of calls within the error band [1]; as of calibrations."""
+"""Share of calls within the error band [1]; picks of networks; as for calibrations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ ROWS_OF_A_REGISTER, COLUMNS_OF_A_REGISTER = 8.0, 4.0
 """Outputs whose sums one accumulator register of a warp holds [rows, columns]; sm90; wgmma's fragment D in
 the PTX ISA."""
 LARGEST_EXPONENT = 50.0
-"""Exponent up to which a share is told [1]; chosen: exp(-50) of a matrix is none."""
+"""Exponent up to which a share is told [1]; sums of random operands; chosen: exp(-50) of a matrix is none."""
 
 
 def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores) -> Values:

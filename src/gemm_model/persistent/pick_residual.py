@@ -31,7 +31,7 @@ LIMIT = 0.2
 """The correction's bound [1, log of the call's time], and that of the errors that it learns from; picks;
 chosen: by networks held out 0.15 does as well, 0.3 less; a pick that takes twice as long tells little."""
 FEATURE_DECIMALS = 6
-"""Decimals of a feature [1]; as of other forests."""
+"""Decimals of a feature [1]; forests of picks; as of other forests."""
 FOREST = "picks"
 """The forest's name in its file."""
 FORMAT_VERSION = 1
