@@ -161,6 +161,19 @@ def test_many_taps_go_to_earlier_kernels():
     )
 
 
+def test_kernels_of_sm80_are_no_earlier_ones_on_sm80():
+    a100 = gm.load_gpu("a100_sxm_80gb")
+    taps, strided = map(
+        gm.GemmProblem.of_conv,
+        (
+            "fprop n=8 c=64 h=28 w=28 k=64 r=7 s=7 pad=3",
+            "dgrad n=2 c=96 h=8 w=8 k=48 r=3 s=3 stride=2 pad=1",
+        ),
+    )
+    assert (dict(ways_of(taps, a100)), dict(ways_of(strided, a100))) == ({}, {})
+    assert ways_of(taps, gm.load_gpu("gb300"))
+
+
 def test_earlier_kernels_go_by_the_types_rate_and_bytes():
     text = "fprop n=2 c=64 h=8 w=8 k=96 r=7 s=7 pad=3"
     half, tf32 = (_ways(text, dtype)["earlier"].work for dtype in ("bf16", "tf32"))

@@ -16,6 +16,8 @@ ALIGNED_CHANNELS = 8
 """Channels of 16 bits that a row of 16 bytes holds [1]; TMA; PTX ISA."""
 LOADS_PER_CLK_PER_SM = 32
 """Threads whose loads an SM begins [1/clk]; from sm80 on; its load and store units, whitepapers."""
+LATER = ("sm90", "sm100")
+"""Architectures with MMAs that kernels of sm80 leave unused; elsewhere these are the GPU's own kernels."""
 NOTHING: Mapping[str, Way] = MappingProxyType({})
 
 
@@ -72,16 +74,17 @@ def ways_of(problem: GemmProblem, gpu: GpuSpec) -> Mapping[str, Way]:
 
     Images of larger groups are sliced, a kernel for each slice in and out of each group, or transposed as a
     whole; those whose channels fill no row of 16 bytes are padded. Few channels of an image go to kernels of
-    earlier architectures, padded or by other ways; so do many taps and short strided gradients of images.
-    Source: names of its kernels.
+    earlier architectures, padded or by other ways; so do, where the GPU's own kernels are later ones, many
+    taps and short strided gradients of images. Source: names of its kernels.
     """
     conv = problem.conv
-    sort = "" if conv is None else sort_of(conv)
     if conv is None:
         return NOTHING
-    if sort == "" and conv.groups == 1 and conv.places > 1:
+    sort = sort_of(conv)
+    later = gpu.kernel_architecture in LATER
+    if later and sort == "" and conv.groups == 1 and conv.places > 1:
         return {"plain": Way(), "strided": Way(kernel="strided", work=_small_tiles(problem, conv, gpu))}
-    if sort == "many_taps":
+    if later and sort == "many_taps":
         kernel = "many_taps_wgrad" if conv.kind == WGRAD else "many_taps"
         return {"earlier": Way(kernel=kernel, work=_small_tiles(problem, conv, gpu))}
     if sort not in ("grouped", "padded", "few", "depthwise"):
