@@ -161,6 +161,38 @@ def test_many_taps_go_to_earlier_kernels():
     )
 
 
+def test_kernels_of_sm80_are_no_earlier_ones_on_sm80():
+    a100 = gm.load_gpu("a100_sxm_80gb")
+    taps, strided = map(
+        gm.GemmProblem.of_conv,
+        (
+            "fprop n=8 c=64 h=28 w=28 k=64 r=7 s=7 pad=3",
+            "dgrad n=2 c=96 h=8 w=8 k=48 r=3 s=3 stride=2 pad=1",
+        ),
+    )
+    assert (dict(ways_of(taps, a100)), dict(ways_of(strided, a100))) == ({}, {})
+    assert ways_of(taps, gm.load_gpu("gb300"))
+
+
+def test_earlier_kernels_go_by_the_types_rate_and_bytes():
+    text = "fprop n=2 c=64 h=8 w=8 k=96 r=7 s=7 pad=3"
+    half, tf32 = (_ways(text, dtype)["earlier"].work for dtype in ("bf16", "tf32"))
+    # 4096 and 2048 FLOP a clock of each of 132 SMs at 1.98 GHz; 2 and 4 bytes an element.
+    assert half.peak_per_ns == pytest.approx(4096 * 132 * 1.98)
+    assert tf32.peak_per_ns == pytest.approx(2048 * 132 * 1.98)
+    assert tf32.dram_us == pytest.approx(2 * half.dram_us)
+    padded = "fprop n=8 c=30 h=56 w=56 k=30 r=3 s=3 pad=1"
+    moved = [_ways(padded, dtype)["padded"].copies.moved_bytes for dtype in ("bf16", "tf32")]
+    assert moved[1] == pytest.approx(2 * moved[0])
+
+
+def test_nothing_is_known_of_picks_of_a_library_that_is_told_its_kernel():
+    strided = gm.GemmProblem.of_conv("dgrad n=4 c=64 h=32 w=32 k=64 r=2 s=2 stride=4")
+    pick = Ranker("h200", family="cutlass").own_pick_of(strided)
+    assert pick.way(12.0) == ""
+    assert pick.time_us(12.0, "L2") == 12.0
+
+
 def test_depthwise_filters_take_a_tap_after_the_other():
     forward, image, weights = (
         _ways(f"{kind} n=2 c=40 h=16 w=16 k=40 r=5 s=5 stride=2 pad=2 groups=40")["depthwise"]

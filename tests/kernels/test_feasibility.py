@@ -179,3 +179,4 @@ def test_deep_k_tiles_of_sm103_leave_no_room_to_outputs():
     # Beside two buffers of 128 x 32 outputs: (231424 - 16384) // 55296.
     assert found("nvfp4", config(128, 256, kernel="cutlass"), gb300).stages[0] == 3
     assert "do not hold 2 stages" in check(GemmProblem.of(4096, 4096, 4096, "nvfp4"), deep, B200)
+    assert "do not hold 2 stages" in check(GemmProblem.of(4096, 4096, 4096, "e2m1"), deep, gb300)

@@ -105,6 +105,15 @@ def test_another_card_is_not_corrected():
     assert Ranker("h100_sxm", family="cudnn").own_pick_of(CONV).factor == 1.0
 
 
+@pytest.mark.parametrize("dtype", ["tf32", "e4m3", "int8"])
+def test_types_that_they_have_not_seen_are_not_corrected(dtype):
+    ranker = Ranker("h200", family="cudnn")
+    pick = ranker.own_pick_of(gm.GemmProblem.of_conv(CONV.conv, dtype))
+    assert (pick.factor, pick.error_band) == (1.0, None)
+    half = ranker.own_pick_of(gm.GemmProblem.of_conv(CONV.conv, "fp16"))
+    assert half.factor != 1.0
+
+
 def test_training_finds_what_a_layer_hides():
     # Calls of 128 channels are expected 0.05 in the logarithm too long, whatever else they are.
     draw = np.random.default_rng(5)

@@ -14,10 +14,10 @@ from gemm_model.core.problem import GemmProblem
 
 ALIGNED_CHANNELS = 8
 """Channels of 16 bits that a row of 16 bytes holds [1]; TMA; PTX ISA."""
-ELEMENT_BYTES = 2.0
-"""An element [B]; convolutions of 16-bit types; bf16 and fp16, the only types that are measured."""
 LOADS_PER_CLK_PER_SM = 32
 """Threads whose loads an SM begins [1/clk]; from sm80 on; its load and store units, whitepapers."""
+LATER = ("sm90", "sm100")
+"""Architectures with MMAs that kernels of sm80 leave unused; elsewhere these are the GPU's own kernels."""
 NOTHING: Mapping[str, Way] = MappingProxyType({})
 
 
@@ -74,31 +74,32 @@ def ways_of(problem: GemmProblem, gpu: GpuSpec) -> Mapping[str, Way]:
 
     Images of larger groups are sliced, a kernel for each slice in and out of each group, or transposed as a
     whole; those whose channels fill no row of 16 bytes are padded. Few channels of an image go to kernels of
-    earlier architectures, padded or by other ways; so do many taps and short strided gradients of images.
-    Source: names of its kernels.
+    earlier architectures, padded or by other ways; so do, where the GPU's own kernels are later ones, many
+    taps and short strided gradients of images. Source: names of its kernels.
     """
     conv = problem.conv
-    sort = "" if conv is None else sort_of(conv)
     if conv is None:
         return NOTHING
-    if sort == "" and conv.groups == 1 and conv.places > 1:
-        return {"plain": Way(), "strided": Way(kernel="strided", work=_small_tiles(conv, gpu))}
-    if sort == "many_taps":
+    sort = sort_of(conv)
+    later = gpu.kernel_architecture in LATER
+    if later and sort == "" and conv.groups == 1 and conv.places > 1:
+        return {"plain": Way(), "strided": Way(kernel="strided", work=_small_tiles(problem, conv, gpu))}
+    if later and sort == "many_taps":
         kernel = "many_taps_wgrad" if conv.kind == WGRAD else "many_taps"
-        return {"earlier": Way(kernel=kernel, work=_small_tiles(conv, gpu))}
+        return {"earlier": Way(kernel=kernel, work=_small_tiles(problem, conv, gpu))}
     if sort not in ("grouped", "padded", "few", "depthwise"):
         return NOTHING
     if sort == "grouped":
         return {
-            "sliced": Way(copies=_slices(conv), copying="sliced"),
-            "transposed": Way(copies=_transposes(conv), copying="transposed"),
+            "sliced": Way(copies=_slices(problem, conv), copying="sliced"),
+            "transposed": Way(copies=_transposes(problem, conv), copying="transposed"),
         }
     if sort == "few":
         return _of_few_channels(problem, conv, gpu)
     if sort == "depthwise":
-        return {"depthwise": Way(kernel=f"depthwise_{conv.kind}", work=_depthwise(conv, gpu))}
-    padded = {"padded": Way(copies=_padding(conv), copying="padded")}
-    return {**padded, **_folded(conv, gpu)} if conv.kind == DGRAD else padded
+        return {"depthwise": Way(kernel=f"depthwise_{conv.kind}", work=_depthwise(problem, conv, gpu))}
+    padded = {"padded": Way(copies=_padding(problem, conv), copying="padded")}
+    return {**padded, **_folded(problem, conv, gpu)} if conv.kind == DGRAD else padded
 
 
 def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> Mapping[str, Way]:
@@ -108,13 +109,13 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
     """
     found = choice_numbers()
     image, weights, output = _elements(conv)
-    dram_us = ELEMENT_BYTES * (image + weights + output) / gpu.dram_read_bytes_per_us
+    dram_us = _element_bytes(problem) * (image + weights + output) / gpu.dram_read_bytes_per_us
     channels = _aligned(conv.channels)
     pixels = conv.images * prod(conv.output_size)
-    copies = _padding(conv)
+    copies = _padding(problem, conv)
 
     def padded(kernel: str, operations: float) -> Mapping[str, Way]:
-        work = EarlierWork(operations=operations, peak_per_ns=_mma_per_ns(gpu), dram_us=dram_us)
+        work = EarlierWork(operations=operations, peak_per_ns=_mma_per_ns(problem, gpu), dram_us=dram_us)
         return {"padded": Way(copies=copies, copying="padded", kernel=kernel, work=work)}
 
     if conv.kind == WGRAD:
@@ -145,7 +146,7 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
     }
 
 
-def _small_tiles(conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
+def _small_tiles(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
     """Of tiles of 64 x 64, in whole waves but for weight gradients, whose parts of K even them out."""
     found = choice_numbers()
     tile, k_tile = found.cudnn_gradient_tile, found.cudnn_earlier_k_tile
@@ -157,33 +158,33 @@ def _small_tiles(conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
         summed = _up(channels, k_tile) * conv.k_runs
     return EarlierWork(
         operations=2.0 * tile**2 * tiles * summed,
-        peak_per_ns=_mma_per_ns(gpu),
-        dram_us=ELEMENT_BYTES * sum(_elements(conv)) / gpu.dram_read_bytes_per_us,
+        peak_per_ns=_mma_per_ns(problem, gpu),
+        dram_us=_element_bytes(problem) * sum(_elements(conv)) / gpu.dram_read_bytes_per_us,
     )
 
 
-def _depthwise(conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
+def _depthwise(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
     """A tap after the other of each output pixel; of a gradient of the image, of each of its pixels."""
     image, weights, output = _elements(conv)
     return EarlierWork(
         operations=2.0 * conv.taps * (max(image, output) if conv.kind == DGRAD else output),
         peak_per_ns=_fma_per_ns(gpu),
         chain=conv.taps,
-        dram_us=ELEMENT_BYTES * (image + weights + output) / gpu.dram_read_bytes_per_us,
+        dram_us=_element_bytes(problem) * (image + weights + output) / gpu.dram_read_bytes_per_us,
     )
 
 
-def _folded(conv: ConvProblem, gpu: GpuSpec) -> Mapping[str, Way]:
+def _folded(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> Mapping[str, Way]:
     """A gradient of patches that tile the image: the plain product of their pixels, folded back behind."""
     columns = conv.channels * conv.taps
     tiled = conv.filter_size == conv.stride and max(conv.dilation) == 1 and not max(conv.pad)
     if not tiled or columns % ALIGNED_CHANNELS:
         return NOTHING
-    moved_bytes = 2.0 * ELEMENT_BYTES * sum(_elements(conv))
+    moved_bytes = 2.0 * _element_bytes(problem) * sum(_elements(conv))
     pixels = conv.images * prod(conv.output_size)
     work = EarlierWork(
         operations=_flop_of_whole_waves(pixels, columns, conv.filters, gpu),
-        peak_per_ns=_mma_per_ns(gpu),
+        peak_per_ns=_mma_per_ns(problem, gpu),
         dram_us=moved_bytes / 2.0 / gpu.dram_read_bytes_per_us,
     )
     copies = Copies(kernels=3, moved_bytes=moved_bytes)
@@ -203,9 +204,14 @@ def _clk_per_ns(gpu: GpuSpec) -> float:
     return gpu.sm_count * gpu.sm_clk_mhz / 1e3
 
 
-def _mma_per_ns(gpu: GpuSpec) -> float:
-    """FLOP of all tensor cores, 16-bit types."""
-    return gpu.flop_per_us("fp16") / 1e3
+def _mma_per_ns(problem: GemmProblem, gpu: GpuSpec) -> float:
+    """FLOP of all tensor cores in the operands' type."""
+    return gpu.flop_per_us(problem.math_kind) / 1e3
+
+
+def _element_bytes(problem: GemmProblem) -> float:
+    """Of each matrix as of A: outputs of cuDNN's convolutions have the operands' type."""
+    return problem.a_dtype.bits / 8.0
 
 
 def _fma_per_ns(gpu: GpuSpec) -> float:
@@ -213,22 +219,24 @@ def _fma_per_ns(gpu: GpuSpec) -> float:
     return 2.0 * gpu.cuda_core_fma_per_clk_per_sm * _clk_per_ns(gpu)
 
 
-def _slices(conv: ConvProblem) -> Copies:
+def _slices(problem: GemmProblem, conv: ConvProblem) -> Copies:
     """Of each group its part of both images; weights of a group lie together already.
 
     A weight gradient of a group adds up its parts of K with a kernel more, the others are one kernel.
     """
     image, _, output = _elements(conv)
     kernels = 4 if conv.kind == WGRAD else 3
-    return Copies(kernels=kernels * conv.groups - 1, moved_bytes=2.0 * ELEMENT_BYTES * (image + output))
+    return Copies(
+        kernels=kernels * conv.groups - 1, moved_bytes=2.0 * _element_bytes(problem) * (image + output)
+    )
 
 
-def _transposes(conv: ConvProblem) -> Copies:
+def _transposes(problem: GemmProblem, conv: ConvProblem) -> Copies:
     """Both operands before, the output behind."""
-    return Copies(kernels=3, moved_bytes=2.0 * ELEMENT_BYTES * sum(_elements(conv)))
+    return Copies(kernels=3, moved_bytes=2.0 * _element_bytes(problem) * sum(_elements(conv)))
 
 
-def _padding(conv: ConvProblem) -> Copies:
+def _padding(problem: GemmProblem, conv: ConvProblem) -> Copies:
     """Every matrix that has such channels, read as it is and written in whole rows, or the reverse."""
     channels, filters = _aligned(conv.channels), _aligned(conv.filters)
     whole = (
@@ -241,7 +249,7 @@ def _padding(conv: ConvProblem) -> Copies:
         for elements, larger in zip(_elements(conv), whole, strict=True)
         if larger > 1.0
     ]
-    return Copies(kernels=len(moved), moved_bytes=ELEMENT_BYTES * sum(moved))
+    return Copies(kernels=len(moved), moved_bytes=_element_bytes(problem) * sum(moved))
 
 
 def _aligned(channels: int) -> int:

@@ -134,9 +134,10 @@ class Ranker:
         """The same for one problem: of convolutions it goes by their channels, by what is copied for them and
         by the trees of the library's picks.
         """
-        if problem.conv is None:
-            return self.own_pick
-        pick = self.own_pick.of(sort_of(problem.conv), ways_of(problem, self.gpu))
+        pick = self.own_pick
+        if problem.conv is None or pick == OwnPick():
+            return pick
+        pick = pick.of(sort_of(problem.conv), ways_of(problem, self.gpu))
         if pick.residual is None:
             return pick
         best = self.rank(problem, 1).best

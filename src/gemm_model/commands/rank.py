@@ -278,16 +278,21 @@ def _pick_notes(ranker: Ranker, ranking: Ranking) -> list[str]:
     own_pick = ranker.own_pick_of(ranking.problem)
     longer = float(own_pick.time_us(best.runtime_us, best.limiter)) / best.runtime_us - 1.0
     name = own_pick.way(best.runtime_us)
-    if ranking.problem.conv is None or (longer <= 0.0 and not name):
+    if ranking.problem.conv is None or (longer == 0.0 and not name):
         return []
-    than = "longer" if longer > 0.0 else "less"
     copies = own_pick.ways[name].way.copies if name else None
     why = f"; its matrices are {name} in kernels beside" if copies and copies.kernels else ""
     if name and own_pick.ways[name].kernel is not None:
         why += f"; a kernel of an earlier architecture ({own_pick.ways[name].way.kernel}) multiplies"
     band = own_pick.error_band
     why += "" if band is None else f"; nine in ten calls lie within {band:.0%} of that"
-    return [f"what {ranker.names[0]} picks by itself takes about {abs(longer):.0%} {than}{why}"]
+    return [_of_own_pick(ranker.names[0], longer) + why]
+
+
+def _of_own_pick(name: str, longer: float) -> str:
+    """What a library's own kernel takes beside its fastest one: a share, negative where it is less."""
+    than = "longer" if longer > 0.0 else "less"
+    return f"what {name} picks by itself takes about {abs(longer):.0%} {than}"
 
 
 def _against_notes(held: Against) -> list[str]:
@@ -300,7 +305,8 @@ def _against_notes(held: Against) -> list[str]:
     note += f"; the first gains {gain:.1%}" if gain > 0 else "; nothing is gained"
     note += ", which lies within the error band" if gain > 0 and held.tied else ""
     longer = held.own_pick_us / time_us - 1.0
-    if longer > 0.0:
-        note += f"; what {config.kernel} picks by itself takes about {longer:.0%} longer, "
-        note += f"over which the first gains {held.own_pick_gain:.1%}"
+    if longer != 0.0:
+        gain = held.own_pick_gain
+        note += f"; {_of_own_pick(config.kernel, longer)}, over which "
+        note += f"the first gains {gain:.1%}" if gain > 0.0 else "nothing is gained"
     return [note]

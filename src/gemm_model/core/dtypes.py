@@ -167,7 +167,6 @@ MULTIPLIED_TOGETHER = (
 OPERANDS = frozenset(name for names in MULTIPLIED_TOGETHER for name in names)
 
 
-@cache
 def require_number(found: DataType) -> DataType:
     """The type itself; InputError for one that holds scale factors alone, powers of two."""
     if found.significand_bits == 1:
@@ -175,6 +174,7 @@ def require_number(found: DataType) -> DataType:
     return found
 
 
+@cache
 def require_product(a: DataType, b: DataType) -> None:
     """Raise InputError for operand types that no kernel multiplies.
 

@@ -141,6 +141,10 @@ class Corrects(Protocol):
         """Relative error that 90 % of calls stayed within, of layers that it had not seen."""
         ...
 
+    def knows(self, problem: GemmProblem) -> bool:
+        """Whether it has seen calls of the problem's operand types."""
+        ...
+
     def factor(
         self, problem: GemmProblem, config: KernelConfig, fastest: Prediction, expected_us: float
     ) -> float:
@@ -186,8 +190,8 @@ class OwnPick:
 
     def corrected(self, problem: GemmProblem, config: KernelConfig, fastest: Prediction) -> OwnPick:
         """The same for one convolution and its fastest kernel, by the residual where there is one."""
-        if self.residual is None:
-            return self
+        if self.residual is None or not self.residual.knows(problem):
+            return replace(self, residual=None)
         expected_us = float(self.time_us(fastest.runtime_us, fastest.limiter))
         factor = self.residual.factor(problem, config, fastest, expected_us)
         return replace(self, residual=None, factor=factor, error_band=self.residual.error_band)

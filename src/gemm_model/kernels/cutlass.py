@@ -115,9 +115,10 @@ SECTOR_BYTES = 32.0
 
 
 def deep_k_tile(batch: GemmBatch) -> Flags:
-    fp4: Flags = maximum(batch.a_bits, batch.b_bits) == 4.0
+    """Of block-scaled operands alone: fp4 without scales is multiplied as fp8 is."""
+    scaled_fp4: Flags = (maximum(batch.a_bits, batch.b_bits) == 4.0) & (batch.a_scale_bits > 0.0)
     deep: Flags = batch.cta_k * batch.a_bits / 8.0 == DEEP_K_BYTES
-    return fp4 & deep
+    return scaled_fp4 & deep
 
 
 def loads_of_deep_k_tile(batch: GemmBatch) -> Values:

@@ -35,6 +35,8 @@ FEATURE_DECIMALS = 6
 FOREST = "picks"
 """The forest's name in its file."""
 FORMAT_VERSION = 1
+TYPES = ("bf16", "fp16")
+"""Operand types of the calls that trees have seen."""
 RESOURCES = ("tensor", "epilogue", "port", "latency", "l2", "dram", "launch")
 
 FEATURES = (
@@ -54,7 +56,7 @@ def features(problem: GemmProblem, config: KernelConfig, fastest: Prediction, ex
         raise ValueError("a plain product; expected a convolution")
     alignments = (power_of_two_divisor(size / conv.groups) for size in (conv.channels, conv.filters))
     values = (
-        *(KINDS.index(conv.kind), problem.a_dtype.name == "fp16", problem.m, problem.n, problem.k),
+        *(KINDS.index(conv.kind), TYPES.index(problem.a_dtype.name), problem.m, problem.n, problem.k),
         *(conv.channels, conv.filters, conv.groups, conv.taps, prod(conv.stride), max(conv.dilation)),
         *(len(conv.size), conv.images, prod(conv.output_size), conv.output_size[-1], *alignments),
         *(fastest.runtime_us, expected_us / fastest.runtime_us),
@@ -90,6 +92,10 @@ class PickResidual:
     relative error is least below the middle."""
     error_band: float
     """Relative error that 90 % of calls stayed within, of layers that the trees had not seen."""
+
+    def knows(self, problem: GemmProblem) -> bool:
+        """Whether A and B are of a type that the trees have seen."""
+        return problem.a_dtype == problem.b_dtype and problem.a_dtype.name in TYPES
 
     def factor(
         self, problem: GemmProblem, config: KernelConfig, fastest: Prediction, expected_us: float
