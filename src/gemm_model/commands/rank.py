@@ -285,7 +285,7 @@ def _pick_notes(ranker: Ranker, ranking: Ranking) -> list[str]:
     if name and own_pick.ways[name].kernel is not None:
         why += f"; a kernel of an earlier architecture ({own_pick.ways[name].way.kernel}) multiplies"
     band = own_pick.error_band
-    why += "" if band is None else f"; nine in ten calls lie within {band:.0%} of that"
+    why += "" if band is None else f"; that is within {band:.0%} of nine in ten calls"
     return [_of_own_pick(ranker.names[0], longer) + why]
 
 
