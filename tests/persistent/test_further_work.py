@@ -204,9 +204,9 @@ def test_a_silu_takes_longer_where_a_warp_has_a_sum_whose_sigmoid_is_no_normal_n
 
 
 def test_only_kernels_of_cutlass_divide():
-    families = ("quack", "cublas", "cutlass", "triton")
+    families = ("quack", "cublas", "cutlass", "triton", "cudnn")
     lack = {name for name in families if "slow_division" in family_of(name, H200).absent_mechanisms}
-    assert lack == {"quack", "cublas", "triton"}
+    assert lack == {"quack", "cublas", "triton", "cudnn"}
 
 
 def test_a_caveat_says_that_sums_are_taken_for_those_of_random_operands():

@@ -1,5 +1,6 @@
 """Trees of a library's own picks: bounded, of their own calibration alone, and off where asked."""
 
+import json
 import math
 
 import numpy as np
@@ -81,10 +82,12 @@ def test_a_file_gives_what_was_written(tmp_path):
     found = load_pick_residual(path)
     assert (found.fingerprint, found.error_band) == ("0123", 0.25)
     assert factor_of(found) == pytest.approx(math.exp(-0.1))
-    np.savez_compressed(path, about=np.array('{"version": 0}'))
-    load_pick_residual.cache_clear()
-    with pytest.raises(InputError, match=r"cudnn\.picks\.npz: expected picks of format version 1"):
-        load_pick_residual(path)
+    of_this_version = json.dumps({"version": 1, "features": FEATURES})
+    for about in ('{"version": 0}', "[]", of_this_version):
+        np.savez_compressed(path, about=np.array(about))
+        load_pick_residual.cache_clear()
+        with pytest.raises(InputError, match=r"cudnn\.picks\.npz: expected picks of format version 1"):
+            load_pick_residual(path)
 
 
 def test_trees_are_of_the_shipped_calibration():

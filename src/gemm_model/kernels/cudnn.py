@@ -10,6 +10,7 @@ from gemm_model.core.further_work import CONV
 from gemm_model.core.kernel_config import AUTO, PINGPONG
 from gemm_model.kernels import cutlass
 from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.mechanisms import OF_LIBRARIES
 from gemm_model.kernels.numbers import family_numbers
 
 SPLITS = (*range(1, 9), *range(10, 25, 2), 32, 44, 64)
@@ -43,7 +44,8 @@ def _picked_on_hopper(like: KernelFamily) -> KernelFamily:
         clusters=((1, 1),),
         combines=in_its_schedule,
     )
-    return replace(like, space=space)
+    # None of its epilogues divides.
+    return replace(like, space=space, mechanisms=OF_LIBRARIES)
 
 
 CUDNN_SM90, *OTHERS = map(_of_images, cutlass.FAMILIES)

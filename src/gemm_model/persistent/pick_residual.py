@@ -122,11 +122,13 @@ def load_pick_residual(path: Path) -> PickResidual:
     """Raises InputError for another file, or one of other features."""
     about, arrays = read_archive(path)
     expected = {"version": FORMAT_VERSION, "features": list(FEATURES)}
-    if not isinstance(about, Mapping) or any(about.get(key) != value for key, value in expected.items()):
+    told = about if isinstance(about, Mapping) else {}
+    whole = told.keys() >= {"fingerprint", "shift", "error_band"}
+    if not whole or any(told.get(key) != value for key, value in expected.items()):
         raise InputError(f"{path}: expected picks of format version {FORMAT_VERSION} and the known features")
     return PickResidual(
-        fingerprint=str(about["fingerprint"]),
+        fingerprint=str(told["fingerprint"]),
         forest=forest_of(arrays, FOREST, len(FEATURES), path),
-        shift=float(about["shift"]),
-        error_band=float(about["error_band"]),
+        shift=float(told["shift"]),
+        error_band=float(told["error_band"]),
     )
