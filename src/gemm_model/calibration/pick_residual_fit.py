@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gemm_model.calibration.residual_fit import train
+from gemm_model.calibration.run import BAND_QUANTILE
 from gemm_model.choice.selection import Ranker
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.errors import InputError
@@ -24,8 +25,6 @@ FAMILY = "cudnn"
 FOLDS = 5
 SHIFTS = tuple(round(0.005 * step, 3) for step in range(11))
 """Shifts that are tried [1, log]."""
-BAND = 0.9
-"""Share of calls within the error band [1]; picks of networks; as for calibrations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,5 +89,5 @@ def pick_residual(calls: Calls, gpu: GpuSpec, expected: FloatArray) -> PickResid
         fingerprint=calibration.fingerprint(),
         forest=train(calls.seen, bounded(calls.log_error)),
         shift=shift,
-        error_band=float(np.quantile(errors(calls, expected, shift), BAND)),
+        error_band=float(np.quantile(errors(calls, expected, shift), BAND_QUANTILE)),
     )
