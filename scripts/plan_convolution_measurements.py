@@ -423,7 +423,10 @@ def measured(tables: tuple[str, ...]) -> frozenset[str]:
 
 
 def network_rows(
-    layers: tuple[Layer | str, ...], earlier: frozenset[str], draw: random.Random
+    layers: tuple[Layer | str, ...],
+    earlier: frozenset[str],
+    draw: random.Random,
+    most: int = ROWS_OF_A_NETWORK,
 ) -> Iterator[Row]:
     found = []
     for layer, kind in product(layers, KINDS):
@@ -434,7 +437,7 @@ def network_rows(
             problem = GemmProblem.of_conv(conv, dtype)
             if problem.flop <= LARGEST_CONVOLUTION_FLOP and conv.name not in earlier:
                 found.append(row(problem, None, "cudnn"))
-    yield from draw.sample(found, min(ROWS_OF_A_NETWORK, len(found)))
+    yield from draw.sample(found, min(most, len(found)))
 
 
 def drawn_rows(

@@ -13,8 +13,12 @@ import pytest
 
 from gemm_model.bench.rows import Row
 from gemm_model.bench.sweep import shape_key
+from gemm_model.tables.table import read_table
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
+MEASUREMENTS = Path(__file__).parents[2] / "data" / "measurements"
+HELD_OUT = ("_unseen", "_later", "_fresh", "_last", "unseen_problems")
+"""How the names of tables of convolutions end that nothing is fitted to."""
 
 
 def load_script(name: str) -> Any:
@@ -121,6 +125,26 @@ def test_drawn_convolutions_and_the_last_networks_are_in_no_earlier_table() -> N
     for convs in found.values():
         assert not earlier & {conv.name for conv in convs}
         assert {conv.kind for conv in convs} == {"fprop", "dgrad", "wgrad"}
+
+
+def test_many_networks_have_no_layer_that_is_held_out() -> None:
+    planner = load_script("plan_many_networks")
+    (rows,) = planner.plans().values()
+    convs = {row.problem.conv for row in rows}
+    assert (len(rows), len(convs)) == (2560, 2541)
+    assert {conv.kind for conv in convs} == {"fprop", "dgrad", "wgrad"}
+    names = {conv.name for conv in convs}
+    earlier = {
+        path.name.removesuffix(".csv.gz"): set(read_table(path)["conv"]) - {None, ""}
+        for path in (MEASUREMENTS / "h200").glob("*.csv.gz")
+        if path.name.startswith(("conv", "unseen_problems")) and "_many" not in path.name
+    }
+    assert len(earlier) == 14
+    assert not names & set().union(*earlier.values())
+    held_out = set().union(*(convs for name, convs in earlier.items() if name.endswith(HELD_OUT)))
+    layers, held_out_layers = ({name.split(" ", 2)[2] for name in each} for each in (names, held_out))
+    assert len(held_out_layers) > 300
+    assert not layers & held_out_layers
 
 
 def test_a_seed_deals_further_networks_to_the_fit_and_to_what_is_held_out() -> None:

@@ -141,9 +141,9 @@ def test_short_strided_gradients_may_go_to_an_earlier_kernel():
     assert ways["strided"].work.operations == 2 * 64 * 64 * 132 * 64 * 9 / 4
     ranker = Ranker("h200", family="cudnn", options={"residual": "off"})
     pick = ranker.own_pick_of(gm.GemmProblem.of_conv(text))
-    # 8.9 us and next to nothing, or 6 % more than Hopper's kernel.
+    # 8.9 us and next to nothing, or 5 % more than Hopper's kernel.
     assert pick.way(7.0) == "plain"
-    assert pick.time_us(7.0, "L2") == pytest.approx(1.06 * 7.0)
+    assert pick.time_us(7.0, "L2") == pytest.approx(1.05 * 7.0)
     assert pick.way(14.0) == "strided"
     assert 8.9 < pick.time_us(14.0, "L2") < 10.0
     assert not _ways("dgrad n=2 c=96 h=8 w=8 k=48 r=3 s=3 pad=1")
