@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -127,24 +128,57 @@ def test_drawn_convolutions_and_the_last_networks_are_in_no_earlier_table() -> N
         assert {conv.kind for conv in convs} == {"fprop", "dgrad", "wgrad"}
 
 
-def test_many_networks_have_no_layer_that_is_held_out() -> None:
-    planner = load_script("plan_many_networks")
-    (rows,) = planner.plans().values()
-    convs = {row.problem.conv for row in rows}
-    assert (len(rows), len(convs)) == (2560, 2541)
-    assert {conv.kind for conv in convs} == {"fprop", "dgrad", "wgrad"}
-    names = {conv.name for conv in convs}
-    earlier = {
-        path.name.removesuffix(".csv.gz"): set(read_table(path)["conv"]) - {None, ""}
-        for path in (MEASUREMENTS / "h200").glob("*.csv.gz")
-        if path.name.startswith(("conv", "unseen_problems")) and "_many" not in path.name
+@pytest.fixture(scope="module")
+def of_many_networks() -> dict[str, list[Any]]:
+    plans = load_script("plan_many_networks").plans()
+    assert {name: len(rows) for name, rows in plans.items()} == {
+        "conv_networks_many": 2560,
+        "conv_networks_new": 1498,
+        "conv_networks_wide": 2863,
     }
+    found = {name: [row.problem.conv for row in rows] for name, rows in plans.items()}
+    assert all({conv.kind for conv in convs} == {"fprop", "dgrad", "wgrad"} for convs in found.values())
+    return found
+
+
+def convolutions_of(tables: Iterable[Path]) -> set[str]:
+    return set().union(*(set(read_table(path)["conv"]) - {None, ""} for path in tables))
+
+
+def layers_of(names: Iterable[str]) -> set[str]:
+    return {name.split(" ", 2)[2] for name in names}
+
+
+def test_many_networks_have_no_layer_that_is_held_out(of_many_networks: dict[str, list[Any]]) -> None:
+    names = {conv.name for conv in of_many_networks["conv_networks_many"]}
+    assert len(names) == 2541
+    earlier = earlier_convolution_tables()
     assert len(earlier) == 14
-    assert not names & set().union(*earlier.values())
-    held_out = set().union(*(convs for name, convs in earlier.items() if name.endswith(HELD_OUT)))
-    layers, held_out_layers = ({name.split(" ", 2)[2] for name in each} for each in (names, held_out))
-    assert len(held_out_layers) > 300
-    assert not layers & held_out_layers
+    assert not names & convolutions_of(earlier)
+    held_out = layers_of(
+        convolutions_of(path for path in earlier if path.name.removesuffix(".csv.gz").endswith(HELD_OUT))
+    )
+    assert len(held_out) > 300
+    assert not layers_of(names) & held_out
+
+
+def test_new_and_wide_networks_have_layers_that_no_other_table_has(
+    of_many_networks: dict[str, list[Any]],
+) -> None:
+    many, new, wide = (layers_of(conv.name for conv in convs) for convs in of_many_networks.values())
+    earlier = layers_of(convolutions_of(earlier_convolution_tables())) | many
+    assert not new & wide
+    assert not (new | wide) & earlier
+
+
+def earlier_convolution_tables() -> list[Path]:
+    """All but those of the 144 networks."""
+    return [
+        path
+        for path in (MEASUREMENTS / "h200").glob("*.csv.gz")
+        if path.name.startswith(("conv", "unseen_problems"))
+        and not path.name.startswith(("conv_networks_many", "conv_networks_new", "conv_networks_wide"))
+    ]
 
 
 def test_a_seed_deals_further_networks_to_the_fit_and_to_what_is_held_out() -> None:
