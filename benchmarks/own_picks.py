@@ -56,6 +56,7 @@ HELD_OUT_CONVOLUTIONS = (
     "conv_networks_later",
     "conv_networks_fresh",
     "conv_networks_last",
+    "conv_networks_new",
     "conv_beside_unseen",
     "conv_few_unseen",
 )
