@@ -87,10 +87,7 @@ def _by_family(frame: pd.DataFrame, gpu: GpuSpec) -> Mapping[str, pd.DataFrame]:
 def _sample(gpu: GpuSpec, frame: pd.DataFrame) -> Sample:
     shape = frame.groupby(shape_columns(frame), sort=False, dropna=False).ngroup()
     every = max(round((shape.max() + 1) / MOST_SHAPES), 1)
-    kept = shape % every == 0
-    if "gpu_uuid" in frame:
-        kept &= frame["gpu_uuid"].isin(_needed_cards(shape, frame["gpu_uuid"]))
-    frame = frame[kept].reset_index(drop=True)
+    frame = frame[shape % every == 0].reset_index(drop=True)
     runtime_us = runtimes_us(frame)
     assert runtime_us is not None
     (regime,) = set(frame["regime"])
@@ -99,20 +96,6 @@ def _sample(gpu: GpuSpec, frame: pd.DataFrame) -> Sample:
     batch = batch_from_frame(frame, needs_tile=True)
     # What a rotation leaves in L2 the footprint of each row tells.
     return Sample(gpu, regime, "cold" if l2 == "rotated" else l2, frame, batch, types, runtime_us)
-
-
-def _needed_cards(shape: pd.Series, card: pd.Series) -> list[str]:
-    """Cards in their order but for those that timed no shape that one before had not.
-
-    A choice among kernels is judged by the times of one card.
-    """
-    seen: set[int] = set()
-    needed = []
-    for name, of_card in shape.groupby(card, sort=False).unique().items():
-        if not seen.issuperset(of_card):
-            needed.append(str(name))
-            seen.update(of_card)
-    return needed
 
 
 def accuracy(calibration: str | Calibration = "auto") -> Figures:
