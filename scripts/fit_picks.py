@@ -8,6 +8,7 @@ calls come with and without them, of layers that the trees have not seen.
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements" / GPU
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     gpu = load_gpu(GPU)
     calls = calls_of([MEASUREMENTS / f"{name}.csv.gz" for name in tables_of_picks(FAMILY)], gpu)
     residual = pick_residual(calls, gpu, expected := held_out(calls))

@@ -23,6 +23,7 @@ from gemm_model.tables.table import read_table, runtimes_us, usable_rows
 
 FAMILY = "cudnn"
 FOLDS = 5
+"""Parts of the layers, each judged by trees that have seen the others [1]; trees of picks; chosen."""
 SHIFTS = tuple(round(0.005 * step, 3) for step in range(11))
 """Shifts that are tried [1, log]."""
 

@@ -108,10 +108,12 @@ DEEP_K_BYTES = 384.0
 """Of K in a row of a k tile [B]; kernels that only sm_103 has, 768 elements of fp4; CUTLASS's
 `sm103_blockscaled_mma_warpspecialized`."""
 LOAD_K_BYTES = 128.0
+"""Of K in a row that one load brings [B]; the same kernels; the widest swizzle of a TMA box, PTX ISA."""
 DIRECT_STORE_BYTES = 16.0
 """Of its own row what a thread stores at a time [B]; epilogues without shared memory; CUTLASS's
 `sm100_epilogue_nosmem`."""
 SECTOR_BYTES = 32.0
+"""What L2 is written by [B]; all GPUs described; CUDA C++ Best Practices Guide, coalesced access."""
 
 
 def deep_k_tile(batch: GemmBatch) -> Flags:
