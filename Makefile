@@ -6,7 +6,7 @@ BIN := .venv/bin
 DEMO_TABLE := data/measurements/h200/burst.csv.gz
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint golden mutants docs package oldest fuzz clean
+.PHONY: demo test lint golden mutants docs package release oldest fuzz clean
 
 demo: .venv/package-installed
 	$(BIN)/gemm-model predict --input $(DEMO_TABLE) --output results/h200 --html results/h200/page.html
@@ -35,6 +35,10 @@ docs: .venv/docs-installed
 package:
 	$(PYTHON) scripts/try_package.py wheel
 
+# Sdist, wheel and SBOM of a release, in dist/; the version comes from the last tag.
+release:
+	$(PYTHON) scripts/try_package.py release
+
 # The tests of the core with the oldest versions that pyproject.toml admits.
 oldest:
 	$(PYTHON) scripts/try_package.py oldest
@@ -43,7 +47,7 @@ oldest:
 	$(PYTHON) -m venv .venv
 
 .venv/package-installed: .venv/bin/python pyproject.toml
-	$(PIP_INSTALL) --editable '.[page]'
+	$(PIP_INSTALL) --editable '.[plot]'
 	touch $@
 
 # The benchmark extra is installed too: its kernels are compiled in the tests, which needs no GPU.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gemm_model.models import models
     from gemm_model.persistent.explanation import explain
 
-__version__ = "0.1.0"
+    __version__: str
 
 _HOMES = {
     "ConvProblem": "gemm_model.core.conv",
@@ -81,7 +81,20 @@ def __getattr__(name: str) -> Any:
     # Names are imported when first used, so that `import gemm_model` itself stays a matter of milliseconds.
     if name == "gpus":
         return import_module("gemm_model.config").gpu_names
+    if name == "__version__":
+        return _installed_version()
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return found
+
+
+def _installed_version() -> str:
+    """The version of the installed package, which comes from its tag; '0+unknown' for a bare source tree."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = globals()["__version__"] = version("gemm-model")
+    except PackageNotFoundError:
+        return "0+unknown"
     return found

@@ -146,7 +146,7 @@ def test_html_for_one_kernel_is_refused(tmp_path, capsys):
 
 def test_without_plotly_the_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr(page_html_module, "find_spec", lambda _name: None)
-    with pytest.raises(MissingExtraError, match=r"gemm-model\[page\]"):
+    with pytest.raises(MissingExtraError, match=r"gemm-model\[plot\]"):
         page_html_module.plotly_script()
 
 

@@ -6,11 +6,12 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemm_model.core.dtypes import operand_type
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.core.kernel_config import (
     AUTO_KERNEL,
     KERNELS,
@@ -241,7 +242,12 @@ def check_outputs(*paths: Path | None) -> None:
 
 
 def check_suffix(option: str, path: Path | None, suffixes: tuple[str, ...]) -> None:
-    """Raise InputError unless the name of a file tells its format; a device or a pipe needs no ending."""
+    """Raise InputError unless the name of a file tells its format; a device or a pipe needs no ending.
+
+    MissingExtraError for a plot where matplotlib is not installed.
+    """
+    if path is not None and suffixes is PLOT_SUFFIXES and find_spec("matplotlib") is None:
+        raise MissingExtraError(extra_needed(f"--{option}", "matplotlib", "plot"))
     if path is None or path.name.endswith(suffixes):
         return
     if not path.exists() or path.is_file():

@@ -30,6 +30,11 @@ class MissingExtraError(GemmModelError):
     exit_code = 3
 
 
+def extra_needed(what: str, package: str, extra: str) -> str:
+    """The sentence that says how to install what an option needs."""
+    return f"{what} needs {package}; install it with: pip install 'gemm-model[{extra}]'"
+
+
 class PartialResultError(GemmModelError):
     """The work ended early (time-out, interruption); what was found so far has been reported."""
 

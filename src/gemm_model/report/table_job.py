@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from gemm_model import __version__
+from gemm_model.core.errors import extra_needed
 from gemm_model.core.files import atomic_path, atomic_write, check_folder_writable, sole_writer
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.core.settings import Settings
@@ -104,7 +106,9 @@ def _write(
     with atomic_path(predictions) as temporary:
         (with_classic_names(rows) if classic else rows).to_csv(temporary, index=False)
     files = [predictions]
-    if accuracy:
+    if accuracy and find_spec("matplotlib") is None:
+        report.notes.append(f"no plots were made: {extra_needed('a plot', 'matplotlib', 'plot')}")
+    elif accuracy:
         from gemm_model.report.plots import predicted_against_measured, s_curve
 
         step("plotting")

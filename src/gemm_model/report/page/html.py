@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model import __version__
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.core.files import atomic_write, check_writable
 from gemm_model.report.page.content import COLORS, Columns, Fact, Listing, Page
 
@@ -78,7 +78,7 @@ def plotly_script() -> Path:
         script = Path(folder) / "package_data" / "plotly.min.js"
         if script.is_file():
             return script
-    raise MissingExtraError("a page needs plotly; install it with: pip install 'gemm-model[page]'")
+    raise MissingExtraError(extra_needed("a page", "plotly", "plot"))
 
 
 def _columns(columns: Columns | None) -> tuple[dict[str, Any] | None, bytes]:
