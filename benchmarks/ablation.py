@@ -24,9 +24,9 @@ from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.tables import load_tables, table_name
 from gemm_model.core.files import atomic_write
 from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.kernel_model.calibration_file import calibration_for
 from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, MECHANISMS
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.calibration_file import calibration_for
 from gemm_model.tables.accuracy import choice_figures, error_figures, top1_efficiency
 
 FOLDS = 3

@@ -24,10 +24,10 @@ from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.tables import load_tables, main_situation
 from gemm_model.calibration.twins import added_us, beside_twins
 from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.kernel_model.calibration_file import calibration_for
+from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernels.mechanisms import FUSED_EPILOGUE, KernelNumbers
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.calibration_file import calibration_for
-from gemm_model.persistent.kernel_time import kernel_time
 
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements"
 TABLE = "epilogues.csv.gz"

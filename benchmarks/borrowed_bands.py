@@ -17,9 +17,9 @@ import pandas as pd
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.tables import load_tables
 from gemm_model.core.gpu import load_gpu
+from gemm_model.kernel_model.calibration_file import load_calibration
+from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.calibration_file import load_calibration
-from gemm_model.persistent.kernel_time import kernel_time
 from gemm_model.tables.accuracy import error_figures, top1_efficiency
 
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements"

@@ -31,10 +31,10 @@ from gemm_model.core.files import atomic_write
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import STREAM_K, KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernel_model.calibration_file import Calibration, load_calibration
+from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, create_model
-from gemm_model.persistent.calibration_file import Calibration, load_calibration
-from gemm_model.persistent.kernel_time import kernel_time
 from gemm_model.tables.accuracy import choice_figures, error_figures
 from gemm_model.tables.table import predict_frame, read_table, runtimes_us, usable_rows
 
@@ -75,7 +75,7 @@ def load(paths: list[Path]) -> pd.DataFrame:
     fast = pd.to_numeric(frame["fast_accum"], errors="coerce").fillna(0) > 0
     frame["sums"] = np.where(frame["in_dtype"] != "e4m3", "", np.where(fast, "fast", "slow"))
     frame["split_k"] = frame["split_k"].fillna(1)
-    # cuBLASLt's algorithms stand in the list of its heuristic, torch's own pick does not.
+    # cuBLASLt's algorithms stand in the list of its heuristic, torch's heuristic choice does not.
     frame["kernel"] = frame["kernel"].replace("cublaslt", "cublas")
     frame["pick"] = (frame["kernel"] == "cublas") & frame["heuristic_rank"].isna()
     return frame.reset_index(drop=True)
@@ -162,7 +162,7 @@ def methods(frame: pd.DataFrame, gpu: str) -> Iterator[tuple[str, pd.Series]]:
         yield f"{family} alone", only((frame["kernel"] == family) & ~frame["pick"], times_us)
     for family in FAMILIES:
         yield f"{family}, its best measured", only((frame["kernel"] == family) & ~frame["pick"], measured_us)
-    yield "torch's cuBLAS, its own pick", only(frame["pick"], measured_us)
+    yield "torch's cuBLAS, its heuristic choice", only(frame["pick"], measured_us)
     yield "cuBLASLt's first heuristic", only(frame["heuristic_rank"] == 0, measured_us)
     try:
         yield "nvMatmulHeuristics among CUTLASS", efficiency(frame, nvidia(frame, gpu))

@@ -186,7 +186,7 @@ def main() -> None:
         folds = folds_of(size_groups(burst), SEED)
         methods: dict[str, tuple[str, Callable[[], np.ndarray]]] = {
             "calibrated": (
-                "WarpSpecializedModel, shapes held out",
+                "KernelModel, shapes held out",
                 partial(calibrated, seen, gpu, folds),
             ),
             "corrected": (

@@ -24,8 +24,8 @@ from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.tables import further_situation, load_tables, splits_k
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import load_gpu
+from gemm_model.kernel_model.calibration_file import calibration_for
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.calibration_file import calibration_for
 from gemm_model.tables.accuracy import error_figures
 
 COUNTERS = "counters"

@@ -46,10 +46,10 @@ from gemm_model.config import gpu_names, load_gpu_mapping
 from gemm_model.core.dtypes import element_type, operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.heuristic_choice import HeuristicChoice
 from gemm_model.core.kernel_config import AUTO_KERNEL
-from gemm_model.core.own_pick import OwnPick
+from gemm_model.kernel_model.calibration_file import calibration_for, heuristic_choices
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.calibration_file import calibration_for, own_picks
 from gemm_model.tables.accuracy import top1_efficiency
 from gemm_model.tables.table import read_table
 
@@ -141,8 +141,8 @@ def judged(frame: pd.DataFrame, gpu: str, told: Told) -> pd.DataFrame:
         found = predict_table(asked, spec, options=told.options)
     predicted_us = pd.to_numeric(found["predicted_us"])
     if told.own_choice:
-        own_pick = own_picks().get(told.family, OwnPick())
-        predicted_us = own_pick.time_us(predicted_us.to_numpy(), found["limiter"].to_numpy())
+        heuristic_choice = heuristic_choices().get(told.family, HeuristicChoice())
+        predicted_us = heuristic_choice.time_us(predicted_us.to_numpy(), found["limiter"].to_numpy())
     if told.activations is not None:
         predicted_us = predicted_us + quantizing_us(found, spec, told.activations)
     return found.assign(predicted_us=predicted_us, runtime_us=pd.to_numeric(frame["runtime_us"]).to_numpy())

@@ -24,10 +24,10 @@ from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.tables import load_tables, splits_k
 from gemm_model.core.batch import BoolArray
 from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.kernel_model.calibration_file import Calibration, load_calibration
+from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernels.mechanisms import KernelNumbers
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.calibration_file import Calibration, load_calibration
-from gemm_model.persistent.kernel_time import kernel_time
 from gemm_model.tables.accuracy import error_figures, top1_efficiency
 
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements"

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model import predict_table
-from gemm_model.persistent.calibration_file import calibration_names
+from gemm_model.kernel_model.calibration_file import calibration_names
 from gemm_model.tables.accuracy import shape_columns, top1_efficiency
 from gemm_model.tables.table import read_table
 

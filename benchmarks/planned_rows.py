@@ -26,9 +26,9 @@ from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.tables import load_tables
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.gpu import load_gpu
+from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernels.mechanisms import NUMBERS, kernel_numbers, start_values
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.kernel_time import kernel_time
 
 TABLE = Path(__file__).parents[1] / "data" / "measurements" / "h200" / "burst.csv.gz"
 GPU = load_gpu("h200")

@@ -28,10 +28,10 @@ from gemm_model.calibration.observations import observe
 from gemm_model.calibration.run import Choices, calibrate
 from gemm_model.calibration.tables import load_tables
 from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.kernel_model.calibration_file import Calibration, load_calibration
+from gemm_model.kernel_model.kernel_time import kernel_time
+from gemm_model.kernel_model.residual import Residual, corrected_us, features, load_residual, residual_beside
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.calibration_file import Calibration, load_calibration
-from gemm_model.persistent.kernel_time import kernel_time
-from gemm_model.persistent.residual import Residual, corrected_us, features, load_residual, residual_beside
 from gemm_model.tables.accuracy import error_figures, top1_efficiency
 
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements"

@@ -26,8 +26,8 @@ DEMO_TABLE = ROOT / "data/measurements/h200/burst.csv.gz"
 TARGET_ROWS_PER_S = {
     ("SOLModel", ""): 2e6,
     ("WSPersistentGEMMModel", ""): 1e6,
-    ("WarpSpecializedModel", "off"): 1.2e6,
-    ("WarpSpecializedModel", "auto"): 0.3e6,
+    ("KernelModel", "off"): 1.2e6,
+    ("KernelModel", "auto"): 0.3e6,
 }
 """By model and `residual`."""
 TARGET_MAIN_JOB_S = 8.0

@@ -19,7 +19,7 @@ import pandas as pd
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.persistent.model import WarpSpecializedModel
+from gemm_model.kernel_model.model import KernelModel
 from gemm_model.timeline.kernel_timeline import kernel_timeline
 from gemm_model.timeline.numbers import timeline_numbers
 from gemm_model.timeline.phases import compared, unwaited_us
@@ -47,7 +47,7 @@ def rows_of(path: Path) -> list[dict[str, object]]:
     """A row a phase of one traced kernel."""
     trace = read_trace_table(path)
     problem, config = kernel_of(trace)
-    model = WarpSpecializedModel(load_gpu(trace.info.gpu), regime="counters")
+    model = KernelModel(load_gpu(trace.info.gpu), regime="counters")
     read_us = unwaited_us(trace, within_tiles=True)
     phases = compared(kernel_timeline(problem, config, model, read_us=read_us).trace, trace)
     without_us = {"untraced_us": trace.info.untraced_us, "unranged_us": trace.info.unranged_us}

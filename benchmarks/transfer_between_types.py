@@ -26,10 +26,10 @@ from gemm_model.calibration.fit import DEFAULT_FREE, Donor, Fit, fit
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.kernel_model.calibration_file import calibration_for
+from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernels.mechanisms import KERNEL_MECHANISMS, KernelNumbers
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.calibration_file import calibration_for
-from gemm_model.persistent.kernel_time import kernel_time
 from gemm_model.tables.accuracy import (
     ChoiceFigures,
     ErrorFigures,

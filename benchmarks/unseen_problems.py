@@ -157,7 +157,7 @@ def picks() -> dict[str, str]:
     calls = frame[frame["kernel"] == "cudnn"]
     ranker = Ranker(GPU, family="cudnn")
     problems = (GemmProblem.of_conv(*words) for words in zip(calls["conv"], calls["in_dtype"], strict=True))
-    fastest = ((ranker.own_pick_of(each), ranker.rank(each, 1).best.prediction) for each in problems)
+    fastest = ((ranker.heuristic_choice_of(each), ranker.rank(each, 1).best.prediction) for each in problems)
     expected_us = [pick.time_us(found.runtime_us, found.limiter) for pick, found in fastest]
     error = np.abs(np.array(expected_us) / runtimes_us(calls) - 1.0)
     return {"calls": f"{len(calls)}", "MAPE": f"{error.mean():.1%}", "median": f"{np.median(error):.1%}"}

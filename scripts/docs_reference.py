@@ -19,8 +19,8 @@ import gemm_model
 from gemm_model.bench.device import TimingSettings
 from gemm_model.cli import VERBS
 from gemm_model.core.gpu import QUANTITIES, GpuSpec
+from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.kernels.mechanisms import MECHANISMS
-from gemm_model.persistent.calibration_file import load_calibration
 from gemm_model.pipeline.machine import PipelineMachine
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
-"""Train the trees of cuDNN's own picks anew: `config/calibration/h200/cudnn.picks.npz`.
+"""Train the trees of cuDNN's heuristic choices anew: `config/calibration/h200/cudnn.picks.npz`.
 
 python scripts/fit_picks.py
 
-After a fit of `h200:cudnn` or a change of `own_picks.yaml`, from whose times they start. Prints how near
-calls come with and without them, of layers that the trees have not seen.
+After a fit of `h200:cudnn` or a change of `heuristic_choices.yaml`, from whose times they start. Prints how
+near calls come with and without them, of layers that the trees have not seen.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from gemm_model.calibration.pick_residual_fit import FAMILY, calls_of, errors, held_out, pick_residual
 from gemm_model.core.gpu import load_gpu
-from gemm_model.persistent.calibration_file import tables_of_picks
-from gemm_model.persistent.pick_residual import picks_of, write_pick_residual
+from gemm_model.kernel_model.calibration_file import tables_of_picks
+from gemm_model.kernel_model.pick_residual import picks_of, write_pick_residual
 
 GPU = "h200"
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements" / GPU

@@ -139,7 +139,7 @@ def with_gaps(found: Batch, gap: int) -> Batch:
 
 
 def kernels(problem: GemmProblem, counts: tuple[int, int, int], draw: random.Random) -> Iterator[Row]:
-    """Rows of QuACK, cuBLASLt and Triton, so many of each, and cuBLAS's own pick."""
+    """Rows of QuACK, cuBLASLt and Triton, so many of each, and cuBLAS's heuristic choice."""
     cells = {"batch": str(problem.batch), "broadcast": problem.broadcast}
     cells["batch_strides"] = problem.batch_strides.name if problem.batch_strides else ""
     one = GemmProblem.of(problem.m, problem.n, problem.k, problem.a_dtype.name)

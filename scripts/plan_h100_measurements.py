@@ -30,7 +30,7 @@ from gemm_model.bench.sweep import estimated_kernel_us, estimated_row_ms, shape_
 from gemm_model.calibration.quick import designed_rows
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.problem import GemmProblem
-from gemm_model.persistent.calibration_file import load_calibration
+from gemm_model.kernel_model.calibration_file import load_calibration
 
 SEED = 20261123
 H200_TABLES = Path(__file__).parents[1] / "data" / "measurements" / "h200"

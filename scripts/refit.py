@@ -4,7 +4,7 @@ python scripts/refit.py [GPU:FAMILY ...] [--reports FOLDER]
 
 Donors come first: a calibration that starts from another one starts from its new values. Each file is
 replaced when its fit has ended, so an interrupted run leaves whole ones. What held-out shapes say goes to
-FOLDER/<gpu>-<family>.txt. The trees of cuDNN's own picks follow its calibration.
+FOLDER/<gpu>-<family>.txt. The trees of cuDNN's heuristic choices follow its calibration.
 """
 
 from __future__ import annotations

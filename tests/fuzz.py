@@ -73,7 +73,7 @@ CLUSTERS = ["1x1", "2x1", "1x2", "2x2", "4x1"]
 GPUS = ["h200", "b200", "a100_sxm_80gb", "rtx_4090", "v100_sxm2", "H200", "h100_sxm"]
 TYPES = ["bf16", "fp16", "fp8", "e5m2", "nvfp4", "mxfp8", "fp32", "int8", "BF16", "fp4"]
 MODELS = [
-    "WarpSpecializedModel",
+    "KernelModel",
     "WSPersistentGEMMModel",
     "SOLModel",
     "PipelineModel",

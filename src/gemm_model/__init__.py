@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from gemm_model.core.routing import Routing
     from gemm_model.integrations.torch_timer import GemmTimer
     from gemm_model.integrations.triton import triton_perf_model
+    from gemm_model.kernel_model.explanation import explain
     from gemm_model.kernels.registry import families
     from gemm_model.models import models
-    from gemm_model.persistent.explanation import explain
 
     __version__: str
 
@@ -31,7 +31,7 @@ _HOMES = {
     "ConvProblem": "gemm_model.core.conv",
     "Epilogue": "gemm_model.core.epilogue",
     "expected_time": "gemm_model.choice.expected",
-    "explain": "gemm_model.persistent.explanation",
+    "explain": "gemm_model.kernel_model.explanation",
     "families": "gemm_model.kernels.registry",
     "predict": "gemm_model.api",
     "predict_table": "gemm_model.api",

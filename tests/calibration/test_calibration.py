@@ -19,9 +19,9 @@ from gemm_model.calibration.tables import load_tables, measured_family
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.processes import local_processes
+from gemm_model.kernel_model.calibration_file import load_calibration
+from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.calibration_file import load_calibration
-from gemm_model.persistent.kernel_time import kernel_time
 from tests.typed_numbers import VALUES, calibration_file, numbers
 
 H200 = load_gpu("h200")

@@ -15,9 +15,9 @@ from gemm_model.config import CONFIG_DIR
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
+from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.kernels.feasibility import feasible_mask
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.calibration_file import load_calibration
 
 
 @pytest.fixture(scope="module")

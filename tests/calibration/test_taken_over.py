@@ -14,10 +14,16 @@ from gemm_model.calibration.observations import observe
 from gemm_model.calibration.taken_over import borne_out, taken_forest
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
+from gemm_model.kernel_model.calibration_file import load_calibration
+from gemm_model.kernel_model.kernel_time import kernel_time
+from gemm_model.kernel_model.residual import (
+    Residual,
+    TakenOver,
+    load_residual,
+    residual_beside,
+    write_residual,
+)
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.calibration_file import load_calibration
-from gemm_model.persistent.kernel_time import kernel_time
-from gemm_model.persistent.residual import Residual, TakenOver, load_residual, residual_beside, write_residual
 from tests.typed_numbers import calibration, calibration_with_residual, residual
 
 H200 = load_gpu("h200")

@@ -10,7 +10,7 @@ from gemm_model.choice import fastest as search
 from gemm_model.choice.numbers import choice_numbers
 from gemm_model.choice.selection import Ranker
 from gemm_model.core.prediction import LeastTimes
-from tests.persistent.test_least_time import problems
+from tests.kernel_model.test_least_time import problems
 
 CASES = [
     ("h200", "auto", {"residual": "off"}, 0.5),

@@ -11,8 +11,8 @@ from gemm_model.choice.selection import Ranker, describe, rank
 from gemm_model.choice.table_ranking import problems_of_table, rank_table
 from gemm_model.core.errors import InputError
 from gemm_model.core.prediction import BatchPrediction
+from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.models import DEFAULT_MODEL
-from gemm_model.persistent.calibration_file import load_calibration
 from tests.choice.test_selection import config_of, transposed
 from tests.typed_numbers import calibration_with_residual
 

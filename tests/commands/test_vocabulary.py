@@ -137,7 +137,7 @@ def test_the_resolved_configuration_tells_sources(gemm_model):
     rows = out.splitlines()
     assert "gpu.sm_clk_mhz,1500.0,command line" in rows
     assert "model_opts.regime,burst,command line" in rows
-    assert "model_opts.l2,cold,config/model/WarpSpecializedModel.yaml" in rows
+    assert "model_opts.l2,cold,config/model/KernelModel.yaml" in rows
     assert "gpu.sm_count,132,config/gpu/h200.yaml" in rows
 
 

@@ -13,9 +13,9 @@ from gemm_model.config.numbers import NUMBERS_DIR, empirical, load_room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import assumed_numbers
 from gemm_model.hierarchy.numbers import hierarchy_numbers
+from gemm_model.kernel_model.numbers import kernel_model_numbers
 from gemm_model.kernels.numbers import family_numbers
 from gemm_model.overlap.numbers import overlap_numbers
-from gemm_model.persistent.numbers import persistent_numbers
 from gemm_model.timeline.numbers import timeline_numbers
 from tests.typed_numbers import calibration
 
@@ -84,8 +84,8 @@ SHIPPED = {
             "large_cluster": 4,
         },
     ),
-    "persistent": (
-        persistent_numbers,
+    "kernel_model": (
+        kernel_model_numbers,
         {
             "lowest_clock_share": 0.4,
             "first_clock_share": 0.85,
@@ -230,11 +230,11 @@ def test_a_file_without_numbers_is_refused(tmp_path):
     ("place", "numbers", "name"),
     [
         ("family_numbers", family_numbers, "four_warp_accumulators"),
-        ("persistent_numbers", persistent_numbers, "lowest_clock_share"),
+        ("kernel_model_numbers", kernel_model_numbers, "lowest_clock_share"),
     ],
 )
 def test_another_number_gives_a_calibration_another_fingerprint(monkeypatch, place, numbers, name):
     before = calibration().fingerprint()
     others = replace(numbers(), **{name: asdict(numbers())[name] * 1.1})
-    monkeypatch.setattr(f"gemm_model.persistent.calibration_file.{place}", lambda: others)
+    monkeypatch.setattr(f"gemm_model.kernel_model.calibration_file.{place}", lambda: others)
     assert calibration().fingerprint() != before

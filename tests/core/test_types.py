@@ -113,7 +113,7 @@ def test_fp4_has_its_own_rate_with_block_scales_alone():
         for name in ("e4m3", "e2m1", "nvfp4")
     ]
     assert times_us == pytest.approx([times_us[0], times_us[0], times_us[0] / 2])
-    for model in ("SOLModel", "WarpSpecializedModel"):
+    for model in ("SOLModel", "KernelModel"):
         with pytest.raises(InputError, match="GPU h200 has no fp4 math"):
             predict(GemmProblem.of(64, 64, 64, "e2m1"), config, "h200", model=model)
 

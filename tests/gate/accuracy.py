@@ -16,9 +16,9 @@ import yaml
 
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch
 from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.kernel_model.calibration_file import Calibration
+from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernels.registry import families, families_of
-from gemm_model.persistent.calibration_file import Calibration
-from gemm_model.persistent.model import WarpSpecializedModel
 from gemm_model.tables.accuracy import choice_figures, error_figures, shape_columns, top1_efficiency
 from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
 from tests.gate.manifest import MEASUREMENTS, tables
@@ -107,7 +107,7 @@ def _of_sample(sample: Sample, calibration: str | Calibration) -> dict[str, dict
     result = {}
     for residual, suffix in (("off", ""), ("auto", " + residual")):
         options = {"regime": sample.regime, "l2": sample.l2, "calibration": calibration}
-        model = WarpSpecializedModel(sample.gpu, residual=residual, **options)
+        model = KernelModel(sample.gpu, residual=residual, **options)
         if residual == "auto" and not model.corrects:
             continue
         predicted_us = model.predict_batch(sample.batch).runtime_us

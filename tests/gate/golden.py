@@ -19,8 +19,8 @@ from gemm_model.core.batch import GemmBatch, batch_of
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.persistent.calibration_file import Calibration
-from gemm_model.persistent.model import WarpSpecializedModel
+from gemm_model.kernel_model.calibration_file import Calibration
+from gemm_model.kernel_model.model import KernelModel
 
 TABLE = Path(__file__).parent / "kernels.csv"
 DIGITS = 6
@@ -216,7 +216,7 @@ def golden_table(calibration: str | Calibration = "auto") -> pd.DataFrame:
     parts = []
     for (gpu, regime, l2), (index, batch) in _batches().items():
         options = {"regime": regime, "l2": l2, "calibration": calibration, "residual": "off"}
-        found = WarpSpecializedModel(load_gpu(gpu), **options).predict_batch(batch)
+        found = KernelModel(load_gpu(gpu), **options).predict_batch(batch)
         columns = {"runtime_us": found.runtime_us}
         columns |= {f"{name}_us": column for name, column in found.phases_us.items()}
         # The stages that were found, beside those that were asked for.

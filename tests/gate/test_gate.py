@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemm_model.persistent.calibration_file import load_calibration
+from gemm_model.kernel_model.calibration_file import load_calibration
 from tests.gate.accuracy import accuracy, accuracy_differences, read_accuracy
 from tests.gate.golden import cases, golden_differences, golden_table, read_golden
 from tests.gate.mutants import mutant

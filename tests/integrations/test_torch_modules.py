@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from gemm_model import GemmTimer  # noqa: E402
 from gemm_model.integrations.torch_modules import ROOT  # noqa: E402
 
-MODEL = "WarpSpecializedModel"
+MODEL = "KernelModel"
 
 
 class Attention(nn.Module):

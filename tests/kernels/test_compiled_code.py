@@ -78,5 +78,5 @@ def test_another_count_gives_a_calibration_another_fingerprint(monkeypatch):
     before = calibration().fingerprint()
     known = compiled_code("quack")
     others = replace(known, waits={**known.waits, "others": 2.5})
-    monkeypatch.setattr("gemm_model.persistent.calibration_file.compiled_code", lambda _family: others)
+    monkeypatch.setattr("gemm_model.kernel_model.calibration_file.compiled_code", lambda _family: others)
     assert calibration().fingerprint() != before

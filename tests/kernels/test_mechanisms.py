@@ -13,7 +13,7 @@ from gemm_model.kernels.mechanisms import (
     start_values,
 )
 from gemm_model.kernels.registry import family_of
-from tests.persistent.kernels import B200, H200
+from tests.kernel_model.kernels import B200, H200
 from tests.typed_numbers import VALUES, numbers
 
 NEUTRAL = {

@@ -13,9 +13,9 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KERNELS, KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernel_model.kernel_time import geometry_of, kernel_time
 from gemm_model.kernels.feasibility import check, resources_by_row, resources_of
 from gemm_model.kernels.registry import families, family_of
-from gemm_model.persistent.kernel_time import geometry_of, kernel_time
 from tests.typed_numbers import numbers
 
 H200, B200, A100 = load_gpu("h200"), load_gpu("b200"), load_gpu("a100_sxm_80gb")

@@ -12,7 +12,7 @@ from gemm_model.models import create_model, lasting, models, require_known
 
 H200 = load_gpu("h200")
 NAMES = [
-    *("SOLModel", "WSPersistentGEMMModel", "PipelineModel", "WarpSpecializedModel"),
+    *("SOLModel", "WSPersistentGEMMModel", "PipelineModel", "KernelModel"),
     *("MemoryHierarchyModel", "OverlapModel"),
 ]
 
@@ -36,11 +36,11 @@ def test_each_model_is_made_by_its_name_in_any_case_and_predicts(name):
         ("Sol", {}, "unknown model 'Sol'; expected one of SOLModel, WSPersistentGEMMModel, "),
         ("SOLModel", {"regime": "burst"}, "SOLModel: unknown option 'regime'; expected none"),
         (
-            "WarpSpecializedModel",
+            "KernelModel",
             {"resdiual": "off"},
             "unknown option 'resdiual'; expected one of calibration, regime, l2, without, residual",
         ),
-        ("WarpSpecializedModel", {"regime": "slow"}, "regime is 'slow'; expected one of burst, graph"),
+        ("KernelModel", {"regime": "slow"}, "regime is 'slow'; expected one of burst, graph"),
         (
             "OverlapModel",
             {"layers": 4},

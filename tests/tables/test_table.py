@@ -24,7 +24,7 @@ SIZES = {"m": 64, "n": 64, "k": 64, "cta_m": 128, "cta_n": 128, "cluster_m": 1, 
 MODELS = (
     "SOLModel",
     "WSPersistentGEMMModel",
-    "WarpSpecializedModel",
+    "KernelModel",
     "PipelineModel",
     "MemoryHierarchyModel",
 )

@@ -8,7 +8,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.persistent.model import WarpSpecializedModel
+from gemm_model.kernel_model.model import KernelModel
 from gemm_model.timeline.chrome_trace import chrome_trace_json
 from gemm_model.timeline.kernel_timeline import kernel_timeline
 from gemm_model.timeline.phases import phases_of
@@ -27,13 +27,13 @@ def timeline(m, n, k, tile, cluster=(1, 1), schedule="cooperative", dtype="bf16"
         kernel=more.pop("kernel", "quack"),
     )
     options = {name: more.pop(name) for name in ("regime", "residual", "without") if name in more}
-    model = WarpSpecializedModel(load_gpu(gpu), **options)
+    model = KernelModel(load_gpu(gpu), **options)
     return kernel_timeline(GemmProblem.of(m, n, k, dtype), config, model, **more)
 
 
 def tile_times(m, n, k, tile, dtype="bf16", schedule="cooperative", **options):
     """What the model says of one tile of a kernel."""
-    model = WarpSpecializedModel(load_gpu("h200"), **options)
+    model = KernelModel(load_gpu("h200"), **options)
     clusters = 2 if tile[1] == 256 else 1
     config = KernelConfig(cta_m=tile[0], cta_n=tile[1], cluster_m=clusters, schedule=schedule)
     return model.evaluate_row(numbers_of(GemmProblem.of(m, n, k, dtype), config)).tile_times()
@@ -402,9 +402,9 @@ def test_what_cannot_be_drawn_is_refused():
         timeline(4096, 4096, 4096, (128, 128), detailed_sm=200)
     shared = KernelConfig(cta_m=128, cta_n=128, kernel="cutlass", scheduler="stream_k")
     with pytest.raises(InputError, match="stream-K deals out parts of tiles; expected scheduler static"):
-        kernel_timeline(GemmProblem.of(512, 512, 4096), shared, WarpSpecializedModel(load_gpu("h200")))
+        kernel_timeline(GemmProblem.of(512, 512, 4096), shared, KernelModel(load_gpu("h200")))
     with pytest.raises(InputError, match="4096 x 4096 x 4096 on h200"):
         timeline(4096, 4096, 4096, (256, 256), (1, 1), "pingpong")
     grouped = GemmProblem.of(512, 512, 4096, groups="500,12")
     with pytest.raises(InputError, match="timelines are those of plain products"):
-        kernel_timeline(grouped, KernelConfig(cta_m=128, cta_n=128), WarpSpecializedModel(load_gpu("h200")))
+        kernel_timeline(grouped, KernelConfig(cta_m=128, cta_n=128), KernelModel(load_gpu("h200")))

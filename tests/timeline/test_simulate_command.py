@@ -60,8 +60,8 @@ def test_sms_without_a_tile_in_the_last_wave_end_earlier(tmp_path):
         ([*KERNEL, *PAPER, "--cta", "256x256"], "spill"),
         ([*KERNEL, "--cta", "256x256", "--schedule", "pingpong"], "1024 x 1024 x 500 on h200: "),
         ([*KERNEL, "--cta", "128x128", "--k", "0"], "k is 0"),
-        ([*PINGPONG, "--model", "SOLModel"], "model is SOLModel; expected WarpSpecializedModel or"),
-        ([*PINGPONG, "--dma-warps", "2"], "--dma-warps has no effect with WarpSpecializedModel"),
+        ([*PINGPONG, "--model", "SOLModel"], "model is SOLModel; expected KernelModel or"),
+        ([*PINGPONG, "--dma-warps", "2"], "--dma-warps has no effect with KernelModel"),
         ([*PINGPONG, *PAPER, "--sm", "1"], "--sm has no effect on a pipeline machine"),
         ([*PINGPONG, "--sm", "132"], "SM 132 has no tile"),
         ([*PINGPONG, "--measured", "none.csv"], "none.csv: no such file"),
@@ -141,7 +141,7 @@ def test_where_models_disagree_it_says_which_to_trust(capsys):
     assert main(["simulate", *shape, "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     off = report["result"]["pipeline_model_us"] / report["result"]["predicted_us"] - 1
-    assert any(f"{off:+.0%}; trust WarpSpecializedModel" in note for note in report["notes"])
+    assert any(f"{off:+.0%}; trust KernelModel" in note for note in report["notes"])
 
 
 def test_the_papers_trace_is_thinned_out(tmp_path, capsys):

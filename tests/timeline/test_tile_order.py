@@ -5,14 +5,14 @@ from gemm_model.core.batch import numbers_of
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.persistent.model import WarpSpecializedModel
+from gemm_model.kernel_model.model import KernelModel
 from gemm_model.timeline.tile_order import cluster_coordinates
 
 
 def walked(m, n, swizzle, kernel="quack", split_k=1):
     """The cluster tiles of 128 x 128 in the order of the family."""
     config = KernelConfig(cta_m=128, cta_n=128, swizzle=swizzle, kernel=kernel, split_k=split_k)
-    model = WarpSpecializedModel(load_gpu("h200"))
+    model = KernelModel(load_gpu("h200"))
     geometry = model.evaluate_row(numbers_of(GemmProblem.of(m, n, 512), config)).geometry
     places = np.arange(int(geometry.schedule.tiles))
     rows, columns = cluster_coordinates(places, geometry.batch, geometry.schedule, geometry.family.tile_order)

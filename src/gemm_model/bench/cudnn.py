@@ -1,4 +1,4 @@
-"""cuDNN's convolutions through torch, channels last: the kernel is the library's own pick."""
+"""cuDNN's convolutions through torch, channels last: the kernel is the library's heuristic choice."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ from gemm_model.core.batch import numbers_of
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.persistent.kernel_time import Geometry
-from gemm_model.persistent.model import WarpSpecializedModel
+from gemm_model.kernel_model.kernel_time import Geometry
+from gemm_model.kernel_model.model import KernelModel
 from gemm_model.timeline.iket import (
     WARPS_PER_GROUP,
     LaunchedInTurns,
@@ -99,7 +99,7 @@ def traced_kernel(row: Row, gpu: GpuSpec) -> TracedKernel:
 def _geometry(row: Row, gpu: GpuSpec) -> tuple[KernelConfig, Geometry]:
     if not isinstance(row.config, KernelConfig):
         raise InputError(f"{row.kernel} chooses its own kernel; expected one with a tile to trace")
-    evaluation = WarpSpecializedModel(gpu, residual="off").evaluate_row(numbers_of(row.problem, row.config))
+    evaluation = KernelModel(gpu, residual="off").evaluate_row(numbers_of(row.problem, row.config))
     return row.config, evaluation.geometry
 
 

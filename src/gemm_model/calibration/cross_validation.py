@@ -11,8 +11,8 @@ from gemm_model.calibration.fit import DEFAULT_FREE, Donor, fit
 from gemm_model.calibration.observations import Observations
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernels.mechanisms import KernelNumbers
-from gemm_model.persistent.kernel_time import KernelTime, kernel_time
 from gemm_model.tables.accuracy import config_columns
 
 FOLDS = 8

@@ -12,6 +12,7 @@ from gemm_model.calibration.numbers import calibration_numbers
 from gemm_model.calibration.observations import Observations
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernels.mechanisms import (
     FURTHER_MECHANISMS,
     FURTHER_STAGES,
@@ -21,7 +22,6 @@ from gemm_model.kernels.mechanisms import (
     kernel_numbers,
     start_values,
 )
-from gemm_model.persistent.kernel_time import KernelTime, kernel_time
 
 OUTLIER_SCALE = 0.04
 """Error from which the soft-L1 loss grows linearly [1]; all fits; chosen near the median error."""

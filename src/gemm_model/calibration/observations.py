@@ -10,8 +10,8 @@ import pandas as pd
 from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernel_model.kernel_time import Geometry, geometry_of
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.persistent.kernel_time import Geometry, geometry_of
 from gemm_model.tables.accuracy import shape_columns
 from gemm_model.tables.table import batch_from_frame, runtimes_us
 

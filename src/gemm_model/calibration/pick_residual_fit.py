@@ -1,4 +1,4 @@
-"""Training the trees of cuDNN's own picks, and judging them on layers that they have not seen."""
+"""Training the trees of cuDNN's heuristic choices, and judging them on layers that they have not seen."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.problem import GemmProblem
-from gemm_model.persistent.calibration_file import calibration_for
-from gemm_model.persistent.forest import Features
-from gemm_model.persistent.pick_residual import PickResidual, bounded, features
-from gemm_model.persistent.residual import OFF
+from gemm_model.kernel_model.calibration_file import calibration_for
+from gemm_model.kernel_model.forest import Features
+from gemm_model.kernel_model.pick_residual import PickResidual, bounded, features
+from gemm_model.kernel_model.residual import OFF
 from gemm_model.tables.table import read_table, runtimes_us, usable_rows
 
 FAMILY = "cudnn"
@@ -55,7 +55,7 @@ def calls_of(tables: Sequence[Path], gpu: GpuSpec) -> Calls:
             problem = GemmProblem.of_conv(words, dtype)
             best = ranker.rank(problem, 1).best
             fastest = best.prediction
-            pick = ranker.own_pick_of(problem)
+            pick = ranker.heuristic_choice_of(problem)
             expected_us.append(float(pick.time_us(fastest.runtime_us, fastest.limiter)))
             seen.append(features(problem, best.candidate.config, fastest, expected_us[-1]))
             layers.append(words.split(" ", 2)[2])

@@ -18,8 +18,8 @@ from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernel_model.calibration_file import Calibration
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.persistent.calibration_file import Calibration
 
 CANDIDATE_SHAPES = 1200
 """Random shapes of each type to choose from [shapes]; plans of a calibration, 16 kernels each; chosen."""

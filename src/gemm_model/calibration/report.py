@@ -10,13 +10,13 @@ import yaml
 
 from gemm_model.calibration.run import SHORT_US, CalibrationResult, Validation
 from gemm_model.core.files import atomic_write
+from gemm_model.kernel_model.calibration_file import Calibration, as_mapping
+from gemm_model.kernel_model.residual import residual_beside, write_residual
 from gemm_model.kernels.mechanisms import NUMBERS
-from gemm_model.persistent.calibration_file import Calibration, as_mapping
-from gemm_model.persistent.residual import residual_beside, write_residual
 
 
 def write_calibration(result: CalibrationResult, path: Path) -> list[Path]:
-    """The YAML file that `WarpSpecializedModel` reads, and the residual beside it; returns what was written.
+    """The YAML file that `KernelModel` reads, and the residual beside it; returns what was written.
 
     Without a residual, that of the calibration that was there before goes with it.
     """

@@ -18,10 +18,10 @@ from gemm_model.classic_models.sol import SOLModel
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernel_model.forest import LEAF_UNIT, MAX_DEPTH, Features, Forest
+from gemm_model.kernel_model.kernel_time import kernel_time
+from gemm_model.kernel_model.residual import corrected_us, features
 from gemm_model.kernels.mechanisms import KernelNumbers
-from gemm_model.persistent.forest import LEAF_UNIT, MAX_DEPTH, Features, Forest
-from gemm_model.persistent.kernel_time import kernel_time
-from gemm_model.persistent.residual import corrected_us, features
 
 TREES = 450
 """Trees of a forest [1]; training; chosen: 0.04 points less error than by 300 (h200)."""

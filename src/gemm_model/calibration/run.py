@@ -44,6 +44,15 @@ from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll
+from gemm_model.kernel_model.calibration_file import (
+    PLAIN_SITUATIONS,
+    SPLIT_SITUATION,
+    Calibration,
+    calibration_for,
+    situation,
+)
+from gemm_model.kernel_model.kernel_time import kernel_time
+from gemm_model.kernel_model.residual import Residual, TakenOver
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import (
     FURTHER_MECHANISMS,
@@ -56,15 +65,6 @@ from gemm_model.kernels.mechanisms import (
     kernel_numbers,
 )
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.calibration_file import (
-    PLAIN_SITUATIONS,
-    SPLIT_SITUATION,
-    Calibration,
-    calibration_for,
-    situation,
-)
-from gemm_model.persistent.kernel_time import kernel_time
-from gemm_model.persistent.residual import Residual, TakenOver
 from gemm_model.tables.accuracy import (
     ChoiceFigures,
     ErrorFigures,

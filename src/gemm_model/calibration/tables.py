@@ -16,10 +16,10 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO_KERNEL, STREAM_K
 from gemm_model.core.regimes import regime_name
+from gemm_model.kernel_model.launch_context import REGIMES
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import FURTHER_SITUATIONS, IMPLICIT_GEMM
 from gemm_model.kernels.registry import families, family_of, names_in_tables
-from gemm_model.persistent.surroundings import REGIMES
 from gemm_model.tables.accuracy import shape_columns
 from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
 

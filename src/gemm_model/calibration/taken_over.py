@@ -9,10 +9,10 @@ import numpy as np
 from gemm_model.calibration.observations import Observations
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernel_model.forest import Forest
+from gemm_model.kernel_model.kernel_time import kernel_time
+from gemm_model.kernel_model.residual import corrected_us, features
 from gemm_model.kernels.mechanisms import KernelNumbers
-from gemm_model.persistent.forest import Forest
-from gemm_model.persistent.kernel_time import kernel_time
-from gemm_model.persistent.residual import corrected_us, features
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pandas as pd
 from gemm_model.choice.selection import Choice, Ranker, Ranking
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.core.errors import InputError
-from gemm_model.core.own_pick import OwnPick
+from gemm_model.core.heuristic_choice import HeuristicChoice
 from gemm_model.core.problem import GemmProblem
 
 
@@ -21,7 +21,7 @@ class Against:
     ranking: Ranking
     reference: Choice
     """What that family takes, by prediction."""
-    own_pick: OwnPick = field(default_factory=OwnPick)
+    heuristic_choice: HeuristicChoice = field(default_factory=HeuristicChoice)
     """What its library, which picks its kernel by itself, takes over that."""
 
     def gain(self, choice: Choice) -> float:
@@ -29,15 +29,15 @@ class Against:
         return self.reference.prediction.runtime_us / choice.prediction.runtime_us - 1.0
 
     @property
-    def own_pick_us(self) -> float:
+    def heuristic_choice_us(self) -> float:
         """What the family's library takes with the kernel that it picks by itself."""
         fastest = self.reference.prediction
-        return float(self.own_pick.time_us(fastest.runtime_us, fastest.limiter))
+        return float(self.heuristic_choice.time_us(fastest.runtime_us, fastest.limiter))
 
     @property
-    def own_pick_gain(self) -> float:
+    def heuristic_choice_gain(self) -> float:
         """By what share that is longer than the best of the choices takes."""
-        return self.own_pick_us / self.ranking.best.prediction.runtime_us - 1.0
+        return self.heuristic_choice_us / self.ranking.best.prediction.runtime_us - 1.0
 
     @property
     def tied(self) -> bool:
@@ -50,7 +50,9 @@ class Against:
 def against(ranking: Ranking, reference: Ranker) -> Against:
     """A ranking beside what the best kernel of `reference` takes for the same problem."""
     best = reference.rank(ranking.problem, 1).best
-    return Against(ranking=ranking, reference=best, own_pick=reference.own_pick_of(ranking.problem))
+    return Against(
+        ranking=ranking, reference=best, heuristic_choice=reference.heuristic_choice_of(ranking.problem)
+    )
 
 
 def best_of_each(ranker: Ranker, problem: GemmProblem) -> tuple[Choice, ...]:

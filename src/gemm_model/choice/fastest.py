@@ -10,10 +10,10 @@ import numpy as np
 from gemm_model.choice.numbers import choice_numbers
 from gemm_model.core.batch import FloatArray, GridRows, IntArray
 from gemm_model.core.prediction import BatchPrediction, Evaluation, LeastTimes, Prediction
+from gemm_model.kernel_model.residual import CORRECTIONS_APART, LIMIT
 from gemm_model.kernels.candidates import Candidate, CandidateSpace
 from gemm_model.kernels.feasibility import Grid
 from gemm_model.models import Model
-from gemm_model.persistent.residual import CORRECTIONS_APART, LIMIT
 
 SAME_TIME = 1e-9
 """Difference of two times [1, of the time]; up to it they are the same; chosen: above rounding."""

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from gemm_model.choice.fastest import SAME_TIME, Contenders, KernelTimes, fastest, kernel_times
-from gemm_model.choice.own_picks import sort_of, ways_of
+from gemm_model.choice.heuristic_choices import sort_of, ways_of
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.further_work import asked_of
 from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
+from gemm_model.core.heuristic_choice import HeuristicChoice
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDULES, KernelConfig, parse_extent
-from gemm_model.core.own_pick import OwnPick
 from gemm_model.core.prediction import BatchPrediction, Prediction, predict_in_chunks
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import require_kind
@@ -126,16 +126,16 @@ class Ranker:
         return tuple(family.name for family in self.families)
 
     @property
-    def own_pick(self) -> OwnPick:
+    def heuristic_choice(self) -> HeuristicChoice:
         """What the family's library, which picks its kernel by itself, takes over the first choice."""
-        return self.model.own_pick(self.names[0]) if len(self.names) == 1 else OwnPick()
+        return self.model.heuristic_choice(self.names[0]) if len(self.names) == 1 else HeuristicChoice()
 
-    def own_pick_of(self, problem: GemmProblem) -> OwnPick:
+    def heuristic_choice_of(self, problem: GemmProblem) -> HeuristicChoice:
         """The same for one problem: of convolutions it goes by their channels, by what is copied for them and
         by the trees of the library's picks.
         """
-        pick = self.own_pick
-        if problem.conv is None or pick == OwnPick():
+        pick = self.heuristic_choice
+        if problem.conv is None or pick == HeuristicChoice():
             return pick
         pick = pick.of(sort_of(problem.conv), ways_of(problem, self.gpu))
         if pick.residual is None:

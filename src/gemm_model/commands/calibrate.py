@@ -17,8 +17,8 @@ from gemm_model.core.processes import RunAll, local_processes
 from gemm_model.report.document import Document
 
 if TYPE_CHECKING:
-    from gemm_model.persistent.calibration_file import Calibration
-    from gemm_model.persistent.residual import Residual
+    from gemm_model.kernel_model.calibration_file import Calibration
+    from gemm_model.kernel_model.residual import Residual
 
 RESIDUALS = ("auto", "donor", "off")
 PROCESSES = "2"
@@ -107,8 +107,8 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.calibration.report import report_text, write_calibration
     from gemm_model.calibration.run import Choices, calibrate, full_names
     from gemm_model.core.files import atomic_write
-    from gemm_model.persistent.calibration_file import load_calibration
-    from gemm_model.persistent.residual import residual_beside
+    from gemm_model.kernel_model.calibration_file import load_calibration
+    from gemm_model.kernel_model.residual import residual_beside
     from gemm_model.report.progress import Progress
 
     if args.quick == bool(args.input):
@@ -160,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _donor_residual(donor: Calibration | None) -> Residual:
     """The residual beside the donor's file."""
-    from gemm_model.persistent.residual import load_residual, residual_beside
+    from gemm_model.kernel_model.residual import load_residual, residual_beside
 
     path = None if donor is None or donor.path is None else residual_beside(donor.path)
     if donor is None or path is None or not path.is_file():
@@ -173,7 +173,7 @@ def _extend(args: argparse.Namespace, gpu: GpuSpec) -> int:
     """Fit what goes beyond plain products, and leave the rest of a calibration as it is."""
     from gemm_model.calibration.report import validation_table, write_numbers
     from gemm_model.calibration.run import extend
-    from gemm_model.persistent.calibration_file import load_calibration
+    from gemm_model.kernel_model.calibration_file import load_calibration
     from gemm_model.report.progress import Progress
 
     common.refuse_unused(

@@ -63,7 +63,7 @@ def add_settings(
 ) -> None:
     """Options that choose GPU, model and calibration; `key=value` words change anything else."""
     add_gpu(parser, model=model)
-    parser.add_argument("--model", help="a model's name (default: WarpSpecializedModel)")
+    parser.add_argument("--model", help="a model's name (default: KernelModel)")
     parser.add_argument(
         "--regime",
         type=regime,

@@ -12,9 +12,9 @@ from gemm_model.report.console import kernel_fields, prediction_fields, problem_
 from gemm_model.report.document import Document, plain, text_table
 
 if TYPE_CHECKING:
-    from gemm_model.persistent.explanation import Explanation
+    from gemm_model.kernel_model.explanation import Explanation
 
-MODEL = "WarpSpecializedModel"
+MODEL = "KernelModel"
 EXAMPLES = (
     "--m 4096 --n 4096 --k 4096 --dtype bf16 --cta 128x256 --cluster 2x1",
     "--m 8192 --n 1024 --k 8192 --dtype fp8 --cta 128x128 --gpu h200 --regime sustained --format json",
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from gemm_model.choice.expected import expected_time
-    from gemm_model.persistent.explanation import explain
+    from gemm_model.kernel_model.explanation import explain
 
     common.check_document(args)
     chosen = common.settings(args)

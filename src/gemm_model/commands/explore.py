@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from gemm_model.integrations.quack import swapped
-    from gemm_model.persistent.explanation import explain
+    from gemm_model.kernel_model.explanation import explain
     from gemm_model.report.page.kernel import shape_page
 
     chosen = common.settings(args)

@@ -102,7 +102,7 @@ def _rate_class(name: str) -> str | None:
 
 
 def _calibrations() -> list[dict[str, Any]]:
-    from gemm_model.persistent.calibration_file import calibration_names
+    from gemm_model.kernel_model.calibration_file import calibration_names
 
     return [{"name": name} for name in calibration_names()]
 

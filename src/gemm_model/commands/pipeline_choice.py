@@ -27,7 +27,7 @@ from gemm_model.pipeline.machine import (
 )
 from gemm_model.pipeline.model import PipelineModel
 
-PIPELINE, CALIBRATED = "PipelineModel", "WarpSpecializedModel"
+PIPELINE, CALIBRATED = "PipelineModel", "KernelModel"
 WHY_CALIBRATED = (
     f"trust {CALIBRATED}: it knows waves, traffic and the clock, and errs by 3.4 % in the mean on kernels of "
     f"an H200 that no fit had seen, {PIPELINE} by 10.5 %"

@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from gemm_model.bench.rows import write_plan
     from gemm_model.calibration.planning import planned_rows
+    from gemm_model.kernel_model.calibration_file import calibration_for
     from gemm_model.kernels.registry import family_of
-    from gemm_model.persistent.calibration_file import calibration_for
 
     if args.output is None:
         raise InputError("no --output given; expected the CSV of the plan to write")

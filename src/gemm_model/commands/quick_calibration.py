@@ -8,9 +8,9 @@ from pathlib import Path
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
+from gemm_model.kernel_model.calibration_file import calibration_for
+from gemm_model.kernel_model.residual import residual_beside
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.calibration_file import calibration_for
-from gemm_model.persistent.residual import residual_beside
 
 TIMING = ("timing.repeats=24", "timing.row_budget_ms=20", "timing.placements=24")
 """A third less of each row than a large benchmark takes: the rows are few, and stand for no choice."""

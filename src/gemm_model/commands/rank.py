@@ -163,8 +163,8 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         "against": held
         and {
             **row_of(held.reference, problem),
-            "own_pick_us": held.own_pick_us,
-            "own_pick_gain": held.own_pick_gain,
+            "heuristic_choice_us": held.heuristic_choice_us,
+            "heuristic_choice_gain": held.heuristic_choice_gain,
         },
         "best_of_each": [row_of(choice, problem) for choice in each],
         "choices": [
@@ -275,21 +275,21 @@ def _of_each_notes(each: Sequence[Choice]) -> list[str]:
 def _pick_notes(ranker: Ranker, ranking: Ranking) -> list[str]:
     """What a library takes that is not told which kernel: no one tells cuDNN."""
     best = ranking.best.prediction
-    own_pick = ranker.own_pick_of(ranking.problem)
-    longer = float(own_pick.time_us(best.runtime_us, best.limiter)) / best.runtime_us - 1.0
-    name = own_pick.way(best.runtime_us)
+    heuristic_choice = ranker.heuristic_choice_of(ranking.problem)
+    longer = float(heuristic_choice.time_us(best.runtime_us, best.limiter)) / best.runtime_us - 1.0
+    name = heuristic_choice.way(best.runtime_us)
     if ranking.problem.conv is None or (longer == 0.0 and not name):
         return []
-    copies = own_pick.ways[name].way.copies if name else None
+    copies = heuristic_choice.ways[name].way.copies if name else None
     why = f"; its matrices are {name} in kernels beside" if copies and copies.kernels else ""
-    if name and own_pick.ways[name].kernel is not None:
-        why += f"; a kernel of an earlier architecture ({own_pick.ways[name].way.kernel}) multiplies"
-    band = own_pick.error_band
+    if name and heuristic_choice.ways[name].kernel is not None:
+        why += f"; a kernel of an earlier architecture ({heuristic_choice.ways[name].way.kernel}) multiplies"
+    band = heuristic_choice.error_band
     why += "" if band is None else f"; that is within {band:.0%} of nine in ten calls"
-    return [_of_own_pick(ranker.names[0], longer) + why]
+    return [_of_heuristic_choice(ranker.names[0], longer) + why]
 
 
-def _of_own_pick(name: str, longer: float) -> str:
+def _of_heuristic_choice(name: str, longer: float) -> str:
     """What a library's own kernel takes beside its fastest one: a share, negative where it is less."""
     than = "longer" if longer > 0.0 else "less"
     return f"what {name} picks by itself takes about {abs(longer):.0%} {than}"
@@ -304,9 +304,9 @@ def _against_notes(held: Against) -> list[str]:
     note = f"{config.kernel} takes {time_us:.2f} us with {describe(reference.candidate)}"
     note += f"; the first gains {gain:.1%}" if gain > 0 else "; nothing is gained"
     note += ", which lies within the error band" if gain > 0 and held.tied else ""
-    longer = held.own_pick_us / time_us - 1.0
+    longer = held.heuristic_choice_us / time_us - 1.0
     if longer != 0.0:
-        gain = held.own_pick_gain
-        note += f"; {_of_own_pick(config.kernel, longer)}, over which "
+        gain = held.heuristic_choice_gain
+        note += f"; {_of_heuristic_choice(config.kernel, longer)}, over which "
         note += f"the first gains {gain:.1%}" if gain > 0.0 else "nothing is gained"
     return [note]

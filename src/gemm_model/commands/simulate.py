@@ -102,14 +102,14 @@ def _refuse(args: argparse.Namespace, options: tuple[str, ...], how: str) -> Non
 
 def _draw_timeline(args: argparse.Namespace, chosen: Settings) -> int:
     """The calibrated model's timeline, with a measured one over it where there is one."""
-    from gemm_model.persistent.model import WarpSpecializedModel
+    from gemm_model.kernel_model.model import KernelModel
     from gemm_model.timeline.kernel_timeline import kernel_timeline
     from gemm_model.timeline.phases import compared, phase_rows, unwaited_us
     from gemm_model.timeline.trace import read_trace_table, require_same_kernel
 
     _refuse(args, OF_THE_MACHINE, f"with {CALIBRATED}")
     problem, config = common.problem(args), common.config(args)
-    model = WarpSpecializedModel(chosen.gpu, **chosen.options)
+    model = KernelModel(chosen.gpu, **chosen.options)
     measured = None if args.measured is None else read_trace_table(args.measured)
     read_us = 0.0 if measured is None else unwaited_us(measured, within_tiles=True)
     drawn = kernel_timeline(problem, config, model, detailed_sm=args.sm, read_us=read_us)

@@ -58,6 +58,9 @@ def parse_yaml(text: str, where: str, *, infinite: bool = False) -> Any:
         _check_events(text, where)
         value = yaml.load(text, Loader=_loader())
     except yaml.YAMLError as error:
+        # libyaml refuses the deepest texts before it tells of their first bracket.
+        if "nesting depth" in _reason(error):
+            raise InputError(f"{where}: nested more than {MAX_DEPTH} levels deep") from None
         raise InputError(f"{where}: not readable as YAML ({_reason(error)})") from None
     except ValueError as error:
         # Of a number: too many digits, or a date that no calendar has.

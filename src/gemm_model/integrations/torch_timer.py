@@ -47,7 +47,7 @@ except ImportError as error:
 BESIDE_TORCH_FAMILY = ("cudnn", "cutlass")
 """Families that torch takes its other kernels from."""
 
-REGIMES_OF_A_MODEL: Mapping[str, str] = {"WarpSpecializedModel": "graph"}
+REGIMES_OF_A_MODEL: Mapping[str, str] = {"KernelModel": "graph"}
 """The regime of kernels that follow each other in a model's CUDA graph, by model for GEMMs."""
 STATES_OF_L2: Mapping[str, Mapping[str, str]] = {"graph": {"l2": "written"}}
 """By regime what L2 holds when a model's GEMM begins: the kernel before has written its first operand."""
@@ -82,9 +82,10 @@ class Timing:
 class GemmTimer:
     """Predicts every GEMM that runs inside the `with` block, as a family's library would run it.
 
-    The family is cuBLAS unless told otherwise: the library that torch calls, with what its own picks take
-    over its fastest kernels (`Ranker.own_pick`); 'any' takes the best of all. mm, addmm, bmm, baddbmm, mv,
-    linear and scaled_mm are ranked like any problem, with the bias, matrix or activation that they add;
+    The family is cuBLAS unless told otherwise: the library that torch calls, with what its heuristic choices
+    take over its fastest kernels (`Ranker.heuristic_choice`); 'any' takes the best of all. mm, addmm, bmm,
+    baddbmm, mv, linear and scaled_mm are ranked like any problem, with the bias, matrix or activation that
+    they add;
     grouped_mm as groups of one size; convolutions as implicit GEMM of NHWC images. Where the family has no
     such kernels, those of the first one that has count; a model of plain products leaves out what goes beyond
     them. Fused attention counts with a lower bound of its GEMMs' time. What has no prediction is counted by
@@ -175,7 +176,7 @@ class GemmTimer:
         work = work if self.ranker.model.beyond_plain else work.plain_twin
         ranker = self._ranker_for(asked_of(work))
         best = ranker.rank(work, 1).best.prediction
-        pick = ranker.own_pick_of(work)
+        pick = ranker.heuristic_choice_of(work)
         own_us = float(pick.time_us(best.runtime_us, best.limiter))
         return own_us, pick.limiter(best.runtime_us, best.limiter)
 
@@ -244,7 +245,7 @@ class GemmTimer:
         lines = [
             f"{_calls(gemms)} GEMMs, {_flop(gemms):.4g} FLOP, {self.gemm_us:.1f} us predicted on {where}"
         ]
-        slower = self.ranker.own_pick.share
+        slower = self.ranker.heuristic_choice.share
         if slower > 0.0:
             lines.append(
                 f"{self.ranker.names[0]} picks its kernels by itself: up to {slower:.1%} over its fastest"

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.own_pick import OwnPick
+from gemm_model.core.heuristic_choice import HeuristicChoice
 from gemm_model.core.prediction import (
     BatchPrediction,
     Evaluation,
@@ -25,9 +25,9 @@ class ArrayModel(ABC):
     beyond_plain = False
     regime: str | None = None
 
-    def own_pick(self, _family: str) -> OwnPick:
+    def heuristic_choice(self, _family: str) -> HeuristicChoice:
         """Times of one regime, fitted to no library: its pick is taken for the fastest kernel."""
-        return OwnPick()
+        return HeuristicChoice()
 
     @abstractmethod
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...

@@ -16,7 +16,7 @@ from gemm_model.config.options import check_options
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, as_gpu
-from gemm_model.core.own_pick import OwnPick
+from gemm_model.core.heuristic_choice import HeuristicChoice
 from gemm_model.core.prediction import BatchPrediction, Evaluation, LeastTimes, Prediction
 from gemm_model.core.records import require_kind
 from gemm_model.kernels.feasibility import Grid
@@ -25,18 +25,19 @@ _MODULES = {
     "SOLModel": "gemm_model.classic_models.sol",
     "WSPersistentGEMMModel": "gemm_model.classic_models.ws_persistent",
     "PipelineModel": "gemm_model.pipeline.model",
-    "WarpSpecializedModel": "gemm_model.persistent.model",
+    "KernelModel": "gemm_model.kernel_model.model",
     "MemoryHierarchyModel": "gemm_model.hierarchy.model",
     "OverlapModel": "gemm_model.overlap.model",
 }
 
-DEFAULT_MODEL = "WarpSpecializedModel"
+DEFAULT_MODEL = "KernelModel"
 RESIDUAL_SUFFIX = ".npz"
 """Ending of files with residuals, which models take as an option."""
 FILE_SUFFIXES = (*YAML_SUFFIXES, RESIDUAL_SUFFIX)
 
 
-_BY_LOWER_NAME = {name.lower(): name for name in _MODULES}
+_BY_LOWER_NAME = {name.lower(): name for name in _MODULES} | {"warpspecializedmodel": DEFAULT_MODEL}
+"""The last is what the kernel model was called before; files of earlier versions name it."""
 
 
 class Model(Protocol):
@@ -70,7 +71,7 @@ class Model(Protocol):
         """The regime whose times it predicts; None where it has one alone."""
         ...
 
-    def own_pick(self, family: str) -> OwnPick:
+    def heuristic_choice(self, family: str) -> HeuristicChoice:
         """What a family's library, which picks its kernel by itself, takes over the fastest predicted one."""
         ...
 

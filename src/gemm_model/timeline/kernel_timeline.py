@@ -13,9 +13,9 @@ from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernel_model.model import KernelModel, PhysicalEvaluation
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.registry import family_of
-from gemm_model.persistent.model import PhysicalEvaluation, WarpSpecializedModel
 from gemm_model.timeline.tile_order import cluster_coordinates
 from gemm_model.timeline.trace import RING, Trace, TraceInfo, kernel_identity, new_rows
 from gemm_model.timeline.waves import SHORTEST_WAIT_US, LaneTiles, Ring, Waves, lanes_of, ring_of, waves_of
@@ -48,7 +48,7 @@ class KernelTimeline:
 def kernel_timeline(
     problem: GemmProblem,
     config: KernelConfig,
-    model: WarpSpecializedModel,
+    model: KernelModel,
     *,
     detailed_sm: int = 0,
     read_us: float = 0.0,

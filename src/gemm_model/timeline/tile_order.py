@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gemm_model.core.batch import GemmBatch, IntArray
+from gemm_model.kernel_model.tile_schedule import TileSchedule
 from gemm_model.kernels.family import TileOrder
-from gemm_model.persistent.tile_schedule import TileSchedule
 
 
 def cluster_coordinates(

@@ -9,7 +9,7 @@ from gemm_model.choice.selection import Ranking
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
-from gemm_model.persistent.explanation import Explanation
+from gemm_model.kernel_model.explanation import Explanation
 from gemm_model.report.page.choice import kernel_name, ranking_facts, ranking_figure, ranking_list, tile_map
 from gemm_model.report.page.content import COLORS, Figure, Page
 

@@ -1,0 +1,269 @@
+"""Which convolutions are alike to a library that picks its kernels by itself, and what it copies for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, gcd, prod
+from types import MappingProxyType
+
+from gemm_model.choice.numbers import choice_numbers
+from gemm_model.core.conv import DGRAD, FPROP, WGRAD, ConvProblem
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.heuristic_choice import Copies, EarlierWork, Way
+from gemm_model.core.problem import GemmProblem
+
+ALIGNED_CHANNELS = 8
+"""Channels of 16 bits that a row of 16 bytes holds [1]; TMA; PTX ISA."""
+LOADS_PER_CLK_PER_SM = 32
+"""Threads whose loads an SM begins [1/clk]; from sm80 on; its load and store units, whitepapers."""
+LATER = ("sm90", "sm100")
+"""Architectures with MMAs that kernels of sm80 leave unused; elsewhere these are the GPU's own kernels."""
+NOTHING: Mapping[str, Way] = MappingProxyType({})
+
+
+def sort_of(conv: ConvProblem) -> str:
+    """What a convolution is to cuDNN: its heuristic choices are told apart by it (`heuristic_choices.yaml`).
+
+    Of groups its calls copy a slice each, or transpose the image, where a tile holds neither several of them
+    nor a whole one, of as many channels as filters. Channels that fill no row of 16 bytes they pad. For wide
+    or many taps they take kernels of an earlier architecture, for weight gradients whose channels fill no
+    tile seldom the best one.
+    """
+    found = choice_numbers()
+    channels, filters = conv.channels // conv.groups, conv.filters // conv.groups
+    if conv.groups > 1:
+        return _sort_of_groups(conv, channels, filters)
+    # Less than half of the columns of a weight gradient's tile.
+    few = {FPROP: found.cudnn_few_channels, DGRAD: 0, WGRAD: found.cudnn_columns // 2}
+    if channels < few[conv.kind]:
+        return "few"
+    if channels % ALIGNED_CHANNELS or filters % ALIGNED_CHANNELS:
+        return "padded"
+    if max(conv.dilation) > found.cudnn_dilation:
+        return "dilated"
+    # A strided data gradient meets some of the taps at each place.
+    if conv.taps / conv.places > found.cudnn_taps:
+        return "many_taps"
+    return "narrow_wgrad" if conv.kind == WGRAD and channels % found.cudnn_columns else ""
+
+
+def _sort_of_groups(conv: ConvProblem, channels: int, filters: int) -> str:
+    """By channels and filters of a group: a tile packs powers of two."""
+    found = choice_numbers()
+    if channels == 1:
+        return "depthwise"
+    if channels == filters and conv.packed > 1 and not channels & (channels - 1):
+        return "packed"
+    filled = (found.cudnn_whole_channels // 2, found.cudnn_whole_channels)
+    whole = channels == filters and channels in filled and _taken_as_they_are(conv, channels)
+    return "whole" if whole else "grouped"
+
+
+def _taken_as_they_are(conv: ConvProblem, channels: int) -> bool:
+    """Whether groups that fill a tile's columns go without slices: as names of its picks tell."""
+    found = choice_numbers()
+    half = channels < found.cudnn_whole_channels
+    if conv.kind == DGRAD:
+        return half and conv.places == 1 and conv.images > 1
+    pixels = conv.images * prod(conv.output_size)
+    return pixels >= found.cudnn_whole_pixels or (half and conv.kind == WGRAD)
+
+
+def ways_of(problem: GemmProblem, gpu: GpuSpec) -> Mapping[str, Way]:
+    """By way in which cuDNN brings a convolution to a kernel that cannot take it as it is: what it asks.
+
+    Images of larger groups are sliced, a kernel for each slice in and out of each group, or transposed as a
+    whole; those whose channels fill no row of 16 bytes are padded. Few channels of an image go to kernels of
+    earlier architectures, padded or by other ways; so do, where the GPU's own kernels are later ones, many
+    taps and short strided gradients of images. Source: names of its kernels.
+    """
+    conv = problem.conv
+    if conv is None:
+        return NOTHING
+    sort = sort_of(conv)
+    later = gpu.kernel_architecture in LATER
+    if later and sort == "" and conv.groups == 1 and conv.places > 1:
+        return {"plain": Way(), "strided": Way(kernel="strided", work=_small_tiles(problem, conv, gpu))}
+    if later and sort == "many_taps":
+        kernel = "many_taps_wgrad" if conv.kind == WGRAD else "many_taps"
+        return {"earlier": Way(kernel=kernel, work=_small_tiles(problem, conv, gpu))}
+    if sort not in ("grouped", "padded", "few", "depthwise"):
+        return NOTHING
+    if sort == "grouped":
+        return {
+            "sliced": Way(copies=_slices(problem, conv), copying="sliced"),
+            "transposed": Way(copies=_transposes(problem, conv), copying="transposed"),
+        }
+    if sort == "few":
+        return _of_few_channels(problem, conv, gpu)
+    if sort == "depthwise":
+        return {"depthwise": Way(kernel=f"depthwise_{conv.kind}", work=_depthwise(problem, conv, gpu))}
+    padded = {"padded": Way(copies=_padding(problem, conv), copying="padded")}
+    return {**padded, **_folded(problem, conv, gpu)} if conv.kind == DGRAD else padded
+
+
+def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> Mapping[str, Way]:
+    """Padded for the tensor cores, forward or into weights; without them where pixels stay as they are.
+
+    bf16 goes to CUDA cores, fp16 to a kernel whose threads gather their own channels.
+    """
+    found = choice_numbers()
+    image, weights, output = _elements(conv)
+    dram_us = _element_bytes(problem) * (image + weights + output) / gpu.dram_read_bytes_per_us
+    channels = _aligned(conv.channels)
+    pixels = conv.images * prod(conv.output_size)
+    copies = _padding(problem, conv)
+
+    def padded(kernel: str, operations: float) -> Mapping[str, Way]:
+        work = EarlierWork(operations=operations, peak_per_ns=_mma_per_ns(problem, gpu), dram_us=dram_us)
+        return {"padded": Way(copies=copies, copying="padded", kernel=kernel, work=work)}
+
+    if conv.kind == WGRAD:
+        # Columns of all taps lie beside each other.
+        rows, columns = (
+            _up(size, found.cudnn_gradient_tile) for size in (conv.filters, channels * conv.taps)
+        )
+        return padded("gradient", 2.0 * rows * columns * pixels)
+    # A k tile lies within a tap.
+    k = conv.taps * _up(channels, found.cudnn_earlier_k_tile)
+    multiplied = (
+        2.0
+        * pixels
+        * _up(conv.filters, found.cudnn_direct_filters)
+        * _up(conv.channels * conv.taps, found.cudnn_direct_k_tile)
+    )
+    direct = EarlierWork(operations=multiplied, peak_per_ns=_fma_per_ns(gpu), dram_us=dram_us)
+    # Channels that one load brings, of each tap and pixel, for each tile of filters.
+    chain = conv.taps * conv.channels / gcd(conv.channels, ALIGNED_CHANNELS)
+    loads = pixels * ceil(conv.filters / found.cudnn_gathered_filters) * chain
+    loads_per_ns = LOADS_PER_CLK_PER_SM * _clk_per_ns(gpu)
+    gathered = EarlierWork(operations=loads, peak_per_ns=loads_per_ns, chain=chain, dram_us=dram_us)
+    half = problem.a_dtype.name == "fp16"
+    return {
+        **padded("implicit", _flop_of_whole_waves(pixels, conv.filters, k, gpu)),
+        **({"gathered": Way(kernel="gathered", work=gathered)} if half else {}),
+        **({} if half else {"direct": Way(kernel="direct", work=direct)}),
+    }
+
+
+def _small_tiles(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
+    """Of tiles of 64 x 64, in whole waves but for weight gradients, whose parts of K even them out."""
+    found = choice_numbers()
+    tile, k_tile = found.cudnn_gradient_tile, found.cudnn_earlier_k_tile
+    m, n, k, products = conv.sizes
+    tiles, summed = ceil(m / tile) * ceil(n / tile) * products, float(k)
+    if conv.kind != WGRAD:
+        tiles = _up(tiles, gpu.sm_count)
+        channels = conv.filters if conv.kind == DGRAD else conv.channels
+        summed = _up(channels, k_tile) * conv.k_runs
+    return EarlierWork(
+        operations=2.0 * tile**2 * tiles * summed,
+        peak_per_ns=_mma_per_ns(problem, gpu),
+        dram_us=_element_bytes(problem) * sum(_elements(conv)) / gpu.dram_read_bytes_per_us,
+    )
+
+
+def _depthwise(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
+    """A tap after the other of each output pixel; of a gradient of the image, of each of its pixels."""
+    image, weights, output = _elements(conv)
+    return EarlierWork(
+        operations=2.0 * conv.taps * (max(image, output) if conv.kind == DGRAD else output),
+        peak_per_ns=_fma_per_ns(gpu),
+        chain=conv.taps,
+        dram_us=_element_bytes(problem) * (image + weights + output) / gpu.dram_read_bytes_per_us,
+    )
+
+
+def _folded(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> Mapping[str, Way]:
+    """A gradient of patches that tile the image: the plain product of their pixels, folded back behind."""
+    columns = conv.channels * conv.taps
+    tiled = conv.filter_size == conv.stride and max(conv.dilation) == 1 and not max(conv.pad)
+    if not tiled or columns % ALIGNED_CHANNELS:
+        return NOTHING
+    moved_bytes = 2.0 * _element_bytes(problem) * sum(_elements(conv))
+    pixels = conv.images * prod(conv.output_size)
+    work = EarlierWork(
+        operations=_flop_of_whole_waves(pixels, columns, conv.filters, gpu),
+        peak_per_ns=_mma_per_ns(problem, gpu),
+        dram_us=moved_bytes / 2.0 / gpu.dram_read_bytes_per_us,
+    )
+    copies = Copies(kernels=3, moved_bytes=moved_bytes)
+    return {"folded": Way(copies=copies, copying="padded", kernel="implicit", work=work)}
+
+
+def _flop_of_whole_waves(m: int, n: int, k: int, gpu: GpuSpec) -> float:
+    """Of a product whose tiles are filled, and taken one by each SM."""
+    found = choice_numbers()
+    tiles = ceil(m / found.cudnn_earlier_tile) * ceil(n / found.cudnn_earlier_tile)
+    narrow = min(_up(n, found.cudnn_narrow_tile), found.cudnn_earlier_tile) / found.cudnn_earlier_tile
+    return 2.0 * found.cudnn_earlier_tile**2 * narrow * k * _up(tiles, gpu.sm_count)
+
+
+def _clk_per_ns(gpu: GpuSpec) -> float:
+    """Clocks of all SMs."""
+    return gpu.sm_count * gpu.sm_clk_mhz / 1e3
+
+
+def _mma_per_ns(problem: GemmProblem, gpu: GpuSpec) -> float:
+    """FLOP of all tensor cores in the operands' type."""
+    return gpu.flop_per_us(problem.math_kind) / 1e3
+
+
+def _element_bytes(problem: GemmProblem) -> float:
+    """Of each matrix as of A: outputs of cuDNN's convolutions have the operands' type."""
+    return problem.a_dtype.bits / 8.0
+
+
+def _fma_per_ns(gpu: GpuSpec) -> float:
+    """FLOP of all CUDA cores."""
+    return 2.0 * gpu.cuda_core_fma_per_clk_per_sm * _clk_per_ns(gpu)
+
+
+def _slices(problem: GemmProblem, conv: ConvProblem) -> Copies:
+    """Of each group its part of both images; weights of a group lie together already.
+
+    A weight gradient of a group adds up its parts of K with a kernel more, the others are one kernel.
+    """
+    image, _, output = _elements(conv)
+    kernels = 4 if conv.kind == WGRAD else 3
+    return Copies(
+        kernels=kernels * conv.groups - 1, moved_bytes=2.0 * _element_bytes(problem) * (image + output)
+    )
+
+
+def _transposes(problem: GemmProblem, conv: ConvProblem) -> Copies:
+    """Both operands before, the output behind."""
+    return Copies(kernels=3, moved_bytes=2.0 * _element_bytes(problem) * sum(_elements(conv)))
+
+
+def _padding(problem: GemmProblem, conv: ConvProblem) -> Copies:
+    """Every matrix that has such channels, read as it is and written in whole rows, or the reverse."""
+    channels, filters = _aligned(conv.channels), _aligned(conv.filters)
+    whole = (
+        channels / conv.channels,
+        channels * filters / (conv.channels * conv.filters),
+        filters / conv.filters,
+    )
+    moved = [
+        elements * (1.0 + larger)
+        for elements, larger in zip(_elements(conv), whole, strict=True)
+        if larger > 1.0
+    ]
+    return Copies(kernels=len(moved), moved_bytes=_element_bytes(problem) * sum(moved))
+
+
+def _aligned(channels: int) -> int:
+    return _up(channels, ALIGNED_CHANNELS)
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _elements(conv: ConvProblem) -> tuple[float, float, float]:
+    """Of the image, the weights and the output."""
+    return (
+        float(conv.images * prod(conv.size) * conv.channels),
+        float(conv.taps * conv.filters * conv.channels // conv.groups),
+        float(conv.images * prod(conv.output_size) * conv.filters),
+    )

@@ -1,0 +1,504 @@
+"""Calibrations: all empirical numbers of a kernel family on a GPU, with the errors that held-out data showed.
+
+A calibration is found by GPU and family, such as `h200:quack`, in `config/calibration/<gpu>/<family>.yaml`.
+Where a pair has none, the nearest is borrowed by the order of `BORROWING`, and the prediction says so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gemm_model.config import CONFIG_DIR, gpu_names, is_yaml_file, read_yaml_mapping
+from gemm_model.core.batch import IntArray
+from gemm_model.core.dtypes import MATH_KINDS
+from gemm_model.core.elementwise import Values, is_number, where
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import ARCHITECTURES, GpuSpec, load_gpu
+from gemm_model.core.heuristic_choice import Copying, EarlierKernel, HeuristicChoice
+from gemm_model.kernel_model.numbers import kernel_model_numbers
+from gemm_model.kernels.compiled_code import compiled_code
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.mechanisms import (
+    FURTHER_MECHANISMS,
+    FURTHER_SITUATIONS,
+    NUMBERS,
+    WITHIN_PHASES,
+    KernelNumbers,
+    WithinPhases,
+    checked,
+    kernel_numbers,
+    start_values,
+    within_phases,
+)
+from gemm_model.kernels.numbers import family_numbers
+from gemm_model.kernels.registry import families
+
+FORMAT_VERSION = 3
+CALIBRATION_DIR = CONFIG_DIR / "calibration"
+BORROWED_BANDS = CONFIG_DIR / "calibration" / "borrowed_bands.yaml"
+KNOWN_OF_FAMILIES = CONFIG_DIR / "calibration" / "known_of_families.yaml"
+OWN_PICKS = CONFIG_DIR / "calibration" / "heuristic_choices.yaml"
+LAST_RESORT = "h200:quack"
+"""What stands in where no calibration shares family or architecture."""
+
+PLAIN_SITUATIONS = ("tiny", "memory_bound", "few_waves", "many_waves")
+SPLIT_SITUATION = "split_k"
+WHOLE_SITUATIONS = (*PLAIN_SITUATIONS, SPLIT_SITUATION)
+"""What the error band depends on: a kernel of a few microseconds; L2 or DRAM; waves to quantize; the rest;
+and kernels whose clusters share the K of tiles, whatever their size."""
+SITUATIONS = (*WHOLE_SITUATIONS, *FURTHER_SITUATIONS)
+"""The same with kernels that do more than a plain product; a calibration without such rows has no band for
+them."""
+TINY_US = 10.0
+"""Longest waves of a tiny kernel [us]; error bands; chosen."""
+FEW_WAVES = 4.0
+"""Most waves of a kernel of few [waves]; error bands; chosen."""
+NEAREST_KINDS = ("fp16", "fp8", "tf32", "int8", "fp6", "fp4", "fp32")
+"""Rate classes in the order in which they stand in for others."""
+KEYS = ("version", "gpu", "family", "architecture", "fitted_to", "error_band", "numbers")
+TIMELINE = "timeline"
+"""The key of what no runtime reads; files without it have start values."""
+NUMBER_KEYS = ("unit", "value", "status", "interval", "meaning", "source")
+STATUSES = ("fitted", "frozen")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """One calibration file; numbers and bands by rate class of the operand types."""
+
+    gpu: str
+    family: str
+    architecture: str
+    numbers: Mapping[str, KernelNumbers]
+    intervals: Mapping[str, Mapping[str, float]]
+    """By class: 95 % confidence half-width of each fitted number."""
+    sources: Mapping[str, str]
+    """By number: what it was fitted to, or where a frozen one comes from."""
+    error_band: Mapping[str, Mapping[str, float]]
+    """By class and situation: relative error of 90 % of held-out rows. Empty where none were."""
+    fitted_to: Mapping[str, Any]
+    within_phases: WithinPhases
+    """What timelines read, of all classes."""
+    path: Path | None = None
+    """The file that it was read from."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.gpu}:{self.family}"
+
+    @property
+    def is_own_file(self) -> bool:
+        """Whether it was read from a file that did not come with the package."""
+        return self.path is not None and not self.path.is_relative_to(CALIBRATION_DIR)
+
+    @property
+    def fitted(self) -> frozenset[str]:
+        """Names of the numbers that were fitted in some class."""
+        return frozenset(name for found in self.intervals.values() for name in found)
+
+    def kind_for(self, math_kind: str) -> str:
+        """The rate class whose numbers serve `math_kind`: its own, else the nearest that was fitted."""
+        if math_kind in self.numbers:
+            return math_kind
+        narrow_first = math_kind in ("fp8", "int8", "fp6", "fp4")
+        order = reversed(tuple(self.numbers)) if narrow_first else iter(self.numbers)
+        return next(order)
+
+    def numbers_for(self, math_kind: str, family: KernelFamily) -> KernelNumbers:
+        """The numbers by which a family's kernels are predicted.
+
+        Where it is another family than the calibration's, what is known of it replaces the donor's numbers.
+        """
+        served = self.kind_for(math_kind)
+        numbers = self.numbers[served]
+        if family.name != self.family:
+            numbers = numbers.having(known_numbers(family, numbers, served))
+        return numbers
+
+    def numbers_on(self, gpu: GpuSpec, math_kind: str, family: KernelFamily) -> KernelNumbers:
+        """The same on a GPU: launches take as many clocks as on the calibration's card."""
+        numbers = self.numbers_for(math_kind, family)
+        if self.gpu == gpu.name or self.gpu not in gpu_names():
+            return numbers
+        return numbers.at_clock(load_gpu(self.gpu).sm_clk_mhz / gpu.sm_clk_mhz)
+
+    def fingerprint(self) -> str:
+        """A short name of all its numbers that plain products meet: another value of one gives another.
+
+        Those that are counted in the family's compiled code are among them, and those of all families.
+        """
+        values = {
+            kind: {name: value for name, value in found.values().items() if not _is_further(name)}
+            for kind, found in self.numbers.items()
+        }
+        shared = [
+            compiled_code(self.family).values(),
+            asdict(family_numbers()),
+            asdict(kernel_model_numbers()),
+        ]
+        told = json.dumps([self.gpu, self.family, values, *shared], sort_keys=True)
+        return sha256(told.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Borrowing:
+    """One way to borrow a calibration where a pair has none of its own."""
+
+    name: str
+    """Its key in `borrowed_bands.yaml`."""
+    same_gpu: bool
+    same_family: bool
+    same_architecture: bool
+
+    def takes(self, calibration: Calibration, gpu: GpuSpec, family: str) -> bool:
+        return (
+            (not self.same_gpu or calibration.gpu == gpu.name)
+            and (not self.same_family or calibration.family == family)
+            and (not self.same_architecture or calibration.architecture == gpu.kernel_architecture)
+        )
+
+
+OWN = "own"
+BORROWING = (
+    Borrowing(name=OWN, same_gpu=True, same_family=True, same_architecture=True),
+    Borrowing(name="other_gpu", same_gpu=False, same_family=True, same_architecture=True),
+    Borrowing(name="other_family", same_gpu=True, same_family=False, same_architecture=True),
+    Borrowing(name="other_gpu_and_family", same_gpu=False, same_family=False, same_architecture=True),
+    Borrowing(name="other_architecture", same_gpu=False, same_family=True, same_architecture=False),
+)
+"""The order in which a calibration is looked for; the last resort after them is `LAST_RESORT`."""
+
+
+def calibration_for(gpu: GpuSpec, family: str) -> tuple[Calibration, str]:
+    """The calibration that serves a family on a GPU, and how it is borrowed ('own' where it is not)."""
+    known = [load_calibration(name) for name in calibration_names()]
+    for borrowing in BORROWING:
+        for calibration in known:
+            if borrowing.takes(calibration, gpu, family):
+                return calibration, borrowing.name
+    return load_calibration(LAST_RESORT), BORROWING[-1].name
+
+
+def how_borrowed(calibration: Calibration, gpu: GpuSpec, family: str) -> str:
+    """The name of the first way of borrowing by which this calibration serves the pair."""
+    for borrowing in BORROWING:
+        if borrowing.takes(calibration, gpu, family):
+            return borrowing.name
+    return BORROWING[-1].name
+
+
+@cache
+def borrowed_bands() -> Mapping[str, float]:
+    """By way of borrowing: relative error that 90 % of measured rows stayed within where it was tried."""
+    bands: dict[str, float] = {}
+    for name, found in read_yaml_mapping(BORROWED_BANDS, "bands of borrowed calibrations")["bands"].items():
+        bands[name] = float(found["band"])
+    return bands
+
+
+@cache
+def tables_of_picks(family: str) -> tuple[str, ...]:
+    """The tables of a library's calls that its numbers and trees are fitted to."""
+    found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["heuristic_choices"]
+    return tuple(found[family]["tables"])
+
+
+@cache
+def heuristic_choices() -> Mapping[str, HeuristicChoice]:
+    """By library what its own choice takes over its fastest kernel."""
+    found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["heuristic_choices"]
+    return {
+        name: HeuristicChoice(
+            share=float(entry["share"]),
+            half_us=float(entry.get("half_us", math.inf)),
+            shares=entry.get("shares", {}),
+            copying={way: Copying(**found) for way, found in entry.get("copying", {}).items()},
+            earlier={kernel: EarlierKernel(**found) for kernel, found in entry.get("earlier", {}).items()},
+        )
+        for name, entry in found.items()
+    }
+
+
+@cache
+def _known_of_families() -> Mapping[str, Mapping[str, Any]]:
+    found: Mapping[str, Mapping[str, Any]] = read_yaml_mapping(
+        KNOWN_OF_FAMILIES, "what is known of families"
+    )["known_of_families"]
+    return found
+
+
+def known_numbers(family: KernelFamily, donor: KernelNumbers, kind: str) -> Mapping[str, float]:
+    """By full name, numbers of its kernels that were told without timing its products, for a rate class.
+
+    Each as it is, or by how much it is more than the donor's; of all classes and architectures of the family,
+    or of those that it names.
+    """
+    found = _known_of_families().get(family.name, {"architectures": (), "numbers": {}})
+    of_donor = donor.values()
+    return {
+        name: checked(NUMBERS[name], of_donor[name] + entry["more"] if "more" in entry else entry["value"])
+        for name, entry in found["numbers"].items()
+        if kind in entry.get("classes", (kind,))
+        and not set(family.architectures).isdisjoint(entry.get("architectures", found["architectures"]))
+    }
+
+
+def load_calibration(name_or_path: str | Path) -> Calibration:
+    """A calibration of the package by its name (`h200:quack`, or `h200`), or a YAML file of `calibrate`."""
+    text = str(name_or_path)
+    if is_yaml_file(text):
+        return _from_mapping(read_yaml_mapping(Path(text), "a calibration"), text, Path(text))
+    name = text if ":" in text else f"{text}:quack"
+    if name not in calibration_names():
+        known = ", ".join(calibration_names())
+        raise InputError(f"unknown calibration {text!r}; expected a YAML file or one of {known}")
+    return _packaged(name)
+
+
+@cache
+def calibration_names() -> tuple[str, ...]:
+    """Names of the shipped calibrations, such as `h200:quack`; the last resort first."""
+    found = [f"{path.parent.name}:{path.stem}" for path in sorted(CALIBRATION_DIR.glob("*/*.yaml"))]
+    return tuple(sorted(found, key=lambda name: (name != LAST_RESORT, name)))
+
+
+@lru_cache(maxsize=64)
+def _packaged(name: str) -> Calibration:
+    gpu, _, family = name.partition(":")
+    path = CALIBRATION_DIR / gpu / f"{family}.yaml"
+    return _from_mapping(read_yaml_mapping(path, "a calibration"), f"{gpu}/{path.name}", path)
+
+
+def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Calibration:
+    version = values.get("version")
+    if version != FORMAT_VERSION:
+        raise InputError(
+            f"{where_from}: calibration of format version {version!r}; expected {FORMAT_VERSION}: "
+            "run gemm-model calibrate again"
+        )
+    for key in KEYS:
+        if key not in values:
+            raise InputError(f"{where_from}: key {key} is missing; expected {', '.join(KEYS)}")
+    for key in values:
+        if key not in (*KEYS, TIMELINE):
+            raise InputError(f"{where_from}: unknown key {key!r}; expected {', '.join((*KEYS, TIMELINE))}")
+    if not isinstance(values["gpu"], str):
+        raise InputError(f"{where_from}: gpu is {values['gpu']!r}; expected the name of a GPU")
+    for key, known in (("family", families()), ("architecture", ARCHITECTURES)):
+        if values[key] not in known:
+            raise InputError(f"{where_from}: {key} {values[key]!r}; expected one of {', '.join(known)}")
+    if not isinstance(values["fitted_to"], Mapping):
+        raise InputError(f"{where_from}: fitted_to is {values['fitted_to']!r}; expected a mapping")
+    numbers, intervals, sources = _numbers(values["numbers"], where_from)
+    return Calibration(
+        gpu=values["gpu"],
+        family=values["family"],
+        architecture=values["architecture"],
+        numbers=numbers,
+        intervals=intervals,
+        sources=sources,
+        error_band=_bands(values["error_band"], where_from),
+        fitted_to=values["fitted_to"],
+        within_phases=_within_phases(values.get(TIMELINE, {}), f"{where_from}, {TIMELINE}"),
+        path=path,
+    )
+
+
+def _is_further(name: str) -> bool:
+    """Whether a number is of kernels that do more than a plain product."""
+    return name.partition(".")[0] in FURTHER_MECHANISMS
+
+
+_FURTHER_STARTS = {name: value for name, value in start_values().items() if _is_further(name)}
+"""What stands for these numbers in a calibration that holds none of them."""
+
+
+def _numbers(
+    found: object, where_from: str
+) -> tuple[dict[str, KernelNumbers], dict[str, dict[str, float]], dict[str, str]]:
+    """Records by rate class, half-widths by class, and sources, from the file's mapping of numbers."""
+    if not isinstance(found, Mapping):
+        raise InputError(f"{where_from}: numbers is {found!r}; expected a mapping by name")
+    values: dict[str, dict[str, float]] = {}
+    intervals: dict[str, dict[str, float]] = {}
+    sources: dict[str, str] = {}
+    kinds = _kinds(found, where_from)
+    for name, entry in found.items():
+        place = f"{where_from}, {name}"
+        if name not in NUMBERS:
+            raise InputError(f"{place}: unknown number; expected one of {', '.join(NUMBERS)}")
+        _require_entry(entry, NUMBERS[name].unit, place)
+        for kind in kinds:
+            values.setdefault(kind, {})[name] = _of_kind(entry["value"], kind, place)
+            if kind in entry["interval"]:
+                intervals.setdefault(kind, {})[name] = float(entry["interval"][kind])
+        sources[name] = str(entry["source"])
+    records = {}
+    for kind in kinds:
+        try:
+            records[kind] = kernel_numbers({**_FURTHER_STARTS, **values.get(kind, {})})
+        except InputError as error:
+            raise InputError(f"{where_from}, {kind}: {error}") from None
+    return records, intervals, sources
+
+
+def _within_phases(found: object, where_from: str) -> WithinPhases:
+    """The record of timelines from the file's mapping of numbers."""
+    if not isinstance(found, Mapping):
+        raise InputError(f"{where_from} is {found!r}; expected a mapping by name")
+    for name, entry in found.items():
+        if name not in WITHIN_PHASES:
+            raise InputError(f"{where_from}: unknown number {name!r}; expected {', '.join(WITHIN_PHASES)}")
+        _require_entry(entry, WITHIN_PHASES[name].unit, f"{where_from}.{name}")
+    try:
+        return within_phases({name: entry["value"] for name, entry in found.items()})
+    except InputError as error:
+        raise InputError(f"{where_from}: {error}") from None
+
+
+def _kinds(found: Mapping[str, Any], where_from: str) -> list[str]:
+    """The rate classes that some number tells apart, in their order."""
+    named = {
+        kind
+        for entry in found.values()
+        if isinstance(entry, Mapping) and isinstance(entry.get("value"), Mapping)
+        for kind in entry["value"]
+    }
+    for kind in named:
+        _require_rate_class(kind, where_from)
+    kinds = [kind for kind in NEAREST_KINDS if kind in named]
+    if not kinds:
+        raise InputError(f"{where_from}: numbers of no rate class; expected some of {', '.join(MATH_KINDS)}")
+    return kinds
+
+
+def _require_rate_class(kind: object, where_from: str) -> None:
+    if kind not in MATH_KINDS:
+        raise InputError(f"{where_from}: rate class {kind!r}; expected some of {', '.join(MATH_KINDS)}")
+
+
+def _require_entry(entry: object, unit: str, place: str) -> None:
+    if not isinstance(entry, Mapping) or set(entry) != set(NUMBER_KEYS):
+        raise InputError(f"{place} is {entry!r}; expected a mapping of {', '.join(NUMBER_KEYS)}")
+    if str(entry["unit"]) != unit:
+        raise InputError(f"{place}: unit {entry['unit']!r}; expected {unit!r}")
+    if entry["status"] not in STATUSES:
+        raise InputError(f"{place}: status {entry['status']!r}; expected one of {', '.join(STATUSES)}")
+    widths = entry["interval"]
+    if not isinstance(widths, Mapping) or not all(_is_width(width) for width in widths.values()):
+        raise InputError(f"{place}: interval {widths!r}; expected a half-width of 0 or more by rate class")
+    for kind in widths:
+        _require_rate_class(kind, place)
+
+
+def _of_kind(value: object, kind: str, place: str) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    if kind not in value:
+        raise InputError(f"{place}: no value for {kind}; expected one for each rate class")
+    return value[kind]
+
+
+def _bands(found: object, where_from: str) -> dict[str, dict[str, float]]:
+    """Bands by class and situation, each a share."""
+    if not isinstance(found, Mapping):
+        raise InputError(f"{where_from}: error_band is {found!r}; expected a mapping by rate class")
+    for kind, bands in found.items():
+        _require_rate_class(kind, where_from)
+        if not has_bands(bands) or not all(_is_share(value) for value in bands.values()):
+            raise InputError(
+                f"{where_from}: error_band of {kind} is {bands!r}; expected a share for each of "
+                f"{', '.join(WHOLE_SITUATIONS)}"
+            )
+    return {kind: dict(bands) for kind, bands in found.items()}
+
+
+def has_bands(found: object) -> bool:
+    """Whether a mapping has a band for each of WHOLE_SITUATIONS, and for no unknown one."""
+    return isinstance(found, Mapping) and set(WHOLE_SITUATIONS) <= set(found) <= set(SITUATIONS)
+
+
+def _is_share(value: object) -> bool:
+    return _is_finite(value) and 0.0 <= value < 10.0  # type: ignore[operator]
+
+
+def _is_width(value: object) -> bool:
+    return _is_finite(value) and value >= 0.0  # type: ignore[operator]
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def as_mapping(calibration: Calibration) -> dict[str, Any]:
+    """Plain values of a calibration, as they stand in its file."""
+    by_kind = {kind: found.values() for kind, found in calibration.numbers.items()}
+    entries: dict[str, Any] = {}
+    for name, spec in NUMBERS.items():
+        values = {kind: found[name] for kind, found in by_kind.items()}
+        alike = len(set(values.values())) == 1 and name not in calibration.fitted
+        entries[name] = {
+            "value": next(iter(values.values())) if alike else values,
+            "unit": spec.unit,
+            "status": STATUSES[name not in calibration.fitted],
+            "interval": {kind: found[name] for kind, found in calibration.intervals.items() if name in found},
+            "meaning": spec.meaning,
+            "source": calibration.sources.get(name, spec.source),
+        }
+    return {
+        "version": FORMAT_VERSION,
+        "gpu": calibration.gpu,
+        "family": calibration.family,
+        "architecture": calibration.architecture,
+        "fitted_to": dict(calibration.fitted_to),
+        "error_band": {kind: dict(bands) for kind, bands in calibration.error_band.items()},
+        "numbers": entries,
+        TIMELINE: {
+            name: {
+                "value": getattr(calibration.within_phases, name),
+                "unit": spec.unit,
+                "status": STATUSES[1],
+                "interval": {},
+                "meaning": spec.meaning,
+                "source": spec.source,
+            }
+            for name, spec in WITHIN_PHASES.items()
+        },
+    }
+
+
+def situation(
+    waves: Values,
+    waves_us: Values,
+    memory_us: Values,
+    tensor_us: Values,
+    sharers: Values,
+    kind: Values = -1.0,
+) -> IntArray:
+    """Position in SITUATIONS of each row; arguments as in `situation_code`."""
+    found = situation_code(waves, waves_us, memory_us, tensor_us, sharers, kind)
+    if is_number(found) and not is_number(waves_us):
+        found = np.full_like(waves_us, found)
+    return np.atleast_1d(found).astype(np.int64)
+
+
+def situation_code(
+    waves: Values, waves_us: Values, memory_us: Values, tensor_us: Values, sharers: Values, kind: Values
+) -> Values:
+    """The same as a number held as a float, or a column of them.
+
+    `kind` is `FurtherWork.kind`, -1 for a plain product.
+    """
+    memory_bound = where(memory_us > tensor_us, 1.0, where(waves <= FEW_WAVES, 2.0, 3.0))
+    whole = where(waves_us < TINY_US, 0.0, memory_bound)
+    of_kind = where(kind >= 0.0, len(WHOLE_SITUATIONS) + kind, whole)
+    return where(sharers > 1.0, 4.0, of_kind)

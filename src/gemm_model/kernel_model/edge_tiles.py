@@ -1,0 +1,226 @@
+"""Edge tiles: TMA fills their rows outside the matrix, which takes longer than reading rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.elementwise import (
+    Flags,
+    Values,
+    ceil,
+    floor,
+    is_number,
+    is_zero,
+    maximum,
+    minimum,
+    negated,
+    remainder,
+    scaled,
+    sqrt,
+    where,
+)
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.records import constructor, formula_record
+from gemm_model.kernel_model.placement import SMS_PER_TPC
+from gemm_model.kernel_model.tile_schedule import TileSchedule
+from gemm_model.kernels.feasibility import Resources
+from gemm_model.kernels.mechanisms import EdgeMulticast, EdgeOrder, EdgeTiles, KernelNumbers
+
+ONE_SM_OF_EACH_TPC = 1.0 / SMS_PER_TPC
+"""Share of the SMs that work before any TPC has two at work [1]; all launches; the launcher's order."""
+ROUNDING = 1e-6
+"""Rounding of a share [CTAs]; less than this outside is none; chosen."""
+
+
+@formula_record
+class EdgeFill:
+    """Out-of-bounds fill of the resident clusters that have most of it; each field a number or an array."""
+
+    bytes_per_wave: Values
+    """Bytes that all clusters of a full wave would be filled with if each were like the slowest."""
+    slow_load: Values
+    """Loads of the slowest clusters for rows inside, over the mean of all."""
+    fixed: Flags
+    """Whether some clusters have edge tiles only, and the others none."""
+    fast_load: Values
+    """The same as `slow_load` of clusters without fill; 0 where every cluster has its turn of edge tiles."""
+    slow_share: Values
+    """Share of the clusters that are the slowest; 1 where every cluster has its turn."""
+    hidden: Values
+    """What fill and loads of the slowest clusters hide of each other, of half their harmonic mean."""
+    a_in_step: Values
+    """Share of the requests for A that merge in spite of the fill."""
+    b_in_step: Values
+
+
+_new_fill = constructor(EdgeFill)
+
+
+NO_EDGE = EdgeFill(
+    bytes_per_wave=0.0,
+    slow_load=1.0,
+    fixed=False,
+    fast_load=0.0,
+    slow_share=1.0,
+    hidden=0.0,
+    a_in_step=1.0,
+    b_in_step=1.0,
+)
+"""Of one row whose tiles fill the matrix."""
+
+
+@formula_record
+class _Edge:
+    """How the tiles of one operand lie over the edge of the matrix; each field a number or an array."""
+
+    outside: Values
+    """Share of the last row of clusters."""
+    rows: Values
+    """Rows of clusters."""
+    fixed: Flags
+    """Whether a resident cluster keeps its row for all its tiles."""
+    along: Values
+    """CTAs of a cluster along the operand's extent, each half of a pair's B as one."""
+    sharers: Values
+    """CTAs that take a tile of it by multicast."""
+
+
+def edge_fill(
+    batch: GemmBatch, schedule: TileSchedule, resources: Resources, numbers: KernelNumbers
+) -> EdgeFill:
+    """Out-of-bounds fill per wave, from the share of the tiles that lies outside along m and along n."""
+    filled_m, filled_n = schedule.filled_m, schedule.filled_n
+    if is_number(filled_m) and is_number(filled_n) and filled_m == filled_n == 1.0:
+        return NO_EDGE
+    order, multicast = numbers.edge_order, numbers.edge_multicast
+    rows_m = ceil(batch.m / (batch.cta_m * batch.cluster_m))
+    rows_n = ceil(batch.n / (batch.cta_n * batch.cluster_n))
+    fixed_m = _fixed(schedule, rows_m, (rows_m <= schedule.group) & schedule.minor_is_m, order)
+    fixed_n = _fixed(schedule, rows_n, (rows_n <= schedule.group) & negated(schedule.minor_is_m), order)
+    a_edge = _edge(schedule.filled_m, rows_m, fixed_m, batch.cluster_m, batch.cluster_n)
+    holders = resources.b_holders
+    b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n * holders, batch.cluster_m / holders)
+    a_bytes = batch.cta_m * batch.a_bytes_per_element
+    b_bytes = batch.cta_n / holders * batch.b_bytes_per_element
+    fill_a, fill_b = a_bytes * _fill_cost(a_edge, multicast), b_bytes * _fill_cost(b_edge, multicast)
+    a_turn, b_turn = where(fixed_m, 1.0, 1.0 / rows_m), where(fixed_n, 1.0, 1.0 / rows_n)
+    # A tile that lies over both edges has both operands filled at once; where few tiles do, the others wait.
+    few = (rows_m <= order.fixed_rows) & (rows_n <= order.fixed_rows)
+    both = where(few, minimum(fill_a * b_turn, fill_b * a_turn), 0.0)
+    fill = scaled(fill_a + fill_b - both, resources.fill_share)
+    mean = a_bytes * filled_m + b_bytes * filled_n
+    # Shares of the mean load: of clusters that keep an edge, of the others, and of those that take turns.
+    a_share, b_share = a_bytes / mean, b_bytes / mean
+    a_mean, b_mean = a_share * filled_m, b_share * filled_n
+    slow_a = where(fixed_m, a_share * (1.0 - a_edge.outside), a_mean)
+    slow_b = where(fixed_n, b_share * (1.0 - b_edge.outside), b_mean)
+    fixed = fixed_m | fixed_n
+    fast_load = where(fixed_m, a_share, a_mean) + where(fixed_n, b_share, b_mean)
+    ctas = schedule.resident * batch.cluster_m * batch.cluster_n
+    return _new_fill(
+        bytes_per_wave=fill * (ctas * schedule.k_tiles * resources.cta_k),
+        slow_load=slow_a + slow_b,
+        fixed=fixed,
+        fast_load=where(fixed, fast_load, 0.0),
+        slow_share=where(fixed_m, 1.0 / rows_m, where(fixed_n, 1.0 / rows_n, 1.0)),
+        hidden=where(_two_way(batch), multicast.two_way_hidden, 0.0),
+        a_in_step=1.0 - _out_of_step(a_edge, batch.cta_m, order),
+        b_in_step=1.0 - _out_of_step(b_edge, batch.cta_n / holders, order),
+    )
+
+
+def _two_way(batch: GemmBatch) -> Flags:
+    """Whether both operands come by multicast."""
+    return (batch.cluster_m / batch.b_holders > 1) & (batch.cluster_n > 1)
+
+
+def _edge(filled: Values, rows: Values, fixed: Flags, along: Values, sharers: Values) -> _Edge:
+    return _Edge(minimum((1.0 - filled) * rows, 1.0), rows, fixed, along, sharers)
+
+
+def _out_of_step(edge: _Edge, tile: Values, order: EdgeOrder) -> Values:
+    """Share of an operand's requests that no longer merge.
+
+    A CTA that is filled advances at another pace than its neighbours. The root of the rows of clusters: the
+    more there are, the fewer neighbours are filled.
+    """
+    if is_zero(edge.outside):
+        return 0.0
+    whole = floor(edge.outside * edge.along + ROUNDING)
+    rows_outside = maximum(edge.outside * edge.along - whole, 0.0) * tile
+    return minimum(rows_outside / order.out_of_step_rows, 1.0) / sqrt(edge.rows)
+
+
+def _fixed(schedule: TileSchedule, rows: Values, walked: Flags, order: EdgeOrder) -> Flags:
+    """Whether a resident cluster keeps its row (or column) of the output for all its tiles.
+
+    It does where it has one tile, or where the rows are walked first and divide the number of clusters.
+    """
+    returns = walked & (remainder(schedule.resident, rows) < 0.5)
+    few = (rows > 1.0) & (rows <= order.fixed_rows)
+    return few & (returns | (schedule.tiles <= schedule.resident))
+
+
+def _fill_cost(edge: _Edge, multicast: EdgeMulticast) -> Values:
+    """Cost of the fill of one operand's tile, as a share of the tile, for a cluster's mean wave.
+
+    Each of the CTAs that share a tile by multicast asks for a box of it. Fill costs less where fewer SMs have
+    it: clusters that keep their row have all of it or none; the others have their turn. The roots from
+    timings of decode shapes.
+    """
+    if is_zero(edge.outside):
+        return 0.0
+    boxes = edge.along * edge.sharers
+    whole = floor(edge.outside * boxes + ROUNDING)
+    part = maximum(edge.outside * boxes - whole, 0.0)
+    part = part * where(whole > 0.0, multicast.shared_cost, 1.0)
+    in_boxes = (multicast.whole_box_cost * whole + part) / boxes
+    share = where(edge.sharers > 1.0, in_boxes, edge.outside)
+    share = share * where(edge.sharers >= 4.0, multicast.shared_cost, 1.0)
+    root = sqrt(edge.rows)
+    several = where(edge.sharers > 1.0, root, sqrt(root))
+    return where(edge.fixed, share / several, share / edge.rows)
+
+
+def crowding(batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers) -> Callable[[Values], Values]:
+    """By the clusters that work: what fill takes of the device over what it takes where every SM has a tile.
+
+    The device fills so many rows in a microsecond, whoever asks for them, but more of them once TPCs have
+    both their SMs at work, except in large clusters. Decode shapes, alike in 16-bit and fp8.
+    """
+    edge: EdgeTiles = numbers.edge_tiles
+    ctas_per_cluster = batch.cluster_m * batch.cluster_n
+    cluster_share = ctas_per_cluster / gpu.sm_count
+    pairs = where(ctas_per_cluster > 1.0, edge.further_sm_of_pairs, edge.further_sm)
+    further = where(ctas_per_cluster > 2.0, 1.0, pairs)
+    whole_device = ONE_SM_OF_EACH_TPC + further * (1.0 - ONE_SM_OF_EACH_TPC)
+    two_way = where(_two_way(batch), numbers.edge_multicast.two_way_cost, 1.0)
+    cost = two_way / whole_device
+
+    def crowded(clusters: Values) -> Values:
+        busy = clusters * cluster_share
+        felt = _felt_by_fours(busy, clusters, ctas_per_cluster, gpu, numbers.edge_multicast.gpc_share)
+        device = minimum(felt, ONE_SM_OF_EACH_TPC) + further * maximum(felt - ONE_SM_OF_EACH_TPC, 0.0)
+        return cost * device / busy
+
+    return crowded
+
+
+def _felt_by_fours(
+    busy: Values, clusters: Values, ctas_per_cluster: Values, gpu: GpuSpec, gpc_share: float
+) -> Values:
+    """Share of the SMs that fill has to share the device with, as clusters of four feel it.
+
+    They spread evenly over the GPCs; on an H200 seven hold four of them and one holds two. GPCs that hold a
+    cluster of sixteen hold four of four: the occupancy query tells how many there are.
+    """
+    large = gpu.resident_clusters.get(16)
+    if large is None or (is_number(ctas_per_cluster) and ctas_per_cluster != 4):
+        return busy
+    at_once = gpu.clusters_at_once(4)
+    small = max(at_once - 4 * large, 0)
+    gpcs = large + (small > 0)
+    on_fullest = maximum(ceil(clusters / gpcs), ceil((clusters - small) / large))
+    by_gpc = on_fullest / 4.0 * (at_once * 4 / gpu.sm_count)
+    return where(ctas_per_cluster == 4, busy + gpc_share * (by_gpc - busy), busy)

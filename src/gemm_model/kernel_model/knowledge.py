@@ -1,0 +1,115 @@
+"""What is known of a family's kernels on a GPU for one class of types: whose numbers, bands and residual."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemm_model.core.batch import FloatArray
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernel_model.calibration_file import (
+    OWN,
+    SITUATIONS,
+    WHOLE_SITUATIONS,
+    Calibration,
+    borrowed_bands,
+)
+from gemm_model.kernel_model.residual import Residual
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.mechanisms import FURTHER_SITUATIONS, KernelNumbers
+
+OTHER_RATE_CLASS = "other_rate_class"
+"""The way of borrowing that takes another class's numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """Numbers, bands and residual that serve a family's kernels, and whose they are."""
+
+    calibration: Calibration
+    borrowed: str
+    """How the calibration is borrowed; OWN where it is the pair's."""
+    served: str
+    """The rate class whose numbers serve."""
+    numbers: KernelNumbers
+    residual: Residual | None
+    """What corrects these predictions; None where nothing was trained on such rows."""
+    band_table: FloatArray | None
+    """Error band by situation, NaN where it has none; None where none was measured."""
+    unfitted: tuple[str, ...]
+    """Of FURTHER_SITUATIONS those that the numbers were not fitted to."""
+    caveats: tuple[str, ...]
+    """Of the GPU, of whose numbers these are, and of the order of tiles."""
+
+
+def knowledge(
+    calibration: Calibration,
+    borrowed: str,
+    gpu: GpuSpec,
+    family: KernelFamily,
+    kind: str,
+    residual: Residual | None,
+) -> Knowledge:
+    """What serves `kind` operands; `residual` is the calibration's, of any class."""
+    served = calibration.kind_for(kind)
+    own = borrowed == OWN and served == kind
+    corrects = residual if own and residual is not None and kind in residual.forests else None
+    return Knowledge(
+        calibration=calibration,
+        borrowed=borrowed,
+        served=served,
+        numbers=calibration.numbers_on(gpu, kind, family).without(family.absent_mechanisms),
+        residual=corrects,
+        band_table=_own_bands(calibration, corrects, kind)
+        if own
+        else _borrowed_bands(borrowed, served == kind),
+        unfitted=tuple(
+            name
+            for name in FURTHER_SITUATIONS
+            if name not in calibration.error_band.get(served, {})
+            and not any(number.startswith(f"{name}.") for number in calibration.intervals.get(served, ()))
+        ),
+        caveats=(*_caveats(calibration, borrowed, gpu, family, kind, served), *_whose(corrects, kind)),
+    )
+
+
+def _whose(residual: Residual | None, kind: str) -> tuple[str, ...]:
+    """Whose residual corrects, where it is another card's."""
+    if residual is None or residual.taken_over is None:
+        return ()
+    share = residual.taken_over.shares[kind]
+    return (f"residual of {residual.taken_over.donor}, {share:.2f} of it, as this GPU's own rows bear out",)
+
+
+def _own_bands(calibration: Calibration, residual: Residual | None, kind: str) -> FloatArray | None:
+    """Those of the calibration, or of the residual where it has them."""
+    found = dict(calibration.error_band.get(kind, {}))
+    if residual is not None:
+        found |= residual.error_band.get(kind, {})
+    return np.array([found.get(name, np.nan) for name in SITUATIONS]) if found else None
+
+
+def _borrowed_bands(borrowed: str, same_kind: bool) -> FloatArray | None:
+    """What such borrowing was measured to cost; None where it was not measured."""
+    ways = [] if borrowed == OWN else [borrowed]
+    ways += [] if same_kind else [OTHER_RATE_CLASS]
+    costs = [borrowed_bands().get(way) for way in ways]
+    known = [cost for cost in costs if cost is not None]
+    if len(known) < len(costs):
+        return None
+    # Of what goes beyond plain products no cost of borrowing was measured.
+    return np.where([name in WHOLE_SITUATIONS for name in SITUATIONS], max(known), np.nan)
+
+
+def _caveats(
+    calibration: Calibration, borrowed: str, gpu: GpuSpec, family: KernelFamily, kind: str, served: str
+) -> tuple[str, ...]:
+    caveats = gpu.caveats
+    if borrowed != OWN:
+        caveats += (f"calibration of {gpu.name}:{family.name} borrowed from {calibration.name}",)
+    if served != kind:
+        caveats += (f"{kind} is not calibrated; the numbers are those of {served}",)
+    if family.tile_order.scheduler.evens_out and gpu.next_cluster_us is None:
+        caveats += ("a query for the next tile (dynamic tile scheduler) is taken as hidden: not measured",)
+    return caveats

@@ -1,0 +1,149 @@
+"""Regimes: what lies before and after a launch, and what it finds in L2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.elementwise import Flags, Values, maximum, where
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import PINGPONG
+from gemm_model.kernel_model.tile_schedule import TileWaves
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.mechanisms import Chain, KernelNumbers
+
+MATRIX_FIELDS, BATCHED_FIELDS = 11.0, 15.0
+"""Fields of a tensor descriptor of two and of three dimensions [fields]; `tensormap.replace` of kernels that
+Triton compiled: extent, stride, box and step for each dimension, and a few that all have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchContext:
+    """One regime; formulas read these facts and never its name."""
+
+    name: str
+    by_events: bool = False
+    """Whether a pair of events around the launch reads its time, with their own."""
+    chained: bool = False
+    """Whether launches follow each other without a gap, so that a launch hides under the one before."""
+    settled: bool = False
+    """Whether clock and power have settled, so that the power cap holds."""
+    profiled: bool = False
+    """Whether a profiler has the kernel alone on the card."""
+    keeps_operands: bool = False
+    """Whether the same operands come again and again, and L2 keeps what it can of them."""
+
+
+REGIMES: Mapping[str, LaunchContext] = {
+    found.name: found
+    for found in (
+        LaunchContext(name="burst", by_events=True),
+        LaunchContext(name="graph", chained=True),
+        LaunchContext(name="sustained", chained=True, settled=True, keeps_operands=True),
+        LaunchContext(name="counters", profiled=True),
+    )
+}
+"""burst: one launch on a rested card, timed by events; graph: back to back in a CUDA graph, new operands for
+each launch, on a rested card; sustained: back to back with the same operands until clock and power settle;
+counters: the kernel's own duration, as a profiler reads it."""
+
+
+def launch_us(
+    batch: GemmBatch,
+    schedule: TileWaves,
+    gpu: GpuSpec,
+    family: KernelFamily,
+    numbers: KernelNumbers,
+    around: LaunchContext,
+    cold: Values,
+) -> Values:
+    """What a launch takes beside its waves: all of it after a pause, what is not hidden in a chain.
+
+    `cold` is how many cold starts of DRAM a launch of a chain pays for.
+    """
+    launch, first = numbers.launch, numbers.first_loads
+    ctas_per_cluster = batch.cluster_m * batch.cluster_n
+    clusters_us = where(ctas_per_cluster > 1, launch.clusters_us, 0.0)
+    ramp_us = first.ramp_us * schedule.k_tiles / (schedule.k_tiles + first.ramp_k_tiles)
+    started_us = clusters_us + ramp_us + _table_us(batch, numbers) + _descriptors_us(batch, numbers)
+    spread_us = grid_us(batch, schedule, gpu, numbers)
+    if around.chained:
+        # CTAs that start late in a grid start while the first loads of the others are still on their way.
+        spread_us = maximum(spread_us, numbers.chain.cold_us * cold)
+        # A second kernel, which adds up partial sums or makes ready for them, meets a boundary of its own.
+        second_us = where(schedule.sharers > 1.0, numbers.chain.boundary_us, 0.0)
+        return started_us + spread_us + _boundary_us(batch, family, numbers.chain) + second_us
+    started_us = started_us + spread_us
+    if around.by_events:
+        started_us = started_us + maximum(_events_us(batch, gpu) - launch.events_us, 0.0)
+    return started_us + launch.kernel_us
+
+
+def _events_us(batch: GemmBatch, gpu: GpuSpec) -> Values:
+    """What a pair of events reads around an empty kernel beyond the kernel itself.
+
+    An empty kernel of the H100 takes 0.28 us longer than the H200's, one that has work does not.
+    """
+    told = batch.empty_kernel_us - gpu.graph_launch_us
+    return where(batch.empty_kernel_us < 0.0, gpu.event_pair_us, told)
+
+
+def _descriptors_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
+    """Making descriptors, field by field: a batch has a third dimension, groups store without one."""
+    each = where(batch.batch > 1.0, BATCHED_FIELDS / MATRIX_FIELDS, 1.0)
+    if batch.further is not None:
+        each = where(batch.further.grouped, 2.0 / 3.0, each)
+    return numbers.device_descriptors.start_us * each
+
+
+def _table_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
+    """Reading the table that tells where tiles lie."""
+    return 0.0 if batch.further is None else where(batch.further.looked_up, numbers.grouped.start_us, 0.0)
+
+
+def _boundary_us(batch: GemmBatch, family: KernelFamily, chain: Chain) -> Values:
+    """From the end of one kernel of a chain to the start of the next."""
+    shared_us = where(batch.schedule == PINGPONG, 0.0, chain.cooperative_us)
+    return chain.boundary_us + where(_dependent(batch, family), shared_us, chain.gap_us)
+
+
+def _dependent(batch: GemmBatch, family: KernelFamily) -> Flags:
+    """Whether launches are dependent: as told, else as the family's are."""
+    dependent: Flags = (batch.pdl > 0.0) | ((batch.pdl < 0.0) & family.dependent_launch)
+    return dependent
+
+
+def spread_out(
+    batch: GemmBatch, schedule: TileWaves, gpu: GpuSpec, family: KernelFamily, around: LaunchContext
+) -> Flags:
+    """Whether each grid of a chain is placed beside the one before, on SMs all over the card.
+
+    The second warpgroup of a ping-pong CTA with one tile has nothing to do and lets the next grid be launched
+    at once (QuACK 0.6.5 `gemm_sm90.py`: warpgroups trigger once they have no further tile); where SMs are
+    free for all of it, its CTAs wait there. Other launches begin on the same SMs each time.
+    """
+    if not around.chained:
+        return False
+    ctas = schedule.resident * batch.cluster_m * batch.cluster_n
+    one_tile = (batch.schedule == PINGPONG) & (schedule.tiles <= schedule.resident)
+    beside: Flags = one_tile & _dependent(batch, family) & (2.0 * ctas <= gpu.sm_count)
+    return beside
+
+
+def grid_us(batch: GemmBatch, schedule: TileWaves, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+    """From the start of a grid's first CTA to that of its last one."""
+    ctas = schedule.resident * batch.cluster_m * batch.cluster_n
+    return numbers.launch.full_grid_us * ctas / gpu.sm_count
+
+
+COLD, WARM, WRITTEN = L2_STATES = ("cold", "warm", "written")
+"""What of a launch's operands has just been in L2: none, all, or A alone, which the kernel before wrote."""
+
+
+def footprint_bytes(batch: GemmBatch, around: LaunchContext, own_bytes: Values, *, l2: str) -> Values:
+    """Bytes that come by between two uses of the same operands; infinite where there is no second use."""
+    repeated = around.keeps_operands or l2 == WARM
+    return where(
+        batch.footprint_bytes < float("inf"), batch.footprint_bytes, own_bytes if repeated else float("inf")
+    )

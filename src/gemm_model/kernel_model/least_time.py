@@ -1,0 +1,61 @@
+"""A time that no kernel is faster than, from what the order of its tiles does not change."""
+
+from __future__ import annotations
+
+from gemm_model.core.elementwise import Values, is_zero, maximum
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernel_model.epilogue import exposed_clk, hidden_clk, tile_period_clk, whole_epilogue_clk
+from gemm_model.kernel_model.kernel_time import (
+    clock_without_loads_mhz,
+    highest_clk_mhz,
+    last_wave_weight,
+    launches_us,
+    operands_us,
+)
+from gemm_model.kernel_model.launch_context import COLD, REGIMES
+from gemm_model.kernel_model.mainloop import math_clk
+from gemm_model.kernel_model.reduction import exposed_turns, turn_clk, turns_clk
+from gemm_model.kernel_model.tile_schedule import tile_waves
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.feasibility import Grid
+from gemm_model.kernels.mechanisms import KernelNumbers
+
+
+def least_us(
+    grid: Grid,
+    gpu: GpuSpec,
+    rate: float,
+    family: KernelFamily,
+    numbers: KernelNumbers,
+    *,
+    regime: str,
+    l2: str,
+) -> Values:
+    """The time in us of each kernel if it waited for nothing but its MMA warps, or reading operands once.
+
+    The terms of `kernel_time.kernel_time` that the launch, the MMA warps and DRAM make, at a tenth of the
+    cost; all others add to them. A load that is waited for raises the clock, by less than the wait takes.
+    `rate` is the peak FLOP per clock of one SM, `l2` the state of L2 at the start.
+    """
+    batch, resources = grid.batch, grid.resources
+    around, order, period = REGIMES[regime], family.tile_order, family.tile_period
+    waves = tile_waves(batch, resources, order)
+    mainloop = waves.k_tiles * math_clk(batch, rate, resources, waves.k_tiles, numbers, 0.0)
+    epilogue, _ = whole_epilogue_clk(batch, period, resources, numbers)
+    hidden = hidden_clk(resources, numbers.epilogue, mainloop, epilogue)
+    tile = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue, hidden)
+    turns = turns_clk(batch, resources, order, numbers)
+    last = last_wave_weight(waves, numbers)
+    waves_clk = waves.full_waves * (tile + turns) + last * (waves.last_work * tile + turns)
+    clk = exposed_clk(batch, gpu, period, resources, epilogue, hidden)
+    behind = exposed_turns(batch, waves, order)
+    if not is_zero(behind):
+        clk = clk + behind * turn_clk(batch, numbers.split_k)
+    clk_mhz = highest_clk_mhz(gpu, numbers.clock, around)
+    mma_clk = batch.flop * batch.multiplier_share / (rate * gpu.sm_count)
+    waves_us = waves_clk / clock_without_loads_mhz(gpu, numbers.clock, around, mma_clk, waves_clk)
+    if l2 == COLD and not around.keeps_operands:
+        counted = (waves.full_waves * waves.resident + last * waves.last_tiles) / waves.tiles
+        waves_us = maximum(waves_us, counted * operands_us(batch, gpu, numbers))
+    started_us = launches_us(batch, waves, gpu, family, numbers, around, 0.0, clk_mhz)
+    return started_us + waves_us + clk / clk_mhz

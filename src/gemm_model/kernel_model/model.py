@@ -1,0 +1,608 @@
+"""The calibrated model of warp-specialized persistent GEMM kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gemm_model.classic_models.throughput import flop_per_clk_of
+from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray, kernel_of, picked
+from gemm_model.core.dtypes import MATH_KINDS
+from gemm_model.core.elementwise import Flags, Values, any_of, is_number, maximum
+from gemm_model.core.errors import InputError, RefusedKernelError
+from gemm_model.core.further_work import KINDS, FurtherWork, every_word
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.heuristic_choice import HeuristicChoice
+from gemm_model.core.prediction import (
+    RESIDUAL_PHASE,
+    BatchPrediction,
+    Correction,
+    LeastTimes,
+    Prediction,
+    known_band,
+    limiting,
+)
+from gemm_model.core.records import formula_record
+from gemm_model.core.regimes import regime_name
+from gemm_model.kernel_model.alignment import channels_unaligned
+from gemm_model.kernel_model.calibration_file import (
+    OWN,
+    Calibration,
+    calibration_for,
+    heuristic_choices,
+    how_borrowed,
+    load_calibration,
+    situation,
+    situation_code,
+)
+from gemm_model.kernel_model.clock import energy_uj
+from gemm_model.kernel_model.kernel_time import (
+    Geometry,
+    KernelTime,
+    TileTimes,
+    geometry_of,
+    kernel_time,
+    tile_times,
+)
+from gemm_model.kernel_model.knowledge import Knowledge, knowledge
+from gemm_model.kernel_model.launch_context import COLD, L2_STATES, REGIMES
+from gemm_model.kernel_model.least_time import least_us
+from gemm_model.kernel_model.pick_residual import load_pick_residual, picks_of
+from gemm_model.kernel_model.residual import (
+    AUTO,
+    LIMIT,
+    OFF,
+    Residual,
+    corrected_us,
+    features,
+    load_residual,
+    residual_beside,
+)
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources_of
+from gemm_model.kernels.mechanisms import FURTHER_SITUATIONS, FUSED_EPILOGUE, IMPLICIT_GEMM, MECHANISM_NAMES
+from gemm_model.kernels.registry import families, family_at
+
+LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
+LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
+"""Where a prediction's details hold the time of each."""
+KERNELS_KEPT = 4096
+"""Kernels whose resources a model remembers [1]; single predictions; a space of candidates has 3,480."""
+ALONE = "burst"
+"""The regime of the launches that residuals are trained on."""
+SITUATION_OF = dict(zip(KINDS, FURTHER_SITUATIONS[1:], strict=True))
+"""Of what is no word of an epilogue."""
+
+
+class KernelModel:
+    """runtime = launch + first load + waves of tiles + last epilogue, each wave as its slowest resource.
+
+    The resources are the tensor cores with the epilogue, the L2-to-SM bandwidth (`port`), the load latency
+    over the stages, L2 and DRAM; schedule, traffic and clock are the kernel's own (`docs/model.md`).
+
+    Options: `calibration` is a name such as `h200:quack`, a YAML file, or 'auto' for that of the GPU and each
+    kernel's family, the nearest being borrowed where there is none; `regime` is one of REGIMES or an alias;
+    `l2` is 'cold' or 'warm' at the start, or 'written' where the kernel before wrote A; `without` names
+    mechanisms to switch off.
+    `residual` is 'auto' for the one beside the calibration's file where there is one, 'off', or an .npz file:
+    a clipped correction by trees (`residual.py`), shown as a phase of its own. It covers the rate classes
+    that it was trained on, of the family and on the GPU that were calibrated; in launches back to back it
+    corrects by the share that it takes of the kernel launched alone.
+    """
+
+    needs_tile = True
+    prices_split_k = True
+    beyond_plain = True
+
+    def __init__(
+        self,
+        gpu: GpuSpec,
+        *,
+        calibration: str | Calibration = "auto",
+        regime: str = "burst",
+        l2: str = COLD,
+        without: Sequence[str] = (),
+        residual: str = AUTO,
+    ) -> None:
+        regime = regime_name(regime)
+        if regime not in REGIMES:
+            raise InputError(f"regime is {regime!r}; expected one of {', '.join(REGIMES)}")
+        if l2 not in L2_STATES:
+            raise InputError(f"l2 is {l2!r}; expected one of {', '.join(L2_STATES)}")
+        if not isinstance(without, list | tuple | set | frozenset):
+            raise InputError(f"without is {without!r}; expected a list of {', '.join(MECHANISM_NAMES)}")
+        for mechanism in without:
+            if mechanism not in MECHANISM_NAMES:
+                raise InputError(f"without {mechanism!r}; expected some of {', '.join(MECHANISM_NAMES)}")
+        self.gpu = gpu
+        self.regime = regime
+        self.l2 = l2
+        self.without = frozenset(without)
+        self._named = _named_calibration(calibration)
+        self._knowledge: dict[tuple[str, str], Knowledge] = {}
+        self._resources: dict[tuple[Any, ...], Resources] = {}
+        self._residuals = self._own_residuals(residual)
+        self._corrects_picks = residual == AUTO
+
+    def _own_residuals(self, wanted: str) -> dict[str, Residual]:
+        """By family the residual asked for; a borrowed calibration has none."""
+        if wanted == OFF:
+            return {}
+        found: dict[str, Residual] = {}
+        served = families(self.gpu)
+        if self._named is not None and self._named.is_own_file:
+            served = (self._named.family,)
+        for family in served:
+            calibration, borrowed = self.calibration_of(family)
+            path = residual_beside(calibration.path) if calibration.path is not None else None
+            if wanted == AUTO and borrowed == OWN and path is not None and path.is_file():
+                found[family] = load_residual(path, calibration)
+            if wanted != AUTO and family == served[0]:
+                if borrowed != OWN:
+                    raise InputError(
+                        f"residual {wanted!r} corrects {calibration.name}, not {self.gpu.name}:{family}; "
+                        f"expected {OFF} or {AUTO} without a calibration of its own"
+                    )
+                found[family] = load_residual(wanted, calibration)
+        return found
+
+    def calibration_of(self, family: str) -> tuple[Calibration, str]:
+        """The calibration that serves a family's kernels, and how it is borrowed.
+
+        A shipped one is borrowed by its name; a file serves the GPU and the family that it was fitted to.
+        Raises InputError where it was fitted to others.
+        """
+        if self._named is None:
+            return calibration_for(self.gpu, family)
+        borrowed = how_borrowed(self._named, self.gpu, family)
+        if borrowed != OWN and self._named.is_own_file:
+            raise InputError(
+                f"{self._named.path}: a calibration of {self._named.name}; "
+                f"expected one of {self.gpu.name}:{family}, or the name of a shipped one to borrow"
+            )
+        return self._named, borrowed
+
+    def heuristic_choice(self, family: str) -> HeuristicChoice:
+        """What libraries were measured to pick (`heuristic_choices.yaml`); nothing lost by others.
+
+        The trees of their picks correct them by the shipped calibration that they belong to, of launches
+        alone on a cold L2, which is what they have seen.
+        """
+        found = heuristic_choices().get(family, HeuristicChoice())
+        path = picks_of(self.gpu.name, family)
+        alone = self.regime == ALONE and self.l2 == COLD and not self.without
+        if not (self._corrects_picks and alone and path.is_file()):
+            return found
+        residual = load_pick_residual(path)
+        calibration, _ = self.calibration_of(family)
+        return (
+            found if residual.fingerprint != calibration.fingerprint() else replace(found, residual=residual)
+        )
+
+    def knowledge(self, family: KernelFamily, kind: str) -> Knowledge:
+        """What is known of a family's kernels on this GPU for a class of types."""
+        found = self._knowledge.get((family.name, kind))
+        if found is None:
+            calibration, borrowed = self.calibration_of(family.name)
+            found = knowledge(calibration, borrowed, self.gpu, family, kind, self._residuals.get(family.name))
+            self._knowledge[family.name, kind] = found
+        return found
+
+    @property
+    def corrects(self) -> bool:
+        """Whether a residual takes part in some predictions: all of them then have its phase."""
+        return bool(self._residuals)
+
+    def evaluate(self, grid: Grid) -> PhysicalEvaluation:
+        """The physical times of a grid of one type.
+
+        A search for the fastest rows asks for the rest of few: the residual's trees alone take ten times as
+        long as the times.
+        """
+        kind = MATH_KINDS[int(grid.batch.math_kind)]
+        family = family_at(int(grid.batch.kernel), self.gpu)
+        return self._evaluation(grid.batch, family, kind, grid.shape, grid.resources)
+
+    def least_times(self, grid: Grid) -> LeastTimes:
+        """What the kernels of a grid are not faster than."""
+        kind = MATH_KINDS[int(grid.batch.math_kind)]
+        family, rate = family_at(int(grid.batch.kernel), self.gpu), flop_per_clk_of(kind, self.gpu)
+        known = self.knowledge(family, kind)
+        numbers = known.numbers.without(self.without)
+        found = least_us(grid, self.gpu, rate, family, numbers, regime=self.regime, l2=self.l2)
+        residual = known.residual
+        corrected = residual is not None and (kind in residual.splits or any_of(grid.batch.split_k <= 1.0))
+        if np.ndim(found) != 1:
+            # Waves depend on the order of tiles where it pads the matrix.
+            found = np.broadcast_to(found, grid.shape).min(axis=0)
+        return LeastTimes(np.asarray(found), 1.0 - LIMIT if corrected else 1.0)
+
+    def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
+        """Raises RefusedKernelError for a kernel that cannot run."""
+        alike = batch.kernel * len(MATH_KINDS) + batch.math_kind
+        first = int(alike[0])
+        if len(batch) == 1 or bool((alike == first).all()):
+            return self._predict_alike(batch, *divmod(first, len(MATH_KINDS)))
+        parts, rows = [], []
+        batch = _with_numbers(batch)
+        for group in np.unique(alike):
+            index = np.flatnonzero(alike == group)
+            some = batch.mapped(partial(_number_or_rows, index))
+            try:
+                parts.append(self._predict_alike(some, *divmod(int(group), len(MATH_KINDS))))
+            except RefusedKernelError as refused:
+                raise RefusedKernelError(int(index[refused.row]), refused.reason) from None
+            rows.append(index)
+        return _interleaved(parts, rows)
+
+    def _predict_alike(self, table: GemmBatch, kernel: int, math_kind: int) -> BatchPrediction:
+        """Rows of one kernel family and one class of types, by their codes."""
+        rows, kind = len(table), MATH_KINDS[math_kind]
+        # One row goes through the formulas as Python numbers.
+        evaluation = self._checked(_with_numbers(table), family_at(kernel, self.gpu), kind, (rows,))
+        prediction = evaluation.prediction()
+        residual = evaluation.known.residual
+        if residual is None:
+            return prediction
+        return prediction.corrected(evaluation.corrected_by(residual).runtime_us(slice(None)))
+
+    def predict_row(self, row: GemmBatch) -> Prediction:
+        """The prediction of one row of Python numbers.
+
+        What `predict_batch` says of a batch of that row, without columns of one: a fifth of the time of
+        one prediction was theirs.
+        """
+        return self.evaluate_row(row).row()
+
+    def _checked(
+        self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...]
+    ) -> PhysicalEvaluation:
+        return self._evaluation(batch, family, kind, shape, self._checked_resources(batch, family))
+
+    def _checked_resources(self, batch: GemmBatch, family: KernelFamily) -> Resources:
+        """What kernels take that can run."""
+        resources = resources_of(batch, self.gpu, family)
+        refuse_impossible(batch, self.gpu, family, resources)
+        return resources
+
+    def _evaluation(
+        self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...], resources: Resources
+    ) -> PhysicalEvaluation:
+        whole = geometry_of(batch, flop_per_clk_of(kind, self.gpu), self.gpu, family, resources)
+        known = self.knowledge(family, kind)
+        return PhysicalEvaluation(self, kind, known, whole, self.times(whole, kind, self.without), shape)
+
+    def times(self, geometry: Geometry, kind: str, without: Collection[str]) -> KernelTime:
+        """The physical times of a geometry in this model's regime."""
+        return self._times_in(self.regime, self.l2, geometry, kind, without)
+
+    def _times_in(
+        self, regime: str, l2: str, geometry: Geometry, kind: str, without: Collection[str]
+    ) -> KernelTime:
+        numbers = self.knowledge(geometry.family, kind).numbers.without(without)
+        return kernel_time(geometry, self.gpu, numbers, regime=regime, l2=l2)
+
+    def times_for_trees(self, geometry: Geometry, kind: str) -> KernelTime:
+        """What a residual's trees have seen such times of: the complete model, of a chain launches alone on a
+        cold L2.
+        """
+        chained = REGIMES[self.regime].chained
+        regime, l2 = (ALONE, COLD) if chained else (self.regime, self.l2)
+        return self._times_in(regime, l2, geometry, kind, ())
+
+    def evaluate_row(self, row: GemmBatch) -> PhysicalEvaluation:
+        """What the physical model finds out about one row of Python numbers.
+
+        Raises RefusedKernelError for a kernel that cannot run.
+        """
+        family = family_at(int(row.kernel), self.gpu)
+        resources = self._row_resources(row, family)
+        return self._evaluation(row, family, MATH_KINDS[row.math_kind], (1,), resources)
+
+    def _row_resources(self, row: GemmBatch, family: KernelFamily) -> Resources:
+        """The same of one row; those of kernels of plain products that do not split K, which no size changes,
+        are kept.
+        """
+        if row.further is not None or row.split_k > 1.0:
+            return self._checked_resources(row, family)
+        kernel = kernel_of(row)
+        found = self._resources.get(kernel)
+        if found is None:
+            if len(self._resources) >= KERNELS_KEPT:
+                self._resources.clear()
+            found = self._resources[kernel] = self._checked_resources(row, family)
+        return found
+
+
+@formula_record
+class PhysicalEvaluation:
+    """What the physical model found out about the rows of a batch, or of a grid (an `Evaluation`)."""
+
+    model: KernelModel
+    kind: str
+    known: Knowledge
+    geometry: Geometry
+    times: KernelTime
+    shape: tuple[int, ...]
+    """Rows; of a grid, tile orders and kernels."""
+
+    @property
+    def runtime_us(self) -> FloatArray:
+        return np.broadcast_to(self.times.runtime_us, self.shape)
+
+    def predictions(self, rows: GridRows) -> BatchPrediction:
+        return self._picked(rows).prediction()
+
+    def correction(self, rows: GridRows) -> Correction | None:
+        residual = self.known.residual
+        if residual is None or not any_of(self._seen_alike(residual)):
+            return None
+        return self._picked(rows).corrected_by(residual)
+
+    def _picked(self, rows: GridRows) -> PhysicalEvaluation:
+        geometry, times = self.geometry.picked(rows), picked(self.times, rows)
+        return PhysicalEvaluation(self.model, self.kind, self.known, geometry, times, rows.cells.shape)
+
+    def _parts(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Phases in us that add up, further figures, and bytes by level: floats of one row, or columns."""
+        times, moved = self.times, self.times.traffic
+        batch, schedule, resources = self.geometry.batch, self.geometry.schedule, self.geometry.resources
+        phases_us = {
+            "launch": times.launch_us,
+            "first_load": times.first_load_us,
+            "waves": times.runtime_us - times.launch_us - times.first_load_us - times.exposed_us,
+            "last_epilogue": times.exposed_us,
+        }
+        details = {
+            "tensor_us": times.tensor_us,
+            "epilogue_us": times.epilogue_us,
+            "port_us": times.port_us,
+            "latency_us": times.latency_us,
+            "l2_us": times.l2_us,
+            "dram_us": times.dram_us,
+            "launch_us": times.launch_us,
+            "full_waves": schedule.full_waves,
+            "last_wave_tiles": schedule.last_tiles,
+            "tiles_per_wave": schedule.resident,
+            "stages": resources.stages,
+            "spilled_registers": resources.spilled_registers,
+            "sm_clk_mhz": times.sm_clk_mhz,
+            "set_clk_mhz": times.set_clk_mhz,
+            **self._energy(),
+        }
+        bytes_by_level = {
+            "dram": moved.dram_bytes,
+            "l2": moved.l2_request_bytes,
+            "smem": (
+                resources.stage_bytes * schedule.k_tiles * schedule.tiles * batch.cluster_m * batch.cluster_n
+            ),
+        }
+        return phases_us, details, bytes_by_level
+
+    def row(self) -> Prediction:
+        """All about a single row of numbers, with the residual where it applies."""
+        phases_us, details, bytes_by_level = self._parts()
+        runtime_us: Any = self.times.runtime_us
+        if self.known.residual is not None:
+            runtime_us = self.corrected_by(self.known.residual).runtime_us(slice(None)).item()
+        if self.model.corrects:
+            phases_us[RESIDUAL_PHASE] = runtime_us - self.times.runtime_us
+        slowest = max(LIMITER_DETAILS, key=details.__getitem__)
+        table = self.known.band_table
+        band = None if table is None else known_band(table.item(int(situation_code(*self._situated()))))
+        return Prediction(
+            runtime_us=runtime_us,
+            limiter=LIMITERS[LIMITER_DETAILS.index(slowest)],
+            phases_us=phases_us,
+            details=details,
+            bytes_by_level=bytes_by_level,
+            caveats=self.caveats(),
+            error_band=band,
+        )
+
+    def prediction(self) -> BatchPrediction:
+        """All about these rows, without a residual."""
+        (rows,) = self.shape
+        groups = ({"runtime_us": self.times.runtime_us}, *self._parts())
+        runtime, phase, detail, level = _as_columns(groups, rows)
+        if self.model.corrects:
+            phase[RESIDUAL_PHASE] = np.zeros(rows)
+        return BatchPrediction(
+            runtime_us=runtime["runtime_us"],
+            limiter=limiting(LIMITERS, tuple(detail[name] for name in LIMITER_DETAILS)),
+            limiter_names=LIMITERS,
+            phases_us=phase,
+            details=detail,
+            bytes_by_level=level,
+            caveats=self.caveats(),
+            error_band=self.error_band(),
+        )
+
+    def caveats(self) -> tuple[str, ...]:
+        """What to keep in mind about these rows."""
+        spilled = self.geometry.resources.spilled_registers
+        most = spilled if is_number(spilled) else float(np.max(spilled))
+        spills = () if most == 0 else (f"up to {most:.0f} registers of a thread spill (spilled_registers)",)
+        told = self.known.caveats + spills
+        further = self.geometry.batch.further
+        return told if further is None else told + self._further_caveats(further)
+
+    def _further_caveats(self, further: FurtherWork) -> tuple[str, ...]:
+        """Of what goes beyond plain products: what was not fitted, and what is not modelled."""
+        asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in every_word(further.asked)}
+        caveats = [
+            f"{name}: no such kernel was calibrated on"
+            for name in FURTHER_SITUATIONS
+            if name in asked and name in self.known.unfitted
+        ]
+        if any_of(further.unlike):
+            caveats.append("grouped: groups of different n or k are taken for as many mean ones")
+        numbers = self.known.numbers.without(self.model.without)
+        if numbers.slow_division.warp_clk > 0.0 and any_of(further.sigmoids > 0.0):
+            caveats.append(
+                "slow_division: sums are taken to spread by the root of k, as of operands of unit variance; "
+                "smaller ones take what is predicted with model_opts.without=[slow_division]"
+            )
+        if IMPLICIT_GEMM in asked:
+            caveats.append("implicit_gemm: padding is taken to last as long as pixels")
+            if any_of(channels_unaligned(self.geometry.batch, further)):
+                caveats.append(
+                    "implicit_gemm: channels or filters fill no row of 16 bytes; the kernels beside that pad "
+                    "matrices are not in the time"
+                )
+            if any_of(further.places > 1.0):
+                caveats.append(
+                    "implicit_gemm: places of a strided data gradient are taken for as many mean ones"
+                )
+            if self.geometry.family.tile_order.packs_groups:
+                if any_of(further.packed > 1.0):
+                    caveats.append(
+                        "implicit_gemm: groups of few channels share tiles; libraries have other kernels for "
+                        "groups of one"
+                    )
+            elif any_of(self.geometry.batch.batch > further.places):
+                caveats.append(
+                    "implicit_gemm: each group of channels is a product of its own; libraries have kernels "
+                    "many times as fast for groups of few"
+                )
+        return tuple(caveats)
+
+    def _energy(self) -> dict[str, Values]:
+        power = self.known.numbers.power
+        times, moved = self.times, self.times.traffic
+        share = times.set_clk_mhz / self.model.gpu.sm_clk_mhz
+        batch = self.geometry.batch
+        switched = self.geometry.flop * batch.multiplier_share
+        l2_bytes, dram_bytes, idle_w = moved.l2_request_bytes, moved.dram_bytes, self.model.gpu.resting_w
+        spent = energy_uj(power, idle_w, switched, l2_bytes, dram_bytes, share, times.runtime_us)
+        return {"energy_uj": spent}
+
+    def tile_times(self) -> TileTimes:
+        """The times of one tile; of an evaluation of one row of numbers."""
+        model = self.model
+        numbers = self.known.numbers.without(model.without)
+        return tile_times(self.geometry, model.gpu, numbers, regime=model.regime, l2=model.l2)
+
+    def error_band(self) -> FloatArray | None:
+        """Of each row, as in `BatchPrediction`."""
+        table = self.known.band_table
+        if table is None:
+            return None
+        result: FloatArray = table[situation(*self._situated())]
+        return result
+
+    def _situated(self) -> tuple[Values, ...]:
+        """What tells the situation of each row, as `situation` takes it."""
+        times, schedule, further = self.times, self.geometry.schedule, self.geometry.batch.further
+        memory_us = maximum(times.l2_us, times.dram_us)
+        kind = -1.0 if further is None else further.kind
+        return schedule.waves, times.waves_us, memory_us, times.tensor_us, schedule.sharers, kind
+
+    def _seen_alike(self, residual: Residual) -> Flags:
+        """Which rows trees say something of: plain products, and of kernels that split K if they saw some.
+
+        A fused epilogue leaves the rest of a kernel as it is: they look at the kernel without it.
+        """
+        further = self.geometry.batch.further
+        plain: Flags = True if further is None else further.kind <= 0.0
+        return plain if self.kind in residual.splits else plain & (self.geometry.schedule.sharers <= 1.0)
+
+    def _seen_by_trees(self) -> tuple[Geometry, KernelTime]:
+        """What the trees look at.
+
+        A fused epilogue, a what-if question and what is around the launch leave the correction as it is.
+        """
+        model, geometry, further = self.model, self.geometry, self.geometry.batch.further
+        if further is not None and any_of(further.kind == 0.0):
+            plain = replace(geometry.batch, further=further.without_epilogue())
+            geometry = geometry_of(plain, geometry.rate, model.gpu, geometry.family)
+        elif not (model.without or REGIMES[model.regime].chained):
+            return geometry, self.times
+        return geometry, model.times_for_trees(geometry, self.kind)
+
+    def corrected_by(self, residual: Residual) -> Correction:
+        """What corrects these rows by a residual's trees."""
+        times = self.times
+        seen = features(*self._seen_by_trees())
+        physical_us, floor_us = np.atleast_1d(times.runtime_us, times.floor_us)
+        forest = residual.forests[self.kind]
+        alike = np.broadcast_to(self._seen_alike(residual), physical_us.shape)
+
+        def runtime_us(rows: BoolArray | slice) -> FloatArray:
+            log_error = np.where(alike[rows], forest.predict(seen[:, rows]), 0.0)
+            return corrected_us(physical_us[rows], log_error, floor_us[rows])
+
+        return Correction(runtime_us=runtime_us, error_band=self.error_band)
+
+
+def _named_calibration(calibration: str | Calibration) -> Calibration | None:
+    """The calibration that was asked for; None for 'auto'."""
+    if isinstance(calibration, Calibration):
+        return calibration
+    return None if calibration == "auto" else load_calibration(calibration)
+
+
+def _with_numbers(batch: GemmBatch) -> GemmBatch:
+    """The same rows, columns of one value as Python numbers: formulas of numbers run without numpy.
+
+    Several rows keep the column of m, so that their times are columns too.
+    """
+    return batch.mapped(_number if len(batch) == 1 else _number_or_column)
+
+
+def _number(_name: str, column: Any) -> Any:
+    return column.item() if isinstance(column, np.ndarray) else column
+
+
+def _number_or_column(name: str, column: Any) -> Any:
+    if name == "m" or not isinstance(column, np.ndarray):
+        return column
+    return column[0].item() if column.strides == (0,) or (column == column[0]).all() else column
+
+
+def _number_or_rows(rows: IntArray, _name: str, column: Any) -> Any:
+    return column[rows] if isinstance(column, np.ndarray) else column
+
+
+def _as_columns(groups: Sequence[Mapping[str, Values]], rows: int) -> list[dict[str, FloatArray]]:
+    """The same groups of named values as columns of so many rows.
+
+    One array for all where they are numbers: to make one for each would take as long as the model.
+    """
+    values = [value for group in groups for value in group.values()]
+    if rows == 1 and set(map(type, values)) == {float}:
+        columns = iter(np.array(values)[:, np.newaxis])
+    else:
+        columns = iter([np.full(rows, value) if is_number(value) else value for value in values])
+    # Each group takes as many columns as it has names.
+    return [dict(zip(group, columns, strict=False)) for group in groups]
+
+
+def _interleaved(parts: Sequence[BatchPrediction], rows: Sequence[np.ndarray]) -> BatchPrediction:
+    """One prediction from those of disjoint rows."""
+    total = sum(len(index) for index in rows)
+
+    def merged(columns: Sequence[np.ndarray]) -> Any:
+        result = np.empty(total, dtype=columns[0].dtype)
+        for index, values in zip(rows, columns, strict=True):
+            result[index] = values
+        return result
+
+    first = parts[0]
+    bands = [part.error_band for part in parts if part.error_band is not None]
+    return BatchPrediction(
+        runtime_us=merged([part.runtime_us for part in parts]),
+        limiter=merged([part.limiter for part in parts]),
+        limiter_names=first.limiter_names,
+        phases_us={name: merged([part.phases_us[name] for part in parts]) for name in first.phases_us},
+        details={name: merged([part.details[name] for part in parts]) for name in first.details},
+        bytes_by_level={
+            name: merged([part.bytes_by_level[name] for part in parts]) for name in first.bytes_by_level
+        },
+        caveats=tuple(dict.fromkeys(caveat for part in parts for caveat in part.caveats)),
+        error_band=merged(bands) if len(bands) == len(parts) else None,
+    )

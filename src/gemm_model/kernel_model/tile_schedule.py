@@ -1,0 +1,345 @@
+"""The tile schedule of a persistent kernel: tiles, clusters, waves, and the panels that a wave touches."""
+
+from __future__ import annotations
+
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.elementwise import (
+    Flags,
+    Values,
+    any_of,
+    ceil,
+    floor,
+    in_order,
+    is_one,
+    maximum,
+    minimum,
+    negated,
+    power_of_two_divisor,
+    where,
+)
+from gemm_model.core.kernel_config import ALONG_M, HEURISTIC
+from gemm_model.core.records import constructor, formula_record
+from gemm_model.kernel_model.numbers import kernel_model_numbers
+from gemm_model.kernels.family import TileOrder
+from gemm_model.kernels.feasibility import Resources
+
+
+@formula_record
+class TileWaves:
+    """How many tiles there are, and how they come in waves; each field a number or an array.
+
+    A tile here is the work of one cluster.
+    """
+
+    tiles: Values
+    """Cluster tiles of the whole problem, batch and split-K included."""
+    resident: Values
+    """Clusters that run at once: the persistent grid."""
+    full_waves: Values
+    """Waves in which every resident cluster has a tile, but for one that is told apart."""
+    last_tiles: Values
+    """Tiles of the partial last wave; 0 where the waves come out even. Stream-K shares those of up to two.
+    Of tiles that go to whoever is free, nobody can take over the last ones: they are told apart, even if
+    they fill a wave."""
+    last_work: Values
+    """Most work of a cluster in the last wave, in tiles: 1, or what stream-K or unlike groups leave."""
+    sharers: Values
+    """Clusters that add up the sums of one tile in turn: its splits, or those that stream-K gives a part."""
+    splits_at_once: Values
+    """Splits of a tile that one full wave holds, on average over its tiles."""
+    partial_sums: Values
+    """Partial sums of an output that go through the workspace, on average; all but the last sharer's."""
+    k_tiles: Values
+    """Pipeline steps of one tile."""
+
+    @property
+    def waves(self) -> Values:
+        return self.full_waves + where(self.last_tiles > 0, 1.0, 0.0)
+
+
+_new_waves = constructor(TileWaves)
+
+
+@formula_record
+class TileSchedule(TileWaves):
+    """Who computes what, when: the waves, and the panels that they touch in the order of the tiles."""
+
+    minor_is_m: Flags
+    """Whether consecutive tiles advance along m (True) or along n."""
+    minor_panels: Values
+    """Distinct panels of the minor extent that a full wave touches in a matrix, as cluster rows or columns.
+    """
+    major_panels: Values
+    matrices: Values
+    """Matrices of a batch, or groups, that one full wave touches; at least 1."""
+    group: Values
+    """Cluster rows (or columns) that are walked together."""
+    group_steps: Values
+    """Steps of a group along the major extent, after which the next group begins; those of groups of rows of
+    unequal length are not told, and taken for one long walk."""
+    groups: Values
+    """Groups of a matrix, after which the next matrix begins, or the next part of K."""
+    filled_m: Values
+    """Share of the tile rows that lie inside the matrix; the rest is out-of-bounds fill, computed too."""
+    filled_n: Values
+
+
+_new_schedule = constructor(TileSchedule)
+
+
+def _round_up(value: Values, step: Values) -> Values:
+    return ceil(value / step) * step
+
+
+def tile_schedule(batch: GemmBatch, resources: Resources, order: TileOrder) -> TileSchedule:
+    """The waves of tiles in the family's order, dealt by its scheduler, and the panels that they touch.
+
+    Tiles that last equally long come in the same waves by a static stride, and to whoever is free.
+    """
+    clusters = _clusters(batch)
+    swizzle = _swizzle(batch, order, *clusters)
+    grouped = _in_groups(clusters, swizzle)
+    minor_is_m = _groups_m(batch, order, *grouped)
+    clusters_m, clusters_n = _padded(batch, clusters, grouped) if order.padded else clusters
+    found = _waves_of(batch, resources, order, clusters_m, clusters_n)
+    per_matrix = clusters_m * clusters_n
+    minor, major = in_order(minor_is_m, clusters_m, clusters_n)
+    group = minor if order.whole_extent else minimum(swizzle, minor)
+    tiles_at_once = minimum(maximum(floor(found.resident / found.splits_at_once), 1.0), found.tiles)
+    minor_panels, major_panels = _panels(minimum(tiles_at_once, per_matrix), minor, major, group, order)
+    padded_m = clusters_m * batch.cluster_m * batch.cta_m
+    padded_n = clusters_n * batch.cluster_n * batch.cta_n
+    return _new_schedule(
+        tiles=found.tiles,
+        resident=found.resident,
+        full_waves=found.full_waves,
+        last_tiles=found.last_tiles,
+        last_work=found.last_work,
+        sharers=found.sharers,
+        splits_at_once=found.splits_at_once,
+        partial_sums=found.partial_sums,
+        k_tiles=found.k_tiles,
+        minor_is_m=minor_is_m,
+        minor_panels=minor_panels,
+        major_panels=major_panels,
+        matrices=1.0 if is_one(batch.batch) else maximum(tiles_at_once / per_matrix, 1.0),
+        group=group,
+        group_steps=major if batch.further is None else where(batch.further.grouped, found.tiles, major),
+        groups=ceil(minor / group),
+        filled_m=_filled(batch, batch.m / padded_m, order),
+        filled_n=_filled_columns(batch, batch.n / padded_n, order),
+    )
+
+
+def tile_waves(batch: GemmBatch, resources: Resources, order: TileOrder) -> TileWaves:
+    """The waves alone: the order of the tiles tells them only where it pads the matrix."""
+    clusters = _clusters(batch)
+    if order.padded:
+        clusters = _padded(batch, clusters, _in_groups(clusters, _swizzle(batch, order, *clusters)))
+    return _waves_of(batch, resources, order, *clusters)
+
+
+def _in_groups(clusters: tuple[Values, Values], swizzle: Values) -> tuple[Values, Values]:
+    """Clusters along m and n in whole groups."""
+    return _round_up(clusters[0], swizzle), _round_up(clusters[1], swizzle)
+
+
+def _padded(
+    batch: GemmBatch, clusters: tuple[Values, Values], grouped: tuple[Values, Values]
+) -> tuple[Values, Values]:
+    """Clusters along m and n where tiles outside the matrix are computed too; groups of rows have none."""
+    if batch.further is None:
+        return grouped
+    in_groups = batch.further.grouped
+    return where(in_groups, clusters[0], grouped[0]), where(in_groups, clusters[1], grouped[1])
+
+
+def _waves_of(
+    batch: GemmBatch,
+    resources: Resources,
+    order: TileOrder,
+    clusters_m: Values,
+    clusters_n: Values,
+) -> TileWaves:
+    """The waves of one grid over so many clusters along m and n of each matrix."""
+    tiles: Values = clusters_m * clusters_n * batch.batch * batch.split_k
+    if batch.further is not None:
+        # A mean over groups times their number.
+        tiles = floor(tiles / _packed(batch, order) + 0.5)
+    k_tiles = ceil(_k_tiles(batch, resources) / batch.split_k)
+    return _waves(batch, order, tiles, resources.clusters_at_once, k_tiles)
+
+
+def _clusters(batch: GemmBatch) -> tuple[Values, Values]:
+    """Clusters along m and n of one matrix; of groups the mean of those that have rows."""
+    ctas_m, ctas_n = ceil(batch.m / batch.cta_m), ceil(batch.n / batch.cta_n)
+    further = batch.further
+    if further is not None:
+        ctas_n = further.n_runs * ceil(batch.n / further.n_runs / batch.cta_n)
+    clusters_m, clusters_n = ceil(ctas_m / batch.cluster_m), ceil(ctas_n / batch.cluster_n)
+    if further is None:
+        return clusters_m, clusters_n
+    return (
+        where(further.grouped, further.clusters_m, clusters_m),
+        where(further.grouped, further.clusters_n, clusters_n),
+    )
+
+
+def _k_tiles(batch: GemmBatch, resources: Resources) -> Values:
+    """K tiles of a tile; those of a convolution lie within the channels of a tap."""
+    if batch.further is None:
+        return ceil(batch.k / resources.cta_k)
+    runs = batch.further.k_runs
+    return runs * ceil(batch.k / runs / resources.cta_k)
+
+
+def _filled(batch: GemmBatch, share: Values, order: TileOrder) -> Values:
+    """Share of the rows of tiles that lie in A; those of the next groups count too, if one map holds all."""
+    if batch.further is None:
+        return share
+    if order.packs_groups:
+        return minimum(share * batch.further.packed_rows, 1.0)
+    if order.maps_of_groups:
+        return share
+    return where(batch.further.grouped, batch.further.rows_inside, share)
+
+
+def _filled_columns(batch: GemmBatch, share: Values, order: TileOrder) -> Values:
+    """Share of the columns of tiles that lie in B; groups of channels beside each other count."""
+    return minimum(share * _packed(batch, order), 1.0) if order.packs_groups else share
+
+
+def _packed(batch: GemmBatch, order: TileOrder) -> Values:
+    """Groups of channels that a tile holds."""
+    return 1.0 if batch.further is None or not order.packs_groups else batch.further.packed
+
+
+def _splits_at_once(batch: GemmBatch, resident: Values, tiles: Values, order: TileOrder) -> Values:
+    """All splits of a tile where they lie side by side; in rounds as many as all tiles leave room for."""
+    if order.splits != "rounds":
+        return batch.split_k
+    return minimum(maximum(resident * batch.split_k / tiles, 1.0), batch.split_k)
+
+
+def _partial_sums(sharers: Values, order: TileOrder) -> Values:
+    """Partial sums of a shared tile in the workspace; a second kernel needs the last one too."""
+    return where(sharers > 1.0, sharers, 0.0) if order.splits == "apart" else sharers - 1.0
+
+
+def _waves(batch: GemmBatch, order: TileOrder, tiles: Values, at_once: Values, k_tiles: Values) -> TileWaves:
+    """Waves of whole tiles, and of stream-K the last one or two as equal shares of their k tiles.
+
+    CUTLASS `PersistentTileSchedulerSm90StreamKParams`: where the last wave is not full, its tiles and those
+    of the wave before are dealt to as many clusters as get `fewest_stream_k_tiles`; a whole number of
+    clusters for each tile is split-K.
+    """
+    resident = minimum(at_once, tiles)
+    full = floor(tiles / resident)
+    last_work: Values = 1.0
+    sharers: Values = batch.split_k
+    shared: Values = 1.0
+    if order.scheduler.evens_out:
+        full = ceil(tiles / resident) - 1.0
+        last_work = _last_of_unlike_groups(batch, full)
+    if any_of(batch.stream_k):
+        fewest = kernel_model_numbers().fewest_stream_k_tiles
+        deals = batch.stream_k & (tiles > floor(tiles / at_once) * at_once) & (k_tiles > fewest)
+        whole = maximum(floor(tiles / at_once) - 1.0, 0.0)
+        dealt = tiles - whole * at_once
+        clusters = maximum(minimum(floor(dealt * k_tiles / fewest), at_once), 1.0)
+        even = clusters / dealt == floor(clusters / dealt)
+        share = dealt * k_tiles / clusters
+        # A share that begins within a tile leaves pieces at both ends of it, of the fewest at least: the
+        # longest share takes over a shorter piece of its neighbour.
+        between = maximum(k_tiles - 2.0 * fewest, 0.0)
+        pieces = where(even, clusters / dealt, floor(between / share) + 2.0)
+        longest = where(even, share, share + fewest - 1.0)
+        resident, full = where(deals, clusters, resident), where(deals, whole, full)
+        last_work = where(deals, longest / k_tiles, 1.0)
+        sharers = where(deals, pieces, batch.split_k)
+        shared = where(deals, dealt / tiles, 1.0)
+    return _new_waves(
+        tiles=tiles,
+        resident=resident,
+        full_waves=full,
+        last_tiles=tiles - full * resident,
+        last_work=last_work,
+        sharers=sharers,
+        splits_at_once=_splits_at_once(batch, resident, tiles, order),
+        partial_sums=shared * _partial_sums(sharers, order),
+        k_tiles=k_tiles,
+    )
+
+
+def _last_of_unlike_groups(batch: GemmBatch, full: Values) -> Values:
+    """Work of the longest cluster behind so many full waves, in mean tiles; whoever is free takes a tile.
+
+    Groups of unlike k last as long as as many mean tiles in whole waves, and no less than their longest tile:
+    of simulated list schedules this is 0.2 to 5 % off (docs/evidence/mechanisms.md).
+    """
+    if batch.further is None or not any_of(batch.further.longest > 1.0):
+        return 1.0
+    return maximum(1.0, batch.further.longest - full)
+
+
+def _swizzle(batch: GemmBatch, order: TileOrder, clusters_m: Values, clusters_n: Values) -> Values:
+    """Panels that are walked together, as far as the kernel's scheduler allows it for the problem."""
+    swizzle = batch.swizzle
+    if order.own_group is not None:
+        return order.own_group + 0.0 * swizzle
+    if not order.cut_to_problem:
+        return swizzle
+    # CUTLASS `get_log_swizzle_size`: by the CTA tiles, in whole clusters, of the shorter extent.
+    shorter = minimum(clusters_m * batch.cluster_m, clusters_n * batch.cluster_n)
+    allowed = where(shorter >= 6, 8.0, where(shorter >= 3, 4.0, where(shorter >= 2, 2.0, 1.0)))
+    wanted = where(swizzle >= 8, 8.0, where(swizzle >= 4, 4.0, where(swizzle >= 2, 2.0, 1.0)))
+    return minimum(wanted, allowed)
+
+
+def _groups_m(batch: GemmBatch, order: TileOrder, grouped_m: Values, grouped_n: Values) -> Flags:
+    """Whether the panels that are walked together are rows; the extents are counted in whole groups."""
+    if order.always_along_m:
+        along_m: Flags = batch.raster <= ALONG_M
+    else:
+        if order.cut_to_problem:
+            grouped_m, grouped_n = grouped_m * batch.cluster_m, grouped_n * batch.cluster_n
+        along_m = where(batch.raster == HEURISTIC, grouped_n > grouped_m, batch.raster == ALONG_M)
+    return along_m if order.grouped == "along" else negated(along_m)
+
+
+def _panels(
+    wave: Values, minor: Values, major: Values, group: Values, order: TileOrder
+) -> tuple[Values, Values]:
+    """Distinct minor and major panels of one wave in one matrix, averaged over the waves.
+
+    The last group may be narrower than the others; each counts by its share of the tiles.
+    """
+    regular = floor(minor / group) * group
+    tail = where(minor > regular, minor - regular, group)
+    share = regular / minor
+    minor_panels, major_panels = _panels_in_group(wave, minor, major, group, order)
+    if any_of(share < 1.0):
+        minor_tail, major_tail = _panels_in_group(wave, minor, major, tail, order)
+        minor_panels = minor_tail + share * (minor_panels - minor_tail)
+        major_panels = major_tail + share * (major_panels - major_tail)
+    return minor_panels, major_panels
+
+
+def _panels_in_group(
+    wave: Values, minor: Values, major: Values, width: Values, order: TileOrder
+) -> tuple[Values, Values]:
+    """Distinct panels of a wave that begins in a group of `width` minor panels.
+
+    The wave covers wave / width steps along the major extent, and a part of one more unless it begins at a
+    step (it begins at multiples of the common divisor). Where it runs past the end of its group it touches
+    the next group's minor panels too; a serpentine then turns back over the same major panels, which saves a
+    quarter of the steps on average.
+    """
+    aligned = minimum(power_of_two_divisor(wave), power_of_two_divisor(width))
+    steps = (wave - aligned) / width + 1.0
+    lengths = steps / major
+    minor_panels = minimum(minimum(width * (1.0 + lengths), minor), wave)
+    if order.serpentine:
+        turned = steps * (1.0 - 0.25 * where(minor > width, lengths, 0.0))
+        steps = where(steps <= major, turned, major)
+    return minor_panels, minimum(maximum(steps, 1.0), major)

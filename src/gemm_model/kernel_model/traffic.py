@@ -1,0 +1,329 @@
+"""Bytes that a kernel moves: DRAM, L2, and into the shared memory of one SM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.elementwise import (
+    Flags,
+    Values,
+    any_of,
+    in_order,
+    maximum,
+    minimum,
+    power,
+    power_of_two_divisor,
+    scaled,
+    where,
+)
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.records import constructor, formula_record
+from gemm_model.kernel_model.alignment import further_pieces
+from gemm_model.kernel_model.edge_tiles import EdgeFill
+from gemm_model.kernel_model.numbers import kernel_model_numbers
+from gemm_model.kernel_model.placement import requests_in_order
+from gemm_model.kernel_model.reduction import workspace_bytes
+from gemm_model.kernel_model.spilling import spilled_l2_bytes
+from gemm_model.kernel_model.tile_schedule import TileSchedule
+from gemm_model.kernels.family import TileOrder
+from gemm_model.kernels.feasibility import Resources
+from gemm_model.kernels.mechanisms import KernelNumbers
+
+
+@formula_record
+class Traffic:
+    """Bytes of the whole kernel; each field a number or an array."""
+
+    operand_bytes: Values
+    """A, B and the further matrices of an epilogue, once."""
+    wave_bytes: Values
+    """Of A and B that a full wave touches."""
+    output_bytes: Values
+    dram_read_bytes: Values
+    dram_write_bytes: Values
+    l2_request_bytes: Values
+    """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
+    l2_load_bytes: Values
+    """The work of L2 in bytes: requests, fills, spilled registers, and writes."""
+    l2_store_bytes: Values
+    """The part of it that is writes."""
+    merged_bytes: Values
+    """What coalescing saves L2 while neighbouring SMs stay in lock-step, if requests meet by chance."""
+    ordered_bytes: Values
+    """What it saves beyond that while tiles stay where they began (it may be less than nothing)."""
+    from_dram: Values
+    """Share of the operands that L2 does not hold at the start; where the kernel before wrote A, of B."""
+
+    @property
+    def dram_bytes(self) -> Values:
+        return self.dram_read_bytes + self.dram_write_bytes
+
+
+_new_traffic = constructor(Traffic)
+
+
+def traffic(
+    batch: GemmBatch,
+    gpu: GpuSpec,
+    resources: Resources,
+    schedule: TileSchedule,
+    edge: EdgeFill,
+    numbers: KernelNumbers,
+    order: TileOrder,
+    between: Callable[[Values], Values],
+    chained: bool,
+    a_written: bool,
+) -> Traffic:
+    """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again.
+
+    In a chain (`chained`) a kernel makes room in L2 for its outputs by writing those of the one before, which
+    may have written A (`a_written`).
+    """
+    output = batch.output_bytes
+    operands = batch.operand_bytes
+    sources = batch.source_bytes
+    read_once = operands + sources
+    panels = _wave_panels(batch, schedule)
+    asked = _requests(batch, gpu, resources, schedule, edge, numbers, order)
+    k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
+    k_bytes = k_tiles * resources.cta_k
+    requests = asked.requests * k_bytes
+    reads = _dram_reads(operands, requests, gpu, schedule, panels, numbers) + sources
+    kept = _kept(between(read_once + output), gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
+    reads = scaled(reads, 1.0 - kept)
+    from_dram = minimum(reads / read_once, 1.0)
+    if a_written and gpu.l2_unwritten_share > 0.0:
+        a_bytes = batch.a_once_bytes
+        reads = reads - (1.0 - kept) * a_bytes * _kept(a_bytes, gpu.l2_unwritten_share * gpu.l2_bytes)
+    spilled = spilled_l2_bytes(resources, numbers.spilling) * k_tiles
+    writes = output + workspace_bytes(batch, schedule, order)
+    output_pieces = further_pieces(batch.output_pitch_bytes)
+    write_load = writes
+    if any_of(output_pieces > 0.0):
+        piece_bytes = kernel_model_numbers().l2_piece_bytes
+        stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, piece_bytes)
+        narrow = piece_bytes / stored_row
+        write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
+    return _new_traffic(
+        operand_bytes=read_once,
+        wave_bytes=panels.bytes,
+        output_bytes=output,
+        dram_read_bytes=reads,
+        dram_write_bytes=output if chained else _written(output, reads, gpu),
+        l2_request_bytes=requests + (writes + sources),
+        l2_load_bytes=requests + (numbers.l2.fill_share * reads + write_load + spilled + sources),
+        l2_store_bytes=write_load,
+        merged_bytes=asked.merged * k_bytes,
+        ordered_bytes=asked.ordered * k_bytes,
+        from_dram=from_dram,
+    )
+
+
+@formula_record
+class _Requests:
+    """What one CTA asks of L2, in bytes for each element of K; each field a number or an array."""
+
+    requests: Values
+    """After multicast and coalescing."""
+    merged: Values
+    ordered: Values
+
+
+def _requests(
+    batch: GemmBatch,
+    gpu: GpuSpec,
+    resources: Resources,
+    schedule: TileSchedule,
+    edge: EdgeFill,
+    numbers: KernelNumbers,
+    order: TileOrder,
+) -> _Requests:
+    """Multicast: the CTAs of a cluster row share A, those of a column share B.
+
+    A pair on one MMA shares B without: each loads its half by requests of its own.
+    """
+    a_asked = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n * schedule.filled_m
+    b_asked = batch.cta_n * batch.b_bytes_per_element / batch.cluster_m * schedule.filled_n
+    a_pieces = further_pieces(batch.a_pitch_bytes)
+    b_pieces = further_pieces(batch.b_pitch_bytes)
+    # Multicast requests do not merge, nor do rows that share sectors with their neighbours.
+    a_alone = (batch.cluster_n < 2) & (a_pieces < 2.0)
+    b_alone = (batch.cluster_m / resources.b_holders < 2) & (b_pieces < 2.0)
+    a_matrices, b_matrices = _matrices(batch, schedule)
+    a_panels, b_panels = in_order(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
+    a_panels, b_panels = scaled(a_panels, a_matrices), scaled(b_panels, b_matrices)
+    cluster_size = batch.cluster_m * batch.cluster_n
+    coalescing = numbers.coalescing
+    a_equal = merged_share(a_panels, cluster_size, gpu)
+    b_equal = merged_share(b_panels, cluster_size, gpu)
+    a_mergeable = coalescing.share * a_alone * edge.a_in_step * a_asked
+    b_mergeable = coalescing.share * b_alone * edge.b_in_step * b_asked
+    a_merged, b_merged = a_mergeable * a_equal, b_mergeable * b_equal
+    ordered: Values = 0.0
+    launched = requests_in_order(schedule, cluster_size, gpu, order, _shared(batch))
+    if launched is not None:
+        of_a, of_b = in_order(schedule.minor_is_m, *launched)
+        a_ordered = a_mergeable * (1.0 - of_a - a_equal)
+        b_ordered = b_mergeable * (1.0 - of_b - b_equal)
+        ordered = (a_ordered + b_ordered) * where(cluster_size <= 2.0, 1.0, 0.0)
+    merged = a_merged + b_merged
+    return _Requests(a_asked + b_asked - merged, merged, ordered)
+
+
+def _shared(batch: GemmBatch) -> tuple[Flags, Flags]:
+    """Whether all matrices of a batch have the same A, or B."""
+    if batch.further is None:
+        return False, False
+    return batch.further.a_shared, batch.further.b_shared
+
+
+def _matrices(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values]:
+    """Matrices of A and of B that one wave touches."""
+    a_shared, b_shared = _shared(batch)
+    return where(a_shared, 1.0, schedule.matrices), where(b_shared, 1.0, schedule.matrices)
+
+
+def merged_share(panels: Values, cluster_size: Values, gpu: GpuSpec) -> Values:
+    """Share of requests that merge where the clusters of a GPC each want one of `panels` at random.
+
+    They want panels (1 - (1 - 1/panels)^clusters) distinct ones on average.
+    """
+    clusters = gpu.l2_merging_sms / cluster_size
+    miss = 1.0 - 1.0 / maximum(panels, 1.0)
+    distinct = panels * (1.0 - miss**clusters)
+    return maximum(1.0 - distinct / clusters, 0.0) * where(clusters > 1.5, 1.0, 0.0)
+
+
+def _written(output: Values, reads: Values, gpu: GpuSpec) -> Values:
+    """Outputs that reach DRAM before the kernel ends: those that later bytes drive out of L2, in turn.
+
+    Source: DRAM writes by counters of kernels of 3 to 300 MB of outputs.
+    """
+    return output * maximum(1.0 - gpu.l2_unwritten_share * gpu.l2_bytes / (output + reads), 0.0)
+
+
+def _kept(needed_bytes: Values, capacity_bytes: Values, order: float = 4.0) -> Values:
+    """Share of some data that L2 still holds when it is wanted again: a smooth step at the capacity."""
+    return 1.0 / (1.0 + power(needed_bytes / capacity_bytes, order))
+
+
+def _dram_reads(
+    operands: Values,
+    requests: Values,
+    gpu: GpuSpec,
+    schedule: TileSchedule,
+    panels: _WavePanels,
+    numbers: KernelNumbers,
+) -> Values:
+    """Bytes from DRAM, of operands of so many bytes and all `requests` of SMs.
+
+    From DRAM come each wave's distinct panels, less what L2 keeps. Within a wave the tiles advance together,
+    so that L2 serves the further uses of a panel, but for those of tiles that lag too far behind. The next
+    wave of a group uses the same minor panels, if L2 keeps them until the rest of its group has come by,
+    which may be more than a wave. Operands that fit in L2 together are read once.
+    """
+    capacity = numbers.l2_capacity.share * gpu.l2_bytes
+    waves = schedule.tiles / schedule.resident
+    reused = maximum(waves - 1.0, 0.0) * panels.again_bytes * _kept(panels.until_reuse_bytes, capacity)
+    touched = maximum(waves, 1.0) * panels.bytes
+    streamed = touched - reused
+    late = maximum(requests - streamed, 0.0) * _late_share(touched, capacity, gpu, numbers)
+    fits = _kept(operands, capacity)
+    return maximum(fits * operands + (1.0 - fits) * (streamed + late), operands)
+
+
+def _late_share(touched: Values, capacity: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+    """Share of the further requests for a panel that find it gone from L2.
+
+    Requests merge while the first one is on its way to DRAM. That 1 / (1 + x) of them merge, with x =
+    `coalescing.loss_per_ms` x L2 time, says that tiles are x of DRAM's latencies apart. The waves touch their
+    bytes in L2's time, which cancels: of them that loss x DRAM's latency come by until the last tile asks.
+    None on cards whose DRAM latency was not measured.
+    """
+    latency_ms = (gpu.dram_latency_ns or 0.0) * 1e-6
+    came_by = numbers.coalescing.loss_per_ms * latency_ms * touched / capacity
+    return came_by / (1.0 + came_by)
+
+
+def fresh_share(moved: Traffic, schedule: TileSchedule) -> Values:
+    """Share of a wave's panels that come from DRAM: each CTA that asks for them at once waits for that."""
+    touched_bytes = maximum(schedule.tiles / schedule.resident, 1.0) * moved.wave_bytes
+    return minimum(moved.dram_read_bytes / touched_bytes, 1.0)
+
+
+@formula_record
+class _WavePanels:
+    """Bytes of A and B that one wave touches; each field a number or an array."""
+
+    bytes: Values
+    again_bytes: Values
+    """The part of them that the next wave wants too."""
+    until_reuse_bytes: Values
+    """What comes by until then."""
+
+
+def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
+    """The next wave wants the same minor panels.
+
+    Where a wave has whole matrices of a batch, the next one has others: it wants what they share.
+    """
+    a_bytes, b_bytes = batch.a_bytes_per_element, batch.b_bytes_per_element
+    m_panel: Values = batch.cluster_m * batch.cta_m * a_bytes * batch.k * schedule.filled_m
+    n_panel: Values = batch.cluster_n * batch.cta_n * b_bytes * batch.k * schedule.filled_n
+    k_share = schedule.splits_at_once / batch.split_k
+    m_panel, n_panel = scaled(m_panel, k_share), scaled(n_panel, k_share)
+    further = batch.further
+    if further is not None:
+        m_panel = m_panel * where(further.a_shared, 1.0, further.a_distinct)
+        n_panel = n_panel * where(further.b_shared, 1.0, further.b_distinct)
+    minor_panel, major_panel = in_order(schedule.minor_is_m, m_panel, n_panel)
+    minor, major = schedule.minor_panels * minor_panel, schedule.major_panels * major_panel
+    again, footprint = minor, minor + major
+    if any_of(schedule.matrices > 1.0):
+        minor_matrices, major_matrices = in_order(schedule.minor_is_m, *_matrices(batch, schedule))
+        footprint = minor * minor_matrices + major * major_matrices
+        common = where(minor_matrices > 1.0, 0.0, minor) + where(major_matrices > 1.0, 0.0, major)
+        again = where(schedule.matrices > 1.0, common, minor)
+    until_reuse = where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint)
+    return _WavePanels(footprint, again, until_reuse)
+
+
+def rows_missed_share(
+    batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers: KernelNumbers
+) -> Values:
+    """Share of a wave's row panels that L2 does not hold: new ones, and those that others drove out."""
+    panels = where(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
+    panels = panels * _matrices(batch, schedule)[0]
+    touched = maximum(schedule.tiles / schedule.resident, 1.0) * panels * batch.cluster_m * batch.cta_m
+    new = minimum(batch.m * batch.batch / touched, 1.0)
+    until_reuse_bytes = _wave_panels(batch, schedule).until_reuse_bytes
+    return 1.0 - (1.0 - new) * _kept(until_reuse_bytes, numbers.l2_capacity.share * gpu.l2_bytes)
+
+
+def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffic:
+    """The traffic once tiles have lost their lock-step, and with it requests that merge.
+
+    Tiles are served unevenly and drift apart, the longer L2 works the further, until neighbours no longer ask
+    for the same at the same time.
+    """
+    order_us = numbers.launch_order.order_us
+    ordered = moved.ordered_bytes * (order_us / maximum(order_us + l2_us, 1e-9))
+    coalescing = numbers.coalescing
+    elapsed = coalescing.loss_per_ms * 1e-3 * l2_us
+    merged = (moved.merged_bytes + ordered) / (1.0 + elapsed)
+    lost = moved.merged_bytes - merged
+    # Written out: `dataclasses.replace` would take a tenth of the whole model's time on one row.
+    return _new_traffic(
+        operand_bytes=moved.operand_bytes,
+        wave_bytes=moved.wave_bytes,
+        output_bytes=moved.output_bytes,
+        dram_read_bytes=moved.dram_read_bytes,
+        dram_write_bytes=moved.dram_write_bytes,
+        l2_request_bytes=moved.l2_request_bytes + lost,
+        l2_load_bytes=moved.l2_load_bytes + lost,
+        l2_store_bytes=moved.l2_store_bytes,
+        merged_bytes=merged,
+        ordered_bytes=ordered,
+        from_dram=moved.from_dram,
+    )

@@ -1,0 +1,348 @@
+"""Calibration files: found by GPU and family, borrowed in a stated order, refused in one sentence."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.kernel_model.calibration_file import (
+    as_mapping,
+    borrowed_bands,
+    calibration_for,
+    calibration_names,
+    load_calibration,
+    situation,
+)
+from gemm_model.kernel_model.model import KernelModel
+from gemm_model.kernels.registry import family_of
+from tests.kernel_model.kernels import CUBE, H200, row
+from tests.typed_numbers import calibration, calibration_file, numbers
+
+PREDICT = ("predict", "--m", 512, "--n", 512, "--k", 512, "--cta", "128x128")
+
+
+def test_a_file_gives_back_what_was_written(tmp_path):
+    found = load_calibration(calibration_file(tmp_path / "c.yaml"))
+    written = calibration()
+    assert found.numbers == written.numbers
+    assert found.intervals == written.intervals
+    assert found.error_band == written.error_band
+    assert found.name == "h200:quack"
+    assert found.fitted == {"launch.kernel_us"}
+    assert found.fingerprint() == written.fingerprint()
+    told = as_mapping(found)["numbers"]
+    assert told["launch.kernel_us"]["value"] == {"fp16": 3.0, "fp8": 3.0}
+    assert told["launch.kernel_us"]["status"] == "fitted"
+    assert told["launch.full_grid_us"]["value"] == 0.4
+    assert told["launch.full_grid_us"]["status"] == "frozen"
+
+
+def test_any_other_value_gives_another_fingerprint():
+    prints = {calibration().fingerprint(), calibration(gpu="h100_sxm").fingerprint()}
+    for name, value in (("launch.kernel_us", 3.001), ("spilling.sharing", 0.51), ("power.pj_per_flop", 1.01)):
+        changed = {"fp16": numbers(), "fp8": numbers({name: value})}
+        prints.add(calibration(numbers=changed).fingerprint())
+    assert len(prints) == 5
+
+
+@pytest.mark.parametrize(
+    ("math_kind", "served"),
+    [("fp16", "fp16"), ("fp8", "fp8"), ("fp4", "fp8"), ("int8", "fp8"), ("tf32", "fp16")],
+)
+def test_the_nearest_class_serves_types_that_were_not_fitted(math_kind, served):
+    assert calibration().kind_for(math_kind) == served
+
+
+def test_shipped_calibrations_have_names_and_the_last_resort_is_first():
+    assert calibration_names()[0] == "h200:quack"
+    for name in calibration_names():
+        found = load_calibration(name)
+        assert found.name == name
+        assert found.architecture == load_gpu(found.gpu).architecture
+    assert load_calibration("h200") is load_calibration("h200:quack")
+
+
+def test_a_pair_without_a_calibration_borrows_the_nearest(monkeypatch):
+    known = {
+        "h200:quack": calibration(),
+        "h200:cublas": calibration(family="cublas"),
+        "h100_sxm:triton": calibration(gpu="h100_sxm", family="triton"),
+    }
+    module = "gemm_model.kernel_model.calibration_file"
+    monkeypatch.setattr(f"{module}.calibration_names", lambda: tuple(known))
+    monkeypatch.setattr(f"{module}.load_calibration", known.__getitem__)
+    asked = {
+        ("h200", "quack"): ("h200:quack", "own"),
+        ("h100_sxm", "quack"): ("h200:quack", "other_gpu"),
+        ("h200", "triton"): ("h100_sxm:triton", "other_gpu"),
+        ("h200", "cutlass"): ("h200:quack", "other_family"),
+        ("h100_sxm", "cutlass"): ("h100_sxm:triton", "other_family"),
+        ("b200", "cublas"): ("h200:cublas", "other_architecture"),
+        ("b200", "cutlass"): ("h200:quack", "other_architecture"),
+    }
+    for (gpu, family), (name, borrowed) in asked.items():
+        found, how = calibration_for(load_gpu(gpu), family)
+        assert (found.name, how) == (name, borrowed), (gpu, family)
+
+
+def predicted(gpu, dtype="bf16", **options):
+    batch = row(CUBE, dtype, cta_m=128, cta_n=128, cluster_m=2)
+    return KernelModel(gpu, **options).predict_row(batch)
+
+
+def test_what_is_known_of_a_family_stands_in_for_a_donors_numbers():
+    donor, own = calibration(), numbers()
+    triton = family_of("triton", H200)
+    adapted = donor.numbers_for("fp16", triton)
+    assert (adapted.round_trip.single_clk, adapted.latency.load_clk) == (310.0, 900.0)
+    # Bulk reads of one SM, where a ring of few stages waits for each: Hopper's kernels.
+    assert adapted.port.efficiency == 1.0 != own.port.efficiency
+    on_b200 = donor.numbers_for("fp16", family_of("triton", load_gpu("b200")))
+    assert (on_b200.latency.load_clk, on_b200.port) == (900.0, own.port)
+    assert adapted.tensor == own.tensor
+    # Compilers before Hopper load without descriptors, by other latencies.
+    assert donor.numbers_for("fp16", family_of("triton", load_gpu("a100_sxm_80gb"))) == own
+    assert donor.numbers_for("fp8", family_of("quack", H200)) == own
+    assert replace(donor, family="triton").numbers_for("fp16", triton) == own
+
+
+def test_what_is_known_of_a_family_may_be_how_much_it_is_more_than_the_donors():
+    cutlass = family_of("cutlass", H200)
+    for tile_clk in (300.0, 480.0):
+        of_donor = numbers().having({"epilogue.tile_clk": tile_clk})
+        donor = replace(calibration(), numbers={"fp16": of_donor})
+        adapted = donor.numbers_for("fp16", cutlass)
+        # 317 clocks of instructions more between two tiles, in CUTLASS's SASS.
+        assert adapted.epilogue.tile_clk == tile_clk + 317.0
+        assert adapted.epilogue.apart == of_donor.epilogue.apart
+
+
+def test_what_is_known_of_a_family_may_hold_for_some_rate_classes():
+    donor = replace(calibration(), numbers={"fp16": numbers(), "fp8": numbers()})
+    cublas = family_of("cublas", H200)
+    sixteen, eight = (donor.numbers_for(kind, cublas).epilogue.tile_clk for kind in ("fp16", "fp8"))
+    assert (sixteen, eight) == (numbers().epilogue.tile_clk, numbers().epilogue.tile_clk + 450.0)
+
+
+def test_launches_of_a_borrowed_calibration_take_as_many_clocks():
+    """3 us at the H200's 1980 MHz are 5940 clocks: 4.569 us at 1300 MHz, 3 us on a card of the same clock."""
+    told = {"launch.kernel_us": 3.0, "chain.gap_us": 1.0, "chain.cold_us": 0.7, "first_loads.ramp_us": 0.9}
+    donor = replace(calibration(), gpu="h200", numbers={"fp16": numbers(told)})
+    family = family_of("quack", H200)
+    locked = donor.numbers_on(load_gpu("b200"), "fp16", family)
+    assert locked.launch.kernel_us == pytest.approx(4.569, abs=1e-3)
+    assert locked.chain.gap_us == pytest.approx(1.523, abs=1e-3)
+    # Waits for DRAM pass in ns, and what events add is the host's.
+    assert (locked.chain.cold_us, locked.first_loads.ramp_us) == (0.7, 0.9)
+    assert locked.launch.events_us == numbers(told).launch.events_us
+    for same in ("h100_sxm", "h200"):
+        assert donor.numbers_on(load_gpu(same), "fp16", family) == numbers(told)
+    # Of a card that the package does not describe no clock is known.
+    assert replace(donor, gpu="mine").numbers_on(load_gpu("b200"), "fp16", family) == numbers(told)
+
+
+def test_own_numbers_have_the_held_out_band_and_no_caveat(tmp_path):
+    own = predicted(H200, calibration=calibration())
+    assert own.caveats == ()
+    # L2 takes longer than the MMAs: memory-bound.
+    assert own.error_band == 0.09
+    # A file is the pair's own too.
+    path = str(calibration_file(tmp_path / "c.yaml"))
+    assert predicted(H200, calibration=path).runtime_us == own.runtime_us
+
+
+@pytest.mark.parametrize(
+    ("gpu", "changes", "words", "bands"),
+    [
+        ("h100_sxm", {}, "calibration of h100_sxm:quack borrowed from h200:quack", ("other_gpu",)),
+        (
+            "h200",
+            {"family": "cublas"},
+            "calibration of h200:quack borrowed from h200:cublas",
+            ("other_family",),
+        ),
+        ("b200", {}, "calibration of b200:quack borrowed from h200:quack", ("other_architecture",)),
+    ],
+)
+def test_a_borrowed_calibration_is_named_with_what_borrowing_cost(gpu, changes, words, bands):
+    found = predicted(load_gpu(gpu), calibration=calibration(**changes))
+    assert words in found.caveats
+    known = [borrowed_bands().get(name) for name in bands]
+    assert found.error_band == (None if None in known else max(known))
+    assert found.error_band is None or found.error_band > 0.09
+
+
+def test_a_class_that_was_not_fitted_says_so():
+    found = predicted(H200, "tf32", calibration=calibration())
+    assert "tf32 is not calibrated; the numbers are those of fp16" in found.caveats
+    assert found.error_band == borrowed_bands().get("other_rate_class")
+
+
+def test_without_held_out_rows_there_is_no_band():
+    assert predicted(H200, calibration=calibration(error_band={})).error_band is None
+
+
+@pytest.mark.parametrize(
+    ("waves", "waves_us", "memory_us", "tensor_us", "split_k", "expected"),
+    [
+        (1.0, 9.0, 5.0, 1.0, 1.0, 0),
+        (1.0, 11.0, 5.0, 1.0, 1.0, 1),
+        (4.0, 11.0, 1.0, 5.0, 1.0, 2),
+        (5.0, 11.0, 1.0, 5.0, 1.0, 3),
+        (5.0, 11.0, 1.0, 5.0, 2.0, 4),
+        (1.0, 9.0, 5.0, 1.0, 3.0, 4),
+    ],
+)
+def test_situations(waves, waves_us, memory_us, tensor_us, split_k, expected):
+    values = (waves, waves_us, memory_us, tensor_us, split_k)
+    assert situation(*values).tolist() == [expected]
+    assert situation(*(np.array([value]) for value in values)).tolist() == [expected]
+    # Facts that all rows share are numbers beside the columns of the others.
+    times = (np.full(3, waves_us), np.full(3, memory_us), np.full(3, tensor_us))
+    assert situation(waves, *times, split_k).tolist() == [expected] * 3
+
+
+def without_number(values):
+    del values["numbers"]["dram.efficiency"]
+
+
+def without_class(values):
+    values["numbers"]["launch.kernel_us"]["value"] = {"fp8": 3.0}
+    values["numbers"]["l2.efficiency"]["value"] = {"fp16": 0.8, "fp8": 0.8}
+
+
+def number(**changes):
+    return lambda values: values["numbers"]["launch.kernel_us"].update(changes)
+
+
+def top(**changes):
+    return lambda values: values.update(changes)
+
+
+def timeline(name, value, unit="us"):
+    entry = {"value": value, "unit": unit, "status": "frozen", "interval": {}, "meaning": "", "source": ""}
+    return lambda values: values["timeline"].update({name: entry})
+
+
+def test_numbers_of_timelines_are_read_from_the_file_and_leave_the_runtime_alone(tmp_path):
+    values = as_mapping(calibration())
+    assert values["timeline"]["prologue_us"]["value"] == 0.5
+    timeline("drain_us", 0.25)(values)
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
+    found = load_calibration(tmp_path / "c.yaml")
+    assert (found.within_phases.prologue_us, found.within_phases.drain_us) == (0.5, 0.25)
+    assert found.fingerprint() == calibration().fingerprint()
+    del values["timeline"]
+    (tmp_path / "older.yaml").write_text(yaml.safe_dump(values))
+    assert load_calibration(tmp_path / "older.yaml").within_phases.prologue_us == 0.67
+
+
+BANDS = {"tiny": 0.1, "memory_bound": 0.1, "few_waves": 0.1, "many_waves": 0.1, "split_k": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (top(version=2), "format version 2; expected 3: run gemm-model calibrate again"),
+        (top(version="x"), "format version 'x'; expected 3"),
+        (lambda values: values.pop("family"), "key family is missing"),
+        (top(family="nonsense"), "family 'nonsense'; expected one of quack"),
+        (top(gpu=None), "gpu is None; expected the name of a GPU"),
+        (top(architecture=[]), "architecture []; expected one of sm70"),
+        (top(colour="red"), "unknown key 'colour'; expected version, gpu"),
+        (top(numbers=[1]), "numbers is [1]; expected a mapping"),
+        (top(numbers={}), "numbers of no rate class"),
+        (top(fitted_to=7), "fitted_to is 7; expected a mapping"),
+        (top(timeline=7), "timeline is 7; expected a mapping by name"),
+        (timeline("drain", 0.1), "timeline: unknown number 'drain'; expected prologue_us"),
+        (timeline("drain_us", 0.1, unit="ms"), "timeline.drain_us: unit 'ms'; expected 'us'"),
+        (timeline("drain_us", -0.1), "timeline: number drain_us is -0.1; expected 0 to 1 us"),
+        (without_number, "fp16: number dram.efficiency is missing"),
+        (without_class, "launch.kernel_us: no value for fp16"),
+        (top(error_band={"fp16": {**BANDS, "tiny": math.nan}}), "error_band.fp16.tiny is nan"),
+        (top(error_band={"fp16": {"tiny": 0.1}}), "error_band of fp16"),
+        (top(error_band={"fp16": {**BANDS, "tiny": -0.5}}), "expected a share for each of tiny"),
+        (top(error_band={"fp17": BANDS}), "rate class 'fp17'"),
+        (number(unit="ms"), "launch.kernel_us: unit 'ms'; expected 'us'"),
+        (number(status="guessed"), "launch.kernel_us: status 'guessed'; expected one of fitted, frozen"),
+        (
+            number(value={"fp16": 900.0, "fp8": 3.0}),
+            "number launch.kernel_us is 900.0; expected 0.5 to 12 us",
+        ),
+        (
+            number(value={"fp16": math.inf, "fp8": 3.0}),
+            "launch.kernel_us.value.fp16 is inf",
+        ),
+        (number(value={"fp16": "fast", "fp8": 3.0}), "number launch.kernel_us is 'fast'"),
+        (number(value={"fp17": 3.0}), "rate class 'fp17'"),
+        (number(interval={"fp16": "wide"}), "launch.kernel_us: interval {'fp16': 'wide'}"),
+        (number(interval={"fp16": math.nan}), "launch.kernel_us.interval.fp16 is nan"),
+        (number(interval={"fp16": -1.0}), "expected a half-width of 0 or more"),
+        (number(interval={"fp17": 1.0}), "rate class 'fp17'"),
+        (number(interval=3), "launch.kernel_us: interval 3"),
+        (number(colour="red"), "expected a mapping of unit, value"),
+        (lambda values: values["numbers"].update({"lunch.us": {}}), "lunch.us: unknown number"),
+    ],
+)
+def test_a_file_that_is_no_calibration_is_refused_in_one_sentence(tmp_path, gemm_model, change, words):
+    values = as_mapping(calibration())
+    change(values)
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(values))
+    outcome = gemm_model(*PREDICT, f"model_opts.calibration={path}")
+    assert outcome.code == 2
+    assert words in outcome.err
+    assert "c.yaml" in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "pair"),
+    [(("--gpu", "h100_sxm"), "h100_sxm:quack"), (("--gpu", "h200", "--kernel", "cutlass"), "h200:cutlass")],
+)
+def test_a_file_for_another_pair_is_refused_and_a_shipped_one_borrowed(tmp_path, gemm_model, words, pair):
+    path = calibration_file(tmp_path / "c.yaml")
+    outcome = gemm_model(*PREDICT, *words, f"model_opts.calibration={path}")
+    assert outcome.code == 2
+    assert f"c.yaml: a calibration of h200:quack; expected one of {pair}" in outcome.err
+    assert outcome.err.count("\n") == 1
+    borrowed = gemm_model(*PREDICT, *words, "model_opts.calibration='h200:quack'")
+    assert borrowed.code == 0
+    assert f"calibration of {pair} borrowed from h200:quack" in borrowed.out
+
+
+@pytest.mark.parametrize("text", ["", "- 1", "a: [", "\x00"])
+def test_a_file_of_something_else_is_refused(tmp_path, gemm_model, text):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    outcome = gemm_model(*PREDICT, f"model_opts.calibration={path}")
+    assert outcome.code == 2
+    assert "c.yaml" in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["z80", "h200:nonsense", "nowhere.yaml"])
+def test_an_unknown_calibration_is_refused(gemm_model, name):
+    outcome = gemm_model(*PREDICT, f"model_opts.calibration='{name}'")
+    assert outcome.code == 2
+    assert name in outcome.err
+    with pytest.raises(InputError, match=name):
+        load_calibration(name)
+
+
+def test_numbers_of_one_class_serve_the_other(tmp_path):
+    one = calibration(
+        numbers={"fp8": numbers()},
+        intervals={"fp8": {"launch.kernel_us": 0.05}},
+        error_band={"fp8": BANDS},
+    )
+    found = load_calibration(
+        calibration_file(tmp_path / "c.yaml", numbers=one.numbers, intervals=one.intervals)
+    )
+    assert tuple(found.numbers) == ("fp8",)
+    assert found.kind_for("fp16") == "fp8"
+    assert replace(found, path=None).fingerprint() == one.fingerprint()

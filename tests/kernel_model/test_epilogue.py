@@ -1,0 +1,109 @@
+"""The epilogue and the tile period, in clocks worked out by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from gemm_model.kernel_model.epilogue import (
+    between_loads_clk,
+    epilogue_clk,
+    exposed_clk,
+    hidden_clk,
+    period_beside_stores,
+    tile_period_clk,
+)
+from gemm_model.kernels.feasibility import resources_of
+from gemm_model.kernels.registry import family_of
+from tests.kernel_model.kernels import B200, H200, found_of, pair_of_ctas, row
+from tests.typed_numbers import numbers
+
+STORES = numbers().epilogue
+REGISTERS = family_of("quack", H200).tile_period
+TENSOR_MEMORY = family_of("quack", B200).tile_period
+
+
+def period(batch, mainloop, epilogue):
+    found = found_of(batch)
+    hidden = hidden_clk(found, STORES, mainloop, epilogue)
+    return tile_period_clk(batch, H200, REGISTERS, found, numbers(), mainloop, epilogue, hidden)
+
+
+def exposed(batch, mainloop, epilogue):
+    found = found_of(batch)
+    hidden = hidden_clk(found, STORES, mainloop, epilogue)
+    return exposed_clk(batch, H200, REGISTERS, found, epilogue, hidden)
+
+
+@pytest.mark.parametrize(
+    ("batch", "clk"),
+    [
+        # Outputs of 2 bytes at 16 a clock; stores of 128 x 32 and of 64 x 32 outputs at 48 clocks each.
+        (row(cta_m=128, cta_n=128), 2048 + 4 * 48),
+        (row(cta_m=128, cta_n=128, schedule="pingpong"), 2048 + 8 * 48),
+        (row(cta_m=128, cta_n=128, out_dtype="fp32"), 4096 + 4 * 48),
+        # 208 columns are a multiple of 16 only: 13 stores.
+        (row(cta_m=64, cta_n=208, schedule="pingpong"), 1664 + 13 * 48),
+    ],
+)
+def test_clocks_of_an_epilogue(batch, clk):
+    assert epilogue_clk(batch, found_of(batch), STORES) == pytest.approx(clk)
+
+
+def test_cooperative_warpgroups_hide_a_quarter_of_the_shorter_phase():
+    batch = row(cta_m=128, cta_n=128)
+    assert period(batch, 5000.0, 1000.0) == pytest.approx(6000 - 250 + 400)
+    assert period(batch, 600.0, 1000.0) == pytest.approx(1600 - 150 + 400)
+    # After the last tile nothing hides it.
+    assert exposed(batch, 5000.0, 1000.0) == pytest.approx(250)
+    alone = row(cta_m=64, cta_n=128)
+    assert period(alone, 5000.0, 1000.0) == pytest.approx(6400)
+    assert exposed(alone, 5000.0, 1000.0) == 0
+
+
+def test_pingpong_takes_the_mainloop_in_turn():
+    batch = row(cta_m=128, cta_n=128, schedule="pingpong")
+    # The tensor cores go from tile to tile, or each consumer from its mainloop to its epilogue.
+    assert period(batch, 5000.0, 1000.0) == pytest.approx(5400)
+    assert period(batch, 100.0, 3000.0) == pytest.approx((3100 + 400 + 400) / 2)
+    assert exposed(batch, 5000.0, 1000.0) == 1000
+
+
+@pytest.mark.parametrize(
+    ("schedule", "beside", "epilogues"), [("cooperative", 1100, 1.0), ("pingpong", 550, 0.5)]
+)
+def test_stores_that_l2_holds_up_take_the_place_of_the_epilogue(schedule, beside, epilogues):
+    batch = row(cta_m=128, cta_n=128, schedule=schedule)
+    found = period_beside_stores(batch, H200, REGISTERS, found_of(batch), numbers(), 700.0)
+    assert found == (pytest.approx(beside), epilogues)
+
+
+@pytest.mark.parametrize(
+    ("cta_n", "dtype", "two"), [(256, "fp8", True), (256, "nvfp4", False), (192, "nvfp4", True)]
+)
+def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales(cta_n, dtype, two):
+    """2 x 256 columns fill the 512; with 48 columns of scales one accumulator is left; 2 x 192 + 48 fit."""
+    batch = pair_of_ctas(cta_n, dtype=dtype)
+    found, known = found_of(batch, B200), numbers()
+    clk = tile_period_clk(batch, B200, TENSOR_MEMORY, found, known, 5000.0, 3000.0, 0.0)
+    assert clk == (5000 if two else 8000)
+    assert exposed_clk(batch, B200, TENSOR_MEMORY, found, 3000.0, 0.0) == (3000 if two else 0)
+    beside = period_beside_stores(batch, B200, TENSOR_MEMORY, found, known, 5000.0)
+    assert beside == ((0 if two else 5000), 1.0)
+
+
+def test_stores_and_the_next_tiles_number_come_before_its_loads_where_mmas_go_on():
+    # 128 x 256 outputs of 4 bytes at 32 bytes a clock, and the fixed clocks of a tile.
+    batch = pair_of_ctas(256, dtype="nvfp4", out_dtype="fp32")
+    assert between_loads_clk(batch, B200, TENSOR_MEMORY, found_of(batch, B200), STORES) == 4096 + 400
+    hopper = row(cta_m=128, cta_n=256)
+    assert between_loads_clk(hopper, H200, REGISTERS, found_of(hopper), STORES) == 0
+
+
+def test_threads_that_store_their_own_rows_fill_half_of_each_sector():
+    """16 of 32 bytes: 128 x 256 outputs of 2 bytes take what twice as many do, at 32 and 16 B a clock."""
+    batch = row(dtype="nvfp4", out_dtype="bf16", cta_m=128, cta_n=256, cta_k=768, kernel="cutlass")
+    gb300 = replace(B200, architecture="sm103")
+    found = resources_of(batch, gb300, family_of("cutlass", gb300))
+    assert between_loads_clk(batch, gb300, TENSOR_MEMORY, found, STORES) == 4096 + 400
+    # Stores of 128 x 32 outputs at 48 clocks each.
+    assert epilogue_clk(batch, found, STORES) == pytest.approx(2 * 4096 + 8 * 48)

@@ -1,0 +1,295 @@
+"""The time of a kernel from its parts: launch, first loads, waves and their slowest resource."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from gemm_model.kernel_model.kernel_time import (
+    geometry_of,
+    gpcs_to_saturate_l2,
+    kernel_time,
+    sms_to_saturate_l2,
+    tile_times,
+)
+from gemm_model.kernel_model.mainloop import k_tile
+from gemm_model.kernels.mechanisms import MECHANISM_NAMES
+from gemm_model.kernels.registry import family_of
+from tests.kernel_model.kernels import (
+    B200,
+    H200,
+    found_of,
+    numbers_on,
+    pair_of_ctas,
+    row,
+    schedule_of,
+    times_of,
+)
+from tests.typed_numbers import numbers
+
+L2_BYTES_PER_US = 0.8 * 10e6
+DRAM_BYTES_PER_US = 0.9 * 4.6e6
+PEAK_DRAM_BYTES_PER_US = 6144 / 8 * 2 * 3201
+COMPUTE_ONLY = numbers().without(["port", "latency", "l2", "dram", "clock", "edge_tiles"])
+LOADS_ONLY = ("tensor", "round_trip", "epilogue", "latency", "clock")
+
+
+def test_phases_add_up_and_the_pipeline_fills_before_the_first_mma():
+    batch = row((128, 128, 4096), cta_m=128, cta_n=128)
+    times = times_of(batch)
+    # One k tile of 256 rows of 128 bytes at 128 bytes a clock.
+    assert times.first_load_us == pytest.approx(256 / times.sm_clk_mhz)
+    total_us = times.launch_us + times.first_load_us + times.waves_us + times.exposed_us
+    assert times.runtime_us == pytest.approx(total_us)
+
+
+def test_outputs_that_l2_holds_back_still_pass_its_way_in():
+    # 4096 x 16384 sums of two bytes are 128 MiB, their operands 2.5 MiB; all of L2 may hold outputs back.
+    batch = row((4096, 16384, 64), cta_m=128, cta_n=256)
+    gpu = replace(H200, l2_unwritten_share=1.0, l2_bytes=2.0**28, l2_write_gb_per_s=4000.0)
+    moved = times_of(batch, gpu=gpu)
+    assert moved.traffic.dram_write_bytes == 0.0
+    assert moved.dram_us == pytest.approx(130.5 * 2**20 / 4.0e6)
+    free = times_of(batch, gpu=replace(gpu, l2_write_gb_per_s=None))
+    assert free.dram_us == pytest.approx(2.5 * 2**20 / DRAM_BYTES_PER_US)
+
+
+def test_a_tile_is_loaded_before_any_output_is_written():
+    # 2 k tiles of 128 x 128: 64 KB of operands and 32 KB of outputs a tile, 132 tiles at once.
+    batch = row((1408, 1536, 128), cta_m=128, cta_n=128)
+    known = numbers().without(["coalescing", "latency", "edge_tiles", "port"])
+    shape = geometry_of(batch, 4096.0, H200, family_of("quack", H200))
+    tile = tile_times(shape, H200, numbers_on(H200, known), regime="counters", l2="cold")
+    # 2 * 128 * 128 * 64 FLOP of a k tile at 0.8 of 4096 a clock, and 16 clocks to issue.
+    clk_mhz = times_of(batch, known, regime="counters").sm_clk_mhz
+    assert tile.mma_us == pytest.approx((640 + 16) / clk_mhz)
+    assert tile.k_tile_us == pytest.approx(132 * 32768 / L2_BYTES_PER_US)
+    assert tile.turns_us == 0.0
+    # L2 passes 64 KB of operands and 32 KB of outputs a tile, and half of what is read from DRAM once.
+    loads, stores, fills = 132 * 65536, 132 * 32768, 2944 * 256 / 2
+    share = (loads + fills) / (loads + stores + fills)
+    assert tile.operands_us == pytest.approx(share * tile.loads_us["L2"])
+    assert tile.operands_us > tile.loads_us["DRAM"] * 2944 * 256 / (2944 * 256 + stores)
+
+
+def test_sms_and_gpcs_that_saturate_l2():
+    # 10 TB/s over 132 SMs at 1.98 GHz, each with 64 bytes a clock; over GPCs of eight times 50.
+    gpu = replace(H200, l2_read_bytes_per_clk_of_eight=50.0)
+    assert sms_to_saturate_l2(gpu) == pytest.approx(10_000 / (132 * 1.98 * 64))
+    assert gpcs_to_saturate_l2(gpu) == pytest.approx(10_000 / (1.98 * 8 * 50))
+    assert gpcs_to_saturate_l2(replace(gpu, l2_read_bytes_per_clk_of_eight=None)) == 0.0
+
+
+def test_ctas_all_over_the_card_crowd_no_gpc():
+    wide, narrow = (replace(H200, l2_read_bytes_per_clk_of_eight=each) for each in (1000.0, 36.0))
+    # 32 CTAs with a tile each: of a chain four lie on each GPC, of a launch alone eleven on one.
+    batch = row((64, 4096, 16384), cta_m=64, cta_n=128, schedule="pingpong")
+    chained, alone = (
+        [times_of(batch, gpu=gpu, regime=regime).l2_us for gpu in (wide, narrow)]
+        for regime in ("graph", "burst")
+    )
+    assert chained[1] == pytest.approx(chained[0], rel=0.02)
+    assert alone[1] > 1.1 * alone[0]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "regime", "empty_us", "expected_us"),
+    [
+        # 3 us, a CTA of 132 of 0.4, half of the ramp after 8 k tiles; of 3 us beyond an empty
+        # kernel of 0.5 us that events read, 1.5 are in.
+        ({}, "counters", 3.5, 3.5 + 0.4 / 132),
+        ({}, "burst", 3.5, 5.0 + 0.4 / 132),
+        ({}, "burst", 4.0, 5.5 + 0.4 / 132),
+        ({}, "burst", 1.5, 3.5 + 0.4 / 132),
+        ({"cluster_m": 2}, "counters", 3.5, 3.75 + 0.8 / 132),
+        # Back to back 1.5 us in place of the 3, by programmatic dependent launch, which is QuACK's own way,
+        # 0.5 until a cooperative kernel has drained, and 0.25 where all operands come from DRAM, under which
+        # the grid starts.
+        ({}, "graph", 3.5, 2.75),
+        ({"schedule": "pingpong"}, "graph", 3.5, 2.25),
+        # Without it 0.8, whatever the schedule.
+        ({"pdl": False}, "graph", 3.5, 3.05),
+        ({"cluster_m": 2}, "graph", 3.5, 3.0),
+        # The same 294912 bytes again and again stay in L2.
+        ({}, "sustained", 3.5, 2.5 + 0.4 / 132),
+    ],
+)
+def test_what_a_launch_takes(kernel, regime, empty_us, expected_us):
+    batch = replace(row((128, 128, 512), cta_m=128, cta_n=128, **kernel), empty_kernel_us=empty_us)
+    times = times_of(batch, regime=regime)
+    # DRAM idles between launches of a chain: another 0.25 us as far as it is busy in them.
+    idle_us = 0.25 * (times.dram_us / times.waves_us) ** 2 if regime == "graph" else 0.0
+    assert times.launch_us == pytest.approx(expected_us + idle_us)
+
+
+@pytest.mark.parametrize(
+    ("empty_kernel_us", "gpu", "events_us"),
+    [
+        (3.5, {}, 1.5),
+        (3.5, {"graph_launch_us": 0.8}, 1.2),  # of a longer empty kernel less is left for the events
+        (-1.0, {"graph_launch_us": 0.8}, 1.5),  # a row that did not say
+        (-1.0, {"event_pair_us": 4.0}, 2.5),
+        (1.5, {"graph_launch_us": 0.8}, 0.0),
+    ],
+)
+def test_events_add_what_they_read_beyond_an_empty_kernel(empty_kernel_us, gpu, events_us):
+    batch = replace(row((128, 128, 512), cta_m=128, cta_n=128), empty_kernel_us=empty_kernel_us)
+    card = replace(H200, **gpu)
+    alone, counted = (times_of(batch, gpu=card, regime=regime).launch_us for regime in ("burst", "counters"))
+    assert alone - counted == pytest.approx(events_us)
+
+
+def test_first_loads_ramp_with_the_k_tiles():
+    def launch_us(k_tiles):
+        return times_of(row((128, 128, 64 * k_tiles), cta_m=128, cta_n=128)).launch_us
+
+    assert launch_us(792) - launch_us(8) == pytest.approx(0.99 - 0.5)
+
+
+def test_waves_are_mainloop_epilogue_and_fixed_clocks():
+    """132 tiles of 64 k tiles: 1280 / 2 clocks of MMAs and 16 to issue, beside 150 of signals."""
+    batch = row((128, 132 * 128, 4096), cta_m=128, cta_n=128)
+    times = times_of(batch, COMPUTE_ONLY)
+    mainloop = 64 * (656**8 + 150**8) ** (1 / 8)
+    epilogue = 2048 + 4 * 48
+    clk = mainloop + 0.75 * epilogue + 400
+    assert times.sm_clk_mhz == pytest.approx(1980)
+    assert times.waves_us == pytest.approx(clk / 1980)
+    assert times.exposed_us == pytest.approx(0.25 * epilogue / 1980)
+    assert times.tensor_us == pytest.approx(mainloop / 1980)
+    assert times.epilogue_us == pytest.approx(epilogue / 1980)
+
+
+@pytest.mark.parametrize(("quantized", "waves"), [(1.0, 2.0), (0.5, 1.5 + 0.5 / 132), (0.0, 1 + 1 / 132)])
+def test_a_partial_wave_takes_as_long_as_its_tiles(quantized, waves):
+    known = numbers({"whole_waves.quantized": quantized})
+    known = known.without(["port", "latency", "l2", "dram", "clock", "edge_tiles"])
+    full, further = (times_of(row((128, n * 128, 4096), cta_m=128, cta_n=128), known) for n in (132, 133))
+    assert further.waves_us == pytest.approx(waves * full.waves_us)
+
+
+@pytest.mark.parametrize(("ctas", "on_gpc"), [(22, 10), (132, 18)])
+def test_few_sms_take_l2_at_their_own_pace_and_at_that_of_their_gpc(ctas, on_gpc):
+    """One wave of CTAs that each have their own columns of B: the norm of order 8."""
+    times = times_of(row((128, ctas * 128, 4096), cta_m=128, cta_n=128))
+    work, merged = times.traffic.l2_load_bytes, times.traffic.merged_bytes
+    assert merged > 0
+    fills = 0.5 * times.traffic.dram_read_bytes
+    ways_in = work - times.traffic.l2_store_bytes
+    # 10,000 GB/s over what so many SMs of 64 bytes a clock take; a fill holds up no SM of its own.
+    own = 10e6 / (64 * 1980) * (ways_in - fills + merged) / ctas
+    # Of the first twelve TPCs five are of one GPC, so that it has ten of 22 CTAs; the largest has 18 SMs.
+    # Eight SMs of 64 bytes a clock fill its way in, if nothing merges: a GEMM's takes 1.3 times as much.
+    of_gpc = 10e6 / (1.3 * 8 * 64 * 1980) * ways_in * on_gpc / ctas
+    expected_us = (work**8 + own**8 + of_gpc**8) ** (1 / 8) / L2_BYTES_PER_US
+    assert times.l2_us == pytest.approx(expected_us)
+
+
+def test_loads_wait_at_the_port_and_at_l2_in_turn():
+    known = numbers().without((*LOADS_ONLY, "dram"))
+    times = times_of(row((1024, 132 * 128, 8192), cta_m=128, cta_n=128), known)
+    assert times.dram_us == 0
+    assert times.waves_us == pytest.approx(math.hypot(times.port_us, times.l2_us))
+
+
+def test_l2_and_dram_do_not_hide_each_other_wholly():
+    known = numbers().without((*LOADS_ONLY, "port"))
+    times = times_of(row((128, 132 * 128, 8192), cta_m=128, cta_n=128), known)
+    assert times.dram_us == pytest.approx(times.traffic.dram_bytes / DRAM_BYTES_PER_US)
+    overlapped = (times.l2_us**8 + times.dram_us**8) ** (1 / 8)
+    assert times.waves_us == pytest.approx(overlapped + 0.1 * min(times.l2_us, times.dram_us))
+
+
+def test_what_is_under_way_bounds_what_comes_from_dram():
+    known = numbers().without([name for name in (*LOADS_ONLY, "l2") if name != "latency"])
+    known = known.without(["port"])
+    times = times_of(row((128, 132 * 128, 8192), cta_m=128, cta_n=128, stages=3), known)
+    # 128 k tiles, two under way: 400 clocks each, at the clock that a load is timed at.
+    assert times.waves_us == pytest.approx(math.hypot(times.dram_us, 128 * 400 / 2 / 1980))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "ctas", "hidden", "crowded", "rows"),
+    [(1, 132, 0.0, 1.0, 32), (2, 120, 0.6, 1.5, 64 * 3 / 4 * 1.2)],
+)
+def test_fill_comes_after_the_loads_of_the_clusters_that_have_it(cluster, ctas, hidden, crowded, rows):
+    """32 of 64 rows outside; in clusters of 2x2, which hide part of it, three of four boxes."""
+    batch = row((32, ctas // cluster * 64, 65536), cta_m=64, cta_n=64, cluster_m=cluster, cluster_n=cluster)
+    known = numbers().without((*LOADS_ONLY, "dram"))
+    free = numbers({"edge_tiles.row_clk": 0.0}).without((*LOADS_ONLY, "dram"))
+    loads_us = times_of(batch, free).waves_us
+    # 1024 k tiles of 128 bytes: 6 clocks for a row in each of 132 SMs.
+    fill_us = 6 * ctas / 132 * rows * 1024 / 1980 * crowded
+    expected_us = loads_us + fill_us - hidden * loads_us * fill_us / (loads_us + fill_us)
+    assert times_of(batch, known).waves_us == pytest.approx(expected_us)
+
+
+def test_stores_of_a_tile_hold_up_the_loads_of_the_next_where_mmas_go_on():
+    # 74 pairs with two tiles of 64 k tiles of fp8 each: 32768 bytes at 64 a clock, and between the tiles 4096
+    # clocks of stores and 400 that a tile takes.
+    times = times_of(pair_of_ctas(256, (256, 148 * 256, 8192), out_dtype="fp32"), rate=16384.0, gpu=B200)
+    assert times.port_us * times.sm_clk_mhz == pytest.approx(2 * 64 * 512 + 4096 + 400)
+
+
+def test_the_clock_is_the_one_that_its_own_time_calls_for():
+    """The kernel's rates at the clock that was found give that clock again."""
+    batch = row((8192, 8192, 8192), cta_m=128, cta_n=256, cluster_m=2)
+    times = times_of(batch)
+    waves_us, clk_mhz = times.waves_us, times.sm_clk_mhz
+    math_share = 8 / 11 * 2 * 8192**3 / (4096 * 132 * clk_mhz * waves_us)
+    l2_share = times.traffic.l2_request_bytes / (L2_BYTES_PER_US * waves_us)
+    dram_share = times.traffic.dram_bytes / (PEAK_DRAM_BYTES_PER_US * waves_us)
+    sag = 0.2 * math_share + 0.1 * (l2_share + dram_share) - 0.1
+    assert clk_mhz == pytest.approx(1980 * (0.92 - sag * waves_us / (waves_us + 40)), rel=1e-4)
+
+
+def test_no_kernel_is_faster_than_light():
+    nothing_takes_time = numbers().without(MECHANISM_NAMES)
+    for sizes in ((8192, 8192, 8192), (64, 57344, 8192)):
+        times = times_of(row(sizes, cta_m=128, cta_n=256), nothing_takes_time)
+        m, n, k = sizes
+        math_us = 2 * m * n * k / (4096 * 132 * 1980)
+        dram_us = 2 * (m * k + n * k + m * n) / PEAK_DRAM_BYTES_PER_US
+        assert times.floor_us == pytest.approx(max(math_us, dram_us))
+        assert times.runtime_us == times.floor_us
+
+
+def test_what_l2_holds_may_come_faster_than_from_dram():
+    """Of 8.9 MB in an L2 that keeps 31.5 a 156th is gone: (8.9 / 31.5)^4."""
+    batch = row((64, 2048, 2048), cta_m=64, cta_n=128)
+    math_us = 2 * 64 * 2048 * 2048 / (4096 * 132 * 1980)
+    cold_us = 2 * (64 * 2048 + 2048 * 2048 + 64 * 2048) / PEAK_DRAM_BYTES_PER_US
+    assert times_of(batch).floor_us == pytest.approx(cold_us)
+    assert math_us < cold_us / 3
+    assert times_of(batch, l2="warm").floor_us == pytest.approx(math_us)
+
+
+def test_latency_that_the_stages_do_not_hide_sets_the_pace():
+    batch = row((128, 132 * 128, 8192), cta_m=128, cta_n=128, stages=2)
+    slow = numbers({"latency.load_clk": 4000.0})
+    step = k_tile(batch, H200, 4096.0, found_of(batch), schedule_of(batch), slow)
+    times = times_of(batch, slow)
+    assert step.latency_clk == pytest.approx(4000 + 256 + step.math_clk)
+    assert times.waves_us >= 128 * step.latency_clk / 1980
+
+
+def test_mmas_that_hold_the_stages_wait_in_turn_with_l2():
+    known = numbers().without([*(name for name in LOADS_ONLY if name != "tensor"), "dram", "port"])
+    batch = row((128, 132 * 128, 8192), cta_m=128, cta_n=128, stages=2)
+    times = times_of(batch, known)
+    # 128 k tiles, one load under way: 2 x 128 x 128 x 64 FLOP at 4096 a clock and 0.8 of it, and 16.
+    held_us = 128 * 656 / times.sm_clk_mhz
+    # L2 after them, and beside both DRAM's norm, in which they stand too.
+    loads_us = math.hypot(held_us, times.l2_us)
+    assert times.waves_us == pytest.approx((loads_us**8 + held_us**8) ** (1 / 8))
+
+
+def test_a_stages_round_trip_bounds_the_loads_of_few_stages():
+    family = family_of("triton", H200)
+    off = [name for name in (*LOADS_ONLY, "dram", "port") if name != "latency"]
+    known = numbers().without([*off, *family.absent_mechanisms])
+    batch = row((128, 132 * 128, 8192), cta_m=128, cta_n=128, stages=3, kernel="triton")
+    times = kernel_time(geometry_of(batch, 4096.0, H200, family), H200, known)
+    # 128 k tiles of 400 clocks, two under way: beside L2, and in DRAM's norm once more.
+    latency_us = 128 * 400 / 2 / 1980
+    assert times.waves_us == pytest.approx((times.l2_us**8 + 2 * latency_us**8) ** (1 / 8))

@@ -1,0 +1,95 @@
+"""What lies between two launches of a chain, by hand."""
+
+import pytest
+
+from gemm_model.kernel_model.launch_context import REGIMES, spread_out
+from gemm_model.kernels.registry import family_of
+from tests.kernel_model.kernels import H200, row, schedule_of, times_of
+
+SIZES = (128, 4096, 1024)
+
+
+def launch_us(*, pdl, schedule="cooperative", sizes=SIZES, **options):
+    batch = row(sizes, cta_m=128, cta_n=128, schedule=schedule, pdl=pdl)
+    return times_of(batch, regime="graph", **options).launch_us
+
+
+def test_a_dependent_launch_spares_the_gap_and_waits_for_warpgroups_that_end_together():
+    alone = launch_us(pdl=False)
+    # 0.8 us of a launch that waits for the whole kernel before it, against 0.5 us of shared tiles.
+    assert alone - launch_us(pdl=True) == pytest.approx(0.8 - 0.5)
+    # 132 CTAs, which leave no room for the next ones.
+    full = (128, 132 * 128, 1024)
+    turns = launch_us(pdl=False, schedule="pingpong", sizes=full)
+    assert turns == pytest.approx(launch_us(pdl=False, sizes=full))
+    assert turns - launch_us(pdl=True, schedule="pingpong", sizes=full) == pytest.approx(0.8)
+
+
+def test_a_family_launches_in_its_own_way_unless_told():
+    # QuACK's kernels are launched dependently.
+    assert launch_us(pdl=None) == launch_us(pdl=True)
+
+
+def cold_start_us(times):
+    """Two cold starts of 0.25 us where DRAM is busy all the time, else one and a part of the other."""
+    return 0.25 * (1.0 + (times.dram_us / times.waves_us) ** 2)
+
+
+def test_a_second_kernel_meets_a_boundary_of_its_own():
+    def behind_whole_us(regime):
+        whole, split = (
+            times_of(row(SIZES, cta_m=128, cta_n=128, split_k=splits), regime=regime) for splits in (1, 2)
+        )
+        # Half the k tiles ramp less: 16 and 8 of them, of which 8 are half way.
+        ramp_us = 0.8 * (8 / 16 - 16 / 24)
+        # 32 further CTAs of 132 start within 0.1 us, in a chain while the first loads are on their way.
+        alone = regime == "burst"
+        spread_us = 0.4 * 32 / 132 if alone else cold_start_us(split) - cold_start_us(whole)
+        return split.launch_us - whole.launch_us - spread_us - ramp_us
+
+    # What starts alone takes 1.5 us; in a chain comes a boundary of 1.5 us.
+    assert behind_whole_us("graph") - behind_whole_us("burst") == pytest.approx(1.5)
+
+
+def test_operands_that_l2_holds_are_nearer():
+    batch = row(SIZES, cta_m=128, cta_n=128, pdl=True)
+    cold, warm = (times_of(batch, regime="graph", l2=l2) for l2 in ("cold", "warm"))
+    # 32 CTAs of 132 start within 0.4 x 32 / 132 us: that is what is left of a warm start.
+    assert cold.launch_us - warm.launch_us == pytest.approx(cold_start_us(cold) - 0.4 * 32 / 132, rel=0.02)
+
+
+def test_a_launch_of_a_chain_that_keeps_dram_busy_starts_cold_nearly_twice():
+    # 64 rows against 64 MiB of weights: DRAM is busy for most of the time.
+    streaming = times_of(row((64, 8192, 4096), cta_m=64, cta_n=128), regime="graph")
+    computing = times_of(row((8192, 8192, 4096), cta_m=128, cta_n=256), regime="graph")
+    assert streaming.dram_us / streaming.waves_us > 0.6
+    assert computing.dram_us / computing.waves_us < 0.4
+    assert 0.33 < cold_start_us(streaming) < 0.4
+    # What a launch takes beside: a ramp of 1.0 after 64 of 72 k tiles, boundary 1.5, shared tiles 0.5.
+    beside_us = 1.0 * 64 / 72 + 1.5 + 0.5
+    assert streaming.launch_us == pytest.approx(beside_us + cold_start_us(streaming))
+    # All 132 CTAs start within 0.4 us, longer than a cold start of 0.25.
+    assert computing.launch_us == pytest.approx(beside_us + 0.4)
+
+
+@pytest.mark.parametrize(
+    ("n", "kernel", "regime", "expected"),
+    [
+        # 64 CTAs with a tile each leave 68 SMs free, room for the next 64; 68 leave 64.
+        (8192, {}, "graph", True),
+        (8192, {}, "sustained", True),
+        (8704, {}, "graph", False),
+        # 68 CTAs as 34 clusters of two, and 64 as 32.
+        (8704, {"cluster_n": 2}, "graph", False),
+        (8192, {"cluster_n": 2}, "graph", True),
+        # No further launch, none that is let in early, or none before both warpgroups are done.
+        (8192, {}, "burst", False),
+        (8192, {"pdl": False}, "graph", False),
+        (8192, {"schedule": "cooperative"}, "graph", False),
+        (65536, {}, "graph", False),
+    ],
+)
+def test_grids_that_are_placed_beside_the_one_before(n, kernel, regime, expected):
+    batch = row((64, n, 4096), cta_m=64, cta_n=128, **{"schedule": "pingpong", **kernel})
+    found = spread_out(batch, schedule_of(batch), H200, family_of("quack", H200), REGIMES[regime])
+    assert found == expected

@@ -1,0 +1,604 @@
+"""The clipped residual: bounded, on where it was trained and nowhere else, tied to its calibration."""
+
+import contextlib
+import json
+import sys
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemm_model import GemmProblem, KernelConfig, predict, predict_table
+from gemm_model.calibration.cross_validation import FoldFit, folds_of, held_out
+from gemm_model.calibration.observations import observe
+from gemm_model.calibration.report import write_calibration
+from gemm_model.calibration.residual_fit import (
+    catboost,
+    corrected_fold_us,
+    train,
+    train_on,
+)
+from gemm_model.calibration.run import CalibrationResult, Choices, calibrate
+from gemm_model.calibration.tables import CalibrationData
+from gemm_model.classic_models.sol import SOLModel
+from gemm_model.classic_models.throughput import flop_per_clk_per_sm
+from gemm_model.core.batch import batch_of, numbers_of
+from gemm_model.core.epilogue import Epilogue
+from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.kernel_model.calibration_file import load_calibration
+from gemm_model.kernel_model.forest import Forest
+from gemm_model.kernel_model.kernel_time import geometry_of, kernel_time
+from gemm_model.kernel_model.model import KernelModel
+from gemm_model.kernel_model.residual import (
+    FEATURES,
+    Residual,
+    corrected_us,
+    features,
+    load_residual,
+    residual_beside,
+    write_residual,
+)
+from gemm_model.kernels.feasibility import check
+from gemm_model.kernels.registry import family_of
+
+H200 = load_gpu("h200")
+QUACK = family_of("quack", H200)
+CALIBRATION = load_calibration("h200:quack")
+NUMBERS = {kind: known.without(QUACK.absent_mechanisms) for kind, known in CALIBRATION.numbers.items()}
+"""As the family's kernels see them: mechanisms that these lack are switched off."""
+SHIPPED = residual_beside(CALIBRATION.path)
+needs_shipped = pytest.mark.skipif(not SHIPPED.is_file(), reason="no residual is shipped with h200:quack")
+HIDDEN = 1.05
+"""What kernels with 256 columns take longer than the physical model knows."""
+
+
+def wide_tiles_are_slower():
+    """One tree: kernels with more than 200 columns take exp(0.04879) = 1.05 times as long."""
+    return Forest(
+        features=len(FEATURES),
+        split_feature=np.array([FEATURES.index("cta_n")], dtype=np.uint8),
+        split_border=np.array([200.0], dtype=np.float32),
+        tree_splits=np.array([[0]], dtype=np.uint16),
+        leaves=np.array([[0, -4879]], dtype=np.int16),
+    )
+
+
+def measured(shapes, dtype="bf16", hidden=HIDDEN):
+    """Rows that the shipped calibration made, but for an effect of cta_n that it does not know."""
+    random = np.random.default_rng(3)
+    sizes = np.maximum(np.round(np.exp(random.uniform(np.log(64), np.log(9000), (shapes, 3))) / 64) * 64, 64)
+    rows = [
+        {
+            "in_dtype": dtype, "out_dtype": "bf16", "m": int(m), "n": int(n), "k": int(k), "kernel": "quack",
+            "cta_m": cta_m, "cta_n": cta_n, "cluster_m": cluster, "cluster_n": 1, "schedule": "cooperative",
+            "runtime_us": 1.0,
+        }
+        for m, n, k in sizes
+        for cta_m, cta_n in ((64, 128), (128, 128), (128, 256), (256, 128))
+        for cluster in (1, 2)
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows)
+    kind = "fp16" if dtype == "bf16" else "fp8"
+    times = kernel_time(observe(frame, H200, QUACK).shape, H200, NUMBERS[kind])
+    frame["runtime_us"] = times.runtime_us * np.where(frame["cta_n"] == 256, hidden, 1.0)
+    return frame
+
+
+RESIDUAL = Residual(
+    gpu="h200",
+    fingerprint=CALIBRATION.fingerprint(),
+    forests={kind: wide_tiles_are_slower() for kind in ("fp16", "fp8")},
+    error_band={
+        kind: dict.fromkeys(("tiny", "memory_bound", "few_waves", "many_waves", "split_k"), 0.0123)
+        for kind in ("fp16", "fp8")
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def residual_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("residual") / "made.npz"
+    write_residual(RESIDUAL, path)
+    return path
+
+
+times_us = st.floats(0.5, 1e5)
+
+
+@given(physical=times_us, log_error=st.floats(allow_nan=False, allow_infinity=True), floor=times_us)
+def test_the_correction_is_bounded_and_never_below_the_floor(physical, log_error, floor):
+    result = corrected_us(np.array([physical]), np.array([log_error]), np.array([floor]))[0]
+    assert result >= floor
+    if result > floor:
+        assert 0.92 - 1e-12 <= result / physical <= 1.08 + 1e-12
+
+
+def test_a_kernel_said_to_be_too_fast_gets_slower_by_that():
+    result = corrected_us(np.full(3, 100.0), np.log([0.95, 1.05, 0.5]), np.zeros(3))
+    assert result == pytest.approx([100 / 0.95, 100 / 1.05, 108.0])
+
+
+@needs_shipped
+@given(
+    st.lists(
+        st.floats(width=32, allow_nan=True, allow_infinity=True),
+        min_size=len(FEATURES),
+        max_size=len(FEATURES),
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_any_features_give_a_bounded_correction(values):
+    shipped = load_residual(SHIPPED, CALIBRATION)
+    log_error = shipped.forests["fp16"].predict(np.array(values, dtype=np.float32)[:, np.newaxis])
+    assert 0.92 - 1e-12 <= corrected_us(np.ones(1), log_error, np.zeros(1))[0] <= 1.08 + 1e-12
+
+
+def test_features_are_those_of_the_kernel():
+    problem = GemmProblem.of(300, 1000, 136)
+    config = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, cluster_n=1, schedule="pingpong", swizzle=4)
+    batch = batch_of([(problem, config)])
+    shape = geometry_of(batch, flop_per_clk_per_sm(batch, H200), H200, QUACK)
+    times = kernel_time(shape, H200, NUMBERS["fp16"])
+    found = dict(zip(FEATURES, features(shape, times)[:, 0], strict=True))
+    # Clusters of two cover 512 x 256; pitches of 272 and 2000 bytes.
+    expected = {
+        "cta_m": 128, "cta_n": 256, "cluster_m": 2, "cluster_n": 1, "pingpong": 1,
+        "filled_m": 300 / 512, "filled_n": 1000 / 1024,
+        "operand_alignment": 16, "output_alignment": 16, "waves": 1, "last_wave_share": 0,
+        "resident": 8, "k_tiles": 3,
+        "rows_of_clusters": 2, "columns_of_clusters": 4, "ctas_at_once": 16,
+        "sharers": 1,
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    # The ring holds what 232448 bytes leave beside the epilogue's buffers, in k tiles of 384 rows of 128.
+    assert found["stages"] == 4
+    slowest = ("tensor_us", "epilogue_us", "port_us", "latency_us", "l2_us", "dram_us")
+    longest_us = max(getattr(times, name)[0] for name in slowest)
+    assert found["slowest_share"] == pytest.approx(longest_us / times.waves_us[0], abs=1e-6)
+    assert found["exposed_share"] == pytest.approx(times.exposed_us[0] / times.runtime_us[0], abs=1e-6)
+    moved = times.traffic
+    read, written = moved.dram_read_bytes[0], moved.dram_write_bytes[0]
+    assert found["read_share"] == pytest.approx(read / (read + written), abs=1e-6)
+    assert found["merged_share"] == pytest.approx(moved.merged_bytes[0] / moved.l2_request_bytes[0], abs=1e-6)
+    # Bytes in a microsecond are millionths of a TB/s.
+    filled_bytes = times.edge.bytes_per_wave[0] * 1
+    assert found["fill_tb_per_s"] == pytest.approx(filled_bytes / times.runtime_us[0] / 1e6, rel=1e-4)
+    assert found["fill_tb_per_s"] > 0.0
+    assert found["dram_share"] == pytest.approx(times.dram_us[0] / times.runtime_us[0], abs=1e-6)
+
+
+def test_features_tell_how_clusters_share_a_tile():
+    problem = GemmProblem.of(64, 1024, 8192)
+    batch = batch_of([(problem, KernelConfig(cta_m=64, cta_n=128, split_k=4))])
+    shape = geometry_of(batch, flop_per_clk_per_sm(batch, H200), H200, QUACK)
+    found = dict(zip(FEATURES, features(shape, kernel_time(shape, H200, NUMBERS["fp16"]))[:, 0], strict=True))
+    # 8 tiles in 4 parts each run at once; 8192 / 64 k tiles, a quarter for each part.
+    assert (found["sharers"], found["splits_at_once"], found["k_tiles"]) == (4, 4, 32)
+
+
+def test_no_feature_is_a_size_of_the_problem():
+    assert not {"m", "n", "k"} & set(FEATURES)
+
+
+def fold_of(seen, test, parameters):
+    unseen = seen.rows(test, H200)
+    times = kernel_time(unseen.shape, H200, parameters)
+    return FoldFit(test, seen.rows(~test, H200), unseen, parameters, times)
+
+
+try:
+    catboost()
+    HAS_TREES = True
+except MissingExtraError:
+    HAS_TREES = False
+needs_trees = pytest.mark.skipif(not HAS_TREES, reason="CatBoost is not installed")
+
+
+@needs_trees
+def test_the_same_rows_give_the_same_trees():
+    seen = observe(measured(8), H200, QUACK)
+    first, again = (train_on([seen], H200, NUMBERS["fp16"]) for _ in range(2))
+    for name in ("split_feature", "split_border", "tree_splits", "leaves"):
+        assert (getattr(first, name) == getattr(again, name)).all()
+
+
+@needs_trees
+def test_a_hidden_effect_is_learned_on_shapes_held_out():
+    seen = observe(measured(32), H200, QUACK)
+    parameters = NUMBERS["fp16"]
+    folds = folds_of(seen.shape_id, seed=0, count=4)
+    fits = [fold_of(seen, folds == fold, parameters) for fold in range(4)]
+    physical, corrected = held_out(fits, len(seen)), np.full(len(seen), np.nan)
+    for fold in fits:
+        corrected[fold.test] = corrected_fold_us(fold, H200)
+    wide = (seen.frame["cta_n"] == 256).to_numpy()
+    assert physical[wide] / seen.runtime_us[wide] == pytest.approx(1 / HIDDEN)
+    error = np.abs(corrected / seen.runtime_us - 1)
+    assert error[wide].mean() < 0.005
+    assert error[~wide].mean() < 0.002
+
+
+@needs_trees
+@pytest.mark.parametrize(("of_held_out_sizes", "learned"), [(False, True), (True, False)])
+def test_rows_beside_a_fold_teach_it_unless_they_are_of_its_sizes(of_held_out_sizes, learned):
+    frame = measured(32)
+    frame["runtime_us"] *= np.where(frame["cta_m"] == 256, 1.01, 1.0)
+    seen = observe(frame, H200, QUACK)
+    wide = (seen.frame["cta_n"] == 256).to_numpy()
+    held_out = seen.shape_id < 8
+    # What the fold itself has seen holds no wide tile.
+    fold = replace(fold_of(seen, held_out, NUMBERS["fp16"]), seen=seen.rows(~held_out & ~wide, H200))
+    beside = seen.rows(wide & (held_out == of_held_out_sizes), H200)
+    corrected = corrected_fold_us(fold, H200, beside)
+    error = np.abs(corrected / fold.unseen.runtime_us - 1)[wide[held_out]]
+    assert (error.mean() < 0.01) == learned
+
+
+@needs_trees
+@pytest.mark.parametrize(("shapes", "splits"), [(12, ("fp16",)), (3, ())])
+def test_kernels_that_split_k_teach_a_residual_where_there_are_enough(shapes, splits, tmp_path):
+    whole = measured(12)
+    whole["runtime_us"] *= np.where(whole["cta_m"] == 256, 1.01, 1.0)
+    split = measured(shapes, hidden=1.0).assign(split_k=2)
+    split["k"] += 1024
+    times = kernel_time(observe(split, H200, QUACK).shape, H200, NUMBERS["fp16"])
+    split["runtime_us"] = times.runtime_us * np.where(split["cta_n"] == 256, HIDDEN, 1.0)
+    path = tmp_path / "table.csv"
+    pd.concat([whole.assign(split_k=1), split]).to_csv(path, index=False)
+    free = ("tensor.efficiency", "split_k.turn_clk")
+    found = calibrate([path], H200, Choices(donor=CALIBRATION, free=free, shapes_only=True))
+    assert found.residual.splits == splits
+    with_trees = found.residual.error_band["fp16"]["split_k"]
+    physical = found.calibration.error_band["fp16"]["split_k"]
+    assert (with_trees < physical / 2) == bool(splits)
+
+
+def test_a_file_gives_back_what_was_written(residual_file, tmp_path):
+    found = load_residual(residual_file, CALIBRATION)
+    for kind in ("fp16", "fp8"):
+        for name in ("split_feature", "split_border", "tree_splits", "leaves"):
+            assert (getattr(found.forests[kind], name) == getattr(RESIDUAL.forests[kind], name)).all()
+    assert (found.gpu, found.fingerprint, found.error_band) == (
+        "h200",
+        RESIDUAL.fingerprint,
+        RESIDUAL.error_band,
+    )
+    write_residual(found, tmp_path / "again.npz")
+    assert (tmp_path / "again.npz").read_bytes() == residual_file.read_bytes()
+
+
+sizes = st.integers(1, 20000)
+problems = st.builds(GemmProblem.of, sizes, sizes, sizes, st.sampled_from(["bf16", "fp16", "fp8"]))
+configs = st.builds(
+    KernelConfig,
+    cta_m=st.sampled_from([64, 128, 256]),
+    cta_n=st.sampled_from([64, 128, 256]),
+    cluster_m=st.sampled_from([1, 2]),
+    schedule=st.sampled_from(["cooperative", "pingpong"]),
+)
+legal = st.tuples(problems, configs).filter(lambda pair: check(*pair, H200) is None)
+
+
+@given(pairs=st.lists(legal, min_size=2, max_size=6), regime=st.sampled_from(["burst", "counters"]))
+@settings(max_examples=30, deadline=None)
+def test_scalar_is_table_and_both_stay_within_the_bounds(pairs, regime):
+    model = KernelModel(H200, regime=regime)
+    batch = batch_of(pairs)
+    table = model.predict_batch(batch)
+    for index, pair in enumerate(pairs):
+        row, told = model.predict_row(numbers_of(*pair)), table.row(index)
+        assert row.runtime_us == pytest.approx(told.runtime_us, rel=1e-9)
+        assert row.phases_us == pytest.approx(told.phases_us, rel=1e-6, abs=1e-9)
+        assert row.error_band == told.error_band
+    assert sum(table.phases_us.values()) == pytest.approx(table.runtime_us)
+    physical = KernelModel(H200, regime=regime, residual="off").predict_batch(batch).runtime_us
+    assert (table.runtime_us >= SOLModel(H200).predict_batch(batch).runtime_us * (1 - 1e-9)).all()
+    assert (np.abs(table.runtime_us / physical - 1) <= 0.08 + 1e-9).all()
+
+
+WIDE = (GemmProblem.of(4096, 4096, 4096), KernelConfig(cta_m=128, cta_n=256))
+NARROW = (GemmProblem.of(4096, 4096, 4096), KernelConfig(cta_m=128, cta_n=128))
+EXAMPLE = batch_of([WIDE])
+
+
+def test_equal_rows_are_predicted_as_one():
+    model = KernelModel(H200)
+    one = model.predict_batch(EXAMPLE)
+    three = model.predict_batch(EXAMPLE[np.zeros(3, dtype=np.int64)])
+    assert three.runtime_us == pytest.approx(one.runtime_us.repeat(3))
+    assert three.error_band == pytest.approx(one.error_band.repeat(3))
+    for name, values in three.details.items():
+        assert values == pytest.approx(one.details[name].repeat(3))
+
+
+def test_the_correction_is_a_phase_and_brings_its_own_band(residual_file):
+    model, plain = (
+        KernelModel(H200, residual=str(residual_file)),
+        KernelModel(H200, residual="off"),
+    )
+    physical = plain.predict_row(numbers_of(*WIDE))
+    found = model.predict_row(numbers_of(*WIDE))
+    assert "residual" not in physical.phases_us
+    assert physical.residual_share is None
+    assert found.runtime_us / physical.runtime_us == pytest.approx(1.05, abs=1e-5)
+    assert found.phases_us["residual"] == pytest.approx(0.05 * physical.runtime_us, rel=1e-3)
+    assert found.residual_share == pytest.approx(0.05, rel=1e-3)
+    assert found.error_band == 0.0123
+    both = model.predict_batch(batch_of([WIDE, NARROW]))
+    assert both.phases_us["residual"] == pytest.approx([found.phases_us["residual"], 0.0])
+
+
+@pytest.mark.parametrize(("splits", "factor"), [((), 1.0), (("fp16",), 1.05), (("fp8",), 1.0)])
+def test_kernels_that_split_k_are_corrected_where_trees_have_seen_such(splits, factor, tmp_path):
+    write_residual(replace(RESIDUAL, splits=splits), tmp_path / "made.npz")
+    problem, config = GemmProblem.of(64, 4096, 8192), KernelConfig(cta_m=128, cta_n=256, split_k=4)
+    physical, found = (
+        KernelModel(H200, residual=residual) for residual in ("off", str(tmp_path / "made.npz"))
+    )
+    row, told = (model.predict_row(numbers_of(problem, config)) for model in (physical, found))
+    assert told.runtime_us / row.runtime_us == pytest.approx(factor, abs=1e-5)
+    both = found.predict_batch(batch_of([(problem, config), WIDE]))
+    assert both.runtime_us[0] == pytest.approx(told.runtime_us)
+
+
+@pytest.mark.parametrize("splits", ["fp16", ["bf16"], [1], {"fp16": True}, None])
+def test_a_file_that_names_splits_wrongly_is_refused(splits, tmp_path):
+    path = tmp_path / "made.npz"
+    write_residual(RESIDUAL, path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    about = {**json.loads(str(arrays["about"])), "splits": splits}
+    np.savez(path, **{**arrays, "about": np.array(json.dumps(about))})
+    with pytest.raises(InputError, match="splits is"):
+        load_residual(path, CALIBRATION)
+
+
+def test_a_what_if_question_keeps_the_correction(residual_file):
+    options = {"without": ("dram",)}
+    plain = KernelModel(H200, residual="off", **options).predict_batch(EXAMPLE).runtime_us
+    corrected = KernelModel(H200, residual=str(residual_file), **options).predict_batch(EXAMPLE).runtime_us
+    assert corrected / plain == pytest.approx(1.05, abs=1e-5)
+
+
+@needs_shipped
+@pytest.mark.parametrize("epilogue", ["gelu", "residual", "gated_silu,bias"])
+def test_a_fused_epilogue_keeps_the_correction_of_the_kernel_without_it(epilogue):
+    problem, config = WIDE
+    fused = replace(problem, epilogue=Epilogue.parse(epilogue))
+    pairs = batch_of([WIDE, (fused, config), NARROW])
+    auto, physical = (
+        KernelModel(H200, residual=residual).predict_batch(pairs).runtime_us for residual in ("auto", "off")
+    )
+    shares = auto / physical
+    assert shares[1] == pytest.approx(shares[0], rel=1e-9)
+    assert abs(shares[1] - 1.0) > 1e-4
+    alone = predict(fused, config, "h200")
+    assert alone.runtime_us == pytest.approx(auto[1], rel=1e-9)
+    assert physical[1] > 1.005 * physical[0]
+
+
+@needs_shipped
+@pytest.mark.parametrize("regime", ["graph", "sustained"])
+def test_a_chain_is_corrected_by_the_share_of_the_kernel_launched_alone(regime):
+    def runtimes_us(regime, residual):
+        model = KernelModel(H200, regime=regime, residual=residual)
+        return model.predict_batch(batch_of([WIDE, NARROW])).runtime_us
+
+    alone = runtimes_us("burst", "auto") / runtimes_us("burst", "off")
+    chained = runtimes_us(regime, "auto") / runtimes_us(regime, "off")
+    assert chained == pytest.approx(alone, rel=1e-6)
+    assert np.all(np.abs(alone - 1.0) > 1e-4)
+
+
+@needs_shipped
+def test_it_is_on_by_default_where_it_was_trained():
+    auto = predict(*WIDE, "h200")
+    assert auto.residual_share != 0.0
+    assert abs(auto.residual_share) <= 0.08
+    assert auto == predict(*WIDE, "h200", options={"residual": str(SHIPPED)})
+    assert auto.caveats == ()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "options"),
+    [
+        ("b200", {}),
+        ("b200", {"regime": "graph"}),
+        ("b200", {"calibration": "h200"}),
+    ],
+)
+def test_it_is_off_elsewhere_without_a_word(gpu, options):
+    found = predict(*NARROW, gpu, options=options)
+    assert found == predict(*NARROW, gpu, options={**options, "residual": "off"})
+    assert "residual" not in found.phases_us
+    assert not any("residual" in caveat for caveat in found.caveats)
+
+
+@needs_shipped
+def test_types_without_trees_keep_the_physical_time():
+    tile = KernelConfig(cta_m=128, cta_n=128)
+    mixed = [(GemmProblem.of(512, 512, 512, name), tile) for name in ("tf32", "bf16")]
+    both = KernelModel(H200).predict_batch(batch_of(mixed))
+    plain = KernelModel(H200, residual="off").predict_batch(batch_of(mixed))
+    assert both.phases_us["residual"][0] == 0
+    assert both.phases_us["residual"][1] != 0
+    assert both.runtime_us[0] == plain.runtime_us[0]
+    assert both.caveats == plain.caveats
+
+
+def test_every_explanation_shows_its_share(residual_file, gemm_model):
+    words = (
+        "--m",
+        4096,
+        "--n",
+        4096,
+        "--k",
+        4096,
+        "--cta",
+        "128x256",
+        f"model_opts.residual={residual_file}",
+    )
+    physical_us = predict(*WIDE, "h200", options={"residual": "off"}).runtime_us
+    line = f"residual: {0.05 * physical_us:+.4g}"[:14]
+    for command in ("predict", "explain"):
+        text = gemm_model(command, *words)
+        assert text.code == 0, text.err
+        assert line in text.out
+        assert "(+5.0%" in text.out
+        told = json.loads(gemm_model(command, *words, "--format", "json").out)
+        told = told["result"]
+        told = told.get("prediction", told)
+        assert told["phases_us"]["residual"] == pytest.approx(0.05 * physical_us, rel=1e-3)
+        assert told["residual_share"] == pytest.approx(0.05, rel=1e-3)
+    off = gemm_model("explain", *words[:-1], "model_opts.residual=off")
+    assert "residual" not in off.out
+
+
+def changed(path, tmp_path, about=None, **arrays):
+    """The file at `path` with other values in `about` (None leaves one out) and other arrays (None too)."""
+    values = {**dict(np.load(path)), **arrays}
+    told = {**json.loads(str(values.get("about"))), **(about or {})}
+    values["about"] = np.array(json.dumps({name: value for name, value in told.items() if value is not None}))
+    new = tmp_path / "changed.npz"
+    np.savez(new, **{name: value for name, value in values.items() if value is not None})
+    return new
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"about": {"fingerprint": "0123456789abcdef"}}, "another calibration"),
+        ({"about": {"version": 9}}, "version 9"),
+        ({"about": {"gpu": None}}, "gpu"),
+        ({"about": {"features": ["m", "n"]}}, "other features"),
+        ({"about": {"error_band": {"fp16": {"tiny": 0.1}}}}, "error_band"),
+        ({"fp16.leaves": None}, "fp16.leaves is missing"),
+        ({"fp16.leaves": np.zeros((2, 2), dtype=np.int16)}, "leaves of shape (2, 2)"),
+        ({"fp16.leaves": np.full((1, 2), np.nan)}, "leaves of type float64"),
+        ({"fp16.split_border": np.array([np.inf], dtype=np.float32)}, "finite"),
+        ({"fp16.split_feature": np.array([99], dtype=np.uint8)}, "split_feature"),
+        ({"fp16.tree_splits": np.array([[5]], dtype=np.uint16)}, "tree_splits"),
+    ],
+)
+def test_a_residual_that_does_not_fit_is_refused(residual_file, tmp_path, change, word):
+    path = changed(residual_file, tmp_path, **change)
+    with pytest.raises(InputError) as refused:
+        load_residual(path, CALIBRATION)
+    assert word in str(refused.value)
+    assert path.name in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"version: 1", b"PK\x03\x04 cut short"])
+def test_a_file_of_another_kind_is_refused(tmp_path, gemm_model, content):
+    path = tmp_path / "r.npz"
+    path.write_bytes(content)
+    words = ("--m", 512, "--n", 512, "--k", 512, "--cta", "128x128", f"model_opts.residual={path}")
+    outcome = gemm_model("predict", *words)
+    assert outcome.code == 2
+    assert "not a residual" in outcome.err
+    assert "Traceback" not in outcome.err
+    path.unlink()
+    assert "no such file" in gemm_model("predict", *words).err
+
+
+def test_a_damaged_file_is_refused_wherever_the_damage_is(tmp_path, residual_file):
+    whole = residual_file.read_bytes()
+    path = tmp_path / "damaged.npz"
+    for place in range(0, len(whole), 23):
+        path.write_bytes(whole[:place] + bytes(40) + whole[place + 40 :])
+        with contextlib.suppress(InputError):
+            load_residual(path, CALIBRATION)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="not a residual of gemm-model calibrate; expected an .npz file"):
+        load_residual(path, CALIBRATION)
+
+
+def test_a_file_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
+    path = tmp_path / "large.npz"
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as members,
+        members.open("about.npy", "w") as member,
+    ):
+        for _ in range(65):
+            member.write(bytes(1 << 20))
+    with pytest.raises(InputError, match="holds 68157440 bytes; expected a residual of at most 67108864"):
+        load_residual(path, CALIBRATION)
+
+
+def test_another_parameter_is_another_calibration(tmp_path, residual_file):
+    path = tmp_path / "other.yaml"
+    values = yaml.safe_load(CALIBRATION.path.read_text())
+    values["numbers"]["launch.kernel_us"]["value"]["fp8"] += 1e-3
+    path.write_text(yaml.safe_dump(values))
+    # A changed copy has no residual beside it; the one of the original is refused.
+    assert not KernelModel(H200, calibration=str(path)).corrects
+    (tmp_path / "other.residual.npz").write_bytes(residual_file.read_bytes())
+    with pytest.raises(InputError, match="another calibration"):
+        KernelModel(H200, calibration=str(path))
+    assert not KernelModel(H200, calibration=str(path), residual="off").corrects
+
+
+def test_a_residual_is_not_borrowed(residual_file):
+    with pytest.raises(InputError, match="b200"):
+        KernelModel(load_gpu("b200"), residual=str(residual_file))
+
+
+@pytest.mark.parametrize("value", ["on", "h200", "trees.yaml", False])
+def test_other_words_are_refused(value):
+    with pytest.raises(InputError, match="expected auto, off or an .npz file"):
+        KernelModel(H200, residual=value)
+
+
+@needs_shipped
+def test_predicting_needs_no_library_of_trees(monkeypatch):
+    for name in ("catboost", "lightgbm", "sklearn"):
+        monkeypatch.setitem(sys.modules, name, None)
+    frame = pd.DataFrame(
+        {"in_dtype": ["bf16", "fp8"], "m": 4096, "n": 4096, "k": 4096, "cta_m": 128, "cta_n": 256}
+        | {"cluster_m": 1, "cluster_n": 1}
+    )
+    assert (predict_table(frame, H200)["phase_residual_us"] != 0).all()
+    assert (SHIPPED).stat().st_size < 600e3
+
+
+def test_without_catboost_training_names_the_extra(monkeypatch, gemm_model, tmp_path):
+    monkeypatch.setitem(sys.modules, "catboost", None)
+    with pytest.raises(MissingExtraError, match=r"gemm-model\[residual\]"):
+        train(np.zeros((2, 3), dtype=np.float32), np.zeros(3))
+    table = tmp_path / "table.csv"
+    measured(8).to_csv(table, index=False)
+    outcome = gemm_model("calibrate", "--input", table, "--output", tmp_path / "c.yaml")
+    assert outcome.code == 3
+    assert "gemm-model[residual]" in outcome.err
+    assert not (tmp_path / "c.yaml").exists()
+
+
+@needs_trees
+def test_calibrate_writes_and_judges_a_residual(tmp_path, gemm_model):
+    table, output = tmp_path / "table.csv", tmp_path / "c.yaml"
+    frame = measured(8)
+    frame[(frame["cta_m"] == 128) & (frame["cluster_m"] == 1)].to_csv(table, index=False)
+    outcome = gemm_model("calibrate", "--input", table, "--output", output)
+    assert outcome.code == 0, outcome.err
+    assert "shape + residual" in outcome.out
+    assert "config + residual" in outcome.out
+    assert str(tmp_path / "c.residual.npz") in outcome.err
+    found = load_residual(tmp_path / "c.residual.npz", load_calibration(str(output)))
+    assert tuple(found.forests) == ("fp16",)
+    assert KernelModel(H200, calibration=str(output)).corrects
+
+
+def test_a_calibration_without_a_residual_leaves_none_of_an_earlier_one(tmp_path):
+    result = CalibrationResult(CALIBRATION, {}, RESIDUAL, CalibrationData({}, [], ()))
+    path = tmp_path / "c.yaml"
+    assert write_calibration(result, path) == [path, tmp_path / "c.residual.npz"]
+    assert KernelModel(H200, calibration=str(path)).corrects
+    assert write_calibration(replace(result, residual=None), path) == [path]
+    assert not KernelModel(H200, calibration=str(path)).corrects

@@ -1,0 +1,61 @@
+"""Spilled registers, by hand."""
+
+import pytest
+
+from gemm_model.kernel_model.spilling import spilled_clk, spilled_l2_bytes
+from gemm_model.kernels.feasibility import resources_of
+from gemm_model.kernels.registry import family_of
+from tests.kernel_model.kernels import H200, found_of, row
+from tests.typed_numbers import numbers
+
+
+@pytest.mark.parametrize(
+    ("dtype", "config", "excess", "moved", "waits"),
+    [
+        # Instructions of 64 x 128 have 64 accumulators of a thread, 64 x 80 have 40: one of them goes.
+        ("fp8", {"cta_m": 128, "cta_n": 128, "schedule": "pingpong"}, 46, 64, 2),
+        ("fp8", {"cta_m": 192, "cta_n": 160}, 30, 40, 2),
+        # 56 x 2 = 112 accumulators of one that is 224 wide.
+        ("fp8", {"cta_m": 128, "cta_n": 224}, 14, 112, 2),
+        # Counted in compiled code, where more than whole instructions are moved.
+        ("fp8", {"cta_m": 128, "cta_n": 256}, 46, 137, 18),
+        ("fp8", {"cta_m": 192, "cta_n": 128, "schedule": "pingpong"}, 174, 202, 24),
+        ("fp8", {"cta_m": 256, "cta_n": 192}, 174, 218, 53),
+        # One set of sums swaps at each of a k tile's four MMAs: 4 x 112.
+        ("bf16", {"cta_m": 256, "cta_n": 224}, 14, 448, 2),
+        ("bf16", {"cta_m": 128, "cta_n": 256}, 0, 0, 0),
+        ("fp8", {"cta_m": 128, "cta_n": 96}, 0, 0, 0),
+    ],
+)
+def test_what_the_dsl_spills(dtype, config, excess, moved, waits):
+    found = found_of(row(dtype=dtype, **config))
+    assert (found.spilled_registers, found.moved_registers, found.spill_waits) == (excess, moved, waits)
+
+
+def test_nvcc_spills_by_the_register():
+    batch = row(dtype="fp8", cta_m=128, cta_n=256)
+    found = resources_of(batch, H200, family_of("cutlass", H200))
+    assert (found.spilled_registers, found.moved_registers, found.spill_waits) == (46, 46, 3)
+
+
+def test_clocks_of_a_k_tile():
+    """10 clocks a register, root 2 times as much for two warpgroups; 100 a wait, not in the first k tile."""
+    one = found_of(row(dtype="fp8", cta_m=128, cta_n=128, schedule="pingpong"))
+    assert spilled_clk(one, 1.0, numbers().spilling) == pytest.approx(640)
+    assert spilled_clk(one, 4.0, numbers().spilling) == pytest.approx(640 + 2 * 100 * 3 / 4)
+    two = found_of(row(dtype="fp8", cta_m=256, cta_n=128))
+    assert spilled_clk(two, 4.0, numbers().spilling) == pytest.approx(640 * 2**0.5 + 150)
+
+
+@pytest.mark.parametrize(
+    ("config", "registers"),
+    [
+        ({"cta_m": 128, "cta_n": 256}, 137),
+        ({"cta_m": 256, "cta_n": 128}, 64),
+        ({"cta_m": 128, "cta_n": 96}, 0),
+    ],
+)
+def test_what_spills_goes_through_l2(config, registers):
+    """At 2 bytes of L2's work for each of the 4 bytes of a register, of the 256 threads of two warpgroups."""
+    found = found_of(row(dtype="fp8", **config))
+    assert spilled_l2_bytes(found, numbers().spilling) == pytest.approx(registers * 4 * 256 * 2.0)

@@ -1,0 +1,264 @@
+"""The closed forms of the tile schedule against the scheduler's own loop, written out."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemm_model.core.batch import batch_of
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.grouped import GroupedGemm
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernel_model.tile_schedule import tile_schedule
+from gemm_model.kernels.feasibility import resources_of
+from gemm_model.kernels.registry import family_of
+
+H200, B200 = load_gpu("h200"), load_gpu("b200")
+CUTLASS = family_of("cutlass", H200)
+QUACK = family_of("quack", H200)
+
+
+def schedule_of(m, n, family=QUACK, gpu=H200, **kernel):
+    batch = batch_of([(GemmProblem.of(m, n, 1024), KernelConfig(cta_m=128, cta_n=128, **kernel))])
+    return tile_schedule(batch, resources_of(batch, gpu, family), family.tile_order)
+
+
+def tile_order(clusters_m, clusters_n, swizzle):
+    """Cluster coordinates in the order of their work index: groups along the fast extent, serpentine."""
+    minor_is_m = math.ceil(clusters_n / swizzle) * swizzle > math.ceil(clusters_m / swizzle) * swizzle
+    fast, slow = (clusters_m, clusters_n) if minor_is_m else (clusters_n, clusters_m)
+    group = min(swizzle, fast)
+    order = []
+    for first in range(0, fast, group):
+        width = min(group, fast - first)
+        steps = range(slow) if (first // group) % 2 == 0 else reversed(range(slow))
+        order += [(first + column, step) for step in steps for column in range(width)]
+    return minor_is_m, order
+
+
+@given(
+    clusters_m=st.integers(1, 90),
+    clusters_n=st.integers(1, 90),
+    cluster=st.sampled_from([1, 2, 4]),
+)
+@settings(max_examples=60, deadline=None)
+def test_waves_are_those_of_the_persistent_loop(clusters_m, clusters_n, cluster):
+    found = schedule_of(128 * cluster * clusters_m, 128 * clusters_n, cluster_m=cluster)
+    resident = min(H200.clusters_at_once(cluster), clusters_m * clusters_n)
+    tiles_of_cluster = Counter(tile % resident for tile in range(clusters_m * clusters_n))
+    assert found.resident[0] == resident
+    assert found.full_waves[0] == min(tiles_of_cluster.values())
+    assert found.waves[0] == max(tiles_of_cluster.values())
+    assert found.last_tiles[0] == sum(1 for count in tiles_of_cluster.values() if count > found.full_waves[0])
+
+
+@pytest.mark.parametrize("swizzle", [1, 2, 8, 16])
+def test_raster_follows_the_extent_with_fewer_clusters(swizzle):
+    for clusters_m, clusters_n in ((3, 40), (40, 3), (16, 16), (30, 31)):
+        minor_is_m, _ = tile_order(clusters_m, clusters_n, swizzle)
+        found = schedule_of(128 * clusters_m, 128 * clusters_n, swizzle=swizzle)
+        assert bool(found.minor_is_m[0]) == minor_is_m
+
+
+def test_distinct_panels_of_a_wave_match_the_order_on_average():
+    random = np.random.default_rng(7)
+    errors = []
+    for _ in range(200):
+        clusters_m, clusters_n = (int(size) for size in random.integers(1, 70, 2))
+        swizzle = int(random.choice([1, 2, 4, 8, 16]))
+        _, order = tile_order(clusters_m, clusters_n, swizzle)
+        resident = min(132, len(order))
+        waves = [order[first : first + resident] for first in range(0, len(order) - resident + 1, resident)]
+        fast = np.mean([len({tile[0] for tile in wave}) for wave in waves])
+        slow = np.mean([len({tile[1] for tile in wave}) for wave in waves])
+        found = schedule_of(128 * clusters_m, 128 * clusters_n, swizzle=swizzle)
+        errors.append((found.minor_panels[0] / fast - 1, found.major_panels[0] / slow - 1))
+    errors = np.abs(errors)
+    assert errors.mean() < 0.06
+    assert np.quantile(errors, 0.9) < 0.15
+
+
+def test_one_wave_touches_every_panel_once():
+    found = schedule_of(128 * 8, 128 * 8)
+    assert found.full_waves[0] == 1
+    assert found.last_tiles[0] == 0
+    assert (found.minor_panels[0], found.major_panels[0]) == (8, 8)
+
+
+def test_split_k_multiplies_tiles_and_divides_steps():
+    whole = schedule_of(512, 512)
+    split = schedule_of(512, 512, split_k=4)
+    assert split.tiles[0] == 4 * whole.tiles[0]
+    assert split.k_tiles[0] == whole.k_tiles[0] / 4
+
+
+def test_rows_outside_the_matrix():
+    found = schedule_of(129, 128)
+    assert found.filled_m[0] == pytest.approx(129 / 256)
+    assert found.filled_n[0] == 1
+
+
+def cutlass_order(ctas_m, ctas_n, max_swizzle):
+    """Tiles in the order of CUTLASS's `PersistentTileSchedulerSm90`, without clusters, index by index."""
+    shorter = min(ctas_m, ctas_n)
+    log_swizzle = 0
+    for log, fewest in ((3, 6), (2, 3), (1, 2)):
+        if max_swizzle >= 1 << log and shorter >= fewest:
+            log_swizzle = log
+            break
+    swizzle = 1 << log_swizzle
+    rows, columns = (math.ceil(ctas / swizzle) * swizzle for ctas in (ctas_m, ctas_n))
+    along_m = columns > rows
+    major = rows if along_m else columns
+    order = []
+    for index in range(rows * columns):
+        offset, rest = index % swizzle, index // swizzle
+        walked, grouped = rest % major, rest // major * swizzle + offset
+        order.append((walked, grouped) if along_m else (grouped, walked))
+    return along_m, swizzle, rows, columns, order
+
+
+@given(ctas_m=st.integers(1, 60), ctas_n=st.integers(1, 60), swizzle=st.sampled_from([1, 2, 4, 8]))
+@settings(max_examples=60, deadline=None)
+def test_cutlass_walks_the_shorter_extent_in_groups_of_the_longer(ctas_m, ctas_n, swizzle):
+    along_m, group, rows, columns, order = cutlass_order(ctas_m, ctas_n, swizzle)
+    found = schedule_of(128 * ctas_m, 128 * ctas_n, CUTLASS, swizzle=swizzle)
+    assert len(set(order)) == rows * columns == found.tiles[0]
+    assert bool(found.minor_is_m[0]) == (not along_m)
+    assert found.group[0] == group
+    # Tiles of padded groups are computed too.
+    assert found.filled_m[0] == pytest.approx(ctas_m / rows)
+    assert found.filled_n[0] == pytest.approx(ctas_n / columns)
+
+
+def test_panels_of_a_plain_order_match_it_on_average():
+    random = np.random.default_rng(11)
+    errors = []
+    for _ in range(200):
+        ctas_m, ctas_n = (int(size) for size in random.integers(6, 70, 2))
+        swizzle = int(random.choice([1, 2, 4, 8]))
+        along_m, _, _, _, order = cutlass_order(ctas_m, ctas_n, swizzle)
+        resident = min(132, len(order))
+        waves = [order[first : first + resident] for first in range(0, len(order) - resident + 1, resident)]
+        rows = np.mean([len({tile[0] for tile in wave}) for wave in waves])
+        columns = np.mean([len({tile[1] for tile in wave}) for wave in waves])
+        found = schedule_of(128 * ctas_m, 128 * ctas_n, CUTLASS, swizzle=swizzle)
+        fast, slow = (columns, rows) if along_m else (rows, columns)
+        errors.append((found.minor_panels[0] / fast - 1, found.major_panels[0] / slow - 1))
+    errors = np.abs(errors)
+    assert errors.mean() < 0.06
+    assert np.quantile(errors, 0.9) < 0.15
+
+
+@pytest.mark.parametrize(
+    ("raster", "grouped"),
+    # The raster names the extent that is walked: the other one's panels are grouped.
+    [("along_m", "n"), ("along_n", "m")],
+)
+def test_the_raster_of_cutlass_is_what_is_walked(raster, grouped):
+    found = schedule_of(128 * 20, 128 * 30, CUTLASS, raster=raster)
+    assert bool(found.minor_is_m[0]) == (grouped == "m")
+
+
+@pytest.mark.parametrize(("ctas", "swizzle"), [(1, 1), (2, 2), (3, 4), (5, 4), (6, 8), (40, 8)])
+def test_few_tiles_cut_the_swizzle_of_cutlass_down(ctas, swizzle):
+    assert schedule_of(128 * ctas, 128 * 40, CUTLASS, swizzle=8).group[0] == swizzle
+
+
+def test_triton_groups_rows_whatever_the_shape():
+    for ctas_m, ctas_n in ((40, 3), (3, 40)):
+        found = schedule_of(128 * ctas_m, 128 * ctas_n, family_of("triton", H200), swizzle=8)
+        assert bool(found.minor_is_m[0])
+        assert found.group[0] == min(8, ctas_m)
+        assert found.tiles[0] == 120
+
+
+def test_cublas_groups_eight_panels_whatever_the_swizzle():
+    for swizzle in (1, 16):
+        assert schedule_of(128 * 20, 128 * 30, family_of("cublas", H200), swizzle=swizzle).group[0] == 8
+
+
+def test_blackwell_walks_all_of_m_first_and_tells_its_last_wave_apart():
+    family = family_of("quack", B200)
+    found = schedule_of(128 * 20, 128 * 10, family, B200, swizzle=4)
+    assert bool(found.minor_is_m[0])
+    assert found.group[0] == 20
+    # 200 tiles of equal length on 148 SMs, whoever takes them: two rounds.
+    assert (found.full_waves[0], found.last_tiles[0]) == (1, 52)
+    even = schedule_of(128 * 37, 128 * 8, family, B200)
+    assert (even.full_waves[0], even.last_tiles[0], even.waves[0]) == (1, 148, 2)
+    static = schedule_of(128 * 37, 128 * 8, family_of("cublas", B200), B200)
+    assert (static.full_waves[0], static.last_tiles[0], static.waves[0]) == (2, 0, 2)
+
+
+def last_work_of(groups, gpu, family="quack"):
+    parsed = GroupedGemm.parse(groups)
+    problem = GemmProblem.of(parsed.total_rows, 256, max(parsed.k), groups=parsed)
+    kernel = {"schedule": "2cta"} if gpu is B200 else {"kernel": family}
+    batch = batch_of([(problem, KernelConfig(cta_m=128, cta_n=256, cluster_m=2, **kernel))])
+    chosen = family_of(family, gpu)
+    found = tile_schedule(batch, resources_of(batch, gpu, chosen), chosen.tile_order)
+    return float(np.ravel(found.last_work)[0]), float(np.ravel(found.full_waves)[0])
+
+
+def test_unlike_groups_last_their_longest_tile_at_least_where_tiles_go_to_whoever_is_free():
+    # 148 tiles of 1,024 and as many of 3,072: two waves of either on 74 pairs, four of 2,048.
+    two_lengths = "37888x256x1024,37888x256x3072"
+    assert last_work_of(two_lengths, B200) == (1, 3)
+    assert last_work_of(two_lengths, H200) == (1, 4)
+    # No kernel is shorter than its longest tile: 8,192 of 2,048.
+    assert last_work_of("2560x256x1024,256x256x8192", B200) == (4, 0)
+    # Nor does it jump as a group becomes a little longer: 75 tiles on 74 pairs stay two waves.
+    assert last_work_of("9600x256x4096,9600x256x4104", B200) == (pytest.approx(1, abs=0.01), 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dealt"),
+    [
+        # 16 tiles of 64 k tiles are 1024; 128 clusters get 8 each: eight for each tile, none within another.
+        ((512, 512, 4096), {"full": 0, "clusters": 128, "work": 1 / 8, "sharers": 8, "sums": 7}),
+        # 165 tiles of 41 k tiles are one wave and 33; all are dealt, and most shares begin within a tile. The
+        # longest takes over up to 7 k tiles: 51.25 + 7 of 41.
+        ((1408, 1920, 2624), {"full": 0, "clusters": 132, "work": 58.25 / 41, "sharers": 2, "sums": 1}),
+        # 40 tiles of 64 k tiles, 19.39 a share: pieces of 8 at both ends leave two whole shares between.
+        (
+            (640, 1024, 4096),
+            {"full": 0, "clusters": 132, "work": (2560 / 132 + 7) / 64, "sharers": 4, "sums": 3},
+        ),
+        # 340 tiles: one whole wave, then the other 208 as 132 shares.
+        (
+            (2176, 2560, 4480),
+            {"full": 1, "clusters": 132, "work": (208 / 132 * 70 + 7) / 70, "sharers": 2, "sums": 208 / 340},
+        ),
+        # A last wave that is full, or tiles of no more than 8 k tiles, are left whole.
+        ((1408, 1536, 4096), {"full": 1, "clusters": 132, "work": 1.0, "sharers": 1, "sums": 0}),
+        ((512, 512, 512), {"full": 1, "clusters": 16, "work": 1.0, "sharers": 1, "sums": 0}),
+    ],
+)
+def test_stream_k_deals_the_last_waves_evenly(sizes, dealt):
+    kernel = KernelConfig(cta_m=128, cta_n=128, swizzle=1, kernel="cutlass", scheduler="stream_k")
+    batch = batch_of([(GemmProblem.of(*sizes), kernel)])
+    found = tile_schedule(batch, resources_of(batch, H200, CUTLASS), CUTLASS.tile_order)
+    assert found.full_waves[0] == dealt["full"]
+    assert found.resident[0] == dealt["clusters"]
+    assert float(np.ravel(found.last_work)[0]) == pytest.approx(dealt["work"])
+    assert float(np.ravel(found.sharers)[0]) == dealt["sharers"]
+    assert float(np.ravel(found.partial_sums)[0]) == pytest.approx(dealt["sums"])
+
+
+def test_a_second_kernel_adds_up_every_split_and_a_turn_all_but_the_last():
+    batch = batch_of([(GemmProblem.of(512, 512, 4096), KernelConfig(cta_m=128, cta_n=128, split_k=4))])
+    cublas = family_of("cublas", H200)
+    orders = {"quack": QUACK, "cublas": cublas}
+    found = {
+        name: tile_schedule(batch, resources_of(batch, H200, family), family.tile_order)
+        for name, family in orders.items()
+    }
+    assert {name: float(np.ravel(each.partial_sums)[0]) for name, each in found.items()} == {
+        "quack": 3,
+        "cublas": 4,
+    }

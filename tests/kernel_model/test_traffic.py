@@ -1,0 +1,241 @@
+"""Bytes that a kernel moves, counted by hand."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from gemm_model.core.batch import batch_of
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernel_model.edge_tiles import edge_fill
+from gemm_model.kernel_model.traffic import merged_share, out_of_step, traffic
+from gemm_model.kernels.registry import family_of
+from tests.kernel_model.kernels import B200, H200, found_of, pair_of_ctas, row, schedule_of
+from tests.typed_numbers import numbers
+
+ALONE = numbers().without(["coalescing"])
+CUBE_OUTPUT = 4096 * 4096 * 2
+
+
+def never_again(_own_bytes):
+    return float("inf")
+
+
+def at_once(own_bytes):
+    return own_bytes
+
+
+def moved(batch, known=None, gpu=H200, between=never_again, *, chained=False, a_written=False):
+    order = family_of("quack", gpu).tile_order
+    known = known or numbers()
+    found, schedule = found_of(batch, gpu), schedule_of(batch, gpu)
+    edge = edge_fill(batch, schedule, found, known)
+    return traffic(batch, gpu, found, schedule, edge, known, order, between, chained, a_written)
+
+
+def test_one_wave_reads_each_operand_once_from_dram():
+    found = moved(row((1024, 1024, 1024), cta_m=128, cta_n=128))
+    assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2)
+    assert found.dram_write_bytes == 1024 * 1024 * 2
+    assert found.dram_bytes == pytest.approx(3 * 1024 * 1024 * 2)
+
+
+def test_what_the_kernel_before_wrote_of_a_is_found_in_l2():
+    gpu = replace(H200, l2_unwritten_share=0.4)  # 24 of 60 MiB
+    # A of 24 MiB: half of it is there. B is not, so that first loads wait as ever.
+    large = row((12288, 512, 1024), cta_m=128, cta_n=256)
+    cold, written = (moved(large, gpu=gpu, chained=True, a_written=told) for told in (False, True))
+    assert cold.dram_read_bytes - written.dram_read_bytes == pytest.approx(12 * 2**20)
+    assert written.from_dram == cold.from_dram == 1.0
+    # Of 8 MiB all but 1/82.
+    small = row((4096, 512, 1024), cta_m=128, cta_n=256)
+    cold, written = (moved(small, gpu=gpu, chained=True, a_written=told) for told in (False, True))
+    assert cold.dram_read_bytes - written.dram_read_bytes == pytest.approx(8 * 2**20 * 81 / 82)
+    # Where no counter told what L2 holds back, nothing is counted on.
+    assert (
+        moved(small, chained=True, a_written=True).dram_read_bytes
+        == moved(small, chained=True).dram_read_bytes
+    )
+
+
+def test_l2_holds_back_outputs_until_later_bytes_drive_them_out():
+    gpu = replace(H200, l2_unwritten_share=0.4)  # 24 of 60 MiB
+    # 8192 x 4096 sums of two bytes: 64 MiB, beside 12 MiB of operands; 24 of 76 MiB stay.
+    large = row((8192, 4096, 512), cta_m=128, cta_n=128)
+    assert moved(large, gpu=gpu).dram_write_bytes == pytest.approx(64 * 2**20 * 52 / 76, rel=1e-3)
+    assert moved(large, gpu=gpu, chained=True).dram_write_bytes == 64 * 2**20
+    assert moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), gpu=gpu).dram_write_bytes == 0.0
+
+
+def test_a_warm_l2_holds_what_fits_half_of_it():
+    # 6 MiB of 30 MiB: each half of 60 keeps a copy.
+    found = moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), between=at_once)
+    missed = 1 - 1 / (1 + (6 / 30) ** 4)
+    assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2 * missed)
+    # One partition keeps 6 of 60.
+    whole = replace(H200, l2_kept_share=1.0)
+    found = moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), gpu=whole, between=at_once)
+    assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2 * (1 - 1 / (1 + 0.1**4)))
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "missed"),
+    [
+        (54, 0.10840),  # 0.9^20 is 0.12158, and 0.12158 / 1.12158 is lost
+        (66, 0.87060),  # 1.1^20 is 6.7275
+    ],
+)
+def test_an_l2_lets_go_as_steeply_as_its_card_says(mebibytes, missed):
+    steep = replace(H200, l2_kept_share=1.0, l2_kept_order=20.0)  # 60 MiB
+    batch = row((1024, 1024, 1024), cta_m=128, cta_n=128)
+    found = moved(batch, gpu=steep, between=lambda _own: mebibytes * 2.0**20)
+    assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2 * missed, rel=1e-4)
+
+
+def test_panels_of_a_group_larger_than_a_wave_come_from_dram_again():
+    # 500 rows of tiles, walked first: 74 of them make a wave, and until one is wanted again the other 426
+    # have come by, 524 MB of A. So A is read for each of the 28 columns of tiles; B is small.
+    reads = moved(pair_of_ctas(256, (128000, 7168, 4096)), gpu=B200).dram_read_bytes
+    assert reads == pytest.approx(28 * 128000 * 4096, rel=0.03)
+    # Thin enough to stay, A is read once: 65 MB in an L2 of 132 MB, three quarters of it usable.
+    reads = moved(pair_of_ctas(256, (128000, 71680, 512)), gpu=B200).dram_read_bytes
+    assert reads < 0.3 * 280 * 128000 * 512
+
+
+def test_tiles_that_lag_a_load_latency_behind_find_panels_gone():
+    # Unmerged, 1,024 CTAs ask for 256 rows of 4,096 x 2 bytes; L2 keeps 0.75 of 60 MiB, operands are 64.
+    batch = row(cta_m=128, cta_n=128)
+    in_step = moved(batch, numbers({"coalescing.share": 0.0, "coalescing.loss_per_ms": 0.0}))
+    late = moved(batch, numbers({"coalescing.share": 0.0, "coalescing.loss_per_ms": 20.0}))
+    fits = 1 / (1 + (64 / 45) ** 4)
+    streamed = (in_step.dram_read_bytes - fits * 2**26) / (1 - fits)
+    # 20 a ms of latencies of 384 ns: 0.00768 of the bytes that 1,024 / 132 waves touch.
+    gone = 0.00768 * 1024 / 132 * in_step.wave_bytes / (45 * 2**20)
+    more = (1 - fits) * (1024 * 256 * 4096 * 2 - streamed) * gone / (1 + gone)
+    assert late.dram_read_bytes - in_step.dram_read_bytes == pytest.approx(more)
+    # Operands that fit stay, however far apart the tiles are.
+    small = row((2048, 2048, 1024), cta_m=128, cta_n=128)
+    apart = moved(small, numbers({"coalescing.loss_per_ms": 20.0})).dram_read_bytes
+    assert apart == pytest.approx(moved(small).dram_read_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize(("cluster", "rows"), [((1, 1), 256), ((2, 1), 192), ((2, 2), 128), ((1, 4), 160)])
+def test_multicast_divides_the_requests(cluster, rows):
+    """1024 CTAs ask for so many rows of 2 bytes for each of 4096 k."""
+    batch = row(cta_m=128, cta_n=128, cluster_m=cluster[0], cluster_n=cluster[1])
+    assert moved(batch, ALONE).l2_request_bytes - CUBE_OUTPUT == pytest.approx(rows * 2 * 4096 * 1024)
+
+
+def test_merging_only_saves_requests():
+    batch = row((8192, 8192, 8192), cta_m=128, cta_n=128)
+    merging, alone = moved(batch), moved(batch, ALONE)
+    assert alone.merged_bytes == 0
+    assert merging.merged_bytes > 0
+    assert alone.l2_request_bytes - merging.l2_request_bytes == pytest.approx(merging.merged_bytes)
+
+
+@pytest.mark.parametrize(
+    ("k", "cluster", "merge"), [(4096, 1, True), (4112, 1, True), (4104, 1, False), (4096, 2, False)]
+)
+def test_neither_multicast_requests_nor_rows_off_sectors_merge(k, cluster, merge):
+    """Rows of 4104 elements start at odd multiples of 16 bytes: they share sectors with their neighbours."""
+    batch = row((4096, 4096, k), cta_m=128, cta_n=128, cluster_m=cluster, cluster_n=cluster)
+    assert (moved(batch).merged_bytes > 0) == merge
+
+
+def test_requests_of_pairs_for_their_halves_of_b_merge():
+    """37 pairs by rows of one B: of the pairs of a GPC, those that want its only column of tiles ask once."""
+    batch = pair_of_ctas(256, (74 * 128, 256, 4096))
+    alone, merging = (moved(batch, known, gpu=B200) for known in (ALONE, numbers()))
+    # 74 CTAs of 128 rows of A and half of 256 rows of B, one byte each.
+    assert alone.l2_request_bytes - batch.output_bytes == pytest.approx(74 * (128 + 128) * 4096)
+    share = merged_share(1.0, 2.0, B200)
+    assert share > 0.5
+    # Of requests that want the same 0.8 merge; of A 37 panels are wanted by 37 pairs.
+    merged = 0.8 * 74 * 128 * 4096 * (share + merged_share(37.0, 2.0, B200))
+    assert merging.merged_bytes == pytest.approx(merged, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("panels", "cluster_size", "asked"),
+    [
+        (1, 1, 1 / 8),  # eight requesters want the same
+        (3, 1, 3 * (1 - (2 / 3) ** 8) / 8),
+        (48, 1, 48 * (1 - (47 / 48) ** 8) / 8),  # eight that want one of 48 at random
+        (3, 2, 3 * (1 - (2 / 3) ** 4) / 4),  # four clusters of two
+        (3, 8, 1),  # nothing is left to meet
+    ],
+)
+def test_requests_for_few_panels_meet(panels, cluster_size, asked):
+    share = merged_share(float(panels), float(cluster_size), H200)
+    assert share == pytest.approx(1 - asked)
+
+
+def test_requests_stop_merging_the_longer_l2_works():
+    found = moved(row((8192, 8192, 8192), cta_m=128, cta_n=128))
+    # Three milliseconds at a loss of 2 a millisecond: a seventh is left.
+    long = out_of_step(found, 3000.0, numbers().without(["launch_order"]))
+    assert long.merged_bytes == pytest.approx(found.merged_bytes / 7)
+    lost = found.merged_bytes * 6 / 7
+    assert long.l2_request_bytes == pytest.approx(found.l2_request_bytes + lost)
+    assert long.l2_load_bytes == pytest.approx(found.l2_load_bytes + lost)
+    kept = ("operand_bytes", "output_bytes", "dram_read_bytes", "dram_write_bytes", "l2_store_bytes")
+    assert all(getattr(long, name) == getattr(found, name) for name in kept)
+
+
+def test_what_meets_by_the_launch_order_is_lost_sooner():
+    found = moved(row((8192, 8192, 8192), cta_m=128, cta_n=128))
+    assert found.ordered_bytes != 0
+    # After 300 us a quarter of it is left, of which a loss of 2 a millisecond leaves 1 / 1.6.
+    later = out_of_step(found, 300.0, numbers())
+    assert later.ordered_bytes == pytest.approx(found.ordered_bytes / 4)
+    assert later.merged_bytes == pytest.approx((found.merged_bytes + found.ordered_bytes / 4) / 1.6)
+    # Clusters of four, and GPUs whose order of SMs is not known, meet by chance alone.
+    four = row((8192, 8192, 8192), cta_m=128, cta_n=128, cluster_m=4)
+    assert moved(four).ordered_bytes == 0
+    assert moved(row(cta_m=128, cta_n=128), gpu=replace(H200, tpc_rounds=())).ordered_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("n", "cta_n", "extra"), [(4096, 128, 0.0), (4112, 128, 0.5), (4104, 128, 1.5), (4104, 208, 3.0)]
+)
+def test_misaligned_writes_cost_by_the_piece(n, cta_n, extra):
+    """Half for each further piece; 208 columns are stored 16 at a time, in pieces half as large."""
+    found = moved(row((64, n, 64), cta_m=64, cta_n=cta_n, schedule="pingpong"))
+    assert found.l2_store_bytes == pytest.approx(64 * n * 2 * (1 + extra))
+    # An output that is contiguous along m: rows of 64 elements are aligned.
+    along_m = row((64, n, 64), cta_m=64, cta_n=cta_n, schedule="pingpong", c_major="m")
+    assert moved(along_m).l2_store_bytes == pytest.approx(64 * n * 2)
+
+
+def test_fills_from_dram_take_a_share_of_l2():
+    batch = row(cta_m=128, cta_n=128)
+    half, none = moved(batch), moved(batch, numbers({"l2.fill_share": 0.0}))
+    assert half.l2_load_bytes - none.l2_load_bytes == pytest.approx(0.5 * half.dram_read_bytes)
+
+
+@pytest.mark.parametrize(
+    ("cta_n", "tiles", "registers"),
+    [(128, 16 * 32, 64), (256, 32 * 16, 137)],
+)
+def test_spilled_registers_are_work_of_l2(cta_n, tiles, registers):
+    """A whole instruction's registers, and what compiled code of the wide ones moves; two warpgroups."""
+    batch = row(dtype="fp8", cta_m=32768 // cta_n, cta_n=cta_n)
+    more = moved(batch).l2_load_bytes - moved(batch, numbers().without(["spilling"])).l2_load_bytes
+    assert more == pytest.approx(2 * 4 * 128 * 2 * registers * tiles * 32)
+
+
+def test_split_k_writes_and_reads_partial_sums():
+    whole, split = (moved(row((512, 512, 4096), cta_m=128, cta_n=128, split_k=n), ALONE) for n in (1, 4))
+    # Three further sums of 4 bytes, written and read.
+    assert split.l2_request_bytes - whole.l2_request_bytes == pytest.approx(512 * 512 * 4 * 2 * 3)
+
+
+def test_numbers_and_arrays_take_the_same_formulas():
+    problem, config = GemmProblem.of(1000, 3000, 520), KernelConfig(cta_m=128, cta_n=192, cluster_m=2)
+    arrays = moved(batch_of([(problem, config)]))
+    scalars = moved(row((1000, 3000, 520), cta_m=128, cta_n=192, cluster_m=2))
+    for spec in fields(arrays):
+        found = np.atleast_1d(getattr(arrays, spec.name))[0]
+        assert found == pytest.approx(getattr(scalars, spec.name), rel=1e-12)
