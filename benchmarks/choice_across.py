@@ -1,16 +1,13 @@
 """How good are choices across libraries? The first choice of all families against the best measured kernel.
 
-    python benchmarks/choice_across.py --input cublaslt.csv.gz --input cutlass.csv.gz \\
-        --input triton_persistent.csv.gz --input quack_variants.csv.gz --input splits.csv.gz \\
-        --input burst.csv.gz --again decode_splits.csv.gz --fresh decode_splits_fresh.csv.gz \\
-        --donor h200:quack --output docs/choosing.md
+    python benchmarks/choice_across.py --output docs/choosing.md
 
 The space of a shape is all its measured kernels of the four families; shapes that a family was not measured
 on are left out. The efficiency of a choice is the best measured time over the time of what was chosen. Slow
 and fast fp8 sums are two problems: their results differ. Beside the choice of all families stand that of
 each family alone, the kernel that torch's cuBLAS takes, cuBLASLt's first heuristic and, where it is
 installed, what nvMatmulHeuristics predicts to be the fastest CUTLASS kernel. Splits of K are judged by the
-mean time of all cards that timed a kernel (`--again`), and on shapes that nothing was fitted to (`--fresh`).
+mean time of all cards that timed a kernel (campaign AGAIN), and on shapes that nothing was fitted to (FRESH).
 """
 
 from __future__ import annotations
@@ -21,23 +18,20 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from few_shot import adapted
+from measured import rows_of
 
-from gemm_model.calibration.cross_validation import folds_of, size_groups
-from gemm_model.calibration.observations import observe
-from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import GemmModelError
 from gemm_model.core.files import atomic_write
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import STREAM_K, KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernel_model.calibration_file import Calibration, load_calibration
-from gemm_model.kernel_model.kernel_time import kernel_time
-from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, create_model
 from gemm_model.tables.accuracy import choice_figures, error_figures
-from gemm_model.tables.table import predict_frame, read_table, runtimes_us, usable_rows
+from gemm_model.tables.table import predict_frame, runtimes_us, usable_rows
 
+GPU = "h200"
+CAMPAIGNS = ("cublaslt", "cutlass", "triton_persistent", "quack_variants", "splits", "burst")
+AGAIN, FRESH = "decode_splits", "decode_splits_fresh"
 SHAPE = ["in_dtype", "sums", "m", "n", "k"]
 SIZES = ["m", "n", "k"]
 NUMBERS = [
@@ -55,19 +49,18 @@ KERNEL = ["kernel", "schedule", "raster", "scheduler", *NUMBERS]
 """What tells a row of a shape from the others."""
 FAMILIES = ("quack", "cublas", "cutlass", "triton")
 DECODE_M = 64
-SEED = 0
 NEAR = 0.03
 """A split this much slower than the best one is as good."""
 
 
-def load(paths: list[Path]) -> pd.DataFrame:
-    """Rows of all tables in the burst regime with numbers as numbers, and their predictions."""
+def load(campaigns: Sequence[str]) -> pd.DataFrame:
+    """Rows of all campaigns in the burst regime with numbers as numbers, and their predictions."""
     frames = []
-    for path in paths:
-        rows, notes = usable_rows(read_table(path), needs_tile=True)
-        frames.append(rows.assign(runtime_us=runtimes_us(rows), table=path.name))
+    for name in campaigns:
+        rows, notes = usable_rows(rows_of(name), needs_tile=True)
+        frames.append(rows.assign(runtime_us=runtimes_us(rows), table=name))
         for note in notes:
-            print(f"{path}: {note}")
+            print(f"{name}: {note}")
     frame = pd.concat(frames, ignore_index=True)
     frame = frame[frame.get("regime", "burst").fillna("burst") == "burst"]
     for name in (*SIZES, *NUMBERS):
@@ -89,35 +82,12 @@ def in_all_families(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[pd.MultiIndex.from_frame(frame[["in_dtype", *SIZES]]).isin(kept)].reset_index(drop=True)
 
 
-def predicted(frame: pd.DataFrame, gpu: GpuSpec, donor: str | None) -> np.ndarray:
-    """Times by prediction; infinite for picks and for what is not modelled.
-
-    Those of the default model or, with a donor, its physics: its numbers for the donor's family, and for each
-    other one a fit of its rows from there that has not seen the shape.
-    """
+def predicted(frame: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
+    """Times by prediction; infinite for picks and for what is not modelled."""
     times_us = np.full(len(frame), np.inf)
     modelled = ~frame["pick"]
-    options = {} if donor is None else {"calibration": donor, "residual": "off"}
     rows = frame[modelled].drop(columns=["sums", "pick", "table"])
-    times_us[modelled] = predict_frame(rows, create_model(DEFAULT_MODEL, gpu, options)).runtime_us
-    if donor is not None:
-        calibration = load_calibration(donor)
-        kind = frame["in_dtype"].map(lambda name: operand_type(name)[0].math_kind)
-        for (family, rate_class), of_kind in rows.groupby([rows["kernel"], kind[rows.index]]):
-            if family != calibration.family:
-                times_us[of_kind.index] = held_out_us(of_kind, family, rate_class, gpu, calibration)
-    return times_us
-
-
-def held_out_us(rows: pd.DataFrame, name: str, kind: str, gpu: GpuSpec, donor: Calibration) -> np.ndarray:
-    """Times of a family's kernels of one rate class, each shape's from a fit to the other shapes."""
-    seen = observe(rows, gpu, family_of(name, gpu))
-    folds = folds_of(size_groups(seen), SEED)
-    times_us = np.full(len(seen), np.nan)
-    for fold in np.unique(folds):
-        fitted = adapted(seen, kind, folds != fold, gpu, donor).numbers
-        found = kernel_time(seen.shape, gpu, fitted.without(seen.shape.family.absent_mechanisms))
-        times_us[folds == fold] = found.runtime_us[folds == fold]
+    times_us[modelled] = predict_frame(rows, create_model(DEFAULT_MODEL, gpu, {})).runtime_us
     return times_us
 
 
@@ -285,9 +255,9 @@ PAGE = """\
 
 `gemm-model rank --family any` ranks the kernels of all libraries in one list; `--against cublas` adds what
 each choice gains over the kernel that cuBLAS would take ([how](how-to/choose.md#which-library)). This page
-tells what was measured on the {card}: where each library wins, and how good the choice among all of them is.
+tells what was measured on the H200: where each library wins, and how good the choice among all of them is.
 `benchmarks/choice_across.py` writes it from the tables {tables}
-of `data/measurements/{gpu}`. Predictions: {predictions}.
+of `data/measurements/h200`. Predictions: the shipped calibrations.
 
 ## Where each library wins
 Share of problems whose fastest measured kernel is the family's, and by how much the family's best is slower
@@ -322,87 +292,68 @@ All rows of these tables that are modelled: {modelled} of {rows}.
 """
 
 
-FRESH = """
-On shapes of layers that no calibration has seen, of `{table}`, by the shipped calibrations{without} and the
+FRESH_PART = """
+On shapes of layers that no calibration has seen, of `{table}`, by the shipped calibrations and the
 mean of {cards} cards:
 
 {splits}
 """
 
 
-def further_cards(every: pd.DataFrame, args: argparse.Namespace) -> tuple[pd.DataFrame, str]:
+def further_cards(every: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """The rows with times of all cards that timed them, and what the page says of that."""
-    if args.again is None:
-        return every, "Times of one card."
-    again = load([args.again])
-    told = "Kernels near the fastest were timed again on {} further cards (`{}`): means of all cards.".format(
-        again["gpu_uuid"].nunique(), args.again.name.split(".")[0]
-    )
+    again = load([AGAIN])
+    cards = again["gpu_uuid"].nunique()
+    told = f"Kernels near the fastest were timed again on {cards} further cards (`{AGAIN}`): means of all."
     return of_all_cards(every, again), told
 
 
-def fresh_part(args: argparse.Namespace, gpu: GpuSpec) -> str:
+def fresh_part(gpu: GpuSpec) -> str:
     """The part of the page on shapes that nothing was fitted to."""
-    if args.fresh is None:
-        return ""
-    rows = load([args.fresh])
-    options = {} if args.donor is None else {"residual": "off"}
-    model = create_model(DEFAULT_MODEL, gpu, options)
+    rows = load([FRESH])
+    model = create_model(DEFAULT_MODEL, gpu, {})
     own = rows.drop(columns=["sums", "pick", "table"])
     rows["predicted_us"] = predict_frame(own, model).runtime_us
-    return FRESH.format(
-        table=args.fresh.name.split(".")[0],
-        without="" if args.donor is None else " without their residuals",
+    return FRESH_PART.format(
+        table=FRESH,
         cards=rows["gpu_uuid"].nunique(),
         splits="\n".join(split_lines(of_each_row_once(rows))),
     )
 
 
-def page_text(every: pd.DataFrame, frame: pd.DataFrame, args: argparse.Namespace) -> str:
+def page_text(every: pd.DataFrame, frame: pd.DataFrame) -> str:
     """The page of evidence; all of its figures are of this run."""
-    of_cards, cards = further_cards(every, args)
+    of_cards, cards = further_cards(every)
     own = frame[~frame["pick"]]
     drawn = own.groupby(["in_dtype", *SIZES, "kernel"]).size().groupby("kernel").median()
     problems = own.groupby(["in_dtype", *SIZES])
     return PAGE.format(
-        tables=", ".join(f"`{path.name.split('.')[0]}`" for path in args.input),
-        gpu=args.gpu,
-        card=args.gpu.upper().replace("_", " "),
-        predictions="the shipped calibrations"
-        if args.donor is None
-        else f"fits from {args.donor} that have not seen the shape, QuACK's calibration; no residual",
+        tables=", ".join(f"`{name}`" for name in CAMPAIGNS),
         modelled=f"{np.isfinite(every['predicted_us']).sum():,}",
         rows=f"{(~every['pick']).sum():,}",
         errors="\n".join(error_lines(every)),
         shapes=problems.ngroups,
         sizes=own.groupby(SIZES).ngroups,
         kernels=int(problems.size().median()),
-        choices="\n".join(choice_lines(frame, args.gpu)),
+        choices="\n".join(choice_lines(frame, GPU)),
         winners="\n".join(winner_lines(frame)),
         drawn=", ".join(f"{family} {drawn[family]:.0f}" for family in FAMILIES),
         decode=DECODE_M,
         near=NEAR,
         cards=cards,
         splits="\n".join(split_lines(of_cards)),
-        fresh=fresh_part(args, load_gpu(args.gpu)),
+        fresh=fresh_part(load_gpu(GPU)),
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--input", type=Path, action="append", required=True)
-    parser.add_argument("--again", type=Path, help="table of the same decode rows on further cards")
-    parser.add_argument("--fresh", type=Path, help="table of decode shapes that nothing was fitted to")
-    parser.add_argument("--gpu", default="h200")
-    parser.add_argument(
-        "--donor", help="judge fits from it that have not seen a shape (default: the shipped calibrations)"
-    )
     parser.add_argument("--output", type=Path, help="Markdown file for the page of evidence")
     args = parser.parse_args()
-    every = load(args.input)
-    every["predicted_us"] = predicted(every, load_gpu(args.gpu), args.donor)
+    every = load(CAMPAIGNS)
+    every["predicted_us"] = predicted(every, load_gpu(GPU))
     frame = in_all_families(every)
-    text = page_text(every, frame, args)
+    text = page_text(every, frame)
     print(text)
     if args.output:
         atomic_write(args.output, text)

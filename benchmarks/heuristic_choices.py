@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from measured import campaigns, numbers_of, rows_of
 from scipy.optimize import minimize
 
 from gemm_model.choice.heuristic_choices import sort_of, ways_of
@@ -33,34 +33,25 @@ from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.heuristic_choice import Copies, Copying, EarlierKernel, HeuristicChoice, KnownWay
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernel_model.calibration_file import heuristic_choices, tables_of_picks
+from gemm_model.kernel_model.calibration_file import heuristic_choices
 from gemm_model.kernels.registry import TORCH_FAMILY
-from gemm_model.tables.table import read_table, runtimes_us, usable_rows
+from gemm_model.tables.table import runtimes_us, usable_rows
 
-MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements"
-FASTEST = "cublaslt.csv.gz"
-TABLES = (("burst", "burst.csv.gz"), ("burst", FASTEST), ("graph", "graph.csv.gz"))
-"""Regime and table."""
+FASTEST = "cublaslt"
+CALLS = (("burst", "burst"), ("burst", FASTEST), ("graph", "graph"))
+"""Regime and campaign."""
 REPEATED = (
-    *(("burst", f"{name}.csv.gz") for name in ("repeat", "repeat_long", "libraries_repeat")),
-    ("graph", "graph_repeat.csv.gz"),
+    *(("burst", name) for name in ("repeat", "repeat_long", "libraries_repeat")),
+    ("graph", "graph_repeat"),
 )
 """The same of rows repeated on further H200s, which no number is fitted to."""
 GPUS = ("h200", "h100_sxm")
 H200 = load_gpu(GPUS[0])
 SHORT_US = 12.0
 CUDNN = "cudnn"
-FITTED_CONVOLUTIONS = tables_of_picks(CUDNN)
-HELD_OUT_CONVOLUTIONS = (
-    "unseen_problems",
-    "conv_networks_unseen",
-    "conv_networks_later",
-    "conv_networks_fresh",
-    "conv_networks_last",
-    "conv_networks_new",
-    "conv_beside_unseen",
-    "conv_few_unseen",
-)
+CONVOLUTIONS = [each for each in campaigns() if each.file == "convolutions.csv.gz"]
+HELD_OUT_CONVOLUTIONS = ["unseen_problems", *(each.name for each in CONVOLUTIONS if each.role == "held_out")]
+FITTED_CONVOLUTIONS = [each.name for each in CONVOLUTIONS if each.role != "held_out"]
 COPYING = {"sliced": "nhwcSliceCKernel", "transposed": "tensorTransformGeneric", "padded": "nhwcAddPadding"}
 """By way of copying what stands in the name of its first kernel."""
 EARLIER = {
@@ -103,18 +94,16 @@ SHARES = [round(0.005 * step, 3) for step in range(31)]
 HALVES_US = (100.0, 200.0, 400.0, 600.0, 800.0, 1200.0, 1600.0, math.inf)
 
 
-def picks(path: Path) -> pd.DataFrame:
+def picks(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of torch's own calls, each alone in its chain and rested."""
-    frame = pd.read_csv(path, low_memory=False)
     own = (frame["kernel"] == TORCH_FAMILY) & frame["runtime_us"].notna()
     if "partner" in frame:
         own &= frame["partner"].isna() & ~(frame["settled"].fillna(0).astype(float) > 0)
     return frame[own].reset_index(drop=True)
 
 
-def over_fastest(path: Path) -> pd.DataFrame:
-    """Torch's calls of a table over cuBLASLt's fastest algorithm of the same problem, by type."""
-    frame = pd.read_csv(path, low_memory=False)
+def over_fastest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Torch's calls of a campaign over cuBLASLt's fastest algorithm of the same problem, by type."""
     fastest_us = frame[frame["kernel"] == "cublaslt"].groupby(SIZES)["runtime_us"].min()
     own = frame[frame["kernel"] == TORCH_FAMILY].set_index(SIZES)["runtime_us"]
     over = (own / fastest_us).dropna()
@@ -127,11 +116,11 @@ def errors(pick: HeuristicChoice, rows: pd.DataFrame) -> pd.Series:
     return (times_us / rows["runtime_us"] - 1.0).abs()
 
 
-def calls(gpu_name: str, tables: Iterable[tuple[str, str]] = TABLES) -> pd.DataFrame:
+def calls(gpu_name: str, tables: Iterable[tuple[str, str]] = CALLS) -> pd.DataFrame:
     """Torch's calls alone and in graphs: what is predicted of the kernel predicted to be the fastest."""
     parts = []
     for regime, table in tables:
-        rows = picks(MEASUREMENTS / gpu_name / table)
+        rows = picks(numbers_of(table, gpu_name))
         if rows.empty:
             continue
         ranker = Ranker(load_gpu(gpu_name), family=TORCH_FAMILY, options={"regime": regime})
@@ -175,7 +164,7 @@ def figures(rows: pd.DataFrame, heuristic_choice: HeuristicChoice) -> Iterator[d
 
 def convolutions(table: str) -> pd.DataFrame:
     """cuDNN's calls of a table, whatever their kernels: measured, and their fastest kernel by prediction."""
-    rows, _ = usable_rows(read_table(MEASUREMENTS / GPUS[0] / f"{table}.csv.gz"), needs_tile=False)
+    rows, _ = usable_rows(rows_of(table), needs_tile=False)
     rows = rows[rows["kernel"] == CUDNN]
     ranker = Ranker(GPUS[0], family=CUDNN)
     problems = [GemmProblem.of_conv(*words) for words in zip(rows["conv"], rows["in_dtype"], strict=True)]
@@ -271,7 +260,7 @@ def of_convolutions() -> tuple[HeuristicChoice, pd.DataFrame, pd.DataFrame, dict
 
 
 def main() -> None:
-    print(over_fastest(MEASUREMENTS / GPUS[0] / FASTEST).to_string())
+    print(over_fastest(numbers_of(FASTEST)).to_string())
     for gpu_name in GPUS:
         rows = calls(gpu_name)
         print(gpu_name, fitted(rows))

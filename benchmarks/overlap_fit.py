@@ -1,16 +1,15 @@
 """Fit the overlap model to measured surfaces, and test it on shapes or norms that the fit has not seen.
 
-    cd data/measurements/h200; fit=../../../benchmarks/overlap_fit.py
-    python $fit overlap_surfaces.csv.gz --others overlap_other_shapes.csv.gz [--hold-out shape]
+    python benchmarks/overlap_fit.py [--hold-out shape]
 
 Prints the constants as YAML for config/model/OverlapModel.yaml and the accuracy per surface.
 """
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 
 import pandas as pd
+from measured import path_of
 
 from gemm_model.core.gpu import load_gpu
 from gemm_model.overlap.fit import fit_parameters
@@ -33,10 +32,6 @@ def show(title, rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", type=Path, nargs="+", help="runs of the same cases; their mean counts")
-    parser.add_argument(
-        "--others", type=Path, nargs="*", default=[], help="tables of other cases, to be added"
-    )
     parser.add_argument(
         "--hold-out",
         choices=("shape", "norm"),
@@ -46,11 +41,8 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     gpu = load_gpu("h200")
-    table = read_surfaces(*args.tables)
-    for path in args.others:
-        other = read_surfaces(path)
-        table = pd.concat([table, other.assign(surface=other["surface"] + table["surface"].max() + 1)])
-    table = table.reset_index(drop=True)
+    table = read_surfaces(path_of("overlap_surfaces"))
+    table = table[table["role"] == "fit"].reset_index(drop=True)
     if args.hold_out:
         parts = []
         keys = ["m", "k"] if args.hold_out == "shape" else ["extra_clocks"]

@@ -2,20 +2,18 @@
 
     python benchmarks/unseen_problems.py
 
-Rows of `scripts/plan_unseen_problems.py`, as predicted by default and by the formulas alone. First errors by
-kind and family; then what epilogues add, each measured in three passes beside its plain product: right within
-RIGHT_SHARE of it or RIGHT_US, and how often a pass is right about the median of all; first choices of groups;
-last, of kernels on eight routings of a layer, the mean and the 95th percentile against what is expected of
-the routing's name alone.
+The campaigns `unseen_problems` and `unseen_epilogues`, as predicted by default and by the formulas alone.
+First errors by kind and family; then what epilogues add, each measured in three passes beside its plain
+product: right within RIGHT_SHARE of it or RIGHT_US, and how often a pass is right about the median of all;
+first choices of groups; last, of kernels on eight routings of a layer, the mean and the 95th percentile
+against what is expected of the routing's name alone.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
-from added_by_epilogues import RIGHT_SHARE, RIGHT_US
+from measured import rows_of
 
 import gemm_model as gm
 from gemm_model.choice.expected import HIGH_PERCENTILE, expected_time
@@ -23,9 +21,8 @@ from gemm_model.choice.selection import Ranker
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.tables.accuracy import top1_efficiency
-from gemm_model.tables.table import read_table, runtimes_us
+from gemm_model.tables.table import runtimes_us
 
-MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements" / "h200"
 GPU = "h200"
 WAYS: dict[str, dict[str, str]] = {"default": {}, "formulas": {"residual": "off"}}
 SHAPE = ["in_dtype", "m", "n", "k", "epilogue", "groups", "block_scaling", "conv", "batch"]
@@ -34,6 +31,8 @@ KERNEL = [
     *("raster", "stages", "warps"),
 ]
 LONG_US = 100.0
+RIGHT_SHARE, RIGHT_US = 0.3, 0.5
+"""Within which an added time is right: a share of it, or us."""
 ROUTED = {
     (2816, 2048, 96 * 4): gm.Routing(experts=60, tokens=96, top_k=4),
     (2048, 1408, 1536 * 4): gm.Routing.parse("zipf:0.8", experts=60, tokens=1536, top_k=4),
@@ -47,7 +46,7 @@ ROUTED = {
 
 def predicted(name: str) -> pd.DataFrame:
     """Rows of a table whose kernels tell their tile, and the time of each way of predicting."""
-    frame = read_table(MEASUREMENTS / f"{name}.csv.gz")
+    frame = rows_of(name)
     found = {way: gm.predict_table(frame, GPU, options=options) for way, options in WAYS.items()}
     rows = frame.loc[next(iter(found.values())).index]
     rows = rows.assign(measured_us=runtimes_us(rows), line=range(len(rows)))
@@ -153,7 +152,7 @@ def routed(rows: pd.DataFrame) -> pd.DataFrame:
 
 def picks() -> dict[str, str]:
     """Of cuDNN's calls what is predicted of its pick, whatever kernel that is."""
-    frame = read_table(MEASUREMENTS / "unseen_problems.csv.gz")
+    frame = rows_of("unseen_problems")
     calls = frame[frame["kernel"] == "cudnn"]
     ranker = Ranker(GPU, family="cudnn")
     problems = (GemmProblem.of_conv(*words) for words in zip(calls["conv"], calls["in_dtype"], strict=True))

@@ -3,8 +3,7 @@
     python scripts/merge_measurements.py burst0.csv burst1.csv --output data/measurements/h200/burst.csv.gz
 
 Rows keep their card (gpu_uuid) and their place in its run (order). The JSON beside each table, an entry or a
-list of them, is joined into one list, a card an entry. `--kind` keeps the rows of one plan of
-`scripts/plan_problem_measurements.py`.
+list of them, is joined into one list, a card an entry.
 """
 
 from __future__ import annotations
@@ -15,26 +14,13 @@ import gzip
 import io
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from gemm_model.bench.environment import environment_path
 from gemm_model.core.files import atomic_path, atomic_write
 
-KINDS = ("epilogues", "grouped", "block_scaled", "convolutions")
 
-
-def kind_of(cells: Mapping[str, str]) -> str:
-    """The plan that a row is from; plain products of fp8 by cuBLAS are there beside block-scaled ones."""
-    if cells["conv"]:
-        return "convolutions"
-    if cells["groups"]:
-        return "grouped"
-    plain_fp8 = cells["kernel"] == "cublas" and cells["in_dtype"] == "e4m3"
-    return "block_scaled" if cells["block_scaling"] or plain_fp8 else "epilogues"
-
-
-def merge(tables: list[Path], output: Path, kind: str | None = None) -> int:
+def merge(tables: list[Path], output: Path) -> int:
     """Write the joined table and environment; the number of rows."""
     rows: list[dict[str, str]] = []
     columns: list[str] = []
@@ -42,7 +28,7 @@ def merge(tables: list[Path], output: Path, kind: str | None = None) -> int:
     for table in tables:
         with table.open(newline="") as file:
             reader = csv.DictReader(file)
-            rows.extend(cells for cells in reader if kind is None or kind_of(cells) == kind)
+            rows.extend(reader)
             if columns and list(reader.fieldnames or ()) != columns:
                 raise SystemExit(f"{table}: its columns are not those of {tables[0]}")
             columns = list(reader.fieldnames or ())
@@ -65,9 +51,8 @@ def main() -> int:
     )
     parser.add_argument("tables", type=Path, nargs="+")
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--kind", choices=KINDS, help="keep the rows of one kind of problem")
     arguments = parser.parse_args()
-    print(f"{arguments.output}: {merge(arguments.tables, arguments.output, arguments.kind)} rows")
+    print(f"{arguments.output}: {merge(arguments.tables, arguments.output)} rows")
     return 0
 
 

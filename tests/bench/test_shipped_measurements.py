@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from benchmarks.measured import campaigns, path_of, rows_of
 from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS
 from gemm_model.bench.rows import COLUMNS, COUNTERS_TABLE_COLUMNS, GRAPH_TABLE_COLUMNS, row_from_columns
 from gemm_model.bench.sweep import row_key, shape_key
 from gemm_model.core.problem import GemmProblem
 
-FOLDER = Path(__file__).parents[2] / "data" / "measurements" / "h200"
 TESTLISTS = Path(__file__).parents[2] / "testlists"
 UNSEEN = {"unseen": 61, "unseen_second": 60}
 """Tables that nothing is fitted to, and their shapes."""
@@ -24,18 +26,28 @@ TABLES = (
 TYPES = {name: {"bf16", "e4m3"} for name in (*UNSEEN, LAYERS)}
 
 
-def table(name: str) -> pd.DataFrame:
-    return pd.read_csv(FOLDER / f"{name}.csv.gz", dtype=str, keep_default_na=False)
+def table(name: str, gpu: str = "h200") -> pd.DataFrame:
+    return rows_of(name, gpu).drop(columns=["campaign", "role"], errors="ignore")
+
+
+def cards_of(name: str, gpu: str = "h200") -> set[str]:
+    """The cards that the environments beside a campaign's table name."""
+    path = path_of(name, gpu)
+    entries = json.loads(path.with_name(path.name.replace(".csv.gz", ".json")).read_text())
+    return {entry["gpu_uuid"] for entry in entries if entry.get("campaign", name) == name}
+
+
+def columns_of(rows: pd.DataFrame, expected: Sequence[str]) -> tuple[str, ...]:
+    """The columns expected, less those that a campaign left empty or that tables of its time lack."""
+    return tuple(column for column in expected if column in rows)
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_rows_are_whole_unique_and_name_their_card(name: str) -> None:
     rows = table(name)
     expected = COUNTERS_TABLE_COLUMNS if name == "counters" else COLUMNS
-    # Tables of earlier versions lack later columns.
-    assert tuple(column for column in expected if column in rows) == tuple(rows.columns)
-    cards = {entry["gpu_uuid"]: entry for entry in json.loads((FOLDER / f"{name}.json").read_text())}
-    assert set(rows["gpu_uuid"]) == set(cards)
+    assert columns_of(rows, expected) == tuple(rows.columns)
+    assert set(rows["gpu_uuid"]) == cards_of(name)
     assert set(rows["regime"]) == {name if name in ("counters", "sustained") else "burst"}
     assert set(rows["disposition"]) == {"ok"}
     assert (rows["runtime_us"].astype(float) > 0).all()
@@ -47,7 +59,7 @@ def test_rows_are_whole_unique_and_name_their_card(name: str) -> None:
 
 def test_only_the_variants_table_holds_variants() -> None:
     for name in TABLES:
-        rows = table(name)
+        rows = table(name).reindex(columns=COLUMNS, fill_value="")
         plain = rows["split_k"].isin(["", "1"]) & (rows["fast_accum"] != "1") & (rows["in_dtype"] != "e5m2")
         assert plain.all() == (name != "variants")
         assert set(rows["l2"]) == {"sustained": {"warm"}, "warm": {"cold", "warm"}}.get(name, {"cold"})
@@ -166,32 +178,34 @@ REGIME_COLUMNS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "regime", "rows"),
+    ("gpu", "name", "regime", "rows"),
     [
-        *((name, "burst", 2_200) for name in LIBRARIES),
-        ("libraries_repeat", "burst", 4_600),
-        ("graph", "graph", 4_000),
-        ("graph_repeat", "graph", 900),
-        *((f"counters_{name}", "counters", 150) for name in ("cublaslt", "cutlass", "splits", "triton")),
-        ("../h100_sxm/burst", "burst", 8_000),
-        ("../h100_sxm/graph", "graph", 1_700),
-        ("../h100_sxm/sustained", "sustained", 500),
-        ("../h100_sxm/counters", "counters", 180),
-        ("../h100_sxm/cublaslt", "burst", 980),
-        ("../h100_sxm/cutlass", "burst", 1_000),
+        *(("h200", name, "burst", 2_200) for name in LIBRARIES),
+        ("h200", "libraries_repeat", "burst", 4_600),
+        ("h200", "graph", "graph", 4_000),
+        ("h200", "graph_repeat", "graph", 900),
+        *(
+            ("h200", f"counters_{name}", "counters", 150)
+            for name in ("cublaslt", "cutlass", "splits", "triton")
+        ),
+        ("h100_sxm", "burst", "burst", 8_000),
+        ("h100_sxm", "graph", "graph", 1_700),
+        ("h100_sxm", "sustained", "sustained", 500),
+        ("h100_sxm", "counters", "counters", 180),
+        ("h100_sxm", "cublaslt", "burst", 980),
+        ("h100_sxm", "cutlass", "burst", 1_000),
     ],
 )
 def test_rows_of_libraries_and_of_the_h100_are_whole_right_and_not_too_fast(
-    name: str, regime: str, rows: int
+    gpu: str, name: str, regime: str, rows: int
 ) -> None:
-    found = table(name)
-    assert tuple(found.columns) == REGIME_COLUMNS[regime]
+    found = table(name, gpu)
+    assert set(found.columns) == set(columns_of(found, REGIME_COLUMNS[regime]))
     assert len(found) >= rows
     assert set(found["regime"]) == {regime}
     assert set(found["disposition"]) == {"ok"}
     assert found["relative_error"].astype(float).max() < 0.005
-    cards = {entry["gpu_uuid"] for entry in json.loads((FOLDER / f"{name}.json").read_text())}
-    assert set(found["gpu_uuid"]) == cards
+    assert set(found["gpu_uuid"]) == cards_of(name, gpu)
     m, n, k = (found[size].astype(float) for size in ("m", "n", "k"))
     # 132 SMs x 4096 (16-bit) or 8192 (8-bit) FLOP a clock x 1980 MHz
     flop_per_us = found["in_dtype"].map({"bf16": 1.07e9, "fp16": 1.07e9, "e4m3": 2.14e9})
@@ -242,7 +256,7 @@ def test_rows_beyond_plain_products_are_checked_and_not_too_fast(
     name: str, more: tuple[str, ...], cards: int, rows: int, shapes: int, failed: int
 ) -> None:
     found = table(name)
-    assert tuple(found.columns) == (*COLUMNS, *EXTRA_COLUMNS, *more)
+    assert tuple(found.columns) == columns_of(found, (*COLUMNS, *EXTRA_COLUMNS, *more))
     assert len(found) >= rows
     assert found["gpu_uuid"].nunique() == cards
     measured = found["disposition"] == "ok"
@@ -278,3 +292,32 @@ def test_an_epilogue_costs_little_beside_its_plain_twin() -> None:
     added_us = (fused["runtime_us"].astype(float) - twins).groupby(fused["epilogue"]).median()
     assert added_us.abs().max() < 3.0
     assert added_us["relu"] < added_us["gelu"] < added_us["bias_n,residual"]
+
+
+def layers_of(name: str) -> set[str]:
+    """The convolutions of a campaign, whatever their direction and number of images."""
+    return {words.split(" ", 2)[2] for words in rows_of(name)["conv"]}
+
+
+def test_no_layer_of_a_held_out_network_is_in_a_later_campaign() -> None:
+    """Which networks are held out was dealt before each run; a layer of two networks lies in one part."""
+    later = ("conv_networks_many", "conv_networks_new", "conv_networks_wide")
+    of_role = {each.name: each.role for each in campaigns() if each.file == "convolutions.csv.gz"}
+    earlier_held_out = set().union(
+        *(layers_of(name) for name, role in of_role.items() if role == "held_out" and name not in later)
+    )
+    assert len(earlier_held_out) > 300
+    assert all(not earlier_held_out & layers_of(name) for name in later)
+    assert all(not layers_of(one) & layers_of(other) for one, other in combinations(later, 2))
+
+
+def test_a_convolution_is_in_one_campaign_in_every_direction() -> None:
+    # Types are drawn: a convolution may come in two types, but in one campaign.
+    found = {
+        each.name: set(rows_of(each.name)["conv"])
+        for each in campaigns()
+        if each.file == "convolutions.csv.gz" and each.name != "convolutions"
+    }
+    assert sum(map(len, found.values())) == len(set().union(*found.values()))
+    for convs in found.values():
+        assert {words.split()[0] for words in convs} == {"fprop", "dgrad", "wgrad"}

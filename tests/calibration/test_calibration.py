@@ -186,6 +186,14 @@ def test_an_unknown_regime_is_named_by_its_line(tmp_path):
         load_tables([save(broken, tmp_path / "t.csv")], H200, QUACK)
 
 
+def test_rows_whose_role_is_not_fit_are_left_out(tmp_path):
+    rows = measured(shapes=10).assign(role="fit")
+    held_out = measured(shapes=12).assign(role="held_out", runtime_us="1e6")
+    data = load_tables([save(pd.concat([rows, held_out]), tmp_path / "t.csv")], H200, QUACK)
+    assert len(data.by_kind["fp16"]["burst"]) == len(rows)
+    assert any(f"{len(held_out)} rows whose role is not fit are left out" in note for note in data.notes)
+
+
 def test_a_table_of_rows_with_a_warm_l2_leaves_those_of_the_others(tmp_path):
     cold, warm = tmp_path / "cold.csv", tmp_path / "warm.csv"
     save(measured(shapes=10), cold)

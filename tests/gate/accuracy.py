@@ -14,14 +14,14 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from benchmarks.measured import kernels_of, rows_of
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.kernel_model.calibration_file import Calibration
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernels.registry import families, families_of
 from gemm_model.tables.accuracy import choice_figures, error_figures, shape_columns, top1_efficiency
-from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
-from tests.gate.manifest import MEASUREMENTS, tables
+from gemm_model.tables.table import batch_from_frame, runtimes_us, usable_rows
 
 RECORDED = Path(__file__).parent / "accuracy.yaml"
 MOST_SHAPES = 240
@@ -51,13 +51,13 @@ class Sample:
 
 @cache
 def samples() -> Mapping[str, Sample]:
-    """By table and family: what is judged of those that hold kernels for a fit or held out from it."""
+    """By campaign and family: what is judged of kernels measured for a fit or held out from it."""
     found: dict[str, Sample] = {}
-    for table in tables("fit", "held_out"):
-        frame, _ = usable_rows(read_table(MEASUREMENTS / table.gpu / f"{table.name}.csv.gz"), needs_tile=True)
-        gpu = load_gpu(table.gpu)
+    for campaign in kernels_of("fit", "held_out"):
+        frame, _ = usable_rows(rows_of(campaign.name, campaign.gpu), needs_tile=True)
+        gpu = load_gpu(campaign.gpu)
         for family, rows in _by_family(_plain_rows(frame), gpu).items():
-            found[f"{table.gpu}/{table.name} {family}"] = _sample(gpu, rows)
+            found[f"{campaign.gpu}/{campaign.name} {family}"] = _sample(gpu, rows)
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gemm_model.cli import main
 
-SURFACES = Path(__file__).parents[2] / "data/measurements/h200/overlap_surfaces.csv.gz"
+SURFACES = Path(__file__).parents[2] / "data/measurements/h200/overlap.csv.gz"
 LAYER = ["--m", "8192", "--k", "8192", "--b-type", "e5m2"]
 
 
@@ -31,7 +31,8 @@ def test_layer_as_json_with_trace(capsys, tmp_path):
 def test_surfaces_with_plot(capsys, tmp_path):
     table, plot = tmp_path / "surfaces.csv", tmp_path / "surfaces.png"
     pd.read_csv(SURFACES).head(114).to_csv(table, index=False)
-    assert run("--surfaces", str(table), "--plot", str(plot), "--format", "csv") == 0
+    words = ["--input", str(table), "--campaigns", "overlap_surfaces", "--plot", str(plot)]
+    assert run(*words, "--format", "csv") == 0
     captured = capsys.readouterr()
     assert captured.out.count("\n") == 3
     assert "of 2 surfaces" in captured.err
@@ -51,6 +52,8 @@ def test_surfaces_with_plot(capsys, tmp_path):
         ([*LAYER, "--tune", "--overlap-ratio", "0.5"], "--tune is given with"),
         ([*LAYER, "--plot", "x.png"], "--plot is given without --input"),
         (["--surfaces", "missing.csv"], "no such file"),
+        ([*LAYER, "--campaigns", "a"], "--campaigns is given without --input"),
+        (["--input", str(SURFACES), "--campaigns", "a"], "no row of campaign 'a'"),
         ([*LAYER, "--previous-extra-us", "inf"], "--previous-extra-us is inf"),
         (["--m", "9" * 4400, "--k", "64"], "--m: 999999999999... has 4400 characters"),
     ],

@@ -26,15 +26,8 @@ from gemm_model.overlap.model import (
 )
 from gemm_model.overlap.surfaces import accuracy, cases_of, read_surfaces
 
-SURFACES = Path(__file__).parents[2] / "data/measurements/h200/overlap_surfaces.csv.gz"
-REPEAT = SURFACES.with_name("overlap_surfaces_repeat.csv.gz")
-OTHER, OTHER_REPEAT, TESTED, TESTED_BEFORE = (
-    SURFACES.with_name(f"overlap_{name}.csv.gz")
-    for name in ("other_shapes", "other_shapes_repeat", "test_shapes", "test_shapes_repeat")
-)
-EARLIER_OTHER, EARLIER_TEST, EARLIER_TEST_REPEAT = (
-    SURFACES.with_name(f"overlap_earlier_{name}.csv.gz") for name in ("other", "test", "test_repeat")
-)
+TABLE = Path(__file__).parents[2] / "data/measurements/h200/overlap.csv.gz"
+SURFACES, REPEAT = "overlap_surfaces", "overlap_surfaces_repeat"
 BUILD = KernelBuild(a_type="e4m3", b_type="e5m2", tile_n=16, split_k=1, stages=10, clusters=128)
 NONE = OverlapSetting(overlap_ratio=-1, prefetch_ratio=0)
 
@@ -54,6 +47,10 @@ def model(gpu, options):
     found = create_model("OverlapModel", gpu, options)
     assert isinstance(found, OverlapModel)
     return found
+
+
+def surfaces(*campaigns):
+    return read_surfaces(TABLE, campaigns=campaigns)
 
 
 def case(**changes):
@@ -225,7 +222,7 @@ def test_fit_starts_inside_its_bounds():
 def test_measured_chains_are_predicted(model, gpu):
     """Both runs and their mean: the error, and the tuner's pick by the model alone."""
     for tables in ((SURFACES, REPEAT), (SURFACES,), (REPEAT,)):
-        rows = accuracy(read_surfaces(*tables), gpu, model.parameters)
+        rows = accuracy(surfaces(*tables), gpu, model.parameters)
         assert len(rows) == 45
         assert rows["mean_error"].mean() < 0.04
         assert rows["mean_error"].max() < 0.10
@@ -235,7 +232,7 @@ def test_measured_chains_are_predicted(model, gpu):
 
 def test_other_shapes_are_predicted(model, gpu):
     """Both runs of further shapes: the error, and the tuner's pick by the model alone."""
-    rows = accuracy(read_surfaces(OTHER, OTHER_REPEAT), gpu, model.parameters)
+    rows = accuracy(surfaces("overlap_other_shapes", "overlap_other_shapes_repeat"), gpu, model.parameters)
     assert len(rows) == 46
     assert rows["mean_error"].mean() < 0.055
     assert (rows["pick_us"] <= rows["serialized_us"]).all()
@@ -244,8 +241,8 @@ def test_other_shapes_are_predicted(model, gpu):
 
 def test_builds_of_an_earlier_plan_are_predicted(model, gpu):
     """Tables that nothing is fitted to now: 43 of 46 picks are within 3 %."""
-    other = accuracy(read_surfaces(EARLIER_OTHER), gpu, model.parameters)
-    further = accuracy(read_surfaces(EARLIER_TEST, EARLIER_TEST_REPEAT), gpu, model.parameters)
+    other = accuracy(surfaces("overlap_earlier_other"), gpu, model.parameters)
+    further = accuracy(surfaces("overlap_earlier_test", "overlap_earlier_test_repeat"), gpu, model.parameters)
     assert other["mean_error"].mean() < 0.04
     assert other["mean_error"].max() < 0.10
     assert further["mean_error"].mean() < 0.06
@@ -256,27 +253,28 @@ def test_builds_of_an_earlier_plan_are_predicted(model, gpu):
     assert rows["regret"].max() < 0.06
 
 
-@pytest.mark.parametrize(("table", "surfaces"), [(TESTED, 52), (TESTED_BEFORE, 40)])
-def test_shapes_that_nothing_was_fitted_to(model, gpu, table, surfaces):
-    rows = accuracy(read_surfaces(table), gpu, model.parameters)
-    assert len(rows) == surfaces
+@pytest.mark.parametrize(("campaign", "count"), [("test_shapes", 52), ("test_shapes_repeat", 40)])
+def test_shapes_that_nothing_was_fitted_to(model, gpu, campaign, count):
+    rows = accuracy(surfaces(f"overlap_{campaign}"), gpu, model.parameters)
+    assert len(rows) == count
     assert rows["mean_error"].mean() < 0.068
     assert (rows["pick_us"] <= rows["serialized_us"]).all()
     assert rows["regret"].max() <= 0.03
 
 
 def test_runs_of_the_same_cases_are_averaged(tmp_path):
-    one, two = read_surfaces(SURFACES), read_surfaces(REPEAT)
-    both = read_surfaces(SURFACES, REPEAT)
+    one, two, both = surfaces(SURFACES), surfaces(REPEAT), surfaces(SURFACES, REPEAT)
     assert both["layer_us"].to_numpy() == pytest.approx((one["layer_us"] + two["layer_us"]).to_numpy() / 2)
     path = tmp_path / "short.csv"
+    full = tmp_path / "full.csv"
+    one.to_csv(full, index=False)
     one.head(57).to_csv(path, index=False)
     with pytest.raises(InputError, match="expected the same cases in the same order"):
-        read_surfaces(SURFACES, path)
+        read_surfaces(full, path)
 
 
 def test_cases_keep_the_rows(model):
-    table = read_surfaces(SURFACES).head(3)
+    table = surfaces(SURFACES).head(3)
     assert [c.m for c in cases_of(table, load_gpu("h200"))] == table["m"].tolist()
 
 
@@ -291,7 +289,7 @@ def test_bad_surfaces(tmp_path):
     path.write_text("m,n,k\n1,2,3\n")
     with pytest.raises(InputError, match="column 'split_k' is missing"):
         read_surfaces(path)
-    table = read_surfaces(SURFACES).drop(columns="surface").head(2)
+    table = surfaces(SURFACES).drop(columns="surface").head(2)
     table.iloc[1, list(table).index("layer_us")] = 0
     table.head(2).to_csv(path, index=False)
     with pytest.raises(InputError, match="line 3, column layer_us"):

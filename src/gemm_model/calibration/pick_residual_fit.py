@@ -22,6 +22,8 @@ from gemm_model.kernel_model.residual import OFF
 from gemm_model.tables.table import read_table, runtimes_us, usable_rows
 
 FAMILY = "cudnn"
+ROLES = ("fit", "fit_choices")
+"""What the column `role` of a table says of calls that trees are trained on."""
 FOLDS = 5
 """Parts of the layers, each judged by trees that have seen the others [1]; trees of picks; chosen."""
 SHIFTS = tuple(round(0.005 * step, 3) for step in range(11))
@@ -47,6 +49,8 @@ def calls_of(tables: Sequence[Path], gpu: GpuSpec) -> Calls:
     for path in tables:
         rows, _ = usable_rows(read_table(path), needs_tile=False)
         rows = rows[rows["kernel"] == FAMILY]
+        if "role" in rows:
+            rows = rows[rows["role"].isin(ROLES)]
         times_us = runtimes_us(rows)
         if times_us is None:
             raise InputError(f"{path}: no measured times; expected calls of {FAMILY}")

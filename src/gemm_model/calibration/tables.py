@@ -26,6 +26,9 @@ from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, u
 FEWEST_SHAPES = 8
 """Fewest shapes of a table [shapes]; calibrations; one for each fold of the cross-validation."""
 
+ROLE_OF_FIT = "fit"
+"""What the column `role` of a table says of rows that calibrations are fitted to."""
+
 
 @dataclass(frozen=True, slots=True)
 class CalibrationData:
@@ -73,7 +76,7 @@ def _rows_of(path: Path, gpu: GpuSpec, family: KernelFamily, l2: str, notes: lis
     """The usable rows of one table, with their regime; what is wrong with a row names its line."""
     frame, left_out = usable_rows(read_table(path), needs_tile=True)
     notes += [f"{path}: {sentence}" for sentence in left_out]
-    table = _own_rows(frame, path, family, notes)
+    table = _rows_to_fit(_own_rows(frame, path, family, notes), notes)
     regimes = _regimes(table)
     unknown = regimes[~regimes.isin(REGIMES)]
     if len(unknown):
@@ -92,6 +95,14 @@ def _rows_of(path: Path, gpu: GpuSpec, family: KernelFamily, l2: str, notes: lis
         other = (kept["regime"] == "burst") & ~kept["l2"].isin((l2, ""))
         kept = _without(kept, other, f"rows in the burst regime with an L2 that was not {l2}", notes)
     return kept if kept.empty else _possible_rows(kept, gpu, notes)
+
+
+def _rows_to_fit(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Without rows whose column `role` keeps them out of a fit; all rows of a table without it."""
+    if "role" not in frame:
+        return frame
+    other = ~frame["role"].isin((ROLE_OF_FIT, ""))
+    return _without(frame, other, f"rows whose role is not {ROLE_OF_FIT}", notes)
 
 
 def _regimes(table: pd.DataFrame) -> pd.Series:

@@ -64,6 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="tables of measured layers, runs of the same cases: print the accuracy on their mean",
     )
+    parser.add_argument(
+        "--campaigns",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="--input: rows of these campaigns, runs of the same cases (column campaign; default: all)",
+    )
     parser.add_argument("--surfaces", dest="input", type=Path, nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--plot", type=Path, help="--input: predicted against measured (.png, .svg, .pdf)")
     common.add_gpu(parser, model="OverlapModel")
@@ -84,8 +91,12 @@ def run(args: argparse.Namespace) -> int:
     assert isinstance(model, OverlapModel)
     if args.plot is not None and args.input is None:
         raise InputError("--plot is given without --input; expected both or neither")
+    if args.campaigns and args.input is None:
+        raise InputError("--campaigns is given without --input; expected both or neither")
     if args.input is not None:
-        common.refuse_unused(args, "with --input", (*common.GPU, *common.OUTPUT, "input", "plot"))
+        common.refuse_unused(
+            args, "with --input", (*common.GPU, *common.OUTPUT, "input", "plot", "campaigns")
+        )
         return _surfaces(args, model)
     return _layer(args, model)
 
@@ -225,7 +236,7 @@ def _surfaces(args: argparse.Namespace, model: OverlapModel) -> int:
     from gemm_model.overlap.surfaces import accuracy, cases_of, read_surfaces
     from gemm_model.overlap.views import plot_surfaces
 
-    table = read_surfaces(*args.input)
+    table = read_surfaces(*args.input, campaigns=args.campaigns)
     rows = accuracy(table, model.gpu, model.parameters)
     within = int((rows["regret"] <= 0.03).sum())
     note = (

@@ -90,7 +90,7 @@ CUBLAS_SM90 = KernelFamily(
         mma_registers=warpgroup_mma.set_registers,
         largest_cluster=8,
         # Counters of ping-pong kernels: a wait for each block and k tile, and fewer clocks beside the MMAs of
-        # two blocks with 80 sums of a thread than of one with 48 (benchmarks/promoted_blocks.py).
+        # two blocks with 80 sums of a thread than of one with 48.
         promotes_by_block=True,
     ),
     tile_order=NVJET_ORDER,

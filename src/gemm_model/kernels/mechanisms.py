@@ -111,7 +111,7 @@ class DeviceDescriptors:
         2.5,
         (0.0, 10.0),
         "making the descriptors of three matrices, over a kernel whose host makes them",
-        "Triton 3.6: 1.8 to 3.1 us on 132 SMs of an H200 with a cold L2 (benchmarks/triton_start.py)",
+        "Triton 3.6: 1.8 to 3.1 us on 132 SMs of an H200 with a cold L2 (triton_start.csv)",
         neutral=0.0,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +33,36 @@ LAYERS = 16
 """Layers of the measured chains [1]; all surfaces; chosen."""
 
 
-def read_surfaces(*paths: Path) -> pd.DataFrame:
+def read_surfaces(*paths: Path, campaigns: Sequence[str] = ()) -> pd.DataFrame:
     """The measured layers with the number of their surface in the column `surface`.
 
-    Several tables are runs of the same cases: `layer_us` is their mean. The best of 56 noisy cells of one run
-    is in part the luckiest one.
+    Several tables, or several `campaigns` of one, are runs of the same cases: `layer_us` is their mean. The
+    best of 56 noisy cells of one run is in part the luckiest one.
     """
-    tables = [_read_table(path) for path in paths]
+    tables = [part for path in paths for part in _runs(_read_table(path), campaigns)]
     first, case = tables[0], list(CASE_COLUMNS[:-1])
-    for path, table in zip(paths[1:], tables[1:], strict=True):
+    for table in tables[1:]:
         if not table[case].equals(first[case]):
-            raise InputError(f"{path}: expected the same cases in the same order as in {paths[0]}")
+            read, other = table.attrs["path"], first.attrs["path"]
+            raise InputError(f"{read}: expected the same cases in the same order as in {other}")
+    apart = [*(["campaign"] if "campaign" in first else []), *SURFACE_COLUMNS]
     return first.assign(
         layer_us=np.mean([table["layer_us"] for table in tables], axis=0),
-        surface=first.groupby(SURFACE_COLUMNS, sort=False).ngroup(),
+        surface=first.groupby(apart, sort=False).ngroup(),
     )
+
+
+def _runs(table: pd.DataFrame, campaigns: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """The rows of each campaign, or all of them where none is asked for."""
+    for name in campaigns:
+        rows = table[table["campaign"] == name] if "campaign" in table else table.head(0)
+        if rows.empty:
+            raise InputError(
+                f"{table.attrs['path']}: no row of campaign {name!r}; expected one of its column campaign"
+            )
+        yield rows.reset_index(drop=True)
+    if not campaigns:
+        yield table
 
 
 def _read_table(path: Path) -> pd.DataFrame:
