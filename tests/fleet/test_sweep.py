@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -135,6 +136,18 @@ def test_rows_survive_workers_that_are_killed_at_random_moments(client, cards, t
     require_each_row_once(tmp_path, rows)
 
 
+class OneWorker:
+    """What a stream asks of a client whose cluster has one worker with one card."""
+
+    status = "running"
+
+    def nthreads(self):
+        return {"tcp://a:1": 1}
+
+    def scheduler_info(self, n_workers):
+        return {"workers": {"tcp://a:1": {"resources": {"gpu": 1}}}}
+
+
 def test_a_result_that_is_lost_again_and_again_is_asked_for_anew():
     from distributed import KilledWorker
 
@@ -151,20 +164,13 @@ def test_a_result_that_is_lost_again_and_again_is_asked_for_anew():
         def cancel(self):
             pass
 
-    class Client:
+    class Client(OneWorker):
         """Loses the first result of task 2 between its end and its gathering, of task 4 before it is seen."""
 
-        status = "running"
         submitted = 0
 
         def __init__(self):
             self.seen = set()
-
-        def nthreads(self):
-            return {"tcp://a:1": 1}
-
-        def scheduler_info(self, n_workers):
-            return {"workers": {"tcp://a:1": {"resources": {"gpu": 2}}}}
 
         def submit(self, work, task, **options):
             self.submitted += 1
@@ -186,6 +192,48 @@ def test_a_result_that_is_lost_again_and_again_is_asked_for_anew():
     found = dict(Stream(client, lambda task: 10 * task, "gpu").results([1, 2, 3, 4]))
     assert found == {1: 10, 2: 20, 3: 30, 4: 40}
     assert client.submitted == 6
+
+
+@pytest.mark.parametrize(("allowed_failures", "submitted"), [(0, 5), (3, 2)])
+def test_a_task_is_given_up_after_five_deaths_of_its_workers(allowed_failures, submitted):
+    """Each KilledWorker of Dask tells of one death more than it allows: five in five, or eight in two."""
+    from distributed import KilledWorker
+
+    class Future:
+        status = "error"
+
+        def __init__(self, key):
+            self.key = key
+
+        def add_done_callback(self, call):
+            call(self)
+
+        def exception(self):
+            return KilledWorker("task", None, allowed_failures)
+
+        def cancel(self):
+            pass
+
+    keys: list[int] = []
+
+    class Client(OneWorker):
+        def submit(self, work, task, **options):
+            keys.append(len(keys))
+            return Future(keys[-1])
+
+        def gather(self, futures):
+            return []
+
+    assert list(Stream(Client(), str, "gpu").results([7])) == [(7, None)]
+    assert len(keys) == submitted
+
+
+def test_no_task_needs_no_worker():
+    class Nobody(OneWorker):
+        def nthreads(self):
+            return {}
+
+    assert list(Stream(Nobody(), str, "gpu").results([])) == []
 
 
 class SlowCard(fakes.FakeDevice):
@@ -428,16 +476,18 @@ def test_the_scheduler_is_killed_and_the_run_resumed_on_another_cluster(
 
 
 def test_a_card_that_drifts_or_differs_is_remarked():
-    """Medians of the cards: 10.025, 10.1, 11 and 10, so 10.0625 in the middle."""
+    """Medians of the cards: 10.025, 10.1, 11, 8.5 and 10, so 10.025 in the middle."""
     readings = {
         "steady": [{"runtime_us": 10.0}, {"runtime_us": 10.05}],
         "drifting": [{"runtime_us": 10.0}, {"runtime_us": 10.2}],
         "slow": [{"runtime_us": 11.0}, {"runtime_us": 11.0}],
+        "both": [{"runtime_us": 9.0}, {"runtime_us": 8.0}],
         "other": [{"runtime_us": 10.0}],
     }
     assert remarks_on(readings) == {
         "drifting": "sentinel drifted by 2.0%",
-        "slow": "sentinel +9.3% from the other cards",
+        "slow": "sentinel +9.7% from the other cards",
+        "both": "sentinel drifted by 12.5%; sentinel -15.2% from the other cards",
     }
     assert remarks_on({}) == {}
 
@@ -522,7 +572,8 @@ def test_a_worker_of_another_version_is_refused_by_name():
             return {"tcp://good:1": cluster.__version__, "tcp://old:2": "0.0.1"}
 
     with pytest.raises(
-        InputError, match=f"worker tcp://old:2 has gemm-model 0.0.1, this is {cluster.__version__}"
+        InputError,
+        match=re.escape(f"worker tcp://old:2 has gemm-model 0.0.1, this is {cluster.__version__};"),
     ):
         cluster.refuse_other_versions(Answers())
 

@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
 from gemm_model.overlap.config import (
     KernelBuild,
     OverlapSetting,
     check_problem,
 )
+from gemm_model.overlap.plan import plan_build
 
 BUILD = KernelBuild(a_type="e4m3", b_type="e5m2", tile_n=16, split_k=2, stages=10, clusters=128)
 
@@ -55,6 +57,13 @@ def test_ratio_outside_the_range(value):
 def test_bad_build(changes, words):
     with pytest.raises(InputError, match=words):
         replace(BUILD, **changes)
+
+
+@pytest.mark.parametrize(("sm_count", "clusters"), [(7, 14), (48, 80), (114, 224), (132, 256)])
+def test_many_tiles_keep_nearly_all_sms_of_any_card_busy(sm_count, clusters):
+    """Two CTAs on each SM of the largest multiple of 8 below all: none below 64 SMs, 64 of 114 before."""
+    gpu = replace(load_gpu("h200"), sm_count=sm_count, resident_clusters={})
+    assert plan_build(2**16, 72, 4096, "e4m3", "e5m2", gpu).clusters == clusters
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from gemm_model.cli import main
@@ -115,11 +116,18 @@ def test_intervals_hold_the_median_of_scattered_times():
     times = np.random.default_rng(7).normal(2.0, 0.1, 101)
     seen = observed(1.0, times)
     assert seen is not None
-    # Ranks 50.5 -+ 1.96 sqrt(101)/2 of the sorted times.
-    assert seen.low_us == np.sort(times)[40]
+    # From 1: rank 50.5 - 1.96 sqrt(101)/2 = 40.7, the 40th, and the 40th from the other end.
+    assert seen.low_us == np.sort(times)[39]
     assert seen.high_us == np.sort(times)[61]
     assert seen.low_us < seen.time_us < seen.high_us
     assert observed(1.0, np.array([])) is None
+
+
+def test_the_machine_has_the_sms_of_the_trace_however_many_ctas_each_ran():
+    trace = trace_of_machine(MATH_BOUND, 64, 64)
+    copies = [trace.rows.assign(cta=cta, sm=cta % 3) for cta in range(6)]
+    machine, _ = machine_of_traces([Trace(info=trace.info, rows=pd.concat(copies, ignore_index=True))])
+    assert machine.sm_count == 3
 
 
 def test_the_command_writes_a_machine_that_can_be_used(tmp_path, capsys):

@@ -35,7 +35,8 @@ from gemm_model.bench.provider import (
     OutOfMemoryError,
     UnsupportedError,
 )
-from gemm_model.bench.tensors import ALIGNMENT_BYTES, torch_dtype
+from gemm_model.bench.tensors import ALIGNMENT_BYTES
+from gemm_model.bench.torch_types import torch_dtype
 from gemm_model.core.batch import batch_of
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig

@@ -6,6 +6,7 @@ import random
 
 import torch
 
+from gemm_model.bench.block_scaled import dequantized, random_block_scaled
 from gemm_model.bench.extended import extras, group_rows, output_columns, rows_in_memory
 from gemm_model.bench.extended_tensors import (
     around_product,
@@ -17,17 +18,8 @@ from gemm_model.bench.extended_tensors import (
 )
 from gemm_model.bench.provider import IncorrectResultError, Operands, UnsupportedError
 from gemm_model.bench.rotation import Rotation
+from gemm_model.bench.torch_types import torch_dtype
 from gemm_model.core.problem import GemmProblem
-
-TORCH_DTYPES = {
-    "fp32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "e4m3": torch.float8_e4m3fn,
-    "e5m2": torch.float8_e5m2,
-    "e8m0": torch.float8_e8m0fnu,
-    "e2m1": torch.float4_e2m1fn_x2,
-}
 
 ALIGNMENT_BYTES = 256
 """What B starts at a multiple of, behind A [elements]; operands of one type; chosen: 16 bytes and more in
@@ -56,14 +48,6 @@ LARGEST_ELEMENT_ERROR = 12.0
 of the largest of millions of normal values stays below 6."""
 
 
-def torch_dtype(name: str) -> torch.dtype:
-    """The torch type of an element type's name; UnsupportedError where torch has none."""
-    found = TORCH_DTYPES.get(name)
-    if found is None:
-        raise UnsupportedError(f"torch has no type for {name}")
-    return found
-
-
 class OperandPool:
     """Random numbers made once; operands of any shape are views into them.
 
@@ -84,8 +68,6 @@ class OperandPool:
         draw = random.Random(placement)
         out = self._out(problem, draw)
         if problem.a_scale is not None or problem.b_scale is not None:
-            from gemm_model.bench.block_scaled import random_block_scaled
-
             a, a_scale = random_block_scaled(problem.m, problem.k, problem, self._device, self._seed)
             b, b_scale = random_block_scaled(problem.n, problem.k, problem, self._device, self._seed + 1)
             return Operands(a=a, b=b, out=out, a_scale=a_scale, b_scale=b_scale)
@@ -246,8 +228,6 @@ def reference_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
         return extended
     wide = torch.float64 if problem.a_dtype.bits == 32 else torch.float32
     if operands.a_scale is not None:
-        from gemm_model.bench.block_scaled import dequantized
-
         a, b = (
             dequantized(operands.a, operands.a_scale, problem),
             dequantized(operands.b, operands.b_scale, problem),

@@ -29,9 +29,9 @@ START_ATTEMPTS = 3
 """Starts of a local cluster whose workers die before it is given up [1]; the local cluster; chosen."""
 BATCH_SYSTEMS = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster"}
 """`system` of a YAML file -> class of dask-jobqueue."""
-DASK_SETTINGS = {"distributed.admin.low-level-log-length": 0}
+DASK_SETTINGS = {"distributed.admin.low-level-log-length": 0, "distributed.scheduler.allowed-failures": 0}
 """Dask's own logs of messages for its developers are left out: 1,000 messages with their tasks for each
-worker, which was nearly all that a long sweep held."""
+worker, which was nearly all that a long sweep held. Each death of a worker is told: `Stream` counts them."""
 _ADDRESS = re.compile(r"(\w+://)?[\w.\-\[\]:]+:\d+")
 
 

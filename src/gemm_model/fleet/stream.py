@@ -24,7 +24,7 @@ AHEAD = 2
 """Tasks under way for each unit of the resource [1]; sweeps; chosen: one runs, one waits."""
 GATHERED = 256
 """Most tasks whose results are gathered at once [1]; sweeps; chosen: the others wait with their workers."""
-ATTEMPTS = 5
+DEATHS = 5
 """Deaths of its workers after which a task is given up [1]; sweeps; chosen."""
 LOOK_EVERY_S = 1.0
 """Time between two looks at the workers and the scheduler's health [s]; sweeps; chosen."""
@@ -37,8 +37,9 @@ class Stream(Generic[Task, Result]):
     """`work(task)` for each task, one at a time on each unit of `resource`.
 
     `wanted` is asked before each task: once it says no, what runs is finished and the rest is left. Results
-    come as they are ready, None for a task that took ATTEMPTS workers with it. Raises PartialResultError
-    where the scheduler or all workers are lost, and the errors of this package that `work` raises.
+    come as they are ready, None for a task that took DEATHS workers or more with it. Raises
+    PartialResultError where the scheduler or all workers are lost, and errors of this package that `work`
+    raises.
     """
 
     client: Client
@@ -53,27 +54,24 @@ class Stream(Generic[Task, Result]):
 
     def results(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Result | None]]:
         left = iter(tasks)
+        following = next(left, None)
         try:
-            while True:
+            while self._running or (following is not None and self.wanted()):
                 self._look()
-                while len(self._running) < self._room and self.wanted():
-                    try:
-                        self._submit(next(left), 1)
-                    except StopIteration:
-                        break
+                while following is not None and len(self._running) < self._room and self.wanted():
+                    self._submit(following, 0)
+                    following = next(left, None)
                 if not self._running:
-                    if self._room == 0 and self.wanted():
-                        time.sleep(LOOK_EVERY_S / 10)
-                        continue
-                    return
+                    time.sleep(LOOK_EVERY_S / 10)
+                    continue
                 ended = self._take_ended()
                 results = self._gathered([future for future in ended if future.status == "finished"])
                 for future in ended:
-                    _, task, attempt = self._running.pop(future.key)
+                    _, task, deaths = self._running.pop(future.key)
                     if future.key in results:
                         yield task, results[future.key]
-                    elif self._workers_died(future) and attempt < ATTEMPTS:
-                        self._submit(task, attempt + 1)
+                    elif (deaths := deaths + self._deaths(future)) < DEATHS:
+                        self._submit(task, deaths)
                     else:
                         yield task, None
         except (OSError, asyncio.CancelledError, futures.CancelledError):
@@ -84,9 +82,9 @@ class Stream(Generic[Task, Result]):
                 for future, _, _ in self._running.values():
                     future.cancel()
 
-    def _submit(self, task: Task, attempt: int) -> None:
+    def _submit(self, task: Task, deaths: int) -> None:
         future = self.client.submit(self.work, task, resources={self.resource: 1}, pure=False)
-        self._running[future.key] = (future, task, attempt)
+        self._running[future.key] = (future, task, deaths)
         future.add_done_callback(self._ended.put)
 
     def _take_ended(self) -> list[Future]:
@@ -113,21 +111,22 @@ class Stream(Generic[Task, Result]):
             half = len(ready) // 2
             return self._gathered(ready[:half]) | self._gathered(ready[half:])
 
-    def _workers_died(self, future: Future) -> bool:
-        """Whether the task took workers with it, or its result went with one; raises what else went wrong."""
+    def _deaths(self, future: Future) -> int:
+        """How many workers died with the task or with its result; raises what else went wrong."""
         from distributed import KilledWorker
 
         if future.status == "cancelled":
             raise self._scheduler_lost()
         if future.status != "error":
             # Its worker died between its end and its gathering: the result is lost, or being made again.
-            return True
+            return 1
         error = future.exception()
         if isinstance(error, GemmModelError):
             raise error
         if not isinstance(error, KilledWorker):
             raise InputError(f"a worker failed: {type(error).__name__}: {error}")
-        return True
+        # Dask gives a task up once it has taken one worker more with it than it allows.
+        return int(error.allowed_failures) + 1
 
     def _look(self) -> None:
         now = time.monotonic()

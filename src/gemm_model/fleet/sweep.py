@@ -26,7 +26,7 @@ from gemm_model.bench.runner import (
 from gemm_model.core.errors import InputError
 from gemm_model.fleet.cluster import CARD, COMPILER, offered, refuse_other_versions
 from gemm_model.fleet.journal import Journal
-from gemm_model.fleet.stream import ATTEMPTS, LOOK_EVERY_S, Stream
+from gemm_model.fleet.stream import DEATHS, LOOK_EVERY_S, Stream
 from gemm_model.fleet.tasks import CardReply, Job, RowsTask, check, compile_kernel, cut, describe, measure
 
 if TYPE_CHECKING:
@@ -213,14 +213,15 @@ def remarks_on(readings: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str,
         if found
     }
     middle = statistics.median(typical.values()) if typical else 0.0
-    remarks: dict[str, str] = {}
+    remarks: dict[str, list[str]] = {}
     for uuid, time_us in typical.items():
         drift = sentinel_drift(readings[uuid])
         if drift > SENTINEL_DRIFT_LIMIT:
-            remarks[uuid] = f"sentinel drifted by {drift:.1%}"
+            remarks.setdefault(uuid, []).append(f"sentinel drifted by {drift:.1%}")
         if abs(time_us / middle - 1.0) > bench_numbers().card_difference:
-            remarks[uuid] = f"sentinel {time_us / middle - 1.0:+.1%} from the other cards"
-    return remarks
+            told = f"sentinel {time_us / middle - 1.0:+.1%} from the other cards"
+            remarks.setdefault(uuid, []).append(told)
+    return {uuid: "; ".join(told) for uuid, told in remarks.items()}
 
 
 def _compile_first(task: tuple[Job, Row, Sequence[int]]) -> Outcome:
@@ -228,4 +229,4 @@ def _compile_first(task: tuple[Job, Row, Sequence[int]]) -> Outcome:
 
 
 def _crashed(disposition: str) -> Outcome:
-    return Outcome(disposition=disposition, detail=f"{ATTEMPTS} workers were lost with it")
+    return Outcome(disposition=disposition, detail=f"{DEATHS} workers or more were lost with it")

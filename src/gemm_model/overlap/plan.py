@@ -61,8 +61,9 @@ def _grid_of_many(tiles: int, m: int, least: KernelBuild, sm_count: int) -> _Gri
             return _Grid(1, 3 * sm_count, 3)
         if 2 * sm_count < 2 * tiles <= 3 * sm_count:
             return _Grid(2, tiles, 3)
-    # A few SMs stay free for the previous kernel.
-    even = min(math.ceil(m / UNIT_M), sm_count // 64 * 64 * 2)
+    # Two CTAs on each SM of the largest multiple of 8 below all: the SMs left run the previous kernel.
+    busy_sms = (sm_count - 1) // 8 * 8 or sm_count
+    even = min(math.ceil(m / UNIT_M), 2 * busy_sms)
     return _Grid(1, even, min(least.min_ctas_per_sm, 2))
 
 

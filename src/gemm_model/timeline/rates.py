@@ -44,8 +44,9 @@ def observed(size: float, times_us: FloatArray) -> Observed | None:
         return None
     ordered, count = np.sort(times_us), len(times_us)
     half = SPREAD * math.sqrt(count) / 2
-    low = max(math.floor(count / 2 - half), 0)
-    high = min(math.ceil(count / 2 + half), count - 1)
+    # Ranks from 1: n/2 - half rounded down, and as far from the other end (Campbell and Gardner, BMJ 1988).
+    low = max(math.floor(count / 2 - half) - 1, 0)
+    high = count - 1 - low
     return Observed(
         size=size,
         time_us=float(np.median(ordered)),
@@ -73,7 +74,7 @@ def machine_of_traces(traces: Sequence[Trace]) -> tuple[PipelineMachine, list[Pa
     first = traces[0]
     machine = PipelineMachine(
         name=f"{first.info.gpu} by {len(traces)} traces",
-        sm_count=int(first.rows["cta"].max()) + 1,
+        sm_count=first.rows.loc[first.rows["sm"] >= 0, "sm"].nunique(),
         a_element_bytes=_element_bytes(first, "a_dtype"),
         b_element_bytes=_element_bytes(first, "b_dtype"),
         consumers="pingpong" if first.info.kernel.get("schedule") == "pingpong" else "cooperative",
