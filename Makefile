@@ -1,4 +1,4 @@
-# `make demo` runs the main job, `make test` passes the tests, `make docs` builds the site.
+# `make demo` runs the main job, `make test` the tests of the core, `make check` everything, `make docs` builds the site.
 # Each sets up its own virtual environment in .venv on first use.
 
 PYTHON ?= python3
@@ -6,13 +6,21 @@ BIN := .venv/bin
 DEMO_TABLE := data/measurements/h200/burst.csv.gz
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint golden mutants docs package release oldest fuzz clean
+.PHONY: demo test check sizes lint golden mutants docs package release oldest fuzz clean
 
 demo: .venv/package-installed
 	$(BIN)/gemm-model predict --input $(DEMO_TABLE) --output results/h200 --html results/h200/page.html
 
 test: .venv/tests-installed
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+
+# All tests (documentation, a browser, killed workers and hostile input too), sizes, the site and the package.
+check: .venv/tests-installed sizes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(MAKE) docs package oldest
+
+sizes:
+	$(PYTHON) scripts/sizes.py
 
 lint: .venv/tests-installed
 	$(BIN)/ruff check .

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.fuzz import failures
 
+pytestmark = pytest.mark.slow
 CASES = 1500
 
 

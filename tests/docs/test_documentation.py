@@ -24,6 +24,7 @@ from gemm_model.cli import main, split_overrides
 from gemm_model.fleet.cluster import _batch_jobs
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES, NUMBERS
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 GENERATED = ("commands.md", "api.md", "configuration.md", "numbers.md")
 """Pages of docs/reference, which scripts/docs_reference.py makes while the site is built."""

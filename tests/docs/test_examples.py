@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BURST = EXAMPLES.parent / "data/measurements/h200/burst.csv.gz"
 LINES = 40

@@ -112,6 +112,7 @@ def test_a_sweep_fills_a_data_set_from_all_cards(client, cards, tmp_path):
     assert provenance["done"] == len(rows)
 
 
+@pytest.mark.slow
 def test_rows_survive_workers_that_are_killed_at_random_moments(client, cards, tmp_path):
     rows = sweep_of(60)
     draw, ended, killed = random.Random(11), threading.Event(), 0
@@ -244,6 +245,7 @@ class SlowCard(fakes.FakeDevice):
         return super().describe()
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_before_its_card_is_known_holds_nothing_up(client):
     wait_for_cards(client)
     pid = min(worker_pids(client).values())
@@ -282,6 +284,7 @@ def worker_pids(client) -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 def test_tasks_of_a_worker_that_hangs_are_done_elsewhere(client, cards, tmp_path):
     wait_for_cards(client)
     rows = sweep_of(20)
@@ -435,6 +438,7 @@ def start_cluster(cards: int, port: int) -> list[subprocess.Popen[str]]:
     return processes
 
 
+@pytest.mark.slow
 def test_the_scheduler_is_killed_and_the_run_resumed_on_another_cluster(
     environment, tmp_path, gemm_model, monkeypatch
 ):

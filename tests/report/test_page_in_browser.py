@@ -18,6 +18,7 @@ pytest.importorskip("selenium", reason="the browser test needs selenium")
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium with chromedriver on this machine"),
     # One worker makes the pages and starts the browser once.
     pytest.mark.xdist_group("browser"),
