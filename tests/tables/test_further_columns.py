@@ -83,7 +83,7 @@ def test_bad_cells_are_told_with_their_row(cells, sentence):
 def test_models_of_plain_products_refuse_the_others():
     assert gm.predict_table(TABLE, "h200", "SOLModel")["predicted_us"].min() > 0
     for model in ("WSPersistentGEMMModel", "MemoryHierarchyModel"):
-        with pytest.raises(InputError, match=f"{model} knows plain products alone; expected WarpSpecialized"):
+        with pytest.raises(InputError, match=f"{model} knows plain products alone; expected KernelModel"):
             gm.predict_table(TABLE[:2], "h200", model)
         with pytest.raises(InputError, match=f"{model} knows plain products alone"):
             gm.predict(PROBLEMS[1], gm.KernelConfig(cta_m=128, cta_n=128), "h200", model)

@@ -28,16 +28,15 @@ BoolArray = NDArray[np.bool_]
 NO_SECOND_USE = float("inf")
 """Footprint [bytes]; operands that are used once; by definition."""
 EMPTY_KERNEL_UNTOLD = -1.0
-"""What stands for the time that events read around an empty kernel [us]; hosts that did not say; by
-definition."""
+"""Placeholder for an empty kernel's event reading [us]; rows whose host did not record it; by definition."""
 
 
 @dataclass(slots=True, kw_only=True)
 class GemmBatch:
     """Columns of equal length; sizes in elements, widths in bits, codes as positions in their tuples.
 
-    Formulas also take one row as numbers, and columns that broadcast (`feasibility.Grid`).
-    Not frozen, for speed alone: a prediction makes two of them, and setting 30 frozen fields takes 5 us.
+    Formulas also take one row as numbers, and columns that broadcast (`feasibility.Grid`). The class is not
+    frozen, for speed: a prediction makes two of them, and setting 30 frozen fields takes 5 us.
     """
 
     m: FloatArray
@@ -54,7 +53,7 @@ class GemmBatch:
     math_kind: IntArray
     """Position in `dtypes.MATH_KINDS`."""
     multiplier_share: FloatArray
-    """What the MMAs draw, over those of the widest type of the rate class (`dtypes.multiplier_share`)."""
+    """Current of the MMAs over that of the widest type in the rate class (`dtypes.multiplier_share`)."""
     a_k_major: BoolArray
     b_k_major: BoolArray
     c_n_major: BoolArray
@@ -78,19 +77,19 @@ class GemmBatch:
     split_k: FloatArray
     fast_accum: BoolArray
     stream_k: BoolArray
-    """Whether the k tiles of tiles are dealt evenly to the clusters (scheduler 'stream_k')."""
+    """Whether the scheduler is 'stream_k', which deals k tiles evenly to the clusters."""
     empty_kernel_us: FloatArray
-    """What the events of the measuring host read around an empty kernel: a burst time holds it.
-    EMPTY_KERNEL_UNTOLD where it did not say."""
+    """Event reading around an empty kernel on the measuring host, which every burst time includes.
+        EMPTY_KERNEL_UNTOLD if the host did not record it."""
     warps: FloatArray
-    """Warps of a CTA where the family tells kernels apart by them; 0 where it chooses."""
+    """Warps of a CTA in families whose kernels differ by it; 0 lets the family choose."""
     pdl: FloatArray
-    """1 with programmatic dependent launch, 0 without, -1 in the family's own way."""
+    """1 with programmatic dependent launch, 0 without, -1 for the family's default."""
     footprint_bytes: FloatArray
-    """Bytes that come by before the same operands are used again; infinite where the regime says."""
+    """Bytes touched before the same operands are used again; infinite leaves it to the regime."""
     further: FurtherWork | None = None
-    """What rows ask for beyond a plain product; None where none does. Of groups m is the mean of those that
-    have rows, and `batch` how many these are."""
+    """Columns of the kind of problem; None if every row is a plain GEMM. For groups, m is the mean over the
+    groups that have rows, and `batch` is their number."""
 
     def __len__(self) -> int:
         return len(self.m)
@@ -100,7 +99,7 @@ class GemmBatch:
         return self.mapped(lambda _, column: column[rows])
 
     def mapped(self, change: Callable[[str, Any], Any]) -> GemmBatch:
-        """The same columns, each changed; `change` takes a column's name too."""
+        """A copy with each column changed by `change(name, column)`."""
         columns = map(change, COLUMNS, _columns_of(self))
         further = None if self.further is None else mapped(self.further, lambda column: change("", column))
         changed: GemmBatch = _new_row(*columns, further)
@@ -108,7 +107,9 @@ class GemmBatch:
 
     @property
     def multiplies_bf16(self) -> BoolArray:
-        """Of 16-bit types bf16 alone has a shorter significand than the rate class's widest."""
+        """Whether the operands are bf16: the only 16-bit type with a shorter significand than its rate
+        class's widest.
+        """
         multiplies: BoolArray = (self.a_bits == 16) & (self.b_bits == 16) & (self.multiplier_share < 1.0)
         return multiplies
 
@@ -128,7 +129,7 @@ class GemmBatch:
 
     @property
     def b_holders(self) -> Values:
-        """CTAs that hold a tile of B together [CTAs]: of a pair on one MMA each loads half of its rows."""
+        """CTAs that share a tile of B [CTAs]: in a pair on one MMA each CTA loads half of its rows."""
         return where(self.schedule == TWO_CTA, 2.0, 1.0)
 
     @property
@@ -147,7 +148,7 @@ class GemmBatch:
 
     @property
     def stored_bits(self) -> FloatArray:
-        """Bits that are written for each sum."""
+        """Bits written for each accumulator."""
         if self.further is None:
             return self.out_bits
         return (self.out_bits + self.further.output_scale_bits) * self.further.output_share
@@ -158,19 +159,20 @@ class GemmBatch:
 
     @property
     def source_bits(self) -> FloatArray | float:
-        """Bits of further matrices that the epilogue reads for each sum."""
+        """Bits of source matrices (C, a residual) that the epilogue reads for each accumulator."""
         return 0.0 if self.further is None else self.out_bits * self.further.source_share
 
     @property
     def source_bytes(self) -> FloatArray | float:
-        """Bytes of further matrices that the epilogue reads, each once."""
+        """Bytes of source matrices (C, a residual) that the epilogue reads, each once."""
         if self.further is None:
             return 0.0
         return self.m * self.n * self.batch * self.source_bits / 8.0
 
     @property
     def a_pitch_bytes(self) -> FloatArray:
-        """What rows of A start at multiples of: from one to the next, or as the strides of a batch leave it.
+        """Step whose multiples rows of A start at [bytes]: the row pitch, or what the strides of a batch
+        leave of it.
 
         Rows are contiguous along the major extent.
         """
@@ -206,7 +208,7 @@ class GridRows:
 
 
 def picked(values: Any, rows: GridRows) -> Any:
-    """Some rows of what was computed from a grid: of an array, a number, or a record of them."""
+    """Some rows of a value computed from a grid: an array, a number, or a record of them."""
 
     def some(values: Any) -> Any:
         # Most are numbers.
@@ -236,9 +238,9 @@ _columns_of = attrgetter(*COLUMNS)
 _in_order_of_fields = itemgetter(*(_ROW_COLUMNS.index(name) for name in COLUMNS))
 _new_row: Any = constructor(GemmBatch)
 _OF_THE_CALL = ("m", "n", "k", "batch", "empty_kernel_us", "footprint_bytes")
-"""Columns that say nothing of the kernel and its types."""
+"""Columns that do not describe the kernel or its types."""
 kernel_of = attrgetter(*(name for name in COLUMNS if name not in _OF_THE_CALL))
-"""What a row of a batch says of its kernel and types, as a tuple."""
+"""The kernel and types of a row, as a tuple."""
 
 
 def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
@@ -248,7 +250,7 @@ def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
     for problem, config in pairs:
         require_kind("problem", problem, GemmProblem)
         require_kind("config", config, KernelConfig)
-    # One array for each kind of column, not one for each column: a single prediction is made of little else.
+    # One array for each kind of column, because building arrays takes most of a single prediction.
     floats = np.array([_floats(problem, config) for problem, config in pairs], dtype=np.float64).T.copy()
     codes = np.array([_codes(problem, config) for problem, config in pairs], dtype=np.int64).T.copy()
     flags = np.array([_flags(problem, config) for problem, config in pairs], dtype=np.bool_).T.copy()

@@ -11,33 +11,36 @@ from gemm_model.core.sizes import is_whole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixLayout:
-    """An operand, or the output, of a batch: `matrices` of `rows` rows of `columns` contiguous elements."""
+    """An operand or the output of a batch: `matrices` matrices of `rows` rows with `columns` contiguous
+    elements.
+    """
 
     matrices: int
     rows: int
     columns: int
     stride: int
-    """From a matrix to the next [elements]; 0 where all share one."""
+    """From one matrix to the next [elements]; 0 if all share one."""
     pitch: int
-    """From a row to the next [elements]."""
+    """From one row to the next [elements]."""
 
     @property
     def row_step(self) -> int:
-        """The largest step whose multiples all rows start at [elements], if the first does."""
+        """The largest step such that all rows start at its multiples if the first one does [elements]."""
         return gcd(self.pitch, self.stride)
 
     @property
     def elements(self) -> int:
-        """From the first element to behind the last."""
+        """Extent in memory, from the first element to behind the last [elements]."""
         return (self.matrices - 1) * self.stride + (self.rows - 1) * self.pitch + self.columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStrides:
-    """From a matrix of a batch to the next, of A, B and the output [elements]; 0: all share one.
+    """Strides from one matrix of a batch to the next, for A, B and the output [elements]; 0 shares one
+    matrix.
 
-    Where a stride is shorter than a matrix, rows take turns: the first of each matrix, then the second of
-    each, as heads do in a sequence of tokens. A row is then as far from the next as all matrices' strides.
+    A stride shorter than a matrix interleaves rows: the first row of each matrix, then the second of each, as
+    heads lie in a sequence of tokens. The pitch of a row is then the sum of all matrices' strides.
     """
 
     a: int
@@ -62,7 +65,7 @@ class BatchStrides:
 
 
 def strided(name: str, matrices: int, rows: int, columns: int, stride: int) -> MatrixLayout:
-    """Matrices with a stride between them. Raises InputError where two of them would overlap."""
+    """Matrices with a stride between them. Raises InputError if two of them would overlap."""
     if 0 < stride < columns:
         raise InputError(f"batch_strides of {name} is {stride}; expected 0 or at least a row, {columns}")
     taking_turns = 0 < stride < rows * columns

@@ -1,4 +1,4 @@
-"""Scale factors of blocks of fp8 operands that a kernel applies itself, to the sums of each block of K."""
+"""Block scales of fp8 operands in software: the kernel multiplies the sums of each block of K itself."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from gemm_model.core.errors import InputError
 BLOCK_K = 128
 """Elements of K that share a scale factor [elements]; fp8 with fp32 scales; the recipe of DeepSeek-V3."""
 BLOCK_ROWS = (1, 128)
-"""Rows that share a scale factor [1]; blocks of 128 along K; a token's, or a square block of weights'."""
+"""Rows that share a scale factor [1]; blocks of 128 along K; one token, or a square block of weights."""
 SCALE_BITS = 32
-"""A scale factor [bit]; operands scaled in software; fp32."""
+"""Width of a scale factor [bit]; operands scaled in software; fp32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Convolutions as implicit GEMM: the product that they are, and the bytes that it really reads."""
+"""Convolutions as implicit GEMM: sizes of the GEMM, and the bytes that it reads from memory."""
 
 from __future__ import annotations
 
@@ -114,15 +114,16 @@ class ConvProblem:
 
     @property
     def places(self) -> int:
-        """Products that a strided data gradient falls into: one for each place of a pixel in the stride."""
+        """Number of GEMMs in a strided data gradient: one for each place of a pixel in the stride."""
         return prod(self.stride) if self.kind == DGRAD else 1
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """m, n and k of the implicit GEMM of one group, and how many there are.
+        """m, n, k of the implicit GEMM of one group, and the number of such GEMMs.
 
-        A strided data gradient is `places` products. m and k are their means: those of the pixels at a place,
-        and of the taps that these meet, which is none for some where the filter is narrower than the stride.
+        A strided data gradient has `places` GEMMs; m is the mean number of pixels at a place, k the mean
+        number of taps that such a pixel meets. Pixels may meet no tap if the filter is narrower than the
+        stride.
         """
         channels, filters = self.channels // self.groups, self.filters // self.groups
         inputs = max(round(self.images * prod(self.size) / self.places), 1)
@@ -135,23 +136,23 @@ class ConvProblem:
 
     @property
     def k_runs(self) -> float:
-        """Runs that k falls into, one for each tap that is met: a k tile lies within one."""
+        """Number of runs along k, one for each tap that is met; a k tile lies within one run."""
         return {FPROP: float(self.taps), DGRAD: self.taps / self.places, WGRAD: 1.0}[self.kind]
 
     @property
     def n_runs(self) -> float:
-        """Runs that n falls into: a tile of a weight gradient lies within a tap's channels."""
+        """Number of runs along n: a tile of a weight gradient lies within the channels of one tap."""
         return float(self.taps) if self.kind == WGRAD else 1.0
 
     @property
     def packed(self) -> int:
-        """Groups that a tile of PACKED_CHANNELS may hold beside each other: a power of two, a divisor."""
+        """Groups that share a tile of PACKED_CHANNELS columns: a power of two that divides the groups."""
         room = PACKED_CHANNELS * self.groups // max(self.channels, self.filters)
         return gcd(1 << max(room, 1).bit_length() - 1, self.groups)
 
     @property
     def distinct_share(self) -> tuple[float, float]:
-        """Elements of A and of B in memory over those of the product: the filter reads pixels repeatedly."""
+        """Elements of A and B in memory over those of the GEMM: the filter reads each pixel several times."""
         m, n, k, batch = self.sizes
         # A filter narrower than the stride skips pixels.
         axes = zip(self.size, self.output_size, self.filter_size, strict=True)
@@ -164,7 +165,7 @@ class ConvProblem:
 
     @property
     def row_steps(self) -> tuple[int, int, int]:
-        """What rows of A, B and the output start at multiples of [elements].
+        """Steps whose multiples rows of A, B and the output start at [elements].
 
         Pixels hold the channels of all groups, a filter the weights of one.
         """

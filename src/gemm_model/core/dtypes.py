@@ -155,7 +155,7 @@ def math_kind(a: DataType, b: DataType, *, scaled: bool = True) -> str:
 
 
 def kind_said(kind: int, bits: float) -> str:
-    """What sentences call a rate class (its position) that operands of so many bits are multiplied in."""
+    """Name of a rate class (given by its position) in messages, for operands of `bits` bits."""
     return "fp4" if bits == 4 else MATH_KINDS[kind]
 
 
@@ -168,7 +168,7 @@ OPERANDS = frozenset(name for names in MULTIPLIED_TOGETHER for name in names)
 
 
 def require_number(found: DataType) -> DataType:
-    """The type itself; InputError for one that holds scale factors alone, powers of two."""
+    """The type itself. Raises InputError for a type of scale factors (powers of two)."""
     if found.significand_bits == 1:
         raise InputError(f"{found.name} is a type of scale factors; expected one of numbers, such as bf16")
     return found
@@ -194,10 +194,10 @@ _WIDEST_SIGNIFICAND = MappingProxyType(
 
 
 def multiplier_share(a: DataType, b: DataType) -> float:
-    """Bits of the significands that are multiplied, over those of the widest type of the rate class.
+    """Current of an MMA over that of the widest type in its rate class, at the same rate.
 
-    What an MMA of these types draws, over one of the widest, at the same rate: kernels on an H200 that the
-    tensor cores bind settle at 1.58 GHz in bf16, at 1.47 in fp16, and keep 4 % more of a rested clock.
+    It is the ratio of significand bits. Tensor-bound kernels on an H200 settle at 1.58 GHz in bf16 and at
+    1.47 GHz in fp16, and keep 4 % more of a rested clock in bf16.
     """
     widest = 2 * _WIDEST_SIGNIFICAND[math_kind(a, b)]
     return min((a.significand_bits + b.significand_bits) / widest, 1.0)

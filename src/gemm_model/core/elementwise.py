@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 Values: TypeAlias = float | NDArray[np.float64]
 """A float or an array: what the formulas take and return. Numbers are never ints."""
 Flags: TypeAlias = bool | NDArray[np.bool_]
-"""The same of conditions."""
+"""A condition or an array of conditions."""
 Codes: TypeAlias = int | NDArray[np.int64]
-"""The same of positions in a tuple of names."""
+"""A position in a tuple of names, or an array of positions."""
 BRANCHLESS_FROM = 4096
-"""Rows from which on a choice is made by masks of bits [rows]; long columns; numpy's own `where` branches on
-each row, which costs ten times as long where conditions come at random."""
+"""Rows from which `where` uses bit masks [rows]; long columns; numpy's own branches on each row and takes ten
+times as long when conditions alternate at random."""
 SQUARES_OF_SQUARES = (2.0, 4.0, 8.0, 16.0)
-"""Orders of a power that takes a few squarings, and of a root that takes as many square roots."""
+"""Orders for which a power is a few squarings and a root a few square roots."""
 
 
 def is_number(value: object) -> TypeIs[float]:
-    """As formulas ask; here it is asked without a call, which takes as long as the sum of two numbers."""
+    """Whether a value is a number and not an array. Formulas inline this test: a call costs as much as an
+    addition.
+    """
     return type(value) is float
 
 
@@ -70,7 +72,9 @@ def where(condition: Flags, yes: Values, no: Values) -> Values: ...
 
 
 def where(condition: Flags, yes: Values | Flags, no: Values | Flags) -> Values | Flags:
-    """Both branches are computed: neither may divide by zero."""
+    """`yes` where the condition holds, else `no`. Both are computed beforehand, so neither may divide by
+    zero.
+    """
     if condition is True or condition is False:
         return yes if condition else no
     if condition.size < BRANCHLESS_FROM:
@@ -84,7 +88,7 @@ def where(condition: Flags, yes: Values | Flags, no: Values | Flags) -> Values |
 
 
 def in_order(condition: Flags, a: Values, b: Values) -> tuple[Values, Values]:
-    """The first of the two and the second where the condition holds, in exchanged places elsewhere."""
+    """(a, b) where the condition holds, (b, a) elsewhere."""
     if condition is True or condition is False:
         return (a, b) if condition else (b, a)
     if condition.size < BRANCHLESS_FROM:
@@ -120,7 +124,7 @@ def ceil(value: Values) -> Values:
 
 
 def remainder(whole: Values, divisor: Values) -> Values:
-    """Of whole numbers held as floats; numpy's own `%` takes as long as eight divisions."""
+    """Remainder of whole numbers held as floats; numpy's own `%` takes as long as eight divisions."""
     return whole - floor(whole / divisor) * divisor
 
 
@@ -141,7 +145,7 @@ def one_of(value: Values | Codes, options: Sequence[float]) -> Flags:
 
 
 def taken(table: NDArray[np.float64], places: Values) -> Values:
-    """What a table has at some places, whole numbers held as floats; a table of rows is read row by row."""
+    """Entries of a table at positions held as floats; a two-dimensional table is read row by row."""
     if is_number(places):
         return float(table.item(int(places)))
     return table.take(places.astype(np.int64))
@@ -169,10 +173,10 @@ def power_of_two_divisor(value: Values) -> Values:
 
 
 def smooth_maximum(a: Values, b: Values, order: float) -> Values:
-    """The norm of an order of two non-negative values: (a^order + b^order)^(1/order).
+    """The norm (a^order + b^order)^(1/order) of two non-negative values.
 
-    Overlapped phases do not hide each other perfectly where they take about the same time: order 8 adds 9 %
-    where they are equal, order 2, of queues in a row, 41 %.
+    Phases that overlap hide each other imperfectly when they take about the same time. With equal times order
+    8 adds 9 %; order 2, for queues in a row, adds 41 %.
     """
     return root(power(a, order) + power(b, order), order)
 

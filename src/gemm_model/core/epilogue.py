@@ -1,4 +1,4 @@
-"""What a kernel does with a tile's sums before it stores them: words of a fused epilogue."""
+"""Fused epilogues: what a kernel does with a tile's accumulators before it stores them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VECTORS = ("bias_n", "bias_m")
 """One value for each column of the sums, or for each row."""
 ACTIVATIONS = ("relu", "gelu", "silu", "tanh")
 GATED_ACTIVATIONS = ("gated_relu", "gated_gelu", "gated_silu")
-"""Columns hold gate and up in turn; the activation of the one times the other leaves half of them."""
+"""Columns alternate gate and up; the output activation(gate) x up has half as many."""
 QUANTIZED = "quantize_1x128"
 """Outputs of 8 bits, with an fp32 scale factor for every 128 of a row."""
 REDUCTIONS = ("row_sum", "col_sum")
@@ -23,9 +23,9 @@ REDUCTIONS = ("row_sum", "col_sum")
 EPILOGUE_WORDS = (*SCALARS, *SOURCES, *VECTORS, *ACTIVATIONS, *GATED_ACTIVATIONS, QUANTIZED, *REDUCTIONS)
 ALIASES = {"bias": "bias_n"}
 QUANTIZED_COLUMNS = 128
-"""Outputs that share a scale factor [elements]; `QUANTIZED`; by definition."""
+"""Outputs that share one scale factor [elements]; `QUANTIZED`; by definition."""
 QUANTIZED_SCALE_BITS = 32
-"""A scale factor of quantized outputs [bit]; fp32; by definition."""
+"""Width of a scale factor [bit]; quantized outputs; fp32, by definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,12 @@ class Epilogue:
 
     @property
     def output_share(self) -> float:
-        """Outputs for each sum: a gate leaves one of two."""
+        """Outputs for each accumulator: 1, or 1/2 behind a gate."""
         return 0.5 if self.gated else 1.0
 
     @property
     def source_share(self) -> float:
-        """Elements of other matrices that are read for each sum; after a gate they are half as many."""
+        """Elements of source matrices read for each accumulator; half as many behind a gate."""
         share, read = 1.0, 0.0
         for word in self.words:
             if word in GATED_ACTIVATIONS:
@@ -89,15 +89,15 @@ class Epilogue:
 
     @property
     def tangents(self) -> float:
-        """Values of a hyperbolic tangent for each sum (gelu is made of one); a gate takes one for two sums.
+        """Hyperbolic tangents for each accumulator: gelu takes one, a gated gelu one for two accumulators.
 
-        A maximum with zero is none: it costs no more than the conversion of the sums.
+        relu takes none: a maximum with zero costs no more than converting the accumulators.
         """
         return self.output_share * self._count(("gelu", "tanh", "gated_gelu"))
 
     @property
     def sigmoids(self) -> float:
-        """The same of a sigmoid, which silu multiplies with."""
+        """Sigmoids for each accumulator: silu multiplies with one."""
         return self.output_share * self._count(("silu", "gated_silu"))
 
     @property
@@ -106,7 +106,9 @@ class Epilogue:
 
     @property
     def reductions(self) -> int:
-        """Sums over columns. Those over a row stay within a few threads, and cost no more than a store."""
+        """Number of sums over columns. Sums over a row stay within a few threads and cost no more than a
+        store.
+        """
         return self._count(("col_sum",))
 
     def _count(self, words: tuple[str, ...]) -> int:

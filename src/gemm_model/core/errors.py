@@ -1,4 +1,4 @@
-"""Errors that end a command, each with the exit code that it stands for."""
+"""Errors that end a command, each with its exit code."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class GemmModelError(Exception):
 
 
 class InputError(GemmModelError):
-    """What the user gave cannot be used: says which file, row, column and what was expected."""
+    """Unusable input. The message says which file, row and column, and what was expected."""
 
     exit_code = 2
 
 
 class RefusedKernelError(InputError):
-    """A kernel that cannot run: the row of the batch that holds it, and why."""
+    """A kernel that cannot run; holds its row in the batch and the reason."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)

@@ -13,8 +13,7 @@ from pathlib import Path
 from gemm_model.core.errors import InputError
 
 NEW_FILE_MODE = 0o666
-"""Mode of a file [permission bits]; files that were not there; POSIX: the process's umask takes its share of
-it."""
+"""Mode of a new file [permission bits]; before the process's umask; POSIX."""
 
 
 @contextmanager
@@ -50,13 +49,15 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def atomic_write(path: Path, text: str) -> None:
-    """Write text to a file, all of it or nothing; what UTF-8 lacks (half a character) is spelled out."""
+    """Write all of a text to a file, or nothing. Lone surrogates, which UTF-8 lacks, are written as
+    escapes.
+    """
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def check_writable(path: Path) -> None:
-    """Raise InputError where a file could not be written, without writing it: asked before long work."""
+    """Raise InputError if a file could not be written, without writing it; called before long work."""
     try:
         target = Path(path).resolve()
         if target.is_dir():
@@ -74,7 +75,7 @@ def check_writable(path: Path) -> None:
 
 
 def check_folder_writable(folder: Path) -> None:
-    """Raise InputError where a folder could not be made or written into, without making it."""
+    """Raise InputError if a folder could not be made or written into, without making it."""
     try:
         _check_folder(folder, Path(folder).resolve())
     except OSError as error:
@@ -85,11 +86,10 @@ def check_folder_writable(folder: Path) -> None:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """The only run that writes into a folder, so that the files of two do not mix.
+    """Lock a folder, so that the files of two runs do not mix.
 
-    A folder that was not there goes again where nothing was written. Raises InputError where another run is
-    at it. The lock is the kernel's and goes with the process; where the file system has none, runs are not
-    told apart.
+    A new folder is removed again if nothing was written. Raises InputError if another run holds the lock. The
+    operating system releases the lock with the process; a file system without locks lets two runs in.
     """
     try:
         new = not folder.exists()
@@ -122,7 +122,7 @@ def lock_alone(handle: int, place: Path) -> None:
 
 
 def _check_folder(path: Path, folder: Path) -> None:
-    """Whether the folder, or the nearest one above it that exists, lets a file or a folder be made in it."""
+    """Raise InputError unless the folder, or the nearest one above it that exists, is writable."""
     while not folder.exists() and folder.parent != folder:
         folder = folder.parent
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Groups of rows that are multiplied by matrices of their own: grouped GEMM, as in mixtures of experts."""
+"""Grouped GEMM: each group of rows has a B of its own, as in mixtures of experts."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import is_whole
 
 LAYOUTS = ("contiguous", "masked")
-"""Rows of the groups one after the other, or `capacity` rows for each, of which its own are computed."""
+"""`contiguous`: the groups' rows follow each other; `masked`: `capacity` rows each, of which some are
+used."""
 MOST_GROUPS = 65536
 """Most groups of a problem [1]; grouped products; chosen: far more than any model has experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedGemm:
-    """Rows of each group; `n` and `k` of each group where they are not shared, else empty.
+    """Rows of each group; `n` and `k` of each group if they differ, else empty.
 
-    Groups without rows are there, and cost nothing but a place in the table of groups.
+    A group without rows costs nothing but its entry in the table of groups.
     """
 
     rows: tuple[int, ...]
@@ -101,15 +102,15 @@ class GroupedGemm:
 
     @property
     def longest_k_share(self) -> float:
-        """Longest k of a group with rows over that of the mean one (`sizes`), of groups with a k each."""
+        """Longest k among groups with rows over the mean k (`sizes`)."""
         longest = max(k for rows, k in zip(self.rows, self.k, strict=True) if rows > 0)
         return longest / self.sizes(self.n[0], self.k[0])[2]
 
     def sizes(self, n: int, k: int) -> tuple[float, float, float, float]:
-        """Rows, n and k of a mean group with rows, and how many there are: the same outputs and FLOP.
+        """Rows, n and k of the mean group with rows, and the number of such groups: same outputs and FLOP.
 
-        `n` and `k` are the shared ones. Means of different ones are multiples of what all have in common, so
-        that rows in memory keep their alignment.
+        `n` and `k` are the shared sizes. The mean of different sizes is rounded to a multiple of their common
+        divisor, so that rows in memory keep their alignment.
         """
         groups = float(self.active)
         if self.alike:

@@ -9,7 +9,7 @@ from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import require_size
 
 SCHEDULES = ("cooperative", "pingpong", "2cta")
-"""How the MMA warps share tiles: both on one tile, in turn on two tiles, or a pair of CTAs on one MMA."""
+"""How MMA warps share tiles: all on one tile, alternating between two tiles, or two CTAs on one MMA."""
 
 COOPERATIVE, PINGPONG, TWO_CTA = range(len(SCHEDULES))
 """Positions in SCHEDULES."""
@@ -21,22 +21,22 @@ HEURISTIC, ALONG_M, ALONG_N = range(len(RASTERS))
 """Positions in RASTERS."""
 
 AUTO_KERNEL = "auto"
-"""The kernel family that is the default one of the GPU."""
+"""Stands for the GPU's default kernel family."""
 
 KERNELS = (AUTO_KERNEL, "quack", "cutlass", "cublas", "triton", "simt", "cudnn")
-"""Names of kernel families; 'simt' are CUDA-core kernels, which only the memory-hierarchy model describes.
-A benchmark's provider of one's own stands as 'module:class'."""
+"""Names of kernel families. 'simt' are CUDA-core kernels, which only the memory-hierarchy model describes. A
+user's own benchmark provider is named 'module:class'."""
 
 STREAM_K = "stream_k"
 SCHEDULERS = ("static", "split_k", STREAM_K)
 """How output tiles become work: whole, k cut into equal parts, or all k tiles dealt evenly to the SMs."""
 
 MAX_DIGITS = 18
-"""Longest number of an extent [digits]; words of a command; chosen: Python refuses to read thousands of
-them."""
+"""Longest number in an extent [digits]; words of a command; chosen: Python refuses numbers of thousands of
+digits."""
 
 AUTO = 0
-"""Value of `cta_k`, `stages` and `warps` [1]; the kernel family's own rule chooses; by definition."""
+"""Value of `cta_k`, `stages` and `warps` [1]; lets the kernel family choose; by definition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,11 @@ class KernelConfig:
 
     `cta_*` is the output tile of one CTA, `mma_*` that of one MMA instruction group: for 2-CTA MMA
     mma_m = 2 cta_m. `swizzle` is the largest group of cluster rows (or columns) that the scheduler walks
-    together. `stages`, `cta_k` and `warps` of 0 stand for the family's own choice, a `kernel` of 'auto' for
-    the GPU's default family. `scheduler` says how families that have several cut the work; QuACK splits k by
-    `split_k` alone. `fast_accum` matters for fp8 on sm90 alone: False (QuACK's way) adds every k tile to a
-    second set of accumulators. `pdl` matters back to back alone: with programmatic dependent launch the
-    prologue runs under the end of the previous kernel; None stands for the family's way.
+    together. `stages`, `cta_k` and `warps` of 0 leave the choice to the family, a `kernel` of 'auto' to the
+    GPU. `scheduler` applies to families with several; QuACK splits k by `split_k` alone. `fast_accum` matters
+    only for fp8 on sm90: False (QuACK's default) adds every k tile to a second set of accumulators. `pdl`
+    matters only for launches back to back: programmatic dependent launch runs the prologue under the end of
+    the previous kernel; None takes the family's default.
     """
 
     cta_m: int
@@ -104,7 +104,7 @@ class KernelConfig:
 def parse_extent(text: str, what: str, parts: tuple[int, ...] = (2,), *, beside: str = "") -> tuple[int, ...]:
     """Numbers of an extent such as '128x256'.
 
-    `parts` says how many numbers may be given; `beside` names, in the error, the words that are no extents.
+    `parts` lists how many numbers are allowed; `beside` names, in the error, other accepted words.
     """
     words = text.lower().split("x")
     good = all(word.isdecimal() and len(word) <= MAX_DIGITS and int(word) > 0 for word in words)

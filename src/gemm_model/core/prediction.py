@@ -1,4 +1,4 @@
-"""What a model says of a kernel: its runtime, what limits it, and the parts that add up to it."""
+"""A model's prediction of a kernel: runtime, limiter, and phases that add up to the runtime."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, In
 from gemm_model.core.errors import RefusedKernelError
 
 RESIDUAL_PHASE = "residual"
-"""The phase that holds what a correction adds to the model's own time; negative where it takes time off."""
+"""The phase of a correction: what it adds to the model's own time (negative if it subtracts)."""
 ROWS_PER_CHUNK = 131072
-"""Rows predicted at once [rows]; long tables; operations long enough for two threads side by side, columns
-short enough for a core's own cache: 1.25 M rows/s, 1.15 of half as many rows and of twice as many."""
+"""Rows predicted at once [rows]; long tables; measured: long enough for two threads, short enough for a
+core's cache (1.25 M rows/s, 1.15 times the speed of half or twice as many rows)."""
 THREADS = 2
-"""Threads that predict chunks [1]; long tables; 1.3 times as fast as one on two cores."""
+"""Threads that predict chunks [1]; long tables; measured: 1.3 times as fast as one on two cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +37,17 @@ class Prediction:
     """Bytes moved at each level of the memory hierarchy ('dram', 'l2', 'smem')."""
     caveats: tuple[str, ...] = ()
     error_band: float | None = None
-    """Relative error that 90 % of held-out measurements stay within; None where none was measured."""
+    """Relative error that 90 % of held-out measurements stay within; None if there are none."""
 
     @property
     def residual_share(self) -> float | None:
-        """What a correction adds, as a share of the model's own time; None where none took part."""
+        """Correction as a share of the model's own time; None without one."""
         added_us = self.phases_us.get(RESIDUAL_PHASE)
         return None if added_us is None else added_us / (self.runtime_us - added_us)
 
 
 def known_band(value: float) -> float | None:
-    """An error band of a column as that of one row: None stands for NaN."""
+    """The error band of one row from a column: NaN becomes None."""
     return None if value != value else float(value)
 
 
@@ -112,13 +112,13 @@ class BatchPrediction:
         )
 
     def corrected(self, runtime_us: FloatArray) -> BatchPrediction:
-        """The same with other runtimes; RESIDUAL_PHASE takes what they differ by."""
+        """A copy with other runtimes; RESIDUAL_PHASE takes the difference."""
         added_us = runtime_us - self.runtime_us
         return replace(self, runtime_us=runtime_us, phases_us={**self.phases_us, RESIDUAL_PHASE: added_us})
 
 
 def _by_row(columns: Mapping[str, FloatArray], rows: int) -> list[dict[str, float]]:
-    """Columns of so many rows as one mapping for each row."""
+    """One mapping for each of `rows` rows."""
     if not columns:
         return [{} for _ in range(rows)]
     values = zip(*(column.tolist() for column in columns.values()), strict=True)
@@ -127,26 +127,26 @@ def _by_row(columns: Mapping[str, FloatArray], rows: int) -> list[dict[str, floa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """What corrects the runtimes of some rows, as far as it is asked to."""
+    """A correction of some rows' runtimes, computed only for the rows that are asked for."""
 
     runtime_us: Callable[[BoolArray | slice], FloatArray]
-    """Of those rows the corrected runtimes in us of the ones that are marked."""
+    """Takes a mask or slice of the rows; returns their corrected runtimes [us]."""
     error_band: Callable[[], FloatArray | None]
-    """Of each row, as in `BatchPrediction`."""
+    """Returns the error band of each row, as in `BatchPrediction`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeastTimes:
-    """What a model knows of the kernels of a grid before it evaluates them."""
+    """Lower bounds for the kernels of a grid, before the model evaluates them."""
 
     physical_us: FloatArray
-    """A time that each kernel is not faster than, in any tile order and before a correction; 0 if unknown."""
+    """No kernel is faster than this in any tile order, before a correction [us]; 0 if unknown."""
     kept: float = 1.0
-    """Share of a kernel's time that a correction leaves at least."""
+    """Smallest share of a kernel's time that a correction leaves."""
 
 
 class Evaluation(Protocol):
-    """What a model says of a grid (`CandidateSpace.grid_of_shapes`): all runtimes, the rest of few rows."""
+    """A model's answer for a grid (`CandidateSpace.grid_of_shapes`): all runtimes, the rest for few rows."""
 
     @property
     def runtime_us(self) -> FloatArray:
@@ -154,17 +154,17 @@ class Evaluation(Protocol):
         ...
 
     def predictions(self, rows: GridRows) -> BatchPrediction:
-        """All about some rows, before a correction."""
+        """Full predictions of some rows, before a correction."""
         ...
 
     def correction(self, rows: GridRows) -> Correction | None:
-        """What corrects some rows; None where the model corrects nothing."""
+        """The correction of some rows; None if the model has none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedEvaluation:
-    """The `Evaluation` of a model that predicts all of a grid's rows alike."""
+    """The `Evaluation` of a model without a faster way than predicting every row of a grid."""
 
     prediction: BatchPrediction
     """Kernel by kernel, each in all orders."""
@@ -187,7 +187,7 @@ def limiting(names: tuple[str, ...], times: tuple[FloatArray, ...]) -> IntArray:
     if len(times[0]) == 1:
         only: IntArray = np.array(times).argmax(axis=0)
         return only
-    # Pair by pair: an argmax across long columns goes through memory the wrong way.
+    # Pair by pair, because an argmax across long columns walks memory with a stride.
     position: IntArray = np.zeros(len(times[0]), dtype=np.int64)
     longest = times[0]
     for index, time in enumerate(times[1:], start=1):
@@ -201,10 +201,10 @@ def predict_in_chunks(
     batch: GemmBatch,
     advance: Callable[[int], None] = lambda _: None,
 ) -> BatchPrediction:
-    """The prediction of a long batch, made chunk by chunk, two at a time; `advance` is told of rows done.
+    """Predict a long batch in chunks, two at a time; calls `advance(rows)` as rows are done.
 
-    numpy lets go of the interpreter within an operation on long columns, so that two threads are 1.3 times as
-    fast as one on two cores.
+    numpy releases the interpreter lock within an operation on long columns, so that two threads are 1.3 times
+    as fast as one on two cores.
     """
     starts = range(0, len(batch), ROWS_PER_CHUNK)
     if len(starts) <= 1:

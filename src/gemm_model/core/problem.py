@@ -35,7 +35,7 @@ _KINDS = {
     "conv": (ConvProblem, _NOTHING),
     "batch_strides": (BatchStrides, _NOTHING),
 }
-"""What the fields of a problem hold that are no sizes and no words."""
+"""Types of the fields of a problem that are neither sizes nor words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +45,9 @@ class GemmProblem:
     Types are `DataType`s; `GemmProblem.of` takes their names. `a_major` / `b_major` is "k" or the other
     extent of the operand, `c_major` is "m" or "n": the extent that is contiguous in memory.
 
-    Beyond the plain product: an epilogue; `groups` of rows, `m` of them in all, each with a B of its own;
-    scale factors applied in software; a convolution, whose implicit GEMM the sizes are. What is the plain
-    product after all (no words, one group, one tap on each pixel) is held as None.
+    Kinds of problem: a fused epilogue; `groups` of rows, `m` rows in all, each group with its own B; scale
+    factors applied in software; a convolution, whose implicit GEMM has these sizes. A kind that leaves a
+    plain GEMM (no words, one group, a filter of one tap) is stored as None.
     """
 
     m: int
@@ -68,9 +68,10 @@ class GemmProblem:
     block_scaling: BlockScaling | None = None
     conv: ConvProblem | None = None
     broadcast: str = ""
-    """The operand ('a' or 'b') that all matrices of a batch share; '' where each has its own."""
+    """The operand ('a' or 'b') that all matrices of a batch share; '' if each has its own."""
     batch_strides: BatchStrides | None = None
-    """Where the matrices of a batch lie; None: one behind the other. A stride of 0 is a broadcast."""
+    """Layout of the matrices of a batch; None puts them one behind the other. A stride of 0 is a
+    broadcast."""
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
@@ -86,7 +87,7 @@ class GemmProblem:
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {allowed}")
 
     def _check_further(self) -> None:
-        """Check what goes beyond the plain product, and drop what does not."""
+        """Check the kinds of problem, and drop those that leave a plain GEMM."""
         if self.broadcast not in ("", "a", "b"):
             raise InputError(f"broadcast is {self.broadcast!r}; expected a or b")
         for name in ("broadcast", "batch_strides"):
@@ -116,7 +117,7 @@ class GemmProblem:
             self._check_strides(self.batch_strides)
 
     def _check_strides(self, strides: BatchStrides) -> None:
-        """Check strides; a stride of 0 becomes a broadcast, and those that leave no gaps go."""
+        """Check strides. A stride of 0 becomes a broadcast; strides without gaps become None."""
         if strides.out == 0 or (strides.a == 0 and strides.b == 0):
             raise InputError(
                 f"batch_strides are {strides.name}; expected 0 for A or B alone: outputs must differ"
@@ -196,13 +197,13 @@ class GemmProblem:
 
     @property
     def plain(self) -> bool:
-        """Whether it is a plain product, whatever its types and layouts."""
+        """Whether it is a plain GEMM, in any types and layouts."""
         further = (self.epilogue, self.groups, self.block_scaling, self.conv)
         return further == (None, None, None, None) and not self.broadcast and self.batch_strides is None
 
     @property
     def plain_twin(self) -> GemmProblem:
-        """The plain product of the same sizes; groups count as equal ones, of whole rows."""
+        """The plain GEMM of the same sizes; groups become equal groups with a whole number of rows."""
         if self.plain:
             return self
         m, n, k, batch = self.sizes
@@ -240,7 +241,7 @@ class GemmProblem:
 
     @property
     def sizes(self) -> tuple[float, float, float, float]:
-        """m, n, k and how many such products there are; of groups the mean of those that have rows."""
+        """m, n, k and the number of such GEMMs; for groups, the mean over those that have rows."""
         if self.groups is None:
             return self.m, self.n, self.k, self.batch
         return self.groups.sizes(self.n, self.k)
@@ -262,7 +263,7 @@ class GemmProblem:
 
     @property
     def distinct_share(self) -> tuple[float, float]:
-        """Elements of A and of B in memory over those of the product."""
+        """Elements of A and B in memory over those of the GEMM."""
         if self.conv is not None:
             return self.conv.distinct_share
         share = 1.0 / self.batch
@@ -282,7 +283,7 @@ class GemmProblem:
 
     @property
     def output_bits(self) -> float:
-        """Bits that are written for each sum, with scale factors of quantized outputs."""
+        """Bits written for each accumulator, including scale factors of quantized outputs."""
         bits = float(self.out_dtype.bits)
         if self.epilogue is None:
             return bits
@@ -310,7 +311,7 @@ def scale_bits(scale: BlockScale | None) -> float:
 
 
 def _check_epilogue(epilogue: Epilogue, problem: GemmProblem) -> None:
-    """Raise InputError for outputs that the epilogue cannot give."""
+    """Raise InputError for an output type or size that the epilogue cannot produce."""
     if epilogue.gated and problem.n % 2:
         raise InputError(
             f"n is {problem.n} with epilogue {epilogue.name}; expected gate and up columns in turn: even"

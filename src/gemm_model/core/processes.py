@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 RunAll = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-"""`map`, or an executor's: results in the order of the arguments, wherever they are worked out."""
+"""`map` or an executor's `map`: results in the order of the arguments."""
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -23,7 +23,7 @@ def _read_only(values: Mapping[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(values)
 
 
-# Read-only mappings of frozen records travel to processes, which pickle alone would refuse.
+# Frozen records hold read-only mappings, which pickle refuses; this lets them travel to processes.
 copyreg.pickle(MappingProxyType, lambda view: (_read_only, (dict(view),)))
 
 
@@ -31,7 +31,7 @@ copyreg.pickle(MappingProxyType, lambda view: (_read_only, (dict(view),)))
 def local_processes(count: int) -> Iterator[Executor]:
     """An executor of `count` processes, numpy on one thread in each; a process starts with its first work.
 
-    An error or an interruption ends the processes, whatever they work on.
+    An error or an interruption ends the processes, even in the middle of their work.
     """
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor

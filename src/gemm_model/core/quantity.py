@@ -1,4 +1,4 @@
-"""What a number of a description or of a file of numbers has to be: its unit and its range."""
+"""Unit and valid range of a number in a GPU description or a file of numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gemm_model.core.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """Unit and range of a number: a value outside it has another unit or is a slip."""
+    """Unit and range of a number. A value outside the range is a typing error or has another unit."""
 
     unit: str
     low: float

@@ -1,4 +1,4 @@
-"""Frozen records: those made many times a prediction, and those from plain values (a YAML file, JSON)."""
+"""Frozen records: fast ones for formulas, and ones read from plain values (YAML, JSON)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     @dataclass_transform(frozen_default=True)
     def formula_record(kind: type[Record]) -> type[Record]:
-        """A frozen dataclass with slots for what formulas hand on.
+        """A frozen dataclass with slots for values that formulas pass on.
 
-        Frozen for the type checker alone: at run time its fields are set plainly, which takes a third of the
-        time; a prediction makes a dozen of them.
+        Only the type checker sees it frozen. At run time its fields are set plainly, which takes a third of
+        the time; a prediction makes a dozen of them.
         """
         return kind
 else:
@@ -43,9 +43,8 @@ else:
 def constructor(kind: type[Record]) -> type[Record]:
     """A function that makes records of a dataclass of slots, called like the class itself.
 
-    A class that is called with keywords collects them in a dict first: of 16 fields it takes three times as
-    long as this function, and a prediction makes a dozen records. It calls no `__post_init__`, and no field
-    has a factory.
+    Calling a class with keywords first collects them in a dict: with 16 fields that takes three times as long
+    as this function. The function calls no `__post_init__` and supports no field factories.
     """
     specs = fields(kind)  # type: ignore[arg-type]
     defaults = {f"_{spec.name}": spec.default for spec in specs if spec.default is not MISSING}
@@ -69,12 +68,12 @@ def mapped(record: Record, change: Callable[[Any], Any]) -> Record:
 
 @cache
 def _values_and_constructor(kind: type[Any]) -> tuple[Callable[[Any], tuple[Any, ...]], Any]:
-    """What takes a record of several fields apart, and what makes one of their values."""
+    """A function that takes a record apart into its fields' values, and one that builds it from them."""
     return attrgetter(*kind.__dataclass_fields__), constructor(kind)
 
 
 def require_kind(name: str, value: object, *kinds: type) -> None:
-    """Raise InputError where a value is of none of some kinds; None among them stands for nothing given."""
+    """Raise InputError unless a value is of one of some kinds; None among the kinds allows None."""
     if not isinstance(value, kinds):
         expected = " or ".join(_a_kind(kind) for kind in kinds)
         raise InputError(f"{name} is of type {type(value).__name__}; expected {expected}")
@@ -88,9 +87,9 @@ def _a_kind(kind: type) -> str:
 def record_from(kind: type[Record], values: Mapping[str, Any], where: str) -> Record:
     """A record of a dataclass from plain values of its fields, whose types are those of its annotations.
 
-    Whole numbers stand for floats, lists for tuples; mappings become read-only. Raises InputError, beginning
-    with `where`, for a key that is missing, unknown or of another type; what the record itself refuses in
-    `__post_init__` comes through as it is.
+    Whole numbers become floats, lists become tuples, mappings become read-only. Raises InputError, whose
+    message begins with `where`, for a missing or unknown key and for a value of another type. Errors of the
+    record's own `__post_init__` pass through.
     """
     import msgspec
 
@@ -125,7 +124,7 @@ def _sentence(message: str, values: Mapping[str, Any]) -> str:
     value, inside = values.get(first), "" if place == first else f" (at {place})"
     kind = _PLAIN_KINDS.get(match.group(1))
     if kind is not None and isinstance(value, Mapping) and place == f"{first}[...]":
-        # Of a mapping's values msgspec does not name the key.
+        # msgspec does not name the key of a mapping's value.
         key, wrong = next(item for item in value.items() if type(item[1]) not in kind)
         return f"{first}.{key} is {wrong!r}; expected {expected}"
     return f"{first} is {value!r}{inside}; expected {expected}"

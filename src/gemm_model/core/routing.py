@@ -13,11 +13,12 @@ from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import size_of
 
 DISTRIBUTIONS = ("uniform", "balanced", "zipf")
-"""Each expert as likely; each given as many rows as any; expert i as likely as i to the power -exponent."""
+"""uniform: all experts equally likely; balanced: the same rows each; zipf: expert i with weight
+i^-exponent."""
 MAX_TOKENS = 2**24
-"""Most tokens of a routing [1]; every routing; chosen: what a sample of it still takes seconds for."""
+"""Most tokens of a routing [1]; every routing; chosen: sampling them takes seconds."""
 LARGEST_EXPONENT = 4.0
-"""Largest exponent [1]; zipf routings; chosen: nine of ten tokens then begin with one expert."""
+"""Largest exponent [1]; zipf routings; chosen: nine of ten tokens then choose the same expert first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class Routing:
     top_k: int = 1
     distribution: str = "uniform"
     exponent: float = 0.0
-    """Of 'zipf'; 0 elsewhere."""
+    """Exponent of 'zipf'; 0 for other distributions."""
 
     def __post_init__(self) -> None:
         for name, most in (("experts", MOST_GROUPS), ("tokens", MAX_TOKENS), ("top_k", self.experts)):
@@ -71,7 +72,7 @@ class Routing:
 
     @property
     def likelihood(self) -> NDArray[np.float64]:
-        """Of each expert to be a token's first choice."""
+        """Probability of each expert to be a token's first choice, of shape (experts,)."""
         weights = np.arange(1, self.experts + 1, dtype=np.float64) ** -self.exponent
         likelihood: NDArray[np.float64] = weights / weights.sum()
         return likelihood
@@ -79,8 +80,8 @@ class Routing:
     def sample(self, count: int, seed: int = 0) -> NDArray[np.int64]:
         """Rows of each expert in `count` routings, of shape (count, experts); the same for the same seed.
 
-        A token's experts are those whose exponential clocks, of rates as likely as they are, ring first: that
-        draws without replacement (Plackett-Luce). A balanced routing is always the same.
+        Each expert gets an exponential arrival time whose rate is its likelihood; a token takes the first
+        `top_k`, which draws without replacement (Plackett-Luce). A balanced routing is always the same.
         """
         count = size_of("count of routings", count)
         if type(seed) is not int or seed < 0:

@@ -1,4 +1,4 @@
-"""What a run is configured with: a GPU, a model and the model's options."""
+"""The configuration of a run: a GPU, a model and the model's options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Settings:
     model: str
     options: Mapping[str, Any]
     sources: Mapping[str, str]
-    """Of each value, by its dotted key: the file that says so, or the command line."""
+    """Origin of each value by its dotted key: a file, or the command line."""
 
 
 def load_settings(
@@ -37,9 +37,9 @@ def load_settings(
 ) -> Settings:
     """Settings from `key=value` overrides over choices of `gpu` and `model`.
 
-    `sms` leaves a kernel only so many SMs, as the override gpu.sm_count does: what follows from the number
-    of SMs follows it. `options` are the model's, by name. `parts` are those that the caller reads; an
-    override of another is refused. Raises InputError for an unknown key, name or value.
+    `sms` limits a kernel to that many SMs, as the override gpu.sm_count does. `options` are the model's, by
+    name. `parts` are the sections that the caller reads; an override of any other section is refused. Raises
+    InputError for an unknown key, name or value.
     """
     for word in overrides:
         part = word.lstrip("+").partition("=")[0].partition(".")[0]
@@ -49,7 +49,7 @@ def load_settings(
     values = resolved.values["gpu"]
     if sms is None and resolved.changed("gpu.sm_count") and not resolved.changed("gpu.resident_clusters"):
         described = _sms_described(resolved.gpu_source)
-        # Of a GPU whose schedule was measured, fewer SMs are a part of it; more are another GPU.
+        # Fewer SMs than a measured GPU has are a part of that GPU; more SMs make another GPU.
         if described is not None:
             sms, values["sm_count"] = values["sm_count"], described
     gpu = _gpu_of(values, resolved.gpu_source)
@@ -78,7 +78,7 @@ def load_settings(
 
 
 def _gpu_of(values: Mapping[str, Any], source: str) -> GpuSpec:
-    """The GPU of some values; what is wrong in the file itself names it, what a word changed does not."""
+    """The GPU from plain values. An error in the file names the file; an error from an override does not."""
     try:
         return gpu_from_mapping(values)
     except InputError:
@@ -88,7 +88,7 @@ def _gpu_of(values: Mapping[str, Any], source: str) -> GpuSpec:
 
 
 def _sms_described(gpu_source: str) -> int | None:
-    """SMs of a GPU's description whose resident clusters were measured; None where they were not."""
+    """SMs of a GPU's description if its resident clusters were measured, else None."""
     name = gpu_source.removeprefix("config/gpu/").removesuffix(".yaml")
     values = load_gpu_mapping(name if gpu_source.startswith("config/gpu/") else gpu_source)
     return values.get("sm_count") if values.get("resident_clusters") else None
