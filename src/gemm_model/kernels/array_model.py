@@ -1,4 +1,4 @@
-"""What a model whose formulas take arrays alone says of one row, and of a grid of kernels."""
+"""Models whose formulas take arrays only: single rows and grids of kernels go through a batch."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class ArrayModel(ABC):
     regime: str | None = None
 
     def heuristic_choice(self, _family: str) -> HeuristicChoice:
-        """Times of one regime, fitted to no library: its pick is taken for the fastest kernel."""
+        """Such a model knows no library, so the heuristic choice equals the fastest kernel."""
         return HeuristicChoice()
 
     @abstractmethod
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...
 
     def predict_row(self, row: GemmBatch) -> Prediction:
-        """The prediction of one row of Python numbers, as a batch of that row has it."""
+        """The prediction of one row of Python numbers, made as a batch of one."""
         return self.predict_batch(row.mapped(lambda _, value: np.array([value]))).row(0)
 
     def least_times(self, grid: Grid) -> LeastTimes:
-        """Nothing is known before a prediction."""
+        """No lower bounds: 0 for every kernel."""
         return LeastTimes(np.zeros(len(grid.batch)))
 
     def evaluate(self, grid: Grid) -> Evaluation:

@@ -1,4 +1,4 @@
-"""All configurations of a kernel family that can run: what a choice is made from.
+"""Candidates: all configurations of a kernel family that can run.
 
 A family's `ConfigSpace` lists the values of each part of a configuration; `kernels.feasibility` alone decides
 which combinations are legal. The columns are built once for a GPU and a set of types, shared by all problems.
@@ -52,13 +52,13 @@ UNTOLD: Mapping[str, float] = {
     "footprint_bytes": NO_SECOND_USE,
     "stream_k": False,
 }
-"""Columns of a batch that no candidate says anything of."""
+"""Columns of a batch that no candidate sets."""
 EXCHANGED = frozenset({*SCALARS, *SOURCES, *VECTORS, *ACTIVATIONS, *REDUCTIONS})
-"""What a kernel does too that computes D^T = B A^T: nothing that goes along one extent of the output."""
+"""Epilogue words that kernels computing D^T = B A^T support: those without an extent of the output."""
 UNSPLIT = frozenset({GROUPS, BLOCK_SCALING})
-"""What no kernel does that splits K."""
+"""Kinds of problem that no split-K kernel supports."""
 ALL_ORDERS, FIRST_ORDERS = slice(None), slice(2)
-"""Which tile orders of a kernel: all, or the family's first two swizzles, a wide group and a plain raster."""
+"""Tile orders of a kernel: all, or the family's first two swizzles (a wide group and a plain raster)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,21 +71,23 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CandidateSpace:
-    """The legal candidates of a family for given types, as columns; those of one kernel stand together."""
+    """The legal candidates of a family for given types, as columns; the candidates of one kernel are
+    adjacent.
+    """
 
     family: KernelFamily
     swapped: BoolArray
     types: Mapping[str, Any]
-    """The batch's type and layout columns, exchanged where the candidate swaps its operands."""
+    """The batch's type and layout columns, exchanged for candidates that swap their operands."""
     kernel: Mapping[str, Any]
     """The batch's kernel columns."""
     grid: Mapping[str, Values]
-    """`swapped`, `types` and `kernel` without repeats: a number, a value for each kernel, or, for what
-    depends on the tile order, a column of shape (tile orders, 1)."""
+    """`swapped`, `types` and `kernel` without repeats: a number, one value for each kernel, or a column of
+    shape (tile orders, 1) for values that depend on the tile order."""
     resources: Resources
-    """Of each kernel; numbers where all are alike."""
+    """Resources of each kernel; numbers if all kernels agree."""
     _told: dict[int, Candidate] = field(default_factory=dict)
-    """Candidates that were asked for, by position: shape after shape asks for the same ones."""
+    """Cache of candidates by position: successive shapes ask for the same ones."""
 
     def __len__(self) -> int:
         return len(self.swapped)
@@ -128,11 +130,11 @@ class CandidateSpace:
         orders: slice = ALL_ORDERS,
         further: Sequence[GemmProblem] = (),
     ) -> Grid:
-        """Kernels of several problems, one problem's after another's, in some of their tile orders.
+        """The grid of several problems' kernels, problem by problem, in some of their tile orders.
 
-        `sizes` are m, n, k and batch as rows, a column for each problem. `kernels`, of shape (problems,
-        kernels of each), are positions among the kernels of this space; without it each problem gets all.
-        `further` are the problems themselves where some go beyond plain products, else none.
+        `sizes` holds m, n, k and batch as rows, one column for each problem. `kernels`, of shape (problems,
+        kernels of each), holds positions among the kernels of this space; None gives each problem all
+        kernels. `further` holds the problems if some are not plain GEMMs, else nothing.
         """
         m, n, k, batch = sizes
         problems, each = len(m), self.kernels if kernels is None else kernels.shape[1]
@@ -167,10 +169,10 @@ class CandidateSpace:
         return self.family.space.split_k != (1,)
 
     def worth_a_look(self, sizes: FloatArray, gpu: GpuSpec) -> BoolArray:
-        """Which kernels could serve problems of these sizes, of shape (problems, kernels).
+        """Mask of the kernels worth predicting for problems of these sizes, of shape (problems, kernels).
 
-        `sizes` are those of `grid_of_shapes`. All that leave K whole; of those that split it the ones that
-        would leave SMs idle with half as many parts, and that have a k tile for each part.
+        `sizes` are those of `grid_of_shapes`. Every kernel with whole K is. A split-K kernel is if half as
+        many parts would leave SMs idle and each part has a k tile.
         """
         everywhere = np.ones((sizes.shape[1], self.kernels), dtype=bool)
         if not self.splits:
@@ -179,7 +181,7 @@ class CandidateSpace:
         parts, tile = kernel["split_k"], kernel["cta_m"] * kernel["cta_n"]
         fewest = sizes[0] * sizes[1] * sizes[3] * np.min(parts / tile)
         if (fewest / 2.0 >= gpu.sm_count).all():
-            # Of no kernel, whatever its tile's shape.
+            # Half the parts would fill the SMs for every kernel, so that no split helps.
             return ~everywhere
         m, n, k, batch = sizes[:, :, np.newaxis]
         swapped = kernel["swapped"]
@@ -192,14 +194,16 @@ class CandidateSpace:
 
 
 def sizes_of(problem: GemmProblem) -> FloatArray:
-    """Sizes of one problem as `CandidateSpace.grid_of_shapes` takes them."""
+    """Sizes of one problem in the form of `CandidateSpace.grid_of_shapes`."""
     return np.array(problem.sizes, dtype=np.float64)[:, np.newaxis]
 
 
 def _further_of_grid(
     problems: Sequence[GemmProblem], columns: Mapping[str, Any], each: int
 ) -> FurtherWork | None:
-    """What the kernels of a grid do beyond plain products: `each` kernels for each of the problems."""
+    """Columns of the kinds of problem for a grid with `each` kernels for each problem; None for plain
+    GEMMs.
+    """
     if not problems:
         return None
     rows = columns["cta_m"] * columns["cluster_m"]
@@ -219,10 +223,10 @@ def _further_of_grid(
 
 
 def types_of(problem: GemmProblem) -> GemmProblem:
-    """A problem of the same types, layouts and epilogue whose sizes are those of no other."""
+    """A problem of the same types, layouts and epilogue with fixed sizes; a key for caching."""
     strides, shared = problem.batch_strides, problem.broadcast
     if strides is not None:
-        # As far apart as matrices of these sizes with a gap.
+        # Keep the presence of a gap between matrices, at these sizes.
         strides = BatchStrides(a=0 if shared == "a" else 2, b=0 if shared == "b" else 3, out=3)
     batch = 2 if shared or strides else 1
     return replace(problem, m=1, n=2, k=1, batch=batch, groups=None, conv=None, batch_strides=strides)
@@ -231,11 +235,11 @@ def types_of(problem: GemmProblem) -> GemmProblem:
 def candidate_spaces(
     family: KernelFamily, gpu: GpuSpec, problem: GemmProblem, asked: Sequence[str] = ()
 ) -> tuple[CandidateSpace, ...]:
-    """The candidates that leave K whole and, where the family has some, those that split it.
+    """The candidates with whole K and, if the family has some, those that split K.
 
-    They stand apart, since most problems need no split. Tiles that leave SMs idle all run at once, so that
-    splits are offered in the family's first swizzle alone. `asked` are FURTHER_WORDS that kernels have to
-    know. Raises InputError, with the reason, where none is.
+    They are separate because most problems need no split. Tiles of a problem that needs one all run at once,
+    so splits come in the family's first swizzle only. Kernels must support the FURTHER_WORDS in `asked`.
+    Raises InputError with the reason if there is no candidate.
     """
     space = family.space
     missing = [word for word in asked if word not in family.knows]
@@ -243,7 +247,7 @@ def candidate_spaces(
         raise InputError(unknown_work(missing, family, gpu))
     if problem.broadcast or problem.batch_strides or not EXCHANGED.issuperset(asked):
         space = replace(space, swaps=(False,))
-    # What a kernel offers does not depend on where matrices lie.
+    # Apart from swapping (above), strides do not change what is offered.
     problem = replace(problem, batch_strides=None)
     whole = replace(family, space=replace(space, split_k=(1,)))
     found = [_offered(whole, gpu, problem)]
@@ -255,9 +259,9 @@ def candidate_spaces(
 
 
 def _offered(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) -> CandidateSpace:
-    """The candidates that can run the types and layouts of `problem`, whatever its sizes."""
+    """The candidates that can run the types and layouts of `problem`, at any size."""
     if problem.a_scale or problem.b_scale:
-        # No family offers block-scaled operands in exchanged places.
+        # No family swaps block-scaled operands.
         family = replace(family, space=replace(family.space, swaps=(False,)))
     space = _all_combinations(family, gpu, problem)
     unlimited = replace(problem, k=MAX_SIZE)
@@ -287,7 +291,7 @@ def _space(
 ) -> CandidateSpace:
     orders = family.space.orders_per_kernel
     columns = {name: _without_repeats(values, orders) for name, values in {**types, **kernel}.items()}
-    # Resources depend on no size.
+    # Resources do not depend on sizes.
     sizes: dict[str, Any] = {**dict.fromkeys(("m", "n", "k", "batch"), 1.0), **UNTOLD, "further": further}
     found = resources_of(GemmBatch(**columns, **sizes), gpu, family)
     return CandidateSpace(
@@ -301,7 +305,7 @@ def _space(
 
 
 def _without_repeats(values: Any, orders: int) -> Any:
-    """A column as `CandidateSpace.grid` has it; each kernel has the same tile orders."""
+    """A column in the form of `CandidateSpace.grid`; every kernel has the same tile orders."""
     by_kernel = values.reshape(-1, orders)
     if (values == values[0]).all():
         return values[0].item()
@@ -311,14 +315,16 @@ def _without_repeats(values: Any, orders: int) -> Any:
 
 
 def _number_if_alike(values: Any) -> Any:
-    """What is the same for all kernels as a number."""
+    """A column whose values all agree becomes a number; other columns stay."""
     if isinstance(values, np.ndarray) and values.ndim == 1 and (values == values[0]).all():
         return values[0].item()
     return values
 
 
 def _all_combinations(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) -> CandidateSpace:
-    """Every combination, legal or not; tile orders vary fastest, so that a kernel's stand together."""
+    """Every combination, legal or not; tile orders vary fastest, so that a kernel's candidates are
+    adjacent.
+    """
     space = family.space
     schedules = [SCHEDULES.index(name) for name in space.schedules]
     rasters = [RASTERS.index(name) for name in space.rasters]
@@ -352,7 +358,7 @@ def _all_combinations(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) 
 
 
 def _further_of_types(problem: GemmProblem) -> FurtherWork | None:
-    """What resources depend on: no sizes."""
+    """The kind of problem without sizes, which resources depend on."""
     return None if problem.plain else further_work(problem, 1.0, 1.0)
 
 

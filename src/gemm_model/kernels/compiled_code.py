@@ -1,4 +1,4 @@
-"""What compilers make of kernels that no library's source tells: counts of compiled code, as data."""
+"""Counts of compiled code (SASS) that no library's source shows, as data."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gemm_model.core.errors import InputError
 
 COMPILED_CODE = CONFIG_DIR / "calibration" / "compiled_code.yaml"
 OTHERS = "others"
-"""Families that have no entry of their own, and tiles."""
+"""Entry for families, or tiles, without one of their own."""
 UNITS = {"working_registers": "registers", "moved_registers": "registers", "waits": "loads"}
 SPLIT_UNITS = {"split_waits": "waits", "beside_drain_clk": "clk"}
-"""Of families whose kernels that split K are compiled in another way."""
+"""Units of counts for families whose split-K kernels are compiled in another way."""
 ENTRY_KEYS = ("value", "unit", "meaning", "source")
 
 
@@ -28,37 +28,39 @@ class CompiledCode:
     working_registers: float
     """Registers of an MMA thread beside its accumulators."""
     moved_registers: Mapping[str, float]
-    """Registers that go to memory and come back at each k tile, by tile, where no rule tells them."""
+    """Registers that spill and return at each k tile, by tile, for tiles that no rule covers."""
     waits: Mapping[str, float]
-    """Loads of them that a thread waits for one by one, at each k tile; OTHERS for all other tiles."""
+    """Loads of spilled registers that a thread waits for one by one at each k tile; OTHERS covers other
+    tiles."""
     split_waits: float | None = None
-    """Further waits for MMAs at each k tile of slow sums where K is split; None: none."""
+    """Additional waits for MMAs at each k tile of split-K kernels with slow accumulation; None if there are
+    none."""
     beside_drain_clk: float | None = None
-    """Other instructions between draining the MMAs and the next ones, where such sums are promoted."""
+    """Clocks of other instructions between draining the MMAs and the next ones, with slow accumulation."""
 
     def tiles(self) -> list[tuple[float, float, float, float]]:
-        """Accumulators, columns, moved registers and waits of the tiles that have counts of their own."""
+        """Accumulators, columns, moved registers and waits of each tile with counts of its own."""
         return [
             (*map(float, tile.split("x")), moved, self.waits[tile])  # type: ignore[misc]
             for tile, moved in self.moved_registers.items()
         ]
 
     def values(self) -> dict[str, Any]:
-        """Plain values, for a fingerprint; without what is not told of a family."""
+        """Plain values for a fingerprint, without the counts that a family lacks."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @cache
 def compiled_code(family: str) -> CompiledCode:
-    """What is known of a family's compiled code."""
+    """The counts of a family's compiled code."""
     found = load_compiled_code(COMPILED_CODE)
     return found.get(family, found[OTHERS])
 
 
 def load_compiled_code(path: Path) -> dict[str, CompiledCode]:
-    """By family, from such a file.
+    """The counts in a file, by family.
 
-    Raises InputError for what is missing, unknown, of another unit or no count.
+    Raises InputError for a missing or unknown key, another unit, or a value that is no count.
     """
     found = read_yaml_mapping(path, "what is known of compiled code").get("compiled_code")
     if not isinstance(found, Mapping) or OTHERS not in found:

@@ -1,4 +1,4 @@
-"""Kernels of cuBLAS: nvjet from Hopper on (what their names tell), multistage kernels before."""
+"""Kernels of cuBLAS: nvjet from Hopper on (known from kernel names), multistage kernels before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gemm_model.kernels.tile_scheduler import STATIC_STRIDE
 
 
 def offers_sm90_tile(batch: GemmBatch) -> Flags:
-    """Warpgroup MMAs of m64nN in whole eights: either extent of the tile can be the rows of the MMA.
+    """Whether nvjet has the tile: MMAs of m64nN with N a multiple of 8, rows along either extent of the tile.
 
     Tiles seen by name: 8x64 to 8x512, 64x96, 64x112, 128x144, 128x320, 64x448 (cta_m x cta_n: cuBLAS computes
     D^T and names the extent along n first).
@@ -27,7 +27,9 @@ def offers_sm90_tile(batch: GemmBatch) -> Flags:
 
 
 def in_its_schedule(batch: GemmBatch) -> Flags:
-    """A tile comes in one schedule: ping-pong while the registers of one warpgroup hold it."""
+    """Whether the schedule is the tile's own: ping-pong if one warpgroup's registers hold it, else
+    cooperative.
+    """
     sets = where((batch.a_bits == 8) & negated(batch.fast_accum), 2.0, 1.0)
     too_large = sets * batch.cta_m * batch.cta_n > family_numbers().cublas_pingpong_accumulators
     fits: Flags = too_large ^ (batch.schedule == PINGPONG)
@@ -39,16 +41,18 @@ def sm90_warpgroups(batch: GemmBatch) -> Values:
 
 
 def sm90_splits_columns(batch: GemmBatch, warpgroups: Values) -> Flags:
-    """A tile of 64 rows is shared by columns. By name (coopB) 192 and 320 rows are too, a tie in error."""
+    """Whether warpgroups share the columns of a tile: those of 64 rows. Names (coopB) say so of 192 and 320
+    rows too, which makes no difference in error.
+    """
     one_group_of_rows: Flags = batch.cta_m == 64
     return (warpgroups > 1) & one_group_of_rows
 
 
 def sm90_mma_columns(batch: GemmBatch, _splits_columns: Flags) -> Values:
-    """The extent that is no rows of the MMA: rows run along the longer of two extents of whole sixty-fours.
+    """Columns of the MMA: rows run along the longer of two extents that are multiples of 64.
 
-    Names and the instructions that nine tiles execute agree. Where warpgroups share a tile rows are taken to
-    run along n where they can; by name they run along m in some (64x256), a tie in error.
+    Kernel names and the instructions executed by nine tiles agree. If warpgroups share a tile, rows are taken
+    to run along n if they can; names say m for some (64x256), which makes no difference in error.
     """
     m, n = batch.cta_m, batch.cta_n
     along_n = is_multiple(n, 64.0) & negated((batch.schedule == PINGPONG) & is_multiple(m, 64.0) & (m > n))
@@ -56,12 +60,12 @@ def sm90_mma_columns(batch: GemmBatch, _splits_columns: Flags) -> Values:
 
 
 EPILOGUES = frozenset({"alpha", "beta", "bias_n", "relu", "gelu", "output_scale"})
-"""`cublasLtEpilogue_t`: BIAS runs along the rows of D^T, which are columns of D."""
+"""Epilogues of `cublasLtEpilogue_t`: BIAS runs along the rows of D^T, which are columns of D."""
 
 NVJET_ORDER = TileOrder(name="raster by name, in groups of eight", own_group=8.0, splits="apart")
-"""'h' and 'v' in the name are the raster; times of 5,648 kernels on an H200 tell which is which. L2 counters
-of 42 kernels in clusters of two tell the group: their requests come out 11 % off with 8 panels, 27 % with
-one. Behind a kernel that splits K comes a `splitKreduce_kernel` (profiler)."""
+"""Tile order of nvjet. 'h' and 'v' in the name are the raster; the times of 5,648 kernels on an H200 show
+which is which. L2 counters of 42 kernels in clusters of two show groups of 8 panels (requests 11 % off; 27 %
+with one panel). A `splitKreduce_kernel` follows each kernel that splits K (profiler)."""
 
 CUBLAS_SM90 = KernelFamily(
     name="cublas",
@@ -100,7 +104,8 @@ CUBLAS_SM90 = KernelFamily(
 
 
 def offers_sm100_tile(batch: GemmBatch) -> Flags:
-    """MMAs of tcgen05, of which either extent can be the rows: narrow tiles of single CTAs have them along n.
+    """Whether nvjet has the tile: tcgen05 MMAs with rows along either extent; narrow single-CTA tiles along
+    n.
 
     Tiles seen by name: 8x64 to 64x64, 64x8 to 64x64, 16x128, 24x512 and those of CUTLASS.
     """
@@ -111,15 +116,17 @@ def offers_sm100_tile(batch: GemmBatch) -> Flags:
 
 
 NARROW = (8, 16, 24, 32, 48)
-"""Narrower extents [elements] of the tiles of 64 or 128 that are candidates outside of Hopper; chosen: of the
-8 to 56 that names of its kernels tell on Hopper, since which of them other cards have is known in part."""
+"""Narrow extents of candidate tiles [elements]; beside an extent of 64 or 128, not on Hopper; chosen from the
+8 to 56 that kernel names show on Hopper, because other cards' sets are known in part only."""
 SPLITS = CUBLAS_SM90.space.split_k
-"""Splits on other architectures too: cuBLASLt takes a number of them (CUBLASLT_ALGO_CONFIG_SPLITK_NUM); which
-ones its heuristics pick is known of Hopper alone."""
+"""Split-K candidates on other architectures: cuBLASLt accepts any number (CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+the numbers that its heuristic picks are known for Hopper only."""
 
 
 def _blackwell(like: KernelFamily) -> KernelFamily:
-    """Nvjet on Blackwell: CUTLASS's tiles, in an order known by its raster alone; dealt as on sm90."""
+    """Nvjet on Blackwell: CUTLASS's tiles; of the tile order only the raster is known; static stride as on
+    sm90.
+    """
     space = replace(like.space, swizzles=(1,), rasters=("along_m", "along_n"), split_k=SPLITS)
     order = replace(like.tile_order, splits="apart", scheduler=STATIC_STRIDE)
     return replace(like, name="cublas", space=space, tile_order=order, knows=EPILOGUES)
@@ -136,7 +143,7 @@ def _sm100(like: KernelFamily) -> KernelFamily:
 
 
 def _multistage(like: KernelFamily) -> KernelFamily:
-    """CuBLAS before Hopper takes CUTLASS's multistage kernels, among others of the same build.
+    """CuBLAS before Hopper: CUTLASS's multistage kernels and others of the same kind.
 
     Tiles by names in published profiles: `ampere_bf16_s16816gemm_bf16_64x64_ldg8_f2f_stages_64x6_tn` to
     256x128, `cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8`, 32x32.

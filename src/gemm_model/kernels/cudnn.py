@@ -1,4 +1,4 @@
-"""Kernels of cuDNN: implicit GEMM in the tiles that the names of its picks tell, else like CUTLASS's."""
+"""Kernels of cuDNN: implicit GEMM with tiles known from kernel names, otherwise like CUTLASS's."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gemm_model.kernels.mechanisms import OF_LIBRARIES
 from gemm_model.kernels.numbers import family_numbers
 
 SPLITS = (*range(1, 9), *range(10, 25, 2), 32, 44, 64)
-"""Parts of K [1]; weight gradients, small products of long K; as many as leave each tile's CTAs room on the
-SMs (grids of its picks on an H200), in steps of at most a seventh up to 24."""
+"""Parts of K [1]; weight gradients and small GEMMs with long K; grids of its kernels on an H200, in steps of
+at most a seventh up to 24."""
 
 
 def in_its_schedule(batch: GemmBatch) -> Flags:
-    """A tile comes in one schedule: warpgroups share the large ones."""
+    """Whether the schedule is the tile's own: cooperative for large tiles."""
     too_large = batch.cta_m * batch.cta_n > family_numbers().cudnn_pingpong_accumulators
     fits: Flags = too_large ^ (batch.schedule == PINGPONG)
     return fits
@@ -33,9 +33,9 @@ def _of_images(like: KernelFamily) -> KernelFamily:
 
 
 def _picked_on_hopper(like: KernelFamily) -> KernelFamily:
-    """The tiles of most of its picks on an H200; which one it picks is its own affair.
+    """The tiles of most kernels that cuDNN picked on an H200.
 
-    Its clusters have any size that fits a row or column of tiles, and do not show in a name.
+    Its clusters have any size that fits a row or column of tiles; kernel names do not show them.
     """
     space = replace(
         like.space,
@@ -44,7 +44,7 @@ def _picked_on_hopper(like: KernelFamily) -> KernelFamily:
         clusters=((1, 1),),
         combines=in_its_schedule,
     )
-    # None of its epilogues divides.
+    # None of its epilogues uses a division.
     return replace(like, space=space, mechanisms=OF_LIBRARIES)
 
 

@@ -14,7 +14,7 @@ from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, 
 from gemm_model.kernels.mechanisms import OF_LIBRARIES, SLOW_DIVISION
 
 VISITED = frozenset({*SCALARS, *SOURCES, *VECTORS, *ACTIVATIONS, *REDUCTIONS})
-"""Nodes of epilogue visitor trees; a gate, which leaves half of the outputs, is none."""
+"""Words with a node in epilogue visitor trees. A gate has none, because it halves the outputs."""
 COLLECTIVES = VISITED | {GROUPS, CONV}
 """With array and grouped problems, and implicit GEMM."""
 
@@ -24,12 +24,14 @@ SWIZZLES = (1, 2, 4, 8)
 
 
 def offers_sm90_tile(batch: GemmBatch) -> Flags:
-    """Tiles of the collective builder; n in whole eights, as wgmma has it."""
+    """Whether the collective builder has the tile; n must be a multiple of 8 (wgmma)."""
     return one_of(batch.cta_m, (64.0, 128.0, 256.0)) & is_multiple(batch.cta_n, 8.0) & (batch.cta_n <= 256)
 
 
 def sm90_warpgroups(batch: GemmBatch) -> Values:
-    """Two share the rows of a cooperative tile; 64 rows are those of one (KernelTmaWarpSpecialized)."""
+    """MMA warpgroups of a tile: two share a cooperative tile's rows; 64 rows have one
+    (KernelTmaWarpSpecialized).
+    """
     return where((batch.schedule == PINGPONG) | (batch.cta_m == 64), 1.0, 2.0)
 
 
@@ -105,31 +107,34 @@ CUTLASS_SM100 = KernelFamily(
 )
 
 DEEP_K_BYTES = 384.0
-"""Of K in a row of a k tile [B]; kernels that only sm_103 has, 768 elements of fp4; CUTLASS's
+"""Bytes of K in a row of a k tile [B]; sm_103 kernels with 768 elements of fp4; CUTLASS's
 `sm103_blockscaled_mma_warpspecialized`."""
 LOAD_K_BYTES = 128.0
-"""Of K in a row that one load brings [B]; the same kernels; the widest swizzle of a TMA box, PTX ISA."""
+"""Bytes of K in a row of one load [B]; the same kernels; the widest swizzle of a TMA box, PTX ISA."""
 DIRECT_STORE_BYTES = 16.0
-"""Of its own row what a thread stores at a time [B]; epilogues without shared memory; CUTLASS's
+"""Bytes that a thread stores to its own row at a time [B]; epilogues without shared memory; CUTLASS's
 `sm100_epilogue_nosmem`."""
 SECTOR_BYTES = 32.0
-"""What L2 is written by [B]; all GPUs described; CUDA C++ Best Practices Guide, coalesced access."""
+"""Size of a sector, the unit of writes to L2 [B]; all GPUs; CUDA C++ Best Practices Guide, coalesced
+access."""
 
 
 def deep_k_tile(batch: GemmBatch) -> Flags:
-    """Of block-scaled operands alone: fp4 without scales is multiplied as fp8 is."""
+    """Whether the k tile is deep; only with block-scaled operands, because fp4 without scales runs as fp8."""
     scaled_fp4: Flags = (maximum(batch.a_bits, batch.b_bits) == 4.0) & (batch.a_scale_bits > 0.0)
     deep: Flags = batch.cta_k * batch.a_bits / 8.0 == DEEP_K_BYTES
     return scaled_fp4 & deep
 
 
 def loads_of_deep_k_tile(batch: GemmBatch) -> Values:
-    """Two stages of whole k tiles would not fit beside each other."""
+    """Loads of a deep k tile: two stages of whole k tiles would not fit into shared memory."""
     return where(deep_k_tile(batch), DEEP_K_BYTES / LOAD_K_BYTES, 1.0)
 
 
 def direct_sector_share(batch: GemmBatch) -> Values:
-    """Deep k tiles leave no shared memory to the outputs (`NoSmemWarpSpecialized1Sm`, `2Sm`)."""
+    """Share of a sector that one store fills. Deep k tiles leave no shared memory for the outputs
+    (`NoSmemWarpSpecialized1Sm`, `2Sm`), so that threads store their own rows.
+    """
     return where(deep_k_tile(batch), DIRECT_STORE_BYTES / SECTOR_BYTES, 1.0)
 
 
@@ -142,7 +147,7 @@ CUTLASS_SM103 = replace(
         stored_sector_share=direct_sector_share,
     ),
 )
-"""Those of sm_100 run there too; deep k tiles are told by their cta_k."""
+"""Kernels of sm_103. Those of sm_100 run there too; cta_k identifies the deep k tiles."""
 
 CUTLASS_SM120 = KernelFamily(
     name="cutlass",

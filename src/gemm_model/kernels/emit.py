@@ -1,4 +1,4 @@
-"""A chosen configuration as text that can be pasted into the tool that runs it."""
+"""A chosen configuration as text to paste into the tool that runs it."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _json(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
 
 
 def _cublas(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
-    """The kernel's name as a pattern: cuBLASLt's algorithms are told apart by the kernel that they launch.
+    """The kernel's name as a pattern, because the launched kernel identifies an algorithm of cuBLASLt.
 
     nvjet names tile, k tile x stages, cluster and raster, the extent along n first.
     """

@@ -1,4 +1,4 @@
-"""What is known of a library's kernels before any measurement: offers, needs, tile order, tile period."""
+"""A kernel family as data: configurations, resources, tile order and tile period, before any measurement."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def any_mma_ahead() -> float:
 
 
 def whole_fill(_batch: GemmBatch) -> Values:
-    """Fill takes as long in all kernels of a family."""
+    """Out-of-bounds fill takes the same time in all kernels of the family."""
     return 1.0
 
 
 def one_load(_batch: GemmBatch) -> Values:
-    """A k tile is loaded at once, as one stage of the ring."""
+    """A k tile is one load and one stage of the ring."""
     return 1.0
 
 
@@ -38,16 +38,16 @@ def stores_by_tma(_batch: GemmBatch) -> Values:
 
 
 def nothing_awaited(_batch: GemmBatch) -> Values:
-    """MMAs stay under way while the next k tile begins."""
+    """MMAs stay in flight while the next k tile begins."""
     return 0.0
 
 
 def by_the_register(
     excess: Values, _accumulators: Values, _columns: Values, _two_sets: Flags
 ) -> tuple[Values, Values]:
-    """Each register beyond the budget (nvcc 13.0).
+    """Nvcc 13.0 spills each register beyond the budget, and no others.
 
-    SASS of CUTLASS's e4m3 tile 128x256 with slow sums: 47 stores and 49 loads where the excess is 46.
+    SASS of CUTLASS's e4m3 tile 128x256 with slow accumulation: 47 stores and 49 loads for an excess of 46.
     """
     return excess, where(excess > 0.0, compiled_code(OTHERS).waits[OTHERS], 0.0)
 
@@ -61,20 +61,20 @@ class ConfigSpace:
     clusters: tuple[tuple[int, int], ...]
     schedules: tuple[str, ...]
     swizzles: tuple[int, ...]
-    """The first is the one that a quick look at a kernel uses."""
+    """Swizzles; a quick look at a kernel uses the first."""
     rasters: tuple[str, ...] = ("heuristic",)
     stages: tuple[int, ...] = (AUTO,)
     cta_k: tuple[int, ...] = (AUTO,)
     split_k: tuple[int, ...] = (1,)
     swaps: tuple[bool, ...] = (False,)
-    """Whether D^T = B A^T may be computed instead: the tile's rows then run along n."""
+    """Whether kernels also compute D^T = B A^T; the tile's rows then run along n."""
     fast_accum: bool = False
     """Whether fp8 sums stay in the tensor core's accumulators."""
     stream_k: bool = False
     """Whether there is a scheduler that deals k tiles evenly to the clusters."""
 
     combines: Callable[[GemmBatch], Flags] = every_combination
-    """Which combinations the library has, of those that its kernels could run."""
+    """Mask of the combinations that the library has, among those that could run."""
 
     @property
     def orders_per_kernel(self) -> int:
@@ -84,7 +84,7 @@ class ConfigSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRules:
-    """What one CTA of a family's kernels takes of an SM, and which tiles, clusters and types they exist for.
+    """Resources of one CTA of a family, and the tiles, clusters and types that its kernels exist for.
 
     The rules take the columns of a batch, or one row as numbers. A warpgroup is 128 threads.
     """
@@ -94,11 +94,11 @@ class ResourceRules:
     warpgroups: Callable[[GemmBatch], Values]
     """MMA warpgroups that share one tile."""
     splits_columns: Callable[[GemmBatch, Values], Flags]
-    """Whether those (second argument) share the tile's columns, not its rows."""
+    """Whether the warpgroups (second argument) share the tile's columns instead of its rows."""
     held_stages: Callable[[GemmBatch], Values]
-    """Stages of the ring that are held while one is consumed, so that no load can be under way in them."""
+    """Stages of the ring that are held while one is consumed, and so cannot receive a load."""
     math_in_round_trip: Callable[[GemmBatch], Values]
-    """Share of a k tile's MMAs that a load waits for beside those of held stages [1]."""
+    """Share of a k tile's MMAs that a load waits for, beside those of held stages [1]."""
     mma_columns: Callable[[GemmBatch, Flags], Values]
     """Columns of a warpgroup's MMA instructions; takes whether warpgroups share the tile's columns."""
     epilogue_tile: Callable[[GemmBatch, Flags], tuple[Values, Values]]
@@ -110,45 +110,46 @@ class ResourceRules:
     largest_cluster: int
     """CTAs of a cluster, at most."""
     spilled_code: Callable[[Values, Values, Values, Flags], tuple[Values, Values]] = by_the_register
-    """What the compiler makes of registers beyond a thread's budget, in a k tile: registers that it stores
-    and loads, and loads that it waits for one by one. By those registers, the accumulators of a thread, the
-    columns of an instruction, and whether there are two sets of accumulators."""
+    """Spilled code of a k tile: registers stored and loaded, and loads waited for one by one. Takes the
+    excess registers, the accumulators of a thread, the columns of an instruction, and whether there are two
+    sets of accumulators."""
     mmas_ahead: Callable[[], float] = any_mma_ahead
-    """MMA instructions of a k tile that tensor cores take ahead: a load behind them in the code of the warps
-    that multiply waits for the others."""
+    """MMA instructions of a k tile that the tensor cores queue. A load that follows the MMAs in the code of
+    the same warps waits for the rest."""
     awaited_math: Callable[[GemmBatch], Values] = nothing_awaited
-    """Share of a warpgroup's own MMAs that it waits for before it frees their stage and goes on [1]."""
+    """Share of a warpgroup's MMAs that it waits for before it frees their stage [1]."""
     fill_share: Callable[[GemmBatch], Values] = whole_fill
     """Time of out-of-bounds fill over that of the family's other kernels [1]."""
     loads_of_k_tile: Callable[[GemmBatch], Values] = one_load
-    """Loads that a k tile comes in, each a stage: all come and are multiplied, wherever K ends [1]."""
+    """Loads of a k tile, each a stage; all arrive and are multiplied, even beyond the end of K [1]."""
     stored_sector_share: Callable[[GemmBatch], Values] = stores_by_tma
-    """Of the sectors of 32 bytes that a tile's stores send to L2 the part that one store fills [1]; below 1
-    threads store their own rows, without a buffer in shared memory."""
+    """Share of a 32-byte L2 sector that one store fills [1]; below 1 if threads store their own rows without
+    a buffer in shared memory."""
     short_ring: bool = False
-    """Whether the ring has few stages: a stage's round trip bounds the loads, whatever they queue for."""
+    """Whether the ring is so short that a stage's round trip bounds the loads."""
     barrier_bytes: float = 1024.0
     """Shared memory that barriers and the tile scheduler take [bytes a CTA]."""
     stage_barrier_bytes: float = 0.0
     """The same for each stage of the operand ring [bytes]."""
     fewest_stages: float = 2.0
-    """Stages of the ring, at least; one is released a k tile after its use, so a ring of one never turns."""
+    """Fewest stages of the ring. A stage is released one k tile after its use, so a ring of one never
+    turns."""
     most_stages: float = float("inf")
-    """Stages that a kernel takes where more would fit."""
+    """Most stages that a kernel takes, even if more would fit."""
     outputs_replace_sources: bool = False
-    """Whether outputs wait in the buffers of a further matrix of the epilogue, once that is read."""
+    """Whether outputs reuse the buffers of the epilogue's source matrix once it has been read."""
     mixed_widths: bool = False
-    """Whether operands of different widths are multiplied."""
+    """Whether operands may have different widths."""
     block_scaled: bool = False
     """Whether operands may have block scales."""
     promotes_by_block: bool = False
-    """Whether a warpgroup waits for the MMAs of each of its blocks of 64 rows apart, and promotes the slow
-    fp8 sums of one beside the MMAs of the next one."""
+    """Whether a warpgroup waits for each of its blocks of 64 rows separately, and promotes the sums of one
+    block beside the MMAs of the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileOrder:
-    """In which order a grid walks the tiles; a panel is a row or a column of clusters.
+    """The order in which a grid walks the tiles; a panel is a row or a column of clusters.
 
     Panels of one extent are walked together in groups of `swizzle`; within a group consecutive clusters run
     over the group's panels first, then advance along the other extent. Raster 'heuristic' is along the
@@ -159,32 +160,32 @@ class TileOrder:
     packs_groups: bool = False
     """Whether tiles of convolutions hold several groups of few channels."""
     grouped: Literal["along", "across"] = "along"
-    """Whether the grouped panels are those that the raster names, or those of the other extent."""
+    """Whether groups are panels of the extent that the raster names, or of the other extent."""
     always_along_m: bool = False
-    """Whether raster 'heuristic' is along m whatever the sizes."""
+    """Whether raster 'heuristic' always runs along m."""
     whole_extent: bool = False
-    """Whether a group is all panels of its extent, whatever the swizzle."""
+    """Whether a group holds all panels of its extent, for any swizzle."""
     own_group: float | None = None
-    """Panels of a group where the kernels decide for themselves, whatever the swizzle."""
+    """Panels of a group if the kernels fix it, for any swizzle."""
     cut_to_problem: bool = False
     """Whether a problem of few CTA tiles cuts the swizzle down to 4, 2 or 1, and the order counts CTA tiles,
     not clusters (CUTLASS `get_log_swizzle_size`)."""
     padded: bool = False
     """Whether both extents are rounded up to whole groups, and tiles outside the matrix computed too."""
     splits: Literal["rounds", "move", "apart"] = "rounds"
-    """How the splits of a tile add up: in turn, the first splits of all tiles before any second one; in turn,
-    side by side, with places that move on where the resident clusters are not whole tiles; or side by side,
-    each apart into the workspace, for a second kernel that adds them up."""
+    """How the splits of a tile add up. 'rounds': in turn, all first splits before any second one. 'move': in
+    turn, side by side, with positions that shift if the resident clusters are no whole number of tiles.
+    'apart': side by side into the workspace, added up by a second kernel."""
     serpentine: bool = False
     """Whether every other group is walked backwards."""
     plain_launch: bool = False
-    """Whether single CTAs are launched without naming a cluster of one: consecutive ones then fill GPC after
-    GPC, where clusters go to the GPCs in turn."""
+    """Whether single CTAs are launched without a cluster attribute. Consecutive CTAs then fill one GPC after
+    another; launches with clusters go to the GPCs in turn."""
     maps_of_groups: bool = False
-    """Whether each group has tensor maps of its own, so that rows of a tile behind it are out of bounds; else
-    they are the next group's."""
+    """Whether each group has tensor maps of its own, so that rows behind it are out of bounds; otherwise they
+    belong to the next group."""
     scheduler: TileScheduler = STATIC_STRIDE
-    """Which resident cluster computes which tile."""
+    """How tiles are assigned to resident clusters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,12 +194,12 @@ class TilePeriod:
 
     accumulators: Literal["registers", "tensor_memory"]
     persistent: bool = True
-    """Whether a CTA goes on to further tiles; else each CTA takes one, and the grid comes in waves."""
+    """Whether a CTA computes several tiles; otherwise each CTA computes one, and the grid runs in waves."""
     groups_tile_by_tile: bool = False
-    """Whether kernels of groups fill their ring anew for each tile, and store its outputs by pointers.
+    """Whether grouped kernels refill their ring for each tile and store outputs through pointers.
 
-    Loops over groups within loops over tiles are not pipelined across tiles, and a store by TMA would write
-    the rows of the next group too.
+    A loop over groups within a loop over tiles is not pipelined across tiles, and a TMA store would overwrite
+    rows of the next group.
     """
 
     @property
@@ -217,17 +218,17 @@ class KernelFamily:
     tile_order: TileOrder
     tile_period: TilePeriod
     dependent_launch: bool = False
-    """Whether kernels are launched with programmatic dependent launch unless told otherwise."""
+    """Whether kernels use programmatic dependent launch by default."""
     loader_deals: bool = False
-    """Whether the warp that loads tells the others their next tile, once it has asked for all of its own."""
+    """Whether the load warp announces the next tile to the others after it has issued its own loads."""
     knows: frozenset[str] = frozenset()
-    """Of FURTHER_WORDS: what its kernels do beyond a plain product."""
+    """FURTHER_WORDS that its kernels support."""
     plain_products: bool = True
-    """Whether it is a family of plain products: else of convolutions, chosen for these alone."""
+    """Whether it computes GEMMs; otherwise it is a family of convolutions and chosen for these only."""
     providers: tuple[str, ...] = ()
-    """What else the column `kernel` of measured tables calls them: providers that run them by other ways."""
+    """Other names in the column `kernel` of measured tables: providers that run the same kernels."""
     mechanisms: tuple[str, ...] = OF_LIBRARIES
-    """Mechanisms of the time model that these kernels have; the others are switched off."""
+    """Mechanisms of the kernel model that apply to these kernels; all others are switched off."""
 
     @property
     def absent_mechanisms(self) -> frozenset[str]:

@@ -1,8 +1,8 @@
-"""What can run: shared memory, registers, tensor memory, clusters, tile shapes. The only source of validity.
+"""Which kernels can run: shared memory, registers, tensor memory, clusters, tile shapes. The one predicate.
 
-`check` says why one configuration cannot run, `refused` finds the first row of a batch that cannot, and
-`feasible_mask` marks the rows worth choosing from. All go through the same rules, which read what a kernel
-family offers and takes (`kernels.family.ResourceRules`).
+`check` explains why a configuration cannot run, `refused` finds the first row of a batch that cannot, and
+`feasible_mask` marks the rows worth choosing from. All use the same rules, which read the kernel family
+(`kernels.family.ResourceRules`).
 """
 
 from __future__ import annotations
@@ -46,19 +46,18 @@ K_BYTES_PER_STAGE = 128.0
 smem swizzle."""
 WARPGROUP_THREADS = 128.0
 MMA_K_BITS = 256.0
-"""Of K in one such instruction [bit]; all types; PTX ISA, wgmma."""
+"""Bits of K in one MMA instruction [bit]; all types; PTX ISA, wgmma."""
 TMEM_LANES = 128
 SCALE_BLOCK_ROWS = 128.0
 """Rows of an operand whose scale factors are loaded and kept together [rows]; block-scaled operands; PTX
 ISA."""
 SCALE_BYTES_PER_COLUMN = 128.0
-"""Scale factors in one column of tensor memory [B]; sm100: each quarter of its lanes holds the same; PTX
-ISA."""
+"""Bytes of scale factors in a column of tensor memory [B]; sm100, where each quarter of the lanes holds a
+copy; PTX ISA."""
 REGISTER_BITS = 32
 
 SOURCE_BUFFERS = 4.0
-"""Most buffers of further matrices that an epilogue reads [1]; CUTLASS on Hopper;
-`sm90_get_tma_dispatch_policy`."""
+"""Most buffers of an epilogue's source matrix [1]; CUTLASS on Hopper; `sm90_get_tma_dispatch_policy`."""
 
 MMA_ROWS = 64.0
 """Rows of an instruction of a warpgroup [rows]; wgmma m64nNk16 and m64nNk32; PTX ISA."""
@@ -66,25 +65,25 @@ MMA_ROWS = 64.0
 
 @formula_record
 class Resources:
-    """What one CTA takes; each field a number or an array."""
+    """Resources of one CTA; each field is a number or an array."""
 
     cta_k: Values
-    """K of one stage of the ring; of a k tile in several loads that of one."""
+    """Elements of K in one stage of the ring; one load's if a k tile has several loads."""
     b_holders: Values
     """`GemmBatch.b_holders`."""
     clusters_at_once: Values
-    """Clusters of its size that the GPU holds (at least one)."""
+    """Clusters of its size resident at once on the GPU (at least one)."""
     stage_bytes: Values
     """A and B tiles, with their scale factors, of one k tile."""
     scale_bytes: Values
-    """The scale factors of them."""
+    """Scale factors of one k tile [bytes]."""
     epilogue_bytes: Values
     store_elements: Values
     """Outputs that one store of the epilogue writes."""
     stages: Values
     """Pipeline stages; below `ResourceRules.fewest_stages` the kernel does not fit."""
     loads_under_way: Values
-    """Stages that loads can be under way in (at least one)."""
+    """Stages that can have a load in flight (at least one)."""
     math_in_round_trip: Values
     """Share of a k tile's MMAs that a load waits for beside those of held stages [1]."""
     fill_share: Values
@@ -94,7 +93,7 @@ class Resources:
     stored_sector_share: Values
     """`ResourceRules.stored_sector_share`."""
     short_ring: Flags
-    """Whether a stage's round trip bounds the loads, whatever they queue for."""
+    """Whether a stage's round trip bounds the loads."""
     awaited_math: Values
     """Share of a warpgroup's own MMAs that it waits for before it frees their stage [1]."""
     warpgroups: Values
@@ -102,21 +101,21 @@ class Resources:
     mma_columns: Values
     """Columns of a warpgroup's MMA instructions."""
     accumulator_registers: Values
-    """Per MMA thread; slow fp8 accumulation keeps a second set. 0 where they live in tensor memory."""
+    """Per MMA thread; slow fp8 accumulation keeps a second set. 0 if accumulators live in tensor memory."""
     slow_sums: Flags
     """Whether a second set of registers takes the sums of each k tile (slow fp8 accumulation)."""
     blocks_in_turn: Values
-    """Blocks of rows whose slow sums a warpgroup promotes in turn, each but the last beside the next MMAs."""
+    """Blocks of rows that a warpgroup promotes in turn, each but the last beside the MMAs of the next."""
     split_waits: Values
-    """Further waits for MMAs at each k tile of slow sums, where the compiler waits for each of them."""
+    """Additional waits for MMAs at each k tile of slow accumulation, if the compiler waits for each MMA."""
     beside_drain_clk: Values
-    """Of the clocks of emptying the MMA pipe those that such waits do not take, of other instructions."""
+    """Clocks of other instructions while the MMA pipe drains, which such waits do not spend."""
     spilled_registers: Values
     """Registers of an MMA thread beyond its budget."""
     moved_registers: Values
-    """What the compiler stores and loads of them at each k tile, with others that make room for it."""
+    """Registers that the compiler stores and loads at each k tile, including others that make room."""
     spill_waits: Values
-    """Loads of them that a thread waits for one by one, at each k tile."""
+    """Loads of spilled registers that a thread waits for one by one at each k tile."""
     tmem_columns: Values
     """Tensor-memory columns of one accumulator tile; 0 where there is none."""
     scale_columns: Values
@@ -130,14 +129,14 @@ _RESOURCES = tuple(spec.name for spec in fields(Resources))
 class Grid:
     """Kernels in several tile orders, as columns that broadcast to (tile orders, kernels).
 
-    A formula computes what does not depend on the order once for all orders, and what is alike for all
-    kernels, which stays a number, once. The kernels may be those of several problems, one after another's.
+    A formula computes values without a tile order once for all orders, and values common to all kernels,
+    which stay numbers, once. The kernels may belong to several problems, one problem after another.
     """
 
     batch: GemmBatch
     orders: int
     resources: Resources
-    """Of the kernels: no problem's sizes change them."""
+    """Resources of the kernels, which do not depend on the problem's sizes."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -160,8 +159,8 @@ class Grid:
 def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resources:
     """Shared memory, stages, registers and tensor memory of each row of a family's kernels.
 
-    A requested number of stages or cta_k is taken as it is; otherwise cta_k is 128 bytes, and the stages are
-    what shared memory holds after barriers and epilogue buffers.
+    A requested number of stages or cta_k is used as given. Otherwise cta_k is 128 bytes, and the stages fill
+    the shared memory that barriers and epilogue buffers leave.
     """
     rules = family.resources
     k_bits = maximum(batch.a_bits, batch.b_bits)
@@ -233,7 +232,7 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
 def _math_in_round_trip(
     batch: GemmBatch, rules: ResourceRules, k_tile_bits: Values, warpgroups: Values
 ) -> Values:
-    """As the rules have it, or the MMAs that no tensor core has taken yet when a load is asked for."""
+    """The family's rule, or the share of MMAs that the tensor cores have not queued when a load is issued."""
     share = rules.math_in_round_trip(batch)
     if (mmas_ahead := rules.mmas_ahead()) == float("inf"):
         return share
@@ -244,7 +243,7 @@ def _math_in_round_trip(
 def _blocks_in_turn(
     batch: GemmBatch, rules: ResourceRules, mma_columns: Values, warpgroups: Values
 ) -> Values:
-    """Sums that are scaled wait for the MMAs of all blocks."""
+    """Blocks promoted in turn; scaled sums wait for the MMAs of all blocks, so that they count as one."""
     if not rules.promotes_by_block:
         return 1.0
     blocks = ceil(batch.cta_m * batch.cta_n / (MMA_ROWS * mma_columns * warpgroups))
@@ -255,14 +254,14 @@ def _clusters_at_once(cluster_size: Values, gpu: GpuSpec) -> Values:
     """Clusters of a size that run at once (at least one)."""
     if is_number(cluster_size):
         return float(max(gpu.clusters_at_once(int(cluster_size)), 1))
-    # More than the GPU has SMs may be asked for: what cannot run is refused later.
+    # A cluster may have more CTAs than the GPU has SMs here; a later rule refuses it.
     sizes = np.minimum(cluster_size, gpu.sm_count + 1.0).astype(np.int64)
     table = np.array([1.0, *(max(gpu.clusters_at_once(size), 1) for size in range(1, int(sizes.max()) + 1))])
     return table.take(sizes)
 
 
 def resources_by_row(batch: GemmBatch, gpu: GpuSpec) -> Resources:
-    """The same of rows of several families, as columns."""
+    """Resources of rows from several families, as columns."""
     groups = [
         (family, rows, resources_of(batch[rows], gpu, family)) for family, rows in by_family(batch, gpu)
     ]
@@ -278,17 +277,17 @@ def resources_by_row(batch: GemmBatch, gpu: GpuSpec) -> Resources:
 
 
 def _source_buffers(batch: GemmBatch, buffer: Values, buffers: Values) -> Values:
-    """Bytes of the buffers in which further matrices of an epilogue wait.
+    """Bytes of the buffers for an epilogue's source matrix.
 
-    Four where a tile has so many parts: CUTLASS `sm90_get_tma_dispatch_policy` (StagesC), QuACK alike. None
-    where outputs pass through no buffers either.
+    Four buffers if a tile has that many parts: CUTLASS `sm90_get_tma_dispatch_policy` (StagesC); QuACK does
+    the same. No buffers if outputs use none either.
     """
     parts = minimum(batch.cta_m * batch.cta_n / buffer, SOURCE_BUFFERS)
     return where(buffers > 0.0, parts * buffer * batch.source_bits / 8.0, 0.0)
 
 
 def _scale_bytes(batch: GemmBatch) -> Values:
-    """Scale factors that one element of K brings to a CTA, in whole blocks of rows."""
+    """Scale bytes for one element of K in a CTA, in whole blocks of rows."""
     a_rows = ceil(batch.cta_m / SCALE_BLOCK_ROWS) * SCALE_BLOCK_ROWS
     b_rows = ceil(batch.cta_n / SCALE_BLOCK_ROWS) * SCALE_BLOCK_ROWS
     return (a_rows * batch.a_scale_bits + b_rows * batch.b_scale_bits) / 8.0
@@ -311,7 +310,7 @@ class _Kernels:
     def fewest_stages(self) -> float:
         return self.family.resources.fewest_stages
 
-    # What sentences say of one row.
+    # One row's values for messages.
     @property
     def math(self) -> str:
         widest = max(float(self.batch.a_bits), float(self.batch.b_bits))
@@ -344,7 +343,7 @@ class _Rule:
 
 @cache
 def _missing(names: tuple[str, ...], offered: frozenset[str]) -> tuple[int, ...]:
-    """Positions of the names that are not among those offered."""
+    """Positions of the names that are not offered."""
     return tuple(code for code, name in enumerate(names) if name not in offered)
 
 
@@ -385,7 +384,7 @@ def _powers_of_two(largest: int) -> tuple[float, ...]:
 
 
 def _cluster_wrong(k: _Kernels) -> Flags:
-    # Of two whole numbers whose product is a power of two, both are.
+    # If the product of two whole numbers is a power of two, both are powers of two.
     return negated(one_of(k.batch.cluster_m * k.batch.cluster_n, _powers_of_two(k.largest_cluster)))
 
 
@@ -445,14 +444,16 @@ def _work_unknown(k: _Kernels) -> Flags:
 
 
 def _who_knows(k: _Kernels) -> str:
-    """What the family's kernels cannot do of what one row asks, and which others can."""
+    """The sentence that names the words a row asks for and the family lacks, and the families that have
+    them.
+    """
     assert k.batch.further is not None
     missing = [word for word in every_word(k.batch.further.asked) if word not in k.family.knows]
     return unknown_work(missing, k.family, k.gpu)
 
 
 def unknown_work(missing: Sequence[str], family: KernelFamily, gpu: GpuSpec) -> str:
-    """The sentence that a family's kernels do not do some of FURTHER_WORDS, and which other's do."""
+    """The sentence that a family lacks some FURTHER_WORDS, with the families that have them."""
     others = [name for name in families(gpu) if family_of(name, gpu).knows.issuperset(missing)]
     able = f"kernels of {' and '.join(others)} do" if others else f"no kernels on {gpu.architecture} do"
     return f"{family.name} kernels on {gpu.architecture} do no {', '.join(missing)}; {able}"
@@ -544,7 +545,7 @@ _RULES = (
     ),
     _Rule(_shares_and_splits, lambda k: f"scheduler stream_k with split_k {k.batch.split_k:.0f}; expected 1"),
 )
-"""What a kernel that breaks one of them cannot be: it does not exist, or does not start."""
+"""Rules without which a kernel does not exist or does not start."""
 
 _SPILLS = _Rule(
     _spills,
@@ -553,16 +554,18 @@ _SPILLS = _Rule(
         f"would spill {k.resources.spilled_registers:.0f} of them"
     ),
 )
-"""A kernel that spills runs, at several times the time; it is not worth choosing."""
+"""Rules for a choice: a kernel that spills runs, but takes several times as long."""
 
 
 def deepest_split(k: Values, cta_k: Values) -> Values:
-    """Parts of K, at most: each needs a k tile."""
+    """Largest number of parts of K: each needs a k tile."""
     return maximum(ceil(k / cta_k), 1.0)
 
 
 def accumulators_exceed(batch: GemmBatch, gpu: GpuSpec) -> Flags:
-    """Whether a tile has more accumulators than an SM's tensor memory, or else its registers, can hold."""
+    """Whether a tile has more accumulators than the SM's tensor memory (or registers, without one) can
+    hold.
+    """
     cells = gpu.tmem_columns * TMEM_LANES if gpu.tmem_columns else gpu.registers_per_sm
     return batch.cta_m * batch.cta_n * batch.acc_bits > cells * REGISTER_BITS
 
@@ -591,7 +594,7 @@ def _no_room(one: GemmBatch, gpu: GpuSpec) -> str:
 
 
 def check(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec) -> str | None:
-    """None where the kernel is worth running on the GPU, else one sentence that says why not.
+    """None if the kernel is worth running on the GPU, else one sentence with the reason.
 
     Raises InputError for a kernel family that has no kernels for the GPU.
     """
@@ -602,7 +605,7 @@ def check(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec) -> str | Non
 
 
 def refuse_impossible(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily, resources: Resources) -> None:
-    """Raise RefusedKernelError for the first row that cannot run; a kernel that spills can.
+    """Raise RefusedKernelError for the first row that cannot run; kernels that spill can.
 
     `resources` are the resources of the rows; the columns of both may be numbers.
     """
@@ -632,12 +635,14 @@ def _number(values: Any, row: int) -> Any:
 
 
 def runnable_mask(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> BoolArray:
-    """Which rows of a family's kernels can run on the GPU."""
+    """Mask of the rows of a family's kernels that can run on the GPU."""
     return _unbroken(_RULES, batch, gpu, family)
 
 
 def feasible_mask(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> BoolArray:
-    """Which rows of a family's kernels are worth running on the GPU: those that can, and do not spill."""
+    """Mask of the rows of a family's kernels worth running on the GPU: those that can run and do not
+    spill.
+    """
     return _unbroken((*_RULES, _SPILLS), batch, gpu, family)
 
 

@@ -45,6 +45,6 @@ def resource_rules(*, stages: float = float("inf")) -> ResourceRules:
 MECHANISMS = tuple(
     name for name in OF_LIBRARIES if name not in ("edge_tiles", "edge_multicast", "edge_order")
 )
-"""Threads copy by themselves: rows outside the matrix are predicated off, and nothing fills them."""
+"""Threads copy the operands, with rows outside the matrix predicated off, so that there is no fill."""
 
 ONE_CTA_A_TILE = TilePeriod(accumulators="registers", persistent=False)

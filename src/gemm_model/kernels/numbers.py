@@ -10,7 +10,7 @@ from gemm_model.config.numbers import empirical, room_numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyNumbers:
-    """What was seen of kernels whose source does not tell it."""
+    """Numbers observed on kernels whose source does not show them."""
 
     cublas_pingpong_accumulators: float = empirical("accumulators", 64.0, 2.0**18)
     cudnn_pingpong_accumulators: float = empirical("accumulators", 64.0, 2.0**18)

@@ -76,10 +76,11 @@ MMAS_OF_K_TILE = 4.0
 def whole_instructions(
     excess: Values, accumulators: Values, columns: Values, two_sets: Flags
 ) -> tuple[Values, Values]:
-    """The accumulators of as many whole instructions as hold the excess; of one set those of each MMA.
+    """The compiler spills the accumulators of whole instructions that cover the excess; with one set, at each
+    MMA.
 
-    Loads are waited for one by one where no register is free to load ahead into. Tiles that move more, and
-    their waits, are counted (`compiled_code.yaml`).
+    Loads are waited for one by one if no register is free for an earlier load. Tiles that move more
+    registers, and their waits, are counted in SASS (`compiled_code.yaml`).
     """
     if not any_of(excess > 0.0):
         return 0.0 * excess, 0.0 * excess
@@ -105,7 +106,7 @@ def offers_sm120_tile(batch: GemmBatch) -> Flags:
 
 
 def sm120_warpgroups(batch: GemmBatch) -> Values:
-    """Eight warps on a tile, or four on each of two in turn."""
+    """MMA warpgroups of a tile: eight warps share it, or four warps alternate with four others."""
     return where(batch.schedule == PINGPONG, 1.0, 2.0)
 
 
@@ -121,7 +122,7 @@ def sm120_registers(_accumulators: Values, _warpgroups: Values) -> Values:
 
 
 NOT_DONE = ("software_scales", "scaled_outputs")
-"""Nothing scales sums or outputs by itself."""
+"""Mechanisms that these kernels lack: no kernel scales sums or outputs itself."""
 OWN_MECHANISMS = tuple(name for name in OF_LIBRARIES if name not in NOT_DONE)
 TENSOR_MEMORY_MECHANISMS = tuple(
     name
@@ -129,9 +130,9 @@ TENSOR_MEMORY_MECHANISMS = tuple(
     if name
     not in ("narrow_mma", "promotion", "round_trip", "spilling", "k_tail", "edge_tiles", "edge_multicast")
 )
-"""One thread starts the MMAs of tensor memory ahead of time and they release a stage themselves; sums need no
-registers. Kernels on a B200 show no cost of rows beyond K, and none of rows outside the matrix but their way
-into shared memory."""
+"""Mechanisms that Blackwell kernels lack. One thread issues MMAs ahead of time, their commit releases a
+stage, and accumulators need no registers. On a B200 rows beyond K cost nothing, and rows outside the matrix
+cost only their way into shared memory."""
 WGMMA_MECHANISMS = tuple(name for name in OWN_MECHANISMS if name != "scale_factors")
 
 SERPENTINE = TileOrder(name="groups in serpentines", serpentine=True, splits="move")

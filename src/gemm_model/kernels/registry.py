@@ -21,10 +21,10 @@ _FAMILIES: dict[tuple[str, str], KernelFamily] = {
     for family in module.FAMILIES
     for architecture in family.architectures
 }
-"""By name and architecture; the first of an architecture is its default."""
+"""Families by name and architecture; the first of an architecture is its default."""
 
 ANY_FAMILY = "any"
-"""Where kernels are chosen, the word for all families of the GPU."""
+"""The word for all families of the GPU, where kernels are ranked."""
 
 TORCH_FAMILY = "cublas"
 """The library that torch calls for its matrix multiplications."""
@@ -42,7 +42,7 @@ def families(gpu: GpuSpec | str | Path | None = None) -> tuple[str, ...]:
 
 
 def names_in_tables() -> Mapping[str, str]:
-    """What the column `kernel` of measured tables may call a family -> the family's name."""
+    """Names in the column `kernel` of measured tables -> the family's name."""
     return {name: name for name in KERNELS} | {
         provider: family.name for family in _FAMILIES.values() for provider in family.providers
     }

@@ -12,16 +12,16 @@ from gemm_model.core.batch import FloatArray, IntArray
 
 
 def by_stride(_tile_us: FloatArray, start_us: FloatArray, _query_us: float) -> IntArray:
-    """Cluster s computes tiles s, s + R, s + 2R, ... of R clusters, however long they last."""
+    """Static stride: of R clusters, cluster s computes tiles s, s + R, s + 2R, ..."""
     return np.arange(len(_tile_us)) % len(start_us)
 
 
 def to_the_first(tile_us: FloatArray, start_us: FloatArray, query_us: float) -> IntArray:
     """Each tile goes to the cluster that asks first: list scheduling (Graham 1969), one tile ahead.
 
-    A cluster is launched for its first tile. It asks for its next one when it begins to load a tile, so that
-    the answer comes while that is computed, and begins no sooner than with the answer. Source: QuACK 0.6.5
-    `gemm_sm100.py`, one query for each tile that the warp that loads has begun.
+    A cluster is launched for its first tile. It asks for its next tile when it begins to load one, so that
+    the answer arrives during the computation, and starts the next tile no sooner than the answer. Source:
+    QuACK 0.6.5 `gemm_sm100.py`, one query for each tile that the load warp has begun.
     """
     launched = min(len(start_us), len(tile_us))
     asks = [(start_us[first], first, start_us[first] + tile_us[first]) for first in range(launched)]
@@ -37,15 +37,15 @@ def to_the_first(tile_us: FloatArray, start_us: FloatArray, query_us: float) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileScheduler:
-    """How the resident clusters of a persistent kernel come by their tiles."""
+    """How the resident clusters of a persistent kernel get their tiles."""
 
     name: str
     deal: Callable[[FloatArray, FloatArray, float], IntArray]
-    """The cluster of each tile: by how long each tile lasts in the kernel's order, when each cluster starts,
-    and how long a query takes [us]."""
+    """The cluster of each tile, from each tile's duration in the kernel's order, each cluster's start, and
+    the duration of a query [us]."""
     evens_out: bool = False
-    """Whether a fast cluster computes tiles in a slow one's place: what differs between clusters, or tiles,
-    then counts for the last tile alone."""
+    """Whether fast clusters take over tiles from slow ones, so that differences between clusters or tiles
+    matter for the last tile only."""
 
 
 STATIC_STRIDE = TileScheduler(name="static stride", deal=by_stride)

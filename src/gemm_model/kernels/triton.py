@@ -31,7 +31,7 @@ GROUPED_ALONG_M = TileOrder(name="groups of m", always_along_m=True, plain_launc
 """GROUP_M of the tutorials: `swizzle` blocks of m, then along n. The launcher names no cluster of one CTA."""
 
 WRITTEN = frozenset({*EPILOGUE_WORDS, GROUPS})
-"""A kernel's author writes its epilogue and its loop over tiles."""
+"""Words that Triton kernels support: their author writes the epilogue and the loop over tiles."""
 
 SPACE = ConfigSpace(
     cta_m=(64, 128, 256),
@@ -50,33 +50,39 @@ SPECIALIZED_WARPS = 12.0
 
 
 def warpgroups(batch: GemmBatch) -> Values:
-    """All warps that multiply share one tile: four or eight of them."""
+    """MMA warpgroups of a tile: all four or eight MMA warps share it."""
     told = where(batch.warps == SPECIALIZED_WARPS, 2.0, maximum(batch.warps / 4.0, 1.0))
     return where(batch.warps > 0.0, told, multistage.warpgroups(batch))
 
 
 def held_stages(batch: GemmBatch) -> Values:
-    """Warps that load and multiply hold the stage that they consume; specialized ones release it at once."""
+    """Stages held: warps that both load and multiply hold the stage in use; specialized warps release it at
+    once.
+    """
     return where(batch.warps == SPECIALIZED_WARPS, 0.0, 1.0)
 
 
 def math_in_round_trip(batch: GemmBatch) -> Values:
-    """The warps that multiply start a load as they start the MMAs of the k tile before, not behind them."""
+    """Share of MMAs that a load waits for: the MMA warps issue a load together with the previous k tile's
+    MMAs.
+    """
     return where(batch.warps == SPECIALIZED_WARPS, 1.0, 0.0)
 
 
 def awaited_math(batch: GemmBatch) -> Values:
-    """Specialized warps wait for the MMAs of each k tile: Triton 3.6 pipelines those of other kernels."""
+    """Share of MMAs waited for: specialized warps wait for each k tile's; Triton 3.6 pipelines other
+    kernels.
+    """
     return where(batch.warps == SPECIALIZED_WARPS, 1.0, 0.0)
 
 
 def fill_share(batch: GemmBatch) -> Values:
-    """A comes in two boxes, and each warpgroup waits for its own."""
+    """Share of the fill time: A arrives in two boxes, and each warpgroup waits for its own."""
     return where(batch.warps == SPECIALIZED_WARPS, family_numbers().triton_specialized_fill, 1.0)
 
 
 def mmas_ahead() -> float:
-    """MMA instructions that an SM's tensor cores take ahead [1]; Hopper."""
+    """MMA instructions that an SM's tensor cores queue [1]; Hopper."""
     return family_numbers().triton_mmas_ahead
 
 
@@ -88,7 +94,7 @@ RULES = ResourceRules(
     math_in_round_trip=math_in_round_trip,
     mma_columns=warpgroup_mma.columns_of_the_tile,
     epilogue_tile=warpgroup_mma.epilogue_tile,
-    # The allocator lays the output's change of layout over the stages of the operands.
+    # The allocator reuses the operands' stages for the output's layout conversion.
     epilogue_buffers=warpgroup_mma.no_buffers,
     mma_registers=warpgroup_mma.whole_register_file,
     largest_cluster=1,

@@ -1,4 +1,4 @@
-"""Rules of kernels whose warpgroups issue MMAs (wgmma, sm90) or empty tensor memory (tcgen05, sm100)."""
+"""Rules of kernels whose warpgroups issue MMAs (wgmma, sm90) or drain tensor memory (tcgen05, sm100)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gemm_model.core.elementwise import (
 from gemm_model.core.kernel_config import TWO_CTA
 
 HEAVY_ACCUMULATORS = 208.0
-"""Accumulators of a thread from which on load warps give up registers for it [registers]; warp-specialized
+"""Accumulators of a thread from which load warps give registers to MMA warps [registers]; warp-specialized
 kernels on sm90; QuACK and CUTLASS."""
 
 
@@ -75,7 +75,7 @@ def tcgen05_tile(batch: GemmBatch) -> Flags:
 
 
 def columns_of_the_tile(batch: GemmBatch, splits_columns: Flags) -> Values:
-    """Each instruction spans the tile's columns, or half of them where two warpgroups share them."""
+    """Columns of an instruction: the tile's columns, or half of them if two warpgroups share them."""
     return where(splits_columns, batch.cta_n / 2.0, batch.cta_n)
 
 
@@ -85,12 +85,12 @@ def whole_math(_batch: GemmBatch) -> Values:
 
 
 def no_math(_batch: GemmBatch) -> Values:
-    """The warps that multiply start a load before the MMAs of a k tile, not behind them."""
+    """A load waits for no MMAs: the MMA warps issue it before the MMAs of a k tile."""
     return 0.0
 
 
 def one_stage_held(batch: GemmBatch) -> Values:
-    """A stage is released one k tile after its use: one group of MMAs stays in flight."""
+    """One stage is held: it is released one k tile after its use, because one MMA group stays in flight."""
     return where(batch.cta_m > 0, 1.0, 1.0)
 
 
