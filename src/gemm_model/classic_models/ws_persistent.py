@@ -19,7 +19,7 @@ from gemm_model.kernels.array_model import ArrayModel
 LIMITERS = ("LOAD", "MATH", "EPILOGUE")
 
 FIRST_LOAD_BYTES_PER_ROW = 32.0
-"""K of each row of the A and B tiles that the first load brings [B]; classic model; one DRAM sector."""
+"""Bytes of K in each row of the first load [B]; classic model; one DRAM sector."""
 
 
 class WSPersistentGEMMModel(ArrayModel):

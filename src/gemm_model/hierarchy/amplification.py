@@ -30,7 +30,7 @@ def multicast(
     a_bytes: ArrayLike,
     b_bytes: ArrayLike,
 ) -> FloatArray:
-    """What delivering one read to several takers adds to tiling, for tiles of m x n in a grid of them.
+    """Amplification by sharing one read among several tiles of m x n.
 
     `sharers_m` x `sharers_n` tiles stand together: A's rows are shared along n, B's along m. It is the
     amplification of the whole group's tile over that of one.
@@ -44,8 +44,8 @@ def multicast(
 def output_bytes_per_fma(depth: ArrayLike, bytes_each_way: ArrayLike, *, stationary: bool) -> FloatArray:
     """Bytes of output that cross a level's boundary for one FMA.
 
-    Output-stationary: each output leaves once after all `depth` = K products. Otherwise the partial sum
-    comes and goes again for every slice of `depth` products that the tile below keeps it for.
+    Output-stationary: each output leaves once, after all `depth` = K products. Otherwise the partial sum is
+    read and written again for every slice of `depth` products.
     """
     per_visit = np.asarray(bytes_each_way, dtype=np.float64) * (1.0 if stationary else 2.0)
     result: FloatArray = per_visit / np.asarray(depth, dtype=np.float64)

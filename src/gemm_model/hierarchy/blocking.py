@@ -18,8 +18,8 @@ WARPGROUP = 128
 MAX_THREADS = 1024
 """Most threads of a CTA [1]; all GPUs; CUDA C++ Programming Guide."""
 TILE_LEVELS = ("cluster", "cta", "warp", "thread", "mma")
-"""What tiles can be given for: 'cluster' in CTAs, the others in elements; a warp is a warpgroup on Hopper's
-tensor cores; 'thread' is for CUDA cores, 'mma' (one instruction) for tensor cores."""
+"""Levels of tiles: 'cluster' in CTAs, the others in elements. A warp is a warpgroup on Hopper's tensor cores;
+'thread' is for CUDA cores, 'mma' (one instruction) for tensor cores."""
 
 WGMMA_M = 64
 WGMMA_MAX_N = 256
@@ -31,7 +31,7 @@ OPERANDS_FROM_SMEM = ("sm90", "sm100")
 class Blocking:
     """Tiles of every level, in elements; `cluster_m` x `cluster_n` in CTAs.
 
-    `cta_k` is the depth of one stage in shared memory; 0 stages stand for a kernel that stages nothing.
+    `cta_k` is the depth of one stage in shared memory; a kernel with 0 stages stages nothing.
     `thread_*` is 0 on tensor cores, `mma_*` on CUDA cores. `vector` is how many words of an operand one load
     from shared memory brings to a thread; `interleaved` says whether the lanes of a warp are numbered so that
     neighbours share words of A and of B. `b_major` is the extent along which B is contiguous in memory.
@@ -93,7 +93,7 @@ class Blocking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What one CTA of a blocking takes of an SM."""
+    """Resources that one CTA of a blocking takes."""
 
     threads: int
     registers_per_thread: int
@@ -179,7 +179,7 @@ def parse_tiles(words: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
 def blocking_of(
     tiles: Mapping[str, tuple[int, ...]], gpu: GpuSpec, datapath: Datapath, stages: int
 ) -> Blocking:
-    """A blocking from the tiles given, with the usual choice for the levels that are not.
+    """A blocking from the tiles given, with usual defaults for the other levels.
 
     CUDA cores: 8 x 8 outputs a thread, 4 x 8 threads a warp, 4 x 2 warps a CTA, 16 deep. Tensor cores: a
     CTA tile of 128 x 256, 128 bytes deep; the instruction is as wide as it goes.

@@ -19,13 +19,12 @@ from gemm_model.hierarchy.numbers import hierarchy_numbers
 
 UNITS = ("issue", "smem", "l2", "dram")
 LIMITERS = (*UNITS, "latency")
-"""What a kernel waits for most: instruction slots, the L1 / shared-memory SRAM, L2, DRAM, or the waits
-themselves, where too few CTAs hide them."""
+"""Limiters: instruction slots, the L1 / shared-memory SRAM, L2, DRAM, or latency if too few CTAs hide it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeParameters:
-    """What the model takes from measurements; all else is counted or stands in the GPU's description."""
+    """The four numbers from measurements; all others are counted or describe the GPU."""
 
     issue_efficiency: float
     """Share of the instruction slots that compiled code uses: register banks and dispatch take the rest."""
@@ -56,7 +55,7 @@ class Runtime:
     limiter: str
     fraction_of_peak: float
     clocks: Mapping[str, float]
-    """SM clocks that one CTA tile keeps each unit busy, and those that it waits."""
+    """SM clocks that one CTA tile keeps each unit busy, and that it waits."""
     dram_bytes: float
     l2_bytes: float
 
@@ -78,7 +77,7 @@ def runtime(
     rate = _throughput_of(clocks, resident, parameters)
     total = rounds * resident / rate
     if left:
-        # The last tiles of an SM run with fewer beside them: less is hidden, and fewer warps issue.
+        # The last tiles of an SM have fewer others beside them: less latency hides, and fewer warps issue.
         last = tile_clocks(machine, blocking, shape, left, parameters)
         total += left / _throughput_of(last, left, parameters)
     busiest = max(UNITS, key=lambda unit: clocks[unit])
@@ -141,7 +140,7 @@ def tile_clocks(
 def throughput(busy: float, wait: float, customers: int) -> float:
     """CTA tiles per clock of an SM that holds `customers` of them (mean value analysis, one station).
 
-    A tile that arrives finds on average what a network with one customer less holds at the station.
+    An arriving tile finds on average the queue of a network with one customer less.
     """
     queue = 0.0
     rate = 0.0

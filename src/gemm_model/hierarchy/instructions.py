@@ -1,4 +1,4 @@
-"""What a CUDA-core GEMM kernel issues: instructions and shared-memory clocks of one CTA, from its tiles.
+"""Instructions and shared-memory clocks of a CUDA-core GEMM kernel's CTA, counted from its tiles.
 
 A *slice* is `cta_k` steps of k: the depth of one stage. Counts were checked against the counters of every
 kernel of the ladder on an H200 (docs/models/throughput-matching.md).
@@ -15,7 +15,7 @@ SCHEDULERS = 4
 """Warp instructions that an SM starts per clock [1/clk]; since Volta: one for each of its four parts;
 datasheet."""
 LINE_BYTES = 128
-"""One wavefront [B]; the L1 / shared-memory SRAM in a clock, or one line of global memory; CUDA C++
+"""Bytes of a wavefront [B]; one clock of the L1 / shared-memory SRAM, or one line of global memory; CUDA C++
 Programming Guide."""
 WORD_BYTES = 4
 
@@ -26,7 +26,7 @@ sector."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one CTA does in one step of k, on average over a slice."""
+    """Work of one CTA in one step of k, averaged over a slice."""
 
     fma_instructions: float
     instructions: float

@@ -59,7 +59,7 @@ def compared(table: pd.DataFrame, predict: Callable[[tuple[int, int, int]], pd.D
 
 
 def _counted_limiter(table: pd.DataFrame) -> pd.Series:
-    """What the counters say limits each row: its busiest unit, or 'latency' where none is busy."""
+    """The limiter of each row by its counters: the busiest unit, or 'latency' if none is busy."""
     columns = list(COUNTER_OF_UNIT.values())
     if not set(columns) <= set(table.columns):
         return pd.Series("", index=table.index)

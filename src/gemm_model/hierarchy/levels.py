@@ -23,7 +23,7 @@ FLOP_PER_FMA = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Datapath:
-    """The units that multiply: their rate and the widths of what they take."""
+    """The math units: their rate and the widths of their operands."""
 
     name: str
     dtype: str
@@ -52,11 +52,11 @@ class Level:
 
     name: str
     capacity_bytes: float | None
-    """Bytes that hold tiles: all SMs' for L2, one SM's below it; None where nothing is bounded by it."""
+    """Capacity for tiles [bytes]: of all SMs for L2, of one SM below it; None if it bounds nothing."""
     bytes_per_clk: float | None
-    """One SM's share of what the level delivers while all SMs read; None where that is unknown."""
+    """One SM's share of the level's bandwidth while all SMs read; None if unknown."""
     port_bytes_per_clk: float | None = None
-    """What one SM can take in, however little the others read: multicast does not widen it."""
+    """Ingress bandwidth of one SM, even if the others are silent; multicast does not raise it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +126,7 @@ def datapath_of(gpu: GpuSpec, name: str, dtype: str) -> Datapath:
 def machine_of(gpu: GpuSpec, datapath: Datapath) -> Machine:
     """The per-SM picture of a GPU.
 
-    The registers' rate is what the datapath demands: the register file is built to feed it, so no more is
-    of use.
+    The registers' rate equals the datapath's demand, because the register file is built to feed it.
     """
     per_sm_us = gpu.sm_count * gpu.sm_clk_mhz
     levels = (

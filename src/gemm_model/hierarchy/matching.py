@@ -1,4 +1,4 @@
-"""Throughput matching: what each stage delivers to the datapath against what the datapath demands."""
+"""Throughput matching: bytes that each stage delivers to the datapath, over those that it demands."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gemm_model.hierarchy.instructions import LINE_BYTES, SCHEDULERS, operand_wa
 from gemm_model.hierarchy.levels import Machine
 
 OUTPUT_MODES = ("ignored", "once", "each_slice")
-"""What is said of C: nothing (the text's assumption), that it leaves once, or that its partial sums return to
-the level above after every slice of k that the level holds (no output-stationary dataflow)."""
+"""Traffic of C: ignored (the text's assumption), written once, or partial sums written and read again after
+each slice of k (no output-stationary dataflow)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Which CTA tiles run at once, and how deep the problem is: what reuse in L2 and the output depend on."""
+    """CTA tiles that run at once and the depth K, on which reuse in L2 and output traffic depend."""
 
     rows: int
     columns: int
@@ -29,7 +29,7 @@ class Grid:
 class Stage:
     """One step of the pipeline DRAM -> L2 -> shared memory -> registers -> datapath.
 
-    Bytes per clock are a single SM's. `tiling` and `multicast` multiply; outputs take their part away.
+    Bytes per clock are one SM's. `tiling` and `multicast` multiply; output traffic is subtracted.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Stage:
 
     @property
     def fraction(self) -> float:
-        """Share of the datapath's peak that this stage alone allows; above 1 it has something to spare."""
+        """Share of the datapath's peak that this stage alone allows; above 1 it has headroom."""
         return self.delivered_bytes_per_clk / self.demanded_bytes_per_clk
 
     @property
@@ -66,7 +66,7 @@ class Matching:
 
     @property
     def limiting(self) -> Stage:
-        """The stage that allows the least; of equals the outermost."""
+        """The stage that allows the least; the outermost among ties."""
         return min(self.stages, key=lambda stage: stage.fraction)
 
     @property
@@ -142,14 +142,14 @@ class _Step:
     full_depth: int | None
     """Products of the whole sum; None where the finished outputs do not pass this stage."""
     multicast: float | None = None
-    """Where it is no matter of `sharers`: what the width of the loads makes of the bandwidth."""
+    """Bandwidth factor of the loads' width, for stages without `sharers`."""
 
 
 def _operand_step(machine: Machine, blocking: Blocking) -> _Step:
     """Shared memory feeds threads (CUDA cores), the MMA itself, or a warp's registers (before Hopper).
 
-    On CUDA cores a wavefront of 128 bytes serves a warp's load, or half of one, or (unstaged, one line for
-    each row) hardly any of it: what a warp gets for its wavefronts over what it would get without sharing.
+    On CUDA cores a wavefront of 128 bytes serves a warp's load, half of it, or (unstaged, one line for each
+    row) little of it. The factor is the bytes a warp gets for its wavefronts over those without sharing.
     """
     smem = machine.level("smem").bytes_per_clk
     depth = blocking.cta_k

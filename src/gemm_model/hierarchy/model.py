@@ -225,7 +225,7 @@ class _Row:
 
 
 def runtime_parameters(options: Mapping[str, Any] | None = None) -> RuntimeParameters:
-    """The parameters among `options`, the others as `config/model/MemoryHierarchyModel.yaml` has them."""
+    """Runtime parameters from `options`; missing ones come from `config/model/MemoryHierarchyModel.yaml`."""
     from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 
     packaged = read_yaml_mapping(CONFIG_DIR / "model" / "MemoryHierarchyModel.yaml", "a model's options")
@@ -238,7 +238,7 @@ def _shape(batch: GemmBatch, index: int) -> tuple[int, int, int]:
 
 
 def _distinguishing(batch: GemmBatch) -> FloatArray:
-    """What tells rows apart for this model, one line a row."""
+    """The values by which this model tells rows apart, one line for each row."""
     names = (
         *("m", "n", "k", "batch", "a_bits", "b_bits", "out_bits", "acc_bits", "a_scale_bits", "b_scale_bits"),
         *("math_kind", "cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n", "stages"),

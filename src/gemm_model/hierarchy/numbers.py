@@ -10,7 +10,7 @@ from gemm_model.config.numbers import empirical, room_numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HierarchyNumbers:
-    """What kernels on CUDA cores were counted to issue, and what the text measured."""
+    """Instruction counts of kernels on CUDA cores, and the text's measurements."""
 
     busy_share: float = empirical("1", 0.0, 1.0)
     clocks_between_issues: float = empirical("clk", 1.0, 16.0)

@@ -33,7 +33,7 @@ class Roof:
     flop_per_byte: float
     """The kernel's intensity: FLOPs for each byte that crosses this level."""
     bound_tflops: float
-    """What this roof allows the kernel."""
+    """Throughput that this roof allows the kernel [TFLOP/s]."""
 
 
 def ridge_fma_per_byte(machine: Machine) -> float:

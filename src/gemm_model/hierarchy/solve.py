@@ -1,4 +1,4 @@
-"""The inverse question: which tiles match the demand, and what to change where none does."""
+"""The inverse question: which tiles match the demand, and what to change if none does."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class Candidate:
 
     @property
     def tile_size(self) -> int:
-        """Outputs of the CTA tile: what makes one candidate smaller than another."""
+        """Outputs of the CTA tile, by which candidates are compared in size."""
         return self.blocking.cta_m * self.blocking.cta_n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """What the search found.
+    """Result of the search.
 
-    `smallest` is the smallest CTA tile that reaches the target (None where none does), `frontier` the
-    candidates that no smaller or equal tile beats, smallest first, `advice` what to change.
+    `smallest` is the smallest CTA tile that reaches the target (None if none does), `frontier` holds the
+    candidates that no smaller or equal tile beats, smallest first, `advice` names what to change.
     """
 
     target: float

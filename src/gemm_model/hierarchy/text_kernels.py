@@ -70,13 +70,13 @@ def text_kernels() -> tuple[TextKernel, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPrediction:
-    """What the model says of one line."""
+    """The model's prediction for one line."""
 
     name: str
     measured_tflops: float
     predicted_tflops: float
     bound_tflops: float
-    """What throughput matching alone allows: no latency, no instruction overhead but the counted one."""
+    """Throughput that matching alone allows: no latency, and only the counted instructions."""
     limiter: str
 
     @property

@@ -195,7 +195,7 @@ class LayerChain:
         return graph
 
     def trace_of(self, layer: int, build: KernelBuild, gpu: str) -> Trace:
-        """What the GEMM of a layer recorded in its last run, of a build with `trace`."""
+        """The trace that a layer's GEMM recorded in its last run; needs a build with `trace`."""
         events = self.trace[layer, : build.ctas].cpu().numpy()
         return trace_of_events(events, (self.m, self.n, self.k), build, gpu)
 

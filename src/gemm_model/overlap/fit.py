@@ -21,12 +21,12 @@ CONTRAST_WEIGHT = 0.5
 """Weight of a setting's residual relative to its surface's best one [1]; fits of the overlap model;
 chosen."""
 MISLED_WEIGHT = 4.0
-"""Weight of what a setting lacks to be predicted slower by `MARGIN` [1]; settings that are slower than the
-best by more than `RESOLVED`; chosen."""
+"""Weight of the shortfall if a setting is not predicted slower by `MARGIN` [1]; settings slower than the best
+by more than `RESOLVED`; chosen."""
 RESOLVED = 0.01
-"""Relative difference of two measured times [1]; below it neither setting is the better; chosen."""
+"""Relative difference of two measured times below which settings tie [1]; all surfaces; chosen."""
 MARGIN = 0.02
-"""Relative difference of two predicted times [1]; asked of settings that are slower; chosen."""
+"""Relative difference demanded of two predicted times [1]; settings that are slower; chosen."""
 
 BOUNDS: dict[str, tuple[float, float, float]] = {
     "dram_bytes_per_us": (3.5e6, 4.26e6, 4.8e6),
@@ -54,8 +54,8 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
     "switch_us": (0.0, 0.16, 1.0),
     "chain_us": (0.0, 4.4, 10.0),
 }
-"""Least, first guess and most of each constant [by its name]; fits of the overlap model; traces of single
-layers and earlier fits."""
+"""Lower bound, first guess and upper bound of each constant [by its name]; fits of the overlap model; traces
+of single layers and earlier fits."""
 
 
 def fit_parameters(

@@ -90,9 +90,9 @@ class OverlapParameters:
     kept_share: float
     """Share of L2 that keeps prefetched weights until they are used."""
     late_share: float
-    """What a prefetch costs that is issued after the wait, as a share of reading its bytes from DRAM."""
+    """Cost of a prefetch issued after the wait, as a share of reading its bytes from DRAM."""
     switch_us: float
-    """What a main loop with prefetched weights costs beside their bytes where an SM has one CTA only."""
+    """Extra cost of a main loop with prefetched weights if an SM has only one CTA."""
     chain_us: float
     """Start of the chain's graph."""
 
@@ -128,7 +128,7 @@ class Chains:
     """Rows of the fullest CTA over the mean, less one."""
     split_k: FloatArray
     fill_delay_us: FloatArray
-    """What a CTA waits before it fills its ring."""
+    """Delay before a CTA fills its ring."""
     reads: FloatArray
     """Length of the previous kernel's read of its row (`row_reads`)."""
     activation_bytes: FloatArray
@@ -159,7 +159,7 @@ class LayerCase:
     build: KernelBuild
     setting: OverlapSetting
     extra_us: float = 0.0
-    """What the previous kernel takes longer than the norm of this package."""
+    """Time by which the previous kernel exceeds this package's norm."""
     serialized: bool = False
 
     def __post_init__(self) -> None:
@@ -169,7 +169,7 @@ class LayerCase:
 
 
 def chains_of(cases: Sequence[LayerCase], gpu: GpuSpec) -> Chains:
-    """The columns of some cases: how the rows are dealt out, what fits on an SM, what the rings hold."""
+    """The columns of some cases: distribution of rows, residency on SMs, bytes in the rings."""
     columns: dict[str, list[float]] = {spec.name: [] for spec in fields(Chains)}
     for case in cases:
         build = case.build
@@ -224,7 +224,7 @@ def row_reads(k: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """When what happens, microseconds from the start of the chain: arrays (layers, chains)."""
+    """Times of events in microseconds from the start of the chain; arrays of shape (layers, chains)."""
 
     previous_start: FloatArray
     previous_waited: FloatArray
@@ -250,7 +250,7 @@ class Timeline:
 def queue_delay_us(
     at: FloatArray, quiet_until: FloatArray, ring_until: FloatArray, most_us: float
 ) -> FloatArray:
-    """What an access issued at `at` waits behind the weights already asked for, which DRAM delivers first."""
+    """Wait of an access issued at `at` behind weights already requested, which DRAM delivers first."""
     felt = np.clip((at - quiet_until) / overlap_numbers().build_ramp_us + 0.5, 0.0, 1.0)
     delay: FloatArray = felt * np.clip(ring_until - at, 0.0, most_us)
     return delay
@@ -350,9 +350,10 @@ def _mainloop_us(
     late: FloatArray,
     sms: FloatArray,
 ) -> FloatArray:
-    """What is not in the ring in order: prefetched tiles at the speed of L2, then the rest from DRAM.
+    """Time of the main loop for bytes outside the ring: prefetched tiles at L2 speed, then the rest from
+    DRAM.
 
-    `in_ring`, `kept` (in L2) and `late` (asked for, and loaded twice) are bytes.
+    `in_ring`, `kept` (in L2) and `late` (requested, and loaded twice) are bytes.
     """
     from_dram = c.weight_bytes - in_ring - kept
     streaming = (

@@ -10,7 +10,7 @@ from gemm_model.config.numbers import empirical, room_numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlapNumbers:
-    """What the weight-prefetch kernel, its plan and its tuner were given; none is fitted to chains."""
+    """Numbers of the weight-prefetch kernel, its plan and its tuner; none is fitted to chains."""
 
     fill_bytes_in_flight: int = empirical("B", 1, 2**30, whole=True)
     prefetch_bytes_per_clk: float = empirical("B/clk", 1.0, 1e5)

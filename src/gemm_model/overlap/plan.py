@@ -1,4 +1,4 @@
-"""How a layer's GEMM is built: split of K, CTAs per SM, depth of the ring."""
+"""The build of a layer's GEMM: split of K, CTAs per SM, depth of the ring."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class _Grid:
 def plan_build(m: int, n: int, k: int, a_type: str, b_type: str, gpu: GpuSpec) -> KernelBuild:
     """A build that keeps the whole GPU streaming weights (rules found on H200s, 2026-11).
 
-    Several CTAs per SM, as many as n allows, hide each other's first and last microseconds; K is split so far
-    that there are enough of them, as long as each has K tiles enough and all clusters run at once. A layer
-    that needs few SMs has one CTA on each, with the whole ring.
+    Several CTAs per SM, as many as n allows, hide each other's first and last microseconds. K is split until
+    there are enough CTAs, as long as each has enough K tiles and all clusters run at once. A layer that needs
+    few SMs has one CTA on each, with the whole ring.
     """
     if min(m, n, k) < 1:
         raise InputError(f"m, n and k must be at least 1, not {m}, {n} and {k}")

@@ -26,9 +26,9 @@ CASE_NUMBERS = {
     **{name: NumberColumn(low=-1, high=1) for name in ("overlap_ratio", "prefetch_ratio")},
     "layer_us": TIME,
 }
-"""What the columns of CASE_COLUMNS hold that are no texts."""
+"""Types of the columns of CASE_COLUMNS that hold no text."""
 SURFACE_COLUMNS = ["m", "n", "k", "a_type", "b_type", "split_k", "stages", "clusters", "extra_clocks"]
-"""What is the same all over a surface."""
+"""Columns that are constant over a surface."""
 LAYERS = 16
 """Layers of the measured chains [1]; all surfaces; chosen."""
 
@@ -36,8 +36,8 @@ LAYERS = 16
 def read_surfaces(*paths: Path, campaigns: Sequence[str] = ()) -> pd.DataFrame:
     """The measured layers with the number of their surface in the column `surface`.
 
-    Several tables, or several `campaigns` of one, are runs of the same cases: `layer_us` is their mean. The
-    best of 56 noisy cells of one run is in part the luckiest one.
+    Several tables, or several `campaigns` of one, are runs of the same cases, and `layer_us` is their mean: the
+    best of 56 noisy cells of one run is partly the luckiest.
     """
     tables = [part for path in paths for part in _runs(_read_table(path), campaigns)]
     first, case = tables[0], list(CASE_COLUMNS[:-1])

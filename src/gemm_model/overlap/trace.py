@@ -1,4 +1,4 @@
-"""What the CTAs of the overlapping GEMM recorded, as a trace of the one format."""
+"""Records of the overlapping GEMM's CTAs as a trace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gemm_model.overlap.config import TILE_M, TRACE_EVENTS, KernelBuild
 from gemm_model.timeline.trace import Trace, TraceInfo, new_rows
 
 PREVIOUS_KERNEL = "the previous kernel"
-"""What loads of activations wait for."""
+"""Cause of the wait of activation loads."""
 NS_PER_US = 1e3
 
 

@@ -16,7 +16,7 @@ from gemm_model.overlap.numbers import overlap_numbers
 OVERLAP_RATIOS = (-1.0, 0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 PREFETCH_RATIOS = (-1.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
 EARLY, HALFWAY, NEVER = 0.25, 0.5, -1.0
-"""Triggers that are considered (`considered_triggers`)."""
+"""Triggers that the tuner considers (`considered_triggers`)."""
 NO_PREFETCH, BEST_EFFORT = 0.0, -1.0
 FEW_TILES = 0.0625
 """Small fixed prefetch ratio [1]; the tuner, in place of best effort where it brings little; chosen, of
@@ -27,7 +27,7 @@ CANDIDATES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What the tuner proposes."""
+    """The tuner's proposal."""
 
     setting: OverlapSetting
     layer_us: float
@@ -42,11 +42,10 @@ class Tuning:
 def considered_triggers(early_share: float, previous_share: float = 0.0) -> tuple[float, ...]:
     """Triggers worth considering, the default first.
 
-    `early_share` of the next layer fits beside this one, the previous kernel takes `previous_share` of the
-    SMs. Where the grid fills the card nothing starts before this layer's CTAs leave; the next layer's should
-    stand ready then. Where slots are free they start at once, and their ring fill gets in the way of this
-    layer's first loads: half-way these are over. Without a trigger a previous kernel of many tokens takes its
-    SMs first.
+    `early_share` of the next layer fits beside this one; the previous kernel takes `previous_share` of the
+    SMs. If the grid fills the card, nothing starts before this layer's CTAs leave, and the next layer's
+    should be ready then. If slots are free, they start at once and their ring fill delays this layer's first
+    loads, which are over half-way. Without a trigger, a previous kernel of many tokens takes its SMs first.
     """
     numbers = overlap_numbers()
     default = EARLY if early_share <= numbers.room_beside else HALFWAY
@@ -104,9 +103,10 @@ def grid_of(settings: Sequence[OverlapSetting], chains: Chains, lines: Timeline)
 def choose(grid: Grid) -> int:
     """Position of the setting to take.
 
-    Considered are two triggers (`considered_triggers`), each without a prefetch and with best effort. The
-    default, the first of them with best effort (or `FEW_TILES`), is left only for a promised gain. A larger
-    fixed share would go on when the main loop has begun. A grid without the default: the fastest prediction.
+    It considers two triggers (`considered_triggers`), each without a prefetch and with best effort. It leaves
+    the default, the first trigger with best effort (or `FEW_TILES`), only for a promised gain. A larger fixed
+    share would continue after the main loop has begun. Without the default in the grid, it takes the fastest
+    prediction.
     """
     numbers = overlap_numbers()
     triggers = considered_triggers(grid.early_share, grid.previous_share)
@@ -159,7 +159,7 @@ def refine(
 ) -> Tuning:
     """The fastest of the proposal's candidates by measurement, each measured once.
 
-    Measured too: no trigger and those of the defaults, each without a prefetch and with best effort.
+    It also measures no trigger and the default triggers, each without a prefetch and with best effort.
     """
     plain = [
         OverlapSetting(overlap_ratio=overlap, prefetch_ratio=prefetch)

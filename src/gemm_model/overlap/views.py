@@ -1,4 +1,4 @@
-"""What `gemm-model overlap` shows: trace, sensitivity table, plots."""
+"""Output of `gemm-model overlap`: trace, sensitivity table, plots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sensitivity(model: OverlapModel, case: LayerCase) -> pd.DataFrame:
 
 
 def crossed(table: pd.DataFrame) -> pd.DataFrame:
-    """The same for the eye: one row per overlap ratio, one column per prefetch ratio."""
+    """The table crossed for reading: one row for each overlap ratio, one column for each prefetch ratio."""
     wide = table.pivot(index="overlap_ratio", columns="prefetch_ratio", values="predicted_us")
     return wide.rename(columns="p={:g}".format).reset_index()
 

@@ -79,7 +79,7 @@ class ParameterEstimate:
     low: float
     high: float
     identified: bool
-    """False where the measurements do not tell this parameter from others: the value is one of many."""
+    """False if the measurements do not separate this parameter from others: other values fit as well."""
     at_bound: bool
 
 
@@ -116,7 +116,7 @@ def fit_parameters(
         )
     if not (np.isfinite(measured_us) & (measured_us > 0)).all():
         raise InputError("a measured runtime is not a positive number; expected microseconds")
-    # In units of their start values the parameters are of order one.
+    # Scaled by their start values, so that all parameters are of order one.
     scale = np.array([abs(_reciprocal_of_rate(p, p.start)) for p in parameters])
     bounds = [(_reciprocal_of_rate(p, p.low), _reciprocal_of_rate(p, p.high)) for p in parameters]
     limits = np.sort(np.array(bounds), axis=1) / scale[:, None]
@@ -130,7 +130,7 @@ def fit_parameters(
         return np.asarray(np.log(predict_us(values(point)) / measured_us))
 
     def jacobian(point: FloatArray) -> FloatArray:
-        # Runtimes are piecewise linear in what is fitted, so that their differences are exact.
+        # Runtimes are piecewise linear in the fitted values, so that finite differences are exact.
         here = predict_us(values(point))
         columns = []
         for index, high in enumerate(limits[:, 1]):
@@ -205,7 +205,9 @@ def fit_machine(start: PipelineMachine, runs: Runs, names: Sequence[str]) -> tup
 
 
 def _reciprocal_of_rate(parameter: Parameter, value: float) -> float:
-    """Between a parameter and what is fitted in its place; its own inverse."""
+    """The fitted value of a parameter (the reciprocal of a rate), and back: the function is its own
+    inverse.
+    """
     if not parameter.is_rate:
         return value
     return np.inf if value == 0 else 1.0 / value
@@ -216,7 +218,7 @@ def _uncertainty(jacobian: FloatArray, residuals: FloatArray) -> tuple[FloatArra
     _, singular, right = np.linalg.svd(jacobian, full_matrices=False)
     seen = singular > _INVISIBLE * max(float(singular[0]), np.finfo(float).tiny)
     freedom = max(len(residuals) - int(seen.sum()), 1)
-    # Robust scale of the residuals: the median absolute one, as of a normal distribution.
+    # Robust scale of the residuals: the median absolute deviation, scaled as for a normal distribution.
     spread = 1.4826 * float(np.median(np.abs(residuals)))
     variances = ((right[seen] / singular[seen, None]) ** 2).sum(axis=0) * spread**2
     from scipy.stats import t as student_t

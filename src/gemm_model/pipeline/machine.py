@@ -73,11 +73,11 @@ class PipelineMachine:
     load_startup_us: Number = 0.0
     """Time that a load keeps its DMA warp busy besides its bytes (the paper's LoadStartupLatency)."""
     load_latency_us: Number = 0.0
-    """How much later the data are there; the DMA warp issues further loads meanwhile (0 in the paper)."""
+    """Delay until the data arrive, during which the DMA warp issues more loads (0 in the paper)."""
     device_load_bytes_per_us: Number = math.inf
-    """What the SMs that are at work can load together; multicast bytes count once."""
+    """Load rate that all busy SMs share; multicast bytes count once."""
     device_fresh_bytes_per_us: Number = math.inf
-    """The same for bytes that no SM has loaded before: from DRAM where a cache serves the others."""
+    """Shared rate for bytes that no SM has loaded before: DRAM's, if a cache serves the others."""
     epilogue_us: Number = 0.0
     epilogue_elements_per_us: Number = math.inf
     init_us: Number = 0.0
@@ -89,7 +89,7 @@ class PipelineMachine:
     counts_last_math: bool = True
     """False: a wave ends T_EPILOGUE after its last math *starts*, as the paper's formula is printed."""
     pads_k: bool = False
-    """Whether a last k tile that reaches beyond K costs as much as a full one (zero fill)."""
+    """Whether a last k tile that reaches beyond K costs as much as a full one, because of zero fill."""
     tiles: TileSpace = field(default_factory=TileSpace)
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -159,7 +159,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What the busiest SM has to do; times in ps, all fields scalars or arrays of one length.
+    """The work of the busiest SM; times in ps, all fields scalars or arrays of one length.
 
     The SM computes `waves` output tiles of `steps` k tiles each through a ring of `stages`. Its last
     tile belongs to the last wave, where fewer SMs may share the device's load rate: `tail` and `tail_last`
@@ -192,7 +192,9 @@ class Workload:
         return Workload(**{spec.name: pick(getattr(self, spec.name)) for spec in fields(self)})
 
     def of_one_sm(self) -> Workload:
-        """What the busiest SM alone sees: the same for kernels that differ in the number of other CTAs."""
+        """The fields that the busiest SM depends on; kernels with another number of CTAs elsewhere agree in
+        them.
+        """
         return replace(self.row(0), ctas=1.0, ctas_per_wave=1.0)
 
 
@@ -247,8 +249,8 @@ def workload(machine: PipelineMachine, kernel: PipelineKernel, *, whole: bool = 
 
     Times are rounded to whole picoseconds unless `whole` is False: a fit needs smooth times.
 
-    Tiles at the edge of M and N are computed in full, as the kernels do. A wave's worth is one tile on each
-    SM; clusters run whole. Raises InputError for a cluster of more CTAs than the machine has SMs.
+    Tiles at the edge of M and N are computed in full, as real kernels do. A wave has one tile on each SM;
+    clusters are never split. Raises InputError for a cluster of more CTAs than the machine has SMs.
     """
     m, n, k, batch = kernel.m, kernel.n, kernel.k, kernel.batch
     tile_m, tile_n, tile_k = kernel.tile_m, kernel.tile_n, kernel.tile_k

@@ -38,7 +38,7 @@ LIMITERS = ("LOAD", "MATH", "LATENCY", "EPILOGUE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRates:
-    """What a GPU's description does not tell of its pipelines; fitted on the H200's bf16 kernels."""
+    """Pipeline rates that a GPU's description lacks, fitted to the H200's bf16 kernels."""
 
     launch_us: float = 4.87
     math_efficiency: float = 0.839
@@ -52,7 +52,7 @@ class GpuRates:
     epilogue_elements_per_clk: float = 11.46
 
     def machine(self, gpu: GpuSpec, dma_warps: int) -> PipelineMachine:
-        """The machine that a GPU is: clocks become times at its SM clock."""
+        """The pipeline machine of a GPU; clocks become times at its SM clock."""
         clk = gpu.sm_clk_mhz
         device_bytes_per_us = gpu.l2_read_gb_per_s * BYTES_PER_US_OF_GB_PER_S
         return PipelineMachine(
@@ -123,7 +123,9 @@ class PipelineModel(ArrayModel):
         return with_parameters(self._base, {**changes, **self.parameters})
 
     def work_of(self, batch: GemmBatch, machine: PipelineMachine) -> Workload:
-        """The work of a batch on that machine; tile K and stages are the kernel family's where not given."""
+        """The work of a batch on a machine; the kernel family gives tile K and stages unless the batch
+        does.
+        """
         found = resources_by_row(batch, self.gpu)
         return workload(
             machine,

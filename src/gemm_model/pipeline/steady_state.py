@@ -1,4 +1,4 @@
-"""What the pipeline's recurrences come to: closed forms that cost the same for any K.
+"""Closed forms of the pipeline's recurrences, whose cost does not depend on K.
 
 k tile i = 1, 2, ... of a tile is loaded into stage i mod M of a ring with M stages, then multiplied:
 
@@ -82,7 +82,7 @@ def load_of_step(times: StepTimes, dma_warps: int) -> Number:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """What the pipeline comes to; ps, scalars or arrays."""
+    """Times of the pipeline; ps, scalars or arrays."""
 
     end: Number
     """When the kernel is done, T_INIT included; equal to `recurrence.run(...).end`."""
@@ -120,7 +120,7 @@ def timing(work: Workload, machine: PipelineMachine) -> Timing:
     busy = before * busy_full + busy_tail
     if machine.consumers == "cooperative":
         return Timing(end=end, consumer_wait=last_epilogue - busy - before * work.epilogue)
-    # The two consumers' last epilogues; each has done all its tiles' math and its epilogues but the last.
+    # Up to its last epilogue a consumer has done the math of all its tiles and all other epilogues.
     both = last_epilogue + np.where(work.waves > 1, epilogue_before, 0.0)
     return Timing(end=end, consumer_wait=both - busy - np.maximum(work.waves - 2, 0) * work.epilogue)
 
@@ -152,7 +152,7 @@ _BESIDE_THE_SLOTS = 6
 
 @dataclass(slots=True)
 class _State:
-    """Where the pipeline stands between two tiles; times in ps, one column for each kernel.
+    """State of the pipeline between two tiles; times in ps, one column for each kernel.
 
     `slots` (stages, rows) holds when the stages of the next steps become free, in ring order.
     """
@@ -161,7 +161,7 @@ class _State:
     producer: FloatArray
     main_end: FloatArray
     epilogue_ends: FloatArray
-    """Of the tile before the last, and of the last; shape (2, rows)."""
+    """Ends of the last two epilogues, the earlier first; shape (2, rows)."""
     epilogue_start: FloatArray
     epilogue_start_before: FloatArray
 
@@ -219,7 +219,8 @@ def _persistent_ring(columns: dict[str, FloatArray], stages: int, machine: Pipel
     while running.size:
         now = tile.after(_State.of(history[-1], stages)).stacked()
         left[running] -= 1
-        # Max-plus linear: a state that equals an earlier one but for a shift repeats with that period.
+        # The system is max-plus linear: a state that equals an earlier one up to a shift repeats with that
+        # period.
         skipped = np.zeros(len(running), dtype=bool)
         shifts = np.zeros(len(running))
         for period, earlier in enumerate(reversed(history), start=1):
@@ -244,7 +245,7 @@ def _persistent_ring(columns: dict[str, FloatArray], stages: int, machine: Pipel
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """How one tile moves the state on: all k tiles but the last in closed form, the last by the recurrence.
+    """How one tile advances the state: all k tiles but the last in closed form, the last by the recurrence.
 
     Path lengths to the tile's last k tiles; row d - 1 of a table reaches over `steps` - d steps.
     """
@@ -301,7 +302,8 @@ class _Tile:
             np.maximum(start, consumer + self.math_to_math[back], out=start)
             return np.asarray(start + self.math)
 
-        # Stage releases after the tile: those of its last k tiles, and of earlier ones where it has fewer.
+        # Stage releases after the tile: its own last k tiles', and earlier tiles' if it has fewer k tiles
+        # than stages.
         slots = np.empty_like(state.slots)
         for back in range(1, stages):
             slots[stages - 1 - back] = math_end(back)

@@ -112,8 +112,8 @@ def solve_exact(
 ) -> Solution:
     """The legal choice with the least time (or waiting) by `objective`.
 
-    Equal choices are told apart by the smaller ring, then by the taller and the narrower tile. `allowed`
-    marks the candidates that a kernel family offers. Raises InputError for an empty space.
+    Ties go to the smaller ring, then to the taller and the narrower tile. `allowed` marks the candidates that
+    a kernel family offers. Raises InputError for an empty space.
     """
     require_objective(objective)
     candidates = legal_candidates(machine)

@@ -42,7 +42,7 @@ def solve_smt(
     batch: int = 1,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> SmtSolution:
-    """The choice of `exact.solve_exact`, by Z3; equal choices are told apart in the same way.
+    """The choice of `exact.solve_exact`, by Z3, with the same order among ties.
 
     Only for consumers 'single', the paper's schedule. Raises InputError where no tile is legal or where the
     time ran out before the first one was found, MissingExtraError without Z3.
@@ -157,7 +157,7 @@ class _Query:
             add(z3.Implies(self._waves == waves, self._goal == (waves - 1) * full + tail + launch))
 
     def _wave(self, kind: str, works: dict[tuple[int, int, int], Workload]) -> Any:
-        """What a wave of a kind ('full' or 'tail') adds to the goal, with its recurrence's inequalities."""
+        """Contribution of a wave ('full' or 'tail') to the goal; adds the inequalities of its recurrence."""
         z3, add, machine = self._z3, self.solver.add, self._machine
         load_a, load_b, math, last_a, last_b = (z3.Int(f"{kind}_{part}") for part in TIMES)
         extra, latency = z3.Int(f"{kind}_extra"), z3.Int(f"{kind}_latency")
@@ -234,7 +234,7 @@ class _Query:
         )
 
     def ask_for_better_than(self, best: Choice) -> None:
-        """Less of the goal; for the same, the smaller ring, then the taller and the narrower tile."""
+        """Require a smaller goal or, at an equal goal, a smaller ring, then a taller and narrower tile."""
         z3 = self._z3
         goal = best.objective_ps(self._objective)
         model = self.solver.model()

@@ -1,1 +1,1 @@
-"""What happens when: event simulation of the producer/consumer pipeline, traces and plots of it."""
+"""Timelines: event simulation of the producer/consumer pipeline, traces and plots."""

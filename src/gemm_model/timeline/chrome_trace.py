@@ -35,7 +35,7 @@ class TraceEvent:
     args: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # A chain of comparisons, not a loop: traces have 100,000 events.
+        # A chain of comparisons and no loop, because traces have 100,000 events.
         if 0 <= self.start_us < math.inf and 0 <= self.duration_us < math.inf:
             return
         label = "duration_us" if 0 <= self.start_us < math.inf else "start_us"
@@ -90,7 +90,7 @@ def chrome_trace_json(events: Sequence[TraceEvent], counters: Sequence[TraceCoun
             lines.append(_metadata("thread_sort_index", pid, tid, {"sort_index": tid}))
             lines.extend(_slice(*span, pid, tid) for span in lane)
     lines.extend(_counter(counter, processes[counter.process]) for counter in counters)
-    # All events at once: to encode each alone takes five times as long.
+    # All events at once, because encoding them one by one takes five times as long.
     body = json.dumps(lines, allow_nan=False, separators=(",", ":"))
     return f'{{"displayTimeUnit": "ns", "traceEvents": {body}}}\n'
 

@@ -32,7 +32,7 @@ STAGE = "a free stage"
 WAIT_DATA, WAIT_STAGE = "wait_data", "wait_stage"
 """Ranges that this package adds to a library's own: one for each k tile."""
 TILE_RANGES = {"tma_load": "load", "mma": "mma", "epilogue": "epilogue"}
-"""Ranges that hold one tile of their warp, and the activity that each is."""
+"""Ranges that hold one tile of their warp, with the activity of each."""
 PARTS = {
     WAIT_DATA: ("wait", DATA),
     WAIT_STAGE: ("wait", STAGE),
@@ -46,14 +46,14 @@ PARTS = {
     "epi_c_wait": ("wait", FURTHER_MATRIX),
     "epi_store_issue": ("store", ""),
 }
-"""Ranges of QuACK 0.6.5 inside of those, or between: activity and detail; any other is 'other'."""
+"""Ranges of QuACK 0.6.5 inside or between those, with activity and detail; any other range is 'other'."""
 LOST = re.compile(r"Trace incomplete: (\d+) warp record")
-"""What the tracer says of warps whose events did not fit."""
+"""The tracer's message about warps whose events did not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarpPlace:
-    """Where a warp runs: its SM, the CTA's place in the grid, the warp's in the CTA."""
+    """Where a warp runs: its SM, the CTA's position in the grid, the warp's position in the CTA."""
 
     sm: int
     cta: tuple[int, int, int]
@@ -77,14 +77,14 @@ class IketLaunch:
 
     @property
     def missing_warps(self) -> int:
-        """Warps of the grid of which there is no lifetime."""
+        """Warps of the grid without a recorded lifetime."""
         ctas = self.grid[0] * self.grid[1] * self.grid[2]
         return ctas * -(-self.block_threads // 32) - len(self.lifetimes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedKernel:
-    """What has to be known of a kernel to name the tiles of its trace."""
+    """The facts about a kernel that name the tiles of its trace."""
 
     gpu: str
     identity: Mapping[str, Any]
@@ -97,14 +97,16 @@ class TracedKernel:
 
 @dataclass(frozen=True, slots=True)
 class LaunchedInTurns:
-    """How often each kernel was launched: so many turns, of so many launches that count after one more."""
+    """How often each kernel was launched: `turns`, each with one launch that does not count before those that
+    do.
+    """
 
     turns: int
     counted: int
 
     @property
     def launches(self) -> int:
-        """Of each kernel in all."""
+        """All launches of each kernel."""
         return self.turns * (self.counted + 1)
 
     def of_each(self, launches: Sequence[Each]) -> list[list[Each]]:
@@ -122,9 +124,9 @@ def read_iket(path: Path) -> list[IketLaunch]:
 def counted_launches(
     launches: Sequence[IketLaunch], kernels: int, in_turns: LaunchedInTurns
 ) -> list[list[IketLaunch]]:
-    """Of each kernel the launches that count, of kernels launched one by one.
+    """For each of several kernels launched one by one, the launches that count.
 
-    Launches before, which prepared them, are left out. Raises InputError where there are too few.
+    Earlier launches, which prepared them, are left out. Raises InputError if there are too few.
     """
     expected = in_turns.launches * kernels
     if len(launches) < expected:
@@ -135,10 +137,11 @@ def counted_launches(
 
 
 def lifetimes_us(path: Path, kernel_names: Sequence[str], in_turns: LaunchedInTurns) -> list[float]:
-    """From the first warp's start to the last one's end, the median of the launches of each that count.
+    """Time from the first warp's start to the last warp's end [us]: the median over each kernel's counted
+    launches.
 
-    `kernel_names` are those of kernels that were launched one after another. Raises InputError for a file
-    that shows other launches.
+    `kernel_names` names the kernels in the order of their launches. Raises InputError for a file with other
+    launches.
     """
     launches = _read(path, partial(_lifetimes_ns, kernel_names))
     asked = [name for name in kernel_names for _ in range(in_turns.launches)]
@@ -151,7 +154,7 @@ def lifetimes_us(path: Path, kernel_names: Sequence[str], in_turns: LaunchedInTu
 
 
 def _read(path: Path, decode: Callable[[Mapping[str, Any]], list[Each]]) -> list[Each]:
-    """What a JSON trace tells. Raises InputError for a file that is none."""
+    """The decoded content of a JSON trace. Raises InputError for any other file."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"), object_hook=_lean)
     except FileNotFoundError:
@@ -166,7 +169,7 @@ def _read(path: Path, decode: Callable[[Mapping[str, Any]], list[Each]]) -> list
 
 
 def _lean(found: dict[str, Any]) -> Any:
-    """Of a range, the name, place, start and end alone: ranges are most of a document. All else as it is."""
+    """Keep only name, place, start and end of each range, because ranges are most of a document."""
     places = found.get("warpLocIdxs", found.get("warpLocs"))
     if not isinstance(places, list) or not places:
         return found
@@ -228,7 +231,7 @@ def _place(raw: Mapping[str, Any]) -> WarpPlace:
 
 
 def _text(name: Any) -> str:
-    """A name of the trace; half a character in it is spelled out."""
+    """A name of the trace; lone surrogates are written as escapes."""
     return str(name).encode("utf-8", "backslashreplace").decode()
 
 
@@ -241,15 +244,15 @@ def _whole(number: Any) -> int:
 
 
 def lost_warps(words: str) -> int:
-    """Warps that the tracer says it dropped because their events did not fit, from what it printed."""
+    """Number of warps that the tracer dropped because their events did not fit, from its output."""
     return sum(int(count) for count in LOST.findall(words))
 
 
 def trace_of(launch: IketLaunch, kernel: TracedKernel, *, every_warp: bool = False) -> Trace:
     """The trace of one launch, in us from the start of its first warp.
 
-    Of a warpgroup that computes, its first warp stands for all four unless `every_warp`: they go in step.
-    Raises InputError where the launch cannot be of that kernel.
+    The first warp of an MMA warpgroup represents all four, which run in step, unless `every_warp`. Raises
+    InputError if the launch cannot be of that kernel.
     """
     grid = _Grid(launch, kernel)
     zero, end = _ends(launch)
@@ -311,7 +314,7 @@ def _ends(launch: IketLaunch) -> tuple[int, int]:
 
 
 def _step_ns(launch: IketLaunch) -> int:
-    """The timer's resolution: what all times of the launch are multiples of."""
+    """The timer's resolution [ns]: all times of the launch are multiples of it."""
     zero, _ = _ends(launch)
     times = [time - zero for spans in launch.ranges.values() for span in spans for time in span[1:]]
     return int(np.gcd.reduce(times))
@@ -356,12 +359,12 @@ def _lifetime_rows(launch: IketLaunch, grid: _Grid, zero: int) -> pd.DataFrame:
 
 
 class _Warp:
-    """A warp that has ranges: where it runs, and which tiles are its own."""
+    """A warp with ranges: where it runs, and which tiles it computes."""
 
     def __init__(self, place: WarpPlace, role: str, grid: _Grid) -> None:
         self.sm, self.cta, self.role, self.warp = place.sm, grid.number(place.cta), role, place.warp
         self.grid, self.cluster = grid, grid.cluster_of(place.cta)
-        # The first to compute of two that take turns has the even tiles.
+        # Of two warpgroups that alternate, the first to compute has the even tiles.
         self.turns = grid.turns if role.startswith("consumer") else 1
         self.first = int(role.split()[-1]) - 1 if self.turns > 1 else 0
 
@@ -417,9 +420,9 @@ def _warp_rows(warp: _Warp, spans: Sequence[Span], zero: int) -> list[_Row]:
 
 
 def _mma_after(wait: _Row, tile: _Row, rows: Sequence[_Row]) -> _Row:
-    """The MMAs of the k tile that was waited for: until the tile's end, as long as no further wait is known.
+    """The MMAs of the k tile behind a wait: up to the next wait, or to the tile's end.
 
-    A tile's MMAs begin with its first MMA: the wait before is the tile's, and not within them.
+    A tile's MMAs begin with its first MMA, so that the wait before belongs to the tile but not to its MMAs.
     """
     mma = _Row(wait.place, "mma", wait.end, tile.end, wait.tile, wait.k_tile, wait.stage)
     if wait.k_tile == 0:

@@ -1,4 +1,4 @@
-"""The predicted trace of a kernel: what each warp does on each SM, from the calibrated model's waves."""
+"""The predicted trace of a kernel: the activity of each warp on each SM, from the kernel model's waves."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ MOST_K_TILES = 2_000
 of its last one."""
 
 DATA, TURN, NEXT_TILE = "loaded data", "its turn at the tensor cores", "the next tile"
-"""What consumers wait for."""
+"""Causes of a consumer's waits."""
 STORE_BUFFER, FURTHER_MATRIX = "a free store buffer", "the matrix to add"
-"""What they wait for within an epilogue, which holds these waits."""
+"""Causes of waits within an epilogue, whose time includes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class KernelTimeline:
     detailed_sm: int
     """The SM whose k tiles and ring stages are drawn too."""
     data_limiter: str
-    """What loads wait for most: PORT, LATENCY, L2 or DRAM."""
+    """The resource that loads wait for most: PORT, LATENCY, L2 or DRAM."""
 
 
 def kernel_timeline(
@@ -55,9 +55,9 @@ def kernel_timeline(
 ) -> KernelTimeline:
     """The timeline of one kernel; it ends at the prediction's runtime, and its phases are the prediction's.
 
-    A residual stretches all of it alike. `read_us` is what a tracer takes to read a wait that finds all there
-    (`phases.unwaited_us`); 0 for the kernel without a tracer. Raises InputError for a kernel that cannot run,
-    for an SM that has no tile, and for what goes beyond a plain product.
+    A residual stretches all parts alike. `read_us` is a tracer's reading of a wait that finds its data ready
+    (`phases.unwaited_us`); 0 without a tracer. Raises InputError for a kernel that cannot run, for an SM
+    without a tile, and for a problem that is no plain GEMM.
     """
     if not problem.plain:
         raise InputError(
@@ -110,7 +110,7 @@ def kernel_timeline(
 
 
 def _tiles_per_row(waves: Waves, lanes: int) -> int:
-    """Tiles that one row stands for between the first and the last of an SM: 1 where all can be drawn."""
+    """Tiles that one row represents between an SM's first and last tile: 1 if all can be drawn."""
     rows = (1 + 2 * lanes) * waves.count * waves.clusters * waves.ctas
     return max(1, -(-rows // MOST_ROWS))
 
@@ -128,7 +128,7 @@ def _notes(waves: Waves, grouped: int, shown: int, sm: int) -> tuple[str, ...]:
 
 
 def _wave_skew_us(waves: Waves) -> float:
-    """How far apart the CTAs end a wave in which all have a tile: the median of these waves."""
+    """Time between the first and the last CTA to end a full wave [us]: the median over full waves."""
     complete = waves.count - int(waves.count > 1 and waves.last_clusters < waves.clusters)
     return float(np.median(waves.skew_us[:complete]))
 
@@ -171,7 +171,7 @@ def _cta_rows(
 
 
 def _drain_row(waves: Waves, tiles: LaneTiles) -> pd.DataFrame:
-    """From the last store of a CTA to its end, of the lane that has the last tile."""
+    """The row from a CTA's last store to its end, on the lane of its last tile."""
     last = tiles.wave == waves.count - 1
     return new_rows(
         int(last.sum()),
@@ -185,7 +185,7 @@ def _drain_row(waves: Waves, tiles: LaneTiles) -> pd.DataFrame:
 
 
 def _groups(tiles: int, grouped: int) -> tuple[IntArray, IntArray]:
-    """First and last tile of each row: the first and the last of all have one of their own."""
+    """First and last tile of each row; the very first and the very last tile have rows of their own."""
     if tiles <= 2:
         return np.arange(tiles), np.arange(tiles)
     first = np.concatenate([[0], np.arange(1, tiles - 1, grouped), [tiles - 1]])
@@ -193,10 +193,10 @@ def _groups(tiles: int, grouped: int) -> tuple[IntArray, IntArray]:
 
 
 def _wait_rows(tiles: LaneTiles, first: IntArray, told_us: FloatArray) -> Iterator[pd.DataFrame]:
-    """What a lane waits for before the MMAs of a tile; the first wait begins with its CTA.
+    """A lane's waits before the MMAs of each tile; the first wait begins with its CTA.
 
-    For the kernel's first tile that is its data; for a later one to be told which (`told_us`, of each wave),
-    and then its turn.
+    Before the first tile it waits for data. Before a later tile it waits for the tile's number (`told_us`,
+    for each wave), then for its turn.
     """
     wave, free_us, start_us = tiles.wave[first], tiles.free_us[first], tiles.start_us[first]
     told = np.clip(told_us[wave], free_us, start_us)
@@ -219,7 +219,7 @@ def _wait_rows(tiles: LaneTiles, first: IntArray, told_us: FloatArray) -> Iterat
 
 
 def _told_us(waves: Waves, ring: Ring, family: KernelFamily) -> FloatArray:
-    """When the warps of a CTA know the tile of each wave: at once, or when the warp that loads tells them."""
+    """When the warps of a CTA know the tile of each wave: at once, or when the load warp announces it."""
     if not family.loader_deals:
         return np.full(waves.count, -np.inf)
     asked_us = ring.issue_us.reshape(waves.count, waves.k_tiles)[:, -1] + waves.times.load_us
@@ -229,7 +229,7 @@ def _told_us(waves: Waves, ring: Ring, family: KernelFamily) -> FloatArray:
 def _load_rows(waves: Waves, ring: Ring, grouped: int) -> pd.DataFrame:
     """One row a tile: from asking for its first k tile to asking for its last one.
 
-    The first begins when its CTA is ready; what is not spent on asking is waiting for a free stage.
+    The first row begins when its CTA is ready. Time not spent on issuing loads is a wait for a free stage.
     """
     issue_us = ring.issue_us.reshape(waves.count, waves.k_tiles)
     first, last = _groups(waves.count, grouped)
@@ -321,7 +321,7 @@ def _waves_in_detail(waves: Waves, sm: int) -> IntArray:
 
 
 def _ring_rows(waves: Waves, lanes: Sequence[LaneTiles], sm: int, shown: IntArray) -> Iterator[pd.DataFrame]:
-    """Each k tile's way through its stage of the ring: under way, then read by the MMAs."""
+    """Each k tile in its stage of the ring: in flight, then read by the MMAs."""
     ring, cluster = ring_of(waves, lanes), sm // waves.ctas
     step = (shown[:, None] * waves.k_tiles + np.arange(waves.k_tiles)).ravel()
     place = _place(waves, sm, step) | {"role": RING}
@@ -348,7 +348,7 @@ def _k_tile_rows(waves: Waves, tiles: LaneTiles, sm: int, shown: IntArray) -> It
 
 
 def _place(waves: Waves, sm: int, step: IntArray) -> dict[str, object]:
-    """Where the k tiles of a CTA belong, counted over all its tiles."""
+    """Columns that locate the k tiles of a CTA, counted over all its tiles."""
     everywhere = np.full(len(step), sm)
     tile = waves.tile_of[step // waves.k_tiles, sm // waves.ctas]
     return {

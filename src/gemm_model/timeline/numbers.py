@@ -10,7 +10,7 @@ from gemm_model.config.numbers import empirical, room_numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineNumbers:
-    """What traces of real kernels are judged by."""
+    """Numbers by which traces of real kernels are judged."""
 
     launch_us: float = empirical("us", 0.0, 10.0)
 

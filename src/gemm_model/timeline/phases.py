@@ -1,4 +1,4 @@
-"""The phases of a kernel by its trace, and a predicted trace against a measured one."""
+"""Phases of a kernel from its trace; comparison of a predicted trace with a measured one."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from gemm_model.timeline.kernel_timeline import DATA, FURTHER_MATRIX, STORE_BUFF
 from gemm_model.timeline.trace import NS_PER_US, RUNTIME, Trace, tile_spans
 
 COMPUTING = ("consumer 1", "consumer 2", "consumer 3", "MMA warp")
-"""Roles whose waits are the consumers'."""
+"""Roles whose waits count as waits of consumers."""
 WITHIN_EPILOGUE = (STORE_BUFFER, FURTHER_MATRIX)
-"""Waits that the epilogue's time holds already: they are no part of the sum of waits."""
+"""Waits that the epilogue's time already includes; the sum of waits leaves them out."""
 WARP = ["cta", "role", "warp"]
 """Columns that tell warps apart."""
 DIGITS = 6
 """Decimals of sums of waits in us [1]; phases of traces; chosen: a picosecond, so that nothing is 0."""
 SHORTEST_SHARE = 0.1
-"""Shortest waits of a kind, which found all there [1, of all of it]; measured traces; chosen."""
+"""Share of waits taken to have found their data ready: the shortest of a kind [1]; measured traces;
+chosen."""
 
 
 def phases_of(trace: Trace) -> dict[str, float]:
-    """By name the phases of a trace in us (`waves` is a number), those that it shows.
+    """The phases that a trace shows, by name [us] (`waves` is a count).
 
-    Times count from the start of the first CTA. A median is over CTAs, or over tiles; a k tile's time leaves
-    out the first tile of a CTA where it has others; waits are those of one warp over the whole kernel. The
-    runtime of a prediction holds the launch before the first CTA, that of a trace does not: "first CTA to
-    end" is the same of both. Of several launches each is the median over them.
+    Times start with the first CTA. Medians are over CTAs or tiles. The time of a k tile leaves out a CTA's
+    first tile if it has others. Waits are one warp's over the whole kernel. A prediction's runtime includes
+    the launch before the first CTA, a trace's does not; "first CTA to end" is comparable. Several launches
+    give the median of each phase.
     """
     if trace.info.median_phases:
         return dict(trace.info.median_phases)
@@ -65,9 +66,9 @@ def _k_tile_us(mma: pd.DataFrame, k_tiles: int) -> float:
 
 
 def _wave_phases(trace: Trace) -> dict[str, float]:
-    """How many waves there are, and how far apart in time the tiles of one end.
+    """Number of waves, and the time between the first and the last end of a wave's tiles.
 
-    A prediction draws them to end together, and tells this beside.
+    A prediction draws the tiles of a wave to end together and stores their predicted spread separately.
     """
     tiles = tile_spans(trace)
     if not len(tiles):
@@ -83,9 +84,9 @@ def _wave_phases(trace: Trace) -> dict[str, float]:
 
 
 def _waits(trace: Trace, mma: pd.DataFrame, load: pd.DataFrame) -> dict[str, float]:
-    """What a warp waits for, summed over the kernel: the mean of the warps of that kind.
+    """Waits of a warp by cause, summed over the kernel: the mean over warps of that kind.
 
-    What a tracer reads of a wait that finds all there is not counted.
+    The tracer's reading of a wait that finds its data ready is subtracted.
     """
     waits = trace.of_tiles("wait")
     waits = waits[waits["role"].isin(COMPUTING)]
@@ -109,7 +110,7 @@ def _waits(trace: Trace, mma: pd.DataFrame, load: pd.DataFrame) -> dict[str, flo
 def median_of(launches: Sequence[Trace]) -> Trace:
     """Several launches of one kernel as one trace: each phase's median, the intervals nearest to medians.
 
-    What all SMs meet by chance in one launch is then no phase of the kernel. A wait that a launch lacks is 0.
+    A stall that all SMs meet by chance in one launch then shows in no phase. A wait missing in a launch is 0.
     """
     each = [phases_of(launch) for launch in launches]
     names = dict.fromkeys(name for phases in each for name in phases)
@@ -122,7 +123,7 @@ def median_of(launches: Sequence[Trace]) -> Trace:
 
 
 def phase_rows(trace: Trace, source: str) -> list[dict[str, Any]]:
-    """The phases of a trace, each with its unit, and under `source` (predicted, measured) what it takes."""
+    """One row for each phase of a trace, with its unit and its value under `source` (predicted, measured)."""
     return [{"phase": name, "unit": unit_of(name), source: value} for name, value in phases_of(trace).items()]
 
 
@@ -139,9 +140,9 @@ def unit_of(phase: str) -> str:
 
 
 def _turns_us(trace: Trace, mma: pd.DataFrame, waits: pd.DataFrame) -> float:
-    """What warps wait for their turn, all together: before each of their tiles, where no range says why.
+    """Total waits of warps for their turn: the time before each of their tiles that no range explains.
 
-    A tracer has no range for it.
+    The tracer has no range for these waits.
     """
     last = mma.groupby(WARP, as_index=False)["start_us"].max()
     first_us = last[WARP].merge(trace.rows, on=WARP).groupby(WARP)["start_us"].min()
@@ -154,11 +155,11 @@ def _turns_us(trace: Trace, mma: pd.DataFrame, waits: pd.DataFrame) -> float:
 
 
 def unwaited_us(trace: Trace, *, within_tiles: bool) -> float:
-    """What a tracer reads of a consumer's wait that finds all there, in us: within tiles, or before them.
+    """A tracer's reading of a consumer's wait that finds its data ready [us], within tiles or before them.
 
-    Of the waits after a warp's first MMA the shortest tenth are taken to find all there. A length between two
-    steps of the timer reads now as the one and now as the other: those one step longer count too, and the
-    mean is taken. 0 of a prediction, or without any wait.
+    The shortest tenth of the waits after a warp's first MMA are taken to find their data ready. A duration
+    between two steps of the timer reads as either, so waits one step longer count too; the result is the
+    mean. 0 for a prediction, and without any wait.
     """
     if trace.info.source != "measured":
         return 0.0
@@ -177,7 +178,7 @@ def unwaited_us(trace: Trace, *, within_tiles: bool) -> float:
 
 
 def compared(predicted: Trace, measured: Trace) -> list[dict[str, Any]]:
-    """Phase by phase: predicted, measured, and their ratio; None where a trace does not show it."""
+    """One row for each phase: predicted, measured, and their ratio; None if a trace does not show it."""
     ours, theirs = phases_of(predicted), phases_of(measured)
     return [_row(name, ours, theirs) for name in {**theirs, **ours}]
 

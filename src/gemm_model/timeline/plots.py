@@ -28,9 +28,9 @@ COLORS = {
     "store": "#b279a2",
 }
 OVERVIEW = ("resident", "wait", "epilogue", "mma")
-"""What the overview shows of a CTA, the later over the earlier: one consumer may wait while another works."""
+"""Activities in the overview, drawn in this order: one consumer may wait while another works."""
 PIXELS = 2000
-"""Columns of the overview [pixels]; plots; chosen: what is shorter than one of them takes the colour of a
+"""Columns of the overview [pixels]; plots; chosen: an interval shorter than a column may be hidden by a
 neighbour."""
 ZOOMED_TILES = 2
 """Tiles of the CTA drawn in detail, from its start on [tiles]; plots; chosen."""
@@ -68,7 +68,7 @@ def plot_traces(traces: Sequence[Trace], path: Path, title: str, cta: int = 0) -
 
 
 def overview_pixels(trace: Trace, end_us: float) -> NDArray[np.int64]:
-    """By CTA and pixel of time the position in COLORS of what its consumers do then."""
+    """Position in COLORS of the consumers' activity, of shape (CTAs, pixels)."""
     names = list(COLORS)
     rows = trace.rows[(trace.rows["k_tile"] < 0) & trace.rows["activity"].isin(OVERVIEW)]
     rows = rows[~rows["role"].isin(["producer", "scheduler", RING])]

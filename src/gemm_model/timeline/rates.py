@@ -23,7 +23,7 @@ from gemm_model.timeline.phases import phases_of
 from gemm_model.timeline.trace import RING, Trace
 
 LOAD_BOUND = 0.1
-"""Share of the MMAs' time that is waiting for data [1]; from it on loads set the pace of a kernel; chosen."""
+"""Share of waiting in the MMAs' time from which loads bound a kernel [1]; traces; chosen."""
 SPREAD = 1.96
 """Standard deviations of a 95 % interval [1]; fitted rates; normal distribution."""
 
@@ -39,7 +39,7 @@ class Observed:
 
 
 def observed(size: float, times_us: FloatArray) -> Observed | None:
-    """The median of some times with its interval by order statistics; None of none."""
+    """The median of some times with its interval by order statistics; None without times."""
     if not len(times_us):
         return None
     ordered, count = np.sort(times_us), len(times_us)
@@ -56,7 +56,7 @@ def observed(size: float, times_us: FloatArray) -> Observed | None:
 
 
 def machine_of_traces(traces: Sequence[Trace]) -> tuple[PipelineMachine, list[ParameterEstimate]]:
-    """The machine that runs the traced kernels as seen, and its parameters with their intervals.
+    """The machine whose rates the traced kernels show, and its parameters with their intervals.
 
     Raises InputError where no trace shows MMAs.
     """
@@ -85,7 +85,7 @@ def machine_of_traces(traces: Sequence[Trace]) -> tuple[PipelineMachine, list[Pa
 
 
 def _math(trace: Trace) -> Observed | None:
-    """Multiply-adds and times of the MMAs of a k tile, without what they wait."""
+    """Multiply-adds and times of the MMAs of a k tile, without waits."""
     steps, tiles = _k_tiles(trace), _tiles(trace)
     if len(steps):
         times_us = steps["end_us"] - steps["start_us"]

@@ -27,10 +27,10 @@ size."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One thing that a warp does, or one wait; times in ps from the kernel's launch.
+    """One activity or wait of a warp; times in ps from the kernel's launch.
 
     `kind` is load_a, load_b, math, epilogue, init, or wait; `wave` and `step` count from 1, `slot` from 0;
-    step 0 stands for the whole tile, wave 0 for the kernel. `reason` says what a wait was for.
+    step 0 is the whole tile, wave 0 the whole kernel. `reason` is the cause of a wait.
     """
 
     warp: str
@@ -45,7 +45,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """All spans of one SM in the order of their start, and how many stages of the ring were taken when."""
+    """All spans of one SM in the order of their start, and the occupancy of the ring over time."""
 
     spans: tuple[Span, ...]
     occupancy: tuple[tuple[float, int], ...]
@@ -135,7 +135,7 @@ class _Clock:
 
 @dataclass(slots=True)
 class _Sm:
-    """One SM: its clock, the ring's barriers, and what is recorded."""
+    """One SM: its clock, the ring's barriers, and the recorded spans."""
 
     machine: PipelineMachine
     work: Workload

@@ -1,4 +1,4 @@
-"""Where in the output the tiles lie that a kernel walks one after another."""
+"""Positions in the output of the tiles that a kernel walks."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ store, schedule (finding the next tile), wait, other."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceInfo:
-    """What the intervals of a trace are of."""
+    """The kernel and the launch that a trace's intervals belong to."""
 
     source: str
     """predicted or measured."""
@@ -61,31 +61,31 @@ class TraceInfo:
     unranged_us: float | None = None
     """From the first warp's start to the last one's end of the same kernel without any range."""
     launches: int = 1
-    """That were measured; the intervals are those of one of them."""
+    """Number of measured launches; the intervals are of one of them."""
     median_phases: Mapping[str, float] = field(default_factory=dict)
-    """Measured in several launches: by name each phase in us, its median; empty: the intervals tell them."""
+    """Median of each phase over several measured launches [us]; empty takes phases from the intervals."""
     wave_skew_us: float | None = None
-    """Predicted: how far apart the tiles of a wave end, which are drawn to end together."""
+    """Predicted: time between the first and last end of a wave's tiles, which are drawn to end together."""
     lost_warps: int = 0
     """Warps whose events did not fit into the tracer's buffer: they are missing."""
     notes: tuple[str, ...] = ()
 
     @property
     def ranged_us(self) -> float:
-        """The runtime with ranges, of several launches the median."""
+        """The runtime with ranges; the median over several launches."""
         return self.median_phases.get(RUNTIME, self.runtime_us)
 
     @property
     def overhead(self) -> float | None:
-        """What tracing adds, as a share of the runtime without ranges.
+        """Time that tracing adds, as a share of the runtime without ranges.
 
-        Where that is not known, of the untraced runtime: below 0 where the launch outweighs it.
+        If that is unknown, as a share of the untraced runtime; below 0 if the launch outweighs it.
         """
         without_us = self.untraced_us if self.unranged_us is None else self.unranged_us
         return None if without_us is None else self.ranged_us / without_us - 1.0
 
     def remarks(self) -> list[str]:
-        """Sentences about the trace: its notes, the overhead of tracing, what is missing."""
+        """Sentences about the trace: notes, overhead of tracing, missing warps."""
         found = list(self.notes)
         if self.launches > 1:
             found.append(
@@ -118,12 +118,12 @@ class Trace:
     """Columns COLUMNS."""
 
     def of_tiles(self, activity: str) -> pd.DataFrame:
-        """The rows of one activity that stand for whole tiles."""
+        """The rows of one activity that hold whole tiles."""
         rows = self.rows
         return rows[(rows["activity"] == activity) & (rows["k_tile"] < 0) & (rows["role"] != RING)]
 
     def since_first_cta(self) -> Trace:
-        """The same in us from the start of the first CTA: what a measured trace begins with."""
+        """A copy whose times start with the first CTA, as those of a measured trace do."""
         resident = self.rows[self.rows["activity"] == "resident"]
         zero = float(resident["start_us"].min()) if len(resident) else 0.0
         rows = self.rows[self.rows["activity"] != "launch"].copy()
@@ -132,7 +132,7 @@ class Trace:
 
 
 def kernel_identity(problem: GemmProblem, config: KernelConfig) -> dict[str, Any]:
-    """What tells a kernel from others: its problem, tile, cluster, schedule and family."""
+    """The identity of a kernel: problem, tile, cluster, schedule and family."""
     return {
         "m": problem.m,
         "n": problem.n,
@@ -167,7 +167,7 @@ def require_same_kernel(predicted: Trace, measured: Trace, path: Path) -> None:
 
 
 def new_rows(count: int, **columns: Any) -> pd.DataFrame:
-    """So many rows; a column that is not given is -1, '' or 0 us, and one tile a row."""
+    """`count` rows; a column that is not given holds -1, '' or 0 us, and one tile for each row."""
     defaults: dict[str, Any] = dict.fromkeys(COLUMNS, -1)
     defaults |= dict.fromkeys(TEXT_COLUMNS, "") | dict.fromkeys(TIME_COLUMNS, 0.0) | {"tiles": 1}
     return pd.DataFrame(

@@ -48,7 +48,7 @@ def event_table(timeline: Timeline, work: Workload) -> list[dict[str, Any]]:
 
 
 def warp_table(timeline: Timeline) -> list[dict[str, Any]]:
-    """For each warp and each thing that it does or waits for: how often, how long in all, what share."""
+    """For each warp and each activity or cause of waiting: count, total time and share."""
     totals: dict[tuple[str, str], list[float]] = {}
     for span in timeline.spans:
         what = f"wait for {span.reason}" if span.kind == "wait" else span.kind
@@ -69,7 +69,7 @@ def warp_table(timeline: Timeline) -> list[dict[str, Any]]:
 
 
 def thinned(timeline: Timeline, sms: int) -> tuple[Timeline, int, list[str]]:
-    """A timeline and a number of SMs of which a trace can show all, and what was left out for that.
+    """A timeline and a number of SMs small enough for a trace, and a note on what was left out.
 
     SMs run alike, and so do the waves between the first ones and the last.
     """

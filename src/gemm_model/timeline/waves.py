@@ -1,8 +1,8 @@
-"""A kernel on its own time axis, as the calibrated model sees it: waves, the warps on their tiles, the ring.
+"""A kernel on its own time axis, from the kernel model: waves, the warps on their tiles, the ring.
 
-The model knows the length of a wave, not who is late: all clusters end a wave together, CTAs start one after
-the other, and k tiles come to the mean CTA sooner than to the slowest, which a wave lasts. Its launch is all
-that a kernel takes beside its waves; when in it a CTA starts and first loads is from traces.
+The model knows the length of a wave, not which CTA is late. So all clusters end a wave together, CTAs start
+one after the other, and the mean CTA has its k tiles sooner than the slowest, which sets the length of a
+wave. The launch phase holds all time outside the waves; traces say when a CTA starts and loads within it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gemm_model.kernel_model.model import PhysicalEvaluation
 from gemm_model.kernels.mechanisms import WithinPhases
 
 SHORTEST_WAIT_US = 1e-4
-"""Shortest wait that is drawn [us]; all traces; their resolution."""
+"""Shortest wait that is drawn [us]; all traces; the resolution of a trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A track of every SM: which tiles its warps compute, and how far they lag behind the wave."""
+    """A track of an SM: which tiles its warps compute, and how far they lag behind the wave."""
 
     role: str
     first: int
@@ -34,9 +34,9 @@ class Lane:
     lag_us: float
     """From the end of a wave to the end of its epilogue."""
     epilogue_us: float
-    """Of its last tile, with nothing beside it."""
+    """Epilogue of its last tile, with nothing beside it."""
     beside_us: float
-    """Of a tile beside the MMAs of other warps, if they last so long."""
+    """Epilogue of a tile beside the MMAs of other warps, if those last that long."""
     computes: bool = True
     stores: bool = True
 
@@ -46,16 +46,16 @@ class Waves:
     """The kernel on its own time axis, in us; a cluster's tile `w` belongs to wave `w`."""
 
     tile_of: IntArray
-    """Of each wave (rows) and cluster: the tile's place in the kernel's order; -1 where it has none."""
+    """Position in the kernel's order of each wave's (row) and cluster's tile; -1 without a tile."""
 
     start: FloatArray
-    """Of each wave, and the end of the last one."""
+    """Start of each wave, then the end of the last one."""
     cta_start: FloatArray
-    """Of each cluster."""
+    """Start of each cluster's CTAs."""
     ready: FloatArray
-    """Of each cluster: from when on it loads."""
+    """Time from which each cluster loads."""
     first_wait_us: float
-    """From there until warps wait for the first tile's data."""
+    """Time from the first load until the first tile's data are there."""
     drain_us: float
     """From the last store of a CTA to its end."""
     exposed_us: float
@@ -66,9 +66,9 @@ class Waves:
     """Of one cluster."""
     times: TileTimes
     data_wait_us: FloatArray
-    """Of each wave: what the MMA warps wait for data."""
+    """Wait of the MMA warps for data in each wave."""
     skew_us: FloatArray
-    """At the end of each wave, from the fastest CTA to the slowest."""
+    """Time from the fastest to the slowest CTA at the end of each wave."""
 
     @property
     def count(self) -> int:
@@ -76,7 +76,7 @@ class Waves:
 
     @property
     def end_us(self) -> float:
-        """Of the kernel."""
+        """End of the kernel."""
         return float(self.start[-1] + self.exposed_us)
 
     def tiles_of_cta(self, cta: int) -> int:
@@ -85,7 +85,7 @@ class Waves:
 
     @property
     def last_clusters(self) -> int:
-        """That have a tile in the last wave."""
+        """Clusters with a tile in the last wave."""
         return int((self.tile_of[-1] >= 0).sum())
 
 
@@ -96,25 +96,25 @@ class LaneTiles:
     lane: Lane
     wave: IntArray
     start_us: FloatArray
-    """Of the tile's MMAs."""
+    """Start of each tile's MMAs."""
     mma_end_us: FloatArray
     stored_us: FloatArray
     """End of the epilogue."""
     free_us: FloatArray
-    """From when on its warps have nothing else to do; -inf for the first tile of a CTA."""
+    """Time from which its warps are idle; -inf for the first tile of a CTA."""
 
 
 def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction, *, read_us: float = 0.0) -> Waves:
     """The waves of an evaluation of one row, stretched to the runtime with the residual.
 
-    `read_us` is what a tracer takes to read a wait of a k tile, in us.
+    `read_us` is a tracer's reading of a wait for a k tile that is ready [us].
     """
     times, schedule, batch = evaluation.times, evaluation.geometry.schedule, evaluation.geometry.batch
     tile = evaluation.tile_times()
     stretch = float(prediction.runtime_us / times.runtime_us)
     launch_us, first_us = float(times.launch_us * stretch), float(times.first_load_us * stretch)
     exposed_us = float(times.exposed_us * stretch)
-    # Where the speed of light is what bounds the kernel, its waves take what is left of it.
+    # If the speed of light bounds the kernel, its waves take the time that the other phases leave.
     waves_us = prediction.runtime_us - launch_us - first_us - exposed_us
     tile = _stretched(tile, stretch)
     longer = float(waves_us / (times.waves_us * stretch)) if times.waves_us > 0 else 1.0
@@ -150,7 +150,7 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction, *, read_us:
 
 
 def _tiles_in_waves(evaluation: PhysicalEvaluation, cta_start: FloatArray, start: FloatArray) -> IntArray:
-    """The tile of each wave and cluster, as the scheduler deals them to clusters that are drawn in step."""
+    """The tile of each wave and cluster, as the scheduler assigns them to clusters that run in step."""
     scheduler = evaluation.geometry.family.tile_order.scheduler
     tiles, clusters = int(evaluation.geometry.schedule.tiles), len(cta_start)
     lengths = np.repeat(np.diff(start), clusters)[:tiles]
@@ -167,11 +167,11 @@ def _tiles_in_waves(evaluation: PhysicalEvaluation, cta_start: FloatArray, start
 def _loaded_apart_us(
     numbers: WithinPhases, tile: TileTimes, lengths: FloatArray, tiles: FloatArray, first_us: float
 ) -> FloatArray:
-    """By how much the fastest CTA is ahead of the slowest at the end of each wave, of loads alone, in us.
+    """Lead of the fastest CTA over the slowest at the end of each wave, from loads alone [us].
 
-    It has its data as much before the mean one as the slowest has them after, those of the first load too,
-    which takes `first_us`; its MMAs take as long. The fastest one keeps its lead from wave to wave, the
-    slowest is not the same each time: what it lags behind adds up as chance does.
+    The fastest CTA has its data as long before the mean CTA as the slowest has them after it; that holds for
+    the first load, which takes `first_us`, too. The MMAs take all CTAs the same time. The fastest CTA keeps
+    its lead from wave to wave. The slowest changes, so that its lag grows with the root of the waves.
     """
     share = 1.0 - numbers.mean_share
     loads_us = lengths - tile.unhidden_us * tiles
@@ -183,23 +183,23 @@ def _loaded_apart_us(
 
 @dataclass(frozen=True, slots=True)
 class _Supply:
-    """How k tiles come to a CTA and how its MMA warps use them; times in us."""
+    """How k tiles arrive at a CTA and how its MMA warps use them; times in us."""
 
     k_tiles: int
     mma_us: float
-    """Of one k tile."""
+    """MMA time of one k tile."""
     issue_us: float
-    """From the data of a k tile until its MMAs are under way."""
+    """Time from the arrival of a k tile until its MMAs are in flight."""
     read_us: float
-    """What a tracer takes to read a wait."""
+    """A tracer's reading of a wait that finds its data ready."""
     in_flight: bool
     """Whether warps wait for a k tile while the MMAs of the one before run."""
 
     def waits_us(self, each_us: float, ahead: float = 0.0) -> FloatArray:
-        """Of the k tiles after the first, which come `each_us` one after the other, `ahead` of them before.
+        """Waits for the k tiles after the first, which arrive every `each_us`, `ahead` of them in advance.
 
-        With MMAs in flight a warp waits from the end of the MMAs two k tiles before, else from that of those
-        just before. No wait is longer than from one k tile to the next, less what the warp does in between.
+        With MMAs in flight, a warp waits from the end of the MMAs two k tiles earlier, otherwise from the end
+        of the previous k tile's. No wait exceeds the interval between k tiles less the warp's own work in it.
         """
         step = np.arange(1, self.k_tiles)
         free_us = step * (self.mma_us + self.read_us)
@@ -209,7 +209,7 @@ class _Supply:
         return waits
 
     def longest_us(self, each_us: float) -> float:
-        """The wait for a k tile of which none was there before."""
+        """The wait for a k tile if none has arrived in advance."""
         busy_us = self.issue_us if self.in_flight else self.mma_us
         return max(each_us - busy_us - self.read_us, 0.0)
 
@@ -217,13 +217,14 @@ class _Supply:
 def _data_wait_us(
     evaluation: PhysicalEvaluation, tile: TileTimes, lengths: FloatArray, tiles: FloatArray, read_us: float
 ) -> FloatArray:
-    """What the MMA warps of the mean CTA wait for data in each wave, in us.
+    """Waits of the mean CTA's MMA warps for data in each wave [us].
 
-    A kernel starts with an empty ring: the k tiles of its first turn, asked for at once, come one by one.
-    Later ones are there in time, unless loads take the mean CTA longer than its MMA warps. It has its data in
-    `mean_share` of the slowest one's time; over several waves nearer to that, as the slowest is not the same
-    each time. Where operands alone were there in time, output on their way holds up stores and no MMAs.
-    What L2 and DRAM do not hide of each other holds up all, by a wave's tiles (`tiles`, over a full wave's).
+    A kernel starts with an empty ring: the k tiles of the ring's first turn, requested at once, arrive one by
+    one. Later k tiles are ready in time unless loads take the mean CTA longer than its MMA warps. The mean
+    CTA has its data in `mean_share` of the slowest CTA's time, and closer to it over several waves, because
+    the slowest CTA changes. If the operands alone arrive in time, output traffic delays stores and no MMAs.
+    The part of L2 and DRAM time that does not overlap delays all warps, in proportion to a wave's tiles
+    (`tiles`).
     """
     numbers, resources = evaluation.known.calibration.within_phases, evaluation.geometry.resources
     k_tiles, stages = int(evaluation.geometry.schedule.k_tiles), int(resources.stages)
@@ -251,10 +252,10 @@ def _data_wait_us(
 def _before_first_mma_us(
     batch: GemmBatch, numbers: WithinPhases, tile: TileTimes, first_us: float, launch_us: float
 ) -> tuple[float, float]:
-    """Of the last CTA: from its start to its first load, and from there to the first MMAs.
+    """Of the last CTA to start: time to its first load, and from there to its first MMAs.
 
-    All CTAs ask for their first k tile at once, the mean one has it before the slowest. No more than the
-    launch has room for, beside the first load that the model knows itself.
+    All CTAs request their first k tile at once, and the mean CTA has it before the slowest. The sum is
+    limited to the launch phase plus the model's first load.
     """
     prologue_us, load_us = numbers.prologue_us, numbers.first_load_us + numbers.mean_share * tile.k_tile_us
     if batch.cluster_m * batch.cluster_n > 1:
@@ -280,8 +281,8 @@ def lanes_of(evaluation: PhysicalEvaluation, waves: Waves) -> list[LaneTiles]:
 def _lanes(evaluation: PhysicalEvaluation, waves: Waves) -> list[Lane]:
     """The warps of one CTA that compute and store tiles.
 
-    Cooperative warpgroups share each tile and drift apart by what they hide of the epilogue; ping-pong
-    warpgroups take tiles in turn; with tensor memory one warp computes and others store.
+    Cooperative warpgroups share each tile and drift apart by the hidden part of the epilogue. Ping-pong
+    warpgroups alternate tiles. With tensor memory one warp issues MMAs and others store.
     """
     geometry, exposed = evaluation.geometry, waves.exposed_us
     groups, stored_us = int(geometry.resources.warpgroups), waves.times.epilogue_us
@@ -316,8 +317,8 @@ def _epilogue_factors(evaluation: PhysicalEvaluation) -> tuple[float, float]:
 def lane_tiles(waves: Waves, lane: Lane) -> LaneTiles:
     """A tile's MMAs begin with its wave, or when the warps that compute it have stored the tile before.
 
-    Warps that take turns store under the others' MMAs, until their own next wave at the latest; of a wave
-    after which most CTAs have none they store alone.
+    Alternating warps store under the others' MMAs, at the latest until their own next wave. After a wave that
+    is the last for most CTAs they store alone.
     """
     wave = np.arange(lane.first, waves.count, lane.step)
     last = wave == waves.count - 1
@@ -346,7 +347,7 @@ def lane_tiles(waves: Waves, lane: Lane) -> LaneTiles:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Of each k tile of a CTA in its order, in us: when it is asked for, there, used, and its stage free."""
+    """For each k tile of a CTA [us]: request, arrival, first use, and release of its stage."""
 
     issue_us: FloatArray
     arrival_us: FloatArray
@@ -355,7 +356,7 @@ class Ring:
 
 
 def ring_of(waves: Waves, lanes: Sequence[LaneTiles]) -> Ring:
-    """A stage is free when the last warps that read it have ended the next k tile's MMAs, or their tile."""
+    """The ring of a CTA. A stage is free once its last readers end the next k tile's MMAs, or their tile."""
     begin, end = np.full(waves.count, -np.inf), np.full(waves.count, -np.inf)
     for tiles in lanes:
         if tiles.lane.computes:
