@@ -45,6 +45,16 @@ def test_the_relaxation_never_exceeds_the_optimum(cost, count):
         assert bound + penalty <= cheapest * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_choice_that_is_called_the_best_is_the_best(seed):
+    """Some relaxations leave a gap, which the search over the columns that can matter has to close."""
+    draw = np.random.default_rng(seed)
+    cost, count = 1.0 + 2.0 * draw.random((10, 12)), int(draw.integers(2, 5))
+    found = select_columns(cost, count)
+    assert found.gap <= 1e-6
+    assert found.cost == pytest.approx(optimum(cost, count), rel=1e-6)
+
+
 def test_columns_that_cannot_serve_a_row_are_infinite():
     cost = np.array([[1.0, np.inf], [np.inf, 1.0]])
     assert select_columns(cost, 2).chosen == (0, 1)

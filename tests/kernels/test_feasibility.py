@@ -1,5 +1,7 @@
 """Validity of configurations, against the rules worked out by hand."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from gemm_model.core.errors import RefusedKernelError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.feasibility import check, feasible_mask, refuse_impossible, resources_of
+from gemm_model.kernels.feasibility import _mma_k_wrong, check, feasible_mask, refuse_impossible, resources_of
 from gemm_model.kernels.registry import family_of
 
 H200, B200, A100 = load_gpu("h200"), load_gpu("b200"), load_gpu("a100_sxm_80gb")
@@ -180,3 +182,14 @@ def test_deep_k_tiles_of_sm103_leave_no_room_to_outputs():
     assert found("nvfp4", config(128, 256, kernel="cutlass"), gb300).stages[0] == 3
     assert "do not hold 2 stages" in check(GemmProblem.of(4096, 4096, 4096, "nvfp4"), deep, B200)
     assert "do not hold 2 stages" in check(GemmProblem.of(4096, 4096, 4096, "e2m1"), deep, gb300)
+
+
+def test_the_wider_operand_sets_the_k_of_an_mma():
+    """32 bytes of the wider one: 32 elements of fp8 beside fp4, whose own 64 would refuse 32 and 96."""
+    kernels = SimpleNamespace(
+        batch=SimpleNamespace(a_bits=np.array([8.0, 4.0]), b_bits=np.array([4.0, 8.0])),
+        resources=SimpleNamespace(cta_k=np.array([32.0, 48.0])),
+    )
+    assert _mma_k_wrong(kernels).tolist() == [False, True]
+    kernels.resources.cta_k = np.array([96.0, 64.0])
+    assert not _mma_k_wrong(kernels).any()

@@ -146,6 +146,36 @@ def test_layers_beside_each_other_are_packed(gpu, options):
     assert model.layer_us([early])[0] == pytest.approx((1 + alone + 3 * packed) / 4)
 
 
+@pytest.mark.parametrize(("sm_rate", "one_sm_alone_us"), [(1e9, 0.0), (2.5e4, 5.94)])
+def test_ctas_kept_out_of_their_sms_start_with_empty_rings(gpu, options, sm_rate, one_sm_alone_us):
+    """One CTA an SM, no trigger: each norm starts on empty SMs and keeps 12 of 128 CTAs out until it ends."""
+    simple = dict.fromkeys(options["parameters"], 0.0) | {
+        "dram_bytes_per_us": 4e6,
+        "l2_bytes_per_us": 1e9,
+        "activation_bytes_per_us": 1e15,
+        "sm_bytes_per_us": sm_rate,
+        "packed_sm_bytes_per_us": 1e9,
+        "tail_us": 3.0,
+        "chain_us": 1.0,
+    }
+    model = create_model("OverlapModel", gpu, {**options, "parameters": simple, "layers": 3})
+    deep = case(build=replace(BUILD, stages=20), extra_us=500.0)
+    weights, k_tiles = 8192 * 8192, 64
+    assert chains_of([deep], gpu).blocked_share[0] == pytest.approx(12 / 128)
+
+    def main_us(blocked):
+        """Bytes beyond the rings at DRAM's rate."""
+        return weights * (1 - (1 - blocked) * 20 / k_tiles) / 4e6
+
+    def alone_us(blocked):
+        """What one SM has not got of its 128th by then comes at its own rate; twelve started late."""
+        return max(weights / 128 - main_us(blocked) * 4e6 / 128, 0.0) / sm_rate
+
+    layer_us = 500 + main_us(12 / 128) + alone_us(12 / 128) + 3
+    assert alone_us(12 / 128) == pytest.approx(one_sm_alone_us, abs=0.01)
+    assert model.layer_us([deep])[0] == pytest.approx((1 + 3 * layer_us) / 3, rel=1e-6)
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     m=st.integers(8, 800).map(lambda x: 64 * x),

@@ -36,7 +36,7 @@ LAYERS = 16
 def read_surfaces(*paths: Path, campaigns: Sequence[str] = ()) -> pd.DataFrame:
     """The measured layers with the number of their surface in the column `surface`.
 
-    Several tables, or several `campaigns` of one, are runs of the same cases, and `layer_us` is their mean: the
+    Several tables, or several `campaigns` of one, are runs of the same cases: `layer_us` is their mean. The
     best of 56 noisy cells of one run is partly the luckiest.
     """
     tables = [part for path in paths for part in _runs(_read_table(path), campaigns)]

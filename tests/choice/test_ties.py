@@ -1,0 +1,133 @@
+"""Which kernels count as tied, and which choices as one: by hand, without a model."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from gemm_model.choice.fastest import _fastest_of, _tied_or_next, tie_groups
+from gemm_model.choice.selection import Choice, without_twins
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.prediction import Prediction
+from gemm_model.kernels.candidates import Candidate
+
+BAND = 0.05
+
+
+def prediction(time_us: float, band: float | None = BAND) -> Prediction:
+    return Prediction(
+        runtime_us=time_us, limiter="DRAM", phases_us={}, details={}, bytes_by_level={}, error_band=band
+    )
+
+
+@dataclass
+class Kernels:
+    """Stands for `KernelTimes` of one problem: kernel i is candidate 10 i."""
+
+    us: list[float]
+
+    @property
+    def times_us(self):
+        return np.array([self.us])
+
+    @property
+    def kernels(self):
+        return np.arange(len(self.us))
+
+    @property
+    def candidates(self):
+        return 10 * self.kernels
+
+    @property
+    def space(self):
+        return self
+
+    def candidate(self, place):
+        return place
+
+    def predictions(self, kernels):
+        rows = [prediction(self.us[kernel]) for kernel in kernels]
+        return type("Rows", (), {"every_row": lambda _: rows})()
+
+
+def test_kernels_within_the_band_of_the_fastest_are_tied():
+    found = _fastest_of([Kernels([10.6, 10.3]), Kernels([10.0, 10.5, 12.0])], 3)
+    # In the order of both lists: 10.0, 10.3 and 10.5 us; 10.5 is the last within 5 % of the first.
+    assert [place for place, _ in found.told] == [0, 10, 10, 10]
+    assert [told.runtime_us for _, told in found.told] == [10.0, 10.3, 10.5, 10.3]
+    assert found.tied_us == pytest.approx(10.5)
+    assert (found.kernel_us <= found.tied_us).sum() == 3
+    assert found.ties.tolist() == [1, 1, 1]
+    assert found.second_us == 10.3
+    assert found.needed_us == pytest.approx(10.5)
+
+
+def test_what_must_be_known_reaches_to_the_last_choice_the_ties_and_the_runner_up():
+    """The farthest of the three decides: the runner-up of 12 us, the third choice of 13, the band of 10.5."""
+    assert _fastest_of([Kernels([10.0, 12.0])], 1).needed_us == pytest.approx(12.0)
+    assert _fastest_of([Kernels([10.0, 12.0, 13.0])], 3).needed_us == pytest.approx(13.0)
+    assert _fastest_of([Kernels([10.0, 10.2, 13.0])], 1).needed_us == pytest.approx(10.5)
+
+
+def test_equal_times_are_no_runner_up():
+    found = _fastest_of([Kernels([10.0, 10.0, 10.0])], 2)
+    assert found.second_us == np.inf
+    assert found.ties.tolist() == [1, 1]
+
+
+def test_a_tie_group_ends_at_the_band_of_its_first():
+    """10.4 is within 5 % of 10, 10.6 begins a group whose band is 1 %: 10.7 is in it, 10.8 begins another."""
+    times_us, bands = np.array([10.0, 10.4, 10.6, 10.7, 10.8]), np.array([0.05, 0.5, 0.01, 0.5, 0.5])
+    assert tie_groups(times_us, bands).tolist() == [1, 1, 2, 2, 3]
+    assert tie_groups(np.array([1.0, 1.0, 1.1]), None).tolist() == [1, 1, 2]
+
+
+def test_times_that_matter_end_at_the_band_or_at_the_next_time():
+    times_us = np.array([[10.0, 10.2, 20.0], [10.0, 10.0, 15.0]])
+    bands = np.array([[0.05, 0.9, 0.9], [0.05, 0.9, 0.9]])
+    assert _tied_or_next(times_us, bands) == pytest.approx(np.array([[10.5], [15.0]]))
+
+
+def choice(place: int, time_us: float, swap_ab: bool, tile=(128, 256), cluster=(2, 1), **config) -> Choice:
+    sizes = {"cta_m": tile[0], "cta_n": tile[1], "cluster_m": cluster[0], "cluster_n": cluster[1]}
+    candidate = Candidate(config=KernelConfig(**sizes, **config), swap_ab=swap_ab)
+    return Choice(rank=place, candidate=candidate, prediction=prediction(time_us), tie_group=1)
+
+
+def told(choices, count=8):
+    return [(kept.rank, with_twin) for kept, with_twin in without_twins(choices, count)]
+
+
+def test_of_twins_that_take_as_long_the_unswapped_stays():
+    assert told([choice(1, 10.0, True), choice(2, 10.0, False)]) == [(2, True)]
+    assert told([choice(1, 10.0, False), choice(2, 10.0, True)]) == [(1, True)]
+    # 0.05 % more: still one choice, told by the faster one.
+    assert told([choice(1, 10.0, True), choice(2, 10.005, False)]) == [(1, True)]
+
+
+def test_a_twin_may_have_its_tile_and_cluster_mirrored():
+    mirrored = choice(2, 10.0, True, tile=(256, 128), cluster=(1, 2))
+    assert told([choice(1, 10.0, False), mirrored]) == [(1, True)]
+    turned = choice(2, 10.0, True, tile=(256, 128), cluster=(2, 1))
+    assert told([choice(1, 10.0, False), turned]) == [(1, False), (2, False)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        choice(2, 10.0, False),
+        choice(2, 10.02, True),
+        choice(2, 10.0, True, schedule="pingpong"),
+        choice(2, 10.0, True, split_k=2),
+        choice(2, 10.0, True, stages=3),
+        choice(2, 10.0, True, tile=(128, 128)),
+    ],
+)
+def test_other_kernels_are_no_twins(other):
+    """Both unswapped; 0.2 % slower; another schedule, split, ring or tile."""
+    assert told([choice(1, 10.0, False), other]) == [(1, False), (2, False)]
+
+
+def test_twins_are_looked_for_beyond_the_choices_that_are_kept():
+    others = [choice(1, 10.0, False), choice(2, 11.0, False, tile=(64, 64)), choice(3, 10.0, True)]
+    assert told(others, 1) == [(1, True)]
