@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-BUDGET = {"src": 33_500, "scripts and benchmarks": 3_600, "tests": 18_500, "docs": 35_000, "tables": 52}
+BUDGET = {"src": 33_500, "scripts and benchmarks": 3_600, "tests": 18_500, "docs": 31_800, "tables": 52}
 """Lines of code, but words of docs and the number of tables: what the project may come to."""
 BLANK = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),

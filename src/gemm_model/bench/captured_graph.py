@@ -11,7 +11,7 @@ from gemm_model.bench.provider import KernelError, Launch
 
 
 def captured(launches: Iterable[Launch], *, keep_graph: bool = False) -> torch.cuda.CUDAGraph:
-    """A graph of the launches in their order; KernelError where they cannot be captured.
+    """A graph of the launches in their order. Raises KernelError if they cannot be captured.
 
     With `keep_graph` the graph is left for `programmatic_edges` to read.
     """
@@ -28,7 +28,8 @@ def captured(launches: Iterable[Launch], *, keep_graph: bool = False) -> torch.c
 
 
 def programmatic_edges(graph: torch.cuda.CUDAGraph) -> int | None:
-    """Launches that depend programmatically on the one before them; None where this machine does not tell.
+    """Number of launches that depend programmatically on the one before; None if the driver does not report
+    it.
 
     The graph must have been captured with `keep_graph`.
     """
@@ -45,7 +46,7 @@ def programmatic_edges(graph: torch.cuda.CUDAGraph) -> int | None:
 
 
 def _checked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a CUDA call returned, without its status; RuntimeError where it failed."""
+    """The return values of a CUDA call without its status. Raises RuntimeError if it failed."""
     status, *values = answer
     if int(status) != 0:
         raise RuntimeError(f"CUDA status {status}")

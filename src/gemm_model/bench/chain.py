@@ -14,9 +14,9 @@ from gemm_model.bench.rows import NORM, Row
 
 
 def time_chain(row: Row, device: Device, provider: Provider, settings: TimingSettings) -> dict[str, Any]:
-    """Columns of a row: the time of a link, and of the partner alone where there is one.
+    """Columns of a row: the time of a link, and of the partner alone if there is one.
 
-    Raises KernelError where a kernel fails, the rotation does not fit or the graph cannot be captured.
+    Raises KernelError if a kernel fails, the rotation does not fit or the graph cannot be captured.
     """
     rotation = rotation_of(row.problem, device.l2_bytes, row.chain.rotation)
     footprint_bytes = rotation.footprint_bytes(row.problem)
@@ -51,7 +51,7 @@ def time_chain(row: Row, device: Device, provider: Provider, settings: TimingSet
 def _partner_gemms(
     row: Row, device: Device, provider: Provider, operands: Sequence[Operands]
 ) -> tuple[list[Launch], float]:
-    """The partner's launches, on the row's outputs where they fit, and the bytes that one turn touches."""
+    """The partner's launches, on the row's outputs if they fit, and the bytes that one rotation touches."""
     problem = row.chain.partner_problem(row.problem)
     rotation = rotation_of(problem, device.l2_bytes, len(operands))
     own = device.rotating_operands(problem, rotation, (1, 2))

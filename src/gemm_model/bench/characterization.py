@@ -14,7 +14,7 @@ from gemm_model.core.gpu import GpuSpec, gpu_from_mapping
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One number: what it is of, at which parameters, and its unit."""
+    """One measured number: its name, parameters, value and unit."""
 
     name: str
     value: float
@@ -34,7 +34,7 @@ def measurement_rows(measurements: Sequence[Measurement]) -> tuple[list[str], li
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """How a quantity is measured, and how far two readings of an undisturbed card may differ."""
+    """How a quantity is measured, and the largest difference of two readings on an undisturbed card."""
 
     how: str
     tolerance: float
@@ -59,17 +59,17 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "event_pair_us": Protocol(how="events around an empty kernel, less its time in a graph", tolerance=0.1),
     "idle_power_w": Protocol(how="clocks up, nothing running", tolerance=0.3, digits=3),
 }
-"""The numbers that `characterize` measures, by field of the description; `docs/gpus.md` says how in full."""
+"""The numbers that `characterize` measures, by field of the description; `docs/gpus.md` has the protocols."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
-    """What one pass over the microbenchmarks found."""
+    """Results of one pass over the microbenchmarks."""
 
     numbers: Mapping[str, float]
     """By field of `PROTOCOLS`; quantities that this card's kernels cannot measure are left out."""
     tensor_flop_per_clk: Mapping[str, float]
-    """Of one SM, by kind of math; empty where no kernel is at hand."""
+    """Tensor FLOP per clock of one SM by kind of math; empty without a kernel for this card."""
     resident_clusters: Mapping[int, int]
     sm_mhz: float
     """The clock that the driver reports at the end of the pass."""
@@ -78,7 +78,7 @@ class Readings:
 
 
 def base_gpu(card_name: str, known: Mapping[str, Mapping[str, Any]]) -> str:
-    """The one of the `known` descriptions, by name, that lists the card's; InputError where none does."""
+    """The description among `known` that lists the card's name. Raises InputError if none does."""
     for name, description in known.items():
         if card_name in description.get("device_names", ()):
             return name
@@ -86,7 +86,7 @@ def base_gpu(card_name: str, known: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def require_agreement(base: GpuSpec, card: Mapping[str, Any]) -> None:
-    """Raises InputError where the driver says something of the card that its description contradicts."""
+    """Raise InputError if the driver contradicts the card's description."""
     major, minor = card["compute_capability"]
     driver = {
         "architecture": f"sm{major}{minor}",
@@ -114,7 +114,7 @@ def _contradiction(
 
 
 def agreed(first: Readings, second: Readings) -> Readings:
-    """The mean of two passes; raises InputError where they differ by more than an undisturbed card does."""
+    """The mean of two passes. Raises InputError if they differ by more than an undisturbed card's."""
     for name, protocol in PROTOCOLS.items():
         if (name in first.numbers) != (name in second.numbers):
             raise InputError(f"{name} could be measured in one of two passes only; {_AGAIN}")
@@ -150,10 +150,10 @@ def _require_close(
 
 
 def gpu_description(base: Mapping[str, Any], card: Mapping[str, Any], found: Readings) -> dict[str, Any]:
-    """The base description with every number that was measured in place of the base's.
+    """The base description with the measured numbers in it.
 
-    What a microbenchmark cannot see (bus width, register file, rates of types that were not run) stays the
-    base's, with the base's origin.
+    Numbers that no microbenchmark sees (bus width, register file, rates of other types) stay the base's, with
+    the base's source.
     """
     described = dict(base)
     sources = dict(base.get("sources") or {})

@@ -39,7 +39,7 @@ TEXT_COLUMNS = {"Grid Size": "grid", "Block Size": "block"}
 LABEL = re.compile(r"gemm-row-(\d+)")
 NS_PER_US = 1e3
 SUMMED = ("duration_us", "sm_cycles", "dram_read_bytes", "dram_write_bytes", "l2_bytes")
-"""Added up over the kernels of a row that launches several."""
+"""Counters added up over the kernels of a row that launches several."""
 
 
 def profiler_path() -> str:
@@ -84,7 +84,7 @@ def profile_rows(rows: Sequence[Row], device: str, limit_s: float) -> list[Outco
                 for index, row in enumerate(rows)
             )
         )
-        # ncu takes turns with other ncu processes through a lock file in TMPDIR; each card has its own turn.
+        # ncu processes exclude each other through a lock file in TMPDIR; each card gets a TMPDIR of its own.
         environment = {**os.environ, "TMPDIR": directory}
         command = profiler_command(profiler_path(), requests, replies, device)
         with output.open("w") as stdout:
@@ -109,11 +109,11 @@ def merge_outcomes(
     counters: Mapping[int, Mapping[str, Any]],
     ending: tuple[str, str],
 ) -> list[Outcome]:
-    """One outcome a row: its counters, or why there are none."""
+    """One outcome for each row: its counters, or the reason why there are none."""
     outcomes = []
     for index in range(count):
         if index >= len(replies):
-            # The first row without a reply was in flight; those behind it never ran.
+            # The first row without a reply was in flight; later rows never ran.
             outcomes.append(Outcome(disposition=ending[0], detail=ending[1]))
             break
         reply = replies[index]
@@ -160,7 +160,7 @@ def _values(cells: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _added(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Sums where a row launches several kernels; the rest is the first kernel's."""
+    """Counters of a row that launches several kernels: sums, and the first kernel's values for the rest."""
     return {
         **first,
         **{name: first[name] + second[name] for name in SUMMED if name in first and name in second},

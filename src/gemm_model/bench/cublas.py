@@ -1,4 +1,4 @@
-"""cuBLAS through torch: the time that users compare with. Its kernels are known by their names."""
+"""cuBLAS through torch, the time that users compare with. Kernel names identify its kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FUSED = ((), ("bias_n",), ("bias_n", "relu"), ("bias_n", "gelu"))
 """Epilogues that torch hands to cuBLASLt."""
 
 SCALED_ROWS = ((1, 128), (1, 1))
-"""Rows of scale blocks of A and of B [1]; cuBLASLt on Hopper; the kernels that it has."""
+"""Rows of scale blocks of A and of B [1]; cuBLASLt on Hopper; the combinations with kernels."""
 
 
 class CublasProvider(TorchLibrary):
@@ -38,7 +38,7 @@ class CublasProvider(TorchLibrary):
         return self.unknown_to_cublas(problem, compute_capability)
 
     def unknown_to_cublas(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
-        """Why the library itself, however it is called, cannot run such a problem; empty where it can."""
+        """Why the library itself cannot run such a problem, through any interface; empty if it can."""
         a, b = problem.a_dtype.name, problem.b_dtype.name
         if problem.a_scale is not None or problem.b_scale is not None:
             return "block-scaled types are not run through cuBLAS here"
@@ -78,7 +78,7 @@ class CublasProvider(TorchLibrary):
 
 
 def chosen_kernel(launch: Launch) -> dict[str, Any]:
-    """Table cells of the kernels that a cuBLAS call launches; `detail` says where they are not known."""
+    """Table cells of the kernels that a cuBLAS call launches; `detail` reports unknown names."""
     try:
         kernels = launched_kernels(launch)
     except (KernelError, RuntimeError) as error:
@@ -101,7 +101,7 @@ def _launch(problem: GemmProblem, operands: Operands) -> Launch:
         gelu = words[1] == "gelu"
         return partial(torch._addmm_activation, bias, operands.a, b, use_gelu=gelu, out=operands.out)
     if scaling is not None:
-        # Scales of single rows lie along the rows, those of blocks along k.
+        # Scales of single rows are contiguous along the rows, scales of blocks along k.
         a_scale, b_scale = operands.extras["a_scale"], operands.extras["b_scale"].t()
         scales = (a_scale.t().contiguous().t(), b_scale.contiguous() if scaling.b_rows == 1 else b_scale)
         types = {"out_dtype": operands.out.dtype, "out": operands.out}

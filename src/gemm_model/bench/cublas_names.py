@@ -1,6 +1,6 @@
-"""What the name of a cuBLAS kernel says about it.
+"""The grammar of cuBLAS kernel names.
 
-cuBLAS thinks in columns: for our row-major D[m, n] it computes D^T, so the first extent of a name runs along
+cuBLAS is column-major: for our row-major D[m, n] it computes D^T, so the first extent of a name runs along
 our n and the second along our m. Three generations of names are read:
 
     nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT    tile, k tile x stages, cluster, raster, options, layouts
@@ -34,7 +34,7 @@ RASTERS = {"h": "along_m", "v": "along_n"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CublasKernel:
-    """One kernel by its name, extents along our D; what the name leaves out is 0 or empty."""
+    """One kernel by its name, with extents along our D; fields that the name lacks are 0 or empty."""
 
     generation: str
     cta_m: int
@@ -46,7 +46,7 @@ class CublasKernel:
     schedule: str = ""
     raster: str = ""
     split: bool = False
-    """Whether k is split; into how many parts no name says."""
+    """Whether K is split; no name gives the number of parts."""
 
     def cells(self) -> dict[str, Any]:
         """The columns of a benchmark table that the name fills."""
@@ -58,7 +58,7 @@ class CublasKernel:
 
 
 def parse_cublas_name(name: str) -> CublasKernel:
-    """The kernel called `name` (plain or mangled); InputError where the grammar does not know it."""
+    """The kernel called `name` (plain or mangled). Raises InputError if the grammar does not match."""
     for pattern, read in ((NVJET, _nvjet), (XMMA, _xmma), (STAGED, _staged)):
         found = pattern.search(name)
         if found:
@@ -119,9 +119,9 @@ def _staged(found: re.Match[str]) -> CublasKernel:
 
 
 def cells_of_names(names: Sequence[str]) -> dict[str, Any]:
-    """Table cells of a call that launched kernels of these names: those of the first one with a tile.
+    """Table cells of a call that launched kernels of these names: from the first name with a tile.
 
-    A call that splits k launches a reduction behind it. Where no name is known, `detail` says so.
+    A call that splits K launches a reduction afterwards. If no name is known, `detail` says so.
     """
     remark = "the call launched no kernel"
     for name in names:

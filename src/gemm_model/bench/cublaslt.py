@@ -1,4 +1,4 @@
-"""cuBLASLt through nvmath-python: every kernel that its heuristic proposes for a problem, run by choice.
+"""cuBLASLt through nvmath-python: each kernel that its heuristic proposes for a problem can be run.
 
 cuBLASLt is asked for D^T = B x A^T in its own column-major terms, as torch does it: the first operand is our
 B, transposed, the second our A. `heuristic_rank` counts its proposals from 0, its favourite.
@@ -31,7 +31,7 @@ from gemm_model.core.problem import GemmProblem
 PROPOSALS = 8
 """Kernels of one problem [1]; cuBLASLt's heuristic, best first; chosen."""
 WORKSPACE_BYTES = 32 * 2**20
-"""Workspace of a multiplication [B]; cuBLAS on Hopper; what torch gives it."""
+"""Workspace of a multiplication [B]; cuBLAS on Hopper; torch's default."""
 
 DATA_TYPES = {"fp32": 0, "fp16": 2, "bf16": 14, "e4m3": 28, "e5m2": 29}
 """cudaDataType_t (library_types.h)."""
@@ -76,7 +76,7 @@ class CublasLtProvider:
     def describe(self, problem: GemmProblem, config: Config, operands: Operands) -> Mapping[str, Any]:
         rank = config.rank if isinstance(config, LibraryChoice) else 0
         named = chosen_kernel(self.prepare(problem, config, operands))
-        # The name knows more than the interface (raster, schedule); only the interface knows the splits.
+        # Only the name shows raster and schedule; only the interface shows the splits.
         return {**self._plan(problem).proposals[rank].cells(), **named}
 
     def _plan(self, problem: GemmProblem) -> Plan:
@@ -86,7 +86,7 @@ class CublasLtProvider:
 
 
 class Proposal:
-    """One kernel of the heuristic's list, with its configuration as cuBLASLt tells it."""
+    """One kernel of the heuristic's list, with its configuration from cuBLASLt."""
 
     def __init__(self, result: Any) -> None:
         self._algorithm = np.array(result["algo"])
@@ -95,7 +95,7 @@ class Proposal:
         self.waves = float(np.ravel(result["waves_count"])[0])
 
     def attribute(self, name: str) -> int:
-        """A value of cublasLtMatmulAlgoConfigAttributes_t; 0 where this kernel has none."""
+        """A value of cublasLtMatmulAlgoConfigAttributes_t; 0 if this kernel has none."""
         which = getattr(cublaslt.MatmulAlgoConfigAttribute, name)
         value = np.zeros(1, dtype=cublaslt.get_matmul_algo_config_attribute_dtype(which))
         written = np.zeros(1, dtype=np.uint64)
@@ -108,7 +108,7 @@ class Proposal:
         return int(value[0])
 
     def cells(self) -> dict[str, Any]:
-        """The columns of a benchmark table; extents in our terms, as `cublas_names` has them."""
+        """The columns of a benchmark table, with extents along our D as in `cublas_names`."""
         cta_n, cta_m = _extents(cublaslt.MatmulTile, self.attribute("TILE_ID"))
         cta_k, stages = _extents(cublaslt.MatmulStages, self.attribute("STAGES_ID"))
         cluster_n, cluster_m = _extents(cublaslt.ClusterShape, self.attribute("CLUSTER_SHAPE_ID"))
@@ -160,7 +160,9 @@ class Plan:
         self.proposals = self._ask()
 
     def launcher(self, rank: int, operands: Operands) -> Launch:
-        """Runs proposal `rank` on these operands. Raises UnsupportedError where there are fewer."""
+        """A launch of proposal `rank` on these operands. Raises UnsupportedError if there are fewer
+        proposals.
+        """
         if rank >= len(self.proposals):
             raise UnsupportedError(f"cuBLASLt proposes {len(self.proposals)} kernels here")
         alpha, beta = self._alpha.ctypes.data, self._beta.ctypes.data
@@ -212,7 +214,7 @@ def _layout(dtype: int, layout: MatrixLayout, batch: int) -> int:
 
 
 def _extents(names: Any, value: int) -> tuple[int, int]:
-    """The first two extents of an enumerator such as TILE_128x256 or STAGES_64xAUTO; 0 where it has none."""
+    """The first two extents of an enumerator such as TILE_128x256 or STAGES_64xAUTO; 0 if it has none."""
     try:
         words = re.findall(r"_(\d+)x(\d+|AUTO)", names(value).name)
     except ValueError:

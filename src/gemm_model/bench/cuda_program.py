@@ -53,7 +53,7 @@ class CudaKernel:
     ) -> None:
         """Enqueue the kernel; raises KernelError.
 
-        The CTAs of a cluster run at once, on SMs of one GPC; where none is named, they lie anywhere.
+        The CTAs of a cluster run at once on SMs of one GPC; without a cluster they may run anywhere.
         """
         self._allow_smem(smem_bytes)
         values = tuple(_pointer_or_number(argument) for argument in arguments)
@@ -86,7 +86,7 @@ class CudaKernel:
 
 
 def _config(grid: int, block: int, smem_bytes: int, cluster_size: int | None) -> Any:
-    """A launch of `grid` CTAs of `block` threads, in clusters where a size is told."""
+    """A launch of `grid` CTAs of `block` threads, in clusters if a size is given."""
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
     config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1

@@ -48,7 +48,7 @@ class CudnnProvider(TorchLibrary):
 
 
 def named_kernels(launch: Launch) -> dict[str, Any]:
-    """Table cells: the kernels of a library call, the grid of the last, which multiplies."""
+    """Table cells: the names of a call's kernels, and the grid of the last one, which multiplies."""
     try:
         kernels = launched_kernels(launch)
     except (KernelError, RuntimeError) as error:

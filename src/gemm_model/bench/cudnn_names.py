@@ -1,4 +1,4 @@
-"""What the name and the grid of a cuDNN implicit GEMM kernel say: tile, schedule, cluster, split K."""
+"""Tile, schedule, cluster and split-K of a cuDNN implicit GEMM kernel, from its name and grid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IMPLICIT_GEMM = re.compile(
     r"_warpgroupsize(?P<rows>\d)x(?P<columns>\d)x\d_g(?P<groups>\d+)_\w*?(?P<parts>segment_k_on|segment_k_off|strided)"
 )
 BESIDE = re.compile(r"init_device_workspace_kernel|_split_k_kernel")
-"""Small kernels of segments of K: one clears their counters, one adds up their sums."""
+"""Small kernels beside segments of K: one clears their counters, one adds up their sums."""
 PERSISTENT_THREADS = 384
 """Threads of a CTA [1]; persistent kernels: a warpgroup that loads and two that multiply; their names."""
 

@@ -18,29 +18,30 @@ Each = TypeVar("Each")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingSettings:
-    """How long to look; times in milliseconds."""
+    """Lengths of the timing protocols; times in milliseconds."""
 
     repeats: int = 40
     min_repeats: int = 6
     placements: int = 40
-    """The launches of a row go in turn to so many places in memory: one place alone may be lucky or not."""
+    """Number of places in memory that a row's launches rotate through, because one place may be unusually
+    fast."""
     row_budget_ms: float = 32.0
-    """Burst: no more repeats than fit into this, but never fewer than `min_repeats`."""
+    """Burst: time budget of a row's repeats, of which there are at least `min_repeats`."""
     spin_ms: float = 0.4
     spin_factor: float = 8.0
     """Burst: the card rests max(spin_ms, spin_factor x kernel time) before each launch."""
     settle_ms: float = 140.0
     sustained_ms: float = 110.0
-    """Sustained: run back to back so long until clock and power settle, and so long while measuring."""
+    """Sustained: time to let clock and power settle, and time to measure."""
     graph_ms: float = 1.2
     graph_rest_factor: float = 2.0
     graph_repeats: int = 5
-    """Graph: about so long a graph; the card rests so many times as long before each of so many replays."""
+    """Graph: length of a graph, rest before each replay in lengths of the graph, and number of replays."""
     graph_settled_ms: float = 50.0
-    """Graph, settled: so long measured after `settle_ms`."""
+    """Graph, settled: time measured after `settle_ms`."""
     pair_error_us: float = 0.1
     pair_budget_ms: float = 600.0
-    """Graph, paired: replays until the mean difference has so small a standard error, or so long."""
+    """Graph, paired: standard error of the mean difference at which replays end, and their time budget."""
 
 
 def timing_settings(values: Mapping[str, Any]) -> TimingSettings:
@@ -75,7 +76,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedTiming:
-    """Times of two chains replayed in turn: that of the first, and what it gains over the second."""
+    """Times of two chains replayed in turn: the first one's time, and its gain over the second."""
 
     first: Timing
     gains_us: tuple[float, ...]
@@ -83,7 +84,7 @@ class PairedTiming:
 
     @classmethod
     def of(cls, samples_us: Sequence[float], launches: int, state: Mapping[str, Any]) -> PairedTiming:
-        """Of replays in the order of `in_turn`, each of so many launches."""
+        """From replays in the order of `in_turn`, each with `launches` launches."""
         pairs = [
             (one, other) if index % 2 == 0 else (other, one)
             for index, (one, other) in enumerate(zip(samples_us[::2], samples_us[1::2], strict=True))
@@ -110,7 +111,7 @@ class PairedTiming:
 
 
 def in_turn(first: Each, second: Each, pairs: int) -> list[Each]:
-    """First, second, second, first, ...: what drifts evenly cancels in the differences of the pairs."""
+    """First, second, second, first, ...: linear drift cancels in the differences of the pairs."""
     return [each for index in range(pairs) for each in (first, second)[:: 1 if index % 2 == 0 else -1]]
 
 
@@ -128,7 +129,7 @@ class Device(Protocol):
     l2_bytes: int
 
     def describe(self) -> dict[str, Any]:
-        """Name, UUID, compute capability, SMs, memory, driver: what identifies the card and its software."""
+        """Identity of the card and its software: name, UUID, compute capability, SMs, memory, driver."""
 
     def operands(self, problem: GemmProblem, placement: int) -> Operands:
         """Random operands and an output at a place in memory; raises OutOfMemoryError."""
@@ -137,10 +138,12 @@ class Device(Protocol):
         """Memory that a kernel may use for itself; raises OutOfMemoryError."""
 
     def displace(self, turn: int) -> None:
-        """Have what the driver keeps for kernels, such as spilled registers, lie elsewhere each turn."""
+        """Move memory that the driver keeps for kernels, such as spilled registers, to another place each
+        turn.
+        """
 
     def lend(self, operands: list[list[Operands]]) -> bytes:
-        """What another process on this card needs to use the same memory, as long as this one lives."""
+        """A handle with which another process on this card uses the same memory while this process lives."""
 
     def borrow(self, lent: bytes) -> list[list[Operands]]:
         """The operands that another process lends."""
@@ -171,15 +174,15 @@ class Device(Protocol):
         """Time of one launch in a graph of the first, rested, and its gain over one of the second."""
 
     def profile(self, launch: Launch, label: str) -> Mapping[str, Any]:
-        """Launch once under a label that a profiler sees; the card's state."""
+        """Launch once under a label that a profiler sees; returns the card's state."""
 
     def rested_launches(self, launch: Launch, count: int) -> None:
-        """Launch so often, each on a rested card with a cold L2, and wait for the end."""
+        """Launch `count` times, each on a rested card with a cold L2, and wait for the end."""
 
     def kernel_times_us(self, launch: Launch, count: int) -> list[float]:
-        """Times of the launch's longest kernel, without launching it, of so many rested launches.
+        """Durations of the launch's longest kernel, without launch overhead, over `count` rested launches.
 
-        That is the one that computes: a split launch clears its counters with another.
+        The longest kernel is the one that computes: a split-K launch clears its counters with another.
         """
 
     def healthy(self) -> bool:

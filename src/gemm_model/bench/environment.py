@@ -1,4 +1,4 @@
-"""Under which conditions a table was measured: kept as JSON beside it."""
+"""The conditions under which a table was measured, kept as JSON beside it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def package_versions() -> dict[str, str]:
 
 
 def command_line() -> str:
-    """The command as it was given; absolute paths, which mean nothing elsewhere, by their last part."""
+    """The command as given, with absolute paths shortened to their last part."""
     arguments = (os.path.basename(word) if os.path.isabs(word) else word for word in sys.argv[1:])
     return shlex.join([os.path.basename(sys.argv[0]), *arguments])
 
@@ -63,7 +63,7 @@ def new_environment(
 
 
 def resumed_environment(path: Path, device: dict[str, Any], sweep: str) -> dict[str, Any]:
-    """The environment of the run to go on with; InputError where card or sweep are others."""
+    """The environment of the run to resume. Raises InputError if the card or the sweep differ."""
     try:
         known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What the benchmark runs beyond one plain product, as table cells and as numbers."""
+"""Kinds of problem in the benchmark, as table cells and as numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gemm_model.core.problem import GemmProblem
 ALPHA = 0.5
 BETA = 0.75
 OUTPUT_SCALE = 0.25
-"""Factors of an epilogue [1]; every benchmark row that has them; their value costs no time."""
+"""Factor of an epilogue [1]; every benchmark row with one; chosen: its value costs no time."""
 
 EXTRA_COLUMNS = ("epilogue", "groups", "block_scaling", "conv")
 BATCH_COLUMNS = ("batch", "broadcast", "batch_strides")
@@ -26,9 +26,9 @@ MASKED = "masked"
 
 
 def with_extras(problem: GemmProblem, cells: Mapping[str, Any]) -> GemmProblem:
-    """The plain `problem` with what the cells of these columns add; itself where they are all empty.
+    """The plain `problem` with the kind of problem in these cells; the plain problem if they are empty.
 
-    The sizes of a convolution are its own. Raises InputError for cells that say no such thing.
+    A convolution brings its own sizes. Raises InputError for cells that do not parse.
     """
     columns = (*EXTRA_COLUMNS, *BATCH_COLUMNS, *MASK_COLUMNS)
     texts = {name: str(cells[name]) for name in columns if cells.get(name) not in (None, "")}
@@ -59,7 +59,7 @@ def _groups(texts: Mapping[str, str]) -> GroupedGemm:
 
 
 def extras(problem: GemmProblem) -> dict[str, str]:
-    """The cells of these columns; none for one plain product."""
+    """The cells of these columns; empty for a plain GEMM."""
     if problem.plain and problem.batch == 1:
         return {}
     parts = (getattr(problem, name) for name in EXTRA_COLUMNS)
@@ -80,7 +80,7 @@ def masked(problem: GemmProblem) -> bool:
 
 
 def epilogue_words(problem: GemmProblem) -> tuple[str, ...]:
-    """What is done to the product before it is stored, in order."""
+    """The words of the epilogue, in order."""
     return problem.epilogue.words if problem.epilogue else ()
 
 
@@ -89,12 +89,12 @@ def output_columns(problem: GemmProblem) -> int:
 
 
 def group_rows(problem: GemmProblem) -> tuple[int, ...]:
-    """Rows of each group; empty for one product."""
+    """Rows of each group; empty without groups."""
     return problem.groups.rows if problem.groups else ()
 
 
 def rows_in_memory(problem: GemmProblem) -> int:
-    """Rows of A and of the output, those of a mask's room too."""
+    """Rows of A and of the output in memory, including the unused room of masked groups."""
     capacity = problem.groups.capacity if problem.groups else None
     return problem.m if capacity is None else len(group_rows(problem)) * capacity
 
@@ -109,7 +109,7 @@ def group_spans(problem: GemmProblem) -> tuple[tuple[int, int], ...]:
 
 
 def beyond(problem: GemmProblem, *known: str) -> str:
-    """A sentence where a provider that knows `known` of these columns cannot run a problem; else empty."""
+    """Why a provider that supports only the columns `known` cannot run a problem; empty if it can."""
     for name, text in extras(problem).items():
         if text and name not in known:
             return f"this provider runs no {name} ({text[:60]})"

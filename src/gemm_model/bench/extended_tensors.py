@@ -1,4 +1,4 @@
-"""Device tensors beyond A, B and D: what epilogues read and write, groups, scales; references for them."""
+"""Device tensors beside A, B and D: operands of epilogues, groups and scales; references for them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LARGEST_E4M3 = 448.0
 """Largest finite value [1]; e4m3; OCP 8-bit floating point specification."""
 
 RESULT = "result"
-"""Key in `Operands.extras` of the tensor that a library made for its output, where it takes none."""
+"""Key in `Operands.extras` of an output tensor that the library allocated itself."""
 
 ACTIVATION_FUNCTIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": functional.relu,
@@ -60,7 +60,7 @@ def around_product(
             found[word] = source()
     for word, size in (("bias_n", problem.n), ("bias_m", problem.m)):
         if word in words:
-            # As large as the sums, so that a bias left out shows in the check.
+            # As large as the sums, so that the check notices a missing bias.
             bias = torch.randn(size, generator=generator, device=device) * problem.k**0.5
             found[word] = bias.to(torch.bfloat16)
     for word, size in (("row_sum", problem.m), ("col_sum", output_columns(problem))):
@@ -123,7 +123,7 @@ def convolution_call(conv: ConvProblem, a: torch.Tensor, b: torch.Tensor) -> Cal
         convolve = functional.conv2d if len(conv.size) == 2 else functional.conv3d
         window = {"stride": conv.stride, "padding": conv.pad, "dilation": conv.dilation}
         return partial(convolve, a, b, groups=conv.groups, **window)
-    # What is asked for has no values yet; its tensor tells the sizes and the layout.
+    # The requested output has no values yet; its tensor gives sizes and layout.
     unread = torch.empty(_convolution_shapes(conv)[2], dtype=a.dtype, device=a.device).movedim(-1, 1)
     image, filters = (unread, b) if conv.kind == DGRAD else (b, unread)
     steps = list(conv.stride), list(conv.pad), list(conv.dilation)
@@ -143,7 +143,7 @@ def convolution_call(conv: ConvProblem, a: torch.Tensor, b: torch.Tensor) -> Cal
 def reference_results(
     problem: GemmProblem, operands: Operands, product: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    """What `results` must give: the product, in high precision, with its epilogue."""
+    """The expected `results`: the product in high precision with its epilogue."""
     value, found = product, []
     for word in epilogue_words(problem):
         if word in GATED_ACTIVATIONS:
@@ -198,7 +198,7 @@ def descaled(matrix: torch.Tensor, scales: torch.Tensor, rows: int) -> torch.Ten
 
 
 def product_of(problem: GemmProblem, operands: Operands) -> torch.Tensor | None:
-    """The product of a problem beyond the plain one before its epilogue; None where it is the plain one."""
+    """The product of a grouped, scaled or convolution problem before its epilogue; None for a plain GEMM."""
     conv, scaling = problem.conv, problem.block_scaling
     if conv is not None:
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):

@@ -1,4 +1,4 @@
-"""Which kernels a library call launches: the call is captured into a CUDA graph and its nodes are read."""
+"""The kernels that a library call launches, read from a CUDA graph into which the call is captured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def launched_kernels(launch: Launch) -> list[LaunchedKernel]:
     """The kernels of one call, in the order in which they were enqueued. Raises KernelError."""
     stream = _side_stream()
     with torch.cuda.stream(stream):
-        # Once outside of the capture: libraries allocate workspace for a new stream.
+        # Once outside the capture, because libraries allocate workspace for a new stream.
         launch()
         stream.synchronize()
         handle = driver.CUstream(stream.cuda_stream)
@@ -60,7 +60,7 @@ def _kernels(graph: Any) -> list[LaunchedKernel]:
         if _ask(driver.cuGraphNodeGetType(node)) != driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL:
             continue
         found = _ask(driver.cuGraphKernelNodeGetParams(node))
-        # A kernel of a lazily loaded library has a handle of its own kind.
+        # A kernel of a lazily loaded library has another kind of handle.
         answer = driver.cuKernelGetName(found.kern) if int(found.kern) else driver.cuFuncGetName(found.func)
         name = _ask(answer)
         kernels.append(

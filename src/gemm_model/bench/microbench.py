@@ -1,4 +1,4 @@
-"""Microbenchmarks: what a GPU really does, in place of its datasheet."""
+"""Microbenchmarks that measure the quantities of a GPU description."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RING_BYTES = 8 * CHUNK_BYTES
 FOOTPRINTS_MIB = (4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 100, 150, 200)
 SHARERS = (1, 2, 4, 12, 33, 132)
 STORED_MIB = 16
-"""What all SMs store to [MiB]; L2's write bandwidth; chosen: L2 holds it."""
+"""Buffer that all SMs store to [MiB]; L2's write bandwidth; chosen to fit L2."""
 LATENCY_BYTES = (128, 1024, 4096, 16384, 32768)
 CLUSTER_SIZES = (1, 2, 4, 8, 16)
 MMA_N = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
@@ -33,7 +33,7 @@ MMA_K = {"bf16": 16, "e4m3": 32}
 MMA_STAGES = 4
 """Pairs of operand tiles that MMAs take in turn [1]; MMA rates; chosen."""
 MMA_KINDS = {"fp16": "bf16", "fp8": "e4m3"}
-"""Type that is run for a kind of math."""
+"""Type that represents a kind of math."""
 SAMPLES = 7
 """Launches whose median counts [1]; bandwidths and latencies; chosen."""
 CHUNKS = 512
@@ -66,7 +66,7 @@ class Microbenchmarks:
         self._buffer = torch.empty(2048 * MIB, dtype=torch.uint8, device="cuda").random_()
 
     def describe(self) -> dict[str, Any]:
-        """What the driver says of the card."""
+        """The driver's description of the card."""
         return {**self._device.describe(), "smem_bytes_per_cta": self._smem_bytes}
 
     def require_alone(self) -> None:
@@ -110,7 +110,9 @@ class Microbenchmarks:
         )
 
     def all(self) -> Iterator[Measurement]:
-        """Everything, also what no description holds: by footprint, by bytes, by MMA, under load."""
+        """All measurements, including those outside a description: by footprint, by bytes, by MMA, under
+        load.
+        """
         yield from self.launch_overhead()
         yield from self.resident_clusters()
         yield from self.dram_bandwidth()
@@ -170,7 +172,7 @@ class Microbenchmarks:
         return self._bulk_read_gb_per_s(quarter, 1, CHUNKS)
 
     def l2_bandwidth(self) -> Iterator[Measurement]:
-        """All SMs reading a footprint over and over, so many of them the same bytes."""
+        """All SMs read a footprint over and over, in groups that read the same bytes."""
         for sharers in (count for count in SHARERS if self._sms % count == 0):
             regions = self._sms // sharers
             for footprint in FOOTPRINTS_MIB:
@@ -181,12 +183,12 @@ class Microbenchmarks:
                 yield _measured("l2_read_bandwidth", rate, "GB/s", footprint_mib=footprint, sharers=sharers)
 
     def l2_port(self) -> Iterator[Measurement]:
-        """A few SMs reading bytes that L2 holds: what one SM takes when the others are silent."""
+        """A few SMs read bytes that L2 holds: the ingress bandwidth of an SM while the others are silent."""
         for sms in (1, 2, 4, 8, 16, 33, 66):
             yield _measured("l2_port_bandwidth", self._port_bytes_per_clk(sms), "B/clk/SM", sms=sms)
 
     def _port_bytes_per_clk(self, sms: int, cluster_size: int | None = None) -> float:
-        """Of each of so many SMs that read a MiB of their own again and again; a cluster is in one GPC."""
+        """Ingress of each of `sms` SMs that read a MiB of their own repeatedly; a cluster lies in one GPC."""
         kernel = self._kernel(sources.BULK_READ, "bulk_read_kernel")
         arguments = (self._buffer, MIB, sms, CHUNKS, 0, self._clocks)
         self._median_us(
@@ -206,7 +208,7 @@ class Microbenchmarks:
                 yield _measured("load_latency", clocks, "clk", level=level, bytes=size)
 
     def _latency(self, size: int, *, twice: bool) -> tuple[float, float]:
-        """Clocks and nanoseconds of one bulk load, of bytes that were just loaded where `twice`."""
+        """Clocks and nanoseconds of one bulk load; with `twice`, of bytes that were just loaded."""
         kernel = self._kernel(sources.LATENCY, "bulk_latency_kernel")
         stride = self._buffer.numel() // LOADS // CHUNK_BYTES * CHUNK_BYTES
         arguments = (self._buffer, size, stride, LOADS, int(twice), self._clocks)
@@ -227,7 +229,7 @@ class Microbenchmarks:
         return float(CHUNKS * CHUNK_BYTES * self._sms / microseconds / 1e3)
 
     def _store_bytes_per_clk(self) -> float:
-        """Of one SM that stores a MiB again and again."""
+        """Store rate of one SM that writes a MiB repeatedly."""
         self._bulk_store_us(MIB, 1)
         return CHUNKS * CHUNK_BYTES / self._median_clocks(1)
 
@@ -320,7 +322,7 @@ class Microbenchmarks:
         return 1e3 * statistics.median(clocks / nanoseconds for clocks, nanoseconds in pairs), sensors
 
     def _bulk_read_gb_per_s(self, region: int, regions: int, chunks: int) -> float:
-        """All SMs read so many chunks each, of so many regions in turn."""
+        """Bandwidth of all SMs, each reading `chunks` chunks from `regions` regions in turn."""
         kernel = self._kernel(sources.BULK_READ, "bulk_read_kernel")
         stagger = int(regions < self._sms)
         arguments = (self._buffer, region, regions, chunks, stagger, self._clocks)

@@ -29,7 +29,7 @@ class LibraryChoice:
 
 
 Config = KernelConfig | LibraryChoice | None
-"""None stands for a library that chooses its kernel itself and lets nobody ask for another."""
+"""A kernel's configuration; None for a library that always chooses its kernel itself."""
 
 Launch = Callable[[], object]
 """Enqueues the kernel once on the current stream and returns without waiting for it."""
@@ -71,8 +71,8 @@ class Operands:
 
     Block-scaled problems also carry `a_scale` and `b_scale`, in the layout that the hardware reads. B of a
     grouped problem is [groups, n, k]. `extras` are the tensors of an epilogue by its words, the `bounds` of
-    groups, and block scales that software applies. `scratch` is memory for what a kernel keeps for itself,
-    such as partial sums; without it, it finds its own at each launch.
+    groups, and block scales that software applies. `scratch` is memory for a kernel's own use, such as
+    partial sums; without it, the kernel allocates at each launch.
     """
 
     a: Any
@@ -91,13 +91,15 @@ class Provider(Protocol):
     """Value of the `kernel` column."""
 
     def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
-        """Why the types of `problem` cannot run on such a GPU; empty where they can."""
+        """Why the types of `problem` cannot run on such a GPU; empty if they can."""
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
-        """The configurations worth timing, in a fixed order; (None,) where the library chooses."""
+        """The configurations worth timing, in a fixed order; (None,) if the library chooses."""
 
     def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
-        """Equal for rows that share one compiled kernel, so that it is compiled once. Raises KernelError."""
+        """A key that rows with the same compiled kernel share, so that it is compiled once. Raises
+        KernelError.
+        """
 
     def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
         """Put the kernel into the cache on disk; needs no GPU. Raises CompileError."""
@@ -111,7 +113,7 @@ class DescribingProvider(Provider, Protocol):
     """A provider whose kernels are known only once they are built: its library chooses or completes them."""
 
     def describe(self, problem: GemmProblem, config: Config, operands: Operands) -> Mapping[str, Any]:
-        """Table cells that say what runs: tile, cluster, stages, the kernel's name. Raises KernelError."""
+        """Table cells of the kernel that runs: tile, cluster, stages, name. Raises KernelError."""
 
 
 PROVIDERS: dict[str, str] = {

@@ -149,7 +149,7 @@ class QuackProvider:
         if problem.a_scale is not None:
             scales = {"SFA": operands.a_scale, "SFB": operands.b_scale}
         if self._latest is None or self._latest[0] != (problem, config):
-            # QuACK's entry point launches once while it makes the plan: a warm-up.
+            # QuACK's entry point launches once while it makes the plan, which warms up the kernel.
             plan = quack_gemm.gemm(
                 a,
                 b,
@@ -189,7 +189,9 @@ def _launch_in_scratch(scratch: torch.Tensor, launch: Launch) -> None:
 
 
 def placed_in(scratch: torch.Tensor, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Buffers alike, one behind the other in `scratch`, counters cleared; the same if it is too small."""
+    """Buffers of the same shapes, one after another in `scratch`, with cleared counters; unchanged if it is
+    too small.
+    """
     sizes = [-(-buffer.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for buffer in buffers]
     if sum(sizes) > scratch.nbytes:
         return list(buffers)
@@ -220,7 +222,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _configs(problem: GemmProblem, gpu: GpuSpec, family: KernelFamily) -> Iterator[KernelConfig]:
-    """All kernels of the family that run, with the stages that they choose, in each of their tile orders."""
+    """All runnable kernels of the family, with their own number of stages, in each of their tile orders."""
     space = family.space
     clusters = [cluster for cluster in space.clusters if max(cluster) <= SWEPT_CLUSTER]
     kernels = [
@@ -247,7 +249,7 @@ def _configs(problem: GemmProblem, gpu: GpuSpec, family: KernelFamily) -> Iterat
 
 
 def _fused(problem: GemmProblem) -> bool:
-    """Whether an epilogue or groups are asked for: those are kernels of QuACK's library of epilogues."""
+    """Whether the problem has an epilogue or groups, which QuACK's library of epilogues computes."""
     return problem.epilogue is not None or problem.groups is not None
 
 
@@ -267,7 +269,7 @@ def _cutlass_type(name: str) -> Any:
 
 
 def _tile_k(problem: GemmProblem, config: KernelConfig) -> int | None:
-    """Tile K where it is not QuACK's own choice of 128 bytes."""
+    """Tile K if it differs from QuACK's default of 128 bytes."""
     return None if config.cta_k in (0, int(K_BYTES_PER_STAGE) * 8 // problem.a_dtype.bits) else config.cta_k
 
 

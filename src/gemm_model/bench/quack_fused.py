@@ -27,7 +27,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
 ORDER = ("alpha", "beta", "bias_n", "bias_m", "residual", "activation")
-"""Order in which QuACK applies an epilogue; beta and residual take the place of its one C operand."""
+"""Order in which QuACK applies an epilogue; beta and residual both use its single C operand."""
 
 ACTIVATION_NAMES = {
     "relu": "relu",
@@ -42,7 +42,7 @@ HOPPER = 9
 
 
 def unsupported(problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
-    """Why QuACK cannot run such a problem; empty where it can."""
+    """Why QuACK cannot run such a problem; empty if it can."""
     words = epilogue_words(problem)
     activation = _activation(words)
     places = ["activation" if word == activation else word for word in words]
@@ -58,7 +58,7 @@ def unsupported(problem: GemmProblem, compute_capability: tuple[int, int]) -> st
 
 
 def kernel_key(problem: GemmProblem) -> tuple[Any, ...]:
-    """What the compiled kernel depends on beside the plain product's key."""
+    """Parts of the compiled kernel's key beside those of a plain GEMM."""
     return (epilogue_words(problem), bool(group_rows(problem)))
 
 
@@ -123,7 +123,7 @@ def _settings(config: KernelConfig) -> GemmConfig:
 
 
 def _named_tensors(problem: GemmProblem, operands: Operands) -> dict[str, Any]:
-    """What the epilogue reads and the bounds of groups, under the names of QuACK's arguments."""
+    """Operands of the epilogue and bounds of groups, under the names of QuACK's arguments."""
     words, extras = epilogue_words(problem), operands.extras
     activated = bool(_activation(words))
     found: dict[str, Any] = {}
@@ -181,7 +181,7 @@ def _meta_operands(problem: GemmProblem) -> Operands:
 
 @contextmanager
 def _without_gpu() -> Iterator[None]:
-    """QuACK's plans without their launch and without what only a GPU tells; for processes that compile."""
+    """Make QuACK's plans without launching and without queries to a GPU, for processes that compile."""
     changes = (
         (quack_gemm, "get_max_active_clusters", _one_cluster),
         (quack_host, "get_max_active_clusters", _one_cluster),

@@ -1,4 +1,4 @@
-"""How many copies of the operands a graph of launches walks through, so that none is found in L2 again."""
+"""Number of operand copies that a graph of launches rotates through, so that none is still in L2."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Rotation:
 
 
 def rotation_of(problem: GemmProblem, l2_bytes: float, asked: int = 0) -> Rotation:
-    """The rotation with cold operands, or with `asked` copies of the weights where that is not 0."""
+    """The rotation with cold operands, or with `asked` copies of the weights unless that is 0."""
 
     def cold_copies(size_bytes: float) -> int:
         return max(2, -int(-COLD_L2_MULTIPLE * l2_bytes // size_bytes))

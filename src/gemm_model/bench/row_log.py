@@ -1,4 +1,4 @@
-"""The table on disk: appended and flushed row by row, and taken up again after any end."""
+"""The table on disk: appended and flushed row by row, and resumed after any end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RowLog:
 
     @classmethod
     def create(cls, path: Path, columns: Sequence[str]) -> RowLog:
-        """A new table; InputError where there is one already, or no place for one."""
+        """A new table. Raises InputError if one exists already, or the place is not writable."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, NEW_FILE_MODE)
@@ -44,9 +44,9 @@ class RowLog:
 
     @classmethod
     def resume(cls, path: Path, columns: Sequence[str], rows: Sequence[Row]) -> tuple[RowLog, int]:
-        """The table to go on with and how many rows it holds; a torn last line is cut off.
+        """The table to resume and its number of rows; a torn last line is cut off.
 
-        Raises InputError where its rows are not the first rows of this sweep.
+        Raises InputError if its rows are not the first rows of this sweep.
         """
         try:
             data = path.read_bytes()
@@ -75,11 +75,11 @@ class RowLog:
         return log, len(done)
 
     def append(self, cells: Mapping[str, Any]) -> None:
-        """Add one row, whole or not at all; InputError where the disk takes no more."""
+        """Add one row, whole or not at all. Raises InputError if the disk is full."""
         self.extend([line_of([cells.get(name, "") for name in self._columns])])
 
     def extend(self, lines: Iterable[str]) -> None:
-        """Add lines as `line_of` makes them, all or none; InputError where the disk takes no more."""
+        """Add lines from `line_of`, all or none. Raises InputError if the disk is full."""
         data = "".join(lines).encode()
         end = os.fstat(self._descriptor).st_size
         try:
@@ -105,11 +105,13 @@ def line_of(cells: Sequence[Any]) -> str:
 
 
 def whole_lines(data: bytes) -> bytes:
-    """What a log holds without a last line that a kill tore."""
+    """The whole lines of a log, without a last line torn by a kill."""
     return data[: data.rfind(b"\n") + 1]
 
 
 def _same(cells: Mapping[str, str], row: Row) -> bool:
-    """Whether the table's cells are those of the row; what the row leaves open, its kernel has filled in."""
+    """Whether the table's cells match the row; cells that the row leaves empty may hold the kernel's
+    values.
+    """
     wanted = {name: str(value) for name, value in row.columns().items() if str(value)}
     return all(cells.get(name, "") == value for name, value in wanted.items())

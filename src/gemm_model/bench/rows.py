@@ -1,4 +1,4 @@
-"""One row of a benchmark: what was run and what came of it, as columns of a CSV."""
+"""One row of a benchmark: the kernel, the problem and the outcome, as columns of a CSV."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import REGIME_NAMES
 
 L2_STATES = ("cold", "warm", "rotated")
-"""Rotated: what the graph regime's rotation of the operands leaves in L2."""
+"""States of L2; 'rotated' is whatever the graph regime's rotation of the operands leaves there."""
 
 IDENTITY_COLUMNS = (
     "in_dtype",
@@ -66,7 +66,7 @@ DETAIL_COLUMNS = (
 )
 
 CHAIN_COLUMNS = ("pdl", "rotation", "partner", "settled")
-"""What is around a launch of the graph regime."""
+"""Launch context in the graph regime."""
 
 GRAPH_COLUMNS = (
     "weight_copies",
@@ -76,14 +76,14 @@ GRAPH_COLUMNS = (
     "programmatic_edges",
     "partner_us",
 )
-"""What the graph regime tells of its graph; `partner_us` is the partner's time in a graph of its own."""
+"""Columns about the graph; `partner_us` is the partner's time in a graph of its own."""
 
 PAIR_COLUMNS = ("paired", "without_pdl_us", "pdl_gain_us", "pdl_gain_error_us")
-"""Of chains replayed in turn with and without programmatic dependent launch: the time without it, and mean
-and standard error of the paired differences. The row's own time is with it."""
+"""Columns of chains replayed in turn with and without programmatic dependent launch: the time without it, and
+mean and standard error of the paired differences. The row's own time is with it."""
 
 LAUNCH_COLUMNS = ("grid", "block")
-"""Of rows whose provider says what it launches; in the counters regime the profiler says so for all rows."""
+"""Columns filled by providers that report their launches, and by the profiler in the counters regime."""
 
 TIMING_COLUMNS = ("min_us", "p90_us", "count", "empty_kernel_us")
 STATE_COLUMNS = ("sm_mhz", "mem_mhz", "power_w", "temp_c", "throttle")
@@ -138,18 +138,18 @@ NORM = "rmsnorm"
 """The partner that writes the activations: a root-mean-square norm over their rows."""
 
 ALIGNMENT_BITS = 128
-"""What rows start at a multiple of [bit]; operands of TMA and cuBLAS; CUDA driver API, tensor maps."""
+"""Alignment of rows [bit]; operands of TMA and cuBLAS; CUDA driver API, tensor maps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """What is around a launch of the graph regime.
+    """The launch context of a row in the graph regime.
 
-    `rotation` is the number of copies of the weights; 0 takes as many as make four times L2. `partner` is a
-    second kernel that follows in each link of the chain, an `MxNxK` GEMM of the same configuration, or that
-    precedes, NORM; without one the kernel follows itself. `settled` runs until clock and power settle, else
-    the card rests before each replay. `paired` replays the chain in turn with one without programmatic
-    dependent launch.
+    `rotation` is the number of copies of the weights; 0 takes enough to fill four times L2. `partner` is a
+    second kernel in each link of the chain: an `MxNxK` GEMM of the same configuration that follows, or NORM,
+    which precedes; without one the kernel follows itself. `settled` runs until clock and power settle;
+    otherwise the card rests before each replay. `paired` replays the chain in turn with one without
+    programmatic dependent launch.
     """
 
     rotation: int = 0
@@ -192,7 +192,7 @@ class Row:
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        """What is launched: the row's configuration, and in a paired chain the same without PDL."""
+        """The launched configurations: the row's, and in a paired chain the same without PDL."""
         if not self.chain.paired or not isinstance(self.config, KernelConfig):
             return (self.config,)
         return (self.config, replace(self.config, pdl=False))
@@ -240,7 +240,7 @@ class Row:
 
 
 def extra_columns(rows: Sequence[Row]) -> tuple[str, ...]:
-    """The columns that rows of more than plain products need beside those of their regime."""
+    """The columns for kinds of problem among the rows, beside those of their regime."""
     told = {name for row in rows for name in extras(row.problem)}
     told |= {"paired"} if any(row.chain.paired for row in rows) else set()
     columns = (EXTRA_COLUMNS, BATCH_COLUMNS, MASK_COLUMNS, PAIR_COLUMNS)
@@ -265,7 +265,7 @@ def write_plan(rows: Sequence[Row], path: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a row; `values` holds further cells, times only where the disposition is 'ok'."""
+    """The outcome of a row; `values` holds more cells, and times only if the disposition is 'ok'."""
 
     disposition: str
     detail: str = ""
@@ -273,7 +273,7 @@ class Outcome:
 
 
 def row_from_columns(cells: Mapping[str, Any], *, regime: str = "", l2: str = "") -> Row:
-    """The row that `Row.columns` wrote, cells as text; `regime` and `l2` override the cells."""
+    """The row from cells that `Row.columns` wrote, as text; `regime` and `l2` override the cells."""
     kernel = cells["kernel"]
     scale = _scale(cells)
     problem = GemmProblem(
@@ -310,7 +310,7 @@ def row_from_columns(cells: Mapping[str, Any], *, regime: str = "", l2: str = ""
 
 
 def _whole(cells: Mapping[str, Any], name: str) -> int:
-    """A cell as a whole number; other programs write 128 as 128.0 where a column has gaps."""
+    """A cell as a whole number; other programs write 128 as 128.0 in a column with gaps."""
     try:
         value = float(cells[name])
     except ValueError:

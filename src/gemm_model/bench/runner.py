@@ -1,4 +1,4 @@
-"""Runs a sweep: compile in parallel, check every result, time in mixed order, and lose nothing on the way."""
+"""Run a sweep: compile in parallel, check every result, time in mixed order, keep every row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gemm_model.core.errors import InputError
 
 TORCH_DEVICE = "gemm_model.bench.torch_device:TorchDevice"
 SENTINEL_DRIFT_LIMIT = 0.01
-"""Change of the sentinel from first to last that is reported [1]; sweeps; chosen."""
+"""Change of the sentinel that is reported as drift [1]; sweeps; chosen."""
 FIRST_CALL_LIMIT_S = 300.0
 """Most time of a first answer [s]; a new worker, which imports and compiles; chosen."""
 COMPILE_LIMIT_S = 300.0
@@ -43,7 +43,7 @@ PROFILED_ROW_LIMIT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How to run a sweep; everything that does not change what is measured."""
+    """Options of a run that do not change what is measured."""
 
     settings: TimingSettings = field(default_factory=TimingSettings)
     device: str = TORCH_DEVICE
@@ -57,7 +57,7 @@ class RunOptions:
 
 
 Progress = Callable[[str, int, int], None]
-"""Called with the phase, what is done and what there is to do."""
+"""Called with the phase, the number done and the total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class RunSummary:
     done: int
     dispositions: Mapping[str, int]
     remarks: Mapping[str, int]
-    """What was to be said of good rows, such as a kernel whose name is not known, and of how many."""
+    """Remarks on good rows, such as an unknown kernel name, with the number of rows."""
     sentinel_drift: float
 
     @property
@@ -98,7 +98,7 @@ def compiler(device: str, kernels: Sequence[str]) -> WorkerProcess:
 
 
 def compile_row(worker: WorkerProcess, row: Row, compute_capability: tuple[int, int]) -> Outcome:
-    """What becomes of the row's kernel: ok or compile_failed."""
+    """The outcome of compiling the row's kernel: ok or compile_failed."""
     request = {
         "operation": "compile",
         "row": row.columns(),
@@ -112,13 +112,13 @@ def compile_row(worker: WorkerProcess, row: Row, compute_capability: tuple[int, 
 
 
 def sentinel_of(rows: Sequence[Row]) -> Row | None:
-    """The row of middling length, timed again and again to show drift; None without rows."""
+    """The row of median length, timed repeatedly to show drift; None without rows."""
     ordered = sorted(rows, key=lambda row: estimated_kernel_us(row.problem))
     return ordered[len(ordered) // 2] if ordered else None
 
 
 def sentinel_drift(readings: Sequence[Mapping[str, Any]]) -> float:
-    """Largest over smallest time of the sentinel, less one."""
+    """Drift of the sentinel: largest over smallest time, less one."""
     times = [reading["runtime_us"] for reading in readings]
     return max(times) / min(times) - 1 if times else 0.0
 
@@ -136,7 +136,7 @@ def read_sentinel(
 def table_cells(
     row: Row, outcome: Outcome, checked: Mapping[str, Any], card: Mapping[str, Any], order: int
 ) -> dict[str, Any]:
-    """The row as the table holds it; `checked` are the cells that its check told."""
+    """The cells of a row in the table; `checked` holds the cells from its check."""
     ok = outcome.disposition == "ok"
     return {
         **row.columns(),
@@ -228,7 +228,7 @@ class Run:
         return self._done
 
     def go(self, worker: WorkerProcess, failures: Mapping[int, Outcome], progress: Progress) -> RunSummary:
-        """Check and time what is left. `failures` are rows known to be impossible, by index."""
+        """Check and time the remaining rows. `failures` holds rows known to be impossible, by index."""
         self._known.update(failures)
         try:
             self._check(worker, progress)
@@ -279,7 +279,7 @@ class Run:
             progress("time", self._done, len(self._rows))
 
     def _profile(self, progress: Progress) -> None:
-        """Rows in groups, one profiler process each; what a crash leaves undone goes into the next group."""
+        """Profile rows in groups, one process each; rows that a crash leaves undone join the next group."""
         progress("profile", self._done, len(self._rows))
         while self._done < len(self._rows) and not self._out_of_time():
             first = self._done

@@ -1,4 +1,4 @@
-"""What a benchmark runs, and in which order."""
+"""The rows of a benchmark, and their order."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from gemm_model.core.problem import GemmProblem
 
 SHUFFLE_SEED = 17
 PDL_KERNELS = ("quack",)
-"""Libraries that launch their kernels with programmatic dependent launch unless told otherwise."""
+"""Libraries that use programmatic dependent launch by default."""
 
 SWAPPED = "swapped"
-"""The partner whose weights have n and k changed: the second half of a feed-forward layer."""
+"""The partner with n and k exchanged: the second half of a feed-forward layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class ConfigFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainOptions:
-    """What the graph regime puts around each row; what is not given is left as the row has it."""
+    """Launch context of the graph regime; options that are not given keep the row's values."""
 
     pdl: tuple[bool, ...] = ()
     rotation: int | None = None
@@ -104,7 +104,7 @@ def rows_of_problems(
 ) -> list[Row]:
     """Every problem that the provider can run, with each of its configurations that the filter takes.
 
-    `listed` configurations stand in place of the provider's own, unless its library chooses for itself.
+    `listed` configurations replace the provider's own, unless its library chooses itself.
     """
     rows: list[Row] = []
     for problem in problems:
@@ -192,9 +192,9 @@ def arranged(
 ) -> list[Row]:
     """Rows in an order that mixes shapes and configurations, so that a drifting clock favours none of them.
 
-    Rows `in_order` stay as they come: what drifts is then the same for neighbours, whose difference is asked.
-    `sample` keeps so many rows, `sample_shapes` all rows of so many shapes. Shard (i, n) is the i-th of n
-    parts of about equal length; a shape stays on one card, where all its configurations are compared.
+    Rows `in_order` keep their order, so that drift cancels in differences of neighbours. `sample` keeps that
+    many rows, `sample_shapes` all rows of that many shapes. Shard (i, n) is the i-th of n parts of about
+    equal length; a shape stays on one card, where all its configurations are compared.
     """
     draw = random.Random(seed)
     order = list(rows)

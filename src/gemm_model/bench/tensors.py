@@ -22,15 +22,14 @@ from gemm_model.bench.torch_types import torch_dtype
 from gemm_model.core.problem import GemmProblem
 
 ALIGNMENT_BYTES = 256
-"""What B starts at a multiple of, behind A [elements]; operands of one type; chosen: 16 bytes and more in
-every type."""
+"""Alignment of B behind A [elements]; operands of one type; chosen: at least 16 bytes in every type."""
 PLACEMENT_ALIGNMENT = 4096
 """Step of a random place in the pool [elements]; operands; chosen."""
 CHUNK_ELEMENTS = 2**26
 """Random numbers made at once [elements]; the pool; chosen: they are fp32 before they are rounded."""
 OPERAND_BINS_SEED = 7
 OPERAND, SOURCE = "operand", "source"
-"""What a pool of random numbers is for: A and B, or what an epilogue reads."""
+"""Uses of a pool of random numbers: A and B, or the source of an epilogue."""
 
 POISON_BYTE = 0xFF
 """Byte of an output that was never written [1]; floating-point types of 8 or more bits; all bits set is
@@ -40,8 +39,7 @@ RELATIVE_ERROR_LIMITS = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 5e-3, "e4m3": 5e-2,
 """Largest ||out - reference|| / ||reference|| [1]; by output type; a few times its rounding error."""
 
 FP8_SUM_ERROR = 1e-2
-"""What the tensor core's short fp8 accumulators may add [1]; fp8 kernels; Hopper keeps about 14 bits of a
-partial sum."""
+"""Error allowed for short fp8 accumulators [1]; fp8 kernels; Hopper keeps about 14 bits of a partial sum."""
 
 LARGEST_ELEMENT_ERROR = 12.0
 """Largest error of one element [1, of the limit times the reference's root mean square]; all checks; rounding
@@ -51,9 +49,9 @@ of the largest of millions of normal values stays below 6."""
 class OperandPool:
     """Random numbers made once; operands of any shape are views into them.
 
-    A pool per type holds normally distributed values, so a new shape costs no time. A placement is a number
-    that says where in the pool the operands lie: where a matrix lies in physical memory decides which L2
-    slices and DRAM channels serve it, and with them the time of some kernels (by up to half on an H200).
+    A pool for each type holds normally distributed values, so a new shape costs no time. A placement is a
+    number that fixes where in the pool the operands lie. The physical address decides which L2 slices and
+    DRAM channels serve a matrix, and with them the time of some kernels (by up to half on an H200).
     """
 
     def __init__(self, device: str, seed: int, elements: int) -> None:
@@ -217,7 +215,7 @@ def _scattered(pool: torch.Tensor, count: int, size: int, draw: random.Random) -
 
 
 def references(problem: GemmProblem, operands: Operands) -> tuple[torch.Tensor, ...]:
-    """What a right kernel writes, in higher precision: the output and what else an epilogue gives."""
+    """The expected results in higher precision: the output and further results of an epilogue."""
     return reference_results(problem, operands, reference_product(problem, operands))
 
 

@@ -32,7 +32,7 @@ POOL_ELEMENTS = 2**30
 POOL_SHARE_OF_MEMORY = 32
 """Bytes of the card for each element of the pool [B]; small cards; chosen."""
 FLUSH_L2_MULTIPLE = 4
-"""What is written between launches [1, of L2]; cold operands; chosen."""
+"""Bytes written between launches [1, of L2]; cold operands; chosen."""
 TRACED_REST_MS = 2.0
 """Rest before a launch [ms]; launches that are traced, or timed to compare with it; eight times a kernel of
 250 us."""
@@ -83,7 +83,7 @@ class Sensors:
         return float(self._nvml.nvmlDeviceGetEnforcedPowerLimit(self._handle)) / 1e3
 
     def dram_bus_bits(self) -> int | None:
-        """Width of the memory bus; None where the driver does not tell."""
+        """Width of the memory bus [bit]; None if the driver does not report it."""
         try:
             return int(self._nvml.nvmlDeviceGetMemoryBusWidth(self._handle))
         except self._nvml.NVMLError:
@@ -113,7 +113,7 @@ class Sensors:
         }
 
     def _power_w(self) -> float:
-        """Power of this moment where the card tells it, else NVML's running mean."""
+        """Instantaneous power if the card reports it, else NVML's running mean [W]."""
         nvml = self._nvml
         field = nvml.nvmlDeviceGetFieldValues(self._handle, [nvml.NVML_FI_DEV_POWER_INSTANT])[0]
         if field.nvmlReturn == nvml.NVML_SUCCESS:
@@ -272,7 +272,9 @@ class TorchDevice:
     def time_graph_pair(
         self, first: Sequence[Launch], second: Sequence[Launch], settings: TimingSettings
     ) -> PairedTiming:
-        """Replays of a graph of each in turn, after a rest each, until their differences tell enough."""
+        """Replays of both graphs in turn, each after a rest, until the mean difference is known well
+        enough.
+        """
         estimate_ms, turns = self._turns(first, settings)
         count = turns * len(first)
         one, other = (captured(list(each) * turns, keep_graph=True) for each in (first, second))

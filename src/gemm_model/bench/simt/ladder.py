@@ -79,7 +79,7 @@ class SimtKernel:
 
     @property
     def resident_ctas(self) -> int:
-        """CTAs of this kernel on an SM: as many as threads allow, fewer where registers are the limit."""
+        """CTAs of this kernel on an SM: limited by threads, or by registers."""
         by_threads = THREADS_PER_SM // self.threads
         return by_threads if self.rung in ("naive", "shared") else min(by_threads, self.ctas_per_sm)
 
@@ -225,7 +225,7 @@ LADDER = (
     _pipelined((128, 256, 16), (8, 16), 1, stages=3),
     _pipelined((128, 256, 32), (8, 16), 1),
 )
-"""Every kernel, rung by rung; tiles that the model calls too small are in it on purpose."""
+"""Every kernel, rung by rung; it includes tiles that the model calls too small, on purpose."""
 
 
 def kernel_of(config: KernelConfig) -> SimtKernel:
