@@ -39,19 +39,32 @@ def physical(options):
     return Ranker("h200", options={**options, "residual": "off"})
 
 
-def kernels_corrected_one_and_all(corrected, physical, problem):
-    """The time of every kernel in its physically best order in us, and the band of the best."""
+def kernels_corrected_one_and_all(ranker, problem):
+    """The time of every kernel in its best order in us, and the band of the best."""
     kernel_us, bands = [], []
-    for (space, candidates, prediction), (_, _, physically) in zip(
-        corrected.predictions(problem), physical.predictions(problem), strict=True
-    ):
-        orders = space.family.space.orders_per_kernel
-        best_order = physically.runtime_us.reshape(-1, orders).argmin(axis=1)
-        rows = np.arange(0, len(candidates), orders) + best_order
+    for space, _, prediction in ranker.predictions(problem):
+        orders_us = prediction.runtime_us.reshape(-1, space.family.space.orders_per_kernel)
+        rows = np.arange(0, orders_us.size, orders_us.shape[1]) + orders_us.argmin(axis=1)
         kernel_us.append(prediction.runtime_us[rows])
         bands.append(prediction.error_band[rows])
     kernel_us = np.concatenate(kernel_us)
     return kernel_us, np.concatenate(bands)[kernel_us.argmin()]
+
+
+@pytest.mark.parametrize("family", ["quack", "any"])
+@pytest.mark.parametrize(
+    ("sizes", "dtype"),
+    [
+        *[((2048, 14336, 256), "fp8"), ((2048, 14336, 256), "bf16"), ((8192, 8192, 2048), "fp8")],
+        *[((8192, 8192, 2048), "bf16"), ((8192, 1024, 2048), "bf16"), ((4096, 3000, 4096), "bf16")],
+    ],
+)
+def test_the_first_is_the_least_of_all_candidates_in_all_tile_orders(sizes, dtype, family):
+    ranker, problem = Ranker("h200", family=family), GemmProblem.of(*sizes, dtype)
+    least_us = min(prediction.runtime_us.min() for _, _, prediction in ranker.predictions(problem))
+    assert ranker.rank(problem, 8).best.prediction.runtime_us == pytest.approx(least_us, rel=1e-9)
+    row = rank_table(pd.DataFrame([{**dict(zip("mnk", sizes, strict=True)), "in_dtype": dtype}]), ranker)
+    assert row["predicted_us"].item() == pytest.approx(least_us, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +73,7 @@ def kernels_corrected_one_and_all(corrected, physical, problem):
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
 def test_the_first_kernels_are_those_of_correcting_every_candidate(corrected, physical, sizes, dtype):
     problem = GemmProblem.of(*sizes, dtype)
-    kernel_us, _ = kernels_corrected_one_and_all(corrected, physical, problem)
+    kernel_us, _ = kernels_corrected_one_and_all(corrected, problem)
     ranking = corrected.rank(problem, 8)
     found = [choice.prediction.runtime_us for choice in ranking.choices]
     assert found == pytest.approx(np.sort(kernel_us)[:8], rel=1e-9)
@@ -85,11 +98,11 @@ def test_a_shape_seen_before_is_answered_from_memory_and_a_file_read_again(tmp_p
 
 @pytest.mark.parametrize("top_k", [1, 3, 40])
 @pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
-def test_ties_and_the_runner_up_are_those_of_correcting_every_kernel(corrected, physical, dtype, top_k):
+def test_ties_and_the_runner_up_are_those_of_correcting_every_kernel(corrected, dtype, top_k):
     sizes = np.exp2(np.random.default_rng(top_k).uniform(1, 11, (12, 3))).astype(int) * 8
     for m, n, k in sizes.tolist():
         problem = GemmProblem.of(m, n, k, dtype)
-        kernel_us, band = kernels_corrected_one_and_all(corrected, physical, problem)
+        kernel_us, band = kernels_corrected_one_and_all(corrected, problem)
         ranking = corrected.rank(problem, top_k)
         best_us = kernel_us.min()
         times = [choice.prediction.runtime_us for choice in ranking.choices]

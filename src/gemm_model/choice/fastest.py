@@ -10,7 +10,7 @@ import numpy as np
 from gemm_model.choice.numbers import choice_numbers
 from gemm_model.core.batch import FloatArray, GridRows, IntArray
 from gemm_model.core.prediction import BatchPrediction, Evaluation, LeastTimes, Prediction
-from gemm_model.kernel_model.residual import CORRECTIONS_APART, LIMIT
+from gemm_model.kernel_model.residual import LIMIT
 from gemm_model.kernels.candidates import Candidate, CandidateSpace
 from gemm_model.kernels.feasibility import Grid
 from gemm_model.models import Model
@@ -21,7 +21,7 @@ SAME_TIME = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class KernelTimes:
-    """Kernels of some shapes, each in its physically fastest tile order."""
+    """Kernels of some shapes, each in its fastest tile order."""
 
     space: CandidateSpace
     kernels: IntArray
@@ -41,35 +41,41 @@ class KernelTimes:
         `slowest_us`, a column, is the time of the last of those where other families' kernels contend too.
         With ties: also those that it can bring into the error band of the best, or before its runner-up. The
         nearest go first, and tell up to which time the others matter: no correction exceeds LIMIT. Those of
-        other families, by corrections of their own, do not tell. A
-        residual hardly tells orders apart, so that each kernel keeps its physically fastest.
+        other families, by corrections of their own, do not tell. Tile orders are corrected one by one: a
+        kernel then takes the time of the one that is fastest with its correction.
         """
-        physical_us, top_k = self.times_us, min(top_k, self.times_us.shape[1])
+        every_us = self.evaluation.runtime_us.reshape(-1, *self.times_us.shape)
+        top_k = min(top_k, self.times_us.shape[1])
         alone = slowest_us is None
         if slowest_us is None:
-            slowest_us = _smallest(physical_us, top_k)
-        near = np.isfinite(physical_us) & (physical_us <= slowest_us * CORRECTIONS_APART)
-        kernels = np.flatnonzero(near)
-        if not len(kernels):
-            return self
-        correction = self.evaluation.correction(self._rows(kernels))
-        if correction is None:
-            return self
-        band = np.zeros_like(physical_us)
-        known_band = correction.error_band() if with_ties else None
-        if known_band is not None:
-            band[near] = np.nan_to_num(known_band)
-        least_us = physical_us * (1.0 - LIMIT)
+            slowest_us = _smallest(self.times_us, top_k)
+        least_us = np.where(np.isfinite(self.times_us), every_us * (1.0 - LIMIT), np.inf)
         matters_us = slowest_us * (1.0 - LIMIT if alone else 1.0 + LIMIT)
-        corrected_us = np.full_like(physical_us, np.inf)
-        while (more := near & np.isinf(corrected_us) & (least_us <= matters_us)).any():
-            corrected_us[more] = correction.runtime_us(more[near])
-            matters_us = _smallest(corrected_us, top_k)
+        corrected_us, band = np.full_like(least_us, np.inf), np.zeros_like(least_us)
+        while (more := np.isinf(corrected_us) & (least_us <= matters_us)).any():
+            orders, kernels = np.nonzero(more.reshape(len(every_us), -1))
+            correction = self.evaluation.correction(self._rows(orders, kernels))
+            if correction is None:
+                return self
+            corrected_us[more] = correction.runtime_us(slice(None))
+            known_band = correction.error_band() if with_ties else None
+            if known_band is not None:
+                band[more] = np.nan_to_num(known_band)
+            kernel_us = corrected_us.min(axis=0)
+            matters_us = _smallest(kernel_us, top_k)
             if with_ties:
-                matters_us = np.maximum(matters_us, _tied_or_next(corrected_us, band))
+                matters_us = np.maximum(matters_us, _tied_or_next(kernel_us, band.max(axis=0)))
             matters_us = matters_us * (1.0 + SAME_TIME)
-        times_us = np.where(np.isfinite(corrected_us), corrected_us, physical_us)
-        return replace(self, times_us=times_us, corrected=True)
+        kernel_us = corrected_us.min(axis=0)
+        known = np.isfinite(kernel_us)
+        if not known.any():
+            return self
+        return replace(
+            self,
+            times_us=np.where(known, kernel_us, self.times_us),
+            orders=np.where(known.reshape(-1), corrected_us.argmin(axis=0).reshape(-1), self.orders),
+            corrected=True,
+        )
 
     @property
     def candidates(self) -> IntArray:
@@ -78,13 +84,12 @@ class KernelTimes:
 
     def predictions(self, kernels: IntArray) -> BatchPrediction:
         """All about some kernels, by their positions in the grid."""
-        prediction = self.evaluation.predictions(self._rows(kernels))
+        prediction = self.evaluation.predictions(self._rows(self.orders[kernels], kernels))
         if not self.corrected:
             return prediction
         return prediction.corrected(self.times_us.reshape(-1)[kernels])
 
-    def _rows(self, kernels: IntArray) -> GridRows:
-        orders = self.orders[kernels]
+    def _rows(self, orders: IntArray, kernels: IntArray) -> GridRows:
         return GridRows(orders, kernels, orders * len(self.orders) + kernels)
 
 

@@ -53,8 +53,8 @@ def rank_table(
     schedule, raster, swizzle, stages, split_k, swap_ab, `predicted_us`, `limiter` and, where the
     model has one, `error_band`.
 
-    Each kernel is looked at with its first tile orders, and of the fastest few all orders are predicted. A
-    residual corrects those of them, in their best order, that it can make the fastest. `advance` is told of
+    Each kernel is looked at with its first tile orders (one of each raster, where there are several), and of
+    the fastest few all orders are predicted. A residual corrects those that it can make the fastest. `advance` is told of
     the rows done, from several threads.
     """
     types = _with_types(frame)
@@ -117,7 +117,9 @@ def _best_of_chunk(
     sizes, worth = sizes[:, shapes], worth[np.ix_(shapes, some)]
     every = None if len(some) == space.kernels else np.tile(some, (len(shapes), 1))
     further = [problems[shape] for shape in shapes] if problems else []
-    looked_at = ranker.kernels(space, sizes, every, orders=FIRST_ORDERS, further=further)
+    offered = space.family.space
+    orders = FIRST_ORDERS if len(offered.rasters) == 1 else slice(None, None, len(offered.swizzles))
+    looked_at = ranker.kernels(space, sizes, every, orders=orders, further=further)
     first_us = np.where(worth, looked_at.times_us, np.inf)
     count = min(KERNELS_LOOKED_AT_CLOSELY, len(some))
     # Ascending positions, so that of kernels predicted alike the first of the space is taken.

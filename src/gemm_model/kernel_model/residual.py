@@ -28,8 +28,6 @@ from gemm_model.kernel_model.kernel_time import Geometry, KernelTime
 LIMIT = 0.08
 """The correction's bound [1, of the physical time]; all residuals; chosen: the physical model stays the
 answer."""
-CORRECTIONS_APART = (1.0 + LIMIT) / (1.0 - LIMIT)
-"""Ratio of two physical times [1]; beyond it the slower kernel stays the slower one; from LIMIT."""
 OFF = "off"
 AUTO = "auto"
 SUFFIX = ".residual.npz"
