@@ -145,6 +145,9 @@ def test_the_base_is_found_by_name(card: str, name: str) -> None:
 def test_an_unknown_card_needs_a_base() -> None:
     with pytest.raises(InputError, match="--base"):
         base_gpu("Somebody's GPU", {"h200": load_gpu_mapping("h200")})
+    twice = {name: load_gpu_mapping("h200") for name in ("h200", "mine")}
+    with pytest.raises(InputError, match="config/gpu/mine.yaml: device_names holds 'NVIDIA H200'; expected"):
+        base_gpu("NVIDIA H200", twice)
 
 
 def command(*words: str) -> int:

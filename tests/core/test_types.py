@@ -21,9 +21,11 @@ from gemm_model.core.gpu import gpu_from_mapping
 from gemm_model.core.kernel_config import parse_extent
 
 GPUS = (
-    *("a10", "a100_sxm_80gb", "b200", "b200_sxm", "b300_sxm", "gb200", "gb300", "gh200", "h100_sxm"),
-    *("h20", "h200", "h800_sxm", "l4", "l40s", "rtx_4090", "rtx_5090", "rtx_a6000"),
-    *("rtx_pro_6000_server", "v100_sxm2"),
+    *("a10", "a40", "a100_pcie_40gb", "a100_pcie_80gb", "a100_sxm_40gb", "a100_sxm_80gb"),
+    *("b100_sxm", "b200", "b200_sxm", "b300_sxm", "gb10", "gb200", "gb300", "gh200"),
+    *("h100_nvl", "h100_pcie", "h100_sxm", "h20", "h200", "h800_sxm", "l20", "l4", "l40", "l40s"),
+    *("rtx_4090", "rtx_5090", "rtx_6000_ada", "rtx_a6000", "rtx_pro_6000_max_q", "rtx_pro_6000_server"),
+    *("rtx_pro_6000_workstation", "v100_sxm2"),
 )
 
 
@@ -87,11 +89,15 @@ ADA_AND_HOPPER = (*AMPERE, "e4m3", "e5m2")
 BLACKWELL = (*ADA_AND_HOPPER, "e3m2", "e2m3", "e2m1")
 MULTIPLIED_ON = {
     "v100_sxm2": ("fp16",),
-    **dict.fromkeys(("a100_sxm_80gb", "a10", "rtx_a6000"), AMPERE),
-    **dict.fromkeys(("l4", "l40s", "rtx_4090"), ADA_AND_HOPPER),
-    **dict.fromkeys(("gh200", "h100_sxm", "h20", "h200", "h800_sxm"), ADA_AND_HOPPER),
-    **dict.fromkeys(("b200", "b200_sxm", "b300_sxm", "gb200", "gb300"), BLACKWELL),
-    **dict.fromkeys(("rtx_5090", "rtx_pro_6000_server"), BLACKWELL),
+    **dict.fromkeys(("a100_pcie_40gb", "a100_pcie_80gb", "a100_sxm_40gb", "a100_sxm_80gb"), AMPERE),
+    **dict.fromkeys(("a10", "a40", "rtx_a6000"), AMPERE),
+    **dict.fromkeys(("l20", "l4", "l40", "l40s", "rtx_4090", "rtx_6000_ada"), ADA_AND_HOPPER),
+    **dict.fromkeys(
+        ("gh200", "h100_nvl", "h100_pcie", "h100_sxm", "h20", "h200", "h800_sxm"), ADA_AND_HOPPER
+    ),
+    **dict.fromkeys(("b100_sxm", "b200", "b200_sxm", "b300_sxm", "gb10", "gb200", "gb300"), BLACKWELL),
+    **dict.fromkeys(("rtx_5090", "rtx_pro_6000_max_q", "rtx_pro_6000_server"), BLACKWELL),
+    "rtx_pro_6000_workstation": BLACKWELL,
 }
 
 
@@ -166,6 +172,47 @@ def test_every_gpu_is_described_and_tells_its_sources():
         assert gpu.validated or name in gpu.caveats[0]
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        # 132 SMs x 1980 MHz x 16 and 4 B/clk.
+        ("l2_read_bytes_per_clk_per_sm: 16", "l2_read_gb_per_s is 8873; expected at most 4182, sm_count x"),
+        ("l2_write_bytes_per_clk_per_sm: 4", "l2_write_gb_per_s is 4600; expected at most 1045, sm_count x"),
+        ("smem_fill_bytes_per_clk_per_sm: 256", "expected at most smem_bytes_per_clk_per_sm, 128"),
+        ("l2_read_bytes_per_clk_of_eight: 120", "expected at most l2_read_bytes_per_clk_per_sm, 88"),
+    ],
+)
+def test_a_card_with_more_than_its_sms_give_is_refused_by_file_and_key(tmp_path, line, words):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"name: mine\nlike: h200\n{line}\n")
+    with pytest.raises(InputError, match=f"{re.escape(str(path))}: GPU mine: .*{words}"):
+        load_gpu(path)
+
+
+def test_each_card_has_a_name_of_its_own():
+    by_alias = [(alias, name) for name in GPUS for alias in load_gpu(name).device_names]
+    assert len({alias for alias, _ in by_alias}) == len(by_alias)
+    assert len({name for _, name in by_alias}) >= len(GPUS) - 2  # A locked card and a V100 have none.
+
+
+def test_a_card_like_another_says_what_it_has_of_it(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "name: mine\nlike: a40\nsm_count: 40\nl2_bytes: 4000000\npower_cap_w: null\n"
+        "sources: {sm_count: counted, l2_bytes: read}\n"
+    )
+    mine, a40, a10 = load_gpu(path), load_gpu("a40"), load_gpu("a10")
+    assert (mine.sm_count, mine.l2_bytes, mine.power_cap_w, mine.device_names) == (40, 4e6, None, ())
+    assert (mine.sm_clk_mhz, mine.smem_bytes_per_sm) == (a40.sm_clk_mhz, a10.smem_bytes_per_sm)
+    assert mine.sources["sm_count"] == "counted"
+    assert mine.sources["sm_clk_mhz"] == f"taken from a40: {a40.sources['sm_clk_mhz']}"
+    assert a40.sources["threads_per_sm"] == f"taken from a10: {a10.sources['threads_per_sm']}"
+    assert "power_cap_w" not in mine.sources
+    path.write_text("name: mine\nlike: a41\n")
+    with pytest.raises(InputError, match="unknown GPU 'a41'; expected a YAML file or one of"):
+        load_gpu(path)
+
+
 def test_the_classic_b200():
     gpu = load_gpu("b200")
     assert (gpu.sm_count, gpu.sm_clk_mhz, gpu.dram_bus_bits, gpu.dram_clk_mhz) == (148, 1300, 8192, 4000)
@@ -201,6 +248,8 @@ def test_a_wrong_number_names_its_file_and_key(tmp_path, gemm_model):
 def test_gpu_from_a_yaml_file(tmp_path):
     values = load_config()["gpu"] | {"name": "mine", "sm_count": 7}
     path = tmp_path / "mine.yaml"
+    rates = ("l2_read_gb_per_s", "l2_write_gb_per_s")
+    values |= {name: values[name] * 7 / 132 for name in rates}
     lines = [f"{key}: {value}" for key, value in values.items() if not isinstance(value, dict)]
     lines.append("flop_per_clk_per_sm: {fp16: 4096}")
     path.write_text("\n".join(lines).replace("True", "true").replace("None", "null"))
@@ -244,6 +293,7 @@ def test_gpu_from_a_yaml_file(tmp_path):
         ({"speed": 3}, "unknown key 'speed'"),
         ({"flop_per_clk_per_sm": {"fp99": 1}}, "flop_per_clk_per_sm.fp99"),
         ({"flop_per_clk_per_sm": 4}, "expected a mapping"),
+        ({"tpc_rounds": [[]]}, "tpc_rounds holds an empty round; expected a GPC for each TPC"),
     ],
 )
 def test_a_bad_gpu_description_is_refused(change, words):

@@ -78,10 +78,15 @@ class Readings:
 
 
 def base_gpu(card_name: str, known: Mapping[str, Mapping[str, Any]]) -> str:
-    """The description among `known` that lists the card's name. Raises InputError if none does."""
-    for name, description in known.items():
-        if card_name in description.get("device_names", ()):
-            return name
+    """The description among `known` that lists the card's name. Raises InputError unless exactly one does."""
+    listing = [name for name, found in known.items() if card_name in found.get("device_names", ())]
+    if len(listing) > 1:
+        raise InputError(
+            f"config/gpu/{listing[1]}.yaml: device_names holds {card_name!r}; expected a name that "
+            f"{listing[0]}.yaml does not list"
+        )
+    if listing:
+        return listing[0]
     raise InputError(f"no packaged description is of {card_name!r}; give --base, one of {', '.join(known)}")
 
 

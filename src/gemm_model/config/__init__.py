@@ -80,13 +80,31 @@ def load_gpu_mapping(name_or_path: str | Path) -> dict[str, Any]:
 def _gpu(name_or_path: str | Path) -> tuple[dict[str, Any], str]:
     """A GPU's values, and the file that they stand in."""
     if is_yaml_file(name_or_path):
-        return read_yaml_mapping(Path(name_or_path), "a GPU description"), str(name_or_path)
+        found = read_yaml_mapping(Path(name_or_path), "a GPU description")
+        return _like_another(found), str(name_or_path)
     name = str(name_or_path).lower()
     if name not in gpu_names():
         raise InputError(
             f"unknown GPU {str(name_or_path)!r}; expected a YAML file or one of {', '.join(gpu_names())}"
         )
-    return deepcopy(_packaged(f"gpu/{name}.yaml")), f"config/gpu/{name}.yaml"
+    return _like_another(deepcopy(_packaged(f"gpu/{name}.yaml"))), f"config/gpu/{name}.yaml"
+
+
+def _like_another(own: dict[str, Any]) -> dict[str, Any]:
+    """A description that says `like: another card` has that card's numbers where it has none of its own.
+
+    A key without a value leaves out what the other card knows.
+    """
+    other = own.pop("like", None)
+    if other is None:
+        return own
+    found = load_gpu_mapping(other)
+    del found["device_names"]
+    taken = {key: f"taken from {other}: {source}" for key, source in found["sources"].items()}
+    sources = {**taken, **own.get("sources", {})}
+    values = {**found, **own}
+    kept = {key: value for key, value in values.items() if value is not None}
+    return {**kept, "sources": {key: source for key, source in sources.items() if key in kept}}
 
 
 def load_config(overrides: Sequence[str] = (), defaults: Mapping[str, str] | None = None) -> dict[str, Any]:

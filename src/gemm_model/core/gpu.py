@@ -17,14 +17,14 @@ from gemm_model.core.records import record_from
 BITS_PER_BYTE = 8
 TRANSFERS_PER_CLK = 2
 """Transfers per clock of DRAM [1/clk]; all GPUs: data move on both edges; JEDEC HBM and GDDR."""
-ARCHITECTURES = ("sm70", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120")
+ARCHITECTURES = ("sm70", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120", "sm121")
 """Architectures whose shared memory, clusters and tensor memory the kernels' rules know."""
 WITH_TENSOR_MEMORY = ("sm100", "sm103")
 WITHOUT_BF16 = ("sm70",)
 """Architectures whose tensor cores multiply fp16 and no bf16 (PTX ISA, mma: `.bf16` from sm_80 on)."""
-KERNELS_OF = {"sm103": "sm100"}
+KERNELS_OF = {"sm103": "sm100", "sm121": "sm120"}
 """Architectures that run another's kernels."""
-WITH_CLUSTERS = ("sm90", "sm100", "sm103", "sm120")
+WITH_CLUSTERS = ("sm90", "sm100", "sm103", "sm120", "sm121")
 
 
 QUANTITIES: Mapping[str, Quantity] = {
@@ -193,6 +193,8 @@ class GpuSpec:
             most.require(f"GPU {self.name}", f"resident_clusters.{size}", clusters)
         if any(gpc < 0 for each in self.tpc_rounds for gpc in each):
             raise InputError(f"GPU {self.name}: tpc_rounds holds a GPC below 0; expected GPC numbers from 0")
+        if not all(self.tpc_rounds):
+            raise InputError(f"GPU {self.name}: tpc_rounds holds an empty round; expected a GPC for each TPC")
         for contradiction in _contradictions(self):
             raise InputError(f"GPU {self.name}: {contradiction}")
 
@@ -264,6 +266,34 @@ class GpuSpec:
         return (f"GPU {self.name}: not validated against measurements",)
 
 
+def _require_rates_of_sms(gpu: GpuSpec) -> None:
+    """Raises InputError where a card is described with more than its SMs give, by number, clock and width.
+
+    A card as described: what a what-if makes of its SMs leaves the rates of its memory as they are.
+    """
+    for whole, of_sm in (
+        ("l2_read_gb_per_s", "l2_read_bytes_per_clk_per_sm"),
+        ("l2_write_gb_per_s", "l2_write_bytes_per_clk_per_sm"),
+    ):
+        rate, width = getattr(gpu, whole), getattr(gpu, of_sm)
+        if rate is None or width is None:
+            continue
+        most = gpu.sm_count * gpu.sm_clk_mhz * width / 1e3
+        if rate > most:
+            raise InputError(
+                f"GPU {gpu.name}: {whole} is {rate:g}; expected at most {most:.0f}, sm_count x sm_clk_mhz x "
+                f"{of_sm}"
+            )
+    for narrow, wide in (
+        ("l2_read_bytes_per_clk_of_eight", "l2_read_bytes_per_clk_per_sm"),
+        ("l2_read_bytes_per_clk_per_sm", "smem_bytes_per_clk_per_sm"),
+        ("smem_fill_bytes_per_clk_per_sm", "smem_bytes_per_clk_per_sm"),
+    ):
+        rate, most = getattr(gpu, narrow), getattr(gpu, wide)
+        if rate is not None and most is not None and rate > most:
+            raise InputError(f"GPU {gpu.name}: {narrow} is {rate:g}; expected at most {wide}, {most:g}")
+
+
 def _contradictions(gpu: GpuSpec) -> list[str]:
     """What two fields of a description say against each other, as sentences."""
     found = []
@@ -302,9 +332,11 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
         raise InputError(f"gpu is {name_or_path!r}; expected a name or a YAML file")
     values = load_gpu_mapping(name_or_path)
     try:
-        return gpu_from_mapping(values)
+        gpu = gpu_from_mapping(values)
+        _require_rates_of_sms(gpu)
     except InputError as error:
         raise InputError(f"{name_or_path}: {error}") from None
+    return gpu
 
 
 def as_gpu(gpu: GpuSpec | str | Path) -> GpuSpec:
