@@ -1,4 +1,4 @@
-"""How two measurements of the same rows differ."""
+"""Comparison of two measurements of the same rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAME_ROW = (
     *("schedule", "raster", "swizzle", "stages", "split_k", "fast_accum", "scheduler", "warps"),
     *("heuristic_rank", "pdl", "rotation", "partner", "settled", "paired"),
 )
-"""Columns that are equal where two rows measured the same, as far as both tables have them."""
+"""Columns that identify the same measurement in two tables, as far as both tables have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +27,14 @@ class Difference:
     rows: int
     median_ratio: float
     median: float
-    """Of |ratio - 1|."""
+    """Median of |ratio - 1|."""
     p95: float
     worst: float
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Differences by pair of cards, all pairs first, and how many rows were left out of them."""
+    """Differences for all pairs of cards together, then for each pair, and the number of rows left out."""
 
     differences: list[Difference]
     only_first: int
@@ -43,9 +43,9 @@ class Comparison:
 
 
 def compare(first: pd.DataFrame, second: pd.DataFrame) -> Comparison:
-    """Compare tables of texts or typed rows by their common rows; a row measured often counts by its median.
+    """Compare tables of texts or typed rows by their common rows; repeated rows count by their median.
 
-    Raises InputError where they have no row in common.
+    Raises InputError if they have no row in common.
     """
     keys = [name for name in SAME_ROW if name in first and name in second]
     if not keys:

@@ -23,7 +23,7 @@ LONGEST_NAME = 200
 PARTITION = {"gpu": "gpu", "family": "kernel", "regime": "regime"}
 """Levels of folders, and the columns that they are named after."""
 SCHEMA = "gemm-model-measurements/1"
-"""Name and version; the version grows when a column changes its meaning or goes."""
+"""Name and version; the version grows when a column changes its meaning or is removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +139,12 @@ COLUMNS: dict[str, Column] = {
     "detail": _text("why, or what is to be said of the row"),
 }
 PROVENANCE = ("run",)
-"""Columns that only a data set has."""
+"""Columns that exist only in a data set."""
 
 
 @cache
 def pyarrow() -> ModuleType:
-    """The package that reads and writes Parquet; MissingExtraError where it is not there."""
+    """The package that reads and writes Parquet. Raises MissingExtraError if it is not installed."""
     try:
         import pyarrow as package
         import pyarrow.compute
@@ -159,7 +159,7 @@ def pyarrow() -> ModuleType:
 
 @cache
 def arrow_schema() -> pa.Schema:
-    """COLUMNS as Arrow knows them, unit and meaning in the fields' metadata."""
+    """COLUMNS as an Arrow schema, with unit and meaning in the fields' metadata."""
     package = pyarrow()
     kinds = {"whole": package.int64(), "number": package.float64(), "text": package.string()}
     fields = [
@@ -172,8 +172,8 @@ def arrow_schema() -> pa.Schema:
 def read_typed(path: Path, run: str) -> pa.Table:
     """A CSV file of COLUMNS, in their units, as a table of a run; empty cells are null.
 
-    For files that this package wrote: `typed` says which cell is wrong. Raises InputError for cells of
-    another kind.
+    Meant for files that this package wrote; `typed` reports which cell is wrong. Raises InputError for cells
+    of another kind.
     """
     package, schema = pyarrow(), arrow_schema()
     # A whole number may be written as 40.0.
@@ -200,7 +200,7 @@ def read_typed(path: Path, run: str) -> pa.Table:
 
 
 def typed(texts: pd.DataFrame, run: str, source: str) -> pa.Table:
-    """Rows of a table of texts (`read_table`) as the data set's columns; what it lacks is null.
+    """Rows of a table of texts (`read_table`) as the data set's columns; missing columns are null.
 
     Raises InputError, naming `source`, for an unknown column or a cell that is not of its column's kind.
     """
@@ -246,7 +246,7 @@ def _require_folder_names(texts: Iterable[str], place: str) -> None:
 
 
 def as_texts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Typed rows as a table of texts, as a CSV file holds them; columns without any cell are left out."""
+    """Typed rows as a table of texts, like a CSV file; columns without any cell are left out."""
     import pandas as pd
 
     told = [name for name in rows.columns if rows[name].notna().any()]
@@ -257,7 +257,7 @@ def as_texts(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cell(value: Any) -> str:
-    """A cell's text; numbers by their shortest form that reads back as the same number."""
+    """A cell's text; numbers in the shortest form that reads back unchanged."""
     import pandas as pd
 
     return "" if value is None or value is pd.NA or value != value else str(value)

@@ -1,4 +1,4 @@
-"""A data set on disk. It only grows: parts and records are written under other names and renamed.
+"""A data set on disk, which only grows: parts and records are written under temporary names and renamed.
 
     dataset.json                                            the schema's name
     gpu=G/family=F/regime=R/<run>-<number>.parquet          rows of one run
@@ -144,7 +144,7 @@ class DataSet:
     def add_table(self, record: RunRecord, number: int, table: pa.Table) -> RunRecord:
         """Write rows as the run's batch `number`; the record that names them, written as well.
 
-        The same batch again takes the place of the first.
+        Writing the same batch again replaces it.
         """
         parts = [part for part in record.parts if part.number != number]
         for keys, rows in _by_partition(table):
@@ -204,7 +204,7 @@ class DataSet:
     ) -> pd.DataFrame:
         """The rows of such parts, typed, whole numbers nullable; `card_remark` is empty for good cards.
 
-        Raises InputError, naming it, for a part that is damaged; `damage` finds all of them.
+        Raises InputError that names a damaged part; `damage` finds all of them.
         """
         parts = self.parts(gpu=gpu, family=family, regime=regime, run=run)
         if not parts:
@@ -244,7 +244,7 @@ class DataSet:
         return cells
 
     def damage(self, parts: Sequence[Part]) -> dict[str, str]:
-        """Part -> what is wrong with it, of the damaged ones; every byte is read."""
+        """Damaged part -> what is wrong with it; reads every byte."""
         found = {}
         for part in parts:
             table = self._table(part)
@@ -279,7 +279,7 @@ class DataSet:
 
 
 def _completed(table: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """The table with every column of the schema: those that came later than its rows are empty."""
+    """The table with every column of the schema; columns newer than its rows are empty."""
     package = pyarrow()
     have = set(table.schema.names)
     columns = [

@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 CARD, COMPILER = "gpu", "compile"
-"""What workers offer: one `gpu` each beside a card, and as many `compile` as processors may be used."""
+"""Dask resources of workers: one `gpu` beside each card, and one `compile` for each processor to use."""
 LOCALHOST = "127.0.0.1"
 CONNECT_LIMIT_S = 10.0
 SILENT_WORKER_S = 60.0
-"""Longest silence of a worker before it is replaced [s]; the local cluster; chosen: its tasks are done
-again."""
+"""Longest silence of a worker before it is replaced [s]; the local cluster; chosen: its tasks run again."""
 START_ATTEMPTS = 3
-"""Starts of a local cluster whose workers die before it is given up [1]; the local cluster; chosen."""
+"""Attempts to start a local cluster whose workers die [1]; the local cluster; chosen."""
 BATCH_SYSTEMS = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster"}
 """`system` of a YAML file -> class of dask-jobqueue."""
 DASK_SETTINGS = {"distributed.admin.low-level-log-length": 0, "distributed.scheduler.allowed-failures": 0}
@@ -64,7 +63,7 @@ def joined(where: str, *, cards: int | None = None, compilers: int = 1) -> Itera
 
 
 def visible_cards() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES may name, a word a card; raises MissingExtraError where there is none."""
+    """One word for each visible card, as in CUDA_VISIBLE_DEVICES. Raises MissingExtraError without a card."""
     told = os.environ.get("CUDA_VISIBLE_DEVICES")
     if told is not None:
         cards = [word.strip() for word in told.split(",") if word.strip()]
@@ -81,7 +80,7 @@ def visible_cards() -> list[str]:
 
 
 def offered(client: Client, resource: str) -> dict[str, float]:
-    """Address -> how much of a resource each worker of the cluster offers, of those that do."""
+    """Address -> amount of a resource, for each worker of the cluster that offers it."""
     workers = client.scheduler_info(n_workers=-1)["workers"]
     return {
         address: worker["resources"][resource]
@@ -91,9 +90,9 @@ def offered(client: Client, resource: str) -> dict[str, float]:
 
 
 def refuse_other_versions(client: Client) -> None:
-    """Raise InputError where a worker has another version of this package than this process."""
+    """Raise InputError if a worker has another version of this package than this process."""
     for address, found in client.run(_version, on_error="return").items():
-        # A worker that died meanwhile has no version; what takes its place is asked with its first task.
+        # A worker that has died has no version; its replacement is checked with its first task.
         if found != __version__ and not isinstance(found, OSError):
             has = f"gemm-model {found}" if isinstance(found, str) else "no gemm-model of this kind"
             raise InputError(f"worker {address} has {has}, this is {__version__}; expected one version")
@@ -127,7 +126,7 @@ def _client(address: str) -> Iterator[Client]:
 
 @contextmanager
 def _local(cards: list[str], compilers: int) -> Iterator[Any]:
-    """A worker beside each card, and one with a thread for each process that compiles."""
+    """A local cluster: one worker for each card, and one with a thread for each compiling process."""
     import dask
 
     workers = {f"gpu-{card}": _worker(1, {CARD: 1}, {"CUDA_VISIBLE_DEVICES": card}) for card in cards}
@@ -168,7 +167,7 @@ def _worker(threads: int, resources: Mapping[str, float], environment: Mapping[s
 
 @contextmanager
 def _batch_jobs(path: Path) -> Iterator[Any]:
-    """A cluster of batch jobs: `system`, `jobs`, and `options` as dask-jobqueue's class takes them."""
+    """A cluster of batch jobs, from `system`, `jobs` and the `options` of dask-jobqueue's class."""
     from gemm_model.config import read_yaml_mapping
 
     told = read_yaml_mapping(path, "a cluster")

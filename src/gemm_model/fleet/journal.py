@@ -15,18 +15,19 @@ from gemm_model.dataset.schema import COLUMNS, PROVENANCE, read_typed
 from gemm_model.dataset.storage import RUNS, DataSet, RunRecord, new_run_name
 
 SEAL_ROWS = 20_000
-"""Rows after which a journal becomes a part [rows]; data sets; chosen: a part of so many takes about 0.5
-MB."""
+"""Rows after which a journal becomes a part [rows]; data sets; chosen: such a part takes about 0.5 MB."""
 JOURNAL_COLUMNS = tuple(name for name in COLUMNS if name not in PROVENANCE)
 
 
 def journal_line(cells: Mapping[str, Any]) -> str:
-    """A row as the journal holds it."""
+    """A row as a line of the journal."""
     return line_of([cells.get(name, "") for name in JOURNAL_COLUMNS])
 
 
 class Places(MutableSet[int]):
-    """A set of places in a sweep, a byte for each place up to the largest: a set of ints takes 80 bytes."""
+    """A set of positions in a sweep: one byte for each position up to the largest (a set of ints takes
+    80).
+    """
 
     def __init__(self, places: Iterable[int] = ()) -> None:
         self._there = bytearray()
@@ -64,17 +65,19 @@ class Journal:
     dataset: DataSet
     record: RunRecord
     done: Places
-    """Places in the sweep of the rows that are there."""
+    """Positions in the sweep of the recorded rows."""
     _log: RowLog | None = field(init=False, default=None)
     _rows: int = field(init=False, default=0)
     _number: int = field(init=False, default=0)
 
     def append(self, cells: Mapping[str, Any]) -> None:
-        """Add a row; raises InputError where the disk takes no more."""
+        """Add a row. Raises InputError if the disk is full."""
         self.extend({int(cells["order"]): journal_line(cells)})
 
     def extend(self, lines: Mapping[int, str]) -> None:
-        """Add rows by their places, as `journal_line` writes them; all of them or none, as `append` does."""
+        """Add lines from `journal_line` by their positions, all or none. Raises InputError if the disk is
+        full.
+        """
         if self._log is None:
             self._number = 1 + max((part.number for part in self.record.parts), default=-1)
             self._log = RowLog.create(self._path, JOURNAL_COLUMNS)
@@ -94,7 +97,7 @@ class Journal:
         self.record = _sealed(self.dataset, self.record, self._path)
 
     def note(self, **changes: Mapping[str, Any]) -> None:
-        """Renew the record: `provenance` or `card_remarks`."""
+        """Update the run's record: `provenance` or `card_remarks`."""
         self.record = replace(self.record, **changes)  # type: ignore[arg-type]
         self.dataset.write_record(self.record)
 
@@ -114,9 +117,9 @@ def begun(dataset: DataSet, provenance: Mapping[str, Any]) -> Iterator[Journal]:
 
 @contextmanager
 def taken_up(dataset: DataSet, sweep: str) -> Iterator[Journal]:
-    """The journal of the latest run of a sweep, to go on with.
+    """The journal of the latest run of a sweep, to resume it.
 
-    Raises InputError where there is none, or where another process is at it.
+    Raises InputError if there is none, or if another process writes to it.
     """
     runs = [record for record in dataset.runs() if record.provenance.get("sweep") == sweep]
     if not runs:
@@ -132,7 +135,7 @@ def taken_up(dataset: DataSet, sweep: str) -> Iterator[Journal]:
 
 
 def unsealed(dataset: DataSet) -> dict[str, int]:
-    """Run -> rows that a run which has ended, or still works, has in its journal."""
+    """Run -> rows in the journal of a run, ended or active."""
     found: dict[str, int] = {}
     for path in sorted((dataset.folder / RUNS).glob("*/*.csv")):
         rows = max(whole_lines(path.read_bytes()).count(b"\n") - 1, 0)
@@ -147,7 +150,7 @@ def _sole(journal: Journal) -> Iterator[Journal]:
         try:
             yield journal
         except BaseException:
-            # Where the disk is full the rows stay in the journal, for the next to seal.
+            # If the disk is full, the rows stay in the journal until the next seal.
             with suppress(InputError):
                 journal.seal()
             raise
@@ -167,7 +170,7 @@ def _sealed(dataset: DataSet, record: RunRecord, path: Path) -> RunRecord:
     number = int(path.stem)
     whole = whole_lines(path.read_bytes()).decode("utf-8", errors="replace")
     if whole.count("\n") > 1 and all(part.number != number for part in record.parts):
-        # A log that a kill tore is made whole first, so that it is read as any table.
+        # A log torn by a kill is trimmed to whole lines first, so that it reads like any table.
         atomic_write(path, whole)
         record = dataset.add_table(record, number, read_typed(path, record.run))
     path.unlink()

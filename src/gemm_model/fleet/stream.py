@@ -1,4 +1,4 @@
-"""Tasks through a cluster as a stream: few under way at a time, lost ones done again elsewhere."""
+"""Stream tasks through a cluster: few in flight at a time, lost ones run again elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 AHEAD = 2
-"""Tasks under way for each unit of the resource [1]; sweeps; chosen: one runs, one waits."""
+"""Tasks in flight for each unit of the resource [1]; sweeps; chosen: one runs, one waits."""
 GATHERED = 256
 """Most tasks whose results are gathered at once [1]; sweeps; chosen: the others wait with their workers."""
 DEATHS = 5
@@ -36,10 +36,10 @@ NO_WORKER_LIMIT_S = 600.0
 class Stream(Generic[Task, Result]):
     """`work(task)` for each task, one at a time on each unit of `resource`.
 
-    `wanted` is asked before each task: once it says no, what runs is finished and the rest is left. Results
-    come as they are ready, None for a task that took DEATHS workers or more with it. Raises
-    PartialResultError where the scheduler or all workers are lost, and errors of this package that `work`
-    raises.
+    `wanted` is called before each task. Once it returns False, running tasks finish and the rest are dropped.
+    Results come as they are ready; a task that killed DEATHS workers or more gives None. Raises
+    PartialResultError if the scheduler or all workers are lost, and passes on this package's errors from
+    `work`.
     """
 
     client: Client
@@ -75,7 +75,7 @@ class Stream(Generic[Task, Result]):
                     else:
                         yield task, None
         except (OSError, asyncio.CancelledError, futures.CancelledError):
-            # Of the connection: what tasks raise comes as another error.
+            # Errors of the connection; errors of tasks have other types.
             raise self._scheduler_lost() from None
         finally:
             with suppress(OSError):
@@ -99,7 +99,7 @@ class Stream(Generic[Task, Result]):
     def _gathered(self, ready: list[Future]) -> dict[str, Result]:
         """Results by the tasks' keys, in one gathering: each costs a round trip.
 
-        A result can be lost with its worker, and the workers that make it again as well: then it is left out.
+        A result is left out if it is lost with its worker, and again with the workers that recompute it.
         """
         from distributed import KilledWorker
 
@@ -118,7 +118,7 @@ class Stream(Generic[Task, Result]):
         if future.status == "cancelled":
             raise self._scheduler_lost()
         if future.status != "error":
-            # Its worker died between its end and its gathering: the result is lost, or being made again.
+            # Its worker died between end and gathering: the result is lost, or is being recomputed.
             return 1
         error = future.exception()
         if isinstance(error, GemmModelError):
@@ -136,7 +136,7 @@ class Stream(Generic[Task, Result]):
             raise self._scheduler_lost()
         room, workers = self._room, frozenset(self.client.nthreads())
         if workers != self._workers:
-            # What all workers offer is a long answer.
+            # Asking for all workers' resources is slow, so ask only when the workers change.
             room, self._workers = round(AHEAD * sum(offered(self.client, self.resource).values())), workers
         if room > 0 or self._looked == 0.0:
             self._looked = now

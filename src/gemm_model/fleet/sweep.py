@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 NOTE_EVERY_S = 10.0
-"""Least time between two records of the sentinels [s]; sweeps; chosen: each is the whole record anew."""
+"""Shortest time between two records of the sentinels [s]; sweeps; chosen, because each rewrites the
+record."""
 
 Cards = dict[str, dict[str, Any]]
 
@@ -41,7 +42,7 @@ Cards = dict[str, dict[str, Any]]
 def cards_of(client: Client, options: RunOptions, kernels: Sequence[str]) -> Cards:
     """UUID -> description of each card of the cluster.
 
-    Raises InputError where no worker has a card, where two share one, or where cards are of several kinds.
+    Raises InputError if no worker has a card, if two workers share one, or if the cards differ in kind.
     """
     refuse_other_versions(client)
     if not offered(client, CARD):
@@ -62,7 +63,7 @@ def cards_of(client: Client, options: RunOptions, kernels: Sequence[str]) -> Car
 def _descriptions(client: Client, job: Job) -> dict[str, CardReply]:
     """Address -> the card's description, of each worker that has one; a worker that dies is left out.
 
-    What takes its place has another address, and is asked in its turn.
+    Its replacement has another address and is asked separately.
     """
     from distributed import wait
 
@@ -106,7 +107,7 @@ class FleetSweep:
         self.readings.update(self.journal.record.provenance.get("sentinel", {}))
 
     def go(self, providers: Mapping[str, Provider]) -> None:
-        """Measure what is left of the sweep; without `providers` nothing is compiled ahead."""
+        """Measure the remaining rows; without `providers` nothing is compiled in advance."""
         try:
             failed = self._compile(providers) if providers else {}
             self._record_failures(failed)
@@ -120,7 +121,7 @@ class FleetSweep:
         return [(index, row) for index, row in enumerate(self.rows) if index not in self.journal.done]
 
     def _compile(self, providers: Mapping[str, Provider]) -> dict[int, Outcome]:
-        """Failures by the rows' places. Nothing is timed meanwhile, on whatever host."""
+        """Compile all kernels; returns failures by the rows' positions. No host times anything meanwhile."""
         left = self.left
         groups = rows_by_kernel([row for _, row in left], providers)
         if not offered(self.client, COMPILER):
@@ -139,7 +140,7 @@ class FleetSweep:
         return failed
 
     def _check(self) -> dict[int, Mapping[str, Any]]:
-        """Cells that checks told, by the rows' places; rows with wrong results are recorded."""
+        """Check all results; returns the checks' cells by the rows' positions and records wrong rows."""
         checked: dict[int, Mapping[str, Any]] = {}
         left = self.left
         tasks = (RowsTask(job=self._job, rows=rows) for rows in cut(left, self.options, len(self.cards)))

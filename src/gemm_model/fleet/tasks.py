@@ -1,4 +1,4 @@
-"""What a sweep is cut into, and what a worker does with a piece."""
+"""Tasks of a sweep, and the work on a task in a worker."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from gemm_model.core.errors import InputError
 from gemm_model.fleet.journal import journal_line
 
 TASK_MS = 1000.0
-"""Least length of a task by the rough estimate [ms]; sweeps, which put shapes together up to it; chosen."""
+"""Shortest task by the rough estimate [ms]; sweeps, which join short shapes up to it; chosen."""
 TASK_MS_PER_CARD = 20.0
-"""The same for each card of the cluster [ms]; sweeps of many cards; chosen: 50 tasks a second are asked of
-the scheduler, however many cards there are (docs/fleet.md)."""
+"""Shortest task for each card of the cluster [ms]; sweeps of many cards; chosen: the scheduler then handles
+at most 50 tasks a second (docs/fleet.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What all tasks of a sweep share."""
+    """Data that all tasks of a sweep share."""
 
     options: RunOptions
     kernels: tuple[str, ...]
@@ -45,7 +45,7 @@ class Job:
     version: str = __version__
 
     def require_own_version(self) -> None:
-        """Raise InputError on a worker of another version than the one that planned the sweep."""
+        """Raise InputError if this worker's version differs from the one that planned the sweep."""
         if self.version != __version__:
             raise InputError(
                 f"a worker has gemm-model {__version__}, this is {self.version}; expected one version"
@@ -54,7 +54,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsTask:
-    """Rows of one kernel family and of whole shapes, by their places in the sweep."""
+    """Rows of one kernel family and of whole shapes, by their positions in the sweep."""
 
     job: Job
     rows: tuple[tuple[int, Row], ...]
@@ -63,7 +63,7 @@ class RowsTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardReply:
-    """What a card's worker sends back."""
+    """Reply of a card's worker."""
 
     card: Mapping[str, Any]
     outcomes: Mapping[int, Outcome] = field(default_factory=dict)
@@ -158,7 +158,7 @@ def measure(task: RowsTask) -> CardReply:
     outcomes = {index: outcome for (index, _), outcome in zip(task.rows, _outcomes(task, card), strict=True)}
     return CardReply(
         card=card.description,
-        # Written out here, where there are as many processors as cards.
+        # Lines are formatted here, in parallel on the workers.
         lines={
             index: journal_line(
                 table_cells(row, outcomes[index], task.checked.get(index, {}), card.description, index)
@@ -178,7 +178,7 @@ def _outcomes(task: RowsTask, card: _Card) -> list[Outcome]:
     card.worker.stop()
     outcomes: list[Outcome] = []
     while len(outcomes) < len(rows):
-        # A crash of the profiler ends its group; what it left undone goes into the next one.
+        # A crash of the profiler ends its group; the rows left undone join the next group.
         left = rows[len(outcomes) :]
         limit_s = FIRST_CALL_LIMIT_S + PROFILED_ROW_LIMIT_S * len(left)
         outcomes += counters.profile_rows(left, options.device, limit_s)

@@ -52,8 +52,8 @@ TYPES = {
 class GemmModelHeuristic(Heuristic):  # type: ignore[misc]
     """Orders operators by predicted time on a GPU.
 
-    Operators that were designed for another generation than the GPU's, which the model does not describe,
-    follow behind in their own order: none is dropped.
+    Operators designed for another GPU generation, which the model does not describe, follow in their own
+    order; none is dropped.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class GemmModelHeuristic(Heuristic):  # type: ignore[misc]
 
 
 def problem_of(args: Any) -> GemmProblem:
-    """The GEMM of CUTLASS operator arguments; raises TypeError for a type that is not known here."""
+    """The GEMM of CUTLASS operator arguments. Raises TypeError for an unknown type."""
     size = args.problem_size
     a_type, a_scale = _operand(args.A)
     b_type, b_scale = _operand(args.B)

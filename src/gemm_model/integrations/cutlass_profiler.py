@@ -58,7 +58,7 @@ _SHAPES_IN_NAME = re.compile(r"_(\d+)x(\d+)x(\d+)_(\d+)x(\d+)x(\d+)_")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfilerProblem:
-    """A problem of a list: what this package makes of it, and the entry as it stands in the file."""
+    """A problem of a list: the parsed problem, and its original entry in the file."""
 
     problem: GemmProblem
     entry: Mapping[str, Any]
@@ -185,8 +185,8 @@ def operation_name(each: ProfilerProblem, candidate: Candidate) -> str:
 def read_results(path: Path | str, gpu: str) -> tuple[pd.DataFrame, list[str]]:
     """Measurements in this package's columns, and a sentence on the rows that are left out.
 
-    `gpu` is the card's name for the table. Tile and cluster are those in the kernel's name where it has
-    them, because some versions of the profiler leave the cluster's columns empty. Raises InputError naming
+    `gpu` is the card's name for the table. Tile and cluster come from the kernel's name if it has them,
+    because some versions of the profiler leave the cluster's columns empty. Raises InputError that names
     file, line and column of a bad value.
     """
     frame = read_table(path)

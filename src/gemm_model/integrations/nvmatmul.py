@@ -1,8 +1,8 @@
 """nvMatmulHeuristics beside this package's models: its predicted times and choices in the same shapes.
 
 An optional baseline (wheel nvidia-matmul-heuristics, written for 0.1.0.27); nothing is fitted to its output.
-It runs on a CPU. Destroying its interface object can crash the process, so that one is made for each GPU and
-type and kept until the process ends.
+It runs on a CPU. Destroying its interface object can crash the process, so one object for each GPU and type
+is kept until the process ends.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NvMatmulHeuristics:
         self._library = _library(gpu)
 
     def predict_us(self, problem: GemmProblem, configs: Sequence[KernelConfig]) -> FloatArray:
-        """Its runtime in us of some kernel configurations; infinite where it gives none."""
+        """Its runtimes [us] of some kernel configurations; infinite if it gives none."""
         library, described = self._library, self._problem(problem)
         precision = precision_of(problem)
         library._ensure_discovery_loaded(library.target, precision, described.matmulLayout)
@@ -80,7 +80,7 @@ class NvMatmulHeuristics:
         )
 
     def _configuration(self, problem: GemmProblem, config: KernelConfig) -> Any:
-        """The library's structure; warps as CUTLASS 3 has them, a stage count of what shared memory holds."""
+        """The library's structure, with CUTLASS 3's warps and as many stages as shared memory holds."""
         described = self._library.nvmmhKernelConfiguration()
         bits = max(problem.a_dtype.bits, problem.b_dtype.bits)
         cta_k = config.cta_k or 1024 // bits

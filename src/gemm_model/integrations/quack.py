@@ -38,7 +38,7 @@ def gemm_config(
 ) -> GemmConfig:
     """The `quack.gemm_config.GemmConfig` that is predicted to be the fastest for a problem.
 
-    Raises MissingExtraError where QuACK is not installed, InputError where nothing is legal.
+    Raises MissingExtraError if QuACK is not installed, InputError if no configuration is legal.
     """
     try:
         from quack.gemm_config import GemmConfig
@@ -102,8 +102,8 @@ def early_config_prune(
     """An `early_config_prune` for `quack.autotuner.autotune`: the `top_k` configurations predicted fastest.
 
     QuACK's GEMMs take A (m, k) and B (k, n) under these names. `after` is a pruner that runs before this one,
-    such as `quack.gemm_interface.prune_invalid_gemm_configs`. Configurations of one predicted time count as
-    one only in their order; the list is never empty.
+    such as `quack.gemm_interface.prune_invalid_gemm_configs`. Configurations with equal predicted times keep
+    their order; the list is never empty.
     """
     if top_k < 1:
         raise InputError(f"top_k is {top_k}; expected a positive whole number")

@@ -1,4 +1,4 @@
-"""Which module of a PyTorch model an operator belongs to, in forward and in backward passes."""
+"""The module of a PyTorch model that an operator belongs to, in forward and backward passes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 ROOT = "Global"
-"""The name of what runs outside of all modules."""
+"""Name of the scope outside all modules."""
 
 
 class RunningModules:
-    """While entered, tells the module that runs, or whose backward pass does.
+    """Tracks, while entered, the module whose forward or backward pass runs.
 
-    A module is called by the path to it from the one that was called outside of all: `Net.layers.0.proj`.
-    In a backward pass an operator belongs to the module that recorded the node of autograd which now runs.
-    (`torch.utils.module_tracker` leaves a module only once the gradients of its inputs are complete, so that
-    of several with one input, as query, key and value have, one would get the GEMMs of all.)
+    A module is named by its path from the outermost called module: `Net.layers.0.proj`. In a backward pass an
+    operator belongs to the module that recorded the running autograd node. (`torch.utils.module_tracker`
+    leaves a module only when the gradients of its inputs are complete. Several modules with one input, such
+    as query, key and value, would then count all their GEMMs for one.)
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class RunningModules:
     def __enter__(self) -> RunningModules:
         self._hooks = [
             register_module_forward_pre_hook(self._enter_module),
-            # Checkpointing stops what it computes again by an exception.
+            # Checkpointing ends its recomputation with an exception.
             register_module_forward_hook(self._leave_module, always_call=True),
         ]
         return self
@@ -51,10 +51,10 @@ class RunningModules:
         return task != -1
 
     def of_operator(self) -> str:
-        """The module of the operator that is being dispatched; to be asked of each: nodes are noted here.
+        """The module of the operator being dispatched. Call it for every operator, because it records nodes.
 
-        Autograd numbers an operator's node just before it dispatches the operator. An operator without one
-        finds the number of an earlier node, whose own operator has been here.
+        Autograd numbers an operator's node just before it dispatches the operator. An operator without a node
+        sees the number of an earlier node, whose own operator was recorded already.
         """
         module = self._running[-1] if self._running else self._of_node()
         self._of_nodes.setdefault(torch.autograd._get_sequence_nr() - 1, module)

@@ -1,4 +1,4 @@
-"""What the operators of PyTorch multiply: GEMMs, batched, grouped, convolutions, or in a fused attention."""
+"""Matrix work of PyTorch's operators: GEMMs, batched and grouped GEMMs, convolutions, fused attention."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ DTYPES = {
     "int8": "int8",
     "int32": "int32",
 }
-"""torch's names of the types that a GEMM can have here."""
+"""torch's names of the types that a GEMM can have."""
 
 MATMUL_LIKE = re.compile(
     r"(^|_)(b|badd|add|int|scaled|grouped|scaled_grouped|sparse)?_?(mm|mv|matmul|gemm|linear|conv\w*|attention\w*"
     r"|lstm|gru|rnn|bilinear|einsum|cdist|linalg_(?!vector_norm|cross|diagonal|check)\w+)(_|$)"
 )
-"""Operators that multiply matrices, by their names: what is not modelled is counted, never dropped."""
+"""Names of operators that multiply matrices; those without a model are counted, never dropped."""
 
 ATTENTION = re.compile(r"_(flash|efficient|cudnn|fused)_attention")
 FORWARD_GEMMS, BACKWARD_GEMMS = 2, 5
@@ -44,10 +44,10 @@ FORWARD_GEMMS, BACKWARD_GEMMS = 2, 5
 
 GEMM, BATCHED, GROUPED, CONVOLUTION = "GEMM", "batched GEMM", "grouped GEMM", "convolution"
 ATTENTION_KIND = "attention"
-"""Kinds of work; the groups of a grouped GEMM count as equal, since their sizes depend on data."""
+"""Kinds of work. The groups of a grouped GEMM count as equal, because their sizes depend on data."""
 
 BLOCKS_OF_128 = {4: "1x128", 5: "128x128"}
-"""Scale blocks by torch's `ScalingType`, those that are applied in software."""
+"""Scale blocks applied in software, by torch's `ScalingType`."""
 
 NO_KERNEL = re.compile(r"^(new_)?empty(_\w+)?$|^_unsafe_view$|^resize_$|^set_$")
 """Operators that return new tensors and launch nothing; views are told by their schema."""
@@ -59,7 +59,7 @@ class Attention:
 
     heads: int
     kv_heads: int
-    """Both of all batch entries together; several query heads may share a head of keys and values."""
+    """Heads of keys and values in all batch entries; several query heads may share one."""
     queries: int
     keys: int
     qk_dim: int
@@ -85,7 +85,9 @@ class Attention:
         return rows * (self.qk_dim + self.v_dim) * width * (2.0 if self.backward else 1.0)
 
     def bound_us(self, gpu: GpuSpec) -> tuple[float, str]:
-        """The time that no kernel can beat, and what sets it: peak math, or DRAM once; without softmax."""
+        """A lower bound of the time [us] and its limiter: peak math, or each tensor once through DRAM; no
+        softmax.
+        """
         math_us = self.flop / gpu.flop_per_us(operand_type(self.dtype)[0].math_kind)
         dram_us = self.dram_bytes / gpu.dram_bytes_per_us
         return (math_us, "MATH BOUND") if math_us >= dram_us else (dram_us, "DRAM BOUND")
@@ -97,7 +99,7 @@ class UnmodelledError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GemmReader:
-    """Where an operator has its operands, of shapes (batch, m, k) and (batch, k, n)."""
+    """Finds an operator's operands, of shapes (batch, m, k) and (batch, k, n)."""
 
     first: str
     second: str
@@ -124,7 +126,7 @@ ADDING = ("addmm", "baddbmm", "addmv", "_addmm_activation", "_scaled_mm", "_scal
 """Operators that add something to their product."""
 CONVOLUTIONS = ("convolution", "convolution_backward")
 GRADIENTS = (DGRAD, WGRAD)
-"""What `output_mask` of a convolution's backward asks for first; the bias's is a sum."""
+"""First two entries of `output_mask` in a convolution's backward; the bias's gradient is a sum."""
 
 
 def is_known(name: str) -> bool:
@@ -133,7 +135,8 @@ def is_known(name: str) -> bool:
 
 
 def work_of(name: str, bound: Mapping[str, Any]) -> list[tuple[str, GemmProblem | Attention]]:
-    """What a known operator computes, each with its kind; nothing where it is empty and costs nothing.
+    """The work of a known operator, each item with its kind; nothing for an empty operator, which costs
+    nothing.
 
     Raises UnmodelledError, and InputError for symbolic sizes.
     """
@@ -195,7 +198,7 @@ def _gemm(bound: Mapping[str, Any], name: str) -> GemmProblem | None:
 
 
 def _broadcast(a: Tensor, b: Tensor) -> str:
-    """The operand that an expanded batch shares: its matrices lie at the same place."""
+    """The operand that an expanded batch shares, whose matrices have the same address."""
     for name, tensor in (("a", a), ("b", b)):
         if tensor.dim() == 3 and tensor.shape[0] > 1 and tensor.stride(0) == 0:
             return name
@@ -203,7 +206,7 @@ def _broadcast(a: Tensor, b: Tensor) -> str:
 
 
 def _epilogue(bound: Mapping[str, Any], name: str) -> Epilogue | None:
-    """What the operator adds to its product: a vector for each column or a whole matrix, an activation."""
+    """The operator's epilogue: a vector over columns or a whole matrix, and an activation."""
     words = []
     added = bound.get("bias") if "scaled" in name or "grouped" in name else bound.get("self")
     if name in ADDING and bound.get("beta", 1) != 0 and added is not None:
