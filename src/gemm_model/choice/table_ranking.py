@@ -54,8 +54,8 @@ def rank_table(
     model has one, `error_band`.
 
     Each kernel is looked at with its first tile orders (one of each raster, where there are several), and of
-    the fastest few all orders are predicted. A residual corrects those that it can make the fastest. `advance` is told of
-    the rows done, from several threads.
+    the fastest few all orders are predicted. A residual corrects those that it can make the fastest.
+    `advance` is told of the rows done, from several threads.
     """
     types = _with_types(frame)
     extents = _sizes(types)

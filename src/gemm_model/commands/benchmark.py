@@ -95,10 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_chain_arguments(parser.add_argument_group("regime graph"))
     how.add_argument("--repeats", type=int, help="launches timed per row (default: timing.repeats)")
     how.add_argument("--time-budget", type=float, default=math.inf, metavar="S", help="stop after S seconds")
-    how.add_argument("--seed", type=int, default=SHUFFLE_SEED, help="of the order and the sample")
-    how.add_argument(
-        "--in-order", action="store_true", help="rows as they come, not mixed: to compare neighbours"
-    )
+    how.add_argument("--seed", type=int, default=SHUFFLE_SEED, help="seed of the order and of the sample")
+    how.add_argument("--in-order", action="store_true", help="keep the order of rows, to compare neighbours")
     how.add_argument("--jobs", type=int, help="processes that compile (default: processors less one)")
     how.add_argument("--device", help="module:class of the device (default: CUDA through torch)")
     where = parser.add_argument_group("where to run (docs/fleet.md)")
@@ -120,9 +118,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="CSV to write, row by row; with --cluster the folder of a data set",
     )
     common.add_page(out, "the measurements against predictions (for `gpu=NAME`, default h200)")
-    out.add_argument("--resume", action="store_true", help="go on with an output that was begun")
+    out.add_argument("--resume", action="store_true", help="resume an unfinished output")
     out.add_argument(
-        "--compiled", action="store_true", help="do not compile ahead: the kernel cache is filled"
+        "--compiled", action="store_true", help="skip the compile phase: the kernel cache is filled"
     )
     out.add_argument("--compile-only", action="store_true", help="fill the kernel cache and stop")
     out.add_argument("--dry-run", action="store_true", help="say what would run and how long it would take")
@@ -132,7 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_chain_arguments(graph: argparse._ArgumentGroup) -> None:
     graph.add_argument(
         "--pdl",
-        help="programmatic dependent launch off, on or both: 0, 1 or 0,1, or paired, replayed in turn "
+        help="programmatic dependent launch: 0 off, 1 on, 0,1 both, or paired, both replayed in turn "
         "(default: on)",
     )
     graph.add_argument(
@@ -140,8 +138,7 @@ def add_chain_arguments(graph: argparse._ArgumentGroup) -> None:
     )
     graph.add_argument(
         "--partner",
-        help=f"what takes turns with the kernel: {NORM}, MxNxK, or {SWAPPED} (n and k change places; "
-        "default: nothing)",
+        help=f"second kernel of the chain: {NORM}, MxNxK, or {SWAPPED} (n and k exchanged; default: nothing)",
     )
     graph.add_argument("--settled", action="store_true", help="measure once clock and power have settled")
 

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=RESIDUALS,
         default="auto",
         help="auto trains the clipped residual too, for a file beside the calibration (needs catboost); "
-        "donor takes over as much of the donor's as the rows bear out",
+        "donor borrows the share of the donor's residual that the rows support",
     )
     parser.add_argument(
         "--family",
@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         metavar="CALIBRATION",
-        help="a calibration to adapt, such as h200:quack: what few rows cannot tell is kept "
-        "from it (default: none)",
+        help="a calibration to adapt, such as h200:quack, for numbers that the rows do not determine "
+        "(default: none)",
     )
     parser.add_argument(
         "--extend",
@@ -68,7 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a calibration to which numbers of epilogues, groups, block scales and convolutions are fitted, "
         "while all others stay (default: none)",
     )
-    parser.add_argument("--fit", default="", help="numbers or mechanisms to fit (default: the usual ones)")
+    parser.add_argument(
+        "--fit", default="", help="numbers or mechanisms to fit (default: those that a fit usually moves)"
+    )
     parser.add_argument(
         "--freeze", default="", help="numbers or mechanisms that keep their values (default: none)"
     )
@@ -76,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hold-outs",
         choices=("all", "shapes"),
         default="all",
-        help="what the fit is judged on: shapes, or configurations, lists and cards too",
+        help="judge the fit on held-out shapes, or also on configurations, lists and cards",
     )
     common.add_page(parser, "the held-out predictions against the measurements")
     parser.add_argument("--report", type=Path, help="a file for the report as well as stdout")

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="CSV to write: further numbers, which no model reads (by footprint, under load, ...)",
     )
     parser.add_argument(
-        "--base", help="packaged GPU for what cannot be measured (default: by the card's name)"
+        "--base", help="packaged GPU for numbers that cannot be measured (default: by the card's name)"
     )
     common.add_format(parser, ("table", "json"))
 

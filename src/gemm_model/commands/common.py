@@ -121,17 +121,17 @@ def refuse_given(args: argparse.Namespace, names: Iterable[str], how: str) -> No
 def add_output(parser: argparse.ArgumentParser, what: str = "the result, in place of stdout") -> None:
     """--output and --format: where the result goes, and how it looks."""
     parser.add_argument("--output", type=Path, help=f"a file for {what}")
-    add_format(parser, default="as the name of --output ends, else table")
+    add_format(parser, default="by the ending of --output, else table")
 
 
 def add_format(
     parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS, *, default: str = "table"
 ) -> None:
-    rows = ", jsonl one row a line" if "jsonl" in formats else ""
+    rows = ", jsonl one row per line" if "jsonl" in formats else ""
     parser.add_argument(
         "--format",
         choices=formats,
-        help=f"how the result looks: json is one document{rows} (default: {default})",
+        help=f"output format: json is one document{rows} (default: {default})",
     )
 
 
@@ -190,7 +190,7 @@ def add_page(parser: argparse._ActionsContainer, of_what: str, *, required: bool
         type=_page_path,
         metavar="FILE",
         required=required,
-        help=f"page to look at: {of_what}; one file that needs no network"
+        help=f"write a page with {of_what}; one file that needs no network"
         + ("" if required else " (default: none)"),
     )
 
@@ -339,9 +339,9 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         "--scheduler",
         choices=SCHEDULERS,
         default=SCHEDULERS[0],
-        help="cutlass: whether tiles stay whole or their k tiles are dealt evenly to the clusters",
+        help="cutlass: whole tiles, K split into equal parts, or k tiles dealt evenly to the clusters",
     )
-    parser.add_argument("--fast-accum", action="store_true", help="fp8: keep sums in the tensor cores alone")
+    parser.add_argument("--fast-accum", action="store_true", help="fp8: accumulate in the tensor cores only")
 
 
 def config(args: argparse.Namespace) -> KernelConfig:

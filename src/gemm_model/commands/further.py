@@ -27,7 +27,7 @@ def add_further(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--epilogue",
         metavar="WORDS",
-        help="what is fused: gated_silu,bias and such (default: nothing)",
+        help="fused epilogue, such as gated_silu,bias (default: none)",
     )
     parser.add_argument(
         "--groups", metavar="ROWS", help="rows of each group, such as 512,300,0,16, or MxNxK (default: none)"
@@ -38,7 +38,7 @@ def add_further(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--capacity",
         type=common.whole_number,
-        help="rows that each group of a masked layout has in memory (default: those of the largest)",
+        help="rows in memory of each group in a masked layout (default: the largest group's)",
     )
     parser.add_argument(
         "--block-scaling",
@@ -52,7 +52,7 @@ def add_further(parser: argparse.ArgumentParser) -> None:
         "(default: none)",
     )
     parser.add_argument(
-        "--broadcast", choices=("a", "b"), help="the operand that all of a batch share (default: none)"
+        "--broadcast", choices=("a", "b"), help="operand shared by the whole batch (default: none)"
     )
     parser.add_argument(
         "--batch-strides",
@@ -65,8 +65,8 @@ def add_further(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=count, help="tokens that are routed (default: no routing)")
     parser.add_argument("--top-k", type=count, default=1, help="experts of each token")
     parser.add_argument("--routing", default="uniform", help="uniform, balanced or zipf:EXPONENT")
-    parser.add_argument("--routings", type=count, default=32, help="routings that an expected time is of")
-    parser.add_argument("--seed", type=count, default=0, help="of the routings")
+    parser.add_argument("--routings", type=count, default=32, help="number of routings to draw")
+    parser.add_argument("--seed", type=count, default=0, help="seed of the routings")
 
 
 def routing(args: argparse.Namespace) -> Routing | None:

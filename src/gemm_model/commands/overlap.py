@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--previous-extra-us",
         type=float,
-        help="what the kernel before the GEMM takes longer than a plain RMSNorm (default: 0)",
+        help="time by which the kernel before the GEMM exceeds a plain RMSNorm (default: 0)",
     )
     parser.add_argument("--split-k", type=size, help="CTAs that share a tile (default: planned)")
     parser.add_argument("--stages", type=size, help="K tiles in the shared-memory ring (default: planned)")

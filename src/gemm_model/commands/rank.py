@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against",
         metavar="FAMILY",
-        help="add what each choice gains over the best kernel of this family, such as cublas (default: none)",
+        help="add each choice's gain over the best kernel of this family, such as cublas (default: none)",
     )
     parser.add_argument(
         "--top",

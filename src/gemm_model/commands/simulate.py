@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--plot", type=Path, help="picture of all SMs and of one SM's ring (.png, .svg, .pdf)"
     )
     common.add_page(parser, "the timeline, with every wait and its reason")
-    parser.add_argument("--events", action="store_true", help="print every event in place of the totals")
+    parser.add_argument("--events", action="store_true", help="print every event instead of the totals")
     parser.add_argument("--sm", type=common.whole_number, default=0, help="the SM drawn k tile by k tile")
     parser.add_argument(
         "--table", type=Path, help="write the timeline as `gemm-model trace` writes one (CSV)"
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measured",
         type=Path,
-        help="a trace of the same kernel to lay over it, the table of `trace` (default: none)",
+        help="a measured trace of the same kernel to draw over it, from `trace` (default: none)",
     )
 
 

@@ -51,12 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all-warps",
         action="store_true",
-        help="all warps of a warpgroup, not the first alone: they go in step",
+        help="trace all warps of a warpgroup, not only the first (they run in step)",
     )
     parser.add_argument(
         "--events-per-warp",
         type=common.whole_number,
-        help="room for the events of a warp (default: as many as a first run counts)",
+        help="buffer for the events of a warp (default: counted in a first run)",
     )
     parser.add_argument(
         "--keep", type=Path, help="a new folder for the tracer's own files (default: removed)"
