@@ -70,6 +70,7 @@ def runtime(
     """Runtime of one GEMM of `shape` (m, n, k) with `ctas_per_sm` CTAs resident on each SM."""
     m, n, k = shape
     tiles = ceil(m / blocking.cta_m) * ceil(n / blocking.cta_n)
+    # The busiest SM sets the runtime; its tiles run in rounds of as many as it holds.
     most_tiles = ceil(tiles / machine.gpu.sm_count)
     resident = min(ctas_per_sm, most_tiles)
     rounds, left = divmod(most_tiles, resident)
@@ -113,20 +114,24 @@ def tile_clocks(
     m, n, k = shape
     work = work_per_k(blocking)
     fma_clocks = work.fma_instructions * WARP / machine.datapath.fma_per_clk
+    # A scheduler needs several warps to issue every clock, because a warp waits between its instructions.
     slots = min(SCHEDULERS, resident * blocking.warps / hierarchy_numbers().clocks_between_issues)
     issue_clocks = work.instructions / slots / parameters.issue_efficiency
+    # The SM's ingress and its share of L2 both bound the loads.
     l2 = machine.level("l2")
     l2_rates = [rate for rate in (l2.bytes_per_clk, l2.port_bytes_per_clk) if rate is not None]
     # Tiles that run at once lie along n: together they read some rows of A, and of B at most all of it.
     at_once = resident * machine.gpu.sm_count
     columns = min(ceil(n / blocking.cta_n), at_once)
     rows = min(ceil(m / blocking.cta_m), ceil(at_once / columns))
+    # L2 serves panels that tiles share, so DRAM delivers each row of A and column of B once for all of them.
     dram_bytes = work.l2_bytes / (blocking.cta_m + blocking.cta_n)
     dram_bytes *= (rows * blocking.cta_m + columns * blocking.cta_n) / (rows * columns)
     slices = ceil(k / blocking.cta_k)
     if blocking.stages == 0:
         wait = 0.0
     else:
+        # With one buffer each slice waits for its load; with several only for a barrier.
         wait = slices * (parameters.load_latency_clk if blocking.stages == 1 else parameters.barrier_clk)
     return {
         "issue": k * max(fma_clocks, issue_clocks),

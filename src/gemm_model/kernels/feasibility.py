@@ -166,6 +166,7 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     k_bits = maximum(batch.a_bits, batch.b_bits)
     loads = rules.loads_of_k_tile(batch)
     cta_k = where(batch.cta_k > 0, batch.cta_k / loads, K_BYTES_PER_STAGE * 8.0 / k_bits)
+    # The wider operand fills the 128 bytes of a row, so its type sets the depth of a k tile.
     # A pair of CTAs on one MMA keeps half of B in each, but all scales of B.
     b_holders = batch.b_holders
     b_rows = batch.cta_n / b_holders
@@ -175,13 +176,16 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     by_columns = rules.splits_columns(batch, warpgroups)
     rows, columns = rules.epilogue_tile(batch, (warpgroups > 1) & negated(by_columns))
     buffer = rows * columns
+    # A small tile has fewer parts than the family has buffers.
     buffers = minimum(batch.cta_m * batch.cta_n / buffer, rules.epilogue_buffers(columns))
     sector_share = rules.stored_sector_share(batch)
+    # Stores that bypass shared memory (a share below 1) need no buffers.
     epilogue_bytes: Values = buffers * buffer * batch.stored_bits / 8.0 * (sector_share >= 1.0)
     if batch.further is not None:
         sources = _source_buffers(batch, buffer, buffers)
         beside = epilogue_bytes + sources
         epilogue_bytes = maximum(epilogue_bytes, sources) if rules.outputs_replace_sources else beside
+    # The ring takes whole stages of whatever barriers and epilogue leave.
     free = float(gpu.smem_bytes_per_cta) - rules.barrier_bytes - epilogue_bytes
     held = maximum(floor(free / (stage_bytes + rules.stage_barrier_bytes)), 0.0)
     stages = where(batch.stages > 0, batch.stages, minimum(held, rules.most_stages))
@@ -191,9 +195,11 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     two_sets = eight_bit & negated(batch.fast_accum)
     if batch.further is not None:
         two_sets = two_sets | batch.further.software_scales
+    # Slow fp8 accumulation promotes into a second set of registers as large as the first.
     tile_registers = where(two_sets, 2.0, 1.0) * batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * warpgroups)
     accumulators = 0.0 * tile_registers if in_tmem else tile_registers
     code = compiled_code(family.name)
+    # Addresses, counters and the like take working registers beside the accumulators.
     excess = accumulators + code.working_registers - rules.mma_registers(accumulators, warpgroups)
     spilled = maximum(excess, 0.0)
     mma_columns = rules.mma_columns(batch, by_columns)
@@ -236,6 +242,7 @@ def _math_in_round_trip(
     share = rules.math_in_round_trip(batch)
     if (mmas_ahead := rules.mmas_ahead()) == float("inf"):
         return share
+    # Each warpgroup issues its own instructions, even if the tile has fewer than 64 rows for it.
     instructions = maximum(batch.cta_m / MMA_ROWS, warpgroups) * k_tile_bits / MMA_K_BITS
     return maximum(share, 1.0 - mmas_ahead / instructions)
 

@@ -276,6 +276,7 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
         if layer == 0:
             previous_start = waited = first
         else:
+            # Without a trigger the next kernel starts at the end; a trigger after the end has no effect.
             let_go = np.where(never | serial, end, np.minimum(trigger, end))
             previous_start = let_go + launch
             waited = np.maximum(previous_start, end + np.where(serial, 0.0, p.release_us))
@@ -291,6 +292,7 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
         fill = start + c.fill_delay_us
         ring_until = fill + c.ring_bytes / p.dram_bytes_per_us
         quiet_until = np.where(serial, np.inf, fill + p.build_us)
+        # The norm reads its row, then stores: each access queues behind the weights requested meanwhile.
         delay = queue_delay_us(waited, quiet_until, ring_until, p.loaded_read_us)
         second = waited + c.reads * p.read_us + delay + c.extra_us
         delay = queue_delay_us(second, quiet_until, ring_until, p.loaded_store_us)
@@ -318,9 +320,11 @@ def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int 
         alone = np.maximum(c.slice_bytes - main * p.dram_bytes_per_us / c.sms, 0.0) / p.sm_bytes_per_us
         main = main + np.where(blocked > 0, empty * alone, 0.0)
         main = main + np.where(kept > 0, p.switch_us * c.alone, 0.0)
+        # A trigger may fall into the ring fill or, later, into the main loop.
         filling = fill + c.fill_trigger_share * c.ring_bytes / p.dram_bytes_per_us
         trigger = np.where(beyond_ring > 0, ready + p.head_us + beyond_ring * main, filling)
         streamed = ready + p.head_us + main
+        # DRAM serves SMs unevenly; the last CTA waits longest for the bytes that no ring or L2 holds.
         end = streamed + tail + p.unfairness * (c.weight_bytes - in_ring - kept) / p.dram_bytes_per_us
         wasted = issued - kept
         rows.append(

@@ -262,6 +262,7 @@ def workload(machine: PipelineMachine, kernel: PipelineKernel, *, whole: bool = 
         "work", "cluster", resident, lambda v: v >= 1, f"at most {machine.sm_count} CTAs, the machine's SMs"
     )
     waves = np.ceil(clusters / resident)
+    # The last wave has fewer SMs at work, which then share the device's rates among fewer.
     tail_sms = (clusters - (waves - 1) * resident) * cluster
     steps = np.ceil(k / tile_k)
     last_k = np.where(machine.pads_k, tile_k, k - (steps - 1) * tile_k)
@@ -272,9 +273,11 @@ def workload(machine: PipelineMachine, kernel: PipelineKernel, *, whole: bool = 
     a_row, b_row = tile_m * machine.a_element_bytes, tile_n * machine.b_element_bytes
     # A slice of A is shared by the CTAs along n of a cluster, a slice of B by those along m.
     cluster_row = a_row / cluster_n + b_row / cluster_m
+    # Multicast bytes count once for the device but arrive at each SM in full.
     shared = cluster_row / (a_row + b_row)
     fresh_row = (m * machine.a_element_bytes + n * machine.b_element_bytes) * batch
     fresh = np.minimum(fresh_row / (clusters * cluster * cluster_row), 1.0)
+    # DRAM limits only the fresh share of bytes; the cache serves the rest at the device's load rate.
     device_ps_per_byte = np.maximum(
         PS_PER_US / machine.device_load_bytes_per_us, fresh * PS_PER_US / machine.device_fresh_bytes_per_us
     )

@@ -220,7 +220,7 @@ def _persistent_ring(columns: dict[str, FloatArray], stages: int, machine: Pipel
         now = tile.after(_State.of(history[-1], stages)).stacked()
         left[running] -= 1
         # The system is max-plus linear: a state that equals an earlier one up to a shift repeats with that
-        # period.
+        # period, so whole periods only add their shift.
         skipped = np.zeros(len(running), dtype=bool)
         shifts = np.zeros(len(running))
         for period, earlier in enumerate(reversed(history), start=1):
