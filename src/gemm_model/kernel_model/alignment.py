@@ -1,4 +1,4 @@
-"""Where rows of a matrix start: lines, sectors, and the pieces that a misaligned row falls into."""
+"""Alignment of a matrix's rows: lines, sectors, and the pieces of a misaligned row."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from gemm_model.core.further_work import CONV, FurtherWork, bits_of
 from gemm_model.kernel_model.numbers import kernel_model_numbers
 
 LINE_BYTES = 128.0
-"""A line of L2 [B]; all NVIDIA GPUs; CUDA C++ Programming Guide."""
+"""Size of an L2 line [B]; all NVIDIA GPUs; CUDA C++ Programming Guide."""
 TMA_ALIGNMENT_BYTES = 16.0
 """Least alignment of a row [B]; TMA loads and stores; CUDA driver API, tensor maps."""
 SCALE_ROW_BYTES = 16.0
-"""A row of scale factors [B]; block-scaled operands; PTX ISA, layout of scale factors."""
+"""Size of a row of scale factors [B]; block-scaled operands; PTX ISA, layout of scale factors."""
 
 
 def row_alignment(pitch_bytes: Values) -> Values:
-    """What divides where rows start, in bytes: a power of two from 16 (TMA's least) to 128 (a line)."""
+    """Alignment of row starts [bytes]: a power of two from 16 (TMA's minimum) to 128 (a line)."""
     if is_number(pitch_bytes) and pitch_bytes >= LINE_BYTES and is_multiple(pitch_bytes, LINE_BYTES):
         return LINE_BYTES
     pitch = maximum(floor(pitch_bytes), 1.0)
@@ -35,9 +35,9 @@ def row_alignment(pitch_bytes: Values) -> Values:
 
 
 def channels_unaligned(batch: GemmBatch, further: FurtherWork) -> Flags:
-    """Which convolutions in one group have channels or filters that fill no row of TMA_ALIGNMENT_BYTES.
+    """Mask of one-group convolutions whose channels or filters are no multiple of TMA_ALIGNMENT_BYTES.
 
-    Kernels take such matrices padded. Extents of strided data gradients are means, rounded.
+    Kernels take such matrices padded. Extents of strided data gradients are rounded means.
     """
     deep, wide = floor(batch.k / further.k_runs + 0.5), floor(batch.n / further.n_runs + 0.5)
     unaligned: Flags = False
@@ -53,9 +53,9 @@ def channels_unaligned(batch: GemmBatch, further: FurtherWork) -> Flags:
 
 
 def further_pieces(pitch_bytes: Values) -> Values:
-    """Pieces of 64 bytes or less beyond the first that a row falls into, by where its pitch lets rows start.
+    """Additional pieces of 64 bytes or less that a row is split into because of its pitch.
 
-    None where rows start at multiples of 64 bytes, one at 32, three at 16.
+    0 if rows start at multiples of 64 bytes, 1 at 32, 3 at 16.
     """
     piece_bytes = kernel_model_numbers().l2_piece_bytes
     return piece_bytes / minimum(row_alignment(pitch_bytes), piece_bytes) - 1.0

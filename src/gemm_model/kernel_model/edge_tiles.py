@@ -1,4 +1,4 @@
-"""Edge tiles: TMA fills their rows outside the matrix, which takes longer than reading rows."""
+"""Edge tiles: TMA fills rows outside the matrix with zeros, which takes longer than reading rows inside."""
 
 from __future__ import annotations
 
@@ -30,27 +30,29 @@ from gemm_model.kernels.mechanisms import EdgeMulticast, EdgeOrder, EdgeTiles, K
 ONE_SM_OF_EACH_TPC = 1.0 / SMS_PER_TPC
 """Share of the SMs that work before any TPC has two at work [1]; all launches; the launcher's order."""
 ROUNDING = 1e-6
-"""Rounding of a share [CTAs]; less than this outside is none; chosen."""
+"""Shares below this count as 0 [CTAs]; rows outside the matrix; chosen, for rounding errors."""
 
 
 @formula_record
 class EdgeFill:
-    """Out-of-bounds fill of the resident clusters that have most of it; each field a number or an array."""
+    """Out-of-bounds fill of the resident clusters that have most of it; each field is a number or an
+    array.
+    """
 
     bytes_per_wave: Values
-    """Bytes that all clusters of a full wave would be filled with if each were like the slowest."""
+    """Fill bytes of a full wave if every cluster were like the slowest."""
     slow_load: Values
-    """Loads of the slowest clusters for rows inside, over the mean of all."""
+    """Loads of rows inside for the slowest clusters, over the mean of all clusters."""
     fixed: Flags
-    """Whether some clusters have edge tiles only, and the others none."""
+    """Whether some clusters have only edge tiles and the others none."""
     fast_load: Values
-    """The same as `slow_load` of clusters without fill; 0 where every cluster has its turn of edge tiles."""
+    """`slow_load` of clusters without fill; 0 if all clusters take turns with edge tiles."""
     slow_share: Values
-    """Share of the clusters that are the slowest; 1 where every cluster has its turn."""
+    """Share of clusters that are the slowest; 1 if all clusters take turns."""
     hidden: Values
-    """What fill and loads of the slowest clusters hide of each other, of half their harmonic mean."""
+    """Overlap of fill and loads in the slowest clusters, as a share of half their harmonic mean."""
     a_in_step: Values
-    """Share of the requests for A that merge in spite of the fill."""
+    """Share of the requests for A that still merge despite the fill."""
     b_in_step: Values
 
 
@@ -67,23 +69,23 @@ NO_EDGE = EdgeFill(
     a_in_step=1.0,
     b_in_step=1.0,
 )
-"""Of one row whose tiles fill the matrix."""
+"""No fill: a row whose tiles match the matrix."""
 
 
 @formula_record
 class _Edge:
-    """How the tiles of one operand lie over the edge of the matrix; each field a number or an array."""
+    """Position of one operand's tiles over the edge of the matrix; each field is a number or an array."""
 
     outside: Values
-    """Share of the last row of clusters."""
+    """Share of the last row of clusters that lies outside."""
     rows: Values
     """Rows of clusters."""
     fixed: Flags
     """Whether a resident cluster keeps its row for all its tiles."""
     along: Values
-    """CTAs of a cluster along the operand's extent, each half of a pair's B as one."""
+    """CTAs of a cluster along the operand's extent; each half of a pair's B counts as one."""
     sharers: Values
-    """CTAs that take a tile of it by multicast."""
+    """CTAs that receive a tile by multicast."""
 
 
 def edge_fill(
@@ -105,12 +107,12 @@ def edge_fill(
     b_bytes = batch.cta_n / holders * batch.b_bytes_per_element
     fill_a, fill_b = a_bytes * _fill_cost(a_edge, multicast), b_bytes * _fill_cost(b_edge, multicast)
     a_turn, b_turn = where(fixed_m, 1.0, 1.0 / rows_m), where(fixed_n, 1.0, 1.0 / rows_n)
-    # A tile that lies over both edges has both operands filled at once; where few tiles do, the others wait.
+    # A tile over both edges has both operands filled at once; if few tiles are, the others wait for them.
     few = (rows_m <= order.fixed_rows) & (rows_n <= order.fixed_rows)
     both = where(few, minimum(fill_a * b_turn, fill_b * a_turn), 0.0)
     fill = scaled(fill_a + fill_b - both, resources.fill_share)
     mean = a_bytes * filled_m + b_bytes * filled_n
-    # Shares of the mean load: of clusters that keep an edge, of the others, and of those that take turns.
+    # Shares of the mean load for clusters that keep an edge, for the others, and for those that take turns.
     a_share, b_share = a_bytes / mean, b_bytes / mean
     a_mean, b_mean = a_share * filled_m, b_share * filled_n
     slow_a = where(fixed_m, a_share * (1.0 - a_edge.outside), a_mean)
@@ -131,7 +133,7 @@ def edge_fill(
 
 
 def _two_way(batch: GemmBatch) -> Flags:
-    """Whether both operands come by multicast."""
+    """Whether both operands arrive by multicast."""
     return (batch.cluster_m / batch.b_holders > 1) & (batch.cluster_n > 1)
 
 
@@ -142,8 +144,8 @@ def _edge(filled: Values, rows: Values, fixed: Flags, along: Values, sharers: Va
 def _out_of_step(edge: _Edge, tile: Values, order: EdgeOrder) -> Values:
     """Share of an operand's requests that no longer merge.
 
-    A CTA that is filled advances at another pace than its neighbours. The root of the rows of clusters: the
-    more there are, the fewer neighbours are filled.
+    A CTA with fill advances at another pace than its neighbours. The share falls with the root of the rows of
+    clusters: the more rows, the fewer neighbours have fill.
     """
     if is_zero(edge.outside):
         return 0.0
@@ -155,7 +157,7 @@ def _out_of_step(edge: _Edge, tile: Values, order: EdgeOrder) -> Values:
 def _fixed(schedule: TileSchedule, rows: Values, walked: Flags, order: EdgeOrder) -> Flags:
     """Whether a resident cluster keeps its row (or column) of the output for all its tiles.
 
-    It does where it has one tile, or where the rows are walked first and divide the number of clusters.
+    It does with a single tile, or if rows are walked first and their number divides the clusters.
     """
     returns = walked & (remainder(schedule.resident, rows) < 0.5)
     few = (rows > 1.0) & (rows <= order.fixed_rows)
@@ -165,9 +167,9 @@ def _fixed(schedule: TileSchedule, rows: Values, walked: Flags, order: EdgeOrder
 def _fill_cost(edge: _Edge, multicast: EdgeMulticast) -> Values:
     """Cost of the fill of one operand's tile, as a share of the tile, for a cluster's mean wave.
 
-    Each of the CTAs that share a tile by multicast asks for a box of it. Fill costs less where fewer SMs have
-    it: clusters that keep their row have all of it or none; the others have their turn. The roots from
-    timings of decode shapes.
+    Each CTA that shares a tile by multicast requests a box of it. Fill costs less if fewer SMs have it:
+    clusters that keep their row have all of it or none, the others take turns. The roots come from timings of
+    decode shapes.
     """
     if is_zero(edge.outside):
         return 0.0
@@ -184,10 +186,10 @@ def _fill_cost(edge: _Edge, multicast: EdgeMulticast) -> Values:
 
 
 def crowding(batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers) -> Callable[[Values], Values]:
-    """By the clusters that work: what fill takes of the device over what it takes where every SM has a tile.
+    """Fill time with the clusters at work, over that with a tile on every SM.
 
-    The device fills so many rows in a microsecond, whoever asks for them, but more of them once TPCs have
-    both their SMs at work, except in large clusters. Decode shapes, alike in 16-bit and fp8.
+    The device fills a fixed number of rows in a microsecond, and more once TPCs have both their SMs at work,
+    except in large clusters. Source: decode shapes, alike in 16-bit and fp8.
     """
     edge: EdgeTiles = numbers.edge_tiles
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
@@ -210,10 +212,10 @@ def crowding(batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers) -> Callable
 def _felt_by_fours(
     busy: Values, clusters: Values, ctas_per_cluster: Values, gpu: GpuSpec, gpc_share: float
 ) -> Values:
-    """Share of the SMs that fill has to share the device with, as clusters of four feel it.
+    """Share of the SMs that compete for fill with clusters of four.
 
-    They spread evenly over the GPCs; on an H200 seven hold four of them and one holds two. GPCs that hold a
-    cluster of sixteen hold four of four: the occupancy query tells how many there are.
+    Clusters of four spread evenly over the GPCs; on an H200 seven GPCs hold four of them and one holds two. A
+    GPC that holds a cluster of 16 holds four clusters of four, so the occupancy query gives their number.
     """
     large = gpu.resident_clusters.get(16)
     if large is None or (is_number(ctas_per_cluster) and ctas_per_cluster != 4):

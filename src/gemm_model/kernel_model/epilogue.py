@@ -19,13 +19,14 @@ ROWS_OF_A_REGISTER, COLUMNS_OF_A_REGISTER = 8.0, 4.0
 """Outputs whose sums one accumulator register of a warp holds [rows, columns]; sm90; wgmma's fragment D in
 the PTX ISA."""
 LARGEST_EXPONENT = 50.0
-"""Exponent up to which a share is told [1]; sums of random operands; chosen: exp(-50) of a matrix is none."""
+"""Largest exponent in a share of sums [1]; sums of random operands; chosen: exp(-50) of a matrix is
+nothing."""
 
 
 def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores) -> Values:
     """Clocks from the last MMA of a tile to its last store: convert, write to shared memory, store by TMA.
 
-    As many for one warpgroup as for two or three: the store sets the pace, not the threads.
+    One warpgroup takes as long as two or three, because the stores set the pace and not the threads.
     """
     output_clk = batch.stored_bits / 8.0 / stores.store_bytes_per_clk
     each_clk = stores.store_clk / resources.store_elements
@@ -35,15 +36,15 @@ def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores)
 def whole_epilogue_clk(
     batch: GemmBatch, period: TilePeriod, resources: Resources, numbers: KernelNumbers
 ) -> tuple[Values, Values]:
-    """Clocks of a tile's epilogue with all that is fused into it, and the part that is fused."""
+    """Clocks of a tile's epilogue including its fused part, and of the fused part alone."""
     fused = fused_clk(batch, resources, numbers) + tile_by_tile_clk(batch, period, resources, numbers)
     return epilogue_clk(batch, resources, numbers.epilogue) + fused, fused
 
 
 def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) -> Values:
-    """Clocks of a tile's epilogue beyond its stores: activations, reductions, further matrices, vectors.
+    """Clocks of a tile's fused epilogue: activations, reductions, source matrices, vectors.
 
-    Those of finding the tile's group too: the warps that store it change tensor maps before.
+    They include finding the tile's group, because the storing warps switch tensor maps first.
     """
     further, fused = batch.further, numbers.fused_epilogue
     if further is None:
@@ -60,10 +61,10 @@ def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) ->
 
 
 def slow_division_clk(batch: GemmBatch, resources: Resources, warp_clk: float) -> Values:
-    """Clocks that a tile's sigmoids take longer because of sums below LOWEST_SIGMOID.
+    """Extra clocks of a tile's sigmoids because of sums below LOWEST_SIGMOID.
 
-    A warp divides for 8 rows of 4 columns at once, and takes the long way if one of these sums does. The
-    first warp, with 16 rows, is the slowest; rows outside the matrix have none.
+    A warp divides for 8 rows of 4 columns at once and takes the slow path if one of these sums needs it. The
+    first warp, with 16 rows, is the slowest; rows outside the matrix never need it.
     """
     if warp_clk == 0.0 or batch.further is None:
         return 0.0
@@ -77,7 +78,7 @@ def slow_division_clk(batch: GemmBatch, resources: Resources, warp_clk: float) -
 
 
 def share_below(lowest: float, k: Values) -> Values:
-    """Share of the sums below a negative number, of operands of unit variance: they spread by the root of k.
+    """Share of sums below a negative number for operands of unit variance, whose sums spread by sqrt(k).
 
     Bowling et al. (2009), the normal distribution by a logistic one: within 0.00014.
     """
@@ -88,9 +89,9 @@ def share_below(lowest: float, k: Values) -> Values:
 def tile_by_tile_clk(
     batch: GemmBatch, period: TilePeriod, resources: Resources, numbers: KernelNumbers
 ) -> Values:
-    """Further clocks of a group's tile where the ring is filled anew for each: stores, and a load's latency.
+    """Extra clocks of a grouped tile if the ring is refilled for each tile: stores, and a load's latency.
 
-    Registers that the addresses of the outputs push out go to memory and come back once a tile.
+    Addresses of the outputs spill registers, which go to memory and return once for each tile.
     """
     if batch.further is None or not period.groups_tile_by_tile:
         return 0.0
@@ -104,23 +105,23 @@ def tile_by_tile_clk(
 
 @formula_record
 class Stall:
-    """What epilogues do to the loads of tiles, where something is fused; each field a number or an array."""
+    """How fused epilogues stall the loads of tiles; each field is a number or an array."""
 
     epilogue_clk: Values
-    """Clocks in which no stage of the ring is freed for the loads of the next tile."""
+    """Clocks during which no stage of the ring becomes free for the next tile's loads."""
     plain_clk: Values
-    """The same of a plain product."""
+    """The same for a plain GEMM."""
     room: Values
-    """Of a tile's loads the part that the ring has room for meanwhile [1]."""
+    """Share of a tile's loads that fits into the ring meanwhile [1]."""
     last_clk: Values
-    """Of the last tile, whose loads are over: what is fused, beyond what `exposed_clk` has of it."""
+    """Fused clocks of the last tile, whose loads are over, beyond those in `exposed_clk`."""
     last_share: Values = 0.0
-    """Of such waves the part that is the last one [1]."""
+    """Share of the last wave among these waves [1]."""
 
     def waits_us(self, fetched_us: Values, clk_us: Values) -> Values:
-        """How much longer than those of a plain product the loads of a wave, `fetched_us`, wait.
+        """Extra wait of a wave's loads, which take `fetched_us`, over those of a plain GEMM [us].
 
-        They go on in an epilogue until the ring is full, as fast as they come.
+        Loads go on at their own pace during an epilogue until the ring is full.
         """
         room_us = self.room * fetched_us
         waits = maximum(self.epilogue_clk * clk_us - room_us, 0.0)
@@ -128,7 +129,7 @@ class Stall:
         return waits + self.last_share * (self.last_clk * clk_us - waits)
 
     def of_waves(self, work: Values, last_share: Values) -> Stall:
-        """Of waves of so many tiles, such a share of which is the last wave."""
+        """The stall of waves with `work` tiles each, of which `last_share` is the last wave."""
         epilogue, plain, last = (each * work for each in (self.epilogue_clk, self.plain_clk, self.last_clk))
         return Stall(epilogue, plain, self.room, last, last_share)
 
@@ -144,10 +145,11 @@ def stall_of(
     whole: Values,
     fused: Values,
 ) -> Stall | None:
-    """How loads wait for the part of the `whole` epilogue that is `fused`; None where nothing is.
+    """How loads wait for the `fused` part of the `whole` epilogue; None without a fused part.
 
-    The next tile of another warpgroup empties the ring of ping-pong kernels, that of another accumulator the
-    ring of kernels with two. Where the ring is filled anew for each tile, loads wait for the whole epilogue.
+    In ping-pong kernels the other warpgroup's tile drains the ring during the epilogue, in kernels with two
+    accumulators the next accumulator's tile does, so that loads do not wait. If the ring is refilled for each
+    tile, loads wait for the whole epilogue.
     """
     if batch.further is None:
         return None
@@ -172,7 +174,7 @@ def between_loads_clk(
 ) -> Values:
     """Clocks between the loads of two tiles: the stores on the SM's way to L2, and finding the next tile.
 
-    Only where the MMA goes on under the epilogue (tensor memory); elsewhere it waits for both in turn.
+    Only with tensor memory, where MMAs go on under the epilogue; otherwise MMAs wait for both in turn.
     """
     if not period.in_tensor_memory:
         return 0.0
@@ -192,10 +194,10 @@ def tile_period_clk(
 ) -> Values:
     """Clocks between tiles in the MMA warps, if operands are always there.
 
-    Cooperative: mainloop, then epilogue, less what is `hidden` (`hidden_clk`). Ping-pong: two consumers
-    take the mainloop in turn, so that a tile takes the longer of one mainloop with the handover and half of
-    one consumer's round; a handover takes the fixed clocks of a tile. In tensor memory the accumulators are
-    double-buffered where two fit beside the scale factors: the longer of mainloop and epilogue.
+    Cooperative: mainloop, then epilogue, less the `hidden` part (`hidden_clk`). Ping-pong: two consumers
+    alternate mainloops, so that a tile takes the longer of one mainloop with its handover and half of one
+    consumer's round; a handover takes the fixed clocks of a tile. In tensor memory accumulators are
+    double-buffered if two fit beside the scale factors: the longer of mainloop and epilogue.
     """
     serial = mainloop + epilogue
     if period.in_tensor_memory:
@@ -214,7 +216,7 @@ def period_beside_stores(
     numbers: KernelNumbers,
     mainloop: Values,
 ) -> tuple[Values, Values]:
-    """What the tile period has beside epilogues, and how many epilogues: for stores that L2 holds up."""
+    """Clocks of the tile period without epilogues, and its number of epilogues, for stores that L2 delays."""
     if period.in_tensor_memory:
         return where(_double_buffered(gpu, resources), 0.0, mainloop), 1.0
     pingpong = batch.schedule == PINGPONG
@@ -230,14 +232,14 @@ def exposed_clk(
     epilogue: Values,
     hidden: Values,
 ) -> Values:
-    """Clocks of the last epilogue that nothing hides and that the tile period does not hold already."""
+    """Clocks of the last epilogue that nothing hides and the tile period does not include."""
     if period.in_tensor_memory:
         return where(_double_buffered(gpu, resources), epilogue, 0.0)
     return where(batch.schedule == PINGPONG, epilogue, hidden)
 
 
 def hidden_clk(resources: Resources, stores: EpilogueStores, mainloop: Values, epilogue: Values) -> Values:
-    """What the warpgroups of a cooperative kernel hide of a tile's epilogue and the next tile's mainloop."""
+    """Clocks that cooperative warpgroups hide of a tile's epilogue and the next tile's mainloop."""
     return where(resources.warpgroups > 1.0, stores.apart * minimum(mainloop, epilogue), 0.0)
 
 

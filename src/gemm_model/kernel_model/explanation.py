@@ -1,4 +1,4 @@
-"""Why a kernel takes the time that the model predicts, and what would change it."""
+"""Explanation of a predicted time: its mechanisms, and what would change it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MEANINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """One mechanism's own time, as if it were alone: they overlap and do not add up."""
+    """One mechanism's own time, as if it were alone; mechanisms overlap, so their times do not add up."""
 
     name: str
     time_us: float
@@ -42,7 +42,7 @@ class Mechanism:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """The same kernel in a changed world: its time, and the time over the predicted one."""
+    """A what-if question: the kernel's time after one change, and its ratio to the predicted time."""
 
     change: str
     runtime_us: float
@@ -60,9 +60,9 @@ class Explanation:
     wave_occupancy: float
     """Tiles over the resident clusters of all waves, the partial one included."""
     tile_order: str
-    """In which order the kernel's tiles are walked."""
+    """Order in which the kernel's tiles are walked."""
     tile_scheduler: str
-    """Which resident cluster computes which of them."""
+    """How tiles are assigned to resident clusters."""
     what_if: tuple[WhatIf, ...]
 
 
@@ -72,7 +72,7 @@ def explain(
     gpu: GpuSpec | str | Path,
     options: Mapping[str, Any] | None = None,
 ) -> Explanation:
-    """Explain one kernel with the calibrated model; `options` are `KernelModel`'s.
+    """Explain one kernel with the kernel model; `options` are `KernelModel`'s.
 
     `gpu` is a GpuSpec, a name or a YAML file. Raises InputError as `predict` does.
     """
@@ -109,7 +109,7 @@ def _mechanisms(
     options: Mapping[str, Any],
     prediction: Prediction,
 ) -> tuple[Mechanism, ...]:
-    """Each mechanism's own time, longest first; of a kernel that spills, the others' without that."""
+    """Each mechanism's own time, longest first; if the kernel spills, the others' times exclude spilling."""
     times_us = {name: prediction.details[f"{name.lower()}_us"] for name in LIMITERS}
     if prediction.details["spilled_registers"] > 0:
         left_out = {*options.get("without", ()), "spilling"}
@@ -142,13 +142,13 @@ WITHOUT = {
     "no launch overhead": ("launch", "first_loads"),
     "no spilled registers": ("spilling",),
 }
-"""Mechanisms that a changed world lacks."""
+"""Mechanisms switched off by a what-if question."""
 FURTHER_CHANGES = {
     FUSED_EPILOGUE: "nothing fused into the epilogue",
     "grouped": "no table of groups",
     "software_scales": "scales that take no time",
 }
-"""The same for kernels that do more than a plain product."""
+"""The same for kernels of other kinds of problem."""
 
 
 def _worlds(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec, stages: int) -> dict[str, _World]:

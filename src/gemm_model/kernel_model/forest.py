@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from gemm_model.core.batch import FloatArray
 
 LEAF_UNIT = 1e-5
-"""What one step of a stored leaf stands for [log time]; all forests; chosen: sums of whole numbers do not
-depend on their order, so that one row is predicted exactly as it is within a table."""
+"""Unit of a stored leaf [log time]; all forests; chosen: sums of whole numbers do not depend on their order,
+so that one row is predicted exactly as within a table."""
 MAX_DEPTH = 8
 """Most levels of a tree [1]; all forests; a leaf's number must fit a byte."""
 ROWS_PER_BLOCK = 1024
@@ -31,14 +31,14 @@ FOREST_ARRAYS = {
     "tree_splits": np.uint16,
     "leaves": np.int16,
 }
-"""What a forest consists of, and as what each is stored."""
+"""Arrays of a forest and their stored types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Forest:
     """Sum of oblivious trees; each split is a question `feature > border`, asked once for all trees.
 
-    Raises ValueError where its arrays do not fit together.
+    Raises ValueError if its arrays do not fit together.
     """
 
     features: int
@@ -68,7 +68,7 @@ class Forest:
             raise ValueError(f"leaves of shape {self.leaves.shape}; expected {(trees, 1 << depth)}")
 
     def scaled(self, share: float) -> Forest:
-        """The same trees, that share of every leaf."""
+        """The same trees with every leaf multiplied by `share`."""
         return replace(self, leaves=np.round(self.leaves * share).astype(self.leaves.dtype))
 
     def predict(self, features: Features) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Archives of forests: an .npz file with their arrays, by name, and what is to be known about them."""
+"""Archives of forests: an .npz file with their arrays by name, and facts about them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ UNREADABLE = (
     *(OSError, ValueError, EOFError, KeyError, AttributeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError),
 )
-"""What a damaged archive of arrays raises when it is read."""
+"""Errors raised when a damaged archive is read."""
 
 
 def read_archive(path: Path) -> tuple[Any, dict[str, Any]]:
-    """What a file says about its forests, and their arrays by name.
+    """A file's facts about its forests, and their arrays by name.
 
-    Raises InputError where there is no such file, or another one.
+    Raises InputError if there is no such file, or it is no archive of forests.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected a residual of gemm-model calibrate")

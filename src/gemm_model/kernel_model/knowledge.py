@@ -1,4 +1,4 @@
-"""What is known of a family's kernels on a GPU for one class of types: whose numbers, bands and residual."""
+"""Numbers, bands and residual for a family's kernels on a GPU and one rate class, and their origin."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import FURTHER_SITUATIONS, KernelNumbers
 
 OTHER_RATE_CLASS = "other_rate_class"
-"""The way of borrowing that takes another class's numbers."""
+"""Way of borrowing that takes another rate class's numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
-    """Numbers, bands and residual that serve a family's kernels, and whose they are."""
+    """Numbers, bands and residual used for a family's kernels, and their origin."""
 
     calibration: Calibration
     borrowed: str
-    """How the calibration is borrowed; OWN where it is the pair's."""
+    """How the calibration is borrowed; OWN if it is the pair's own."""
     served: str
-    """The rate class whose numbers serve."""
+    """The rate class whose numbers are used."""
     numbers: KernelNumbers
     residual: Residual | None
-    """What corrects these predictions; None where nothing was trained on such rows."""
+    """The residual that corrects these predictions; None if none was trained on such rows."""
     band_table: FloatArray | None
-    """Error band by situation, NaN where it has none; None where none was measured."""
+    """Error band by situation, NaN for situations without one; None if none was measured."""
     unfitted: tuple[str, ...]
-    """Of FURTHER_SITUATIONS those that the numbers were not fitted to."""
+    """FURTHER_SITUATIONS that the numbers were not fitted to."""
     caveats: tuple[str, ...]
-    """Of the GPU, of whose numbers these are, and of the order of tiles."""
+    """Caveats about the GPU, the origin of the numbers, and the order of tiles."""
 
 
 def knowledge(
@@ -75,7 +75,7 @@ def knowledge(
 
 
 def _whose(residual: Residual | None, kind: str) -> tuple[str, ...]:
-    """Whose residual corrects, where it is another card's."""
+    """A caveat that names the residual's origin, if it is another card's."""
     if residual is None or residual.taken_over is None:
         return ()
     share = residual.taken_over.shares[kind]
@@ -83,7 +83,7 @@ def _whose(residual: Residual | None, kind: str) -> tuple[str, ...]:
 
 
 def _own_bands(calibration: Calibration, residual: Residual | None, kind: str) -> FloatArray | None:
-    """Those of the calibration, or of the residual where it has them."""
+    """Error bands of the calibration, or of the residual if it has them."""
     found = dict(calibration.error_band.get(kind, {}))
     if residual is not None:
         found |= residual.error_band.get(kind, {})
@@ -91,14 +91,14 @@ def _own_bands(calibration: Calibration, residual: Residual | None, kind: str) -
 
 
 def _borrowed_bands(borrowed: str, same_kind: bool) -> FloatArray | None:
-    """What such borrowing was measured to cost; None where it was not measured."""
+    """Error bands measured for such borrowing; None if it was not measured."""
     ways = [] if borrowed == OWN else [borrowed]
     ways += [] if same_kind else [OTHER_RATE_CLASS]
     costs = [borrowed_bands().get(way) for way in ways]
     known = [cost for cost in costs if cost is not None]
     if len(known) < len(costs):
         return None
-    # Of what goes beyond plain products no cost of borrowing was measured.
+    # The cost of borrowing was measured for plain GEMMs only.
     return np.where([name in WHOLE_SITUATIONS for name in SITUATIONS], max(known), np.nan)
 
 

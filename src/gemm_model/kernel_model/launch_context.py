@@ -1,4 +1,4 @@
-"""Regimes: what lies before and after a launch, and what it finds in L2."""
+"""Launch contexts: what runs before and after a launch, and what it finds in L2."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import Chain, KernelNumbers
 
 MATRIX_FIELDS, BATCHED_FIELDS = 11.0, 15.0
-"""Fields of a tensor descriptor of two and of three dimensions [fields]; `tensormap.replace` of kernels that
-Triton compiled: extent, stride, box and step for each dimension, and a few that all have."""
+"""Fields of a tensor descriptor of two and of three dimensions [fields]; `tensormap.replace` in kernels that
+Triton compiled: extent, stride, box and step for each dimension, and a few common ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +24,15 @@ class LaunchContext:
 
     name: str
     by_events: bool = False
-    """Whether a pair of events around the launch reads its time, with their own."""
+    """Whether a pair of events around the launch reads its time, including their own."""
     chained: bool = False
-    """Whether launches follow each other without a gap, so that a launch hides under the one before."""
+    """Whether launches follow each other without a gap, so that launching hides under the previous kernel."""
     settled: bool = False
     """Whether clock and power have settled, so that the power cap holds."""
     profiled: bool = False
     """Whether a profiler has the kernel alone on the card."""
     keeps_operands: bool = False
-    """Whether the same operands come again and again, and L2 keeps what it can of them."""
+    """Whether every launch uses the same operands, of which L2 keeps what it can."""
 
 
 REGIMES: Mapping[str, LaunchContext] = {
@@ -58,9 +58,9 @@ def launch_us(
     around: LaunchContext,
     cold: Values,
 ) -> Values:
-    """What a launch takes beside its waves: all of it after a pause, what is not hidden in a chain.
+    """Time of a launch beside its waves [us]: all of it after a pause, the exposed part in a chain.
 
-    `cold` is how many cold starts of DRAM a launch of a chain pays for.
+    `cold` is the number of cold starts of DRAM that a launch in a chain pays for.
     """
     launch, first = numbers.launch, numbers.first_loads
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
@@ -69,9 +69,9 @@ def launch_us(
     started_us = clusters_us + ramp_us + _table_us(batch, numbers) + _descriptors_us(batch, numbers)
     spread_us = grid_us(batch, schedule, gpu, numbers)
     if around.chained:
-        # CTAs that start late in a grid start while the first loads of the others are still on their way.
+        # CTAs that start late in a grid start while the first loads of others are still in flight.
         spread_us = maximum(spread_us, numbers.chain.cold_us * cold)
-        # A second kernel, which adds up partial sums or makes ready for them, meets a boundary of its own.
+        # A second kernel, which adds up partial sums or clears counters, has a boundary of its own.
         second_us = where(schedule.sharers > 1.0, numbers.chain.boundary_us, 0.0)
         return started_us + spread_us + _boundary_us(batch, family, numbers.chain) + second_us
     started_us = started_us + spread_us
@@ -81,16 +81,16 @@ def launch_us(
 
 
 def _events_us(batch: GemmBatch, gpu: GpuSpec) -> Values:
-    """What a pair of events reads around an empty kernel beyond the kernel itself.
+    """Reading of an event pair around an empty kernel, less the kernel itself [us].
 
-    An empty kernel of the H100 takes 0.28 us longer than the H200's, one that has work does not.
+    An empty kernel takes 0.28 us longer on the H100 than on the H200; a kernel with work does not.
     """
     told = batch.empty_kernel_us - gpu.graph_launch_us
     return where(batch.empty_kernel_us < 0.0, gpu.event_pair_us, told)
 
 
 def _descriptors_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
-    """Making descriptors, field by field: a batch has a third dimension, groups store without one."""
+    """Time to make descriptors, field by field: a batch has a third dimension, groups store without one."""
     each = where(batch.batch > 1.0, BATCHED_FIELDS / MATRIX_FIELDS, 1.0)
     if batch.further is not None:
         each = where(batch.further.grouped, 2.0 / 3.0, each)
@@ -98,7 +98,7 @@ def _descriptors_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
 
 
 def _table_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
-    """Reading the table that tells where tiles lie."""
+    """Time to read the table that locates tiles."""
     return 0.0 if batch.further is None else where(batch.further.looked_up, numbers.grouped.start_us, 0.0)
 
 
@@ -109,7 +109,7 @@ def _boundary_us(batch: GemmBatch, family: KernelFamily, chain: Chain) -> Values
 
 
 def _dependent(batch: GemmBatch, family: KernelFamily) -> Flags:
-    """Whether launches are dependent: as told, else as the family's are."""
+    """Whether launches are dependent: the row's own setting, else the family's default."""
     dependent: Flags = (batch.pdl > 0.0) | ((batch.pdl < 0.0) & family.dependent_launch)
     return dependent
 
@@ -117,11 +117,11 @@ def _dependent(batch: GemmBatch, family: KernelFamily) -> Flags:
 def spread_out(
     batch: GemmBatch, schedule: TileWaves, gpu: GpuSpec, family: KernelFamily, around: LaunchContext
 ) -> Flags:
-    """Whether each grid of a chain is placed beside the one before, on SMs all over the card.
+    """Whether each grid of a chain is placed beside the previous one, on SMs all over the card.
 
-    The second warpgroup of a ping-pong CTA with one tile has nothing to do and lets the next grid be launched
-    at once (QuACK 0.6.5 `gemm_sm90.py`: warpgroups trigger once they have no further tile); where SMs are
-    free for all of it, its CTAs wait there. Other launches begin on the same SMs each time.
+    The second warpgroup of a ping-pong CTA with one tile is idle and triggers the next grid at once (QuACK
+    0.6.5 `gemm_sm90.py`: warpgroups trigger once they have no more tiles). If enough SMs are free, the next
+    grid's CTAs wait there. Other launches begin on the same SMs each time.
     """
     if not around.chained:
         return False
@@ -138,11 +138,11 @@ def grid_us(batch: GemmBatch, schedule: TileWaves, gpu: GpuSpec, numbers: Kernel
 
 
 COLD, WARM, WRITTEN = L2_STATES = ("cold", "warm", "written")
-"""What of a launch's operands has just been in L2: none, all, or A alone, which the kernel before wrote."""
+"""Operands that L2 has just seen before a launch: none, all, or only A, written by the kernel before."""
 
 
 def footprint_bytes(batch: GemmBatch, around: LaunchContext, own_bytes: Values, *, l2: str) -> Values:
-    """Bytes that come by between two uses of the same operands; infinite where there is no second use."""
+    """Bytes touched between two uses of the same operands; infinite without a second use."""
     repeated = around.keeps_operands or l2 == WARM
     return where(
         batch.footprint_bytes < float("inf"), batch.footprint_bytes, own_bytes if repeated else float("inf")

@@ -1,4 +1,4 @@
-"""A time that no kernel is faster than, from what the order of its tiles does not change."""
+"""A lower bound of a kernel's time, from terms that do not depend on the order of its tiles."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def least_us(
     regime: str,
     l2: str,
 ) -> Values:
-    """The time in us of each kernel if it waited for nothing but its MMA warps, or reading operands once.
+    """Time of each kernel if it waited only for its MMA warps, or for reading operands once [us].
 
-    The terms of `kernel_time.kernel_time` that the launch, the MMA warps and DRAM make, at a tenth of the
-    cost; all others add to them. A load that is waited for raises the clock, by less than the wait takes.
-    `rate` is the peak FLOP per clock of one SM, `l2` the state of L2 at the start.
+    These are the terms of launch, MMA warps and DRAM in `kernel_time.kernel_time`, at a tenth of the cost;
+    all other terms add to them. A wait for loads raises the clock, but gains less than the wait costs. `rate`
+    is the peak FLOP per clock of one SM, `l2` the state of L2 at the start.
     """
     batch, resources = grid.batch, grid.resources
     around, order, period = REGIMES[regime], family.tile_order, family.tile_period

@@ -1,4 +1,4 @@
-"""The calibrated model of warp-specialized persistent GEMM kernels."""
+"""The kernel model: warp-specialized persistent GEMM kernels."""
 
 from __future__ import annotations
 
@@ -69,17 +69,18 @@ from gemm_model.kernels.registry import families, family_at
 
 LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
 LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
-"""Where a prediction's details hold the time of each."""
+"""Keys of a prediction's details that hold the time of each limiter."""
 KERNELS_KEPT = 4096
-"""Kernels whose resources a model remembers [1]; single predictions; a space of candidates has 3,480."""
+"""Kernels whose resources a model caches [1]; single predictions; chosen: a space of candidates has 3,480."""
 ALONE = "burst"
-"""The regime of the launches that residuals are trained on."""
+"""Regime of the launches that residuals are trained on."""
 SITUATION_OF = dict(zip(KINDS, FURTHER_SITUATIONS[1:], strict=True))
-"""Of what is no word of an epilogue."""
+"""Situation of each kind of problem that is no epilogue."""
 
 
 class KernelModel:
-    """runtime = launch + first load + waves of tiles + last epilogue, each wave as its slowest resource.
+    """runtime = launch + first load + waves of tiles + last epilogue; a wave lasts as long as its slowest
+    resource.
 
     The resources are the tensor cores with the epilogue, the L2-to-SM bandwidth (`port`), the load latency
     over the stages, L2 and DRAM; schedule, traffic and clock are the kernel's own (`docs/model.md`).
@@ -129,7 +130,7 @@ class KernelModel:
         self._corrects_picks = residual == AUTO
 
     def _own_residuals(self, wanted: str) -> dict[str, Residual]:
-        """By family the residual asked for; a borrowed calibration has none."""
+        """The requested residuals by family; a borrowed calibration has none."""
         if wanted == OFF:
             return {}
         found: dict[str, Residual] = {}
@@ -151,10 +152,10 @@ class KernelModel:
         return found
 
     def calibration_of(self, family: str) -> tuple[Calibration, str]:
-        """The calibration that serves a family's kernels, and how it is borrowed.
+        """The calibration for a family's kernels, and how it is borrowed.
 
-        A shipped one is borrowed by its name; a file serves the GPU and the family that it was fitted to.
-        Raises InputError where it was fitted to others.
+        A shipped calibration may be borrowed by its name. A file serves only the GPU and the family that it
+        was fitted to. Raises InputError for any other.
         """
         if self._named is None:
             return calibration_for(self.gpu, family)
@@ -167,10 +168,10 @@ class KernelModel:
         return self._named, borrowed
 
     def heuristic_choice(self, family: str) -> HeuristicChoice:
-        """What libraries were measured to pick (`heuristic_choices.yaml`); nothing lost by others.
+        """A library's measured heuristic choice (`heuristic_choices.yaml`); no loss for other libraries.
 
-        The trees of their picks correct them by the shipped calibration that they belong to, of launches
-        alone on a cold L2, which is what they have seen.
+        Trees correct it if the shipped calibration that they belong to is in use, for single launches on a
+        cold L2, on which they were trained.
         """
         found = heuristic_choices().get(family, HeuristicChoice())
         path = picks_of(self.gpu.name, family)
@@ -184,7 +185,7 @@ class KernelModel:
         )
 
     def knowledge(self, family: KernelFamily, kind: str) -> Knowledge:
-        """What is known of a family's kernels on this GPU for a class of types."""
+        """Numbers, bands and residual for a family's kernels on this GPU and a rate class."""
         found = self._knowledge.get((family.name, kind))
         if found is None:
             calibration, borrowed = self.calibration_of(family.name)
@@ -194,21 +195,21 @@ class KernelModel:
 
     @property
     def corrects(self) -> bool:
-        """Whether a residual takes part in some predictions: all of them then have its phase."""
+        """Whether a residual corrects some predictions; all predictions then have its phase."""
         return bool(self._residuals)
 
     def evaluate(self, grid: Grid) -> PhysicalEvaluation:
         """The physical times of a grid of one type.
 
-        A search for the fastest rows asks for the rest of few: the residual's trees alone take ten times as
-        long as the times.
+        A search for the fastest rows needs the rest for few rows: the residual's trees alone take ten times
+        as long as the times.
         """
         kind = MATH_KINDS[int(grid.batch.math_kind)]
         family = family_at(int(grid.batch.kernel), self.gpu)
         return self._evaluation(grid.batch, family, kind, grid.shape, grid.resources)
 
     def least_times(self, grid: Grid) -> LeastTimes:
-        """What the kernels of a grid are not faster than."""
+        """Lower bounds of the kernels' times in a grid."""
         kind = MATH_KINDS[int(grid.batch.math_kind)]
         family, rate = family_at(int(grid.batch.kernel), self.gpu), flop_per_clk_of(kind, self.gpu)
         known = self.knowledge(family, kind)
@@ -217,7 +218,7 @@ class KernelModel:
         residual = known.residual
         corrected = residual is not None and (kind in residual.splits or any_of(grid.batch.split_k <= 1.0))
         if np.ndim(found) != 1:
-            # Waves depend on the order of tiles where it pads the matrix.
+            # If the order of tiles pads the matrix, waves depend on it.
             found = np.broadcast_to(found, grid.shape).min(axis=0)
         return LeastTimes(np.asarray(found), 1.0 - LIMIT if corrected else 1.0)
 
@@ -253,8 +254,8 @@ class KernelModel:
     def predict_row(self, row: GemmBatch) -> Prediction:
         """The prediction of one row of Python numbers.
 
-        What `predict_batch` says of a batch of that row, without columns of one: a fifth of the time of
-        one prediction was theirs.
+        It equals `predict_batch` on a batch of that row, but avoids columns of length one, which would take a
+        fifth of the time.
         """
         return self.evaluate_row(row).row()
 
@@ -264,7 +265,7 @@ class KernelModel:
         return self._evaluation(batch, family, kind, shape, self._checked_resources(batch, family))
 
     def _checked_resources(self, batch: GemmBatch, family: KernelFamily) -> Resources:
-        """What kernels take that can run."""
+        """Resources of the rows. Raises RefusedKernelError for a kernel that cannot run."""
         resources = resources_of(batch, self.gpu, family)
         refuse_impossible(batch, self.gpu, family, resources)
         return resources
@@ -320,7 +321,7 @@ class KernelModel:
 
 @formula_record
 class PhysicalEvaluation:
-    """What the physical model found out about the rows of a batch, or of a grid (an `Evaluation`)."""
+    """The physical model's evaluation of a batch's rows, or of a grid (an `Evaluation`)."""
 
     model: KernelModel
     kind: str
@@ -384,7 +385,7 @@ class PhysicalEvaluation:
         return phases_us, details, bytes_by_level
 
     def row(self) -> Prediction:
-        """All about a single row of numbers, with the residual where it applies."""
+        """The full prediction of a single row of numbers, with the residual if it applies."""
         phases_us, details, bytes_by_level = self._parts()
         runtime_us: Any = self.times.runtime_us
         if self.known.residual is not None:
@@ -405,7 +406,7 @@ class PhysicalEvaluation:
         )
 
     def prediction(self) -> BatchPrediction:
-        """All about these rows, without a residual."""
+        """The full prediction of these rows, without a residual."""
         (rows,) = self.shape
         groups = ({"runtime_us": self.times.runtime_us}, *self._parts())
         runtime, phase, detail, level = _as_columns(groups, rows)
@@ -423,7 +424,7 @@ class PhysicalEvaluation:
         )
 
     def caveats(self) -> tuple[str, ...]:
-        """What to keep in mind about these rows."""
+        """Caveats that apply to all of these rows."""
         spilled = self.geometry.resources.spilled_registers
         most = spilled if is_number(spilled) else float(np.max(spilled))
         spills = () if most == 0 else (f"up to {most:.0f} registers of a thread spill (spilled_registers)",)
@@ -432,7 +433,7 @@ class PhysicalEvaluation:
         return told if further is None else told + self._further_caveats(further)
 
     def _further_caveats(self, further: FurtherWork) -> tuple[str, ...]:
-        """Of what goes beyond plain products: what was not fitted, and what is not modelled."""
+        """Caveats of the kind of problem: numbers that were not fitted, effects that are not modelled."""
         asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in every_word(further.asked)}
         caveats = [
             f"{name}: no such kernel was calibrated on"
@@ -496,25 +497,26 @@ class PhysicalEvaluation:
         return result
 
     def _situated(self) -> tuple[Values, ...]:
-        """What tells the situation of each row, as `situation` takes it."""
+        """Arguments of `situation` for each row."""
         times, schedule, further = self.times, self.geometry.schedule, self.geometry.batch.further
         memory_us = maximum(times.l2_us, times.dram_us)
         kind = -1.0 if further is None else further.kind
         return schedule.waves, times.waves_us, memory_us, times.tensor_us, schedule.sharers, kind
 
     def _seen_alike(self, residual: Residual) -> Flags:
-        """Which rows trees say something of: plain products, and of kernels that split K if they saw some.
+        """Mask of the rows that the trees correct: plain GEMMs, and split-K kernels if they were trained on
+        some.
 
-        A fused epilogue leaves the rest of a kernel as it is: they look at the kernel without it.
+        A fused epilogue does not change the rest of a kernel, so the trees see the kernel without it.
         """
         further = self.geometry.batch.further
         plain: Flags = True if further is None else further.kind <= 0.0
         return plain if self.kind in residual.splits else plain & (self.geometry.schedule.sharers <= 1.0)
 
     def _seen_by_trees(self) -> tuple[Geometry, KernelTime]:
-        """What the trees look at.
+        """Geometry and times that the trees see.
 
-        A fused epilogue, a what-if question and what is around the launch leave the correction as it is.
+        A fused epilogue, a what-if question and the launch context do not change the correction.
         """
         model, geometry, further = self.model, self.geometry, self.geometry.batch.further
         if further is not None and any_of(further.kind == 0.0):
@@ -525,7 +527,7 @@ class PhysicalEvaluation:
         return geometry, model.times_for_trees(geometry, self.kind)
 
     def corrected_by(self, residual: Residual) -> Correction:
-        """What corrects these rows by a residual's trees."""
+        """The correction of these rows by a residual's trees."""
         times = self.times
         seen = features(*self._seen_by_trees())
         physical_us, floor_us = np.atleast_1d(times.runtime_us, times.floor_us)
@@ -540,7 +542,7 @@ class PhysicalEvaluation:
 
 
 def _named_calibration(calibration: str | Calibration) -> Calibration | None:
-    """The calibration that was asked for; None for 'auto'."""
+    """The requested calibration; None for 'auto'."""
     if isinstance(calibration, Calibration):
         return calibration
     return None if calibration == "auto" else load_calibration(calibration)
@@ -569,9 +571,9 @@ def _number_or_rows(rows: IntArray, _name: str, column: Any) -> Any:
 
 
 def _as_columns(groups: Sequence[Mapping[str, Values]], rows: int) -> list[dict[str, FloatArray]]:
-    """The same groups of named values as columns of so many rows.
+    """The groups of named values as columns of `rows` rows.
 
-    One array for all where they are numbers: to make one for each would take as long as the model.
+    Numbers share one array, because making an array for each would take as long as the model.
     """
     values = [value for group in groups for value in group.values()]
     if rows == 1 and set(map(type, values)) == {float}:

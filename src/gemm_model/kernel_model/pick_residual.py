@@ -1,8 +1,7 @@
-"""What cuDNN's heuristic choices for convolutions take beyond `HeuristicChoice`'s formulas, by trees.
+"""Trees that correct `HeuristicChoice`'s formulas for cuDNN's heuristic choices of convolutions.
 
-Which kernel a library picks hangs on rules that it does not tell. The forest predicts log(expected over
-measured time) of whole calls from the problem and from what is predicted of its fastest kernel, and its
-correction is clipped.
+A library's choice follows rules that it does not publish. The forest predicts log(expected / measured time)
+of whole calls from the problem and the prediction of its fastest kernel; its correction is clipped.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ FOREST = "picks"
 """The forest's name in its file."""
 FORMAT_VERSION = 1
 TYPES = ("bf16", "fp16")
-"""Operand types of the calls that trees have seen."""
+"""Operand types of the calls that the trees were trained on."""
 RESOURCES = ("tensor", "epilogue", "port", "latency", "l2", "dram", "launch")
 
 FEATURES = (
@@ -50,7 +49,7 @@ fastest kernel, its waves and tile."""
 
 
 def features(problem: GemmProblem, config: KernelConfig, fastest: Prediction, expected_us: float) -> Features:
-    """What the trees see of one convolution and its fastest kernel: of shape (FEATURES, 1)."""
+    """The features of one convolution and its fastest kernel, of shape (FEATURES, 1)."""
     conv, told = problem.conv, fastest.details
     if conv is None:
         raise ValueError("a plain product; expected a convolution")
@@ -69,38 +68,38 @@ def features(problem: GemmProblem, config: KernelConfig, fastest: Prediction, ex
 
 
 def bounded(log_error: FloatArray) -> FloatArray:
-    """At most LIMIT."""
+    """The log error, bounded by LIMIT."""
     found: FloatArray = np.clip(log_error, -LIMIT, LIMIT)
     return found
 
 
 def picks_of(gpu: str, family: str) -> Path:
-    """Where the trees of a library's picks on a GPU lie, if there are any: beside its calibration."""
+    """The path of a library's trees on a GPU, beside its calibration; the file may not exist."""
     return CALIBRATION_DIR / gpu / f"{family}.picks.npz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickResidual:
-    """The forest of one library's picks."""
+    """The forest of one library's heuristic choices."""
 
     fingerprint: str
     """Of the calibration whose times its formulas start from."""
     forest: Forest
     """Of FEATURES."""
     shift: float
-    """Added to what the forest expects [1, log]: some calls take far longer than all alike, so that the mean
-    relative error is least below the middle."""
+    """Added to the forest's value [1, log]: a few calls take far longer than similar ones, so that the mean
+    relative error is least below the median."""
     error_band: float
-    """Relative error that 90 % of calls stayed within, of layers that the trees had not seen."""
+    """Relative error that 90 % of calls on unseen layers stay within."""
 
     def knows(self, problem: GemmProblem) -> bool:
-        """Whether A and B are of a type that the trees have seen."""
+        """Whether the trees were trained on the types of A and B."""
         return problem.a_dtype == problem.b_dtype and problem.a_dtype.name in TYPES
 
     def factor(
         self, problem: GemmProblem, config: KernelConfig, fastest: Prediction, expected_us: float
     ) -> float:
-        """What a call takes over `expected_us` [1]."""
+        """Ratio of a call's time to `expected_us` [1]."""
         log_error = self.forest.predict(features(problem, config, fastest, expected_us))
         return math.exp(-float(bounded(log_error + self.shift)[0]))
 

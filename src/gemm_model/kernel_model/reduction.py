@@ -10,7 +10,7 @@ from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, SplitK
 
 PARTIAL_SUM_BYTES = 4.0
-"""A partial sum in the workspace [B]; split-K; fp32 accumulation."""
+"""Size of a partial sum in the workspace [B]; split-K; fp32 accumulation."""
 
 
 def turn_clk(batch: GemmBatch, split: SplitK) -> Values:
@@ -19,10 +19,10 @@ def turn_clk(batch: GemmBatch, split: SplitK) -> Values:
 
 
 def fold_clk(batch: GemmBatch, resources: Resources, split: SplitK) -> Values:
-    """Clocks of the last split's turn where it reads the sums back, beside storing the tile.
+    """Clocks of the last split's turn, in which it reads the sums back beside storing the tile.
 
-    Each warpgroup waits for the sums of one epilogue buffer after the other, so that two read twice as fast
-    as one; adding, which waits for nothing, is as fast for one as for two. Source: QuACK 0.6.5
+    Each warpgroup waits for the sums of one epilogue buffer after another, so that two warpgroups read twice
+    as fast as one. Adding waits for nothing and is as fast for one as for two. Source: QuACK 0.6.5
     `epilogue_split_k`, which adds by `red.add` and reads by `load_add`; kernels of one wave (h200 splits).
     """
     return split.turn_clk + _sums_clk(batch, split) / resources.warpgroups
@@ -33,10 +33,11 @@ def _sums_clk(batch: GemmBatch, split: SplitK) -> Values:
 
 
 def turns_clk(batch: GemmBatch, resources: Resources, order: TileOrder, numbers: KernelNumbers) -> Values:
-    """Clocks of a cluster's own turn in each wave: the MMAs are drained before, and begin anew behind.
+    """Clocks of a cluster's own turn in each wave: MMAs drain before it and restart after it.
 
-    None without splits, nor in the whole waves of stream-K. In rounds it is a cluster's own turn: those that
-    it waits for were taken before. Where places move it is the last split's; waits for others are exposed.
+    There is none without splits, nor in the whole waves of stream-K. In rounds it is the cluster's own turn,
+    because earlier turns were taken before. With moving positions it is the last split's turn; waits for
+    other turns are exposed.
     """
     if order.splits == "apart" or not any_of(batch.split_k > 1.0):
         return 0.0
@@ -46,10 +47,10 @@ def turns_clk(batch: GemmBatch, resources: Resources, order: TileOrder, numbers:
 
 
 def moved_turns(batch: GemmBatch, schedule: TileWaves) -> Values:
-    """Turns that each wave waits for beside its own where places move; none if its clusters are whole tiles.
+    """Turns that a wave waits for beside its own with moving positions; 0 if its clusters are whole tiles.
 
-    Else a cluster moves on by the remainder each wave, and the last in the order waits for those that it was
-    moved before.
+    Otherwise a cluster's position shifts by the remainder in each wave, and the last split in the order waits
+    for those that it was moved ahead of.
     """
     return batch.split_k * ceil(schedule.resident / batch.split_k) - schedule.resident
 
@@ -57,10 +58,10 @@ def moved_turns(batch: GemmBatch, schedule: TileWaves) -> Values:
 def exposed_turns_us(
     batch: GemmBatch, schedule: TileWaves, order: TileOrder, waves_us: Values, turn_us: Values
 ) -> Values:
-    """Turns beside the waves, which take `waves_us` with those of `turns_clk`.
+    """Time of turns beside the waves [us]; `waves_us` includes those of `turns_clk`.
 
-    In rounds, if the chain of all turns of a tile, behind one mainloop, is longer than what the last wave
-    waits (`exposed_turns`), it counts.
+    In rounds, the chain of all turns of a tile behind one mainloop counts if it is longer than the last
+    wave's wait (`exposed_turns`).
     """
     if order.splits == "apart" or not any_of(schedule.sharers > 1.0):
         return 0.0
@@ -73,11 +74,11 @@ def exposed_turns_us(
 
 
 def _longest_chain_us(batch: GemmBatch, schedule: TileWaves, waves_us: Values, turn_us: Values) -> Values:
-    """The longest chain of waits where places move, exactly: for a cluster's wave before, or for a turn.
+    """The longest chain of waits with moving positions: for the cluster's previous wave, or for a turn.
 
-    A piece of K follows on the one before it in its tile, and on that of its cluster a wave before. A chain
-    of so many steps from wave to wave waits for all turns from the first split to the last one, in each wave
-    anew for those that `moved_turns` counts; but not for more than there are pieces.
+    A piece of K waits for the piece before it in its tile, and for its cluster's piece in the wave before. A
+    chain through several waves waits for all turns from the first split to the last, and in each wave for the
+    turns of `moved_turns`; there are no more turns than pieces.
     """
     moved = moved_turns(batch, schedule)
 
@@ -91,10 +92,10 @@ def _longest_chain_us(batch: GemmBatch, schedule: TileWaves, waves_us: Values, t
 
 
 def exposed_turns(batch: GemmBatch, schedule: TileWaves, order: TileOrder) -> Values:
-    """Turns behind the last wave, at least.
+    """Lower bound of the turns behind the last wave.
 
-    In rounds, the splits of a tile that run at once in the last wave wait for each other there, as do shares
-    of stream-K. Side by side, all splits of a tile do, unless clusters have moved.
+    In rounds, splits of a tile that run at once in the last wave wait for each other, and so do shares of
+    stream-K. Side by side, all splits of a tile do, unless clusters have moved.
     """
     if order.splits == "apart" or not any_of(schedule.sharers > 1.0):
         return 0.0
@@ -113,9 +114,10 @@ def second_kernel_us(
     sm_count: int,
     sm_clk_mhz: Values,
 ) -> Values:
-    """A small kernel more where clusters share tiles: it clears their counters before, or adds up behind.
+    """Time of the second kernel if clusters share tiles: it clears their counters first, or adds up
+    afterwards.
 
-    One that adds up reads the partial sums of all splits, each SM at the rate of `bytes_per_clk`.
+    A kernel that adds up reads the partial sums of all splits, each SM at the rate of `bytes_per_clk`.
     """
     added_us: Values = 0.0
     if order.splits == "apart":
@@ -125,10 +127,10 @@ def second_kernel_us(
 
 
 def profiled_second_us(second_us: Values, schedule: TileWaves, order: TileOrder, launch_us: float) -> Values:
-    """The second kernel as a profiler, which times each kernel for itself, adds it.
+    """Time of the second kernel under a profiler, which times each kernel separately.
 
-    One that adds up is launched anew, on a card that has waited. Where splits come in rounds a memset makes
-    ready for them, which is no kernel: the profiler's rows begin with the GEMM's own grid.
+    A kernel that adds up is launched anew on an idle card. Splits in rounds are prepared by a memset, which
+    is no kernel: the profiler's rows begin with the GEMM's own grid.
     """
     if order.splits == "rounds":
         return 0.0
@@ -138,10 +140,11 @@ def profiled_second_us(second_us: Values, schedule: TileWaves, order: TileOrder,
 
 
 def workspace_bytes(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) -> Values:
-    """Partial sums that are written to L2, and read again.
+    """Bytes of partial sums written to L2 and read again.
 
-    Those of whole tiles, filled rows and columns too, where splits come in rounds: CUTLASS adds each register
-    by an atomic operation (`BlockStripedReduce`). Where splits lie side by side no such cost was found.
+    With splits in rounds they cover whole tiles, including rows and columns outside the matrix, because
+    CUTLASS adds each register with an atomic operation (`BlockStripedReduce`). Splits side by side show no
+    such cost.
     """
     if is_zero(schedule.partial_sums):
         return 0.0

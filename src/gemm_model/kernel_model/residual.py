@@ -1,7 +1,7 @@
-"""The clipped residual: what a calibration's formulas leave over, corrected by a forest of small trees.
+"""The clipped residual: a forest of small trees that corrects a calibration's formulas.
 
-The forest predicts log(physical / measured) from what the physical model found out about a kernel; never
-from m, n and k themselves. The correction is clipped, so that the physical model stays the answer.
+The forest predicts log(physical / measured) from features that the physical model computes for a kernel,
+never from m, n and k themselves. The correction is clipped, so that the physical model stays the answer.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ among DRAM's bytes, out-of-bounds fill, and how clusters share a tile."""
 
 
 def features(geometry: Geometry, times: KernelTime) -> Features:
-    """What the trees see: of geometry (FEATURES, rows), of numbers and arrays alike."""
+    """The features of the trees, of shape (FEATURES, rows), for numbers and arrays alike."""
     batch, schedule, moved = geometry.batch, geometry.schedule, times.traffic
     of_runtime = 1.0 / times.runtime_us
     columns = (
@@ -108,7 +108,7 @@ def _alignment(pitch_bytes: Values) -> Values:
 
 
 def corrected_us(physical_us: Values, log_error: FloatArray, floor_us: Values) -> FloatArray:
-    """The physical model's times less their expected error, at most LIMIT of it, never below `floor_us`."""
+    """The physical times corrected by their expected error, by at most LIMIT and never below `floor_us`."""
     log_factor = np.clip(-log_error, np.log(1.0 - LIMIT), np.log(1.0 + LIMIT))
     result: FloatArray = np.maximum(physical_us * np.exp(log_factor), floor_us)
     return result
@@ -116,7 +116,7 @@ def corrected_us(physical_us: Values, log_error: FloatArray, floor_us: Values) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver:
-    """Whose forests they are, and by rate class the share of each [1] that rows of another card bore out."""
+    """The donor of borrowed forests, and by rate class the share [1] that rows of this card support."""
 
     donor: str
     shares: Mapping[str, float]
@@ -124,7 +124,7 @@ class TakenOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """The forests that belong to one calibration, and the errors that held-out data showed with them."""
+    """The forests of one calibration, and the errors that held-out data show with them."""
 
     gpu: str
     fingerprint: str
@@ -134,25 +134,25 @@ class Residual:
     error_band: Mapping[str, Mapping[str, float]]
     """As in a calibration, with the correction."""
     splits: tuple[str, ...] = ()
-    """Rate classes whose forest has seen kernels that split K, and corrects them too."""
+    """Rate classes whose forest was trained on split-K kernels too, and corrects them."""
     taken_over: TakenOver | None = None
-    """None where the forests were trained on rows of this GPU."""
+    """None if the forests were trained on rows of this GPU."""
 
 
 def residual_beside(calibration_path: Path) -> Path:
-    """Where the residual of a calibration file lies."""
+    """The path of a calibration file's residual."""
     return calibration_path.with_suffix(SUFFIX)
 
 
 def is_residual_file(name: object) -> bool:
-    """Whether an option names a file with a residual, rather than being a word."""
+    """Whether an option names a residual's file and is no other word."""
     return isinstance(name, str | Path) and str(name).endswith(".npz")
 
 
 def load_residual(file: str | Path, calibration: Calibration) -> Residual:
     """The residual in a file of `gemm-model calibrate`.
 
-    Raises InputError where there is none, or where it was trained on another calibration's times.
+    Raises InputError if there is none, or if it was trained on another calibration's times.
     """
     if not is_residual_file(file):
         raise InputError(f"residual is {file!r}; expected {AUTO}, {OFF} or an .npz file")
@@ -190,7 +190,7 @@ def _read(path: Path, _modified: int) -> Residual:
 
 
 def _splits(about: Mapping[str, Any], path: Path) -> tuple[str, ...]:
-    """The rate classes that the file says so of; none where it says nothing."""
+    """The rate classes that the file lists as trained on split-K kernels; empty if it lists none."""
     splits = about.get("splits", [])
     if not isinstance(splits, list) or not all(kind in about["error_band"] for kind in splits):
         raise InputError(f"{path}: splits is {splits!r}; expected a list of {', '.join(about['error_band'])}")

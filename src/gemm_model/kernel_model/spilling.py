@@ -1,4 +1,4 @@
-"""Registers beyond a thread's budget: at each k tile they go to memory and come back."""
+"""Spilling: registers beyond a thread's budget go to memory and return at each k tile."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from gemm_model.kernels.feasibility import WARPGROUP_THREADS, Resources
 from gemm_model.kernels.mechanisms import Spilling
 
 REGISTER_BYTES = 4.0
-"""A register [B]; all GPUs; PTX ISA."""
+"""Size of a register [B]; all GPUs; PTX ISA."""
 
 
 def spilled_clk(resources: Resources, k_tiles: Values, spilling: Spilling) -> Values:
-    """Clocks of a mean k tile of `k_tiles`: warpgroups share the way to memory and hide each other's waits.
+    """Spilling clocks of a k tile, averaged over `k_tiles`; warpgroups hide part of each other's waits.
 
-    The first k tile has no sums to wait for; those that it stores the epilogue loads, if no other does.
+    The first k tile loads no spilled sums; the sums stored by the last one are loaded in the epilogue.
     """
     if not any_of(resources.spilled_registers > 0.0):
         return 0.0
@@ -22,9 +22,9 @@ def spilled_clk(resources: Resources, k_tiles: Values, spilling: Spilling) -> Va
 
 
 def spilled_l2_bytes(resources: Resources, spilling: Spilling) -> Values:
-    """Work of L2, in bytes, for what one CTA spills at one k tile.
+    """L2 bytes for the registers that one CTA spills at one k tile.
 
-    Counters agree with what the code moves: 64 registers of a thread (128 columns), 136 (256 columns).
+    Counters agree with the code: 64 registers of a thread (128 columns), 136 (256 columns).
     """
     if not any_of(resources.spilled_registers > 0.0):
         return 0.0

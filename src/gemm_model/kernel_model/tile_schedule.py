@@ -26,7 +26,7 @@ from gemm_model.kernels.feasibility import Resources
 
 @formula_record
 class TileWaves:
-    """How many tiles there are, and how they come in waves; each field a number or an array.
+    """Number of tiles and their waves; each field is a number or an array.
 
     A tile here is the work of one cluster.
     """
@@ -36,19 +36,20 @@ class TileWaves:
     resident: Values
     """Clusters that run at once: the persistent grid."""
     full_waves: Values
-    """Waves in which every resident cluster has a tile, but for one that is told apart."""
+    """Waves in which every resident cluster has a tile, except a last wave counted in `last_tiles`."""
     last_tiles: Values
-    """Tiles of the partial last wave; 0 where the waves come out even. Stream-K shares those of up to two.
-    Of tiles that go to whoever is free, nobody can take over the last ones: they are told apart, even if
-    they fill a wave."""
+    """Tiles of the partial last wave; 0 if all waves are full. Stream-K shares the tiles of up to two waves.
+    With a dynamic scheduler nobody can take over the last tiles, so they count here even if they fill a
+    wave."""
     last_work: Values
-    """Most work of a cluster in the last wave, in tiles: 1, or what stream-K or unlike groups leave."""
+    """Largest work of a cluster in the last wave [tiles]: 1, or what stream-K or groups of unlike k leave."""
     sharers: Values
-    """Clusters that add up the sums of one tile in turn: its splits, or those that stream-K gives a part."""
+    """Clusters that add up the sums of one tile: its splits, or the clusters with a stream-K share of it."""
     splits_at_once: Values
     """Splits of a tile that one full wave holds, on average over its tiles."""
     partial_sums: Values
-    """Partial sums of an output that go through the workspace, on average; all but the last sharer's."""
+    """Partial sums of an output that pass through the workspace, on average; all sharers' but the last
+    one's."""
     k_tiles: Values
     """Pipeline steps of one tile."""
 
@@ -62,7 +63,7 @@ _new_waves = constructor(TileWaves)
 
 @formula_record
 class TileSchedule(TileWaves):
-    """Who computes what, when: the waves, and the panels that they touch in the order of the tiles."""
+    """The waves, and the panels that they touch in the order of the tiles."""
 
     minor_is_m: Flags
     """Whether consecutive tiles advance along m (True) or along n."""
@@ -75,12 +76,12 @@ class TileSchedule(TileWaves):
     group: Values
     """Cluster rows (or columns) that are walked together."""
     group_steps: Values
-    """Steps of a group along the major extent, after which the next group begins; those of groups of rows of
-    unequal length are not told, and taken for one long walk."""
+    """Steps of a group along the major extent, after which the next group begins; for grouped rows of unequal
+    length, one long walk is assumed."""
     groups: Values
     """Groups of a matrix, after which the next matrix begins, or the next part of K."""
     filled_m: Values
-    """Share of the tile rows that lie inside the matrix; the rest is out-of-bounds fill, computed too."""
+    """Share of the tile rows that lie inside the matrix; the rest is filled and computed as well."""
     filled_n: Values
 
 
@@ -92,9 +93,9 @@ def _round_up(value: Values, step: Values) -> Values:
 
 
 def tile_schedule(batch: GemmBatch, resources: Resources, order: TileOrder) -> TileSchedule:
-    """The waves of tiles in the family's order, dealt by its scheduler, and the panels that they touch.
+    """The waves of tiles in the family's order and by its scheduler, and the panels that they touch.
 
-    Tiles that last equally long come in the same waves by a static stride, and to whoever is free.
+    Tiles of equal length form the same waves under a static stride and a dynamic scheduler.
     """
     clusters = _clusters(batch)
     swizzle = _swizzle(batch, order, *clusters)
@@ -132,7 +133,7 @@ def tile_schedule(batch: GemmBatch, resources: Resources, order: TileOrder) -> T
 
 
 def tile_waves(batch: GemmBatch, resources: Resources, order: TileOrder) -> TileWaves:
-    """The waves alone: the order of the tiles tells them only where it pads the matrix."""
+    """The waves alone, which depend on the order of the tiles only if it pads the matrix."""
     clusters = _clusters(batch)
     if order.padded:
         clusters = _padded(batch, clusters, _in_groups(clusters, _swizzle(batch, order, *clusters)))
@@ -161,10 +162,10 @@ def _waves_of(
     clusters_m: Values,
     clusters_n: Values,
 ) -> TileWaves:
-    """The waves of one grid over so many clusters along m and n of each matrix."""
+    """The waves of one grid over `clusters_m` x `clusters_n` clusters of each matrix."""
     tiles: Values = clusters_m * clusters_n * batch.batch * batch.split_k
     if batch.further is not None:
-        # A mean over groups times their number.
+        # The clusters along m are a mean over groups; their product with the number of groups is whole.
         tiles = floor(tiles / _packed(batch, order) + 0.5)
     k_tiles = ceil(_k_tiles(batch, resources) / batch.split_k)
     return _waves(batch, order, tiles, resources.clusters_at_once, k_tiles)
@@ -186,7 +187,7 @@ def _clusters(batch: GemmBatch) -> tuple[Values, Values]:
 
 
 def _k_tiles(batch: GemmBatch, resources: Resources) -> Values:
-    """K tiles of a tile; those of a convolution lie within the channels of a tap."""
+    """K tiles of a tile; a k tile of a convolution lies within the channels of one tap."""
     if batch.further is None:
         return ceil(batch.k / resources.cta_k)
     runs = batch.further.k_runs
@@ -194,7 +195,7 @@ def _k_tiles(batch: GemmBatch, resources: Resources) -> Values:
 
 
 def _filled(batch: GemmBatch, share: Values, order: TileOrder) -> Values:
-    """Share of the rows of tiles that lie in A; those of the next groups count too, if one map holds all."""
+    """Share of tile rows that lie in A; rows of the next groups count if one tensor map serves all groups."""
     if batch.further is None:
         return share
     if order.packs_groups:
@@ -215,7 +216,7 @@ def _packed(batch: GemmBatch, order: TileOrder) -> Values:
 
 
 def _splits_at_once(batch: GemmBatch, resident: Values, tiles: Values, order: TileOrder) -> Values:
-    """All splits of a tile where they lie side by side; in rounds as many as all tiles leave room for."""
+    """All splits of a tile if they run side by side; in rounds, as many as the other tiles leave room for."""
     if order.splits != "rounds":
         return batch.split_k
     return minimum(maximum(resident * batch.split_k / tiles, 1.0), batch.split_k)
@@ -227,10 +228,10 @@ def _partial_sums(sharers: Values, order: TileOrder) -> Values:
 
 
 def _waves(batch: GemmBatch, order: TileOrder, tiles: Values, at_once: Values, k_tiles: Values) -> TileWaves:
-    """Waves of whole tiles, and of stream-K the last one or two as equal shares of their k tiles.
+    """Waves of whole tiles; with stream-K, the last one or two as equal shares of their k tiles.
 
-    CUTLASS `PersistentTileSchedulerSm90StreamKParams`: where the last wave is not full, its tiles and those
-    of the wave before are dealt to as many clusters as get `fewest_stream_k_tiles`; a whole number of
+    CUTLASS `PersistentTileSchedulerSm90StreamKParams`: if the last wave is not full, its tiles and those of
+    the wave before are spread over as many clusters as get `fewest_stream_k_tiles` each. A whole number of
     clusters for each tile is split-K.
     """
     resident = minimum(at_once, tiles)
@@ -272,10 +273,10 @@ def _waves(batch: GemmBatch, order: TileOrder, tiles: Values, at_once: Values, k
 
 
 def _last_of_unlike_groups(batch: GemmBatch, full: Values) -> Values:
-    """Work of the longest cluster behind so many full waves, in mean tiles; whoever is free takes a tile.
+    """Work of the longest cluster after `full` waves under a dynamic scheduler [mean tiles].
 
-    Groups of unlike k last as long as as many mean tiles in whole waves, and no less than their longest tile:
-    of simulated list schedules this is 0.2 to 5 % off (docs/evidence/mechanisms.md).
+    Groups of unlike k last as long as the same number of mean tiles in whole waves, and at least as long as
+    their longest tile: within 0.2 to 5 % of simulated list schedules (docs/evidence/mechanisms.md).
     """
     if batch.further is None or not any_of(batch.further.longest > 1.0):
         return 1.0
@@ -283,7 +284,7 @@ def _last_of_unlike_groups(batch: GemmBatch, full: Values) -> Values:
 
 
 def _swizzle(batch: GemmBatch, order: TileOrder, clusters_m: Values, clusters_n: Values) -> Values:
-    """Panels that are walked together, as far as the kernel's scheduler allows it for the problem."""
+    """Panels walked together, within the limits of the kernel's scheduler for this problem."""
     swizzle = batch.swizzle
     if order.own_group is not None:
         return order.own_group + 0.0 * swizzle
@@ -297,7 +298,7 @@ def _swizzle(batch: GemmBatch, order: TileOrder, clusters_m: Values, clusters_n:
 
 
 def _groups_m(batch: GemmBatch, order: TileOrder, grouped_m: Values, grouped_n: Values) -> Flags:
-    """Whether the panels that are walked together are rows; the extents are counted in whole groups."""
+    """Whether the panels walked together are rows; extents are counted in whole groups."""
     if order.always_along_m:
         along_m: Flags = batch.raster <= ALONG_M
     else:
@@ -330,9 +331,9 @@ def _panels_in_group(
 ) -> tuple[Values, Values]:
     """Distinct panels of a wave that begins in a group of `width` minor panels.
 
-    The wave covers wave / width steps along the major extent, and a part of one more unless it begins at a
-    step (it begins at multiples of the common divisor). Where it runs past the end of its group it touches
-    the next group's minor panels too; a serpentine then turns back over the same major panels, which saves a
+    The wave covers wave / width steps along the major extent, and part of one more unless it begins at a step
+    (it begins at multiples of the common divisor). A wave that runs past the end of its group also touches
+    the next group's minor panels. A serpentine then turns back over the same major panels, which saves a
     quarter of the steps on average.
     """
     aligned = minimum(power_of_two_divisor(wave), power_of_two_divisor(width))
