@@ -10,7 +10,7 @@ import inspect
 import os
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any
 
@@ -68,7 +68,10 @@ BLOCK_FORMATS = {
 
 
 class QuackProvider:
-    """Kernels of the `quack-kernels` package; raster order and stages follow its own rules."""
+    """Kernels of the `quack-kernels` package; the raster order follows its own rules.
+
+    So do the stages, unless fewer are asked for: a ring of that many is compiled here.
+    """
 
     name = "quack"
 
@@ -107,7 +110,7 @@ class QuackProvider:
         types = (problem.a_dtype, problem.b_dtype, problem.out_dtype, problem.a_scale, problem.b_scale)
         cluster = (config.cluster_m, config.cluster_n)
         tile = _tile(problem, config)
-        variant = (config.fast_accum, config.pdl is not False)
+        variant = (config.fast_accum, config.pdl is not False, config.stages)
         around = (problem.batch > 1, *quack_fused.kernel_key(problem))
         return (types, tile, cluster, config.schedule, config.split_k, *variant, *around)
 
@@ -116,6 +119,7 @@ class QuackProvider:
         config = _require_config(config)
         try:
             if _fused(problem):
+                _fewer_stages(problem, config, compute_capability)
                 quack_fused.compile_kernel(problem, config)
             else:
                 _compiled(problem, config, compute_capability)
@@ -261,7 +265,32 @@ def _uses_fast_fp8(problem: GemmProblem, config: KernelConfig, compute_capabilit
 def _compiled_here(problem: GemmProblem, config: KernelConfig, compute_capability: tuple[int, int]) -> bool:
     """Whether the kernel is one that QuACK's entry point does not offer."""
     without_pdl = compute_capability[0] == 9 and config.pdl is False
-    return without_pdl or _uses_fast_fp8(problem, config, compute_capability)
+    shorter = _fewer_stages(problem, config, compute_capability) > 0
+    return without_pdl or shorter or _uses_fast_fp8(problem, config, compute_capability)
+
+
+@lru_cache(maxsize=4096)
+def _own_stages(problem: GemmProblem, config: KernelConfig, major: int) -> int:
+    """Stages of the ring that QuACK chooses itself, as `GemmSm90._compute_stages` and its like count them."""
+    gpu = load_gpu(GPUS[major])
+    own = replace(config, stages=0, kernel="quack")
+    found = resources_of(batch_of([(problem, own)]), gpu, family_of("quack", gpu))
+    return int(np.asarray(found.stages).item())
+
+
+def _fewer_stages(problem: GemmProblem, config: KernelConfig, compute_capability: tuple[int, int]) -> int:
+    """Stages that are asked for where they are fewer than QuACK's own; 0 where they are those.
+
+    Raises UnsupportedError for a ring that cannot be had.
+    """
+    if config.stages == 0:
+        return 0
+    own = _own_stages(problem, replace(config, stages=0), compute_capability[0])
+    if config.stages == own:
+        return 0
+    if config.stages > own or compute_capability[0] != 9 or _fused(problem):
+        raise UnsupportedError(f"the kernel has {own} stages here; {config.stages} cannot be asked for")
+    return config.stages
 
 
 def _cutlass_type(name: str) -> Any:
@@ -286,9 +315,11 @@ def _compiled(problem: GemmProblem, config: KernelConfig, compute_capability: tu
     if _compiled_here(problem, config, compute_capability):
         if config.split_k > 1 or problem.batch > 1:
             raise UnsupportedError(
-                "split-K and batches without PDL or with fast accumulation are not compiled here"
+                "split-K and batches with another ring, without PDL or with fast accumulation are not "
+                "compiled here"
             )
-        variant = (_uses_fast_fp8(problem, config, compute_capability), config.pdl is not False)
+        fast = _uses_fast_fp8(problem, config, compute_capability)
+        variant = (fast, config.pdl is not False, _fewer_stages(problem, config, compute_capability))
         return _compile_variant(a, b, out, _tile(problem, config), cluster, pingpong, *variant)
     # QuACK's cache is keyed by the positional arguments that its entry point passes, defaults included.
     arguments = inspect.signature(quack_gemm._compile_gemm).bind(
@@ -344,8 +375,12 @@ def _compile_variant(
     pingpong: bool,
     fast_fp8: bool,
     pdl: bool,
+    stages: int,
 ) -> Any:
-    """An SM90 kernel with fp8 sums left in the tensor core's accumulators, or launched without PDL."""
+    """An SM90 kernel with fp8 sums left in the tensor core's accumulators, without PDL, or of so many stages.
+
+    0 stages are QuACK's own; the epilogue's buffers are those beside QuACK's own ring.
+    """
     m_a, m_b, m_out, _, _, _, _, _ = quack_ffi.make_fake_gemm_tensors(
         a, b, out, None, "k", "k", "n", None, batched=False
     )
@@ -354,6 +389,8 @@ def _compile_variant(
         kernel.use_pdl = pdl
         if fast_fp8:
             kernel.fp8_slow_accum = False
+        if stages:
+            kernel._compute_stages = partial(_shortened, kernel._compute_stages, stages)
 
     return quack_ffi.compile_gemm_kernel(
         GemmDefaultSm90,
@@ -374,6 +411,14 @@ def _compile_variant(
         quack_ffi.make_fake_varlen_args(False, False, False, None),
         post_init=vary,
     )
+
+
+def _shortened(compute_stages: Any, stages: int, *arguments: Any, **named: Any) -> tuple[int, int, int]:
+    """QuACK's count of stages and buffers with a shorter ring."""
+    own, stored, read = compute_stages(*arguments, **named)
+    if stages > own:
+        raise ValueError(f"shared memory holds {own} stages, not {stages}")
+    return stages, stored, read
 
 
 def _plain_epilogue() -> Any:
