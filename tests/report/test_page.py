@@ -78,7 +78,10 @@ def test_page_without_measurements_leaves_out_their_plots_and_says_so(tmp_path):
     [
         (
             ["explore", *SHAPE],
-            ["Ranking", "Tile against cluster", "Roofline by level", "What if", "Waves", "Mechanisms"],
+            [
+                *("Ranking", "Tile against cluster", "Limited by", "Way to the peak"),
+                *("Roofline by level", "What if", "Waves"),
+            ],
         ),
         (["rank", *SHAPE], ["Ranking", "Tile against cluster"]),
         (["simulate", *SHAPE, "--cta", "128x256"], ["Timeline", "Ring stages taken"]),

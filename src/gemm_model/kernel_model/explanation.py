@@ -1,9 +1,10 @@
-"""Explanation of a predicted time: its mechanisms, and what would change it."""
+"""Why a kernel takes the time that the model predicts, and what would change it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,36 +14,36 @@ from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernel_model.model import LIMITERS, SITUATION_OF, KernelModel
-from gemm_model.kernels.mechanisms import FURTHER_STAGES, FUSED_EPILOGUE
+from gemm_model.kernel_model.elasticity import LIMITERS
+from gemm_model.kernel_model.model import SITUATION_OF, KernelModel
+from gemm_model.kernel_model.question import UNLIMITED, Change, Composed, World, parse_change
+from gemm_model.kernel_model.way_to_peak import Step, roof, way_to_peak
+from gemm_model.kernels.feasibility import feasible_mask
+from gemm_model.kernels.mechanisms import CLOCK_MECHANISMS, FURTHER_STAGES, FUSED_EPILOGUE, RESOURCES
 from gemm_model.kernels.registry import family_of
 
-SPILLING = "SPILLING"
-MEANINGS = {
-    "TENSOR": "tensor cores: the MMAs of the longest chain of tiles",
-    "EPILOGUE": "storing the tiles of that chain",
-    "PORT": "bringing operands into the SM",
-    "LATENCY": "load latency that the stages do not hide",
-    "L2": "L2 bandwidth of the device",
-    "DRAM": "DRAM bandwidth",
-    "LAUNCH": "launch, first load, last store",
-    "SPILLING": "registers beyond a thread's budget that go to memory and back",
-}
+TIE = 0.1
+"""Difference of two elasticities [1]; up to it two resources limit a kernel alike; chosen: they are told of a
+model whose utilizations are right within 8 points."""
+WORTH_TELLING = 0.01
+"""Elasticity, and share of the time that a change saves [1]; what is less is not told; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """One mechanism's own time, as if it were alone; mechanisms overlap, so their times do not add up."""
+    """One resource: its own time as if it were alone, which others overlap, and its elasticity."""
 
     name: str
     time_us: float
     share_of_runtime: float
+    elasticity: float
+    """The share of a 1 % speed-up of it that reaches the runtime; those of all resources add up to 1."""
     meaning: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """A what-if question: the kernel's time after one change, and its ratio to the predicted time."""
+    """The same kernel in a changed world: its time, and the time over the predicted one."""
 
     change: str
     runtime_us: float
@@ -51,18 +52,27 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A prediction with its mechanisms (longest first), wave occupancy, and what-if table (best first)."""
+    """A prediction, what limits it, how it falls short of the peak, and what would change it (best first)."""
 
     prediction: Prediction
     limiter: str
-    """The mechanism that takes longest alone: the prediction's limiter, or SPILLING, a part of it."""
+    """The resource of the largest elasticity, as the prediction has it."""
+    ties: tuple[str, ...]
+    """Resources whose elasticity is within TIE of the limiter's."""
     mechanisms: tuple[Mechanism, ...]
+    """By elasticity."""
+    achieved: Mapping[str, float]
+    """TFLOP/s, GB/s of operands and outputs once, and the share of the roofline."""
+    way_to_peak: tuple[Step, ...]
+    """From the roofline to the prediction, in us that add up."""
     wave_occupancy: float
     """Tiles over the resident clusters of all waves, the partial one included."""
     tile_order: str
-    """Order in which the kernel's tiles are walked."""
+    """In which order the kernel's tiles are walked."""
     tile_scheduler: str
-    """How tiles are assigned to resident clusters."""
+    """Which resident cluster computes which of them."""
+    advice: tuple[WhatIf, ...]
+    """What a user can change: the best other value of each setting, all else as it is."""
     what_if: tuple[WhatIf, ...]
 
 
@@ -71,116 +81,154 @@ def explain(
     config: KernelConfig,
     gpu: GpuSpec | str | Path,
     options: Mapping[str, Any] | None = None,
+    what_if: tuple[str, ...] = (),
 ) -> Explanation:
-    """Explain one kernel with the kernel model; `options` are `KernelModel`'s.
+    """Explain one kernel with the kernel model; `options` are `KernelModel`'s, `what_if` questions by name.
 
-    `gpu` is a GpuSpec, a name or a YAML file. Raises InputError as `predict` does.
+    `gpu` is a GpuSpec, a name or a YAML file. Raises InputError as `predict` does, and for a question on a
+    resource that does not exist.
     """
     gpu, chosen = as_gpu(gpu), dict(options or {})
-    prediction = _predict(problem, config, gpu, chosen)
+    asked = [parse_change(text) for text in what_if]
+    model = KernelModel(gpu, **chosen)
+    prediction = model.predict_batch(batch_of([(problem, config)])).row(0)
+    world = World(problem=problem, config=config, gpu=gpu, options=chosen)
+    composed = world.composed()
+    composed_us = float(composed.times.runtime_us)
+    corrected = prediction.runtime_us / composed_us
     details = prediction.details
-    mechanisms = _mechanisms(problem, config, gpu, chosen, prediction)
-    spilling = mechanisms[0].name == SPILLING
-    last = details["last_wave_tiles"]
+    places = details["tiles_per_wave"] * (details["full_waves"] + (details["last_wave_tiles"] > 0))
+    tiles = details["full_waves"] * details["tiles_per_wave"] + details["last_wave_tiles"]
     order = family_of(config.kernel, gpu).tile_order
-    places = details["tiles_per_wave"] * (details["full_waves"] + (1.0 if last > 0 else 0.0))
-    occupancy = (details["full_waves"] * details["tiles_per_wave"] + last) / places
-    worlds = _worlds(problem, config, gpu, int(details["stages"]))
-    changes = []
-    for change, world in worlds.items():
-        runtime_us = world(problem, chosen)
-        relative = runtime_us / prediction.runtime_us
-        changes.append(WhatIf(change=change, runtime_us=runtime_us, relative=relative))
+    changes = [*asked, *_changes(world, composed)]
+    mechanisms = _mechanisms(world, composed, prediction.runtime_us)
     return Explanation(
         prediction=prediction,
-        limiter=SPILLING if spilling else prediction.limiter,
+        limiter=prediction.limiter,
+        ties=tuple(each.name for each in mechanisms if mechanisms[0].elasticity - each.elasticity <= TIE),
         mechanisms=mechanisms,
-        wave_occupancy=min(occupancy, 1.0),
+        achieved=_achieved(composed, prediction.runtime_us),
+        way_to_peak=way_to_peak(world, roof(composed), composed_us, prediction.runtime_us - composed_us),
+        wave_occupancy=min(tiles / places, 1.0),
         tile_order=order.name,
         tile_scheduler=order.scheduler.name,
-        what_if=tuple(sorted(changes, key=lambda each: each.runtime_us)),
+        advice=_advice(world, model, prediction.runtime_us),
+        what_if=_answers(world, changes, prediction.runtime_us, corrected),
     )
 
 
-def _mechanisms(
-    problem: GemmProblem,
-    config: KernelConfig,
-    gpu: GpuSpec,
-    options: Mapping[str, Any],
-    prediction: Prediction,
-) -> tuple[Mechanism, ...]:
-    """Each mechanism's own time, longest first; if the kernel spills, the others' times exclude spilling."""
-    times_us = {name: prediction.details[f"{name.lower()}_us"] for name in LIMITERS}
-    if prediction.details["spilled_registers"] > 0:
-        left_out = {*options.get("without", ()), "spilling"}
-        fitting = _predict(problem, config, gpu, {**options, "without": tuple(left_out)})
-        times_us = {name: fitting.details[f"{name.lower()}_us"] for name in LIMITERS}
-        times_us[SPILLING] = prediction.runtime_us - fitting.runtime_us
-    found = [
-        Mechanism(
-            name=name,
-            time_us=time_us,
-            share_of_runtime=time_us / prediction.runtime_us,
-            meaning=MEANINGS[name],
-        )
-        for name, time_us in times_us.items()
-    ]
-    return tuple(sorted(found, key=lambda each: -each.time_us))
+def _achieved(composed: Composed, runtime_us: float) -> dict[str, float]:
+    times = composed.times
+    return {
+        "tflop_per_s": float(composed.geometry.flop) / runtime_us / 1e6,
+        "gb_per_s": float(times.traffic.operand_bytes + times.traffic.output_bytes) / runtime_us / 1e3,
+        "roofline_us": float(times.floor_us),
+        "share_of_roofline": float(times.floor_us) / runtime_us,
+    }
 
 
-_World = Callable[[GemmProblem, dict[str, Any]], float]
+def _mechanisms(world: World, composed: Composed, runtime_us: float) -> tuple[Mechanism, ...]:
+    """Each resource that takes time, by elasticity."""
+    shares = composed.elasticities()
+    found = []
+    for name in LIMITERS:
+        others = {other: UNLIMITED for other in LIMITERS if other != name}
+        time_us = world.but(faster=others).composed_us()
+        if time_us > WORTH_TELLING * runtime_us or shares[name] > WORTH_TELLING:
+            found.append(
+                Mechanism(
+                    name=name,
+                    time_us=time_us,
+                    share_of_runtime=time_us / runtime_us,
+                    elasticity=float(shares[name]),
+                    meaning=RESOURCES[name].meaning,
+                )
+            )
+    return tuple(sorted(found, key=lambda each: -each.elasticity))
 
-WITHOUT = {
-    "tensor cores of unlimited rate": ("tensor", "narrow_mma", "promotion", "round_trip", "spilling"),
-    "no epilogue": ("epilogue", "fused_epilogue", "slow_division"),
-    "no load latency": ("latency",),
-    "unlimited L2-to-SM bandwidth": ("port", "line_crossing", "k_tail"),
-    "L2 of unlimited bandwidth": ("l2",),
-    "DRAM of unlimited bandwidth": ("dram",),
-    "no wave quantization": ("whole_waves",),
-    "no loss of clock under load": ("clock",),
-    "no launch overhead": ("launch", "first_loads"),
-    "no spilled registers": ("spilling",),
-}
-"""Mechanisms switched off by a what-if question."""
+
+def _answers(world: World, changes: list[Change], runtime_us: float, corrected: float) -> tuple[WhatIf, ...]:
+    """Each change's time with the residual of the kernel as it is, best first."""
+    found = []
+    for change in changes:
+        changed_us = change.made(world).composed_us() * corrected
+        found.append(WhatIf(change=change.words, runtime_us=changed_us, relative=changed_us / runtime_us))
+    return tuple(sorted(found, key=lambda each: each.runtime_us))
+
+
 FURTHER_CHANGES = {
     FUSED_EPILOGUE: "nothing fused into the epilogue",
     "grouped": "no table of groups",
     "software_scales": "scales that take no time",
 }
-"""The same for kernels of other kinds of problem."""
+"""What is asked of kernels that do more than a plain product."""
 
 
-def _worlds(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec, stages: int) -> dict[str, _World]:
-    def without(names: tuple[str, ...]) -> _World:
-        def world(problem: GemmProblem, options: dict[str, Any]) -> float:
-            left_out = {*options.get("without", ()), *names}
-            return _predict(problem, config, gpu, {**options, "without": tuple(left_out)}).runtime_us
+def _changes(world: World, composed: Composed) -> Iterator[Change]:
+    """What architects ask: resources that take no time, and twice of what a card has."""
+    for name, share in composed.elasticities().items():
+        if share > WORTH_TELLING:
+            yield parse_change(f"no {name.lower()}")
+    yield Change(words="no wave quantization", made=lambda world: world.but(without=("whole_waves",)))
+    yield Change(words="no loss of clock under load", made=lambda world: world.but(without=CLOCK_MECHANISMS))
+    asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in asked_of(world.problem)}
+    for name in FURTHER_CHANGES.keys() & asked:
+        yield Change(words=FURTHER_CHANGES[name], made=_without_stage(name))
+    yield from (parse_change(text) for text in ("l2_bytes x2", "stages x2", "l2 warm"))
 
-        return world
 
-    def changed(new_config: KernelConfig, new_gpu: GpuSpec, **more: Any) -> _World:
-        return lambda problem, options: _predict(problem, new_config, new_gpu, {**options, **more}).runtime_us
+def _without_stage(name: str) -> Any:
+    return lambda world: world.but(without=FURTHER_STAGES[name])
 
-    twice_the_smem = replace(
-        gpu, smem_bytes_per_cta=2 * gpu.smem_bytes_per_cta, smem_bytes_per_sm=2 * gpu.smem_bytes_per_sm
+
+def _advice(world: World, model: KernelModel, runtime_us: float) -> tuple[WhatIf, ...]:
+    """The best other value of each setting that a user can choose, where it saves something worth telling."""
+    settings: dict[str, list[KernelConfig]] = dict(_neighbours(world))
+    listed = [(name, config) for name, configs in settings.items() for config in configs]
+    if not listed:
+        return ()
+    batch = batch_of([(world.problem, config) for _, config in listed])
+    runs = feasible_mask(batch, world.gpu, family_of(world.config.kernel, world.gpu))
+    good = [pair for pair, can in zip(listed, runs, strict=True) if can]
+    if not good:
+        return ()
+    predicted = model.predict_batch(batch_of([(world.problem, config) for _, config in good]))
+    best: dict[str, WhatIf] = {}
+    for (name, config), time_us in zip(good, predicted.runtime_us.tolist(), strict=True):
+        words = f"{name} {_told(name, config)}"
+        if time_us < best.get(name, WhatIf(change="", runtime_us=runtime_us, relative=1.0)).runtime_us:
+            best[name] = WhatIf(change=words, runtime_us=time_us, relative=time_us / runtime_us)
+    worth = [each for each in best.values() if each.relative < 1.0 - WORTH_TELLING]
+    return tuple(sorted(worth, key=lambda each: each.runtime_us))
+
+
+def _neighbours(world: World) -> Iterator[tuple[str, list[KernelConfig]]]:
+    """Configurations that differ from the kernel's in one setting."""
+    config, space = world.config, family_of(world.config.kernel, world.gpu).space
+    tiles = [(cta_m, cta_n) for cta_m in space.cta_m for cta_n in space.cta_n]
+    anew: dict[str, Any] = {"mma_m": 0, "mma_n": 0, "stages": 0}
+    yield "tile", [replace(config, cta_m=cta_m, cta_n=cta_n, **anew) for cta_m, cta_n in tiles]
+    yield (
+        "cluster",
+        [replace(config, cluster_m=m, cluster_n=n, stages=0) for m, n in space.clusters],
     )
-    asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in asked_of(problem)}
-    further = {
-        change: without(FURTHER_STAGES[name]) for name, change in FURTHER_CHANGES.items() if name in asked
-    }
-    return (
-        {change: without(names) for change, names in WITHOUT.items()}
-        | further
-        | {
-            "twice the L2 capacity": changed(config, replace(gpu, l2_bytes=2 * gpu.l2_bytes)),
-            "twice the stages": changed(replace(config, stages=2 * stages), twice_the_smem),
-            "operands warm in L2": changed(config, gpu, l2="warm"),
-        }
-    )
+    yield "schedule", [replace(config, schedule=word, **anew) for word in space.schedules]
+    yield "swizzle", [replace(config, swizzle=size) for size in space.swizzles]
+    yield "split_k", [replace(config, split_k=parts) for parts in space.split_k if parts > 1]
+    yield "stages", [replace(config, stages=0)] if config.stages else []
+    eight_bit = world.problem.math_kind == "fp8" and not config.fast_accum
+    yield "fast_accum", [replace(config, fast_accum=True)] if eight_bit else []
 
 
-def _predict(
-    problem: GemmProblem, config: KernelConfig, gpu: GpuSpec, options: Mapping[str, Any]
-) -> Prediction:
-    return KernelModel(gpu, **options).predict_batch(batch_of([(problem, config)])).row(0)
+def _told(name: str, config: KernelConfig) -> str:
+    if name == "tile":
+        return f"{config.cta_m}x{config.cta_n}"
+    if name == "cluster":
+        return f"{config.cluster_m}x{config.cluster_n}"
+    return "as many as fit" if name == "stages" else str(getattr(config, name))
+
+
+def limits(explanation: Explanation) -> str:
+    """What limits a kernel, in words: ties are told as ties."""
+    others = [name for name in explanation.ties if name != explanation.limiter]
+    return " and ".join(chain((explanation.limiter,), others))

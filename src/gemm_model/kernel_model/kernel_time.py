@@ -103,6 +103,13 @@ class KernelTime:
     """What the card is set to, as its driver reports it: the boost clock unless power caps it."""
     traffic: Traffic
     edge: EdgeFill
+    step: KTile
+    full: Wave
+    last: Wave
+    turns_clk: Values
+    service: L2Service
+    dram_floor_us: Values
+    """The part of the speed of light that is DRAM's."""
 
     # A search for the fastest kernels asks for these of few.
     @property
@@ -164,7 +171,7 @@ def l2_bytes_per_us(gpu: GpuSpec, numbers: KernelNumbers) -> float:
 
 
 @formula_record
-class _Wave:
+class Wave:
     """What each resident cluster waits for in one wave, before the clock is known."""
 
     count: Values
@@ -202,16 +209,37 @@ class _Wave:
     dram_power: Values
 
 
-_new_wave = constructor(_Wave)
+_new_wave = constructor(Wave)
 
 
 @formula_record
-class _Work:
+class L2Service:
+    """What bounds L2's time of a mean tile, in bytes at its bandwidth: their norm is the time."""
+
+    all_power: Values
+    """Of all SMs, to the order of the norm."""
+    own_power: Values
+    """Of few busy SMs, each at the pace of its own way in."""
+    gpc_power: Values
+    """Of those of one GPC at the pace of its way in."""
+
+    @property
+    def shares(self) -> tuple[Values, Values]:
+        """The weights of the SMs' ways in and of the GPC's."""
+        total = maximum(self.all_power + self.own_power + self.gpc_power, NEXT_TO_NOTHING_US)
+        return self.own_power / total, self.gpc_power / total
+
+
+_new_service = constructor(L2Service)
+
+
+@formula_record
+class Work:
     """What the waves of a kernel wait for, before the clock is known."""
 
-    full: _Wave
+    full: Wave
     """A wave in which every resident cluster has a tile."""
-    last: _Wave
+    last: Wave
     """The last one, whose fewer tiles share L2 and DRAM."""
     turns_clk: Values
     """Adding up partial sums: a turn outlasts the ring, so that loads wait too."""
@@ -220,6 +248,7 @@ class _Work:
     dram_us: Values
     edge: EdgeFill
     overlap: Overlap
+    service: L2Service
 
     def waves_us(self, sm_clk_mhz: Values) -> Values:
         """All waves at a clock: the full ones, then the partial one."""
@@ -230,7 +259,7 @@ class _Work:
                 waves_us = waves_us + wave.count * self.wave_us(wave, clk_us)
         return waves_us
 
-    def wave_us(self, wave: _Wave, clk_us: Values) -> Values:
+    def wave_us(self, wave: Wave, clk_us: Values) -> Values:
         """The MMA warps, or the loads: the L2-to-SM bandwidth and L2 in turn, and fill after them.
 
         `clk_us` is the length of a clock.
@@ -259,10 +288,10 @@ class _Work:
         return slowest_us if is_zero(self.turns_clk) else slowest_us + self.turns_clk * clk_us
 
 
-_new_work = constructor(_Work)
+_new_work = constructor(Work)
 
 
-def _among_clusters(slow_us: Values, fast_us: Values, edge: EdgeFill, wave: _Wave) -> Values:
+def _among_clusters(slow_us: Values, fast_us: Values, edge: EdgeFill, wave: Wave) -> Values:
     """The loads that a wave waits for, of clusters with fill and of those without."""
     if wave.evened_out:
         return fast_us + edge.slow_share * (slow_us - fast_us)
@@ -278,7 +307,7 @@ class _Parts:
     step: KTile
     epilogue_clk: Values
     hidden_clk: Values
-    work: _Work
+    work: Work
     clock: _ClockRules
     sm_clk_mhz: Values
 
@@ -354,7 +383,8 @@ def kernel_time(
     exposed_us = exposed * clk_us + turns_us
     cold = _cold(work, waves_us, bytes_moved) if around.chained else 0.0
     started_us = launches_us(batch, schedule, gpu, geometry.family, numbers, around, cold, sm_clk_mhz)
-    floor_us = _speed_of_light_us(geometry, gpu, bytes_moved)
+    dram_floor_us = _dram_floor_us(gpu, bytes_moved)
+    floor_us = maximum(_math_floor_us(geometry, gpu), dram_floor_us)
     between = between_loads_clk(batch, gpu, period, geometry.resources, numbers.epilogue)
     held_up = between if is_zero(between) else maximum(rounds - 1.0, 0.0) * between
     return _new_time(
@@ -374,6 +404,12 @@ def kernel_time(
         set_clk_mhz=parts.clock.card(waves_us, sm_clk_mhz),
         traffic=bytes_moved,
         edge=parts.edge,
+        step=step,
+        full=work.full,
+        last=work.last,
+        turns_clk=work.turns_clk,
+        service=work.service,
+        dram_floor_us=dram_floor_us,
     )
 
 
@@ -395,7 +431,7 @@ def launches_us(
     return launch_us(batch, schedule, gpu, family, numbers, around, cold) + second_us
 
 
-def _cold(work: _Work, waves_us: Values, moved: Traffic) -> Values:
+def _cold(work: Work, waves_us: Values, moved: Traffic) -> Values:
     """Cold starts that a launch of a chain pays for: that of its first loads, if operands are in DRAM.
 
     And a second one as far as DRAM is busy both at the end of the launch before and at the start of this one:
@@ -478,7 +514,7 @@ def _work(
     mainloop: Values,
     period_clk: Values,
     stall: Stall | None,
-) -> _Work:
+) -> Work:
     """The work of the waves."""
     batch, schedule, resources = geometry.batch, geometry.schedule, geometry.resources
     period = geometry.family.tile_period
@@ -489,27 +525,25 @@ def _work(
     # By a static stride all waves last as long as the slowest cluster, else the last one alone.
     evens_out = geometry.family.tile_order.scheduler.evens_out
     spread = spread_out(batch, schedule, gpu, geometry.family, around)
-    l2_us = mean_l2_us = _l2_tile_us(geometry, bytes_moved, gpu, numbers, spread)
+    service = _l2_service(geometry, bytes_moved, gpu, numbers, spread)
+    l2_us = mean_l2_us = _l2_tile_us(service, gpu, numbers)
     if evens_out:
-        mean_l2_us = _l2_tile_us(geometry, bytes_moved, gpu, numbers, True)
+        mean_l2_us = _l2_tile_us(_l2_service(geometry, bytes_moved, gpu, numbers, True), gpu, numbers)
     rows_filled = edge.bytes_per_wave / FILLED_ROW_BYTES
     fill_us = numbers.edge_tiles.row_clk / (gpu.sm_count * gpu.sm_clk_mhz) * rows_filled / schedule.resident
     dram_us = _dram_us(bytes_moved, gpu, numbers)
     beside, epilogues = period_beside_stores(batch, gpu, period, resources, numbers, mainloop)
     stores_us = epilogues * bytes_moved.l2_store_bytes / (l2_bytes_per_us(gpu, numbers) * schedule.tiles)
     dram_tile_us = dram_us / schedule.tiles
-    overlap = numbers.overlap
-    latency_us = schedule.k_tiles * step.latency_clk / gpu.sm_clk_mhz
+    overlap, latency_us = numbers.overlap, schedule.k_tiles * step.latency_clk / gpu.sm_clk_mhz
     crowded = None if edge is NO_EDGE else crowding(batch, gpu, numbers)
-
-    last_weight = last_wave_weight(schedule, numbers)
     of_full, of_last = (0.0, 1.0) if stall is None and is_zero(between) else _last_shares(schedule)
 
     def held_up(load_clk: Values, last_share: Values) -> Values:
         """The loads of a tile, and what comes before those of the next one: the last wave has none."""
         return load_clk if is_zero(between) else load_clk + between * (1.0 - last_share)
 
-    def wave(count: Values, tiles: Values, work: Values, last_share: Values, evened_out: bool) -> _Wave:
+    def wave(count: Values, tiles: Values, work: Values, last_share: Values, evened_out: bool) -> Wave:
         """Of so many tiles, at most `work` of them for a cluster; `last_share` of them are the last wave."""
         l2_tile_us = mean_l2_us if evened_out else l2_us
         clusters = maximum(tiles if is_one(work) else tiles / work, 1.0)
@@ -537,14 +571,16 @@ def _work(
             dram_power=power(dram_share_us, overlap.loads_dram_order),
         )
 
+    last_wave = schedule.last_tiles, schedule.last_work
     return _new_work(
         full=wave(schedule.full_waves, schedule.resident, 1.0, of_full, evens_out),
-        last=wave(last_weight, schedule.last_tiles, schedule.last_work, of_last, False),
+        last=wave(last_wave_weight(schedule, numbers), *last_wave, of_last, False),
         turns_clk=turns_clk(batch, resources, geometry.family.tile_order, numbers),
         l2_us=(mean_l2_us + fill_us) * schedule.tiles,
         dram_us=dram_us,
         edge=edge,
         overlap=overlap,
+        service=service,
     )
 
 
@@ -581,10 +617,16 @@ def last_wave_weight(schedule: TileWaves, numbers: KernelNumbers) -> Values:
     return where(schedule.last_tiles > 0.0, quantized + (1.0 - quantized) * share, 0.0)
 
 
-def _l2_tile_us(
+def _l2_tile_us(service: L2Service, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+    """L2 time of a mean tile."""
+    total = service.all_power + service.own_power + service.gpc_power
+    return root(total, numbers.overlap.loads_dram_order) / l2_bytes_per_us(gpu, numbers)
+
+
+def _l2_service(
     geometry: Geometry, moved: Traffic, gpu: GpuSpec, numbers: KernelNumbers, spread: Flags
-) -> Values:
-    """L2 time of a mean tile, or that of few busy SMs at the pace of their own ways in, or of their GPC's.
+) -> L2Service:
+    """What L2 does for a mean tile; that of few busy SMs at the pace of their own ways in, or of their GPC's.
 
     Merging does not help an SM's own pace, but that of the GPC on which most lie, unless they are `spread`
     evenly. Stores pass neither; what waits for DRAM counts at a GPC's way in as it does at L2.
@@ -600,8 +642,7 @@ def _l2_tile_us(
     own_bytes = own_bytes * (sms_to_saturate_l2(gpu) * gpu.sm_count / ctas)
     gpc_bytes = in_bytes * (gpcs_to_saturate_l2(gpu) / numbers.l2.gpc_efficiency * on_gpc / ctas)
     load_bytes = moved.l2_load_bytes / tiles
-    served_bytes = root(power(load_bytes, order) + power(own_bytes, order) + power(gpc_bytes, order), order)
-    return served_bytes / l2_bytes_per_us(gpu, numbers)
+    return _new_service(power(load_bytes, order), power(own_bytes, order), power(gpc_bytes, order))
 
 
 def _dram_us(moved: Traffic, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
@@ -705,7 +746,7 @@ def _clock_rule(
     return _ClockRules(capped, sustained) if around.settled else _ClockRules(boost, at_boost)
 
 
-def _settle(work: _Work, clock: _ClockRule, gpu: GpuSpec) -> Values:
+def _settle(work: Work, clock: _ClockRule, gpu: GpuSpec) -> Values:
     """The clock at which a kernel's intensity calls for that same clock.
 
     A slower clock makes a kernel less intense, so the rule is a falling function of the clock and has one
@@ -758,12 +799,12 @@ def clock_without_loads_mhz(
     return minimum(found * (1.0 + kernel_model_numbers().settled_within), highest)
 
 
-def _speed_of_light_us(geometry: Geometry, gpu: GpuSpec, bytes_moved: Traffic) -> Values:
-    """No kernel is faster than its FLOP at the peak rate, or its bytes at the DRAM's (classic SOL model).
+def _math_floor_us(geometry: Geometry, gpu: GpuSpec) -> Values:
+    """No kernel is faster than its FLOP at the peak rate (classic SOL model)."""
+    return geometry.flop / (geometry.rate * gpu.sm_count * gpu.sm_clk_mhz)
 
-    Operands that L2 holds at the start do not come from there.
-    """
-    math_us = geometry.flop / (geometry.rate * gpu.sm_count * gpu.sm_clk_mhz)
+
+def _dram_floor_us(gpu: GpuSpec, bytes_moved: Traffic) -> Values:
+    """Nor than its bytes at the DRAM's; operands that L2 holds at the start do not come from there."""
     operand_bytes = bytes_moved.operand_bytes * bytes_moved.from_dram
-    dram_us = (operand_bytes + bytes_moved.output_bytes) / gpu.dram_bytes_per_us
-    return maximum(math_us, dram_us)
+    return (operand_bytes + bytes_moved.output_bytes) / gpu.dram_bytes_per_us

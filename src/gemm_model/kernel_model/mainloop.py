@@ -30,6 +30,8 @@ class KTile:
 
     math_clk: Values
     """The MMAs and what the MMA warps do besides."""
+    spilled_clk: Values
+    """Of that, what spilled registers take."""
     port_clk: Values
     """Bringing the A and B tiles into the SM."""
     arriving_clk: Values
@@ -65,7 +67,8 @@ def k_tile(
 
     `scale_misses` is the share of k tiles whose scale factors come from DRAM, `fresh_share` that of loads.
     """
-    math = math_clk(batch, rate, resources, schedule.k_tiles, numbers, scale_misses)
+    spilled = spilled_clk(resources, schedule.k_tiles, numbers.spilling)
+    math = unspilled_clk(batch, rate, resources, schedule.k_tiles, numbers, scale_misses) + spilled
     port = _port_bytes(batch, resources, schedule, numbers) + _crossing_bytes(
         batch, resources, schedule, numbers
     )
@@ -79,6 +82,7 @@ def k_tile(
         arrived = where(resources.short_ring, _arriving_bytes(resources, numbers) / way_in, port)
     return _new_k_tile(
         math_clk=math,
+        spilled_clk=spilled,
         port_clk=port,
         arriving_clk=_arriving_clk(gpu, resources, numbers) * _beyond_k(resources, schedule.k_tiles),
         taken_clk=(port + behind) / resources.loads_under_way,
@@ -96,12 +100,24 @@ def math_clk(
     scale_misses: Values,
 ) -> Values:
     """Clocks of a k tile of a tile of `k_tiles` in the MMA warps, as in `k_tile`."""
+    spilled = spilled_clk(resources, k_tiles, numbers.spilling)
+    return unspilled_clk(batch, rate, resources, k_tiles, numbers, scale_misses) + spilled
+
+
+def unspilled_clk(
+    batch: GemmBatch,
+    rate: Values,
+    resources: Resources,
+    k_tiles: Values,
+    numbers: KernelNumbers,
+    scale_misses: Values,
+) -> Values:
+    """The same without what spilled registers take."""
     mma = _mma_clk(batch, rate, resources, numbers, scale_misses) * _beyond_k(resources, k_tiles)
     signals = _round_trip_clk(batch, numbers.round_trip)
     if not is_zero(resources.awaited_math):
         signals = signals + resources.awaited_math * mma / resources.warpgroups
-    math = smooth_maximum(mma, signals, numbers.overlap.loads_dram_order)
-    return math + spilled_clk(resources, k_tiles, numbers.spilling)
+    return smooth_maximum(mma, signals, numbers.overlap.loads_dram_order)
 
 
 def _beyond_k(resources: Resources, k_tiles: Values) -> Values:

@@ -40,6 +40,7 @@ from gemm_model.kernel_model.calibration_file import (
     situation_code,
 )
 from gemm_model.kernel_model.clock import energy_uj
+from gemm_model.kernel_model.elasticity import LIMITERS, elasticities
 from gemm_model.kernel_model.kernel_time import (
     Geometry,
     KernelTime,
@@ -67,9 +68,6 @@ from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, r
 from gemm_model.kernels.mechanisms import FURTHER_SITUATIONS, FUSED_EPILOGUE, IMPLICIT_GEMM, MECHANISM_NAMES
 from gemm_model.kernels.registry import families, family_at
 
-LIMITERS = ("TENSOR", "EPILOGUE", "PORT", "LATENCY", "L2", "DRAM", "LAUNCH")
-LIMITER_DETAILS = tuple(f"{name.lower()}_us" for name in LIMITERS)
-"""Keys of a prediction's details that hold the time of each limiter."""
 KERNELS_KEPT = 4096
 """Kernels whose resources a model caches [1]; single predictions; chosen: a space of candidates has 3,480."""
 ALONE = "burst"
@@ -392,12 +390,12 @@ class PhysicalEvaluation:
             runtime_us = self.corrected_by(self.known.residual).runtime_us(slice(None)).item()
         if self.model.corrects:
             phases_us[RESIDUAL_PHASE] = runtime_us - self.times.runtime_us
-        slowest = max(LIMITER_DETAILS, key=details.__getitem__)
+        shares = self.elasticities()
         table = self.known.band_table
         band = None if table is None else known_band(table.item(int(situation_code(*self._situated()))))
         return Prediction(
             runtime_us=runtime_us,
-            limiter=LIMITERS[LIMITER_DETAILS.index(slowest)],
+            limiter=max(shares, key=shares.__getitem__),
             phases_us=phases_us,
             details=details,
             bytes_by_level=bytes_by_level,
@@ -408,13 +406,13 @@ class PhysicalEvaluation:
     def prediction(self) -> BatchPrediction:
         """The full prediction of these rows, without a residual."""
         (rows,) = self.shape
-        groups = ({"runtime_us": self.times.runtime_us}, *self._parts())
-        runtime, phase, detail, level = _as_columns(groups, rows)
+        groups = ({"runtime_us": self.times.runtime_us}, *self._parts(), self.elasticities())
+        runtime, phase, detail, level, shares = _as_columns(groups, rows)
         if self.model.corrects:
             phase[RESIDUAL_PHASE] = np.zeros(rows)
         return BatchPrediction(
             runtime_us=runtime["runtime_us"],
-            limiter=limiting(LIMITERS, tuple(detail[name] for name in LIMITER_DETAILS)),
+            limiter=limiting(LIMITERS, tuple(shares.values())),
             limiter_names=LIMITERS,
             phases_us=phase,
             details=detail,
@@ -422,6 +420,10 @@ class PhysicalEvaluation:
             caveats=self.caveats(),
             error_band=self.error_band(),
         )
+
+    def elasticities(self) -> Mapping[str, Any]:
+        """What of a 1 % faster resource reaches the runtime, by LIMITERS, for each row."""
+        return elasticities(self.geometry, self.times, self.known.numbers.without(self.model.without))
 
     def caveats(self) -> tuple[str, ...]:
         """Caveats that apply to all of these rows."""

@@ -11,11 +11,67 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 from gemm_model.core.errors import InputError
 
 INFINITE = math.inf
+HARDEST = 16.0
+"""Order of a norm that is as good as a maximum [1]; 4 % above it where two times are equal; chosen."""
+
+TENSOR, SPILLING, EPILOGUE = "TENSOR", "SPILLING", "EPILOGUE"
+SMEM, SM_INGRESS, GPC_INGRESS, FILL = "SMEM", "SM_INGRESS", "GPC_INGRESS", "FILL"
+LATENCY, L2, DRAM, LAUNCH = "LATENCY", "L2", "DRAM", "LAUNCH"
+CLOCK, NO_RESOURCE = "CLOCK", ""
+"""Resources; the clock turns most others, so that it is none of those that a runtime is shared out to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """What a kernel waits for, and where its speed stands beside the numbers of its mechanisms."""
+
+    meaning: str
+    gpu_rates: tuple[str, ...] = ()
+    """Fields of `GpuSpec` that grow with it."""
+    gpu_times: tuple[str, ...] = ()
+    """Fields of `GpuSpec` that shrink with it."""
+
+
+RESOURCES: Mapping[str, Resource] = {
+    TENSOR: Resource(
+        meaning="tensor cores: MMAs, and what the MMA warps do at each k tile besides",
+        gpu_rates=("flop_per_clk_per_sm",),
+    ),
+    SPILLING: Resource(meaning="registers beyond a thread's budget that go to memory and back"),
+    EPILOGUE: Resource(
+        meaning="converting, scaling and storing the tiles of one SM",
+        gpu_rates=("l2_write_bytes_per_clk_per_sm",),
+    ),
+    SMEM: Resource(
+        meaning="filling the shared memory of one SM", gpu_rates=("smem_fill_bytes_per_clk_per_sm",)
+    ),
+    SM_INGRESS: Resource(meaning="L2-to-SM bandwidth of one SM", gpu_rates=("l2_read_bytes_per_clk_per_sm",)),
+    GPC_INGRESS: Resource(
+        meaning="L2-to-SM bandwidth of one GPC", gpu_rates=("l2_read_bytes_per_clk_of_eight",)
+    ),
+    FILL: Resource(meaning="filling rows of tiles that lie outside the matrix"),
+    LATENCY: Resource(
+        meaning="load latency that the stages of the ring do not hide",
+        gpu_times=("dram_latency_ns", "l2_latency_clk"),
+    ),
+    L2: Resource(meaning="L2 bandwidth of the device", gpu_rates=("l2_read_gb_per_s",)),
+    DRAM: Resource(
+        meaning="DRAM bandwidth, and L2's writes of what comes from there and goes there",
+        gpu_rates=("dram_read_gb_per_s", "dram_clk_mhz", "l2_write_gb_per_s"),
+    ),
+    LAUNCH: Resource(
+        meaning="launch, descriptors, first load, last store",
+        gpu_times=("graph_launch_us", "event_pair_us", "next_cluster_us"),
+    ),
+}
+"""What a runtime is shared out to (`kernel_model/elasticity.py`), by name."""
+TIMES, RATES = ("us", "clk"), ("B/clk", "1/clk")
+"""Units of numbers that shrink with a resource, and of those that grow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +89,8 @@ class Number:
     """Whether a calibration fits it unless told otherwise."""
     meaning: str
     source: str
+    resource: str
+    """The resource that it is a time or a rate of; NO_RESOURCE where it is neither."""
 
 
 def number(
@@ -44,8 +102,9 @@ def number(
     *,
     neutral: float | None = None,
     fitted: bool = False,
+    resource: str | None = None,
 ) -> Any:
-    """A field of a mechanism's record."""
+    """A field of a mechanism's record; its `resource` is the record's own unless told."""
     low, high = bounds
     return field(
         metadata={
@@ -58,6 +117,7 @@ def number(
                 "fitted": fitted,
                 "meaning": meaning,
                 "source": source,
+                "resource": resource,
             }
         }
     )
@@ -66,6 +126,8 @@ def number(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """Launching a kernel: its grid, its clusters, its first load and its last store."""
+
+    resource: ClassVar[str] = LAUNCH
 
     kernel_us: float = number(
         "us",
@@ -106,6 +168,8 @@ class Launch:
 class DeviceDescriptors:
     """Tensor descriptors that the kernel itself makes before its first load."""
 
+    resource: ClassVar[str] = LAUNCH
+
     start_us: float = number(
         "us",
         2.5,
@@ -119,6 +183,8 @@ class DeviceDescriptors:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLoads:
     """The first loads of a kernel find no translations and no open pages."""
+
+    resource: ClassVar[str] = LAUNCH
 
     ramp_us: float = number(
         "us",
@@ -136,6 +202,8 @@ class FirstLoads:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
     """The MMAs."""
+
+    resource: ClassVar[str] = TENSOR
 
     efficiency: float = number(
         "1",
@@ -160,6 +228,8 @@ class Tensor:
 class NarrowMma:
     """Reading operands from shared memory bounds narrow MMA instructions."""
 
+    resource: ClassVar[str] = TENSOR
+
     bound_columns: float = number(
         "columns",
         75.0,
@@ -173,6 +243,8 @@ class NarrowMma:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promotion:
     """Slow fp8 accumulation: the sums of each k tile are added to a second set of registers."""
+
+    resource: ClassVar[str] = TENSOR
 
     adds_per_clk: float = number(
         "1/clk",
@@ -199,6 +271,8 @@ class Promotion:
 class RoundTrip:
     """Signals between producer and consumers bound a k tile, across the cluster."""
 
+    resource: ClassVar[str] = TENSOR
+
     single_clk: float = number(
         "clk",
         147.0,
@@ -220,6 +294,8 @@ class RoundTrip:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spilling:
     """Registers beyond a thread's budget go to memory and come back at each k tile."""
+
+    resource: ClassVar[str] = SPILLING
 
     register_clk: float = number(
         "clk",
@@ -260,6 +336,8 @@ class Spilling:
 class Port:
     """L2-to-SM bandwidth: bringing A and B tiles into one SM."""
 
+    resource: ClassVar[str] = SM_INGRESS
+
     efficiency: float = number(
         "1",
         1.1,
@@ -274,6 +352,8 @@ class Port:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineCrossing:
     """Rows of 128 bytes whose pitch lets them start off a line cost the port more."""
+
+    resource: ClassVar[str] = SM_INGRESS
 
     line_cost: float = number(
         "1",
@@ -290,6 +370,8 @@ class LineCrossing:
 class KTail:
     """Rows of a tile's last k tile that reach beyond K."""
 
+    resource: ClassVar[str] = SM_INGRESS
+
     row_clk: float = number(
         "clk",
         3.0,
@@ -303,6 +385,8 @@ class KTail:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
     """Load latency: what is under way at a time bounds the rate at which loads come from DRAM."""
+
+    resource: ClassVar[str] = LATENCY
 
     load_clk: float = number(
         "clk",
@@ -318,6 +402,8 @@ class Latency:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpilogueStores:
     """Converting a tile's sums and storing them."""
+
+    resource: ClassVar[str] = EPILOGUE
 
     store_bytes_per_clk: float = number(
         "B/clk",
@@ -359,6 +445,8 @@ class EpilogueStores:
 class L2Bandwidth:
     """The device's L2: requests, fills and writes share its bandwidth; few SMs keep their own pace."""
 
+    resource: ClassVar[str] = L2
+
     efficiency: float = number(
         "1",
         1.21,
@@ -379,12 +467,15 @@ class L2Bandwidth:
         "kernels on 8 to 64 SMs (h200 wide)",
         neutral=INFINITE,
         fitted=True,
+        resource=GPC_INGRESS,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coalescing:
     """Equal requests of SMs of one GPC merge on the way to L2."""
+
+    resource: ClassVar[str] = L2
 
     share: float = number(
         "1",
@@ -409,6 +500,8 @@ class Coalescing:
 class LaunchOrder:
     """The launcher's order tells which clusters of a GPC ask for the same panel, until tiles have mixed."""
 
+    resource: ClassVar[str] = L2
+
     order_us: float = number(
         "us",
         80.0,
@@ -423,12 +516,15 @@ class LaunchOrder:
 class Overlap:
     """Resources hide each other: the norm of an order of their times, sharper for a higher order."""
 
+    resource: ClassVar[str] = NO_RESOURCE
+
     port_l2_order: float = number(
         "1",
         2.0,
         (1.0, 16.0),
         "order for queues in a row: the port of an SM and L2, DRAM and the latency of its loads",
         "26,000 timings fit it better than any sharper order (h200 burst)",
+        neutral=HARDEST,
     )
     loads_dram_order: float = number(
         "1",
@@ -436,6 +532,7 @@ class Overlap:
         (1.0, 16.0),
         "order for loads and DRAM, MMAs and their signals, L2's bandwidth and the pace of few SMs",
         "kernels bound by both",
+        neutral=HARDEST,
     )
     l2_dram_loss: float = number(
         "1",
@@ -452,6 +549,8 @@ class Overlap:
 class Misalignment:
     """Rows of the output that start off 64-byte boundaries fall into more pieces at L2."""
 
+    resource: ClassVar[str] = L2
+
     write_cost: float = number(
         "1",
         0.9,
@@ -466,6 +565,8 @@ class Misalignment:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeTiles:
     """Out-of-bounds fill: rows of a tile outside the matrix take longer than rows inside."""
+
+    resource: ClassVar[str] = FILL
 
     row_clk: float = number(
         "clk",
@@ -491,6 +592,8 @@ class EdgeTiles:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeMulticast:
     """Out-of-bounds fill that arrives in boxes by multicast."""
+
+    resource: ClassVar[str] = FILL
 
     whole_box_cost: float = number(
         "1",
@@ -538,6 +641,8 @@ class EdgeMulticast:
 class EdgeOrder:
     """Clusters that keep their edge row from tile to tile, and edge tiles that fall out of step."""
 
+    resource: ClassVar[str] = FILL
+
     fixed_rows: float = number(
         "rows of clusters",
         8.0,
@@ -560,12 +665,15 @@ class EdgeOrder:
 class L2Capacity:
     """What L2 keeps between waves."""
 
+    resource: ClassVar[str] = L2
+
     share: float = number(
         "1",
         0.75,
         (0.08, 1.0),
         "share of L2 that keeps a panel until its reuse",
         "two partitions hold copies",
+        neutral=INFINITE,
         fitted=True,
     )
 
@@ -573,6 +681,8 @@ class L2Capacity:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DramBandwidth:
     """DRAM."""
+
+    resource: ClassVar[str] = DRAM
 
     efficiency: float = number(
         "1",
@@ -588,6 +698,8 @@ class DramBandwidth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
     """The SM clock sags with the current that the kernel draws."""
+
+    resource: ClassVar[str] = CLOCK
 
     light_share: float = number(
         "1",
@@ -638,6 +750,8 @@ class Clock:
 class Chain:
     """Launches back to back: most of a launch hides under the kernel before."""
 
+    resource: ClassVar[str] = LAUNCH
+
     boundary_us: float = number(
         "us",
         0.6,
@@ -682,19 +796,34 @@ class Chain:
 class Power:
     """The power cap: the energy of the work at the voltage of its clock, beside the card's idle power."""
 
+    resource: ClassVar[str] = CLOCK
+
     pj_per_flop: float = number(
         "pJ",
         0.6,
         (0.05, 3.0),
         "energy of a FLOP of the widest type of a rate class at the boost clock",
         "sustained rows",
+        neutral=0.0,
         fitted=True,
     )
     pj_per_l2_byte: float = number(
-        "pJ", 20.0, (0.0, 200.0), "energy of a byte that SMs ask of L2", "sustained rows", fitted=True
+        "pJ",
+        20.0,
+        (0.0, 200.0),
+        "energy of a byte that SMs ask of L2",
+        "sustained rows",
+        neutral=0.0,
+        fitted=True,
     )
     pj_per_dram_byte: float = number(
-        "pJ", 60.0, (0.0, 300.0), "energy of a byte from or to DRAM", "sustained rows", fitted=True
+        "pJ",
+        60.0,
+        (0.0, 300.0),
+        "energy of a byte from or to DRAM",
+        "sustained rows",
+        neutral=0.0,
+        fitted=True,
     )
     voltage_floor: float = number(
         "1",
@@ -709,6 +838,8 @@ class Power:
 class SplitK:
     """Splits of a tile add up their partial sums in turn, through a workspace in L2."""
 
+    resource: ClassVar[str] = EPILOGUE
+
     second_kernel_us: float = number(
         "us",
         3.4,
@@ -717,6 +848,7 @@ class SplitK:
         "split against whole kernels (h200 variants)",
         neutral=0.0,
         fitted=True,
+        resource=LAUNCH,
     )
     turn_clk: float = number(
         "clk",
@@ -742,6 +874,8 @@ class SplitK:
 class WholeWaves:
     """A partial last wave takes as long as its tiles do, however few they are."""
 
+    resource: ClassVar[str] = NO_RESOURCE
+
     quantized: float = number(
         "1",
         1.0,
@@ -756,6 +890,8 @@ class WholeWaves:
 class ScaleFactors:
     """Loads of block-scale factors, in rows of 16 bytes."""
 
+    resource: ClassVar[str] = SM_INGRESS
+
     row_bytes: float = number(
         "B",
         32.0,
@@ -769,6 +905,8 @@ class ScaleFactors:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedEpilogue:
     """What an epilogue does beyond converting and storing the sums."""
+
+    resource: ClassVar[str] = EPILOGUE
 
     tangent_clk: float = number(
         "clk",
@@ -857,6 +995,8 @@ class FusedEpilogue:
 class ScaledOutputs:
     """Outputs that an epilogue scales by the largest of their block."""
 
+    resource: ClassVar[str] = EPILOGUE
+
     scale_clk: float = number(
         "clk",
         30.0,
@@ -871,6 +1011,8 @@ class ScaledOutputs:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouped:
     """Tiles of groups: the table of groups, and whose a tile is."""
+
+    resource: ClassVar[str] = LAUNCH
 
     start_us: float = number(
         "us",
@@ -889,12 +1031,15 @@ class Grouped:
         "a latency of L2 that another tile hides in part",
         neutral=0.0,
         fitted=True,
+        resource=EPILOGUE,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowDivision:
     """A silu that divides by numbers so large that the quotient is no normal one: of sums below -87."""
+
+    resource: ClassVar[str] = EPILOGUE
 
     warp_clk: float = number(
         "clk",
@@ -910,6 +1055,8 @@ class SlowDivision:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointerStores:
     """Outputs of groups that are stored by a pointer for each, masked, in place of a tensor map."""
+
+    resource: ClassVar[str] = EPILOGUE
 
     output_clk: float = number(
         "clk",
@@ -941,6 +1088,8 @@ class PointerStores:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftwareScales:
     """The sums of each k tile are multiplied by scale factors as they are added up."""
+
+    resource: ClassVar[str] = TENSOR
 
     latency_clk: float = number(
         "clk",
@@ -1156,6 +1305,19 @@ class KernelNumbers:
             changed[mechanism] = replace(record, **{rest: value})
         return replace(self, **changed)
 
+    def faster(self, resource: str, factor: float) -> KernelNumbers:
+        """The same where a resource is so many times as fast: its times are shorter, its rates higher.
+
+        Efficiencies stay: they are shares of rates that stand in the GPU's description.
+        """
+        values = self.values()
+        changed = {}
+        for spec in NUMBERS.values():
+            if spec.resource == resource:
+                by = factor if spec.unit in RATES else 1.0 / factor if spec.unit in TIMES else 1.0
+                changed[spec.name] = values[spec.name] * by
+        return self.having(changed)
+
     def at_clock(self, slower: float) -> KernelNumbers:
         """The same where a clock of the SMs lasts `slower` times as long."""
         if slower == 1.0:
@@ -1223,29 +1385,43 @@ FURTHER_SITUATIONS = (*FURTHER_STAGES, IMPLICIT_GEMM)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """One mechanism: its name, what it is, and its numbers."""
+    """One mechanism: its name, what it is, its numbers, and the resource that it is a part of."""
 
     name: str
     meaning: str
     numbers: tuple[Number, ...]
+    resource: str
 
 
 def _mechanisms() -> tuple[Mechanism, ...]:
     records = get_type_hints(KernelNumbers)
     return tuple(
-        Mechanism(name=name, meaning=(record.__doc__ or "").strip(), numbers=_numbers_of(record, f"{name}."))
+        Mechanism(
+            name=name,
+            meaning=(record.__doc__ or "").strip(),
+            numbers=_numbers_of(record, f"{name}."),
+            resource=record.resource,
+        )
         for name, record in records.items()
     )
 
 
 def _numbers_of(record: Any, prefix: str = "") -> tuple[Number, ...]:
     """What is known of each field of a record."""
-    return tuple(Number(name=prefix + spec.name, **spec.metadata["number"]) for spec in fields(record))
+    found = []
+    for spec in fields(record):
+        told = dict(spec.metadata["number"])
+        own = told.pop("resource")
+        resource = getattr(record, "resource", NO_RESOURCE) if own is None else own
+        found.append(Number(name=prefix + spec.name, resource=resource, **told))
+    return tuple(found)
 
 
 MECHANISMS: tuple[Mechanism, ...] = _mechanisms()
 """All mechanisms, in the order in which a launch meets them."""
 MECHANISM_NAMES = tuple(mechanism.name for mechanism in MECHANISMS)
+CLOCK_MECHANISMS = tuple(mechanism.name for mechanism in MECHANISMS if mechanism.resource == CLOCK)
+"""What lowers the SM clock below that of the GPU's description."""
 OF_LIBRARIES = tuple(
     name for name in MECHANISM_NAMES if name not in ("device_descriptors", "pointer_stores", SLOW_DIVISION)
 )

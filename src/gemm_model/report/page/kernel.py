@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 from gemm_model.choice.selection import Ranking
@@ -28,10 +29,11 @@ def shape_page(ranking: Ranking, explanation: Explanation) -> Page:
         figures=[
             ranking_figure(ranking),
             tile_map(ranking),
+            mechanism_bars(explanation),
+            way_to_peak_bars(explanation),
             level_roofline(problem, prediction, ranking.gpu),
             what_if_bars(explanation),
             wave_timeline(prediction),
-            mechanism_bars(explanation),
         ],
         listings=[ranking_list(ranking)],
         notes=prediction.caveats,
@@ -130,29 +132,55 @@ def what_if_bars(explanation: Explanation) -> Figure:
 
 
 def mechanism_bars(explanation: Explanation) -> Figure:
-    """Each mechanism's time, as if it were alone."""
+    """What of 1 % more of each resource reaches the runtime; beside it the resource's time alone."""
     mechanisms = explanation.mechanisms
     return Figure(
-        title="Mechanisms",
-        note="The time of each mechanism as if it were alone: they overlap and do not add up.",
+        title="Limited by",
+        note="What of a 1 % faster resource reaches the runtime: the shares add up to 1. Hover for its time "
+        "as if it were alone.",
         traces=[
             {
                 "type": "bar",
                 "orientation": "h",
-                "x": [each.time_us for each in mechanisms],
+                "x": [100.0 * each.elasticity for each in mechanisms],
                 "y": [each.name for each in mechanisms],
                 "marker": {"color": "@blue"},
                 "text": [
-                    f"<b>{each.name}</b>: {each.meaning}<br>{each.time_us:.4g} us, "
-                    f"{each.share_of_runtime:.0%}"
+                    f"<b>{each.name}</b>: {each.meaning}<br>"
+                    f"{each.elasticity:.1%}; alone {each.time_us:.4g} us"
                     for each in mechanisms
                 ],
                 "textposition": "none",
                 "hoverinfo": "text",
             }
         ],
-        layout={"xaxis": {"title": "us"}, "yaxis": {"autorange": "reversed"}},
+        layout={"xaxis": {"title": "share of the runtime (%)"}, "yaxis": {"autorange": "reversed"}},
         height_px=100 + 26 * len(mechanisms),
+    )
+
+
+def way_to_peak_bars(explanation: Explanation) -> Figure:
+    """The steps from the roofline to the prediction, each where the one before ends."""
+    ends_us = list(accumulate(step.added_us for step in explanation.way_to_peak))
+    steps = list(zip(explanation.way_to_peak, [0.0, *ends_us], strict=False))
+    return Figure(
+        title="Way to the peak",
+        note="From the roofline to the predicted time: what each part adds, in us that add up.",
+        traces=[
+            {
+                "type": "bar",
+                "orientation": "h",
+                "base": [start_us for _, start_us in steps],
+                "x": [step.added_us for step, _ in steps],
+                "y": [step.name for step, _ in steps],
+                "marker": {"color": ["@teal", *("@blue" for _ in steps[1:])]},
+                "text": [f"<b>{step.name}</b>: {step.added_us:+.4g} us" for step, _ in steps],
+                "textposition": "none",
+                "hoverinfo": "text",
+            }
+        ],
+        layout={"xaxis": {"title": "us"}, "yaxis": {"autorange": "reversed"}},
+        height_px=100 + 26 * len(steps),
     )
 
 

@@ -1,0 +1,255 @@
+"""What limits a kernel: the share of its time that a faster resource would take off.
+
+A resource's elasticity is the share of a 1 % speed-up that reaches the runtime, at the kernel's own clock and
+bytes. Times are sums, maxima and norms of times, which all grow by 1 % where their parts do: so the
+elasticities of all resources add up to 1 (Euler's theorem), and each is a weight times a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gemm_model.core.elementwise import (
+    Values,
+    is_zero,
+    maximum,
+    minimum,
+    power,
+    smooth_maximum,
+    where,
+)
+from gemm_model.core.kernel_config import PINGPONG
+from gemm_model.kernel_model.edge_tiles import NO_EDGE
+from gemm_model.kernel_model.epilogue import hidden_clk
+from gemm_model.kernel_model.kernel_time import Geometry, KernelTime, Wave
+from gemm_model.kernels.mechanisms import (
+    DRAM,
+    EPILOGUE,
+    FILL,
+    GPC_INGRESS,
+    L2,
+    LATENCY,
+    LAUNCH,
+    RESOURCES,
+    SM_INGRESS,
+    SMEM,
+    SPILLING,
+    TENSOR,
+    KernelNumbers,
+)
+
+LIMITERS = tuple(RESOURCES)
+NOTHING = 1e-30
+"""Time of what takes none [us, clk]; mechanisms that are off; a guard against dividing by zero."""
+ROUNDING = 1.0 + 1e-9
+"""Rounding of a sum [1]; what is longer by less is no longer; chosen."""
+
+Parts = dict[str, Values]
+
+
+def elasticities(geometry: Geometry, times: KernelTime, numbers: KernelNumbers) -> Mapping[str, Values]:
+    """The elasticity of each of LIMITERS [1]: numbers of one kernel, arrays of several; they add up to 1."""
+    clk_us = 1.0 / times.sm_clk_mhz
+    parts: Parts = dict.fromkeys(LIMITERS, 0.0)
+    parts[LAUNCH] = times.launch_us
+    parts[EPILOGUE] = times.exposed_us
+    fills = times.step.arriving_clk > times.step.port_clk
+    parts[SMEM] = where(fills, times.first_load_us, 0.0)
+    parts[SM_INGRESS] = where(fills, 0.0, times.first_load_us)
+    schedule = geometry.schedule
+    for wave, tiles in ((times.full, schedule.resident), (times.last, schedule.last_tiles)):
+        if not is_zero(wave.count):
+            _add_wave(parts, geometry, times, numbers, wave, tiles / schedule.tiles, clk_us)
+    total = maximum(sum(parts.values()), NOTHING)
+    shares = {name: part / total for name, part in parts.items()}
+    at_floor = times.runtime_us <= times.floor_us
+    if at_floor is False:
+        return shares
+    # At the speed of light only the peak counts whose bound it is.
+    math = times.floor_us > times.dram_floor_us * ROUNDING
+    floor = {TENSOR: where(math, 1.0, 0.0), DRAM: where(math, 0.0, 1.0)}
+    return {name: where(at_floor, floor.get(name, 0.0), share) for name, share in shares.items()}
+
+
+def _add_wave(
+    parts: Parts,
+    geometry: Geometry,
+    times: KernelTime,
+    numbers: KernelNumbers,
+    wave: Wave,
+    share: Values,
+    clk_us: Values,
+) -> None:
+    """What waves like this one, of such a `share` of the tiles, add to each resource's part."""
+    overlap = numbers.overlap
+    loads, fill_us, fetching_us = _loads(geometry, times, wave, clk_us, overlap.port_l2_order)
+    # The round trips of a short ring beside the loads, then DRAM and the latency beside both.
+    order = overlap.loads_dram_order
+    trips_us = wave.round_trips_clk * clk_us
+    ringed_us = fetching_us if is_zero(trips_us) else smooth_maximum(fetching_us, trips_us, order)
+    of_loads = _share(fetching_us, ringed_us, order)
+    fetched_us = smooth_maximum(ringed_us, wave.dram_us, order)
+    of_ring = _share(ringed_us, fetched_us, order)
+    waits_us = 0.0 if wave.stall is None else wave.stall.waits_us(fetched_us, clk_us)
+    stores_us = wave.beside_stores_clk * clk_us + wave.stores_us
+    math_us = maximum(wave.period_clk * clk_us, stores_us)
+    bound = math_us >= fetched_us + waits_us
+    mathed, fetched = where(bound, wave.count, 0.0), where(bound, 0.0, wave.count)
+    if not is_zero(wave.next_us):
+        asked = wave.next_us > maximum(math_us, fetched_us + waits_us) + wave.unhidden_us
+        parts[LAUNCH] = parts[LAUNCH] + where(asked, wave.count * wave.next_us, 0.0)
+        mathed, fetched = where(asked, 0.0, mathed), where(asked, 0.0, fetched)
+    _add_math(parts, geometry, times, numbers, wave, mathed * math_us)
+    weight = fetched * of_ring * fetched_us
+    if not is_zero(trips_us):
+        _add_round_trips(parts, geometry, times, weight * (1.0 - of_loads), 1.0)
+    if not is_zero(fill_us):
+        fill = minimum(fill_us / maximum(fetching_us, NOTHING), 1.0)
+        parts[FILL] = parts[FILL] + weight * of_loads * fill
+        weight = weight * (1.0 - fill)
+    for name, part in loads.items():
+        if name == LATENCY:
+            _add_round_trips(
+                parts, geometry, times, weight * of_loads * part, _waits_for_load(geometry, times)
+            )
+        else:
+            parts[name] = parts[name] + weight * of_loads * part
+    _add_dram(parts, geometry, times, numbers, wave, share, fetched * (1.0 - of_ring) * fetched_us)
+    parts[EPILOGUE] = parts[EPILOGUE] + fetched * waits_us + wave.count * times.turns_clk * clk_us
+    shorter = where(wave.l2_us < wave.dram_us, 1.0, 0.0)
+    unhidden_us = (mathed + fetched) * wave.unhidden_us
+    parts[L2] = parts[L2] + unhidden_us * shorter
+    parts[DRAM] = parts[DRAM] + unhidden_us * (1.0 - shorter)
+
+
+def _waits_for_load(geometry: Geometry, times: KernelTime) -> Values:
+    """1 where loads wait for whole round trips of the ring, 0 where for stages that are taken."""
+    step, resources = times.step, geometry.resources
+    if resources.short_ring is not False:
+        return 0.0
+    trips = step.latency_clk * (1.0 - resources.math_in_round_trip)
+    return where(trips > step.taken_clk, 1.0, 0.0)
+
+
+def _add_round_trips(
+    parts: Parts, geometry: Geometry, times: KernelTime, weight: Values, with_load: Values
+) -> None:
+    """A stage's round trip: the latency of its load, the load itself, and the MMAs that hold the stage."""
+    step, resources = times.step, geometry.resources
+    behind = step.math_clk * resources.math_in_round_trip
+    load = maximum(step.latency_clk * resources.loads_under_way - step.port_clk - behind, 0.0) * with_load
+    each = weight / maximum(load + step.port_clk + behind, NOTHING)
+    spilled = step.spilled_clk / maximum(step.math_clk, NOTHING)
+    parts[LATENCY] = parts[LATENCY] + each * load
+    parts[SM_INGRESS] = parts[SM_INGRESS] + each * step.port_clk
+    parts[TENSOR] = parts[TENSOR] + each * behind * (1.0 - spilled)
+    parts[SPILLING] = parts[SPILLING] + each * behind * spilled
+
+
+def _share(part_us: Values, whole_us: Values, order: float) -> Values:
+    """The weight of one time in a norm of several."""
+    return power(part_us / maximum(whole_us, NOTHING), order)
+
+
+def _loads(
+    geometry: Geometry, times: KernelTime, wave: Wave, clk_us: Values, order: float
+) -> tuple[Parts, Values, Values]:
+    """Shares of the loads of a wave by resource, the fill's part of what clusters wait for, and that [us]."""
+    edge, step, port_us = times.edge, times.step, wave.port_clk * clk_us
+    loads_us = smooth_maximum(port_us, wave.l2_us, order)
+    port = _share(port_us, loads_us, order)
+    arrives: Values = 0.0
+    if not is_zero(wave.arriving_clk):
+        arriving_us = wave.arriving_clk * clk_us
+        arrives = where(arriving_us > loads_us, 1.0, 0.0)
+        loads_us = maximum(loads_us, arriving_us)
+    own, gpc = times.service.shares
+    l2 = (1.0 - port) * (1.0 - arrives)
+    port = port * (1.0 - arrives)
+    alone = geometry.schedule.k_tiles * step.port_clk + step.tail_clk
+    paced = minimum(alone / maximum(times.full.port_clk, NOTHING), 1.0)
+    if geometry.family.tile_period.in_tensor_memory:
+        # The stores and the next tile's number come between the loads of two tiles.
+        between = port * (1.0 - paced)
+        way_in = port * paced
+        if not is_zero(wave.arriving_clk):
+            filling = geometry.schedule.k_tiles * step.arriving_clk / times.full.arriving_clk
+            between, arrives = between + arrives * (1.0 - filling), arrives * filling
+        waits = {EPILOGUE: between}
+    else:
+        held = paced * ROUNDING < 1.0
+        waits, way_in = {LATENCY: where(held, port, 0.0)}, where(held, 0.0, port)
+    shares = {
+        SM_INGRESS: way_in + l2 * own,
+        GPC_INGRESS: l2 * gpc,
+        L2: l2 * (1.0 - own - gpc),
+        SMEM: arrives,
+        **waits,
+    }
+    if edge is NO_EDGE:
+        return shares, 0.0, loads_us
+    slow_us, fill_us = loads_us * edge.slow_load, wave.fill_us
+    in_turn_us = slow_us + fill_us
+    hidden_us = wave.hidden_fill_us * slow_us / in_turn_us
+    slowest_us, fast_us = in_turn_us - hidden_us, loads_us * edge.fast_load
+    felt_us = fill_us - hidden_us * slow_us / in_turn_us
+    if wave.evened_out:
+        return shares, edge.slow_share * felt_us, fast_us + edge.slow_share * (slowest_us - fast_us)
+    return shares, where(slowest_us >= fast_us, felt_us, 0.0), maximum(slowest_us, fast_us)
+
+
+def _add_math(
+    parts: Parts,
+    geometry: Geometry,
+    times: KernelTime,
+    numbers: KernelNumbers,
+    wave: Wave,
+    math_us: Values,
+) -> None:
+    """What the MMA warps wait for: mainloops, epilogues, or stores that L2 holds up."""
+    schedule, period_clk = geometry.schedule, times.full.period_clk
+    mainloop = schedule.k_tiles * times.step.math_clk
+    epilogue = times.epilogue_clk / schedule.waves
+    if geometry.family.tile_period.in_tensor_memory:
+        buffered = period_clk < mainloop + epilogue
+        tensor = where(buffered, where(mainloop >= epilogue, mainloop, 0.0), mainloop)
+    else:
+        shorter = mainloop < epilogue
+        in_turn = geometry.batch.schedule == PINGPONG
+        hidden = hidden_clk(geometry.resources, numbers.epilogue, mainloop, epilogue)
+        alone = mainloop - where(shorter, hidden, 0.0)
+        tensor = where(in_turn, where(shorter, mainloop / 2.0, mainloop), alone)
+    tensor_share = minimum(tensor / maximum(period_clk, NOTHING), 1.0)
+    held_up = wave.beside_stores_clk + wave.stores_us * times.sm_clk_mhz > wave.period_clk
+    if held_up is not False:
+        stores = where(held_up, _stored(times, wave), 0.0)
+        parts[L2] = parts[L2] + math_us * stores
+        math_us = math_us * (1.0 - stores)
+        beside = mainloop / maximum(mainloop + numbers.epilogue.tile_clk, NOTHING)
+        tensor_share = where(held_up, beside, tensor_share)
+    spilled = times.step.spilled_clk / maximum(times.step.math_clk, NOTHING)
+    parts[TENSOR] = parts[TENSOR] + math_us * tensor_share * (1.0 - spilled)
+    parts[SPILLING] = parts[SPILLING] + math_us * tensor_share * spilled
+    parts[EPILOGUE] = parts[EPILOGUE] + math_us * (1.0 - tensor_share)
+
+
+def _stored(times: KernelTime, wave: Wave) -> Values:
+    """The share of L2 in mainloop and stores of a wave."""
+    stores_clk = wave.stores_us * times.sm_clk_mhz
+    return stores_clk / maximum(wave.beside_stores_clk + stores_clk, NOTHING)
+
+
+def _add_dram(
+    parts: Parts,
+    geometry: Geometry,
+    times: KernelTime,
+    numbers: KernelNumbers,
+    wave: Wave,
+    share: Values,
+    weight: Values,
+) -> None:
+    """DRAM, and the round trips of what is under way."""
+    order = numbers.overlap.port_l2_order
+    own = minimum(_share(times.dram_us * share, wave.dram_us, order), 1.0)
+    _add_round_trips(parts, geometry, times, weight * (1.0 - own), 1.0)
+    parts[DRAM] = parts[DRAM] + weight * own

@@ -1,0 +1,236 @@
+"""Questions to the model: the same kernel in a changed world, its residual as it is.
+
+A question edits the records that a time is composed of (problem, configuration, GPU, numbers) and composes it
+again. The residual's trees have seen the kernel as it is and nothing else, so that their correction, a
+factor, is the kernel's own in each question.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from gemm_model.classic_models.throughput import flop_per_clk_of
+from gemm_model.core.batch import numbers_of
+from gemm_model.core.dtypes import MATH_KINDS
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import QUANTITIES, GpuSpec, with_sms
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernel_model.elasticity import LIMITERS, elasticities
+from gemm_model.kernel_model.kernel_time import Geometry, KernelTime, geometry_of, kernel_time
+from gemm_model.kernel_model.launch_context import L2_STATES
+from gemm_model.kernel_model.model import KernelModel
+from gemm_model.kernel_model.residual import OFF
+from gemm_model.kernels.feasibility import resources_of
+from gemm_model.kernels.mechanisms import (
+    CLOCK,
+    CLOCK_MECHANISMS,
+    MECHANISM_NAMES,
+    RESOURCES,
+    TENSOR,
+    KernelNumbers,
+)
+from gemm_model.kernels.registry import family_at
+
+UNLIMITED = 1e9
+"""How many times as fast a resource is that takes no time [1]; questions; chosen: finite, as powers ask."""
+SYNONYMS = {"sms": "sm_count", "clock": "sm_clk_mhz", "ingress": "sm_ingress"}
+"""Words of questions that fields and resources have other names for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """All that a composed time is a function of."""
+
+    problem: GemmProblem
+    config: KernelConfig
+    gpu: GpuSpec
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """`KernelModel`'s: regime, l2, calibration, without."""
+    without: frozenset[str] = frozenset()
+    """Mechanisms that are off."""
+    faster: Mapping[str, float] = field(default_factory=dict)
+    """How many times as fast resources are."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """Numbers by full name that have other values."""
+
+    def composed(self) -> Composed:
+        """The times of this world, before a residual. Raises InputError for a type that the GPU lacks."""
+        told = {name: value for name, value in self.options.items() if name != "residual"}
+        off = {*told.pop("without", ()), *self.without}
+        model = KernelModel(self.gpu, **told, residual=OFF)
+        row = numbers_of(self.problem, self.config)
+        family, kind = family_at(int(row.kernel), self.gpu), MATH_KINDS[row.math_kind]
+        numbers = model.knowledge(family, kind).numbers.having(self.values).without(off)
+        gpu, rate = self.gpu, flop_per_clk_of(kind, self.gpu)
+        for resource, factor in self.faster.items():
+            gpu, numbers = faster_gpu(gpu, resource, factor), numbers.faster(resource, factor)
+            rate = rate * factor if resource == TENSOR else rate
+        geometry = geometry_of(row, rate, gpu, family, resources_of(row, gpu, family))
+        times = kernel_time(geometry, gpu, numbers, regime=model.regime, l2=model.l2)
+        return Composed(geometry, times, numbers)
+
+    def composed_us(self) -> float:
+        return float(self.composed().times.runtime_us)
+
+    def but(self, *, without: tuple[str, ...] = (), faster: Mapping[str, float] | None = None) -> World:
+        """The same with some mechanisms off and some resources faster."""
+        return replace(self, without=self.without | set(without), faster={**self.faster, **(faster or {})})
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """What the times of one world were composed of, and they."""
+
+    geometry: Geometry
+    times: KernelTime
+    numbers: KernelNumbers
+
+    def elasticities(self) -> Mapping[str, Any]:
+        return elasticities(self.geometry, self.times, self.numbers)
+
+
+def faster_gpu(gpu: GpuSpec, resource: str, factor: float) -> GpuSpec:
+    """A GPU whose resource is so many times as fast; no such card need exist, so that nothing is checked."""
+    known = RESOURCES[resource]
+    rates = [name for name in known.gpu_rates if name != "flop_per_clk_per_sm"]
+    changes = dict.fromkeys(rates, factor) | dict.fromkeys(known.gpu_times, 1.0 / factor)
+    made = copy.copy(gpu)
+    for name, by in changes.items():
+        value = getattr(gpu, name)
+        if value is not None:
+            object.__setattr__(made, name, value * by)
+    return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One what-if: its words, and what it makes of a world."""
+
+    words: str
+    made: Callable[[World], World]
+
+
+def parse_change(text: str) -> Change:
+    """A what-if by name: 'dram x1.5', 'l2_bytes x2', 'sms 66', 'stages 8', 'l2 warm', 'no epilogue'.
+
+    A name is a resource's, a field's of GPU or configuration, or after 'no' a mechanism's or a resource's.
+    Raises InputError for a name that does not exist, or a value that it cannot have.
+    """
+    words = text.split()
+    if len(words) != 2:
+        raise InputError(
+            f"what-if {text!r}; expected a name and a value such as 'dram x1.5', 'stages 8' or 'no epilogue'"
+        )
+    first, second = words
+    if first == "no":
+        return Change(words=text, made=_switched_off(second))
+    name = SYNONYMS.get(first.lower(), first.lower())
+    if second.startswith("x"):
+        return Change(words=text, made=_scaled(name, _number(text, second[1:])))
+    if name == "l2":
+        if second not in L2_STATES:
+            raise InputError(f"what-if {text!r}; expected l2 to be one of {', '.join(L2_STATES)}, or 'l2 x2'")
+        return Change(words=text, made=lambda world: _with_option(world, "l2", second))
+    return Change(words=text, made=_set(name, second, text))
+
+
+def _with_option(world: World, name: str, value: Any) -> World:
+    return replace(world, options={**world.options, name: value})
+
+
+def _number(text: str, word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = float("nan")
+    if not 0.0 < value < UNLIMITED:
+        raise InputError(f"what-if {text!r}; expected a number above 0, such as x1.5")
+    return value
+
+
+def _switched_off(name: str) -> Callable[[World], World]:
+    resource = ("sm_ingress" if name == "ingress" else name).upper()
+    if resource == CLOCK:
+        return lambda world: world.but(without=CLOCK_MECHANISMS)
+    if name in MECHANISM_NAMES and resource not in RESOURCES:
+        return lambda world: world.but(without=(name,))
+    if resource in RESOURCES:
+        # What a mechanism of the same name asks of other resources goes too.
+        own = tuple(each for each in MECHANISM_NAMES if each.upper() == resource)
+        return lambda world: world.but(without=own, faster={resource: UNLIMITED})
+    raise InputError(
+        f"what-if without {name!r}; expected one of {', '.join(LIMITERS)}, {', '.join(MECHANISM_NAMES)}"
+    )
+
+
+def _scaled(name: str, factor: float) -> Callable[[World], World]:
+    if name.upper() in RESOURCES:
+        return lambda world: world.but(faster={name.upper(): factor})
+    if name == "sm_count":
+        return lambda world: _with_gpu(world, name, max(round(world.gpu.sm_count * factor), 1))
+    if name in QUANTITIES:
+        return lambda world: _with_gpu(world, name, _scaled_field(world.gpu, name, factor))
+    if name in _config_numbers():
+        return lambda world: _with_config(world, name, round(_own(world, name) * factor))
+    raise _unknown(name)
+
+
+def _scaled_field(gpu: GpuSpec, name: str, factor: float) -> float:
+    value = gpu.known(name) * factor
+    return round(value) if QUANTITIES[name].whole else value
+
+
+def _own(world: World, name: str) -> int:
+    """A field of a configuration, or what the family chooses for it."""
+    told = int(getattr(world.config, name))
+    if told:
+        return told
+    row = numbers_of(world.problem, world.config)
+    found = resources_of(row, world.gpu, family_at(int(row.kernel), world.gpu))
+    return int(getattr(found, name)) if hasattr(found, name) else 1
+
+
+def _set(name: str, value: str, text: str) -> Callable[[World], World]:
+    if name in QUANTITIES:
+        number = _number(text, value)
+        whole = QUANTITIES[name].whole
+        return lambda world: _with_gpu(world, name, round(number) if whole else number)
+    kinds = {spec.name: spec.type for spec in fields(KernelConfig)}
+    if name not in kinds:
+        raise _unknown(name)
+    if kinds[name] == "str":
+        return lambda world: _with_config(world, name, value)
+    if not value.isdecimal():
+        raise InputError(f"what-if {text!r}; expected a whole number")
+    number = int(value)
+    return lambda world: _with_config(world, name, bool(number) if "bool" in kinds[name] else number)
+
+
+def _config_numbers() -> tuple[str, ...]:
+    return tuple(spec.name for spec in fields(KernelConfig) if spec.type == "int")
+
+
+def _unknown(name: str) -> InputError:
+    resources = ", ".join(each.lower() for each in LIMITERS)
+    config = ", ".join(spec.name for spec in fields(KernelConfig))
+    return InputError(
+        f"what-if on {name!r}, which does not exist; expected a resource ({resources}), a field of a "
+        f"configuration ({config}), sms, clock, or a field of a GPU ({', '.join(QUANTITIES)})"
+    )
+
+
+def _with_gpu(world: World, name: str, value: float) -> World:
+    if name == "sm_count" and value <= world.gpu.sm_count:
+        return replace(world, gpu=with_sms(world.gpu, int(value)))
+    # Of a card with more SMs no occupancy query and no launcher's order is known.
+    more: dict[str, Any] = {"resident_clusters": {}, "tpc_rounds": ()} if name == "sm_count" else {}
+    return replace(world, gpu=replace(world.gpu, **{name: value, **more}))
+
+
+def _with_config(world: World, name: str, value: Any) -> World:
+    changed = {name: value, **({"mma_m": 0, "mma_n": 0} if name in ("cta_m", "cta_n", "schedule") else {})}
+    return replace(world, config=replace(world.config, **changed))

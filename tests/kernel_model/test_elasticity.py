@@ -1,0 +1,144 @@
+"""What limits a kernel: elasticities add up, are those of finite differences, and are alike everywhere."""
+
+import random
+
+import numpy as np
+import pytest
+
+from gemm_model import explain, predict, rank
+from gemm_model.core.batch import batch_of
+from gemm_model.core.errors import GemmModelError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.integrations.quack import swapped
+from gemm_model.kernel_model.elasticity import LIMITERS
+from gemm_model.kernel_model.explanation import TIE
+from gemm_model.kernel_model.model import KernelModel
+from gemm_model.kernel_model.question import World, parse_change
+from gemm_model.kernels.mechanisms import MECHANISMS, RESOURCES
+from gemm_model.kernels.registry import family_of
+
+FAMILIES = (("h200", "quack"), ("h200", "cutlass"), ("h200", "triton"), ("h200", "cublas"), ("b200", "quack"))
+STEP = 1e-4
+"""Of a resource's speed, for differences."""
+
+
+def random_worlds(count, seed, regimes=("burst", "graph", "counters"), epilogues=(None, "gelu", "bias_n")):
+    """Kernels that can run, of all families, with their composed times."""
+    draw = random.Random(seed)
+    while count:
+        gpu, name = draw.choice(FAMILIES)
+        family = family_of(name, load_gpu(gpu))
+        cluster_m, cluster_n = draw.choice(family.space.clusters)
+        sizes = (int(2 ** draw.uniform(low, 13.5)) for low in (0, 5, 6))
+        kernel = {
+            "cta_m": draw.choice(family.space.cta_m),
+            "cta_n": draw.choice(family.space.cta_n),
+            "schedule": draw.choice(family.space.schedules),
+            "stages": draw.choice((0, 0, 2, 3)),
+            "fast_accum": draw.random() < 0.5,
+        }
+        epilogue = draw.choice(epilogues) if name in ("quack", "triton") and gpu == "h200" else None
+        try:
+            world = World(
+                problem=GemmProblem.of(*sizes, draw.choice(("bf16", "e4m3")), "bf16", epilogue=epilogue),
+                config=KernelConfig(cluster_m=cluster_m, cluster_n=cluster_n, kernel=name, **kernel),
+                gpu=load_gpu(gpu),
+                options={"regime": draw.choice(regimes), "l2": draw.choice(("cold", "warm"))},
+            )
+            KernelModel(world.gpu, residual="off").predict_batch(batch_of([(world.problem, world.config)]))
+            yield world, world.composed()
+        except GemmModelError:
+            continue
+        count -= 1
+
+
+def test_elasticities_add_up_and_are_those_of_finite_differences():
+    apart, named = [], 0
+    for world, composed in random_worlds(80, seed=5):
+        shares, time_us = composed.elasticities(), composed.times.runtime_us
+        assert sum(shares.values()) == pytest.approx(1.0)
+        felt = {
+            name: (1.0 - world.but(faster={name: 1.0 + STEP}).composed_us() / time_us) / STEP
+            for name in LIMITERS
+        }
+        apart.append(max(abs(shares[name] - felt[name]) for name in LIMITERS))
+        named += felt[max(shares, key=shares.get)] >= max(felt.values()) - TIE
+    assert np.median(apart) < 0.005
+    assert np.percentile(apart, 90) < 0.05
+    assert named >= 79
+
+
+def test_nothing_faster_makes_a_kernel_slower():
+    for world, composed in random_worlds(60, seed=6, regimes=("burst", "graph", "sustained", "counters")):
+        time_us = composed.times.runtime_us * (1.0 + 1e-9)
+        for name in RESOURCES:
+            assert world.but(faster={name: 1.01}).composed_us() <= time_us, (name, world)
+            assert parse_change(f"no {name.lower()}").made(world).composed_us() <= time_us, (name, world)
+
+
+FELT = {
+    "power": {"regime": "sustained", "m": 8192, "n": 8192, "k": 8192},
+    "chain": {"regime": "graph"},
+    "split_k": {"split_k": 2},
+    "edge_tiles": {"cta_n": 128, "m": 16, "n": 16384},
+    "edge_multicast": {"cta_n": 128, "m": 16, "n": 16384, "cluster_m": 2, "cluster_n": 2},
+    "edge_order": {"m": 40, "n": 16384},
+    "line_crossing": {"k": 4104},
+    "k_tail": {"k": 4104},
+    "misalignment": {"n": 4104},
+    "l2_capacity": {"m": 16384, "n": 16384},
+    "dram": {"gpu": "b200", "cta_n": 128, "m": 64, "n": 16384},
+    "spilling": {"dtype": "e4m3"},
+    "promotion": {"dtype": "e4m3", "cta_n": 128},
+    "narrow_mma": {"cta_n": 32},
+    "round_trip": {"cta_m": 64, "cta_n": 32, "m": 256, "n": 256},
+    "latency": {"stages": 2},
+    "launch_order": {"cta_n": 64, "m": 8192, "n": 8192, "k": 512},
+    "scale_factors": {"gpu": "b200", "dtype": "nvfp4"},
+    "fused_epilogue": {"epilogue": "gelu"},
+    "slow_division": {"kernel": "cutlass", "cta_n": 128, "m": 128, "k": 16384, "epilogue": "silu"},
+    "scaled_outputs": {"kernel": "cutlass", "cta_n": 128, "epilogue": "quantize_1x128"},
+    "grouped": {"groups": "512,300,0,16", "m": 828},
+    "device_descriptors": {"kernel": "triton"},
+    "pointer_stores": {"kernel": "triton", "groups": "512,300,0,16", "m": 828},
+    "software_scales": {"kernel": "triton", "dtype": "e4m3", "block_scaling": "1x128,128x128"},
+}
+"""By mechanism, how a kernel that feels it differs from a bf16 product of 4096^3 in tiles of 128 x 256."""
+
+
+@pytest.mark.parametrize("mechanism", [each.name for each in MECHANISMS])
+def test_every_mechanism_can_be_switched_off(mechanism):
+    told = {"m": 4096, "n": 4096, "k": 4096, "dtype": "bf16", **FELT.get(mechanism, {})}
+    gpu, regime = load_gpu(told.pop("gpu", "h200")), told.pop("regime", "burst")
+    further = {name: told.pop(name) for name in ("epilogue", "groups", "block_scaling") if name in told}
+    sizes = [told.pop(name) for name in ("m", "n", "k", "dtype")]
+    out = "e4m3" if mechanism == "scaled_outputs" else "bf16"
+    world = World(
+        problem=GemmProblem.of(*sizes, out, **further),
+        config=KernelConfig(**{"cta_m": 128, "cta_n": 256, **told}),
+        gpu=gpu,
+        options={"regime": regime},
+    )
+    assert world.but(without=(mechanism,)).composed_us() != world.composed_us()
+
+
+def test_the_limiter_is_the_same_everywhere():
+    problem, gpu = GemmProblem.of(16, 7168, 2048), load_gpu("h200")
+    config = KernelConfig(cta_m=128, cta_n=64)
+    told = explain(problem, config, gpu)
+    batch = KernelModel(gpu).predict_batch(batch_of([(problem, config)] * 3))
+    assert told.limiter == predict(problem, config, gpu).limiter == "FILL"
+    assert {batch.limiter_names[code] for code in batch.limiter} == {"FILL"}
+    best = rank(problem, gpu, 1).best
+    own = swapped(problem) if best.candidate.swap_ab else problem
+    assert best.prediction.limiter == predict(own, best.candidate.config, gpu).limiter
+
+
+def test_a_decode_product_that_reads_its_weights_is_limited_by_dram():
+    problem, config = GemmProblem.of(64, 16384, 8192), KernelConfig(cta_m=64, cta_n=128)
+    told = explain(problem, config, "h200", what_if=("dram x1.5",))
+    (faster,) = [each for each in told.what_if if each.change == "dram x1.5"]
+    assert told.limiter == "DRAM"
+    assert faster.relative < 0.9

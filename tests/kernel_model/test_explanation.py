@@ -1,0 +1,119 @@
+"""Explanations: the way to the peak adds up, questions keep the residual, advice is for a user."""
+
+from dataclasses import replace
+
+import pytest
+
+from gemm_model import explain, predict
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernel_model.question import World, parse_change
+
+LARGE = GemmProblem.of(4096, 4096, 4096, "fp8")
+DECODE = GemmProblem.of(16, 7168, 2048)
+
+
+@pytest.mark.parametrize("residual", ["auto", "off"])
+@pytest.mark.parametrize(
+    ("problem", "kernel"),
+    [
+        (LARGE, {"cta_n": 256, "cluster_m": 2}),
+        (DECODE, {"cta_n": 64}),
+        (GemmProblem.of(64, 64, 64), {"cta_n": 64}),
+    ],
+)
+def test_the_way_to_the_peak_adds_up(problem, kernel, residual):
+    told = explain(problem, KernelConfig(cta_m=128, **kernel), "h200", {"residual": residual})
+    assert sum(step.added_us for step in told.way_to_peak) == pytest.approx(told.prediction.runtime_us)
+    assert told.way_to_peak[0].added_us == pytest.approx(told.achieved["roofline_us"])
+    assert (told.way_to_peak[-1].name == "residual") == (residual == "auto")
+    assert sum(each.elasticity for each in told.mechanisms) == pytest.approx(1.0, abs=0.05)
+
+
+def test_speed_is_told_by_hand():
+    told = explain(LARGE, KernelConfig(cta_m=128, cta_n=256, cluster_m=2, fast_accum=True), "h200")
+    assert told.achieved["tflop_per_s"] == pytest.approx(2 * 4096**3 / told.prediction.runtime_us / 1e6)
+    names = [step.name for step in told.way_to_peak]
+    assert names[0] == "peak of the tensor cores"
+    assert "clock under load" in names
+
+
+def test_empty_tile_rows_are_named_and_a_smaller_tile_is_the_advice():
+    told = explain(DECODE, KernelConfig(cta_m=128, cta_n=64), "h200")
+    assert told.limiter == "FILL"
+    assert told.advice[0].change == "tile 64x64"
+    best = predict(DECODE, KernelConfig(cta_m=64, cta_n=64), "h200").runtime_us
+    assert told.advice[0].runtime_us == pytest.approx(best)
+
+
+def test_questions_keep_the_residual_of_the_kernel_as_it_is():
+    config, gpu = KernelConfig(cta_m=128, cta_n=256, cluster_m=2), load_gpu("h200")
+    told = explain(GemmProblem.of(4096, 4096, 4096), config, gpu, what_if=("l2_bytes x1",))
+    (same,) = [each for each in told.what_if if each.change == "l2_bytes x1"]
+    assert same.relative == pytest.approx(1.0)
+    assert all(each.relative <= 1.0 + 1e-9 for each in told.what_if)
+
+
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        ("stages 3", {"config": {"stages": 3}}),
+        ("stages x2", {"config": {"stages": 8}}),
+        ("cluster_m 1", {"config": {"cluster_m": 1}}),
+        ("schedule pingpong", {"config": {"schedule": "pingpong"}}),
+        ("fast_accum 1", {"config": {"fast_accum": True}}),
+        ("l2_bytes x2", {"gpu": {"l2_bytes": 2 * load_gpu("h200").l2_bytes}}),
+        ("sms 66", {"gpu": {"sm_count": 66}}),
+        ("sms x2", {"gpu": {"sm_count": 264}}),
+        ("clock x0.5", {"gpu": {"sm_clk_mhz": load_gpu("h200").sm_clk_mhz / 2}}),
+    ],
+)
+def test_a_change_by_name(words, changed):
+    world = World(
+        problem=GemmProblem.of(4096, 4096, 4096),
+        config=KernelConfig(cta_m=128, cta_n=256, cluster_m=2),
+        gpu=load_gpu("h200"),
+    )
+    made = parse_change(words).made(world)
+    for place, values in changed.items():
+        assert {name: getattr(getattr(made, place), name) for name in values} == values
+    assert made.composed_us() > 0
+
+
+def test_a_mechanism_alone_and_all_of_the_clock_can_be_asked_for():
+    world = World(problem=LARGE, config=KernelConfig(cta_m=128, cta_n=128), gpu=load_gpu("h200"))
+    assert parse_change("no promotion").made(world).without == {"promotion"}
+    assert parse_change("no clock").made(world).without == {"clock", "power"}
+    assert parse_change("no dram").made(world).faster == {"DRAM": 1e9}
+    assert parse_change("l2 warm").made(world).options == {"l2": "warm"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("drum x1.5", "what-if on 'drum', which does not exist"),
+        ("dram", "expected a name and a value"),
+        ("dram xfast", "expected a number above 0"),
+        ("dram x-1", "expected a number above 0"),
+        ("stages many", "expected a whole number"),
+        ("l2 hot", "expected l2 to be one of cold, warm, written"),
+        ("no luck", "what-if without 'luck'"),
+        ("schedule fast", "schedule is 'fast'"),
+    ],
+)
+def test_a_question_that_is_none_is_refused(words, sentence, gemm_model):
+    with pytest.raises(InputError, match=sentence):
+        explain(DECODE, KernelConfig(cta_m=64, cta_n=64), "h200", what_if=(words,))
+    found = gemm_model("explain", "--m", 64, "--n", 64, "--k", 64, "--cta", "64x64", "--what-if", words)
+    assert (found.code, found.out) == (2, "")
+    assert found.err.count("\n") == 1
+
+
+def test_a_card_of_one_half_of_the_sms_is_asked_for_as_a_launch_on_them_is():
+    config, gpu = KernelConfig(cta_m=128, cta_n=256), load_gpu("h200")
+    world = World(problem=GemmProblem.of(4096, 4096, 4096), config=config, gpu=gpu)
+    half = parse_change("sms 66").made(world)
+    assert replace(half, gpu=gpu) == world
+    assert half.composed_us() > 1.5 * world.composed_us()
