@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -72,65 +72,47 @@ def _math_starts(
 
 def figures() -> list[tuple[str, float, float]]:
     """(what, seconds, limit in seconds), one row each."""
+    return [*searches(), *simulations(), *closed_forms()]
+
+
+def searches() -> Iterator[tuple[str, float, float]]:
     machines = [load_machine(name) for name in machine_names()]
-    rows = []
-    exact = max(
-        best_of(5, lambda m=machine, p=problem: solve_exact(*p, m))
-        for machine in machines
-        for problem in TABLE_1
-    )
-    rows.append(("exact search, slowest of the paper's five problems on all machines", exact, 5e-3))
-    smt = max(
-        best_of(3, lambda m=machine, p=problem: solve_smt(*p, m))
-        for machine in machines
-        for problem in TABLE_1
-    )
-    rows.append(("Z3 with its proof, slowest of the paper's five problems on all machines", smt, 2.0))
+    of_paper = [(problem, machine) for machine in machines for problem in TABLE_1]
+    exact = max(best_of(5, lambda p=problem, m=machine: solve_exact(*p, m)) for problem, machine in of_paper)
+    yield "exact search, slowest of the paper's five problems on all machines", exact, 5e-3
+    smt = max(best_of(3, lambda p=problem, m=machine: solve_smt(*p, m)) for problem, machine in of_paper)
+    yield "Z3 with its proof, slowest of the paper's five problems on all machines", smt, 2.0
     large = (16384, 16384, 16384)
-    rows.append(
-        (
-            "exact search, 16384^3, slowest machine",
-            max(best_of(5, lambda m=machine: solve_exact(*large, m)) for machine in machines),
-            50e-3,
-        )
-    )
+    spent = max(best_of(5, lambda m=machine: solve_exact(*large, m)) for machine in machines)
+    yield "exact search, 16384^3, slowest machine", spent, 50e-3
     gpu = load_gpu("h200")
     for schedule in SCHEDULES[:2]:
         machine, allowed = kernels_on_gpu(gpu, PipelineModel(gpu), schedule, GemmProblem.of(*large))
         found = solve_exact(*large, machine, allowed=allowed).candidates
         spent = best_of(5, lambda m=machine, a=allowed: solve_exact(*large, m, allowed=a))
-        rows.append((f"exact search, 16384^3, H200 {schedule}, {found} tiles and rings", spent, 50e-3))
+        yield f"exact search, 16384^3, H200 {schedule}, {found} tiles and rings", spent, 50e-3
+
+
+def simulations() -> Iterator[tuple[str, float, float]]:
+    kernel = PipelineKernel(m=1024, n=1024, k=1024, tile_m=64, tile_n=64, tile_k=32, stages=4)
     for name in ("balanced", "latency_bound"):
         machine = load_machine(name)
-        work = workload(
-            machine, PipelineKernel(m=1024, n=1024, k=1024, tile_m=64, tile_n=64, tile_k=32, stages=4)
-        )
-        rows.append(
-            (
-                f"event simulation of 1024^3 on {name}",
-                best_of(5, lambda w=work, m=machine: simulate(w, m)),
-                50e-3,
-            )
-        )
+        spent = best_of(5, lambda m=machine: simulate(workload(m, kernel), m))
+        yield f"event simulation of 1024^3 on {name}", spent, 50e-3
+
+
+def closed_forms() -> Iterator[tuple[str, float, float]]:
     load, latency, math = np.random.default_rng(0).random((3, 1_000_000))
-    rows.append(
-        (
-            "a million recurrences of 64 k tiles, step by step",
-            best_of(3, lambda: math_starts(load, latency, math, 64, 4)),
-            1.0,
-        )
-    )
-    rows.append(
-        ("the same in closed form", best_of(3, lambda: math_start(64.0, load, latency, math, 4.0)), 1.0)
-    )
+    spent = best_of(3, lambda: math_starts(load, latency, math, 64, 4))
+    yield "a million recurrences of 64 k tiles, step by step", spent, 1.0
+    spent = best_of(3, lambda: math_start(64.0, load, latency, math, 4.0))
+    yield "the same in closed form", spent, 1.0
     machine = load_machine("balanced")
     for k in (1024, 1024 * 2**20):
-        work = workload(
-            machine, PipelineKernel(m=4096, n=4096, k=k, tile_m=128, tile_n=128, tile_k=64, stages=4)
-        )
+        kernel = PipelineKernel(m=4096, n=4096, k=k, tile_m=128, tile_n=128, tile_k=64, stages=4)
+        work = workload(machine, kernel)
         spent = best_of(20, lambda w=work: kernel_time(w, machine))
-        rows.append((f"closed form of one kernel with K = {k}", spent, 1e-3))
-    return rows
+        yield f"closed form of one kernel with K = {k}", spent, 1e-3
 
 
 def table_1() -> None:

@@ -384,46 +384,48 @@ def _known_options(verb: str) -> frozenset[str]:
 
 def _places(rng: random.Random, verb: str, folder: Path) -> list[str]:
     """What a verb needs besides options of values: positions, files, and limits on what it may take on."""
-    if verb == "list":
-        return [rng.choice(["gpus", "models", "families", "types", "calibrations", "colours"])]
-    if verb == "completion":
-        return [rng.choice(["bash", "zsh", "fish"])]
-    if verb == "torch":
-        return [rng.choice(["nowhere:build", "nowhere", "no/such.py:build", ":"])]
-    if verb == "benchmark":
-        return [
-            "--dry-run",
-            "--kernels",
-            "simt",
-            "--dtype",
-            "fp32",
-            "--input",
-            _saved(folder, "sizes.csv", SHAPE_TABLE),
-        ]
-    if verb == "characterize":
-        return ["--output", str(folder / rng.choice(["mine.txt", "none/\0/mine.yaml"]))]
-    if verb == "cutlass-profiler":
-        problems = _saved(folder, "problems.json", PROBLEMS_JSON)
-        return ["--problems", problems, "--output", str(folder / "out.csv")]
-    if verb == "portfolio":
-        return ["--input", _saved(folder, "shapes.csv", SHAPE_TABLE)]
-    if verb == "estimate":
-        return ["--input", _saved(folder, "runs.csv", RUN_TABLE)]
-    if verb == "calibrate":
-        return ["--input", _saved(folder, "few.csv", SHAPE_TABLE), "--output", str(folder / "mine.yaml")]
-    if verb == "explore":
-        return ["--html", str(folder / rng.choice(["page.html", "page.txt", "none/\0/page.html"]))]
-    if verb == "plan":
-        return ["--input", _saved(folder, "sizes.csv", SHAPE_TABLE)]
-    if verb == "data":
-        action = rng.choice(["import", "show", "verify", "export", "diff", "burn"])
-        return [action, str(folder / "set"), *([_saved(folder, "t.csv", SWEEP_TABLE)] * (action == "import"))]
+    if verb in PLACES:
+        return PLACES[verb](rng, folder)
     if verb in OUTPUT_IS_A_FILE and rng.random() < 0.2:
-        return [
-            "--output",
-            rng.choice([str(folder / "out.txt"), "/dev/null", str(folder), f"{folder}/a\0b", "/dev/full"]),
-        ]
+        outputs = [str(folder / "out.txt"), "/dev/null", str(folder), f"{folder}/a\0b", "/dev/full"]
+        return ["--output", rng.choice(outputs)]
     return []
+
+
+def _data(rng: random.Random, folder: Path) -> list[str]:
+    action = rng.choice(["import", "show", "verify", "export", "diff", "burn"])
+    return [action, str(folder / "set"), *([_saved(folder, "t.csv", SWEEP_TABLE)] * (action == "import"))]
+
+
+PLACES: dict[str, Callable[[random.Random, Path], list[str]]] = {
+    "list": lambda rng, _: [rng.choice(["gpus", "models", "families", "types", "calibrations", "colours"])],
+    "completion": lambda rng, _: [rng.choice(["bash", "zsh", "fish"])],
+    "torch": lambda rng, _: [rng.choice(["nowhere:build", "nowhere", "no/such.py:build", ":"])],
+    "benchmark": lambda _, folder: [
+        *("--dry-run", "--kernels", "simt", "--dtype", "fp32"),
+        *("--input", _saved(folder, "sizes.csv", SHAPE_TABLE)),
+    ],
+    "characterize": lambda rng, folder: [
+        "--output",
+        str(folder / rng.choice(["mine.txt", "none/\0/mine.yaml"])),
+    ],
+    "cutlass-profiler": lambda _, folder: [
+        *("--problems", _saved(folder, "problems.json", PROBLEMS_JSON)),
+        *("--output", str(folder / "out.csv")),
+    ],
+    "portfolio": lambda _, folder: ["--input", _saved(folder, "shapes.csv", SHAPE_TABLE)],
+    "estimate": lambda _, folder: ["--input", _saved(folder, "runs.csv", RUN_TABLE)],
+    "calibrate": lambda _, folder: [
+        *("--input", _saved(folder, "few.csv", SHAPE_TABLE)),
+        *("--output", str(folder / "mine.yaml")),
+    ],
+    "explore": lambda rng, folder: [
+        "--html",
+        str(folder / rng.choice(["page.html", "page.txt", "none/\0/page.html"])),
+    ],
+    "plan": lambda _, folder: ["--input", _saved(folder, "sizes.csv", SHAPE_TABLE)],
+    "data": _data,
+}
 
 
 def _file(rng: random.Random, folder: Path) -> Answer:

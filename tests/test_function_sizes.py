@@ -1,47 +1,62 @@
-"""No function is longer than 80 lines or takes more than ten parameters, but for code of the device."""
+"""No function is longer than 50 lines; ruff limits its parameters, statements and complexity."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+LINES = 50
 DEVICE_CODE = {
-    "src/gemm_model/bench/triton.py": {"matmul_persistent"},
-    "src/gemm_model/bench/triton_fused.py": {
-        *("_finished", "_product", "matmul_batched", "matmul_fused", "matmul_grouped"),
-    },
+    "src/gemm_model/bench/microbenchmark_kernels.py": {"wgmma_source"},
     "src/gemm_model/overlap/kernel.py": {"__call__", "kernel", "multiply_and_store"},
 }
-"""What a GPU runs, and the entry that compiles it: its arguments are tensors and registers, and no struct
-holds them."""
+"""What a GPU runs, and the entry that compiles it."""
+TO_BE_SPLIT = {
+    "src/gemm_model/bench/quack.py": {"_compiled"},
+    "src/gemm_model/calibration/fit.py": {"fit"},
+    "src/gemm_model/calibration/run.py": {"calibrate", "extend"},
+    "src/gemm_model/choice/portfolio.py": {"choose_portfolio"},
+    "src/gemm_model/classic_models/ws_persistent.py": {"predict_batch"},
+    "src/gemm_model/commands/benchmark.py": {"add_arguments"},
+    "src/gemm_model/commands/calibrate.py": {"add_arguments", "run"},
+    "src/gemm_model/commands/hierarchy.py": {"_solve"},
+    "src/gemm_model/commands/overlap.py": {"add_arguments"},
+    "src/gemm_model/kernel_model/kernel_time.py": {"_work"},
+    "src/gemm_model/kernel_model/traffic.py": {"traffic"},
+    "src/gemm_model/kernels/feasibility.py": {"resources_of"},
+    "src/gemm_model/report/page/choice.py": {"tile_map"},
+    "src/gemm_model/report/page/kernel.py": {"level_roofline"},
+    "src/gemm_model/solve/smt.py": {"_wave"},
+    "tests/calibration/test_further_stages.py": {"test_a_stage_finds_the_numbers_that_made_its_rows"},
+    "tests/fuzz.py": {"_file"},
+    "tests/timeline/iket_sample.py": {"sample"},
+}
+"""Longer ones of today: none may be added."""
 
 
-def too_large(source: str) -> Iterator[str]:
-    """Functions of a source that break the rule, each with what it has."""
+def too_long(source: str) -> Iterator[str]:
+    """Functions of a source with more than LINES lines."""
     for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        lines = (node.end_lineno or node.lineno) - node.lineno + 1
-        args = node.args
-        parameters = [*args.posonlyargs, *args.args, *args.kwonlyargs]
-        own = [each for each in parameters if each.arg not in ("self", "cls")]
-        if lines > 80 or len(own) > 10:
-            yield node.name
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > LINES:
+                yield node.name
 
 
 def test_a_function_fits_on_a_page():
     found = {
-        str(path.relative_to(ROOT)): set(names)
+        f"{path.relative_to(ROOT)} {name}"
         for folder in ("src", "benchmarks", "scripts", "tests")
         for path in sorted((ROOT / folder).rglob("*.py"))
-        if (names := list(too_large(path.read_text(encoding="utf-8"))))
+        for name in too_long(path.read_text(encoding="utf-8"))
     }
-    assert found == DEVICE_CODE
+    known = {
+        f"{file} {name}" for of in (DEVICE_CODE, TO_BE_SPLIT) for file, names in of.items() for name in names
+    }
+    assert sorted(found - known) == []
 
 
-def test_what_counts_as_too_large():
-    body = "    pass\n" * 80
-    assert list(too_large("def f():\n" + body)) == ["f"]
-    assert list(too_large("def f():\n" + body[:-9])) == []
-    assert list(too_large("def f(a, b, c, d, e, *, g, h, i, j, k, l): ...")) == ["f"]
-    assert list(too_large("def f(self, a, b, c, d, e, *, g, h, i, j, k): ...")) == []
+def test_what_counts_as_too_long():
+    body = "    pass\n" * LINES
+    assert list(too_long("def f():\n" + body)) == ["f"]
+    assert list(too_long("def f():\n" + body[:-9])) == []

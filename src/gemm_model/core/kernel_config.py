@@ -38,6 +38,14 @@ digits."""
 AUTO = 0
 """Value of `cta_k`, `stages` and `warps` [1]; lets the kernel family choose; by definition."""
 
+_WORDS: dict[str, tuple[object, ...]] = {
+    "fast_accum": (True, False),
+    "pdl": (True, False, None),
+    "schedule": SCHEDULES,
+    "raster": RASTERS,
+    "scheduler": SCHEDULERS,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelConfig:
@@ -77,17 +85,11 @@ class KernelConfig:
             if getattr(self, name) != AUTO:
                 require_size(self, name)
         require_kind("kernel", self.kernel, str)
-        for name, flags in (("fast_accum", (True, False)), ("pdl", (True, False, None))):
-            if getattr(self, name) not in flags:
-                raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {flags}")
-        if self.schedule not in SCHEDULES:
-            raise InputError(f"schedule is {self.schedule!r}; expected one of {SCHEDULES}")
-        if self.raster not in RASTERS:
-            raise InputError(f"raster is {self.raster!r}; expected one of {RASTERS}")
+        for name, words in _WORDS.items():
+            if getattr(self, name) not in words:
+                raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {words}")
         if self.kernel not in KERNELS and ":" not in self.kernel:
             raise InputError(f"unknown kernel family {self.kernel!r}; expected one of {', '.join(KERNELS)}")
-        if self.scheduler not in SCHEDULERS:
-            raise InputError(f"scheduler is {self.scheduler!r}; expected one of {SCHEDULERS}")
         ctas_per_mma = 2 if self.schedule == "2cta" else 1
         if self.mma_m == 0:
             object.__setattr__(self, "mma_m", ctas_per_mma * self.cta_m)

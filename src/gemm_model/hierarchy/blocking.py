@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, gcd
+from typing import Any
 
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
@@ -194,36 +195,24 @@ def blocking_of(
             f"--tile cluster:{cluster_m}x{cluster_n}; expected at most the {gpu.max_cluster_size} CTAs "
             f"of a cluster on {gpu.name}"
         )
-    if cuda_cores:
-        thread_m, thread_n = tiles.get("thread", (8, 8))
-        warp_m, warp_n = tiles.get("warp", (4 * thread_m, 8 * thread_n))
-        cta = tiles.get("cta", (4 * warp_m, 2 * warp_n, 16))
-        return Blocking(
-            cta_m=cta[0],
-            cta_n=cta[1],
-            cta_k=cta[2] if len(cta) > 2 else 16,
-            warp_m=warp_m,
-            warp_n=warp_n,
-            thread_m=thread_m,
-            thread_n=thread_n,
-            cluster_m=cluster_m,
-            cluster_n=cluster_n,
-            stages=stages,
-        )
-    cta = tiles.get("cta", (128, 256))
-    depth = cta[2] if len(cta) > 2 else datapath.slice_depth
-    mma = tiles.get("mma", instruction_tile(gpu.kernel_architecture, *tiles.get("warp", cta[:2])))
-    mma_m, mma_n = mma[:2]
+    sizes = _cuda_core_tiles(tiles) if cuda_cores else _tensor_core_tiles(tiles, gpu, datapath)
+    return Blocking(**sizes, cluster_m=cluster_m, cluster_n=cluster_n, stages=stages)
+
+
+def _cuda_core_tiles(tiles: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    thread_m, thread_n = tiles.get("thread", (8, 8))
+    warp_m, warp_n = tiles.get("warp", (4 * thread_m, 8 * thread_n))
+    cta_m, cta_n, *cta_k = tiles.get("cta", (4 * warp_m, 2 * warp_n))
+    cta = {"cta_m": cta_m, "cta_n": cta_n, "cta_k": cta_k[0] if cta_k else 16}
+    return cta | {"warp_m": warp_m, "warp_n": warp_n, "thread_m": thread_m, "thread_n": thread_n}
+
+
+def _tensor_core_tiles(
+    tiles: Mapping[str, tuple[int, ...]], gpu: GpuSpec, datapath: Datapath
+) -> dict[str, Any]:
+    cta_m, cta_n, *cta_k = tiles.get("cta", (128, 256))
+    warp = tiles.get("warp", (cta_m, cta_n))
+    mma_m, mma_n, *_ = tiles.get("mma", instruction_tile(gpu.kernel_architecture, *warp))
     warp_m, warp_n = tiles.get("warp", (mma_m, mma_n))
-    return Blocking(
-        cta_m=cta[0],
-        cta_n=cta[1],
-        cta_k=depth,
-        warp_m=warp_m,
-        warp_n=warp_n,
-        mma_m=mma_m,
-        mma_n=mma_n,
-        cluster_m=cluster_m,
-        cluster_n=cluster_n,
-        stages=stages,
-    )
+    cta = {"cta_m": cta_m, "cta_n": cta_n, "cta_k": cta_k[0] if cta_k else datapath.slice_depth}
+    return cta | {"warp_m": warp_m, "warp_n": warp_n, "mma_m": mma_m, "mma_n": mma_n}

@@ -256,82 +256,128 @@ def queue_delay_us(
     return delay
 
 
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What a layer leaves to the next one; times in us."""
+
+    end: FloatArray
+    trigger: FloatArray
+    """When its last CTA lets the next kernel start."""
+    streamed: FloatArray
+    main: FloatArray
+    """Length of its main loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A layer up to the end of its wait; times in us."""
+
+    previous_start: FloatArray
+    waited: FloatArray
+    previous_end: FloatArray
+    start: FloatArray
+    fill: FloatArray
+    ring_until: FloatArray
+    ready: FloatArray
+    sms: FloatArray
+    """SMs that hold the layer."""
+    empty: FloatArray
+    """Share of the SMs that stood empty when the previous kernel started."""
+
+
 def timeline(chains: Chains, p: OverlapParameters, l2_bytes: float, layers: int = 16) -> Timeline:
     """The recurrences of the module's docstring for all chains at once."""
-    c = chains
-    never = c.never > 0
-    best_effort = c.best_effort > 0
-    serial = c.serialized > 0
-    launch = np.where(serial, p.serial_launch_us, p.launch_us)
-    room = c.weight_bytes - c.ring_bytes
-    asked = np.where(serial, 0.0, c.asked_share * room)
-    beyond_ring = c.trigger_share
-    tail = _tail_us(c, p)
-
-    zero = np.zeros_like(c.weight_bytes)
-    end = trigger = streamed = main = zero
-    first = np.full_like(zero, p.chain_us)
+    zero = np.zeros_like(chains.weight_bytes)
+    left = _Left(end=zero, trigger=zero, streamed=zero, main=zero)
     rows: list[tuple[FloatArray, ...]] = []
     for layer in range(layers):
-        if layer == 0:
-            previous_start = waited = first
-        else:
-            # Without a trigger the next kernel starts at the end; a trigger after the end has no effect.
-            let_go = np.where(never | serial, end, np.minimum(trigger, end))
-            previous_start = let_go + launch
-            waited = np.maximum(previous_start, end + np.where(serial, 0.0, p.release_us))
-        # CTAs beside those of the layer before start early, the others as these leave, one after another.
-        first_exit = streamed - p.spread * main
-        allowed = previous_start + p.launch_us
-        late = np.maximum(allowed, first_exit)
-        # Layers that start beside each other pack each other: one takes the SMs that the other leaves empty.
-        leaving = np.maximum(end - first_exit, 1e-9)
-        beside = np.where(serial, 0.0, np.clip((end - allowed) / leaving, 0.0, 1.0))
-        sms = c.sms - beside * (c.sms - c.packed_sms)
-        start = c.early_share * np.minimum(allowed, late) + (1 - c.early_share) * late
-        fill = start + c.fill_delay_us
-        ring_until = fill + c.ring_bytes / p.dram_bytes_per_us
-        quiet_until = np.where(serial, np.inf, fill + p.build_us)
-        # The norm reads its row, then stores: each access queues behind the weights requested meanwhile.
-        delay = queue_delay_us(waited, quiet_until, ring_until, p.loaded_read_us)
-        second = waited + c.reads * p.read_us + delay + c.extra_us
-        delay = queue_delay_us(second, quiet_until, ring_until, p.loaded_store_us)
-        previous_end = second + p.previous_us + delay
-        start = np.where(serial, previous_end + launch, start)
-        fill = start + c.fill_delay_us
-        released = previous_end + p.release_us
-        ready = np.where(serial, start, np.maximum(released, start))
-
-        # A previous kernel that starts when SMs are empty already keeps them for itself: the others hold all
-        # CTAs that fit, the rest wait.
-        empty = np.where(serial, 0.0, np.clip((previous_start - first_exit) / leaving, 0.0, 1.0))
-        blocked = c.blocked_share * empty
-        sms = sms - empty * (c.sms - c.free_sms)
-        in_ring = (1 - blocked) * np.minimum(
-            c.ring_bytes, np.maximum(ready - fill, 0.0) * p.dram_bytes_per_us
-        )
-        # Prefetches follow the ring fill at the speed of DRAM; best effort ends with the wait, a fixed share
-        # goes on beside the loads.
-        in_time = np.clip((ready - ring_until) * p.dram_bytes_per_us, 0.0, asked)
-        issued = np.where(best_effort, in_time, asked)
-        kept = np.minimum(in_time, p.kept_share * l2_bytes)
-        main = _mainloop_us(c, p, in_ring=in_ring, kept=kept, late=issued - in_time, sms=sms)
-        # What starts late gets its share of DRAM meanwhile and streams the rest alone.
-        alone = np.maximum(c.slice_bytes - main * p.dram_bytes_per_us / c.sms, 0.0) / p.sm_bytes_per_us
-        main = main + np.where(blocked > 0, empty * alone, 0.0)
-        main = main + np.where(kept > 0, p.switch_us * c.alone, 0.0)
-        # A trigger may fall into the ring fill or, later, into the main loop.
-        filling = fill + c.fill_trigger_share * c.ring_bytes / p.dram_bytes_per_us
-        trigger = np.where(beyond_ring > 0, ready + p.head_us + beyond_ring * main, filling)
-        streamed = ready + p.head_us + main
-        # DRAM serves SMs unevenly; the last CTA waits longest for the bytes that no ring or L2 holds.
-        end = streamed + tail + p.unfairness * (c.weight_bytes - in_ring - kept) / p.dram_bytes_per_us
-        wasted = issued - kept
+        begun = _begin(chains, p, left, first=layer == 0)
+        left, issued, kept = _stream(chains, p, begun, l2_bytes)
         rows.append(
-            (previous_start, waited, previous_end, start, ring_until, ready, streamed, end, issued, wasted)
+            (
+                *(begun.previous_start, begun.waited, begun.previous_end, begun.start, begun.ring_until),
+                *(begun.ready, left.streamed, left.end, issued, issued - kept),
+            )
         )
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     return Timeline(**dict(zip((spec.name for spec in fields(Timeline)), columns, strict=True)))
+
+
+def _begin(c: Chains, p: OverlapParameters, before: _Left, *, first: bool) -> _Begun:
+    """The previous kernel, and the CTAs of the GEMM until they may load activations."""
+    never, serial = c.never > 0, c.serialized > 0
+    launch = np.where(serial, p.serial_launch_us, p.launch_us)
+    end = before.end
+    if first:
+        previous_start = waited = np.full_like(end, p.chain_us)
+    else:
+        # Without a trigger the next kernel starts at the end; a trigger after the end has no effect.
+        previous_start = np.where(never | serial, end, np.minimum(before.trigger, end)) + launch
+        waited = np.maximum(previous_start, end + np.where(serial, 0.0, p.release_us))
+    # CTAs beside those of the layer before start early, the others as these leave, one after another.
+    first_exit = before.streamed - p.spread * before.main
+    allowed = previous_start + p.launch_us
+    late = np.maximum(allowed, first_exit)
+    # Layers that start beside each other pack each other: one takes the SMs that the other leaves empty.
+    leaving = np.maximum(end - first_exit, 1e-9)
+    beside = np.where(serial, 0.0, np.clip((end - allowed) / leaving, 0.0, 1.0))
+    # A previous kernel that starts when SMs are empty already keeps them for itself: the others hold all
+    # CTAs that fit, the rest wait.
+    empty = np.where(serial, 0.0, np.clip((previous_start - first_exit) / leaving, 0.0, 1.0))
+    sms = c.sms - beside * (c.sms - c.packed_sms) - empty * (c.sms - c.free_sms)
+    start = c.early_share * np.minimum(allowed, late) + (1 - c.early_share) * late
+    ring_until = start + c.fill_delay_us + c.ring_bytes / p.dram_bytes_per_us
+    quiet_until = np.where(serial, np.inf, start + c.fill_delay_us + p.build_us)
+    # The norm reads its row, then stores: each access queues behind the weights requested meanwhile.
+    delay = queue_delay_us(waited, quiet_until, ring_until, p.loaded_read_us)
+    second = waited + c.reads * p.read_us + delay + c.extra_us
+    delay = queue_delay_us(second, quiet_until, ring_until, p.loaded_store_us)
+    previous_end = second + p.previous_us + delay
+    start = np.where(serial, previous_end + launch, start)
+    return _Begun(
+        previous_start=previous_start,
+        waited=waited,
+        previous_end=previous_end,
+        start=start,
+        fill=start + c.fill_delay_us,
+        ring_until=ring_until,
+        ready=np.where(serial, start, np.maximum(previous_end + p.release_us, start)),
+        sms=sms,
+        empty=empty,
+    )
+
+
+def _stream(
+    c: Chains, p: OverlapParameters, begun: _Begun, l2_bytes: float
+) -> tuple[_Left, FloatArray, FloatArray]:
+    """From the end of the wait to the layer's end; bytes prefetched, and those that L2 keeps until used."""
+    blocked = c.blocked_share * begun.empty
+    filled = np.maximum(begun.ready - begun.fill, 0.0) * p.dram_bytes_per_us
+    in_ring = (1 - blocked) * np.minimum(c.ring_bytes, filled)
+    # Prefetches follow the ring fill at the speed of DRAM; best effort ends with the wait, a fixed share
+    # goes on beside the loads.
+    asked = np.where(c.serialized > 0, 0.0, c.asked_share * (c.weight_bytes - c.ring_bytes))
+    in_time = np.clip((begun.ready - begun.ring_until) * p.dram_bytes_per_us, 0.0, asked)
+    issued = np.where(c.best_effort > 0, in_time, asked)
+    kept = np.minimum(in_time, p.kept_share * l2_bytes)
+    main = _mainloop_us(c, p, in_ring=in_ring, kept=kept, late=issued - in_time, sms=begun.sms)
+    # What starts late gets its share of DRAM meanwhile and streams the rest alone.
+    alone = np.maximum(c.slice_bytes - main * p.dram_bytes_per_us / c.sms, 0.0) / p.sm_bytes_per_us
+    main = main + np.where(blocked > 0, begun.empty * alone, 0.0)
+    main = main + np.where(kept > 0, p.switch_us * c.alone, 0.0)
+    streamed = begun.ready + p.head_us + main
+    # A trigger may fall into the ring fill or, later, into the main loop.
+    filling = begun.fill + c.fill_trigger_share * c.ring_bytes / p.dram_bytes_per_us
+    in_main = begun.ready + p.head_us + c.trigger_share * main
+    # DRAM serves SMs unevenly; the last CTA waits longest for the bytes that no ring or L2 holds.
+    unfair_us = p.unfairness * (c.weight_bytes - in_ring - kept) / p.dram_bytes_per_us
+    left = _Left(
+        end=streamed + _tail_us(c, p) + unfair_us,
+        trigger=np.where(c.trigger_share > 0, in_main, filling),
+        streamed=streamed,
+        main=main,
+    )
+    return left, issued, kept
 
 
 def _tail_us(c: Chains, p: OverlapParameters) -> FloatArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -110,42 +111,32 @@ def fit_parameters(
     change by more than `tolerance`. Raises InputError for fewer measurements than
     parameters or for a measurement that is not positive.
     """
-    if len(measured_us) < len(parameters):
-        raise InputError(
-            f"{len(measured_us)} measurements for {len(parameters)} parameters; expected at least as many"
-        )
-    if not (np.isfinite(measured_us) & (measured_us > 0)).all():
-        raise InputError("a measured runtime is not a positive number; expected microseconds")
-    # Scaled by their start values, so that all parameters are of order one.
-    scale = np.array([abs(_reciprocal_of_rate(p, p.start)) for p in parameters])
-    bounds = [(_reciprocal_of_rate(p, p.low), _reciprocal_of_rate(p, p.high)) for p in parameters]
-    limits = np.sort(np.array(bounds), axis=1) / scale[:, None]
+    _require_measured(measured_us, len(parameters))
+    space = _Space(tuple(parameters))
 
-    def values(point: FloatArray) -> dict[str, float]:
-        return {
-            p.name: _reciprocal_of_rate(p, float(x)) for p, x in zip(parameters, point * scale, strict=True)
-        }
+    def predicted(point: FloatArray) -> FloatArray:
+        return predict_us(space.values(point))
 
     def residuals(point: FloatArray) -> FloatArray:
-        return np.asarray(np.log(predict_us(values(point)) / measured_us))
+        return np.asarray(np.log(predicted(point) / measured_us))
 
     def jacobian(point: FloatArray) -> FloatArray:
-        # Runtimes are piecewise linear in the fitted values, so that finite differences are exact.
-        here = predict_us(values(point))
+        # Runtimes are piecewise linear in what is fitted, so that their differences are exact.
+        here = predicted(point)
         columns = []
-        for index, high in enumerate(limits[:, 1]):
+        for index, high in enumerate(space.limits[:, 1]):
             step = np.zeros(len(point))
             step[index] = -_STEP if point[index] + _STEP > high else _STEP
-            columns.append((predict_us(values(point + step)) / here - 1) / step[index])
+            columns.append((predicted(point + step) / here - 1) / step[index])
         return np.stack(columns, axis=1)
 
     from scipy.optimize import least_squares
 
     solution = least_squares(
         residuals,
-        np.clip(np.ones(len(parameters)), limits[:, 0], limits[:, 1]),
+        np.clip(np.ones(len(parameters)), *space.limits.T),
         jac=jacobian,
-        bounds=(limits[:, 0], limits[:, 1]),
+        bounds=tuple(space.limits.T),
         loss="soft_l1",
         f_scale=OUTLIER,
         ftol=tolerance,
@@ -154,23 +145,64 @@ def fit_parameters(
         max_nfev=100,
     )
     half_widths, identified = _uncertainty(jacobian(solution.x), residuals(solution.x))
-    estimates = []
-    for index, parameter in enumerate(parameters):
-        edges = solution.x[index] + np.array([-1.0, 1.0]) * half_widths[index]
-        edges = np.clip(edges, *limits[index]) if identified[index] else limits[index]
-        low, high = sorted(_reciprocal_of_rate(parameter, float(edge * scale[index])) for edge in edges)
-        estimates.append(
-            ParameterEstimate(
-                name=parameter.name,
-                value=_reciprocal_of_rate(parameter, float(solution.x[index] * scale[index])),
-                low=low,
-                high=high,
-                identified=bool(identified[index]),
-                at_bound=bool(solution.active_mask[index]),
-            )
+    errors = np.abs(predicted(solution.x) / measured_us - 1)
+    return Fit(
+        parameters=_estimates(space, solution, half_widths, identified),
+        mean_error=float(errors.mean()),
+        worst_error=float(errors.max()),
+    )
+
+
+def _require_measured(measured_us: FloatArray, parameters: int) -> None:
+    if len(measured_us) < parameters:
+        raise InputError(
+            f"{len(measured_us)} measurements for {parameters} parameters; expected at least as many"
         )
-    errors = np.abs(predict_us(values(solution.x)) / measured_us - 1)
-    return Fit(parameters=tuple(estimates), mean_error=float(errors.mean()), worst_error=float(errors.max()))
+    if not (np.isfinite(measured_us) & (measured_us > 0)).all():
+        raise InputError("a measured runtime is not a positive number; expected microseconds")
+
+
+def _estimates(
+    space: _Space, solution: Any, half_widths: FloatArray, identified: Sequence[bool]
+) -> tuple[ParameterEstimate, ...]:
+    """The parameters of a solution; one that is not identified may be anywhere within its bounds."""
+    edges = solution.x[:, None] + np.outer(half_widths, [-1.0, 1.0])
+    edges = np.clip(edges, space.limits[:, :1], space.limits[:, 1:])
+    edges = np.where(np.array(identified)[:, None], edges, space.limits)
+    value, ends = space.values(solution.x), [space.values(end) for end in edges.T]
+    return tuple(
+        ParameterEstimate(
+            name=name,
+            value=value[name],
+            low=min(end[name] for end in ends),
+            high=max(end[name] for end in ends),
+            identified=identified[index],
+            at_bound=bool(solution.active_mask[index]),
+        )
+        for index, name in enumerate(value)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """Parameters scaled by their start values, so that all are of order one; of a rate its reciprocal."""
+
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def scale(self) -> FloatArray:
+        return np.array([abs(_reciprocal_of_rate(p, p.start)) for p in self.parameters])
+
+    @property
+    def limits(self) -> FloatArray:
+        """The lowest and the highest point, of shape (parameters, 2)."""
+        bounds = [(_reciprocal_of_rate(p, p.low), _reciprocal_of_rate(p, p.high)) for p in self.parameters]
+        return np.sort(np.array(bounds), axis=1) / self.scale[:, None]
+
+    def values(self, point: FloatArray) -> dict[str, float]:
+        """The parameters by name."""
+        scaled = zip(self.parameters, point * self.scale, strict=True)
+        return {p.name: _reciprocal_of_rate(p, float(x)) for p, x in scaled}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -252,62 +252,72 @@ def workload(machine: PipelineMachine, kernel: PipelineKernel, *, whole: bool = 
     Tiles at the edge of M and N are computed in full, as real kernels do. A wave has one tile on each SM;
     clusters are never split. Raises InputError for a cluster of more CTAs than the machine has SMs.
     """
-    m, n, k, batch = kernel.m, kernel.n, kernel.k, kernel.batch
-    tile_m, tile_n, tile_k = kernel.tile_m, kernel.tile_n, kernel.tile_k
-    cluster_m, cluster_n = kernel.cluster_m, kernel.cluster_n
-    cluster = cluster_m * cluster_n
-    clusters = np.ceil(np.ceil(m / tile_m) / cluster_m) * np.ceil(np.ceil(n / tile_n) / cluster_n) * batch
-    resident = np.floor(machine.sm_count / cluster)
-    _require(
-        "work", "cluster", resident, lambda v: v >= 1, f"at most {machine.sm_count} CTAs, the machine's SMs"
-    )
+    clusters, resident = _clusters(machine, kernel)
+    cluster = kernel.cluster_m * kernel.cluster_n
     waves = np.ceil(clusters / resident)
     # The last wave has fewer SMs at work, which then share the device's rates among fewer.
     tail_sms = (clusters - (waves - 1) * resident) * cluster
-    steps = np.ceil(k / tile_k)
-    last_k = np.where(machine.pads_k, tile_k, k - (steps - 1) * tile_k)
+    full_sms = np.where(waves > 1, resident * cluster, tail_sms)
+    steps = np.ceil(kernel.k / kernel.tile_k)
+    last_k = np.where(machine.pads_k, kernel.tile_k, kernel.k - (steps - 1) * kernel.tile_k)
 
-    def ps(time: Number) -> Number:
-        return np.rint(time) if whole else time
-
-    a_row, b_row = tile_m * machine.a_element_bytes, tile_n * machine.b_element_bytes
-    # A slice of A is shared by the CTAs along n of a cluster, a slice of B by those along m.
-    cluster_row = a_row / cluster_n + b_row / cluster_m
-    # Multicast bytes count once for the device but arrive at each SM in full.
-    shared = cluster_row / (a_row + b_row)
-    fresh_row = (m * machine.a_element_bytes + n * machine.b_element_bytes) * batch
-    fresh = np.minimum(fresh_row / (clusters * cluster * cluster_row), 1.0)
-    # DRAM limits only the fresh share of bytes; the cache serves the rest at the device's load rate.
-    device_ps_per_byte = np.maximum(
-        PS_PER_US / machine.device_load_bytes_per_us, fresh * PS_PER_US / machine.device_fresh_bytes_per_us
-    )
+    def ps(time_us: Number) -> Number:
+        return np.rint(time_us * PS_PER_US) if whole else time_us * PS_PER_US
 
     def step_times(depth: Number, sms: Number) -> StepTimes:
-        a_bytes, b_bytes = a_row * depth, b_row * depth
-        ps_per_byte = np.maximum(PS_PER_US / machine.load_bytes_per_us, device_ps_per_byte * (sms * shared))
-        startup = machine.load_startup_us * PS_PER_US
-        macs = tile_m * tile_n * depth
-        return StepTimes(
-            load_a=ps(a_bytes * ps_per_byte + startup),
-            load_b=ps(b_bytes * ps_per_byte + startup),
-            math=ps(macs * (PS_PER_US / machine.mac_per_us) + machine.math_startup_us * PS_PER_US),
-        )
+        a_us, b_us, math_us = _step_us(machine, kernel, depth, sms, clusters)
+        return StepTimes(load_a=ps(a_us), load_b=ps(b_us), math=ps(math_us))
 
-    full_sms = np.where(waves > 1, resident * cluster, tail_sms)
-    epilogue_us = machine.epilogue_us + tile_m * tile_n / machine.epilogue_elements_per_us
+    tile = kernel.tile_m * kernel.tile_n
     return Workload(
         waves=waves,
         steps=steps,
         stages=kernel.stages,
-        full=step_times(tile_k, full_sms),
+        full=step_times(kernel.tile_k, full_sms),
         full_last=step_times(last_k, full_sms),
-        tail=step_times(tile_k, tail_sms),
+        tail=step_times(kernel.tile_k, tail_sms),
         tail_last=step_times(last_k, tail_sms),
-        latency=ps(machine.load_latency_us * PS_PER_US),
-        epilogue=ps(epilogue_us * PS_PER_US),
-        init=ps(machine.init_us * PS_PER_US),
+        latency=ps(machine.load_latency_us),
+        epilogue=ps(machine.epilogue_us + tile / machine.epilogue_elements_per_us),
+        init=ps(machine.init_us),
         ctas=clusters * cluster,
         ctas_per_wave=resident * cluster,
+    )
+
+
+def _clusters(machine: PipelineMachine, kernel: PipelineKernel) -> tuple[Number, Number]:
+    """Clusters of the whole kernel, and how many of them run at once."""
+    rows = np.ceil(np.ceil(kernel.m / kernel.tile_m) / kernel.cluster_m)
+    columns = np.ceil(np.ceil(kernel.n / kernel.tile_n) / kernel.cluster_n)
+    resident = np.floor(machine.sm_count / (kernel.cluster_m * kernel.cluster_n))
+    expected = f"at most {machine.sm_count} CTAs, the machine's SMs"
+    _require("work", "cluster", resident, lambda v: v >= 1, expected)
+    return rows * columns * kernel.batch, resident
+
+
+def _step_us(
+    machine: PipelineMachine, kernel: PipelineKernel, depth: Number, sms: Number, clusters: Number
+) -> tuple[Number, Number, Number]:
+    """Us of loading A and B of a k tile of `depth` while `sms` load, and of its math."""
+    a_bytes, b_bytes = machine.a_element_bytes, machine.b_element_bytes
+    a_row, b_row = kernel.tile_m * a_bytes, kernel.tile_n * b_bytes
+    # A slice of A is shared by the CTAs along n of a cluster, a slice of B by those along m.
+    cluster_row = a_row / kernel.cluster_n + b_row / kernel.cluster_m
+    fresh_row = (kernel.m * a_bytes + kernel.n * b_bytes) * kernel.batch
+    loaded_row = clusters * kernel.cluster_m * kernel.cluster_n * cluster_row
+    fresh = np.minimum(fresh_row / loaded_row, 1.0)
+    # DRAM limits only the fresh share of bytes; the cache serves the rest at the device's load rate.
+    device_us_per_byte = np.maximum(
+        1.0 / machine.device_load_bytes_per_us, fresh / machine.device_fresh_bytes_per_us
+    )
+    # Multicast bytes count once for the device but arrive at each SM in full.
+    shared = cluster_row / (a_row + b_row)
+    us_per_byte = np.maximum(1.0 / machine.load_bytes_per_us, device_us_per_byte * (sms * shared))
+    macs = kernel.tile_m * kernel.tile_n * depth
+    return (
+        a_row * depth * us_per_byte + machine.load_startup_us,
+        b_row * depth * us_per_byte + machine.load_startup_us,
+        macs / machine.mac_per_us + machine.math_startup_us,
     )
 
 

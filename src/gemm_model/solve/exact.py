@@ -10,7 +10,7 @@ import numpy as np
 from gemm_model.core.batch import BoolArray, FloatArray
 from gemm_model.core.errors import InputError
 from gemm_model.pipeline.machine import PS_PER_US, PipelineKernel, PipelineMachine, workload
-from gemm_model.pipeline.steady_state import timing
+from gemm_model.pipeline.steady_state import Timing, timing
 
 OBJECTIVES = ("time", "wait")
 """What is minimised: the run time, or the total waiting of the consumers (the paper's two goals)."""
@@ -125,22 +125,23 @@ def solve_exact(
                 "offer"
             )
         candidates = candidates[mask]
-    work = workload(
-        machine,
-        PipelineKernel(
-            m=float(m),
-            n=float(n),
-            k=float(k),
-            tile_m=candidates.tile_m,
-            tile_n=candidates.tile_n,
-            tile_k=candidates.tile_k,
-            stages=candidates.stages,
-            batch=float(batch),
-            cluster_m=float(cluster[0]),
-            cluster_n=float(cluster[1]),
-        ),
+    kernel = PipelineKernel(
+        m=float(m),
+        n=float(n),
+        k=float(k),
+        tile_m=candidates.tile_m,
+        tile_n=candidates.tile_n,
+        tile_k=candidates.tile_k,
+        stages=candidates.stages,
+        batch=float(batch),
+        cluster_m=float(cluster[0]),
+        cluster_n=float(cluster[1]),
     )
-    timed = timing(work, machine)
+    return _best(candidates, timing(workload(machine, kernel), machine), objective)
+
+
+def _best(candidates: Candidates, timed: Timing, objective: str) -> Solution:
+    """The best candidate and the best one with another tile."""
     goal = timed.end if objective == "time" else timed.consumer_wait
     order = np.lexsort(
         (candidates.tile_k, candidates.tile_n, -candidates.tile_m, candidates.ring_bytes, np.asarray(goal))

@@ -15,7 +15,6 @@ from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.model import KernelModel, PhysicalEvaluation
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.registry import family_of
 from gemm_model.timeline.tile_order import cluster_coordinates
 from gemm_model.timeline.trace import RING, Trace, TraceInfo, kernel_identity, new_rows
 from gemm_model.timeline.waves import SHORTEST_WAIT_US, LaneTiles, Ring, Waves, lanes_of, ring_of, waves_of
@@ -59,17 +58,7 @@ def kernel_timeline(
     (`phases.unwaited_us`); 0 without a tracer. Raises InputError for a kernel that cannot run, for an SM
     without a tile, and for a problem that is no plain GEMM.
     """
-    if not problem.plain:
-        raise InputError(
-            "timelines are those of plain products; expected no epilogue, groups, scales or conv"
-        )
-    try:
-        evaluation = model.evaluate_row(numbers_of(problem, config))
-    except RefusedKernelError as refused:
-        size = f"{problem.m} x {problem.n} x {problem.k} on {model.gpu.name}"
-        raise InputError(f"{size}: {refused.reason}") from None
-    if evaluation.geometry.schedule.last_work != 1.0:
-        raise InputError("stream-K deals out parts of tiles; expected scheduler static")
+    evaluation = _evaluated(problem, config, model)
     prediction = evaluation.row()
     waves = waves_of(evaluation, prediction, read_us=read_us)
     sms = waves.clusters * waves.ctas
@@ -77,9 +66,8 @@ def kernel_timeline(
         raise InputError(f"SM {detailed_sm} has no tile; expected one of 0 to {sms - 1}")
     lanes = lanes_of(evaluation, waves)
     grouped = _tiles_per_row(waves, len(lanes))
-    of_one_cta = pd.concat(
-        list(_cta_rows(waves, lanes, evaluation.geometry.family, grouped)), ignore_index=True
-    )
+    family = evaluation.geometry.family
+    of_one_cta = pd.concat(list(_cta_rows(waves, lanes, family, grouped)), ignore_index=True)
     shown = _waves_in_detail(waves, detailed_sm)
     rows = [
         _launch_row(waves),
@@ -89,11 +77,10 @@ def kernel_timeline(
         *_ring_rows(waves, lanes, detailed_sm, shown),
         *(row for tiles in lanes for row in _k_tile_rows(waves, tiles, detailed_sm, shown)),
     ]
-    family = family_of(config.kernel, model.gpu).name
     info = TraceInfo(
         source="predicted",
         gpu=model.gpu.name,
-        kernel=kernel_identity(problem, replace(config, kernel=family)),
+        kernel=kernel_identity(problem, replace(config, kernel=family.name)),
         k_tiles=waves.k_tiles,
         stages=waves.stages,
         runtime_us=prediction.runtime_us,
@@ -107,6 +94,22 @@ def kernel_timeline(
         detailed_sm=detailed_sm,
         data_limiter=max(loads_us, key=loads_us.__getitem__),
     )
+
+
+def _evaluated(problem: GemmProblem, config: KernelConfig, model: KernelModel) -> PhysicalEvaluation:
+    """What the model says of a kernel; raises InputError where there is no timeline of it."""
+    if not problem.plain:
+        raise InputError(
+            "timelines are those of plain products; expected no epilogue, groups, scales or conv"
+        )
+    try:
+        evaluation = model.evaluate_row(numbers_of(problem, config))
+    except RefusedKernelError as refused:
+        size = f"{problem.m} x {problem.n} x {problem.k} on {model.gpu.name}"
+        raise InputError(f"{size}: {refused.reason}") from None
+    if evaluation.geometry.schedule.last_work != 1.0:
+        raise InputError("stream-K deals out parts of tiles; expected scheduler static")
+    return evaluation
 
 
 def _tiles_per_row(waves: Waves, lanes: int) -> int:
