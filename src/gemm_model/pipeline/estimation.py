@@ -108,8 +108,7 @@ def fit_parameters(
 
     `predict_us` maps parameter values to the runtimes of the measured kernels. The confidence intervals are
     those of the linearised fit for independent errors. The fit ends when neither the loss nor the parameters
-    change by more than `tolerance`. Raises InputError for fewer measurements than
-    parameters or for a measurement that is not positive.
+    change by more than `tolerance`. Raises InputError for fewer measurements than parameters or for bad ones.
     """
     _require_measured(measured_us, len(parameters))
     space = _Space(tuple(parameters))
@@ -125,9 +124,8 @@ def fit_parameters(
         here = predicted(point)
         columns = []
         for index, high in enumerate(space.limits[:, 1]):
-            step = np.zeros(len(point))
-            step[index] = -_STEP if point[index] + _STEP > high else _STEP
-            columns.append((predicted(point + step) / here - 1) / step[index])
+            step = -_STEP if point[index] + _STEP > high else _STEP
+            columns.append((predicted(point + step * (np.arange(len(point)) == index)) / here - 1) / step)
         return np.stack(columns, axis=1)
 
     from scipy.optimize import least_squares
@@ -139,9 +137,7 @@ def fit_parameters(
         bounds=tuple(space.limits.T),
         loss="soft_l1",
         f_scale=OUTLIER,
-        ftol=tolerance,
-        xtol=tolerance,
-        gtol=tolerance,
+        **dict.fromkeys(("ftol", "xtol", "gtol"), tolerance),
         max_nfev=100,
     )
     half_widths, identified = _uncertainty(jacobian(solution.x), residuals(solution.x))
