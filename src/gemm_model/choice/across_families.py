@@ -1,4 +1,4 @@
-"""What a choice gains over another library: predicted times side by side, of one problem or of a table."""
+"""Gain of a choice over another library, for one problem or for a table."""
 
 from __future__ import annotations
 
@@ -16,39 +16,41 @@ from gemm_model.core.problem import GemmProblem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """A ranking beside the best kernel of the family that it is held against."""
+    """A ranking, compared with the best kernel of another family."""
 
     ranking: Ranking
     reference: Choice
-    """What that family takes, by prediction."""
+    """The family's fastest kernel by prediction."""
     heuristic_choice: HeuristicChoice = field(default_factory=HeuristicChoice)
-    """What its library, which picks its kernel by itself, takes over that."""
+    """The heuristic choice of its library, relative to the fastest kernel."""
 
     def gain(self, choice: Choice) -> float:
-        """By what share the family takes longer than one of the choices; negative where it is faster."""
+        """Gain of a choice over the family: its time over the choice's, less one; negative if the family is
+        faster.
+        """
         return self.reference.prediction.runtime_us / choice.prediction.runtime_us - 1.0
 
     @property
     def heuristic_choice_us(self) -> float:
-        """What the family's library takes with the kernel that it picks by itself."""
+        """Time of the library's heuristic choice [us]."""
         fastest = self.reference.prediction
         return float(self.heuristic_choice.time_us(fastest.runtime_us, fastest.limiter))
 
     @property
     def heuristic_choice_gain(self) -> float:
-        """By what share that is longer than the best of the choices takes."""
+        """Gain of the best choice over the library's heuristic choice."""
         return self.heuristic_choice_us / self.ranking.best.prediction.runtime_us - 1.0
 
     @property
     def tied(self) -> bool:
-        """Whether the error bands of the two leave open which is faster."""
+        """Whether the error bands of the two overlap, so that either may be faster."""
         best, other = self.ranking.best.prediction, self.reference.prediction
         faster, slower = sorted((best, other), key=lambda prediction: prediction.runtime_us)
         return slower.runtime_us <= faster.runtime_us * (1.0 + (faster.error_band or 0.0))
 
 
 def against(ranking: Ranking, reference: Ranker) -> Against:
-    """A ranking beside what the best kernel of `reference` takes for the same problem."""
+    """Compare a ranking with the best kernel of `reference` for the same problem."""
     best = reference.rank(ranking.problem, 1).best
     return Against(
         ranking=ranking, reference=best, heuristic_choice=reference.heuristic_choice_of(ranking.problem)

@@ -1,4 +1,4 @@
-"""Expected time of a mixture of experts, whose groups are random: of one kernel, and of the best one."""
+"""Expected time of a mixture of experts with random groups, for one kernel and for the best one."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ ROUTINGS = 32
 """Routings that an expected time is the mean of [1]; unless told otherwise; chosen: of kernels bound by
 weights the mean is then known to 1 %."""
 FIRST_ROUTINGS = 4
-"""Routings that all kernels of a choice are looked at with [1]; expected times; chosen."""
+"""Routings with which all kernels are predicted first [1]; expected times; chosen."""
 FINALISTS = 128
-"""Kernels that are looked at with all routings [1]; expected times; chosen: what loses more than a few
-percent on the first few is not the best in the mean."""
+"""Kernels predicted with all routings [1]; expected times; chosen: a kernel that loses more than a few
+percent on the first routings is not the best on average."""
 HIGH_PERCENTILE = 95
 
 
@@ -39,24 +39,25 @@ class ExpectedTime:
 
     mean_us: float
     p95_us: float
-    """Below the mean where fewer than one routing in 20 takes far longer than the others."""
+    """95th percentile [us]; below the mean if fewer than one routing in 20 takes far longer than the
+    others."""
     longest_us: float
     routings: int
     middle: GemmProblem
     """The problem of the routing whose time is the median."""
     prediction: Prediction
-    """Of that one."""
+    """The prediction of `middle`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedChoice:
-    """One candidate in its place by expected time."""
+    """One candidate with its rank by expected time."""
 
     rank: int
     candidate: Candidate
     expected: ExpectedTime
     tie_group: int
-    """From 1, as in `Choice`, of expected times."""
+    """Tie group by expected times, counted from 1 as in `Choice`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class RoutedRanking:
     """How many legal candidates there were: kernels with each of their tile orders."""
     kernels: int
     tied_with_best: int
-    """Of the kernels that were looked at with all routings those within the error band of the first."""
+    """Kernels within the error band of the first, among those predicted with all routings."""
 
     @property
     def reason(self) -> str:
@@ -87,7 +88,7 @@ def routed(
 ) -> tuple[GemmProblem, ...]:
     """The problem in `count` routings; m is that of all groups, n and k are shared.
 
-    Raises InputError where m is another number of rows.
+    Raises InputError if m is another number of rows.
     """
     require_kind("problem", problem, GemmProblem)
     require_kind("routing", routing, Routing)
@@ -131,8 +132,8 @@ def rank_routing(
 ) -> RoutedRanking:
     """The `top_k` kernels of least expected time over `count` routings, the same ones for the same seed.
 
-    A kernel is launched before its routing is known, so that one order serves all. Raises InputError like
-    `Ranker.rank`.
+    A kernel is launched before its routing is known, so one tile order serves all routings. Raises InputError
+    like `Ranker.rank`.
     """
     require_kind("ranker", ranker, Ranker)
     top_k = size_of("top_k", top_k)
@@ -196,7 +197,7 @@ def _best_of_space(
 def _times(
     ranker: Ranker, space: CandidateSpace, problems: tuple[GemmProblem, ...], kernels: IntArray
 ) -> tuple[FloatArray, Any]:
-    """Times in us of shape (tile orders, routings, kernels), and the evaluation that they are of."""
+    """Times [us] of shape (tile orders, routings, kernels), and their evaluation."""
     sizes = np.hstack([sizes_of(problem) for problem in problems])
     further = () if problems[0].plain else problems
     positions = np.tile(kernels, (len(problems), 1))

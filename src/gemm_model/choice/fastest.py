@@ -1,4 +1,4 @@
-"""The fastest kernels of a problem, without a look at those that cannot be among them."""
+"""The fastest kernels of a problem, without predicting those that cannot be among them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gemm_model.kernels.feasibility import Grid
 from gemm_model.models import Model
 
 SAME_TIME = 1e-9
-"""Difference of two times [1, of the time]; up to it they are the same; chosen: above rounding."""
+"""Relative difference up to which two times are equal [1]; all rankings; chosen: above rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,19 @@ class KernelTimes:
     orders: IntArray
     """The tile order of each kernel, one shape after another."""
     times_us: FloatArray
-    """Of shape (shapes, kernels), infinite where not worth a look."""
+    """Times of shape (shapes, kernels), infinite for kernels not worth predicting."""
     corrected: bool = False
 
     def with_residual(
         self, top_k: int, *, with_ties: bool = False, slowest_us: FloatArray | None = None
     ) -> KernelTimes:
-        """The same with those kernels corrected that a residual can bring among the `top_k` of a shape.
+        """A copy that corrects the kernels which a residual can bring among the `top_k` of a shape.
 
-        `slowest_us`, a column, is the time of the last of those where other families' kernels contend too.
-        With ties: also those that it can bring into the error band of the best, or before its runner-up. The
-        nearest go first, and tell up to which time the others matter: no correction exceeds LIMIT. Those of
-        other families, by corrections of their own, do not tell. Tile orders are corrected one by one: a
-        kernel then takes the time of the one that is fastest with its correction.
+        `slowest_us`, a column, is the time of the last of the `top_k` if other families compete. With ties,
+        it also corrects kernels that a residual can bring into the error band of the best or before its
+        runner-up. The nearest kernels are corrected first and bound the times that still matter, because no
+        correction exceeds LIMIT; other families have corrections of their own and give no bound. Tile orders
+        are corrected one by one, and a kernel takes the time of the order that is fastest after correction.
         """
         every_us = self.evaluation.runtime_us.reshape(-1, *self.times_us.shape)
         top_k = min(top_k, self.times_us.shape[1])
@@ -83,7 +83,7 @@ class KernelTimes:
         return self.kernels * self.space.family.space.orders_per_kernel + self.orders
 
     def predictions(self, kernels: IntArray) -> BatchPrediction:
-        """All about some kernels, by their positions in the grid."""
+        """Full predictions of some kernels, by their positions in the grid."""
         prediction = self.evaluation.predictions(self._rows(self.orders[kernels], kernels))
         if not self.corrected:
             return prediction
@@ -95,7 +95,7 @@ class KernelTimes:
 
 @dataclass(frozen=True, slots=True)
 class Contenders:
-    """The kernels of a space that are worth a look at one problem."""
+    """The kernels of a space worth predicting for one problem."""
 
     space: CandidateSpace
     kernels: IntArray
@@ -104,12 +104,12 @@ class Contenders:
     least: LeastTimes
 
     def within(self, limit_us: float) -> IntArray:
-        """Those that may take up to `limit_us`."""
+        """The kernels whose lower bound is at most `limit_us`."""
         result: IntArray = np.flatnonzero(self.least.kept * self.least.physical_us <= limit_us)
         return result
 
     def times(self, model: Model, limit_us: float) -> KernelTimes:
-        """The times of these."""
+        """The times of the kernels within `limit_us`."""
         some = self.within(limit_us)
         grid = self.grid if len(some) == len(self.kernels) else self.grid.of_kernels(some)
         return kernel_times(model, self.space, grid, self.kernels[some], shapes=1)
@@ -130,24 +130,24 @@ class Fastest:
     """The fastest of some kernels."""
 
     kernel_us: FloatArray
-    """Of each kernel that was looked at."""
+    """Time of each predicted kernel."""
     told: list[tuple[Candidate, Prediction]]
     """The fastest ones in order, and the runner-up behind them."""
     ties: IntArray
     """Tie groups of the fastest."""
     tied_us: float
-    """Up to which time kernels are tied with the best."""
+    """Time up to which kernels tie with the best."""
     second_us: float
-    """The time of the runner-up; infinite where there is none."""
+    """Time of the runner-up; infinite without one."""
     needed_us: float
-    """A kernel that is slower changes nothing of this."""
+    """Time beyond which another kernel would not change this result."""
 
 
 def fastest(model: Model, contenders: Sequence[Contenders], top_k: int) -> Fastest:
-    """The `top_k` fastest kernels of all contenders, as if each of them were looked at.
+    """The `top_k` fastest kernels of all contenders, as if each of them were predicted.
 
-    First those that may be about as fast as any; then, of all contenders, those that what was found does not
-    exclude. Of equal times the first stands first.
+    It first predicts kernels whose lower bound is near the smallest, then all others that the result does not
+    exclude. Ties keep their order.
     """
     least_us = np.concatenate([each.least.physical_us for each in contenders])
     numbers = choice_numbers()
@@ -178,7 +178,7 @@ def fastest(model: Model, contenders: Sequence[Contenders], top_k: int) -> Faste
 
 
 def _corrected_together(parts: Sequence[KernelTimes], top_k: int) -> list[KernelTimes]:
-    """Kernels of several families, as far as they are among the fastest of all."""
+    """Corrected kernels of several families, for those among the fastest of all."""
     slowest_us = _smallest(np.concatenate([kernels.times_us for kernels in parts], axis=1), top_k)
     return [kernels.with_residual(top_k, with_ties=True, slowest_us=slowest_us) for kernels in parts]
 
@@ -221,14 +221,14 @@ def _told(parts: Sequence[KernelTimes], kernels: IntArray) -> list[tuple[Candida
 
 
 def _smallest(times_us: FloatArray, count: int) -> FloatArray:
-    """The last of the so many smallest times of each row, as a column; of all where there are fewer."""
+    """The `count`-th smallest time of each row, as a column; the largest if there are fewer."""
     last = min(count, times_us.shape[-1]) - 1
     smallest: FloatArray = np.partition(times_us, last)
     return smallest[..., last, np.newaxis]
 
 
 def _tied_or_next(times_us: FloatArray, error_band: FloatArray) -> FloatArray:
-    """Up to where times are tied with the smallest of their row, or the next larger one if that is more."""
+    """Time up to which a row's times tie with its smallest, or the next larger time if that is more."""
     best = times_us.argmin(axis=1, keepdims=True)
     best_us = np.take_along_axis(times_us, best, axis=1)
     next_us = np.where(times_us > best_us * (1.0 + SAME_TIME), times_us, np.inf).min(axis=1, keepdims=True)
@@ -238,7 +238,7 @@ def _tied_or_next(times_us: FloatArray, error_band: FloatArray) -> FloatArray:
 
 
 def _in_order(times_us: FloatArray, count: int) -> IntArray:
-    """Positions of the smallest times in order; of equals the first stands first."""
+    """Positions of the smallest times in order; ties keep their order."""
     count = min(count, len(times_us))
     limit = np.partition(times_us, count - 1)[count - 1]
     near = np.flatnonzero(times_us <= limit)

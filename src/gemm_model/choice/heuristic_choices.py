@@ -1,4 +1,4 @@
-"""Which convolutions are alike to a library that picks its kernels by itself, and what it copies for them."""
+"""Sorts of convolutions for a library's heuristic choice, and the copies that it makes for them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from gemm_model.core.problem import GemmProblem
 ALIGNED_CHANNELS = 8
 """Channels of 16 bits that a row of 16 bytes holds [1]; TMA; PTX ISA."""
 LOADS_PER_CLK_PER_SM = 32
-"""Threads whose loads an SM begins [1/clk]; from sm80 on; its load and store units, whitepapers."""
+"""Threads whose loads an SM issues [1/clk]; from sm80 on; load and store units, whitepapers."""
 LATER = ("sm90", "sm100")
 """Architectures with MMAs that kernels of sm80 leave unused; elsewhere these are the GPU's own kernels."""
 NOTHING: Mapping[str, Way] = MappingProxyType({})
 
 
 def sort_of(conv: ConvProblem) -> str:
-    """What a convolution is to cuDNN: its heuristic choices are told apart by it (`heuristic_choices.yaml`).
+    """The sort of a convolution, by which cuDNN's heuristic choices differ (`heuristic_choices.yaml`).
 
-    Of groups its calls copy a slice each, or transpose the image, where a tile holds neither several of them
-    nor a whole one, of as many channels as filters. Channels that fill no row of 16 bytes they pad. For wide
-    or many taps they take kernels of an earlier architecture, for weight gradients whose channels fill no
-    tile seldom the best one.
+    If a tile holds neither several groups nor a whole one with as many channels as filters, its calls copy a
+    slice for each group or transpose the image. They pad channels that fill no row of 16 bytes. For wide or
+    many taps they use kernels of an earlier architecture. For weight gradients whose channels fill no tile
+    they seldom use the best kernel.
     """
     found = choice_numbers()
     channels, filters = conv.channels // conv.groups, conv.filters // conv.groups
     if conv.groups > 1:
         return _sort_of_groups(conv, channels, filters)
-    # Less than half of the columns of a weight gradient's tile.
+    # Channels fill less than half of the columns of a weight gradient's tile.
     few = {FPROP: found.cudnn_few_channels, DGRAD: 0, WGRAD: found.cudnn_columns // 2}
     if channels < few[conv.kind]:
         return "few"
@@ -48,7 +48,7 @@ def sort_of(conv: ConvProblem) -> str:
 
 
 def _sort_of_groups(conv: ConvProblem, channels: int, filters: int) -> str:
-    """By channels and filters of a group: a tile packs powers of two."""
+    """The sort of a grouped convolution by channels and filters of a group: a tile packs powers of two."""
     found = choice_numbers()
     if channels == 1:
         return "depthwise"
@@ -60,7 +60,7 @@ def _sort_of_groups(conv: ConvProblem, channels: int, filters: int) -> str:
 
 
 def _taken_as_they_are(conv: ConvProblem, channels: int) -> bool:
-    """Whether groups that fill a tile's columns go without slices: as names of its picks tell."""
+    """Whether groups that fill a tile's columns need no slices, from the names of its kernels."""
     found = choice_numbers()
     half = channels < found.cudnn_whole_channels
     if conv.kind == DGRAD:
@@ -70,12 +70,12 @@ def _taken_as_they_are(conv: ConvProblem, channels: int) -> bool:
 
 
 def ways_of(problem: GemmProblem, gpu: GpuSpec) -> Mapping[str, Way]:
-    """By way in which cuDNN brings a convolution to a kernel that cannot take it as it is: what it asks.
+    """Ways in which cuDNN computes a convolution that no kernel takes as it is, with the work of each.
 
-    Images of larger groups are sliced, a kernel for each slice in and out of each group, or transposed as a
-    whole; those whose channels fill no row of 16 bytes are padded. Few channels of an image go to kernels of
-    earlier architectures, padded or by other ways; so do, where the GPU's own kernels are later ones, many
-    taps and short strided gradients of images. Source: names of its kernels.
+    Images of larger groups are sliced, with a kernel for each slice into and out of a group, or transposed as
+    a whole. Images whose channels fill no row of 16 bytes are padded. Images with few channels go to kernels
+    of earlier architectures, padded or otherwise; so do many taps and short strided gradients of images on
+    GPUs with later kernels of their own. Source: names of its kernels.
     """
     conv = problem.conv
     if conv is None:
@@ -103,7 +103,7 @@ def ways_of(problem: GemmProblem, gpu: GpuSpec) -> Mapping[str, Way]:
 
 
 def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> Mapping[str, Way]:
-    """Padded for the tensor cores, forward or into weights; without them where pixels stay as they are.
+    """Ways for few channels: padded on tensor cores, forward or into weights; unpadded without tensor cores.
 
     bf16 goes to CUDA cores, fp16 to a kernel whose threads gather their own channels.
     """
@@ -119,7 +119,7 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
         return {"padded": Way(copies=copies, copying="padded", kernel=kernel, work=work)}
 
     if conv.kind == WGRAD:
-        # Columns of all taps lie beside each other.
+        # Columns of all taps are adjacent.
         rows, columns = (
             _up(size, found.cudnn_gradient_tile) for size in (conv.filters, channels * conv.taps)
         )
@@ -133,7 +133,7 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
         * _up(conv.channels * conv.taps, found.cudnn_direct_k_tile)
     )
     direct = EarlierWork(operations=multiplied, peak_per_ns=_fma_per_ns(gpu), dram_us=dram_us)
-    # Channels that one load brings, of each tap and pixel, for each tile of filters.
+    # One load brings several channels of a tap and a pixel, once for each tile of filters.
     chain = conv.taps * conv.channels / gcd(conv.channels, ALIGNED_CHANNELS)
     loads = pixels * ceil(conv.filters / found.cudnn_gathered_filters) * chain
     loads_per_ns = LOADS_PER_CLK_PER_SM * _clk_per_ns(gpu)
@@ -147,7 +147,7 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
 
 
 def _small_tiles(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
-    """Of tiles of 64 x 64, in whole waves but for weight gradients, whose parts of K even them out."""
+    """Work in tiles of 64 x 64, in whole waves except for weight gradients, whose parts of K fill the SMs."""
     found = choice_numbers()
     tile, k_tile = found.cudnn_gradient_tile, found.cudnn_earlier_k_tile
     m, n, k, products = conv.sizes
@@ -164,7 +164,7 @@ def _small_tiles(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> Earli
 
 
 def _depthwise(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
-    """A tap after the other of each output pixel; of a gradient of the image, of each of its pixels."""
+    """Depthwise work: one tap after another for each output pixel, or for each pixel of an image gradient."""
     image, weights, output = _elements(conv)
     return EarlierWork(
         operations=2.0 * conv.taps * (max(image, output) if conv.kind == DGRAD else output),
@@ -175,7 +175,7 @@ def _depthwise(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> Earlier
 
 
 def _folded(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> Mapping[str, Way]:
-    """A gradient of patches that tile the image: the plain product of their pixels, folded back behind."""
+    """The gradient of patches that tile the image: a plain GEMM of their pixels, folded back afterwards."""
     columns = conv.channels * conv.taps
     tiled = conv.filter_size == conv.stride and max(conv.dilation) == 1 and not max(conv.pad)
     if not tiled or columns % ALIGNED_CHANNELS:
@@ -192,7 +192,7 @@ def _folded(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> Mapping[st
 
 
 def _flop_of_whole_waves(m: int, n: int, k: int, gpu: GpuSpec) -> float:
-    """Of a product whose tiles are filled, and taken one by each SM."""
+    """FLOP of a GEMM whose tiles are filled, in whole waves of one tile on each SM."""
     found = choice_numbers()
     tiles = ceil(m / found.cudnn_earlier_tile) * ceil(n / found.cudnn_earlier_tile)
     narrow = min(_up(n, found.cudnn_narrow_tile), found.cudnn_earlier_tile) / found.cudnn_earlier_tile
@@ -210,7 +210,7 @@ def _mma_per_ns(problem: GemmProblem, gpu: GpuSpec) -> float:
 
 
 def _element_bytes(problem: GemmProblem) -> float:
-    """Of each matrix as of A: outputs of cuDNN's convolutions have the operands' type."""
+    """Bytes of an element in every matrix: outputs of cuDNN's convolutions have the operands' type."""
     return problem.a_dtype.bits / 8.0
 
 
@@ -220,9 +220,9 @@ def _fma_per_ns(gpu: GpuSpec) -> float:
 
 
 def _slices(problem: GemmProblem, conv: ConvProblem) -> Copies:
-    """Of each group its part of both images; weights of a group lie together already.
+    """Copies of each group's slice of both images; the weights of a group are contiguous already.
 
-    A weight gradient of a group adds up its parts of K with a kernel more, the others are one kernel.
+    A weight gradient of a group needs one more kernel to add up its parts of K.
     """
     image, _, output = _elements(conv)
     kernels = 4 if conv.kind == WGRAD else 3
@@ -232,12 +232,12 @@ def _slices(problem: GemmProblem, conv: ConvProblem) -> Copies:
 
 
 def _transposes(problem: GemmProblem, conv: ConvProblem) -> Copies:
-    """Both operands before, the output behind."""
+    """Copies that transpose both operands before the product and the output after it."""
     return Copies(kernels=3, moved_bytes=2.0 * _element_bytes(problem) * sum(_elements(conv)))
 
 
 def _padding(problem: GemmProblem, conv: ConvProblem) -> Copies:
-    """Every matrix that has such channels, read as it is and written in whole rows, or the reverse."""
+    """Copies of every matrix with such channels, from unpadded to padded rows or back."""
     channels, filters = _aligned(conv.channels), _aligned(conv.filters)
     whole = (
         channels / conv.channels,
@@ -261,7 +261,7 @@ def _up(size: int, multiple: int) -> int:
 
 
 def _elements(conv: ConvProblem) -> tuple[float, float, float]:
-    """Of the image, the weights and the output."""
+    """Elements of the image, the weights and the output."""
     return (
         float(conv.images * prod(conv.size) * conv.channels),
         float(conv.taps * conv.filters * conv.channels // conv.groups),

@@ -10,7 +10,7 @@ from gemm_model.config.numbers import empirical, room_numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceNumbers:
-    """Of searches, and of problems for which a library's heuristic choices lose differently."""
+    """Numbers of searches, and of problems for which a library's heuristic choices lose differently."""
 
     cudnn_dilation: int = empirical("pixels", 1, 1024, whole=True)
     cudnn_columns: int = empirical("columns", 8, 256, whole=True)

@@ -47,7 +47,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portfolio:
-    """Kernels for a list of problems, and what each problem loses by having no others."""
+    """Kernels for a list of problems, and the loss of each problem against all kernels."""
 
     kernels: tuple[Candidate, ...]
     """In order of the weight that they serve."""
@@ -83,8 +83,8 @@ def choose_portfolio(
 ) -> Portfolio:
     """The portfolio of at most `max_kernels` kernels for problems of one set of types.
 
-    `weights` say how often a problem occurs (default: alike); `advance` is told of problems done. Raises
-    InputError for no problems, mixed types, or weights that are not positive.
+    `weights` say how often each problem occurs (default: equally); calls `advance(problems)` as problems are
+    done. Raises InputError for no problems, mixed types, or weights that are not positive.
     """
     if not problems:
         raise InputError("no problems; expected at least one")
@@ -94,7 +94,7 @@ def choose_portfolio(
     spaces = ranker.spaces(problems[0])
     if any(ranker.spaces(problem) is not spaces for problem in problems):
         raise InputError("problems of different types or layouts; expected one set of types for a portfolio")
-    # Columns are the kernels of one space after another's.
+    # Columns are kernels, one space after another.
     starts = np.cumsum([0, *(space.kernels for space in spaces)])
     times_us = np.full((len(problems), int(starts[-1])), np.inf)
     best_candidate = np.zeros(times_us.shape, dtype=np.int64)
@@ -149,8 +149,8 @@ def _shares(weights: Sequence[float] | None, count: int) -> FloatArray:
 def select_columns(cost: FloatArray, count: int) -> Selection:
     """At most `count` columns with the smallest sum over rows of the row's cheapest chosen entry.
 
-    `cost` is (rows, columns), infinite where a column cannot serve a row. Raises InputError where no
-    choice of so many columns serves every row.
+    `cost` has shape (rows, columns) and is infinite if a column cannot serve a row. Raises InputError if no
+    choice of `count` columns serves every row.
     """
     columns = _undominated(cost)
     reduced = np.minimum(cost[:, columns], _finite_limit(cost))
@@ -178,12 +178,12 @@ def select_columns(cost: FloatArray, count: int) -> Selection:
 
 
 def _finite_limit(cost: FloatArray) -> float:
-    """A stand-in for infinity that no portfolio can want."""
+    """A finite stand-in for infinity that no portfolio would choose."""
     return float(cost[np.isfinite(cost)].sum()) + 1.0
 
 
 def _undominated(cost: FloatArray) -> IntArray:
-    """Columns that no other column beats or equals in every row (of equals the first stays)."""
+    """Columns that no other column beats or equals in every row (the first of equal columns stays)."""
     order = np.argsort(np.where(np.isfinite(cost), cost, 0.0).sum(axis=0), kind="stable")
     kept: list[int] = []
     for column in order:
@@ -225,7 +225,7 @@ def _interchange(cost: FloatArray, chosen: list[int]) -> list[int]:
 
 
 def _lagrangian_bound(cost: FloatArray, count: int, value: float) -> tuple[float, FloatArray]:
-    """A lower bound on every choice of `count` columns, and by how much each column's use would lift it.
+    """A lower bound on every choice of `count` columns, and the amount by which using each column raises it.
 
     The rule that each row is served once is relaxed with multipliers u: the bound is sum(u) plus the `count`
     most negative of the columns' sums of min(cost - u, 0), maximised over u by subgradient steps.
@@ -256,7 +256,7 @@ def _lagrangian_bound(cost: FloatArray, count: int, value: float) -> tuple[float
 
 
 def _exact(cost: FloatArray, count: int) -> tuple[list[int] | None, float]:
-    """The best columns by integer programming, and the bound it proved; None where time ran out first."""
+    """The best columns by integer programming, and the proven bound; None if time ran out first."""
     # Imported here: scipy takes as long as all else together, and most portfolios do without.
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import coo_matrix, vstack

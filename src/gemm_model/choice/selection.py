@@ -42,14 +42,14 @@ choice; chosen."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One candidate in its place."""
+    """One candidate with its rank."""
 
     rank: int
     """From 1, by predicted time."""
     candidate: Candidate
     prediction: Prediction
     tie_group: int
-    """From 1; the candidates of a group differ by less than the error band of its first."""
+    """Tie group from 1; the candidates of a group differ by less than the error band of its first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +63,12 @@ class Ranking:
     """How many legal candidates there were: kernels with each of their tile orders."""
     kernels: int
     tied_with_best: int
-    """Kernels within the error band of the first, itself included; those that a residual cannot lift among
+    """Kernels within the error band of the first, including it; kernels that a residual cannot bring among
     the choices count by their physical time."""
     runner_up: Choice | None
     """The fastest kernel that is predicted to be slower than the first."""
     left_out: tuple[str, ...] = ()
-    """Of families to choose from those that have no kernel for the problem's types, each with the reason."""
+    """Families without a kernel for the problem's types, each with the reason."""
 
     @property
     def best(self) -> Choice:
@@ -85,7 +85,7 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class _Spaces:
-    """The candidates for one set of types, and why there are none of some families."""
+    """The candidates for one set of types, and the reasons why some families have none."""
 
     spaces: tuple[CandidateSpace, ...]
     left_out: tuple[str, ...]
@@ -94,7 +94,7 @@ class _Spaces:
 class Ranker:
     """Ranks the candidates of one family, or of any, on one GPU.
 
-    Columns and rankings are kept for the next call.
+    It caches columns and rankings for the next call.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Ranker:
         self.rank = lru_cache(CACHED_RANKINGS)(self._rank)
 
     def of_family(self, family: str) -> Ranker:
-        """The same, of another family's kernels."""
+        """A ranker of another family's kernels with the same settings."""
         return Ranker(self.gpu, model=self._model_name, family=family, options=self._options)
 
     @property
@@ -127,7 +127,7 @@ class Ranker:
 
     @property
     def heuristic_choice(self) -> HeuristicChoice:
-        """What the family's library, which picks its kernel by itself, takes over the first choice."""
+        """The heuristic choice of the family's library, relative to the first choice."""
         return self.model.heuristic_choice(self.names[0]) if len(self.names) == 1 else HeuristicChoice()
 
     def heuristic_choice_of(self, problem: GemmProblem) -> HeuristicChoice:
@@ -144,7 +144,7 @@ class Ranker:
         return pick.corrected(problem, best.candidate.config, best.prediction)
 
     def spaces(self, problem: GemmProblem) -> tuple[CandidateSpace, ...]:
-        """The candidates for the problem's types and layouts; raises InputError where there are none."""
+        """The candidates for the problem's types and layouts. Raises InputError if there are none."""
         return self._offers(problem).spaces
 
     def _offers(self, problem: GemmProblem) -> _Spaces:
@@ -171,7 +171,7 @@ class Ranker:
         return _Spaces(tuple(spaces), tuple(reasons))
 
     def predictions(self, problem: GemmProblem) -> Iterator[tuple[CandidateSpace, IntArray, BatchPrediction]]:
-        """Of each space the positions of the candidates worth a look, and what the model says of them."""
+        """For each space, the positions of the candidates worth predicting, and their predictions."""
         for space in self.spaces(problem):
             worth = space.worth_a_look(sizes_of(problem), self.gpu)[0]
             candidates: IntArray = np.flatnonzero(np.repeat(worth, space.family.space.orders_per_kernel))
@@ -194,7 +194,7 @@ class Ranker:
         return kernel_times(self.model, space, grid, positions, shapes)
 
     def _contenders(self, problem: GemmProblem, spaces: Sequence[CandidateSpace]) -> list[Contenders]:
-        """The kernels of each space that are worth a look."""
+        """The kernels of each space worth predicting."""
         sizes, further = sizes_of(problem), () if problem.plain else (problem,)
         found = []
         for space in spaces:
@@ -206,7 +206,7 @@ class Ranker:
         return found
 
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
-        """The `top_k` fastest kernels, each with its best order; raises InputError where there is none."""
+        """The `top_k` fastest kernels, each with its best order. Raises InputError if there is none."""
         require_kind("problem", problem, GemmProblem)
         top_k = size_of("top_k", top_k)
         offers = self._offers(problem)
@@ -241,8 +241,8 @@ class Ranker:
         """Why the configuration described did not win: illegal, slower by how much and where, or tied.
 
         `description` is a tile and, after commas, any of cluster=, schedule=, swizzle=, raster=, split_k=,
-        stages=, cta_k=, swap_ab=, kernel=, such as '128x128,cluster=1x1'; of the candidates that it fits the
-        fastest stands.
+        stages=, cta_k=, swap_ab=, kernel=, such as '128x128,cluster=1x1'. The fastest candidate that matches
+        is compared.
         """
         wanted = parse_description(description)
         every = list(self.predictions(problem))
@@ -318,8 +318,8 @@ def _kept_ranker(
 def without_twins(choices: Sequence[Choice], count: int) -> list[tuple[Choice, bool]]:
     """The first `count` choices, each with whether a twin of it was left out.
 
-    A twin is the same kernel with A and B swapped that takes as long: its tile and cluster are the same or,
-    the output being transposed, mirrored. Of two that take the same time the unswapped stays.
+    A twin is the same kernel with A and B swapped and the same time: its tile and cluster are equal or,
+    because the output is transposed, mirrored. The unswapped kernel of a pair stays.
     """
     kept: list[Choice] = []
     twins: set[int] = set()
@@ -349,7 +349,7 @@ def _are_twins(a: Choice, b: Choice) -> bool:
 
 
 def describe(candidate: Candidate, *, beside: Candidate | None = None) -> str:
-    """A candidate in the words that `why_not` takes; its family is named beside one of another."""
+    """A candidate in the words that `why_not` takes; it names the family if `beside` has another."""
     config = candidate.config
     text = f"{config.cta_m}x{config.cta_n},cluster={config.cluster_m}x{config.cluster_n}"
     text += f",schedule={config.schedule},swizzle={config.swizzle}"
@@ -406,7 +406,7 @@ def _matching(space: CandidateSpace, wanted: Mapping[str, Any]) -> BoolArray:
 
 
 def comparison(slower: Choice, faster: Choice) -> str:
-    """Where the time of one choice goes that the other does not spend, in one sentence."""
+    """One sentence on where the slower choice spends the time that the faster one does not."""
     a, b = slower.prediction, faster.prediction
     name = describe(faster.candidate, beside=slower.candidate)
     if abs(a.runtime_us - b.runtime_us) <= SAME_TIME * b.runtime_us:

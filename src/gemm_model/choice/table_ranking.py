@@ -22,8 +22,8 @@ from gemm_model.tables.further_columns import FURTHER_COLUMNS, asks_for_more, pr
 from gemm_model.tables.table import batch_from_frame, sizes
 
 KERNELS_LOOKED_AT_CLOSELY = 64
-"""Kernels of a shape [1] whose tile orders are all predicted; after a first look at each with two orders;
-chosen: one order hides kernels that are fast in another alone."""
+"""Kernels of a shape whose tile orders are all predicted [1]; after a first look with few orders; chosen: a
+kernel may be fast in one order only."""
 
 TYPE_COLUMNS = ("in_dtype", "a_dtype", "b_dtype", "out_dtype")
 DEFAULT_DTYPE = "bf16"
@@ -49,9 +49,9 @@ def rank_table(
 ) -> pd.DataFrame:
     """The best candidate for each row of a table of problems (columns: `problems_of_table`).
 
-    The table comes back with the choice's columns behind its own: kernel, cta_m, cta_n, cluster_m, cluster_n,
-    schedule, raster, swizzle, stages, split_k, swap_ab, `predicted_us`, `limiter` and, where the
-    model has one, `error_band`.
+    Returns the table with the choice's columns appended: kernel, cta_m, cta_n, cluster_m, cluster_n,
+    schedule, raster, swizzle, stages, split_k, swap_ab, `predicted_us`, `limiter` and, if the model has one,
+    `error_band`.
 
     Each kernel is looked at with its first tile orders (one of each raster, where there are several), and of
     the fastest few all orders are predicted. A residual corrects those that it can make the fastest.
@@ -82,7 +82,7 @@ def rank_table(
         advance(len(rows))
         return best[~best.index.duplicated()].sort_index()
 
-    # The formulas are numpy's, which leaves the interpreter to other threads while it computes.
+    # numpy releases the interpreter lock while it computes, so threads help.
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         parts = list(pool.map(ranked, chunks))
     order = np.argsort(np.concatenate([rows for _, rows in chunks]))
@@ -108,7 +108,7 @@ def _sizes(frame: pd.DataFrame) -> FloatArray:
 def _best_of_chunk(
     ranker: Ranker, space: CandidateSpace, sizes: FloatArray, problems: Sequence[GemmProblem]
 ) -> pd.DataFrame:
-    """The best of a space for each shape that some of its kernels are worth a look for, by shape."""
+    """The best of a space for each shape for which some of its kernels are worth predicting, by shape."""
     worth = space.worth_a_look(sizes, ranker.gpu)
     shapes: IntArray = np.flatnonzero(worth.any(axis=1))
     if not len(shapes):
@@ -122,7 +122,7 @@ def _best_of_chunk(
     looked_at = ranker.kernels(space, sizes, every, orders=orders, further=further)
     first_us = np.where(worth, looked_at.times_us, np.inf)
     count = min(KERNELS_LOOKED_AT_CLOSELY, len(some))
-    # Ascending positions, so that of kernels predicted alike the first of the space is taken.
+    # Ascending positions, so that ties go to the first kernel of the space.
     nearest = np.sort(np.argpartition(first_us, count - 1, axis=1)[:, :count], axis=1)
     kernels = ranker.kernels(space, sizes, some[nearest], further=further)
     times_us = np.where(np.take_along_axis(worth, nearest, axis=1), kernels.times_us, np.inf)

@@ -37,7 +37,7 @@ FILE_SUFFIXES = (*YAML_SUFFIXES, RESIDUAL_SUFFIX)
 
 
 _BY_LOWER_NAME = {name.lower(): name for name in _MODULES} | {"warpspecializedmodel": DEFAULT_MODEL}
-"""The last is what the kernel model was called before; files of earlier versions name it."""
+"""Models by lower-case name; the last entry is the kernel model's former name, found in older files."""
 
 
 class Model(Protocol):
@@ -53,36 +53,36 @@ class Model(Protocol):
 
     @property
     def needs_tile(self) -> bool:
-        """Whether the model needs the kernel's tile, or the problem alone."""
+        """Whether the model needs the kernel's tile besides the problem."""
         ...
 
     @property
     def beyond_plain(self) -> bool:
-        """Whether the model knows more than plain products: epilogues, groups, scales, convolutions."""
+        """Whether the model supports other kinds of problem: epilogues, groups, scales, convolutions."""
         ...
 
     @property
     def prices_split_k(self) -> bool:
-        """Whether the model knows what splitting K costs; kernels are not split on the word of others."""
+        """Whether the model prices split-K; rankings by other models split nothing."""
         ...
 
     @property
     def regime(self) -> str | None:
-        """The regime whose times it predicts; None where it has one alone."""
+        """The regime whose times it predicts; None for a model with a single one."""
         ...
 
     def heuristic_choice(self, family: str) -> HeuristicChoice:
-        """What a family's library, which picks its kernel by itself, takes over the fastest predicted one."""
+        """A library's heuristic choice, relative to the kernel predicted fastest."""
         ...
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...
 
     def predict_row(self, row: GemmBatch) -> Prediction:
-        """The same of one row of Python numbers (`batch.numbers_of`)."""
+        """The prediction of one row of Python numbers (`batch.numbers_of`)."""
         ...
 
     def least_times(self, grid: Grid) -> LeastTimes:
-        """What the kernels of a grid are not faster than, at a small part of the cost of `evaluate`."""
+        """Lower bounds of the kernels' times in a grid, at a fraction of the cost of `evaluate`."""
         ...
 
     def evaluate(self, grid: Grid) -> Evaluation:
@@ -146,7 +146,7 @@ def _require_options(name: str, model_class: type[Model], options: Mapping[str, 
 
 
 def require_known(model: Model, *, further: bool) -> None:
-    """Raise InputError where a problem goes further than a plain product, and the model does not."""
+    """Raise InputError if a problem is no plain GEMM and the model supports only those."""
     if further and not model.beyond_plain:
         raise InputError(
             f"{type(model).__name__} knows plain products alone; expected {DEFAULT_MODEL} or SOLModel"
@@ -154,7 +154,7 @@ def require_known(model: Model, *, further: bool) -> None:
 
 
 def lasting(gpu: GpuSpec | str | Path, options: Mapping[str, Any] | None) -> bool:
-    """Whether GPU and options say all by themselves; a file may change, and an object cannot be compared.
+    """Whether GPU and options can be a cache key; a file may change, and an object cannot be compared.
 
     Raises InputError for options that are no mapping.
     """
@@ -176,7 +176,7 @@ def _kept_model(name: str, gpu: GpuSpec | str, options: tuple[tuple[str, Any], .
 
 
 def model_for(name: str, gpu: GpuSpec | str | Path, options: Mapping[str, Any] | None = None) -> Model:
-    """A model ready to use; it is made once where GPU and options are `lasting`."""
+    """A model ready to use; cached if GPU and options are `lasting`."""
     require_kind("model", name, str)
     if lasting(gpu, options):
         return _kept_model(name, gpu, tuple(sorted((options or {}).items())))

@@ -17,7 +17,7 @@ INDENT = "    "
 
 
 def problem_fields(problem: GemmProblem) -> dict[str, Any]:
-    """A problem as results hold it, by the names that columns of tables have."""
+    """A problem as fields of a result, named like columns of tables."""
     sizes = {name: getattr(problem, name) for name in ("m", "n", "k", "batch")}
     types = {f"{name}_dtype": getattr(problem, f"{name}_dtype").name for name in ("a", "b", "out", "acc")}
     further = {name: getattr(problem, name) for name in ("epilogue", "groups", "block_scaling", "conv")}
@@ -32,12 +32,12 @@ def problem_fields(problem: GemmProblem) -> dict[str, Any]:
 
 
 def kernel_fields(config: KernelConfig) -> dict[str, Any]:
-    """A configuration as results hold it, by the names that columns of tables have."""
+    """A configuration as fields of a result, named like columns of tables."""
     return {**asdict(config), "fast_accum": int(config.fast_accum)}
 
 
 def prediction_fields(prediction: Prediction) -> dict[str, Any]:
-    """A prediction as results hold it; its time is `predicted_us`, beside a measured `runtime_us`."""
+    """A prediction as fields of a result; its time is `predicted_us`, a measured time is `runtime_us`."""
     values = asdict(prediction)
     return {
         "predicted_us": values.pop("runtime_us"),
@@ -131,7 +131,7 @@ _PERCENTAGES = (
 
 
 def accuracy_text(summary: list[dict[str, Any]]) -> str:
-    """The accuracy table: one line a figure, one column a group of rows."""
+    """The accuracy table: one line for each figure, one column for each group of rows."""
     columns = {str(row["rows of"]): {key: row[key] for key in row if key != "rows of"} for row in summary}
     names = {
         "rows": "rows",

@@ -1,4 +1,4 @@
-"""What a verb of the command found, in every format: text, CSV, JSON, JSON lines (docs/json.md)."""
+"""A verb's answer in every format: text, CSV, JSON, JSON lines (docs/json.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "jsonl", "csv")
 SCHEMA = "gemm-model/1"
-"""Name and version of the JSON documents; the version grows when a field changes its meaning or goes."""
+"""Name and version of the JSON documents; the version grows when a field changes its meaning or is
+removed."""
 
 NUMBER_COLUMNS = frozenset(
     (
@@ -32,15 +33,15 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One verb's answer; the table that it holds may be a frame or mappings of equal keys."""
+    """One verb's answer; its table may be a frame or mappings with equal keys."""
 
     verb: str
     text: Callable[[], str]
-    """What `--format table` prints."""
+    """Returns the text of `--format table`."""
     result: Mapping[str, Any] = field(default_factory=dict)
     """Figures of the whole answer; numbers, texts, and mappings, lists and dataclasses of them."""
     rows: Rows | pd.DataFrame = ()
-    """The verb's table, row by row: all that CSV and JSON lines hold."""
+    """The verb's table: the content of CSV and JSON lines."""
     notes: Sequence[str] = ()
     """Sentences to the reader: caveats, rows left out."""
     gpu: str | None = None
@@ -76,7 +77,7 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The same as JSON knows it; what it does not know becomes a text."""
+    """The value in JSON's types; other types become text."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""What a prediction rests on, told apart by fingerprints: the package's data files and calibrations."""
+"""Fingerprints of the data files and calibrations that predictions depend on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gemm_model.config import CONFIG_DIR
 
 DIGITS = 12
 PARTS = ("gpu", "model", "pipeline", "numbers", "calibration")
-"""Folders of the configuration; of calibrations each file is told by itself."""
+"""Folders of the configuration; calibrations are listed file by file."""
 
 
 def version_text() -> str:

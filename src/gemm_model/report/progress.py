@@ -1,4 +1,4 @@
-"""How far long work has come and how long it will still take, on stderr."""
+"""Progress of long work and its remaining time, on stderr."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from threading import Lock
 from typing import Any
 
 QUIET_S = 2.0
-"""Time before a bar appears [s]; all work; chosen: what is done sooner says nothing."""
+"""Time before a bar appears [s]; all work; chosen: shorter work prints nothing."""
 LINE_EVERY_S = 10.0
-"""Time between two lines [s]; where stderr is no terminal; chosen."""
+"""Time between two lines [s]; stderr is no terminal; chosen."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Progress:
             self._show()
 
     def tell(self, what: str, done: int, total: int) -> None:
-        """Say how far work has come whose parts change their name, or whose number is known late."""
+        """Report progress of work whose parts change name, or whose number is known late."""
         with self._lock:
             self.what, self._done, self.total = what, done, total
             self._show()

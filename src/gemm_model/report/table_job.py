@@ -31,12 +31,12 @@ from gemm_model.tables.table import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReport:
-    """What the main job found and wrote."""
+    """Results of the main job, and the files written."""
 
     rows: pd.DataFrame
     prediction: BatchPrediction
     accuracy: list[dict[str, Any]]
-    """Empty where the table holds no measurements."""
+    """Accuracy by group of rows; empty if the table has no measurements."""
     notes: list[str]
     files: list[Path]
 
@@ -49,9 +49,9 @@ def predict_file(
     *,
     classic: bool = False,
 ) -> TableReport:
-    """Predict every kernel of a file; write predictions, summary and plots where a folder is given.
+    """Predict every kernel of a file; write predictions, summary and plots if a folder is given.
 
-    `step` is told of each step before it starts; `classic` writes the times under the classic script's names.
+    Calls `step(name)` before each step; `classic` writes the times under the classic script's names.
     Raises InputError for a bad table, or a folder that another run is writing into, before writing anything.
     """
     if output_dir is not None:
@@ -85,7 +85,7 @@ def with_classic_names(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def file_suffix(chosen: Settings) -> str:
-    """What tells the outputs of one choice apart: the model and, where one is set, its L2 hit rate."""
+    """Suffix of one choice's output files: the model and, if set, its L2 hit rate."""
     hit_rate = chosen.options.get("l2_hit_rate") or 0
     return f"{chosen.model}_l2hit{hit_rate:g}" if hit_rate else chosen.model
 

@@ -1,1 +1,1 @@
-"""Tables of kernels, and how far predictions are from their measurements."""
+"""Tables of kernels, and errors of predictions against measurements."""

@@ -1,4 +1,4 @@
-"""How good predictions are against measurements: errors of the times, and of the choices made by them."""
+"""Accuracy of predictions against measurements: errors of times, and efficiency of choices."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def shape_columns(frame: pd.DataFrame) -> list[str]:
-    """The columns of a table that say which GEMM a row is."""
+    """The columns of a table that identify a row's GEMM."""
     return [name for name in (*SHAPE_COLUMNS, "batch") if name in frame]
 
 
 def config_columns(frame: pd.DataFrame) -> list[str]:
-    """The columns of a table that say which kernel configuration a row is."""
+    """The columns of a table that identify a row's kernel configuration."""
     return [name for name in CONFIG_COLUMNS if name in frame]
 
 
@@ -89,7 +89,7 @@ def top1_efficiency(frame: pd.DataFrame) -> pd.Series:
 def best_single_config(frame: pd.DataFrame) -> pd.Series | None:
     """Efficiency by shape of the configuration that is best on average, on the shapes it was measured on.
 
-    Configurations count that were measured on at least half of the shapes; None where there is none.
+    Only configurations measured on at least half of the shapes count; None if there are none.
     """
     shape = frame.groupby(shape_columns(frame), sort=False, dropna=False)
     config = frame.groupby(config_columns(frame), sort=False, dropna=False)

@@ -18,7 +18,7 @@ LARGEST = 1e15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberColumn:
-    """What a column's numbers may be; `optional` allows an absent column and empty cells (NaN)."""
+    """Valid range of a column's numbers; `optional` allows an absent column and empty cells (NaN)."""
 
     low: float = -LARGEST
     high: float = LARGEST
@@ -34,7 +34,7 @@ class NumberColumn:
 SIZE = NumberColumn(low=1, high=2**40, whole=True)
 COUNT = NumberColumn(low=0, high=2**40, whole=True)
 TIME = NumberColumn(low=1e-6, high=1e12)
-"""Of microseconds."""
+"""Range of a time in microseconds."""
 
 
 def read_columns(

@@ -1,6 +1,6 @@
-"""Columns of tables that ask for more than a plain product: epilogue, groups, block_scaling, conv.
+"""Columns of the kinds of problem in tables: epilogue, groups, block_scaling, conv.
 
-An empty cell, or a table without the column, asks for nothing.
+An empty cell, or a table without the column, means a plain GEMM.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TYPES = ("in_dtype", "a_dtype", "b_dtype", "out_dtype")
 
 
 def asks_for_more(frame: pd.DataFrame) -> BoolArray:
-    """Which rows ask for more than a plain product."""
+    """Mask of the rows that are no plain GEMM."""
     found: BoolArray = np.zeros(len(frame), dtype=bool)
     for name in FURTHER_COLUMNS:
         if name in frame:
@@ -40,9 +40,9 @@ def asks_for_more(frame: pd.DataFrame) -> BoolArray:
 
 
 def with_further_work(frame: pd.DataFrame, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a batch with what its rows ask for beyond plain products.
+    """The columns of a batch, including the kind of problem of each row.
 
-    `columns` are those of plain products of the same sizes. Raises InputError naming the row of what is none.
+    `columns` are those of plain GEMMs of the same sizes. Raises InputError that names the row of a bad cell.
     """
     more = asks_for_more(frame)
     if not more.any():
@@ -75,7 +75,9 @@ def with_further_work(frame: pd.DataFrame, columns: Mapping[str, Any]) -> dict[s
 
 
 def _replacing(problem: GemmProblem, frame: pd.DataFrame) -> dict[str, Any]:
-    """Values of a batch's columns for one problem; layouts are the table's where it tells them."""
+    """Values of a batch's columns for one problem; the table's layouts replace the problem's if it has
+    them.
+    """
     m, n, k, batch = problem.sizes
     values: dict[str, Any] = {"m": m, "n": n, "k": k, "batch": batch, "out_bits": problem.out_dtype.bits}
     values |= {"a_scale_bits": problem.a_scale_bits, "b_scale_bits": problem.b_scale_bits}

@@ -61,13 +61,13 @@ from gemm_model.models import Model, require_known
 from gemm_model.tables.further_columns import FURTHER_COLUMNS, with_further_work
 
 SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k", *FURTHER_COLUMNS)
-"""What makes two rows the same GEMM, as far as a table holds them."""
+"""Columns that identify a GEMM, as far as a table has them."""
 
 CONFIG_COLUMNS = (
     *("kernel", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle", "raster", "stages"),
     *("split_k", "scheduler", "fast_accum"),
 )
-"""What makes two rows the same kernel configuration, as far as a table holds them."""
+"""Columns that identify a kernel configuration, as far as a table has them."""
 
 _SIZES = ("m", "n", "k")
 _TILE = ("cta_m", "cta_n", "cluster_m", "cluster_n")
@@ -83,7 +83,7 @@ _AUTO_SIZES = ("cta_k", "stages")
 _FLAGS = {"": False, "0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 _FIRST_LINE = 1
 MAX_FOOTPRINT_BYTES = 1e13
-"""Most bytes between two uses of operands [B]; tables; far more than any card holds."""
+"""Most bytes between two uses of operands [B]; tables; chosen: far more than any card holds."""
 MAX_COLUMNS = 1000
 """Columns of a table [1]; all tables; chosen: those of a benchmark have 65."""
 MAX_EMPTY_KERNEL_US = 100.0
@@ -157,7 +157,7 @@ def _parse_rows(path: Path, text: str) -> pd.DataFrame:
 def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
     """The columns that models take; raises InputError naming the table, row and column of a bad value.
 
-    Without `needs_tile` the kernel's columns are neither read nor checked, and stand at their defaults.
+    Without `needs_tile` the kernel's columns are neither read nor checked, and keep their defaults.
     """
     _require_distinct(frame)
     require_columns(frame, [*_SIZES, *(_TILE if needs_tile else ())])
@@ -181,7 +181,7 @@ def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
 def predict_frame(
     frame: pd.DataFrame, model: Model, advance: Callable[[int], None] = lambda _: None
 ) -> BatchPrediction:
-    """A model's predictions of all rows; `advance` is told of rows done.
+    """A model's predictions of all rows; calls `advance(rows)` as rows are done.
 
     Raises InputError for a bad value or a kernel that cannot exist.
     """
@@ -198,7 +198,7 @@ def predict_frame(
 def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for name, default in _KERNEL_SIZE_DEFAULTS.items():
-        # A tile is never guessed: where a table has the column, each row must tell.
+        # A tile is never guessed: if a table has the column, each row must fill it.
         told = name in _TILE and name in frame
         columns[name] = sizes(frame, name, default=None if told else default)
     for name in _AUTO_SIZES:
@@ -236,9 +236,9 @@ def _told(frame: pd.DataFrame, name: str, default: float, high: float, what: str
 def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame, list[str]]:
     """The rows that a model can be compared with, and a sentence on each group of rows that is left out.
 
-    Left out are rows of a failed run (column `disposition`), rows of two kernels in turn (`partner`) and,
-    where the model needs a tile, rows of library kernels that do not tell theirs, or, neither by a column nor
-    by their grid, in how many parts they split K.
+    It leaves out rows of a failed run (column `disposition`) and rows of two kernels in turn (`partner`). If
+    the model needs a tile, it also leaves out library kernels of unknown tile, and split-K kernels whose
+    number of parts neither a column nor their grid gives.
     """
     _require_distinct(frame)
     notes = []
@@ -272,7 +272,7 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
 def measured_otherwise(frame: pd.DataFrame, regime: str | None) -> list[str]:
     """A sentence on each group of measured rows that were taken in another regime than `regime`.
 
-    None is the regime of a model that has one alone. An empty cell of the column `regime` says nothing.
+    None is the regime of a model with a single one. An empty cell of the column `regime` is ignored.
     """
     if regime is None or "runtime_us" not in frame:
         return []
@@ -293,7 +293,7 @@ def measured_otherwise(frame: pd.DataFrame, regime: str | None) -> list[str]:
 
 
 def _splits_untold(frame: pd.DataFrame) -> pd.Series:
-    """Which rows are of library kernels that split K, says their name, in parts that no column tells."""
+    """Mask of library kernels that split K by their name, without a column for the number of parts."""
     if "kernel_name" not in frame or "split_k" not in frame:
         return pd.Series(False, index=frame.index)
     parts = pd.to_numeric(frame["split_k"], errors="coerce")
@@ -301,9 +301,9 @@ def _splits_untold(frame: pd.DataFrame) -> pd.Series:
 
 
 def _with_splits_of_grids(frame: pd.DataFrame) -> pd.DataFrame:
-    """`split_k` of the library kernels whose grid tells it: a CTA for each tile and part of K.
+    """Fill `split_k` of library kernels from their grid, which has a CTA for each tile and part of K.
 
-    A persistent grid, which is as large as the card, holds no whole number of times the tiles.
+    A persistent grid, as large as the card, is no whole multiple of the tiles.
     """
     untold = _splits_untold(frame)
     if "grid" not in frame or not untold.any():
@@ -328,7 +328,7 @@ def _grid_ctas(grid: object) -> float:
 
 
 def runtimes_us(frame: pd.DataFrame) -> FloatArray | None:
-    """The measured runtimes, or None where there are none; raises InputError for one that is not above 0."""
+    """The measured runtimes, or None without any. Raises InputError for a runtime that is not positive."""
     if "runtime_us" not in frame:
         return None
     values = _numbers(frame, "runtime_us")
@@ -337,7 +337,7 @@ def runtimes_us(frame: pd.DataFrame) -> FloatArray | None:
 
 
 def with_prediction(frame: pd.DataFrame, prediction: BatchPrediction) -> pd.DataFrame:
-    """The table with the prediction's columns behind its own, and the ratio predicted / measured."""
+    """The table with the prediction's columns appended, and the ratio predicted / measured."""
     columns: dict[str, Any] = {}
     measured_us = runtimes_us(frame)
     if measured_us is not None:
@@ -447,7 +447,7 @@ def _require_products(
 
 
 def _looked_up(values: Sequence[Any], codes: IntArray) -> NDArray[Any]:
-    """The value of each row's code, without repeats in memory where there is one for all."""
+    """The value of each row's code; a single value for all rows is broadcast without copies."""
     known = np.array(values)
     return np.broadcast_to(known[0], codes.shape) if len(known) == 1 else known.take(codes)
 
@@ -457,7 +457,7 @@ def _codes(column: pd.Series) -> tuple[IntArray, list[str]]:
     if column.dtype == object:
         values = column.to_numpy()
         if isinstance(values[0], str) and bool((values == values[0]).all()):
-            # One comparison per row finds out faster than hashing that a column holds a single text.
+            # One comparison per row detects a single text in a column faster than hashing.
             return np.zeros(len(column), dtype=np.int64), [values[0]]
     codes, names = pd.factorize(column, use_na_sentinel=False)
     return codes.astype(np.int64, copy=False), ["" if pd.isna(name) else str(name) for name in names]
@@ -475,7 +475,7 @@ def _types(frame: pd.DataFrame, name: str) -> tuple[IntArray, list[DataType], li
 
 
 def _scales(frame: pd.DataFrame) -> tuple[IntArray, list[BlockScale | None]]:
-    """Codes and values of the scale-factor columns; no scale where the type or the vector size is empty."""
+    """Codes and values of the scale-factor columns; no scale if the type or the vector size is empty."""
     if "sf_dtype" not in frame:
         return np.zeros(len(frame), dtype=np.int64), [None]
     dtype_codes, dtype_names = _codes(frame["sf_dtype"])
@@ -521,7 +521,7 @@ def _choice(
 ) -> IntArray:
     """Positions of a column's texts in `allowed`; an absent column or empty cell is `default`.
 
-    `names` are texts of the column, and which of `allowed` each of them stands for.
+    `names` maps texts of the column to entries of `allowed`.
     """
     if name not in frame:
         return np.broadcast_to(np.int64(default), (len(frame),))

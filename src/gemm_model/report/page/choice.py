@@ -28,7 +28,7 @@ def ranking_page(ranking: Ranking) -> Page:
 
 
 def kernel_name(candidate: Candidate) -> str:
-    """Family, tile, cluster and schedule of a kernel, and what else tells it apart."""
+    """Name of a kernel: family, tile, cluster, schedule and other distinguishing parts."""
     config = candidate.config
     words = [config.kernel, f"{config.cta_m}x{config.cta_n}", f"{config.cluster_m}x{config.cluster_n}"]
     words.append(config.schedule)
@@ -136,7 +136,7 @@ def tile_map(ranking: Ranking) -> Figure:
         "type": "heatmap",
         "x": list(range(len(tiles))),
         "y": list(range(len(clusters))),
-        # Beyond twice the best time nothing is left to tell apart.
+        # Beyond twice the best time all colours are the same.
         "z": grid(lambda choice: min(slower(choice), 1.0)),
         "zmin": 0.0,
         "zmax": 1.0,

@@ -1,4 +1,4 @@
-"""What a page consists of: facts, figures, listings, and the columns of the table that it is about."""
+"""Content of a page: facts, figures, listings, and the columns of its table."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Figure:
 
     title: str
     note: str
-    """What the plot shows, in a sentence that stands for it where it cannot be seen."""
+    """A sentence on what the plot shows, which also serves as its alternative text."""
     traces: Sequence[Mapping[str, Any]]
     layout: Mapping[str, Any] = field(default_factory=dict)
     height_px: int = 380
     min_width_px: int = 0
-    """Below it the plot scrolls sideways."""
+    """Width below which the plot scrolls sideways [pixels]."""
     wide: bool = False
 
 

@@ -1,4 +1,4 @@
-"""How a page becomes one file.
+"""Write a page as one HTML file.
 
 Plotly comes from the Python package of that name (extra `page`); it and the table's columns are compressed
 into the page, whose script unpacks them.
@@ -82,7 +82,7 @@ def plotly_script() -> Path:
 
 
 def _columns(columns: Columns | None) -> tuple[dict[str, Any] | None, bytes]:
-    """What the script needs to read the columns, and their bytes, each column aligned to four."""
+    """Metadata of the columns for the script, and their bytes, each column aligned to four."""
     if columns is None:
         return None, b""
     blob = bytearray()

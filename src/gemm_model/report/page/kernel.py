@@ -105,7 +105,7 @@ def level_roofline(problem: GemmProblem, prediction: Prediction, gpu: GpuSpec) -
 
 
 def what_if_bars(explanation: Explanation) -> Figure:
-    """What each changed world would do to the time, best first."""
+    """Bars of the time saved by each what-if, best first."""
     changes = explanation.what_if
     saved = [100.0 * (1.0 - each.relative) for each in changes]
     return Figure(
@@ -187,7 +187,7 @@ def way_to_peak_bars(explanation: Explanation) -> Figure:
 def wave_timeline(prediction: Prediction) -> Figure:
     """The phases one after another; the longest is cut into its waves, as high as they fill the card."""
     longest = max(prediction.phases_us, key=lambda name: prediction.phases_us[name])
-    # A residual may be below zero: what it takes off is taken off the longest phase.
+    # A negative residual is taken off the longest phase.
     phases_us = {name: duration_us for name, duration_us in prediction.phases_us.items() if duration_us > 0}
     phases_us[longest] -= sum(phases_us.values()) - prediction.runtime_us
     start_us, blocks = 0.0, []
@@ -236,7 +236,7 @@ def wave_timeline(prediction: Prediction) -> Figure:
 
 
 def _wave_fills(details: Mapping[str, float]) -> list[float]:
-    """The share of the resident clusters that each wave keeps busy; one full wave where it is not told."""
+    """The share of resident clusters that each wave keeps busy; one full wave if unknown."""
     full, last = int(details.get("full_waves", 0)), details.get("last_wave_tiles", 0.0)
     partial = [last / details["tiles_per_wave"]] if last > 0 and "tiles_per_wave" in details else []
     if full + len(partial) > SHOWN_WAVES:

@@ -1,4 +1,4 @@
-"""The page of a portfolio: what its kernels serve, and what each shape loses by having no others."""
+"""The page of a portfolio: the shapes that its kernels serve, and the loss of each shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a table of kernels: predicted, and compared with measurements where the table holds them."""
+"""The page of a table of kernels: predictions, and comparison with measurements if the table has them."""
 
 from __future__ import annotations
 
