@@ -21,7 +21,7 @@ def run(name: str, monkeypatch, *arguments: str) -> None:
 
 def test_examples_are_short():
     scripts = sorted(EXAMPLES.glob("*.py"))
-    assert len(scripts) == 5
+    assert len(scripts) == 6
     assert [path.name for path in scripts if len(path.read_text(encoding="utf-8").splitlines()) > LINES] == []
 
 

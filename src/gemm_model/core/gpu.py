@@ -346,6 +346,16 @@ def as_gpu(gpu: GpuSpec | str | Path) -> GpuSpec:
     return gpu if isinstance(gpu, GpuSpec) else load_gpu(gpu)
 
 
+def gpu_of_device(device_name: str) -> str:
+    """Name of the packaged description that lists what the driver calls a card. Raises InputError."""
+    from gemm_model.config import gpu_names
+
+    for name in gpu_names():
+        if device_name in load_gpu(name).device_names:
+            return name
+    raise InputError(f"no description is of {device_name!r}; expected one of {', '.join(gpu_names())}")
+
+
 def with_sms(gpu: GpuSpec, sms: int) -> GpuSpec:
     """The GPU as a kernel sees it that may use only `sms` SMs; memory and L2 stay whole.
 

@@ -1,0 +1,446 @@
+"""`install()`: Inductor's choices for mm, addmm, bmm and baddbmm come from predictions, without timing.
+
+Written for torch 2.11 to 2.13. The seams are Inductor's own: `torch._inductor.config.inductor_choices_class`,
+`InductorChoices` and `torch._inductor.lookup_table`. Whatever goes wrong, Inductor chooses as it would alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gemm_model import __version__
+from gemm_model.choice.selection import Ranker
+from gemm_model.core.batch import batch_of
+from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.gpu import GpuSpec, as_gpu, gpu_of_device
+from gemm_model.core.problem import GemmProblem
+from gemm_model.core.sizes import size_of
+from gemm_model.integrations.numbers import integration_numbers
+from gemm_model.integrations.triton import config_from, fits
+from gemm_model.kernels.feasibility import runnable_mask
+from gemm_model.kernels.registry import TORCH_FAMILY, family_of
+
+try:
+    import torch
+    from torch._inductor import config as inductor_config
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.lookup_table import LookupTableChoices
+    from torch._inductor.virtualized import V
+
+    from gemm_model.integrations.torch_operators import work_of
+except ImportError as error:
+    raise MissingExtraError("the choices for Inductor need torch 2.11 or newer: pip install torch") from error
+
+log = logging.getLogger(__name__)
+
+TORCH_VERSIONS = "2.11 to 2.13"
+
+OPERATORS = {
+    "mm": ("self", "mat2"),
+    "addmm": ("self", "mat1", "mat2"),
+    "bmm": ("self", "mat2"),
+    "baddbmm": ("self", "batch1", "batch2"),
+}
+"""Operators that are ranked, by Inductor's name: their operands, as `torch_operators` calls them."""
+TRITON_TEMPLATES = ("triton::mm", "triton::bmm", "triton::mm_persistent_tma")
+PERSISTENT = "triton::mm_persistent_tma"
+SPLIT_TEMPLATE = "decompose_k"
+EXTERN = "aten::"
+EXTERN_OF = {"mm": "aten::mm", "addmm": "aten::bias_addmm", "bmm": "aten::bmm", "baddbmm": "aten::baddbmm"}
+"""What the libraries' choice is called in a lookup table."""
+REDUCTION = re.compile(r"(aten|prims)\.(sum|mean|var|std|a?max|a?min|prod|any|all|\w*softmax|\w*norm)\b")
+"""Operators whose kernels take in the pointwise ones before them."""
+REGIME: Mapping[str, str] = {"regime": "graph", "l2": "written"}
+"""A compiled model's kernels follow each other, and the one before has written the first operand."""
+SHAPE_OF = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps", "k_split")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to run a matrix multiplication: a template of Inductor and its parameters."""
+
+    template: str
+    parameters: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, template: str, parameters: Mapping[str, Any]) -> Way:
+        told = tuple((name, parameters[name]) for name in SHAPE_OF if name in parameters)
+        return cls(template, () if template.startswith(EXTERN) else told)
+
+    @property
+    def known(self) -> bool:
+        return self.template.startswith(EXTERN) or self.template in (*TRITON_TEMPLATES, SPLIT_TEMPLATE)
+
+
+class WayTimes:
+    """Predicts what each of Inductor's ways to run a problem takes on one GPU."""
+
+    def __init__(self, gpu: GpuSpec | str) -> None:
+        self.gpu = as_gpu(gpu)
+        self.library = Ranker(self.gpu, family=TORCH_FAMILY, options=REGIME)
+        self.triton = family_of("triton", self.gpu)
+
+    def predict_us(self, problem: GemmProblem, ways: Sequence[Way], fused_us: float = 0.0) -> list[float]:
+        """Times in us, infinite for a way that cannot run; `fused_us` is what a Triton epilogue saves."""
+        times = dict.fromkeys(ways, float("inf"))
+        triton = [way for way in ways if way.template in TRITON_TEMPLATES]
+        for way, time_us in zip(triton, self._triton_us(problem, triton), strict=True):
+            times[way] = time_us - fused_us
+        for way in ways:
+            if way.template.startswith(EXTERN):
+                times[way] = self._library_us(problem)
+            elif way.template == SPLIT_TEMPLATE:
+                times[way] = self._split_us(problem, int(dict(way.parameters)["k_split"]))
+        return [times[way] for way in ways]
+
+    def _library_us(self, problem: GemmProblem) -> float:
+        best = self.library.rank(problem, 1).best.prediction
+        return float(self.library.heuristic_choice.time_us(best.runtime_us, best.limiter))
+
+    def _split_us(self, problem: GemmProblem, parts: int) -> float:
+        """A batched product of the parts of K into fp32, and a kernel that adds them up."""
+        fp32 = GemmProblem.of(1, 1, 1, "fp32").out_dtype
+        split = replace(
+            problem, k=problem.k // parts, batch=parts, out_dtype=fp32, epilogue=None, batch_strides=None
+        )
+        elements = problem.m * problem.n * problem.batch
+        moved_bytes = elements * (parts * fp32.bits + problem.out_dtype.bits) / 8.0
+        summed_us = moved_bytes / self.gpu.dram_bytes_per_us
+        return self._library_us(split) + summed_us + self.gpu.graph_launch_us
+
+    def _triton_us(self, problem: GemmProblem, ways: Sequence[Way]) -> list[float]:
+        pairs = []
+        for way in ways:
+            told = dict(way.parameters)
+            config = config_from(told)
+            fast = problem.a_dtype.bits == 8
+            pairs.append((problem, replace(config, warps=told["num_warps"], fast_accum=fast)))
+        if not pairs:
+            return []
+        batch = batch_of(pairs)
+        found = runnable_mask(batch, self.gpu, self.triton)
+        for row, way in enumerate(ways):
+            warps, stored = int(dict(way.parameters)["num_warps"]), way.template == PERSISTENT
+            found[row] &= fits(batch[row : row + 1], warps, self.gpu, output_tile_in_smem=stored)
+        times_us = np.full(len(ways), np.inf)
+        if found.any():
+            times_us[found] = self.library.model.predict_batch(batch[found]).runtime_us
+        numbers = integration_numbers()
+        persistent = np.array([way.template == PERSISTENT for way in ways])
+        factors = np.where(persistent, numbers.inductor_persistent, numbers.inductor_pointers)
+        return [float(time_us) for time_us in times_us * factors]
+
+
+@cache
+def way_times(gpu: str) -> WayTimes:
+    return WayTimes(gpu)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoices:
+    """Makes the handler of Inductor's choices; its fields are part of the key of Inductor's caches."""
+
+    gpu: str
+    confirm: int = 1
+    tunes_otherwise: bool = False
+    """Whether Inductor was to time all candidates where none is ranked."""
+    version: str = ""
+
+    def __call__(self) -> InductorChoices:
+        return GemmModelChoices(self)
+
+
+class GemmModelChoices(InductorChoices):  # type: ignore[misc]
+    """Of the candidates that Inductor offers for a product those that are predicted to be the fastest."""
+
+    def __init__(self, settings: ModelChoices) -> None:
+        super().__init__()
+        self.settings = settings
+        self._chosen: dict[GemmProblem, tuple[Way, ...]] = {}
+
+    def uuid(self) -> bytes:
+        """What Inductor's caches tell choices apart by."""
+        return repr(self.settings).encode()
+
+    def _finalize_template_configs(
+        self,
+        template_choices: Any,
+        kernel_inputs: Any,
+        templates: Any,
+        op_name: str,
+        kwarg_overrides: Any = None,
+    ) -> list[Any]:
+        every = list(
+            super()._finalize_template_configs(
+                template_choices, kernel_inputs, templates, op_name, kwarg_overrides
+            )
+        )
+        if kernel_inputs.device_type != "cuda" or not every:
+            return every
+        try:
+            return self._fastest(every, kernel_inputs, op_name)
+        except Exception as reason:  # a compile never fails because of a prediction
+            stand_aside(op_name, reason)
+        externs = [ktc for ktc in every if _is_extern(ktc)]
+        tunes = inductor_config.max_autotune or self.settings.tunes_otherwise
+        return every if tunes or not externs else externs[:1]
+
+    def get_template_configs(
+        self, kernel_inputs: Any, templates: Any, op_name: str, kwarg_overrides: Any = None
+    ) -> list[Any]:
+        given = (kernel_inputs, templates, op_name, kwarg_overrides)
+        found = super().get_template_configs(*given)
+        if found or kernel_inputs.device_type != "cuda" or op_name not in OPERATORS:
+            return list(found)
+        chosen = self._chosen.get(problem_of(kernel_inputs, op_name), ())
+        comes_later = all(template.uid.startswith(EXTERN) for template in templates)
+        if comes_later or any(way.template.startswith(EXTERN) for way in chosen):
+            return []
+        # Inductor could not make the kernel that was chosen: all that it has.
+        return list(InductorChoices().get_template_configs(*given))
+
+    def _fastest(self, every: list[Any], kernel_inputs: Any, op_name: str) -> list[Any]:
+        """The candidates to keep. Torch 2.13 asks for addmm's in two calls, the library's first."""
+        if op_name not in OPERATORS:
+            raise InputError("not a product that is ranked")
+        problem = problem_of(kernel_inputs, op_name)
+        externs = [ktc for ktc in every if _is_extern(ktc)]
+        if externs or problem not in self._chosen:
+            later = self._later(kernel_inputs, op_name) if len(externs) == len(every) else []
+            self._chosen[problem] = self._ranked([*every, *later], problem)
+        by_way = {_way(ktc): ktc for ktc in reversed(every)}
+        return [by_way[way] for way in self._chosen[problem] if way in by_way]
+
+    def _ranked(self, offered: Sequence[Any], problem: GemmProblem) -> tuple[Way, ...]:
+        ways = [way for way in dict.fromkeys(map(_way, offered)) if way.known]
+        externs = [way for way in ways if way.template.startswith(EXTERN)]
+        ways = [way for way in ways if way not in externs[1:]]
+        times = way_times(self.settings.gpu)
+        predicted_us = times.predict_us(problem, ways, fused_us(problem, times.gpu))
+        if not np.isfinite(predicted_us).any():
+            raise InputError("no candidate that is known can run")
+        order = np.argsort(predicted_us, kind="stable")[: self.settings.confirm]
+        log.debug("%s: %s", problem.sizes, [(ways[place], predicted_us[place]) for place in order])
+        return tuple(ways[place] for place in order if np.isfinite(predicted_us[place]))
+
+    def _later(self, kernel_inputs: Any, op_name: str) -> list[Any]:
+        """Candidates of Triton's template that Inductor will ask for after the library's."""
+        from torch._inductor.kernel.mm import mm_template
+        from torch._inductor.utils import use_triton_template
+
+        tunes = inductor_config.max_autotune or inductor_config.max_autotune_gemm
+        layout = kernel_inputs.output_layout()
+        if op_name != "addmm" or not tunes or not use_triton_template(layout, check_max_autotune=False):
+            return []
+        return list(self.get_ktc(kernel_inputs, mm_template, op_name))
+
+
+def _way(ktc: Any) -> Way:
+    return Way.of(ktc.template.uid, ktc.params.to_kwargs())
+
+
+def _is_extern(ktc: Any) -> bool:
+    return bool(ktc.template.uid.startswith(EXTERN))
+
+
+def problem_of(kernel_inputs: Any, op_name: str) -> GemmProblem:
+    """The product of an operator's inputs, by hints where sizes are symbolic. Raises InputError."""
+    tensors = (
+        torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        for shape, stride, dtype in zip(
+            kernel_inputs.shapes_hinted(),
+            kernel_inputs.strides_hinted(),
+            kernel_inputs.dtypes(),
+            strict=True,
+        )
+    )
+    bound: dict[str, Any] = dict(zip(OPERATORS[op_name], tensors, strict=True))
+    bound["out_dtype"] = kernel_inputs.out_dtype()
+    added = bound["self"] if op_name in ("addmm", "baddbmm") else None
+    if added is not None and added.dim() == 2 and added.stride(0) == 0:
+        bound["self"] = added[:1]
+    found = work_of(op_name, bound)
+    if not found or not isinstance(found[0][1], GemmProblem):
+        raise InputError("an empty product")
+    return found[0][1]
+
+
+def fused_us(problem: GemmProblem, gpu: GpuSpec) -> float:
+    """What a template saves that takes the pointwise operators behind a product into its epilogue [us].
+
+    The product is not written and read again, and a kernel less is launched; nothing where a reduction
+    follows, which takes them in as well.
+    """
+    node = getattr(V.graph, "current_node", None)
+    if not isinstance(node, torch.fx.Node) or not _alone_pointwise(node):
+        return 0.0
+    moved_bytes = 2.0 * problem.m * problem.n * problem.batch * problem.out_dtype.bits / 8.0
+    rate = gpu.l2_read_gb_per_s * 1e3 if moved_bytes < gpu.l2_bytes / 2.0 else gpu.dram_bytes_per_us
+    return moved_bytes / rate + gpu.graph_launch_us
+
+
+def _alone_pointwise(node: torch.fx.Node) -> bool:
+    """Whether what follows a product is pointwise and ends in another product or the output."""
+    seen, pointwise = [node], False
+    for each in seen:
+        for user in each.users:
+            target = user.target
+            tags = getattr(target, "tags", ())
+            if torch.Tag.pointwise in tags:
+                pointwise = True
+            elif REDUCTION.match(str(target)):
+                return False
+            elif not getattr(target, "is_view", False):
+                continue
+            if user not in seen:
+                seen.append(user)
+    return pointwise
+
+
+def stand_aside(what: str, reason: Exception) -> None:
+    """Say in one line that Inductor chooses by itself."""
+    told = str(reason).partition("\n")[0] or type(reason).__name__
+    log.warning("gemm-model leaves %s to Inductor: %s", what, told)
+
+
+def lookup_table(
+    program: Callable[..., Any], inputs: Sequence[Any], gpu: GpuSpec | str, *, confirm: int = 1
+) -> dict[str, list[dict[str, Any]]]:
+    """`torch._inductor.config.lookup_table.table` for a program on a GPU that need not be here.
+
+    `inputs` may be meta or fake tensors. Of each product the `confirm` ways of least predicted time; keys
+    hold no device. The program is traced as Inductor traces it, without gradients.
+    """
+    times = WayTimes(gpu)
+    table: dict[str, list[dict[str, Any]]] = {}
+    for traced in _traced_products(program, inputs):
+        problem = problem_of(traced, traced.op_name)
+        ways = _offered(traced, problem)
+        predicted_us = times.predict_us(problem, ways)
+        order = np.argsort(predicted_us, kind="stable")[: size_of("confirm", confirm)]
+        key = f"{LookupTableChoices._generate_kernel_inputs_key(traced)}+{traced.op_name}"
+        table[key] = [_entry(ways[place], problem) for place in order]
+    return table
+
+
+def _offered(traced: TracedInputs, problem: GemmProblem) -> list[Way]:
+    """The library's call, and Triton's template with the sizes that Inductor has for it."""
+    from torch._inductor.template_heuristics.triton import CUDAConfigHeuristic
+
+    template = "triton::bmm" if traced.op_name in ("bmm", "baddbmm") else "triton::mm"
+    ways = [Way.of(EXTERN_OF[traced.op_name], {})]
+    if traced.op_name == "addmm" and traced.strides_hinted()[0][0] != 0:
+        ways = [Way.of("aten::addmm", {})]
+    for found in CUDAConfigHeuristic().mm_configs:
+        block = {"BLOCK_M": found.block_m, "BLOCK_N": found.block_n, "BLOCK_K": found.block_k, "GROUP_M": 8}
+        if problem.m >= found.block_m and problem.n >= found.block_n and problem.k >= found.block_k:
+            ways.append(
+                Way.of(template, {**block, "num_stages": found.num_stages, "num_warps": found.num_warps})
+            )
+    return ways
+
+
+def _entry(way: Way, problem: GemmProblem) -> dict[str, Any]:
+    """A row of Inductor's lookup table."""
+    told = dict(way.parameters)
+    if way.template in TRITON_TEMPLATES:
+        told |= {"EVEN_K": problem.k % told["BLOCK_K"] == 0, "ALLOW_TF32": False, "USE_FAST_ACCUM": False}
+        told |= {"ACC_TYPE": "tl.float32"}
+    return {"template_id": way.template, **told}
+
+
+@dataclass(frozen=True, slots=True)
+class TracedInputs:
+    """The operands of a traced product, as `LookupTableChoices` and `problem_of` read those of a compile."""
+
+    op_name: str
+    tensors: tuple[Any, ...]
+    _scalars: Mapping[str, Any]
+    out: Any
+
+    def dtypes(self) -> tuple[Any, ...]:
+        return tuple(tensor.dtype for tensor in self.tensors)
+
+    def shapes_hinted(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(map(int, tensor.shape)) for tensor in self.tensors)
+
+    def strides_hinted(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(map(int, tensor.stride())) for tensor in self.tensors)
+
+    def out_dtype(self) -> Any:
+        return self.out.dtype
+
+
+def _traced_products(program: Callable[..., Any], inputs: Sequence[Any]) -> list[TracedInputs]:
+    """The products of a program after Inductor's decompositions."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._inductor.decomposition import select_decomp_table
+
+    found: list[TracedInputs] = []
+
+    def read(module: Any, _: Sequence[Any]) -> Any:
+        for node in module.graph.nodes:
+            name = getattr(getattr(node.target, "_schema", None), "name", "").removeprefix("aten::")
+            if name in OPERATORS:
+                tensors = tuple(node.args[place].meta["val"] for place in range(len(OPERATORS[name])))
+                found.append(_read_inputs(name, tensors, node))
+        return module.forward
+
+    with torch.no_grad():
+        torch.compile(program, backend=aot_autograd(fw_compiler=read, decompositions=select_decomp_table()))(
+            *inputs
+        )
+    return found
+
+
+def _read_inputs(name: str, tensors: tuple[Any, ...], node: Any) -> TracedInputs:
+    """Inductor expands what addmm adds to the output's shape."""
+    out = node.meta["val"]
+    scalars: dict[str, Any] = {}
+    if name in ("addmm", "baddbmm"):
+        scalars = {each: node.kwargs.get(each, 1) for each in ("alpha", "beta")}
+        tensors = (tensors[0].expand(out.shape), *tensors[1:])
+    return TracedInputs(name, tensors, scalars, out)
+
+
+def install(gpu: GpuSpec | str | None = None, *, confirm: int = 1) -> bool:
+    """Let predictions make Inductor's choices for products; whether they do from now on.
+
+    `gpu` None stands for the card of this machine. Inductor times the `confirm` candidates of least
+    predicted time where that is more than one. Raises InputError for a `confirm` below 1 or an unknown GPU
+    that was named; with an unknown card, or a torch whose seams differ, one line is logged and nothing set.
+    """
+    confirm = size_of("confirm", confirm)
+    name = as_gpu(gpu).name if gpu is not None else None
+    try:
+        name = name or gpu_of_device(torch.cuda.get_device_name())
+        if not hasattr(inductor_config, "inductor_choices_class"):
+            raise InputError(
+                f"torch {torch.__version__} takes no choices; written for torch {TORCH_VERSIONS}"
+            )
+        made = ModelChoices(
+            gpu=name, confirm=confirm, tunes_otherwise=inductor_config.max_autotune_gemm, version=__version__
+        )
+        inductor_config.inductor_choices_class = made
+        inductor_config.max_autotune_gemm = True
+        V.set_choices_handler(made())
+    except Exception as reason:  # no GPU, an unknown card, another torch: the program goes on as without
+        stand_aside("install", reason)
+        return False
+    return True
+
+
+def uninstall() -> None:
+    """Inductor chooses by itself again."""
+    made = inductor_config.inductor_choices_class
+    if isinstance(made, ModelChoices):
+        inductor_config.inductor_choices_class = None
+        inductor_config.max_autotune_gemm = made.tunes_otherwise
+        V.set_choices_handler(InductorChoices())

@@ -1,0 +1,189 @@
+import logging
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.11")
+
+from torch._inductor import config, ir  # noqa: E402
+from torch._inductor.choices import InductorChoices  # noqa: E402
+from torch._inductor.graph import GraphLowering  # noqa: E402
+from torch._inductor.kernel.mm import (  # noqa: E402
+    aten_addmm,
+    aten_bias_addmm,
+    aten_mm,
+    decompose_k_subgraph_template,
+    mm_template,
+)
+from torch._inductor.kernel_inputs import MMKernelInputs  # noqa: E402
+from torch._inductor.lookup_table import LookupTableChoices  # noqa: E402
+from torch._inductor.virtualized import V  # noqa: E402
+
+from gemm_model.core.errors import InputError  # noqa: E402
+from gemm_model.integrations import inductor, inductor_autoload  # noqa: E402
+from gemm_model.integrations.inductor import ModelChoices, Way, WayTimes, install, problem_of  # noqa: E402
+
+TEMPLATES = [aten_mm, mm_template, decompose_k_subgraph_template]
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    """A graph that is being lowered, with templates on offer; afterwards Inductor is as it was."""
+    lowering = GraphLowering(torch.fx.symbolic_trace(lambda x: x))
+    with config.patch(max_autotune_gemm=True, inductor_choices_class=None), V.set_graph_handler(lowering):
+        yield
+    V.set_choices_handler(InductorChoices())
+
+
+def matrix(name, size, stride, dtype=torch.bfloat16):
+    layout = ir.FixedLayout(torch.device("cuda", 0), dtype, size, stride)
+    return ir.TensorBox.create(ir.InputBuffer(name=name, layout=layout))
+
+
+def product(m, n, k):
+    return MMKernelInputs([matrix("a", [m, k], [k, 1]), matrix("b", [k, n], [1, k])])
+
+
+def biased(m, n, k):
+    nodes = [matrix("c", [m, n], [0, 1]), matrix("a", [m, k], [k, 1]), matrix("b", [k, n], [1, k])]
+    return MMKernelInputs(nodes, scalars={"alpha": 1, "beta": 1})
+
+
+def kept(choices, inputs, templates, operator="mm"):
+    offered = {template.uid: choices.get_ktc(inputs, template, operator) for template in templates}
+    return choices._finalize_template_configs(offered, inputs, templates, operator)
+
+
+def ways(found):
+    return [Way.of(each.template.uid, each.params.to_kwargs()) for each in found]
+
+
+@pytest.mark.parametrize("sizes", [(16, 4096, 4096), (512, 11008, 4096), (64, 64, 65536), (4096, 640, 640)])
+def test_the_candidates_of_least_predicted_time_are_kept(sizes):
+    inputs = product(*sizes)
+    every = ways(kept(InductorChoices(), inputs, TEMPLATES))
+    times_us = WayTimes("h200").predict_us(problem_of(inputs, "mm"), every)
+    assert len(every) > 10
+    assert np.isfinite(times_us[0])
+    found = ways(kept(ModelChoices(gpu="h200", confirm=3)(), inputs, TEMPLATES))
+    assert [times_us[every.index(way)] for way in found] == sorted(times_us)[:3]
+    assert ways(kept(ModelChoices(gpu="h200")(), inputs, TEMPLATES)) == found[:1]
+
+
+def test_a_long_k_of_few_outputs_is_split_and_a_short_one_is_not():
+    choices = ModelChoices(gpu="h200")()
+    assert ways(kept(choices, product(64, 64, 65536), TEMPLATES))[0].template == "decompose_k"
+    assert ways(kept(choices, product(64, 4096, 4096), TEMPLATES))[0].template == "aten::mm"
+
+
+def test_an_addmm_that_comes_in_two_calls_gets_one_choice_in_all(monkeypatch):
+    monkeypatch.setattr("torch._inductor.utils.is_big_gpu", lambda *_: True)
+    inputs = biased(512, 11008, 4096)
+    choices = ModelChoices(gpu="h200")()
+    library = kept(choices, inputs, [aten_addmm, aten_bias_addmm], "addmm")
+    triton = kept(choices, inputs, [mm_template], "addmm")
+    assert len(library) + len(triton) == 1
+
+
+def test_a_template_that_needs_more_shared_memory_than_there_is_is_not_chosen():
+    block = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "GROUP_M": 8, "num_stages": 5, "num_warps": 8}
+    problem = problem_of(product(4096, 4096, 4096), "mm")
+    assert WayTimes("h200").predict_us(problem, [Way.of("triton::mm", block)]) == [np.inf]
+
+
+def test_what_is_not_ranked_stays_with_inductor_and_a_line_says_so(caplog, monkeypatch):
+    inputs, choices = product(512, 4096, 4096), ModelChoices(gpu="h200")()
+    with caplog.at_level(logging.WARNING):
+        assert ways(kept(choices, inputs, TEMPLATES, "mm_plus_mm")) == [Way("aten::mm")]
+        monkeypatch.setattr(WayTimes, "predict_us", lambda *_: 1 / 0)
+        assert ways(kept(choices, inputs, TEMPLATES)) == [Way("aten::mm")]
+        with config.patch(max_autotune=True):
+            assert len(kept(choices, inputs, TEMPLATES)) > 10
+    assert "gemm-model leaves mm to Inductor: division by zero" in caplog.text
+
+
+def test_without_a_known_card_nothing_is_installed(caplog, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Somebody's Card")
+    with caplog.at_level(logging.WARNING):
+        assert not install()
+    assert 'no description is of "Somebody\'s Card"' in caplog.text
+    assert config.inductor_choices_class is None
+    with pytest.raises(InputError, match="unknown GPU"):
+        install("no_such_gpu")
+    with pytest.raises(InputError, match="confirm is 0"):
+        install("h200", confirm=0)
+
+
+def test_the_key_of_inductors_caches_tells_settings_apart():
+    one, other = ModelChoices(gpu="h200"), ModelChoices(gpu="h200", confirm=2)
+    assert one().uuid() != other().uuid()
+    assert one().uuid() == ModelChoices(gpu="h200")().uuid()
+
+
+def test_a_program_compiles_as_before_with_the_choices_installed():
+    def program(x, w, bias):
+        return torch.relu(torch.addmm(bias, x, w)) @ w
+
+    inputs = [torch.randn(32, 64), torch.randn(64, 64), torch.randn(64)]
+    assert install("h200")
+    try:
+        found = torch.compile(program)(*inputs)
+    finally:
+        inductor.uninstall()
+    torch.testing.assert_close(found, program(*inputs), rtol=1e-3, atol=1e-3)
+
+
+def test_the_table_is_one_that_inductor_looks_up():
+    layers = torch.nn.Sequential(
+        torch.nn.Linear(4096, 640), torch.nn.ReLU(), torch.nn.Linear(640, 512, bias=False)
+    )
+    table = inductor.lookup_table(
+        layers.to(device="meta", dtype=torch.bfloat16),
+        [torch.empty(256, 4096, dtype=torch.bfloat16, device="meta")],
+        "h200",
+        confirm=2,
+    )
+
+    class Reads(LookupTableChoices):
+        def _get_lookup_table(self):
+            return table
+
+        @staticmethod
+        def _get_device_key(device):
+            return "a card"
+
+    products = [(biased(256, 640, 4096), "addmm", aten_bias_addmm), (product(256, 512, 640), "mm", aten_mm)]
+    for inputs, operator, library in products:
+        found = Reads().lookup_template_configs(inputs, operator, [library.uid, mm_template.uid])
+        assert sum(map(len, found.values())) == 2
+        fastest = ModelChoices(gpu="h200", confirm=2)()
+        expected = ways(kept(fastest, inputs, [library, mm_template], operator))
+        got = [Way.of(uid, entry) for uid, entries in found.items() for entry in entries]
+        assert set(got) == set(expected)
+
+
+@pytest.mark.parametrize(("asked", "confirm"), [("h200", 1), ("h200,confirm=2", 2)])
+def test_one_variable_installs_the_choices_as_torch_is_imported(asked, confirm, tmp_path):
+    info = tmp_path / "installed-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: installed\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[torch.backends]\ngemm_model = gemm_model.integrations.inductor_autoload:autoload\n"
+    )
+    path = os.pathsep.join((str(tmp_path), *sys.path))
+    words = "import torch; print(torch._inductor.config.inductor_choices_class)"
+    environment = {**os.environ, "PYTHONPATH": path, inductor_autoload.VARIABLE: asked}
+    told = subprocess.run([sys.executable, "-c", words], env=environment, capture_output=True, text=True)
+    assert f"gpu='h200', confirm={confirm}" in told.stdout, told.stderr
+
+
+@pytest.mark.parametrize("asked", ["no_such_gpu", "h200,confirm", "h200,confirm=0"])
+def test_a_variable_that_says_nothing_known_has_no_effect(asked, monkeypatch, caplog):
+    monkeypatch.setenv(inductor_autoload.VARIABLE, asked)
+    with caplog.at_level(logging.WARNING):
+        inductor_autoload.autoload()
+    assert f"{inductor_autoload.VARIABLE}={asked} has no effect" in caplog.text
+    assert config.inductor_choices_class is None
