@@ -79,7 +79,9 @@ def test_rows_of_failed_runs_and_of_libraries_are_left_out_and_told():
     )
     frame["cta_m"] = [128, None, 128]
     told = predict_table(frame, "h200", MODEL)
-    assert told["m"].tolist() == [512]
+    assert told["m"].tolist() == ROWS["m"]
+    assert told["disposition"].tolist() == ["ok", "no_tile", "failed"]
+    assert told["predicted_us"].notna().tolist() == [True, False, False]
     assert told.attrs["notes"] == [
         "1 rows without a measurement (column disposition) are left out",
         "1 rows of kernel cublas have no tile and are left out",
@@ -90,7 +92,7 @@ def test_rows_of_two_kernels_in_turn_are_left_out_and_rows_of_other_regimes_are_
     chains = pd.DataFrame({**ROWS, "runtime_us": 20.0, "regime": ["graph", "burst", "graph"]})
     chains = chains.assign(settled=["1", "", ""], partner=["", "", "rmsnorm"])
     told = predict_table(chains, "h200", options={"regime": "graph", "residual": "off"})
-    assert len(told) == 2
+    assert told["disposition"].tolist() == ["ok", "ok", "in_turn"]
     assert told.attrs["notes"][:3] == [
         "1 rows of two kernels in turn (column partner) are left out",
         "1 rows were measured in the regime burst and are predicted in graph",
@@ -115,7 +117,7 @@ def test_other_ways_of_calling_a_library_are_its_family_and_untold_splits_are_le
     told = predict_table(frame, "h200")
     assert told["predicted_us"].iloc[0] == told["predicted_us"].iloc[1]
     assert told.attrs["notes"][0] == "1 rows split K in parts that are not told and are left out"
-    assert len(told) == 2
+    assert told["disposition"].tolist() == ["ok", "ok", "split_untold"]
 
 
 def test_a_grid_of_a_cta_for_each_part_tells_the_splits():
@@ -124,7 +126,8 @@ def test_a_grid_of_a_cta_for_each_part_tells_the_splits():
     # 4 x 8 tiles: three times as many CTAs, a persistent grid, and no grid.
     frame["grid"] = ["(8, 12, 1)", "(2, 66, 1)", None]
     told = predict_table(frame, "h200")
-    assert told["split_k"].tolist() == ["3"]
+    assert told["split_k"].tolist() == ["3", "", ""]
+    assert told["predicted_us"].notna().tolist() == [True, False, False]
     assert told.attrs["notes"][0] == "2 rows split K in parts that are not told and are left out"
 
 
@@ -254,7 +257,7 @@ RANKER = gemm_model.Ranker("h200")
         (lambda: GemmProblem.of_conv(5), "conv is of type int; expected a ConvProblem"),
         (lambda: gemm_model.Epilogue.parse(5), "epilogue is of type int; expected a str"),
         (lambda: gemm_model.GroupedGemm.parse(5), "groups is of type int; expected a str"),
-        (lambda: gemm_model.families("h2000"), "unknown GPU 'h2000'; expected a YAML file or one of"),
+        (lambda: gemm_model.families("h2000"), "unknown GPU 'h2000'; did you mean h20"),
         (lambda: gemm_model.families(5), "gpu is 5; expected a GpuSpec, a name or a YAML file"),
     ],
 )

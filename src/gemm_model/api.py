@@ -48,21 +48,33 @@ def predict_table(
     *,
     options: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """Predict the rows of a table (columns: `gemm_model.tables.table`), in their order.
+    """Predict the rows of a table (columns: `gemm_model.tables.schema`); all of them come back, in order.
 
-    Returns them with `predicted_us`, `limiter`, phases, details and bytes as further columns, and `ratio` =
-    predicted / measured where the table has `runtime_us`. Rows of failed measurements and of library kernels
-    that do not tell their tile are left out: `attrs["notes"]` of the result says how many, and how many were
-    measured in another regime. Raises InputError naming the row and column of a bad value.
+    They have `predicted_us`, `limiter`, phases, details and bytes as further columns, `ratio` = predicted /
+    measured where the table has `runtime_us`, and `disposition`: 'ok', or why there is no prediction (failed
+    measurements, library kernels that do not tell their tile). `attrs["notes"]` of the result says so in
+    sentences, and how many rows were measured in another regime. Raises InputError naming the row and column
+    of a bad value, for a column that looks misspelt, and for rows measured on another GPU.
     """
     import pandas as pd
 
-    from gemm_model.tables.table import measured_otherwise, predict_frame, usable_rows, with_prediction
+    from gemm_model.tables.schema import require_card, understood
+    from gemm_model.tables.table import (
+        dispositions,
+        measured_otherwise,
+        predict_frame,
+        usable_rows,
+        with_prediction,
+    )
 
     require_kind("frame", frame, pd.DataFrame)
     chosen = model_for(model, gpu, options)
+    frame = understood(frame)
+    if "runtime_us" in frame:
+        require_card(frame, chosen.gpu)
     rows, notes = usable_rows(frame, needs_tile=chosen.needs_tile)
+    frame, disposition = dispositions(frame, needs_tile=chosen.needs_tile)
     prediction = predict_frame(rows, chosen)
-    result = with_prediction(rows, prediction)
+    result = with_prediction(frame, prediction, disposition)
     result.attrs["notes"] = [*notes, *measured_otherwise(rows, chosen.regime), *prediction.caveats]
     return result

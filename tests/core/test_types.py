@@ -209,7 +209,7 @@ def test_a_card_like_another_says_what_it_has_of_it(tmp_path):
     assert a40.sources["threads_per_sm"] == f"taken from a10: {a10.sources['threads_per_sm']}"
     assert "power_cap_w" not in mine.sources
     path.write_text("name: mine\nlike: a41\n")
-    with pytest.raises(InputError, match="unknown GPU 'a41'; expected a YAML file or one of"):
+    with pytest.raises(InputError, match="unknown GPU 'a41'; did you mean"):
         load_gpu(path)
 
 
@@ -345,3 +345,17 @@ def test_overrides_reach_gpu_and_model_options():
 )
 def test_what_multipliers_draw_follows_the_significands(a, b, share):
     assert multiplier_share(element_type(a), element_type(b)) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("h100", "did you mean h100_"),
+        ("b200sxm", "b200_sxm"),
+        ("zzz", "expected one of `gemm-model list gpus`"),
+    ],
+)
+def test_an_unknown_gpu_is_told_what_it_may_be_called(name, hint):
+    with pytest.raises(InputError, match=f"unknown GPU '{name}'") as refused:
+        load_gpu(name)
+    assert hint in str(refused.value)

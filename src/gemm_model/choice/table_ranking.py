@@ -17,21 +17,21 @@ from gemm_model.core.further_work import asked_of
 from gemm_model.core.kernel_config import RASTERS, SCHEDULES
 from gemm_model.core.prediction import ROWS_PER_CHUNK, BatchPrediction
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.candidates import FIRST_ORDERS, CandidateSpace, types_of
-from gemm_model.tables.further_columns import FURTHER_COLUMNS, asks_for_more, problem_of_row
+from gemm_model.kernels.candidates import COUNTS, FIRST_ORDERS, CandidateSpace, types_of
+from gemm_model.tables.further_columns import FURTHER_COLUMNS, TYPE_COLUMNS, asks_for_more, problem_of_row
+from gemm_model.tables.schema import KNOWN, PROBLEM_COLUMNS, understood
 from gemm_model.tables.table import batch_from_frame, sizes
 
 KERNELS_LOOKED_AT_CLOSELY = 64
 """Kernels of a shape whose tile orders are all predicted [1]; after a first look with few orders; chosen: a
 kernel may be fast in one order only."""
 
-TYPE_COLUMNS = ("in_dtype", "a_dtype", "b_dtype", "out_dtype")
 DEFAULT_DTYPE = "bf16"
 ONE = dict.fromkeys(("m", "n", "k", "batch"), 1)
 
 
 def problems_of_table(frame: pd.DataFrame) -> list[GemmProblem]:
-    """The problems of a table: m, n, k; in_dtype, a_dtype, b_dtype, out_dtype, batch, FURTHER_COLUMNS if any.
+    """The problems of a table: m, n, k, and of `PROBLEM_COLUMNS` the others if any.
 
     Raises InputError naming the row and column of a bad value.
     """
@@ -49,9 +49,9 @@ def rank_table(
 ) -> pd.DataFrame:
     """The best candidate for each row of a table of problems (columns: `problems_of_table`).
 
-    Returns the table with the choice's columns appended: kernel, cta_m, cta_n, cluster_m, cluster_n,
-    schedule, raster, swizzle, stages, split_k, swap_ab, `predicted_us`, `limiter` and, if the model has one,
-    `error_band`.
+    The table comes back with the choice's columns behind its own: `gpu`, those of `KERNEL_COLUMNS`,
+    `predicted_us`, `limiter` and, where the model has one, `error_band`; without what it said of another
+    kernel and of its measurement.
 
     Each kernel is looked at with its first tile orders (one of each raster, where there are several), and of
     the fastest few all orders are predicted. A residual corrects those that it can make the fastest.
@@ -87,16 +87,17 @@ def rank_table(
         parts = list(pool.map(ranked, chunks))
     order = np.argsort(np.concatenate([rows for _, rows in chunks]))
     added = pd.concat(parts, ignore_index=True).iloc[order].set_axis(frame.index)
-    kept = frame.drop(columns=[name for name in added if name in frame])
+    kept = types.drop(columns=[name for name in types if name in KNOWN and name not in PROBLEM_COLUMNS])
     result = pd.concat([kept, added], axis=1)
-    result.attrs = dict(frame.attrs)
+    result.attrs = dict(types.attrs)
     return result
 
 
 def _with_types(frame: pd.DataFrame) -> pd.DataFrame:
+    frame = understood(frame)
     if "in_dtype" in frame or ("a_dtype" in frame and "b_dtype" in frame):
         return frame
-    return frame.assign(in_dtype=DEFAULT_DTYPE)
+    return frame.assign(in_dtype=frame.get("a_dtype", DEFAULT_DTYPE))
 
 
 def _sizes(frame: pd.DataFrame) -> FloatArray:
@@ -129,18 +130,19 @@ def _best_of_chunk(
     kernels = replace(kernels, times_us=times_us).with_residual(1)
     best = np.arange(len(shapes)) * count + kernels.times_us.argmin(axis=1)
     columns = _columns(space, kernels.candidates[best], kernels.predictions(best))
-    return pd.DataFrame(dict(columns), index=shapes)
+    return pd.DataFrame({"gpu": ranker.gpu.name, **dict(columns)}, index=shapes)
 
 
 def _columns(
     space: CandidateSpace, chosen: IntArray, prediction: BatchPrediction
 ) -> Iterator[tuple[str, Any]]:
     yield "kernel", np.full(len(chosen), space.family.name)
-    for name in ("cta_m", "cta_n", "cluster_m", "cluster_n", "swizzle", "stages", "split_k"):
+    for name in COUNTS:
         yield name, space.kernel[name][chosen].astype(np.int64)
     yield "schedule", np.array(SCHEDULES)[space.kernel["schedule"][chosen]]
     yield "raster", np.array(RASTERS)[space.kernel["raster"][chosen]]
     yield "swap_ab", space.swapped[chosen].astype(np.int64)
+    yield "fast_accum", np.full(len(chosen), int(space.family.space.fast_accum))
     yield "predicted_us", prediction.runtime_us
     yield "limiter", np.array(prediction.limiter_names)[prediction.limiter]
     if prediction.error_band is not None:

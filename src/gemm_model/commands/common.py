@@ -305,16 +305,28 @@ def problem(args: argparse.Namespace) -> GemmProblem:
 
 
 def problem_table(args: argparse.Namespace) -> pd.DataFrame:
-    """The table of --input, with the type of --dtype where it names none."""
+    """The table of --input, with the type of --dtype where it names none; its card is the one to rank for."""
+    from gemm_model.tables.schema import card_named, cards_of, understood
     from gemm_model.tables.table import read_table
 
-    frame = read_table(args.input)
+    weight = getattr(args, "weight", None)
+    frame = understood(read_table(args.input), () if weight is None else (weight,))
     if "in_dtype" not in frame and "a_dtype" not in frame:
         operand_type(args.dtype)  # refused here where it is none: a table takes no text with half a character
         frame["in_dtype"] = args.dtype
     elif "dtype" in args.given:
         raise InputError(f"{args.input} has types of its own; expected no --dtype")
+    if not gpu_given(args):
+        cards = {card_named(name) for name in cards_of(frame)}
+        if len(cards) > 1:
+            raise InputError(f"{args.input}: rows of {', '.join(sorted(cards))}; expected --gpu, or one card")
+        args.gpu = next(iter(cards), None)
     return frame
+
+
+def gpu_given(args: argparse.Namespace) -> bool:
+    """Whether the command line names a GPU."""
+    return args.gpu is not None or any(word.lstrip("+").startswith("gpu=") for word in args.overrides)
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from gemm_model.commands import common
 from gemm_model.commands.rank import add_family, ranker_of
 from gemm_model.core.errors import InputError
 from gemm_model.kernels.candidates import Candidate
+from gemm_model.report.console import kernel_fields, problem_fields
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ EXAMPLES = (
     "--input shapes.csv --max-kernels 4 --dtype bf16",
     "--input shapes.csv --max-kernels 8 --weight count --output kernels.csv --format csv",
 )
+
+
+SHOWN = ("m", "n", "k", "a_dtype", "served_by", "swizzle", "raster", "predicted_us", "best_us", "loss")
+"""Of a shape what the text shows."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,15 +57,16 @@ def run(args: argparse.Namespace) -> int:
     problems = problems_of_table(frame)
     with common.progress("ranking", len(problems)) as advance:
         found = choose_portfolio(problems, ranker, args.max_kernels, weights, advance)
-    shapes, kernels = _shapes(found), _kernels(found)
+    shapes, kernels = _shapes(found, ranker.gpu.name), _kernels(found)
+    shown = [{name: row[name] for name in SHOWN} for row in shapes]
     document = Document(
         verb="portfolio",
         gpu=ranker.gpu.name,
         model=common.settings(args).model,
         result={"mean_loss": found.mean_loss, "gap": found.gap, "kernels": kernels},
         rows=shapes,
-        notes=_notes(found),
-        text=lambda: f"{text_table(kernels)}\n\n{text_table(shapes)}",
+        notes=[*_notes(found), *frame.attrs.get("notes", ())],
+        text=lambda: f"{text_table(kernels)}\n\n{text_table(shown)}",
     )
     common.show(args, document)
     if args.html is not None:
@@ -98,15 +104,14 @@ def _kernels(found: Portfolio) -> list[dict[str, Any]]:
     return rows
 
 
-def _shapes(found: Portfolio) -> list[dict[str, Any]]:
+def _shapes(found: Portfolio, gpu: str) -> list[dict[str, Any]]:
     return [
         {
-            "m": problem.m,
-            "n": problem.n,
-            "k": problem.k,
-            "kernel": int(served_by) + 1,
-            "swizzle": order.config.swizzle,
-            "raster": order.config.raster,
+            **problem_fields(problem),
+            "gpu": gpu,
+            **kernel_fields(order.config),
+            "swap_ab": int(order.swap_ab),
+            "served_by": int(served_by) + 1,
             "predicted_us": float(time_us),
             "best_us": float(best_us),
             "loss": float(loss),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -46,7 +48,13 @@ def run(args: argparse.Namespace) -> int:
     if args.input is not None:
         used = (*common.SETTINGS, *common.OUTPUT, "input", "html")
         common.refuse_unused(args, "with --input", used)
-        document = predict_table_file(args.input, args.output, common.settings(args), html=args.html)
+        document = predict_table_file(
+            args.input,
+            args.output,
+            common.settings(args),
+            html=args.html,
+            of_card=None if common.gpu_given(args) else partial(_of_card, args),
+        )
         common.print_document(document, common.chosen_format(args, output=None))
         return 0
     if args.html is not None:
@@ -56,6 +64,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _of_card(args: argparse.Namespace, card: str) -> Settings:
+    """The same options for a card that a table names."""
+    return common.settings(argparse.Namespace(**{**vars(args), "gpu": card}))
+
+
 def predict_table_file(
     input_path: Path,
     output_dir: Path | None,
@@ -63,6 +76,7 @@ def predict_table_file(
     *,
     classic: bool = False,
     html: Path | None = None,
+    of_card: Callable[[str], Settings] | None = None,
 ) -> Document:
     """The main job; `classic` writes the columns that the classic script's readers know."""
     from gemm_model.report.table_job import predict_file
@@ -73,6 +87,7 @@ def predict_table_file(
         output_dir,
         chosen,
         lambda step: common.words(f"[{perf_counter() - started:5.2f} s] {step}"),
+        of_card=of_card,
         classic=classic,
     )
     for path in report.files:
@@ -80,11 +95,11 @@ def predict_table_file(
     if html is not None:
         from gemm_model.report.page.table import table_page
 
-        page = table_page(report.rows, input_path.name, chosen.gpu, chosen.model, report.notes)
+        page = table_page(report.predicted, input_path.name, chosen.gpu, chosen.model, report.notes)
         common.write_page(page, html)
     return Document(
         verb="predict",
-        gpu=chosen.gpu.name,
+        gpu=", ".join(report.cards),
         model=chosen.model,
         result={"accuracy": report.accuracy, "files": report.files},
         rows=report.rows,
@@ -99,15 +114,16 @@ def _table_text(report: TableReport, chosen: Settings) -> str:
     from gemm_model.report.console import accuracy_text, explanation, extreme_rows
 
     numbered = report.rows.reset_index(drop=True)
+    numbered = numbered[numbered["ratio"].notna()]
     parts = []
     for title, rows in zip(("HIGHEST", "LOWEST"), extreme_rows(numbered, EXTREMES), strict=True):
         parts.append(f"{len(rows)} {title} RATIOS predicted / measured")
         for position, row in rows.iterrows():
             kernel = {str(key): value for key, value in row.items()}
-            prediction = report.prediction.row(int(str(position)))
+            prediction = report.prediction(int(str(position)))
             parts.append(explanation(kernel, prediction, float(row["runtime_us"])))
     parts.append(
-        f"ACCURACY of {chosen.model} on {chosen.gpu.name}, |predicted / measured - 1|\n"
+        f"ACCURACY of {chosen.model} on {', '.join(report.cards)}, |predicted / measured - 1|\n"
         + accuracy_text(report.accuracy)
     )
     return "\n" + "\n\n".join(parts)
@@ -136,6 +152,7 @@ def predict_kernel(args: argparse.Namespace) -> Document:
         result["expected"] = over_routings
     row = {
         **result["problem"],
+        "gpu": chosen.gpu.name,
         **kernel,
         **over_routings,
         "predicted_us": prediction.runtime_us,

@@ -16,6 +16,8 @@ from gemm_model.report.console import kernel_fields, prediction_fields, problem_
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from gemm_model.choice.across_families import Against
     from gemm_model.choice.selection import Choice, Ranker, Ranking
     from gemm_model.core.routing import Routing
@@ -83,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     always = (*common.SETTINGS, *common.OUTPUT, "family")
     if args.input is not None:
         common.refuse_unused(args, "with --input", (*always, "against", "input", "dtype"))
-        common.show(args, _table(args, ranker_of(args)))
+        common.show(args, _table(args, common.problem_table(args)))
         return 0
     if args.why_not is not None and args.emit is not None:
         raise InputError("--why-not comes with --emit; expected one of them")
@@ -110,17 +112,18 @@ def _document(ranker: Ranker, args: argparse.Namespace, **parts: Any) -> Documen
     return Document(verb="rank", gpu=ranker.gpu.name, model=common.settings(args).model, **parts)
 
 
-def _table(args: argparse.Namespace, ranker: Ranker) -> Document:
+def _table(args: argparse.Namespace, frame: pd.DataFrame) -> Document:
     from gemm_model.choice.across_families import rank_table_against
     from gemm_model.choice.table_ranking import rank_table
 
-    frame = common.problem_table(args)
+    ranker = ranker_of(args)
     with common.progress("ranking", len(frame)) as advance:
         if args.against is None:
             result = rank_table(frame, ranker, advance)
         else:
             result = rank_table_against(frame, ranker, ranker_of(args, args.against), advance)
-    return _document(ranker, args, rows=result, text=lambda: text_table(result))
+    notes = result.attrs.get("notes", ())
+    return _document(ranker, args, rows=result, notes=notes, text=lambda: text_table(result))
 
 
 def _why_not(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
@@ -172,6 +175,10 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
             for row, (choice, _) in zip(rows, chosen, strict=True)
         ],
     }
+    told = [
+        {**row, **problem_fields(problem), "gpu": ranker.gpu.name, **kernel_fields(choice.candidate.config)}
+        for row, (choice, _) in zip(rows, chosen, strict=True)
+    ]
     either = {True: "either", False: None}
     shown = [
         {**row, "swap_ab": either[row["swapped_too"]] or row["swap_ab"], "swapped_too": None} for row in rows
@@ -183,7 +190,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         *_pick_notes(ranker, ranking),
         *ranking.best.prediction.caveats,
     ]
-    return _document(ranker, args, result=result, rows=rows, notes=notes, text=lambda: text_table(shown))
+    return _document(ranker, args, result=result, rows=told, notes=notes, text=lambda: text_table(shown))
 
 
 def _check_top(top: int) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -84,9 +85,10 @@ def _gpu(name_or_path: str | Path) -> tuple[dict[str, Any], str]:
         return _like_another(found), str(name_or_path)
     name = str(name_or_path).lower()
     if name not in gpu_names():
-        raise InputError(
-            f"unknown GPU {str(name_or_path)!r}; expected a YAML file or one of {', '.join(gpu_names())}"
-        )
+        near = [known for known in gpu_names() if name and known.startswith(name)]
+        near = near or get_close_matches(name, gpu_names(), 3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "expected one of `gemm-model list gpus`"
+        raise InputError(f"unknown GPU {str(name_or_path)!r}; {hint} (or a YAML file)")
     return _like_another(deepcopy(_packaged(f"gpu/{name}.yaml"))), f"config/gpu/{name}.yaml"
 
 

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from gemm_model import __version__
+from gemm_model.core.batch import IntArray
 from gemm_model.core.errors import extra_needed
 from gemm_model.core.files import atomic_path, atomic_write, check_folder_writable, sole_writer
-from gemm_model.core.prediction import BatchPrediction
+from gemm_model.core.prediction import BatchPrediction, Prediction
 from gemm_model.core.settings import Settings
 from gemm_model.models import create_model
 from gemm_model.report.console import accuracy_summary
 from gemm_model.report.document import json_text
 from gemm_model.report.progress import Progress
+from gemm_model.tables.schema import card_named, cards_of, require_card, understood
 from gemm_model.tables.table import (
+    OK,
+    dispositions,
     measured_otherwise,
     predict_frame,
     read_table,
-    runtimes_us,
     usable_rows,
     with_prediction,
 )
@@ -34,11 +38,24 @@ class TableReport:
     """Results of the main job, and the files written."""
 
     rows: pd.DataFrame
-    prediction: BatchPrediction
+    """All rows of the table; `disposition` is 'ok' where there is a prediction."""
+    cards: tuple[str, ...]
+    predictions: tuple[tuple[IntArray, BatchPrediction], ...]
+    """Of each card the places of its predicted rows, and what is predicted of them."""
     accuracy: list[dict[str, Any]]
     """Accuracy by group of rows; empty if the table has no measurements."""
     notes: list[str]
     files: list[Path]
+
+    @property
+    def predicted(self) -> pd.DataFrame:
+        """The rows that there is a prediction of."""
+        return self.rows[(self.rows["disposition"] == OK).to_numpy()]
+
+    def prediction(self, place: int) -> Prediction:
+        """The prediction of the row at a place of the table."""
+        places, prediction = next(each for each in self.predictions if place in each[0])
+        return prediction.row(int(np.searchsorted(places, place)))
 
 
 def predict_file(
@@ -47,33 +64,74 @@ def predict_file(
     chosen: Settings,
     step: Callable[[str], None],
     *,
+    of_card: Callable[[str], Settings] | None = None,
     classic: bool = False,
 ) -> TableReport:
     """Predict every kernel of a file; write predictions, summary and plots if a folder is given.
 
-    Calls `step(name)` before each step; `classic` writes the times under the classic script's names.
-    Raises InputError for a bad table, or a folder that another run is writing into, before writing anything.
+    `step` is told of each step before it starts; `classic` writes the times under the classic script's names.
+    `of_card` tells the settings of a card by its name: a table that names other cards than the chosen one is
+    then predicted for those, each apart. Raises InputError for a bad table, or a folder that another run is
+    writing into, before writing anything.
     """
     if output_dir is not None:
         check_folder_writable(output_dir)
     step(f"reading {input_path}")
+    table = understood(read_table(input_path))
+    named = cards_of(table)
+    if of_card is None or not named:
+        if "runtime_us" in table:
+            require_card(table, chosen.gpu)
+        parts = [(chosen, np.arange(len(table)))]
+    else:
+        cards = table["gpu"].map(lambda name: card_named(str(name) or chosen.gpu.name)).to_numpy()
+        parts = [(of_card(card), np.flatnonzero(cards == card)) for card in dict.fromkeys(cards)]
+    found = [_predicted(table.iloc[places], each, step) for each, places in parts]
+    rows = pd.concat([part for part, _, _ in found]).iloc[np.argsort(np.concatenate([p for _, p in parts]))]
+    rows.attrs = dict(table.attrs)
+    report = TableReport(
+        rows=rows,
+        cards=tuple(each.gpu.name for each, _ in parts),
+        predictions=tuple(
+            (places[(part["disposition"] == OK).to_numpy()], prediction)
+            for (_, places), (part, prediction, _) in zip(parts, found, strict=True)
+        ),
+        accuracy=_accuracy([part for part, _, _ in found]),
+        notes=list(dict.fromkeys(note for _, _, notes in found for note in notes)),
+        files=[],
+    )
+    if output_dir is not None:
+        with sole_writer(output_dir):
+            report.files.extend(_write(input_path, output_dir, chosen, report, step, classic=classic))
+    return report
+
+
+def _predicted(
+    table: pd.DataFrame, chosen: Settings, step: Callable[[str], None]
+) -> tuple[pd.DataFrame, BatchPrediction, list[str]]:
+    """All rows of one card, the predictions of those that are 'ok', and what is to be said of them."""
     model = create_model(chosen.model, chosen.gpu, chosen.options)
-    frame, notes = usable_rows(read_table(input_path), needs_tile=model.needs_tile)
-    measured = runtimes_us(frame) is not None
+    frame, notes = usable_rows(table, needs_tile=model.needs_tile)
+    table, disposition = dispositions(table, needs_tile=model.needs_tile)
     step(f"predicting {len(frame)} kernels with {chosen.model} on {chosen.gpu.name}")
     bar = Progress("predicting", len(frame))
     try:
         prediction = predict_frame(frame, model, bar.advance)
     finally:
         bar.close()
-    rows = with_prediction(frame, prediction)
-    accuracy = accuracy_summary(rows) if measured else []
-    notes += [*measured_otherwise(frame, model.regime), *prediction.caveats]
-    report = TableReport(rows=rows, prediction=prediction, accuracy=accuracy, notes=notes, files=[])
-    if output_dir is not None:
-        with sole_writer(output_dir):
-            report.files.extend(_write(input_path, output_dir, chosen, report, step, classic=classic))
-    return report
+    rows = with_prediction(table.assign(gpu=chosen.gpu.name), prediction, disposition)
+    return rows, prediction, [*notes, *measured_otherwise(frame, model.regime), *prediction.caveats]
+
+
+def _accuracy(parts: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
+    """The figures of each card apart, of its rows with a measurement."""
+    found: list[dict[str, Any]] = []
+    for part in parts:
+        measured = part[part["ratio"].notna().to_numpy()] if "ratio" in part else part.head(0)
+        card = f"{part['gpu'].iloc[0]} " if len(parts) > 1 else ""
+        figures = accuracy_summary(measured) if len(measured) else []
+        found += [{**row, "rows of": f"{card}{row['rows of']}"} for row in figures]
+    return found
 
 
 def with_classic_names(rows: pd.DataFrame) -> pd.DataFrame:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from gemm_model.core.batch import BoolArray
 from gemm_model.core.batch_strides import BatchStrides
+from gemm_model.core.dtypes import BlockScale, element_type
 from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError
 from gemm_model.core.further_work import FurtherWork, assembled, further_work, refuse_apart
@@ -27,7 +28,11 @@ FURTHER_COLUMNS = (
 """Words as `parse` of `Epilogue`, `GroupedGemm`, `BlockScaling`, `ConvProblem` and `BatchStrides` takes them;
 of broadcast the operand that a batch shares."""
 _NOTHING = ("", "none", "None", "nan")
-_TYPES = ("in_dtype", "a_dtype", "b_dtype", "out_dtype")
+TYPE_COLUMNS = (
+    *("in_dtype", "a_dtype", "b_dtype", "out_dtype", "acc_dtype", "sf_dtype", "sf_vec_size"),
+    *("a_major", "b_major", "c_major"),
+)
+"""Types and layouts of a product."""
 
 
 def asks_for_more(frame: pd.DataFrame) -> BoolArray:
@@ -35,8 +40,14 @@ def asks_for_more(frame: pd.DataFrame) -> BoolArray:
     found: BoolArray = np.zeros(len(frame), dtype=bool)
     for name in FURTHER_COLUMNS:
         if name in frame:
-            found |= ~(frame[name].isna() | frame[name].isin(_NOTHING)).to_numpy(dtype=bool)
+            found |= is_asked(frame[name])
     return found
+
+
+def is_asked(column: pd.Series) -> BoolArray:
+    """Which cells of one of FURTHER_COLUMNS ask for something."""
+    result: BoolArray = ~(column.isna() | column.isin(_NOTHING)).to_numpy(dtype=bool)
+    return result
 
 
 def with_further_work(frame: pd.DataFrame, columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +63,7 @@ def with_further_work(frame: pd.DataFrame, columns: Mapping[str, Any]) -> dict[s
         result["cta_m"] * result["cluster_m"],
         result["cta_n"] * result["cluster_n"],
     )
-    told = [name for name in (*FURTHER_COLUMNS, *_TYPES) if name in frame]
+    told = [name for name in (*FURTHER_COLUMNS, *TYPE_COLUMNS) if name in frame]
     keys = frame[told].astype(object).fillna("").astype(str)
     for name in ("m", "n", "k", "batch"):
         keys[name] = result[name]
@@ -89,8 +100,9 @@ def _replacing(problem: GemmProblem, frame: pd.DataFrame) -> dict[str, Any]:
 
 def problem_of_row(cells: Mapping[str, Any]) -> GemmProblem:
     """The problem of a row's cells: sizes, names of types, and texts of FURTHER_COLUMNS if any."""
-    texts = {name: str(cells.get(name, "")) for name in (*FURTHER_COLUMNS, *_TYPES)}
+    texts = {name: str(cells.get(name, "")) for name in (*FURTHER_COLUMNS, *TYPE_COLUMNS)}
     texts = {name: "" if text in _NOTHING else text for name, text in texts.items()}
+    layouts: dict[str, Any] = {name: texts[name] for name in ("a_major", "b_major", "c_major") if texts[name]}
     refuse_apart(texts)
     m, n, k, batch = (int(cells[name]) for name in ("m", "n", "k", "batch"))
     a_type, out_type = texts["a_dtype"] or texts["in_dtype"], texts["out_dtype"] or None
@@ -118,4 +130,12 @@ def problem_of_row(cells: Mapping[str, Any]) -> GemmProblem:
         block_scaling=texts["block_scaling"] or None,
     )
     strides = BatchStrides.parse(texts["batch_strides"]) if texts["batch_strides"] else None
-    return replace(problem, broadcast=texts["broadcast"], batch_strides=strides)
+    scales: dict[str, Any] = {}
+    if texts["sf_dtype"]:
+        scale = BlockScale(
+            dtype=element_type(texts["sf_dtype"]), vec_size=int(float(texts["sf_vec_size"] or 0))
+        )
+        scales = {"a_scale": scale, "b_scale": scale}
+    if texts["acc_dtype"]:
+        scales["acc_dtype"] = element_type(texts["acc_dtype"])
+    return replace(problem, broadcast=texts["broadcast"], batch_strides=strides, **layouts, **scales)

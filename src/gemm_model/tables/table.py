@@ -1,15 +1,7 @@
-"""Tables of kernels: reading CSV files, checking columns, and turning them into batches.
+"""Tables of kernels: reading files, checking values, and turning them into batches.
 
-Columns (sizes in elements, times in microseconds; the classic gemm-model's come first):
-
-    in_dtype, acc_dtype, out_dtype, sf_dtype, sf_vec_size, a_major, b_major, c_major,
-    mma_m, mma_n, cta_m, cta_n, cluster_m, cluster_n, m, n, k, runtime_us,
-    a_dtype, b_dtype, batch, cta_k, stages, schedule, raster, swizzle, split_k, scheduler, fast_accum, kernel,
-    gpu, empty_kernel_us, pdl, footprint_bytes,
-    epilogue, groups, group_layout, capacity, block_scaling, conv, broadcast, batch_strides
-
-Only m, n, k and in_dtype are required, and the tile and cluster for a model that needs them. Further columns
-travel along untouched.
+Columns are those of `tables.schema` (sizes in elements, times in microseconds). Only m, n, k and in_dtype are
+required, and the tile and cluster for a model that needs them. Further columns travel along untouched.
 """
 
 from __future__ import annotations
@@ -48,7 +40,15 @@ from gemm_model.core.dtypes import (
     require_product,
 )
 from gemm_model.core.errors import InputError, RefusedKernelError
-from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULERS, SCHEDULES, STREAM_K
+from gemm_model.core.kernel_config import (
+    COOPERATIVE,
+    KERNELS,
+    RASTERS,
+    SCHEDULERS,
+    SCHEDULES,
+    STREAM_K,
+    TWO_CTA,
+)
 from gemm_model.core.prediction import BatchPrediction, predict_in_chunks
 from gemm_model.core.problem import scale_bits
 from gemm_model.core.regimes import GRAPH, regime_name
@@ -58,7 +58,8 @@ from gemm_model.dataset.storage import DataSet, is_dataset
 from gemm_model.kernels.feasibility import refuse_in_any_family
 from gemm_model.kernels.registry import names_in_tables
 from gemm_model.models import Model, require_known
-from gemm_model.tables.further_columns import FURTHER_COLUMNS, with_further_work
+from gemm_model.tables.further_columns import FURTHER_COLUMNS, asks_for_more, is_asked, with_further_work
+from gemm_model.tables.schema import table_name, understood
 
 SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k", *FURTHER_COLUMNS)
 """Columns that identify a GEMM, as far as a table has them."""
@@ -87,6 +88,14 @@ MAX_FOOTPRINT_BYTES = 1e13
 MAX_COLUMNS = 1000
 """Columns of a table [1]; all tables; chosen: those of a benchmark have 65."""
 MAX_EMPTY_KERNEL_US = 100.0
+OK, FAILED, IN_TURN, NO_TILE, SPLIT_UNTOLD = "ok", "failed", "in_turn", "no_tile", "split_untold"
+LEFT_OUT = {
+    FAILED: "{} rows without a measurement (column disposition)",
+    IN_TURN: "{} rows of two kernels in turn (column partner)",
+    NO_TILE: "{} rows of kernel {} have no tile and",
+    SPLIT_UNTOLD: "{} rows split K in parts that are not told and",
+}
+"""What notes say of rows by their disposition."""
 
 
 def read_table(path: Path | str) -> pd.DataFrame:
@@ -159,10 +168,9 @@ def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
 
     Without `needs_tile` the kernel's columns are neither read nor checked, and keep their defaults.
     """
-    _require_distinct(frame)
     require_columns(frame, [*_SIZES, *(_TILE if needs_tile else ())])
     if len(frame) == 0:
-        raise InputError(f"{_name(frame)}: no rows; expected at least one")
+        raise InputError(f"{table_name(frame)}: no rows; expected at least one")
     columns: dict[str, Any] = {name: sizes(frame, name) for name in _SIZES}
     columns["batch"] = sizes(frame, "batch", default=1.0)
     columns |= _operand_columns(frame)
@@ -175,7 +183,25 @@ def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
     columns["footprint_bytes"] = _told(
         frame, "footprint_bytes", NO_SECOND_USE, MAX_FOOTPRINT_BYTES, "a number of bytes"
     )
-    return GemmBatch(**with_further_work(frame, columns))
+    columns = with_further_work(frame, columns)
+    swapped = _flag(frame if needs_tile else frame[[]], "swap_ab")
+    return GemmBatch(**(_exchanged(frame, columns, swapped) if swapped.any() else columns))
+
+
+def _exchanged(frame: pd.DataFrame, columns: Mapping[str, Any], swapped: BoolArray) -> dict[str, Any]:
+    """Columns of a batch whose `swapped` rows compute D^T = B A^T: their tile and cluster lie in that."""
+    further = asks_for_more(frame) & swapped
+    for name in ("groups", "conv", "block_scaling", "broadcast", "batch_strides"):
+        if name in frame:
+            _reject(frame, "swap_ab", further & is_asked(frame[name]), f"0 beside {name}")
+    result = dict(columns)
+    for one, other in (("m", "n"), ("a_bits", "b_bits"), ("a_scale_bits", "b_scale_bits")):
+        result[one] = np.where(swapped, columns[other], columns[one])
+        result[other] = np.where(swapped, columns[one], columns[other])
+    result["a_k_major"] = np.where(swapped, columns["b_k_major"], columns["a_k_major"])
+    result["b_k_major"] = np.where(swapped, columns["a_k_major"], columns["b_k_major"])
+    result["c_n_major"] = columns["c_n_major"] != swapped
+    return result
 
 
 def predict_frame(
@@ -192,7 +218,7 @@ def predict_frame(
             refuse_in_any_family(batch, model.gpu)
         return predict_in_chunks(model.predict_batch, batch, advance)
     except RefusedKernelError as refused:
-        raise InputError(f"{_name(frame)}: {_where(frame, refused.row)}: {refused.reason}") from None
+        raise InputError(f"{table_name(frame)}: {_where(frame, refused.row)}: {refused.reason}") from None
 
 
 def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
@@ -203,8 +229,6 @@ def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
         columns[name] = sizes(frame, name, default=None if told else default)
     for name in _AUTO_SIZES:
         columns[name] = sizes(frame, name, default=0.0, low=0)
-    for name in ("m", "n"):
-        columns[f"mma_{name}"] = sizes(frame, f"mma_{name}", default=columns[f"cta_{name}"])
     columns["a_k_major"] = _choice(frame, "a_major", ("k", "m"), default=0) == 0
     columns["b_k_major"] = _choice(frame, "b_major", ("k", "n"), default=0) == 0
     columns["c_n_major"] = _choice(frame, "c_major", ("n", "m"), default=0) == 0
@@ -212,11 +236,12 @@ def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
     columns["raster"] = _choice(frame, "raster", RASTERS, default=0)
     columns["fast_accum"] = _flag(frame, "fast_accum")
     columns["stream_k"] = _choice(frame, "scheduler", SCHEDULERS, default=0) == SCHEDULERS.index(STREAM_K)
-    if "schedule" in frame:
-        columns["schedule"] = _choice(frame, "schedule", SCHEDULES, default=0)
-    else:
-        two_ctas = columns["mma_m"] == 2 * columns["cta_m"]
-        columns["schedule"] = np.where(two_ctas, SCHEDULES.index("2cta"), SCHEDULES.index("cooperative"))
+    columns["schedule"] = _choice(frame, "schedule", SCHEDULES, default=0)
+    ctas_per_mma = np.where(columns["schedule"] == TWO_CTA, 2.0, 1.0)
+    columns["mma_m"] = sizes(frame, "mma_m", default=ctas_per_mma * columns["cta_m"])
+    columns["mma_n"] = sizes(frame, "mma_n", default=columns["cta_n"])
+    if "schedule" not in frame:
+        columns["schedule"] = np.where(columns["mma_m"] == 2 * columns["cta_m"], TWO_CTA, COOPERATIVE)
     return columns
 
 
@@ -236,37 +261,44 @@ def _told(frame: pd.DataFrame, name: str, default: float, high: float, what: str
 def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame, list[str]]:
     """The rows that a model can be compared with, and a sentence on each group of rows that is left out.
 
-    It leaves out rows of a failed run (column `disposition`) and rows of two kernels in turn (`partner`). If
-    the model needs a tile, it also leaves out library kernels of unknown tile, and split-K kernels whose
-    number of parts neither a column nor their grid gives.
+    Left out are those of which `dispositions` says something else than 'ok'. The notes begin with those of
+    `schema.understood`, which gives the columns their names.
     """
-    _require_distinct(frame)
-    notes = []
-    kept = frame
-    if "disposition" in kept:
-        failed = kept["disposition"].fillna("").astype(str) != "ok"
-        if failed.any():
-            notes.append(f"{int(failed.sum())} rows without a measurement (column disposition) are left out")
-        kept = kept[~failed]
-    if "partner" in kept:
-        in_turn = kept["partner"].fillna("").astype(str) != ""
-        if in_turn.any():
-            notes.append(f"{int(in_turn.sum())} rows of two kernels in turn (column partner) are left out")
-        kept = kept[~in_turn]
-    if needs_tile and "kernel" in kept and "cta_m" in kept:
-        untiled = kept["cta_m"].isna() | (kept["cta_m"].astype(str) == "")
-        for kernel, rows in kept[untiled].groupby("kernel"):
-            notes.append(f"{len(rows)} rows of kernel {kernel} have no tile and are left out")
-        kept = kept[~(untiled & (kept["kernel"].astype(str) != ""))]
-        kept = _with_splits_of_grids(kept)
-        untold = _splits_untold(kept)
-        if untold.any():
-            notes.append(f"{int(untold.sum())} rows split K in parts that are not told and are left out")
-        kept = kept[~untold]
+    frame = understood(frame)
+    told, disposition = dispositions(frame, needs_tile=needs_tile)
+    kept = told[(disposition == OK).to_numpy()]
+    notes = list(frame.attrs.get("notes", ()))
+    kernels = frame["kernel"].astype(str) if "kernel" in frame else pd.Series("", index=frame.index)
+    reasons = disposition.where(disposition.isin([OK, *LEFT_OUT]), FAILED)
+    for reason in LEFT_OUT:
+        rows = kernels[(reasons == reason).to_numpy()]
+        groups = rows.value_counts(sort=False) if reason == NO_TILE else {"": len(rows)} if len(rows) else {}
+        notes += [f"{LEFT_OUT[reason].format(count, name)} are left out" for name, count in groups.items()]
     kept.attrs = dict(frame.attrs)
     if len(kept) == 0:
-        raise InputError(f"{_name(frame)}: no row with a tile and a measurement; expected at least one")
+        raise InputError(f"{table_name(frame)}: no row with a tile and a measurement; expected at least one")
     return kept, notes
+
+
+def dispositions(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame, pd.Series]:
+    """The table with the splits that grids tell, and of every row 'ok' or why no model is compared with it.
+
+    That is what a failed run left in its column `disposition`; two kernels in turn (`partner`); and, where
+    the model needs a tile, of library kernels that they do not tell theirs or, neither by a column nor by
+    their grid, in how many parts they split K.
+    """
+    disposition = pd.Series(OK, index=frame.index, name="disposition", dtype=object)
+    if "disposition" in frame:
+        told = frame["disposition"].fillna("").astype(str)
+        disposition = told.mask(told == "", FAILED).astype(object)
+    if "partner" in frame:
+        disposition[(disposition == OK) & (frame["partner"].fillna("").astype(str) != "")] = IN_TURN
+    if needs_tile and "kernel" in frame and "cta_m" in frame:
+        untiled = frame["cta_m"].isna() | (frame["cta_m"].astype(str) == "")
+        disposition[(disposition == OK) & untiled & (frame["kernel"].astype(str) != "")] = NO_TILE
+        frame = _with_splits_of_grids(frame)
+        disposition[(disposition == OK) & _splits_untold(frame)] = SPLIT_UNTOLD
+    return frame, disposition
 
 
 def measured_otherwise(frame: pd.DataFrame, regime: str | None) -> list[str]:
@@ -327,19 +359,33 @@ def _grid_ctas(grid: object) -> float:
     return math.prod(map(float, extents.groups())) if extents else math.nan
 
 
-def runtimes_us(frame: pd.DataFrame) -> FloatArray | None:
-    """The measured runtimes, or None without any. Raises InputError for a runtime that is not positive."""
+def runtimes_us(frame: pd.DataFrame, *, blanks: bool = False) -> FloatArray | None:
+    """The measured runtimes, or None where there are none; raises InputError for one that is not above 0.
+
+    With `blanks` an empty cell is NaN.
+    """
     if "runtime_us" not in frame:
         return None
     values = _numbers(frame, "runtime_us")
-    _reject(frame, "runtime_us", ~(np.isfinite(values) & (values > 0)), "a positive number of microseconds")
-    return values
+    good = np.isfinite(values) & (values > 0)
+    empty = _empty_cells(frame["runtime_us"]) if blanks else None
+    if empty is not None:
+        values, good = np.where(empty, np.nan, values), good | empty
+    _reject(frame, "runtime_us", ~good, "a positive number of microseconds")
+    return None if empty is not None and empty.all() else values
 
 
-def with_prediction(frame: pd.DataFrame, prediction: BatchPrediction) -> pd.DataFrame:
-    """The table with the prediction's columns appended, and the ratio predicted / measured."""
+def with_prediction(
+    frame: pd.DataFrame, prediction: BatchPrediction, disposition: pd.Series | None = None
+) -> pd.DataFrame:
+    """The table with the prediction's columns behind its own, and the ratio predicted / measured.
+
+    `disposition`, where given, is of each row; the prediction is of those that are 'ok', and of the others
+    nothing is known.
+    """
     columns: dict[str, Any] = {}
-    measured_us = runtimes_us(frame)
+    usable = frame if disposition is None else frame[(disposition == OK).to_numpy()]
+    measured_us = runtimes_us(usable, blanks=True)
     if measured_us is not None:
         columns["runtime_us"] = measured_us
     columns["predicted_us"] = prediction.runtime_us
@@ -351,8 +397,14 @@ def with_prediction(frame: pd.DataFrame, prediction: BatchPrediction) -> pd.Data
     columns |= {f"{level}_bytes": values for level, values in prediction.bytes_by_level.items()}
     if prediction.error_band is not None:
         columns["error_band"] = prediction.error_band
-    added = pd.DataFrame(columns, index=frame.index, copy=False)
-    kept = frame.drop(columns=[name for name in columns if name in frame])
+    added = pd.DataFrame(columns, copy=False)
+    if disposition is not None:
+        ok = (disposition == OK).to_numpy()
+        added = added.reindex(np.where(ok, ok.cumsum() - 1, -1))
+    added.index = frame.index
+    if disposition is not None:
+        added["disposition"] = disposition
+    kept = frame.drop(columns=[name for name in added if name in frame])
     result = pd.concat([kept, added], axis=1)
     result.attrs = dict(frame.attrs)
     return result
@@ -362,13 +414,7 @@ def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
     """Raise InputError naming the first column that the table lacks."""
     for name in names:
         if name not in frame:
-            raise InputError(f"{_name(frame)}: column {name!r} is missing; expected {', '.join(names)}")
-
-
-def _require_distinct(frame: pd.DataFrame) -> None:
-    if not frame.columns.is_unique:
-        name = frame.columns[frame.columns.duplicated()][0]
-        raise InputError(f"{_name(frame)}: column {name!r} appears twice; expected each name once")
+            raise InputError(f"{table_name(frame)}: column {name!r} is missing; expected {', '.join(names)}")
 
 
 def sizes(
@@ -377,7 +423,7 @@ def sizes(
     """A column of whole numbers from `low` on; `default` fills an absent column and empty cells."""
     if name not in frame:
         if default is None:
-            raise InputError(f"{_name(frame)}: column {name!r} is missing")
+            raise InputError(f"{table_name(frame)}: column {name!r} is missing")
         return np.broadcast_to(np.asarray(default, dtype=np.float64), (len(frame),))
     values = _numbers(frame, name)
     if default is not None:
@@ -556,12 +602,8 @@ def _reject(frame: pd.DataFrame, name: str, bad: BoolArray, expected: str) -> No
 
 
 def _bad_value(frame: pd.DataFrame, name: str, row: int, what: str) -> InputError:
-    return InputError(f"{_name(frame)}: {_where(frame, row)}, column {name}: {what}")
+    return InputError(f"{table_name(frame)}: {_where(frame, row)}, column {name}: {what}")
 
 
 def _where(frame: pd.DataFrame, row: int) -> str:
     return f"line {frame.index[row]}" if frame.index.name == "line" else f"row {row}"
-
-
-def _name(frame: pd.DataFrame) -> str:
-    return str(frame.attrs.get("path", "table"))

@@ -1,0 +1,165 @@
+"""The one schema of tables: what columns are called, what others call them, and which are a slip of the pen.
+
+The same names hold in CSV, JSON, Parquet and Python (`docs/reference/tables.md`). Names of `ALIASES` are read
+and never written. A column that the schema does not know travels along, and a note says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from difflib import get_close_matches
+from functools import cache
+
+import numpy as np
+import pandas as pd
+
+from gemm_model.config import gpu_names, load_gpu_mapping
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.dataset.schema import COLUMNS
+from gemm_model.tables.further_columns import FURTHER_COLUMNS
+
+SCHEMA = "gemm-model-table/1"
+"""Name and version; the version grows when a column changes its meaning or goes."""
+PROBLEM_COLUMNS = (
+    *("in_dtype", "a_dtype", "b_dtype", "acc_dtype", "out_dtype", "sf_dtype", "sf_vec_size"),
+    *("a_major", "b_major", "c_major", "m", "n", "k", "batch", *FURTHER_COLUMNS),
+)
+"""What is computed."""
+KERNEL_COLUMNS = (
+    *("kernel", "cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n", "schedule", "raster"),
+    *("swizzle", "stages", "split_k", "swap_ab", "fast_accum", "scheduler", "warps", "pdl"),
+)
+"""By which kernel; with `swap_ab` of 1 its tile and cluster lie in the transposed problem."""
+LAUNCH_COLUMNS = ("gpu", "regime", "l2", "empty_kernel_us", "footprint_bytes", "partner", "settled")
+ADDED_COLUMNS = (
+    *("predicted_us", "ratio", "limiter", "error_band", "tflops", "rank", "ties", "tile", "cluster"),
+    *("gain", "swapped_too", "served_by", "loss"),
+)
+"""What verbs add, beside phases, details and bytes; nothing reads it."""
+KNOWN = frozenset(
+    {*PROBLEM_COLUMNS, *KERNEL_COLUMNS, *LAUNCH_COLUMNS, *ADDED_COLUMNS, *COLUMNS, "role", "campaign"}
+    - {"time", "order", "run", "count"}
+)
+ALIASES = {
+    **dict.fromkeys(("dtype", "data_type", "gemm_dtype", "precision"), "in_dtype"),
+    **{"dtype_a": "a_dtype", "dtype_b": "b_dtype", "d_dtype": "out_dtype", "dtype_out": "out_dtype"},
+    **{"output_dtype": "out_dtype", "batch_count": "batch", "batch_size": "batch"},
+    **dict.fromkeys(("time_us", "measured_us", "actual_us", "actual_runtime"), "runtime_us"),
+    **{"predicted_runtime": "predicted_us", "family": "kernel", "splitk": "split_k"},
+    **{f"block_{size}": f"cta_{size}" for size in "mnk"},
+    **{f"block_size_{size}": f"cta_{size}" for size in "mnk"},
+    **{f"tile_{size}": f"cta_{size}" for size in "mnk"},
+    **{"group_m": "swizzle", "group_size_m": "swizzle", "max_swizzle_size": "swizzle"},
+    **{"num_stages": "stages", "num_warps": "warps"},
+}
+"""What aiconfigurator, Triton, QuACK and the classic project call the same; in any case."""
+MILLISECONDS = ("time_ms", "runtime_ms", "latency_ms")
+"""Names of a measured time in ms."""
+_FIGURE = re.compile(r"phase_\w+|\w+_(us|ms|bytes|mhz|uj|clk|w|c|pct|share|tiles|waves|wave|registers|loss)")
+"""Names of figures, which travel along without a word."""
+_SHORTEST = 4
+"""Letters of a name [1] that can be a slip of the pen; chosen."""
+_ALIKE = 0.8
+"""Similarity of two names [1] from which one is a slip for the other; chosen: 'epilog' is, 'layer' is not."""
+
+
+def understood(frame: pd.DataFrame, also: Collection[str] = ()) -> pd.DataFrame:
+    """The table under the schema's names; `attrs["notes"]` tells of columns that nothing reads.
+
+    `also` are columns that the caller reads beside the schema's. Raises InputError for a name that looks like
+    a misspelt one, and where two columns say the same thing differently.
+    """
+    if not frame.columns.is_unique:
+        name = frame.columns[frame.columns.duplicated()][0]
+        raise InputError(f"{table_name(frame)}: column {name!r} appears twice; expected each name once")
+    renamed: dict[str, str] = {}
+    unread: list[str] = []
+    for column in map(str, frame.columns):
+        if column in KNOWN or column in also:
+            continue
+        if (known := _schema_name(column)) is not None:
+            renamed[column] = known
+            continue
+        near = get_close_matches(column.lower(), KNOWN, 1, _ALIKE) if len(column) >= _SHORTEST else []
+        if near and not _FIGURE.fullmatch(column):
+            raise InputError(
+                f"{table_name(frame)}: column {column!r} is not known; did you mean {near[0]!r}? "
+                "(a column of another meaning needs a name less alike)"
+            )
+        if not _FIGURE.fullmatch(column):
+            unread.append(column)
+    found = frame
+    for column, name in renamed.items():
+        found = _renamed(found, column, name)
+    found = found if found is not frame else frame.copy(deep=False)
+    found.attrs = dict(frame.attrs)
+    if unread:
+        found.attrs["notes"] = [f"columns that nothing reads travel along: {', '.join(unread)}"]
+    return found
+
+
+def _schema_name(column: str) -> str | None:
+    """The schema's name of a column that is called otherwise; None where it is not known."""
+    lower = column.lower()
+    if lower in MILLISECONDS:
+        return "runtime_us"
+    return ALIASES.get(lower, lower if lower in KNOWN else None)
+
+
+def _renamed(frame: pd.DataFrame, column: str, name: str) -> pd.DataFrame:
+    """The frame with a column under its schema's name, times in us; one of the same content may be there."""
+    values = frame[column]
+    if column.lower() in MILLISECONDS:
+        values = pd.to_numeric(values, errors="coerce") * 1e3
+    if name not in frame:
+        return frame.assign(**{column: values}).rename(columns={column: name})
+    if not (values.astype(str) == frame[name].astype(str)).all():
+        raise InputError(
+            f"{table_name(frame)}: columns {column!r} and {name!r} both say {name}; expected one of them"
+        )
+    return frame.drop(columns=column)
+
+
+def cards_of(frame: pd.DataFrame) -> list[str]:
+    """Names of the GPUs that a table's rows are of, in order; empty cells name none."""
+    if "gpu" not in frame:
+        return []
+    return [str(name) for name in pd.unique(frame["gpu"].replace("", np.nan).dropna())]
+
+
+@cache
+def _cards_by_name() -> dict[str, str]:
+    """Names of described GPUs, by themselves and by what the driver calls them."""
+    found = {
+        device: name for name in gpu_names() for device in load_gpu_mapping(name).get("device_names", ())
+    }
+    return found | {name: name for name in gpu_names()}
+
+
+def card_named(name: str) -> str:
+    """The described GPU of that name, or that the driver calls so; raises InputError where there is none."""
+    found = name if name in gpu_names() else _cards_by_name().get(name, name.lower())
+    if found not in gpu_names():
+        raise InputError(
+            f"column gpu: {name!r} is no described GPU; expected one of {', '.join(gpu_names())}, or --gpu"
+        )
+    return found
+
+
+def require_card(frame: pd.DataFrame, gpu: GpuSpec) -> None:
+    """Raise InputError where rows name another described GPU than `gpu`."""
+    others = [name for name in cards_of(frame) if name not in (gpu.name, *gpu.device_names)]
+    others = [name for name in others if _cards_by_name().get(name, gpu.name) != gpu.name]
+    if others:
+        row = int((frame["gpu"] == others[0]).to_numpy().argmax())
+        place = f"line {frame.index[row]}" if frame.index.name == "line" else f"row {row}"
+        raise InputError(
+            f"{table_name(frame)}: {place}, column gpu: {others[0]!r}, but the GPU asked for is {gpu.name}; "
+            f"expected {_cards_by_name()[others[0]]}, or rows of {gpu.name} alone"
+        )
+
+
+def table_name(frame: pd.DataFrame) -> str:
+    return str(frame.attrs.get("path", "table"))

@@ -1,0 +1,262 @@
+"""One schema: every table that a verb writes is read by every verb with the same answer; names with care."""
+
+import gzip
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_model import InputError, predict_table
+from gemm_model.choice.selection import Ranker
+from gemm_model.choice.table_ranking import problems_of_table, rank_table
+from gemm_model.tables.schema import KNOWN, understood
+
+MEASUREMENTS = Path(__file__).parents[2] / "data" / "measurements"
+
+PROBLEMS = pd.DataFrame(
+    {
+        "m": [16, 4096, 512, 128, 64, 3000],
+        "n": [7168, 4096, 28672, 8192, 512, 1000],
+        "k": [2048, 4096, 8192, 28672, 7168, 256],
+        "in_dtype": ["fp8", "bf16", "fp8", "bf16", "fp8", "fp16"],
+    }
+)
+ROOFS = ["--gpu", "h100_sxm"], ["--gpu", "b200_sxm"], ["--family", "any"], ["--family", "cutlass"]
+
+
+def predicted(frame):
+    return pd.to_numeric(frame["predicted_us"]).to_numpy()
+
+
+def written(gemm_model, path, *words):
+    found = gemm_model(*words, "--output", path, "--format", "csv")
+    assert found.code == 0, found.err
+    return pd.read_csv(path)
+
+
+def read_again(gemm_model, path, *words):
+    found = gemm_model("predict", "--input", path, "--format", "csv", *words)
+    assert found.code == 0, found.err
+    return pd.read_csv(io.StringIO(found.out))
+
+
+@pytest.mark.parametrize("options", [[], *ROOFS], ids=lambda words: "-".join(words) or "default")
+def test_a_ranked_table_is_predicted_with_the_same_times(gemm_model, tmp_path, options):
+    problems = tmp_path / "problems.csv"
+    PROBLEMS.to_csv(problems, index=False)
+    ranked = written(gemm_model, tmp_path / "best.csv", "rank", "--input", problems, *options)
+    again = read_again(gemm_model, tmp_path / "best.csv")
+    assert predicted(again) == pytest.approx(predicted(ranked), rel=1e-9)
+    # What was ranked is ranked again without another answer.
+    family = options if options[:1] == ["--family"] else []
+    twice = written(gemm_model, tmp_path / "twice.csv", "rank", "--input", tmp_path / "best.csv", *family)
+    assert predicted(twice) == pytest.approx(predicted(ranked), rel=1e-9)
+    assert twice.columns.tolist() == ranked.columns.tolist()
+
+
+@pytest.mark.parametrize("options", [[], ["--gpu", "b200_sxm"]], ids=["h200", "b200_sxm"])
+def test_a_portfolios_table_is_predicted_and_ranked_with_the_same_times(gemm_model, tmp_path, options):
+    problems, best, served_by = (tmp_path / f"{name}.csv" for name in ("problems", "best", "served"))
+    PROBLEMS.assign(in_dtype="fp8").to_csv(problems, index=False)
+    ranked = written(gemm_model, best, "rank", "--input", problems, *options)
+    served = written(gemm_model, served_by, "portfolio", "--input", best, "--max-kernels", 6)
+    assert predicted(served) == pytest.approx(predicted(ranked), rel=1e-3)
+    assert predicted(read_again(gemm_model, served_by)) == pytest.approx(predicted(served), rel=1e-9)
+    again = written(gemm_model, tmp_path / "again.csv", "rank", "--input", served_by)
+    assert predicted(again) == pytest.approx(predicted(ranked), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--m", "64", "--n", "7168", "--k", "2048", "--dtype", "fp8", "--family", "any"],
+        ["--m", "512", "--n", "4096", "--k", "4096", "--epilogue", "bias,gelu"],
+        ["--groups", "512,300,0,16", "--n", "4096", "--k", "2048"],
+        ["--m", "4096", "--n", "4096", "--k", "4096", "--dtype", "nvfp4", "--gpu", "b200_sxm"],
+        ["--conv", "fprop n=8 c=64 h=56 w=56 k=64 r=3 s=3 stride=1 pad=1", "--family", "cudnn"],
+    ],
+)
+def test_one_problems_ranking_is_a_table_too(gemm_model, tmp_path, words):
+    ranked = written(gemm_model, tmp_path / "ranked.csv", "rank", *words)
+    again = read_again(gemm_model, tmp_path / "ranked.csv")
+    assert predicted(again) == pytest.approx(predicted(ranked), rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "mxfp8"])
+def test_one_prediction_is_a_table_too(gemm_model, tmp_path, dtype):
+    words = ["--m", "640", "--n", "4096", "--k", "4096", "--cta", "128x128", "--dtype", dtype]
+    one = written(gemm_model, tmp_path / "one.csv", "predict", *words, "--gpu", "b200_sxm")
+    assert predicted(read_again(gemm_model, tmp_path / "one.csv")) == pytest.approx(predicted(one), rel=1e-9)
+
+
+def test_dtype_means_in_dtype(gemm_model, tmp_path):
+    path, named = tmp_path / "dtype.csv", tmp_path / "in_dtype.csv"
+    path.write_text("m,n,k,dtype\n4096,4096,8192,fp8\n")
+    named.write_text("m,n,k,in_dtype\n4096,4096,8192,fp8\n")
+    found = written(gemm_model, tmp_path / "found.csv", "rank", "--input", path)
+    assert predicted(found) == predicted(written(gemm_model, tmp_path / "same.csv", "rank", "--input", named))
+    assert "dtype" not in found
+    assert found["in_dtype"].tolist() == ["fp8"]
+    served = written(gemm_model, tmp_path / "p.csv", "portfolio", "--input", path, "--max-kernels", "1")
+    assert predicted(served) == pytest.approx(predicted(found))
+    assert served["a_dtype"].tolist() == ["e4m3"]
+
+
+@pytest.mark.parametrize(
+    ("column", "meant"), [("swizle", "swizzle"), ("fastaccum", "fast_accum"), ("epilog", "epilogue")]
+)
+@pytest.mark.parametrize("verb", ["rank", "predict", "portfolio"])
+def test_a_misspelt_column_is_refused_by_its_right_name(gemm_model, tmp_path, verb, column, meant):
+    path = tmp_path / "table.csv"
+    path.write_text(f"m,n,k,in_dtype,cta_m,cta_n,cluster_m,cluster_n,{column}\n64,64,64,bf16,128,128,1,1,1\n")
+    words = ["--max-kernels", "1"] if verb == "portfolio" else []
+    found = gemm_model(verb, "--input", path, *words)
+    assert found.code == 2
+    assert f"column {column!r} is not known; did you mean {meant!r}?" in found.err
+
+
+@pytest.mark.parametrize("verb", ["rank", "predict", "portfolio"])
+def test_a_note_names_columns_that_nothing_reads(gemm_model, tmp_path, verb):
+    path = tmp_path / "table.csv"
+    path.write_text("m,n,k,in_dtype,cta_m,cta_n,cluster_m,cluster_n,layer\n64,64,64,bf16,128,128,1,1,up\n")
+    found = gemm_model(verb, "--input", path, *(["--max-kernels", "1"] if verb == "portfolio" else []))
+    assert found.code == 0
+    assert "columns that nothing reads travel along: layer" in found.err
+
+
+def test_others_names_are_read_and_never_written():
+    frame = pd.DataFrame(
+        {"M": [64], "N": [128], "K": [256], "gemm_dtype": ["fp8"], "BLOCK_M": [128], "block_size_n": [64]}
+        | {"num_stages": [3], "num_warps": [4], "GROUP_SIZE_M": [8], "time_ms": [0.02]}
+    )
+    found = understood(frame)
+    assert found.loc[0].to_dict() == {
+        **{"m": 64, "n": 128, "k": 256, "in_dtype": "fp8", "cta_m": 128, "cta_n": 64},
+        **{"stages": 3, "warps": 4, "swizzle": 8, "runtime_us": 20.0},
+    }
+
+
+def test_two_columns_that_say_one_thing_differently_are_refused():
+    both = pd.DataFrame({"m": [1], "n": [1], "k": [1], "dtype": ["fp8"], "in_dtype": ["bf16"]})
+    with pytest.raises(InputError, match="columns 'dtype' and 'in_dtype' both say in_dtype"):
+        understood(both)
+    assert "dtype" not in understood(both.assign(dtype="bf16"))
+
+
+def test_the_shipped_tables_hold_known_columns_alone():
+    for path in MEASUREMENTS.glob("*/*.csv.gz"):
+        with gzip.open(path, "rt") as lines:
+            header = next(line for line in lines if not line.startswith("#")).strip().split(",")
+        if {"m", "n", "k", "in_dtype", "runtime_us"} <= set(header):
+            read = {"num_warps": "warps"}
+            expected = {read.get(name, name) for name in header}
+            assert set(understood(pd.DataFrame(columns=header)).columns) == expected, path
+
+
+def test_a_swapped_row_is_the_kernel_of_the_transposed_problem():
+    row = {"m": 64, "n": 4096, "k": 1024, "a_dtype": "bf16", "b_dtype": "fp8", "cta_m": 256, "cta_n": 64}
+    row |= {"cluster_m": 2, "cluster_n": 1, "c_major": "n", "b_major": "n"}
+    other = row | {"m": 4096, "n": 64, "a_dtype": "fp8", "b_dtype": "bf16", "c_major": "m"}
+    other |= {"a_major": "m", "b_major": "k"}
+    one = predict_table(pd.DataFrame([{**row, "swap_ab": 1}, {**row, "swap_ab": 0}]), "b200_sxm", "SOLModel")
+    same = predict_table(pd.DataFrame([other]), "b200_sxm", "SOLModel")
+    assert one["predicted_us"][0] == same["predicted_us"][0]
+    swapped = predict_table(pd.DataFrame([{**row, "b_dtype": "bf16", "swap_ab": 1}]), "h200")
+    plain = predict_table(pd.DataFrame([{**other, "a_dtype": "bf16"}]), "h200")
+    assert swapped["predicted_us"][0] == plain["predicted_us"][0]
+    assert swapped[["m", "n"]].to_numpy().tolist() == [[64, 4096]]
+
+
+def test_layouts_and_scales_of_a_table_are_ranked_as_they_are_predicted():
+    rows = pd.DataFrame({"m": [4096], "n": [4096], "k": [4096], "in_dtype": ["bf16"], "a_major": ["m"]})
+    (problem,) = problems_of_table(rows)
+    assert (problem.a_major, problem.b_major) == ("m", "k")
+    scaled = {"in_dtype": "e2m1", "sf_dtype": "e4m3", "sf_vec_size": "16"}
+    (problem,) = problems_of_table(pd.DataFrame([{"m": 8, "n": 8, "k": 64, **scaled}]))
+    assert problem.a_scale == problem.b_scale
+    assert problem.a_scale.vec_size == 16
+
+
+def test_a_ranked_table_says_nothing_of_another_kernel_and_its_time():
+    row = {"m": 512, "n": 512, "k": 512, "in_dtype": "bf16", "mma_m": 64, "warps": 8, "runtime_us": -1.0}
+    found = rank_table(pd.DataFrame([row | {"disposition": "ok", "note": "mine"}]), Ranker("h200"))
+    assert not {"mma_m", "warps", "runtime_us", "disposition"} & set(found)
+    assert found["note"].tolist() == ["mine"]
+
+
+def test_all_rows_come_back_with_what_became_of_them(gemm_model, tmp_path):
+    rows = pd.DataFrame(
+        {
+            **{"m": [512] * 5, "n": [512] * 5, "k": [512] * 5, "in_dtype": ["bf16"] * 5},
+            **{"kernel": ["quack", "quack", "cublas", "quack", "quack"]},
+            **{"cta_m": ["128", "128", "", "128", "128"], "cta_n": ["128", "128", "", "64", "128"]},
+            **{"cluster_m": ["1"] * 5, "cluster_n": ["1"] * 5},
+            **{"disposition": ["ok", "compile_error", "ok", "ok", ""], "runtime_us": ["9", "", "8", "", "7"]},
+        }
+    )
+    found = predict_table(rows, "h200")
+    assert found["disposition"].tolist() == ["ok", "compile_error", "no_tile", "ok", "failed"]
+    assert found["predicted_us"].notna().tolist() == [True, False, False, True, False]
+    assert found["ratio"].notna().tolist() == [True, False, False, False, False]
+    assert found.index.tolist() == rows.index.tolist()
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    written = gemm_model("predict", "--input", tmp_path / "rows.csv", "--format", "json")
+    assert len(json.loads(written.out)["rows"]) == 5
+    assert "1 rows of kernel cublas have no tile and are left out" in written.err
+
+
+HEADER = "m,n,k,in_dtype,cta_m,cta_n,cluster_m,cluster_n,gpu,runtime_us\n"
+
+
+def test_the_tables_card_decides_and_a_contradiction_is_refused(gemm_model, tmp_path):
+    path = tmp_path / "measured.csv"
+    path.write_text(HEADER + "4096,4096,4096,bf16,128,256,2,1,NVIDIA H100 80GB HBM3,200\n")
+    found = gemm_model("predict", "--input", path, "--format", "json")
+    asked = gemm_model("predict", "--input", path, "--format", "json", "--gpu", "h100_sxm")
+    assert json.loads(found.out)["gpu"] == "h100_sxm"
+    assert json.loads(found.out)["rows"] == json.loads(asked.out)["rows"]
+    refused = gemm_model("predict", "--input", path, "--gpu", "h200")
+    assert refused.code == 2
+    assert "line 2, column gpu: 'NVIDIA H100 80GB HBM3', but the GPU asked for is h200" in refused.err
+    with pytest.raises(InputError, match="expected h100_sxm, or rows of h200 alone"):
+        predict_table(pd.read_csv(path), "h200")
+
+
+def test_mixed_cards_are_reported_apart(gemm_model, tmp_path):
+    path = tmp_path / "measured.csv"
+    row = "4096,4096,4096,bf16,128,256,2,1,{},200\n"
+    path.write_text(HEADER + row.format("h200") + row.format("NVIDIA H100 80GB HBM3") + row.format("h200"))
+    found = json.loads(gemm_model("predict", "--input", path, "--format", "json").out)
+    alone = {
+        gpu: json.loads(
+            gemm_model("predict", "--m", 4096, "--n", 4096, "--k", 4096, "--cta", "128x256", "--cluster",
+                       "2x1", "--gpu", gpu, "--format", "json").out
+        )["rows"][0]["predicted_us"]
+        for gpu in ("h200", "h100_sxm")
+    }  # fmt: skip
+    expected = [alone["h200"], alone["h100_sxm"], alone["h200"]]
+    assert [row["predicted_us"] for row in found["rows"]] == pytest.approx(expected)
+    assert [row["rows of"] for row in found["result"]["accuracy"]] == ["h200 all", "h100_sxm all"]
+    assert found["gpu"] == "h200, h100_sxm"
+
+
+def test_an_unknown_card_is_refused_unless_one_is_named(gemm_model, tmp_path):
+    path = tmp_path / "measured.csv"
+    path.write_text(HEADER + "4096,4096,4096,bf16,128,256,2,1,my card,200\n")
+    assert "'my card' is no described GPU" in gemm_model("predict", "--input", path).err
+    assert gemm_model("predict", "--input", path, "--gpu", "h200").code == 0
+
+
+def test_calibrate_takes_no_rows_of_another_card(gemm_model, tmp_path):
+    path = tmp_path / "measured.csv"
+    path.write_text(HEADER + "4096,4096,4096,bf16,128,256,2,1,NVIDIA B200,200\n")
+    found = gemm_model("calibrate", "--input", path, "--gpu", "h200", "--output", tmp_path / "c.yaml")
+    assert found.code == 2
+    assert "column gpu: 'NVIDIA B200', but the GPU asked for is h200" in found.err
+
+
+def test_names_of_the_schema_are_no_slips_of_each_other():
+    assert set(understood(pd.DataFrame(np.zeros((1, len(KNOWN))), columns=sorted(KNOWN)))) == KNOWN
