@@ -311,6 +311,7 @@ for strides in ("", "128,0,14400", "0,18440,14408"):
 """
 
 
+@pytest.mark.slow
 def test_triton_kernels_give_right_results_in_the_interpreter() -> None:
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -319,6 +320,7 @@ def test_triton_kernels_give_right_results_in_the_interpreter() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "problem",
     [

@@ -43,6 +43,7 @@ def install(folder: Path, target: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_parts_are_joined_and_installed(tmp_path: Path, pack_wheels: ModuleType) -> None:
     wheel = small_wheel(tmp_path)
     parts = pack_wheels.split_into_parts([wheel], tmp_path / "packed", 4000)

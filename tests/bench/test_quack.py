@@ -190,6 +190,7 @@ def architectures(object_file: bytes) -> set[int]:
     return {flags & 0xFF, flags >> 8 & 0xFF}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("capability", "dtype", "schedule", "fast"),
     [

@@ -129,6 +129,7 @@ def test_an_existing_output_is_left_alone(tmp_path: Path) -> None:
     assert output.read_text() == "mine\n"
 
 
+@pytest.mark.slow
 def test_kill_9_loses_at_most_the_row_in_flight(tmp_path: Path) -> None:
     output, launches = tmp_path / "out.csv", tmp_path / "launches"
     sizes = write_sizes(tmp_path / "s.csv", (*GOOD, 768), (64, 128, 192))
@@ -153,6 +154,7 @@ def test_kill_9_loses_at_most_the_row_in_flight(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "out.json").read_text())["commands"]) == 2
 
 
+@pytest.mark.slow
 def test_resume_refuses_another_card_or_sweep(tmp_path: Path) -> None:
     output = tmp_path / "out.csv"
     sizes = write_sizes(tmp_path / "s.csv", GOOD)
@@ -169,6 +171,7 @@ def test_resume_refuses_another_card_or_sweep(tmp_path: Path) -> None:
     assert len(table(output)) == 16
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_and_keeps_whole_rows(tmp_path: Path) -> None:
     output = tmp_path / "out.csv"
     words = arguments(write_sizes(tmp_path / "s.csv", GOOD), output)
@@ -186,6 +189,7 @@ def test_a_full_disk_ends_the_run_and_keeps_whole_rows(tmp_path: Path) -> None:
     assert len({key(row) for row in table(output)}) == 16
 
 
+@pytest.mark.slow
 def test_shards_are_disjoint_and_complete(tmp_path: Path) -> None:
     sizes = write_sizes(tmp_path / "s.csv", GOOD)
     seen = []

@@ -156,6 +156,7 @@ def in_turn(monkeypatch, tmp_path, rows, device="LoggingDevice"):
     return (tmp_path / "log").read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_kernels_with_and_without_ranges_take_turns_on_the_card(monkeypatch, tmp_path):
     logging = "tests.bench.test_tracer:LoggingProvider"
     rows = [row(m=256, kernel=logging), row(m=512, kernel=logging, split_k=2)]
@@ -188,6 +189,7 @@ class FailingDevice(LoggingDevice):
         raise RuntimeError("the card fell off")
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_the_turn_of_one_that_ended(monkeypatch, tmp_path):
     with pytest.raises(InputError, match="ended with code 1.*RuntimeError: the card fell off"):
         in_turn(monkeypatch, tmp_path, [row(kernel=FAKE)], "FailingDevice")
@@ -259,6 +261,7 @@ QuackProvider().compile(GemmProblem.of(1024, 1024, 1024, "bf16"), config, (9, 0)
 """
 
 
+@pytest.mark.slow
 def test_kernels_with_a_range_for_each_wait_are_other_kernels(tmp_path):
     pytest.importorskip("quack")
     plain = COMPILES_WITH_WAITS.replace("add_wait_ranges()\ndrop_store_ranges()", "")

@@ -435,6 +435,7 @@ def test_a_residual_helps_where_shapes_that_it_had_not_seen_gain_by_it(alone, co
     assert result.residual_helps is helps
 
 
+@pytest.mark.slow
 def test_a_residual_that_does_not_help_is_left_out_and_said(tmp_path, gemm_model):
     # Noise alone, which no residual can foretell.
     table = save(measured(shapes=12, noise=0.05), tmp_path / "t.csv")

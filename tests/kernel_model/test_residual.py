@@ -240,6 +240,7 @@ def test_rows_beside_a_fold_teach_it_unless_they_are_of_its_sizes(of_held_out_si
     assert (error.mean() < 0.01) == learned
 
 
+@pytest.mark.slow
 @needs_trees
 @pytest.mark.parametrize(("shapes", "splits"), [(12, ("fp16",)), (3, ())])
 def test_kernels_that_split_k_teach_a_residual_where_there_are_enough(shapes, splits, tmp_path):
@@ -580,6 +581,7 @@ def test_without_catboost_training_names_the_extra(monkeypatch, gemm_model, tmp_
     assert not (tmp_path / "c.yaml").exists()
 
 
+@pytest.mark.slow
 @needs_trees
 def test_calibrate_writes_and_judges_a_residual(tmp_path, gemm_model):
     table, output = tmp_path / "table.csv", tmp_path / "c.yaml"

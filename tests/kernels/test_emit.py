@@ -35,6 +35,7 @@ def test_quack_tile_is_that_of_the_mma():
     assert (config["tile_m"], config["device_capacity"]) == (256, 10)
 
 
+@pytest.mark.slow
 def test_quack_itself_takes_the_text():
     gemm_config = pytest.importorskip("quack.gemm_config")
     config = eval(emit("quack", PROBLEM, Candidate(config=PINGPONG), H200), vars(gemm_config))

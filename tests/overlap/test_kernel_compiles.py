@@ -25,6 +25,7 @@ print("compiled previous")
 """
 
 
+@pytest.mark.slow
 def test_kernels_compile_without_a_gpu(tmp_path):
     environment = {
         **os.environ,

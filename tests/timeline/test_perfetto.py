@@ -15,6 +15,7 @@ from gemm_model.timeline.views import trace_events
 from tests.timeline.iket_sample import write_sample
 from tests.timeline.perfetto_engine import answers
 
+pytestmark = pytest.mark.slow
 TRACES = Path(__file__).parents[2] / "data/measurements/h200/traces"
 SLICES = """
     select process.name as process, thread.name as track, slice.name as name, ts, dur
