@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from gemm_model.choice.expected import expected_time, rank_routing
     from gemm_model.choice.selection import Ranker, rank
     from gemm_model.config import gpu_names as gpus
+    from gemm_model.core.attention import AttentionConfig, AttentionProblem
     from gemm_model.core.conv import ConvProblem
     from gemm_model.core.epilogue import Epilogue
     from gemm_model.core.errors import InputError
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "AttentionConfig": "gemm_model.core.attention",
+    "AttentionProblem": "gemm_model.core.attention",
     "ConvProblem": "gemm_model.core.conv",
     "Epilogue": "gemm_model.core.epilogue",
     "expected_time": "gemm_model.choice.expected",
@@ -52,6 +55,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "AttentionConfig",
+    "AttentionProblem",
     "ConvProblem",
     "Epilogue",
     "GemmProblem",

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gemm_model.attention.model import AttentionModel
+from gemm_model.core.attention import AttentionConfig, AttentionProblem
 from gemm_model.core.batch import numbers_of
-from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
@@ -20,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def predict(
-    problem: GemmProblem,
-    config: KernelConfig,
+    problem: GemmProblem | AttentionProblem,
+    config: KernelConfig | AttentionConfig,
     gpu: GpuSpec | str | Path,
     model: str = DEFAULT_MODEL,
     *,
@@ -33,12 +36,24 @@ def predict(
     Raises InputError for a model, GPU, option or type that does not exist, or a kernel
     that cannot.
     """
+    if isinstance(problem, AttentionProblem):
+        if not isinstance(config, AttentionConfig):
+            raise InputError(f"config is of type {type(config).__name__}; expected an AttentionConfig")
+        return _attention_model(gpu, model).predict([(problem, config)]).row(0)
+    if not isinstance(config, KernelConfig):
+        raise InputError(f"config is of type {type(config).__name__}; expected a KernelConfig")
     chosen = model_for(model, gpu, options)
     row = numbers_of(problem, config)
     require_known(chosen, further=row.further is not None)
     if chosen.needs_tile:
         refuse_in_any_family(row, chosen.gpu)
     return chosen.predict_row(row)
+
+
+def _attention_model(gpu: GpuSpec | str | Path, model: str) -> AttentionModel:
+    if model != DEFAULT_MODEL:
+        raise InputError(f"{model} knows no attention; expected {DEFAULT_MODEL}")
+    return AttentionModel(as_gpu(gpu))
 
 
 def predict_table(
@@ -58,6 +73,7 @@ def predict_table(
     """
     import pandas as pd
 
+    from gemm_model.tables.attention import is_attention_table, predict_attention_frame
     from gemm_model.tables.schema import require_card, understood
     from gemm_model.tables.table import (
         dispositions,
@@ -68,6 +84,13 @@ def predict_table(
     )
 
     require_kind("frame", frame, pd.DataFrame)
+    if is_attention_table(frame):
+        rows, notes = usable_rows(frame, needs_tile=False)
+        frame, disposition = dispositions(frame, needs_tile=False)
+        prediction = predict_attention_frame(rows, _attention_model(gpu, model).gpu)
+        result = with_prediction(frame, prediction, disposition)
+        result.attrs["notes"] = [*notes, *prediction.caveats]
+        return result
     chosen = model_for(model, gpu, options)
     frame = understood(frame)
     if "runtime_us" in frame:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 import pytest
 import yaml
 
+from gemm_model.attention.numbers import attention_numbers
 from gemm_model.bench.numbers import bench_numbers
 from gemm_model.calibration.numbers import calibration_numbers
 from gemm_model.choice.numbers import choice_numbers
@@ -20,6 +21,23 @@ from gemm_model.timeline.numbers import timeline_numbers
 from tests.typed_numbers import calibration
 
 SHIPPED = {
+    "attention": (
+        attention_numbers,
+        {
+            "exponentials_per_clk": 16,
+            "score_slots": 4.75,
+            "output_slots": 2.1,
+            "masked_slots": 3.5,
+            "emulation_slots": 10,
+            "block_clk": 172,
+            "turn_clk": 67,
+            "cta_clk": 1040,
+            "store_bytes_per_clk": 12.8,
+            "overlap_order": 4.9,
+            "mma_current": 0.61,
+            "mma_sync_share": 0.48,
+        },
+    ),
     "choice": (
         choice_numbers,
         {

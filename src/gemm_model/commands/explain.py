@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from gemm_model.commands import common, further
+from gemm_model.commands import attention, common, further
 from gemm_model.core.errors import InputError
 from gemm_model.core.prediction import RESIDUAL_PHASE
 from gemm_model.report.console import kernel_fields, prediction_fields, problem_fields
@@ -22,6 +22,7 @@ EXAMPLES = (
     "--m 4096 --n 4096 --k 4096 --dtype bf16 --cta 128x256 --cluster 2x1",
     "--m 8192 --n 1024 --k 8192 --dtype fp8 --cta 128x128 --gpu h200 --regime sustained --format json",
     "--m 4096 --n 4096 --k 4096 --epilogue gelu,bias --cta 128x256 --cluster 2x1",
+    "--attention 'full batch=16 heads=32 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128'",
 )
 
 
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="such as 'dram x1.5', 'l2_bytes x2', 'sms 66', 'stages 8', 'l2 warm', 'no epilogue'; may be "
         "repeated (default: none)",
     )
+    attention.add_attention(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,6 +48,9 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.kernel_model.explanation import explain
 
     common.check_document(args)
+    if attention.asked(args):
+        common.show(args, attention.explain(args))
+        return 0
     chosen = common.settings(args)
     if chosen.model != MODEL:
         raise InputError(f"--model is {chosen.model}; expected {MODEL}, the model that explains itself")

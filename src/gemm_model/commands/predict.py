@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.commands import common, further
+from gemm_model.commands import attention, common, further
 from gemm_model.commands.further import add_further
 from gemm_model.core.errors import InputError
 from gemm_model.core.settings import Settings
@@ -27,6 +27,7 @@ EXAMPLES = (
     "--input kernels.csv --output results/ --gpu h200 --format json",
     "--groups 512,300,0,16 --n 4096 --k 2048 --epilogue gated_silu --cta 128x128",
     "--experts 64 --tokens 4096 --top-k 8 --routing zipf:0.7 --n 2048 --k 4096 --cta 128x128",
+    "--attention 'causal heads=32 kv_heads=8 seq_q=4096 head_dim=128'",
 )
 EXTREMES = 5
 """Rows shown of each end of the ratios [rows]; texts; as in the classic readme."""
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_problem(parser, required=False)
     common.add_config(parser)
     add_further(parser)
+    attention.add_attention(parser)
     common.add_page(parser, "the table: curves, rooflines and maps with filters")
 
 
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if args.html is not None:
         raise InputError("--html comes without --input; expected a table (explore makes a page of one shape)")
     common.check_document(args)
-    common.show(args, predict_kernel(args))
+    common.show(args, attention.predict(args) if attention.asked(args) else predict_kernel(args))
     return 0
 
 
@@ -110,7 +112,8 @@ def predict_table_file(
 
 def _table_text(report: TableReport, chosen: Settings) -> str:
     if not report.accuracy:
-        return text_table(report.rows[["m", "n", "k", "predicted_us", "limiter"]])
+        sizes = [name for name in ("m", "n", "k", "heads", "seq_q", "seq_kv") if name in report.rows]
+        return text_table(report.rows[[*sizes, "predicted_us", "limiter"]])
     from gemm_model.report.console import accuracy_text, explanation, extreme_rows
 
     numbered = report.rows.reset_index(drop=True)

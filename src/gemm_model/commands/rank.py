@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.commands import common, further
+from gemm_model.attention.choice import EMITTERS as ATTENTION_EMITTERS
+from gemm_model.commands import attention, common, further
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import AUTO_KERNEL
 from gemm_model.core.problem import GemmProblem
@@ -27,6 +28,7 @@ EXAMPLES = (
     "--m 64 --n 7168 --k 2048 --family any --against cublas",
     "--input shapes.csv --dtype fp8 --output best.csv",
     "--experts 64 --tokens 4096 --top-k 8 --routing zipf:0.7 --n 2048 --k 4096",
+    "--attention 'full batch=8 heads=64 kv_heads=8 seq_q=1 seq_kv=32768 head_dim=128' --emit splits",
 )
 
 MAX_TOP = 1000
@@ -39,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_output(parser)
     common.add_problem(parser, required=False)
     further.add_further(parser)
+    attention.add_attention(parser, config=False)
     common.add_settings(parser)
     add_family(parser)
     parser.add_argument(
@@ -56,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--why-not", metavar="CONFIG", help="why a configuration did not win, such as 128x128,cluster=1x1"
     )
     parser.add_argument(
-        "--emit", choices=tuple(EMITTERS), help="print the winner for this tool, ready to paste"
+        "--emit",
+        choices=tuple(dict.fromkeys((*EMITTERS, *ATTENTION_EMITTERS))),
+        help="print the winner for this tool, ready to paste",
     )
     common.add_page(parser, "the ranking: bands, ties, tile against cluster")
 
@@ -82,6 +87,9 @@ def run(args: argparse.Namespace) -> int:
         common.check_document(args, args.html)
     else:
         common.check_outputs(args.output, args.html)
+    if attention.asked(args):
+        common.show(args, attention.rank(args))
+        return 0
     always = (*common.SETTINGS, *common.OUTPUT, "family")
     if args.input is not None:
         common.refuse_unused(args, "with --input", (*always, "against", "input", "dtype"))

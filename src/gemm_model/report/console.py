@@ -54,9 +54,10 @@ def prediction_fields(prediction: Prediction) -> dict[str, Any]:
 def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: float | None = None) -> str:
     """A kernel's prediction in the manner of the classic readme: sizes, ratio, phases, further figures.
 
-    `kernel` holds m, n, k and, where known, cta_m, cta_n, cluster_m, cluster_n and schedule.
+    `kernel` holds m, n, k and, where known, cta_m, cta_n, cluster_m, cluster_n and schedule; of an attention
+    what tables hold of it.
     """
-    lines = ["MNK {m} {n} {k}".format(**kernel)]
+    lines = [kernel_title(kernel)]
     for name, part in (("CTA", "cta"), ("CLUSTER", "cluster")):
         extents = [kernel.get(f"{part}_{extent}") for extent in "mn"]
         if all(extents):
@@ -89,6 +90,16 @@ def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: fl
         lines += [f"{INDENT}{name}: {value:.6g}" for name, value in prediction.bytes_by_level.items()]
     lines += [f"caveat: {caveat}" for caveat in prediction.caveats]
     return "\n".join(lines)
+
+
+def kernel_title(kernel: Mapping[str, Any]) -> str:
+    """The sizes of a GEMM, or of an attention with its tile."""
+    if "head_dim" not in kernel:
+        return "MNK {m} {n} {k}".format(**kernel)
+    names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "causal", "window", "kernel")
+    told = [f"{name}={kernel[name]}" for name in names if kernel.get(name) not in (None, "")]
+    tile = f" tile={kernel['tile_m']}x{kernel['tile_n']}" if kernel.get("tile_m") else ""
+    return f"ATTENTION {' '.join(told)}{tile}"
 
 
 def extreme_rows(frame: pd.DataFrame, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -21,6 +21,7 @@ from gemm_model.models import create_model
 from gemm_model.report.console import accuracy_summary
 from gemm_model.report.document import json_text
 from gemm_model.report.progress import Progress
+from gemm_model.tables.attention import is_attention_table, predict_attention_frame
 from gemm_model.tables.schema import card_named, cards_of, require_card, understood
 from gemm_model.tables.table import (
     OK,
@@ -77,7 +78,8 @@ def predict_file(
     if output_dir is not None:
         check_folder_writable(output_dir)
     step(f"reading {input_path}")
-    table = understood(read_table(input_path))
+    table = read_table(input_path)
+    table = table if is_attention_table(table) else understood(table)
     named = cards_of(table)
     if of_card is None or not named:
         if "runtime_us" in table:
@@ -111,16 +113,22 @@ def _predicted(
 ) -> tuple[pd.DataFrame, BatchPrediction, list[str]]:
     """All rows of one card, the predictions of those that are 'ok', and what is to be said of them."""
     model = create_model(chosen.model, chosen.gpu, chosen.options)
-    frame, notes = usable_rows(table, needs_tile=model.needs_tile)
-    table, disposition = dispositions(table, needs_tile=model.needs_tile)
+    of_attention = is_attention_table(table)
+    needs_tile = model.needs_tile and not of_attention
+    frame, notes = usable_rows(table, needs_tile=needs_tile)
+    table, disposition = dispositions(table, needs_tile=needs_tile)
     step(f"predicting {len(frame)} kernels with {chosen.model} on {chosen.gpu.name}")
     bar = Progress("predicting", len(frame))
     try:
-        prediction = predict_frame(frame, model, bar.advance)
+        if of_attention:
+            prediction = predict_attention_frame(frame, chosen.gpu)
+        else:
+            prediction = predict_frame(frame, model, bar.advance)
     finally:
         bar.close()
     rows = with_prediction(table.assign(gpu=chosen.gpu.name), prediction, disposition)
-    return rows, prediction, [*notes, *measured_otherwise(frame, model.regime), *prediction.caveats]
+    otherwise = [] if of_attention else measured_otherwise(frame, model.regime)
+    return rows, prediction, [*notes, *otherwise, *prediction.caveats]
 
 
 def _accuracy(parts: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:

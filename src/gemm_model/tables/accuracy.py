@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from gemm_model.tables import attention
 from gemm_model.tables.table import CONFIG_COLUMNS, SHAPE_COLUMNS
 
 LOW_PERCENTILE = 5
@@ -62,7 +63,9 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def shape_columns(frame: pd.DataFrame) -> list[str]:
-    """The columns of a table that identify a row's GEMM."""
+    """The columns of a table that identify a row's GEMM or attention."""
+    if attention.is_attention_table(frame):
+        return [name for name in attention.PROBLEM_COLUMNS if name in frame]
     return [name for name in (*SHAPE_COLUMNS, "batch") if name in frame]
 
 

@@ -1,0 +1,100 @@
+"""Columns of many attention kernels: one row for each sequence length of each kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from gemm_model.attention.kernels import kernel_of, refusal, resolved
+from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
+from gemm_model.core.batch import BoolArray, FloatArray, IntArray
+from gemm_model.core.errors import RefusedKernelError
+from gemm_model.core.gpu import GpuSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionBatch:
+    """Resolved kernels as columns; sizes in elements.
+
+    A kernel of one sequence length is one row, with as many sequences as its batch; one of variable lengths
+    is a row for each. `owner` is the kernel that a row belongs to.
+    """
+
+    owner: IntArray
+    sequences: FloatArray
+    heads: FloatArray
+    kv_heads: FloatArray
+    seq_q: FloatArray
+    seq_kv: FloatArray
+    head_dim: FloatArray
+    head_dim_v: FloatArray
+    element_bytes: FloatArray
+    causal: BoolArray
+    window: FloatArray
+    kernel: IntArray
+    """Position in KERNELS."""
+    tile_m: FloatArray
+    tile_n: FloatArray
+    stages: IntArray
+    overlap: BoolArray
+    from_registers: BoolArray
+    pack_gqa: BoolArray
+    splits: FloatArray
+    longest_first: BoolArray
+    group_rows: FloatArray
+    turns: BoolArray
+    emulated: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.owner)
+
+    def __getitem__(self, rows: Any) -> AttentionBatch:
+        return AttentionBatch(**{spec.name: getattr(self, spec.name)[rows] for spec in fields(self)})
+
+    @property
+    def packed(self) -> FloatArray:
+        """Query heads in the rows of one tile."""
+        return np.where(self.pack_gqa, self.heads / self.kv_heads, 1.0)
+
+
+def batch_of(kernels: Sequence[tuple[AttentionProblem, AttentionConfig]], gpu: GpuSpec) -> AttentionBatch:
+    """The columns of some kernels; raises RefusedKernelError for the first one that cannot run."""
+    known: dict[tuple[AttentionProblem, AttentionConfig], list[tuple[Any, ...]]] = {}
+    rows: list[tuple[Any, ...]] = []
+    for owner, (problem, config) in enumerate(kernels):
+        found = known.get((problem, config))
+        if found is None:
+            whole = resolved(problem, config, gpu)
+            reason = refusal(problem, whole, gpu)
+            if reason is not None:
+                raise RefusedKernelError(owner, reason)
+            found = known[problem, config] = _rows_of(problem, whole, gpu)
+        rows.extend((owner, *row) for row in found)
+    columns = zip(*rows, strict=True)
+    kinds = {"IntArray": np.int64, "BoolArray": np.bool_, "FloatArray": np.float64}
+    return AttentionBatch(
+        **{
+            spec.name: np.array(column, dtype=kinds[str(spec.type)])
+            for spec, column in zip(fields(AttentionBatch), columns, strict=True)
+        }
+    )
+
+
+def _rows_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> list[tuple[Any, ...]]:
+    """Values of the columns after `owner`, for each sequence length."""
+    kernel = kernel_of(config, gpu)
+    sequences = 1 if problem.lengths else problem.batch
+    return [
+        (
+            *(sequences, problem.heads, problem.kv_heads, seq_q, seq_kv),
+            *(problem.head_dim, problem.head_dim_v, problem.element_bytes, problem.causal, problem.window),
+            *(KERNELS.index(config.kernel), config.tile_m, config.tile_n, config.stages),
+            *(config.overlap_in_group, config.pv_from_registers, config.pack_gqa, config.num_splits),
+            config.scheduler == "longest_first",
+            *(kernel.group_rows, kernel.turns, config.exp_emulated),
+        )
+        for seq_q, seq_kv in problem.sequences
+    ]

@@ -1,0 +1,181 @@
+"""Configurations of attention kernels, ranked by predicted time, and the choice written down for tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gemm_model.attention.kernels import candidates, kernel_of, kernels_on, refusal, resolved
+from gemm_model.attention.model import AttentionModel
+from gemm_model.core.attention import AttentionConfig, AttentionProblem
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.prediction import Prediction
+
+ANY_KERNEL = "any"
+SPLIT_KEYS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+"""Lengths of a cache in a table of splits [keys]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionChoice:
+    """One configuration and its prediction."""
+
+    config: AttentionConfig
+    prediction: Prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionRanking:
+    """Configurations of one problem, the fastest first."""
+
+    problem: AttentionProblem
+    choices: tuple[AttentionChoice, ...]
+    own: AttentionChoice
+    """What the first kernel's library takes by itself."""
+
+    @property
+    def best(self) -> AttentionChoice:
+        return self.choices[0]
+
+    @property
+    def gain(self) -> float:
+        """Predicted share of the library's own choice that the best one saves."""
+        return 1.0 - self.best.prediction.runtime_us / self.own.prediction.runtime_us
+
+    @property
+    def reason(self) -> str:
+        """Why the best configuration is the best, in a sentence."""
+        best, own = self.best, self.own
+        if best.config == own.config:
+            return f"the library's own choice, limited by {best.prediction.limiter}"
+        changed = [
+            f"{name} {value} in place of {own.config.fields[name]}"
+            for name, value in best.config.fields.items()
+            if value != own.config.fields[name]
+        ]
+        tiles, was = (each.prediction.details["tiles"] for each in (best, own))
+        return f"{', '.join(changed)}: {tiles:.0f} tiles for {was:.0f}, limited by {best.prediction.limiter}"
+
+
+def rank_attention(
+    problem: AttentionProblem, gpu: GpuSpec, kernel: str = "auto", model: AttentionModel | None = None
+) -> AttentionRanking:
+    """All configurations of a kernel ('auto': the GPU's first, 'any': all), by predicted time.
+
+    Among equals the library's own comes first. Raises InputError for a kernel that the GPU lacks, and where
+    none can run the problem.
+    """
+    names = kernels_on(gpu) if kernel == ANY_KERNEL else (_named(kernel, gpu),)
+    configs = [config for name in names for config in candidates(problem, gpu, name)]
+    if not configs:
+        own = resolved(problem, AttentionConfig(kernel=names[0]), gpu)
+        raise InputError(refusal(problem, own, gpu) or f"no configuration of {names[0]} fits")
+    predicted = (model or AttentionModel(gpu)).predict([(problem, config) for config in configs])
+    order = np.argsort(predicted.runtime_us, kind="stable")
+    rows = predicted.every_row()
+    choices = [AttentionChoice(config=configs[row], prediction=rows[row]) for row in order.tolist()]
+    own_choice = AttentionChoice(config=configs[0], prediction=rows[0])
+    return AttentionRanking(problem=problem, choices=tuple(choices), own=own_choice)
+
+
+def _named(kernel: str, gpu: GpuSpec) -> str:
+    if kernel == "auto":
+        known = kernels_on(gpu)
+        return known[0] if known else kernel_of(AttentionConfig(), gpu).name
+    return kernel_of(AttentionConfig(kernel=kernel), gpu).name
+
+
+def why_not(ranking: AttentionRanking, config: AttentionConfig, gpu: GpuSpec) -> str:
+    """Why a configuration did not win, in a sentence."""
+    whole = resolved(ranking.problem, config, gpu)
+    reason = refusal(ranking.problem, whole, gpu)
+    if reason is not None:
+        return f"it cannot run: {reason}"
+    found = AttentionModel(gpu).predict([(ranking.problem, whole)]).row(0)
+    best = ranking.best.prediction
+    more = found.runtime_us / best.runtime_us - 1.0
+    if more <= 0.0:
+        return f"it is as fast as the best: {found.runtime_us:.4g} us"
+    return (
+        f"predicted {found.runtime_us:.4g} us, {more:.1%} more than the best ({best.runtime_us:.4g} us): "
+        f"limited by {found.limiter}, {found.details['tiles']:.0f} tiles for {best.details['tiles']:.0f}, "
+        f"{found.phases_us['imbalance']:.3g} us of imbalance for {best.phases_us['imbalance']:.3g}"
+    )
+
+
+def splits_table(
+    problem: AttentionProblem, gpu: GpuSpec, keys: Sequence[int] = SPLIT_KEYS
+) -> Mapping[int, int]:
+    """Splits that are predicted fastest for a decode batch, by length of the cache."""
+    found = {}
+    for length in keys:
+        longer = replace(problem, seq_kv=length, lengths=())
+        found[length] = rank_attention(longer, gpu).best.config.num_splits
+    return found
+
+
+def flash_attn_arguments(problem: AttentionProblem, config: AttentionConfig) -> dict[str, object]:
+    """Keyword arguments of flash-attn-4's `_flash_attn_fwd`."""
+    masked = problem.causal and not problem.window
+    return {
+        "causal": masked,
+        **({"window_size_left": problem.window, "window_size_right": 0} if problem.window else {}),
+        **({"softcap": problem.softcap} if problem.softcap else {}),
+        "tile_mn": (config.tile_m, config.tile_n),
+        "mma_pv_is_rs": config.pv_from_registers,
+        "intra_wg_overlap": config.overlap_in_group,
+        "num_splits": config.num_splits,
+        "pack_gqa": config.pack_gqa,
+    }
+
+
+def _flash_attention(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str:
+    if config.kernel != "flash_attention":
+        raise InputError(f"the best kernel is {config.kernel}; expected --family flash_attention")
+    words = ", ".join(f"{name}={value!r}" for name, value in flash_attn_arguments(problem, config).items())
+    note = ""
+    if config.num_splits > 1 and gpu.kernel_architecture == "sm90":
+        note = (
+            "# flash-attn-4 splits no keys on Hopper: view K and V as batch * num_splits sequences,\n"
+            "# call it with num_splits=1 and return_lse=True, then flash_attn_combine\n"
+        )
+    return f"{note}flash_attn.cute.interface._flash_attn_fwd(q, k, v, {words})"
+
+
+def _splits(problem: AttentionProblem, _: AttentionConfig, gpu: GpuSpec) -> str:
+    if problem.seq_q != 1:
+        raise InputError(f"seq_q is {problem.seq_q}; expected 1 for a table of splits")
+    table = splits_table(problem, gpu)
+    return json.dumps(
+        {
+            "batch": problem.batch,
+            "heads": problem.heads,
+            "kv_heads": problem.kv_heads,
+            "head_dim": problem.head_dim,
+            "max_num_splits": max(table.values()),
+            "num_splits_by_seq_kv": table,
+            "fixed_split_size_by_seq_kv": {keys: -(-keys // splits) for keys, splits in table.items()},
+        }
+    )
+
+
+def _json(problem: AttentionProblem, config: AttentionConfig, _: GpuSpec) -> str:
+    return json.dumps({"problem": problem.name, **config.fields})
+
+
+_Emitter = Callable[[AttentionProblem, AttentionConfig, GpuSpec], str]
+EMITTERS: Mapping[str, _Emitter] = {"flash_attention": _flash_attention, "splits": _splits, "json": _json}
+
+
+def emit_attention(target: str, problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str:
+    """The choice as a call of flash-attn-4, as a table of splits for FlashInfer's or vLLM's options, or JSON.
+
+    Raises InputError for another word, and for what the target cannot take.
+    """
+    if target not in EMITTERS:
+        raise InputError(f"cannot emit {target!r} for attention; expected one of {', '.join(EMITTERS)}")
+    return EMITTERS[target](problem, config, gpu)

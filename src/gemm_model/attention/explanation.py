@@ -1,0 +1,141 @@
+"""Why an attention kernel takes its time: what each unit would gain it, and what other options would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gemm_model.attention.kernels import refusal, resolved
+from gemm_model.attention.model import AttentionModel
+from gemm_model.attention.numbers import AttentionNumbers, attention_numbers
+from gemm_model.attention.silicon import Silicon, silicon_of
+from gemm_model.core.attention import AttentionConfig, AttentionProblem
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.prediction import Prediction
+
+FASTER = 1.1
+"""How much faster a unit is made to see what it limits [1]; elasticities; chosen: small."""
+
+_World = tuple[Silicon, AttentionNumbers]
+
+
+def _with(field: str, factor: float) -> Callable[[_World], _World]:
+    def change(world: _World) -> _World:
+        silicon, numbers = world
+        if hasattr(silicon, field):
+            return replace(silicon, **{field: getattr(silicon, field) * factor}), numbers
+        return silicon, replace(numbers, **{field: getattr(numbers, field) * factor})
+
+    return change
+
+
+UNITS: dict[str, tuple[str, Callable[[_World], _World]]] = {
+    "TENSOR": ("tensor cores: Q K^T and P V", _with("flop_per_clk", FASTER)),
+    "EXPONENTIALS": (
+        "special function units: one exponential a score",
+        _with("exponentials_per_clk", FASTER),
+    ),
+    "SOFTMAX": (
+        "instructions of the softmax: maxima, scales, sums, conversions",
+        _with("score_slots", 1 / FASTER),
+    ),
+    "BARRIERS": ("barriers of a key block, and draining its products", _with("block_clk", 1 / FASTER)),
+    "TILE STARTS": ("from one CTA of an SM to the next", _with("cta_clk", 1 / FASTER)),
+    "L2": ("L2 bandwidth of the device", _with("l2_bytes_per_us", FASTER)),
+    "DRAM": ("DRAM bandwidth", _with("dram_bytes_per_us", FASTER)),
+    "LAUNCH": ("from one kernel to the next", _with("launch_us", 1 / FASTER)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What one unit limits: the share of the time that its speed stands for."""
+
+    name: str
+    elasticity: float
+    """Relative change of the time over that of the unit's rate: 1 where it alone limits."""
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionWhatIf:
+    """The same problem in another way: its time [us], over the predicted one [1]."""
+
+    change: str
+    runtime_us: float
+    relative: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionExplanation:
+    """A prediction, the units that limit it (most first), and what-ifs (best first)."""
+
+    prediction: Prediction
+    config: AttentionConfig
+    units: tuple[Unit, ...]
+    what_if: tuple[AttentionWhatIf, ...]
+
+    @property
+    def limiter(self) -> str:
+        return self.units[0].name
+
+
+def explain_attention(
+    problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec
+) -> AttentionExplanation:
+    """Elasticities of the units and what-ifs of one kernel; raises InputError where it cannot run."""
+    config = resolved(problem, config, gpu)
+    reason = refusal(problem, config, gpu)
+    if reason is not None:
+        raise InputError(reason)
+    world = (silicon_of(gpu, problem.dtype.math_kind), attention_numbers())
+    prediction = _predicted(problem, config, gpu, world)
+    base_us = prediction.runtime_us
+    units = []
+    for name, (meaning, change) in UNITS.items():
+        faster_us = _predicted(problem, config, gpu, change(world)).runtime_us
+        elasticity = (base_us - faster_us) / base_us / (1.0 - 1.0 / FASTER) if base_us else 0.0
+        units.append(Unit(name=name, elasticity=elasticity, meaning=meaning))
+    what_if = []
+    for words, other in _other_ways(problem, config):
+        if refusal(problem, other, gpu) is None:
+            runtime_us = _predicted(problem, other, gpu, world).runtime_us
+            relative = runtime_us / base_us if base_us else 1.0
+            what_if.append(AttentionWhatIf(change=words, runtime_us=runtime_us, relative=relative))
+    return AttentionExplanation(
+        prediction=prediction,
+        config=config,
+        units=tuple(sorted(units, key=lambda unit: -unit.elasticity)),
+        what_if=tuple(sorted(what_if, key=lambda each: each.runtime_us)),
+    )
+
+
+def _predicted(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec, world: _World) -> Prediction:
+    silicon, numbers = world
+    return AttentionModel(gpu, numbers, silicon).predict([(problem, config)]).row(0)
+
+
+def _other_ways(problem: AttentionProblem, config: AttentionConfig) -> list[tuple[str, AttentionConfig]]:
+    """What could be done otherwise, one thing at a time."""
+    found = [
+        (
+            f"{'no ' if config.overlap_in_group else ''}overlap inside a group",
+            config.having(overlap_in_group=not config.overlap_in_group),
+        ),
+        (
+            f"P from {'shared memory' if config.pv_from_registers else 'registers'}",
+            config.having(pv_from_registers=not config.pv_from_registers),
+        ),
+        ("one consumer group", config.having(tile_m=64)),
+        ("half of the exponentials computed by FMAs", config.having(exp_emulated=0.5)),
+    ]
+    if problem.group > 1:
+        words = "query heads apart" if config.pack_gqa else "query heads packed"
+        found.append((words, config.having(pack_gqa=not config.pack_gqa)))
+    if problem.causal:
+        other = "in_order" if config.scheduler == "longest_first" else "longest_first"
+        found.append((f"tiles {other.replace('_', ' ')}", config.having(scheduler=other)))
+    if problem.seq_q == 1:
+        found += [(f"{splits} splits", config.having(num_splits=splits)) for splits in (1, 2, 4, 8, 16)]
+    return [(words, other) for words, other in found if other != config]

@@ -1,0 +1,232 @@
+"""What each attention kernel is: its rows, rings and rules, its default configuration and what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+
+from gemm_model.core.attention import AUTO, AttentionConfig, AttentionProblem
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+
+MMA_DEPTH = 16
+"""Depth of one MMA of 16-bit operands [elements]; head sizes are padded to it; PTX ISA."""
+WARPGROUP_ROWS = 64
+"""Rows of a warpgroup's MMA [rows]; Hopper; PTX ISA, wgmma."""
+TENSOR_MEMORY_ROWS = 128
+"""Rows of a consumer group [rows]; kernels with tensor memory; PTX ISA, tcgen05."""
+BARRIER_BYTES = 1024
+"""Shared memory beside operands [B]; barriers, and alignment of the first tile; flash-attn-4 4.0.0b36."""
+THREAD_REGISTERS: Mapping[int, int] = {1: 256, 2: 240, 3: 160}
+"""Registers of a thread by consumer groups [registers]; Hopper; flash-attn-4 4.0.0b36, `num_mma_regs`."""
+WORKING_REGISTERS = 40
+"""Registers beside accumulators and P [registers]; Hopper; compiled kernels that do not spill."""
+TILES: Mapping[int, tuple[tuple[int, int], ...]] = {
+    64: ((192, 128), (128, 128), (128, 192), (64, 128), (192, 96), (128, 64)),
+    96: ((192, 128), (192, 144), (128, 128), (64, 128)),
+    128: ((128, 128), (128, 176), (128, 160), (128, 96), (128, 64), (64, 128)),
+    192: ((128, 128), (128, 112), (128, 96), (64, 96)),
+    256: ((128, 80), (128, 64), (64, 80)),
+}
+"""Tiles to choose from by the next larger head size [elements]; Hopper; those that were timed."""
+CTAS_OF_FLASH2 = 2
+"""CTAs of FlashAttention 2 that share an SM [CTAs]; all head sizes; its `num_splits_heuristic`."""
+SPLITS = (1, 2, 4, 8, 16, 32)
+MOST_SPLITS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionKernel:
+    """One kernel on one architecture."""
+
+    name: str
+    group_rows: int
+    """Rows of Q of one consumer group."""
+    head_dims: tuple[int, int]
+    """Smallest and largest head size."""
+    turns: bool = True
+    """Whether groups share one CTA's blocks and take turns; else each group is a CTA of its own."""
+    own_tile: tuple[int, int] | None = None
+    """The only tile that a library has; None where tiles are free."""
+    windows: bool = True
+    splits: bool = False
+
+
+SM90 = AttentionKernel(name="flash_attention", group_rows=64, head_dims=(8, 256), splits=True)
+SM100 = AttentionKernel(name="flash_attention", group_rows=128, head_dims=(8, 256), own_tile=(256, 128))
+CUDNN = AttentionKernel(name="cudnn_attention", group_rows=64, head_dims=(8, 256), windows=False, splits=True)
+FLASH2 = AttentionKernel(
+    name="flash_attention_2", group_rows=16, head_dims=(8, 256), turns=False, splits=True
+)
+_KERNELS: Mapping[tuple[str, str], AttentionKernel] = {
+    ("flash_attention", "sm90"): SM90,
+    ("flash_attention", "sm100"): SM100,
+    ("cudnn_attention", "sm90"): CUDNN,
+    ("cudnn_attention", "sm100"): replace(SM100, name="cudnn_attention", windows=False),
+    **{("flash_attention_2", arch): FLASH2 for arch in ("sm80", "sm86", "sm89", "sm90", "sm100", "sm120")},
+}
+
+
+def kernel_of(config: AttentionConfig, gpu: GpuSpec) -> AttentionKernel:
+    """The kernel of a configuration on a GPU; raises InputError where it has none."""
+    found = _KERNELS.get((config.kernel, gpu.kernel_architecture))
+    if found is None:
+        known = [name for name, arch in _KERNELS if arch == gpu.kernel_architecture]
+        expected = ", ".join(known) or "a GPU of sm80 or newer"
+        raise InputError(
+            f"kernel {config.kernel} does not run on {gpu.name} ({gpu.architecture}); expected {expected}"
+        )
+    return found
+
+
+def kernels_on(gpu: GpuSpec) -> tuple[str, ...]:
+    """Names of the kernels that a GPU has, the default one first."""
+    return tuple(name for name, architecture in _KERNELS if architecture == gpu.kernel_architecture)
+
+
+def default_tile(problem: AttentionProblem, kernel: AttentionKernel) -> tuple[int, int]:
+    """The tile that a library takes by itself (flash-attn-4 4.0.0b36, `_tile_size_fwd_sm90`)."""
+    size, masked = problem.head_dim, problem.causal
+    if kernel.own_tile is not None:
+        return kernel.own_tile
+    if kernel is FLASH2:
+        return (128, 128) if size <= 64 else (128, 64) if size <= 128 else (64, 64)
+    if kernel is CUDNN:
+        return (128, 128)
+    if size <= 64:
+        return (192, 128)
+    if size <= 96:
+        return (192, 128 if masked else 144)
+    if size <= 128:
+        return (128, 128)
+    if size <= 192:
+        return (128, 96 if problem.window else 128 if problem.head_dim_v <= 128 else 112)
+    return (128, 64 if problem.window else 80)
+
+
+def resolved(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> AttentionConfig:
+    """The configuration with what the kernel takes by itself filled in."""
+    kernel = kernel_of(config, gpu)
+    tile_m, tile_n = default_tile(problem, kernel)
+    own_splits = 1
+    if config.tile_m == AUTO and kernel in (FLASH2, CUDNN) and not problem.lengths:
+        own_splits = library_splits(problem, gpu)
+        if own_splits > 1:
+            tile_m, tile_n = 64, 256 if problem.head_dim <= 64 else 128 if problem.head_dim <= 128 else 64
+    narrow_default = config.tile_m == AUTO and 64 < problem.head_dim <= 96 and kernel is SM90
+    return replace(
+        config,
+        tile_m=config.tile_m or tile_m,
+        tile_n=config.tile_n or tile_n,
+        overlap_in_group=_or(config.overlap_in_group, kernel.turns),
+        pv_from_registers=_or(config.pv_from_registers, not narrow_default),
+        pack_gqa=_or(config.pack_gqa, (kernel is SM90 or problem.seq_q == 1) and problem.group > 1),
+        num_splits=max(config.num_splits, own_splits),
+        scheduler=config.scheduler
+        if config.scheduler != "auto"
+        else "longest_first"
+        if problem.causal and not problem.window and kernel is SM90
+        else "in_order",
+    )
+
+
+def library_splits(problem: AttentionProblem, gpu: GpuSpec) -> int:
+    """Splits that FlashAttention 2 takes by itself where few tiles leave SMs idle (`num_splits_heuristic`).
+
+    The first number of splits that fills waves of two CTAs an SM to 85 % of what the best one does.
+    """
+    packed = problem.group if problem.seq_q == 1 else 1
+    rows = ceil(problem.seq_q * packed / WARPGROUP_ROWS)
+    tiles, places = problem.batch * problem.heads // packed * rows, CTAS_OF_FLASH2 * gpu.sm_count
+    blocks = ceil(
+        problem.seq_kv / (256 if problem.head_dim <= 64 else 128 if problem.head_dim <= 128 else 64)
+    )
+    if problem.seq_kv == 0 or tiles == 0 or tiles >= 0.8 * places:
+        return 1
+    waves = {
+        splits: tiles * splits / places for splits in range(1, min(MOST_SPLITS // 2, places, blocks) + 1)
+    }
+    filled = {
+        splits: each / ceil(each)
+        for splits, each in waves.items()
+        if splits == 1 or ceil(blocks / splits) != ceil(blocks / (splits - 1))
+    }
+    return next(splits for splits, share in filled.items() if share >= 0.85 * max(filled.values()))
+
+
+def _or(value: bool | None, default: bool) -> bool:
+    return default if value is None else value
+
+
+def smem_bytes(problem: AttentionProblem, config: AttentionConfig) -> float:
+    """Shared memory of a CTA [B]: Q (O takes its place), rings of K and V, P where it is kept there."""
+    both = problem.head_dim + problem.head_dim_v
+    elements = (
+        config.tile_m * max(problem.head_dim, problem.head_dim_v) + config.stages * config.tile_n * both
+    )
+    elements += 0 if config.pv_from_registers else config.tile_m * config.tile_n
+    return elements * problem.element_bytes + BARRIER_BYTES
+
+
+def thread_registers(problem: AttentionProblem, config: AttentionConfig, kernel: AttentionKernel) -> float:
+    """Registers of a consumer thread: accumulators of S and O (fp32), P, and what works on them."""
+    lanes = 128 / kernel.group_rows
+    scores = config.tile_n / lanes
+    packed = scores / 2 if config.overlap_in_group and config.pv_from_registers else 0.0
+    return scores + problem.head_dim_v / lanes + packed + WORKING_REGISTERS
+
+
+def refusal(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str | None:
+    """Why a resolved configuration cannot run a problem, in a sentence; None where it can."""
+    kernel = kernel_of(config, gpu)
+    low, high = kernel.head_dims
+    for name in ("head_dim", "head_dim_v"):
+        size = getattr(problem, name)
+        if not low <= size <= high or size % 8:
+            return f"{name} is {size} with {kernel.name}; expected a multiple of 8 from {low} to {high}"
+    if problem.dtype.bits < 16 and kernel is not SM100:
+        return f"in_dtype is {problem.dtype.name} with {kernel.name} on {gpu.name}; expected bf16 or fp16"
+    if problem.window and not kernel.windows:
+        return f"window is {problem.window} with {kernel.name}; expected no window"
+    if config.num_splits > 1 and not kernel.splits:
+        return f"num_splits is {config.num_splits} with {kernel.name} on {gpu.name}; expected 1"
+    if config.num_splits > min(MOST_SPLITS, max(problem.seq_kv, 1)):
+        return f"num_splits is {config.num_splits}; expected at most {min(MOST_SPLITS, problem.seq_kv)}"
+    if kernel.turns and config.tile_m % kernel.group_rows:
+        return f"tile_m is {config.tile_m}; expected a multiple of {kernel.group_rows} rows"
+    if config.tile_n % 8 or config.tile_n > 256:
+        return f"tile_n is {config.tile_n}; expected a multiple of 8 up to 256"
+    return _does_not_fit(problem, config, gpu, kernel)
+
+
+def _does_not_fit(
+    problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec, kernel: AttentionKernel
+) -> str | None:
+    """Which resource a tile does not fit into, and by how much."""
+    tile = f"tile {config.tile_m}x{config.tile_n}"
+    if kernel is SM90:
+        groups = config.tile_m // kernel.group_rows
+        if groups not in THREAD_REGISTERS:
+            return f"{tile} has {groups} consumer groups; expected 1 to {max(THREAD_REGISTERS)}"
+        beyond = (config.tile_n + problem.head_dim_v) / 2 - THREAD_REGISTERS[groups]
+        if beyond > 0:
+            return f"{tile} needs {beyond:.0f} registers a thread more than {THREAD_REGISTERS[groups]}"
+        beyond = smem_bytes(problem, config) - gpu.smem_bytes_per_cta
+        if beyond > 0:
+            return f"{tile} needs {beyond:.0f} bytes of shared memory more than {gpu.smem_bytes_per_cta}"
+    return None
+
+
+def candidates(problem: AttentionProblem, gpu: GpuSpec, kernel: str) -> tuple[AttentionConfig, ...]:
+    """All resolved configurations of a kernel that can run a problem, its own default first."""
+    own = resolved(problem, AttentionConfig(kernel=kernel), gpu)
+    found = [own]
+    if kernel_of(own, gpu) is SM90:
+        size = next((size for size in sorted(TILES) if size >= problem.head_dim), max(TILES))
+        decode = problem.seq_q == 1 and not problem.lengths
+        for tile_m, tile_n in TILES[size]:
+            for packed in (True, False) if problem.group > 1 else (False,):
+                tile = replace(own, tile_m=tile_m, tile_n=tile_n, pack_gqa=packed)
+                found.extend(replace(tile, num_splits=splits) for splits in (SPLITS if decode else (1,)))
+    return tuple(dict.fromkeys(each for each in found if refusal(problem, each, gpu) is None))

@@ -1,0 +1,410 @@
+"""The time of a fused attention kernel: stages of a key block, the pipeline of a tile, tiles over SMs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemm_model.attention.batch import AttentionBatch, batch_of
+from gemm_model.attention.kernels import MMA_DEPTH
+from gemm_model.attention.numbers import AttentionNumbers, attention_numbers
+from gemm_model.attention.pipeline import StageTimes, tile_ends
+from gemm_model.attention.silicon import Silicon, silicon_of
+from gemm_model.attention.tiles import (
+    busiest_sm,
+    masked_blocks,
+    mean_over_tiles,
+    query_blocks,
+    tile_count,
+)
+from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
+from gemm_model.core.batch import FloatArray, IntArray
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.prediction import BatchPrediction, limiting
+from gemm_model.kernel_model.traffic import merged_share
+
+LIMITERS = ("TENSOR", "EXPONENTIALS", "SOFTMAX CHAIN", "L2", "DRAM", "LAUNCH")
+BLOCKS_SIMULATED = 6
+"""Key blocks of a tile that the recurrence runs through [blocks]; all; chosen: then each takes the period."""
+LANES = 128
+"""Instructions of threads that an SM issues in a clock [1/clk]; all GPUs; four schedulers of 32 lanes."""
+CLOCK_STEPS = 3
+"""Steps in the search for the clock [steps]; all kernels; chosen: further ones change less than 0.1 %."""
+PARTIAL_BYTES = 4.0
+"""Of an element of a part of O that is written and read again [B]; split keys; two of 16 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What kernels ask of the card's units; all but bytes are of one consumer group and key block [clk]."""
+
+    groups: FloatArray
+    """Consumer groups that share an SM."""
+    qk: FloatArray
+    pv: FloatArray
+    softmax: FloatArray
+    exponentials: FloatArray
+    masked: FloatArray
+    """More instructions of a block that the mask crosses."""
+    correction: FloatArray
+    k_bytes: FloatArray
+    v_bytes: FloatArray
+    """Of one key block."""
+    start_bytes: FloatArray
+    """Q of a tile."""
+    store_bytes: FloatArray
+    """O of a tile."""
+    filled: FloatArray
+    """Share of the rows of tiles that hold queries: the others multiply zeros, which draw no current."""
+    tiles: FloatArray
+    """Units of work of an SM: CTAs, or as many of them as share an SM."""
+    mean_blocks: FloatArray
+    l2_bytes: FloatArray
+    """What SMs ask for, in all."""
+    merged: FloatArray
+    """Share of the requests for K and V that L2 serves together with equal ones of the same GPC."""
+    dram_bytes: FloatArray
+    missed: FloatArray
+    """Share of Q that L2 has not kept from the call before."""
+
+
+def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers) -> Demand:
+    """The demands of some kernels, from their tiles and the card's instruction rates alone."""
+    ctas = tile_count(batch)
+    alone = np.where(ctas > silicon.gpu.sm_count, 2.0, 1.0)
+    groups = np.where(batch.turns, batch.tile_m / batch.group_rows, alone)
+    rows = np.where(batch.turns, batch.group_rows, batch.tile_m)
+    scores = rows * batch.tile_n
+    dim, dim_v = (np.ceil(each / MMA_DEPTH) * MMA_DEPTH for each in (batch.head_dim, batch.head_dim_v))
+    mean_blocks = mean_over_tiles(batch, lambda blocks: blocks)
+    loaders = np.where(batch.turns, 1.0, groups)
+    through_smem = np.where(batch.from_registers, 0.0, rows * batch.tile_n * batch.element_bytes)
+    traffic = _traffic(batch, silicon, ctas * mean_blocks)
+    # Emulated exponentials are computed beside those of the special function units.
+    exponential = np.maximum(
+        (1.0 - batch.emulated) / numbers.exponentials_per_clk,
+        batch.emulated * numbers.emulation_slots / LANES,
+    )
+    return Demand(
+        groups=groups,
+        qk=numbers.turn_clk + _product_clk(batch, silicon, numbers, rows, batch.tile_n, dim, registers=False),
+        pv=_product_clk(batch, silicon, numbers, rows, dim_v, batch.tile_n, registers=True),
+        softmax=numbers.block_clk + 0.0 * scores,
+        exponentials=scores * (numbers.score_slots / LANES + exponential),
+        masked=scores * numbers.masked_slots / LANES,
+        correction=rows * dim_v * numbers.output_slots / LANES
+        + through_smem / silicon.gpu.smem_bytes_per_clk_per_sm,
+        k_bytes=loaders * batch.tile_n * batch.head_dim * batch.element_bytes,
+        v_bytes=loaders * batch.tile_n * batch.head_dim_v * batch.element_bytes,
+        start_bytes=groups * rows * batch.head_dim * batch.element_bytes,
+        store_bytes=groups * rows * batch.head_dim_v * np.maximum(batch.element_bytes, 2.0),
+        filled=batch.seq_q * batch.packed / np.maximum(query_blocks(batch) * batch.tile_m, 1.0),
+        tiles=np.ceil(ctas / np.where(batch.turns, 1.0, groups)),
+        mean_blocks=mean_blocks,
+        **traffic,
+    )
+
+
+def _product_clk(
+    batch: AttentionBatch,
+    silicon: Silicon,
+    numbers: AttentionNumbers,
+    rows: FloatArray,
+    columns: FloatArray,
+    depth: FloatArray,
+    *,
+    registers: bool,
+) -> FloatArray:
+    """Clocks of a product of one group: the tensor cores' rate, or operands read from shared memory."""
+    gpu = silicon.gpu
+    warps_own = (batch.kernel == KERNELS.index("flash_attention_2")) & (
+        gpu.kernel_architecture in ("sm90", "sm100")
+    )
+    rate = silicon.flop_per_clk * np.where(warps_own, numbers.mma_sync_share, 1.0)
+    a_rows = np.where(batch.from_registers & registers, 0.0, rows)
+    read_bytes = depth * (a_rows + columns) * batch.element_bytes
+    return np.maximum(2.0 * rows * columns * depth / rate, read_bytes / gpu.smem_bytes_per_clk_per_sm)
+
+
+def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dict[str, FloatArray]:
+    """Bytes that SMs ask L2 for, and bytes that DRAM moves where the same call came before.
+
+    K and V of the heads that are at work are read once while L2 holds them; what L2 keeps from one call to
+    the next is not read at all (`GpuSpec.l2_kept_share`). SMs of a GPC that walk over the same head ask for
+    the same blocks at the same time (`kernel_model.traffic.merged_share`).
+    """
+    gpu = silicon.gpu
+    both = (batch.head_dim + batch.head_dim_v) * batch.element_bytes
+    queries = batch.sequences * batch.heads * batch.seq_q
+    q_bytes = queries * batch.head_dim * batch.element_bytes
+    o_bytes = queries * batch.head_dim_v * np.maximum(batch.element_bytes, 2.0)
+    seen = np.where(batch.window > 0, batch.seq_q + batch.window, batch.seq_kv)
+    head_bytes = np.minimum(seen, batch.seq_kv) * both
+    kv_bytes = batch.sequences * batch.kv_heads * head_bytes
+    sharing = query_blocks(batch) * np.where(batch.pack_gqa, 1.0, batch.heads / batch.kv_heads)
+    at_work = np.ceil(gpu.sm_count / np.maximum(sharing, 1.0))
+    at_work = np.minimum(at_work, batch.sequences * batch.kv_heads)
+    lost = 1.0 - _kept(at_work * head_bytes, gpu.l2_bytes, gpu.l2_kept_order)
+    footprint = q_bytes + o_bytes + kv_bytes
+    missed = 1.0 - _kept(footprint, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
+    again = lost * (np.maximum(sharing / gpu.sm_count, 1.0) - 1.0)
+    l2_bytes = blocks * batch.tile_n * both + q_bytes + o_bytes
+    dram_bytes = (q_bytes + kv_bytes * (1.0 + again) + o_bytes) * missed
+    return {
+        "l2_bytes": l2_bytes,
+        "merged": silicon.merging * np.asarray(merged_share(at_work, 1.0, gpu)),
+        "dram_bytes": np.minimum(dram_bytes, l2_bytes),
+        "missed": missed,
+    }
+
+
+def _kept(needed: FloatArray, capacity: float, order: float) -> FloatArray:
+    return np.asarray(1.0 / (1.0 + (needed / capacity) ** order))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Times of some kernels at one clock [clk], and what they are made of."""
+
+    ends: FloatArray
+    """(blocks, rows): ends of tiles of 1, 2, ... BLOCKS_SIMULATED key blocks."""
+    period: FloatArray
+    """Of each further key block."""
+    outside: FloatArray
+    """Of a tile before its first load and after its last product."""
+    masked: FloatArray
+
+    def tile_clk(self, batch: AttentionBatch, blocks: FloatArray) -> FloatArray:
+        """Clocks of tiles of so many key blocks; `blocks` has the rows of the batch last."""
+        known = np.clip(blocks, 1.0, BLOCKS_SIMULATED).astype(np.int64) - 1
+        first = np.take_along_axis(self.ends, known, axis=0)
+        more = np.maximum(blocks - BLOCKS_SIMULATED, 0.0) * self.period
+        clk = first + more + masked_blocks(batch, blocks) * self.masked
+        return np.asarray(np.where(blocks > 0, clk, 0.0) + self.outside)
+
+    def mean_clk(self, batch: AttentionBatch) -> FloatArray:
+        """Clocks of the mean tile."""
+        return mean_over_tiles(batch, lambda blocks: self.tile_clk(batch, blocks))
+
+    def some(self, rows: IntArray) -> Times:
+        return Times(
+            ends=self.ends[:, rows],
+            period=self.period[rows],
+            outside=self.outside[rows],
+            masked=self.masked[rows],
+        )
+
+
+def times_at(
+    batch: AttentionBatch,
+    demand: Demand,
+    silicon: Silicon,
+    numbers: AttentionNumbers,
+    sm_clk_mhz: FloatArray,
+    at_work: FloatArray,
+) -> Times:
+    """The pipeline of each kernel's tiles at a clock; loads share L2 and DRAM among the SMs at work."""
+    fresh = demand.dram_bytes / np.maximum(demand.l2_bytes, 1.0)
+    l2_us = (1.0 - demand.merged) / silicon.l2_bytes_per_us
+
+    def clk_per_byte(from_dram: FloatArray) -> FloatArray:
+        shared_us = at_work * np.maximum(l2_us, from_dram / silicon.dram_bytes_per_us)
+        return np.maximum(shared_us * sm_clk_mhz, 1.0 / silicon.port_bytes_per_clk)
+
+    each_clk = clk_per_byte(fresh)
+    stages = StageTimes(
+        load_k=demand.k_bytes * each_clk,
+        load_v=demand.v_bytes * each_clk,
+        latency=silicon.l2_latency_clk + np.minimum(fresh, 1.0) * silicon.dram_latency_us * sm_clk_mhz,
+        qk=demand.qk,
+        softmax=demand.softmax,
+        exponentials=demand.exponentials,
+        pv=demand.pv,
+        correction=demand.correction,
+    )
+    ends = np.empty((BLOCKS_SIMULATED, len(batch)))
+    kinds = np.stack([demand.groups, batch.stages, batch.overlap])
+    for groups, rings, overlap in np.unique(kinds, axis=1).T:
+        rows = np.flatnonzero((kinds == np.array([[groups], [rings], [overlap]])).all(axis=0))
+        some = StageTimes(**{name: getattr(stages, name)[rows] for name in StageTimes.__slots__})
+        ends[:, rows] = tile_ends(
+            some, groups=int(groups), stages=int(rings), overlap=bool(overlap), blocks=BLOCKS_SIMULATED
+        )
+    store = demand.store_bytes / numbers.store_bytes_per_clk
+    bounds = np.stack(
+        [
+            demand.groups * (demand.qk + demand.pv),
+            demand.groups * demand.exponentials,
+            _chain(demand, batch),
+            stages.load_k + stages.load_v,
+        ]
+    )
+    longest = np.maximum(bounds.max(axis=0), 1.0)
+    order = numbers.overlap_order
+    ends *= ((bounds / longest) ** order).sum(axis=0) ** (1.0 / order)
+    return Times(
+        ends=ends,
+        period=(ends[-1] - ends[-3]) / 2.0,
+        outside=numbers.cta_clk + demand.start_bytes * clk_per_byte(demand.missed) + store,
+        masked=demand.masked,
+    )
+
+
+class AttentionModel:
+    """runtime = launch + busiest SM of its tiles + combining of splits, at the clock of that work."""
+
+    def __init__(
+        self, gpu: GpuSpec, numbers: AttentionNumbers | None = None, silicon: Silicon | None = None
+    ) -> None:
+        """`numbers` and `silicon` stand for the package's own: what-ifs change them."""
+        self.gpu = gpu
+        self.numbers = numbers or attention_numbers()
+        self._silicon = silicon
+
+    def predict(self, kernels: Sequence[tuple[AttentionProblem, AttentionConfig]]) -> BatchPrediction:
+        """Predictions of some kernels; raises RefusedKernelError for one that cannot run."""
+        kinds = {problem.dtype.math_kind for problem, _ in kernels}
+        if len(kinds) != 1:
+            raise InputError(f"operands of {len(kinds)} rate classes; expected one")
+        silicon = self._silicon or silicon_of(self.gpu, kinds.pop())
+        return self.predict_batch(batch_of(kernels, self.gpu), silicon, len(kernels))
+
+    def predict_batch(self, batch: AttentionBatch, silicon: Silicon, kernels: int) -> BatchPrediction:
+        """The same of columns, whose operands are of one rate class."""
+        numbers = self.numbers
+        demand = demand_of(batch, silicon, numbers)
+        clock = np.full(len(batch), silicon.gpu.sm_clk_mhz * 0.85)
+        sms = self.gpu.sm_count
+        for _ in range(CLOCK_STEPS):
+            times = times_at(batch, demand, silicon, numbers, clock, np.minimum(demand.tiles, sms))
+            mean = times.tile_clk(batch, demand.mean_blocks[None, :])[0]
+            busy_us = np.maximum(demand.tiles / self.gpu.sm_count, 1.0) * mean / clock
+            clock = self._clock(demand, silicon, busy_us, clock)
+        left = demand.tiles - (np.ceil(demand.tiles / sms) - 1.0) * sms
+        tail = times_at(batch, demand, silicon, numbers, clock, np.maximum(left, 1.0))
+        return self._prediction(batch, demand, silicon, (times, tail), clock, kernels)
+
+    def _clock(self, demand: Demand, silicon: Silicon, busy_us: FloatArray, clock: FloatArray) -> FloatArray:
+        blocks = demand.tiles * demand.mean_blocks * demand.groups / self.gpu.sm_count
+        busy_clk = busy_us * clock
+        math = blocks * (demand.qk - self.numbers.turn_clk + demand.pv) * demand.filled / busy_clk
+        return np.asarray(
+            silicon.clock_mhz(
+                self.numbers.mma_current * math,
+                demand.l2_bytes / silicon.l2_bytes_per_us / busy_us,
+                demand.dram_bytes / silicon.dram_bytes_per_us / busy_us,
+                busy_us,
+            )
+        )
+
+    def _prediction(
+        self,
+        batch: AttentionBatch,
+        demand: Demand,
+        silicon: Silicon,
+        full_and_tail: tuple[Times, Times],
+        clock: FloatArray,
+        kernels: int,
+    ) -> BatchPrediction:
+        sms = self.gpu.sm_count
+        times, tail = full_and_tail
+        mean = times.mean_clk(batch)
+        # In the last round fewer SMs share L2 and DRAM.
+        quicker = np.maximum(mean - tail.mean_clk(batch), 0.0)
+        last = busiest_sm(
+            batch,
+            demand.tiles,
+            sms,
+            mean,
+            lambda rows, blocks: times.some(rows).tile_clk(batch[rows], blocks),
+        )
+        last = np.maximum(last - np.where(demand.tiles > sms, quicker, 0.0), demand.tiles * mean / sms)
+        per_kernel = _Totals(batch, kernels)
+        even_us = per_kernel.sums(demand.tiles * mean / clock) / sms
+        several = np.bincount(batch.owner, minlength=kernels) > 1
+        longest_us = per_kernel.most(mean / clock)
+        tiles_us = np.where(
+            several, np.maximum(even_us + 0.5 * longest_us, longest_us), per_kernel.most(last / clock)
+        )
+        dram_us = per_kernel.sums(demand.dram_bytes) / silicon.dram_bytes_per_us
+        tiles_us = np.maximum(tiles_us, dram_us)
+        outside_us = np.minimum(per_kernel.sums(demand.tiles * times.outside / clock) / sms, tiles_us)
+        work = per_kernel.sums(demand.tiles) > 0
+        combine_us = np.where(
+            per_kernel.most(batch.splits) > 1, self._combine_us(batch, silicon, per_kernel), 0.0
+        )
+        launch_us: FloatArray = np.where(work, silicon.launch_us, 0.0)
+        blocks = demand.tiles * demand.mean_blocks / sms / clock
+        bounds = (
+            per_kernel.sums(blocks * demand.groups * (demand.qk + demand.pv)),
+            per_kernel.sums(blocks * demand.groups * demand.exponentials),
+            per_kernel.sums(blocks * _chain(demand, batch)),
+            per_kernel.sums(demand.l2_bytes * (1.0 - demand.merged)) / silicon.l2_bytes_per_us,
+            dram_us,
+            launch_us + combine_us,
+        )
+        runtime_us = np.where(work, launch_us + tiles_us + combine_us, 0.0)
+        return BatchPrediction(
+            runtime_us=runtime_us,
+            limiter=limiting(LIMITERS, bounds),
+            limiter_names=LIMITERS,
+            phases_us={
+                "launch": launch_us,
+                "tile_starts_and_stores": outside_us * work,
+                "key_blocks": np.maximum(np.minimum(even_us, tiles_us) - outside_us, 0.0) * work,
+                "imbalance": np.maximum(tiles_us - np.maximum(even_us, outside_us), 0.0) * work,
+                "combine": combine_us * work,
+            },
+            details={
+                "sm_clk_mhz": per_kernel.most(clock),
+                "tiles": per_kernel.sums(demand.tiles),
+                "mean_key_blocks": per_kernel.sums(demand.tiles * demand.mean_blocks)
+                / np.maximum(per_kernel.sums(demand.tiles), 1.0),
+                "block_clk": per_kernel.most(times.period),
+                **{
+                    f"{name.lower().replace(' ', '_')}_us": bound
+                    for name, bound in zip(LIMITERS, bounds, strict=True)
+                },
+            },
+            bytes_by_level={
+                "dram": per_kernel.sums(demand.dram_bytes),
+                "l2": per_kernel.sums(demand.l2_bytes),
+            },
+            caveats=self.gpu.caveats,
+            error_band=None,
+        )
+
+    def _combine_us(self, batch: AttentionBatch, silicon: Silicon, per_kernel: _Totals) -> FloatArray:
+        """The second kernel of split keys: its launch, and parts of O written to L2 and read again."""
+        parts = batch.sequences * batch.heads * batch.seq_q * batch.head_dim_v * batch.splits
+        return silicon.launch_us + per_kernel.sums(parts * PARTIAL_BYTES) / silicon.l2_bytes_per_us
+
+
+def _chain(demand: Demand, batch: AttentionBatch) -> FloatArray:
+    """Clocks of a group's own chain in one block: what no other group can hide."""
+    softmax = demand.softmax + demand.exponentials
+    hidden = np.where(batch.overlap, np.maximum(softmax, demand.pv), softmax + demand.pv)
+    return demand.qk + hidden + demand.correction
+
+
+class _Totals:
+    """Sums and maxima over the rows of each kernel."""
+
+    def __init__(self, batch: AttentionBatch, kernels: int) -> None:
+        self.owner, self.kernels = batch.owner, kernels
+        self.alike = len(batch) == kernels
+
+    def sums(self, values: FloatArray) -> FloatArray:
+        if self.alike:
+            return values
+        return np.bincount(self.owner, weights=values, minlength=self.kernels).astype(np.float64)
+
+    def most(self, values: FloatArray) -> FloatArray:
+        if self.alike:
+            return values
+        result = np.zeros(self.kernels)
+        np.maximum.at(result, self.owner, values)
+        return result

@@ -1,0 +1,31 @@
+"""Empirical numbers of attention kernels: `config/numbers/attention.yaml`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from gemm_model.config.numbers import empirical, room_numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionNumbers:
+    """What instructions of attention kernels take; everything else is the card's."""
+
+    exponentials_per_clk: float = empirical("1/clk", 1.0, 256.0)
+    score_slots: float = empirical("instructions", 0.0, 32.0)
+    output_slots: float = empirical("instructions", 0.0, 32.0)
+    masked_slots: float = empirical("instructions", 0.0, 64.0)
+    emulation_slots: float = empirical("instructions", 0.0, 64.0)
+    block_clk: float = empirical("clk", 0.0, 2000.0)
+    turn_clk: float = empirical("clk", 0.0, 2000.0)
+    cta_clk: float = empirical("clk", 0.0, 20000.0)
+    store_bytes_per_clk: float = empirical("B/clk", 1.0, 1024.0)
+    overlap_order: float = empirical("1", 1.0, 64.0)
+    mma_current: float = empirical("1", 0.0, 2.0)
+    mma_sync_share: float = empirical("1", 0.1, 1.0)
+
+
+@cache
+def attention_numbers() -> AttentionNumbers:
+    return room_numbers("attention", AttentionNumbers)

@@ -1,0 +1,158 @@
+"""The recurrences of the attention pipeline: one producer, alternating consumer groups, shared units.
+
+For key block j = 0, 1, ... of a tile, consumer groups g = 0 .. G-1 and rings of M slots for K and for V.
+Loads are issued one after the other, in the order K0 K1 V0 K2 V1 ... where groups overlap, else K0 V0 K1 ...:
+
+    L(x)     = max(L(previous) + T(previous), slot of x free)            full(x) = L(x) + T(x) + latency
+    slot of K(j) free when all groups have ended QK(j-M), of V(j) when they have seen PV(j-M) end
+
+The tensor cores work off products in the order of their issue, the SFU exponentials in the order of arrival.
+Named barriers pass a turn around the groups; in its turn j a group that overlaps issues QK(j), then PV(j-1):
+
+    turn(j, g) = max(ready(j-1, g), full(K j), passed on by the group before)
+    QK(j, g)   = max(turn, tensor cores free) + T_QK         PV(j-1, g) = max(QK(j, g), full(V j-1)) + T_PV
+    E(j, g)    = max(max(QK(j, g), PV issued) + T_softmax, SFU free) + T_exponentials
+    ready(j, g) = max(E(j, g), PV(j-1, g)) + T_correction     a group looks for PV after its softmax
+
+Without overlap the turn is PV(j-1), then QK(j), and PV waits for the softmax of its own block. Liu and
+Grover's equations 1 to 3 with G consumers, two products and two shared units. The event simulation
+(`simulator.py`) uses none of this.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from gemm_model.core.elementwise import Values, maximum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """What one key block costs [clk]; scalars or arrays of one length. All but loads are of one group."""
+
+    load_k: Values
+    load_v: Values
+    latency: Values
+    """How much later loaded data are there; the producer goes on meanwhile."""
+    qk: Values
+    softmax: Values
+    """Instructions of the group's own: masks, maxima, scales, sums, conversions."""
+    exponentials: Values
+    """Of the SFU, which the groups share."""
+    pv: Values
+    correction: Values
+    """Rescaling O, before the group is ready for its next turn."""
+
+
+@dataclass(slots=True)
+class _Sm:
+    """One CTA on its SM: producer, rings, shared units, turns and groups; all times in clk."""
+
+    times: StageTimes
+    slots: dict[str, deque[Values]]
+    """By operand when each slot of its ring is free, the next one first."""
+    ready: list[Values]
+    producer: Values = 0.0
+    tensor: Values = 0.0
+    sfu: Values = 0.0
+    turn: Values = 0.0
+    v_full: Values = 0.0
+
+    def loaded(self, operand: str, length: Values) -> Values:
+        """When the next block of an operand has been loaded."""
+        self.producer = maximum(self.producer, self.slots[operand][0]) + length
+        return self.producer + self.times.latency
+
+    def product(self, issued: Values, length: Values) -> Values:
+        self.tensor = maximum(issued, self.tensor) + length
+        return self.tensor
+
+    def softmax(self, qk_end: Values) -> Values:
+        self.sfu = maximum(qk_end + self.times.softmax, self.sfu) + self.times.exponentials
+        return self.sfu
+
+
+def tile_ends(times: StageTimes, *, groups: int, stages: int, overlap: bool, blocks: int) -> list[Values]:
+    """When the last P V of a tile of 1, 2, ... `blocks` key blocks ends [clk], from its first load on."""
+    slots: dict[str, deque[Values]] = {operand: deque([0.0] * stages, maxlen=stages) for operand in "kv"}
+    sm = _Sm(times, slots, ready=[0.0] * groups)
+    first, end, turn = (
+        (_first_half, _end_of_overlapping, _overlapping_turns)
+        if overlap
+        else (_first_turns, _end_of_alternating, _alternating_turns)
+    )
+    first(sm)
+    ends = [end(sm)]
+    for _ in range(1, blocks):
+        turn(sm)
+        ends.append(end(sm))
+    return ends
+
+
+def _first_half(sm: _Sm) -> None:
+    """QK(0) and its softmax, without a turn."""
+    k_full = sm.loaded("k", sm.times.load_k)
+    ended = [sm.product(k_full, sm.times.qk) for _ in sm.ready]
+    sm.ready = [sm.softmax(qk_end) for qk_end in ended]
+    sm.slots["k"].append(ended[-1])
+
+
+def _overlapping_turns(sm: _Sm) -> None:
+    """QK(j) and PV(j - 1) of each group in its turn."""
+    times = sm.times
+    k_full = sm.loaded("k", times.load_k)
+    v_full = sm.loaded("v", times.load_v)
+    for group, ready in enumerate(sm.ready):
+        issued = maximum(maximum(ready, k_full), sm.turn)
+        qk_end = sm.product(issued, times.qk)
+        sm.turn = maximum(issued, v_full)
+        pv_end = sm.product(sm.turn, times.pv)
+        seen = maximum(qk_end, sm.turn)
+        done = maximum(sm.softmax(seen), pv_end)
+        sm.ready[group] = done + times.correction
+    sm.slots["k"].append(seen)
+    sm.slots["v"].append(done)
+
+
+def _end_of_overlapping(sm: _Sm) -> Values:
+    """The end of the last PV where no key block follows; changes nothing."""
+    v_full = maximum(sm.producer, sm.slots["v"][0]) + sm.times.load_v + sm.times.latency
+    tensor = sm.tensor
+    for ready in sm.ready:
+        tensor = maximum(maximum(ready, v_full), tensor) + sm.times.pv
+    return tensor
+
+
+def _first_turns(sm: _Sm) -> None:
+    """QK(0) and its softmax, in turn."""
+    k_full = sm.loaded("k", sm.times.load_k)
+    sm.v_full = sm.loaded("v", sm.times.load_v)
+    for group in range(len(sm.ready)):
+        sm.turn = maximum(k_full, sm.turn)
+        qk_end = sm.product(sm.turn, sm.times.qk)
+        sm.ready[group] = sm.softmax(qk_end) + sm.times.correction
+    sm.slots["k"].append(qk_end)
+
+
+def _alternating_turns(sm: _Sm) -> None:
+    """PV(j - 1), then QK(j) of each group in its turn."""
+    times = sm.times
+    k_full = sm.loaded("k", times.load_k)
+    for group, ready in enumerate(sm.ready):
+        pv_end = sm.product(maximum(maximum(ready, sm.v_full), sm.turn), times.pv)
+        sm.turn = maximum(pv_end, k_full)
+        qk_end = sm.product(sm.turn, times.qk)
+        sm.ready[group] = sm.softmax(qk_end) + times.correction
+    sm.slots["k"].append(qk_end)
+    sm.slots["v"].append(pv_end)
+    sm.v_full = sm.loaded("v", times.load_v)
+
+
+def _end_of_alternating(sm: _Sm) -> Values:
+    """The end of the last PV where no key block follows; changes nothing."""
+    tensor, turn = sm.tensor, sm.turn
+    for ready in sm.ready:
+        tensor = maximum(maximum(maximum(ready, sm.v_full), turn), tensor) + sm.times.pv
+        turn = tensor
+    return tensor

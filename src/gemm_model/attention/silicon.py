@@ -1,0 +1,77 @@
+"""What a card gives to an attention kernel: one small view of the numbers that all kernels share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gemm_model.core.elementwise import Values, maximum, minimum
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernel_model.calibration_file import calibration_for
+from gemm_model.kernel_model.clock import burst_clock_mhz
+from gemm_model.kernel_model.kernel_time import l2_bytes_per_us
+from gemm_model.kernels.mechanisms import Clock
+from gemm_model.kernels.registry import family_of
+
+SHARED_FAMILY = {"sm90": "quack", "sm100": "quack"}
+"""By architecture the family whose calibration holds the card's numbers; else the default family's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silicon:
+    """Rates and latencies of one card, for one rate class of its tensor cores; no kernel changes them."""
+
+    gpu: GpuSpec
+    flop_per_clk: float
+    """Of one SM's tensor cores."""
+    port_bytes_per_clk: float
+    """What one SM reads from L2 beside its neighbours."""
+    l2_bytes_per_us: float
+    dram_bytes_per_us: float
+    l2_latency_clk: float
+    dram_latency_us: float
+    launch_us: float
+    """From the end of a kernel of a CUDA graph to the first load of the next one on all SMs."""
+    merging: float
+    """Share of equal requests of a GPC that come close enough in time to be served as one."""
+    clock: Clock
+
+    def clock_mhz(self, math_share: Values, l2_share: Values, dram_share: Values, busy_us: Values) -> Values:
+        """The SM clock inside a kernel whose units are busy for these shares of its time."""
+        return burst_clock_mhz(
+            self.gpu,
+            self.clock,
+            minimum(math_share, 1.0),
+            minimum(l2_share, 1.0),
+            minimum(dram_share, 1.0),
+            maximum(busy_us, 1.0),
+        )
+
+
+@lru_cache(maxsize=64)
+def _silicon(gpu_key: tuple[GpuSpec, str]) -> Silicon:
+    gpu, math_kind = gpu_key
+    gpu.flop_per_us(math_kind)  # raises InputError where the GPU lacks the type
+    family = family_of(SHARED_FAMILY.get(gpu.kernel_architecture, "auto"), gpu)
+    calibration, _ = calibration_for(gpu, family.name)
+    numbers = calibration.numbers_on(gpu, math_kind, family)
+    unbounded = float("inf")
+    return Silicon(
+        gpu=gpu,
+        flop_per_clk=gpu.flop_per_clk_per_sm[math_kind] * numbers.tensor.efficiency,
+        port_bytes_per_clk=gpu.l2_read_bytes_per_clk_of_eight
+        or gpu.l2_read_bytes_per_clk_per_sm
+        or unbounded,
+        l2_bytes_per_us=l2_bytes_per_us(gpu, numbers),
+        dram_bytes_per_us=gpu.dram_read_bytes_per_us * numbers.dram.efficiency,
+        l2_latency_clk=gpu.l2_latency_clk or 0.0,
+        dram_latency_us=(gpu.dram_latency_ns or 0.0) * 1e-3,
+        launch_us=numbers.chain.boundary_us + numbers.chain.gap_us + numbers.launch.full_grid_us,
+        merging=numbers.coalescing.share,
+        clock=numbers.clock,
+    )
+
+
+def silicon_of(gpu: GpuSpec, math_kind: str) -> Silicon:
+    """The card's numbers for a rate class; raises InputError where the GPU lacks it."""
+    return _silicon((gpu, math_kind))

@@ -1,0 +1,135 @@
+"""Tiles of unequal work: key blocks of each tile under its mask, their order, and the busiest SM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from gemm_model.attention.batch import AttentionBatch
+from gemm_model.core.batch import FloatArray, IntArray
+
+SAMPLED = 64
+"""Query blocks at which the mean work of a sequence is taken [blocks]; all masks; chosen: evenly spread."""
+ROUNDS = 6
+"""Last rounds of tiles that are dealt one by one [rounds]; unequal tiles; chosen: earlier ones are even."""
+SHORT_SHARE = 0.6
+"""Time of a last tile over the longest one's up to which it fills in [1]; longest first; chosen."""
+L2_FOR_HEADS_BYTES = 50 * 2**20
+"""L2 that a group of heads fills with K and V [B]; longest first; flash-attn-4, `SingleTileLPTScheduler`."""
+
+
+def query_blocks(batch: AttentionBatch) -> FloatArray:
+    """Tiles along the queries of one head (or of the heads that are packed into a tile)."""
+    return np.ceil(batch.seq_q * batch.packed / batch.tile_m)
+
+
+def tile_count(batch: AttentionBatch) -> FloatArray:
+    """CTAs of the kernel."""
+    heads = np.where(batch.pack_gqa, batch.kv_heads, batch.heads)
+    return query_blocks(batch) * heads * batch.sequences * batch.splits
+
+
+def key_blocks(batch: AttentionBatch, block: FloatArray) -> FloatArray:
+    """Key blocks that the tile of a query block walks over.
+
+    `block` has the rows of the batch last. A causal tile ends at its last query's own key, a windowed one
+    begins at the first that its first query sees (flash-attn-4, `get_n_block_min_max`).
+    """
+    offset = batch.seq_kv - batch.seq_q
+    keys = np.ceil(batch.seq_kv / batch.splits)
+    last = np.minimum(np.ceil((block + 1.0) * batch.tile_m / batch.packed), batch.seq_q) + offset
+    end = np.where(batch.causal, np.minimum(last, keys), keys)
+    first = np.floor(block * batch.tile_m / batch.packed) + offset - batch.window
+    begin = np.where(batch.window > 0, np.maximum(first, 0.0), 0.0)
+    return np.asarray(np.maximum(np.ceil(end / batch.tile_n) - np.floor(begin / batch.tile_n), 0.0))
+
+
+def masked_blocks(batch: AttentionBatch, blocks: FloatArray) -> FloatArray:
+    """Of those the ones whose scores are compared with a mask: the last, and what a mask's edge crosses."""
+    rows = batch.tile_m / batch.packed
+    diagonal = np.where(batch.causal, np.ceil(rows / batch.tile_n) + 0.5, 0.0)
+    left = np.where(batch.window > 0, np.ceil(rows / batch.tile_n) + 0.5, 0.0)
+    return np.asarray(np.minimum(np.maximum(diagonal, 1.0) + left, blocks))
+
+
+def block_of_tile(batch: AttentionBatch, tile: FloatArray) -> FloatArray:
+    """The query block of the tile that starts as number `tile`, which has the rows of the batch last.
+
+    In order, query blocks of a head follow each other. Longest first, heads whose K and V fit into L2
+    together take turns, from their last query block to their first.
+    """
+    blocks = np.maximum(query_blocks(batch), 1.0)
+    in_order = tile % blocks
+    head_bytes = batch.seq_kv * (batch.head_dim + batch.head_dim_v) * batch.element_bytes
+    fitting = np.maximum(L2_FOR_HEADS_BYTES / np.maximum(head_bytes, 1.0), 1.0)
+    heads = np.maximum(tile_count(batch) / blocks, 1.0)
+    together = np.minimum(2.0 ** np.floor(np.log2(fitting)), heads)
+    section = np.floor(tile / (together * blocks))
+    left = np.minimum(heads - section * together, together)
+    within = np.floor((tile - section * together * blocks) / left)
+    return np.where(batch.longest_first, blocks - 1.0 - within, in_order)
+
+
+def mean_over_tiles(batch: AttentionBatch, value: Callable[[FloatArray], FloatArray]) -> FloatArray:
+    """The mean over a kernel's tiles of what `value` says of their key blocks."""
+    blocks = np.maximum(query_blocks(batch), 1.0)
+    samples = int(min(blocks.max(initial=1.0), SAMPLED))
+    if not (batch.causal.any() or samples == 1):
+        samples = 1
+    at = (np.arange(samples)[:, None] + 0.5) / samples * blocks
+    # Where there are fewer blocks than samples a block is taken several times, each as often as the others.
+    return np.asarray(value(key_blocks(batch, np.floor(at))).mean(axis=0))
+
+
+def busiest_sm(
+    batch: AttentionBatch,
+    tiles: FloatArray,
+    workers: int,
+    mean_clk: FloatArray,
+    tile_clk: Callable[[IntArray, FloatArray], FloatArray],
+) -> FloatArray:
+    """When the last SM is done [clk]: tiles in their order, each to the SM that is free first.
+
+    `mean_clk` is the mean of a tile; `tile_clk` says of some rows what tiles of so many key blocks take. Rows
+    whose tiles are alike need no dealing; of others the last ROUNDS rounds are dealt one by one.
+    """
+    rounds = np.ceil(tiles / workers)
+    result = rounds * mean_clk
+    uneven = batch.causal & (query_blocks(batch) > 1.0)
+    for step in range(1, ROUNDS + 2):
+        # Rows of as many rounds together: few rounds need few steps.
+        rows = np.flatnonzero(uneven & (np.minimum(rounds, ROUNDS + 1) == step))
+        if len(rows):
+            some = partial(tile_clk, rows)
+            result[rows] = _dealt(batch[rows], tiles[rows], workers, mean_clk[rows], some)
+    return result
+
+
+def _dealt(
+    rows: AttentionBatch,
+    tiles: FloatArray,
+    workers: int,
+    mean_clk: FloatArray,
+    tile_clk: Callable[[FloatArray], FloatArray],
+) -> FloatArray:
+    even_rounds = np.maximum(np.floor(tiles / workers) - (ROUNDS - 1.0), 0.0)
+    places = np.arange(workers, dtype=np.float64)[:, None]
+    dealt = []
+    for step in range(int(min(np.ceil(tiles / workers).max(), ROUNDS + 1))):
+        number = (even_rounds + step) * workers + places
+        clk = tile_clk(key_blocks(rows, block_of_tile(rows, np.minimum(number, tiles - 1.0))))
+        dealt.append(np.where(number < tiles, clk, 0.0))
+    in_all = np.sum([each.sum(axis=0) for each in dealt], axis=0)
+    loads = np.broadcast_to(np.maximum(tiles * mean_clk - in_all, 0.0) / workers, (workers, len(rows)))
+    loads = np.where(even_rounds > 0, loads, 0.0)
+    for each in dealt:
+        loads = np.sort(loads, axis=0) + each
+    # Over several rounds short tiles fill in where long ones ran: what is left is half of a last tile.
+    last_clk = dealt[-1].sum(axis=0) / np.maximum((dealt[-1] > 0).sum(axis=0), 1)
+    longest_clk = dealt[0].max(axis=0)
+    filled = np.maximum(tiles * mean_clk / workers + 0.5 * last_clk, longest_clk)
+    short_last = rows.longest_first & (last_clk < SHORT_SHARE * longest_clk)
+    found = loads.max(axis=0)
+    return np.asarray(np.where(short_last, np.minimum(found, filled), found))

@@ -1,0 +1,196 @@
+"""Attention under the same verbs: what each does where --attention is given."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from gemm_model.commands import common
+from gemm_model.core.attention import EXAMPLE, AttentionConfig, AttentionProblem
+from gemm_model.core.errors import InputError
+from gemm_model.models import DEFAULT_MODEL
+from gemm_model.report.console import explanation, prediction_fields
+from gemm_model.report.document import Document, plain, text_table
+
+if TYPE_CHECKING:
+    from gemm_model.attention.choice import AttentionChoice, AttentionRanking
+    from gemm_model.core.prediction import Prediction
+    from gemm_model.core.settings import Settings
+
+OPTIONS = ("attention", "attention_config")
+ATTENTION_SETTINGS = (*common.GPU, "model", "regime")
+
+
+def add_attention(parser: argparse.ArgumentParser, *, config: bool = True) -> None:
+    """The options by which a verb is asked about attention in place of a GEMM."""
+    parser.add_argument(
+        "--attention", metavar="WORDS", help=f"an attention, in place of a GEMM: '{EXAMPLE}' (default: none)"
+    )
+    if config:
+        parser.add_argument(
+            "--attention-config",
+            metavar="WORDS",
+            default=AttentionConfig().kernel,
+            help="its kernel, such as 'flash_attention tile=128x128 num_splits=4 pack_gqa=0'",
+        )
+
+
+def asked(args: argparse.Namespace) -> bool:
+    """Whether the command is about attention."""
+    return args.attention is not None
+
+
+def _settings(args: argparse.Namespace, *used: str) -> Settings:
+    common.refuse_unused(args, "with --attention", (*common.GPU, "model", *common.OUTPUT, *OPTIONS, *used))
+    chosen = common.settings(args)
+    if chosen.model != DEFAULT_MODEL:
+        raise InputError(f"{chosen.model} knows no attention; expected {DEFAULT_MODEL}")
+    return chosen
+
+
+def problem_fields(problem: AttentionProblem) -> dict[str, Any]:
+    """A problem as results hold it, by the names that columns of tables have."""
+    names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v", "window")
+    told = {name: getattr(problem, name) for name in names}
+    told |= {"causal": int(problem.causal), "in_dtype": problem.dtype.name}
+    return told | ({"lengths": len(problem.lengths)} if problem.lengths else {})
+
+
+def _document(verb: str, chosen: Settings, **parts: Any) -> Document:
+    return Document(verb=verb, gpu=chosen.gpu.name, model=chosen.model, **parts)
+
+
+def _row(prediction: Prediction) -> dict[str, Any]:
+    phases = {f"phase_{name}_us": value for name, value in prediction.phases_us.items()}
+    levels = {f"{level}_bytes": value for level, value in prediction.bytes_by_level.items()}
+    told = {"predicted_us": prediction.runtime_us, "limiter": prediction.limiter}
+    return {**told, "error_band": prediction.error_band, **phases, **levels, **prediction.details}
+
+
+def predict(args: argparse.Namespace) -> Document:
+    """The prediction of one attention kernel."""
+    from gemm_model.api import predict as predicted
+    from gemm_model.attention.kernels import resolved
+
+    chosen = _settings(args)
+    problem, config = AttentionProblem.parse(args.attention), AttentionConfig.parse(args.attention_config)
+    prediction = predicted(problem, config, chosen.gpu)
+    told, kernel = problem_fields(problem), dict(resolved(problem, config, chosen.gpu).fields)
+    return _document(
+        "predict",
+        chosen,
+        result={"problem": told, "kernel": kernel, "prediction": prediction_fields(prediction)},
+        rows=[{**told, **kernel, **_row(prediction)}],
+        text=lambda: explanation({**told, **kernel}, prediction),
+    )
+
+
+def rank(args: argparse.Namespace) -> Document:
+    """The configurations of one attention by predicted time, why one did not win, or the winner's text."""
+    from gemm_model.attention.choice import emit_attention, rank_attention, why_not
+
+    chosen = _settings(args, "family", "top", "emit", "why_not")
+    problem = AttentionProblem.parse(args.attention)
+    ranking = rank_attention(problem, chosen.gpu, args.family)
+    told = problem_fields(problem)
+    if args.why_not is not None:
+        answer = why_not(ranking, AttentionConfig.parse(args.why_not), chosen.gpu)
+        row = {"config": args.why_not, "answer": answer}
+        result = {"problem": told, "why_not": row}
+        return _document("rank", chosen, result=result, rows=[row], text=lambda: answer)
+    if args.emit is not None:
+        best = ranking.best.config
+        text = emit_attention(args.emit, problem, best, chosen.gpu)
+        row = {"target": args.emit, "text": text}
+        result = {"problem": told, "kernel": dict(best.fields), "emit": row}
+        return _document("rank", chosen, result=result, rows=[row], text=lambda: text)
+    return _ranking(chosen, ranking, told, args.top)
+
+
+def _ranking(chosen: Settings, ranking: AttentionRanking, told: dict[str, Any], top: int) -> Document:
+    best_us = ranking.best.prediction.runtime_us
+    rows = [
+        {"rank": place, **_choice(choice), "over_best": choice.prediction.runtime_us / (best_us or 1.0) - 1.0}
+        for place, choice in enumerate(ranking.choices[:top], start=1)
+    ]
+    band = ranking.best.prediction.error_band or 0.0
+    tied = sum(choice.prediction.runtime_us <= best_us * (1.0 + band) for choice in ranking.choices) - 1
+    shown = ranking.choices[:top]
+    result: dict[str, Any] = {
+        "problem": told,
+        "candidates": len(ranking.choices),
+        "kernels": len(ranking.choices),
+        "tied_with_best": tied,
+        "reason": ranking.reason,
+        "library_choice": _choice(ranking.own),
+        "gain": ranking.gain,
+        "choices": [
+            {**row, "prediction": prediction_fields(choice.prediction)}
+            for row, choice in zip(rows, shown, strict=True)
+        ],
+    }
+    notes = [ranking.reason, f"predicted gain over the library's own choice: {ranking.gain:.1%}"]
+    notes += ranking.best.prediction.caveats
+    return _document("rank", chosen, result=result, rows=rows, notes=notes, text=lambda: text_table(rows))
+
+
+def _choice(choice: AttentionChoice) -> dict[str, Any]:
+    config = choice.config
+    return {
+        "kernel": config.kernel,
+        "tile": f"{config.tile_m}x{config.tile_n}",
+        "pack_gqa": int(bool(config.pack_gqa)),
+        "num_splits": config.num_splits,
+        "predicted_us": choice.prediction.runtime_us,
+        "limiter": choice.prediction.limiter,
+    }
+
+
+def explain(args: argparse.Namespace) -> Document:
+    """What limits one attention kernel, and what other options would make of it."""
+    from gemm_model.attention.explanation import explain_attention
+
+    chosen = _settings(args)
+    problem, config = AttentionProblem.parse(args.attention), AttentionConfig.parse(args.attention_config)
+    found = explain_attention(problem, config, chosen.gpu)
+    prediction = found.prediction
+    what_if = [
+        {"change": each.change, "predicted_us": each.runtime_us, "relative": each.relative}
+        for each in found.what_if
+    ]
+    tiles, sms = prediction.details["tiles"], chosen.gpu.sm_count
+    mechanisms = [
+        {
+            "name": unit.name,
+            "time_us": unit.elasticity * prediction.runtime_us,
+            "share_of_runtime": unit.elasticity,
+            "meaning": unit.meaning,
+        }
+        for unit in found.units
+    ]
+    result: dict[str, Any] = {
+        "problem": problem_fields(problem),
+        "kernel": found.config.fields,
+        "prediction": prediction_fields(prediction),
+        "limiter": found.limiter,
+        "mechanisms": mechanisms,
+        "wave_occupancy": tiles / (-(-tiles // sms) * sms) if tiles else 0.0,
+    }
+
+    def text() -> str:
+        shown = [
+            {
+                "unit": each["name"],
+                "elasticity": f"{each['share_of_runtime']:.0%}",
+                "what it is": each["meaning"],
+            }
+            for each in mechanisms
+        ]
+        worlds = [
+            {"what if": each.change, "us": each.runtime_us, "change": f"{each.relative - 1:+.1%}"}
+            for each in found.what_if
+        ]
+        first = f"predicted {prediction.runtime_us:.4g} us, limited by {found.limiter}"
+        return "\n".join((first, "", "UNITS", text_table(shown), "", "WHAT IF", text_table(worlds)))
+
+    return _document("explain", chosen, result=plain(result), rows=what_if, text=text)

@@ -1,0 +1,252 @@
+"""An attention problem, and the configuration of a fused attention kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from gemm_model.core.dtypes import DataType, element_type
+from gemm_model.core.errors import InputError
+from gemm_model.core.records import require_kind
+from gemm_model.core.sizes import MAX_DIGITS, require_size, size_of
+
+KERNELS = ("flash_attention", "cudnn_attention", "flash_attention_2")
+"""Kernels of fused attention: of the package flash-attn-4, and those that torch's own attention runs."""
+SCHEDULERS = ("auto", "in_order", "longest_first")
+"""In which order tiles of unequal work start; 'auto' is the kernel's own."""
+AUTO = 0
+"""Value of `tile_m` and `tile_n` [1]; the kernel's own rule chooses; by definition."""
+BF16 = element_type("bf16")
+OPERANDS = ("bf16", "fp16", "e4m3", "e5m2")
+EXAMPLE = "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128"
+MASKS = ("full", "causal")
+SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionProblem:
+    """O = softmax(Q K^T / sqrt(head_dim)) V for each of `batch` x `heads`; sizes in elements.
+
+    `kv_heads` of 0 stand for `heads` (MHA), a `head_dim_v` of 0 for `head_dim`; sequences may be empty.
+    Masks are aligned at the end: query i of `causal` sees keys up to i + seq_kv - seq_q, and with a `window`
+    (0: none) the last window + 1 of them. `lengths` are (queries, keys) of each sequence where they differ;
+    `batch`, `seq_q` and `seq_kv` then are their number and their longest. `page_size` of 0: a contiguous
+    cache. Raises InputError for sizes that no attention has.
+    """
+
+    batch: int = 1
+    heads: int
+    kv_heads: int = 0
+    seq_q: int = 0
+    seq_kv: int = 0
+    head_dim: int
+    head_dim_v: int = 0
+    dtype: DataType = BF16
+    causal: bool = False
+    window: int = 0
+    softcap: float = 0.0
+    page_size: int = 0
+    lengths: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        self._fill_in()
+        for name in SIZES:
+            if name in ("seq_q", "seq_kv"):
+                size_of(name, getattr(self, name) + 1)
+            else:
+                require_size(self, name)
+        for name in ("window", "page_size"):
+            size_of(name, getattr(self, name) + 1)
+        if self.dtype.name not in OPERANDS:
+            raise InputError(f"in_dtype is {self.dtype.name}; expected one of {', '.join(OPERANDS)}")
+        if self.heads % self.kv_heads:
+            raise InputError(f"heads is {self.heads}; expected a multiple of the {self.kv_heads} kv_heads")
+        if self.window and not self.causal:
+            raise InputError(f"window is {self.window} without causal; expected a causal mask beside it")
+        if not self.softcap >= 0.0:
+            raise InputError(f"softcap is {self.softcap!r}; expected a number from 0 on")
+        for seq_q, seq_kv in self.sequences:
+            if self.causal and seq_q > seq_kv:
+                raise InputError(f"seq_q is {seq_q} with causal; expected at most seq_kv, {seq_kv}")
+
+    def _fill_in(self) -> None:
+        """Put what 0 stands for in its place."""
+        for name, stands_for in (("kv_heads", "heads"), ("head_dim_v", "head_dim")):
+            if getattr(self, name) == 0:
+                object.__setattr__(self, name, getattr(self, stands_for))
+        if self.lengths:
+            for name, values in zip(("seq_q", "seq_kv"), zip(*self.lengths, strict=True), strict=True):
+                object.__setattr__(self, name, max(values))
+            object.__setattr__(self, "batch", len(self.lengths))
+
+    @classmethod
+    def of(cls, *, dtype: str = "bf16", **sizes: Any) -> AttentionProblem:
+        """A problem from sizes and a type's name; a `seq_kv` that is left out is `seq_q`."""
+        sizes.setdefault("seq_kv", sizes.get("seq_q", 0))
+        return cls(dtype=element_type(dtype), **sizes)
+
+    @classmethod
+    def parse(cls, text: str) -> AttentionProblem:
+        """A problem from words such as EXAMPLE's, with blanks or commas between them.
+
+        Words: the mask (full or causal), then batch=, heads=, kv_heads=, seq_q=, seq_kv=, head_dim=,
+        head_dim_v=, window=, page_size=, dtype=, softcap=, and lengths=Q:K+Q:K+..., the queries and keys of
+        each sequence. Raises InputError for a word that is missing, unknown or impossible.
+        """
+        require_kind("attention", text, str)
+        mask, *words = re.split(r"[\s,]+", text.strip())
+        if mask not in MASKS:
+            raise InputError(f"attention begins with {mask[:40]!r}; expected words as in '{EXAMPLE}'")
+        values: dict[str, Any] = {"causal": mask == "causal"}
+        for word in words:
+            name, _, value = word.partition("=")
+            if name in values:
+                raise InputError(f"attention has the word {name} twice; expected it once")
+            values[name] = _word(name, value, word)
+        for name in ("heads", "head_dim"):
+            if name not in values:
+                raise InputError(f"attention lacks {name}=; expected words as in '{EXAMPLE}'")
+        if "seq_q" not in values and "lengths" not in values:
+            raise InputError(f"attention lacks seq_q=; expected words as in '{EXAMPLE}'")
+        return cls.of(**values)
+
+    @property
+    def name(self) -> str:
+        """The problem as `parse` takes it."""
+        told = {name: getattr(self, name) for name in (*SIZES, "window", "page_size") if getattr(self, name)}
+        if self.lengths:
+            told = {name: value for name, value in told.items() if name not in ("batch", "seq_q", "seq_kv")}
+            told["lengths"] = "+".join(f"{seq_q}:{seq_kv}" for seq_q, seq_kv in self.lengths)
+        words = [f"{name}={value}" for name, value in told.items()]
+        words += [f"softcap={self.softcap:g}"] if self.softcap else []
+        return " ".join((MASKS[self.causal], *words, f"dtype={self.dtype.name}"))
+
+    @property
+    def sequences(self) -> tuple[tuple[int, int], ...]:
+        """Distinct (queries, keys) of the batch's sequences, or all of `lengths`."""
+        return self.lengths or ((self.seq_q, self.seq_kv),)
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a head of keys and values."""
+        return self.heads // self.kv_heads
+
+    @property
+    def element_bytes(self) -> float:
+        return self.dtype.bits / 8
+
+    @property
+    def flop(self) -> float:
+        """FLOP of both products over the scores that the mask leaves."""
+        scores = sum(_scores(self, seq_q, seq_kv) for seq_q, seq_kv in self.sequences)
+        each = self.heads * (1 if self.lengths else self.batch)
+        return 2.0 * each * scores * (self.head_dim + self.head_dim_v)
+
+    @property
+    def least_bytes(self) -> float:
+        """Bytes of Q, K, V and O, each once [B]; O has the operands' type, bf16 where that is narrower."""
+        each = 1 if self.lengths else self.batch
+        rows_q = each * sum(seq_q for seq_q, _ in self.sequences)
+        rows_kv = each * sum(seq_kv for _, seq_kv in self.sequences)
+        out_bytes = max(self.element_bytes, 2.0)
+        queries = rows_q * self.heads * (self.head_dim * self.element_bytes + self.head_dim_v * out_bytes)
+        return queries + rows_kv * self.kv_heads * (self.head_dim + self.head_dim_v) * self.element_bytes
+
+
+def _scores(problem: AttentionProblem, seq_q: int, seq_kv: int) -> float:
+    """Scores of one head and sequence that the mask leaves."""
+    if not problem.causal:
+        return float(seq_q) * seq_kv
+    kept = min(problem.window + 1, seq_kv) if problem.window else seq_kv
+    # Query i sees min(i + seq_kv - seq_q + 1, kept) keys: a ramp, then a plateau.
+    first = seq_kv - seq_q + 1
+    ramp = max(0, min(seq_q, kept - first))
+    return ramp * (first + first + ramp - 1) / 2 + (seq_q - ramp) * float(kept)
+
+
+def _word(name: str, value: str, word: str) -> Any:
+    if name in (*SIZES, "window", "page_size") and value.isdecimal() and len(value) <= MAX_DIGITS:
+        return int(value)
+    if name == "dtype" and value:
+        return value
+    if name == "softcap" and re.fullmatch(r"\d{1,6}(\.\d{1,6})?", value):
+        return float(value)
+    if name == "lengths" and re.fullmatch(r"\d{1,13}:\d{1,13}(\+\d{1,13}:\d{1,13})*", value):
+        pairs = (pair.split(":") for pair in value.split("+"))
+        return tuple((int(queries), int(keys)) for queries, keys in pairs)
+    raise InputError(f"attention has the word {word[:40]!r}; expected words as in '{EXAMPLE}'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionConfig:
+    """One attention kernel; sizes in elements.
+
+    A CTA computes `tile_m` rows of O and walks over the keys in blocks of `tile_n`, which a producer warp
+    loads into rings of `stages` slots for K and for V. Consumer groups (warpgroups on Hopper) hold 64 rows
+    each. `overlap_in_group` issues Q K^T of the next block before P V of this one; `pv_from_registers` keeps
+    P in registers rather than in shared memory; `pack_gqa` puts the query heads that share K and V into the
+    rows of one tile; `num_splits` CTAs share the keys of a tile, whose parts a second kernel combines.
+    `exp_emulated` is the share of the exponentials that FMAs compute in place of the SFU. AUTO tiles stand
+    for the kernel's own; a `pack_gqa` of None for whether heads share keys.
+    """
+
+    kernel: str = KERNELS[0]
+    tile_m: int = AUTO
+    tile_n: int = AUTO
+    stages: int = 2
+    overlap_in_group: bool | None = None
+    pv_from_registers: bool | None = None
+    pack_gqa: bool | None = None
+    num_splits: int = 1
+    scheduler: str = SCHEDULERS[0]
+    exp_emulated: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kernel not in KERNELS:
+            raise InputError(f"kernel is {self.kernel!r}; expected one of {', '.join(KERNELS)}")
+        if self.scheduler not in SCHEDULERS:
+            raise InputError(f"scheduler is {self.scheduler!r}; expected one of {', '.join(SCHEDULERS)}")
+        for name in ("stages", "num_splits"):
+            require_size(self, name)
+        for name in ("tile_m", "tile_n"):
+            size_of(name, getattr(self, name) + 1)
+        if not 0.0 <= self.exp_emulated <= 1.0:
+            raise InputError(f"exp_emulated is {self.exp_emulated!r}; expected a share from 0 to 1")
+
+    @classmethod
+    def parse(cls, text: str) -> AttentionConfig:
+        """A configuration from words such as 'flash_attention tile=128x128 num_splits=4 pack_gqa=0'.
+
+        The kernel comes first; what is left out is the kernel's own. Raises InputError for other words.
+        """
+        kernel, *words = re.split(r"[\s,]+", text.strip())
+        values: dict[str, Any] = {"kernel": kernel}
+        kinds = {spec.name: spec.type for spec in fields(cls)}
+        for word in words:
+            name, _, value = word.partition("=")
+            if name == "tile" and re.fullmatch(r"\d{1,6}x\d{1,6}", value):
+                values["tile_m"], values["tile_n"] = map(int, value.split("x"))
+            elif name == "scheduler" and value:
+                values[name] = value
+            elif "bool" in str(kinds.get(name)) and value in ("0", "1"):
+                values[name] = value == "1"
+            elif kinds.get(name) == "int" and value.isdecimal() and len(value) <= MAX_DIGITS:
+                values[name] = int(value)
+            elif name == "exp_emulated" and re.fullmatch(r"[01](\.\d{1,6})?", value):
+                values[name] = float(value)
+            else:
+                known = ", ".join(("tile", *kinds))
+                raise InputError(f"attention configuration has the word {word[:40]!r}; expected {known}")
+        return cls(**values)
+
+    def having(self, **changes: Any) -> AttentionConfig:
+        return replace(self, **changes)
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """By the names that columns of tables have; flags are 0 and 1."""
+        return {
+            name: int(value) if isinstance(value, bool) else value for name, value in asdict(self).items()
+        }

@@ -1,0 +1,179 @@
+"""What the attention model says: limits, empty lengths, choices, other cards and tables."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_model import AttentionConfig, AttentionProblem, InputError, predict, predict_table
+from gemm_model.attention.choice import emit_attention, rank_attention, splits_table, why_not
+from gemm_model.attention.explanation import explain_attention
+from gemm_model.attention.kernels import resolved
+from gemm_model.attention.model import AttentionModel
+from gemm_model.core.gpu import load_gpu
+
+GPU = load_gpu("h200")
+OWN = AttentionConfig()
+
+
+def _us(words: str, config: str = "flash_attention", gpu: str = "h200") -> float:
+    return predict(AttentionProblem.parse(words), AttentionConfig.parse(config), gpu).runtime_us
+
+
+def test_phases_add_up() -> None:
+    for words in (
+        "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128",
+        "full batch=4 heads=32 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128",
+        "causal heads=32 head_dim=64 lengths=0:100+30:2000+2000:2000",
+    ):
+        found = predict(AttentionProblem.parse(words), OWN, "h200")
+        assert sum(found.phases_us.values()) == pytest.approx(found.runtime_us)
+
+
+def test_no_kernel_is_faster_than_its_products_or_its_bytes() -> None:
+    for words in (
+        "full heads=32 seq_q=8192 head_dim=128",
+        "causal batch=2 heads=16 seq_q=8192 head_dim=256",
+        "full batch=64 heads=32 kv_heads=8 seq_q=1 seq_kv=32768 head_dim=128",
+    ):
+        problem = AttentionProblem.parse(words)
+        found = predict(problem, OWN, "h200").runtime_us
+        assert found > problem.flop / GPU.flop_per_us("fp16")
+        assert found > 0.9 * problem.least_bytes / GPU.dram_bytes_per_us
+
+
+def test_an_empty_length_takes_no_time_and_leaves_the_others_alone() -> None:
+    assert _us("full heads=8 seq_q=0 seq_kv=100 head_dim=128") == 0.0
+    assert _us("full heads=8 seq_q=100 seq_kv=0 head_dim=128") > 0.0  # O is still written
+    some = _us("causal heads=8 head_dim=128 lengths=500:500+300:900")
+    assert _us("causal heads=8 head_dim=128 lengths=500:500+0:0+300:900") == pytest.approx(some)
+
+
+def test_equal_lengths_are_a_batch() -> None:
+    batch = _us("causal batch=8 heads=32 kv_heads=8 seq_q=4096 head_dim=128")
+    lengths = "+".join(["4096:4096"] * 8)
+    assert _us(f"causal heads=32 kv_heads=8 head_dim=128 lengths={lengths}") == pytest.approx(batch, rel=0.05)
+
+
+def test_a_window_takes_less_than_all_keys() -> None:
+    words = "causal heads=32 kv_heads=8 seq_q=8192 head_dim=128"
+    assert _us(f"{words} window=512") < 0.3 * _us(words)
+    assert _us(f"{words} window=8192") > 0.95 * _us(words)
+
+
+def test_decode_of_one_sequence_gains_from_splits_and_of_many_does_not() -> None:
+    one = splits_table(
+        AttentionProblem.parse("full heads=8 kv_heads=1 seq_q=1 seq_kv=1 head_dim=128"), GPU, (65536,)
+    )
+    many = AttentionProblem.parse("full batch=256 heads=64 kv_heads=8 seq_q=1 seq_kv=4096 head_dim=128")
+    assert one[65536] >= 8
+    assert rank_attention(many, GPU).best.config.num_splits <= 2
+
+
+def test_the_best_is_the_fastest_and_explains_itself() -> None:
+    problem = AttentionProblem.parse("causal heads=32 kv_heads=8 seq_q=3000 head_dim=128")
+    ranking = rank_attention(problem, GPU)
+    times = [choice.prediction.runtime_us for choice in ranking.choices]
+    assert times == sorted(times)
+    assert ranking.own.config == resolved(problem, OWN, GPU)
+    answer = why_not(ranking, AttentionConfig.parse("flash_attention tile=64x128"), GPU)
+    assert "more than the best" in answer
+    refused = why_not(ranking, AttentionConfig.parse("flash_attention tile=192x192"), GPU)
+    assert refused.startswith("it cannot run: tile 192x192 needs")
+
+
+def test_elasticities_of_a_long_prefill_are_those_of_its_products() -> None:
+    found = explain_attention(AttentionProblem.parse("full heads=16 seq_q=16384 head_dim=256"), OWN, GPU)
+    assert found.limiter == "TENSOR"
+    assert min(unit.elasticity for unit in found.units) >= 0.0
+    assert sum(unit.elasticity for unit in found.units) < 1.1
+    assert [each.runtime_us for each in found.what_if] == sorted(each.runtime_us for each in found.what_if)
+
+
+def test_elasticities_of_a_decode_are_those_of_dram() -> None:
+    words = "full batch=64 heads=32 kv_heads=8 seq_q=1 seq_kv=32768 head_dim=128"
+    assert explain_attention(AttentionProblem.parse(words), OWN, GPU).limiter == "DRAM"
+
+
+def test_emitted_call_names_what_was_chosen() -> None:
+    problem = AttentionProblem.parse("causal heads=32 kv_heads=8 seq_q=4096 head_dim=128 window=1024")
+    config = resolved(problem, AttentionConfig.parse("flash_attention tile=128x176 pack_gqa=0"), GPU)
+    text = emit_attention("flash_attention", problem, config, GPU)
+    for words in (
+        "causal=False",
+        "window_size_left=1024",
+        "window_size_right=0",
+        "tile_mn=(128, 176)",
+        "pack_gqa=False",
+    ):
+        assert words in text
+    with pytest.raises(InputError, match="expected 1 for a table of splits"):
+        emit_attention("splits", problem, config, GPU)
+
+
+def test_other_cards_answer_with_their_own_silicon() -> None:
+    words = "causal heads=32 kv_heads=8 seq_q=8192 head_dim=128"
+    a100 = _us(words, "flash_attention_2", "a100_sxm_80gb")
+    b200 = _us(words, "flash_attention", "b200_sxm")
+    assert b200 < _us(words) < a100
+    with pytest.raises(InputError, match="does not run on"):
+        _us(words, "flash_attention", "a100_sxm_80gb")
+
+
+def test_blackwell_is_bound_by_exponentials_unless_fmas_compute_some() -> None:
+    problem = AttentionProblem.parse("full heads=32 seq_q=16384 head_dim=128")
+    gpu = load_gpu("b200_sxm")
+    found = AttentionModel(gpu).predict(
+        [(problem, replace(OWN, exp_emulated=share)) for share in (0.0, 0.25)]
+    )
+    assert found.runtime_us[1] < found.runtime_us[0]
+
+
+def test_a_table_predicts_row_by_row_and_refuses_bad_cells(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {
+            "batch": [1, 2, 1],
+            "heads": [32, 32, 8],
+            "kv_heads": [8, "", 8],
+            "seq_q": [4096, 1, 0],
+            "seq_kv": [4096, 8192, 100],
+            "head_dim": [128, 64, 128],
+            "causal": [1, 0, 0],
+            "tile_m": [128, "", ""],
+            "tile_n": [96, "", ""],
+            "runtime_us": [200.0, 40.0, 1.0],
+        }
+    )
+    found = predict_table(frame, "h200")
+    assert found["predicted_us"].iloc[0] == pytest.approx(
+        _us("causal heads=32 kv_heads=8 seq_q=4096 head_dim=128", "flash_attention tile=128x96")
+    )
+    assert found["predicted_us"].iloc[2] == 0.0
+    assert np.allclose(found["ratio"], found["predicted_us"] / found["runtime_us"])
+    for column, value, sentence in (
+        ("kv_heads", 7, "row 1: heads is 32; expected a multiple of the 7 kv_heads"),
+        ("causal", "maybe", "row 1: causal is 'maybe'; expected 0 or 1"),
+        ("seq_q", 1.5, "row 1: seq_q is '1.5'; expected a whole number"),
+        ("tile_m", 320, "row 1: tile 320x128 has 5 consumer groups"),
+    ):
+        bad = frame.astype(object)
+        bad.loc[1, column] = value
+        with pytest.raises(InputError, match=sentence):
+            predict_table(bad, "h200")
+
+
+def test_a_thousand_rows_take_a_fraction_of_a_second() -> None:
+    from time import perf_counter
+
+    lengths = [256 + 16 * row for row in range(1000)]
+    frame = pd.DataFrame(
+        {"heads": 32, "kv_heads": 8, "head_dim": 128, "causal": 1, "seq_q": lengths, "seq_kv": lengths}
+    )
+    predict_table(frame.head(10), "h200")
+    started = perf_counter()
+    found = predict_table(frame, "h200")
+    assert perf_counter() - started < 2.0
+    assert math.isfinite(found["predicted_us"].sum())

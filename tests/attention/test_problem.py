@@ -1,0 +1,130 @@
+"""Attention problems and configurations: words, FLOP by counting scores, and what is refused."""
+
+import pytest
+
+from gemm_model import AttentionConfig, AttentionProblem, InputError, KernelConfig, predict
+from gemm_model.attention.kernels import candidates, refusal, resolved, smem_bytes
+from gemm_model.core.gpu import load_gpu
+
+GPU = load_gpu("h200")
+
+
+def _scores(problem: AttentionProblem) -> int:
+    count = 0
+    for query in range(problem.seq_q):
+        last = query + problem.seq_kv - problem.seq_q if problem.causal else problem.seq_kv - 1
+        first = max(last - problem.window, 0) if problem.window else 0
+        count += last - first + 1
+    return count
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "full batch=2 heads=3 seq_q=17 seq_kv=40 head_dim=64",
+        "causal heads=3 seq_q=17 seq_kv=40 head_dim=64",
+        "causal heads=4 kv_heads=2 seq_q=33 head_dim=192 head_dim_v=128",
+        "causal heads=3 seq_q=50 seq_kv=60 head_dim=64 window=7",
+        "causal heads=3 seq_q=50 seq_kv=60 head_dim=64 window=30",
+        "causal heads=3 seq_q=50 seq_kv=60 head_dim=64 window=1000",
+    ],
+)
+def test_flop_counts_the_scores_that_the_mask_leaves(words: str) -> None:
+    problem = AttentionProblem.parse(words)
+    each = problem.batch * problem.heads * 2 * (problem.head_dim + problem.head_dim_v)
+    assert problem.flop == each * _scores(problem)
+
+
+def test_words_come_back() -> None:
+    for words in (
+        "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128",
+        "full batch=3 heads=8 seq_q=1 seq_kv=999 head_dim=64 dtype=fp16 softcap=30",
+        "causal heads=8 head_dim=128 lengths=10:20+0:5",
+    ):
+        problem = AttentionProblem.parse(words)
+        assert AttentionProblem.parse(problem.name) == problem
+
+
+def test_lengths_give_batch_and_longest() -> None:
+    problem = AttentionProblem.parse("causal heads=8 head_dim=128 lengths=10:20+0:50+7:7")
+    assert (problem.batch, problem.seq_q, problem.seq_kv) == (3, 10, 50)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "causal heads=32 kv_heads=7 seq_q=4 head_dim=64",
+            "expected a multiple of the 7 kv_heads",
+        ),
+        ("full heads=32 seq_q=4 head_dim=64 window=9", "window is 9 without causal"),
+        (
+            "causal heads=32 seq_q=9 seq_kv=4 head_dim=64",
+            "seq_q is 9 with causal; expected at most",
+        ),
+        ("heads=32 seq_q=9 head_dim=64", "attention begins with 'heads=32'"),
+        ("full heads=32 head_dim=64", "attention lacks seq_q="),
+        ("full heads=32 seq_q=9 head_dim=64 head_dim=64", "the word head_dim twice"),
+        ("full heads=32 seq_q=nine head_dim=64", "the word 'seq_q=nine'"),
+        ("full heads=32 seq_q=9 head_dim=64 dtype=int8", "in_dtype is int8"),
+    ],
+)
+def test_bad_problems_are_told_in_a_sentence(words: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence.replace("(", "\\(")):
+        AttentionProblem.parse(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "sentence"),
+    [
+        ("full heads=8 seq_q=64 head_dim=512", "flash_attention", "head_dim is 512"),
+        (
+            "full heads=8 seq_q=64 head_dim=128",
+            "flash_attention tile=256x64",
+            "4 consumer groups; expected 1 to 3",
+        ),
+        # Q 128 x 256 and rings of 2 x 96 x 512 elements are 262144 bytes and 1024 more.
+        (
+            "full heads=8 seq_q=64 head_dim=256",
+            "flash_attention tile=128x96",
+            "needs 30720 bytes of shared memory",
+        ),
+        # 192 / 2 + 256 / 2 accumulators of 160 registers.
+        ("full heads=8 seq_q=64 head_dim=256", "flash_attention tile=192x192", "needs 64 registers a thread"),
+        (
+            "full heads=8 seq_q=64 head_dim=128",
+            "flash_attention tile=96x64",
+            "expected a multiple of 64 rows",
+        ),
+        ("causal heads=8 seq_q=64 head_dim=128 window=9", "cudnn_attention", "expected no window"),
+        ("full heads=8 seq_q=64 head_dim=128 dtype=e4m3", "flash_attention", "expected bf16 or fp16"),
+        ("full heads=8 seq_q=1 seq_kv=64 head_dim=128", "flash_attention num_splits=65", "at most 64"),
+    ],
+)
+def test_kernels_that_cannot_run_are_refused(words: str, config: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        predict(AttentionProblem.parse(words), AttentionConfig.parse(config), "h200")
+
+
+def test_a_gemm_configuration_is_no_attention_kernel() -> None:
+    with pytest.raises(InputError, match="expected an AttentionConfig"):
+        predict(
+            AttentionProblem.parse("full heads=8 seq_q=64 head_dim=64"),
+            KernelConfig(cta_m=128, cta_n=128),
+            "h200",
+        )
+
+
+def test_shared_memory_is_q_and_the_rings() -> None:
+    problem = AttentionProblem.parse("full heads=8 seq_q=64 head_dim=128")
+    config = resolved(problem, AttentionConfig.parse("flash_attention tile=128x176"), GPU)
+    assert smem_bytes(problem, config) == 2 * (128 * 128 + 2 * 176 * 256) + 1024
+    assert refusal(problem, config, GPU) is None
+
+
+def test_candidates_can_run_and_begin_with_the_library_s_own() -> None:
+    problem = AttentionProblem.parse("full batch=2 heads=32 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128")
+    found = candidates(problem, GPU, "flash_attention")
+    assert (found[0].tile_m, found[0].tile_n, found[0].num_splits, found[0].pack_gqa) == (128, 128, 1, True)
+    assert {config.num_splits for config in found} == {1, 2, 4, 8, 16, 32}
+    assert all(refusal(problem, config, GPU) is None for config in found)
