@@ -83,6 +83,9 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers
     loaders = np.where(batch.turns, 1.0, groups)
     through_smem = np.where(batch.from_registers, 0.0, rows * batch.tile_n * batch.element_bytes)
     traffic = _traffic(batch, silicon, ctas * mean_blocks)
+    share = _rate_share(batch, silicon, numbers)
+    qk_bytes = dim * (rows + batch.tile_n) * batch.element_bytes
+    pv_bytes = batch.tile_n * (np.where(batch.from_registers, 0.0, rows) + dim_v) * batch.element_bytes
     # Emulated exponentials are computed beside those of the special function units.
     exponential = np.maximum(
         (1.0 - batch.emulated) / numbers.exponentials_per_clk,
@@ -90,8 +93,8 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers
     )
     return Demand(
         groups=groups,
-        qk=numbers.turn_clk + _product_clk(batch, silicon, numbers, rows, batch.tile_n, dim, registers=False),
-        pv=_product_clk(batch, silicon, numbers, rows, dim_v, batch.tile_n, registers=True),
+        qk=numbers.turn_clk + _product_clk(silicon, share, (rows, batch.tile_n, dim), qk_bytes),
+        pv=_product_clk(silicon, share, (rows, dim_v, batch.tile_n), pv_bytes),
         softmax=numbers.block_clk + 0.0 * scores,
         exponentials=scores * (numbers.score_slots / LANES + exponential),
         masked=scores * numbers.masked_slots / LANES,
@@ -109,24 +112,25 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers
 
 
 def _product_clk(
-    batch: AttentionBatch,
     silicon: Silicon,
-    numbers: AttentionNumbers,
-    rows: FloatArray,
-    columns: FloatArray,
-    depth: FloatArray,
-    *,
-    registers: bool,
+    rate_share: FloatArray,
+    extent: tuple[FloatArray, FloatArray, FloatArray],
+    read: FloatArray,
 ) -> FloatArray:
-    """Clocks of a product of one group: the tensor cores' rate, or operands read from shared memory."""
-    gpu = silicon.gpu
-    warps_own = (batch.kernel == KERNELS.index("flash_attention_2")) & (
-        gpu.kernel_architecture in ("sm90", "sm100")
-    )
-    rate = silicon.flop_per_clk * np.where(warps_own, numbers.mma_sync_share, 1.0)
-    a_rows = np.where(batch.from_registers & registers, 0.0, rows)
-    read_bytes = depth * (a_rows + columns) * batch.element_bytes
-    return np.maximum(2.0 * rows * columns * depth / rate, read_bytes / gpu.smem_bytes_per_clk_per_sm)
+    """Clocks of a product of one group: the tensor cores' rate, or operands read from shared memory.
+
+    `extent` are rows, columns and depth [elements], `read` is what comes from shared memory [B].
+    """
+    rows, columns, depth = extent
+    math_clk = 2.0 * rows * columns * depth / (silicon.flop_per_clk * rate_share)
+    return np.maximum(math_clk, read / silicon.gpu.smem_bytes_per_clk_per_sm)
+
+
+def _rate_share(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers) -> FloatArray:
+    """Share of the tensor cores' rate that a kernel's instructions can reach (`mma_sync_share`)."""
+    whole = silicon.gpu.kernel_architecture not in ("sm90", "sm100")
+    own = batch.kernel == KERNELS.index("flash_attention_2")
+    return np.where(own, 1.0 if whole else numbers.mma_sync_share, 1.0)
 
 
 def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dict[str, FloatArray]:
