@@ -73,7 +73,7 @@ def predict_table(
     """
     import pandas as pd
 
-    from gemm_model.tables.attention import is_attention_table, predict_attention_frame
+    from gemm_model.tables.attention import is_attention_table, measured_rows, predict_attention_frame
     from gemm_model.tables.schema import require_card, understood
     from gemm_model.tables.table import (
         dispositions,
@@ -85,8 +85,7 @@ def predict_table(
 
     require_kind("frame", frame, pd.DataFrame)
     if is_attention_table(frame):
-        rows, notes = usable_rows(frame, needs_tile=False)
-        frame, disposition = dispositions(frame, needs_tile=False)
+        rows, disposition, notes = measured_rows(frame)
         prediction = predict_attention_frame(rows, _attention_model(gpu, model).gpu)
         result = with_prediction(frame, prediction, disposition)
         result.attrs["notes"] = [*notes, *prediction.caveats]

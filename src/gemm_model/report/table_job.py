@@ -21,7 +21,7 @@ from gemm_model.models import create_model
 from gemm_model.report.console import accuracy_summary
 from gemm_model.report.document import json_text
 from gemm_model.report.progress import Progress
-from gemm_model.tables.attention import is_attention_table, predict_attention_frame
+from gemm_model.tables.attention import is_attention_table, measured_rows, predict_attention_frame
 from gemm_model.tables.schema import card_named, cards_of, require_card, understood
 from gemm_model.tables.table import (
     OK,
@@ -114,9 +114,11 @@ def _predicted(
     """All rows of one card, the predictions of those that are 'ok', and what is to be said of them."""
     model = create_model(chosen.model, chosen.gpu, chosen.options)
     of_attention = is_attention_table(table)
-    needs_tile = model.needs_tile and not of_attention
-    frame, notes = usable_rows(table, needs_tile=needs_tile)
-    table, disposition = dispositions(table, needs_tile=needs_tile)
+    if of_attention:
+        frame, disposition, notes = measured_rows(table)
+    else:
+        frame, notes = usable_rows(table, needs_tile=model.needs_tile)
+        table, disposition = dispositions(table, needs_tile=model.needs_tile)
     step(f"predicting {len(frame)} kernels with {chosen.model} on {chosen.gpu.name}")
     bar = Progress("predicting", len(frame))
     try:

@@ -20,6 +20,7 @@ from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
+from gemm_model.tables.table import OK, dispositions
 
 PROBLEM_COLUMNS = (
     *("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v", "causal", "window"),
@@ -65,6 +66,17 @@ def predict_attention_frame(frame: pd.DataFrame, gpu: GpuSpec) -> BatchPredictio
         return AttentionModel(gpu).predict(attention_rows(frame))
     except RefusedKernelError as refused:
         raise InputError(f"{_name(frame)}: {_where(frame, refused.row)}: {refused.reason}") from None
+
+
+def measured_rows(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series, list[str]]:
+    """The rows with a measurement, the disposition of every row, and a sentence on those left out."""
+    _, disposition = dispositions(frame, needs_tile=False)
+    good = (disposition == OK).to_numpy()
+    rows = frame[good]
+    rows.attrs = dict(frame.attrs)
+    left = int(np.count_nonzero(~good))
+    notes = [f"{left} rows without a measurement (column disposition) are left out"] if left else []
+    return rows, disposition, notes
 
 
 def _kernel(cells: dict[str, str]) -> tuple[AttentionProblem, AttentionConfig]:
