@@ -50,7 +50,7 @@ UNWRITABLE_STDOUT = 2
 
 
 class Ended(BaseException):
-    """A signal asked the run to end; files under way are removed on the way out."""
+    """A signal asked the run to end; files in flight are removed on the way out."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -63,7 +63,9 @@ def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 class OneSentenceParser(argparse.ArgumentParser):
-    """argparse that reports a bad argument in one sentence, tells defaults and remembers what was given."""
+    """argparse that reports a bad argument in one sentence, shows defaults and records which options were
+    given.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
@@ -73,12 +75,14 @@ class OneSentenceParser(argparse.ArgumentParser):
         raise InputError(f"{message} (see {self.prog} --help)")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """As argparse does, which keeps a full disk to itself."""
+        """Print like argparse, but do not swallow an error such as a full disk."""
         if message:
             (file or sys.stderr).write(message)
 
     def keep_defaults_apart(self) -> None:
-        """To be called once all options are there: help tells each default, `parse` knows what was given."""
+        """Call after all options are added: help then shows defaults, and `with_defaults` knows what was
+        given.
+        """
         for action in self._actions:
             if action.dest in ("help", "version", "verb") or action.default is argparse.SUPPRESS:
                 continue
@@ -90,14 +94,14 @@ class OneSentenceParser(argparse.ArgumentParser):
             action.default = argparse.SUPPRESS
 
     def require_nothing(self) -> None:
-        """For a question that says nothing of what the verb works on."""
+        """Make all options optional, for `--cfg`, which needs no input."""
         for action in self._actions:
             action.required = False
 
     def joined(self, words: Sequence[str]) -> list[str]:
         """The words, each value that begins with a minus joined to its option by an equals sign.
 
-        argparse takes such a value for an option, unless it is a plain number, and says that one is missing.
+        argparse takes such a value for an option, unless it is a plain number, and reports a missing value.
         """
         options = {name: action for action in self._actions for name in action.option_strings}
         found: list[str] = []

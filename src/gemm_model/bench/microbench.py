@@ -21,7 +21,7 @@ FIRST_WITH_BULK_COPIES = (9, 0)
 CHUNK_BYTES = 16384
 """A bulk copy [B]; bandwidths; chosen."""
 RING_BYTES = 8 * CHUNK_BYTES
-"""Copies under way on an SM [B]; bandwidths; chosen."""
+"""Copies in flight on an SM [B]; bandwidths; chosen."""
 FOOTPRINTS_MIB = (4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 100, 150, 200)
 SHARERS = (1, 2, 4, 12, 33, 132)
 STORED_MIB = 16

@@ -132,7 +132,7 @@ GRAPH_TABLE_COLUMNS = (
     *LOG_COLUMNS,
 )
 TABLE_COLUMNS = {"counters": COUNTERS_TABLE_COLUMNS, "graph": GRAPH_TABLE_COLUMNS}
-"""Columns of a table of plain products by regime; the others have COLUMNS."""
+"""Columns of a table of plain GEMMs by regime; the others have COLUMNS."""
 
 NORM = "rmsnorm"
 """The partner that writes the activations: a root-mean-square norm over their rows."""

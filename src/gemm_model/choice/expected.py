@@ -23,7 +23,7 @@ from gemm_model.kernels.candidates import Candidate, CandidateSpace, sizes_of
 from gemm_model.models import DEFAULT_MODEL, model_for, require_known
 
 ROUTINGS = 32
-"""Routings that an expected time is the mean of [1]; unless told otherwise; chosen: of kernels bound by
+"""Routings that an expected time is the mean of [1]; by default; chosen: of kernels bound by
 weights the mean is then known to 1 %."""
 FIRST_ROUTINGS = 4
 """Routings with which all kernels are predicted first [1]; expected times; chosen."""

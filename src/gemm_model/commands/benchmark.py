@@ -54,7 +54,7 @@ L2_OF_REGIME = {
     "counters": ("cold", "the profiler flushes caches before each launch"),
     "graph": ("rotated", "what L2 holds follows from the rotation"),
 }
-"""The state of L2 in the regimes that leave no choice, and why."""
+"""The state of L2 in regimes with only one, and the reason."""
 
 PAIRED = "paired"
 """Both ways of launching in one row, replayed in turn."""
@@ -64,7 +64,7 @@ PROGRESS_EVERY_S = 5.0
 
 
 MOST_DIGITS = 18
-"""Most digits of a whole number [1]; options; Python refuses, at length, to read one of thousands."""
+"""Most digits of a whole number [1]; options; chosen: Python refuses numbers of thousands of digits."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
         common.check_outputs(args.output)
     elif args.output is not None:
         check_folder_writable(args.output)
-    # Words that do not fit are refused before a GPU is looked for.
+    # Bad options are refused before a GPU is looked for.
     _l2_state(args)
     _chain_options(args)
     _use_kernel_cache()
@@ -176,7 +176,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.cluster is not None:
         return _run_on_cluster(args, options)
-    # Rows of a table name their libraries: the worker loads each with its first row.
+    # Rows of a table name their libraries, which the worker loads with their first rows.
     ahead = [] if args.compile_only or args.rows is not None else common.listed(args.kernels)
     worker = WorkerProcess(options.device, ahead)
     try:
@@ -205,7 +205,7 @@ def _run_on(worker: WorkerProcess, args: argparse.Namespace, options: RunOptions
 
     card = runner.describe_card(worker)
     capability = (int(card["compute_capability"][0]), int(card["compute_capability"][1]))
-    # Rows of a table say themselves what they run; their kernels' libraries are needed only to compile them.
+    # Rows of a table hold their configurations; the libraries are needed only to compile kernels.
     providers = _providers(args) if args.rows is None else {}
     rows = _rows(args, providers, capability)
     if not args.compiled:
@@ -248,7 +248,7 @@ def write_page(args: argparse.Namespace) -> None:
     from gemm_model.report.page.table import table_page
     from gemm_model.report.table_job import predict_file
 
-    # Words that are about timing are no model's.
+    # Overrides of `timing` are no model options.
     words = [word for word in args.overrides if word.lstrip("+").startswith(("gpu", "model"))]
     chosen = load_settings(words, {})
     report = predict_file(args.output, None, chosen, lambda _step: None)
@@ -301,7 +301,7 @@ def _rows(args: argparse.Namespace, providers: dict[str, Provider], capability: 
 
 
 def _l2_state(args: argparse.Namespace) -> str:
-    """What `--l2` says, or the only state that a regime has."""
+    """The state of `--l2`, or the only state of the regime."""
     if args.regime == "burst":
         if args.l2 == "rotated":
             raise InputError("--l2 rotated with --regime burst; expected cold or warm")
@@ -313,7 +313,7 @@ def _l2_state(args: argparse.Namespace) -> str:
 
 
 def _chain_options(args: argparse.Namespace) -> ChainOptions:
-    """What the options say; InputError where another regime is asked for."""
+    """The launch context from the options. Raises InputError for another regime."""
     if args.regime != "graph":
         given = (args.pdl, args.rotation, args.partner, args.settled or None)
         if any(option is not None for option in given):
@@ -398,7 +398,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _timing(args: argparse.Namespace) -> TimingSettings:
-    """How long to look: the configuration's `timing`, changed by `key=value` words and `--repeats`."""
+    """Timing settings: the configuration's `timing`, changed by `key=value` words and `--repeats`."""
     configured = timing_settings(load_config(args.overrides)["timing"])
     if args.repeats is None:
         return configured

@@ -172,7 +172,7 @@ def _donor_residual(donor: Calibration | None) -> Residual:
 
 
 def _extend(args: argparse.Namespace, gpu: GpuSpec) -> int:
-    """Fit what goes beyond plain products, and leave the rest of a calibration as it is."""
+    """Fit what is no plain GEMM, and leave the rest of a calibration as it is."""
     from gemm_model.calibration.report import validation_table, write_numbers
     from gemm_model.calibration.run import extend
     from gemm_model.kernel_model.calibration_file import load_calibration

@@ -1,4 +1,4 @@
-"""The vocabulary of the verbs: options that mean the same in each of them, and where results go."""
+"""Options that all verbs share, and the output of results."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ OUTPUT = ("format", "output")
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 TRACE_SUFFIXES = (".json",)
 TABLE_SUFFIXES = (".csv", ".csv.gz")
-"""What names of files end in, by what they hold."""
+"""Endings of file names, by content."""
 BATCH_DEFAULT_DTYPE = "bf16"
 
 
 def add_gpu(parser: argparse.ArgumentParser, *, model: str | None = None) -> None:
-    """--gpu, --sms and --cfg; `model` is the one that the verb runs where none is asked for."""
+    """--gpu, --sms and --cfg; `model` is the verb's default."""
     parser.add_argument("--gpu", help="a GPU's name or a YAML file (default: h200)")
     parser.add_argument("--sms", type=int, help="SMs that the kernel may use (default: all of the GPU's)")
     parser.add_argument(
@@ -101,25 +101,25 @@ def settings(args: argparse.Namespace) -> Settings:
 
 
 def no_overrides(args: argparse.Namespace) -> None:
-    """Refuse `key=value` words where nothing reads the configuration."""
+    """Refuse `key=value` words if nothing reads the configuration."""
     if args.overrides:
         raise InputError(f"{args.overrides[0]} has no effect here; expected no key=value words")
 
 
 def refuse_unused(args: argparse.Namespace, how: str, used: Iterable[str]) -> None:
-    """Raise InputError for an option that was given and is not read in this way of using the verb."""
+    """Raise InputError for a given option that this use of the verb does not read."""
     refuse_given(args, args.given - set(used), how)
 
 
 def refuse_given(args: argparse.Namespace, names: Iterable[str], how: str) -> None:
-    """Raise InputError for one of some options that was given; `how` says why it is not read."""
+    """Raise InputError if one of some options was given; `how` says why it is not read."""
     given = sorted(args.given & set(names))
     if given:
         raise InputError(f"--{given[0].replace('_', '-')} has no effect {how}; expected it left out")
 
 
 def add_output(parser: argparse.ArgumentParser, what: str = "the result, in place of stdout") -> None:
-    """--output and --format: where the result goes, and how it looks."""
+    """--output and --format: the place and format of the result."""
     parser.add_argument("--output", type=Path, help=f"a file for {what}")
     add_format(parser, default="by the ending of --output, else table")
 
@@ -136,14 +136,14 @@ def add_format(
 
 
 def add_input(parser: argparse.ArgumentParser, what: str, *, earlier_name: str | None = None) -> None:
-    """--input: the table that a verb reads; its earlier name is understood, and no longer told."""
+    """--input: the table that a verb reads; its earlier name still works but is not listed."""
     parser.add_argument("--input", type=Path, help=f"{what} (CSV, also .gz)")
     if earlier_name is not None:
         parser.add_argument(earlier_name, dest="input", type=Path, help=argparse.SUPPRESS)
 
 
 def show(args: argparse.Namespace, document: Document) -> None:
-    """Write a document to --output, else to stdout, in the chosen format; say its notes on stderr."""
+    """Write a document to --output, or to stdout, in the chosen format; print its notes on stderr."""
     output: Path | None = getattr(args, "output", None)
     output_format = chosen_format(args, output)
     if output is None:
@@ -168,7 +168,7 @@ def say_notes(document: Document) -> None:
 
 
 def chosen_format(args: argparse.Namespace, output: Path | None) -> str:
-    """--format, or what the name of the output file ends in."""
+    """--format, or the format of the output file's ending."""
     if args.format is not None:
         return str(args.format)
     suffix = "" if output is None else output.suffix.removeprefix(".")
@@ -176,7 +176,7 @@ def chosen_format(args: argparse.Namespace, output: Path | None) -> str:
 
 
 def check_document(args: argparse.Namespace, *others: Path | None) -> None:
-    """Raise InputError where --output, or another file, could not be written, or its name tells no format."""
+    """Raise InputError if --output or another file is not writable, or its ending is no format."""
     suffixes = tuple(f".{name}" for name in (*FORMATS, "txt"))
     if args.format is None and args.output is not None and args.output.suffix:
         check_suffix("output", args.output, suffixes)
@@ -204,7 +204,7 @@ def _page_path(text: str) -> Path:
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Write a page and say so."""
+    """Write a page and report its name."""
     from gemm_model.report.page.html import write_page as write
 
     write(page, path)
@@ -213,7 +213,7 @@ def write_page(page: Page, path: Path) -> None:
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr with the time left, for work of more than QUIET_S; to be told of each part done."""
+    """A bar on stderr with the time left, for work longer than QUIET_S; yields `advance(parts)`."""
     from gemm_model.report.progress import Progress
 
     bar = Progress(what, total)
@@ -224,12 +224,12 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def words(text: str) -> None:
-    """Say something to the person at the terminal: stderr, so that stdout holds data alone."""
+    """Print a remark on stderr, so that stdout holds only data."""
     print(text, file=sys.stderr)
 
 
 def check_outputs(*paths: Path | None) -> None:
-    """Raise InputError where files could not be written, or two would be one: before the work, not after."""
+    """Raise InputError if files are not writable, or two are the same; called before the work."""
     from gemm_model.core.files import check_writable
 
     given = [path for path in paths if path is not None]
@@ -242,9 +242,9 @@ def check_outputs(*paths: Path | None) -> None:
 
 
 def check_suffix(option: str, path: Path | None, suffixes: tuple[str, ...]) -> None:
-    """Raise InputError unless the name of a file tells its format; a device or a pipe needs no ending.
+    """Raise InputError unless a file's ending is a known format; devices and pipes need no ending.
 
-    MissingExtraError for a plot where matplotlib is not installed.
+    Raises MissingExtraError for a plot without matplotlib.
     """
     if path is not None and suffixes is PLOT_SUFFIXES and find_spec("matplotlib") is None:
         raise MissingExtraError(extra_needed(f"--{option}", "matplotlib", "plot"))
@@ -272,7 +272,7 @@ def add_dtype(parser: argparse.ArgumentParser, default: str = BATCH_DEFAULT_DTYP
 
 
 def whole_number(text: str) -> int:
-    """A whole number of at most 18 digits: Python refuses, at length, to read one of thousands."""
+    """A whole number of at most 18 digits, because Python refuses numbers of thousands of digits."""
     if len(text) > 18:
         raise argparse.ArgumentTypeError(f"{text[:12]}... has {len(text)} characters; expected at most 18")
     try:
@@ -305,7 +305,7 @@ def problem(args: argparse.Namespace) -> GemmProblem:
 
 
 def problem_table(args: argparse.Namespace) -> pd.DataFrame:
-    """The table of --input, with the type of --dtype where it names none; its card is the one to rank for."""
+    """The table of --input, with the type of --dtype if it has none; its card is the one to rank for."""
     from gemm_model.tables.schema import card_named, cards_of, understood
     from gemm_model.tables.table import read_table
 

@@ -1,4 +1,4 @@
-"""`--cfg` of every verb that reads the configuration: each value, and who says so."""
+"""`--cfg` of every verb that reads the configuration: each value with its source."""
 
 from __future__ import annotations
 

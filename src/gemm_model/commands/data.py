@@ -1,4 +1,4 @@
-"""`gemm-model data`: what a data set of measurements holds, and CSV in and out of it."""
+"""`gemm-model data`: show, import, export, verify and compare data sets of measurements."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _import(args: argparse.Namespace) -> int:
     from gemm_model.dataset.storage import DataSet, RunRecord, new_run_name
     from gemm_model.tables.table import read_table
 
-    # All files are read before the first is written: a bad one leaves the data set as it was.
+    # All files are read before the first is written, so a bad file leaves the data set unchanged.
     tables = [(path, read_table(path)) for path in args.tables]
     for path, texts in tables:
         typed(texts, "", str(path))

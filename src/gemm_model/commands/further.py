@@ -1,4 +1,4 @@
-"""Options of problems that go beyond a plain product: epilogues, groups, routings, scales, convolutions."""
+"""Options of the kinds of problem: epilogues, groups, routings, scales, convolutions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_ROUTINGS = 4096
 
 
 def add_further(parser: argparse.ArgumentParser) -> None:
-    """The options by which a problem goes beyond a plain product."""
+    """The options of the kinds of problem."""
     parser.add_argument(
         "--epilogue",
         metavar="WORDS",
@@ -70,7 +70,7 @@ def add_further(parser: argparse.ArgumentParser) -> None:
 
 
 def routing(args: argparse.Namespace) -> Routing | None:
-    """The routing that the options describe; None where they describe none."""
+    """The routing that the options describe, or None."""
     if "experts" not in args.given and "tokens" not in args.given:
         common.refuse_given(args, ROUTING, "without --experts and --tokens")
         return None
@@ -86,7 +86,9 @@ def routing(args: argparse.Namespace) -> Routing | None:
 
 
 def problem(args: argparse.Namespace) -> GemmProblem:
-    """The problem that the options describe; of a routing with m rows in all, and no groups yet."""
+    """The problem that the options describe; with a routing, m is the number of all rows and groups are
+    missing.
+    """
     if args.conv is not None:
         sizes = ("m", "n", "k", "batch", "b_dtype")
         others = (*BATCH, "groups", "group_layout", "capacity", "block_scaling")
@@ -103,7 +105,7 @@ def problem(args: argparse.Namespace) -> GemmProblem:
 
 
 def _product(args: argparse.Namespace) -> GemmProblem:
-    """The product, without its epilogue; sizes that groups or a routing tell may be left out."""
+    """The GEMM without its epilogue; sizes given by groups or a routing may be missing."""
     routed, groups = routing(args), None
     if args.groups is None:
         common.refuse_given(args, ("group_layout", "capacity"), "without --groups")
@@ -132,7 +134,7 @@ def _product(args: argparse.Namespace) -> GemmProblem:
 
 
 def expected_fields(expected: Any) -> dict[str, Any]:
-    """An `ExpectedTime` as results hold it."""
+    """An `ExpectedTime` as fields of a result."""
     return {
         "expected_us": expected.mean_us,
         "p95_us": expected.p95_us,
@@ -142,7 +144,7 @@ def expected_fields(expected: Any) -> dict[str, Any]:
 
 
 def expected_text(expected: Any) -> str:
-    """The same in a sentence."""
+    """An `ExpectedTime` as a sentence."""
     return (
         f"expected over {expected.routings} routings: {expected.mean_us:.4g} us, 95 % within "
         f"{expected.p95_us:.4g} us, all within {expected.longest_us:.4g}; the routing in the middle:"

@@ -1,4 +1,4 @@
-"""What `simulate` and `solve` share: which machine runs the pipeline, and the work it gets."""
+"""Shared by `simulate` and `solve`: the machine that runs the pipeline, and its work."""
 
 from __future__ import annotations
 

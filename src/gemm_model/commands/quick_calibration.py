@@ -1,4 +1,4 @@
-"""`gemm-model calibrate --quick`: from a card that nobody has measured to its description and calibration."""
+"""`gemm-model calibrate --quick`: describe an unknown card and adapt a calibration to it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gemm_model.kernel_model.residual import residual_beside
 from gemm_model.kernels.registry import family_of
 
 TIMING = ("timing.repeats=24", "timing.row_budget_ms=20", "timing.placements=24")
-"""A third less of each row than a large benchmark takes: the rows are few, and stand for no choice."""
+"""Timing of each row, a third shorter than in a large benchmark, because few rows judge no choice."""
 
 
 def quick_calibration(output: Path, run_words: Callable[[Sequence[str]], int]) -> int:
     """Characterize, measure the designed rows, adapt the nearest calibration; the files lie beside `output`.
 
-    Each step is a command of its own, which `run_words` runs and whose files stay where a later one fails.
-    Raises InputError where a file could not be written.
+    Each step is a command that `run_words` runs; its files stay if a later step fails. Raises InputError if a
+    file could not be written.
     """
     from gemm_model.bench.rows import write_plan
     from gemm_model.calibration.quick import designed_rows

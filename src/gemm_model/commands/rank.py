@@ -75,7 +75,7 @@ def add_family(parser: argparse.ArgumentParser) -> None:
 
 
 def ranker_of(args: argparse.Namespace, family: str | None = None) -> Ranker:
-    """Ranks kernels of `family`, where given, else of --family."""
+    """The ranker of `family`, or of --family if it is None."""
     from gemm_model.choice.selection import Ranker
 
     chosen = common.settings(args)
@@ -155,7 +155,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     from gemm_model.choice.selection import without_twins
 
     _check_top(args.top)
-    # Each kernel may have a twin, which does not count.
+    # Each kernel may have a twin, which is not listed.
     ranking = ranker.rank(problem, 2 * args.top)
     chosen = without_twins(ranking.choices, args.top)
     held = None if args.against is None else against(ranking, ranker_of(args, args.against))
@@ -288,7 +288,7 @@ def _of_each_notes(each: Sequence[Choice]) -> list[str]:
 
 
 def _pick_notes(ranker: Ranker, ranking: Ranking) -> list[str]:
-    """What a library takes that is not told which kernel: no one tells cuDNN."""
+    """Notes on the heuristic choice of a library that nobody can tell which kernel to run, as cuDNN."""
     best = ranking.best.prediction
     heuristic_choice = ranker.heuristic_choice_of(ranking.problem)
     longer = float(heuristic_choice.time_us(best.runtime_us, best.limiter)) / best.runtime_us - 1.0
@@ -305,7 +305,7 @@ def _pick_notes(ranker: Ranker, ranking: Ranking) -> list[str]:
 
 
 def _of_heuristic_choice(name: str, longer: float) -> str:
-    """What a library's own kernel takes beside its fastest one: a share, negative where it is less."""
+    """A note on a library's heuristic choice, relative to its fastest kernel."""
     than = "longer" if longer > 0.0 else "less"
     return f"what {name} picks by itself takes about {abs(longer):.0%} {than}"
 

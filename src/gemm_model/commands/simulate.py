@@ -1,6 +1,6 @@
 """`gemm-model simulate`: the timeline of a kernel's warps, as a picture, a table and a trace for Perfetto.
 
-By default the calibrated model's own timeline, on all SMs; of the pipeline machine one SM, event by event.
+By default the kernel model's own timeline, on all SMs; of the pipeline machine one SM, event by event.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _refuse(args: argparse.Namespace, options: tuple[str, ...], how: str) -> Non
 
 
 def _draw_timeline(args: argparse.Namespace, chosen: Settings) -> int:
-    """The calibrated model's timeline, with a measured one over it where there is one."""
+    """The kernel model's timeline, with a measured one over it where there is one."""
     from gemm_model.kernel_model.model import KernelModel
     from gemm_model.timeline.kernel_timeline import kernel_timeline
     from gemm_model.timeline.phases import compared, phase_rows, unwaited_us
@@ -168,7 +168,7 @@ def _notes(drawn: KernelTimeline, traces: list[Trace], title: str) -> list[str]:
 
 
 def _pipeline_model_us(args: argparse.Namespace, chosen: Settings) -> float | None:
-    """What the pipeline model gives for the kernel; None where it has none for it."""
+    """The pipeline model's time of the kernel [us]; None if it cannot predict it."""
     from gemm_model.pipeline.model import PipelineModel
 
     batch = batch_of([(common.problem(args), common.config(args))])
@@ -179,7 +179,7 @@ def _pipeline_model_us(args: argparse.Namespace, chosen: Settings) -> float | No
 
 
 def _disagreement(drawn: KernelTimeline, paper_us: float | None) -> list[str]:
-    """Which of the two models to trust where they are apart by more than the error band."""
+    """The note on which model to trust, if the two differ by more than the error band."""
     own_us, band = drawn.prediction.runtime_us, drawn.prediction.error_band or 0.0
     if paper_us is None or abs(paper_us / own_us - 1.0) <= band:
         return []
@@ -195,7 +195,7 @@ def _write_files(args: argparse.Namespace, drawn: KernelTimeline, traces: list[T
         write_trace_table(drawn.trace, args.table)
         common.words(f"wrote {args.table}")
     if args.trace is not None:
-        # On one axis both begin with the first CTA.
+        # On a common axis both begin with the first CTA.
         shown = [trace.since_first_cta() for trace in traces] if len(traces) > 1 else traces
         ctas = None if args.trace_sms is None else range(args.trace_sms)
         write_chrome_trace(args.trace, [event for trace in shown for event in trace_events(trace, ctas)])

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         )
     builder = load_model_builder(args.builder)
     chosen = common.settings(args)
-    # The configuration's own regime and state of L2 are those of lonely kernels.
+    # The configuration's regime and state of L2 are those of single launches.
     lonely = {"model_opts.regime", "model_opts.l2"} - told
     timer = GemmTimer(
         chosen.gpu,

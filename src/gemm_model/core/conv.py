@@ -104,7 +104,7 @@ class ConvProblem:
 
     @property
     def pointwise(self) -> bool:
-        """Whether it is a plain product: a filter of one tap on each pixel, in one group."""
+        """Whether it is a plain GEMM: a filter of one tap on each pixel, in one group."""
         ones = self.filter_size + self.stride
         return prod(ones) == 1 and max(self.pad) == 0 and self.groups == 1
 

@@ -1,4 +1,6 @@
-"""What kernels do beyond a plain product, as columns: fused epilogues, groups, scales, convolutions."""
+"""Columns of the kinds of problem: fused epilogues, groups, scales,
+convolutions.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,13 @@ from gemm_model.core.problem import GemmProblem
 GROUPS, BLOCK_SCALING, CONV = KINDS = ("groups", "block_scaling", "conv")
 NOT_OF_CONVOLUTIONS = (GROUPS, "group_layout", "capacity", BLOCK_SCALING, "broadcast", "batch_strides")
 FURTHER_WORDS = (*EPILOGUE_WORDS, *KINDS)
-"""All that a kernel can be asked for beyond a plain product; a set of them is a number, a bit for each."""
+"""Words of the kinds of problem; a set of them is stored as a number with a bit for each."""
 
 
 def refuse_apart(texts: Mapping[str, str]) -> None:
-    """Refuse cells of a table that mean nothing beside its others; empty ones may be left out.
+    """Refuse cells of a table that contradict its other cells; empty cells may be missing.
 
-    Raises InputError for a layout or capacity without groups, and for what no convolution has.
+    Raises InputError for a layout or capacity without groups, and for cells that no convolution has.
     """
     for name, apart in (
         *((name, "without groups") for name in ("group_layout", "capacity") if not texts.get("groups")),
@@ -36,22 +38,22 @@ def refuse_apart(texts: Mapping[str, str]) -> None:
 
 
 def every_word(found: Any) -> tuple[str, ...]:
-    """The words that some of such numbers hold."""
+    """All words in some numbers of `bits_of`."""
     return words_of(int(np.bitwise_or.reduce(np.atleast_1d(found))))
 
 
 def bits_of(words: Iterable[str]) -> int:
-    """A set of FURTHER_WORDS as a number."""
+    """A set of FURTHER_WORDS as a number with a bit for each."""
     return sum(1 << FURTHER_WORDS.index(word) for word in words)
 
 
 def words_of(bits: int) -> tuple[str, ...]:
-    """The words of such a number."""
+    """The words of a number of `bits_of`."""
     return tuple(word for place, word in enumerate(FURTHER_WORDS) if bits >> place & 1)
 
 
 def asked_of(problem: GemmProblem) -> tuple[str, ...]:
-    """The FURTHER_WORDS that a problem asks of a kernel."""
+    """The FURTHER_WORDS that a kernel must support for a problem."""
     words = () if problem.epilogue is None else problem.epilogue.words
     kinds = zip(KINDS, (problem.groups, problem.block_scaling, problem.conv), strict=True)
     return (*words, *(kind for kind, found in kinds if found is not None))
@@ -66,83 +68,86 @@ COLUMNS_OF_AN_EPILOGUE = (
 
 @dataclass(slots=True, kw_only=True)
 class FurtherWork:
-    """Columns like those of a `GemmBatch`; with those of a plain row each formula gives the plain number."""
+    """Columns like those of a `GemmBatch`; with the values of a plain row each formula gives the plain
+    result.
+    """
 
     asked: Any
-    """The words that a kernel has to know (`bits_of`)."""
+    """The words that a kernel must support (`bits_of`)."""
     grouped: Any
     unlike: Any
-    """Whether groups have an n and k of their own."""
+    """Whether groups differ in n or k."""
     longest: Values
-    """Longest k of a group over the mean tile's; 1 where all are alike."""
+    """Longest k of a group over the mean tile's; 1 if all groups agree."""
     places: Values
-    """Products that a strided data gradient falls into, one for each place of a pixel in the stride; or 1."""
+    """GEMMs of a strided data gradient, one for each place of a pixel in the stride; else 1."""
     packed: Values
-    """Groups of channels that a tile may hold beside each other, in its columns; 1 for others."""
+    """Groups of channels that share a tile's columns; 1 for other problems."""
     packed_rows: Values
-    """The same in its rows."""
+    """Groups of channels that share a tile's rows; 1 for other problems."""
     clusters_m: Values
-    """Of grouped rows: clusters along m of a group, the mean of those that have rows."""
+    """Clusters along m of a group, averaged over groups with rows; for grouped rows."""
     clusters_n: Values
     rows_inside: Values
-    """Of grouped rows: share of the rows of clusters that lie in A; behind a group lie the next one's."""
+    """Share of the clusters' rows that lie in A; rows behind a group belong to the next one; for grouped
+    rows."""
     output_share: Values
-    """Outputs for each sum."""
+    """Outputs for each accumulator."""
     output_scale_bits: Values
-    """Scale-factor bits that are written with one output."""
+    """Scale-factor bits written with one output."""
     source_share: Values
-    """Elements of further matrices that the epilogue reads for each sum."""
+    """Elements of source matrices that the epilogue reads for each sum."""
     tangents: Values
-    """Values of a hyperbolic tangent for each sum."""
+    """Hyperbolic tangents for each accumulator."""
     sigmoids: Values
     gated: Values
-    """1 where columns are gate and up in turn, else 0."""
+    """1 if columns alternate gate and up, else 0."""
     vectors: Values
-    """Vectors whose part a tile reads."""
+    """Number of vectors of which a tile reads its part."""
     reductions: Values
-    """Reductions of each output."""
+    """Number of reductions of each output."""
     quantized: Values
-    """1 where outputs are scaled by their largest, else 0."""
+    """1 if outputs are scaled by the largest of their block, else 0."""
     software_scales: Any
     """Whether the kernel scales the sums of each k tile itself."""
     column_scales: Values
-    """1 where that multiplies by a factor of each column too, not by one for the tile, else 0."""
+    """1 if software scales have a factor for each column and not one for the tile, else 0."""
     a_distinct: Values
-    """Elements of A in memory over those of the product."""
+    """Elements of A in memory over those of the GEMM."""
     b_distinct: Values
     a_shared: Any
-    """Whether all matrices of a batch are multiplied by the same A."""
+    """Whether all matrices of a batch share A."""
     b_shared: Any
     k_runs: Values
-    """Parts of K that a k tile does not reach beyond."""
+    """Runs of K; a k tile lies within one."""
     n_runs: Values
-    """Parts of n that a tile does not reach beyond."""
+    """Runs of n; a tile lies within one."""
     a_row_step: Values
-    """Of batches with strides and convolutions: what rows of A start at multiples of [elements]; 0: the
-    length of a row."""
+    """Step whose multiples rows of A start at [elements], for strided batches and convolutions; 0 means the
+    row length."""
     b_row_step: Values
     out_row_step: Values
 
     @property
     def kind(self) -> Any:
-        """-1 for plain rows, 0 with an epilogue; 1, 2, 3 with the KINDS, of several the last."""
+        """-1 for plain rows, 0 with an epilogue; 1, 2, 3 for the KINDS, the last one if there are several."""
         groups, block_scaling, conv = (bits_of((kind,)) for kind in KINDS)
         of_kinds = where(self.asked >= conv, 3.0, where(self.asked >= block_scaling, 2.0, 1.0))
         return where(self.asked >= groups, of_kinds, where(self.asked > 0, 0.0, -1.0))
 
     @property
     def looked_up(self) -> Any:
-        """Whether a table tells where a tile lies: of groups, or of the places of a strided data gradient."""
+        """Whether tiles are located by a table: of groups, or of the places of a strided data gradient."""
         return self.grouped | (self.places > 1.0)
 
     def without_epilogue(self) -> FurtherWork:
-        """The same with the epilogue of a plain product; what was asked is told as before."""
+        """A copy with a plain epilogue; `asked` stays."""
         nothing = dict.fromkeys(COLUMNS_OF_AN_EPILOGUE, 0.0)
         return replace(self, output_share=1.0, **nothing)
 
 
 def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Values) -> FurtherWork:
-    """The columns of one problem for kernels whose clusters cover so many rows and columns of the output."""
+    """The columns of one problem, for clusters of `cluster_rows` x `cluster_columns` outputs."""
     epilogue, groups, conv = problem.epilogue or Epilogue(), problem.groups, problem.conv
     tiling: tuple[Values, Values, Values] = (1.0, 1.0, 1.0)
     if groups is not None:
@@ -219,7 +224,7 @@ def _tiling_of(groups: GroupedGemm, n: int, rows: float, columns: float) -> tupl
 
 
 def assembled(parts: Iterable[tuple[Any, FurtherWork]], rows: int) -> FurtherWork:
-    """Columns of so many rows from those of parts of them, each with the positions of its rows."""
+    """Columns of `rows` rows, assembled from parts with the positions of their rows."""
     parts = list(parts)
 
     def column(name: str) -> NDArray[Any]:

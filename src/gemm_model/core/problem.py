@@ -223,7 +223,7 @@ class GemmProblem:
 
     @property
     def layouts(self) -> tuple[MatrixLayout, MatrixLayout, MatrixLayout]:
-        """How A, B and the output of a batch of plain products lie in memory."""
+        """How A, B and the output of a batch of plain GEMMs lie in memory."""
         out_n = self.n // 2 if self.epilogue is not None and self.epilogue.gated else self.n
         sides = (
             ("A", (self.m, self.k), self.a_major == "k", self.broadcast == "a"),

@@ -82,12 +82,12 @@ class Timing:
 class GemmTimer:
     """Predicts every GEMM that runs inside the `with` block, as a family's library would run it.
 
-    The family is cuBLAS unless told otherwise: the library that torch calls, with what its heuristic choices
+    The family is cuBLAS by default: the library that torch calls, with what its heuristic choices
     take over its fastest kernels (`Ranker.heuristic_choice`); 'any' takes the best of all. mm, addmm, bmm,
     baddbmm, mv, linear and scaled_mm are ranked like any problem, with the bias, matrix or activation that
     they add;
     grouped_mm as groups of one size; convolutions as implicit GEMM of NHWC images. Where the family has no
-    such kernels, those of the first one that has count; a model of plain products leaves out what goes beyond
+    such kernels, those of the first one that has count; a model of plain GEMMs leaves out what goes beyond
     them. Fused attention counts with a lower bound of its GEMMs' time. What has no prediction is counted by
     name: operators that multiply matrices in `unmodelled`, all others in `other_operators`. `regime` says
     what surrounds each launch (docs/regimes.md); None takes the model's own for a stream of kernels. In

@@ -1,1 +1,1 @@
-"""The calibrated model of persistent kernels."""
+"""The kernel model of persistent kernels."""

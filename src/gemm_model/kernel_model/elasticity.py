@@ -248,7 +248,7 @@ def _add_dram(
     share: Values,
     weight: Values,
 ) -> None:
-    """DRAM, and the round trips of what is under way."""
+    """DRAM, and the round trips of what is in flight."""
     order = numbers.overlap.port_l2_order
     own = minimum(_share(times.dram_us * share, wave.dram_us, order), 1.0)
     _add_round_trips(parts, geometry, times, weight * (1.0 - own), 1.0)

@@ -161,7 +161,7 @@ FURTHER_CHANGES = {
     "grouped": "no table of groups",
     "software_scales": "scales that take no time",
 }
-"""What is asked of kernels that do more than a plain product."""
+"""What is asked of kernels that do more than a plain GEMM."""
 
 
 def _changes(world: World, composed: Composed) -> Iterator[Change]:

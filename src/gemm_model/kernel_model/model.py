@@ -303,7 +303,7 @@ class KernelModel:
         return self._evaluation(row, family, MATH_KINDS[row.math_kind], (1,), resources)
 
     def _row_resources(self, row: GemmBatch, family: KernelFamily) -> Resources:
-        """The same of one row; those of kernels of plain products that do not split K, which no size changes,
+        """The same of one row; those of kernels of plain GEMMs that do not split K, which no size changes,
         are kept.
         """
         if row.further is not None or row.split_k > 1.0:

@@ -152,7 +152,7 @@ class KernelBuild:
 
     @property
     def fill_window(self) -> int:
-        """K tiles of A that a CTA has under way while it fills its ring."""
+        """K tiles of A that a CTA has in flight while it fills its ring."""
         in_flight = overlap_numbers().fill_bytes_in_flight
         return min(max(math.ceil(in_flight / (self.ctas * self.a_stage_bytes)), 1), self.stages)
 

@@ -8,7 +8,7 @@ CTAs of a cluster share a tile by splitting K and exchange partial sums through 
 
 Warp roles of a CTA (224 threads):
     warps 0-3  MMA warpgroup and epilogue
-    warp 4     loads A; with split loading it starts before ``griddepcontrol.wait``, with few tiles under way:
+    warp 4     loads A; with split loading it starts before ``griddepcontrol.wait``, with few tiles in flight:
                the previous kernel's accesses queue up behind all that were asked for
     warp 5     loads B after ``griddepcontrol.wait`` (with joint loading warp 4 loads both and this one rests)
     warp 6     brings later K tiles of A into L2, after the ring and at the pace of DRAM; it skips those that
@@ -234,7 +234,7 @@ class WeightPrefetchGemm:
                     step = tile * count + i
                     stage = step % build.stages
                     if const_expr(build.split_loading):  # noqa: SIM102 - one when compiled, one when run
-                        # While the ring fills for the first time, only a few tiles are under way.
+                        # While the ring fills for the first time, only a few tiles are in flight.
                         if step >= fill_window and step < build.stages:
                             cute.arch.mbarrier_wait(full + (step - fill_window), 0)
                     cute.arch.mbarrier_wait(empty + stage, ((step // build.stages) & 1) ^ 1)
@@ -306,7 +306,7 @@ class WeightPrefetchGemm:
                 if stop:
                     end = step
                 elif Int64(cute.arch.clock64()) >= due:
-                    # A free slot of the ring: the load of this tile is under way already.
+                    # A free slot of the ring: the load of this tile is in flight already.
                     slot = step % build.stages
                     if not cute.arch.mbarrier_test_wait(empty + slot, ((step // build.stages) & 1) ^ 1):
                         tile = step // count

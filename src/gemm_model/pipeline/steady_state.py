@@ -33,7 +33,7 @@ def time_per_k_tile(load: Values, latency: Values, math: Values, stages: Values)
     """Time between k tiles once the pipeline is in its periodic regime.
 
     The largest mean weight of a cycle of the recurrence: the producer alone, the consumer alone, or a stage's
-    round trip (load, latency, math), of which `stages` are under way at a time.
+    round trip (load, latency, math), of which `stages` are in flight at a time.
     """
     return maximum(maximum(load, math), (load + latency + math) / stages)
 
