@@ -1,4 +1,6 @@
-"""Predicting every row from a fit that has not seen it: by shape, by configuration, by family, by card."""
+"""Cross-validation: predict every row from a fit that has not seen its shape, configuration, family or
+card.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def folds_of(groups: IntArray, seed: int, count: int = FOLDS) -> IntArray:
 def size_groups(seen: Observations) -> IntArray:
     """Rows of equal m, n and k have one number, whatever their types.
 
-    A kernel takes almost the same time for bf16 as for fp16: one type must not tell of the other's shapes.
+    A kernel takes almost the same time in bf16 and fp16, so a shape is held out in all types at once.
     """
     groups: IntArray = np.unique(sizes(seen), return_inverse=True)[1].astype(np.int64)
     return groups
@@ -45,12 +47,12 @@ class FoldFit:
     """The fit of one fold."""
 
     test: BoolArray
-    """Which rows it has not seen."""
+    """Mask of the rows that the fit has not seen."""
     seen: Observations
     unseen: Observations
     numbers: KernelNumbers
     times: KernelTime
-    """What the fit predicts for the unseen rows."""
+    """The fit's times for the unseen rows."""
 
 
 def fold_fit(
@@ -87,6 +89,6 @@ def held_out(fits: Iterable[FoldFit], rows: int) -> FloatArray:
 
 
 def sizes(seen: Observations) -> np.ndarray:
-    """The table's own sizes: m of groups is that of all, however it is routed."""
+    """The table's own sizes; m of grouped rows is the sum over groups."""
     m, n, k = (seen.frame[name].astype(float).astype(int).astype(str) for name in ("m", "n", "k"))
     return (m + "x" + n + "x" + k).to_numpy(dtype=str)

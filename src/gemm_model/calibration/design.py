@@ -1,4 +1,4 @@
-"""Which few rows to measure on a new card: those that tell a calibration's numbers apart (D-optimal)."""
+"""The few rows to measure on a new card: those that best separate a calibration's numbers (D-optimal)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def log_jacobian(
 ) -> FloatArray:
     """Derivatives of `log_times(values)`, one row for each time and one column for each value.
 
-    By central differences of `steps`, in units of them: a column says what one step of a value does.
+    Central differences of `steps`, in units of the steps: a column is the effect of one step of a value.
     """
     columns = []
     for index, step in enumerate(steps):
@@ -30,12 +30,12 @@ def log_jacobian(
 
 
 def d_optimal(jacobian: FloatArray, count: int, *, noise: float | None = None) -> IntArray:
-    """Positions of `count` rows whose information has the largest determinant, the most telling first.
+    """Positions of `count` rows whose information has the largest determinant, the most informative first.
 
-    A column is in units of what is not known of its number beforehand (its prior's standard deviation), so
-    that the information starts as the identity. Each row added is the one that adds most given those before,
-    log(1 + j' M^-1 j / noise^2); none is taken twice. Such a greedy set is within 1 - 1/e of the best, for
-    the logarithm of the determinant is submodular. Raises InputError for fewer rows than asked for.
+    A column is in units of its number's prior standard deviation, so that the information starts as the
+    identity. Each step adds the row that gains most, log(1 + j' M^-1 j / noise^2); no row is taken twice. The
+    greedy set is within 1 - 1/e of the best, because the logarithm of the determinant is submodular. Raises
+    InputError if there are fewer rows than `count`.
     """
     rows, numbers = jacobian.shape
     if not 0 < count <= rows:
@@ -59,12 +59,12 @@ def d_optimal(jacobian: FloatArray, count: int, *, noise: float | None = None) -
 
 
 def spread_out(jacobian: FloatArray, count: int) -> IntArray:
-    """Positions of `count` rows that stand for all rows: one from each of as many groups of like rows.
+    """Positions of `count` rows that represent all rows: one from each of `count` groups of similar rows.
 
-    Rows are alike where the numbers move their times alike. They are halved again and again at the median of
-    the derivative that differs most among them (in units of its standard deviation over all rows), down to
-    `count` groups of equal size, each of which gives the row nearest to its medians. Raises InputError for
-    more rows than there are.
+    Rows are similar if the numbers move their times alike. Groups are halved at the median of the derivative
+    that differs most within them (in units of its standard deviation over all rows), until there are `count`
+    groups of equal size. Each group gives the row nearest to its medians. Raises InputError if there are
+    fewer rows than `count`.
     """
     rows = len(jacobian)
     if not 0 < count <= rows:
@@ -88,7 +88,7 @@ def spread_out(jacobian: FloatArray, count: int) -> IntArray:
 
 
 def planned(jacobian: FloatArray, count: int) -> IntArray:
-    """Positions of `count` rows for a fit: most stand for all rows, the others tell the numbers apart.
+    """Positions of `count` rows for a fit: most represent all rows, the others separate the numbers.
 
     D-optimal rows alone are extreme ones, where a model errs by more than its numbers explain: fits to them
     predict worse than fits to as many random rows (docs/fleet.md).
@@ -102,12 +102,12 @@ def planned(jacobian: FloatArray, count: int) -> IntArray:
 
 
 def left_unknown(jacobian: FloatArray, *, noise: float | None = None) -> FloatArray:
-    """Of each number, the share of its prior's standard deviation that these rows leave."""
+    """For each number, the share of its prior standard deviation that remains after these rows."""
     information = np.eye(jacobian.shape[1]) + jacobian.T @ jacobian / _noise(noise) ** 2
     result: FloatArray = np.sqrt(np.diag(np.linalg.inv(information)))
     return result
 
 
 def _noise(given: float | None) -> float:
-    """Log error of one timing [1]: as given, else what H200s showed."""
+    """Log error of one timing [1]: as given, else the H200s'."""
     return calibration_numbers().log_noise if given is None else given

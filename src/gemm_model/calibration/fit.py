@@ -31,37 +31,38 @@ CLOCK_WEIGHT = {"counters": 4.0, "sustained": 1.0}
 """Weight of clock errors [1]; by regime. Counter rows are few and their clocks exact: they alone tell clock
 from cycles."""
 DRAM_WEIGHT = 0.05
-"""Weight of errors of DRAM bytes [1]; rows with counters; chosen: a byte too many costs less than a us too
-many."""
+"""Weight of errors of DRAM bytes [1]; rows with counters; chosen: an error in bytes costs less than one in
+time."""
 PRIOR_WEIGHT = 1.0
-"""Weak pull towards the start values [1, of a number's range]; fits without a donor; chosen: it settles what
-the data do not tell."""
+"""Weak pull towards the start values [1, of a number's range]; fits without a donor; chosen: it decides
+numbers that the data do not determine."""
 LEAST_SPREAD = 0.02
-"""Least spread of such a number [1, of its range]; donors whose value is next to nothing; chosen."""
+"""Smallest spread of a donor's number [1, of its range]; donors whose value is almost 0; chosen."""
 MAX_EVALUATIONS = 60
 """Most steps of a fit [1]; all fits; none was seen to need more than 40."""
 TOLERANCE = 1e-4
-"""Relative change of cost or numbers [1]; the fit ends there; chosen."""
+"""Relative change of cost or numbers below which a fit ends [1]; all fits; chosen."""
 DIFFERENCE_STEP = 1e-3
 """Step of the differences [1, of a number's range]; derivatives of a fit; chosen."""
 AT_BOUND = 1e-3
-"""Distance from a bound [1, of a number's range]; up to it a value is called at the bound; chosen."""
+"""Distance from a bound within which a value counts as at the bound [1, of a number's range]; all fits;
+chosen."""
 
 SPLIT_NUMBERS = tuple(name for name in NUMBERS if name.startswith("split_k."))
-"""What only kernels that split K tell."""
+"""Numbers determined only by kernels that split K."""
 CHAIN_NUMBERS = tuple(name for name in NUMBERS if name.startswith(("power.", "chain.")))
-"""What only launches back to back tell."""
+"""Numbers determined only by launches back to back."""
 FURTHER_NUMBERS = {
     stage: tuple(name for name in NUMBERS if name.partition(".")[0] in mechanisms)
     for stage, mechanisms in FURTHER_STAGES.items()
 }
-"""What only kernels tell that do more than a plain product, by what they do."""
+"""Numbers determined only by a kind of problem, by kind."""
 WHOLE_NUMBERS = tuple(
     name
     for name in NUMBERS
     if name not in (*SPLIT_NUMBERS, *CHAIN_NUMBERS) and name.partition(".")[0] not in FURTHER_MECHANISMS
 )
-"""What single launches of plain products tell, of kernels that leave K whole."""
+"""Numbers determined by single launches of plain GEMMs with whole K."""
 
 
 def _fitted(names: Collection[str]) -> tuple[str, ...]:
@@ -69,13 +70,13 @@ def _fitted(names: Collection[str]) -> tuple[str, ...]:
 
 
 SPLIT_FREE, CHAIN_FREE, DEFAULT_FREE = map(_fitted, (SPLIT_NUMBERS, CHAIN_NUMBERS, WHOLE_NUMBERS))
-"""Of each of these, what a calibration fits unless told otherwise."""
+"""The numbers of each of these that a calibration fits by default."""
 FURTHER_FREE = {stage: _fitted(names) for stage, names in FURTHER_NUMBERS.items()}
-"""The same of kernels that do more than a plain product."""
+"""The same for each kind of problem."""
 
 
 def free_from(donor_family: str, family: str) -> tuple[str, ...]:
-    """What is fitted where a donor is adapted: for another family, all that is its kernels' doing too."""
+    """Numbers fitted when a donor is adapted; for another family, also those of the kernels' code."""
     if donor_family == family:
         return DEFAULT_FREE
     kernels = (name for name in WHOLE_NUMBERS if name.partition(".")[0] in KERNEL_MECHANISMS)
@@ -84,13 +85,13 @@ def free_from(donor_family: str, family: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Donor:
-    """Numbers that the rows have to speak against, each as likely to be off by `spread` as a row by
+    """A donor's numbers as a prior; a deviation by `spread` is as likely as a row's error of
     OUTLIER_SCALE.
     """
 
     values: Mapping[str, float]
     same_kernels: bool
-    """Whether they are of the same family on another card, or of another family."""
+    """Whether the donor is the same family on another card, not another family."""
 
     @property
     def spread(self) -> float:
@@ -99,11 +100,10 @@ class Donor:
         return numbers.unknown_share if self.same_kernels else numbers.donor_spread
 
     def residuals(self, deviations: FloatArray) -> FloatArray:
-        """What deviations in spreads add to a fit with the soft-L1 loss.
+        """Residuals of deviations (in spreads) for a fit with the soft-L1 loss.
 
-        Numbers of the same kernels scatter by a normal law: the cost of a deviation x is x^2, which is
-        2 (sqrt(1 + r^2) - 1), that loss, at r = x sqrt(1 + x^2 / 4). Those of other kernels have outliers as
-        rows do.
+        Numbers of the same kernels scatter normally: a deviation x costs x^2, which equals the soft-L1 loss
+        2 (sqrt(1 + r^2) - 1) at r = x sqrt(1 + x^2 / 4). Numbers of other kernels have outliers, as rows do.
         """
         if not self.same_kernels:
             return OUTLIER_SCALE * deviations
@@ -132,8 +132,8 @@ def fit(
 ) -> Fit:
     """Fit the `free` numbers to rows by regime; the others keep their values in `start`.
 
-    The rows have to speak against the values of a `donor`; without one, against start values hardly at all.
-    `without` names mechanisms that are switched off.
+    A `donor` is a prior for the numbers; without one, a weak pull leads to the start values. `without` names
+    mechanisms that are switched off.
     """
     first = dict(start or start_values())
     names = [name for name in NUMBERS if name in free]
@@ -206,7 +206,9 @@ def _errors(rows: Observations, gpu: GpuSpec, numbers: KernelNumbers, regime: st
 
 
 def _clock_errors(rows: Observations, predicted: KernelTime, regime: str) -> FloatArray:
-    """Of rows whose clock is known: counters read the kernel's, sustained rows what the card is set to."""
+    """Clock errors of rows with a known clock: counters read the kernel's, sustained rows the card's
+    setting.
+    """
     clk_mhz = predicted.set_clk_mhz if regime == "sustained" else predicted.sm_clk_mhz
     error = rows.weight * np.log(clk_mhz / rows.sm_clk_mhz)
     known: FloatArray = error[np.isfinite(rows.sm_clk_mhz)]

@@ -1,4 +1,4 @@
-"""Times of held-out rows, fold by fold, where there is room for it in several processes at once."""
+"""Times of held-out rows, fold by fold, in several processes if that pays."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll
 
 WORTH_A_PROCESS = 1500
-"""Fewest rows of a fit [rows]; fits in processes of their own; measured: it takes about 1 s, as long as a
+"""Fewest rows of a fit in a process of its own [rows]; all fits; measured: it takes about 1 s, as long as a
 process needs to start."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutTimes:
-    """What fits that have not seen them say of rows; arrays of equal length, NaN where all fits saw a row."""
+    """Times of rows from fits that have not seen them; arrays of equal length, NaN if all fits saw a row."""
 
     runtime_us: FloatArray
     set_clk_mhz: FloatArray
     corrected_us: FloatArray | None
-    """With a residual that has not seen the row either; None where none is trained."""
+    """Times with a residual that has not seen the row either; None without a residual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldOut:
-    """What every fold of a hold-out shares: rows by regime, the judged one's name, and how to fit."""
+    """Data that every fold shares: rows by regime, the name of the judged regime, and how to fit."""
 
     regimes: Mapping[str, Observations]
     main: str
@@ -44,10 +44,10 @@ class HoldOut:
     without: Collection[str]
     with_residual: bool = False
     beside: Observations | None = None
-    """Further rows that the residual is trained on, if of sizes that the fold does not hold out."""
+    """More rows for training the residual, if the fold does not hold out their sizes."""
 
     def fold(self, test: BoolArray) -> HeldOutTimes:
-        """Of the `test` rows alone, from one fit to the others."""
+        """Times of the `test` rows, from one fit to all other rows."""
         found = fold_fit(
             self.regimes,
             self.main,
@@ -66,9 +66,9 @@ class HoldOut:
     def times(
         self, folds: IntArray, run_all: RunAll, fitted: Callable[[], None] = lambda: None
     ) -> HeldOutTimes:
-        """Of all rows of `main`, each by the fit of its own fold; folds below 0 are seen by every fit.
+        """Times of all rows of `main`, each by the fit of its own fold; every fit sees rows of folds below 0.
 
-        `fitted` is called after each fit.
+        Calls `fitted()` after each fit.
         """
         tests = [folds == fold for fold in np.unique(folds[folds >= 0])]
         runtime_us, clk_mhz, corrected_us = (np.full(len(folds), np.nan) for _ in range(3))
@@ -81,7 +81,7 @@ class HoldOut:
 
 
 def worth_it(run_all: RunAll, rows: int) -> RunAll:
-    """`run_all` for work on so many rows; `map` where a process would take longer to start."""
+    """`run_all` if the work on `rows` rows is longer than the start of a process, else `map`."""
     return map if rows < WORTH_A_PROCESS else run_all
 
 

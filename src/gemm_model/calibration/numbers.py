@@ -10,7 +10,7 @@ from gemm_model.config.numbers import empirical, room_numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationNumbers:
-    """What is taken for granted of timings and of other cards' numbers, and how rows count."""
+    """Assumptions about timing errors and other cards' numbers, and weights of rows."""
 
     log_noise: float = empirical("1", 1e-6, 1.0)
     unknown_share: float = empirical("1", 1e-6, 10.0)

@@ -1,4 +1,4 @@
-"""Training the trees of cuDNN's heuristic choices, and judging them on layers that they have not seen."""
+"""Train the trees of cuDNN's heuristic choices, and judge them on unseen layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gemm_model.tables.table import read_table, runtimes_us, usable_rows
 
 FAMILY = "cudnn"
 ROLES = ("fit", "fit_choices")
-"""What the column `role` of a table says of calls that trees are trained on."""
+"""Roles (column `role`) of calls that the trees are trained on."""
 FOLDS = 5
 """Parts of the layers, each judged by trees that have seen the others [1]; trees of picks; chosen."""
 SHIFTS = tuple(round(0.005 * step, 3) for step in range(11))
@@ -37,13 +37,13 @@ class Calls:
     seen: Features
     """Of shape (FEATURES, calls)."""
     log_error: FloatArray
-    """Of the time expected without trees over the measured one."""
+    """Log of the time expected without trees over the measured time."""
     layer: tuple[str, ...]
-    """The convolution less its direction and its images."""
+    """The convolution without its direction and number of images."""
 
 
 def calls_of(tables: Sequence[Path], gpu: GpuSpec) -> Calls:
-    """Rows of some tables that cuDNN picked the kernels of, and what is expected of them without trees."""
+    """Calls with cuDNN's heuristic choice in some tables, and their expected times without trees."""
     ranker = Ranker(gpu, family=FAMILY, options={"residual": OFF})
     seen, expected_us, measured_us, layers = [], [], [], []
     for path in tables:
@@ -68,7 +68,7 @@ def calls_of(tables: Sequence[Path], gpu: GpuSpec) -> Calls:
 
 
 def held_out(calls: Calls) -> FloatArray:
-    """The log error of each call that trees expect which have not seen its layer."""
+    """The log error of each call, predicted by trees that have not seen its layer."""
     _, layer = np.unique(np.array(calls.layer), return_inverse=True)
     order: IntArray = np.random.default_rng(0).permutation(layer.max() + 1)
     fold = order[layer] % FOLDS
@@ -81,7 +81,7 @@ def held_out(calls: Calls) -> FloatArray:
 
 
 def errors(calls: Calls, expected: FloatArray, shift: float = 0.0) -> FloatArray:
-    """Relative error of each call where such a log error is expected of it."""
+    """Relative error of each call after correction by the expected log error."""
     left: FloatArray = np.abs(np.exp(calls.log_error - bounded(expected + shift)) - 1.0)
     return left
 

@@ -1,4 +1,4 @@
-"""Rows to measure within a time: those that stand for all that could be measured, by their sensitivities."""
+"""Plan rows to measure within a time budget, by the sensitivities of their predicted times."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ CANDIDATE_SHAPES = 1200
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Rows to be measured, and what they come to."""
+    """Rows to measure, with their expected cost and information."""
 
     rows: list[Row]
     pool: int
     """Rows that they were chosen from."""
     shapes: int
     measure_s: float
-    """By the rough card of a dry run."""
+    """Expected duration on the rough card of a dry run [s]."""
     left_unknown: float
-    """Share of what is not known of a number beforehand that the rows leave [1]; median of the numbers."""
+    """Share of a number's prior uncertainty that remains after these rows [1]; median over numbers."""
 
 
 def planned_rows(
@@ -51,8 +51,8 @@ def planned_rows(
 ) -> Plan:
     """As many rows as `budget_s` buys, of all types together; equal for equal descriptions.
 
-    `sizes` (m, n, k) are chosen from in place of random ones. `advance` counts the types whose candidates are
-    known. Raises InputError where the time buys no row.
+    `sizes` (m, n, k) replace random ones. `advance` counts types whose candidates are known. Raises
+    InputError if the budget buys no row.
     """
     if not types:
         raise InputError("no operand type given; expected some, such as bf16,fp8")

@@ -1,4 +1,4 @@
-"""Training the clipped residual, and judging it on rows that neither it nor the physical fit has seen."""
+"""Train the clipped residual, and judge it on rows that neither it nor the physical fit has seen."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ TREES = 450
 LEARNING_RATE = 0.15
 """Share of a tree's own fit that is taken [1]; training; chosen."""
 LEAF_PENALTY = 3.0
-"""Penalty on the square of a leaf's value [rows]; training; chosen: leaves of few rows say
-little."""
+"""Penalty on the square of a leaf's value [rows]; training; chosen: leaves with few rows are uncertain."""
 BORDERS = 32
 """Places where a feature may be split [1]; training; chosen."""
 OUTLIER_SCALE = 0.1
@@ -52,8 +51,8 @@ def catboost() -> ModuleType:
 def train(seen: Features, log_error: FloatArray, weight: FloatArray | None = None) -> Forest:
     """A forest fitted to the log errors of rows (`seen` of shape (features, rows)), by Huber's loss.
 
-    Each row's loss counts by its `weight`; all alike without. Nothing is drawn at random: the same rows give
-    the same trees. Raises MissingExtraError without CatBoost.
+    Each row's loss counts by its `weight` (default: equally). Training is deterministic. Raises
+    MissingExtraError without CatBoost.
     """
     trees = catboost().CatBoostRegressor(
         iterations=TREES,
@@ -83,7 +82,7 @@ def _forest(trees: list[dict[str, Any]], feature_count: int) -> Forest:
     splits = sorted({split for tree in asked for split in tree})
     position = {split: index for index, split in enumerate(splits)}
     depth = max(len(tree) for tree in asked)
-    # A lower tree asks anything for the bits it lacks, and has the same leaf for both answers.
+    # A shallower tree repeats its leaves for both answers to an arbitrary extra question.
     numbers = [[position[split] for split in tree] + [0] * (depth - len(tree)) for tree in asked]
     leaves = [np.tile(tree["leaf_values"], (1 << depth) // len(tree["leaf_values"])) for tree in trees]
     longest = np.iinfo(np.int16)
@@ -118,7 +117,7 @@ def train_on(parts: Sequence[Observations], gpu: GpuSpec, numbers: KernelNumbers
 def corrected_fold_us(each: FoldFit, gpu: GpuSpec, beside: Observations | None = None) -> FloatArray:
     """Runtime of a fold's unseen rows in us, corrected by trees trained on its seen rows.
 
-    And on those of `beside` that are not of a held-out size.
+    The trees also see rows of `beside` whose sizes are not held out.
     """
     parts = [each.seen]
     if beside is not None and (other := ~np.isin(sizes(beside), sizes(each.unseen))).any():

@@ -81,7 +81,7 @@ FEWEST_BAND_ROWS = 30
 """Rows of a situation from which on it has a band of its own [rows]; held-out errors; chosen."""
 SIGNIFICANT_DIGITS = 6
 SHORT_US = 12.0
-"""Longest kernel that is judged apart [us]; launches back to back; chosen: boundaries weigh most there."""
+"""Longest kernel judged separately [us]; launches back to back; chosen: boundaries weigh most there."""
 SINGLE_LAUNCH_REGIMES = ("burst", "counters")
 """Regimes that the kernel's own numbers are fitted to; the first that a table has is held out and judged."""
 CHAINED_REGIMES = ("graph", "sustained")
@@ -90,7 +90,7 @@ CHAINED_REGIMES = ("graph", "sustained")
 Size = tuple[int, int, int]
 """m, n and k."""
 Progress = Callable[[str, int, int], None]
-"""Told a step, the parts that are done, and about how many there will be."""
+"""Called with a step, the number of parts done, and the approximate total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +99,8 @@ class Choices:
 
     family: str = "auto"
     donor: Calibration | None = None
-    """Whose numbers the rows have to speak against, and which are kept where they do not; else the numbers'
-    own start values, against which they have to speak hardly at all."""
+    """The calibration whose numbers are the prior, and stay where the rows do not determine them; None takes
+    weak priors at the start values."""
     free: Collection[str] | None = None
     """Numbers to fit; None for those that a calibration fits by default."""
     frozen: Collection[str] = ()
@@ -110,7 +110,7 @@ class Choices:
     seed: int = 0
     with_residual: bool = True
     donor_residual: Residual | None = None
-    """The donor's, to be taken over as far as the rows bear it out, in place of one trained on them."""
+    """The donor's residual, to be borrowed as far as the rows support it, instead of training one."""
     shapes_only: bool = False
     """Whether only shapes are held out, for the error bands, not configurations, lists and cards too."""
 
@@ -144,26 +144,26 @@ class ChainedErrors:
 
 @dataclass(frozen=True, slots=True)
 class KindResult:
-    """What came of one rate class."""
+    """Result of one rate class."""
 
     fit: Fit
     later: tuple[Fit, ...]
-    """To rows that split K, to each of FURTHER_STAGES, to launches back to back, where there were such;
-    earlier numbers stay."""
+    """Fits to split-K rows, to each of FURTHER_STAGES and to launches back to back, if there are such rows;
+    each keeps earlier numbers."""
     rows: Observations
-    """Of the regime that was judged."""
+    """Rows of the judged regime."""
     predicted_us: FloatArray
-    """Of these rows, each from a fit that had not seen its shape."""
+    """Times of these rows, each from a fit that had not seen its shape."""
     corrected_us: FloatArray | None
-    """The same with a residual that had not seen the shape either; None where none was asked for."""
+    """The same with a residual that had not seen the shape either; None without a residual."""
     taken: TakenForest | None
-    """What of the donor's residual the rows bear out; None where none was to be taken over."""
+    """The share of the donor's residual that the rows support; None if none was to be borrowed."""
     error_band: dict[str, float]
-    """By situation, of the errors of `predicted_us` and of held-out rows of the later fits."""
+    """Error band by situation, from `predicted_us` and from held-out rows of the later fits."""
     split: Observations | None
-    """Rows that split K which a residual is trained on too; None where they are too few to judge it by."""
+    """Split-K rows that the residual is trained on too; None if they are too few to judge it."""
     corrected_split_band: float
-    """Their band with a residual that had not seen the shape; NaN without such rows."""
+    """Error band of `split` with a residual that had not seen the shape; NaN without such rows."""
     validations: list[Validation]
     chained: dict[str, ChainedErrors]
 
@@ -195,7 +195,7 @@ class KindResult:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationResult:
-    """The calibration, what each class came to, and the rows it stands on."""
+    """The calibration, the result of each rate class, and the rows it is based on."""
 
     calibration: Calibration
     kinds: dict[str, KindResult]
@@ -212,10 +212,9 @@ def calibrate(
 ) -> CalibrationResult:
     """Fit each rate class of types in the tables, and judge the fit on held-out rows.
 
-    `progress` is called with the step, the fits that are done, and about how many there will be; `run_all`
-    works out the folds of a hold-out, such as the `map` of an executor.
-    Raises InputError for tables that cannot be calibrated on, MissingExtraError where a residual is asked for
-    without CatBoost.
+    Calls `progress` with the step, the fits done, and their approximate total. `run_all` runs the folds of a
+    hold-out, such as the `map` of an executor. Raises InputError for tables that cannot be calibrated on, and
+    MissingExtraError for a residual without CatBoost.
     """
     if choices.trains_residual:
         catboost()
@@ -261,13 +260,13 @@ def calibrate(
 def _at_once(
     result: Callable[[_Kind], KindResult], kinds: Iterable[_Kind], run_all: RunAll, steps: _Steps
 ) -> Iterable[KindResult]:
-    """The result of each rate class. One class's fits run beside another's, where there are processes.
+    """The result of each rate class; with several processes, classes are fitted at once.
 
-    An interruption ends all of them with their next fit, and so does an error once its turn has come.
+    An interruption or an error ends all classes with their next fit.
     """
     if run_all is map:
         return map(result, kinds)
-    # The threads wait; what there is to fit, they hand to the processes.
+    # The threads only wait; processes do the fits.
     threads = ThreadPoolExecutor()
     try:
         return list(threads.map(result, kinds))
@@ -280,7 +279,7 @@ def _at_once(
 
 @dataclass(slots=True)
 class _Steps:
-    """Counts fits, of about so many; may be told by several threads, and ends them: CancelledError."""
+    """Counts fits towards an approximate total, from several threads; ends them with CancelledError."""
 
     tell: Progress
     total: int = 0
@@ -315,11 +314,11 @@ def extend(
     progress: Progress = lambda _step, _done, _total: None,
     run_all: RunAll = map,
 ) -> tuple[Calibration, dict[str, list[Validation]]]:
-    """A calibration with the numbers of what goes beyond plain products fitted to such rows.
+    """A calibration whose numbers for the kinds of problem are fitted to such rows.
 
-    All that plain products meet stays, so that its residual serves on. Plain rows tell what epilogues of the
-    same kernels add. Returns held-out figures by rate class too. Raises InputError for tables without a row
-    that goes beyond plain products.
+    Numbers of plain GEMMs stay, so that its residual stays valid. Plain rows show the time that epilogues add
+    to the same kernels. Also returns held-out figures by rate class. Raises InputError for tables with plain
+    GEMMs only.
     """
     family = family_of(base.family, gpu)
     data = load_tables(inputs, gpu, family, plain_shapes=False)
@@ -412,7 +411,7 @@ class _Kind:
 
     @property
     def fits(self) -> int:
-        """About how many fits it takes: one for each stage, and one for each of its folds."""
+        """Approximate number of fits: one for each stage, and one for each of its folds."""
         stages = sum(map(bool, (self.seen, self.split)))
         other_folds = 0 if self.choices.shapes_only else FOLDS
         chained = 1 + FOLDS * len(self.chained) if self.chained else 0
@@ -420,17 +419,17 @@ class _Kind:
 
     @property
     def further_fits(self) -> int:
-        """The same of what goes beyond plain products alone."""
+        """Approximate number of fits for the kinds of problem."""
         return (1 + FOLDS) * sum(map(bool, self.further.values()))
 
     @property
     def rows(self) -> Observations:
-        """Plain products that leave K whole, in the first regime that has some."""
+        """Plain GEMMs with whole K, in the first regime that has some."""
         return self.seen[self.main]
 
     @property
     def _judged_splits(self) -> Observations | None:
-        """Rows that split K, once a residual has been judged by them."""
+        """Split-K rows, once the residual has been judged on them."""
         return None if np.isnan(self.corrected_split_band) else self.split[self.main]
 
     @property
@@ -439,7 +438,7 @@ class _Kind:
         default = DEFAULT_FREE if donor is None else free_from(donor.family, self.family.name)
         if self.family.plain_products:
             return self._asked(WHOLE_NUMBERS, default)
-        # Strided data gradients are groups among the rows of a family made for convolutions.
+        # In a family for convolutions, strided data gradients count as groups.
         of_groups = FURTHER_FREE[GROUPED]
         return self._asked((*WHOLE_NUMBERS, *of_groups), (*default, *of_groups))
 
@@ -462,7 +461,7 @@ class _Kind:
             self._further_hold_outs()
         bands = error_bands(self.rows, predicted_us, self.gpu, found.numbers)
         further = self.further_stages()
-        # Of a family made for convolutions these are what all figures are of.
+        # In a family for convolutions all figures are of these rows.
         of_images = {} if self.family.plain_products else {IMPLICIT_GEMM: max(bands.values())}
         power, chained = self._chains()
         return KindResult(
@@ -482,7 +481,9 @@ class _Kind:
     def _taken_over(
         self, numbers: KernelNumbers, predicted_us: FloatArray, folds: IntArray
     ) -> TakenForest | None:
-        """What of the donor's residual the rows bear out, whose held-out times are `predicted_us`."""
+        """The share of the donor's residual that the rows support, from their held-out times
+        `predicted_us`.
+        """
         donor = self.choices.donor_residual
         if donor is None or self.kind not in donor.forests:
             return None
@@ -544,7 +545,7 @@ class _Kind:
         )
 
     def further_stages(self) -> list[Fit]:
-        """Fits to what goes beyond plain products, one mechanism after the other."""
+        """Fits to the kinds of problem, one mechanism after another."""
         self._learn_what_epilogues_add()
         stages = [
             self._stage(f"{kind} rows", seen, kind, FURTHER_NUMBERS[kind], FURTHER_FREE[kind])
@@ -553,7 +554,7 @@ class _Kind:
         return [stage for stage in stages if stage is not None]
 
     def _learn_what_epilogues_add(self) -> None:
-        """Epilogue rows with a plain twin tell the time between the two."""
+        """Rescale epilogue rows with a plain twin, so that fits learn the difference of the two."""
         epilogues = self.further[FUSED_EPILOGUE]
         if self.main not in epilogues or self.main not in self.seen:
             return
@@ -570,9 +571,9 @@ class _Kind:
         numbers: Collection[str],
         default: Collection[str],
     ) -> Fit | None:
-        """Numbers that only some rows tell: fitted to those while all others stay; their error band.
+        """Fit numbers that only some rows determine, while all others stay, and set their error band.
 
-        Without enough such rows the band is that of the calibration that this one starts from, if it has one.
+        Without enough such rows the band is that of the starting calibration, if it has one.
         """
         free = self._asked(numbers, default)
         if not seen or not free:
@@ -603,7 +604,7 @@ class _Kind:
         return found
 
     def _chains(self) -> tuple[Fit | None, dict[str, ChainedErrors]]:
-        """Power and boundaries: fitted to launches back to back while the kernel's own numbers stay."""
+        """Fit power and boundaries to launches back to back, while the kernel's own numbers stay."""
         if not self.chained:
             return None, {}
         self.steps.begin(f"{self.kind}: launches back to back")
@@ -636,7 +637,7 @@ def _observed(
 
 
 def full_names(words: Sequence[str]) -> tuple[str, ...]:
-    """The numbers that words name: a number, or a mechanism for all of its own.
+    """The numbers that words name: a number, or a mechanism for all its numbers.
 
     Raises InputError for an unknown word.
     """
@@ -650,12 +651,12 @@ def full_names(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _call(job: Callable[[], Any]) -> Any:
-    """What an executor's process does with a job."""
+    """Run a job in an executor's process."""
     return job()
 
 
 def _shares_of(kinds: Mapping[str, KindResult]) -> dict[str, dict[str, float]]:
-    """By rate class the share of the donor's residual that rows bear out; empty where none was asked for."""
+    """Share of the donor's residual that the rows support, by rate class; empty if none was requested."""
     shares = {kind: result.taken.share for kind, result in kinds.items() if result.taken is not None}
     return {"residual_of_donor": shares} if shares else {}
 
@@ -663,7 +664,7 @@ def _shares_of(kinds: Mapping[str, KindResult]) -> dict[str, dict[str, float]]:
 def _taken_over(
     calibration: Calibration, kinds: Mapping[str, KindResult], gpu: GpuSpec, donor: str
 ) -> Residual | None:
-    """What is kept of the donor's residual; None where that is nothing."""
+    """The borrowed part of the donor's residual; None if nothing is borrowed."""
     taken = {kind: result.taken for kind, result in kinds.items() if result.taken and result.taken.share > 0}
     if not taken:
         return None
@@ -697,7 +698,7 @@ def _trained(
 
 
 def _corrected_bands(result: KindResult, gpu: GpuSpec) -> dict[str, float]:
-    """Bands with the residual; without it of kernels that split K where it has not seen such."""
+    """Error bands with the residual; those of split-K kernels without it unless it was trained on some."""
     assert result.corrected_us is not None
     split = result.error_band[SPLIT_SITUATION] if result.split is None else result.corrected_split_band
     return {
@@ -721,7 +722,7 @@ def _sources(kinds: Mapping[str, KindResult], base: Calibration, tables: str) ->
 
 
 def _figures(what: str, seen: Observations, predicted_us: FloatArray, whole_shapes: bool) -> list[Validation]:
-    """By table and type; choice figures where whole shapes were predicted."""
+    """Figures by table and type; figures of choices only if whole shapes were predicted."""
     known = np.isfinite(predicted_us)
     frame = seen.frame[known].assign(runtime_us=seen.runtime_us[known], predicted_us=predicted_us[known])
     result = []
@@ -740,7 +741,7 @@ def _figures(what: str, seen: Observations, predicted_us: FloatArray, whole_shap
 
 
 def _several_kernels(rows: Observations) -> bool:
-    """Whether most shapes have several kernels, which can be chosen from."""
+    """Whether most shapes have several kernels to choose from."""
     return bool(np.median(np.bincount(rows.shape_id)) > 1)
 
 
@@ -760,7 +761,7 @@ def _band(predicted_us: FloatArray, seen: Observations) -> float:
 
 
 def situations(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> IntArray:
-    """The situation of each row, as the model itself sees it."""
+    """The situation of each row by the model."""
     times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
     memory_us = np.maximum(times.l2_us, times.dram_us)
     schedule = seen.shape.schedule
@@ -794,14 +795,14 @@ def _in_lists(seen: Observations, listed: Collection[Size]) -> BoolArray:
 
 
 def _asked_sizes(frame: pd.DataFrame) -> list[Size]:
-    """m, n, k of each row, before padding where the table tells."""
+    """m, n, k of each row, before padding if the table has those sizes."""
     require_columns(frame, ("m", "n", "k"))
     asked = [sizes(frame, f"asked_{name}", default=sizes(frame, name)) for name in ("m", "n", "k")]
     return list(zip(*(column.astype(int) for column in asked), strict=True))
 
 
 def _cards(seen: Observations) -> IntArray | None:
-    """A fold for each card, where there are several with a fair share of the rows."""
+    """A fold for each card, if several cards have enough rows; else None."""
     if "gpu_uuid" not in seen.frame:
         return None
     codes, names = pd.factorize(seen.frame["gpu_uuid"])

@@ -1,4 +1,4 @@
-"""Reading measured tables for a calibration, and refusing what cannot be calibrated on."""
+"""Read measured tables for a calibration, and refuse unusable ones."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ FEWEST_SHAPES = 8
 """Fewest shapes of a table [shapes]; calibrations; one for each fold of the cross-validation."""
 
 ROLE_OF_FIT = "fit"
-"""What the column `role` of a table says of rows that calibrations are fitted to."""
+"""Role (column `role`) of rows that calibrations are fitted to."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationData:
-    """Rows of one rate class by regime; `notes` says what was left out and why."""
+    """Rows of one rate class by regime; `notes` explains what was left out."""
 
     by_kind: dict[str, dict[str, pd.DataFrame]]
     notes: list[str]
@@ -74,7 +74,7 @@ def load_tables(
 
 
 def _rows_of(path: Path, gpu: GpuSpec, family: KernelFamily, l2: str, notes: list[str]) -> pd.DataFrame:
-    """The usable rows of one table, with their regime; what is wrong with a row names its line."""
+    """The usable rows of one table, with their regime. Errors name the line."""
     frame, left_out = usable_rows(read_table(path), needs_tile=True)
     require_card(frame, gpu)
     notes += [f"{path}: {sentence}" for sentence in left_out]
@@ -88,7 +88,7 @@ def _rows_of(path: Path, gpu: GpuSpec, family: KernelFamily, l2: str, notes: lis
         )
     kept = table.assign(table=table_name(path), regime=regimes)
     if "programmatic_edges" in kept and "pdl" in kept:
-        # Libraries that choose for themselves: the captured graph tells how they launched.
+        # For libraries that choose themselves, the captured graph shows how they launched.
         told = pd.to_numeric(kept["programmatic_edges"], errors="coerce")
         unknown_way = pd.to_numeric(kept["pdl"], errors="coerce").isna()
         kept.loc[unknown_way & told.notna(), "pdl"] = (told > 0).astype(int).astype(str)
@@ -100,7 +100,7 @@ def _rows_of(path: Path, gpu: GpuSpec, family: KernelFamily, l2: str, notes: lis
 
 
 def _rows_to_fit(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    """Without rows whose column `role` keeps them out of a fit; all rows of a table without it."""
+    """The rows with the role of a fit; all rows of a table without the column `role`."""
     if "role" not in frame:
         return frame
     other = ~frame["role"].isin((ROLE_OF_FIT, ""))
@@ -108,12 +108,12 @@ def _rows_to_fit(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 
 
 def _regimes(table: pd.DataFrame) -> pd.Series:
-    """The regime of each row, 'burst' where it does not say."""
+    """The regime of each row, 'burst' by default."""
     if "regime" not in table:
         return pd.Series("burst", index=table.index)
     regimes = table["regime"].replace("", np.nan).fillna("burst")
     if "settled" in table:
-        # Chains that ran until the clock had settled are sustained ones with operands of their own.
+        # Chains at a settled clock count as sustained, with operands of their own.
         settled = (regimes == "graph") & (table["settled"].astype(str) == "1")
         regimes = regimes.mask(settled, "sustained")
     return regimes.map(regime_name)
@@ -122,9 +122,8 @@ def _regimes(table: pd.DataFrame) -> pd.Series:
 def measured_family(name: str, paths: Sequence[Path], gpu: GpuSpec) -> KernelFamily:
     """The family called `name` on a GPU; for 'auto' the one that the tables name.
 
-    Of several the GPU's default one, if it is among them; names that no family has do not count, and their
-    rows are left out. Raises InputError like `family_of`, and where several families are named, none of them
-    the default one.
+    If the tables name several, it is the GPU's default family; rows of unknown names are left out. Raises
+    InputError like `family_of`, and if several families are named without the default one.
     """
     if name == AUTO_KERNEL:
         called = names_in_tables()
@@ -165,16 +164,16 @@ def _own_rows(frame: pd.DataFrame, path: Path, family: KernelFamily, notes: list
 
 
 def splits_k(frame: pd.DataFrame) -> pd.Series:
-    """Which rows are of kernels whose clusters share the K of a tile."""
+    """Mask of the rows whose clusters share the K of a tile."""
     parts = pd.to_numeric(frame["split_k"], errors="coerce") if "split_k" in frame else 1.0
     splits = pd.Series(parts, index=frame.index).fillna(1.0) > 1.0
     return splits | (frame["scheduler"] == STREAM_K) if "scheduler" in frame else splits
 
 
 def further_situation(frame: pd.DataFrame) -> pd.Series:
-    """Of each row what its kernel tells of, among FURTHER_SITUATIONS; '' of plain products.
+    """The entry of FURTHER_SITUATIONS that each row informs about; '' for plain GEMMs.
 
-    Of several the last, as in `FurtherWork.kind`.
+    If there are several, the last one, as in `FurtherWork.kind`.
     """
     kinds = batch_from_frame(frame, needs_tile=False).further
     names = np.array(["", *FURTHER_SITUATIONS])
@@ -200,7 +199,7 @@ def _require_one_gpu(table: pd.DataFrame) -> None:
 
 
 def _possible_rows(table: pd.DataFrame, gpu: GpuSpec, notes: list[str]) -> pd.DataFrame:
-    """Without rows faster than the speed of light."""
+    """The table without rows faster than the speed of light."""
     batch = batch_from_frame(table, needs_tile=True)
     measured = runtimes_us(table)
     if measured is None:
@@ -211,7 +210,7 @@ def _possible_rows(table: pd.DataFrame, gpu: GpuSpec, notes: list[str]) -> pd.Da
 
 
 def main_situation(frame: pd.DataFrame, family: KernelFamily) -> pd.Series:
-    """`further_situation`, where convolutions are '' too if the family's kernels are made for them."""
+    """`further_situation`, with '' for convolutions too in a family for convolutions."""
     found = further_situation(frame)
     return found if family.plain_products else found.replace(IMPLICIT_GEMM, "")
 

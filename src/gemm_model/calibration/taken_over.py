@@ -1,4 +1,4 @@
-"""A donor's residual on another card: as much of it as rows of that card bear out."""
+"""Borrow a donor's residual on another card, as far as rows of that card support it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gemm_model.kernels.mechanisms import KernelNumbers
 
 @dataclass(frozen=True, slots=True)
 class TakenForest:
-    """A share of a donor's forest, and what it makes of held-out times."""
+    """A share of a donor's forest, and held-out times corrected by it."""
 
     forest: Forest
     """The donor's, its leaves times `share`."""
     share: float
-    """Of the donor's correction [1], 0 to 1; 0 where it does not lower the held-out error."""
+    """Share of the donor's correction [1], 0 to 1; 0 if it does not lower the held-out error."""
     corrected_us: FloatArray
-    """Runtime of each row in us, by the share that rows of other folds give."""
+    """Runtime of each row [us], by the share found on rows of other folds."""
 
 
 def taken_forest(
@@ -35,10 +35,10 @@ def taken_forest(
     gpu: GpuSpec,
     folds: IntArray,
 ) -> TakenForest:
-    """What of a donor's forest the rows of another card bear out.
+    """The share of a donor's forest that the rows of another card support.
 
-    `physical_us` are times in us of fits that had not seen the row's shape, by `folds`; `numbers` those that
-    the forest is to correct. A share is judged on the folds that it was not found on.
+    `physical_us` holds times [us] from fits that had not seen the row's shape, by `folds`; `numbers` are
+    those that the forest is to correct. A share is judged on folds other than those it was found on.
     """
     times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
     told = donor.predict(features(seen.shape, times))
@@ -54,7 +54,7 @@ def taken_forest(
 
 
 def borne_out(log_error: FloatArray, told: FloatArray) -> float:
-    """The share [1] of a told error that leaves the least squares of log errors, within 0 and 1.
+    """The share [1] of a predicted error that minimises the squares of log errors, within 0 and 1.
 
     d/ds sum((e - s t)^2) = 0 at s = sum(e t) / sum(t^2).
     """

@@ -1,4 +1,6 @@
-"""Rows of fused epilogues beside plain rows of the same kernel: what tells the time that an epilogue adds."""
+"""Pair rows of fused epilogues with plain rows of the same kernel, to learn the time that an epilogue
+adds.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,17 @@ from gemm_model.core.batch import FloatArray
 from gemm_model.tables.accuracy import config_columns
 
 TWIN_COLUMNS = ("in_dtype", "m", "n", "k", "batch", "gpu_uuid")
-"""What is the same of twins, beside their kernel."""
+"""Columns in which twins agree, beside those of their kernel."""
 MEASURED = "measured_us"
-"""The column that keeps the measured time where `beside_twins` changes it."""
+"""The column that keeps the measured time when `beside_twins` changes it."""
 
 
 def beside_twins(rows: Observations, plain: Observations, predicted_us: FloatArray) -> pd.DataFrame:
-    """The rows' table with the times that they would have taken if the plain kernel took what is predicted.
+    """The rows' table, rescaled as if the plain kernel took its predicted time.
 
-    A row with a measured plain twin is scaled by what is predicted of that, `predicted_us` of `plain`, over
-    what was measured: a fit to it learns what the epilogue adds, and not what a model misses of the kernel.
-    Rows without a twin keep their times.
+    A row with a measured plain twin is scaled by the twin's `predicted_us` (of `plain`) over its measured
+    time. A fit then learns what the epilogue adds, and not the model's error on the kernel. Rows without a
+    twin keep their times.
     """
     ratio = np.nan_to_num(of_twins(rows, plain, predicted_us / plain.runtime_us), nan=1.0)
     return rows.frame.assign(**{MEASURED: rows.runtime_us, "runtime_us": rows.runtime_us * ratio})
