@@ -1,0 +1,130 @@
+"""The recipes of CONTRIBUTING.md, followed in a copy of the package: each names all that it touches."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parents[1] / "src" / "gemm_model"
+FAMILY = '''"""QuACK's kernels under another name."""
+
+from dataclasses import replace
+
+from gemm_model.kernels.quack import QUACK_SM90
+
+FAMILIES = (replace(QUACK_SM90, name="toy", providers=()),)
+'''
+VERB = '''"""`gemm-model greet`: says what it is given."""
+
+import argparse
+
+from gemm_model.commands import common
+from gemm_model.report.document import Document
+
+EXAMPLES = ("world", "world --format json")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("who", help="whom to greet")
+    common.add_format(parser, ("table", "json"))
+
+
+def run(args: argparse.Namespace) -> int:
+    text = f"hello {args.who}"
+    document = Document(verb="greet", result={"text": text}, text=lambda: text)
+    common.print_document(document, args.format or "table")
+    return 0
+'''
+PROVIDER = '''"""A library with one kernel."""
+
+from gemm_model.core.kernel_config import KernelConfig
+
+
+class Library:
+    name = "library:Library"
+
+    def unsupported(self, problem, compute_capability):
+        return "" if problem.a_dtype.name == "bf16" else "bf16 alone"
+
+    def configs(self, problem, compute_capability):
+        return [KernelConfig(cta_m=128, cta_n=256, kernel=self.name)]
+
+    def kernel_key(self, problem, config):
+        return config
+
+    def compile(self, problem, config, compute_capability): ...
+
+    def prepare(self, problem, config, operands): ...
+'''
+
+
+def edit(path: Path, pattern: str, new: str) -> None:
+    text, found = re.subn(pattern, new, path.read_text())
+    assert found == 1, (path, pattern)
+    path.write_text(text)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """`gemm-model` of a copy of the package to which a GPU, a family, a provider and a verb were added."""
+    folder = tmp_path_factory.mktemp("package")
+    package = folder / "gemm_model"
+    shutil.copytree(SOURCES, package, ignore=shutil.ignore_patterns("__pycache__"))
+    card = (package / "config/gpu/h200.yaml").read_text().replace("name: h200", "name: toy_card", 1)
+    (package / "config/gpu/toy_card.yaml").write_text(card)
+
+    (package / "kernels/toy.py").write_text(FAMILY)
+    registry = package / "kernels/registry.py"
+    edit(registry, r"(from gemm_model\.kernels import )", r"\1toy, ")
+    edit(registry, r"(for module in \([^)]*)\)", r"\1, toy)")
+    edit(package / "core/kernel_config.py", r"(\nKERNELS = \([^)]*)\)", r'\1, "toy")')
+
+    (package / "commands/greet.py").write_text(VERB)
+    edit(package / "cli.py", r"(\nVERBS = \{\n)", r'\1    "greet": "greet somebody",\n')
+    (folder / "library.py").write_text(PROVIDER)
+    (folder / "sizes.csv").write_text("m,n,k\n512,512,512\n")
+
+    def run(*words: str) -> str:
+        command = [sys.executable, "-m", "gemm_model.cli", *words]
+        environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def predicted_us(run, *words):
+    sizes = ("--m", "4096", "--n", "4096", "--k", "4096", "--cta", "128x256", "--cluster", "2x1")
+    document = json.loads(run("predict", *sizes, "--format", "json", *words))
+    return document["result"]["prediction"]["predicted_us"]
+
+
+def test_a_gpu_is_one_file(run):
+    assert "toy_card" in run("list", "gpus")
+    assert predicted_us(run, "--gpu", "toy_card", "--kernel", "quack") == pytest.approx(
+        predicted_us(run, "--gpu", "h200", "--kernel", "quack"), rel=0.1
+    )
+
+
+def test_a_kernel_family_is_a_module_and_its_name_in_two_lists(run):
+    found = json.loads(
+        run("rank", "--m", "512", "--n", "7168", "--k", "2048", "--family", "toy", "--format", "json")
+    )
+    assert found["result"]["candidates"] > 100
+    assert predicted_us(run, "--kernel", "toy") > 0
+
+
+def test_a_provider_is_a_class_that_needs_no_list(run):
+    words = ("--kernels", "library:Library", "--dry-run", "--input", "sizes.csv")
+    assert "library:Library" in run("benchmark", *words)
+
+
+def test_a_verb_is_a_module_and_a_line(run):
+    assert run("greet", "world") == "hello world\n"
+    assert json.loads(run("greet", "world", "--format", "json"))["verb"] == "greet"
