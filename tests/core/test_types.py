@@ -22,7 +22,7 @@ from gemm_model.core.kernel_config import parse_extent
 
 GPUS = (
     *("a10", "a40", "a100_pcie_40gb", "a100_pcie_80gb", "a100_sxm_40gb", "a100_sxm_80gb"),
-    *("b100_sxm", "b200", "b200_sxm", "b300_sxm", "gb10", "gb200", "gb300", "gh200"),
+    *("b100_sxm", "b200", "b200_1300mhz", "b200_sxm", "b300_sxm", "gb10", "gb200", "gb300", "gh200"),
     *("h100_nvl", "h100_pcie", "h100_sxm", "h20", "h200", "h800_sxm", "l20", "l4", "l40", "l40s"),
     *("rtx_4090", "rtx_5090", "rtx_6000_ada", "rtx_a6000", "rtx_pro_6000_max_q", "rtx_pro_6000_server"),
     *("rtx_pro_6000_workstation", "v100_sxm2"),
@@ -345,6 +345,14 @@ def test_overrides_reach_gpu_and_model_options():
 )
 def test_what_multipliers_draw_follows_the_significands(a, b, share):
     assert multiplier_share(element_type(a), element_type(b)) == pytest.approx(share)
+
+
+def test_a_card_of_a_locked_clock_says_so():
+    locked, old = load_gpu("b200_1300mhz"), load_gpu("b200")
+    assert (locked.sm_clk_mhz, locked.sm_count) == (old.sm_clk_mhz, old.sm_count) == (1300, 148)
+    for gpu in (locked, old):
+        assert f"GPU {gpu.name}: a card whose SM clock is locked at 1300 MHz" in gpu.caveats
+    assert not any("locked" in caveat for caveat in load_gpu("b200_sxm").caveats)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
+from gemm_model.core.gpu import load_gpu, with_sms
 from gemm_model.kernel_model.calibration_file import (
     as_mapping,
     borrowed_bands,
@@ -146,7 +146,8 @@ def test_launches_of_a_borrowed_calibration_take_as_many_clocks():
 
 
 def test_own_numbers_have_the_held_out_band_and_no_caveat(tmp_path):
-    own = predicted(H200, calibration=calibration())
+    mine = replace(H200, name="mine")
+    own = predicted(mine, calibration=calibration(gpu="mine"))
     assert own.caveats == ()
     # L2 takes longer than the MMAs: memory-bound.
     assert own.error_band == 0.09
@@ -183,7 +184,25 @@ def test_a_class_that_was_not_fitted_says_so():
 
 
 def test_without_held_out_rows_there_is_no_band():
-    assert predicted(H200, calibration=calibration(error_band={})).error_band is None
+    mine = replace(H200, name="mine")
+    assert predicted(mine, calibration=calibration(gpu="mine", error_band={})).error_band is None
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"sm_count": 200, "resident_clusters": {}, "tpc_rounds": ()}, {"sm_clk_mhz": 1500.0}]
+)
+def test_a_card_is_what_its_numbers_are_not_what_it_is_called(numbers):
+    changed = replace(load_gpu("h200"), **numbers)
+    found, shipped = predicted(changed), predicted(load_gpu("h200"))
+    assert shipped.error_band < found.error_band == borrowed_bands()["other_gpu"]
+    assert any("its numbers are not the measured card's" in caveat for caveat in found.caveats)
+    # Some of the SMs of the measured card are still that card.
+    assert predicted(with_sms(load_gpu("h200"), 100)).error_band == shipped.error_band
+
+
+def test_unmeasured_cards_and_classes_have_a_band():
+    for gpu, dtype in (("b200_sxm", "bf16"), ("gb300", "fp16"), ("b200_sxm", "nvfp4")):
+        assert 0.2 < predicted(load_gpu(gpu), dtype).error_band < 0.4
 
 
 @pytest.mark.parametrize(

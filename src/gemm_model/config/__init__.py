@@ -101,7 +101,7 @@ def _like_another(own: dict[str, Any]) -> dict[str, Any]:
     if other is None:
         return own
     found = load_gpu_mapping(other)
-    del found["device_names"]
+    found.pop("device_names", None)
     taken = {key: f"taken from {other}: {source}" for key, source in found["sources"].items()}
     sources = {**taken, **own.get("sources", {})}
     values = {**found, **own}

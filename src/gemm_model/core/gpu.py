@@ -261,9 +261,11 @@ class GpuSpec:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        if self.validated:
-            return ()
-        return (f"GPU {self.name}: not validated against measurements",)
+        unvalidated = f"GPU {self.name}: not validated against measurements"
+        found = () if self.validated else (unvalidated,)
+        if self.clock_recovery_us is not None:
+            found += (f"GPU {self.name}: a card whose SM clock is locked at {self.sm_clk_mhz:g} MHz",)
+        return found
 
 
 def _require_rates_of_sms(gpu: GpuSpec) -> None:
@@ -337,6 +339,26 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
     except InputError as error:
         raise InputError(f"{name_or_path}: {error}") from None
     return gpu
+
+
+@cache
+def _described(name: str) -> GpuSpec:
+    return load_gpu(name)
+
+
+def is_as_described(gpu: GpuSpec) -> bool:
+    """Whether a GPU has the numbers of the packaged description of its name, or some SMs of that card.
+
+    A name that the package does not describe is its owner's.
+    """
+    from gemm_model.config import gpu_names
+
+    if gpu.name not in gpu_names():
+        return True
+    known = _described(gpu.name)
+    same = ("sm_count", "max_cluster_size", "resident_clusters", "sources", "device_names", "validated")
+    own = replace(gpu, **{name: getattr(known, name) for name in same})
+    return own == known and gpu.sm_count <= known.sm_count
 
 
 def as_gpu(gpu: GpuSpec | str | Path) -> GpuSpec:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.gpu import GpuSpec, is_as_described
 from gemm_model.kernel_model.calibration_file import (
     OWN,
     SITUATIONS,
@@ -21,6 +21,8 @@ from gemm_model.kernels.mechanisms import FURTHER_SITUATIONS, KernelNumbers
 
 OTHER_RATE_CLASS = "other_rate_class"
 """Way of borrowing that takes another rate class's numbers."""
+OTHER_GPU = "other_gpu"
+"""Way of borrowing a calibration of another card; also of a card whose numbers are not those measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,7 @@ def knowledge(
     """What serves `kind` operands; `residual` is the calibration's, of any class."""
     served = calibration.kind_for(kind)
     own = borrowed == OWN and served == kind
+    measured = is_as_described(gpu)
     corrects = residual if own and residual is not None and kind in residual.forests else None
     return Knowledge(
         calibration=calibration,
@@ -62,8 +65,8 @@ def knowledge(
         numbers=calibration.numbers_on(gpu, kind, family).without(family.absent_mechanisms),
         residual=corrects,
         band_table=_own_bands(calibration, corrects, kind)
-        if own
-        else _borrowed_bands(borrowed, served == kind),
+        if own and measured
+        else _borrowed_bands(borrowed if measured or borrowed != OWN else OTHER_GPU, served == kind),
         unfitted=tuple(
             name
             for name in FURTHER_SITUATIONS
@@ -106,6 +109,8 @@ def _caveats(
     calibration: Calibration, borrowed: str, gpu: GpuSpec, family: KernelFamily, kind: str, served: str
 ) -> tuple[str, ...]:
     caveats = gpu.caveats
+    if borrowed == OWN and not is_as_described(gpu):
+        caveats += (f"GPU {gpu.name}: its numbers are not the measured card's, whose calibration serves it",)
     if borrowed != OWN:
         caveats += (f"calibration of {gpu.name}:{family.name} borrowed from {calibration.name}",)
     if served != kind:
