@@ -7,7 +7,6 @@ Written for torch 2.11 to 2.13. The seams are Inductor's own: `torch._inductor.c
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -55,8 +54,6 @@ SPLIT_TEMPLATE = "decompose_k"
 EXTERN = "aten::"
 EXTERN_OF = {"mm": "aten::mm", "addmm": "aten::bias_addmm", "bmm": "aten::bmm", "baddbmm": "aten::baddbmm"}
 """What the libraries' choice is called in a lookup table."""
-REDUCTION = re.compile(r"(aten|prims)\.(sum|mean|var|std|a?max|a?min|prod|any|all|\w*softmax|\w*norm)\b")
-"""Operators whose kernels take in the pointwise ones before them."""
 REGIME: Mapping[str, str] = {"regime": "graph", "l2": "written"}
 """A compiled model's kernels follow each other, and the one before has written the first operand."""
 SHAPE_OF = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps", "k_split")
@@ -87,12 +84,12 @@ class WayTimes:
         self.library = Ranker(self.gpu, family=TORCH_FAMILY, options=REGIME)
         self.triton = family_of("triton", self.gpu)
 
-    def predict_us(self, problem: GemmProblem, ways: Sequence[Way], fused_us: float = 0.0) -> list[float]:
-        """Times in us, infinite for a way that cannot run; `fused_us` is what a Triton epilogue saves."""
+    def predict_us(self, problem: GemmProblem, ways: Sequence[Way]) -> list[float]:
+        """Times in us, infinite for a way that cannot run."""
         times = dict.fromkeys(ways, float("inf"))
         triton = [way for way in ways if way.template in TRITON_TEMPLATES]
         for way, time_us in zip(triton, self._triton_us(problem, triton), strict=True):
-            times[way] = time_us - fused_us
+            times[way] = time_us
         for way in ways:
             if way.template.startswith(EXTERN):
                 times[way] = self._library_us(problem)
@@ -223,10 +220,10 @@ class GemmModelChoices(InductorChoices):  # type: ignore[misc]
         externs = [way for way in ways if way.template.startswith(EXTERN)]
         ways = [way for way in ways if way not in externs[1:]]
         times = way_times(self.settings.gpu)
-        predicted_us = times.predict_us(problem, ways, fused_us(problem, times.gpu))
+        predicted_us = times.predict_us(problem, ways)
         if not np.isfinite(predicted_us).any():
             raise InputError("no candidate that is known can run")
-        order = np.argsort(predicted_us, kind="stable")[: self.settings.confirm]
+        order = in_order(ways, predicted_us)[: self.settings.confirm]
         log.debug("%s: %s", problem.sizes, [(ways[place], predicted_us[place]) for place in order])
         return tuple(ways[place] for place in order if np.isfinite(predicted_us[place]))
 
@@ -240,6 +237,19 @@ class GemmModelChoices(InductorChoices):  # type: ignore[misc]
         if op_name != "addmm" or not tunes or not use_triton_template(layout, check_max_autotune=False):
             return []
         return list(self.get_ktc(kernel_inputs, mm_template, op_name))
+
+
+def in_order(ways: Sequence[Way], predicted_us: Sequence[float]) -> list[int]:
+    """Positions of the ways, the first to be taken first.
+
+    A template takes the library's place where it stays faster at the far end of its error band.
+    """
+    band = 1.0 + integration_numbers().inductor_band
+    bound_us = [
+        time_us * (1.0 if way.template.startswith(EXTERN) else band)
+        for way, time_us in zip(ways, predicted_us, strict=True)
+    ]
+    return [int(place) for place in np.argsort(bound_us, kind="stable")]
 
 
 def _way(ktc: Any) -> Way:
@@ -272,38 +282,6 @@ def problem_of(kernel_inputs: Any, op_name: str) -> GemmProblem:
     return found[0][1]
 
 
-def fused_us(problem: GemmProblem, gpu: GpuSpec) -> float:
-    """What a template saves that takes the pointwise operators behind a product into its epilogue [us].
-
-    The product is not written and read again, and a kernel less is launched; nothing where a reduction
-    follows, which takes them in as well.
-    """
-    node = getattr(V.graph, "current_node", None)
-    if not isinstance(node, torch.fx.Node) or not _alone_pointwise(node):
-        return 0.0
-    moved_bytes = 2.0 * problem.m * problem.n * problem.batch * problem.out_dtype.bits / 8.0
-    rate = gpu.l2_read_gb_per_s * 1e3 if moved_bytes < gpu.l2_bytes / 2.0 else gpu.dram_bytes_per_us
-    return moved_bytes / rate + gpu.graph_launch_us
-
-
-def _alone_pointwise(node: torch.fx.Node) -> bool:
-    """Whether what follows a product is pointwise and ends in another product or the output."""
-    seen, pointwise = [node], False
-    for each in seen:
-        for user in each.users:
-            target = user.target
-            tags = getattr(target, "tags", ())
-            if torch.Tag.pointwise in tags:
-                pointwise = True
-            elif REDUCTION.match(str(target)):
-                return False
-            elif not getattr(target, "is_view", False):
-                continue
-            if user not in seen:
-                seen.append(user)
-    return pointwise
-
-
 def stand_aside(what: str, reason: Exception) -> None:
     """Say in one line that Inductor chooses by itself."""
     told = str(reason).partition("\n")[0] or type(reason).__name__
@@ -324,7 +302,7 @@ def lookup_table(
         problem = problem_of(traced, traced.op_name)
         ways = _offered(traced, problem)
         predicted_us = times.predict_us(problem, ways)
-        order = np.argsort(predicted_us, kind="stable")[: size_of("confirm", confirm)]
+        order = in_order(ways, predicted_us)[: size_of("confirm", confirm)]
         key = f"{LookupTableChoices._generate_kernel_inputs_key(traced)}+{traced.op_name}"
         table[key] = [_entry(ways[place], problem) for place in order]
     return table

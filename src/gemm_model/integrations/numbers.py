@@ -14,6 +14,7 @@ class IntegrationNumbers:
 
     inductor_pointers: float = empirical("1", 0.5, 3.0)
     inductor_persistent: float = empirical("1", 0.5, 3.0)
+    inductor_band: float = empirical("1", 0.0, 2.0)
 
 
 @cache
