@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import attention, common, further
 from gemm_model.core.errors import InputError
@@ -12,7 +13,13 @@ from gemm_model.report.console import kernel_fields, prediction_fields, problem_
 from gemm_model.report.document import Document, plain, text_table
 
 if TYPE_CHECKING:
+    from gemm_model.choice.expected import ExpectedTime
+    from gemm_model.core.kernel_config import KernelConfig
     from gemm_model.core.prediction import Prediction
+    from gemm_model.core.problem import GemmProblem
+    from gemm_model.core.settings import Settings
+    from gemm_model.integrations.nsight import Beside
+    from gemm_model.kernel_model.comparison import Difference
     from gemm_model.kernel_model.explanation import Explanation, WhatIf
 
 MODEL = "KernelModel"
@@ -23,6 +30,8 @@ EXAMPLES = (
     "--m 8192 --n 1024 --k 8192 --dtype fp8 --cta 128x128 --gpu h200 --regime sustained --format json",
     "--m 4096 --n 4096 --k 4096 --epilogue gelu,bias --cta 128x256 --cluster 2x1",
     "--attention 'full batch=16 heads=32 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128'",
+    "--m 4096 --n 4096 --k 4096 --cta 128x128 --against h100_sxm",
+    "--m 4096 --n 4096 --k 4096 --cta 128x256 --ncu report.csv",
 )
 
 
@@ -41,10 +50,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "repeated (default: none)",
     )
     attention.add_attention(parser)
+    parser.add_argument(
+        "--against",
+        metavar="KERNEL",
+        help="another kernel of the problem, such as 128x256,cluster=2x1,kernel=cutlass, or a card: where "
+        "the difference comes from, in us that add up (default: none)",
+    )
+    parser.add_argument(
+        "--ncu",
+        type=Path,
+        metavar="FILE",
+        help="what `ncu --csv --page raw` exported of the kernel: counts beside predictions, and what "
+        "usually causes such a difference (default: none)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    from gemm_model.choice.expected import expected_time
     from gemm_model.kernel_model.explanation import explain
 
     common.check_document(args)
@@ -54,18 +75,13 @@ def run(args: argparse.Namespace) -> int:
     chosen = common.settings(args)
     if chosen.model != MODEL:
         raise InputError(f"--model is {chosen.model}; expected {MODEL}, the model that explains itself")
+    if args.ncu is not None:
+        return _run_measured(args, chosen)
     problem, config = further.problem(args), common.config(args)
-    routing, expected = further.routing(args), None
-    if routing is not None:
-        expected = expected_time(
-            problem,
-            routing,
-            config,
-            chosen.gpu,
-            count=args.routings,
-            seed=args.seed,
-            options=chosen.options,
-        )
+    if args.against is not None:
+        return _run_against(args, chosen, problem, config)
+    expected = _expected(args, chosen, problem, config)
+    if expected is not None:
         problem = expected.middle
     found = explain(problem, config, chosen.gpu, chosen.options, tuple(args.what_if))
     result = {
@@ -95,6 +111,125 @@ def run(args: argparse.Namespace) -> int:
     )
     common.show(args, document)
     return 0
+
+
+def _expected(
+    args: argparse.Namespace, chosen: Settings, problem: GemmProblem, config: KernelConfig
+) -> ExpectedTime | None:
+    """The expected time over random routings; None where tokens are not routed."""
+    from gemm_model.choice.expected import expected_time
+
+    routing = further.routing(args)
+    if routing is None:
+        return None
+    return expected_time(
+        problem,
+        routing,
+        config,
+        chosen.gpu,
+        count=args.routings,
+        seed=args.seed,
+        options=chosen.options,
+    )
+
+
+def _run_against(
+    args: argparse.Namespace, chosen: Settings, problem: GemmProblem, config: KernelConfig
+) -> int:
+    """The difference of two kernels, by setting and by resource."""
+    from dataclasses import replace
+
+    from gemm_model.choice.selection import parse_description
+    from gemm_model.core.gpu import load_gpu
+    from gemm_model.kernel_model.comparison import difference
+    from gemm_model.kernel_model.question import World
+
+    common.refuse_given(args, ("ncu", "what_if"), "with --against")
+    words = [word.strip() for word in args.against.split(",")]
+    # What is no tile and no setting is a card.
+    cards = [word for word in words if word[:1].isalpha() and "=" not in word]
+    told = ",".join(word for word in words if word not in cards)
+    values = {} if not told else {"mma_m": 0, "mma_n": 0, **parse_description(told)}
+    values.pop("swap_ab", None)
+    gpu = load_gpu(cards[0]) if cards else chosen.gpu
+    first = World(problem=problem, config=config, gpu=chosen.gpu, options=chosen.options)
+    found = difference(first, replace(first, config=replace(config, **values), gpu=gpu))
+    rows = [
+        {"by": by, "name": name, "added_us": added_us}
+        for by, parts in (("setting", found.by_setting), ("resource", found.by_resource))
+        for name, added_us in sorted(parts.items(), key=lambda part: -abs(part[1]))
+    ]
+    document = Document(
+        verb="explain",
+        gpu=chosen.gpu.name,
+        model=chosen.model,
+        result={"first_us": found.first_us, "second_us": found.second_us, "difference_us": found.us},
+        rows=rows,
+        text=lambda: _difference_text(found, args.against),
+    )
+    common.show(args, document)
+    return 0
+
+
+def _difference_text(found: Difference, against: str) -> str:
+    lines = [f"{found.first_us:.4g} us; {against}: {found.second_us:.4g} us, {found.us:+.4g} us"]
+    titles = {
+        "BY SETTING, us that add up: the mean over the orders of changing them": found.by_setting,
+        "BY RESOURCE, us that add up: what each kernel waits for": found.by_resource,
+    }
+    for title, parts in titles.items():
+        largest = max((abs(added_us) for added_us in parts.values()), default=1.0)
+        width = max((len(name) for name in parts), default=0)
+        lines += ["", title]
+        for name, added_us in sorted(parts.items(), key=lambda part: part[1]):
+            bar = ("-" if added_us < 0 else "#") * round(BAR * abs(added_us) / largest)
+            lines.append(f"{name:{width}} {added_us:+9.4g} us {bar}".rstrip())
+    return "\n".join(lines)
+
+
+def _run_measured(args: argparse.Namespace, chosen: Settings) -> int:
+    """The counts of a kernel beside predicted ones, and the fault that explains them best."""
+    from gemm_model.integrations.nsight import beside, config_of, counted_world, read_export
+    from gemm_model.kernel_model.question import World
+
+    common.refuse_given(args, ("against", "what_if", "regime"), "with --ncu")
+    kernels = read_export(args.ncu)
+    config = common.config(args) if args.cta is not None else config_of(kernels[0].name)
+    options = {name: value for name, value in chosen.options.items() if name != "residual"}
+    world = World(problem=further.problem(args), config=config, gpu=chosen.gpu, options=options)
+    found = beside(counted_world(world), kernels[0])
+    told = [
+        {
+            "fault": each.fault.name,
+            "distance": each.distance,
+            "predicted_us": each.runtime_us,
+            "cause": each.fault.cause,
+        }
+        for each in found.suspects
+    ]
+    notes = [f"{len(kernels) - 1} shorter kernels of {args.ncu} are left out"] if len(kernels) > 1 else []
+    document = Document(
+        verb="explain",
+        gpu=chosen.gpu.name,
+        model=chosen.model,
+        result={"kernel_name": found.kernel.name, "as_meant": found.as_meant, "suspects": told},
+        rows=list(found.rows),
+        notes=notes,
+        text=lambda: _measured_text(found, told),
+    )
+    common.show(args, document)
+    return 0
+
+
+def _measured_text(found: Beside, told: list[dict[str, Any]]) -> str:
+    lines = [found.kernel.name, "", "COUNTED BESIDE PREDICTED", text_table(found.rows), ""]
+    if not told or found.as_meant <= told[0]["distance"]:
+        return "\n".join(
+            [*lines, f"as it was meant: counts are {found.as_meant:.2g} spreads off, no fault fits"]
+        )
+    lines.append(f"{told[0]['fault']}: {told[0]['cause']}")
+    lines += ["", f"SUSPECTS, by the distance of their counts; as it was meant: {found.as_meant:.3g}"]
+    return "\n".join([*lines, text_table(told[:3])])
 
 
 def _text(found: Explanation) -> str:

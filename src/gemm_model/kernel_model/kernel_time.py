@@ -371,15 +371,12 @@ def kernel_time(
     around = REGIMES[regime]
     parts = _parts(geometry, gpu, numbers, around, l2=l2)
     step, work, sm_clk_mhz, bytes_moved = parts.step, parts.work, parts.sm_clk_mhz, parts.traffic
-    rounds = schedule.waves
-    steps = rounds * schedule.k_tiles
-    clk_us = 1.0 / sm_clk_mhz
-    waves_us = work.waves_us(sm_clk_mhz)
+    rounds, steps = schedule.waves, schedule.waves * schedule.k_tiles
+    clk_us, waves_us = 1.0 / sm_clk_mhz, work.waves_us(sm_clk_mhz)
     first_load_us = step.loads_clk * clk_us
     exposed = exposed_clk(batch, gpu, period, geometry.resources, parts.epilogue_clk, parts.hidden_clk)
-    order = geometry.family.tile_order
     turn_us = turn_clk(batch, numbers.split_k) * clk_us if any_of(schedule.sharers > 1.0) else 0.0
-    turns_us = exposed_turns_us(batch, schedule, order, waves_us, turn_us)
+    turns_us = exposed_turns_us(batch, schedule, geometry.family.tile_order, waves_us, turn_us)
     exposed_us = exposed * clk_us + turns_us
     cold = _cold(work, waves_us, bytes_moved) if around.chained else 0.0
     started_us = launches_us(batch, schedule, gpu, geometry.family, numbers, around, cold, sm_clk_mhz)

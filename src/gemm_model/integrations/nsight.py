@@ -1,0 +1,152 @@
+"""What Nsight Compute exports of a kernel (`ncu --csv --page raw`), beside what the model says of it."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gemm_model.bench.cublas_names import parse_cublas_name
+from gemm_model.bench.cutlass.names import grouped_cells
+from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.kernel_model.faults import COUNTS, Suspect, distance_of, suspects
+from gemm_model.kernel_model.question import World
+
+SECTOR_BYTES = 32.0
+"""A sector of L2 [B]; all GPUs; CUDA C++ Best Practices Guide."""
+METRICS: Mapping[str, tuple[str, float]] = {
+    "gpu__time_duration.sum": ("duration_us", 1e-3),
+    "sm__cycles_elapsed.max": ("sm_cycles", 1.0),
+    "dram__bytes_read.sum": ("dram_read_bytes", 1.0),
+    "dram__bytes_write.sum": ("dram_write_bytes", 1.0),
+    "lts__t_sectors_op_read.sum": ("l2_read_bytes", SECTOR_BYTES),
+    "lts__t_sectors_op_write.sum": ("l2_write_bytes", SECTOR_BYTES),
+    "launch__shared_mem_per_block_dynamic": ("smem_bytes_per_cta", 1.0),
+}
+"""By metric: what it counts here, and the factor from base units (ns, bytes, cycles, sectors)."""
+UNITS: Mapping[str, float] = {
+    **{"ns": 1.0, "nsecond": 1.0, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "second": 1e9},
+    **{"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "byte/block": 1.0, "Kbyte/block": 1e3},
+    **{"cycle": 1.0, "sector": 1.0, "": 1.0},
+}
+"""Factors of ncu's units to its base units."""
+COMMAND = f"ncu --csv --page raw --print-units base --metrics {','.join(METRICS)} PROGRAM"
+"""What exports all that is read."""
+KERNEL, GRID = "Kernel Name", "Grid Size"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedKernel:
+    """One launch of an export."""
+
+    name: str
+    counted: Mapping[str, float]
+    """By name of METRICS' counts, and `ctas` of its grid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What was counted beside what is predicted of the kernel that was meant."""
+
+    kernel: CountedKernel
+    rows: tuple[Mapping[str, Any], ...]
+    """Counts: `what`, `counted`, `predicted`, `ratio`, and `deviations` in spreads of the model."""
+    as_meant: float
+    """Distance of all counts from those of the kernel that was meant, in spreads [1]."""
+    suspects: tuple[Suspect, ...]
+    """Faults, the closest first."""
+
+
+def read_export(path: Path) -> list[CountedKernel]:
+    """The launches of a file that COMMAND exported, the longest first.
+
+    Raises InputError for a file without launches, or without a needed metric: it says which, and COMMAND.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}; expected what this exports: {COMMAND}") from None
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    if len(lines) < 3:
+        raise InputError(f"{path}: no kernel in it; expected what this exports: {COMMAND}")
+    reader = csv.DictReader(lines)
+    units = next(reader)
+    missing = [name for name in (KERNEL, *METRICS) if name not in units]
+    if missing:
+        raise InputError(f"{path}: no column {missing[0]}; expected what this exports: {COMMAND}")
+    found = [_kernel(cells, units, f"{path}, kernel {row}") for row, cells in enumerate(reader, start=1)]
+    return sorted(found, key=lambda each: -each.counted["duration_us"])
+
+
+def _kernel(cells: Mapping[str, str], units: Mapping[str, str], where: str) -> CountedKernel:
+    counted = {}
+    for metric, (name, factor) in METRICS.items():
+        text, unit = (cells[metric] or "").replace(",", ""), units[metric] or ""
+        try:
+            counted[name] = float(text) * UNITS[unit] * factor
+        except (ValueError, KeyError):
+            raise InputError(
+                f"{where}: {metric} is {text!r} {unit}; expected a number in base units"
+            ) from None
+    extents = [int(word) for word in re.findall(r"\d+", cells.get(GRID) or "")]
+    if extents:
+        counted["ctas"] = 1.0
+        for extent in extents:
+            counted["ctas"] *= extent
+    return CountedKernel(name=cells[KERNEL], counted=counted)
+
+
+def config_of(name: str) -> KernelConfig:
+    """The configuration that a kernel's name tells; raises InputError where it tells no tile."""
+    cells, kernel = _cells(name)
+    told = {key: value for key, value in cells.items() if value not in ("", 0)}
+    return KernelConfig(**{**told, "kernel": kernel})
+
+
+def _cells(name: str) -> tuple[dict[str, Any], str]:
+    if grouped := grouped_cells(name):
+        return grouped, "cutlass"
+    try:
+        return parse_cublas_name(name).cells(), "cublas"
+    except InputError:
+        raise InputError(
+            f"the name of kernel {name[:60]!r} tells no tile; expected --cta, and --kernel of "
+            "quack, cutlass, cublas or triton"
+        ) from None
+
+
+def beside(world: World, kernel: CountedKernel) -> Beside:
+    """The counts of a launch beside those of the kernel that was meant, and what explains them."""
+    composed = world.composed()
+    rows = []
+    for count in COUNTS:
+        if count.name in kernel.counted:
+            predicted, counted = count.predicted(composed), kernel.counted[count.name]
+            rows.append(
+                {
+                    "what": count.name,
+                    "counted": counted,
+                    "predicted": predicted,
+                    "ratio": counted / predicted if predicted else None,
+                }
+            )
+    clock = kernel.counted["sm_cycles"] / kernel.counted["duration_us"]
+    predicted_mhz = float(composed.times.sm_clk_mhz)
+    rows.append(
+        {"what": "sm_clk_mhz", "counted": clock, "predicted": predicted_mhz, "ratio": clock / predicted_mhz}
+    )
+    return Beside(
+        kernel=kernel,
+        rows=tuple(rows),
+        as_meant=distance_of(composed, kernel.counted),
+        suspects=tuple(suspects(world, kernel.counted)),
+    )
+
+
+def counted_world(world: World) -> World:
+    """A kernel as a profiler counts it: alone on the card."""
+    return replace(world, options={**world.options, "regime": "counters"})

@@ -1,0 +1,156 @@
+"""Where the difference of two kernels' times comes from, in us that add up: by setting, and by resource."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import combinations
+from math import factorial
+from typing import Any
+
+from gemm_model.core.batch import batch_of
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernel_model.elasticity import LIMITERS
+from gemm_model.kernel_model.model import KernelModel
+from gemm_model.kernel_model.question import World
+from gemm_model.kernels.mechanisms import RESOURCES
+
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "tile": ("cta_m", "cta_n", "cta_k", "mma_m", "mma_n"),
+    "cluster": ("cluster_m", "cluster_n"),
+    "schedule": ("schedule", "warps"),
+    "stages": ("stages",),
+    "tile order": ("raster", "swizzle"),
+    "split of k": ("split_k", "scheduler"),
+    "sums": ("fast_accum",),
+    "library": ("kernel", "pdl"),
+}
+"""Fields of a configuration that are one setting to a user."""
+CARD: Mapping[str, tuple[str, ...]] = {
+    "card: SMs": ("sm_count", "resident_clusters", "tpc_rounds"),
+    "card: clock": ("sm_clk_mhz", "mma_clk_share", "power_cap_w", "clock_recovery_us"),
+    "card: tensor cores": RESOURCES["TENSOR"].gpu_rates,
+    "card: L2": (
+        *RESOURCES["L2"].gpu_rates,
+        *RESOURCES["SM_INGRESS"].gpu_rates,
+        *RESOURCES["GPC_INGRESS"].gpu_rates,
+        "l2_bytes",
+        "l2_kept_share",
+    ),
+    "card: DRAM": (*RESOURCES["DRAM"].gpu_rates, "dram_bus_bits"),
+}
+"""Fields of a GPU that are one quantity to a user; what is left comes with its calibration."""
+REST = "card: the rest, with its calibration"
+CONTEXT = "launch context"
+RESIDUAL = "residual"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The predicted times of two kernels, and what their difference is made of [us]: each adds up to it."""
+
+    first_us: float
+    second_us: float
+    by_setting: Mapping[str, float]
+    """Shapley values: what a setting's change adds, on average over the orders of changing them."""
+    by_resource: Mapping[str, float]
+    """What the second kernel waits longer for; a runtime is shared out by elasticities."""
+
+    @property
+    def us(self) -> float:
+        return self.second_us - self.first_us
+
+
+def difference(first: World, second: World) -> Difference:
+    """How much longer the second kernel takes than the first, and why.
+
+    Raises InputError for kernels of different problems, or one that cannot run.
+    """
+    if first.problem != second.problem:
+        raise InputError(
+            f"two kernels of different problems, {_named(first)} and {_named(second)}; expected one problem"
+        )
+    first_us, second_us = _predicted_us(first), _predicted_us(second)
+    by_setting = _shapley(first, second)
+    composed = sum(by_setting.values())
+    left_us = second_us - first_us - composed
+    by_resource = _by_resource(first, second)
+    if abs(left_us) > 1e-9:
+        by_setting[RESIDUAL], by_resource[RESIDUAL] = left_us, left_us
+    return Difference(first_us=first_us, second_us=second_us, by_setting=by_setting, by_resource=by_resource)
+
+
+def _named(world: World) -> str:
+    problem = world.problem
+    return f"{problem.m}x{problem.n}x{problem.k} {problem.a_dtype.name}"
+
+
+def _predicted_us(world: World) -> float:
+    model = KernelModel(world.gpu, **world.options)
+    return float(model.predict_batch(batch_of([(world.problem, world.config)])).runtime_us[0])
+
+
+def _by_resource(first: World, second: World) -> dict[str, float]:
+    one, other = first.composed(), second.composed()
+    before, after = one.elasticities(), other.elasticities()
+    changes = {
+        name: float(after[name] * other.times.runtime_us - before[name] * one.times.runtime_us)
+        for name in LIMITERS
+    }
+    return {name: change for name, change in changes.items() if abs(change) > 1e-9}
+
+
+def _shapley(first: World, second: World) -> dict[str, float]:
+    """What each differing setting adds to the composed time (Shapley 1953); n settings: 2^n compositions."""
+    names = _differing(first, second)
+    times_us = {
+        chosen: _mixed(first, second, chosen).composed_us()
+        for size in range(len(names) + 1)
+        for chosen in map(frozenset, combinations(names, size))
+    }
+    count = len(names)
+    values = {}
+    for name in names:
+        others = [chosen for chosen in times_us if name not in chosen]
+        values[name] = sum(
+            factorial(len(chosen))
+            * factorial(count - len(chosen) - 1)
+            / factorial(count)
+            * (times_us[chosen | {name}] - times_us[chosen])
+            for chosen in others
+        )
+    return values
+
+
+def _differing(first: World, second: World) -> list[str]:
+    settings = [name for name, parts in SETTINGS.items() if _differ(first.config, second.config, parts)]
+    card = [name for name, parts in CARD.items() if _differ(first.gpu, second.gpu, parts)]
+    told = {part for parts in CARD.values() for part in parts}
+    rest = tuple(spec.name for spec in fields(GpuSpec) if spec.name not in told)
+    beside = [REST] if _differ(first.gpu, second.gpu, rest) else []
+    context = [CONTEXT] if first.options != second.options else []
+    return [*settings, *card, *beside, *context]
+
+
+def _differ(one: Any, other: Any, names: tuple[str, ...]) -> bool:
+    return any(getattr(one, name) != getattr(other, name) for name in names)
+
+
+def _mixed(first: World, second: World, chosen: frozenset[str]) -> World:
+    """The first kernel with some of the second one's settings; no such kernel need be able to run."""
+    config = replace(
+        first.config,
+        **{
+            part: getattr(second.config, part) for name in chosen & SETTINGS.keys() for part in SETTINGS[name]
+        },
+    )
+    owner = second if REST in chosen else first
+    gpu = copy.copy(owner.gpu)
+    for name, parts in CARD.items():
+        source = second if name in chosen else first
+        for part in parts:
+            object.__setattr__(gpu, part, getattr(source.gpu, part))
+    options = second.options if CONTEXT in chosen else first.options
+    return replace(first, config=config, gpu=gpu, options=options)

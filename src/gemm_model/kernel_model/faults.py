@@ -1,0 +1,217 @@
+"""What usually makes a kernel slower than it is thought to be, and which of it fits what was counted.
+
+Each fault is an edit of the kernel that was meant. Composed, it says what a profiler would count; the fault
+whose counts come closest to the measured ones is the one to look at first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+from gemm_model.config.numbers import empirical, room_numbers
+from gemm_model.core.dtypes import element_type
+from gemm_model.core.gpu import with_sms
+from gemm_model.kernel_model.launch_context import COLD, WARM
+from gemm_model.kernel_model.question import Composed, World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountNumbers:
+    """How counts and predictions of kernels without a fault compare: `config/numbers/counts.yaml`."""
+
+    l2_reads: float = empirical("1", 0.5, 3.0)
+    l2_writes: float = empirical("1", 0.5, 3.0)
+    time_spread: float = empirical("1", 0.001, 1.0)
+    dram_spread: float = empirical("1", 0.001, 1.0)
+    l2_read_spread: float = empirical("1", 0.001, 1.0)
+    l2_write_spread: float = empirical("1", 0.001, 1.0)
+    smem_spread: float = empirical("1", 0.001, 1.0)
+    ctas_spread: float = empirical("1", 0.001, 1.0)
+    farthest: float = empirical("1", 1.0, 100.0)
+    fewest_bytes: float = empirical("B", 1.0, 1e9)
+
+
+@cache
+def count_numbers() -> CountNumbers:
+    return room_numbers("counts", CountNumbers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """What a profiler counts of one kernel, and how far the model may be off."""
+
+    name: str
+    spread: str
+    """Field of CountNumbers: the standard deviation of log(counted / predicted) without a fault."""
+    predicted: Callable[[Composed], float]
+
+
+def _l2_read_bytes(found: Composed) -> float:
+    moved = found.times.traffic
+    return count_numbers().l2_reads * float(moved.l2_load_bytes - moved.l2_store_bytes)
+
+
+def _l2_write_bytes(found: Composed) -> float:
+    return count_numbers().l2_writes * float(found.times.traffic.output_bytes)
+
+
+def _smem_bytes(found: Composed) -> float:
+    resources = found.geometry.resources
+    return float(resources.stage_bytes * resources.stages + resources.epilogue_bytes)
+
+
+def _ctas(found: Composed) -> float:
+    batch, schedule = found.geometry.batch, found.geometry.schedule
+    return float(schedule.resident * batch.cluster_m * batch.cluster_n)
+
+
+COUNTS = (
+    Count(name="duration_us", spread="time_spread", predicted=lambda found: float(found.times.runtime_us)),
+    Count(
+        name="dram_read_bytes",
+        spread="dram_spread",
+        predicted=lambda found: float(found.times.traffic.dram_read_bytes),
+    ),
+    Count(name="l2_read_bytes", spread="l2_read_spread", predicted=_l2_read_bytes),
+    Count(name="l2_write_bytes", spread="l2_write_spread", predicted=_l2_write_bytes),
+    Count(name="smem_bytes_per_cta", spread="smem_spread", predicted=_smem_bytes),
+    Count(name="ctas", spread="ctas_spread", predicted=_ctas),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something that makes a kernel slower than the one that was meant."""
+
+    name: str
+    cause: str
+    """What it is, and what usually causes it."""
+    worlds: Callable[[World], Iterator[World]]
+    """The kernel with the fault in its degrees; none where the kernel cannot have it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A fault, how far its counts are from the measured ones, and its predicted time."""
+
+    fault: Fault
+    distance: float
+    """Root of the mean square of deviations, each in units of its spread [1]."""
+    runtime_us: float
+
+
+def _shorter_ring(world: World) -> Iterator[World]:
+    own = int(world.composed().geometry.resources.stages)
+    for stages in range(2, own):
+        yield replace(world, config=replace(world.config, stages=stages))
+
+
+def _no_multicast(world: World) -> Iterator[World]:
+    if world.config.ctas_per_cluster > 1:
+        yield replace(world, config=replace(world.config, cluster_m=1, cluster_n=1))
+
+
+def _other_raster(world: World) -> Iterator[World]:
+    for swizzle in (1, 2):
+        if swizzle < world.config.swizzle:
+            yield replace(world, config=replace(world.config, swizzle=swizzle))
+
+
+def _odd_pitch(world: World) -> Iterator[World]:
+    elements = 128 // world.problem.a_dtype.bits
+    yield replace(world, problem=replace(world.problem, k=world.problem.k + elements))
+
+
+def _spills(world: World) -> Iterator[World]:
+    if world.config.fast_accum and world.problem.a_dtype.bits == 8:
+        yield replace(world, config=replace(world.config, fast_accum=False))
+
+
+def _fewer_sms(world: World) -> Iterator[World]:
+    for share in (2, 4):
+        yield replace(world, gpu=with_sms(world.gpu, world.gpu.sm_count // share))
+
+
+def _cold_l2(world: World) -> Iterator[World]:
+    if world.options.get("l2") == WARM:
+        yield replace(world, options={**world.options, "l2": COLD})
+
+
+def _wide_output(world: World) -> Iterator[World]:
+    if world.problem.out_dtype.bits < 32:
+        yield replace(world, problem=replace(world.problem, out_dtype=element_type("fp32")))
+
+
+FAULTS = (
+    Fault(
+        name="half_stages",
+        cause="the ring has fewer stages: a larger epilogue buffer, a StageCount or num_stages that is set",
+        worlds=_shorter_ring,
+    ),
+    Fault(
+        name="no_multicast",
+        cause="each CTA loads its operands itself: a cluster of one, or a grid that no cluster divides",
+        worlds=_no_multicast,
+    ),
+    Fault(
+        name="bad_raster",
+        cause="neighbouring tiles share too little in L2: no swizzle, or a raster along the long extent",
+        worlds=_other_raster,
+    ),
+    Fault(
+        name="odd_pitch",
+        cause="rows start off 128-byte lines: a K or N that is no multiple of 64 elements of 16 bits",
+        worlds=_odd_pitch,
+    ),
+    Fault(
+        name="spills",
+        cause="sums are promoted each k tile, whose second set of registers spills: fast_accum is off",
+        worlds=_spills,
+    ),
+    Fault(
+        name="half_sms",
+        cause="the grid leaves SMs idle: a persistent grid of fewer CTAs, SMs that another kernel holds",
+        worlds=_fewer_sms,
+    ),
+    Fault(
+        name="cold_l2",
+        cause="operands come from DRAM: other kernels, or a cache flush, ran in between",
+        worlds=_cold_l2,
+    ),
+    Fault(
+        name="slow_epilogue",
+        cause="outputs take longer to store: a wider type, work that is fused into the epilogue",
+        worlds=_wide_output,
+    ),
+)
+
+
+def suspects(world: World, counted: Mapping[str, float]) -> list[Suspect]:
+    """The faults of the kernel that was meant, the one whose counts are closest to the counted ones first.
+
+    `counted` holds some of COUNTS by name; those that are missing tell nothing.
+    """
+    found = []
+    for fault in FAULTS:
+        tried = [each.composed() for each in fault.worlds(world)]
+        if tried:
+            distance, best = min(
+                ((distance_of(each, counted), each) for each in tried), key=lambda pair: pair[0]
+            )
+            found.append(Suspect(fault=fault, distance=distance, runtime_us=float(best.times.runtime_us)))
+    return sorted(found, key=lambda each: each.distance)
+
+
+def distance_of(found: Composed, counted: Mapping[str, float]) -> float:
+    """How far a kernel's counts are from the counted ones, in spreads [1]."""
+    numbers, squares = count_numbers(), []
+    for count in COUNTS:
+        if count.name in counted:
+            least = numbers.fewest_bytes if count.name.endswith("_bytes") else 1.0
+            predicted, value = max(count.predicted(found), least), max(counted[count.name], least)
+            off = abs(math.log(value / predicted)) / getattr(numbers, count.spread)
+            squares.append(min(off, numbers.farthest) ** 2)
+    return math.sqrt(sum(squares) / max(len(squares), 1))

@@ -1,0 +1,165 @@
+"""Exports of Nsight Compute: read, laid beside predictions, and explained by a fault."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.integrations.nsight import COMMAND, METRICS, CountedKernel, beside, config_of, read_export
+from gemm_model.kernel_model.faults import COUNTS, FAULTS, suspects
+from gemm_model.kernel_model.question import World
+
+HEADER = ("ID", "Kernel Name", "Grid Size", *METRICS)
+UNITS = ("", "", "", "ns", "cycle", "byte", "byte", "sector", "sector", "byte/block")
+NVJET = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT"
+KERNEL = (
+    "0",
+    NVJET,
+    "(132, 1, 1)",
+    "260,000",
+    "420000",
+    "70000000",
+    "20000000",
+    "16,000,000",
+    "1572864",
+    "230400",
+)
+
+
+def export(path, *kernels, header=HEADER, units=UNITS):
+    lines = [header, units, *kernels]
+    text = "\n".join(",".join(f'"{cell}"' for cell in line) for line in lines)
+    path.write_text(f"==PROF== Connected to process 7\n{text}\n", encoding="utf-8")
+    return path
+
+
+def world(**kernel):
+    return World(
+        problem=GemmProblem.of(4096, 4096, 4096),
+        config=KernelConfig(**{"cta_m": 128, "cta_n": 256, "cluster_m": 2, "kernel": "quack", **kernel}),
+        gpu=load_gpu("h200"),
+        options={"regime": "counters"},
+    )
+
+
+def counts_of(kernel):
+    composed = kernel.composed()
+    return {count.name: count.predicted(composed) for count in COUNTS}
+
+
+def test_counts_are_read_in_base_units_and_the_longest_kernel_comes_first(tmp_path):
+    short = ("1", "memset", "(1, 1, 1)", "900", "1000", "0", "0", "10", "10", "0")
+    found = read_export(export(tmp_path / "a.csv", short, KERNEL))
+    assert [each.name for each in found] == [NVJET, "memset"]
+    assert found[0].counted == {
+        "duration_us": 260.0,
+        "sm_cycles": 420000.0,
+        "dram_read_bytes": 70e6,
+        "dram_write_bytes": 20e6,
+        "l2_read_bytes": 512e6,
+        "l2_write_bytes": 1572864 * 32.0,
+        "smem_bytes_per_cta": 230400.0,
+        "ctas": 132.0,
+    }
+    in_us = replace_cells(KERNEL, {3: "260"})
+    found = read_export(export(tmp_path / "b.csv", in_us, units=("", "", "", "us", *UNITS[4:])))
+    assert found[0].counted["duration_us"] == 260.0
+
+
+def replace_cells(cells, changes):
+    return tuple(changes.get(index, cell) for index, cell in enumerate(cells))
+
+
+def test_a_name_of_cublas_tells_its_configuration():
+    config = config_of(NVJET)
+    assert (config.kernel, config.stages) == ("cublas", 4)
+    assert {config.cta_m, config.cta_n} == {128, 256}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_what_a_fault_would_count_is_told_by_its_name(fault):
+    meant = world()
+    if fault.name == "spills":
+        problem = GemmProblem.of(4096, 4096, 4096, "e4m3", "bf16")
+        meant = replace(world(fast_accum=True, cta_n=128), problem=problem)
+    if fault.name == "cold_l2":
+        meant = replace(
+            meant,
+            problem=GemmProblem.of(256, 2048, 4096),
+            options={"regime": "counters", "l2": "warm"},
+        )
+    if fault.name == "bad_raster":
+        meant = replace(meant, problem=GemmProblem.of(12288, 12288, 1024))
+    with_fault = next(iter(fault.worlds(meant)))
+    found = suspects(meant, counts_of(with_fault))
+    assert found[0].fault.name == fault.name
+    assert found[0].distance == pytest.approx(0.0, abs=1e-9)
+    assert found[0].runtime_us == pytest.approx(with_fault.composed_us())
+
+
+def test_a_kernel_as_it_was_meant_has_no_distance():
+    meant = world()
+    counted = {**counts_of(meant), "sm_cycles": 420000.0}
+    found = beside(meant, CountedKernel(name="meant", counted=counted))
+    assert found.as_meant == pytest.approx(0.0, abs=1e-9)
+    ratios = [row["ratio"] for row in found.rows if row["what"] != "sm_clk_mhz"]
+    assert ratios == pytest.approx([1.0] * len(COUNTS))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"header": ("ID", "Kernel Name", "Grid Size", "x", *HEADER[4:])},
+            "no column gpu__time_duration.sum",
+        ),
+        ({"units": ("", "", "", "parsec", *UNITS[4:])}, "is '260000' parsec; expected a number"),
+    ],
+)
+def test_an_export_without_what_is_needed_says_so(tmp_path, change, sentence):
+    path = export(tmp_path / "c.csv", KERNEL, **change)
+    with pytest.raises(InputError, match=sentence):
+        read_export(path)
+    if "header" in change:
+        with pytest.raises(InputError, match="ncu --csv --page raw --print-units base --metrics"):
+            read_export(path)
+
+
+def test_other_files_and_unknown_names_are_refused_in_one_sentence(tmp_path, gemm_model):
+    words = ("explain", "--m", 4096, "--n", 4096, "--k", 4096, "--ncu")
+    (tmp_path / "empty.csv").write_text("nothing\n", encoding="utf-8")
+    unknown = replace_cells(KERNEL, {1: "my_kernel"})
+    export(tmp_path / "unknown.csv", unknown)
+    for name, sentence in (
+        ("none.csv", "No such file"),
+        ("empty.csv", f"no kernel in it; expected what this exports: {COMMAND}"),
+        ("unknown.csv", "the name of kernel 'my_kernel' tells no tile; expected --cta"),
+    ):
+        found = gemm_model(*words, tmp_path / name)
+        assert (found.code, found.out) == (2, "")
+        assert sentence in found.err
+        assert found.err.count("\n") == 1
+
+
+def test_the_command_lays_counts_beside_predictions(tmp_path, gemm_model):
+    path = export(tmp_path / "a.csv", KERNEL)
+    words = ("explain", "--m", 4096, "--n", 4096, "--k", 4096, "--ncu", path)
+    text = gemm_model(*words)
+    assert text.code == 0, text.err
+    assert "COUNTED BESIDE PREDICTED" in text.out
+    told = json.loads(gemm_model(*words, "--format", "json").out)
+    assert told["result"]["kernel_name"] == NVJET
+    assert {row["what"] for row in told["rows"]} >= {"duration_us", "dram_read_bytes", "sm_clk_mhz"}
+
+
+def test_the_command_compares_two_kernels_and_two_cards(gemm_model):
+    words = ("explain", "--m", 4096, "--n", 4096, "--k", 4096, "--cta", "128x128", "--against")
+    for against in ("128x256,cluster=2x1,kernel=cutlass", "h100_sxm"):
+        told = json.loads(gemm_model(*words, against, "--format", "json").out)
+        for by in ("setting", "resource"):
+            added = sum(row["added_us"] for row in told["rows"] if row["by"] == by)
+            assert added == pytest.approx(told["result"]["difference_us"])
