@@ -12,6 +12,7 @@ DEVICE_CODE = {
 }
 """What a GPU runs, and the entry that compiles it."""
 TO_BE_SPLIT = {
+    "src/gemm_model/attention/model.py": {"_prediction", "times_at"},
     "src/gemm_model/bench/quack.py": {"_compiled"},
     "src/gemm_model/calibration/fit.py": {"fit"},
     "src/gemm_model/calibration/run.py": {"calibrate", "extend"},
@@ -19,9 +20,10 @@ TO_BE_SPLIT = {
     "src/gemm_model/classic_models/ws_persistent.py": {"predict_batch"},
     "src/gemm_model/commands/benchmark.py": {"add_arguments"},
     "src/gemm_model/commands/calibrate.py": {"add_arguments", "run"},
+    "src/gemm_model/commands/explain.py": {"run"},
     "src/gemm_model/commands/hierarchy.py": {"_solve"},
     "src/gemm_model/commands/overlap.py": {"add_arguments"},
-    "src/gemm_model/kernel_model/kernel_time.py": {"_work"},
+    "src/gemm_model/kernel_model/kernel_time.py": {"_work", "kernel_time"},
     "src/gemm_model/kernel_model/traffic.py": {"traffic"},
     "src/gemm_model/kernels/feasibility.py": {"resources_of"},
     "src/gemm_model/report/page/choice.py": {"tile_map"},

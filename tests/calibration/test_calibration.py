@@ -338,13 +338,13 @@ def test_rows_of_two_families_neither_of_which_is_the_default_one(tmp_path):
     assert measured_family("auto", [save(rows, tmp_path / "u.csv")], H200).name == "quack"
 
 
-def test_explain_prints_mechanisms_and_what_if(gemm_model):
+def test_explain_prints_resources_and_what_ifs(gemm_model):
     outcome = gemm_model(
         "explain", "--m", 4096, "--n", 7168, "--k", 2048, "--cta", "128x256", "--cluster", "2x1"
     )
     assert outcome.code == 0
     assert "limited by TENSOR" in outcome.out
-    for word in ("MECHANISMS", "WHAT IF", "twice the L2 capacity", "no wave quantization", "LAUNCH"):
+    for word in ("LIMITED BY", "WAY TO THE PEAK", "WHAT IF", "l2_bytes x2", "no wave quantization", "LAUNCH"):
         assert word in outcome.out
 
 

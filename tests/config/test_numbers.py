@@ -14,6 +14,7 @@ from gemm_model.config.numbers import NUMBERS_DIR, empirical, load_room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import assumed_numbers
 from gemm_model.hierarchy.numbers import hierarchy_numbers
+from gemm_model.integrations.numbers import integration_numbers
 from gemm_model.kernel_model.numbers import kernel_model_numbers
 from gemm_model.kernels.numbers import family_numbers
 from gemm_model.overlap.numbers import overlap_numbers
@@ -57,6 +58,10 @@ SHIPPED = {
             "first_look": 1.15,
             "first_look_among": 4,
         },
+    ),
+    "integrations": (
+        integration_numbers,
+        {"inductor_pointers": 0.88, "inductor_persistent": 1.0, "inductor_band": 0.4},
     ),
     "hierarchy": (
         hierarchy_numbers,

@@ -144,6 +144,7 @@ def test_where_models_disagree_it_says_which_to_trust(capsys):
     assert any(f"{off:+.0%}; trust KernelModel" in note for note in report["notes"])
 
 
+@pytest.mark.slow
 def test_the_papers_trace_is_thinned_out(tmp_path, capsys):
     trace = tmp_path / "trace.json"
     words = ["--m", "16384", "--n", "8192", "--k", "2048", "--cta", "128x256", *PAPER]
