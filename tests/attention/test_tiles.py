@@ -70,15 +70,17 @@ def _greedy(times: list[float], workers: int) -> float:
 
 
 @pytest.mark.parametrize("seq_q", [512, 1024, 2048, 8192])
-def test_the_busiest_sm_is_that_of_dealing_tiles_one_by_one(seq_q: int) -> None:
-    batch = _batch(f"causal heads=16 seq_q={seq_q} head_dim=128")
+@pytest.mark.parametrize("order", ["longest_first", "in_order"])
+def test_the_busiest_sm_is_that_of_dealing_tiles_one_by_one(seq_q: int, order: str) -> None:
+    config = f"flash_attention tile=128x128 scheduler={order}"
+    batch = _batch(f"causal heads=16 seq_q={seq_q} head_dim=128", config)
     tiles = tile_count(batch)
     numbers = np.arange(int(tiles[0]), dtype=float)[:, None]
     times = 100.0 + 10.0 * key_blocks(batch, block_of_tile(batch, numbers))
     found = busiest_sm(
         batch, tiles, 132, times.mean(axis=0), lambda rows, blocks: 100.0 + 10.0 * blocks + 0.0 * rows
     )
-    assert found[0] == pytest.approx(_greedy(times[:, 0].tolist(), 132), rel=0.03)
+    assert found[0] == pytest.approx(_greedy(times[:, 0].tolist(), 132), rel=0.05)
 
 
 def test_equal_tiles_run_in_whole_rounds() -> None:

@@ -16,6 +16,7 @@ from gemm_model.attention.tiles import (
     busiest_sm,
     masked_blocks,
     mean_over_tiles,
+    of_lengths,
     query_blocks,
     tile_count,
 )
@@ -152,6 +153,8 @@ def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dic
     at_work = np.ceil(gpu.sm_count / np.maximum(sharing, 1.0))
     at_work = np.minimum(at_work, batch.sequences * batch.kv_heads)
     lost = 1.0 - _kept(at_work * head_bytes, gpu.l2_bytes, gpu.l2_kept_order)
+    # Tiles that see the same keys of a window are neighbours, which run together.
+    lost = np.where(batch.window > 0, 0.0, lost)
     footprint = q_bytes + o_bytes + kv_bytes
     missed = 1.0 - _kept(footprint, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
     again = lost * (np.maximum(sharing / gpu.sm_count, 1.0) - 1.0)
@@ -257,6 +260,60 @@ def times_at(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmWork:
+    """What tiles take [clk], row by row."""
+
+    mean_clk: FloatArray
+    """The mean tile."""
+    last_clk: FloatArray
+    """When the last SM is done; of rows of one kernel it is the same."""
+    outside_clk: FloatArray
+    period_clk: FloatArray
+
+
+def work_of_sms(
+    batch: AttentionBatch,
+    demand: Demand,
+    silicon: Silicon,
+    numbers: AttentionNumbers,
+    clock: FloatArray,
+) -> SmWork:
+    """Tiles over SMs: in the first round all load at once, in later ones some load while others compute.
+
+    A tile of a later round takes its time with L2 and DRAM to itself, or its share of what they give; the
+    last round has fewer SMs that share them.
+    """
+    sms = silicon.gpu.sm_count
+    rounds = np.maximum(np.ceil(demand.tiles / sms), 1.0)
+    left = np.maximum(demand.tiles - (rounds - 1.0) * sms, 1.0)
+    full, tail, alone = (
+        times_at(batch, demand, silicon, numbers, clock, sharers)
+        for sharers in (np.minimum(demand.tiles, sms), left, np.ones(len(batch)))
+    )
+    mean = full.mean_clk(batch)
+    asked = demand.l2_bytes * (1.0 - demand.merged) / silicon.l2_bytes_per_us
+    device = np.maximum(asked, demand.dram_bytes / silicon.dram_bytes_per_us)
+    device_clk = device * clock * sms / np.maximum(demand.tiles, 1.0)
+    order = numbers.overlap_order
+    apart = (alone.mean_clk(batch) ** order + device_clk**order) ** (1.0 / order)
+    share = np.minimum((mean + (rounds - 1.0) * apart) / (rounds * mean), 1.0)
+    last = share * busiest_sm(
+        batch, demand.tiles, sms, mean, lambda rows, blocks: full.some(rows).tile_clk(batch[rows], blocks)
+    )
+    quicker = np.where(rounds > 1.0, np.maximum(share * mean - tail.mean_clk(batch), 0.0), 0.0)
+    last = np.maximum(last - quicker, demand.tiles * share * mean / sms)
+    dealt = of_lengths(batch, sms, lambda rows, blocks: full.some(rows).tile_clk(batch[rows], blocks))
+    # No CTA ends before the first one of an SM starts.
+    last = np.where(dealt > 0.0, share * dealt, last) - numbers.cta_clk
+    return SmWork(
+        mean_clk=share * mean,
+        last_clk=np.maximum(last, 0.0),
+        outside_clk=full.outside,
+        period_clk=full.period,
+    )
+
+
 class AttentionModel:
     """runtime = launch + busiest SM of its tiles + combining of splits, at the clock of that work."""
 
@@ -287,9 +344,8 @@ class AttentionModel:
             mean = times.tile_clk(batch, demand.mean_blocks[None, :])[0]
             busy_us = np.maximum(demand.tiles / self.gpu.sm_count, 1.0) * mean / clock
             clock = self._clock(demand, silicon, busy_us, clock)
-        left = demand.tiles - (np.ceil(demand.tiles / sms) - 1.0) * sms
-        tail = times_at(batch, demand, silicon, numbers, clock, np.maximum(left, 1.0))
-        return self._prediction(batch, demand, silicon, (times, tail), clock, kernels)
+        work = work_of_sms(batch, demand, silicon, numbers, clock)
+        return self._prediction(batch, demand, silicon, work, clock, kernels)
 
     def _clock(self, demand: Demand, silicon: Silicon, busy_us: FloatArray, clock: FloatArray) -> FloatArray:
         blocks = demand.tiles * demand.mean_blocks * demand.groups / self.gpu.sm_count
@@ -309,33 +365,16 @@ class AttentionModel:
         batch: AttentionBatch,
         demand: Demand,
         silicon: Silicon,
-        full_and_tail: tuple[Times, Times],
+        sm_work: SmWork,
         clock: FloatArray,
         kernels: int,
     ) -> BatchPrediction:
         sms = self.gpu.sm_count
-        times, tail = full_and_tail
-        mean = times.mean_clk(batch)
-        # In the last round fewer SMs share L2 and DRAM.
-        quicker = np.maximum(mean - tail.mean_clk(batch), 0.0)
-        last = busiest_sm(
-            batch,
-            demand.tiles,
-            sms,
-            mean,
-            lambda rows, blocks: times.some(rows).tile_clk(batch[rows], blocks),
-        )
-        last = np.maximum(last - np.where(demand.tiles > sms, quicker, 0.0), demand.tiles * mean / sms)
         per_kernel = _Totals(batch, kernels)
-        even_us = per_kernel.sums(demand.tiles * mean / clock) / sms
-        several = np.bincount(batch.owner, minlength=kernels) > 1
-        longest_us = per_kernel.most(mean / clock)
-        tiles_us = np.where(
-            several, np.maximum(even_us + 0.5 * longest_us, longest_us), per_kernel.most(last / clock)
-        )
+        even_us = per_kernel.sums(demand.tiles * sm_work.mean_clk / clock) / sms
         dram_us = per_kernel.sums(demand.dram_bytes) / silicon.dram_bytes_per_us
-        tiles_us = np.maximum(tiles_us, dram_us)
-        outside_us = np.minimum(per_kernel.sums(demand.tiles * times.outside / clock) / sms, tiles_us)
+        tiles_us = np.maximum(per_kernel.most(sm_work.last_clk / clock), dram_us)
+        outside_us = np.minimum(per_kernel.sums(demand.tiles * sm_work.outside_clk / clock) / sms, tiles_us)
         work = per_kernel.sums(demand.tiles) > 0
         combine_us = np.where(
             per_kernel.most(batch.splits) > 1, self._combine_us(batch, silicon, per_kernel), 0.0
@@ -367,7 +406,7 @@ class AttentionModel:
                 "tiles": per_kernel.sums(demand.tiles),
                 "mean_key_blocks": per_kernel.sums(demand.tiles * demand.mean_blocks)
                 / np.maximum(per_kernel.sums(demand.tiles), 1.0),
-                "block_clk": per_kernel.most(times.period),
+                "block_clk": per_kernel.most(sm_work.period_clk),
                 **{
                     f"{name.lower().replace(' ', '_')}_us": bound
                     for name, bound in zip(LIMITERS, bounds, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from functools import partial
 
@@ -16,6 +17,8 @@ ROUNDS = 6
 """Last rounds of tiles that are dealt one by one [rounds]; unequal tiles; chosen: earlier ones are even."""
 SHORT_SHARE = 0.6
 """Time of a last tile over the longest one's up to which it fills in [1]; longest first; chosen."""
+LATE_SHARE = 0.6
+"""Share of the longest tile [1] by which the last SM is late; tiles in order; dealing 200 grids one by one."""
 L2_FOR_HEADS_BYTES = 50 * 2**20
 """L2 that a group of heads fills with K and V [B]; longest first; flash-attn-4, `SingleTileLPTScheduler`."""
 
@@ -126,10 +129,37 @@ def _dealt(
     loads = np.where(even_rounds > 0, loads, 0.0)
     for each in dealt:
         loads = np.sort(loads, axis=0) + each
-    # Over several rounds short tiles fill in where long ones ran: what is left is half of a last tile.
+    # An SM takes a tile whenever it is free, not one a round: short tiles fill in where long ones run.
     last_clk = dealt[-1].sum(axis=0) / np.maximum((dealt[-1] > 0).sum(axis=0), 1)
-    longest_clk = dealt[0].max(axis=0)
-    filled = np.maximum(tiles * mean_clk / workers + 0.5 * last_clk, longest_clk)
-    short_last = rows.longest_first & (last_clk < SHORT_SHARE * longest_clk)
-    found = loads.max(axis=0)
-    return np.asarray(np.where(short_last, np.minimum(found, filled), found))
+    longest_clk = np.max([each.max(axis=0) for each in dealt], axis=0)
+    late_clk = np.where(
+        rows.longest_first,
+        np.where(last_clk < SHORT_SHARE * longest_clk, 0.5 * last_clk, np.inf),
+        LATE_SHARE * longest_clk,
+    )
+    filled = np.maximum(tiles * mean_clk / workers + late_clk, longest_clk)
+    return np.asarray(np.minimum(loads.max(axis=0), filled))
+
+
+def of_lengths(
+    batch: AttentionBatch, workers: int, tile_clk: Callable[[IntArray, FloatArray], FloatArray]
+) -> FloatArray:
+    """When the last SM is done [clk] with kernels of variable lengths; 0 for rows of all others.
+
+    Sequences follow each other, each from its last query block to its first; the SM that is free first takes
+    the next tile.
+    """
+    result = np.zeros(len(batch))
+    owners, counts = np.unique(batch.owner, return_counts=True)
+    for owner in owners[counts > 1]:
+        loads = [0.0] * workers
+        rows = np.flatnonzero(batch.owner == owner)
+        heads = tile_count(batch[rows]) / np.maximum(query_blocks(batch[rows]), 1.0)
+        for row, times in zip(rows, heads.astype(int), strict=True):
+            some = np.array([row])
+            blocks = np.arange(query_blocks(batch[some])[0])[::-1, None]
+            clk = tile_clk(some, key_blocks(batch[some], blocks))[:, 0] if len(blocks) else np.zeros(0)
+            for each in np.repeat(clk, times).tolist():
+                heapq.heapreplace(loads, loads[0] + each)
+        result[rows] = max(loads)
+    return result
