@@ -18,7 +18,7 @@ ROUNDS = 6
 SHORT_SHARE = 0.6
 """Time of a last tile over the longest one's up to which it fills in [1]; longest first; chosen."""
 LATE_SHARE = 0.6
-"""Share of the longest tile [1] by which the last SM is late; tiles in order; dealing 200 grids one by one."""
+"""Share of the longest tile [1] by which the last SM is late; in order; 200 grids dealt one by one."""
 L2_FOR_HEADS_BYTES = 50 * 2**20
 """L2 that a group of heads fills with K and V [B]; longest first; flash-attn-4, `SingleTileLPTScheduler`."""
 

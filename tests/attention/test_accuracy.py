@@ -1,0 +1,77 @@
+"""Held-out timings of flash-attn-4 (models that no number was fitted to): errors by kind, and the choice."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.measured import rows_of
+from gemm_model import predict_table
+
+Rows = Callable[[pd.DataFrame], pd.Series]
+
+
+@pytest.fixture(scope="module")
+def unseen() -> pd.DataFrame:
+    parts = [rows_of(name) for name in ("attention_unseen", "attention_second_unseen")]
+    frame = pd.concat(parts, ignore_index=True).fillna("")
+    found = predict_table(frame[frame["kernel"] == "flash_attention"], "h200")
+    sizes = ("seq_q", "seq_kv", "num_splits", "causal", "window", "tile_m", "tile_n")
+    found = found.assign(**{name: pd.to_numeric(found[name]) for name in sizes})
+    return found.assign(error=np.abs(found["ratio"] - 1.0), one_length=found["lengths"] == "")
+
+
+def _prefill(rows: pd.DataFrame) -> pd.Series:
+    return rows["one_length"] & (rows["seq_q"] > 256)
+
+
+def test_prefill(unseen: pd.DataFrame) -> None:
+    errors = unseen.loc[_prefill(unseen), "error"]
+    assert len(errors) > 1400
+    assert errors.mean() < 0.04
+    assert errors.quantile(0.95) < 0.12
+    assert errors.max() < 0.25
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda rows: (rows["causal"] == 1) & (rows["window"] == 0),
+        lambda rows: rows["causal"] == 0,
+        lambda rows: rows["window"] > 0,
+        lambda rows: rows["heads"] != rows["kv_heads"],
+    ],
+    ids=["causal", "full", "windowed", "shared heads"],
+)
+def test_each_kind_of_prefill(unseen: pd.DataFrame, kind: Rows) -> None:
+    errors = unseen.loc[_prefill(unseen) & kind(unseen), "error"]
+    assert len(errors) >= 90
+    assert errors.mean() < 0.06
+
+
+def test_decode_with_and_without_splits(unseen: pd.DataFrame) -> None:
+    decode = unseen["one_length"] & (unseen["seq_q"] <= 256)
+    for rows in (decode, decode & (unseen["num_splits"] > 1)):
+        assert rows.sum() > 100
+        assert unseen.loc[rows, "error"].mean() < 0.06
+
+
+def test_choice_over_all_tiles_of_models_that_nobody_had_seen(unseen: pd.DataFrame) -> None:
+    shape = ["model", "batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "causal", "window"]
+    kept = []
+    for _, rows in unseen[unseen["campaign"] == "attention_second_unseen"].groupby(shape):
+        if len(rows) >= 4 and (rows["num_splits"] == 1).all():
+            chosen = rows.loc[rows["predicted_us"].idxmin(), "runtime_us"]
+            kept.append(rows["runtime_us"].min() / chosen)
+    assert len(kept) > 90
+    assert np.mean(kept) > 0.99
+    assert np.quantile(kept, 0.05) > 0.96
+
+
+def test_what_torch_runs_by_kernel_name() -> None:
+    frame = pd.concat([rows_of("attention"), rows_of("attention_unseen")], ignore_index=True).fillna("")
+    found = predict_table(frame[frame["kernel"] != "flash_attention"], "h200")
+    error = np.abs(found["ratio"] - 1.0)[pd.to_numeric(found["seq_q"]) > 256]
+    for kernel in ("cudnn_attention", "flash_attention_2"):
+        assert error[found["kernel"] == kernel].median() < 0.07
