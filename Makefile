@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-DEMO_TABLE := data/measurements/h200/burst.csv.gz
+DEMO_TABLE := data/measurements/h200/unseen.csv.gz
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test check sizes lint golden mutants docs package release oldest fuzz clean

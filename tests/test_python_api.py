@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -264,3 +265,34 @@ RANKER = gemm_model.Ranker("h200")
 def test_values_of_another_kind_are_refused_in_a_sentence(call, sentence):
     with pytest.raises(InputError, match=sentence):
         call()
+
+
+def test_what_a_call_returned_changes_no_later_call():
+    gemm_model.gpus().clear()
+    assert "h200" in gemm_model.gpus()
+    problem = GemmProblem.of(1024, 1024, 1024)
+    best = gemm_model.rank(problem, "h200", 2).best.prediction
+    for numbers in (best.phases_us, best.details, best.bytes_by_level):
+        before = dict(numbers)
+        with pytest.raises(TypeError, match="read-only"):
+            numbers["waves"] = 0.0
+        with pytest.raises(TypeError, match="read-only"):
+            numbers.clear()
+        assert pickle.loads(pickle.dumps(numbers)) == numbers == before
+    assert gemm_model.rank(problem, "h200", 2).best.prediction == best
+
+
+def test_all_names_are_there_without_their_extras():
+    code = """
+import sys
+sys.modules["torch"] = None
+from gemm_model import *
+import gemm_model
+assert hasattr(gemm_model, "GemmTimer")
+try:
+    gemm_model.GemmTimer("h200")
+except gemm_model.core.errors.MissingExtraError as error:
+    print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "torch" in found.stdout

@@ -90,8 +90,23 @@ def __getattr__(name: str) -> Any:
         return _installed_version()
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    from gemm_model.core.errors import MissingExtraError
+
+    try:
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    except MissingExtraError as missing:
+        return _absent(name, missing)
     return found
+
+
+def _absent(name: str, missing: Exception) -> Any:
+    """What stands for a name whose extra is not installed: it says so once it is called."""
+
+    def absent(*_: Any, **__: Any) -> Any:
+        raise missing
+
+    absent.__name__ = name
+    return absent
 
 
 def _installed_version() -> str:

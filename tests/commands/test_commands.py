@@ -86,8 +86,9 @@ def test_one_kernel_is_predicted_and_explained(gemm_model):
 
 def test_a_band_says_what_it_was_held_out_of_and_stands_only_where_there_was_any(gemm_model):
     words = ("predict", "--m", 4096, "--n", 4096, "--k", 4096, "--cta", "128x128")
-    assert "(90 % of such rows launched alone, none of them fitted to)" in gemm_model(*words).out
-    assert "error band" not in gemm_model(*words, "--gpu", "a100_sxm_80gb").out
+    assert "(90 % of measured rows launched alone, held out of the fit)" in gemm_model(*words).out
+    lent = gemm_model(*words, "--gpu", "a100_sxm_80gb").out
+    assert "(90 % of rows elsewhere that were predicted with numbers lent like these)" in lent
     assert "error band" not in gemm_model(*words, "--model", "SOLModel").out
 
 
@@ -236,3 +237,10 @@ def test_lists_tell_the_types_that_are_multiplied(gemm_model):
     assert [kinds[name] for name in ("bf16", "e2m1", "nvfp4", "int32", "e8m0")] == [
         *("fp16", "fp6", "fp4", None, None),
     ]
+
+
+def test_a_power_cap_that_changes_nothing_is_said(gemm_model):
+    words = ["predict", "--m", 4096, "--n", 4096, "--k", 4096, "--cta", "128x256", "gpu.power_cap_w=300"]
+    note = "note: gpu.power_cap_w changes the clock of the regime sustained alone"
+    assert gemm_model(*words).err.count(note) == 1
+    assert note not in gemm_model(*words, "--regime", "sustained").err

@@ -95,7 +95,9 @@ MULTIPLIED_ON = {
     **dict.fromkeys(
         ("gh200", "h100_nvl", "h100_pcie", "h100_sxm", "h20", "h200", "h800_sxm"), ADA_AND_HOPPER
     ),
-    **dict.fromkeys(("b100_sxm", "b200", "b200_sxm", "b300_sxm", "gb10", "gb200", "gb300"), BLACKWELL),
+    **dict.fromkeys(
+        ("b100_sxm", "b200", "b200_1300mhz", "b200_sxm", "b300_sxm", "gb10", "gb200", "gb300"), BLACKWELL
+    ),
     **dict.fromkeys(("rtx_5090", "rtx_pro_6000_max_q", "rtx_pro_6000_server"), BLACKWELL),
     "rtx_pro_6000_workstation": BLACKWELL,
 }

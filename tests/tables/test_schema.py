@@ -260,3 +260,15 @@ def test_calibrate_takes_no_rows_of_another_card(gemm_model, tmp_path):
 
 def test_names_of_the_schema_are_no_slips_of_each_other():
     assert set(understood(pd.DataFrame(np.zeros((1, len(KNOWN))), columns=sorted(KNOWN)))) == KNOWN
+
+
+def test_rows_of_the_fit_are_not_shown_as_held_out(gemm_model, tmp_path):
+    with gzip.open(MEASUREMENTS / "h200" / "burst.csv.gz", "rt") as lines:
+        head = "".join(line for line, _ in zip(lines, range(30), strict=False))
+    (tmp_path / "burst.csv.gz").write_bytes(gzip.compress(head.encode()))
+    (tmp_path / "mine.csv.gz").write_bytes(gzip.compress(head.encode()))
+    fitted = gemm_model("predict", "--input", tmp_path / "burst.csv.gz")
+    assert "ACCURACY IN THE FIT of KernelModel" in fitted.out
+    assert "in the fit: h200:quack was fitted to rows of this table" in fitted.err
+    assert "none of them fitted to" not in fitted.out
+    assert "IN THE FIT" not in gemm_model("predict", "--input", tmp_path / "mine.csv.gz").out

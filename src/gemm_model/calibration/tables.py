@@ -21,14 +21,11 @@ from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import FURTHER_SITUATIONS, IMPLICIT_GEMM
 from gemm_model.kernels.registry import families, family_of, names_in_tables
 from gemm_model.tables.accuracy import shape_columns
-from gemm_model.tables.schema import require_card
+from gemm_model.tables.schema import ROLE_OF_FIT, require_card
 from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
 
 FEWEST_SHAPES = 8
 """Fewest shapes of a table [shapes]; calibrations; one for each fold of the cross-validation."""
-
-ROLE_OF_FIT = "fit"
-"""Role (column `role`) of rows that calibrations are fitted to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gemm_model.config import COMMAND_LINE
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.core.kernel_config import (
@@ -22,7 +23,7 @@ from gemm_model.core.kernel_config import (
     parse_extent,
 )
 from gemm_model.core.problem import GemmProblem
-from gemm_model.core.regimes import REGIME_ALIASES, REGIME_NAMES, regime_name
+from gemm_model.core.regimes import REGIME_ALIASES, REGIME_NAMES, SUSTAINED, regime_name
 from gemm_model.core.settings import READ_BY_MODELS, Settings, load_settings
 from gemm_model.report.document import FORMATS, Document
 
@@ -45,6 +46,8 @@ PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 TRACE_SUFFIXES = (".json",)
 TABLE_SUFFIXES = (".csv", ".csv.gz")
 """Endings of file names, by content."""
+READ_WHEN_SETTLED = ("power_cap_w", "idle_power_w")
+"""Numbers of a GPU that only a settled clock depends on."""
 BATCH_DEFAULT_DTYPE = "bf16"
 
 
@@ -97,7 +100,12 @@ def settings(args: argparse.Namespace) -> Settings:
         for name in ("regime", "calibration", "residual")
         if (value := getattr(args, name, None)) is not None
     }
-    return load_settings(args.overrides, chosen, sms=args.sms, options=options, parts=args.parts)
+    found = load_settings(args.overrides, chosen, sms=args.sms, options=options, parts=args.parts)
+    power = [name for name in READ_WHEN_SETTLED if found.sources.get(f"gpu.{name}") == COMMAND_LINE]
+    if power and found.options.get("regime", SUSTAINED) != SUSTAINED and not hasattr(args, "noted"):
+        args.noted = True
+        words(f"note: gpu.{power[0]} changes the clock of the regime {SUSTAINED} alone")
+    return found
 
 
 def no_overrides(args: argparse.Namespace) -> None:

@@ -125,8 +125,9 @@ def _table_text(report: TableReport, chosen: Settings) -> str:
             kernel = {str(key): value for key, value in row.items()}
             prediction = report.prediction(int(str(position)))
             parts.append(explanation(kernel, prediction, float(row["runtime_us"])))
+    title = "ACCURACY IN THE FIT" if report.fitted else "ACCURACY"
     parts.append(
-        f"ACCURACY of {chosen.model} on {', '.join(report.cards)}, |predicted / measured - 1|\n"
+        f"{title} of {chosen.model} on {', '.join(report.cards)}, |predicted / measured - 1|\n"
         + accuracy_text(report.accuracy)
     )
     return "\n" + "\n\n".join(parts)

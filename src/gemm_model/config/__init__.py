@@ -52,9 +52,13 @@ class ResolvedConfig:
 
 
 @lru_cache(maxsize=1)
+def _gpu_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in (CONFIG_DIR / "gpu").glob("*.yaml")))
+
+
 def gpu_names() -> list[str]:
     """Names of the GPUs that the package describes."""
-    return sorted(path.stem for path in (CONFIG_DIR / "gpu").glob("*.yaml"))
+    return list(_gpu_names())
 
 
 @lru_cache(maxsize=1)

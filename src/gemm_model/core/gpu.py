@@ -262,7 +262,7 @@ class GpuSpec:
     @property
     def caveats(self) -> tuple[str, ...]:
         unvalidated = f"GPU {self.name}: not validated against measurements"
-        found = () if self.validated else (unvalidated,)
+        found: tuple[str, ...] = () if self.validated else (unvalidated,)
         if self.clock_recovery_us is not None:
             found += (f"GPU {self.name}: a card whose SM clock is locked at {self.sm_clk_mhz:g} MHz",)
         return found

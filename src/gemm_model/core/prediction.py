@@ -13,6 +13,7 @@ import numpy as np
 
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray
 from gemm_model.core.errors import RefusedKernelError
+from gemm_model.core.records import ReadOnly
 
 RESIDUAL_PHASE = "residual"
 """The phase of a correction: what it adds to the model's own time (negative if it subtracts)."""
@@ -84,9 +85,9 @@ class BatchPrediction:
             Prediction(
                 runtime_us=runtime_us,
                 limiter=self.limiter_names[limiter],
-                phases_us=phases_us[row],
-                details=details[row],
-                bytes_by_level=bytes_by_level[row],
+                phases_us=ReadOnly(phases_us[row]),
+                details=ReadOnly(details[row]),
+                bytes_by_level=ReadOnly(bytes_by_level[row]),
                 caveats=self.caveats,
                 error_band=known_band(bands[row]),
             )

@@ -72,6 +72,18 @@ def _values_and_constructor(kind: type[Any]) -> tuple[Callable[[Any], tuple[Any,
     return attrgetter(*kind.__dataclass_fields__), constructor(kind)
 
 
+class ReadOnly(dict[str, float]):
+    """Named numbers of a result that later calls share: nobody can change them; `dict(...)` copies them."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("the numbers of a result are read-only; dict(...) copies them")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type, tuple[dict[str, float]]]:
+        return ReadOnly, (dict(self),)
+
+
 def require_kind(name: str, value: object, *kinds: type) -> None:
     """Raise InputError unless a value is of one of some kinds; None among the kinds allows None."""
     if not isinstance(value, kinds):

@@ -5,7 +5,10 @@ from __future__ import annotations
 GRAPH = "graph"
 """The regime whose rows say whether their clock had settled."""
 
-REGIME_NAMES = ("burst", GRAPH, "sustained", "counters")
+SUSTAINED = "sustained"
+"""The regime of launches until clock and power have settled."""
+
+REGIME_NAMES = ("burst", GRAPH, SUSTAINED, "counters")
 
 REGIME_ALIASES = {"kernel-only": "counters"}
 """Other names of regimes: the field's word for a kernel timed without its launch."""

@@ -70,7 +70,9 @@ def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: fl
     if actual_us is not None:
         lines.append(f"{INDENT}actual: {actual_us:.6g} us")
     if prediction.error_band is not None:
-        whose = "90 % of such rows launched alone, none of them fitted to"
+        lent = any("borrowed from" in caveat or "numbers are" in caveat for caveat in prediction.caveats)
+        whose = "90 % of measured rows launched alone, held out of the fit"
+        whose = "90 % of rows elsewhere that were predicted with numbers lent like these" if lent else whose
         lines.append(f"{INDENT}error band: +-{prediction.error_band:.1%} ({whose})")
     lines.append(f"{INDENT}limiter: {prediction.limiter}")
     lines.append("PHASES (us)")

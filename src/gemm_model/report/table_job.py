@@ -17,12 +17,14 @@ from gemm_model.core.errors import extra_needed
 from gemm_model.core.files import atomic_path, atomic_write, check_folder_writable, sole_writer
 from gemm_model.core.prediction import BatchPrediction, Prediction
 from gemm_model.core.settings import Settings
-from gemm_model.models import create_model
+from gemm_model.kernel_model.calibration_file import calibration_names, load_calibration
+from gemm_model.kernels.registry import names_in_tables
+from gemm_model.models import DEFAULT_MODEL, create_model
 from gemm_model.report.console import accuracy_summary
 from gemm_model.report.document import json_text
 from gemm_model.report.progress import Progress
 from gemm_model.tables.attention import is_attention_table, measured_rows, predict_attention_frame
-from gemm_model.tables.schema import card_named, cards_of, require_card, understood
+from gemm_model.tables.schema import ROLE_OF_FIT, card_named, cards_of, require_card, understood
 from gemm_model.tables.table import (
     OK,
     dispositions,
@@ -45,6 +47,8 @@ class TableReport:
     """Of each card the places of its predicted rows, and what is predicted of them."""
     accuracy: list[dict[str, Any]]
     """Accuracy by group of rows; empty if the table has no measurements."""
+    fitted: tuple[str, ...]
+    """Calibrations that were fitted to this table: its accuracy then is that of the fit."""
     notes: list[str]
     files: list[Path]
 
@@ -100,8 +104,13 @@ def predict_file(
         ),
         accuracy=_accuracy([part for part, _, _ in found]),
         notes=list(dict.fromkeys(note for _, _, notes in found for note in notes)),
+        fitted=tuple(
+            dict.fromkeys(name for each, _ in parts for name in _fitted_to(input_path, table, each))
+        ),
         files=[],
     )
+    if report.fitted:
+        report.notes.insert(0, f"in the fit: {', '.join(report.fitted)} was fitted to rows of this table")
     if output_dir is not None:
         with sole_writer(output_dir):
             report.files.extend(_write(input_path, output_dir, chosen, report, step, classic=classic))
@@ -131,6 +140,23 @@ def _predicted(
     rows = with_prediction(table.assign(gpu=chosen.gpu.name), prediction, disposition)
     otherwise = [] if of_attention else measured_otherwise(frame, model.regime)
     return rows, prediction, [*notes, *otherwise, *prediction.caveats]
+
+
+def _fitted_to(path: Path, table: pd.DataFrame, chosen: Settings) -> list[str]:
+    """The card's shipped calibrations that were fitted to the table of that name, if it is measured."""
+    if chosen.model != DEFAULT_MODEL or "runtime_us" not in table or not cards_of(table):
+        return []
+    roles = set(table["role"].astype(str)) if "role" in table else {ROLE_OF_FIT}
+    fits = [load_calibration(name) for name in calibration_names() if ROLE_OF_FIT in roles or "" in roles]
+    called = names_in_tables()
+    families = {called.get(str(name)) for name in table["kernel"].unique()} if "kernel" in table else None
+    return [
+        each.name
+        for each in fits
+        if each.gpu == chosen.gpu.name
+        and (families is None or each.family in families)
+        and path.name in (*each.fitted_to["tables"], *each.fitted_to.get("extended_to", {}).get("tables", ()))
+    ]
 
 
 def _accuracy(parts: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
