@@ -78,7 +78,7 @@ def traffic(
     """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again.
 
     In a chain (`chained`) a kernel makes room in L2 for its outputs by writing those of the one before, which
-    may have written A (`a_written`).
+    may have written A (`a_written`); outputs that L2 keeps until they are written again reach DRAM later.
     """
     output = batch.output_bytes
     operands = batch.operand_bytes
@@ -110,7 +110,7 @@ def traffic(
         wave_bytes=panels.bytes,
         output_bytes=output,
         dram_read_bytes=reads,
-        dram_write_bytes=output if chained else _written(output, reads, gpu),
+        dram_write_bytes=scaled(output, 1.0 - kept) if chained else _written(output, reads, gpu),
         l2_request_bytes=requests + (writes + sources),
         l2_load_bytes=requests + (numbers.l2.fill_share * reads + write_load + spilled + sources),
         l2_store_bytes=write_load,

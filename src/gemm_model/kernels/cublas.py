@@ -118,7 +118,7 @@ def offers_sm100_tile(batch: GemmBatch) -> Flags:
 NARROW = (8, 16, 24, 32, 48)
 """Narrow extents of candidate tiles [elements]; beside an extent of 64 or 128, not on Hopper; chosen from the
 8 to 56 that kernel names show on Hopper, because other cards' sets are known in part only."""
-SPLITS = CUBLAS_SM90.space.split_k
+SPLITS = (*CUBLAS_SM90.space.split_k, 12, 16, 24, 32)
 """Split-K candidates on other architectures: cuBLASLt accepts any number (CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
 the numbers that its heuristic picks are known for Hopper only."""
 
