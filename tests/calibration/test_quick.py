@@ -74,7 +74,8 @@ def test_quick_runs_three_commands_in_turn(tmp_path: Path) -> None:
     plan, rows = str(tmp_path / "mine_plan.csv"), str(tmp_path / "mine_rows.csv")
     assert ran[1][1:5] == ["--rows", plan, "--output", rows]
     assert ran[2][1:] == [
-        *("--from", "h100_sxm:quack", "--residual", "donor", "--hold-outs", "shapes", "--input", rows),
+        *("--from", "h100_sxm:quack", "--residual", "donor", "--keep", "--hold-outs", "shapes"),
+        *("--input", rows),
         *("--gpu", str(tmp_path / "mine_gpu.yaml"), "--output", str(tmp_path / "mine.yaml")),
     ]
     assert len(Path(plan).read_text().splitlines()) == 251

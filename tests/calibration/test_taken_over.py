@@ -11,6 +11,8 @@ import pytest
 
 from gemm_model import GemmProblem, KernelConfig, predict
 from gemm_model.calibration.observations import observe
+from gemm_model.calibration.report import report_text
+from gemm_model.calibration.run import DONOR_KEPT, Choices, calibrate, surely_nearer
 from gemm_model.calibration.taken_over import borne_out, taken_forest
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
@@ -143,3 +145,27 @@ def test_without_a_donors_residual_there_is_nothing_to_take(gemm_model, tmp_path
     )
     assert outcome.code == 2
     assert "expected --from with a calibration that has a residual" in outcome.err
+
+
+def test_nearer_is_by_more_than_two_standard_errors_of_the_rows_differences():
+    measured_us = np.full(4, 100.0)
+    # Errors 4, 2, 4, 2 % against 1 % each: gained 3, 1, 3, 1, mean 2, deviation 1, standard error 0.5.
+    donor_us, fitted_us = np.array([104.0, 102.0, 96.0, 98.0]), np.full(4, 101.0)
+    assert surely_nearer(fitted_us, donor_us, measured_us)
+    assert not surely_nearer(donor_us, fitted_us, measured_us)
+    # Gained 5, -1, 5, -1: mean 2, deviation 3, standard error 1.5.
+    assert not surely_nearer(fitted_us, np.array([106.0, 100.0, 94.0, 100.0]), measured_us)
+
+
+@pytest.mark.parametrize(("slower", "kept"), [(1.0, True), (1.3, False)])
+def test_a_donor_is_kept_unless_held_out_rows_speak_against_it(tmp_path: Path, slower: float, kept: bool):
+    rows = measured(1.0)
+    path = tmp_path / "rows.csv"
+    rows.assign(runtime_us=rows["runtime_us"] * slower).to_csv(path, index=False)
+    choices = Choices(donor=calibration(), with_residual=False, keeps_donor=True, shapes_only=True)
+    result = calibrate([path], H200, choices)
+    found = result.calibration
+    assert any(each.what == DONOR_KEPT for each in result.kinds["fp16"].validations) is kept
+    assert (found.numbers["fp16"].values() == NUMBERS.values()) is kept
+    assert (found.fitted == frozenset()) is kept
+    assert ("fp16: moved nothing" in report_text(result)) is kept

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from gemm_model.calibration.run import SHORT_US, CalibrationResult, Validation
+from gemm_model.calibration.run import DONOR_KEPT, SHORT_US, CalibrationResult, Validation
 from gemm_model.core.files import atomic_write
 from gemm_model.kernel_model.calibration_file import Calibration, as_mapping
 from gemm_model.kernel_model.residual import residual_beside, write_residual
@@ -85,6 +85,12 @@ def report_text(result: CalibrationResult) -> str:
     for kind, found in result.kinds.items():
         if found.fit.at_bound:
             parts.append(f"{kind}: at a bound: {', '.join(found.fit.at_bound)}")
+    donor = result.calibration.fitted_to["donor"]
+    for kind, found in result.kinds.items():
+        if any(each.what == DONOR_KEPT for each in found.validations):
+            parts.append(
+                f"{kind}: moved nothing: held-out rows are not surely nearer by the fit than by {donor}"
+            )
     parts += ["", "ERROR BANDS (90 % of held-out rows)"]
     parts.append(pd.DataFrame(result.calibration.error_band).map("{:.1%}".format).to_string())
     if result.residual is not None:

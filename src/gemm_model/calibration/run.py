@@ -38,7 +38,7 @@ from gemm_model.calibration.tables import (
     measured_family,
     splits_k,
 )
-from gemm_model.calibration.taken_over import TakenForest, taken_forest
+from gemm_model.calibration.taken_over import TakenForest, taken_forest, whole_forest
 from gemm_model.calibration.twins import MEASURED, beside_twins
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
@@ -84,6 +84,10 @@ SHORT_US = 12.0
 """Longest kernel judged separately [us]; launches back to back; chosen: boundaries weigh most there."""
 SINGLE_LAUNCH_REGIMES = ("burst", "counters")
 """Regimes that the kernel's own numbers are fitted to; the first that a table has is held out and judged."""
+STANDARD_ERRORS = 2.0
+"""By which a fit has to be nearer than the donor's numbers [standard errors]; chosen: 19 of 20 by chance."""
+DONOR_KEPT = "the donor's numbers, kept"
+"""What the figures of a class are called whose rows are no nearer by a fit."""
 CHAINED_REGIMES = ("graph", "sustained")
 """Regimes that tell what launches back to back add, fitted while the kernel's own numbers stay."""
 
@@ -110,6 +114,8 @@ class Choices:
     seed: int = 0
     with_residual: bool = True
     donor_residual: Residual | None = None
+    keeps_donor: bool = False
+    """Whether a donor of the same kernels stays as it is unless held-out rows are surely nearer by the fit."""
     """The donor's residual, to be borrowed as far as the rows support it, instead of training one."""
     shapes_only: bool = False
     """Whether only shapes are held out, for the error bands, not configurations, lists and cards too."""
@@ -457,6 +463,9 @@ class _Kind:
         folds = folds_of(size_groups(self.rows), self.choices.seed)
         predicted_us, corrected_us = self._held_out("shape", folds)
         taken = self._taken_over(found.numbers, predicted_us, folds)
+        if kept := self._donor_kept(predicted_us if taken is None else taken.corrected_us):
+            found, predicted_us, taken = kept
+            self.start = found.numbers.values()
         if not self.choices.shapes_only:
             self._further_hold_outs()
         bands = error_bands(self.rows, predicted_us, self.gpu, found.numbers)
@@ -491,6 +500,28 @@ class _Kind:
         what = "shape + the donor's residual"
         self.validations.extend(_figures(what, self.rows, taken.corrected_us, whole_shapes=True))
         return taken
+
+    def _donor_kept(self, fitted_us: FloatArray) -> tuple[Fit, FloatArray, TakenForest | None] | None:
+        """The donor's own numbers and whole residual, where the fit is no nearer on held-out rows; else None.
+
+        No row was fitted to them, so that all rows are held out of them. Asked of a donor of the same kernels
+        alone: another family's numbers are a start, not an answer.
+        """
+        if self.donor is None or not self.donor.same_kernels or not self.choices.keeps_donor:
+            return None
+        absent = self.family.absent_mechanisms
+        numbers = kernel_numbers(self.donor.values)
+        times = kernel_time(self.rows.shape, self.gpu, numbers.without(absent), regime=self.main)
+        physical_us = np.asarray(times.runtime_us)
+        residual = self.choices.donor_residual
+        taken = None
+        if residual is not None and self.kind in residual.forests:
+            taken = whole_forest(residual.forests[self.kind], self.rows, physical_us, times)
+        donor_us = physical_us if taken is None else taken.corrected_us
+        if surely_nearer(fitted_us, donor_us, self.rows.runtime_us):
+            return None
+        self.validations.extend(_figures(DONOR_KEPT, self.rows, donor_us, whole_shapes=True))
+        return Fit(numbers, {}, (), 0), physical_us, taken
 
     def _fit(
         self, seen: Mapping[str, Observations], free: Collection[str], start: Mapping[str, float]
@@ -653,6 +684,15 @@ def full_names(words: Sequence[str]) -> tuple[str, ...]:
 def _call(job: Callable[[], Any]) -> Any:
     """Run a job in an executor's process."""
     return job()
+
+
+def surely_nearer(fitted_us: FloatArray, donor_us: FloatArray, measured_us: FloatArray) -> bool:
+    """Whether one prediction's mean error is less than another's by more than two of its standard errors.
+
+    The difference is taken row by row, so that what is hard to predict by either does not count.
+    """
+    gained = np.abs(donor_us / measured_us - 1.0) - np.abs(fitted_us / measured_us - 1.0)
+    return bool(gained.mean() > STANDARD_ERRORS * gained.std() / np.sqrt(len(gained)))
 
 
 def _shares_of(kinds: Mapping[str, KindResult]) -> dict[str, dict[str, float]]:

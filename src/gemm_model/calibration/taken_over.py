@@ -10,7 +10,7 @@ from gemm_model.calibration.observations import Observations
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.forest import Forest
-from gemm_model.kernel_model.kernel_time import kernel_time
+from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernel_model.residual import corrected_us, features
 from gemm_model.kernels.mechanisms import KernelNumbers
 
@@ -51,6 +51,14 @@ def taken_forest(
     helps = _mean_error(corrected, seen) < _mean_error(physical_us, seen)
     share = round(borne_out(log_error, told), 2) if helps else 0.0
     return TakenForest(donor.scaled(share), share, corrected if helps else physical_us)
+
+
+def whole_forest(
+    donor: Forest, seen: Observations, physical_us: FloatArray, times: KernelTime
+) -> TakenForest:
+    """All of a donor's forest, for rows that the donor's own numbers predict."""
+    told = donor.predict(features(seen.shape, times))
+    return TakenForest(donor, 1.0, corrected_us(physical_us, told, times.floor_us))
 
 
 def borne_out(log_error: FloatArray, told: FloatArray) -> float:

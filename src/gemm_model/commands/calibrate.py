@@ -75,6 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--freeze", default="", help="numbers or mechanisms that keep their values (default: none)"
     )
     parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep the numbers and residual of --from for types whose held-out rows are not surely nearer by "
+        "the fit; of a calibration of the same family",
+    )
+    parser.add_argument(
         "--hold-outs",
         choices=("all", "shapes"),
         default="all",

@@ -40,7 +40,7 @@ def quick_calibration(output: Path, run_words: Callable[[Sequence[str]], int]) -
     write_plan(designed_rows(gpu, donor), plan_file)
     run("benchmark", "--rows", plan_file, "--output", rows_file, *TIMING)
     residual = "donor" if donor.path is not None and residual_beside(donor.path).is_file() else "off"
-    adapt = ("--from", donor.name, "--residual", residual, "--hold-outs", "shapes")
+    adapt = ("--from", donor.name, "--residual", residual, "--keep", "--hold-outs", "shapes")
     run("calibrate", *adapt, "--input", rows_file, "--gpu", gpu_file, "--output", output)
     common.words(f"predict with --gpu {gpu_file} model_opts.calibration={output}")
     return 0
