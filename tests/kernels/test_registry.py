@@ -133,7 +133,7 @@ def test_cublas_has_narrow_tiles_on_blackwell_too(cta_m, cta_n, schedule, runs):
 @pytest.mark.parametrize("name", ["a100_sxm_80gb", "l40s", "b200_sxm", "rtx_pro_6000_server"])
 def test_cublas_splits_k_on_every_architecture(name):
     family = family_of("cublas", load_gpu(name))
-    assert family.space.split_k == (1, 2, 3, 4, 5, 6, 8)
+    assert family.space.split_k == (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
     assert family.tile_order.splits == "apart"
 
 

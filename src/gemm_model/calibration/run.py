@@ -114,9 +114,9 @@ class Choices:
     seed: int = 0
     with_residual: bool = True
     donor_residual: Residual | None = None
-    keeps_donor: bool = False
-    """Whether a donor of the same kernels stays as it is unless held-out rows are surely nearer by the fit."""
     """The donor's residual, to be borrowed as far as the rows support it, instead of training one."""
+    keeps_donor: bool = False
+    """Whether a donor of the same kernels stays unless held-out rows are surely nearer by the fit."""
     shapes_only: bool = False
     """Whether only shapes are held out, for the error bands, not configurations, lists and cards too."""
 
