@@ -6,7 +6,7 @@ BIN := .venv/bin
 DEMO_TABLE := data/measurements/h200/unseen.csv.gz
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check sizes lint golden mutants docs package release oldest fuzz clean
+.PHONY: demo test check sizes lint golden mutants logic docs package release oldest fuzz clean
 
 demo: .venv/package-installed
 	$(BIN)/gemm-model predict --input $(DEMO_TABLE) --output results/h200 --html results/h200/page.html
@@ -35,6 +35,10 @@ golden: .venv/tests-installed
 # Which damage to a number the gate would miss; minutes.
 mutants: .venv/tests-installed
 	$(BIN)/python -m tests.gate.mutants
+
+# Which damage to a folder's operators and conditions its own tests would miss; a run of them for each change.
+logic: .venv/tests-installed
+	$(BIN)/python -m tests.gate.logic $(FOLDER)
 
 docs: .venv/docs-installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -215,3 +215,37 @@ def test_tensor_cores_without_bf16_give_no_time(model):
     with pytest.raises(InputError, match="GPU v100_sxm2 has no bf16 math; expected one of fp32, fp16"):
         predict(GemmProblem.of(512, 512, 512, "bf16"), config, gpu="v100_sxm2", model=model)
     assert predict(GemmProblem.of(512, 512, 512, "fp16"), config, gpu="v100_sxm2", model=model).runtime_us > 0
+
+
+def test_whole_waves_have_no_last_wave_and_expose_a_full_epilogue():
+    """132 tiles, one on each SM of an H200."""
+    wave = GemmProblem.of(132 * 128, 256, 4096)
+    found = predict(wave, KernelConfig(cta_m=128, cta_n=256), "h200", "WSPersistentGEMMModel")
+    assert found.details["full_waves"] == 1
+    assert [found.details[f"last_{part}_us"] for part in ("load", "math", "epilogue")] == [0.0, 0.0, 0.0]
+    assert found.phases_us["last_epilogue"] == found.details["epilogue_us"]
+
+
+def test_one_tile_is_limited_by_what_one_sm_loads():
+    """132 SMs would wait for DRAM (4.2 MB a wave at 4.8 TB/s or less); one loads its 32 kB a step at once."""
+    found = predict(
+        GemmProblem.of(128, 256, 8192), KernelConfig(cta_m=128, cta_n=256), "h200", "WSPersistentGEMMModel"
+    )
+    assert found.details["full_waves"] == 0
+    assert found.details["load_us"] > found.details["math_us"] > found.details["last_load_us"]
+    assert found.limiter == "MATH"
+
+
+def test_speed_of_light_reads_what_an_epilogue_adds():
+    """A residual of 4096 x 4096 bf16 values is 33.6 MB more."""
+    config = KernelConfig(cta_m=128, cta_n=256)
+    plain, fused = (
+        predict(problem, config, "h200", "SOLModel")
+        for problem in (
+            GemmProblem.of(4096, 4096, 64),
+            GemmProblem.of(4096, 4096, 64, epilogue="residual"),
+        )
+    )
+    more = fused.bytes_by_level["dram"] - plain.bytes_by_level["dram"]
+    assert more == 2 * 4096 * 4096
+    assert fused.runtime_us > 1.4 * plain.runtime_us
