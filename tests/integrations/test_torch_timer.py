@@ -178,6 +178,17 @@ def test_attention_is_one_operator_with_a_lower_bound(device):
     assert backward.flop == pytest.approx(forward.flop * 5 / 2)
 
 
+def test_forward_attention_is_predicted_and_backward_is_bounded():
+    query = meta(2, 16, 4096, 128).requires_grad_()
+    with GemmTimer(display=False) as seen:
+        functional.scaled_dot_product_attention(query, query, query).sum().backward()
+    forward, backward = seen.timings
+    gpu = seen.ranker.gpu
+    assert forward.time_us > 1.1 * forward.work.bound_us(gpu)[0]
+    assert backward.time_us == backward.work.bound_us(gpu)[0]
+    assert f"{backward.time_us:.1f} us bound the GEMMs of 1 calls from below" in seen.notes()[1]
+
+
 def test_grouped_query_attention_multiplies_every_query_head_and_reads_keys_once():
     query, key = meta(3, 8, 32, 16, requires_grad=True), meta(3, 2, 32, 16, requires_grad=True)
     with timer() as seen:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gemm_model.attention.kernels import kernels_on
+from gemm_model.attention.model import AttentionModel
+from gemm_model.core.attention import AttentionConfig, AttentionProblem
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.conv import DGRAD, FPROP, WGRAD, ConvProblem
 from gemm_model.core.dtypes import operand_type
@@ -39,6 +42,8 @@ MATMUL_LIKE = re.compile(
 """Names of operators that multiply matrices; those without a model are counted, never dropped."""
 
 ATTENTION = re.compile(r"_(flash|efficient|cudnn|fused)_attention")
+TORCH_KERNELS = ("cudnn_attention", "flash_attention_2")
+"""What `scaled_dot_product_attention` runs, where a GPU has it: the first."""
 FORWARD_GEMMS, BACKWARD_GEMMS = 2, 5
 """Q K^T and P V; backward computes Q K^T again, then dV, dP, dQ and dK."""
 
@@ -91,6 +96,34 @@ class Attention:
         math_us = self.flop / gpu.flop_per_us(operand_type(self.dtype)[0].math_kind)
         dram_us = self.dram_bytes / gpu.dram_bytes_per_us
         return (math_us, "MATH BOUND") if math_us >= dram_us else (dram_us, "DRAM BOUND")
+
+    def predicted_us(self, gpu: GpuSpec) -> tuple[float, str] | None:
+        """The predicted time of a forward call, and its limiter; None where no model has such a kernel.
+
+        torch's kernel is cuDNN's on Hopper and newer cards, else FlashAttention 2's. Its causal mask begins
+        with the first key, so that only as many queries as keys are modelled.
+        """
+        if self.backward or (self.causal and self.queries != self.keys):
+            return None
+        names = kernels_on(gpu)
+        kernel = next((name for name in TORCH_KERNELS if name in names), None)
+        if kernel is None:
+            return None
+        try:
+            problem = AttentionProblem.of(
+                heads=self.heads,
+                kv_heads=self.kv_heads,
+                seq_q=self.queries,
+                seq_kv=self.keys,
+                head_dim=self.qk_dim,
+                head_dim_v=self.v_dim,
+                causal=self.causal,
+                dtype=self.dtype,
+            )
+            found = AttentionModel(gpu).predict([(problem, AttentionConfig(kernel=kernel))]).row(0)
+        except InputError:
+            return None
+        return found.runtime_us, found.limiter
 
 
 class UnmodelledError(Exception):

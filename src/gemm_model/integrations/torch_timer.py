@@ -88,8 +88,8 @@ class GemmTimer:
     they add;
     grouped_mm as groups of one size; convolutions as implicit GEMM of NHWC images. Where the family has no
     such kernels, those of the first one that has count; a model of plain GEMMs leaves out what goes beyond
-    them. Fused attention counts with a lower bound of its GEMMs' time. What has no prediction is counted by
-    name: operators that multiply matrices in `unmodelled`, all others in `other_operators`. `regime` says
+    them. Fused attention is predicted forward as cuDNN's (FlashAttention 2's where there is none), and counts
+    with a lower bound of its GEMMs' time backward. What has no prediction is counted by name: operators that multiply matrices in `unmodelled`, all others in `other_operators`. `regime` says
     what surrounds each launch (docs/regimes.md); None takes the model's own for a stream of kernels. In
     `graph` L2 holds what it can of the first operand, which the kernel before wrote, unless the option `l2`
     says otherwise. With `display` the table is printed when the block ends.
@@ -172,7 +172,8 @@ class GemmTimer:
 
     def _predicted(self, work: Work) -> tuple[float, str]:
         if isinstance(work, Attention):
-            return work.bound_us(self.ranker.gpu)
+            found = work.predicted_us(self.ranker.gpu)
+            return work.bound_us(self.ranker.gpu) if found is None else found
         work = work if self.ranker.model.beyond_plain else work.plain_twin
         ranker = self._ranker_for(asked_of(work))
         best = ranker.rank(work, 1).best.prediction
@@ -251,11 +252,7 @@ class GemmTimer:
                 f"{self.ranker.names[0]} picks its kernels by itself: up to {slower:.1%} over its fastest"
             )
         if attentions:
-            bound_us = self.total_us - self.gemm_us
-            lines.append(
-                f"{_calls(attentions)} attentions, {_flop(attentions):.4g} FLOP, at least {bound_us:.1f} us: "
-                "a lower bound of their GEMMs; softmax is not modelled"
-            )
+            lines.append(_attention_note(attentions, self.ranker.gpu, self.total_us - self.gemm_us))
         if any(timing.kind == GROUPED for timing in timings):
             lines.append("grouped GEMMs: groups of one size, since their sizes depend on data")
         lines += [f"not modelled: {name}, {count} calls" for name, count in self.unmodelled.items()]
@@ -273,6 +270,20 @@ class GemmTimer:
         )
         text = shown.to_string(index=False) if len(table) else "no GEMM was seen"
         return "\n".join([text, *self.notes()])
+
+
+def _attention_note(attentions: list[Timing], gpu: GpuSpec, attention_us: float) -> str:
+    """The attentions' time, and how much of it is a lower bound alone."""
+    bounded = [
+        each
+        for each in attentions
+        if isinstance(each.work, Attention) and each.work.predicted_us(gpu) is None
+    ]
+    note = f"{_calls(attentions)} attentions, {_flop(attentions):.4g} FLOP, {attention_us:.1f} us predicted"
+    if bounded:
+        bound_us = sum(each.total_us for each in bounded)
+        note += f", of which {bound_us:.1f} us bound the GEMMs of {_calls(bounded)} calls from below"
+    return note
 
 
 def _calls(timings: list[Timing]) -> int:
