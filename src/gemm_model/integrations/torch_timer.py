@@ -89,7 +89,8 @@ class GemmTimer:
     grouped_mm as groups of one size; convolutions as implicit GEMM of NHWC images. Where the family has no
     such kernels, those of the first one that has count; a model of plain GEMMs leaves out what goes beyond
     them. Fused attention is predicted forward as cuDNN's (FlashAttention 2's where there is none), and counts
-    with a lower bound of its GEMMs' time backward. What has no prediction is counted by name: operators that multiply matrices in `unmodelled`, all others in `other_operators`. `regime` says
+    with a lower bound of its GEMMs' time backward. What has no prediction is counted by name:
+    operators that multiply matrices in `unmodelled`, all others in `other_operators`. `regime` says
     what surrounds each launch (docs/regimes.md); None takes the model's own for a stream of kernels. In
     `graph` L2 holds what it can of the first operand, which the kernel before wrote, unless the option `l2`
     says otherwise. With `display` the table is printed when the block ends.

@@ -1,0 +1,135 @@
+"""What order of work is best for given costs of a key block: found by trying all, not by knowing any.
+
+A schedule of a CTA says how many consumer groups it has, whether each group issues Q K^T of the next block
+before P V of this one, and how many exponentials in 16 FMAs compute. The recurrence prices each of them; the
+period, a key block's time in the steady state over the rows that it serves, tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from gemm_model.attention.model import LANES
+from gemm_model.attention.numbers import attention_numbers
+from gemm_model.attention.pipeline import StageTimes, tile_ends
+from gemm_model.core.errors import InputError
+
+MOST_GROUPS = 3
+SIXTEENTHS = 16
+SETTLED_BLOCKS = 24
+"""Key blocks after which the pipeline repeats itself [blocks]; costs of attention; chosen: beyond what
+rings and groups remember."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCosts:
+    """What one key block costs a group of `rows` rows of Q [clk], on one SM."""
+
+    rows: int
+    qk: float
+    pv: float
+    exponentials: float
+    """All of them on the SFU."""
+    emulated: float = 0.0
+    """All of them on FMAs, beside the SFU."""
+    softmax: float = 0.0
+    correction: float = 0.0
+    load: float = 0.0
+    """K or V, for all groups."""
+    latency: float = 0.0
+    stages: int = 2
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.stages < 1:
+            raise InputError(f"rows are {self.rows} and stages {self.stages}; expected at least 1")
+
+    def times(self, share: float) -> StageTimes:
+        """The stages where `share` of the exponentials is emulated."""
+        exponentials = max((1.0 - share) * self.exponentials, share * self.emulated)
+        return StageTimes(
+            load_k=self.load,
+            load_v=self.load,
+            latency=self.latency,
+            qk=self.qk,
+            softmax=self.softmax,
+            exponentials=exponentials,
+            pv=self.pv,
+            correction=self.correction,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """One order of work and what it takes."""
+
+    groups: int
+    overlap: bool
+    emulated_share: float
+    clk_per_row: float
+    """Of a key block in the steady state, over all rows of the groups."""
+    tensor_busy: float
+    """Share of the time that the tensor cores work."""
+
+    @property
+    def name(self) -> str:
+        inside = "next scores before these outputs" if self.overlap else "one block after the other"
+        emulated = f", {self.emulated_share:.0%} of exponentials by FMAs" if self.emulated_share else ""
+        return f"{self.groups} group{'s' * (self.groups > 1)} in turn, {inside}{emulated}"
+
+
+def schedules(costs: BlockCosts, *, emulate: bool = False) -> tuple[Schedule, ...]:
+    """All schedules of a CTA, the fastest first; of equals that of fewer groups and without emulation."""
+    shares = [part / SIXTEENTHS for part in range(SIXTEENTHS + 1)] if emulate else [0.0]
+    found = [_priced(costs, *order) for order in _orders(shares)]
+    return tuple(sorted(found, key=lambda each: (each.clk_per_row, each.groups, each.emulated_share)))
+
+
+def _orders(shares: list[float]) -> Iterator[tuple[int, bool, float]]:
+    yield from product(range(1, MOST_GROUPS + 1), (False, True), shares)
+
+
+def _priced(costs: BlockCosts, groups: int, overlap: bool, share: float) -> Schedule:
+    ends = tile_ends(
+        costs.times(share), groups=groups, stages=costs.stages, overlap=overlap, blocks=2 * SETTLED_BLOCKS
+    )
+    period = (float(ends[-1]) - float(ends[SETTLED_BLOCKS - 1])) / SETTLED_BLOCKS
+    return Schedule(
+        groups=groups,
+        overlap=overlap,
+        emulated_share=share,
+        clk_per_row=period / (groups * costs.rows),
+        tensor_busy=groups * (costs.qk + costs.pv) / period,
+    )
+
+
+def hopper(tile_n: int = 128, head_dim: int = 128) -> BlockCosts:
+    """Costs at the peak rates of Hopper: 4,096 FLOP and 16 exponentials a clock and SM, 64 rows a group."""
+    return _at_peak(64, tile_n, head_dim, flop_per_clk=4096.0)
+
+
+def blackwell(tile_n: int = 128, head_dim: int = 128) -> BlockCosts:
+    """The same of B200: 8,192 FLOP and 16 exponentials a clock and SM, 128 rows a group."""
+    return _at_peak(128, tile_n, head_dim, flop_per_clk=8192.0)
+
+
+def _at_peak(rows: int, tile_n: int, head_dim: int, *, flop_per_clk: float) -> BlockCosts:
+    numbers = attention_numbers()
+    scores = rows * tile_n
+    product_clk = 2.0 * scores * head_dim / flop_per_clk
+    return BlockCosts(
+        rows=rows,
+        qk=product_clk,
+        pv=product_clk,
+        softmax=scores * numbers.score_slots / LANES,
+        exponentials=scores / numbers.exponentials_per_clk,
+        emulated=scores * numbers.emulation_slots / LANES,
+        correction=rows * head_dim * numbers.output_slots / LANES,
+    )
+
+
+def gain_of_emulation(costs: BlockCosts) -> tuple[Schedule, float]:
+    """The fastest schedule with emulation, and how much faster it is than the fastest one without [1]."""
+    best, plain = schedules(costs, emulate=True)[0], schedules(costs)[0]
+    return best, plain.clk_per_row / best.clk_per_row - 1.0
