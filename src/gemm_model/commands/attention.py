@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
@@ -38,6 +39,37 @@ def add_attention(parser: argparse.ArgumentParser, *, config: bool = True) -> No
 def asked(args: argparse.Namespace) -> bool:
     """Whether the command is about attention."""
     return args.attention is not None
+
+
+def is_table(path: Path | None) -> bool:
+    """Whether a file is a table of attention kernels."""
+    if path is None or not path.is_file():
+        return False
+    from gemm_model.tables.attention import is_attention_table
+    from gemm_model.tables.table import read_table
+
+    return is_attention_table(read_table(path))
+
+
+def benchmark(args: argparse.Namespace) -> Document:
+    """Measure the attention kernels of --rows on this machine's GPU."""
+    from gemm_model.bench.attention import measure_rows, require_gpu
+    from gemm_model.tables.attention import attention_rows
+    from gemm_model.tables.table import read_table
+
+    common.refuse_unused(args, "with a table of attention", ("rows", "output", "format"))
+    if args.output is None:
+        raise InputError("no --output given; expected the CSV to write")
+    frame = read_table(args.rows)
+    kernels = attention_rows(frame)
+    rows = [{str(name): str(cell) for name, cell in row.items()} for row in frame.to_dict("records")]
+    output, args.output = args.output, None
+    require_gpu()
+    with common.progress("measuring", len(rows)) as advance:
+        good = measure_rows(rows, kernels, output, advance)
+    result = {"file": output, "done": len(rows), "dispositions": {"ok": good, "failed": len(rows) - good}}
+    text = f"{good} of {len(rows)} rows measured: {output}"
+    return Document(verb="benchmark", result=result, text=lambda: text)
 
 
 def _settings(args: argparse.Namespace, *used: str) -> Settings:

@@ -29,7 +29,7 @@ from gemm_model.bench.sweep import (
     rows_of_problems,
     rows_of_table,
 )
-from gemm_model.commands import common
+from gemm_model.commands import attention, common
 from gemm_model.config import load_config
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError, PartialResultError
@@ -151,6 +151,9 @@ def run(args: argparse.Namespace) -> int:
         common.check_outputs(args.output)
     elif args.output is not None:
         check_folder_writable(args.output)
+    if attention.is_table(args.rows):
+        common.show(args, attention.benchmark(args))
+        return 0
     # Bad options are refused before a GPU is looked for.
     _l2_state(args)
     _chain_options(args)

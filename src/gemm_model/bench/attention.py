@@ -1,0 +1,245 @@
+"""Measuring attention kernels on this machine's GPU: flash-attn-4, and what torch's own attention runs.
+
+Each row is checked at some query rows against fp32 before it is timed: equal calls in a CUDA graph, replayed
+between events, with a warm L2.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from gemm_model.bench.captured_graph import captured
+from gemm_model.bench.provider import KernelError
+from gemm_model.core.attention import AttentionConfig, AttentionProblem
+from gemm_model.core.errors import MissingExtraError, extra_needed
+
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+GRAPH_US = 400.0
+"""Length of a graph of equal calls [us]; all rows; chosen: events are read to half a microsecond."""
+MOST_CALLS, REPLAYS = 20, 7
+LARGEST_ERROR = 0.02
+"""Largest relative error of a checked row of O [1]; bf16 and fp16; chosen: right ones have 0.003."""
+MEASURED = (
+    "runtime_us",
+    "min_us",
+    "max_us",
+    "calls",
+    "samples_us",
+    "relative_error",
+    "disposition",
+    "reason",
+)
+
+Call = Callable[[], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensors:
+    """Q, K and V of one problem, (batch, length, heads, size); of variable lengths without the batch."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+
+    @classmethod
+    def of(cls, problem: AttentionProblem, device: str) -> Tensors:
+        """Random operands; normal, as the inputs of an attention after its norms are."""
+        lead_q: tuple[int, ...] = (problem.batch, problem.seq_q)
+        lead_kv: tuple[int, ...] = (problem.batch, problem.seq_kv)
+        if problem.lengths:
+            lead_q, lead_kv = ((sum(each),) for each in zip(*problem.lengths, strict=True))
+
+        def made(lead: tuple[int, ...], heads: int, size: int) -> torch.Tensor:
+            return torch.randn(*lead, heads, size, dtype=TYPES[problem.dtype.name], device=device)
+
+        return cls(
+            q=made(lead_q, problem.heads, problem.head_dim),
+            k=made(lead_kv, problem.kv_heads, problem.head_dim),
+            v=made(lead_kv, problem.kv_heads, problem.head_dim_v),
+        )
+
+
+def _starts(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+    sums = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
+    return sums.to(device=device, dtype=torch.int32)
+
+
+def flash_attention(problem: AttentionProblem, config: AttentionConfig, tensors: Tensors) -> Call:
+    """A call of flash-attn-4's kernel; splits as so many more sequences, then the combining kernel."""
+    try:
+        from flash_attn.cute.interface import _flash_attn_fwd
+    except ImportError:
+        raise MissingExtraError(extra_needed("flash_attention", "flash-attn-4", "libraries")) from None
+    from gemm_model.attention.choice import flash_attn_arguments
+
+    words = {**flash_attn_arguments(problem, config), "num_splits": 1}
+    q, k, v = tensors.q, tensors.k, tensors.v
+    out = torch.empty(*q.shape[:-1], problem.head_dim_v, dtype=q.dtype, device=q.device)
+    if problem.lengths:
+        queries, keys = zip(*problem.lengths, strict=True)
+        words |= {"cu_seqlens_q": _starts(queries, q.device), "cu_seqlens_k": _starts(keys, q.device)}
+        words |= {"max_seqlen_q": problem.seq_q, "max_seqlen_k": problem.seq_kv}
+    splits = config.num_splits
+    if splits == 1:
+
+        def whole() -> torch.Tensor:
+            _flash_attn_fwd(q, k, v, out=out, **words)
+            return out
+
+        return whole
+    if problem.seq_q != 1 or problem.seq_kv % splits or problem.lengths:
+        raise KernelError(f"num_splits is {splits}; expected one query and a multiple of it as keys")
+    from gemm_model.bench.attention_combine import combine
+
+    many = problem.batch * splits
+    queries = q.repeat_interleave(splits, 0)
+    parts_k, parts_v = (each.view(many, problem.seq_kv // splits, *each.shape[2:]) for each in (k, v))
+    part = torch.empty(many, *out.shape[1:], dtype=q.dtype, device=q.device)
+    lse = torch.empty(many, problem.heads, 1, dtype=torch.float32, device=q.device)
+
+    def split() -> torch.Tensor:
+        _flash_attn_fwd(queries, parts_k, parts_v, out=part, lse=lse, **words)
+        combine(part, lse, out, splits)  # type: ignore[no-untyped-call]
+        return out
+
+    return split
+
+
+def torch_attention(problem: AttentionProblem, config: AttentionConfig, tensors: Tensors) -> Call:
+    """A call of scaled_dot_product_attention with cuDNN or FlashAttention 2 alone."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    if problem.window or problem.lengths or (problem.causal and problem.seq_q != problem.seq_kv):
+        raise KernelError("torch's attention masks from the first key on and takes one length; expected such")
+    backend = SDPBackend.CUDNN_ATTENTION if config.kernel == "cudnn_attention" else SDPBackend.FLASH_ATTENTION
+    operands = [each.transpose(1, 2) for each in (tensors.q, tensors.k, tensors.v)]
+
+    def call() -> torch.Tensor:
+        with sdpa_kernel(backend):
+            found = torch.nn.functional.scaled_dot_product_attention(
+                *operands, is_causal=problem.causal, enable_gqa=problem.group > 1
+            )
+        return found.transpose(1, 2)
+
+    return call
+
+
+PROVIDERS = {
+    "flash_attention": flash_attention,
+    "cudnn_attention": torch_attention,
+    "flash_attention_2": torch_attention,
+}
+
+
+def relative_error(problem: AttentionProblem, tensors: Tensors, out: torch.Tensor) -> float:
+    """The largest relative error of three query rows of the first, middle and last sequence, against fp32."""
+    q, k, v = tensors.q, tensors.k, tensors.v
+    worst = 0.0
+    for queries, keys, (seq_q, seq_kv) in _sequences(problem, q, k, v, out):
+        for row in {0, seq_q // 2, seq_q - 1}:
+            head = row % problem.heads
+            last = row + seq_kv - seq_q if problem.causal else seq_kv - 1
+            first = max(last - problem.window, 0) if problem.window else 0
+            k_head, v_head = (each[first : last + 1, head // problem.group].float() for each in keys)
+            scores = k_head @ queries[0][row, head].float() / problem.head_dim**0.5
+            if problem.softcap:
+                scores = problem.softcap * torch.tanh(scores / problem.softcap)
+            wanted = torch.softmax(scores, 0) @ v_head
+            error = (queries[1][row, head].float() - wanted).norm() / wanted.norm()
+            worst = max(worst, float(error)) if bool(torch.isfinite(error)) else float("inf")
+    return worst
+
+
+def _sequences(
+    problem: AttentionProblem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor
+) -> Iterator[tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...], tuple[int, int]]]:
+    """(Q, O), (K, V) and lengths of the first, middle and last sequence that have queries and keys."""
+    if not problem.lengths:
+        for each in sorted({0, problem.batch // 2, problem.batch - 1}):
+            yield (q[each], out[each]), (k[each], v[each]), (problem.seq_q, problem.seq_kv)
+        return
+    begin_q = begin_kv = 0
+    count = len(problem.lengths)
+    for number, (seq_q, seq_kv) in enumerate(problem.lengths):
+        end_q, end_kv = begin_q + seq_q, begin_kv + seq_kv
+        if number in (0, count // 2, count - 1) and seq_q and seq_kv:
+            yield (
+                (q[begin_q:end_q], out[begin_q:end_q]),
+                (k[begin_kv:end_kv], v[begin_kv:end_kv]),
+                (seq_q, seq_kv),
+            )
+        begin_q, begin_kv = end_q, end_kv
+
+
+def times_us(call: Call) -> tuple[list[float], int]:
+    """Times of a call in replays of a graph of equal calls, in order of size [us], and calls of a graph."""
+    once = _between_events(call)
+    calls = max(1, min(MOST_CALLS, round(GRAPH_US / once)))
+    graph = captured([call] * calls)
+    graph.replay()
+    return sorted(_between_events(graph.replay) / calls for _ in range(REPLAYS)), calls
+
+
+def _between_events(work: Callable[[], Any]) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begin.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return 1e3 * float(begin.elapsed_time(end))
+
+
+def measured(problem: AttentionProblem, config: AttentionConfig) -> dict[str, Any]:
+    """One row's MEASURED cells: times of a checked kernel, or why there are none."""
+    try:
+        tensors = Tensors.of(problem, "cuda")
+        call = PROVIDERS[config.kernel](problem, config, tensors)
+        error = relative_error(problem, tensors, call())
+        if error > LARGEST_ERROR:
+            return {"disposition": "wrong", "relative_error": error, "reason": "differs from fp32"}
+        samples, calls = times_us(call)
+    except (KernelError, RuntimeError, AssertionError, KeyError) as failed:
+        return {"disposition": "failed", "reason": str(failed).partition("\n")[0][:200]}
+    told = {
+        "runtime_us": round(median(samples), 3),
+        "min_us": samples[0],
+        "max_us": samples[-1],
+        "calls": calls,
+    }
+    texts = {"samples_us": " ".join(f"{each:.3f}" for each in samples), "relative_error": f"{error:.5f}"}
+    return {**told, **texts, "disposition": "ok", "reason": ""}
+
+
+def require_gpu() -> None:
+    """Raise MissingExtraError where torch finds no GPU."""
+    if not torch.cuda.is_available():
+        raise MissingExtraError("attention is measured on an NVIDIA GPU; torch finds none")
+
+
+def measure_rows(
+    rows: Sequence[Mapping[str, str]],
+    kernels: Sequence[tuple[AttentionProblem, AttentionConfig]],
+    output: Path,
+    advance: Callable[[int], None] = lambda _: None,
+) -> int:
+    """Measure rows of a table and write each as it comes; returns how many have a time."""
+    names = [name for name in rows[0] if name not in MEASURED]
+    good = 0
+    with output.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*names, *MEASURED], restval="", lineterminator="\n")
+        writer.writeheader()
+        for row, kernel in zip(rows, kernels, strict=True):
+            found = measured(*kernel)
+            good += found["disposition"] == "ok"
+            writer.writerow({**{name: row[name] for name in names}, **found})
+            file.flush()
+            advance(1)
+    return good
