@@ -76,6 +76,15 @@ def test_a_table_of_attention_goes_through_predict(tmp_path: Path, capsys) -> No
     assert all(0.6 < float(row["ratio"]) < 1.4 for row in rows)
 
 
+def test_a_benchmark_of_attention_needs_a_gpu(tmp_path: Path, capsys) -> None:
+    pytest.importorskip("torch")
+    table = tmp_path / "attention.csv"
+    table.write_text("heads,kv_heads,seq_q,seq_kv,head_dim\n8,8,64,64,64\n")
+    assert main(["benchmark", "--rows", str(table), "--output", str(tmp_path / "out.csv")]) in (0, 3)
+    assert main(["benchmark", "--rows", str(table), "--input", "x.csv"]) == 2
+    assert "no effect with a table of attention" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

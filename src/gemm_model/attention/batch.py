@@ -55,6 +55,11 @@ class AttentionBatch:
         return AttentionBatch(**{spec.name: getattr(self, spec.name)[rows] for spec in fields(self)})
 
     @property
+    def of_lengths(self) -> BoolArray:
+        """Rows of kernels whose sequences differ in length."""
+        return np.asarray(np.bincount(self.owner)[self.owner] > 1)
+
+    @property
     def packed(self) -> FloatArray:
         """Query heads in the rows of one tile."""
         return np.where(self.pack_gqa, self.heads / self.kv_heads, 1.0)

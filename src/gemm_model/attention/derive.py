@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from gemm_model.attention.model import LANES
+from gemm_model.attention.model import EMULATION_SLOTS, LANES
 from gemm_model.attention.numbers import attention_numbers
 from gemm_model.attention.pipeline import StageTimes, tile_ends
 from gemm_model.core.errors import InputError
@@ -124,7 +124,7 @@ def _at_peak(rows: int, tile_n: int, head_dim: int, *, flop_per_clk: float) -> B
         pv=product_clk,
         softmax=scores * numbers.score_slots / LANES,
         exponentials=scores / numbers.exponentials_per_clk,
-        emulated=scores * numbers.emulation_slots / LANES,
+        emulated=scores * EMULATION_SLOTS / LANES,
         correction=rows * head_dim * numbers.output_slots / LANES,
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gemm_model.attention.batch import AttentionBatch, batch_of
 from gemm_model.attention.kernels import MMA_DEPTH
-from gemm_model.attention.numbers import AttentionNumbers, attention_numbers
+from gemm_model.attention.numbers import MOST_DECODED, AttentionNumbers, attention_numbers, error_bands
 from gemm_model.attention.pipeline import StageTimes, tile_ends
 from gemm_model.attention.silicon import Silicon, silicon_of
 from gemm_model.attention.tiles import (
@@ -32,6 +32,8 @@ BLOCKS_SIMULATED = 6
 """Key blocks of a tile that the recurrence runs through [blocks]; all; chosen: then each takes the period."""
 LANES = 128
 """Instructions of threads that an SM issues in a clock [1/clk]; all GPUs; four schedulers of 32 lanes."""
+EMULATION_SLOTS = 10.0
+"""Instructions of an exponential on FMAs [instructions]; emulation; flash-attn-4, `ex2_emulation`."""
 CLOCK_STEPS = 3
 """Steps in the search for the clock [steps]; all kernels; chosen: further ones change less than 0.1 %."""
 PARTIAL_BYTES = 4.0
@@ -90,7 +92,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers
     # Emulated exponentials are computed beside those of the special function units.
     exponential = np.maximum(
         (1.0 - batch.emulated) / numbers.exponentials_per_clk,
-        batch.emulated * numbers.emulation_slots / LANES,
+        batch.emulated * EMULATION_SLOTS / LANES,
     )
     return Demand(
         groups=groups,
@@ -255,7 +257,10 @@ def times_at(
     return Times(
         ends=ends,
         period=(ends[-1] - ends[-3]) / 2.0,
-        outside=numbers.cta_clk + demand.start_bytes * clk_per_byte(demand.missed) + store,
+        outside=numbers.cta_clk
+        + np.where(batch.of_lengths, numbers.length_clk, 0.0)
+        + demand.start_bytes * clk_per_byte(demand.missed)
+        + store,
         masked=demand.masked,
     )
 
@@ -417,13 +422,21 @@ class AttentionModel:
                 "l2": per_kernel.sums(demand.l2_bytes),
             },
             caveats=self.gpu.caveats,
-            error_band=None,
+            error_band=per_kernel.most(_bands(batch, self.gpu)),
         )
 
     def _combine_us(self, batch: AttentionBatch, silicon: Silicon, per_kernel: _Totals) -> FloatArray:
         """The second kernel of split keys: its launch, and parts of O written to L2 and read again."""
         parts = batch.sequences * batch.heads * batch.seq_q * batch.head_dim_v * batch.splits
         return silicon.launch_us + per_kernel.sums(parts * PARTIAL_BYTES) / silicon.l2_bytes_per_us
+
+
+def _bands(batch: AttentionBatch, gpu: GpuSpec) -> FloatArray:
+    """The error band of each row's kernel."""
+    decode, prefill = (
+        np.array(each) for each in zip(*(error_bands(name, gpu.name) for name in KERNELS), strict=True)
+    )
+    return np.where(batch.seq_q <= MOST_DECODED, decode[batch.kernel], prefill[batch.kernel])
 
 
 def _chain(demand: Demand, batch: AttentionBatch) -> FloatArray:

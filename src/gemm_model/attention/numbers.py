@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
-from gemm_model.config.numbers import empirical, room_numbers
+from gemm_model.config import read_yaml_mapping
+from gemm_model.config.numbers import NUMBERS_DIR, empirical, room_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,14 +18,28 @@ class AttentionNumbers:
     score_slots: float = empirical("instructions", 0.0, 32.0)
     output_slots: float = empirical("instructions", 0.0, 32.0)
     masked_slots: float = empirical("instructions", 0.0, 64.0)
-    emulation_slots: float = empirical("instructions", 0.0, 64.0)
     block_clk: float = empirical("clk", 0.0, 2000.0)
     turn_clk: float = empirical("clk", 0.0, 2000.0)
     cta_clk: float = empirical("clk", 0.0, 20000.0)
+    length_clk: float = empirical("clk", 0.0, 20000.0)
     store_bytes_per_clk: float = empirical("B/clk", 1.0, 1024.0)
     overlap_order: float = empirical("1", 1.0, 64.0)
     mma_current: float = empirical("1", 0.0, 2.0)
     mma_sync_share: float = empirical("1", 0.1, 1.0)
+
+
+MOST_DECODED = 256
+"""Queries [1] up to which an attention counts as decode in error bands; by definition."""
+
+
+@cache
+def error_bands(kernel: str, gpu: str) -> tuple[float, float]:
+    """Relative error of 90 % of measurements of a kernel in decode and in prefill; NaN where none were made."""
+    found = read_yaml_mapping(NUMBERS_DIR / "attention.yaml", "numbers of a room")
+    if gpu != found["measured_on"]:
+        return math.nan, math.nan
+    bands = found["error_band"][kernel]
+    return float(bands["decode"]), float(bands["prefill"])
 
 
 @cache
