@@ -433,10 +433,8 @@ class AttentionModel:
 
 def _bands(batch: AttentionBatch, gpu: GpuSpec) -> FloatArray:
     """The error band of each row's kernel."""
-    decode, prefill = (
-        np.array(each) for each in zip(*(error_bands(name, gpu.name) for name in KERNELS), strict=True)
-    )
-    return np.where(batch.seq_q <= MOST_DECODED, decode[batch.kernel], prefill[batch.kernel])
+    bands = np.array([error_bands(name, gpu.name) for name in KERNELS])
+    return np.asarray(bands[batch.kernel, (batch.seq_q > MOST_DECODED).astype(int)])
 
 
 def _chain(demand: Demand, batch: AttentionBatch) -> FloatArray:

@@ -34,7 +34,7 @@ MOST_DECODED = 256
 
 @cache
 def error_bands(kernel: str, gpu: str) -> tuple[float, float]:
-    """Relative error of 90 % of measurements of a kernel in decode and in prefill; NaN where none were made."""
+    """Relative error of 90 % of a kernel's measurements in decode and in prefill; NaN without any."""
     found = read_yaml_mapping(NUMBERS_DIR / "attention.yaml", "numbers of a room")
     if gpu != found["measured_on"]:
         return math.nan, math.nan
