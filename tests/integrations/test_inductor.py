@@ -96,6 +96,20 @@ def test_a_template_that_needs_more_shared_memory_than_there_is_is_not_chosen():
     assert WayTimes("h200").predict_us(problem, [Way.of("triton::mm", block)]) == [np.inf]
 
 
+def test_the_librarys_outputs_keep_their_layout_as_without_tuning():
+    choices, inputs = ModelChoices(gpu="h200")(), product(512, 11008, 4096)
+    library, templates = (
+        kept(InductorChoices(), inputs, [aten_mm]),
+        kept(InductorChoices(), inputs, [mm_template]),
+    )
+    with config.patch(max_autotune_allow_flexible_layouts=False):
+        assert InductorChoices()._need_to_fix_layout(library, "mm")
+        assert not choices._need_to_fix_layout(library, "mm")
+        assert choices._need_to_fix_layout([*library, *templates], "mm")
+        assert ModelChoices(gpu="h200", tunes_otherwise=True)()._need_to_fix_layout(library, "mm")
+    assert config.max_autotune_gemm
+
+
 def test_what_is_not_ranked_stays_with_inductor_and_a_line_says_so(caplog, monkeypatch):
     inputs, choices = product(512, 4096, 4096), ModelChoices(gpu="h200")()
     with caplog.at_level(logging.WARNING):

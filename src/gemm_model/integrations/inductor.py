@@ -203,6 +203,13 @@ class GemmModelChoices(InductorChoices):  # type: ignore[misc]
         # Inductor could not make the kernel that was chosen: all that it has.
         return list(InductorChoices().get_template_configs(*given))
 
+    def _need_to_fix_layout(self, adjusted_choices: list[Any], op_name: str) -> bool:
+        """As without tuning where the library alone is left: a free layout suits what follows."""
+        alone = all(map(_is_extern, adjusted_choices))
+        tunes = inductor_config.max_autotune_gemm and not (alone and not self.settings.tunes_otherwise)
+        with inductor_config.patch(max_autotune_gemm=tunes):
+            return bool(super()._need_to_fix_layout(adjusted_choices, op_name))
+
     def _fastest(self, every: list[Any], kernel_inputs: Any, op_name: str) -> list[Any]:
         """The candidates to keep. Torch 2.13 asks for addmm's in two calls, the library's first."""
         if op_name not in OPERATORS:
