@@ -99,7 +99,7 @@ def test_commands_run(page, workplace, capsys):
             elif words[0] == "make":
                 assert words[1] in targets(), command
             else:
-                assert words[0] in ("python", "pip", "podman"), command
+                assert words[0] in ("python", "pip", "podman", "ncu"), command
                 ours = [word for word in words if word.startswith(("scripts/", "benchmarks/", "examples/"))]
                 assert all((ROOT / script).is_file() for script in ours), command
 
