@@ -477,7 +477,10 @@ def sums(both: pd.DataFrame) -> pd.DataFrame:
 
 
 def compare(args: argparse.Namespace) -> int:
-    both = compared(pd.read_csv(args.measured), predicted_gemms(args.gpu, args.family, args.regime))
+    measured = pd.read_csv(args.measured)
+    if "campaign" in measured:
+        measured = measured[measured["campaign"] == args.campaign]
+    both = compared(measured, predicted_gemms(args.gpu, args.family, args.regime))
     table = sums(both)
     print(both.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
@@ -496,6 +499,7 @@ def main() -> int:
     measuring.add_argument("--output", type=Path, required=True)
     comparing = verbs.add_parser("compare")
     comparing.add_argument("--measured", type=Path, required=True)
+    comparing.add_argument("--campaign", default="blocks", help="of a table that holds several")
     comparing.add_argument("--output", type=Path, required=True)
     comparing.add_argument("--gpu", default="h200")
     comparing.add_argument("--family", default="cublas", help="the library that torch calls")

@@ -49,7 +49,7 @@ def test_what_calibrations_are_fitted_to_and_judged_by_is_told_apart():
 
 def test_the_rows_of_a_campaign_are_read_without_the_columns_of_others():
     rows = rows_of("graph_pairs_cutlass")
-    assert path_of("graph_pairs_cutlass").name == "graph_repeats.csv.gz"
+    assert path_of("graph_pairs_cutlass").name == "repeats.csv.gz"
     assert len(rows) == 60
     assert set(rows["campaign"]) == {"graph_pairs_cutlass"}
     assert "paired" in rows
