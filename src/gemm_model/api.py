@@ -39,7 +39,7 @@ def predict(
     if isinstance(problem, AttentionProblem):
         if not isinstance(config, AttentionConfig):
             raise InputError(f"config is of type {type(config).__name__}; expected an AttentionConfig")
-        return _attention_model(gpu, model).predict([(problem, config)]).row(0)
+        return _attention_model(gpu, model, options).predict([(problem, config)]).row(0)
     if not isinstance(config, KernelConfig):
         raise InputError(f"config is of type {type(config).__name__}; expected a KernelConfig")
     chosen = model_for(model, gpu, options)
@@ -50,10 +50,12 @@ def predict(
     return chosen.predict_row(row)
 
 
-def _attention_model(gpu: GpuSpec | str | Path, model: str) -> AttentionModel:
+def _attention_model(
+    gpu: GpuSpec | str | Path, model: str, options: Mapping[str, Any] | None = None
+) -> AttentionModel:
     if model != DEFAULT_MODEL:
         raise InputError(f"{model} knows no attention; expected {DEFAULT_MODEL}")
-    return AttentionModel(as_gpu(gpu))
+    return AttentionModel(as_gpu(gpu), settled=(options or {}).get("regime") == "sustained")
 
 
 def predict_table(

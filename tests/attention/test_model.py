@@ -114,6 +114,17 @@ def test_emitted_call_names_what_was_chosen() -> None:
         emit_attention("splits", problem, config, GPU)
 
 
+def test_a_settled_clock_meets_the_power_cap() -> None:
+    problem = AttentionProblem.parse("causal batch=8 heads=32 kv_heads=8 seq_q=16384 head_dim=128")
+    rested, settled = (
+        predict(problem, OWN, "h200", options={"regime": regime}) for regime in ("graph", "sustained")
+    )
+    assert 1.02 < settled.runtime_us / rested.runtime_us < 1.3
+    assert settled.details["sm_clk_mhz"] < rested.details["sm_clk_mhz"]
+    light = AttentionProblem.parse("full heads=32 kv_heads=8 seq_q=1 seq_kv=65536 head_dim=128")
+    assert predict(light, OWN, "h200", options={"regime": "sustained"}) == predict(light, OWN, "h200")
+
+
 def test_other_cards_answer_with_their_own_silicon() -> None:
     words = "causal heads=32 kv_heads=8 seq_q=8192 head_dim=128"
     a100 = _us(words, "flash_attention_2", "a100_sxm_80gb")

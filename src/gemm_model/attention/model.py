@@ -323,12 +323,21 @@ class AttentionModel:
     """runtime = launch + busiest SM of its tiles + combining of splits, at the clock of that work."""
 
     def __init__(
-        self, gpu: GpuSpec, numbers: AttentionNumbers | None = None, silicon: Silicon | None = None
+        self,
+        gpu: GpuSpec,
+        numbers: AttentionNumbers | None = None,
+        silicon: Silicon | None = None,
+        *,
+        settled: bool = False,
     ) -> None:
-        """`numbers` and `silicon` stand for the package's own: what-ifs change them."""
+        """`numbers` and `silicon` stand for the package's own: what-ifs change them.
+
+        With `settled` the card has worked for so long that its power cap holds.
+        """
         self.gpu = gpu
         self.numbers = numbers or attention_numbers()
         self._silicon = silicon
+        self.settled = settled
 
     def predict(self, kernels: Sequence[tuple[AttentionProblem, AttentionConfig]]) -> BatchPrediction:
         """Predictions of some kernels; raises RefusedKernelError for one that cannot run."""
@@ -356,14 +365,18 @@ class AttentionModel:
         blocks = demand.tiles * demand.mean_blocks * demand.groups / self.gpu.sm_count
         busy_clk = busy_us * clock
         math = blocks * (demand.qk - self.numbers.turn_clk + demand.pv) * demand.filled / busy_clk
-        return np.asarray(
-            silicon.clock_mhz(
-                self.numbers.mma_current * math,
-                demand.l2_bytes / silicon.l2_bytes_per_us / busy_us,
-                demand.dram_bytes / silicon.dram_bytes_per_us / busy_us,
-                busy_us,
-            )
+        rested = silicon.clock_mhz(
+            self.numbers.mma_current * math,
+            demand.l2_bytes / silicon.l2_bytes_per_us / busy_us,
+            demand.dram_bytes / silicon.dram_bytes_per_us / busy_us,
+            busy_us,
         )
+        if not self.settled:
+            return np.asarray(rested)
+        flop_per_us = math * clock * silicon.flop_per_clk * self.gpu.sm_count
+        l2_bytes = demand.l2_bytes * (1.0 - demand.merged)
+        capped = silicon.capped_clock_mhz(flop_per_us, l2_bytes / busy_us, demand.dram_bytes / busy_us, clock)
+        return np.asarray(np.minimum(rested, capped))
 
     def _prediction(
         self,

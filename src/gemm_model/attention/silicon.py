@@ -8,9 +8,9 @@ from functools import lru_cache
 from gemm_model.core.elementwise import Values, maximum, minimum
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.calibration_file import calibration_for
-from gemm_model.kernel_model.clock import burst_clock_mhz
+from gemm_model.kernel_model.clock import burst_clock_mhz, capped_clock_share
 from gemm_model.kernel_model.kernel_time import l2_bytes_per_us
-from gemm_model.kernels.mechanisms import Clock
+from gemm_model.kernels.mechanisms import Clock, Power
 from gemm_model.kernels.registry import family_of
 
 SHARED_FAMILY = {"sm90": "quack", "sm100": "quack"}
@@ -35,6 +35,7 @@ class Silicon:
     merging: float
     """Share of equal requests of a GPC that come close enough in time to be served as one."""
     clock: Clock
+    power: Power
 
     def clock_mhz(self, math_share: Values, l2_share: Values, dram_share: Values, busy_us: Values) -> Values:
         """The SM clock inside a kernel whose units are busy for these shares of its time."""
@@ -46,6 +47,18 @@ class Silicon:
             minimum(dram_share, 1.0),
             maximum(busy_us, 1.0),
         )
+
+    def capped_clock_mhz(
+        self, flop_per_us: Values, l2_bytes_per_us: Values, dram_bytes_per_us: Values, clock_mhz: Values
+    ) -> Values:
+        """The clock at which such work, done at `clock_mhz`, meets the power cap once it has settled."""
+        power, gpu = self.power, self.gpu
+        switched_w = (power.pj_per_flop * flop_per_us + power.pj_per_l2_byte * l2_bytes_per_us) * 1e-6
+        at_boost_w = switched_w * gpu.sm_clk_mhz / clock_mhz
+        dram_w = power.pj_per_dram_byte * dram_bytes_per_us * 1e-6
+        cap_w = gpu.power_cap_w or float("inf")
+        share = capped_clock_share(power, cap_w, gpu.resting_w, at_boost_w, dram_w)
+        return share * gpu.sm_clk_mhz * self.clock.light_share
 
 
 @lru_cache(maxsize=64)
@@ -69,6 +82,7 @@ def _silicon(gpu_key: tuple[GpuSpec, str]) -> Silicon:
         launch_us=numbers.chain.boundary_us + numbers.chain.gap_us + numbers.launch.full_grid_us,
         merging=numbers.coalescing.share,
         clock=numbers.clock,
+        power=numbers.power,
     )
 
 

@@ -73,7 +73,9 @@ def benchmark(args: argparse.Namespace) -> Document:
 
 
 def _settings(args: argparse.Namespace, *used: str) -> Settings:
-    common.refuse_unused(args, "with --attention", (*common.GPU, "model", *common.OUTPUT, *OPTIONS, *used))
+    common.refuse_unused(
+        args, "with --attention", (*common.GPU, "model", "regime", *common.OUTPUT, *OPTIONS, *used)
+    )
     chosen = common.settings(args)
     if chosen.model != DEFAULT_MODEL:
         raise InputError(f"{chosen.model} knows no attention; expected {DEFAULT_MODEL}")
@@ -106,7 +108,7 @@ def predict(args: argparse.Namespace) -> Document:
 
     chosen = _settings(args)
     problem, config = AttentionProblem.parse(args.attention), AttentionConfig.parse(args.attention_config)
-    prediction = predicted(problem, config, chosen.gpu)
+    prediction = predicted(problem, config, chosen.gpu, options=chosen.options)
     told, kernel = problem_fields(problem), dict(resolved(problem, config, chosen.gpu).fields)
     return _document(
         "predict",
