@@ -1,4 +1,5 @@
 import inspect
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -182,3 +183,22 @@ def test_figures_of_another_gpu_are_said_to_be():
     assert any(
         "fitted on h200" in words for words in predict(PROBLEM, CONFIG, "b200", "PipelineModel").caveats
     )
+
+
+def test_a_split_deals_k_to_two_ctas():
+    """One output tile of 64 k tiles: two CTAs take 32 each, at once."""
+    problem = GemmProblem.of(128, 128, 4096)
+    whole, split = (
+        predict(problem, replace(CONFIG, split_k=parts), H200, "PipelineModel", options=PLAIN)
+        for parts in (1, 2)
+    )
+    assert whole.runtime_us - split.runtime_us == pytest.approx(32 * 512 / 1980, rel=1e-6)
+
+
+def test_each_load_keeps_its_warp_busy_for_a_startup():
+    """A k tile has two loads: of 100 clocks each, its 512 clocks of bytes become 712, more than its math."""
+    problem = GemmProblem.of(128, 128, 4096)
+    slow = predict(problem, CONFIG, H200, "PipelineModel", options=PLAIN | {"load_startup_clk": 100.0})
+    # The last math follows the last load.
+    clk = 64 * 712 + 512 + 128 * 128 / 16
+    assert slow.runtime_us == pytest.approx(5.0 + clk / 1980, rel=1e-6)
