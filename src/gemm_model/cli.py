@@ -86,6 +86,10 @@ class OneSentenceParser(argparse.ArgumentParser):
         for action in self._actions:
             if action.dest in ("help", "version", "verb") or action.default is argparse.SUPPRESS:
                 continue
+            if (
+                action.nargs == "?" and not action.option_strings
+            ):  # argparse holds its default against choices
+                continue
             self._defaults_apart[action.dest] = action.default
             if _is_told(action):
                 action.help = f"{action.help or ''} (default: %(default)s)".lstrip().replace(

@@ -294,3 +294,13 @@ def test_without_idle_sms_no_split_is_ranked():
         GemmProblem.of(256, 256, 64), "128x128,split_k=2"
     )
     assert "no quack kernel is offered" in ranker.why_not(few, "128x128,split_k=3")
+
+
+def test_a_ranking_is_a_sequence_and_a_table_of_the_schema():
+    ranking = rank(GemmProblem.of(64, 7168, 2048, "fp8"), "h200", 3)
+    assert [choice.rank for choice in ranking] == [1, 2, 3]
+    assert ranking[0] is ranking.best
+    assert len(ranking) == 3
+    frame = ranking.to_dataframe()
+    again = gemm_model.predict_table(frame, "h200")
+    assert again["predicted_us"].to_numpy() == pytest.approx(frame["predicted_us"].to_numpy(), rel=1e-9)

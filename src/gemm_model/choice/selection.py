@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from gemm_model.choice.fastest import SAME_TIME, Contenders, KernelTimes, fastes
 from gemm_model.choice.heuristic_choices import sort_of, ways_of
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
+from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.further_work import asked_of
 from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
 from gemm_model.core.heuristic_choice import HeuristicChoice
@@ -33,6 +34,9 @@ from gemm_model.kernels.candidates import (
 from gemm_model.kernels.feasibility import check
 from gemm_model.kernels.registry import families_of
 from gemm_model.models import DEFAULT_MODEL, Model, create_model, lasting, require_known
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CACHED_RANKINGS = 4096
 TWIN_TIME = 1e-3
@@ -73,6 +77,30 @@ class Ranking:
     @property
     def best(self) -> Choice:
         return self.choices[0]
+
+    def __iter__(self) -> Iterator[Choice]:
+        return iter(self.choices)
+
+    def __len__(self) -> int:
+        return len(self.choices)
+
+    def __getitem__(self, place: int) -> Choice:
+        return self.choices[place]
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """The choices as a table of the schema (`gemm_model.tables.schema`), which every verb reads."""
+        import pandas as pd
+
+        problem = problem_fields(self.problem)
+        return pd.DataFrame(
+            [
+                {"rank": choice.rank, "ties": choice.tie_group, **problem, "gpu": self.gpu.name}
+                | kernel_fields(choice.candidate.config)
+                | {"swap_ab": int(choice.candidate.swap_ab), "predicted_us": choice.prediction.runtime_us}
+                | {"error_band": choice.prediction.error_band, "limiter": choice.prediction.limiter}
+                for choice in self.choices
+            ]
+        )
 
     @property
     def reason(self) -> str:
@@ -255,7 +283,11 @@ class Ranker:
             return f"{description}: {self._why_illegal(problem, wanted)}"
         space, candidates, prediction = min(fitting, key=lambda found: float(found[2].runtime_us.min()))
         index = int(prediction.runtime_us.argmin())
-        times_us = np.concatenate([of_space.runtime_us for _, _, of_space in every])
+        kernels = [
+            of_space.runtime_us.reshape(-1, space.family.space.orders_per_kernel).min(axis=1)
+            for space, _, of_space in every
+        ]
+        times_us = np.concatenate(kernels)
         best = self.rank(problem, 1).best
         other = Choice(
             rank=int((times_us < prediction.runtime_us[index] * (1.0 - SAME_TIME)).sum()) + 1,
@@ -266,7 +298,7 @@ class Ranker:
         name = describe(other.candidate, beside=best.candidate)
         if other.prediction.runtime_us <= best.prediction.runtime_us * (1.0 + SAME_TIME):
             return f"{name} is predicted as fast as any: {other.prediction.runtime_us:.2f} us"
-        return f"{name} is number {other.rank} of {len(times_us)}: {comparison(other, best)}"
+        return f"{name} is number {other.rank} of {len(times_us)} kernels: {comparison(other, best)}"
 
     def _why_illegal(self, problem: GemmProblem, wanted: Mapping[str, Any]) -> str:
         families = [family for family in self.families if family.name == wanted.get("kernel", family.name)]

@@ -353,7 +353,10 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--swizzle", type=whole_number, default=8, help="largest raster group")
     parser.add_argument("--split-k", type=whole_number, default=1, help="parts that K is split into")
     parser.add_argument(
-        "--kernel", default=AUTO_KERNEL, help=f"kernel family: {', '.join(KERNELS)} (default: the GPU's own)"
+        "--kernel",
+        "--family",
+        default=AUTO_KERNEL,
+        help=f"kernel family: {', '.join(KERNELS)} (default: the GPU's own)",
     )
     parser.add_argument(
         "--scheduler",

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import attention, common, further
 from gemm_model.core.errors import InputError
+from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.prediction import RESIDUAL_PHASE
-from gemm_model.report.console import kernel_fields, prediction_fields, problem_fields
+from gemm_model.report.console import prediction_fields
 from gemm_model.report.document import Document, plain, text_table
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from gemm_model.commands import common
 from gemm_model.commands.explain import MODEL
 from gemm_model.commands.rank import add_family, ranker_of, row_of
 from gemm_model.core.errors import InputError
-from gemm_model.report.console import problem_fields
+from gemm_model.core.fields import problem_fields
 from gemm_model.report.document import Document, text_table
 
 EXAMPLES = (

@@ -16,14 +16,20 @@ EXAMPLES = ("gpus", "types --format json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=tuple(LISTS), metavar="|".join(LISTS), help="what to list")
+    parser.add_argument(
+        "what", nargs="?", choices=tuple(LISTS), metavar="|".join(LISTS), help="what to list (default: all)"
+    )
     common.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     common.no_overrides(args)
     common.check_document(args)
-    rows = LISTS[args.what]()
+    if args.what is None:
+        names = {what: ", ".join(str(row["name"]) for row in of()) for what, of in LISTS.items()}
+        rows: list[dict[str, Any]] = [{"list": what, "names": found} for what, found in names.items()]
+    else:
+        rows = LISTS[args.what]()
     document = Document(verb="list", result={"what": args.what}, rows=rows, text=lambda: text_table(rows))
     common.show(args, document)
     return 0

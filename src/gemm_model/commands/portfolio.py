@@ -10,8 +10,8 @@ import numpy as np
 from gemm_model.commands import common
 from gemm_model.commands.rank import add_family, ranker_of
 from gemm_model.core.errors import InputError
+from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.kernels.candidates import Candidate
-from gemm_model.report.console import kernel_fields, problem_fields
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:

@@ -16,6 +16,8 @@ from gemm_model.core.settings import Settings
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from gemm_model.choice.expected import ExpectedTime
     from gemm_model.core.kernel_config import KernelConfig
     from gemm_model.core.prediction import Prediction
@@ -28,6 +30,12 @@ EXAMPLES = (
     "--groups 512,300,0,16 --n 4096 --k 2048 --epilogue gated_silu --cta 128x128",
     "--experts 64 --tokens 4096 --top-k 8 --routing zipf:0.7 --n 2048 --k 4096 --cta 128x128",
     "--attention 'causal heads=32 kv_heads=8 seq_q=4096 head_dim=128'",
+)
+MOST_ROWS = 38
+"""Rows of a table without measurements that the text shows [rows]; chosen: a screen."""
+TELL_APART = (
+    *("in_dtype", "a_dtype", "kernel", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle"),
+    *("split_k", "swap_ab"),
 )
 EXTREMES = 5
 """Rows shown of each end of the ratios [rows]; texts; as in the classic readme."""
@@ -112,8 +120,7 @@ def predict_table_file(
 
 def _table_text(report: TableReport, chosen: Settings) -> str:
     if not report.accuracy:
-        sizes = [name for name in ("m", "n", "k", "heads", "seq_q", "seq_kv") if name in report.rows]
-        return text_table(report.rows[[*sizes, "predicted_us", "limiter"]])
+        return _predictions_text(report.rows)
     from gemm_model.report.console import accuracy_text, explanation, extreme_rows
 
     numbered = report.rows.reset_index(drop=True)
@@ -133,10 +140,20 @@ def _table_text(report: TableReport, chosen: Settings) -> str:
     return "\n" + "\n\n".join(parts)
 
 
+def _predictions_text(rows: pd.DataFrame) -> str:
+    """The first rows of a table without measurements, by the columns that tell them apart."""
+    sizes = [name for name in ("m", "n", "k", "heads", "seq_q", "seq_kv") if name in rows]
+    apart = [name for name in TELL_APART if name in rows and rows[name].nunique() > 1]
+    shown = text_table(rows[[*sizes, *apart, "predicted_us", "limiter"]].head(MOST_ROWS))
+    more = len(rows) - MOST_ROWS
+    return shown if more <= 0 else f"{shown}\n... and {more} rows more: --format csv or --output"
+
+
 def predict_kernel(args: argparse.Namespace) -> Document:
     """The prediction of the one kernel that the options describe."""
+    from gemm_model.core.fields import kernel_fields, problem_fields
     from gemm_model.models import create_model
-    from gemm_model.report.console import explanation, kernel_fields, prediction_fields, problem_fields
+    from gemm_model.report.console import explanation, prediction_fields
 
     chosen = common.settings(args)
     problem = further.problem(args)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from gemm_model.attention.choice import EMITTERS as ATTENTION_EMITTERS
 from gemm_model.commands import attention, common, further
 from gemm_model.core.errors import InputError
+from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.kernel_config import AUTO_KERNEL
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.emit import EMITTERS, emit
 from gemm_model.kernels.registry import ANY_FAMILY, families
-from gemm_model.report.console import kernel_fields, prediction_fields, problem_fields
+from gemm_model.report.console import prediction_fields
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_family(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--family",
+        "--kernel",
         default=AUTO_KERNEL,
         help=f"kernels to choose from: {', '.join(families())}, or {ANY_FAMILY} (default: the GPU's first)",
     )
@@ -91,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
         common.show(args, attention.rank(args))
         return 0
     always = (*common.SETTINGS, *common.OUTPUT, "family")
+    if args.emit in families() and "family" not in args.given:
+        args.family = args.emit
     if args.input is not None:
         common.refuse_unused(args, "with --input", (*always, "against", "input", "dtype"))
         common.show(args, _table(args, common.problem_table(args)))

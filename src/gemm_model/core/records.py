@@ -109,9 +109,10 @@ def record_from(kind: type[Record], values: Mapping[str, Any], where: str) -> Re
     for key in values:
         if key not in known:
             raise InputError(f"{where}: unknown key {key!r}; expected one of {', '.join(known)}")
-    for name, spec in known.items():
-        if name not in values and spec.default is MISSING and spec.default_factory is MISSING:
-            raise InputError(f"{where}: missing key {name!r}")
+    needed = [name for name, each in known.items() if each.default is each.default_factory is MISSING]
+    missing = [repr(name) for name in needed if name not in values]
+    if missing:
+        raise InputError(f"{where}: missing key{'s' * (len(missing) > 1)} {', '.join(missing)}")
     try:
         record = msgspec.convert(dict(values), kind)
     except msgspec.ValidationError as error:

@@ -6,39 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.fields import number_text
 from gemm_model.core.prediction import RESIDUAL_PHASE, Prediction
-from gemm_model.core.problem import GemmProblem
 
 if TYPE_CHECKING:
     import pandas as pd
 
 INDENT = "    "
-
-
-def problem_fields(problem: GemmProblem) -> dict[str, Any]:
-    """A problem as fields of a result, named like columns of tables."""
-    sizes = {name: getattr(problem, name) for name in ("m", "n", "k", "batch")}
-    types = {f"{name}_dtype": getattr(problem, f"{name}_dtype").name for name in ("a", "b", "out", "acc")}
-    further = {name: getattr(problem, name) for name in ("epilogue", "groups", "block_scaling", "conv")}
-    told: dict[str, Any] = {name: found.name for name, found in further.items() if found is not None}
-    if problem.a_scale is not None and problem.a_scale == problem.b_scale:
-        told |= {"sf_dtype": problem.a_scale.dtype.name, "sf_vec_size": problem.a_scale.vec_size}
-    for name, usual in (("a_major", "k"), ("b_major", "k"), ("c_major", "n")):
-        if getattr(problem, name) != usual and problem.conv is None:
-            told[name] = getattr(problem, name)
-    if problem.broadcast:
-        told |= {"broadcast": problem.broadcast}
-    if problem.batch_strides is not None:
-        told |= {"batch_strides": problem.batch_strides.name}
-    if problem.groups is not None and problem.groups.capacity is not None:
-        told |= {"group_layout": problem.groups.layout, "capacity": problem.groups.capacity}
-    return {**sizes, **types, **told}
-
-
-def kernel_fields(config: KernelConfig) -> dict[str, Any]:
-    """A configuration as fields of a result, named like columns of tables."""
-    return {**asdict(config), "fast_accum": int(config.fast_accum)}
 
 
 def prediction_fields(prediction: Prediction) -> dict[str, Any]:
@@ -66,9 +40,9 @@ def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: fl
         lines.append(f"SCHEDULE {kernel['schedule']}")
     if actual_us is not None:
         lines.append(f"RATIO: {prediction.runtime_us / actual_us:.6g}")
-    lines.append(f"{INDENT}predicted: {prediction.runtime_us:.6g} us")
+    lines.append(f"{INDENT}predicted: {number_text(prediction.runtime_us, 6)} us")
     if actual_us is not None:
-        lines.append(f"{INDENT}actual: {actual_us:.6g} us")
+        lines.append(f"{INDENT}actual: {number_text(actual_us, 6)} us")
     if prediction.error_band is not None:
         lent = any("borrowed from" in caveat or "numbers are" in caveat for caveat in prediction.caveats)
         whose = "90 % of measured rows launched alone, held out of the fit"
@@ -77,7 +51,7 @@ def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: fl
     lines.append(f"{INDENT}limiter: {prediction.limiter}")
     lines.append("PHASES (us)")
     lines += [
-        f"{INDENT}{name}: {value:.6g}"
+        f"{INDENT}{name}: {number_text(value, 6)}"
         for name, value in prediction.phases_us.items()
         if name != RESIDUAL_PHASE
     ]
@@ -86,10 +60,12 @@ def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: fl
         lines.append(f"{INDENT}{RESIDUAL_PHASE}: {added_us:+.6g} ({prediction.residual_share:+.1%})")
     if prediction.details:
         lines.append("DETAILS")
-        lines += [f"{INDENT}{name}: {value:.6g}" for name, value in prediction.details.items()]
+        lines += [f"{INDENT}{name}: {number_text(value, 6)}" for name, value in prediction.details.items()]
     if prediction.bytes_by_level:
         lines.append("BYTES")
-        lines += [f"{INDENT}{name}: {value:.6g}" for name, value in prediction.bytes_by_level.items()]
+        lines += [
+            f"{INDENT}{name}: {number_text(value, 6)}" for name, value in prediction.bytes_by_level.items()
+        ]
     lines += [f"caveat: {caveat}" for caveat in prediction.caveats]
     return "\n".join(lines)
 

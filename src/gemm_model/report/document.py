@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from gemm_model import __version__
+from gemm_model.core.fields import number_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,5 +150,5 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return number_text(value)
     return str(value)

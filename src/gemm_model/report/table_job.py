@@ -84,14 +84,7 @@ def predict_file(
     step(f"reading {input_path}")
     table = read_table(input_path)
     table = table if is_attention_table(table) else understood(table)
-    named = cards_of(table)
-    if of_card is None or not named:
-        if "runtime_us" in table:
-            require_card(table, chosen.gpu)
-        parts = [(chosen, np.arange(len(table)))]
-    else:
-        cards = table["gpu"].map(lambda name: card_named(str(name) or chosen.gpu.name)).to_numpy()
-        parts = [(of_card(card), np.flatnonzero(cards == card)) for card in dict.fromkeys(cards)]
+    parts = _by_card(table, chosen, of_card)
     found = [_predicted(table.iloc[places], each, step) for each, places in parts]
     rows = pd.concat([part for part, _, _ in found]).iloc[np.argsort(np.concatenate([p for _, p in parts]))]
     rows.attrs = dict(table.attrs)
@@ -115,6 +108,19 @@ def predict_file(
         with sole_writer(output_dir):
             report.files.extend(_write(input_path, output_dir, chosen, report, step, classic=classic))
     return report
+
+
+def _by_card(
+    table: pd.DataFrame, chosen: Settings, of_card: Callable[[str], Settings] | None
+) -> list[tuple[Settings, IntArray]]:
+    """The settings of each card that a table names, with the places of its rows."""
+    named = cards_of(table)
+    if of_card is None or not named:
+        if "runtime_us" in table:
+            require_card(table, chosen.gpu)
+        return [(chosen, np.arange(len(table)))]
+    cards = table["gpu"].map(lambda name: card_named(str(name) or chosen.gpu.name)).to_numpy()
+    return [(of_card(card), np.flatnonzero(cards == card)) for card in dict.fromkeys(cards)]
 
 
 def _predicted(

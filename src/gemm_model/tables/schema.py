@@ -1,6 +1,6 @@
 """The one schema of tables: what columns are called, what others call them, and which are a slip of the pen.
 
-The same names hold in CSV, JSON, Parquet and Python (`docs/reference/tables.md`). Names of `ALIASES` are read
+The same names hold in CSV, JSON, Parquet and Python (`docs/tables.md`). Names of `ALIASES` are read
 and never written. A column that the schema does not know travels along, and a note says so.
 """
 
