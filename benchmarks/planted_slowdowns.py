@@ -2,10 +2,12 @@
 
     python benchmarks/planted_slowdowns.py plan --output plan.csv
     python benchmarks/planted_slowdowns.py run --rows plan.csv --output results/planted
+    python benchmarks/planted_slowdowns.py judge --output judged.csv
 
 `plan` draws kernels of QuACK on an H200 at random and plants faults in them whose effect is predicted to be
 above 6 %; `run` needs a Hopper GPU, QuACK and NVIDIA's ncu. Each row holds the fault ('' of the kernel
-without one) and the number of its kernel; three of ten kernels are `held_out`.
+without one) and the number of its kernel; three of ten kernels are `held_out`. `judge` names the faults of
+the shipped rows that are at least 5 % slower for it, and prints how many are right.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ TILES = (
 )
 LONGEST_US, SHORTEST_US = 400.0, 8.0
 LEAST_EFFECT = 1.06
+SLOWER = 1.05
+"""Least measured time over that without the fault [1]; judged cases; chosen: others are none to be told."""
 FIRST, SECOND = 42, 43
 """Seeds of the two draws; all kernels of the second are held out."""
 KERNELS_OF_A_FAULT = {FIRST: 26, SECOND: 6}
@@ -227,6 +231,80 @@ def run(plan_path: Path, output: Path, seconds: float) -> None:
     worker.close()
 
 
+def judge(output: Path) -> None:
+    """Each case with its fault and the suspects of its counts; the shares that are right."""
+    import pandas as pd
+
+    tables = Path(__file__).parents[1] / "data" / "measurements" / "h200"
+    burst, counted = (
+        pd.read_csv(tables / name, keep_default_na=False, dtype=str)
+        for name in ("planted.csv.gz", "counters_planted.csv.gz")
+    )
+    burst = burst[burst["disposition"] == "ok"]
+    draws = burst["campaign"].str.endswith("second")
+    times_us = {
+        key: float(time_us)
+        for *key, time_us in zip(burst["fault"], draws, burst["number"], burst["runtime_us"], strict=True)
+        for key in [tuple(key)]
+    }
+    bases = {
+        (second, row["number"]): row
+        for second, (_, row) in zip(draws, burst.iterrows(), strict=True)
+        if row["fault"] == ""
+    }
+    told = []
+    for _, row in counted[counted["disposition"] == "ok"].iterrows():
+        if row["fault"] not in FAULTS:
+            continue
+        second = row["campaign"].endswith("second")
+        before = "warm" if row["fault"] == "cold_l2" else ""
+        slower = times_us[row["fault"], second, row["number"]] / times_us[before, second, row["number"]]
+        if slower >= SLOWER:
+            names = _suspected(dict(bases[second, row["number"]]), row)
+            told.append(
+                {
+                    "set": "held out" if row["held_out"] == "1" else "design",
+                    "fault": row["fault"],
+                    "slower": slower,
+                    "first": names[0] == row["fault"],
+                    "first two": row["fault"] in names[:2],
+                    "told": names[0],
+                }
+            )
+    frame = pd.DataFrame(told)
+    frame.to_csv(output, index=False)
+    for by in (["set"], ["set", "fault"]):
+        print(frame.groupby(by)[["first", "first two"]].agg(["size", "mean"]).round(3).to_string())
+
+
+def _suspected(base: dict[str, str], row: Any) -> list[str]:
+    """Names of the suspects, of the kernel that was meant and the counts of the one that ran."""
+    from gemm_model.integrations.nsight import SECTOR_BYTES
+    from gemm_model.kernel_model.faults import suspects
+    from gemm_model.kernel_model.question import World
+
+    meant = row_from_columns(base, regime="counters")
+    l2 = "warm" if row["fault"] == "cold_l2" else "cold"
+    world = World(
+        problem=meant.problem,
+        config=replace(meant.config, kernel="quack"),  # type: ignore[type-var]
+        gpu=load_gpu("h200"),
+        options={"regime": "counters", "l2": l2},
+    )
+    ctas = 1.0
+    for extent in row["grid"].strip("()").split():
+        ctas *= float(extent)
+    counted = {
+        "duration_us": float(row["duration_us"]),
+        "dram_read_bytes": float(row["dram_read_bytes"]),
+        "l2_read_bytes": SECTOR_BYTES * float(row["l2_read_sectors"]),
+        "l2_write_bytes": SECTOR_BYTES * float(row["l2_write_sectors"]),
+        "smem_bytes_per_cta": float(row["smem_bytes_per_cta"]),
+        "ctas": ctas,
+    }
+    return [each.fault.name for each in suspects(world, counted)]
+
+
 def __getattr__(name: str) -> Any:
     """The provider of kernels on half of the SMs, which needs QuACK and torch."""
     if name != "HalfOfTheSms":
@@ -261,7 +339,7 @@ def __getattr__(name: str) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("plan", "run"))
+    parser.add_argument("what", choices=("plan", "run", "judge"))
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seed", type=int, choices=tuple(KERNELS_OF_A_FAULT), default=FIRST)
@@ -269,6 +347,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.what == "plan":
         plan(arguments.output, arguments.seed)
+    elif arguments.what == "judge":
+        judge(arguments.output)
     else:
         run(arguments.rows, arguments.output, arguments.seconds)
 
