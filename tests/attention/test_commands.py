@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import gemm_model
 from gemm_model.cli import main
 
 PREFILL = "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128"
@@ -35,6 +36,17 @@ def test_predict_tells_the_problem_and_the_resolved_kernel(capsys) -> None:
     assert found["prediction"]["predicted_us"] > 100.0
 
 
+def test_documents_keep_to_the_schema(capsys) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((Path(gemm_model.__file__).parent / "report" / "schema.json").read_text())
+    for words in (
+        ("predict", "--attention", PREFILL),
+        ("explain", "--attention", DECODE),
+        ("rank", "--attention", DECODE),
+    ):
+        jsonschema.validate(_json(capsys, *words), schema)
+
+
 def test_rank_lists_and_says_why(capsys) -> None:
     found = _json(capsys, "rank", "--attention", DECODE, "--top", "3")
     assert [row["rank"] for row in found["rows"]] == [1, 2, 3]
@@ -58,6 +70,17 @@ def test_explain_tells_units_and_what_ifs(capsys) -> None:
     found = _json(capsys, "explain", "--attention", PREFILL)
     assert found["result"]["limiter"] == "TENSOR"
     assert {"change", "predicted_us", "relative"} == set(found["rows"][0])
+
+
+def test_explore_writes_a_page(tmp_path: Path, capsys) -> None:
+    pytest.importorskip("plotly")
+    page = tmp_path / "attention.html"
+    assert main(["explore", "--attention", DECODE, "--html", str(page)]) == 0
+    assert "flash_attention" in capsys.readouterr().out
+    text = page.read_text()
+    assert "over the library&#x27;s own choice" in text or "over the library's own choice" in text
+    assert main(["explore", "--html", str(page)]) == 2
+    assert "--m is missing" in capsys.readouterr().err
 
 
 def test_a_table_of_attention_goes_through_predict(tmp_path: Path, capsys) -> None:

@@ -180,6 +180,22 @@ def _choice(choice: AttentionChoice) -> dict[str, Any]:
     }
 
 
+def explore(args: argparse.Namespace) -> Document:
+    """Write the page of one attention; the fastest configuration is the answer."""
+    from gemm_model.attention.choice import rank_attention
+    from gemm_model.attention.explanation import explain_attention
+    from gemm_model.report.page.attention import attention_page
+
+    chosen = _settings(args, "family", "html")
+    problem = AttentionProblem.parse(args.attention)
+    ranking = rank_attention(problem, chosen.gpu, args.family)
+    explanation = explain_attention(problem, ranking.best.config, chosen.gpu)
+    common.write_page(attention_page(ranking, explanation, chosen.gpu.name), args.html)
+    result = {"file": args.html, "problem": problem_fields(problem), "kernels": len(ranking.choices)}
+    row = _choice(ranking.best)
+    return _document("explore", chosen, result=result, rows=[row], text=lambda: text_table([row]))
+
+
 def explain(args: argparse.Namespace) -> Document:
     """What limits one attention kernel, and what other options would make of it."""
     from gemm_model.attention.explanation import explain_attention

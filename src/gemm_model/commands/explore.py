@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from gemm_model.commands import common
+from gemm_model.commands import attention, common
 from gemm_model.commands.explain import MODEL
 from gemm_model.commands.rank import add_family, ranker_of, row_of
 from gemm_model.core.errors import InputError
@@ -14,13 +14,15 @@ from gemm_model.report.document import Document, text_table
 EXAMPLES = (
     "--m 4096 --n 4096 --k 4096 --dtype fp8 --html shape.html",
     "--m 16 --n 7168 --k 2048 --family cutlass --html decode.html",
+    "--attention 'causal heads=32 kv_heads=8 seq_q=4096 head_dim=128' --html attention.html",
 )
 ALL_KERNELS = 1_000_000
 """Kernels to rank [1]; pages, whose map of tiles and clusters needs all; more than any family offers."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_problem(parser, required=True)
+    common.add_problem(parser, required=False)
+    attention.add_attention(parser, config=False)
     common.add_settings(parser, model=MODEL)
     add_family(parser)
     common.add_page(parser, "the problem", required=True)
@@ -28,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if attention.asked(args):
+        common.print_document(attention.explore(args), args.format or "table")
+        return 0
     from gemm_model.integrations.quack import swapped
     from gemm_model.kernel_model.explanation import explain
     from gemm_model.report.page.kernel import shape_page
