@@ -306,3 +306,27 @@ def test_every_missing_key_of_a_card_is_told_at_once(gemm_model, tmp_path):
     path.write_text("name: mine\narchitecture: sm90\n")
     err = gemm_model("predict", "--m", 64, "--n", 64, "--k", 64, "--cta", "64x64", "--gpu", path).err
     assert "missing keys 'sm_count', 'sm_clk_mhz'" in err
+
+
+SIZES = ("--m", 4096, "--n", 4096, "--k", 4096)
+
+
+@pytest.mark.parametrize("words", [("rank",), ("predict", "--cta", "128x256", "--cluster", "2x1")])
+def test_several_cards_are_compared_in_one_table(gemm_model, words):
+    found = gemm_model(*words, *SIZES, "--gpu", "h200,h100_sxm,b200_sxm", "--format", "json")
+    assert found.code == 0, found.err
+    rows = json.loads(found.out)["rows"]
+    assert [row["gpu"] for row in rows] == ["h200", "h100_sxm", "b200_sxm"]
+    for row in rows:
+        alone = json.loads(gemm_model(*words, *SIZES, "--gpu", row["gpu"], "--format", "json").out)["rows"][0]
+        assert row["predicted_us"] == alone["predicted_us"]
+        assert row["ratio"] == pytest.approx(row["predicted_us"] / rows[0]["predicted_us"])
+        reach = (1 + row["error_band"]) * (1 + rows[0]["error_band"])
+        assert row["inside_bands"] == ("yes" if max(row["ratio"], 1 / row["ratio"]) <= reach else "no")
+
+
+@pytest.mark.parametrize("cards", ["h200,", "h200,h200"])
+def test_cards_to_compare_are_different_ones(gemm_model, cards):
+    found = gemm_model("rank", *SIZES, "--gpu", cards)
+    assert found.code == 2
+    assert "expected different cards" in found.err

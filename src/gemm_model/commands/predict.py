@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.commands import attention, common, further
+from gemm_model.commands import attention, common, compare, further
 from gemm_model.commands.further import add_further
 from gemm_model.core.errors import InputError
 from gemm_model.core.settings import Settings
@@ -70,8 +70,20 @@ def run(args: argparse.Namespace) -> int:
     if args.html is not None:
         raise InputError("--html comes without --input; expected a table (explore makes a page of one shape)")
     common.check_document(args)
+    if compare.cards_asked(args):
+        common.refuse_given(args, further.ROUTING, "with several cards")
+        return compare.compare(args, "predict", _of_one_card)
     common.show(args, attention.predict(args) if attention.asked(args) else predict_kernel(args))
     return 0
+
+
+def _of_one_card(args: argparse.Namespace) -> compare.Answer:
+    """The kernel of the options on the card of --gpu."""
+    from gemm_model.api import predict
+
+    chosen, problem = common.settings(args), further.problem(args)
+    found = predict(problem, common.config(args), chosen.gpu, chosen.model, options=chosen.options)
+    return {"kernel": args.kernel, "cta": args.cta, "cluster": args.cluster}, found
 
 
 def _of_card(args: argparse.Namespace, card: str) -> Settings:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.attention.choice import EMITTERS as ATTENTION_EMITTERS
-from gemm_model.commands import attention, common, further
+from gemm_model.commands import attention, common, compare, further
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.kernel_config import AUTO_KERNEL
@@ -92,6 +92,10 @@ def run(args: argparse.Namespace) -> int:
     if attention.asked(args):
         common.show(args, attention.rank(args))
         return 0
+    if compare.cards_asked(args):
+        read = (*common.SETTINGS, *common.OUTPUT, "family", *common.PROBLEM, *further.FURTHER)
+        common.refuse_unused(args, "with several cards", read)
+        return compare.compare(args, "rank", _best)
     always = (*common.SETTINGS, *common.OUTPUT, "family")
     if args.emit in families() and "family" not in args.given:
         args.family = args.emit
@@ -118,6 +122,15 @@ def run(args: argparse.Namespace) -> int:
 
         common.write_page(ranking_page(ranker.rank(problem, 2 * args.top)), args.html)
     return 0
+
+
+def _best(args: argparse.Namespace) -> compare.Answer:
+    """The best kernel on the card of --gpu."""
+    problem = further.problem(args)
+    best = ranker_of(args).rank(problem, 1).best
+    row = row_of(best, problem)
+    told = ("kernel", "tile", "cluster", "schedule", "swizzle", "split_k", "swap_ab")
+    return {name: row[name] for name in told}, best.prediction
 
 
 def _document(ranker: Ranker, args: argparse.Namespace, **parts: Any) -> Document:
