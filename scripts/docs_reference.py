@@ -19,8 +19,8 @@ import gemm_model
 from gemm_model.bench.device import TimingSettings
 from gemm_model.cli import VERBS
 from gemm_model.core.gpu import QUANTITIES, GpuSpec
-from gemm_model.kernel_model.calibration_file import load_calibration
-from gemm_model.kernels.mechanisms import MECHANISMS
+from gemm_model.kernel_model.calibration_file import load_calibration, silicon_entries
+from gemm_model.kernels.mechanisms import KERNEL, MECHANISMS
 from gemm_model.pipeline.machine import PipelineMachine
 
 if TYPE_CHECKING:
@@ -150,21 +150,30 @@ def numbers(calibration: str = "h200:quack") -> str:
         "",
         f"The {len(MECHANISMS)} mechanisms of the [calibrated model](../model.md) and their {total} numbers, "
         f"with the values of the calibration `{calibration}` for each rate class of operand types. `without` "
-        "takes a mechanism's name and gives its numbers their neutral values, which switch it off. *Fitted* "
-        "numbers come from a fit of measured times and counters, *frozen* ones from their source.",
+        "takes a mechanism's name and gives its numbers their neutral values, which switch it off. Numbers of "
+        "the *card* are the same for all families. A fitted number has a 90 % half-width; *measured* is what "
+        "direct measurements leave to the fit.",
         "",
     ]
+    card = silicon_entries(known.silicon, calibration)
     for mechanism in MECHANISMS:
         lines += [f"## {mechanism.name}", "", " ".join(mechanism.meaning.split()), ""]
-        columns = ["number", "unit", "meaning", "status", *kinds, "neutral", "source"]
+        columns = ["number", "unit", "meaning", "of", *kinds, "90 %", "measured", "neutral", "source"]
         lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
         for number in mechanism.numbers:
-            status = "fitted" if number.name in known.fitted else "frozen"
+            owner = "kernel" if number.of == KERNEL else "card"
+            widths = {
+                kinds_told[number.name]
+                for kinds_told in known.intervals.values()
+                if number.name in kinds_told
+            }
+            width = ", ".join(f"{each:.2g}" for each in sorted(widths))
+            measured = " to ".join(f"{each:g}" for each in card.get(number.name, {}).get("measured", ()))
             of_kinds = [f"{values[kind][number.name]:.4g}" for kind in kinds]
             neutral = "" if number.neutral is None else f"{number.neutral:g}"
             name = f"`{number.name.removeprefix(mechanism.name + '.')}`"
             source = known.sources.get(number.name, number.source)
-            cells = [name, number.unit, number.meaning, status, *of_kinds, neutral, source]
+            cells = [name, number.unit, number.meaning, owner, *of_kinds, width, measured, neutral, source]
             lines.append(f"| {' | '.join(map(_cell, cells))} |")
         lines.append("")
     return "\n".join(lines)

@@ -23,8 +23,6 @@ TO_BE_SPLIT = {
     "src/gemm_model/commands/explain.py": {"run"},
     "src/gemm_model/commands/hierarchy.py": {"_solve"},
     "src/gemm_model/commands/overlap.py": {"add_arguments"},
-    "src/gemm_model/kernel_model/kernel_time.py": {"_work", "kernel_time"},
-    "src/gemm_model/kernel_model/traffic.py": {"traffic"},
     "src/gemm_model/kernels/feasibility.py": {"resources_of"},
     "src/gemm_model/report/page/choice.py": {"tile_map"},
     "src/gemm_model/report/page/kernel.py": {"level_roofline"},

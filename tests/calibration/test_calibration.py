@@ -36,7 +36,7 @@ FREE = (
     "epilogue.store_bytes_per_clk",
 )
 CLOCK = ("light_share", "droop_mma", "droop_memory")
-OTHER_CLOCK = ("droop_us", "droop_free")
+OTHER_CLOCK = ("droop_us",)
 TILES = ((64, 128), (128, 128), (128, 256), (256, 128))
 
 
@@ -259,7 +259,7 @@ def test_a_table_that_cannot_be_calibrated_on_says_why(tmp_path, gemm_model, cha
     [
         (["dram"], ("dram.efficiency",)),
         (["clock"], tuple("clock." + rest for rest in (*CLOCK, *OTHER_CLOCK))),
-        (["l2.fill_share", "dram.efficiency"], ("l2.fill_share", "dram.efficiency")),
+        (["l2.gpc_efficiency", "dram.efficiency"], ("l2.gpc_efficiency", "dram.efficiency")),
     ],
 )
 def test_a_word_names_a_number_or_a_whole_mechanism(words, expected):

@@ -15,6 +15,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import assumed_numbers
 from gemm_model.hierarchy.numbers import hierarchy_numbers
 from gemm_model.integrations.numbers import integration_numbers
+from gemm_model.kernel_model.faults import count_numbers
 from gemm_model.kernel_model.numbers import kernel_model_numbers
 from gemm_model.kernels.numbers import family_numbers
 from gemm_model.overlap.numbers import overlap_numbers
@@ -146,11 +147,25 @@ SHIPPED = {
         },
     ),
     "timeline": (timeline_numbers, {"launch_us": 0.6}),
+    "counts": (
+        count_numbers,
+        {
+            "time_spread": 0.06,
+            "dram_spread": 0.1,
+            "l2_read_spread": 0.1,
+            "l2_write_spread": 0.05,
+            "smem_spread": 0.06,
+            "ctas_spread": 0.02,
+            "farthest": 4.0,
+            "fewest_bytes": 1000000.0,
+        },
+    ),
     "gpu": (
         assumed_numbers,
         {
             "mma_clk_share": 0.9121,
-            "l2_merging_sms": 8,
+            "l2_merging_sms": 4,
+            "tensor_load_gain": 1.26,
             "graph_launch_us": 0.5,
             "event_pair_us": 3,
             "idle_power_share": 0.186,
@@ -189,6 +204,8 @@ def test_what_a_description_does_not_say_is_the_h200_s():
     told = yaml.safe_load((NUMBERS_DIR.parent / "gpu" / "h200.yaml").read_text())
     assumed = asdict(assumed_numbers())
     assert assumed.pop("idle_power_share") == round(told["idle_power_w"] / told["power_cap_w"], 3)
+    # What tensor loads gain over bulk loads is assumed of the H200 too.
+    assert assumed.pop("tensor_load_gain") == 1.26
     assert assumed == {name: told[name] for name in assumed}
 
 

@@ -47,7 +47,7 @@ def test_the_golden_table_has_about_300_kernels_of_all_kinds():
     assert len({case.gpu for case in found}) >= 8
 
 
-@pytest.mark.parametrize("name", ["launch.kernel_us", "edge_multicast.shared_cost", "spilling.sharing"])
+@pytest.mark.parametrize("name", ["launch.kernel_us", "edge_tiles.shared_cost", "spilling.sharing"])
 def test_a_number_that_is_off_is_noticed(name):
     shipped = load_calibration("h200:quack")
     whole = golden_table(replace(shipped, path=None))

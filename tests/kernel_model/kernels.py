@@ -6,7 +6,8 @@ from gemm_model.core.batch import numbers_of
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernel_model.kernel_time import geometry_of, kernel_time
+from gemm_model.kernel_model.kernel import geometry_of
+from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernel_model.tile_schedule import tile_schedule
 from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
@@ -23,6 +24,8 @@ H200 = replace(
     l2_read_gb_per_s=10000.0,
     l2_read_bytes_per_clk_per_sm=64.0,
     l2_read_bytes_per_clk_of_eight=64.0,
+    tensor_load_gain=1.0,
+    l2_merging_sms=8.0,
     l2_unwritten_share=0.0,
     l2_write_gb_per_s=None,
     power_cap_w=700.0,
@@ -33,6 +36,8 @@ B200 = replace(
     sm_clk_mhz=1300.0,
     mma_clk_share=0.9,
     l2_read_bytes_per_clk_per_sm=128.0,
+    tensor_load_gain=1.0,
+    l2_merging_sms=8.0,
     l2_write_bytes_per_clk_per_sm=32.0,
     smem_fill_bytes_per_clk_per_sm=64.0,
     clock_recovery_us=100.0,

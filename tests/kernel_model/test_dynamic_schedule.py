@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gemm_model.kernel_model.kernel_time import geometry_of, kernel_time
+from gemm_model.kernel_model.kernel import geometry_of
+from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernels.registry import family_of
 from gemm_model.kernels.tile_scheduler import FIRST_COME, STATIC_STRIDE
 from tests.kernel_model.kernels import B200, H200, numbers_on, pair_of_ctas, row

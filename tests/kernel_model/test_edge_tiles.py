@@ -67,7 +67,7 @@ def test_a_tile_over_both_edges_is_filled_for_both_operands_at_once():
 def test_of_more_rows_than_eight_no_cluster_keeps_one():
     # 12 rows of 64 divide the 132 clusters; half of the last lies outside.
     sizes = (736, 11 * 64, 4096)
-    assert fill_of(sizes, numbers({"edge_order.fixed_rows": 12.0}), cta_m=64, cta_n=64, swizzle=16).fixed
+    assert fill_of(sizes, numbers({"edge_tiles.fixed_rows": 12.0}), cta_m=64, cta_n=64, swizzle=16).fixed
     assert not fill_of(sizes, cta_m=64, cta_n=64, swizzle=16).fixed
 
 
@@ -127,7 +127,12 @@ def test_requests_of_tiles_with_much_fill_do_not_merge(m, cluster_m, in_step):
     found = fill_of((m, 66 * 64, 4096), cta_m=128, cta_n=64, cluster_m=cluster_m)
     assert found.a_in_step == pytest.approx(in_step)
     assert found.b_in_step == 1
-    alike = fill_of((m, 66 * 64, 4096), numbers().without(["edge_order"]), cta_m=128, cta_n=64)
+    alike = fill_of(
+        (m, 66 * 64, 4096),
+        numbers().having({"edge_tiles.fixed_rows": 0.0, "edge_tiles.out_of_step_rows": math.inf}),
+        cta_m=128,
+        cta_n=64,
+    )
     assert alike.a_in_step == 1
 
 

@@ -83,8 +83,6 @@ FELT = {
     "chain": {"regime": "graph"},
     "split_k": {"split_k": 2},
     "edge_tiles": {"cta_n": 128, "m": 16, "n": 16384},
-    "edge_multicast": {"cta_n": 128, "m": 16, "n": 16384, "cluster_m": 2, "cluster_n": 2},
-    "edge_order": {"m": 40, "n": 16384},
     "line_crossing": {"k": 4104},
     "k_tail": {"k": 4104},
     "misalignment": {"n": 4104},

@@ -16,7 +16,8 @@ from gemm_model.core.batch import batch_of, numbers_of
 from gemm_model.core.errors import InputError
 from gemm_model.kernel_model.calibration_file import as_mapping, load_calibration
 from gemm_model.kernel_model.epilogue import epilogue_clk, fused_clk, stall_of, tile_by_tile_clk
-from gemm_model.kernel_model.kernel_time import geometry_of, kernel_time
+from gemm_model.kernel_model.kernel import geometry_of
+from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernel_model.mainloop import k_tile
 from gemm_model.kernel_model.tile_schedule import tile_schedule
 from gemm_model.kernels.feasibility import resources_of

@@ -92,15 +92,12 @@ def test_warpgroups_that_split_the_columns_issue_narrower_instructions():
     assert step_of(row(cta_m=192, cta_n=128), known).math_clk == pytest.approx(960 + 16)
 
 
-@pytest.mark.parametrize(
-    ("cluster", "clk"),
-    [((1, 1), 150), ((2, 1), 170), ((1, 2), 170), ((2, 2), 190), ((4, 1), 190), ((1, 4), 190)],
-)
-def test_signals_between_producer_and_consumers_bound_a_k_tile(cluster, clk):
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (2, 2), (1, 4)])
+def test_signals_between_producer_and_consumers_bound_a_k_tile(cluster):
     """Where MMAs take no time."""
     known = numbers().without(["tensor"])
     kernel = {"cta_m": 64, "cta_n": 32, "cluster_m": cluster[0], "cluster_n": cluster[1]}
-    assert step_of(row(schedule="pingpong", **kernel), known).math_clk == pytest.approx(clk)
+    assert step_of(row(schedule="pingpong", **kernel), known).math_clk == pytest.approx(150)
 
 
 def test_mmas_and_signals_overlap_as_a_norm_of_order_8():

@@ -9,29 +9,20 @@ from gemm_model.core.batch import batch_of
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.edge_tiles import edge_fill
+from gemm_model.kernel_model.kernel import geometry_of, kernel_on
 from gemm_model.kernel_model.traffic import merged_share, out_of_step, traffic
 from gemm_model.kernels.registry import family_of
-from tests.kernel_model.kernels import B200, H200, found_of, pair_of_ctas, row, schedule_of
+from tests.kernel_model.kernels import B200, H200, pair_of_ctas, row, schedule_of
 from tests.typed_numbers import numbers
 
 ALONE = numbers().without(["coalescing"])
 CUBE_OUTPUT = 4096 * 4096 * 2
 
 
-def never_again(_own_bytes):
-    return float("inf")
-
-
-def at_once(own_bytes):
-    return own_bytes
-
-
-def moved(batch, known=None, gpu=H200, between=never_again, *, chained=False, a_written=False):
-    order = family_of("quack", gpu).tile_order
-    known = known or numbers()
-    found, schedule = found_of(batch, gpu), schedule_of(batch, gpu)
-    edge = edge_fill(batch, schedule, found, known)
-    return traffic(batch, gpu, found, schedule, edge, known, order, between, chained, a_written)
+def moved(batch, known=None, gpu=H200, *, regime="burst", l2="cold"):
+    family = family_of("quack", gpu)
+    kernel = kernel_on(geometry_of(batch, 4096.0, gpu, family), gpu, known or numbers(), regime=regime, l2=l2)
+    return traffic(kernel, edge_fill(batch, kernel.schedule, kernel.resources, kernel.numbers))
 
 
 def test_one_wave_reads_each_operand_once_from_dram():
@@ -45,17 +36,17 @@ def test_what_the_kernel_before_wrote_of_a_is_found_in_l2():
     gpu = replace(H200, l2_unwritten_share=0.4)  # 24 of 60 MiB
     # A of 24 MiB: half of it is there. B is not, so that first loads wait as ever.
     large = row((12288, 512, 1024), cta_m=128, cta_n=256)
-    cold, written = (moved(large, gpu=gpu, chained=True, a_written=told) for told in (False, True))
+    cold, written = (moved(large, gpu=gpu, regime="graph", l2=told) for told in ("cold", "written"))
     assert cold.dram_read_bytes - written.dram_read_bytes == pytest.approx(12 * 2**20)
     assert written.from_dram == cold.from_dram == 1.0
     # Of 8 MiB all but 1/82.
     small = row((4096, 512, 1024), cta_m=128, cta_n=256)
-    cold, written = (moved(small, gpu=gpu, chained=True, a_written=told) for told in (False, True))
+    cold, written = (moved(small, gpu=gpu, regime="graph", l2=told) for told in ("cold", "written"))
     assert cold.dram_read_bytes - written.dram_read_bytes == pytest.approx(8 * 2**20 * 81 / 82)
     # Where no counter told what L2 holds back, nothing is counted on.
     assert (
-        moved(small, chained=True, a_written=True).dram_read_bytes
-        == moved(small, chained=True).dram_read_bytes
+        moved(small, regime="graph", l2="written").dram_read_bytes
+        == moved(small, regime="graph").dram_read_bytes
     )
 
 
@@ -64,18 +55,18 @@ def test_l2_holds_back_outputs_until_later_bytes_drive_them_out():
     # 8192 x 4096 sums of two bytes: 64 MiB, beside 12 MiB of operands; 24 of 76 MiB stay.
     large = row((8192, 4096, 512), cta_m=128, cta_n=128)
     assert moved(large, gpu=gpu).dram_write_bytes == pytest.approx(64 * 2**20 * 52 / 76, rel=1e-3)
-    assert moved(large, gpu=gpu, chained=True).dram_write_bytes == 64 * 2**20
+    assert moved(large, gpu=gpu, regime="graph").dram_write_bytes == 64 * 2**20
     assert moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), gpu=gpu).dram_write_bytes == 0.0
 
 
 def test_a_warm_l2_holds_what_fits_half_of_it():
     # 6 MiB of 30 MiB: each half of 60 keeps a copy.
-    found = moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), between=at_once)
+    found = moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), l2="warm")
     missed = 1 - 1 / (1 + (6 / 30) ** 4)
     assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2 * missed)
     # One partition keeps 6 of 60.
     whole = replace(H200, l2_kept_share=1.0)
-    found = moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), gpu=whole, between=at_once)
+    found = moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), gpu=whole, l2="warm")
     assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2 * (1 - 1 / (1 + 0.1**4)))
 
 
@@ -89,7 +80,7 @@ def test_a_warm_l2_holds_what_fits_half_of_it():
 def test_an_l2_lets_go_as_steeply_as_its_card_says(mebibytes, missed):
     steep = replace(H200, l2_kept_share=1.0, l2_kept_order=20.0)  # 60 MiB
     batch = row((1024, 1024, 1024), cta_m=128, cta_n=128)
-    found = moved(batch, gpu=steep, between=lambda _own: mebibytes * 2.0**20)
+    found = moved(replace(batch, footprint_bytes=mebibytes * 2.0**20), gpu=steep)
     assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2 * missed, rel=1e-4)
 
 
@@ -175,7 +166,7 @@ def test_requests_for_few_panels_meet(panels, cluster_size, asked):
 def test_requests_stop_merging_the_longer_l2_works():
     found = moved(row((8192, 8192, 8192), cta_m=128, cta_n=128))
     # Three milliseconds at a loss of 2 a millisecond: a seventh is left.
-    long = out_of_step(found, 3000.0, numbers().without(["launch_order"]))
+    long = out_of_step(found, 3000.0, numbers())
     assert long.merged_bytes == pytest.approx(found.merged_bytes / 7)
     lost = found.merged_bytes * 6 / 7
     assert long.l2_request_bytes == pytest.approx(found.l2_request_bytes + lost)
@@ -184,35 +175,49 @@ def test_requests_stop_merging_the_longer_l2_works():
     assert all(getattr(long, name) == getattr(found, name) for name in kept)
 
 
-def test_what_meets_by_the_launch_order_is_lost_sooner():
-    found = moved(row((8192, 8192, 8192), cta_m=128, cta_n=128))
-    assert found.ordered_bytes != 0
-    # After 300 us a quarter of it is left, of which a loss of 2 a millisecond leaves 1 / 1.6.
-    later = out_of_step(found, 300.0, numbers())
-    assert later.ordered_bytes == pytest.approx(found.ordered_bytes / 4)
-    assert later.merged_bytes == pytest.approx((found.merged_bytes + found.ordered_bytes / 4) / 1.6)
-    # Clusters of four, and GPUs whose order of SMs is not known, meet by chance alone.
+def test_requests_meet_by_the_launch_order_where_it_is_known():
+    """By chance eight of a GPC's SMs want some of the panels of a wave."""
+    batch = row((8192, 8192, 8192), cta_m=128, cta_n=128)
+    unknown = replace(H200, tpc_rounds=())
+    by_chance = moved(batch, gpu=unknown)
+    asked = by_chance.l2_request_bytes - by_chance.output_bytes + by_chance.merged_bytes
+    wave = schedule_of(batch)
+    met = [merged_share(panels, 1.0, H200) for panels in (wave.minor_panels, wave.major_panels)]
+    assert by_chance.merged_bytes / asked == pytest.approx(0.8 * sum(met) / 2)
+    assert moved(batch).merged_bytes != pytest.approx(by_chance.merged_bytes, rel=0.01)
+    # Clusters of four meet by chance alone.
     four = row((8192, 8192, 8192), cta_m=128, cta_n=128, cluster_m=4)
-    assert moved(four).ordered_bytes == 0
-    assert moved(row(cta_m=128, cta_n=128), gpu=replace(H200, tpc_rounds=())).ordered_bytes == 0
+    assert moved(four).merged_bytes == moved(four, gpu=unknown).merged_bytes
 
 
 @pytest.mark.parametrize(
     ("n", "cta_n", "extra"), [(4096, 128, 0.0), (4112, 128, 0.5), (4104, 128, 1.5), (4104, 208, 3.0)]
 )
 def test_misaligned_writes_cost_by_the_piece(n, cta_n, extra):
-    """Half for each further piece; 208 columns are stored 16 at a time, in pieces half as large."""
+    """Half for each further piece; 208 columns are stored 16 at a time, in pieces half as large; half crosses."""
     found = moved(row((64, n, 64), cta_m=64, cta_n=cta_n, schedule="pingpong"))
-    assert found.l2_store_bytes == pytest.approx(64 * n * 2 * (1 + extra))
+    assert found.l2_store_bytes == pytest.approx(1.5 * 64 * n * 2 * (1 + extra))
     # An output that is contiguous along m: rows of 64 elements are aligned.
     along_m = row((64, n, 64), cta_m=64, cta_n=cta_n, schedule="pingpong", c_major="m")
-    assert moved(along_m).l2_store_bytes == pytest.approx(64 * n * 2)
+    assert moved(along_m).l2_store_bytes == pytest.approx(1.5 * 64 * n * 2)
 
 
-def test_fills_from_dram_take_a_share_of_l2():
-    batch = row(cta_m=128, cta_n=128)
-    half, none = moved(batch), moved(batch, numbers({"l2.fill_share": 0.0}))
-    assert half.l2_load_bytes - none.l2_load_bytes == pytest.approx(0.5 * half.dram_read_bytes)
+def test_lines_that_several_want_cross_from_one_half_of_l2_to_the_other():
+    """One panel of A that all 64 clusters want, and 64 of B that one wants each: half of these cross."""
+    found = moved(row((128, 64 * 128, 4096), cta_m=128, cta_n=128))
+    a_bytes, b_bytes = 128 * 4096 * 2, 64 * 128 * 4096 * 2
+    assert found.dram_read_bytes == pytest.approx(a_bytes + b_bytes, rel=0.01)
+    assert found.crossing_bytes == pytest.approx(a_bytes + b_bytes / 2, rel=0.01)
+
+
+@pytest.mark.parametrize(("cluster_n", "share"), [(1, 0.25), (2, 1.0)])
+def test_l2_reads_a_sector_of_rows_outside_the_matrix_or_all_of_it_by_multicast(cluster_n, share):
+    """64 of 128 rows of A are outside, in each of 64 tiles of B."""
+    kernel = {"cta_m": 128, "cta_n": 128, "cluster_n": cluster_n}
+    found = moved(row((64, 64 * 128, 4096), **kernel), ALONE)
+    within = found.l2_request_bytes + found.crossing_bytes + 0.5 * found.output_bytes
+    outside = 64 * 64 * 4096 * 2 / cluster_n
+    assert found.l2_load_bytes - within == pytest.approx(share * outside)
 
 
 @pytest.mark.parametrize(

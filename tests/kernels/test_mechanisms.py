@@ -20,10 +20,12 @@ NEUTRAL = {
     "launch": {"kernel_us": 0.0, "full_grid_us": 0.0, "clusters_us": 0.0},
     "tensor": {"efficiency": math.inf, "issue_clk": 0.0},
     "spilling": {"register_clk": 0.0, "wait_clk": 0.0, "l2_bytes_per_byte": 0.0},
-    "edge_order": {"fixed_rows": 0.0, "out_of_step_rows": math.inf},
     "whole_waves": {"quantized": 0.0},
     "scale_factors": {"row_bytes": 16.0},
-    "edge_multicast": {
+    "edge_tiles": {
+        "row_clk": 0.0,
+        "fixed_rows": 0.0,
+        "out_of_step_rows": math.inf,
         "whole_box_cost": 1.0,
         "shared_cost": 1.0,
         "two_way_cost": 1.0,
@@ -67,7 +69,7 @@ def test_values_are_those_of_the_records():
 def test_families_lack_what_their_hardware_does_not_have():
     never = {"software_scales", "scaled_outputs", "pointer_stores", "slow_division", "device_descriptors"}
     assert family_of("quack", H200).absent_mechanisms == {"scale_factors", *never}
-    edges = {"k_tail", "edge_tiles", "edge_multicast"}
+    edges = {"k_tail", "edge_tiles"}
     expected = {"narrow_mma", "promotion", "round_trip", "spilling", *edges, *never}
     assert family_of("quack", B200).absent_mechanisms == expected
 
@@ -78,7 +80,7 @@ def test_families_lack_what_their_hardware_does_not_have():
         ({"tensor.efficiency": 9.0}, "number tensor.efficiency is 9.0; expected 0.75 to 1"),
         ({"launch.kernel_us": -1.0}, "number launch.kernel_us is -1.0; expected 0.5 to 12 us"),
         ({"launch.kernel_us": math.nan}, "number launch.kernel_us is nan; expected 0.5 to 12 us"),
-        ({"edge_order.out_of_step_rows": math.inf}, "out_of_step_rows is inf"),
+        ({"edge_tiles.out_of_step_rows": math.inf}, "out_of_step_rows is inf"),
         ({"launch.kernel_us": "3"}, "number launch.kernel_us is '3'"),
         ({"launch.kernel_us": True}, "number launch.kernel_us is True"),
         ({"launch.lunch_us": 3.0}, "unknown number 'launch.lunch_us'"),

@@ -41,7 +41,7 @@ def tile_times(m, n, k, tile, dtype="bf16", schedule="cooperative", **options):
 
 def first_load_us(tile, few_rows=False):
     """Of the mean CTA: fixed, its k tile out of L2 as all ask for theirs, pages of its own."""
-    return 0.58 + 0.87 * tile.k_tile_us + 0.85 * few_rows
+    return 0.63 + 0.87 * tile.k_tile_us + 0.85 * few_rows
 
 
 def before_first_mma_us(regime):
@@ -126,9 +126,9 @@ def test_a_launch_holds_prologue_and_first_load_and_no_more():
         assert phases[name]["first CTA to first load"] == pytest.approx(0.67 + skew_us / 2, abs=0.02)
         since_us = first_us[name] + skew_us / 2
         assert phases[name]["first load to first MMA"] == pytest.approx(since_us, abs=0.02)
-    # 32 KB for each of 132 SMs at about 10 TB/s of L2, 24 KB of the narrower tile.
-    assert first_us["cta"] == pytest.approx(0.58 + 0.87 * 0.44, abs=0.05)
-    assert first_us["few rows"] == pytest.approx(0.58 + 0.87 * 0.33 + 0.85, abs=0.05)
+    # 32 KB for each of 132 SMs at about 11.7 TB/s of L2, 24 KB of the narrower tile.
+    assert first_us["cta"] == pytest.approx(0.63 + 0.87 * 0.37, abs=0.05)
+    assert first_us["few rows"] == pytest.approx(0.63 + 0.87 * 0.277 + 0.85, abs=0.05)
     chained = timeline(16, 128, 64, (64, 128), regime="sustained")
     rows = chained.trace.rows
     assert rows[rows["activity"] == "resident"]["start_us"].min() >= 0.0
@@ -142,8 +142,8 @@ def waited_us(drawn):
 def test_the_mean_cta_waits_less_for_data_than_the_slowest():
     kernel, of = (16, 8192, 4096, (64, 64)), {"regime": "counters", "residual": "off"}
     drawn, tile = timeline(*kernel, **of), tile_times(*kernel, **of)
-    # One wave of 128 tiles, whose loads take three times as long as its MMAs.
-    assert tile.full_wave_us > 3 * tile.period_us
+    # One wave of 128 tiles, whose loads take almost three times as long as its MMAs.
+    assert tile.full_wave_us > 2.9 * tile.period_us
     loads_us = tile.full_wave_us - tile.unhidden_us
     # 64 k tiles through 13 stages: 12 after the first one come with no output on its way, the others as long
     # as the wave lasts. The warp has its MMAs under way 0.05 us after the data, and waits again.
@@ -258,8 +258,8 @@ def test_the_warp_that_loads_tells_the_next_tile_after_its_last_load():
     slot_us = (before["end_us"] - before["start_us"]) / 16
     # 16 k tiles through six stages: the last is asked for when the MMAs of the eleventh have ended.
     assert drawn.trace.info.stages == 6
-    # And asking takes the port as long as it fetches 32 KB, about 0.1 us.
-    told_us = before["start_us"] + 11 * slot_us + 0.1
+    # And asking takes the port as long as it fetches 32 KB at 111 B/clk, about 0.17 us.
+    told_us = before["start_us"] + 11 * slot_us + 0.17
     assert third.loc["the next tile", "end_us"] == pytest.approx(told_us, abs=0.02)
     assert third.loc["its turn at the tensor cores", "start_us"] == third.loc["the next tile", "end_us"]
     of_cutlass = timeline(*kernel, kernel="cutlass", regime="counters", residual="off")

@@ -9,7 +9,7 @@ from gemm_model.core.elementwise import Values, maximum, minimum
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.calibration_file import calibration_for
 from gemm_model.kernel_model.clock import burst_clock_mhz, capped_clock_share
-from gemm_model.kernel_model.kernel_time import l2_bytes_per_us
+from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernels.mechanisms import Clock, Power
 from gemm_model.kernels.registry import family_of
 

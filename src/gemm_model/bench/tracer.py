@@ -27,7 +27,7 @@ from gemm_model.core.batch import numbers_of
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.kernel_model.kernel_time import Geometry
+from gemm_model.kernel_model.kernel import Geometry
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.timeline.iket import (
     WARPS_PER_GROUP,

@@ -10,7 +10,7 @@ import pandas as pd
 from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.kernel_model.kernel_time import Geometry, geometry_of
+from gemm_model.kernel_model.kernel import Geometry, geometry_of
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.tables.accuracy import shape_columns
 from gemm_model.tables.table import batch_from_frame, runtimes_us
@@ -29,6 +29,8 @@ class Observations:
     sm_clk_mhz: FloatArray
     """In-kernel clock where counters read it, settled clock of the sustained regime, else NaN."""
     dram_read_bytes: FloatArray
+    l2_bytes: FloatArray
+    """What L2 reads and writes, as `lts__t_bytes` counts it."""
     power_w: FloatArray
     shape_id: IntArray
     weight: FloatArray
@@ -62,6 +64,7 @@ def observe(frame: pd.DataFrame, gpu: GpuSpec, family: KernelFamily) -> Observat
         runtime_us=measured,
         sm_clk_mhz=_in_kernel_clock(frame),
         dram_read_bytes=_optional(frame, "dram_read_bytes"),
+        l2_bytes=_optional(frame, "l2_bytes"),
         power_w=_optional(frame, "power_w"),
         shape_id=shape_id,
         weight=weight / np.sqrt(np.mean(weight**2)),

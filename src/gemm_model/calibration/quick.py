@@ -19,7 +19,8 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.calibration_file import Calibration
-from gemm_model.kernel_model.kernel_time import geometry_of, kernel_time
+from gemm_model.kernel_model.kernel import geometry_of
+from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import feasible_mask
 from gemm_model.kernels.mechanisms import NUMBERS, kernel_numbers

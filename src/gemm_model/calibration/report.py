@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
 
-from gemm_model.calibration.run import DONOR_KEPT, SHORT_US, CalibrationResult, Validation
+from gemm_model.calibration.joint import Kind, Parameter
+from gemm_model.calibration.run import (
+    DONOR_KEPT,
+    SHORT_US,
+    SIGNIFICANT_DIGITS,
+    CalibrationResult,
+    Validation,
+)
 from gemm_model.core.files import atomic_write
-from gemm_model.kernel_model.calibration_file import Calibration, as_mapping
+from gemm_model.kernel_model.calibration_file import FORMAT_VERSION, Calibration, as_mapping
 from gemm_model.kernel_model.residual import residual_beside, write_residual
-from gemm_model.kernels.mechanisms import NUMBERS
+from gemm_model.kernels.mechanisms import CARD_AND_TYPE, NUMBERS, SILICON_NUMBERS
+
+WIDEST = 10_000
+"""Columns of a line of a calibration file [1]; all files; chosen: one number a line."""
 
 
 def write_calibration(result: CalibrationResult, path: Path) -> list[Path]:
@@ -32,7 +43,59 @@ def write_calibration(result: CalibrationResult, path: Path) -> list[Path]:
 def write_numbers(found: Calibration, path: Path) -> None:
     """The YAML file alone."""
     header = f"# Calibration of {found.family} kernels on {found.gpu}, written by gemm-model calibrate.\n"
-    atomic_write(path, header + yaml.safe_dump(as_mapping(found), sort_keys=False))
+    atomic_write(path, header + _yaml(as_mapping(found)))
+
+
+def write_silicon(
+    gpu: str,
+    numbers: Mapping[Kind, Mapping[str, float]],
+    half_width: Mapping[Parameter, float],
+    entries: Mapping[str, Mapping[str, Any]],
+    path: Path,
+) -> None:
+    """The file of a card's own numbers; what direct measurements leave to each stays as in `entries`."""
+    widths = {(each.number, each.kind): width for each, width in half_width.items() if each.family is None}
+    found: dict[str, Any] = {}
+    for name in SILICON_NUMBERS:
+        values = {kind: values[name] for (_, kind), values in numbers.items()}
+        value: Any = values if NUMBERS[name].of == CARD_AND_TYPE else next(iter(values.values()))
+        entry = {"value": _digits(value), "unit": NUMBERS[name].unit}
+        told = {kind: _digits(widths[name, kind]) for kind in values if (name, kind) in widths}
+        if (name, None) in widths:
+            entry["interval"] = _digits(widths[name, None])
+        elif told:
+            entry["interval"] = told
+        found[name] = {
+            **entry,
+            **{key: entries[name][key] for key in ("measured", "source") if key in entries[name]},
+        }
+    header = (
+        f"# Numbers of the {gpu} itself, which all kernel families share; fitted together by scripts/refit.py\n"
+        "# within what direct measurements leave to them.\n"
+    )
+    document = {"version": FORMAT_VERSION, "gpu": gpu, "fitted_to": {}, "numbers": found}
+    atomic_write(path, header + _yaml(document))
+
+
+def _digits(value: Any) -> Any:
+    """With as many digits as a number is known to."""
+    if isinstance(value, Mapping):
+        return {key: _digits(each) for key, each in value.items()}
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+
+
+def _yaml(document: Mapping[str, Any]) -> str:
+    """A number a line."""
+    lines = []
+    for key, value in document.items():
+        if key in ("numbers", "timeline"):
+            lines.append(f"{key}:\n")
+            for name, entry in value.items():
+                told = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=WIDEST)
+                lines.append(f"  {name}: {told}")
+        else:
+            lines.append(yaml.safe_dump({key: value}, sort_keys=False))
+    return "".join(lines)
 
 
 def validation_table(validations: Iterable[Sequence[Validation]]) -> pd.DataFrame:

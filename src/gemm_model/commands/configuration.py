@@ -29,10 +29,8 @@ def _value_of(chosen: Settings, key: str) -> Any:
     part, *names = key.split(".")
     value: Any = {"gpu": chosen.gpu, "model": chosen.model, "model_opts": chosen.options}[part]
     for name in names:
-        if hasattr(value, "get"):
-            value = value.get(int(name) if name.isdecimal() else name)
-        else:
-            value = getattr(value, name)
+        inner: int | str = int(name) if name.isdecimal() else name
+        value = value.get(inner) if hasattr(value, "get") else getattr(value, name)
     return value
 
 

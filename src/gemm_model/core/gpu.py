@@ -40,6 +40,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "l2_read_gb_per_s": Quantity(unit="GB/s", low=100, high=200000),
     "l2_read_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=8, high=1024, optional=True),
     "l2_read_bytes_per_clk_of_eight": Quantity(unit="bytes/clk", low=8, high=1024, optional=True),
+    "tensor_load_gain": Quantity(unit="1", low=1, high=2),
     "l2_write_gb_per_s": Quantity(unit="GB/s", low=100, high=200000, optional=True),
     "l2_write_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=4, high=1024, optional=True),
     "smem_fill_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=8, high=1024, optional=True),
@@ -78,6 +79,7 @@ class AssumedNumbers:
     graph_launch_us: float = empirical("us", 0.05, 50.0)
     event_pair_us: float = empirical("us", 0.0, 50.0)
     idle_power_share: float = empirical("1", 0.0, 1.0)
+    tensor_load_gain: float = empirical("1", 1.0, 2.0)
 
 
 @cache
@@ -120,6 +122,9 @@ class GpuSpec:
     """What one SM reads from L2 while the others are silent."""
     l2_read_bytes_per_clk_of_eight: float | None = None
     """What each of eight SMs of one GPC reads from L2 at once; what one alone reads where not known."""
+    tensor_load_gain: float = field(default_factory=lambda: assumed_numbers().tensor_load_gain)
+    """What L2, and the way into an SM, deliver to loads by tensor maps over these bulk reads; the H200's where it was
+    not measured."""
     l2_write_gb_per_s: float | None = None
     """What all SMs together store to L2; None where it was not measured: no bound."""
     l2_write_bytes_per_clk_per_sm: float | None = None

@@ -1,6 +1,7 @@
 """Calibrations: all empirical numbers of a kernel family on a GPU, with the errors that held-out data showed.
 
-A calibration is found by GPU and family, such as `h200:quack`, in `config/calibration/<gpu>/<family>.yaml`.
+A calibration is found by GPU and family, such as `h200:quack`, in `config/calibration/<gpu>/<family>.yaml`. It holds
+the numbers of the family's code; those of the card stand in `silicon.yaml` beside it, once for all families.
 Where a pair has none, the nearest is borrowed by the order of `BORROWING`, and the prediction says so.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -31,6 +32,7 @@ from gemm_model.kernels.mechanisms import (
     FURTHER_MECHANISMS,
     FURTHER_SITUATIONS,
     NUMBERS,
+    SILICON_NUMBERS,
     WITHIN_PHASES,
     KernelNumbers,
     WithinPhases,
@@ -42,7 +44,7 @@ from gemm_model.kernels.mechanisms import (
 from gemm_model.kernels.numbers import family_numbers
 from gemm_model.kernels.registry import families
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 CALIBRATION_DIR = CONFIG_DIR / "calibration"
 BORROWED_BANDS = CONFIG_DIR / "calibration" / "borrowed_bands.yaml"
 KNOWN_OF_FAMILIES = CONFIG_DIR / "calibration" / "known_of_families.yaml"
@@ -64,11 +66,15 @@ FEW_WAVES = 4.0
 """Most waves of a kernel of few [waves]; error bands; chosen."""
 NEAREST_KINDS = ("fp16", "fp8", "tf32", "int8", "fp6", "fp4", "fp32")
 """Rate classes in the order in which they stand in for others."""
-KEYS = ("version", "gpu", "family", "architecture", "fitted_to", "error_band", "numbers")
+KEYS = ("version", "gpu", "family", "architecture", "kinds", "fitted_to", "error_band", "numbers")
+SILICON_FILE = "silicon.yaml"
+"""The card's own numbers, beside the calibrations of its families."""
+SILICON_KEYS = ("version", "gpu", "fitted_to", "numbers")
 TIMELINE = "timeline"
 """The key of what no runtime reads; files without it have start values."""
-NUMBER_KEYS = ("unit", "value", "status", "interval", "meaning", "source")
-STATUSES = ("fitted", "frozen")
+NUMBER_KEYS = ("value", "unit", "source")
+FURTHER_NUMBER_KEYS = ("interval", "measured")
+"""Of a fitted number its 90 % half-width; of a number of the card what direct measurements leave to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +86,7 @@ class Calibration:
     architecture: str
     numbers: Mapping[str, KernelNumbers]
     intervals: Mapping[str, Mapping[str, float]]
-    """By class: 95 % confidence half-width of each fitted number."""
+    """By class: 90 % confidence half-width of each fitted number."""
     sources: Mapping[str, str]
     """By number: what it was fitted to, or where a frozen one comes from."""
     error_band: Mapping[str, Mapping[str, float]]
@@ -88,6 +94,8 @@ class Calibration:
     fitted_to: Mapping[str, Any]
     within_phases: WithinPhases
     """What timelines read, of all classes."""
+    silicon: str | None = None
+    """The card whose `silicon.yaml` has the numbers of the card; None where they stand in the same file."""
     path: Path | None = None
     """The file that it was read from."""
 
@@ -267,7 +275,8 @@ def load_calibration(name_or_path: str | Path) -> Calibration:
 @cache
 def calibration_names() -> tuple[str, ...]:
     """Names of the shipped calibrations, such as `h200:quack`; the last resort first."""
-    found = [f"{path.parent.name}:{path.stem}" for path in sorted(CALIBRATION_DIR.glob("*/*.yaml"))]
+    files = sorted(path for path in CALIBRATION_DIR.glob("*/*.yaml") if path.name != SILICON_FILE)
+    found = [f"{path.parent.name}:{path.stem}" for path in files]
     return tuple(sorted(found, key=lambda name: (name != LAST_RESORT, name)))
 
 
@@ -289,8 +298,9 @@ def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Cal
         if key not in values:
             raise InputError(f"{where_from}: key {key} is missing; expected {', '.join(KEYS)}")
     for key in values:
-        if key not in (*KEYS, TIMELINE):
-            raise InputError(f"{where_from}: unknown key {key!r}; expected {', '.join((*KEYS, TIMELINE))}")
+        if key not in (*KEYS, "silicon", TIMELINE):
+            keys = ", ".join((*KEYS, "silicon", TIMELINE))
+            raise InputError(f"{where_from}: unknown key {key!r}; expected {keys}")
     if not isinstance(values["gpu"], str):
         raise InputError(f"{where_from}: gpu is {values['gpu']!r}; expected the name of a GPU")
     for key, known in (("family", families()), ("architecture", ARCHITECTURES)):
@@ -298,7 +308,13 @@ def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Cal
             raise InputError(f"{where_from}: {key} {values[key]!r}; expected one of {', '.join(known)}")
     if not isinstance(values["fitted_to"], Mapping):
         raise InputError(f"{where_from}: fitted_to is {values['fitted_to']!r}; expected a mapping")
-    numbers, intervals, sources = _numbers(values["numbers"], where_from)
+    entries = values["numbers"]
+    if not isinstance(entries, Mapping):
+        raise InputError(f"{where_from}: numbers is {entries!r}; expected a mapping by name")
+    silicon = values.get("silicon")
+    if silicon is not None:
+        entries = {**silicon_entries(silicon, where_from), **entries}
+    numbers, intervals, sources = _numbers(entries, _kinds(values["kinds"], where_from), where_from)
     return Calibration(
         gpu=values["gpu"],
         family=values["family"],
@@ -309,8 +325,35 @@ def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Cal
         error_band=_bands(values["error_band"], where_from),
         fitted_to=values["fitted_to"],
         within_phases=_within_phases(values.get(TIMELINE, {}), f"{where_from}, {TIMELINE}"),
+        silicon=silicon,
         path=path,
     )
+
+
+def silicon_entries(gpu: object, where_from: str) -> Mapping[str, Any]:
+    """The entries of a card's own numbers; raises InputError where the card has no such file."""
+    path = CALIBRATION_DIR / str(gpu) / SILICON_FILE
+    if not path.is_file():
+        known = ", ".join(sorted(found.parent.name for found in CALIBRATION_DIR.glob(f"*/{SILICON_FILE}")))
+        raise InputError(f"{where_from}: silicon {gpu!r}; expected one of {known}")
+    return _silicon(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _silicon(path: Path, _modified: int) -> Mapping[str, Any]:
+    """A card's entries, read again once the file has changed."""
+    values = read_yaml_mapping(path, "the numbers of a card")
+    for key in SILICON_KEYS:
+        if key not in values:
+            raise InputError(f"{path}: key {key} is missing; expected {', '.join(SILICON_KEYS)}")
+    entries: Mapping[str, Any] = values["numbers"]
+    if missing := [name for name in SILICON_NUMBERS if name not in entries]:
+        raise InputError(f"{path}: numbers of the card are missing: {', '.join(missing)}")
+    if foreign := [name for name in entries if name not in SILICON_NUMBERS]:
+        raise InputError(
+            f"{path}: {', '.join(foreign)} belong to no card; expected {', '.join(SILICON_NUMBERS)}"
+        )
+    return entries
 
 
 def _is_further(name: str) -> bool:
@@ -323,32 +366,30 @@ _FURTHER_STARTS = {name: value for name, value in start_values().items() if _is_
 
 
 def _numbers(
-    found: object, where_from: str
+    found: Mapping[str, Any], kinds: Sequence[str], where_from: str
 ) -> tuple[dict[str, KernelNumbers], dict[str, dict[str, float]], dict[str, str]]:
-    """Records by rate class, half-widths by class, and sources, from the file's mapping of numbers."""
-    if not isinstance(found, Mapping):
-        raise InputError(f"{where_from}: numbers is {found!r}; expected a mapping by name")
-    values: dict[str, dict[str, float]] = {}
-    intervals: dict[str, dict[str, float]] = {}
+    """Records by rate class, half-widths by class, and sources, from the files' mappings of numbers."""
+    values: dict[str, dict[str, float]] = {kind: {} for kind in kinds}
+    intervals: dict[str, dict[str, float]] = {kind: {} for kind in kinds}
     sources: dict[str, str] = {}
-    kinds = _kinds(found, where_from)
     for name, entry in found.items():
         place = f"{where_from}, {name}"
         if name not in NUMBERS:
             raise InputError(f"{place}: unknown number; expected one of {', '.join(NUMBERS)}")
         _require_entry(entry, NUMBERS[name].unit, place)
+        width = entry.get("interval")
         for kind in kinds:
-            values.setdefault(kind, {})[name] = _of_kind(entry["value"], kind, place)
-            if kind in entry["interval"]:
-                intervals.setdefault(kind, {})[name] = float(entry["interval"][kind])
+            values[kind][name] = _of_kind(entry["value"], kind, place)
+            if width is not None and not (isinstance(width, Mapping) and kind not in width):
+                intervals[kind][name] = float(_of_kind(width, kind, place))
         sources[name] = str(entry["source"])
     records = {}
     for kind in kinds:
         try:
-            records[kind] = kernel_numbers({**_FURTHER_STARTS, **values.get(kind, {})})
+            records[kind] = kernel_numbers({**_FURTHER_STARTS, **values[kind]})
         except InputError as error:
             raise InputError(f"{where_from}, {kind}: {error}") from None
-    return records, intervals, sources
+    return records, {kind: widths for kind, widths in intervals.items() if widths}, sources
 
 
 def _within_phases(found: object, where_from: str) -> WithinPhases:
@@ -365,20 +406,13 @@ def _within_phases(found: object, where_from: str) -> WithinPhases:
         raise InputError(f"{where_from}: {error}") from None
 
 
-def _kinds(found: Mapping[str, Any], where_from: str) -> list[str]:
-    """The rate classes that some number tells apart, in their order."""
-    named = {
-        kind
-        for entry in found.values()
-        if isinstance(entry, Mapping) and isinstance(entry.get("value"), Mapping)
-        for kind in entry["value"]
-    }
-    for kind in named:
+def _kinds(found: object, where_from: str) -> list[str]:
+    """The rate classes of a file, in their order."""
+    if not isinstance(found, list) or not found:
+        raise InputError(f"{where_from}: kinds is {found!r}; expected some of {', '.join(MATH_KINDS)}")
+    for kind in found:
         _require_rate_class(kind, where_from)
-    kinds = [kind for kind in NEAREST_KINDS if kind in named]
-    if not kinds:
-        raise InputError(f"{where_from}: numbers of no rate class; expected some of {', '.join(MATH_KINDS)}")
-    return kinds
+    return [kind for kind in NEAREST_KINDS if kind in found]
 
 
 def _require_rate_class(kind: object, where_from: str) -> None:
@@ -387,22 +421,24 @@ def _require_rate_class(kind: object, where_from: str) -> None:
 
 
 def _require_entry(entry: object, unit: str, place: str) -> None:
-    if not isinstance(entry, Mapping) or set(entry) != set(NUMBER_KEYS):
-        raise InputError(f"{place} is {entry!r}; expected a mapping of {', '.join(NUMBER_KEYS)}")
+    keys = (*NUMBER_KEYS, *FURTHER_NUMBER_KEYS)
+    if not isinstance(entry, Mapping) or not set(NUMBER_KEYS) <= set(entry) <= set(keys):
+        raise InputError(f"{place} is {entry!r}; expected a mapping of {', '.join(keys)}")
     if str(entry["unit"]) != unit:
         raise InputError(f"{place}: unit {entry['unit']!r}; expected {unit!r}")
-    if entry["status"] not in STATUSES:
-        raise InputError(f"{place}: status {entry['status']!r}; expected one of {', '.join(STATUSES)}")
-    widths = entry["interval"]
-    if not isinstance(widths, Mapping) or not all(_is_width(width) for width in widths.values()):
-        raise InputError(f"{place}: interval {widths!r}; expected a half-width of 0 or more by rate class")
-    for kind in widths:
-        _require_rate_class(kind, place)
+    width = entry.get("interval", 0.0)
+    for named in width if isinstance(width, Mapping) else ():
+        _require_rate_class(named, place)
+    for each in width.values() if isinstance(width, Mapping) else (width,):
+        if not _is_width(each):
+            raise InputError(f"{place}: interval {width!r}; expected a half-width of 0 or more")
 
 
 def _of_kind(value: object, kind: str, place: str) -> Any:
     if not isinstance(value, Mapping):
         return value
+    for named in value:
+        _require_rate_class(named, place)
     if kind not in value:
         raise InputError(f"{place}: no value for {kind}; expected one for each rate class")
     return value[kind]
@@ -440,40 +476,40 @@ def _is_finite(value: object) -> bool:
 
 
 def as_mapping(calibration: Calibration) -> dict[str, Any]:
-    """Plain values of a calibration, as they stand in its file."""
-    by_kind = {kind: found.values() for kind, found in calibration.numbers.items()}
-    entries: dict[str, Any] = {}
-    for name, spec in NUMBERS.items():
-        values = {kind: found[name] for kind, found in by_kind.items()}
-        alike = len(set(values.values())) == 1 and name not in calibration.fitted
-        entries[name] = {
-            "value": next(iter(values.values())) if alike else values,
-            "unit": spec.unit,
-            "status": STATUSES[name not in calibration.fitted],
-            "interval": {kind: found[name] for kind, found in calibration.intervals.items() if name in found},
-            "meaning": spec.meaning,
-            "source": calibration.sources.get(name, spec.source),
-        }
+    """Plain values of a calibration, as they stand in its file: the card's numbers too where it has its own."""
+    held = [name for name in NUMBERS if calibration.silicon is None or name not in SILICON_NUMBERS]
     return {
         "version": FORMAT_VERSION,
         "gpu": calibration.gpu,
         "family": calibration.family,
         "architecture": calibration.architecture,
+        **({} if calibration.silicon is None else {"silicon": calibration.silicon}),
+        "kinds": list(calibration.numbers),
         "fitted_to": dict(calibration.fitted_to),
         "error_band": {kind: dict(bands) for kind, bands in calibration.error_band.items()},
-        "numbers": entries,
+        "numbers": {name: _entry(calibration, name) for name in held},
         TIMELINE: {
             name: {
                 "value": getattr(calibration.within_phases, name),
                 "unit": spec.unit,
-                "status": STATUSES[1],
-                "interval": {},
-                "meaning": spec.meaning,
                 "source": spec.source,
             }
             for name, spec in WITHIN_PHASES.items()
         },
     }
+
+
+def _entry(calibration: Calibration, name: str) -> dict[str, Any]:
+    values = {kind: found.values()[name] for kind, found in calibration.numbers.items()}
+    widths = {kind: found[name] for kind, found in calibration.intervals.items() if name in found}
+    entry = {
+        "value": next(iter(values.values())) if len(set(values.values())) == 1 else values,
+        "unit": NUMBERS[name].unit,
+    }
+    if widths:
+        alike = len(set(widths.values())) == 1 and len(widths) == len(values)
+        entry["interval"] = next(iter(widths.values())) if alike else widths
+    return {**entry, "source": calibration.sources.get(name, NUMBERS[name].source)}
 
 
 def situation(

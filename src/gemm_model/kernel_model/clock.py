@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gemm_model.core.elementwise import Flags, Values, maximum, minimum, sqrt, where
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.records import formula_record
+from gemm_model.kernel_model.kernel import Kernel
+from gemm_model.kernel_model.launch_context import LaunchContext
 from gemm_model.kernel_model.numbers import kernel_model_numbers
+from gemm_model.kernel_model.rates import l2_bytes_per_us
+from gemm_model.kernel_model.traffic import Traffic
 from gemm_model.kernels.mechanisms import Clock, Power
 
 
@@ -33,11 +40,10 @@ def burst_clock_mhz(
 
     `math_share` is what the MMAs draw over the most that they can: their rate times `multiplier_share`.
 
-    The clock of a busy card stands at `light_share` of the boost. Beyond a current that the supply holds
-    (`droop_free`), it sags with the current, linear in each rate, within `droop_us`: a short kernel keeps
-    more of it, also back to back with its like. Cards of other kinds sag by other amounts under the same
-    current: droops count in what MMAs on a quarter of the SMs take off the clock (`mma_clk_share`). A clock
-    probe before or after the kernel sees nothing of this; counters do.
+    The clock of a busy card stands at `light_share` of the boost. It sags with the current, linear in each rate,
+    within `droop_us`: a short kernel keeps more of it, also back to back with its like. Cards of other kinds sag
+    by other amounts under the same current: droops count in what MMAs on a quarter of the SMs take off the
+    clock (`mma_clk_share`). A clock probe before or after the kernel sees nothing of this; counters do.
 
     A locked clock far below the boost leaves the supply room to spare: only the MMAs pull it down, at once,
     and `clock_recovery_us` later it is back: longer kernels lose no more.
@@ -47,7 +53,7 @@ def burst_clock_mhz(
         left = minimum(gpu.clock_recovery_us / waves_us, 1.0)
         return gpu.sm_clk_mhz * maximum(1.0 - unit * clock.droop_mma * math_share * left, lowest)
     current = clock.droop_mma * math_share + clock.droop_memory * (l2_share + dram_share)
-    sag = unit * maximum(current - clock.droop_free, 0.0)
+    sag = unit * current
     settled = waves_us / (waves_us + clock.droop_us)
     return gpu.sm_clk_mhz * maximum(clock.light_share - sag * settled, lowest)
 
@@ -99,3 +105,106 @@ def _cube_root(value: Values) -> Values:
     for _ in range(4):
         root = (2.0 * root + value / (root * root)) / 3.0
     return root
+
+
+SHORTEST_WAVES_US = 1e-6
+"""Of a kernel without mechanisms [us]; rates in it; a guard against dividing by zero."""
+ClockRule = Callable[[Values, Values], Values]
+"""The clock in MHz of a kernel whose waves take so many us at such a clock."""
+
+
+@formula_record
+class ClockRules:
+    """The clock by what the waves take at such a clock."""
+
+    card: ClockRule
+    """What the card is set to: its boost clock unless power caps it."""
+    inside: ClockRule
+    """Inside the kernel: the card's, or less where the supply sags."""
+
+
+def clock_rules(kernel: Kernel, bytes_moved: Traffic) -> ClockRules:
+    """The clock's rules of each kernel; the card's and the one inside it."""
+    geometry, gpu, numbers, around = kernel.geometry, kernel.gpu, kernel.numbers, kernel.around
+    multipliers = geometry.batch.multiplier_share
+    switched = geometry.flop * multipliers
+    l2_bytes = bytes_moved.l2_request_bytes
+    dram_bytes = bytes_moved.dram_bytes
+    math_clk = switched / (geometry.rate * gpu.sm_count)
+    l2_us = l2_bytes / l2_bytes_per_us(gpu, numbers)
+    dram_us = dram_bytes / gpu.dram_bytes_per_us
+    light, power = light_load_share(gpu, numbers.clock), numbers.power
+
+    def burst(waves_us: Values, sm_clk_mhz: Values) -> Values:
+        waves_us = maximum(waves_us, SHORTEST_WAVES_US)
+        per_us = 1.0 / waves_us
+        return burst_clock_mhz(
+            gpu,
+            numbers.clock,
+            minimum(math_clk * per_us / sm_clk_mhz, multipliers),
+            minimum(l2_us * per_us, 1.0),
+            minimum(dram_us * per_us, 1.0),
+            waves_us,
+        )
+
+    def at_boost(waves_us: Values, sm_clk_mhz: Values) -> Values:
+        loaded = burst(waves_us, sm_clk_mhz)
+        if around.profiled:
+            ctas = geometry.batch.cluster_m * geometry.batch.cluster_n
+            return where(counted_quiet(gpu, geometry.schedule.resident, ctas), gpu.sm_clk_mhz, loaded)
+        return loaded
+
+    def boost(_waves_us: Values, _sm_clk_mhz: Values) -> Values:
+        return gpu.sm_clk_mhz
+
+    def capped(waves_us: Values, sm_clk_mhz: Values) -> Values:
+        work_uj = (power.pj_per_flop * switched + power.pj_per_l2_byte * l2_bytes) * 1e-6
+        cap_w = gpu.power_cap_w or float("inf")
+        # Power is controlled over many launches: the gap between two of them counts.
+        period_us = waves_us + numbers.chain.boundary_us
+        dram_w = power.pj_per_dram_byte * dram_bytes * 1e-6 / period_us
+        work_w_at_boost = work_uj / period_us * gpu.sm_clk_mhz / sm_clk_mhz
+        share = capped_clock_share(power, cap_w, gpu.resting_w, work_w_at_boost, dram_w)
+        return gpu.sm_clk_mhz * share
+
+    def sustained(waves_us: Values, sm_clk_mhz: Values) -> Values:
+        # At the lower voltage of a capped clock the supply does not sag beyond the share of a light load.
+        return minimum(light * capped(waves_us, sm_clk_mhz), at_boost(waves_us, sm_clk_mhz))
+
+    return ClockRules(capped, sustained) if around.settled else ClockRules(boost, at_boost)
+
+
+def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: LaunchContext) -> float:
+    """No kernel's clock is found above this.
+
+    With C from where the search begins to the clock of a light load, it ends up to C / (1 - slope^2) above
+    its beginning: steps a and b of a slope b / a, a + b up to C, are extrapolated to a / (1 - b / a). The
+    rule itself rises with the clock as far as the MMAs' share of the clocks falls and the waves get short: by
+    the part that each takes off the clock, for a clock that is so much higher. A power cap may lower it.
+    """
+    numbers = kernel_model_numbers()
+    first, steepest = numbers.first_clock_share, numbers.steepest_clock_slope
+    above = max(light_load_share(gpu, clock) - first, 0.0)
+    sag = (1.0 - gpu.mma_clk_share) * clock.droop_mma
+    slope = steepest if around.settled else min((sag + above) / first, steepest)
+    share = first + above / (1.0 - slope * slope)
+    return gpu.sm_clk_mhz * (max(share, 1.0) if around.profiled else share)
+
+
+def clock_without_loads_mhz(
+    gpu: GpuSpec, clock: Clock, around: LaunchContext, mma_clk: Values, waves_clk: Values
+) -> Values:
+    """No kernel whose waves wait for no load is found at a higher clock, the search's error included.
+
+    MMAs are at work in `mma_clk` of the `waves_clk` (`burst_clock_mhz`). A kernel that waits may run at a
+    higher clock, but its wait takes longer than that clock saves: the sag is a share of the clock, and falls
+    as the clocks in all grow. A power cap may lower it. A locked clock is back where it was if waves last.
+    """
+    highest = highest_clk_mhz(gpu, clock, around)
+    if around.profiled:
+        return highest
+    found: Values = gpu.sm_clk_mhz
+    if gpu.clock_recovery_us is None:
+        waves_us = maximum(waves_clk / highest, SHORTEST_WAVES_US)
+        found = burst_clock_mhz(gpu, clock, mma_clk / (waves_us * highest), 0.0, 0.0, waves_us)
+    return minimum(found * (1.0 + kernel_model_numbers().settled_within), highest)

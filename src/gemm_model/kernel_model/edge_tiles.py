@@ -25,7 +25,7 @@ from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernel_model.placement import SMS_PER_TPC
 from gemm_model.kernel_model.tile_schedule import TileSchedule
 from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import EdgeMulticast, EdgeOrder, EdgeTiles, KernelNumbers
+from gemm_model.kernels.mechanisms import EdgeTiles, KernelNumbers
 
 ONE_SM_OF_EACH_TPC = 1.0 / SMS_PER_TPC
 """Share of the SMs that work before any TPC has two at work [1]; all launches; the launcher's order."""
@@ -95,7 +95,7 @@ def edge_fill(
     filled_m, filled_n = schedule.filled_m, schedule.filled_n
     if is_number(filled_m) and is_number(filled_n) and filled_m == filled_n == 1.0:
         return NO_EDGE
-    order, multicast = numbers.edge_order, numbers.edge_multicast
+    order = multicast = numbers.edge_tiles
     rows_m = ceil(batch.m / (batch.cta_m * batch.cluster_m))
     rows_n = ceil(batch.n / (batch.cta_n * batch.cluster_n))
     fixed_m = _fixed(schedule, rows_m, (rows_m <= schedule.group) & schedule.minor_is_m, order)
@@ -141,7 +141,7 @@ def _edge(filled: Values, rows: Values, fixed: Flags, along: Values, sharers: Va
     return _Edge(minimum((1.0 - filled) * rows, 1.0), rows, fixed, along, sharers)
 
 
-def _out_of_step(edge: _Edge, tile: Values, order: EdgeOrder) -> Values:
+def _out_of_step(edge: _Edge, tile: Values, order: EdgeTiles) -> Values:
     """Share of an operand's requests that no longer merge.
 
     A CTA with fill advances at another pace than its neighbours. The share falls with the root of the rows of
@@ -154,7 +154,7 @@ def _out_of_step(edge: _Edge, tile: Values, order: EdgeOrder) -> Values:
     return minimum(rows_outside / order.out_of_step_rows, 1.0) / sqrt(edge.rows)
 
 
-def _fixed(schedule: TileSchedule, rows: Values, walked: Flags, order: EdgeOrder) -> Flags:
+def _fixed(schedule: TileSchedule, rows: Values, walked: Flags, order: EdgeTiles) -> Flags:
     """Whether a resident cluster keeps its row (or column) of the output for all its tiles.
 
     It does with a single tile, or if rows are walked first and their number divides the clusters.
@@ -164,7 +164,7 @@ def _fixed(schedule: TileSchedule, rows: Values, walked: Flags, order: EdgeOrder
     return few & (returns | (schedule.tiles <= schedule.resident))
 
 
-def _fill_cost(edge: _Edge, multicast: EdgeMulticast) -> Values:
+def _fill_cost(edge: _Edge, multicast: EdgeTiles) -> Values:
     """Cost of the fill of one operand's tile, as a share of the tile, for a cluster's mean wave.
 
     Each CTA that shares a tile by multicast requests a box of it. Fill costs less if fewer SMs have it:
@@ -197,12 +197,12 @@ def crowding(batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers) -> Callable
     pairs = where(ctas_per_cluster > 1.0, edge.further_sm_of_pairs, edge.further_sm)
     further = where(ctas_per_cluster > 2.0, 1.0, pairs)
     whole_device = ONE_SM_OF_EACH_TPC + further * (1.0 - ONE_SM_OF_EACH_TPC)
-    two_way = where(_two_way(batch), numbers.edge_multicast.two_way_cost, 1.0)
+    two_way = where(_two_way(batch), numbers.edge_tiles.two_way_cost, 1.0)
     cost = two_way / whole_device
 
     def crowded(clusters: Values) -> Values:
         busy = clusters * cluster_share
-        felt = _felt_by_fours(busy, clusters, ctas_per_cluster, gpu, numbers.edge_multicast.gpc_share)
+        felt = _felt_by_fours(busy, clusters, ctas_per_cluster, gpu, numbers.edge_tiles.gpc_share)
         device = minimum(felt, ONE_SM_OF_EACH_TPC) + further * maximum(felt - ONE_SM_OF_EACH_TPC, 0.0)
         return cost * device / busy
 

@@ -19,9 +19,11 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.kernel_config import PINGPONG
+from gemm_model.kernel_model.compose import Wave
 from gemm_model.kernel_model.edge_tiles import NO_EDGE
 from gemm_model.kernel_model.epilogue import hidden_clk
-from gemm_model.kernel_model.kernel_time import Geometry, KernelTime, Wave
+from gemm_model.kernel_model.kernel import Geometry
+from gemm_model.kernel_model.kernel_time import KernelTime
 from gemm_model.kernels.mechanisms import (
     DRAM,
     EPILOGUE,

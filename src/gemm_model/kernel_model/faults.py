@@ -22,8 +22,6 @@ from gemm_model.kernel_model.question import Composed, World
 class CountNumbers:
     """How counts and predictions of kernels without a fault compare: `config/numbers/counts.yaml`."""
 
-    l2_reads: float = empirical("1", 0.5, 3.0)
-    l2_writes: float = empirical("1", 0.5, 3.0)
     time_spread: float = empirical("1", 0.001, 1.0)
     dram_spread: float = empirical("1", 0.001, 1.0)
     l2_read_spread: float = empirical("1", 0.001, 1.0)
@@ -51,11 +49,11 @@ class Count:
 
 def _l2_read_bytes(found: Composed) -> float:
     moved = found.times.traffic
-    return count_numbers().l2_reads * float(moved.l2_load_bytes - moved.l2_store_bytes)
+    return float(moved.l2_load_bytes - moved.l2_store_bytes)
 
 
 def _l2_write_bytes(found: Composed) -> float:
-    return count_numbers().l2_writes * float(found.times.traffic.output_bytes)
+    return float(found.times.traffic.l2_store_bytes)
 
 
 def _smem_bytes(found: Composed) -> float:

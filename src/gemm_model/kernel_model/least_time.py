@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from gemm_model.core.elementwise import Values, is_zero, maximum
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernel_model.clock import clock_without_loads_mhz, highest_clk_mhz
+from gemm_model.kernel_model.compose import last_wave_weight
 from gemm_model.kernel_model.epilogue import exposed_clk, hidden_clk, tile_period_clk, whole_epilogue_clk
-from gemm_model.kernel_model.kernel_time import (
-    clock_without_loads_mhz,
-    highest_clk_mhz,
-    last_wave_weight,
-    launches_us,
-    operands_us,
-)
+from gemm_model.kernel_model.kernel_time import launches_us
 from gemm_model.kernel_model.launch_context import COLD, REGIMES
 from gemm_model.kernel_model.mainloop import math_clk
+from gemm_model.kernel_model.rates import operands_us
 from gemm_model.kernel_model.reduction import exposed_turns, turn_clk, turns_clk
 from gemm_model.kernel_model.tile_schedule import tile_waves
 from gemm_model.kernels.family import KernelFamily

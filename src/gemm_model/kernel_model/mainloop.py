@@ -21,7 +21,7 @@ from gemm_model.kernel_model.alignment import LINE_BYTES, SCALE_ROW_BYTES, row_a
 from gemm_model.kernel_model.spilling import spilled_clk
 from gemm_model.kernel_model.tile_schedule import TileSchedule
 from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Latency, Promotion, RoundTrip
+from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Latency, Promotion
 
 
 @formula_record
@@ -72,7 +72,8 @@ def k_tile(
     port = _port_bytes(batch, resources, schedule, numbers) + _crossing_bytes(
         batch, resources, schedule, numbers
     )
-    way_in = numbers.port.efficiency * gpu.known("l2_read_bytes_per_clk_per_sm")
+    way_in = numbers.port.efficiency * gpu.tensor_load_gain
+    way_in = way_in * gpu.known("l2_read_bytes_per_clk_per_sm")
     port = port / way_in
     load = _load_clk(gpu, numbers.latency, fresh_share)
     behind = math * resources.math_in_round_trip
@@ -114,7 +115,7 @@ def unspilled_clk(
 ) -> Values:
     """The same without what spilled registers take."""
     mma = _mma_clk(batch, rate, resources, numbers, scale_misses) * _beyond_k(resources, k_tiles)
-    signals = _round_trip_clk(batch, numbers.round_trip)
+    signals: Values = numbers.round_trip.single_clk
     if not is_zero(resources.awaited_math):
         signals = signals + resources.awaited_math * mma / resources.warpgroups
     return smooth_maximum(mma, signals, numbers.overlap.loads_dram_order)
@@ -190,13 +191,6 @@ def _source_bytes(batch: GemmBatch) -> Values:
     if batch.further is None:
         return 0.0
     return batch.cta_m * batch.cta_n * batch.source_bits / 8.0
-
-
-def _round_trip_clk(batch: GemmBatch, round_trip: RoundTrip) -> Values:
-    """What a k tile takes at least: signals between producer and consumers, across the cluster."""
-    ctas = batch.cluster_m * batch.cluster_n
-    doublings = where(ctas > 2, 2.0, where(ctas > 1, 1.0, 0.0))
-    return round_trip.single_clk + round_trip.doubling_clk * doublings
 
 
 def _tail_clk(batch: GemmBatch, resources: Resources, tail: KTail) -> Values:

@@ -41,14 +41,8 @@ from gemm_model.kernel_model.calibration_file import (
 )
 from gemm_model.kernel_model.clock import energy_uj
 from gemm_model.kernel_model.elasticity import LIMITERS, elasticities
-from gemm_model.kernel_model.kernel_time import (
-    Geometry,
-    KernelTime,
-    TileTimes,
-    geometry_of,
-    kernel_time,
-    tile_times,
-)
+from gemm_model.kernel_model.kernel import Geometry, geometry_of
+from gemm_model.kernel_model.kernel_time import KernelTime, TileTimes, kernel_time, tile_times
 from gemm_model.kernel_model.knowledge import Knowledge, knowledge
 from gemm_model.kernel_model.launch_context import COLD, L2_STATES, REGIMES
 from gemm_model.kernel_model.least_time import least_us
@@ -375,7 +369,9 @@ class PhysicalEvaluation:
         }
         bytes_by_level = {
             "dram": moved.dram_bytes,
-            "l2": moved.l2_request_bytes,
+            # As the counter lts__t_bytes sums them, and what SMs ask for.
+            "l2": moved.l2_load_bytes,
+            "l2_requests": moved.l2_request_bytes,
             "smem": (
                 resources.stage_bytes * schedule.k_tiles * schedule.tiles * batch.cluster_m * batch.cluster_n
             ),

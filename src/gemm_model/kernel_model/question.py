@@ -20,7 +20,8 @@ from gemm_model.core.gpu import QUANTITIES, GpuSpec, with_sms
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.elasticity import LIMITERS, elasticities
-from gemm_model.kernel_model.kernel_time import Geometry, KernelTime, geometry_of, kernel_time
+from gemm_model.kernel_model.kernel import Geometry, geometry_of
+from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernel_model.launch_context import L2_STATES
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernel_model.residual import OFF

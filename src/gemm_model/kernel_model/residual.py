@@ -23,7 +23,8 @@ from gemm_model.kernel_model.alignment import LINE_BYTES
 from gemm_model.kernel_model.calibration_file import WHOLE_SITUATIONS, Calibration, has_bands
 from gemm_model.kernel_model.forest import Features, Forest
 from gemm_model.kernel_model.forest_file import forest_of, read_archive, write_archive
-from gemm_model.kernel_model.kernel_time import Geometry, KernelTime
+from gemm_model.kernel_model.kernel import Geometry
+from gemm_model.kernel_model.kernel_time import KernelTime
 
 LIMIT = 0.08
 """The correction's bound [1, of the physical time]; all residuals; chosen: the physical model stays the

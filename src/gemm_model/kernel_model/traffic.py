@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
@@ -21,14 +19,21 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernel_model.alignment import further_pieces
 from gemm_model.kernel_model.edge_tiles import EdgeFill
+from gemm_model.kernel_model.kernel import Kernel
+from gemm_model.kernel_model.launch_context import footprint_bytes
 from gemm_model.kernel_model.numbers import kernel_model_numbers
 from gemm_model.kernel_model.placement import requests_in_order
 from gemm_model.kernel_model.reduction import workspace_bytes
 from gemm_model.kernel_model.spilling import spilled_l2_bytes
 from gemm_model.kernel_model.tile_schedule import TileSchedule
-from gemm_model.kernels.family import TileOrder
-from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers
+
+L2_WRITES = 1.5
+"""Bytes that L2 writes for a byte of output [1]; all writes; counters (h200, four families: 1.500 to 1.508 in the
+median): half of the addresses lie in the other half of L2."""
+SECTOR_OF_LINE = 0.25
+"""Of a row outside the matrix the part that L2 reads [1]; loads without multicast, else all; counters (h200,
+quack, cutlass and triton: 0.25 to 0.26, with multicast 1.00): a sector of a line of four."""
 
 
 @formula_record
@@ -44,14 +49,15 @@ class Traffic:
     dram_write_bytes: Values
     l2_request_bytes: Values
     """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
+    crossing_bytes: Values
+    """What one half of L2 reads from the other on its way to the SMs."""
     l2_load_bytes: Values
-    """The work of L2 in bytes: requests, fills, spilled registers, and writes."""
+    """What L2 reads and writes, as `lts__t_bytes` counts it: requests, rows outside the matrix, crossings, and
+    writes, half of which cross too."""
     l2_store_bytes: Values
     """The part of it that is writes."""
     merged_bytes: Values
-    """What coalescing saves L2 while neighbouring SMs stay in lock-step, if requests meet by chance."""
-    ordered_bytes: Values
-    """What it saves beyond that while tiles stay where they began (it may be less than nothing)."""
+    """What coalescing saves L2 while neighbouring SMs stay in lock-step."""
     from_dram: Values
     """Share of the operands that L2 does not hold at the start; where the kernel before wrote A, of B."""
 
@@ -63,40 +69,30 @@ class Traffic:
 _new_traffic = constructor(Traffic)
 
 
-def traffic(
-    batch: GemmBatch,
-    gpu: GpuSpec,
-    resources: Resources,
-    schedule: TileSchedule,
-    edge: EdgeFill,
-    numbers: KernelNumbers,
-    order: TileOrder,
-    between: Callable[[Values], Values],
-    chained: bool,
-    a_written: bool,
-) -> Traffic:
-    """Bytes by level; `between` tells, of a run's own bytes, what comes by until operands are used again.
+def traffic(kernel: Kernel, edge: EdgeFill) -> Traffic:
+    """Bytes by level.
 
-    In a chain (`chained`) a kernel makes room in L2 for its outputs by writing those of the one before, which
-    may have written A (`a_written`); outputs that L2 keeps until they are written again reach DRAM later.
+    In a chain a kernel makes room in L2 for its outputs by writing those of the one before, which may have written A;
+    outputs that L2 keeps until they are written again reach DRAM later.
     """
-    output = batch.output_bytes
-    operands = batch.operand_bytes
-    sources = batch.source_bytes
+    batch, gpu, numbers, schedule = kernel.batch, kernel.gpu, kernel.numbers, kernel.schedule
+    order = kernel.geometry.family.tile_order
+    output, operands, sources = batch.output_bytes, batch.operand_bytes, batch.source_bytes
     read_once = operands + sources
     panels = _wave_panels(batch, schedule)
-    asked = _requests(batch, gpu, resources, schedule, edge, numbers, order)
+    asked = _requests(kernel, edge)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
-    k_bytes = k_tiles * resources.cta_k
+    k_bytes = k_tiles * kernel.resources.cta_k
     requests = asked.requests * k_bytes
     reads = _dram_reads(operands, requests, gpu, schedule, panels, numbers) + sources
-    kept = _kept(between(read_once + output), gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
+    between = footprint_bytes(batch, kernel.around, read_once + output, l2=kernel.l2)
+    kept = _kept(between, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
     reads = scaled(reads, 1.0 - kept)
     from_dram = minimum(reads / read_once, 1.0)
-    if a_written and gpu.l2_unwritten_share > 0.0:
+    if kernel.a_written and gpu.l2_unwritten_share > 0.0:
         a_bytes = batch.a_once_bytes
         reads = reads - (1.0 - kept) * a_bytes * _kept(a_bytes, gpu.l2_unwritten_share * gpu.l2_bytes)
-    spilled = spilled_l2_bytes(resources, numbers.spilling) * k_tiles
+    spilled = spilled_l2_bytes(kernel.resources, numbers.spilling) * k_tiles
     writes = output + workspace_bytes(batch, schedule, order)
     output_pieces = further_pieces(batch.output_pitch_bytes)
     write_load = writes
@@ -105,17 +101,21 @@ def traffic(
         stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, piece_bytes)
         narrow = piece_bytes / stored_row
         write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
+    crossing = panels.crossing * reads
+    stored = L2_WRITES * write_load
     return _new_traffic(
         operand_bytes=read_once,
         wave_bytes=panels.bytes,
         output_bytes=output,
         dram_read_bytes=reads,
-        dram_write_bytes=scaled(output, 1.0 - kept) if chained else _written(output, reads, gpu),
+        dram_write_bytes=scaled(output, 1.0 - kept)
+        if kernel.around.chained
+        else _written(output, reads, gpu),
         l2_request_bytes=requests + (writes + sources),
-        l2_load_bytes=requests + (numbers.l2.fill_share * reads + write_load + spilled + sources),
-        l2_store_bytes=write_load,
+        crossing_bytes=crossing,
+        l2_load_bytes=requests + (asked.outside * k_bytes + crossing + stored + spilled + sources),
+        l2_store_bytes=stored,
         merged_bytes=asked.merged * k_bytes,
-        ordered_bytes=asked.ordered * k_bytes,
         from_dram=from_dram,
     )
 
@@ -126,49 +126,55 @@ class _Requests:
 
     requests: Values
     """After multicast and coalescing."""
+    outside: Values
+    """Of rows outside the matrix."""
     merged: Values
-    ordered: Values
 
 
-def _requests(
-    batch: GemmBatch,
-    gpu: GpuSpec,
-    resources: Resources,
-    schedule: TileSchedule,
-    edge: EdgeFill,
-    numbers: KernelNumbers,
-    order: TileOrder,
-) -> _Requests:
+def _requests(kernel: Kernel, edge: EdgeFill) -> _Requests:
     """Multicast: the CTAs of a cluster row share A, those of a column share B.
 
     A pair on one MMA shares B without: each loads its half by requests of its own.
     """
+    batch, schedule = kernel.batch, kernel.schedule
+    holders, coalescing = kernel.resources.b_holders, kernel.numbers.coalescing
     a_asked = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n * schedule.filled_m
     b_asked = batch.cta_n * batch.b_bytes_per_element / batch.cluster_m * schedule.filled_n
     a_pieces = further_pieces(batch.a_pitch_bytes)
     b_pieces = further_pieces(batch.b_pitch_bytes)
     # Multicast requests do not merge, nor do rows that share sectors with their neighbours.
     a_alone = (batch.cluster_n < 2) & (a_pieces < 2.0)
-    b_alone = (batch.cluster_m / resources.b_holders < 2) & (b_pieces < 2.0)
+    b_alone = (batch.cluster_m / holders < 2) & (b_pieces < 2.0)
     a_matrices, b_matrices = _matrices(batch, schedule)
     a_panels, b_panels = in_order(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
     a_panels, b_panels = scaled(a_panels, a_matrices), scaled(b_panels, b_matrices)
-    cluster_size = batch.cluster_m * batch.cluster_n
-    coalescing = numbers.coalescing
-    a_equal = merged_share(a_panels, cluster_size, gpu)
-    b_equal = merged_share(b_panels, cluster_size, gpu)
-    a_mergeable = coalescing.share * a_alone * edge.a_in_step * a_asked
-    b_mergeable = coalescing.share * b_alone * edge.b_in_step * b_asked
-    a_merged, b_merged = a_mergeable * a_equal, b_mergeable * b_equal
-    ordered: Values = 0.0
-    launched = requests_in_order(schedule, cluster_size, gpu, order, _shared(batch))
-    if launched is not None:
-        of_a, of_b = in_order(schedule.minor_is_m, *launched)
-        a_ordered = a_mergeable * (1.0 - of_a - a_equal)
-        b_ordered = b_mergeable * (1.0 - of_b - b_equal)
-        ordered = (a_ordered + b_ordered) * where(cluster_size <= 2.0, 1.0, 0.0)
+    a_equal, b_equal = _equal_shares(kernel, (a_panels, b_panels))
+    a_merged = coalescing.share * a_alone * edge.a_in_step * a_asked * a_equal
+    b_merged = coalescing.share * b_alone * edge.b_in_step * b_asked * b_equal
     merged = a_merged + b_merged
-    return _Requests(a_asked + b_asked - merged, merged, ordered)
+    a_outside = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n * (1.0 - schedule.filled_m)
+    b_outside = batch.cta_n * batch.b_bytes_per_element / batch.cluster_m * (1.0 - schedule.filled_n)
+    outside = a_outside * where(batch.cluster_n > 1, 1.0, SECTOR_OF_LINE) + b_outside * where(
+        batch.cluster_m / holders > 1, 1.0, SECTOR_OF_LINE
+    )
+    return _Requests(a_asked + b_asked - merged, outside, merged)
+
+
+def _equal_shares(kernel: Kernel, panels: tuple[Values, Values]) -> tuple[Values, Values]:
+    """Share of the requests for A, and for B, that equal another one of their GPC.
+
+    By the launcher's order for clusters of one and two where it is known, else by chance among `panels`.
+    """
+    gpu, schedule, cluster_size = kernel.gpu, kernel.schedule, kernel.cluster_size
+    by_chance = tuple(merged_share(each, cluster_size, gpu) for each in panels)
+    launched = requests_in_order(
+        schedule, cluster_size, gpu, kernel.geometry.family.tile_order, _shared(kernel.batch)
+    )
+    if launched is None:
+        return by_chance[0], by_chance[1]
+    small = cluster_size <= 2.0
+    seen_a, seen_b = in_order(schedule.minor_is_m, *launched)
+    return where(small, 1.0 - seen_a, by_chance[0]), where(small, 1.0 - seen_b, by_chance[1])
 
 
 def _shared(batch: GemmBatch) -> tuple[Flags, Flags]:
@@ -261,6 +267,8 @@ class _WavePanels:
     """The part of them that the next wave wants too."""
     until_reuse_bytes: Values
     """What comes by until then."""
+    crossing: Values
+    """Share of its bytes that cross from one half of L2 to the other."""
 
 
 def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
@@ -286,7 +294,12 @@ def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
         common = where(minor_matrices > 1.0, 0.0, minor) + where(major_matrices > 1.0, 0.0, major)
         again = where(schedule.matrices > 1.0, common, minor)
     until_reuse = where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint)
-    return _WavePanels(footprint, again, until_reuse)
+    # A line that several clusters want is wanted from both halves of L2 but for chance: it crosses once.
+    clusters = minimum(schedule.resident, schedule.tiles)
+    minor_cross = 1.0 - 0.5 ** (clusters / maximum(schedule.minor_panels, 1.0))
+    major_cross = 1.0 - 0.5 ** (clusters / maximum(schedule.major_panels, 1.0))
+    crossing = (minor * minor_cross + major * major_cross) / (minor + major)
+    return _WavePanels(footprint, again, until_reuse, crossing)
 
 
 def rows_missed_share(
@@ -307,11 +320,9 @@ def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffi
     Tiles are served unevenly and drift apart, the longer L2 works the further, until neighbours no longer ask
     for the same at the same time.
     """
-    order_us = numbers.launch_order.order_us
-    ordered = moved.ordered_bytes * (order_us / maximum(order_us + l2_us, 1e-9))
     coalescing = numbers.coalescing
     elapsed = coalescing.loss_per_ms * 1e-3 * l2_us
-    merged = (moved.merged_bytes + ordered) / (1.0 + elapsed)
+    merged = moved.merged_bytes / (1.0 + elapsed)
     lost = moved.merged_bytes - merged
     # Written out: `dataclasses.replace` would take a tenth of the whole model's time on one row.
     return _new_traffic(
@@ -321,9 +332,9 @@ def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffi
         dram_read_bytes=moved.dram_read_bytes,
         dram_write_bytes=moved.dram_write_bytes,
         l2_request_bytes=moved.l2_request_bytes + lost,
+        crossing_bytes=moved.crossing_bytes,
         l2_load_bytes=moved.l2_load_bytes + lost,
         l2_store_bytes=moved.l2_store_bytes,
         merged_bytes=merged,
-        ordered_bytes=ordered,
         from_dram=moved.from_dram,
     )

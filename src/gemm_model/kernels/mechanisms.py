@@ -16,6 +16,8 @@ from typing import Any, ClassVar, get_type_hints
 from gemm_model.core.errors import InputError
 
 INFINITE = math.inf
+CARD, CARD_AND_TYPE, KERNEL = "card", "card_and_type", "kernel"
+"""Whose a number is: the silicon's, whichever kernel runs; the silicon's by rate class; the kernel's code."""
 HARDEST = 16.0
 """Order of a norm that is as good as a maximum [1]; 4 % above it where two times are equal; chosen."""
 
@@ -87,6 +89,8 @@ class Number:
     """The value that switches its mechanism off; None where the others do that alone."""
     fitted: bool
     """Whether a calibration fits it unless told otherwise."""
+    of: str
+    """Whose it is: CARD, CARD_AND_TYPE or KERNEL."""
     meaning: str
     source: str
     resource: str
@@ -102,6 +106,7 @@ def number(
     *,
     neutral: float | None = None,
     fitted: bool = False,
+    of: str = KERNEL,
     resource: str | None = None,
 ) -> Any:
     """A field of a mechanism's record; its `resource` is the record's own unless told."""
@@ -115,6 +120,7 @@ def number(
                 "high": high,
                 "neutral": neutral,
                 "fitted": fitted,
+                "of": of,
                 "meaning": meaning,
                 "source": source,
                 "resource": resource,
@@ -145,6 +151,7 @@ class Launch:
         "launching a grid that fills the GPU, over one of a single CTA",
         "kernels of one wave on 1 to 132 SMs (h200 wide)",
         neutral=0.0,
+        of=CARD,
     )
     events_us: float = number(
         "us",
@@ -152,6 +159,7 @@ class Launch:
         (0.0, 5.0),
         "of what events read around an empty kernel beyond the kernel, the part that kernel_us holds",
         "bursts on hosts that read 4.15 us lie 2.15 us above counters of the same rows (h200)",
+        of=CARD,
     )
     clusters_us: float = number(
         "us",
@@ -193,9 +201,15 @@ class FirstLoads:
         "what they take longer than later loads in a kernel of many k tiles",
         "kernels of a single wave (h200 wide)",
         neutral=0.0,
+        of=CARD,
     )
     ramp_k_tiles: float = number(
-        "k tiles", 7.0, (0.5, 32.0), "k tiles after which half of that is taken", "as ramp_us"
+        "k tiles",
+        7.0,
+        (0.5, 32.0),
+        "k tiles after which half of that is taken",
+        "as ramp_us",
+        of=CARD,
     )
 
 
@@ -213,6 +227,7 @@ class Tensor:
         "WGMMA microbenchmarks: N/2 + 1 clocks",
         neutral=INFINITE,
         fitted=True,
+        of=CARD,
     )
     issue_clk: float = number(
         "clk",
@@ -237,6 +252,7 @@ class NarrowMma:
         "columns of an instruction of 64 rows below which its reads bound it, beside the writes of the loads",
         "an instruction of 64 x N takes max(N/2, 16 + N/4) clocks; tiles of 32 to 96 columns (h200 wide)",
         neutral=0.0,
+        of=CARD,
     )
 
 
@@ -277,17 +293,10 @@ class RoundTrip:
         "clk",
         147.0,
         (0.0, 600.0),
-        "least time of a k tile in a cluster of one CTA",
+        "least time of a k tile",
         "tiles of 64x32 on few SMs",
         neutral=0.0,
-    )
-    doubling_clk: float = number(
-        "clk",
-        21.0,
-        (0.0, 200.0),
-        "what each doubling of the cluster adds to it",
-        "tiles of 64x32 on few SMs: 150, 171, 188 to 203 clk in clusters of 1, 2, 4",
-        neutral=0.0,
+        fitted=True,
     )
 
 
@@ -305,6 +314,7 @@ class Spilling:
         "e4m3 tile 128x128 in ping-pong: 64 registers, 2030 clocks",
         neutral=0.0,
         fitted=True,
+        of=CARD,
     )
     wait_clk: float = number(
         "clk",
@@ -314,6 +324,7 @@ class Spilling:
         "spilling e4m3 kernels of 1 to 53 waits: between L1 and the 318 of L2",
         neutral=0.0,
         fitted=True,
+        of=CARD,
     )
     sharing: float = number(
         "1",
@@ -321,6 +332,7 @@ class Spilling:
         (0.0, 1.0),
         "power of the warpgroups that spill at once: 1 where they take turns, 0 where none waits",
         "spilling e4m3 kernels of one warpgroup and two",
+        of=CARD,
     )
     l2_bytes_per_byte: float = number(
         "1",
@@ -329,6 +341,7 @@ class Spilling:
         "work of L2 for a byte that is spilled: it is written, which counts one and a half times, and read",
         "spilling e4m3 kernels on all SMs",
         neutral=0.0,
+        of=CARD,
     )
 
 
@@ -346,6 +359,7 @@ class Port:
         "bulk reads of one SM: 88 B/clk (h200)",
         neutral=INFINITE,
         fitted=True,
+        of=CARD,
     )
 
 
@@ -363,6 +377,7 @@ class LineCrossing:
         "K pitches of multiples of 64, 32 and 16 bytes on few SMs: 0.2, 0.52, 1.5",
         neutral=0.0,
         fitted=True,
+        of=CARD,
     )
 
 
@@ -379,6 +394,7 @@ class KTail:
         "each row of the last k tile, whichever CTA of the cluster asks for it",
         "K beyond multiples of the k tile by 16 to 112 bytes: 3.0 to 4.2 clk (h200 wide)",
         neutral=0.0,
+        of=CARD,
     )
 
 
@@ -396,6 +412,7 @@ class Latency:
         "bulk loads of 4 to 32 KB from DRAM: 880 to 1260 clk (h200, h100)",
         neutral=0.0,
         fitted=True,
+        of=CARD,
     )
 
 
@@ -455,9 +472,7 @@ class L2Bandwidth:
         "counters: GEMMs reach 11.3 TB/s, bulk reads 8.9 (h200)",
         neutral=INFINITE,
         fitted=True,
-    )
-    fill_share: float = number(
-        "1", 0.3, (0.0, 2.5), "L2 bandwidth that a byte filled from DRAM takes", "L2 counters", fitted=True
+        of=CARD,
     )
     gpc_efficiency: float = number(
         "1",
@@ -467,6 +482,7 @@ class L2Bandwidth:
         "kernels on 8 to 64 SMs (h200 wide)",
         neutral=INFINITE,
         fitted=True,
+        of=CARD,
         resource=GPC_INGRESS,
     )
 
@@ -485,6 +501,7 @@ class Coalescing:
         "pairs of SMs that stream the same bytes: all; L2 counters of kernels: 0.6 to 0.9",
         neutral=0.0,
         fitted=True,
+        of=CARD,
     )
     loss_per_ms: float = number(
         "1/ms",
@@ -493,22 +510,7 @@ class Coalescing:
         "loss of lock-step of tiles that wait for L2, and with it of requests that merge",
         "counters: L2 reads over requests rise from 0.7 in kernels of 50 us to 1.1 in those of 1 ms",
         fitted=True,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchOrder:
-    """The launcher's order tells which clusters of a GPC ask for the same panel, until tiles have mixed."""
-
-    resource: ClassVar[str] = L2
-
-    order_us: float = number(
-        "us",
-        80.0,
-        (0.0, 500.0),
-        "work of L2 after which the order tells half of which requests meet; the rest is chance",
-        "kernels of 10 us to 1 ms, alike in 16-bit and e4m3 (h200 burst)",
-        neutral=0.0,
+        of=CARD,
     )
 
 
@@ -524,6 +526,7 @@ class Overlap:
         (1.0, 16.0),
         "order for queues in a row: the port of an SM and L2, DRAM and the latency of its loads",
         "26,000 timings fit it better than any sharper order (h200 burst)",
+        of=CARD,
         neutral=HARDEST,
     )
     loads_dram_order: float = number(
@@ -532,6 +535,7 @@ class Overlap:
         (1.0, 16.0),
         "order for loads and DRAM, MMAs and their signals, L2's bandwidth and the pace of few SMs",
         "kernels bound by both",
+        of=CARD,
         neutral=HARDEST,
     )
     l2_dram_loss: float = number(
@@ -542,6 +546,7 @@ class Overlap:
         "kernels bound by both",
         neutral=0.0,
         fitted=True,
+        of=CARD,
     )
 
 
@@ -559,6 +564,7 @@ class Misalignment:
         "output pitches of odd multiples of 16 bytes cost 3.7 times the aligned ones",
         neutral=0.0,
         fitted=True,
+        of=CARD,
     )
 
 
@@ -585,16 +591,13 @@ class EdgeTiles:
         "decode shapes, alike in 16-bit and e4m3",
     )
     further_sm_of_pairs: float = number(
-        "1", 0.3, (0.0, 1.0), "the same in clusters of two (in larger ones it adds as much)", "as further_sm"
+        "1",
+        0.3,
+        (0.0, 1.0),
+        "the same in clusters of two (in larger ones it adds as much)",
+        "as further_sm",
+        of=CARD,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeMulticast:
-    """Out-of-bounds fill that arrives in boxes by multicast."""
-
-    resource: ClassVar[str] = FILL
-
     whole_box_cost: float = number(
         "1",
         1.16,
@@ -602,6 +605,7 @@ class EdgeMulticast:
         "a box wholly outside, over the same rows without multicast",
         "decode shapes in clusters (h200 burst)",
         neutral=1.0,
+        of=CARD,
     )
     shared_cost: float = number(
         "1",
@@ -610,6 +614,7 @@ class EdgeMulticast:
         "rows outside that arrive beside a box wholly outside, or at four CTAs or more at once, over others",
         "decode shapes in clusters (h200 burst)",
         neutral=1.0,
+        of=CARD,
     )
     two_way_cost: float = number(
         "1",
@@ -618,6 +623,7 @@ class EdgeMulticast:
         "rows outside in clusters that share both operands, over those in others",
         "clusters of 2x2",
         neutral=1.0,
+        of=CARD,
     )
     gpc_share: float = number(
         "1",
@@ -626,6 +632,7 @@ class EdgeMulticast:
         "part of the fill's time that clusters of four share with their GPC, not with the whole device",
         "its time steps up from 16 clusters to 17 and from 23 to 24 (h200 burst)",
         neutral=0.0,
+        of=CARD,
     )
     two_way_hidden: float = number(
         "1",
@@ -634,15 +641,8 @@ class EdgeMulticast:
         "what the fill and loads hide of each other there, in parts of half their harmonic mean",
         "clusters of 2x2",
         neutral=0.0,
+        of=CARD,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeOrder:
-    """Clusters that keep their edge row from tile to tile, and edge tiles that fall out of step."""
-
-    resource: ClassVar[str] = FILL
-
     fixed_rows: float = number(
         "rows of clusters",
         8.0,
@@ -650,14 +650,16 @@ class EdgeOrder:
         "rows of clusters up to which a resident cluster can keep its row of the output",
         "decode shapes walked along their rows (h200 burst)",
         neutral=0.0,
+        of=CARD,
     )
     out_of_step_rows: float = number(
         "rows",
         90.0,
-        (1.0, INFINITE),
+        (1.0, 1000.0),
         "rows outside of one CTA from which on no request merges with its neighbours'",
         "m of 1 to 256 on one weight matrix (h200 burst)",
         neutral=INFINITE,
+        of=CARD,
     )
 
 
@@ -675,6 +677,7 @@ class L2Capacity:
         "two partitions hold copies",
         neutral=INFINITE,
         fitted=True,
+        of=CARD,
     )
 
 
@@ -692,6 +695,7 @@ class DramBandwidth:
         "copy: 4.3 TB/s, bulk reads: 4.6 (h200)",
         neutral=INFINITE,
         fitted=True,
+        of=CARD,
     )
 
 
@@ -709,6 +713,7 @@ class Clock:
         "counters: 1.75-1.80 GHz",
         neutral=1.0,
         fitted=True,
+        of=CARD,
     )
     droop_mma: float = number(
         "1",
@@ -718,6 +723,7 @@ class Clock:
         "counters: 1.4-1.6 GHz",
         neutral=0.0,
         fitted=True,
+        of=CARD,
     )
     droop_memory: float = number(
         "1",
@@ -727,14 +733,7 @@ class Clock:
         "counters",
         neutral=0.0,
         fitted=True,
-    )
-    droop_free: float = number(
-        "1",
-        1.5,
-        (0.0, 3.4),
-        "loss of clock that the supply makes up for, in the same unit",
-        "counters: no loss up to a third of the MMA rate",
-        fitted=True,
+        of=CARD,
     )
     droop_us: float = number(
         "us",
@@ -743,6 +742,7 @@ class Clock:
         "how long the clock takes to follow the load",
         "counters: 46 us at 0.69 of peak read 1.74 GHz",
         fitted=True,
+        of=CARD,
     )
 
 
@@ -770,6 +770,7 @@ class Chain:
         "kernels of 2 to 200 us back to back (h200 and h100_sxm graph)",
         neutral=0.0,
         fitted=True,
+        of=CARD,
     )
     cooperative_us: float = number(
         "us",
@@ -779,6 +780,7 @@ class Chain:
         "kernels of 2 to 40 us back to back (h200 graph)",
         neutral=0.0,
         fitted=True,
+        of=CARD,
     )
     gap_us: float = number(
         "us",
@@ -789,6 +791,7 @@ class Chain:
         "published: programmatic dependent launch saves 0.5 to 1 us a pair",
         neutral=0.0,
         fitted=True,
+        of=CARD,
     )
 
 
@@ -806,6 +809,7 @@ class Power:
         "sustained rows",
         neutral=0.0,
         fitted=True,
+        of=CARD_AND_TYPE,
     )
     pj_per_l2_byte: float = number(
         "pJ",
@@ -815,6 +819,7 @@ class Power:
         "sustained rows",
         neutral=0.0,
         fitted=True,
+        of=CARD,
     )
     pj_per_dram_byte: float = number(
         "pJ",
@@ -824,6 +829,7 @@ class Power:
         "sustained rows",
         neutral=0.0,
         fitted=True,
+        of=CARD,
     )
     voltage_floor: float = number(
         "1",
@@ -831,6 +837,7 @@ class Power:
         (0.3, 1.0),
         "voltage over its boost value towards low clocks: power then falls with the clock alone",
         "settled clocks of sustained rows",
+        of=CARD,
     )
 
 
@@ -883,6 +890,7 @@ class WholeWaves:
         "time of a partial wave over that of its tiles: 1 as each takes it, 0 in proportion to their number",
         "a static schedule: no tile is shared",
         neutral=0.0,
+        of=CARD,
     )
 
 
@@ -899,6 +907,7 @@ class ScaleFactors:
         "bytes that a row of 16 bytes of scale factors takes of the loads' time",
         "a sector of L2 is 32 bytes (CUDA C++ Best Practices Guide)",
         neutral=16.0,
+        of=CARD,
     )
 
 
@@ -1152,7 +1161,7 @@ class WithinPhases:
     )
     first_load_us: float = number(
         "us",
-        0.58,
+        0.63,
         (0.0, 5.0),
         "from the first load of the last CTA to the first MMAs, beside a k tile for each SM out of L2",
         "medians of the traced kernels by the size of a k tile: 0.55 to 0.6, half the start skew aside",
@@ -1269,12 +1278,9 @@ class KernelNumbers:
     epilogue: EpilogueStores
     l2: L2Bandwidth
     coalescing: Coalescing
-    launch_order: LaunchOrder
     overlap: Overlap
     misalignment: Misalignment
     edge_tiles: EdgeTiles
-    edge_multicast: EdgeMulticast
-    edge_order: EdgeOrder
     l2_capacity: L2Capacity
     split_k: SplitK
     whole_waves: WholeWaves
@@ -1428,6 +1434,8 @@ OF_LIBRARIES = tuple(
 """Mechanisms of kernels whose tensor descriptors the host makes, and whose outputs all leave by TMA."""
 NUMBERS: Mapping[str, Number] = {spec.name: spec for mechanism in MECHANISMS for spec in mechanism.numbers}
 """All numbers by their full names."""
+SILICON_NUMBERS = tuple(name for name, spec in NUMBERS.items() if spec.of != KERNEL)
+"""Numbers of the card, which all families share."""
 
 
 @cache

@@ -42,9 +42,7 @@ def resource_rules(*, stages: float = float("inf")) -> ResourceRules:
     )
 
 
-MECHANISMS = tuple(
-    name for name in OF_LIBRARIES if name not in ("edge_tiles", "edge_multicast", "edge_order")
-)
+MECHANISMS = tuple(name for name in OF_LIBRARIES if name != "edge_tiles")
 """Threads copy the operands, with rows outside the matrix predicated off, so that there is no fill."""
 
 ONE_CTA_A_TILE = TilePeriod(accumulators="registers", persistent=False)

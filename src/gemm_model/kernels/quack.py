@@ -127,8 +127,7 @@ OWN_MECHANISMS = tuple(name for name in OF_LIBRARIES if name not in NOT_DONE)
 TENSOR_MEMORY_MECHANISMS = tuple(
     name
     for name in OWN_MECHANISMS
-    if name
-    not in ("narrow_mma", "promotion", "round_trip", "spilling", "k_tail", "edge_tiles", "edge_multicast")
+    if name not in ("narrow_mma", "promotion", "round_trip", "spilling", "k_tail", "edge_tiles")
 )
 """Mechanisms that Blackwell kernels lack. One thread issues MMAs ahead of time, their commit releases a
 stage, and accumulators need no registers. On a B200 rows beyond K cost nothing, and rows outside the matrix

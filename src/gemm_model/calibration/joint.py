@@ -1,0 +1,280 @@
+"""One fit of a card's numbers, and its kernel families', to all that was measured on it: times, clocks, counters.
+
+A number of the card has one value, whichever family's kernels tell of it; a number of a family has one value for
+all types. Only the energy of a FLOP is told by rate class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from gemm_model.calibration.fit import (
+    CLOCK_WEIGHT,
+    DIFFERENCE_STEP,
+    MAX_EVALUATIONS,
+    OUTLIER_SCALE,
+    RANKING_WEIGHT,
+    TOLERANCE,
+)
+from gemm_model.calibration.observations import Observations
+from gemm_model.core.batch import FloatArray
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
+from gemm_model.kernels.mechanisms import CARD, CARD_AND_TYPE, NUMBERS, KernelNumbers, kernel_numbers
+from gemm_model.kernels.registry import family_of
+
+ROWS_OF_A_TABLE = 1500.0
+"""Rows that a family's table of one type counts as, however many it has [rows]; joint fits; chosen: the family with
+ten times as many must not tell the card's numbers alone."""
+BYTES_WEIGHT = {"dram_read_bytes": 0.15, "l2_bytes": 0.5}
+"""Weight of errors of bytes [1]; rows with counters; chosen: a byte too many costs less than a us too many."""
+START_WEIGHT = 1.5
+"""Weak pull towards the start [1, of a number's range, in OUTLIER_SCALE]; joint fits; chosen: it settles what no row
+tells."""
+OTHER_L2_BYTES = 3e5
+"""What L2 counts beside a kernel's operands and outputs [B]; counters; 0.15 to 0.5 MB: code, descriptors."""
+
+Kind = tuple[str, str]
+"""A family and a rate class of types."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of one family, rate class and regime."""
+
+    family: str
+    kind: str
+    regime: str
+    rows: Observations
+
+    @property
+    def weight(self) -> float:
+        """By which errors of all its rows are multiplied, so that large tables do not outvote small ones."""
+        share = 1.0 if self.regime == "burst" else 0.25
+        return float(np.sqrt(share * ROWS_OF_A_TABLE / max(len(self.rows), ROWS_OF_A_TABLE / 10.0)))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Parameter:
+    """A number, and whose it is; None where it is of all families, or of all rate classes."""
+
+    number: str
+    family: str | None = None
+    kind: str | None = None
+
+    def serves(self, family: str, kind: str) -> bool:
+        return self.family in (None, family) and self.kind in (None, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class JointFit:
+    """The numbers of each family and rate class, and what is known of each parameter."""
+
+    values: Mapping[Parameter, float]
+    half_width: Mapping[Parameter, float]
+    """90 % confidence, linearised; infinite where no row tells of it."""
+    correlated: Mapping[Parameter, tuple[Parameter, float]]
+    """The parameter that it is most correlated with, and how much."""
+    numbers: Mapping[Kind, Mapping[str, float]]
+    evaluations: int
+
+    def numbers_of(self, family: str, kind: str) -> KernelNumbers:
+        return kernel_numbers(self.numbers[family, kind])
+
+
+def parameters(kinds: Collection[Kind], free: Collection[str]) -> list[Parameter]:
+    """What is to be fitted of the `free` numbers for some families and rate classes."""
+    found = set()
+    for name in free:
+        scope = NUMBERS[name].of
+        for family, kind in kinds:
+            found.add(
+                Parameter(
+                    name,
+                    None if scope in (CARD, CARD_AND_TYPE) else family,
+                    kind if scope == CARD_AND_TYPE else None,
+                )
+            )
+    return sorted(found, key=lambda each: (each.number, each.family or "", each.kind or ""))
+
+
+def joint_fit(
+    groups: Sequence[Group],
+    gpu: GpuSpec,
+    start: Mapping[Kind, Mapping[str, float]],
+    free: Collection[Parameter],
+    *,
+    bounds: Mapping[str, tuple[float, float]],
+    evaluations: int = MAX_EVALUATIONS,
+) -> JointFit:
+    """Fit parameters to rows of all groups; other numbers keep their values in `start`.
+
+    `bounds` are the intervals that direct measurements leave to a number of the card; others may move within
+    those of their `Number`.
+    """
+    problem = _Problem(groups, gpu, start, sorted(free, key=str), bounds)
+    with ThreadPoolExecutor() as threads:
+        problem.run = lambda call, jobs: list(threads.map(call, jobs))
+        solved = least_squares(
+            problem.residuals,
+            problem.begin,
+            jac=problem.jacobian,
+            bounds=(0.0, 1.0),
+            x_scale="jac",
+            max_nfev=evaluations,
+            ftol=TOLERANCE,
+            xtol=TOLERANCE,
+        )
+        jacobian = problem.jacobian(solved.x)
+    return problem.result(solved.x, jacobian, solved.fun, int(solved.nfev))
+
+
+_Job = tuple[FloatArray, int]
+"""Numbers in shares of their ranges, and the place of a group."""
+_Call = Callable[[_Job], FloatArray]
+
+
+class _Problem:
+    """Least squares of soft-L1 errors in shares of each parameter's range, group by group."""
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        gpu: GpuSpec,
+        start: Mapping[Kind, Mapping[str, float]],
+        free: Sequence[Parameter],
+        bounds: Mapping[str, tuple[float, float]],
+    ) -> None:
+        self.groups, self.gpu, self.start, self.free = groups, gpu, start, free
+        limits = [
+            bounds.get(each.number, (NUMBERS[each.number].low, NUMBERS[each.number].high)) for each in free
+        ]
+        self.low = np.array([low for low, _ in limits])
+        self.span = np.array([high for _, high in limits]) - self.low
+        known = [_first(start, each) for each in free]
+        self.begin = np.clip((np.array(known) - self.low) / self.span, 0.01, 0.99)
+        self.told = [
+            [place for place, group in enumerate(groups) if each.serves(group.family, group.kind)]
+            for each in free
+        ]
+        self.absent = {group.family: family_of(group.family, gpu).absent_mechanisms for group in groups}
+        self.run: Callable[[_Call, Sequence[_Job]], list[FloatArray]] = lambda call, jobs: list(
+            map(call, jobs)
+        )
+        self.at: FloatArray = np.array([])
+        self.errors: list[FloatArray] = []
+
+    def values(self, unit: FloatArray) -> FloatArray:
+        found: FloatArray = self.low + np.clip(unit, 0.0, 1.0) * self.span
+        return found
+
+    def numbers(self, unit: FloatArray, family: str, kind: str) -> dict[str, float]:
+        found = dict(self.start[family, kind])
+        for each, value in zip(self.free, self.values(unit).tolist(), strict=True):
+            if each.serves(family, kind):
+                found[each.number] = value
+        return found
+
+    def _group_errors(self, job: _Job) -> FloatArray:
+        unit, place = job
+        group = self.groups[place]
+        numbers = kernel_numbers(self.numbers(unit, group.family, group.kind))
+        times = kernel_time(
+            group.rows.shape, self.gpu, numbers.without(self.absent[group.family]), regime=group.regime
+        )
+        return group.weight * np.concatenate([_soft(part) for part in _errors(group, times)])
+
+    def residuals(self, unit: FloatArray) -> FloatArray:
+        self.errors = self.run(self._group_errors, [(unit, place) for place in range(len(self.groups))])
+        self.at = unit.copy()
+        return np.concatenate([*self.errors, START_WEIGHT * OUTLIER_SCALE * (unit - self.begin)])
+
+    def jacobian(self, unit: FloatArray) -> FloatArray:
+        """A parameter moves the errors of its own groups alone."""
+        if not np.array_equal(unit, self.at):
+            self.residuals(unit)
+        starts = np.cumsum([0, *map(len, self.errors)])
+        found = np.zeros((starts[-1] + len(unit), len(unit)))
+        found[starts[-1] :] = START_WEIGHT * OUTLIER_SCALE * np.eye(len(unit))
+        jobs, places = [], []
+        for column, told in enumerate(self.told):
+            step = DIFFERENCE_STEP if unit[column] < 0.5 else -DIFFERENCE_STEP
+            moved = unit.copy()
+            moved[column] += step
+            jobs += [(moved, place) for place in told]
+            places += [(column, place, step) for place in told]
+        for (column, place, step), errors in zip(places, self.run(self._group_errors, jobs), strict=True):
+            found[starts[place] : starts[place + 1], column] = (errors - self.errors[place]) / step
+        return found
+
+    def result(
+        self, unit: FloatArray, jacobian: FloatArray, errors: FloatArray, evaluations: int
+    ) -> JointFit:
+        degrees = max(len(errors) - len(unit), 1)
+        covariance = np.linalg.pinv(jacobian.T @ jacobian) * float(errors @ errors) / degrees
+        deviation = np.sqrt(np.maximum(np.diag(covariance), 1e-30))
+        correlation = covariance / np.outer(deviation, deviation) - np.eye(len(unit))
+        most = np.abs(correlation).argmax(axis=1)
+        told = np.linalg.norm(jacobian[: -len(unit)], axis=0) > 0.0
+        width = np.where(told, NORMAL_90 * deviation * self.span, np.inf)
+        return JointFit(
+            values=dict(zip(self.free, self.values(unit).tolist(), strict=True)),
+            half_width=dict(zip(self.free, width.tolist(), strict=True)),
+            correlated={
+                each: (self.free[other], float(correlation[place, other]))
+                for place, (each, other) in enumerate(zip(self.free, most, strict=True))
+            },
+            numbers={kind: self.numbers(unit, *kind) for kind in self.start},
+            evaluations=evaluations,
+        )
+
+
+NORMAL_90 = 1.645
+"""Standard deviations that hold 90 % of a normal distribution [1]."""
+
+
+def _first(start: Mapping[Kind, Mapping[str, float]], each: Parameter) -> float:
+    """The median of the starts of those that a parameter serves."""
+    return float(np.median([values[each.number] for kind, values in start.items() if each.serves(*kind)]))
+
+
+def _soft(errors: FloatArray) -> FloatArray:
+    """Errors whose squares are the soft-L1 loss: linear from OUTLIER_SCALE on."""
+    loss = 2.0 * (np.sqrt(1.0 + (errors / OUTLIER_SCALE) ** 2) - 1.0)
+    found: FloatArray = np.sign(errors) * OUTLIER_SCALE * np.sqrt(loss)
+    return found
+
+
+def _errors(group: Group, times: KernelTime) -> list[FloatArray]:
+    """Log errors of time, of time over the shape's best, and of clock and bytes where they are known."""
+    rows = group.rows
+    error = np.log(times.runtime_us / rows.runtime_us)
+    parts = [rows.weight * error]
+    if group.regime != "sustained":
+        ranking = RANKING_WEIGHT * (error - error[rows.best_row])[rows.near_best]
+        parts.append(rows.weight[rows.near_best] * ranking)
+    if group.regime in CLOCK_WEIGHT:
+        clk_mhz = times.set_clk_mhz if group.regime == "sustained" else times.sm_clk_mhz
+        clock = np.log(clk_mhz / rows.sm_clk_mhz)
+        parts.append(CLOCK_WEIGHT[group.regime] * clock[np.isfinite(clock)])
+    if group.regime == "counters":
+        parts += [weight * byte_errors(name, rows, times) for name, weight in BYTES_WEIGHT.items()]
+    return parts
+
+
+def byte_errors(name: str, rows: Observations, times: KernelTime) -> FloatArray:
+    """Log errors of bytes, of the rows that tell them; L2's of kernels that spill no registers."""
+    count = len(rows)
+    counted = rows.dram_read_bytes if name == "dram_read_bytes" else rows.l2_bytes
+    moved = times.traffic
+    told = moved.dram_read_bytes if name == "dram_read_bytes" else moved.l2_load_bytes + OTHER_L2_BYTES
+    known = np.isfinite(counted) & (counted > 0.0)
+    if name == "l2_bytes":
+        known &= np.broadcast_to(rows.shape.resources.spilled_registers, count) <= 0.0
+    found: FloatArray = np.log(np.broadcast_to(told, count)[known] / counted[known])
+    return found

@@ -1,0 +1,365 @@
+"""Demand over rate: how long each wave of tiles takes each resource, what hides what, and the clock it calls for."""
+
+from __future__ import annotations
+
+from gemm_model.core.elementwise import (
+    Flags,
+    Values,
+    is_one,
+    is_zero,
+    maximum,
+    minimum,
+    power,
+    root,
+    scaled,
+    smooth_maximum,
+    where,
+)
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.records import constructor, formula_record
+from gemm_model.kernel_model.clock import ClockRule
+from gemm_model.kernel_model.demand import Demand
+from gemm_model.kernel_model.edge_tiles import NO_EDGE, EdgeFill, crowding
+from gemm_model.kernel_model.epilogue import Stall
+from gemm_model.kernel_model.kernel import Kernel
+from gemm_model.kernel_model.mainloop import KTile
+from gemm_model.kernel_model.numbers import kernel_model_numbers
+from gemm_model.kernel_model.placement import ctas_of_fullest_gpc
+from gemm_model.kernel_model.rates import dram_us_of, gpcs_to_saturate_l2, l2_bytes_per_us, sms_to_saturate_l2
+from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves
+from gemm_model.kernel_model.traffic import Traffic
+from gemm_model.kernels.feasibility import Resources
+from gemm_model.kernels.mechanisms import KernelNumbers, Overlap
+
+NEXT_TO_NOTHING_US = 1e-30
+"""Time of no fill [us]; every wave; a guard against dividing by zero."""
+FILLED_ROW_BYTES = 128
+"""A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""
+
+
+@formula_record
+class Wave:
+    """What each resident cluster waits for in one wave, before the clock is known."""
+
+    count: Values
+    """Waves like this one; of the partial last one the part that counts."""
+    period_clk: Values
+    """The MMA warps."""
+    beside_stores_clk: Values
+    """The same without the epilogue."""
+    port_clk: Values
+    """The loads at the L2-to-SM bandwidth, or in stages that MMAs hold."""
+    arriving_clk: Values
+    """Filling shared memory, which takes what L2 sends as it comes: beside the port and L2, not in turn."""
+    round_trips_clk: Values
+    """Stages' round trips, as far as the ring does not hide them; 0 where they bound nothing."""
+    stall: Stall | None
+    """How the loads wait for epilogues; None where nothing is fused."""
+    l2_us: Values
+    fill_us: Values
+    """Out-of-bounds fill of the clusters that have most of it; above 0 where there is none, since shares of
+    it are formed."""
+    hidden_fill_us: Values
+    """The part of it that the loads hide if they last long."""
+    dram_us: Values
+    """DRAM, and after it the latency of what is under way: queues in a row."""
+    stores_us: Values
+    """Writing the outputs to L2, as far as the MMA warps wait for it."""
+    unhidden_us: Values
+    """What L2 and DRAM do not hide of each other."""
+    evened_out: bool
+    """Whether fast clusters compute tiles in slow ones' place: it lasts as long as the mean one then."""
+    next_us: Values
+    """Asking for the next tile: it lasts as long at least; 0 where nobody is asked."""
+    l2_power: Values
+    """`l2_us` and `dram_us` to the orders in which they overlap others, which no clock changes."""
+    dram_power: Values
+
+
+_new_wave = constructor(Wave)
+
+
+@formula_record
+class L2Service:
+    """What bounds L2's time of a mean tile, in bytes at its bandwidth: their norm is the time."""
+
+    all_power: Values
+    """Of all SMs, to the order of the norm."""
+    own_power: Values
+    """Of few busy SMs, each at the pace of its own way in."""
+    gpc_power: Values
+    """Of those of one GPC at the pace of its way in."""
+
+    @property
+    def shares(self) -> tuple[Values, Values]:
+        """The weights of the SMs' ways in and of the GPC's."""
+        total = maximum(self.all_power + self.own_power + self.gpc_power, NEXT_TO_NOTHING_US)
+        return self.own_power / total, self.gpc_power / total
+
+
+_new_service = constructor(L2Service)
+
+
+@formula_record
+class Waves:
+    """What the waves of a kernel wait for, before the clock is known."""
+
+    full: Wave
+    """A wave in which every resident cluster has a tile."""
+    last: Wave
+    """The last one, whose fewer tiles share L2 and DRAM."""
+    turns_clk: Values
+    """Adding up partial sums: a turn outlasts the ring, so that loads wait too."""
+    l2_us: Values
+    """Of all waves together."""
+    dram_us: Values
+    edge: EdgeFill
+    overlap: Overlap
+    service: L2Service
+
+    def waves_us(self, sm_clk_mhz: Values) -> Values:
+        """All waves at a clock: the full ones, then the partial one."""
+        clk_us = 1.0 / sm_clk_mhz
+        waves_us: Values = 0.0
+        for wave in (self.full, self.last):
+            if not is_zero(wave.count):
+                waves_us = waves_us + wave.count * self.wave_us(wave, clk_us)
+        return waves_us
+
+    def wave_us(self, wave: Wave, clk_us: Values) -> Values:
+        """The MMA warps, or the loads: the L2-to-SM bandwidth and L2 in turn, and fill after them.
+
+        `clk_us` is the length of a clock.
+        """
+        overlap, edge = self.overlap, self.edge
+        port = power(wave.port_clk * clk_us, overlap.port_l2_order)
+        loads_us = root(port + wave.l2_power, overlap.port_l2_order)
+        if not is_zero(wave.arriving_clk):
+            loads_us = maximum(loads_us, wave.arriving_clk * clk_us)
+        if edge is not NO_EDGE:
+            slow_us = loads_us * edge.slow_load
+            in_turn_us = slow_us + wave.fill_us
+            hidden_us = wave.hidden_fill_us * slow_us / in_turn_us
+            loads_us = _among_clusters(in_turn_us - hidden_us, loads_us * edge.fast_load, edge, wave)
+        if not is_zero(wave.round_trips_clk):
+            loads_us = smooth_maximum(loads_us, wave.round_trips_clk * clk_us, overlap.loads_dram_order)
+        stores_us = wave.beside_stores_clk * clk_us + wave.stores_us
+        math_us = maximum(wave.period_clk * clk_us, stores_us)
+        fetched = power(loads_us, overlap.loads_dram_order) + wave.dram_power
+        fetched_us = root(fetched, overlap.loads_dram_order)
+        if wave.stall is not None:
+            fetched_us = fetched_us + wave.stall.waits_us(fetched_us, clk_us)
+        slowest_us = maximum(math_us, fetched_us) + wave.unhidden_us
+        if not is_zero(wave.next_us):
+            slowest_us = maximum(slowest_us, wave.next_us)
+        return slowest_us if is_zero(self.turns_clk) else slowest_us + self.turns_clk * clk_us
+
+
+_new_waves = constructor(Waves)
+
+
+def _among_clusters(slow_us: Values, fast_us: Values, edge: EdgeFill, wave: Wave) -> Values:
+    """The loads that a wave waits for, of clusters with fill and of those without."""
+    if wave.evened_out:
+        return fast_us + edge.slow_share * (slow_us - fast_us)
+    return maximum(slow_us, fast_us)
+
+
+@formula_record
+class _TileTimes:
+    """What one tile takes of each resource; `l2_us` of the slowest cluster, `mean_l2_us` of the mean one."""
+
+    service: L2Service
+    l2_us: Values
+    mean_l2_us: Values
+    fill_us: Values
+    dram_us: Values
+    stores_us: Values
+    latency_us: Values
+    port_clk: Values
+    arriving_clk: Values
+    trips_clk: Values
+
+
+@formula_record
+class _Share:
+    """Waves alike: `count` of them, of so many tiles, at most `work` of them for a cluster."""
+
+    count: Values
+    tiles: Values
+    work: Values
+    of_last: Values
+    """Which part of them is the last wave."""
+    evened_out: bool
+
+
+def waves_of(kernel: Kernel, asked: Demand) -> Waves:
+    """The waves of a kernel: full ones, and the last one, whose fewer tiles share L2 and DRAM.
+
+    By a static stride all waves last as long as the slowest cluster, else the last one alone.
+    """
+    schedule, tile = kernel.schedule, asked.tile
+    each = _tile_times(kernel, asked)
+    shares: tuple[Values, Values] = (0.0, 1.0)
+    if tile.stall is not None or not is_zero(tile.between_clk):
+        shares = _last_shares(schedule)
+    evens_out = kernel.geometry.family.tile_order.scheduler.evens_out
+    last_weight = last_wave_weight(schedule, kernel.numbers)
+    full = _Share(schedule.full_waves, schedule.resident, 1.0, shares[0], evens_out)
+    last = _Share(last_weight, schedule.last_tiles, schedule.last_work, shares[1], False)
+    return _new_waves(
+        full=_wave(kernel, asked, each, full),
+        last=_wave(kernel, asked, each, last),
+        turns_clk=tile.turns_clk,
+        l2_us=(each.mean_l2_us + each.fill_us) * schedule.tiles,
+        dram_us=each.dram_us * schedule.tiles,
+        edge=asked.edge,
+        overlap=kernel.numbers.overlap,
+        service=each.service,
+    )
+
+
+def _tile_times(kernel: Kernel, asked: Demand) -> _TileTimes:
+    """Demand over rate, tile by tile."""
+    gpu, numbers, schedule = kernel.gpu, kernel.numbers, kernel.schedule
+    moved, step = asked.traffic, asked.step
+    service = _l2_service(kernel, moved, kernel.spread)
+    l2_us = mean_l2_us = _l2_tile_us(service, gpu, numbers)
+    if kernel.geometry.family.tile_order.scheduler.evens_out:
+        mean_l2_us = _l2_tile_us(_l2_service(kernel, moved, True), gpu, numbers)
+    rows_filled = asked.edge.bytes_per_wave / FILLED_ROW_BYTES
+    row_us = numbers.edge_tiles.row_clk / (gpu.sm_count * gpu.sm_clk_mhz)
+    l2_rate = l2_bytes_per_us(gpu, numbers)
+    return _TileTimes(
+        service=service,
+        l2_us=l2_us,
+        mean_l2_us=mean_l2_us,
+        fill_us=row_us * rows_filled / schedule.resident,
+        dram_us=dram_us_of(moved, gpu, numbers) / schedule.tiles,
+        stores_us=asked.tile.epilogues * moved.l2_store_bytes / (l2_rate * schedule.tiles),
+        latency_us=schedule.k_tiles * step.latency_clk / gpu.sm_clk_mhz,
+        port_clk=_port_tile_clk(step, schedule, kernel.resources),
+        arriving_clk=0.0 if is_zero(step.arriving_clk) else schedule.k_tiles * step.arriving_clk,
+        trips_clk=_round_trips_clk(step, schedule, kernel.resources),
+    )
+
+
+def _wave(kernel: Kernel, asked: Demand, each: _TileTimes, share: _Share) -> Wave:
+    """One of the waves that are alike, before the clock is known."""
+    overlap, tile, work, tiles = kernel.numbers.overlap, asked.tile, share.work, share.tiles
+    l2_tile_us = each.mean_l2_us if share.evened_out else each.l2_us
+    filled_us = _filled_us(kernel, asked.edge, each.fill_us, share)
+    l2_us = l2_tile_us * tiles
+    dram_us = smooth_maximum(each.dram_us * tiles, scaled(each.latency_us, work), overlap.port_l2_order)
+    arriving, trips = each.arriving_clk, each.trips_clk
+    return _new_wave(
+        count=share.count,
+        period_clk=scaled(tile.period_clk, work),
+        beside_stores_clk=scaled(tile.beside_stores_clk, work),
+        port_clk=scaled(_held_up(each.port_clk, tile.between_clk, share.of_last), work),
+        arriving_clk=0.0
+        if is_zero(arriving)
+        else scaled(_held_up(arriving, tile.between_clk, share.of_last), work),
+        round_trips_clk=0.0 if is_zero(trips) else scaled(trips, work),
+        stall=None if tile.stall is None else tile.stall.of_waves(work, share.of_last),
+        l2_us=l2_us,
+        fill_us=filled_us,
+        hidden_fill_us=asked.edge.hidden * filled_us,
+        dram_us=dram_us,
+        stores_us=each.stores_us * tiles,
+        unhidden_us=overlap.l2_dram_loss * minimum(l2_tile_us, each.dram_us) * tiles,
+        evened_out=share.evened_out,
+        next_us=(kernel.gpu.next_cluster_us or 0.0) if share.evened_out else 0.0,
+        l2_power=power(l2_us, overlap.port_l2_order),
+        dram_power=power(dram_us, overlap.loads_dram_order),
+    )
+
+
+def _filled_us(kernel: Kernel, edge: EdgeFill, fill_us: Values, share: _Share) -> Values:
+    """Out-of-bounds fill of a wave; above 0 where there is none."""
+    if edge is NO_EDGE:
+        return NEXT_TO_NOTHING_US
+    clusters = maximum(share.tiles if is_one(share.work) else share.tiles / share.work, 1.0)
+    crowded = crowding(kernel.batch, kernel.gpu, kernel.numbers)(clusters)
+    return fill_us * (share.tiles * crowded) + NEXT_TO_NOTHING_US
+
+
+def _held_up(load_clk: Values, between_clk: Values, of_last: Values) -> Values:
+    """The loads of a tile, and what comes before those of the next one: the last wave has none."""
+    return load_clk if is_zero(between_clk) else load_clk + between_clk * (1.0 - of_last)
+
+
+def _port_tile_clk(step: KTile, schedule: TileSchedule, resources: Resources) -> Values:
+    """Clocks of a tile's loads at the L2-to-SM bandwidth, or in stages that MMAs hold.
+
+    Warps that multiply ask for a load once they have consumed another: it waits in turn with L2, where it is
+    not told how a ring of few stages turns.
+    """
+    port = schedule.k_tiles * step.port_clk + step.tail_clk
+    if resources.short_ring is False and not is_one(resources.math_in_round_trip):
+        port = maximum(port, schedule.k_tiles * step.latency_clk * (1.0 - resources.math_in_round_trip))
+    return maximum(port, schedule.k_tiles * step.taken_clk)
+
+
+def _round_trips_clk(step: KTile, schedule: TileSchedule, resources: Resources) -> Values:
+    """Clocks of a tile's stages one after another, over those under way; 0 in rings of more stages."""
+    if resources.short_ring is False:
+        return 0.0
+    return where(resources.short_ring, schedule.k_tiles * step.latency_clk, 0.0)
+
+
+def _last_shares(schedule: TileSchedule) -> tuple[Values, Values]:
+    """How much of a full wave, and of the one told apart, is the last: an equal share where all are full."""
+    alike = (schedule.last_tiles == 0.0) | (schedule.last_tiles == schedule.resident)
+    share = 1.0 / maximum(schedule.waves, 1.0)
+    return where(alike, share, 0.0), where(alike, share, 1.0)
+
+
+def last_wave_weight(schedule: TileWaves, numbers: KernelNumbers) -> Values:
+    """How much of a wave the partial last one counts for; nothing where waves come out whole."""
+    quantized = numbers.whole_waves.quantized
+    share = minimum(schedule.last_tiles / schedule.resident, 1.0)
+    return where(schedule.last_tiles > 0.0, quantized + (1.0 - quantized) * share, 0.0)
+
+
+def _l2_tile_us(service: L2Service, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+    """L2 time of a mean tile."""
+    total = service.all_power + service.own_power + service.gpc_power
+    return root(total, numbers.overlap.loads_dram_order) / l2_bytes_per_us(gpu, numbers)
+
+
+def _l2_service(kernel: Kernel, moved: Traffic, spread: Flags) -> L2Service:
+    """What L2 does for a mean tile; that of few busy SMs at the pace of their own ways in, or of their GPC's.
+
+    Merging does not help an SM's own pace, but that of the GPC on which most lie, unless they are `spread`
+    evenly. Stores pass neither; what waits for DRAM counts at a GPC's way in as it does at L2.
+    """
+    gpu, numbers, tiles = kernel.gpu, kernel.numbers, kernel.schedule.tiles
+    ctas = kernel.schedule.resident * kernel.cluster_size
+    order_of_tiles = kernel.geometry.family.tile_order
+    on_gpc = ctas_of_fullest_gpc(ctas, kernel.cluster_size, gpu, order_of_tiles, spread)
+    order = numbers.overlap.loads_dram_order
+    # Of one tile, whose bytes have finite powers whatever the sizes.
+    in_bytes = (moved.l2_load_bytes - moved.l2_store_bytes) / tiles
+    own_bytes = in_bytes + (moved.merged_bytes - moved.crossing_bytes) / tiles
+    own_bytes = own_bytes * (sms_to_saturate_l2(gpu) * gpu.sm_count / ctas)
+    gpc_bytes = in_bytes * (gpcs_to_saturate_l2(gpu) / numbers.l2.gpc_efficiency * on_gpc / ctas)
+    load_bytes = moved.l2_load_bytes / tiles
+    return _new_service(power(load_bytes, order), power(own_bytes, order), power(gpc_bytes, order))
+
+
+def settled_mhz(work: Waves, clock: ClockRule, gpu: GpuSpec) -> Values:
+    """The clock at which a kernel's intensity calls for that same clock.
+
+    A slower clock makes a kernel less intense, so the rule is a falling function of the clock and has one
+    fixed point; two steps and Aitken's extrapolation find it to a few parts in 10^5.
+    """
+    numbers = kernel_model_numbers()
+    first, steepest = gpu.sm_clk_mhz * numbers.first_clock_share, numbers.steepest_clock_slope
+    second = clock(work.waves_us(first), first)
+    third = clock(work.waves_us(second), second)
+    change = second - first
+    # A change of zero is settled already.
+    slope = (third - second) / where(change * change > 1e-9, change, 1.0)
+    slope = maximum(minimum(slope, steepest), -steepest)
+    return first + change / (1.0 - slope)

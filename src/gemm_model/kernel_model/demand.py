@@ -1,0 +1,106 @@
+"""What a kernel's code asks of each resource: bytes, requests, clocks of a k tile and of a tile."""
+
+from __future__ import annotations
+
+from gemm_model.core.elementwise import Values, any_of
+from gemm_model.core.records import constructor, formula_record
+from gemm_model.kernel_model.edge_tiles import EdgeFill, edge_fill
+from gemm_model.kernel_model.epilogue import (
+    Stall,
+    between_loads_clk,
+    hidden_clk,
+    period_beside_stores,
+    stall_of,
+    tile_period_clk,
+    whole_epilogue_clk,
+)
+from gemm_model.kernel_model.kernel import Kernel
+from gemm_model.kernel_model.mainloop import KTile, k_tile
+from gemm_model.kernel_model.rates import l2_bytes_per_us
+from gemm_model.kernel_model.reduction import turns_clk
+from gemm_model.kernel_model.traffic import Traffic, fresh_share, out_of_step, rows_missed_share, traffic
+
+
+@formula_record
+class TileDemand:
+    """Clocks of one tile in the SM that computes it."""
+
+    epilogue_clk: Values
+    hidden_clk: Values
+    """What epilogue and next mainloop hide of each other."""
+    period_clk: Values
+    """From one tile to the next in the MMA warps, if operands are always there."""
+    beside_stores_clk: Values
+    """The same without the epilogues, of which there are so many."""
+    epilogues: Values
+    between_clk: Values
+    """Between the loads of two tiles; 0 where nothing is."""
+    turns_clk: Values
+    """Adding up partial sums: a turn outlasts the ring, so that loads wait too."""
+    stall: Stall | None
+    """How the loads wait for epilogues; None where nothing is fused."""
+
+
+_new_tile = constructor(TileDemand)
+
+
+@formula_record
+class Demand:
+    """All that a kernel asks for; each part of numbers or of arrays."""
+
+    traffic: Traffic
+    edge: EdgeFill
+    step: KTile
+    tile: TileDemand
+
+
+_new_demand = constructor(Demand)
+
+
+def demand_of(kernel: Kernel) -> Demand:
+    """The demand of each kernel. Bytes of all launches, clocks of one k tile and of one tile."""
+    edge = edge_fill(kernel.batch, kernel.schedule, kernel.resources, kernel.numbers)
+    moved = traffic(kernel, edge)
+    step = k_tile(
+        kernel.batch,
+        kernel.gpu,
+        kernel.geometry.rate,
+        kernel.resources,
+        kernel.schedule,
+        kernel.numbers,
+        _scale_misses(kernel, moved),
+        fresh_share(moved, kernel.schedule),
+    )
+    # Tiles drift apart while L2 works, and fewer of their requests merge.
+    l2_us = moved.l2_load_bytes / l2_bytes_per_us(kernel.gpu, kernel.numbers)
+    moved = out_of_step(moved, l2_us, kernel.numbers)
+    return _new_demand(traffic=moved, edge=edge, step=step, tile=_tile(kernel, step))
+
+
+def _tile(kernel: Kernel, step: KTile) -> TileDemand:
+    batch, gpu, resources, numbers = kernel.batch, kernel.gpu, kernel.resources, kernel.numbers
+    period, order = kernel.geometry.family.tile_period, kernel.geometry.family.tile_order
+    k_tiles = kernel.schedule.k_tiles
+    mainloop = k_tiles * step.math_clk
+    epilogue, fused = whole_epilogue_clk(batch, period, resources, numbers)
+    hidden = hidden_clk(resources, numbers.epilogue, mainloop, epilogue)
+    beside, epilogues = period_beside_stores(batch, gpu, period, resources, numbers, mainloop)
+    return _new_tile(
+        epilogue_clk=epilogue,
+        hidden_clk=hidden,
+        period_clk=tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue, hidden),
+        beside_stores_clk=beside,
+        epilogues=epilogues,
+        between_clk=between_loads_clk(batch, gpu, period, resources, numbers.epilogue),
+        turns_clk=turns_clk(batch, resources, order, numbers),
+        stall=stall_of(batch, gpu, period, resources, numbers, mainloop, k_tiles, epilogue, fused),
+    )
+
+
+def _scale_misses(kernel: Kernel, moved: Traffic) -> Values:
+    """Share of k tiles whose scale factors come from DRAM: of rows that L2 does not hold."""
+    further = kernel.batch.further
+    if further is None or not any_of(further.software_scales):
+        return 0.0
+    missed = rows_missed_share(kernel.batch, kernel.gpu, kernel.schedule, kernel.numbers)
+    return moved.from_dram * missed

@@ -1,0 +1,97 @@
+"""The one context that every formula of a kernel's time takes: problem, kernel, card and launch."""
+
+from __future__ import annotations
+
+from gemm_model.core.batch import GemmBatch, GridRows, picked
+from gemm_model.core.elementwise import Flags, Values
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.records import constructor, formula_record
+from gemm_model.kernel_model.launch_context import COLD, REGIMES, WRITTEN, LaunchContext, spread_out
+from gemm_model.kernel_model.tile_schedule import TileSchedule, tile_schedule
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.feasibility import Resources, resources_of
+from gemm_model.kernels.mechanisms import KernelNumbers
+
+
+@formula_record
+class Geometry:
+    """What a kernel's time needs of the problem and the kernel alone; a fit computes it once."""
+
+    batch: GemmBatch
+    family: KernelFamily
+    rate: Values
+    """Peak FLOP per clock of one SM."""
+    flop: Values
+    resources: Resources
+    schedule: TileSchedule
+
+    def picked(self, rows: GridRows) -> Geometry:
+        """Some rows of a grid's geometry."""
+        return Geometry(
+            picked(self.batch, rows),
+            self.family,
+            picked(self.rate, rows),
+            picked(self.flop, rows),
+            picked(self.resources, rows),
+            picked(self.schedule, rows),
+        )
+
+
+def geometry_of(
+    batch: GemmBatch, rate: Values, gpu: GpuSpec, family: KernelFamily, resources: Resources | None = None
+) -> Geometry:
+    """The geometry of each row of a family's kernels; `resources` are taken where they are known."""
+    if resources is None:
+        resources = resources_of(batch, gpu, family)
+    schedule = tile_schedule(batch, resources, family.tile_order)
+    return Geometry(batch, family, rate, batch.flop, resources, schedule)
+
+
+@formula_record
+class Kernel:
+    """One kernel, or a table of kernels of one family, on a card: numbers, or arrays of equal length."""
+
+    geometry: Geometry
+    gpu: GpuSpec
+    numbers: KernelNumbers
+    around: LaunchContext
+    """What lies before and after the launch."""
+    l2: str
+    """What L2 holds at the start; one of L2_STATES."""
+    batch: GemmBatch
+    """Of the geometry, like the next two: most formulas take them."""
+    resources: Resources
+    schedule: TileSchedule
+
+    @property
+    def cluster_size(self) -> Values:
+        return self.batch.cluster_m * self.batch.cluster_n
+
+    @property
+    def spread(self) -> Flags:
+        """Whether each grid of a chain lies on SMs all over the card."""
+        return spread_out(self.batch, self.schedule, self.gpu, self.geometry.family, self.around)
+
+    @property
+    def a_written(self) -> bool:
+        """Whether the kernel before wrote A."""
+        return self.l2 == WRITTEN
+
+
+_new_kernel = constructor(Kernel)
+
+
+def kernel_on(
+    geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, *, regime: str = "burst", l2: str = COLD
+) -> Kernel:
+    """The context of a geometry in a regime (one of REGIMES), with L2 in a state (one of L2_STATES)."""
+    return _new_kernel(
+        geometry=geometry,
+        gpu=gpu,
+        numbers=numbers,
+        around=REGIMES[regime],
+        l2=l2,
+        batch=geometry.batch,
+        resources=geometry.resources,
+        schedule=geometry.schedule,
+    )
