@@ -42,7 +42,8 @@ def test_no_kernel_is_faster_than_its_products_or_its_bytes() -> None:
         problem = AttentionProblem.parse(words)
         found = predict(problem, OWN, "h200").runtime_us
         assert found > problem.flop / GPU.flop_per_us("fp16")
-        assert found > 0.9 * problem.least_bytes / GPU.dram_bytes_per_us
+        kv_bytes = 2 * problem.batch * problem.kv_heads * problem.seq_kv * 2 * problem.head_dim
+        assert found > 0.9 * kv_bytes / GPU.dram_bytes_per_us
 
 
 def test_an_empty_length_takes_no_time_and_leaves_the_others_alone() -> None:
@@ -56,6 +57,14 @@ def test_equal_lengths_are_a_batch() -> None:
     batch = _us("causal batch=8 heads=32 kv_heads=8 seq_q=4096 head_dim=128")
     lengths = "+".join(["4096:4096"] * 8)
     assert _us(f"causal heads=32 kv_heads=8 head_dim=128 lengths={lengths}") == pytest.approx(batch, rel=0.05)
+
+
+def test_what_no_time_depends_on_is_a_caveat() -> None:
+    problem = AttentionProblem.parse("full heads=8 seq_q=64 head_dim=128 softcap=30 page_size=16")
+    assert predict(problem, OWN, "h200").caveats == (
+        "softcap is not priced: predicted as without it",
+        "page_size is not priced: predicted as without it",
+    )
 
 
 def test_a_window_takes_less_than_all_keys() -> None:

@@ -14,14 +14,10 @@ MMA_DEPTH = 16
 """Depth of one MMA of 16-bit operands [elements]; head sizes are padded to it; PTX ISA."""
 WARPGROUP_ROWS = 64
 """Rows of a warpgroup's MMA [rows]; Hopper; PTX ISA, wgmma."""
-TENSOR_MEMORY_ROWS = 128
-"""Rows of a consumer group [rows]; kernels with tensor memory; PTX ISA, tcgen05."""
 BARRIER_BYTES = 1024
 """Shared memory beside operands [B]; barriers, and alignment of the first tile; flash-attn-4 4.0.0b36."""
 THREAD_REGISTERS: Mapping[int, int] = {1: 256, 2: 240, 3: 160}
 """Registers of a thread by consumer groups [registers]; Hopper; flash-attn-4 4.0.0b36, `num_mma_regs`."""
-WORKING_REGISTERS = 40
-"""Registers beside accumulators and P [registers]; Hopper; compiled kernels that do not spill."""
 TILES: Mapping[int, tuple[tuple[int, int], ...]] = {
     64: ((192, 128), (128, 128), (128, 192), (64, 128), (192, 96), (128, 64)),
     96: ((192, 128), (192, 144), (128, 128), (64, 128)),
@@ -53,7 +49,7 @@ class AttentionKernel:
     splits: bool = False
 
 
-SM90 = AttentionKernel(name="flash_attention", group_rows=64, head_dims=(8, 256), splits=True)
+SM90 = AttentionKernel(name="flash_attention", group_rows=WARPGROUP_ROWS, head_dims=(8, 256), splits=True)
 SM100 = AttentionKernel(name="flash_attention", group_rows=128, head_dims=(8, 256), own_tile=(256, 128))
 CUDNN = AttentionKernel(name="cudnn_attention", group_rows=64, head_dims=(8, 256), windows=False, splits=True)
 FLASH2 = AttentionKernel(
@@ -167,14 +163,6 @@ def smem_bytes(problem: AttentionProblem, config: AttentionConfig) -> float:
     )
     elements += 0 if config.pv_from_registers else config.tile_m * config.tile_n
     return elements * problem.element_bytes + BARRIER_BYTES
-
-
-def thread_registers(problem: AttentionProblem, config: AttentionConfig, kernel: AttentionKernel) -> float:
-    """Registers of a consumer thread: accumulators of S and O (fp32), P, and what works on them."""
-    lanes = 128 / kernel.group_rows
-    scores = config.tile_n / lanes
-    packed = scores / 2 if config.overlap_in_group and config.pv_from_registers else 0.0
-    return scores + problem.head_dim_v / lanes + packed + WORKING_REGISTERS
 
 
 def refusal(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str | None:

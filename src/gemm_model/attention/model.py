@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction, limiting
 from gemm_model.kernel_model.traffic import merged_share
 
+UNPRICED = ("softcap", "page_size")
+"""What a problem may have and no time depends on; a caveat says so."""
 LIMITERS = ("TENSOR", "EXPONENTIALS", "SOFTMAX CHAIN", "L2", "DRAM", "LAUNCH")
 BLOCKS_SIMULATED = 6
 """Key blocks of a tile that the recurrence runs through [blocks]; all; chosen: then each takes the period."""
@@ -345,7 +347,10 @@ class AttentionModel:
         if len(kinds) != 1:
             raise InputError(f"operands of {len(kinds)} rate classes; expected one")
         silicon = self._silicon or silicon_of(self.gpu, kinds.pop())
-        return self.predict_batch(batch_of(kernels, self.gpu), silicon, len(kernels))
+        found = self.predict_batch(batch_of(kernels, self.gpu), silicon, len(kernels))
+        unpriced = [name for name in UNPRICED if any(getattr(problem, name) for problem, _ in kernels)]
+        told = tuple(f"{name} is not priced: predicted as without it" for name in unpriced)
+        return replace(found, caveats=(*found.caveats, *told))
 
     def predict_batch(self, batch: AttentionBatch, silicon: Silicon, kernels: int) -> BatchPrediction:
         """The same of columns, whose operands are of one rate class."""

@@ -144,16 +144,6 @@ class AttentionProblem:
         each = self.heads * (1 if self.lengths else self.batch)
         return 2.0 * each * scores * (self.head_dim + self.head_dim_v)
 
-    @property
-    def least_bytes(self) -> float:
-        """Bytes of Q, K, V and O, each once [B]; O has the operands' type, bf16 where that is narrower."""
-        each = 1 if self.lengths else self.batch
-        rows_q = each * sum(seq_q for seq_q, _ in self.sequences)
-        rows_kv = each * sum(seq_kv for _, seq_kv in self.sequences)
-        out_bytes = max(self.element_bytes, 2.0)
-        queries = rows_q * self.heads * (self.head_dim * self.element_bytes + self.head_dim_v * out_bytes)
-        return queries + rows_kv * self.kv_heads * (self.head_dim + self.head_dim_v) * self.element_bytes
-
 
 def _scores(problem: AttentionProblem, seq_q: int, seq_kv: int) -> float:
     """Scores of one head and sequence that the mask leaves."""
