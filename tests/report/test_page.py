@@ -11,14 +11,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gemm_model import GemmProblem, rank
 from gemm_model.cli import main
 from gemm_model.commands.benchmark import write_page
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.prediction import Prediction
 from gemm_model.report.page import html as page_html_module
+from gemm_model.report.page.choice import tile_map
 from gemm_model.report.page.content import Columns, Fact, Page
 from gemm_model.report.page.html import page_html
 from gemm_model.report.page.kernel import wave_timeline
+from gemm_model.report.page.pipeline import stages_taken
 
 pytest.importorskip("plotly", reason="pages need plotly (extra `page`)")
 
@@ -168,3 +171,29 @@ def test_waves_end_with_the_runtime_where_a_residual_takes_time_off():
     assert waves["width"] == pytest.approx([7 / 3] * 3)
     assert waves["x"][-1] + waves["width"][-1] / 2 == pytest.approx(10.0)
     assert waves["y"] == [100.0, 100.0, 50.0]
+
+
+def test_tiles_without_a_kernel_have_no_text_on_the_map():
+    figure = tile_map(rank(GemmProblem.of(512, 4096, 4096), "h200", 40))
+    heat = figure.traces[0]
+    missing = [place for row in heat["z"] for place in row].count(None)
+    assert missing > 0
+    for name in ("text", "hovertext"):
+        cells = [cell for row in heat[name] for cell in row]
+        assert None not in cells
+        assert cells.count("") == missing
+
+
+def test_no_more_stages_are_taken_than_the_ring_has():
+    rows = pd.DataFrame(
+        [
+            {"cta": 0, "role": "ring", "activity": name, "start_us": start, "end_us": end}
+            for step in range(20)
+            for name, start, end in (
+                ("load", step / 3, step / 3 + 0.5),
+                # Freed when the load of the stage's next turn begins, but for rounding.
+                ("mma", step / 3 + 1.5, (step + 6) / 3 + 1e-9),
+            )
+        ]
+    )
+    assert max(stages_taken(rows)[1]) == 6

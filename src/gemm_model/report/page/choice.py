@@ -123,9 +123,9 @@ def tile_map(ranking: Ranking) -> Figure:
     tiles = sorted({tile for tile, _ in fastest}, key=_extents)
     clusters = sorted({cluster for _, cluster in fastest}, key=_extents)
 
-    def grid(value: Callable[[Choice], Any]) -> list[list[Any]]:
+    def grid(value: Callable[[Choice], Any], missing: str | None = None) -> list[list[Any]]:
         return [
-            [value(fastest[tile, cluster]) if (tile, cluster) in fastest else None for tile in tiles]
+            [value(fastest[tile, cluster]) if (tile, cluster) in fastest else missing for tile in tiles]
             for cluster in clusters
         ]
 
@@ -140,10 +140,10 @@ def tile_map(ranking: Ranking) -> Figure:
         "z": grid(lambda choice: min(slower(choice), 1.0)),
         "zmin": 0.0,
         "zmax": 1.0,
-        "text": grid(lambda choice: f"{slower(choice):.0%}"),
+        "text": grid(lambda choice: f"{slower(choice):.0%}", ""),
         "texttemplate": "%{text}",
         "textfont": {"color": "@text"},
-        "hovertext": grid(lambda choice: _description(choice, ranking)),
+        "hovertext": grid(lambda choice: _description(choice, ranking), ""),
         "hoverinfo": "text",
         "colorscale": "@scale",
         "showscale": False,

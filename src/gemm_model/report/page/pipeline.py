@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from gemm_model.core.batch import FloatArray
 from gemm_model.pipeline.machine import PS_PER_US
@@ -53,6 +54,10 @@ def pipeline_page(timeline: Timeline, title: str) -> Page:
     )
 
 
+DIGITS_OF_US = 6
+"""Digits of a time in us [1] that tell events apart; chosen: picoseconds, the simulator's unit."""
+
+
 def trace_page(trace: Trace, title: str, cta: int) -> Page:
     """The page of a kernel's timeline: the warps of one CTA, k tile by k tile."""
     rows = trace.rows[(trace.rows["cta"] == cta) & (trace.rows["activity"] != "resident")]
@@ -73,12 +78,7 @@ def trace_page(trace: Trace, title: str, cta: int) -> Page:
         for activity, color in COLOR_OF_ACTIVITY.items()
         if len(own := shown[shown["activity"] == activity])
     ]
-    changes = np.concatenate([np.ones(len(ring) // 2), -np.ones(len(ring) // 2)])
-    times = np.concatenate(
-        [ring[ring["activity"] == "load"]["start_us"], ring[ring["activity"] == "mma"]["end_us"]]
-    )
-    order = np.argsort(times, kind="stable")
-    taken = np.cumsum(changes[order])
+    times_us, taken = stages_taken(ring)
     return Page(
         title=title,
         subtitle=f"CTA {cta}: its warps, their waits and the ring of stages",
@@ -90,13 +90,24 @@ def trace_page(trace: Trace, title: str, cta: int) -> Page:
         ],
         figures=[
             _track_figure(bars, list(dict.fromkeys(shown["role"]))),
-            _ring_figure(times[order][:SHOWN_SPANS].tolist(), taken[:SHOWN_SPANS].tolist()),
+            _ring_figure(times_us[:SHOWN_SPANS], taken[:SHOWN_SPANS]),
         ],
         notes=[
             *trace.info.notes,
             *([f"The timeline shows the first {SHOWN_SPANS} events of {len(warps):,}."] if cut else []),
         ],
     )
+
+
+def stages_taken(ring: pd.DataFrame) -> tuple[list[float], list[float]]:
+    """Times [us] at which stages of a ring are taken or freed, and how many are taken from then on."""
+    changes = np.concatenate([np.ones(len(ring) // 2), -np.ones(len(ring) // 2)])
+    times = np.concatenate(
+        [ring[ring["activity"] == "load"]["start_us"], ring[ring["activity"] == "mma"]["end_us"]]
+    )
+    # A stage that is freed and taken at one time counts once: releases go first.
+    order = np.lexsort((changes, np.round(times, DIGITS_OF_US)))
+    return times[order].tolist(), np.cumsum(changes[order]).tolist()
 
 
 def _row_description(row: Mapping[Any, Any]) -> str:
