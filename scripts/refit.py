@@ -1,6 +1,6 @@
 """Fit a card's numbers and those of its kernel families anew, all together, and train the residuals.
 
-python scripts/refit.py [GPU] [--families A,B] [--no-residual] [--reports FOLDER]
+python scripts/refit.py [GPU] [--families A,B] [--free NUMBERS] [--ablate] [--no-residual] [--reports FOLDER]
 
 Each calibration names the tables that it is fitted to. Sizes are held out in four folds: error bands and the figures in
 FOLDER/<gpu>.md come from fits that had not seen the size in any type, family or regime. Files are replaced when all
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,7 +36,14 @@ from gemm_model.kernel_model.calibration_file import (
 )
 from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernel_model.residual import Residual, residual_beside, write_residual
-from gemm_model.kernels.mechanisms import KERNEL, NUMBERS, kernel_numbers
+from gemm_model.kernels.mechanisms import (
+    FURTHER_MECHANISMS,
+    KERNEL,
+    MECHANISM_NAMES,
+    MECHANISMS,
+    NUMBERS,
+    kernel_numbers,
+)
 from gemm_model.kernels.registry import family_of
 from gemm_model.tables.accuracy import top1_efficiency
 
@@ -152,9 +159,12 @@ def identified(
     return free, near
 
 
-def all_times(fit: JointFit, table: Table, gpu: GpuSpec, keep: np.ndarray) -> tuple[Observations, KernelTime]:
+def all_times(
+    fit: JointFit, table: Table, gpu: GpuSpec, keep: np.ndarray, off: frozenset[str] = frozenset()
+) -> tuple[Observations, KernelTime]:
     rows = table.rows.rows(keep, gpu)
-    numbers = fit.numbers_of(table.family, table.kind).without(family_of(table.family, gpu).absent_mechanisms)
+    absent = family_of(table.family, gpu).absent_mechanisms | off
+    numbers = fit.numbers_of(table.family, table.kind).without(absent)
     return rows, kernel_time(rows.shape, gpu, numbers, regime=table.regime)
 
 
@@ -203,6 +213,9 @@ def line_of(table: Table, predicted_us: FloatArray, what: str) -> str:
 HEADER = """| table | held out by size | rows | MAPE | p95 | median | first choice | DRAM bytes (p95) | L2 bytes (p95) |
 |---|---|---:|---:|---:|---:|---:|---:|---:|"""
 
+ABLATION = """| without | burst | burst p95 | split K | graph | DRAM bytes | L2 bytes |
+|---|---:|---:|---:|---:|---:|---:|"""
+
 
 def bands_of(tables: Sequence[Table], gpu: GpuSpec, fit: JointFit, *, corrected: bool) -> dict[str, float]:
     """By situation the held-out error of 90 % of the rows of one family and rate class."""
@@ -244,6 +257,9 @@ def main() -> int:
     parser.add_argument(
         "--free", default="", help="fit these numbers alone; those of the card may be among them"
     )
+    parser.add_argument(
+        "--ablate", action="store_true", help="print what each mechanism buys; writes nothing"
+    )
     parser.add_argument("--no-residual", action="store_true")
     parser.add_argument("--reports", type=Path, default=ROOT / "build" / "refit")
     parser.add_argument("--processes", type=int, default=2)
@@ -262,6 +278,10 @@ def main() -> int:
     start: dict[Kind, Mapping[str, float]] = {
         (name, kind): found.values() for name, each in known.items() for kind, found in each.numbers.items()
     }
+    if args.ablate:
+        free = told(parameters(list(start), names_to_fit(args)), groups_of(tables, gpu, 0), gpu)
+        print(ABLATION, *ablation(tables, gpu, start, free, bounds), sep="\n")
+        return 0
     free, fit, fits = fitted(tables, gpu, start, names_to_fit(args), bounds)
     with ProcessPoolExecutor(args.processes) as processes:
         jobs = [
@@ -286,6 +306,38 @@ def main() -> int:
     for calibration in known.values():
         write_family(calibration, fit, widths, tables, gpu, args.no_residual)
     return 0
+
+
+def ablation(
+    tables: Sequence[Table],
+    gpu: GpuSpec,
+    start: Mapping[Kind, Mapping[str, float]],
+    free: Sequence[Parameter],
+    bounds: Mapping[str, tuple[float, float]],
+) -> Iterator[str]:
+    """A row for each mechanism: held-out errors of the first fold without it, all others fitted again."""
+    plain = [table for table in tables if table.situation in ("", SPLIT_SITUATION)]
+    seen = groups_of(plain, gpu, 0)
+    for name in ("nothing", *(each.name for each in MECHANISMS if each.name not in FURTHER_MECHANISMS)):
+        off = frozenset({name}) & frozenset(MECHANISM_NAMES)
+        kept = [each for each in free if each.number.partition(".")[0] not in off]
+        groups = [replace(group, without=off) for group in seen]
+        fit = joint_fit(groups, gpu, start, kept, bounds=bounds, evaluations=4)
+        errors: dict[str, list[float]] = {}
+        for table in plain:
+            test = table.folds == 0
+            rows, times = all_times(fit, table, gpu, test, off)
+            error = np.abs(times.runtime_us / rows.runtime_us - 1.0)
+            errors.setdefault(f"{table.regime} {table.situation}", []).append(float(error.mean()))
+            errors.setdefault(f"p95 {table.regime} {table.situation}", []).append(
+                float(np.quantile(error, 0.95))
+            )
+            if table.regime == "counters" and not table.situation:
+                for count in ("dram_read_bytes", "l2_bytes"):
+                    off_by = np.abs(np.expm1(byte_errors(count, rows, times)))
+                    errors.setdefault(count, []).append(float(off_by.mean()))
+        wanted = ("burst ", "p95 burst ", "burst split_k", "graph ", "dram_read_bytes", "l2_bytes")
+        yield " | ".join([f"| {name}", *(f"{np.mean(errors[each]):.2%}" for each in wanted)]) + " |"
 
 
 def names_to_fit(args: argparse.Namespace) -> list[str]:

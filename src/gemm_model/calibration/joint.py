@@ -51,6 +51,8 @@ class Group:
     kind: str
     regime: str
     rows: Observations
+    without: frozenset[str] = frozenset()
+    """Mechanisms that are switched off."""
 
     @property
     def weight(self) -> float:
@@ -184,9 +186,8 @@ class _Problem:
         unit, place = job
         group = self.groups[place]
         numbers = kernel_numbers(self.numbers(unit, group.family, group.kind))
-        times = kernel_time(
-            group.rows.shape, self.gpu, numbers.without(self.absent[group.family]), regime=group.regime
-        )
+        numbers = numbers.without(self.absent[group.family] | group.without)
+        times = kernel_time(group.rows.shape, self.gpu, numbers, regime=group.regime)
         return group.weight * np.concatenate([_soft(part) for part in _errors(group, times)])
 
     def residuals(self, unit: FloatArray) -> FloatArray:
