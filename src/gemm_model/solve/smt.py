@@ -158,7 +158,7 @@ class _Query:
 
     def _wave(self, kind: str, works: dict[tuple[int, int, int], Workload]) -> Any:
         """Contribution of a wave ('full' or 'tail') to the goal; adds the inequalities of its recurrence."""
-        z3, add, machine = self._z3, self.solver.add, self._machine
+        z3, add = self._z3, self.solver.add
         load_a, load_b, math, last_a, last_b = (z3.Int(f"{kind}_{part}") for part in TIMES)
         extra, latency = z3.Int(f"{kind}_extra"), z3.Int(f"{kind}_latency")
         most_steps = 0
@@ -167,7 +167,7 @@ class _Query:
             steps = int(work.steps)
             most_steps = max(most_steps, steps)
             # Besides the start of the last math: its length and the epilogue, or less the math before it.
-            counted = int(last.math) if machine.counts_last_math else 0
+            counted = int(last.math) if self._machine.counts_last_math else 0
             added = (
                 counted + int(work.epilogue)
                 if self._objective == "time"
@@ -187,6 +187,13 @@ class _Query:
                     ),
                 )
             )
+        times = load_a, load_b, math, last_a, last_b
+        return self._last_math_start(kind, most_steps, times, latency) + extra
+
+    def _last_math_start(self, kind: str, most_steps: int, times: tuple[Any, ...], latency: Any) -> Any:
+        """When a wave's last math starts: the recurrences of its steps as inequalities."""
+        z3, add, machine = self._z3, self.solver.add, self._machine
+        load_a, load_b, math, last_a, last_b = times
         whole = z3.IntSort()
         start_a, start_b, start_m = (z3.Array(f"{kind}_S_{part}", whole, whole) for part in "abm")
         add(start_a[1] >= 0, start_b[1] >= 0)
@@ -208,7 +215,7 @@ class _Query:
                 add(start_a[step] >= start_b[step - 1] + load_b)
             else:
                 add(start_a[step] >= start_a[step - 1] + load_a, start_b[step] >= start_b[step - 1] + load_b)
-        return start_m[self._steps] + extra
+        return start_m[self._steps]
 
     def choice(self) -> Choice:
         """The tile and ring that Z3 proposes, with their times from the recurrences."""
