@@ -34,6 +34,7 @@ COMMANDS = (
     "explain --m 512 --n 7168 --k 2048 --cta 128x128",
     "rank --m 512 --n 7168 --k 2048 --emit triton --family triton",
     "portfolio --input shapes.csv --max-kernels 2",
+    "serve-configs --models list --tp 8 --device NVIDIA_A10 --framework vllm --output configs",
     "plan --budget 90s --input shapes.csv --output plan.csv",
     "cutlass-profiler --problems problems.json --output testlist.csv",
     "simulate --m 512 --n 512 --k 512 --cta 128x128 --trace timeline.json",

@@ -1,0 +1,219 @@
+"""`gemm-model serve-configs`: files of Triton configurations for vLLM and SGLang, without tuning."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gemm_model.commands import common
+from gemm_model.core.errors import InputError
+from gemm_model.report.document import Document, text_table
+
+if TYPE_CHECKING:
+    from gemm_model.serving.choose import Chosen
+    from gemm_model.serving.frameworks import Framework
+    from gemm_model.serving.layers import Parallelism
+    from gemm_model.serving.write import Card, CellFile, Server
+
+EXAMPLES = (
+    "--config config.json --device NVIDIA_H200 --framework vllm --output configs",
+    "--config config.json --tp 8 --device NVIDIA_L40S --framework sglang --triton 3.6.0 --output configs",
+    "--models list --gpus all --framework vllm --output configs",
+)
+LISTED = "list"
+RANKS = (1, 2, 4, 8)
+"""Tensor parallelism of `--models list` where --tp is left out [cards]; chosen: the sizes of one host."""
+DEFAULT_TRITON = "3.6.0"
+JUDGED = ("h200",)
+"""Cards on which choices of these kernels were measured."""
+WORTH_PROCESSES = 48
+"""Cells from which on several processes choose [1]; chosen: one takes a second to start."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, help="a model's config.json, or its folder (default: none)")
+    parser.add_argument(
+        "--models", choices=(LISTED,), help="all models that this package lists (default: none)"
+    )
+    parser.add_argument("--device", help="the card as CUDA names it, spaces or _ (default: none)")
+    parser.add_argument("--gpus", choices=("all",), help="all cards of this package (default: none)")
+    parser.add_argument("--framework", required=True, help="vllm or sglang")
+    parser.add_argument("--framework-version", help="its release (default: the newest whose layout is known)")
+    parser.add_argument("--triton", help=f"Triton's version, sglang alone (default: {DEFAULT_TRITON})")
+    parser.add_argument(
+        "--tp", type=common.whole_number, help="tensor parallelism (default: 1; of --models list 1, 2, 4, 8)"
+    )
+    parser.add_argument("--ep", type=common.whole_number, default=1, help="expert parallelism")
+    parser.add_argument("--routing", default="uniform", help="uniform, balanced or zipf:EXPONENT")
+    parser.add_argument("--output", type=Path, required=True, help="folder to write into")
+    parser.add_argument("--force", action="store_true", help="overwrite files that are there")
+    common.add_format(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from gemm_model.serving import write
+
+    common.no_overrides(args)
+    server, cards = _server(args), _cards(args)
+    files = write.files_of(_models(args), _parallel(args), cards, server)
+    if not files:
+        raise InputError(
+            "nothing to write; expected a model with experts, or with fp8 weights in blocks of 128x128, "
+            "and a card that multiplies them"
+        )
+    write.check_files(files, args.output, force=args.force)
+    rows = _write_all(args, files, server)
+    document = Document(
+        verb="serve-configs",
+        gpu=cards[0].gpu.name if len(cards) == 1 else None,
+        result={"files": len(files), "variable": _line(args.output, server.framework)},
+        rows=rows,
+        notes=_notes(args, files, cards, server),
+        text=lambda: text_table(_by_file(rows)),
+    )
+    common.print_document(document, common.chosen_format(args, output=None))
+    return 0
+
+
+def _write_all(args: argparse.Namespace, files: Sequence[CellFile], server: Server) -> list[dict[str, Any]]:
+    """Choose for every cell of every card, in as many processes as there are cores, and write its files."""
+    from gemm_model.serving.write import write_file
+
+    rows: list[dict[str, Any]] = []
+    by_cell: dict[Any, list[CellFile]] = {}
+    for file in files:
+        by_cell.setdefault((file.card.device, file.cell), []).append(file)
+    with common.progress("choosing", len(by_cell)) as advance:
+        for of_cell, choices in zip(by_cell.values(), _choices(list(by_cell.values()), server), strict=True):
+            for file in of_cell:
+                write_file(file, choices, args.output)
+                rows += [_row(file, chosen) for chosen in choices]
+            advance(1)
+    return rows
+
+
+def _choices(cells: Sequence[Sequence[CellFile]], server: Server) -> Iterator[list[Chosen]]:
+    from gemm_model.core.processes import local_processes
+    from gemm_model.serving.choose import choices_of
+
+    asked = [(of[0].cell, of[0].card.gpu, server.framework.name, server.routing) for of in cells]
+    if len(asked) < WORTH_PROCESSES:
+        yield from map(choices_of, asked)
+        return
+    with local_processes(os.cpu_count() or 1) as executor:
+        yield from executor.map(choices_of, asked, chunksize=4)
+
+
+def _row(file: CellFile, chosen: Chosen) -> dict[str, Any]:
+    from gemm_model.serving.layers import DenseCell
+    from gemm_model.serving.problem import BLOCK_FP8, MOE
+
+    config = file.config(chosen)
+    return {
+        "file": str(file.path),
+        "gpu": file.card.gpu.name,
+        "tokens": chosen.tokens,
+        "kernel": BLOCK_FP8 if isinstance(file.cell, DenseCell) else MOE,
+        **{name: getattr(config, name) for name in ("cta_m", "cta_n", "cta_k", "group_m", "warps", "stages")},
+        "predicted_us": chosen.predicted_us,
+        "default_us": chosen.default_us,
+        "gain": chosen.gain,
+    }
+
+
+def _by_file(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A line a file: what it gains over the default, as a geometric mean over its token counts."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["file"], []).append(math.log1p(min(row["gain"], 1e6)))
+    return [
+        {
+            "file": name,
+            "expected_gain": math.expm1(sum(logs) / len(logs)),
+            "least": math.expm1(min(logs)),
+            "most": math.expm1(max(logs)),
+        }
+        for name, logs in found.items()
+    ]
+
+
+def _line(folder: Path, framework: Framework) -> str:
+    return f"export {framework.variable}={folder.resolve()}"
+
+
+def _notes(
+    args: argparse.Namespace, files: Sequence[CellFile], cards: Sequence[Card], server: Server
+) -> list[str]:
+    framework = server.framework
+    dense = sum(file.path.parts[0] == "dense" for file in files)
+    notes = [f"wrote {len(files)} files to {args.output}"]
+    if dense < len(files):
+        notes.append(f"before you start {framework.name}: {_line(args.output, framework)}")
+    if dense:
+        notes.append(
+            f"{framework.name} reads dense files from its package alone: "
+            f"cp {args.output}/dense/*.json SITE_PACKAGES/{framework.dense_folder}/"
+        )
+    unproven = list(dict.fromkeys(card.gpu.name for card in cards if card.gpu.name not in JUDGED))
+    if unproven:
+        notes.append(f"these kernels were measured on {', '.join(JUDGED)}, not on {', '.join(unproven)}")
+    return notes
+
+
+def _server(args: argparse.Namespace) -> Server:
+    from gemm_model.core.routing import Routing
+    from gemm_model.serving.frameworks import SGLANG, framework_of, numbers_of
+    from gemm_model.serving.write import Server
+
+    framework = framework_of(args.framework)
+    if args.framework_version is not None:
+        framework.require_version(args.framework_version)
+    if args.triton is not None and framework.name != SGLANG:
+        raise InputError(f"--triton has no effect with {framework.name}; expected it left out")
+    triton = args.triton or DEFAULT_TRITON
+    numbers_of("Triton version", triton)
+    Routing.parse(args.routing, experts=2, tokens=1)
+    return Server(framework=framework, triton=triton, routing=args.routing)
+
+
+def _models(args: argparse.Namespace) -> list[Any]:
+    from gemm_model.integrations.huggingface import read_config
+
+    if (args.config is None) == (args.models is None):
+        raise InputError("expected one of --config and --models")
+    if args.config is not None:
+        return [read_config(args.config)]
+    from gemm_model.serving.model_list import listed_models
+
+    return listed_models()
+
+
+def _cards(args: argparse.Namespace) -> list[Card]:
+    from gemm_model.config import gpu_names
+    from gemm_model.core.gpu import load_gpu
+    from gemm_model.serving.frameworks import device_word
+    from gemm_model.serving.write import Card
+
+    if (args.device is None) == (args.gpus is None):
+        raise InputError("expected one of --device and --gpus")
+    every = [
+        Card(device=device, gpu=gpu) for gpu in map(load_gpu, gpu_names()) for device in gpu.device_names
+    ]
+    if args.device is None:
+        return every
+    found = [card for card in every if device_word(card.device) == device_word(args.device)]
+    if not found:
+        known = ", ".join(dict.fromkeys(card.device for card in every))
+        raise InputError(f"--device {args.device!r} is no card's name in CUDA; expected one of {known}")
+    return found[:1]
+
+
+def _parallel(args: argparse.Namespace) -> list[Parallelism]:
+    from gemm_model.serving.layers import Parallelism
+
+    ranks = RANKS if args.tp is None and args.models is not None else (1 if args.tp is None else args.tp,)
+    return [Parallelism(tensor=each, expert=args.ep) for each in ranks]

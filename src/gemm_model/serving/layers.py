@@ -1,0 +1,177 @@
+"""The cells of a model: products of its layers that a framework runs by a Triton kernel with a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemm_model.core.errors import InputError
+from gemm_model.integrations.huggingface import Experts, LatentAttention, ModelShapes
+from gemm_model.serving.problem import BLOCK, ServedProduct
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallelism:
+    """Cards that share a layer: `tensor` ranks, of which `expert` hold whole experts each."""
+
+    tensor: int = 1
+    expert: int = 1
+
+    def __post_init__(self) -> None:
+        larger, smaller = max(self.tensor, self.expert), min(self.tensor, self.expert)
+        if smaller < 1 or larger % smaller:
+            raise InputError(
+                f"tensor parallelism {self.tensor} with expert parallelism {self.expert}; "
+                "expected one to divide the other"
+            )
+
+    @property
+    def of_an_expert(self) -> int:
+        """Cards that share one expert: none where each holds whole ones."""
+        return max(self.tensor // self.expert, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeCell:
+    """The experts that one card holds: E and N of a file, and what its kernels multiply."""
+
+    experts: int
+    experts_total: int
+    topk: int
+    size: int
+    """Width of an expert on this card."""
+    hidden: int
+    gated: bool
+    dtype: str
+    scaling: str
+    weights_only: bool
+
+    @property
+    def dtype_word(self) -> str:
+        """The type as file names hold it."""
+        if self.dtype in ("bf16", "fp16"):
+            return ""
+        kind = {"e4m3": "fp8", "int8": "int8", "int4": "int4"}[self.dtype]
+        bits = "w4a16" if self.dtype == "int4" else "w8a16" if self.weights_only else "w8a8"
+        return f",dtype={kind}_{bits}"
+
+    def product(self, tokens: int, *, down: bool) -> ServedProduct:
+        """The first product (gate and up together) or the second one."""
+        width = self.size * (2 if self.gated else 1)
+        return ServedProduct(
+            tokens=tokens,
+            n=self.hidden if down else width,
+            k=self.size if down else self.hidden,
+            experts=self.experts,
+            topk=self.topk,
+            experts_total=self.experts_total,
+            in_dtype=self.dtype,
+            scaling=self.scaling,
+            weights_only=self.weights_only,
+            gathered=not down,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class DenseCell:
+    """One matrix of fp8 weights in scaled blocks: N and K of a file."""
+
+    n: int
+    k: int
+
+    def product(self, tokens: int) -> ServedProduct:
+        return ServedProduct(tokens=tokens, n=self.n, k=self.k, in_dtype="e4m3", scaling="block128x128")
+
+
+def moe_cells(shapes: ModelShapes, parallel: Parallelism, *, fused_shared: bool = False) -> list[MoeCell]:
+    """Cells of a model's experts; with `fused_shared` also that where the shared expert is one among them.
+
+    SGLang fuses shared experts of a routed expert's width into the routed ones, by version and options.
+    Raises InputError where the cards do not divide the experts, or for weights that Triton does not multiply.
+    """
+    experts = shapes.experts
+    if experts is None:
+        return []
+    dtype, scaling, weights_only = _weights(shapes)
+    shared = experts.shared_size // experts.size if experts.shared_size % experts.size == 0 else 0
+    layouts = [0] + ([shared] if fused_shared and shared and parallel.expert == 1 else [])
+    return [
+        MoeCell(
+            experts=_share(experts.count, parallel.expert, "experts") + more,
+            experts_total=experts.count + more,
+            topk=experts.top_k + more,
+            size=_share(experts.size, parallel.of_an_expert, "width of an expert"),
+            hidden=shapes.hidden,
+            gated=shapes.gated,
+            dtype=dtype,
+            scaling=scaling,
+            weights_only=weights_only,
+        )
+        for more in layouts
+    ]
+
+
+def _weights(shapes: ModelShapes) -> tuple[str, str, bool]:
+    """Type of the experts' weights, how they are scaled, whether activations keep 16 bits."""
+    quantized = shapes.quantization
+    if quantized is None:
+        return shapes.dtype, "none", False
+    if quantized.dtype not in ("e4m3", "int8", "int4"):
+        raise InputError(
+            f"{shapes.model_type}: experts of {quantized.dtype}, which another kernel multiplies; "
+            "expected bf16, fp16, fp8, int8 or int4"
+        )
+    if quantized.dtype == "int4" or quantized.weights_only:
+        return quantized.dtype, "channel", True
+    if quantized.block is None:
+        return quantized.dtype, "channel" if quantized.dtype == "int8" else "tensor", False
+    if quantized.block != (BLOCK, BLOCK):
+        rows, columns = quantized.block
+        raise InputError(f"{shapes.model_type}: scales of {rows}x{columns} weights; expected 128x128")
+    return quantized.dtype, "block128x128", False
+
+
+def dense_cells(shapes: ModelShapes, parallel: Parallelism) -> list[DenseCell]:
+    """Matrices of fp8 weights in blocks of 128 x 128, without doubles; none where a model has no such.
+
+    Raises InputError where the cards do not divide heads or widths.
+    """
+    quantized = shapes.quantization
+    if quantized is None or quantized.block != (BLOCK, BLOCK) or quantized.weights_only:
+        return []
+    found = [] if quantized.experts_only else [*_attention(shapes, parallel.tensor)]
+    widths = [shapes.dense_size] if shapes.dense_layers and not quantized.experts_only else []
+    widths += [_shared(shapes.experts)] if shapes.experts is not None and shapes.experts.shared_size else []
+    for width in widths:
+        part = _share(width, parallel.tensor, "width of a layer")
+        found += [(part * (2 if shapes.gated else 1), shapes.hidden), (shapes.hidden, part)]
+    return sorted({DenseCell(n=n, k=k) for n, k in found})
+
+
+def _shared(experts: Experts) -> int:
+    return experts.shared_size
+
+
+def _attention(shapes: ModelShapes, ranks: int) -> Iterator[tuple[int, int]]:
+    """N and K of the projections, as the frameworks fuse them."""
+    attention, hidden = shapes.attention, shapes.hidden
+    heads = _share(attention.heads, ranks, "heads")
+    yield hidden, heads * attention.v_head_dim
+    if isinstance(attention, LatentAttention):
+        latent = attention.kv_rank + attention.rope_dim
+        if attention.q_rank:
+            yield attention.q_rank + latent, hidden
+        else:
+            yield latent, hidden
+        yield heads * attention.head_dim, attention.q_rank or hidden
+        yield heads * (attention.nope_dim + attention.v_head_dim), attention.kv_rank
+        return
+    # A rank holds one head of keys and values at least.
+    kv_heads = max(attention.kv_heads // ranks, 1)
+    yield heads * attention.head_dim + kv_heads * (attention.head_dim + attention.v_head_dim), hidden
+
+
+def _share(size: int, ranks: int, what: str) -> int:
+    if size % ranks:
+        raise InputError(f"{what}: {size} over {ranks} cards; expected a parallelism that divides it")
+    return size // ranks

@@ -1,0 +1,267 @@
+"""Times of the frameworks' Triton kernels: one CTA a tile, rings of asynchronous copies, padded experts.
+
+A tile costs its SM what its MMAs and copies take (`sm_clk`), and lasts at least as long as its own chain of
+steps (`chain_clk`). CTAs fill the SMs in rounds; L2 and DRAM bound all of them together. Every function
+states one formula for all configurations of a grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from gemm_model.core.dtypes import element_type
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.serving.numbers import ServingNumbers, serving_numbers
+from gemm_model.serving.problem import ServedProduct
+from gemm_model.serving.resources import OUTPUT_BYTES, Resources, resources_of, step_accesses
+from gemm_model.serving.routing import RowTiles, row_tiles
+from gemm_model.serving.tile_config import FloatArray, TileGrid
+
+LINE_BYTES = 128.0
+"""A line of L2 [B]; all GPUs; CUDA C++ Programming Guide."""
+CUDA_LANES = 128.0
+"""FMAs of an SM's CUDA cores [1/clk]; from sm80 on, sm80 half of it; CUDA C++ Programming Guide."""
+WARP_SCHEDULERS = 4.0
+SHARP, SOFT = 4.0, 2.0
+"""Orders of the smooth maxima [1]; resources of one SM, and what waits for one another; chosen: the nearest
+squares to what a fit of H200 rows took (1.6 to 2.4 of the soft one)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Predicted times of every configuration [us], and what they are made of; infinite where nothing fits."""
+
+    total_us: FloatArray
+    sm_us: FloatArray
+    """Rounds of CTAs on the SMs, as if L2 and DRAM had no bound."""
+    l2_us: FloatArray
+    dram_us: FloatArray
+    start_us: FloatArray
+    """Launch, and CTAs that find no tile."""
+
+    @property
+    def limiter(self) -> list[str]:
+        """The largest part of each time."""
+        names = ("sm", "l2", "dram", "start")
+        parts = np.stack([self.sm_us, self.l2_us, self.dram_us, self.start_us])
+        return [names[index] for index in parts.argmax(axis=0)]
+
+    def scaled(self, factor: FloatArray) -> Times:
+        return Times(*(getattr(self, spec.name) * factor for spec in fields(self)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launches:
+    """A grid of configurations of one product on a card: what all formulas take."""
+
+    product: ServedProduct
+    grid: TileGrid
+    gpu: GpuSpec
+    resources: Resources
+    numbers: ServingNumbers
+    row_tiles: FloatArray
+    launched: FloatArray
+    """Tiles of rows in the grid, those without rows among them."""
+    active_experts: float
+    warm: bool
+    """Whether the weights are in L2 where they fit: launches of one layer back to back."""
+
+    @property
+    def columns(self) -> FloatArray:
+        columns: FloatArray = np.ceil(self.product.n / self.grid.cta_n)
+        return columns
+
+    @property
+    def steps(self) -> FloatArray:
+        steps: FloatArray = np.ceil(self.product.k / self.grid.cta_k)
+        return steps
+
+    @property
+    def tiles(self) -> FloatArray:
+        return self.row_tiles * self.columns
+
+    @property
+    def tile_rows(self) -> FloatArray:
+        """Rows of a tile that are no padding, on average."""
+        return np.minimum(self.product.rows / self.row_tiles, self.grid.cta_m)
+
+    @property
+    def slots(self) -> FloatArray:
+        """CTAs that run at once."""
+        return self.gpu.sm_count * self.resources.ctas_per_sm
+
+    @property
+    def clk_per_us(self) -> float:
+        return self.gpu.sm_clk_mhz * self.gpu.mma_clk_share
+
+    @property
+    def half_lines(self) -> FloatArray:
+        """What rows of k tiles shorter than an L2 line cost L2 and DRAM, over whole lines."""
+        short = self.grid.cta_k * self.product.weight_bytes < LINE_BYTES
+        return np.where(short, 1.0 / self.numbers.half_line_share, 1.0)
+
+
+def launches_of(
+    product: ServedProduct,
+    grid: TileGrid,
+    gpu: GpuSpec,
+    routing: str | Sequence[int] = "uniform",
+    *,
+    warm: bool = False,
+    numbers: ServingNumbers | None = None,
+) -> Launches:
+    """The launches of all configurations of `grid`; raises InputError where the card lacks the type."""
+    gpu.flop_per_us(element_type(product.math_type).math_kind)
+    sizes, size_of_each = np.unique(grid.cta_m, return_inverse=True)
+    tiles: list[RowTiles] = [row_tiles(product, int(size), routing) for size in sizes]
+    return Launches(
+        product=product,
+        grid=grid,
+        gpu=gpu,
+        resources=resources_of(product, grid, gpu),
+        numbers=numbers or serving_numbers(),
+        row_tiles=np.array([each.tiles for each in tiles])[size_of_each],
+        launched=np.array([each.launched for each in tiles])[size_of_each],
+        active_experts=tiles[0].active_experts,
+        warm=warm,
+    )
+
+
+def times_of(launches: Launches) -> Times:
+    """Times by the formulas alone."""
+    sm, l2, dram = _sm_us(launches), _l2_us(launches), _dram_us(launches)
+    start = _start_us(launches)
+    spills = 1.0 + launches.numbers.spill_cost * launches.resources.spilled
+    total = (_smooth_max(SOFT, sm, l2, dram) + start) * spills
+    total = np.where(launches.resources.fits, total, np.inf)
+    return Times(total_us=total, sm_us=sm * spills, l2_us=l2, dram_us=dram, start_us=start)
+
+
+def _smooth_max(order: float, *parts: FloatArray) -> FloatArray:
+    """The norm of that order: nearly the largest part, more where two are alike."""
+    power = sum((part**order for part in parts[1:]), parts[0] ** order)
+    root: FloatArray = np.sqrt(power) if order == SOFT else np.sqrt(np.sqrt(power))
+    return root
+
+
+def mma_clk(launches: Launches) -> FloatArray:
+    """MMAs of a k step [clk of the SM's tensor cores].
+
+    From shared memory, 64 x n at a time: n / 2 clocks at the full rate, or its operands' bytes at 128 B/clk,
+    max(n / 2, (2048 + 32 n) / 128) (wgmma, measured on an H200). From registers: a share of the rate on sm90
+    and later, all of it before.
+    """
+    grid, gpu, resources = launches.grid, launches.gpu, launches.resources
+    kinds = gpu.flop_per_clk_per_sm
+    rate = kinds[element_type(launches.product.math_type).math_kind]
+    flop = 2.0 * grid.cta_m * grid.cta_n * grid.cta_k
+    columns = np.where(resources.swapped, grid.cta_m, grid.cta_n)
+    whole = np.maximum(columns / 2.0, (2048.0 + 32.0 * columns) / 128.0) / (columns / 2.0)
+    newer = gpu.kernel_architecture in ("sm90", "sm100")
+    share = launches.numbers.mma_share if newer else 1.0
+    slow_rate = min(rate, kinds["fp16"]) if newer else rate
+    return np.where(resources.from_smem, flop / rate * whole, flop / (slow_rate * share))
+
+
+def scaling_clk(launches: Launches) -> FloatArray:
+    """Scaling the sums of a k step by their blocks' scales [clk]: FMAs for each sum, a load for each row."""
+    if not launches.product.block_scaled:
+        return np.zeros(len(launches.grid))
+    grid, numbers = launches.grid, launches.numbers
+    sums = grid.cta_m * grid.cta_n * numbers.promote_clk / CUDA_LANES
+    return sums + grid.cta_m * numbers.scale_row_clk
+
+
+def copy_clk(launches: Launches) -> FloatArray:
+    """Issuing the copies of a k step, padding rows among them [clk]."""
+    accesses = step_accesses(launches.product, launches.grid) / 32.0
+    return accesses * launches.numbers.access_clk / WARP_SCHEDULERS
+
+
+def sm_clk(launches: Launches) -> FloatArray:
+    """What a tile takes of its SM while others wait for data [clk]."""
+    each = _smooth_max(SHARP, mma_clk(launches), copy_clk(launches) + scaling_clk(launches))
+    return launches.steps * each
+
+
+def chain_clk(launches: Launches) -> FloatArray:
+    """How long a tile lasts at least [clk]: its first loads and its store, and step after step.
+
+    A step waits for its copies, which were asked for `stages` - 1 steps before, or does all its work in turn.
+    """
+    numbers, grid = launches.numbers, launches.grid
+    waiting = numbers.load_latency_clk / np.maximum(grid.stages - 1.0, 1.0)
+    from_registers = np.where(launches.resources.from_smem, 0.0, numbers.step_clk)
+    working = mma_clk(launches) + scaling_clk(launches) + copy_clk(launches) + from_registers
+    return launches.steps * _smooth_max(SOFT, waiting, working) + numbers.tile_us * launches.clk_per_us
+
+
+def _sm_us(launches: Launches) -> FloatArray:
+    """Whole rounds of CTAs, and a last one with as many CTAs an SM as are left [us]."""
+    work, chain, ctas = sm_clk(launches), chain_clk(launches), launches.resources.ctas_per_sm
+    rounds = launches.tiles / launches.slots
+    whole = np.floor(rounds)
+    left = np.ceil((rounds - whole) * ctas - 1e-9)
+    full = whole * _smooth_max(SHARP, ctas * work, chain)
+    last = np.where(left > 0.0, _smooth_max(SHARP, left * work, chain), 0.0)
+    return (full + last) / launches.clk_per_us
+
+
+def _l2_us(launches: Launches) -> FloatArray:
+    """All tiles' loads at L2's bandwidth; equal requests of neighbours merge [us]."""
+    product, grid = launches.product, launches.grid
+    row = launches.tile_rows * product.activation_bytes + grid.cta_n * product.weight_bytes
+    loaded = launches.tiles * launches.steps * grid.cta_k * row * launches.half_lines
+    return loaded / (launches.gpu.l2_read_bytes_per_us * launches.numbers.l2_merged)
+
+
+def _dram_us(launches: Launches) -> FloatArray:
+    """Weights of the experts at work, rows of A and of C at DRAM's bandwidth [us]."""
+    product, gpu = launches.product, launches.gpu
+    weights = launches.active_experts * _slab_bytes(product) * _weight_passes(launches)
+    rows = product.tokens if product.gathered else product.rows
+    activations = rows * product.k * product.activation_bytes * _activation_passes(launches)
+    loaded = weights * launches.half_lines + activations
+    if launches.warm:
+        loaded = loaded * (1.0 - _kept(gpu, weights + activations))
+    stored = product.rows * product.n * OUTPUT_BYTES
+    return (loaded + stored) / gpu.dram_read_bytes_per_us
+
+
+def _slab_bytes(product: ServedProduct) -> float:
+    """Weights of one expert [B]."""
+    return product.n * product.k * product.weight_bytes
+
+
+def _kept(gpu: GpuSpec, footprint: FloatArray | float) -> FloatArray:
+    """Share of a footprint [B] that L2 still holds when it is asked for again."""
+    capacity = gpu.l2_bytes * gpu.l2_kept_share
+    kept: FloatArray = 1.0 / (1.0 + (np.asarray(footprint) / capacity) ** gpu.l2_kept_order)
+    return kept
+
+
+def _weight_passes(launches: Launches) -> FloatArray:
+    """How often an expert's weights come from DRAM [1]: once for tiles that run together."""
+    of_expert = launches.row_tiles / launches.active_experts
+    beside = np.maximum(launches.grid.group_m, launches.slots / launches.columns)
+    together = np.maximum(np.minimum(beside, of_expert), 1.0)
+    again = np.maximum(of_expert / together, 1.0) - 1.0
+    return 1.0 + again * (1.0 - _kept(launches.gpu, _slab_bytes(launches.product)))
+
+
+def _activation_passes(launches: Launches) -> FloatArray:
+    """How often rows of A come from DRAM [1]: for each group of columns, where a group's rows outgrow L2."""
+    group = np.minimum(launches.grid.group_m, launches.row_tiles)
+    footprint = group * launches.tile_rows * launches.product.k * launches.product.activation_bytes
+    again = np.maximum(launches.columns / np.maximum(launches.slots / group, 1.0), 1.0) - 1.0
+    return 1.0 + again * (1.0 - _kept(launches.gpu, footprint))
+
+
+def _start_us(launches: Launches) -> FloatArray:
+    """Launch, and CTAs that find no tile: the launcher takes the most that a routing may need [us]."""
+    empty = np.maximum(launches.launched * launches.columns - launches.tiles, 0.0) / launches.slots
+    numbers = launches.numbers
+    return empty * numbers.empty_us + numbers.launch_us + launches.gpu.graph_launch_us

@@ -1,0 +1,78 @@
+"""Trees that correct the formulas' times: what measured kernels of one card say beyond them, frozen.
+
+The trees ask for sizes of tiles, what a thread holds, and each resource's share of the time. They know
+the code that Triton makes for sm90, where their rows were measured; no other architecture takes them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from gemm_model.config import CONFIG_DIR
+from gemm_model.kernel_model.forest import Features, Forest
+from gemm_model.kernel_model.forest_file import forest_of, read_archive
+from gemm_model.serving.model import Launches, Times, chain_clk, sm_clk
+from gemm_model.serving.tile_config import FloatArray
+
+RESIDUAL = CONFIG_DIR / "serving_residual.npz"
+FOREST = "serving"
+FEATURES = 25
+ARCHITECTURE = "sm90"
+LARGEST_LOG = 0.7
+"""Largest correction [log time]; all of them; chosen: twice as long, or half; beyond, trees only guess."""
+MOST_ROUNDS = 16.0
+"""Rounds of CTAs from which on all are alike to the trees [1]; chosen: a partial last one is 3 % then."""
+
+
+def features(launches: Launches, times: Times) -> Features:
+    """What the trees ask of every configuration, of shape (features, rows)."""
+    grid, resources, product = launches.grid, launches.resources, launches.product
+    rounds = np.minimum(launches.tiles / launches.slots, MOST_ROUNDS)
+    total = np.where(resources.fits, times.total_us, 1.0)
+    of_expert = launches.row_tiles / launches.active_experts
+    columns = (
+        np.log2(grid.cta_m),
+        np.log2(grid.cta_n),
+        np.log2(grid.cta_k * product.weight_bytes),
+        grid.warps,
+        grid.stages,
+        np.log2(np.minimum(grid.group_m, launches.row_tiles)),
+        resources.registers,
+        resources.ctas_per_sm,
+        resources.from_smem,
+        resources.swapped,
+        product.activation_bytes,
+        product.block_scaled,
+        product.gathered,
+        np.log2(launches.steps),
+        np.log2(launches.columns),
+        np.log2(rounds),
+        rounds % 1.0,
+        np.log2(launches.tile_rows),
+        launches.tile_rows / grid.cta_m,
+        np.log2(of_expert),
+        np.log(times.sm_us / total),
+        np.log(times.l2_us / total),
+        np.log(times.dram_us / total),
+        np.log(times.start_us / total),
+        np.log(resources.ctas_per_sm * sm_clk(launches) / chain_clk(launches)),
+    )
+    return np.array([np.broadcast_to(each, total.shape) for each in columns], dtype=np.float32)
+
+
+@cache
+def residual() -> Forest:
+    """The shipped trees; raises InputError where the file is damaged."""
+    _, arrays = read_archive(RESIDUAL)
+    return forest_of(arrays, FOREST, FEATURES, RESIDUAL)
+
+
+def corrected(launches: Launches, times: Times) -> Times:
+    """The times, each multiplied by what the trees say of it."""
+    forest = residual()
+    if launches.gpu.kernel_architecture != ARCHITECTURE:
+        return times
+    logs: FloatArray = np.clip(forest.predict(features(launches, times)), -LARGEST_LOG, LARGEST_LOG)
+    return times.scaled(np.exp(logs))

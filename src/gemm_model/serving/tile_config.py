@@ -1,0 +1,95 @@
+"""Configurations of the frameworks' Triton kernels: the grid that they tune over, and what fits a card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemm_model.core.errors import InputError
+
+FloatArray = NDArray[np.float64]
+
+CTA_M = (16, 32, 64, 128, 256)
+CTA_N = (32, 64, 128, 256)
+CTA_K = (64, 128, 256)
+GROUP_M = (1, 16, 32, 64)
+WARPS = (4, 8)
+STAGES = (2, 3, 4, 5)
+"""The 1,920 configurations of vLLM's tuning script (benchmarks/kernels/benchmark_moe.py, 0.33.0)."""
+
+KEYS: Mapping[str, str] = {
+    "cta_m": "BLOCK_SIZE_M",
+    "cta_n": "BLOCK_SIZE_N",
+    "cta_k": "BLOCK_SIZE_K",
+    "group_m": "GROUP_SIZE_M",
+    "warps": "num_warps",
+    "stages": "num_stages",
+}
+"""What the frameworks' files call each number of a configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileConfig:
+    """One configuration, as a file of tuned ones holds it."""
+
+    cta_m: int
+    cta_n: int
+    cta_k: int
+    group_m: int
+    warps: int = 4
+    stages: int = 3
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> TileConfig:
+        """From a framework's mapping; warps and stages that it leaves out are Triton's 4 and 3."""
+        try:
+            return cls(**{name: int(values[key]) for name, key in KEYS.items() if key in values})
+        except (TypeError, ValueError):
+            expected = ", ".join(KEYS.values())
+            raise InputError(
+                f"configuration {dict(values)!r}; expected whole numbers of {expected}"
+            ) from None
+
+    def as_mapping(self) -> dict[str, int]:
+        """As the frameworks' files hold it."""
+        return {key: getattr(self, name) for name, key in KEYS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TileGrid:
+    """Many configurations, a column a number."""
+
+    cta_m: FloatArray
+    cta_n: FloatArray
+    cta_k: FloatArray
+    group_m: FloatArray
+    warps: FloatArray
+    stages: FloatArray
+
+    @classmethod
+    def of(cls, configs: Sequence[TileConfig]) -> TileGrid:
+        return cls(*(np.array([getattr(c, name) for c in configs], dtype=np.float64) for name in KEYS))
+
+    def take(self, rows: NDArray[np.int64]) -> TileGrid:
+        """Some of the configurations."""
+        return TileGrid(*(getattr(self, name)[rows] for name in KEYS))
+
+    def config(self, index: int) -> TileConfig:
+        return TileConfig(*(int(getattr(self, name)[index]) for name in KEYS))
+
+    def __len__(self) -> int:
+        return len(self.cta_m)
+
+
+@cache
+def tuning_grid(largest_k: int = CTA_K[-1]) -> TileGrid:
+    """The frameworks' grid; `largest_k` bounds the k tile: block scales change every 128 of K."""
+    ks = tuple(k for k in CTA_K if k <= largest_k)
+    columns = np.array(list(product(CTA_M, CTA_N, ks, GROUP_M, WARPS, STAGES)), dtype=np.float64)
+    return TileGrid(*columns.T)

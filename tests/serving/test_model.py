@@ -1,0 +1,117 @@
+"""The formulas by hand, and the measured kernels of models that nothing was fitted to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.serving import model
+from gemm_model.serving.predict import predicted
+from gemm_model.serving.problem import ServedProduct
+from gemm_model.serving.resources import resources_of
+from gemm_model.serving.tile_config import TileConfig, TileGrid, tuning_grid
+
+H200 = load_gpu("h200")
+TABLE = Path(__file__).parents[2] / "data/measurements/h200/serving_moe.csv.gz"
+CONFIG = ["cta_m", "cta_n", "cta_k", "group_m", "warps", "stages"]
+PROBLEM = ["campaign", "kernel", "model", "in_dtype", "scaling", "product", "tokens"]
+
+
+def launches(product: ServedProduct, *config: int, gpu: str = "h200") -> model.Launches:
+    return model.launches_of(product, TileGrid.of([TileConfig(*config)]), load_gpu(gpu))
+
+
+def test_the_grid_is_the_frameworks():
+    assert len(tuning_grid()) == 1920
+
+
+def test_shared_memory_of_compiled_kernels():
+    # What Triton 3.6 reports: three of four stages where MMAs read registers, all where they read memory.
+    product = ServedProduct(tokens=512, n=1536, k=2048, experts=128, topk=8)
+    for config, smem in (((16, 64, 128, 1, 4, 4), 61440), ((64, 64, 64, 1, 4, 4), 65536)):
+        assert resources_of(product, TileGrid.of([TileConfig(*config)]), H200).smem_bytes[0] == smem
+
+
+def test_fp8_experts_are_swapped_below_64_rows_on_hopper_alone():
+    product = ServedProduct(tokens=16, n=1536, k=2048, experts=128, topk=8, in_dtype="e4m3")
+    grid = TileGrid.of([TileConfig(16, 64, 128, 1), TileConfig(16, 32, 128, 1), TileConfig(64, 64, 128, 1)])
+    assert resources_of(product, grid, H200).swapped.tolist() == [True, False, False]
+    assert not resources_of(product, grid, load_gpu("b200")).swapped.any()
+
+
+def test_an_mma_of_64_by_256_takes_128_clocks():
+    # 2 x 64 x 256 x 16 FLOP at 4,096 a clock; below 64 columns the operands' bytes take longer.
+    dense = ServedProduct(tokens=64, n=256, k=16)
+    assert model.mma_clk(launches(dense, 64, 256, 16, 1))[0] == pytest.approx(128.0)
+    assert model.mma_clk(launches(dense, 64, 32, 16, 1))[0] == pytest.approx((2048 + 32 * 32) / 128)
+
+
+def test_decode_is_bound_by_the_weights_of_active_experts():
+    product = ServedProduct(tokens=16, n=1536, k=2048, experts=128, topk=8)
+    times = model.times_of(launches(product, 16, 64, 128, 1, 4, 4))
+    active = 128 * (1 - (1 - 8 / 128) ** 16)
+    weights_us = active * 1536 * 2048 * 2 / H200.dram_read_bytes_per_us
+    assert times.dram_us[0] == pytest.approx(weights_us, rel=0.02)
+    assert times.limiter == ["dram"]
+
+
+def test_rows_of_half_a_line_cost_more():
+    product = ServedProduct(tokens=16, n=1536, k=2048, experts=128, topk=8, in_dtype="e4m3")
+    half, whole = (model.times_of(launches(product, 16, 64, k, 1, 4, 4)).dram_us[0] for k in (64, 128))
+    assert half > 1.3 * whole
+
+
+def test_warm_weights_come_from_l2():
+    product = ServedProduct(tokens=16, n=256, k=512, experts=8, topk=2)
+    grid = TileGrid.of([TileConfig(16, 64, 128, 1)])
+    cold, warm = (model.launches_of(product, grid, H200, warm=warm) for warm in (False, True))
+    assert model.times_of(warm).dram_us[0] < 0.2 * model.times_of(cold).dram_us[0]
+
+
+def test_what_does_not_fit_takes_for_ever():
+    product = ServedProduct(tokens=512, n=1536, k=2048, experts=128, topk=8)
+    assert np.isinf(predicted(product, TileGrid.of([TileConfig(256, 256, 256, 1, 8, 5)]), H200).total_us[0])
+
+
+def test_a_card_without_the_type_is_refused():
+    product = ServedProduct(tokens=16, n=256, k=256, in_dtype="e4m3")
+    with pytest.raises(InputError, match="has no fp8 math"):
+        predicted(product, tuning_grid(), load_gpu("a100_sxm_80gb"))
+
+
+@pytest.fixture(scope="module")
+def judged() -> pd.DataFrame:
+    """The rows of models that are held out, with their predicted times."""
+    table = pd.read_csv(TABLE, keep_default_na=False)
+    table = table[(table.role == "held_out") & (table.status == "ok")].reset_index(drop=True)
+    times = np.empty(len(table))
+    for _, rows in table.groupby([*PROBLEM, "n", "k"]):
+        row = rows.iloc[0]
+        product = ServedProduct(
+            tokens=int(row.tokens),
+            n=int(row.n),
+            k=int(row.k),
+            experts=int(row.experts),
+            topk=int(row.topk),
+            in_dtype=row.in_dtype,
+            scaling=row.scaling,
+            gathered=bool(row.gathered),
+        )
+        times[rows.index] = predicted(product, TileGrid(*rows[CONFIG].to_numpy(float).T), H200).total_us
+    return table.assign(runtime_us=table.runtime_us.astype(float), predicted_us=times)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "mape", "choice"), [("triton_moe", 0.06, 0.985), ("triton_block_fp8", 0.11, 0.96)]
+)
+def test_models_that_are_held_out(judged: pd.DataFrame, kernel: str, mape: float, choice: float) -> None:
+    rows = judged[judged.kernel == kernel]
+    assert (rows.predicted_us / rows.runtime_us - 1).abs().mean() < mape
+    problems = rows.groupby(PROBLEM)
+    first = rows.loc[problems.predicted_us.idxmin(), "runtime_us"].to_numpy()
+    assert (problems.runtime_us.min().to_numpy() / first).mean() > choice
