@@ -161,7 +161,7 @@ def counter_figures(rows: pd.DataFrame, gpu: GpuSpec) -> dict[str, object]:
     told_l2 = prediction.bytes_by_level["l2"] / told_us
     predicted = {
         "TENSOR": executed / (rate * told_us * told_clock),
-        "L2": told_l2 * np.median(l2_per_us / told_l2) / l2_peak,
+        "L2": told_l2 / l2_peak,
         "DRAM": prediction.bytes_by_level["dram"] / told_us / gpu.dram_bytes_per_us,
     }
     agrees = _agrees(np.array([counted[name] for name in UNITS]), shares_of(model, rows))
