@@ -19,6 +19,7 @@ from gemm_model.kernel_model.faults import count_numbers
 from gemm_model.kernel_model.numbers import kernel_model_numbers
 from gemm_model.kernels.numbers import family_numbers
 from gemm_model.overlap.numbers import overlap_numbers
+from gemm_model.serving.numbers import serving_numbers
 from gemm_model.timeline.numbers import timeline_numbers
 from tests.typed_numbers import calibration
 
@@ -83,6 +84,23 @@ SHIPPED = {
             "text_tiled_tflops": 3.7,
             "text_register_tflops": 10.7,
             "text_cublas_tflops": 12.1,
+        },
+    ),
+    "serving": (
+        serving_numbers,
+        {
+            "mma_share": 0.39,
+            "load_latency_clk": 1405,
+            "step_clk": 162.2,
+            "tile_us": 3.02,
+            "launch_us": 0.7125,
+            "empty_us": 0.2782,
+            "access_clk": 2.661,
+            "l2_merged": 1.478,
+            "half_line_share": 0.6727,
+            "promote_clk": 3.802,
+            "scale_row_clk": 2.25,
+            "spill_cost": 2.041,
         },
     ),
     "overlap": (
