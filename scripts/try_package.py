@@ -55,6 +55,7 @@ NEED_PLOT = (
 NEED_AN_EXTRA = (
     *NEED_PLOT,
     "torch model.py:build",
+    "emit aiconfigurator --memory-gib 141 --output systems --input shapes.csv",
     "benchmark --input shapes.csv --output rows.csv",
     "characterize --output card.yaml",
     "trace --m 512 --n 512 --k 512 --cta 128x128 --output traces.csv.gz",

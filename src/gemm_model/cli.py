@@ -32,6 +32,7 @@ VERBS = {
     "rank": "choose a kernel configuration for a problem, or for a table of problems, by prediction",
     "portfolio": "choose the few kernels that together serve a list of shapes best",
     "serve-configs": "write Triton configurations for vLLM and SGLang, without tuning",
+    "emit": "write tables of predictions for a planner of deployments: aiconfigurator",
     "torch": "predict the GEMMs of a PyTorch model, module by module, without running it",
     "cutlass-profiler": "write test lists for the CUTLASS profiler, and read its results as measurements",
     "simulate": "draw a kernel's timeline, also for Perfetto: all SMs, one SM's ring, a measured trace",

@@ -1,0 +1,145 @@
+"""A system for aiconfigurator: what it plans deployments with on a card that nobody measured.
+
+Written for aiconfigurator 0.12, whose `--systems-paths` takes a folder with `NAME.yaml` and, under
+`data/NAME/gemm/BACKEND/VERSION/`, `gemm_perf.parquet` (m, n, k, latency [ms]) with `collection_meta.yaml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from gemm_model.choice.selection import Ranker
+from gemm_model.choice.table_ranking import rank_table
+from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
+from gemm_model.core.files import atomic_path, atomic_write
+from gemm_model.core.gpu import GpuSpec, as_gpu
+from gemm_model.kernels.registry import TORCH_FAMILY
+
+VERSIONS = "0.12"
+GEMM_TYPES = {"bfloat16": "bf16", "fp8": "e4m3"}
+"""aiconfigurator's names of operand types, and ours."""
+ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+WIDTHS = (128, 512, 1024, 2048, 3072, 4096, 5120, 6144, 8192, 12288, 16384, 25600, 65536)
+"""Sizes m, and n and k, of the table; aiconfigurator interpolates between them."""
+REGIME = {"regime": "graph"}
+"""What its collectors time: many calls in a CUDA graph, each with operands that the last has used."""
+TENSOR_RATES = {"bfloat16_tc_flops": "fp16", "fp8_tc_flops": "fp8", "int8_tc_flops": "int8"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """A serving engine whose tables aiconfigurator keeps apart, and its version."""
+
+    name: str = "vllm"
+    version: str = "0.24.0"
+
+
+def system_of(gpu: GpuSpec, memory_gib: float, gpus_of_node: int, link_gb_per_s: float) -> dict[str, Any]:
+    """The card as aiconfigurator's `systems/NAME.yaml` describes it; rates in FLOP/s and bytes/s."""
+    rates = {
+        name: gpu.flop_per_us(kind) * 1e6
+        for name, kind in TENSOR_RATES.items()
+        if kind in gpu.flop_per_clk_per_sm
+    }
+    major = int(gpu.architecture.removeprefix("sm"))
+    return {
+        "data_dir": f"data/{gpu.name}",
+        "gpu": {
+            "mem_bw": round(gpu.dram_gb_per_s * 1e9),
+            "mem_bw_empirical_scaling_factor": round(gpu.dram_read_gb_per_s / gpu.dram_gb_per_s, 3),
+            "mem_empirical_constant_latency": 3e-6,
+            "mem_capacity": round(memory_gib * 2**30),
+            **{name: round(rate) for name, rate in rates.items()},
+            **({} if gpu.power_cap_w is None else {"power": gpu.power_cap_w}),
+            "sm_version": major,
+        },
+        "node": {
+            "num_gpus_per_node": gpus_of_node,
+            "inter_node_bw": 50_000_000_000,
+            "intra_node_bw": round(link_gb_per_s * 1e9),
+            "pcie_bw": 64_000_000_000,
+            "p2p_latency": 1e-5,
+        },
+        "misc": {"nccl_mem": {1: 0, 2: 358612992, 4: 411041792, 8: 411041792}, "other_mem": 3758096384},
+    }
+
+
+def gemm_table(
+    gpu: GpuSpec | str,
+    backend: Backend,
+    sizes: pd.DataFrame | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> pd.DataFrame:
+    """`gemm_perf.parquet`: latency [ms] of the library's call for each type and size.
+
+    `sizes` has columns m, n, k; None takes a grid of those that models have.
+    """
+    spec = as_gpu(gpu)
+    ranker = Ranker(spec, family=TORCH_FAMILY, options=REGIME)
+    sizes = grid() if sizes is None else sizes
+    parts = []
+    for name, dtype in GEMM_TYPES.items():
+        try:
+            found = rank_table(sizes.assign(in_dtype=dtype, out_dtype="bf16"), ranker, advance)
+        except InputError:  # a card without tensor cores of this type
+            continue
+        own_us = ranker.heuristic_choice.time_us(
+            found["predicted_us"].to_numpy(np.float64), found["limiter"].to_numpy()
+        )
+        parts.append(
+            pd.DataFrame(
+                {
+                    "framework": backend.name.upper(),
+                    "version": backend.version,
+                    "device": (spec.device_names or (spec.name,))[0],
+                    "op_name": "gemm",
+                    "kernel_source": "gemm-model",
+                    "gemm_dtype": name,
+                    **{size: sizes[size].to_numpy(np.int64) for size in ("m", "n", "k")},
+                    "latency": np.asarray(own_us) / 1e3,
+                }
+            )
+        )
+    if not parts:
+        raise InputError(f"{spec.name}: no kernel of {TORCH_FAMILY} for {', '.join(GEMM_TYPES)}")
+    return pd.concat(parts, ignore_index=True)
+
+
+def grid() -> pd.DataFrame:
+    """Every m with every n and k whose weights have at most 2^30 elements."""
+    rows = [(m, n, k) for n in WIDTHS for k in WIDTHS if n * k <= 2**30 for m in ROWS]
+    return pd.DataFrame(rows, columns=["m", "n", "k"])
+
+
+def require_pyarrow() -> None:
+    """Raises MissingExtraError where no table of aiconfigurator can be written."""
+    if find_spec("pyarrow") is None:
+        raise MissingExtraError(extra_needed("a table of aiconfigurator", "pyarrow", "fleet"))
+
+
+def write_system(folder: Path, system: dict[str, Any], table: pd.DataFrame, backend: Backend) -> list[Path]:
+    """Write a system and its GEMM table below `folder`, for `--systems-paths default,FOLDER`; the files.
+
+    Raises MissingExtraError without pyarrow.
+    """
+    require_pyarrow()
+    name = Path(system["data_dir"]).name
+    place = folder / system["data_dir"] / "gemm" / backend.name / backend.version
+    place.mkdir(parents=True, exist_ok=True)
+    runtime = {"framework": backend.name, "version": backend.version}
+    meta = {"schema_version": 1, "provenance": "gemm-model, predicted", "runtime": runtime}
+    files = [place / "gemm_perf.parquet", place / "collection_meta.yaml", folder / f"{name}.yaml"]
+    with atomic_path(files[0]) as temporary:
+        table.to_parquet(temporary, index=False)
+    status = {"tables": {"gemm_perf": {"status": "complete"}}}
+    atomic_write(files[1], yaml.safe_dump({**meta, **status}, sort_keys=False))
+    atomic_write(files[2], yaml.safe_dump(system, sort_keys=False))
+    return files
