@@ -105,6 +105,7 @@ def test_the_librarys_outputs_keep_their_layout_as_without_tuning():
     with config.patch(max_autotune_allow_flexible_layouts=False):
         assert InductorChoices()._need_to_fix_layout(library, "mm")
         assert not choices._need_to_fix_layout(library, "mm")
+        assert choices._need_to_fix_layout(library, "addmm")
         assert choices._need_to_fix_layout([*library, *templates], "mm")
         assert ModelChoices(gpu="h200", tunes_otherwise=True)()._need_to_fix_layout(library, "mm")
     assert config.max_autotune_gemm

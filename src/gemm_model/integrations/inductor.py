@@ -204,8 +204,11 @@ class GemmModelChoices(InductorChoices):  # type: ignore[misc]
         return list(InductorChoices().get_template_configs(*given))
 
     def _need_to_fix_layout(self, adjusted_choices: list[Any], op_name: str) -> bool:
-        """As without tuning where the library alone is left: a free layout suits what follows."""
-        alone = all(map(_is_extern, adjusted_choices))
+        """As without tuning where the library's mm alone is left: a free layout suits what follows.
+
+        A fixed one suits addmm, whose bias the library takes as a vector (measured on an H200).
+        """
+        alone = op_name == "mm" and all(map(_is_extern, adjusted_choices))
         tunes = inductor_config.max_autotune_gemm and not (alone and not self.settings.tunes_otherwise)
         with inductor_config.patch(max_autotune_gemm=tunes):
             return bool(super()._need_to_fix_layout(adjusted_choices, op_name))
