@@ -250,7 +250,8 @@ def number_line(each: Parameter, fit: JointFit, fits: Sequence[JointFit]) -> str
     return "| " + " | ".join(cells) + " |"
 
 
-def main() -> int:
+def words() -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("gpu", nargs="?", default="h200")
     parser.add_argument("--families", default="", help="fit these alone, while the card's numbers stay")
@@ -263,7 +264,11 @@ def main() -> int:
     parser.add_argument("--no-residual", action="store_true")
     parser.add_argument("--reports", type=Path, default=ROOT / "build" / "refit")
     parser.add_argument("--processes", type=int, default=2)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = words()
     gpu = load_gpu(args.gpu)
     folder = ROOT / "src" / "gemm_model" / "config" / "calibration" / gpu.name
     named = (
@@ -289,13 +294,7 @@ def main() -> int:
             for table in tables
         ]
         tables = [job.result() for job in jobs]
-    lines = [HEADER]
-    for table in tables:
-        lines.append(line_of(table, table.predicted_us, "formulas"))
-        if table.corrected_us is not None:
-            lines.append(line_of(table, table.corrected_us, "residual"))
-    lines += ["", "| number | of | value | 90 % | folds | correlated with |", "|---|---|---:|---:|---|---|"]
-    lines += [number_line(each, fit, fits) for each in free]
+    lines = report_lines(tables, free, fit, fits)
     args.reports.mkdir(parents=True, exist_ok=True)
     report = args.reports / f"{gpu.name}{'-' + args.families if args.families else ''}.md"
     report.write_text("\n".join(lines) + "\n")
@@ -306,6 +305,20 @@ def main() -> int:
     for calibration in known.values():
         write_family(calibration, fit, widths, tables, gpu, args.no_residual)
     return 0
+
+
+def report_lines(
+    tables: Sequence[Table], free: Sequence[Parameter], fit: JointFit, fits: Sequence[JointFit]
+) -> list[str]:
+    """The report: a row for each table's held-out errors, then one for each fitted number."""
+    lines = [HEADER]
+    for table in tables:
+        lines.append(line_of(table, table.predicted_us, "formulas"))
+        if table.corrected_us is not None:
+            lines.append(line_of(table, table.corrected_us, "residual"))
+    lines += ["", "| number | of | value | 90 % | folds | correlated with |", "|---|---|---:|---:|---|---|"]
+    lines += [number_line(each, fit, fits) for each in free]
+    return lines
 
 
 def ablation(

@@ -215,7 +215,7 @@ def test_reference_tells_every_verb_and_unit():
         assert f"\n{heading}\n" in completed.stdout
     clusters = (
         "| `clusters_us` | us | a launch of clusters of several CTAs, and their barrier at the end, "
-        "over one of single CTAs | fitted |"
+        "over one of single CTAs | kernel |"
     )
     assert clusters in completed.stdout
 

@@ -5,8 +5,10 @@ A package is the one in GEMM_MODEL_FRAMEWORKS, or is downloaded once and unpacke
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -78,8 +80,12 @@ def package_folder(package: str) -> Path:
     if given and (Path(given) / package).is_dir():
         return Path(given)
     folder = CACHE / f"{package}-{VERSIONS[package]}"
-    if not folder.is_dir():
-        _download(package, folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Test processes run side by side: the first one downloads, the others wait for it.
+    with open(folder.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            _download(package, folder)
     return folder
 
 
@@ -98,6 +104,7 @@ def _download(package: str, folder: Path) -> None:
     if not found:
         pytest.skip(f"{package} {VERSIONS[package]} cannot be downloaded: {done.stderr.strip()[-200:]}")
     part = folder.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
     with zipfile.ZipFile(found[0]) as wheel:
         wheel.extractall(part, [name for name in wheel.namelist() if name.endswith(".py")])
     part.rename(folder)
