@@ -17,7 +17,7 @@ from gemm_model.core.prediction import Prediction
 
 ANY_KERNEL = "any"
 SPLIT_KEYS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-"""Lengths of a cache in a table of splits [keys]."""
+"""Lengths of a cache in a table of splits [keys]; decode; chosen: doublings of what servers hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

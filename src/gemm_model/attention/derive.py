@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from gemm_model.attention.kernels import THREAD_REGISTERS
 from gemm_model.attention.model import EMULATION_SLOTS, LANES
 from gemm_model.attention.numbers import attention_numbers
 from gemm_model.attention.pipeline import StageTimes, tile_ends
 from gemm_model.core.errors import InputError
 
-MOST_GROUPS = 3
-SIXTEENTHS = 16
+EMULATED_SHARE_STEPS = 16
+"""Steps from no exponential to all of them computed by FMAs [1]; orders to try; chosen."""
 SETTLED_BLOCKS = 24
 """Key blocks after which the pipeline repeats itself [blocks]; costs of attention; chosen: beyond what
 rings and groups remember."""
@@ -81,13 +82,13 @@ class Schedule:
 
 def schedules(costs: BlockCosts, *, emulate: bool = False) -> tuple[Schedule, ...]:
     """All schedules of a CTA, the fastest first; of equals that of fewer groups and without emulation."""
-    shares = [part / SIXTEENTHS for part in range(SIXTEENTHS + 1)] if emulate else [0.0]
+    shares = [step / EMULATED_SHARE_STEPS for step in range(EMULATED_SHARE_STEPS + 1)] if emulate else [0.0]
     found = [_priced(costs, *order) for order in _orders(shares)]
     return tuple(sorted(found, key=lambda each: (each.clk_per_row, each.groups, each.emulated_share)))
 
 
 def _orders(shares: list[float]) -> Iterator[tuple[int, bool, float]]:
-    yield from product(range(1, MOST_GROUPS + 1), (False, True), shares)
+    yield from product(THREAD_REGISTERS, (False, True), shares)
 
 
 def _priced(costs: BlockCosts, groups: int, overlap: bool, share: float) -> Schedule:

@@ -29,7 +29,9 @@ TILES: Mapping[int, tuple[tuple[int, int], ...]] = {
 CTAS_OF_FLASH2 = 2
 """CTAs of FlashAttention 2 that share an SM [CTAs]; all head sizes; its `num_splits_heuristic`."""
 SPLITS = (1, 2, 4, 8, 16, 32)
+"""Splits of a sequence's keys to choose from [1]; decode; chosen: doublings."""
 MOST_SPLITS = 256
+"""Most splits of a sequence's keys [1]; all types; flash-attn-4 4.0.0b36, its combining kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -189,7 +189,7 @@ class Times:
     masked: FloatArray
 
     def tile_clk(self, batch: AttentionBatch, blocks: FloatArray) -> FloatArray:
-        """Clocks of tiles of so many key blocks; `blocks` has the rows of the batch last."""
+        """Time of a tile [clk] of `blocks` key blocks; the last axis of `blocks` is the batch's."""
         known = np.clip(blocks, 1.0, BLOCKS_SIMULATED).astype(np.int64) - 1
         first = np.take_along_axis(self.ends, known, axis=0)
         more = np.maximum(blocks - BLOCKS_SIMULATED, 0.0) * self.period

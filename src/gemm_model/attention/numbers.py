@@ -29,7 +29,7 @@ class AttentionNumbers:
 
 
 MOST_DECODED = 256
-"""Queries [1] up to which an attention counts as decode in error bands; by definition."""
+"""Most queries of a sequence [1] in a decode step; error bands; longer ones have the band of prefill; chosen."""
 
 
 @cache

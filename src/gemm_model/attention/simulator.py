@@ -218,7 +218,7 @@ class _Tile:
 def simulate_tile(
     times: StageTimes, *, groups: int, stages: int, overlap: bool, blocks: int, store: float = 0.0
 ) -> tuple[AttentionSpan, ...]:
-    """Everything that happens while a tile of so many key blocks is computed, in the order of its start.
+    """The events of one tile of `blocks` key blocks, by their start.
 
     `times` are scalars; `store` is what a group takes to write its rows of O [clk].
     """

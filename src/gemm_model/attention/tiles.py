@@ -95,8 +95,8 @@ def busiest_sm(
 ) -> FloatArray:
     """When the last SM is done [clk]: tiles in their order, each to the SM that is free first.
 
-    `mean_clk` is the mean of a tile; `tile_clk` says of some rows what tiles of so many key blocks take. Rows
-    whose tiles are alike need no dealing; of others the last ROUNDS rounds are dealt one by one.
+    `mean_clk` is the mean time of a tile; `tile_clk(rows, blocks)` gives the times of tiles by their key
+    blocks. Rows whose tiles are alike need no dealing; of others the last ROUNDS rounds are dealt one by one.
     """
     rounds = np.ceil(tiles / workers)
     result = rounds * mean_clk

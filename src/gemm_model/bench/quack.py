@@ -377,7 +377,7 @@ def _compile_variant(
     pdl: bool,
     stages: int,
 ) -> Any:
-    """An SM90 kernel with fp8 sums left in the tensor core's accumulators, without PDL, or of so many stages.
+    """An SM90 kernel with fast fp8 accumulation, without PDL, or with a given number of stages.
 
     0 stages are QuACK's own; the epilogue's buffers are those beside QuACK's own ring.
     """

@@ -19,9 +19,10 @@ MAX_BYTES = 64 << 20
 """Largest arrays of a file [B]; all residuals; chosen: those of the package take a megabyte."""
 UNREADABLE = (
     *(OSError, ValueError, EOFError, KeyError, AttributeError, MemoryError),
-    *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, RuntimeError),
 )
-"""Errors raised when a damaged archive is read."""
+"""Errors of `zipfile` and `numpy.load` on damaged archives; RuntimeError: a member is encrypted, or its
+compression is unknown."""
 
 
 def read_archive(path: Path) -> tuple[Any, dict[str, Any]]:
