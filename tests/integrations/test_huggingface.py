@@ -130,6 +130,7 @@ def test_quantized_weights(found, expected):
     ("change", "words"),
     [
         ({"hidden_size": None}, "no hidden_size or n_embd"),
+        ({"hidden_size": 0}, "hidden is 0; expected a positive whole number"),
         ({"num_hidden_layers": "many"}, "layers is 'many'"),
         ({"num_key_value_heads": 5}, "32 heads with 5 of keys"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization 'bitsandbytes'"),

@@ -65,6 +65,8 @@ def test_nothing_is_overwritten_without_force(gemm_model, config, tmp_path):
         ({"framework": "tgi"}, "framework is 'tgi'; expected one of vllm, sglang"),
         ({"framework-version": "0.2.0"}, "the layout of its files is not known"),
         ({"tp": "3"}, "over 3 cards; expected a parallelism that divides it"),
+        ({"tp": "7"}, "heads: 16 over 7 cards"),
+        ({"tp": "0"}, "tensor parallelism is 0; expected a positive whole number"),
         ({"tp": "4", "ep": "3"}, "expected one to divide the other"),
         ({"triton": "3.6.0"}, "--triton has no effect with vllm"),
         ({"routing": "twisted"}, "expected uniform, balanced or zipf:EXPONENT"),

@@ -202,11 +202,11 @@ class _Reader:
         return 0 if value in (None, 0) or value is False else size_of(f"{self.where}: {name}", value)
 
     def size(self, name: str) -> int:
-        found = self.optional(name)
-        if not found:
+        value = self.raw(name)
+        if value is None:
             keys = " or ".join(ALIASES.get(name, (name,)))
             raise InputError(f"{self.where}: no {keys}; expected a transformer's config.json")
-        return found
+        return size_of(f"{self.where}: {name}", value)
 
     def attention(self, hidden: int) -> Attention | LatentAttention:
         heads = self.size("heads")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemm_model.core.errors import InputError
-from gemm_model.integrations.huggingface import Experts, LatentAttention, ModelShapes
+from gemm_model.integrations.huggingface import LatentAttention, ModelShapes
 from gemm_model.serving.problem import BLOCK, ServedProduct
 
 
@@ -18,8 +18,13 @@ class Parallelism:
     expert: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("tensor", "expert"):
+            if getattr(self, name) < 1:
+                raise InputError(
+                    f"{name} parallelism is {getattr(self, name)}; expected a positive whole number"
+                )
         larger, smaller = max(self.tensor, self.expert), min(self.tensor, self.expert)
-        if smaller < 1 or larger % smaller:
+        if larger % smaller:
             raise InputError(
                 f"tensor parallelism {self.tensor} with expert parallelism {self.expert}; "
                 "expected one to divide the other"
@@ -87,11 +92,12 @@ def moe_cells(shapes: ModelShapes, parallel: Parallelism, *, fused_shared: bool 
     """Cells of a model's experts; with `fused_shared` also that where the shared expert is one among them.
 
     SGLang fuses shared experts of a routed expert's width into the routed ones, by version and options.
-    Raises InputError where the cards do not divide the experts, or for weights that Triton does not multiply.
+    Raises InputError where the cards do not divide heads or experts, or for weights that Triton does not multiply.
     """
     experts = shapes.experts
     if experts is None:
         return []
+    _share(shapes.attention.heads, parallel.tensor, "heads")  # no framework starts where this fails
     dtype, scaling, weights_only = _weights(shapes)
     shared = experts.shared_size // experts.size if experts.shared_size % experts.size == 0 else 0
     layouts = [0] + ([shared] if fused_shared and shared and parallel.expert == 1 else [])
@@ -141,15 +147,13 @@ def dense_cells(shapes: ModelShapes, parallel: Parallelism) -> list[DenseCell]:
         return []
     found = [] if quantized.experts_only else [*_attention(shapes, parallel.tensor)]
     widths = [shapes.dense_size] if shapes.dense_layers and not quantized.experts_only else []
-    widths += [_shared(shapes.experts)] if shapes.experts is not None and shapes.experts.shared_size else []
+    widths += (
+        [shapes.experts.shared_size] if shapes.experts is not None and shapes.experts.shared_size else []
+    )
     for width in widths:
         part = _share(width, parallel.tensor, "width of a layer")
         found += [(part * (2 if shapes.gated else 1), shapes.hidden), (shapes.hidden, part)]
     return sorted({DenseCell(n=n, k=k) for n, k in found})
-
-
-def _shared(experts: Experts) -> int:
-    return experts.shared_size
 
 
 def _attention(shapes: ModelShapes, ranks: int) -> Iterator[tuple[int, int]]:
