@@ -138,6 +138,7 @@ TRITON_MULTISTAGE = KernelFamily(
     resources=RULES,
     tile_order=GROUPED_ALONG_M,
     tile_period=multistage.ONE_CTA_A_TILE,
+    mechanisms=multistage.MECHANISMS,
 )
 
 TRITON_SM70 = replace(TRITON_MULTISTAGE, architectures=("sm70",), space=replace(SPACE, stages=(2,)))
