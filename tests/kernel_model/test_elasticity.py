@@ -13,7 +13,6 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.integrations.quack import swapped
 from gemm_model.kernel_model.elasticity import LIMITERS
-from gemm_model.kernel_model.explanation import TIE
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernel_model.question import World, parse_change
 from gemm_model.kernels.mechanisms import MECHANISMS, RESOURCES
@@ -64,7 +63,7 @@ def test_elasticities_add_up_and_are_those_of_finite_differences():
             for name in LIMITERS
         }
         apart.append(max(abs(shares[name] - felt[name]) for name in LIMITERS))
-        named += felt[max(shares, key=shares.get)] >= max(felt.values()) - TIE
+        named += felt[max(shares, key=shares.get)] >= max(felt.values()) - 0.1
     assert np.median(apart) < 0.005
     assert np.percentile(apart, 90) < 0.05
     assert named >= 79

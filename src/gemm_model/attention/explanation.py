@@ -13,6 +13,7 @@ from gemm_model.core.attention import AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import Prediction
+from gemm_model.kernel_model.explanation import WhatIf
 
 FASTER = 1.1
 """How much faster a unit is made to see what it limits [1]; elasticities; chosen: small."""
@@ -59,22 +60,13 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionWhatIf:
-    """The same problem in another way: its time [us], over the predicted one [1]."""
-
-    change: str
-    runtime_us: float
-    relative: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionExplanation:
     """A prediction, the units that limit it (most first), and what-ifs (best first)."""
 
     prediction: Prediction
     config: AttentionConfig
     units: tuple[Unit, ...]
-    what_if: tuple[AttentionWhatIf, ...]
+    what_if: tuple[WhatIf, ...]
 
     @property
     def limiter(self) -> str:
@@ -102,7 +94,7 @@ def explain_attention(
         if refusal(problem, other, gpu) is None:
             runtime_us = _predicted(problem, other, gpu, world).runtime_us
             relative = runtime_us / base_us if base_us else 1.0
-            what_if.append(AttentionWhatIf(change=words, runtime_us=runtime_us, relative=relative))
+            what_if.append(WhatIf(change=words, runtime_us=runtime_us, relative=relative))
     return AttentionExplanation(
         prediction=prediction,
         config=config,

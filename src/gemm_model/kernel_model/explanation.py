@@ -43,7 +43,7 @@ class Mechanism:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """The same kernel in a changed world: its time, and the time over the predicted one."""
+    """The same problem in a changed world: its time [us], and that over the predicted one [1]."""
 
     change: str
     runtime_us: float
