@@ -1,1 +1,1 @@
-"""Fused attention: its pipeline, the model of its time, and the choice of its configuration."""
+"""Fused attention: model of its pipeline, model of its runtime, and choice of its configuration."""

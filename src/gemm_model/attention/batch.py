@@ -1,4 +1,4 @@
-"""Columns of many attention kernels: one row for each sequence length of each kernel."""
+"""Attention kernels as columns: one row for each sequence length of each kernel."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gemm_model.core.gpu import GpuSpec
 class AttentionBatch:
     """Resolved kernels as columns; sizes in elements.
 
-    A kernel of one sequence length is one row, with as many sequences as its batch; one of variable lengths
-    is a row for each. `owner` is the kernel that a row belongs to.
+    A kernel of one sequence length is one row, whose `sequences` is the batch size. A kernel of variable lengths
+    has one row for each sequence. `owner` is the position of the row's kernel.
     """
 
     owner: IntArray
@@ -56,17 +56,17 @@ class AttentionBatch:
 
     @property
     def of_lengths(self) -> BoolArray:
-        """Rows of kernels whose sequences differ in length."""
+        """Whether a row belongs to a kernel of variable lengths."""
         return np.asarray(np.bincount(self.owner)[self.owner] > 1)
 
     @property
     def packed(self) -> FloatArray:
-        """Query heads in the rows of one tile."""
+        """Query heads that share the rows of one tile."""
         return np.where(self.pack_gqa, self.heads / self.kv_heads, 1.0)
 
 
 def batch_of(kernels: Sequence[tuple[AttentionProblem, AttentionConfig]], gpu: GpuSpec) -> AttentionBatch:
-    """The columns of some kernels; raises RefusedKernelError for the first one that cannot run."""
+    """The columns of kernels; raises RefusedKernelError for the first one that cannot run."""
     known: dict[tuple[AttentionProblem, AttentionConfig], list[tuple[Any, ...]]] = {}
     rows: list[tuple[Any, ...]] = []
     for owner, (problem, config) in enumerate(kernels):
@@ -89,7 +89,7 @@ def batch_of(kernels: Sequence[tuple[AttentionProblem, AttentionConfig]], gpu: G
 
 
 def _rows_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> list[tuple[Any, ...]]:
-    """Values of the columns after `owner`, for each sequence length."""
+    """Values of the columns after `owner`: one row for each sequence length."""
     kernel = kernel_of(config, gpu)
     sequences = 1 if problem.lengths else problem.batch
     return [

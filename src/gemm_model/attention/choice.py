@@ -1,4 +1,4 @@
-"""Configurations of attention kernels, ranked by predicted time, and the choice written down for tools."""
+"""Ranking of attention configurations by predicted runtime, and output of the choice for other tools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gemm_model.core.prediction import Prediction
 
 ANY_KERNEL = "any"
 SPLIT_KEYS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-"""Lengths of a cache in a table of splits [keys]; decode; chosen: doublings of what servers hold."""
+"""Cache lengths in a table of splits [keys]; decode; chosen: powers of two that servers hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class AttentionRanking:
     problem: AttentionProblem
     choices: tuple[AttentionChoice, ...]
     own: AttentionChoice
-    """What the first kernel's library takes by itself."""
+    """Heuristic choice of the first kernel's library."""
 
     @property
     def best(self) -> AttentionChoice:
@@ -43,12 +43,12 @@ class AttentionRanking:
 
     @property
     def gain(self) -> float:
-        """Predicted share of the library's own choice that the best one saves."""
+        """Predicted share of the runtime of the heuristic choice that the best one saves [1]."""
         return 1.0 - self.best.prediction.runtime_us / self.own.prediction.runtime_us
 
     @property
     def reason(self) -> str:
-        """Why the best configuration is the best, in a sentence."""
+        """One sentence: how the best configuration differs from the heuristic choice."""
         best, own = self.best, self.own
         if best.config == own.config:
             return f"the library's own choice, limited by {best.prediction.limiter}"
@@ -64,10 +64,10 @@ class AttentionRanking:
 def rank_attention(
     problem: AttentionProblem, gpu: GpuSpec, kernel: str = "auto", model: AttentionModel | None = None
 ) -> AttentionRanking:
-    """All configurations of a kernel ('auto': the GPU's first, 'any': all), by predicted time.
+    """All configurations of a kernel ('auto': the GPU's first, 'any': all), fastest first.
 
-    Among equals the library's own comes first. Raises InputError for a kernel that the GPU lacks, and where
-    none can run the problem.
+    Among equal times the library's heuristic choice comes first. Raises InputError for a kernel that the GPU
+    lacks, and if no configuration can run the problem.
     """
     names = kernels_on(gpu) if kernel == ANY_KERNEL else (_named(kernel, gpu),)
     configs = [config for name in names for config in candidates(problem, gpu, name)]
@@ -90,7 +90,7 @@ def _named(kernel: str, gpu: GpuSpec) -> str:
 
 
 def why_not(ranking: AttentionRanking, config: AttentionConfig, gpu: GpuSpec) -> str:
-    """Why a configuration did not win, in a sentence."""
+    """One sentence: why a configuration is not the best."""
     whole = resolved(ranking.problem, config, gpu)
     reason = refusal(ranking.problem, whole, gpu)
     if reason is not None:
@@ -110,7 +110,7 @@ def why_not(ranking: AttentionRanking, config: AttentionConfig, gpu: GpuSpec) ->
 def splits_table(
     problem: AttentionProblem, gpu: GpuSpec, keys: Sequence[int] = SPLIT_KEYS
 ) -> Mapping[int, int]:
-    """Splits that are predicted fastest for a decode batch, by length of the cache."""
+    """The number of splits that is predicted fastest for a decode batch, by cache length [keys]."""
     found = {}
     for length in keys:
         longer = replace(problem, seq_kv=length, lengths=())
@@ -172,9 +172,9 @@ EMITTERS: Mapping[str, _Emitter] = {"flash_attention": _flash_attention, "splits
 
 
 def emit_attention(target: str, problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str:
-    """The choice as a call of flash-attn-4, as a table of splits for FlashInfer's or vLLM's options, or JSON.
+    """The choice as a call of flash-attn-4, as a table of splits for FlashInfer and vLLM, or as JSON.
 
-    Raises InputError for another word, and for what the target cannot take.
+    Raises InputError for an unknown target, and for a choice that the target cannot express.
     """
     if target not in EMITTERS:
         raise InputError(f"cannot emit {target!r} for attention; expected one of {', '.join(EMITTERS)}")

@@ -1,8 +1,8 @@
-"""What order of work is best for given costs of a key block: found by trying all, not by knowing any.
+"""The best schedule of a CTA for given costs of a key block, found by pricing all schedules.
 
-A schedule of a CTA says how many consumer groups it has, whether each group issues Q K^T of the next block
-before P V of this one, and how many exponentials in 16 FMAs compute. The recurrence prices each of them; the
-period, a key block's time in the steady state over the rows that it serves, tells them apart.
+A schedule is the number of consumer groups, whether each group issues Q K^T of the next block before P V of
+this one, and how many of 16 exponentials FMAs compute. The recurrence gives the period of each schedule: the
+steady-state time of a key block, over the rows that it serves.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from gemm_model.attention.pipeline import StageTimes, tile_ends
 from gemm_model.core.errors import InputError
 
 EMULATED_SHARE_STEPS = 16
-"""Steps from no exponential to all of them computed by FMAs [1]; orders to try; chosen."""
+"""Steps from no emulated exponentials to all of them [1]; schedules to try; chosen."""
 SETTLED_BLOCKS = 24
-"""Key blocks after which the pipeline repeats itself [blocks]; costs of attention; chosen: beyond what
-rings and groups remember."""
+"""Key blocks after which the pipeline is periodic [blocks]; costs of attention; chosen: longer than the memory of
+rings and groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCosts:
-    """What one key block costs a group of `rows` rows of Q [clk], on one SM."""
+    """Costs of one key block for a group of `rows` rows of Q on one SM [clk]."""
 
     rows: int
     qk: float
     pv: float
     exponentials: float
-    """All of them on the SFU."""
+    """All exponentials on the SFU."""
     emulated: float = 0.0
-    """All of them on FMAs, beside the SFU."""
+    """All exponentials on FMAs, in parallel with the SFU."""
     softmax: float = 0.0
     correction: float = 0.0
     load: float = 0.0
-    """K or V, for all groups."""
+    """Load of K or of V for all groups."""
     latency: float = 0.0
     stages: int = 2
 
@@ -47,7 +47,7 @@ class BlockCosts:
             raise InputError(f"rows are {self.rows} and stages {self.stages}; expected at least 1")
 
     def times(self, share: float) -> StageTimes:
-        """The stages where `share` of the exponentials is emulated."""
+        """The stages if FMAs compute `share` of the exponentials [1]."""
         exponentials = max((1.0 - share) * self.exponentials, share * self.emulated)
         return StageTimes(
             load_k=self.load,
@@ -63,15 +63,15 @@ class BlockCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """One order of work and what it takes."""
+    """One schedule and its cost."""
 
     groups: int
     overlap: bool
     emulated_share: float
     clk_per_row: float
-    """Of a key block in the steady state, over all rows of the groups."""
+    """Steady-state time of a key block, over the rows of all groups."""
     tensor_busy: float
-    """Share of the time that the tensor cores work."""
+    """Share of the time in which the tensor cores work [1]."""
 
     @property
     def name(self) -> str:
@@ -81,7 +81,7 @@ class Schedule:
 
 
 def schedules(costs: BlockCosts, *, emulate: bool = False) -> tuple[Schedule, ...]:
-    """All schedules of a CTA, the fastest first; of equals that of fewer groups and without emulation."""
+    """All schedules of a CTA, fastest first; equal ones by fewer groups, then less emulation."""
     shares = [step / EMULATED_SHARE_STEPS for step in range(EMULATED_SHARE_STEPS + 1)] if emulate else [0.0]
     found = [_priced(costs, *order) for order in _orders(shares)]
     return tuple(sorted(found, key=lambda each: (each.clk_per_row, each.groups, each.emulated_share)))
@@ -111,7 +111,7 @@ def hopper(tile_n: int = 128, head_dim: int = 128) -> BlockCosts:
 
 
 def blackwell(tile_n: int = 128, head_dim: int = 128) -> BlockCosts:
-    """The same of B200: 8,192 FLOP and 16 exponentials a clock and SM, 128 rows a group."""
+    """Costs at the peak rates of B200: 8,192 FLOP and 16 exponentials a clock and SM, 128 rows a group."""
     return _at_peak(128, tile_n, head_dim, flop_per_clk=8192.0)
 
 
@@ -131,6 +131,6 @@ def _at_peak(rows: int, tile_n: int, head_dim: int, *, flop_per_clk: float) -> B
 
 
 def gain_of_emulation(costs: BlockCosts) -> tuple[Schedule, float]:
-    """The fastest schedule with emulation, and how much faster it is than the fastest one without [1]."""
+    """The fastest schedule with emulation, and its gain over the fastest one without [1]."""
     best, plain = schedules(costs, emulate=True)[0], schedules(costs)[0]
     return best, plain.clk_per_row / best.clk_per_row - 1.0

@@ -1,4 +1,4 @@
-"""Why an attention kernel takes its time: what each unit would gain it, and what other options would cost."""
+"""Explanation of an attention kernel: elasticities of its units, and predicted times of other options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gemm_model.core.prediction import Prediction
 from gemm_model.kernel_model.explanation import WhatIf
 
 FASTER = 1.1
-"""How much faster a unit is made to see what it limits [1]; elasticities; chosen: small."""
+"""Factor by which a unit's rate is raised to measure its elasticity [1]; elasticities; chosen: small."""
 
 _World = tuple[Silicon, AttentionNumbers]
 
@@ -51,17 +51,17 @@ UNITS: dict[str, tuple[str, Callable[[_World], _World]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """What one unit limits: the share of the time that its speed stands for."""
+    """One hardware unit and its share of the runtime."""
 
     name: str
     elasticity: float
-    """Relative change of the time over that of the unit's rate: 1 where it alone limits."""
+    """Relative change of the runtime over that of the unit's time [1]: 1 if it alone limits."""
     meaning: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionExplanation:
-    """A prediction, the units that limit it (most first), and what-ifs (best first)."""
+    """A prediction, its units by falling elasticity, and its what-ifs by rising runtime."""
 
     prediction: Prediction
     config: AttentionConfig
@@ -76,7 +76,7 @@ class AttentionExplanation:
 def explain_attention(
     problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec
 ) -> AttentionExplanation:
-    """Elasticities of the units and what-ifs of one kernel; raises InputError where it cannot run."""
+    """Elasticities of the units and what-ifs of one kernel; raises InputError if it cannot run."""
     config = resolved(problem, config, gpu)
     reason = refusal(problem, config, gpu)
     if reason is not None:
@@ -109,7 +109,7 @@ def _predicted(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec,
 
 
 def _other_ways(problem: AttentionProblem, config: AttentionConfig) -> list[tuple[str, AttentionConfig]]:
-    """What could be done otherwise, one thing at a time."""
+    """Other configurations that differ in one option, with their names."""
     found = [
         (
             f"{'no ' if config.overlap_in_group else ''}overlap inside a group",

@@ -1,4 +1,4 @@
-"""What each attention kernel is: its rows, rings and rules, its default configuration and what fits."""
+"""Attention kernels by library and architecture: limits, default configurations and feasible tiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MMA_DEPTH = 16
 WARPGROUP_ROWS = 64
 """Rows of a warpgroup's MMA [rows]; Hopper; PTX ISA, wgmma."""
 BARRIER_BYTES = 1024
-"""Shared memory beside operands [B]; barriers, and alignment of the first tile; flash-attn-4 4.0.0b36."""
+"""Shared memory for barriers and alignment of the first tile [B]; all tiles; flash-attn-4 4.0.0b36."""
 THREAD_REGISTERS: Mapping[int, int] = {1: 256, 2: 240, 3: 160}
 """Registers of a thread by consumer groups [registers]; Hopper; flash-attn-4 4.0.0b36, `num_mma_regs`."""
 TILES: Mapping[int, tuple[tuple[int, int], ...]] = {
@@ -25,11 +25,11 @@ TILES: Mapping[int, tuple[tuple[int, int], ...]] = {
     192: ((128, 128), (128, 112), (128, 96), (64, 96)),
     256: ((128, 80), (128, 64), (64, 80)),
 }
-"""Tiles to choose from by the next larger head size [elements]; Hopper; those that were timed."""
+"""Candidate tiles by head size, rounded up to a key [elements]; Hopper; the tiles that were timed."""
 CTAS_OF_FLASH2 = 2
 """CTAs of FlashAttention 2 that share an SM [CTAs]; all head sizes; its `num_splits_heuristic`."""
 SPLITS = (1, 2, 4, 8, 16, 32)
-"""Splits of a sequence's keys to choose from [1]; decode; chosen: doublings."""
+"""Candidate numbers of splits of a sequence's keys [1]; decode; chosen: powers of two."""
 MOST_SPLITS = 256
 """Most splits of a sequence's keys [1]; all types; flash-attn-4 4.0.0b36, its combining kernel."""
 
@@ -44,9 +44,9 @@ class AttentionKernel:
     head_dims: tuple[int, int]
     """Smallest and largest head size."""
     turns: bool = True
-    """Whether groups share one CTA's blocks and take turns; else each group is a CTA of its own."""
+    """Whether the groups of a CTA share key blocks and take turns; else each group is its own CTA."""
     own_tile: tuple[int, int] | None = None
-    """The only tile that a library has; None where tiles are free."""
+    """The only tile of the library's kernel; None if the tile is free."""
     windows: bool = True
     splits: bool = False
 
@@ -67,7 +67,7 @@ _KERNELS: Mapping[tuple[str, str], AttentionKernel] = {
 
 
 def kernel_of(config: AttentionConfig, gpu: GpuSpec) -> AttentionKernel:
-    """The kernel of a configuration on a GPU; raises InputError where it has none."""
+    """The kernel of a configuration on a GPU; raises InputError if the GPU has none."""
     found = _KERNELS.get((config.kernel, gpu.kernel_architecture))
     if found is None:
         known = [name for name, arch in _KERNELS if arch == gpu.kernel_architecture]
@@ -79,12 +79,12 @@ def kernel_of(config: AttentionConfig, gpu: GpuSpec) -> AttentionKernel:
 
 
 def kernels_on(gpu: GpuSpec) -> tuple[str, ...]:
-    """Names of the kernels that a GPU has, the default one first."""
+    """Names of a GPU's kernels, the default one first."""
     return tuple(name for name, architecture in _KERNELS if architecture == gpu.kernel_architecture)
 
 
 def default_tile(problem: AttentionProblem, kernel: AttentionKernel) -> tuple[int, int]:
-    """The tile that a library takes by itself (flash-attn-4 4.0.0b36, `_tile_size_fwd_sm90`)."""
+    """The tile of a library's heuristic choice (flash-attn-4 4.0.0b36, `_tile_size_fwd_sm90`)."""
     size, masked = problem.head_dim, problem.causal
     if kernel.own_tile is not None:
         return kernel.own_tile
@@ -104,7 +104,7 @@ def default_tile(problem: AttentionProblem, kernel: AttentionKernel) -> tuple[in
 
 
 def resolved(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> AttentionConfig:
-    """The configuration with what the kernel takes by itself filled in."""
+    """The configuration with the library's defaults filled in."""
     kernel = kernel_of(config, gpu)
     tile_m, tile_n = default_tile(problem, kernel)
     own_splits = 1
@@ -130,9 +130,9 @@ def resolved(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -
 
 
 def library_splits(problem: AttentionProblem, gpu: GpuSpec) -> int:
-    """Splits that FlashAttention 2 takes by itself where few tiles leave SMs idle (`num_splits_heuristic`).
+    """Splits that FlashAttention 2's `num_splits_heuristic` chooses when few tiles leave SMs idle.
 
-    The first number of splits that fills waves of two CTAs an SM to 85 % of what the best one does.
+    It takes the fewest splits that fill waves of two CTAs an SM to at least 85 % of the best filling.
     """
     packed = problem.group if problem.seq_q == 1 else 1
     rows = ceil(problem.seq_q * packed / WARPGROUP_ROWS)
@@ -158,7 +158,7 @@ def _or(value: bool | None, default: bool) -> bool:
 
 
 def smem_bytes(problem: AttentionProblem, config: AttentionConfig) -> float:
-    """Shared memory of a CTA [B]: Q (O takes its place), rings of K and V, P where it is kept there."""
+    """Shared memory of a CTA [B]: Q (later O), the rings of K and V, and P unless it is in registers."""
     both = problem.head_dim + problem.head_dim_v
     elements = (
         config.tile_m * max(problem.head_dim, problem.head_dim_v) + config.stages * config.tile_n * both
@@ -168,7 +168,7 @@ def smem_bytes(problem: AttentionProblem, config: AttentionConfig) -> float:
 
 
 def refusal(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str | None:
-    """Why a resolved configuration cannot run a problem, in a sentence; None where it can."""
+    """One sentence: why a resolved configuration cannot run a problem; None if it can."""
     kernel = kernel_of(config, gpu)
     low, high = kernel.head_dims
     for name in ("head_dim", "head_dim_v"):
@@ -193,7 +193,7 @@ def refusal(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) ->
 def _does_not_fit(
     problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec, kernel: AttentionKernel
 ) -> str | None:
-    """Which resource a tile does not fit into, and by how much."""
+    """One sentence: the resource that a tile exceeds, and by how much; None if it fits."""
     tile = f"tile {config.tile_m}x{config.tile_n}"
     if kernel is SM90:
         groups = config.tile_m // kernel.group_rows
@@ -209,7 +209,7 @@ def _does_not_fit(
 
 
 def candidates(problem: AttentionProblem, gpu: GpuSpec, kernel: str) -> tuple[AttentionConfig, ...]:
-    """All resolved configurations of a kernel that can run a problem, its own default first."""
+    """All resolved configurations of a kernel that can run a problem, its default first."""
     own = resolved(problem, AttentionConfig(kernel=kernel), gpu)
     found = [own]
     if kernel_of(own, gpu) is SM90:

@@ -1,4 +1,4 @@
-"""The time of a fused attention kernel: stages of a key block, the pipeline of a tile, tiles over SMs."""
+"""The runtime of a fused attention kernel: stages of a key block, pipeline of a tile, tiles over SMs."""
 
 from __future__ import annotations
 
@@ -28,56 +28,56 @@ from gemm_model.core.prediction import BatchPrediction, limiting
 from gemm_model.kernel_model.traffic import merged_share
 
 UNPRICED = ("softcap", "page_size")
-"""What a problem may have and no time depends on; a caveat says so."""
+"""Options of a problem that do not change its predicted runtime; a caveat names them."""
 LIMITERS = ("TENSOR", "EXPONENTIALS", "SOFTMAX CHAIN", "L2", "DRAM", "LAUNCH")
 BLOCKS_SIMULATED = 6
-"""Key blocks of a tile that the recurrence runs through [blocks]; all; chosen: then each takes the period."""
+"""Key blocks of a tile that the recurrence runs through [blocks]; all; chosen: later ones take the period."""
 LANES = 128
-"""Instructions of threads that an SM issues in a clock [1/clk]; all GPUs; four schedulers of 32 lanes."""
+"""Thread instructions that an SM issues a clock [1/clk]; all GPUs; four schedulers of 32 lanes."""
 EMULATION_SLOTS = 10.0
-"""Instructions of an exponential on FMAs [instructions]; emulation; flash-attn-4, `ex2_emulation`."""
+"""Instructions of an exponential on FMAs [instructions]; emulated ones; flash-attn-4, `ex2_emulation`."""
 CLOCK_STEPS = 3
-"""Steps in the search for the clock [steps]; all kernels; chosen: further ones change less than 0.1 %."""
+"""Steps of the search for the clock [steps]; all kernels; chosen: more change less than 0.1 %."""
 PARTIAL_BYTES = 4.0
-"""Of an element of a part of O that is written and read again [B]; split keys; two of 16 bits."""
+"""Bytes to write and read one element of a partial O [B]; split keys; twice 16 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What kernels ask of the card's units; all but bytes are of one consumer group and key block [clk]."""
+    """Demand of kernels on the card's units; times are of one consumer group and key block [clk]."""
 
     groups: FloatArray
-    """Consumer groups that share an SM."""
+    """Number of consumer groups that share an SM."""
     qk: FloatArray
     pv: FloatArray
     softmax: FloatArray
     exponentials: FloatArray
     masked: FloatArray
-    """More instructions of a block that the mask crosses."""
+    """Extra instructions of a block that the mask crosses."""
     correction: FloatArray
     k_bytes: FloatArray
     v_bytes: FloatArray
-    """Of one key block."""
+    """Bytes of V of one key block; k_bytes likewise of K."""
     start_bytes: FloatArray
-    """Q of a tile."""
+    """Bytes of Q of a tile."""
     store_bytes: FloatArray
-    """O of a tile."""
+    """Bytes of O of a tile."""
     filled: FloatArray
-    """Share of the rows of tiles that hold queries: the others multiply zeros, which draw no current."""
+    """Share of tile rows that hold queries; MMAs on the others multiply zeros, which draw no current."""
     tiles: FloatArray
-    """Units of work of an SM: CTAs, or as many of them as share an SM."""
+    """Units of work of an SM: one CTA, or the CTAs that share an SM."""
     mean_blocks: FloatArray
     l2_bytes: FloatArray
-    """What SMs ask for, in all."""
+    """Bytes that all SMs request from L2."""
     merged: FloatArray
-    """Share of the requests for K and V that L2 serves together with equal ones of the same GPC."""
+    """Share of the requests for K and V that merge with equal requests of the same GPC."""
     dram_bytes: FloatArray
     missed: FloatArray
-    """Share of Q that L2 has not kept from the call before."""
+    """Share of Q that misses in L2 because the call before did not leave it there."""
 
 
 def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers) -> Demand:
-    """The demands of some kernels, from their tiles and the card's instruction rates alone."""
+    """The demand of kernels, from their tiles and the card's instruction rates."""
     ctas = tile_count(batch)
     alone = np.where(ctas > silicon.gpu.sm_count, 2.0, 1.0)
     groups = np.where(batch.turns, batch.tile_m / batch.group_rows, alone)
@@ -91,7 +91,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers
     share = _rate_share(batch, silicon, numbers)
     qk_bytes = dim * (rows + batch.tile_n) * batch.element_bytes
     pv_bytes = batch.tile_n * (np.where(batch.from_registers, 0.0, rows) + dim_v) * batch.element_bytes
-    # Emulated exponentials are computed beside those of the special function units.
+    # FMAs compute emulated exponentials in parallel with the special function units.
     exponential = np.maximum(
         (1.0 - batch.emulated) / numbers.exponentials_per_clk,
         batch.emulated * EMULATION_SLOTS / LANES,
@@ -132,18 +132,18 @@ def _product_clk(
 
 
 def _rate_share(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers) -> FloatArray:
-    """Share of the tensor cores' rate that a kernel's instructions can reach (`mma_sync_share`)."""
+    """Share of the tensor cores' rate that a kernel's instructions reach [1] (`mma_sync_share`)."""
     whole = silicon.gpu.kernel_architecture not in ("sm90", "sm100")
     own = batch.kernel == KERNELS.index("flash_attention_2")
     return np.where(own, 1.0 if whole else numbers.mma_sync_share, 1.0)
 
 
 def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dict[str, FloatArray]:
-    """Bytes that SMs ask L2 for, and bytes that DRAM moves where the same call came before.
+    """Bytes that SMs request from L2, and bytes that DRAM moves if the same call ran before.
 
-    K and V of the heads that are at work are read once while L2 holds them; what L2 keeps from one call to
-    the next is not read at all (`GpuSpec.l2_kept_share`). SMs of a GPC that walk over the same head ask for
-    the same blocks at the same time (`kernel_model.traffic.merged_share`).
+    K and V of the heads in progress are read once while L2 holds them. Bytes that L2 keeps from one call to the
+    next are not read at all (`GpuSpec.l2_kept_share`). SMs of a GPC that process the same head request the same
+    blocks at the same time, which merge (`kernel_model.traffic.merged_share`).
     """
     gpu = silicon.gpu
     both = (batch.head_dim + batch.head_dim_v) * batch.element_bytes
@@ -157,7 +157,7 @@ def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dic
     at_work = np.ceil(gpu.sm_count / np.maximum(sharing, 1.0))
     at_work = np.minimum(at_work, batch.sequences * batch.kv_heads)
     lost = 1.0 - _kept(at_work * head_bytes, gpu.l2_bytes, gpu.l2_kept_order)
-    # Tiles that see the same keys of a window are neighbours, which run together.
+    # Tiles that read the same keys of a window are neighbours, which run at the same time.
     lost = np.where(batch.window > 0, 0.0, lost)
     footprint = q_bytes + o_bytes + kv_bytes
     missed = 1.0 - _kept(footprint, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
@@ -178,18 +178,18 @@ def _kept(needed: FloatArray, capacity: float, order: float) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Times of some kernels at one clock [clk], and what they are made of."""
+    """Times of the tiles of kernels at one clock [clk]."""
 
     ends: FloatArray
-    """(blocks, rows): ends of tiles of 1, 2, ... BLOCKS_SIMULATED key blocks."""
+    """Ends of tiles of 1, 2, ... BLOCKS_SIMULATED key blocks; shape (blocks, rows)."""
     period: FloatArray
-    """Of each further key block."""
+    """Time of each later key block."""
     outside: FloatArray
-    """Of a tile before its first load and after its last product."""
+    """Time of a tile before its first load and after its last product."""
     masked: FloatArray
 
     def tile_clk(self, batch: AttentionBatch, blocks: FloatArray) -> FloatArray:
-        """Time of a tile [clk] of `blocks` key blocks; the last axis of `blocks` is the batch's."""
+        """Time of a tile of `blocks` key blocks [clk]; the last axis of `blocks` is that of the batch."""
         known = np.clip(blocks, 1.0, BLOCKS_SIMULATED).astype(np.int64) - 1
         first = np.take_along_axis(self.ends, known, axis=0)
         more = np.maximum(blocks - BLOCKS_SIMULATED, 0.0) * self.period
@@ -197,7 +197,7 @@ class Times:
         return np.asarray(np.where(blocks > 0, clk, 0.0) + self.outside)
 
     def mean_clk(self, batch: AttentionBatch) -> FloatArray:
-        """Clocks of the mean tile."""
+        """Time of the mean tile [clk]."""
         return mean_over_tiles(batch, lambda blocks: self.tile_clk(batch, blocks))
 
     def some(self, rows: IntArray) -> Times:
@@ -217,7 +217,7 @@ def times_at(
     sm_clk_mhz: FloatArray,
     at_work: FloatArray,
 ) -> Times:
-    """The pipeline of each kernel's tiles at a clock; loads share L2 and DRAM among the SMs at work."""
+    """The times of each kernel's tiles at a clock; `at_work` SMs share L2 and DRAM."""
     fresh = demand.dram_bytes / np.maximum(demand.l2_bytes, 1.0)
     l2_us = (1.0 - demand.merged) / silicon.l2_bytes_per_us
 
@@ -269,12 +269,12 @@ def times_at(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmWork:
-    """What tiles take [clk], row by row."""
+    """Times of tiles and SMs of each row [clk]."""
 
     mean_clk: FloatArray
-    """The mean tile."""
+    """Time of the mean tile."""
     last_clk: FloatArray
-    """When the last SM is done; of rows of one kernel it is the same."""
+    """Time at which the last SM is done; equal in all rows of one kernel."""
     outside_clk: FloatArray
     period_clk: FloatArray
 
@@ -286,10 +286,10 @@ def work_of_sms(
     numbers: AttentionNumbers,
     clock: FloatArray,
 ) -> SmWork:
-    """Tiles over SMs: in the first round all load at once, in later ones some load while others compute.
+    """Distribute tiles over SMs: in the first round all SMs load at once, later some load while others compute.
 
-    A tile of a later round takes its time with L2 and DRAM to itself, or its share of what they give; the
-    last round has fewer SMs that share them.
+    A tile of a later round takes the longer of its time with L2 and DRAM to itself and its share of their time.
+    In the last round fewer SMs share them.
     """
     sms = silicon.gpu.sm_count
     rounds = np.maximum(np.ceil(demand.tiles / sms), 1.0)
@@ -311,7 +311,7 @@ def work_of_sms(
     quicker = np.where(rounds > 1.0, np.maximum(share * mean - tail.mean_clk(batch), 0.0), 0.0)
     last = np.maximum(last - quicker, demand.tiles * share * mean / sms)
     dealt = of_lengths(batch, sms, lambda rows, blocks: full.some(rows).tile_clk(batch[rows], blocks))
-    # No CTA ends before the first one of an SM starts.
+    # The first CTA of an SM does not wait for another one to end.
     last = np.where(dealt > 0.0, share * dealt, last) - numbers.cta_clk
     return SmWork(
         mean_clk=share * mean,
@@ -332,9 +332,9 @@ class AttentionModel:
         *,
         settled: bool = False,
     ) -> None:
-        """`numbers` and `silicon` stand for the package's own: what-ifs change them.
+        """`numbers` and `silicon` replace the package's, for what-ifs.
 
-        With `settled` the card has worked for so long that its power cap holds.
+        With `settled` the kernel runs back to back until the clock settles under the power cap.
         """
         self.gpu = gpu
         self.numbers = numbers or attention_numbers()
@@ -342,7 +342,7 @@ class AttentionModel:
         self.settled = settled
 
     def predict(self, kernels: Sequence[tuple[AttentionProblem, AttentionConfig]]) -> BatchPrediction:
-        """Predictions of some kernels; raises RefusedKernelError for one that cannot run."""
+        """Predictions of kernels; raises RefusedKernelError for one that cannot run."""
         kinds = {problem.dtype.math_kind for problem, _ in kernels}
         if len(kinds) != 1:
             raise InputError(f"operands of {len(kinds)} rate classes; expected one")
@@ -353,7 +353,7 @@ class AttentionModel:
         return replace(found, caveats=(*found.caveats, *told))
 
     def predict_batch(self, batch: AttentionBatch, silicon: Silicon, kernels: int) -> BatchPrediction:
-        """The same of columns, whose operands are of one rate class."""
+        """Predictions of columns whose operands are of one rate class."""
         numbers = self.numbers
         demand = demand_of(batch, silicon, numbers)
         clock = np.full(len(batch), silicon.gpu.sm_clk_mhz * 0.85)
@@ -444,7 +444,7 @@ class AttentionModel:
         )
 
     def _combine_us(self, batch: AttentionBatch, silicon: Silicon, per_kernel: _Totals) -> FloatArray:
-        """The second kernel of split keys: its launch, and parts of O written to L2 and read again."""
+        """Time of the second kernel of split keys [us]: its launch, and partial O written to L2 and read."""
         parts = batch.sequences * batch.heads * batch.seq_q * batch.head_dim_v * batch.splits
         return silicon.launch_us + per_kernel.sums(parts * PARTIAL_BYTES) / silicon.l2_bytes_per_us
 
@@ -456,7 +456,7 @@ def _bands(batch: AttentionBatch, gpu: GpuSpec) -> FloatArray:
 
 
 def _chain(demand: Demand, batch: AttentionBatch) -> FloatArray:
-    """Clocks of a group's own chain in one block: what no other group can hide."""
+    """Time of a group's dependent work on one block [clk], which no other group can hide."""
     softmax = demand.softmax + demand.exponentials
     hidden = np.where(batch.overlap, np.maximum(softmax, demand.pv), softmax + demand.pv)
     return demand.qk + hidden + demand.correction

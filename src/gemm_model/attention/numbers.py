@@ -12,7 +12,7 @@ from gemm_model.config.numbers import NUMBERS_DIR, empirical, room_numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionNumbers:
-    """What instructions of attention kernels take; everything else is the card's."""
+    """Costs of the instructions of attention kernels; all other numbers are the card's."""
 
     exponentials_per_clk: float = empirical("1/clk", 1.0, 256.0)
     score_slots: float = empirical("instructions", 0.0, 32.0)
@@ -29,12 +29,12 @@ class AttentionNumbers:
 
 
 MOST_DECODED = 256
-"""Most queries of a sequence [1] in a decode step; error bands; longer ones have the band of prefill; chosen."""
+"""Most queries of a sequence in a decode step [1]; error bands; chosen: more queries have prefill's band."""
 
 
 @cache
 def error_bands(kernel: str, gpu: str) -> tuple[float, float]:
-    """Relative error of 90 % of a kernel's measurements in decode and in prefill; NaN without any."""
+    """Relative error of 90 % of a kernel's measurements in decode and in prefill [1]; NaN without measurements."""
     found = read_yaml_mapping(NUMBERS_DIR / "attention.yaml", "numbers of a room")
     if gpu != found["measured_on"]:
         return math.nan, math.nan

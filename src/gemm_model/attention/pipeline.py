@@ -6,17 +6,17 @@ Loads are issued one after the other, in the order K0 K1 V0 K2 V1 ... where grou
     L(x)     = max(L(previous) + T(previous), slot of x free)            full(x) = L(x) + T(x) + latency
     slot of K(j) free when all groups have ended QK(j-M), of V(j) when they have seen PV(j-M) end
 
-The tensor cores work off products in the order of their issue, the SFU exponentials in the order of arrival.
-Named barriers pass a turn around the groups; in its turn j a group that overlaps issues QK(j), then PV(j-1):
+The tensor cores run products in the order of their issue, the SFU runs exponentials in the order of arrival.
+Named barriers pass a turn from group to group. In its turn j, a group that overlaps issues QK(j), then PV(j-1):
 
     turn(j, g) = max(ready(j-1, g), full(K j), passed on by the group before)
     QK(j, g)   = max(turn, tensor cores free) + T_QK         PV(j-1, g) = max(QK(j, g), full(V j-1)) + T_PV
     E(j, g)    = max(max(QK(j, g), PV issued) + T_softmax, SFU free) + T_exponentials
-    ready(j, g) = max(E(j, g), PV(j-1, g)) + T_correction     a group looks for PV after its softmax
+    ready(j, g) = max(E(j, g), PV(j-1, g)) + T_correction     a group waits for PV after its softmax
 
-Without overlap the turn is PV(j-1), then QK(j), and PV waits for the softmax of its own block. Liu and
-Grover's equations 1 to 3 with G consumers, two products and two shared units. The event simulation
-(`simulator.py`) uses none of this.
+Without overlap the turn is PV(j-1), then QK(j), and PV waits for the softmax of its own block. These are Liu and
+Grover's equations 1 to 3 for G consumers, two products and two shared units. The event simulation
+(`simulator.py`) shares none of this code.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from gemm_model.core.elementwise import Values, maximum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimes:
-    """What one key block costs [clk]; scalars or arrays of one length. All but loads are of one group."""
+    """Times of one key block [clk]; scalars or arrays of one length. All but loads are of one group."""
 
     load_k: Values
     load_v: Values
     latency: Values
-    """How much later loaded data are there; the producer goes on meanwhile."""
+    """Delay from the end of a load to the arrival of its data; the producer does not wait for it."""
     qk: Values
     softmax: Values
-    """Instructions of the group's own: masks, maxima, scales, sums, conversions."""
+    """Instructions on the group's own lanes: masks, maxima, scales, sums, conversions."""
     exponentials: Values
-    """Of the SFU, which the groups share."""
+    """Time on the SFU, which the groups share."""
     pv: Values
     correction: Values
     """Rescaling O, before the group is ready for its next turn."""
@@ -51,7 +51,7 @@ class _Sm:
 
     times: StageTimes
     slots: dict[str, deque[Values]]
-    """By operand when each slot of its ring is free, the next one first."""
+    """Times at which each slot of an operand's ring becomes free, the next slot first."""
     ready: list[Values]
     producer: Values = 0.0
     tensor: Values = 0.0
@@ -60,7 +60,7 @@ class _Sm:
     v_full: Values = 0.0
 
     def loaded(self, operand: str, length: Values) -> Values:
-        """When the next block of an operand has been loaded."""
+        """Time at which the next block of an operand has arrived."""
         self.producer = maximum(self.producer, self.slots[operand][0]) + length
         return self.producer + self.times.latency
 
@@ -74,7 +74,7 @@ class _Sm:
 
 
 def tile_ends(times: StageTimes, *, groups: int, stages: int, overlap: bool, blocks: int) -> list[Values]:
-    """When the last P V of a tile of 1, 2, ... `blocks` key blocks ends [clk], from its first load on."""
+    """Times from the first load to the last P V of tiles of 1, 2, ... `blocks` key blocks [clk]."""
     slots: dict[str, deque[Values]] = {operand: deque([0.0] * stages, maxlen=stages) for operand in "kv"}
     sm = _Sm(times, slots, ready=[0.0] * groups)
     first, end, turn = (
@@ -116,7 +116,7 @@ def _overlapping_turns(sm: _Sm) -> None:
 
 
 def _end_of_overlapping(sm: _Sm) -> Values:
-    """The end of the last PV where no key block follows; changes nothing."""
+    """The end of the last PV if no key block follows; leaves `sm` unchanged."""
     v_full = maximum(sm.producer, sm.slots["v"][0]) + sm.times.load_v + sm.times.latency
     tensor = sm.tensor
     for ready in sm.ready:
@@ -150,7 +150,7 @@ def _alternating_turns(sm: _Sm) -> None:
 
 
 def _end_of_alternating(sm: _Sm) -> Values:
-    """The end of the last PV where no key block follows; changes nothing."""
+    """The end of the last PV if no key block follows; leaves `sm` unchanged."""
     tensor, turn = sm.tensor, sm.turn
     for ready in sm.ready:
         tensor = maximum(maximum(maximum(ready, sm.v_full), turn), tensor) + sm.times.pv

@@ -1,4 +1,4 @@
-"""What a card gives to an attention kernel: one small view of the numbers that all kernels share."""
+"""Rates and latencies of a card for attention kernels: a view of the numbers that all kernels share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gemm_model.kernels.mechanisms import Clock, Power
 from gemm_model.kernels.registry import family_of
 
 SHARED_FAMILY = {"sm90": "quack", "sm100": "quack"}
-"""By architecture the family whose calibration holds the card's numbers; else the default family's."""
+"""Family whose calibration holds the card's numbers, by architecture; else the default family."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,22 +23,22 @@ class Silicon:
 
     gpu: GpuSpec
     flop_per_clk: float
-    """Of one SM's tensor cores."""
+    """Rate of one SM's tensor cores."""
     port_bytes_per_clk: float
-    """What one SM reads from L2 beside its neighbours."""
+    """Rate at which one SM reads from L2 while its neighbours do."""
     l2_bytes_per_us: float
     dram_bytes_per_us: float
     l2_latency_clk: float
     dram_latency_us: float
     launch_us: float
-    """From the end of a kernel of a CUDA graph to the first load of the next one on all SMs."""
+    """Time from the end of a kernel in a CUDA graph to the first load of the next one on all SMs."""
     merging: float
-    """Share of equal requests of a GPC that come close enough in time to be served as one."""
+    """Share of equal requests of a GPC that merge [1]."""
     clock: Clock
     power: Power
 
     def clock_mhz(self, math_share: Values, l2_share: Values, dram_share: Values, busy_us: Values) -> Values:
-        """The SM clock inside a kernel whose units are busy for these shares of its time."""
+        """The SM clock inside a kernel [MHz], from the shares of its time in which its units are busy [1]."""
         return burst_clock_mhz(
             self.gpu,
             self.clock,
@@ -51,7 +51,7 @@ class Silicon:
     def capped_clock_mhz(
         self, flop_per_us: Values, l2_bytes_per_us: Values, dram_bytes_per_us: Values, clock_mhz: Values
     ) -> Values:
-        """The clock at which such work, done at `clock_mhz`, meets the power cap once it has settled."""
+        """The settled clock [MHz] at which work with these rates at `clock_mhz` meets the power cap."""
         power, gpu = self.power, self.gpu
         switched_w = (power.pj_per_flop * flop_per_us + power.pj_per_l2_byte * l2_bytes_per_us) * 1e-6
         at_boost_w = switched_w * gpu.sm_clk_mhz / clock_mhz
@@ -87,5 +87,5 @@ def _silicon(gpu_key: tuple[GpuSpec, str]) -> Silicon:
 
 
 def silicon_of(gpu: GpuSpec, math_kind: str) -> Silicon:
-    """The card's numbers for a rate class; raises InputError where the GPU lacks it."""
+    """The card's numbers for a rate class; raises InputError if the GPU lacks it."""
     return _silicon((gpu, math_kind))

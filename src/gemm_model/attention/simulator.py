@@ -1,7 +1,7 @@
 """Event simulation of one tile of an attention kernel on its SM.
 
-Warps are processes that keep busy for a while or wait for a barrier; tensor cores and SFU are queues that
-serve in the order of arrival. Nothing of the recurrences is used here, so that the two check each other.
+Warps are processes that work for some clocks or wait for a barrier. Tensor cores and SFU are queues that serve
+in the order of arrival. The simulation shares no code with the recurrences, so each checks the other.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gemm_model.attention.pipeline import StageTimes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpan:
-    """What a warp or unit does between two times [clk], on key block `block` (from 0) of group `group`.
+    """Activity of a warp or unit between two times [clk], on key block `block` (from 0) of group `group`.
 
-    `kind` is load_k, load_v, qk, softmax, exponentials, pv, correction or store; the producer has group -1.
+    `kind` is load_k, load_v, qk, softmax, exponentials, pv, correction or store; the producer is group -1.
     """
 
     kind: str
@@ -29,7 +29,7 @@ class AttentionSpan:
 
 
 class _Event:
-    """Happens once; processes wait for it."""
+    """An event that happens once; processes can wait for it."""
 
     __slots__ = ("happened", "waiting")
 
@@ -71,7 +71,7 @@ class _Clock:
 
 @dataclass(slots=True)
 class _Unit:
-    """Serves one request at a time, first come first served."""
+    """A unit that serves one request at a time, in the order of arrival."""
 
     clock: _Clock
     idle: bool = True
@@ -79,7 +79,7 @@ class _Unit:
     spans: list[AttentionSpan] = field(default_factory=list)
 
     def ask(self, kind: str, length: float, block: int, group: int) -> _Event:
-        """An event that happens when the request is done."""
+        """Queue a request; returns the event of its end."""
         done = _Event()
         self.requests.append((kind, length, block, group, done))
         if self.idle:
@@ -218,9 +218,9 @@ class _Tile:
 def simulate_tile(
     times: StageTimes, *, groups: int, stages: int, overlap: bool, blocks: int, store: float = 0.0
 ) -> tuple[AttentionSpan, ...]:
-    """The events of one tile of `blocks` key blocks, by their start.
+    """The spans of one tile of `blocks` key blocks, ordered by start.
 
-    `times` are scalars; `store` is what a group takes to write its rows of O [clk].
+    `times` are scalars; `store` is the time in which a group writes its rows of O [clk].
     """
     tile = _Tile(times, groups=groups, stages=stages, overlap=overlap, blocks=blocks, store=store)
     tile.run()

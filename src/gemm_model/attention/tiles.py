@@ -1,4 +1,4 @@
-"""Tiles of unequal work: key blocks of each tile under its mask, their order, and the busiest SM."""
+"""Tiles of unequal work: key blocks of each tile under its mask, order of tiles, and the busiest SM."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from gemm_model.attention.batch import AttentionBatch
 from gemm_model.core.batch import FloatArray, IntArray
 
 SAMPLED = 64
-"""Query blocks at which the mean work of a sequence is taken [blocks]; all masks; chosen: evenly spread."""
+"""Query blocks sampled for the mean work of a sequence [blocks]; all masks; chosen: evenly spaced."""
 ROUNDS = 6
-"""Last rounds of tiles that are dealt one by one [rounds]; unequal tiles; chosen: earlier ones are even."""
+"""Last rounds of tiles that are dealt one by one [rounds]; unequal tiles; chosen: earlier rounds are even."""
 SHORT_SHARE = 0.6
-"""Time of a last tile over the longest one's up to which it fills in [1]; longest first; chosen."""
+"""Longest last tile that fills gaps, over the longest tile [1]; longest first; chosen."""
 LATE_SHARE = 0.6
-"""Share of the longest tile [1] by which the last SM is late; in order; 200 grids dealt one by one."""
+"""Delay of the last SM over the longest tile's time [1]; in order; 200 grids dealt one by one."""
 L2_FOR_HEADS_BYTES = 50 * 2**20
 """L2 that a group of heads fills with K and V [B]; longest first; flash-attn-4, `SingleTileLPTScheduler`."""
 
 
 def query_blocks(batch: AttentionBatch) -> FloatArray:
-    """Tiles along the queries of one head (or of the heads that are packed into a tile)."""
+    """Tiles along the queries of one head, or of the heads packed into a tile."""
     return np.ceil(batch.seq_q * batch.packed / batch.tile_m)
 
 
 def tile_count(batch: AttentionBatch) -> FloatArray:
-    """CTAs of the kernel."""
+    """Number of CTAs of the kernel."""
     heads = np.where(batch.pack_gqa, batch.kv_heads, batch.heads)
     return query_blocks(batch) * heads * batch.sequences * batch.splits
 
 
 def key_blocks(batch: AttentionBatch, block: FloatArray) -> FloatArray:
-    """Key blocks that the tile of a query block walks over.
+    """Key blocks that the tile of query block `block` reads; the last axis of `block` is that of the batch.
 
-    `block` has the rows of the batch last. A causal tile ends at its last query's own key, a windowed one
-    begins at the first that its first query sees (flash-attn-4, `get_n_block_min_max`).
+    A causal tile ends at the key of its last query. A windowed tile begins at the first key that its first
+    query sees (flash-attn-4, `get_n_block_min_max`).
     """
     offset = batch.seq_kv - batch.seq_q
     keys = np.ceil(batch.seq_kv / batch.splits)
@@ -50,7 +50,7 @@ def key_blocks(batch: AttentionBatch, block: FloatArray) -> FloatArray:
 
 
 def masked_blocks(batch: AttentionBatch, blocks: FloatArray) -> FloatArray:
-    """Of those the ones whose scores are compared with a mask: the last, and what a mask's edge crosses."""
+    """Key blocks whose scores are masked: the last one, and those that an edge of the mask crosses."""
     rows = batch.tile_m / batch.packed
     diagonal = np.where(batch.causal, np.ceil(rows / batch.tile_n) + 0.5, 0.0)
     left = np.where(batch.window > 0, np.ceil(rows / batch.tile_n) + 0.5, 0.0)
@@ -58,10 +58,10 @@ def masked_blocks(batch: AttentionBatch, blocks: FloatArray) -> FloatArray:
 
 
 def block_of_tile(batch: AttentionBatch, tile: FloatArray) -> FloatArray:
-    """The query block of the tile that starts as number `tile`, which has the rows of the batch last.
+    """The query block of the tile that starts as number `tile`, whose last axis is that of the batch.
 
-    In order, query blocks of a head follow each other. Longest first, heads whose K and V fit into L2
-    together take turns, from their last query block to their first.
+    In order, the query blocks of a head follow each other. Longest first, heads whose K and V fit into L2
+    together alternate, from their last query block to their first.
     """
     blocks = np.maximum(query_blocks(batch), 1.0)
     in_order = tile % blocks
@@ -76,13 +76,13 @@ def block_of_tile(batch: AttentionBatch, tile: FloatArray) -> FloatArray:
 
 
 def mean_over_tiles(batch: AttentionBatch, value: Callable[[FloatArray], FloatArray]) -> FloatArray:
-    """The mean over a kernel's tiles of what `value` says of their key blocks."""
+    """Mean of `value` of the key blocks over a kernel's tiles."""
     blocks = np.maximum(query_blocks(batch), 1.0)
     samples = int(min(blocks.max(initial=1.0), SAMPLED))
     if not (batch.causal.any() or samples == 1):
         samples = 1
     at = (np.arange(samples)[:, None] + 0.5) / samples * blocks
-    # Where there are fewer blocks than samples a block is taken several times, each as often as the others.
+    # With fewer blocks than samples, each block is sampled equally often.
     return np.asarray(value(key_blocks(batch, np.floor(at))).mean(axis=0))
 
 
@@ -93,16 +93,16 @@ def busiest_sm(
     mean_clk: FloatArray,
     tile_clk: Callable[[IntArray, FloatArray], FloatArray],
 ) -> FloatArray:
-    """When the last SM is done [clk]: tiles in their order, each to the SM that is free first.
+    """Time at which the last SM is done [clk], if each tile goes to the SM that is free first.
 
-    `mean_clk` is the mean time of a tile; `tile_clk(rows, blocks)` gives the times of tiles by their key
-    blocks. Rows whose tiles are alike need no dealing; of others the last ROUNDS rounds are dealt one by one.
+    `mean_clk` is the mean time of a tile; `tile_clk(rows, blocks)` gives the times of tiles from their key
+    blocks. Equal tiles take whole rounds; of unequal ones the last ROUNDS rounds are dealt one by one.
     """
     rounds = np.ceil(tiles / workers)
     result = rounds * mean_clk
     uneven = batch.causal & (query_blocks(batch) > 1.0)
     for step in range(1, ROUNDS + 2):
-        # Rows of as many rounds together: few rounds need few steps.
+        # Rows with the same number of rounds are dealt together, since few rounds need few steps.
         rows = np.flatnonzero(uneven & (np.minimum(rounds, ROUNDS + 1) == step))
         if len(rows):
             some = partial(tile_clk, rows)
@@ -129,7 +129,7 @@ def _dealt(
     loads = np.where(even_rounds > 0, loads, 0.0)
     for each in dealt:
         loads = np.sort(loads, axis=0) + each
-    # An SM takes a tile whenever it is free, not one a round: short tiles fill in where long ones run.
+    # An SM takes a tile whenever it is free, not one a round, so short tiles fill the gaps beside long ones.
     last_clk = dealt[-1].sum(axis=0) / np.maximum((dealt[-1] > 0).sum(axis=0), 1)
     longest_clk = np.max([each.max(axis=0) for each in dealt], axis=0)
     late_clk = np.where(
@@ -144,9 +144,9 @@ def _dealt(
 def of_lengths(
     batch: AttentionBatch, workers: int, tile_clk: Callable[[IntArray, FloatArray], FloatArray]
 ) -> FloatArray:
-    """When the last SM is done [clk] with kernels of variable lengths; 0 for rows of all others.
+    """Time at which the last SM is done with kernels of variable lengths [clk]; 0 for other rows.
 
-    Sequences follow each other, each from its last query block to its first; the SM that is free first takes
+    Sequences follow each other, each from its last query block to its first. The SM that is free first takes
     the next tile.
     """
     result = np.zeros(len(batch))

@@ -1,7 +1,7 @@
-"""One fit of a card's numbers, and its kernel families', to all that was measured on it: times, clocks, counters.
+"""Joint fit of a card's numbers and those of its kernel families to all its rows: times, clocks, counters.
 
-A number of the card has one value, whichever family's kernels tell of it; a number of a family has one value for
-all types. Only the energy of a FLOP is told by rate class.
+A number of the card has one value for all families, a number of a family one value for all types. Only the energy
+of a FLOP differs by rate class.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from gemm_model.kernels.mechanisms import CARD, CARD_AND_TYPE, NUMBERS, KernelNu
 from gemm_model.kernels.registry import family_of
 
 ROWS_OF_A_TABLE = 1500.0
-"""Rows that a family's table of one type counts as, however many it has [rows]; joint fits; chosen: the family with
-ten times as many must not tell the card's numbers alone."""
+"""Total weight of a family's table of one type, whatever its length [rows]; joint fits; chosen: a family with ten
+times as many rows must not determine the card's numbers alone."""
 BYTES_WEIGHT = {"dram_read_bytes": 0.15, "l2_bytes": 0.5}
-"""Weight of errors of bytes [1]; rows with counters; chosen: a byte too many costs less than a us too many."""
+"""Weight of errors of bytes [1]; rows with counters; chosen: an error of bytes weighs less than one of time."""
 START_WEIGHT = 1.5
-"""Weak pull towards the start [1, of a number's range, in OUTLIER_SCALE]; joint fits; chosen: it settles what no row
-tells."""
+"""Weight of the distance from the start [1, of a number's range, in OUTLIER_SCALE]; joint fits; chosen: weak, it
+settles numbers that no row identifies."""
 OTHER_L2_BYTES = 3e5
-"""What L2 counts beside a kernel's operands and outputs [B]; counters; 0.15 to 0.5 MB: code, descriptors."""
+"""L2 bytes beside a kernel's operands and outputs [B]; counters; 0.15 to 0.5 MB: code, descriptors."""
 
 Kind = tuple[str, str]
 """A family and a rate class of types."""
@@ -56,14 +56,14 @@ class Group:
 
     @property
     def weight(self) -> float:
-        """By which errors of all its rows are multiplied, so that large tables do not outvote small ones."""
+        """Factor [1] of the errors of all its rows, so that large tables do not outvote small ones."""
         share = 1.0 if self.regime == "burst" else 0.25
         return float(np.sqrt(share * ROWS_OF_A_TABLE / max(len(self.rows), ROWS_OF_A_TABLE / 10.0)))
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Parameter:
-    """A number, and whose it is; None where it is of all families, or of all rate classes."""
+    """A number to fit, with its family and rate class; None stands for all of them."""
 
     number: str
     family: str | None = None
@@ -75,13 +75,13 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class JointFit:
-    """The numbers of each family and rate class, and what is known of each parameter."""
+    """Result of a joint fit: the value, interval and correlation of each parameter."""
 
     values: Mapping[Parameter, float]
     half_width: Mapping[Parameter, float]
-    """90 % confidence, linearised; infinite where no row tells of it."""
+    """90 % confidence half-width, linearised; infinite if no row depends on the parameter."""
     correlated: Mapping[Parameter, tuple[Parameter, float]]
-    """The parameter that it is most correlated with, and how much."""
+    """The parameter with which each one correlates most, and the correlation [1]."""
     numbers: Mapping[Kind, Mapping[str, float]]
     evaluations: int
 
@@ -90,7 +90,7 @@ class JointFit:
 
 
 def parameters(kinds: Collection[Kind], free: Collection[str]) -> list[Parameter]:
-    """What is to be fitted of the `free` numbers for some families and rate classes."""
+    """The parameters of the `free` numbers, by their scope, for some families and rate classes."""
     found = set()
     for name in free:
         scope = NUMBERS[name].of
@@ -114,10 +114,10 @@ def joint_fit(
     bounds: Mapping[str, tuple[float, float]],
     evaluations: int = MAX_EVALUATIONS,
 ) -> JointFit:
-    """Fit parameters to rows of all groups; other numbers keep their values in `start`.
+    """Fit parameters to the rows of all groups; other numbers keep their values in `start`.
 
-    `bounds` are the intervals that direct measurements leave to a number of the card; others may move within
-    those of their `Number`.
+    `bounds` are the intervals that direct measurements allow a number of the card; other numbers have the
+    bounds of their `Number`.
     """
     problem = _Problem(groups, gpu, start, sorted(free, key=str), bounds)
     with ThreadPoolExecutor() as threads:
@@ -137,12 +137,12 @@ def joint_fit(
 
 
 _Job = tuple[FloatArray, int]
-"""Numbers in shares of their ranges, and the place of a group."""
+"""Parameters as shares of their ranges, and the position of a group."""
 _Call = Callable[[_Job], FloatArray]
 
 
 class _Problem:
-    """Least squares of soft-L1 errors in shares of each parameter's range, group by group."""
+    """Least squares of soft-L1 errors, group by group; parameters are shares of their ranges."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class _Problem:
         return np.concatenate([*self.errors, START_WEIGHT * OUTLIER_SCALE * (unit - self.begin)])
 
     def jacobian(self, unit: FloatArray) -> FloatArray:
-        """A parameter moves the errors of its own groups alone."""
+        """Derivatives by finite differences; each parameter is tried on the groups that depend on it."""
         if not np.array_equal(unit, self.at):
             self.residuals(unit)
         starts = np.cumsum([0, *map(len, self.errors)])
@@ -240,19 +240,19 @@ NORMAL_90 = 1.645
 
 
 def _first(start: Mapping[Kind, Mapping[str, float]], each: Parameter) -> float:
-    """The median of the starts of those that a parameter serves."""
+    """Start of a parameter: the median over the families and rate classes that share it."""
     return float(np.median([values[each.number] for kind, values in start.items() if each.serves(*kind)]))
 
 
 def _soft(errors: FloatArray) -> FloatArray:
-    """Errors whose squares are the soft-L1 loss: linear from OUTLIER_SCALE on."""
+    """Errors whose squares are the soft-L1 loss, which is linear beyond OUTLIER_SCALE."""
     loss = 2.0 * (np.sqrt(1.0 + (errors / OUTLIER_SCALE) ** 2) - 1.0)
     found: FloatArray = np.sign(errors) * OUTLIER_SCALE * np.sqrt(loss)
     return found
 
 
 def _errors(group: Group, times: KernelTime) -> list[FloatArray]:
-    """Log errors of time, of time over the shape's best, and of clock and bytes where they are known."""
+    """Log errors of time, of time over the shape's best, and of clock and bytes if they were measured."""
     rows = group.rows
     error = np.log(times.runtime_us / rows.runtime_us)
     parts = [rows.weight * error]
@@ -269,7 +269,7 @@ def _errors(group: Group, times: KernelTime) -> list[FloatArray]:
 
 
 def byte_errors(name: str, rows: Observations, times: KernelTime) -> FloatArray:
-    """Log errors of bytes, of the rows that tell them; L2's of kernels that spill no registers."""
+    """Log errors of bytes, for rows with that counter; of L2 bytes, only for kernels without spills."""
     count = len(rows)
     counted = rows.dram_read_bytes if name == "dram_read_bytes" else rows.l2_bytes
     moved = times.traffic

@@ -1,4 +1,4 @@
-"""Measured rows in the form that a fit takes: geometry, measured quantities, weights."""
+"""Measured rows as a fit reads them: geometry, measured quantities, weights."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ NEAR_BEST = 1.15
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """Rows of one regime and one rate class of types; arrays of equal length."""
+    """Measured rows of one regime and one rate class; arrays of equal length."""
 
     frame: pd.DataFrame
     shape: Geometry
     runtime_us: FloatArray
     sm_clk_mhz: FloatArray
-    """In-kernel clock where counters read it, settled clock of the sustained regime, else NaN."""
+    """In-kernel clock of counter rows, settled clock of sustained rows, else NaN."""
     dram_read_bytes: FloatArray
     l2_bytes: FloatArray
-    """What L2 reads and writes, as `lts__t_bytes` counts it."""
+    """Bytes that L2 reads and writes, as `lts__t_bytes` counts them."""
     power_w: FloatArray
     shape_id: IntArray
     weight: FloatArray
-    """A shape counts by the power 3/4 of its rows; mean square 1."""
+    """Weight of a row [1]: a shape weighs as its number of rows to the power 3/4; mean square 1."""
     best_row: IntArray
     """Row of the fastest configuration of the same shape."""
     near_best: BoolArray
@@ -47,7 +47,7 @@ class Observations:
 
 
 def observe(frame: pd.DataFrame, gpu: GpuSpec, family: KernelFamily) -> Observations:
-    """Observations of a checked table with column runtime_us."""
+    """Observations of a checked table, which has the column runtime_us."""
     batch = batch_from_frame(frame, needs_tile=True)
     measured = runtimes_us(frame)
     assert measured is not None
@@ -74,7 +74,7 @@ def observe(frame: pd.DataFrame, gpu: GpuSpec, family: KernelFamily) -> Observat
 
 
 def _in_kernel_clock(frame: pd.DataFrame) -> FloatArray:
-    """`sm_mhz`, but not in the burst regime: there it is a probe beside the kernel, which sees nothing."""
+    """`sm_mhz` of counter and sustained rows; in bursts it is a probe outside the kernel, hence NaN."""
     clock = _optional(frame, "sm_mhz")
     told = frame["regime"].isin(("counters", "sustained")).to_numpy() if "regime" in frame else False
     return np.where(told, clock, np.nan)

@@ -1,4 +1,4 @@
-"""The calibration file and its report in words and figures."""
+"""Writers of calibration files, and the report of a calibration."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gemm_model.kernel_model.residual import residual_beside, write_residual
 from gemm_model.kernels.mechanisms import CARD_AND_TYPE, NUMBERS, SILICON_NUMBERS
 
 WIDEST = 10_000
-"""Columns of a line of a calibration file [1]; all files; chosen: one number a line."""
+"""Longest line of a calibration file [characters]; all files; chosen: one number a line."""
 
 
 def write_calibration(result: CalibrationResult, path: Path) -> list[Path]:
-    """The YAML file that `KernelModel` reads, and the residual beside it; returns what was written.
+    """Write the YAML file that `KernelModel` reads, and the residual beside it; returns the paths.
 
-    Without a residual, that of the calibration that was there before goes with it.
+    A result without a residual deletes the residual of an earlier calibration at that path.
     """
     found, residual_path = result.calibration, residual_beside(path)
     write_numbers(found, path)
@@ -41,7 +41,7 @@ def write_calibration(result: CalibrationResult, path: Path) -> list[Path]:
 
 
 def write_numbers(found: Calibration, path: Path) -> None:
-    """The YAML file alone."""
+    """Write the YAML file alone."""
     header = f"# Calibration of {found.family} kernels on {found.gpu}, written by gemm-model calibrate.\n"
     atomic_write(path, header + _yaml(as_mapping(found)))
 
@@ -53,7 +53,7 @@ def write_silicon(
     entries: Mapping[str, Mapping[str, Any]],
     path: Path,
 ) -> None:
-    """The file of a card's own numbers; what direct measurements leave to each stays as in `entries`."""
+    """Write the file of a card's numbers; measured intervals and sources stay as in `entries`."""
     widths = {(each.number, each.kind): width for each, width in half_width.items() if each.family is None}
     found: dict[str, Any] = {}
     for name in SILICON_NUMBERS:
@@ -78,14 +78,14 @@ def write_silicon(
 
 
 def _digits(value: Any) -> Any:
-    """With as many digits as a number is known to."""
+    """Values rounded to SIGNIFICANT_DIGITS."""
     if isinstance(value, Mapping):
         return {key: _digits(each) for key, each in value.items()}
     return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
 def _yaml(document: Mapping[str, Any]) -> str:
-    """A number a line."""
+    """YAML text with one number a line."""
     lines = []
     for key, value in document.items():
         if key in ("numbers", "timeline"):
@@ -99,7 +99,7 @@ def _yaml(document: Mapping[str, Any]) -> str:
 
 
 def validation_table(validations: Iterable[Sequence[Validation]]) -> pd.DataFrame:
-    """Held-out figures by rate class: one line for each way of holding out, each table and each type."""
+    """Held-out errors: one line for each way of holding out, each table and each type."""
     lines = []
     for found in validations:
         for each in found:
@@ -121,7 +121,7 @@ def validation_table(validations: Iterable[Sequence[Validation]]) -> pd.DataFram
 
 
 def number_table(result: CalibrationResult) -> pd.DataFrame:
-    """Each fitted number with its unit, bounds, and by class its value and 95 % confidence half-width."""
+    """Each fitted number: unit, bounds, and by rate class its value and 95 % confidence half-width."""
     lines = []
     fitted = result.calibration.fitted
     for name, spec in NUMBERS.items():
@@ -139,7 +139,7 @@ def number_table(result: CalibrationResult) -> pd.DataFrame:
 
 
 def report_text(result: CalibrationResult) -> str:
-    """The whole report."""
+    """The whole report of a calibration as text."""
     parts = [
         "HELD-OUT ACCURACY, |predicted / measured - 1| in the burst regime",
         validation_table(found.validations for found in result.kinds.values()).to_string(index=False),

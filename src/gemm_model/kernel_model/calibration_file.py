@@ -1,8 +1,8 @@
-"""Calibrations: all empirical numbers of a kernel family on a GPU, with the errors that held-out data showed.
+"""Calibrations: the empirical numbers of a kernel family on a GPU, with the error bands of held-out data.
 
-A calibration is found by GPU and family, such as `h200:quack`, in `config/calibration/<gpu>/<family>.yaml`. It holds
-the numbers of the family's code; those of the card stand in `silicon.yaml` beside it, once for all families.
-Where a pair has none, the nearest is borrowed by the order of `BORROWING`, and the prediction says so.
+`h200:quack` names the calibration in `config/calibration/h200/quack.yaml`. It holds the numbers of the family's
+code; `silicon.yaml` beside it holds the card's numbers, which all families share. A pair of GPU and family
+without a calibration borrows one in the order of `BORROWING`, and the prediction says so.
 """
 
 from __future__ import annotations
@@ -50,31 +50,31 @@ BORROWED_BANDS = CONFIG_DIR / "calibration" / "borrowed_bands.yaml"
 KNOWN_OF_FAMILIES = CONFIG_DIR / "calibration" / "known_of_families.yaml"
 OWN_PICKS = CONFIG_DIR / "calibration" / "heuristic_choices.yaml"
 LAST_RESORT = "h200:quack"
-"""What stands in where no calibration shares family or architecture."""
+"""Calibration that a pair borrows if none shares its family or architecture."""
 
 PLAIN_SITUATIONS = ("tiny", "memory_bound", "few_waves", "many_waves")
 SPLIT_SITUATION = "split_k"
 WHOLE_SITUATIONS = (*PLAIN_SITUATIONS, SPLIT_SITUATION)
-"""What the error band depends on: a kernel of a few microseconds; L2 or DRAM; waves to quantize; the rest;
-and kernels whose clusters share the K of tiles, whatever their size."""
+"""Situations of a plain product, each with its error band: a kernel of a few microseconds; bound by L2 or DRAM;
+few waves; many waves; and split K, whatever the size."""
 SITUATIONS = (*WHOLE_SITUATIONS, *FURTHER_SITUATIONS)
-"""The same with kernels that do more than a plain product; a calibration without such rows has no band for
-them."""
+"""All situations, with kinds of problem beyond a plain product; a calibration without such rows has no band
+for them."""
 TINY_US = 10.0
 """Longest waves of a tiny kernel [us]; error bands; chosen."""
 FEW_WAVES = 4.0
-"""Most waves of a kernel of few [waves]; error bands; chosen."""
+"""Most waves of situation few_waves [waves]; error bands; chosen."""
 NEAREST_KINDS = ("fp16", "fp8", "tf32", "int8", "fp6", "fp4", "fp32")
-"""Rate classes in the order in which they stand in for others."""
+"""Rate classes in the order in which they replace a class without numbers."""
 KEYS = ("version", "gpu", "family", "architecture", "kinds", "fitted_to", "error_band", "numbers")
 SILICON_FILE = "silicon.yaml"
-"""The card's own numbers, beside the calibrations of its families."""
+"""File of the card's numbers, beside the calibrations of its families."""
 SILICON_KEYS = ("version", "gpu", "fitted_to", "numbers")
 TIMELINE = "timeline"
-"""The key of what no runtime reads; files without it have start values."""
+"""Key of the numbers of timelines, on which no runtime depends; a file without it has their start values."""
 NUMBER_KEYS = ("value", "unit", "source")
 FURTHER_NUMBER_KEYS = ("interval", "measured")
-"""Of a fitted number its 90 % half-width; of a number of the card what direct measurements leave to it."""
+"""Optional keys: the 90 % half-width of a fitted number; the interval that direct measurements allow a card's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,18 +86,18 @@ class Calibration:
     architecture: str
     numbers: Mapping[str, KernelNumbers]
     intervals: Mapping[str, Mapping[str, float]]
-    """By class: 90 % confidence half-width of each fitted number."""
+    """90 % confidence half-width of each fitted number, by rate class."""
     sources: Mapping[str, str]
-    """By number: what it was fitted to, or where a frozen one comes from."""
+    """Origin of each number: the tables it was fitted to, or the source of a fixed one."""
     error_band: Mapping[str, Mapping[str, float]]
-    """By class and situation: relative error of 90 % of held-out rows. Empty where none were."""
+    """Relative error of 90 % of held-out rows, by rate class and situation; empty without such rows."""
     fitted_to: Mapping[str, Any]
     within_phases: WithinPhases
-    """What timelines read, of all classes."""
+    """Numbers of timelines, for all rate classes."""
     silicon: str | None = None
-    """The card whose `silicon.yaml` has the numbers of the card; None where they stand in the same file."""
+    """The card whose `silicon.yaml` holds the card's numbers; None if this file holds them."""
     path: Path | None = None
-    """The file that it was read from."""
+    """File of this calibration."""
 
     @property
     def name(self) -> str:
@@ -105,16 +105,16 @@ class Calibration:
 
     @property
     def is_own_file(self) -> bool:
-        """Whether it was read from a file that did not come with the package."""
+        """Whether its file is the user's, not one of the package."""
         return self.path is not None and not self.path.is_relative_to(CALIBRATION_DIR)
 
     @property
     def fitted(self) -> frozenset[str]:
-        """Names of the numbers that were fitted in some class."""
+        """Names of the numbers that were fitted in at least one rate class."""
         return frozenset(name for found in self.intervals.values() for name in found)
 
     def kind_for(self, math_kind: str) -> str:
-        """The rate class whose numbers serve `math_kind`: its own, else the nearest that was fitted."""
+        """The rate class whose numbers `math_kind` uses: its own, else the nearest fitted one."""
         if math_kind in self.numbers:
             return math_kind
         narrow_first = math_kind in ("fp8", "int8", "fp6", "fp4")
@@ -122,9 +122,9 @@ class Calibration:
         return next(order)
 
     def numbers_for(self, math_kind: str, family: KernelFamily) -> KernelNumbers:
-        """The numbers by which a family's kernels are predicted.
+        """The numbers that predict a family's kernels.
 
-        Where it is another family than the calibration's, what is known of it replaces the donor's numbers.
+        If the calibration is of another family, `known_numbers` of the family replace the donor's.
         """
         served = self.kind_for(math_kind)
         numbers = self.numbers[served]
@@ -133,16 +133,16 @@ class Calibration:
         return numbers
 
     def numbers_on(self, gpu: GpuSpec, math_kind: str, family: KernelFamily) -> KernelNumbers:
-        """The same on a GPU: launches take as many clocks as on the calibration's card."""
+        """`numbers_for` on a GPU: launches take as many SM clocks as on the calibration's card."""
         numbers = self.numbers_for(math_kind, family)
         if self.gpu == gpu.name or self.gpu not in gpu_names():
             return numbers
         return numbers.at_clock(load_gpu(self.gpu).sm_clk_mhz / gpu.sm_clk_mhz)
 
     def fingerprint(self) -> str:
-        """A short name of all its numbers that plain products meet: another value of one gives another.
+        """Hash of all numbers that plain products depend on: it changes when one of them does.
 
-        Those that are counted in the family's compiled code are among them, and those of all families.
+        It covers numbers of the family's compiled code and numbers of all families.
         """
         values = {
             kind: {name: value for name, value in found.values().items() if not _is_further(name)}
@@ -159,7 +159,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Borrowing:
-    """One way to borrow a calibration where a pair has none of its own."""
+    """One way to borrow a calibration for a pair without its own."""
 
     name: str
     """Its key in `borrowed_bands.yaml`."""
@@ -183,11 +183,11 @@ BORROWING = (
     Borrowing(name="other_gpu_and_family", same_gpu=False, same_family=False, same_architecture=True),
     Borrowing(name="other_architecture", same_gpu=False, same_family=True, same_architecture=False),
 )
-"""The order in which a calibration is looked for; the last resort after them is `LAST_RESORT`."""
+"""Order of the search for a calibration; `LAST_RESORT` follows."""
 
 
 def calibration_for(gpu: GpuSpec, family: str) -> tuple[Calibration, str]:
-    """The calibration that serves a family on a GPU, and how it is borrowed ('own' where it is not)."""
+    """The calibration of a family on a GPU, and the name of the way it is borrowed ('own' if it is not)."""
     known = [load_calibration(name) for name in calibration_names()]
     for borrowing in BORROWING:
         for calibration in known:
@@ -197,7 +197,7 @@ def calibration_for(gpu: GpuSpec, family: str) -> tuple[Calibration, str]:
 
 
 def how_borrowed(calibration: Calibration, gpu: GpuSpec, family: str) -> str:
-    """The name of the first way of borrowing by which this calibration serves the pair."""
+    """The name of the first way of borrowing that takes this calibration for the pair."""
     for borrowing in BORROWING:
         if borrowing.takes(calibration, gpu, family):
             return borrowing.name
@@ -206,7 +206,7 @@ def how_borrowed(calibration: Calibration, gpu: GpuSpec, family: str) -> str:
 
 @cache
 def borrowed_bands() -> Mapping[str, float]:
-    """By way of borrowing: relative error that 90 % of measured rows stayed within where it was tried."""
+    """Relative error of 90 % of the measured rows that tried a way of borrowing, by its name."""
     bands: dict[str, float] = {}
     for name, found in read_yaml_mapping(BORROWED_BANDS, "bands of borrowed calibrations")["bands"].items():
         bands[name] = float(found["band"])
@@ -215,14 +215,14 @@ def borrowed_bands() -> Mapping[str, float]:
 
 @cache
 def tables_of_picks(family: str) -> tuple[str, ...]:
-    """The tables of a library's calls that its numbers and trees are fitted to."""
+    """Names of the tables of a library's calls to which its heuristic choice is fitted."""
     found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["heuristic_choices"]
     return tuple(found[family]["tables"])
 
 
 @cache
 def heuristic_choices() -> Mapping[str, HeuristicChoice]:
-    """By library what its own choice takes over its fastest kernel."""
+    """Time of a library's heuristic choice over that of its fastest kernel, by library."""
     found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["heuristic_choices"]
     return {
         name: HeuristicChoice(
@@ -245,10 +245,10 @@ def _known_of_families() -> Mapping[str, Mapping[str, Any]]:
 
 
 def known_numbers(family: KernelFamily, donor: KernelNumbers, kind: str) -> Mapping[str, float]:
-    """By full name, numbers of its kernels that were told without timing its products, for a rate class.
+    """Numbers of a family's kernels known without timing its GEMMs, by full name, for a rate class.
 
-    Each as it is, or by how much it is more than the donor's; of all classes and architectures of the family,
-    or of those that it names.
+    An entry gives a value, or the difference from the donor's value; it holds for all rate classes and
+    architectures of the family, or for those that it names.
     """
     found = _known_of_families().get(family.name, {"architectures": (), "numbers": {}})
     of_donor = donor.values()
@@ -331,7 +331,7 @@ def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Cal
 
 
 def silicon_entries(gpu: object, where_from: str) -> Mapping[str, Any]:
-    """The entries of a card's own numbers; raises InputError where the card has no such file."""
+    """Entries of a card's numbers; raises InputError if the card has no such file."""
     path = CALIBRATION_DIR / str(gpu) / SILICON_FILE
     if not path.is_file():
         known = ", ".join(sorted(found.parent.name for found in CALIBRATION_DIR.glob(f"*/{SILICON_FILE}")))
@@ -341,7 +341,7 @@ def silicon_entries(gpu: object, where_from: str) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=16)
 def _silicon(path: Path, _modified: int) -> Mapping[str, Any]:
-    """A card's entries, read again once the file has changed."""
+    """Entries of a card's numbers, read again once the file has changed."""
     values = read_yaml_mapping(path, "the numbers of a card")
     for key in SILICON_KEYS:
         if key not in values:
@@ -357,18 +357,18 @@ def _silicon(path: Path, _modified: int) -> Mapping[str, Any]:
 
 
 def _is_further(name: str) -> bool:
-    """Whether a number is of kernels that do more than a plain product."""
+    """Whether a number belongs to a kind of problem beyond a plain product."""
     return name.partition(".")[0] in FURTHER_MECHANISMS
 
 
 _FURTHER_STARTS = {name: value for name, value in start_values().items() if _is_further(name)}
-"""What stands for these numbers in a calibration that holds none of them."""
+"""Values of these numbers in a calibration without them."""
 
 
 def _numbers(
     found: Mapping[str, Any], kinds: Sequence[str], where_from: str
 ) -> tuple[dict[str, KernelNumbers], dict[str, dict[str, float]], dict[str, str]]:
-    """Records by rate class, half-widths by class, and sources, from the files' mappings of numbers."""
+    """Records and half-widths by rate class, and sources, from the files' entries."""
     values: dict[str, dict[str, float]] = {kind: {} for kind in kinds}
     intervals: dict[str, dict[str, float]] = {kind: {} for kind in kinds}
     sources: dict[str, str] = {}
@@ -393,7 +393,7 @@ def _numbers(
 
 
 def _within_phases(found: object, where_from: str) -> WithinPhases:
-    """The record of timelines from the file's mapping of numbers."""
+    """The record of timelines from the file's entries."""
     if not isinstance(found, Mapping):
         raise InputError(f"{where_from} is {found!r}; expected a mapping by name")
     for name, entry in found.items():
@@ -407,7 +407,7 @@ def _within_phases(found: object, where_from: str) -> WithinPhases:
 
 
 def _kinds(found: object, where_from: str) -> list[str]:
-    """The rate classes of a file, in their order."""
+    """The rate classes of a file, in the order of NEAREST_KINDS."""
     if not isinstance(found, list) or not found:
         raise InputError(f"{where_from}: kinds is {found!r}; expected some of {', '.join(MATH_KINDS)}")
     for kind in found:
@@ -445,7 +445,7 @@ def _of_kind(value: object, kind: str, place: str) -> Any:
 
 
 def _bands(found: object, where_from: str) -> dict[str, dict[str, float]]:
-    """Bands by class and situation, each a share."""
+    """Error bands [1] by rate class and situation."""
     if not isinstance(found, Mapping):
         raise InputError(f"{where_from}: error_band is {found!r}; expected a mapping by rate class")
     for kind, bands in found.items():
@@ -476,7 +476,7 @@ def _is_finite(value: object) -> bool:
 
 
 def as_mapping(calibration: Calibration) -> dict[str, Any]:
-    """Plain values of a calibration, as they stand in its file: the card's numbers too where it has its own."""
+    """The mapping that a calibration's file holds, with the card's numbers if no `silicon.yaml` holds them."""
     held = [name for name in NUMBERS if calibration.silicon is None or name not in SILICON_NUMBERS]
     return {
         "version": FORMAT_VERSION,
@@ -530,7 +530,7 @@ def situation(
 def situation_code(
     waves: Values, waves_us: Values, memory_us: Values, tensor_us: Values, sharers: Values, kind: Values
 ) -> Values:
-    """The same as a number held as a float, or a column of them.
+    """The position as a float, or as a column of floats.
 
     `kind` is `FurtherWork.kind`, -1 for a plain product.
     """

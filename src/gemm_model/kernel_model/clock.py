@@ -1,4 +1,4 @@
-"""The SM clock inside a kernel, and its power: a supply that sags with the load, and a power cap."""
+"""The SM clock inside a kernel: it sags with the current that the kernel draws, and a power cap limits it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gemm_model.kernels.mechanisms import Clock, Power
 
 
 def counted_quiet(gpu: GpuSpec, clusters: Values, ctas_per_cluster: Values) -> Flags:
-    """Whether so few TPCs (pairs of SMs) work that the clock stays at its boost under a profiler.
+    """Whether so few TPCs (pairs of SMs) work that the profiled clock stays at boost.
 
-    A cluster of one CTA takes a TPC of its own while there are enough.
+    Single CTAs take one TPC each while TPCs remain.
     """
     return clusters * maximum(ctas_per_cluster / 2.0, 1.0) <= gpu.profiler_quiet_tpcs
 
 
 def light_load_share(gpu: GpuSpec, clock: Clock) -> float:
-    """The clock of a busy card under a light load, over its own; a locked clock holds there."""
+    """The clock of a busy card under a light load over the boost clock [1]; 1 if the clock is locked."""
     return clock.light_share if gpu.clock_recovery_us is None else 1.0
 
 
@@ -36,17 +36,17 @@ def burst_clock_mhz(
     dram_share: Values,
     waves_us: Values,
 ) -> Values:
-    """The clock inside a kernel on a rested card, from the shares of peak that its three consumers reach.
+    """The clock [MHz] inside a kernel on a rested card.
 
-    `math_share` is what the MMAs draw over the most that they can: their rate times `multiplier_share`.
+    The three shares are rates over peak [1]; `math_share` is the MMA rate times `multiplier_share`.
 
-    The clock of a busy card stands at `light_share` of the boost. It sags with the current, linear in each rate,
-    within `droop_us`: a short kernel keeps more of it, also back to back with its like. Cards of other kinds sag
-    by other amounts under the same current: droops count in what MMAs on a quarter of the SMs take off the
-    clock (`mma_clk_share`). A clock probe before or after the kernel sees nothing of this; counters do.
+    A busy card runs at `light_share` of the boost clock. The clock sags in proportion to each rate and settles
+    within `droop_us`, so a short kernel loses less, also back to back. The unit of a droop is the share of the
+    clock that MMAs on a quarter of the SMs cost (`mma_clk_share`), which differs by card. Counters see this sag;
+    a clock probe before or after the kernel does not.
 
-    A locked clock far below the boost leaves the supply room to spare: only the MMAs pull it down, at once,
-    and `clock_recovery_us` later it is back: longer kernels lose no more.
+    A clock locked far below boost has voltage to spare: only MMAs lower it, at once, and it recovers after
+    `clock_recovery_us`, so longer kernels lose no more.
     """
     unit, lowest = 1.0 - gpu.mma_clk_share, kernel_model_numbers().lowest_clock_share
     if gpu.clock_recovery_us is not None:
@@ -59,7 +59,7 @@ def burst_clock_mhz(
 
 
 def voltage_squared(power: Power, clock_share: Values) -> Values:
-    """Square of the voltage over that at boost: linear in the clock down to a floor."""
+    """Square of the voltage over that at boost [1]; the voltage is linear in the clock down to a floor."""
     voltage = maximum(clock_share, power.voltage_floor)
     return voltage * voltage
 
@@ -73,9 +73,9 @@ def energy_uj(
     clock_share: Values,
     runtime_us: Values,
 ) -> Values:
-    """Energy of one kernel: idle power over its time, and its work at the voltage of its clock.
+    """Energy of one kernel [uJ]: idle power times its time, plus its work at the voltage of its clock.
 
-    `switched_flop` counts each FLOP by its `multiplier_share`.
+    `switched_flop` weights each FLOP by its `multiplier_share`.
     """
     work_pj = power.pj_per_flop * switched_flop + power.pj_per_l2_byte * l2_bytes
     switching = work_pj * voltage_squared(power, clock_share) + power.pj_per_dram_byte * dram_bytes
@@ -85,22 +85,22 @@ def energy_uj(
 def capped_clock_share(
     power: Power, cap_w: float, idle_w: float, clocked_w_at_boost: Values, dram_w: Values
 ) -> Values:
-    """The clock (over boost, at most 1) at which work that scales with the clock meets the power cap.
+    """The clock over boost [1], at most 1, at which work that scales with the clock meets the power cap.
 
-    idle + dram + clocked x share x voltage(share)^2 = cap. Above the voltage floor that is a cube, below it
-    linear.
+    It solves idle + dram + clocked x share x voltage(share)^2 = cap, which is cubic in the share above the
+    voltage floor and linear below it.
     """
     floor = power.voltage_floor
     budget = maximum(cap_w - idle_w - dram_w, 1.0) / maximum(clocked_w_at_boost, 1e-9)
     linear = budget / (floor * floor)
-    # From a budget of 1 on the share is 1, and no cap at all is a budget without bound.
+    # A budget of 1 or more gives a share of 1; without a cap the budget is infinite.
     cube = _cube_root(minimum(budget, 1.0))
     share = where(linear > floor, maximum(cube, floor), linear)
     return maximum(minimum(share, 1.0), kernel_model_numbers().lowest_clock_share)
 
 
 def _cube_root(value: Values) -> Values:
-    """By Newton's steps from the square root's neighbourhood; exact to 1e-6 between 1e-3 and 10."""
+    """Cube root by Newton's method; exact to 1e-6 between 1e-3 and 10."""
     root = sqrt(sqrt(value)) * sqrt(sqrt(sqrt(sqrt(value)))) + 1e-9
     for _ in range(4):
         root = (2.0 * root + value / (root * root)) / 3.0
@@ -108,23 +108,23 @@ def _cube_root(value: Values) -> Values:
 
 
 SHORTEST_WAVES_US = 1e-6
-"""Of a kernel without mechanisms [us]; rates in it; a guard against dividing by zero."""
+"""Least time of all waves [us]; rates in a kernel without mechanisms; a guard against division by zero."""
 ClockRule = Callable[[Values, Values], Values]
-"""The clock in MHz of a kernel whose waves take so many us at such a clock."""
+"""The clock [MHz] of a kernel, from the time of its waves [us] and the clock [MHz] at which they take it."""
 
 
 @formula_record
 class ClockRules:
-    """The clock by what the waves take at such a clock."""
+    """Rules for the clock of the card and for the clock inside the kernel."""
 
     card: ClockRule
-    """What the card is set to: its boost clock unless power caps it."""
+    """The clock that the card is set to: boost, unless the power cap lowers it."""
     inside: ClockRule
-    """Inside the kernel: the card's, or less where the supply sags."""
+    """The clock inside the kernel: the card's, or less as it sags."""
 
 
 def clock_rules(kernel: Kernel, bytes_moved: Traffic) -> ClockRules:
-    """The clock's rules of each kernel; the card's and the one inside it."""
+    """The clock rules of each kernel."""
     geometry, gpu, numbers, around = kernel.geometry, kernel.gpu, kernel.numbers, kernel.around
     multipliers = geometry.batch.multiplier_share
     switched = geometry.flop * multipliers
@@ -160,7 +160,7 @@ def clock_rules(kernel: Kernel, bytes_moved: Traffic) -> ClockRules:
     def capped(waves_us: Values, sm_clk_mhz: Values) -> Values:
         work_uj = (power.pj_per_flop * switched + power.pj_per_l2_byte * l2_bytes) * 1e-6
         cap_w = gpu.power_cap_w or float("inf")
-        # Power is controlled over many launches: the gap between two of them counts.
+        # The card averages power over many launches, so the gap between two of them is part of the period.
         period_us = waves_us + numbers.chain.boundary_us
         dram_w = power.pj_per_dram_byte * dram_bytes * 1e-6 / period_us
         work_w_at_boost = work_uj / period_us * gpu.sm_clk_mhz / sm_clk_mhz
@@ -168,19 +168,19 @@ def clock_rules(kernel: Kernel, bytes_moved: Traffic) -> ClockRules:
         return gpu.sm_clk_mhz * share
 
     def sustained(waves_us: Values, sm_clk_mhz: Values) -> Values:
-        # At the lower voltage of a capped clock the supply does not sag beyond the share of a light load.
+        # At the lower voltage of a capped clock the clock sags no further than under a light load.
         return minimum(light * capped(waves_us, sm_clk_mhz), at_boost(waves_us, sm_clk_mhz))
 
     return ClockRules(capped, sustained) if around.settled else ClockRules(boost, at_boost)
 
 
 def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: LaunchContext) -> float:
-    """No kernel's clock is found above this.
+    """Upper bound [MHz] of the clock that the search finds for any kernel.
 
-    With C from where the search begins to the clock of a light load, it ends up to C / (1 - slope^2) above
-    its beginning: steps a and b of a slope b / a, a + b up to C, are extrapolated to a / (1 - b / a). The
-    rule itself rises with the clock as far as the MMAs' share of the clocks falls and the waves get short: by
-    the part that each takes off the clock, for a clock that is so much higher. A power cap may lower it.
+    Let C be the distance from the first clock of the search to the clock of a light load. The search takes
+    steps a and b with a + b <= C and slope b / a, and extrapolates to a / (1 - b / a): it ends at most
+    C / (1 - slope^2) above its start. The slope is bounded by what the MMAs' share of the clocks, and the
+    length of the waves, take off the clock. A power cap may only lower it.
     """
     numbers = kernel_model_numbers()
     first, steepest = numbers.first_clock_share, numbers.steepest_clock_slope
@@ -194,11 +194,11 @@ def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: LaunchContext) -> float:
 def clock_without_loads_mhz(
     gpu: GpuSpec, clock: Clock, around: LaunchContext, mma_clk: Values, waves_clk: Values
 ) -> Values:
-    """No kernel whose waves wait for no load is found at a higher clock, the search's error included.
+    """Upper bound [MHz] of the clock of a kernel whose waves wait for no load, with the search's error.
 
-    MMAs are at work in `mma_clk` of the `waves_clk` (`burst_clock_mhz`). A kernel that waits may run at a
-    higher clock, but its wait takes longer than that clock saves: the sag is a share of the clock, and falls
-    as the clocks in all grow. A power cap may lower it. A locked clock is back where it was if waves last.
+    MMAs run during `mma_clk` of the `waves_clk` (`burst_clock_mhz`). A kernel that waits for loads may run at a
+    higher clock, but it waits longer than the clock saves, since the sag falls as the total of clocks grows.
+    A power cap may only lower the clock. A locked clock recovers during long waves.
     """
     highest = highest_clk_mhz(gpu, clock, around)
     if around.profiled:

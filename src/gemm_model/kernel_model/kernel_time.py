@@ -1,4 +1,4 @@
-"""The time of a persistent kernel from its mechanisms: waves as long as their slowest resource."""
+"""The runtime of a persistent kernel: launch, first load, waves of tiles, last epilogue."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from gemm_model.kernels.mechanisms import KernelNumbers
 
 @formula_record
 class KernelTime:
-    """Times in us unless named otherwise; each field a number or an array."""
+    """Times of a kernel; each field is a number or an array."""
 
     runtime_us: Values
     floor_us: Values
-    """The speed of light: no runtime is below it."""
+    """Lower bound of the runtime from peak math and DRAM rates (speed of light)."""
     launch_us: Values
     waves_us: Values
-    """All waves of tiles: what is between the first loads and the last epilogue."""
+    """All waves of tiles, from the end of the first loads to the last epilogue."""
     first_load_us: Values
-    """Filling the pipeline, while the MMAs have nothing to do."""
+    """Fill of the pipeline, before the first MMA."""
     exposed_us: Values
-    """The last epilogue where nothing hides it."""
+    """The part of the last epilogue that nothing hides."""
     tensor_clk: Values
-    """Each mechanism's own time over all waves, as if it were alone; they overlap."""
+    """MMA time of all waves as if alone; like the three below, it overlaps with the others."""
     epilogue_clk: Values
     port_clk: Values
     latency_clk: Values
     l2_us: Values
     dram_us: Values
     sm_clk_mhz: Values
-    """Inside the kernel, as counters read it."""
+    """SM clock inside the kernel, as counters read it."""
     set_clk_mhz: Values
-    """What the card is set to, as its driver reports it: the boost clock unless power caps it."""
+    """SM clock that the driver reports: boost, unless the power cap lowers it."""
     traffic: Traffic
     edge: EdgeFill
     step: KTile
@@ -58,9 +58,9 @@ class KernelTime:
     turns_clk: Values
     service: L2Service
     dram_floor_us: Values
-    """The part of the speed of light that is DRAM's."""
+    """Lower bound of the runtime from DRAM's peak rate alone."""
 
-    # A search for the fastest kernels asks for these of few.
+    # Properties, since a search for the fastest kernels needs them for few candidates only.
     @property
     def tensor_us(self) -> Values:
         return self.tensor_clk * (1.0 / self.sm_clk_mhz)
@@ -83,7 +83,7 @@ _new_time = constructor(KernelTime)
 
 @formula_record
 class _Composed:
-    """A kernel's demand, the waves that it makes, and the clock that these call for."""
+    """A kernel's demand, its waves, and the clock at which they run."""
 
     asked: Demand
     work: Waves
@@ -111,12 +111,12 @@ def kernel_time(
     regime: str = "burst",
     l2: str = COLD,
 ) -> KernelTime:
-    """The time of each row in a regime (one of REGIMES), with L2 in a state (one of L2_STATES)."""
+    """The times of each row in `regime` (one of REGIMES) with the L2 state `l2` (one of L2_STATES)."""
     return time_of(kernel_on(geometry, gpu, numbers, regime=regime, l2=l2))
 
 
 def time_of(kernel: Kernel) -> KernelTime:
-    """The time of each kernel: launch, first load, waves, and the last epilogue."""
+    """The times of each kernel: launch, first load, waves and the last epilogue."""
     schedule, found = kernel.schedule, _composed(kernel)
     asked, work, sm_clk_mhz = found.asked, found.work, found.sm_clk_mhz
     step, tile = asked.step, asked.tile
@@ -156,7 +156,7 @@ def time_of(kernel: Kernel) -> KernelTime:
 
 
 def _exposed_us(kernel: Kernel, asked: Demand, waves_us: Values, sm_clk_mhz: Values) -> Values:
-    """The last epilogue where nothing hides it, and the turns of splits behind it."""
+    """The exposed part of the last epilogue and of the splits' turns after it [us]."""
     family, batch, clk_us = kernel.geometry.family, kernel.batch, 1.0 / sm_clk_mhz
     tile = asked.tile
     exposed = exposed_clk(
@@ -191,7 +191,7 @@ def launches_us(
     cold: Values,
     sm_clk_mhz: Values,
 ) -> Values:
-    """The launch, which pays for so many `cold` starts, and the second kernel of splits."""
+    """The launch with `cold` cold starts, and the second kernel of splits [us]."""
     order = family.tile_order
     second_us = second_kernel_us(batch, schedule, order, numbers.split_k, gpu.sm_count, sm_clk_mhz)
     if around.profiled:
@@ -200,10 +200,10 @@ def launches_us(
 
 
 def _cold(work: Waves, waves_us: Values, moved: Traffic) -> Values:
-    """Cold starts that a launch of a chain pays for: that of its first loads, if operands are in DRAM.
+    """Cold starts of a launch in a chain [1]: one for its first loads, if operands come from DRAM.
 
-    And a second one as far as DRAM is busy both at the end of the launch before and at the start of this one:
-    it idles in between.
+    A DRAM-bound kernel has a second one: DRAM, busy at the end of the launch before, idles until this one's
+    first loads.
     """
     busy = minimum(work.dram_us / maximum(waves_us, SHORTEST_WAVES_US), 1.0)
     return moved.from_dram * (1.0 + busy * busy)
@@ -211,37 +211,37 @@ def _cold(work: Waves, waves_us: Values, moved: Traffic) -> Values:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileTimes:
-    """Times in us of one tile of a kernel, at the kernel's clock: what its timeline is drawn from."""
+    """Times of one tile at the kernel's clock, from which a timeline is drawn."""
 
     full_wave_us: float
-    """From a tile to the next where every resident cluster has one."""
+    """From one tile to the next in a full wave."""
     unhidden_us: float
-    """Of that, what L2 and DRAM do not hide of each other."""
+    """The part of full_wave_us that L2 and DRAM do not hide of each other."""
     load_us: float
-    """Bringing the operands of one k tile through the SM's port."""
+    """Loads of one k tile at the L2-to-SM bandwidth."""
     latency_us: float
-    """From asking for a k tile to its first byte."""
+    """From the request of a k tile to its first byte."""
     epilogue_us: float
     period_us: float
-    """The MMA warps on one tile, if operands are always there."""
+    """Time of the MMA warps on one tile if operands never delay them."""
     mma_us: float
     """The MMAs of one k tile."""
     turns_us: float
-    """Of the period, adding up partial sums."""
+    """The part of period_us in which splits add partial sums."""
     k_tile_us: float
-    """One k tile for each SM out of L2."""
+    """One k tile for each SM at L2's bandwidth."""
     operands_us: float
-    """Loading one tile on each SM of a full wave, before any output is written."""
+    """Loads of one tile on each SM of a full wave, without output writes."""
     grid_us: float
-    """From the start of the first CTA to that of the last one."""
+    """From the start of the first CTA to the start of the last one."""
     loads_us: Mapping[str, float]
-    """By limiter: how long that alone would take to load one tile on each SM of a full wave."""
+    """Time of each limiter alone to load one tile on each SM of a full wave."""
 
 
 def tile_times(
     geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, *, regime: str, l2: str
 ) -> TileTimes:
-    """The times of a tile; the geometry is of one row, as numbers. Regime and `l2` as in `kernel_time`."""
+    """The times of a tile of one kernel (a geometry of scalars); `regime` and `l2` as in `kernel_time`."""
     kernel = kernel_on(geometry, gpu, numbers, regime=regime, l2=l2)
     schedule, found = geometry.schedule, _composed(kernel)
     clk, step, full, moved = found.sm_clk_mhz, found.asked.step, found.work.full, found.asked.traffic
@@ -272,11 +272,11 @@ def tile_times(
 
 
 def _math_floor_us(geometry: Geometry, gpu: GpuSpec) -> Values:
-    """No kernel is faster than its FLOP at the peak rate (classic SOL model)."""
+    """Time of a kernel's FLOP at the peak rate [us] (classic SOL model)."""
     return geometry.flop / (geometry.rate * gpu.sm_count * gpu.sm_clk_mhz)
 
 
 def _dram_floor_us(gpu: GpuSpec, bytes_moved: Traffic) -> Values:
-    """Nor than its bytes at the DRAM's; operands that L2 holds at the start do not come from there."""
+    """Time of a kernel's bytes at DRAM's peak rate [us], without operands that L2 holds at the start."""
     operand_bytes = bytes_moved.operand_bytes * bytes_moved.from_dram
     return (operand_bytes + bytes_moved.output_bytes) / gpu.dram_bytes_per_us

@@ -26,27 +26,26 @@ from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Latency, Promoti
 
 @formula_record
 class KTile:
-    """Clocks of one k tile of one CTA; each field a number or an array."""
+    """Times of one k tile of one CTA [clk]; each field is a number or an array."""
 
     math_clk: Values
-    """The MMAs and what the MMA warps do besides."""
+    """MMAs and the other work of the MMA warps."""
     spilled_clk: Values
-    """Of that, what spilled registers take."""
+    """The part of math_clk that spilled registers take."""
     port_clk: Values
-    """Bringing the A and B tiles into the SM."""
+    """Loads of the A and B tiles at the L2-to-SM bandwidth."""
     arriving_clk: Values
-    """Their arrival in shared memory, rows outside the matrix too; 0 where nothing is known to bound that."""
+    """Fill of shared memory, with rows outside the matrix; 0 on cards without a known bound."""
     taken_clk: Values
-    """How long a stage takes no further load, the latency aside, over the stages that are under way."""
+    """Time that a stage is occupied without the latency, over the number of stages in flight."""
     latency_clk: Values
-    """A stage's round trip from load to release, over the stages that are under way."""
+    """Round trip of a stage from load to release, over the number of stages in flight."""
     tail_clk: Values
-    """What loads take once for each tile at the L2-to-SM bandwidth: rows of its last k tile beyond K, and
-    the further matrices of its epilogue."""
+    """Loads once for each tile: rows of its last k tile beyond K, and the other matrices of its epilogue."""
 
     @property
     def loads_clk(self) -> Values:
-        """The A and B tiles on their way from L2 to where the MMAs read them."""
+        """Loads of the A and B tiles into shared memory: the slower of L2-to-SM bandwidth and fill."""
         return self.port_clk if is_zero(self.arriving_clk) else maximum(self.port_clk, self.arriving_clk)
 
 
@@ -63,9 +62,10 @@ def k_tile(
     scale_misses: Values = 0.0,
     fresh_share: Values = 1.0,
 ) -> KTile:
-    """`rate` is the peak FLOP per clock of one SM for the row's types.
+    """The times of a k tile; `rate` is one SM's peak for the row's types [FLOP/clk].
 
-    `scale_misses` is the share of k tiles whose scale factors come from DRAM, `fresh_share` that of loads.
+    `scale_misses` is the share of k tiles whose scale factors come from DRAM, `fresh_share` the share of loads
+    that do [1].
     """
     spilled = spilled_clk(resources, schedule.k_tiles, numbers.spilling)
     math = unspilled_clk(batch, rate, resources, schedule.k_tiles, numbers, scale_misses) + spilled
@@ -79,7 +79,7 @@ def k_tile(
     behind = math * resources.math_in_round_trip
     arrived = port
     if resources.short_ring is not False:
-        # Rows outside the matrix arrive as those inside do.
+        # In a short ring, rows outside the matrix take as long to arrive as rows inside.
         arrived = where(resources.short_ring, _arriving_bytes(resources, numbers) / way_in, port)
     return _new_k_tile(
         math_clk=math,
@@ -100,7 +100,7 @@ def math_clk(
     numbers: KernelNumbers,
     scale_misses: Values,
 ) -> Values:
-    """Clocks of a k tile of a tile of `k_tiles` in the MMA warps, as in `k_tile`."""
+    """Time of a k tile in the MMA warps [clk], averaged over the `k_tiles` of a tile; as in `k_tile`."""
     spilled = spilled_clk(resources, k_tiles, numbers.spilling)
     return unspilled_clk(batch, rate, resources, k_tiles, numbers, scale_misses) + spilled
 
@@ -113,7 +113,7 @@ def unspilled_clk(
     numbers: KernelNumbers,
     scale_misses: Values,
 ) -> Values:
-    """The same without what spilled registers take."""
+    """`math_clk` without the time of spilled registers [clk]."""
     mma = _mma_clk(batch, rate, resources, numbers, scale_misses) * _beyond_k(resources, k_tiles)
     signals: Values = numbers.round_trip.single_clk
     if not is_zero(resources.awaited_math):
@@ -122,13 +122,13 @@ def unspilled_clk(
 
 
 def _beyond_k(resources: Resources, k_tiles: Values) -> Values:
-    """All stages of a tile over those that K reaches, where k tiles come in several."""
+    """Stages of a tile over those that K fills [1], if one load brings several k tiles."""
     loads = resources.k_tile_loads
     return ceil(k_tiles / loads) * loads / k_tiles
 
 
 def _load_clk(gpu: GpuSpec, latency: Latency, fresh_share: Values) -> Values:
-    """Latency of a load: what L2 holds is there sooner, by as much as the card's two latencies differ."""
+    """Mean latency of a load [clk]: an L2 hit saves the difference of the card's DRAM and L2 latencies."""
     if gpu.dram_latency_ns is None or gpu.l2_latency_clk is None:
         return latency.load_clk
     sooner = gpu.dram_latency_ns * 1e-3 * gpu.sm_clk_mhz - gpu.l2_latency_clk
@@ -139,10 +139,10 @@ def _load_clk(gpu: GpuSpec, latency: Latency, fresh_share: Values) -> Values:
 def _mma_clk(
     batch: GemmBatch, rate: Values, resources: Resources, numbers: KernelNumbers, scale_misses: Values
 ) -> Values:
-    """The MMAs of a k tile, with promoting their sums.
+    """The MMAs of a k tile with the promotion of their accumulators [clk].
 
-    Warpgroups that share a tile take the tensor cores in turn: together they take all MMAs, or as long as
-    each of them alone takes for its own MMAs and additions.
+    Warpgroups that share a tile take turns on the tensor cores. A k tile lasts as long as the MMAs of all of
+    them, or as the MMAs and additions of one of them, whichever is longer.
     """
     flop = 2.0 * batch.cta_m * batch.cta_n * resources.cta_k
     narrow = numbers.narrow_mma
@@ -159,10 +159,10 @@ def _mma_clk(
 
 
 def _promotion_clk(batch: GemmBatch, resources: Resources, promotion: Promotion) -> Values:
-    """Slow fp8 accumulation: drain the MMA pipe at each k tile, add its sums to a second set of registers.
+    """Slow fp8 accumulation [clk]: drain the MMA pipe, then add the sums to a second set of registers.
 
-    Where the compiler waits for each MMA the pipe is drained as often (`split_waits`). Of blocks that are
-    promoted in turn only the last one's sums are not added beside MMAs.
+    If the compiler waits for each MMA, the pipe drains as often (`split_waits`). If blocks of rows are promoted
+    in turn, MMAs hide the additions of all blocks but the last.
     """
     pingpong = batch.schedule == PINGPONG
     adds_per_clk = where(pingpong, promotion.pingpong_adds_per_clk, promotion.adds_per_clk)
@@ -172,9 +172,9 @@ def _promotion_clk(batch: GemmBatch, resources: Resources, promotion: Promotion)
 
 
 def _scaled_clk(batch: GemmBatch, alone: Values, numbers: KernelNumbers, misses: Values) -> Values:
-    """A k tile of a warpgroup that scales its sums on the way; warpgroups share the units.
+    """A k tile of a warpgroup that scales its accumulators [clk]; warpgroups share the FMA units.
 
-    Scale factors of the next k tile are asked for when this one begins, which lasts until they come at least.
+    Scale factors of the next k tile are requested when this one begins, so it lasts at least their latency.
     """
     if batch.further is None:
         return alone
@@ -187,14 +187,14 @@ def _scaled_clk(batch: GemmBatch, alone: Values, numbers: KernelNumbers, misses:
 
 
 def _source_bytes(batch: GemmBatch) -> Values:
-    """Bytes of further matrices that the epilogue of one tile reads."""
+    """Bytes of other matrices that the epilogue of one tile reads."""
     if batch.further is None:
         return 0.0
     return batch.cta_m * batch.cta_n * batch.source_bits / 8.0
 
 
 def _tail_clk(batch: GemmBatch, resources: Resources, tail: KTail) -> Values:
-    """Rows of a tile's last k tile that lie partly beyond K: all that arrive, whoever asked for them."""
+    """Time of the last k tile's rows if it extends beyond K [clk]: all rows that arrive, multicast ones too."""
     beyond = remainder(batch.k, resources.cta_k) > 0.0
     if not any_of(beyond):
         return 0.0
@@ -205,9 +205,9 @@ def _tail_clk(batch: GemmBatch, resources: Resources, tail: KTail) -> Values:
 def _port_bytes(
     batch: GemmBatch, resources: Resources, schedule: TileSchedule, numbers: KernelNumbers
 ) -> Values:
-    """Bytes of one stage inside the matrix, whoever asked for them.
+    """Bytes of one stage inside the matrix, multicast ones included.
 
-    The half of B that a pair of CTAs leaves to the other SM never comes.
+    Of a pair of CTAs on one MMA, each SM receives only its half of B.
     """
     a_bytes = batch.cta_m * batch.a_bytes_per_element
     b_bytes = batch.cta_n * batch.b_bytes_per_element
@@ -216,16 +216,16 @@ def _port_bytes(
 
 
 def _arriving_bytes(resources: Resources, numbers: KernelNumbers) -> Values:
-    """Bytes of one stage, rows of scale factors counted as what they take."""
+    """Bytes of one stage; a row of scale factors occupies `scale_factors.row_bytes`."""
     scale_rows = resources.scale_bytes * (numbers.scale_factors.row_bytes / SCALE_ROW_BYTES - 1.0)
     return resources.stage_bytes + scale_rows
 
 
 def _arriving_clk(gpu: GpuSpec, resources: Resources, numbers: KernelNumbers) -> Values:
-    """Clocks in which one stage arrives, each multicast copy in full, at what an SM takes in.
+    """Time in which one stage fills shared memory [clk], with multicast copies and zeros outside the matrix.
 
-    Published microbenchmarks of the B200: pairs fill their shared memory at 13.1 TB/s by multicast, at 13.3
-    without. Zeros outside the matrix are written there as rows inside are.
+    Published microbenchmarks of the B200: pairs fill their shared memory at 13.1 TB/s with multicast, at
+    13.3 without.
     """
     if gpu.smem_fill_bytes_per_clk_per_sm is None:
         return 0.0
@@ -235,7 +235,7 @@ def _arriving_clk(gpu: GpuSpec, resources: Resources, numbers: KernelNumbers) ->
 def _crossing_bytes(
     batch: GemmBatch, resources: Resources, schedule: TileSchedule, numbers: KernelNumbers
 ) -> Values:
-    """What rows that cross lines take of the L2-to-SM bandwidth, in bytes: those that the CTA asks for."""
+    """Extra L2-to-SM bytes of rows that cross cache lines, for the rows that the CTA itself requests."""
     further_starts = LINE_BYTES / minimum(row_alignment(batch.a_pitch_bytes), LINE_BYTES) - 1.0
     if is_zero(further_starts):
         return 0.0

@@ -29,37 +29,37 @@ from gemm_model.kernel_model.tile_schedule import TileSchedule
 from gemm_model.kernels.mechanisms import KernelNumbers
 
 L2_WRITES = 1.5
-"""Bytes that L2 writes for a byte of output [1]; all writes; counters (h200, four families: 1.500 to 1.508 in the
-median): half of the addresses lie in the other half of L2."""
+"""L2 bytes for a byte written [1]; all writes; counters (h200, four families: 1.500 to 1.508 in the median): half
+of the writes cross to the other half of L2."""
 SECTOR_OF_LINE = 0.25
-"""Of a row outside the matrix the part that L2 reads [1]; loads without multicast, else all; counters (h200,
-quack, cutlass and triton: 0.25 to 0.26, with multicast 1.00): a sector of a line of four."""
+"""Share of a row outside the matrix that L2 reads [1]; loads without multicast (1 with); counters (h200, quack,
+cutlass and triton: 0.25 to 0.26, with multicast 1.00): one of a line's four sectors."""
 
 
 @formula_record
 class Traffic:
-    """Bytes of the whole kernel; each field a number or an array."""
+    """Bytes of the whole kernel; each field is a number or an array."""
 
     operand_bytes: Values
-    """A, B and the further matrices of an epilogue, once."""
+    """A, B and the other matrices of an epilogue, each once."""
     wave_bytes: Values
-    """Of A and B that a full wave touches."""
+    """Bytes of A and B that a full wave touches."""
     output_bytes: Values
     dram_read_bytes: Values
     dram_write_bytes: Values
     l2_request_bytes: Values
-    """What SMs ask of L2 for A and B after multicast and coalescing, and what they write."""
+    """Bytes that SMs request from L2 after multicast and coalescing, plus the bytes that they write."""
     crossing_bytes: Values
-    """What one half of L2 reads from the other on its way to the SMs."""
+    """Bytes that one half of L2 reads from the other for its SMs."""
     l2_load_bytes: Values
-    """What L2 reads and writes, as `lts__t_bytes` counts it: requests, rows outside the matrix, crossings, and
-    writes, half of which cross too."""
+    """Bytes that L2 reads and writes, as `lts__t_bytes` counts them: requests, rows outside the matrix,
+    crossings, and writes, half of which cross too."""
     l2_store_bytes: Values
-    """The part of it that is writes."""
+    """The writes among l2_load_bytes."""
     merged_bytes: Values
-    """What coalescing saves L2 while neighbouring SMs stay in lock-step."""
+    """Bytes that coalescing saves L2 while neighbouring SMs stay in lock-step."""
     from_dram: Values
-    """Share of the operands that L2 does not hold at the start; where the kernel before wrote A, of B."""
+    """Share of the operands that L2 does not hold at the start; of B alone if the kernel before wrote A."""
 
     @property
     def dram_bytes(self) -> Values:
@@ -70,10 +70,10 @@ _new_traffic = constructor(Traffic)
 
 
 def traffic(kernel: Kernel, edge: EdgeFill) -> Traffic:
-    """Bytes by level.
+    """The bytes of a kernel by level of memory.
 
-    In a chain a kernel makes room in L2 for its outputs by writing those of the one before, which may have written A;
-    outputs that L2 keeps until they are written again reach DRAM later.
+    In a chain, a kernel's outputs evict those of the kernel before, which may be A. Outputs that L2 keeps
+    until a later launch overwrites them cause no DRAM write.
     """
     batch, gpu, numbers, schedule = kernel.batch, kernel.gpu, kernel.numbers, kernel.schedule
     order = kernel.geometry.family.tile_order
@@ -122,19 +122,19 @@ def traffic(kernel: Kernel, edge: EdgeFill) -> Traffic:
 
 @formula_record
 class _Requests:
-    """What one CTA asks of L2, in bytes for each element of K; each field a number or an array."""
+    """Bytes that one CTA requests from L2 for each element of K; each field is a number or an array."""
 
     requests: Values
-    """After multicast and coalescing."""
+    """Bytes after multicast and coalescing."""
     outside: Values
-    """Of rows outside the matrix."""
+    """Bytes of rows outside the matrix."""
     merged: Values
 
 
 def _requests(kernel: Kernel, edge: EdgeFill) -> _Requests:
-    """Multicast: the CTAs of a cluster row share A, those of a column share B.
+    """The requests of one CTA: by multicast, the CTAs of a cluster row share A, those of a column share B.
 
-    A pair on one MMA shares B without: each loads its half by requests of its own.
+    A pair of CTAs on one MMA shares B without multicast: each CTA requests its half.
     """
     batch, schedule = kernel.batch, kernel.schedule
     holders, coalescing = kernel.resources.b_holders, kernel.numbers.coalescing
@@ -161,9 +161,9 @@ def _requests(kernel: Kernel, edge: EdgeFill) -> _Requests:
 
 
 def _equal_shares(kernel: Kernel, panels: tuple[Values, Values]) -> tuple[Values, Values]:
-    """Share of the requests for A, and for B, that equal another one of their GPC.
+    """Share of the requests for A, and for B, that equal another request of the same GPC [1].
 
-    By the launcher's order for clusters of one and two where it is known, else by chance among `panels`.
+    For clusters of one and two the launch order determines it, if known; else chance among `panels` does.
     """
     gpu, schedule, cluster_size = kernel.gpu, kernel.schedule, kernel.cluster_size
     by_chance = tuple(merged_share(each, cluster_size, gpu) for each in panels)
@@ -191,9 +191,9 @@ def _matrices(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values]
 
 
 def merged_share(panels: Values, cluster_size: Values, gpu: GpuSpec) -> Values:
-    """Share of requests that merge where the clusters of a GPC each want one of `panels` at random.
+    """Share of requests that merge [1] if each cluster of a GPC reads one of `panels` at random.
 
-    They want panels (1 - (1 - 1/panels)^clusters) distinct ones on average.
+    The clusters then read panels (1 - (1 - 1/panels)^clusters) distinct panels on average.
     """
     clusters = gpu.l2_merging_sms / cluster_size
     miss = 1.0 - 1.0 / maximum(panels, 1.0)
@@ -202,7 +202,7 @@ def merged_share(panels: Values, cluster_size: Values, gpu: GpuSpec) -> Values:
 
 
 def _written(output: Values, reads: Values, gpu: GpuSpec) -> Values:
-    """Outputs that reach DRAM before the kernel ends: those that later bytes drive out of L2, in turn.
+    """Bytes of output that reach DRAM before the kernel ends, because later bytes evict them from L2.
 
     Source: DRAM writes by counters of kernels of 3 to 300 MB of outputs.
     """
@@ -210,7 +210,7 @@ def _written(output: Values, reads: Values, gpu: GpuSpec) -> Values:
 
 
 def _kept(needed_bytes: Values, capacity_bytes: Values, order: float = 4.0) -> Values:
-    """Share of some data that L2 still holds when it is wanted again: a smooth step at the capacity."""
+    """Share of data that L2 still holds at its next use [1]: a smooth step at the capacity."""
     return 1.0 / (1.0 + power(needed_bytes / capacity_bytes, order))
 
 
@@ -222,12 +222,12 @@ def _dram_reads(
     panels: _WavePanels,
     numbers: KernelNumbers,
 ) -> Values:
-    """Bytes from DRAM, of operands of so many bytes and all `requests` of SMs.
+    """Bytes of `operands` that come from DRAM, given the bytes that SMs request.
 
-    From DRAM come each wave's distinct panels, less what L2 keeps. Within a wave the tiles advance together,
-    so that L2 serves the further uses of a panel, but for those of tiles that lag too far behind. The next
-    wave of a group uses the same minor panels, if L2 keeps them until the rest of its group has come by,
-    which may be more than a wave. Operands that fit in L2 together are read once.
+    DRAM delivers each wave's distinct panels, less those that L2 kept. Within a wave the tiles advance together,
+    so L2 serves the repeated uses of a panel, except by tiles that lag too far behind. The next wave of a group
+    reads the same minor panels again, from L2 if it kept them while the rest of the group ran, which may be
+    more than a wave. Operands that fit in L2 together are read once.
     """
     capacity = numbers.l2_capacity.share * gpu.l2_bytes
     waves = schedule.tiles / schedule.resident
@@ -240,12 +240,11 @@ def _dram_reads(
 
 
 def _late_share(touched: Values, capacity: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
-    """Share of the further requests for a panel that find it gone from L2.
+    """Share of the repeated requests for a panel that miss in L2 [1]; 0 on cards of unknown DRAM latency.
 
-    Requests merge while the first one is on its way to DRAM. That 1 / (1 + x) of them merge, with x =
-    `coalescing.loss_per_ms` x L2 time, says that tiles are x of DRAM's latencies apart. The waves touch their
-    bytes in L2's time, which cancels: of them that loss x DRAM's latency come by until the last tile asks.
-    None on cards whose DRAM latency was not measured.
+    Requests merge while the first one waits for DRAM. If 1 / (1 + x) of them merge, with
+    x = `coalescing.loss_per_ms` x L2 time, then tiles are x DRAM latencies apart. L2 reads the `touched` bytes
+    in its own time, which cancels: loss x DRAM latency x touched bytes pass before the last tile's request.
     """
     latency_ms = (gpu.dram_latency_ns or 0.0) * 1e-6
     came_by = numbers.coalescing.loss_per_ms * latency_ms * touched / capacity
@@ -253,28 +252,28 @@ def _late_share(touched: Values, capacity: Values, gpu: GpuSpec, numbers: Kernel
 
 
 def fresh_share(moved: Traffic, schedule: TileSchedule) -> Values:
-    """Share of a wave's panels that come from DRAM: each CTA that asks for them at once waits for that."""
+    """Share of a wave's panels that come from DRAM [1]; all CTAs that request such a panel wait for DRAM."""
     touched_bytes = maximum(schedule.tiles / schedule.resident, 1.0) * moved.wave_bytes
     return minimum(moved.dram_read_bytes / touched_bytes, 1.0)
 
 
 @formula_record
 class _WavePanels:
-    """Bytes of A and B that one wave touches; each field a number or an array."""
+    """Bytes of A and B that one wave touches; each field is a number or an array."""
 
     bytes: Values
     again_bytes: Values
-    """The part of them that the next wave wants too."""
+    """Bytes that the next wave reads again."""
     until_reuse_bytes: Values
-    """What comes by until then."""
+    """Bytes that L2 takes in until that reuse."""
     crossing: Values
-    """Share of its bytes that cross from one half of L2 to the other."""
+    """Share of the wave's bytes that cross from one half of L2 to the other."""
 
 
 def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
-    """The next wave wants the same minor panels.
+    """The panels of a wave; the next wave reads the same minor panels again.
 
-    Where a wave has whole matrices of a batch, the next one has others: it wants what they share.
+    If a wave holds whole matrices of a batch, the next wave reads only the operands that the matrices share.
     """
     a_bytes, b_bytes = batch.a_bytes_per_element, batch.b_bytes_per_element
     m_panel: Values = batch.cluster_m * batch.cta_m * a_bytes * batch.k * schedule.filled_m
@@ -294,7 +293,7 @@ def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
         common = where(minor_matrices > 1.0, 0.0, minor) + where(major_matrices > 1.0, 0.0, major)
         again = where(schedule.matrices > 1.0, common, minor)
     until_reuse = where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint)
-    # A line that several clusters want is wanted from both halves of L2 but for chance: it crosses once.
+    # A line that several clusters read crosses once, unless all of them happen to be on the line's own side.
     clusters = minimum(schedule.resident, schedule.tiles)
     minor_cross = 1.0 - 0.5 ** (clusters / maximum(schedule.minor_panels, 1.0))
     major_cross = 1.0 - 0.5 ** (clusters / maximum(schedule.major_panels, 1.0))
@@ -305,7 +304,7 @@ def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
 def rows_missed_share(
     batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers: KernelNumbers
 ) -> Values:
-    """Share of a wave's row panels that L2 does not hold: new ones, and those that others drove out."""
+    """Share of a wave's row panels that miss in L2 [1]: new panels and evicted ones."""
     panels = where(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
     panels = panels * _matrices(batch, schedule)[0]
     touched = maximum(schedule.tiles / schedule.resident, 1.0) * panels * batch.cluster_m * batch.cta_m
@@ -315,16 +314,16 @@ def rows_missed_share(
 
 
 def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffic:
-    """The traffic once tiles have lost their lock-step, and with it requests that merge.
+    """The traffic after tiles have lost lock-step, so that fewer of their requests merge.
 
-    Tiles are served unevenly and drift apart, the longer L2 works the further, until neighbours no longer ask
-    for the same at the same time.
+    L2 serves tiles unevenly, so they drift apart with L2 time until neighbours no longer request the same bytes
+    at the same time.
     """
     coalescing = numbers.coalescing
     elapsed = coalescing.loss_per_ms * 1e-3 * l2_us
     merged = moved.merged_bytes / (1.0 + elapsed)
     lost = moved.merged_bytes - merged
-    # Written out: `dataclasses.replace` would take a tenth of the whole model's time on one row.
+    # Not `dataclasses.replace`, which would take a tenth of the whole model's time on one row.
     return _new_traffic(
         operand_bytes=moved.operand_bytes,
         wave_bytes=moved.wave_bytes,

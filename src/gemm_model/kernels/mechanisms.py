@@ -1,8 +1,8 @@
 """The mechanisms of a kernel's time, and the empirical numbers that each of them owns.
 
-One record a mechanism. A field is a number with its unit, start value, bounds, meaning and source; a
-calibration holds the values. The neutral values of a mechanism switch it off: what-if questions, ablation and
-families that lack it all use them, and no formula asks whether a mechanism is there.
+Each mechanism is one record. Each field of it is a number with its unit, start value, bounds, meaning and
+source; a calibration holds the values. A mechanism is switched off by its neutral values: what-if questions,
+ablation and families without the mechanism use them, so no formula tests whether a mechanism exists.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from gemm_model.core.errors import InputError
 
 INFINITE = math.inf
 CARD, CARD_AND_TYPE, KERNEL = "card", "card_and_type", "kernel"
-"""Whose a number is: the silicon's, whichever kernel runs; the silicon's by rate class; the kernel's code."""
+"""Scope of a number: the card, whichever kernel runs; the card and the rate class; the kernel's code."""
 HARDEST = 16.0
-"""Order of a norm that is as good as a maximum [1]; 4 % above it where two times are equal; chosen."""
+"""Order of a norm that serves as a maximum [1]; 4 % above the maximum of two equal times; chosen."""
 
 TENSOR, SPILLING, EPILOGUE = "TENSOR", "SPILLING", "EPILOGUE"
 SMEM, SM_INGRESS, GPC_INGRESS, FILL = "SMEM", "SM_INGRESS", "GPC_INGRESS", "FILL"
 LATENCY, L2, DRAM, LAUNCH = "LATENCY", "L2", "DRAM", "LAUNCH"
 CLOCK, NO_RESOURCE = "CLOCK", ""
-"""Resources; the clock turns most others, so that it is none of those that a runtime is shared out to."""
+"""Resources. A runtime is attributed to all but the clock, which sets the speed of most others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """What a kernel waits for, and where its speed stands beside the numbers of its mechanisms."""
+    """A hardware resource that a kernel waits for, and the fields of `GpuSpec` that set its speed."""
 
     meaning: str
     gpu_rates: tuple[str, ...] = ()
-    """Fields of `GpuSpec` that grow with it."""
+    """Rates: a faster resource multiplies these fields of `GpuSpec`."""
     gpu_times: tuple[str, ...] = ()
-    """Fields of `GpuSpec` that shrink with it."""
+    """Times: a faster resource divides these fields of `GpuSpec`."""
 
 
 RESOURCES: Mapping[str, Resource] = {
     TENSOR: Resource(
-        meaning="tensor cores: MMAs, and what the MMA warps do at each k tile besides",
+        meaning="tensor cores: MMAs, and the MMA warps' other work at each k tile",
         gpu_rates=("flop_per_clk_per_sm",),
     ),
-    SPILLING: Resource(meaning="registers beyond a thread's budget that go to memory and back"),
+    SPILLING: Resource(meaning="registers beyond a thread's budget, stored to memory and loaded again"),
     EPILOGUE: Resource(
         meaning="converting, scaling and storing the tiles of one SM",
         gpu_rates=("l2_write_bytes_per_clk_per_sm",),
@@ -63,7 +63,7 @@ RESOURCES: Mapping[str, Resource] = {
     ),
     L2: Resource(meaning="L2 bandwidth of the device", gpu_rates=("l2_read_gb_per_s",)),
     DRAM: Resource(
-        meaning="DRAM bandwidth, and L2's writes of what comes from there and goes there",
+        meaning="DRAM bandwidth, and L2 writes of the bytes that DRAM delivers or receives",
         gpu_rates=("dram_read_gb_per_s", "dram_clk_mhz", "l2_write_gb_per_s"),
     ),
     LAUNCH: Resource(
@@ -71,14 +71,14 @@ RESOURCES: Mapping[str, Resource] = {
         gpu_times=("graph_launch_us", "event_pair_us", "next_cluster_us"),
     ),
 }
-"""What a runtime is shared out to (`kernel_model/elasticity.py`), by name."""
+"""Resources that share a runtime (`kernel_model/elasticity.py`), by name."""
 TIMES, RATES = ("us", "clk"), ("B/clk", "1/clk")
-"""Units of numbers that shrink with a resource, and of those that grow."""
+"""Units of numbers that a faster resource divides, and of those that it multiplies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """What is known of one empirical number before it is fitted."""
+    """Description of one empirical number: unit, start, bounds, scope and source."""
 
     name: str
     unit: str
@@ -86,15 +86,15 @@ class Number:
     low: float
     high: float
     neutral: float | None
-    """The value that switches its mechanism off; None where the others do that alone."""
+    """The value that switches the mechanism off; None if the mechanism's other numbers do that alone."""
     fitted: bool
-    """Whether a calibration fits it unless told otherwise."""
+    """Whether a calibration fits it by default."""
     of: str
-    """Whose it is: CARD, CARD_AND_TYPE or KERNEL."""
+    """Scope: CARD, CARD_AND_TYPE or KERNEL."""
     meaning: str
     source: str
     resource: str
-    """The resource that it is a time or a rate of; NO_RESOURCE where it is neither."""
+    """The resource whose time or rate it is; NO_RESOURCE if it is neither."""
 
 
 def number(
@@ -109,7 +109,7 @@ def number(
     of: str = KERNEL,
     resource: str | None = None,
 ) -> Any:
-    """A field of a mechanism's record; its `resource` is the record's own unless told."""
+    """A field of a mechanism's record; `resource` defaults to that of the record."""
     low, high = bounds
     return field(
         metadata={
@@ -131,7 +131,7 @@ def number(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Launching a kernel: its grid, its clusters, its first load and its last store."""
+    """Launch of a kernel: its grid, its clusters, its first load and its last store."""
 
     resource: ClassVar[str] = LAUNCH
 
@@ -148,7 +148,7 @@ class Launch:
         "us",
         0.35,
         (0.0, 2.0),
-        "launching a grid that fills the GPU, over one of a single CTA",
+        "time to launch a grid that fills the GPU, beyond that of a single CTA",
         "kernels of one wave on 1 to 132 SMs (h200 wide)",
         neutral=0.0,
         of=CARD,
@@ -157,7 +157,7 @@ class Launch:
         "us",
         1.5,
         (0.0, 5.0),
-        "of what events read around an empty kernel beyond the kernel, the part that kernel_us holds",
+        "overhead of an event pair around an empty kernel that kernel_us includes",
         "bursts on hosts that read 4.15 us lie 2.15 us above counters of the same rows (h200)",
         of=CARD,
     )
@@ -165,7 +165,7 @@ class Launch:
         "us",
         0.3,
         (0.0, 2.0),
-        "a launch of clusters of several CTAs, and their barrier at the end, over one of single CTAs",
+        "time to launch clusters of several CTAs, with their final barrier, beyond that of single CTAs",
         "kernels of few k tiles, clusters against single CTAs",
         neutral=0.0,
         fitted=True,
@@ -174,7 +174,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceDescriptors:
-    """Tensor descriptors that the kernel itself makes before its first load."""
+    """Tensor descriptors that the kernel makes on the device before its first load."""
 
     resource: ClassVar[str] = LAUNCH
 
@@ -182,7 +182,7 @@ class DeviceDescriptors:
         "us",
         2.5,
         (0.0, 10.0),
-        "making the descriptors of three matrices, over a kernel whose host makes them",
+        "time to make the descriptors of three matrices, beyond a kernel whose host makes them",
         "Triton 3.6: 1.8 to 3.1 us on 132 SMs of an H200 with a cold L2 (triton_start.csv)",
         neutral=0.0,
     )
@@ -190,7 +190,7 @@ class DeviceDescriptors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLoads:
-    """The first loads of a kernel find no translations and no open pages."""
+    """The first loads of a kernel miss in the TLBs and in DRAM's row buffers."""
 
     resource: ClassVar[str] = LAUNCH
 
@@ -198,7 +198,7 @@ class FirstLoads:
         "us",
         0.95,
         (0.0, 3.0),
-        "what they take longer than later loads in a kernel of many k tiles",
+        "extra time of the first loads in a kernel of many k tiles",
         "kernels of a single wave (h200 wide)",
         neutral=0.0,
         of=CARD,
@@ -207,7 +207,7 @@ class FirstLoads:
         "k tiles",
         7.0,
         (0.5, 32.0),
-        "k tiles after which half of that is taken",
+        "k tiles after which half of ramp_us has passed",
         "as ramp_us",
         of=CARD,
     )
@@ -233,7 +233,7 @@ class Tensor:
         "clk",
         14.0,
         (0.0, 100.0),
-        "of each k tile in the MMA warps beside the MMAs: barriers of a stage and the start of its MMAs",
+        "time of a k tile in the MMA warps beside the MMAs: barriers of a stage, and issuing its MMAs",
         "large tiles of long K (h200 burst)",
         neutral=0.0,
     )
@@ -241,7 +241,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NarrowMma:
-    """Reading operands from shared memory bounds narrow MMA instructions."""
+    """Operand reads from shared memory bound narrow MMA instructions."""
 
     resource: ClassVar[str] = TENSOR
 
@@ -249,7 +249,7 @@ class NarrowMma:
         "columns",
         75.0,
         (0.0, 128.0),
-        "columns of an instruction of 64 rows below which its reads bound it, beside the writes of the loads",
+        "width of a 64-row MMA below which operand reads bound it, while loads write shared memory",
         "an instruction of 64 x N takes max(N/2, 16 + N/4) clocks; tiles of 32 to 96 columns (h200 wide)",
         neutral=0.0,
         of=CARD,
@@ -266,12 +266,12 @@ class Promotion:
         "1/clk",
         84.0,
         (20.0, 256.0),
-        "fp32 additions of one warpgroup in a clock, cooperative kernels",
+        "fp32 additions of one warpgroup a clock, cooperative kernels",
         "e4m3 kernels on few SMs",
         neutral=INFINITE,
     )
     pingpong_adds_per_clk: float = number(
-        "1/clk", 62.0, (20.0, 256.0), "the same in ping-pong kernels", "as adds_per_clk", neutral=INFINITE
+        "1/clk", 62.0, (20.0, 256.0), "adds_per_clk of ping-pong kernels", "as adds_per_clk", neutral=INFINITE
     )
     drain_clk: float = number(
         "clk",
@@ -285,7 +285,7 @@ class Promotion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundTrip:
-    """Signals between producer and consumers bound a k tile, across the cluster."""
+    """Barrier round trips between producer and consumers of a cluster bound a k tile."""
 
     resource: ClassVar[str] = TENSOR
 
@@ -302,7 +302,7 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spilling:
-    """Registers beyond a thread's budget go to memory and come back at each k tile."""
+    """Registers beyond a thread's budget are stored and loaded again at each k tile."""
 
     resource: ClassVar[str] = SPILLING
 
@@ -310,7 +310,7 @@ class Spilling:
         "clk",
         23.5,
         (0.0, 100.0),
-        "storing and loading one register of one warpgroup at a k tile",
+        "time to store and load one register of one warpgroup at a k tile",
         "e4m3 tile 128x128 in ping-pong: 64 registers, 2030 clocks",
         neutral=0.0,
         fitted=True,
@@ -320,7 +320,7 @@ class Spilling:
         "clk",
         220.0,
         (0.0, 1000.0),
-        "a load of a spilled register that the thread waits for",
+        "latency of a load of a spilled register that the thread waits for",
         "spilling e4m3 kernels of 1 to 53 waits: between L1 and the 318 of L2",
         neutral=0.0,
         fitted=True,
@@ -330,7 +330,7 @@ class Spilling:
         "1",
         0.77,
         (0.0, 1.0),
-        "power of the warpgroups that spill at once: 1 where they take turns, 0 where none waits",
+        "exponent of the number of warpgroups that spill at once: 1 if they take turns, 0 if none waits",
         "spilling e4m3 kernels of one warpgroup and two",
         of=CARD,
     )
@@ -338,7 +338,7 @@ class Spilling:
         "1",
         2.35,
         (0.0, 8.0),
-        "work of L2 for a byte that is spilled: it is written, which counts one and a half times, and read",
+        "L2 bytes for each spilled byte: a write, which L2 counts one and a half times, and a read",
         "spilling e4m3 kernels on all SMs",
         neutral=0.0,
         of=CARD,
@@ -347,7 +347,7 @@ class Spilling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """L2-to-SM bandwidth: bringing A and B tiles into one SM."""
+    """L2-to-SM bandwidth: A and B tiles on their way into one SM."""
 
     resource: ClassVar[str] = SM_INGRESS
 
@@ -355,7 +355,7 @@ class Port:
         "1",
         1.1,
         (0.4, 3.0),
-        "what one SM takes from L2 over what it takes in bulk reads, beside what L2 takes itself",
+        "rate at which one SM reads A and B from L2, over its rate in bulk reads",
         "bulk reads of one SM: 88 B/clk (h200)",
         neutral=INFINITE,
         fitted=True,
@@ -365,7 +365,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineCrossing:
-    """Rows of 128 bytes whose pitch lets them start off a line cost the port more."""
+    """Rows of 128 bytes that do not start on a cache line take more L2-to-SM bandwidth."""
 
     resource: ClassVar[str] = SM_INGRESS
 
@@ -373,7 +373,7 @@ class LineCrossing:
         "1",
         0.25,
         (0.0, 1.0),
-        "cost of a row for each further place in a line where it may start, over an aligned row",
+        "extra cost of a row for each additional start offset within a line, over an aligned row",
         "K pitches of multiples of 64, 32 and 16 bytes on few SMs: 0.2, 0.52, 1.5",
         neutral=0.0,
         fitted=True,
@@ -383,7 +383,7 @@ class LineCrossing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KTail:
-    """Rows of a tile's last k tile that reach beyond K."""
+    """Rows of a tile's last k tile that extend beyond K."""
 
     resource: ClassVar[str] = SM_INGRESS
 
@@ -391,7 +391,7 @@ class KTail:
         "clk",
         3.0,
         (0.0, 20.0),
-        "each row of the last k tile, whichever CTA of the cluster asks for it",
+        "time of each row of the last k tile, whichever CTA of the cluster requests it",
         "K beyond multiples of the k tile by 16 to 112 bytes: 3.0 to 4.2 clk (h200 wide)",
         neutral=0.0,
         of=CARD,
@@ -400,7 +400,7 @@ class KTail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Load latency: what is under way at a time bounds the rate at which loads come from DRAM."""
+    """Load latency: the bytes in flight bound the rate of loads from DRAM (Little's law)."""
 
     resource: ClassVar[str] = LATENCY
 
@@ -418,7 +418,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpilogueStores:
-    """Converting a tile's sums and storing them."""
+    """Conversion and stores of a tile's accumulators."""
 
     resource: ClassVar[str] = EPILOGUE
 
@@ -435,7 +435,7 @@ class EpilogueStores:
         "clk",
         50.0,
         (0.0, 400.0),
-        "fixed clocks of each store of a part of the tile",
+        "fixed time of each store of a part of the tile",
         "tiles of 208 columns, whose stores are half as large as others'",
         neutral=0.0,
         fitted=True,
@@ -444,7 +444,7 @@ class EpilogueStores:
         "clk",
         400.0,
         (0.0, 2000.0),
-        "fixed clocks of a tile: its number or the other consumer's signal, first MMAs, draining the last",
+        "fixed time of a tile: its index or the other consumer's signal, first MMAs, draining the last ones",
         "kernels of few k tiles (h200 wide)",
         neutral=0.0,
     )
@@ -452,7 +452,7 @@ class EpilogueStores:
         "1",
         0.3,
         (0.0, 1.0),
-        "share of the shorter of epilogue and next mainloop that warpgroups of a tile hide of each other",
+        "hidden share of the shorter of epilogue and next mainloop, as warpgroups of one tile drift apart",
         "cooperative kernels of many tiles (h200 burst)",
         neutral=0.0,
     )
@@ -460,7 +460,7 @@ class EpilogueStores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class L2Bandwidth:
-    """The device's L2: requests, fills and writes share its bandwidth; few SMs keep their own pace."""
+    """L2 bandwidth of the device: requests, fills and writes share it; few SMs do not saturate it."""
 
     resource: ClassVar[str] = L2
 
@@ -468,7 +468,7 @@ class L2Bandwidth:
         "1",
         1.21,
         (0.5, 3.2),
-        "L2 bandwidth of a GEMM over that of bulk reads, of which none merge",
+        "L2 bandwidth of a GEMM over that of bulk reads whose requests do not merge",
         "counters: GEMMs reach 11.3 TB/s, bulk reads 8.9 (h200)",
         neutral=INFINITE,
         fitted=True,
@@ -478,7 +478,7 @@ class L2Bandwidth:
         "1",
         1.3,
         (0.5, 3.0),
-        "bandwidth of a GPC's way in for a GEMM over that for bulk reads, of which none merge",
+        "L2-to-SM bandwidth of a GPC for a GEMM over that for bulk reads whose requests do not merge",
         "kernels on 8 to 64 SMs (h200 wide)",
         neutral=INFINITE,
         fitted=True,
@@ -489,7 +489,7 @@ class L2Bandwidth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coalescing:
-    """Equal requests of SMs of one GPC merge on the way to L2."""
+    """Equal requests of the SMs of one GPC merge before L2."""
 
     resource: ClassVar[str] = L2
 
@@ -507,7 +507,7 @@ class Coalescing:
         "1/ms",
         1.0,
         (0.0, 20.0),
-        "loss of lock-step of tiles that wait for L2, and with it of requests that merge",
+        "rate at which tiles that wait for L2 lose lock-step, after which their requests no longer merge",
         "counters: L2 reads over requests rise from 0.7 in kernels of 50 us to 1.1 in those of 1 ms",
         fitted=True,
         of=CARD,
@@ -516,7 +516,7 @@ class Coalescing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """Resources hide each other: the norm of an order of their times, sharper for a higher order."""
+    """Overlap of resources: their joint time is the norm, of some order, of their times."""
 
     resource: ClassVar[str] = NO_RESOURCE
 
@@ -524,7 +524,7 @@ class Overlap:
         "1",
         2.0,
         (1.0, 16.0),
-        "order for queues in a row: the port of an SM and L2, DRAM and the latency of its loads",
+        "order for queues in series: an SM's ingress and L2, DRAM and the latency of its loads",
         "26,000 timings fit it better than any sharper order (h200 burst)",
         of=CARD,
         neutral=HARDEST,
@@ -533,7 +533,7 @@ class Overlap:
         "1",
         8.0,
         (1.0, 16.0),
-        "order for loads and DRAM, MMAs and their signals, L2's bandwidth and the pace of few SMs",
+        "order for loads and DRAM, MMAs and their barriers, L2's bandwidth and the rate of few SMs",
         "kernels bound by both",
         of=CARD,
         neutral=HARDEST,
@@ -542,7 +542,7 @@ class Overlap:
         "1",
         0.1,
         (0.0, 0.5),
-        "share of the shorter of L2 and DRAM time that the longer does not hide",
+        "exposed share of the shorter of L2 and DRAM time",
         "kernels bound by both",
         neutral=0.0,
         fitted=True,
@@ -552,7 +552,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misalignment:
-    """Rows of the output that start off 64-byte boundaries fall into more pieces at L2."""
+    """Output rows that do not start on 64-byte boundaries are written to L2 in more pieces."""
 
     resource: ClassVar[str] = L2
 
@@ -560,7 +560,7 @@ class Misalignment:
         "1",
         0.9,
         (0.0, 4.0),
-        "cost of writing a row of the output, for each further piece",
+        "extra cost of writing an output row, for each additional piece",
         "output pitches of odd multiples of 16 bytes cost 3.7 times the aligned ones",
         neutral=0.0,
         fitted=True,
@@ -570,7 +570,7 @@ class Misalignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeTiles:
-    """Out-of-bounds fill: rows of a tile outside the matrix take longer than rows inside."""
+    """Out-of-bounds fill: a tile's rows outside the matrix take longer than rows inside."""
 
     resource: ClassVar[str] = FILL
 
@@ -578,7 +578,7 @@ class EdgeTiles:
         "clk",
         6.5,
         (0.0, 30.0),
-        "filling a row of 128 bytes outside the matrix in every SM of the device, at the boost clock",
+        "time to fill a row of 128 bytes outside the matrix in every SM of the device, at the boost clock",
         "decode shapes with all SMs busy: 3.3 ns a row and SM, with the slower L2 of an H100 too",
         neutral=0.0,
         fitted=True,
@@ -587,14 +587,14 @@ class EdgeTiles:
         "1",
         0.14,
         (0.0, 1.0),
-        "what a second SM of a TPC adds to its time, over the first one: single CTAs",
+        "fill time that a TPC's second SM adds, over that of the first one; single CTAs",
         "decode shapes, alike in 16-bit and e4m3",
     )
     further_sm_of_pairs: float = number(
         "1",
         0.3,
         (0.0, 1.0),
-        "the same in clusters of two (in larger ones it adds as much)",
+        "fill time that a TPC's second SM adds, over that of the first one; clusters of two (1 in larger ones)",
         "as further_sm",
         of=CARD,
     )
@@ -602,7 +602,7 @@ class EdgeTiles:
         "1",
         1.16,
         (0.3, 3.0),
-        "a box wholly outside, over the same rows without multicast",
+        "time of a box wholly outside, over that of the same rows without multicast",
         "decode shapes in clusters (h200 burst)",
         neutral=1.0,
         of=CARD,
@@ -611,7 +611,7 @@ class EdgeTiles:
         "1",
         0.6,
         (0.0, 2.0),
-        "rows outside that arrive beside a box wholly outside, or at four CTAs or more at once, over others",
+        "time of outside rows beside a box wholly outside, or multicast to four CTAs or more, over others",
         "decode shapes in clusters (h200 burst)",
         neutral=1.0,
         of=CARD,
@@ -620,7 +620,7 @@ class EdgeTiles:
         "1",
         1.38,
         (0.3, 4.0),
-        "rows outside in clusters that share both operands, over those in others",
+        "time of outside rows in clusters that share both operands, over those in others",
         "clusters of 2x2",
         neutral=1.0,
         of=CARD,
@@ -629,7 +629,7 @@ class EdgeTiles:
         "1",
         0.41,
         (0.0, 1.0),
-        "part of the fill's time that clusters of four share with their GPC, not with the whole device",
+        "share of the fill time that clusters of four share with their GPC, not with the whole device",
         "its time steps up from 16 clusters to 17 and from 23 to 24 (h200 burst)",
         neutral=0.0,
         of=CARD,
@@ -638,7 +638,7 @@ class EdgeTiles:
         "1",
         0.63,
         (0.0, 1.0),
-        "what the fill and loads hide of each other there, in parts of half their harmonic mean",
+        "overlap of fill and loads in such clusters, as a share of half their harmonic mean",
         "clusters of 2x2",
         neutral=0.0,
         of=CARD,
@@ -647,7 +647,7 @@ class EdgeTiles:
         "rows of clusters",
         8.0,
         (0.0, 64.0),
-        "rows of clusters up to which a resident cluster can keep its row of the output",
+        "rows of clusters up to which a resident cluster can stay on its row of the output",
         "decode shapes walked along their rows (h200 burst)",
         neutral=0.0,
         of=CARD,
@@ -656,7 +656,7 @@ class EdgeTiles:
         "rows",
         90.0,
         (1.0, 1000.0),
-        "rows outside of one CTA from which on no request merges with its neighbours'",
+        "outside rows of one CTA from which on its requests no longer merge with its neighbours'",
         "m of 1 to 256 on one weight matrix (h200 burst)",
         neutral=INFINITE,
         of=CARD,
@@ -665,7 +665,7 @@ class EdgeTiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class L2Capacity:
-    """What L2 keeps between waves."""
+    """L2 capacity that holds panels from one wave to the next."""
 
     resource: ClassVar[str] = L2
 
@@ -683,7 +683,7 @@ class L2Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DramBandwidth:
-    """DRAM."""
+    """DRAM bandwidth."""
 
     resource: ClassVar[str] = DRAM
 
@@ -709,7 +709,7 @@ class Clock:
         "1",
         0.924,
         (0.8, 1.0),
-        "in-kernel clock under light load over the boost clock",
+        "in-kernel clock under light load, over the boost clock",
         "counters: 1.75-1.80 GHz",
         neutral=1.0,
         fitted=True,
@@ -719,7 +719,7 @@ class Clock:
         "1",
         2.3,
         (0.0, 6.8),
-        "loss of clock at the full MMA rate, over that of MMAs on a quarter of the SMs",
+        "clock lost at the full MMA rate, over that lost with MMAs on a quarter of the SMs",
         "counters: 1.4-1.6 GHz",
         neutral=0.0,
         fitted=True,
@@ -729,7 +729,7 @@ class Clock:
         "1",
         1.4,
         (0.0, 5.6),
-        "loss of clock at the full L2 rate, and at the full DRAM rate, in the same unit",
+        "clock lost at the full L2 rate, and at the full DRAM rate, in the same unit",
         "counters",
         neutral=0.0,
         fitted=True,
@@ -739,7 +739,7 @@ class Clock:
         "us",
         45.0,
         (0.0, 200.0),
-        "how long the clock takes to follow the load",
+        "time constant with which the clock follows the load",
         "counters: 46 us at 0.69 of peak read 1.74 GHz",
         fitted=True,
         of=CARD,
@@ -748,7 +748,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Launches back to back: most of a launch hides under the kernel before."""
+    """Launches back to back: the kernel before hides most of a launch."""
 
     resource: ClassVar[str] = LAUNCH
 
@@ -756,7 +756,7 @@ class Chain:
         "us",
         0.6,
         (0.0, 8.0),
-        "from the end of a kernel to the start of the next, with programmatic dependent launch",
+        "time from the end of a kernel to the start of the next, with programmatic dependent launch",
         "kernels of 2 to 15 us back to back (h200 graph)",
         neutral=0.0,
         fitted=True,
@@ -765,8 +765,8 @@ class Chain:
         "us",
         0.3,
         (0.0, 2.0),
-        "a cold start: first loads that come from DRAM, which hide the grid's ramp; twice where DRAM is busy "
-        "all the time and idles between kernels",
+        "cold start: first loads from DRAM, which hide the grid's ramp; twice this if DRAM is busy in "
+        "kernels and idles between them",
         "kernels of 2 to 200 us back to back (h200 and h100_sxm graph)",
         neutral=0.0,
         fitted=True,
@@ -776,7 +776,7 @@ class Chain:
         "us",
         0.5,
         (0.0, 4.0),
-        "what this takes longer where the warpgroups of a CTA share each tile, and free it together",
+        "extra boundary time if the warpgroups of a CTA share each tile and end it together",
         "kernels of 2 to 40 us back to back (h200 graph)",
         neutral=0.0,
         fitted=True,
@@ -786,7 +786,7 @@ class Chain:
         "us",
         0.8,
         (0.0, 4.0),
-        "what a launch without programmatic dependent launch takes longer, whatever the schedule: "
+        "extra boundary time without programmatic dependent launch, whatever the schedule: "
         "dispatch, grid ramp, prologue",
         "published: programmatic dependent launch saves 0.5 to 1 us a pair",
         neutral=0.0,
@@ -797,7 +797,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
-    """The power cap: the energy of the work at the voltage of its clock, beside the card's idle power."""
+    """Power cap: idle power, and the energy of the work at the voltage of the clock."""
 
     resource: ClassVar[str] = CLOCK
 
@@ -815,7 +815,7 @@ class Power:
         "pJ",
         20.0,
         (0.0, 200.0),
-        "energy of a byte that SMs ask of L2",
+        "energy of a byte that SMs request from L2",
         "sustained rows",
         neutral=0.0,
         fitted=True,
@@ -835,7 +835,7 @@ class Power:
         "1",
         0.62,
         (0.3, 1.0),
-        "voltage over its boost value towards low clocks: power then falls with the clock alone",
+        "lowest voltage over that at boost: below it, power falls with the clock alone",
         "settled clocks of sustained rows",
         of=CARD,
     )
@@ -843,7 +843,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitK:
-    """Splits of a tile add up their partial sums in turn, through a workspace in L2."""
+    """Splits of a tile add their partial sums in turn, through a workspace in L2."""
 
     resource: ClassVar[str] = EPILOGUE
 
@@ -851,7 +851,7 @@ class SplitK:
         "us",
         3.4,
         (0.0, 20.0),
-        "a small kernel beside: it clears the tiles' counters before, or adds up the partial sums behind",
+        "time of a second small kernel, which clears the tiles' counters first or adds the partial sums last",
         "split against whole kernels (h200 variants)",
         neutral=0.0,
         fitted=True,
@@ -861,7 +861,7 @@ class SplitK:
         "clk",
         1900.0,
         (0.0, 10000.0),
-        "fixed clocks of one split's turn: waiting for the signal of the split before, and giving it",
+        "fixed time of one split's turn: wait for the split before, and signal the next",
         "two latencies of L2, a fence and a barrier",
         neutral=0.0,
         fitted=True,
@@ -879,7 +879,7 @@ class SplitK:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeWaves:
-    """A partial last wave takes as long as its tiles do, however few they are."""
+    """A partial last wave takes the time of a whole tile, however few its tiles are."""
 
     resource: ClassVar[str] = NO_RESOURCE
 
@@ -887,7 +887,7 @@ class WholeWaves:
         "1",
         1.0,
         (0.0, 1.0),
-        "time of a partial wave over that of its tiles: 1 as each takes it, 0 in proportion to their number",
+        "time of a partial wave: 1 that of a whole tile, 0 in proportion to the number of its tiles",
         "a static schedule: no tile is shared",
         neutral=0.0,
         of=CARD,
@@ -904,7 +904,7 @@ class ScaleFactors:
         "B",
         32.0,
         (16.0, 128.0),
-        "bytes that a row of 16 bytes of scale factors takes of the loads' time",
+        "L2-to-SM bytes that a row of 16 bytes of scale factors occupies",
         "a sector of L2 is 32 bytes (CUDA C++ Best Practices Guide)",
         neutral=16.0,
         of=CARD,
@@ -913,7 +913,7 @@ class ScaleFactors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedEpilogue:
-    """What an epilogue does beyond converting and storing the sums."""
+    """Work of an epilogue beyond converting and storing the accumulators."""
 
     resource: ClassVar[str] = EPILOGUE
 
@@ -921,7 +921,7 @@ class FusedEpilogue:
         "clk",
         40.0,
         (0.0, 1000.0),
-        "a thousand values of a hyperbolic tangent, one SM: gelu, tanh",
+        "time of a thousand hyperbolic tangents on one SM: gelu, tanh",
         "an instruction of the special function units for each: 16 a clock, beside a few others",
         neutral=0.0,
         fitted=True,
@@ -930,7 +930,7 @@ class FusedEpilogue:
         "clk",
         60.0,
         (0.0, 2000.0),
-        "the same of a sigmoid: silu",
+        "time of a thousand sigmoids on one SM: silu",
         "a tangent, or an exponential and a division, which libraries write out",
         neutral=0.0,
         fitted=True,
@@ -939,7 +939,7 @@ class FusedEpilogue:
         "clk",
         20.0,
         (0.0, 400.0),
-        "multiplying gate and up of a thousand sums, and packing what is left",
+        "time to multiply gate and up of a thousand accumulators, and to pack the products",
         "a product and a move for two sums: 128 a clock",
         neutral=0.0,
         fitted=True,
@@ -948,7 +948,7 @@ class FusedEpilogue:
         "clk",
         30.0,
         (0.0, 400.0),
-        "adding up a thousand outputs over columns, whose rows several warps hold, one SM",
+        "time to add a thousand outputs over columns, whose rows several warps hold, on one SM",
         "an addition and a share of a shuffle for each, and a sum through shared memory",
         neutral=0.0,
         fitted=True,
@@ -957,7 +957,7 @@ class FusedEpilogue:
         "1",
         1.5,
         (1.0, 3.0),
-        "what all this takes longer where one warpgroup has a tile to itself",
+        "time of this work if one warpgroup has a tile to itself, over that of two that share it",
         "a warp of a scheduler waits for its own results, while two of them take turns",
         neutral=1.0,
         fitted=True,
@@ -966,7 +966,7 @@ class FusedEpilogue:
         "B/clk",
         48.0,
         (2.0, 512.0),
-        "rate at which one SM takes further matrices from shared memory and adds them",
+        "rate at which one SM reads an epilogue's other matrices from shared memory and adds them",
         "twice the rate of stores: nothing is converted twice",
         neutral=INFINITE,
         fitted=True,
@@ -975,7 +975,7 @@ class FusedEpilogue:
         "clk",
         600.0,
         (0.0, 8000.0),
-        "waiting for the first part of further matrices, each tile",
+        "wait for the first part of an epilogue's other matrices, each tile",
         "a latency of DRAM",
         neutral=0.0,
         fitted=True,
@@ -984,7 +984,7 @@ class FusedEpilogue:
         "1",
         0.5,
         (0.0, 1.0),
-        "share of the loads under way that the ring has room for in an epilogue, of kernels that share tiles",
+        "share of the loads in flight that the ring has room for during an epilogue; cooperative kernels",
         "all of them where loads set the pace, none where MMAs do and the ring is full",
         neutral=0.0,
         fitted=True,
@@ -993,7 +993,7 @@ class FusedEpilogue:
         "clk",
         900.0,
         (0.0, 4000.0),
-        "waiting for the part of a bias or another vector that a tile needs",
+        "wait for the part of a bias or another vector that a tile needs",
         "a latency of DRAM, and a barrier",
         neutral=0.0,
         fitted=True,
@@ -1002,7 +1002,7 @@ class FusedEpilogue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledOutputs:
-    """Outputs that an epilogue scales by the largest of their block."""
+    """Outputs that an epilogue scales by the largest value of their block."""
 
     resource: ClassVar[str] = EPILOGUE
 
@@ -1010,7 +1010,7 @@ class ScaledOutputs:
         "clk",
         30.0,
         (0.0, 400.0),
-        "scaling a thousand outputs by their largest, one SM",
+        "time to scale a thousand outputs by their largest value, on one SM",
         "a maximum, a product and a share of a shuffle for each: 128 a clock",
         neutral=0.0,
         fitted=True,
@@ -1019,7 +1019,7 @@ class ScaledOutputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouped:
-    """Tiles of groups: the table of groups, and whose a tile is."""
+    """Grouped problems: reading the table of groups, and finding the group of each tile."""
 
     resource: ClassVar[str] = LAUNCH
 
@@ -1027,7 +1027,7 @@ class Grouped:
         "us",
         0.5,
         (0.0, 20.0),
-        "reading the table of groups before the first tile",
+        "time to read the table of groups before the first tile",
         "a latency of DRAM",
         neutral=0.0,
         fitted=True,
@@ -1036,7 +1036,7 @@ class Grouped:
         "clk",
         600.0,
         (0.0, 20000.0),
-        "finding a tile's group, its tensor maps, and storing beside the next group's rows",
+        "time to find a tile's group and tensor maps, and to store it beside the next group's rows",
         "a latency of L2 that another tile hides in part",
         neutral=0.0,
         fitted=True,
@@ -1046,7 +1046,7 @@ class Grouped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowDivision:
-    """A silu that divides by numbers so large that the quotient is no normal one: of sums below -87."""
+    """Division of a silu whose quotient is denormal: accumulators below -87."""
 
     resource: ClassVar[str] = EPILOGUE
 
@@ -1054,7 +1054,7 @@ class SlowDivision:
         "clk",
         190.0,
         (0.0, 1000.0),
-        "what such a division takes a warp longer, for each of its accumulators",
+        "extra time of such a division, for each accumulator of a warp",
         "a call of some 40 instructions, each of which waits for the one before (SASS)",
         neutral=0.0,
         fitted=True,
@@ -1063,7 +1063,7 @@ class SlowDivision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointerStores:
-    """Outputs of groups that are stored by a pointer for each, masked, in place of a tensor map."""
+    """Outputs of groups stored through masked pointers in place of a tensor map."""
 
     resource: ClassVar[str] = EPILOGUE
 
@@ -1071,7 +1071,7 @@ class PointerStores:
         "clk",
         60.0,
         (0.0, 1000.0),
-        "a thousand outputs, one SM, beyond storing them by TMA",
+        "time to store a thousand outputs on one SM, beyond that by TMA",
         "an address, a comparison and a store of its own for each (PTX of Triton's kernels)",
         neutral=0.0,
         fitted=True,
@@ -1080,7 +1080,7 @@ class PointerStores:
         "clk",
         42.0,
         (0.0, 400.0),
-        "each register of one warpgroup that addresses push out and that comes back, once a tile",
+        "time of each register of one warpgroup that addresses displace, stored and loaded once a tile",
         "kernels that spill by the register at each k tile: 41 to 43 (h200)",
         neutral=0.0,
         fitted=True,
@@ -1089,14 +1089,14 @@ class PointerStores:
         "registers",
         142.0,
         (0.0, 255.0),
-        "of a thread that they push out where it has more than 64 accumulators",
+        "registers of a thread that addresses displace if it has more than 64 accumulators",
         "kernels of groups that Triton 3.6 compiled: 255 registers and 142 spilled with 128 accumulators",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftwareScales:
-    """The sums of each k tile are multiplied by scale factors as they are added up."""
+    """Accumulators of each k tile are multiplied by scale factors as they are added."""
 
     resource: ClassVar[str] = TENSOR
 
@@ -1104,7 +1104,7 @@ class SoftwareScales:
         "clk",
         320.0,
         (0.0, 2000.0),
-        "asking for the scale factors of the next k tile until they arrive out of L2",
+        "latency of the next k tile's scale factors from L2",
         "a latency of L2; none where they come with the operands, stages ahead",
         neutral=0.0,
         fitted=True,
@@ -1113,7 +1113,7 @@ class SoftwareScales:
         "clk",
         380.0,
         (0.0, 2000.0),
-        "what that takes longer out of DRAM",
+        "extra latency of scale factors from DRAM",
         "a latency of DRAM less that of L2",
         neutral=0.0,
         fitted=True,
@@ -1122,7 +1122,7 @@ class SoftwareScales:
         "clk",
         8.0,
         (0.0, 200.0),
-        "scaling a thousand sums, beyond adding them",
+        "time to scale a thousand accumulators, beyond adding them",
         "a product for each: 128 a clock",
         neutral=0.0,
         fitted=True,
@@ -1131,7 +1131,7 @@ class SoftwareScales:
         "clk",
         20.0,
         (0.0, 400.0),
-        "what a thousand sums take longer where columns have factors of their own",
+        "extra time of a thousand accumulators if each column has its own factor",
         "a product for each, and factors that fill registers",
         neutral=0.0,
         fitted=True,
@@ -1140,121 +1140,122 @@ class SoftwareScales:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithinPhases:
-    """Where the time of a phase lies, for timelines: no runtime reads these numbers, and no fit moves them.
+    """Times within phases, for timelines: no runtime depends on these numbers, and no fit moves them.
 
-    Read off the traces of 40 kernels (QuACK on H200s, `data/measurements/h200/traces`), judged on 26 others.
+    They are read off traces of 40 kernels (QuACK on H200s, `data/measurements/h200/traces`) and judged on
+    26 others.
     """
 
     prologue_us: float = number(
         "us",
         0.67,
         (0.0, 3.0),
-        "from the start of a CTA to its first load: barriers, tensor maps",
+        "time from the start of a CTA to its first load: barriers, tensor maps",
         "median of the traced kernels without clusters: 0.58 to 0.83",
     )
     cluster_prologue_us: float = number(
         "us",
         0.25,
         (0.0, 2.0),
-        "the same of clusters of several CTAs beyond it: they wait for each other",
+        "extra prologue of clusters of several CTAs, which wait for each other",
         "0.86 to 1.04 in 14 traced kernels with clusters",
     )
     first_load_us: float = number(
         "us",
         0.63,
         (0.0, 5.0),
-        "from the first load of the last CTA to the first MMAs, beside a k tile for each SM out of L2",
+        "time from the first load of the last CTA to the first MMAs, beyond a k tile for each SM from L2",
         "medians of the traced kernels by the size of a k tile: 0.55 to 0.6, half the start skew aside",
     )
     own_pages_us: float = number(
         "us",
         0.85,
         (0.0, 5.0),
-        "the same beyond it with one row of tiles, of which each SM reads pages of its own",
+        "extra first load with one row of tiles, where each SM reads its own pages",
         "1.7 to 2.2 in seven of eight traced kernels of 16 and 64 rows",
     )
     first_turn_us: float = number(
         "us",
         0.19,
         (0.0, 1.0),
-        "from the first load to a ping-pong warpgroup's first wait for data: it asks for its turn before",
+        "time from the first load to a ping-pong warpgroup's first wait for data, after it took its turn",
         "0.13 to 0.26 in 14 traced kernels; 0.03 in 20 of 22 cooperative ones that are not split",
     )
     issue_us: float = number(
         "us",
         0.05,
         (0.0, 1.0),
-        "from the data of a k tile until its MMAs are under way, while those of the one before run",
+        "time from the arrival of a k tile to the start of its MMAs, while those of the one before run",
         "0.05 to 0.06 in seven of eight traced kernels of narrow tiles that loads bound",
     )
     mean_share: float = number(
         "1",
         0.87,
         (0.2, 1.0),
-        "loads of the mean CTA, over those of the slowest one, which a wave lasts",
+        "load time of the mean CTA, over that of the slowest one, which ends the wave",
         "0.79 to 0.90 in nine traced kernels that loads bound by a factor of 1.5 or more",
     )
     spilled_wait_us: float = number(
         "us",
         0.03,
         (0.0, 1.0),
-        "what a warp that spills registers waits for each k tile, though it is there",
+        "wait of a warp that spills registers for a k tile that has already arrived",
         "0.03 in four traced kernels of cooperative warpgroups, 0.01 to 0.04 in five of ping-pong ones",
     )
     drain_us: float = number(
         "us",
         0.14,
         (0.0, 1.0),
-        "from the last store of a CTA to its end, for each warpgroup that computes",
+        "time from the last store of a CTA to its end, for each warpgroup that computes",
         "0.13 to 0.16 with one, 0.26 to 0.32 with two, 0.54 to 0.61 with three",
     )
     alone: float = number(
         "1",
         0.9,
         (0.2, 4.0),
-        "epilogue of a tile that one warpgroup stores, over that of the runtime, which holds the drain",
+        "epilogue of a tile that one warpgroup stores, over the runtime model's, which includes the drain",
         "0.8 to 1.05 in 12 traced kernels",
     )
     together: float = number(
         "1",
         0.7,
         (0.2, 4.0),
-        "the same of a tile that several warpgroups store",
+        "epilogue of a tile that several warpgroups store, over the runtime model's",
         "0.62 to 0.8 in 14 traced kernels",
     )
     beside_mmas: float = number(
         "1",
         2.15,
         (1.0, 8.0),
-        "epilogue of one ping-pong warpgroup while the other's MMAs run, over that of the runtime",
+        "epilogue of one ping-pong warpgroup while the other's MMAs run, over the runtime model's",
         "2.05 to 2.25 in four traced kernels",
     )
     spilled: float = number(
         "1",
         1.75,
         (1.0, 8.0),
-        "epilogue of warpgroups that spill registers, over that of the runtime; beside MMAs on top",
+        "epilogue of warpgroups that spill registers, over the runtime model's; multiplies beside_mmas",
         "1.65 to 1.8 in six traced kernels of one wave, or in their last one",
     )
     spilled_together: float = number(
         "1",
         2.1,
         (1.0, 8.0),
-        "the same of cooperative warpgroups, of which one stores while the other's MMAs still run",
+        "epilogue of cooperative warpgroups that spill: one stores while the other's MMAs still run",
         "1.95 to 2.3 in four traced kernels",
     )
     split_turn_us: float = number(
         "us",
         2.0,
         (0.0, 10.0),
-        "what a split tile's epilogue waits for each part before it, whose sums it adds to",
+        "wait of a split tile's epilogue for each earlier split, to whose sums it adds its own",
         "1.6 to 2.2 in four traced kernels of two and four parts",
     )
     start_share: float = number(
         "1",
         0.5,
         (0.0, 1.0),
-        "of what a full grid adds to a runtime, the part in which its CTAs start",
+        "share of launch.full_grid_us during which CTAs start",
         "chosen: they end one after the other as well; traces of six H200s show 0.1 to 0.25 us of 0.39",
     )
 
@@ -1297,13 +1298,13 @@ class KernelNumbers:
     software_scales: SoftwareScales
 
     def without(self, names: Collection[str]) -> KernelNumbers:
-        """The same with some mechanisms switched off."""
+        """These numbers with some mechanisms switched off."""
         if not names:
             return self
         return replace(self, **{name: _switched_off(getattr(self, name)) for name in names})
 
     def having(self, values: Mapping[str, float]) -> KernelNumbers:
-        """The same with other values of some numbers, by full name; bounds are the caller's care."""
+        """These numbers with some values replaced, by full name; the caller checks the bounds."""
         changed: dict[str, Any] = {}
         for name, value in values.items():
             mechanism, _, rest = name.partition(".")
@@ -1312,9 +1313,9 @@ class KernelNumbers:
         return replace(self, **changed)
 
     def faster(self, resource: str, factor: float) -> KernelNumbers:
-        """The same where a resource is so many times as fast: its times are shorter, its rates higher.
+        """These numbers with a resource `factor` times as fast: shorter times, higher rates.
 
-        Efficiencies stay: they are shares of rates that stand in the GPU's description.
+        Efficiencies stay: they are shares of rates in the GPU's description.
         """
         values = self.values()
         changed = {}
@@ -1325,7 +1326,7 @@ class KernelNumbers:
         return self.having(changed)
 
     def at_clock(self, slower: float) -> KernelNumbers:
-        """The same where a clock of the SMs lasts `slower` times as long."""
+        """These numbers with an SM clock period `slower` times as long."""
         if slower == 1.0:
             return self
         values = self.values()
@@ -1345,8 +1346,8 @@ LAUNCHING = (
     "chain.gap_us",
     "split_k.second_kernel_us",
 )
-"""Times that pass in clocks of the chip and are told in us at the clock of the card that they were fitted on:
-front end, CTAs, barriers, descriptors. First loads that wait for DRAM are not among them."""
+"""Launch times that take a fixed number of clocks: front end, CTAs, barriers, descriptors. Their values in us
+hold at the clock of the calibration's card. First loads, which wait for DRAM, are not among them."""
 
 
 KERNEL_MECHANISMS = frozenset(
@@ -1367,9 +1368,9 @@ KERNEL_MECHANISMS = frozenset(
         *("grouped", "pointer_stores", "software_scales"),
     }
 )
-"""Mechanisms whose numbers are the kernel's doing: another library's kernels have others on the same card.
+"""Mechanisms whose numbers belong to the kernel's code: libraries differ in them on one card.
 
-Edge tiles are among them: what is filled beside the matrix goes by the boxes of a kernel's TMA loads."""
+Edge tiles are among them: the fill depends on the boxes of a kernel's TMA loads."""
 
 
 FUSED_EPILOGUE = "fused_epilogue"
@@ -1380,18 +1381,18 @@ FURTHER_STAGES: Mapping[str, tuple[str, ...]] = {
     GROUPED: (GROUPED, "pointer_stores"),
     "software_scales": ("software_scales",),
 }
-"""What goes beyond a plain product, and the mechanisms that its kernels tell of."""
+"""Kinds of problem beyond a plain product, and the mechanisms that rows of that kind identify."""
 FURTHER_MECHANISMS = tuple(name for found in FURTHER_STAGES.values() for name in found)
-"""Mechanisms of what goes beyond a plain product."""
+"""All mechanisms of kinds of problem beyond a plain product."""
 IMPLICIT_GEMM = "implicit_gemm"
-"""What has no number of its own: operands that are gathered from images arrive as others do."""
+"""Convolutions: they have no mechanism of their own, since gathered operands arrive as others do."""
 FURTHER_SITUATIONS = (*FURTHER_STAGES, IMPLICIT_GEMM)
-"""What has an error band of its own; of two that a kernel has the later one tells its error."""
+"""Kinds of problem with their own error band; a kernel of two kinds has the band of the later one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """One mechanism: its name, what it is, its numbers, and the resource that it is a part of."""
+    """One mechanism: name, meaning, numbers, and the resource to which its time belongs."""
 
     name: str
     meaning: str
@@ -1413,7 +1414,7 @@ def _mechanisms() -> tuple[Mechanism, ...]:
 
 
 def _numbers_of(record: Any, prefix: str = "") -> tuple[Number, ...]:
-    """What is known of each field of a record."""
+    """The description of each field of a record."""
     found = []
     for spec in fields(record):
         told = dict(spec.metadata["number"])
@@ -1424,18 +1425,18 @@ def _numbers_of(record: Any, prefix: str = "") -> tuple[Number, ...]:
 
 
 MECHANISMS: tuple[Mechanism, ...] = _mechanisms()
-"""All mechanisms, in the order in which a launch meets them."""
+"""All mechanisms, roughly in the order of a launch."""
 MECHANISM_NAMES = tuple(mechanism.name for mechanism in MECHANISMS)
 CLOCK_MECHANISMS = tuple(mechanism.name for mechanism in MECHANISMS if mechanism.resource == CLOCK)
-"""What lowers the SM clock below that of the GPU's description."""
+"""Mechanisms that lower the SM clock below that of the GPU's description."""
 OF_LIBRARIES = tuple(
     name for name in MECHANISM_NAMES if name not in ("device_descriptors", "pointer_stores", SLOW_DIVISION)
 )
-"""Mechanisms of kernels whose tensor descriptors the host makes, and whose outputs all leave by TMA."""
+"""Mechanisms of kernels whose tensor descriptors the host makes and whose outputs are stored by TMA."""
 NUMBERS: Mapping[str, Number] = {spec.name: spec for mechanism in MECHANISMS for spec in mechanism.numbers}
 """All numbers by their full names."""
 SILICON_NUMBERS = tuple(name for name, spec in NUMBERS.items() if spec.of != KERNEL)
-"""Numbers of the card, which all families share."""
+"""Names of the card's numbers, which all families share."""
 
 
 @cache
@@ -1444,11 +1445,11 @@ def _places() -> tuple[tuple[str, str, Number], ...]:
 
 
 WITHIN_PHASES: Mapping[str, Number] = {spec.name: spec for spec in _numbers_of(WithinPhases)}
-"""The numbers that timelines read, by name."""
+"""The numbers of timelines, by name."""
 
 
 def within_phases(values: Mapping[str, float]) -> WithinPhases:
-    """The record from values by name; one that is missing has its start value.
+    """The record from values by name; a missing value takes its start value.
 
     Raises InputError for a value that is not finite or outside its bounds.
     """
@@ -1484,7 +1485,7 @@ def kernel_numbers(values: Mapping[str, float]) -> KernelNumbers:
 
 
 def checked(spec: Number, value: object) -> float:
-    """A value within the bounds of its number; raises InputError for any other."""
+    """The value as a float; raises InputError if it is outside the bounds of its number."""
     good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not good or not spec.low <= value <= spec.high:  # type: ignore[operator]
         unit = "" if spec.unit == "1" else f" {spec.unit}"
