@@ -59,9 +59,13 @@ class Ended(BaseException):
 
 
 def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The `key=value` words of a command line, and the rest of it."""
-    overrides = [word for word in words if _OVERRIDE.match(word)]
-    return overrides, [word for word in words if not _OVERRIDE.match(word)]
+    """The `key=value` words of a command line, and the rest of it; a word after --sweep is its value."""
+    overrides: list[str] = []
+    rest: list[str] = []
+    for word in words:
+        value = rest[-1:] == ["--sweep"]
+        (overrides if _OVERRIDE.match(word) and not value else rest).append(word)
+    return overrides, rest
 
 
 class OneSentenceParser(argparse.ArgumentParser):

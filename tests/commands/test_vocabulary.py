@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 
 import pytest
 
-from gemm_model.cli import VERBS, parser_of
+from gemm_model.cli import VERBS, parser_of, split_overrides
 from gemm_model.config import CONFIG_DIR
 
 KERNEL = ("--m", 1024, "--n", 1024, "--k", 1024, "--cta", "128x128")
@@ -35,9 +36,9 @@ def test_help_tells_defaults_and_two_examples_that_parse(verb):
     examples = [line.strip() for line in text.partition("examples:")[2].splitlines() if line.strip()]
     assert len(examples) >= 2
     for example in examples:
-        words = example.partition(" > ")[0].split()
+        words = shlex.split(example.partition(" > ")[0])
         assert words[:2] == ["gemm-model", verb]
-        child.parse_args([word for word in words[2:] if "=" not in word])
+        child.parse_args(split_overrides(words[2:])[1])
     for action in child._actions:
         if (
             action.option_strings
@@ -330,3 +331,77 @@ def test_cards_to_compare_are_different_ones(gemm_model, cards):
     found = gemm_model("rank", *SIZES, "--gpu", cards)
     assert found.code == 2
     assert "expected different cards" in found.err
+
+
+ATTENTION = ("--attention", "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128")
+
+
+def rows_of(found):
+    assert found.code == 0, found.err
+    return json.loads(found.out)["rows"]
+
+
+@pytest.mark.parametrize("verb", ["explain", "explore"])
+@pytest.mark.parametrize("asked", [SIZES, ATTENTION])
+def test_explanations_and_pages_are_compared_too(gemm_model, tmp_path, verb, asked):
+    page, config = ("--html", tmp_path / "a.html"), ("--cta", "128x256")
+    words = (*asked, *(page if verb == "explore" else config if asked == SIZES else ()), "--format", "json")
+    rows = rows_of(gemm_model(verb, *words, "--gpu", "h200,h100_sxm"))
+    assert [row["gpu"] for row in rows] == ["h200", "h100_sxm"]
+    if verb == "explore":
+        assert all((tmp_path / f"a-{row['gpu']}.html").stat().st_size > 1e5 for row in rows)
+    for row in rows if verb == "explain" else ():
+        alone = json.loads(gemm_model(verb, *words, "--gpu", row["gpu"]).out)["result"]
+        assert row["predicted_us"] == alone["prediction"]["predicted_us"]
+        assert row["limited_by"].startswith(alone["limiter"])
+        assert sum(row[name] for name in row if name.startswith("elasticity_")) == pytest.approx(1, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "values"),
+    [
+        (("rank", "--n", 512, "--k", 512), "m=1..100 by 4x", [1, 4, 16, 64]),
+        (("predict", "--m", 64, "--n", 512, "--cta", "64x64"), "k=64..300 by 64", [64, 128, 192, 256]),
+        (("predict", *SIZES, "--cta", "64x64"), "gpu.sm_clk_mhz=1500..1755 by 127.5", [1500, 1627.5, 1755]),
+        (("predict", *ATTENTION), "seq_kv=4096..16384 by 2x", [4096, 8192, 16384]),
+    ],
+)
+def test_a_sweep_is_the_same_question_for_every_value(gemm_model, tmp_path, words, text, values):
+    plot, name = tmp_path / "a.svg", text.partition("=")[0]
+    rows = rows_of(
+        gemm_model(*words, "--gpu", "h200,h100_sxm", "--sweep", text, "--plot", plot, "--format", "json")
+    )
+    assert [(row["gpu"], row[name]) for row in rows] == [
+        (gpu, value) for gpu in ("h200", "h100_sxm") for value in values
+    ]
+    assert plot.read_text().count("<svg") == 1
+    last = (f"{name}={values[-1]}",) if "." in name else (f"--{name}", values[-1])
+    if words[1] == "--attention":
+        words, last = (words[0], words[1], f"{words[2]} {name}={values[-1]}"), ()
+    alone = rows_of(gemm_model(*words, *last, "--gpu", "h100_sxm", "--format", "json"))[0]
+    assert rows[-1]["predicted_us"] == pytest.approx(alone["predicted_us"], rel=1e-9)
+
+
+def test_a_sweep_draws_bars_and_tells_what_cannot_run(gemm_model):
+    found = gemm_model("predict", *SIZES, "--cta", "128x128", "--sweep", "stages=2..12 by 5")
+    assert [line.count("#") > 10 for line in found.out.splitlines()] == [False, True]
+    assert "note: left out: stages=12: " in found.err
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("m=1-10", "expected such as 'm=1..8192 by 2x'"),
+        ("m=1..8 by -2", "expected such as 'm=1..8192 by 2x'"),
+        ("m=8..1 by 2x", "expected a last value of at least the first"),
+        ("m=0..8 by 2x", "expected a last value of at least the first"),
+        ("m=1..8 by 1x", "expected a last value of at least the first"),
+        ("m=1..99999 by 1", "99998 values; expected at most 1000"),
+        ("q=1..8 by 2x", "--sweep is over 'q'; expected one of m, n, k, batch"),
+        ("n=1..8 by 2x", "--n has no effect with --sweep"),
+    ],
+)
+def test_a_bad_sweep_gets_one_sentence(gemm_model, text, sentence):
+    found = gemm_model("rank", "--n", 512, "--k", 512, "--sweep", text)
+    assert (found.code, found.err.count("\n")) == (2, 1)
+    assert sentence in found.err

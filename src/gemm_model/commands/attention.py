@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.commands import common
+from gemm_model.commands import common, compare
 from gemm_model.core.attention import EXAMPLE, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.models import DEFAULT_MODEL
@@ -99,6 +100,51 @@ def _row(prediction: Prediction) -> dict[str, Any]:
     levels = {f"{level}_bytes": value for level, value in prediction.bytes_by_level.items()}
     told = {"predicted_us": prediction.runtime_us, "limiter": prediction.limiter}
     return {**told, "error_band": prediction.error_band, **phases, **levels, **prediction.details}
+
+
+def answer(args: argparse.Namespace, *used: str) -> compare.Answer:
+    """One attention kernel on the card of --gpu."""
+    from gemm_model.api import predict as predicted
+    from gemm_model.attention.choice import AttentionChoice
+    from gemm_model.attention.kernels import resolved
+
+    chosen = _settings(args, "sweep", "plot", *used)
+    problem, config = AttentionProblem.parse(args.attention), AttentionConfig.parse(args.attention_config)
+    found = predicted(problem, config, chosen.gpu, options=chosen.options)
+    choice = AttentionChoice(config=resolved(problem, config, chosen.gpu), prediction=found)
+    return _answer(choice, problem)
+
+
+def best(args: argparse.Namespace, *used: str) -> compare.Answer:
+    """The fastest configuration on the card of --gpu."""
+    from gemm_model.attention.choice import rank_attention
+
+    chosen = _settings(args, "family", "sweep", "plot", *used)
+    problem = AttentionProblem.parse(args.attention)
+    return _answer(rank_attention(problem, chosen.gpu, args.family).best, problem)
+
+
+def explained(args: argparse.Namespace) -> compare.Answer:
+    """What limits an attention kernel on the card of --gpu."""
+    from gemm_model.attention.explanation import explain_attention
+
+    told = answer(args)
+    chosen, config = common.settings(args), AttentionConfig.parse(args.attention_config)
+    found = explain_attention(AttentionProblem.parse(args.attention), config, chosen.gpu)
+    return replace(told, beside=compare.limits({unit.name: unit.elasticity for unit in found.units}))
+
+
+def explored(args: argparse.Namespace) -> compare.Answer:
+    """Write the page of an attention on the card of --gpu; its fastest configuration."""
+    explore(args)
+    return replace(best(args, "html"), beside={"file": str(args.html)})
+
+
+def _answer(choice: AttentionChoice, problem: AttentionProblem) -> compare.Answer:
+    kernel = {
+        name: value for name, value in _choice(choice).items() if name not in ("predicted_us", "limiter")
+    }
+    return compare.Answer(kernel=kernel, prediction=choice.prediction, flop=problem.flop)
 
 
 def predict(args: argparse.Namespace) -> Document:

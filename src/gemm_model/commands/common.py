@@ -54,7 +54,9 @@ BATCH_DEFAULT_DTYPE = "bf16"
 def add_gpu(parser: argparse.ArgumentParser, *, model: str | None = None) -> None:
     """--gpu, --sms and --cfg; `model` is the verb's default."""
     parser.add_argument(
-        "--gpu", help="a GPU's name or a YAML file; rank and predict compare several, a,b (default: h200)"
+        "--gpu",
+        help="a GPU's name or a YAML file; predict, rank, explain and explore compare several, a,b "
+        "(default: h200)",
     )
     parser.add_argument("--sms", type=int, help="SMs that the kernel may use (default: all of the GPU's)")
     parser.add_argument(

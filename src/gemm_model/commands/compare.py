@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
@@ -13,31 +15,81 @@ from gemm_model.report.document import Document, text_table
 if TYPE_CHECKING:
     from gemm_model.core.prediction import Prediction
 
-Answer = tuple[dict[str, Any], "Prediction"]
-"""Columns that say which kernel it is, and its prediction."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a verb answers for one card and one value of every option."""
+
+    kernel: Mapping[str, Any]
+    """Columns that say which kernel it is."""
+    prediction: Prediction
+    flop: float
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    """Further columns; those that begin with UNSHOWN are left out of the text."""
+
+    @property
+    def row(self) -> dict[str, Any]:
+        found = self.prediction
+        told = {"predicted_us": found.runtime_us, "error_band": found.error_band}
+        told |= {"tflops": self.flop / found.runtime_us / 1e6 if found.runtime_us else None}
+        return {**self.kernel, **told, "limiter": found.limiter}
+
+
+UNSHOWN = "elasticity_"
+WORTH_TELLING = 0.1
+"""Least share of a runtime that a table names [1]; texts; chosen."""
+Asked = Callable[[argparse.Namespace], Answer]
 
 
 def cards_asked(args: argparse.Namespace) -> list[str]:
-    """The cards of --gpu where it names several; else none."""
-    return common.listed(args.gpu) if args.gpu is not None and "," in args.gpu else []
-
-
-def compare(args: argparse.Namespace, verb: str, answer: Callable[[argparse.Namespace], Answer]) -> int:
-    """Show the answer of each card beside that of the first."""
-    cards = cards_asked(args)
+    """The cards of --gpu where it names several; else none. Raises InputError where two are the same."""
+    if args.gpu is None or "," not in args.gpu:
+        return []
+    cards = common.listed(args.gpu)
     if len(set(cards)) < 2 or len(set(cards)) < len(cards):
         raise InputError(f"--gpu is {args.gpu}; expected different cards, such as h200,b200_sxm")
-    found = [(card, *answer(argparse.Namespace(**{**vars(args), "gpu": card}))) for card in cards]
-    first = found[0][2]
+    return cards
+
+
+def compare(args: argparse.Namespace, verb: str, answer: Asked) -> int:
+    """Show the answer of each card beside that of the first."""
+    found = {card: answer(but(args, gpu=card)) for card in cards_asked(args)}
+    first = next(iter(found.values())).prediction
     rows = [
-        {"gpu": card, **kernel, "predicted_us": of_card.runtime_us, "error_band": of_card.error_band}
-        | {"limiter": of_card.limiter, "ratio": of_card.runtime_us / first.runtime_us}
-        | {"inside_bands": _inside(first, of_card)}
-        for card, kernel, of_card in found
+        {"gpu": card, **each.row, "ratio": each.prediction.runtime_us / first.runtime_us}
+        | {"inside_bands": _inside(first, each.prediction), **each.beside}
+        for card, each in found.items()
     ]
-    caveats = dict.fromkeys(caveat for _, _, of_card in found for caveat in of_card.caveats)
-    common.show(args, Document(verb=verb, rows=rows, notes=list(caveats), text=lambda: text_table(rows)))
+    document = Document(
+        verb=verb,
+        model=common.settings(but(args, gpu=rows[0]["gpu"])).model,
+        result={"compared_with": rows[0]["gpu"]},
+        rows=rows,
+        notes=caveats(found.values()),
+        text=lambda: text_table(
+            [{name: row[name] for name in row if not name.startswith(UNSHOWN)} for row in rows]
+        ),
+    )
+    common.show(args, document)
     return 0
+
+
+def but(args: argparse.Namespace, **changes: Any) -> argparse.Namespace:
+    """The options with others in their place."""
+    return argparse.Namespace(**{**vars(args), **changes})
+
+
+def limits(elasticities: Mapping[str, float]) -> dict[str, Any]:
+    """Columns of what limits a kernel: the share of the runtime that each resource's speed governs."""
+    told = ", ".join(f"{name} {share:.0%}" for name, share in elasticities.items() if share >= WORTH_TELLING)
+    return {"limited_by": told} | {
+        f"{UNSHOWN}{name.lower().replace(' ', '_')}": share for name, share in elasticities.items()
+    }
+
+
+def caveats(answers: Iterable[Answer]) -> list[str]:
+    """What to keep in mind of any answer, each sentence once."""
+    return list(dict.fromkeys(chain.from_iterable(each.prediction.caveats for each in answers)))
 
 
 def _inside(first: Prediction, other: Prediction) -> str | None:

@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.commands import attention, common, further
+from gemm_model.commands import attention, common, compare, further
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.prediction import RESIDUAL_PHASE
+from gemm_model.kernels.registry import family_of
 from gemm_model.report.console import prediction_fields
 from gemm_model.report.document import Document, plain, text_table
 
@@ -32,6 +33,7 @@ EXAMPLES = (
     "--m 4096 --n 4096 --k 4096 --epilogue gelu,bias --cta 128x256 --cluster 2x1",
     "--attention 'full batch=16 heads=32 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128'",
     "--m 4096 --n 4096 --k 4096 --cta 128x128 --against h100_sxm",
+    "--m 4096 --n 4096 --k 4096 --cta 128x128 --gpu h200,h100_sxm",
     "--m 4096 --n 4096 --k 4096 --cta 128x256 --ncu report.csv",
 )
 
@@ -70,12 +72,12 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.kernel_model.explanation import explain
 
     common.check_document(args)
+    if compare.cards_asked(args):
+        return compare.compare(args, "explain", _answer)
     if attention.asked(args):
         common.show(args, attention.explain(args))
         return 0
-    chosen = common.settings(args)
-    if chosen.model != MODEL:
-        raise InputError(f"--model is {chosen.model}; expected {MODEL}, the model that explains itself")
+    chosen = _settings(args)
     if args.ncu is not None:
         return _run_measured(args, chosen)
     problem, config = further.problem(args), common.config(args)
@@ -112,6 +114,35 @@ def run(args: argparse.Namespace) -> int:
     )
     common.show(args, document)
     return 0
+
+
+def _answer(args: argparse.Namespace) -> compare.Answer:
+    """What limits the kernel of the options on the card of --gpu."""
+    from gemm_model.kernel_model.explanation import explain
+
+    if attention.asked(args):
+        return attention.explained(args)
+    common.refuse_given(args, (*further.ROUTING, "against", "what_if", "ncu"), "with several cards")
+    chosen, problem, config = _settings(args), further.problem(args), common.config(args)
+    found = explain(problem, config, chosen.gpu, chosen.options)
+    shares = {each.name: each.elasticity for each in found.mechanisms}
+    return compare.Answer(
+        kernel={
+            "kernel": family_of(config.kernel, chosen.gpu).name,
+            "cta": args.cta,
+            "cluster": args.cluster,
+        },
+        prediction=found.prediction,
+        flop=problem.flop,
+        beside={"share_of_roofline": found.achieved["share_of_roofline"], **compare.limits(shares)},
+    )
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    chosen = common.settings(args)
+    if chosen.model != MODEL:
+        raise InputError(f"--model is {chosen.model}; expected {MODEL}, the model that explains itself")
+    return chosen
 
 
 def _expected(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gemm_model.commands import attention, common
+from gemm_model.commands import attention, common, compare
 from gemm_model.commands.explain import MODEL
-from gemm_model.commands.rank import add_family, ranker_of, row_of
+from gemm_model.commands.rank import add_family, best_of, ranker_of, row_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import problem_fields
 from gemm_model.report.document import Document, text_table
+
+if TYPE_CHECKING:
+    from gemm_model.choice.selection import Ranking
 
 EXAMPLES = (
     "--m 4096 --n 4096 --k 4096 --dtype fp8 --html shape.html",
@@ -30,9 +35,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if compare.cards_asked(args):
+        return compare.compare(args, "explore", _answer)
     if attention.asked(args):
         common.print_document(attention.explore(args), args.format or "table")
         return 0
+    ranking = _page(args)
+    row = row_of(ranking.best, ranking.problem)
+    document = Document(
+        verb="explore",
+        gpu=ranking.gpu.name,
+        model=MODEL,
+        result={"file": args.html, "problem": problem_fields(ranking.problem), "kernels": ranking.kernels},
+        rows=[row],
+        text=lambda: text_table([row]),
+    )
+    common.print_document(document, args.format or "table")
+    return 0
+
+
+def _page(args: argparse.Namespace) -> Ranking:
+    """Write the page of the problem on one card."""
     from gemm_model.integrations.quack import swapped
     from gemm_model.kernel_model.explanation import explain
     from gemm_model.report.page.kernel import shape_page
@@ -46,14 +69,13 @@ def run(args: argparse.Namespace) -> int:
     own = swapped(problem) if best.swap_ab else problem
     explanation = explain(own, best.config, ranker.gpu, chosen.options)
     common.write_page(shape_page(ranking, explanation), args.html)
-    row = row_of(ranking.best, problem)
-    document = Document(
-        verb="explore",
-        gpu=ranker.gpu.name,
-        model=chosen.model,
-        result={"file": args.html, "problem": problem_fields(problem), "kernels": ranking.kernels},
-        rows=[row],
-        text=lambda: text_table([row]),
-    )
-    common.print_document(document, args.format or "table")
-    return 0
+    return ranking
+
+
+def _answer(args: argparse.Namespace) -> compare.Answer:
+    """The page of one card of several, beside --html: FILE-CARD.html."""
+    card = Path(args.gpu).stem
+    args.html = args.html.with_stem(f"{args.html.stem}-{card}")
+    if attention.asked(args):
+        return attention.explored(args)
+    return best_of(_page(args), {"file": str(args.html)})

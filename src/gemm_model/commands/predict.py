@@ -9,10 +9,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.commands import attention, common, compare, further
+from gemm_model.commands import attention, common, compare, further, sweep
 from gemm_model.commands.further import add_further
 from gemm_model.core.errors import InputError
 from gemm_model.core.settings import Settings
+from gemm_model.kernels.registry import family_of
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ EXAMPLES = (
     "--groups 512,300,0,16 --n 4096 --k 2048 --epilogue gated_silu --cta 128x128",
     "--experts 64 --tokens 4096 --top-k 8 --routing zipf:0.7 --n 2048 --k 4096 --cta 128x128",
     "--attention 'causal heads=32 kv_heads=8 seq_q=4096 head_dim=128'",
+    "--n 4096 --k 4096 --cta 128x256 --gpu h200,h100_sxm --sweep 'm=1..8192 by 2x' --plot times.svg",
 )
 MOST_ROWS = 38
 """Rows of a table without measurements that the text shows [rows]; chosen: a screen."""
@@ -51,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_config(parser)
     add_further(parser)
     attention.add_attention(parser)
+    sweep.add_sweep(parser)
     common.add_page(parser, "the table: curves, rooflines and maps with filters")
 
 
@@ -58,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     if args.input is not None:
         used = (*common.SETTINGS, *common.OUTPUT, "input", "html")
         common.refuse_unused(args, "with --input", used)
+        if compare.cards_asked(args):
+            raise InputError(f"--gpu is {args.gpu} with --input; expected one card for a table")
         document = predict_table_file(
             args.input,
             args.output,
@@ -70,20 +75,38 @@ def run(args: argparse.Namespace) -> int:
     if args.html is not None:
         raise InputError("--html comes without --input; expected a table (explore makes a page of one shape)")
     common.check_document(args)
+    if sweep.asked(args):
+        return sweep.sweep(args, "predict", _answer)
     if compare.cards_asked(args):
-        common.refuse_given(args, further.ROUTING, "with several cards")
-        return compare.compare(args, "predict", _of_one_card)
+        return compare.compare(args, "predict", _answer)
     common.show(args, attention.predict(args) if attention.asked(args) else predict_kernel(args))
     return 0
 
 
-def _of_one_card(args: argparse.Namespace) -> compare.Answer:
+def _answer(args: argparse.Namespace) -> compare.Answer:
     """The kernel of the options on the card of --gpu."""
     from gemm_model.api import predict
 
+    common.refuse_given(args, further.ROUTING, "with several answers")
+    if attention.asked(args):
+        return attention.answer(args)
     chosen, problem = common.settings(args), further.problem(args)
-    found = predict(problem, common.config(args), chosen.gpu, chosen.model, options=chosen.options)
-    return {"kernel": args.kernel, "cta": args.cta, "cluster": args.cluster}, found
+    needs_tile = _needs_tile(args, chosen)
+    config = common.config(args)
+    told = {}
+    if needs_tile:
+        told = {"kernel": family_of(config.kernel, chosen.gpu).name, "cta": args.cta, "cluster": args.cluster}
+    found = predict(problem, config, chosen.gpu, chosen.model, options=chosen.options)
+    return compare.Answer(kernel=told, prediction=found, flop=problem.flop)
+
+
+def _needs_tile(args: argparse.Namespace, chosen: Settings) -> bool:
+    """Whether the model reads a configuration; any tile serves one that does not."""
+    from gemm_model.models import create_model
+
+    needed = create_model(chosen.model, chosen.gpu, chosen.options).needs_tile
+    args.cta = args.cta if needed else args.cta or "1x1"
+    return needed
 
 
 def _of_card(args: argparse.Namespace, card: str) -> Settings:
@@ -164,17 +187,15 @@ def _predictions_text(rows: pd.DataFrame) -> str:
 def predict_kernel(args: argparse.Namespace) -> Document:
     """The prediction of the one kernel that the options describe."""
     from gemm_model.core.fields import kernel_fields, problem_fields
-    from gemm_model.models import create_model
     from gemm_model.report.console import explanation, prediction_fields
 
     chosen = common.settings(args)
     problem = further.problem(args)
-    needs_tile = create_model(chosen.model, chosen.gpu, chosen.options).needs_tile
+    needs_tile = _needs_tile(args, chosen)
     notes = []
     if not needs_tile:
         unread = sorted(args.given & set(common.CONFIG))
         notes = [f"{chosen.model} does not read --{name.replace('_', '-')}" for name in unread]
-        args.cta = args.cta or "1x1"
     config = common.config(args)
     problem, prediction, expected = _predicted(args, problem, config, chosen)
     kernel = kernel_fields(config) if needs_tile else {}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.attention.choice import EMITTERS as ATTENTION_EMITTERS
-from gemm_model.commands import attention, common, compare, further
+from gemm_model.commands import attention, common, compare, further, sweep
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.kernel_config import AUTO_KERNEL
@@ -30,9 +31,11 @@ EXAMPLES = (
     "--input shapes.csv --dtype fp8 --output best.csv",
     "--experts 64 --tokens 4096 --top-k 8 --routing zipf:0.7 --n 2048 --k 4096",
     "--attention 'full batch=8 heads=64 kv_heads=8 seq_q=1 seq_kv=32768 head_dim=128' --emit splits",
+    "--m 64 --n 7168 --gpu h200,h100_sxm --sweep 'k=512..8192 by 512' --plot times.svg",
 )
 
 MAX_TOP = 1000
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=tuple(dict.fromkeys((*EMITTERS, *ATTENTION_EMITTERS))),
         help="print the winner for this tool, ready to paste",
     )
+    sweep.add_sweep(parser)
     common.add_page(parser, "the ranking: bands, ties, tile against cluster")
 
 
@@ -89,13 +93,13 @@ def run(args: argparse.Namespace) -> int:
         common.check_document(args, args.html)
     else:
         common.check_outputs(args.output, args.html)
+    if sweep.asked(args):
+        return sweep.sweep(args, "rank", _best)
+    if compare.cards_asked(args):
+        return compare.compare(args, "rank", _best)
     if attention.asked(args):
         common.show(args, attention.rank(args))
         return 0
-    if compare.cards_asked(args):
-        read = (*common.SETTINGS, *common.OUTPUT, "family", *common.PROBLEM, *further.FURTHER)
-        common.refuse_unused(args, "with several cards", read)
-        return compare.compare(args, "rank", _best)
     always = (*common.SETTINGS, *common.OUTPUT, "family")
     if args.emit in families() and "family" not in args.given:
         args.family = args.emit
@@ -126,11 +130,23 @@ def run(args: argparse.Namespace) -> int:
 
 def _best(args: argparse.Namespace) -> compare.Answer:
     """The best kernel on the card of --gpu."""
-    problem = further.problem(args)
-    best = ranker_of(args).rank(problem, 1).best
-    row = row_of(best, problem)
+    read = (*common.SETTINGS, *common.OUTPUT, *sweep.OPTIONS, "family", *common.PROBLEM, *further.FURTHER)
+    common.refuse_unused(args, "with several answers", (*read, "attention"))
+    if attention.asked(args):
+        return attention.best(args)
+    return best_of(ranker_of(args).rank(further.problem(args), 1))
+
+
+def best_of(ranking: Ranking, beside: Mapping[str, Any] = NOTHING) -> compare.Answer:
+    """The first of a ranking as one card's answer, with further columns beside."""
+    row = row_of(ranking.best, ranking.problem)
     told = ("kernel", "tile", "cluster", "schedule", "swizzle", "split_k", "swap_ab")
-    return {name: row[name] for name in told}, best.prediction
+    return compare.Answer(
+        kernel={name: row[name] for name in told},
+        prediction=ranking.best.prediction,
+        flop=ranking.problem.flop,
+        beside=beside,
+    )
 
 
 def _document(ranker: Ranker, args: argparse.Namespace, **parts: Any) -> Document:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -64,6 +66,31 @@ def predicted_against_measured(frame: pd.DataFrame, model: str, gpu: str, path: 
     axes.set_title(f"{model} on {gpu}")
     axes.legend(title="limiter", markerscale=2)
     axes.grid(alpha=0.3)
+    _save(figure, path)
+
+
+def swept(rows: Sequence[Mapping[str, Any]], name: str, path: Path) -> None:
+    """Time and TFLOP/s of every card over the number that was swept, each with its error band."""
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    for gpu, table in pd.DataFrame(rows).groupby(lambda place: rows[place].get("gpu", ""), sort=False):
+        band = table["error_band"].astype(float).fillna(0.0)
+        for side, column in zip(axes, ("predicted_us", "tflops"), strict=True):
+            at, value = table[name], table[column].astype(float)
+            line = side.plot(at, value, marker="o", markersize=3, label=gpu)[0]
+            side.fill_between(at, value / (1 + band), value * (1 + band), color=line.get_color(), alpha=0.2)
+    values = sorted({row[name] for row in rows})
+    for side, told in zip(axes, ("predicted time (us)", "TFLOP/s"), strict=True):
+        # Steps that grow are factors.
+        if len(values) > 2 and values[-1] - values[-2] > 1.5 * (values[1] - values[0]):
+            side.set_xscale("log", base=2)
+        side.set(xlabel=name, ylabel=told)
+        side.grid(alpha=0.3)
+        side.xaxis.set_major_formatter("{x:.6g}")
+    axes[0].set_yscale("log")
+    for which in (axes[0].yaxis.set_major_formatter, axes[0].yaxis.set_minor_formatter):
+        which("{x:.6g}")
+    if "gpu" in rows[0]:
+        axes[0].legend()
     _save(figure, path)
 
 
