@@ -20,6 +20,7 @@ EXPECTED = "expected such as 'm=1..8192 by 2x' or 'k=64..4096 by 64'"
 SWEPT = ("m", "n", "k", "batch", "stages", "swizzle", "split_k", "sms")
 """Options that hold one number; any key of the configuration, such as gpu.sm_clk_mhz, is swept as well."""
 MOST_VALUES = 1000
+MOST_NOTES = 5
 BAR = 30
 """Characters of the most TFLOP/s [1]; texts; chosen."""
 _NUMBER = r"(\d{1,12}(?:\.\d{1,9})?)"
@@ -95,7 +96,8 @@ def sweep(args: argparse.Namespace, verb: str, answer: Asked) -> int:
     rows = [
         ({"gpu": card} if len(cards) > 1 else {}) | {name: value, **each.row} for card, value, each in found
     ]
-    left_out = [f"left out: {name}={value:g}: {error}" for value, error in reasons]
+    left_out = [f"left out: {name}={value}: {error}" for value, error in reasons[:MOST_NOTES]]
+    left_out += [f"left out: {len(reasons)} values in all"] if len(reasons) > MOST_NOTES else []
     document = Document(
         verb=verb,
         gpu=None if len(cards) > 1 else common.settings(args).gpu.name,
