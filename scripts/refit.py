@@ -24,7 +24,7 @@ from gemm_model.calibration.joint import Group, JointFit, Kind, Parameter, byte_
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.report import write_numbers, write_silicon
 from gemm_model.calibration.residual_fit import corrected_fold_us, train_on
-from gemm_model.calibration.run import BAND_QUANTILE, FEWEST_BAND_ROWS, error_bands
+from gemm_model.calibration.run import BAND_QUANTILE, FEWEST_BAND_ROWS, error_bands, rounded
 from gemm_model.calibration.tables import load_tables, main_situation, splits_k
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec, load_gpu
@@ -374,6 +374,7 @@ def fitted(
     fit = joint_fit(whole, gpu, start, free, bounds=bounds, evaluations=12)
     free, near = identified(fit, start)
     fit = joint_fit(whole, gpu, near, free, bounds=bounds, evaluations=5)
+    fit = replace(fit, numbers={kind: rounded(values) for kind, values in fit.numbers.items()})
     near = {kind: fit.numbers[kind] for kind in start}
     print(f"{len(free)} numbers fitted to {sum(len(group.rows) for group in whole)} rows", flush=True)
     fits = [
@@ -406,7 +407,8 @@ def write_family(
         calibration,
         numbers={kind: fit.numbers_of(name, kind) for kind in kinds},
         intervals={
-            kind: {each.number: width for each, width in widths.items() if each.serves(name, kind)}
+            kind: dict(calibration.intervals.get(kind, {}))
+            | rounded({each.number: width for each, width in widths.items() if each.serves(name, kind)})
             for kind in kinds
         },
         sources={**calibration.sources, **dict.fromkeys(fitted, "joint fit")},

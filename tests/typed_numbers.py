@@ -48,6 +48,7 @@ VALUES = {
     "edge_tiles.row_clk": 6.0,
     "edge_tiles.further_sm": 0.2,
     "edge_tiles.further_sm_of_pairs": 0.4,
+    "edge_tiles.crowd_ctas": 1.0,
     "edge_tiles.whole_box_cost": 1.2,
     "edge_tiles.shared_cost": 0.6,
     "edge_tiles.two_way_cost": 1.5,

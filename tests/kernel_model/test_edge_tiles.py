@@ -64,6 +64,22 @@ def test_a_tile_over_both_edges_is_filled_for_both_operands_at_once():
     assert found.bytes_per_wave == pytest.approx(132 * (16 + 1 / 9 * 32) * 4096 * 2)
 
 
+def test_a_box_that_few_ctas_read_costs_less():
+    # 33 matrices of one row of tiles, each of 96 rows outside that four CTAs read.
+    batch = replace(row((32, 4 * 128, 4096), cta_m=128, cta_n=128), batch=33.0)
+    schedule, found = schedule_of(batch), found_of(batch)
+    for crowd, share in ((4.0, 1.0), (16.0, 0.25), (2.0, 1.0)):
+        filled = edge_fill(batch, schedule, found, numbers({"edge_tiles.crowd_ctas": crowd}))
+        assert filled.bytes_per_wave == pytest.approx(132 * 96 * share * 4096 * 2)
+    # The same rows by multicast arrive in boxes, whoever else reads them.
+    pairs = replace(row((32, 4 * 128, 4096), cta_m=128, cta_n=128, cluster_n=2), batch=33.0)
+    few, many = (
+        edge_fill(pairs, schedule_of(pairs), found_of(pairs), numbers({"edge_tiles.crowd_ctas": crowd}))
+        for crowd in (1.0, 32.0)
+    )
+    assert few == many
+
+
 def test_of_more_rows_than_eight_no_cluster_keeps_one():
     # 12 rows of 64 divide the 132 clusters; half of the last lies outside.
     sizes = (736, 11 * 64, 4096)

@@ -31,6 +31,7 @@ NEUTRAL = {
         "two_way_cost": 1.0,
         "two_way_hidden": 0.0,
         "gpc_share": 0.0,
+        "crowd_ctas": 1.0,
     },
 }
 

@@ -53,7 +53,11 @@ def write_silicon(
     entries: Mapping[str, Mapping[str, Any]],
     path: Path,
 ) -> None:
-    """Write the file of a card's numbers; measured intervals and sources stay as in `entries`."""
+    """The file of a card's own numbers.
+
+    What direct measurements leave to each stays as in `entries`, and so does the interval of a number that
+    was not fitted.
+    """
     widths = {(each.number, each.kind): width for each, width in half_width.items() if each.family is None}
     found: dict[str, Any] = {}
     for name in SILICON_NUMBERS:
@@ -65,9 +69,10 @@ def write_silicon(
             entry["interval"] = _digits(widths[name, None])
         elif told:
             entry["interval"] = told
+        kept = ("measured", "source") if "interval" in entry else ("interval", "measured", "source")
         found[name] = {
             **entry,
-            **{key: entries[name][key] for key in ("measured", "source") if key in entries[name]},
+            **{key: entries[name][key] for key in kept if key in entries[name]},
         }
     header = (
         f"# Numbers of the {gpu} itself, which all kernel families share; fitted together by scripts/refit.py\n"

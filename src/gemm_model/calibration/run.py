@@ -346,7 +346,7 @@ def extend(
         numbers[kind] = _rounded(fits[-1].numbers)
         widths = {name: width for each in fits for name, width in each.half_width.items()}
         known = {name: width for name, width in base.intervals.get(kind, {}).items() if name in kept}
-        intervals[kind] = {**known, **_digits({name: w for name, w in widths.items() if np.isfinite(w)})}
+        intervals[kind] = {**known, **rounded({name: w for name, w in widths.items() if np.isfinite(w)})}
         bands[kind] = {**bands.get(kind, {}), **stages.bands}
         validations[kind] = stages.validations
         counts[kind] = {name: sum(map(len, rows.values())) for name, rows in stages.further.items() if rows}
@@ -750,7 +750,7 @@ def _corrected_bands(result: KindResult, gpu: GpuSpec) -> dict[str, float]:
 def _intervals(found: KindResult) -> dict[str, float]:
     """Half-widths of the fitted numbers; a number without influence has none and counts as frozen."""
     widths = {name: width for each in found.fits for name, width in each.half_width.items()}
-    return _digits({name: width for name, width in widths.items() if np.isfinite(width)})
+    return rounded({name: width for name, width in widths.items() if np.isfinite(width)})
 
 
 def _sources(kinds: Mapping[str, KindResult], base: Calibration, tables: str) -> dict[str, str]:
@@ -852,9 +852,10 @@ def _cards(seen: Observations) -> IntArray | None:
     return np.where(rows[codes] >= 0.02 * len(codes), codes, -1).astype(np.int64)
 
 
-def _digits(values: Mapping[str, float]) -> dict[str, float]:
+def rounded(values: Mapping[str, float]) -> dict[str, float]:
+    """The values with as many digits as a calibration file holds."""
     return {name: float(f"{value:.{SIGNIFICANT_DIGITS}g}") for name, value in values.items()}
 
 
 def _rounded(numbers: KernelNumbers) -> KernelNumbers:
-    return kernel_numbers(_digits(numbers.values()))
+    return kernel_numbers(rounded(numbers.values()))

@@ -22,7 +22,7 @@ from gemm_model.tables.further_columns import FURTHER_COLUMNS, TYPE_COLUMNS, ask
 from gemm_model.tables.schema import KNOWN, PROBLEM_COLUMNS, understood
 from gemm_model.tables.table import batch_from_frame, sizes
 
-KERNELS_LOOKED_AT_CLOSELY = 64
+KERNELS_LOOKED_AT_CLOSELY = 128
 """Kernels of a shape whose tile orders are all predicted [1]; after a first look with few orders; chosen: a
 kernel may be fast in one order only."""
 

@@ -86,6 +86,8 @@ class _Edge:
     """CTAs of a cluster along the operand's extent; each half of a pair's B counts as one."""
     sharers: Values
     """CTAs that receive a tile by multicast."""
+    readers: Values
+    """CTAs of the matrix that need the same tile, now or later."""
 
 
 def edge_fill(
@@ -100,9 +102,23 @@ def edge_fill(
     rows_n = ceil(batch.n / (batch.cta_n * batch.cluster_n))
     fixed_m = _fixed(schedule, rows_m, (rows_m <= schedule.group) & schedule.minor_is_m, order)
     fixed_n = _fixed(schedule, rows_n, (rows_n <= schedule.group) & negated(schedule.minor_is_m), order)
-    a_edge = _edge(schedule.filled_m, rows_m, fixed_m, batch.cluster_m, batch.cluster_n)
     holders = resources.b_holders
-    b_edge = _edge(schedule.filled_n, rows_n, fixed_n, batch.cluster_n * holders, batch.cluster_m / holders)
+    a_edge = _Edge(
+        outside=minimum((1.0 - filled_m) * rows_m, 1.0),
+        rows=rows_m,
+        fixed=fixed_m,
+        along=batch.cluster_m,
+        sharers=batch.cluster_n,
+        readers=rows_n * batch.cluster_n,
+    )
+    b_edge = _Edge(
+        outside=minimum((1.0 - filled_n) * rows_n, 1.0),
+        rows=rows_n,
+        fixed=fixed_n,
+        along=batch.cluster_n * holders,
+        sharers=batch.cluster_m / holders,
+        readers=rows_m * batch.cluster_m,
+    )
     a_bytes = batch.cta_m * batch.a_bytes_per_element
     b_bytes = batch.cta_n / holders * batch.b_bytes_per_element
     fill_a, fill_b = a_bytes * _fill_cost(a_edge, multicast), b_bytes * _fill_cost(b_edge, multicast)
@@ -137,10 +153,6 @@ def _two_way(batch: GemmBatch) -> Flags:
     return (batch.cluster_m / batch.b_holders > 1) & (batch.cluster_n > 1)
 
 
-def _edge(filled: Values, rows: Values, fixed: Flags, along: Values, sharers: Values) -> _Edge:
-    return _Edge(minimum((1.0 - filled) * rows, 1.0), rows, fixed, along, sharers)
-
-
 def _out_of_step(edge: _Edge, tile: Values, order: EdgeTiles) -> Values:
     """Share of an operand's requests that no longer merge.
 
@@ -169,7 +181,8 @@ def _fill_cost(edge: _Edge, multicast: EdgeTiles) -> Values:
 
     Each CTA that shares a tile by multicast requests a box of it. Fill costs less if fewer SMs have it:
     clusters that keep their row have all of it or none, the others take turns. The roots come from timings of
-    decode shapes.
+    decode shapes. A box that few CTAs read costs less: SMs that fill the same box wait for one another, those
+    that fill boxes of other matrices of a batch do not.
     """
     if is_zero(edge.outside):
         return 0.0
@@ -178,7 +191,8 @@ def _fill_cost(edge: _Edge, multicast: EdgeTiles) -> Values:
     part = maximum(edge.outside * boxes - whole, 0.0)
     part = part * where(whole > 0.0, multicast.shared_cost, 1.0)
     in_boxes = (multicast.whole_box_cost * whole + part) / boxes
-    share = where(edge.sharers > 1.0, in_boxes, edge.outside)
+    crowded = where(edge.along * edge.sharers > 1.0, 1.0, minimum(edge.readers / multicast.crowd_ctas, 1.0))
+    share = where(edge.sharers > 1.0, in_boxes, edge.outside) * crowded
     share = share * where(edge.sharers >= 4.0, multicast.shared_cost, 1.0)
     root = sqrt(edge.rows)
     several = where(edge.sharers > 1.0, root, sqrt(root))

@@ -598,6 +598,15 @@ class EdgeTiles:
         "as further_sm",
         of=CARD,
     )
+    crowd_ctas: float = number(
+        "CTAs",
+        32.0,
+        (1.0, 132.0),
+        "readers of one box without multicast from which on its fill costs in full; in proportion below",
+        "boxes of 128 rows, 8 inside: none of the cost up to 4 readers, half at 16, two thirds at 32, all at 132",
+        neutral=1.0,
+        of=CARD,
+    )
     whole_box_cost: float = number(
         "1",
         1.16,
