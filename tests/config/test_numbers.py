@@ -101,6 +101,8 @@ SHIPPED = {
             "promote_clk": 3.802,
             "scale_row_clk": 2.25,
             "spill_cost": 2.041,
+            "trees_margin": 0.02,
+            "formulas_margin": 0.04,
         },
     ),
     "overlap": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
-from gemm_model.serving import model
+from gemm_model.serving import choose, model
+from gemm_model.serving.frameworks import framework_of
+from gemm_model.serving.layers import MoeCell
+from gemm_model.serving.numbers import serving_numbers
 from gemm_model.serving.predict import predicted
 from gemm_model.serving.problem import ServedProduct
 from gemm_model.serving.resources import resources_of
@@ -47,8 +51,8 @@ def test_fp8_experts_are_swapped_below_64_rows_on_hopper_alone():
 def test_an_mma_of_64_by_256_takes_128_clocks():
     # 2 x 64 x 256 x 16 FLOP at 4,096 a clock; below 64 columns the operands' bytes take longer.
     dense = ServedProduct(tokens=64, n=256, k=16)
-    assert model.mma_clk(launches(dense, 64, 256, 16, 1))[0] == pytest.approx(128.0)
-    assert model.mma_clk(launches(dense, 64, 32, 16, 1))[0] == pytest.approx((2048 + 32 * 32) / 128)
+    assert model.mma_clk(launches(dense, 64, 256, 16, 1).kernels)[0] == pytest.approx(128.0)
+    assert model.mma_clk(launches(dense, 64, 32, 16, 1).kernels)[0] == pytest.approx((2048 + 32 * 32) / 128)
 
 
 def test_decode_is_bound_by_the_weights_of_active_experts():
@@ -84,6 +88,19 @@ def test_a_card_without_the_type_is_refused():
         predicted(product, tuning_grid(), load_gpu("a100_sxm_80gb"))
 
 
+def product_of(row: pd.Series) -> ServedProduct:
+    return ServedProduct(
+        tokens=int(row.tokens),
+        n=int(row.n),
+        k=int(row.k),
+        experts=int(row.experts),
+        topk=int(row.topk),
+        in_dtype=row.in_dtype,
+        scaling=row.scaling,
+        gathered=bool(row.gathered),
+    )
+
+
 @pytest.fixture(scope="module")
 def judged() -> pd.DataFrame:
     """The rows of models that are held out, with their predicted times."""
@@ -91,17 +108,7 @@ def judged() -> pd.DataFrame:
     table = table[(table.role == "held_out") & (table.status == "ok")].reset_index(drop=True)
     times = np.empty(len(table))
     for _, rows in table.groupby([*PROBLEM, "n", "k"]):
-        row = rows.iloc[0]
-        product = ServedProduct(
-            tokens=int(row.tokens),
-            n=int(row.n),
-            k=int(row.k),
-            experts=int(row.experts),
-            topk=int(row.topk),
-            in_dtype=row.in_dtype,
-            scaling=row.scaling,
-            gathered=bool(row.gathered),
-        )
+        product = product_of(rows.iloc[0])
         times[rows.index] = predicted(product, TileGrid(*rows[CONFIG].to_numpy(float).T), H200).total_us
     return table.assign(runtime_us=table.runtime_us.astype(float), predicted_us=times)
 
@@ -115,3 +122,42 @@ def test_models_that_are_held_out(judged: pd.DataFrame, kernel: str, mape: float
     problems = rows.groupby(PROBLEM)
     first = rows.loc[problems.predicted_us.idxmin(), "runtime_us"].to_numpy()
     assert (problems.runtime_us.min().to_numpy() / first).mean() > choice
+
+
+def test_no_layer_is_slower_than_the_default(judged: pd.DataFrame) -> None:
+    """Choices for 112 layers of serving_fresh whose configurations were timed with both products."""
+    gains = []
+    fresh = judged[(judged.campaign == "serving_fresh") & (judged.kernel == "triton_moe")]
+    for _, rows in fresh.groupby(["model", "in_dtype", "tokens"]):
+        products = [product_of(rows[rows["product"] == name].iloc[0]) for name in ("gate_up", "down")]
+        (chosen,) = choose.choose_layers([products], H200, framework_of("vllm"))
+        of_product = rows.groupby(["product", *CONFIG]).runtime_us.mean().unstack("product")
+        both_us = of_product.sum(axis=1, min_count=2).dropna()
+        timed = both_us.get(astuple(chosen.configs[0]))
+        if timed is not None:
+            gains.append(both_us[astuple(chosen.default)] / timed - 1.0)
+    assert len(gains) >= 110
+    assert min(gains) > -0.02
+    assert np.mean(gains) > 0.04
+
+
+def test_the_default_is_kept_where_the_model_cannot_tell():
+    experts = MoeCell(
+        experts=64, experts_total=64, topk=8, size=256, hidden=2048, gated=True,
+        dtype="bf16", scaling="none", weights_only=False,
+    )  # fmt: skip
+    for framework in ("vllm", "sglang"):
+        for chosen in choose.choose_moe(experts, H200, framework_of(framework)):
+            assert (chosen.gain == 0.0) == all(each == chosen.default for each in chosen.configs)
+            assert chosen.gain == 0.0 or chosen.gain > serving_numbers().trees_margin
+
+
+def test_the_sieve_keeps_the_fastest():
+    product = ServedProduct(tokens=256, n=1536, k=2048, experts=128, topk=8, in_dtype="e4m3")
+    grid = choose.candidates(product.smallest, H200)
+    every = predicted(product, grid, H200).total_us
+    found = choose.shortlist([model.launches_of(product, grid, H200)], 7, apart=False)
+    assert found.grid.config(0) == grid.config(7)
+    assert found.times[0][0] == every[7]
+    assert found.times[0].min() == every.min()
+    assert len(found.grid) <= choose.FINALISTS + 1

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.serving.frameworks import TOKEN_KEYS, Framework, framework_of
 from gemm_model.serving.layers import DenseCell, MoeCell
-from gemm_model.serving.predict import formula_us, predict_us
+from gemm_model.serving.model import Launches, launches_of, times_of
 from gemm_model.serving.problem import BLOCK, ServedProduct
+from gemm_model.serving.residual import corrects, factors, features, first_trees, residual
+from gemm_model.serving.resources import resources_of
 from gemm_model.serving.tile_config import FloatArray, TileConfig, TileGrid, tuning_grid
 
 Routing = str | Sequence[int]
 PROMISING = 384
-"""Configurations that trees are asked of [1]; chosen: the fastest of each of 504 measured problems was
-among them."""
+"""Configurations that the first trees are asked of [1]; chosen: the fastest of each of 504 measured problems
+was among them."""
+FINALISTS = 48
+"""Configurations that all trees are asked of [1]; chosen with FIRST_TREES."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,22 +43,6 @@ class Chosen:
         return self.default_us / self.predicted_us - 1.0
 
 
-def grid_of(product: ServedProduct) -> TileGrid:
-    """The configurations to choose from; a k tile that spans two blocks of scales would be cut."""
-    return tuning_grid(BLOCK if product.block_scaled else 256)
-
-
-def rank(
-    product: ServedProduct, gpu: GpuSpec, routing: Routing = "uniform"
-) -> Iterator[tuple[TileConfig, float]]:
-    """The configurations that fit, fastest first, each with its predicted time in us."""
-    grid = _promising([product], gpu, routing)
-    times = predict_us(product, grid, gpu, routing)
-    for index in np.argsort(times, kind="stable"):
-        if np.isfinite(times[index]):
-            yield grid.config(index), float(times[index])
-
-
 def choices_of(asked: tuple[MoeCell | DenseCell, GpuSpec, str, str]) -> list[Chosen]:
     """The choices of a cell on a card for a framework, by name, under a routing."""
     cell, gpu, framework, routing = asked
@@ -68,39 +58,102 @@ def choose_moe(
 
     Both products share the sorted token ids, so that their tiles have equally many rows.
     """
-    return [
-        _chosen([cell.product(t, down=False), cell.product(t, down=True)], gpu, framework, routing)
-        for t in TOKEN_KEYS
-    ]
+    products = [[cell.product(t, down=False), cell.product(t, down=True)] for t in TOKEN_KEYS]
+    return choose_layers(products, gpu, framework, routing)
 
 
 def choose_dense(cell: DenseCell, gpu: GpuSpec, framework: Framework) -> list[Chosen]:
-    return [_chosen([cell.product(t)], gpu, framework, "uniform") for t in TOKEN_KEYS]
+    return choose_layers([[cell.product(t)] for t in TOKEN_KEYS], gpu, framework)
 
 
-def _chosen(products: list[ServedProduct], gpu: GpuSpec, framework: Framework, routing: Routing) -> Chosen:
-    grid = _promising(products, gpu, routing)
-    times = [predict_us(product, grid, gpu, routing) for product in products]
-    picked = _apart(grid, times) if framework.apart else [int(np.argmin(sum(times)))] * len(times)
-    default = framework.default(products[0], gpu)
-    alone = TileGrid.of([default])
-    default_us = sum(float(predict_us(product, alone, gpu, routing)[0]) for product in products)
-    configs = tuple(grid.config(index) for index in picked)
+def choose_layers(
+    layers: Sequence[Sequence[ServedProduct]],
+    gpu: GpuSpec,
+    framework: Framework,
+    routing: Routing = "uniform",
+) -> list[Chosen]:
+    """The choice for each token count of a layer: its products, which share a kernel."""
+    defaults = [framework.default(products[0], gpu) for products in layers]
+    grid = candidates(layers[0][0].smallest, gpu, tuple(dict.fromkeys(defaults)))
+    chosen = []
+    for products, default in zip(layers, defaults, strict=True):
+        launches = [launches_of(product, grid, gpu, routing) for product in products]
+        (own,) = grid.where(default)
+        chosen.append(_chosen(shortlist(launches, int(own), apart=framework.apart), apart=framework.apart))
+    return chosen
+
+
+@lru_cache(maxsize=64)
+def candidates(kernel: ServedProduct, gpu: GpuSpec, more: tuple[TileConfig, ...] = ()) -> TileGrid:
+    """The configurations to choose from: those of the frameworks' grid that fit, and `more`.
+
+    A k tile that spans two blocks of scales would be cut.
+    """
+    grid = tuning_grid(BLOCK if kernel.block_scaled else 256)
+    return grid.take(np.flatnonzero(resources_of(kernel, grid, gpu).fits)).with_configs(more)
+
+
+@dataclass(frozen=True, slots=True)
+class Shortlist:
+    """Launches of configurations that may be the fastest, the default first, and each product's times [us]."""
+
+    launches: list[Launches]
+    times: list[FloatArray]
+
+    @property
+    def grid(self) -> TileGrid:
+        return self.launches[0].grid
+
+    @property
+    def margin(self) -> float:
+        """Gain over the default below which the model cannot tell the two apart [1]."""
+        numbers = self.launches[0].numbers
+        return numbers.trees_margin if corrects(self.launches[0].gpu) else numbers.formulas_margin
+
+
+def shortlist(launches: Sequence[Launches], own: int, *, apart: bool) -> Shortlist:
+    """Of the products of a layer, sieved by the formulas, then by the first trees where trees know the card.
+
+    The configuration at `own` stays. Products that need not share one (`apart`) are sieved each for itself.
+    """
+    times = [times_of(each) for each in launches]
+    rows = _fastest([each.total_us for each in times], PROMISING, own, apart=apart)
+    launches = [each.take(rows) for each in launches]
+    if not corrects(launches[0].gpu):
+        return Shortlist(list(launches), [each.total_us[rows] for each in times])
+    seen = [features(each, time.take(rows)) for each, time in zip(launches, times, strict=True)]
+    plain = [time.total_us[rows] for time in times]
+    sieved = [time * factors(first_trees(), of) for time, of in zip(plain, seen, strict=True)]
+    last = _fastest(sieved, FINALISTS, 0, apart=apart)
+    exact = [time[last] * factors(residual(), of[:, last]) for time, of in zip(plain, seen, strict=True)]
+    return Shortlist([each.take(last) for each in launches], exact)
+
+
+def _fastest(times: Sequence[FloatArray], count: int, own: int, *, apart: bool) -> NDArray[np.int64]:
+    """Positions of the default, and of the `count` fastest for all products or for each."""
+    totals = times if apart else [np.sum(times, axis=0)]
+    fastest = [np.argsort(total, kind="stable")[:count] for total in totals]
+    rows = [
+        row for of, total in zip(fastest, totals, strict=True) for row in of[np.isfinite(total[of])].tolist()
+    ]
+    return np.array(list(dict.fromkeys([own, *rows])), dtype=np.int64)
+
+
+def _chosen(found: Shortlist, *, apart: bool) -> Chosen:
+    """The best of a shortlist, or the default where the model cannot tell the two apart."""
+    times = found.times
+    picked = _apart(found.grid, times) if apart else [int(np.argmin(np.sum(times, axis=0)))] * len(times)
+    default_us = sum(float(time[0]) for time in times)
+    least_us = sum(float(time[index]) for time, index in zip(times, picked, strict=True))
+    if default_us <= least_us * (1.0 + found.margin):
+        picked, least_us = [0] * len(times), default_us
     return Chosen(
-        tokens=products[0].tokens,
-        configs=configs if framework.apart else configs[:1],
-        predicted_us=sum(float(each[index]) for each, index in zip(times, picked, strict=True)),
-        default=default,
+        tokens=found.launches[0].product.tokens,
+        configs=tuple(found.grid.config(index) for index in (picked if apart else picked[:1])),
+        predicted_us=least_us,
+        default=found.grid.config(0),
         default_us=default_us,
     )
-
-
-def _promising(products: Sequence[ServedProduct], gpu: GpuSpec, routing: Routing) -> TileGrid:
-    """The configurations that the formulas find fastest: trees are asked of these alone."""
-    grid = grid_of(products[0])
-    times = np.sum([formula_us(product, grid, gpu, routing) for product in products], axis=0)
-    fastest = np.argsort(times, kind="stable")[:PROMISING]
-    return grid.take(fastest[np.isfinite(times[fastest])])
 
 
 def _apart(grid: TileGrid, times: list[FloatArray]) -> list[int]:

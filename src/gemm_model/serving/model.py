@@ -8,16 +8,18 @@ states one formula for all configurations of a grid.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.serving.numbers import ServingNumbers, serving_numbers
 from gemm_model.serving.problem import ServedProduct
 from gemm_model.serving.resources import OUTPUT_BYTES, Resources, resources_of, step_accesses
-from gemm_model.serving.routing import RowTiles, row_tiles
+from gemm_model.serving.routing import row_tiles
 from gemm_model.serving.tile_config import FloatArray, TileGrid
 
 LINE_BYTES = 128.0
@@ -49,25 +51,80 @@ class Times:
         parts = np.stack([self.sm_us, self.l2_us, self.dram_us, self.start_us])
         return [names[index] for index in parts.argmax(axis=0)]
 
+    def take(self, rows: NDArray[np.int64]) -> Times:
+        """Of some of the configurations."""
+        return Times(*(getattr(self, spec.name)[rows] for spec in fields(self)))
+
     def scaled(self, factor: FloatArray) -> Times:
         return Times(*(getattr(self, spec.name) * factor for spec in fields(self)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launches:
-    """A grid of configurations of one product on a card: what all formulas take."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kernels:
+    """Configurations of one kernel on a card, whatever the sizes of what it multiplies."""
 
     product: ServedProduct
     grid: TileGrid
     gpu: GpuSpec
-    resources: Resources
     numbers: ServingNumbers
+    resources: Resources
+    row_sizes: tuple[FloatArray, NDArray[np.int64]]
+    """The tiles' heights, and which of them each configuration has."""
+
+    def take(self, rows: NDArray[np.int64]) -> Kernels:
+        """Some of the configurations."""
+        sizes, size_of_each = self.row_sizes
+        return replace(
+            self,
+            grid=self.grid.take(rows),
+            resources=self.resources.take(rows),
+            row_sizes=(sizes, size_of_each[rows]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Launches:
+    """A grid of configurations of one product on a card: what all formulas take."""
+
+    product: ServedProduct
+    kernels: Kernels
+    step_sm_clk: FloatArray
+    """What a k step of a tile takes of its SM while others wait for data."""
+    step_chain_clk: FloatArray
+    """How long a k step lasts at least."""
     row_tiles: FloatArray
     launched: FloatArray
     """Tiles of rows in the grid, those without rows among them."""
     active_experts: float
     warm: bool
     """Whether the weights are in L2 where they fit: launches of one layer back to back."""
+
+    def take(self, rows: NDArray[np.int64]) -> Launches:
+        """Some of the configurations."""
+        return replace(
+            self,
+            kernels=self.kernels.take(rows),
+            step_sm_clk=self.step_sm_clk[rows],
+            step_chain_clk=self.step_chain_clk[rows],
+            row_tiles=self.row_tiles[rows],
+            launched=self.launched[rows],
+        )
+
+    @property
+    def grid(self) -> TileGrid:
+        return self.kernels.grid
+
+    @property
+    def gpu(self) -> GpuSpec:
+        return self.kernels.gpu
+
+    @property
+    def numbers(self) -> ServingNumbers:
+        return self.kernels.numbers
+
+    @property
+    def resources(self) -> Resources:
+        return self.kernels.resources
 
     @property
     def columns(self) -> FloatArray:
@@ -115,19 +172,35 @@ def launches_of(
 ) -> Launches:
     """The launches of all configurations of `grid`; raises InputError where the card lacks the type."""
     gpu.flop_per_us(element_type(product.math_type).math_kind)
-    sizes, size_of_each = np.unique(grid.cta_m, return_inverse=True)
-    tiles: list[RowTiles] = [row_tiles(product, int(size), routing) for size in sizes]
+    kernels, step_sm_clk, step_chain_clk = _kernels(product.smallest, grid, gpu, numbers or serving_numbers())
+    sizes, size_of_each = kernels.row_sizes
+    tiles = [row_tiles(product, int(size), routing) for size in sizes]
     return Launches(
         product=product,
-        grid=grid,
-        gpu=gpu,
-        resources=resources_of(product, grid, gpu),
-        numbers=numbers or serving_numbers(),
+        kernels=kernels,
+        step_sm_clk=step_sm_clk,
+        step_chain_clk=step_chain_clk,
         row_tiles=np.array([each.tiles for each in tiles])[size_of_each],
         launched=np.array([each.launched for each in tiles])[size_of_each],
         active_experts=tiles[0].active_experts,
         warm=warm,
     )
+
+
+@lru_cache(maxsize=8)
+def _kernels(
+    product: ServedProduct, grid: TileGrid, gpu: GpuSpec, numbers: ServingNumbers
+) -> tuple[Kernels, FloatArray, FloatArray]:
+    """What products of all sizes share, kept for the next one: the kernels, and their steps' clocks."""
+    kernels = Kernels(
+        product=product,
+        grid=grid,
+        gpu=gpu,
+        numbers=numbers,
+        resources=resources_of(product, grid, gpu),
+        row_sizes=np.unique(grid.cta_m, return_inverse=True),
+    )
+    return kernels, _step_sm_clk(kernels), _step_chain_clk(kernels)
 
 
 def times_of(launches: Launches) -> Times:
@@ -142,61 +215,68 @@ def times_of(launches: Launches) -> Times:
 
 def _smooth_max(order: float, *parts: FloatArray) -> FloatArray:
     """The norm of that order: nearly the largest part, more where two are alike."""
-    power = sum((part**order for part in parts[1:]), parts[0] ** order)
-    root: FloatArray = np.sqrt(power) if order == SOFT else np.sqrt(np.sqrt(power))
-    return root
+    powers = [part * part for part in parts]
+    if order == SHARP:
+        powers = [power * power for power in powers]
+    root: FloatArray = np.sqrt(sum(powers[1:], powers[0]))
+    return root if order == SOFT else np.sqrt(root)
 
 
-def mma_clk(launches: Launches) -> FloatArray:
+def mma_clk(kernels: Kernels) -> FloatArray:
     """MMAs of a k step [clk of the SM's tensor cores].
 
     From shared memory, 64 x n at a time: n / 2 clocks at the full rate, or its operands' bytes at 128 B/clk,
     max(n / 2, (2048 + 32 n) / 128) (wgmma, measured on an H200). From registers: a share of the rate on sm90
     and later, all of it before.
     """
-    grid, gpu, resources = launches.grid, launches.gpu, launches.resources
+    grid, gpu, resources = kernels.grid, kernels.gpu, kernels.resources
     kinds = gpu.flop_per_clk_per_sm
-    rate = kinds[element_type(launches.product.math_type).math_kind]
+    rate = kinds[element_type(kernels.product.math_type).math_kind]
     flop = 2.0 * grid.cta_m * grid.cta_n * grid.cta_k
     columns = np.where(resources.swapped, grid.cta_m, grid.cta_n)
     whole = np.maximum(columns / 2.0, (2048.0 + 32.0 * columns) / 128.0) / (columns / 2.0)
     newer = gpu.kernel_architecture in ("sm90", "sm100")
-    share = launches.numbers.mma_share if newer else 1.0
+    share = kernels.numbers.mma_share if newer else 1.0
     slow_rate = min(rate, kinds["fp16"]) if newer else rate
     return np.where(resources.from_smem, flop / rate * whole, flop / (slow_rate * share))
 
 
-def scaling_clk(launches: Launches) -> FloatArray:
+def scaling_clk(kernels: Kernels) -> FloatArray:
     """Scaling the sums of a k step by their blocks' scales [clk]: FMAs for each sum, a load for each row."""
-    if not launches.product.block_scaled:
-        return np.zeros(len(launches.grid))
-    grid, numbers = launches.grid, launches.numbers
+    if not kernels.product.block_scaled:
+        return np.zeros(len(kernels.grid))
+    grid, numbers = kernels.grid, kernels.numbers
     sums = grid.cta_m * grid.cta_n * numbers.promote_clk / CUDA_LANES
     return sums + grid.cta_m * numbers.scale_row_clk
 
 
-def copy_clk(launches: Launches) -> FloatArray:
+def copy_clk(kernels: Kernels) -> FloatArray:
     """Issuing the copies of a k step, padding rows among them [clk]."""
-    accesses = step_accesses(launches.product, launches.grid) / 32.0
-    return accesses * launches.numbers.access_clk / WARP_SCHEDULERS
+    accesses = step_accesses(kernels.product, kernels.grid) / 32.0
+    return accesses * kernels.numbers.access_clk / WARP_SCHEDULERS
+
+
+def _step_sm_clk(kernels: Kernels) -> FloatArray:
+    return _smooth_max(SHARP, mma_clk(kernels), copy_clk(kernels) + scaling_clk(kernels))
+
+
+def _step_chain_clk(kernels: Kernels) -> FloatArray:
+    """A step waits for its copies, asked for `stages` - 1 steps before, or does all its work in turn."""
+    numbers = kernels.numbers
+    waiting = numbers.load_latency_clk / np.maximum(kernels.grid.stages - 1.0, 1.0)
+    from_registers = np.where(kernels.resources.from_smem, 0.0, numbers.step_clk)
+    working = mma_clk(kernels) + scaling_clk(kernels) + copy_clk(kernels) + from_registers
+    return _smooth_max(SOFT, waiting, working)
 
 
 def sm_clk(launches: Launches) -> FloatArray:
     """What a tile takes of its SM while others wait for data [clk]."""
-    each = _smooth_max(SHARP, mma_clk(launches), copy_clk(launches) + scaling_clk(launches))
-    return launches.steps * each
+    return launches.steps * launches.step_sm_clk
 
 
 def chain_clk(launches: Launches) -> FloatArray:
-    """How long a tile lasts at least [clk]: its first loads and its store, and step after step.
-
-    A step waits for its copies, which were asked for `stages` - 1 steps before, or does all its work in turn.
-    """
-    numbers, grid = launches.numbers, launches.grid
-    waiting = numbers.load_latency_clk / np.maximum(grid.stages - 1.0, 1.0)
-    from_registers = np.where(launches.resources.from_smem, 0.0, numbers.step_clk)
-    working = mma_clk(launches) + scaling_clk(launches) + copy_clk(launches) + from_registers
-    return launches.steps * _smooth_max(SOFT, waiting, working) + numbers.tile_us * launches.clk_per_us
+    """How long a tile lasts at least [clk]: its first loads and its store, and step after step."""
+    return launches.steps * launches.step_chain_clk + launches.numbers.tile_us * launches.clk_per_us
 
 
 def _sm_us(launches: Launches) -> FloatArray:

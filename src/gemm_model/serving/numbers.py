@@ -24,6 +24,8 @@ class ServingNumbers:
     promote_clk: float = empirical("clk", 0.0, 20.0)
     scale_row_clk: float = empirical("clk", 0.0, 20.0)
     spill_cost: float = empirical("1", 0.0, 100.0)
+    trees_margin: float = empirical("1", 0.0, 1.0)
+    formulas_margin: float = empirical("1", 0.0, 1.0)
 
 
 @cache

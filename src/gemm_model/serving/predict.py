@@ -8,7 +8,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.serving.model import Times, launches_of, times_of
 from gemm_model.serving.problem import ServedProduct
 from gemm_model.serving.residual import corrected
-from gemm_model.serving.tile_config import FloatArray, TileGrid
+from gemm_model.serving.tile_config import TileGrid
 
 
 def predicted(
@@ -22,17 +22,3 @@ def predicted(
     """Times of all configurations of `grid`; `warm` where the weights are in L2 as far as they fit."""
     launches = launches_of(product, grid, gpu, routing, warm=warm)
     return corrected(launches, times_of(launches))
-
-
-def predict_us(
-    product: ServedProduct, grid: TileGrid, gpu: GpuSpec, routing: str | Sequence[int] = "uniform"
-) -> FloatArray:
-    """Runtime of each configuration, cold weights [us]."""
-    return predicted(product, grid, gpu, routing).total_us
-
-
-def formula_us(
-    product: ServedProduct, grid: TileGrid, gpu: GpuSpec, routing: str | Sequence[int] = "uniform"
-) -> FloatArray:
-    """The same by the formulas alone, which take a fortieth of the time."""
-    return times_of(launches_of(product, grid, gpu, routing)).total_us

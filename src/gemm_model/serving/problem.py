@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError
@@ -77,3 +77,11 @@ class ServedProduct:
     @property
     def block_scaled(self) -> bool:
         return self.scaling == "block128x128"
+
+    @property
+    def smallest(self) -> ServedProduct:
+        """The smallest product of the same kernel: what one k step of a tile costs, it costs there too."""
+        experts = min(self.experts_total, 2)
+        return replace(
+            self, tokens=1, n=1, k=1, experts=experts, topk=1, experts_total=experts, gathered=True
+        )

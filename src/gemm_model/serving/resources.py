@@ -6,7 +6,7 @@ Nothing here was fitted to a time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,10 @@ class Resources:
     """Registers beyond what a thread can have, over those."""
     ctas_per_sm: FloatArray
     fits: NDArray[np.bool_]
+
+    def take(self, rows: NDArray[np.int64]) -> Resources:
+        """Of some of the configurations."""
+        return Resources(*(getattr(self, spec.name)[rows] for spec in fields(self)))
 
 
 def resources_of(product: ServedProduct, grid: TileGrid, gpu: GpuSpec) -> Resources:

@@ -61,9 +61,9 @@ class TileConfig:
         return {key: getattr(self, name) for name, key in KEYS.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TileGrid:
-    """Many configurations, a column a number."""
+    """Many configurations, a column a number; a grid equals itself alone, so that costs can be kept by it."""
 
     cta_m: FloatArray
     cta_n: FloatArray
@@ -82,6 +82,16 @@ class TileGrid:
 
     def config(self, index: int) -> TileConfig:
         return TileConfig(*(int(getattr(self, name)[index]) for name in KEYS))
+
+    def where(self, config: TileConfig) -> NDArray[np.int64]:
+        """Positions of a configuration: one, or none."""
+        same = [getattr(self, name) == getattr(config, name) for name in KEYS]
+        return np.flatnonzero(np.logical_and.reduce(same))
+
+    def with_configs(self, configs: Sequence[TileConfig]) -> TileGrid:
+        """The same with those of `configs` that it lacks at its end."""
+        more = TileGrid.of([each for each in dict.fromkeys(configs) if not len(self.where(each))])
+        return TileGrid(*(np.append(getattr(self, name), getattr(more, name)) for name in KEYS))
 
     def __len__(self) -> int:
         return len(self.cta_m)
