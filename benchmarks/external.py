@@ -151,13 +151,18 @@ def judged(frame: pd.DataFrame, gpu: str, told: Told) -> pd.DataFrame:
 def figures(rows: pd.DataFrame) -> dict[str, object]:
     ratio = rows["predicted_us"] / rows["runtime_us"]
     error = (ratio - 1.0).abs()
-    return {
+    found: dict[str, object] = {
         "rows": len(rows),
         "median error": f"{error.median():.1%}",
         "mean error": f"{error.mean():.1%}",
         "p90 error": f"{error.quantile(0.9):.1%}",
+        "p95 error": f"{error.quantile(0.95):.1%}",
         "predicted / measured": f"{ratio.median():.2f}",
+        "mean ratio": f"{ratio.mean():.2f}",
     }
+    if "error_band" in rows:
+        found["within the band"] = f"{(error <= pd.to_numeric(rows['error_band'])).mean():.0%}"
+    return found
 
 
 def report(rows: pd.DataFrame, system: str) -> Iterator[dict[str, object]]:

@@ -295,6 +295,11 @@ def test_gpu_from_a_yaml_file(tmp_path):
         ({"speed": 3}, "unknown key 'speed'"),
         ({"flop_per_clk_per_sm": {"fp99": 1}}, "flop_per_clk_per_sm.fp99"),
         ({"flop_per_clk_per_sm": 4}, "expected a mapping"),
+        ({"intervals": {"sm_count": 0.1}}, "intervals.sm_count; expected one of flop_per_clk_per_sm, dram"),
+        (
+            {"intervals": {"dram_read_gb_per_s": -0.1}},
+            "intervals.dram_read_gb_per_s is -0.1; expected a number",
+        ),
         ({"tpc_rounds": [[]]}, "tpc_rounds holds an empty round; expected a GPC for each TPC"),
     ],
 )

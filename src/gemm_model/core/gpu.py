@@ -67,6 +67,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "idle_power_w": Quantity(unit="W", low=1, high=1000, optional=True),
 }
 """Every number of a description by its field. Definitions and protocols: `docs/gpus.md`."""
+INTERVAL = Quantity(unit="1", low=0, high=1)
 TENSOR_FLOP = Quantity(unit="FLOP/clk", low=16, high=262144)
 
 
@@ -80,6 +81,28 @@ class AssumedNumbers:
     event_pair_us: float = empirical("us", 0.0, 50.0)
     idle_power_share: float = empirical("1", 0.0, 1.0)
     tensor_load_gain: float = empirical("1", 1.0, 2.0)
+    tensor_interval: float = empirical("1", 0.0, 1.0)
+    dram_interval: float = empirical("1", 0.0, 1.0)
+    l2_interval: float = empirical("1", 0.0, 1.0)
+    sm_interval: float = empirical("1", 0.0, 1.0)
+    latency_interval: float = empirical("1", 0.0, 1.0)
+    launch_interval: float = empirical("1", 0.0, 1.0)
+
+
+ASSUMED_INTERVALS = {
+    "flop_per_clk_per_sm": "tensor_interval",
+    "dram_read_gb_per_s": "dram_interval",
+    "l2_read_gb_per_s": "l2_interval",
+    "l2_read_bytes_per_clk_per_sm": "sm_interval",
+    "l2_read_bytes_per_clk_of_eight": "sm_interval",
+    "l2_write_bytes_per_clk_per_sm": "sm_interval",
+    "smem_fill_bytes_per_clk_per_sm": "sm_interval",
+    "dram_latency_ns": "latency_interval",
+    "l2_latency_clk": "latency_interval",
+    "graph_launch_us": "launch_interval",
+}
+"""Which of AssumedNumbers is the interval of a number of a card that was not measured, where its description
+tells none. That of `flop_per_clk_per_sm` is the rate's in work: the clock's under MMAs."""
 
 
 @cache
@@ -175,6 +198,9 @@ class GpuSpec:
     validated: bool = False
     """Whether predictions for this GPU were compared with measurements."""
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    intervals: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Half-width over the number of the interval that holds it nine times in ten, by field; `interval` has
+    what is assumed of the others."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -200,8 +226,19 @@ class GpuSpec:
             raise InputError(f"GPU {self.name}: tpc_rounds holds a GPC below 0; expected GPC numbers from 0")
         if not all(self.tpc_rounds):
             raise InputError(f"GPU {self.name}: tpc_rounds holds an empty round; expected a GPC for each TPC")
+        _require_intervals(self)
         for contradiction in _contradictions(self):
             raise InputError(f"GPU {self.name}: {contradiction}")
+
+    def interval(self, name: str) -> float:
+        """Half-width over the number `name` of the interval that holds it nine times in ten [1].
+
+        None of a measured card's: the bands of its calibrations hold what its numbers are off.
+        """
+        if self.validated:
+            return 0.0
+        assumed: float = getattr(assumed_numbers(), ASSUMED_INTERVALS[name])
+        return self.intervals.get(name, assumed)
 
     @property
     def kernel_architecture(self) -> str:
@@ -271,6 +308,15 @@ class GpuSpec:
         if self.clock_recovery_us is not None:
             found += (f"GPU {self.name}: a card whose SM clock is locked at {self.sm_clk_mhz:g} MHz",)
         return found
+
+
+def _require_intervals(gpu: GpuSpec) -> None:
+    """Raises InputError for an interval of no number that has one, or that is no share."""
+    for name, width in gpu.intervals.items():
+        if name not in ASSUMED_INTERVALS:
+            known = ", ".join(ASSUMED_INTERVALS)
+            raise InputError(f"GPU {gpu.name}: intervals.{name}; expected one of {known}")
+        INTERVAL.require(f"GPU {gpu.name}", f"intervals.{name}", width)
 
 
 def _require_rates_of_sms(gpu: GpuSpec) -> None:

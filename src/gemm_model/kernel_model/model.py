@@ -39,6 +39,7 @@ from gemm_model.kernel_model.calibration_file import (
     situation,
     situation_code,
 )
+from gemm_model.kernel_model.card_band import with_card_band
 from gemm_model.kernel_model.clock import energy_uj
 from gemm_model.kernel_model.elasticity import LIMITERS, elasticities
 from gemm_model.kernel_model.kernel import Geometry, geometry_of
@@ -387,8 +388,10 @@ class PhysicalEvaluation:
         if self.model.corrects:
             phases_us[RESIDUAL_PHASE] = runtime_us - self.times.runtime_us
         shares = self.elasticities()
-        table = self.known.band_table
+        table, gpu = self.known.band_table, self.model.gpu
         band = None if table is None else known_band(table.item(int(situation_code(*self._situated()))))
+        if band is not None and not gpu.validated:
+            band = float(with_card_band(band, gpu, shares))
         return Prediction(
             runtime_us=runtime_us,
             limiter=max(shares, key=shares.__getitem__),
@@ -492,6 +495,9 @@ class PhysicalEvaluation:
         if table is None:
             return None
         result: FloatArray = table[situation(*self._situated())]
+        gpu = self.model.gpu
+        if not gpu.validated:
+            result = np.asarray(with_card_band(result, gpu, self.elasticities()))
         return result
 
     def _situated(self) -> tuple[Values, ...]:
