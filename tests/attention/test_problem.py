@@ -87,7 +87,7 @@ def test_bad_problems_are_told_in_a_sentence(words: str, sentence: str) -> None:
         (
             "full heads=8 seq_q=64 head_dim=256",
             "flash_attention tile=128x96",
-            "needs 30720 bytes of shared memory",
+            "needs 263168 bytes of shared memory",
         ),
         # 192 / 2 + 256 / 2 accumulators of 160 registers.
         ("full heads=8 seq_q=64 head_dim=256", "flash_attention tile=192x192", "needs 64 registers a thread"),

@@ -166,6 +166,28 @@ def test_a_file_whose_name_tells_no_format_that_it_can_have_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (("predict", *KERNEL), "needs 32768 bytes of shared memory a stage"),
+        (("rank", *SQUARE, "--kernel", "triton"), "no legal triton configuration on mine: tile"),
+        (("predict", *KERNEL, "--model", "PipelineModel"), "leaves no room for a pipeline stage in the"),
+        # Q and two stages of K and V, 128 x 128 of 2 bytes each, and 1,024 bytes of barriers.
+        (("rank", "--attention", "causal heads=8 kv_heads=8 seq_q=512 head_dim=128"), "needs 164864 bytes"),
+    ],
+)
+def test_a_card_with_less_shared_memory_than_a_kernel_needs_is_refused_by_key(
+    tmp_path, gemm_model, words, needed
+):
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nlike: h200\nsmem_bytes_per_cta: 17000\n")
+    outcome = gemm_model(*words, "--gpu", path)
+    assert outcome.code == 2
+    assert needed in outcome.err
+    assert "the 17000 bytes of smem_bytes_per_cta of GPU mine" in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
 def test_a_format_that_is_told_and_text_to_paste_go_to_any_name(tmp_path, gemm_model):
     rows, kernel = tmp_path / "rows.data", tmp_path / "kernel.py"
     assert gemm_model("rank", *SQUARE, "--format", "csv", "--output", rows).code == 0

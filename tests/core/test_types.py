@@ -181,6 +181,11 @@ def test_every_gpu_is_described_and_tells_its_sources():
         ("l2_read_bytes_per_clk_per_sm: 16", "l2_read_gb_per_s is 8873; expected at most 4182, sm_count x"),
         ("l2_write_bytes_per_clk_per_sm: 4", "l2_write_gb_per_s is 4600; expected at most 1045, sm_count x"),
         ("smem_fill_bytes_per_clk_per_sm: 256", "expected at most smem_bytes_per_clk_per_sm, 128"),
+        (
+            "l2_read_bytes_per_clk_per_sm: null\nl2_read_gb_per_s: 40000",
+            "l2_read_gb_per_s is 40000; expected at most 33454, sm_count x sm_clk_mhz x smem_bytes_per_clk",
+        ),
+        ("l2_read_gb_per_s: 4000", "dram_read_gb_per_s is 4633; expected at most l2_read_gb_per_s, 4000"),
         ("l2_read_bytes_per_clk_of_eight: 120", "expected at most l2_read_bytes_per_clk_per_sm, 88"),
     ],
 )
@@ -250,7 +255,7 @@ def test_a_wrong_number_names_its_file_and_key(tmp_path, gemm_model):
 def test_gpu_from_a_yaml_file(tmp_path):
     values = load_config()["gpu"] | {"name": "mine", "sm_count": 7}
     path = tmp_path / "mine.yaml"
-    rates = ("l2_read_gb_per_s", "l2_write_gb_per_s")
+    rates = ("dram_read_gb_per_s", "l2_read_gb_per_s", "l2_write_gb_per_s")
     values |= {name: values[name] * 7 / 132 for name in rates}
     lines = [f"{key}: {value}" for key, value in values.items() if not isinstance(value, dict)]
     lines.append("flop_per_clk_per_sm: {fp16: 4096}")

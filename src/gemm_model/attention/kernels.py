@@ -8,7 +8,7 @@ from math import ceil
 
 from gemm_model.core.attention import AUTO, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.gpu import GpuSpec, smem_words
 
 MMA_DEPTH = 16
 """Depth of one MMA of 16-bit operands [elements]; head sizes are padded to it; PTX ISA."""
@@ -202,9 +202,9 @@ def _does_not_fit(
         beyond = (config.tile_n + problem.head_dim_v) / 2 - THREAD_REGISTERS[groups]
         if beyond > 0:
             return f"{tile} needs {beyond:.0f} registers a thread more than {THREAD_REGISTERS[groups]}"
-        beyond = smem_bytes(problem, config) - gpu.smem_bytes_per_cta
-        if beyond > 0:
-            return f"{tile} needs {beyond:.0f} bytes of shared memory more than {gpu.smem_bytes_per_cta}"
+        needed = smem_bytes(problem, config)
+        if needed > gpu.smem_bytes_per_cta:
+            return f"{tile} needs {needed:.0f} bytes of shared memory, more than {smem_words(gpu)}"
     return None
 
 

@@ -328,16 +328,15 @@ def _require_rates_of_sms(gpu: GpuSpec) -> None:
         ("l2_read_gb_per_s", "l2_read_bytes_per_clk_per_sm"),
         ("l2_write_gb_per_s", "l2_write_bytes_per_clk_per_sm"),
     ):
-        rate, width = getattr(gpu, whole), getattr(gpu, of_sm)
-        if rate is None or width is None:
-            continue
-        most = gpu.sm_count * gpu.sm_clk_mhz * width / 1e3
-        if rate > most:
+        rate, width = getattr(gpu, whole), of_sm if getattr(gpu, of_sm) else "smem_bytes_per_clk_per_sm"
+        most = gpu.sm_count * gpu.sm_clk_mhz * getattr(gpu, width) / 1e3
+        if rate is not None and rate > most:
             raise InputError(
                 f"GPU {gpu.name}: {whole} is {rate:g}; expected at most {most:.0f}, sm_count x sm_clk_mhz x "
-                f"{of_sm}"
+                f"{width}"
             )
     for narrow, wide in (
+        ("dram_read_gb_per_s", "l2_read_gb_per_s"),
         ("l2_read_bytes_per_clk_of_eight", "l2_read_bytes_per_clk_per_sm"),
         ("l2_read_bytes_per_clk_per_sm", "smem_bytes_per_clk_per_sm"),
         ("smem_fill_bytes_per_clk_per_sm", "smem_bytes_per_clk_per_sm"),
@@ -417,6 +416,11 @@ def as_gpu(gpu: GpuSpec | str | Path) -> GpuSpec:
     if not isinstance(gpu, GpuSpec | str | Path):
         raise InputError(f"gpu is {gpu!r}; expected a GpuSpec, a name or a YAML file")
     return gpu if isinstance(gpu, GpuSpec) else load_gpu(gpu)
+
+
+def smem_words(gpu: GpuSpec) -> str:
+    """A CTA's shared memory in a sentence that refuses a kernel: bytes, key and card."""
+    return f"the {gpu.smem_bytes_per_cta} bytes of smem_bytes_per_cta of GPU {gpu.name}"
 
 
 def gpu_of_device(device_name: str) -> str:

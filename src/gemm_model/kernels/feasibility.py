@@ -33,7 +33,7 @@ from gemm_model.core.elementwise import (
 from gemm_model.core.epilogue import QUANTIZED_COLUMNS
 from gemm_model.core.errors import RefusedKernelError
 from gemm_model.core.further_work import bits_of, every_word
-from gemm_model.core.gpu import WITHOUT_BF16, GpuSpec
+from gemm_model.core.gpu import WITHOUT_BF16, GpuSpec, smem_words
 from gemm_model.core.kernel_config import SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import formula_record, mapped
@@ -516,7 +516,7 @@ _RULES = (
         _smem_exceeded,
         lambda k: (
             f"tile {k.tile} needs {k.resources.stage_bytes:.0f} bytes of shared memory a stage and "
-            f"{k.resources.epilogue_bytes:.0f} for the epilogue; {k.gpu.smem_bytes_per_cta} bytes do not "
+            f"{k.resources.epilogue_bytes:.0f} for the epilogue; {smem_words(k.gpu)} do not "
             f"hold {max(k.resources.stages, k.fewest_stages):.0f} stages"
         ),
     ),

@@ -12,7 +12,7 @@ from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.elementwise import Values
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.gpu import GpuSpec, smem_words
 from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
 from gemm_model.core.prediction import BatchPrediction, limiting
 from gemm_model.kernels.array_model import ArrayModel
@@ -149,7 +149,7 @@ class PipelineModel(ArrayModel):
             row = int(np.argmin(stages))
             raise InputError(
                 f"tile {batch.cta_m[row]:.0f}x{batch.cta_n[row]:.0f} leaves no room for a pipeline stage in "
-                f"the {self.gpu.smem_bytes_per_cta} bytes of shared memory of {self.gpu.name}"
+                f"{smem_words(self.gpu)}"
             )
         return stages
 
