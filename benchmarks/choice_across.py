@@ -1,13 +1,13 @@
 """How good are choices across libraries? The first choice of all families against the best measured kernel.
 
-    python benchmarks/choice_across.py --output docs/choosing.md
+    python benchmarks/choice_across.py --output docs/evidence/libraries.md
 
 The space of a shape is all its measured kernels of the four families; shapes that a family was not measured
 on are left out. The efficiency of a choice is the best measured time over the time of what was chosen. Slow
 and fast fp8 sums are two problems: their results differ. Beside the choice of all families stand that of
 each family alone, the kernel that torch's cuBLAS takes, cuBLASLt's first heuristic and, where it is
-installed, what nvMatmulHeuristics predicts to be the fastest CUTLASS kernel. Splits of K are judged by the
-mean time of all cards that timed a kernel (campaign AGAIN), and on shapes that nothing was fitted to (FRESH).
+installed, what nvMatmulHeuristics predicts to be the fastest CUTLASS kernel. Splits of K are judged on shapes
+that nothing was fitted to (campaign FRESH), by the mean time of three cards.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import STREAM_K, KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.models import DEFAULT_MODEL, create_model
-from gemm_model.tables.accuracy import choice_figures, error_figures
+from gemm_model.tables.accuracy import choice_figures
 from gemm_model.tables.table import predict_frame, runtimes_us, usable_rows
 
 GPU = "h200"
 CAMPAIGNS = ("cublaslt", "cutlass", "triton_persistent", "quack_variants", "splits", "burst")
-AGAIN, FRESH = "decode_splits", "decode_splits_fresh"
+FRESH = "decode_splits_fresh"
 SHAPE = ["in_dtype", "sums", "m", "n", "k"]
 SIZES = ["m", "n", "k"]
 NUMBERS = [
@@ -82,12 +82,12 @@ def in_all_families(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[pd.MultiIndex.from_frame(frame[["in_dtype", *SIZES]]).isin(kept)].reset_index(drop=True)
 
 
-def predicted(frame: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
+def predicted(frame: pd.DataFrame, gpu: GpuSpec, **options: str) -> np.ndarray:
     """Times by prediction; infinite for picks and for what is not modelled."""
     times_us = np.full(len(frame), np.inf)
     modelled = ~frame["pick"]
     rows = frame[modelled].drop(columns=["sums", "pick", "table"])
-    times_us[modelled] = predict_frame(rows, create_model(DEFAULT_MODEL, gpu, {})).runtime_us
+    times_us[modelled] = predict_frame(rows, create_model(DEFAULT_MODEL, gpu, options)).runtime_us
     return times_us
 
 
@@ -140,31 +140,18 @@ def methods(frame: pd.DataFrame, gpu: str) -> Iterator[tuple[str, pd.Series]]:
         print(f"nvMatmulHeuristics: {error}")
 
 
-def error_lines(frame: pd.DataFrame) -> Iterator[str]:
-    yield "| family | type | rows | MAPE | median | p95 |"
-    yield "|---|---|---|---|---|---|"
-    known = frame[np.isfinite(frame["predicted_us"])]
-    for (family, dtype), rows in known.groupby(["kernel", "in_dtype"]):
-        error = error_figures(rows["predicted_us"].to_numpy(), rows["runtime_us"].to_numpy())
-        yield (
-            f"| {family} | {dtype} | {error.rows} | {error.mape:.1%} | {error.median:.1%} | {error.p95:.1%} |"
-        )
-
-
 def choice_lines(frame: pd.DataFrame, gpu: str) -> Iterator[str]:
-    yield "| type | choice | shapes | mean | p5 | worst |"
-    yield "|---|---|---|---|---|---|"
-    found = list(methods(frame, gpu))
-    for dtype, sums in sorted(set(zip(frame["in_dtype"], frame["sums"], strict=True))):
-        name = f"{dtype}, {sums} sums" if sums else dtype
-        for method, by_shape in found:
-            of_type = by_shape[
-                (by_shape.index.get_level_values("in_dtype") == dtype)
-                & (by_shape.index.get_level_values("sums") == sums)
-            ]
-            if len(of_type):
-                f = choice_figures(of_type)
-                yield f"| {name} | {method} | {f.shapes} | {f.mean:.1%} | {f.p5:.1%} | {f.minimum:.1%} |"
+    """The mean efficiency of each way to choose and its 5th percentile, by type."""
+    kinds = sorted(set(zip(frame["in_dtype"], frame["sums"], strict=True)))
+    yield f"| choice | {' | '.join(f'{dtype}, {sums} sums' if sums else dtype for dtype, sums in kinds)} |"
+    yield f"|---|{'---|' * len(kinds)}"
+    for method, by_shape in methods(frame, gpu):
+        cells = []
+        for kind in kinds:
+            of_type = by_shape[by_shape.index.droplevel(SIZES).isin([kind])]
+            found = choice_figures(of_type) if len(of_type) else None
+            cells.append("" if found is None else f"{found.mean:.1%} ({found.p5:.1%})")
+        yield f"| {method} | {' | '.join(cells)} |"
 
 
 def winner_lines(frame: pd.DataFrame) -> Iterator[str]:
@@ -194,16 +181,6 @@ def winner_lines(frame: pd.DataFrame) -> Iterator[str]:
         yield f"| {of_kind} | {of_size} | {len(rows)} | {' | '.join(cells)} |"
 
 
-def of_all_cards(frame: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
-    """Rows with the geometric mean of their times on their own card and on each further one."""
-    key = [*SHAPE, *KERNEL]
-    further = again.groupby([*key, "gpu_uuid"], dropna=False)["runtime_us"].median()
-    logs = further.map(np.log).groupby(key, dropna=False).agg(log_sum="sum", cards="count").reset_index()
-    joined = frame.merge(logs, on=key, how="left").fillna({"log_sum": 0.0, "cards": 0})
-    mean = (np.log(joined["runtime_us"]) + joined["log_sum"]) / (1.0 + joined["cards"])
-    return joined.assign(runtime_us=np.exp(mean))
-
-
 def of_each_row_once(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of several cards, each with the geometric mean of its times and of its predictions."""
     key = [*SHAPE, *KERNEL, "pick"]
@@ -215,7 +192,7 @@ def of_each_row_once(frame: pd.DataFrame) -> pd.DataFrame:
 def split_lines(frame: pd.DataFrame) -> Iterator[str]:
     """Chosen splits on decode shapes: of a family's kernels, the split (or stream-K) of the first choice."""
     types = sorted(frame["in_dtype"].unique())
-    head = " | ".join(("family", "shapes", f"split within {NEAR:.0%} of the best", *types))
+    head = " | ".join(("family", "shapes", "split near the best", *types))
     yield f"| {head} | the choice | never a split |"
     yield f"|---|---|---|{'---|' * len(types)}---|---|"
     every = []
@@ -253,96 +230,52 @@ def _split_line(name: str, judged: pd.DataFrame, types: Sequence[str]) -> str:
 PAGE = """\
 # Choosing across libraries
 
-`gemm-model rank --family any` ranks the kernels of all libraries in one list; `--against cublas` adds what
-each choice gains over the kernel that cuBLAS would take ([how](how-to/choose.md#which-library)). This page
-tells what was measured on the H200: where each library wins, and how good the choice among all of them is.
-`benchmarks/choice_across.py` writes it from the tables {tables}
-of `data/measurements/h200`. Predictions: the shipped calibrations.
+`gemm-model rank --family any` ranks the kernels of all libraries in one list; `--against cublas` adds the gain over the
+kernel that cuBLAS would take ([how](../how-to/choose.md#which-library)). `benchmarks/choice_across.py` writes this page
+from rows of an H200 (campaigns {tables}).
+Slow and fast fp8 sums are two problems, since their results differ: QuACK and torch's cuBLAS add slowly, Triton fast,
+CUTLASS both ways.
 
 ## Where each library wins
-Share of problems whose fastest measured kernel is the family's, and by how much the family's best is slower
-than the best of all on average. cuBLASLt was measured with up to eight algorithms of a problem, those that
-its heuristic names, the others with kernels drawn from their spaces: a family also loses where its best was
-not drawn. Kernels of a problem in the median: {drawn}. Slow and fast fp8 sums are two problems,
-since their results differ: QuACK and cuBLAS as torch calls it add slowly, Triton fast, CUTLASS both ways.
+Share of problems whose fastest measured kernel is the family's, and how much slower the family's best is than the best
+of all (mean). Measured kernels of a problem (median): {drawn}. Those of cuBLAS are
+the first eight of its heuristic; the others were drawn, so a family can miss its best.
 
 {winners}
 
 ## First choices
-{shapes} problems of {sizes} sizes were measured in all four families, with {kernels} kernels of a problem in
-the median. An efficiency is the best measured time of all families over that of the choice. "Its best
-measured" is no choice: it is what the family can reach. cuBLASLt's first heuristic and torch's pick are
-judged by their own measured times. nvMatmulHeuristics chooses among the CUTLASS kernels by its own estimates
-of their times.
+Efficiency: best measured time of all families over that of the choice; mean (5th percentile) over {shapes} problems
+that all families were measured on, {kernels} kernels of a problem in the median. The formulas of the shipped
+calibrations predict; they were fitted to rows of these problems. "Its best measured" is the limit of a family.
 
 {choices}
 
-## The split
-Problems of at most {decode} rows that were measured with and without a split, by family: how often the best
-kernel with the chosen split is within {near:.0%} of the best of all, the efficiency of the choice among the
-family's kernels, and that of the best kernel without a split. {cards}
-
-{splits}
-{fresh}
-
-## Errors of the times
-All rows of these tables that are modelled: {modelled} of {rows}.
-
-{errors}
-"""
-
-
-FRESH_PART = """
-On shapes of layers that no calibration has seen, of `{table}`, by the shipped calibrations and the
-mean of {cards} cards:
+## Splits
+Decode layers ({decode} rows or fewer) that nothing was fitted to (`{fresh}`, mean of {cards} cards), by
+default. A split is near the best if its best kernel is within {near:.0%} of the best of all; efficiencies of
+the choice, and without splits.
 
 {splits}
 """
 
 
-def further_cards(every: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """The rows with times of all cards that timed them, and what the page says of that."""
-    again = load([AGAIN])
-    cards = again["gpu_uuid"].nunique()
-    told = f"Kernels near the fastest were timed again on {cards} further cards (`{AGAIN}`): means of all."
-    return of_all_cards(every, again), told
-
-
-def fresh_part(gpu: GpuSpec) -> str:
-    """The part of the page on shapes that nothing was fitted to."""
-    rows = load([FRESH])
-    model = create_model(DEFAULT_MODEL, gpu, {})
-    own = rows.drop(columns=["sums", "pick", "table"])
-    rows["predicted_us"] = predict_frame(own, model).runtime_us
-    return FRESH_PART.format(
-        table=FRESH,
-        cards=rows["gpu_uuid"].nunique(),
-        splits="\n".join(split_lines(of_each_row_once(rows))),
-    )
-
-
-def page_text(every: pd.DataFrame, frame: pd.DataFrame) -> str:
+def page_text(frame: pd.DataFrame, fresh: pd.DataFrame) -> str:
     """The page of evidence; all of its figures are of this run."""
-    of_cards, cards = further_cards(every)
     own = frame[~frame["pick"]]
     drawn = own.groupby(["in_dtype", *SIZES, "kernel"]).size().groupby("kernel").median()
     problems = own.groupby(["in_dtype", *SIZES])
     return PAGE.format(
         tables=", ".join(f"`{name}`" for name in CAMPAIGNS),
-        modelled=f"{np.isfinite(every['predicted_us']).sum():,}",
-        rows=f"{(~every['pick']).sum():,}",
-        errors="\n".join(error_lines(every)),
         shapes=problems.ngroups,
-        sizes=own.groupby(SIZES).ngroups,
         kernels=int(problems.size().median()),
         choices="\n".join(choice_lines(frame, GPU)),
         winners="\n".join(winner_lines(frame)),
         drawn=", ".join(f"{family} {drawn[family]:.0f}" for family in FAMILIES),
         decode=DECODE_M,
         near=NEAR,
-        cards=cards,
-        splits="\n".join(split_lines(of_cards)),
-        fresh=fresh_part(load_gpu(GPU)),
+        fresh=FRESH,
+        cards=fresh["gpu_uuid"].nunique(),
+        splits="\n".join(split_lines(of_each_row_once(fresh))),
     )
 
 
@@ -350,10 +283,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--output", type=Path, help="Markdown file for the page of evidence")
     args = parser.parse_args()
-    every = load(CAMPAIGNS)
-    every["predicted_us"] = predicted(every, load_gpu(GPU))
-    frame = in_all_families(every)
-    text = page_text(every, frame)
+    frame, fresh = in_all_families(load(CAMPAIGNS)), load([FRESH])
+    # The trees of the residual have seen the rows of the first.
+    frame["predicted_us"] = predicted(frame, load_gpu(GPU), residual="off")
+    fresh["predicted_us"] = predicted(fresh, load_gpu(GPU))
+    text = page_text(frame, fresh)
     print(text)
     if args.output:
         atomic_write(args.output, text)

@@ -4,7 +4,7 @@ python benchmarks/fill_readers.py OUTPUT.csv
 
 Each CTA streams a matrix of `m` rows in boxes of `block_m` rows by TMA and multiplies each by 16 columns; `readers`
 CTAs share a matrix. With `skew` they read its k tiles each from another place on. Measured on an H200:
-data/measurements/h200/fill_readers.csv.gz.
+data/measurements/h200/probes.csv.gz, campaign fill_readers.
 """
 
 import sys

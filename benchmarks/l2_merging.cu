@@ -6,7 +6,7 @@
 //         --metrics lts__t_sectors_srcunit_tex.sum,lts__t_sectors_op_read.sum ./l2_merging merging
 //
 // `merging` launches one CTA on each SM. The SMs of one group stream the same 4 MB through TMA at the same time;
-// L2 counters tell how many of their requests it saw. Measured: data/measurements/h200/l2_merging.csv.gz.
+// L2 counters tell how many of their requests it saw. Measured: data/measurements/h200/probes.csv.gz.
 
 #include <cuda_runtime.h>
 

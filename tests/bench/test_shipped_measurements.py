@@ -231,7 +231,7 @@ def test_rows_of_libraries_come_back_on_another_card_within_a_few_percent() -> N
     keys += ["swizzle", "raster", "split_k", "fast_accum", "scheduler", "warps", "stages", "heuristic_rank"]
     keys += ["kernel_name", "algorithm"]
     # A few unsplit QuACK rows are both among the variants and beside the splits.
-    first = pd.concat([table(name) for name in LIBRARIES]).drop_duplicates(keys)
+    first = pd.concat([table(name) for name in LIBRARIES]).fillna("").drop_duplicates(keys)
     pairs = repeat.merge(first, on=keys, suffixes=("", "_first"), validate="one_to_one")
     assert len(pairs) == len(repeat)
     assert (pairs["gpu_uuid"] != pairs["gpu_uuid_first"]).all()

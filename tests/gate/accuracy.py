@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from benchmarks.measured import kernels_of, rows_of
+from benchmarks.measured import campaigns, kernels_of, rows_of
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.kernel_model.calibration_file import Calibration
@@ -24,6 +24,9 @@ from gemm_model.tables.accuracy import choice_figures, error_figures, shape_colu
 from gemm_model.tables.table import batch_from_frame, runtimes_us, usable_rows
 
 RECORDED = Path(__file__).parent / "accuracy.yaml"
+PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "accuracy.md"
+PAGE_HEAD = "| campaign, family | role | types | MAPE | p95 | first choice |\n|---|---|---|---:|---:|---:|\n"
+"""Head of the page's table that `make golden` writes; an empty line ends it."""
 MOST_SHAPES = 240
 """Shapes of a table that are judged; every so many where there are more."""
 FEWEST_ROWS = 50
@@ -130,6 +133,31 @@ def _figures(sample: Sample, predicted_us: FloatArray, rows: BoolArray) -> dict[
 def write_accuracy() -> None:
     header = "# Per cent, as `make golden` found them: tests/gate/accuracy.py says of which rows.\n"
     RECORDED.write_text(header + yaml.safe_dump(accuracy(), sort_keys=False))
+
+
+def page_lines(figures: Figures) -> str:
+    """By default, of chains and of campaigns that nothing was fitted to: a line for each and its family."""
+    roles = {f"{each.gpu}/{each.name}": (each.role, each.protocol) for each in campaigns()}
+    lines = []
+    for place, kinds in figures.items():
+        role, protocol = roles[place.split()[0]]
+        types = sorted(name.split()[0] for name in kinds if name.endswith("residual"))
+        if role == "held_out" or protocol in ("graph", "sustained"):
+            cells = [
+                ", ".join(f"{kinds[f'{name} + residual'][figure]:.1f}" for name in types)
+                for figure in ("mape", "p95", "first_choice")
+            ]
+            held_out = "held out" if role == "held_out" else "fitted"
+            lines.append(
+                f"| {place.replace('/', ' ')} | {held_out} | {', '.join(types)} | {' | '.join(cells)} |\n"
+            )
+    return "".join(lines)
+
+
+def write_page() -> None:
+    before, _, rest = PAGE.read_text().partition(PAGE_HEAD)
+    _, _, after = rest.partition("\n\n")
+    PAGE.write_text(f"{before}{PAGE_HEAD}{page_lines(read_accuracy())}\n{after}")
 
 
 def read_accuracy() -> Figures:

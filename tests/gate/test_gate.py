@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gemm_model.kernel_model.calibration_file import load_calibration
-from tests.gate.accuracy import accuracy, accuracy_differences, read_accuracy
+from tests.gate.accuracy import PAGE, accuracy, accuracy_differences, page_lines, read_accuracy
 from tests.gate.golden import cases, golden_differences, golden_table, read_golden
 from tests.gate.mutants import mutant
 from tests.gate.spaces import read_spaces, space_differences, spaces
@@ -19,6 +19,10 @@ def test_the_golden_table_holds():
 def test_accuracy_on_the_shipped_tables_is_as_recorded():
     differences = accuracy_differences(read_accuracy(), accuracy())
     assert not differences, "\n".join(["accuracy moved (make golden):", *differences])
+
+
+def test_the_page_of_accuracy_has_the_recorded_figures():
+    assert page_lines(read_accuracy()) in PAGE.read_text(), "the page is old: run `make golden`"
 
 
 def test_families_have_the_kernels_that_are_recorded():

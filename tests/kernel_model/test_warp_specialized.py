@@ -17,8 +17,6 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernels.feasibility import check
-from gemm_model.kernels.mechanisms import MECHANISM_NAMES
-from tests.typed_numbers import calibration
 
 MODEL = "KernelModel"
 H200 = load_gpu("h200")
@@ -42,19 +40,19 @@ configs = st.builds(
 legal = st.tuples(problems, configs).filter(lambda pair: check(*pair, H200) is None)
 
 
-@given(pair=legal)
-@settings(max_examples=60, deadline=None)
-def test_one_prediction_is_the_row_of_a_batch(pair):
-    one = predict(*pair, "h200")
-    row = KernelModel(H200).predict_batch(batch_of([pair])).row(0)
-    assert one.limiter == row.limiter
-    assert one.caveats == row.caveats
-    assert one.error_band == row.error_band
-    assert one.runtime_us == pytest.approx(row.runtime_us, rel=1e-12)
-    for name in ("phases_us", "details", "bytes_by_level"):
-        mine, theirs = getattr(one, name), getattr(row, name)
-        assert mine == pytest.approx(theirs, rel=1e-9, abs=1e-9)
-        assert {type(value) for value in mine.values()} == {float}
+@given(pairs=st.lists(legal, min_size=1, max_size=8))
+@settings(max_examples=40, deadline=None)
+def test_one_prediction_is_the_row_of_a_batch(pairs):
+    table = KernelModel(H200).predict_batch(batch_of(pairs))
+    for index, pair in enumerate(pairs):
+        one, row = predict(*pair, "h200"), table.row(index)
+        assert (one.limiter, one.error_band) == (row.limiter, row.error_band)
+        assert set(one.caveats) <= set(table.caveats)
+        assert one.runtime_us == pytest.approx(row.runtime_us, rel=1e-12)
+        for name in ("phases_us", "details", "bytes_by_level"):
+            mine, theirs = getattr(one, name), getattr(row, name)
+            assert mine == pytest.approx(theirs, rel=1e-9, abs=1e-9)
+            assert {type(value) for value in mine.values()} == {float}
 
 
 def runtime(problem, config, gpu=H200, **options):
@@ -76,19 +74,6 @@ def test_never_faster_than_light_and_always_a_number(pair):
     assert sum(values[0] for values in prediction.phases_us.values()) == pytest.approx(
         prediction.runtime_us[0]
     )
-
-
-@given(pairs=st.lists(legal, min_size=2, max_size=8))
-@settings(max_examples=25, deadline=None)
-def test_scalar_and_table_agree(pairs):
-    model = KernelModel(H200)
-    table = model.predict_batch(batch_of(pairs))
-    for row, pair in enumerate(pairs):
-        alone = model.predict_batch(batch_of([pair]))
-        assert table.runtime_us[row] == pytest.approx(alone.runtime_us[0], rel=1e-12)
-        assert table.limiter[row] == alone.limiter[0]
-        for name, values in table.details.items():
-            assert values[row] == pytest.approx(alone.details[name][0], rel=1e-9, abs=1e-12)
 
 
 @given(pair=legal)
@@ -153,12 +138,6 @@ def test_a_kernel_without_a_mechanism_is_not_slower(mechanism):
         assert runtime(problem, config, without=(mechanism,)) <= runtime(problem, config) * (1 + 2e-3)
 
 
-def test_without_all_mechanisms_a_kernel_takes_what_light_does():
-    problem, config = GemmProblem.of(4096, 4096, 4096), KernelConfig(cta_m=128, cta_n=128)
-    floor = SOLModel(H200).predict_batch(batch_of([(problem, config)])).runtime_us[0]
-    assert runtime(problem, config, without=MECHANISM_NAMES) == pytest.approx(floor)
-
-
 def test_limiter_of_clear_cases():
     big = predict(
         GemmProblem.of(8192, 8192, 8192), KernelConfig(cta_m=128, cta_n=256, cluster_m=2), "h200", MODEL
@@ -178,34 +157,6 @@ def test_the_clock_falls_with_intensity():
         batch_of([(GemmProblem.of(64, 4096, 8192), KernelConfig(cta_m=64, cta_n=128))])
     )
     assert 1200 < busy.details["sm_clk_mhz"][0] < idle.details["sm_clk_mhz"][0] < 1980
-
-
-def test_a_burst_holds_what_events_read_and_counters_do_not():
-    problem, config = GemmProblem.of(512, 512, 512), KernelConfig(cta_m=64, cta_n=64)
-    burst, counters = (
-        runtime(problem, config, regime=regime, calibration=calibration()) for regime in ("burst", "counters")
-    )
-    # 3.5 us around an empty kernel, 2 of which the launch holds. Under the profiler the clock may differ.
-    assert burst - counters == pytest.approx(1.5, abs=0.5)
-
-
-def test_clusters_take_longer_to_launch():
-    problem = GemmProblem.of(64, 64, 64)
-    single, pair = (
-        runtime(problem, KernelConfig(cta_m=64, cta_n=64, cluster_m=cluster), calibration=calibration())
-        for cluster in (1, 2)
-    )
-    assert pair - single == pytest.approx(0.25, abs=0.1)
-
-
-def test_spilling_kernels_are_priced_not_hidden():
-    problem = GemmProblem.of(4096, 4096, 4096, "fp8")
-    spilling = KernelConfig(cta_m=128, cta_n=256)
-    fits = KernelConfig(cta_m=128, cta_n=128)
-    assert runtime(problem, spilling) > 3 * runtime(problem, fits)
-    told = predict(problem, spilling, "h200", MODEL)
-    assert told.details["spilled_registers"] == 46
-    assert any("46 registers" in caveat for caveat in told.caveats)
 
 
 @pytest.mark.parametrize("gpu", ["h100_sxm", "b200", "a100_sxm_80gb", "l40s", "rtx_4090"])

@@ -245,6 +245,7 @@ def test_what_spills_is_predicted_with_that_said():
     assert check(problem, KernelConfig(cta_m=128, cta_n=256), H200) is not None
     fine = predict(problem, KernelConfig(cta_m=128, cta_n=128), "h200")
     assert not any("spill" in caveat for caveat in fine.caveats)
+    assert slow.runtime_us > 3 * fine.runtime_us
 
 
 def test_a_query_that_was_not_measured_is_said():

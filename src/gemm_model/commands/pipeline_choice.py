@@ -32,7 +32,7 @@ WHY_CALIBRATED = (
     f"trust {CALIBRATED}: it knows waves, traffic and the clock, and errs by 3.4 % in the mean on kernels of "
     f"an H200 that no fit had seen, {PIPELINE} by 10.5 %"
 )
-"""Which of two models that disagree to trust (docs/evidence/accuracy-h200.md, docs/models/pipeline.md)."""
+"""Which of two models that disagree to trust (docs/evidence/accuracy.md, docs/models/pipeline.md)."""
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:

@@ -183,7 +183,7 @@ class DeviceDescriptors:
         2.5,
         (0.0, 10.0),
         "time to make the descriptors of three matrices, beyond a kernel whose host makes them",
-        "Triton 3.6: 1.8 to 3.1 us on 132 SMs of an H200 with a cold L2 (triton_start.csv)",
+        "Triton 3.6: 1.8 to 3.1 us on 132 SMs of an H200 with a cold L2 (h200 triton_start)",
         neutral=0.0,
     )
 
