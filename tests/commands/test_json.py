@@ -38,6 +38,8 @@ def document_of(gemm_model, *words):
         ("predict", *KERNEL, "--cfg"),
         ("predict", *SIZES, "--model", "SOLModel", "--gpu", "rtx_4090"),
         ("explain", *KERNEL),
+        ("explain", *KERNEL, "--against", "h100_sxm"),
+        ("explain", *KERNEL, "--against", "9us"),
         ("rank", *SIZES, "--top", 3),
         ("rank", *SIZES, "--why-not", "128x128"),
         ("rank", *SIZES, "--emit", "quack"),
@@ -94,6 +96,13 @@ def test_tables_too(gemm_model, tmp_path, classic_table):
     assert [(row["m"], row["cta_n"]) for row in rows] == [(4096, 64), (4096, 256), (4096, 256)]
     lines = gemm_model("predict", *words, "--format", "jsonl").out.splitlines()
     assert [json.loads(line) for line in lines] == rows
+
+
+def test_a_profile_without_sizes_too(gemm_model, tmp_path):
+    path = tmp_path / "sums.csv"
+    path.write_text("Total Time (ns),Instances,Name\n7000,1,nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNT\n")
+    (row,) = document_of(gemm_model, "explain", "--profile", path)["rows"]
+    assert (row["measured_us"], row["predicted_us"], row["m"]) == (7.0, None, None)
 
 
 def test_a_correlation_of_one_row_is_null(gemm_model, tmp_path):

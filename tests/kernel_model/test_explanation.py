@@ -40,6 +40,22 @@ def test_speed_is_told_by_hand():
     assert "clock under load" in names
 
 
+def test_units_are_busy_by_hand():
+    config = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, kernel="quack")
+    told = explain(GemmProblem.of(4000, 4096, 4096), config, "h200", {"residual": "off"})
+    prediction, gpu = told.prediction, load_gpu("h200")
+    # 32 x 16 tiles, the last row of them not full; 4096 FLOP of each SM in a clock.
+    clocks = prediction.runtime_us * prediction.details["sm_clk_mhz"]
+    assert told.busy["TENSOR"] == pytest.approx(2 * 4096**3 / (4096 * 132 * clocks))
+    dram_us = prediction.bytes_by_level["dram"] / gpu.dram_bytes_per_us
+    assert told.busy["DRAM"] == pytest.approx(dram_us / prediction.runtime_us)
+    # L2's own rate, and 1.26 of it for tensor loads (gpu/h200.yaml), of which kernels reach 1.05.
+    rate = 8873e3 * 1.26 * 1.05
+    assert told.busy["L2"] == pytest.approx(
+        prediction.bytes_by_level["l2"] / rate / prediction.runtime_us, rel=0.01
+    )
+
+
 def test_empty_tile_rows_are_named_and_a_smaller_tile_is_the_advice():
     told = explain(DECODE, KernelConfig(cta_m=128, cta_n=64), "h200")
     assert told.limiter == "FILL"

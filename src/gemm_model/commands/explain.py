@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +26,20 @@ if TYPE_CHECKING:
     from gemm_model.integrations.nsight import Beside
     from gemm_model.kernel_model.comparison import Difference
     from gemm_model.kernel_model.explanation import Explanation, WhatIf
+    from gemm_model.kernel_model.measured import Measured
+    from gemm_model.kernel_model.question import World
 
 MODEL = "KernelModel"
+MEASURED = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?us")
+"""A time beside which a prediction is laid."""
+IN_RESULT = (
+    *("limiter", "ties", "mechanisms", "busy", "achieved", "way_to_peak", "advice", "wave_occupancy"),
+)
+"""Fields of an explanation in JSON."""
+IN_TABLE = ("kernel", "tile", "m", "n", "k", "calls", "measured_us", "predicted_us", "lost_us", "limiter")
+"""Columns of a profile's text."""
+NAME = 40
+"""Characters of a kernel's name [1]; tables of a profile; chosen."""
 BAR = 40
 """Characters of a whole runtime [1]; texts; chosen."""
 EXAMPLES = (
@@ -34,7 +49,9 @@ EXAMPLES = (
     "--attention 'full batch=16 heads=32 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128'",
     "--m 4096 --n 4096 --k 4096 --cta 128x128 --against h100_sxm",
     "--m 4096 --n 4096 --k 4096 --cta 128x128 --gpu h200,h100_sxm",
+    "--m 4096 --n 4096 --k 4096 --cta 128x128 --against 260us",
     "--m 4096 --n 4096 --k 4096 --cta 128x256 --ncu report.csv",
+    "--profile trace.json",
 )
 
 
@@ -57,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against",
         metavar="KERNEL",
         help="another kernel of the problem, such as 128x256,cluster=2x1,kernel=cutlass, or a card: where "
-        "the difference comes from, in us that add up (default: none)",
+        "the difference comes from, in us that add up; or a measured time, such as 260us (default: none)",
     )
     parser.add_argument(
         "--ncu",
@@ -66,10 +83,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what `ncu --csv --page raw` exported of the kernel: counts beside predictions, and what "
         "usually causes such a difference (default: none)",
     )
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="a program's kernels: a Chrome trace of PyTorch's profiler, or a CSV of nsys stats; the GEMMs among "
+        "them measured beside predicted, those that lost most first (default: none)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     from gemm_model.kernel_model.explanation import explain
+    from gemm_model.kernel_model.question import World
 
     common.check_document(args)
     if compare.cards_asked(args):
@@ -78,11 +103,15 @@ def run(args: argparse.Namespace) -> int:
         common.show(args, attention.explain(args))
         return 0
     chosen = _settings(args)
+    if args.profile is not None:
+        return _run_profile(args, chosen)
     if args.ncu is not None:
-        return _run_measured(args, chosen)
+        return _run_counted(args, chosen)
     problem, config = further.problem(args), common.config(args)
     if args.against is not None:
-        return _run_against(args, chosen, problem, config)
+        return _run_against(
+            args, chosen, World(problem=problem, config=config, gpu=chosen.gpu, options=chosen.options)
+        )
     expected = _expected(args, chosen, problem, config)
     if expected is not None:
         problem = expected.middle
@@ -91,28 +120,25 @@ def run(args: argparse.Namespace) -> int:
         "problem": problem_fields(problem),
         "kernel": kernel_fields(config),
         "prediction": prediction_fields(found.prediction),
-        "limiter": found.limiter,
-        "ties": found.ties,
-        "mechanisms": found.mechanisms,
-        "achieved": found.achieved,
-        "way_to_peak": found.way_to_peak,
-        "advice": found.advice,
-        "wave_occupancy": found.wave_occupancy,
+        **{name: getattr(found, name) for name in IN_RESULT},
         **({} if expected is None else {"expected": further.expected_fields(expected)}),
     }
-    what_if = [
-        {"change": each.change, "predicted_us": each.runtime_us, "relative": each.relative}
-        for each in found.what_if
-    ]
-    document = Document(
-        verb="explain",
-        gpu=chosen.gpu.name,
-        model=chosen.model,
-        result=plain(result),
-        rows=what_if,
-        text=lambda: ("" if expected is None else f"{further.expected_text(expected)}\n") + _text(found),
-    )
-    common.show(args, document)
+    names = ("change", "predicted_us", "relative")
+    what_if = [dict(zip(names, plain(each).values(), strict=True)) for each in found.what_if]
+    before = "" if expected is None else f"{further.expected_text(expected)}\n"
+    return _show(args, chosen, result, what_if, lambda: before + _text(found))
+
+
+def _show(
+    args: argparse.Namespace,
+    chosen: Settings,
+    result: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    text: Callable[[], str],
+    *notes: str,
+) -> int:
+    told = {"verb": "explain", "gpu": chosen.gpu.name, "model": chosen.model, "result": plain(result)}
+    common.show(args, Document(**told, rows=rows, notes=notes, text=text))
     return 0
 
 
@@ -122,7 +148,9 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
 
     if attention.asked(args):
         return attention.explained(args)
-    common.refuse_given(args, (*further.ROUTING, "against", "what_if", "ncu"), "with several cards")
+    common.refuse_given(
+        args, (*further.ROUTING, "against", "what_if", "ncu", "profile"), "with several cards"
+    )
     chosen, problem, config = _settings(args), further.problem(args), common.config(args)
     found = explain(problem, config, chosen.gpu, chosen.options)
     shares = {each.name: each.elasticity for each in found.mechanisms}
@@ -154,29 +182,21 @@ def _expected(
     routing = further.routing(args)
     if routing is None:
         return None
-    return expected_time(
-        problem,
-        routing,
-        config,
-        chosen.gpu,
-        count=args.routings,
-        seed=args.seed,
-        options=chosen.options,
-    )
+    asked = {"count": args.routings, "seed": args.seed, "options": chosen.options}
+    return expected_time(problem, routing, config, chosen.gpu, **asked)
 
 
-def _run_against(
-    args: argparse.Namespace, chosen: Settings, problem: GemmProblem, config: KernelConfig
-) -> int:
+def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> int:
     """The difference of two kernels, by setting and by resource."""
-    from dataclasses import replace
-
     from gemm_model.choice.selection import parse_description
     from gemm_model.core.gpu import load_gpu
     from gemm_model.kernel_model.comparison import difference
-    from gemm_model.kernel_model.question import World
 
     common.refuse_given(args, ("ncu", "what_if"), "with --against")
+    if measured := MEASURED.fullmatch(args.against):
+        if not float(measured[1]):
+            raise InputError(f"--against {args.against}; expected a time above 0")
+        return _run_measured(args, chosen, first, float(measured[1]))
     words = [word.strip() for word in args.against.split(",")]
     # What is no tile and no setting is a card.
     cards = [word for word in words if word[:1].isalpha() and "=" not in word]
@@ -184,23 +204,51 @@ def _run_against(
     values = {} if not told else {"mma_m": 0, "mma_n": 0, **parse_description(told)}
     values.pop("swap_ab", None)
     gpu = load_gpu(cards[0]) if cards else chosen.gpu
-    first = World(problem=problem, config=config, gpu=chosen.gpu, options=chosen.options)
-    found = difference(first, replace(first, config=replace(config, **values), gpu=gpu))
+    found = difference(first, replace(first, config=replace(first.config, **values), gpu=gpu))
     rows = [
         {"by": by, "name": name, "added_us": added_us}
         for by, parts in (("setting", found.by_setting), ("resource", found.by_resource))
         for name, added_us in sorted(parts.items(), key=lambda part: -abs(part[1]))
     ]
-    document = Document(
-        verb="explain",
-        gpu=chosen.gpu.name,
-        model=chosen.model,
-        result={"first_us": found.first_us, "second_us": found.second_us, "difference_us": found.us},
-        rows=rows,
-        text=lambda: _difference_text(found, args.against),
-    )
-    common.show(args, document)
-    return 0
+    result = {"first_us": found.first_us, "second_us": found.second_us, "difference_us": found.us}
+    return _show(args, chosen, result, rows, lambda: _difference_text(found, args.against))
+
+
+def _run_measured(args: argparse.Namespace, chosen: Settings, world: World, measured_us: float) -> int:
+    """A measured time beside the prediction, and the resources that the difference could come from."""
+    from gemm_model.kernel_model.measured import beside_measured
+
+    found = beside_measured(world, measured_us)
+    result = {
+        "problem": problem_fields(world.problem),
+        "kernel": kernel_fields(world.config),
+        "prediction": prediction_fields(found.prediction),
+        **{"measured_us": measured_us, "difference_us": found.us, "in_band": found.in_band},
+    }
+    rows = [plain(cause) for cause in found.causes]
+    return _show(args, chosen, result, rows, lambda: _measured_text(found))
+
+
+def _measured_text(found: Measured) -> str:
+    relative = found.us / found.prediction.runtime_us
+    within = {None: "", True: ", within the band", False: ", beyond the band"}[found.in_band]
+    lines = [
+        f"measured {found.measured_us:.4g} us, {_predicted(found.prediction)}: {found.us:+.4g} us "
+        f"({relative:+.1%}){within}",
+        "",
+        "COULD COME FROM, each alone: how many times as long it would take, and what the intervals of its fitted",
+        "numbers move",
+    ]
+    table = [
+        {
+            "what": each.name,
+            "elasticity": None if each.elasticity is None else f"{each.elasticity:.1%}",
+            "times as long": each.slowdown,
+            "intervals": f"+-{each.interval_us:.2g} us",
+        }
+        for each in found.causes
+    ]
+    return "\n".join([*lines, text_table(table)])
 
 
 def _difference_text(found: Difference, against: str) -> str:
@@ -219,7 +267,7 @@ def _difference_text(found: Difference, against: str) -> str:
     return "\n".join(lines)
 
 
-def _run_measured(args: argparse.Namespace, chosen: Settings) -> int:
+def _run_counted(args: argparse.Namespace, chosen: Settings) -> int:
     """The counts of a kernel beside predicted ones, and the fault that explains them best."""
     from gemm_model.integrations.nsight import beside, config_of, counted_world, read_export
     from gemm_model.kernel_model.question import World
@@ -240,25 +288,40 @@ def _run_measured(args: argparse.Namespace, chosen: Settings) -> int:
         for each in found.suspects
     ]
     notes = [f"{len(kernels) - 1} shorter kernels of {args.ncu} are left out"] if len(kernels) > 1 else []
-    document = Document(
-        verb="explain",
-        gpu=chosen.gpu.name,
-        model=chosen.model,
-        result={"kernel_name": found.kernel.name, "as_meant": found.as_meant, "suspects": told},
-        rows=list(found.rows),
-        notes=notes,
-        text=lambda: _measured_text(found, told),
+    result = {"kernel_name": found.kernel.name, "as_meant": found.as_meant, "suspects": told}
+    return _show(args, chosen, result, found.rows, lambda: _counted_text(found, told), *notes)
+
+
+def _run_profile(args: argparse.Namespace, chosen: Settings) -> int:
+    """The GEMM kernels of a program, measured beside predicted."""
+    from gemm_model.core.gpu import load_gpu
+    from gemm_model.integrations.profile import lay_beside, library_of, read_profile
+    from gemm_model.tables.schema import card_named
+
+    common.refuse_given(
+        args, (*common.PROBLEM, *common.CONFIG, "against", "what_if", "ncu"), "with --profile"
     )
-    common.show(args, document)
-    return 0
+    launches, card = read_profile(args.profile)
+    gpu = chosen.gpu if common.gpu_given(args) or not card else load_gpu(card_named(card))
+    options = chosen.options if "regime" in args.given else {**chosen.options, "regime": "kernel-only"}
+    rows = lay_beside(launches, gpu, options)
+    others = [each for each in launches if not library_of(each.name)]
+    total_us, untold_us = (sum(each.total_us for each in some) for some in (launches, others))
+    note = (
+        f"{sum(each.calls for each in others)} launches of {len(others)} other kernels, {untold_us:.4g} us of "
+        f"{total_us:.4g} us: their names tell no GEMM"
+    )
+    shown = [{**{name: row[name] for name in IN_TABLE}, "name": row["kernel_name"][:NAME]} for row in rows]
+    result = {"total_us": total_us, "untold_us": untold_us}
+    chosen = replace(chosen, gpu=gpu)
+    return _show(args, chosen, result, rows, lambda: text_table(shown), *[note] * bool(others))
 
 
-def _measured_text(found: Beside, told: list[dict[str, Any]]) -> str:
+def _counted_text(found: Beside, told: list[dict[str, Any]]) -> str:
     lines = [found.kernel.name, "", "COUNTED BESIDE PREDICTED", text_table(found.rows), ""]
     if not told or found.as_meant <= told[0]["distance"]:
-        return "\n".join(
-            [*lines, f"as it was meant: counts are {found.as_meant:.2g} spreads off, no fault fits"]
-        )
+        off = f"as it was meant: counts are {found.as_meant:.2g} spreads off, no fault fits"
+        return "\n".join([*lines, off])
     lines.append(f"{told[0]['fault']}: {told[0]['cause']}")
     lines += ["", f"SUSPECTS, by the distance of their counts; as it was meant: {found.as_meant:.3g}"]
     return "\n".join([*lines, text_table(told[:3])])
@@ -268,17 +331,23 @@ def _text(found: Explanation) -> str:
     from gemm_model.kernel_model.explanation import limits
 
     prediction, achieved = found.prediction, found.achieved
-    band = "" if prediction.error_band is None else f" +- {prediction.error_band:.1%}"
+    width = max((len(each.name) for each in found.mechanisms), default=0)
     lines = [
-        f"predicted {prediction.runtime_us:.4g} us{band}, limited by {limits(found)}",
+        f"{_predicted(prediction)}, limited by {limits(found)}",
         f"{achieved['tflop_per_s']:.4g} TFLOP/s, {achieved['gb_per_s']:.4g} GB/s, "
         f"{achieved['share_of_roofline']:.1%} of the roofline",
+        "busy on average, as a profiler reads it: "
+        + ", ".join(f"{name} {share:.0%}" for name, share in found.busy.items()),
         *_residual(prediction),
         f"waves: {found.wave_occupancy:.1%} of their resident clusters have a tile",
         f"tile order: {found.tile_order}; tile scheduler: {found.tile_scheduler}",
         "",
         "LIMITED BY: what of 1 % more of each reaches the runtime; 'alone' overlaps and does not add up",
-        *_bars([(each.name, each.elasticity, f"{each.time_us:.4g} us alone") for each in found.mechanisms]),
+        *(
+            f"{each.name:{width}} {each.elasticity:6.1%} {'#' * round(BAR * max(each.elasticity, 0.0)):{BAR}} "
+            f"{each.time_us:.4g} us alone"
+            for each in found.mechanisms
+        ),
         "",
         "WAY TO THE PEAK, us that add up",
         *_waterfall(found),
@@ -291,20 +360,16 @@ def _text(found: Explanation) -> str:
     return "\n".join(lines)
 
 
+def _predicted(prediction: Prediction) -> str:
+    band = "" if prediction.error_band is None else f" +- {prediction.error_band:.1%}"
+    return f"predicted {prediction.runtime_us:.4g} us{band}"
+
+
 def _residual(prediction: Prediction) -> list[str]:
     if prediction.residual_share is None:
         return []
     added_us = prediction.phases_us[RESIDUAL_PHASE]
     return [f"residual: {added_us:+.4g} us ({prediction.residual_share:+.1%} of the formulas' time)"]
-
-
-def _bars(rows: list[tuple[str, float, str]]) -> list[str]:
-    """A bar for each share, with its name and what is to be said beside."""
-    width = max((len(name) for name, _, _ in rows), default=0)
-    return [
-        f"{name:{width}} {share:6.1%} {'#' * round(BAR * max(share, 0.0)):{BAR}} {beside}".rstrip()
-        for name, share, beside in rows
-    ]
 
 
 def _waterfall(found: Explanation) -> list[str]:
@@ -320,9 +385,5 @@ def _waterfall(found: Explanation) -> list[str]:
 
 
 def _changes(changes: tuple[WhatIf, ...]) -> str:
-    return text_table(
-        [
-            {"change": each.change, "us": each.runtime_us, "saves": f"{1 - each.relative:+.1%}"}
-            for each in changes
-        ]
-    )
+    told = [(each.change, each.runtime_us, f"{1 - each.relative:+.1%}") for each in changes]
+    return text_table([dict(zip(("change", "us", "saves"), each, strict=True)) for each in told])

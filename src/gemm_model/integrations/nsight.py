@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.bench.cublas_names import parse_cublas_name
-from gemm_model.bench.cutlass.names import grouped_cells
+from gemm_model.bench.cutlass.names import cutlass_cells
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.kernel_model.faults import COUNTS, Suspect, distance_of, suspects
@@ -92,53 +93,41 @@ def _kernel(cells: Mapping[str, str], units: Mapping[str, str], where: str) -> C
             raise InputError(
                 f"{where}: {metric} is {text!r} {unit}; expected a number in base units"
             ) from None
-    extents = [int(word) for word in re.findall(r"\d+", cells.get(GRID) or "")]
-    if extents:
-        counted["ctas"] = 1.0
-        for extent in extents:
-            counted["ctas"] *= extent
+    if extents := re.findall(r"\d+", cells.get(GRID) or ""):
+        counted["ctas"] = float(math.prod(map(int, extents)))
     return CountedKernel(name=cells[KERNEL], counted=counted)
 
 
 def config_of(name: str) -> KernelConfig:
     """The configuration that a kernel's name tells; raises InputError where it tells no tile."""
-    cells, kernel = _cells(name)
-    told = {key: value for key, value in cells.items() if value not in ("", 0)}
-    return KernelConfig(**{**told, "kernel": kernel})
-
-
-def _cells(name: str) -> tuple[dict[str, Any], str]:
-    if grouped := grouped_cells(name):
-        return grouped, "cutlass"
+    cells, kernel = cutlass_cells(name), "cutlass"
     try:
-        return parse_cublas_name(name).cells(), "cublas"
+        cells, kernel = (cells, kernel) if cells else (parse_cublas_name(name).cells(), "cublas")
     except InputError:
         raise InputError(
             f"the name of kernel {name[:60]!r} tells no tile; expected --cta, and --kernel of "
             "quack, cutlass, cublas or triton"
         ) from None
+    return KernelConfig(
+        **{**{key: value for key, value in cells.items() if value not in ("", 0)}, "kernel": kernel}
+    )
 
 
 def beside(world: World, kernel: CountedKernel) -> Beside:
     """The counts of a launch beside those of the kernel that was meant, and what explains them."""
     composed = world.composed()
-    rows = []
-    for count in COUNTS:
-        if count.name in kernel.counted:
-            predicted, counted = count.predicted(composed), kernel.counted[count.name]
-            rows.append(
-                {
-                    "what": count.name,
-                    "counted": counted,
-                    "predicted": predicted,
-                    "ratio": counted / predicted if predicted else None,
-                }
-            )
+    counts = {count.name: count.predicted(composed) for count in COUNTS if count.name in kernel.counted}
     clock = kernel.counted["sm_cycles"] / kernel.counted["duration_us"]
-    predicted_mhz = float(composed.times.sm_clk_mhz)
-    rows.append(
-        {"what": "sm_clk_mhz", "counted": clock, "predicted": predicted_mhz, "ratio": clock / predicted_mhz}
-    )
+    told = {**kernel.counted, "sm_clk_mhz": clock}
+    rows = [
+        {
+            "what": name,
+            "counted": told[name],
+            "predicted": value,
+            "ratio": told[name] / value if value else None,
+        }
+        for name, value in {**counts, "sm_clk_mhz": float(composed.times.sm_clk_mhz)}.items()
+    ]
     return Beside(
         kernel=kernel,
         rows=tuple(rows),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.core.batch import batch_of
+from gemm_model.core.elementwise import ceil
 from gemm_model.core.further_work import asked_of
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
@@ -17,9 +18,18 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.elasticity import LIMITERS
 from gemm_model.kernel_model.model import SITUATION_OF, KernelModel
 from gemm_model.kernel_model.question import UNLIMITED, Change, Composed, World, parse_change
+from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.way_to_peak import Step, roof, way_to_peak
 from gemm_model.kernels.feasibility import feasible_mask
-from gemm_model.kernels.mechanisms import CLOCK_MECHANISMS, FURTHER_STAGES, FUSED_EPILOGUE, RESOURCES
+from gemm_model.kernels.mechanisms import (
+    CLOCK_MECHANISMS,
+    DRAM,
+    FURTHER_STAGES,
+    FUSED_EPILOGUE,
+    L2,
+    RESOURCES,
+    TENSOR,
+)
 from gemm_model.kernels.registry import family_of
 
 TIE = 0.1
@@ -61,6 +71,9 @@ class Explanation:
     """Resources whose elasticity is within TIE of the limiter's."""
     mechanisms: tuple[Mechanism, ...]
     """By elasticity."""
+    busy: Mapping[str, float]
+    """Shares of their peaks at which units of the card are busy on average over the kernel, as a profiler
+    reads them: TENSOR, L2, DRAM."""
     achieved: Mapping[str, float]
     """TFLOP/s, GB/s of operands and outputs once, and the share of the roofline."""
     way_to_peak: tuple[Step, ...]
@@ -107,6 +120,7 @@ def explain(
         limiter=prediction.limiter,
         ties=tuple(each.name for each in mechanisms if mechanisms[0].elasticity - each.elasticity <= TIE),
         mechanisms=mechanisms,
+        busy=busy(composed, gpu, prediction.runtime_us),
         achieved=_achieved(composed, prediction.runtime_us),
         way_to_peak=way_to_peak(world, roof(composed), composed_us, prediction.runtime_us - composed_us),
         wave_occupancy=min(tiles / places, 1.0),
@@ -124,6 +138,21 @@ def _achieved(composed: Composed, runtime_us: float) -> dict[str, float]:
         "gb_per_s": float(times.traffic.operand_bytes + times.traffic.output_bytes) / runtime_us / 1e3,
         "roofline_us": float(times.floor_us),
         "share_of_roofline": float(times.floor_us) / runtime_us,
+    }
+
+
+def busy(composed: Composed, gpu: GpuSpec, runtime_us: float) -> dict[str, float]:
+    """MMAs of whole tiles, and bytes, over what the card could do in a time [us]: shares by unit."""
+    geometry, times = composed.geometry, composed.times
+    batch = geometry.batch
+    tiles = ceil(batch.m / batch.cta_m) * ceil(batch.n / batch.cta_n) * batch.batch
+    flop = 2.0 * tiles * batch.cta_m * batch.cta_n * batch.k
+    peak_flop = geometry.rate * gpu.sm_count * times.sm_clk_mhz * runtime_us
+    moved = times.traffic
+    return {
+        TENSOR: float(flop / peak_flop),
+        L2: float(moved.l2_load_bytes / l2_bytes_per_us(gpu, composed.numbers) / runtime_us),
+        DRAM: float(moved.dram_bytes / gpu.dram_bytes_per_us / runtime_us),
     }
 
 

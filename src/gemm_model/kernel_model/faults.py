@@ -37,7 +37,7 @@ def count_numbers() -> CountNumbers:
     return room_numbers("counts", CountNumbers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Count:
     """What a profiler counts of one kernel, and how far the model may be off."""
 
@@ -52,10 +52,6 @@ def _l2_read_bytes(found: Composed) -> float:
     return float(moved.l2_load_bytes - moved.l2_store_bytes)
 
 
-def _l2_write_bytes(found: Composed) -> float:
-    return float(found.times.traffic.l2_store_bytes)
-
-
 def _smem_bytes(found: Composed) -> float:
     resources = found.geometry.resources
     return float(resources.stage_bytes * resources.stages + resources.epilogue_bytes)
@@ -67,28 +63,27 @@ def _ctas(found: Composed) -> float:
 
 
 COUNTS = (
-    Count(name="duration_us", spread="time_spread", predicted=lambda found: float(found.times.runtime_us)),
-    Count(
-        name="dram_read_bytes",
-        spread="dram_spread",
-        predicted=lambda found: float(found.times.traffic.dram_read_bytes),
-    ),
-    Count(name="l2_read_bytes", spread="l2_read_spread", predicted=_l2_read_bytes),
-    Count(name="l2_write_bytes", spread="l2_write_spread", predicted=_l2_write_bytes),
-    Count(name="smem_bytes_per_cta", spread="smem_spread", predicted=_smem_bytes),
-    Count(name="ctas", spread="ctas_spread", predicted=_ctas),
+    Count("duration_us", "time_spread", lambda found: float(found.times.runtime_us)),
+    Count("dram_read_bytes", "dram_spread", lambda found: float(found.times.traffic.dram_read_bytes)),
+    Count("l2_read_bytes", "l2_read_spread", _l2_read_bytes),
+    Count("l2_write_bytes", "l2_write_spread", lambda found: float(found.times.traffic.l2_store_bytes)),
+    Count("smem_bytes_per_cta", "smem_spread", _smem_bytes),
+    Count("ctas", "ctas_spread", _ctas),
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fault:
     """Something that makes a kernel slower than the one that was meant."""
 
     name: str
-    cause: str
-    """What it is, and what usually causes it."""
     worlds: Callable[[World], Iterator[World]]
     """The kernel with the fault in its degrees; none where the kernel cannot have it."""
+
+    @property
+    def cause(self) -> str:
+        """What it is, and what usually causes it: what `worlds` say of themselves."""
+        return (self.worlds.__doc__ or "").rstrip(".")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,88 +97,64 @@ class Suspect:
 
 
 def _shorter_ring(world: World) -> Iterator[World]:
+    """The ring has fewer stages: a larger epilogue buffer, a StageCount or num_stages that is set."""
     own = int(world.composed().geometry.resources.stages)
     for stages in range(2, own):
         yield replace(world, config=replace(world.config, stages=stages))
 
 
 def _no_multicast(world: World) -> Iterator[World]:
+    """Each CTA loads its operands itself: a cluster of one, or a grid that no cluster divides."""
     if world.config.ctas_per_cluster > 1:
         yield replace(world, config=replace(world.config, cluster_m=1, cluster_n=1))
 
 
 def _other_raster(world: World) -> Iterator[World]:
+    """Neighbouring tiles share too little in L2: no swizzle, or a raster along the long extent."""
     for swizzle in (1, 2):
         if swizzle < world.config.swizzle:
             yield replace(world, config=replace(world.config, swizzle=swizzle))
 
 
 def _odd_pitch(world: World) -> Iterator[World]:
+    """Rows start off 128-byte lines: a K or N that is no multiple of 64 elements of 16 bits."""
     elements = 128 // world.problem.a_dtype.bits
     yield replace(world, problem=replace(world.problem, k=world.problem.k + elements))
 
 
 def _spills(world: World) -> Iterator[World]:
+    """Sums are promoted each k tile, whose second set of registers spills: fast_accum is off."""
     if world.config.fast_accum and world.problem.a_dtype.bits == 8:
         yield replace(world, config=replace(world.config, fast_accum=False))
 
 
 def _fewer_sms(world: World) -> Iterator[World]:
+    """The grid leaves SMs idle: a persistent grid of fewer CTAs, SMs that another kernel holds."""
     for share in (2, 4):
         yield replace(world, gpu=with_sms(world.gpu, world.gpu.sm_count // share))
 
 
 def _cold_l2(world: World) -> Iterator[World]:
+    """Operands come from DRAM: other kernels, or a cache flush, ran in between."""
     if world.options.get("l2") == WARM:
         yield replace(world, options={**world.options, "l2": COLD})
 
 
 def _wide_output(world: World) -> Iterator[World]:
+    """Outputs take longer to store: a wider type, work that is fused into the epilogue."""
     if world.problem.out_dtype.bits < 32:
         yield replace(world, problem=replace(world.problem, out_dtype=element_type("fp32")))
 
 
 FAULTS = (
-    Fault(
-        name="half_stages",
-        cause="the ring has fewer stages: a larger epilogue buffer, a StageCount or num_stages that is set",
-        worlds=_shorter_ring,
-    ),
-    Fault(
-        name="no_multicast",
-        cause="each CTA loads its operands itself: a cluster of one, or a grid that no cluster divides",
-        worlds=_no_multicast,
-    ),
-    Fault(
-        name="bad_raster",
-        cause="neighbouring tiles share too little in L2: no swizzle, or a raster along the long extent",
-        worlds=_other_raster,
-    ),
-    Fault(
-        name="odd_pitch",
-        cause="rows start off 128-byte lines: a K or N that is no multiple of 64 elements of 16 bits",
-        worlds=_odd_pitch,
-    ),
-    Fault(
-        name="spills",
-        cause="sums are promoted each k tile, whose second set of registers spills: fast_accum is off",
-        worlds=_spills,
-    ),
-    Fault(
-        name="half_sms",
-        cause="the grid leaves SMs idle: a persistent grid of fewer CTAs, SMs that another kernel holds",
-        worlds=_fewer_sms,
-    ),
-    Fault(
-        name="cold_l2",
-        cause="operands come from DRAM: other kernels, or a cache flush, ran in between",
-        worlds=_cold_l2,
-    ),
-    Fault(
-        name="slow_epilogue",
-        cause="outputs take longer to store: a wider type, work that is fused into the epilogue",
-        worlds=_wide_output,
-    ),
+    Fault("half_stages", _shorter_ring),
+    Fault("no_multicast", _no_multicast),
+    Fault("bad_raster", _other_raster),
+    Fault("odd_pitch", _odd_pitch),
+    Fault("spills", _spills),
+    Fault("half_sms", _fewer_sms),
+    Fault("cold_l2", _cold_l2),
+    Fault("slow_epilogue", _wide_output),
 )
 
 

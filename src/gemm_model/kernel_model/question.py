@@ -22,6 +22,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.elasticity import LIMITERS, elasticities
 from gemm_model.kernel_model.kernel import Geometry, geometry_of
 from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
+from gemm_model.kernel_model.knowledge import Knowledge
 from gemm_model.kernel_model.launch_context import L2_STATES
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernel_model.residual import OFF
@@ -60,12 +61,11 @@ class World:
 
     def composed(self) -> Composed:
         """The times of this world, before a residual. Raises InputError for a type that the GPU lacks."""
-        told = {name: value for name, value in self.options.items() if name != "residual"}
-        off = {*told.pop("without", ()), *self.without}
-        model = KernelModel(self.gpu, **told, residual=OFF)
-        row = numbers_of(self.problem, self.config)
+        row, model, knowledge = self._known()
+        numbers = knowledge.numbers.having(self.values).without(
+            {*self.options.get("without", ()), *self.without}
+        )
         family, kind = family_at(int(row.kernel), self.gpu), MATH_KINDS[row.math_kind]
-        numbers = model.knowledge(family, kind).numbers.having(self.values).without(off)
         gpu, rate = self.gpu, flop_per_clk_of(kind, self.gpu)
         for resource, factor in self.faster.items():
             gpu, numbers = faster_gpu(gpu, resource, factor), numbers.faster(resource, factor)
@@ -76,6 +76,21 @@ class World:
 
     def composed_us(self) -> float:
         return float(self.composed().times.runtime_us)
+
+    def intervals(self) -> Mapping[str, float]:
+        """Half-widths of the fitted numbers that serve this kernel, by full name."""
+        knowledge = self._known()[2]
+        return knowledge.calibration.intervals.get(knowledge.served, {})
+
+    def _known(self) -> tuple[Any, KernelModel, Knowledge]:
+        """The kernel as a row, its model without a residual, and what serves it."""
+        told = {name: value for name, value in self.options.items() if name not in ("residual", "without")}
+        model, row = KernelModel(self.gpu, **told, residual=OFF), numbers_of(self.problem, self.config)
+        return row, model, model.knowledge(family_at(int(row.kernel), self.gpu), MATH_KINDS[row.math_kind])
+
+    def having(self, values: Mapping[str, float]) -> World:
+        """The same with other values of some numbers, by full name."""
+        return replace(self, values={**self.values, **values})
 
     def but(self, *, without: tuple[str, ...] = (), faster: Mapping[str, float] | None = None) -> World:
         """The same with some mechanisms off and some resources faster."""

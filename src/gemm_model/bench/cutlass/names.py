@@ -1,4 +1,4 @@
-"""What the mangled name of a CUTLASS grouped kernel says: tile, stages, cluster, schedule."""
+"""What the name of a CUTLASS kernel says: tile, stages, cluster, schedule."""
 
 from __future__ import annotations
 
@@ -10,6 +10,36 @@ GROUPED = re.compile(
     r".*?KernelPtrArrayTmaWarpSpecialized(?P<schedule>Pingpong|Cooperative)"
     r".*?Li(?P<cta_m>\d+)E+.*?Li(?P<cta_n>\d+)E+(?:S\w*_E|\w{1,5}_ILi(?P<cta_k>\d+)E)"
 )
+_SIZE = r"cute::C<(?:\(int\))?(\d+)>"
+DEMANGLED = re.compile(
+    r"MainloopSm90(?:Array)?TmaGmma\w*WarpSpecialized\w*<(?:\(int\))?(\d+), "
+    rf"cute::tuple<{_SIZE}, {_SIZE}, {_SIZE} ?>, "
+    rf"[\w:]*Kernel(?:PtrArray)?TmaWarpSpecialized(\w*)>, cute::tuple<{_SIZE}, {_SIZE}, {_SIZE} ?>"
+)
+"""A kernel of CUTLASS 3 as profilers tell it, for example torch's scaled and grouped products."""
+PROFILER = re.compile(
+    r"cutlass3x_sm90_\w+?_(\d+)x(\d+)x(\d+)_(\d+)x(\d+)x\d+_(\d+)_[tn]{3}_align\d+(?:_warpspecialized(\w*))?"
+)
+"""A procedural name of CUTLASS's own library."""
+
+
+def cutlass_cells(name: str) -> dict[str, Any]:
+    """The columns of a benchmark table that a kernel's name fills; none where no grammar knows it."""
+    if found := DEMANGLED.search(name):
+        stages, cluster_m, cluster_n, _, schedule, *tile = found.groups()
+    elif found := PROFILER.search(name):
+        *tile, cluster_m, cluster_n, stages, schedule = found.groups()
+    else:
+        return grouped_cells(name)
+    words = (schedule or "").lower()
+    cta_m, cta_n, cta_k = map(int, tile)
+    return {
+        **{"cta_m": cta_m, "cta_n": cta_n, "cta_k": cta_k, "mma_m": cta_m, "mma_n": cta_n},
+        **{"cluster_m": int(cluster_m), "cluster_n": int(cluster_n), "stages": int(stages)},
+        "schedule": "pingpong" if "pingpong" in words else "cooperative",
+        "fast_accum": "fastaccum" in words or "fp8_fastaccum" in name,
+        "scheduler": "static",
+    }
 
 
 def grouped_cells(name: str) -> dict[str, Any]:

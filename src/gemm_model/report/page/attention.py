@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemm_model.attention.choice import AttentionChoice, AttentionRanking
 from gemm_model.attention.explanation import AttentionExplanation
-from gemm_model.report.page.content import Fact, Figure, Listing, Page
+from gemm_model.report.page.content import Fact, Figure, Listing, Page, bars
 
 SHOWN = 16
 """Configurations in the plot and the list [1]; attention; chosen: as of GEMMs."""
@@ -37,31 +37,9 @@ def _name(choice: AttentionChoice) -> str:
     return " ".join((*words, *([f"{config.num_splits} splits"] if config.num_splits > 1 else [])))
 
 
-def _bars(title: str, note: str, axis: str, bars: list[tuple[str, float, str]]) -> Figure:
-    """Horizontal bars of (name, value, what hovering shows), the first on top."""
-    return Figure(
-        title=title,
-        note=note,
-        traces=[
-            {
-                "type": "bar",
-                "orientation": "h",
-                "x": [value for _, value, _ in bars],
-                "y": [name for name, _, _ in bars],
-                "marker": {"color": ["@blue" if value >= 0 else "@red" for _, value, _ in bars]},
-                "text": [told for _, _, told in bars],
-                "textposition": "none",
-                "hoverinfo": "text",
-            }
-        ],
-        layout={"xaxis": {"title": axis}, "yaxis": {"autorange": "reversed"}},
-        height_px=100 + 26 * len(bars),
-    )
-
-
 def _times(ranking: AttentionRanking) -> Figure:
     shown = ranking.choices[:SHOWN]
-    bars = [
+    times = [
         (
             f"{place}. {_name(choice)}",
             choice.prediction.runtime_us,
@@ -69,24 +47,24 @@ def _times(ranking: AttentionRanking) -> Figure:
         )
         for place, choice in enumerate(shown, start=1)
     ]
-    return _bars("Configurations", "Predicted times, the fastest first.", "us", bars)
+    return bars("Configurations", "Predicted times, the fastest first.", "us", times)
 
 
 def _limits(explanation: AttentionExplanation) -> Figure:
-    bars = [
+    shown = [
         (unit.name, 100.0 * unit.elasticity, f"{unit.meaning}: {unit.elasticity:.1%}")
         for unit in explanation.units
     ]
     note = "What of a faster unit reaches the runtime."
-    return _bars("Limited by", note, "share of the runtime (%)", bars)
+    return bars("Limited by", note, "share of the runtime (%)", shown)
 
 
 def _what_ifs(explanation: AttentionExplanation) -> Figure:
-    bars = [
+    shown = [
         (each.change, 100.0 * (1.0 - each.relative), f"{each.change}: {each.runtime_us:.4g} us")
         for each in explanation.what_if
     ]
-    return _bars("What if", "Time that each change would save.", "time saved (%)", bars)
+    return bars("What if", "Time that each change would save.", "time saved (%)", shown)
 
 
 def _listing(ranking: AttentionRanking) -> Listing:

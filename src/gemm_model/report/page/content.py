@@ -37,6 +37,26 @@ class Figure:
     wide: bool = False
 
 
+def bars(
+    title: str, note: str, axis: str, shown: Sequence[tuple[str, float, str]], starts: Sequence[float] = ()
+) -> Figure:
+    """Horizontal bars of (name, value, what hovering shows), the first on top; each may `start` off 0."""
+    names, values, texts = zip(*shown, strict=True) if shown else ((), (), ())
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "x": values,
+        "y": names,
+        "marker": {"color": ["@blue" if value >= 0 else "@red" for value in values]},
+        "text": texts,
+        "textposition": "none",
+        "hoverinfo": "text",
+        **({"base": starts} if starts else {}),
+    }
+    layout = {"xaxis": {"title": axis}, "yaxis": {"autorange": "reversed"}}
+    return Figure(title=title, note=note, traces=[trace], layout=layout, height_px=100 + 26 * len(shown))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFigure:
     """A plot that the page's script draws from the rows that the filters leave."""

@@ -12,7 +12,7 @@ from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.explanation import Explanation
 from gemm_model.report.page.choice import kernel_name, ranking_facts, ranking_figure, ranking_list, tile_map
-from gemm_model.report.page.content import COLORS, Figure, Page
+from gemm_model.report.page.content import COLORS, Figure, Page, bars
 
 SHOWN_WAVES = 200
 """Waves drawn one by one [waves]; timelines; chosen: more are drawn as one block."""
@@ -65,32 +65,19 @@ def level_roofline(problem: GemmProblem, prediction: Prediction, gpu: GpuSpec) -
     for code, name in enumerate(levels):
         bandwidth, intensity, ridge = bandwidths[name], intensities[name], peak / bandwidths[name]
         color, roof = COLORS[code], min(peak, bandwidth * intensity)
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "x": [low, ridge, high],
-                "y": [bandwidth * low / 1e6, peak / 1e6, peak / 1e6],
-                "line": {"color": color, "width": 2},
-                "hoverinfo": "skip",
-                "showlegend": False,
-            }
+        text = (
+            f"<b>{name}</b><br>{intensity:.4g} FLOP/B<br>roof {roof / 1e6:.4g} TFLOP/s<br>"
+            f"the kernel: {speed / 1e6:.4g} TFLOP/s, {speed / roof:.0%} of it"
         )
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": f"{name}, {bandwidth / 1e6:.3g} TB/s",
-                "x": [intensity],
-                "y": [speed / 1e6],
-                "marker": {"color": color, "size": 12, "line": {"color": "@surface", "width": 2}},
-                "text": [
-                    f"<b>{name}</b><br>{intensity:.4g} FLOP/B<br>roof {roof / 1e6:.4g} TFLOP/s<br>"
-                    f"the kernel: {speed / 1e6:.4g} TFLOP/s, {speed / roof:.0%} of it"
-                ],
-                "hoverinfo": "text",
-            }
-        )
+        y = [bandwidth * low / 1e6, peak / 1e6, peak / 1e6]
+        line = {"mode": "lines", "x": [low, ridge, high], "y": y, "line": {"color": color, "width": 2}}
+        marker = {"color": color, "size": 12, "line": {"color": "@surface", "width": 2}}
+        point = {"mode": "markers", "x": [intensity], "y": [speed / 1e6], "marker": marker, "text": [text]}
+        label = f"{name}, {bandwidth / 1e6:.3g} TB/s"
+        traces += [
+            {"type": "scatter", **line, "hoverinfo": "skip", "showlegend": False},
+            {"type": "scatter", **point, "hoverinfo": "text", "name": label},
+        ]
     return Figure(
         title="Roofline by level",
         note=f"The kernel's speed against what each level of memory allows; "
@@ -106,82 +93,41 @@ def level_roofline(problem: GemmProblem, prediction: Prediction, gpu: GpuSpec) -
 
 def what_if_bars(explanation: Explanation) -> Figure:
     """Bars of the time saved by each what-if, best first."""
-    changes = explanation.what_if
-    saved = [100.0 * (1.0 - each.relative) for each in changes]
-    return Figure(
-        title="What if",
-        note="How much time each change would save, all else as it is.",
-        traces=[
-            {
-                "type": "bar",
-                "orientation": "h",
-                "x": saved,
-                "y": [each.change for each in changes],
-                "marker": {"color": ["@teal" if each > 0 else "@red" for each in saved]},
-                "text": [f"<b>{each.change}</b><br>{each.runtime_us:.4g} us" for each in changes],
-                "textposition": "none",
-                "hoverinfo": "text",
-            }
-        ],
-        layout={
-            "xaxis": {"title": "time saved (%)", "rangemode": "tozero"},
-            "yaxis": {"autorange": "reversed"},
-        },
-        height_px=100 + 26 * len(changes),
-    )
+    shown = [
+        (each.change, 100.0 * (1.0 - each.relative), f"<b>{each.change}</b><br>{each.runtime_us:.4g} us")
+        for each in explanation.what_if
+    ]
+    note = "How much time each change would save, all else as it is."
+    return bars("What if", note, "time saved (%)", shown)
 
 
 def mechanism_bars(explanation: Explanation) -> Figure:
     """What of 1 % more of each resource reaches the runtime; beside it the resource's time alone."""
-    mechanisms = explanation.mechanisms
-    return Figure(
-        title="Limited by",
-        note="What of a 1 % faster resource reaches the runtime: the shares add up to 1. Hover for its time "
-        "as if it were alone.",
-        traces=[
-            {
-                "type": "bar",
-                "orientation": "h",
-                "x": [100.0 * each.elasticity for each in mechanisms],
-                "y": [each.name for each in mechanisms],
-                "marker": {"color": "@blue"},
-                "text": [
-                    f"<b>{each.name}</b>: {each.meaning}<br>"
-                    f"{each.elasticity:.1%}; alone {each.time_us:.4g} us"
-                    for each in mechanisms
-                ],
-                "textposition": "none",
-                "hoverinfo": "text",
-            }
-        ],
-        layout={"xaxis": {"title": "share of the runtime (%)"}, "yaxis": {"autorange": "reversed"}},
-        height_px=100 + 26 * len(mechanisms),
+    shown = [
+        (
+            each.name,
+            100.0 * each.elasticity,
+            f"<b>{each.name}</b>: {each.meaning}<br>{each.elasticity:.1%}; alone {each.time_us:.4g} us",
+        )
+        for each in explanation.mechanisms
+    ]
+    busy = ", ".join(f"{name} {share:.0%}" for name, share in explanation.busy.items())
+    note = (
+        "What of a 1 % faster resource reaches the runtime: the shares add up to 1. Hover for its time as if it "
+        f"were alone. A profiler would show how busy units are on average: {busy}."
     )
+    return bars("Limited by", note, "share of the runtime (%)", shown)
 
 
 def way_to_peak_bars(explanation: Explanation) -> Figure:
     """The steps from the roofline to the prediction, each where the one before ends."""
-    ends_us = list(accumulate(step.added_us for step in explanation.way_to_peak))
-    steps = list(zip(explanation.way_to_peak, [0.0, *ends_us], strict=False))
-    return Figure(
-        title="Way to the peak",
-        note="From the roofline to the predicted time: what each part adds, in us that add up.",
-        traces=[
-            {
-                "type": "bar",
-                "orientation": "h",
-                "base": [start_us for _, start_us in steps],
-                "x": [step.added_us for step, _ in steps],
-                "y": [step.name for step, _ in steps],
-                "marker": {"color": ["@teal", *("@blue" for _ in steps[1:])]},
-                "text": [f"<b>{step.name}</b>: {step.added_us:+.4g} us" for step, _ in steps],
-                "textposition": "none",
-                "hoverinfo": "text",
-            }
-        ],
-        layout={"xaxis": {"title": "us"}, "yaxis": {"autorange": "reversed"}},
-        height_px=100 + 26 * len(steps),
-    )
+    shown = [
+        (step.name, step.added_us, f"<b>{step.name}</b>: {step.added_us:+.4g} us")
+        for step in explanation.way_to_peak
+    ]
+    starts_us = [0.0, *accumulate(added_us for _, added_us, _ in shown[:-1])]
+    note = "From the roofline to the predicted time: what each part adds, in us that add up."
+    return bars("Way to the peak", note, "us", shown, starts_us)
 
 
 def wave_timeline(prediction: Prediction) -> Figure:

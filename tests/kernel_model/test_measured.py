@@ -1,0 +1,55 @@
+"""A measured time beside its prediction: the band, and what of each resource would make up the difference."""
+
+import json
+
+import pytest
+
+from gemm_model import predict
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernel_model.measured import beside_measured
+from gemm_model.kernel_model.question import World
+
+WORLD = World(
+    problem=GemmProblem.of(4096, 4096, 4096),
+    config=KernelConfig(cta_m=128, cta_n=256, cluster_m=2, kernel="quack"),
+    gpu=load_gpu("h200"),
+    options={"residual": "off", "without": ("power",)},
+)
+WORDS = ("explain", "--m", 4096, "--n", 4096, "--k", 4096, "--cta", "128x256", "--cluster", "2x1")
+
+
+def test_a_resource_that_is_slower_by_what_is_told_makes_up_the_difference():
+    predicted_us = WORLD.composed_us()
+    causes = {each.name: each for each in beside_measured(WORLD, 1.02 * predicted_us).causes}
+    for name in ("TENSOR", "LAUNCH"):
+        slower = WORLD.but(faster={name: 1.0 / causes[name].slowdown}).composed_us()
+        assert slower == pytest.approx(1.02 * predicted_us, rel=4e-3)
+    # What the tensor cores, epilogues and L2 take passes in clocks, and the launch does not.
+    assert 0.9 < causes["CLOCK"].elasticity < 1.0
+    half = {each.name: each.slowdown for each in beside_measured(WORLD, 0.5 * predicted_us).causes}
+    assert half["TENSOR"] == pytest.approx(1.0 - 0.5 / causes["TENSOR"].elasticity)
+    assert half["LAUNCH"] is None  # it takes less than is missing
+
+
+def test_intervals_move_the_resource_that_their_numbers_are_of():
+    name, base_us = "launch.kernel_us", WORLD.composed_us()
+    width = WORLD.intervals()[name]
+    slower = WORLD.having({name: WORLD.composed().numbers.values()[name] + width})
+    assert slower.composed_us() == pytest.approx(base_us + width)
+    told = {each.name: each.interval_us for each in beside_measured(WORLD, base_us).causes}
+    assert width <= told["LAUNCH"] < 0.02 * base_us
+
+
+def test_the_command_says_whether_a_time_is_within_the_band(gemm_model):
+    found = predict(WORLD.problem, WORLD.config, "h200")
+    for factor, words in ((1.0, "within the band"), (1.0 + 2.0 * found.error_band, "beyond the band")):
+        assert words in gemm_model(*WORDS, f"--against={factor * found.runtime_us:.6f}us").out.splitlines()[0]
+    told = json.loads(gemm_model(*WORDS, "--against=260us", "--format", "json").out)["result"]
+    assert told["difference_us"] == pytest.approx(260.0 - found.runtime_us)
+    assert told["in_band"] is False
+    for against, sentence in (("0us", "0us; expected a time above 0"), ("-5us", "'-5us'"), ("5ms", "'5ms'")):
+        refused = gemm_model(*WORDS, f"--against={against}")
+        assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
+        assert sentence in refused.err
