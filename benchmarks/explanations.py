@@ -103,11 +103,7 @@ def pairs(rows: pd.DataFrame, gpu: GpuSpec) -> pd.DataFrame:
 def _neighbours(setting: str, group: pd.DataFrame) -> Iterator[tuple[str, float, float]]:
     measured, composed = group["runtime_us"].to_numpy(float), group["composed_us"].to_numpy(float)
     for place in range(len(group) - 1):
-        yield (
-            setting,
-            measured[place + 1] / measured[place],
-            composed[place + 1] / composed[place],
-        )
+        yield setting, *(times[place + 1] / times[place] for times in (measured, composed))
 
 
 def composed_us(rows: pd.DataFrame, gpu: GpuSpec) -> FloatArray:
@@ -152,13 +148,8 @@ def counter_figures(rows: pd.DataFrame, gpu: GpuSpec) -> dict[str, object]:
     rate = np.array([gpu.flop_per_clk_per_sm[kind] for kind in _kinds(batch)]) * gpu.sm_count
     dram = rows["dram_read_bytes"].to_numpy(float) + rows["dram_write_bytes"].to_numpy(float)
     shares, predicted, l2_peak = told_of(model, rows)
-    counted = np.array(
-        [
-            executed / (rate * time_us * clock),
-            rows["l2_bytes"].to_numpy(float) / time_us / l2_peak,
-            dram / time_us / gpu.dram_bytes_per_us,
-        ]
-    )
+    l2 = rows["l2_bytes"].to_numpy(float) / l2_peak
+    counted = np.array([executed / (rate * clock), l2, dram / gpu.dram_bytes_per_us]) / time_us
     off = dict(zip(UNITS, np.abs(counted - predicted).mean(axis=1), strict=True))
     return {
         "rows": len(rows),

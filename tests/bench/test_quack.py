@@ -213,11 +213,7 @@ def test_kernels_compile_without_a_gpu(
     for variable in ("QUACK_ARCH", "CUTE_DSL_ARCH"):
         monkeypatch.setenv(variable, "")
     config = KernelConfig(
-        cta_m=128,
-        cta_n=128,
-        cluster_m=2 if schedule == "2cta" else 1,
-        schedule=schedule,
-        fast_accum=fast,
+        cta_m=128, cta_n=128, cluster_m=2 if schedule == "2cta" else 1, schedule=schedule, fast_accum=fast
     )
     quack.QuackProvider().compile(GemmProblem.of(256, 256, 512, dtype), config, capability)
     (compiled,) = tmp_path.rglob("*.o")

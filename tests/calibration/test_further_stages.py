@@ -45,18 +45,11 @@ def test_a_stage_finds_the_numbers_that_made_its_rows(tmp_path):
     untold = ("sigmoid_clk", "gate_clk", "source_clk")
     free = tuple(name for name in free if name.partition(".")[2] not in untold)
     choices = Choices(
-        family="quack",
-        donor=calibration(numbers=start),
-        free=free,
-        with_residual=False,
-        shapes_only=True,
+        family="quack", donor=calibration(numbers=start), free=free, with_residual=False, shapes_only=True
     )
     told = []
     found = calibrate(
-        [tmp_path / "rows.csv"],
-        H200,
-        choices,
-        progress=lambda _step, done, total: told.append((done, total)),
+        [tmp_path / "rows.csv"], H200, choices, progress=lambda _step, done, total: told.append((done, total))
     )
     # The fit to all plain rows and its eight folds, and as many of each of the two stages.
     assert told[0] == (0, 3 * (1 + 8))

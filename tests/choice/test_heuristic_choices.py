@@ -155,20 +155,14 @@ def test_many_taps_go_to_earlier_kernels():
     assert (forward.kernel, forward.work.operations) == ("many_taps", 2 * 64 * 64 * 132 * 49 * 64)
     # 96 filters by 49 x 64 columns are 2 x 49 tiles, whose parts of K fill the GPU; 128 pixels.
     into_weights = _ways("wgrad n=2 c=64 h=8 w=8 k=96 r=7 s=7 pad=3")["earlier"]
-    assert (into_weights.kernel, into_weights.work.operations) == (
-        "many_taps_wgrad",
-        2 * 64 * 64 * 98 * 128,
-    )
+    assert (into_weights.kernel, into_weights.work.operations) == ("many_taps_wgrad", 2 * 64 * 64 * 98 * 128)
 
 
 def test_kernels_of_sm80_are_no_earlier_ones_on_sm80():
     a100 = gm.load_gpu("a100_sxm_80gb")
     taps, strided = map(
         gm.GemmProblem.of_conv,
-        (
-            "fprop n=8 c=64 h=28 w=28 k=64 r=7 s=7 pad=3",
-            "dgrad n=2 c=96 h=8 w=8 k=48 r=3 s=3 stride=2 pad=1",
-        ),
+        ("fprop n=8 c=64 h=28 w=28 k=64 r=7 s=7 pad=3", "dgrad n=2 c=96 h=8 w=8 k=48 r=3 s=3 stride=2 pad=1"),
     )
     assert (dict(ways_of(taps, a100)), dict(ways_of(strided, a100))) == ({}, {})
     assert ways_of(taps, gm.load_gpu("gb300"))

@@ -7,12 +7,7 @@ import pytest
 import gemm_model
 from gemm_model import GemmProblem, KernelConfig, predict
 from gemm_model.choice.fastest import tie_groups
-from gemm_model.choice.selection import (
-    Ranker,
-    describe,
-    parse_description,
-    rank,
-)
+from gemm_model.choice.selection import Ranker, describe, parse_description, rank
 from gemm_model.choice.table_ranking import problems_of_table, rank_table
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu, with_sms

@@ -241,10 +241,7 @@ def test_speed_of_light_reads_what_an_epilogue_adds():
     config = KernelConfig(cta_m=128, cta_n=256)
     plain, fused = (
         predict(problem, config, "h200", "SOLModel")
-        for problem in (
-            GemmProblem.of(4096, 4096, 64),
-            GemmProblem.of(4096, 4096, 64, epilogue="residual"),
-        )
+        for problem in (GemmProblem.of(4096, 4096, 64), GemmProblem.of(4096, 4096, 64, epilogue="residual"))
     )
     more = fused.bytes_by_level["dram"] - plain.bytes_by_level["dram"]
     assert more == 2 * 4096 * 4096

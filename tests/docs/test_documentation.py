@@ -197,11 +197,7 @@ def anchors(page: Path) -> set[str]:
 
 def test_reference_tells_every_verb_and_unit():
     completed = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import docs_reference; print(*docs_reference.pages().values())",
-        ],
+        [sys.executable, "-c", "import docs_reference; print(*docs_reference.pages().values())"],
         cwd=ROOT / "scripts",
         capture_output=True,
         text=True,

@@ -7,11 +7,7 @@ from gemm_model.hierarchy.blocking import Blocking
 from gemm_model.hierarchy.levels import datapath_of, machine_of
 from gemm_model.hierarchy.matching import Grid, match
 from gemm_model.hierarchy.model import runtime_parameters
-from gemm_model.hierarchy.roofline import (
-    byte_intensity,
-    elements_intensity,
-    ridge_fma_per_byte,
-)
+from gemm_model.hierarchy.roofline import byte_intensity, elements_intensity, ridge_fma_per_byte
 from gemm_model.hierarchy.solve import solve
 from gemm_model.hierarchy.text_kernels import text_predictions
 

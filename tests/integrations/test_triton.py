@@ -6,12 +6,7 @@ import pytest
 import gemm_model
 from gemm_model import GemmProblem, KernelConfig, predict
 from gemm_model.core.errors import InputError
-from gemm_model.integrations.triton import (
-    config_from,
-    problem_from,
-    prune_configs_by,
-    triton_perf_model,
-)
+from gemm_model.integrations.triton import config_from, problem_from, prune_configs_by, triton_perf_model
 
 MODEL = "WSPersistentGEMMModel"
 SIZES = {"M": 4096, "N": 4096, "K": 4096}

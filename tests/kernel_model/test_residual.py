@@ -17,12 +17,7 @@ from gemm_model import GemmProblem, KernelConfig, predict, predict_table
 from gemm_model.calibration.cross_validation import FoldFit, folds_of, held_out
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.report import write_calibration
-from gemm_model.calibration.residual_fit import (
-    catboost,
-    corrected_fold_us,
-    train,
-    train_on,
-)
+from gemm_model.calibration.residual_fit import catboost, corrected_fold_us, train, train_on
 from gemm_model.calibration.run import CalibrationResult, Choices, calibrate
 from gemm_model.calibration.tables import CalibrationData
 from gemm_model.classic_models.sol import SOLModel
@@ -320,10 +315,7 @@ def test_equal_rows_are_predicted_as_one():
 
 
 def test_the_correction_is_a_phase_and_brings_its_own_band(residual_file):
-    model, plain = (
-        KernelModel(H200, residual=str(residual_file)),
-        KernelModel(H200, residual="off"),
-    )
+    model, plain = (KernelModel(H200, residual=str(residual_file)), KernelModel(H200, residual="off"))
     physical = plain.predict_row(numbers_of(*WIDE))
     found = model.predict_row(numbers_of(*WIDE))
     assert "residual" not in physical.phases_us
@@ -408,12 +400,7 @@ def test_it_is_on_by_default_where_it_was_trained():
 
 
 @pytest.mark.parametrize(
-    ("gpu", "options"),
-    [
-        ("b200", {}),
-        ("b200", {"regime": "graph"}),
-        ("b200", {"calibration": "h200"}),
-    ],
+    ("gpu", "options"), [("b200", {}), ("b200", {"regime": "graph"}), ("b200", {"calibration": "h200"})]
 )
 def test_it_is_off_elsewhere_without_a_word(gpu, options):
     found = predict(*NARROW, gpu, options=options)

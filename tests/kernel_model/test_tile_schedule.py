@@ -40,11 +40,7 @@ def tile_order(clusters_m, clusters_n, swizzle):
     return minor_is_m, order
 
 
-@given(
-    clusters_m=st.integers(1, 90),
-    clusters_n=st.integers(1, 90),
-    cluster=st.sampled_from([1, 2, 4]),
-)
+@given(clusters_m=st.integers(1, 90), clusters_n=st.integers(1, 90), cluster=st.sampled_from([1, 2, 4]))
 @settings(max_examples=60, deadline=None)
 def test_waves_are_those_of_the_persistent_loop(clusters_m, clusters_n, cluster):
     found = schedule_of(128 * cluster * clusters_m, 128 * clusters_n, cluster_m=cluster)

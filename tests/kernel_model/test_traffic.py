@@ -220,10 +220,7 @@ def test_l2_reads_a_sector_of_rows_outside_the_matrix_or_all_of_it_by_multicast(
     assert found.l2_load_bytes - within == pytest.approx(share * outside)
 
 
-@pytest.mark.parametrize(
-    ("cta_n", "tiles", "registers"),
-    [(128, 16 * 32, 64), (256, 32 * 16, 137)],
-)
+@pytest.mark.parametrize(("cta_n", "tiles", "registers"), [(128, 16 * 32, 64), (256, 32 * 16, 137)])
 def test_spilled_registers_are_work_of_l2(cta_n, tiles, registers):
     """A whole instruction's registers, and what compiled code of the wide ones moves; two warpgroups."""
     batch = row(dtype="fp8", cta_m=32768 // cta_n, cta_n=cta_n)

@@ -6,12 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gemm_model.core.errors import InputError
-from gemm_model.kernels.mechanisms import (
-    MECHANISMS,
-    NUMBERS,
-    kernel_numbers,
-    start_values,
-)
+from gemm_model.kernels.mechanisms import MECHANISMS, NUMBERS, kernel_numbers, start_values
 from gemm_model.kernels.registry import family_of
 from tests.kernel_model.kernels import B200, H200
 from tests.typed_numbers import VALUES, numbers

@@ -41,11 +41,7 @@ def test_each_model_is_made_by_its_name_in_any_case_and_predicts(name):
             "unknown option 'resdiual'; expected one of calibration, regime, l2, without, residual",
         ),
         ("KernelModel", {"regime": "slow"}, "regime is 'slow'; expected one of burst, graph"),
-        (
-            "OverlapModel",
-            {"layers": 4},
-            "option 'parameters' is missing; expected what config/model/Ov",
-        ),
+        ("OverlapModel", {"layers": 4}, "option 'parameters' is missing; expected what config/model/Ov"),
     ],
 )
 def test_unknown_names_options_and_values_are_named(name, options, sentence):

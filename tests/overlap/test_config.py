@@ -6,11 +6,7 @@ import pytest
 
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
-from gemm_model.overlap.config import (
-    KernelBuild,
-    OverlapSetting,
-    check_problem,
-)
+from gemm_model.overlap.config import KernelBuild, OverlapSetting, check_problem
 from gemm_model.overlap.plan import plan_build
 
 BUILD = KernelBuild(a_type="e4m3", b_type="e5m2", tile_n=16, split_k=2, stages=10, clusters=128)

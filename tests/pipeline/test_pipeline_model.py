@@ -79,11 +79,7 @@ def test_more_stages_help_where_latency_decides():
     options = {**PLAIN, "load_latency_clk": 3000.0}
     times = [
         predict(
-            PROBLEM,
-            KernelConfig(cta_m=128, cta_n=128, stages=stages),
-            H200,
-            "PipelineModel",
-            options=options,
+            PROBLEM, KernelConfig(cta_m=128, cta_n=128, stages=stages), H200, "PipelineModel", options=options
         ).runtime_us
         for stages in (2, 3, 4, 5, 6)
     ]
@@ -95,11 +91,7 @@ def test_multicast_helps_where_the_device_rate_decides():
     options = {**PLAIN, "device_load_efficiency": 3000 / 8873}
     single = predict(PROBLEM, CONFIG, H200, "PipelineModel", options=options)
     pair = predict(
-        PROBLEM,
-        KernelConfig(cta_m=128, cta_n=128, cluster_m=2),
-        H200,
-        "PipelineModel",
-        options=options,
+        PROBLEM, KernelConfig(cta_m=128, cta_n=128, cluster_m=2), H200, "PipelineModel", options=options
     )
     assert pair.runtime_us < 0.85 * single.runtime_us
     assert pair.bytes_by_level["l2"] == pytest.approx(0.75 * single.bytes_by_level["l2"])

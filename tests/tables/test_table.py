@@ -21,13 +21,7 @@ from gemm_model.tables.table import batch_from_frame, read_table, usable_rows
 from tests.conftest import CLASSIC_HEADER, CLASSIC_ROWS
 
 SIZES = {"m": 64, "n": 64, "k": 64, "cta_m": 128, "cta_n": 128, "cluster_m": 1, "cluster_n": 1}
-MODELS = (
-    "SOLModel",
-    "WSPersistentGEMMModel",
-    "KernelModel",
-    "PipelineModel",
-    "MemoryHierarchyModel",
-)
+MODELS = ("SOLModel", "WSPersistentGEMMModel", "KernelModel", "PipelineModel", "MemoryHierarchyModel")
 
 
 def test_a_classic_table_becomes_a_batch(classic_table):
@@ -214,11 +208,7 @@ def test_random_damage_gives_one_sentence_or_finite_positive_times(tmp_path, cha
 
 def test_fp4_of_a_table_has_its_own_rate_where_both_operands_have_scales():
     frame = pd.DataFrame(
-        {
-            "a_dtype": ["nvfp4", "e2m1", "e2m1"],
-            "b_dtype": ["nvfp4", "e2m1", "nvfp4"],
-            **SIZES,
-        }
+        {"a_dtype": ["nvfp4", "e2m1", "e2m1"], "b_dtype": ["nvfp4", "e2m1", "nvfp4"], **SIZES}
     )
     kinds = batch_from_frame(frame, needs_tile=True).math_kind
     assert [MATH_KINDS[kind] for kind in kinds] == ["fp4", "fp6", "fp6"]

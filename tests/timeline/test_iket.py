@@ -117,10 +117,7 @@ def test_clusters_and_turns_number_the_tiles(tmp_path):
     launch["gridDimX"], launch["gridDimZ"], launch["blockDimX"] = 2, 3, 288
     document["locationTable"] = [location(8, (1, 0, 2)), location(4, (1, 0, 2))]
     pingpong = TracedKernel(
-        gpu="h200",
-        identity={"cluster_m": 2, "cluster_n": 1, "schedule": "pingpong"},
-        k_tiles=2,
-        stages=3,
+        gpu="h200", identity={"cluster_m": 2, "cluster_n": 1, "schedule": "pingpong"}, k_tiles=2, stages=3
     )
     # A warp of the first warpgroup computes too, so that warp 4 belongs to the second one.
     document["locationTable"].append(location(0, (1, 0, 2)))
@@ -275,10 +272,7 @@ def test_a_missing_file_and_a_grid_of_other_clusters(tmp_path):
         read_iket(tmp_path / "none.json")
     launch = read_iket(write_sample(tmp_path / "t.json"))[0]
     wide = TracedKernel(
-        gpu="h200",
-        identity={"cluster_m": 2, "cluster_n": 1, "schedule": "cooperative"},
-        k_tiles=2,
-        stages=3,
+        gpu="h200", identity={"cluster_m": 2, "cluster_n": 1, "schedule": "cooperative"}, k_tiles=2, stages=3
     )
     with pytest.raises(InputError, match="no whole clusters of 2x1"):
         trace_of(launch, wide)

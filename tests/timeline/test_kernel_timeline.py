@@ -160,11 +160,7 @@ def test_tensor_bound_tiles_wait_for_the_first_turn_of_the_ring_alone():
     assert each_us < mma_us
     assert drawn.trace.info.stages == 4
     # The second k tile while the first one's MMAs run; for the third and fourth MMAs before have to end, too.
-    waits_us = [
-        each_us - 0.05,
-        min(2 * each_us - mma_us, each_us - 0.05),
-        max(3 * each_us - 2 * mma_us, 0.0),
-    ]
+    waits_us = [each_us - 0.05, min(2 * each_us - mma_us, each_us - 0.05), max(3 * each_us - 2 * mma_us, 0.0)]
     mma = drawn.trace.of_tiles("mma")
     first = mma["start_us"] < mma["start_us"].min() + 1.0
     assert mma["waited_us"][first].to_numpy() == pytest.approx(sum(waits_us))

@@ -93,8 +93,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers
     pv_bytes = batch.tile_n * (np.where(batch.from_registers, 0.0, rows) + dim_v) * batch.element_bytes
     # FMAs compute emulated exponentials in parallel with the special function units.
     exponential = np.maximum(
-        (1.0 - batch.emulated) / numbers.exponentials_per_clk,
-        batch.emulated * EMULATION_SLOTS / LANES,
+        (1.0 - batch.emulated) / numbers.exponentials_per_clk, batch.emulated * EMULATION_SLOTS / LANES
     )
     return Demand(
         groups=groups,
@@ -280,11 +279,7 @@ class SmWork:
 
 
 def work_of_sms(
-    batch: AttentionBatch,
-    demand: Demand,
-    silicon: Silicon,
-    numbers: AttentionNumbers,
-    clock: FloatArray,
+    batch: AttentionBatch, demand: Demand, silicon: Silicon, numbers: AttentionNumbers, clock: FloatArray
 ) -> SmWork:
     """Distribute tiles over SMs: in the first round all SMs load at once, later some load while others compute.
 

@@ -11,13 +11,7 @@ from gemm_model.bench.cudnn_names import conv_cells
 from gemm_model.bench.extended import beyond
 from gemm_model.bench.extended_tensors import convolution_call, keeping_result
 from gemm_model.bench.launched_kernels import launched_kernels
-from gemm_model.bench.provider import (
-    Config,
-    KernelError,
-    Launch,
-    Operands,
-    UnsupportedError,
-)
+from gemm_model.bench.provider import Config, KernelError, Launch, Operands, UnsupportedError
 from gemm_model.bench.torch_library import TorchLibrary
 from gemm_model.core.problem import GemmProblem
 

@@ -12,14 +12,7 @@ import quack.gemm_runtime.host as quack_host
 import torch
 from quack.gemm_config import GemmConfig
 
-from gemm_model.bench.extended import (
-    ALPHA,
-    BETA,
-    beyond,
-    epilogue_words,
-    group_rows,
-    output_columns,
-)
+from gemm_model.bench.extended import ALPHA, BETA, beyond, epilogue_words, group_rows, output_columns
 from gemm_model.bench.provider import Launch, Operands
 from gemm_model.bench.torch_types import torch_dtype
 from gemm_model.core.epilogue import ACTIVATIONS, GATED_ACTIVATIONS, SOURCES

@@ -99,11 +99,7 @@ def compiler(device: str, kernels: Sequence[str]) -> WorkerProcess:
 
 def compile_row(worker: WorkerProcess, row: Row, compute_capability: tuple[int, int]) -> Outcome:
     """The outcome of compiling the row's kernel: ok or compile_failed."""
-    request = {
-        "operation": "compile",
-        "row": row.columns(),
-        "compute_capability": list(compute_capability),
-    }
+    request = {"operation": "compile", "row": row.columns(), "compute_capability": list(compute_capability)}
     outcome = worker.ask(request, COMPILE_LIMIT_S)
     if outcome.disposition == "ok":
         return outcome

@@ -84,10 +84,7 @@ class OperandPool:
             return convolution_operands(problem.conv, flat_a, flat_b, out)
         if problem.batch > 1:
             a_layout, b_layout, _ = problem.layouts
-            a, b = (
-                batch_view(flat_a, a_layout, problem.batch),
-                batch_view(flat_b, b_layout, problem.batch),
-            )
+            a, b = (batch_view(flat_a, a_layout, problem.batch), batch_view(flat_b, b_layout, problem.batch))
             return Operands(a=a, b=b, out=out)
         groups = len(group_rows(problem))
         b_shape = (groups, problem.n, problem.k) if groups else (problem.n, problem.k)

@@ -10,13 +10,7 @@ import pandas as pd
 import yaml
 
 from gemm_model.calibration.joint import Kind, Parameter
-from gemm_model.calibration.run import (
-    DONOR_KEPT,
-    SHORT_US,
-    SIGNIFICANT_DIGITS,
-    CalibrationResult,
-    Validation,
-)
+from gemm_model.calibration.run import DONOR_KEPT, SHORT_US, SIGNIFICANT_DIGITS, CalibrationResult, Validation
 from gemm_model.core.files import atomic_write
 from gemm_model.kernel_model.calibration_file import FORMAT_VERSION, Calibration, as_mapping
 from gemm_model.kernel_model.residual import residual_beside, write_residual
@@ -70,10 +64,7 @@ def write_silicon(
         elif told:
             entry["interval"] = told
         kept = ("measured", "source") if "interval" in entry else ("interval", "measured", "source")
-        found[name] = {
-            **entry,
-            **{key: entries[name][key] for key in kept if key in entries[name]},
-        }
+        found[name] = {**entry, **{key: entries[name][key] for key in kept if key in entries[name]}}
     header = (
         f"# Numbers of the {gpu} itself, which all kernel families share; fitted together by scripts/refit.py\n"
         "# within what direct measurements leave to them.\n"

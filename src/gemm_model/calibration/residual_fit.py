@@ -54,10 +54,7 @@ def catboost() -> ModuleType:
 
 
 def train(
-    seen: Features,
-    log_error: FloatArray,
-    weight: FloatArray | None = None,
-    falling: Collection[int] = (),
+    seen: Features, log_error: FloatArray, weight: FloatArray | None = None, falling: Collection[int] = ()
 ) -> Forest:
     """A forest fitted to the log errors of rows (`seen` of shape (features, rows)), by Huber's loss.
 

@@ -741,10 +741,7 @@ def _corrected_bands(result: KindResult, gpu: GpuSpec) -> dict[str, float]:
     """Error bands with the residual; those of split-K kernels without it unless it was trained on some."""
     assert result.corrected_us is not None
     split = result.error_band[SPLIT_SITUATION] if result.split is None else result.corrected_split_band
-    return {
-        **error_bands(result.rows, result.corrected_us, gpu, result.fit.numbers),
-        SPLIT_SITUATION: split,
-    }
+    return {**error_bands(result.rows, result.corrected_us, gpu, result.fit.numbers), SPLIT_SITUATION: split}
 
 
 def _intervals(found: KindResult) -> dict[str, float]:

@@ -38,12 +38,7 @@ class CalibrationData:
 
 
 def load_tables(
-    paths: Sequence[Path],
-    gpu: GpuSpec,
-    family: KernelFamily,
-    *,
-    l2: str = "cold",
-    plain_shapes: bool = True,
+    paths: Sequence[Path], gpu: GpuSpec, family: KernelFamily, *, l2: str = "cold", plain_shapes: bool = True
 ) -> CalibrationData:
     """The usable rows of a family's kernels in some tables of measurements on one kind of GPU.
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from gemm_model.classic_models.throughput import (
-    flop_per_clk_per_sm,
-)
+from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction, limiting

@@ -186,9 +186,7 @@ def read_typed(path: Path, run: str) -> pa.Table:
     )  # fmt: skip
     try:
         table = package.csv.read_csv(
-            path,
-            parse_options=package.csv.ParseOptions(newlines_in_values=True),
-            convert_options=options,
+            path, parse_options=package.csv.ParseOptions(newlines_in_values=True), convert_options=options
         )
         for name in (name for name, kind in read_as.items() if kind == package.float64()):
             if package.compute.all(package.compute.is_finite(table[name])).as_py() is False:

@@ -165,10 +165,7 @@ class DataSet:
                 )
             )
         grown = RunRecord(
-            run=record.run,
-            provenance=record.provenance,
-            card_remarks=record.card_remarks,
-            parts=tuple(parts),
+            run=record.run, provenance=record.provenance, card_remarks=record.card_remarks, parts=tuple(parts)
         )
         self.write_record(grown)
         return grown

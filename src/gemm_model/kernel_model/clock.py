@@ -29,12 +29,7 @@ def light_load_share(gpu: GpuSpec, clock: Clock) -> float:
 
 
 def burst_clock_mhz(
-    gpu: GpuSpec,
-    clock: Clock,
-    math_share: Values,
-    l2_share: Values,
-    dram_share: Values,
-    waves_us: Values,
+    gpu: GpuSpec, clock: Clock, math_share: Values, l2_share: Values, dram_share: Values, waves_us: Values
 ) -> Values:
     """The clock [MHz] inside a kernel on a rested card.
 

@@ -9,15 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gemm_model.core.elementwise import (
-    Values,
-    is_zero,
-    maximum,
-    minimum,
-    power,
-    smooth_maximum,
-    where,
-)
+from gemm_model.core.elementwise import Values, is_zero, maximum, minimum, power, smooth_maximum, where
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernel_model.compose import Wave
 from gemm_model.kernel_model.edge_tiles import NO_EDGE
@@ -201,12 +193,7 @@ def _loads(
 
 
 def _add_math(
-    parts: Parts,
-    geometry: Geometry,
-    times: KernelTime,
-    numbers: KernelNumbers,
-    wave: Wave,
-    math_us: Values,
+    parts: Parts, geometry: Geometry, times: KernelTime, numbers: KernelNumbers, wave: Wave, math_us: Values
 ) -> None:
     """What the MMA warps wait for: mainloops, epilogues, or stores that L2 holds up."""
     schedule, period_clk = geometry.schedule, times.full.period_clk

@@ -225,12 +225,7 @@ def period_beside_stores(
 
 
 def exposed_clk(
-    batch: GemmBatch,
-    gpu: GpuSpec,
-    period: TilePeriod,
-    resources: Resources,
-    epilogue: Values,
-    hidden: Values,
+    batch: GemmBatch, gpu: GpuSpec, period: TilePeriod, resources: Resources, epilogue: Values, hidden: Values
 ) -> Values:
     """Clocks of the last epilogue that nothing hides and the tile period does not include."""
     if period.in_tensor_memory:

@@ -104,12 +104,7 @@ def _composed(kernel: Kernel) -> _Composed:
 
 
 def kernel_time(
-    geometry: Geometry,
-    gpu: GpuSpec,
-    numbers: KernelNumbers,
-    *,
-    regime: str = "burst",
-    l2: str = COLD,
+    geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, *, regime: str = "burst", l2: str = COLD
 ) -> KernelTime:
     """The times of each row in `regime` (one of REGIMES) with the L2 state `l2` (one of L2_STATES)."""
     return time_of(kernel_on(geometry, gpu, numbers, regime=regime, l2=l2))

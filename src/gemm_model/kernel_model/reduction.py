@@ -107,12 +107,7 @@ def exposed_turns(batch: GemmBatch, schedule: TileWaves, order: TileOrder) -> Va
 
 
 def second_kernel_us(
-    batch: GemmBatch,
-    schedule: TileWaves,
-    order: TileOrder,
-    split: SplitK,
-    sm_count: int,
-    sm_clk_mhz: Values,
+    batch: GemmBatch, schedule: TileWaves, order: TileOrder, split: SplitK, sm_count: int, sm_clk_mhz: Values
 ) -> Values:
     """Time of the second kernel if clusters share tiles: it clears their counters first, or adds up
     afterwards.

@@ -156,11 +156,7 @@ def _padded(
 
 
 def _waves_of(
-    batch: GemmBatch,
-    resources: Resources,
-    order: TileOrder,
-    clusters_m: Values,
-    clusters_n: Values,
+    batch: GemmBatch, resources: Resources, order: TileOrder, clusters_m: Values, clusters_n: Values
 ) -> TileWaves:
     """The waves of one grid over `clusters_m` x `clusters_n` clusters of each matrix."""
     tiles: Values = clusters_m * clusters_n * batch.batch * batch.split_k

@@ -12,10 +12,7 @@ from gemm_model.kernels.mechanisms import CLOCK_MECHANISMS, DRAM, TENSOR
 
 WORTH_A_STEP = 1e-3
 """Least that a step adds [1, of the time]; ways to the peak; chosen: less is told with the next one."""
-IDEAL = {
-    TENSOR: {"tensor.efficiency": 1.0, "tensor.issue_clk": 0.0},
-    DRAM: {"dram.efficiency": 1.0},
-}
+IDEAL = {TENSOR: {"tensor.efficiency": 1.0, "tensor.issue_clk": 0.0}, DRAM: {"dram.efficiency": 1.0}}
 """Numbers of a bound at its peak."""
 STEPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("last wave", ("whole_waves",), ()),

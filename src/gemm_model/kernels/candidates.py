@@ -368,11 +368,7 @@ def _type_columns(problem: GemmProblem, swapped: BoolArray) -> dict[str, Any]:
     def column(name: str, exchanged: str) -> Any:
         return np.where(swapped, getattr(one, exchanged)[0], getattr(one, name)[0])
 
-    pairs = {
-        "a_bits": "b_bits",
-        "a_scale_bits": "b_scale_bits",
-        "a_k_major": "b_k_major",
-    }
+    pairs = {"a_bits": "b_bits", "a_scale_bits": "b_scale_bits", "a_k_major": "b_k_major"}
     columns = {name: column(name, other) for name, other in pairs.items()}
     columns |= {other: column(other, name) for name, other in pairs.items()}
     for name in ("out_bits", "acc_bits", "math_kind", "multiplier_share"):

@@ -38,11 +38,7 @@ def _picked_on_hopper(like: KernelFamily) -> KernelFamily:
     Its clusters have any size that fits a row or column of tiles; kernel names do not show them.
     """
     space = replace(
-        like.space,
-        cta_n=(64, 128, 256),
-        cta_k=(AUTO, 32),
-        clusters=((1, 1),),
-        combines=in_its_schedule,
+        like.space, cta_n=(64, 128, 256), cta_k=(AUTO, 32), clusters=((1, 1),), combines=in_its_schedule
     )
     # None of its epilogues uses a division.
     return replace(like, space=space, mechanisms=OF_LIBRARIES)

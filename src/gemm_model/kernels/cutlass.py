@@ -142,9 +142,7 @@ CUTLASS_SM103 = replace(
     CUTLASS_SM100,
     architectures=("sm103",),
     resources=replace(
-        CUTLASS_SM100.resources,
-        loads_of_k_tile=loads_of_deep_k_tile,
-        stored_sector_share=direct_sector_share,
+        CUTLASS_SM100.resources, loads_of_k_tile=loads_of_deep_k_tile, stored_sector_share=direct_sector_share
     ),
 )
 """Kernels of sm_103. Those of sm_100 run there too; cta_k identifies the deep k tiles."""

@@ -15,14 +15,7 @@ from gemm_model.core.elementwise import (
     power_of_two_divisor,
     where,
 )
-from gemm_model.core.epilogue import (
-    ACTIVATIONS,
-    GATED_ACTIVATIONS,
-    REDUCTIONS,
-    SCALARS,
-    SOURCES,
-    VECTORS,
-)
+from gemm_model.core.epilogue import ACTIVATIONS, GATED_ACTIVATIONS, REDUCTIONS, SCALARS, SOURCES, VECTORS
 from gemm_model.core.further_work import GROUPS
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernels import warpgroup_mma

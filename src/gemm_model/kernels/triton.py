@@ -9,13 +9,7 @@ from gemm_model.core.elementwise import Flags, Values, maximum, power_of_two_div
 from gemm_model.core.epilogue import EPILOGUE_WORDS
 from gemm_model.core.further_work import BLOCK_SCALING, GROUPS
 from gemm_model.kernels import multistage, warpgroup_mma
-from gemm_model.kernels.family import (
-    ConfigSpace,
-    KernelFamily,
-    ResourceRules,
-    TileOrder,
-    TilePeriod,
-)
+from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 from gemm_model.kernels.mechanisms import OF_LIBRARIES
 from gemm_model.kernels.numbers import family_numbers
 

@@ -17,13 +17,7 @@ import torch
 from cutlass import BFloat16, Float32, Int32, Int64
 from cutlass.cute.runtime import make_ptr
 
-from gemm_model.overlap.config import (
-    OPERAND_BYTES,
-    TRACE_EVENTS,
-    KernelBuild,
-    OverlapSetting,
-    check_problem,
-)
+from gemm_model.overlap.config import OPERAND_BYTES, TRACE_EVENTS, KernelBuild, OverlapSetting, check_problem
 from gemm_model.overlap.kernel import ELEMENT_TYPE, WeightPrefetchGemm
 from gemm_model.overlap.previous_kernel import PreviousKernel, vectors_per_thread
 from gemm_model.overlap.trace import trace_of_events

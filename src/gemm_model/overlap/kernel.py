@@ -367,20 +367,7 @@ class WeightPrefetchGemm:
 
     @cute.jit
     def multiply_and_store(
-        self,
-        tiled_mma,
-        s_a,
-        s_b,
-        s_d,
-        d_atom,
-        d_tma,
-        storage,
-        first_unit,
-        own_units,
-        count,
-        tidx,
-        warp,
-        rank,
+        self, tiled_mma, s_a, s_b, s_d, d_atom, d_tma, storage, first_unit, own_units, count, tidx, warp, rank
     ):
         """Tile by tile: main loop of the MMA warpgroup, sum over the cluster, TMA stores of its groups."""
         build = self.build

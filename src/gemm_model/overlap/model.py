@@ -32,13 +32,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.kernels.array_model import ArrayModel
-from gemm_model.overlap.config import (
-    TILE_K_BYTES,
-    UNIT_M,
-    KernelBuild,
-    OverlapSetting,
-    check_problem,
-)
+from gemm_model.overlap.config import TILE_K_BYTES, UNIT_M, KernelBuild, OverlapSetting, check_problem
 from gemm_model.overlap.numbers import overlap_numbers
 from gemm_model.overlap.plan import plan_build
 

@@ -7,14 +7,7 @@ from dataclasses import dataclass, replace
 
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.overlap.config import (
-    RESERVED_SMEM,
-    SMEM_PER_CTA,
-    SMEM_PER_SM,
-    TILE_M,
-    UNIT_M,
-    KernelBuild,
-)
+from gemm_model.overlap.config import RESERVED_SMEM, SMEM_PER_CTA, SMEM_PER_SM, TILE_M, UNIT_M, KernelBuild
 from gemm_model.overlap.numbers import overlap_numbers
 
 

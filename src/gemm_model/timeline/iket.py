@@ -191,10 +191,7 @@ def _lifetimes_ns(kernel_names: Sequence[str], document: Mapping[str, Any]) -> l
         (_text(launch["kernelName"]), launch.get("warpLifetimes", [])) for launch in document["launches"]
     ]
     return [
-        (
-            name,
-            max(_whole(life["endTs"]) for life in lives) - min(_whole(life["startTs"]) for life in lives),
-        )
+        (name, max(_whole(life["endTs"]) for life in lives) - min(_whole(life["startTs"]) for life in lives))
         for name, lives in named
         if name in kernel_names
     ]

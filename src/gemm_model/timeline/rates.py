@@ -48,10 +48,7 @@ def observed(size: float, times_us: FloatArray) -> Observed | None:
     low = max(math.floor(count / 2 - half) - 1, 0)
     high = count - 1 - low
     return Observed(
-        size=size,
-        time_us=float(np.median(ordered)),
-        low_us=float(ordered[low]),
-        high_us=float(ordered[high]),
+        size=size, time_us=float(np.median(ordered)), low_us=float(ordered[low]), high_us=float(ordered[high])
     )
 
 

@@ -375,8 +375,5 @@ def ring_of(waves: Waves, lanes: Sequence[LaneTiles]) -> Ring:
     soonest = np.minimum(issue_us + waves.times.latency_us + waves.times.load_us, used_us)
     late = np.repeat(wait, waves.k_tiles) > SHORTEST_WAIT_US
     return Ring(
-        issue_us=issue_us,
-        arrival_us=np.where(late, used_us, soonest),
-        used_us=used_us,
-        freed_us=freed_us,
+        issue_us=issue_us, arrival_us=np.where(late, used_us, soonest), used_us=used_us, freed_us=freed_us
     )
