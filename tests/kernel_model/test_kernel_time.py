@@ -174,10 +174,10 @@ def test_few_sms_take_l2_at_their_own_pace_and_at_that_of_their_gpc(ctas, on_gpc
     assert merged > 0
     fills = times.traffic.crossing_bytes
     assert fills > 0
-    ways_in = work - times.traffic.l2_store_bytes
+    ways_in = work - times.traffic.l2_store_bytes - fills
     # 10,000 GB/s over what so many SMs of 64 bytes a clock take.
-    own = 10e6 / (64 * 1980) * (ways_in - fills + merged) / ctas
-    # What crosses from one half of L2 to the other holds up no SM. Of the first twelve TPCs five are of one
+    own = 10e6 / (64 * 1980) * (ways_in + merged) / ctas
+    # What crosses from one half of L2 to the other holds up no SM and no GPC. Of the first twelve TPCs five are of one
     # GPC, so that it has ten of 22 CTAs; the largest has 18 SMs.
     # Eight SMs of 64 bytes a clock fill its way in, if nothing merges: a GEMM's takes 1.3 times as much.
     of_gpc = 10e6 / (1.3 * 8 * 64 * 1980) * ways_in * on_gpc / ctas

@@ -332,7 +332,7 @@ def _l2_service(kernel: Kernel, moved: Traffic, spread: Flags) -> L2Service:
     """What L2 does for a mean tile; that of few busy SMs at the pace of their own ways in, or of their GPC's.
 
     Merging does not help an SM's own pace, but that of the GPC on which most lie, unless they are `spread`
-    evenly. Stores pass neither; what waits for DRAM counts at a GPC's way in as it does at L2.
+    evenly. Stores pass neither, and what one half of L2 reads from the other passes neither.
     """
     gpu, numbers, tiles = kernel.gpu, kernel.numbers, kernel.schedule.tiles
     ctas = kernel.schedule.resident * kernel.cluster_size
@@ -340,8 +340,8 @@ def _l2_service(kernel: Kernel, moved: Traffic, spread: Flags) -> L2Service:
     on_gpc = ctas_of_fullest_gpc(ctas, kernel.cluster_size, gpu, order_of_tiles, spread)
     order = numbers.overlap.loads_dram_order
     # Of one tile, whose bytes have finite powers whatever the sizes.
-    in_bytes = (moved.l2_load_bytes - moved.l2_store_bytes) / tiles
-    own_bytes = in_bytes + (moved.merged_bytes - moved.crossing_bytes) / tiles
+    in_bytes = (moved.l2_load_bytes - moved.l2_store_bytes - moved.crossing_bytes) / tiles
+    own_bytes = in_bytes + moved.merged_bytes / tiles
     own_bytes = own_bytes * (sms_to_saturate_l2(gpu) * gpu.sm_count / ctas)
     gpc_bytes = in_bytes * (gpcs_to_saturate_l2(gpu) / numbers.l2.gpc_efficiency * on_gpc / ctas)
     load_bytes = moved.l2_load_bytes / tiles

@@ -98,27 +98,9 @@ def edge_fill(
     if is_number(filled_m) and is_number(filled_n) and filled_m == filled_n == 1.0:
         return NO_EDGE
     order = multicast = numbers.edge_tiles
-    rows_m = ceil(batch.m / (batch.cta_m * batch.cluster_m))
-    rows_n = ceil(batch.n / (batch.cta_n * batch.cluster_n))
-    fixed_m = _fixed(schedule, rows_m, (rows_m <= schedule.group) & schedule.minor_is_m, order)
-    fixed_n = _fixed(schedule, rows_n, (rows_n <= schedule.group) & negated(schedule.minor_is_m), order)
     holders = resources.b_holders
-    a_edge = _Edge(
-        outside=minimum((1.0 - filled_m) * rows_m, 1.0),
-        rows=rows_m,
-        fixed=fixed_m,
-        along=batch.cluster_m,
-        sharers=batch.cluster_n,
-        readers=rows_n * batch.cluster_n,
-    )
-    b_edge = _Edge(
-        outside=minimum((1.0 - filled_n) * rows_n, 1.0),
-        rows=rows_n,
-        fixed=fixed_n,
-        along=batch.cluster_n * holders,
-        sharers=batch.cluster_m / holders,
-        readers=rows_m * batch.cluster_m,
-    )
+    a_edge, b_edge = _edges(batch, schedule, holders, order)
+    rows_m, rows_n, fixed_m, fixed_n = a_edge.rows, b_edge.rows, a_edge.fixed, b_edge.fixed
     a_bytes = batch.cta_m * batch.a_bytes_per_element
     b_bytes = batch.cta_n / holders * batch.b_bytes_per_element
     fill_a, fill_b = a_bytes * _fill_cost(a_edge, multicast), b_bytes * _fill_cost(b_edge, multicast)
@@ -146,6 +128,33 @@ def edge_fill(
         a_in_step=1.0 - _out_of_step(a_edge, batch.cta_m, order),
         b_in_step=1.0 - _out_of_step(b_edge, batch.cta_n / holders, order),
     )
+
+
+def _edges(
+    batch: GemmBatch, schedule: TileSchedule, holders: Values, order: EdgeTiles
+) -> tuple[_Edge, _Edge]:
+    """Where the tiles of A and those of B lie over the edge."""
+    rows_m = ceil(batch.m / (batch.cta_m * batch.cluster_m))
+    rows_n = ceil(batch.n / (batch.cta_n * batch.cluster_n))
+    walked_m = (rows_m <= schedule.group) & schedule.minor_is_m
+    walked_n = (rows_n <= schedule.group) & negated(schedule.minor_is_m)
+    a_edge = _Edge(
+        outside=minimum((1.0 - schedule.filled_m) * rows_m, 1.0),
+        rows=rows_m,
+        fixed=_fixed(schedule, rows_m, walked_m, order),
+        along=batch.cluster_m,
+        sharers=batch.cluster_n,
+        readers=rows_n * batch.cluster_n,
+    )
+    b_edge = _Edge(
+        outside=minimum((1.0 - schedule.filled_n) * rows_n, 1.0),
+        rows=rows_n,
+        fixed=_fixed(schedule, rows_n, walked_n, order),
+        along=batch.cluster_n * holders,
+        sharers=batch.cluster_m / holders,
+        readers=rows_m * batch.cluster_m,
+    )
+    return a_edge, b_edge
 
 
 def _two_way(batch: GemmBatch) -> Flags:

@@ -476,10 +476,10 @@ class L2Bandwidth:
     )
     gpc_efficiency: float = number(
         "1",
-        1.3,
-        (0.5, 3.0),
-        "L2-to-SM bandwidth of a GPC for a GEMM over that for bulk reads whose requests do not merge",
-        "kernels on 8 to 64 SMs (h200 wide)",
+        1.0,
+        (0.5, 1.5),
+        "what a GPC takes in for a GEMM over what it does in bulk reads",
+        "bulk reads of eight SMs of one GPC, on three cards",
         neutral=INFINITE,
         fitted=True,
         of=CARD,
