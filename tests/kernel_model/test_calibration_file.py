@@ -305,10 +305,7 @@ BANDS = {"tiny": 0.1, "memory_bound": 0.1, "few_waves": 0.1, "many_waves": 0.1, 
             number(value={"fp16": 900.0, "fp8": 3.0}),
             "number launch.kernel_us is 900.0; expected 0.5 to 12 us",
         ),
-        (
-            number(value={"fp16": math.inf, "fp8": 3.0}),
-            "launch.kernel_us.value.fp16 is inf",
-        ),
+        (number(value={"fp16": math.inf, "fp8": 3.0}), "launch.kernel_us.value.fp16 is inf"),
         (number(value={"fp16": "fast", "fp8": 3.0}), "number launch.kernel_us is 'fast'"),
         (number(value={"fp17": 3.0}), "rate class 'fp17'"),
         (number(interval={"fp16": "wide"}), "launch.kernel_us: interval {'fp16': 'wide'}"),
@@ -368,9 +365,7 @@ def test_an_unknown_calibration_is_refused(gemm_model, name):
 
 def test_numbers_of_one_class_serve_the_other(tmp_path):
     one = calibration(
-        numbers={"fp8": numbers()},
-        intervals={"fp8": {"launch.kernel_us": 0.05}},
-        error_band={"fp8": BANDS},
+        numbers={"fp8": numbers()}, intervals={"fp8": {"launch.kernel_us": 0.05}}, error_band={"fp8": BANDS}
     )
     found = load_calibration(
         calibration_file(tmp_path / "c.yaml", numbers=one.numbers, intervals=one.intervals)

@@ -105,9 +105,7 @@ def test_a_better_gpu_is_never_slower(pair, factor):
     better = (
         replace(H200, sm_clk_mhz=H200.sm_clk_mhz * factor),
         replace(
-            H200,
-            dram_clk_mhz=H200.dram_clk_mhz * factor,
-            dram_read_gb_per_s=H200.dram_read_gb_per_s * factor,
+            H200, dram_clk_mhz=H200.dram_clk_mhz * factor, dram_read_gb_per_s=H200.dram_read_gb_per_s * factor
         ),
         replace(H200, l2_bytes=H200.l2_bytes * factor),
         replace(H200, l2_read_gb_per_s=H200.l2_read_gb_per_s * factor),

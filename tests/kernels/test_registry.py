@@ -39,16 +39,8 @@ def test_the_default_family_is_quack_where_quack_is():
 @pytest.mark.parametrize(
     ("name", "gpu", "words"),
     [
-        (
-            "rocblas",
-            H200,
-            "unknown kernel family 'rocblas'; expected one of auto, quack, cublas, cutlass",
-        ),
-        (
-            "quack",
-            A100,
-            "'quack' is not described on a100_sxm_80gb .sm80.; expected one of auto, cublas",
-        ),
+        ("rocblas", H200, "unknown kernel family 'rocblas'; expected one of auto, quack, cublas, cutlass"),
+        ("quack", A100, "'quack' is not described on a100_sxm_80gb .sm80.; expected one of auto, cublas"),
         ("simt", H200, "family 'simt' is not described on h200"),
     ],
 )
@@ -83,12 +75,7 @@ def taken(kernel, gpu=H200, dtype="bf16"):
         (128, 256, "cooperative", 4),  # (232448 - 128 - 2 x 8192) / (49152 + 16) = 4.39
         (128, 128, "cooperative", 6),  # (232448 - 128 - 2 x 8192) / (32768 + 16) = 6.59
         (64, 128, "pingpong", 9),  # (232448 - 128 - 2 x 4096) / (24576 + 16) = 9.11
-        (
-            128,
-            16,
-            "cooperative",
-            12,
-        ),  # one buffer: (232448 - 128 - 4096) / (18432 + 16) = 12.4
+        (128, 16, "cooperative", 12),  # one buffer: (232448 - 128 - 4096) / (18432 + 16) = 12.4
     ],
 )
 def test_cutlass_takes_the_stages_of_its_auto_carveout(cta_m, cta_n, schedule, stages):
