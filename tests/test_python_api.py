@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import doctest
 import pickle
+import re
 import subprocess
 import sys
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +41,25 @@ def test_sizes_may_be_numpy_s_integers():
     for bad in (True, 1.0, np.float64(4), "4", None, np.array([1, 2]), 10**400, -1):
         with pytest.raises(InputError, match="expected a positive whole number"):
             GemmProblem.of(bad, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Prediction", "GemmProblem", "KernelConfig", "Epilogue", "Ranker"),
+        *("predict", "predict_table", "rank", "explain", "load_gpu"),
+    ],
+)
+def test_help_tells_fields_and_errors_and_its_example_runs(name):
+    found = getattr(gemm_model, name)
+    text = found.__doc__
+    for spec in fields(found) if is_dataclass(found) else ():
+        # a_dtype and the like may stand for a pattern.
+        assert re.search(rf"\b{spec.name}\b|{spec.name.split('_')[0]}_\*", text), spec.name
+    assert "InputError" in text or name in ("Prediction", "Ranker")
+    example = doctest.DocTestFinder(recurse=False).find(found, name)[0]
+    assert len(example.examples) >= 2
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 def test_types_and_names_in_any_case_torch_s_types_and_paths():

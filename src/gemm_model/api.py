@@ -30,11 +30,21 @@ def predict(
     *,
     options: Mapping[str, Any] | None = None,
 ) -> Prediction:
-    """Predict one kernel: runtime in us, limiter, phases, bytes by level, caveats.
+    """Predict one kernel: runtime in us, limiter, phases, bytes by level, caveats (a `Prediction`).
 
-    `gpu` is a GpuSpec, a name or a YAML file; `options` are the model's (`config/model/<model>.yaml`).
-    Raises InputError for a model, GPU, option or type that does not exist, or a kernel
-    that cannot.
+    `gpu` is a GpuSpec, a name or a YAML file; `options` are the model's (`config/model/<model>.yaml`), such
+    as regime: burst, graph, sustained or kernel-only. Raises InputError for a model, GPU, option or type that
+    does not exist, or a kernel that cannot.
+
+    >>> from gemm_model import GemmProblem, KernelConfig, predict
+    >>> problem, kernel = GemmProblem.of(4096, 4096, 4096, "bf16"), KernelConfig(cta_m=128, cta_n=256)
+    >>> burst = predict(problem, kernel, "h200")
+    >>> hot = predict(problem, kernel, "h200", options={"regime": "sustained"})
+    >>> hot.runtime_us > burst.runtime_us
+    True
+    >>> predict(problem, kernel, "pdp11")
+    Traceback (most recent call last):
+    gemm_model.core.errors.InputError: unknown GPU 'pdp11'; expected one of `gemm-model list gpus` (or a YAML file)
     """
     if isinstance(problem, AttentionProblem):
         if not isinstance(config, AttentionConfig):
@@ -72,6 +82,16 @@ def predict_table(
     measurements, library kernels that do not tell their tile). `attrs["notes"]` of the result says so in
     sentences, and how many rows were measured in another regime. Raises InputError naming the row and column
     of a bad value, for a column that looks misspelt, and for rows measured on another GPU.
+
+    >>> import pandas as pd
+    >>> from gemm_model import predict_table
+    >>> kernels = {"m": [512, 4096], "n": 4096, "k": 4096, "in_dtype": "bf16"}
+    >>> tiles = {"cta_m": 128, "cta_n": [128, 256], "cluster_m": 2, "cluster_n": 1}
+    >>> found = predict_table(pd.DataFrame({**kernels, **tiles, "runtime_us": [26.0, None]}), "h200")
+    >>> found["limiter"].tolist(), bool(found["predicted_us"].is_monotonic_increasing)
+    (['TENSOR', 'TENSOR'], True)
+    >>> found["disposition"].tolist(), bool(0.8 < found["ratio"][0] < 1.2)
+    (['ok', 'ok'], True)
     """
     import pandas as pd
 

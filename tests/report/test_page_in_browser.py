@@ -2,11 +2,14 @@
 
 import csv
 import gzip
+import io
+import re
 import shutil
 import time
 from argparse import Namespace
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -245,6 +248,24 @@ def test_text_is_readable(browser, pages, name, mode, width):
     assert [each for each in texts if each["size"] < READABLE_PX] == []
     # Cells of a map have grounds of their own, which the next test looks at.
     assert [each for each in texts if not each["map"] and each["contrast"] < CONTRAST_OF_TEXT] == []
+
+
+@pytest.mark.parametrize("width", [420, 1280])
+@pytest.mark.parametrize("name", ["shape", "rank"])
+def test_a_ranking_fits_its_screen_and_a_screenshot_holds_it(browser, pages, tmp_path, name, width):
+    show(browser, pages[name], width=width, height=6000)
+    wait(browser, "return document.querySelector('#plot-0 svg') !== null")
+    panels = browser.execute_script(
+        """return [...document.querySelectorAll(".panel")].map((panel) => [panel.querySelector("h2").textContent,
+             ...[...panel.querySelectorAll(".frame, .scroll")].map((e) => e.scrollWidth - e.clientWidth)]);"""
+    )
+    assert [over for title, *over in panels if title in ("Ranking", "The fastest kernels")] == [[0], [0]]
+    text = browser.execute_script("return document.body.innerText")
+    assert not re.search(r"\b(null|NaN|undefined|None)\b", text)
+    pixels = plt.imread(io.BytesIO(browser.get_screenshot_as_png()))
+    assert pixels.shape[1] == width
+    ranking = pixels[:1200]
+    assert len(np.unique(ranking.reshape(-1, ranking.shape[2]), axis=0)) > 50
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])

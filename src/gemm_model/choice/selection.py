@@ -122,7 +122,14 @@ class _Spaces:
 class Ranker:
     """Ranks the candidates of one family, or of any, on one GPU.
 
-    It caches columns and rankings for the next call.
+    It caches columns and rankings for the next call. The arguments are those of `rank`, as are its errors.
+
+    >>> from gemm_model import GemmProblem, Ranker
+    >>> ranker = Ranker("h200", family="cublas")
+    >>> best = [ranker.rank(GemmProblem.of(m, 4096, 4096, "bf16"), 1).best for m in (64, 512, 4096)]
+    >>> times_us = [choice.prediction.runtime_us for choice in best]
+    >>> times_us == sorted(times_us)
+    True
     """
 
     def __init__(
@@ -325,10 +332,24 @@ def rank(
 ) -> Ranking:
     """The `top_k` kernels of a family that are predicted to be the fastest, each with its best tile order.
 
+    The `Ranking` is a sequence of choices, the fastest first: each has its `candidate` (`config`, and
+    `swap_ab` where D^T = B A^T is computed), its `prediction` (us) and its `tie_group`; `to_dataframe()`
+    gives a row each. `tied_with_best` counts kernels that the error band does not tell apart.
+
     A `family` of 'any' ranks the kernels of all the GPU's families together, each by its own calibration.
     `sms` plans for a kernel that may use only so many SMs. Raises InputError where nothing is legal, with
     the reason. A problem seen before is answered from memory; keep a `Ranker` where `gpu` or an option is a
     file, or an option an object.
+
+    >>> from gemm_model import GemmProblem, rank
+    >>> ranking = rank(GemmProblem.of(4096, 4096, 4096, "bf16"), "h200", top_k=4)
+    >>> len(ranking), ranking[0] is ranking.best, ranking[0].candidate.config.cta_n
+    (4, True, 256)
+    >>> [choice.rank for choice in ranking]
+    [1, 2, 3, 4]
+    >>> table = ranking.to_dataframe()
+    >>> bool(table["predicted_us"].is_monotonic_increasing), ranking.tied_with_best > 1
+    (True, True)
     """
     require_kind("problem", problem, GemmProblem)
     require_kind("model", model, str)

@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     if attention.asked(args):
         common.show(args, attention.explain(args))
         return 0
-    chosen = _settings(args)
+    chosen = settings_of(args)
     if args.profile is not None:
         return _run_profile(args, chosen)
     if args.ncu is not None:
@@ -151,7 +151,7 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     common.refuse_given(
         args, (*further.ROUTING, "against", "what_if", "ncu", "profile"), "with several cards"
     )
-    chosen, problem, config = _settings(args), further.problem(args), common.config(args)
+    chosen, problem, config = settings_of(args), further.problem(args), common.config(args)
     found = explain(problem, config, chosen.gpu, chosen.options)
     shares = {each.name: each.elasticity for each in found.mechanisms}
     return compare.Answer(
@@ -166,7 +166,8 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     )
 
 
-def _settings(args: argparse.Namespace) -> Settings:
+def settings_of(args: argparse.Namespace) -> Settings:
+    """The options of a verb that explains. Raises InputError for a model that does not."""
     chosen = common.settings(args)
     if chosen.model != MODEL:
         raise InputError(f"--model is {chosen.model}; expected {MODEL}, the model that explains itself")

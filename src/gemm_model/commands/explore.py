@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemm_model.commands import attention, common, compare
-from gemm_model.commands.explain import MODEL
+from gemm_model.commands.explain import MODEL, settings_of
 from gemm_model.commands.rank import add_family, best_of, ranker_of, row_of
-from gemm_model.core.errors import InputError
 from gemm_model.core.fields import problem_fields
 from gemm_model.report.document import Document, text_table
 
@@ -60,9 +59,7 @@ def _page(args: argparse.Namespace) -> Ranking:
     from gemm_model.kernel_model.explanation import explain
     from gemm_model.report.page.kernel import shape_page
 
-    chosen = common.settings(args)
-    if chosen.model != MODEL:
-        raise InputError(f"--model is {chosen.model}; expected {MODEL}, the model that explains itself")
+    chosen = settings_of(args)
     ranker, problem = ranker_of(args), common.problem(args)
     ranking = ranker.rank(problem, ALL_KERNELS)
     best = ranking.best.candidate

@@ -30,7 +30,16 @@ QUANTIZED_SCALE_BITS = 32
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """Words of a fused epilogue, applied in their order; without words, the plain store."""
+    """Words of a fused epilogue, applied in their order; without `words`, the plain store.
+
+    Raises InputError for an unknown word, one that comes twice, and for two activations.
+
+    >>> from gemm_model import Epilogue, GemmProblem
+    >>> Epilogue.parse("gated_silu,bias").words
+    ('gated_silu', 'bias_n')
+    >>> GemmProblem.of(512, 1024, 256, epilogue="gelu").epilogue.name
+    'gelu'
+    """
 
     words: tuple[str, ...] = ()
 

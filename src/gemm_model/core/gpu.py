@@ -377,7 +377,16 @@ def gpu_from_mapping(values: Mapping[str, Any]) -> GpuSpec:
 
 
 def load_gpu(name_or_path: str | Path) -> GpuSpec:
-    """The GPU of that name in the package's configuration, in any case, or described by a YAML file."""
+    """The GPU of that name in the package's configuration, in any case, or described by a YAML file.
+
+    `gemm_model.gpus()` lists the names; units stand in the names of the fields. Raises InputError for an
+    unknown name, and for a file with a key that is missing, unknown or impossible.
+
+    >>> from gemm_model import load_gpu
+    >>> gpu = load_gpu("H200")
+    >>> gpu.sm_count, gpu.smem_bytes_per_sm, gpu.architecture
+    (132, 233472, 'sm90')
+    """
     from gemm_model.config import load_gpu_mapping
 
     if not isinstance(name_or_path, str | Path):

@@ -52,12 +52,21 @@ class KernelConfig:
     """Tile, cluster and schedule of one kernel; sizes in elements.
 
     `cta_*` is the output tile of one CTA, `mma_*` that of one MMA instruction group: for 2-CTA MMA
-    mma_m = 2 cta_m. `swizzle` is the largest group of cluster rows (or columns) that the scheduler walks
-    together. `stages`, `cta_k` and `warps` of 0 leave the choice to the family, a `kernel` of 'auto' to the
-    GPU. `scheduler` applies to families with several; QuACK splits k by `split_k` alone. `fast_accum` matters
+    mma_m = 2 cta_m. A cluster has `cluster_m` x `cluster_n` CTAs. `swizzle` is the largest group of cluster
+    rows (or columns) that the scheduler walks together. `stages`, `cta_k` and `warps` of 0 leave the choice
+    to the family, a `kernel` of 'auto' to the GPU. `schedule` is one of SCHEDULES, `raster` of RASTERS,
+    `scheduler` of SCHEDULERS, for families with several; QuACK splits k, into `split_k` parts, by that number
+    alone. `fast_accum` matters
     only for fp8 on sm90: False (QuACK's default) adds every k tile to a second set of accumulators. `pdl`
     matters only for launches back to back: programmatic dependent launch runs the prologue under the end of
-    the previous kernel; None takes the family's default.
+    the previous kernel; None takes the family's default. Raises InputError for a value that no kernel has;
+    whether a GPU can run it, `predict` tells.
+
+    >>> from gemm_model import KernelConfig
+    >>> KernelConfig(cta_m=128, cta_n=256, cluster_m=2).ctas_per_cluster
+    2
+    >>> KernelConfig(cta_m=128, cta_n=256, schedule="2cta").mma_m
+    256
     """
 
     cta_m: int

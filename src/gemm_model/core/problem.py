@@ -42,12 +42,23 @@ _KINDS = {
 class GemmProblem:
     """D[m, n] = A[m, k] x B[n, k]^T, `batch` times, with fp32 accumulation unless said otherwise.
 
-    Types are `DataType`s; `GemmProblem.of` takes their names. `a_major` / `b_major` is "k" or the other
-    extent of the operand, `c_major` is "m" or "n": the extent that is contiguous in memory.
+    `m`, `n`, `k` are sizes in elements. Types are `DataType`s; `GemmProblem.of` takes their names. `a_major`
+    / `b_major` is "k" or the other extent of the operand, `c_major` is "m" or "n": the extent that is
+    contiguous in memory.
 
-    Kinds of problem: a fused epilogue; `groups` of rows, `m` rows in all, each group with its own B; scale
-    factors applied in software; a convolution, whose implicit GEMM has these sizes. A kind that leaves a
-    plain GEMM (no words, one group, a filter of one tap) is stored as None.
+    Kinds of problem: a fused `epilogue`; `groups` of rows, `m` rows in all, each group with its own B; scale
+    factors of the operands' type (`a_scale`, `b_scale`) or applied in software (`block_scaling`); a
+    convolution (`conv`), whose implicit GEMM has these sizes; `broadcast` ('a' or 'b'), an operand that a
+    batch shares; `batch_strides` in elements. A kind that leaves a plain GEMM (no words, one group, a filter
+    of one tap) is stored as None. `a_dtype`, `b_dtype`, `out_dtype` and `acc_dtype` are the types. Raises
+    InputError for a size below 1, a type that is not multiplied, and kinds that do not go together.
+
+    >>> from gemm_model import GemmProblem
+    >>> problem = GemmProblem.of(4096, 8192, 512, "fp8", "bf16", batch=2)
+    >>> problem.a_dtype.name, problem.out_dtype.name
+    ('e4m3', 'bf16')
+    >>> problem.flop == 2 * 2 * 4096 * 8192 * 512
+    True
     """
 
     m: int

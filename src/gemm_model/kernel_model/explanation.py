@@ -98,8 +98,18 @@ def explain(
 ) -> Explanation:
     """Explain one kernel with the kernel model; `options` are `KernelModel`'s, `what_if` questions by name.
 
-    `gpu` is a GpuSpec, a name or a YAML file. Raises InputError as `predict` does, and for a question on a
-    resource that does not exist.
+    `gpu` is a GpuSpec, a name or a YAML file; times are us, elasticities and shares 1 at most. Raises
+    InputError as `predict` does, and for a question on a resource that does not exist.
+
+    >>> from gemm_model import GemmProblem, KernelConfig, explain
+    >>> kernel = KernelConfig(cta_m=128, cta_n=256, cluster_m=2)
+    >>> why = explain(GemmProblem.of(4096, 4096, 4096, "bf16"), kernel, "h200", what_if=("tensor x2",))
+    >>> why.limiter, why.mechanisms[0].name
+    ('TENSOR', 'TENSOR')
+    >>> round(sum(step.added_us for step in why.way_to_peak) / why.prediction.runtime_us, 6)
+    1.0
+    >>> why.what_if[0].relative < 0.8
+    True
     """
     gpu, chosen = as_gpu(gpu), dict(options or {})
     asked = [parse_change(text) for text in what_if]

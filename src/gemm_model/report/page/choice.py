@@ -77,7 +77,7 @@ def ranking_figure(ranking: Ranking) -> Figure:
                 "mode": "markers",
                 "name": name,
                 "x": times_us,
-                "y": [f"{each.rank}. {kernel_name(each.candidate)}" for each in choices],
+                "y": [_label(each) for each in choices],
                 "error_x": {
                     "type": "data",
                     "array": [time * band for time, band in zip(times_us, bands, strict=True)],
@@ -101,15 +101,20 @@ def ranking_figure(ranking: Ranking) -> Figure:
             "yaxis": {
                 "autorange": "reversed",
                 "categoryorder": "array",
-                "categoryarray": [f"{each.rank}. {kernel_name(each.candidate)}" for each in shown],
+                "categoryarray": [_label(each) for each in shown],
                 "type": "category",
                 "dtick": 1,
             },
         },
-        height_px=120 + 24 * len(shown),
-        min_width_px=560,
+        height_px=120 + 36 * len(shown),
         wide=True,
     )
+
+
+def _label(choice: Choice) -> str:
+    """Rank and name on two lines, which leave room for the times on a phone."""
+    family, tile, others = kernel_name(choice.candidate).split(" ", 2)
+    return f"{choice.rank}. {family} {tile}<br>{others}"
 
 
 def tile_map(ranking: Ranking) -> Figure:

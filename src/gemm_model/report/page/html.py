@@ -125,11 +125,17 @@ def _fact_html(fact: Fact) -> str:
 
 def _listing_html(listing: Listing) -> str:
     head = "".join(f"<th scope=col>{escape(name)}</th>" for name in listing.header)
+    names = [escape(name, quote=True) for name in listing.header]
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in listing.rows
+        "<tr>"
+        + "".join(
+            f"<td data-name='{name}'>{escape(cell)}</td>" for name, cell in zip(names, row, strict=True)
+        )
+        + "</tr>"
+        for row in listing.rows
     )
     return (
         f"<section class=panel><h2>{escape(listing.title)}</h2><p>{escape(listing.note)}</p>"
-        f"<div class=scroll tabindex=0 role=region aria-label='{escape(listing.title, quote=True)}'>"
+        f"<div class='scroll listing' tabindex=0 role=region aria-label='{escape(listing.title, quote=True)}'>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></section>"
     )
