@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.attention.model import AttentionModel
+from gemm_model.attention.model import AttentionModel, attention_model
 from gemm_model.core.attention import AttentionConfig, AttentionProblem
 from gemm_model.core.batch import numbers_of
 from gemm_model.core.errors import InputError
@@ -61,11 +61,11 @@ def predict(
 
 
 def _attention_model(
-    gpu: GpuSpec | str | Path, model: str, options: Mapping[str, Any] | None = None
+    gpu: GpuSpec | str | Path, model: str, options: Mapping[str, Any] | None
 ) -> AttentionModel:
     if model != DEFAULT_MODEL:
         raise InputError(f"{model} knows no attention; expected {DEFAULT_MODEL}")
-    return AttentionModel(as_gpu(gpu), settled=(options or {}).get("regime") == "sustained")
+    return attention_model(as_gpu(gpu), options or {})
 
 
 def predict_table(
@@ -88,37 +88,27 @@ def predict_table(
     >>> kernels = {"m": [512, 4096], "n": 4096, "k": 4096, "in_dtype": "bf16"}
     >>> tiles = {"cta_m": 128, "cta_n": [128, 256], "cluster_m": 2, "cluster_n": 1}
     >>> found = predict_table(pd.DataFrame({**kernels, **tiles, "runtime_us": [26.0, None]}), "h200")
-    >>> found["limiter"].tolist(), bool(found["predicted_us"].is_monotonic_increasing)
+    >>> found["limiter"].tolist(), bool(0.8 < found["ratio"][0] < 1.2)
     (['TENSOR', 'TENSOR'], True)
-    >>> found["disposition"].tolist(), bool(0.8 < found["ratio"][0] < 1.2)
-    (['ok', 'ok'], True)
     """
     import pandas as pd
 
-    from gemm_model.tables.attention import is_attention_table, measured_rows, predict_attention_frame
-    from gemm_model.tables.schema import require_card, understood
-    from gemm_model.tables.table import (
-        dispositions,
-        measured_otherwise,
-        predict_frame,
-        usable_rows,
-        with_prediction,
-    )
+    from gemm_model.tables import attention, schema, table
 
     require_kind("frame", frame, pd.DataFrame)
-    if is_attention_table(frame):
-        rows, disposition, notes = measured_rows(frame)
-        prediction = predict_attention_frame(rows, _attention_model(gpu, model).gpu)
-        result = with_prediction(frame, prediction, disposition)
+    frame = attention.understood_kernels(frame)
+    if attention.is_attention_table(frame):
+        rows, disposition, notes = attention.measured_rows(frame)
+        prediction = attention.predict_attention_frame(rows, _attention_model(gpu, model, options))
+        result = table.with_prediction(frame, prediction, disposition)
         result.attrs["notes"] = [*notes, *prediction.caveats]
         return result
     chosen = model_for(model, gpu, options)
-    frame = understood(frame)
     if "runtime_us" in frame:
-        require_card(frame, chosen.gpu)
-    rows, notes = usable_rows(frame, needs_tile=chosen.needs_tile)
-    frame, disposition = dispositions(frame, needs_tile=chosen.needs_tile)
-    prediction = predict_frame(rows, chosen)
-    result = with_prediction(frame, prediction, disposition)
-    result.attrs["notes"] = [*notes, *measured_otherwise(rows, chosen.regime), *prediction.caveats]
+        schema.require_card(frame, chosen.gpu)
+    rows, notes = table.usable_rows(frame, needs_tile=chosen.needs_tile)
+    frame, disposition = table.dispositions(frame, needs_tile=chosen.needs_tile)
+    prediction = table.predict_frame(rows, chosen)
+    result = table.with_prediction(frame, prediction, disposition)
+    result.attrs["notes"] = [*notes, *table.measured_otherwise(rows, chosen.regime), *prediction.caveats]
     return result

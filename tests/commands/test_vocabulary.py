@@ -405,3 +405,17 @@ def test_a_bad_sweep_gets_one_sentence(gemm_model, text, sentence):
     found = gemm_model("rank", "--n", 512, "--k", 512, "--sweep", text)
     assert (found.code, found.err.count("\n")) == (2, 1)
     assert sentence in found.err
+
+
+@pytest.mark.parametrize("apart", [";", "\t", "|"])
+def test_a_table_whose_columns_no_comma_sets_apart_is_told_so(gemm_model, tmp_path, apart):
+    (tmp_path / "a.csv").write_text("m,n,k\n512,512,512\n".replace(",", apart))
+    found = gemm_model("rank", "--input", tmp_path / "a.csv")
+    assert found.code == 2
+    assert f"columns apart by {apart!r}; expected commas between them" in found.err
+
+
+def test_an_empty_kernel_to_compare_with_is_refused(gemm_model):
+    found = gemm_model("explain", *SIZES, "--cta", "128x128", "--against", " ")
+    assert (found.code, found.err.count("\n")) == (2, 1)
+    assert "--against is empty; expected a kernel" in found.err

@@ -44,7 +44,8 @@ class AttentionRanking:
     @property
     def gain(self) -> float:
         """Predicted share of the runtime of the heuristic choice that the best one saves [1]."""
-        return 1.0 - self.best.prediction.runtime_us / self.own.prediction.runtime_us
+        own_us = self.own.prediction.runtime_us
+        return 1.0 - self.best.prediction.runtime_us / own_us if own_us else 0.0
 
     @property
     def reason(self) -> str:
@@ -89,13 +90,15 @@ def _named(kernel: str, gpu: GpuSpec) -> str:
     return kernel_of(AttentionConfig(kernel=kernel), gpu).name
 
 
-def why_not(ranking: AttentionRanking, config: AttentionConfig, gpu: GpuSpec) -> str:
+def why_not(
+    ranking: AttentionRanking, config: AttentionConfig, gpu: GpuSpec, model: AttentionModel | None = None
+) -> str:
     """One sentence: why a configuration is not the best."""
     whole = resolved(ranking.problem, config, gpu)
     reason = refusal(ranking.problem, whole, gpu)
     if reason is not None:
         return f"it cannot run: {reason}"
-    found = AttentionModel(gpu).predict([(ranking.problem, whole)]).row(0)
+    found = (model or AttentionModel(gpu)).predict([(ranking.problem, whole)]).row(0)
     best = ranking.best.prediction
     more = found.runtime_us / best.runtime_us - 1.0
     if more <= 0.0:

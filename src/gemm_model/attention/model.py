@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction, limiting
+from gemm_model.core.regimes import SUSTAINED
 from gemm_model.kernel_model.traffic import merged_share
 
 UNPRICED = ("softcap", "page_size")
@@ -475,3 +477,8 @@ class _Totals:
         result = np.zeros(self.kernels)
         np.maximum.at(result, self.owner, values)
         return result
+
+
+def attention_model(gpu: GpuSpec, options: Mapping[str, Any]) -> AttentionModel:
+    """The model in the regime of a verb's options: only 'sustained' differs from single launches."""
+    return AttentionModel(gpu, settled=options.get("regime") == SUSTAINED)

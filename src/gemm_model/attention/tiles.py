@@ -70,8 +70,9 @@ def block_of_tile(batch: AttentionBatch, tile: FloatArray) -> FloatArray:
     heads = np.maximum(tile_count(batch) / blocks, 1.0)
     together = np.minimum(2.0 ** np.floor(np.log2(fitting)), heads)
     section = np.floor(tile / (together * blocks))
-    left = np.minimum(heads - section * together, together)
-    within = np.floor((tile - section * together * blocks) / left)
+    # Beyond 2^53 tiles the rounded section may lie one behind the last.
+    left = np.maximum(np.minimum(heads - section * together, together), 1.0)
+    within = np.clip(np.floor((tile - section * together * blocks) / left), 0.0, blocks - 1.0)
     return np.where(batch.longest_first, blocks - 1.0 - within, in_order)
 
 

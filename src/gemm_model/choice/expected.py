@@ -166,11 +166,7 @@ def rank_routing(
 
 
 def _best_of_space(
-    ranker: Ranker,
-    space: CandidateSpace,
-    problems: tuple[GemmProblem, ...],
-    worth: IntArray,
-    top_k: int,
+    ranker: Ranker, space: CandidateSpace, problems: tuple[GemmProblem, ...], worth: IntArray, top_k: int
 ) -> tuple[list[tuple[Candidate, ExpectedTime]], FloatArray]:
     """The best kernels over all routings, of those that are fast over the first few; mean times of these."""
     first_us, _ = _times(ranker, space, problems[:FIRST_ROUTINGS], worth)

@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gemm_model.attention.model import attention_model
 from gemm_model.commands import common, compare
 from gemm_model.core.attention import EXAMPLE, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
+from gemm_model.core.regimes import SUSTAINED
 from gemm_model.models import DEFAULT_MODEL
 from gemm_model.report.console import explanation, prediction_fields
 from gemm_model.report.document import Document, plain, text_table
@@ -55,13 +57,13 @@ def is_table(path: Path | None) -> bool:
 def benchmark(args: argparse.Namespace) -> Document:
     """Measure the attention kernels of --rows on this machine's GPU."""
     from gemm_model.bench.attention import measure_rows, require_gpu
-    from gemm_model.tables.attention import attention_rows
+    from gemm_model.tables.attention import attention_rows, understood_kernels
     from gemm_model.tables.table import read_table
 
     common.refuse_unused(args, "with a table of attention", ("rows", "output", "format"))
     if args.output is None:
         raise InputError("no --output given; expected the CSV to write")
-    frame = read_table(args.rows)
+    frame = understood_kernels(read_table(args.rows))
     kernels = attention_rows(frame)
     rows = [{str(name): str(cell) for name, cell in row.items()} for row in frame.to_dict("records")]
     output, args.output = args.output, None
@@ -83,6 +85,18 @@ def _settings(args: argparse.Namespace, *used: str) -> Settings:
     return chosen
 
 
+def _one(args: argparse.Namespace, *used: str) -> tuple[Settings, AttentionProblem, AttentionConfig]:
+    """Settings, problem and configuration of a verb about one kernel."""
+    config = AttentionConfig.parse(args.attention_config)
+    return _settings(args, *used), AttentionProblem.parse(args.attention), config
+
+
+def _refuse_settled(chosen: Settings) -> None:
+    """Raise InputError where an explanation is asked for at a settled clock, which it does not know."""
+    if chosen.options.get("regime") == SUSTAINED:
+        raise InputError(f"attention is not explained in the regime {SUSTAINED}; expected burst")
+
+
 def problem_fields(problem: AttentionProblem) -> dict[str, Any]:
     """A problem as results hold it, by the names that columns of tables have."""
     names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v", "window")
@@ -102,14 +116,13 @@ def _row(prediction: Prediction) -> dict[str, Any]:
     return {**told, "error_band": prediction.error_band, **phases, **levels, **prediction.details}
 
 
-def answer(args: argparse.Namespace, *used: str) -> compare.Answer:
+def answer(args: argparse.Namespace) -> compare.Answer:
     """One attention kernel on the card of --gpu."""
     from gemm_model.api import predict as predicted
     from gemm_model.attention.choice import AttentionChoice
     from gemm_model.attention.kernels import resolved
 
-    chosen = _settings(args, "sweep", "plot", *used)
-    problem, config = AttentionProblem.parse(args.attention), AttentionConfig.parse(args.attention_config)
+    chosen, problem, config = _one(args, "sweep", "plot")
     found = predicted(problem, config, chosen.gpu, options=chosen.options)
     choice = AttentionChoice(config=resolved(problem, config, chosen.gpu), prediction=found)
     return _answer(choice, problem)
@@ -121,17 +134,18 @@ def best(args: argparse.Namespace, *used: str) -> compare.Answer:
 
     chosen = _settings(args, "family", "sweep", "plot", *used)
     problem = AttentionProblem.parse(args.attention)
-    return _answer(rank_attention(problem, chosen.gpu, args.family).best, problem)
+    ranking = rank_attention(problem, chosen.gpu, args.family, attention_model(chosen.gpu, chosen.options))
+    return _answer(ranking.best, problem)
 
 
 def explained(args: argparse.Namespace) -> compare.Answer:
     """What limits an attention kernel on the card of --gpu."""
     from gemm_model.attention.explanation import explain_attention
 
-    told = answer(args)
-    chosen, config = common.settings(args), AttentionConfig.parse(args.attention_config)
-    found = explain_attention(AttentionProblem.parse(args.attention), config, chosen.gpu)
-    return replace(told, beside=compare.limits({unit.name: unit.elasticity for unit in found.units}))
+    chosen, problem, config = _one(args)
+    _refuse_settled(chosen)
+    found = explain_attention(problem, config, chosen.gpu)
+    return replace(answer(args), beside=compare.limits({unit.name: unit.elasticity for unit in found.units}))
 
 
 def explored(args: argparse.Namespace) -> compare.Answer:
@@ -152,8 +166,7 @@ def predict(args: argparse.Namespace) -> Document:
     from gemm_model.api import predict as predicted
     from gemm_model.attention.kernels import resolved
 
-    chosen = _settings(args)
-    problem, config = AttentionProblem.parse(args.attention), AttentionConfig.parse(args.attention_config)
+    chosen, problem, config = _one(args)
     prediction = predicted(problem, config, chosen.gpu, options=chosen.options)
     told, kernel = problem_fields(problem), dict(resolved(problem, config, chosen.gpu).fields)
     return _document(
@@ -171,10 +184,11 @@ def rank(args: argparse.Namespace) -> Document:
 
     chosen = _settings(args, "family", "top", "emit", "why_not")
     problem = AttentionProblem.parse(args.attention)
-    ranking = rank_attention(problem, chosen.gpu, args.family)
+    model = attention_model(chosen.gpu, chosen.options)
+    ranking = rank_attention(problem, chosen.gpu, args.family, model)
     told = problem_fields(problem)
     if args.why_not is not None:
-        answer = why_not(ranking, AttentionConfig.parse(args.why_not), chosen.gpu)
+        answer = why_not(ranking, AttentionConfig.parse(args.why_not), chosen.gpu, model)
         row = {"config": args.why_not, "answer": answer}
         result = {"problem": told, "why_not": row}
         return _document("rank", chosen, result=result, rows=[row], text=lambda: answer)
@@ -234,6 +248,7 @@ def explore(args: argparse.Namespace) -> Document:
 
     chosen = _settings(args, "family", "html")
     problem = AttentionProblem.parse(args.attention)
+    _refuse_settled(chosen)
     ranking = rank_attention(problem, chosen.gpu, args.family)
     explanation = explain_attention(problem, ranking.best.config, chosen.gpu)
     common.write_page(attention_page(ranking, explanation, chosen.gpu.name), args.html)
@@ -246,8 +261,8 @@ def explain(args: argparse.Namespace) -> Document:
     """What limits one attention kernel, and what other options would make of it."""
     from gemm_model.attention.explanation import explain_attention
 
-    chosen = _settings(args)
-    problem, config = AttentionProblem.parse(args.attention), AttentionConfig.parse(args.attention_config)
+    chosen, problem, config = _one(args)
+    _refuse_settled(chosen)
     found = explain_attention(problem, config, chosen.gpu)
     prediction = found.prediction
     what_if = [

@@ -194,10 +194,7 @@ def _extend(args: argparse.Namespace, gpu: GpuSpec) -> int:
     write_numbers(found, args.output)
     text = validation_table(validations.values()).to_string(index=False)
     document = Document(
-        verb="calibrate",
-        gpu=gpu.name,
-        result={"files": [args.output], "report": text},
-        text=lambda: text,
+        verb="calibrate", gpu=gpu.name, result={"files": [args.output], "report": text}, text=lambda: text
     )
     common.print_document(document, args.format or "table")
     common.words(f"wrote {args.output}")

@@ -141,9 +141,7 @@ def add_format(
 ) -> None:
     rows = ", jsonl one row per line" if "jsonl" in formats else ""
     parser.add_argument(
-        "--format",
-        choices=formats,
-        help=f"output format: json is one document{rows} (default: {default})",
+        "--format", choices=formats, help=f"output format: json is one document{rows} (default: {default})"
     )
 
 

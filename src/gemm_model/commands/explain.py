@@ -198,7 +198,9 @@ def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> in
         if not float(measured[1]):
             raise InputError(f"--against {args.against}; expected a time above 0")
         return _run_measured(args, chosen, first, float(measured[1]))
-    words = [word.strip() for word in args.against.split(",")]
+    words = common.listed(args.against)
+    if not words:
+        raise InputError("--against is empty; expected a kernel, such as 128x256,cluster=2x1, or a card")
     # What is no tile and no setting is a card.
     cards = [word for word in words if word[:1].isalpha() and "=" not in word]
     told = ",".join(word for word in words if word not in cards)

@@ -25,9 +25,7 @@ MAX_ROUTINGS = 4096
 def add_further(parser: argparse.ArgumentParser) -> None:
     """The options of the kinds of problem."""
     parser.add_argument(
-        "--epilogue",
-        metavar="WORDS",
-        help="fused epilogue, such as gated_silu,bias (default: none)",
+        "--epilogue", metavar="WORDS", help="fused epilogue, such as gated_silu,bias (default: none)"
     )
     parser.add_argument(
         "--groups", metavar="ROWS", help="rows of each group, such as 512,300,0,16, or MxNxK (default: none)"

@@ -25,12 +25,12 @@ EXAMPLES = (
     "--datapath tensor_cores --dtype bf16 --solve --target 0.9 --format json",
 )
 WAYS = {
-    "solve": ("datapath", "dtype", "shape", "stages", "output_mode", "no_l2", "target", "plot"),
+    "solve": ("datapath", "dtype", "shape", "stages", "output_mode", "no_l2", "target", "what_if", "plot"),
     "ladder": ("datapath", "dtype", "shape", "input", "plot"),
     "text": ("datapath", "dtype"),
 }
 """What each way of using the verb reads, beside GPU and output."""
-PICTURE = ("datapath", "dtype", "shape", "tile", "stages", "output_mode", "no_l2", "plot")
+PICTURE = ("datapath", "dtype", "shape", "tile", "stages", "output_mode", "no_l2", "what_if", "plot")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-l2", action="store_true", help="DRAM feeds shared memory directly, nothing is reused in L2"
     )
+    parser.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="CHANGE",
+        help="'compression 1.5' (DRAM, L2), 'sparsity 2:4' (of A) or 'bank_conflicts 4'; may be repeated "
+        "(default: none)",
+    )
     parser.add_argument("--solve", action="store_true", help="search the tiles that match the demand")
     parser.add_argument("--target", type=float, default=0.9, help="--solve: fraction of peak")
     parser.add_argument("--ladder", action="store_true", help="predict the ladder of CUDA-core kernels")
@@ -65,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from gemm_model.core.kernel_config import parse_extent
     from gemm_model.hierarchy.levels import datapath_of, machine_of
+    from gemm_model.hierarchy.variants import variant
 
     asked = [name for name in WAYS if getattr(args, name)]
     if len(asked) > 1:
@@ -82,6 +91,8 @@ def run(args: argparse.Namespace) -> int:
     if chosen.model != "MemoryHierarchyModel":
         raise InputError(f"model is {chosen.model}; expected MemoryHierarchyModel, the one of this verb")
     machine = machine_of(chosen.gpu, datapath_of(chosen.gpu, args.datapath, args.dtype))
+    for change in args.what_if:
+        machine = variant(machine, change)
     shape = parse_extent(args.shape, "--shape", (3,))
     if max(shape) > MAX_SIZE:
         raise InputError(f"--shape is {args.shape}; expected sizes of at most 2^40")
@@ -185,6 +196,7 @@ def _stage_table(matching: Matching) -> Any:
                 "multicast": stage.multicast,
                 "amplification": stage.amplification,
                 "required": stage.required,
+                "enough": stage.enough_bytes_per_clk,
                 "delivered": stage.delivered_bytes_per_clk,
                 "demanded": stage.demanded_bytes_per_clk,
                 "fraction": stage.fraction,

@@ -108,8 +108,7 @@ def machine_on_gpu(model: PipelineModel, batch: GemmBatch) -> PipelineMachine:
     machine = model.machine_of(batch, CONSUMERS[int(model.consumers_of(batch)[0])])
     arrays = {spec.name: getattr(machine, spec.name) for spec in fields(machine)}
     return with_parameters(
-        machine,
-        {name: float(values[0]) for name, values in arrays.items() if isinstance(values, np.ndarray)},
+        machine, {name: float(values[0]) for name, values in arrays.items() if isinstance(values, np.ndarray)}
     )
 
 

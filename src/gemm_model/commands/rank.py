@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
         common.check_document(args, args.html)
     else:
         common.check_outputs(args.output, args.html)
+    _check_top(args.top)
     if sweep.asked(args):
         return sweep.sweep(args, "rank", _best)
     if compare.cards_asked(args):
@@ -187,7 +188,6 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     from gemm_model.choice.across_families import against, best_of_each
     from gemm_model.choice.selection import without_twins
 
-    _check_top(args.top)
     # Each kernel may have a twin, which is not listed.
     ranking = ranker.rank(problem, 2 * args.top)
     chosen = without_twins(ranking.choices, args.top)
@@ -246,7 +246,6 @@ def _expected_ranking(
     from gemm_model.choice.expected import rank_routing
     from gemm_model.choice.selection import Choice
 
-    _check_top(args.top)
     ranking = rank_routing(ranker, problem, routing, args.top, count=args.routings, seed=args.seed)
     rows = []
     for found in ranking.choices:

@@ -122,11 +122,7 @@ def _cluster(args: argparse.Namespace) -> tuple[int, int]:
 
 
 def kernels_on_gpu(
-    gpu: GpuSpec,
-    model: PipelineModel,
-    schedule: str,
-    problem: GemmProblem,
-    cluster: tuple[int, int] = (1, 1),
+    gpu: GpuSpec, model: PipelineModel, schedule: str, problem: GemmProblem, cluster: tuple[int, int] = (1, 1)
 ) -> tuple[PipelineMachine, Allowed]:
     """The machine that a GPU is for kernels of a schedule, and which tiles and rings they offer there."""
     config = KernelConfig(cta_m=128, cta_n=128, cluster_m=cluster[0], cluster_n=cluster[1], schedule=schedule)

@@ -33,11 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gemm_model.integrations.torch_timer import (
-        GemmTimer,
-        load_model_builder,
-        run_on_meta,
-    )
+    from gemm_model.integrations.torch_timer import GemmTimer, load_model_builder, run_on_meta
 
     common.check_document(args)
     if args.depth is not None and args.depth < 1:

@@ -10,7 +10,7 @@ from typing import Any
 from gemm_model.core.dtypes import DataType, element_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.records import require_kind
-from gemm_model.core.sizes import MAX_DIGITS, require_size, size_of
+from gemm_model.core.sizes import MAX_DIGITS, require_size
 
 KERNELS = ("flash_attention", "cudnn_attention", "flash_attention_2")
 """Kernels of fused attention: of the package flash-attn-4, and those that torch's own attention runs."""
@@ -23,6 +23,7 @@ OPERANDS = ("bf16", "fp16", "e4m3", "e5m2")
 EXAMPLE = "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128"
 MASKS = ("full", "causal")
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v")
+MAY_BE_0 = ("seq_q", "seq_kv", "window", "page_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +53,9 @@ class AttentionProblem:
 
     def __post_init__(self) -> None:
         self._fill_in()
-        for name in SIZES:
-            if name in ("seq_q", "seq_kv"):
-                size_of(name, getattr(self, name) + 1)
-            else:
+        for name in (*SIZES, "window", "page_size"):
+            if name not in MAY_BE_0 or getattr(self, name) != 0:
                 require_size(self, name)
-        for name in ("window", "page_size"):
-            size_of(name, getattr(self, name) + 1)
         if self.dtype.name not in OPERANDS:
             raise InputError(f"in_dtype is {self.dtype.name}; expected one of {', '.join(OPERANDS)}")
         if self.heads % self.kv_heads:
@@ -201,7 +198,8 @@ class AttentionConfig:
         for name in ("stages", "num_splits"):
             require_size(self, name)
         for name in ("tile_m", "tile_n"):
-            size_of(name, getattr(self, name) + 1)
+            if getattr(self, name) != 0:
+                require_size(self, name)
         if not 0.0 <= self.exp_emulated <= 1.0:
             raise InputError(f"exp_emulated is {self.exp_emulated!r}; expected a share from 0 to 1")
 

@@ -70,10 +70,7 @@ def load_settings(
         sources |= {key: FOLLOWS for key in sources if key.startswith("gpu.resident_clusters")}
         sources["gpu.sm_count"] = COMMAND_LINE
     return Settings(
-        gpu=gpu if sms is None else with_sms(gpu, sms),
-        model=model,
-        options=chosen,
-        sources=sources,
+        gpu=gpu if sms is None else with_sms(gpu, sms), model=model, options=chosen, sources=sources
     )
 
 

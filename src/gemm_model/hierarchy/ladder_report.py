@@ -22,10 +22,7 @@ Kernel = tuple[str, str, Blocking, int]
 
 
 def predicted(
-    machine: Machine,
-    kernels: Sequence[Kernel],
-    shape: tuple[int, int, int],
-    parameters: RuntimeParameters,
+    machine: Machine, kernels: Sequence[Kernel], shape: tuple[int, int, int], parameters: RuntimeParameters
 ) -> pd.DataFrame:
     """One row per kernel: runtime, throughput, limiter and the clocks of each unit for one CTA tile."""
     rows = []

@@ -56,6 +56,11 @@ class Stage:
         """The amplification that this stage needs."""
         return self.demanded_bytes_per_clk / self.bytes_per_clk
 
+    @property
+    def enough_bytes_per_clk(self) -> float:
+        """The rate at which this stage feeds the datapath with these tiles: dataflow fixed, hardware sought."""
+        return self.demanded_bytes_per_clk / self.amplification
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:

@@ -16,12 +16,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.hierarchy.amplification import tiling
-from gemm_model.hierarchy.blocking import (
-    WARP,
-    Blocking,
-    footprint,
-    instruction_tile,
-)
+from gemm_model.hierarchy.blocking import WARP, Blocking, footprint, instruction_tile
 from gemm_model.hierarchy.cuda_core_runtime import LIMITERS, RuntimeParameters, runtime
 from gemm_model.hierarchy.levels import DATAPATHS, FLOP_PER_FMA, Datapath, Machine, datapath_of, machine_of
 from gemm_model.hierarchy.matching import OUTPUT_MODES, match, resident_grid

@@ -7,13 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from gemm_model.core.errors import InputError
-from gemm_model.hierarchy.blocking import (
-    WARP,
-    Blocking,
-    Footprint,
-    footprint,
-    instruction_tile,
-)
+from gemm_model.hierarchy.blocking import WARP, Blocking, Footprint, footprint, instruction_tile
 from gemm_model.hierarchy.levels import Machine
 from gemm_model.hierarchy.matching import Matching, match, resident_grid
 

@@ -275,10 +275,7 @@ def problem_of(kernel_inputs: Any, op_name: str) -> GemmProblem:
     tensors = (
         torch.empty_strided(shape, stride, dtype=dtype, device="meta")
         for shape, stride, dtype in zip(
-            kernel_inputs.shapes_hinted(),
-            kernel_inputs.strides_hinted(),
-            kernel_inputs.dtypes(),
-            strict=True,
+            kernel_inputs.shapes_hinted(), kernel_inputs.strides_hinted(), kernel_inputs.dtypes(), strict=True
         )
     )
     bound: dict[str, Any] = dict(zip(OPERATORS[op_name], tensors, strict=True))

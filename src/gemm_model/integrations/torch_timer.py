@@ -132,10 +132,7 @@ class GemmTimer:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for mode in reversed(self._modes):
             mode.__exit__(kind, error, trace)

@@ -109,11 +109,7 @@ def prune_configs_by(
     perf_model = triton_perf_model(
         gpu, model=model, options=options, dtype=dtype, output_tile_in_smem=output_tile_in_smem
     )
-    return {
-        "perf_model": perf_model,
-        "top_k": top_k,
-        "early_config_prune": perf_model.early_config_prune,
-    }
+    return {"perf_model": perf_model, "top_k": top_k, "early_config_prune": perf_model.early_config_prune}
 
 
 def _batch(arguments: Mapping[str, Any], dtype: str | None) -> GemmBatch:

@@ -73,8 +73,7 @@ class PreviousKernel:
             ),
         )
         y = cute.make_tensor(
-            y_ptr,
-            cute.make_layout(((VECTOR, k // VECTOR), n), stride=((1, VECTOR), cute.assume(k, VECTOR))),
+            y_ptr, cute.make_layout(((VECTOR, k // VECTOR), n), stride=((1, VECTOR), cute.assume(k, VECTOR)))
         )
         trace = cute.make_tensor(trace_ptr, cute.make_layout((len(TRACE_EVENTS), n)))
         self.kernel(x, y, trace, k, trigger_early, extra_clocks).launch(

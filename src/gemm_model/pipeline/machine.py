@@ -7,7 +7,7 @@ recurrence, its closed form, the event simulation and the solvers can be held to
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,21 @@ pingpong: two consumers take tiles in turn, one's epilogue runs under the other'
 """
 
 Number = float | FloatArray
+_NUMBERS: tuple[tuple[tuple[str, ...], Callable[[FloatArray], Any], str], ...] = (
+    (
+        ("mac_per_us", "load_bytes_per_us", "device_load_bytes_per_us", "epilogue_elements_per_us"),
+        lambda v: v > 0,
+        "a positive rate",
+    ),
+    (
+        ("math_startup_us", "load_startup_us", "load_latency_us", "epilogue_us", "init_us"),
+        lambda v: (v >= 0) & np.isfinite(v),
+        "a time of at least 0",
+    ),
+    (("a_element_bytes", "b_element_bytes"), lambda v: (v > 0) & np.isfinite(v), "a positive number"),
+    (("sm_count",), lambda v: np.isfinite(v) & (v >= 1) & (v == np.floor(v)), "a number of SMs"),
+)
+"""Numbers of a machine, what is allowed of them, and how that is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,32 +109,9 @@ class PipelineMachine:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in (
-            "mac_per_us",
-            "load_bytes_per_us",
-            "device_load_bytes_per_us",
-            "epilogue_elements_per_us",
-        ):
-            _require(self.name, name, getattr(self, name), lambda v: v > 0, "a positive rate")
-        for name in ("math_startup_us", "load_startup_us", "load_latency_us", "epilogue_us", "init_us"):
-            _require(
-                self.name,
-                name,
-                getattr(self, name),
-                lambda v: (v >= 0) & np.isfinite(v),
-                "a time of at least 0",
-            )
-        for name in ("a_element_bytes", "b_element_bytes"):
-            _require(
-                self.name, name, getattr(self, name), lambda v: (v > 0) & np.isfinite(v), "a positive number"
-            )
-        _require(
-            self.name,
-            "sm_count",
-            self.sm_count,
-            lambda v: np.isfinite(v) & (v >= 1) & (v == np.floor(v)),
-            "a number of SMs",
-        )
+        for names, good, expected in _NUMBERS:
+            for name in names:
+                _require(self.name, name, getattr(self, name), good, expected)
         if self.dma_warps not in (1, 2):
             raise InputError(f"machine {self.name}: dma_warps is {self.dma_warps!r}; expected 1 or 2")
         if self.consumers not in CONSUMERS:

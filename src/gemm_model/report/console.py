@@ -18,11 +18,7 @@ INDENT = "    "
 def prediction_fields(prediction: Prediction) -> dict[str, Any]:
     """A prediction as fields of a result; its time is `predicted_us`, a measured time is `runtime_us`."""
     values = asdict(prediction)
-    return {
-        "predicted_us": values.pop("runtime_us"),
-        **values,
-        "residual_share": prediction.residual_share,
-    }
+    return {"predicted_us": values.pop("runtime_us"), **values, "residual_share": prediction.residual_share}
 
 
 def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: float | None = None) -> str:

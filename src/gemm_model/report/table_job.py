@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model import __version__
+from gemm_model.attention.model import attention_model
 from gemm_model.core.batch import IntArray
 from gemm_model.core.errors import extra_needed
 from gemm_model.core.files import atomic_path, atomic_write, check_folder_writable, sole_writer
@@ -23,8 +24,13 @@ from gemm_model.models import DEFAULT_MODEL, create_model
 from gemm_model.report.console import accuracy_summary
 from gemm_model.report.document import json_text
 from gemm_model.report.progress import Progress
-from gemm_model.tables.attention import is_attention_table, measured_rows, predict_attention_frame
-from gemm_model.tables.schema import ROLE_OF_FIT, card_named, cards_of, require_card, understood
+from gemm_model.tables.attention import (
+    is_attention_table,
+    measured_rows,
+    predict_attention_frame,
+    understood_kernels,
+)
+from gemm_model.tables.schema import ROLE_OF_FIT, card_named, cards_of, require_card
 from gemm_model.tables.table import (
     OK,
     dispositions,
@@ -82,8 +88,7 @@ def predict_file(
     if output_dir is not None:
         check_folder_writable(output_dir)
     step(f"reading {input_path}")
-    table = read_table(input_path)
-    table = table if is_attention_table(table) else understood(table)
+    table = understood_kernels(read_table(input_path))
     parts = _by_card(table, chosen, of_card)
     found = [_predicted(table.iloc[places], each, step) for each, places in parts]
     rows = pd.concat([part for part, _, _ in found]).iloc[np.argsort(np.concatenate([p for _, p in parts]))]
@@ -138,7 +143,7 @@ def _predicted(
     bar = Progress("predicting", len(frame))
     try:
         if of_attention:
-            prediction = predict_attention_frame(frame, chosen.gpu)
+            prediction = predict_attention_frame(frame, attention_model(chosen.gpu, chosen.options))
         else:
             prediction = predict_frame(frame, model, bar.advance)
     finally:

@@ -18,8 +18,8 @@ from gemm_model.attention.model import AttentionModel
 from gemm_model.core.attention import AttentionConfig, AttentionProblem
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError, RefusedKernelError
-from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
+from gemm_model.tables.schema import understood
 from gemm_model.tables.table import OK, dispositions
 
 PROBLEM_COLUMNS = (
@@ -27,6 +27,7 @@ PROBLEM_COLUMNS = (
     *("in_dtype", "softcap", "lengths", "page_size"),
 )
 CONFIG_COLUMNS = tuple(spec.name for spec in fields(AttentionConfig))
+COLUMNS = (*PROBLEM_COLUMNS, *CONFIG_COLUMNS)
 _FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 _FLAG_COLUMNS = ("causal", "overlap_in_group", "pv_from_registers", "pack_gqa")
 _TEXT_COLUMNS = ("kernel", "scheduler", "in_dtype", "lengths")
@@ -38,13 +39,18 @@ def is_attention_table(frame: pd.DataFrame) -> bool:
     return "head_dim" in frame and "heads" in frame
 
 
+def understood_kernels(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table of attention, or of GEMMs, under the schema's names; raises InputError as `understood` does."""
+    return understood(frame, COLUMNS if is_attention_table(frame) else ())
+
+
 def attention_rows(frame: pd.DataFrame) -> list[tuple[AttentionProblem, AttentionConfig]]:
     """The problem and configuration of each row; raises InputError naming the row of a bad value."""
     required = ("heads", "head_dim", "lengths" if "lengths" in frame else "seq_q")
     for name in required:
         if name not in frame:
             raise InputError(f"{_name(frame)}: column {name!r} is missing; expected {', '.join(required)}")
-    names = [name for name in (*PROBLEM_COLUMNS, *CONFIG_COLUMNS) if name in frame]
+    names = [name for name in COLUMNS if name in frame]
     texts = [["" if pd.isna(cell) else str(cell).strip() for cell in frame[name]] for name in names]
     known: dict[tuple[str, ...], tuple[AttentionProblem, AttentionConfig]] = {}
     found = []
@@ -58,12 +64,12 @@ def attention_rows(frame: pd.DataFrame) -> list[tuple[AttentionProblem, Attentio
     return found
 
 
-def predict_attention_frame(frame: pd.DataFrame, gpu: GpuSpec) -> BatchPrediction:
+def predict_attention_frame(frame: pd.DataFrame, model: AttentionModel) -> BatchPrediction:
     """Predictions of all rows; raises InputError naming the row of a bad value or an impossible kernel."""
     if not len(frame):
         raise InputError(f"{_name(frame)}: no rows; expected at least one")
     try:
-        return AttentionModel(gpu).predict(attention_rows(frame))
+        return model.predict(attention_rows(frame))
     except RefusedKernelError as refused:
         raise InputError(f"{_name(frame)}: {_where(frame, refused.row)}: {refused.reason}") from None
 
@@ -75,7 +81,8 @@ def measured_rows(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series, list[st
     rows = frame[good]
     rows.attrs = dict(frame.attrs)
     left = int(np.count_nonzero(~good))
-    notes = [f"{left} rows without a measurement (column disposition) are left out"] if left else []
+    notes = list(frame.attrs.get("notes", ()))
+    notes += [f"{left} rows without a measurement (column disposition) are left out"] if left else []
     return rows, disposition, notes
 
 

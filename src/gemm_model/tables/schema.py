@@ -84,7 +84,9 @@ def understood(frame: pd.DataFrame, also: Collection[str] = ()) -> pd.DataFrame:
         if (known := _schema_name(column)) is not None:
             renamed[column] = known
             continue
-        near = get_close_matches(column.lower(), KNOWN, 1, _ALIKE) if len(column) >= _SHORTEST else []
+        near = (
+            get_close_matches(column.lower(), KNOWN | {*also}, 1, _ALIKE) if len(column) >= _SHORTEST else []
+        )
         if near and not _FIGURE.fullmatch(column):
             raise InputError(
                 f"{table_name(frame)}: column {column!r} is not known; did you mean {near[0]!r}? "

@@ -140,6 +140,8 @@ def _parse_rows(path: Path, text: str) -> pd.DataFrame:
     except csv.Error as error:
         raise InputError(f"{path}: not readable as CSV ({error})") from None
     header = [name.strip() for name in rows[0]]
+    if len(header) == 1 and (apart := re.search(r"[;\t|]", header[0])):
+        raise InputError(f"{path}: columns apart by {apart[0]!r}; expected commas between them")
     if len(header) > MAX_COLUMNS:
         raise InputError(f"{path}: {len(header)} columns; expected at most {MAX_COLUMNS}")
     for name, count in Counter(header).items():

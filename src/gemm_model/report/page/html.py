@@ -46,11 +46,7 @@ def write_page(page: Page, path: Path) -> None:
 def page_html(page: Page) -> str:
     """The page as one HTML document."""
     head, blob = _columns(page.columns)
-    content = {
-        "figures": [asdict(figure) for figure in page.figures],
-        "columns": head,
-        "colors": COLORS,
-    }
+    content = {"figures": [asdict(figure) for figure in page.figures], "columns": head, "colors": COLORS}
     parts = {
         "TITLE": escape(page.title),
         "SUBTITLE": escape(page.subtitle),
