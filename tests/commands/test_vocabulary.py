@@ -16,14 +16,7 @@ from gemm_model.config import CONFIG_DIR
 KERNEL = ("--m", 1024, "--n", 1024, "--k", 1024, "--cta", "128x128")
 SIZES = KERNEL[:6]
 COMMON = {
-    "--input",
-    "--output",
-    "--gpu",
-    "--dtype",
-    "--regime",
-    "--calibration",
-    "--residual",
-    "--sms",
+    *("--input", "--output", "--gpu", "--dtype", "--regime", "--calibration", "--residual", "--sms"),
     "--format",
 }
 
@@ -50,26 +43,10 @@ def test_help_tells_defaults_and_two_examples_that_parse(verb):
             assert told, action.option_strings
 
 
-UNSET = frozenset(
-    (
-        *(
-            "m",
-            "n",
-            "k",
-            "input",
-            "output",
-            "cta",
-            "why_not",
-            "emit",
-            "trace",
-            "plot",
-            "report",
-            "rows",
-            "table",
-        ),
-        *("configs", "sample", "sample_shapes", "time_budget", "problems", "results", "machine", "help"),
-    )
-)
+UNSET = {
+    *("m", "n", "k", "input", "output", "cta", "why_not", "emit", "trace", "plot", "report", "rows", "table"),
+    *("configs", "sample", "sample_shapes", "time_budget", "problems", "results", "machine", "help"),
+}
 """Options whose absence means that nothing of the kind is asked for."""
 
 
@@ -392,7 +369,6 @@ def test_a_sweep_draws_bars_and_tells_what_cannot_run(gemm_model):
     ("text", "sentence"),
     [
         ("m=1-10", "expected such as 'm=1..8192 by 2x'"),
-        ("m=1..8 by -2", "expected such as 'm=1..8192 by 2x'"),
         ("m=8..1 by 2x", "expected a last value of at least the first"),
         ("m=0..8 by 2x", "expected a last value of at least the first"),
         ("m=1..8 by 1x", "expected a last value of at least the first"),

@@ -27,7 +27,7 @@ def stage(matching, name):
 
 def test_hopper_demands_twice_the_text_s_machine():
     assert CUDA_CORES.datapath.demand_bytes_per_clk == 128 * 8
-    assert CUDA_CORES.required_amplification("smem") == 8
+    assert CUDA_CORES.level("smem").bytes_per_clk == 128
 
 
 def test_wide_shared_loads_count_as_multicast():

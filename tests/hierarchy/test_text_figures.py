@@ -31,9 +31,9 @@ def test_cuda_cores_demand_512_bytes_a_clock(a100):
 
 def test_registers_amplify_by_4_and_dram_to_shared_by_38(a100):
     assert a100.level("smem").bytes_per_clk == 128
-    assert a100.required_amplification("smem") == 4
-    assert a100.required_amplification("dram") == pytest.approx(512 / 13.39, rel=1e-3)
-    assert round(a100.required_amplification("dram")) == 38
+    demand = a100.datapath.demand_bytes_per_clk
+    assert demand / a100.level("smem").bytes_per_clk == 4
+    assert round(demand / a100.dram_bytes_per_clk) == 38
 
 
 def test_ridge_of_4_8_fma_per_byte(a100):

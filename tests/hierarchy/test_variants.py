@@ -7,7 +7,7 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.hierarchy.blocking import blocking_of, parse_tiles
 from gemm_model.hierarchy.levels import datapath_of, machine_of
 from gemm_model.hierarchy.matching import Grid, match
-from gemm_model.hierarchy.variants import bank_conflicts, exchange, variant
+from gemm_model.hierarchy.variants import bank_conflicts, exchange_clk, variant
 
 H200 = load_gpu("h200")
 MACHINE = machine_of(H200, datapath_of(H200, "tensor_cores", "bf16"))
@@ -52,11 +52,10 @@ def test_rows_a_word_longer_have_no_bank_conflicts(row_bytes, clocks):
 
 
 def test_partial_sums_cost_less_through_a_cluster_than_through_l2():
-    found = exchange(MACHINE, BLOCKING, 4096, 4)
-    assert found.math_clk == pytest.approx(128 * 256 * 1024 / MACHINE.datapath.fma_per_clk)
-    assert found.dsmem_clk == pytest.approx(128 * 256 * 4 * 0.75 / H200.l2_read_bytes_per_clk_per_sm)
-    assert found.dsmem_clk < found.l2_clk / 2
-    assert exchange(MACHINE, BLOCKING, 4096, 1).l2_clk == 0.0
+    found = exchange_clk(MACHINE, BLOCKING, 4096, 4)
+    assert found["math"] == pytest.approx(128 * 256 * 1024 / MACHINE.datapath.fma_per_clk)
+    assert found["dsmem"] == pytest.approx(128 * 256 * 4 * 0.75 / H200.l2_read_bytes_per_clk_per_sm)
+    assert found["dsmem"] < found["l2"] / 2
 
 
 def test_hardware_that_is_enough_feeds_the_datapath():

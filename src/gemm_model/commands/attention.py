@@ -155,9 +155,8 @@ def explored(args: argparse.Namespace) -> compare.Answer:
 
 
 def _answer(choice: AttentionChoice, problem: AttentionProblem) -> compare.Answer:
-    kernel = {
-        name: value for name, value in _choice(choice).items() if name not in ("predicted_us", "limiter")
-    }
+    row = _choice(choice)
+    kernel = {name: row[name] for name in ("kernel", "tile", "pack_gqa", "num_splits")}
     return compare.Answer(kernel=kernel, prediction=choice.prediction, flop=problem.flop)
 
 

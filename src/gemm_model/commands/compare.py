@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
+from gemm_model.kernels.registry import family_of
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
     from gemm_model.core.prediction import Prediction
+    from gemm_model.core.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,12 @@ def compare(args: argparse.Namespace, verb: str, answer: Asked) -> int:
 def but(args: argparse.Namespace, **changes: Any) -> argparse.Namespace:
     """The options with others in their place."""
     return argparse.Namespace(**{**vars(args), **changes})
+
+
+def kernel_asked(args: argparse.Namespace, chosen: Settings) -> dict[str, Any]:
+    """Columns of the kernel that the options describe."""
+    name = family_of(args.kernel, chosen.gpu).name
+    return {"kernel": name, "cta": args.cta, "cluster": args.cluster}
 
 
 def limits(elasticities: Mapping[str, float]) -> dict[str, Any]:

@@ -13,15 +13,11 @@ from gemm_model.commands import attention, common, compare, further
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.prediction import RESIDUAL_PHASE
-from gemm_model.kernels.registry import family_of
 from gemm_model.report.console import prediction_fields
 from gemm_model.report.document import Document, plain, text_table
 
 if TYPE_CHECKING:
-    from gemm_model.choice.expected import ExpectedTime
-    from gemm_model.core.kernel_config import KernelConfig
     from gemm_model.core.prediction import Prediction
-    from gemm_model.core.problem import GemmProblem
     from gemm_model.core.settings import Settings
     from gemm_model.integrations.nsight import Beside
     from gemm_model.kernel_model.comparison import Difference
@@ -112,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_against(
             args, chosen, World(problem=problem, config=config, gpu=chosen.gpu, options=chosen.options)
         )
-    expected = _expected(args, chosen, problem, config)
+    expected = further.expected(args, chosen, problem, config)
     if expected is not None:
         problem = expected.middle
     found = explain(problem, config, chosen.gpu, chosen.options, tuple(args.what_if))
@@ -155,11 +151,7 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     found = explain(problem, config, chosen.gpu, chosen.options)
     shares = {each.name: each.elasticity for each in found.mechanisms}
     return compare.Answer(
-        kernel={
-            "kernel": family_of(config.kernel, chosen.gpu).name,
-            "cta": args.cta,
-            "cluster": args.cluster,
-        },
+        kernel=compare.kernel_asked(args, chosen),
         prediction=found.prediction,
         flop=problem.flop,
         beside={"share_of_roofline": found.achieved["share_of_roofline"], **compare.limits(shares)},
@@ -172,19 +164,6 @@ def settings_of(args: argparse.Namespace) -> Settings:
     if chosen.model != MODEL:
         raise InputError(f"--model is {chosen.model}; expected {MODEL}, the model that explains itself")
     return chosen
-
-
-def _expected(
-    args: argparse.Namespace, chosen: Settings, problem: GemmProblem, config: KernelConfig
-) -> ExpectedTime | None:
-    """The expected time over random routings; None where tokens are not routed."""
-    from gemm_model.choice.expected import expected_time
-
-    routing = further.routing(args)
-    if routing is None:
-        return None
-    asked = {"count": args.routings, "seed": args.seed, "options": chosen.options}
-    return expected_time(problem, routing, config, chosen.gpu, **asked)
 
 
 def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> int:

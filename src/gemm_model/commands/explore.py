@@ -75,4 +75,4 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     args.html = args.html.with_stem(f"{args.html.stem}-{card}")
     if attention.asked(args):
         return attention.explored(args)
-    return best_of(_page(args), {"file": str(args.html)})
+    return best_of(_page(args), file=str(args.html))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
 from gemm_model.core.batch_strides import BatchStrides
@@ -14,6 +14,11 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.grouped import LAYOUTS, GroupedGemm
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.routing import Routing
+
+if TYPE_CHECKING:
+    from gemm_model.choice.expected import ExpectedTime
+    from gemm_model.core.kernel_config import KernelConfig
+    from gemm_model.core.settings import Settings
 
 BATCH = ("broadcast", "batch_strides")
 FURTHER = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv", *BATCH)
@@ -129,6 +134,19 @@ def _product(args: argparse.Namespace) -> GemmProblem:
         broadcast=args.broadcast or "",
         batch_strides=None if args.batch_strides is None else BatchStrides.parse(args.batch_strides),
     )
+
+
+def expected(
+    args: argparse.Namespace, chosen: Settings, problem: GemmProblem, config: KernelConfig
+) -> ExpectedTime | None:
+    """The expected time over random routings; None where tokens are not routed."""
+    from gemm_model.choice.expected import expected_time
+
+    routed = routing(args)
+    if routed is None:
+        return None
+    asked = {"count": args.routings, "seed": args.seed, "options": chosen.options}
+    return expected_time(problem, routed, config, chosen.gpu, chosen.model, **asked)
 
 
 def expected_fields(expected: Any) -> dict[str, Any]:

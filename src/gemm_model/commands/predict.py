@@ -13,16 +13,11 @@ from gemm_model.commands import attention, common, compare, further, sweep
 from gemm_model.commands.further import add_further
 from gemm_model.core.errors import InputError
 from gemm_model.core.settings import Settings
-from gemm_model.kernels.registry import family_of
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gemm_model.choice.expected import ExpectedTime
-    from gemm_model.core.kernel_config import KernelConfig
-    from gemm_model.core.prediction import Prediction
-    from gemm_model.core.problem import GemmProblem
     from gemm_model.report.table_job import TableReport
 
 EXAMPLES = (
@@ -93,9 +88,7 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     chosen, problem = common.settings(args), further.problem(args)
     needs_tile = _needs_tile(args, chosen)
     config = common.config(args)
-    told = {}
-    if needs_tile:
-        told = {"kernel": family_of(config.kernel, chosen.gpu).name, "cta": args.cta, "cluster": args.cluster}
+    told = compare.kernel_asked(args, chosen) if needs_tile else {}
     found = predict(problem, config, chosen.gpu, chosen.model, options=chosen.options)
     return compare.Answer(kernel=told, prediction=found, flop=problem.flop)
 
@@ -186,6 +179,7 @@ def _predictions_text(rows: pd.DataFrame) -> str:
 
 def predict_kernel(args: argparse.Namespace) -> Document:
     """The prediction of the one kernel that the options describe."""
+    from gemm_model.api import predict
     from gemm_model.core.fields import kernel_fields, problem_fields
     from gemm_model.report.console import explanation, prediction_fields
 
@@ -197,7 +191,11 @@ def predict_kernel(args: argparse.Namespace) -> Document:
         unread = sorted(args.given & set(common.CONFIG))
         notes = [f"{chosen.model} does not read --{name.replace('_', '-')}" for name in unread]
     config = common.config(args)
-    problem, prediction, expected = _predicted(args, problem, config, chosen)
+    expected = further.expected(args, chosen, problem, config)
+    if expected is None:
+        prediction = predict(problem, config, chosen.gpu, chosen.model, options=chosen.options)
+    else:
+        problem, prediction = expected.middle, expected.prediction
     kernel = kernel_fields(config) if needs_tile else {}
     result: dict[str, Any] = {"problem": problem_fields(problem), "kernel": kernel}
     result["prediction"] = prediction_fields(prediction)
@@ -227,27 +225,3 @@ def predict_kernel(args: argparse.Namespace) -> Document:
             + explanation({**result["problem"], **kernel}, prediction)
         ),
     )
-
-
-def _predicted(
-    args: argparse.Namespace, problem: GemmProblem, config: KernelConfig, chosen: Settings
-) -> tuple[GemmProblem, Prediction, ExpectedTime | None]:
-    """The prediction of a problem; of a random routing that of the middle one, and the expected time."""
-    from gemm_model.api import predict
-
-    routing = further.routing(args)
-    if routing is None:
-        return problem, predict(problem, config, chosen.gpu, chosen.model, options=chosen.options), None
-    from gemm_model.choice.expected import expected_time
-
-    expected = expected_time(
-        problem,
-        routing,
-        config,
-        chosen.gpu,
-        chosen.model,
-        count=args.routings,
-        seed=args.seed,
-        options=chosen.options,
-    )
-    return expected.middle, expected.prediction, expected

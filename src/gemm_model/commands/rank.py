@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.attention.choice import EMITTERS as ATTENTION_EMITTERS
@@ -35,7 +34,6 @@ EXAMPLES = (
 )
 
 MAX_TOP = 1000
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +136,7 @@ def _best(args: argparse.Namespace) -> compare.Answer:
     return best_of(ranker_of(args).rank(further.problem(args), 1))
 
 
-def best_of(ranking: Ranking, beside: Mapping[str, Any] = NOTHING) -> compare.Answer:
+def best_of(ranking: Ranking, **beside: Any) -> compare.Answer:
     """The first of a ranking as one card's answer, with further columns beside."""
     row = row_of(ranking.best, ranking.problem)
     told = ("kernel", "tile", "cluster", "schedule", "swizzle", "split_k", "swap_ab")

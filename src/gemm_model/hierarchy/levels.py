@@ -74,13 +74,6 @@ class Machine:
                 return level
         raise InputError(f"unknown level {name!r}; expected one of {', '.join(LEVELS)}")
 
-    def required_amplification(self, name: str) -> float:
-        """How many times each byte that this level delivers must be used: demand / bandwidth."""
-        level = self.level(name)
-        if level.bytes_per_clk is None:
-            raise InputError(f"GPU {self.gpu.name}: the bandwidth of {name} is not known")
-        return self.datapath.demand_bytes_per_clk / level.bytes_per_clk
-
     @property
     def dram_bytes_per_clk(self) -> float:
         """One SM's share of the DRAM bandwidth, which every GPU's description has."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 from gemm_model.core.errors import InputError
@@ -57,21 +57,12 @@ def bank_conflicts(row_bytes: int) -> int:
     return gcd(row_bytes // WORD_BYTES, BANKS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """Clocks of one CTA where `parts` CTAs share an output tile: its math, and adding up partial sums."""
+def exchange_clk(machine: Machine, blocking: Blocking, k: int, parts: int) -> dict[str, float]:
+    """What leaving the output-stationary dataflow costs a CTA [clk]: K split among `parts` CTAs of a cluster.
 
-    math_clk: float
-    dsmem_clk: float
-    """Through distributed shared memory: what the others send arrives at the SM's port."""
-    l2_clk: float
-    """Through L2: written by each and read back."""
-
-
-def exchange(machine: Machine, blocking: Blocking, k: int, parts: int) -> Exchange:
-    """What leaving the output-stationary dataflow costs: K split among `parts` CTAs of a cluster.
-
-    Each CTA sums up 1/parts of the tile. Raises InputError for a card whose L2 rates are not known.
+    'math' is its share of K; each CTA then sums up 1/parts of the tile, which the others send: through
+    distributed shared memory ('dsmem') it arrives at the SM's port, through 'l2' it is written and read back.
+    Raises InputError for a card whose L2 rates are not known.
     """
     l2, path, tile = machine.level("l2"), machine.datapath, blocking.cta_m * blocking.cta_n
     if l2.bytes_per_clk is None or l2.port_bytes_per_clk is None or not 1 <= parts <= k:
@@ -79,8 +70,5 @@ def exchange(machine: Machine, blocking: Blocking, k: int, parts: int) -> Exchan
             f"{parts} parts of k {k} on {machine.gpu.name}; expected 1 to k, and known rates of L2"
         )
     moved = tile * path.acc_bytes * (parts - 1) / parts
-    return Exchange(
-        math_clk=tile * (k / parts) / path.fma_per_clk,
-        dsmem_clk=moved / l2.port_bytes_per_clk,
-        l2_clk=2.0 * moved / l2.bytes_per_clk,
-    )
+    through = {"dsmem": moved / l2.port_bytes_per_clk, "l2": 2.0 * moved / l2.bytes_per_clk}
+    return {"math": tile * (k / parts) / path.fma_per_clk, **through}

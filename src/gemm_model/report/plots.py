@@ -72,23 +72,21 @@ def predicted_against_measured(frame: pd.DataFrame, model: str, gpu: str, path: 
 def swept(rows: Sequence[Mapping[str, Any]], name: str, path: Path) -> None:
     """Time and TFLOP/s of every card over the number that was swept, each with its error band."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
-    for gpu, table in pd.DataFrame(rows).groupby(lambda place: rows[place].get("gpu", ""), sort=False):
-        band = table["error_band"].astype(float).fillna(0.0)
-        for side, column in zip(axes, ("predicted_us", "tflops"), strict=True):
+    values = sorted({row[name] for row in rows})
+    # Steps that grow are factors.
+    factors = len(values) > 2 and values[-1] - values[-2] > 1.5 * (values[1] - values[0])
+    told = {"predicted_us": "predicted time (us)", "tflops": "TFLOP/s"}
+    for side, column in zip(axes, told, strict=True):
+        for gpu, table in pd.DataFrame(rows).groupby(lambda place: rows[place].get("gpu", ""), sort=False):
             at, value = table[name], table[column].astype(float)
             line = side.plot(at, value, marker="o", markersize=3, label=gpu)[0]
-            side.fill_between(at, value / (1 + band), value * (1 + band), color=line.get_color(), alpha=0.2)
-    values = sorted({row[name] for row in rows})
-    for side, told in zip(axes, ("predicted time (us)", "TFLOP/s"), strict=True):
-        # Steps that grow are factors.
-        if len(values) > 2 and values[-1] - values[-2] > 1.5 * (values[1] - values[0]):
-            side.set_xscale("log", base=2)
-        side.set(xlabel=name, ylabel=told)
+            band = 1.0 + table["error_band"].astype(float).fillna(0.0)
+            side.fill_between(at, value / band, value * band, color=line.get_color(), alpha=0.2)
+        side.set(xlabel=name, ylabel=told[column], yscale="linear" if column == "tflops" else "log")
+        side.set_xscale("log" if factors else "linear")
+        for axis in (side.xaxis, side.yaxis):
+            axis.set_major_formatter("{x:.6g}")
         side.grid(alpha=0.3)
-        side.xaxis.set_major_formatter("{x:.6g}")
-    axes[0].set_yscale("log")
-    for which in (axes[0].yaxis.set_major_formatter, axes[0].yaxis.set_minor_formatter):
-        which("{x:.6g}")
     if "gpu" in rows[0]:
         axes[0].legend()
     _save(figure, path)

@@ -24,12 +24,7 @@ from gemm_model.models import DEFAULT_MODEL, create_model
 from gemm_model.report.console import accuracy_summary
 from gemm_model.report.document import json_text
 from gemm_model.report.progress import Progress
-from gemm_model.tables.attention import (
-    is_attention_table,
-    measured_rows,
-    predict_attention_frame,
-    understood_kernels,
-)
+from gemm_model.tables import attention
 from gemm_model.tables.schema import ROLE_OF_FIT, card_named, cards_of, require_card
 from gemm_model.tables.table import (
     OK,
@@ -88,7 +83,7 @@ def predict_file(
     if output_dir is not None:
         check_folder_writable(output_dir)
     step(f"reading {input_path}")
-    table = understood_kernels(read_table(input_path))
+    table = attention.understood_kernels(read_table(input_path))
     parts = _by_card(table, chosen, of_card)
     found = [_predicted(table.iloc[places], each, step) for each, places in parts]
     rows = pd.concat([part for part, _, _ in found]).iloc[np.argsort(np.concatenate([p for _, p in parts]))]
@@ -133,9 +128,9 @@ def _predicted(
 ) -> tuple[pd.DataFrame, BatchPrediction, list[str]]:
     """All rows of one card, the predictions of those that are 'ok', and what is to be said of them."""
     model = create_model(chosen.model, chosen.gpu, chosen.options)
-    of_attention = is_attention_table(table)
+    of_attention = attention.is_attention_table(table)
     if of_attention:
-        frame, disposition, notes = measured_rows(table)
+        frame, disposition, notes = attention.measured_rows(table)
     else:
         frame, notes = usable_rows(table, needs_tile=model.needs_tile)
         table, disposition = dispositions(table, needs_tile=model.needs_tile)
@@ -143,7 +138,7 @@ def _predicted(
     bar = Progress("predicting", len(frame))
     try:
         if of_attention:
-            prediction = predict_attention_frame(frame, attention_model(chosen.gpu, chosen.options))
+            prediction = attention.predict_attention_frame(frame, attention_model(chosen.gpu, chosen.options))
         else:
             prediction = predict_frame(frame, model, bar.advance)
     finally:
