@@ -112,10 +112,7 @@ def test_emitted_call_names_what_was_chosen() -> None:
     config = resolved(problem, AttentionConfig.parse("flash_attention tile=128x176 pack_gqa=0"), GPU)
     text = emit_attention("flash_attention", problem, config, GPU)
     for words in (
-        "causal=False",
-        "window_size_left=1024",
-        "window_size_right=0",
-        "tile_mn=(128, 176)",
+        *("causal=False", "window_size_left=1024", "window_size_right=0", "tile_mn=(128, 176)"),
         "pack_gqa=False",
     ):
         assert words in text

@@ -30,8 +30,7 @@ def _blocks_by_hand(problem: AttentionProblem, tile_m: int, tile_n: int, packed:
 @pytest.mark.parametrize(
     "words",
     [
-        "full heads=4 seq_q=300 seq_kv=1000 head_dim=128",
-        "causal heads=4 seq_q=512 head_dim=128",
+        *("full heads=4 seq_q=300 seq_kv=1000 head_dim=128", "causal heads=4 seq_q=512 head_dim=128"),
         "causal heads=4 seq_q=300 seq_kv=1000 head_dim=128",
         "causal heads=8 kv_heads=2 seq_q=257 seq_kv=777 head_dim=128",
         "causal heads=4 seq_q=1000 head_dim=128 window=300",

@@ -22,16 +22,7 @@ UNITS = [
     "",
     "",
     "",
-    "ns",
-    "cycle",
-    "byte",
-    "byte",
-    "byte",
-    "sector",
-    "sector",
-    "%",
-    "register",
-    "byte",
+    *("ns", "cycle", "byte", "byte", "byte", "sector", "sector", "%", "register", "byte"),
 ]
 
 

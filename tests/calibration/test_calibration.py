@@ -29,10 +29,7 @@ QUACK = family_of("quack", H200)
 ABSENT = QUACK.absent_mechanisms
 NUMBERS = numbers().without(ABSENT)
 FREE = (
-    "launch.kernel_us",
-    "tensor.efficiency",
-    "l2.efficiency",
-    "dram.efficiency",
+    *("launch.kernel_us", "tensor.efficiency", "l2.efficiency", "dram.efficiency"),
     "epilogue.store_bytes_per_clk",
 )
 CLOCK = ("light_share", "droop_mma", "droop_memory")

@@ -173,12 +173,7 @@ def test_a_kernel_that_spills_is_said_to_be_limited_by_it(gemm_model):
         4096,
         "--k",
         4096,
-        "--cta",
-        "128x256",
-        "--cluster",
-        "2x1",
-        "--residual",
-        "off",
+        *("--cta", "128x256", "--cluster", "2x1", "--residual", "off"),
     )
     assert "limited by SPILLING" in gemm_model("explain", *words, "--dtype", "fp8").out
     assert "limited by TENSOR" in gemm_model("explain", *words, "--dtype", "bf16").out
@@ -370,7 +365,6 @@ def test_a_sweep_draws_bars_and_tells_what_cannot_run(gemm_model):
     [
         ("m=1-10", "expected such as 'm=1..8192 by 2x'"),
         ("m=8..1 by 2x", "expected a last value of at least the first"),
-        ("m=0..8 by 2x", "expected a last value of at least the first"),
         ("m=1..8 by 1x", "expected a last value of at least the first"),
         ("m=1..99999 by 1", "99998 values; expected at most 1000"),
         ("q=1..8 by 2x", "--sweep is over 'q'; expected one of m, n, k, batch"),

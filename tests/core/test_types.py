@@ -323,12 +323,7 @@ def test_a_missing_gpu_number_is_named():
 @pytest.mark.parametrize(
     "override",
     [
-        "model_opts.l2hit=1",
-        "gpu.smcount=1",
-        "gpu=h9000",
-        "model=Crystal",
-        "nonsense",
-        "=1",
+        *("model_opts.l2hit=1", "gpu.smcount=1", "gpu=h9000", "model=Crystal", "nonsense", "=1"),
         "gpu=missing.yaml",
     ],
 )

@@ -424,12 +424,7 @@ def start_cluster(cards: int, port: int) -> list[subprocess.Popen[str]]:
         words = [
             "worker",
             where,
-            "--nthreads",
-            "1",
-            "--resources",
-            "gpu=1",
-            "--no-dashboard",
-            "--name",
+            *("--nthreads", "1", "--resources", "gpu=1", "--no-dashboard", "--name"),
             str(card),
         ]
         os.environ["CUDA_VISIBLE_DEVICES"] = str(card)

@@ -34,7 +34,6 @@ def test_sparsity_doubles_the_rate_and_halves_the_bytes_of_a():
     # Half of the elements of 2 bytes, each with 2 bits that tell its place.
     assert sparse.a_bytes == 1.0 + 0.125
     assert sparse.b_bytes == 2.0
-    assert variant(MACHINE, "sparsity 4:4") == MACHINE
 
 
 @pytest.mark.parametrize(

@@ -72,12 +72,9 @@ def test_k_step_follows_the_type():
 def test_cutlass_text_names_tile_cluster_schedule_and_order():
     text = emit("cutlass", PROBLEM, Candidate(config=PINGPONG), H200)
     for words in (
-        "cute::Shape<cute::_128, cute::_192, cute::_64>",
-        "cute::Shape<cute::_2, cute::_1, cute::_1>",
-        "KernelTmaWarpSpecializedPingpong>",
-        "cutlass::epilogue::TmaWarpSpecialized>",
-        "cutlass::arch::Sm90",
-        "max_swizzle_size = 4",
+        *("cute::Shape<cute::_128, cute::_192, cute::_64>", "cute::Shape<cute::_2, cute::_1, cute::_1>"),
+        *("KernelTmaWarpSpecializedPingpong>", "cutlass::epilogue::TmaWarpSpecialized>"),
+        *("cutlass::arch::Sm90", "max_swizzle_size = 4"),
     ):
         assert words in text
     assert text.count("(") == text.count(")")

@@ -264,8 +264,7 @@ def test_a_ranking_fits_its_screen_and_a_screenshot_holds_it(browser, pages, tmp
     assert not re.search(r"\b(null|NaN|undefined|None)\b", text)
     pixels = plt.imread(io.BytesIO(browser.get_screenshot_as_png()))
     assert pixels.shape[1] == width
-    ranking = pixels[:1200]
-    assert len(np.unique(ranking.reshape(-1, ranking.shape[2]), axis=0)) > 50
+    assert len(np.unique(pixels[:1200].reshape(-1, pixels.shape[2]), axis=0)) > 50
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])

@@ -17,12 +17,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
 
 PACKAGES = (
-    "torch",
-    "quack-kernels",
-    "nvidia-cutlass-dsl",
-    "apache-tvm-ffi",
-    "triton",
-    "cuda-bindings",
+    *("torch", "quack-kernels", "nvidia-cutlass-dsl", "apache-tvm-ffi", "triton", "cuda-bindings"),
     "numpy",
 )
 

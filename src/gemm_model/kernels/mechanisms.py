@@ -1347,13 +1347,8 @@ class KernelNumbers:
 
 
 LAUNCHING = (
-    "launch.kernel_us",
-    "launch.full_grid_us",
-    "launch.clusters_us",
-    "chain.boundary_us",
-    "chain.cooperative_us",
-    "chain.gap_us",
-    "split_k.second_kernel_us",
+    *("launch.kernel_us", "launch.full_grid_us", "launch.clusters_us", "chain.boundary_us"),
+    *("chain.cooperative_us", "chain.gap_us", "split_k.second_kernel_us"),
 )
 """Launch times that take a fixed number of clocks: front end, CTAs, barriers, descriptors. Their values in us
 hold at the clock of the calibration's card. First loads, which wait for DRAM, are not among them."""
@@ -1362,15 +1357,8 @@ hold at the clock of the calibration's card. First loads, which wait for DRAM, a
 KERNEL_MECHANISMS = frozenset(
     {
         *(
-            "launch",
-            "device_descriptors",
-            "first_loads",
-            "tensor",
-            "promotion",
-            "round_trip",
-            "spilling",
-            "k_tail",
-            "latency",
+            *("launch", "device_descriptors", "first_loads", "tensor", "promotion", "round_trip"),
+            *("spilling", "k_tail", "latency"),
         ),
         *("epilogue", "split_k", "edge_tiles"),
         *("fused_epilogue", "scaled_outputs", "slow_division"),

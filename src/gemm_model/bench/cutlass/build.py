@@ -22,10 +22,7 @@ SOURCE = Path(__file__).with_name("kernel.cu")
 NVCC_OPTIONS = (
     "-O3",
     "-DNDEBUG",  # without it the device asserts of the headers cost 10 to 130 %
-    "-std=c++17",
-    "-gencode=arch=compute_90a,code=sm_90a",
-    "--expt-relaxed-constexpr",
-    "-shared",
+    *("-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "--expt-relaxed-constexpr", "-shared"),
     "-Xcompiler=-fPIC",
 )
 CXX_TYPES = {
