@@ -47,6 +47,7 @@ VALUES = {
     "misalignment.write_cost": 0.5,
     "edge_tiles.row_clk": 6.0,
     "edge_tiles.further_sm": 0.2,
+    "edge_tiles.further_sm_in_step": 0.8,
     "edge_tiles.further_sm_of_pairs": 0.4,
     "edge_tiles.crowd_ctas": 1.0,
     "edge_tiles.whole_box_cost": 1.2,

@@ -166,6 +166,16 @@ def test_beyond_half_of_the_sms_fill_takes_little_more_time(cluster, further):
     assert device_time(99.0) == pytest.approx((1 + further / 2) / (1 + further))
 
 
+def test_the_sms_of_a_tpc_that_stay_in_step_wait_for_each_other():
+    # Of a TPC's second SM 0.2 where producers drift apart, 0.8 in step; pairs of CTAs are pairs either way.
+    batch = row(cta_m=64, cta_n=64)
+    apart, in_step = (crowding(batch, H200, numbers(), share) for share in (0.0, 1.0))
+    assert in_step(66.0) == pytest.approx(apart(66.0))
+    assert in_step(132.0) == pytest.approx(1.8 / 1.2 * apart(132.0))
+    pairs = row(cta_m=64, cta_n=64, cluster_n=2)
+    assert crowding(pairs, H200, numbers(), 1.0)(66.0) == pytest.approx(1)
+
+
 @pytest.mark.parametrize(
     ("clusters", "on_fullest"), [(7, 1), (8, 1), (16, 2), (17, 3), (23, 3), (24, 4), (30, 4)]
 )

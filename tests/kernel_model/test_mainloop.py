@@ -47,11 +47,11 @@ def test_rings_of_few_stages_wait_for_rows_outside_the_matrix_too():
     assert step.latency_clk == pytest.approx((400 + 384) / 2)
 
 
-def test_fill_takes_specialized_warps_less():
+def test_specialized_warps_do_not_keep_ctas_in_step():
     triton = family_of("triton", H200)
     kernels = [{"cta_m": 128, "cta_n": 64, "kernel": "triton", "warps": warps} for warps in (4, 12)]
-    shares = [resources_of(row((16, 8192, 4096), **each), H200, triton).fill_share for each in kernels]
-    assert shares == [1.0, 0.7]
+    shares = [resources_of(row((16, 8192, 4096), **each), H200, triton).in_step for each in kernels]
+    assert shares == [1.0, 0.0]
 
 
 def test_mmas_into_tensor_memory_have_neither_signals_nor_promotion():

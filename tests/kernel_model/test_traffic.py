@@ -210,6 +210,13 @@ def test_lines_that_several_want_cross_from_one_half_of_l2_to_the_other():
     assert found.crossing_bytes == pytest.approx(a_bytes + b_bytes / 2, rel=0.01)
 
 
+def test_lines_that_the_splits_of_a_tile_want_are_not_the_same():
+    """16 panels of B in 4 splits: each line of B is still wanted by one cluster, each line of A by 16."""
+    found = moved(row((128, 16 * 128, 4096), cta_m=128, cta_n=128, split_k=4))
+    a_bytes, b_bytes = 128 * 4096 * 2, 16 * 128 * 4096 * 2
+    assert found.crossing_bytes == pytest.approx(a_bytes + b_bytes / 2, rel=0.01)
+
+
 @pytest.mark.parametrize(("cluster_n", "share"), [(1, 0.25), (2, 1.0)])
 def test_l2_reads_a_sector_of_rows_outside_the_matrix_or_all_of_it_by_multicast(cluster_n, share):
     """64 of 128 rows of A are outside, in each of 64 tiles of B."""

@@ -280,7 +280,7 @@ def _filled_us(kernel: Kernel, edge: EdgeFill, fill_us: Values, share: _Share) -
     if edge is NO_EDGE:
         return NEXT_TO_NOTHING_US
     clusters = maximum(share.tiles if is_one(share.work) else share.tiles / share.work, 1.0)
-    crowded = crowding(kernel.batch, kernel.gpu, kernel.numbers)(clusters)
+    crowded = crowding(kernel.batch, kernel.gpu, kernel.numbers, kernel.resources.in_step)(clusters)
     return fill_us * (share.tiles * crowded) + NEXT_TO_NOTHING_US
 
 

@@ -16,7 +16,6 @@ from gemm_model.core.elementwise import (
     minimum,
     negated,
     remainder,
-    scaled,
     sqrt,
     where,
 )
@@ -108,7 +107,7 @@ def edge_fill(
     # A tile over both edges has both operands filled at once; if few tiles are, the others wait for them.
     few = (rows_m <= order.fixed_rows) & (rows_n <= order.fixed_rows)
     both = where(few, minimum(fill_a * b_turn, fill_b * a_turn), 0.0)
-    fill = scaled(fill_a + fill_b - both, resources.fill_share)
+    fill = fill_a + fill_b - both
     mean = a_bytes * filled_m + b_bytes * filled_n
     # Shares of the mean load for clusters that keep an edge, for the others, and for those that take turns.
     a_share, b_share = a_bytes / mean, b_bytes / mean
@@ -208,18 +207,23 @@ def _fill_cost(edge: _Edge, multicast: EdgeTiles) -> Values:
     return where(edge.fixed, share / several, share / edge.rows)
 
 
-def crowding(batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers) -> Callable[[Values], Values]:
-    """Fill time with the clusters at work, over that with a tile on every SM.
+def crowding(
+    batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers, in_step: Values = 0.0
+) -> Callable[[Values], Values]:
+    """Fill time with the clusters at work, over that with a tile on every SM whose producers drift apart.
 
     The device fills a fixed number of rows in a microsecond, and more once TPCs have both their SMs at work,
-    except in large clusters. Source: decode shapes, alike in 16-bit and fp8.
+    except in large clusters. SMs that stay `in_step` fill the same box at the same time, and wait for each
+    other. Source: decode shapes, alike in 16-bit and fp8.
     """
     edge: EdgeTiles = numbers.edge_tiles
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
     cluster_share = ctas_per_cluster / gpu.sm_count
     pairs = where(ctas_per_cluster > 1.0, edge.further_sm_of_pairs, edge.further_sm)
-    further = where(ctas_per_cluster > 2.0, 1.0, pairs)
-    whole_device = ONE_SM_OF_EACH_TPC + further * (1.0 - ONE_SM_OF_EACH_TPC)
+    apart = where(ctas_per_cluster > 2.0, 1.0, pairs)
+    whole_device = ONE_SM_OF_EACH_TPC + apart * (1.0 - ONE_SM_OF_EACH_TPC)
+    together = in_step * (edge.further_sm_in_step - edge.further_sm)
+    further = where(ctas_per_cluster > 1.0, apart, apart + together)
     two_way = where(_two_way(batch), numbers.edge_tiles.two_way_cost, 1.0)
     cost = two_way / whole_device
 

@@ -294,7 +294,8 @@ def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
         again = where(schedule.matrices > 1.0, common, minor)
     until_reuse = where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint)
     # A line that several clusters read crosses once, unless all of them happen to be on the line's own side.
-    clusters = minimum(schedule.resident, schedule.tiles)
+    # Splits of a tile want other lines of its panels.
+    clusters = minimum(schedule.resident, schedule.tiles) / schedule.splits_at_once
     minor_cross = 1.0 - 0.5 ** (clusters / maximum(schedule.minor_panels, 1.0))
     major_cross = 1.0 - 0.5 ** (clusters / maximum(schedule.major_panels, 1.0))
     crossing = (minor * minor_cross + major * major_cross) / (minor + major)

@@ -40,8 +40,9 @@ def _picked_on_hopper(like: KernelFamily) -> KernelFamily:
     space = replace(
         like.space, cta_n=(64, 128, 256), cta_k=(AUTO, 32), clusters=((1, 1),), combines=in_its_schedule
     )
-    # None of its epilogues uses a division.
-    return replace(like, space=space, mechanisms=OF_LIBRARIES)
+    # None of its epilogues uses a division, and measured convolutions show no out-of-bounds fill.
+    mechanisms = tuple(name for name in OF_LIBRARIES if name != "edge_tiles")
+    return replace(like, space=space, mechanisms=mechanisms)
 
 
 CUDNN_SM90, *OTHERS = map(_of_images, cutlass.FAMILIES)

@@ -22,9 +22,9 @@ def any_mma_ahead() -> float:
     return float("inf")
 
 
-def whole_fill(_batch: GemmBatch) -> Values:
-    """Out-of-bounds fill takes the same time in all kernels of the family."""
-    return 1.0
+def producers_drift(_batch: GemmBatch) -> Values:
+    """Producer warps run ahead of the MMAs, each CTA's at its own pace."""
+    return 0.0
 
 
 def one_load(_batch: GemmBatch) -> Values:
@@ -118,8 +118,8 @@ class ResourceRules:
     the same warps waits for the rest."""
     awaited_math: Callable[[GemmBatch], Values] = nothing_awaited
     """Share of a warpgroup's MMAs that it waits for before it frees their stage [1]."""
-    fill_share: Callable[[GemmBatch], Values] = whole_fill
-    """Time of out-of-bounds fill over that of the family's other kernels [1]."""
+    in_step: Callable[[GemmBatch], Values] = producers_drift
+    """1 where CTAs stay in step, since the warps that multiply also load; 0 with producer warps [1]."""
     loads_of_k_tile: Callable[[GemmBatch], Values] = one_load
     """Loads of a k tile, each a stage; all arrive and are multiplied, even beyond the end of K [1]."""
     stored_sector_share: Callable[[GemmBatch], Values] = stores_by_tma

@@ -86,8 +86,8 @@ class Resources:
     """Stages that can have a load in flight (at least one)."""
     math_in_round_trip: Values
     """Share of a k tile's MMAs that a load waits for beside those of held stages [1]."""
-    fill_share: Values
-    """Time of out-of-bounds fill over that of the family's other kernels [1]."""
+    in_step: Values
+    """`ResourceRules.in_step`."""
     k_tile_loads: Values
     """`ResourceRules.loads_of_k_tile`."""
     stored_sector_share: Values
@@ -215,7 +215,7 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         stages=stages,
         loads_under_way=maximum(stages - rules.held_stages(batch), 1.0),
         math_in_round_trip=_math_in_round_trip(batch, rules, cta_k * k_bits, warpgroups),
-        fill_share=rules.fill_share(batch),
+        in_step=rules.in_step(batch),
         k_tile_loads=loads,
         stored_sector_share=sector_share,
         short_ring=rules.short_ring,

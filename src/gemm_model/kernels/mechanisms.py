@@ -582,13 +582,23 @@ class EdgeTiles:
         "decode shapes with all SMs busy: 3.3 ns a row and SM, with the slower L2 of an H100 too",
         neutral=0.0,
         fitted=True,
+        of=CARD,
     )
     further_sm: float = number(
         "1",
         0.14,
         (0.0, 1.0),
-        "fill time that a TPC's second SM adds, over that of the first one; single CTAs",
+        "fill time that a TPC's second SM adds, over that of the first one; single CTAs with producer warps",
         "decode shapes, alike in 16-bit and e4m3",
+        of=CARD,
+    )
+    further_sm_in_step: float = number(
+        "1",
+        0.7,
+        (0.0, 1.5),
+        "fill time that a TPC's second SM adds, over that of the first one; CTAs whose MMA warps load",
+        "decode shapes of Triton; boxes that 132 CTAs load in step take twice as long as one k tile apart",
+        of=CARD,
     )
     further_sm_of_pairs: float = number(
         "1",
@@ -1360,14 +1370,12 @@ KERNEL_MECHANISMS = frozenset(
             *("launch", "device_descriptors", "first_loads", "tensor", "promotion", "round_trip"),
             *("spilling", "k_tail", "latency"),
         ),
-        *("epilogue", "split_k", "edge_tiles"),
+        *("epilogue", "split_k"),
         *("fused_epilogue", "scaled_outputs", "slow_division"),
         *("grouped", "pointer_stores", "software_scales"),
     }
 )
-"""Mechanisms whose numbers belong to the kernel's code: libraries differ in them on one card.
-
-Edge tiles are among them: the fill depends on the boxes of a kernel's TMA loads."""
+"""Mechanisms whose numbers belong to the kernel's code: libraries differ in them on one card."""
 
 
 FUSED_EPILOGUE = "fused_epilogue"

@@ -17,7 +17,6 @@ class FamilyNumbers:
     four_warp_accumulators: float = empirical("accumulators", 64.0, 2.0**18)
     grouped_accumulators: float = empirical("registers", 1.0, 255.0)
     triton_mmas_ahead: float = empirical("instructions", 1.0, 64.0)
-    triton_specialized_fill: float = empirical("1", 0.0, 2.0)
 
 
 @cache

@@ -70,9 +70,9 @@ def awaited_math(batch: GemmBatch) -> Values:
     return where(batch.warps == SPECIALIZED_WARPS, 1.0, 0.0)
 
 
-def fill_share(batch: GemmBatch) -> Values:
-    """Share of the fill time: A arrives in two boxes, and each warpgroup waits for its own."""
-    return where(batch.warps == SPECIALIZED_WARPS, family_numbers().triton_specialized_fill, 1.0)
+def in_step(batch: GemmBatch) -> Values:
+    """1 where CTAs stay in step: the MMA warps issue the loads, but where warps are specialized."""
+    return where(batch.warps == SPECIALIZED_WARPS, 0.0, 1.0)
 
 
 def mmas_ahead() -> float:
@@ -106,7 +106,7 @@ TRITON_SM90 = KernelFamily(
         largest_cluster=8,
         mmas_ahead=mmas_ahead,
         awaited_math=awaited_math,
-        fill_share=fill_share,
+        in_step=in_step,
         short_ring=True,
     ),
     tile_order=GROUPED_ALONG_M,
