@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gemm_model.bench.cutlass import build
-from gemm_model.bench.provider import CompileError, LibraryChoice
+from gemm_model.bench.provider import CompileError, LibraryChoice, UnsupportedError
 from gemm_model.bench.rows import Row, row_from_columns
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.kernel_config import KernelConfig
@@ -120,6 +121,9 @@ def test_the_triton_kernel_compiles_for_hopper_with_and_without_specialized_warp
     assert kernel.metadata.num_warps == 4
     # three stages of 256 rows of 128 bytes and the output tile, and barriers
     assert 131072 <= kernel.metadata.shared < 131072 + 2048
+    with pytest.raises(UnsupportedError, match="expected fast_accum 1"):  # as a row would say what never runs
+        provider.kernel_key(FP8, replace(plain, cta_k=128))
+    provider.kernel_key(FP8, replace(plain, cta_k=128, fast_accum=True))
     # whether the warps specialize is the compiler's own affair: a kernel or a reason
     specialized = KernelConfig(cta_m=128, cta_n=128, cta_k=64, stages=3, warps=12, kernel="triton")
     try:

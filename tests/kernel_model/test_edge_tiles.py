@@ -80,6 +80,15 @@ def test_a_box_that_few_ctas_read_costs_less():
     assert few == many
 
 
+def test_the_readers_of_a_box_are_ctas_of_one_matrix():
+    # Of 33 matrices four CTAs read each box of A; of one matrix 132 do; 96 rows of A outweigh 32 of B.
+    batch = replace(row((32, 4 * 128, 4096), cta_m=128, cta_n=128), batch=33.0)
+    assert edge_fill(batch, schedule_of(batch), found_of(batch), numbers()).readers == 4
+    assert fill_of((32, 132 * 128, 4096), cta_m=128, cta_n=128).readers == 132
+    assert fill_of((32, 132 * 128 - 32, 4096), cta_m=128, cta_n=128).readers == 132
+    assert fill_of((3 * 128, 132 * 128 - 32, 4096), cta_m=128, cta_n=128).readers == 3
+
+
 def test_of_more_rows_than_eight_no_cluster_keeps_one():
     # 12 rows of 64 divide the 132 clusters; half of the last lies outside.
     sizes = (736, 11 * 64, 4096)

@@ -293,3 +293,17 @@ def test_a_stages_round_trip_bounds_the_loads_of_few_stages():
     # 128 k tiles of 400 clocks, two under way: beside L2, and in DRAM's norm once more.
     latency_us = 128 * 400 / 2 / 1980
     assert times.waves_us == pytest.approx((times.l2_us**8 + 2 * latency_us**8) ** (1 / 8))
+
+
+@pytest.mark.parametrize(("batch", "waits"), [(1, True), (4, False)])
+def test_the_sms_of_a_tpc_wait_for_each_other_only_with_the_same_box(batch, waits):
+    """132 CTAs of Triton, 96 of 128 rows of A outside: of 66 TPCs the second SM reads the first one's box, or not."""
+    shape = replace(
+        row((32, 132 * 128 // batch, 4096), cta_m=128, cta_n=128, kernel="triton"), batch=float(batch)
+    )
+    geometry = geometry_of(shape, 4096.0, H200, family_of("triton", H200))
+    alone, together = (
+        kernel_time(geometry, H200, numbers({"edge_tiles.further_sm_in_step": share})).waves_us
+        for share in (0.2, 0.8)
+    )
+    assert together > alone * 1.1 if waits else together == alone

@@ -118,20 +118,20 @@ class TritonProvider:
         )
 
     def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
-        config = _require_config(config)
+        config = _require_config(problem, config)
         if extras(problem):
             return triton_fused.fused_kernel(problem, config)
         return _kernel_key(problem, config)
 
     def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
-        config = _require_config(config)
+        config = _require_config(problem, config)
         if extras(problem):
             triton_fused.compiled(triton_fused.fused_kernel(problem, config), compute_capability)
         else:
             _compiled(_kernel_key(problem, config), compute_capability)
 
     def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
-        config = _require_config(config)
+        config = _require_config(problem, config)
         triton.set_allocator(allocate_workspace)
         if extras(problem):
             return triton_fused.prepare(problem, config, operands)
@@ -153,7 +153,7 @@ class TritonProvider:
         return launch
 
     def describe(self, problem: GemmProblem, config: Config, _: Operands) -> Mapping[str, Any]:
-        config = _require_config(config)
+        config = _require_config(problem, config)
         if extras(problem):
             return triton_fused.describe(problem, config)
         kernel = _compiled(_kernel_key(problem, config), torch.cuda.get_device_capability())
@@ -212,9 +212,13 @@ def allocate_workspace(size: int, _alignment: int, _stream: int | None) -> torch
     return torch.empty(size, device="cuda", dtype=torch.int8)
 
 
-def _require_config(config: Config) -> KernelConfig:
+def _require_config(problem: GemmProblem, config: Config) -> KernelConfig:
     if not isinstance(config, KernelConfig) or not config.cta_k or not config.stages:
         raise KernelError("Triton needs a tile in m, n and k, and stages")
+    if problem.a_dtype.bits == 8 and not config.fast_accum:
+        raise UnsupportedError(
+            "the triton provider's fp8 sums stay in the accumulators: expected fast_accum 1"
+        )
     if config.pdl:
         raise UnsupportedError("the triton provider launches without PDL")
     return config

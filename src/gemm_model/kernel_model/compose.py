@@ -24,7 +24,7 @@ from gemm_model.kernel_model.epilogue import Stall
 from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.mainloop import KTile
 from gemm_model.kernel_model.numbers import kernel_model_numbers
-from gemm_model.kernel_model.placement import ctas_of_fullest_gpc
+from gemm_model.kernel_model.placement import SMS_PER_TPC, ctas_of_fullest_gpc
 from gemm_model.kernel_model.rates import dram_us_of, gpcs_to_saturate_l2, l2_bytes_per_us, sms_to_saturate_l2
 from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves
 from gemm_model.kernel_model.traffic import Traffic
@@ -280,7 +280,10 @@ def _filled_us(kernel: Kernel, edge: EdgeFill, fill_us: Values, share: _Share) -
     if edge is NO_EDGE:
         return NEXT_TO_NOTHING_US
     clusters = maximum(share.tiles if is_one(share.work) else share.tiles / share.work, 1.0)
-    crowded = crowding(kernel.batch, kernel.gpu, kernel.numbers, kernel.resources.in_step)(clusters)
+    # CTAs go to one SM of each TPC first: a TPC's second SM reads the same box if more CTAs than TPCs do.
+    same_box = minimum(maximum(edge.readers * SMS_PER_TPC / kernel.gpu.sm_count - 1.0, 0.0), 1.0)
+    together = kernel.resources.in_step * same_box
+    crowded = crowding(kernel.batch, kernel.gpu, kernel.numbers, together)(clusters)
     return fill_us * (share.tiles * crowded) + NEXT_TO_NOTHING_US
 
 

@@ -53,6 +53,8 @@ class EdgeFill:
     a_in_step: Values
     """Share of the requests for A that still merge despite the fill."""
     b_in_step: Values
+    readers: Values
+    """CTAs that read the same box, of the operand with more fill."""
 
 
 _new_fill = constructor(EdgeFill)
@@ -67,6 +69,7 @@ NO_EDGE = EdgeFill(
     hidden=0.0,
     a_in_step=1.0,
     b_in_step=1.0,
+    readers=0.0,
 )
 """No fill: a row whose tiles match the matrix."""
 
@@ -126,6 +129,7 @@ def edge_fill(
         hidden=where(_two_way(batch), multicast.two_way_hidden, 0.0),
         a_in_step=1.0 - _out_of_step(a_edge, batch.cta_m, order),
         b_in_step=1.0 - _out_of_step(b_edge, batch.cta_n / holders, order),
+        readers=where(fill_a >= fill_b, a_edge.readers, b_edge.readers),
     )
 
 
@@ -208,13 +212,13 @@ def _fill_cost(edge: _Edge, multicast: EdgeTiles) -> Values:
 
 
 def crowding(
-    batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers, in_step: Values = 0.0
+    batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers, together: Values = 0.0
 ) -> Callable[[Values], Values]:
     """Fill time with the clusters at work, over that with a tile on every SM whose producers drift apart.
 
     The device fills a fixed number of rows in a microsecond, and more once TPCs have both their SMs at work,
-    except in large clusters. SMs that stay `in_step` fill the same box at the same time, and wait for each
-    other. Source: decode shapes, alike in 16-bit and fp8.
+    except in large clusters. `together` is the share of TPCs whose SMs fill the same box at the same time, and
+    wait for each other. Source: decode shapes, alike in 16-bit and fp8.
     """
     edge: EdgeTiles = numbers.edge_tiles
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
@@ -222,8 +226,8 @@ def crowding(
     pairs = where(ctas_per_cluster > 1.0, edge.further_sm_of_pairs, edge.further_sm)
     apart = where(ctas_per_cluster > 2.0, 1.0, pairs)
     whole_device = ONE_SM_OF_EACH_TPC + apart * (1.0 - ONE_SM_OF_EACH_TPC)
-    together = in_step * (edge.further_sm_in_step - edge.further_sm)
-    further = where(ctas_per_cluster > 1.0, apart, apart + together)
+    waits = together * (edge.further_sm_in_step - edge.further_sm)
+    further = where(ctas_per_cluster > 1.0, apart, apart + waits)
     two_way = where(_two_way(batch), numbers.edge_tiles.two_way_cost, 1.0)
     cost = two_way / whole_device
 
