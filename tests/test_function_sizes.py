@@ -7,7 +7,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LINES = 50
 DEVICE_CODE = {
-    "src/gemm_model/bench/microbenchmark_kernels.py": {"wgmma_source"},
     "src/gemm_model/overlap/kernel.py": {"__call__", "kernel", "multiply_and_store"},
 }
 """What a GPU runs, and the entry that compiles it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
@@ -36,18 +35,12 @@ def programmatic_edges(graph: torch.cuda.CUDAGraph) -> int | None:
     try:
         from cuda.bindings import runtime
 
+        from gemm_model.bench.cuda_program import ask
+
         raw = graph.raw_cuda_graph()
-        count = _checked(runtime.cudaGraphGetEdges(raw, 0))[-1]
-        kinds = _checked(runtime.cudaGraphGetEdges(raw, count))[2]
+        count = ask(runtime.cudaGraphGetEdges(raw, 0))[-1]
+        kinds = ask(runtime.cudaGraphGetEdges(raw, count))[2]
         programmatic = int(runtime.cudaGraphDependencyType.cudaGraphDependencyTypeProgrammatic)
         return sum(int(kind.type) == programmatic for kind in kinds)
-    except (ImportError, AttributeError, RuntimeError, TypeError, ValueError, IndexError):
+    except (ImportError, AttributeError, RuntimeError, KernelError, TypeError, ValueError, IndexError):
         return None
-
-
-def _checked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The return values of a CUDA call without its status. Raises RuntimeError if it failed."""
-    status, *values = answer
-    if int(status) != 0:
-        raise RuntimeError(f"CUDA status {status}")
-    return tuple(values)

@@ -16,29 +16,39 @@ SMEM_WITHOUT_OPT_IN = 48 * 1024
 def compile_to_cubin(source: str, compute_capability: tuple[int, int]) -> bytes:
     """Machine code of `source`; needs no GPU. Raises CompileError with the compiler's first error."""
     major, minor = compute_capability
-    arch = f"--gpu-architecture=sm_{major}{minor}{'a' if major >= 9 else ''}"
-    _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"microbenchmark.cu", 0, [], [])
-    options = [arch.encode(), b"--std=c++17"]
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        _, size = nvrtc.nvrtcGetProgramLogSize(program)
-        log = b" " * size
-        nvrtc.nvrtcGetProgramLog(program, log)
-        text = log.decode(errors="replace")
-        errors = [line for line in text.splitlines() if "error" in line]
-        raise CompileError((errors or [text.strip()])[0])
-    _, size = nvrtc.nvrtcGetCUBINSize(program)
-    cubin = b" " * size
-    nvrtc.nvrtcGetCUBIN(program, cubin)
-    return bytes(cubin)
+    return compiled(source.encode(), f"sm_{major}{minor}{'a' if major >= 9 else ''}")[1]
+
+
+def compiled(source: bytes, arch: str, expression: str = "") -> tuple[bytes, bytes]:
+    """Lowered name of a kernel's C++ `expression`, and machine code. Raises CompileError."""
+    program = ask(nvrtc.nvrtcCreateProgram(source, b"program.cu", 0, [], []), CompileError)
+    try:
+        if expression:
+            ask(nvrtc.nvrtcAddNameExpression(program, expression.encode()), CompileError)
+        options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17"]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            log = b" " * ask(nvrtc.nvrtcGetProgramLogSize(program), CompileError)
+            nvrtc.nvrtcGetProgramLog(program, log)
+            text = log.decode(errors="replace").strip("\0 \n")
+            errors = [line for line in text.splitlines() if "error" in line]
+            raise CompileError((errors or [text])[0])
+        name = b""
+        if expression:
+            name = bytes(ask(nvrtc.nvrtcGetLoweredName(program, expression.encode()), CompileError))
+        cubin = b" " * ask(nvrtc.nvrtcGetCUBINSize(program), CompileError)
+        ask(nvrtc.nvrtcGetCUBIN(program, cubin), CompileError)
+        return name, bytes(cubin)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
 
 
 class CudaKernel:
     """One kernel of a compiled program. Arguments are device tensors, ints (as 64-bit) or None."""
 
     def __init__(self, cubin: bytes, name: str) -> None:
-        self._module = _require(driver.cuModuleLoadData(cubin))
-        self._function = _require(driver.cuModuleGetFunction(self._module, name.encode()))
+        self._module = ask(driver.cuModuleLoadData(cubin))
+        self._function = ask(driver.cuModuleGetFunction(self._module, name.encode()))
         self._smem = 0
 
     def launch(
@@ -63,25 +73,25 @@ class CudaKernel:
         parameters = (values, types) if values else 0
         config = _config(grid, block, smem_bytes, cluster_size)
         config.hStream = driver.CUstream(stream)
-        _require(driver.cuLaunchKernelEx(config, self._function, parameters, 0))
+        ask(driver.cuLaunchKernelEx(config, self._function, parameters, 0))
 
     def resident_clusters(self, cluster_size: int, block: int, smem_bytes: int) -> int:
         """How many clusters of this size the card holds at once (cuOccupancyMaxActiveClusters)."""
         self._allow_smem(smem_bytes)
         if cluster_size > 8:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-            _require(driver.cuFuncSetAttribute(self._function, attribute, 1))
+            ask(driver.cuFuncSetAttribute(self._function, attribute, 1))
         config = _config(cluster_size, block, smem_bytes, cluster_size)
-        return int(_require(driver.cuOccupancyMaxActiveClusters(self._function, config)))
+        return int(ask(driver.cuOccupancyMaxActiveClusters(self._function, config)))
 
     def registers(self) -> int:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS
-        return int(_require(driver.cuFuncGetAttribute(attribute, self._function)))
+        return int(ask(driver.cuFuncGetAttribute(attribute, self._function)))
 
     def _allow_smem(self, smem_bytes: int) -> None:
         if smem_bytes > max(self._smem, SMEM_WITHOUT_OPT_IN):
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            _require(driver.cuFuncSetAttribute(self._function, attribute, smem_bytes))
+            ask(driver.cuFuncSetAttribute(self._function, attribute, smem_bytes))
             self._smem = smem_bytes
 
 
@@ -105,8 +115,9 @@ def _pointer_or_number(argument: Any) -> int:
     return int(argument.data_ptr()) if hasattr(argument, "data_ptr") else int(argument)
 
 
-def _require(result: tuple[Any, ...]) -> Any:
-    status, *values = result
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise KernelError(f"CUDA driver: {status.name}")
-    return values[0] if values else None
+def ask(answer: tuple[Any, ...], error: type[KernelError] = KernelError) -> Any:
+    """The value of a call of NVRTC or of the driver, the values of several. Raises `error` where it failed."""
+    status, *values = answer
+    if int(status) != 0:
+        raise error(f"{type(status).__name__}: {status.name}")
+    return values[0] if len(values) == 1 else values

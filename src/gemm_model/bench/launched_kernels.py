@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from cuda.bindings import driver
 
-from gemm_model.bench.provider import KernelError, Launch
+from gemm_model.bench.cuda_program import ask
+from gemm_model.bench.provider import Launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +36,11 @@ def launched_kernels(launch: Launch) -> list[LaunchedKernel]:
         stream.synchronize()
         handle = driver.CUstream(stream.cuda_stream)
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        _ask(driver.cuStreamBeginCapture(handle, mode))
+        ask(driver.cuStreamBeginCapture(handle, mode))
         try:
             launch()
         finally:
-            graph = _ask(driver.cuStreamEndCapture(handle))
+            graph = ask(driver.cuStreamEndCapture(handle))
     try:
         return _kernels(graph)
     finally:
@@ -53,16 +54,16 @@ def _side_stream() -> torch.cuda.Stream:
 
 
 def _kernels(graph: Any) -> list[LaunchedKernel]:
-    _, count = _ask(driver.cuGraphGetNodes(graph))
-    nodes, _ = _ask(driver.cuGraphGetNodes(graph, count))
+    _, count = ask(driver.cuGraphGetNodes(graph))
+    nodes, _ = ask(driver.cuGraphGetNodes(graph, count))
     kernels = []
     for node in nodes[:count]:
-        if _ask(driver.cuGraphNodeGetType(node)) != driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL:
+        if ask(driver.cuGraphNodeGetType(node)) != driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL:
             continue
-        found = _ask(driver.cuGraphKernelNodeGetParams(node))
+        found = ask(driver.cuGraphKernelNodeGetParams(node))
         # A kernel of a lazily loaded library has another kind of handle.
         answer = driver.cuKernelGetName(found.kern) if int(found.kern) else driver.cuFuncGetName(found.func)
-        name = _ask(answer)
+        name = ask(answer)
         kernels.append(
             LaunchedKernel(
                 name=name.decode() if isinstance(name, bytes) else str(name),
@@ -71,10 +72,3 @@ def _kernels(graph: Any) -> list[LaunchedKernel]:
             )
         )
     return kernels
-
-
-def _ask(answer: tuple[Any, ...]) -> Any:
-    status, *values = answer
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise KernelError(f"the CUDA driver answers {status.name}")
-    return values[0] if len(values) == 1 else values

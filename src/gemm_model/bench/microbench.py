@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from gemm_model.bench import microbenchmark_kernels as sources
 from gemm_model.bench.characterization import Measurement, Readings
 from gemm_model.bench.cuda_program import CudaKernel, compile_to_cubin
+from gemm_model.bench.microbenchmark_kernels import source_of, wgmma_source
 from gemm_model.bench.torch_device import TorchDevice
 from gemm_model.core.errors import InputError, MissingExtraError
 
@@ -126,7 +126,7 @@ class Microbenchmarks:
 
     def launch_overhead(self) -> Iterator[Measurement]:
         """Event pairs around nothing and around an empty kernel; empty kernels back to back in a graph."""
-        kernel = self._kernel(sources.EMPTY, "empty_kernel")
+        kernel = self._kernel("empty")
         nothing = self._median_us(lambda: None, 51)
         empty = self._median_us(lambda: kernel.launch(1, 32, (), stream=_stream()), 51)
         yield _measured("event_pair", nothing, "us", around="nothing")
@@ -134,7 +134,7 @@ class Microbenchmarks:
         yield _measured("launch_interval", self._graph_launch_us(), "us", within="graph")
 
     def _graph_launch_us(self) -> float:
-        kernel = self._kernel(sources.EMPTY, "empty_kernel")
+        kernel = self._kernel("empty")
         graph = torch.cuda.CUDAGraph()
         count = 1000
         with torch.cuda.graph(graph):
@@ -148,7 +148,7 @@ class Microbenchmarks:
             yield _measured("resident_clusters", count, "clusters", cluster_size=size)
 
     def _clusters(self) -> dict[int, int]:
-        kernel = self._kernel(sources.EMPTY, "empty_kernel")
+        kernel = self._kernel("empty")
         return {size: kernel.resident_clusters(size, 128, self._smem_bytes) for size in CLUSTER_SIZES}
 
     def dram_bandwidth(self) -> Iterator[Measurement]:
@@ -189,14 +189,8 @@ class Microbenchmarks:
 
     def _port_bytes_per_clk(self, sms: int, cluster_size: int | None = None) -> float:
         """Ingress of each of `sms` SMs that read a MiB of their own repeatedly; a cluster lies in one GPC."""
-        kernel = self._kernel(sources.BULK_READ, "bulk_read_kernel")
-        arguments = (self._buffer, MIB, sms, CHUNKS, 0, self._clocks)
-        self._median_us(
-            lambda: kernel.launch(
-                sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream(), cluster_size=cluster_size
-            ),
-            SAMPLES,
-        )
+        read = self._bulk("bulk_read", MIB, sms, CHUNKS, 0, cluster_size=cluster_size)
+        self._median_us(lambda: read(sms), SAMPLES)
         return CHUNKS * CHUNK_BYTES / self._median_clocks(sms)
 
     def load_latency(self) -> Iterator[Measurement]:
@@ -209,10 +203,8 @@ class Microbenchmarks:
 
     def _latency(self, size: int, *, twice: bool) -> tuple[float, float]:
         """Clocks and nanoseconds of one bulk load; with `twice`, of bytes that were just loaded."""
-        kernel = self._kernel(sources.LATENCY, "bulk_latency_kernel")
         stride = self._buffer.numel() // LOADS // CHUNK_BYTES * CHUNK_BYTES
-        arguments = (self._buffer, size, stride, LOADS, int(twice), self._clocks)
-        kernel.launch(1, 32, arguments, smem_bytes=RING_BYTES, stream=_stream())
+        self._bulk("bulk_latency", size, stride, LOADS, int(twice))(1)
         clocks, nanoseconds = self._clocks[:2].tolist()
         return clocks / LOADS, nanoseconds / LOADS
 
@@ -234,20 +226,15 @@ class Microbenchmarks:
         return CHUNKS * CHUNK_BYTES / self._median_clocks(1)
 
     def _bulk_store_us(self, footprint_bytes: int, sms: int) -> float:
-        kernel = self._kernel(sources.BULK_STORE, "bulk_store_kernel")
-        arguments = (self._buffer, footprint_bytes // CHUNK_BYTES, CHUNKS, self._clocks)
-
-        def store() -> None:
-            kernel.launch(sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream())
-
-        return self._median_us(store, SAMPLES)
+        store = self._bulk("bulk_store", footprint_bytes // CHUNK_BYTES, CHUNKS)
+        return self._median_us(lambda: store(sms), SAMPLES)
 
     def smem_bandwidth(self) -> Iterator[Measurement]:
         """16-byte reads of 512 threads."""
         yield _measured("smem_read_bandwidth", self._smem_bytes_per_clk(), "B/clk/SM")
 
     def _smem_bytes_per_clk(self) -> float:
-        kernel = self._kernel(sources.SMEM_READ, "smem_read_kernel")
+        kernel = self._kernel("smem_read")
         rounds, threads = 2000, 512
         arguments = (rounds, self._clocks, self._sink)
         kernel.launch(self._sms, threads, arguments, smem_bytes=64 * 1024, stream=_stream())
@@ -267,9 +254,7 @@ class Microbenchmarks:
 
     def _tensor_flop_per_clk(self, dtype: str, n: int, warpgroups: int) -> float:
         rounds = 1000
-        self._launch_mma(
-            self._kernel(sources.wgmma_source(n, dtype), "wgmma_kernel"), n, warpgroups, rounds, self._sms
-        )
+        self._launch_mma(dtype, n, warpgroups, rounds, self._sms)
         flop = 2.0 * 64 * n * MMA_K[dtype] * 4 * rounds * warpgroups
         return flop / self._median_clocks(self._sms)
 
@@ -279,24 +264,15 @@ class Microbenchmarks:
         return statistics.mean(self._settled(partial(self._mma_load, dtype), sms)[0] for dtype in MMA_K)
 
     def _mma_load(self, dtype: str, sms: int) -> None:
-        kernel = self._kernel(sources.wgmma_source(256, dtype), "wgmma_kernel")
-        self._launch_mma(kernel, 256, 2, 4000, sms)
+        self._launch_mma(dtype, 256, 2, 4000, sms)
 
     def clock_and_power(self) -> Iterator[Measurement]:
         """Settled SM clock and power under a tensor-bound and a DRAM-bound load on part or all of the SMs."""
         region = self._buffer.numel() // self._sms // CHUNK_BYTES * CHUNK_BYTES
-        chunks = region // CHUNK_BYTES
-        reader = self._kernel(sources.BULK_READ, "bulk_read_kernel")
         loads: list[tuple[str, Callable[[int], None]]] = []
         if self._capability[0] == 9:
             loads += [(f"tensor {dtype}", partial(self._mma_load, dtype)) for dtype in MMA_K]
-        arguments = (self._buffer, region, self._sms, chunks, 0, self._clocks)
-        loads.append(
-            (
-                "dram read",
-                lambda sms: reader.launch(sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream()),
-            )
-        )
+        loads.append(("dram read", self._bulk("bulk_read", region, self._sms, region // CHUNK_BYTES, 0)))
         idle = self._device.read_sensors()
         yield _measured("power", idle["power_w"], "W", load="little", sms=0)
         for name, launch in loads:
@@ -323,19 +299,20 @@ class Microbenchmarks:
 
     def _bulk_read_gb_per_s(self, region: int, regions: int, chunks: int) -> float:
         """Bandwidth of all SMs, each reading `chunks` chunks from `regions` regions in turn."""
-        kernel = self._kernel(sources.BULK_READ, "bulk_read_kernel")
-        stagger = int(regions < self._sms)
-        arguments = (self._buffer, region, regions, chunks, stagger, self._clocks)
-
-        def read() -> None:
-            kernel.launch(self._sms, 32, arguments, smem_bytes=RING_BYTES, stream=_stream())
-
+        read = self._bulk("bulk_read", region, regions, chunks, int(regions < self._sms))
         moved = float(chunks * CHUNK_BYTES * self._sms)
-        return moved / self._median_us(read, SAMPLES) / 1e3
+        return moved / self._median_us(lambda: read(self._sms), SAMPLES) / 1e3
 
-    def _launch_mma(self, kernel: CudaKernel, n: int, warpgroups: int, rounds: int, sms: int) -> None:
+    def _bulk(self, name: str, *numbers: int, cluster_size: int | None = None) -> Callable[[int], None]:
+        """A launch of a kernel of bulk copies, one warp on each of so many SMs."""
+        kernel = self._kernel(name)
+        options: dict[str, Any] = {"smem_bytes": RING_BYTES, "cluster_size": cluster_size}
+        arguments = (self._buffer, *numbers, self._clocks)
+        return lambda sms: kernel.launch(sms, 32, arguments, stream=_stream(), **options)
+
+    def _launch_mma(self, dtype: str, n: int, warpgroups: int, rounds: int, sms: int) -> None:
         stage_bytes = 128 * (64 * warpgroups + n)
-        kernel.launch(
+        self._kernel("wgmma", wgmma_source(n, dtype)).launch(
             sms,
             128 * warpgroups,
             (rounds, MMA_STAGES, self._clocks, self._sink),
@@ -352,9 +329,11 @@ class Microbenchmarks:
         torch.cuda.synchronize()
         return float(statistics.median(self._clocks[: 2 * ctas].view(-1, 2)[:, 0].tolist()))
 
-    def _kernel(self, source: str, name: str) -> CudaKernel:
+    def _kernel(self, name: str, source: str = "") -> CudaKernel:
+        source = source or source_of(name)
         if source not in self._kernels:
-            self._kernels[source] = CudaKernel(compile_to_cubin(source, self._capability), name)
+            cubin = compile_to_cubin(source, self._capability)
+            self._kernels[source] = CudaKernel(cubin, f"{name}_kernel")
         return self._kernels[source]
 
 
