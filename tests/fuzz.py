@@ -14,6 +14,7 @@ import io
 import json
 import math
 import random
+import re
 import shlex
 import sys
 import tempfile
@@ -39,208 +40,36 @@ from tests.timeline.iket_sample import sample, write_sample
 MAX_SECONDS = 5.0
 EXIT_CODES = (0, 2, 3, 4)
 
-SIZES = ["1", "7", "64", "100", "128", "1000", "4096", "16384"]
-BAD_SIZES = [
-    "0",
-    "-1",
-    "1.5",
-    "x",
-    "",
-    "nan",
-    "inf",
-    "1e3",
-    str(2**40),
-    str(2**40 + 1),
-    "9" * 25,
-    "9" * 4400,
-    "0x10",
-]
-TILES = ["64x64", "128x128", "128x256", "256x128", "128x208", "192x160", "128x128x64", "64x64x32"]
-BAD_TILES = [
-    "64",
-    "x",
-    "0x64",
-    "-1x2",
-    "1x1",
-    "512x512",
-    "99999x99999",
-    f"{'9' * 4400}x2",
-    "64x64x64x64",
-    "",
-    "3x5",
-]
-CLUSTERS = ["1x1", "2x1", "1x2", "2x2", "4x1"]
-GPUS = ["h200", "b200", "a100_sxm_80gb", "rtx_4090", "v100_sxm2", "H200", "h100_sxm"]
-TYPES = ["bf16", "fp16", "fp8", "e5m2", "nvfp4", "mxfp8", "fp32", "int8", "BF16", "fp4"]
-MODELS = [
-    "KernelModel",
-    "WSPersistentGEMMModel",
-    "SOLModel",
-    "PipelineModel",
-    "MemoryHierarchyModel",
-]
-JUNK = [
-    "",
-    "-",
-    "--",
-    "nope",
-    "${oc.env:HOME}",
-    "null",
-    "é\u202e",
-    "\udcff",
-    "a" * 3000,
-    "../..",
-    "/",
-    "1" * 40,
-    "[",
-    "{a",
-]
-FORMATS = ["table", "json", "jsonl", "csv"]
-OVERRIDES = [
-    "gpu.sm_count=66",
-    "gpu.sm_count=0",
-    "gpu.sm_count=1000",
-    "gpu.sm_clk_mhz=nan",
-    "gpu.sm_clk_mhz=1500",
-    "gpu.sm_clk_mhz=-3",
-    "gpu.l2_bytes=1e30",
-    "gpu.l2_bytes=${nosuch}",
-    "gpu.resident_clusters={}",
-    "gpu.tpc_rounds=[[0]]",
-    "gpu=b200",
-    "model=SOLModel",
-    "model_opts=3",
-    "model_opts.regime=sustained",
-    "model_opts.l2=warm",
-    "model_opts.without=[tensor,clock]",
-    "model_opts.without=7",
-    "model_opts.residual=off",
-    "model_opts.calibration=[1]",
-    "model_opts.l2_hit_rate=2",
-    "timing.repeats=3",
-    "+gpu.speed=1",
-    "gpu.name=",
-    "a=b",
-    "mac_per_us=.nan",
-    "init_us=1",
-    "tiles={smem_bytes: 1}",
-]
 
-PROBLEM = {"--m": SIZES, "--n": SIZES, "--k": SIZES}
-KERNEL = {"--cta": TILES, "--cluster": CLUSTERS}
-CHOICES: dict[str, list[str]] = {
-    **dict.fromkeys(("--m", "--n", "--k", "--batch", "--top", "--depth", "--max-kernels", "--seed"), SIZES),
-    "--cta": TILES,
-    "--cluster": CLUSTERS,
-    "--dtype": TYPES,
-    "--b-dtype": TYPES,
-    "--out-dtype": ["bf16", "fp32", "fp8", "nope"],
-    "--gpu": GPUS,
-    "--model": [*MODELS, "OverlapModel", "Crystal"],
-    "--regime": ["burst", "sustained", "counters", "nope"],
-    "--residual": ["off", "auto", "nope", "nope.npz"],
-    "--calibration": ["auto", "h200", "h200:quack", "nope", "nope.yaml"],
-    "--sms": ["1", "66", "100", "132", "133", "0", "-1", "x"],
-    "--stages": ["0", "1", "3", "7", "100", "-1"],
-    "--swizzle": ["1", "4", "8", "16", "0"],
-    "--split-k": ["1", "2", "4", "0", "64"],
-    "--schedule": ["cooperative", "pingpong", "2cta", "zigzag"],
-    "--raster": ["heuristic", "along_m", "along_n", "diagonal"],
-    "--family": ["auto", "quack", "cutlass", "triton", "cublas", "nope"],
-    "--kernel": ["auto", "quack", "cutlass", "triton", "nope"],
-    "--why-not": ["128x128,cluster=1x1", "fast", "64x64,swap_ab=1", "128x128,swizzle=x", ""],
-    "--emit": ["quack", "triton", "cutlass", "json", "nope"],
-    "--format": FORMATS,
-    "--machine": ["balanced", "paper_a6000", "tiny_buffer", "nope", "nope.yaml"],
-    "--consumers": ["single", "cooperative", "pingpong"],
-    "--objective": ["time", "wait"],
-    "--overlap-ratio": ["-1", "0", "0.25", "1", "2", "nan", "inf"],
-    "--prefetch-ratio": ["-1", "0", "0.5", "1", "-0.1", "nan"],
-    "--previous-extra-us": ["0", "1.5", "-1", "inf", "nan", "1e300"],
-    "--shape": ["4096x4096x4096", "64x64x64", "1x2", "0x1x1", f"{'9' * 4400}x1x1"],
-    "--tile": ["cta:128x128", "thread:8x8", "l3:4x4", "cta:4", ""],
-    "--target": ["0.9", "1.0", "0", "nan", "7"],
-    "--datapath": ["cuda_cores", "tensor_cores", "abacus"],
-    "--output-mode": ["ignored", "once", "each_slice", "twice"],
-    "--fit": ["mac_per_us", "init_us,load_startup_us", "speed", ""],
-    "--configs-per-problem": ["1", "4", "0", "-1"],
-    "--weight": ["m", "count", "nope"],
-    **{
-        "--epilogue": ["gated_silu", "bias_n,relu", "bias_n", "nope", "relu,relu", ","],
-        "--groups": ["512,300,0,16", "64", "128x256x64,64x64x64", "0", "-1,2", "9" * 400, "x,1", "1x2"],
-        "--group-layout": ["contiguous", "masked"],
-        "--capacity": ["512", "4096", "0", "-1", "9" * 30],
-        "--block-scaling": ["1x128,128x128", "1x128,1x128", "1x0,1x1", "x", "128"],
-        "--conv": [
-            *("fprop n=32 c=64 h=56 w=56 k=128 r=3 s=3 pad=1", "dgrad n=1 c=8 h=8 w=8 k=8 r=1 s=1"),
-            *("fprop n=0 c=1", "fprop h=1 h=2", "spin n=1", "fprop n=1e9 c=x"),
-        ],
-        "--experts": ["8", "64", "0", "-1", str(2**41)],
-        "--tokens": ["64", "4096", "0", str(2**41)],
-        "--top-k": ["1", "8", "0", "100"],
-        "--routing": ["uniform", "balanced", "zipf:0.7", "zipf:nan", "zipf:", "zipf:-1e300", "nope"],
-        "--routings": ["1", "4", "0", str(2**41)],
-        "--scheduler": ["static", "split_k", "stream_k"],
-        "--against": ["cublas", "cutlass", "nope"],
-        "--l2": ["cold", "warm", "rotated"],
-        "--shard": ["0/1", "1/4", "4/4", "x"],
-        "--sample": ["1", "5", "0"],
-        "--method": ["exact", "z3", "nope"],
-        "--dma-warps": ["1", "2", "0"],
-        "--trace-sms": ["1", "4", "0"],
-        "--sm": ["0", "5", "400"],
-        "--extend": ["h200:quack", "nope"],
-        "--from": ["h200:quack", "nope"],
-        "--hold-outs": ["all", "shapes"],
-    },
-}
-VERBS: dict[str, dict[str, list[str]]] = {
-    "predict": {**PROBLEM, **KERNEL},
-    "explain": {**PROBLEM, **KERNEL},
-    "rank": PROBLEM,
-    "simulate": {
-        "--m": ["64", "512"],
-        "--n": ["64", "512"],
-        "--k": ["64", "512"],
-        "--cta": ["64x64x64", "128x128"],
-    },
-    "solve": {"--m": ["64", "512"], "--n": ["64", "512"], "--k": ["64", "512"]},
-    "overlap": {"--m": ["4096", "8192"], "--k": ["4096", "8192"], "--dtype": ["e4m3", "bf16", "int4"]},
-    "hierarchy": {},
-    "list": {},
-    "completion": {},
-    "torch": {},
-    "benchmark": {},
-    "characterize": {},
-    "cutlass-profiler": {},
-    "portfolio": {"--max-kernels": ["1", "2", "4"]},
-    "estimate": {"--machine": ["balanced", "paper_a6000"]},
-    "trace": {"--m": ["64", "512"], "--n": ["64"], "--k": ["64", "512"], "--cta": ["64x64", "128x128"]},
-    "calibrate": {},
-    "explore": PROBLEM,
-    "plan": {"--budget": ["30s", "90s", "1min", "", "-5s", "nan", "1e300h", "9" * 400]},
-    "data": {},
-}
-FLAGS = {
-    "predict": ["--fast-accum", "--cfg"],
-    "explain": ["--fast-accum", "--cfg"],
-    "rank": ["--cfg"],
-    "hierarchy": ["--solve", "--ladder", "--text", "--no-l2"],
-    "overlap": ["--tune"],
-    "simulate": ["--events"],
-    "trace": ["--no-waits", "--all-warps"],
-}
-OUTPUT_IS_A_FILE = (
-    "explain",
-    "rank",
-    "portfolio",
-    "hierarchy",
-    "simulate",
-    "solve",
-    "list",
-    "overlap",
-    "torch",
+def _words_of(value: Any) -> Any:
+    """A value of fuzz_words.json: `<9 x 400>` is a digit 400 times, the name of a list that list."""
+    if isinstance(value, dict):
+        return {name: _words_of(each) for name, each in value.items()}
+    if isinstance(value, str):
+        return _words_of(WORDS[value])
+    return [re.sub(r"<(.) x (\d+)>", lambda found: found[1] * int(found[2]), word) for word in value]
+
+
+WORDS = json.loads(Path(__file__).with_name("fuzz_words.json").read_text(encoding="utf-8"))
+SIZES, BAD_SIZES, BAD_TILES, GPUS, TYPES, MODELS, JUNK, FORMATS, OVERRIDES, YAML_VALUES = map(
+    _words_of,
+    (
+        "SIZES",
+        "BAD_SIZES",
+        "BAD_TILES",
+        "GPUS",
+        "TYPES",
+        "MODELS",
+        "JUNK",
+        "FORMATS",
+        "OVERRIDES",
+        "YAML_VALUES",
+    ),
 )
+CHOICES: dict[str, list[str]] = _words_of(WORDS["CHOICES"])
+VERBS: dict[str, dict[str, list[str]]] = _words_of(WORDS["VERBS"])
+FLAGS: dict[str, list[str]] = _words_of(WORDS["FLAGS"])
+OUTPUT_IS_A_FILE = _words_of("OUTPUT_IS_A_FILE")
 
 KERNEL_TABLE = """in_dtype,m,n,k,cta_m,cta_n,cluster_m,cluster_n,runtime_us,fast_accum,schedule
 bf16,4096,4096,4096,128,256,2,1,180.5,0,cooperative
@@ -297,24 +126,6 @@ BAD_YAML = [
     "%YAML 9.9\n---\na: 1\n",
     "",
 ]
-YAML_VALUES = [
-    "5",
-    "0",
-    "-0.5",
-    "${nosuch}",
-    "null",
-    "[]",
-    "{}",
-    "true",
-    ".nan",
-    ".inf",
-    "1e400",
-    "text",
-    "9" * 400,
-    "1e3",
-]
-
-
 JSON_VALUES: list[Any] = [
     *(None, [], {}, "x", "", True, -1, 0, 1.5, 10**30, 10**400, math.inf, math.nan, [1], {"a": 1}),
     *("9" * 4400, "\ud800", "${oc.env:HOME}"),
