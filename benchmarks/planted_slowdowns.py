@@ -166,14 +166,11 @@ def __getattr__(name: str) -> Any:
         def _prepared(self, problem: Any, config: Any, operands: Any) -> Any:
             capability = quack.torch.cuda.get_device_capability(operands.a.device)
             config = replace(config, pdl=False)
-            if self._latest is None or self._latest[0] != (problem, config):
-                found = quack._variant(problem, config, capability)
-                clusters = quack.get_max_active_clusters(config.ctas_per_cluster, device_capacity=capability)
-                scheduler = quack.quack_ffi.make_scheduler_args(clusters // 2, config.swizzle, None, None)
-                constants = (found.constants[0], scheduler, *found.constants[2:])
-                self._latest = ((problem, config), replace(found, constants=constants))
-            matrices = (operands.a, operands.b, operands.out, None)
-            return partial(self._latest[1].kernel, *matrices, *self._latest[1].constants)
+            found = self._kept(problem, config, lambda: quack._variant(problem, config, capability))
+            clusters = quack.get_max_active_clusters(config.ctas_per_cluster, device_capacity=capability)
+            scheduler = quack.quack_ffi.make_scheduler_args(clusters // 2, config.swizzle, None, None)
+            constants = (found.constants[0], scheduler, *found.constants[2:])
+            return partial(found.kernel, operands.a, operands.b, operands.out, None, *constants)
 
     return HalfOfTheSms
 

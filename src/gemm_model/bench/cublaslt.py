@@ -16,15 +16,8 @@ from nvmath.bindings import cublasLt as cublaslt  # noqa: N813
 
 from gemm_model.bench.cublas import CublasProvider, chosen_kernel
 from gemm_model.bench.extended import BATCH_COLUMNS, beyond
-from gemm_model.bench.provider import (
-    Config,
-    KernelError,
-    Launch,
-    LibraryChoice,
-    Operands,
-    OutOfMemoryError,
-    UnsupportedError,
-)
+from gemm_model.bench.provider import Config, Launch, LibraryChoice, Operands, UnsupportedError
+from gemm_model.bench.torch_errors import as_kernel_errors
 from gemm_model.core.batch_strides import MatrixLayout
 from gemm_model.core.problem import GemmProblem
 
@@ -66,12 +59,8 @@ class CublasLtProvider:
 
     def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
         rank = config.rank if isinstance(config, LibraryChoice) else 0
-        try:
+        with as_kernel_errors(cublaslt.cuBLASLtError, RuntimeError):
             return self._plan(problem).launcher(rank, operands)
-        except torch.cuda.OutOfMemoryError as error:
-            raise OutOfMemoryError(str(error).splitlines()[0]) from error
-        except (cublaslt.cuBLASLtError, RuntimeError) as error:
-            raise KernelError(str(error).splitlines()[0]) from error
 
     def describe(self, problem: GemmProblem, config: Config, operands: Operands) -> Mapping[str, Any]:
         rank = config.rank if isinstance(config, LibraryChoice) else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
@@ -32,10 +32,10 @@ from gemm_model.bench.provider import (
     KernelError,
     Launch,
     Operands,
-    OutOfMemoryError,
     UnsupportedError,
 )
 from gemm_model.bench.tensors import ALIGNMENT_BYTES
+from gemm_model.bench.torch_errors import as_kernel_errors
 from gemm_model.bench.torch_types import torch_dtype
 from gemm_model.core.batch import batch_of
 from gemm_model.core.gpu import GpuSpec, load_gpu
@@ -65,6 +65,8 @@ BLOCK_FORMATS = {
     ("e2m1", "e4m3", 16): "nvfp4",
 }
 """(element, scale, vector size) -> QuACK's name of the block-scaled format."""
+_ERRORS = (RuntimeError, ValueError, TypeError, AssertionError)
+"""What QuACK and the DSL raise where a kernel cannot be built."""
 
 
 class QuackProvider:
@@ -117,66 +119,58 @@ class QuackProvider:
     def compile(self, problem: GemmProblem, config: Config, compute_capability: tuple[int, int]) -> None:
         pin_target(compute_capability)
         config = _require_config(config)
-        try:
+        with as_kernel_errors(*_ERRORS, OSError, wanted=CompileError):
             if _fused(problem):
                 _fewer_stages(problem, config, compute_capability)
                 quack_fused.compile_kernel(problem, config)
             else:
                 _compiled(problem, config, compute_capability)
-        except (RuntimeError, ValueError, TypeError, AssertionError, OSError) as error:
-            raise CompileError(_first_line(error)) from error
 
     def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
         config = _require_config(config)
-        try:
+        with as_kernel_errors(*_ERRORS):
             return self._prepared(problem, config, operands)
-        except torch.cuda.OutOfMemoryError as error:
-            raise OutOfMemoryError(_first_line(error)) from error
-        except (RuntimeError, ValueError, TypeError, AssertionError) as error:
-            raise KernelError(_first_line(error)) from error
 
     def _prepared(self, problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:
         if _fused(problem):
-            if self._latest is None or self._latest[0] != (problem, config):
-                self._latest = ((problem, config), quack_fused.plan_of(problem, config, operands))
-            return quack_fused.launch_of(self._latest[1], problem, operands)
-        compute_capability = torch.cuda.get_device_capability(operands.a.device)
-        if _compiled_here(problem, config, compute_capability):
-            if self._latest is None or self._latest[0] != (problem, config):
-                self._latest = ((problem, config), _variant(problem, config, compute_capability))
-            matrices = (operands.a, operands.b, operands.out, None)
-            return partial(self._latest[1].kernel, *matrices, *self._latest[1].constants)
+            plan = self._kept(problem, config, lambda: quack_fused.plan_of(problem, config, operands))
+            return quack_fused.launch_of(plan, problem, operands)
+        capability = torch.cuda.get_device_capability(operands.a.device)
+        if _compiled_here(problem, config, capability):
+            found = self._kept(problem, config, lambda: _variant(problem, config, capability))
+            return partial(found.kernel, operands.a, operands.b, operands.out, None, *found.constants)
         a, b, out = operands.a, operands.b, operands.out
         if config.split_k > 1 and problem.batch == 1:
             a, b, out = a.unsqueeze(0), b.unsqueeze(0), out.unsqueeze(0)
         scales: dict[str, Any] = {}
         if problem.a_scale is not None:
             scales = {"SFA": operands.a_scale, "SFB": operands.b_scale}
-        if self._latest is None or self._latest[0] != (problem, config):
-            # QuACK's entry point launches once while it makes the plan, which warms up the kernel.
-            plan = quack_gemm.gemm(
-                a,
-                b,
-                out,
-                None,
-                None,
-                config.mma_m,
-                config.cta_n,
-                config.cluster_m,
-                config.cluster_n,
+        # QuACK's entry point launches once while it makes the plan, which warms up the kernel.
+        plan = self._kept(
+            problem,
+            config,
+            lambda: quack_gemm.gemm(
+                *(a, b, out, None, None),
+                *(config.mma_m, config.cta_n, config.cluster_m, config.cluster_n),
                 tile_K=_tile_k(problem, config),
                 pingpong=config.schedule == "pingpong",
-                is_dynamic_persistent=compute_capability[0] > 9,
+                is_dynamic_persistent=capability[0] > 9,
                 max_swizzle_size=config.swizzle,
                 split_k=config.split_k,
                 **scales,
                 **_block_formats(problem),
-            )
-            self._latest = ((problem, config), plan)
-        launch = partial(quack_gemm.run_gemm_plan, self._latest[1], a, b, out, None, **scales)
+            ),
+        )
+        launch = partial(quack_gemm.run_gemm_plan, plan, a, b, out, None, **scales)
         if operands.scratch is None or config.split_k == 1:
             return launch
         return partial(_launch_in_scratch, operands.scratch, launch)
+
+    def _kept(self, problem: GemmProblem, config: KernelConfig, make: Callable[[], Any]) -> Any:
+        """The latest plan or variant where it is of this kernel, else a new one."""
+        if self._latest is None or self._latest[0] != (problem, config):
+            self._latest = ((problem, config), make())
+        return self._latest[1]
 
 
 def _launch_in_scratch(scratch: torch.Tensor, launch: Launch) -> None:
@@ -219,10 +213,6 @@ def _require_config(config: Config) -> KernelConfig:
     if not isinstance(config, KernelConfig):
         raise KernelError("QuACK needs a tile and a cluster")
     return config
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:200]
 
 
 def _configs(problem: GemmProblem, gpu: GpuSpec, family: KernelFamily) -> Iterator[KernelConfig]:
@@ -393,19 +383,7 @@ def _compile_variant(
             kernel._compute_stages = partial(_shortened, kernel._compute_stages, stages)
 
     return quack_ffi.compile_gemm_kernel(
-        GemmDefaultSm90,
-        a,
-        tile,
-        cluster,
-        pingpong,
-        True,
-        False,
-        False,
-        (9, 0),
-        m_a,
-        m_b,
-        m_out,
-        None,
+        *(GemmDefaultSm90, a, tile, cluster, pingpong, True, False, False, (9, 0), m_a, m_b, m_out, None),
         _plain_epilogue(),
         quack_ffi.make_fake_scheduler_args(False, False, None, has_ag=False),
         quack_ffi.make_fake_varlen_args(False, False, False, None),
@@ -422,15 +400,11 @@ def _shortened(compute_stages: Any, stages: int, *arguments: Any, **named: Any) 
 
 
 def _plain_epilogue() -> Any:
-    return GemmDefaultEpiMixin.EpilogueArguments(
-        alpha=None,
-        beta=None,
-        mRowVecBroadcast=None,
-        mColVecBroadcast=None,
-        add_to_output=None,
-        rounding_mode=None,
-        sr_seed=None,
+    names = (
+        *("alpha", "beta", "mRowVecBroadcast", "mColVecBroadcast"),
+        *("add_to_output", "rounding_mode", "sr_seed"),
     )
+    return GemmDefaultEpiMixin.EpilogueArguments(**dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

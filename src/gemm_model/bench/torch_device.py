@@ -23,6 +23,7 @@ from gemm_model.bench.extended_tensors import results
 from gemm_model.bench.provider import KernelError, Launch, Operands, OutOfMemoryError
 from gemm_model.bench.rotation import Rotation
 from gemm_model.bench.tensors import OperandPool, compare, error_limit, poison, references
+from gemm_model.bench.torch_errors import as_kernel_errors
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.problem import GemmProblem
 
@@ -161,18 +162,12 @@ class TorchDevice:
         }
 
     def operands(self, problem: GemmProblem, placement: int) -> Operands:
-        try:
+        with as_kernel_errors():
             return self._pool.operands(problem, placement)
-        except torch.cuda.OutOfMemoryError as error:
-            torch.cuda.empty_cache()
-            raise OutOfMemoryError(str(error).splitlines()[0]) from error
 
     def scratch(self, size_bytes: int) -> torch.Tensor:
-        try:
+        with as_kernel_errors():
             return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
-        except torch.cuda.OutOfMemoryError as error:
-            torch.cuda.empty_cache()
-            raise OutOfMemoryError(str(error).splitlines()[0]) from error
 
     def displace(self, turn: int) -> None:
         stack_bytes = LEAST_STACK_BYTES + turn * STACK_STEP_BYTES
@@ -199,11 +194,8 @@ class TorchDevice:
                 f"a rotation of {rotation.weights} copies of the weights needs {needed_gb:.1f} GB; "
                 f"this card has {memory_gb:.1f} GB"
             )
-        try:
+        with as_kernel_errors():
             return self._pool.rotating(problem, rotation, part)
-        except torch.cuda.OutOfMemoryError as error:
-            torch.cuda.empty_cache()
-            raise OutOfMemoryError(str(error).splitlines()[0]) from error
 
     def norm(self, operands: Operands) -> Launch:
         from gemm_model.bench.rms_norm import rms_norm
@@ -212,21 +204,19 @@ class TorchDevice:
 
     def check(self, problem: GemmProblem, operands: Operands, launch: Launch) -> float:
         try:
-            if self._reference is None or self._reference[0] != problem:
-                self._reference = None
-                self._reference = (problem, references(problem, operands))
-            poison(operands.out)
-            launch()
-            torch.cuda.synchronize()
-            limit = error_limit(problem)
-            pairs = zip(results(problem, operands), self._reference[1], strict=True)
-            return max(compare(found, reference, limit) for found, reference in pairs)
-        except torch.cuda.OutOfMemoryError as error:
+            with as_kernel_errors(RuntimeError):
+                if self._reference is None or self._reference[0] != problem:
+                    self._reference = None
+                    self._reference = (problem, references(problem, operands))
+                poison(operands.out)
+                launch()
+                torch.cuda.synchronize()
+                limit = error_limit(problem)
+                pairs = zip(results(problem, operands), self._reference[1], strict=True)
+                return max(compare(found, reference, limit) for found, reference in pairs)
+        except OutOfMemoryError:
             self._reference = None
-            torch.cuda.empty_cache()
-            raise OutOfMemoryError(str(error).splitlines()[0]) from error
-        except RuntimeError as error:
-            raise KernelError(str(error).splitlines()[0]) from error
+            raise
 
     def time_burst(self, launches: Sequence[Launch], settings: TimingSettings, *, cold_l2: bool) -> Timing:
         """Each launch queued behind a one-thread spin, so that the card rests, the host is ahead, and the

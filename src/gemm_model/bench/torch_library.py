@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-import torch
-
-from gemm_model.bench.provider import Config, KernelError, OutOfMemoryError
+from gemm_model.bench.provider import Config
+from gemm_model.bench.torch_errors import as_kernel_errors
 from gemm_model.core.problem import GemmProblem
 
 
@@ -35,10 +34,6 @@ class TorchLibrary:
         """
         if self._tried == problem:
             return
-        try:
+        with as_kernel_errors(RuntimeError):
             call()
-        except torch.cuda.OutOfMemoryError as error:
-            raise OutOfMemoryError(str(error).splitlines()[0]) from error
-        except RuntimeError as error:
-            raise KernelError(str(error).splitlines()[0]) from error
         self._tried = problem

@@ -10,8 +10,6 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from gemm_model.bench import triton_fused
 from gemm_model.bench.extended import BATCH_COLUMNS, MASK_COLUMNS, beyond, extras
@@ -21,9 +19,9 @@ from gemm_model.bench.provider import (
     KernelError,
     Launch,
     Operands,
-    OutOfMemoryError,
     UnsupportedError,
 )
+from gemm_model.bench.triton_fused import POINTERS
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
@@ -33,8 +31,7 @@ SPECIALIZED_WARPS = 12
 Triton."""
 
 WARPS_PER_GROUP = 4
-POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "e4m3": "*fp8e4nv"}
-ALIGNED = ["tt.divisibility", 16]
+TYPES = ("bf16", "fp16", "e4m3")
 
 TILES = ((64, 32), (64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256), (256, 64), (256, 128))
 """Rows and columns of a CTA's tile [elements]; Triton on Hopper; chosen: Triton's tiles are powers of two."""
@@ -92,7 +89,7 @@ class TritonProvider:
             return "the triton provider runs types without scales"
         if (problem.a_major, problem.b_major, problem.c_major) != ("k", "k", "n"):
             return "the triton provider takes A and B contiguous along k and C along n"
-        if problem.a_dtype.name not in POINTERS or problem.out_dtype.name not in POINTERS:
+        if problem.a_dtype.name not in TYPES or problem.out_dtype.name not in TYPES:
             return f"the triton provider multiplies no {problem.a_dtype.name} into {problem.out_dtype.name}"
         if problem.a_dtype != problem.b_dtype or problem.acc_dtype.name != "fp32":
             return "the triton provider takes operands of one type and sums in fp32"
@@ -140,25 +137,15 @@ class TritonProvider:
         programs = min(tiles, torch.cuda.get_device_properties(operands.a.device).multi_processor_count)
         constants = (config.cta_m, config.cta_n, config.cta_k, config.warps == SPECIALIZED_WARPS)
         arguments = (operands.a, operands.b, operands.out, problem.m, problem.n, problem.k, config.swizzle)
-        try:
-            run = kernel[(programs, 1, 1)]
-        except torch.cuda.OutOfMemoryError as error:
-            raise OutOfMemoryError(str(error).splitlines()[0]) from error
-        except (RuntimeError, triton.runtime.OutOfResources) as error:
-            raise UnsupportedError(str(error).splitlines()[0]) from error
-
-        def launch() -> None:
-            run(*arguments, *constants, stream=torch.cuda.current_stream().cuda_stream)
-
-        return launch
+        return triton_fused.launcher(kernel, programs, (*arguments, *constants))
 
     def describe(self, problem: GemmProblem, config: Config, _: Operands) -> Mapping[str, Any]:
         config = _require_config(problem, config)
         if extras(problem):
-            return triton_fused.describe(problem, config)
-        kernel = _compiled(_kernel_key(problem, config), torch.cuda.get_device_capability())
-        told = f"smem={kernel.metadata.shared} registers={kernel.n_regs} spills={kernel.n_spills}"
-        return {"algorithm": told}
+            return triton_fused.described(triton_fused.built(problem, config))
+        return triton_fused.described(
+            _compiled(_kernel_key(problem, config), torch.cuda.get_device_capability())
+        )
 
 
 def smem_bytes(cta_m: int, cta_n: int, k_bytes: int, stages: int, out_bits: int) -> int:
@@ -183,25 +170,10 @@ def _compiled(key: tuple[Any, ...], compute_capability: tuple[int, int]) -> Any:
     in_type, out_type, cta_m, cta_n, cta_k, stages, warps = key
     specialized = warps == SPECIALIZED_WARPS
     pointers = {"a_ptr": POINTERS[in_type], "b_ptr": POINTERS[in_type], "d_ptr": POINTERS[out_type]}
-    sizes = dict.fromkeys(("M", "N", "K", "GROUP_M"), "i32")
     constants = {"BLOCK_M": cta_m, "BLOCK_N": cta_n, "BLOCK_K": cta_k, "WARP_SPECIALIZE": specialized}
-    signature = {**pointers, **sizes, **dict.fromkeys(constants, "constexpr")}
-    names = list(signature)
-    source = ASTSource(
-        matmul_persistent,
-        signature,
-        {(names.index(name),): value for name, value in constants.items()},
-        {(names.index(name),): [ALIGNED] for name in pointers},
-    )
-    target = GPUTarget("cuda", compute_capability[0] * 10 + compute_capability[1], 32)
-    options = {
-        "num_warps": WARPS_PER_GROUP if specialized else warps or WARPS_PER_GROUP,
-        "num_stages": stages,
-    }
-    try:
-        kernel = triton.compile(source, target=target, options=options)
-    except Exception as error:  # Triton's passes fail with exceptions of many kinds
-        raise CompileError(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}") from error
+    groups = WARPS_PER_GROUP if specialized else warps or WARPS_PER_GROUP
+    options = {"num_warps": groups, "num_stages": stages}
+    kernel = triton_fused.compile_kernel(matmul_persistent, pointers, constants, compute_capability, options)
     if specialized and kernel.metadata.num_warps != SPECIALIZED_WARPS:
         raise CompileError("this Triton does not specialize the warps of this kernel")
     return kernel

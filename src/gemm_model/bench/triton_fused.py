@@ -24,6 +24,7 @@ from gemm_model.bench.extended import (
 )
 from gemm_model.bench.extended_tensors import LARGEST_E4M3
 from gemm_model.bench.provider import CompileError, Launch, Operands, UnsupportedError
+from gemm_model.bench.torch_errors import as_kernel_errors, first_line
 from gemm_model.core.block_scaling import BLOCK_K
 from gemm_model.core.epilogue import (
     ACTIVATIONS,
@@ -333,9 +334,19 @@ def fused_kernel(problem: GemmProblem, config: KernelConfig) -> FusedKernel:
 @lru_cache(maxsize=1024)
 def compiled(kernel: FusedKernel, compute_capability: tuple[int, int]) -> Any:
     """The compiled kernel, from Triton's cache on disk where it is there. Raises CompileError."""
-    function = KERNELS[kernel.kind]
     types = {_argument(name): POINTERS[dtype] for name, dtype in kernel.pointers}
-    constants = dict(kernel.constants)
+    options = {"num_warps": kernel.warps, "num_stages": kernel.stages}
+    return compile_kernel(KERNELS[kernel.kind], types, dict(kernel.constants), compute_capability, options)
+
+
+def compile_kernel(
+    function: Any,
+    types: Mapping[str, str],
+    constants: Mapping[str, int],
+    compute_capability: tuple[int, int],
+    options: Mapping[str, int],
+) -> Any:
+    """A kernel with pointers of these types; those that are not given are None. Raises CompileError."""
     signature, fixed = {}, {}
     for name in function.arg_names:
         if name in types:
@@ -352,22 +363,27 @@ def compiled(kernel: FusedKernel, compute_capability: tuple[int, int]) -> Any:
         {(names.index(name),): [ALIGNED] for name, dtype in types.items() if dtype != "*i32"},
     )
     target = GPUTarget("cuda", compute_capability[0] * 10 + compute_capability[1], 32)
-    options = {"num_warps": kernel.warps, "num_stages": kernel.stages}
     try:
-        return triton.compile(source, target=target, options=options)
+        return triton.compile(source, target=target, options=dict(options))
     except Exception as error:  # Triton's passes fail with exceptions of many kinds
-        raise CompileError(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}") from error
+        raise CompileError(first_line(error)) from error
 
 
 def prepare(problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:
     """A callable that launches the kernel; every tensor is in place, and nothing is launched yet."""
-    built = compiled(fused_kernel(problem, config), torch.cuda.get_device_capability())
-    passed = arguments(problem, config, operands)
     sm_count = torch.cuda.get_device_properties(operands.a.device).multi_processor_count
-    try:
-        run = built[(min(tiles(problem, config), sm_count), 1, 1)]
-    except (RuntimeError, triton.runtime.OutOfResources) as error:
-        raise UnsupportedError(str(error).splitlines()[0]) from error
+    programs = min(tiles(problem, config), sm_count)
+    return launcher(built(problem, config), programs, arguments(problem, config, operands))
+
+
+def built(problem: GemmProblem, config: KernelConfig) -> Any:
+    return compiled(fused_kernel(problem, config), torch.cuda.get_device_capability())
+
+
+def launcher(kernel: Any, programs: int, passed: tuple[Any, ...]) -> Launch:
+    """A callable that launches a compiled kernel with these arguments on the stream of the moment."""
+    with as_kernel_errors(RuntimeError, triton.runtime.OutOfResources, wanted=UnsupportedError):
+        run = kernel[(programs, 1, 1)]
 
     def launch() -> None:
         run(*passed, stream=torch.cuda.current_stream().cuda_stream)
@@ -399,8 +415,8 @@ def tiles(problem: GemmProblem, config: KernelConfig) -> int:
     return problem.batch * sum(-(-count // config.cta_m) for count in rows) * -(-problem.n // config.cta_n)
 
 
-def describe(problem: GemmProblem, config: KernelConfig) -> Mapping[str, Any]:
-    kernel = compiled(fused_kernel(problem, config), torch.cuda.get_device_capability())
+def described(kernel: Any) -> Mapping[str, Any]:
+    """Table cells of a compiled kernel."""
     told = f"smem={kernel.metadata.shared} registers={kernel.n_regs} spills={kernel.n_spills}"
     return {"algorithm": told}
 

@@ -15,14 +15,8 @@ from gemm_model.bench.cutlass import build
 from gemm_model.bench.cutlass.names import grouped_cells
 from gemm_model.bench.extended import ALPHA, BETA, beyond, epilogue_words, group_rows
 from gemm_model.bench.extended_tensors import keeping_result
-from gemm_model.bench.provider import (
-    Config,
-    KernelError,
-    Launch,
-    Operands,
-    OutOfMemoryError,
-    UnsupportedError,
-)
+from gemm_model.bench.provider import Config, KernelError, Launch, Operands, UnsupportedError
+from gemm_model.bench.torch_errors import as_kernel_errors
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
@@ -153,10 +147,8 @@ class CutlassProvider:
     def _room(self, size: int, device: torch.device) -> torch.Tensor:
         """Workspace of at least `size` bytes; launches of one stream take turns in it."""
         if self._workspace.numel() < size:
-            try:
+            with as_kernel_errors():
                 self._workspace = torch.empty(size, dtype=torch.uint8, device=device)
-            except torch.cuda.OutOfMemoryError as error:
-                raise OutOfMemoryError(str(error).splitlines()[0]) from error
         return self._workspace
 
 
