@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 import time
@@ -30,6 +29,7 @@ from gemm_model.bench.sweep import (
     rows_of_table,
 )
 from gemm_model.commands import attention, common
+from gemm_model.commands.options import add_options
 from gemm_model.config import load_config
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError, PartialResultError
@@ -68,79 +68,19 @@ MOST_DIGITS = 18
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_argument_group("what to run")
-    what.add_argument("--input", "--input_csv", dest="input", type=Path, help="CSV of sizes: m, n, k")
-    what.add_argument("--rows", type=Path, help="an earlier table whose rows are measured again")
-    what.add_argument("--dtype", default="bf16", help="operand types, such as bf16 or bf16,fp16,fp8")
-    what.add_argument(
-        "--out-dtype", help="output type (default: the operand type, bf16 for 8 bits and fewer)"
+    groups = add_options(
+        parser,
+        "benchmark",
+        providers=PROVIDERS,
+        schedules=SCHEDULES,
+        regimes=REGIME_NAMES,
+        l2_states=L2_STATES,
+        seed=SHUFFLE_SEED,
+        norm=NORM,
+        swapped=SWAPPED,
     )
-    what.add_argument(
-        "--kernels", default="quack,cublas", help=f"providers: {', '.join(PROVIDERS)}, module:class"
-    )
-    what.add_argument("--tiles", default="", help="CTA tiles, such as 128x256,128x128 (default: all)")
-    what.add_argument("--clusters", default="", help="clusters, such as 1x1,2x1 (default: all)")
-    what.add_argument("--schedules", default="", help=f"of {', '.join(SCHEDULES)} (default: all)")
-    what.add_argument("--swizzles", default="8", help="swizzle sizes, such as 1,4,8")
-    what.add_argument("--split-k", default="1", help="split-K factors, such as 1,2,4")
-    what.add_argument("--configs", type=Path, help="CSV of configurations: cta_m, cta_n, cluster_m, ...")
-    what.add_argument("--sample", type=int, metavar="N", help="a random N of the rows")
-    what.add_argument("--sample-shapes", type=int, metavar="N", help="all rows of a random N of the shapes")
-    what.add_argument("--shard", default="0/1", help="i/n: part i of n about equal ones, for one of n cards")
-    how = parser.add_argument_group("how to measure")
-    how.add_argument("--regime", type=common.regime, default="burst", help=", ".join(REGIME_NAMES))
-    how.add_argument(
-        "--l2", choices=L2_STATES, help="cold (default) or warm; other regimes have one of their own"
-    )
-    add_chain_arguments(parser.add_argument_group("regime graph"))
-    how.add_argument("--repeats", type=int, help="launches timed per row (default: timing.repeats)")
-    how.add_argument("--time-budget", type=float, default=math.inf, metavar="S", help="stop after S seconds")
-    how.add_argument("--seed", type=int, default=SHUFFLE_SEED, help="seed of the order and of the sample")
-    how.add_argument("--in-order", action="store_true", help="keep the order of rows, to compare neighbours")
-    how.add_argument("--jobs", type=int, help="processes that compile (default: processors less one)")
-    how.add_argument("--device", help="module:class of the device (default: CUDA through torch)")
-    where = parser.add_argument_group("where to run (docs/fleet.md)")
-    where.add_argument(
-        "--cluster",
-        metavar="WHERE",
-        help="local (a worker for each visible GPU), a Dask scheduler's address, or a YAML file for "
-        "dask-jobqueue (default: this process's GPU alone)",
-    )
-    where.add_argument(
-        "--cards", type=int, metavar="N", help="workers of a local cluster (default: all visible GPUs)"
-    )
-    out = parser.add_argument_group("where to")
-    out.add_argument(
-        "--output",
-        "--output_csv",
-        dest="output",
-        type=Path,
-        help="CSV to write, row by row; with --cluster the folder of a data set",
-    )
-    common.add_page(out, "the measurements against predictions (for `gpu=NAME`, default h200)")
-    out.add_argument("--resume", action="store_true", help="resume an unfinished output")
-    out.add_argument(
-        "--compiled", action="store_true", help="skip the compile phase: the kernel cache is filled"
-    )
-    out.add_argument("--compile-only", action="store_true", help="fill the kernel cache and stop")
-    out.add_argument("--dry-run", action="store_true", help="say what would run and how long it would take")
+    common.add_page(groups["where to"], "the measurements against predictions (for `gpu=NAME`, default h200)")
     common.add_format(parser, ("table", "json"))
-
-
-def add_chain_arguments(graph: argparse._ArgumentGroup) -> None:
-    graph.add_argument(
-        "--pdl",
-        help="programmatic dependent launch: 0 off, 1 on, 0,1 both, or paired, both replayed in turn "
-        "(default: on)",
-    )
-    graph.add_argument(
-        "--rotation", type=int, metavar="N", help="copies of the weights (default: four times L2 in all)"
-    )
-    graph.add_argument(
-        "--partner",
-        help=f"second kernel of the chain: {NORM}, MxNxK, or {SWAPPED} (n and k exchanged; default: nothing)",
-    )
-    graph.add_argument("--settled", action="store_true", help="measure once clock and power have settled")
 
 
 def run(args: argparse.Namespace) -> int:

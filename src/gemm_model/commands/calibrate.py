@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.commands.quick_calibration import quick_calibration
 from gemm_model.config import is_yaml_file
 from gemm_model.core.errors import InputError
@@ -35,79 +35,9 @@ MOST_PROCESSES = 4096
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--input",
-        type=Path,
-        action="append",
-        default=[],
-        help="CSV of measurements (also .gz); may be given several times: burst, counters, sustained",
-    )
+    add_options(parser, "calibrate", residuals=RESIDUALS, processes=PROCESSES)
     common.add_gpu(parser)
-    parser.add_argument("--output", type=Path, required=True, help="the calibration file to write (YAML)")
-    parser.add_argument(
-        "--residual",
-        choices=RESIDUALS,
-        default="auto",
-        help="auto trains the clipped residual too, for a file beside the calibration (needs catboost); "
-        "donor borrows the share of the donor's residual that the rows support",
-    )
-    parser.add_argument(
-        "--family",
-        default="auto",
-        help="the kernel family that was measured (auto: the one that the tables name)",
-    )
-    parser.add_argument(
-        "--from",
-        metavar="CALIBRATION",
-        help="a calibration to adapt, such as h200:quack, for numbers that the rows do not determine "
-        "(default: none)",
-    )
-    parser.add_argument(
-        "--extend",
-        metavar="CALIBRATION",
-        help="a calibration to which numbers of epilogues, groups, block scales and convolutions are fitted, "
-        "while all others stay (default: none)",
-    )
-    parser.add_argument(
-        "--fit", default="", help="numbers or mechanisms to fit (default: those that a fit usually moves)"
-    )
-    parser.add_argument(
-        "--freeze", default="", help="numbers or mechanisms that keep their values (default: none)"
-    )
-    parser.add_argument(
-        "--keep",
-        action="store_true",
-        help="keep the numbers and residual of --from for types whose held-out rows are not surely nearer by "
-        "the fit; of a calibration of the same family",
-    )
-    parser.add_argument(
-        "--hold-outs",
-        choices=("all", "shapes"),
-        default="all",
-        help="judge the fit on held-out shapes, or also on configurations, lists and cards",
-    )
     common.add_page(parser, "the held-out predictions against the measurements")
-    parser.add_argument("--report", type=Path, help="a file for the report as well as stdout")
-    parser.add_argument(
-        "--hold-out",
-        type=Path,
-        action="append",
-        default=[],
-        help="a test list whose shapes form a family to be held out; may be repeated (default: none)",
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="on a machine with a GPU: describe it, measure 250 designed rows, adapt the nearest calibration",
-    )
-    parser.add_argument("--seed", type=common.whole_number, default=0, help="seed of the folds")
-    parser.add_argument(
-        "--cluster",
-        default=PROCESSES,
-        metavar="WHERE",
-        help="where hold-outs are fitted: a number of local processes, a Dask scheduler's address, or a "
-        "YAML file for dask-jobqueue",
-    )
     common.add_format(parser, ("table", "json"))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from pathlib import Path
 
 from gemm_model.bench.characterization import (
     PROTOCOLS,
@@ -16,6 +15,7 @@ from gemm_model.bench.characterization import (
     require_agreement,
 )
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.config import gpu_names, is_yaml_file, load_config, load_gpu_mapping
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.files import atomic_path, atomic_write
@@ -26,15 +26,7 @@ EXAMPLES = ("--output mine.yaml", "--output mine.yaml --table numbers.csv --base
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output", type=Path, required=True, help="YAML to write: a GPU for --gpu")
-    parser.add_argument(
-        "--table",
-        type=Path,
-        help="CSV to write: further numbers, which no model reads (by footprint, under load, ...)",
-    )
-    parser.add_argument(
-        "--base", help="packaged GPU for numbers that cannot be measured (default: by the card's name)"
-    )
+    add_options(parser, "characterize")
     common.add_format(parser, ("table", "json"))
 
 

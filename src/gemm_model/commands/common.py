@@ -10,11 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gemm_model.commands.options import add_options
 from gemm_model.config import COMMAND_LINE
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.core.kernel_config import (
-    AUTO_KERNEL,
     KERNELS,
     RASTERS,
     SCHEDULERS,
@@ -23,7 +23,7 @@ from gemm_model.core.kernel_config import (
     parse_extent,
 )
 from gemm_model.core.problem import GemmProblem
-from gemm_model.core.regimes import REGIME_ALIASES, REGIME_NAMES, SUSTAINED, regime_name
+from gemm_model.core.regimes import SUSTAINED
 from gemm_model.core.settings import READ_BY_MODELS, Settings, load_settings
 from gemm_model.report.document import FORMATS, Document
 
@@ -53,15 +53,7 @@ BATCH_DEFAULT_DTYPE = "bf16"
 
 def add_gpu(parser: argparse.ArgumentParser, *, model: str | None = None) -> None:
     """--gpu, --sms and --cfg; `model` is the verb's default."""
-    parser.add_argument(
-        "--gpu",
-        help="a GPU's name or a YAML file; predict, rank, explain and explore compare several, a,b "
-        "(default: h200)",
-    )
-    parser.add_argument("--sms", type=int, help="SMs that the kernel may use (default: all of the GPU's)")
-    parser.add_argument(
-        "--cfg", action="store_true", help="print the resolved configuration, each value with its source"
-    )
+    add_options(parser, "gpu")
     parser.set_defaults(default_model=model, parts=READ_BY_MODELS)
 
 
@@ -70,20 +62,7 @@ def add_settings(
 ) -> None:
     """Options that choose GPU, model and calibration; `key=value` words change anything else."""
     add_gpu(parser, model=model)
-    parser.add_argument("--model", help="a model's name (default: KernelModel)")
-    parser.add_argument(
-        "--regime",
-        type=regime,
-        help="how the kernel is launched: burst, graph, sustained, or counters (also kernel-only); "
-        f"default: {default_regime}",
-    )
-    parser.add_argument(
-        "--calibration",
-        help="a calibration's name or YAML file (default: auto, the GPU's own or the nearest)",
-    )
-    parser.add_argument(
-        "--residual", help="correction by trees: off, auto or an .npz file (default: the configuration's)"
-    )
+    add_options(parser, "settings", default_regime=default_regime)
 
 
 def settings(args: argparse.Namespace) -> Settings:
@@ -267,37 +246,11 @@ def check_suffix(option: str, path: Path | None, suffixes: tuple[str, ...]) -> N
 
 def add_problem(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """Options that describe one GEMM."""
-    for name in ("m", "n", "k"):
-        parser.add_argument(
-            f"--{name}", type=whole_number, required=required, help=f"size {name} of the problem"
-        )
-    parser.add_argument("--batch", type=whole_number, default=1, help="number of independent GEMMs")
-    add_dtype(parser)
-    parser.add_argument("--b-dtype", help="type of operand B (default: that of A)")
-    parser.add_argument("--out-dtype", help="output type (default: that of the operands, bf16 below 16 bits)")
+    add_options(parser, "problem", required=required)
 
 
 def add_dtype(parser: argparse.ArgumentParser, default: str = BATCH_DEFAULT_DTYPE) -> None:
     parser.add_argument("--dtype", default=default, help="operand type, such as bf16, fp8, nvfp4")
-
-
-def whole_number(text: str) -> int:
-    """A whole number of at most 18 digits, because Python refuses numbers of thousands of digits."""
-    if len(text) > 18:
-        raise argparse.ArgumentTypeError(f"{text[:12]}... has {len(text)} characters; expected at most 18")
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
-
-
-def regime(text: str) -> str:
-    """A regime by its own name or another one."""
-    name = regime_name(text)
-    if name not in REGIME_NAMES:
-        expected = ", ".join((*REGIME_NAMES, *REGIME_ALIASES))
-        raise argparse.ArgumentTypeError(f"{text!r} is no regime; expected one of {expected}")
-    return name
 
 
 def listed(text: str) -> list[str]:
@@ -341,32 +294,9 @@ def gpu_given(args: argparse.Namespace) -> bool:
 
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Options that describe one kernel configuration."""
-    parser.add_argument("--cta", help="output tile of a CTA, MxN or MxNxK, such as 128x256")
-    parser.add_argument("--cluster", default="1x1", help="CTAs of a cluster, MxN")
-    parser.add_argument(
-        "--stages", type=whole_number, default=0, help="pipeline stages (default: as many as fit)"
+    add_options(
+        parser, "config", schedules=SCHEDULES, rasters=RASTERS, kernels=KERNELS, schedulers=SCHEDULERS
     )
-    parser.add_argument(
-        "--schedule", choices=SCHEDULES, default="cooperative", help="how MMA warps share tiles"
-    )
-    parser.add_argument(
-        "--raster", choices=RASTERS, default="heuristic", help="extent that clusters advance along"
-    )
-    parser.add_argument("--swizzle", type=whole_number, default=8, help="largest raster group")
-    parser.add_argument("--split-k", type=whole_number, default=1, help="parts that K is split into")
-    parser.add_argument(
-        "--kernel",
-        "--family",
-        default=AUTO_KERNEL,
-        help=f"kernel family: {', '.join(KERNELS)} (default: the GPU's own)",
-    )
-    parser.add_argument(
-        "--scheduler",
-        choices=SCHEDULERS,
-        default=SCHEDULERS[0],
-        help="cutlass: whole tiles, K split into equal parts, or k tiles dealt evenly to the clusters",
-    )
-    parser.add_argument("--fast-accum", action="store_true", help="fp8: accumulate in the tensor cores only")
 
 
 def config(args: argparse.Namespace) -> KernelConfig:

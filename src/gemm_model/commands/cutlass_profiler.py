@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
 from gemm_model.report.document import Document
@@ -17,14 +17,7 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--problems", type=Path, help="JSON list of problems: writes a test list for them")
-    parser.add_argument(
-        "--results", type=Path, help="the profiler's CSV: writes it as a table of measurements"
-    )
-    parser.add_argument("--output", type=Path, required=True, help="CSV file to write")
-    parser.add_argument(
-        "--configs-per-problem", type=common.whole_number, default=4, help="kernels to list for each problem"
-    )
+    add_options(parser, "cutlass-profiler")
     common.add_settings(parser)
     common.add_format(parser, ("table", "json"))
 

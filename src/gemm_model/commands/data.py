@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.report.document import Document, text_table
 
@@ -25,24 +26,7 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=tuple(ACTIONS), metavar="|".join(ACTIONS), help="what to do")
-    parser.add_argument(
-        "dataset", type=Path, help="the data set's folder; diff: a table, data set or run of one"
-    )
-    parser.add_argument(
-        "tables",
-        type=Path,
-        nargs="*",
-        default=[],
-        help="import: CSV files of measurements (also .gz); diff: the second one",
-    )
-    which = parser.add_argument_group("which rows (show, export, verify)")
-    which.add_argument("--gpu", help="of this GPU, by the name in its rows (default: all)")
-    which.add_argument("--family", help="of this kernel family (default: all)")
-    which.add_argument("--regime", type=common.regime, help="of this regime (default: all)")
-    which.add_argument("--run", dest="run_name", metavar="RUN", help="of this run (default: all)")
-    parser.add_argument(
-        "--skip-damaged", action="store_true", help="export: leave damaged parts out and end with exit code 4"
-    )
+    add_options(parser, "data")
     common.add_output(parser, "the rows of export (CSV), or the answer")
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 
 EXAMPLES = (
@@ -16,19 +16,8 @@ PLANNERS = ("aiconfigurator",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("planner", choices=PLANNERS, help="whose format to write")
+    add_options(parser, "emit", planners=PLANNERS)
     common.add_input(parser, "table of sizes m, n, k (default: a grid of those that models have)")
-    parser.add_argument(
-        "--output", type=Path, required=True, help="folder for --systems-paths default,FOLDER"
-    )
-    parser.add_argument("--gpu", default="h200", help="GPU: a name, or a YAML file")
-    parser.add_argument("--memory-gib", type=float, required=True, help="DRAM of a card, in GiB")
-    parser.add_argument("--node-gpus", type=common.whole_number, default=8, help="cards of a node")
-    parser.add_argument(
-        "--link-gb-per-s", type=float, default=450.0, help="what a card sends to the others of its node"
-    )
-    parser.add_argument("--backend", default="vllm", help="serving engine whose tables these are")
-    parser.add_argument("--backend-version", default="0.24.0", help="version of the engine")
     common.add_format(parser, ("table", "json"))
 
 

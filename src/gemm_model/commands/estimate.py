@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.commands.pipeline_choice import changed_machine
 from gemm_model.config import YAML_SUFFIXES
 from gemm_model.core.errors import InputError
@@ -32,19 +33,7 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_input(parser, f"measured kernels: columns {', '.join(COLUMNS)}")
-    parser.add_argument(
-        "--traces",
-        type=Path,
-        nargs="+",
-        help="traces of kernels of one or several tiles, as `trace` writes them (default: a fit to --input)",
-    )
-    parser.add_argument(
-        "--machine",
-        help=f"where the fit starts: a YAML file, or one of {', '.join(machine_names())}; words "
-        "parameter=value change its parameters (default: none, the fit needs one)",
-    )
-    parser.add_argument("--fit", default=DEFAULT_FIT, help="parameters to fit")
-    parser.add_argument("--output", type=Path, help="YAML file for the fitted machine")
+    add_options(parser, "estimate", machine_names=machine_names(), default_fit=DEFAULT_FIT)
     common.add_format(parser)
 
 

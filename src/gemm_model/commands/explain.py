@@ -6,10 +6,10 @@ import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import attention, common, compare, further
+from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.prediction import RESIDUAL_PHASE
@@ -57,35 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_problem(parser, required=False)
     common.add_config(parser)
     further.add_further(parser)
-    parser.add_argument(
-        "--what-if",
-        action="append",
-        default=[],
-        metavar="CHANGE",
-        help="such as 'dram x1.5', 'l2_bytes x2', 'sms 66', 'stages 8', 'l2 warm', 'no epilogue'; may be "
-        "repeated (default: none)",
-    )
+    add_options(parser, "explain")
     attention.add_attention(parser)
-    parser.add_argument(
-        "--against",
-        metavar="KERNEL",
-        help="another kernel of the problem, such as 128x256,cluster=2x1,kernel=cutlass, or a card: where "
-        "the difference comes from, in us that add up; or a measured time, such as 260us (default: none)",
-    )
-    parser.add_argument(
-        "--ncu",
-        type=Path,
-        metavar="FILE",
-        help="what `ncu --csv --page raw` exported of the kernel: counts beside predictions, and what "
-        "usually causes such a difference (default: none)",
-    )
-    parser.add_argument(
-        "--profile",
-        type=Path,
-        metavar="FILE",
-        help="a program's kernels: a Chrome trace of PyTorch's profiler, or a CSV of nsys stats; the GEMMs among "
-        "them measured beside predicted, those that lost most first (default: none)",
-    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.epilogue import Epilogue
@@ -29,47 +30,7 @@ MAX_ROUTINGS = 4096
 
 def add_further(parser: argparse.ArgumentParser) -> None:
     """The options of the kinds of problem."""
-    parser.add_argument(
-        "--epilogue", metavar="WORDS", help="fused epilogue, such as gated_silu,bias (default: none)"
-    )
-    parser.add_argument(
-        "--groups", metavar="ROWS", help="rows of each group, such as 512,300,0,16, or MxNxK (default: none)"
-    )
-    parser.add_argument(
-        "--group-layout", choices=LAYOUTS, default=LAYOUTS[0], help="how groups lie in memory"
-    )
-    parser.add_argument(
-        "--capacity",
-        type=common.whole_number,
-        help="rows in memory of each group in a masked layout (default: the largest group's)",
-    )
-    parser.add_argument(
-        "--block-scaling",
-        metavar="BLOCKS",
-        help="fp8 scale blocks of A and of B, scaled in software: 1x128,128x128 (default: none)",
-    )
-    parser.add_argument(
-        "--conv",
-        metavar="WORDS",
-        help="a convolution, in place of sizes: 'fprop n=32 c=64 h=56 w=56 k=128 r=3 s=3 pad=1' "
-        "(default: none)",
-    )
-    parser.add_argument(
-        "--broadcast", choices=("a", "b"), help="operand shared by the whole batch (default: none)"
-    )
-    parser.add_argument(
-        "--batch-strides",
-        metavar="A,B,OUT",
-        help="elements from a matrix of a batch to the next, of A, B and the output; 0: one for all "
-        "(default: no gaps)",
-    )
-    count = common.whole_number
-    parser.add_argument("--experts", type=count, help="groups of a random routing (default: no routing)")
-    parser.add_argument("--tokens", type=count, help="tokens that are routed (default: no routing)")
-    parser.add_argument("--top-k", type=count, default=1, help="experts of each token")
-    parser.add_argument("--routing", default="uniform", help="uniform, balanced or zipf:EXPONENT")
-    parser.add_argument("--routings", type=count, default=32, help="number of routings to draw")
-    parser.add_argument("--seed", type=count, default=0, help="seed of the routings")
+    add_options(parser, "further", layouts=LAYOUTS)
 
 
 def routing(args: argparse.Namespace) -> Routing | None:

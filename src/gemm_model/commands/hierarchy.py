@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.sizes import MAX_SIZE
 from gemm_model.report.document import Document, plain, text_table
@@ -35,38 +35,9 @@ PICTURE = ("datapath", "dtype", "shape", "tile", "stages", "output_mode", "no_l2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_gpu(parser, model="MemoryHierarchyModel")
-    parser.add_argument("--datapath", default="cuda_cores", help="cuda_cores or tensor_cores")
+    add_options(parser, "hierarchy")
     common.add_dtype(parser, default="fp32")
-    parser.add_argument("--shape", default="4096x4096x4096", help="MxNxK of the problem")
-    parser.add_argument(
-        "--tile",
-        action="append",
-        default=[],
-        metavar="LEVEL:MxN",
-        help="a tile: cluster (in CTAs), cta (MxN or MxNxK), warp, thread or mma; may be repeated "
-        "(default: usual ones)",
-    )
-    parser.add_argument("--stages", type=common.whole_number, default=2, help="buffers in shared memory")
-    parser.add_argument("--output-mode", default="ignored", help="ignored, once or each_slice")
-    parser.add_argument(
-        "--no-l2", action="store_true", help="DRAM feeds shared memory directly, nothing is reused in L2"
-    )
-    parser.add_argument(
-        "--what-if",
-        action="append",
-        default=[],
-        metavar="CHANGE",
-        help="'compression 1.5' (DRAM, L2), 'sparsity 2:4' (of A) or 'bank_conflicts 4'; may be repeated "
-        "(default: none)",
-    )
-    parser.add_argument("--solve", action="store_true", help="search the tiles that match the demand")
-    parser.add_argument("--target", type=float, default=0.9, help="--solve: fraction of peak")
-    parser.add_argument("--ladder", action="store_true", help="predict the ladder of CUDA-core kernels")
     common.add_input(parser, "--ladder: measurements to compare with", earlier_name="--measurements")
-    parser.add_argument(
-        "--text", action="store_true", help="the text's three V100 kernels, and what we predict"
-    )
-    parser.add_argument("--plot", type=Path, help="write a plot of what was asked (.png, .svg or .pdf)")
     common.add_output(parser)
 
 

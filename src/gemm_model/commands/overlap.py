@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.report.document import Document, plain, text_table
 
@@ -25,54 +25,7 @@ PLANNED = ("split_k", "stages", "clusters")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    size = common.whole_number
-    parser.add_argument("--m", type=size, help="output features: rows of the weights")
-    parser.add_argument("--n", type=size, default=16, help="tokens, 1 to 128")
-    parser.add_argument("--k", type=size, help="input features: columns of the weights")
-    parser.add_argument("--dtype", default="e4m3", help="weights: e4m3, e5m2 or bf16")
-    parser.add_argument("--a-type", dest="dtype", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
-    parser.add_argument("--b-dtype", help="activations: e4m3, e5m2 or bf16 (default: that of the weights)")
-    parser.add_argument("--b-type", dest="b_dtype", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
-    parser.add_argument(
-        "--overlap-ratio",
-        type=float,
-        help="share of its K tiles that a CTA has loaded when the next kernel may start; -1: never "
-        "(default: the configuration's)",
-    )
-    parser.add_argument(
-        "--prefetch-ratio",
-        type=float,
-        help="share of its K tiles that a CTA brings into L2 while it waits; -1: as many as it can "
-        "(default: the configuration's)",
-    )
-    parser.add_argument(
-        "--previous-extra-us",
-        type=float,
-        help="time by which the kernel before the GEMM exceeds a plain RMSNorm (default: 0)",
-    )
-    parser.add_argument("--split-k", type=size, help="CTAs that share a tile (default: planned)")
-    parser.add_argument("--stages", type=size, help="K tiles in the shared-memory ring (default: planned)")
-    parser.add_argument("--clusters", type=size, help="clusters of the grid (default: planned)")
-    parser.add_argument("--tune", action="store_true", help="choose both ratios by the model")
-    parser.add_argument(
-        "--measure", action="store_true", help="measure the chain on this machine's GPU; with --tune, refine"
-    )
-    parser.add_argument("--trace", type=Path, help="write the chain's timeline as Chrome trace, for Perfetto")
-    parser.add_argument(
-        "--input",
-        type=Path,
-        nargs="+",
-        help="tables of measured layers, runs of the same cases: print the accuracy on their mean",
-    )
-    parser.add_argument(
-        "--campaigns",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="--input: rows of these campaigns, runs of the same cases (column campaign; default: all)",
-    )
-    parser.add_argument("--surfaces", dest="input", type=Path, nargs="+", help=argparse.SUPPRESS)
-    parser.add_argument("--plot", type=Path, help="--input: predicted against measured (.png, .svg, .pdf)")
+    add_options(parser, "overlap")
     common.add_gpu(parser, model="OverlapModel")
     common.add_output(parser)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.core.batch import GemmBatch, batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
@@ -46,21 +47,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
 
     Words `parameter=value` change the machine's parameters, or the configuration where a GPU is chosen.
     """
-    parser.add_argument(
-        "--machine",
-        help=f"in place of a GPU: a YAML file of rates and latencies, or one of {', '.join(machine_names())}",
-    )
-    parser.add_argument(
-        "--consumers",
-        choices=CONSUMERS,
-        help="how consumers share an SM's tiles (default: the kernel's schedule)",
-    )
-    parser.add_argument(
-        "--dma-warps",
-        type=int,
-        choices=(1, 2),
-        help="1: A then B; 2: one warp for each (default: the machine's)",
-    )
+    add_options(parser, "machine", machine_names=machine_names(), consumers=CONSUMERS)
 
 
 def _schedule(args: argparse.Namespace) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.report.document import Document
 
@@ -19,12 +20,9 @@ _BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|min|h)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--budget", required=True, help="time on one card: 90s, 10min, 2h")
+    add_options(parser, "plan")
     common.add_gpu(parser)
-    parser.add_argument("--family", default="auto", help="the kernel family to be measured")
-    parser.add_argument("--dtype", default="bf16,fp8", help="operand types, such as bf16,fp8")
     common.add_input(parser, "sizes to choose from: m, n, k (default: sizes from one row to many)")
-    parser.add_argument("--output", type=Path, help="the plan to write (CSV)")
     common.add_format(parser, ("table", "json"))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.commands.rank import add_family, ranker_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
@@ -32,12 +33,7 @@ SHOWN = ("m", "n", "k", "a_dtype", "served_by", "swizzle", "raster", "predicted_
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_input(parser, "table of problems (m, n, k, in_dtype)", earlier_name="--table")
     common.add_output(parser)
-    parser.add_argument(
-        "--max-kernels", type=common.whole_number, required=True, help="how many kernels may be compiled"
-    )
-    parser.add_argument(
-        "--weight", metavar="COLUMN", help="column that says how often a problem occurs (default: once)"
-    )
+    add_options(parser, "portfolio")
     common.add_dtype(parser)
     common.add_page(parser, "the kernels and what each shape loses")
     common.add_settings(parser)

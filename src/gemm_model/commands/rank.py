@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_model.attention.choice import EMITTERS as ATTENTION_EMITTERS
 from gemm_model.commands import attention, common, compare, further, sweep
+from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
-from gemm_model.core.kernel_config import AUTO_KERNEL
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.emit import EMITTERS, emit
 from gemm_model.kernels.registry import ANY_FAMILY, families
@@ -46,36 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     attention.add_attention(parser, config=False)
     common.add_settings(parser)
     add_family(parser)
-    parser.add_argument(
-        "--against",
-        metavar="FAMILY",
-        help="add each choice's gain over the best kernel of this family, such as cublas (default: none)",
-    )
-    parser.add_argument(
-        "--top",
-        type=common.whole_number,
-        default=8,
-        help="how many kernels to list, each with its best tile order",
-    )
-    parser.add_argument(
-        "--why-not", metavar="CONFIG", help="why a configuration did not win, such as 128x128,cluster=1x1"
-    )
-    parser.add_argument(
-        "--emit",
-        choices=tuple(dict.fromkeys((*EMITTERS, *ATTENTION_EMITTERS))),
-        help="print the winner for this tool, ready to paste",
+    add_options(
+        parser,
+        "rank",
+        emitters=tuple(dict.fromkeys((*EMITTERS, *ATTENTION_EMITTERS))),
     )
     sweep.add_sweep(parser)
     common.add_page(parser, "the ranking: bands, ties, tile against cluster")
 
 
 def add_family(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--family",
-        "--kernel",
-        default=AUTO_KERNEL,
-        help=f"kernels to choose from: {', '.join(families())}, or {ANY_FAMILY} (default: the GPU's first)",
-    )
+    add_options(parser, "family", families=families(), any_family=ANY_FAMILY)
 
 
 def ranker_of(args: argparse.Namespace, family: str | None = None) -> Ranker:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.report.document import Document, text_table
 
@@ -35,22 +36,7 @@ WORTH_PROCESSES = 48
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, help="a model's config.json, or its folder (default: none)")
-    parser.add_argument(
-        "--models", choices=(LISTED,), help="all models that this package lists (default: none)"
-    )
-    parser.add_argument("--device", help="the card as CUDA names it, spaces or _ (default: none)")
-    parser.add_argument("--gpus", choices=("all",), help="all cards of this package (default: none)")
-    parser.add_argument("--framework", required=True, help="vllm or sglang")
-    parser.add_argument("--framework-version", help="its release (default: the newest whose layout is known)")
-    parser.add_argument("--triton", help=f"Triton's version, sglang alone (default: {DEFAULT_TRITON})")
-    parser.add_argument(
-        "--tp", type=common.whole_number, help="tensor parallelism (default: 1; of --models list 1, 2, 4, 8)"
-    )
-    parser.add_argument("--ep", type=common.whole_number, default=1, help="expert parallelism")
-    parser.add_argument("--routing", default="uniform", help="uniform, balanced or zipf:EXPONENT")
-    parser.add_argument("--output", type=Path, required=True, help="folder to write into")
-    parser.add_argument("--force", action="store_true", help="overwrite files that are there")
+    add_options(parser, "serve-configs", listed=(LISTED,), default_triton=DEFAULT_TRITON)
     common.add_format(parser)
 
 

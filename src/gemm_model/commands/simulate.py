@@ -6,10 +6,10 @@ By default the kernel model's own timeline, on all SMs; of the pipeline machine 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.commands.pipeline_choice import (
     CALIBRATED,
     PIPELINE,
@@ -48,26 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_settings(parser)
     add_machine_options(parser)
     common.add_output(parser)
-    parser.add_argument("--trace", type=Path, help="write the timeline as Chrome trace, for Perfetto")
-    parser.add_argument(
-        "--trace-sms",
-        type=common.whole_number,
-        help="how many SMs' warps the trace shows (default: all; of a pipeline machine 1)",
-    )
-    parser.add_argument(
-        "--plot", type=Path, help="picture of all SMs and of one SM's ring (.png, .svg, .pdf)"
-    )
+    add_options(parser, "simulate")
     common.add_page(parser, "the timeline, with every wait and its reason")
-    parser.add_argument("--events", action="store_true", help="print every event instead of the totals")
-    parser.add_argument("--sm", type=common.whole_number, default=0, help="the SM drawn k tile by k tile")
-    parser.add_argument(
-        "--table", type=Path, help="write the timeline as `gemm-model trace` writes one (CSV)"
-    )
-    parser.add_argument(
-        "--measured",
-        type=Path,
-        help="a measured trace of the same kernel to draw over it, from `trace` (default: none)",
-    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.commands.pipeline_choice import (
     CALIBRATED,
     PIPELINE,
@@ -50,18 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_problem(parser, required=True)
     add_machine(parser)
     common.add_output(parser)
-    parser.add_argument("--schedule", choices=SCHEDULES, default="cooperative", help="of the GPU's kernels")
-    parser.add_argument("--cluster", help="CTAs of the GPU's kernels, MxN (default: 1x1, 2x1 for 2cta)")
-    parser.add_argument(
-        "--objective",
-        choices=OBJECTIVES,
-        default="time",
-        help="least run time, or least waiting of consumers",
+    add_options(
+        parser,
+        "solve",
+        schedules=SCHEDULES,
+        objectives=OBJECTIVES,
+        methods=METHODS,
+        default_timeout_s=DEFAULT_TIMEOUT_S,
     )
-    parser.add_argument(
-        "--method", choices=METHODS, default="exact", help="exact search, a proof with Z3, or both compared"
-    )
-    parser.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT_S, help="seconds for Z3")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gemm_model.commands import common
 from gemm_model.commands.compare import Asked, but, cards_asked, caveats
+from gemm_model.commands.options import add_options
 from gemm_model.core.attention import SIZES
 from gemm_model.core.errors import InputError
 from gemm_model.report.document import Document, text_table
@@ -29,15 +29,7 @@ _SWEEP = re.compile(rf"\s*([A-Za-z_][\w.]*)\s*=\s*{_NUMBER}\s*\.\.\s*{_NUMBER}\s
 
 def add_sweep(parser: argparse.ArgumentParser) -> None:
     """The options that ask for many values of one number."""
-    parser.add_argument(
-        "--sweep",
-        metavar="NUMBER",
-        help="the answer for each value: 'm=1..8192 by 2x', 'k=64..4096 by 64'; also of a key, such as "
-        "gpu.sm_clk_mhz, and of attention's words (default: none)",
-    )
-    parser.add_argument(
-        "--plot", type=Path, help="--sweep: write its times and TFLOP/s (.png, .svg or .pdf) (default: none)"
-    )
+    add_options(parser, "sweep")
 
 
 def asked(args: argparse.Namespace) -> bool:

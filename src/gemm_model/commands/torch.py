@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.kernels.registry import ANY_FAMILY, TORCH_FAMILY, families
 from gemm_model.report.document import Document, text_table
@@ -13,22 +14,8 @@ EXAMPLES = ("my_models.py:build --gpu h200", "package.module:build --train --dep
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "builder",
-        metavar="MODULE:FUNCTION",
-        help="function (also file.py:function) that returns (model, input or tuple of inputs); it is called "
-        "with the meta device as default",
-    )
-    parser.add_argument("--train", action="store_true", help="count the backward pass too")
-    parser.add_argument(
-        "--depth", type=common.whole_number, help="add up modules below this depth (default: none)"
-    )
+    add_options(parser, "torch", torch_family=TORCH_FAMILY, families=families(), any_family=ANY_FAMILY)
     common.add_settings(parser, default_regime="graph")
-    parser.add_argument(
-        "--family",
-        default=TORCH_FAMILY,
-        help=f"kernels to predict: {', '.join(families())}, or {ANY_FAMILY} (default: {TORCH_FAMILY})",
-    )
     common.add_output(parser)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
+from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import check_folder_writable
 from gemm_model.core.kernel_config import AUTO_KERNEL
@@ -29,39 +29,7 @@ OF_ONE_KERNEL = (*PROBLEM, *common.CONFIG, "trace", "iket", "keep")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_problem(parser, required=False)
     common.add_config(parser)
-    parser.add_argument("--rows", type=Path, help="a table of kernels, each to be traced (CSV, also .gz)")
-    parser.add_argument(
-        "--iket",
-        type=Path,
-        help="a JSON trace that IKET wrote before; needs no GPU (default: run the kernel)",
-    )
-    parser.add_argument("--gpu", help="of --iket: the GPU that it is from (default: h200)")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        help="table of the trace (.csv, .csv.gz); with --rows a folder for a table a kernel and phases.csv",
-    )
-    parser.add_argument("--trace", type=Path, help="write the trace as Chrome trace, for Perfetto")
-    parser.add_argument(
-        "--no-waits", action="store_true", help="trace whole tiles alone: less overhead, no time per k tile"
-    )
-    parser.add_argument(
-        "--stores", action="store_true", help="trace the parts of each epilogue too: more overhead"
-    )
-    parser.add_argument(
-        "--all-warps",
-        action="store_true",
-        help="trace all warps of a warpgroup, not only the first (they run in step)",
-    )
-    parser.add_argument(
-        "--events-per-warp",
-        type=common.whole_number,
-        help="buffer for the events of a warp (default: counted in a first run)",
-    )
-    parser.add_argument(
-        "--keep", type=Path, help="a new folder for the tracer's own files (default: removed)"
-    )
-    parser.add_argument("--device", help="module:class of the device (default: CUDA through torch)")
+    add_options(parser, "trace")
     common.add_format(parser)
 
 

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 from gemm_model.core.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -26,117 +27,18 @@ SCHEMA = "gemm-model-measurements/1"
 """Name and version; the version grows when a column changes its meaning or is removed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """One column; `kind` is whole, number or text."""
 
     kind: str
-    unit: str
+    unit: str = ""
     meaning: str
 
 
-def _whole(unit: str, meaning: str) -> Column:
-    return Column("whole", unit, meaning)
-
-
-def _number(unit: str, meaning: str) -> Column:
-    return Column("number", unit, meaning)
-
-
-def _text(meaning: str) -> Column:
-    return Column("text", "", meaning)
-
-
 COLUMNS: dict[str, Column] = {
-    "run": _text("the run that measured the row: runs/<run>.json says with what"),
-    "order": _whole("", "place of the row in its sweep"),
-    "time": _text("when the row was measured, UTC"),
-    "gpu": _text("name of the GPU"),
-    "gpu_uuid": _text("the card"),
-    "kernel": _text("kernel family"),
-    "regime": _text("protocol: burst, sustained, counters, graph"),
-    "l2": _text("state of L2 before a launch"),
-    "in_dtype": _text("type of A"),
-    "b_dtype": _text("type of B"),
-    "acc_dtype": _text("type of the sums"),
-    "out_dtype": _text("type of the output"),
-    "sf_dtype": _text("type of scale factors"),
-    "sf_vec_size": _whole("elements", "elements that share a scale factor"),
-    "a_major": _text("contiguous extent of A"),
-    "b_major": _text("contiguous extent of B"),
-    "c_major": _text("contiguous extent of the output"),
-    "m": _whole("elements", "rows of the output, padded"),
-    "n": _whole("elements", "columns of the output, padded"),
-    "k": _whole("elements", "length of the sums, padded"),
-    "asked_m": _whole("elements", "rows asked for"),
-    "asked_n": _whole("elements", "columns asked for"),
-    "asked_k": _whole("elements", "length asked for"),
-    "batch": _whole("matrices", "products of these sizes at once"),
-    "epilogue": _text("words of a fused epilogue, in their order"),
-    "groups": _text("rows of each group, or m x n x k of each"),
-    "group_layout": _text("how groups lie in memory"),
-    "capacity": _whole("rows", "rows that a group of a masked layout has in memory"),
-    "block_scaling": _text("rows x k of the scale blocks of A and of B, scaled in software"),
-    "broadcast": _text("operand that all matrices of a batch share"),
-    "batch_strides": _text("elements from a matrix of a batch to the next, of A, B and the output"),
-    "conv": _text("the convolution whose implicit GEMM the sizes are"),
-    "cta_m": _whole("elements", "rows of a CTA's tile"),
-    "cta_n": _whole("elements", "columns of a CTA's tile"),
-    "cta_k": _whole("elements", "k tile"),
-    "mma_m": _whole("elements", "rows of an MMA instruction group"),
-    "mma_n": _whole("elements", "columns of an MMA instruction group"),
-    "cluster_m": _whole("CTAs", "CTAs of a cluster along m"),
-    "cluster_n": _whole("CTAs", "CTAs of a cluster along n"),
-    "schedule": _text("how MMA warps share tiles"),
-    "raster": _text("extent that clusters advance along"),
-    "swizzle": _whole("clusters", "largest raster group"),
-    "stages": _whole("", "pipeline stages"),
-    "split_k": _whole("", "parts that k is split into"),
-    "fast_accum": _whole("", "1: fp8 sums stay in the tensor cores"),
-    "scheduler": _text("how CTAs get tiles"),
-    "warps": _whole("warps", "warps of a CTA"),
-    "heuristic_rank": _whole("", "place among the library's proposals, from 0"),
-    "algorithm": _text("the library's own description of the kernel"),
-    "kernel_name": _text("the kernel's name"),
-    "pdl": _whole("", "1: programmatic dependent launch"),
-    "rotation": _whole("", "copies of the weights that were asked for; 0: four times L2 in all"),
-    "partner": _text("what takes turns with the kernel"),
-    "settled": _whole("", "1: measured once clock and power had settled"),
-    "paired": _whole("", "1: replayed in turn with the same chain without programmatic dependent launch"),
-    "runtime_us": _number("us", "median time of a launch"),
-    "min_us": _number("us", "shortest time"),
-    "p90_us": _number("us", "90th percentile of the times"),
-    "count": _whole("launches", "launches timed"),
-    "empty_kernel_us": _number("us", "what the run read around an empty kernel"),
-    "weight_copies": _whole("", "copies of the weights"),
-    "footprint_bytes": _number("bytes", "bytes between two uses of the operands"),
-    "warm_share": _number("1", "share of the operands that L2 may hold"),
-    "graph_launches": _whole("launches", "launches of a graph"),
-    "programmatic_edges": _whole("", "programmatic edges of the graph"),
-    "partner_us": _number("us", "the partner's time in a graph of its own"),
-    "without_pdl_us": _number("us", "paired: median time without programmatic dependent launch"),
-    "pdl_gain_us": _number("us", "paired: mean of what programmatic dependent launch saves"),
-    "pdl_gain_error_us": _number("us", "paired: standard error of that mean"),
-    "duration_us": _number("us", "the kernel's own duration by the profiler"),
-    "sm_cycles": _number("clk", "SM cycles elapsed"),
-    "dram_read_bytes": _number("bytes", "bytes read from DRAM"),
-    "dram_write_bytes": _number("bytes", "bytes written to DRAM"),
-    "l2_bytes": _number("bytes", "bytes through L2"),
-    "l2_read_sectors": _number("sectors", "L2 sectors read"),
-    "l2_write_sectors": _number("sectors", "L2 sectors written"),
-    "l2_hit_pct": _number("%", "hits in L2"),
-    "registers_per_thread": _whole("", "registers of a thread"),
-    "smem_bytes_per_cta": _whole("bytes", "shared memory of a CTA"),
-    "grid": _text("CTAs launched"),
-    "block": _text("threads of a CTA"),
-    "sm_mhz": _number("MHz", "SM clock"),
-    "mem_mhz": _number("MHz", "memory clock"),
-    "power_w": _number("W", "power"),
-    "temp_c": _number("deg C", "temperature"),
-    "throttle": _text("reasons for a lower clock"),
-    "relative_error": _number("1", "error of the result against the reference, Frobenius norm"),
-    "disposition": _text("what became of the row; times are there where it is ok"),
-    "detail": _text("why, or what is to be said of the row"),
+    name: Column(**told)
+    for name, told in read_yaml_mapping(CONFIG_DIR / "measurements.yaml", "columns").items()
 }
 PROVENANCE = ("run",)
 """Columns that exist only in a data set."""
