@@ -105,10 +105,6 @@ def problem_fields(problem: AttentionProblem) -> dict[str, Any]:
     return told | ({"lengths": len(problem.lengths)} if problem.lengths else {})
 
 
-def _document(verb: str, chosen: Settings, **parts: Any) -> Document:
-    return Document(verb=verb, gpu=chosen.gpu.name, model=chosen.model, **parts)
-
-
 def _row(prediction: Prediction) -> dict[str, Any]:
     phases = {f"phase_{name}_us": value for name, value in prediction.phases_us.items()}
     levels = {f"{level}_bytes": value for level, value in prediction.bytes_by_level.items()}
@@ -168,7 +164,7 @@ def predict(args: argparse.Namespace) -> Document:
     chosen, problem, config = _one(args)
     prediction = predicted(problem, config, chosen.gpu, options=chosen.options)
     told, kernel = problem_fields(problem), dict(resolved(problem, config, chosen.gpu).fields)
-    return _document(
+    return common.document(
         "predict",
         chosen,
         result={"problem": told, "kernel": kernel, "prediction": prediction_fields(prediction)},
@@ -190,13 +186,13 @@ def rank(args: argparse.Namespace) -> Document:
         answer = why_not(ranking, AttentionConfig.parse(args.why_not), chosen.gpu, model)
         row = {"config": args.why_not, "answer": answer}
         result = {"problem": told, "why_not": row}
-        return _document("rank", chosen, result=result, rows=[row], text=lambda: answer)
+        return common.document("rank", chosen, result=result, rows=[row], text=lambda: answer)
     if args.emit is not None:
         best = ranking.best.config
         text = emit_attention(args.emit, problem, best, chosen.gpu)
         row = {"target": args.emit, "text": text}
         result = {"problem": told, "kernel": dict(best.fields), "emit": row}
-        return _document("rank", chosen, result=result, rows=[row], text=lambda: text)
+        return common.document("rank", chosen, result=result, rows=[row], text=lambda: text)
     return _ranking(chosen, ranking, told, args.top)
 
 
@@ -224,7 +220,7 @@ def _ranking(chosen: Settings, ranking: AttentionRanking, told: dict[str, Any], 
     }
     notes = [ranking.reason, f"predicted gain over the library's own choice: {ranking.gain:.1%}"]
     notes += ranking.best.prediction.caveats
-    return _document("rank", chosen, result=result, rows=rows, notes=notes, text=lambda: text_table(rows))
+    return common.document("rank", chosen, result=result, rows=rows, notes=notes)
 
 
 def _choice(choice: AttentionChoice) -> dict[str, Any]:
@@ -253,7 +249,7 @@ def explore(args: argparse.Namespace) -> Document:
     common.write_page(attention_page(ranking, explanation, chosen.gpu.name), args.html)
     result = {"file": args.html, "problem": problem_fields(problem), "kernels": len(ranking.choices)}
     row = _choice(ranking.best)
-    return _document("explore", chosen, result=result, rows=[row], text=lambda: text_table([row]))
+    return common.document("explore", chosen, result=result, rows=[row])
 
 
 def explain(args: argparse.Namespace) -> Document:
@@ -303,4 +299,4 @@ def explain(args: argparse.Namespace) -> Document:
         first = f"predicted {prediction.runtime_us:.4g} us, limited by {found.limiter}"
         return "\n".join((first, "", "UNITS", text_table(shown), "", "WHAT IF", text_table(worlds)))
 
-    return _document("explain", chosen, result=plain(result), rows=what_if, text=text)
+    return common.document("explain", chosen, result=plain(result), rows=what_if, text=text)

@@ -131,11 +131,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_on_cluster(args: argparse.Namespace, options: RunOptions) -> int:
     from gemm_model.commands.fleet_benchmark import fleet_benchmark
 
-    for option in ("compile_only", "html"):
-        if option in args.given:
-            raise InputError(
-                f"--{option.replace('_', '-')} has no effect with --cluster; expected it left out"
-            )
+    common.refuse_given(args, ("compile_only", "html"), "with --cluster")
 
     def rows_of(capability: tuple[int, int]) -> list[Row]:
         return _rows(args, _providers(args) if args.rows is None else {}, capability)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands.options import add_options
 from gemm_model.config import COMMAND_LINE
@@ -129,6 +129,11 @@ def add_input(parser: argparse.ArgumentParser, what: str, *, earlier_name: str |
     parser.add_argument("--input", type=Path, help=f"{what} (CSV, also .gz)")
     if earlier_name is not None:
         parser.add_argument(earlier_name, dest="input", type=Path, help=argparse.SUPPRESS)
+
+
+def document(verb: str, chosen: Settings, **parts: Any) -> Document:
+    """An answer about the GPU and by the model that the options choose."""
+    return Document(verb=verb, gpu=chosen.gpu.name, model=chosen.model, **parts)
 
 
 def show(args: argparse.Namespace, document: Document) -> None:

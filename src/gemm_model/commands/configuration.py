@@ -7,7 +7,6 @@ from typing import Any
 
 from gemm_model.commands import common
 from gemm_model.core.settings import Settings
-from gemm_model.report.document import Document, text_table
 
 
 def print_configuration(args: argparse.Namespace) -> int:
@@ -18,9 +17,7 @@ def print_configuration(args: argparse.Namespace) -> int:
         for key, source in sorted(chosen.sources.items())
         if key.partition(".")[0] in args.parts and not key.startswith("gpu.sources")
     ]
-    document = Document(
-        verb=args.verb, gpu=chosen.gpu.name, model=chosen.model, rows=rows, text=lambda: text_table(rows)
-    )
+    document = common.document(args.verb, chosen, rows=rows)
     common.show(args, document)
     return 0
 

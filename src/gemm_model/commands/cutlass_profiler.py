@@ -8,7 +8,6 @@ from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
-from gemm_model.report.document import Document
 
 EXAMPLES = (
     "--problems problems.json --output testlist.csv --configs-per-problem 8",
@@ -45,10 +44,9 @@ def run(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace, sentence: str, rows: int, notes: list[str]) -> int:
     """Say what was written; a file of its own holds the rows."""
     chosen = common.settings(args)
-    document = Document(
-        verb="cutlass-profiler",
-        gpu=chosen.gpu.name,
-        model=chosen.model,
+    document = common.document(
+        "cutlass-profiler",
+        chosen,
         result={"file": args.output, "rows_written": rows},
         notes=notes,
         text=lambda: sentence,

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.core.gpu import as_gpu
     from gemm_model.integrations import aiconfigurator as planner
     from gemm_model.models import DEFAULT_MODEL
-    from gemm_model.report.document import Document, text_table
+    from gemm_model.report.document import Document
 
     planner.require_pyarrow()
     gpu = as_gpu(args.gpu)
@@ -56,7 +56,6 @@ def run(args: argparse.Namespace) -> int:
             model=DEFAULT_MODEL,
             rows=rows_written,
             result={"planner": args.planner, "gemms": len(table)},
-            text=lambda: text_table(rows_written),
         ),
         args.format or "table",
     )

@@ -18,7 +18,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
 from gemm_model.pipeline.estimation import ParameterEstimate, Runs, fit_machine
 from gemm_model.pipeline.machine import PipelineMachine, machine_names
-from gemm_model.report.document import Document, text_table
+from gemm_model.report.document import Document
 
 COLUMNS = tuple(spec.name for spec in fields(Runs))
 DEFAULT_FIT = "mac_per_us,math_startup_us,load_bytes_per_us,load_startup_us,epilogue_us,init_us"
@@ -67,7 +67,6 @@ def run(args: argparse.Namespace) -> int:
             f"{fit.worst_error:.3%} at worst",
             *_not_identified(fit.parameters, "runs"),
         ],
-        text=lambda: text_table(rows),
     )
     return _report(args, machine, document)
 
@@ -87,7 +86,6 @@ def _read_off(args: argparse.Namespace) -> int:
         result={"machine": machine.name},
         rows=rows,
         notes=_not_identified(found, "traces"),
-        text=lambda: text_table(rows),
     )
     return _report(args, machine, document)
 

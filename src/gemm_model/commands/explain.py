@@ -106,8 +106,8 @@ def _show(
     text: Callable[[], str],
     *notes: str,
 ) -> int:
-    told = {"verb": "explain", "gpu": chosen.gpu.name, "model": chosen.model, "result": plain(result)}
-    common.show(args, Document(**told, rows=rows, notes=notes, text=text))
+    document = common.document("explain", chosen, result=plain(result), rows=list(rows), notes=notes, text=text)
+    common.show(args, document)
     return 0
 
 

@@ -10,7 +10,7 @@ from gemm_model.commands import attention, common, compare
 from gemm_model.commands.explain import MODEL, settings_of
 from gemm_model.commands.rank import add_family, best_of, ranker_of, row_of
 from gemm_model.core.fields import problem_fields
-from gemm_model.report.document import Document, text_table
+from gemm_model.report.document import Document
 
 if TYPE_CHECKING:
     from gemm_model.choice.selection import Ranking
@@ -47,7 +47,6 @@ def run(args: argparse.Namespace) -> int:
         model=MODEL,
         result={"file": args.html, "problem": problem_fields(ranking.problem), "kernels": ranking.kernels},
         rows=[row],
-        text=lambda: text_table([row]),
     )
     common.print_document(document, args.format or "table")
     return 0

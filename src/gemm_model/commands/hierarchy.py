@@ -272,7 +272,7 @@ def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: M
     if args.input is None:
         if args.plot is not None:
             raise InputError("--plot is given with --ladder without --input; expected measurements to plot")
-        return _document(machine, rows=table, text=lambda: text_table(table))
+        return _document(machine, rows=table)
     joined = compared(
         read_measurements(args.input), lambda extent: predicted(machine, kernels, extent, parameters)
     )
@@ -310,4 +310,4 @@ def _text(args: argparse.Namespace, machine: Machine, options: Mapping[str, Any]
         raise InputError(f"--text is for CUDA cores; expected --datapath cuda_cores, not {args.datapath}")
     found = text_predictions(machine, runtime_parameters(options))
     rows = [asdict(row) | {"measured_of_cublas": row.measured_of_cublas} for row in found]
-    return _document(machine, rows=rows, text=lambda: text_table(rows))
+    return _document(machine, rows=rows)

@@ -10,7 +10,7 @@ from gemm_model.commands import common
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.problem import GemmProblem
-from gemm_model.report.document import Document, text_table
+from gemm_model.report.document import Document
 
 EXAMPLES = ("gpus", "types --format json")
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         rows: list[dict[str, Any]] = [{"list": what, "names": found} for what, found in names.items()]
     else:
         rows = LISTS[args.what]()
-    document = Document(verb="list", result={"what": args.what}, rows=rows, text=lambda: text_table(rows))
+    document = Document(verb="list", result={"what": args.what}, rows=rows)
     common.show(args, document)
     return 0
 

@@ -204,7 +204,6 @@ def _surfaces(args: argparse.Namespace, model: OverlapModel) -> int:
         result={"mean_error": float(rows["mean_error"].mean()), "within_3_percent": within},
         rows=rows,
         notes=[note],
-        text=lambda: text_table(rows),
     )
     common.show(args, document)
     if args.plot is not None:

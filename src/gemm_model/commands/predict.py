@@ -213,10 +213,9 @@ def predict_kernel(args: argparse.Namespace) -> Document:
     row |= {"error_band": prediction.error_band}
     row |= {f"phase_{name}_us": value for name, value in prediction.phases_us.items()}
     row |= {f"{level}_bytes": value for level, value in prediction.bytes_by_level.items()}
-    return Document(
-        verb="predict",
-        gpu=chosen.gpu.name,
-        model=chosen.model,
+    return common.document(
+        "predict",
+        chosen,
         result=result,
         rows=[{**row, **prediction.details}],
         notes=notes,

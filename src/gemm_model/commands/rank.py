@@ -144,7 +144,7 @@ def _table(args: argparse.Namespace, frame: pd.DataFrame) -> Document:
         else:
             result = rank_table_against(frame, ranker, ranker_of(args, args.against), advance)
     notes = result.attrs.get("notes", ())
-    return _document(ranker, args, rows=result, notes=notes, text=lambda: text_table(result))
+    return _document(ranker, args, rows=result, notes=notes)
 
 
 def _why_not(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
@@ -255,7 +255,7 @@ def _expected_ranking(
         f"why the first: {ranking.reason}",
         *best.prediction.caveats,
     ]
-    return _document(ranker, args, result=result, rows=rows, notes=notes, text=lambda: text_table(rows))
+    return _document(ranker, args, result=result, rows=rows, notes=notes)
 
 
 def row_of(choice: Choice, problem: GemmProblem) -> dict[str, Any]:

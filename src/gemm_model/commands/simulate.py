@@ -22,7 +22,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import AUTO
 from gemm_model.core.settings import Settings
 from gemm_model.pipeline.machine import PS_PER_US
-from gemm_model.report.document import Document, text_table
+from gemm_model.report.document import Document
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,12 +76,6 @@ def run(args: argparse.Namespace) -> int:
     return _draw_timeline(args, chosen)
 
 
-def _refuse(args: argparse.Namespace, options: tuple[str, ...], how: str) -> None:
-    """Raise InputError for an option that this way does not read."""
-    for name in sorted(args.given & set(options)):
-        raise InputError(f"--{name.replace('_', '-')} has no effect {how}; expected it left out")
-
-
 def _draw_timeline(args: argparse.Namespace, chosen: Settings) -> int:
     """The kernel model's timeline, with a measured one over it where there is one."""
     from gemm_model.kernel_model.model import KernelModel
@@ -89,7 +83,7 @@ def _draw_timeline(args: argparse.Namespace, chosen: Settings) -> int:
     from gemm_model.timeline.phases import compared, phase_rows, unwaited_us
     from gemm_model.timeline.trace import read_trace_table, require_same_kernel
 
-    _refuse(args, OF_THE_MACHINE, f"with {CALIBRATED}")
+    common.refuse_given(args, OF_THE_MACHINE, f"with {CALIBRATED}")
     problem, config = common.problem(args), common.config(args)
     model = KernelModel(chosen.gpu, **chosen.options)
     measured = None if args.measured is None else read_trace_table(args.measured)
@@ -108,14 +102,12 @@ def _draw_timeline(args: argparse.Namespace, chosen: Settings) -> int:
         table = phase_rows(drawn.trace, "predicted")
     title = f"{problem.m} x {problem.n} x {problem.k} on {chosen.gpu.name}"
     paper_us = _pipeline_model_us(args, chosen)
-    document = Document(
-        verb="simulate",
-        gpu=chosen.gpu.name,
-        model=chosen.model,
+    document = common.document(
+        "simulate",
+        chosen,
         result=_result(drawn, traces) | {"pipeline_model_us": paper_us},
         rows=table,
         notes=[*_notes(drawn, traces, title), *_disagreement(drawn, paper_us)],
-        text=lambda: text_table(table),
     )
     common.show(args, document)
     _write_files(args, drawn, traces, title)
@@ -197,7 +189,7 @@ def _simulate_machine(args: argparse.Namespace) -> int:
     from gemm_model.timeline.simulator import simulate
     from gemm_model.timeline.views import event_table, plot_timeline, thinned, trace_events, warp_table
 
-    _refuse(args, OF_THE_TIMELINE, "on a pipeline machine")
+    common.refuse_given(args, OF_THE_TIMELINE, "on a pipeline machine")
     machine, work, title = machine_and_work(args)
     timeline = simulate(work, machine)
     table = event_table(timeline, work) if args.events else warp_table(timeline)
@@ -222,7 +214,6 @@ def _simulate_machine(args: argparse.Namespace) -> int:
             f"a ring of {timeline.stages} stages, consumers {machine.consumers}",
             f"stages of the ring taken, share of the time: {shares}",
         ],
-        text=lambda: text_table(table),
     )
     common.show(args, document)
     if args.trace is not None:

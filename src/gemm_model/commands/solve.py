@@ -31,7 +31,7 @@ from gemm_model.kernels.registry import family_of
 from gemm_model.pipeline.machine import PS_PER_US, PipelineKernel, PipelineMachine, TileSpace, workload
 from gemm_model.pipeline.model import PipelineModel
 from gemm_model.pipeline.steady_state import load_of_step, time_per_k_tile
-from gemm_model.report.document import Document, text_table
+from gemm_model.report.document import Document
 from gemm_model.solve.exact import OBJECTIVES, Candidates, Choice, solve_exact
 from gemm_model.solve.smt import DEFAULT_TIMEOUT_S, solve_smt
 
@@ -216,6 +216,5 @@ def _print(args: argparse.Namespace, rows: list[dict[str, object]], notes: list[
         result={"machine": args.machine, "objective": args.objective, "method": args.method},
         rows=ranked,
         notes=notes,
-        text=lambda: text_table(ranked),
     )
     common.show(args, document)

@@ -8,7 +8,6 @@ from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.kernels.registry import ANY_FAMILY, TORCH_FAMILY, families
-from gemm_model.report.document import Document, text_table
 
 EXAMPLES = ("my_models.py:build --gpu h200", "package.module:build --train --depth 2 --format csv")
 
@@ -44,13 +43,11 @@ def run(args: argparse.Namespace) -> int:
     )
     run_on_meta(builder, timer, train=args.train)
     rows = timer.table(depth=args.depth)
-    document = Document(
-        verb="torch",
-        gpu=chosen.gpu.name,
-        model=chosen.model,
+    document = common.document(
+        "torch",
+        chosen,
         rows=rows,
         notes=timer.notes(),
-        text=lambda: text_table(rows),
     )
     common.show(args, document)
     return 0

@@ -11,7 +11,7 @@ from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import check_folder_writable
 from gemm_model.core.kernel_config import AUTO_KERNEL
-from gemm_model.report.document import Document, text_table
+from gemm_model.report.document import Document
 
 if TYPE_CHECKING:
     from gemm_model.bench.rows import Row
@@ -44,8 +44,7 @@ def run(args: argparse.Namespace) -> int:
         if args.keep.exists() and any(args.keep.iterdir()):
             raise InputError(f"--keep {args.keep}: already holds files; expected a new folder")
     if args.rows is not None:
-        for name in sorted(args.given & set(OF_ONE_KERNEL)):
-            raise InputError(f"--{name.replace('_', '-')} has no effect with --rows; expected it left out")
+        common.refuse_given(args, OF_ONE_KERNEL, "with --rows")
         check_folder_writable(args.output)
         return _trace_table(args)
     common.check_suffix("output", args.output, common.TABLE_SUFFIXES)
@@ -73,8 +72,7 @@ def _converted(args: argparse.Namespace, row: Row) -> Trace:
     from gemm_model.core.gpu import load_gpu
     from gemm_model.timeline.iket import read_iket, trace_of
 
-    for name in sorted(args.given & {"events_per_warp", "no_waits", "stores", "keep", "device"}):
-        raise InputError(f"--{name.replace('_', '-')} has no effect with --iket; expected it left out")
+    common.refuse_given(args, ("events_per_warp", "no_waits", "stores", "keep", "device"), "with --iket")
     launches = read_iket(args.iket)
     if not launches:
         raise InputError(f"{args.iket}: no launch of an instrumented kernel; expected one")
@@ -171,6 +169,5 @@ def _write(args: argparse.Namespace, trace: Trace) -> None:
         },
         rows=table,
         notes=info.remarks(),
-        text=lambda: text_table(table),
     )
     common.print_document(document, args.format or "table")

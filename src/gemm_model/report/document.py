@@ -37,8 +37,8 @@ class Document:
     """One verb's answer; its table may be a frame or mappings with equal keys."""
 
     verb: str
-    text: Callable[[], str]
-    """Returns the text of `--format table`."""
+    text: Callable[[], str] | None = None
+    """Returns the text of `--format table`; None: the rows in aligned columns."""
     result: Mapping[str, Any] = field(default_factory=dict)
     """Figures of the whole answer; numbers, texts, and mappings, lists and dataclasses of them."""
     rows: Rows | pd.DataFrame = ()
@@ -51,7 +51,8 @@ class Document:
     def render(self, output_format: str) -> str:
         """The document as text of one of FORMATS, with a line break at its end."""
         if output_format == "table":
-            return self.text().rstrip("\n") + "\n"
+            text = text_table(self.rows) if self.text is None else self.text()
+            return text.rstrip("\n") + "\n"
         if output_format == "csv":
             return csv_text(self.rows)
         if output_format == "jsonl":
