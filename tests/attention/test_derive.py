@@ -1,11 +1,8 @@
 """What trying all schedules finds: what people found by hand."""
 
-from pathlib import Path
-
 import pytest
 
 from gemm_model.attention.derive import BlockCosts, blackwell, gain_of_emulation, hopper, schedules
-from gemm_model.report.attention_plot import draw_tile
 
 
 def test_hopper_needs_two_groups_in_turn_to_keep_its_tensor_cores_busy() -> None:
@@ -42,10 +39,3 @@ def test_exponentials_bound_blackwell_and_emulating_some_helps() -> None:
     assert gain > 0.4
     assert gain_of_emulation(hopper())[1] == pytest.approx(0.0)
     assert plain.tensor_busy > bound.tensor_busy
-
-
-def test_the_picture_is_written(tmp_path: Path) -> None:
-    draw_tile(hopper(), tmp_path / "tile.svg", groups=2, overlap=True)
-    text = (tmp_path / "tile.svg").read_text()
-    assert "tensor cores" in text or "svg" in text[:200]
-    assert len(text) > 5000

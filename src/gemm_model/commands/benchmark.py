@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +39,10 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import REGIME_NAMES
 from gemm_model.core.settings import load_settings
 from gemm_model.report.document import Document
+from gemm_model.report.progress import Progress
 
 if TYPE_CHECKING:
+    from gemm_model.bench import runner
     from gemm_model.bench.runner import RunOptions
     from gemm_model.bench.worker_process import WorkerProcess
 
@@ -60,7 +62,6 @@ PAIRED = "paired"
 """Both ways of launching in one row, replayed in turn."""
 
 DRY_RUN_CAPABILITY = (9, 0)
-PROGRESS_EVERY_S = 5.0
 
 
 MOST_DIGITS = 18
@@ -122,10 +123,8 @@ def run(args: argparse.Namespace) -> int:
     # Rows of a table name their libraries, which the worker loads with their first rows.
     ahead = [] if args.compile_only or args.rows is not None else common.listed(args.kernels)
     worker = WorkerProcess(options.device, ahead)
-    try:
-        return _run_on(worker, args, options)
-    finally:
-        worker.close()
+    with closing(worker), closing(Progress("benchmark", 1)) as bar:
+        return _run_on(worker, args, options, bar.tell)
 
 
 def _run_on_cluster(args: argparse.Namespace, options: RunOptions) -> int:
@@ -136,10 +135,13 @@ def _run_on_cluster(args: argparse.Namespace, options: RunOptions) -> int:
     def rows_of(capability: tuple[int, int]) -> list[Row]:
         return _rows(args, _providers(args) if args.rows is None else {}, capability)
 
-    return fleet_benchmark(args, options, common.listed(args.kernels), rows_of, ProgressLine())
+    with closing(Progress("benchmark", 1)) as bar:
+        return fleet_benchmark(args, options, common.listed(args.kernels), rows_of, bar.tell)
 
 
-def _run_on(worker: WorkerProcess, args: argparse.Namespace, options: RunOptions) -> int:
+def _run_on(
+    worker: WorkerProcess, args: argparse.Namespace, options: RunOptions, progress: runner.Progress
+) -> int:
     from gemm_model.bench import runner
 
     card = runner.describe_card(worker)
@@ -149,7 +151,6 @@ def _run_on(worker: WorkerProcess, args: argparse.Namespace, options: RunOptions
     rows = _rows(args, providers, capability)
     if not args.compiled:
         providers = {name: load_provider(name) for name in sorted({row.kernel for row in rows})}
-    progress = ProgressLine()
     if args.compile_only:
         failures = runner.compile_rows(rows, providers, capability, options, progress)
         print(f"{len(failures)} of {len(rows)} rows have a kernel that does not compile", file=sys.stderr)
@@ -376,27 +377,3 @@ def _planned(row: Row) -> str:
     if isinstance(config, KernelConfig):
         tile = f"{config.cta_m}x{config.cta_n} {config.schedule}"
     return f"{row.kernel} {problem.a_dtype.name} {problem.m}x{problem.n}x{problem.k} {tile}"
-
-
-@dataclass(slots=True)
-class ProgressLine:
-    """A line on stderr: rows done, rate, time left. On a terminal it is rewritten in place."""
-
-    clock: Callable[[], float] = time.monotonic
-    _phase: str = ""
-    _started: float = 0.0
-    _first: int = 0
-    _shown: float = 0.0
-
-    def __call__(self, phase: str, done: int, total: int) -> None:
-        now = self.clock()
-        if phase != self._phase:
-            self._phase, self._started, self._first, self._shown = phase, now, done, now
-        rewritten = sys.stderr.isatty()
-        if done < total and now - self._shown < (0.2 if rewritten else PROGRESS_EVERY_S):
-            return
-        self._shown = now
-        rate = (done - self._first) / (now - self._started) if now > self._started else 0.0
-        left = f", {(total - done) / rate:.0f} s left" if rate > 0 else ""
-        end = "\n" if done >= total or not rewritten else "\r"
-        print(f"{phase} {done}/{total}, {rate:.1f}/s{left}   ", end=end, file=sys.stderr, flush=True)
